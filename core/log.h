@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Messages for people, and progress of long work. Library code logs through one process-wide
+ * callback; the default writes warnings and errors to stderr. Set the callback before starting
+ * threads. */
+#ifndef STW_CORE_LOG_H
+#define STW_CORE_LOG_H
+
+#include <stdint.h>
+
+#include "core/status.h"
+
+typedef enum stw_log_level {
+    STW_LOG_ERROR,
+    STW_LOG_WARN,
+    STW_LOG_INFO,
+    STW_LOG_DEBUG
+} stw_log_level;
+
+typedef void (*stw_log_fn)(stw_log_level level, const char *text, void *user);
+
+void stw_log_set(stw_log_fn fn, void *user); /* NULL: back to the default */
+void stw_log_level_set(stw_log_level most);
+void stw_log(stw_log_level level, const char *format, ...) STW_PRINTF(2, 3);
+/** Progress of `what`: done of total; drawn on stderr when it is a terminal and level >= INFO or
+ * default, at most ten times a second; done == total ends the line. */
+void stw_progress(const char *what, uint64_t done, uint64_t total);
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    int exit_code;
+    const char *text;
+} table[] = {
+#define X(name, code, words) {code, words},
+    STW_STATUS_TABLE(X)
+#undef X
+};
+
+static bool is_known(stw_status status) { return (size_t)status < sizeof table / sizeof table[0]; }
+
+int stw_status_exit_code(stw_status status) {
+    return is_known(status) ? table[status].exit_code : table[STW_STATUS_BUG].exit_code;
+}
+
+const char *stw_status_text(stw_status status) {
+    return is_known(status) ? table[status].text : "an unknown status";
+}
+
+/* A path that is too long keeps its end, which says more than its beginning. */
+static void copy_where(char *out, size_t out_size, const char *where) {
+    size_t length = where != NULL ? strlen(where) : 0;
+    if (length < out_size) {
+        memcpy(out, length > 0 ? where : "", length + 1);
+        return;
+    }
+    const char *tail = where + (length - (out_size - 4));
+    while (((unsigned char)*tail & 0xC0) == 0x80) tail++; /* not inside a UTF-8 character */
+    snprintf(out, out_size, "...%s", tail);
+}
+
+/* Text that did not fit ends in "..." so that nobody takes it for the whole. */
+static void print_text(char *out, size_t out_size, const char *format, va_list args) {
+    int length = vsnprintf(out, out_size, format, args);
+    if (length < 0) {
+        snprintf(out, out_size, "(the error text could not be formatted)");
+    } else if ((size_t)length >= out_size) {
+        size_t cut = out_size - 4;
+        while (cut > 0 && ((unsigned char)out[cut] & 0xC0) == 0x80) cut--;
+        memcpy(out + cut, "...", 4);
+    }
+}
+
+static stw_status fill(stw_error *err, stw_status status, long native, const char *where, int line,
+                       int column, const char *format, va_list args) {
+    if (err == NULL || err->status != STW_STATUS_OK) return status;
+    err->status = status;
+    err->native = native;
+    err->line = line;
+    err->column = column;
+    copy_where(err->where, sizeof err->where, where);
+    print_text(err->text, sizeof err->text, format, args);
+    return status;
+}
+
+stw_status stw_fail_at(stw_error *err, stw_status status, const char *where, int line, int column,
+                       const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fill(err, status, 0, where, line, column, format, args);
+    va_end(args);
+    return status;
+}
+
+stw_status stw_fail(stw_error *err, stw_status status, const char *where, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fill(err, status, 0, where, 0, 0, format, args);
+    va_end(args);
+    return status;
+}
+
+stw_status stw_fail_native(stw_error *err, stw_status status, long native, const char *where,
+                           const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fill(err, status, native, where, 0, 0, format, args);
+    va_end(args);
+    return status;
+}
+
+void stw_error_format(const stw_error *err, char *out, size_t out_size) {
+    if (out_size == 0) return;
+    char rank[32] = "", place[32] = "";
+    if (err->rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", err->rank);
+    if (err->line > 0 && err->column > 0)
+        snprintf(place, sizeof place, ":%d:%d", err->line, err->column);
+    else if (err->line > 0)
+        snprintf(place, sizeof place, ":%d", err->line);
+    const char *text = err->text[0] != '\0' ? err->text : stw_status_text(err->status);
+    if (err->where[0] != '\0')
+        snprintf(out, out_size, "%s%s%s: %s", rank, err->where, place, text);
+    else
+        snprintf(out, out_size, "%s%s", rank, text);
+}

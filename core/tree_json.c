@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* jansson decides what is JSON and gives the values; it keeps members in the order of the text, so
+ * that one cursor over the accepted text meets the same values in the same order and can note where
+ * each of them stands. */
+#include <jansson.h>
+#include <limits.h>
+#include <string.h>
+
+#include "core/text.h"
+#include "core/tree_build.h"
+
+typedef struct cursor {
+    const char *at, *end;
+    int line, column; /* of `at` */
+} cursor;
+
+static void step(cursor *c) {
+    if (*c->at == '\n') {
+        if (c->line < INT_MAX) c->line++;
+        c->column = 1;
+    } else if (((unsigned char)*c->at & 0xC0) != 0x80) {
+        if (c->column < INT_MAX) c->column++;
+    }
+    c->at++;
+}
+
+static void skip_blanks(cursor *c) {
+    while (c->at < c->end && strchr(" \t\r\n", *c->at) != NULL) step(c);
+}
+
+/* Blanks, then this character; false where the text has another one. */
+static bool skip_char(cursor *c, char expected) {
+    skip_blanks(c);
+    if (c->at == c->end || *c->at != expected) return false;
+    step(c);
+    return true;
+}
+
+static void skip_string(cursor *c) {
+    step(c); /* the opening quote */
+    while (c->at < c->end && *c->at != '"') {
+        if (*c->at == '\\' && c->at + 1 < c->end) step(c);
+        step(c);
+    }
+    if (c->at < c->end) step(c);
+}
+
+static void skip_word(cursor *c) {
+    while (c->at < c->end && strchr(" \t\r\n,]}", *c->at) == NULL) step(c);
+}
+
+static stw_status lost(const stw_tree *tree, const cursor *c, stw_error *err) {
+    return stw_fail_at(err, STW_STATUS_BUG, tree->file, c->line, c->column,
+                       "the scan for positions and the JSON parser disagree");
+}
+
+static stw_status convert(stw_tree *tree, json_t *json, cursor *c, stw_node **out, stw_error *err);
+
+static stw_status convert_array(stw_tree *tree, json_t *json, cursor *c, stw_node *node,
+                                stw_error *err) {
+    node->n_items = json_array_size(json);
+    node->items = stw_pool_array(tree->pool, node->n_items, sizeof(stw_node *));
+    if (node->items == NULL) return stw_tree_no_memory(tree, err);
+    if (!skip_char(c, '[')) return lost(tree, c, err);
+    for (size_t i = 0; i < node->n_items; i++) {
+        if (i > 0 && !skip_char(c, ',')) return lost(tree, c, err);
+        stw_status status = convert(tree, json_array_get(json, i), c, &node->items[i], err);
+        if (status != STW_STATUS_OK) return status;
+    }
+    return skip_char(c, ']') ? STW_STATUS_OK : lost(tree, c, err);
+}
+
+static stw_status convert_object(stw_tree *tree, json_t *json, cursor *c, stw_node *node,
+                                 stw_error *err) {
+    size_t n = json_object_size(json);
+    node->items = stw_pool_array(tree->pool, n, sizeof(stw_node *));
+    if (node->items == NULL) return stw_tree_no_memory(tree, err);
+    if (!skip_char(c, '{')) return lost(tree, c, err);
+    void *iter = json_object_iter(json);
+    for (; iter != NULL && node->n_items < n; iter = json_object_iter_next(json, iter)) {
+        if (node->n_items > 0 && !skip_char(c, ',')) return lost(tree, c, err);
+        skip_blanks(c);
+        if (c->at == c->end || *c->at != '"') return lost(tree, c, err);
+        int key_line = c->line, key_column = c->column;
+        skip_string(c);
+        if (!skip_char(c, ':')) return lost(tree, c, err);
+        stw_node **item = &node->items[node->n_items];
+        stw_status status = convert(tree, json_object_iter_value(iter), c, item, err);
+        if (status != STW_STATUS_OK) return status;
+        (*item)->key = stw_pool_string(tree->pool, json_object_iter_key(iter));
+        (*item)->key_line = key_line;
+        (*item)->key_column = key_column;
+        if ((*item)->key == NULL) return stw_tree_no_memory(tree, err);
+        node->n_items++;
+    }
+    return skip_char(c, '}') ? STW_STATUS_OK : lost(tree, c, err);
+}
+
+static stw_status convert_scalar(stw_tree *tree, json_t *json, cursor *c, stw_node *node,
+                                 stw_error *err) {
+    const char *from = c->at;
+    if (json_is_string(json)) {
+        skip_string(c);
+        node->kind = STW_NODE_STRING;
+        node->text = stw_tree_copy(tree, json_string_value(json), json_string_length(json));
+    } else {
+        skip_word(c);
+        node->text = stw_tree_copy(tree, from, (size_t)(c->at - from));
+    }
+    if (node->text == NULL) return stw_tree_no_memory(tree, err);
+    if (json_is_boolean(json)) {
+        node->kind = STW_NODE_BOOL;
+        node->boolean = json_is_true(json);
+    } else if (json_is_integer(json)) {
+        node->kind = STW_NODE_INT;
+        node->integer = json_integer_value(json);
+        node->real = (double)node->integer;
+    } else if (json_is_real(json)) {
+        node->kind = STW_NODE_REAL;
+        node->real = json_real_value(json);
+    }
+    return STW_STATUS_OK;
+}
+
+/* Recursion is as deep as the document, at most the 2048 levels that jansson accepts. */
+static stw_status convert(stw_tree *tree, json_t *json, cursor *c, stw_node **out, stw_error *err) {
+    skip_blanks(c);
+    if (c->at == c->end) return lost(tree, c, err);
+    stw_node *node = stw_tree_node(tree, STW_NODE_NULL, c->line, c->column);
+    if (node == NULL) return stw_tree_no_memory(tree, err);
+    *out = node;
+    if (json_is_object(json)) {
+        node->kind = STW_NODE_OBJECT;
+        return convert_object(tree, json, c, node, err);
+    }
+    if (json_is_array(json)) {
+        node->kind = STW_NODE_ARRAY;
+        return convert_array(tree, json, c, node, err);
+    }
+    return convert_scalar(tree, json, c, node, err);
+}
+
+/* What would have been right, where jansson's own text does not say it. */
+static const char *expectation(const json_error_t *error) {
+    switch (json_error_code(error)) {
+    case json_error_invalid_syntax:
+        if (strncmp(error->text, "unexpected token", 16) == 0) return ", expected a value";
+        if (strncmp(error->text, "invalid token", 13) == 0)
+            return ", expected a string, number, object, array, true, false or null";
+        return "";
+    case json_error_premature_end_of_input:
+        return ", the document is cut short";
+    case json_error_invalid_utf8:
+        return ", expected UTF-8";
+    case json_error_numeric_overflow:
+        return ", expected a number that fits in 64 bits";
+    case json_error_duplicate_key:
+        return ", expected each key once";
+    default:
+        return "";
+    }
+}
+
+static stw_status fail_syntax(const stw_tree *tree, const char *text, size_t length,
+                              const json_error_t *error, stw_error *err) {
+    /* jansson gives every wrong document a text, and most failures of memory none */
+    if (json_error_code(error) == json_error_out_of_memory || error->text[0] == '\0')
+        return stw_tree_no_memory(tree, err);
+    /* jansson stands behind the token that it quotes as near '...'; people look for its start */
+    size_t offset = error->position > 0 ? (size_t)error->position : 0;
+    if (offset > length) offset = length;
+    const char *near = strstr(error->text, " near '");
+    size_t token = near != NULL ? strlen(near + 7) : 0;
+    if (token > 0 && token - 1 <= offset) offset -= token - 1;
+    int line, column;
+    stw_tree_locate(text, offset, &line, &column);
+    char message[JSON_ERROR_TEXT_LENGTH];
+    size_t used = 0;
+    for (const char *p = error->text; *p != '\0' && used + 1 < sizeof message; p++)
+        message[used++] = (unsigned char)*p < 0x20 ? '?' : *p;
+    message[used] = '\0';
+    return stw_fail_at(err, STW_STATUS_BAD_INPUT, tree->file, line, column, "not valid JSON: %s%s",
+                       message, expectation(error));
+}
+
+stw_status stw_tree_parse_json(const char *file, const char *text, size_t length, stw_tree **out,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tree *tree = NULL;
+    json_t *json = NULL;
+    json_error_t error;
+    *out = NULL;
+    STW_TRY(stw_tree_begin(file, text, length, &tree, err));
+    cursor c = {text, text + length, 1, 1};
+    skip_blanks(&c);
+    if (c.at == c.end) {
+        status = stw_fail_at(err, STW_STATUS_BAD_INPUT, file, 1, 1,
+                             "found an empty document, expected JSON");
+        goto out;
+    }
+    json = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    if (json == NULL) {
+        status = fail_syntax(tree, text, length, &error, err);
+        goto out;
+    }
+    STW_TRY(convert(tree, json, &c, &tree->root, err));
+    skip_blanks(&c);
+    if (c.at != c.end) {
+        status = lost(tree, &c, err);
+        goto out;
+    }
+    *out = tree;
+    tree = NULL;
+out:
+    json_decref(json);
+    stw_tree_free(tree);
+    return status;
+}
