@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A model's tensors as CSV. Written by hand rather than by libcsv, so that libstowage needs none.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "core/text.h"
+#include "models/model.h"
+
+/* Quoted where RFC 4180 asks for it, and where the line would begin with the mark of a comment. */
+static void write_field(stw_text *text, const char *field) {
+    if (strpbrk(field, ",\"\r\n") == NULL && field[0] != '#' && field[0] != ' ' &&
+        field[0] != '\0') {
+        stw_text_append(text, field, strlen(field));
+        return;
+    }
+    stw_text_append(text, "\"", 1);
+    for (const char *at = field; *at != '\0'; at++) {
+        if (*at == '"') stw_text_append(text, "\"", 1);
+        stw_text_append(text, at, 1);
+    }
+    stw_text_append(text, "\"", 1);
+}
+
+stw_status stw_model_write_csv(const stw_model *model, const char *path, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    stw_text_printf(&text, "name,shape,dtype,group\n");
+    for (uint32_t k = 0; k < model->n_tensors; k++) {
+        const stw_tensor *tensor = &model->tensors[k];
+        write_field(&text, tensor->name);
+        stw_text_append(&text, ",\"[", 3);
+        for (uint32_t d = 0; d < tensor->rank; d++)
+            stw_text_printf(&text, "%s%" PRIu64, d > 0 ? ", " : "", tensor->shape[d]);
+        stw_text_printf(&text, "]\",%s,", stw_dtype_name(tensor->dtype));
+        write_field(&text, model->groups[model->blocks[tensor->block].group].name);
+        stw_text_append(&text, "\n", 1);
+    }
+    STW_TRY(stw_text_status(&text, err));
+    STW_TRY(stw_file_write(path, text.data, text.length, err));
+out:
+    stw_text_free(&text);
+    return status;
+}

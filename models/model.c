@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define XXH_INLINE_ALL
+#include "models/model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/checked.h"
+#include "models/internal.h"
+
+stw_model *stw_model_new(const char *name, const char *source, const char *model_type) {
+    stw_pool *pool = stw_pool_new();
+    stw_model *model = stw_pool_alloc(pool, sizeof *model);
+    if (model != NULL) {
+        model->pool = pool;
+        model->name = stw_pool_string(pool, name);
+        model->source = stw_pool_string(pool, source);
+        model->model_type = stw_pool_string(pool, model_type);
+    }
+    if (model != NULL && model->name != NULL && model->source != NULL && model->model_type != NULL)
+        return model;
+    stw_pool_free(pool);
+    return NULL;
+}
+
+void stw_model_free(stw_model *model) {
+    if (model != NULL) stw_pool_free(model->pool);
+}
+
+/* Length of the name without the endings that say only what kind of file it is. */
+static size_t stem_length(const char *name) {
+    static const char *const endings[] = {".index.json", ".json", ".safetensors", ".csv"};
+    size_t length = strlen(name);
+    for (unsigned k = 0; k < 4; k++) {
+        size_t n = strlen(endings[k]);
+        if (length > n && strncmp(name + length - n, endings[k], n) == 0) length -= n;
+    }
+    return length;
+}
+
+const char *stw_model_name_of(stw_pool *pool, const char *path) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t start = end;
+    while (start > 0 && path[start - 1] != '/') start--;
+    char *name = stw_pool_printf(pool, "%.*s", (int)(end - start), path + start);
+    if (name == NULL) return NULL;
+    name[stem_length(name)] = '\0';
+    bool generic = strcmp(name, "config") == 0 || strcmp(name, "model") == 0;
+    if (!generic || start < 2) return name;
+    end = start - 1;
+    for (start = end; start > 0 && path[start - 1] != '/';) start--;
+    if (end == start || path[start] == '.') return name;
+    return stw_pool_printf(pool, "%.*s", (int)(end - start), path + start);
+}
+
+stw_status stw_tensor_count(stw_tensor *tensor, stw_error *err) {
+    tensor->numel = 1;
+    for (uint32_t d = 0; d < tensor->rank; d++) {
+        stw_status status =
+            stw_mul_u64(tensor->numel, tensor->shape[d], &tensor->numel, tensor->name, err);
+        if (status != STW_STATUS_OK) return status;
+    }
+    return STW_STATUS_OK;
+}
+
+/* Parameters of a tensor that one token uses. Every row of an embedding counts. */
+static uint64_t active_of(const stw_tensor *tensor, const stw_block_facts *facts) {
+    if (!tensor->expert || facts->experts == 0 || facts->experts_per_token == 0)
+        return tensor->numel;
+    /* dim 0 of a fused tensor counts the experts, so that the division is exact */
+    uint64_t each = tensor->numel / facts->experts, left = tensor->numel % facts->experts;
+    return each * facts->experts_per_token + left * facts->experts_per_token / facts->experts;
+}
+
+bool stw_block_same_shapes(const stw_model *model, const stw_block *a, const stw_block *b) {
+    if (a->n_tensors != b->n_tensors) return false;
+    for (uint32_t k = 0; k < a->n_tensors; k++) {
+        const stw_tensor *x = &model->tensors[a->first_tensor + k];
+        const stw_tensor *y = &model->tensors[b->first_tensor + k];
+        if (x->rank != y->rank || x->dtype != y->dtype || x->expert != y->expert ||
+            x->experts != y->experts || memcmp(x->shape, y->shape, x->rank * sizeof x->shape[0]))
+            return false;
+    }
+    return true;
+}
+
+/* Sums of one block, added to its group and to the model. */
+static stw_status finish_block(stw_model *model, uint32_t index, const stw_block **first_of_group,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_block *block = &model->blocks[index];
+    stw_group *group = &model->groups[block->group];
+    uint64_t active = 0;
+    block->params = 0;
+    for (uint32_t k = 0; k < block->n_tensors; k++) {
+        stw_tensor *tensor = &model->tensors[block->first_tensor + k];
+        tensor->block = index;
+        STW_TRY(stw_tensor_count(tensor, err));
+        STW_TRY(stw_add_u64(block->params, tensor->numel, &block->params, tensor->name, err));
+        active += active_of(tensor, &group->facts); /* at most params */
+    }
+    block->instance = group->count++;
+    group->tensors += block->n_tensors;
+    STW_TRY(stw_add_u64(group->params, block->params, &group->params, group->name, err));
+    group->active_params += active;
+    STW_TRY(stw_add_u64(model->params, block->params, &model->params, "the model", err));
+    model->active_params += active;
+    const stw_block **first = &first_of_group[block->group];
+    if (*first == NULL) *first = block;
+    if (!stw_block_same_shapes(model, *first, block))
+        status = stw_fail(err, STW_STATUS_BAD_INPUT, model->source,
+                          "blocks 0 and %" PRIu32 " of the group \"%s\" have different tensors",
+                          block->instance, group->name);
+out:
+    return status;
+}
+
+/* Empty the sums of a group; its facts must make sense before anything is computed from them. */
+static stw_status reset_group(const stw_model *model, stw_group *group, stw_error *err) {
+    group->count = group->tensors = 0;
+    group->params = group->active_params = 0;
+    if (group->facts.experts > UINT32_MAX)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, model->source,
+                        "the group \"%s\" has %" PRIu64 " experts, expected at most %" PRIu32,
+                        group->name, group->facts.experts, UINT32_MAX);
+    if (group->facts.experts_per_token > group->facts.experts)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, model->source,
+                        "each token uses %" PRIu64 " experts, but the group \"%s\" has %" PRIu64,
+                        group->facts.experts_per_token, group->name, group->facts.experts);
+    return STW_STATUS_OK;
+}
+
+static void write_digest(stw_model *model) {
+    XXH3_state_t state; /* on the stack: the state needs 64-byte alignment, which the type has */
+    XXH3_128bits_reset(&state);
+    for (uint32_t k = 0; k < model->n_tensors; k++) {
+        const stw_tensor *tensor = &model->tensors[k];
+        const char *dtype = stw_dtype_name(tensor->dtype);
+        XXH3_128bits_update(&state, tensor->name, strlen(tensor->name) + 1);
+        XXH3_128bits_update(&state, dtype, strlen(dtype) + 1);
+        unsigned char number[8];
+        for (uint32_t d = 0; d <= tensor->rank; d++) {
+            uint64_t value = d < tensor->rank ? tensor->shape[d] : UINT64_MAX; /* an end mark */
+            for (unsigned b = 0; b < 8; b++) number[b] = (unsigned char)(value >> (8 * b));
+            XXH3_128bits_update(&state, number, sizeof number);
+        }
+    }
+    XXH128_hash_t hash = XXH3_128bits_digest(&state);
+    snprintf(model->digest, sizeof model->digest, "%016" PRIx64 "%016" PRIx64,
+             (uint64_t)hash.high64, (uint64_t)hash.low64);
+}
+
+stw_status stw_model_finish(stw_model *model, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    model->params = model->active_params = model->buffers = 0;
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        STW_TRY(reset_group(model, &model->groups[g], err));
+    if (model->n_tensors == 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, model->source, "has no tensors");
+    const stw_block **first_of_group =
+        stw_pool_array(model->pool, model->n_groups, sizeof *first_of_group);
+    if (first_of_group == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, model->source, "out of memory");
+    uint32_t next = 0;
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        const stw_block *block = &model->blocks[b];
+        if (block->first_tensor != next || block->n_tensors == 0 ||
+            block->n_tensors > model->n_tensors - next || block->group >= model->n_groups)
+            return stw_fail(err, STW_STATUS_BUG, model->source,
+                            "block %" PRIu32 " does not continue the list of tensors", b);
+        next += block->n_tensors;
+        STW_TRY(finish_block(model, b, first_of_group, err));
+    }
+    if (next != model->n_tensors)
+        return stw_fail(err, STW_STATUS_BUG, model->source, "tensors without a block");
+    for (uint32_t k = 0; k < model->n_buffers; k++) {
+        stw_tensor *buffer = &model->buffer_tensors[k];
+        STW_TRY(stw_tensor_count(buffer, err));
+        STW_TRY(stw_add_u64(model->buffers, buffer->numel, &model->buffers, buffer->name, err));
+    }
+    write_digest(model);
+out:
+    return status;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef _XOPEN_SOURCE
+#define _XOPEN_SOURCE 700 /* opendir */
+#endif
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/file.h"
+#include "core/tree.h"
+#include "models/internal.h"
+
+static bool ends_with(const char *text, const char *ending) {
+    size_t n = strlen(text), m = strlen(ending);
+    return n > m && strcmp(text + n - m, ending) == 0;
+}
+
+/* A folder's config.json says more than its weights do. */
+static stw_status open_folder(stw_pool *pool, const char *path, const char *data_folder,
+                              stw_model **out, stw_error *err) {
+    const char *config = stw_pool_printf(pool, "%s/config.json", path);
+    if (config == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    if (stw_file_exists(config)) return stw_model_read_config(config, data_folder, out, err);
+    return stw_model_read_safetensors(path, out, err);
+}
+
+static stw_status open_file(const char *path, const char *data_folder, stw_model **out,
+                            stw_error *err) {
+    if (ends_with(path, ".csv")) return stw_model_read_csv(path, out, err);
+    if (ends_with(path, ".safetensors") || ends_with(path, ".index.json"))
+        return stw_model_read_safetensors(path, out, err);
+    if (ends_with(path, ".json")) return stw_model_read_config(path, data_folder, out, err);
+    return stw_fail(err, STW_STATUS_BAD_INPUT, path,
+                    "expected a model: config.json, *.safetensors, *.safetensors.index.json, a "
+                    "*.csv tensor list, a folder with one of the first three, or a zoo name");
+}
+
+typedef struct zoo {
+    const char **names;
+    size_t n, capacity;
+} zoo;
+
+static stw_status list_zoo(stw_pool *pool, const char *folder_path, zoo *list, stw_error *err) {
+    DIR *folder = opendir(folder_path);
+    if (folder == NULL) return STW_STATUS_OK; /* no zoo: no names to offer */
+    stw_status status = STW_STATUS_OK;
+    for (const struct dirent *one = readdir(folder); one != NULL; one = readdir(folder)) {
+        if (!ends_with(one->d_name, ".json")) continue;
+        const char **grown =
+            stw_pool_grow(pool, list->names, list->n, list->n + 1, &list->capacity, sizeof *grown);
+        char *name = stw_pool_string(pool, one->d_name);
+        if (grown == NULL || name == NULL) {
+            status = stw_fail(err, STW_STATUS_NO_MEMORY, folder_path, "out of memory");
+            break;
+        }
+        name[strlen(name) - strlen(".json")] = '\0';
+        list->names = grown;
+        list->names[list->n++] = name;
+    }
+    closedir(folder);
+    return status;
+}
+
+/* "Qwen3-4B", in any case, with or without its publisher ("Qwen/Qwen3-4B"). */
+static stw_status open_zoo(stw_pool *pool, const char *what, const char *data_folder,
+                           stw_model **out, stw_error *err) {
+    zoo list = {.names = NULL};
+    const char *slash = strrchr(what, '/');
+    const char *wanted = slash != NULL ? slash + 1 : what;
+    const char *folder = stw_pool_printf(pool, "%s/zoo", data_folder);
+    if (folder == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, what, "out of memory");
+    stw_status status = list_zoo(pool, folder, &list, err);
+    if (status != STW_STATUS_OK) return status;
+    for (size_t k = 0; k < list.n; k++) {
+        if (strcasecmp(list.names[k], wanted) != 0) continue;
+        const char *path = stw_pool_printf(pool, "%s/%s.json", folder, list.names[k]);
+        if (path == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, what, "out of memory");
+        return stw_model_read_config(path, data_folder, out, err);
+    }
+    const char *near = stw_nearest(wanted, list.names, list.n);
+    return stw_fail(err, STW_STATUS_BAD_INPUT, what,
+                    "is neither a file or folder nor one of the %zu models in %.200s%s%s%s", list.n,
+                    folder, near != NULL ? "; nearest is \"" : "", near != NULL ? near : "",
+                    near != NULL ? "\"" : "");
+}
+
+stw_status stw_model_open(const char *what, const char *data_folder, stw_model **out,
+                          stw_error *err) {
+    *out = NULL;
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, what, "out of memory");
+    stw_status status;
+    if (stw_file_is_folder(what))
+        status = open_folder(pool, what, data_folder, out, err);
+    else if (stw_file_exists(what))
+        status = open_file(what, data_folder, out, err);
+    else
+        status = open_zoo(pool, what, data_folder, out, err);
+    stw_pool_free(pool);
+    return status;
+}
