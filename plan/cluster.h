@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A cluster: alike nodes of alike GPUs, with capacities and measured rates (cluster.yaml).
+ *
+ * Memory limits are what a process may use, not what a datasheet says: gpu.memory is the GPU's
+ * total as the driver reports it, host.limit the smaller of cgroup limit and memory. A cluster is a
+ * plain value; its strings lie inside it. */
+#ifndef STW_PLAN_CLUSTER_H
+#define STW_PLAN_CLUSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/json.h"
+#include "core/status.h"
+#include "core/text.h"
+#include "core/tree.h"
+
+typedef struct stw_cluster {
+    char name[64];
+    uint32_t nodes;
+    double nic_bps; /* per GPU, between nodes; 0: one node only */
+    uint32_t gpus;  /* per node; 0: CPU only, the host backend plays one rank's GPU */
+    struct {
+        char name[64];
+        uint64_t memory_bytes;  /* total per GPU */
+        uint64_t context_bytes; /* taken by the CUDA context */
+        uint64_t comm_bytes;    /* taken by NCCL after first use, all communicators; 0 alone */
+        double hbm_bps;         /* read + written */
+        double bf16_flops;
+    } gpu;
+    struct {
+        uint64_t memory_bytes;          /* per node */
+        uint64_t limit_bytes;           /* usable of it (cgroup) */
+        uint64_t page_lock_limit_bytes; /* STW_UNLIMITED where there is none */
+        uint64_t process_bytes;         /* base resident size of one rank's process */
+        double bandwidth_bps;           /* host memory: CPU and DMA together, per node */
+        double dma_bps;                 /* all GPUs' copies together, per node */
+        uint32_t cores;                 /* per node */
+    } host;
+    struct {
+        double h2d_bps, d2h_bps; /* one direction alone, per GPU */
+        double both_bps;         /* each direction while both run, per GPU */
+        double latency_s;        /* start-up cost of one copy */
+    } pcie;
+    double nvlink_bps; /* per GPU, inside a node (collectives); 0 where a node has one GPU */
+    struct {
+        uint64_t capacity_bytes;    /* per node; 0: none */
+        double read_bps, write_bps; /* per node */
+    } nvme;
+    double cpu_adamw_pps; /* parameters per second, fp32, whole node, all operands in host memory */
+    struct {
+        bool measured;      /* rates come from a calibration on this GPU model */
+        char date[32];      /* ISO, "" where not measured */
+        char versions[128]; /* driver, CUDA, NCCL as text */
+    } calibration;
+} stw_cluster;
+
+/** Defaults: one node, one GPU with the H200's data-sheet memory and conservative rates. */
+void stw_cluster_defaults(stw_cluster *cluster);
+/** Read cluster.yaml over the defaults; unknown keys refused with the nearest known one. */
+STW_MUST_USE stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err);
+/** The same from a parsed tree (a plan's `cluster` member, or a YAML document). */
+STW_MUST_USE stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node,
+                                              stw_cluster *out, stw_error *err);
+/** `--set node.gpus=4`. @param origin "--set" and the like, for errors */
+STW_MUST_USE stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *value,
+                                        const char *origin, stw_error *err);
+/** Does this dotted key belong to a cluster spec? */
+bool stw_cluster_has_key(const char *key);
+/** Ranges and contradictions (limit over memory, zero rates ...); BAD_INPUT names the key. */
+STW_MUST_USE stw_status stw_cluster_check(const stw_cluster *cluster, const char *origin,
+                                          stw_error *err);
+/** Bytes of a node's host that may be used: the smaller of memory and limit. */
+uint64_t stw_cluster_host_capacity(const stw_cluster *cluster);
+/** As the member `key` of a JSON document: numbers in base units, round-trips exactly. */
+void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const char *key);
+/** As cluster.yaml with units and comments. */
+void stw_cluster_write_yaml(const stw_cluster *cluster, stw_text *out);
+
+#endif

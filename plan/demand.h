@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an operation asks of each resource, in seconds of having it alone: the one place where bytes
+ * become time. The planner's rows sum demands, the simulator shares resources by them.
+ *
+ * Resources that all ranks of a node share (host memory, DMA in all, CPU, disk, NIC is per GPU) are
+ * charged for all ranks of the node at once, as if every rank issued the operation together. */
+#ifndef STW_PLAN_DEMAND_H
+#define STW_PLAN_DEMAND_H
+
+#include "plan/program.h"
+
+#define STW_RESOURCE_TABLE(X)                                                                      \
+    X(GPU, "gpu_compute")                                                                          \
+    X(HBM, "hbm")                                                                                  \
+    X(PCIE_UP, "pcie_up")                                                                          \
+    X(PCIE_DOWN, "pcie_down")                                                                      \
+    X(PCIE, "pcie_both")                                                                           \
+    X(DMA, "host_dma")                                                                             \
+    X(HOST_MEMORY, "host_memory") X(CPU, "cpu") X(NVLINK, "nvlink") X(NIC, "nic") X(DISK, "disk")
+
+#define X(name, text) STW_RESOURCE_##name,
+typedef enum stw_resource { STW_RESOURCE_TABLE(X) STW_N_RESOURCES } stw_resource;
+#undef X
+
+typedef struct stw_demand {
+    double seconds[STW_N_RESOURCES];
+    double startup_s; /* before the first byte moves; overlaps with other operations */
+} stw_demand;
+
+const char *stw_resource_name(stw_resource resource);
+/** Demand of a copy of `bytes` between tiers (gpu-host either way, host-nvme either way). */
+void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
+                     stw_demand *out);
+/** Demand of updating `params` elements in a tier (gpu or host). */
+void stw_demand_update(const stw_job *job, stw_tier tier, uint64_t params, stw_demand *out);
+/** Demand of any operation of a program. */
+void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out);
+/** Seconds when nothing else runs: the largest demand plus the start-up. */
+double stw_demand_alone_s(const stw_demand *demand);
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FSDP2 as torch runs it: optimizer state is made lazily at the first step, gradients by the
+ * backward. The optimizer is torch's (fused or foreach), CPUOffloadPolicy's on the CPU, or the
+ * per-layer streamed wrapper (AReaL pull request 983, areal/engine/fsdp_utils/optimizer.py; verl
+ * pull request 5364). All of a rank's state is placed alike; Stowage predicts it and executes none
+ * of it. */
+#include "core/checked.h"
+#include "plan/bytes.h"
+#include "plan/engines/builder.h"
+#include "plan/engines/engine.h"
+
+static bool wants(uint32_t wish, stw_tier tier) {
+    return wish == STW_AUTO || wish == (uint32_t)tier;
+}
+
+static bool place_allowed(const stw_job *job, const stw_place *p) {
+    const stw_run_spec *run = job->run;
+    stw_optimizer_implementation how = run->optimizer.implementation;
+    if (run->fsdp.offload_policy && p->params != STW_TIER_HOST) return false;
+    if (!run->fsdp.offload_policy && p->params == STW_TIER_HOST &&
+        (run->placement.params != STW_TIER_HOST))
+        return false;
+    if (!wants(run->placement.params, p->params) || !wants(run->placement.grads, p->grads) ||
+        !wants(run->placement.moments, p->moments))
+        return false;
+    if (how == STW_OPTIMIZER_STREAMED) return p->update == STW_UPDATE_STREAM;
+    if (how == STW_OPTIMIZER_CPU) return p->update == STW_UPDATE_CPU;
+    if (how != STW_OPTIMIZER_AUTO) return p->update != STW_UPDATE_STREAM;
+    return true;
+}
+
+static const stw_place fsdp2_places[] = {
+    {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT},
+    {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_STREAM},
+    {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_STREAM},
+    {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_CPU},
+};
+
+static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < sizeof fsdp2_places / sizeof fsdp2_places[0]; i++)
+        if (place_allowed(job, &fsdp2_places[i])) out[n++] = fsdp2_places[i];
+    if (n == 0)
+        (void)stw_fail(
+            err, STW_STATUS_BAD_INPUT, "placement",
+            "FSDP2 cannot execute this placement: params and grads go to the host together "
+            "(fsdp.offload_policy), moments alone only with optimizer.implementation streamed");
+    return n;
+}
+
+/* ---- groups of the streamed wrapper: every wrapped block, then one group of all the rest ---- */
+
+static bool uses_foreach(const stw_job *job) {
+    return job->run->optimizer.implementation == STW_OPTIMIZER_FOREACH ||
+           job->run->optimizer.implementation == STW_OPTIMIZER_STREAMED;
+}
+
+uint32_t stw_prefetch_groups(const stw_job *job) {
+    uint32_t n = 1;
+    for (uint32_t i = 0; i < job->model->n_blocks; i++) n += !stw_job_in_root(job, i);
+    return n;
+}
+
+static uint64_t group_params(const stw_job *job, uint32_t kind, uint32_t group) {
+    uint64_t rest = 0;
+    uint32_t seen = 0;
+    for (uint32_t i = 0; i < job->model->n_blocks; i++) {
+        if (stw_job_in_root(job, i))
+            rest += job->kinds[kind].block_params[i];
+        else if (seen++ == group)
+            return job->kinds[kind].block_params[i];
+    }
+    return rest;
+}
+
+static uint64_t moments_bytes(const stw_job *job) {
+    return stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG) +
+           stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ);
+}
+
+/* What a streamed group brings to the GPU, and the temporary of foreach's sqrt. */
+static uint64_t up_bytes(const stw_job *job, const stw_place *place, uint64_t params) {
+    uint64_t element = moments_bytes(job);
+    if (place->params == STW_TIER_HOST)
+        element += stw_job_element_bytes(job, STW_COMPONENT_PARAMS) +
+                   stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    return params * element;
+}
+
+static uint64_t temporary_bytes(const stw_job *job, uint64_t params) {
+    return uses_foreach(job) ? params * stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ) : 0;
+}
+
+static uint64_t window_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
+                             uint64_t bucket_bytes) {
+    (void)bucket_bytes;
+    uint32_t kind = job->largest, groups = stw_prefetch_groups(job);
+    uint64_t most = 0;
+    if (place->update == STW_UPDATE_RESIDENT) most = temporary_bytes(job, job->kinds[kind].params);
+    if (place->update != STW_UPDATE_STREAM) return stw_workspace_bytes(job) + most;
+    for (uint32_t g = 0; g < groups; g++) {
+        /* see streamed_step: groups g - 1 .. g + depth are there while g is updated, then the next
+         * one comes before g - 1 goes */
+        uint64_t live = 0;
+        for (uint32_t i = g > 0 ? g - 1 : 0; i < groups && i <= g + depth; i++)
+            live += up_bytes(job, place, group_params(job, kind, i));
+        uint64_t next = g + depth + 1 < groups
+                            ? up_bytes(job, place, group_params(job, kind, g + depth + 1))
+                            : 0;
+        uint64_t temporary = temporary_bytes(job, group_params(job, kind, g));
+        most = stw_max_u64(most, live + stw_max_u64(temporary, next));
+    }
+    return stw_workspace_bytes(job) + most;
+}
+
+/* ---- the step ---- */
+
+static uint32_t adam(stw_builder *b, stw_stream stream, stw_tier tier, uint32_t unit,
+                     uint64_t params, uint32_t after) {
+    stw_op op = stw_op_make(STW_OP_UPDATE, STW_WORK_NONE, stream, unit);
+    op.component = STW_COMPONENT_PARAMS;
+    op.from = op.to = tier;
+    op.params = params;
+    op.after[0] = after;
+    return stw_append(b, op);
+}
+
+typedef struct streamed {
+    stw_extent *window; /* [groups] */
+    uint32_t *up;       /* [groups] the copy that brings a group */
+} streamed;
+
+static void fetch_group(stw_builder *b, const stw_place *place, streamed *s, uint32_t group) {
+    const stw_job *job = b->job;
+    uint64_t bytes = up_bytes(job, place, group_params(job, b->layout->kind, group));
+    s->window[group] = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, bytes);
+    s->up[group] = stw_copy(b, STW_STREAM_H2D, STW_COMPONENT_EXP_AVG, group, STW_TIER_HOST, 0,
+                            STW_TIER_GPU, s->window[group].offset, bytes, STW_OP_NONE, STW_OP_NONE);
+}
+
+/* PerLayerOptimWrapper.step (AReaL pull request 983): depth + 1 groups are fetched before the first
+ * update, one more after every update; a group's tensors stay referenced (cur_states_offload) until
+ * the next group is offloaded, so that up to depth + 3 groups are there at once. */
+static void streamed_step(stw_builder *b, const stw_place *place) {
+    const stw_job *job = b->job;
+    uint32_t groups = stw_prefetch_groups(job), depth = b->decisions->prefetch.depth, fetched = 0;
+    streamed s = {.window = stw_pool_array(b->program->pool, groups, sizeof *s.window),
+                  .up = stw_pool_array(b->program->pool, groups, sizeof *s.up)};
+    if (s.window == NULL || s.up == NULL) {
+        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+        return;
+    }
+    for (; fetched < groups && fetched <= depth; fetched++) fetch_group(b, place, &s, fetched);
+    for (uint32_t g = 0; g < groups; g++) {
+        uint64_t params = group_params(job, b->layout->kind, g);
+        stw_extent temporary =
+            stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(job, params));
+        uint32_t done = adam(b, STW_STREAM_COMPUTE, STW_TIER_GPU, g, params, s.up[g]);
+        stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
+        if (fetched < groups) fetch_group(b, place, &s, fetched++);
+        if (g > 0) stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[g - 1]);
+        uint64_t down = params * moments_bytes(job);
+        if (place->params == STW_TIER_HOST)
+            down += params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
+        (void)stw_copy(b, STW_STREAM_D2H, STW_COMPONENT_EXP_AVG, g, STW_TIER_GPU,
+                       s.window[g].offset, STW_TIER_HOST, 0, down, done, STW_OP_NONE);
+    }
+    if (groups > 0) stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[groups - 1]);
+}
+
+static void park(stw_builder *b, bool out) {
+    /* Moments parked between steps come back whole before the step and leave whole after it. */
+    const stw_job *job = b->job;
+    uint64_t bytes = job->kinds[b->layout->kind].params * moments_bytes(job);
+    (void)stw_copy(b, out ? STW_STREAM_D2H : STW_STREAM_H2D, STW_COMPONENT_EXP_AVG, STW_OP_NONE,
+                   out ? STW_TIER_GPU : STW_TIER_HOST, 0, out ? STW_TIER_HOST : STW_TIER_GPU, 0,
+                   bytes, STW_OP_NONE, STW_OP_NONE);
+}
+
+static bool is_moment(const stw_region *r) {
+    return r->component == STW_COMPONENT_EXP_AVG || r->component == STW_COMPONENT_EXP_AVG_SQ ||
+           r->component == STW_COMPONENT_MASTER;
+}
+
+static bool is_params(const stw_region *r) { return r->component == STW_COMPONENT_PARAMS; }
+
+static void step_body(stw_builder *b, const stw_place *place) {
+    const stw_job *job = b->job;
+    uint64_t params = job->kinds[b->layout->kind].params;
+    stw_extent workspace =
+        stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(job));
+    if (place->update == STW_UPDATE_STREAM) {
+        streamed_step(b, place);
+    } else if (place->update == STW_UPDATE_CPU) {
+        (void)adam(b, STW_STREAM_CPU, STW_TIER_HOST, STW_OP_NONE, params, STW_OP_NONE);
+    } else {
+        stw_extent temporary =
+            stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(job, params));
+        (void)adam(b, STW_STREAM_COMPUTE, STW_TIER_GPU, STW_OP_NONE, params, STW_OP_NONE);
+        stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
+    }
+    stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
+}
+
+/* Moments parked on the host: they are on the GPU during steps only, and keep their host copy. */
+static void move_moments(stw_builder *b, bool to_gpu) {
+    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
+        const stw_region *r = &b->layout->regions[i];
+        if (!is_moment(r)) continue;
+        if (to_gpu)
+            stw_alloc_at(b, r->component, STW_TIER_GPU, r->offset_bytes, r->bytes);
+        else
+            stw_free_at(b, r->component, STW_TIER_GPU, r->offset_bytes, r->bytes);
+    }
+}
+
+static stw_status build(const stw_job *job, const stw_decisions *decisions,
+                        const stw_layout *layout, stw_program *program, stw_error *err) {
+    stw_builder b;
+    stw_builder_init(&b, job, decisions, layout, program, err);
+    const stw_place *place = &decisions->state[0].place;
+    bool parks = job->run->park.moments && place->update == STW_UPDATE_RESIDENT;
+    uint64_t rounding = 0;
+    if (place->update == STW_UPDATE_STREAM && b.status == STW_STATUS_OK)
+        b.status = stw_moments_rounding_bytes(job, layout->kind, &rounding, err);
+    stw_begin_movement(&b, STW_PHASE_LOAD, false, false);
+    stw_build_externals(&b);
+    stw_build_regions(&b, true, is_params);
+    stw_build_load(&b);
+    stw_end_movement(&b);
+
+    stw_begin_movement(&b, STW_PHASE_FIRST_OPTIMIZER_STEP, false, false);
+    stw_build_shard_grads(&b, true);
+    stw_build_regions(&b, true, is_moment);
+    stw_alloc_at(&b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                 rounding);
+    step_body(&b, place);
+    stw_build_shard_grads(&b, false);
+    if (parks) {
+        for (uint32_t i = 0; i < layout->n_regions; i++)
+            if (is_moment(&layout->regions[i]))
+                stw_alloc_at(&b, layout->regions[i].component, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                             layout->regions[i].bytes);
+        park(&b, true);
+        move_moments(&b, false);
+    }
+    stw_end_movement(&b);
+
+    if (job->model->facts_known) stw_build_forward_backward(&b, true);
+    stw_begin_movement(&b, STW_PHASE_OPTIMIZER_STEP, false, false);
+    if (!job->model->facts_known) stw_build_shard_grads(&b, true);
+    if (parks) {
+        move_moments(&b, true);
+        park(&b, false);
+    }
+    step_body(&b, place);
+    if (parks) {
+        park(&b, true);
+        move_moments(&b, false);
+    }
+    stw_build_shard_grads(&b, false);
+    stw_end_movement(&b);
+    return stw_builder_finish(&b);
+}
+
+const stw_engine stw_engine_fsdp2 = {
+    .kind = STW_ENGINE_FSDP2,
+    .places = places,
+    .whole = true,
+    .prefetch_by_group = true,
+    .lazy_state = true,
+    .build = build,
+    .window_bytes = window_bytes,
+};

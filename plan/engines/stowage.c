@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The stowage engine: fsdp2's partition, forward and backward; load and optimizer step by Stowage.
+ * All state is in place from load on. A step streams buckets through rings of slots, updates
+ * resident ones in place and lets the CPU update its share, all at once. */
+#include <string.h>
+
+#include "core/checked.h"
+#include "plan/engines/builder.h"
+#include "plan/engines/engine.h"
+
+/* ---- placements ---- */
+
+static bool allowed(uint32_t wish, stw_tier tier) {
+    return wish == STW_AUTO || wish == (uint32_t)tier;
+}
+
+static bool place_allowed(const stw_job *job, const stw_place *p) {
+    const stw_run_spec *run = job->run;
+    stw_optimizer_implementation how = run->optimizer.implementation;
+    if (!allowed(run->placement.params, p->params) || !allowed(run->placement.grads, p->grads) ||
+        !allowed(run->placement.moments, p->moments))
+        return false;
+    if (run->precision.has_master && !allowed(run->placement.master, p->moments)) return false;
+    if (p->moments == STW_TIER_NVME && job->cluster->nvme.capacity_bytes == 0) return false;
+    if (how == STW_OPTIMIZER_STREAMED) return p->update == STW_UPDATE_STREAM;
+    if (how == STW_OPTIMIZER_CPU) return p->update == STW_UPDATE_CPU;
+    if (how == STW_OPTIMIZER_FUSED) return p->update != STW_UPDATE_CPU;
+    return true;
+}
+
+/* In canonical order. Gradients on the host with parameters on the GPU (or the reverse) cost the
+ * link more than they free and are left out, as are CPU updates of state on NVMe. */
+static const stw_place stowage_places[] = {
+    {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT},
+    {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_STREAM},
+    {STW_TIER_GPU, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_STREAM},
+    {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_STREAM},
+    {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_CPU},
+    {STW_TIER_GPU, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_CPU},
+    {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_CPU},
+    {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_NVME, STW_UPDATE_STREAM},
+    {STW_TIER_GPU, STW_TIER_HOST, STW_TIER_NVME, STW_UPDATE_STREAM},
+    {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_NVME, STW_UPDATE_STREAM},
+};
+
+static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < sizeof stowage_places / sizeof stowage_places[0]; i++)
+        if (place_allowed(job, &stowage_places[i])) out[n++] = stowage_places[i];
+    if (n == 0)
+        (void)stw_fail(
+            err, STW_STATUS_BAD_INPUT, "placement",
+            "no way to update parameters fits placement, optimizer.implementation and the "
+            "cluster's tiers together; leave one of them auto");
+    return n;
+}
+
+static uint64_t window_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
+                             uint64_t bucket_bytes) {
+    (void)job;
+    return place->update == STW_UPDATE_STREAM
+               ? depth * stw_round_up_u64(bucket_bytes, STW_ALIGN_BYTES)
+               : 0;
+}
+
+/* ---- the step ---- */
+
+typedef struct step_slot {
+    uint32_t free_by; /* last op that used the slot; the next occupant waits for it */
+    bool pending;     /* the occupant's way out is still to be written */
+    uint32_t bucket, after;
+} step_slot;
+
+typedef struct step {
+    stw_builder *b;
+    uint32_t norm; /* the op that makes the clip factor, STW_OP_NONE without clipping */
+    step_slot *slots[STW_N_RINGS];
+} step;
+
+static uint64_t slot_base(const step *s, stw_ring_kind ring, uint32_t slot) {
+    const stw_ring *r = &s->b->layout->rings[ring];
+    return r->offset_bytes + slot * r->slot_bytes;
+}
+
+static uint32_t update(step *s, uint32_t index, uint32_t after) {
+    const stw_bucket *bucket = &s->b->layout->buckets[index];
+    const stw_place *place = &s->b->decisions->state[bucket->decision].place;
+    bool cpu = place->update == STW_UPDATE_CPU;
+    stw_op op =
+        stw_op_make(STW_OP_UPDATE, STW_WORK_NONE, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, index);
+    op.component = STW_COMPONENT_PARAMS;
+    op.from = op.to = stw_place_update_tier(place);
+    op.params = bucket->params;
+    op.after[0] = after;
+    op.after[1] = s->norm;
+    return stw_append(s->b, op);
+}
+
+/* NVMe -> host slot, for all components that lie there. */
+static uint32_t read_disk(step *s, uint32_t index) {
+    const stw_bucket *bucket = &s->b->layout->buckets[index];
+    const stw_place *place = &s->b->decisions->state[bucket->decision].place;
+    uint64_t base = slot_base(s, STW_RING_HOST_DISK, bucket->slot);
+    uint32_t last = STW_OP_NONE;
+    for (int c = 0; c < STW_N_STATE; c++) {
+        stw_component component = (stw_component)c;
+        uint64_t bytes = bucket->params * stw_job_element_bytes(s->b->job, component);
+        if (bytes == 0 || stw_place_tier(place, component) != STW_TIER_NVME) continue;
+        last = stw_copy(s->b, STW_STREAM_DISK, component, index, STW_TIER_NVME,
+                        stw_layout_address(s->b->job, s->b->layout, component, bucket->first_param),
+                        STW_TIER_HOST,
+                        base + stw_disk_slot_offset(s->b->job, place, component, bucket->params),
+                        bytes, STW_OP_NONE, STW_OP_NONE);
+    }
+    return last;
+}
+
+static void write_disk(step *s, step_slot *slot) {
+    if (!slot->pending) return;
+    slot->pending = false;
+    const stw_bucket *bucket = &s->b->layout->buckets[slot->bucket];
+    const stw_place *place = &s->b->decisions->state[bucket->decision].place;
+    uint64_t base = slot_base(s, STW_RING_HOST_DISK, bucket->slot);
+    for (int c = 0; c < STW_N_STATE; c++) {
+        stw_component component = (stw_component)c;
+        uint64_t bytes = bucket->params * stw_job_element_bytes(s->b->job, component);
+        if (bytes == 0 || stw_place_tier(place, component) != STW_TIER_NVME) continue;
+        (void)stw_copy(s->b, STW_STREAM_DISK, component, slot->bucket, STW_TIER_HOST,
+                       base + stw_disk_slot_offset(s->b->job, place, component, bucket->params),
+                       STW_TIER_NVME,
+                       stw_layout_address(s->b->job, s->b->layout, component, bucket->first_param),
+                       bytes, slot->after, STW_OP_NONE);
+    }
+}
+
+/* Where a moving component of a bucket lies outside its slot: its region, or the disk ring's slot.
+ */
+static uint64_t home(const step *s, const stw_bucket *bucket, const stw_place *place,
+                     stw_component component, stw_tier *tier) {
+    *tier = stw_place_tier(place, component);
+    if (*tier != STW_TIER_NVME)
+        return stw_layout_address(s->b->job, s->b->layout, component, bucket->first_param);
+    *tier = STW_TIER_HOST;
+    return slot_base(s, STW_RING_HOST_DISK, bucket->slot) +
+           stw_disk_slot_offset(s->b->job, place, component, bucket->params);
+}
+
+/* Copies of a bucket between homes and slot; `in`: towards the slot. Returns the last. */
+static uint32_t move(step *s, uint32_t index, stw_ring_kind ring, bool in, uint32_t after0,
+                     uint32_t after1) {
+    const stw_bucket *bucket = &s->b->layout->buckets[index];
+    const stw_place *place = &s->b->decisions->state[bucket->decision].place;
+    bool cpu = ring == STW_RING_HOST_CPU;
+    stw_tier slot_tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
+    stw_stream stream = in == cpu ? STW_STREAM_D2H : STW_STREAM_H2D;
+    uint64_t base = slot_base(s, ring, bucket->slot);
+    uint32_t last = STW_OP_NONE;
+    for (int c = 0; c < STW_N_STATE; c++) {
+        stw_component component = (stw_component)c;
+        bool moves = in ? stw_place_moves_up(s->b->job, place, component)
+                        : stw_place_moves_down(s->b->job, place, component);
+        if (!moves) continue;
+        stw_tier tier;
+        uint64_t there = home(s, bucket, place, component, &tier);
+        uint64_t here = base + stw_slot_offset(s->b->job, place, component, bucket->params);
+        uint64_t bytes = bucket->params * stw_job_element_bytes(s->b->job, component);
+        last = in ? stw_copy(s->b, stream, component, index, tier, there, slot_tier, here, bytes,
+                             after0, after1)
+                  : stw_copy(s->b, stream, component, index, slot_tier, here, tier, there, bytes,
+                             after0, after1);
+    }
+    return last;
+}
+
+static void stream_bucket(step *s, uint32_t index) {
+    const stw_bucket *bucket = &s->b->layout->buckets[index];
+    const stw_place *place = &s->b->decisions->state[bucket->decision].place;
+    step_slot *slot = &s->slots[STW_RING_GPU][bucket->slot];
+    uint32_t read = STW_OP_NONE;
+    bool disk = stw_place_disk_element_bytes(s->b->job, place) > 0;
+    if (disk) {
+        write_disk(s, &s->slots[STW_RING_HOST_DISK][bucket->slot]);
+        read = read_disk(s, index);
+    }
+    uint32_t up = move(s, index, STW_RING_GPU, true, slot->free_by, read);
+    uint32_t done = update(s, index, up);
+    slot->free_by = move(s, index, STW_RING_GPU, false, done, STW_OP_NONE);
+    if (disk)
+        s->slots[STW_RING_HOST_DISK][bucket->slot] =
+            (step_slot){STW_OP_NONE, true, index, slot->free_by};
+}
+
+static void return_from_cpu(step *s, step_slot *slot) {
+    if (!slot->pending) return;
+    slot->pending = false;
+    slot->free_by = move(s, slot->bucket, STW_RING_HOST_CPU, false, slot->after, STW_OP_NONE);
+}
+
+static void cpu_bucket(step *s, uint32_t index) {
+    const stw_bucket *bucket = &s->b->layout->buckets[index];
+    const stw_place *place = &s->b->decisions->state[bucket->decision].place;
+    if (stw_place_slot_element_bytes(s->b->job, place) == 0) {
+        (void)update(s, index, STW_OP_NONE);
+        return;
+    }
+    /* The way back is written only when the slot is needed again: earlier, it would stand in the
+     * H2D stream before copies that need not wait for the CPU. */
+    step_slot *slot = &s->slots[STW_RING_HOST_CPU][bucket->slot];
+    return_from_cpu(s, slot);
+    uint32_t in = move(s, index, STW_RING_HOST_CPU, true, slot->free_by, STW_OP_NONE);
+    uint32_t done = update(s, index, in);
+    *slot = (step_slot){done, true, index, done};
+}
+
+static uint64_t grads_in(const step *s, stw_tier tier) {
+    uint64_t params = 0;
+    for (uint32_t i = 0; i < s->b->layout->n_regions; i++) {
+        const stw_region *r = &s->b->layout->regions[i];
+        if (r->component == STW_COMPONENT_GRADS && r->tier == tier) params += r->params;
+    }
+    return params;
+}
+
+static void clip(step *s) {
+    stw_op sum = stw_op_make(STW_OP_COLLECTIVE, STW_WORK_NORM_SUM, STW_STREAM_COMM, STW_OP_NONE);
+    int n = 0;
+    for (int t = 0; t < STW_TIER_NVME; t++) {
+        stw_op op =
+            stw_op_make(STW_OP_COMPUTE, STW_WORK_NORM,
+                        t == STW_TIER_GPU ? STW_STREAM_COMPUTE : STW_STREAM_CPU, STW_OP_NONE);
+        op.component = STW_COMPONENT_GRADS;
+        op.from = op.to = (stw_tier)t;
+        op.params = grads_in(s, (stw_tier)t);
+        if (op.params > 0) sum.after[n++] = stw_append(s->b, op);
+    }
+    sum.component = STW_COMPONENT_COMM;
+    sum.bytes = sizeof(uint64_t) * 80;
+    s->norm = stw_append(s->b, sum);
+}
+
+static void rings(step *s, bool alloc) {
+    for (int r = 0; r < STW_N_RINGS; r++) {
+        const stw_ring *ring = &s->b->layout->rings[r];
+        stw_tier tier = r == STW_RING_GPU ? STW_TIER_GPU : STW_TIER_HOST;
+        if (ring->slots == 0) continue;
+        if (alloc)
+            stw_alloc_at(s->b, STW_COMPONENT_STAGE, tier, ring->offset_bytes,
+                         ring->slots * ring->slot_bytes);
+        else
+            stw_free_at(s->b, STW_COMPONENT_STAGE, tier, ring->offset_bytes,
+                        ring->slots * ring->slot_bytes);
+    }
+}
+
+static void build_step(stw_builder *b, stw_phase phase) {
+    step s = {.b = b, .norm = STW_OP_NONE};
+    for (int r = 0; r < STW_N_RINGS; r++) {
+        uint32_t n = b->decisions->prefetch.depth > 0 ? b->decisions->prefetch.depth : 1;
+        s.slots[r] = stw_pool_array(b->program->pool, n, sizeof(step_slot));
+        if (s.slots[r] == NULL) {
+            b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+            return;
+        }
+        for (uint32_t i = 0; i < n; i++) s.slots[r][i].free_by = STW_OP_NONE;
+    }
+    stw_begin_movement(b, phase, true, true);
+    rings(&s, true);
+    if (b->job->run->optimizer.clip_norm > 0.0) clip(&s);
+    for (uint32_t i = 0; i < b->layout->n_buckets && b->status == STW_STATUS_OK; i++) {
+        uint32_t index = b->layout->order[i];
+        switch (b->decisions->state[b->layout->buckets[index].decision].place.update) {
+        case STW_UPDATE_STREAM:
+            stream_bucket(&s, index);
+            break;
+        case STW_UPDATE_CPU:
+            cpu_bucket(&s, index);
+            break;
+        default:
+            (void)update(&s, index, STW_OP_NONE);
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < b->decisions->prefetch.depth && b->status == STW_STATUS_OK; i++) {
+        write_disk(&s, &s.slots[STW_RING_HOST_DISK][i]);
+        return_from_cpu(&s, &s.slots[STW_RING_HOST_CPU][i]);
+    }
+    rings(&s, false);
+    stw_end_movement(b);
+}
+
+static bool every_region(const stw_region *region) {
+    (void)region;
+    return true;
+}
+
+static stw_status build(const stw_job *job, const stw_decisions *decisions,
+                        const stw_layout *layout, stw_program *program, stw_error *err) {
+    stw_builder b;
+    stw_builder_init(&b, job, decisions, layout, program, err);
+    bool executable = decisions->load != STW_LOAD_NODE_LEADER || job->cluster->nodes == 1;
+    stw_begin_movement(&b, STW_PHASE_LOAD, true, executable);
+    stw_build_externals(&b);
+    stw_build_regions(&b, true, every_region);
+    if (job->world > 1)
+        stw_alloc_at(&b, STW_COMPONENT_STAGE, STW_TIER_GPU, layout->comm_offset_bytes,
+                     STW_COMM_SCRATCH_BYTES);
+    stw_build_load(&b);
+    stw_end_movement(&b);
+    if (job->model->facts_known) stw_build_forward_backward(&b, false);
+    build_step(&b, STW_PHASE_FIRST_OPTIMIZER_STEP);
+    build_step(&b, STW_PHASE_OPTIMIZER_STEP);
+    return stw_builder_finish(&b);
+}
+
+const stw_engine stw_engine_stowage = {
+    .kind = STW_ENGINE_STOWAGE,
+    .places = places,
+    .build = build,
+    .window_bytes = window_bytes,
+};

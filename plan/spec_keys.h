@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One table drives everything that is done with a spec's keys: reading YAML and JSON, `--set`,
+ * defaults, writing both formats, knowing a key and finding the nearest one, and refusing values
+ * that have no effect yet. A row describes one key and where its value lies in the spec's struct.
+ * Rows of one group ("optimizer.kind", "optimizer.lr") are neighbours and are written in the order
+ * of the table. Tables are constant; any thread may use them. */
+#ifndef STW_PLAN_SPEC_KEYS_H
+#define STW_PLAN_SPEC_KEYS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/json.h"
+#include "core/pool.h"
+#include "core/status.h"
+#include "core/text.h"
+#include "core/tree.h"
+#include "core/units.h"
+
+#define STW_SPEC_MAX_ITEMS 64 /* roles */
+
+typedef enum stw_spec_kind {
+    STW_SPEC_WORDS,   /* one of `words`; bool, 32-bit or 64-bit, or stored nowhere (size 0) */
+    STW_SPEC_BOOL,    /* bool */
+    STW_SPEC_COUNT,   /* uint32_t or uint64_t, whole */
+    STW_SPEC_BYTES,   /* uint64_t */
+    STW_SPEC_NUMBER,  /* double in `unit` */
+    STW_SPEC_PAIR,    /* two neighbouring doubles, written as a list */
+    STW_SPEC_TEXT,    /* char[size] */
+    STW_SPEC_STRING,  /* const char * into the pool; a word stands for NULL */
+    STW_SPEC_STRINGS, /* a stw_strings, its items in the pool */
+    STW_SPEC_FLAGS,   /* a list of words; word i is the bool at offset + words[i].value */
+    STW_SPEC_GROUP,   /* a group that one word switches off: uint32_t 0; its rows follow */
+    STW_SPEC_ITEMS    /* a list of maps with the keys of `items->table` */
+} stw_spec_kind;
+
+/** A word that stands for a value, alone or beside numbers ("auto", "none"). */
+typedef struct stw_spec_word {
+    const char *word;    /* NULL ends the list */
+    uint64_t value;      /* of a double: converted */
+    const char *instead; /* not NULL: not built in yet, and what to use instead */
+} stw_spec_word;
+
+struct stw_spec_items;
+
+typedef struct stw_spec_row {
+    const char *key; /* dotted, "optimizer.kind" */
+    stw_spec_kind kind;
+    stw_unit unit;
+    size_t offset, size;        /* of the member in its struct */
+    const stw_spec_word *words; /* may be NULL */
+    const struct stw_spec_items *items;
+    const char *fallback; /* the default, as `--set` takes it */
+    const char *instead; /* not NULL: only the default has an effect in this version; what to use */
+    const char *note;    /* the comment in written YAML; NULL: the words, where there are any */
+} stw_spec_row;
+
+typedef struct stw_spec_table {
+    const stw_spec_row *rows;
+    size_t n_rows;
+} stw_spec_table;
+
+typedef struct stw_spec_items {
+    const stw_spec_table *table;
+    size_t item_size;
+    size_t count_offset; /* of the uint32_t that counts the items; the row's offset is the array */
+} stw_spec_items;
+
+/** A spec's struct with its table. */
+typedef struct stw_spec {
+    const stw_spec_table *table;
+    void *base;
+    stw_pool *pool; /* for strings and lists; NULL where the table has none */
+} stw_spec;
+
+/** Give every row its default. */
+STW_MUST_USE stw_status stw_spec_defaults(const stw_spec *spec, stw_error *err);
+/** Read an object over what the spec holds. BAD_INPUT names file, line, what was found and what was
+ * expected; an unknown key names the nearest known one. */
+STW_MUST_USE stw_status stw_spec_read(const stw_spec *spec, const stw_tree *tree,
+                                      const stw_node *node, stw_error *err);
+/** One key, "roles.0.name" included: index n of n items appends one. A list or a group is written
+ * as in YAML. @param origin "--set" and the like, for errors */
+STW_MUST_USE stw_status stw_spec_set(const stw_spec *spec, const char *key, const char *value,
+                                     const char *origin, stw_error *err);
+/** Is this dotted key a row or a group of the table, or inside an item of a list? */
+bool stw_spec_has_key(const stw_spec_table *table, const char *key);
+/** The row key nearest to a wrong dotted key, or NULL. */
+const char *stw_spec_nearest(const stw_spec_table *table, const char *key);
+
+/** Append all members to the JSON object that is open: base units, words as words. */
+void stw_spec_write_json(const stw_spec_table *table, const void *base, stw_json *json);
+/** Append the whole spec as YAML with units and comments. */
+void stw_spec_write_yaml(const stw_spec_table *table, const void *base, stw_text *out);
+/** Append one value as YAML would have it ("16 MiB", "auto", "[model, optimizer]"). */
+void stw_spec_write_value(const stw_spec_row *row, const void *base, stw_text *out);
+
+/** NOT_BUILT_IN naming key, value and what to use instead for the first value without an effect in
+ * this version. @param defaults a struct of the same type that holds the defaults */
+STW_MUST_USE stw_status stw_spec_check_effect(const stw_spec_table *table, const void *base,
+                                              const void *defaults, const char *origin,
+                                              stw_error *err);
+
+/** The first row whose key begins with `prefix` and whose value is not the default; NULL in *out
+ * where there is none. */
+STW_MUST_USE stw_status stw_spec_first_changed(const stw_spec_table *table, const char *prefix,
+                                               const void *base, const void *defaults,
+                                               const stw_spec_row **out, stw_error *err);
+
+/* The tables. */
+const stw_spec_table *stw_cluster_table(void);  /* stw_cluster */
+const stw_spec_table *stw_run_spec_table(void); /* stw_run_spec */
+
+/* Shared by the parts of this module. */
+const stw_spec_row *stw_spec_find(const stw_spec_table *table, const char *key, size_t length);
+/** Is `key` the name of a group, so that rows "key.something" exist? The empty key is the root. */
+bool stw_spec_is_group(const stw_spec_table *table, const char *key, size_t length);
+/** The value of a word row, a bool or a count, widened. */
+uint64_t stw_spec_get_u64(const stw_spec_row *row, const void *base);
+double stw_spec_get_double(const stw_spec_row *row, const void *base);
+/** The word that the row's value is spelt as, or NULL. */
+const stw_spec_word *stw_spec_word_of(const stw_spec_row *row, const void *base);
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words that plan, simulation and execution share: phases, components, tiers, update engines,
+ * streams, and their spelling in files. */
+#ifndef STW_PLAN_TERMS_H
+#define STW_PLAN_TERMS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* X(enum suffix, spelling) */
+#define STW_PHASE_TABLE(X)                                                                         \
+    X(LOAD, "load")                                                                                \
+    X(ROLLOUT, "rollout")                                                                          \
+    X(LOG_PROB, "log_prob")                                                                        \
+    X(FORWARD_BACKWARD, "forward_backward")                                                        \
+    X(FIRST_OPTIMIZER_STEP, "first_optimizer_step") /* lazily made state appears here */           \
+    X(OPTIMIZER_STEP, "optimizer_step")                                                            \
+    X(WEIGHT_SYNC, "weight_sync")                                                                  \
+    X(CHECKPOINT, "checkpoint")
+
+#define STW_COMPONENT_TABLE(X)                                                                     \
+    X(PARAMS, "params")                                                                            \
+    X(GRADS, "grads")                                                                              \
+    X(MASTER, "master")                                                                            \
+    X(EXP_AVG, "exp_avg")                                                                          \
+    X(EXP_AVG_SQ, "exp_avg_sq")                                                                    \
+    X(ACTIVATIONS, "activations")                                                                  \
+    X(LOGITS, "logits")                                                                            \
+    X(UNSHARD, "unshard")                                                                          \
+    X(REDUCE, "reduce")                                                                            \
+    X(STAGE, "stage")                                                                              \
+    X(KV_CACHE, "kv_cache")                                                                        \
+    X(ROLLOUT_WEIGHTS, "rollout_weights")                                                          \
+    X(COMM, "comm")                                                                                \
+    X(CONTEXT, "context")                                                                          \
+    X(SLACK, "slack")                                                                              \
+    X(LOAD_STAGING, "load_staging")                                                                \
+    X(PAGE_LOCK_ROUNDING, "page_lock_rounding")                                                    \
+    X(PROCESS, "process")
+
+#define STW_TIER_TABLE(X) X(GPU, "gpu") X(HOST, "host") X(NVME, "nvme")
+
+/* Who computes the update of a bucket. NVMe buckets are streamed through the host. */
+#define STW_UPDATE_TABLE(X) X(RESIDENT, "resident") X(STREAM, "stream") X(CPU, "cpu")
+
+#define STW_STREAM_TABLE(X)                                                                        \
+    X(H2D, "h2d")                                                                                  \
+    X(COMPUTE, "compute")                                                                          \
+    X(D2H, "d2h")                                                                                  \
+    X(COMM, "comm")                                                                                \
+    X(DISK, "disk")                                                                                \
+    X(CPU, "cp"                                                                                    \
+           "u")
+
+#define STW_ACT_TABLE(X) X(KEEP, "keep") X(RECOMPUTE, "recompute") X(OFFLOAD, "offload")
+
+#define STW_LOAD_TABLE(X)                                                                          \
+    X(ALL_RANKS, "all_ranks")                                                                      \
+    X(RANK0_BROADCAST, "rank0_broadcast")                                                          \
+    X(NODE_LEADER, "node_leader")                                                                  \
+    X(SHARDED_READ, "sharded_read")
+
+#define STW_ENGINE_TABLE(X)                                                                        \
+    X(STOWAGE, "stowage") X(FSDP2, "fsdp2") X(MEGATRON, "megatron") X(DEEPSPEED, "deepspeed")
+
+#define X(name, text) STW_PHASE_##name,
+typedef enum stw_phase { STW_PHASE_TABLE(X) STW_N_PHASES } stw_phase;
+#undef X
+#define X(name, text) STW_COMPONENT_##name,
+typedef enum stw_component { STW_COMPONENT_TABLE(X) STW_N_COMPONENTS } stw_component;
+#undef X
+#define X(name, text) STW_TIER_##name,
+typedef enum stw_tier { STW_TIER_TABLE(X) STW_N_TIERS } stw_tier;
+#undef X
+#define X(name, text) STW_UPDATE_##name,
+typedef enum stw_update { STW_UPDATE_TABLE(X) STW_N_UPDATES } stw_update;
+#undef X
+#define X(name, text) STW_STREAM_##name,
+typedef enum stw_stream { STW_STREAM_TABLE(X) STW_N_STREAMS } stw_stream;
+#undef X
+#define X(name, text) STW_ACT_##name,
+typedef enum stw_act { STW_ACT_TABLE(X) STW_N_ACTS } stw_act;
+#undef X
+#define X(name, text) STW_LOAD_##name,
+typedef enum stw_load { STW_LOAD_TABLE(X) STW_N_LOADS } stw_load;
+#undef X
+#define X(name, text) STW_ENGINE_##name,
+typedef enum stw_engine_kind { STW_ENGINE_TABLE(X) STW_N_ENGINES } stw_engine_kind;
+#undef X
+
+/** The state of the optimizer's flat space: components that a bucket has. */
+#define STW_N_STATE 5 /* params, grads, master, exp_avg, exp_avg_sq: the first five components */
+
+const char *stw_phase_name(stw_phase phase);
+const char *stw_component_name(stw_component component);
+const char *stw_tier_name(stw_tier tier);
+const char *stw_update_name(stw_update update);
+const char *stw_stream_name(stw_stream stream);
+const char *stw_act_name(stw_act act);
+const char *stw_load_name(stw_load load);
+const char *stw_engine_name(stw_engine_kind engine);
+/** Look a spelling up; false where it is none of the words. */
+bool stw_phase_parse(const char *text, stw_phase *out);
+bool stw_component_parse(const char *text, stw_component *out);
+bool stw_tier_parse(const char *text, stw_tier *out);
+bool stw_update_parse(const char *text, stw_update *out);
+bool stw_act_parse(const char *text, stw_act *out);
+bool stw_load_parse(const char *text, stw_load *out);
+bool stw_engine_parse(const char *text, stw_engine_kind *out);
+
+#endif
