@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of seconds for what sums cannot say: copies up, copies down and the CPU's updates share
+ * links and the host's memory max-min fairly, and a share that nobody used while it was there is
+ * lost.
+ *
+ * Let S be the seconds of all copies (both directions at once, nobody else), A those of all CPU
+ * updates alone. While both go on copies keep a share q of their speed and updates a share c of
+ * theirs. If copies are last to end, they lost (1 - q) for as long as updates took, A / c:
+ * T = S + A (1 - q) / c. If updates are last, T = A + S (1 - c) / q. As q + c >= 1, the larger of
+ * the two is right in either case, which makes them two rows. Measured on H200 hosts, 2026-11-21:
+ * one GPU streaming beside a CPU that updates 10% or 50% of the parameters is never faster than
+ * streaming all. */
+#include "planner/cost.h"
+
+enum { UP, DOWN, CPU, N_FLOWS };
+
+/* Speeds of flows that share resources, 1: as if alone. All rise together; who meets a full
+ * resource stays there (progressive filling). @param use [flow][resource] share that a flow takes
+ * at 1 */
+static void fill(double use[N_FLOWS][STW_N_RESOURCES], const bool present[N_FLOWS],
+                 double speed[N_FLOWS]) {
+    bool rising[N_FLOWS];
+    for (int f = 0; f < N_FLOWS; f++) {
+        speed[f] = 0;
+        rising[f] = present[f];
+    }
+    for (int round = 0; round < N_FLOWS; round++) {
+        double level = 1;
+        for (int r = 0; r < STW_N_RESOURCES; r++) {
+            double held = 0, wanted = 0;
+            for (int f = 0; f < N_FLOWS; f++) {
+                if (rising[f])
+                    wanted += use[f][r];
+                else
+                    held += speed[f] * use[f][r];
+            }
+            if (wanted > 0 && (1 - held) / wanted < level) level = (1 - held) / wanted;
+        }
+        for (int f = 0; f < N_FLOWS; f++)
+            if (rising[f]) speed[f] = level;
+        if (level >= 1) return;
+        for (int f = 0; f < N_FLOWS; f++) {
+            for (int r = 0; r < STW_N_RESOURCES && rising[f]; r++) {
+                double total = 0;
+                for (int g = 0; g < N_FLOWS; g++) total += speed[g] * use[g][r];
+                if (use[f][r] > 0 && total >= 1 - 1e-9) rising[f] = false;
+            }
+        }
+    }
+}
+
+static void usage(const stw_demand *demand, double use[STW_N_RESOURCES]) {
+    double alone = stw_demand_alone_s(demand) - demand->startup_s;
+    for (int r = 0; r < STW_N_RESOURCES; r++) use[r] = alone > 0 ? demand->seconds[r] / alone : 0;
+}
+
+/* Copies' speed alone together, and both shares while the CPU updates too. */
+static void shares(const stw_job *job, double *copies, double *q, double *c) {
+    double use[N_FLOWS][STW_N_RESOURCES], two[N_FLOWS], three[N_FLOWS];
+    const bool streaming[N_FLOWS] = {true, true, false}, all[N_FLOWS] = {true, true, true};
+    stw_demand demand;
+    const uint64_t some = 1ull << 30; /* any amount: speeds do not depend on it */
+    stw_demand_copy(job, STW_TIER_HOST, STW_TIER_GPU, some, &demand);
+    usage(&demand, use[UP]);
+    stw_demand_copy(job, STW_TIER_GPU, STW_TIER_HOST, some, &demand);
+    usage(&demand, use[DOWN]);
+    stw_demand_update(job, STW_TIER_HOST, some, &demand);
+    usage(&demand, use[CPU]);
+    fill(use, streaming, two);
+    fill(use, all, three);
+    double before = two[UP] + two[DOWN], after = three[UP] + three[DOWN];
+    *copies = before / 2;
+    *q = before > 0 ? after / before : 1;
+    *c = three[CPU];
+}
+
+/* Start-ups that the other direction cannot hide: it runs faster meanwhile, alone on the link. */
+static double startups_s(const stw_bucket_flow *flow, double copies) {
+    double hidden = copies > 0 && copies < 1 ? 1 / copies - 1 : 0;
+    return flow->startup_s / 2 * (hidden < 1 ? 1 - hidden : 0);
+}
+
+static stw_status add_row(stw_cost *cost, stw_resource resource, bool copies_last, double copies,
+                          double q, double c, stw_error *err) {
+    stw_time_row *row =
+        stw_cost_time_row(cost, STW_PART_STEP, "step_shared_%s_%s", stw_resource_name(resource),
+                          copies_last ? "copies" : "updates");
+    if (row == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
+    double of_copies = copies_last ? 1 : (1 - c) / q, of_updates = copies_last ? (1 - q) / c : 1;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++) {
+            stw_bucket_flow flow;
+            stw_bucket_flow_of(cost, &cost->places[p], &cost->rings[r], &flow);
+            bool cpu = stw_place_update_tier(&cost->places[p]) == STW_TIER_HOST;
+            double copies_s = flow.resource_s[resource];
+            if (resource == STW_RESOURCE_PCIE) copies_s += startups_s(&flow, copies);
+            double seconds = of_copies * copies_s + (cpu ? of_updates * flow.update_s : 0);
+            row->unit_s[p * cost->n_rings + r] = flow.per_unit * seconds;
+        }
+    return STW_STATUS_OK;
+}
+
+double stw_cost_copy_speed(const stw_job *job) {
+    double copies, q, c;
+    shares(job, &copies, &q, &c);
+    return copies > 0 ? copies : 1;
+}
+
+stw_status stw_cost_add_contention(stw_cost *cost, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    double copies, q, c;
+    shares(cost->job, &copies, &q, &c);
+    if (q <= 0 || c <= 0) return STW_STATUS_OK; /* no link or no CPU at all */
+    static const stw_resource resources[] = {STW_RESOURCE_PCIE, STW_RESOURCE_DMA};
+    for (int i = 0; i < 2; i++) {
+        STW_TRY(add_row(cost, resources[i], true, copies, q, c, err));
+        STW_TRY(add_row(cost, resources[i], false, copies, q, c, err));
+    }
+out:
+    return status;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A mixed-integer linear program as plain data: columns, rows, terms. The planner builds one
+ * without knowing a solver; glpk_solver.c, the only file that includes glpk.h, solves it. A problem
+ * owns everything in its pool. Building never fails visibly: what goes wrong (memory, an index out
+ * of range) is remembered and reported by stw_milp_check and by the solver. One thread at a time.
+ */
+#ifndef STW_PLANNER_MILP_H
+#define STW_PLANNER_MILP_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/pool.h"
+#include "core/status.h"
+
+typedef struct stw_milp_column {
+    const char *name; /* valid in CPLEX LP files: a letter first, then letters, digits, '_' */
+    bool integer;
+    double lower, upper; /* -INFINITY and INFINITY: unbounded */
+    double objective;
+    double scale; /* what the solver counts in: 1e-6 has it work on millionths */
+} stw_milp_column;
+
+typedef struct stw_milp_row {
+    const char *name;
+    double lower, upper;
+    size_t first_term, n_terms;
+    double scale; /* the row is solved multiplied by this */
+} stw_milp_row;
+
+typedef struct stw_milp_term {
+    uint32_t column;
+    double value;
+} stw_milp_term;
+
+typedef struct stw_milp {
+    stw_pool *pool;
+    const char *name;
+    uint32_t n_columns, n_rows;
+    size_t n_terms;
+    stw_milp_column *columns;
+    stw_milp_row *rows;
+    stw_milp_term *terms;
+    size_t column_room, row_room, term_room;
+    double objective_scale; /* the same for the objective */
+    bool out_of_memory, misused;
+} stw_milp;
+
+/** An empty problem that is minimised; NULL when memory is out. Free with stw_milp_free. */
+stw_milp *stw_milp_new(const char *name);
+void stw_milp_free(stw_milp *milp);
+/** Add a column. @return its index */
+uint32_t stw_milp_column_add(stw_milp *milp, bool integer, double lower, double upper,
+                             double objective, const char *format, ...) STW_PRINTF(6, 7);
+/** Begin a row; the terms that follow belong to it. @return its index */
+uint32_t stw_milp_row_add(stw_milp *milp, double lower, double upper, const char *format, ...)
+    STW_PRINTF(4, 5);
+/** Add `value` x `column` to the row begun last; zero is left out. A column may come once a row. */
+void stw_milp_term_add(stw_milp *milp, uint32_t column, double value);
+/** Scales are the solver's business: solvers have absolute tolerances (GLPK's presolver moves
+ * bounds by 1e-3), which are too coarse for seconds. Results and LP files are in the problem's own
+ * units. */
+void stw_milp_column_scale(stw_milp *milp, uint32_t column, double scale);
+void stw_milp_row_scale(stw_milp *milp, double scale); /* of the row begun last */
+/** OK, NO_MEMORY or BUG for what building met. */
+STW_MUST_USE stw_status stw_milp_check(const stw_milp *milp, stw_error *err);
+
+typedef struct stw_milp_options {
+    double time_limit_s;  /* > 0 */
+    double gap;           /* relative; 0 asks for a proof */
+    const char *write_lp; /* path, or NULL: the problem as it stands, in CPLEX LP format */
+} stw_milp_options;
+
+typedef enum stw_milp_outcome {
+    STW_MILP_OPTIMAL,    /* within the gap asked for */
+    STW_MILP_FEASIBLE,   /* a solution, and then the time was over */
+    STW_MILP_INFEASIBLE, /* proved */
+    STW_MILP_LIMIT       /* the time was over without a solution */
+} stw_milp_outcome;
+
+typedef struct stw_milp_result {
+    stw_milp_outcome outcome;
+    double objective, bound, gap; /* NaN where there is none */
+    double seconds;
+} stw_milp_result;
+
+/** Solve. @param values out, [n_columns], untouched without a solution; integer columns are whole.
+ * @return SOLVER where the solver failed; an infeasible problem is a result, not a failure */
+STW_MUST_USE stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,
+                                       double *values, stw_milp_result *result, stw_error *err);
+/** Version of the solver behind stw_milp_solve ("5.0"); static text. */
+const char *stw_milp_solver_version(void);
+
+#endif

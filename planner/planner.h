@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The planner: chooses decisions for a job so that every row of bytes holds and seconds per
+ * iteration are least. Three solvers share one problem (cost.h): the ILP (GLPK), a greedy one whose
+ * result is reported as the price of not planning, and an exhaustive one that proves the ILP on
+ * small cases. One thread at a time per process for the ILP (GLPK keeps a per-thread environment).
+ */
+#ifndef STW_PLANNER_PLANNER_H
+#define STW_PLANNER_PLANNER_H
+
+#include "plan/plan.h"
+
+typedef struct stw_planner_options {
+    double time_limit_s; /* 0: 30 */
+    double gap;          /* relative MIP gap of stage 1; negative: 1e-4; 0 asks for a proof */
+    bool gap_is_set;
+    const char *write_lp; /* path of the stage-1 problem in CPLEX LP format, or NULL */
+    bool no_fixes;        /* do not search for fixes when nothing fits */
+    bool no_prices;       /* do not re-solve for prices */
+    bool only_stage1;
+} stw_planner_options;
+
+/** Decide, derive, predict: fills plan->decisions, outcome, verdict, solver, layouts, programs,
+ * peaks, time_s, objective_s, prices, bindings, fixes. Nothing fits is not a failure of the call:
+ * outcome INFEASIBLE with the least-over decisions in place.
+ * @return TIME_LIMIT where the limit passed without any plan, SOLVER where GLPK failed */
+STW_MUST_USE stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
+                                          stw_error *err);
+
+#endif
