@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/sim.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "sim/share.h"
+
+/* Operations that end within this share of a step end together: their times are equal but for
+ * rounding, and an event of its own for each would only repeat the sharing. */
+static const double SAME_MOMENT = 1e-9;
+
+/* The head of a stream: the operation under way, or the one that waits to start. */
+typedef struct lane {
+    uint32_t next; /* first operation of the stream that has not ended; STW_OP_NONE: none left */
+    bool active;
+    double startup_s; /* left before the operation takes part in sharing */
+    double work_s;    /* left, in seconds of having its resources alone */
+    double alone_s;   /* the same at its start */
+    stw_demand demand;
+} lane;
+
+typedef struct engine {
+    stw_sim *sim;
+    const stw_movement *movement;
+    uint32_t *follower; /* [n_ops] next operation of the same stream in the movement */
+    bool *ended;        /* [n_ops] */
+    double now_s;
+    uint32_t left; /* operations of the movement that have not ended */
+    lane lanes[STW_N_STREAMS];
+} engine;
+
+/* Queue the movement's operations by stream. An operation may wait only for earlier ones of its
+ * program: without that, time could stand still. */
+static stw_status queue_movement(engine *e, const stw_movement *movement, stw_error *err) {
+    const stw_program *program = e->sim->program;
+    uint32_t last[STW_N_STREAMS];
+    memset(e->lanes, 0, sizeof e->lanes);
+    for (unsigned s = 0; s < STW_N_STREAMS; s++) e->lanes[s].next = last[s] = STW_OP_NONE;
+    if (movement->first_op > program->n_ops ||
+        movement->n_ops > program->n_ops - movement->first_op)
+        return stw_fail(err, STW_STATUS_BUG, stw_phase_name(movement->phase),
+                        "operations %u and %u more of a program of %u", movement->first_op,
+                        movement->n_ops, program->n_ops);
+    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        if ((unsigned)op->stream >= STW_N_STREAMS)
+            return stw_fail(err, STW_STATUS_BUG, stw_phase_name(movement->phase),
+                            "operation %u is on no stream", i);
+        for (unsigned k = 0; k < 2; k++)
+            if (op->after[k] != STW_OP_NONE && op->after[k] >= i)
+                return stw_fail(err, STW_STATUS_BUG, stw_phase_name(movement->phase),
+                                "operation %u waits for operation %u, which is not before it", i,
+                                op->after[k]);
+        e->follower[i] = STW_OP_NONE;
+        if (last[op->stream] == STW_OP_NONE)
+            e->lanes[op->stream].next = i;
+        else
+            e->follower[last[op->stream]] = i;
+        last[op->stream] = i;
+    }
+    e->movement = movement;
+    e->left = movement->n_ops;
+    return STW_STATUS_OK;
+}
+
+static bool is_ready(const engine *e, uint32_t index) {
+    const stw_op *op = &e->sim->program->ops[index];
+    for (unsigned k = 0; k < 2; k++)
+        if (op->after[k] != STW_OP_NONE && !e->ended[op->after[k]]) return false;
+    return true;
+}
+
+static void end_op(engine *e, lane *l) {
+    double *busy_s = e->sim->busy_s[e->movement->phase];
+    for (unsigned r = 0; r < STW_N_RESOURCES; r++) busy_s[r] += l->demand.seconds[r];
+    e->sim->ops[l->next].end_s = e->now_s;
+    e->ended[l->next] = true;
+    e->left--;
+    l->active = false;
+    l->next = e->follower[l->next];
+}
+
+/* Start every operation that may, until nothing changes: one that takes no time ends where it
+ * starts and may let others go. */
+static void start_ops(engine *e) {
+    bool changed = true;
+    while (changed) {
+        changed = false;
+        for (unsigned s = 0; s < STW_N_STREAMS; s++) {
+            lane *l = &e->lanes[s];
+            while (!l->active && l->next != STW_OP_NONE && is_ready(e, l->next)) {
+                stw_demand_op(e->sim->job, &e->sim->program->ops[l->next], &l->demand);
+                e->sim->ops[l->next].start_s = e->now_s;
+                l->startup_s = l->demand.startup_s;
+                l->work_s = l->alone_s = stw_demand_alone_s(&l->demand) - l->demand.startup_s;
+                l->active = l->startup_s > 0 || l->work_s > 0;
+                if (!l->active) end_op(e, l);
+                changed = true;
+            }
+        }
+    }
+}
+
+/* Rates of the operations under way; 0 for a stream that is idle or still starting up. */
+static void share(const engine *e, double rates[STW_N_STREAMS]) {
+    stw_share_user users[STW_N_STREAMS];
+    unsigned stream_of[STW_N_STREAMS];
+    uint32_t n = 0;
+    for (unsigned s = 0; s < STW_N_STREAMS; s++) {
+        const lane *l = &e->lanes[s];
+        rates[s] = 0;
+        if (!l->active || l->startup_s > 0) continue;
+        for (unsigned r = 0; r < STW_N_RESOURCES; r++)
+            users[n].weight[r] = l->demand.seconds[r] / l->alone_s;
+        stream_of[n++] = s;
+    }
+    stw_share_rates(users, n);
+    for (uint32_t i = 0; i < n; i++) rates[stream_of[i]] = users[i].rate;
+}
+
+static double time_left(const lane *l, double rate) {
+    return l->startup_s > 0 ? l->startup_s : l->work_s / rate;
+}
+
+/* Go on to the next moment at which an operation ends or its start-up is over. */
+static stw_status advance(engine *e, stw_error *err) {
+    double rates[STW_N_STREAMS], step_s = INFINITY;
+    share(e, rates);
+    for (unsigned s = 0; s < STW_N_STREAMS; s++)
+        if (e->lanes[s].active) step_s = fmin(step_s, time_left(&e->lanes[s], rates[s]));
+    if (!isfinite(step_s))
+        return stw_fail(err, STW_STATUS_BUG, stw_phase_name(e->movement->phase),
+                        "%u operations are left and none can go on", e->left);
+    e->now_s += step_s;
+    for (unsigned s = 0; s < STW_N_STREAMS; s++) {
+        lane *l = &e->lanes[s];
+        if (!l->active) continue;
+        bool arrives = time_left(l, rates[s]) <= step_s * (1 + SAME_MOMENT);
+        if (l->startup_s > 0) {
+            l->startup_s = arrives ? 0 : l->startup_s - step_s;
+            if (arrives && l->work_s <= 0) end_op(e, l);
+        } else if (arrives) {
+            end_op(e, l);
+        } else {
+            l->work_s -= rates[s] * step_s;
+        }
+    }
+    return STW_STATUS_OK;
+}
+
+static stw_status run_movement(engine *e, const stw_movement *movement, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(queue_movement(e, movement, err));
+    e->sim->phase_start_s[movement->phase] = e->now_s;
+    start_ops(e);
+    while (e->left > 0) {
+        STW_TRY(advance(e, err));
+        start_ops(e);
+    }
+    e->sim->phase_end_s[movement->phase] = e->now_s;
+out:
+    return status;
+}
+
+/* Bytes are accounted in list order: allocators hand memory out when an operation is issued, and a
+ * program's list is the order of issue. Streams decide when work is done, never what is held. Of
+ * moments with equal bytes the last one counts. */
+static void account(stw_sim *sim, const stw_movement *movement, stw_live *live) {
+    stw_peak *peaks = sim->peaks.phase[movement->phase];
+    sim->peaks.has[movement->phase] = true;
+    for (uint32_t i = 0; i <= movement->n_ops; i++) {
+        if (i > 0) stw_live_apply(live, &sim->program->ops[movement->first_op + i - 1]);
+        for (unsigned t = 0; t < STW_N_TIERS; t++) {
+            if (live->total[t] < peaks[t].total) continue;
+            peaks[t].total = live->total[t];
+            memcpy(peaks[t].components, live->bytes[t], sizeof peaks[t].components);
+        }
+    }
+}
+
+static stw_status make(const stw_job *job, const stw_program *program, engine *e, stw_sim **out,
+                       stw_error *err) {
+    stw_pool *pool = stw_pool_new();
+    stw_sim *sim = pool != NULL ? stw_pool_alloc(pool, sizeof *sim) : NULL;
+    size_t n = program->n_ops;
+    if (sim != NULL) {
+        sim->pool = pool;
+        sim->job = job;
+        sim->program = program;
+        sim->ops = stw_pool_array(pool, n, sizeof *sim->ops);
+        e->sim = sim;
+        e->follower = stw_pool_array(pool, n, sizeof *e->follower);
+        e->ended = stw_pool_array(pool, n, sizeof *e->ended);
+    }
+    if (sim == NULL || sim->ops == NULL || e->follower == NULL || e->ended == NULL) {
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL,
+                        "out of memory for the simulation of %zu operations", n);
+    }
+    for (unsigned p = 0; p < STW_N_PHASES; p++) sim->phase_start_s[p] = sim->phase_end_s[p] = NAN;
+    *out = sim;
+    return STW_STATUS_OK;
+}
+
+stw_status stw_sim_run(const stw_job *job, const stw_program *program, stw_sim **out,
+                       stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    engine e = {0};
+    stw_sim *sim = NULL;
+    stw_live live;
+    memset(&live, 0, sizeof live);
+    *out = NULL;
+    STW_TRY(make(job, program, &e, &sim, err));
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        STW_TRY(run_movement(&e, &program->movements[m], err));
+        account(sim, &program->movements[m], &live);
+    }
+    *out = sim;
+    sim = NULL;
+out:
+    stw_sim_free(sim);
+    return status;
+}
+
+void stw_sim_free(stw_sim *sim) {
+    if (sim != NULL) stw_pool_free(sim->pool);
+}
+
+double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) {
+    return sim->phase_end_s[phase] - sim->phase_start_s[phase];
+}
