@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chooses the transport and dispatches to it. Alone is a transport too: every sum and gather is of
+ * one rank. */
+#include <stdlib.h>
+
+#include "backend/comm_ops.h"
+
+struct stw_comm {
+    const stw_comm_ops *ops;
+    void *state;
+    stw_ranks ranks;
+    void *mpi; /* carries NCCL's unique id, and keeps mpirun content till the end; or NULL */
+};
+
+/* ---- alone ---- */
+
+static stw_status alone_open(const stw_comm_config *config, void **state, stw_error *err) {
+    (void)config;
+    (void)err;
+    *state = NULL;
+    return STW_STATUS_OK;
+}
+static void alone_close(void *state) { (void)state; }
+static void alone_abort(void *state) { (void)state; }
+static stw_status alone_sum(void *state, uint64_t *values, uint32_t n, stw_error *err) {
+    (void)state;
+    (void)values;
+    (void)n;
+    (void)err;
+    return STW_STATUS_OK;
+}
+static stw_status alone_gather(void *state, const void *mine, void *out, uint32_t bytes,
+                               stw_error *err) {
+    (void)state;
+    (void)err;
+    memcpy(out, mine, bytes);
+    return STW_STATUS_OK;
+}
+static stw_status alone_broadcast(void *state, stw_tier tier, uint64_t offset, uint64_t bytes,
+                                  uint32_t root, stw_error *err) {
+    (void)state;
+    (void)tier;
+    (void)offset;
+    (void)bytes;
+    (void)root;
+    (void)err;
+    return STW_STATUS_OK;
+}
+static stw_status alone_barrier(void *state, stw_error *err) {
+    (void)state;
+    (void)err;
+    return STW_STATUS_OK;
+}
+static stw_status alone_wait(void *state, const char *what, stw_error *err) {
+    (void)state;
+    (void)what;
+    (void)err;
+    return STW_STATUS_OK;
+}
+
+static const stw_comm_ops alone_ops = {
+    .name = "alone",
+    .open = alone_open,
+    .close = alone_close,
+    .abort = alone_abort,
+    .sum_u64 = alone_sum,
+    .gather = alone_gather,
+    .broadcast = alone_broadcast,
+    .barrier = alone_barrier,
+    .wait = alone_wait,
+};
+
+/* ---- choosing ---- */
+
+static stw_status choose(const stw_ranks *ranks, const stw_backend *backend,
+                         const stw_comm_ops **out, stw_error *err) {
+    *out = &alone_ops;
+    if (ranks->world == 1) return STW_STATUS_OK;
+    if (backend->gpu) {
+        *out = stw_comm_nccl_ops();
+        if (*out == NULL)
+            return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "NCCL",
+                            "%u ranks with the %s backend need NCCL, which this program was built "
+                            "without",
+                            ranks->world, backend->name);
+        return STW_STATUS_OK;
+    }
+    if (strcmp(ranks->launcher, "torchrun") == 0)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "torchrun",
+                        "%u ranks of the %s backend speak MPI, which torchrun does not offer: "
+                        "start them with mpirun or srun",
+                        ranks->world, backend->name);
+    *out = stw_comm_mpi_ops();
+    return STW_STATUS_OK;
+}
+
+stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend, stw_device *device,
+                         uint64_t scratch_offset, double timeout_s, stw_comm **out,
+                         stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_comm_ops *mpi = stw_comm_mpi_ops();
+    *out = NULL;
+    stw_comm *comm = calloc(1, sizeof *comm);
+    if (comm == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "comm", "out of memory");
+    comm->ranks = *ranks;
+    stw_comm_config config = {&comm->ranks, backend, device, scratch_offset, timeout_s, NULL, NULL};
+    const stw_comm_ops *ops = NULL;
+    STW_TRY(choose(ranks, backend, &ops, err));
+    /* Only mpirun: under srun MPI may not be able to join, and then ends the process. */
+    if (backend->gpu && ranks->world > 1 && strcmp(ranks->launcher, "mpirun") == 0 &&
+        stw_comm_mpi_found()) {
+        STW_TRY(mpi->open(&config, &comm->mpi, err));
+        config.share = stw_comm_mpi_share;
+        config.share_state = comm->mpi;
+    }
+    STW_TRY(ops->open(&config, &comm->state, err));
+    comm->ops = ops;
+out:
+    if (status == STW_STATUS_OK) {
+        *out = comm;
+    } else {
+        if (comm->mpi != NULL) mpi->abort(comm->mpi);
+        stw_comm_close(comm);
+    }
+    return status;
+}
+
+void stw_comm_close(stw_comm *comm) {
+    if (comm == NULL) return;
+    if (comm->ops != NULL) comm->ops->close(comm->state);
+    if (comm->mpi != NULL) stw_comm_mpi_ops()->close(comm->mpi);
+    free(comm);
+}
+
+void stw_comm_abort(stw_comm *comm) {
+    if (comm == NULL) return;
+    comm->ops->abort(comm->state);
+    if (comm->mpi != NULL) stw_comm_mpi_ops()->abort(comm->mpi);
+}
+
+/* ---- dispatch ---- */
+
+const char *stw_comm_name(const stw_comm *comm) { return comm->ops->name; }
+
+/* Errors say which rank met them. */
+static stw_status note_rank(const stw_comm *comm, stw_status status, stw_error *err) {
+    if (status != STW_STATUS_OK && err != NULL && err->rank < 0) err->rank = (int)comm->ranks.rank;
+    return status;
+}
+
+stw_status stw_comm_sum_u64(stw_comm *comm, uint64_t *values, uint32_t n, stw_error *err) {
+    return note_rank(comm, comm->ops->sum_u64(comm->state, values, n, err), err);
+}
+
+stw_status stw_comm_gather(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
+                           stw_error *err) {
+    return note_rank(comm, comm->ops->gather(comm->state, mine, out, bytes, err), err);
+}
+
+stw_status stw_comm_broadcast(stw_comm *comm, stw_tier tier, uint64_t offset, uint64_t bytes,
+                              uint32_t root, stw_error *err) {
+    return note_rank(comm, comm->ops->broadcast(comm->state, tier, offset, bytes, root, err), err);
+}
+
+stw_status stw_comm_barrier(stw_comm *comm, stw_error *err) {
+    return note_rank(comm, comm->ops->barrier(comm->state, err), err);
+}
+
+stw_status stw_comm_wait(stw_comm *comm, const char *what, stw_error *err) {
+    return note_rank(comm, comm->ops->wait(comm->state, what, err), err);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communication between ranks: who am I, small exact sums and gathers, and broadcasts of load
+ * pieces. NCCL over GPUs, MPI (a plugin loaded at run time) over hosts, or alone. Every call is
+ * collective: all ranks make the same calls in the same order; the executor compares schedule
+ * hashes before the first data collective. One thread at a time. */
+#ifndef STW_BACKEND_COMM_H
+#define STW_BACKEND_COMM_H
+
+#include "backend/backend.h"
+
+/** What the environment says: torchrun (RANK, WORLD_SIZE, LOCAL_RANK, ...), Slurm (SLURM_PROCID
+ * ...), Open MPI (OMPI_COMM_WORLD_RANK ...), in that order; alone otherwise. */
+typedef struct stw_ranks {
+    uint32_t rank, world, local_rank, local_world, node;
+    char launcher[16]; /* "torchrun", "slurm", "mpirun", "alone" */
+    char master[128];  /* where rank 0 is: MASTER_ADDR, or of several Slurm nodes the first; else ""
+                        */
+    uint32_t master_port;
+} stw_ranks;
+
+/** Read the environment; contradictions (rank >= world, not a number) are DEVICE errors. */
+STW_MUST_USE stw_status stw_ranks_from_environment(stw_ranks *out, stw_error *err);
+
+typedef struct stw_comm stw_comm;
+
+/** Join. With a GPU backend NCCL is opened at run time (libnccl.so.2): the id comes through MPI
+ * under mpirun where the plugin is there, else by NCCL_COMM_ID on a port of its own (MASTER_PORT +
+ * 17 for torchrun; loopback for ranks of one node). torchrun with the host backend is NOT_BUILT_IN.
+ * A world size that differs from the transport's is a DEVICE error.
+ * @param scratch_offset STW_COMM_SCRATCH_BYTES of the GPU arena, used for small collectives */
+STW_MUST_USE stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend,
+                                      stw_device *device, uint64_t scratch_offset, double timeout_s,
+                                      stw_comm **out, stw_error *err);
+void stw_comm_close(stw_comm *comm);
+const char *stw_comm_name(const stw_comm *comm); /* "nccl", "mpi", "alone" */
+/** Sum of n 64-bit counters over all ranks, in place. */
+STW_MUST_USE stw_status stw_comm_sum_u64(stw_comm *comm, uint64_t *values, uint32_t n,
+                                         stw_error *err);
+/** `bytes` of every rank to every rank: out has world x bytes. */
+STW_MUST_USE stw_status stw_comm_gather(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
+                                        stw_error *err);
+/** Broadcast a range of a tier's arena from rank `root` on the comm stream (GPU: asynchronous). */
+STW_MUST_USE stw_status stw_comm_broadcast(stw_comm *comm, stw_tier tier, uint64_t offset,
+                                           uint64_t bytes, uint32_t root, stw_error *err);
+STW_MUST_USE stw_status stw_comm_barrier(stw_comm *comm, stw_error *err);
+/** Wait for what was issued, with the deadline of open: past it the communicator is aborted and the
+ * error names `what`. */
+STW_MUST_USE stw_status stw_comm_wait(stw_comm *comm, const char *what, stw_error *err);
+
+#endif

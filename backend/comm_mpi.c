@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MPI through its plugin: found, opened, checked, and wrapped as a transport. The arenas that it
+ * broadcasts lie in host memory, so it serves the host backend; under a GPU backend it only carries
+ * NCCL's unique id. */
+#define _GNU_SOURCE /* readlink */
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "backend/comm_ops.h"
+#include "backend/mpi/stowage_mpi.h"
+
+typedef struct mpi_state {
+    const stw_mpi_calls *calls;
+    const stw_backend *backend;
+    stw_device *device;
+    double timeout_s;
+    atomic_bool broken; /* set by any thread */
+} mpi_state;
+
+/* ---- the plugin ---- */
+
+#define TRIED_BYTES 400
+
+static const stw_mpi_calls *open_file(const char *path, char *tried, stw_error *err,
+                                      stw_status *status) {
+    /* Global: Open MPI's own plugins look for its symbols. Never closed: MPI leaves handlers. */
+    void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (library == NULL) {
+        const char *why = dlerror();
+        size_t used = strlen(tried);
+        snprintf(tried + used, TRIED_BYTES - used, "%s%s", used > 0 ? "; " : "",
+                 why != NULL ? why : path);
+        return NULL;
+    }
+    stw_mpi_calls_fn find = NULL;
+    void *symbol = dlsym(library, STW_MPI_PLUGIN_SYMBOL);
+    memcpy(&find, &symbol, sizeof find); /* ISO C has no cast from object to function pointer */
+    const stw_mpi_calls *calls = find != NULL ? find() : NULL;
+    if (calls == NULL || calls->version != STW_MPI_PLUGIN_VERSION) {
+        *status = stw_fail(err, STW_STATUS_NOT_BUILT_IN, path,
+                           "found an MPI plugin of version %u, expected %u",
+                           calls == NULL ? 0 : calls->version, STW_MPI_PLUGIN_VERSION);
+        return NULL;
+    }
+    return calls;
+}
+
+static stw_status find_plugin(const stw_mpi_calls **out, stw_error *err) {
+    static const char *const beside[] = {"/../lib/stowage/stowage-mpi.so", "/stowage-mpi.so"};
+    stw_status status = STW_STATUS_OK;
+    char tried[TRIED_BYTES] = "";
+    const char *named = getenv("STOWAGE_MPI_PLUGIN");
+    *out = NULL;
+    if (named != NULL && named[0] != '\0') {
+        *out = open_file(named, tried, err, &status);
+    } else {
+        char folder[PATH_MAX];
+        ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
+        folder[length > 0 ? length : 0] = '\0';
+        char *slash = strrchr(folder, '/');
+        if (slash != NULL) *slash = '\0';
+        for (int i = 0; i < 2 && *out == NULL && status == STW_STATUS_OK; i++) {
+            char path[PATH_MAX + 64];
+            snprintf(path, sizeof path, "%s%s", folder, beside[i]);
+            if (access(path, R_OK) == 0) *out = open_file(path, tried, err, &status);
+        }
+    }
+    if (*out != NULL || status != STW_STATUS_OK) return status;
+    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "MPI",
+                    "the plugin stowage-mpi.so is not beside the program nor in ../lib/stowage, "
+                    "and STOWAGE_MPI_PLUGIN names none that opens%s%s",
+                    tried[0] != '\0' ? ": " : "", tried);
+}
+
+/* ---- the transport ---- */
+
+static stw_status result_status(mpi_state *mpi, stw_mpi_result result, const char *what,
+                                const char *error, stw_error *err) {
+    if (result == STW_MPI_OK) return STW_STATUS_OK;
+    mpi->broken = true;
+    if (result == STW_MPI_TIMED_OUT)
+        return stw_fail(err, STW_STATUS_DEVICE, what,
+                        "not all ranks took part within %.0f s (MPI); a rank has failed or issues "
+                        "other operations",
+                        mpi->timeout_s);
+    return stw_fail(err, STW_STATUS_DEVICE, what, "MPI says: %.300s", error);
+}
+
+static stw_status check_alive(const mpi_state *mpi, const char *what, stw_error *err) {
+    if (!mpi->broken) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_DEVICE, what, "the communicator has failed before");
+}
+
+static stw_status mpi_open(const stw_comm_config *config, void **state, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    char error[300] = "";
+    uint32_t rank = 0, world = 0;
+    *state = NULL;
+    mpi_state *mpi = calloc(1, sizeof *mpi);
+    if (mpi == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "MPI", "out of memory");
+    mpi->backend = config->backend;
+    mpi->device = config->device;
+    mpi->timeout_s = config->timeout_s;
+    STW_TRY(find_plugin(&mpi->calls, err));
+    STW_TRY(result_status(mpi, mpi->calls->join(&rank, &world, error, sizeof error), "joining",
+                          error, err));
+    if (rank != config->ranks->rank || world != config->ranks->world)
+        status = stw_fail(err, STW_STATUS_DEVICE, "MPI",
+                          "%s says rank %u of %u, MPI says rank %u of %u", config->ranks->launcher,
+                          config->ranks->rank, config->ranks->world, rank, world);
+out:
+    if (status == STW_STATUS_OK) {
+        *state = mpi;
+    } else {
+        if (mpi->calls != NULL) mpi->calls->leave(1);
+        free(mpi);
+    }
+    return status;
+}
+
+static void mpi_close(void *state) {
+    mpi_state *mpi = state;
+    if (mpi == NULL) return;
+    mpi->calls->leave(mpi->broken ? 1 : 0);
+    free(mpi);
+}
+
+static void mpi_abort(void *state) {
+    mpi_state *mpi = state;
+    mpi->broken = true;
+    mpi->calls->interrupt();
+}
+
+static stw_status mpi_sum_u64(void *state, uint64_t *values, uint32_t n, stw_error *err) {
+    mpi_state *mpi = state;
+    char error[300] = "";
+    stw_status status = check_alive(mpi, "sum over ranks", err);
+    if (status != STW_STATUS_OK) return status;
+    return result_status(mpi, mpi->calls->sum_u64(values, n, mpi->timeout_s, error, sizeof error),
+                         "sum over ranks", error, err);
+}
+
+static stw_status mpi_gather(void *state, const void *mine, void *out, uint32_t bytes,
+                             stw_error *err) {
+    mpi_state *mpi = state;
+    char error[300] = "";
+    stw_status status = check_alive(mpi, "gather over ranks", err);
+    if (status != STW_STATUS_OK) return status;
+    return result_status(mpi,
+                         mpi->calls->gather(mine, out, bytes, mpi->timeout_s, error, sizeof error),
+                         "gather over ranks", error, err);
+}
+
+stw_status stw_comm_mpi_share(void *state, void *data, uint32_t bytes, stw_error *err) {
+    mpi_state *mpi = state;
+    char error[300] = "";
+    stw_status status = check_alive(mpi, "broadcast", err);
+    if (status != STW_STATUS_OK) return status;
+    return result_status(mpi,
+                         mpi->calls->broadcast(data, bytes, 0, mpi->timeout_s, error, sizeof error),
+                         "broadcast", error, err);
+}
+
+static stw_status mpi_broadcast(void *state, stw_tier tier, uint64_t offset, uint64_t bytes,
+                                uint32_t root, stw_error *err) {
+    mpi_state *mpi = state;
+    char error[300] = "";
+    void *memory = NULL;
+    stw_status status = check_alive(mpi, "broadcast", err);
+    if (status != STW_STATUS_OK) return status;
+    if (tier == STW_TIER_HOST) memory = mpi->backend->host_address(mpi->device, offset, bytes);
+    if (tier == STW_TIER_GPU && !mpi->backend->gpu)
+        memory = mpi->backend->device_address(mpi->device, offset, bytes);
+    if (memory == NULL)
+        return stw_fail(err, STW_STATUS_BUG, "broadcast", "MPI cannot reach %llu bytes of tier %s",
+                        (unsigned long long)bytes, stw_tier_name(tier));
+    return result_status(
+        mpi, mpi->calls->broadcast(memory, bytes, root, mpi->timeout_s, error, sizeof error),
+        "broadcast", error, err);
+}
+
+static stw_status mpi_barrier(void *state, stw_error *err) {
+    mpi_state *mpi = state;
+    char error[300] = "";
+    stw_status status = check_alive(mpi, "barrier", err);
+    if (status != STW_STATUS_OK) return status;
+    return result_status(mpi, mpi->calls->barrier(mpi->timeout_s, error, sizeof error), "barrier",
+                         error, err);
+}
+
+/* Every call above returns when done. */
+static stw_status mpi_wait(void *state, const char *what, stw_error *err) {
+    return check_alive(state, what, err);
+}
+
+const stw_comm_ops *stw_comm_mpi_ops(void) {
+    static const stw_comm_ops ops = {
+        .name = "mpi",
+        .open = mpi_open,
+        .close = mpi_close,
+        .abort = mpi_abort,
+        .sum_u64 = mpi_sum_u64,
+        .gather = mpi_gather,
+        .broadcast = mpi_broadcast,
+        .barrier = mpi_barrier,
+        .wait = mpi_wait,
+    };
+    return &ops;
+}
+
+bool stw_comm_mpi_found(void) {
+    const stw_mpi_calls *calls = NULL;
+    return find_plugin(&calls, NULL) == STW_STATUS_OK;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The GPUs of this machine: what they are, and the parts of a calibration put together. */
+#include "backend/cuda/probe.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/comm_ops.h"
+#include "backend/cuda/device.h"
+#include "core/log.h"
+
+#define MIB (1ull << 20)
+
+/* Dense bf16 matrix products as large ones reach them, and what NCCL and NVLink come to where they
+ * cannot be measured. Names are compared from the beginning; longer ones first. */
+static const struct known_gpu {
+    const char *name;
+    double bf16_flops;
+    double nvlink_bps;
+    const char *source;
+} known_gpus[] = {
+    {"NVIDIA H200", 790e12, 360e9, "measured on an H200, 2026-11: 8192^3 product, 1 GiB broadcast"},
+    {"NVIDIA H100 PCIe", 500e12, 200e9, "data sheet (756 TFLOP/s) and H200's share of it"},
+    {"NVIDIA H100 NVL", 630e12, 200e9, "data sheet (835 TFLOP/s) and H200's share of it"},
+    {"NVIDIA H100", 790e12, 360e9, "the same processor as the H200"},
+    {"NVIDIA GH200", 790e12, 360e9, "the same processor as the H200"},
+    {"NVIDIA H800", 790e12, 160e9, "H100 with 400 GB/s of NVLink (data sheet)"},
+    {"NVIDIA H20", 118e12, 360e9, "data sheet (148 TFLOP/s) and H200's share of it"},
+    {"NVIDIA B200", 1800e12, 700e9, "data sheet (2250 TFLOP/s) and H200's share of it"},
+    {"NVIDIA A100", 250e12, 230e9, "data sheet (312 TFLOP/s) and H200's share of it"},
+};
+#define COMM_BYTES                                                                                 \
+    (1740ull * MIB) /* after the first large collectives of 4 H200, 2026-11, less the              \
+                       context: 1.7 GiB; used where it is not measured */
+
+static const struct known_gpu *known(const char *name) {
+    for (size_t i = 0; i < sizeof known_gpus / sizeof known_gpus[0]; i++)
+        if (strncmp(name, known_gpus[i].name, strlen(known_gpus[i].name)) == 0)
+            return &known_gpus[i];
+    return NULL;
+}
+
+/* Dense bf16 operations per clock and multiprocessor, by compute capability (NVIDIA's architecture
+ * white papers), times clock and multiprocessors, times the 80% that the H200 reaches. */
+static double bf16_by_architecture(int ordinal, const struct cudaDeviceProp *p) {
+    static const struct {
+        int major, minor; /* minor -1: any */
+        double per_clock;
+    } rates[] = {{8, 0, 2048}, {8, -1, 512}, {9, -1, 4096}, {10, -1, 8192}, {12, -1, 512}};
+    int clock_khz = 0;
+    if (cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, ordinal) != cudaSuccess ||
+        clock_khz <= 0)
+        clock_khz = 1500000;
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
+        if (p->major == rates[i].major && (rates[i].minor < 0 || p->minor == rates[i].minor))
+            return 0.8 * rates[i].per_clock * p->multiProcessorCount * 1e3 * clock_khz;
+    return 0.8 * 128 * p->multiProcessorCount * 1e3 * clock_khz;
+}
+
+static stw_status describe(stw_cluster *out, int count, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    struct cudaDeviceProp p;
+    STW_CUDA_TRY(cudaGetDeviceProperties(&p, 0), "asking for the GPU's properties");
+    const struct known_gpu *gpu = known(p.name);
+    out->gpus = (uint32_t)count;
+    snprintf(out->gpu.name, sizeof out->gpu.name, "%.63s", p.name);
+    out->gpu.memory_bytes = p.totalGlobalMem;
+    out->gpu.comm_bytes = count > 1 ? COMM_BYTES : 0;
+    out->gpu.bf16_flops = gpu != NULL ? gpu->bf16_flops : bf16_by_architecture(0, &p);
+    out->nvlink_bps = count < 2 ? 0 : gpu != NULL ? gpu->nvlink_bps : 20e9;
+    if (gpu == NULL)
+        stw_log(STW_LOG_INFO, "%s is not in the table of GPUs: bf16 is 80%% of its peak", p.name);
+    for (int i = 1; i < count; i++) {
+        struct cudaDeviceProp other;
+        STW_CUDA_TRY(cudaGetDeviceProperties(&other, i), "asking for a GPU's properties");
+        if (strcmp(other.name, p.name) != 0)
+            STW_TRY(stw_fail(err, STW_STATUS_DEVICE, "gpu",
+                             "GPU 0 is \"%.60s\", GPU %d \"%.60s\"; a cluster has alike GPUs: set "
+                             "CUDA_VISIBLE_DEVICES",
+                             p.name, i, other.name));
+    }
+out:
+    return status;
+}
+
+/* What a rank's process and context take before its arenas, measured as a run measures them. */
+static stw_status measure_context(stw_cluster *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_backend *backend = stw_backend_cuda_find();
+    stw_device *device = NULL;
+    stw_device_info info;
+    const stw_device_config config = {.n_events = 64, .threads = 1};
+    STW_TRY(backend->open(&config, &device, err));
+    backend->info(device, &info);
+    if (info.used_after_context > info.used_before)
+        out->gpu.context_bytes = info.used_after_context - info.used_before;
+    out->gpu.memory_bytes = info.total;
+    uint64_t resident = stw_probe_resident_bytes();
+    if (resident > out->host.process_bytes) out->host.process_bytes = resident;
+out:
+    backend->close(device);
+    return status;
+}
+
+static void note_versions(stw_cluster *out) {
+    char driver[64];
+    int runtime = 0, nccl = stw_cuda_nccl_version();
+    stw_cuda_driver_version(driver, sizeof driver);
+    (void)cudaRuntimeGetVersion(&runtime);
+    snprintf(out->calibration.versions, sizeof out->calibration.versions,
+             "driver %s, CUDA %d.%d, NCCL %d.%d.%d", driver[0] != '\0' ? driver : "unknown",
+             runtime / 1000, runtime % 1000 / 10, nccl / 10000, nccl % 10000 / 100, nccl % 100);
+}
+
+stw_status stw_probe_gpus(stw_cluster *out, bool measure, bool *found, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    int count = 0;
+    *found = false;
+    if (measure) {
+        stw_cluster measured = *out;
+        measured.gpu.comm_bytes = 0;
+        int visible = stw_cuda_probe_count();
+        if (visible > 1) {
+            measured.gpus = (uint32_t)visible;
+            stw_cuda_probe_comm(&measured);
+        }
+        /* From here on this process uses CUDA itself. */
+        if (visible != 0 && cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+        (void)cudaGetLastError();
+        if (count < 1) goto out;
+        STW_TRY(describe(out, count, err));
+        if (count > 1 && measured.gpu.comm_bytes > 0) {
+            out->gpu.comm_bytes = measured.gpu.comm_bytes;
+            out->nvlink_bps = measured.nvlink_bps;
+            out->host.process_bytes = measured.host.process_bytes;
+        }
+        STW_TRY(measure_context(out, err));
+        STW_TRY(stw_cuda_probe_copies(out, err));
+        note_versions(out);
+    } else {
+        if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+        (void)cudaGetLastError();
+        if (count < 1) goto out;
+        STW_TRY(describe(out, count, err));
+        out->host.process_bytes = 1434 * MIB; /* a rank's with CUDA and NCCL: 1.4 GiB, 2026-11 */
+    }
+    *found = true;
+out:
+    return status;
+}

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a run: who am I, does this plan suit, open the device with all memory, join the
+ * others, compare schedules, load, step, check, collect. */
+#define _POSIX_C_SOURCE 200809L
+#include "backend/executor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "backend/executor_run.h"
+#include "core/checked.h"
+#include "core/log.h"
+#include "core/units.h"
+
+#define TIMEOUT_S 120.0
+#define MAX_READERS                                                                                \
+    8u /* threads that read weights; measured on an H200's host, 8 reach its link                  \
+        */
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- does the plan suit this executor and this world ---- */
+
+static stw_status check_dtype(const char *key, stw_dtype dtype, stw_error *err) {
+    if (dtype == STW_DTYPE_F32) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, key,
+                    "found %s; this executor steps fp32 params, grads and moments without master",
+                    stw_dtype_name(dtype));
+}
+
+static stw_status check_plan(const stw_plan *plan, const stw_executor_options *options,
+                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    bool any = false;
+    if (options->steps == 0)
+        return stw_fail(err, STW_STATUS_USAGE, "--steps", "found 0, expected at least 1");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        for (uint32_t m = 0; m < plan->programs[k]->n_movements; m++) {
+            const stw_movement *movement = &plan->programs[k]->movements[m];
+            any = any || movement->by_stowage;
+            if (movement->by_stowage && !movement->executable)
+                return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_phase_name(movement->phase),
+                                "this version plans and simulates the movement (load method %s, "
+                                "%u nodes) but does not execute it",
+                                stw_load_name(plan->decisions.load), plan->cluster.nodes);
+        }
+    }
+    if (!any)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
+                        "no movement of this plan is Stowage's own (engine %s); plan with "
+                        "--set engine=stowage",
+                        stw_engine_name(plan->run.engine));
+    STW_TRY(check_dtype("precision.params", plan->run.precision.params, err));
+    STW_TRY(check_dtype("precision.grads", plan->run.precision.grads, err));
+    STW_TRY(check_dtype("precision.exp_avg", plan->run.precision.exp_avg, err));
+    STW_TRY(check_dtype("precision.exp_avg_sq", plan->run.precision.exp_avg_sq, err));
+    if (plan->run.precision.has_master)
+        status = stw_fail(err, STW_STATUS_NOT_BUILT_IN, "precision.master",
+                          "found fp32; this executor steps fp32 params, grads and moments without "
+                          "master");
+out:
+    return status;
+}
+
+static stw_status check_world(const stw_plan *plan, const stw_ranks *ranks, stw_error *err) {
+    if (ranks->world == plan->job->world) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_DEVICE, ranks->launcher,
+                    "the plan is for %u ranks, the environment has %u", plan->job->world,
+                    ranks->world);
+}
+
+/* ---- memory ---- */
+
+static uint64_t plus(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+
+/* Bytes that the ranks of this node take of a tier together. */
+static uint64_t node_bytes(const stw_rank_run *run, stw_tier tier) {
+    uint32_t first = run->ranks.rank - run->ranks.local_rank;
+    uint64_t bytes = 0;
+    for (uint32_t r = first; r < first + run->ranks.local_world && r < run->ranks.world; r++)
+        bytes = plus(bytes, run->plan->layouts[stw_job_kind_of(run->job, r)]->arena_bytes[tier]);
+    return bytes;
+}
+
+static stw_status check_node(const stw_rank_run *run, stw_tier tier, uint64_t capacity,
+                             stw_error *err) {
+    uint64_t need = node_bytes(run, tier);
+    if (need <= capacity) return STW_STATUS_OK;
+    char need_text[32], have_text[32];
+    stw_bytes_format(need, need_text, sizeof need_text);
+    stw_bytes_format(capacity, have_text, sizeof have_text);
+    return stw_fail(err, STW_STATUS_NO_RESOURCES, stw_tier_name(tier),
+                    "the arenas of %u ranks take %s of this node, the plan's cluster has %s",
+                    run->ranks.local_world, need_text, have_text);
+}
+
+static stw_status open_device(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_device_config *c = &run->config;
+    uint64_t host = stw_plan_host_capacity(run->plan);
+    memcpy(c->arena_bytes, run->layout->arena_bytes, sizeof c->arena_bytes);
+    c->capacity_bytes[STW_TIER_GPU] = stw_plan_gpu_capacity(run->plan);
+    c->capacity_bytes[STW_TIER_HOST] = host;
+    c->capacity_bytes[STW_TIER_NVME] = run->plan->cluster.nvme.capacity_bytes;
+    STW_TRY(check_node(run, STW_TIER_HOST, host, err));
+    STW_TRY(check_node(run, STW_TIER_NVME, run->plan->cluster.nvme.capacity_bytes, err));
+    c->machine_host_bytes = node_bytes(run, STW_TIER_HOST);
+    if (!run->backend->gpu) /* its "GPU" is host memory as well */
+        c->machine_host_bytes = plus(c->machine_host_bytes, node_bytes(run, STW_TIER_GPU));
+    c->local_rank = run->ranks.local_rank;
+    c->nvme_folder = run->options->nvme_folder;
+    c->threads = stw_threads_cores() / run->ranks.local_world;
+    if (c->threads == 0) c->threads = 1;
+    for (int p = 0; p < STW_N_PHASES; p++)
+        if (run->schedules[p] != NULL && run->schedules[p]->n_events > c->n_events)
+            c->n_events = run->schedules[p]->n_events;
+    STW_TRY(run->backend->open(c, &run->device, err));
+out:
+    return status;
+}
+
+/* ---- movements ---- */
+
+/* An error says which operation met it. */
+static stw_status issue(void *state, uint32_t index, stw_error *err) {
+    const stw_rank_run *run = state;
+    stw_status status = stw_run_issue(state, index, err);
+    if (status == STW_STATUS_OK || err == NULL) return status;
+    const stw_op *op = &run->program->ops[index];
+    bool piece = op->work == STW_WORK_PLACE || op->component == STW_COMPONENT_LOAD_STAGING;
+    size_t used = strlen(err->text);
+    char unit[160] = "";
+    if (piece && op->unit != STW_OP_NONE)
+        snprintf(unit, sizeof unit, " of %.120s", stw_load_piece_name(run, op->unit));
+    else if (op->unit != STW_OP_NONE)
+        snprintf(unit, sizeof unit, " of bucket %u", op->unit);
+    snprintf(err->text + used, sizeof err->text - used, " [operation %u, %s %s%s, stream %s]",
+             index, stw_op_kind_name(op->kind), stw_work_name(op->work), unit,
+             stw_stream_name(op->stream));
+    if (run->ranks.world > 1 && err->rank < 0) err->rank = (int)run->ranks.rank;
+    return status;
+}
+static bool on_host(void *state, uint32_t op) { return stw_run_on_host(state, op); }
+static void failed(void *state) { stw_comm_abort(((stw_rank_run *)state)->comm); }
+
+static stw_status run_movement(stw_rank_run *run, stw_phase phase, double *seconds,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (int t = 0; t < STW_N_TIERS; t++) {
+        run->peak[t].total = run->live.total[t];
+        memcpy(run->peak[t].components, run->live.bytes[t], sizeof run->peak[t].components);
+    }
+    STW_TRY(run->backend->norm_reset(run->device, STW_STREAM_COMPUTE, err));
+    STW_TRY(run->backend->synchronize(run->device, err));
+    STW_TRY(stw_comm_barrier(run->comm, err));
+    double start = now_s();
+    STW_TRY(stw_streams_run(run->streams, run->schedules[phase], err));
+    if (run->broadcasting) STW_TRY(stw_comm_wait(run->comm, run->broadcast_of, err));
+    run->broadcasting = false;
+    STW_TRY(run->backend->synchronize(run->device, err));
+    *seconds = now_s() - start;
+    STW_TRY(stw_run_note_phase(run, phase, err));
+out:
+    return status;
+}
+
+static stw_status run_steps(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t i = 0; i < run->options->steps; i++) {
+        stw_phase phase = i == 0 ? STW_PHASE_FIRST_OPTIMIZER_STEP : STW_PHASE_OPTIMIZER_STEP;
+        run->step = i + 1u;
+        run->factors[i] = 1.0f;
+        STW_TRY(stw_run_seed_grads(run, run->step, err));
+        STW_TRY(run_movement(run, phase, &run->step_s[i], err));
+        if (run->options->ceiling) {
+            /* What goes up comes down again unchanged: the state stays as it is. */
+            run->copies_only = true;
+            status = run_movement(run, phase, &run->copies_s[i], err);
+            run->copies_only = false;
+            if (status != STW_STATUS_OK) goto out;
+        }
+        stw_progress("optimizer steps", i + 1u, run->options->steps);
+    }
+out:
+    return status;
+}
+
+/* ---- do all ranks have the same schedule ---- */
+
+static uint64_t op_hash(const stw_op *op) {
+    return stw_mix64(stw_mix64(stw_mix64((uint64_t)op->work) ^ op->unit) ^ op->bytes);
+}
+
+/* The i-th collective of a movement, NULL past the last. */
+static const stw_op *collective(const stw_rank_run *run, const stw_movement *movement, uint32_t i) {
+    for (uint32_t k = 0; k < movement->n_ops; k++) {
+        const stw_op *op = &run->program->ops[movement->first_op + k];
+        if (op->kind == STW_OP_COLLECTIVE && i-- == 0) return op;
+    }
+    return NULL;
+}
+
+/* Some rank's collectives of a phase differ from rank 0's: find the first difference and say what
+ * this rank would do there. Collective; fails on every rank. */
+static stw_status name_difference(stw_rank_run *run, const stw_movement *movement,
+                                  uint32_t other_rank, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t world = run->ranks.world;
+    uint64_t most = 0, *hashes = NULL, *all = NULL;
+    uint64_t *counts = calloc(world, sizeof *counts), count = 0;
+    if (counts == NULL) goto no_memory;
+    while (collective(run, movement, (uint32_t)count) != NULL) count++;
+    STW_TRY(stw_run_gather(run, &count, counts, sizeof count, err));
+    for (uint32_t r = 0; r < world; r++) most = stw_max_u64(most, counts[r]);
+    hashes = calloc((size_t)most + 1, sizeof *hashes);
+    all = calloc(((size_t)most + 1) * world, sizeof *all);
+    if (hashes == NULL || all == NULL) goto no_memory;
+    for (uint64_t i = 0; i < count; i++)
+        hashes[i] = op_hash(collective(run, movement, (uint32_t)i));
+    STW_TRY(stw_run_gather(run, hashes, all, (most + 1) * sizeof *hashes, err));
+    uint64_t i = 0;
+    while (i < most && all[i] == all[(most + 1) * other_rank + i]) i++;
+    const stw_op *mine = collective(run, movement, (uint32_t)i);
+    char text[160];
+    if (mine == NULL)
+        snprintf(text, sizeof text, "nothing");
+    else
+        snprintf(text, sizeof text, "%s %u of %llu bytes", stw_work_name(mine->work), mine->unit,
+                 (unsigned long long)mine->bytes);
+    status = stw_fail(err, STW_STATUS_DEVICE, stw_phase_name(movement->phase),
+                      "ranks 0 and %u would issue different collectives: rank 0 has %llu, rank %u "
+                      "%llu; the first difference is number %llu, where this rank (%u) has %s. Do "
+                      "all ranks read the same plan?",
+                      other_rank, (unsigned long long)counts[0], other_rank,
+                      (unsigned long long)counts[other_rank], (unsigned long long)i,
+                      run->ranks.rank, text);
+out:
+    free(counts);
+    free(hashes);
+    free(all);
+    return status;
+no_memory:
+    status = stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
+    goto out;
+}
+
+#define N_INPUTS 3
+
+static stw_status compare_schedules(stw_rank_run *run, stw_error *err) {
+    static const char *const inputs[N_INPUTS] = {"--steps", "--seed", "the plan's layout hash"};
+    const size_t stride = STW_N_PHASES + N_INPUTS;
+    stw_status status = STW_STATUS_OK;
+    uint64_t mine[STW_N_PHASES + N_INPUTS] = {0};
+    uint64_t *all = calloc(run->ranks.world, sizeof mine);
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
+    for (int p = 0; p < STW_N_PHASES; p++)
+        if (run->schedules[p] != NULL)
+            mine[p] = stw_program_schedule_hash(run->program, run->schedules[p]->movement);
+    mine[STW_N_PHASES] = run->options->steps;
+    mine[STW_N_PHASES + 1] = run->options->seed;
+    mine[STW_N_PHASES + 2] = strtoull(run->plan->layouts[0]->hash, NULL, 16);
+    STW_TRY(stw_run_gather(run, mine, all, sizeof mine, err));
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        for (uint32_t r = 1; r < run->ranks.world; r++) {
+            if (all[r * stride + (size_t)p] == all[p]) continue;
+            const stw_movement none = {.phase = (stw_phase)p};
+            STW_TRY(name_difference(
+                run, run->schedules[p] != NULL ? run->schedules[p]->movement : &none, r, err));
+        }
+    }
+    for (uint32_t r = 1; r < run->ranks.world; r++)
+        for (size_t i = STW_N_PHASES; i < stride; i++)
+            if (all[r * stride + i] != all[i])
+                STW_TRY(stw_fail(err, STW_STATUS_DEVICE, inputs[i - STW_N_PHASES],
+                                 "rank 0 has %llx, rank %u %llx", (unsigned long long)all[i], r,
+                                 (unsigned long long)all[r * stride + i]));
+out:
+    free(all);
+    return status;
+}
+
+/* ---- all of it ---- */
+
+static stw_status prepare(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(check_plan(run->plan, run->options, err));
+    STW_TRY(stw_ranks_from_environment(&run->ranks, err));
+    STW_TRY(check_world(run->plan, &run->ranks, err));
+    run->kind = stw_job_kind_of(run->job, run->ranks.rank);
+    run->layout = run->plan->layouts[run->kind];
+    run->program = run->plan->programs[run->kind];
+    run->counts = run->ranks.rank < run->job->group;
+    run->factors = stw_pool_array(run->pool, run->options->steps, sizeof *run->factors);
+    run->step_s = stw_pool_array(run->pool, run->options->steps, sizeof *run->step_s);
+    run->copies_s = stw_pool_array(run->pool, run->options->steps, sizeof *run->copies_s);
+    if (run->factors == NULL || run->step_s == NULL || run->copies_s == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory"));
+    STW_TRY(stw_job_segments(run->job, run->ranks.rank, run->pool, &run->segments, &run->n_segments,
+                             err));
+    for (uint32_t m = 0; m < run->program->n_movements; m++) {
+        const stw_movement *movement = &run->program->movements[m];
+        if (movement->executable)
+            STW_TRY(stw_schedule_new(run->program, movement, run->pool,
+                                     &run->schedules[movement->phase], err));
+    }
+    for (int p = STW_PHASE_LOAD; p <= STW_PHASE_OPTIMIZER_STEP; p++)
+        if (run->schedules[p] == NULL && p != STW_PHASE_ROLLOUT && p != STW_PHASE_LOG_PROB &&
+            p != STW_PHASE_FORWARD_BACKWARD)
+            STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_phase_name((stw_phase)p),
+                             "this executor runs load and optimizer steps together, the plan "
+                             "leaves this one to the framework"));
+out:
+    return status;
+}
+
+static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_streams_calls calls = {run, issue, on_host, failed};
+    STW_TRY(prepare(run, err));
+    STW_TRY(open_device(run, err));
+    STW_TRY(stw_comm_open(&run->ranks, run->backend, run->device, run->layout->comm_offset_bytes,
+                          run->timeout_s, &run->comm, err));
+    STW_TRY(compare_schedules(run, err));
+    STW_TRY(stw_load_prepare(run, err));
+    STW_TRY(stw_threads_new(run->config.threads < MAX_READERS ? run->config.threads : MAX_READERS,
+                            &run->readers, err));
+    STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
+    STW_TRY(run_movement(run, STW_PHASE_LOAD, &run->load_s, err));
+    STW_TRY(stw_run_zero_moments(run, err));
+    STW_TRY(run_steps(run, err));
+    if (!run->options->no_digest) {
+        STW_TRY(stw_run_digest(run, err));
+        STW_TRY(stw_run_verify(run, err));
+    }
+    STW_TRY(stw_run_collect(run, result, err));
+    STW_TRY(stw_comm_barrier(run->comm, err));
+out:
+    if (status != STW_STATUS_OK) stw_comm_abort(run->comm);
+    return status;
+}
+
+static void run_free(stw_rank_run *run) {
+    stw_streams_free(run->streams);
+    stw_threads_free(run->readers);
+    stw_weights_close(run->weights);
+    stw_comm_close(run->comm);
+    if (run->device != NULL) run->backend->close(run->device);
+    pthread_mutex_destroy(&run->mutex);
+    stw_pool_free(run->pool);
+    free(run);
+}
+
+stw_status stw_execute_with(const stw_plan *plan, const stw_executor_options *options,
+                            const stw_backend *backend, stw_run_result **result, stw_error *err) {
+    *result = NULL;
+    stw_rank_run *run = calloc(1, sizeof *run);
+    stw_pool *pool = stw_pool_new();
+    if (run == NULL || pool == NULL) {
+        free(run);
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory");
+    }
+    run->pool = pool;
+    run->plan = plan;
+    run->options = options;
+    run->backend = backend;
+    run->weights_path = options->weights != NULL ? options->weights : plan->run.load.weights;
+    run->job = plan->job;
+    run->norm = (double)NAN;
+    run->timeout_s = options->timeout_s > 0.0 ? options->timeout_s : TIMEOUT_S;
+    pthread_mutex_init(&run->mutex, NULL);
+    stw_status status = execute(run, result, err);
+    run_free(run);
+    if (status != STW_STATUS_OK) {
+        stw_run_result_free(*result);
+        *result = NULL;
+    }
+    return status;
+}
+
+stw_status stw_execute(const stw_plan *plan, const stw_executor_options *options,
+                       stw_run_result **result, stw_error *err) {
+    const stw_backend *backend = NULL;
+    *result = NULL;
+    stw_status status = stw_backend_select(options->backend, &backend, err);
+    if (status != STW_STATUS_OK) return status;
+    return stw_execute_with(plan, options, backend, result, err);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The executor: issues a plan's program for real. Movements that Stowage does itself (load,
+ * optimizer steps) are executed; bytes resident during forward-backward stay in their arenas;
+ * everything else is reported as not run. One call per process. */
+#ifndef STW_BACKEND_EXECUTOR_H
+#define STW_BACKEND_EXECUTOR_H
+
+#include "backend/comm.h"
+#include "plan/plan.h"
+#include "plan/run_file.h"
+
+typedef struct stw_executor_options {
+    const char *backend; /* "auto", "cuda", "host" */
+    uint32_t steps;      /* optimizer steps, first included; >= 1 */
+    uint64_t seed;
+    const char *weights; /* safetensors file, index or folder; NULL: seeded weights */
+    const char *nvme_folder;
+    double timeout_s; /* of a collective; 0: 120 */
+    bool ceiling;     /* after every step, time its copies alone: what the links allow */
+    bool no_digest;
+} stw_executor_options;
+
+/** Run the plan on this rank. `result` is complete on rank 0 (all ranks gathered) and NULL
+ * elsewhere. NOT_BUILT_IN where no movement of the plan is Stowage's own, naming --set
+ * engine=stowage. */
+STW_MUST_USE stw_status stw_execute(const stw_plan *plan, const stw_executor_options *options,
+                                    stw_run_result **result, stw_error *err);
+
+/** Where weights come from: seeded, or read from safetensors. */
+typedef struct stw_weights stw_weights;
+STW_MUST_USE stw_status stw_weights_open(const stw_model *model, const char *path, uint64_t seed,
+                                         stw_weights **out, stw_error *err);
+void stw_weights_close(stw_weights *weights);
+/** dtype in which the pieces of a tensor come: the tensor's own for files, F32 for seeded weights.
+ */
+stw_dtype stw_weights_dtype(const stw_weights *weights, uint32_t tensor);
+/** Elements [first, first + count) of a tensor as stored; blocking, any thread. */
+STW_MUST_USE stw_status stw_weights_read(stw_weights *weights, uint32_t tensor, uint64_t first,
+                                         uint64_t count, void *out, stw_error *err);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What surrounds the steps: gradients that stand for a backward's, digests of the state, and a
+ * replay of a sample of elements from load to last step with the scalar element functions, whose
+ * bits the arenas must hold. */
+#include "backend/executor_run.h"
+
+#include <stdlib.h>
+
+#include "backend/host/kernels.h"
+#include "core/checked.h"
+#include "core/log.h"
+
+/* A run of elements that lie together in the model, in the flat space and in a region. */
+typedef struct extent {
+    uint32_t tensor;
+    uint64_t tensor_first, global_first, flat_first, n;
+    uint64_t offset; /* in the region's tier */
+} extent;
+
+/* The part of a segment that lies in a region; false where there is none. */
+static bool meet(const stw_segment *s, const stw_region *region, extent *out) {
+    uint64_t first = stw_max_u64(s->flat_first, region->first_param);
+    uint64_t end = stw_min_u64(s->flat_first + s->params, region->first_param + region->params);
+    if (first >= end) return false;
+    uint64_t inside = first - s->flat_first;
+    *out = (extent){.tensor = s->tensor,
+                    .tensor_first = s->tensor_first + inside,
+                    .global_first = s->global_first + inside,
+                    .flat_first = first,
+                    .n = end - first,
+                    .offset = region->offset_bytes + (first - region->first_param) * sizeof(float)};
+    return true;
+}
+
+stw_status stw_run_zero_moments(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t i = 0; i < run->layout->n_regions; i++) {
+        const stw_region *region = &run->layout->regions[i];
+        if (region->component == STW_COMPONENT_EXP_AVG ||
+            region->component == STW_COMPONENT_EXP_AVG_SQ)
+            STW_TRY(run->backend->zero(run->device, region->tier, region->offset_bytes,
+                                       region->bytes, err));
+    }
+out:
+    return status;
+}
+
+stw_status stw_run_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t i = 0; i < run->layout->n_regions; i++) {
+        const stw_region *region = &run->layout->regions[i];
+        if (region->component != STW_COMPONENT_GRADS) continue;
+        for (uint32_t s = 0; s < run->n_segments; s++) {
+            extent e;
+            if (!meet(&run->segments[s], region, &e)) continue;
+            STW_TRY(run->backend->seed_grads(run->device, region->tier, e.offset, e.n,
+                                             e.global_first, run->options->seed, step, err));
+        }
+    }
+out:
+    return status;
+}
+
+/* Index into digests of a component, -1 where it has none. */
+static int digest_index(stw_component component) {
+    switch (component) {
+    case STW_COMPONENT_PARAMS:
+        return 0;
+    case STW_COMPONENT_EXP_AVG:
+        return 1;
+    case STW_COMPONENT_EXP_AVG_SQ:
+        return 2;
+    default:
+        return -1;
+    }
+}
+
+stw_status stw_run_digest(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t sums[3] = {0};
+    for (uint32_t i = 0; run->counts && i < run->layout->n_regions; i++) {
+        const stw_region *region = &run->layout->regions[i];
+        int d = digest_index(region->component);
+        for (uint32_t s = 0; d >= 0 && s < run->n_segments; s++) {
+            extent e;
+            if (!meet(&run->segments[s], region, &e)) continue;
+            STW_TRY(run->backend->digest(run->device, region->tier, e.offset, e.n, e.global_first,
+                                         &sums[d], err));
+        }
+    }
+    STW_TRY(stw_comm_sum_u64(run->comm, sums, 3, err));
+    memcpy(run->digest, sums, sizeof run->digest);
+out:
+    return status;
+}
+
+/* ---- replay ---- */
+
+#define SAMPLE 4096u /* elements of a rank, about */
+#define RUN 16u      /* neighbours that are looked at together */
+
+typedef struct replayed {
+    uint64_t n;
+    float values[3][RUN]; /* params, exp_avg, exp_avg_sq */
+} replayed;
+
+/* The weights as they were loaded. */
+static stw_status first_values(stw_rank_run *run, stw_weights *weights, const extent *e, float *out,
+                               stw_error *err) {
+    double raw[RUN]; /* room for the widest dtype */
+    stw_status status = stw_weights_read(weights, e->tensor, e->tensor_first, e->n, raw, err);
+    if (status == STW_STATUS_OK)
+        stw_host_convert(NULL, out, raw, stw_weights_dtype(weights, e->tensor), e->n);
+    (void)run;
+    return status;
+}
+
+static stw_status replay(stw_rank_run *run, stw_weights *weights, const extent *e, replayed *out,
+                         stw_error *err) {
+    const stw_run_spec *spec = &run->plan->run;
+    memset(out, 0, sizeof *out);
+    out->n = e->n;
+    stw_status status = first_values(run, weights, e, out->values[0], err);
+    for (uint64_t step = 1; status == STW_STATUS_OK && step <= run->options->steps; step++) {
+        stw_adamw adamw =
+            stw_adamw_make(spec->optimizer.lr, spec->optimizer.beta1, spec->optimizer.beta2,
+                           spec->optimizer.eps, spec->optimizer.weight_decay, step,
+                           spec->optimizer.clip_norm > 0.0, run->factors[step - 1]);
+        for (uint64_t i = 0; i < e->n; i++)
+            stw_adamw_element(&adamw, &out->values[0][i],
+                              stw_seeded_grad(run->options->seed, step, e->global_first + i),
+                              &out->values[1][i], &out->values[2][i]);
+    }
+    return status;
+}
+
+/* Compare one component of replayed elements with what its region holds. A digest stands for the
+ * bits, since it can be asked of every tier. */
+static stw_status compare(stw_rank_run *run, const stw_region *region, const extent *e,
+                          const float *expected, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t whole = 0;
+    STW_TRY(run->backend->digest(run->device, region->tier, e->offset, e->n, e->global_first,
+                                 &whole, err));
+    run->checked += e->n;
+    if (whole == stw_host_digest(NULL, expected, e->n, e->global_first)) goto out;
+    for (uint64_t i = 0; i < e->n; i++) {
+        uint64_t one = 0;
+        STW_TRY(run->backend->digest(run->device, region->tier, e->offset + i * sizeof(float), 1,
+                                     e->global_first + i, &one, err));
+        if (one == stw_host_digest(NULL, expected + i, 1, e->global_first + i)) continue;
+        if (run->mismatched++ == 0)
+            stw_log(STW_LOG_ERROR,
+                    "%s of element %llu of %s differs from its replay (rank %u, tier %s)",
+                    stw_component_name(region->component),
+                    (unsigned long long)(e->tensor_first + i),
+                    run->job->model->tensors[e->tensor].name, run->ranks.rank,
+                    stw_tier_name(region->tier));
+    }
+out:
+    return status;
+}
+
+/* RUN elements from `flat`, in the parameters' region; the other components follow by position. */
+static stw_status verify_at(stw_rank_run *run, stw_weights *weights, const extent *where,
+                            uint64_t skip, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    extent e = *where;
+    replayed r;
+    e.tensor_first += skip;
+    e.global_first += skip;
+    e.flat_first += skip;
+    e.n = stw_min_u64(where->n - skip, RUN);
+    STW_TRY(replay(run, weights, &e, &r, err));
+    for (uint32_t i = 0; i < run->layout->n_regions; i++) {
+        const stw_region *region = &run->layout->regions[i];
+        int d = digest_index(region->component);
+        uint64_t end = region->first_param + region->params;
+        if (d < 0 || e.flat_first < region->first_param || e.flat_first >= end) continue;
+        extent part = e;
+        part.n = stw_min_u64(e.n, end - e.flat_first);
+        part.offset = region->offset_bytes + (e.flat_first - region->first_param) * sizeof(float);
+        STW_TRY(compare(run, region, &part, r.values[d], err));
+    }
+out:
+    return status;
+}
+
+/* Both ends of an extent, where neighbours meet, and evenly between. */
+static stw_status verify_extent(stw_rank_run *run, stw_weights *weights, const extent *e,
+                                uint64_t looks, stw_error *err) {
+    uint64_t last = e->n > RUN ? e->n - RUN : 0, before = UINT64_MAX;
+    stw_status status = STW_STATUS_OK;
+    for (uint64_t k = 0; k < looks; k++) {
+        uint64_t at = k * last / (looks - 1);
+        if (at == before) continue;
+        before = at;
+        STW_TRY(verify_at(run, weights, e, at, err));
+    }
+out:
+    return status;
+}
+
+/* Weights to replay from: a rank that read none may still find the files. */
+static stw_weights *weights_for_replay(stw_rank_run *run, stw_weights **opened) {
+    stw_error error = STW_ERROR_INIT;
+    *opened = NULL;
+    if (run->weights != NULL) return run->weights;
+    if (stw_weights_open(run->job->model, run->weights_path, run->options->seed, opened, &error) !=
+        STW_STATUS_OK)
+        stw_log(STW_LOG_WARN, "rank %u does not see the weights and checks none of its elements",
+                run->ranks.rank);
+    return *opened;
+}
+
+stw_status stw_run_verify(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_weights *opened = NULL, *weights = weights_for_replay(run, &opened);
+    uint32_t extents = 0, seen = 0;
+    extent e;
+    for (int pass = 0; pass < 2 && weights != NULL; pass++) {
+        for (uint32_t i = 0; i < run->layout->n_regions; i++) {
+            const stw_region *region = &run->layout->regions[i];
+            if (region->component != STW_COMPONENT_PARAMS) continue;
+            for (uint32_t s = 0; s < run->n_segments; s++) {
+                if (!meet(&run->segments[s], region, &e)) continue;
+                if (pass == 0) {
+                    extents++;
+                    continue;
+                }
+                if (seen++ % (extents / (SAMPLE / RUN) + 1) != 0) continue;
+                STW_TRY(
+                    verify_extent(run, weights, &e, stw_max_u64(2, SAMPLE / RUN / extents), err));
+            }
+        }
+    }
+out:
+    stw_weights_close(opened);
+    return status;
+}

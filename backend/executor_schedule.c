@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "backend/executor_schedule.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* ---- preparing ---- */
+
+static stw_status check_after(const stw_schedule *s, uint32_t op, uint32_t other, stw_error *err) {
+    if (other >= s->movement->first_op && other < op) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BUG, stw_phase_name(s->movement->phase),
+                    "operation %u waits for %u, which is not an earlier one of its movement", op,
+                    other);
+}
+
+stw_status stw_schedule_new(const stw_program *program, const stw_movement *movement,
+                            stw_pool *pool, stw_schedule **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t first = movement->first_op, n = movement->n_ops;
+    stw_schedule *s = stw_pool_alloc(pool, sizeof *s);
+    if (s == NULL) goto no_memory;
+    s->program = program;
+    s->movement = movement;
+    s->position = stw_pool_array(pool, n, sizeof(uint32_t));
+    s->event = stw_pool_array(pool, n, sizeof(uint32_t));
+    s->awaited = stw_pool_array(pool, n, sizeof(bool));
+    if (s->position == NULL || s->event == NULL || s->awaited == NULL) goto no_memory;
+    for (uint32_t i = 0; i < n; i++) {
+        const stw_op *op = &program->ops[first + i];
+        s->position[i] = s->n_stream_ops[op->stream]++;
+        s->event[i] = STW_OP_NONE;
+        for (int a = 0; a < 2; a++) {
+            if (op->after[a] == STW_OP_NONE) continue;
+            STW_TRY(check_after(s, first + i, op->after[a], err));
+            if (program->ops[op->after[a]].stream != op->stream)
+                s->awaited[op->after[a] - first] = true;
+        }
+    }
+    for (int t = 0; t < STW_N_STREAMS; t++) {
+        s->stream_ops[t] = stw_pool_array(pool, s->n_stream_ops[t], sizeof(uint32_t));
+        if (s->stream_ops[t] == NULL) goto no_memory;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        stw_stream stream = program->ops[first + i].stream;
+        s->stream_ops[stream][s->position[i]] = first + i;
+        if (s->awaited[i] && stw_stream_is_gpu(stream)) s->event[i] = s->n_events++;
+    }
+    *out = s;
+out:
+    return status;
+no_memory:
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
+}
+
+/* ---- threads ---- */
+
+typedef struct lane {
+    stw_streams *streams;
+    stw_stream stream;
+    pthread_t thread;
+    bool started;
+} lane;
+
+struct stw_streams {
+    const stw_backend *backend;
+    stw_device *device;
+    stw_streams_calls calls;
+    lane lanes[STW_N_STREAMS];
+    pthread_mutex_t mutex; /* of everything below */
+    pthread_cond_t change;
+    const stw_schedule *schedule; /* of the movement under way */
+    uint64_t turn;                /* movements begun */
+    uint32_t running;             /* lanes that have not finished this turn */
+    uint32_t issued[STW_N_STREAMS];
+    bool failed, stop;
+    stw_status status;
+    stw_error error;
+};
+
+/* Wait until a stream has issued its op at `position`; false after a failure anywhere. */
+static bool wait_issued(stw_streams *s, stw_stream stream, uint32_t position) {
+    pthread_mutex_lock(&s->mutex);
+    while (!s->failed && s->issued[stream] <= position) pthread_cond_wait(&s->change, &s->mutex);
+    bool ok = !s->failed;
+    pthread_mutex_unlock(&s->mutex);
+    return ok;
+}
+
+static bool has_failed(stw_streams *s) {
+    pthread_mutex_lock(&s->mutex);
+    bool failed = s->failed;
+    pthread_mutex_unlock(&s->mutex);
+    return failed;
+}
+
+/* Make op follow another one of another stream. *go is false where the movement has failed. */
+static stw_status follow(stw_streams *s, const stw_schedule *schedule, uint32_t op, uint32_t other,
+                         bool *go, stw_error *err) {
+    const stw_op *ops = schedule->program->ops;
+    stw_stream mine = ops[op].stream, theirs = ops[other].stream;
+    uint32_t index = other - schedule->movement->first_op;
+    if (mine == theirs) return STW_STATUS_OK;
+    *go = wait_issued(s, theirs, schedule->position[index]);
+    if (!*go || !stw_stream_is_gpu(theirs)) return STW_STATUS_OK; /* host work issued is done */
+    if (stw_stream_is_gpu(mine) && !s->calls.on_host(s->calls.state, op))
+        return s->backend->wait(s->device, mine, schedule->event[index], err);
+    return s->backend->wait_host(s->device, schedule->event[index], err);
+}
+
+static stw_status issue_one(stw_streams *s, const stw_schedule *schedule, uint32_t op, bool *go,
+                            stw_error *err) {
+    const stw_op *o = &schedule->program->ops[op];
+    uint32_t index = op - schedule->movement->first_op;
+    stw_status status = STW_STATUS_OK;
+    *go = !has_failed(s);
+    for (int a = 0; a < 2 && *go; a++)
+        if (o->after[a] != STW_OP_NONE) STW_TRY(follow(s, schedule, op, o->after[a], go, err));
+    if (!*go) return STW_STATUS_OK;
+    STW_TRY(s->calls.issue(s->calls.state, op, err));
+    if (schedule->event[index] != STW_OP_NONE)
+        STW_TRY(s->backend->record(s->device, o->stream, schedule->event[index], err));
+    pthread_mutex_lock(&s->mutex);
+    s->issued[o->stream] = schedule->position[index] + 1;
+    if (schedule->awaited[index]) pthread_cond_broadcast(&s->change);
+    pthread_mutex_unlock(&s->mutex);
+out:
+    return status;
+}
+
+static void note_failure(stw_streams *s, stw_status status, const stw_error *error) {
+    pthread_mutex_lock(&s->mutex);
+    bool first = !s->failed;
+    if (first) {
+        s->failed = true;
+        s->status = status;
+        s->error = *error;
+    }
+    pthread_cond_broadcast(&s->change);
+    pthread_mutex_unlock(&s->mutex);
+    if (first) s->calls.failed(s->calls.state);
+}
+
+static void run_lane(stw_streams *s, stw_stream stream, const stw_schedule *schedule) {
+    bool go = true;
+    for (uint32_t i = 0; i < schedule->n_stream_ops[stream] && go; i++) {
+        stw_error error = STW_ERROR_INIT;
+        stw_status status = issue_one(s, schedule, schedule->stream_ops[stream][i], &go, &error);
+        if (status == STW_STATUS_OK) continue;
+        note_failure(s, status, &error);
+        go = false;
+    }
+}
+
+static void *lane_main(void *arg) {
+    lane *l = arg;
+    stw_streams *s = l->streams;
+    uint64_t turn = 0;
+    pthread_mutex_lock(&s->mutex);
+    for (;;) {
+        while (!s->stop && s->turn == turn) pthread_cond_wait(&s->change, &s->mutex);
+        if (s->stop) break;
+        turn = s->turn;
+        const stw_schedule *schedule = s->schedule;
+        pthread_mutex_unlock(&s->mutex);
+        run_lane(s, l->stream, schedule);
+        pthread_mutex_lock(&s->mutex);
+        s->running--;
+        if (s->running == 0) pthread_cond_broadcast(&s->change);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+stw_status stw_streams_new(const stw_backend *backend, stw_device *device,
+                           const stw_streams_calls *calls, stw_streams **out, stw_error *err) {
+    *out = NULL;
+    stw_streams *s = calloc(1, sizeof *s);
+    if (s == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "streams", "out of memory");
+    s->backend = backend;
+    s->device = device;
+    s->calls = *calls;
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->change, NULL);
+    for (int t = 0; t < STW_N_STREAMS; t++) {
+        lane *l = &s->lanes[t];
+        l->streams = s;
+        l->stream = (stw_stream)t;
+        int code = pthread_create(&l->thread, NULL, lane_main, l);
+        if (code != 0) {
+            stw_streams_free(s);
+            return stw_fail_native(err, STW_STATUS_NO_RESOURCES, code, "streams",
+                                   "the thread of stream %s could not be started",
+                                   stw_stream_name((stw_stream)t));
+        }
+        l->started = true;
+    }
+    *out = s;
+    return STW_STATUS_OK;
+}
+
+void stw_streams_free(stw_streams *s) {
+    if (s == NULL) return;
+    pthread_mutex_lock(&s->mutex);
+    s->stop = true;
+    pthread_cond_broadcast(&s->change);
+    pthread_mutex_unlock(&s->mutex);
+    for (int t = 0; t < STW_N_STREAMS; t++)
+        if (s->lanes[t].started) pthread_join(s->lanes[t].thread, NULL);
+    pthread_cond_destroy(&s->change);
+    pthread_mutex_destroy(&s->mutex);
+    free(s);
+}
+
+stw_status stw_streams_run(stw_streams *s, const stw_schedule *schedule, stw_error *err) {
+    pthread_mutex_lock(&s->mutex);
+    s->schedule = schedule;
+    s->failed = false;
+    s->running = STW_N_STREAMS;
+    memset(s->issued, 0, sizeof s->issued);
+    s->turn++;
+    pthread_cond_broadcast(&s->change);
+    while (s->running > 0) pthread_cond_wait(&s->change, &s->mutex);
+    stw_status status = s->failed ? s->status : STW_STATUS_OK;
+    if (s->failed && err != NULL && err->status == STW_STATUS_OK) *err = s->error;
+    pthread_mutex_unlock(&s->mutex);
+    return status;
+}

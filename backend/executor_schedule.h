@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of one movement on threads: one persistent thread per stream takes its stream's
+ * operations in program order; an operation that names others (`after`) waits until those have been
+ * issued, then for their events. Nothing here knows what an operation does. */
+#ifndef STW_BACKEND_EXECUTOR_SCHEDULE_H
+#define STW_BACKEND_EXECUTOR_SCHEDULE_H
+
+#include "backend/backend.h"
+#include "plan/program.h"
+
+/** One movement, prepared; read-only and in a pool. Indices are into the program's ops. */
+typedef struct stw_schedule {
+    const stw_program *program;
+    const stw_movement *movement;
+    uint32_t n_stream_ops[STW_N_STREAMS];
+    uint32_t *stream_ops[STW_N_STREAMS]; /* in program order */
+    uint32_t *position;                  /* [movement->n_ops] place in its stream's list */
+    uint32_t *event; /* [movement->n_ops] event that the op records, or STW_OP_NONE */
+    bool *awaited;   /* [movement->n_ops] some op of another stream names it */
+    uint32_t n_events;
+} stw_schedule;
+
+/** Prepare a movement. An `after` that does not name an earlier op of the movement is a BUG. */
+STW_MUST_USE stw_status stw_schedule_new(const stw_program *program, const stw_movement *movement,
+                                         stw_pool *pool, stw_schedule **out, stw_error *err);
+
+/** What the threads call. */
+typedef struct stw_streams_calls {
+    void *state;
+    /** Issue an operation on its stream; called from that stream's thread. */
+    stw_status (*issue)(void *state, uint32_t op, stw_error *err);
+    /** Does the op do its work on the calling thread, although its stream is the GPU's? */
+    bool (*on_host)(void *state, uint32_t op);
+    /** Once, from the thread that met the first error: make calls that wait for peers return. */
+    void (*failed)(void *state);
+} stw_streams_calls;
+
+typedef struct stw_streams stw_streams;
+STW_MUST_USE stw_status stw_streams_new(const stw_backend *backend, stw_device *device,
+                                        const stw_streams_calls *calls, stw_streams **out,
+                                        stw_error *err);
+void stw_streams_free(stw_streams *streams); /* NULL is fine */
+/** Issue a whole movement; returns when every thread has issued its part (GPU work may still run)
+ * or, after the first error, when all have stopped. The error is that first one. */
+STW_MUST_USE stw_status stw_streams_run(stw_streams *streams, const stw_schedule *schedule,
+                                        stw_error *err);
+
+#endif

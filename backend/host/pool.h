@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small pool of threads for CPU work on large arrays. Any thread may hand work in, several at
+ * once: the workers help whoever came first, and who hands work in works on it too. */
+#ifndef STW_BACKEND_HOST_POOL_H
+#define STW_BACKEND_HOST_POOL_H
+
+#include <stdint.h>
+
+#include "core/status.h"
+
+typedef struct stw_threads stw_threads;
+/** Work on items [first, first + count) of an array; called from several threads at once. */
+typedef void (*stw_threads_fn)(void *arg, uint64_t first, uint64_t count);
+
+/** @param n threads that work together, the caller of stw_threads_for included; 0: one per core
+ * that this process may use */
+STW_MUST_USE stw_status stw_threads_new(uint32_t n, stw_threads **out, stw_error *err);
+/** Ends the threads; no work may be under way. NULL is fine. */
+void stw_threads_free(stw_threads *threads);
+uint32_t stw_threads_count(const stw_threads *threads);
+/** Cut [0, n) into pieces of `grain` items (the last one shorter), run `fn` on all, return when
+ * done. `threads` NULL: on the caller alone. Never fails. */
+void stw_threads_for(stw_threads *threads, uint64_t n, uint64_t grain, stw_threads_fn fn,
+                     void *arg);
+/** Cores that this process may use (affinity), at least 1. */
+uint32_t stw_threads_cores(void);
+
+#endif

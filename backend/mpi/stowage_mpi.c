@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L
+#include "backend/mpi/stowage_mpi.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <time.h>
+
+const stw_mpi_calls *stowage_mpi_calls(void);
+
+#define PART_BYTES (1u << 30) /* MPI counts are int */
+
+/* Every function of MPI returns a code once errors are not fatal. */
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        int code = (call);                                                                         \
+        if (code != MPI_SUCCESS) return failed(code, error, error_size);                           \
+    } while (0)
+
+static stw_mpi_result failed(int code, char *error, size_t error_size) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    if (error != NULL) snprintf(error, error_size, "%.*s", length, text);
+    return STW_MPI_FAILED;
+}
+
+static stw_mpi_result join(uint32_t *rank, uint32_t *world, char *error, size_t error_size) {
+    int initialised = 0, provided = 0, my_rank = 0, size = 0;
+    CHECK(MPI_Initialized(&initialised));
+    if (!initialised) CHECK(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
+    CHECK(MPI_Query_thread(&provided));
+    if (provided < MPI_THREAD_SERIALIZED) {
+        if (error != NULL)
+            snprintf(error, error_size, "this MPI does not allow calls from several threads");
+        return STW_MPI_FAILED;
+    }
+    CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &my_rank));
+    CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    *rank = (uint32_t)my_rank;
+    *world = (uint32_t)size;
+    return STW_MPI_OK;
+}
+
+/* MPI_Finalize waits for everybody; a rank that failed just goes, and its launcher ends the rest.
+ */
+static void leave(int broken) {
+    int finalised = 0;
+    if (!broken && MPI_Finalized(&finalised) == MPI_SUCCESS && !finalised) MPI_Finalize();
+}
+
+static atomic_bool interrupted;
+
+static void interrupt(void) { atomic_store(&interrupted, true); }
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Poll a request: give way to other processes at first, sleep once it takes long. */
+static stw_mpi_result finish(MPI_Request *request, double timeout_s, char *error,
+                             size_t error_size) {
+    const double patience_s = 0.002;
+    double start = now_s();
+    for (;;) {
+        int done = 0;
+        CHECK(MPI_Test(request, &done, MPI_STATUS_IGNORE));
+        if (done) return STW_MPI_OK;
+        double waited = now_s() - start;
+        if (waited > timeout_s || atomic_load(&interrupted)) return STW_MPI_TIMED_OUT;
+        if (waited < patience_s) {
+            sched_yield();
+        } else {
+            struct timespec nap = {0, 50000};
+            nanosleep(&nap, NULL);
+        }
+    }
+}
+
+static stw_mpi_result sum_u64(uint64_t *values, uint32_t n, double timeout_s, char *error,
+                              size_t error_size) {
+    MPI_Request request;
+    CHECK(MPI_Iallreduce(MPI_IN_PLACE, values, (int)n, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD,
+                         &request));
+    return finish(&request, timeout_s, error, error_size);
+}
+
+static stw_mpi_result gather(const void *mine, void *out, uint32_t bytes, double timeout_s,
+                             char *error, size_t error_size) {
+    MPI_Request request;
+    CHECK(MPI_Iallgather(mine, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, MPI_COMM_WORLD,
+                         &request));
+    return finish(&request, timeout_s, error, error_size);
+}
+
+static stw_mpi_result broadcast(void *data, uint64_t bytes, uint32_t root, double timeout_s,
+                                char *error, size_t error_size) {
+    for (uint64_t done = 0; done < bytes; done += PART_BYTES) {
+        MPI_Request request;
+        int part = bytes - done < PART_BYTES ? (int)(bytes - done) : (int)PART_BYTES;
+        CHECK(MPI_Ibcast((char *)data + done, part, MPI_BYTE, (int)root, MPI_COMM_WORLD, &request));
+        stw_mpi_result result = finish(&request, timeout_s, error, error_size);
+        if (result != STW_MPI_OK) return result;
+    }
+    return STW_MPI_OK;
+}
+
+static stw_mpi_result barrier(double timeout_s, char *error, size_t error_size) {
+    MPI_Request request;
+    CHECK(MPI_Ibarrier(MPI_COMM_WORLD, &request));
+    return finish(&request, timeout_s, error, error_size);
+}
+
+const stw_mpi_calls *stowage_mpi_calls(void) {
+    static const stw_mpi_calls calls = {
+        .version = STW_MPI_PLUGIN_VERSION,
+#ifdef OPEN_MPI
+        .library = "Open MPI",
+#else
+        .library = "MPI",
+#endif
+        .join = join,
+        .leave = leave,
+        .sum_u64 = sum_u64,
+        .gather = gather,
+        .broadcast = broadcast,
+        .interrupt = interrupt,
+        .barrier = barrier,
+    };
+    return &calls;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the MPI plugin (stowage-mpi.so) offers: the only part that is compiled against mpi.h, opened
+ * at run time so that programs start where there is no MPI. No MPI types here. Collectives poll
+ * until a deadline. One thread at a time. */
+#ifndef STW_BACKEND_MPI_STOWAGE_MPI_H
+#define STW_BACKEND_MPI_STOWAGE_MPI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define STW_MPI_PLUGIN_VERSION 1u
+#define STW_MPI_PLUGIN_SYMBOL "stowage_mpi_calls"
+
+typedef enum stw_mpi_result {
+    STW_MPI_OK,
+    STW_MPI_FAILED,   /* `error` says why */
+    STW_MPI_TIMED_OUT /* the peers did not come; no further call but leave(1) */
+} stw_mpi_result;
+
+typedef struct stw_mpi_calls {
+    uint32_t version; /* STW_MPI_PLUGIN_VERSION; the first member for ever */
+    const char *library;
+    /** Join (a second call only reports). `error` of every call: text, may be NULL. */
+    stw_mpi_result (*join)(uint32_t *rank, uint32_t *world, char *error, size_t error_size);
+    /** @param broken 1: leave without speaking to the others */
+    void (*leave)(int broken);
+    /* In place; counters of all ranks. */
+    stw_mpi_result (*sum_u64)(uint64_t *values, uint32_t n, double timeout_s, char *error,
+                              size_t error_size);
+    stw_mpi_result (*gather)(const void *mine, void *out, uint32_t bytes, double timeout_s,
+                             char *error, size_t error_size);
+    stw_mpi_result (*broadcast)(void *data, uint64_t bytes, uint32_t root, double timeout_s,
+                                char *error, size_t error_size);
+    /** Any thread: a call that waits returns at once, as timed out; so do all later ones. */
+    void (*interrupt)(void);
+    stw_mpi_result (*barrier)(double timeout_s, char *error, size_t error_size);
+} stw_mpi_calls;
+
+typedef const stw_mpi_calls *(*stw_mpi_calls_fn)(void);
+
+#endif

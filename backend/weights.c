@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* pread */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "backend/executor.h"
+#include "backend/host/loops.h"
+#include "core/checked.h"
+#include "core/text.h"
+#include "models/safetensors.h"
+
+struct stw_weights {
+    const stw_model *model; /* borrowed */
+    uint64_t seed;
+    uint64_t *first;      /* [n_tensors] number of a tensor's first element, for seeded weights */
+    stw_safetensors *set; /* NULL: seeded weights */
+    const stw_safetensors_entry **entries; /* [n_tensors] */
+    int *files;                            /* [set->n_files] descriptors, -1 where not open */
+};
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "weights", "out of memory");
+}
+
+static void format_shape(uint32_t rank, const uint64_t *shape, char *out, size_t out_size) {
+    stw_text text = STW_TEXT_INIT;
+    for (uint32_t i = 0; i < rank; i++)
+        stw_text_printf(&text, "%s%llu", i > 0 ? ", " : "", (unsigned long long)shape[i]);
+    snprintf(out, out_size, "[%s]", text.data != NULL ? text.data : "");
+    stw_text_free(&text);
+}
+
+/* The entry of a tensor, with the model's shape and a dtype of whole bytes. */
+static stw_status match(const stw_safetensors *set, const stw_tensor *tensor, const char *path,
+                        const stw_safetensors_entry **out, stw_error *err) {
+    const stw_safetensors_entry *entry = stw_safetensors_find(set, tensor->name);
+    *out = entry;
+    if (entry == NULL)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, path, "holds no tensor %.200s", tensor->name);
+    if (entry->rank != tensor->rank ||
+        memcmp(entry->shape, tensor->shape, tensor->rank * sizeof(uint64_t)) != 0) {
+        char found[160], expected[160];
+        format_shape(entry->rank, entry->shape, found, sizeof found);
+        format_shape(tensor->rank, tensor->shape, expected, sizeof expected);
+        return stw_fail(err, STW_STATUS_BAD_INPUT, path,
+                        "tensor %.200s has shape %s, the plan's model has %s", tensor->name, found,
+                        expected);
+    }
+    uint64_t bytes = 0;
+    unsigned bits = stw_dtype_bits(entry->dtype);
+    stw_status status = stw_mul_u64(tensor->numel, bits / 8, &bytes, tensor->name, err);
+    if (status != STW_STATUS_OK) return status;
+    if (bits % 8 != 0 || bytes != entry->bytes)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, path,
+                        "tensor %.200s of dtype %s has %llu bytes for %llu elements", tensor->name,
+                        stw_dtype_name(entry->dtype), (unsigned long long)entry->bytes,
+                        (unsigned long long)tensor->numel);
+    return STW_STATUS_OK;
+}
+
+static stw_status open_files(stw_weights *w, const char *path, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_safetensors_open(path, &w->set, err));
+    w->entries = calloc(w->model->n_tensors + 1u, sizeof *w->entries);
+    w->files = calloc(w->set->n_files + 1u, sizeof *w->files);
+    if (w->entries == NULL || w->files == NULL) STW_TRY(no_memory(err));
+    for (uint32_t f = 0; f < w->set->n_files; f++) w->files[f] = -1;
+    for (uint32_t t = 0; t < w->model->n_tensors; t++)
+        STW_TRY(match(w->set, &w->model->tensors[t], path, &w->entries[t], err));
+    for (uint32_t f = 0; f < w->set->n_files; f++) {
+        w->files[f] = open(w->set->files[f], O_RDONLY | O_CLOEXEC);
+        if (w->files[f] < 0)
+            STW_TRY(stw_fail_native(err, STW_STATUS_IO, errno, w->set->files[f],
+                                    "cannot be opened: %s", strerror(errno)));
+    }
+out:
+    return status;
+}
+
+stw_status stw_weights_open(const stw_model *model, const char *path, uint64_t seed,
+                            stw_weights **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    *out = NULL;
+    stw_weights *w = calloc(1, sizeof *w);
+    if (w == NULL) return no_memory(err);
+    w->model = model;
+    w->seed = seed;
+    w->first = calloc(model->n_tensors + 1u, sizeof *w->first);
+    if (w->first == NULL) STW_TRY(no_memory(err));
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        w->first[t + 1] = w->first[t] + model->tensors[t].numel;
+    if (path != NULL) STW_TRY(open_files(w, path, err));
+    *out = w;
+    w = NULL;
+out:
+    stw_weights_close(w);
+    return status;
+}
+
+void stw_weights_close(stw_weights *w) {
+    if (w == NULL) return;
+    for (uint32_t f = 0; w->files != NULL && f < w->set->n_files; f++)
+        if (w->files[f] >= 0) close(w->files[f]);
+    free(w->files);
+    free(w->entries);
+    free(w->first);
+    stw_safetensors_free(w->set);
+    free(w);
+}
+
+stw_dtype stw_weights_dtype(const stw_weights *w, uint32_t tensor) {
+    return w->set == NULL ? STW_DTYPE_F32 : w->entries[tensor]->dtype;
+}
+
+static stw_status read_exactly(const stw_weights *w, const stw_safetensors_entry *entry,
+                               uint64_t offset, unsigned char *out, uint64_t bytes,
+                               stw_error *err) {
+    const uint64_t call_bytes = 64ull << 20;
+    const char *path = w->set->files[entry->file];
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t got = pread(w->files[entry->file], out + done,
+                            (size_t)stw_min_u64(bytes - done, call_bytes), (off_t)(offset + done));
+        if (got > 0)
+            done += (uint64_t)got;
+        else if (got == 0)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, path,
+                            "ends inside tensor %.200s: it has become shorter since its header was "
+                            "read",
+                            entry->name);
+        else if (errno != EINTR)
+            return stw_fail_native(err, STW_STATUS_IO, errno, path, "cannot be read: %s",
+                                   strerror(errno));
+    }
+    return STW_STATUS_OK;
+}
+
+stw_status stw_weights_read(stw_weights *w, uint32_t tensor, uint64_t first, uint64_t count,
+                            void *out, stw_error *err) {
+    const stw_tensor *t = &w->model->tensors[tensor];
+    if (first > t->numel || count > t->numel - first)
+        return stw_fail(err, STW_STATUS_BUG, t->name, "elements %llu + %llu of %llu",
+                        (unsigned long long)first, (unsigned long long)count,
+                        (unsigned long long)t->numel);
+    if (w->set == NULL) {
+        stw_host_loops_get(0)->seed_weights(out, count, w->first[tensor] + first, w->seed);
+        return STW_STATUS_OK;
+    }
+    const stw_safetensors_entry *entry = w->entries[tensor];
+    uint64_t size = stw_dtype_bits(entry->dtype) / 8;
+    return read_exactly(w, entry, entry->offset_bytes + first * size, out, count * size, err);
+}
