@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+
+#include "reports/table.h"
+
+static const char *verdict_word(stw_line_verdict verdict) {
+    static const char *const words[] = {[STW_LINE_WITHIN] = "within",
+                                        [STW_LINE_OUTSIDE] = "OUTSIDE",
+                                        [STW_LINE_NOT_MEASURED] = "not measured",
+                                        [STW_LINE_NOT_JUDGED] = "not judged"};
+    return (unsigned)verdict < sizeof words / sizeof words[0] ? words[verdict] : "?";
+}
+
+static stw_word figure(const stw_compare_line *l, double value) {
+    if (l->is_time) return stw_word_seconds(value);
+    stw_word w = {"unknown"};
+    if (isfinite(value) && value >= 0) w = stw_word_gib((uint64_t)value);
+    return w;
+}
+
+static void put_csv_line(stw_table *t, const stw_compare_line *l) {
+    bool measured = l->verdict != STW_LINE_NOT_MEASURED;
+    stw_table_cell(t, "%s", stw_phase_name(l->phase));
+    stw_table_cell(t, "%s", l->what);
+    stw_table_cell(t, "%s", l->kind);
+    stw_table_cell(t, "%u", l->rank);
+    stw_table_cell(t, "%s", l->is_time ? "s" : "B");
+    stw_table_cell(t, "%s", stw_word_plain_double(l->predicted).text);
+    stw_table_cell(t, "%s", measured ? stw_word_plain_double(l->measured).text : "");
+    stw_table_cell(t, "%s", measured ? stw_word_plain_double(l->error).text : "");
+    stw_table_cell(t, "%s", verdict_word(l->verdict));
+    stw_table_cell(t, "%s", l->note != NULL ? l->note : "");
+}
+
+static void put_line(stw_table *t, const stw_compare_line *l) {
+    bool measured = l->verdict != STW_LINE_NOT_MEASURED && isfinite(l->measured);
+    stw_table_cell(t, "%s", stw_phase_name(l->phase));
+    stw_table_cell(t, "%s", l->what);
+    stw_table_cell(t, "%s", l->kind);
+    stw_table_cell(t, "%s", figure(l, l->predicted).text);
+    stw_table_cell(t, "%s", measured ? figure(l, l->measured).text : "");
+    if (measured && isfinite(l->error))
+        stw_table_cell(t, "%+.2f%%", 100 * l->error);
+    else
+        stw_table_cell(t, "%s", "");
+    stw_table_cell(t, "%s%s%s", verdict_word(l->verdict), l->note != NULL ? ": " : "",
+                   l->note != NULL ? l->note : "");
+}
+
+static void write_table(const stw_comparison *comparison, stw_format format, stw_pool *pool,
+                        stw_text *out) {
+    static const char *const for_people[] = {"phase",     "what",   "of",     ">predicted",
+                                             ">measured", ">error", "verdict"};
+    static const char *const for_machines[] = {"phase",     "what",     "kind",  "rank",    "unit",
+                                               "predicted", "measured", "error", "verdict", "note"};
+    bool csv = format == STW_FORMAT_CSV;
+    stw_table t;
+    stw_table_begin(&t, pool, csv ? for_machines : for_people, csv ? 10 : 7);
+    for (uint32_t i = 0; i < comparison->n_lines; i++) {
+        if (csv)
+            put_csv_line(&t, &comparison->lines[i]);
+        else
+            put_line(&t, &comparison->lines[i]);
+    }
+    stw_table_write(&t, format, out);
+}
+
+static void put_summary(const stw_comparison *comparison, stw_format format, stw_text *out) {
+    if (comparison->judged == 0)
+        stw_doc_line(out, format, "Nothing was measured that a prediction could be held to.");
+    else if (comparison->outside == 0)
+        stw_doc_line(out, format,
+                     "Prediction and measurement agree: %u lines judged, none outside.",
+                     comparison->judged);
+    else
+        stw_doc_line(out, format, "Prediction and measurement DISAGREE: %u of %u lines outside.",
+                     comparison->outside, comparison->judged);
+    if (!comparison->time_judged)
+        stw_doc_line(out, format, "Time is not judged%s%s.",
+                     comparison->time_note != NULL ? ": " : "",
+                     comparison->time_note != NULL ? comparison->time_note : "");
+}
+
+stw_status stw_report_comparison(const stw_comparison *comparison, stw_format format, stw_text *out,
+                                 stw_error *err) {
+    if (format == STW_FORMAT_JSON) return stw_comparison_to_json(comparison, out, err);
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    if (format == STW_FORMAT_CSV) {
+        write_table(comparison, format, pool, out);
+    } else {
+        put_summary(comparison, format, out);
+        if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
+        write_table(comparison, format, pool, out);
+    }
+    stw_pool_free(pool);
+    return stw_text_status(out, err);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reports/facts.h"
+
+#include <math.h>
+#include <string.h>
+
+const char *stw_resource_words(stw_resource resource) {
+    static const char *const words[STW_N_RESOURCES] = {
+        [STW_RESOURCE_GPU] = "GPU compute",
+        [STW_RESOURCE_HBM] = "GPU memory bandwidth",
+        [STW_RESOURCE_PCIE_UP] = "PCIe, host to GPU",
+        [STW_RESOURCE_PCIE_DOWN] = "PCIe, GPU to host",
+        [STW_RESOURCE_PCIE] = "PCIe, both directions",
+        [STW_RESOURCE_DMA] = "copies of all GPUs of a node",
+        [STW_RESOURCE_HOST_MEMORY] = "host memory bandwidth",
+        [STW_RESOURCE_CPU] = "CPU",
+        [STW_RESOURCE_NVLINK] = "NVLink",
+        [STW_RESOURCE_NIC] = "network",
+        [STW_RESOURCE_DISK] = "disk"};
+    return (unsigned)resource < STW_N_RESOURCES ? words[resource] : "?";
+}
+
+/* The resource that the operations of one movement keep busy longest. */
+static void find_bound(const stw_plan *plan, const stw_program *program,
+                       const stw_movement *movement, stw_phase_facts *out) {
+    double busy[STW_N_RESOURCES] = {0};
+    for (uint32_t i = 0; i < movement->n_ops; i++) {
+        stw_demand demand;
+        stw_demand_op(plan->job, &program->ops[movement->first_op + i], &demand);
+        for (unsigned r = 0; r < STW_N_RESOURCES; r++) busy[r] += demand.seconds[r];
+    }
+    for (unsigned r = 0; r < STW_N_RESOURCES; r++) {
+        if (busy[r] <= out->busy_s) continue;
+        out->is_bound = true;
+        out->binds = (stw_resource)r;
+        out->busy_s = busy[r];
+    }
+}
+
+static void add_kind(const stw_plan *plan, uint32_t kind, stw_phase phase, stw_phase_facts *out) {
+    if (plan->peaks != NULL && plan->peaks[kind].has[phase]) {
+        uint64_t bytes = plan->peaks[kind].phase[phase][STW_TIER_GPU].total;
+        if (!out->present || bytes > out->gpu_bytes) {
+            out->gpu_bytes = bytes;
+            out->gpu_kind = kind;
+        }
+        out->present = true;
+    }
+    const stw_program *program = plan->programs != NULL ? plan->programs[kind] : NULL;
+    for (uint32_t m = 0; program != NULL && m < program->n_movements; m++)
+        if (program->movements[m].phase == phase)
+            find_bound(plan, program, &program->movements[m], out);
+}
+
+static void add_node(const stw_plan *plan, uint32_t node_kind, stw_phase phase,
+                     stw_phase_facts *out) {
+    if (plan->node_peaks != NULL && plan->node_peaks[node_kind].has[phase]) {
+        uint64_t bytes = plan->node_peaks[node_kind].phase[phase][STW_TIER_HOST].total;
+        if (bytes > out->host_bytes) {
+            out->host_bytes = bytes;
+            out->host_kind = node_kind;
+        }
+    }
+    uint64_t nvme = 0;
+    for (uint32_t k = 0; plan->peaks != NULL && k < plan->job->n_kinds; k++)
+        if (plan->peaks[k].has[phase])
+            nvme += plan->peaks[k].phase[phase][STW_TIER_NVME].total *
+                    plan->job->node_kinds[node_kind].kind_ranks[k];
+    if (nvme > out->nvme_bytes) out->nvme_bytes = nvme;
+}
+
+static void add_state(const stw_plan *plan, stw_plan_facts *facts) {
+    const stw_job *job = plan->job;
+    for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++) {
+        uint64_t first;
+        stw_decision_range(job, &plan->decisions, job->largest, i, &first, &facts->place_params[i]);
+        for (unsigned c = 0; c < STW_N_STATE; c++) {
+            stw_tier tier = stw_place_tier(&plan->decisions.state[i].place, (stw_component)c);
+            uint64_t bytes = facts->place_params[i] * stw_job_element_bytes(job, (stw_component)c);
+            facts->place_bytes[i][tier] += bytes;
+            facts->state_bytes[tier] += bytes;
+        }
+    }
+}
+
+void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts) {
+    memset(facts, 0, sizeof *facts);
+    facts->gpu_capacity = stw_plan_gpu_capacity(plan);
+    facts->host_capacity = stw_plan_host_capacity(plan);
+    facts->nvme_capacity = plan->cluster.nvme.capacity_bytes;
+    facts->gpu_phase = facts->host_phase = STW_N_PHASES;
+    for (unsigned p = 0; p < STW_N_PHASES; p++) {
+        stw_phase_facts *f = &facts->phases[p];
+        f->time_s = plan->time_s[p];
+        for (uint32_t k = 0; k < plan->job->n_kinds; k++) add_kind(plan, k, (stw_phase)p, f);
+        for (uint32_t n = 0; n < plan->job->n_node_kinds; n++) add_node(plan, n, (stw_phase)p, f);
+        if (!f->present) continue;
+        if (facts->gpu_phase == STW_N_PHASES || f->gpu_bytes > facts->gpu_peak) {
+            facts->gpu_phase = (stw_phase)p;
+            facts->gpu_peak = f->gpu_bytes;
+        }
+        if (facts->host_phase == STW_N_PHASES || f->host_bytes > facts->host_peak) {
+            facts->host_phase = (stw_phase)p;
+            facts->host_peak = f->host_bytes;
+        }
+        if (f->nvme_bytes > facts->nvme_peak) facts->nvme_peak = f->nvme_bytes;
+    }
+    add_state(plan, facts);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Figures that several reports need and that a plan holds only in pieces: the worst rank and node
+ * of each phase, what binds its time, where the state lies. Derived, never stored. */
+#ifndef STW_REPORTS_FACTS_H
+#define STW_REPORTS_FACTS_H
+
+#include "plan/demand.h"
+#include "plan/plan.h"
+
+typedef struct stw_phase_facts {
+    bool present;        /* the plan has such a movement */
+    double time_s;       /* NaN: unknown */
+    bool is_bound;       /* the next two are known */
+    stw_resource binds;  /* the resource with most seconds of demand */
+    double busy_s;       /* those seconds */
+    uint64_t gpu_bytes;  /* of the worst kind of rank */
+    uint32_t gpu_kind;   /* that kind */
+    uint64_t host_bytes; /* of the worst kind of node */
+    uint32_t host_kind;  /* that kind */
+    uint64_t nvme_bytes; /* of the worst node */
+} stw_phase_facts;
+
+typedef struct stw_plan_facts {
+    uint64_t gpu_capacity, host_capacity, nvme_capacity;
+    stw_phase_facts phases[STW_N_PHASES];
+    stw_phase gpu_phase, host_phase; /* of the highest peaks; STW_N_PHASES: no phase at all */
+    uint64_t gpu_peak, host_peak, nvme_peak;
+    uint64_t place_bytes[STW_MAX_PLACES][STW_N_TIERS]; /* state of each decision, largest rank */
+    uint64_t place_params[STW_MAX_PLACES];
+    uint64_t state_bytes[STW_N_TIERS]; /* their sums */
+} stw_plan_facts;
+
+void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts);
+/** A resource as a person calls it: "PCIe, both directions". */
+const char *stw_resource_words(stw_resource resource);
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reports/plan_files.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "reports/facts.h"
+#include "reports/table.h"
+
+static void row(stw_text *out, const char *section, const char *of, const char *phase,
+                const char *what, const char *value, const char *unit) {
+    const char *const cells[] = {section, of, phase, what, value, unit};
+    stw_csv_row(out, cells, 6);
+}
+
+static void row_u64(stw_text *out, const char *section, const char *of, const char *phase,
+                    const char *what, uint64_t value, const char *unit) {
+    char digits[24];
+    snprintf(digits, sizeof digits, "%" PRIu64, value);
+    row(out, section, of, phase, what, digits, unit);
+}
+
+static void row_double(stw_text *out, const char *section, const char *of, const char *phase,
+                       const char *what, double value, const char *unit) {
+    row(out, section, of, phase, what, stw_word_plain_double(value).text, unit);
+}
+
+static void put_inputs(const stw_plan *plan, const stw_plan_facts *f, stw_text *out) {
+    row(out, "plan", "", "", "model", plan->model->name, "");
+    row(out, "plan", "", "", "cluster", plan->cluster.name, "");
+    row(out, "plan", "", "", "verdict", stw_verdict_name(plan->verdict), "");
+    row(out, "plan", "", "", "outcome", stw_outcome_name(plan->outcome), "");
+    row_u64(out, "plan", "", "", "params", plan->model->params, "count");
+    row_u64(out, "plan", "", "", "ranks", plan->job->world, "count");
+    row_u64(out, "plan", "", "", "gpu_limit", f->gpu_capacity, "B");
+    row_u64(out, "plan", "", "", "host_limit", f->host_capacity, "B");
+    row_u64(out, "plan", "", "", "nvme_limit", f->nvme_capacity, "B");
+    row_double(out, "plan", "", "", "iteration", plan->objective_s, "s");
+    row_double(out, "plan", "", "", "gap", plan->solver.gap, "");
+    row_double(out, "plan", "", "", "greedy_iteration", plan->solver.greedy_objective, "s");
+}
+
+static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, stw_text *out) {
+    for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++) {
+        char place[96];
+        stw_place_format(&plan->decisions.state[i].place, place, sizeof place);
+        row_u64(out, "state", place, "", "params", f->place_params[i], "count");
+        for (unsigned t = 0; t < STW_N_TIERS; t++)
+            row_u64(out, "state", place, "", stw_tier_name((stw_tier)t), f->place_bytes[i][t], "B");
+    }
+    for (uint32_t i = 0; i < plan->decisions.n_blocks; i++) {
+        const stw_block_decision *d = &plan->decisions.blocks[i];
+        row_u64(out, "activations", plan->model->groups[d->group].name, "", stw_act_name(d->act),
+                d->count, "blocks");
+    }
+    row_u64(out, "prefetch", "", "", "depth", plan->decisions.prefetch.depth, "count");
+    row_u64(out, "prefetch", "", "", "bucket", plan->decisions.prefetch.bucket_bytes, "B");
+    row(out, "load", "", "", "method", stw_load_name(plan->decisions.load), "");
+}
+
+static void put_peak(const char *tier, const char *of, unsigned phase, const stw_peak *peak,
+                     stw_text *out) {
+    const char *name = stw_phase_name((stw_phase)phase);
+    char section[32];
+    snprintf(section, sizeof section, "%s_peak", tier);
+    row_u64(out, section, of, name, "total", peak->total, "B");
+    for (unsigned c = 0; c < STW_N_COMPONENTS; c++)
+        if (peak->components[c] > 0)
+            row_u64(out, section, of, name, stw_component_name((stw_component)c),
+                    peak->components[c], "B");
+}
+
+static void put_peaks(const stw_plan *plan, const stw_plan_facts *f, stw_text *out) {
+    for (uint32_t k = 0; plan->peaks != NULL && k < plan->job->n_kinds; k++)
+        for (unsigned p = 0; p < STW_N_PHASES; p++)
+            if (plan->peaks[k].has[p])
+                put_peak("gpu", plan->job->kinds[k].name, p, &plan->peaks[k].phase[p][STW_TIER_GPU],
+                         out);
+    for (uint32_t n = 0; plan->node_peaks != NULL && n < plan->job->n_node_kinds; n++) {
+        char name[32];
+        snprintf(name, sizeof name, "node %u", plan->job->node_kinds[n].first_node);
+        for (unsigned p = 0; p < STW_N_PHASES; p++)
+            if (plan->node_peaks[n].has[p])
+                put_peak("host", name, p, &plan->node_peaks[n].phase[p][STW_TIER_HOST], out);
+    }
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        if (f->phases[p].nvme_bytes > 0)
+            row_u64(out, "nvme_peak", "fullest node", stw_phase_name((stw_phase)p), "total",
+                    f->phases[p].nvme_bytes, "B");
+}
+
+static void put_times(const stw_plan_facts *f, const stw_run_result *run, stw_text *out) {
+    for (unsigned p = 0; p < STW_N_PHASES; p++) {
+        const char *name = stw_phase_name((stw_phase)p);
+        const stw_phase_facts *phase = &f->phases[p];
+        if (!phase->present) continue;
+        row_double(out, "time", "", name, "predicted", phase->time_s, "s");
+        if (phase->is_bound)
+            row_double(out, "time", stw_resource_name(phase->binds), name, "binding", phase->busy_s,
+                       "s");
+        if (run != NULL) row_double(out, "time", "", name, "measured", run->time_s[p], "s");
+    }
+}
+
+static void put_answers(const stw_plan *plan, stw_text *out) {
+    for (uint32_t i = 0; i < plan->n_prices; i++) {
+        char unit[64];
+        snprintf(unit, sizeof unit, "s per %s", plan->prices[i].unit);
+        row_double(out, "price", plan->prices[i].resource, plan->prices[i].phase,
+                   "seconds_per_unit", plan->prices[i].seconds_per_unit, unit);
+    }
+    for (uint32_t i = 0; i < plan->n_bindings; i++)
+        row_u64(out, "over", plan->bindings[i].resource, plan->bindings[i].phase, "over_bytes",
+                plan->bindings[i].over_bytes, "B");
+    for (uint32_t i = 0; i < plan->n_fixes; i++)
+        row(out, "fix", plan->fixes[i].set, "", "value", plan->fixes[i].value, "");
+}
+
+static void put_comparison(const stw_comparison *comparison, stw_text *out) {
+    for (uint32_t i = 0; i < comparison->n_lines; i++) {
+        const stw_compare_line *l = &comparison->lines[i];
+        const char *phase = stw_phase_name(l->phase);
+        char of[96];
+        const char *unit = l->is_time ? "s" : "B";
+        snprintf(of, sizeof of, "%s %s", l->kind, l->what);
+        row_double(out, "compare", of, phase, "predicted", l->predicted, unit);
+        row_double(out, "compare", of, phase, "measured",
+                   l->verdict == STW_LINE_NOT_MEASURED ? NAN : l->measured, unit);
+        row_double(out, "compare", of, phase, "error",
+                   l->verdict == STW_LINE_NOT_MEASURED ? NAN : l->error, "");
+    }
+}
+
+stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
+                               const stw_comparison *comparison, stw_text *out, stw_error *err) {
+    stw_plan_facts facts;
+    stw_plan_facts_get(plan, &facts);
+    row(out, "section", "of", "phase", "what", "value", "unit");
+    put_inputs(plan, &facts, out);
+    put_decisions(plan, &facts, out);
+    put_peaks(plan, &facts, out);
+    put_times(&facts, run, out);
+    put_answers(plan, out);
+    if (comparison != NULL) put_comparison(comparison, out);
+    return stw_text_status(out, err);
+}
+
+stw_status stw_report_plan_json(const stw_plan *plan, const stw_run_result *run,
+                                const stw_comparison *comparison, stw_text *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text_printf(out, "{\n\"schema\": \"stowage.report/1\",\n\"plan\": ");
+    STW_TRY(stw_plan_to_json(plan, out, err));
+    stw_text_printf(out, ",\n\"run\": %s", run != NULL ? "" : "null\n");
+    if (run != NULL) STW_TRY(stw_run_result_to_json(run, out, err));
+    stw_text_printf(out, ",\n\"comparison\": %s", comparison != NULL ? "" : "null\n");
+    if (comparison != NULL) STW_TRY(stw_comparison_to_json(comparison, out, err));
+    stw_text_printf(out, "}\n");
+    STW_TRY(stw_text_status(out, err));
+out:
+    return status;
+}

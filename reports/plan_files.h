@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The capacity report for machines: the same figures as for people, unrounded. */
+#ifndef STW_REPORTS_PLAN_FILES_H
+#define STW_REPORTS_PLAN_FILES_H
+
+#include "reports/reports.h"
+
+/** Rows `section,of,phase,what,value,unit`: bytes, seconds and counts in base units, an unknown
+ * value empty. */
+STW_MUST_USE stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
+                                            const stw_comparison *comparison, stw_text *out,
+                                            stw_error *err);
+/** {"schema":"stowage.report/1","plan":..,"run":..,"comparison":..}: the three documents whole,
+ * null where there is none. */
+STW_MUST_USE stw_status stw_report_plan_json(const stw_plan *plan, const stw_run_result *run,
+                                             const stw_comparison *comparison, stw_text *out,
+                                             stw_error *err);
+
+#endif

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writers over plans, runs, comparisons and models: for the terminal, Markdown and CSV. All append
+ * to a stw_text; none decides anything. */
+#ifndef STW_REPORTS_REPORTS_H
+#define STW_REPORTS_REPORTS_H
+
+#include "core/text.h"
+#include "plan/compare.h"
+#include "plan/plan.h"
+
+typedef enum stw_format {
+    STW_FORMAT_TERMINAL,
+    STW_FORMAT_MARKDOWN,
+    STW_FORMAT_CSV,
+    STW_FORMAT_JSON
+} stw_format;
+
+/** A model as `stowage inspect` shows it: totals and groups (JSON: stowage.model/1). */
+STW_MUST_USE stw_status stw_report_model(const stw_model *model, stw_format format, stw_text *out,
+                                         stw_error *err);
+/** Short summary of a plan as `stowage plan` prints it. */
+STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out,
+                                                stw_error *err);
+/** Capacity report of a plan: what fits, where everything lies, peaks against capacity by phase and
+ * component, times, what binds, what one more GiB would buy, fixes. `run` and `comparison` add the
+ * measured side; both may be NULL. */
+STW_MUST_USE stw_status stw_report_plan(const stw_plan *plan, const stw_run_result *run,
+                                        const stw_comparison *comparison, stw_format format,
+                                        stw_text *out, stw_error *err);
+/** Report of a run file alone. */
+STW_MUST_USE stw_status stw_report_run(const stw_run_result *run, stw_format format, stw_text *out,
+                                       stw_error *err);
+/** Prediction against measurement, line by line. */
+STW_MUST_USE stw_status stw_report_comparison(const stw_comparison *comparison, stw_format format,
+                                              stw_text *out, stw_error *err);
+
+/* ---- traces: the same events for simulated and real runs ---- */
+typedef struct stw_trace_event {
+    stw_phase phase;
+    const stw_op *op;
+    double start_s, end_s;
+} stw_trace_event;
+
+/** Chrome trace JSON (opens in Perfetto): one process per kind of rank, one track per stream, one
+ * slice per operation that takes time, counters of bytes per tier and component from the allocs and
+ * frees.
+ * @param names [n_tracks] process names; @param events [n_tracks] arrays of n_events[i] in list
+ * order */
+STW_MUST_USE stw_status stw_trace_to_json(uint32_t n_tracks, const char *const *names,
+                                          const stw_trace_event *const *events,
+                                          const uint32_t *n_events, stw_text *out, stw_error *err);
+
+#endif

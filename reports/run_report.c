@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/units.h"
+#include "reports/table.h"
+
+static const char *const digest_names[] = {"params", "exp_avg", "exp_avg_sq"};
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Least, middle and most of the steps' times. */
+static void put_steps(const stw_run_result *run, stw_format format, stw_pool *pool, stw_text *out) {
+    if (run->n_step_all == 0) return;
+    double *sorted = stw_pool_array(pool, run->n_step_all, sizeof *sorted);
+    if (sorted == NULL) {
+        out->failed = true;
+        return;
+    }
+    memcpy(sorted, run->step_all_s, run->n_step_all * sizeof *sorted);
+    qsort(sorted, run->n_step_all, sizeof *sorted, by_value);
+    stw_doc_line(out, format, "%u optimizer steps: least %s, middle %s, most %s.", run->n_step_all,
+                 stw_word_seconds(sorted[0]).text,
+                 stw_word_seconds(sorted[run->n_step_all / 2]).text,
+                 stw_word_seconds(sorted[run->n_step_all - 1]).text);
+}
+
+static void put_rates(const stw_run_result *run, stw_format format, stw_text *out) {
+    stw_word params, up, down;
+    if (!(run->params_per_s > 0)) return;
+    stw_quantity_format(run->params_per_s, STW_UNIT_PPS, params.text, sizeof params.text);
+    stw_quantity_format(isfinite(run->up_bps) ? run->up_bps : 0, STW_UNIT_BPS, up.text,
+                        sizeof up.text);
+    stw_quantity_format(isfinite(run->down_bps) ? run->down_bps : 0, STW_UNIT_BPS, down.text,
+                        sizeof down.text);
+    stw_doc_line(out, format, "Optimizer step of each rank: %s, %s up, %s down.", params.text,
+                 up.text, down.text);
+}
+
+static void put_checks(const stw_run_result *run, stw_format format, stw_text *out) {
+    if (run->checked > 0)
+        stw_doc_line(out, format, "%s elements verified, %s differ.",
+                     stw_word_count(run->checked).text, stw_word_count(run->mismatched).text);
+    if ((run->digest[0] | run->digest[1] | run->digest[2]) != 0)
+        stw_doc_line(out, format,
+                     "Digests: params %016" PRIx64 ", exp_avg %016" PRIx64
+                     ", exp_avg_sq %016" PRIx64 ".",
+                     run->digest[0], run->digest[1], run->digest[2]);
+    if (isfinite(run->grad_norm))
+        stw_doc_line(out, format, "Norm of the last gradients: %.9g.", run->grad_norm);
+}
+
+static bool measured_anywhere(const stw_run_result *run, unsigned phase) {
+    for (uint32_t i = 0; i < run->n_ranks; i++)
+        if (run->ranks[i].phases[phase].known) return true;
+    return isfinite(run->time_s[phase]);
+}
+
+static void put_times(const stw_run_result *run, stw_format format, stw_pool *pool, stw_text *out) {
+    static const char *const heads[] = {"phase", ">time"};
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 2);
+    for (unsigned p = 0; p < STW_N_PHASES; p++) {
+        if (!measured_anywhere(run, p) && !run->not_run[p]) continue;
+        stw_table_cell(&t, "%s", stw_phase_name((stw_phase)p));
+        stw_table_cell(&t, "%s",
+                       run->not_run[p] ? "not run" : stw_word_seconds(run->time_s[p]).text);
+    }
+    stw_table_write(&t, format, out);
+}
+
+static const char *gib_or_nothing(stw_word *word, uint64_t bytes) {
+    *word = stw_word_gib(bytes);
+    return bytes > 0 ? word->text : "";
+}
+
+static void put_ranks(const stw_run_result *run, stw_format format, stw_pool *pool, stw_text *out) {
+    static const char *const heads[] = {"rank",        "kind",  "phase",       ">GPU allocated",
+                                        ">GPU in all", ">host", ">page-locked"};
+    stw_word word;
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 7);
+    for (uint32_t i = 0; i < run->n_ranks; i++) {
+        const stw_run_rank *rank = &run->ranks[i];
+        for (unsigned p = 0; p < STW_N_PHASES; p++) {
+            const stw_measured *m = &rank->phases[p];
+            if (!m->known) continue;
+            stw_table_cell(&t, "%u", rank->rank);
+            stw_table_cell(&t, "%s", rank->kind != NULL ? rank->kind : "");
+            stw_table_cell(&t, "%s", stw_phase_name((stw_phase)p));
+            stw_table_cell(&t, "%s", gib_or_nothing(&word, m->allocated));
+            stw_table_cell(&t, "%s", gib_or_nothing(&word, m->device));
+            stw_table_cell(&t, "%s", gib_or_nothing(&word, m->host));
+            stw_table_cell(&t, "%s", gib_or_nothing(&word, m->page_locked));
+        }
+    }
+    if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
+    stw_table_write(&t, format, out);
+}
+
+static void csv_row(stw_text *out, const char *of, const char *phase, const char *what,
+                    const char *value, const char *unit) {
+    const char *const cells[] = {of, phase, what, value, unit};
+    stw_csv_row(out, cells, 5);
+}
+
+static void csv_u64(stw_text *out, const char *of, const char *phase, const char *what,
+                    uint64_t value, const char *unit) {
+    char digits[24];
+    snprintf(digits, sizeof digits, "%" PRIu64, value);
+    csv_row(out, of, phase, what, digits, unit);
+}
+
+static void csv_double(stw_text *out, const char *of, const char *phase, const char *what,
+                       double value, const char *unit) {
+    csv_row(out, of, phase, what, stw_word_plain_double(value).text, unit);
+}
+
+static void csv_measured(stw_text *out, const char *of, unsigned p, const stw_measured *m) {
+    const char *phase = stw_phase_name((stw_phase)p);
+    char what[48];
+    csv_u64(out, of, phase, "gpu_allocated", m->allocated, "B");
+    csv_u64(out, of, phase, "gpu_reserved", m->reserved, "B");
+    csv_u64(out, of, phase, "gpu_device", m->device, "B");
+    csv_u64(out, of, phase, "host", m->host, "B");
+    csv_u64(out, of, phase, "page_locked", m->page_locked, "B");
+    for (unsigned c = 0; c < STW_N_COMPONENTS; c++) {
+        const char *name = stw_component_name((stw_component)c);
+        snprintf(what, sizeof what, "gpu %s", name);
+        if (m->gpu_components[c] > 0) csv_u64(out, of, phase, what, m->gpu_components[c], "B");
+        snprintf(what, sizeof what, "host %s", name);
+        if (m->host_components[c] > 0) csv_u64(out, of, phase, what, m->host_components[c], "B");
+    }
+}
+
+static void write_csv(const stw_run_result *run, stw_text *out) {
+    char of[32], digits[24];
+    csv_row(out, "of", "phase", "what", "value", "unit");
+    csv_row(out, "job", "", "source", run->source, "");
+    csv_row(out, "job", "", "backend", run->backend, "");
+    csv_row(out, "job", "", "device", run->device, "");
+    csv_u64(out, "job", "", "ranks", run->world, "count");
+    csv_u64(out, "job", "", "steps", run->steps, "count");
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        if (isfinite(run->time_s[p]))
+            csv_double(out, "job", stw_phase_name((stw_phase)p), "time", run->time_s[p], "s");
+    for (uint32_t i = 0; i < run->n_step_all; i++)
+        csv_double(out, "job", "optimizer_step", "sample", run->step_all_s[i], "s");
+    csv_double(out, "job", "optimizer_step", "params_per_s", run->params_per_s, "param/s");
+    csv_double(out, "job", "optimizer_step", "bytes_per_s_up", run->up_bps, "B/s");
+    csv_double(out, "job", "optimizer_step", "bytes_per_s_down", run->down_bps, "B/s");
+    csv_u64(out, "job", "", "checked", run->checked, "count");
+    csv_u64(out, "job", "", "mismatched", run->mismatched, "count");
+    for (unsigned i = 0; i < 3; i++) {
+        snprintf(of, sizeof of, "digest %s", digest_names[i]);
+        snprintf(digits, sizeof digits, "%016" PRIx64, run->digest[i]);
+        csv_row(out, "job", "", of, digits, "");
+    }
+    for (uint32_t i = 0; i < run->n_ranks; i++) {
+        snprintf(of, sizeof of, "rank %u", run->ranks[i].rank);
+        for (unsigned p = 0; p < STW_N_PHASES; p++)
+            if (run->ranks[i].phases[p].known) csv_measured(out, of, p, &run->ranks[i].phases[p]);
+    }
+}
+
+static void write_for_people(const stw_run_result *run, stw_format format, stw_pool *pool,
+                             stw_text *out) {
+    stw_doc_line(out, format, "%s on %s (%s): %u rank(s), %u optimizer steps, seed %" PRIu64 ".",
+                 run->source != NULL ? run->source : "run",
+                 run->device != NULL ? run->device : "an unknown device",
+                 run->backend != NULL ? run->backend : "unknown backend", run->world, run->steps,
+                 run->seed);
+    put_steps(run, format, pool, out);
+    put_rates(run, format, out);
+    put_checks(run, format, out);
+    if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
+    put_times(run, format, pool, out);
+    if (format == STW_FORMAT_MARKDOWN) stw_text_printf(out, "\n");
+    put_ranks(run, format, pool, out);
+}
+
+stw_status stw_report_run(const stw_run_result *run, stw_format format, stw_text *out,
+                          stw_error *err) {
+    if (format == STW_FORMAT_JSON) return stw_run_result_to_json(run, out, err);
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    if (format == STW_FORMAT_CSV)
+        write_csv(run, out);
+    else
+        write_for_people(run, format, pool, out);
+    stw_pool_free(pool);
+    return stw_text_status(out, err);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/units.h"
+#include "reports/table.h"
+
+/* vprintf onto a text. */
+static void put_args(stw_text *out, const char *format, va_list args) {
+    char small[1024];
+    int length = vsnprintf(small, sizeof small, format, args);
+    if (length < 0)
+        out->failed = true;
+    else if ((size_t)length < sizeof small)
+        stw_text_append(out, small, (size_t)length);
+    else { /* cut rather than lost: no line of a report is this long unless a name is */
+        memcpy(small + sizeof small - 4, "...", 4);
+        stw_text_append(out, small, sizeof small - 1);
+    }
+}
+
+void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) {
+    va_list args;
+    if (format == STW_FORMAT_MARKDOWN) stw_text_printf(out, "# ");
+    va_start(args, format_text);
+    put_args(out, format_text, args);
+    va_end(args);
+    stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "\n\n" : "\n");
+}
+
+void stw_doc_heading(stw_text *out, stw_format format, const char *heading) {
+    if (format == STW_FORMAT_MARKDOWN)
+        stw_text_printf(out, "\n## %s\n\n", heading);
+    else
+        stw_text_printf(out, "\n%s\n", heading);
+}
+
+void stw_doc_line(stw_text *out, stw_format format, const char *format_text, ...) {
+    va_list args;
+    if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "  ");
+    va_start(args, format_text);
+    put_args(out, format_text, args);
+    va_end(args);
+    stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "\n\n" : "\n");
+}
+
+void stw_doc_item(stw_text *out, stw_format format, const char *format_text, ...) {
+    va_list args;
+    stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "- " : "  - ");
+    va_start(args, format_text);
+    put_args(out, format_text, args);
+    va_end(args);
+    stw_text_printf(out, "\n");
+}
+
+stw_word stw_word_gib(uint64_t bytes) {
+    stw_word w;
+    if (bytes == STW_UNLIMITED)
+        snprintf(w.text, sizeof w.text, "unlimited");
+    else if (bytes > 0 && bytes < (1ull << 30) / 200) /* would round to nothing */
+        snprintf(w.text, sizeof w.text, "< 0.01 GiB");
+    else
+        snprintf(w.text, sizeof w.text, "%.2f GiB", (double)bytes / (double)(1ull << 30));
+    return w;
+}
+
+stw_word stw_word_size(uint64_t bytes) {
+    stw_word w;
+    stw_bytes_format(bytes, w.text, sizeof w.text);
+    return w;
+}
+
+stw_word stw_word_seconds(double seconds) {
+    stw_word w;
+    if (isfinite(seconds))
+        stw_quantity_format(seconds, STW_UNIT_SECONDS, w.text, sizeof w.text);
+    else
+        snprintf(w.text, sizeof w.text, "unknown");
+    return w;
+}
+
+stw_word stw_word_count(uint64_t count) {
+    char digits[24];
+    stw_word w;
+    int n = snprintf(digits, sizeof digits, "%" PRIu64, count);
+    size_t used = 0;
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0) w.text[used++] = ',';
+        w.text[used++] = digits[i];
+    }
+    w.text[used] = '\0';
+    return w;
+}
+
+stw_word stw_word_share(double part, double whole) {
+    stw_word w = {""};
+    if (isfinite(part) && isfinite(whole) && whole > 0)
+        snprintf(w.text, sizeof w.text, "%.1f%%", 100 * part / whole);
+    return w;
+}
+
+stw_word stw_word_bar(uint64_t part, uint64_t whole) {
+    enum { CELLS = 20 };
+    stw_word w = {""};
+    if (whole == 0 || whole == STW_UNLIMITED) return w;
+    double share = (double)part / (double)whole;
+    unsigned filled = share >= 1 ? CELLS : (unsigned)(share * CELLS + 0.5);
+    if (filled == 0 && part > 0) filled = 1;
+    w.text[0] = '[';
+    memset(w.text + 1, '#', filled);
+    memset(w.text + 1 + filled, '.', CELLS - filled);
+    memcpy(w.text + 1 + CELLS, part > whole ? "> OVER" : "]", part > whole ? 7 : 2);
+    return w;
+}
+
+stw_word stw_word_plain_double(double value) {
+    stw_word w = {""};
+    if (isfinite(value)) stw_text_double(value, w.text, sizeof w.text);
+    return w;
+}
