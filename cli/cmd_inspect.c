@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/commands.h"
+#include "reports/reports.h"
+
+static stw_status inspect(const char *what, const stw_general *general, const char *tensors,
+                          stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    char data[4096];
+    stw_model *model = NULL;
+    stw_text text = STW_TEXT_INIT;
+    stw_format format =
+        general->json ? STW_FORMAT_JSON : (stw_format)stw_format_of(general->output);
+    STW_TRY(stw_data_folder(data, sizeof data, err));
+    STW_TRY(stw_model_open(what, data, &model, err));
+    if (tensors != NULL) STW_TRY(stw_model_write_csv(model, tensors, err));
+    STW_TRY(stw_report_model(model, format, &text, err));
+    STW_TRY(stw_emit(general, &text, err));
+out:
+    stw_text_free(&text);
+    stw_model_free(model);
+    return status;
+}
+
+int stw_cmd_inspect(int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    stw_general general = {0};
+    const char *tensors = NULL, *what[1];
+    size_t n = 0;
+    const stw_option options[] = {
+        {"--tensors", "-t", "FILE.csv", "also write the tensor list (name,shape,dtype,group)",
+         STW_OPTION_VALUE, &tensors},
+    };
+    const stw_usage usage = {
+        "stowage",
+        "inspect",
+        "MODEL",
+        "What a model is: groups, tensors, parameters. MODEL is a zoo name, a config.json "
+        "or its folder,\na safetensors file, index or folder (headers only are read), or a "
+        "CSV tensor list.",
+        options,
+        sizeof options / sizeof options[0],
+        1,
+        1};
+    stw_status status = stw_options_parse(argc, argv, &usage, &general, what, &n, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
+    if (general.help) return stw_usage_print(&usage), 0;
+    stw_general_apply(&general);
+    return stw_exit(inspect(what[0], &general, tensors, &err), &err);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/commands.h"
+#include "core/file.h"
+#include "reports/reports.h"
+
+static stw_status make_plan(const stw_inputs *in, const stw_general *general, int *code,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = NULL;
+    stw_text json = STW_TEXT_INIT, summary = STW_TEXT_INIT;
+    STW_TRY(stw_inputs_plan(in, &plan, err));
+    *code = stw_plan_exit_code(plan);
+    STW_TRY(stw_plan_to_json(plan, &json, err));
+    STW_TRY(stw_text_status(&json, err));
+    if (general->output != NULL)
+        STW_TRY(stw_file_write(general->output, json.data, json.length, err));
+    if (general->json) {
+        if (general->output == NULL) STW_TRY(stw_file_write("-", json.data, json.length, err));
+        goto out;
+    }
+    STW_TRY(stw_report_plan_summary(plan, &summary, err));
+    if (general->output == NULL || general->output[0] != '-')
+        STW_TRY(stw_file_write("-", summary.data, summary.length, err));
+out:
+    stw_text_free(&json);
+    stw_text_free(&summary);
+    stw_plan_free(plan);
+    return status;
+}
+
+int stw_cmd_plan(int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    stw_general general = {0};
+    stw_inputs in = {0};
+    size_t n = 0;
+    int code = 0;
+    const char *none[1];
+    const stw_option options[] = {STW_INPUT_OPTIONS(in)};
+    const stw_usage usage = {
+        "stowage",
+        "plan",
+        "--model MODEL",
+        "Decide placement, prefetch depth and load method, and predict bytes and seconds. "
+        "The plan goes\nto -o FILE, a summary to stdout. Exit code 4: nothing fits; the "
+        "least-over plan is still written,\nwith what binds and which single changes would fit.",
+        options,
+        sizeof options / sizeof options[0],
+        0,
+        0};
+    stw_status status = stw_options_parse(argc, argv, &usage, &general, none, &n, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
+    if (general.help) return stw_usage_print(&usage), 0;
+    stw_general_apply(&general);
+    status = make_plan(&in, &general, &code, &err);
+    return status != STW_STATUS_OK ? stw_exit(status, &err) : code;
+}

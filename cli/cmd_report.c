@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "cli/commands.h"
+#include "core/tree.h"
+#include "reports/reports.h"
+
+#define MOST_FILES 16
+
+typedef struct loaded {
+    stw_plan *plan;
+    stw_run_result *run;
+} loaded;
+
+static stw_status load(const char *path, loaded *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tree *tree = NULL;
+    const char *schema = NULL;
+    STW_TRY(stw_tree_read_json(path, &tree, err));
+    STW_TRY(stw_node_string(tree, tree->root, "schema", &schema, err));
+    if (strncmp(schema, "stowage.plan/", 13) == 0)
+        STW_TRY(stw_plan_read(path, &out->plan, err));
+    else if (strncmp(schema, "stowage.run/", 12) == 0)
+        STW_TRY(stw_run_result_read(path, &out->run, err));
+    else
+        status = stw_fail(err, STW_STATUS_BAD_INPUT, path,
+                          "found schema \"%s\", expected stowage.plan/1 or stowage.run/1", schema);
+out:
+    stw_tree_free(tree);
+    return status;
+}
+
+/* A plan followed by a run of it is one report with both sides. */
+static stw_status report_one(const loaded *file, const loaded *next, stw_format format,
+                             bool *used_next, stw_text *text, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_comparison *comparison = NULL;
+    stw_tolerance tolerance = STW_TOLERANCE_DEFAULT;
+    *used_next = false;
+    if (file->plan == NULL) return stw_report_run(file->run, format, text, err);
+    if (next != NULL && next->run != NULL) {
+        STW_TRY(stw_compare(file->plan, next->run, &tolerance, &comparison, err));
+        *used_next = true;
+    }
+    STW_TRY(
+        stw_report_plan(file->plan, *used_next ? next->run : NULL, comparison, format, text, err));
+out:
+    stw_comparison_free(comparison);
+    return status;
+}
+
+static stw_status report(const char *const *paths, size_t n, const stw_general *general,
+                         stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    loaded files[MOST_FILES] = {{0}};
+    stw_text text = STW_TEXT_INIT;
+    stw_format format =
+        general->json ? STW_FORMAT_JSON : (stw_format)stw_format_of(general->output);
+    for (size_t i = 0; i < n; i++) STW_TRY(load(paths[i], &files[i], err));
+    if (format == STW_FORMAT_JSON &&
+        (n > 2 || (n == 2 && (files[0].plan == NULL || files[1].run == NULL)))) {
+        status = stw_fail(err, STW_STATUS_USAGE, "report",
+                          "a JSON report takes one plan, one run, or a plan and its run");
+        goto out;
+    }
+    for (size_t i = 0; i < n; i++) {
+        bool used_next;
+        STW_TRY(report_one(&files[i], i + 1 < n ? &files[i + 1] : NULL, format, &used_next, &text,
+                           err));
+        if (used_next) i++;
+    }
+    STW_TRY(stw_emit(general, &text, err));
+out:
+    for (size_t i = 0; i < n; i++) {
+        stw_plan_free(files[i].plan);
+        stw_run_result_free(files[i].run);
+    }
+    stw_text_free(&text);
+    return status;
+}
+
+int stw_cmd_report(int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    stw_general general = {0};
+    const char *files[MOST_FILES];
+    size_t n = 0;
+    const stw_usage usage = {
+        "stowage",
+        "report",
+        "PLAN|RUN...",
+        "Capacity report for people: what fits, where everything lies, peaks against "
+        "capacity, times, what\nbinds, what one more GiB would buy. A plan followed by a run of "
+        "it shows both sides. -o FILE.md,\n.csv or .json chooses the format; the terminal gets "
+        "tables.",
+        NULL,
+        0,
+        1,
+        MOST_FILES};
+    stw_status status = stw_options_parse(argc, argv, &usage, &general, files, &n, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
+    if (general.help) return stw_usage_print(&usage), 0;
+    stw_general_apply(&general);
+    return stw_exit(report(files, n, &general, &err), &err);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* execv */
+/* `run` and `calibrate` are done by stowage-run, which knows CUDA and NCCL and not the solver: this
+ * process becomes that one, so that launchers see one process per rank. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+
+static int become(const char *first, int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    char program[4096];
+    stw_status status = stw_sibling("stowage-run", program, sizeof program, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
+    char **args = calloc((size_t)argc + 2, sizeof *args);
+    if (args == NULL)
+        return stw_exit(stw_fail(&err, STW_STATUS_NO_MEMORY, "run", "out of memory"), &err);
+    int n = 0;
+    args[n++] = program;
+    if (first != NULL) args[n++] = (char *)(uintptr_t)first;
+    for (int i = 1; i < argc; i++) args[n++] = argv[i];
+    execv(program, args);
+    free(args);
+    return stw_exit(stw_fail_native(&err, STW_STATUS_NOT_BUILT_IN, errno, program,
+                                    "cannot be started: %s", strerror(errno)),
+                    &err);
+}
+
+int stw_cmd_run(int argc, char **argv) { return become(NULL, argc, argv); }
+
+int stw_cmd_calibrate(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            printf(
+                "Usage: stowage calibrate [-o cluster.yaml] [--quick] [--json]\n\n"
+                "Measure this node: links alone and all GPUs at once, memory, the CPU's update "
+                "rate, disk,\n"
+                "what the CUDA context and NCCL take. The result is a cluster.yaml; under 20 s.\n");
+            return 0;
+        }
+    return become("--calibrate", argc, argv);
+}

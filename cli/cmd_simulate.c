@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "cli/commands.h"
+#include "core/file.h"
+#include "reports/reports.h"
+#include "sim/sim.h"
+
+typedef struct request {
+    const char *plan, *trace;
+    stw_inputs in;
+} request;
+
+static stw_status write_trace(const stw_plan *plan, stw_sim *const *sims, const char *path,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t n = plan->job->n_kinds;
+    stw_pool *pool = stw_pool_new();
+    stw_text text = STW_TEXT_INIT;
+    const char **names = pool != NULL ? stw_pool_array(pool, n, sizeof *names) : NULL;
+    const stw_trace_event **events = pool != NULL ? stw_pool_array(pool, n, sizeof *events) : NULL;
+    uint32_t *n_events = pool != NULL ? stw_pool_array(pool, n, sizeof *n_events) : NULL;
+    if (names == NULL || events == NULL || n_events == NULL) goto no_memory;
+    for (uint32_t k = 0; k < n; k++) {
+        const stw_program *program = plan->programs[k];
+        stw_trace_event *list = stw_pool_array(pool, program->n_ops, sizeof *list);
+        if (list == NULL) goto no_memory;
+        for (uint32_t m = 0; m < program->n_movements; m++) {
+            const stw_movement *movement = &program->movements[m];
+            for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
+                list[i] = (stw_trace_event){movement->phase, &program->ops[i],
+                                            sims[k]->ops[i].start_s, sims[k]->ops[i].end_s};
+        }
+        names[k] = stw_pool_printf(pool, "%s (%u of %u ranks)", plan->job->kinds[k].name,
+                                   plan->job->kinds[k].n_ranks, plan->job->world);
+        events[k] = list;
+        n_events[k] = program->n_ops;
+    }
+    STW_TRY(stw_trace_to_json(n, names, events, n_events, &text, err));
+    STW_TRY(stw_text_status(&text, err));
+    STW_TRY(stw_file_write(path, text.data, text.length, err));
+out:
+    stw_text_free(&text);
+    stw_pool_free(pool);
+    return status;
+no_memory:
+    stw_pool_free(pool);
+    return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+}
+
+/* The plan with what the simulator found in place of what the planner predicted. */
+static void adopt(stw_plan *plan, stw_sim *const *sims) {
+    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        plan->peaks[k] = sims[k]->peaks;
+        for (int p = 0; p < STW_N_PHASES; p++)
+            plan->time_s[p] = fmax(plan->time_s[p], stw_sim_phase_seconds(sims[k], (stw_phase)p));
+    }
+}
+
+static stw_status simulate(request *r, const stw_general *general, int *code, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = NULL;
+    stw_sim **sims = NULL;
+    stw_text text = STW_TEXT_INIT;
+    if (r->plan != NULL)
+        STW_TRY(stw_plan_read(r->plan, &plan, err));
+    else
+        STW_TRY(stw_inputs_plan(&r->in, &plan, err));
+    STW_TRY(stw_plan_check(plan, false, err));
+    *code = stw_plan_exit_code(plan);
+    sims = stw_pool_array(plan->pool, plan->job->n_kinds, sizeof *sims);
+    if (sims == NULL) {
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, "simulate", "out of memory");
+        goto out;
+    }
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sims[k], err));
+    if (r->trace != NULL) STW_TRY(write_trace(plan, sims, r->trace, err));
+    adopt(plan, sims);
+    if (general->json)
+        STW_TRY(stw_plan_to_json(plan, &text, err));
+    else
+        STW_TRY(stw_report_plan(plan, NULL, NULL, (stw_format)stw_format_of(general->output), &text,
+                                err));
+    STW_TRY(stw_emit(general, &text, err));
+out:
+    for (uint32_t k = 0; sims != NULL && k < plan->job->n_kinds; k++) stw_sim_free(sims[k]);
+    stw_text_free(&text);
+    stw_plan_free(plan);
+    return status;
+}
+
+int stw_cmd_simulate(int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    stw_general general = {0};
+    request r = {0};
+    size_t n = 0;
+    int code = 0;
+    const char *plan[1] = {NULL};
+    const stw_option options[] = {{"--trace", "-t", "FILE",
+                                   "Chrome trace of the time line; opens in Perfetto",
+                                   STW_OPTION_VALUE, &r.trace},
+                                  STW_INPUT_OPTIONS(r.in)};
+    const stw_usage usage = {
+        "stowage",
+        "simulate",
+        "PLAN | --model MODEL",
+        "Replay a plan against shared links, memory and CPUs: peaks by phase and "
+        "component, seconds by phase.",
+        options,
+        sizeof options / sizeof options[0],
+        0,
+        1};
+    stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
+    if (general.help) return stw_usage_print(&usage), 0;
+    stw_general_apply(&general);
+    r.plan = n > 0 ? plan[0] : NULL;
+    status = simulate(&r, &general, &code, &err);
+    return status != STW_STATUS_OK ? stw_exit(status, &err) : code;
+}

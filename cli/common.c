@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* readlink, access */
+#include "cli/common.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "core/log.h"
+#include "core/tree.h"
+
+#define MOST_OPTIONS 48
+
+/* Options of every command, after its own. */
+static size_t all_options(const stw_usage *usage, stw_general *general, stw_option *out) {
+    const stw_option shared[] = {
+        {"--output", "-o", "FILE", "write the result there (- is stdout)", STW_OPTION_VALUE,
+         &general->output},
+        {"--json", NULL, NULL, "complete machine-readable output on stdout", STW_OPTION_FLAG,
+         &general->json},
+        {"--verbose", "-v", NULL, "say more on stderr", STW_OPTION_FLAG, &general->verbose},
+        {"--quiet", "-q", NULL, "errors only on stderr", STW_OPTION_FLAG, &general->quiet},
+        {"--help", "-h", NULL, "this text", STW_OPTION_FLAG, &general->help},
+    };
+    size_t n = 0;
+    for (size_t i = 0; i < usage->n_options; i++) out[n++] = usage->options[i];
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++) out[n++] = shared[i];
+    return n;
+}
+
+static const stw_option *find_option(const stw_option *options, size_t n, const char *word,
+                                     size_t length) {
+    for (size_t i = 0; i < n; i++) {
+        const stw_option *o = &options[i];
+        if (strlen(o->name) == length && strncmp(o->name, word, length) == 0) return o;
+        if (o->letter != NULL && length == 2 && strncmp(o->letter, word, 2) == 0) return o;
+    }
+    return NULL;
+}
+
+static stw_status unknown_option(const stw_option *options, size_t n, const char *word,
+                                 stw_error *err) {
+    const char *names[MOST_OPTIONS];
+    for (size_t i = 0; i < n; i++) names[i] = options[i].name;
+    const char *near = stw_nearest(word, names, n);
+    return stw_fail(err, STW_STATUS_USAGE, word, "unknown option%s%s",
+                    near != NULL ? ", nearest known: " : "",
+                    near != NULL ? near : "; --help lists them");
+}
+
+static stw_status set_option(const stw_option *option, const char *value, stw_error *err) {
+    if (option->kind == STW_OPTION_FLAG) {
+        *(bool *)option->out = true;
+    } else if (option->kind == STW_OPTION_VALUE) {
+        *(const char **)option->out = value;
+    } else {
+        stw_values *values = option->out;
+        if (values->n == sizeof values->items / sizeof values->items[0])
+            return stw_fail(err, STW_STATUS_USAGE, option->name, "given more than %zu times",
+                            values->n);
+        values->items[values->n++] = value;
+    }
+    return STW_STATUS_OK;
+}
+
+stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_general *general,
+                             const char **positional, size_t *n_positional, stw_error *err) {
+    stw_option options[MOST_OPTIONS];
+    size_t n = all_options(usage, general, options);
+    bool only_positional = false;
+    stw_status status = STW_STATUS_OK;
+    *n_positional = 0;
+    for (int i = 1; i < argc && status == STW_STATUS_OK; i++) {
+        const char *word = argv[i];
+        if (only_positional || word[0] != '-' || strcmp(word, "-") == 0) {
+            if (*n_positional == usage->most)
+                return stw_fail(err, STW_STATUS_USAGE, word, "one argument too many, expected %s",
+                                usage->arguments);
+            positional[(*n_positional)++] = word;
+            continue;
+        }
+        if (strcmp(word, "--") == 0) {
+            only_positional = true;
+            continue;
+        }
+        const char *equals = strncmp(word, "--", 2) == 0 ? strchr(word, '=') : NULL;
+        size_t length = equals != NULL ? (size_t)(equals - word) : strlen(word);
+        const stw_option *option = find_option(options, n, word, length);
+        if (option == NULL) return unknown_option(options, n, word, err);
+        const char *value = equals != NULL ? equals + 1 : NULL;
+        if (option->kind == STW_OPTION_FLAG && equals != NULL)
+            return stw_fail(err, STW_STATUS_USAGE, option->name, "takes no value");
+        if (option->kind != STW_OPTION_FLAG && value == NULL) {
+            if (i + 1 == argc)
+                return stw_fail(err, STW_STATUS_USAGE, option->name, "needs a value: %s",
+                                option->metavar);
+            value = argv[++i];
+        }
+        status = set_option(option, value, err);
+    }
+    if (status == STW_STATUS_OK && !general->help && *n_positional < usage->least)
+        status = stw_fail(err, STW_STATUS_USAGE,
+                          usage->command != NULL ? usage->command : usage->program,
+                          "expected %s; --help explains", usage->arguments);
+    return status;
+}
+
+void stw_usage_print(const stw_usage *usage) {
+    stw_option options[MOST_OPTIONS];
+    stw_general none = {0};
+    size_t n = all_options(usage, &none, options);
+    printf("Usage: %s%s%s %s [options]\n\n%s\n\nOptions:\n", usage->program,
+           usage->command != NULL ? " " : "", usage->command != NULL ? usage->command : "",
+           usage->arguments, usage->summary);
+    for (size_t i = 0; i < n; i++) {
+        char left[64];
+        snprintf(left, sizeof left, "%s%s%s%s%s",
+                 options[i].letter != NULL ? options[i].letter : "",
+                 options[i].letter != NULL ? ", " : "", options[i].name,
+                 options[i].metavar != NULL ? " " : "",
+                 options[i].metavar != NULL ? options[i].metavar : "");
+        printf("  %-26s %s\n", left, options[i].help);
+    }
+}
+
+stw_status stw_option_u64(const char *name, const char *text, uint64_t least, uint64_t *out,
+                          stw_error *err) {
+    if (text == NULL) return STW_STATUS_OK;
+    char *end = NULL;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || text[0] == '-' || value < least)
+        return stw_fail(err, STW_STATUS_USAGE, name,
+                        "found \"%s\", expected a whole number of at least %llu", text,
+                        (unsigned long long)least);
+    *out = value;
+    return STW_STATUS_OK;
+}
+
+stw_status stw_option_double(const char *name, const char *text, double *out, stw_error *err) {
+    if (text == NULL) return STW_STATUS_OK;
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(value) || value < 0.0)
+        return stw_fail(err, STW_STATUS_USAGE, name,
+                        "found \"%s\", expected a number of at least 0", text);
+    *out = value;
+    return STW_STATUS_OK;
+}
+
+int stw_exit(stw_status status, const stw_error *err) {
+    if (status != STW_STATUS_OK) {
+        char text[1400];
+        stw_error_format(err, text, sizeof text);
+        fprintf(stderr, "stowage: error: %s\n", text[0] != '\0' ? text : stw_status_text(status));
+    }
+    return stw_status_exit_code(status);
+}
+
+stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error *err) {
+    stw_status status = stw_text_status(text, err);
+    if (status != STW_STATUS_OK) return status;
+    const char *path = general->output != NULL ? general->output : "-";
+    return stw_file_write(path, text->data != NULL ? text->data : "", text->length, err);
+}
+
+void stw_general_apply(const stw_general *general) {
+    if (general->quiet) stw_log_level_set(STW_LOG_ERROR);
+    if (general->verbose) stw_log_level_set(STW_LOG_DEBUG);
+}
+
+stw_status stw_program_folder(char *out, size_t out_size, stw_error *err) {
+    ssize_t n = readlink("/proc/self/exe", out, out_size - 1);
+    if (n <= 0)
+        return stw_fail_native(err, STW_STATUS_IO, errno, "/proc/self/exe", "cannot be read: %s",
+                               strerror(errno));
+    out[n] = '\0';
+    char *slash = strrchr(out, '/');
+    if (slash != NULL) *slash = '\0';
+    return STW_STATUS_OK;
+}
+
+stw_status stw_data_folder(char *out, size_t out_size, stw_error *err) {
+    const char *given = getenv("STOWAGE_DATA");
+    if (given != NULL && given[0] != '\0') {
+        snprintf(out, out_size, "%s", given);
+        return STW_STATUS_OK;
+    }
+    char folder[3072];
+    stw_status status = stw_program_folder(folder, sizeof folder, err);
+    if (status != STW_STATUS_OK) return status;
+    snprintf(out, out_size, "%s/../share/stowage", folder);
+    if (stw_file_is_folder(out)) return STW_STATUS_OK;
+#ifdef STW_SOURCE_MODELS
+    snprintf(out, out_size, "%s", STW_SOURCE_MODELS);
+    if (stw_file_is_folder(out)) return STW_STATUS_OK;
+#endif
+    return stw_fail(err, STW_STATUS_IO, out,
+                    "no data folder found; set STOWAGE_DATA to share/stowage");
+}
+
+stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *err) {
+    char folder[3072];
+    stw_status status = stw_program_folder(folder, sizeof folder, err);
+    if (status != STW_STATUS_OK) return status;
+    snprintf(out, out_size, "%s/%s", folder, name);
+    if (access(out, X_OK) != 0)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, out,
+                        "%s is not there; it is installed beside stowage", name);
+    return STW_STATUS_OK;
+}

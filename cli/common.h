@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the two programs share: options from tables, messages, paths of data and of each other. */
+#ifndef STW_CLI_COMMON_H
+#define STW_CLI_COMMON_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/status.h"
+#include "core/text.h"
+
+/** A list of option values in the order given (--set K=V --set K=V). */
+typedef struct stw_values {
+    size_t n;
+    const char *items[64];
+} stw_values;
+
+typedef enum stw_option_kind { STW_OPTION_FLAG, STW_OPTION_VALUE, STW_OPTION_LIST } stw_option_kind;
+
+/** One option of a command; `out` is bool *, const char ** or stw_values * by kind. */
+typedef struct stw_option {
+    const char *name;    /* "--steps" */
+    const char *letter;  /* "-n", or NULL */
+    const char *metavar; /* "N"; NULL for flags */
+    const char *help;
+    stw_option_kind kind;
+    void *out;
+} stw_option;
+
+/** Options that every command has. */
+typedef struct stw_general {
+    bool help, json, verbose, quiet;
+    const char *output;
+} stw_general;
+
+/** One command of a program. */
+typedef struct stw_usage {
+    const char *program, *command; /* command: NULL for stowage-run */
+    const char *arguments;         /* "PLAN RUN" */
+    const char *summary;
+    const stw_option *options;
+    size_t n_options;
+    size_t least, most; /* positional arguments */
+} stw_usage;
+
+/** Parse argv[1..]: fills options and general, moves positional arguments into `positional`
+ * (room for `usage->most`). USAGE errors name the argument and the nearest option. With --help the
+ * count is not checked. */
+STW_MUST_USE stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage,
+                                          stw_general *general, const char **positional,
+                                          size_t *n_positional, stw_error *err);
+/** Usage text with one line per option, to stdout. */
+void stw_usage_print(const stw_usage *usage);
+/** Unsigned option value; USAGE where it is none. @param text NULL keeps *out */
+STW_MUST_USE stw_status stw_option_u64(const char *name, const char *text, uint64_t least,
+                                       uint64_t *out, stw_error *err);
+STW_MUST_USE stw_status stw_option_double(const char *name, const char *text, double *out,
+                                          stw_error *err);
+
+/** Print an error on stderr and give the exit code. */
+int stw_exit(stw_status status, const stw_error *err);
+/** Text to -o FILE, or stdout. */
+STW_MUST_USE stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error *err);
+/** Log levels as -v and -q ask. */
+void stw_general_apply(const stw_general *general);
+
+/** Folder of this program, without a final slash. */
+STW_MUST_USE stw_status stw_program_folder(char *out, size_t out_size, stw_error *err);
+/** Folder with zoo/, arch/ and examples/: $STOWAGE_DATA, <exe>/../share/stowage, or the source
+ * tree. */
+STW_MUST_USE stw_status stw_data_folder(char *out, size_t out_size, stw_error *err);
+/** `name` beside this program. */
+STW_MUST_USE stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *err);
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stowage-run: executes plans, and describes or measures the machine it is on. Never linked with
+ * the solver, so that GPU nodes need none. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/executor.h"
+#include "backend/probe.h"
+#include "cli/common.h"
+#include "core/units.h"
+#include "stw_config.h"
+
+typedef struct request {
+    const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout;
+    bool probe, calibrate, quick, version, no_digest, ceiling;
+} request;
+
+static stw_status describe_machine(const request *r, const stw_general *general, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cluster cluster;
+    stw_text text = STW_TEXT_INIT;
+    STW_TRY(stw_machine_probe(&cluster, r->calibrate, err));
+    if (general->json) {
+        stw_json *json = stw_json_new();
+        stw_cluster_write_json(&cluster, json, NULL);
+        STW_TRY(stw_json_finish(json, &text, err));
+    } else {
+        stw_cluster_write_yaml(&cluster, &text);
+    }
+    STW_TRY(stw_emit(general, &text, err));
+out:
+    stw_text_free(&text);
+    return status;
+}
+
+static void summarize(const stw_run_result *run) {
+    char step[32], rate[32], up[32], down[32];
+    stw_quantity_format(run->time_s[STW_PHASE_OPTIMIZER_STEP], STW_UNIT_SECONDS, step, sizeof step);
+    stw_quantity_format(run->params_per_s, STW_UNIT_PPS, rate, sizeof rate);
+    stw_quantity_format(run->up_bps, STW_UNIT_BPS, up, sizeof up);
+    stw_quantity_format(run->down_bps, STW_UNIT_BPS, down, sizeof down);
+    printf("%s on %s: %u steps of %u ranks\n", run->backend, run->device, run->steps, run->world);
+    printf("optimizer step: %s (median), %s per rank, %s up, %s down\n", step, rate, up, down);
+    if (isfinite(run->copies_s)) {
+        stw_quantity_format(run->copies_s, STW_UNIT_SECONDS, up, sizeof up);
+        printf("its copies alone: %s; the step reaches %.1f%% of that\n", up,
+               100.0 * run->copies_s / run->time_s[STW_PHASE_OPTIMIZER_STEP]);
+    }
+    printf("verified: %llu elements, %llu differ\n", (unsigned long long)run->checked,
+           (unsigned long long)run->mismatched);
+    printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx\n",
+           (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
+           (unsigned long long)run->digest[2]);
+}
+
+static stw_status execute(const request *r, const stw_general *general, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = NULL;
+    stw_run_result *result = NULL;
+    stw_text text = STW_TEXT_INIT;
+    uint64_t steps = 5, seed = 1;
+    stw_executor_options options = {.backend = r->backend != NULL ? r->backend : "auto",
+                                    .weights = r->weights,
+                                    .nvme_folder = r->nvme,
+                                    .no_digest = r->no_digest,
+                                    .ceiling = r->ceiling};
+    STW_TRY(stw_option_u64("--steps", r->steps, 1, &steps, err));
+    STW_TRY(stw_option_u64("--seed", r->seed, 0, &seed, err));
+    STW_TRY(stw_option_double("--timeout", r->timeout, &options.timeout_s, err));
+    if (steps > UINT32_MAX) {
+        status = stw_fail(err, STW_STATUS_USAGE, "--steps", "found %s, expected less than 2^32",
+                          r->steps);
+        goto out;
+    }
+    options.steps = (uint32_t)steps;
+    options.seed = seed;
+    STW_TRY(stw_plan_read(r->plan, &plan, err));
+    STW_TRY(stw_plan_check(plan, false, err));
+    STW_TRY(stw_execute(plan, &options, &result, err));
+    if (result == NULL) goto out; /* not rank 0 */
+    if (general->output != NULL) STW_TRY(stw_run_result_write(result, general->output, err));
+    if (general->json && general->output == NULL) {
+        STW_TRY(stw_run_result_to_json(result, &text, err));
+        STW_TRY(stw_emit(general, &text, err));
+    } else if (!general->json && (general->output == NULL || strcmp(general->output, "-") != 0)) {
+        summarize(result);
+    }
+    if (result->mismatched > 0)
+        status = stw_fail(
+            err, STW_STATUS_DISAGREE, "verify", "%llu of %llu elements differ from the reference",
+            (unsigned long long)result->mismatched, (unsigned long long)result->checked);
+out:
+    stw_text_free(&text);
+    stw_run_result_free(result);
+    stw_plan_free(plan);
+    return status;
+}
+
+static void print_version(void) {
+    printf("stowage-run %s\n%s\nCUDA %s, NCCL %s, MPI %s\n", STW_VERSION, STW_LICENCE_NOTE_RUN,
+           STW_WITH_CUDA ? STW_CUDA_VERSION : "not built in",
+           STW_WITH_NCCL ? "yes" : "not built in", STW_WITH_MPI ? "yes" : "not built in");
+}
+
+int main(int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    stw_general general = {0};
+    request r = {0};
+    const char *plan[1] = {NULL};
+    size_t n = 0;
+    const stw_option options[] = {
+        {"--backend", "-b", "NAME", "auto (default), cuda or host", STW_OPTION_VALUE, &r.backend},
+        {"--steps", "-n", "N", "optimizer steps, default 5", STW_OPTION_VALUE, &r.steps},
+        {"--seed", "-s", "N", "of weights and gradients, default 1", STW_OPTION_VALUE, &r.seed},
+        {"--weights", "-w", "PATH",
+         "safetensors file, index or folder; default: weights made from the seed", STW_OPTION_VALUE,
+         &r.weights},
+        {"--nvme", NULL, "FOLDER", "where NVMe state is kept; default $TMPDIR or /tmp",
+         STW_OPTION_VALUE, &r.nvme},
+        {"--timeout", NULL, "SECONDS", "deadline of a collective, default 120", STW_OPTION_VALUE,
+         &r.timeout},
+        {"--no-digest", NULL, NULL, "leave the digests of the final state out", STW_OPTION_FLAG,
+         &r.no_digest},
+        {"--ceiling", NULL, NULL, "after every step, time its copies alone: what the links allow",
+         STW_OPTION_FLAG, &r.ceiling},
+        {"--probe", NULL, NULL, "describe this machine as cluster.yaml, measuring nothing",
+         STW_OPTION_FLAG, &r.probe},
+        {"--calibrate", NULL, NULL, "describe this machine as cluster.yaml with measured rates",
+         STW_OPTION_FLAG, &r.calibrate},
+        {"--quick", NULL, NULL, "calibrate in under 20 s (what this version does in any case)",
+         STW_OPTION_FLAG, &r.quick},
+        {"--version", NULL, NULL, "version and what is built in", STW_OPTION_FLAG, &r.version},
+    };
+    const stw_usage usage = {
+        "stowage-run",
+        NULL,
+        "PLAN",
+        "Execute what a plan says that Stowage does itself: load and optimizer steps. One "
+        "process per rank,\nstarted by mpirun, srun or torchrun for more than one. The result "
+        "(stowage.run/1) goes to -o FILE.",
+        options,
+        sizeof options / sizeof options[0],
+        0,
+        1};
+    stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
+    if (general.help) return stw_usage_print(&usage), 0;
+    if (r.version) return print_version(), 0;
+    stw_general_apply(&general);
+    if (r.probe || r.calibrate) return stw_exit(describe_machine(&r, &general, &err), &err);
+    if (n == 0)
+        return stw_exit(
+            stw_fail(&err, STW_STATUS_USAGE, "stowage-run", "expected PLAN; --help explains"),
+            &err);
+    r.plan = plan[0];
+    return stw_exit(execute(&r, &general, &err), &err);
+}
