@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# Shared by the tests of the command: a small model, and checks that say what went wrong.
+# Sourced, in a folder of the test's own; STOWAGE is the program.
+set -eu
+
+fail() {
+    echo "FAIL: $*" >&2
+    exit 1
+}
+
+# tiny_model: tiny/config.json, a Qwen3 of 5,6 M parameters
+tiny_model() {
+    mkdir -p tiny
+    cat >tiny/config.json <<'EOF'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": false, "head_dim": 64,
+ "hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_hidden_layers": 4,
+ "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+ "vocab_size": 8000, "max_position_embeddings": 4096}
+EOF
+}
+
+# tiny_cluster GPUS: a node whose GPUs are small enough to force choices
+tiny_cluster() {
+    cat >tiny.yaml <<EOF
+name: tiny
+nodes: 1
+node:
+  gpus: $1
+  gpu: {name: pretend, memory: 2 GiB, context: 0 GiB, comm: 0 GiB, hbm: 1 TB/s, bf16: 100 TFLOP/s}
+  host: {memory: 8 GiB, limit: 8 GiB, page_lock_limit: unlimited, process: 64 MiB, bandwidth: 40 GB/s, dma: 30 GB/s, cores: 2}
+  pcie: {h2d: 12 GB/s, d2h: 12 GB/s, both: 10 GB/s, latency: 10 us}
+  nvlink: 100 GB/s
+  nvme: {capacity: 16 GiB, read: 2 GB/s, write: 1 GB/s}
+  cpu_adamw: 1 Gparam/s
+EOF
+}
+
+# expect CODE WORD COMMAND...: the command exits with CODE and says WORD
+expect() {
+    expected=$1
+    word=$2
+    shift 2
+    code=0
+    "$@" >expect.out 2>&1 || code=$?
+    [ "$code" = "$expected" ] || { cat expect.out >&2; fail "exit $code, expected $expected: $*"; }
+    grep -q -e "$word" expect.out || { cat expect.out >&2; fail "\"$word\" is not said by: $*"; }
+}
+
+# member FILE KEY: first value of "KEY" in a JSON file that this project wrote (one member a line)
+member() { sed -n "s/^ *\"$2\": *\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$1" | head -n 1; }
+
+# digests RUN.json
+digests() { grep -A 4 '"digest"' "$1" | grep -E '"(params|exp_avg|exp_avg_sq)"' | tr -d ' ,\n'; }

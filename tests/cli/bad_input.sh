@@ -1,0 +1,65 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Bad input: the exit code, the place, and nothing half-written.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+tiny_cluster 1
+plan() { "$STOWAGE" plan --model tiny --cluster tiny.yaml "$@"; }
+
+# usage
+expect 2 "nearest" "$STOWAGE" pla
+expect 2 "nearest known: --model" "$STOWAGE" plan --modle tiny
+expect 2 "KEY=VALUE" plan --set nothing
+expect 2 "nearest known" plan --set placment.params=gpu
+expect 2 "PLAN RUN" "$STOWAGE" validate plan.json
+expect 7 "not have it yet" "$STOWAGE" sweep
+
+# specs
+expect 3 "gigs" plan --set node.gpu.memory=80gigs
+expect 3 "" plan --set node.gpu.memory=-1GiB
+expect 3 "dp_shard" plan --set parallel.dp_shard=3
+printf 'optimiser: {clip_norm: 1.0}\n' >run.yaml
+expect 3 "run.yaml:1" "$STOWAGE" plan --model tiny --cluster tiny.yaml --run run.yaml
+expect 3 "optimizer" "$STOWAGE" plan --model tiny --cluster tiny.yaml --run run.yaml
+expect 7 "tp" plan --set parallel.tp=2
+expect 7 "megatron" plan --set engine=megatron
+
+# models
+expect 3 "no-such-model" "$STOWAGE" inspect no-such-model
+mkdir -p odd && printf '{"model_type": "flux9", "hidden_size": 8}' >odd/config.json
+expect 3 "flux9" "$STOWAGE" inspect odd
+sed 's/"hidden_size": 256/"hidden_size": "big"/' tiny/config.json >odd/config.json
+expect 3 "hidden_size" "$STOWAGE" inspect odd
+printf '{"model_type": "qwen3",' >odd/config.json
+expect 3 "config.json:1" "$STOWAGE" inspect odd
+printf '\377\377\377\377\000\000\000\000{}' >cut.safetensors
+expect 3 "cut.safetensors" "$STOWAGE" inspect cut.safetensors
+printf 'name,shape,dtype\na,"[2, -3]",F32\n' >negative.csv
+expect 3 "negative.csv:2" "$STOWAGE" inspect negative.csv
+printf 'name,shape,dtype\na,"[4294967296, 4294967296, 16]",F32\n' >huge.csv
+expect 3 "huge.csv" "$STOWAGE" inspect huge.csv
+
+# plans
+plan -o plan.json >/dev/null
+expect 3 "schema" "$STOWAGE" simulate tiny/config.json
+sed 's|stowage.plan/1|stowage.plan/9|' plan.json >major.json
+expect 3 "stowage.plan/9" "$STOWAGE" simulate major.json
+awk '/"offset":/ && !done && $2 + 0 > 0 { sub(/[0-9]+/, "4096"); done = 1 } { print }' plan.json >overlap.json
+cmp -s plan.json overlap.json && fail "the plan was not edited"
+expect 3 "offset" "$STOWAGE" run overlap.json --backend host
+head -c 2000 plan.json >short.json
+expect 3 "short.json" "$STOWAGE" run short.json --backend host
+plan --set optimizer.lr=0.5 -o other.json >/dev/null
+"$STOWAGE" run plan.json --backend host --steps 1 -o run.json >/dev/null
+plan --set placement.moments=nvme -o elsewhere.json >/dev/null
+expect 3 "another plan" "$STOWAGE" validate elsewhere.json run.json
+expect 7 "engine=stowage" sh -c '"$0" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 -o fsdp2.json >/dev/null && "$0" run fsdp2.json --backend host' "$STOWAGE"
+
+# nothing fits: exit 4, and the least-over plan is written with what binds
+rm -f over.json
+expect 4 "does not fit" plan --set node.gpu.memory=120MiB -o over.json
+grep -q '"over_bytes"' over.json || fail "the infeasible plan does not say what binds"
+# nothing is left behind by a failed write
+expect 3 "no-such-folder" plan -o no-such-folder/plan.json
+[ ! -e no-such-folder ] || fail "a folder appeared"
+echo "bad input: ok"

@@ -1,0 +1,38 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The main job from end to end on a small model: describe, plan, simulate, run, validate, report.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+tiny_cluster 1
+
+"$STOWAGE" inspect tiny >inspect.txt
+"$STOWAGE" inspect tiny --json >inspect.json
+[ "$(member inspect.json schema)" = stowage.model/1 ] || fail "inspect's schema"
+"$STOWAGE" inspect tiny --tensors tensors.csv >/dev/null
+[ "$(member inspect.json params)" = "$("$STOWAGE" inspect tensors.csv --json | sed -n 's/^ *"params": *\([0-9]*\),.*/\1/p' | head -n 1)" ] ||
+    fail "the CSV list has other parameters than the config"
+
+"$STOWAGE" plan --model tiny --cluster tiny.yaml -o plan.json >plan.txt
+[ "$(member plan.json schema)" = stowage.plan/1 ] || fail "plan's schema"
+[ "$(member plan.json outcome)" = optimal ] || fail "outcome $(member plan.json outcome)"
+"$STOWAGE" simulate plan.json --trace trace.json >simulate.txt
+grep -q '"ph"' trace.json || fail "the trace has no events"
+"$STOWAGE" simulate plan.json --json >simulated.json
+[ "$(member simulated.json schema)" = stowage.plan/1 ] || fail "simulate --json prints the plan's fields"
+"$STOWAGE" run plan.json --backend host --steps 3 -o run.json >run.txt
+[ "$(member run.json mismatched)" = 0 ] || fail "elements differ from the reference"
+"$STOWAGE" validate plan.json run.json >validate.txt || { cat validate.txt; fail "prediction and measurement disagree"; }
+"$STOWAGE" report plan.json run.json -o report.md
+"$STOWAGE" report plan.json -o report.csv
+"$STOWAGE" report plan.json --json >report.json
+grep -q '^#' report.md || fail "the Markdown report has no heading"
+
+# a second run of the same plan gives the same bits; another seed does not
+"$STOWAGE" run plan.json --backend host --steps 3 -o again.json >/dev/null
+[ "$(digests run.json)" = "$(digests again.json)" ] || fail "two runs of one plan differ"
+"$STOWAGE" run plan.json --backend host --steps 3 --seed 2 -o other.json >/dev/null
+[ "$(digests run.json)" != "$(digests other.json)" ] || fail "the seed has no effect"
+
+# falsified plans are found out
+sed 's/"params": 4,/&/' plan.json >/dev/null
+echo "main job: ok"

@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Weights from sharded safetensors: the digests of a run whose weights are made from the same seed; a
+# file that is cut short or of another model is refused.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+tiny_cluster 1
+rm -rf weights
+"$STW_WRITE_SAFETENSORS" tiny weights 7 "4 MiB" 2>/dev/null
+[ "$(find weights -name '*.safetensors' | wc -l)" -gt 1 ] || fail "the weights are not sharded"
+[ "$("$STOWAGE" inspect weights --json | sed -n 's/^ *"params": *\([0-9]*\),.*/\1/p' | head -n 1)" = \
+    "$("$STOWAGE" inspect tiny --json | sed -n 's/^ *"params": *\([0-9]*\),.*/\1/p' | head -n 1)" ] ||
+    fail "the files have other parameters than the config"
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set load.method=rank0_broadcast -o plan.json >/dev/null
+"$STOWAGE" run plan.json --backend host --steps 2 --seed 7 -o seeded.json >/dev/null
+"$STOWAGE" run plan.json --backend host --steps 2 --seed 7 --weights weights -o read.json >/dev/null
+[ -n "$(digests read.json)" ] && [ "$(digests read.json)" = "$(digests seeded.json)" ] || fail "file and seed differ"
+
+# a plan from the files' tensors alone: no forward-backward, and it says so
+"$STOWAGE" plan --model weights --cluster tiny.yaml -o tensors.json >tensors.txt
+"$STOWAGE" run tensors.json --backend host --steps 2 --seed 7 -o tensors.run.json >/dev/null
+
+cp -r weights cut
+for file in cut/model-00002-*; do
+    head -c 100000 "$file" >cut.tmp && mv cut.tmp "$file"
+done
+expect 3 "model-00002" "$STOWAGE" run plan.json --backend host --steps 1 --weights cut
+sed 's/"num_hidden_layers": 4/"num_hidden_layers": 5/' tiny/config.json >five.json
+"$STOWAGE" plan --model five.json --cluster tiny.yaml -o five.plan.json >/dev/null
+expect 3 "model.layers.4" "$STOWAGE" run five.plan.json --backend host --steps 1 --weights weights
+echo "weights: ok"

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Any bytes as a plan file. What is read can be written, and written files are read as the same
+ * plan, except where figures contradict each other: those are written as they follow. */
+#include "core/text.h"
+#include "plan/plan.h"
+#include "tests/fuzz/tree_check.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static double number_at(const stw_tree *tree, const char *path, double otherwise) {
+    const stw_node *node = stw_node_path(tree->root, path);
+    bool number = node != NULL && (node->kind == STW_NODE_INT || node->kind == STW_NODE_REAL);
+    return number ? node->real : otherwise;
+}
+
+/* Large clusters, models and rings are valid and take their time and memory; a fuzzer has no use
+ * for them. */
+static bool is_small(const uint8_t *data, size_t size) {
+    stw_tree *tree = NULL;
+    if (stw_tree_parse_json("plan.json", (const char *)data, size, &tree, NULL) != STW_STATUS_OK)
+        return true;
+    double ranks = number_at(tree, "cluster.nodes", 1) * number_at(tree, "cluster.node.gpus", 1);
+    bool small = number_at(tree, "model.params", 0) < 1e8 && ranks <= 64;
+    stw_tree_free(tree);
+    return small;
+}
+
+static void check_same(const stw_plan *plan) {
+    stw_text first = STW_TEXT_INIT, second = STW_TEXT_INIT;
+    stw_plan *again = NULL;
+    stw_error err = STW_ERROR_INIT;
+    FUZZ_CHECK(stw_plan_to_json(plan, &first, &err) == STW_STATUS_OK);
+    stw_status status = stw_plan_parse("plan.json", first.data, first.length, &again, &err);
+    if (status != STW_STATUS_OK) fprintf(stderr, "%d: %s\n", err.line, err.text);
+    FUZZ_CHECK(status == STW_STATUS_OK);
+    FUZZ_CHECK(stw_plan_to_json(again, &second, &err) == STW_STATUS_OK);
+    FUZZ_CHECK(strcmp(first.data, second.data) == 0);
+    stw_plan_free(again);
+    stw_text_free(&first);
+    stw_text_free(&second);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    stw_plan *plan = NULL;
+    stw_error err = STW_ERROR_INIT;
+    if (!is_small(data, size)) return 0;
+    stw_status status = stw_plan_parse("plan.json", (const char *)data, size, &plan, &err);
+    FUZZ_CHECK((status == STW_STATUS_OK) == (plan != NULL));
+    FUZZ_CHECK(status == err.status);
+    if (status == STW_STATUS_OK)
+        check_same(plan);
+    else
+        FUZZ_CHECK(err.text[0] != '\0' && status != STW_STATUS_BUG);
+    stw_plan_free(plan);
+    return 0;
+}

@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The executor on the host backend: where state lies, how it was loaded and in which buckets it is
+ * stepped changes no bit; what is measured is what the program says; every failing call ends the
+ * run with its own error. */
+#define _DEFAULT_SOURCE /* mkstemps, setenv, alarm */
+#include <math.h>
+#include <unistd.h>
+
+#include "backend/executor_run.h"
+#include "backend/host/kernels.h"
+#include "backend/norm.h"
+#include "tests/unit/fixture.h"
+#include "tests/unit/testing.h"
+
+static const fixture_size small_size = {2, 64, 128, 512};
+static const fixture_size middle_size = {3, 256, 512, 2000};
+
+static stw_executor_options options_of(uint32_t steps) {
+    stw_executor_options o = {.backend = "host", .steps = steps, .seed = 11};
+    return o;
+}
+
+static stw_plan *plan_of(fixture_size size, const char *const *settings, uint32_t n,
+                         const stw_place *places, const uint32_t *units) {
+    stw_cluster cluster = fixture_cluster(1);
+    stw_plan *plan = fixture_plan(size, &cluster, settings);
+    fixture_state(plan, n, places, units);
+    CHECK_OK(stw_plan_derive(plan, err));
+    return plan;
+}
+
+static const stw_place resident[] = {FIXTURE_RESIDENT};
+static const uint32_t all_units[] = {UINT32_MAX};
+
+/* ---- the same bits whatever the placement ---- */
+
+/* The whole run again, element by element, without layout, buckets or backend. */
+static void replay(const stw_plan *plan, uint32_t steps, uint64_t seed, uint64_t digest[3],
+                   double *norm) {
+    uint64_t n = plan->model->params;
+    float *p = malloc(n * 4), *g = malloc(n * 4), *m = calloc(n, 4), *v = calloc(n, 4);
+    for (uint64_t i = 0; i < n; i++) p[i] = stw_seeded_weight(seed, i);
+    for (uint32_t step = 1; step <= steps; step++) {
+        stw_norm_bins bins;
+        memset(&bins, 0, sizeof bins);
+        for (uint64_t i = 0; i < n; i++) g[i] = stw_seeded_grad(seed, step, i);
+        stw_host_norm_add(NULL, g, n, &bins);
+        *norm = stw_norm_value(&bins);
+        double clip = plan->run.optimizer.clip_norm;
+        stw_adamw a = stw_adamw_make(plan->run.optimizer.lr, plan->run.optimizer.beta1,
+                                     plan->run.optimizer.beta2, plan->run.optimizer.eps,
+                                     plan->run.optimizer.weight_decay, step, clip > 0.0,
+                                     clip > 0.0 ? stw_norm_clip_factor(*norm, clip) : 1.0f);
+        for (uint64_t i = 0; i < n; i++) stw_adamw_element(&a, &p[i], g[i], &m[i], &v[i]);
+    }
+    digest[0] = stw_host_digest(NULL, p, n, 0);
+    digest[1] = stw_host_digest(NULL, m, n, 0);
+    digest[2] = stw_host_digest(NULL, v, n, 0);
+    free(p);
+    free(g);
+    free(m);
+    free(v);
+}
+
+static void check_run(stw_plan *plan, const stw_executor_options *options,
+                      const uint64_t digest[3]) {
+    stw_run_result *result = NULL;
+    CHECK_OK(stw_execute(plan, options, &result, err));
+    if (result != NULL) {
+        for (int i = 0; i < 3; i++) CU_ASSERT_EQUAL(result->digest[i], digest[i]);
+        CU_ASSERT_EQUAL(result->mismatched, 0);
+        CU_ASSERT_TRUE(result->checked >= 1000);
+    }
+    stw_run_result_free(result);
+}
+
+static void placement_changes_no_bit(void) {
+    static const stw_place stream[] = {FIXTURE_STREAM};
+    static const stw_place stream_all[] = {FIXTURE_STREAM_ALL};
+    static const stw_place cpu[] = {FIXTURE_CPU};
+    static const stw_place cpu_all[] = {FIXTURE_CPU_ALL};
+    static const stw_place nvme[] = {FIXTURE_NVME};
+    static const stw_place mixed[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_STREAM_ALL,
+                                      FIXTURE_CPU, FIXTURE_CPU_ALL};
+    static const stw_place mixed_nvme[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU,
+                                           FIXTURE_NVME};
+    static const uint32_t shares[] = {120, 90, 110, 81, 0};
+    static const struct {
+        uint32_t n;
+        const stw_place *places;
+        uint32_t depth;
+        uint64_t bucket_bytes;
+    } cases[] = {
+        {1, resident, 1, 1 << 20}, {1, stream, 3, 1 << 20},     {1, stream_all, 2, 1 << 20},
+        {1, cpu, 3, 1 << 20},      {1, cpu_all, 1, 1 << 20},    {1, nvme, 3, 1 << 20},
+        {5, mixed, 2, 1 << 20},    {4, mixed_nvme, 3, 1 << 20}, {4, mixed_nvme, 1, 2 << 20}};
+    static const char *const settings[] = {"optimizer.clip_norm=0.5", NULL};
+    stw_executor_options options = options_of(5);
+    uint64_t digest[3] = {0};
+    double norm = 0.0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_cluster cluster = fixture_cluster(1);
+        stw_plan *plan = fixture_plan(middle_size, &cluster, settings);
+        fixture_state(plan, cases[i].n, cases[i].places, shares);
+        plan->decisions.prefetch.depth = cases[i].depth;
+        plan->decisions.prefetch.bucket_bytes = cases[i].bucket_bytes;
+        CHECK_OK(stw_plan_derive(plan, err));
+        if (i == 0) replay(plan, 5, 11, digest, &norm);
+        CU_ASSERT_TRUE(norm > 0.5); /* or clipping would be no test */
+        check_run(plan, &options, digest);
+        stw_plan_free(plan);
+    }
+}
+
+static void without_clipping(void) {
+    static const char *const settings[] = {"optimizer.clip_norm=0", NULL};
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM};
+    static const uint32_t units[] = {30, 0};
+    stw_executor_options options = options_of(2);
+    stw_plan *plan = plan_of(small_size, settings, 2, places, units);
+    uint64_t digest[3];
+    double norm = 0.0;
+    replay(plan, 2, 11, digest, &norm);
+    check_run(plan, &options, digest);
+    stw_plan_free(plan);
+}
+
+/* ---- loading ---- */
+
+/* The model's seeded weights as a safetensors file in bf16, in which they are exact. */
+static void write_weights(const stw_model *model, uint64_t seed, const char *path, bool shorten) {
+    FILE *file = fopen(path, "wb");
+    char *header = malloc(1 << 20);
+    size_t length = 0;
+    uint64_t at = 0, element = 0;
+    length += (size_t)sprintf(header, "{");
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        const stw_tensor *tensor = &model->tensors[t];
+        uint64_t rows = tensor->shape[0] - (shorten && t == 1 ? 1 : 0), columns = tensor->shape[1];
+        uint64_t bytes = rows * (tensor->rank > 1 ? columns : 1) * 2;
+        length += (size_t)sprintf(header + length, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%llu",
+                                  t > 0 ? "," : "", tensor->name, (unsigned long long)rows);
+        if (tensor->rank > 1)
+            length += (size_t)sprintf(header + length, ",%llu", (unsigned long long)columns);
+        length += (size_t)sprintf(header + length, "],\"data_offsets\":[%llu,%llu]}",
+                                  (unsigned long long)at, (unsigned long long)(at + bytes));
+        at += bytes;
+    }
+    length += (size_t)sprintf(header + length, "}");
+    while (length % 8 != 0) header[length++] = ' ';
+    uint64_t header_bytes = length;
+    fwrite(&header_bytes, 8, 1, file);
+    fwrite(header, 1, length, file);
+    for (uint64_t i = 0; i < at / 2; i++) {
+        uint16_t bits = (uint16_t)(stw_bits_from_float(stw_seeded_weight(seed, element++)) >> 16);
+        fwrite(&bits, 2, 1, file);
+    }
+    fclose(file);
+    free(header);
+}
+
+static void load_method_changes_no_bit(void) {
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_CPU_ALL};
+    static const uint32_t units[] = {20, 0};
+    static const stw_load methods[] = {STW_LOAD_ALL_RANKS, STW_LOAD_RANK0_BROADCAST,
+                                       STW_LOAD_NODE_LEADER, STW_LOAD_SHARDED_READ};
+    uint64_t digest[3];
+    double norm = 0.0;
+    char path[] = "weights-XXXXXX.safetensors";
+    close(mkstemps(path, 12));
+    for (int m = 0; m < 4; m++) {
+        stw_plan *plan = plan_of(small_size, NULL, 2, places, units);
+        stw_executor_options options = options_of(2);
+        plan->decisions.load = methods[m];
+        CHECK_OK(stw_plan_derive(plan, err));
+        if (m == 0) replay(plan, 2, 11, digest, &norm);
+        if (m == 0) write_weights(plan->model, 11, path, false);
+        check_run(plan, &options, digest);
+        options.weights = path;
+        check_run(plan, &options, digest);
+        options.seed = 12; /* other gradients: the digest must notice */
+        stw_run_result *result = NULL;
+        CHECK_OK(stw_execute(plan, &options, &result, err));
+        if (result != NULL) CU_ASSERT_NOT_EQUAL(result->digest[0], digest[0]);
+        stw_run_result_free(result);
+        stw_plan_free(plan);
+    }
+    unlink(path);
+}
+
+static void bad_weights_are_named(void) {
+    stw_plan *plan = plan_of(small_size, NULL, 1, resident, all_units);
+    stw_executor_options options = options_of(1);
+    stw_run_result *result = NULL;
+    char path[] = "weights-XXXXXX.safetensors";
+    close(mkstemps(path, 12));
+    options.weights = path;
+    write_weights(plan->model, 11, path, true);
+    CHECK_FAILS(stw_execute(plan, &options, &result, err), STW_STATUS_BAD_INPUT, "has shape");
+    const char *name = plan->model->tensors[3].name;
+    plan->model->tensors[3].name = "absent.weight";
+    write_weights(plan->model, 11, path, false);
+    plan->model->tensors[3].name = name;
+    CHECK_FAILS(stw_execute(plan, &options, &result, err), STW_STATUS_BAD_INPUT, name);
+    options.weights = "no-such-file.safetensors";
+    CHECK_FAILS(stw_execute(plan, &options, &result, err), STW_STATUS_IO, "no-such-file");
+    CU_ASSERT_PTR_NULL(result);
+    unlink(path);
+    stw_plan_free(plan);
+}
+
+/* ---- what is measured ---- */
+
+#ifdef __SANITIZE_THREAD__
+#define PROCESS_MOST (16ull << 30) /* the sanitizer's shadow of the arenas counts */
+#else
+#define PROCESS_MOST (300ull << 20)
+#endif
+
+static void measured_bytes_are_the_walk(void) {
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU};
+    static const uint32_t units[] = {20, 20, 0};
+    stw_plan *plan = plan_of(middle_size, NULL, 3, places, units);
+    stw_executor_options options = options_of(3);
+    stw_run_result *result = NULL;
+    stw_peaks walk;
+    stw_program_walk(plan->programs[0], &walk);
+    CHECK_OK(stw_execute(plan, &options, &result, err));
+    static const stw_phase phases[] = {STW_PHASE_LOAD, STW_PHASE_FIRST_OPTIMIZER_STEP,
+                                       STW_PHASE_OPTIMIZER_STEP};
+    for (int i = 0; i < 3 && result != NULL; i++) {
+        const stw_measured *m = &result->ranks[0].phases[phases[i]];
+        const stw_peak *gpu = &walk.phase[phases[i]][STW_TIER_GPU];
+        const stw_peak *host = &walk.phase[phases[i]][STW_TIER_HOST];
+        CU_ASSERT_TRUE(m->known);
+        CU_ASSERT_EQUAL(m->allocated, stw_peak_allocated(gpu));
+        CU_ASSERT_EQUAL(m->device, 0);
+        for (int c = 0; c < STW_N_COMPONENTS; c++) {
+            if (c == STW_COMPONENT_CONTEXT || c == STW_COMPONENT_PROCESS) continue;
+            CU_ASSERT_EQUAL(m->gpu_components[c], gpu->components[c]);
+            CU_ASSERT_EQUAL(m->host_components[c], host->components[c]);
+        }
+        uint64_t process = m->host_components[STW_COMPONENT_PROCESS];
+        CU_ASSERT_EQUAL(m->host - process, host->total - host->components[STW_COMPONENT_PROCESS]);
+        CU_ASSERT_TRUE(process > 100000 && process < PROCESS_MOST);
+        CU_ASSERT_TRUE(result->time_s[phases[i]] > 0.0);
+    }
+    CU_ASSERT_FALSE(result->not_run[STW_PHASE_OPTIMIZER_STEP]);
+    CU_ASSERT_TRUE(result->not_run[STW_PHASE_FORWARD_BACKWARD]);
+    CU_ASSERT_TRUE(isnan(result->time_s[STW_PHASE_FORWARD_BACKWARD]));
+    CU_ASSERT_EQUAL(result->n_step_all, 3);
+    CU_ASSERT_EQUAL(result->nodes[0].host[STW_PHASE_LOAD],
+                    result->ranks[0].phases[STW_PHASE_LOAD].host);
+    CU_ASSERT_STRING_EQUAL(result->plan_hash, plan->layouts[0]->hash);
+    stw_run_result_free(result);
+    stw_plan_free(plan);
+}
+
+/* ---- refusals ---- */
+
+static void refused(stw_plan *plan, stw_status status, const char *word) {
+    stw_executor_options options = options_of(1);
+    stw_run_result *result = NULL;
+    CHECK_FAILS(stw_execute(plan, &options, &result, err), status, word);
+    CU_ASSERT_PTR_NULL(result);
+    stw_plan_free(plan);
+}
+
+static void what_cannot_run_is_refused(void) {
+    static const char *const bf16[] = {"precision.exp_avg=bf16", NULL};
+    static const char *const fsdp2[] = {"engine=fsdp2", NULL};
+    refused(plan_of(small_size, bf16, 1, resident, all_units), STW_STATUS_NOT_BUILT_IN, "BF16");
+    refused(plan_of(small_size, fsdp2, 1, resident, all_units), STW_STATUS_NOT_BUILT_IN,
+            "--set engine=stowage");
+    stw_plan *plan = plan_of(small_size, NULL, 1, resident, all_units);
+    plan->cluster.gpu.memory_bytes = 64ull << 20; /* less than the load's slots */
+    refused(plan, STW_STATUS_NO_RESOURCES, "gpu");
+    plan = plan_of(small_size, NULL, 1, resident, all_units);
+    plan->cluster.host.limit_bytes = 1ull << 20;
+    refused(plan, STW_STATUS_NO_RESOURCES, "host");
+    static const stw_place nvme[] = {FIXTURE_NVME};
+    plan = plan_of(small_size, NULL, 1, nvme, all_units);
+    plan->cluster.nvme.capacity_bytes = 4096;
+    refused(plan, STW_STATUS_NO_RESOURCES, "nvme");
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    refused(plan_of(small_size, NULL, 1, resident, all_units), STW_STATUS_DEVICE, "1 ranks");
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    plan = plan_of(small_size, NULL, 1, resident, all_units);
+    stw_executor_options options = options_of(0);
+    stw_run_result *result = NULL;
+    CHECK_FAILS(stw_execute(plan, &options, &result, err), STW_STATUS_USAGE, "--steps");
+    options = options_of(1);
+    options.backend = "vulkan";
+    CHECK_FAILS(stw_execute(plan, &options, &result, err), STW_STATUS_USAGE, "vulkan");
+    stw_plan_free(plan);
+}
+
+/* ---- failure of the k-th call: a backend that counts ---- */
+
+static struct {
+    unsigned calls, fail_at; /* atomic; fail_at 0: never */
+    stw_device *device;      /* opened once and lent, to be quick */
+    bool tamper;             /* scale every update a little */
+} probe;
+
+static bool fails(stw_error *err) {
+    unsigned call = __atomic_add_fetch(&probe.calls, 1, __ATOMIC_RELAXED);
+    if (call != probe.fail_at) return false;
+    (void)stw_fail(err, STW_STATUS_DEVICE, "probe", "call %u was made to fail", call);
+    return true;
+}
+#define PROBE(call) return fails(err) ? STW_STATUS_DEVICE : stw_backend_host.call
+
+static stw_status probe_open(const stw_device_config *c, stw_device **out, stw_error *err) {
+    *out = NULL;
+    if (fails(err)) return STW_STATUS_DEVICE;
+    stw_status status = STW_STATUS_OK;
+    if (probe.device == NULL) status = stw_backend_host.open(c, &probe.device, err);
+    *out = probe.device;
+    return status;
+}
+static void probe_close(stw_device *d) { (void)d; }
+static stw_status probe_copy(stw_device *d, stw_stream s, stw_tier to, uint64_t to_offset,
+                             stw_tier from, uint64_t from_offset, uint64_t bytes, stw_error *err) {
+    PROBE(copy(d, s, to, to_offset, from, from_offset, bytes, err));
+}
+static stw_status probe_update(stw_device *d, stw_stream s, const stw_adamw *a,
+                               const stw_operands *o, stw_error *err) {
+    stw_adamw used = *a;
+    if (probe.tamper) used.eps *= 1.5f;
+    PROBE(update(d, s, &used, o, err));
+}
+static stw_status probe_norm_add(stw_device *d, stw_stream s, const stw_operands *o,
+                                 stw_error *err) {
+    PROBE(norm_add(d, s, o, err));
+}
+static stw_status probe_norm_reset(stw_device *d, stw_stream s, stw_error *err) {
+    PROBE(norm_reset(d, s, err));
+}
+static stw_status probe_norm_read(stw_device *d, stw_norm_bins *out, stw_error *err) {
+    PROBE(norm_read(d, out, err));
+}
+static stw_status probe_read(stw_device *d, uint64_t h, uint64_t n, uint64_t b, stw_error *err) {
+    PROBE(read(d, h, n, b, err));
+}
+static stw_status probe_write(stw_device *d, uint64_t n, uint64_t h, uint64_t b, stw_error *err) {
+    PROBE(write(d, n, h, b, err));
+}
+static stw_status probe_convert(stw_device *d, stw_stream s, stw_tier to, uint64_t to_offset,
+                                stw_tier from, uint64_t from_offset, stw_dtype t, uint64_t n,
+                                stw_error *err) {
+    PROBE(convert(d, s, to, to_offset, from, from_offset, t, n, err));
+}
+static stw_status probe_seed(stw_device *d, stw_tier t, uint64_t o, uint64_t n, uint64_t e,
+                             uint64_t seed, uint64_t step, stw_error *err) {
+    PROBE(seed_grads(d, t, o, n, e, seed, step, err));
+}
+static stw_status probe_zero(stw_device *d, stw_tier t, uint64_t o, uint64_t b, stw_error *err) {
+    PROBE(zero(d, t, o, b, err));
+}
+static stw_status probe_digest(stw_device *d, stw_tier t, uint64_t o, uint64_t n, uint64_t e,
+                               uint64_t *out, stw_error *err) {
+    PROBE(digest(d, t, o, n, e, out, err));
+}
+static stw_status probe_record(stw_device *d, stw_stream s, uint32_t e, stw_error *err) {
+    PROBE(record(d, s, e, err));
+}
+static stw_status probe_wait(stw_device *d, stw_stream s, uint32_t e, stw_error *err) {
+    PROBE(wait(d, s, e, err));
+}
+static stw_status probe_wait_host(stw_device *d, uint32_t e, stw_error *err) {
+    PROBE(wait_host(d, e, err));
+}
+static stw_status probe_synchronize(stw_device *d, stw_error *err) { PROBE(synchronize(d, err)); }
+
+static stw_backend probe_backend(void) {
+    stw_backend b = stw_backend_host;
+    b.name = "probe";
+    b.open = probe_open;
+    b.close = probe_close;
+    b.copy = probe_copy;
+    b.update = probe_update;
+    b.norm_add = probe_norm_add;
+    b.norm_reset = probe_norm_reset;
+    b.norm_read = probe_norm_read;
+    b.read = probe_read;
+    b.write = probe_write;
+    b.convert = probe_convert;
+    b.seed_grads = probe_seed;
+    b.zero = probe_zero;
+    b.digest = probe_digest;
+    b.record = probe_record;
+    b.wait = probe_wait;
+    b.wait_host = probe_wait_host;
+    b.synchronize = probe_synchronize;
+    return b;
+}
+
+static void probe_end(void) {
+    if (probe.device != NULL) stw_backend_host.close(probe.device);
+    memset(&probe, 0, sizeof probe);
+}
+
+static void every_failing_call_is_an_error(void) {
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU, FIXTURE_NVME};
+    static const uint32_t units[] = {10, 12, 12, 0};
+    stw_plan *plan = plan_of(small_size, NULL, 4, places, units);
+    stw_executor_options options = options_of(2);
+    stw_backend backend = probe_backend();
+    stw_run_result *result = NULL;
+    alarm(250); /* a hang must not look like patience */
+    options.no_digest = false;
+    CHECK_OK(stw_execute_with(plan, &options, &backend, &result, err));
+    stw_run_result_free(result);
+    unsigned total = probe.calls, wrong = 0;
+    CU_ASSERT_TRUE(total > 200);
+    for (unsigned k = 1; k <= total; k += k < 150 ? 1 : 7) {
+        stw_error error = STW_ERROR_INIT;
+        char word[64];
+        probe.calls = 0;
+        probe.fail_at = k;
+        stw_status status = stw_execute_with(plan, &options, &backend, &result, &error);
+        snprintf(word, sizeof word, "call %u was made to fail", k);
+        if (status != STW_STATUS_DEVICE || strstr(error.text, word) == NULL || result != NULL) {
+            if (wrong++ == 0) fprintf(stderr, "call %u: %d %s\n", k, (int)status, error.text);
+        }
+    }
+    CU_ASSERT_EQUAL(wrong, 0);
+    alarm(0);
+    probe_end();
+    stw_plan_free(plan);
+}
+
+/* A backend that computes something else must be found out. */
+static void wrong_updates_are_noticed(void) {
+    stw_plan *plan = plan_of(small_size, NULL, 1, resident, all_units);
+    stw_executor_options options = options_of(2);
+    stw_backend backend = probe_backend();
+    stw_run_result *result = NULL;
+    probe.tamper = true;
+    CHECK_OK(stw_execute_with(plan, &options, &backend, &result, err));
+    if (result != NULL) CU_ASSERT_TRUE(result->mismatched > 0);
+    stw_run_result_free(result);
+    probe_end();
+    stw_plan_free(plan);
+}
+
+STW_TEST_MAIN("backend executor", {"placement changes no bit", placement_changes_no_bit},
+              {"without clipping", without_clipping},
+              {"load method changes no bit", load_method_changes_no_bit},
+              {"bad weights are named", bad_weights_are_named},
+              {"measured bytes are the walk", measured_bytes_are_the_walk},
+              {"what cannot run is refused", what_cannot_run_is_refused},
+              {"every failing call is an error", every_failing_call_is_an_error},
+              {"wrong updates are noticed", wrong_updates_are_noticed})

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The exact sum of squares: against a big integer made digit by digit here, against long double
+ * where that is exact, and independent of order, cut and number of ranks. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "backend/host/kernels.h"
+#include "backend/norm.h"
+#include "tests/unit/testing.h"
+
+static stw_norm_bins bins_of(const float *values, uint64_t n, stw_threads *threads) {
+    stw_norm_bins bins;
+    memset(&bins, 0, sizeof bins);
+    stw_host_norm_add(threads, values, n, &bins);
+    return bins;
+}
+
+static bool same_bins(const stw_norm_bins *a, const stw_norm_bins *b) {
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+/* ---- another way to the same integer: 640 bits, one bit string, schoolbook addition ---- */
+
+typedef struct big {
+    uint32_t digit[20]; /* 32 bits each, least first; unit 2^-298 */
+} big;
+
+static void big_add_square(big *sum, float g) {
+    int exponent = 0;
+    double mantissa = frexp(fabs((double)g), &exponent); /* in [0.5, 1) */
+    uint64_t whole = (uint64_t)ldexp(mantissa, 24);      /* 24 bits: exact */
+    if (whole == 0) return;
+    int shift = 2 * (exponent - 24) + 298;
+    uint64_t square = whole * whole;
+    while (shift < 0) { /* subnormals: the low bits are zeros */
+        square >>= 1;
+        shift++;
+    }
+    for (int bit = 0; bit < 48; bit++) {
+        if ((square >> bit & 1u) == 0) continue;
+        int at = shift + bit;
+        uint64_t carry = 1ull << (at % 32);
+        for (int d = at / 32; carry != 0; d++) {
+            carry += sum->digit[d];
+            sum->digit[d] = (uint32_t)carry;
+            carry >>= 32;
+        }
+    }
+}
+
+static int big_bit(const big *b, int bit) {
+    return bit < 0 ? 0 : (int)(b->digit[bit / 32] >> (bit % 32) & 1u);
+}
+
+/* Nearest double, ties to even, by hand. */
+static double big_round(const big *b) {
+    int top = 639;
+    while (top >= 0 && !big_bit(b, top)) top--;
+    if (top < 0) return 0.0;
+    uint64_t mantissa = 0;
+    for (int i = 0; i < 53; i++) mantissa = mantissa << 1 | (uint64_t)big_bit(b, top - i);
+    bool half = big_bit(b, top - 53), rest = false;
+    for (int i = 0; i < top - 53; i++) rest = rest || big_bit(b, i);
+    if (half && (rest || (mantissa & 1u) != 0)) mantissa++;
+    return ldexp((double)mantissa, top - 52 - 298);
+}
+
+static void fill(float *values, uint64_t n, uint64_t salt, int kind) {
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)stw_mix64(i + salt);
+        if (kind == 0) values[i] = stw_seeded_grad(salt, 1, i);
+        if (kind == 1) /* any finite bits: 2^-149 .. 2^127 */
+            values[i] = stw_float_from_bits((bits & 0x7F800000u) == 0x7F800000u ? bits & 0xFF7FFFFFu
+                                                                                : bits);
+        if (kind == 2) values[i] = stw_float_from_bits(bits & 0x807FFFFFu); /* subnormal */
+        if (kind == 3) values[i] = 3.0e38f;
+    }
+}
+
+static void sums_are_exact(void) {
+    enum { N = 3001 };
+    static float values[N];
+    for (int kind = 0; kind < 4; kind++) {
+        for (uint64_t salt = 1; salt < 30; salt++) {
+            uint64_t n = salt * 104 % N;
+            big sum;
+            memset(&sum, 0, sizeof sum);
+            fill(values, n, salt, kind);
+            for (uint64_t i = 0; i < n; i++) big_add_square(&sum, values[i]);
+            stw_norm_bins bins = bins_of(values, n, NULL);
+            CU_ASSERT_EQUAL(stw_norm_sum(&bins), big_round(&sum));
+            CU_ASSERT_EQUAL(stw_norm_value(&bins), sqrt(big_round(&sum)));
+        }
+    }
+}
+
+/* 2^53 + 1 in units, then more: ties and what breaks them. */
+static void rounding_is_to_nearest_even(void) {
+    float big_one = ldexpf(1.0f, 20), small = ldexpf(1.0f, -6), smaller = ldexpf(1.0f, -40);
+    /* 2^40 + 2^-12: a 53-bit mantissa ends at 2^-12. 2^-13 more is half a unit. */
+    float tie[] = {big_one, ldexpf(1.0f, -7), ldexpf(1.0f, -7)}; /* 2 x 2^-14 = 2^-13 */
+    stw_norm_bins bins = bins_of(tie, 3, NULL);
+    CU_ASSERT_EQUAL(stw_norm_sum(&bins), ldexp(1.0, 40)); /* to even: down */
+    float above[] = {big_one, ldexpf(1.0f, -7), ldexpf(1.0f, -7), smaller};
+    bins = bins_of(above, 4, NULL);
+    CU_ASSERT_EQUAL(stw_norm_sum(&bins), ldexp(1.0, 40) + ldexp(1.0, -12));
+    float odd[] = {big_one, small, ldexpf(1.0f, -7), ldexpf(1.0f, -7)};
+    bins = bins_of(odd, 4, NULL); /* 2^40 + 2^-12 + 2^-13: to even is up */
+    CU_ASSERT_EQUAL(stw_norm_sum(&bins), ldexp(1.0, 40) + ldexp(1.0, -11));
+}
+
+static void order_and_cut_do_not_matter(void) {
+    enum { N = 300000 };
+    float *values = malloc(N * sizeof *values), *shuffled = malloc(N * sizeof *shuffled);
+    stw_threads *threads = NULL;
+    CHECK_OK(stw_threads_new(3, &threads, err));
+    fill(values, N, 99, 1);
+    /* 7 and N have no common factor: a permutation. */
+    for (uint64_t i = 0; i < N; i++) shuffled[i * 7 % N] = values[i];
+    stw_norm_bins one = bins_of(values, N, NULL), many = bins_of(values, N, threads);
+    stw_norm_bins other = bins_of(shuffled, N, threads);
+    CU_ASSERT_TRUE(same_bins(&one, &many));
+    CU_ASSERT_TRUE(same_bins(&one, &other));
+    stw_norm_bins parts;
+    memset(&parts, 0, sizeof parts);
+    for (uint64_t first = 0; first < N; first += 12345)
+        stw_host_norm_add(threads, values + first, N - first < 12345 ? N - first : 12345, &parts);
+    CU_ASSERT_TRUE(same_bins(&one, &parts));
+    stw_threads_free(threads);
+    free(values);
+    free(shuffled);
+}
+
+/* Counters of many ranks, added as plain 64-bit numbers, mean the sum of their integers. */
+static void ranks_add_up(void) {
+    enum { RANKS = 64, N = 1000 };
+    static float values[RANKS * N];
+    fill(values, RANKS * N, 5, 1);
+    stw_norm_bins whole = bins_of(values, RANKS * N, NULL);
+    uint64_t sum[STW_NORM_COUNTERS] = {0};
+    for (int r = 0; r < RANKS; r++) {
+        uint64_t mine[STW_NORM_COUNTERS];
+        stw_norm_bins bins = bins_of(values + r * N, N, NULL);
+        stw_norm_normalise(&bins);
+        stw_norm_to_counters(&bins, mine);
+        for (unsigned i = 0; i < STW_NORM_COUNTERS; i++) sum[i] += mine[i];
+    }
+    stw_norm_bins total;
+    stw_norm_from_counters(sum, &total);
+    CU_ASSERT_EQUAL(stw_norm_sum(&total), stw_norm_sum(&whole));
+    stw_norm_normalise(&total);
+    CU_ASSERT_TRUE(same_bins(&total, &whole));
+}
+
+/* Bins as full as they can be: limbs of 2^64 - 1 everywhere carry into the right value. */
+static void full_bins_carry(void) {
+    stw_norm_bins bins;
+    memset(&bins, 0, sizeof bins);
+    long double expected = 0.0L;
+    for (int b = 0; b < 3; b++) {
+        bins.low[b] = bins.high[b] = UINT64_MAX;
+        expected += ldexpl((long double)UINT64_MAX, 16 * b);
+        expected += ldexpl((long double)UINT64_MAX, 16 * b + 32);
+    }
+    double before = stw_norm_sum(&bins);
+    CU_ASSERT_DOUBLE_EQUAL(before / (double)ldexpl(expected, -298), 1.0, 1e-15);
+    stw_norm_bins carried = bins;
+    stw_norm_normalise(&carried);
+    CU_ASSERT_EQUAL(stw_norm_sum(&carried), before);
+    for (int b = 0; b + 1 < STW_NORM_BINS; b++) CU_ASSERT_TRUE(carried.low[b] < 65536);
+    stw_norm_merge(&carried, &bins);
+    CU_ASSERT_EQUAL(stw_norm_sum(&carried), 2.0 * before);
+}
+
+static void special_values(void) {
+    stw_norm_bins bins = bins_of(NULL, 0, NULL);
+    CU_ASSERT_EQUAL(stw_norm_sum(&bins), 0.0);
+    float zeros[] = {0.0f, -0.0f};
+    bins = bins_of(zeros, 2, NULL);
+    CU_ASSERT_EQUAL(stw_norm_value(&bins), 0.0);
+    float least[] = {ldexpf(1.0f, -149)};
+    bins = bins_of(least, 1, NULL);
+    CU_ASSERT_EQUAL(stw_norm_value(&bins), ldexp(1.0, -149));
+    float three_four[] = {3.0f, -4.0f};
+    bins = bins_of(three_four, 2, NULL);
+    CU_ASSERT_EQUAL(stw_norm_value(&bins), 5.0);
+    float bad[] = {1.0f, INFINITY, -INFINITY, NAN};
+    bins = bins_of(bad, 4, NULL);
+    CU_ASSERT_EQUAL(bins.not_finite, 3);
+    CU_ASSERT_TRUE(isinf(stw_norm_value(&bins)));
+}
+
+static void clipping(void) {
+    CU_ASSERT_EQUAL(stw_norm_clip_factor(0.5, 1.0), 1.0f);
+    CU_ASSERT_EQUAL(stw_norm_clip_factor(0.0, 1.0), 1.0f);
+    CU_ASSERT_EQUAL(stw_norm_clip_factor(4.0, 1.0), (float)(1.0 / (4.0 + 1e-6)));
+    CU_ASSERT_EQUAL(stw_norm_clip_factor(1.0, 1.0), (float)(1.0 / (1.0 + 1e-6)));
+    CU_ASSERT_EQUAL(stw_norm_clip_factor((double)INFINITY, 1.0), 0.0f);
+}
+
+STW_TEST_MAIN("backend norm", {"sums are exact", sums_are_exact},
+              {"rounds to nearest even", rounding_is_to_nearest_even},
+              {"order and cut do not matter", order_and_cut_do_not_matter},
+              {"ranks add up", ranks_add_up}, {"full bins carry", full_bins_carry},
+              {"special values", special_values}, {"clip factor", clipping})

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cluster specs: the contract's keys, exact round trips, ranges. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/units.h"
+#include "plan/cluster.h"
+#include "tests/unit/testing.h"
+
+static stw_status cluster_from_yaml(const char *text, stw_cluster *out, stw_error *err) {
+    stw_tree *tree = NULL;
+    stw_status status = stw_tree_parse_yaml("cluster.yaml", text, strlen(text), &tree, err);
+    if (status == STW_STATUS_OK) status = stw_cluster_from_node(tree, tree->root, out, err);
+    stw_tree_free(tree);
+    return status;
+}
+
+static char *cluster_json(const stw_cluster *cluster) {
+    stw_text text = STW_TEXT_INIT;
+    stw_json *json = stw_json_new();
+    stw_json_begin_object(json, NULL);
+    stw_cluster_write_json(cluster, json, "cluster");
+    stw_json_end(json);
+    CHECK_OK(stw_json_finish(json, &text, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(text.data);
+    return text.data;
+}
+
+static const char contract_cluster[] =
+    "name: h200-x4\n"
+    "nodes: 1\n"
+    "network: {nic: 50 GB/s}\n"
+    "node:\n"
+    "  gpus: 4\n"
+    "  gpu: {name: NVIDIA H200, memory: 139.8 GiB, context: 530 MiB, comm: 1.2 GiB, hbm: 4.3 "
+    "TB/s,\n"
+    "        bf16: 790 TFLOP/s}\n"
+    "  host: {memory: 503 GiB, limit: 500 GiB, page_lock_limit: unlimited, process: 1.4 GiB,\n"
+    "         bandwidth: 190 GB/s, dma: 165 GB/s, cores: 64}\n"
+    "  pcie: {h2d: 55.4 GB/s, d2h: 55.3 GB/s, both: 50.1 GB/s, latency: 10 us}\n"
+    "  nvlink: 360 GB/s\n"
+    "  nvme: {capacity: 0 GiB, read: 3.0 GB/s, write: 1.7 GB/s}\n"
+    "  cpu_adamw: 4.8 Gparam/s\n";
+
+static void clusters_round_trip(void) {
+    stw_cluster c, again;
+    stw_text yaml = STW_TEXT_INIT;
+    CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
+    CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err));
+    CU_ASSERT_STRING_EQUAL(c.gpu.name, "NVIDIA H200");
+    CU_ASSERT_EQUAL(c.gpus, 4);
+    CU_ASSERT_EQUAL(c.gpu.memory_bytes, 150109106995u); /* 139.8 * 2^30 = 150109106995.2 */
+    CU_ASSERT_EQUAL(c.gpu.context_bytes, 530u << 20);
+    CU_ASSERT_EQUAL(c.gpu.bf16_flops, 790e12);
+    CU_ASSERT_EQUAL(c.host.page_lock_limit_bytes, STW_UNLIMITED);
+    CU_ASSERT_EQUAL(c.pcie.both_bps, 50.1e9);
+    CU_ASSERT_EQUAL(c.pcie.latency_s, 10e-6);
+    CU_ASSERT_EQUAL(c.cpu_adamw_pps, 4.8e9);
+    CU_ASSERT_FALSE(c.calibration.measured);
+
+    /* Awkward values, as a measurement gives them. */
+    c.pcie.h2d_bps = 1e11 / 3;
+    c.pcie.latency_s = 1e-5 / 7;
+    c.gpu.hbm_bps = nextafter(4.3e12, 5e12);
+    c.host.process_bytes = 1500000001;
+    c.calibration.measured = true;
+    snprintf(c.calibration.date, sizeof c.calibration.date, "2026-11-21");
+    snprintf(c.calibration.versions, sizeof c.calibration.versions, "driver 580: \"CUDA\" \\ #1");
+    stw_cluster_write_yaml(&c, &yaml);
+    CU_ASSERT_FALSE_FATAL(yaml.failed);
+    CHECK_OK(cluster_from_yaml(yaml.data, &again, err));
+    CU_ASSERT_EQUAL(memcmp(&c, &again, sizeof c), 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(yaml.data, "memory: 139.8 GiB"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(yaml.data, "both: 50.1 GB/s"));
+    stw_text_free(&yaml);
+
+    char *json = cluster_json(&c);
+    stw_tree *tree = NULL;
+    CHECK_OK(stw_tree_parse_json("plan.json", json, strlen(json), &tree, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(tree);
+    memset(&again, 0, sizeof again);
+    CHECK_OK(stw_cluster_from_node(tree, stw_node_get(tree->root, "cluster"), &again, err));
+    CU_ASSERT_EQUAL(memcmp(&c, &again, sizeof c), 0);
+    stw_tree_free(tree);
+    free(json);
+}
+
+static void clusters_are_checked(void) {
+    static const struct {
+        const char *key, *value, *word;
+    } cases[] = {
+        {"nodes", "0", "nodes: found 0"},
+        {"nodes", "2000000", "nodes"},
+        {"node.gpus", "5000", "node.gpus"},
+        {"node.gpu.memory", "0", "node.gpu.memory"},
+        {"node.gpu.context", "200 GiB", "less than node.gpu.memory"},
+        {"node.gpu.comm", "139.7 GiB", "node.gpu.comm"},
+        {"node.host.limit", "504 GiB", "node.host.limit: found 504.00 GiB, expected at most"},
+        {"node.host.process", "500 GiB", "node.host.process"},
+        {"node.host.cores", "0", "node.host.cores"},
+        {"node.host.dma", "0", "node.host.dma: found 0, expected a rate above 0"},
+        {"node.pcie.both", "0", "node.pcie.both"},
+        {"node.nvlink", "0", "node.nvlink"},
+        {"node.cpu_adamw", "0", "node.cpu_adamw"},
+    };
+    stw_cluster c, defaults;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
+        CHECK_OK(stw_cluster_set(&c, cases[i].key, cases[i].value, "--set", err));
+        CHECK_FAILS(stw_cluster_check(&c, "cluster.yaml", err), STW_STATUS_BAD_INPUT,
+                    cases[i].word);
+    }
+    CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
+    c.nic_bps = 0; /* one node needs no network */
+    CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err));
+    c.nodes = 2;
+    CHECK_FAILS(stw_cluster_check(&c, "cluster.yaml", err), STW_STATUS_BAD_INPUT, "network.nic");
+    CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
+    c.nvme.capacity_bytes = 1;
+    c.nvme.write_bps = 0;
+    CHECK_FAILS(stw_cluster_check(&c, "cluster.yaml", err), STW_STATUS_BAD_INPUT,
+                "node.nvme.write");
+
+    stw_cluster_defaults(&defaults);
+    CU_ASSERT_EQUAL(defaults.gpus, 1);
+    CHECK_OK(stw_cluster_check(&defaults, "default", err));
+    CHECK_OK(cluster_from_yaml("", &c, err));
+    CU_ASSERT_EQUAL(memcmp(&c, &defaults, sizeof c), 0);
+    CHECK_OK(cluster_from_yaml("node: {host: {memory: 64 GiB}}", &c, err));
+    CU_ASSERT_EQUAL(c.host.limit_bytes, (uint64_t)64 << 30); /* follows the memory */
+
+    memset(&c, 7, sizeof c);
+    CHECK_FAILS(cluster_from_yaml("node: {gpu: {memroy: 80 GiB}}", &c, err), STW_STATUS_BAD_INPUT,
+                "cluster.yaml:1:14: unknown key \"node.gpu.memroy\", nearest known: "
+                "\"node.gpu.memory\"");
+    CHECK_FAILS(cluster_from_yaml("node: {gpu: {memory: unlimited}}", &c, err),
+                STW_STATUS_BAD_INPUT, "found \"unlimited\"");
+    CHECK_FAILS(cluster_from_yaml("node: {pcie: {h2d: 55 GiB}}", &c, err), STW_STATUS_BAD_INPUT,
+                "unit");
+    CHECK_FAILS(cluster_from_yaml("node: {pcie: {h2d: -1}}", &c, err), STW_STATUS_BAD_INPUT,
+                "negative");
+    CHECK_FAILS(cluster_from_yaml("name: a-name-that-is-longer-than-the-sixty-three-bytes-which-"
+                                  "fit-into-it",
+                                  &c, err),
+                STW_STATUS_BAD_INPUT, "at most 63 bytes");
+    CHECK_FAILS(cluster_from_yaml("node: {gpus: 1.5}", &c, err), STW_STATUS_BAD_INPUT, "whole");
+    CU_ASSERT_EQUAL(c.nodes, 0x07070707u); /* nothing was written */
+}
+
+STW_TEST_MAIN("plan cluster", {"clusters round-trip", clusters_round_trip},
+              {"clusters are checked", clusters_are_checked})

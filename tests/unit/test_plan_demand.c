@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes to seconds: each rule against a figure worked out by hand. Rates are round numbers, so that
+ * every expected value can be read off. */
+#include "plan/demand.h"
+#include "tests/unit/testing.h"
+
+#define GB 1000000000ull
+#define CHECK_NEAR(a, b) CU_ASSERT_DOUBLE_EQUAL((a), (b), 1e-9)
+
+static stw_cluster cluster;
+static stw_run_spec run;
+static stw_job job;
+
+/* One node of `world` ranks unless the test says otherwise. */
+static void set_up(uint32_t world, uint32_t ranks_per_node) {
+    memset(&cluster, 0, sizeof cluster);
+    memset(&run, 0, sizeof run);
+    memset(&job, 0, sizeof job);
+    cluster.gpus = ranks_per_node;
+    cluster.gpu.hbm_bps = 4000e9;
+    cluster.gpu.bf16_flops = 800e12;
+    cluster.host.bandwidth_bps = 200e9;
+    cluster.host.dma_bps = 160e9;
+    cluster.pcie.h2d_bps = 50e9;
+    cluster.pcie.d2h_bps = 40e9;
+    cluster.pcie.both_bps = 32e9;
+    cluster.pcie.latency_s = 10e-6;
+    cluster.nvlink_bps = 400e9;
+    cluster.nic_bps = 50e9;
+    cluster.nvme.read_bps = 4e9;
+    cluster.nvme.write_bps = 2e9;
+    cluster.cpu_adamw_pps = 5e9;
+    run.precision.params = run.precision.grads = STW_DTYPE_F32;
+    run.precision.exp_avg = run.precision.exp_avg_sq = STW_DTYPE_F32;
+    job.cluster = &cluster;
+    job.run = &run;
+    job.world = world;
+    job.group = world;
+    job.ranks_per_node = ranks_per_node;
+}
+
+static void copies_up_and_down(void) {
+    stw_demand d;
+    set_up(1, 1);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_GPU, 10 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 0.2);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 0);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE], 10.0 / 64);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 10.0 / 160);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 10.0 / 200);
+    CHECK_NEAR(d.startup_s, 10e-6);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0.2 + 10e-6);
+    stw_demand_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 10 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 0.25);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 0);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE], 10.0 / 64);
+}
+
+/* Both directions with equal bytes take bytes / both_bps. */
+static void both_directions_together(void) {
+    stw_demand up, down;
+    set_up(1, 1);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_GPU, 10 * GB, &up);
+    stw_demand_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 10 * GB, &down);
+    CHECK_NEAR(up.seconds[STW_RESOURCE_PCIE] + down.seconds[STW_RESOURCE_PCIE], 10.0 / 32);
+}
+
+/* Four GPUs of a node at once are bound by what they share, and only ranks that exist count. */
+static void ranks_of_a_node_add_up(void) {
+    stw_demand d;
+    set_up(4, 4);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_GPU, 10 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 0.2);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 0.25);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 0.2);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0.25 + 10e-6);
+    set_up(2, 4);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_GPU, 10 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 0.125);
+    set_up(16, 4);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_GPU, 10 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 0.25);
+}
+
+static void disk_is_shared_by_the_node(void) {
+    stw_demand d;
+    set_up(2, 2);
+    stw_demand_copy(&job, STW_TIER_NVME, STW_TIER_HOST, 4 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 2);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 0.04);
+    CHECK_NEAR(d.startup_s, 0);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_NVME, 4 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 4);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE], 0);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_HOST, 4 * GB, &d);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0);
+}
+
+static void updates_move_28_bytes(void) {
+    stw_demand d;
+    set_up(1, 1);
+    stw_demand_update(&job, STW_TIER_GPU, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 28.0 / 4000);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0);
+    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.2);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
+    set_up(4, 4);
+    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.8);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 4 * 28.0 / 200);
+}
+
+/* bf16 params and grads with an fp32 master: grads read (2), params written (2), master and both
+ * moments read and written (24). */
+static void updates_follow_the_precision(void) {
+    stw_demand d;
+    set_up(1, 1);
+    run.precision.params = run.precision.grads = STW_DTYPE_BF16;
+    run.precision.has_master = true;
+    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
+    run.precision.exp_avg = STW_DTYPE_BF16;
+    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 24.0 / 200);
+    run.precision.has_master = false;
+    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 18.0 / 200);
+}
+
+static stw_op make_op(stw_op_kind kind, stw_work work, stw_tier tier) {
+    stw_op op = {.kind = kind, .work = work, .from = tier, .to = tier};
+    op.unit = op.after[0] = op.after[1] = STW_OP_NONE;
+    return op;
+}
+
+static void compute_and_norms(void) {
+    stw_demand d;
+    set_up(2, 2);
+    stw_op op = make_op(STW_OP_COMPUTE, STW_WORK_FORWARD, STW_TIER_GPU);
+    op.flops = 4e12;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_GPU], 0.01);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0.01);
+    op = make_op(STW_OP_COMPUTE, STW_WORK_NORM, STW_TIER_GPU);
+    op.params = GB;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0.001 / 0.44);
+    op.from = op.to = STW_TIER_HOST;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 4.0 / 200);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 0.5 / 5);
+    op = make_op(STW_OP_ALLOC, STW_WORK_NONE, STW_TIER_GPU);
+    op.bytes = GB;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0);
+}
+
+static void collective(stw_work work, stw_demand *d) {
+    stw_op op = make_op(STW_OP_COLLECTIVE, work, STW_TIER_GPU);
+    op.bytes = 8 * GB;
+    stw_demand_op(&job, &op, d);
+}
+
+static void collectives_inside_a_node(void) {
+    stw_demand d;
+    set_up(4, 4);
+    collective(STW_WORK_ALL_GATHER, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 0.75 * 8 / 400);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 0);
+    CHECK_NEAR(d.startup_s, 10e-6);
+    collective(STW_WORK_BROADCAST, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 8.0 / 400);
+    collective(STW_WORK_ALL_REDUCE, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 1.5 * 8 / 400);
+    collective(STW_WORK_NORM_SUM, &d);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0.5e-3);
+    set_up(1, 1);
+    collective(STW_WORK_ALL_GATHER, &d);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0);
+}
+
+/* Four nodes of eight: a ring over 32, carried by eight NICs of each node. */
+static void collectives_across_nodes(void) {
+    stw_demand d;
+    set_up(32, 8);
+    collective(STW_WORK_REDUCE_SCATTER, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 31.0 / 32 * 8 / 400);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 31.0 / 32 * 8 / 400);
+    /* Sharded inside a node, replicated between nodes: only the all-reduce leaves the node, and
+     * every rank has its NIC for itself. */
+    job.group = 8;
+    collective(STW_WORK_REDUCE_SCATTER, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 0);
+    collective(STW_WORK_ALL_REDUCE, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 2 * 0.75 * 8 / 50);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 0);
+    /* One GPU in each node. */
+    set_up(4, 1);
+    collective(STW_WORK_ALL_GATHER, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 0.75 * 8 / 50);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 0);
+}
+
+static void reads_and_writes(void) {
+    stw_demand d;
+    set_up(2, 2);
+    stw_op op = make_op(STW_OP_READ, STW_WORK_NONE, STW_TIER_HOST);
+    op.from = STW_TIER_NVME;
+    op.bytes = 4 * GB;
+    op.component = STW_COMPONENT_EXP_AVG;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 2);
+    op.component = STW_COMPONENT_LOAD_STAGING;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 0); /* made from a seed */
+    run.load.weights = "weights";
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 1);
+    cluster.nvme.read_bps = 0;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0);
+    op.kind = STW_OP_WRITE;
+    op.component = STW_COMPONENT_EXP_AVG;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 4);
+}
+
+static void resources_have_names(void) {
+    CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_PCIE), "pcie_both");
+    CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_DISK), "disk");
+    CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_N_RESOURCES), "?");
+}
+
+STW_TEST_MAIN("plan demand", {"copies up and down", copies_up_and_down},
+              {"both directions together", both_directions_together},
+              {"ranks of a node add up", ranks_of_a_node_add_up},
+              {"disk is shared by the node", disk_is_shared_by_the_node},
+              {"updates move 28 bytes", updates_move_28_bytes},
+              {"updates follow the precision", updates_follow_the_precision},
+              {"compute and norms", compute_and_norms},
+              {"collectives inside a node", collectives_inside_a_node},
+              {"collectives across nodes", collectives_across_nodes},
+              {"reads and writes", reads_and_writes},
+              {"resources have names", resources_have_names})

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plan files: exact round trips, and every way in which a file can be wrong. */
+#define _POSIX_C_SOURCE 200809L /* mkdtemp */
+#include <math.h>
+#include <unistd.h>
+
+#include "core/file.h"
+#include "tests/unit/edited.h"
+#include "tests/unit/fixture.h"
+#include "tests/unit/testing.h"
+
+static const fixture_size small = {3, 256, 512, 1000};
+static const stw_place mixed[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU, FIXTURE_NVME};
+static const uint32_t mixed_units[] = {20, 40, 60, 0};
+
+static stw_plan *mixed_plan(uint32_t gpus, const char *const *settings) {
+    stw_cluster cluster = fixture_cluster(gpus);
+    stw_plan *plan = fixture_plan(small, &cluster, settings);
+    fixture_state(plan, 4, mixed, mixed_units);
+    CHECK_OK(stw_plan_derive(plan, err));
+    stw_plan_judge(plan);
+    return plan;
+}
+
+/* What a derived plan is in its file; the caller frees it. */
+static char *plan_text(const stw_plan *plan) {
+    stw_text text = STW_TEXT_INIT;
+    CHECK_OK(stw_plan_to_json(plan, &text, err));
+    return text.data;
+}
+
+static stw_status parse_plan(const char *text, stw_plan **out, stw_error *err) {
+    return stw_plan_parse("plan.json", text, strlen(text), out, err);
+}
+
+/* What is parsed and written again is the same text, and the same plan. */
+static void check_round_trip(const stw_plan *plan) {
+    stw_plan *again = NULL;
+    char *text = plan_text(plan);
+    CHECK_OK(parse_plan(text, &again, err));
+    if (again == NULL) {
+        free(text);
+        return;
+    }
+    char *second = plan_text(again);
+    CU_ASSERT_STRING_EQUAL(text, second);
+    CHECK_OK(stw_plan_check(again, true, err));
+    CU_ASSERT_EQUAL(again->n_contradictions, 0);
+    CU_ASSERT_STRING_EQUAL(again->model->digest, plan->model->digest);
+    CU_ASSERT_EQUAL(again->verdict, plan->verdict);
+    CU_ASSERT_EQUAL(again->job->n_kinds, plan->job->n_kinds);
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        CU_ASSERT_STRING_EQUAL(again->layouts[k]->hash, plan->layouts[k]->hash);
+        CU_ASSERT_EQUAL(memcmp(&again->peaks[k], &plan->peaks[k], sizeof plan->peaks[k]), 0);
+    }
+    for (uint32_t n = 0; n < plan->job->n_node_kinds; n++)
+        CU_ASSERT_EQUAL(
+            memcmp(&again->node_peaks[n], &plan->node_peaks[n], sizeof plan->node_peaks[n]), 0);
+    free(second);
+    free(text);
+    stw_plan_free(again);
+}
+
+static void round_trips(void) {
+    const char *const master[] = {"precision.master=fp32", "precision.params=bf16", NULL};
+    const char *const roles[] = {"load.weights=/data/w.safetensors", "batch.seq_len=8192", NULL};
+    const char *const *const settings[] = {NULL, master, roles};
+    for (size_t s = 0; s < 3; s++)
+        for (uint32_t gpus = 1; gpus <= 3; gpus += 2) {
+            stw_plan *plan = mixed_plan(gpus, settings[s]);
+            check_round_trip(plan);
+            stw_plan_free(plan);
+        }
+}
+
+static void round_trips_of_fsdp2(void) {
+    const char *const plain[] = {"engine=fsdp2", NULL};
+    const char *const parked[] = {"engine=fsdp2", "park.moments=host", NULL};
+    const char *const *const settings[] = {plain, parked};
+    for (size_t s = 0; s < 2; s++) {
+        stw_cluster cluster = fixture_cluster(4);
+        stw_plan *plan = fixture_plan(small, &cluster, settings[s]);
+        fixture_state(plan, 1, mixed, NULL);
+        plan->decisions.prefetch.by_group = true;
+        plan->decisions.prefetch.depth = 1;
+        plan->decisions.prefetch.bucket_bytes = 0;
+        CHECK_OK(stw_plan_derive(plan, err));
+        check_round_trip(plan);
+        stw_plan_free(plan);
+    }
+}
+
+static void round_trip_over_nodes(void) {
+    stw_cluster cluster = fixture_cluster(4);
+    cluster.nodes = 3;
+    cluster.nic_bps = 50e9;
+    stw_plan *plan = fixture_plan(small, &cluster, NULL);
+    fixture_state(plan, 4, mixed, mixed_units);
+    CHECK_OK(stw_plan_derive(plan, err));
+    CU_ASSERT_TRUE(plan->job->n_node_kinds > 1);
+    check_round_trip(plan);
+    char *text = plan_text(plan);
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\"ranks\": \"1-3,"));
+    free(text);
+    stw_plan_free(plan);
+}
+
+static void evidence_round_trips(void) {
+    stw_plan *plan = mixed_plan(1, NULL);
+    stw_solver_stage stages[] = {{"seconds", 1.25, 1.249, 8e-4, 0.05}, {"gpu", 3, NAN, NAN, 0}};
+    stw_price prices[] = {{"gpu_memory", "optimizer_step", -1e-3, "GiB"},
+                          {"pcie", NULL, 0.1, NULL}};
+    stw_binding binding = {"host", "load", 123456789};
+    stw_fix fix = {"node.host.memory", "1 TiB", "plans in 1.3 s"};
+    plan->outcome = STW_OUTCOME_INFEASIBLE;
+    plan->solver =
+        (stw_solver_report){"glpk", "5.0", 0.1, 10, 20, 1.25, 1.249, 8e-4, NAN, 2, stages};
+    plan->n_prices = 2;
+    plan->prices = prices;
+    plan->n_bindings = plan->n_fixes = 1;
+    plan->bindings = &binding;
+    plan->fixes = &fix;
+    plan->time_s[STW_PHASE_OPTIMIZER_STEP] = 0.1;
+    plan->objective_s = 1.0 / 3.0;
+    check_round_trip(plan);
+    stw_plan *again = NULL;
+    char *text = plan_text(plan);
+    CHECK_OK(parse_plan(text, &again, err));
+    CU_ASSERT_EQUAL(again->outcome, STW_OUTCOME_INFEASIBLE);
+    CU_ASSERT_STRING_EQUAL(again->fixes[0].why, "plans in 1.3 s");
+    CU_ASSERT_EQUAL(again->bindings[0].over_bytes, 123456789);
+    CU_ASSERT_TRUE(isnan(again->solver.greedy_objective));
+    CU_ASSERT_TRUE(isnan(again->time_s[STW_PHASE_LOAD]));
+    CU_ASSERT_EQUAL(again->objective_s, 1.0 / 3.0);
+    free(text);
+    stw_plan_free(again);
+    stw_plan_free(plan);
+}
+
+static void a_zoo_model_is_whole_in_the_file(void) {
+    stw_run_spec run;
+    stw_model *model = NULL;
+    stw_plan *plan = NULL;
+    stw_cluster cluster = fixture_cluster(8);
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_model_read_config(STW_SOURCE_MODELS "/zoo/Qwen3-30B-A3B.json", STW_SOURCE_MODELS,
+                                   &model, err));
+    CHECK_OK(stw_plan_new(model, &cluster, &run, &plan, err));
+    if (plan == NULL) return;
+    stw_decisions *d = &plan->decisions;
+    d->blocks = stw_pool_array(plan->pool, model->n_groups, sizeof *d->blocks);
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->groups[g].facts.transformer)
+            d->blocks[d->n_blocks++] =
+                (stw_block_decision){g, STW_ACT_RECOMPUTE, model->groups[g].count};
+    d->prefetch.depth = 3;
+    d->prefetch.bucket_bytes = 64ull << 20;
+    d->load = STW_LOAD_SHARDED_READ;
+    fixture_state(plan, 2, mixed, mixed_units);
+    CHECK_OK(stw_plan_derive(plan, err));
+    check_round_trip(plan);
+    stw_plan_free(plan);
+}
+
+/* ---- files that are wrong ---- */
+
+typedef struct edit {
+    const char *anchor, *from, *to;
+    const char *word; /* of the error */
+} edit;
+
+static const edit refused[] = {
+    /* the format */
+    {"", "stowage.plan/1", "stowage.plan/2", "stowage.plan/1"},
+    {"", "stowage.plan/1", "stowage.run/1", "stowage.plan/1"},
+    {"\"outcome\"", "\"optimal\"", "\"best\"", "optimal, feasible"},
+    {"\"verdict\"", "\"fits\"", "null", "a string"},
+    {"\"cluster\"", "\"nodes\": 1", "\"nodes\": -1", "nodes"},
+    {"\"cluster\"", "\"nodes\": 1", "\"nods\": 1", "nods"},
+    {"\"run\"", "\"engine\": \"stowage\"", "\"engine\": \"stow\"", "engine"},
+    {"\"solver\"", "\"seconds\": 0.0", "\"seconds\": -1", "not negative"},
+    {"\"solver\"", "\"rows\": 0", "\"rows\": 4294967296", "4294967295"},
+    {"\"solver\"", "\"rows\": 0", "\"rows\": 0.5", "whole number"},
+    /* decisions */
+    {"\"decisions\"", "\"params\": \"gpu\"", "\"params\": \"moon\"", "gpu, host or nvme"},
+    {"\"decisions\"", "\"update\": \"resident\"", "\"update\": \"later\"", "resident, stream"},
+    {"\"decisions\"", "\"group\": \"flat\"", "\"group\": \"all\"", "flat"},
+    {"\"decisions\"", "\"master\": null", "\"master\": \"gpu\"", "no such state"},
+    {"\"decisions\"", "\"exp_avg_sq\": \"gpu\"", "\"exp_avg_sq\": \"host\"", "tier of exp_avg"},
+    {"\"decisions\"", "\"units\": 20", "\"units\": 21", "quanta"},
+    {"\"decisions\"", "\"units\": 20", "\"units\": -20", "not negative"},
+    {"\"decisions\"", "\"units\": 20", "\"units\": 4294967296", "4294967295"},
+    {"\"decisions\"", "\"count\": 40960", "\"count\": 40961", "decisions[0].count"},
+    {"\"decisions\"", "\"group\": \"layer\"", "\"group\": \"lair\"", "group of the model"},
+    {"\"decisions\"", "\"activations\": \"keep\"", "\"activations\": \"drop\"", "recompute"},
+    {"\"decisions\"", "\"count\": 3", "\"count\": 2", "activation policies cover 2"},
+    {"\"prefetch\"", "\"depth\": 3", "\"depth\": 0", "live"},
+    {"\"prefetch\"", "\"depth\": 3", "\"depth\": 5000", "at most 4096"},
+    {"\"prefetch\"", "\"live\": 3", "\"live\": 4", "live"},
+    {"\"prefetch\"", "1048576", "9223372036854775807", "at most"},
+    {"\"prefetch\"", "\"unit\": \"bucket\"", "\"unit\": \"bag\"", "bucket or group"},
+    {"\"load\"", "\"rank0_broadcast\"", "\"telepathy\"", "sharded_read"},
+    /* what follows from them */
+    {"\"movements\"", "\"by\": \"stowage\"", "\"by\": \"fsdp2\"", "movements[0].by"},
+    {"\"movements\"", "\"executable\": true", "\"executable\": false", "movements[0].executable"},
+    {"\"layout\"", "\"version\": 1", "\"version\": 2", "version"},
+    {"\"regions\"", "\"offset\": 0", "\"offset\": 4096",
+     "regions[0].offset: found the number 4096"},
+    {"\"regions\"", "\"bytes\": 163840", "\"bytes\": 163844", "the decisions give 163840"},
+    {"\"regions\"", "\"tier\": \"gpu\"", "\"tier\": \"host\"", "regions[0].tier"},
+    {"\"regions\"", "\"component\": \"params\"", "\"component\": \"grads\"",
+     "regions[0].component"},
+    {"\"regions\"", "\"first_unit\": 20", "\"first_unit\": 19", "regions[1].first_unit"},
+    {"\"prefetch\"", "1048576", "2097152", "layout.hash.rank0"},
+    {"\"rank_map\"", "\"ranks\": \"0\"", "\"ranks\": \"0-1\"", "rank_map.kinds[0].ranks"},
+    {"\"rank_map\"", "\"node_kind\": \"0\"", "\"node_kind\": \"1\"", "rank_map.kinds[0].node_kind"},
+    /* figures */
+    {"\"gpu_bytes\"", "\"load\": ", "\"load\": -", "not negative"},
+    {"\"gpu_bytes\"", "\"load\": ", "\"rollout\": ", "no movement rollout"},
+    {"\"peaks\"", "\"peak\": ", "\"peek\": ", "peek"},
+    {"\"phases\"", "\"device\": ", "\"device\": -", "not negative"},
+    {"\"phases\"", "\"device\": ", "\"device\": \"many\", \"d\": ", "whole number"},
+    {"\"phases\"", "\"components\": {", "\"components\": {\"ballast\": 1,", "ballast"},
+    {"\"phases\"", "\"context\": 536870912", "\"context\": 536870912000000", "outside arenas"},
+    {"\"phases\"", "\"optimizer_step\": {", "\"optimiser_step\": {", "optimiser_step"},
+    {"\"nodes\": [", "\"page_locked\": ", "\"locked\": ", "page_locked"},
+    {"\"nodes\": [", "\"host\": ", "\"host\": -", "not negative"},
+    {"\"time_s\"", "\"load\": null", "\"load\": -1.0", "not negative"},
+    {"\"time_s\"", "\"load\": null", "\"load\": \"long\"", "a number"},
+    {"\"time_s\"", "\"load\": null,", "", "load"},
+    /* the model */
+    {"\"model\": {", "\"digest\": \"", "\"digest\": \"0", "another model"},
+    {"\"tensors\": [", "0.embed.weight", "0.embed.wait", "another model"},
+    {"\"tensors\": [", "\"BF16\"", "\"F32\"", "another model"},
+    {"\"tensors\": [", "\"BF16\"", "\"F33\"", "a dtype"},
+    {"\"tensors\": [", "1000, 256]", "-1000, 256]", "dimension"},
+    {"\"tensors\": [", "1000, 256]", "9223372036854775807, 9223372036854775807]",
+     "9223372036854775807"},
+    {"\"tensors\": [", "1000, 256]", "1, 1, 1, 1, 1, 1, 1, 1, 1]", "at most 8"},
+    {"\"tensors\": [", "\"BF16\", 1, 0", "\"BF16\", 7, 0", "index of a group"},
+    {"\"tensors\": [", "\"BF16\", 1, 1", "\"BF16\", 1, 2", "expected 1"},
+    {"\"tensors\": [", "false, 1", "0, 1", "true or false"},
+    {"\"model\": {", "\"params\": ", "\"params\": 1", "the tensors give"},
+    {"\"model\": {", "\"vocab\": 1000", "\"vocab\": 99999999999", "4294967295"},
+    {"\"model\": {", "\"hidden\": 256,", "\"hidden\": 256, \"hidden\": 257,", "hidden"},
+    {"\"facts\": {", "\"hidden\": 256", "\"hiden\": 256", "did you mean \"hidden\""},
+    {"\"groups\"", "\"count\": 3", "\"count\": 4", "the tensors give 3"},
+    {"\"groups\"", "\"tensors\": 18", "\"tensors\": 17", "the tensors give 18"},
+};
+
+static void wrong_files_are_refused(void) {
+    stw_plan *plan = mixed_plan(1, NULL);
+    plan->solver.seconds = 0;
+    char *text = plan_text(plan);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        const edit *e = &refused[i];
+        stw_plan *read = NULL;
+        char *wrong = edited(text, e->anchor, e->from, e->to);
+        CHECK_FAILS(parse_plan(wrong, &read, err), STW_STATUS_BAD_INPUT, e->word);
+        CU_ASSERT_PTR_NULL(read);
+        stw_plan_free(read);
+        free(wrong);
+    }
+    free(text);
+    stw_plan_free(plan);
+}
+
+static void errors_have_a_place(void) {
+    stw_plan *plan = mixed_plan(1, NULL), *read = NULL;
+    char *text = plan_text(plan);
+    char *wrong = edited(text, "\"regions\"", "\"offset\": 0", "\"offset\": 12345");
+    stw_error err = STW_ERROR_INIT;
+    CU_ASSERT_EQUAL(parse_plan(wrong, &read, &err), STW_STATUS_BAD_INPUT);
+    int line = 1;
+    for (const char *p = wrong; p < strstr(wrong, "12345"); p++) line += *p == '\n';
+    CU_ASSERT_EQUAL(err.line, line);
+    CU_ASSERT_STRING_EQUAL(err.where, "plan.json");
+    free(wrong);
+    free(text);
+    stw_plan_free(plan);
+}
+
+/* Every member of the root but the schema's version is needed: without any of them no plan. */
+static void every_member_is_required(void) {
+    stw_plan *plan = mixed_plan(2, NULL);
+    char *text = plan_text(plan);
+    size_t members = 0;
+    for (const char *p = text; (p = strstr(p, "\n  \"")) != NULL; p++) {
+        char from[64], to[80];
+        snprintf(from, sizeof from, "%.*s", (int)(strchr(p + 4, '"') - p), p);
+        snprintf(to, sizeof to, "\n  \"no_%s", from + 4);
+        stw_plan *read = NULL;
+        char *wrong = edited(text, "", from, to);
+        CHECK_FAILS(parse_plan(wrong, &read, err), STW_STATUS_BAD_INPUT, from + 4);
+        stw_plan_free(read);
+        free(wrong);
+        members++;
+    }
+    CU_ASSERT_EQUAL(members, 19);
+    free(text);
+    stw_plan_free(plan);
+}
+
+static void truncated_files_are_refused(void) {
+    stw_plan *plan = mixed_plan(1, NULL), *read = NULL;
+    char *text = plan_text(plan);
+    size_t length = strlen(text), step = length / 97;
+    for (size_t n = 0; n < length - 1; n += step) {
+        CU_ASSERT_EQUAL(stw_plan_parse("plan.json", text, n, &read, NULL), STW_STATUS_BAD_INPUT);
+        CU_ASSERT_PTR_NULL(read);
+    }
+    free(text);
+    stw_plan_free(plan);
+}
+
+/* A falsified figure survives reading: as stated where others follow from it, else as a
+ * contradiction with what it should follow from. */
+static void falsified_figures_survive(void) {
+    static const struct {
+        const char *anchor, *from, *what;
+    } figures[] = {{"\"gpu_bytes\"", "\"optimizer_step\": ", "peaks.gpu_bytes"},
+                   {"\"gpu_bytes\"", "\"peak\": ", "peaks.gpu_bytes"},
+                   {"\"host_bytes\"", "\"load\": ", "peaks.host_bytes"},
+                   {"\"ranks\": [", "\"gpu_allocated_bytes\": ", "gpu_allocated_bytes"},
+                   {"\"ranks\": [", "\"gpu_bytes\": ", "gpu_bytes"},
+                   {"\"phases\"", "\"allocated\": ", "gpu allocated"},
+                   {"\"phases\"", "\"reserved\": ", "gpu reserved"},
+                   {"\"phases\"", "\"device\": ", "gpu device"},
+                   {"\"phases\"", "\"exp_avg\": ", "gpu device"},
+                   {"\"phases\"", "\"total\": ", "host"},
+                   {"\"nodes\": [", "\"host\": ", "host"},
+                   {"\"nodes\": [", "\"page_locked\": ", "host page-locked"}};
+    stw_plan *plan = mixed_plan(1, NULL);
+    char *text = plan_text(plan);
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
+        stw_plan *read = NULL;
+        char to[64];
+        bool found = false;
+        snprintf(to, sizeof to, "%s7", figures[i].from); /* one more digit */
+        char *wrong = edited(text, figures[i].anchor, figures[i].from, to);
+        CHECK_OK(parse_plan(wrong, &read, err));
+        for (uint32_t k = 0; read != NULL && k < read->n_contradictions; k++)
+            found |= strcmp(read->contradictions[k].what, figures[i].what) == 0;
+        CU_ASSERT_TRUE(found);
+        stw_plan_free(read);
+        free(wrong);
+    }
+    free(text);
+    stw_plan_free(plan);
+}
+
+static void later_minor_versions_may_add_members(void) {
+    stw_plan *plan = mixed_plan(1, NULL), *read = NULL;
+    char *text = plan_text(plan);
+    char *later = edited(text, "", "\"stowage.plan/1\"", "\"stowage.plan/1.3\", \"new\": [1]");
+    CHECK_OK(parse_plan(later, &read, err));
+    stw_plan_free(read);
+    free(later);
+    free(text);
+    stw_plan_free(plan);
+}
+
+static void files_are_whole_or_absent(void) {
+    char folder[] = "/tmp/stw-plan-XXXXXX", path[64], missing[64];
+    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/plan.json", folder);
+    snprintf(missing, sizeof missing, "%s/none/plan.json", folder);
+    stw_plan *plan = mixed_plan(2, NULL), *read = NULL;
+    CHECK_OK(stw_plan_write(plan, path, err));
+    CHECK_OK(stw_plan_read(path, &read, err));
+    stw_plan_free(read);
+    read = NULL;
+    CHECK_FAILS(stw_plan_write(plan, missing, err), STW_STATUS_IO, "none");
+    CHECK_FAILS(stw_plan_read(missing, &read, err), STW_STATUS_IO, "none");
+    stw_plan_free(plan);
+    CU_ASSERT_EQUAL(unlink(path), 0);
+    CU_ASSERT_EQUAL(rmdir(folder), 0);
+}
+
+static void an_underived_plan_is_not_written(void) {
+    stw_cluster cluster = fixture_cluster(1);
+    stw_plan *plan = fixture_plan(small, &cluster, NULL);
+    stw_text text = STW_TEXT_INIT;
+    CHECK_FAILS(stw_plan_to_json(plan, &text, err), STW_STATUS_BUG, "derived");
+    CU_ASSERT_EQUAL(text.length, 0);
+    stw_plan_free(plan);
+}
+
+STW_TEST_MAIN("plan file", {"round trips", round_trips},
+              {"round trips of fsdp2", round_trips_of_fsdp2},
+              {"round trip over nodes", round_trip_over_nodes},
+              {"evidence round trips", evidence_round_trips},
+              {"a zoo model is whole in the file", a_zoo_model_is_whole_in_the_file},
+              {"wrong files are refused", wrong_files_are_refused},
+              {"errors have a place", errors_have_a_place},
+              {"every member is required", every_member_is_required},
+              {"truncated files are refused", truncated_files_are_refused},
+              {"falsified figures survive", falsified_figures_survive},
+              {"later minor versions may add members", later_minor_versions_may_add_members},
+              {"files are whole or absent", files_are_whole_or_absent},
+              {"an underived plan is not written", an_underived_plan_is_not_written})

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Run files: exact round trips, records of others, and every way in which a file can be wrong. */
+#include <math.h>
+
+#include "plan/run_file.h"
+#include "tests/unit/edited.h"
+#include "tests/unit/testing.h"
+
+static void measure(stw_measured *m, uint64_t base) {
+    m->known = true;
+    m->allocated = base + 1;
+    m->reserved = base + 2;
+    m->device = base + 3;
+    m->host = base + 4;
+    m->page_locked = base + 5;
+    m->gpu_components[STW_COMPONENT_PARAMS] = base + 6;
+    m->gpu_components[STW_COMPONENT_PROCESS] = base + 7;
+    m->host_components[STW_COMPONENT_EXP_AVG] = base + 8;
+}
+
+static stw_run_result *full_result(void) {
+    stw_run_result *r = NULL;
+    CHECK_OK(stw_run_result_new(&r, err));
+    r->backend = "cuda";
+    r->device = "NVIDIA H200";
+    r->plan_hash = "0123456789abcdef";
+    r->world = 2;
+    r->steps = 5;
+    r->seed = 42;
+    r->not_run[STW_PHASE_FORWARD_BACKWARD] = true;
+    r->n_ranks = 2;
+    r->ranks = stw_pool_array(r->pool, 2, sizeof *r->ranks);
+    for (uint32_t i = 0; i < 2; i++) {
+        r->ranks[i].rank = i;
+        r->ranks[i].kind = i == 0 ? "rank0" : "rank";
+        measure(&r->ranks[i].phases[STW_PHASE_LOAD], 1000 * i);
+        measure(&r->ranks[i].phases[STW_PHASE_OPTIMIZER_STEP], 1000000 * (i + 1));
+    }
+    r->n_nodes = 1;
+    r->nodes = stw_pool_array(r->pool, 1, sizeof *r->nodes);
+    r->nodes[0].host[STW_PHASE_LOAD] = 123;
+    r->nodes[0].page_locked[STW_PHASE_LOAD] = 45;
+    r->time_s[STW_PHASE_OPTIMIZER_STEP] = 0.1;
+    r->n_step_all = 3;
+    r->step_all_s = stw_pool_array(r->pool, 3, sizeof *r->step_all_s);
+    for (int i = 0; i < 3; i++) r->step_all_s[i] = 0.1 / (i + 1);
+    r->params_per_s = 1e10 / 3;
+    r->up_bps = 5e10;
+    r->copies_s = 0.09;
+    r->checked = 1000;
+    r->mismatched = 1;
+    r->digest[0] = 0xfedcba9876543210u;
+    r->digest[2] = 7;
+    r->grad_norm = 1.5;
+    /* what a complete file repeats */
+    r->gpu_bytes[STW_PHASE_LOAD] = 1003;
+    r->gpu_bytes[STW_PHASE_OPTIMIZER_STEP] = r->gpu_peak_bytes = 2000003;
+    r->host_bytes[STW_PHASE_LOAD] = r->host_peak_bytes = 123;
+    return r;
+}
+
+static char *run_text(const stw_run_result *result) {
+    stw_text text = STW_TEXT_INIT;
+    CHECK_OK(stw_run_result_to_json(result, &text, err));
+    return text.data;
+}
+
+static stw_status parse_run(const char *text, stw_run_result **out, stw_error *err) {
+    return stw_run_result_parse("run.json", text, strlen(text), out, err);
+}
+
+static void round_trips(void) {
+    stw_run_result *r = full_result(), *again = NULL;
+    const uint64_t seeds[] = {0, 42, INT64_MAX, UINT64_MAX};
+    for (size_t i = 0; i < 4; i++) {
+        r->seed = seeds[i];
+        char *text = run_text(r);
+        CHECK_OK(parse_run(text, &again, err));
+        CU_ASSERT_PTR_NOT_NULL_FATAL(again);
+        char *second = run_text(again);
+        CU_ASSERT_STRING_EQUAL(text, second);
+        CU_ASSERT_EQUAL(again->seed, seeds[i]);
+        free(second);
+        free(text);
+        if (i < 3) stw_run_result_free(again);
+    }
+    CU_ASSERT_EQUAL(again->digest[0], 0xfedcba9876543210u);
+    CU_ASSERT_EQUAL(again->digest[1], 0);
+    CU_ASSERT_TRUE(again->not_run[STW_PHASE_FORWARD_BACKWARD]);
+    CU_ASSERT_FALSE(again->not_run[STW_PHASE_LOAD]);
+    CU_ASSERT_TRUE(isnan(again->time_s[STW_PHASE_LOAD]));
+    CU_ASSERT_TRUE(isnan(again->down_bps));
+    CU_ASSERT_EQUAL(again->params_per_s, 1e10 / 3);
+    CU_ASSERT_EQUAL(again->ranks[1].phases[STW_PHASE_LOAD].device, 1003);
+    CU_ASSERT_EQUAL(memcmp(again->ranks[1].phases, r->ranks[1].phases, sizeof r->ranks[1].phases),
+                    0);
+    CU_ASSERT_EQUAL(again->step_all_s[2], 0.1 / 3);
+    stw_run_result_free(again);
+    stw_run_result_free(r);
+}
+
+static void summary_follows_from_ranks_and_nodes(void) {
+    stw_run_result *r = full_result(), *again = NULL;
+    memset(r->gpu_bytes, 0, sizeof r->gpu_bytes);
+    memset(r->host_bytes, 0, sizeof r->host_bytes);
+    r->gpu_peak_bytes = r->host_peak_bytes = 0;
+    char *text = run_text(r);
+    CHECK_OK(parse_run(text, &again, err));
+    CU_ASSERT_EQUAL(again->gpu_bytes[STW_PHASE_LOAD], 1003);
+    CU_ASSERT_EQUAL(again->gpu_peak_bytes, 2000003);
+    CU_ASSERT_EQUAL(again->host_peak_bytes, 123);
+    free(text);
+    stw_run_result_free(again);
+    stw_run_result_free(r);
+}
+
+static void records_of_others_may_lack_most(void) {
+    stw_run_result *r = NULL;
+    CHECK_OK(parse_run("{\"schema\": \"stowage.run/1\", \"source\": \"external\","
+                       " \"peaks\": {\"gpu_bytes\": {\"peak\": 77, \"load\": 5}}}",
+                       &r, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r);
+    CU_ASSERT_EQUAL(r->gpu_peak_bytes, 77);
+    CU_ASSERT_EQUAL(r->gpu_bytes[STW_PHASE_LOAD], 5);
+    CU_ASSERT_EQUAL(r->n_ranks, 0);
+    CU_ASSERT_STRING_EQUAL(r->backend, "");
+    stw_run_result_free(r);
+    r = NULL;
+    CHECK_OK(parse_run("{\"schema\": \"stowage.run/1\", \"source\": \"external\", \"ranks\":"
+                       " [{\"rank\": 3, \"phases\": {\"load\": {\"allocated\": 9}}}],"
+                       " \"time_s\": {\"forward_backward\": 1.5}}",
+                       &r, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(r);
+    CU_ASSERT_EQUAL(r->ranks[0].phases[STW_PHASE_LOAD].allocated, 9);
+    CU_ASSERT_EQUAL(r->time_s[STW_PHASE_FORWARD_BACKWARD], 1.5);
+    stw_run_result_free(r);
+    r = NULL;
+    CHECK_FAILS(parse_run("{\"schema\": \"stowage.run/1\", \"source\": \"external\"}", &r, err),
+                STW_STATUS_BAD_INPUT, "no bytes are measured");
+}
+
+typedef struct edit {
+    const char *anchor, *from, *to;
+    const char *word; /* of the error */
+} edit;
+
+static const edit refused[] = {
+    {"", "stowage.run/1", "stowage.run/2", "stowage.run/1"},
+    {"", "\"source\": \"stowage\"", "\"source\": \"hearsay\"", "stowage or external"},
+    {"", "\"world\": 2", "\"world\": -2", "not negative"},
+    {"", "\"world\": 2", "\"world\": 4294967296", "4294967295"},
+    {"", "\"seed\": 42", "\"seed\": \"18446744073709551616\"", "below 2^64"},
+    {"", "\"seed\": 42", "\"seed\": \"\"", "below 2^64"},
+    {"", "\"seed\": 42", "\"seed\": \"4x\"", "below 2^64"},
+    {"\"not_run\"", "forward_backward", "sleep", "a phase"},
+    {"\"gpu_bytes\"", "\"load\"", "\"lunch\"", "a phase"},
+    {"\"gpu_bytes\"", "1003", "\"1003\"", "whole number"},
+    {"\"time_s\"", "\"optimizer_step\": 0.1", "\"optimizer_step\": -0.1", "not negative"},
+    {"\"step_all\"", "0.1", "null", "seconds"},
+    {"\"step_all\"", "0.1", "-0.1", "seconds"},
+    {"\"digest\"", "fedcba9876543210", "fedcba98765432100", "hexadecimal"},
+    {"\"digest\"", "fedcba9876543210", "fedcba987654321g", "hexadecimal"},
+    {"\"digest\"", "\"fedcba9876543210\"", "12", "a string"},
+    {"\"ranks\"", "\"rank\": 0", "\"rank\": -1", "not negative"},
+    {"\"ranks\"", "\"allocated\": 1,", "", "allocated"},
+    {"\"ranks\"", "\"device\": 3", "\"device\": 3.5", "whole number"},
+    {"\"ranks\"", "\"params\": 6", "\"parms\": 6", "parms"},
+    {"\"ranks\"", "\"params\": 6,", "\"params\": 6, \"params\": 6,", "params"},
+    {"\"nodes\"", "\"host\": 123", "\"host\": {}", "whole number"},
+    {"\"nodes\"", "\"node\": 0", "\"node\": null", "whole number"},
+};
+
+static void wrong_files_are_refused(void) {
+    stw_run_result *r = full_result();
+    char *text = run_text(r);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        stw_run_result *read = NULL;
+        char *wrong = edited(text, refused[i].anchor, refused[i].from, refused[i].to);
+        CHECK_FAILS(parse_run(wrong, &read, err), STW_STATUS_BAD_INPUT, refused[i].word);
+        CU_ASSERT_PTR_NULL(read);
+        free(wrong);
+    }
+    free(text);
+    stw_run_result_free(r);
+}
+
+static void every_member_is_required(void) {
+    stw_run_result *r = full_result();
+    char *text = run_text(r);
+    size_t members = 0;
+    for (const char *p = text; (p = strstr(p, "\n  \"")) != NULL; p++) {
+        char from[64], to[80];
+        snprintf(from, sizeof from, "%.*s", (int)(strchr(p + 4, '"') - p), p);
+        snprintf(to, sizeof to, "\n  \"no_%s", from + 4);
+        stw_run_result *read = NULL;
+        char *wrong = edited(text, "", from, to);
+        CHECK_FAILS(parse_run(wrong, &read, err), STW_STATUS_BAD_INPUT, from + 4);
+        free(wrong);
+        members++;
+    }
+    CU_ASSERT_EQUAL(members, 15);
+    free(text);
+    stw_run_result_free(r);
+}
+
+static void truncated_files_are_refused(void) {
+    stw_run_result *r = full_result(), *read = NULL;
+    char *text = run_text(r);
+    for (size_t n = 0; n < strlen(text) - 1; n++) {
+        CU_ASSERT_EQUAL(stw_run_result_parse("run.json", text, n, &read, NULL),
+                        STW_STATUS_BAD_INPUT);
+        CU_ASSERT_PTR_NULL(read);
+    }
+    free(text);
+    stw_run_result_free(r);
+}
+
+STW_TEST_MAIN("run file", {"round trips", round_trips},
+              {"summary follows from ranks and nodes", summary_follows_from_ranks_and_nodes},
+              {"records of others may lack most", records_of_others_may_lack_most},
+              {"wrong files are refused", wrong_files_are_refused},
+              {"every member is required", every_member_is_required},
+              {"truncated files are refused", truncated_files_are_refused})

@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Run specs: the contract's keys, errors with their places, exact round trips; and every row and
+ * example file of both specs. */
+#define _POSIX_C_SOURCE 200809L /* opendir */
+#include <dirent.h>
+#include <stdlib.h>
+
+#include "core/file.h"
+#include "plan/cluster.h"
+#include "plan/run_spec.h"
+#include "plan/spec_keys.h"
+#include "tests/unit/testing.h"
+
+#ifndef STW_SOURCE_MODELS
+#define STW_SOURCE_MODELS "models"
+#endif
+
+static stw_status run_from_yaml(const char *text, stw_run_spec *run, stw_error *err) {
+    stw_tree *tree = NULL;
+    stw_status status = stw_tree_parse_yaml("run.yaml", text, strlen(text), &tree, err);
+    if (status == STW_STATUS_OK) status = stw_run_spec_from_node(tree, tree->root, run, err);
+    stw_tree_free(tree);
+    return status;
+}
+
+static stw_status run_from_json(const char *text, stw_run_spec *run, stw_error *err) {
+    stw_tree *tree = NULL;
+    stw_status status = stw_tree_parse_json("plan.json", text, strlen(text), &tree, err);
+    if (status == STW_STATUS_OK)
+        status = stw_run_spec_from_node(tree, stw_node_get(tree->root, "run"), run, err);
+    stw_tree_free(tree);
+    return status;
+}
+
+static char *run_yaml(const stw_run_spec *run) {
+    stw_text text = STW_TEXT_INIT;
+    stw_run_spec_write_yaml(run, &text);
+    CU_ASSERT_FALSE_FATAL(text.failed);
+    return text.data;
+}
+
+static char *run_json(const stw_run_spec *run) {
+    stw_text text = STW_TEXT_INIT;
+    stw_json *json = stw_json_new();
+    stw_json_begin_object(json, NULL);
+    stw_run_spec_write_json(run, json, "run");
+    stw_json_end(json);
+    CHECK_OK(stw_json_finish(json, &text, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(text.data);
+    return text.data;
+}
+
+/* The contract's run.yaml, every key at its default. */
+static const char contract_run[] =
+    "engine: stowage\n"
+    "parallel:  {dp_shard: auto, dp_replicate: 1, tp: 1, pp: 1, vpp: 1, cp: 1, cp_kind: ring,\n"
+    "            ep: 1, etp: 1, sequence_parallel: false}\n"
+    "precision: {params: fp32, compute: bf16, grads: fp32, reduce: fp32, master: none,\n"
+    "            exp_avg: fp32, exp_avg_sq: fp32}\n"
+    "batch:     {micro_batch: 1, seq_len: 4096, max_tokens_per_gpu: none,\n"
+    "            grad_accumulation: 1, log_prob_micro_batch: none}\n"
+    "optimizer: {kind: adamw, implementation: auto, clip_norm: 1.0}\n"
+    "trainable: {lora: none, freeze: []}\n"
+    "placement: {params: auto, grads: auto, master: auto, moments: auto, activations: auto}\n"
+    "park:      {params: none, grads: none, moments: none}\n"
+    "prefetch:  {depth: auto, bucket: auto}\n"
+    "recompute: {granularity: auto, method: none, num_layers: 0, modules: []}\n"
+    "attention: flash\n"
+    "loss:      {fused: false, chunk: 0, upcast: fp32}\n"
+    "moe:       {dispatcher: alltoall, capacity_factor: none, imbalance: 1.0}\n"
+    "fsdp:      {reshard_after_forward: true, offload_policy: false, wrap_embeddings: false}\n"
+    "megatron:  {distributed_optimizer: true, fsdp: false, optimizer_offload_fraction: 0,\n"
+    "            overlap_d2h_h2d: false, precision_aware: false, overlap_grad_reduce: false,\n"
+    "            overlap_param_gather: false, ckpt_format: torch_dist}\n"
+    "deepspeed: {zero_stage: 3, ratio: 1.0, sub_group_size: 1e9, prefetch_bucket: 5e7,\n"
+    "            max_live_parameters: 1e9}\n"
+    "load:      {method: auto, weights: none}\n"
+    "checkpoint: {contents: [model, optimizer], every: 0}\n"
+    "roles: []\n";
+
+/* Another value for every key, roles as in the contract's comment. */
+static const char changed_run[] =
+    "engine: megatron\n"
+    "parallel: {dp_shard: 8, dp_replicate: 2, tp: 4, pp: 3, vpp: 5, cp: 6, cp_kind: ulysses,\n"
+    "           ep: 7, etp: 9, sequence_parallel: true}\n"
+    "precision: {params: bf16, compute: fp16, grads: bf16, reduce: bf16, master: fp32,\n"
+    "            exp_avg: bf16, exp_avg_sq: fp16}\n"
+    "batch: {micro_batch: 2, seq_len: 8 K, max_tokens_per_gpu: 16384, grad_accumulation: 3,\n"
+    "        log_prob_micro_batch: 4}\n"
+    "optimizer: {implementation: streamed, clip_norm: none, lr: 3e-5, betas: [0.8, 0.95],\n"
+    "            eps: 1e-6, weight_decay: 10%}\n"
+    "trainable: {lora: {rank: 16, targets: [q_proj, 'a, b: c']}, freeze: [vision, \"1\"]}\n"
+    "placement: {params: gpu, grads: host, master: nvme, moments: host, activations: offload}\n"
+    "park: {params: host, grads: host, moments: host}\n"
+    "prefetch: {depth: 2, bucket: 32 MiB}\n"
+    "recompute: {granularity: selective, method: block, num_layers: 11, modules: [core_attn]}\n"
+    "attention: eager\n"
+    "loss: {fused: true, chunk: 1024, upcast: bf16}\n"
+    "moe: {dispatcher: deepep, capacity_factor: 1.25, imbalance: 1.5}\n"
+    "fsdp: {reshard_after_forward: false, offload_policy: true, wrap_embeddings: true}\n"
+    "megatron: {distributed_optimizer: false, fsdp: true, optimizer_offload_fraction: 0.5,\n"
+    "           overlap_d2h_h2d: true, precision_aware: true, overlap_grad_reduce: true,\n"
+    "           overlap_param_gather: true, ckpt_format: fsdp_dtensor}\n"
+    "deepspeed: {zero_stage: 2, ratio: 0.3, sub_group_size: 2e8, prefetch_bucket: "
+    "9007199254740993,\n"
+    "            max_live_parameters: 7}\n"
+    "load: {method: node_leader, weights: /data/it's \"here\"/model}\n"
+    "checkpoint: {contents: [optimizer], every: 10}\n"
+    "roles:\n"
+    "- {name: rollout, kind: rollout, nodes: 4, with: trainer, engine: vllm, dtype: bf16,\n"
+    "   parallel: {tp: 8}, gpu_memory_utilization: 0.8, kv_dtype: auto, max_model_len: 32768,\n"
+    "   max_num_seqs: 256, enforce_eager: true, free_cache_engine: false, sleep_level: 2,\n"
+    "   update_bucket: 1 GiB, builds_trainer_model: true}\n"
+    "- {name: judge, kind: reward, with: none, dtype: fp8, kv_dtype: fp8}\n";
+
+static void terms_have_words(void) {
+    stw_phase phase = STW_N_PHASES;
+    stw_component component = STW_N_COMPONENTS;
+    stw_tier tier = STW_N_TIERS;
+    stw_update update = STW_N_UPDATES;
+    stw_act act = STW_N_ACTS;
+    stw_load load = STW_N_LOADS;
+    stw_engine_kind engine = STW_N_ENGINES;
+    for (int i = 0; i < STW_N_PHASES; i++) {
+        CU_ASSERT_TRUE(stw_phase_parse(stw_phase_name((stw_phase)i), &phase));
+        CU_ASSERT_EQUAL((int)phase, i);
+    }
+    for (int i = 0; i < STW_N_COMPONENTS; i++) {
+        CU_ASSERT_TRUE(stw_component_parse(stw_component_name((stw_component)i), &component));
+        CU_ASSERT_EQUAL((int)component, i);
+    }
+    CU_ASSERT_STRING_EQUAL(stw_component_name((stw_component)(STW_N_STATE - 1)), "exp_avg_sq");
+    CU_ASSERT_TRUE(stw_tier_parse("nvme", &tier) && tier == STW_TIER_NVME);
+    CU_ASSERT_TRUE(stw_update_parse("stream", &update) && update == STW_UPDATE_STREAM);
+    CU_ASSERT_TRUE(stw_act_parse("offload", &act) && act == STW_ACT_OFFLOAD);
+    CU_ASSERT_TRUE(stw_load_parse("sharded_read", &load) && load == STW_LOAD_SHARDED_READ);
+    CU_ASSERT_TRUE(stw_engine_parse("deepspeed", &engine) && engine == STW_ENGINE_DEEPSPEED);
+    CU_ASSERT_STRING_EQUAL(stw_stream_name(STW_STREAM_D2H), "d2h");
+    CU_ASSERT_FALSE(stw_tier_parse("GPU", &tier));
+    CU_ASSERT_FALSE(stw_phase_parse("", &phase));
+    CU_ASSERT_STRING_EQUAL(stw_tier_name(STW_N_TIERS), "?");
+}
+
+static void defaults_are_the_contracts(void) {
+    stw_run_spec run, read;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_run_spec_init(&read, err));
+    CHECK_OK(run_from_yaml(changed_run, &read, err)); /* so that every key has to be read back */
+    CHECK_OK(run_from_yaml(contract_run, &read, err));
+    CHECK_OK(stw_run_spec_set(&read, "optimizer.lr", "1e-3", "test", err));
+    CHECK_OK(stw_run_spec_set(&read, "optimizer.betas", "[0.9, 0.999]", "test", err));
+    CHECK_OK(stw_run_spec_set(&read, "optimizer.eps", "1e-8", "test", err));
+    CHECK_OK(stw_run_spec_set(&read, "optimizer.weight_decay", "1%", "test", err));
+    char *a = run_yaml(&run), *b = run_yaml(&read);
+    CU_ASSERT_STRING_EQUAL(a, b);
+    CU_ASSERT_EQUAL(run.engine, STW_ENGINE_STOWAGE);
+    CU_ASSERT_EQUAL(run.parallel.dp_shard, STW_AUTO);
+    CU_ASSERT_EQUAL(run.parallel.etp, 1);
+    CU_ASSERT_EQUAL(run.precision.params, STW_DTYPE_F32);
+    CU_ASSERT_EQUAL(run.precision.compute, STW_DTYPE_BF16);
+    CU_ASSERT_FALSE(run.precision.has_master);
+    CU_ASSERT_EQUAL(run.batch.seq_len, 4096);
+    CU_ASSERT_EQUAL(run.batch.max_tokens_per_gpu, 0);
+    CU_ASSERT_EQUAL(run.optimizer.clip_norm, 1.0);
+    CU_ASSERT_EQUAL(run.optimizer.lr, 1e-3);
+    CU_ASSERT_EQUAL(run.optimizer.beta2, 0.999);
+    CU_ASSERT_EQUAL(run.placement.activations, STW_AUTO);
+    CU_ASSERT_EQUAL(run.prefetch.depth, STW_AUTO);
+    CU_ASSERT_EQUAL(run.prefetch.bucket_bytes, STW_AUTO_BYTES);
+    CU_ASSERT_EQUAL(run.recompute.granularity, STW_AUTO);
+    CU_ASSERT_EQUAL(run.moe.capacity_factor, 0.0);
+    CU_ASSERT_TRUE(run.fsdp.reshard_after_forward);
+    CU_ASSERT_STRING_EQUAL(run.megatron.ckpt_format, "torch_dist");
+    CU_ASSERT_EQUAL(run.deepspeed.prefetch_bucket, 50000000);
+    CU_ASSERT_EQUAL(run.load.method, STW_AUTO);
+    CU_ASSERT_PTR_NULL(run.load.weights);
+    CU_ASSERT_TRUE(run.checkpoint.model && run.checkpoint.optimizer);
+    CU_ASSERT_EQUAL(run.n_roles, 0);
+    CHECK_OK(stw_run_spec_check(&run, "run.yaml", err));
+    free(a);
+    free(b);
+    stw_run_spec_free(&read);
+    stw_run_spec_free(&run);
+    stw_run_spec_free(&run); /* twice is fine */
+}
+
+static void check_changed(const stw_run_spec *run) {
+    CU_ASSERT_EQUAL(run->engine, STW_ENGINE_MEGATRON);
+    CU_ASSERT_EQUAL(run->parallel.dp_shard, 8);
+    CU_ASSERT_EQUAL(run->parallel.etp, 9);
+    CU_ASSERT_EQUAL(run->parallel.cp_kind, 1);
+    CU_ASSERT_TRUE(run->precision.has_master);
+    CU_ASSERT_EQUAL(run->precision.exp_avg_sq, STW_DTYPE_F16);
+    CU_ASSERT_EQUAL(run->batch.seq_len, 8000);
+    CU_ASSERT_EQUAL(run->batch.log_prob_micro_batch, 4);
+    CU_ASSERT_EQUAL(run->optimizer.implementation, STW_OPTIMIZER_STREAMED);
+    CU_ASSERT_EQUAL(run->optimizer.clip_norm, 0.0);
+    CU_ASSERT_EQUAL(run->optimizer.lr, 3e-5);
+    CU_ASSERT_EQUAL(run->optimizer.beta1, 0.8);
+    CU_ASSERT_EQUAL(run->optimizer.weight_decay, 0.1);
+    CU_ASSERT_EQUAL(run->trainable.lora_rank, 16);
+    CU_ASSERT_EQUAL_FATAL(run->trainable.lora_targets.n, 2);
+    CU_ASSERT_STRING_EQUAL(run->trainable.lora_targets.items[1], "a, b: c");
+    CU_ASSERT_EQUAL_FATAL(run->trainable.freeze.n, 2);
+    CU_ASSERT_STRING_EQUAL(run->trainable.freeze.items[1], "1");
+    CU_ASSERT_EQUAL(run->placement.master, STW_TIER_NVME);
+    CU_ASSERT_EQUAL(run->placement.activations, STW_ACT_OFFLOAD);
+    CU_ASSERT_TRUE(run->park.grads);
+    CU_ASSERT_EQUAL(run->prefetch.bucket_bytes, 32u << 20);
+    CU_ASSERT_EQUAL(run->recompute.granularity, 2);
+    CU_ASSERT_EQUAL(run->recompute.method, 2);
+    CU_ASSERT_EQUAL(run->attention, STW_ATTENTION_EAGER);
+    CU_ASSERT_EQUAL(run->moe.dispatcher, 2);
+    CU_ASSERT_EQUAL(run->moe.capacity_factor, 1.25);
+    CU_ASSERT_EQUAL(run->megatron.optimizer_offload_fraction, 0.5);
+    CU_ASSERT_EQUAL(run->deepspeed.prefetch_bucket, 9007199254740993u); /* no double holds it */
+    CU_ASSERT_EQUAL(run->load.method, STW_LOAD_NODE_LEADER);
+    CU_ASSERT_STRING_EQUAL(run->load.weights, "/data/it's \"here\"/model");
+    CU_ASSERT_FALSE(run->checkpoint.model);
+    CU_ASSERT_TRUE(run->checkpoint.optimizer);
+    CU_ASSERT_EQUAL_FATAL(run->n_roles, 2);
+    const stw_role *rollout = &run->roles[0], *judge = &run->roles[1];
+    CU_ASSERT_EQUAL(rollout->nodes, 4);
+    CU_ASSERT_EQUAL(rollout->parallel.tp, 8);
+    CU_ASSERT_EQUAL(rollout->parallel.dp_shard, STW_AUTO);
+    CU_ASSERT_EQUAL(rollout->gpu_memory_utilization, 0.8);
+    CU_ASSERT_EQUAL(rollout->update_bucket_bytes, 1u << 30);
+    CU_ASSERT_TRUE(rollout->builds_trainer_model && rollout->enforce_eager);
+    CU_ASSERT_STRING_EQUAL(judge->name, "judge");
+    CU_ASSERT_EQUAL(judge->kind, STW_ROLE_REWARD);
+    CU_ASSERT_STRING_EQUAL(judge->with, "none");
+    CU_ASSERT_EQUAL(judge->dtype, STW_DTYPE_F8_E4M3);
+    CU_ASSERT_EQUAL(judge->nodes, STW_AUTO);
+    CU_ASSERT_EQUAL(judge->sleep_level, 1);
+}
+
+static void every_key_round_trips(void) {
+    stw_run_spec run, again;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(run_from_yaml(changed_run, &run, err));
+    check_changed(&run);
+    char *yaml = run_yaml(&run), *json = run_json(&run);
+
+    CHECK_OK(stw_run_spec_init(&again, err));
+    CHECK_OK(run_from_yaml(yaml, &again, err));
+    check_changed(&again);
+    char *yaml_again = run_yaml(&again);
+    CU_ASSERT_STRING_EQUAL(yaml, yaml_again);
+    stw_run_spec_free(&again);
+
+    CHECK_OK(stw_run_spec_init(&again, err));
+    CHECK_OK(run_from_json(json, &again, err));
+    check_changed(&again);
+    char *json_again = run_json(&again);
+    CU_ASSERT_STRING_EQUAL(json, json_again);
+    CU_ASSERT_PTR_NOT_NULL(strstr(json, "33554432")); /* base units */
+    stw_run_spec_free(&again);
+    free(yaml);
+    free(json);
+    free(yaml_again);
+    free(json_again);
+
+    /* A later file lies over an earlier one: only what it says changes, a list as a whole. */
+    CHECK_OK(run_from_yaml("trainable: {lora: none}\nroles: [{name: a}]\n", &run, err));
+    CU_ASSERT_EQUAL(run.trainable.lora_rank, 0);
+    CU_ASSERT_EQUAL(run.trainable.lora_targets.n, 0);
+    CU_ASSERT_EQUAL(run.n_roles, 1);
+    CU_ASSERT_EQUAL(run.parallel.dp_shard, 8);
+    stw_run_spec_free(&run);
+}
+
+/* Each row by itself: its default can be written and set again, the key is known, and with a letter
+ * changed it is the nearest one. */
+static void every_row_is_complete(void) {
+    const stw_spec_table *tables[] = {stw_run_spec_table(), stw_cluster_table()};
+    for (size_t t = 0; t < 2; t++) {
+        stw_run_spec run;
+        stw_cluster cluster;
+        CHECK_OK(stw_run_spec_init(&run, err));
+        stw_cluster_defaults(&cluster);
+        const stw_spec spec = {tables[t], t == 0 ? (void *)&run : &cluster, run.pool};
+        for (size_t i = 0; i < tables[t]->n_rows; i++) {
+            const stw_spec_row *row = &tables[t]->rows[i];
+            stw_text value = STW_TEXT_INIT, again = STW_TEXT_INIT;
+            char wrong[128];
+            if (row->kind == STW_SPEC_TEXT || row->kind == STW_SPEC_STRING) continue; /* quotes */
+            stw_spec_write_value(row, spec.base, &value);
+            CU_ASSERT_PTR_NOT_NULL_FATAL(value.data);
+            CHECK_OK(stw_spec_set(&spec, row->key, value.data, "test", err));
+            stw_spec_write_value(row, spec.base, &again);
+            CU_ASSERT_STRING_EQUAL(value.data, again.data);
+            stw_text_free(&value);
+            stw_text_free(&again);
+            CU_ASSERT_TRUE(t == 0 ? stw_run_spec_has_key(row->key) : stw_cluster_has_key(row->key));
+            CU_ASSERT_FALSE(t == 0 ? stw_cluster_has_key(row->key)
+                                   : stw_run_spec_has_key(row->key));
+            snprintf(wrong, sizeof wrong, "%sx", row->key);
+            const char *near = stw_spec_nearest_key(wrong);
+            CU_ASSERT_PTR_NOT_NULL_FATAL(near);
+            CU_ASSERT_STRING_EQUAL(near, row->key);
+        }
+        stw_run_spec_free(&run);
+    }
+    CU_ASSERT_STRING_EQUAL(stw_spec_nearest_key("seq_len"), "batch.seq_len");
+    CU_ASSERT_STRING_EQUAL(stw_spec_nearest_key("optimiser.kind"), "optimizer.kind");
+    CU_ASSERT_PTR_NULL(stw_spec_nearest_key("something else altogether"));
+    CU_ASSERT_TRUE(stw_run_spec_has_key("roles.3.parallel.tp"));
+    CU_ASSERT_FALSE(stw_run_spec_has_key("roles.x.name"));
+    CU_ASSERT_FALSE(stw_run_spec_has_key(""));
+}
+
+static void bad_yaml_is_placed(void) {
+    static const struct {
+        const char *text, *word;
+    } cases[] = {
+        {"optimiser:\n  kind: adamw\n",
+         "run.yaml:1:1: unknown key \"optimiser\", nearest known: \"optimizer\""},
+        {"batch:\n  seq_len: 1\n  micro_bach: 2\n",
+         "run.yaml:3:3: unknown key \"batch.micro_bach\", nearest known: \"batch.micro_batch\""},
+        {"seq_len: 1\n", "nearest known: \"batch.seq_len\""},
+        {"batch.seq_len: 1\n", "unknown key \"batch.seq_len\""},
+        {"quite_different: 1\n", "known here: engine, parallel"},
+        {"optimizer: {kind: sgd}\n",
+         "run.yaml:1:19: optimizer.kind: found \"sgd\", expected adamw"},
+        {"optimizer: adamw\n", "expected a map of keys"},
+        {"- engine\n", "found an array, expected a map of keys"},
+        {"batch:\n  seq_len: -1\n",
+         "run.yaml:2:12: batch.seq_len: found \"-1\", which is negative"},
+        {"batch: {seq_len: 1e30}\n", "2^63"},
+        {"batch: {seq_len: 99999999999999999999}\n", "64 bits"},
+        {"batch: {seq_len: 1.5}\n", "not whole"},
+        {"batch: {seq_len: \"4096\"}\n", "found the string \"4096\", expected a whole number"},
+        {"batch: {seq_len: true}\n", "found true, expected a whole number"},
+        {"batch: {seq_len: }\n", "found null"},
+        {"batch: {seq_len: [1]}\n", "found an array"},
+        {"batch: {seq_len: 4 GiB}\n", "unit"},
+        {"prefetch: {bucket: 5 parsec}\n", "unit"},
+        {"prefetch: {bucket: unlimited}\n", "expected auto or"},
+        {"prefetch: {bucket: 20 EiB}\n", "EiB"},
+        {"prefetch: {bucket: 10000 PiB}\n", "2^63"},
+        {"prefetch: {depth: 4294967295}\n", "below 4294967294"},
+        {"parallel: {tp: auto}\n", "found \"auto\""},
+        {"fsdp: {offload_policy: yes}\n", "expected true or false"},
+        {"fsdp: {offload_policy: 1}\n", "found the number 1, expected true or false"},
+        {"load: {weights: 3}\n", "expected none or a string"},
+        {"optimizer: {betas: [0.9]}\n", "expected a list of two numbers"},
+        {"optimizer: {betas: [0.9, high]}\n", "expected a number"},
+        {"optimizer: {lr: .nan}\n", "undefined"},
+        {"checkpoint: {contents: [model, optimiser]}\n", "expected model | optimizer"},
+        {"checkpoint: {contents: model}\n", "expected a list"},
+        {"trainable: {freeze: [a, {b: c}]}\n", "expected a name"},
+        {"trainable: {lora: 16}\n", "expected none or a map"},
+        {"trainable: {lora: {rang: 16}}\n", "nearest known: \"trainable.lora.rank\""},
+        {"roles: {name: a}\n", "expected a list of at most 64 maps"},
+        {"roles: [a]\n", "expected a map of keys"},
+        {"roles:\n- {name: a}\n- {nmae: b}\n",
+         "run.yaml:3:4: unknown key \"roles.1.nmae\", nearest known: \"roles.1.name\""},
+        {"roles: [{parallel: {tp: x}}]\n", "roles.0.parallel.tp: found \"x\""},
+        {"engine: [\n", "not valid YAML"},
+        {"engine: stowage\nengine: fsdp2\n", "found the key \"engine\" again"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_run_spec run, untouched;
+        CHECK_OK(stw_run_spec_init(&run, err));
+        CHECK_OK(stw_run_spec_init(&untouched, err));
+        CHECK_FAILS(run_from_yaml(cases[i].text, &run, err), STW_STATUS_BAD_INPUT, cases[i].word);
+        char *a = run_yaml(&run), *b = run_yaml(&untouched);
+        CU_ASSERT_STRING_EQUAL(a, b);
+        free(a);
+        free(b);
+        stw_run_spec_free(&run);
+        stw_run_spec_free(&untouched);
+    }
+    stw_run_spec run;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(run_from_yaml("", &run, err)); /* an empty file changes nothing */
+    CHECK_FAILS(stw_run_spec_read("no/such/run.yaml", &run, err), STW_STATUS_IO, "no/such");
+    CHECK_FAILS(run_from_json("{\"run\": {\"batch\": {\"seq_len\": \"4096\"}}}", &run, err),
+                STW_STATUS_BAD_INPUT, "plan.json:1:");
+    CHECK_FAILS(run_from_json("{\"run\": {\"prefetch\": {\"bucket\": -1}}}", &run, err),
+                STW_STATUS_BAD_INPUT, "negative");
+    stw_run_spec_free(&run);
+}
+
+static void set_takes_every_kind(void) {
+    stw_run_spec run;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_run_spec_set(&run, "placement.moments", "host", "--set", err));
+    CU_ASSERT_EQUAL(run.placement.moments, STW_TIER_HOST);
+    CHECK_OK(stw_run_spec_set(&run, "prefetch.bucket", "16MiB", "--set", err));
+    CU_ASSERT_EQUAL(run.prefetch.bucket_bytes, 16u << 20);
+    CHECK_OK(stw_run_spec_set(&run, "load.weights", "a: #b", "--set", err)); /* no YAML here */
+    CU_ASSERT_STRING_EQUAL(run.load.weights, "a: #b");
+    CHECK_OK(stw_run_spec_set(&run, "load.weights", "none", "--set", err));
+    CU_ASSERT_PTR_NULL(run.load.weights);
+    CHECK_OK(stw_run_spec_set(&run, "trainable.freeze", "[a, b]", "--set", err));
+    CU_ASSERT_EQUAL(run.trainable.freeze.n, 2);
+    CHECK_OK(stw_run_spec_set(&run, "trainable.lora", "{rank: 4}", "--set", err));
+    CHECK_OK(stw_run_spec_set(&run, "trainable.lora.rank", "8", "--set", err));
+    CU_ASSERT_EQUAL(run.trainable.lora_rank, 8);
+    CHECK_OK(stw_run_spec_set(&run, "parallel", "{cp: 2, ep: 4}", "--set", err));
+    CU_ASSERT_EQUAL(run.parallel.ep, 4);
+    CHECK_OK(stw_run_spec_set(&run, "roles.0.name", "rollout", "--set", err));
+    CHECK_OK(stw_run_spec_set(&run, "roles.0.parallel.tp", "8", "--set", err));
+    CHECK_OK(stw_run_spec_set(&run, "roles.1.name", "judge", "--set", err));
+    CU_ASSERT_EQUAL_FATAL(run.n_roles, 2);
+    CU_ASSERT_STRING_EQUAL(run.roles[0].name, "rollout");
+    CU_ASSERT_EQUAL(run.roles[0].parallel.tp, 8);
+    CU_ASSERT_EQUAL(run.roles[1].parallel.tp, 1);
+    CHECK_FAILS(stw_run_spec_set(&run, "roles.3.name", "x", "--set", err), STW_STATUS_BAD_INPUT,
+                "expected at most 2");
+    CHECK_FAILS(stw_run_spec_set(&run, "roles.2.nam", "x", "--set", err), STW_STATUS_BAD_INPUT,
+                "nearest known: \"roles.2.name\"");
+    CHECK_FAILS(stw_run_spec_set(&run, "roles.2.nodes", "x", "--set", err), STW_STATUS_BAD_INPUT,
+                "roles.2.nodes: found \"x\"");
+    CU_ASSERT_EQUAL(run.n_roles, 2); /* a failed append appends nothing */
+    CHECK_FAILS(stw_run_spec_set(&run, "batch.seqlen", "1", "--set", err), STW_STATUS_BAD_INPUT,
+                "--set: unknown key \"batch.seqlen\", nearest known: \"batch.seq_len\"");
+    CHECK_FAILS(stw_run_spec_set(&run, "batch.seq_len", "", "--set", err), STW_STATUS_BAD_INPUT,
+                "--set: batch.seq_len: found \"\"");
+    CHECK_FAILS(stw_run_spec_set(&run, "load.weights", "\xff", "--set", err), STW_STATUS_BAD_INPUT,
+                "UTF-8");
+    CHECK_FAILS(stw_run_spec_set(&run, "parallel", "{tp", "--set", err), STW_STATUS_BAD_INPUT,
+                "not valid YAML");
+    CHECK_FAILS(stw_run_spec_set(&run, "", "1", "--set", err), STW_STATUS_BAD_INPUT, "unknown key");
+    stw_run_spec_free(&run);
+}
+
+/* A cluster has a `node`, a run has none. */
+static void check_example(const char *path) {
+    stw_tree *tree = NULL;
+    CHECK_OK(stw_tree_read_yaml(path, &tree, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(tree);
+    if (stw_node_get(tree->root, "node") != NULL) {
+        stw_cluster cluster;
+        CHECK_OK(stw_cluster_read(path, &cluster, err));
+        CHECK_OK(stw_cluster_check(&cluster, path, err));
+        CU_ASSERT_EQUAL(cluster.calibration.measured, strstr(path, "h200") != NULL);
+    } else {
+        stw_run_spec run;
+        CHECK_OK(stw_run_spec_init(&run, err));
+        CHECK_OK(stw_run_spec_read(path, &run, err));
+        CHECK_OK(stw_run_spec_check(&run, path, err));
+        stw_run_spec_free(&run);
+    }
+    stw_tree_free(tree);
+}
+
+static void every_example_is_read(void) {
+    static const char folder[] = STW_SOURCE_MODELS "/examples";
+    char *readme = NULL;
+    uint64_t length = 0;
+    unsigned count = 0;
+    CHECK_OK(
+        stw_file_read(STW_SOURCE_MODELS "/examples/README.md", 1 << 20, &readme, &length, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(readme);
+    DIR *dir = opendir(folder);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(dir);
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        char path[1024];
+        const char *dot = strrchr(entry->d_name, '.');
+        if (dot == NULL || strcmp(dot, ".yaml") != 0) continue;
+        snprintf(path, sizeof path, "%s/%.200s", folder, entry->d_name);
+        check_example(path);
+        CU_ASSERT_PTR_NOT_NULL(strstr(readme, entry->d_name)); /* one line per file there */
+        count++;
+    }
+    closedir(dir);
+    free(readme);
+    CU_ASSERT_TRUE(count >= 17);
+}
+
+/* default.yaml is what the writer says of the defaults, behind its head of comments. */
+static void default_example_is_written(void) {
+    char *text = NULL;
+    uint64_t length = 0;
+    stw_run_spec run;
+    CHECK_OK(
+        stw_file_read(STW_SOURCE_MODELS "/examples/default.yaml", 1 << 20, &text, &length, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(text);
+    const char *body = text;
+    while (*body == '#') body = strchr(body, '\n') + 1;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    char *yaml = run_yaml(&run);
+    CU_ASSERT_STRING_EQUAL(body, yaml);
+    free(yaml);
+    free(text);
+    stw_run_spec_free(&run);
+}
+
+STW_TEST_MAIN("plan specs", {"terms have words", terms_have_words},
+              {"defaults are the contract's", defaults_are_the_contracts},
+              {"every key round-trips", every_key_round_trips},
+              {"every row is complete", every_row_is_complete},
+              {"bad YAML is placed", bad_yaml_is_placed},
+              {"set takes every kind", set_takes_every_kind},
+              {"every example is read", every_example_is_read},
+              {"default example is written", default_example_is_written})

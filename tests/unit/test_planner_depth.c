@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the ring rows decide: a case in which depth 1 is chosen and one in which it is not, both
+ * checked against planning with the depth fixed; and the stages, which may cost no more than their
+ * slack. */
+#include <math.h>
+
+#include "planner/planner.h"
+#include "tests/unit/planner_case.h"
+#include "tests/unit/testing.h"
+
+static const stw_planner_options proof = {
+    .time_limit_s = 60, .gap_is_set = true, .no_fixes = true, .no_prices = true};
+
+static stw_plan *solved(const char *model, const char *const *settings) {
+    stw_plan *plan = case_zoo(model, settings);
+    CHECK_OK(stw_planner_solve(plan, &proof, err));
+    CU_ASSERT_EQUAL(plan->outcome, STW_OUTCOME_OPTIMAL);
+    return plan;
+}
+
+static uint32_t streamed_units(const stw_plan *plan) {
+    uint32_t units = 0;
+    for (uint32_t i = 0; i < plan->decisions.n_state; i++)
+        if (plan->decisions.state[i].place.update == STW_UPDATE_STREAM)
+            units += plan->decisions.state[i].units;
+    return units;
+}
+
+/* All moments on the host: the link is the bottleneck, and with one slot each of its directions and
+ * the GPU would wait for the others. */
+static void a_full_link_needs_depth(void) {
+    case_use_fixture();
+    const char *settings[] = {"node.gpus=1", "optimizer.implementation=streamed",
+                              "batch.seq_len=512", NULL};
+    const char *depth_1[] = {"node.gpus=1", "optimizer.implementation=streamed",
+                             "batch.seq_len=512", "prefetch.depth=1", NULL};
+    stw_plan *free_depth = solved("Qwen3-0.6B", settings);
+    stw_plan *one_slot = solved("Qwen3-0.6B", depth_1);
+    CU_ASSERT(free_depth->decisions.prefetch.depth > 1);
+    CU_ASSERT_EQUAL(streamed_units(free_depth), free_depth->job->n_units);
+    CU_ASSERT_EQUAL(one_slot->decisions.prefetch.depth, 1);
+    double faster =
+        one_slot->time_s[STW_PHASE_OPTIMIZER_STEP] / free_depth->time_s[STW_PHASE_OPTIMIZER_STEP];
+    CU_ASSERT(faster > 1.5);
+    stw_plan_free(free_depth);
+    stw_plan_free(one_slot);
+}
+
+/* The host has room for few moments only, and the GPU's memory is so slow that one slot at a time
+ * hides behind the resident updates: more slots bring no second and cost memory. */
+#define LITTLE_STREAMING                                                                           \
+    "node.gpus=1", "node.gpu.memory=14 GiB", "node.gpu.hbm=20 GB/s", "node.host.limit=2 GiB",      \
+        "node.nvme.capacity=0", "node.cpu_adamw=0.001 Gparam/s", "batch.seq_len=512",              \
+        "placement.params=gpu", "placement.grads=gpu", "placement.activations=keep"
+
+static void a_little_streaming_needs_one_slot(void) {
+    const char *settings[] = {LITTLE_STREAMING, NULL};
+    const char *fixed[] = {LITTLE_STREAMING, "prefetch.depth=4", NULL};
+    stw_plan *plan = solved("Qwen3-0.6B", settings);
+    stw_plan *four = solved("Qwen3-0.6B", fixed);
+    CU_ASSERT(streamed_units(plan) > 0);
+    CU_ASSERT_EQUAL(plan->decisions.prefetch.depth, 1);
+    /* four slots would not have been faster beyond what the stages may give up */
+    CU_ASSERT(plan->objective_s <= four->objective_s * (1 + 2 * STW_STAGE_SLACK));
+    stw_plan_free(plan);
+    stw_plan_free(four);
+}
+
+static void later_stages_give_up_no_more_than_their_slack(void) {
+    const char *settings[] = {"node.gpus=4", "node.gpu.memory=40 GiB", NULL};
+    stw_plan *staged = case_zoo("Qwen3-8B", settings);
+    CHECK_OK(stw_planner_solve(staged, &proof, err));
+    stw_planner_options only = proof;
+    only.only_stage1 = true;
+    stw_plan *first = case_zoo("Qwen3-8B", settings);
+    CHECK_OK(stw_planner_solve(first, &only, err));
+    CU_ASSERT_EQUAL(first->solver.n_stages, 1);
+    CU_ASSERT_EQUAL(staged->solver.n_stages, 3);
+    CU_ASSERT(fabs(first->objective_s / first->solver.objective - 1) < 1e-9);
+    double sum = first->time_s[STW_PHASE_FORWARD_BACKWARD] +
+                 first->time_s[STW_PHASE_OPTIMIZER_STEP] +
+                 first->time_s[STW_PHASE_LOAD] / STW_LOAD_SPREAD;
+    CU_ASSERT(fabs(first->objective_s / sum - 1) < 1e-9);
+    CU_ASSERT(fabs(staged->solver.objective / first->solver.objective - 1) < 1e-9);
+    CU_ASSERT(staged->objective_s <= first->objective_s * (1 + STW_STAGE_SLACK) * (1 + 1e-6));
+    CU_ASSERT(first->solver.greedy_objective >= first->objective_s * (1 - 1e-9));
+    stw_plan_free(staged);
+    stw_plan_free(first);
+}
+
+static void nothing_fits_says_what_would(void) {
+    const char *settings[] = {"node.gpus=1", "node.gpu.memory=6 GiB", "placement.moments=gpu",
+                              "batch.seq_len=512", NULL};
+    stw_plan *plan = case_zoo("Qwen3-0.6B", settings);
+    stw_planner_options options = proof;
+    options.no_fixes = false;
+    CHECK_OK(stw_planner_solve(plan, &options, err));
+    CU_ASSERT_EQUAL(plan->outcome, STW_OUTCOME_INFEASIBLE);
+    CU_ASSERT_EQUAL(plan->verdict, STW_VERDICT_DOES_NOT_FIT);
+    CU_ASSERT(plan->n_bindings > 0 && plan->n_fixes > 0);
+    for (uint32_t i = 0; i < plan->n_bindings; i++) CU_ASSERT(plan->bindings[i].over_bytes > 0);
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        char fix[160];
+        snprintf(fix, sizeof fix, "%s=%s", plan->fixes[i].set, plan->fixes[i].value);
+        const char *with_fix[8];
+        uint32_t n = 0; /* the key that is changed comes again, after its first value */
+        while (settings[n] != NULL) {
+            with_fix[n] = settings[n];
+            n++;
+        }
+        with_fix[n] = fix;
+        with_fix[n + 1] = NULL;
+        stw_plan *again = case_zoo("Qwen3-0.6B", with_fix);
+        CHECK_OK(stw_planner_solve(again, &proof, err));
+        CU_ASSERT_NOT_EQUAL(again->verdict, STW_VERDICT_DOES_NOT_FIT);
+        stw_plan_free(again);
+    }
+    stw_plan_free(plan);
+}
+
+static void more_of_anything_never_costs(void) {
+    const char *settings[] = {"node.gpus=1",
+                              "node.gpu.memory=16 GiB",
+                              "batch.seq_len=1024",
+                              "node.host.memory=20 GiB",
+                              "node.host.limit=20 GiB",
+                              NULL};
+    stw_plan *plan = case_zoo("Qwen3-1.7B", settings);
+    stw_planner_options options = proof;
+    options.no_prices = options.gap_is_set = false;
+    CHECK_OK(stw_planner_solve(plan, &options, err));
+    CU_ASSERT_EQUAL(plan->outcome, STW_OUTCOME_OPTIMAL);
+    CU_ASSERT_EQUAL(plan->n_prices, 4);
+    for (uint32_t i = 0; i < plan->n_prices; i++) CU_ASSERT(plan->prices[i].seconds_per_unit <= 0);
+    /* 28 GB of state on a 16 GiB GPU: another GiB saves streaming */
+    CU_ASSERT(plan->n_prices > 0 && plan->prices[0].seconds_per_unit < 0);
+    stw_plan_free(plan);
+}
+
+STW_TEST_MAIN("planner depth", {"a full link needs depth", a_full_link_needs_depth},
+              {"a little streaming needs one slot", a_little_streaming_needs_one_slot},
+              {"later stages keep their slack", later_stages_give_up_no_more_than_their_slack},
+              {"nothing fits says what would", nothing_fits_says_what_would},
+              {"more of anything never costs", more_of_anything_never_costs})

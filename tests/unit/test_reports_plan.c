@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The capacity report and the short summary of real, small plans: every figure that is promised is
+ * there, unknown times say so, and CSV states the plan's own bytes. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+
+#include "reports/reports.h"
+#include "tests/unit/fixture.h"
+#include "tests/unit/testing.h"
+
+static const fixture_size small = {4, 256, 512, 4000};
+
+static const stw_place two_places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM};
+static const uint32_t half[] = {1, UINT32_MAX};
+
+static stw_plan *make_plan(uint32_t gpus, const stw_place *places, const uint32_t *units) {
+    stw_cluster cluster = fixture_cluster(gpus);
+    stw_plan *plan = fixture_plan(small, &cluster, NULL);
+    fixture_state(plan, 2, places, units);
+    CHECK_OK(stw_plan_derive(plan, err));
+    stw_plan_judge(plan);
+    plan->time_s[STW_PHASE_LOAD] = 0.25;
+    plan->time_s[STW_PHASE_OPTIMIZER_STEP] = 0.0123;
+    plan->objective_s = 1.5;
+    plan->solver = (stw_solver_report){.name = "glpk",
+                                       .version = "5.0",
+                                       .seconds = 0.2,
+                                       .rows = 12,
+                                       .columns = 34,
+                                       .objective = 1.5,
+                                       .bound = 1.5,
+                                       .greedy_objective = 1.8};
+    return plan;
+}
+
+static void check_contains(const stw_text *text, const char *word) {
+    bool found = text->data != NULL && strstr(text->data, word) != NULL;
+    if (!found) fprintf(stderr, "no \"%s\" in:\n%s\n", word, text->data ? text->data : "nothing");
+    CU_ASSERT(found);
+}
+
+static void check_lacks(const stw_text *text, const char *word) {
+    CU_ASSERT(text->data != NULL && strstr(text->data, word) == NULL);
+}
+
+static void report_answers_the_questions(void) {
+    stw_plan *plan = make_plan(2, two_places, half);
+    stw_price prices[] = {{"gpu memory", "optimizer_step", -0.012, "GiB"},
+                          {"pcie_both", NULL, -1e-12, "GB/s"},
+                          {"host memory", "", NAN, "GiB"}};
+    plan->prices = prices;
+    plan->n_prices = 3;
+    stw_text out = STW_TEXT_INIT;
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
+    check_contains(&out, "fixture fits on one node with 2 x");
+    check_contains(&out, "An iteration takes 1.5 s");
+    check_contains(&out, "unknown"); /* forward_backward has no time */
+    check_contains(&out, "stream");
+    check_contains(&out, "resident");
+    check_contains(&out, "A ring of 3 x 1.00 MiB on the GPU");
+    check_contains(&out, "[#..................."); /* bars of the peaks */
+    check_contains(&out, "context");
+    check_contains(&out, "exp_avg_sq");
+    check_contains(&out, "12.3 ms");
+    check_contains(&out, "copies of all GPUs of a node"); /* 2 x 50 GB/s, of 160 both ways */
+    check_contains(&out, "A greedy placement would take 1.8 s per iteration, 20.0% more.");
+    check_contains(&out, "One more GiB of GPU memory (in optimizer_step) would save 12 ms per");
+    check_contains(&out, "One more GB/s of PCIe, both directions would change nothing.");
+    check_contains(&out, "One more GiB of host memory: unknown.");
+    check_lacks(&out, "What does not fit");
+    check_lacks(&out, "nan");
+    check_lacks(&out, "inf ");
+    stw_text_free(&out);
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_MARKDOWN, &out, err));
+    check_contains(&out, "# Capacity report: fixture on ");
+    check_contains(&out, "\n## Peaks\n\n| memory |");
+    check_contains(&out, "| optimizer_step |");
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
+static void summary_is_short(void) {
+    stw_plan *plan = make_plan(1, two_places, half);
+    stw_text out = STW_TEXT_INIT;
+    CHECK_OK(stw_report_plan_summary(plan, &out, err));
+    check_contains(&out, "fixture fits on one node with 1 x");
+    check_contains(&out, "load 250 ms");
+    check_contains(&out, "forward_backward unknown");
+    check_contains(&out, "keep");
+    size_t lines = 0;
+    for (size_t i = 0; i < out.length; i++) lines += out.data[i] == '\n';
+    CU_ASSERT(lines > 8 && lines <= 25);
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
+static void what_does_not_fit_is_said(void) {
+    stw_plan *plan = make_plan(1, two_places, half);
+    stw_binding over[] = {{"gpu memory", "forward_backward", 3ull << 30}};
+    stw_fix fix[] = {{"nodes", "2", "halves the state of each rank"}};
+    plan->cluster.gpu.memory_bytes = 256ull << 20; /* less than the context */
+    stw_plan_judge(plan);
+    plan->outcome = STW_OUTCOME_INFEASIBLE;
+    plan->objective_s = NAN;
+    plan->bindings = over;
+    plan->n_bindings = 1;
+    stw_text out = STW_TEXT_INIT;
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
+    check_contains(&out, "fixture does not fit on");
+    check_contains(&out, "3.00 GiB");
+    check_contains(&out, "> OVER");
+    check_contains(&out, "No single change");
+    check_contains(&out, "The least-over plan");
+    check_contains(&out, "The time of an iteration is unknown.");
+    stw_text_free(&out);
+    plan->fixes = fix;
+    plan->n_fixes = 1;
+    CHECK_OK(stw_report_plan_summary(plan, &out, err));
+    check_contains(&out, "halves the state of each rank");
+    check_lacks(&out, "No single change");
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
+/* The value of the row that starts so; NaN where there is none or more than one. */
+static double csv_value(const stw_text *csv, const char *start) {
+    const char *at = strstr(csv->data, start);
+    if (at == NULL || (at != csv->data && at[-1] != '\n')) return NAN;
+    if (strstr(at + 1, start) != NULL) return NAN;
+    return strtod(at + strlen(start), NULL);
+}
+
+static void csv_states_the_plans_bytes(void) {
+    static const stw_place places[] = {FIXTURE_STREAM, FIXTURE_NVME};
+    stw_plan *plan = make_plan(1, places, half);
+    stw_text out = STW_TEXT_INIT;
+    char row[160];
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_CSV, &out, err));
+    CU_ASSERT(strncmp(out.data, "section,of,phase,what,value,unit\n", 33) == 0);
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        if (!plan->peaks[0].has[p]) continue;
+        const stw_peak *gpu = &plan->peaks[0].phase[p][STW_TIER_GPU];
+        const char *phase = stw_phase_name((stw_phase)p);
+        uint64_t sum = 0;
+        snprintf(row, sizeof row, "gpu_peak,%s,%s,total,", plan->job->kinds[0].name, phase);
+        CU_ASSERT_EQUAL((uint64_t)csv_value(&out, row), gpu->total);
+        for (int c = 0; c < STW_N_COMPONENTS; c++) {
+            if (gpu->components[c] == 0) continue;
+            snprintf(row, sizeof row, "gpu_peak,%s,%s,%s,", plan->job->kinds[0].name, phase,
+                     stw_component_name((stw_component)c));
+            sum += (uint64_t)csv_value(&out, row);
+        }
+        CU_ASSERT_EQUAL(sum, gpu->total);
+        snprintf(row, sizeof row, "nvme_peak,fullest node,%s,total,", phase);
+        CU_ASSERT_EQUAL((uint64_t)csv_value(&out, row),
+                        plan->peaks[0].phase[p][STW_TIER_NVME].total);
+    }
+    CU_ASSERT_DOUBLE_EQUAL(csv_value(&out, "time,,optimizer_step,predicted,"), 0.0123, 1e-15);
+    check_contains(&out, "time,,forward_backward,predicted,,s\n");
+    /* Parameters of all places are those of the rank. */
+    char place[96];
+    uint64_t params = 0;
+    for (int i = 0; i < 2; i++) {
+        stw_place_format(&places[i], place, sizeof place);
+        snprintf(row, sizeof row, "state,\"%s\",,params,", place);
+        params += (uint64_t)csv_value(&out, row);
+    }
+    CU_ASSERT_EQUAL(params, plan->job->kinds[0].params);
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
+static void measured_side_is_shown(void) {
+    stw_plan *plan = make_plan(1, two_places, half);
+    stw_run_result run = {.source = "stowage", .backend = "cuda", .device = "NVIDIA H200"};
+    for (int p = 0; p < STW_N_PHASES; p++) run.time_s[p] = NAN;
+    run.time_s[STW_PHASE_OPTIMIZER_STEP] = 0.0125;
+    run.grad_norm = NAN;
+    stw_compare_line line = {.phase = STW_PHASE_OPTIMIZER_STEP,
+                             .what = "time",
+                             .kind = "job",
+                             .is_time = true,
+                             .predicted = 0.0123,
+                             .measured = 0.0125,
+                             .error = -0.016,
+                             .verdict = STW_LINE_WITHIN};
+    stw_comparison comparison = {.n_lines = 1, .judged = 1, .lines = &line, .time_judged = true};
+    stw_text out = STW_TEXT_INIT;
+    CHECK_OK(stw_report_plan(plan, &run, &comparison, STW_FORMAT_MARKDOWN, &out, err));
+    check_contains(&out, "| 12.3 ms | 12.5 ms |");
+    check_contains(&out, "not measured");
+    check_contains(&out, "NVIDIA H200");
+    check_contains(&out, "## Predicted against measured");
+    check_contains(&out, "-1.60%");
+    stw_text_free(&out);
+    CHECK_OK(stw_report_plan(plan, &run, &comparison, STW_FORMAT_CSV, &out, err));
+    CU_ASSERT_DOUBLE_EQUAL(csv_value(&out, "time,,optimizer_step,measured,"), 0.0125, 1e-15);
+    check_contains(&out, "compare,job time,optimizer_step,error,-0.016,\n");
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
+static void check_schema(const json_t *document, const char *expected) {
+    const char *schema = json_string_value(json_object_get(document, "schema"));
+    CU_ASSERT_PTR_NOT_NULL(schema);
+    if (schema != NULL) CU_ASSERT_STRING_EQUAL(schema, expected);
+}
+
+static void json_holds_the_plan_whole(void) {
+    stw_plan *plan = make_plan(1, two_places, half);
+    stw_text out = STW_TEXT_INIT;
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_JSON, &out, err));
+    json_t *report = json_loads(out.data, JSON_REJECT_DUPLICATES, NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(report);
+    const json_t *inner = json_object_get(report, "plan");
+    check_schema(report, "stowage.report/1");
+    check_schema(inner, "stowage.plan/1");
+    CU_ASSERT(json_is_null(json_object_get(report, "run")));
+    CU_ASSERT(json_is_null(json_object_get(report, "comparison")));
+    json_decref(report);
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
+STW_TEST_MAIN("reports plan", {"report answers the questions", report_answers_the_questions},
+              {"summary is short", summary_is_short},
+              {"what does not fit is said", what_does_not_fit_is_said},
+              {"CSV states the plan's bytes", csv_states_the_plans_bytes},
+              {"measured side is shown", measured_side_is_shown},
+              {"JSON holds the plan whole", json_holds_the_plan_whole})

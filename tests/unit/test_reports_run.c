@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reports of a run alone and of a comparison. */
+#include <math.h>
+
+#include "reports/reports.h"
+#include "tests/unit/testing.h"
+
+#define GIB (1ull << 30)
+
+static stw_run_rank ranks[2];
+static double steps[] = {0.3, 0.1, 0.2};
+static stw_run_result run;
+
+static void set_up(void) {
+    memset(ranks, 0, sizeof ranks);
+    memset(&run, 0, sizeof run);
+    for (uint32_t i = 0; i < 2; i++) {
+        ranks[i].rank = i;
+        ranks[i].kind = i == 0 ? "rank0" : "rank";
+        stw_measured *m = &ranks[i].phases[STW_PHASE_OPTIMIZER_STEP];
+        m->known = true;
+        m->allocated = (i + 1) * GIB;
+        m->device = (i + 3) * GIB;
+        m->host = 8 * GIB;
+        m->gpu_components[STW_COMPONENT_PARAMS] = GIB;
+    }
+    run.source = "stowage";
+    run.backend = "cuda";
+    run.device = "NVIDIA H200";
+    run.world = 2;
+    run.steps = 3;
+    run.ranks = ranks;
+    run.n_ranks = 2;
+    run.step_all_s = steps;
+    run.n_step_all = 3;
+    for (int p = 0; p < STW_N_PHASES; p++) run.time_s[p] = NAN;
+    run.time_s[STW_PHASE_OPTIMIZER_STEP] = 0.2;
+    run.not_run[STW_PHASE_FORWARD_BACKWARD] = true;
+    run.params_per_s = 6.2e9;
+    run.up_bps = run.down_bps = 49.6e9;
+    run.checked = 1000;
+    run.digest[0] = 0xabcdef;
+    run.grad_norm = NAN;
+}
+
+static void check_contains(const stw_text *text, const char *word) {
+    bool found = text->data != NULL && strstr(text->data, word) != NULL;
+    if (!found) fprintf(stderr, "no \"%s\" in:\n%s\n", word, text->data ? text->data : "nothing");
+    CU_ASSERT(found);
+}
+
+static void run_for_people(void) {
+    stw_text out = STW_TEXT_INIT;
+    set_up();
+    CHECK_OK(stw_report_run(&run, STW_FORMAT_TERMINAL, &out, err));
+    check_contains(&out, "stowage on NVIDIA H200 (cuda): 2 rank(s), 3 optimizer steps");
+    check_contains(&out, "3 optimizer steps: least 100 ms, middle 200 ms, most 300 ms.");
+    check_contains(&out, "6.2 Gparam/s, 49.6 GB/s up");
+    check_contains(&out, "1,000 elements verified, 0 differ.");
+    check_contains(&out, "params 0000000000abcdef");
+    check_contains(&out, "not run");
+    check_contains(&out, "4.00 GiB");
+    CU_ASSERT_PTR_NULL(strstr(out.data, "Norm of"));
+    CU_ASSERT_PTR_NULL(strstr(out.data, "page-locked")); /* nothing there: no column */
+    CU_ASSERT_EQUAL(steps[0], 0.3);                      /* the run is not reordered */
+    stw_text_free(&out);
+}
+
+static void run_as_csv(void) {
+    stw_text out = STW_TEXT_INIT;
+    set_up();
+    CHECK_OK(stw_report_run(&run, STW_FORMAT_CSV, &out, err));
+    check_contains(&out, "of,phase,what,value,unit\n");
+    check_contains(&out, "job,optimizer_step,time,0.2,s\n");
+    check_contains(&out, "rank 1,optimizer_step,gpu_allocated,2147483648,B\n");
+    check_contains(&out, "rank 1,optimizer_step,gpu params,1073741824,B\n");
+    CU_ASSERT_PTR_NULL(strstr(out.data, "forward_backward,time"));
+    stw_text_free(&out);
+}
+
+static stw_compare_line lines[4];
+static stw_comparison comparison;
+
+static void set_up_comparison(void) {
+    memset(lines, 0, sizeof lines);
+    memset(&comparison, 0, sizeof comparison);
+    lines[0] = (stw_compare_line){.phase = STW_PHASE_LOAD,
+                                  .what = "gpu allocated",
+                                  .kind = "rank",
+                                  .rank = 3,
+                                  .predicted = 2.0 * GIB,
+                                  .measured = 2.5 * GIB,
+                                  .error = -0.2,
+                                  .verdict = STW_LINE_OUTSIDE};
+    lines[1] = lines[0];
+    lines[1].what = "host";
+    lines[1].measured = NAN;
+    lines[1].error = NAN;
+    lines[1].verdict = STW_LINE_NOT_MEASURED;
+    lines[2] = lines[0];
+    lines[2].is_time = true;
+    lines[2].what = "time";
+    lines[2].predicted = NAN;
+    lines[2].measured = 0.5;
+    lines[2].error = NAN;
+    lines[2].verdict = STW_LINE_NOT_JUDGED;
+    lines[2].note = "host backend";
+    lines[3] = lines[0];
+    lines[3].verdict = STW_LINE_WITHIN;
+    lines[3].error = 0.001;
+    comparison.lines = lines;
+    comparison.n_lines = 4;
+    comparison.judged = 2;
+    comparison.outside = 1;
+    comparison.time_note = "the cluster was not calibrated";
+}
+
+static void comparison_for_people(void) {
+    stw_text out = STW_TEXT_INIT;
+    set_up_comparison();
+    CHECK_OK(stw_report_comparison(&comparison, STW_FORMAT_TERMINAL, &out, err));
+    check_contains(&out, "DISAGREE: 1 of 2 lines outside.");
+    check_contains(&out, "Time is not judged: the cluster was not calibrated.");
+    check_contains(&out, "2.00 GiB");
+    check_contains(&out, "-20.00%  OUTSIDE");
+    check_contains(&out, "not measured");
+    check_contains(&out, "not judged: host backend");
+    check_contains(&out, "unknown");
+    stw_text_free(&out);
+    comparison.outside = 0;
+    comparison.n_lines = 0;
+    CHECK_OK(stw_report_comparison(&comparison, STW_FORMAT_MARKDOWN, &out, err));
+    check_contains(&out, "agree: 2 lines judged, none outside.");
+    stw_text_free(&out);
+    comparison.judged = 0;
+    CHECK_OK(stw_report_comparison(&comparison, STW_FORMAT_MARKDOWN, &out, err));
+    check_contains(&out, "Nothing was measured");
+    stw_text_free(&out);
+}
+
+static void comparison_as_csv(void) {
+    stw_text out = STW_TEXT_INIT;
+    set_up_comparison();
+    CHECK_OK(stw_report_comparison(&comparison, STW_FORMAT_CSV, &out, err));
+    CU_ASSERT_STRING_EQUAL(out.data,
+                           "phase,what,kind,rank,unit,predicted,measured,error,verdict,note\n"
+                           "load,gpu allocated,rank,3,B,2147483648,2684354560,-0.2,OUTSIDE,\n"
+                           "load,host,rank,3,B,2147483648,,,not measured,\n"
+                           "load,time,rank,3,s,,0.5,,not judged,host backend\n"
+                           "load,gpu allocated,rank,3,B,2147483648,2684354560,0.001,within,\n");
+    stw_text_free(&out);
+}
+
+STW_TEST_MAIN("reports run", {"run for people", run_for_people}, {"run as CSV", run_as_csv},
+              {"comparison for people", comparison_for_people},
+              {"comparison as CSV", comparison_as_csv})

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables in three formats, and figures as words. */
+#include <math.h>
+
+#include "core/units.h"
+#include "reports/table.h"
+#include "tests/unit/testing.h"
+
+#define CHECK_TEXT(word, expected) CU_ASSERT_STRING_EQUAL((word).text, (expected))
+
+/* A table of names and numbers with a column that is empty throughout. */
+static void write(stw_format format, stw_text *out) {
+    static const char *const heads[] = {"name", ">bytes", "note", "odd"};
+    stw_pool *pool = stw_pool_new();
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 4);
+    for (int row = 0; row < 2; row++) {
+        stw_table_cell(&t, "%s", row == 0 ? "a" : "long|name");
+        stw_table_cell(&t, "%d", row == 0 ? 12345678 : 5);
+        stw_table_cell(&t, "%s", "");
+        stw_table_cell(&t, "%s", row == 0 ? "" : "x, \"y\"");
+    }
+    stw_table_write(&t, format, out);
+    stw_pool_free(pool);
+    CHECK_OK(stw_text_status(out, err));
+}
+
+static void terminal_columns_line_up(void) {
+    stw_text out = STW_TEXT_INIT;
+    write(STW_FORMAT_TERMINAL, &out);
+    CU_ASSERT_STRING_EQUAL(out.data, "  name          bytes  odd\n"
+                                     "  ---------  --------  ------\n"
+                                     "  a          12345678\n"
+                                     "  long|name         5  x, \"y\"\n");
+    stw_text_free(&out);
+}
+
+static void markdown_escapes_bars(void) {
+    stw_text out = STW_TEXT_INIT;
+    write(STW_FORMAT_MARKDOWN, &out);
+    CU_ASSERT_STRING_EQUAL(out.data, "| name | bytes | odd |\n"
+                                     "|---|---:|---|\n"
+                                     "| a | 12345678 |  |\n"
+                                     "| long\\|name | 5 | x, \"y\" |\n");
+    stw_text_free(&out);
+}
+
+static void csv_quotes_and_keeps_columns(void) {
+    stw_text out = STW_TEXT_INIT;
+    write(STW_FORMAT_CSV, &out);
+    CU_ASSERT_STRING_EQUAL(out.data, "name,bytes,note,odd\n"
+                                     "a,12345678,,\n"
+                                     "long|name,5,,\"x, \"\"y\"\"\"\n");
+    stw_text_free(&out);
+}
+
+static void empty_and_broken_tables(void) {
+    static const char *const heads[] = {"a", "b"};
+    stw_text out = STW_TEXT_INIT;
+    stw_pool *pool = stw_pool_new();
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 2);
+    stw_table_write(&t, STW_FORMAT_TERMINAL, &out);
+    CU_ASSERT_EQUAL(out.length, 0);
+    stw_table_cell(&t, "%s", "a row that is not whole");
+    stw_table_write(&t, STW_FORMAT_TERMINAL, &out);
+    CHECK_FAILS(stw_text_status(&out, err), STW_STATUS_NO_MEMORY, "");
+    stw_text_free(&out);
+    stw_pool_free(pool);
+}
+
+static void figures_as_words(void) {
+    CHECK_TEXT(stw_word_gib(1ull << 30), "1.00 GiB");
+    CHECK_TEXT(stw_word_gib(0), "0.00 GiB");
+    CHECK_TEXT(stw_word_gib(65530000000ull), "61.03 GiB");
+    CHECK_TEXT(stw_word_gib(1), "< 0.01 GiB");
+    CHECK_TEXT(stw_word_gib(1ull << 23), "0.01 GiB");
+    CHECK_TEXT(stw_word_gib(STW_UNLIMITED), "unlimited");
+    CHECK_TEXT(stw_word_seconds(NAN), "unknown");
+    CHECK_TEXT(stw_word_seconds(0.0123), "12.3 ms");
+    CHECK_TEXT(stw_word_count(0), "0");
+    CHECK_TEXT(stw_word_count(999), "999");
+    CHECK_TEXT(stw_word_count(1000), "1,000");
+    CHECK_TEXT(stw_word_count(4022468096ull), "4,022,468,096");
+    CHECK_TEXT(stw_word_share(1, 4), "25.0%");
+    CHECK_TEXT(stw_word_share(1, 0), "");
+    CHECK_TEXT(stw_word_share(NAN, 1), "");
+    CHECK_TEXT(stw_word_bar(1, 2), "[##########..........]");
+    CHECK_TEXT(stw_word_bar(0, 2), "[....................]");
+    CHECK_TEXT(stw_word_bar(1, 1000), "[#...................]");
+    CHECK_TEXT(stw_word_bar(2, 2), "[####################]");
+    CHECK_TEXT(stw_word_bar(3, 2), "[####################> OVER");
+    CHECK_TEXT(stw_word_bar(3, STW_UNLIMITED), "");
+    CHECK_TEXT(stw_word_plain_double(0.1), "0.1");
+    CHECK_TEXT(stw_word_plain_double(NAN), "");
+}
+
+STW_TEST_MAIN("reports table", {"terminal columns line up", terminal_columns_line_up},
+              {"markdown escapes bars", markdown_escapes_bars},
+              {"CSV quotes and keeps columns", csv_quotes_and_keeps_columns},
+              {"empty and broken tables", empty_and_broken_tables},
+              {"figures as words", figures_as_words})
