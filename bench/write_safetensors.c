@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes a model's seeded weights as safetensors (bf16, sharded, with an index), so that loads can
+ * be tested and timed with files of any size: the values are those that `stowage run` makes from
+ * the same seed, hence a run with --weights gives the digests of a run without.
+ *
+ *     write_safetensors MODEL FOLDER [SEED [SHARD_BYTES]] */
+#define _POSIX_C_SOURCE 200809L /* mkdir */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "backend/element.h"
+#include "cli/common.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "models/model.h"
+
+#define CHUNK_ELEMENTS (4u << 20)
+
+typedef struct writer {
+    const stw_model *model;
+    const char *folder;
+    uint64_t seed, shard_bytes;
+    uint32_t n_shards;
+    uint16_t *chunk;
+} writer;
+
+static uint32_t shard_end(const writer *w, uint32_t first) {
+    uint64_t bytes = 0;
+    uint32_t t = first;
+    while (t < w->model->n_tensors &&
+           (t == first || bytes + 2 * w->model->tensors[t].numel <= w->shard_bytes))
+        bytes += 2 * w->model->tensors[t++].numel;
+    return t;
+}
+
+static void shard_name(const writer *w, uint32_t shard, char *out, size_t size) {
+    snprintf(out, size, "model-%05u-of-%05u.safetensors", shard + 1, w->n_shards);
+}
+
+static stw_status header(const writer *w, uint32_t first, uint32_t end, stw_text *out,
+                         stw_error *err) {
+    stw_json *json = stw_json_new();
+    uint64_t at = 0;
+    stw_json_begin_object(json, NULL);
+    for (uint32_t t = first; t < end; t++) {
+        const stw_tensor *tensor = &w->model->tensors[t];
+        stw_json_begin_object(json, tensor->name);
+        stw_json_string(json, "dtype", "BF16");
+        stw_json_begin_array(json, "shape");
+        for (uint32_t d = 0; d < tensor->rank; d++) stw_json_u64(json, NULL, tensor->shape[d]);
+        stw_json_end(json);
+        stw_json_begin_array(json, "data_offsets");
+        stw_json_u64(json, NULL, at);
+        at += 2 * tensor->numel;
+        stw_json_u64(json, NULL, at);
+        stw_json_end(json);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+    return stw_json_finish(json, out, err);
+}
+
+static stw_status write_shard(const writer *w, uint32_t shard, uint32_t first, uint32_t end,
+                              uint64_t element, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    char name[64], path[4096];
+    shard_name(w, shard, name, sizeof name);
+    snprintf(path, sizeof path, "%s/%s", w->folder, name);
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) return stw_fail(err, STW_STATUS_IO, path, "cannot be written");
+    STW_TRY(header(w, first, end, &text, err));
+    while (text.length % 8 != 0) stw_text_append(&text, " ", 1);
+    uint64_t length = text.length;
+    bool ok =
+        fwrite(&length, 8, 1, file) == 1 && fwrite(text.data, 1, text.length, file) == text.length;
+    for (uint32_t t = first; t < end && ok; t++) {
+        const stw_tensor *tensor = &w->model->tensors[t];
+        for (uint64_t i = 0; i < tensor->numel && ok;) {
+            size_t n = 0;
+            for (; n < CHUNK_ELEMENTS && i < tensor->numel; n++, i++)
+                w->chunk[n] =
+                    (uint16_t)(stw_bits_from_float(stw_seeded_weight(w->seed, element++)) >> 16);
+            ok = fwrite(w->chunk, 2, n, file) == n;
+        }
+    }
+    if (fclose(file) != 0 || !ok)
+        status = stw_fail(err, STW_STATUS_IO, path, "could not be written whole");
+    file = NULL;
+out:
+    if (file != NULL) fclose(file);
+    stw_text_free(&text);
+    return status;
+}
+
+static stw_status write_index(const writer *w, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    char path[4096];
+    stw_json *json = stw_json_new();
+    stw_json_begin_object(json, NULL);
+    stw_json_begin_object(json, "metadata");
+    stw_json_u64(json, "total_size", 2 * w->model->params);
+    stw_json_end(json);
+    stw_json_begin_object(json, "weight_map");
+    for (uint32_t shard = 0, first = 0; shard < w->n_shards; shard++) {
+        char name[64];
+        uint32_t end = shard_end(w, first);
+        shard_name(w, shard, name, sizeof name);
+        for (; first < end; first++) stw_json_string(json, w->model->tensors[first].name, name);
+    }
+    stw_json_end(json);
+    stw_json_end(json);
+    STW_TRY(stw_json_finish(json, &text, err));
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", w->folder);
+    STW_TRY(stw_file_write(path, text.data, text.length, err));
+out:
+    stw_text_free(&text);
+    return status;
+}
+
+static stw_status write_all(writer *w, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t first = 0; first < w->model->n_tensors; w->n_shards++)
+        first = shard_end(w, first);
+    w->chunk = malloc(CHUNK_ELEMENTS * sizeof *w->chunk);
+    if (w->chunk == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "write_safetensors", "out of memory");
+    uint64_t element = 0;
+    for (uint32_t shard = 0, first = 0; shard < w->n_shards; shard++) {
+        uint32_t end = shard_end(w, first);
+        STW_TRY(write_shard(w, shard, first, end, element, err));
+        for (; first < end; first++) element += w->model->tensors[first].numel;
+        stw_progress("shards", shard + 1, w->n_shards);
+    }
+    STW_TRY(write_index(w, err));
+out:
+    free(w->chunk);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    stw_status status = STW_STATUS_OK;
+    stw_model *model = NULL;
+    char data[4096];
+    writer w = {.seed = 1, .shard_bytes = 5ull << 30};
+    if (argc < 3 || argc > 5) {
+        fprintf(stderr, "usage: write_safetensors MODEL FOLDER [SEED [SHARD_BYTES]]\n");
+        return 2;
+    }
+    STW_TRY(stw_option_u64("SEED", argc > 3 ? argv[3] : NULL, 0, &w.seed, &err));
+    STW_TRY(stw_u64_parse(argc > 4 ? argv[4] : "5 GiB", STW_UNIT_BYTES, &w.shard_bytes,
+                          "SHARD_BYTES", &err));
+    STW_TRY(stw_data_folder(data, sizeof data, &err));
+    STW_TRY(stw_model_open(argv[1], data, &model, &err));
+    w.model = model;
+    w.folder = argv[2];
+    (void)mkdir(w.folder, 0777);
+    STW_TRY(write_all(&w, &err));
+out:
+    stw_model_free(model);
+    return stw_exit(status, &err);
+}
