@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA backend: the compiler, the static runtime, and NCCL's header. NCCL itself is opened at
+# run time.
+
+set(STW_WITH_CUDA OFF)
+set(STW_WITH_NCCL OFF)
+set(STW_CUDA_LIBRARIES "")
+set(STW_CUDA_VERSION "")
+set(STW_CUDA_OLDEST 11.8) # the first that knows sm_90
+
+# Sets STW_NVCC and STW_CUDA_WHY_NOT.
+function(stw_find_nvcc)
+    find_program(STW_NVCC nvcc HINTS "$ENV{CUDACXX}" "$ENV{CUDA_HOME}/bin" "$ENV{CUDA_PATH}/bin"
+        PATHS /usr/local/cuda/bin)
+    mark_as_advanced(STW_NVCC)
+    set(STW_CUDA_WHY_NOT "nvcc was not found" PARENT_SCOPE)
+    if(NOT STW_NVCC)
+        return()
+    endif()
+    execute_process(COMMAND "${STW_NVCC}" --version OUTPUT_VARIABLE text ERROR_QUIET)
+    if(NOT text MATCHES "release ([0-9]+\\.[0-9]+)")
+        set(STW_CUDA_WHY_NOT "${STW_NVCC} does not say its version" PARENT_SCOPE)
+    elseif(CMAKE_MATCH_1 VERSION_LESS STW_CUDA_OLDEST)
+        set(STW_CUDA_WHY_NOT "${STW_NVCC} is ${CMAKE_MATCH_1}, ${STW_CUDA_OLDEST} is needed"
+            PARENT_SCOPE)
+    else()
+        set(STW_CUDA_WHY_NOT "" PARENT_SCOPE)
+    endif()
+endfunction()
+
+if(NOT STW_CUDA STREQUAL "OFF")
+    stw_find_nvcc()
+    if(NOT STW_CUDA_WHY_NOT)
+        if(NOT CMAKE_CUDA_COMPILER)
+            unset(CMAKE_CUDA_COMPILER CACHE)
+            if(NOT DEFINED ENV{CUDACXX})
+                set(ENV{CUDACXX} "${STW_NVCC}")
+            endif()
+        endif()
+        include(CheckLanguage)
+        check_language(CUDA)
+        if(NOT CMAKE_CUDA_COMPILER)
+            set(STW_CUDA_WHY_NOT "${STW_NVCC} does not work with the host's C++ compiler (g++)")
+        endif()
+    endif()
+    if(NOT STW_CUDA_WHY_NOT)
+        # Machine code for A100 and H100/H200; newer GPUs compile the PTX of 90 when they load it.
+        if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+            set(CMAKE_CUDA_ARCHITECTURES "80-real;90" CACHE STRING "GPU architectures")
+        endif()
+        enable_language(CUDA)
+        # The runtime is linked by name below; the kernels need nothing of libstdc++.
+        set(CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES "")
+        set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+        find_package(CUDAToolkit QUIET)
+        if(NOT TARGET CUDA::cudart_static)
+            set(STW_CUDA_WHY_NOT "libcudart_static.a was not found")
+        else()
+            set(STW_WITH_CUDA ON)
+            set(STW_CUDA_VERSION "${CUDAToolkit_VERSION}")
+            set(STW_CUDA_LIBRARIES CUDA::cudart_static)
+        endif()
+    endif()
+    if(STW_CUDA STREQUAL "ON" AND STW_CUDA_WHY_NOT)
+        message(FATAL_ERROR "STW_CUDA=ON, but ${STW_CUDA_WHY_NOT}. Install NVIDIA's CUDA toolkit "
+            "(Debian's package: nvidia-cuda-toolkit) and g++, or set CUDACXX to its nvcc.")
+    endif()
+endif()
+
+if(NOT STW_NCCL STREQUAL "OFF")
+    if(STW_WITH_CUDA)
+        find_path(NCCL_INCLUDE_DIR nccl.h
+            HINTS "$ENV{NCCL_HOME}/include" ${CUDAToolkit_INCLUDE_DIRS})
+        if(NCCL_INCLUDE_DIR)
+            set(STW_WITH_NCCL ON)
+        endif()
+    endif()
+    if(STW_NCCL STREQUAL "ON" AND NOT STW_WITH_NCCL)
+        if(STW_WITH_CUDA)
+            set(why "nccl.h was not found")
+        else()
+            set(why "there is no CUDA in this build")
+        endif()
+        message(FATAL_ERROR "STW_NCCL=ON, but ${why}. NVIDIA's package is libnccl-dev; NCCL_HOME or "
+            "-DNCCL_INCLUDE_DIR=... names another place.")
+    endif()
+endif()
+
+# Kernels are the only C++ here, and they use no C++ library: nothing of libstdc++ is linked.
+function(stw_add_cuda_room)
+    file(GLOB sources CONFIGURE_DEPENDS backend/cuda/*.c backend/cuda/*.cu)
+    add_library(stw_cuda STATIC ${sources})
+    set_target_properties(stw_cuda PROPERTIES LINKER_LANGUAGE C
+        CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF)
+    set(flags -O3 -fmad=false)
+    foreach(flag -ffp-contract=off -fno-exceptions -fno-rtti -fno-threadsafe-statics)
+        list(APPEND flags -Xcompiler=${flag})
+    endforeach()
+    target_compile_options(stw_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${flags}>")
+    target_include_directories(stw_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(stw_cuda PUBLIC stw_backend ${STW_CUDA_LIBRARIES} PRIVATE stw_flags)
+    # Who links this library may name the CUDA backend; the backend room itself never does.
+    target_compile_definitions(stw_cuda PUBLIC STW_HAVE_CUDA=1)
+    if(STW_WITH_NCCL)
+        target_compile_definitions(stw_cuda PUBLIC STW_HAVE_NCCL=1)
+        target_include_directories(stw_cuda SYSTEM PRIVATE "${NCCL_INCLUDE_DIR}")
+    endif()
+endfunction()

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+# bin/, lib/, lib/stowage/ (plugin), include/stowage/, share/stowage/ and the tarball. Every path is
+# found relative to the program, so the whole may be moved.
+
+install(TARGETS stowage stowage-run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS stowage_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(STW_SHARED)
+    install(TARGETS stowage_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+if(STW_WITH_MPI)
+    # Not CMAKE_INSTALL_LIBDIR: stowage-run looks in ../lib/stowage.
+    install(TARGETS stw_mpi LIBRARY DESTINATION lib/stowage)
+endif()
+
+# ---- headers: those of the rooms in the library, under include/stowage ---------------------------
+install(CODE "
+    set(source \"${PROJECT_SOURCE_DIR}\")
+    set(destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
+    include(\"${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake\")")
+
+file(RELATIVE_PATH STW_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" STW_PC_PREFIX "${STW_PC_PREFIX}")
+set(STW_PC_PRIVATE "-pthread -ldl -lm")
+if(STW_WITH_CUDA)
+    # -u: without it the static library's weak "no CUDA here" would be found first and be enough.
+    string(PREPEND STW_PC_PRIVATE "-Wl,-u,stw_backend_cuda_find -Wl,-u,stw_comm_nccl_ops "
+        "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt ")
+endif()
+configure_file(cmake/stowage.pc.in "${PROJECT_BINARY_DIR}/stowage.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/stowage.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# ---- data and documents --------------------------------------------------------------------------
+foreach(data "zoo json" "arch csv" "examples yaml")
+    string(REPLACE " " ";" data "${data}")
+    list(GET data 0 folder)
+    list(GET data 1 extension)
+    install(DIRECTORY models/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/stowage
+        FILES_MATCHING PATTERN "*.${extension}")
+endforeach()
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(STW_STATIC_DEPS)
+    # The binaries hold these libraries; their licences travel along.
+    foreach(package glpk:libglpk-dev gmp:libgmp-dev suitesparse:libsuitesparse-dev zlib:zlib1g-dev
+            libtool:libltdl-dev jansson:libjansson-dev libyaml:libyaml-dev libcsv:libcsv-dev
+            xxhash:libxxhash-dev)
+        string(REGEX REPLACE ":.*" "" name ${package})
+        string(REGEX REPLACE ".*:" "" package ${package})
+        install(FILES "/usr/share/doc/${package}/copyright"
+            DESTINATION ${CMAKE_INSTALL_DOCDIR}/third-party RENAME ${name} OPTIONAL)
+    endforeach()
+    foreach(licence GPL-3 LGPL-3 LGPL-2.1)
+        install(FILES "/usr/share/common-licenses/${licence}"
+            DESTINATION ${CMAKE_INSTALL_DOCDIR}/third-party OPTIONAL)
+    endforeach()
+endif()
+
+set(CPACK_GENERATOR TGZ)
+set(CPACK_PACKAGE_NAME stowage)
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+string(TOLOWER "${PROJECT_NAME}-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}-${CMAKE_SYSTEM_PROCESSOR}"
+    CPACK_PACKAGE_FILE_NAME)
+set(CPACK_STRIP_FILES ON)
+include(CPack)
