@@ -19,11 +19,6 @@ uint32_t stw_place_order(const stw_place *place) {
            (uint32_t)place->grads;
 }
 
-bool stw_place_equal(const stw_place *a, const stw_place *b) {
-    return a->params == b->params && a->grads == b->grads && a->moments == b->moments &&
-           a->update == b->update;
-}
-
 void stw_place_format(const stw_place *place, char *out, size_t out_size) {
     snprintf(out, out_size, "params %s, grads %s, moments %s: %s", stw_tier_name(place->params),
              stw_tier_name(place->grads), stw_tier_name(place->moments),

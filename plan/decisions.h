@@ -41,7 +41,6 @@ typedef struct stw_decisions {
 
 /** Position in canonical order: resident, streamed from the host, cpu, streamed from NVMe. */
 uint32_t stw_place_order(const stw_place *place);
-bool stw_place_equal(const stw_place *a, const stw_place *b);
 /** "gpu/gpu/host stream": for people. */
 void stw_place_format(const stw_place *place, char *out, size_t out_size);
 /** Tier of a state component under a place. */

@@ -107,7 +107,7 @@ static stw_status place_regions(const stw_job *job, const stw_decisions *decisio
     return STW_STATUS_OK;
 }
 
-static bool uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring) {
+bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring) {
     switch (ring) {
     case STW_RING_GPU:
         return place->update == STW_UPDATE_STREAM;
@@ -116,6 +116,15 @@ static bool uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind 
     default:
         return place->update == STW_UPDATE_CPU && stw_place_slot_element_bytes(job, place) > 0;
     }
+}
+
+uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
+                             uint64_t bucket_bytes) {
+    if (ring == STW_RING_HOST_DISK) {
+        uint64_t params = stw_place_bucket_params(job, place, bucket_bytes);
+        bucket_bytes = stw_disk_slot_offset(job, place, STW_N_STATE, params);
+    }
+    return stw_round_up_u64(bucket_bytes, STW_ALIGN_BYTES);
 }
 
 static stw_status cut_buckets(const stw_job *job, const stw_decisions *decisions,
@@ -168,20 +177,16 @@ static void order_buckets(const stw_job *job, const stw_decisions *decisions, st
     }
 }
 
-static uint64_t ring_slot_bytes(const stw_job *job, const stw_decisions *decisions,
-                                stw_ring_kind ring) {
+static uint64_t largest_slot_bytes(const stw_job *job, const stw_decisions *decisions,
+                                   stw_ring_kind ring) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < decisions->n_state; i++) {
         const stw_place *place = &decisions->state[i].place;
-        if (decisions->state[i].units == 0 || !uses_ring(job, place, ring)) continue;
-        if (ring != STW_RING_HOST_DISK) {
-            most = stw_max_u64(most, decisions->prefetch.bucket_bytes);
-            continue;
-        }
-        uint64_t params = stw_place_bucket_params(job, place, decisions->prefetch.bucket_bytes);
-        most = stw_max_u64(most, stw_disk_slot_offset(job, place, STW_N_STATE, params));
+        if (decisions->state[i].units == 0 || !stw_place_uses_ring(job, place, ring)) continue;
+        most = stw_max_u64(most,
+                           stw_ring_slot_bytes(job, place, ring, decisions->prefetch.bucket_bytes));
     }
-    return stw_round_up_u64(most, STW_ALIGN_BYTES);
+    return most;
 }
 
 /* Rings and load staging lie above the regions and share the space: never live at the same time. */
@@ -195,7 +200,7 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
     for (int r = 0; r < STW_N_RINGS && !decisions->prefetch.by_group; r++) {
         stw_tier tier = r == STW_RING_GPU ? STW_TIER_GPU : STW_TIER_HOST;
         stw_ring *ring = &layout->rings[r];
-        ring->slot_bytes = ring_slot_bytes(job, decisions, (stw_ring_kind)r);
+        ring->slot_bytes = largest_slot_bytes(job, decisions, (stw_ring_kind)r);
         if (ring->slot_bytes == 0) continue;
         ring->slots = decisions->prefetch.depth;
         ring->offset_bytes = top[tier];
@@ -310,8 +315,4 @@ uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_co
                    (param - r->first_param) * stw_job_element_bytes(job, component);
     }
     return UINT64_MAX;
-}
-
-const stw_ring *stw_layout_ring(const stw_layout *layout, stw_ring_kind kind) {
-    return layout->rings[kind].slots > 0 ? &layout->rings[kind] : NULL;
 }

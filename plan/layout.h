@@ -71,9 +71,13 @@ void stw_layout_free(stw_layout *layout);
  * there. */
 uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_component component,
                             uint64_t param);
-/** The ring of a place's buckets in the tier where the update runs, or the disk ring; NULL: none.
- */
-const stw_ring *stw_layout_ring(const stw_layout *layout, stw_ring_kind kind);
+/** Do buckets of a place pass through this ring? */
+bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring);
+/** Bytes of the slot that a place needs in a ring that it uses; a ring has the largest of its
+ * places.
+ * @param bucket_bytes of the run's prefetch */
+uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
+                             uint64_t bucket_bytes);
 /** Bytes of load staging that a kind needs in a tier under the decided method: STW_LOAD_SLOTS slots
  * on the GPU, and on the host where it reads, or the whole model there (stw_load_is_whole). */
 uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,

@@ -42,9 +42,8 @@ static uint32_t uses_of(const stw_cost *cost, uint32_t p) {
                    ? 1u << p
                    : 0;
     uint32_t uses = place->params == STW_TIER_HOST ? 1u << STW_USE_HOST_PARAMS : 0;
-    if (place->update == STW_UPDATE_STREAM) uses |= 1u << STW_RING_GPU;
-    if (place->update == STW_UPDATE_CPU && slots) uses |= 1u << STW_RING_HOST_CPU;
-    if (stw_place_disk_element_bytes(cost->job, place) > 0) uses |= 1u << STW_RING_HOST_DISK;
+    for (uint32_t r = 0; r < STW_N_RINGS; r++)
+        if (stw_place_uses_ring(cost->job, place, (stw_ring_kind)r)) uses |= 1u << r;
     return uses;
 }
 

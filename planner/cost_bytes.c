@@ -104,16 +104,6 @@ static stw_status add_gpu_step(stw_cost *cost, stw_error *err) {
 
 /* ---- nodes ---- */
 
-/* Host bytes of one ring on one rank. */
-static uint64_t host_ring_bytes(const stw_cost *cost, uint32_t use, const stw_place *place,
-                                const stw_cost_ring *ring) {
-    if (use == STW_RING_HOST_CPU)
-        return ring->depth * stw_round_up_u64(ring->bucket_bytes, STW_ALIGN_BYTES);
-    uint64_t params = stw_place_bucket_params(cost->job, place, ring->bucket_bytes);
-    uint64_t slot = stw_disk_slot_offset(cost->job, place, STW_N_STATE, params);
-    return ring->depth * stw_round_up_u64(slot, STW_ALIGN_BYTES);
-}
-
 /* Rings on the host, of all ranks of a node; places share them. */
 static void add_host_rings(const stw_cost *cost, uint64_t ranks, stw_byte_row *row) {
     for (uint32_t p = 0; p < cost->n_places; p++)
@@ -121,7 +111,9 @@ static void add_host_rings(const stw_cost *cost, uint64_t ranks, stw_byte_row *r
             if (!(cost->place_uses[p] & (1u << u))) continue;
             for (uint32_t r = 0; r < cost->n_rings; r++) {
                 uint64_t *ring = &row->ring_bytes[u * cost->n_rings + r];
-                uint64_t bytes = host_ring_bytes(cost, u, &cost->places[p], &cost->rings[r]);
+                uint64_t bytes = cost->rings[r].depth *
+                                 stw_ring_slot_bytes(cost->job, &cost->places[p], (stw_ring_kind)u,
+                                                     cost->rings[r].bucket_bytes);
                 *ring = stw_max_u64(*ring, ranks * bytes);
             }
         }

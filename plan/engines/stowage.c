@@ -57,10 +57,8 @@ static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
 
 static uint64_t window_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
                              uint64_t bucket_bytes) {
-    (void)job;
-    return place->update == STW_UPDATE_STREAM
-               ? depth * stw_round_up_u64(bucket_bytes, STW_ALIGN_BYTES)
-               : 0;
+    if (!stw_place_uses_ring(job, place, STW_RING_GPU)) return 0;
+    return depth * stw_ring_slot_bytes(job, place, STW_RING_GPU, bucket_bytes);
 }
 
 /* ---- the step ---- */
