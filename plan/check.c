@@ -194,6 +194,7 @@ static stw_status check_peaks_equal(const stw_plan *plan, uint32_t kind, stw_err
 stw_status stw_plan_check(const stw_plan *plan, bool check_peaks, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_decisions_check(plan->job, &plan->decisions, err));
+    STW_TRY(stw_decisions_check_shares(plan->job, &plan->decisions, err));
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
         STW_TRY(regions_cover(plan->job, plan->layouts[k], err));
         STW_TRY(regions_apart(plan->layouts[k], err));

@@ -2,6 +2,7 @@
 #include "plan/cluster.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/units.h"
@@ -35,6 +36,8 @@ static const stw_spec_row rows[] = {
      .note = "taken by NCCL after first use"},
     {IN(STW_UNIT_BPS, "node.gpu.hbm", gpu.hbm_bps), .fallback = "4 TB/s",
      .note = "read and written together"},
+    {BPS("node.gpu.norm", gpu.norm_bps), .fallback = "0",
+     .note = "gradients read by the exact norm; 0: 0.44 of hbm"},
     {IN(STW_UNIT_FLOPS, "node.gpu.bf16", gpu.bf16_flops), .fallback = "700 TFLOP/s"},
     {BYTES("node.host.memory", host.memory_bytes), .fallback = "125 GiB", .note = "per node"},
     {BYTES("node.host.limit", host.limit_bytes), .fallback = "125 GiB",
@@ -46,21 +49,33 @@ static const stw_spec_row rows[] = {
     {BPS("node.host.bandwidth", host.bandwidth_bps), .fallback = "120 GB/s",
      .note = "CPU and DMA together, per node"},
     {BPS("node.host.dma", host.dma_bps), .fallback = "90 GB/s",
-     .note = "all GPUs' copies together, per node"},
+     .note = "all GPUs' copies together, both ways, per node"},
+    {BPS("node.host.dma_up", host.dma_up_bps), .fallback = "0",
+     .note = "all GPUs, to them only; 0: as dma"},
+    {BPS("node.host.dma_down", host.dma_down_bps), .fallback = "0",
+     .note = "all GPUs, from them only; 0: as dma"},
+    {BPS("node.host.page_lock", host.page_lock_bps), .fallback = "0",
+     .note = "mapping, touching and page-locking; 0: unknown"},
     {COUNT("node.host.cores", host.cores), .fallback = "16"},
     {BPS("node.pcie.h2d", pcie.h2d_bps), .fallback = "50 GB/s", .note = "alone, per GPU"},
     {BPS("node.pcie.d2h", pcie.d2h_bps), .fallback = "50 GB/s", .note = "alone, per GPU"},
     {BPS("node.pcie.both", pcie.both_bps), .fallback = "45 GB/s",
      .note = "each direction while both run, per GPU"},
+    {BPS("node.pcie.direct", pcie.direct_bps), .fallback = "0",
+     .note = "each direction, kernels that work in host memory; 0: 0.8 of both"},
     {IN(STW_UNIT_SECONDS, "node.pcie.latency", pcie.latency_s), .fallback = "10 us",
      .note = "start-up cost of one copy"},
     {BPS("node.nvlink", nvlink_bps), .fallback = "300 GB/s", .note = "per GPU, inside a node"},
     {BYTES("node.nvme.capacity", nvme.capacity_bytes), .fallback = "0",
      .note = "per node; 0: no NVMe tier"},
-    {BPS("node.nvme.read", nvme.read_bps), .fallback = "3 GB/s", .note = "per node"},
-    {BPS("node.nvme.write", nvme.write_bps), .fallback = "1.5 GB/s", .note = "per node"},
+    {BPS("node.nvme.read", nvme.read_bps), .fallback = "3 GB/s", .note = "alone, per node"},
+    {BPS("node.nvme.write", nvme.write_bps), .fallback = "1.5 GB/s", .note = "alone, per node"},
+    {BPS("node.nvme.both", nvme.both_bps), .fallback = "0",
+     .note = "read and written together, at once; 0: they take turns"},
     {IN(STW_UNIT_PPS, "node.cpu_adamw", cpu_adamw_pps), .fallback = "3 Gparam/s",
      .note = "whole node, fp32, all operands in host memory"},
+    {IN(STW_UNIT_PPS, "node.cpu_norm", cpu_norm_pps), .fallback = "0",
+     .note = "gradients of the exact norm, whole node; 0: twice cpu_adamw"},
     {.key = "calibration.measured",
      .kind = STW_SPEC_BOOL,
      AT(calibration.measured),
@@ -82,18 +97,87 @@ void stw_cluster_defaults(stw_cluster *cluster) {
     (void)status;
 }
 
+/* ---- raw samples: written behind the last row, accepted and not kept ---- */
+
+#define CALIBRATION "calibration."
+
+static bool is_samples(const stw_node *node) {
+    return node->key != NULL && strcmp(node->key, "samples") == 0;
+}
+
+/* Copies of the root and of its member `calibration` that share everything but the samples. */
+typedef struct without_samples {
+    stw_node root, calibration;
+} without_samples;
+
+static stw_node **copy_items(const stw_node *node) {
+    stw_node **items = malloc((node->n_items > 0 ? node->n_items : 1) * sizeof(stw_node *));
+    if (items != NULL && node->n_items > 0)
+        memcpy(items, node->items, node->n_items * sizeof(stw_node *));
+    return items;
+}
+
+/* `out` is empty and to be freed by drop_copies in every case. */
+static stw_status leave_out_samples(const stw_tree *tree, const stw_node *node,
+                                    const stw_node *calibration, without_samples *out,
+                                    stw_error *err) {
+    out->root = *node;
+    out->calibration = *calibration;
+    out->root.items = copy_items(node);
+    out->calibration.items = copy_items(calibration);
+    if (out->root.items == NULL || out->calibration.items == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, tree->file, "out of memory");
+    for (size_t i = 0; i < node->n_items; i++)
+        if (node->items[i] == calibration) out->root.items[i] = &out->calibration;
+    out->calibration.n_items = 0;
+    for (size_t i = 0; i < calibration->n_items; i++) {
+        stw_node *item = calibration->items[i];
+        if (!is_samples(item))
+            out->calibration.items[out->calibration.n_items++] = item;
+        else if (item->kind != STW_NODE_ARRAY)
+            return stw_node_fail(tree, item, "a list of samples", err);
+    }
+    return STW_STATUS_OK;
+}
+
+static void drop_copies(without_samples *copies) {
+    free(copies->root.items);
+    free(copies->calibration.items);
+}
+
+/* The rows of the group that samples belong to, with their names inside it. */
+static stw_spec_table calibration_table(stw_spec_row out[], size_t most) {
+    size_t n = 0, skip = strlen(CALIBRATION);
+    for (size_t i = 0; i < table.n_rows && n < most; i++) {
+        if (strncmp(rows[i].key, CALIBRATION, skip) != 0) continue;
+        out[n] = rows[i];
+        out[n++].key += skip;
+    }
+    return (stw_spec_table){out, n};
+}
+
 stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw_cluster *out,
                                  stw_error *err) {
     stw_cluster read;
+    stw_status status = STW_STATUS_OK;
+    without_samples copies;
+    memset(&copies, 0, sizeof copies);
     stw_cluster_defaults(&read);
     const stw_spec spec = {&table, &read, NULL};
-    stw_status status = stw_spec_read(&spec, tree, node, err);
-    if (status != STW_STATUS_OK) return status;
+    const stw_node *calibration = stw_node_get(node, "calibration");
+    if (stw_node_get(calibration, "samples") != NULL) {
+        STW_TRY(leave_out_samples(tree, node, calibration, &copies, err));
+        STW_TRY(stw_spec_read(&spec, tree, &copies.root, err));
+    } else {
+        STW_TRY(stw_spec_read(&spec, tree, node, err));
+    }
     if (stw_node_path(node, "node.host.memory") != NULL &&
         stw_node_path(node, "node.host.limit") == NULL)
         read.host.limit_bytes = read.host.memory_bytes;
     *out = read;
-    return STW_STATUS_OK;
+out:
+    drop_copies(&copies);
+    return status;
 }
 
 stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err) {
@@ -188,8 +272,28 @@ void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const ch
     stw_json_end(json);
 }
 
+void stw_cluster_write_measured_json(const stw_cluster *cluster, const stw_samples *samples,
+                                     stw_json *json, const char *key) {
+    stw_spec_row group[8];
+    const stw_spec_table inner = calibration_table(group, sizeof group / sizeof group[0]);
+    const stw_spec_table outer = {rows, table.n_rows - inner.n_rows}; /* the group comes last */
+    stw_json_begin_object(json, key);
+    stw_spec_write_json(&outer, cluster, json);
+    stw_json_begin_object(json, "calibration");
+    stw_spec_write_json(&inner, cluster, json);
+    stw_samples_write_json(samples, json);
+    stw_json_end(json);
+    stw_json_end(json);
+}
+
 void stw_cluster_write_yaml(const stw_cluster *cluster, stw_text *out) {
     stw_spec_write_yaml(&table, cluster, out);
+}
+
+void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_samples *samples,
+                                     stw_text *out) {
+    stw_cluster_write_yaml(cluster, out);
+    stw_samples_write_yaml(samples, 2, out); /* still inside the group that comes last */
 }
 
 uint64_t stw_cluster_host_capacity(const stw_cluster *cluster) {

@@ -6,12 +6,14 @@
 #include "core/checked.h"
 
 #define RESIDENT_BUCKET_PARAMS (16ull << 20) /* one launch; large enough to fill a GPU */
+#define DIRECT_BUCKET_PARAMS (16ull << 20)   /* milliseconds of the link, so that launches hide */
 #define CPU_BUCKET_PARAMS (4ull << 20)       /* without a ring: a step of progress, no more */
 
 uint32_t stw_place_order(const stw_place *place) {
     uint32_t major = place->update == STW_UPDATE_RESIDENT ? 0u
-                     : place->update == STW_UPDATE_CPU    ? 2u
-                     : place->moments == STW_TIER_NVME    ? 3u
+                     : place->update == STW_UPDATE_DIRECT ? 2u
+                     : place->update == STW_UPDATE_CPU    ? 3u
+                     : place->moments == STW_TIER_NVME    ? 4u
                                                           : 1u;
     return ((major * STW_N_TIERS + (uint32_t)place->moments) * STW_N_TIERS +
             (uint32_t)place->params) *
@@ -44,22 +46,22 @@ static bool present(const stw_job *job, stw_component component) {
     return component < STW_N_STATE && stw_job_element_bytes(job, component) > 0;
 }
 
+/* Does an update work on copies of what lies in another tier? The others work where it lies. */
+static bool stages(const stw_place *place) {
+    return place->update == STW_UPDATE_STREAM || place->update == STW_UPDATE_CPU;
+}
+
 bool stw_place_moves_up(const stw_job *job, const stw_place *place, stw_component component) {
     if (!present(job, component)) return false;
-    stw_tier tier = stw_place_tier(place, component);
-    if (place->update == STW_UPDATE_STREAM) return tier != STW_TIER_GPU;
-    if (place->update == STW_UPDATE_RESIDENT) return false;
-    /* On the CPU the parameters are read from the master where there is one. */
+    if (!stages(place)) return false;
+    /* Where there is a master, parameters are read from it and only written. */
     if (component == STW_COMPONENT_PARAMS && job->run->precision.has_master) return false;
-    return tier != STW_TIER_HOST;
+    return stw_place_tier(place, component) != stw_place_update_tier(place);
 }
 
 bool stw_place_moves_down(const stw_job *job, const stw_place *place, stw_component component) {
     if (!present(job, component) || component == STW_COMPONENT_GRADS) return false;
-    stw_tier tier = stw_place_tier(place, component);
-    if (place->update == STW_UPDATE_STREAM) return tier != STW_TIER_GPU;
-    if (place->update == STW_UPDATE_RESIDENT) return false;
-    return tier != STW_TIER_HOST;
+    return stages(place) && stw_place_tier(place, component) != stw_place_update_tier(place);
 }
 
 static bool in_slot(const stw_job *job, const stw_place *place, stw_component component) {
@@ -86,7 +88,9 @@ uint64_t stw_place_bucket_params(const stw_job *job, const stw_place *place,
                                  uint64_t bucket_bytes) {
     uint64_t element = stw_place_slot_element_bytes(job, place);
     if (element == 0)
-        return place->update == STW_UPDATE_CPU ? CPU_BUCKET_PARAMS : RESIDENT_BUCKET_PARAMS;
+        return place->update == STW_UPDATE_CPU      ? CPU_BUCKET_PARAMS
+               : place->update == STW_UPDATE_DIRECT ? DIRECT_BUCKET_PARAMS
+                                                    : RESIDENT_BUCKET_PARAMS;
     uint64_t params = bucket_bytes / element / STW_BUCKET_STEP * STW_BUCKET_STEP;
     return stw_max_u64(params, STW_BUCKET_STEP);
 }
@@ -120,6 +124,9 @@ static stw_status check_state(const stw_job *job, const stw_decisions *d, stw_er
         if (place->update == STW_UPDATE_RESIDENT) sane = sane && all_gpu;
         if (place->update == STW_UPDATE_STREAM) sane = sane && !all_gpu;
         if (place->update == STW_UPDATE_CPU) sane = sane && place->moments == STW_TIER_HOST;
+        if (place->update == STW_UPDATE_DIRECT)
+            sane = sane && place->params == STW_TIER_GPU && place->grads == STW_TIER_GPU &&
+                   place->moments == STW_TIER_HOST;
         if (!sane)
             return stw_fail(err, STW_STATUS_BAD_INPUT, "decisions", "no engine can execute %s",
                             text);
@@ -137,6 +144,21 @@ static stw_status check_state(const stw_job *job, const stw_decisions *d, stw_er
                         "placements cover %llu quanta, the model has %u of %llu parameters",
                         (unsigned long long)units, job->n_units,
                         (unsigned long long)job->unit_params);
+    return STW_STATUS_OK;
+}
+
+stw_status stw_decisions_check_shares(const stw_job *job, const stw_decisions *d, stw_error *err) {
+    for (int u = 0; u < STW_N_UPDATES; u++) {
+        uint32_t want = stw_job_update_units(job, (stw_update)u), found = 0;
+        if (want == STW_AUTO) continue;
+        for (uint32_t i = 0; i < d->n_state; i++)
+            if (d->state[i].place.update == (stw_update)u) found += d->state[i].units;
+        if (found != want)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, "decisions",
+                            "found %u of %u quanta updated by %s, expected %u by update.%s", found,
+                            job->n_units, stw_update_name((stw_update)u), want,
+                            stw_update_name((stw_update)u));
+    }
     return STW_STATUS_OK;
 }
 

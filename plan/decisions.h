@@ -39,20 +39,22 @@ typedef struct stw_decisions {
     stw_load load;
 } stw_decisions;
 
-/** Position in canonical order: resident, streamed from the host, cpu, streamed from NVMe. */
+/** Position in canonical order: resident, streamed from the host, direct, cpu, streamed from NVMe.
+ */
 uint32_t stw_place_order(const stw_place *place);
 /** "gpu/gpu/host stream": for people. */
 void stw_place_format(const stw_place *place, char *out, size_t out_size);
 /** Tier of a state component under a place. */
 stw_tier stw_place_tier(const stw_place *place, stw_component component);
-/** Tier in which the update of a place runs: gpu for resident and stream, host for cpu. */
+/** Tier in which the update of a place runs: host for cpu, else gpu. */
 stw_tier stw_place_update_tier(const stw_place *place);
-/** Is the component moved into (up) or out of (down) the update's tier each step? */
+/** Is the component copied into (up) or out of (down) the update's tier each step? Never where
+ * state is updated where it lies (resident, direct). */
 bool stw_place_moves_up(const stw_job *job, const stw_place *place, stw_component component);
 bool stw_place_moves_down(const stw_job *job, const stw_place *place, stw_component component);
 /** Bytes per parameter of the ring slot that a place needs (in the update's tier, and on the host
- * for NVMe): the sum over components that move. 0 for resident and for cpu with everything on the
- * host. */
+ * for NVMe): the sum over components that move. 0 for resident, direct, and for cpu with everything
+ * on the host. */
 uint64_t stw_place_slot_element_bytes(const stw_job *job, const stw_place *place);
 /** Bytes per parameter on NVMe, which pass through the disk ring; 0 where nothing lies there. */
 uint64_t stw_place_disk_element_bytes(const stw_job *job, const stw_place *place);
@@ -68,5 +70,8 @@ void stw_decision_range(const stw_job *job, const stw_decisions *decisions, uint
  */
 STW_MUST_USE stw_status stw_decisions_check(const stw_job *job, const stw_decisions *decisions,
                                             stw_error *err);
+/** The quanta of every update engine are those of the run's fixed shares: BAD_INPUT otherwise. */
+STW_MUST_USE stw_status stw_decisions_check_shares(const stw_job *job,
+                                                   const stw_decisions *decisions, stw_error *err);
 
 #endif

@@ -3,23 +3,32 @@
 
 #include <string.h>
 
-/* Share of the copy bandwidth of GPU memory that the exact norm reaches: 1855 of 4197 GB/s,
- * measured on an H200, 2026-11-21. The update reaches all of it (4241 GB/s in the same run). */
+/* Share of the copy bandwidth of GPU memory that the exact norm reaches where the cluster does not
+ * say: 1855 of 4197 GB/s, measured on an H200, 2026-11-21. The update reaches all of it (4241 GB/s
+ * in the same run). */
 static const double NORM_HBM_EFFICIENCY = 0.44;
 
 /* Share of the data-sheet bf16 rate that whole training steps reach. Typical of published dense
  * training runs; a calibration of the model's own blocks replaces it. */
 static const double MODEL_FLOP_EFFICIENCY = 0.5;
 
-/* Work of the norm on a CPU against that of an update. Its exact accumulation in bins is bound by
- * arithmetic, 0.7 G elements/s on a core, where updates are bound by memory, 5.9 Gparam/s on 16
- * cores (both measured on EPYC machines, 2026-11-21). */
+/* Work of the norm on a CPU against that of an update where the cluster does not say. Its exact
+ * accumulation in bins is bound by arithmetic, 0.7 G elements/s on a core, where updates are bound
+ * by memory, 5.9 Gparam/s on 16 cores (both measured on EPYC machines, 2026-11-21). */
 static const double NORM_OF_UPDATE = 0.5;
 
-/* The bins of the norm come to the host, are summed over ranks, and the clip factor goes back
- * before the first update: what a clipped resident step took beyond its bytes, measured on an H200,
- * 2026-11-21. */
-static const double CLIP_ROUND_TRIP_S = 0.5e-3;
+/* From the bins of the norm to the clip factor, which stays on the GPU; and until the host has it,
+ * where updates run there. Set by judgement: launches of a few small kernels, and one wait. */
+static const double CLIP_S = 20e-6, CLIP_ON_HOST_S = 60e-6;
+
+/* Share of the rate of copies, both directions busy, that a kernel reaches in host memory by itself
+ * where the cluster does not say. Set by judgement: its packets are smaller. */
+static const double DIRECT_OF_BOTH = 0.8;
+
+/* The CPU's rate of updates is one of fp32 throughout, which is bound by memory: fewer bytes take
+ * less, until arithmetic bounds them, at this share; and 16-bit state has to be converted. Set by
+ * judgement: arithmetic takes about half of what memory does. */
+static const double CPU_BYTES = 28, CPU_LEAST = 0.5, CPU_CONVERSION = 0.05;
 
 static const char *const resource_words[] = {
 #define X(name, text) text,
@@ -41,6 +50,15 @@ static double ranks_on_node(const stw_job *job) {
     return ranks > 0 ? (double)ranks : 1;
 }
 
+/* Copies of all GPUs of a node: in both directions together, and in their own. */
+static void add_dma(const stw_job *job, bool up, double on_node, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    stw_resource direction = up ? STW_RESOURCE_DMA_UP : STW_RESOURCE_DMA_DOWN;
+    out->seconds[direction] += seconds_of(on_node, up ? c->host.dma_up_bps : c->host.dma_down_bps);
+    out->seconds[STW_RESOURCE_DMA] += seconds_of(on_node, c->host.dma_bps);
+    out->seconds[STW_RESOURCE_HOST_MEMORY] += seconds_of(on_node, c->host.bandwidth_bps);
+}
+
 /* A link direction alone runs at its own rate; with the other direction busy too, both sum up on
  * PCIE to twice the rate of one of them then. */
 static void add_pcie(const stw_job *job, bool up, double bytes, stw_demand *out) {
@@ -49,25 +67,27 @@ static void add_pcie(const stw_job *job, bool up, double bytes, stw_demand *out)
     stw_resource direction = up ? STW_RESOURCE_PCIE_UP : STW_RESOURCE_PCIE_DOWN;
     out->seconds[direction] += seconds_of(bytes, up ? c->pcie.h2d_bps : c->pcie.d2h_bps);
     out->seconds[STW_RESOURCE_PCIE] += seconds_of(bytes, 2 * c->pcie.both_bps);
-    out->seconds[STW_RESOURCE_DMA] += seconds_of(on_node, c->host.dma_bps);
-    out->seconds[STW_RESOURCE_HOST_MEMORY] += seconds_of(on_node, c->host.bandwidth_bps);
+    add_dma(job, up, on_node, out);
     out->startup_s += c->pcie.latency_s;
 }
 
+/* Reads and writes have a rate alone, and one together; where that is not known they take turns. */
 static void add_disk(const stw_job *job, bool write, double bytes, stw_demand *out) {
     const stw_cluster *c = job->cluster;
     double on_node = bytes * ranks_on_node(job);
+    double alone_bps = write ? c->nvme.write_bps : c->nvme.read_bps;
+    out->seconds[write ? STW_RESOURCE_DISK_WRITE : STW_RESOURCE_DISK_READ] +=
+        seconds_of(on_node, alone_bps);
     out->seconds[STW_RESOURCE_DISK] +=
-        seconds_of(on_node, write ? c->nvme.write_bps : c->nvme.read_bps);
+        seconds_of(on_node, c->nvme.both_bps > 0 ? c->nvme.both_bps : alone_bps);
     out->seconds[STW_RESOURCE_HOST_MEMORY] += seconds_of(on_node, c->host.bandwidth_bps);
 }
 
 /* Memory traffic of a kernel or a CPU loop in its own tier. */
-static void add_traffic(const stw_job *job, stw_tier tier, double bytes, double hbm_efficiency,
-                        stw_demand *out) {
+static void add_traffic(const stw_job *job, stw_tier tier, double bytes, stw_demand *out) {
     const stw_cluster *c = job->cluster;
     if (tier == STW_TIER_GPU)
-        out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, hbm_efficiency * c->gpu.hbm_bps);
+        out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, c->gpu.hbm_bps);
     else
         out->seconds[STW_RESOURCE_HOST_MEMORY] +=
             seconds_of(bytes * ranks_on_node(job), c->host.bandwidth_bps);
@@ -96,29 +116,73 @@ static double update_element_bytes(const stw_job *job) {
     return (double)bytes;
 }
 
-void stw_demand_update(const stw_job *job, stw_tier tier, uint64_t params, stw_demand *out) {
+/* Seconds of CPU updates against the same number of them in fp32 throughout. */
+static double cpu_share(const stw_job *job) {
+    double share = update_element_bytes(job) / CPU_BYTES;
+    if (share < CPU_LEAST) share = CPU_LEAST;
+    for (unsigned c = 0; c < STW_N_STATE; c++)
+        if (stw_job_element_bytes(job, (stw_component)c) == 2) return share + CPU_CONVERSION;
+    return share;
+}
+
+/* A kernel that reads and writes moments and master where they lie, in the host's memory. */
+static void add_direct(const stw_job *job, double params, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double element = (double)(stw_job_element_bytes(job, STW_COMPONENT_MASTER) +
+                              stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG) +
+                              stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ));
+    double rate = c->pcie.direct_bps > 0 ? c->pcie.direct_bps : DIRECT_OF_BOTH * c->pcie.both_bps;
+    double bytes = params * element, seconds = seconds_of(bytes, rate);
+    out->seconds[STW_RESOURCE_PCIE_UP] += seconds;
+    out->seconds[STW_RESOURCE_PCIE_DOWN] += seconds;
+    out->seconds[STW_RESOURCE_PCIE] += seconds;
+    add_dma(job, true, bytes * ranks_on_node(job), out);
+    add_dma(job, false, bytes * ranks_on_node(job), out);
+    add_traffic(job, STW_TIER_GPU, params * (update_element_bytes(job) - 2 * element), out);
+    out->startup_s += c->pcie.latency_s;
+}
+
+void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, stw_demand *out) {
     memset(out, 0, sizeof *out);
-    add_traffic(job, tier, (double)params * update_element_bytes(job), 1, out);
-    if (tier != STW_TIER_GPU)
+    double bytes = (double)params * update_element_bytes(job);
+    switch (update) {
+    case STW_UPDATE_DIRECT:
+        add_direct(job, (double)params, out);
+        break;
+    case STW_UPDATE_CPU:
+        add_traffic(job, STW_TIER_HOST, bytes, out);
         out->seconds[STW_RESOURCE_CPU] +=
+            cpu_share(job) *
             seconds_of((double)params * ranks_on_node(job), job->cluster->cpu_adamw_pps);
+        break;
+    default:
+        add_traffic(job, STW_TIER_GPU, bytes, out);
+        break;
+    }
 }
 
 static void demand_norm(const stw_job *job, const stw_op *op, stw_demand *out) {
-    double element = (double)stw_job_element_bytes(job, STW_COMPONENT_GRADS);
-    double efficiency = op->to == STW_TIER_GPU ? NORM_HBM_EFFICIENCY : 1;
-    add_traffic(job, op->to, (double)op->params * element, efficiency, out);
-    if (op->to != STW_TIER_GPU)
-        out->seconds[STW_RESOURCE_CPU] += seconds_of(
-            NORM_OF_UPDATE * (double)op->params * ranks_on_node(job), job->cluster->cpu_adamw_pps);
+    const stw_cluster *c = job->cluster;
+    double bytes = (double)op->params * (double)stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    if (op->to == STW_TIER_GPU) {
+        double rate = c->gpu.norm_bps > 0 ? c->gpu.norm_bps : NORM_HBM_EFFICIENCY * c->gpu.hbm_bps;
+        out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, rate);
+        return;
+    }
+    add_traffic(job, op->to, bytes, out);
+    double rate = c->cpu_norm_pps > 0 ? c->cpu_norm_pps : c->cpu_adamw_pps / NORM_OF_UPDATE;
+    out->seconds[STW_RESOURCE_CPU] += seconds_of((double)op->params * ranks_on_node(job), rate);
 }
 
-/* Making the master copy reads params and writes masters. */
+/* Making the master copy reads params and writes masters, beside each other; from the GPU they then
+ * go to where they lie. */
 static void demand_master(const stw_job *job, const stw_op *op, stw_demand *out) {
-    double element = (double)(stw_job_element_bytes(job, STW_COMPONENT_PARAMS) +
-                              stw_job_element_bytes(job, STW_COMPONENT_MASTER));
-    double bytes = op->params > 0 ? (double)op->params * element : 2 * (double)op->bytes;
-    add_traffic(job, op->to, bytes, 1, out);
+    double params = (double)op->params;
+    double master = params * (double)stw_job_element_bytes(job, STW_COMPONENT_MASTER);
+    add_traffic(job, op->from,
+                params * (double)stw_job_element_bytes(job, STW_COMPONENT_PARAMS) + master, out);
+    if (op->from == STW_TIER_GPU && op->to != STW_TIER_GPU) add_pcie(job, false, master, out);
+    if (op->to == STW_TIER_NVME) add_disk(job, true, master, out);
 }
 
 static void demand_compute(const stw_job *job, const stw_op *op, stw_demand *out) {
@@ -130,7 +194,7 @@ static void demand_compute(const stw_job *job, const stw_op *op, stw_demand *out
         demand_master(job, op, out);
         break;
     case STW_WORK_PLACE: /* read in the stored dtype, written in the run's */
-        add_traffic(job, op->to, 2 * (double)op->bytes, 1, out);
+        add_traffic(job, op->to, 2 * (double)op->bytes, out);
         break;
     default:
         break;
@@ -170,7 +234,8 @@ static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *
     uint32_t ranks, on_node;
     participants(job, op->work, &ranks, &on_node);
     if (op->work == STW_WORK_NORM_SUM) { /* a few hundred bytes */
-        out->startup_s = CLIP_ROUND_TRIP_S;
+        out->startup_s = op->to == STW_TIER_GPU ? CLIP_S : CLIP_ON_HOST_S;
+        if (ranks > 1) out->startup_s += job->cluster->pcie.latency_s;
         return;
     }
     if (ranks <= 1) return;
@@ -192,7 +257,8 @@ static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *
 static void demand_weights_file(const stw_job *job, const stw_op *op, stw_demand *out) {
     memset(out, 0, sizeof *out);
     if (job->run->engine == STW_ENGINE_STOWAGE && job->run->load.weights == NULL) return;
-    out->seconds[STW_RESOURCE_DISK] = seconds_of((double)op->bytes, job->cluster->nvme.read_bps);
+    out->seconds[STW_RESOURCE_DISK] = out->seconds[STW_RESOURCE_DISK_READ] =
+        seconds_of((double)op->bytes, job->cluster->nvme.read_bps);
 }
 
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
@@ -202,7 +268,11 @@ void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
         stw_demand_copy(job, op->from, op->to, op->bytes, out);
         break;
     case STW_OP_UPDATE:
-        stw_demand_update(job, op->to, op->params, out);
+        stw_demand_update(job,
+                          op->to != STW_TIER_GPU     ? STW_UPDATE_CPU
+                          : op->from != STW_TIER_GPU ? STW_UPDATE_DIRECT
+                                                     : STW_UPDATE_RESIDENT,
+                          op->params, out);
         break;
     case STW_OP_COMPUTE:
         demand_compute(job, op, out);

@@ -16,7 +16,15 @@
     X(PCIE_DOWN, "pcie_down")                                                                      \
     X(PCIE, "pcie_both")                                                                           \
     X(DMA, "host_dma")                                                                             \
-    X(HOST_MEMORY, "host_memory") X(CPU, "cpu") X(NVLINK, "nvlink") X(NIC, "nic") X(DISK, "disk")
+    X(DMA_UP, "host_dma_up")     /* one direction of all GPUs' copies */                           \
+    X(DMA_DOWN, "host_dma_down") /* the other */                                                   \
+    X(HOST_MEMORY, "host_memory")                                                                  \
+    X(CPU, "cpu")                                                                                  \
+    X(NVLINK, "nvlink")                                                                            \
+    X(NIC, "nic")                                                                                  \
+    X(DISK, "disk") /* reads and writes together */                                                \
+    X(DISK_READ, "disk_read")                                                                      \
+    X(DISK_WRITE, "disk_write")
 
 #define X(name, text) STW_RESOURCE_##name,
 typedef enum stw_resource { STW_RESOURCE_TABLE(X) STW_N_RESOURCES } stw_resource;
@@ -31,8 +39,8 @@ const char *stw_resource_name(stw_resource resource);
 /** Demand of a copy of `bytes` between tiers (gpu-host either way, host-nvme either way). */
 void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
                      stw_demand *out);
-/** Demand of updating `params` elements in a tier (gpu or host). */
-void stw_demand_update(const stw_job *job, stw_tier tier, uint64_t params, stw_demand *out);
+/** Demand of the update of `params` elements by an engine, without the copies that a ring makes. */
+void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, stw_demand *out);
 /** Demand of any operation of a program. */
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out);
 /** Seconds when nothing else runs: the largest demand plus the start-up. */

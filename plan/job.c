@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* fnmatch */
 #include "plan/job.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -275,6 +277,37 @@ uint64_t stw_job_element_bytes(const stw_job *job, stw_component component) {
     default:
         return 0;
     }
+}
+
+uint32_t stw_job_update_units(const stw_job *job, stw_update update) {
+    static const stw_update order[] = {STW_UPDATE_RESIDENT, STW_UPDATE_STREAM, STW_UPDATE_DIRECT,
+                                       STW_UPDATE_CPU};
+    double before = 0;
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+        double share = stw_run_spec_update_share(job->run, order[i]);
+        bool is_free = share >= STW_AUTO_NUMBER;
+        if (!is_free && share > 1) share = 1; /* of a spec that was not checked */
+        if (order[i] != update) {
+            if (!is_free) before += share;
+            continue;
+        }
+        if (is_free) return STW_AUTO;
+        double first = before * job->n_units + 0.5, end = (before + share) * job->n_units + 0.5;
+        return (uint32_t)end - (uint32_t)first;
+    }
+    return STW_AUTO;
+}
+
+uint32_t stw_job_param_group(const stw_job *job, uint32_t tensor) {
+    const stw_tensor *t = &job->model->tensors[tensor];
+    for (uint32_t g = 0; g < job->run->optimizer.n_groups; g++) {
+        const stw_strings *match = &job->run->optimizer.groups[g].match;
+        for (uint32_t i = 0; i < match->n; i++) {
+            bool by_shape = strcmp(match->items[i], "1d") == 0;
+            if (by_shape ? t->rank == 1 : fnmatch(match->items[i], t->name, 0) == 0) return g + 1;
+        }
+    }
+    return 0;
 }
 
 uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block) {

@@ -78,6 +78,14 @@ STW_MUST_USE stw_status stw_job_segments(const stw_job *job, uint32_t rank, stw_
 /** Bytes of one element of a state component under the run's precision; 0: the run has no such
  * state. */
 uint64_t stw_job_element_bytes(const stw_job *job, stw_component component);
+/** Quanta that the run's fixed shares give to an update engine, STW_AUTO where its share is free.
+ * Shares are rounded to quanta in the order resident, stream, direct, cpu, each so that it and
+ * those before it are together nearest to their sum: what is fixed as a whole is dealt as a whole.
+ */
+uint32_t stw_job_update_units(const stw_job *job, stw_update update);
+/** Which rates a tensor has: 0 the optimizer's own, i those of run.optimizer.groups[i - 1], the
+ * first group one of whose patterns matches its name ("1d": the tensor has one dimension). */
+uint32_t stw_job_param_group(const stw_job *job, uint32_t tensor);
 /** Elements of one block before sharding as one rank gathers it (after the ep x etp cut). */
 uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block);
 /** Does this block belong to FSDP's root group (gathered for the whole of forward and backward)? */

@@ -189,6 +189,18 @@ static uint64_t largest_slot_bytes(const stw_job *job, const stw_decisions *deci
     return most;
 }
 
+uint64_t stw_nvme_copies(const stw_job *job) {
+    if (job->run->engine != STW_ENGINE_STOWAGE) return 1;
+    return job->run->placement.nvme_copies == 1 ? 1 : 2; /* whatever an unchecked spec says */
+}
+
+uint64_t stw_page_table_bytes(const stw_job *job, const stw_layout *layout) {
+    if (job->cluster->gpus == 0 || layout->arena_bytes[STW_TIER_HOST] == 0) return 0;
+    return stw_round_up_u64(
+        stw_div_up_u64(layout->arena_bytes[STW_TIER_HOST], STW_PAGE_TABLE_SHARE),
+        STW_PAGE_TABLE_STEP_BYTES);
+}
+
 /* Rings and load staging lie above the regions and share the space: never live at the same time. */
 static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_layout *layout) {
     uint64_t top[STW_N_TIERS];
@@ -207,6 +219,7 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
         top[tier] += ring->slots * ring->slot_bytes;
     }
     for (int t = 0; t < STW_N_TIERS; t++) layout->arena_bytes[t] = top[t];
+    layout->arena_bytes[STW_TIER_NVME] *= stw_nvme_copies(job);
     for (int t = 0; t < STW_TIER_NVME; t++) {
         uint64_t staged = layout->persistent_bytes[t] +
                           stw_load_staging_bytes(job, decisions, layout->kind, (stw_tier)t);

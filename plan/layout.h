@@ -56,13 +56,18 @@ typedef struct stw_layout {
     uint32_t *order;             /* [n_buckets] the order in which a step handles them */
     stw_ring rings[STW_N_RINGS]; /* lie above the regions: transient, step only */
     uint64_t comm_offset_bytes;  /* scratch of small collectives on the GPU (world > 1) */
-    uint64_t persistent_bytes[STW_N_TIERS]; /* end of the regions in each arena */
+    uint64_t persistent_bytes[STW_N_TIERS]; /* end of the regions; NVMe: of one copy */
     uint64_t arena_bytes[STW_N_TIERS]; /* what the executed movements need: regions, rings, load
-                                          staging */
+                                          staging; NVMe: all copies */
     char hash[17];                     /* of everything above (hex, XXH3-64) */
 } stw_layout;
 
 #define STW_LAYOUT_VERSION 1
+
+/* What CUDA keeps on the GPU for every byte of page-locked host memory (8 bytes of page table per
+ * page of 4 KiB), and in what steps. */
+#define STW_PAGE_TABLE_SHARE 512
+#define STW_PAGE_TABLE_STEP_BYTES (2ull << 20)
 
 STW_MUST_USE stw_status stw_layout_new(const stw_job *job, const stw_decisions *decisions,
                                        uint32_t kind, stw_layout **out, stw_error *err);
@@ -71,6 +76,11 @@ void stw_layout_free(stw_layout *layout);
  * there. */
 uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_component component,
                             uint64_t param);
+/** How often state on NVMe lies there; region offsets reach the first copy, the second starts where
+ * persistent_bytes of NVMe ends. */
+uint64_t stw_nvme_copies(const stw_job *job);
+/** GPU bytes of the page tables for the host arena, which is page-locked whole; 0 without GPUs. */
+uint64_t stw_page_table_bytes(const stw_job *job, const stw_layout *layout);
 /** Do buckets of a place pass through this ring? */
 bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring);
 /** Bytes of the slot that a place needs in a ring that it uses; a ring has the largest of its

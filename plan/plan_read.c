@@ -85,7 +85,8 @@ static stw_status read_state_row(const stw_tree *tree, const stw_node *row, stw_
     STW_TRY(same_tier(tree, row, plan, STW_COMPONENT_MASTER, place->moments, err));
     STW_TRY(stw_node_string(tree, row, "update", &update, err));
     if (!stw_update_parse(update, &place->update))
-        return stw_node_fail(tree, stw_node_get(row, "update"), "resident, stream or cpu", err);
+        return stw_node_fail(tree, stw_node_get(row, "update"), "resident, stream, direct or cpu",
+                             err);
     STW_TRY(stw_part_u32(tree, row, "units", &decision->units, err));
     d->n_state++;
 out:

@@ -13,11 +13,12 @@
                 */
 
 typedef enum stw_op_kind {
-    STW_OP_ALLOC,      /* bytes of a component appear in tier `to` */
-    STW_OP_FREE,       /* and go (same component, tier, offset and bytes as their alloc) */
-    STW_OP_COPY,       /* between arenas, from -> to */
-    STW_OP_UPDATE,     /* AdamW on bucket `unit`, in tier `to` */
-    STW_OP_COMPUTE,    /* other work: see `work` */
+    STW_OP_ALLOC,   /* bytes of a component appear in tier `to` */
+    STW_OP_FREE,    /* and go (same component, tier, offset and bytes as their alloc) */
+    STW_OP_COPY,    /* between arenas, from -> to */
+    STW_OP_UPDATE,  /* AdamW on bucket `unit`, in tier `to`; `from`: where moments (and master) lie
+                       that it reaches by itself, else as `to` */
+    STW_OP_COMPUTE, /* other work: see `work` */
     STW_OP_COLLECTIVE, /* over all ranks of the group: see `work` */
     STW_OP_READ,       /* NVMe or a weights file -> host */
     STW_OP_WRITE,      /* host -> NVMe */
@@ -28,11 +29,13 @@ typedef enum stw_work {
     STW_WORK_NONE,
     STW_WORK_FORWARD,
     STW_WORK_BACKWARD,
-    STW_WORK_LOSS,      /* compute; `unit` is a block */
-    STW_WORK_NORM,      /* compute: squares of the gradients that lie in tier `to` */
-    STW_WORK_NORM_SUM,  /* collective: exact sum over ranks, then the clip factor */
-    STW_WORK_PLACE,     /* compute: load piece `unit` into the shards that it meets */
-    STW_WORK_MASTER,    /* compute: master = params of bucket `unit` */
+    STW_WORK_LOSS,     /* compute; `unit` is a block */
+    STW_WORK_NORM,     /* compute: squares of the gradients that lie in tier `to` */
+    STW_WORK_NORM_SUM, /* collective: exact sum over ranks, then the clip factor; `to` is host where
+                          CPU updates wait for it */
+    STW_WORK_PLACE,    /* compute: load piece `unit` into the shards that it meets */
+    STW_WORK_MASTER,   /* compute: master of region `unit` of the layout = its params: from the
+                          first one's tier and offset to the region's, NVMe included */
     STW_WORK_BROADCAST, /* collective: load piece `unit` from rank 0 (or the node's leader) */
     STW_WORK_ALL_GATHER,
     STW_WORK_REDUCE_SCATTER, /* collective; `unit` is a block */

@@ -10,7 +10,8 @@
 #include "core/file.h"
 #include "plan/file_parts.h"
 
-static const char *const digest_names[3] = {"params", "exp_avg", "exp_avg_sq"};
+static const char *const digest_names[STW_N_DIGESTS] = {"params", "exp_avg", "exp_avg_sq",
+                                                        "master"};
 
 stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     stw_pool *pool = stw_pool_new();
@@ -24,7 +25,8 @@ stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     result->backend = result->device = result->plan_hash = "";
     for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = NAN;
     result->copies_s = result->params_per_s = result->up_bps = result->down_bps =
-        result->grad_norm = NAN;
+        result->grad_norm = result->link_share = result->gpu_growth_bytes =
+            result->host_growth_bytes = NAN;
     *out = result;
     return STW_STATUS_OK;
 }
@@ -127,6 +129,24 @@ static void write_times(const stw_run_result *result, stw_json *json) {
     stw_json_double(json, "bytes_per_s_up", result->up_bps);
     stw_json_double(json, "bytes_per_s_down", result->down_bps);
     stw_json_double(json, "copies_s", result->copies_s);
+    stw_json_double(json, "link_share", result->link_share);
+    stw_json_begin_array(json, "link");
+    for (uint32_t i = 0; i < result->n_links; i++) {
+        const stw_run_link *link = &result->links[i];
+        stw_json_begin_object(json, NULL);
+        stw_json_u64(json, "bytes", link->bytes);
+        stw_json_u64(json, "streams", link->streams);
+        stw_json_double(json, "bytes_per_s", link->bps);
+        stw_json_begin_array(json, "bytes_per_s_all");
+        for (uint32_t k = 0; k < link->n_all; k++) stw_json_double(json, NULL, link->all_bps[k]);
+        stw_json_end(json);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+    stw_json_end(json);
+    stw_json_begin_object(json, "steady");
+    stw_json_double(json, "gpu_growth_bytes", result->gpu_growth_bytes);
+    stw_json_double(json, "host_growth_bytes", result->host_growth_bytes);
     stw_json_end(json);
 }
 
@@ -135,8 +155,9 @@ static void write_verify(const stw_run_result *result, stw_json *json) {
     stw_json_u64(json, "checked", result->checked);
     stw_json_u64(json, "mismatched", result->mismatched);
     stw_json_begin_object(json, "digest");
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < STW_N_DIGESTS; i++) {
         char hex[17];
+        if (i == 3 && result->digest[i] == 0) continue; /* no master */
         snprintf(hex, sizeof hex, "%016" PRIx64, result->digest[i]);
         stw_json_string(json, digest_names[i], hex);
     }
@@ -382,11 +403,57 @@ out:
     return status;
 }
 
+/* Members that earlier versions did not write. */
+static stw_status read_later(const reader *r, const stw_node *parent, const char *key, double *out,
+                             stw_error *err) {
+    const stw_node *node = parent != NULL ? stw_node_get(parent, key) : NULL;
+    if (node == NULL || node->kind == STW_NODE_NULL) return STW_STATUS_OK;
+    return stw_part_seconds(r->tree, parent, key, out, err);
+}
+
+static stw_status read_numbers(const reader *r, const stw_node *list, double **out, uint32_t *n,
+                               stw_error *err) {
+    void *numbers = NULL;
+    stw_status status = array_for(r, list, sizeof(double), &numbers, n, err);
+    if (status != STW_STATUS_OK) return status;
+    *out = numbers;
+    for (uint32_t i = 0; i < *n; i++) {
+        const stw_node *item = list->items[i];
+        if ((item->kind != STW_NODE_REAL && item->kind != STW_NODE_INT) || item->real < 0)
+            return stw_node_fail(r->tree, item, "a number, not negative", err);
+        (*out)[i] = item->real;
+    }
+    return STW_STATUS_OK;
+}
+
+static stw_status read_links(const reader *r, const stw_node *rates, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_run_result *result = r->result;
+    const stw_node *list = NULL, *all = NULL;
+    void *links = NULL;
+    STW_TRY(read_later(r, rates, "link_share", &result->link_share, err));
+    if (stw_node_get(rates, "link") == NULL) goto out;
+    STW_TRY(stw_node_array(r->tree, rates, "link", &list, err));
+    STW_TRY(array_for(r, list, sizeof(stw_run_link), &links, &result->n_links, err));
+    result->links = links;
+    for (uint32_t i = 0; i < result->n_links; i++) {
+        stw_run_link *link = &result->links[i];
+        if (list->items[i]->kind != STW_NODE_OBJECT)
+            return stw_node_fail(r->tree, list->items[i], "an object with a shape's rates", err);
+        STW_TRY(stw_node_u64(r->tree, list->items[i], "bytes", &link->bytes, err));
+        STW_TRY(stw_part_u32(r->tree, list->items[i], "streams", &link->streams, err));
+        STW_TRY(stw_part_seconds(r->tree, list->items[i], "bytes_per_s", &link->bps, err));
+        STW_TRY(stw_node_array(r->tree, list->items[i], "bytes_per_s_all", &all, err));
+        STW_TRY(read_numbers(r, all, &link->all_bps, &link->n_all, err));
+    }
+out:
+    return status;
+}
+
 static stw_status read_times(const reader *r, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_run_result *result = r->result;
     const stw_node *map = NULL, *list = NULL;
-    void *steps = NULL;
     STW_TRY(read_object(r, r->tree->root, "time_s", &map, err));
     for (size_t i = 0; i < items_of(map); i++) {
         stw_phase phase;
@@ -395,20 +462,17 @@ static stw_status read_times(const reader *r, stw_error *err) {
         STW_TRY(stw_part_seconds(r->tree, map, map->items[i]->key, &result->time_s[phase], err));
     }
     STW_TRY(read_array(r, map, "step_all", &list, err));
-    STW_TRY(array_for(r, list, sizeof(double), &steps, &result->n_step_all, err));
-    result->step_all_s = steps;
-    for (uint32_t i = 0; i < result->n_step_all; i++) {
-        const stw_node *item = list->items[i];
-        if ((item->kind != STW_NODE_REAL && item->kind != STW_NODE_INT) || item->real < 0)
-            return stw_node_fail(r->tree, item, "seconds, not negative", err);
-        result->step_all_s[i] = item->real;
-    }
+    STW_TRY(read_numbers(r, list, &result->step_all_s, &result->n_step_all, err));
     STW_TRY(read_object(r, r->tree->root, "rates", &map, err));
     if (map == NULL) goto out;
     STW_TRY(read_seconds(r, map, "params_per_s", &result->params_per_s, err));
     STW_TRY(read_seconds(r, map, "bytes_per_s_up", &result->up_bps, err));
     STW_TRY(read_seconds(r, map, "bytes_per_s_down", &result->down_bps, err));
     STW_TRY(read_seconds(r, map, "copies_s", &result->copies_s, err));
+    STW_TRY(read_links(r, map, err));
+    map = stw_node_get(r->tree->root, "steady");
+    STW_TRY(read_later(r, map, "gpu_growth_bytes", &result->gpu_growth_bytes, err));
+    STW_TRY(read_later(r, map, "host_growth_bytes", &result->host_growth_bytes, err));
 out:
     return status;
 }
@@ -436,8 +500,9 @@ static stw_status read_verify(const reader *r, stw_error *err) {
     STW_TRY(read_u64(r, verify, "mismatched", &r->result->mismatched, err));
     STW_TRY(read_seconds(r, verify, "grad_norm", &r->result->grad_norm, err));
     STW_TRY(read_object(r, verify, "digest", &digest, err));
-    for (int i = 0; i < 3 && digest != NULL; i++) {
+    for (int i = 0; i < STW_N_DIGESTS && digest != NULL; i++) {
         const char *hex = NULL;
+        if (i == 3 && stw_node_get(digest, digest_names[i]) == NULL) continue;
         STW_TRY(stw_node_string(r->tree, digest, digest_names[i], &hex, err));
         if (!parse_hex(hex, &r->result->digest[i]))
             return stw_node_fail(r->tree, stw_node_get(digest, digest_names[i]),

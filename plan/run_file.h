@@ -27,6 +27,17 @@ typedef struct stw_run_node {
     uint64_t host[STW_N_PHASES], page_locked[STW_N_PHASES];
 } stw_run_node;
 
+/** Copies both ways at once, without any order between them: what the link does by itself. */
+typedef struct stw_run_link {
+    uint64_t bytes;   /* of one copy */
+    uint32_t streams; /* in each direction */
+    double bps;       /* each direction, median; slowest rank */
+    uint32_t n_all;
+    double *all_bps; /* one beside each step */
+} stw_run_link;
+
+#define STW_N_DIGESTS 4
+
 typedef struct stw_run_result {
     stw_pool *pool;
     const char *source;           /* "stowage" or "external" */
@@ -46,10 +57,14 @@ typedef struct stw_run_result {
     uint32_t n_step_all;
     double *step_all_s; /* every optimizer step, slowest rank */
     double copies_s;    /* the same step without its updates: the copies alone; NaN: not measured */
-    double params_per_s, up_bps, down_bps; /* of the optimizer step, per rank */
-    uint64_t checked, mismatched;          /* elements verified */
-    uint64_t digest[3];                    /* params, exp_avg, exp_avg_sq */
-    double grad_norm;                      /* of the last step; NaN without clipping */
+    uint32_t n_links;   /* shapes in which the link was measured by itself, beside every step */
+    stw_run_link *links;
+    double link_share; /* bytes of a step each way per second over the best of them; NaN */
+    double gpu_growth_bytes, host_growth_bytes; /* from the second step to the last; NaN */
+    double params_per_s, up_bps, down_bps;      /* of the optimizer step, per rank */
+    uint64_t checked, mismatched;               /* elements verified */
+    uint64_t digest[STW_N_DIGESTS];             /* params, exp_avg, exp_avg_sq, master (0: none) */
+    double grad_norm;                           /* of the last step; NaN without clipping */
 } stw_run_result;
 
 /** An empty result: strings "", counts 0, times and rates NaN; source is "stowage". */

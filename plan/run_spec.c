@@ -47,6 +47,21 @@ stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *valu
     return stw_spec_set(&spec, key, value, origin, err);
 }
 
+double stw_run_spec_update_share(const stw_run_spec *run, stw_update update) {
+    switch (update) {
+    case STW_UPDATE_RESIDENT:
+        return run->update.resident;
+    case STW_UPDATE_STREAM:
+        return run->update.stream;
+    case STW_UPDATE_CPU:
+        return run->update.cpu;
+    default: {
+        bool wanted = run->optimizer.implementation == STW_OPTIMIZER_DIRECT;
+        return wanted && run->update.direct <= 0 ? STW_AUTO_NUMBER : run->update.direct;
+    }
+    }
+}
+
 bool stw_run_spec_has_key(const char *key) { return stw_spec_has_key(stw_run_spec_table(), key); }
 
 const char *stw_spec_nearest_key(const char *key) {

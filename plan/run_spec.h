@@ -20,13 +20,15 @@
 #define STW_AUTO UINT32_MAX /* of a 32-bit count or choice: the planner decides */
 #define STW_NONE (UINT32_MAX - 1)
 #define STW_AUTO_BYTES UINT64_MAX
+#define STW_AUTO_NUMBER 4294967295.0 /* of a number: the planner decides, or as for all others */
 
 typedef enum stw_optimizer_implementation {
     STW_OPTIMIZER_AUTO,
     STW_OPTIMIZER_FUSED,
     STW_OPTIMIZER_FOREACH,
     STW_OPTIMIZER_STREAMED,
-    STW_OPTIMIZER_CPU
+    STW_OPTIMIZER_CPU,
+    STW_OPTIMIZER_DIRECT
 } stw_optimizer_implementation;
 typedef enum stw_attention {
     STW_ATTENTION_FLASH,
@@ -38,6 +40,13 @@ typedef struct stw_strings {
     uint32_t n;
     const char **items;
 } stw_strings;
+
+/** Tensors with rates of their own; the first group that matches a tensor counts. */
+typedef struct stw_param_group {
+    stw_strings match; /* "1d": tensors of one dimension; else a shell pattern of their names */
+    double lr, weight_decay; /* STW_AUTO_NUMBER: the optimizer's */
+} stw_param_group;
+#define STW_MAX_OWN_PARAM_GROUPS 7 /* besides the optimizer's own rates */
 
 typedef struct stw_parallel {
     uint32_t dp_shard; /* STW_AUTO: all GPUs that are left */
@@ -83,7 +92,12 @@ typedef struct stw_run_spec {
         stw_optimizer_implementation implementation;
         double clip_norm; /* 0: none */
         double lr, beta1, beta2, eps, weight_decay;
+        uint32_t n_groups;
+        stw_param_group *groups;
     } optimizer; /* kind is adamw */
+    struct {
+        double resident, stream, direct, cpu;
+    } update; /* shares of the parameters, 0 to 1, STW_AUTO_NUMBER: the planner decides */
     struct {
         uint32_t lora_rank; /* 0: none */
         stw_strings lora_targets;
@@ -92,6 +106,7 @@ typedef struct stw_run_spec {
     struct {
         uint32_t params, grads, master, moments; /* stw_tier or STW_AUTO */
         uint32_t activations;                    /* stw_act or STW_AUTO */
+        uint32_t nvme_copies; /* 1: state on NVMe is written in place; 2: the last step stays */
     } placement;
     struct {
         bool params, grads, moments;
@@ -154,6 +169,10 @@ STW_MUST_USE stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_n
 STW_MUST_USE stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
                                          const char *origin, stw_error *err);
 bool stw_run_spec_has_key(const char *key);
+/** Fixed share of the parameters that an update engine has, STW_AUTO_NUMBER where it is free. With
+ * optimizer.implementation direct a share of 0 of direct is free too: 0 is what it is unless set.
+ */
+double stw_run_spec_update_share(const stw_run_spec *run, stw_update update);
 /** Contradictions, and keys without effect yet in this version (NOT_BUILT_IN, naming key and
  * value). */
 STW_MUST_USE stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin,

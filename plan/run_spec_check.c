@@ -6,6 +6,9 @@
 #include "plan/run_spec.h"
 #include "plan/spec_keys.h"
 
+/* What decimal shares may miss their sum by. */
+static const double SHARE_TOLERANCE = 1e-6;
+
 static stw_status refuse(const char *origin, stw_error *err, const char *key, const char *found,
                          const char *expected) {
     return stw_fail(err, STW_STATUS_BAD_INPUT, origin, "%s: found %s, expected %s", key, found,
@@ -48,7 +51,9 @@ static stw_status check_counts(const stw_run_spec *run, const char *origin, stw_
     return STW_STATUS_OK;
 }
 
-/* torch.optim.AdamW refuses the same values. */
+static bool is_share(double share) { return share <= 1 || share >= STW_AUTO_NUMBER; }
+
+/* torch.optim.AdamW refuses the same betas. */
 static stw_status check_numbers(const stw_run_spec *run, const char *origin, stw_error *err) {
     const struct {
         const char *key;
@@ -56,6 +61,12 @@ static stw_status check_numbers(const stw_run_spec *run, const char *origin, stw
         const char *expected;
     } numbers[] = {
         {"optimizer.betas", run->optimizer.beta1 < 1 && run->optimizer.beta2 < 1, "both below 1"},
+        {"update.resident", is_share(run->update.resident), "auto or 0 to 1"},
+        {"update.stream", is_share(run->update.stream), "auto or 0 to 1"},
+        {"update.direct", is_share(run->update.direct), "auto or 0 to 1"},
+        {"update.cpu", is_share(run->update.cpu), "auto or 0 to 1"},
+        {"placement.nvme_copies",
+         run->placement.nvme_copies == 1 || run->placement.nvme_copies == 2, "1 or 2"},
         {"moe.imbalance", run->moe.imbalance >= 1, "1 or more"},
         {"megatron.optimizer_offload_fraction", run->megatron.optimizer_offload_fraction <= 1,
          "0 to 1"},
@@ -82,12 +93,132 @@ static stw_status check_placement(const stw_run_spec *run, const char *origin, s
     if (run->optimizer.implementation == STW_OPTIMIZER_CPU && moments_on_gpu)
         return refuse(origin, err, "placement.moments", "gpu",
                       "host or nvme, as optimizer.implementation is cpu");
+    if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT &&
+        run->placement.moments == STW_TIER_NVME)
+        return refuse(origin, err, "placement.moments", "nvme",
+                      "gpu, host or auto, as optimizer.implementation is direct");
+    if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT && run->engine != STW_ENGINE_STOWAGE)
+        return refuse(origin, err, "optimizer.implementation", "direct",
+                      "another, as engine is not stowage");
     if (acts == STW_ACT_RECOMPUTE && recompute == 0)
         return refuse(origin, err, "placement.activations", "recompute",
                       "keep, offload or auto, as recompute.granularity is none");
     if ((acts == STW_ACT_KEEP || acts == STW_ACT_OFFLOAD) && recompute == 1)
         return refuse(origin, err, "placement.activations", stw_act_name((stw_act)acts),
                       "recompute or auto, as recompute.granularity is full");
+    return STW_STATUS_OK;
+}
+
+/* ---- shares of update engines ---- */
+
+static const char *const share_keys[STW_N_UPDATES] = {[STW_UPDATE_RESIDENT] = "update.resident",
+                                                      [STW_UPDATE_STREAM] = "update.stream",
+                                                      [STW_UPDATE_DIRECT] = "update.direct",
+                                                      [STW_UPDATE_CPU] = "update.cpu"};
+
+/* A share that a tier or an implementation excludes. */
+static stw_status refuse_share(const stw_run_spec *run, const char *origin, stw_error *err,
+                               stw_update update, const char *key, const char *value) {
+    char expected[128];
+    snprintf(expected, sizeof expected, "auto or 0, as %s is %s", key, value);
+    return refuse_value(run, origin, err, share_keys[update], expected);
+}
+
+/* Tiers in which each engine can have each kind of state, by bits; see plan/engines/stowage.c. */
+static stw_status check_share_tiers(const stw_run_spec *run, stw_update update, const char *origin,
+                                    stw_error *err) {
+    enum { GPU = 1 << STW_TIER_GPU, HOST = 1 << STW_TIER_HOST, NVME = 1 << STW_TIER_NVME };
+    static const unsigned state[STW_N_UPDATES] = {[STW_UPDATE_RESIDENT] = GPU,
+                                                  [STW_UPDATE_STREAM] = GPU | HOST,
+                                                  [STW_UPDATE_DIRECT] = GPU,
+                                                  [STW_UPDATE_CPU] = GPU | HOST};
+    static const unsigned moments[STW_N_UPDATES] = {[STW_UPDATE_RESIDENT] = GPU,
+                                                    [STW_UPDATE_STREAM] = HOST | NVME,
+                                                    [STW_UPDATE_DIRECT] = HOST,
+                                                    [STW_UPDATE_CPU] = HOST};
+    const struct {
+        const char *key;
+        uint32_t tier;
+        unsigned can;
+    } placed[] = {{"placement.params", run->placement.params, state[update]},
+                  {"placement.grads", run->placement.grads, state[update]},
+                  {"placement.master", run->placement.master, moments[update]},
+                  {"placement.moments", run->placement.moments, moments[update]}};
+    for (size_t i = 0; i < sizeof placed / sizeof placed[0]; i++)
+        if (placed[i].tier != STW_AUTO && !(placed[i].can & (1u << placed[i].tier)))
+            return refuse_share(run, origin, err, update, placed[i].key,
+                                stw_tier_name((stw_tier)placed[i].tier));
+    return STW_STATUS_OK;
+}
+
+/* What optimizer.implementation leaves: engines that it admits, and its name. */
+static stw_status check_share_implementation(const stw_run_spec *run, stw_update update,
+                                             const char *origin, stw_error *err) {
+    const char *name = NULL;
+    bool admits = true;
+    switch (run->optimizer.implementation) {
+    case STW_OPTIMIZER_STREAMED:
+        name = "streamed";
+        admits = update == STW_UPDATE_STREAM;
+        break;
+    case STW_OPTIMIZER_CPU:
+        name = "cpu";
+        admits = update == STW_UPDATE_CPU;
+        break;
+    case STW_OPTIMIZER_DIRECT:
+        name = "direct";
+        admits = update == STW_UPDATE_DIRECT || update == STW_UPDATE_RESIDENT;
+        break;
+    case STW_OPTIMIZER_FUSED:
+        name = "fused";
+        admits = update != STW_UPDATE_CPU;
+        break;
+    default:
+        break;
+    }
+    if (admits) return STW_STATUS_OK;
+    return refuse_share(run, origin, err, update, "optimizer.implementation", name);
+}
+
+static stw_status check_shares(const stw_run_spec *run, const char *origin, stw_error *err) {
+    static const char keys[] = "update.resident, update.stream, update.direct, update.cpu";
+    stw_status status = STW_STATUS_OK;
+    double sum = 0;
+    bool any_free = false;
+    for (int u = 0; u < STW_N_UPDATES; u++) {
+        double share = stw_run_spec_update_share(run, (stw_update)u);
+        if (share >= STW_AUTO_NUMBER) {
+            any_free = true;
+            continue;
+        }
+        sum += share;
+        if (share <= 0) continue;
+        STW_TRY(check_share_implementation(run, (stw_update)u, origin, err));
+        STW_TRY(check_share_tiers(run, (stw_update)u, origin, err));
+    }
+    if (sum > 1 + SHARE_TOLERANCE || (!any_free && sum < 1 - SHARE_TOLERANCE)) {
+        char found[48];
+        snprintf(found, sizeof found, "shares that sum to %.9g", sum);
+        status =
+            refuse(origin, err, keys, found,
+                   any_free ? "at most 1 where one of them is auto" : "1, as none of them is auto");
+    }
+out:
+    return status;
+}
+
+static stw_status check_groups(const stw_run_spec *run, const char *origin, stw_error *err) {
+    char key[48], found[32];
+    if (run->optimizer.n_groups > STW_MAX_OWN_PARAM_GROUPS) {
+        snprintf(found, sizeof found, "%u groups", run->optimizer.n_groups);
+        snprintf(key, sizeof key, "at most %d", STW_MAX_OWN_PARAM_GROUPS);
+        return refuse(origin, err, "optimizer.groups", found, key);
+    }
+    for (uint32_t i = 0; i < run->optimizer.n_groups; i++) {
+        const stw_strings *match = &run->optimizer.groups[i].match;
+        snprintf(key, sizeof key, "optimizer.groups.%u", i);
+        if (match->n == 0) return refuse(origin, err, key, "no pattern", "at least one in `match`");
+    }
     return STW_STATUS_OK;
 }
 
@@ -134,6 +265,9 @@ static stw_status check_blocks(const stw_run_spec *run, const stw_run_spec *defa
         {"fsdp.", run->engine == STW_ENGINE_STOWAGE || run->engine == STW_ENGINE_FSDP2},
         {"megatron.", run->engine == STW_ENGINE_MEGATRON},
         {"deepspeed.", run->engine == STW_ENGINE_DEEPSPEED},
+        {"update.", run->engine == STW_ENGINE_STOWAGE},
+        {"optimizer.groups", run->engine == STW_ENGINE_STOWAGE},
+        {"placement.nvme_copies", run->engine == STW_ENGINE_STOWAGE},
     };
     for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
         const stw_spec_row *row = NULL;
@@ -202,6 +336,8 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(check_placement(run, origin, err));
     STW_TRY(check_host(run, origin, err));
     STW_TRY(check_blocks(run, &defaults, origin, err));
+    STW_TRY(check_shares(run, origin, err));
+    STW_TRY(check_groups(run, origin, err));
     for (uint32_t i = 0; i < run->n_roles; i++) STW_TRY(check_role(run, i, origin, err));
     if (run->trainable.lora_rank == 0 && run->trainable.lora_targets.n > 0) {
         status = refuse(origin, err, "trainable.lora.rank", "0", "at least 1 with lora.targets");

@@ -34,12 +34,17 @@ static const stw_spec_word masters[] = {{"none", false, NULL}, {"fp32", true, NU
 static const stw_spec_word parked[] = {{"none", false, NULL}, {"host", true, NULL}, END};
 static const stw_spec_word auto_count[] = {{"auto", STW_AUTO, NULL}, END};
 static const stw_spec_word auto_bytes[] = {{"auto", STW_AUTO_BYTES, NULL}, END};
+static const stw_spec_word auto_number[] = {{"auto", STW_AUTO, NULL}, END};
+static const stw_spec_word same_number[] = {{"same", STW_AUTO, NULL}, END};
 static const stw_spec_word none[] = {{"none", 0, NULL}, END};
 static const stw_spec_word adamw[] = {{"adamw", 0, NULL}, END};
-static const stw_spec_word implementations[] = {
-    {"auto", STW_OPTIMIZER_AUTO, NULL},       {"fused", STW_OPTIMIZER_FUSED, NULL},
-    {"foreach", STW_OPTIMIZER_FOREACH, NULL}, {"streamed", STW_OPTIMIZER_STREAMED, NULL},
-    {"cpu", STW_OPTIMIZER_CPU, NULL},         END};
+static const stw_spec_word implementations[] = {{"auto", STW_OPTIMIZER_AUTO, NULL},
+                                                {"fused", STW_OPTIMIZER_FUSED, NULL},
+                                                {"foreach", STW_OPTIMIZER_FOREACH, NULL},
+                                                {"streamed", STW_OPTIMIZER_STREAMED, NULL},
+                                                {"cpu", STW_OPTIMIZER_CPU, NULL},
+                                                {"direct", STW_OPTIMIZER_DIRECT, NULL},
+                                                END};
 static const stw_spec_word cp_kinds[] = {
     {"ring", 0, NULL}, {"ulysses", 1, "parallel.cp_kind: ring"}, END};
 static const stw_spec_word granularities[] = {
@@ -132,6 +137,17 @@ static const stw_spec_table role_table = {role_rows, sizeof role_rows / sizeof r
 static const stw_spec_items role_items = {&role_table, sizeof(stw_role),
                                           offsetof(stw_run_spec, n_roles)};
 
+#define OF_GROUP(member) IN(stw_param_group, member)
+static const stw_spec_row group_rows[] = {
+    {STRINGS("match"), OF_GROUP(match), .fallback = "[]",
+     .note = "shell patterns of tensor names, or 1d: tensors of one dimension"},
+    {RATIO("lr"), OF_GROUP(lr), .words = same_number, .fallback = "same"},
+    {RATIO("weight_decay"), OF_GROUP(weight_decay), .words = same_number, .fallback = "same"},
+};
+static const stw_spec_table group_table = {group_rows, sizeof group_rows / sizeof group_rows[0]};
+static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group),
+                                           offsetof(stw_run_spec, optimizer.n_groups)};
+
 /* Megatron and deepspeed rows need no `instead`: their engines are refused, and so is a value of an
  * engine that is not the run's. */
 static const stw_spec_row rows[] = {
@@ -166,6 +182,20 @@ static const stw_spec_row rows[] = {
      .fallback = "[0.9, 0.999]"},
     {RATIO("optimizer.eps"), AT(optimizer.eps), .fallback = "1e-8"},
     {RATIO("optimizer.weight_decay"), AT(optimizer.weight_decay), .fallback = "1e-2"},
+    {.key = "optimizer.groups",
+     .kind = STW_SPEC_ITEMS,
+     AT(optimizer.groups),
+     .items = &group_items,
+     .fallback = "[]",
+     .note = "tensors with rates of their own: {match: [1d, '*.bias'], weight_decay: 0}"},
+    {RATIO("update.resident"), AT(update.resident), .words = auto_number, .fallback = "auto",
+     .note = "share of the parameters updated where they lie, 0 to 1"},
+    {RATIO("update.stream"), AT(update.stream), .words = auto_number, .fallback = "auto",
+     .note = "on the GPU, through a ring of slots there"},
+    {RATIO("update.direct"), AT(update.direct), .words = auto_number, .fallback = "0",
+     .note = "by kernels that work in page-locked memory, without staging"},
+    {RATIO("update.cpu"), AT(update.cpu), .words = auto_number, .fallback = "auto",
+     .note = "by the host's cores"},
     {.key = "trainable.lora",
      .kind = STW_SPEC_GROUP,
      AT(trainable.lora_rank),
@@ -182,6 +212,8 @@ static const stw_spec_row rows[] = {
     {WORDS("placement.master", tiers), AT(placement.master), .fallback = "auto"},
     {WORDS("placement.moments", tiers), AT(placement.moments), .fallback = "auto"},
     {WORDS("placement.activations", acts), AT(placement.activations), .fallback = "auto"},
+    {COUNT("placement.nvme_copies"), AT(placement.nvme_copies), .fallback = "2",
+     .note = "2: the last step's state stays readable, at twice the space; 1: written in place"},
     {WORDS("park.params", parked), AT(park.params), .fallback = "none",
      .note = "none | host: moved away whole between phases"},
     {WORDS("park.grads", parked), AT(park.grads), .fallback = "none"},

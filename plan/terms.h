@@ -40,17 +40,19 @@
 
 #define STW_TIER_TABLE(X) X(GPU, "gpu") X(HOST, "host") X(NVME, "nvme")
 
-/* Who computes the update of a bucket. NVMe buckets are streamed through the host. */
-#define STW_UPDATE_TABLE(X) X(RESIDENT, "resident") X(STREAM, "stream") X(CPU, "cpu")
+/* Who computes the update of a bucket. NVMe buckets are streamed through the host. direct: a kernel
+ * that reads and writes page-locked memory by itself, without staging. */
+#define STW_UPDATE_TABLE(X)                                                                        \
+    X(RESIDENT, "resident") X(STREAM, "stream") X(DIRECT, "direct") X(CPU, "cpu")
 
 #define STW_STREAM_TABLE(X)                                                                        \
     X(H2D, "h2d")                                                                                  \
     X(COMPUTE, "compute")                                                                          \
     X(D2H, "d2h")                                                                                  \
     X(COMM, "comm")                                                                                \
-    X(DISK, "disk")                                                                                \
-    X(CPU, "cp"                                                                                    \
-           "u")
+    X(DISK, "disk")         /* reads, and weights files */                                         \
+    X(DISK_OUT, "disk_out") /* writes */                                                           \
+    X(CPU, "cpu")
 
 #define STW_ACT_TABLE(X) X(KEEP, "keep") X(RECOMPUTE, "recompute") X(OFFLOAD, "offload")
 

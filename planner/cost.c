@@ -49,8 +49,7 @@ static uint32_t uses_of(const stw_cost *cost, uint32_t p) {
 
 static stw_status add_places(stw_cost *cost, stw_error *err) {
     cost->n_places = cost->engine->places(cost->job, cost->places, err);
-    if (cost->n_places == 0)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "placement", "no engine can do what it asks");
+    if (cost->n_places == 0) return STW_STATUS_BAD_INPUT; /* the engine said why */
     cost->n_uses = cost->engine->whole ? cost->n_places : (uint32_t)STW_N_USES;
     for (uint32_t p = 0; p < cost->n_places; p++) cost->place_uses[p] = uses_of(cost, p);
     return STW_STATUS_OK;
@@ -166,6 +165,8 @@ stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err) {
                      "found '%s', which this build cannot plan", stw_engine_name(job->run->engine));
         goto out;
     }
+    for (int u = 0; u < STW_N_UPDATES; u++)
+        cost->update_units[u] = stw_job_update_units(job, (stw_update)u);
     STW_TRY(add_places(cost, err));
     STW_TRY(add_rings(cost, err));
     STW_TRY(add_acts(cost, err));
@@ -266,6 +267,22 @@ void stw_choice_copy(const stw_cost *cost, stw_choice *to, const stw_choice *fro
     memcpy(acts, from->acts, cost->n_acts * sizeof *acts);
 }
 
+uint32_t stw_choice_update_units(const stw_cost *cost, const stw_choice *choice,
+                                 stw_update update) {
+    uint32_t units = 0;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].update == update) units += choice->units[p];
+    return units;
+}
+
+bool stw_choice_keeps_shares(const stw_cost *cost, const stw_choice *choice) {
+    for (int u = 0; u < STW_N_UPDATES; u++)
+        if (cost->update_units[u] != STW_AUTO &&
+            stw_choice_update_units(cost, choice, (stw_update)u) != cost->update_units[u])
+            return false;
+    return true;
+}
+
 uint32_t stw_choice_uses(const stw_cost *cost, const stw_choice *choice) {
     uint32_t uses = 0;
     for (uint32_t p = 0; p < cost->n_places; p++)
@@ -329,6 +346,8 @@ void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evalu
         if (seconds > out->part_s[row->part]) out->part_s[row->part] = seconds;
     }
     out->load_s = cost->load_s[choice->load];
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        out->load_s += choice->units[p] * cost->load_unit_s[p];
     out->objective_s = out->load_s / STW_LOAD_SPREAD;
     for (uint32_t p = 0; p < STW_N_PARTS; p++)
         out->objective_s += cost->part_weight[p] * out->part_s[p];
@@ -340,7 +359,7 @@ void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evalu
             out->host_bytes = bytes;
     }
     out->over_bytes = over_bytes(cost, choice);
-    out->fits = out->over_bytes == 0;
+    out->fits = out->over_bytes == 0 && stw_choice_keeps_shares(cost, choice);
 }
 
 /* ---- decisions ---- */

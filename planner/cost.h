@@ -87,6 +87,8 @@ typedef struct stw_cost {
     stw_cost_act *acts; /* options of a group are neighbours: offload, recompute, keep */
     stw_load loads[STW_N_LOADS];
     double load_s[STW_N_LOADS];
+    double load_unit_s[STW_MAX_PLACES];   /* a unit's part of the load: its master */
+    uint32_t update_units[STW_N_UPDATES]; /* fixed by the run's shares; STW_AUTO: free */
     bool forward_backward_known;
     stw_program *reference;  /* everything in the first place, all activations kept */
     uint64_t kept_gpu_bytes; /* what a program leaves on the GPU besides state: workspaces */
@@ -106,7 +108,7 @@ typedef struct stw_choice {
 typedef struct stw_evaluation {
     double part_s[STW_N_PARTS], load_s; /* parts: once each; 0 where unknown */
     double objective_s;
-    bool fits;
+    bool fits;           /* all rows hold, and the shares of update engines are those of the run */
     uint64_t over_bytes; /* summed over resources, the worst row of each */
     uint64_t gpu_bytes;  /* the largest GPU row */
     uint64_t host_bytes; /* the largest host row */
@@ -119,6 +121,10 @@ void stw_cost_free(stw_cost *cost);
 /** A choice with room for its acts, all zero; acts is NULL when memory is out. */
 stw_choice stw_choice_new(const stw_cost *cost, stw_pool *pool);
 void stw_choice_copy(const stw_cost *cost, stw_choice *to, const stw_choice *from);
+/** Units that a choice gives to an update engine. */
+uint32_t stw_choice_update_units(const stw_cost *cost, const stw_choice *choice, stw_update update);
+/** Does the choice give every engine whose share is fixed as many units as the run says? */
+bool stw_choice_keeps_shares(const stw_cost *cost, const stw_choice *choice);
 /** Which ring uses a choice fills: bit u. */
 uint32_t stw_choice_uses(const stw_cost *cost, const stw_choice *choice);
 /** Bytes of one row, seconds of one row, and everything together. */

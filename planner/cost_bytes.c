@@ -59,6 +59,44 @@ static uint64_t alignment_bytes(const stw_cost *cost) {
 
 /* ---- GPU ---- */
 
+static uint64_t tables(uint64_t bytes) { return stw_div_up_u64(bytes, STW_PAGE_TABLE_SHARE); }
+
+static uint64_t host_ring_bytes(const stw_cost *cost, const stw_place *place, uint32_t use,
+                                uint32_t r) {
+    const stw_cost_ring *ring = &cost->rings[r];
+    return ring->depth *
+           stw_ring_slot_bytes(cost->job, place, (stw_ring_kind)use, ring->bucket_bytes);
+}
+
+/* Of all kinds of rank. */
+static uint64_t most_staging(const stw_cost *cost, stw_load load, stw_tier tier) {
+    stw_decisions decisions = {.load = load};
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < cost->job->n_kinds; k++)
+        most = stw_max_u64(most, stw_load_staging_bytes(cost->job, &decisions, k, tier));
+    return most;
+}
+
+/* Page tables of the host arena, which is there from the start: its parts one by one, each rounded
+ * up, and one step more for the rounding of their sum. */
+static void add_page_tables(const stw_cost *cost, stw_byte_row *row) {
+    const stw_job *job = cost->job;
+    if (cost->engine->kind != STW_ENGINE_STOWAGE || job->cluster->gpus == 0) return;
+    row->constant_bytes += STW_PAGE_TABLE_STEP_BYTES + tables(alignment_bytes(cost));
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        const stw_place *place = &cost->places[p];
+        uint64_t element = element_bytes(cost, place, STW_TIER_HOST, row->phase, EVERY_STATE);
+        row->unit_bytes[p] += tables(unit_bytes(cost, job->largest, element));
+        for (uint32_t u = STW_RING_HOST_DISK; u <= STW_RING_HOST_CPU; u++)
+            for (uint32_t r = 0; (cost->place_uses[p] & (1u << u)) && r < cost->n_rings; r++) {
+                uint64_t *ring = &row->ring_bytes[u * cost->n_rings + r];
+                *ring = stw_max_u64(*ring, tables(host_ring_bytes(cost, place, u, r)));
+            }
+    }
+    for (uint32_t l = 0; l < cost->n_loads; l++)
+        row->load_bytes[l] += tables(most_staging(cost, cost->loads[l], STW_TIER_HOST));
+}
+
 stw_byte_row *stw_cost_gpu_row(stw_cost *cost, stw_phase phase, bool grads, const char *name) {
     const stw_job *job = cost->job;
     unsigned mask = state_mask(cost, phase) & ~(grads ? 0u : 1u << STW_COMPONENT_GRADS);
@@ -72,19 +110,15 @@ stw_byte_row *stw_cost_gpu_row(stw_cost *cost, stw_phase phase, bool grads, cons
     for (uint32_t p = 0; p < cost->n_places; p++)
         row->unit_bytes[p] = unit_bytes(
             cost, job->largest, element_bytes(cost, &cost->places[p], STW_TIER_GPU, phase, mask));
+    add_page_tables(cost, row);
     return row;
 }
 
 static stw_status add_gpu_load(stw_cost *cost, stw_error *err) {
     stw_byte_row *row = stw_cost_gpu_row(cost, STW_PHASE_LOAD, true, "load");
     if (row == NULL) return no_memory(err);
-    for (uint32_t l = 0; l < cost->n_loads; l++) {
-        stw_decisions decisions = {.load = cost->loads[l]};
-        for (uint32_t k = 0; k < cost->job->n_kinds; k++) {
-            uint64_t bytes = stw_load_staging_bytes(cost->job, &decisions, k, STW_TIER_GPU);
-            row->load_bytes[l] = stw_max_u64(row->load_bytes[l], bytes);
-        }
-    }
+    for (uint32_t l = 0; l < cost->n_loads; l++)
+        row->load_bytes[l] += most_staging(cost, cost->loads[l], STW_TIER_GPU);
     return STW_STATUS_OK;
 }
 
@@ -111,9 +145,7 @@ static void add_host_rings(const stw_cost *cost, uint64_t ranks, stw_byte_row *r
             if (!(cost->place_uses[p] & (1u << u))) continue;
             for (uint32_t r = 0; r < cost->n_rings; r++) {
                 uint64_t *ring = &row->ring_bytes[u * cost->n_rings + r];
-                uint64_t bytes = cost->rings[r].depth *
-                                 stw_ring_slot_bytes(cost->job, &cost->places[p], (stw_ring_kind)u,
-                                                     cost->rings[r].bucket_bytes);
+                uint64_t bytes = host_ring_bytes(cost, &cost->places[p], u, r);
                 *ring = stw_max_u64(*ring, ranks * bytes);
             }
         }
@@ -138,6 +170,7 @@ static void add_rank(const stw_cost *cost, uint32_t kind, uint64_t ranks, stw_by
     for (uint32_t p = 0; p < cost->n_places; p++) {
         const stw_place *place = &cost->places[p];
         uint64_t element = element_bytes(cost, place, row->tier, row->phase, mask);
+        if (row->tier == STW_TIER_NVME) element *= stw_nvme_copies(job);
         row->unit_bytes[p] += ranks * unit_bytes(cost, kind, element);
     }
     if (row->tier == STW_TIER_NVME) return;

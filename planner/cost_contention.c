@@ -64,7 +64,7 @@ static void shares(const stw_job *job, double *copies, double *q, double *c) {
     usage(&demand, use[UP]);
     stw_demand_copy(job, STW_TIER_GPU, STW_TIER_HOST, some, &demand);
     usage(&demand, use[DOWN]);
-    stw_demand_update(job, STW_TIER_HOST, some, &demand);
+    stw_demand_update(job, STW_UPDATE_CPU, some, &demand);
     usage(&demand, use[CPU]);
     fill(use, streaming, two);
     fill(use, all, three);

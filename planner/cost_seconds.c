@@ -205,12 +205,29 @@ static double load_seconds(const stw_job *job, const load_work *work, bool reads
     return slowest * (double)work->pieces;
 }
 
+/* Masters are made from the parameters, region by region, after the last piece. */
+static void add_masters(stw_cost *cost) {
+    const stw_job *job = cost->job;
+    if (cost->engine->lazy_state || !job->run->precision.has_master) return;
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        stw_demand demand;
+        stw_op op = {.kind = STW_OP_COMPUTE,
+                     .work = STW_WORK_MASTER,
+                     .from = cost->places[p].params,
+                     .to = cost->places[p].moments,
+                     .params = job->unit_params};
+        stw_demand_op(job, &op, &demand);
+        cost->load_unit_s[p] = stw_demand_alone_s(&demand) - demand.startup_s;
+    }
+}
+
 static stw_status add_loads(stw_cost *cost, stw_error *err) {
     const stw_job *job = cost->job;
     uint64_t flat_bytes =
         job->kinds[job->largest].params * 4; /* sharded_read takes fp32 of the flat space */
     load_work flat = {stw_flat_pieces(job, job->largest), flat_bytes}, whole;
     stw_status status = whole_load(job, &whole, err);
+    add_masters(cost);
     for (uint32_t l = 0; l < cost->n_loads; l++) {
         switch (cost->loads[l]) {
         case STW_LOAD_RANK0_BROADCAST:

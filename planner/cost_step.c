@@ -33,9 +33,10 @@ static double add_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t 
     stw_demand demand;
     stw_demand_copy(job, from, to, bytes, &demand);
     double alone = stw_demand_alone_s(&demand);
-    stw_stream stream = from == STW_TIER_NVME || to == STW_TIER_NVME ? STW_STREAM_DISK
-                        : to == STW_TIER_GPU                         ? STW_STREAM_H2D
-                                                                     : STW_STREAM_D2H;
+    stw_stream stream = from == STW_TIER_NVME ? STW_STREAM_DISK
+                        : to == STW_TIER_NVME ? STW_STREAM_DISK_OUT
+                        : to == STW_TIER_GPU  ? STW_STREAM_H2D
+                                              : STW_STREAM_D2H;
     flow->stream_s[stream] += alone;
     flow->startup_s += demand.startup_s;
     for (int r = 0; r < STW_N_RESOURCES; r++) {
@@ -62,6 +63,30 @@ static void add_component(const stw_job *job, const stw_place *place, stw_compon
     }
 }
 
+/* Share of its speed alone that a read keeps while a write runs too, and the other way round. */
+static double disk_level(const stw_job *job) {
+    double used = 0;
+    for (int write = 0; write < 2; write++) {
+        stw_demand demand;
+        const uint64_t some = 1ull << 30; /* speeds do not depend on it */
+        stw_demand_copy(job, write ? STW_TIER_HOST : STW_TIER_NVME,
+                        write ? STW_TIER_NVME : STW_TIER_HOST, some, &demand);
+        double alone = stw_demand_alone_s(&demand);
+        if (alone > 0) used += demand.seconds[STW_RESOURCE_DISK] / alone;
+    }
+    return used > 1 ? 1 / used : 1;
+}
+
+/* Reads and writes share the disk alike, so that the shorter ones end first and what is left of the
+ * others has the disk alone: not all of it is done at the rate of both. */
+static void share_disk(const stw_job *job, stw_bucket_flow *flow) {
+    if (flow->read_s <= 0 || flow->write_s <= 0) return;
+    bool reads_less = flow->read_s < flow->write_s;
+    double less = reads_less ? flow->read_s : flow->write_s;
+    double more = reads_less ? flow->write_s : flow->read_s;
+    flow->resource_s[STW_RESOURCE_DISK] = less / disk_level(job) + more - less;
+}
+
 void stw_bucket_flow_of(const stw_cost *cost, const stw_place *place, const stw_cost_ring *ring,
                         stw_bucket_flow *flow) {
     const stw_job *job = cost->job;
@@ -72,9 +97,12 @@ void stw_bucket_flow_of(const stw_cost *cost, const stw_place *place, const stw_
         uint64_t bytes = params * stw_job_element_bytes(job, (stw_component)c);
         if (bytes > 0) add_component(job, place, (stw_component)c, bytes, flow);
     }
+    share_disk(job, flow);
     stw_demand demand;
-    stw_demand_update(job, stw_place_update_tier(place), params, &demand);
+    stw_demand_update(job, place->update, params, &demand);
     flow->update_s = stw_demand_alone_s(&demand);
+    flow->stream_s[place->update == STW_UPDATE_CPU ? STW_STREAM_CPU : STW_STREAM_COMPUTE] +=
+        flow->update_s;
     for (int r = 0; r < STW_N_RESOURCES; r++) flow->resource_s[r] += demand.seconds[r];
 }
 
@@ -90,9 +118,12 @@ static double idle(const double *side_resource_s, double side_s, stw_resource re
  * rings alone use. */
 static double resource_fill(const stw_bucket_flow *flow, uint32_t use, stw_resource resource) {
     bool out = flow->out_resource_s[resource] > 0, in = flow->in_resource_s[resource] > 0;
+    double inside = flow->in_s + flow->update_s + flow->out_s;
     switch (resource) {
     case STW_RESOURCE_PCIE_UP:
     case STW_RESOURCE_PCIE_DOWN:
+    case STW_RESOURCE_DMA_UP:
+    case STW_RESOURCE_DMA_DOWN:
         if (in && !out) return flow->update_s + flow->out_s;
         return out && !in ? flow->in_s + flow->update_s : 0;
     case STW_RESOURCE_PCIE:
@@ -102,7 +133,11 @@ static double resource_fill(const stw_bucket_flow *flow, uint32_t use, stw_resou
     case STW_RESOURCE_CPU:
         return use == STW_RING_HOST_CPU ? flow->in_s + flow->out_s : 0;
     case STW_RESOURCE_DISK:
-        return use == STW_RING_HOST_DISK ? flow->in_s + flow->update_s + flow->out_s : 0;
+        return use == STW_RING_HOST_DISK ? inside : 0;
+    case STW_RESOURCE_DISK_READ:
+        return use == STW_RING_HOST_DISK ? inside + flow->write_s : 0;
+    case STW_RESOURCE_DISK_WRITE:
+        return use == STW_RING_HOST_DISK ? flow->read_s + inside : 0;
     default:
         return 0;
     }
@@ -111,10 +146,12 @@ static double resource_fill(const stw_bucket_flow *flow, uint32_t use, stw_resou
 static double stream_fill(const stw_cost *cost, const stw_bucket_flow *flow, const stw_place *place,
                           uint32_t use, stw_stream stream) {
     stw_stream in = stw_place_update_tier(place) == STW_TIER_GPU ? STW_STREAM_H2D : STW_STREAM_D2H;
-    if (stream == STW_STREAM_DISK)
-        return use == STW_RING_HOST_DISK && !cost->engine->whole
-                   ? flow->in_s + flow->update_s + flow->out_s
-                   : 0;
+    if (stream == STW_STREAM_COMPUTE) return 0; /* other updates hide it */
+    if (stream == STW_STREAM_DISK || stream == STW_STREAM_DISK_OUT) {
+        if (use != STW_RING_HOST_DISK || cost->engine->whole) return 0;
+        double last = stream == STW_STREAM_DISK ? flow->write_s : flow->read_s;
+        return flow->in_s + flow->update_s + flow->out_s + last;
+    }
     return stream == in ? flow->update_s + flow->out_s : flow->in_s + flow->update_s;
 }
 
@@ -132,7 +169,17 @@ static bool uses(const stw_cost *cost, uint32_t p, uint32_t use) {
 
 /* ---- rows ---- */
 
+static bool any_asks(const stw_cost *cost, stw_resource resource) {
+    stw_bucket_flow flow;
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        stw_bucket_flow_of(cost, &cost->places[p], &cost->rings[0], &flow);
+        if (flow.resource_s[resource] > 0) return true;
+    }
+    return false;
+}
+
 static stw_status add_resource_row(stw_cost *cost, stw_resource resource, stw_error *err) {
+    if (!any_asks(cost, resource)) return STW_STATUS_OK;
     stw_time_row *row =
         stw_cost_time_row(cost, STW_PART_STEP, "step_%s", stw_resource_name(resource));
     if (row == NULL) return no_memory(err);
@@ -197,7 +244,9 @@ static stw_status add_norm(stw_cost *cost, stw_error *err) {
     static const stw_resource resources[] = {STW_RESOURCE_HBM, STW_RESOURCE_HOST_MEMORY,
                                              STW_RESOURCE_CPU};
     stw_demand demand;
-    stw_op op = {.kind = STW_OP_COLLECTIVE, .work = STW_WORK_NORM_SUM};
+    stw_op op = {.kind = STW_OP_COLLECTIVE, .work = STW_WORK_NORM_SUM, .to = STW_TIER_HOST};
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].update != STW_UPDATE_CPU) op.to = STW_TIER_GPU;
     stw_demand_op(job, &op, &demand);
     double sum_s = stw_demand_alone_s(&demand);
     for (unsigned i = 0; i < sizeof resources / sizeof resources[0]; i++) {
@@ -228,7 +277,7 @@ static stw_status add_parking(stw_cost *cost, stw_error *err) {
     stw_demand up, update, down;
     stw_demand_copy(job, STW_TIER_HOST, STW_TIER_GPU, bytes, &up);
     stw_demand_copy(job, STW_TIER_GPU, STW_TIER_HOST, bytes, &down);
-    stw_demand_update(job, STW_TIER_GPU, job->unit_params, &update);
+    stw_demand_update(job, STW_UPDATE_RESIDENT, job->unit_params, &update);
     up.startup_s = down.startup_s = 0; /* one copy of all */
     double seconds =
         stw_demand_alone_s(&up) + stw_demand_alone_s(&update) + stw_demand_alone_s(&down);
@@ -242,14 +291,24 @@ static stw_status add_parking(stw_cost *cost, stw_error *err) {
 stw_status stw_cost_add_step(stw_cost *cost, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     static const stw_resource resources[] = {
-        STW_RESOURCE_HBM, STW_RESOURCE_PCIE_UP, STW_RESOURCE_PCIE_DOWN, STW_RESOURCE_PCIE,
-        STW_RESOURCE_DMA, STW_RESOURCE_CPU,     STW_RESOURCE_DISK,      STW_RESOURCE_HOST_MEMORY,
+        STW_RESOURCE_HBM,       STW_RESOURCE_PCIE_UP,    STW_RESOURCE_PCIE_DOWN,
+        STW_RESOURCE_PCIE,      STW_RESOURCE_DMA,        STW_RESOURCE_DMA_UP,
+        STW_RESOURCE_DMA_DOWN,  STW_RESOURCE_CPU,        STW_RESOURCE_DISK,
+        STW_RESOURCE_DISK_READ, STW_RESOURCE_DISK_WRITE, STW_RESOURCE_HOST_MEMORY,
     };
-    static const stw_stream streams[] = {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_DISK};
+    static const stw_stream streams[] = {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_DISK,
+                                         STW_STREAM_DISK_OUT};
     for (unsigned i = 0; i < sizeof resources / sizeof resources[0]; i++)
         STW_TRY(add_resource_row(cost, resources[i], err));
     for (unsigned i = 0; i < sizeof streams / sizeof streams[0]; i++)
         STW_TRY(add_stream_row(cost, streams[i], err));
+    /* Updates of one kind take turns by what bounds them; direct ones hold up the others as well.
+     */
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].update == STW_UPDATE_DIRECT) {
+            STW_TRY(add_stream_row(cost, STW_STREAM_COMPUTE, err));
+            break;
+        }
     for (uint32_t u = 0; u < cost->n_uses; u++)
         for (uint32_t p = 0; p < cost->n_places; p++)
             if (uses(cost, p, u)) {

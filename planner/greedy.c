@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What planning by hand comes to, as the price of not planning: one default ring, one policy for
- * all activations, as much state resident as the fullest row lets in, the rest in one other place.
- */
+ * all activations, as much state resident as the fullest row lets in, the rest in one other place;
+ * shares that the run fixes in one place each. */
 #include "planner/solvers.h"
 
 #define USUAL_DEPTH 3
@@ -44,52 +44,99 @@ static uint64_t gpu_bytes_per_unit(const stw_cost *cost, uint32_t p) {
     return most;
 }
 
-/* `first` units in one place, the rest in another. */
-static bool split_fits(const stw_cost *cost, uint32_t near, uint32_t far, uint32_t first,
-                       stw_choice *choice, stw_evaluation *evaluation) {
+/* Places in the order in which they are filled, and the quanta whose engine the run leaves open. */
+typedef struct by_hand {
+    const stw_cost *cost;
+    uint32_t order[STW_MAX_PLACES];        /* those with the most bytes on the GPU first */
+    uint32_t open[STW_MAX_PLACES], n_open; /* of `order`: places of engines without a fixed share */
+    uint32_t open_units;
+    bool far; /* fixed shares go to the last place of their engine, not to the first */
+} by_hand;
+
+static void order_places(const stw_cost *cost, by_hand *hand) {
+    *hand = (by_hand){.cost = cost, .open_units = cost->n_units};
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        uint32_t at = p;
+        while (at > 0 &&
+               gpu_bytes_per_unit(cost, hand->order[at - 1]) < gpu_bytes_per_unit(cost, p)) {
+            hand->order[at] = hand->order[at - 1];
+            at--;
+        }
+        hand->order[at] = p;
+    }
+    for (uint32_t i = 0; i < cost->n_places; i++)
+        if (cost->update_units[cost->places[hand->order[i]].update] == STW_AUTO)
+            hand->open[hand->n_open++] = hand->order[i];
+    for (int u = 0; u < STW_N_UPDATES; u++)
+        if (cost->update_units[u] != STW_AUTO) hand->open_units -= cost->update_units[u];
+}
+
+/* Fixed shares in one place each, nothing elsewhere. */
+static void set_shares(const by_hand *hand, stw_choice *choice) {
+    const stw_cost *cost = hand->cost;
+    bool done[STW_N_UPDATES] = {false};
     for (uint32_t p = 0; p < cost->n_places; p++) choice->units[p] = 0;
-    choice->units[near] = first;
-    choice->units[far] += cost->n_units - first;
-    stw_cost_evaluate(cost, choice, evaluation);
+    for (uint32_t i = 0; i < cost->n_places; i++) {
+        uint32_t p = hand->order[hand->far ? cost->n_places - 1 - i : i];
+        stw_update update = cost->places[p].update;
+        if (done[update] || cost->update_units[update] == STW_AUTO) continue;
+        done[update] = true;
+        choice->units[p] = cost->update_units[update];
+    }
+}
+
+/* `first` open units in one place, the rest of them in another. */
+static bool split_fits(const by_hand *hand, uint32_t near, uint32_t far, uint32_t first,
+                       stw_choice *choice, stw_evaluation *evaluation) {
+    set_shares(hand, choice);
+    if (hand->n_open > 0) {
+        choice->units[near] += first;
+        choice->units[far] += hand->open_units - first;
+    }
+    stw_cost_evaluate(hand->cost, choice, evaluation);
     return evaluation->fits;
 }
 
 /* The most units in `near` for which all rows hold; the choice is left at it. */
-static bool fill(const stw_cost *cost, uint32_t near, uint32_t far, stw_choice *choice,
+static bool fill(const by_hand *hand, uint32_t near, uint32_t far, stw_choice *choice,
                  stw_evaluation *evaluation) {
-    if (split_fits(cost, near, far, cost->n_units, choice, evaluation)) return true;
-    if (near == far || !split_fits(cost, near, far, 0, choice, evaluation)) return false;
-    uint32_t low = 0, high = cost->n_units; /* low fits, high does not */
-    while (!cost->engine->whole && high - low > 1) {
+    if (split_fits(hand, near, far, hand->open_units, choice, evaluation)) return true;
+    if (near == far || !split_fits(hand, near, far, 0, choice, evaluation)) return false;
+    uint32_t low = 0, high = hand->open_units; /* low fits, high does not */
+    while (!hand->cost->engine->whole && high - low > 1) {
         uint32_t mid = low + (high - low) / 2;
-        if (split_fits(cost, near, far, mid, choice, evaluation))
+        if (split_fits(hand, near, far, mid, choice, evaluation))
             low = mid;
         else
             high = mid;
     }
-    return split_fits(cost, near, far, low, choice, evaluation);
+    return split_fits(hand, near, far, low, choice, evaluation);
+}
+
+/* With the activations and the rest of the choice as they are. */
+static bool fill_places(by_hand *hand, stw_choice *choice, stw_evaluation *evaluation) {
+    const stw_cost *cost = hand->cost;
+    bool any_fixed = hand->n_open < cost->n_places;
+    for (uint32_t far = hand->n_open > 1 ? 1 : 0; far == 0 || far < hand->n_open; far++)
+        /* the method that reads least per rank first */
+        for (uint32_t l = cost->n_loads; l-- > 0;) {
+            choice->load = l;
+            for (int turn = 0; turn <= (any_fixed ? 1 : 0); turn++) {
+                hand->far = turn == 1;
+                if (fill(hand, hand->open[0], hand->open[far], choice, evaluation)) return true;
+            }
+        }
+    return false;
 }
 
 bool stw_greedy_solve(const stw_cost *cost, stw_choice *choice, stw_evaluation *evaluation) {
     static const stw_act acts[] = {STW_ACT_KEEP, STW_ACT_RECOMPUTE, STW_ACT_OFFLOAD};
-    uint32_t order[STW_MAX_PLACES]; /* places, those with the most bytes on the GPU first */
-    for (uint32_t p = 0; p < cost->n_places; p++) {
-        uint32_t at = p;
-        while (at > 0 && gpu_bytes_per_unit(cost, order[at - 1]) < gpu_bytes_per_unit(cost, p)) {
-            order[at] = order[at - 1];
-            at--;
-        }
-        order[at] = p;
-    }
+    by_hand hand;
+    order_places(cost, &hand);
     choice->ring = usual_ring(cost);
     for (unsigned a = 0; a < sizeof acts / sizeof acts[0]; a++) {
         set_acts(cost, acts[a], choice);
-        for (uint32_t far = cost->n_places > 1 ? 1 : 0; far < cost->n_places; far++)
-            /* the method that reads least per rank first */
-            for (uint32_t l = cost->n_loads; l-- > 0;) {
-                choice->load = l;
-                if (fill(cost, order[0], order[far], choice, evaluation)) return true;
-            }
+        if (fill_places(&hand, choice, evaluation)) return true;
     }
     return false;
 }

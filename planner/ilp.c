@@ -81,7 +81,8 @@ static void add_choice_columns(stw_ilp *ilp) {
     char place[32], ring[32];
     for (uint32_t p = 0; p < cost->n_places; p++) {
         place_word(&cost->places[p], place, sizeof place);
-        uint32_t c = stw_milp_column_add(milp, true, 0, cost->n_units, 0, "n_%s", place);
+        double share = objective_of(ilp, GOAL_SECONDS, cost->load_unit_s[p] / STW_LOAD_SPREAD);
+        uint32_t c = stw_milp_column_add(milp, true, 0, cost->n_units, share, "n_%s", place);
         if (p == 0) ilp->at.units = c;
     }
     for (uint32_t r = 0; r < cost->n_rings; r++) {
@@ -164,11 +165,25 @@ static void add_one_of(stw_ilp *ilp, uint32_t first, uint32_t n, const char *nam
     for (uint32_t i = 0; i < n; i++) stw_milp_term_add(ilp->milp, first + i, 1);
 }
 
+static bool updates(const stw_cost *cost, stw_update update) {
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].update == update) return true;
+    return false;
+}
+
 static void add_counts(stw_ilp *ilp) {
     const stw_cost *cost = ilp->cost;
     stw_milp *milp = ilp->milp;
     stw_milp_row_add(milp, cost->n_units, cost->n_units, "all_units");
     for (uint32_t p = 0; p < cost->n_places; p++) stw_milp_term_add(milp, ilp->at.units + p, 1);
+    for (int u = 0; u < STW_N_UPDATES; u++) {
+        uint32_t units = cost->update_units[u];
+        if (units == STW_AUTO || !updates(cost, (stw_update)u)) continue;
+        stw_milp_row_add(milp, units, units, "share_%s", stw_update_name((stw_update)u));
+        for (uint32_t p = 0; p < cost->n_places; p++)
+            if (cost->places[p].update == (stw_update)u)
+                stw_milp_term_add(milp, ilp->at.units + p, 1);
+    }
     for (uint32_t p = 0; cost->engine->whole && p < cost->n_places; p++) {
         uint32_t all = stw_milp_column_add(milp, true, 0, 1, 0, "all_%u", p);
         stw_milp_row_add(milp, 0, 0, "all_or_none_%u", p);
@@ -309,6 +324,9 @@ static void add_kept_seconds(stw_ilp *ilp) {
         stw_milp_term_add(ilp->milp, ilp->at.part_s + p, ilp->cost->part_weight[p]);
     for (uint32_t l = 0; l < ilp->cost->n_loads; l++)
         stw_milp_term_add(ilp->milp, ilp->at.load + l, ilp->cost->load_s[l] / STW_LOAD_SPREAD);
+    for (uint32_t p = 0; p < ilp->cost->n_places; p++)
+        stw_milp_term_add(ilp->milp, ilp->at.units + p,
+                          ilp->cost->load_unit_s[p] / STW_LOAD_SPREAD);
 }
 
 static stw_status build(stw_ilp *ilp, const stw_cost *cost, stw_ilp_goal goal,

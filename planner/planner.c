@@ -245,7 +245,11 @@ static stw_status least_seconds(solving *s, double *seconds, stw_error *err) {
 static bool is_free(const stw_run_spec *run) {
     return run->engine == STW_ENGINE_STOWAGE && run->placement.params == STW_AUTO &&
            run->placement.grads == STW_AUTO && run->placement.moments == STW_AUTO &&
-           run->placement.master == STW_AUTO && run->optimizer.implementation == STW_OPTIMIZER_AUTO;
+           run->placement.master == STW_AUTO &&
+           run->optimizer.implementation == STW_OPTIMIZER_AUTO &&
+           run->update.resident >= STW_AUTO_NUMBER && run->update.stream >= STW_AUTO_NUMBER &&
+           run->update.cpu >= STW_AUTO_NUMBER &&
+           (run->update.direct <= 0 || run->update.direct >= STW_AUTO_NUMBER);
 }
 
 /* Pose the problem to solve: with everything resident where that costs next to nothing. */

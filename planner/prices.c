@@ -19,7 +19,7 @@ static const struct {
 } resources[N_PRICED] = {
     {"gpu memory", "GiB"},
     {"host memory", "GiB"},
-    {"pcie", "GB/s"},           /* h2d, d2h and both by one each */
+    {"pcie", "GB/s"},           /* h2d, d2h, both and direct by one each */
     {"host bandwidth", "GB/s"}, /* dma with it: the one bounds the other */
 };
 
@@ -36,10 +36,13 @@ static void add_one(priced what, stw_cluster *cluster) {
         cluster->pcie.h2d_bps += 1e9;
         cluster->pcie.d2h_bps += 1e9;
         cluster->pcie.both_bps += 1e9;
+        if (cluster->pcie.direct_bps > 0) cluster->pcie.direct_bps += 1e9;
         break;
     default:
         cluster->host.bandwidth_bps += 1e9;
         cluster->host.dma_bps += 1e9;
+        if (cluster->host.dma_up_bps > 0) cluster->host.dma_up_bps += 1e9;
+        if (cluster->host.dma_down_bps > 0) cluster->host.dma_down_bps += 1e9;
         break;
     }
 }

@@ -12,11 +12,15 @@ const char *stw_resource_words(stw_resource resource) {
         [STW_RESOURCE_PCIE_DOWN] = "PCIe, GPU to host",
         [STW_RESOURCE_PCIE] = "PCIe, both directions",
         [STW_RESOURCE_DMA] = "copies of all GPUs of a node",
+        [STW_RESOURCE_DMA_UP] = "copies to all GPUs of a node",
+        [STW_RESOURCE_DMA_DOWN] = "copies from all GPUs of a node",
         [STW_RESOURCE_HOST_MEMORY] = "host memory bandwidth",
         [STW_RESOURCE_CPU] = "CPU",
         [STW_RESOURCE_NVLINK] = "NVLink",
         [STW_RESOURCE_NIC] = "network",
-        [STW_RESOURCE_DISK] = "disk"};
+        [STW_RESOURCE_DISK] = "disk",
+        [STW_RESOURCE_DISK_READ] = "disk, reads",
+        [STW_RESOURCE_DISK_WRITE] = "disk, writes"};
     return (unsigned)resource < STW_N_RESOURCES ? words[resource] : "?";
 }
 
@@ -77,6 +81,7 @@ static void add_state(const stw_plan *plan, stw_plan_facts *facts) {
         for (unsigned c = 0; c < STW_N_STATE; c++) {
             stw_tier tier = stw_place_tier(&plan->decisions.state[i].place, (stw_component)c);
             uint64_t bytes = facts->place_params[i] * stw_job_element_bytes(job, (stw_component)c);
+            if (tier == STW_TIER_NVME) bytes *= stw_nvme_copies(job);
             facts->place_bytes[i][tier] += bytes;
             facts->state_bytes[tier] += bytes;
         }

@@ -36,6 +36,16 @@ static stw_word rate(double bps) {
     return w;
 }
 
+/* Reads and writes at once. */
+static stw_word together(double bps) {
+    stw_word w, total = rate(bps);
+    if (bps > 0)
+        snprintf(w.text, sizeof w.text, "%.*s together", (int)(sizeof w.text - 16), total.text);
+    else
+        snprintf(w.text, sizeof w.text, "in turns");
+    return w;
+}
+
 static void put_cluster(const stw_section *s) {
     const stw_cluster *c = &s->plan->cluster;
     stw_word adamw;
@@ -51,10 +61,10 @@ static void put_cluster(const stw_section *s) {
                  rate(c->pcie.h2d_bps).text, rate(c->pcie.d2h_bps).text,
                  rate(c->pcie.both_bps).text, rate(c->host.bandwidth_bps).text,
                  rate(c->host.dma_bps).text, adamw.text);
-    stw_doc_line(s->out, s->format, "NVLink %s, network %s, NVMe %s (%s read, %s write).",
+    stw_doc_line(s->out, s->format, "NVLink %s, network %s, NVMe %s (%s read, %s write, %s).",
                  rate(c->nvlink_bps).text, rate(c->nic_bps).text,
                  stw_word_gib(c->nvme.capacity_bytes).text, rate(c->nvme.read_bps).text,
-                 rate(c->nvme.write_bps).text);
+                 rate(c->nvme.write_bps).text, together(c->nvme.both_bps).text);
     if (c->host.page_lock_limit_bytes != STW_UNLIMITED)
         stw_doc_line(s->out, s->format, "At most %s of a node's host memory may be page-locked.",
                      stw_word_gib(c->host.page_lock_limit_bytes).text);

@@ -137,6 +137,19 @@ void stw_section_ring(const stw_section *s) {
                      plan->decisions.prefetch.depth);
     }
     if (!any) stw_doc_line(s->out, s->format, "No state is streamed.");
+    uint64_t direct = 0;
+    for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++)
+        if (plan->decisions.state[i].place.update == STW_UPDATE_DIRECT)
+            direct += s->facts->place_params[i];
+    if (direct > 0)
+        stw_doc_line(s->out, s->format,
+                     "The GPU updates %s parameters with their moments in host memory, without "
+                     "staging.",
+                     stw_word_count(direct).text);
+    if (s->facts->state_bytes[STW_TIER_NVME] > 0 && stw_nvme_copies(plan->job) > 1)
+        stw_doc_line(s->out, s->format,
+                     "State on NVMe lies there twice, so that the last step stays readable while "
+                     "the next one is written.");
     stw_doc_line(s->out, s->format, "Weights are loaded by %s.",
                  stw_load_name(plan->decisions.load));
 }

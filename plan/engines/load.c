@@ -81,6 +81,25 @@ static void load_flat_pieces(stw_builder *b, load_slots *slots) {
     }
 }
 
+/* After the last piece: each master region from its parameters. It passes through the staging where
+ * the region is not on the GPU, so that comes before the staging goes. */
+static void make_masters(stw_builder *b) {
+    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
+        const stw_region *r = &b->layout->regions[i];
+        if (r->component != STW_COMPONENT_MASTER) continue;
+        stw_op op = stw_op_make(STW_OP_COMPUTE, STW_WORK_MASTER, STW_STREAM_COMPUTE, i);
+        op.component = STW_COMPONENT_MASTER;
+        op.from = b->decisions->state[r->decision].place.params;
+        op.to = r->tier;
+        op.from_offset_bytes =
+            stw_layout_address(b->job, b->layout, STW_COMPONENT_PARAMS, r->first_param);
+        op.offset_bytes = r->offset_bytes;
+        op.bytes = r->bytes;
+        op.params = r->params;
+        (void)stw_append(b, op);
+    }
+}
+
 void stw_build_load(stw_builder *b) {
     const stw_rank_kind *kind = &b->job->kinds[b->layout->kind];
     stw_load method = b->decisions->load;
@@ -105,6 +124,7 @@ void stw_build_load(stw_builder *b) {
         load_pieces(b, &slots, true, false);
         break;
     }
+    if (b->job->run->engine == STW_ENGINE_STOWAGE) make_masters(b);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_GPU, slots.gpu);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_HOST, slots.host);
 }

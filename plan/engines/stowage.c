@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stowage engine: fsdp2's partition, forward and backward; load and optimizer step by Stowage.
  * All state is in place from load on. A step streams buckets through rings of slots, updates
- * resident ones in place and lets the CPU update its share, all at once. */
+ * resident ones in place, reaches into page-locked memory from the GPU where that is asked for, and
+ * lets the CPU update its share, all at once. */
 #include <string.h>
 
 #include "core/checked.h"
@@ -22,8 +23,11 @@ static bool place_allowed(const stw_job *job, const stw_place *p) {
         return false;
     if (run->precision.has_master && !allowed(run->placement.master, p->moments)) return false;
     if (p->moments == STW_TIER_NVME && job->cluster->nvme.capacity_bytes == 0) return false;
+    if (stw_run_spec_update_share(run, p->update) <= 0) return false;
     if (how == STW_OPTIMIZER_STREAMED) return p->update == STW_UPDATE_STREAM;
     if (how == STW_OPTIMIZER_CPU) return p->update == STW_UPDATE_CPU;
+    if (how == STW_OPTIMIZER_DIRECT)
+        return p->update == STW_UPDATE_DIRECT || p->update == STW_UPDATE_RESIDENT;
     if (how == STW_OPTIMIZER_FUSED) return p->update != STW_UPDATE_CPU;
     return true;
 }
@@ -35,6 +39,7 @@ static const stw_place stowage_places[] = {
     {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_STREAM},
     {STW_TIER_GPU, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_STREAM},
     {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_STREAM},
+    {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_DIRECT},
     {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_CPU},
     {STW_TIER_GPU, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_CPU},
     {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_CPU},
@@ -43,6 +48,37 @@ static const stw_place stowage_places[] = {
     {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_NVME, STW_UPDATE_STREAM},
 };
 
+/* Every quantum needs an engine that has a place: those of fixed shares their own, the rest any
+ * whose share is free. */
+static bool shares_have_places(const stw_job *job, const stw_place *places, uint32_t n,
+                               stw_error *err) {
+    uint32_t fixed = 0;
+    bool any_free = false;
+    for (int u = 0; u < STW_N_UPDATES; u++) {
+        uint32_t units = stw_job_update_units(job, (stw_update)u);
+        bool has_place = false;
+        for (uint32_t i = 0; i < n; i++) has_place = has_place || places[i].update == (stw_update)u;
+        if (units == STW_AUTO) {
+            any_free = any_free || has_place;
+            continue;
+        }
+        fixed += units;
+        if (units == 0 || has_place) continue;
+        (void)stw_fail(err, STW_STATUS_BAD_INPUT, "update",
+                       "update.%s has %u of %u quanta, and no place that placement, "
+                       "optimizer.implementation and the cluster's tiers leave it",
+                       stw_update_name((stw_update)u), units, job->n_units);
+        return false;
+    }
+    if (fixed == job->n_units || (fixed < job->n_units && any_free)) return true;
+    (void)stw_fail(
+        err, STW_STATUS_BAD_INPUT, "update",
+        "the fixed shares cover %u of %u quanta, and engines whose share is auto have no "
+        "place for what is left",
+        fixed, job->n_units);
+    return false;
+}
+
 static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
     uint32_t n = 0;
     for (size_t i = 0; i < sizeof stowage_places / sizeof stowage_places[0]; i++)
@@ -50,9 +86,9 @@ static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
     if (n == 0)
         (void)stw_fail(
             err, STW_STATUS_BAD_INPUT, "placement",
-            "no way to update parameters fits placement, optimizer.implementation and the "
-            "cluster's tiers together; leave one of them auto");
-    return n;
+            "no way to update parameters fits placement, optimizer.implementation, the shares in "
+            "update and the cluster's tiers together; leave one of them auto");
+    return n > 0 && shares_have_places(job, out, n, err) ? n : 0;
 }
 
 static uint64_t window_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
@@ -88,14 +124,16 @@ static uint32_t update(step *s, uint32_t index, uint32_t after) {
         stw_op_make(STW_OP_UPDATE, STW_WORK_NONE, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, index);
     op.component = STW_COMPONENT_PARAMS;
     op.from = op.to = stw_place_update_tier(place);
+    if (place->update == STW_UPDATE_DIRECT) op.from = place->moments;
     op.params = bucket->params;
     op.after[0] = after;
     op.after[1] = s->norm;
     return stw_append(s->b, op);
 }
 
-/* NVMe -> host slot, for all components that lie there. */
-static uint32_t read_disk(step *s, uint32_t index) {
+/* Between NVMe and a bucket's host slot, for all components that lie there: in (a read, after
+ * `after`) or out. Reads and writes have streams of their own. Returns the last. */
+static uint32_t move_disk(step *s, uint32_t index, bool in, uint32_t after) {
     const stw_bucket *bucket = &s->b->layout->buckets[index];
     const stw_place *place = &s->b->decisions->state[bucket->decision].place;
     uint64_t base = slot_base(s, STW_RING_HOST_DISK, bucket->slot);
@@ -104,31 +142,16 @@ static uint32_t read_disk(step *s, uint32_t index) {
         stw_component component = (stw_component)c;
         uint64_t bytes = bucket->params * stw_job_element_bytes(s->b->job, component);
         if (bytes == 0 || stw_place_tier(place, component) != STW_TIER_NVME) continue;
-        last = stw_copy(s->b, STW_STREAM_DISK, component, index, STW_TIER_NVME,
-                        stw_layout_address(s->b->job, s->b->layout, component, bucket->first_param),
-                        STW_TIER_HOST,
-                        base + stw_disk_slot_offset(s->b->job, place, component, bucket->params),
-                        bytes, STW_OP_NONE, STW_OP_NONE);
+        uint64_t there =
+            stw_layout_address(s->b->job, s->b->layout, component, bucket->first_param);
+        uint64_t here = base + stw_disk_slot_offset(s->b->job, place, component, bucket->params);
+        last = in ? stw_copy(s->b, STW_STREAM_DISK, component, index, STW_TIER_NVME, there,
+                             STW_TIER_HOST, here, bytes, after, STW_OP_NONE)
+                  : stw_copy(s->b, STW_STREAM_DISK_OUT, component, index, STW_TIER_HOST, here,
+                             STW_TIER_NVME, there, bytes, after, STW_OP_NONE);
+        after = STW_OP_NONE; /* the stream is in order */
     }
     return last;
-}
-
-static void write_disk(step *s, step_slot *slot) {
-    if (!slot->pending) return;
-    slot->pending = false;
-    const stw_bucket *bucket = &s->b->layout->buckets[slot->bucket];
-    const stw_place *place = &s->b->decisions->state[bucket->decision].place;
-    uint64_t base = slot_base(s, STW_RING_HOST_DISK, bucket->slot);
-    for (int c = 0; c < STW_N_STATE; c++) {
-        stw_component component = (stw_component)c;
-        uint64_t bytes = bucket->params * stw_job_element_bytes(s->b->job, component);
-        if (bytes == 0 || stw_place_tier(place, component) != STW_TIER_NVME) continue;
-        (void)stw_copy(s->b, STW_STREAM_DISK, component, slot->bucket, STW_TIER_HOST,
-                       base + stw_disk_slot_offset(s->b->job, place, component, bucket->params),
-                       STW_TIER_NVME,
-                       stw_layout_address(s->b->job, s->b->layout, component, bucket->first_param),
-                       bytes, slot->after, STW_OP_NONE);
-    }
 }
 
 /* Where a moving component of a bucket lies outside its slot: its region, or the disk ring's slot.
@@ -174,18 +197,15 @@ static void stream_bucket(step *s, uint32_t index) {
     const stw_bucket *bucket = &s->b->layout->buckets[index];
     const stw_place *place = &s->b->decisions->state[bucket->decision].place;
     step_slot *slot = &s->slots[STW_RING_GPU][bucket->slot];
+    step_slot *disk_slot = &s->slots[STW_RING_HOST_DISK][bucket->slot];
     uint32_t read = STW_OP_NONE;
     bool disk = stw_place_disk_element_bytes(s->b->job, place) > 0;
-    if (disk) {
-        write_disk(s, &s->slots[STW_RING_HOST_DISK][bucket->slot]);
-        read = read_disk(s, index);
-    }
+    /* The write of the slot's last bucket goes on while others are read; only the slot waits. */
+    if (disk) read = move_disk(s, index, true, disk_slot->free_by);
     uint32_t up = move(s, index, STW_RING_GPU, true, slot->free_by, read);
     uint32_t done = update(s, index, up);
     slot->free_by = move(s, index, STW_RING_GPU, false, done, STW_OP_NONE);
-    if (disk)
-        s->slots[STW_RING_HOST_DISK][bucket->slot] =
-            (step_slot){STW_OP_NONE, true, index, slot->free_by};
+    if (disk) disk_slot->free_by = move_disk(s, index, false, slot->free_by);
 }
 
 static void return_from_cpu(step *s, step_slot *slot) {
@@ -219,8 +239,17 @@ static uint64_t grads_in(const step *s, stw_tier tier) {
     return params;
 }
 
+static bool any_on_cpu(const step *s) {
+    bool any = false;
+    for (uint32_t i = 0; i < s->b->layout->n_regions; i++)
+        any = any || s->b->layout->regions[i].update == STW_UPDATE_CPU;
+    return any;
+}
+
+/* `to` of the sum is where its factor is waited for: the host only for updates that run there. */
 static void clip(step *s) {
     stw_op sum = stw_op_make(STW_OP_COLLECTIVE, STW_WORK_NORM_SUM, STW_STREAM_COMM, STW_OP_NONE);
+    sum.to = any_on_cpu(s) ? STW_TIER_HOST : STW_TIER_GPU;
     int n = 0;
     for (int t = 0; t < STW_TIER_NVME; t++) {
         stw_op op =
@@ -278,12 +307,25 @@ static void build_step(stw_builder *b, stw_phase phase) {
             break;
         }
     }
-    for (uint32_t i = 0; i < b->decisions->prefetch.depth && b->status == STW_STATUS_OK; i++) {
-        write_disk(&s, &s.slots[STW_RING_HOST_DISK][i]);
+    for (uint32_t i = 0; i < b->decisions->prefetch.depth && b->status == STW_STATUS_OK; i++)
         return_from_cpu(&s, &s.slots[STW_RING_HOST_CPU][i]);
-    }
     rings(&s, false);
     stw_end_movement(b);
+}
+
+/* What CUDA keeps on the GPU for the host arena, and further copies of state on NVMe. */
+static void build_shadows(stw_builder *b) {
+    const stw_layout *layout = b->layout;
+    stw_alloc_at(b, STW_COMPONENT_CONTEXT, STW_TIER_GPU, STW_OFFSET_EXTERNAL,
+                 stw_page_table_bytes(b->job, layout));
+    for (uint64_t copy = 1; copy < stw_nvme_copies(b->job); copy++)
+        for (uint32_t i = 0; i < layout->n_regions; i++) {
+            const stw_region *r = &layout->regions[i];
+            if (r->tier == STW_TIER_NVME)
+                stw_alloc_at(b, r->component, r->tier,
+                             copy * layout->persistent_bytes[STW_TIER_NVME] + r->offset_bytes,
+                             r->bytes);
+        }
 }
 
 static bool every_region(const stw_region *region) {
@@ -299,6 +341,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_begin_movement(&b, STW_PHASE_LOAD, true, executable);
     stw_build_externals(&b);
     stw_build_regions(&b, true, every_region);
+    build_shadows(&b);
     if (job->world > 1)
         stw_alloc_at(&b, STW_COMPONENT_STAGE, STW_TIER_GPU, layout->comm_offset_bytes,
                      STW_COMM_SCRATCH_BYTES);

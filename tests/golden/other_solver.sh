@@ -31,6 +31,9 @@ compare tiny-resident --model tiny --cluster tiny.yaml
 compare tiny-streamed --model tiny --cluster tiny.yaml --set placement.moments=host
 compare tiny-tight --model tiny --cluster tiny.yaml --set node.gpu.memory=160MiB --set batch.seq_len=64
 compare tiny-cpu --model tiny --cluster tiny.yaml --set optimizer.implementation=cpu
+compare tiny-shares --model tiny --cluster tiny.yaml --set update.stream=0.3 --set update.cpu=0.2
+compare tiny-direct --model tiny --cluster tiny.yaml --set node.gpu.memory=160MiB --set batch.seq_len=64 --set optimizer.implementation=direct
+compare tiny-master --model tiny --cluster tiny.yaml --set precision.params=bf16 --set precision.master=fp32 --set placement.moments=host
 compare qwen3-4b --model Qwen3-4B --cluster "$STW_SOURCE_DIR/models/examples/h200-x1.yaml" --set node.gpu.memory=60GiB
 h100=$STW_SOURCE_DIR/models/examples/h100-80g-x8.yaml
 compare qwen3-32b --model Qwen3-32B --cluster "$h100"

@@ -156,6 +156,8 @@ static void fixture_state(stw_plan *plan, uint32_t n, const stw_place *places,
     { STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_STREAM }
 #define FIXTURE_STREAM_ALL                                                                         \
     { STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_STREAM }
+#define FIXTURE_DIRECT                                                                             \
+    { STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_DIRECT }
 #define FIXTURE_CPU                                                                                \
     { STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_CPU }
 #define FIXTURE_CPU_ALL                                                                            \

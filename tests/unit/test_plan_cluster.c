@@ -57,12 +57,26 @@ static void clusters_round_trip(void) {
     CU_ASSERT_EQUAL(c.pcie.latency_s, 10e-6);
     CU_ASSERT_EQUAL(c.cpu_adamw_pps, 4.8e9);
     CU_ASSERT_FALSE(c.calibration.measured);
+    CU_ASSERT_EQUAL(c.gpu.norm_bps, 0); /* what older files do not say has a meaning: derive it */
+    CU_ASSERT_EQUAL(c.host.dma_up_bps, 0);
+    CU_ASSERT_EQUAL(c.host.dma_down_bps, 0);
+    CU_ASSERT_EQUAL(c.host.page_lock_bps, 0);
+    CU_ASSERT_EQUAL(c.pcie.direct_bps, 0);
+    CU_ASSERT_EQUAL(c.nvme.both_bps, 0);
+    CU_ASSERT_EQUAL(c.cpu_norm_pps, 0);
 
     /* Awkward values, as a measurement gives them. */
     c.pcie.h2d_bps = 1e11 / 3;
     c.pcie.latency_s = 1e-5 / 7;
     c.gpu.hbm_bps = nextafter(4.3e12, 5e12);
     c.host.process_bytes = 1500000001;
+    c.gpu.norm_bps = 1.87e12;
+    c.host.dma_up_bps = 101e9;
+    c.host.dma_down_bps = 99e9;
+    c.host.page_lock_bps = 1.58e10;
+    c.pcie.direct_bps = 4.1e10;
+    c.nvme.both_bps = 2.9e9;
+    c.cpu_norm_pps = 11e9;
     c.calibration.measured = true;
     snprintf(c.calibration.date, sizeof c.calibration.date, "2026-11-21");
     snprintf(c.calibration.versions, sizeof c.calibration.versions, "driver 580: \"CUDA\" \\ #1");
@@ -147,5 +161,128 @@ static void clusters_are_checked(void) {
     CU_ASSERT_EQUAL(c.nodes, 0x07070707u); /* nothing was written */
 }
 
+/* ---- raw samples ---- */
+
+static stw_samples two_samples(void) {
+    stw_samples samples = STW_SAMPLES_INIT;
+    stw_sample link = stw_sample_make("h2d", "32 MiB, 4 GPUs", "B/s");
+    stw_sample odd = stw_sample_make("disk, read", "a \"name\"\n\\ {of: [it]}", "B/s");
+    stw_sample none = stw_sample_make("nothing", "", "s");
+    stw_sample_add(&link, 55.1234567e9);
+    stw_sample_add(&link, 54e9);
+    stw_sample_add(&odd, 2.5e-6);
+    stw_samples_add(&samples, &link);
+    stw_samples_add(&samples, &none); /* without values: left out */
+    stw_samples_add(&samples, &odd);
+    stw_samples_add(NULL, &odd);
+    return samples;
+}
+
+static void samples_are_kept(void) {
+    stw_sample s = stw_sample_make("a-name-that-is-longer-than-the-field-it-goes-into", "d", "s");
+    CU_ASSERT_EQUAL(strlen(s.what), sizeof s.what - 1);
+    CU_ASSERT_EQUAL(stw_sample_median(&s), 0);
+    stw_sample_add(&s, 3);
+    CU_ASSERT_EQUAL(stw_sample_median(&s), 3);
+    stw_sample_add(&s, 1);
+    CU_ASSERT_EQUAL(stw_sample_median(&s), 2);
+    stw_sample_add(&s, 100);
+    CU_ASSERT_EQUAL(stw_sample_median(&s), 3);
+    CU_ASSERT_EQUAL(s.values[1], 1); /* in the order of measurement */
+    for (int i = 0; i < 2 * STW_SAMPLE_VALUES; i++) stw_sample_add(&s, 7);
+    CU_ASSERT_EQUAL(s.n, STW_SAMPLE_VALUES);
+
+    stw_samples samples = STW_SAMPLES_INIT;
+    for (int i = 0; i < 1000; i++) {
+        stw_sample one = stw_sample_make("n", i % 2 == 0 ? "even" : "odd", "s");
+        stw_sample_add(&one, i);
+        stw_samples_add(&samples, &one);
+    }
+    CHECK_OK(stw_samples_status(&samples, err));
+    CU_ASSERT_EQUAL(samples.n, 1000);
+    CU_ASSERT_EQUAL(samples.items[999].values[0], 999);
+    CU_ASSERT_PTR_EQUAL(stw_samples_find(&samples, "n", "odd"), &samples.items[1]);
+    CU_ASSERT_PTR_EQUAL(stw_samples_find(&samples, "n", NULL), &samples.items[0]);
+    CU_ASSERT_PTR_NULL(stw_samples_find(&samples, "m", NULL));
+    samples.failed = true;
+    CHECK_FAILS(stw_samples_status(&samples, err), STW_STATUS_NO_MEMORY, "samples");
+    stw_samples_free(&samples);
+    CU_ASSERT_EQUAL(samples.n, 0);
+}
+
+/* What was written holds the samples; what is read back is the cluster without them. */
+static void check_written(const stw_tree *tree, const stw_cluster *c) {
+    stw_cluster again;
+    CHECK_OK(stw_cluster_from_node(tree, tree->root, &again, err));
+    CU_ASSERT_EQUAL(memcmp(c, &again, sizeof again), 0);
+    const stw_node *list = stw_node_path(tree->root, "calibration.samples");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(list);
+    CU_ASSERT_EQUAL_FATAL(list->n_items, 2);
+    CU_ASSERT_STRING_EQUAL(stw_node_get(list->items[0], "what")->text, "h2d");
+    CU_ASSERT_STRING_EQUAL(stw_node_get(list->items[0], "detail")->text, "32 MiB, 4 GPUs");
+    CU_ASSERT_STRING_EQUAL(stw_node_get(list->items[0], "unit")->text, "B/s");
+    const stw_node *values = stw_node_get(list->items[0], "values");
+    CU_ASSERT_EQUAL_FATAL(values->n_items, 2);
+    CU_ASSERT_EQUAL(values->items[0]->real, 55.123e9);
+    CU_ASSERT_EQUAL(values->items[1]->real, 54e9);
+    CU_ASSERT_STRING_EQUAL(stw_node_get(list->items[1], "detail")->text,
+                           "a \"name\"\n\\ {of: [it]}");
+    CU_ASSERT_EQUAL(stw_node_get(list->items[1], "values")->items[0]->real, 2.5e-6);
+}
+
+static void samples_are_written_and_skipped(void) {
+    stw_cluster c;
+    stw_text yaml = STW_TEXT_INIT, json_text = STW_TEXT_INIT;
+    stw_samples samples = two_samples(), none = STW_SAMPLES_INIT;
+    stw_tree *tree = NULL;
+    CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
+    c.calibration.measured = true;
+    snprintf(c.calibration.date, sizeof c.calibration.date, "2026-11-21");
+    stw_cluster_write_measured_yaml(&c, &samples, &yaml);
+    CU_ASSERT_FALSE_FATAL(yaml.failed);
+    CHECK_OK(stw_tree_parse_yaml("cluster.yaml", yaml.data, yaml.length, &tree, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(tree);
+    check_written(tree, &c);
+    stw_tree_free(tree);
+    stw_text_free(&yaml);
+
+    stw_json *json = stw_json_new();
+    stw_cluster_write_measured_json(&c, &samples, json, NULL);
+    CHECK_OK(stw_json_finish(json, &json_text, err));
+    CHECK_OK(stw_tree_parse_json("cluster.json", json_text.data, json_text.length, &tree, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(tree);
+    check_written(tree, &c);
+    stw_tree_free(tree);
+    stw_text_free(&json_text);
+
+    stw_cluster_write_measured_yaml(&c, &none, &yaml); /* nothing measured is a list too */
+    CHECK_OK(stw_tree_parse_yaml("cluster.yaml", yaml.data, yaml.length, &tree, err));
+    CU_ASSERT_EQUAL(stw_node_path(tree->root, "calibration.samples")->n_items, 0);
+    stw_tree_free(tree);
+    stw_text_free(&yaml);
+    stw_samples_free(&samples);
+
+    /* Skipped is the list, and nothing beside it. */
+    stw_cluster defaults;
+    stw_cluster_defaults(&defaults);
+    CHECK_OK(cluster_from_yaml("calibration: {samples: [{what: x, more: 1}, 7]}", &c, err));
+    CU_ASSERT_EQUAL(memcmp(&c, &defaults, sizeof c), 0);
+    CHECK_OK(cluster_from_yaml("calibration: {date: d, samples: [], measured: true}", &c, err));
+    CU_ASSERT_TRUE(c.calibration.measured);
+    CU_ASSERT_STRING_EQUAL(c.calibration.date, "d");
+    CHECK_FAILS(cluster_from_yaml("calibration: {samples: 7}", &c, err), STW_STATUS_BAD_INPUT,
+                "cluster.yaml:1:24");
+    CHECK_FAILS(cluster_from_yaml("calibration: {samples: {a: 1}}", &c, err), STW_STATUS_BAD_INPUT,
+                "list of samples");
+    CHECK_FAILS(cluster_from_yaml("calibration: {samples: [], dat: x}", &c, err),
+                STW_STATUS_BAD_INPUT, "nearest known: \"calibration.date\"");
+    CHECK_FAILS(cluster_from_yaml("samples: []", &c, err), STW_STATUS_BAD_INPUT, "unknown key");
+    CHECK_FAILS(cluster_from_yaml("node: {samples: []}", &c, err), STW_STATUS_BAD_INPUT,
+                "unknown key");
+    CU_ASSERT_FALSE(stw_cluster_has_key("calibration.samples"));
+}
+
 STW_TEST_MAIN("plan cluster", {"clusters round-trip", clusters_round_trip},
+              {"samples are kept", samples_are_kept},
+              {"samples are written and skipped", samples_are_written_and_skipped},
               {"clusters are checked", clusters_are_checked})

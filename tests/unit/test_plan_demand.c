@@ -39,6 +39,12 @@ static void set_up(uint32_t world, uint32_t ranks_per_node) {
     job.ranks_per_node = ranks_per_node;
 }
 
+static stw_op make_op(stw_op_kind kind, stw_work work, stw_tier tier) {
+    stw_op op = {.kind = kind, .work = work, .from = tier, .to = tier};
+    op.unit = op.after[0] = op.after[1] = STW_OP_NONE;
+    return op;
+}
+
 static void copies_up_and_down(void) {
     stw_demand d;
     set_up(1, 1);
@@ -87,27 +93,119 @@ static void disk_is_shared_by_the_node(void) {
     set_up(2, 2);
     stw_demand_copy(&job, STW_TIER_NVME, STW_TIER_HOST, 4 * GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 2);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK_READ], 2);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK_WRITE], 0);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 0.04);
     CHECK_NEAR(d.startup_s, 0);
     stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_NVME, 4 * GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 4);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK_READ], 0);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK_WRITE], 4);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE], 0);
     stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_HOST, 4 * GB, &d);
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
 }
 
+/* With a rate for both at once, 5 GB/s, a read and a write of like size take less than in turns. */
+static void disk_reads_and_writes_at_once(void) {
+    stw_demand read, write;
+    set_up(1, 1);
+    cluster.nvme.both_bps = 5e9;
+    stw_demand_copy(&job, STW_TIER_NVME, STW_TIER_HOST, 4 * GB, &read);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_NVME, 4 * GB, &write);
+    CHECK_NEAR(read.seconds[STW_RESOURCE_DISK] + write.seconds[STW_RESOURCE_DISK], 8.0 / 5);
+    CHECK_NEAR(stw_demand_alone_s(&read), 1);
+    CHECK_NEAR(stw_demand_alone_s(&write), 2);
+    cluster.nvme.both_bps = 0;
+    stw_demand_copy(&job, STW_TIER_NVME, STW_TIER_HOST, 4 * GB, &read);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_NVME, 4 * GB, &write);
+    CHECK_NEAR(read.seconds[STW_RESOURCE_DISK] + write.seconds[STW_RESOURCE_DISK], 3);
+}
+
+/* All GPUs' copies in one direction have a limit of their own where the cluster states one. */
+static void one_direction_of_all_gpus(void) {
+    stw_demand d;
+    set_up(4, 4);
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_GPU, 10 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA_UP], 0);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA_DOWN], 0);
+    cluster.host.dma_up_bps = 100e9;
+    cluster.host.dma_down_bps = 80e9;
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_GPU, 10 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA_UP], 0.4);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA_DOWN], 0);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 0.25);
+    CHECK_NEAR(stw_demand_alone_s(&d), 0.4 + 10e-6);
+    stw_demand_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 10 * GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA_DOWN], 0.5);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA_UP], 0);
+}
+
+/* 8 bytes of moments come over the link and go back; 12 bytes stay on the GPU. */
+static void direct_updates_use_the_link(void) {
+    stw_demand d, of_op;
+    set_up(1, 1);
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 8 / (0.8 * 32));
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 8 / (0.8 * 32));
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE], 8 / (0.8 * 32));
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 16.0 / 160);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 16.0 / 200);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 12.0 / 4000);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0);
+    CHECK_NEAR(stw_demand_alone_s(&d), 8 / (0.8 * 32) + 10e-6);
+    cluster.pcie.direct_bps = 20e9;
+    run.precision.params = run.precision.grads = STW_DTYPE_BF16;
+    run.precision.has_master = true; /* 12 bytes each way; 2 read and 2 written on the GPU */
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 12.0 / 20);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 12.0 / 20);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 4.0 / 4000);
+    stw_op op = make_op(STW_OP_UPDATE, STW_WORK_NONE, STW_TIER_GPU);
+    op.params = GB;
+    stw_demand_op(&job, &op, &of_op);
+    CHECK_NEAR(of_op.seconds[STW_RESOURCE_PCIE_UP], 0);
+    op.from = STW_TIER_HOST;
+    stw_demand_op(&job, &op, &of_op);
+    CU_ASSERT_EQUAL(memcmp(&d, &of_op, sizeof d), 0);
+    set_up(4, 4);
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 4 * 16.0 / 160);
+}
+
+/* CPU updates of smaller state take less by its bytes, but no less than half, and conversions. */
+static void cpu_updates_follow_the_bytes(void) {
+    stw_demand d;
+    set_up(1, 1);
+    run.precision.params = run.precision.grads = STW_DTYPE_BF16;
+    run.precision.has_master = true;
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.05 / 5);
+    run.precision.exp_avg = STW_DTYPE_BF16;
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], (24.0 / 28 + 0.05) / 5);
+    run.precision.has_master = false;
+    run.precision.exp_avg_sq = STW_DTYPE_BF16; /* 14 bytes: half of 28 */
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.55 / 5);
+    set_up(1, 1);
+    run.precision.has_master = true; /* params written only, a master beside them */
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 32.0 / 28 / 5);
+}
+
 static void updates_move_28_bytes(void) {
     stw_demand d;
     set_up(1, 1);
-    stw_demand_update(&job, STW_TIER_GPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 28.0 / 4000);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0);
-    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.2);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     set_up(4, 4);
-    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.8);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 4 * 28.0 / 200);
 }
@@ -119,20 +217,14 @@ static void updates_follow_the_precision(void) {
     set_up(1, 1);
     run.precision.params = run.precision.grads = STW_DTYPE_BF16;
     run.precision.has_master = true;
-    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     run.precision.exp_avg = STW_DTYPE_BF16;
-    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 24.0 / 200);
     run.precision.has_master = false;
-    stw_demand_update(&job, STW_TIER_HOST, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 18.0 / 200);
-}
-
-static stw_op make_op(stw_op_kind kind, stw_work work, stw_tier tier) {
-    stw_op op = {.kind = kind, .work = work, .from = tier, .to = tier};
-    op.unit = op.after[0] = op.after[1] = STW_OP_NONE;
-    return op;
 }
 
 static void compute_and_norms(void) {
@@ -157,6 +249,53 @@ static void compute_and_norms(void) {
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
 }
 
+/* Bytes of gradients count on the GPU, their number on the CPU; stated rates go before shares. */
+static void norms_follow_stated_rates(void) {
+    stw_demand d;
+    set_up(2, 2);
+    cluster.gpu.norm_bps = 1000e9;
+    cluster.cpu_norm_pps = 8e9;
+    stw_op op = make_op(STW_OP_COMPUTE, STW_WORK_NORM, STW_TIER_GPU);
+    op.params = GB;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 4.0 / 1000);
+    run.precision.grads = STW_DTYPE_BF16;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 2.0 / 1000);
+    op.from = op.to = STW_TIER_HOST;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 1.0 / 8);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 2.0 / 200);
+}
+
+/* bf16 parameters read and fp32 masters written; over the link and to the disk where those lie
+ * there. */
+static void masters_go_where_they_lie(void) {
+    stw_demand d;
+    set_up(1, 1);
+    run.precision.params = STW_DTYPE_BF16;
+    run.precision.has_master = true;
+    stw_op op = make_op(STW_OP_COMPUTE, STW_WORK_MASTER, STW_TIER_GPU);
+    op.params = GB;
+    op.bytes = 4 * GB;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 6.0 / 4000);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 0);
+    op.to = STW_TIER_HOST;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 6.0 / 4000);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 4.0 / 40);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 0);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK_WRITE], 0);
+    op.to = STW_TIER_NVME;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK_WRITE], 4.0 / 2);
+    op.from = op.to = STW_TIER_HOST;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 0);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 6.0 / 200);
+}
+
 static void collective(stw_work work, stw_demand *d) {
     stw_op op = make_op(STW_OP_COLLECTIVE, work, STW_TIER_GPU);
     op.bytes = 8 * GB;
@@ -175,10 +314,23 @@ static void collectives_inside_a_node(void) {
     collective(STW_WORK_ALL_REDUCE, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 1.5 * 8 / 400);
     collective(STW_WORK_NORM_SUM, &d);
-    CHECK_NEAR(stw_demand_alone_s(&d), 0.5e-3);
+    CHECK_NEAR(stw_demand_alone_s(&d), 20e-6 + 10e-6);
     set_up(1, 1);
     collective(STW_WORK_ALL_GATHER, &d);
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
+}
+
+/* The clip factor stays on the GPU; where the CPU updates too, the host waits for it. */
+static void the_clip_factor_is_waited_for(void) {
+    stw_demand d;
+    set_up(1, 1);
+    stw_op op = make_op(STW_OP_COLLECTIVE, STW_WORK_NORM_SUM, STW_TIER_GPU);
+    op.bytes = 640;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(stw_demand_alone_s(&d), 20e-6);
+    op.to = STW_TIER_HOST;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(stw_demand_alone_s(&d), 60e-6);
 }
 
 /* Four nodes of eight: a ring over 32, carried by eight NICs of each node. */
@@ -230,6 +382,8 @@ static void reads_and_writes(void) {
 static void resources_have_names(void) {
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_PCIE), "pcie_both");
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_DISK), "disk");
+    CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_DISK_WRITE), "disk_write");
+    CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_DMA_UP), "host_dma_up");
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_N_RESOURCES), "?");
 }
 
@@ -237,7 +391,14 @@ STW_TEST_MAIN("plan demand", {"copies up and down", copies_up_and_down},
               {"both directions together", both_directions_together},
               {"ranks of a node add up", ranks_of_a_node_add_up},
               {"disk is shared by the node", disk_is_shared_by_the_node},
+              {"disk reads and writes at once", disk_reads_and_writes_at_once},
+              {"one direction of all GPUs", one_direction_of_all_gpus},
               {"updates move 28 bytes", updates_move_28_bytes},
+              {"direct updates use the link", direct_updates_use_the_link},
+              {"CPU updates follow the bytes", cpu_updates_follow_the_bytes},
+              {"norms follow stated rates", norms_follow_stated_rates},
+              {"masters go where they lie", masters_go_where_they_lie},
+              {"the clip factor is waited for", the_clip_factor_is_waited_for},
               {"updates follow the precision", updates_follow_the_precision},
               {"compute and norms", compute_and_norms},
               {"collectives inside a node", collectives_inside_a_node},

@@ -221,7 +221,8 @@ static const edit refused[] = {
     {"\"phases\"", "\"device\": ", "\"device\": -", "not negative"},
     {"\"phases\"", "\"device\": ", "\"device\": \"many\", \"d\": ", "whole number"},
     {"\"phases\"", "\"components\": {", "\"components\": {\"ballast\": 1,", "ballast"},
-    {"\"phases\"", "\"context\": 536870912", "\"context\": 536870912000000", "outside arenas"},
+    /* 512 MiB and 2 of page tables */
+    {"\"phases\"", "\"context\": 538968064", "\"context\": 538968064000000", "outside arenas"},
     {"\"phases\"", "\"optimizer_step\": {", "\"optimiser_step\": {", "optimiser_step"},
     {"\"nodes\": [", "\"page_locked\": ", "\"locked\": ", "page_locked"},
     {"\"nodes\": [", "\"host\": ", "\"host\": -", "not negative"},
@@ -244,8 +245,8 @@ static const edit refused[] = {
     {"\"model\": {", "\"vocab\": 1000", "\"vocab\": 99999999999", "4294967295"},
     {"\"model\": {", "\"hidden\": 256,", "\"hidden\": 256, \"hidden\": 257,", "hidden"},
     {"\"facts\": {", "\"hidden\": 256", "\"hiden\": 256", "did you mean \"hidden\""},
-    {"\"groups\"", "\"count\": 3", "\"count\": 4", "the tensors give 3"},
-    {"\"groups\"", "\"tensors\": 18", "\"tensors\": 17", "the tensors give 18"},
+    {"\"groups\": [\n", "\"count\": 3", "\"count\": 4", "the tensors give 3"},
+    {"\"groups\": [\n", "\"tensors\": 18", "\"tensors\": 17", "the tensors give 18"},
 };
 
 static void wrong_files_are_refused(void) {

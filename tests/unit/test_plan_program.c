@@ -30,76 +30,342 @@ typedef struct counted {
     uint64_t gpu, host, nvme;
 } counted;
 
-/* Step bytes of rank 0: fp32 state, `units` quanta of `quantum` elements to each of the places. */
+/* What a run is, as far as bytes of a step go: bytes of params, grads, master and each moment per
+ * element, ring, copies on NVMe. */
+typedef struct definition {
+    uint64_t element[5];
+    uint32_t slots;
+    uint64_t slot_bytes, nvme_copies;
+    bool alone;
+} definition;
+
+static uint64_t pages(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+/* A host slot for what lies on NVMe, of a bucket that fits a ring slot on the GPU. */
+static uint64_t disk_slot_bytes(const definition *d) {
+    uint64_t element = d->element[2] + d->element[3] + d->element[4], bytes = 0;
+    uint64_t bucket = d->slot_bytes / element / 2048 * 2048;
+    for (int c = 2; c < 5; c++) bytes += pages(bucket * d->element[c]);
+    return bytes;
+}
+
+/* Step bytes of rank 0: `units` quanta of `quantum` elements to each of the places. GPU bytes
+ * include the page tables of the host arena: an eighth of a page's 4 KiB each, in steps of 2 MiB.
+ */
 static counted count_step(uint64_t params, uint64_t quantum, uint32_t n, const stw_place *places,
-                          const uint32_t *units, uint32_t slots, uint64_t slot_bytes, bool alone) {
+                          const uint32_t *units, const definition *d) {
     counted total = {0, 0, 0};
-    uint64_t at = 0;
-    bool gpu_ring = false, cpu_ring = false;
-    uint64_t disk_slot = 0;
+    uint64_t at = 0, arena = 0, staging = 3 * (32ull << 20);
+    bool gpu_ring = false, cpu_ring = false, disk_ring = false;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t take = i + 1 == n ? params - at : units[i] * quantum;
         if (take > params - at) take = params - at;
         at += take;
-        const stw_tier tiers[4] = {places[i].params, places[i].grads, places[i].moments,
-                                   places[i].moments};
-        for (int c = 0; c < 4; c++)
-            *(tiers[c] == STW_TIER_GPU    ? &total.gpu
-              : tiers[c] == STW_TIER_HOST ? &total.host
-                                          : &total.nvme) += take * 4;
+        const stw_tier tiers[5] = {places[i].params, places[i].grads, places[i].moments,
+                                   places[i].moments, places[i].moments};
+        for (int c = 0; c < 5; c++) {
+            uint64_t bytes = take * d->element[c];
+            if (tiers[c] == STW_TIER_GPU) total.gpu += bytes;
+            if (tiers[c] == STW_TIER_HOST) total.host += bytes;
+            if (tiers[c] == STW_TIER_HOST) arena += pages(bytes);
+            if (tiers[c] == STW_TIER_NVME) total.nvme += bytes * d->nvme_copies;
+        }
         if (take == 0) continue;
         if (places[i].update == STW_UPDATE_STREAM) gpu_ring = true;
         if (places[i].update == STW_UPDATE_CPU && places[i].params == STW_TIER_GPU) cpu_ring = true;
-        if (places[i].moments == STW_TIER_NVME) disk_slot = slot_bytes; /* 8 B of 8 B per element */
+        if (places[i].moments == STW_TIER_NVME) disk_ring = true;
     }
-    if (gpu_ring) total.gpu += slots * slot_bytes;
-    if (cpu_ring) total.host += slots * slot_bytes;
-    total.host += slots * disk_slot;
-    if (!alone) total.gpu += 1ull << 20; /* scratch of small collectives */
+    uint64_t rings =
+        (cpu_ring ? d->slots * d->slot_bytes : 0) + (disk_ring ? d->slots * disk_slot_bytes(d) : 0);
+    if (gpu_ring) total.gpu += d->slots * d->slot_bytes;
+    total.host += rings;
+    arena += rings > staging ? rings : staging;
+    total.gpu += ((arena + 511) / 512 + (2ull << 20) - 1) / (2ull << 20) * (2ull << 20);
+    if (!d->alone) total.gpu += 1ull << 20; /* scratch of small collectives */
     return total;
 }
 
 /* ---- tests ---- */
 
-static const stw_place all_places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM,  FIXTURE_STREAM_ALL,
-                                       FIXTURE_CPU,      FIXTURE_CPU_ALL, FIXTURE_NVME};
+static const stw_place all_places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_STREAM_ALL,
+                                       FIXTURE_DIRECT,   FIXTURE_CPU,    FIXTURE_CPU_ALL,
+                                       FIXTURE_NVME};
+#define N_ALL (sizeof all_places / sizeof all_places[0])
 
-static void compare_with_counter(uint32_t gpus, uint32_t n, const stw_place *places,
+/* What a run may be, and the same for the counter. */
+static const struct {
+    const char *settings[5];
+    definition is;
+} runs[] = {
+    {{NULL}, {.element = {4, 4, 0, 4, 4}, .nvme_copies = 2}},
+    {{"placement.nvme_copies=1", NULL}, {.element = {4, 4, 0, 4, 4}, .nvme_copies = 1}},
+    {{"precision.params=bf16", "precision.grads=bf16", "precision.master=fp32", NULL},
+     {.element = {2, 2, 4, 4, 4}, .nvme_copies = 2}},
+    {{"precision.params=bf16", "precision.master=fp32", "precision.exp_avg=bf16", NULL},
+     {.element = {2, 4, 4, 2, 4}, .nvme_copies = 2}},
+};
+#define N_RUNS (sizeof runs / sizeof runs[0])
+
+/* The plan's check wants direct updates asked for: their share is the planner's to choose. */
+static stw_plan *new_plan(size_t run, const stw_cluster *cluster) {
+    stw_plan *plan = fixture_plan(small, cluster, runs[run].settings);
+    CHECK_OK(stw_run_spec_set(&plan->run, "update.direct", "auto", "test", err));
+    return plan;
+}
+
+static void compare_with_counter(size_t run, uint32_t gpus, uint32_t n, const stw_place *places,
                                  const uint32_t *units) {
     stw_cluster cluster = fixture_cluster(gpus);
-    stw_plan *plan = fixture_plan(small, &cluster, NULL);
+    stw_plan *plan = new_plan(run, &cluster);
     fixture_state(plan, n, places, units);
     CHECK_OK(stw_plan_derive(plan, err));
     CHECK_OK(stw_plan_check(plan, true, err));
     uint64_t params = params_of_rank(small, gpus, 0);
     CU_ASSERT_EQUAL(plan->job->kinds[0].params, params);
-    counted want =
-        count_step(params, plan->job->unit_params, n, places, units, 3, 1ull << 20, gpus == 1);
+    definition is = runs[run].is;
+    is.slots = 3;
+    is.slot_bytes = 1ull << 20;
+    is.alone = gpus == 1;
+    counted want = count_step(params, plan->job->unit_params, n, places, units, &is);
     want.gpu += cluster.gpu.context_bytes + (gpus > 1 ? cluster.gpu.comm_bytes : 0);
     want.host += cluster.host.process_bytes;
     const stw_peak *peak = plan->peaks[0].phase[STW_PHASE_OPTIMIZER_STEP];
     CU_ASSERT_EQUAL(peak[STW_TIER_GPU].total, want.gpu);
     CU_ASSERT_EQUAL(peak[STW_TIER_HOST].total, want.host);
     CU_ASSERT_EQUAL(peak[STW_TIER_NVME].total, want.nvme);
+    CU_ASSERT_EQUAL(plan->layouts[0]->arena_bytes[STW_TIER_NVME],
+                    is.nvme_copies * plan->layouts[0]->persistent_bytes[STW_TIER_NVME]);
     stw_plan_free(plan);
 }
 
 static void single_places(void) {
-    for (size_t i = 0; i < sizeof all_places / sizeof all_places[0]; i++) {
-        const uint32_t units[] = {0};
-        compare_with_counter(1, 1, &all_places[i], units);
-        compare_with_counter(4, 1, &all_places[i], units);
-    }
+    for (size_t r = 0; r < N_RUNS; r++)
+        for (size_t i = 0; i < N_ALL; i++) {
+            const uint32_t units[] = {0};
+            compare_with_counter(r, 1, 1, &all_places[i], units);
+            compare_with_counter(r, 4, 1, &all_places[i], units);
+        }
 }
 
 static void mixed_places(void) {
-    const uint32_t units[][6] = {
-        {5, 7, 11, 13, 17, 0}, {100, 1, 1, 1, 1, 0}, {0, 0, 3, 0, 9, 0}, {1, 0, 0, 0, 400, 0}};
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        compare_with_counter(1, 6, all_places, units[i]);
-        compare_with_counter(3, 6, all_places, units[i]);
+    const uint32_t units[][7] = {{5, 7, 11, 3, 13, 17, 0},
+                                 {100, 1, 1, 0, 1, 1, 0},
+                                 {0, 0, 3, 200, 0, 9, 0},
+                                 {1, 0, 0, 0, 0, 400, 0}};
+    for (size_t r = 0; r < N_RUNS; r++)
+        for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+            compare_with_counter(r, 1, N_ALL, all_places, units[i]);
+            compare_with_counter(r, 3, N_ALL, all_places, units[i]);
+        }
+}
+
+/* A GPU-less cluster has no page tables. */
+static void page_tables_are_of_gpus(void) {
+    stw_cluster cluster = fixture_cluster(1);
+    stw_plan *with = new_plan(0, &cluster);
+    cluster.gpus = 0;
+    stw_plan *without = new_plan(0, &cluster);
+    fixture_state(with, 1, all_places, NULL);
+    fixture_state(without, 1, all_places, NULL);
+    CHECK_OK(stw_plan_derive(with, err));
+    CHECK_OK(stw_plan_derive(without, err));
+    const stw_peak *a = &with->peaks[0].phase[STW_PHASE_LOAD][STW_TIER_GPU];
+    const stw_peak *b = &without->peaks[0].phase[STW_PHASE_LOAD][STW_TIER_GPU];
+    /* 96 MiB of staging on the host */
+    CU_ASSERT_EQUAL(a->components[STW_COMPONENT_CONTEXT],
+                    b->components[STW_COMPONENT_CONTEXT] + (2ull << 20));
+    stw_plan_free(with);
+    stw_plan_free(without);
+}
+
+/* ---- operations of a step ---- */
+
+static uint64_t copied_bytes(const stw_program *program, stw_tier from, stw_tier to) {
+    const stw_movement *step = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+    uint64_t bytes = 0;
+    for (uint32_t i = step->first_op; i < step->first_op + step->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        if ((op->kind == STW_OP_COPY || op->kind == STW_OP_READ || op->kind == STW_OP_WRITE) &&
+            op->from == from && op->to == to)
+            bytes += op->bytes;
+    }
+    return bytes;
+}
+
+/* Parameters that have a master are written, never read: 12 bytes up and down with bf16 params on
+ * the GPU; where those are on the host too they go down with them, and gradients come up. */
+static void streamed_bytes_with_a_master(void) {
+    stw_cluster cluster = fixture_cluster(1);
+    const struct {
+        stw_place place;
+        uint64_t up, down;
+    } cases[] = {{FIXTURE_STREAM, 12, 12}, {FIXTURE_STREAM_ALL, 14, 14}, {FIXTURE_NVME, 12, 12},
+                 {FIXTURE_CPU, 2, 2},      {FIXTURE_DIRECT, 0, 0},       {FIXTURE_CPU_ALL, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_plan *plan = new_plan(2, &cluster);
+        fixture_state(plan, 1, &cases[i].place, NULL);
+        CHECK_OK(stw_plan_derive(plan, err));
+        const stw_program *program = plan->programs[0];
+        uint64_t params = plan->job->kinds[0].params;
+        bool cpu = cases[i].place.update == STW_UPDATE_CPU, disk = i == 2;
+        uint64_t h2d = copied_bytes(program, STW_TIER_HOST, STW_TIER_GPU);
+        uint64_t d2h = copied_bytes(program, STW_TIER_GPU, STW_TIER_HOST);
+        CU_ASSERT_EQUAL(cpu ? d2h : h2d, params * cases[i].up);
+        CU_ASSERT_EQUAL(cpu ? h2d : d2h, params * cases[i].down);
+        CU_ASSERT_EQUAL(copied_bytes(program, STW_TIER_NVME, STW_TIER_HOST),
+                        disk ? params * 12 : 0);
+        CU_ASSERT_EQUAL(copied_bytes(program, STW_TIER_HOST, STW_TIER_NVME),
+                        disk ? params * 12 : 0);
+        stw_plan_free(plan);
     }
 }
+
+/* One operation per master region, after the last piece is placed and while its staging is there.
+ */
+static void masters_are_made_at_load(void) {
+    stw_cluster cluster = fixture_cluster(2);
+    stw_plan *plan = new_plan(2, &cluster);
+    const uint32_t units[] = {5, 7, 11, 3, 13, 17, 0};
+    fixture_state(plan, N_ALL, all_places, units);
+    CHECK_OK(stw_plan_derive(plan, err));
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        const stw_program *program = plan->programs[k];
+        const stw_movement *load = stw_program_movement(program, STW_PHASE_LOAD);
+        uint64_t params = 0, n = 0;
+        bool staged = true;
+        for (uint32_t i = load->first_op; i < load->first_op + load->n_ops; i++) {
+            const stw_op *op = &program->ops[i];
+            if (op->kind == STW_OP_FREE && op->component == STW_COMPONENT_LOAD_STAGING)
+                staged = false;
+            if (op->work == STW_WORK_PLACE) CU_ASSERT_EQUAL(n, 0);
+            if (op->work != STW_WORK_MASTER) continue;
+            n++;
+            CU_ASSERT_TRUE(staged);
+            CU_ASSERT_FATAL(op->unit < plan->layouts[k]->n_regions);
+            const stw_region *r = &plan->layouts[k]->regions[op->unit];
+            CU_ASSERT_EQUAL(r->component, STW_COMPONENT_MASTER);
+            CU_ASSERT_EQUAL(op->stream, STW_STREAM_COMPUTE);
+            CU_ASSERT_EQUAL(op->to, r->tier);
+            CU_ASSERT_EQUAL(op->offset_bytes, r->offset_bytes);
+            CU_ASSERT_EQUAL(op->from, plan->decisions.state[r->decision].place.params);
+            CU_ASSERT_EQUAL(op->from_offset_bytes,
+                            stw_layout_address(plan->job, plan->layouts[k], STW_COMPONENT_PARAMS,
+                                               r->first_param));
+            CU_ASSERT_EQUAL(op->bytes, r->params * 4);
+            params += op->params;
+        }
+        CU_ASSERT_EQUAL(n, N_ALL);
+        CU_ASSERT_EQUAL(params, plan->job->kinds[k].params);
+    }
+    stw_plan_free(plan);
+}
+
+/* Direct updates run on the GPU, reach the host by themselves and stage nothing. */
+static void direct_updates_stage_nothing(void) {
+    stw_cluster cluster = fixture_cluster(1);
+    const fixture_size larger = {2, 1024, 4096, 20000};
+    stw_plan *plan = fixture_plan(larger, &cluster, NULL);
+    CHECK_OK(stw_run_spec_set(&plan->run, "update.direct", "auto", "test", err));
+    plan->decisions.prefetch.depth = 0; /* no ring needed */
+    fixture_state(plan, 1, &all_places[3], NULL);
+    CHECK_OK(stw_plan_derive(plan, err));
+    CHECK_OK(stw_plan_check(plan, true, err));
+    const stw_program *program = plan->programs[0];
+    const stw_movement *step = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+    uint64_t params = 0, updates = 0;
+    for (uint32_t i = step->first_op; i < step->first_op + step->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        CU_ASSERT_TRUE(op->kind == STW_OP_UPDATE || op->work == STW_WORK_NORM ||
+                       op->work == STW_WORK_NORM_SUM);
+        if (op->kind != STW_OP_UPDATE) continue;
+        CU_ASSERT_EQUAL(op->stream, STW_STREAM_COMPUTE);
+        CU_ASSERT_EQUAL(op->to, STW_TIER_GPU);
+        CU_ASSERT_EQUAL(op->from, STW_TIER_HOST);
+        CU_ASSERT_TRUE(op->params <= 16u << 20);
+        params += op->params;
+        updates++;
+    }
+    CU_ASSERT_EQUAL(params, plan->job->kinds[0].params);
+    CU_ASSERT_EQUAL(updates, (params + (16u << 20) - 1) / (16u << 20));
+    CU_ASSERT_TRUE(updates > 1);
+    plan->decisions.state[0].place.grads = STW_TIER_HOST;
+    CHECK_FAILS(stw_decisions_check(plan->job, &plan->decisions, err), STW_STATUS_BAD_INPUT,
+                "no engine can execute");
+    stw_plan_free(plan);
+}
+
+/* ---- the disk ring ---- */
+
+/* Does `op` end before `other` starts, by streams and `after` alone? Looks back from `other`. */
+static bool ends_before(const stw_program *program, uint32_t first, uint32_t op, uint32_t other) {
+    bool *reached = calloc(other + 1, sizeof *reached);
+    if (reached == NULL) exit(2);
+    reached[other] = true;
+    for (uint32_t i = other; i > op && i > first; i--) {
+        if (!reached[i]) continue;
+        const stw_op *o = &program->ops[i];
+        for (int a = 0; a < 2; a++)
+            if (o->after[a] != STW_OP_NONE) reached[o->after[a]] = true;
+        for (uint32_t j = i; j-- > first;)
+            if (program->ops[j].stream == o->stream && program->ops[j].kind != STW_OP_ALLOC &&
+                program->ops[j].kind != STW_OP_FREE) {
+                reached[j] = true;
+                break;
+            }
+    }
+    bool found = reached[op];
+    free(reached);
+    return found;
+}
+
+static bool share_bytes(const stw_op *a, const stw_op *b) {
+    return a->from_offset_bytes < b->offset_bytes + b->bytes &&
+           b->offset_bytes < a->from_offset_bytes + a->bytes;
+}
+
+/* A host slot is read into only when what was written from it is on the disk; apart from that,
+ * writes and reads do not wait for each other. */
+static void disk_slots_are_reused_in_time(void) {
+    stw_cluster cluster = fixture_cluster(1);
+    for (uint32_t depth = 1; depth <= 3; depth++) {
+        stw_plan *plan = new_plan(0, &cluster);
+        plan->decisions.prefetch.depth = depth;
+        plan->decisions.prefetch.bucket_bytes = 256u << 10;
+        fixture_state(plan, 1, &all_places[N_ALL - 1], NULL);
+        CHECK_OK(stw_plan_derive(plan, err));
+        CHECK_OK(stw_plan_check(plan, true, err));
+        const stw_program *program = plan->programs[0];
+        const stw_movement *step = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+        uint32_t first = step->first_op, end = first + step->n_ops, pairs = 0, at_once = 0;
+        uint64_t read = 0, written = 0;
+        for (uint32_t w = first; w < end; w++) {
+            const stw_op *write = &program->ops[w];
+            if (write->kind == STW_OP_READ) read += write->bytes;
+            if (write->kind != STW_OP_WRITE) continue;
+            written += write->bytes;
+            CU_ASSERT_EQUAL(write->stream, STW_STREAM_DISK_OUT);
+            for (uint32_t r = w + 1; r < end; r++) {
+                const stw_op *next = &program->ops[r];
+                if (next->kind != STW_OP_READ) continue;
+                CU_ASSERT_EQUAL(next->stream, STW_STREAM_DISK);
+                bool ordered = ends_before(program, first, w, r);
+                if (share_bytes(write, next)) {
+                    CU_ASSERT_TRUE(ordered);
+                    pairs++;
+                } else if (!ordered) {
+                    at_once++;
+                }
+            }
+        }
+        CU_ASSERT_TRUE(pairs > 0);
+        CU_ASSERT_EQUAL(read, plan->job->kinds[0].params * 8);
+        CU_ASSERT_EQUAL(written, read);
+        if (depth > 1) CU_ASSERT_TRUE(at_once > 0);
+        stw_plan_free(plan);
+    }
+}
+
+/* ---- the rest ---- */
 
 static void load_bytes(void) {
     /* rank 0 stages in 3 x 32 MiB on host and GPU; the others on the GPU alone */
@@ -120,9 +386,9 @@ static void load_bytes(void) {
 
 static void falsified_plans_are_found(void) {
     stw_cluster cluster = fixture_cluster(1);
-    stw_plan *plan = fixture_plan(small, &cluster, NULL);
-    const uint32_t units[] = {5, 7, 11, 13, 17, 0};
-    fixture_state(plan, 6, all_places, units);
+    stw_plan *plan = new_plan(0, &cluster);
+    const uint32_t units[] = {5, 7, 11, 3, 13, 17, 0};
+    fixture_state(plan, N_ALL, all_places, units);
     CHECK_OK(stw_plan_derive(plan, err));
     plan->layouts[0]->regions[1].offset_bytes -= 4096;
     CHECK_FAILS(stw_plan_check(plan, true, err), STW_STATUS_BUG, "overlaps");
@@ -181,7 +447,13 @@ static void both_engines_and_all_policies_check(void) {
 }
 
 STW_TEST_MAIN("plan program", {"one place at a time equals the counter", single_places},
-              {"mixed places equal the counter", mixed_places}, {"load staging", load_bytes},
+              {"mixed places equal the counter", mixed_places},
+              {"page tables are of GPUs", page_tables_are_of_gpus},
+              {"streamed bytes with a master", streamed_bytes_with_a_master},
+              {"masters are made at load", masters_are_made_at_load},
+              {"direct updates stage nothing", direct_updates_stage_nothing},
+              {"disk slots are reused in time", disk_slots_are_reused_in_time},
+              {"load staging", load_bytes},
               {"falsified plans are found", falsified_plans_are_found},
               {"uneven and empty shards", uneven_shards_may_be_empty},
               {"engines and activation policies", both_engines_and_all_policies_check})

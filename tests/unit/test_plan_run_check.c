@@ -92,6 +92,112 @@ static void contradictions_are_refused(void) {
     run_checks(cases, sizeof cases / sizeof cases[0]);
 }
 
+/* Fixed shares of update engines: their sum, and what other keys leave of them. */
+static void shares_are_checked(void) {
+    static const check_case cases[] = {
+        {{"update.resident=0.25", "update.stream=0.25", "update.cpu=0.5"}, STW_STATUS_OK, ""},
+        {{"update.resident=0.1", "update.stream=0.2", "update.direct=0.3", "update.cpu=0.4"},
+         STW_STATUS_OK,
+         ""},
+        {{"update.resident=30%", "update.stream=40%", "update.direct=auto"}, STW_STATUS_OK, ""},
+        {{"update.stream=1"}, STW_STATUS_OK, ""},
+        {{"update.stream=1.5"}, STW_STATUS_BAD_INPUT, "update.stream: found 1.5, expected auto or"},
+        {{"update.direct=2"}, STW_STATUS_BAD_INPUT, "update.direct: found 2"},
+        {{"update.resident=0.5", "update.cpu=0.6"},
+         STW_STATUS_BAD_INPUT,
+         "update.resident, update.stream, update.direct, update.cpu: found shares that sum to 1.1, "
+         "expected at most 1"},
+        {{"update.resident=0.5", "update.stream=0.3", "update.cpu=0.1"},
+         STW_STATUS_BAD_INPUT,
+         "shares that sum to 0.9, expected 1, as none of them is auto"},
+        {{"update.resident=0", "update.stream=0", "update.cpu=0"},
+         STW_STATUS_BAD_INPUT,
+         "sum to 0"},
+        {{"update.resident=0", "update.stream=0", "update.cpu=0", "update.direct=auto"},
+         STW_STATUS_OK,
+         ""},
+        /* against placement */
+        {{"update.stream=0.5", "placement.moments=gpu"},
+         STW_STATUS_BAD_INPUT,
+         "update.stream: found 0.5, expected auto or 0, as placement.moments is gpu"},
+        {{"update.resident=0.5", "placement.moments=host"},
+         STW_STATUS_BAD_INPUT,
+         "update.resident: found 0.5, expected auto or 0, as placement.moments is host"},
+        {{"update.direct=0.5", "placement.moments=nvme"},
+         STW_STATUS_BAD_INPUT,
+         "as placement.moments is nvme"},
+        {{"update.direct=0.5", "placement.params=host"},
+         STW_STATUS_BAD_INPUT,
+         "update.direct: found 0.5, expected auto or 0, as placement.params is host"},
+        {{"update.cpu=0.5", "precision.master=fp32", "placement.master=gpu"},
+         STW_STATUS_BAD_INPUT,
+         "as placement.master is gpu"},
+        {{"update.cpu=0.5", "placement.moments=host", "placement.params=host"}, STW_STATUS_OK, ""},
+        {{"update.stream=0.5", "placement.moments=nvme"}, STW_STATUS_OK, ""},
+        {{"update.resident=0", "placement.moments=host"}, STW_STATUS_OK, ""},
+        /* against optimizer.implementation */
+        {{"update.cpu=0.5", "optimizer.implementation=streamed"},
+         STW_STATUS_BAD_INPUT,
+         "update.cpu: found 0.5, expected auto or 0, as optimizer.implementation is streamed"},
+        {{"update.resident=0.5", "optimizer.implementation=cpu"},
+         STW_STATUS_BAD_INPUT,
+         "as optimizer.implementation is cpu"},
+        {{"update.cpu=0.5", "optimizer.implementation=fused"},
+         STW_STATUS_BAD_INPUT,
+         "as optimizer.implementation is fused"},
+        {{"update.stream=0.5", "optimizer.implementation=direct"},
+         STW_STATUS_BAD_INPUT,
+         "as optimizer.implementation is direct"},
+        {{"update.resident=0.5", "optimizer.implementation=direct"}, STW_STATUS_OK, ""},
+        {{"update.resident=0.5", "update.direct=0.5", "optimizer.implementation=direct"},
+         STW_STATUS_OK,
+         ""},
+        /* of other engines */
+        {{"optimizer.implementation=direct"}, STW_STATUS_OK, ""},
+        {{"optimizer.implementation=direct", "placement.moments=nvme"},
+         STW_STATUS_BAD_INPUT,
+         "placement.moments: found nvme, expected gpu, host or auto, as optimizer.implementation "
+         "is direct"},
+        {{"engine=fsdp2", "optimizer.implementation=direct"},
+         STW_STATUS_BAD_INPUT,
+         "optimizer.implementation: found direct, expected another, as engine is not stowage"},
+        {{"engine=fsdp2", "update.stream=1"},
+         STW_STATUS_BAD_INPUT,
+         "update.stream: found 1, expected its default, as engine is fsdp2"},
+        {{"engine=fsdp2", "update.direct=auto"}, STW_STATUS_BAD_INPUT, "update.direct: found auto"},
+    };
+    run_checks(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void groups_and_copies_are_checked(void) {
+    static const check_case cases[] = {
+        {{"optimizer.groups=[{match: [1d, '*.bias'], weight_decay: 0}]"}, STW_STATUS_OK, ""},
+        {{"optimizer.groups=[{match: [a]}, {match: [b]}, {match: [c]}, {match: [d]}, {match: [e]},"
+          " {match: [f]}, {match: [g]}]"},
+         STW_STATUS_OK,
+         ""},
+        {{"optimizer.groups=[{match: [a]}, {match: [b]}, {match: [c]}, {match: [d]}, {match: [e]},"
+          " {match: [f]}, {match: [g]}, {match: [h]}]"},
+         STW_STATUS_BAD_INPUT,
+         "optimizer.groups: found 8 groups, expected at most 7"},
+        {{"optimizer.groups=[{match: [1d]}, {lr: 1e-4}]"},
+         STW_STATUS_BAD_INPUT,
+         "optimizer.groups.1: found no pattern"},
+        {{"engine=fsdp2", "optimizer.groups=[{match: [1d]}]"},
+         STW_STATUS_BAD_INPUT,
+         "optimizer.groups"},
+        {{"placement.nvme_copies=1"}, STW_STATUS_OK, ""},
+        {{"placement.nvme_copies=0"},
+         STW_STATUS_BAD_INPUT,
+         "placement.nvme_copies: found 0, expected 1 or 2"},
+        {{"placement.nvme_copies=3"}, STW_STATUS_BAD_INPUT, "placement.nvme_copies: found 3"},
+        {{"engine=fsdp2", "placement.nvme_copies=1"},
+         STW_STATUS_BAD_INPUT,
+         "placement.nvme_copies: found 1, expected its default, as engine is fsdp2"},
+    };
+    run_checks(cases, sizeof cases / sizeof cases[0]);
+}
+
 static void keys_without_effect_are_refused(void) {
     static const check_case cases[] = {
         {{"engine=megatron", "megatron.fsdp=true"},
@@ -146,4 +252,6 @@ static void keys_without_effect_are_refused(void) {
 }
 
 STW_TEST_MAIN("plan run check", {"contradictions are refused", contradictions_are_refused},
+              {"shares are checked", shares_are_checked},
+              {"groups and copies are checked", groups_and_copies_are_checked},
               {"keys without effect are refused", keys_without_effect_are_refused})

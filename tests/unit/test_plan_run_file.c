@@ -51,7 +51,18 @@ static stw_run_result *full_result(void) {
     r->mismatched = 1;
     r->digest[0] = 0xfedcba9876543210u;
     r->digest[2] = 7;
+    r->digest[3] = 9;
     r->grad_norm = 1.5;
+    r->n_links = 2;
+    r->links = stw_pool_array(r->pool, 2, sizeof *r->links);
+    for (uint32_t i = 0; i < 2; i++) {
+        double all[] = {5e10 / 3, 4e10};
+        r->links[i] = (stw_run_link){.bytes = 8u << i, .streams = i + 1, .bps = 4.5e10, .n_all = 2};
+        r->links[i].all_bps = stw_pool_array(r->pool, 2, sizeof(double));
+        memcpy(r->links[i].all_bps, all, sizeof all);
+    }
+    r->link_share = 0.97;
+    r->host_growth_bytes = 4096;
     /* what a complete file repeats */
     r->gpu_bytes[STW_PHASE_LOAD] = 1003;
     r->gpu_bytes[STW_PHASE_OPTIMIZER_STEP] = r->gpu_peak_bytes = 2000003;
@@ -95,6 +106,12 @@ static void round_trips(void) {
     CU_ASSERT_EQUAL(memcmp(again->ranks[1].phases, r->ranks[1].phases, sizeof r->ranks[1].phases),
                     0);
     CU_ASSERT_EQUAL(again->step_all_s[2], 0.1 / 3);
+    CU_ASSERT_EQUAL(again->digest[3], 9);
+    CU_ASSERT_EQUAL(again->n_links, 2);
+    CU_ASSERT_EQUAL(again->links[1].streams, 2);
+    CU_ASSERT_EQUAL(again->links[1].all_bps[0], 5e10 / 3);
+    CU_ASSERT_EQUAL(again->link_share, 0.97);
+    CU_ASSERT_TRUE(isnan(again->gpu_growth_bytes));
     stw_run_result_free(again);
     stw_run_result_free(r);
 }
@@ -156,8 +173,10 @@ static const edit refused[] = {
     {"\"gpu_bytes\"", "\"load\"", "\"lunch\"", "a phase"},
     {"\"gpu_bytes\"", "1003", "\"1003\"", "whole number"},
     {"\"time_s\"", "\"optimizer_step\": 0.1", "\"optimizer_step\": -0.1", "not negative"},
-    {"\"step_all\"", "0.1", "null", "seconds"},
-    {"\"step_all\"", "0.1", "-0.1", "seconds"},
+    {"\"step_all\"", "0.1", "null", "a number"},
+    {"\"step_all\"", "0.1", "-0.1", "not negative"},
+    {"\"link\"", "\"streams\": 1", "\"streams\": \"one\"", "whole number"},
+    {"\"link\"", "\"bytes\": 8,", "", "bytes"},
     {"\"digest\"", "fedcba9876543210", "fedcba98765432100", "hexadecimal"},
     {"\"digest\"", "fedcba9876543210", "fedcba987654321g", "hexadecimal"},
     {"\"digest\"", "\"fedcba9876543210\"", "12", "a string"},
@@ -193,6 +212,7 @@ static void every_member_is_required(void) {
         snprintf(from, sizeof from, "%.*s", (int)(strchr(p + 4, '"') - p), p);
         snprintf(to, sizeof to, "\n  \"no_%s", from + 4);
         stw_run_result *read = NULL;
+        if (strcmp(from + 4, "steady") == 0) continue; /* earlier versions did not write it */
         char *wrong = edited(text, "", from, to);
         CHECK_FAILS(parse_run(wrong, &read, err), STW_STATUS_BAD_INPUT, from + 4);
         free(wrong);

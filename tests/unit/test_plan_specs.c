@@ -59,9 +59,11 @@ static const char contract_run[] =
     "            exp_avg: fp32, exp_avg_sq: fp32}\n"
     "batch:     {micro_batch: 1, seq_len: 4096, max_tokens_per_gpu: none,\n"
     "            grad_accumulation: 1, log_prob_micro_batch: none}\n"
-    "optimizer: {kind: adamw, implementation: auto, clip_norm: 1.0}\n"
+    "optimizer: {kind: adamw, implementation: auto, clip_norm: 1.0, groups: []}\n"
+    "update:    {resident: auto, stream: auto, direct: 0, cpu: auto}\n"
     "trainable: {lora: none, freeze: []}\n"
-    "placement: {params: auto, grads: auto, master: auto, moments: auto, activations: auto}\n"
+    "placement: {params: auto, grads: auto, master: auto, moments: auto, activations: auto,\n"
+    "            nvme_copies: 2}\n"
     "park:      {params: none, grads: none, moments: none}\n"
     "prefetch:  {depth: auto, bucket: auto}\n"
     "recompute: {granularity: auto, method: none, num_layers: 0, modules: []}\n"
@@ -88,9 +90,12 @@ static const char changed_run[] =
     "batch: {micro_batch: 2, seq_len: 8 K, max_tokens_per_gpu: 16384, grad_accumulation: 3,\n"
     "        log_prob_micro_batch: 4}\n"
     "optimizer: {implementation: streamed, clip_norm: none, lr: 3e-5, betas: [0.8, 0.95],\n"
-    "            eps: 1e-6, weight_decay: 10%}\n"
+    "            eps: 1e-6, weight_decay: 10%, groups: [{match: [1d, '*.bias'], weight_decay: 0},\n"
+    "            {match: ['*'], lr: 1e-4}]}\n"
+    "update: {resident: 0.1, stream: 20%, direct: auto, cpu: 0}\n"
     "trainable: {lora: {rank: 16, targets: [q_proj, 'a, b: c']}, freeze: [vision, \"1\"]}\n"
-    "placement: {params: gpu, grads: host, master: nvme, moments: host, activations: offload}\n"
+    "placement: {params: gpu, grads: host, master: nvme, moments: host, activations: offload,\n"
+    "            nvme_copies: 1}\n"
     "park: {params: host, grads: host, moments: host}\n"
     "prefetch: {depth: 2, bucket: 32 MiB}\n"
     "recompute: {granularity: selective, method: block, num_layers: 11, modules: [core_attn]}\n"
@@ -164,6 +169,12 @@ static void defaults_are_the_contracts(void) {
     CU_ASSERT_EQUAL(run.optimizer.clip_norm, 1.0);
     CU_ASSERT_EQUAL(run.optimizer.lr, 1e-3);
     CU_ASSERT_EQUAL(run.optimizer.beta2, 0.999);
+    CU_ASSERT_EQUAL(run.optimizer.n_groups, 0);
+    CU_ASSERT_EQUAL(run.update.resident, STW_AUTO_NUMBER);
+    CU_ASSERT_EQUAL(run.update.stream, STW_AUTO_NUMBER);
+    CU_ASSERT_EQUAL(run.update.direct, 0.0);
+    CU_ASSERT_EQUAL(run.update.cpu, STW_AUTO_NUMBER);
+    CU_ASSERT_EQUAL(run.placement.nvme_copies, 2);
     CU_ASSERT_EQUAL(run.placement.activations, STW_AUTO);
     CU_ASSERT_EQUAL(run.prefetch.depth, STW_AUTO);
     CU_ASSERT_EQUAL(run.prefetch.bucket_bytes, STW_AUTO_BYTES);
@@ -184,7 +195,26 @@ static void defaults_are_the_contracts(void) {
     stw_run_spec_free(&run); /* twice is fine */
 }
 
+static void check_changed_groups(const stw_run_spec *run) {
+    CU_ASSERT_EQUAL_FATAL(run->optimizer.n_groups, 2);
+    const stw_param_group *groups = run->optimizer.groups;
+    CU_ASSERT_EQUAL_FATAL(groups[0].match.n, 2);
+    CU_ASSERT_STRING_EQUAL(groups[0].match.items[0], "1d");
+    CU_ASSERT_STRING_EQUAL(groups[0].match.items[1], "*.bias");
+    CU_ASSERT_EQUAL(groups[0].weight_decay, 0.0);
+    CU_ASSERT_EQUAL(groups[0].lr, STW_AUTO_NUMBER);
+    CU_ASSERT_EQUAL_FATAL(groups[1].match.n, 1);
+    CU_ASSERT_EQUAL(groups[1].lr, 1e-4);
+    CU_ASSERT_EQUAL(groups[1].weight_decay, STW_AUTO_NUMBER);
+}
+
 static void check_changed(const stw_run_spec *run) {
+    check_changed_groups(run);
+    CU_ASSERT_EQUAL(run->update.resident, 0.1);
+    CU_ASSERT_EQUAL(run->update.stream, 0.2);
+    CU_ASSERT_EQUAL(run->update.direct, STW_AUTO_NUMBER);
+    CU_ASSERT_EQUAL(run->update.cpu, 0.0);
+    CU_ASSERT_EQUAL(run->placement.nvme_copies, 1);
     CU_ASSERT_EQUAL(run->engine, STW_ENGINE_MEGATRON);
     CU_ASSERT_EQUAL(run->parallel.dp_shard, 8);
     CU_ASSERT_EQUAL(run->parallel.etp, 9);

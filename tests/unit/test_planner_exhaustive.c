@@ -10,7 +10,7 @@
 #define MOST_CHOICES 600000
 
 /* What is left to the planner differs from case to case, so that all of it stays enumerable. */
-static const char *const shapes[][6] = {
+static const char *const shapes[][7] = {
     {"prefetch.bucket=16 MiB", "load.method=sharded_read", "placement.activations=keep", NULL},
     {"prefetch.depth=2", "prefetch.bucket=4 MiB", "load.method=rank0_broadcast", NULL},
     {"prefetch.depth=1", "prefetch.bucket=32 MiB", "recompute.granularity=none", NULL},
@@ -19,6 +19,15 @@ static const char *const shapes[][6] = {
     {"optimizer.clip_norm=none", "prefetch.depth=3", "placement.params=gpu",
      "load.method=node_leader", NULL},
     {"engine=fsdp2", "optimizer.implementation=auto", NULL},
+    {"update.direct=auto", "prefetch.depth=2", "prefetch.bucket=8 MiB", "load.method=node_leader",
+     "placement.params=gpu", NULL},
+    {"optimizer.implementation=direct", "precision.master=fp32", "precision.params=bf16", NULL},
+    {"update.stream=0.4", "update.resident=0.3", "prefetch.bucket=16 MiB",
+     "placement.activations=keep", NULL},
+    {"update.cpu=0.5", "update.direct=0.25", "prefetch.depth=3", "prefetch.bucket=8 MiB",
+     "placement.params=gpu", NULL},
+    {"update.resident=0.5", "update.stream=0.2", "update.direct=0.1", "update.cpu=0.2",
+     "prefetch.bucket=4 MiB", NULL},
 };
 
 /* Rates and capacities at random, within what machines have. */
@@ -75,6 +84,9 @@ static void compare(stw_plan *plan, const char *shape, uint32_t *fitting, uint32
     if (fits && result.outcome == STW_MILP_OPTIMAL) {
         stw_cost_evaluate(cost, &by_ilp, &of_ilp);
         CU_ASSERT(of_ilp.fits);
+        CU_ASSERT(stw_choice_keeps_shares(cost, &by_ilp));
+        CU_ASSERT(stw_choice_keeps_shares(cost, &by_trying));
+        if (greedy_fits) CU_ASSERT(stw_choice_keeps_shares(cost, &greedy));
         CU_ASSERT(fabs(of_ilp.objective_s / best.objective_s - 1) < 1e-7);
         CU_ASSERT(fabs(result.stages[0].objective / of_ilp.objective_s - 1) < 1e-9);
         if (greedy_fits) CU_ASSERT(of_greedy.objective_s > best.objective_s * (1 - 1e-9));
@@ -109,6 +121,70 @@ static void ilp_agrees_with_trying_everything(void) {
     CU_ASSERT(not_fitting >= 2);
 }
 
+/* Fixed shares are kept by all solvers, where they cost time and where they cost the plan. */
+static void shares_are_kept(void) {
+    const fixture_size size = {2, 1024, 4096, 8000};
+    const char *const fixed[] = {"update.resident=0.25", "update.cpu=0.5", "prefetch.depth=2",
+                                 "prefetch.bucket=8 MiB", NULL};
+    stw_cluster cluster = fixture_cluster(1);
+    stw_plan *plan = fixture_plan(size, &cluster, fixed);
+    case_units(plan, 8);
+    stw_cost *cost = case_cost(plan);
+    stw_choice choice = stw_choice_new(cost, cost->pool), greedy = stw_choice_new(cost, cost->pool);
+    stw_evaluation evaluation;
+    stw_ilp_result result;
+    stw_ilp_options options = {.time_limit_s = 60, .gap = 0};
+    CHECK_OK(stw_ilp_solve(cost, &options, &choice, &result, err));
+    CU_ASSERT_EQUAL(result.outcome, STW_MILP_OPTIMAL);
+    uint32_t n = cost->n_units;
+    CU_ASSERT_EQUAL(stw_choice_update_units(cost, &choice, STW_UPDATE_RESIDENT), (n + 2) / 4);
+    CU_ASSERT_EQUAL(stw_choice_update_units(cost, &choice, STW_UPDATE_CPU),
+                    (3 * n + 2) / 4 - (n + 2) / 4);
+    stw_choice_tidy(cost, INFINITY, &choice); /* merges places, but not out of their shares */
+    CU_ASSERT_TRUE(stw_choice_keeps_shares(cost, &choice));
+    CU_ASSERT_TRUE(stw_greedy_solve(cost, &greedy, &evaluation));
+    CU_ASSERT_TRUE(stw_choice_keeps_shares(cost, &greedy));
+    /* rows that hold are not enough */
+    stw_cost_evaluate(cost, &choice, &evaluation);
+    CU_ASSERT_TRUE(evaluation.fits);
+    uint32_t from = 0;
+    while (choice.units[from] == 0 || cost->places[from].update != STW_UPDATE_CPU) from++;
+    choice.units[from]--;
+    choice.units[0]++;
+    stw_cost_evaluate(cost, &choice, &evaluation);
+    CU_ASSERT_EQUAL(evaluation.over_bytes, 0);
+    CU_ASSERT_FALSE(evaluation.fits);
+    stw_cost_free(cost);
+    stw_plan_free(plan);
+}
+
+/* A share that is fixed where its bytes have no room makes the problem infeasible for all three. */
+static void shares_without_room_fit_nowhere(void) {
+    const fixture_size size = {2, 1024, 4096, 8000};
+    const char *const fixed[] = {"update.resident=1", "update.stream=0",       "update.cpu=0",
+                                 "prefetch.depth=2",  "prefetch.bucket=8 MiB", NULL};
+    const char *const free_shares[] = {"prefetch.depth=2", "prefetch.bucket=8 MiB",
+                                       "load.method=sharded_read", NULL};
+    for (int i = 0; i < 2; i++) {
+        stw_cluster cluster = fixture_cluster(1);
+        stw_plan *plan = fixture_plan(size, &cluster, i == 0 ? fixed : free_shares);
+        case_units(plan, 4);
+        uint64_t state = plan->job->kinds[0].params * 16;
+        plan->cluster.gpu.memory_bytes = cluster.gpu.context_bytes + state + (64ull << 20);
+        stw_cost *cost = case_cost(plan);
+        stw_choice choice = stw_choice_new(cost, cost->pool);
+        stw_evaluation evaluation;
+        stw_ilp_result result;
+        stw_ilp_options options = {.time_limit_s = 60, .gap = 0, .only_stage1 = true};
+        CHECK_OK(stw_ilp_solve(cost, &options, &choice, &result, err));
+        CU_ASSERT_EQUAL(result.outcome, i == 0 ? STW_MILP_INFEASIBLE : STW_MILP_OPTIMAL);
+        CU_ASSERT_EQUAL(stw_exhaustive_solve(cost, MOST_CHOICES, &choice, &evaluation), i == 1);
+        CU_ASSERT_EQUAL(stw_greedy_solve(cost, &choice, &evaluation), i == 1);
+        stw_cost_free(cost);
+        stw_plan_free(plan);
+    }
+}
+
 static void exhaustive_gives_up_on_large_problems(void) {
     const fixture_size size = {3, 1024, 4096, 4000};
     stw_cluster cluster = fixture_cluster(1);
@@ -122,4 +198,6 @@ static void exhaustive_gives_up_on_large_problems(void) {
 }
 
 STW_TEST_MAIN("planner exhaustive", {"the ILP agrees", ilp_agrees_with_trying_everything},
+              {"shares are kept", shares_are_kept},
+              {"shares without room fit nowhere", shares_without_room_fit_nowhere},
               {"large problems are given up", exhaustive_gives_up_on_large_problems})

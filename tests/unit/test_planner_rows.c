@@ -41,7 +41,8 @@ static void rows_hold_for_the_fixture(void) {
         {"batch.seq_len=512", "loss.fused=true", NULL},
         {"fsdp.wrap_embeddings=true", "batch.seq_len=256"},
         {"fsdp.reshard_after_forward=false", NULL},
-        {"precision.master=fp32", "precision.params=bf16", "precision.grads=bf16", NULL}};
+        {"precision.master=fp32", "precision.params=bf16", "precision.grads=bf16", NULL},
+        {"update.direct=auto", "placement.nvme_copies=1", NULL}};
     const fixture_size sizes[] = {{1, 256, 512, 1000}, {3, 512, 1536, 8000}, {6, 1024, 4096, 500}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         for (uint32_t gpus = 1; gpus <= 4; gpus += 3) {
@@ -82,7 +83,36 @@ static void rows_hold_for_uneven_shards(void) {
 
 static void rows_hold_with_nvme(void) {
     const char *settings[] = {"nodes=1", "node.gpus=2", "placement.moments=nvme", NULL};
+    const char *once[] = {"nodes=1", "node.gpus=2", "placement.nvme_copies=1", "update.direct=auto",
+                          NULL};
     check_random_choices(case_zoo("Qwen3-1.7B", settings), 10, 41);
+    check_random_choices(case_zoo("Qwen3-1.7B", once), 10, 42);
+}
+
+/* Page tables of the host arena are GPU bytes: with nearly all state on the host they are what rows
+ * have to get right. */
+static void rows_hold_for_page_tables(void) {
+    const char *settings[] = {"nodes=1", "node.gpus=1", "placement.params=host",
+                              "placement.moments=host", NULL};
+    stw_plan *plan = case_zoo("Qwen3-8B", settings);
+    stw_cost *cost = case_cost(plan);
+    stw_choice choice = stw_choice_new(cost, cost->pool);
+    uint64_t seed = 51;
+    for (int i = 0; i < 10; i++) {
+        case_choice(cost, &seed, &choice);
+        (void)check_choice(plan, cost, &choice, STW_PHASE_OPTIMIZER_STEP);
+        const stw_peak *peak = &plan->peaks[0].phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_GPU];
+        uint64_t tables = peak->components[STW_COMPONENT_CONTEXT] - plan->cluster.gpu.context_bytes;
+        uint64_t row = cost->byte_rows[1].constant_bytes - plan->cluster.gpu.context_bytes +
+                       cost->byte_rows[1].load_bytes[choice.load];
+        CU_ASSERT_STRING_EQUAL(cost->byte_rows[1].name, "gpu_step");
+        for (uint32_t p = 0; p < cost->n_places; p++)
+            row += choice.units[p] * cost->byte_rows[1].unit_bytes[p];
+        CU_ASSERT(tables > plan->job->kinds[0].params * 16 / 512);
+        CU_ASSERT(row >= tables && row < tables + (16ull << 20));
+    }
+    stw_cost_free(cost);
+    stw_plan_free(plan);
 }
 
 static void rows_hold_for_fsdp2(void) {
@@ -124,5 +154,7 @@ STW_TEST_MAIN("planner rows", {"hold for the fixture", rows_hold_for_the_fixture
               {"hold for dense models", rows_hold_for_dense_models},
               {"hold for interleaved groups", rows_hold_for_interleaved_groups},
               {"hold for uneven shards", rows_hold_for_uneven_shards},
-              {"hold with NVMe", rows_hold_with_nvme}, {"hold for fsdp2", rows_hold_for_fsdp2},
+              {"hold with NVMe", rows_hold_with_nvme},
+              {"hold for page tables", rows_hold_for_page_tables},
+              {"hold for fsdp2", rows_hold_for_fsdp2},
               {"are tight in backward", backward_rows_are_tight})

@@ -171,6 +171,37 @@ static void csv_states_the_plans_bytes(void) {
     stw_plan_free(plan);
 }
 
+/* Where direct updates and two copies on NVMe come in: what moves, and what is taken. */
+static void direct_updates_and_copies_are_said(void) {
+    static const stw_place places[] = {FIXTURE_DIRECT, FIXTURE_NVME};
+    stw_plan *plan = make_plan(1, places, half);
+    stw_text out = STW_TEXT_INIT;
+    char row[200], place[96];
+    uint64_t first, params;
+    stw_decision_range(plan->job, &plan->decisions, 0, 1, &first, &params);
+    stw_place_format(&places[1], place, sizeof place);
+    snprintf(row, sizeof row, "state,\"%s\",,nvme,", place);
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
+    check_contains(&out, "parameters with their moments in host memory, without staging.");
+    check_contains(&out, "State on NVMe lies there twice");
+    check_contains(&out, "(3 GB/s read, 2 GB/s write, in turns)");
+    stw_text_free(&out);
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_CSV, &out, err));
+    CU_ASSERT_EQUAL((uint64_t)csv_value(&out, row), params * 16);
+    stw_text_free(&out);
+    plan->run.placement.nvme_copies = 1;
+    plan->cluster.nvme.both_bps = 4e9;
+    CHECK_OK(stw_plan_derive(plan, err));
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
+    check_lacks(&out, "lies there twice");
+    check_contains(&out, "4 GB/s together)");
+    stw_text_free(&out);
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_CSV, &out, err));
+    CU_ASSERT_EQUAL((uint64_t)csv_value(&out, row), params * 8);
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
 static void measured_side_is_shown(void) {
     stw_plan *plan = make_plan(1, two_places, half);
     stw_run_result run = {.source = "stowage", .backend = "cuda", .device = "NVIDIA H200"};
@@ -227,5 +258,6 @@ STW_TEST_MAIN("reports plan", {"report answers the questions", report_answers_th
               {"summary is short", summary_is_short},
               {"what does not fit is said", what_does_not_fit_is_said},
               {"CSV states the plan's bytes", csv_states_the_plans_bytes},
+              {"direct updates and copies are said", direct_updates_and_copies_are_said},
               {"measured side is shown", measured_side_is_shown},
               {"JSON holds the plan whole", json_holds_the_plan_whole})
