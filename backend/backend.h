@@ -23,23 +23,41 @@ typedef struct stw_device_config {
         capacity_bytes[STW_N_TIERS]; /* limits: the plan's, per rank; arenas above are refused */
     uint64_t machine_host_bytes;     /* host bytes that all ranks of the node will take together */
     uint32_t local_rank;             /* which GPU of the node */
+    uint32_t local_world;            /* ranks of this node, which share its cores; 0: 1 */
     uint32_t n_events;               /* events that the executor will use */
+    uint32_t n_spans;                /* the most that set_spans will be given */
+    stw_element_types types;         /* of the run's state */
     uint32_t threads;                /* for CPU work of this rank; 0: cores / ranks on the node */
     const char *nvme_folder; /* where the NVMe arena's file is made; NULL: $TMPDIR or /tmp */
+    uint32_t nvme_copies;    /* 1: written in place; 2: the last committed step stays readable */
 } stw_device_config;
 
 typedef struct stw_device_info {
     char name[96]; /* "NVIDIA H200", or the CPU's name */
     uint64_t used_before, used_after_context, used_now, total; /* device bytes; 0 where no GPU */
     uint64_t page_locked;                                      /* bytes */
+    uint64_t link_bytes; /* host bytes of link_seconds' own buffers, in no other figure */
 } stw_device_info;
 
-/** Operands of an update or norm in the tier where it runs; offsets are into that tier's arena. */
-typedef struct stw_operands {
-    stw_tier tier;                               /* gpu or host */
-    uint64_t params, grads, exp_avg, exp_avg_sq; /* offsets in bytes */
-    uint64_t n;                                  /* elements */
-} stw_operands;
+/** Where one component of a bucket lies while its update runs. */
+typedef struct stw_operand {
+    stw_tier tier;   /* gpu, or host: for the CPU, or for a GPU that reaches it by itself */
+    bool in_spans;   /* params and grads: offsets are those of the spans */
+    uint64_t offset; /* bytes in the tier's arena, of the bucket's first element */
+} stw_operand;
+
+/** A bucket on its way through an update. */
+typedef struct stw_bucket_operands {
+    uint64_t first, n;            /* elements of the flat space */
+    uint32_t first_span, n_spans; /* of the table: those that meet the bucket */
+    stw_operand params, grads, master /* where the run has one */, exp_avg, exp_avg_sq;
+} stw_bucket_operands;
+
+/** What the link does by itself: copies both ways at once without any order between them. */
+typedef struct stw_link_shape {
+    uint64_t bytes;   /* of one copy */
+    uint32_t streams; /* in each direction */
+} stw_link_shape;
 
 typedef struct stw_backend {
     const char *name; /* "host", "cuda" */
@@ -58,35 +76,65 @@ typedef struct stw_backend {
     STW_MUST_USE stw_status (*copy)(stw_device *device, stw_stream stream, stw_tier to,
                                     uint64_t to_offset, stw_tier from, uint64_t from_offset,
                                     uint64_t bytes, stw_error *err);
+    /** The table of the whole flat space, kept until the next call; blocking. Not while a step
+     * runs.
+     */
+    STW_MUST_USE stw_status (*set_spans)(stw_device *device, const stw_span *spans, uint32_t n,
+                                         stw_error *err);
+    /** AdamW on a bucket: on the GPU for a GPU stream, on this thread and its pool for `cpu`. With
+     * adamw->clip the factor is that of the last norm_factor, in the order of the stream; for `cpu`
+     * that must be done (wait_host on an event after it). */
     STW_MUST_USE stw_status (*update)(stw_device *device, stw_stream stream, const stw_adamw *adamw,
-                                      const stw_operands *operands, stw_error *err);
-    /** Add the squares of operands->grads to the bins of that tier. */
-    STW_MUST_USE stw_status (*norm_add)(stw_device *device, stw_stream stream,
-                                        const stw_operands *operands, stw_error *err);
+                                      const stw_bucket_operands *bucket, stw_error *err);
+
+    /* ---- the global norm: reset, add ..., counters, (sum over ranks,) factor, result ---- */
     STW_MUST_USE stw_status (*norm_reset)(stw_device *device, stw_stream stream, stw_error *err);
-    /** All bins of both tiers, added; waits for the norm work issued so far. */
-    STW_MUST_USE stw_status (*norm_read)(stw_device *device, stw_norm_bins *out, stw_error *err);
+    /** Add the squares of n gradients to the bins of their tier. */
+    STW_MUST_USE stw_status (*norm_add)(stw_device *device, stw_stream stream, stw_tier tier,
+                                        uint64_t offset, uint64_t n, stw_error *err);
+    /** Both tiers' bins as STW_NORM_COUNTERS normalised counters, zeros unless `counts`: ready in
+     * the order of the stream at *counters, which is GPU memory for a GPU backend (for an in-place
+     * sum over ranks on that stream), else host memory. Work of host streams must be done. */
+    STW_MUST_USE stw_status (*norm_counters)(stw_device *device, stw_stream stream, bool counts,
+                                             uint64_t **counters, stw_error *err);
+    /** From the counters to norm and clip factor, in the order of the stream; the host is not
+     * waited for. */
+    STW_MUST_USE stw_status (*norm_factor)(stw_device *device, stw_stream stream, double clip_norm,
+                                           stw_error *err);
+    /** What norm_factor found; only after it is done (an event waited for, or synchronize). */
+    void (*norm_result)(stw_device *device, double *norm, float *factor);
+
     /** Host <-> NVMe; blocking. */
     STW_MUST_USE stw_status (*read)(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
                                     uint64_t bytes, stw_error *err);
     STW_MUST_USE stw_status (*write)(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
                                      uint64_t bytes, stw_error *err);
-    /** Elements of a staged load piece into fp32: to[i] = float(from[i]) for n elements. */
+    /** NVMe arenas of two copies: what was written since the last commit becomes the step that
+     * survives; after it, reads see it. Blocking. With one copy or no NVMe arena: nothing. */
+    STW_MUST_USE stw_status (*commit)(stw_device *device, uint64_t step, stw_error *err);
+    /** Elements of a staged load piece, or of parameters for their master:
+     * to[i] = to_type(float(from[i])) for n elements. */
     STW_MUST_USE stw_status (*convert)(stw_device *device, stw_stream stream, stw_tier to,
-                                       uint64_t to_offset, stw_tier from, uint64_t from_offset,
-                                       stw_dtype from_dtype, uint64_t n, stw_error *err);
-    /** Seeded gradients of global elements [element, element + n) into fp32 at an offset of a tier.
-     */
+                                       uint64_t to_offset, stw_element to_type, stw_tier from,
+                                       uint64_t from_offset, stw_dtype from_dtype, uint64_t n,
+                                       stw_error *err);
+    /** Seeded gradients of global elements [element, element + n), in the run's type of gradients,
+     * at an offset of a tier. */
     STW_MUST_USE stw_status (*seed_grads)(stw_device *device, stw_tier tier, uint64_t offset,
                                           uint64_t n, uint64_t element, uint64_t seed,
                                           uint64_t step, stw_error *err);
     STW_MUST_USE stw_status (*zero)(stw_device *device, stw_tier tier, uint64_t offset,
                                     uint64_t bytes, stw_error *err);
-    /** Digest of n fp32 values that lie in a tier (NVMe included), global elements from `element`:
-     * added to *digest. Blocking. */
+    /** Digest of n values of a type that lie in a tier (NVMe included), global elements from
+     * `element`: added to *digest. Blocking. */
     STW_MUST_USE stw_status (*digest)(stw_device *device, stw_tier tier, uint64_t offset,
-                                      uint64_t n, uint64_t element, uint64_t *digest,
-                                      stw_error *err);
+                                      stw_element type, uint64_t n, uint64_t element,
+                                      uint64_t *digest, stw_error *err);
+    /** Optional: copy `bytes` each way in the given shape, host arena upwards, a buffer of its own
+     * downwards, and give the seconds. The first call makes buffers, which `info` leaves out.
+     * Blocking; not while a step runs. */
+    STW_MUST_USE stw_status (*link_seconds)(stw_device *device, const stw_link_shape *shape,
+                                            uint64_t bytes, double *seconds, stw_error *err);
 
     /* ---- order between streams; events are numbered 0 .. n_events-1 ---- */
     STW_MUST_USE stw_status (*record)(stw_device *device, stw_stream stream, uint32_t event,
@@ -107,7 +155,7 @@ typedef struct stw_backend {
 /** Work of a stream that the GPU does on its own (h2d, compute, d2h, comm) as against host threads.
  */
 static inline bool stw_stream_is_gpu(stw_stream stream) {
-    return stream != STW_STREAM_CPU && stream != STW_STREAM_DISK;
+    return stream != STW_STREAM_CPU && stream != STW_STREAM_DISK && stream != STW_STREAM_DISK_OUT;
 }
 
 extern const stw_backend stw_backend_host;

@@ -64,6 +64,7 @@ static const stw_comm_ops alone_ops = {
     .close = alone_close,
     .abort = alone_abort,
     .sum_u64 = alone_sum,
+    .sum_counters = alone_sum,
     .gather = alone_gather,
     .broadcast = alone_broadcast,
     .barrier = alone_barrier,
@@ -150,6 +151,10 @@ static stw_status note_rank(const stw_comm *comm, stw_status status, stw_error *
 
 stw_status stw_comm_sum_u64(stw_comm *comm, uint64_t *values, uint32_t n, stw_error *err) {
     return note_rank(comm, comm->ops->sum_u64(comm->state, values, n, err), err);
+}
+
+stw_status stw_comm_sum_counters(stw_comm *comm, uint64_t *counters, uint32_t n, stw_error *err) {
+    return note_rank(comm, comm->ops->sum_counters(comm->state, counters, n, err), err);
 }
 
 stw_status stw_comm_gather(stw_comm *comm, const void *mine, void *out, uint32_t bytes,

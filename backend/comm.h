@@ -36,6 +36,11 @@ const char *stw_comm_name(const stw_comm *comm); /* "nccl", "mpi", "alone" */
 /** Sum of n 64-bit counters over all ranks, in place. */
 STW_MUST_USE stw_status stw_comm_sum_u64(stw_comm *comm, uint64_t *values, uint32_t n,
                                          stw_error *err);
+/** The same where the counters lie as stw_backend.norm_counters leaves them: with NCCL in GPU
+ * memory, in the order of the comm stream and without waiting (stw_comm_wait does); else in host
+ * memory and done on return. */
+STW_MUST_USE stw_status stw_comm_sum_counters(stw_comm *comm, uint64_t *counters, uint32_t n,
+                                              stw_error *err);
 /** `bytes` of every rank to every rank: out has world x bytes. */
 STW_MUST_USE stw_status stw_comm_gather(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
                                         stw_error *err);

@@ -204,6 +204,7 @@ const stw_comm_ops *stw_comm_mpi_ops(void) {
         .close = mpi_close,
         .abort = mpi_abort,
         .sum_u64 = mpi_sum_u64,
+        .sum_counters = mpi_sum_u64, /* host memory, the only kind that it serves */
         .gather = mpi_gather,
         .broadcast = mpi_broadcast,
         .barrier = mpi_barrier,

@@ -33,6 +33,8 @@ typedef struct stw_comm_ops {
      * once. */
     void (*abort)(void *state);
     STW_MUST_USE stw_status (*sum_u64)(void *state, uint64_t *values, uint32_t n, stw_error *err);
+    STW_MUST_USE stw_status (*sum_counters)(void *state, uint64_t *counters, uint32_t n,
+                                            stw_error *err);
     STW_MUST_USE stw_status (*gather)(void *state, const void *mine, void *out, uint32_t bytes,
                                       stw_error *err);
     STW_MUST_USE stw_status (*broadcast)(void *state, stw_tier tier, uint64_t offset,

@@ -26,16 +26,8 @@ static double now_s(void) {
 
 /* ---- does the plan suit this executor and this world ---- */
 
-static stw_status check_dtype(const char *key, stw_dtype dtype, stw_error *err) {
-    if (dtype == STW_DTYPE_F32) return STW_STATUS_OK;
-    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, key,
-                    "found %s; this executor steps fp32 params, grads and moments without master",
-                    stw_dtype_name(dtype));
-}
-
 static stw_status check_plan(const stw_plan *plan, const stw_executor_options *options,
                              stw_error *err) {
-    stw_status status = STW_STATUS_OK;
     bool any = false;
     if (options->steps == 0)
         return stw_fail(err, STW_STATUS_USAGE, "--steps", "found 0, expected at least 1");
@@ -55,16 +47,7 @@ static stw_status check_plan(const stw_plan *plan, const stw_executor_options *o
                         "no movement of this plan is Stowage's own (engine %s); plan with "
                         "--set engine=stowage",
                         stw_engine_name(plan->run.engine));
-    STW_TRY(check_dtype("precision.params", plan->run.precision.params, err));
-    STW_TRY(check_dtype("precision.grads", plan->run.precision.grads, err));
-    STW_TRY(check_dtype("precision.exp_avg", plan->run.precision.exp_avg, err));
-    STW_TRY(check_dtype("precision.exp_avg_sq", plan->run.precision.exp_avg_sq, err));
-    if (plan->run.precision.has_master)
-        status = stw_fail(err, STW_STATUS_NOT_BUILT_IN, "precision.master",
-                          "found fp32; this executor steps fp32 params, grads and moments without "
-                          "master");
-out:
-    return status;
+    return STW_STATUS_OK;
 }
 
 static stw_status check_world(const stw_plan *plan, const stw_ranks *ranks, stw_error *err) {
@@ -113,6 +96,10 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     if (!run->backend->gpu) /* its "GPU" is host memory as well */
         c->machine_host_bytes = plus(c->machine_host_bytes, node_bytes(run, STW_TIER_GPU));
     c->local_rank = run->ranks.local_rank;
+    c->local_world = run->ranks.local_world;
+    c->types = run->types;
+    c->n_spans = run->n_spans;
+    c->nvme_copies = run->plan->run.placement.nvme_copies;
     c->nvme_folder = run->options->nvme_folder;
     c->threads = stw_threads_cores() / run->ranks.local_world;
     if (c->threads == 0) c->threads = 1;
@@ -120,6 +107,7 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
         if (run->schedules[p] != NULL && run->schedules[p]->n_events > c->n_events)
             c->n_events = run->schedules[p]->n_events;
     STW_TRY(run->backend->open(c, &run->device, err));
+    STW_TRY(run->backend->set_spans(run->device, run->spans, run->n_spans, err));
 out:
     return status;
 }
@@ -145,7 +133,9 @@ static stw_status issue(void *state, uint32_t index, stw_error *err) {
     if (run->ranks.world > 1 && err->rank < 0) err->rank = (int)run->ranks.rank;
     return status;
 }
-static bool on_host(void *state, uint32_t op) { return stw_run_on_host(state, op); }
+static stw_status settle(void *state, uint32_t op, stw_error *err) {
+    return stw_run_settle(state, op, err);
+}
 static void failed(void *state) { stw_comm_abort(((stw_rank_run *)state)->comm); }
 
 static stw_status run_movement(stw_rank_run *run, stw_phase phase, double *seconds,
@@ -163,10 +153,25 @@ static stw_status run_movement(stw_rank_run *run, stw_phase phase, double *secon
     if (run->broadcasting) STW_TRY(stw_comm_wait(run->comm, run->broadcast_of, err));
     run->broadcasting = false;
     STW_TRY(run->backend->synchronize(run->device, err));
+    if (phase != STW_PHASE_LOAD) STW_TRY(run->backend->commit(run->device, run->step, err));
     *seconds = now_s() - start;
     STW_TRY(stw_run_note_phase(run, phase, err));
 out:
     return status;
+}
+
+/* What the second step leaves is the base: the first may still make what lasts. */
+static void note_growth(stw_rank_run *run, uint32_t step) {
+    stw_device_info info;
+    if (step != 1 && step + 1 != run->options->steps) return;
+    run->backend->info(run->device, &info);
+    uint64_t host = stw_run_resident_bytes();
+    if (step == 1) {
+        run->gpu_base = info.used_now;
+        run->host_base = host;
+    }
+    run->gpu_growth = info.used_now > run->gpu_base ? info.used_now - run->gpu_base : 0;
+    run->host_growth = host > run->host_base ? host - run->host_base : 0;
 }
 
 static stw_status run_steps(stw_rank_run *run, stw_error *err) {
@@ -174,16 +179,20 @@ static stw_status run_steps(stw_rank_run *run, stw_error *err) {
     for (uint32_t i = 0; i < run->options->steps; i++) {
         stw_phase phase = i == 0 ? STW_PHASE_FIRST_OPTIMIZER_STEP : STW_PHASE_OPTIMIZER_STEP;
         run->step = i + 1u;
+        run->adamw = stw_run_adamw(run, run->step);
         run->factors[i] = 1.0f;
         STW_TRY(stw_run_seed_grads(run, run->step, err));
         STW_TRY(run_movement(run, phase, &run->step_s[i], err));
+        if (run->adamw.clip) run->backend->norm_result(run->device, &run->norm, &run->factors[i]);
         if (run->options->ceiling) {
             /* What goes up comes down again unchanged: the state stays as it is. */
             run->copies_only = true;
             status = run_movement(run, phase, &run->copies_s[i], err);
             run->copies_only = false;
             if (status != STW_STATUS_OK) goto out;
+            STW_TRY(stw_run_measure_link(run, i, err));
         }
+        note_growth(run, i);
         stw_progress("optimizer steps", i + 1u, run->options->steps);
     }
 out:
@@ -289,6 +298,7 @@ out:
 static stw_status prepare(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_plan(run->plan, run->options, err));
+    STW_TRY(stw_run_types(&run->plan->run, &run->types, err));
     STW_TRY(stw_ranks_from_environment(&run->ranks, err));
     STW_TRY(check_world(run->plan, &run->ranks, err));
     run->kind = stw_job_kind_of(run->job, run->ranks.rank);
@@ -298,10 +308,13 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
     run->factors = stw_pool_array(run->pool, run->options->steps, sizeof *run->factors);
     run->step_s = stw_pool_array(run->pool, run->options->steps, sizeof *run->step_s);
     run->copies_s = stw_pool_array(run->pool, run->options->steps, sizeof *run->copies_s);
-    if (run->factors == NULL || run->step_s == NULL || run->copies_s == NULL)
+    run->link_s = stw_pool_array(run->pool, (size_t)run->options->steps * STW_N_LINK_SHAPES,
+                                 sizeof *run->link_s);
+    if (run->factors == NULL || run->step_s == NULL || run->copies_s == NULL || run->link_s == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory"));
     STW_TRY(stw_job_segments(run->job, run->ranks.rank, run->pool, &run->segments, &run->n_segments,
                              err));
+    STW_TRY(stw_run_make_spans(run, err));
     for (uint32_t m = 0; m < run->program->n_movements; m++) {
         const stw_movement *movement = &run->program->movements[m];
         if (movement->executable)
@@ -320,7 +333,7 @@ out:
 
 static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_streams_calls calls = {run, issue, on_host, failed};
+    const stw_streams_calls calls = {run, issue, settle, failed};
     STW_TRY(prepare(run, err));
     STW_TRY(open_device(run, err));
     STW_TRY(stw_comm_open(&run->ranks, run->backend, run->device, run->layout->comm_offset_bytes,
@@ -332,6 +345,7 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
     STW_TRY(run_movement(run, STW_PHASE_LOAD, &run->load_s, err));
     STW_TRY(stw_run_zero_moments(run, err));
+    STW_TRY(run->backend->commit(run->device, 0, err));
     STW_TRY(run_steps(run, err));
     if (!run->options->no_digest) {
         STW_TRY(stw_run_digest(run, err));

@@ -18,7 +18,8 @@ typedef struct extent {
 } extent;
 
 /* The part of a segment that lies in a region; false where there is none. */
-static bool meet(const stw_segment *s, const stw_region *region, extent *out) {
+static bool meet(const stw_rank_run *run, const stw_segment *s, const stw_region *region,
+                 extent *out) {
     uint64_t first = stw_max_u64(s->flat_first, region->first_param);
     uint64_t end = stw_min_u64(s->flat_first + s->params, region->first_param + region->params);
     if (first >= end) return false;
@@ -28,7 +29,9 @@ static bool meet(const stw_segment *s, const stw_region *region, extent *out) {
                     .global_first = s->global_first + inside,
                     .flat_first = first,
                     .n = end - first,
-                    .offset = region->offset_bytes + (first - region->first_param) * sizeof(float)};
+                    .offset = region->offset_bytes +
+                              (first - region->first_param) *
+                                  stw_element_bytes(stw_run_type(&run->types, region->component))};
     return true;
 }
 
@@ -52,7 +55,7 @@ stw_status stw_run_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err) 
         if (region->component != STW_COMPONENT_GRADS) continue;
         for (uint32_t s = 0; s < run->n_segments; s++) {
             extent e;
-            if (!meet(&run->segments[s], region, &e)) continue;
+            if (!meet(run, &run->segments[s], region, &e)) continue;
             STW_TRY(run->backend->seed_grads(run->device, region->tier, e.offset, e.n,
                                              e.global_first, run->options->seed, step, err));
         }
@@ -70,6 +73,8 @@ static int digest_index(stw_component component) {
         return 1;
     case STW_COMPONENT_EXP_AVG_SQ:
         return 2;
+    case STW_COMPONENT_MASTER:
+        return 3;
     default:
         return -1;
     }
@@ -77,18 +82,19 @@ static int digest_index(stw_component component) {
 
 stw_status stw_run_digest(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint64_t sums[3] = {0};
+    uint64_t sums[STW_N_DIGESTS] = {0};
     for (uint32_t i = 0; run->counts && i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         int d = digest_index(region->component);
         for (uint32_t s = 0; d >= 0 && s < run->n_segments; s++) {
             extent e;
-            if (!meet(&run->segments[s], region, &e)) continue;
-            STW_TRY(run->backend->digest(run->device, region->tier, e.offset, e.n, e.global_first,
-                                         &sums[d], err));
+            if (!meet(run, &run->segments[s], region, &e)) continue;
+            STW_TRY(run->backend->digest(run->device, region->tier, e.offset,
+                                         stw_run_type(&run->types, region->component), e.n,
+                                         e.global_first, &sums[d], err));
         }
     }
-    STW_TRY(stw_comm_sum_u64(run->comm, sums, 3, err));
+    STW_TRY(stw_comm_sum_u64(run->comm, sums, STW_N_DIGESTS, err));
     memcpy(run->digest, sums, sizeof run->digest);
 out:
     return status;
@@ -101,35 +107,55 @@ out:
 
 typedef struct replayed {
     uint64_t n;
-    float values[3][RUN]; /* params, exp_avg, exp_avg_sq */
+    float values[STW_N_DIGESTS][RUN]; /* params, exp_avg, exp_avg_sq, master; as stored */
 } replayed;
 
+/* A value as an element of a type keeps it. */
+static float stored(stw_element type, float value) {
+    return type == STW_ELEMENT_BF16 ? stw_float_from_bf16(stw_bf16_from_float(value)) : value;
+}
+
+static uint32_t stored_bits(stw_element type, float value) {
+    return type == STW_ELEMENT_BF16 ? stw_bf16_from_float(value) : stw_bits_from_float(value);
+}
+
 /* The weights as they were loaded. */
-static stw_status first_values(stw_rank_run *run, stw_weights *weights, const extent *e, float *out,
-                               stw_error *err) {
+static stw_status first_values(stw_rank_run *run, stw_weights *weights, const extent *e,
+                               replayed *out, stw_error *err) {
     double raw[RUN]; /* room for the widest dtype */
     stw_status status = stw_weights_read(weights, e->tensor, e->tensor_first, e->n, raw, err);
-    if (status == STW_STATUS_OK)
-        stw_host_convert(NULL, out, raw, stw_weights_dtype(weights, e->tensor), e->n);
-    (void)run;
+    if (status != STW_STATUS_OK) return status;
+    stw_host_convert(NULL, out->values[0], STW_ELEMENT_F32, raw,
+                     stw_weights_dtype(weights, e->tensor), e->n);
+    for (uint64_t i = 0; i < e->n; i++)
+        out->values[3][i] = out->values[0][i] = stored(run->types.params, out->values[0][i]);
     return status;
+}
+
+/* One step of one element. */
+static void replay_step(const stw_rank_run *run, const stw_adamw *adamw, stw_adamw_group group,
+                        float factor, float grad, uint64_t i, replayed *r) {
+    const stw_element_types *t = &run->types;
+    bool master = t->master != STW_ELEMENT_NONE;
+    float *work = master ? &r->values[3][i] : &r->values[0][i];
+    stw_adamw_element(adamw, group, factor, work, stored(t->grads, grad), &r->values[1][i],
+                      &r->values[2][i]);
+    r->values[0][i] = stored(t->params, *work);
+    r->values[1][i] = stored(t->exp_avg, r->values[1][i]);
+    r->values[2][i] = stored(t->exp_avg_sq, r->values[2][i]);
 }
 
 static stw_status replay(stw_rank_run *run, stw_weights *weights, const extent *e, replayed *out,
                          stw_error *err) {
-    const stw_run_spec *spec = &run->plan->run;
     memset(out, 0, sizeof *out);
     out->n = e->n;
-    stw_status status = first_values(run, weights, e, out->values[0], err);
+    stw_status status = first_values(run, weights, e, out, err);
+    uint32_t group = stw_job_param_group(run->job, e->tensor);
     for (uint64_t step = 1; status == STW_STATUS_OK && step <= run->options->steps; step++) {
-        stw_adamw adamw =
-            stw_adamw_make(spec->optimizer.lr, spec->optimizer.beta1, spec->optimizer.beta2,
-                           spec->optimizer.eps, spec->optimizer.weight_decay, step,
-                           spec->optimizer.clip_norm > 0.0, run->factors[step - 1]);
+        stw_adamw adamw = stw_run_adamw(run, step);
         for (uint64_t i = 0; i < e->n; i++)
-            stw_adamw_element(&adamw, &out->values[0][i],
-                              stw_seeded_grad(run->options->seed, step, e->global_first + i),
-                              &out->values[1][i], &out->values[2][i]);
+            replay_step(run, &adamw, adamw.groups[group], run->factors[step - 1],
+                        stw_seeded_grad(run->options->seed, step, e->global_first + i), i, out);
     }
     return status;
 }
@@ -139,16 +165,21 @@ static stw_status replay(stw_rank_run *run, stw_weights *weights, const extent *
 static stw_status compare(stw_rank_run *run, const stw_region *region, const extent *e,
                           const float *expected, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint64_t whole = 0;
-    STW_TRY(run->backend->digest(run->device, region->tier, e->offset, e->n, e->global_first,
+    stw_element type = stw_run_type(&run->types, region->component);
+    uint64_t whole = 0, all = 0;
+    STW_TRY(run->backend->digest(run->device, region->tier, e->offset, type, e->n, e->global_first,
                                  &whole, err));
     run->checked += e->n;
-    if (whole == stw_host_digest(NULL, expected, e->n, e->global_first)) goto out;
+    for (uint64_t i = 0; i < e->n; i++)
+        all += stw_digest_element(e->global_first + i, stored_bits(type, expected[i]));
+    if (whole == all) goto out;
     for (uint64_t i = 0; i < e->n; i++) {
         uint64_t one = 0;
-        STW_TRY(run->backend->digest(run->device, region->tier, e->offset + i * sizeof(float), 1,
+        STW_TRY(run->backend->digest(run->device, region->tier,
+                                     e->offset + i * stw_element_bytes(type), type, 1,
                                      e->global_first + i, &one, err));
-        if (one == stw_host_digest(NULL, expected + i, 1, e->global_first + i)) continue;
+        if (one == stw_digest_element(e->global_first + i, stored_bits(type, expected[i])))
+            continue;
         if (run->mismatched++ == 0)
             stw_log(STW_LOG_ERROR,
                     "%s of element %llu of %s differs from its replay (rank %u, tier %s)",
@@ -179,7 +210,9 @@ static stw_status verify_at(stw_rank_run *run, stw_weights *weights, const exten
         if (d < 0 || e.flat_first < region->first_param || e.flat_first >= end) continue;
         extent part = e;
         part.n = stw_min_u64(e.n, end - e.flat_first);
-        part.offset = region->offset_bytes + (e.flat_first - region->first_param) * sizeof(float);
+        part.offset = region->offset_bytes +
+                      (e.flat_first - region->first_param) *
+                          stw_element_bytes(stw_run_type(&run->types, region->component));
         STW_TRY(compare(run, region, &part, r.values[d], err));
     }
 out:
@@ -223,7 +256,7 @@ stw_status stw_run_verify(stw_rank_run *run, stw_error *err) {
             const stw_region *region = &run->layout->regions[i];
             if (region->component != STW_COMPONENT_PARAMS) continue;
             for (uint32_t s = 0; s < run->n_segments; s++) {
-                if (!meet(&run->segments[s], region, &e)) continue;
+                if (!meet(run, &run->segments[s], region, &e)) continue;
                 if (pass == 0) {
                     extents++;
                     continue;

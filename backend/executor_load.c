@@ -58,7 +58,7 @@ static stw_status read_rounded(read_work *work, uint64_t first, uint64_t count, 
     stw_status status =
         stw_weights_read(work->run->weights, work->tensor, work->first + first, count, wide, err);
     if (status == STW_STATUS_OK)
-        stw_host_convert(NULL, (float *)(void *)(work->out + first * sizeof(float)), wide,
+        stw_host_convert(NULL, work->out + first * sizeof(float), STW_ELEMENT_F32, wide,
                          work->run->dtypes[work->tensor], count);
     free(wide);
     return status;
@@ -150,10 +150,11 @@ static stw_status place_range(stw_rank_run *run, const stw_op *op, uint64_t flat
         uint64_t first = stw_max_u64(flat, region->first_param);
         uint64_t end = stw_min_u64(flat + count, region->first_param + region->params);
         if (first >= end) continue;
-        STW_TRY(run->backend->convert(
-            run->device, op->stream, region->tier,
-            region->offset_bytes + (first - region->first_param) * sizeof(float), op->from,
-            from + (first - flat) * size, dtype, end - first, err));
+        uint64_t to = region->offset_bytes +
+                      (first - region->first_param) * stw_element_bytes(run->types.params);
+        STW_TRY(run->backend->convert(run->device, op->stream, region->tier, to, run->types.params,
+                                      op->from, from + (first - flat) * size, dtype, end - first,
+                                      err));
     }
 out:
     return status;

@@ -7,24 +7,40 @@
 #include "backend/norm.h"
 #include "core/checked.h"
 
-/* Sums over ranks are on the calling thread even where they go through the GPU. */
-bool stw_run_on_host(const stw_rank_run *run, uint32_t op) {
-    return run->program->ops[op].work == STW_WORK_NORM_SUM;
+stw_adamw stw_run_adamw(const stw_rank_run *run, uint64_t step) {
+    const stw_run_spec *spec = &run->plan->run;
+    stw_adamw a = stw_adamw_make(spec->optimizer.lr, spec->optimizer.beta1, spec->optimizer.beta2,
+                                 spec->optimizer.eps, spec->optimizer.weight_decay, step,
+                                 spec->optimizer.clip_norm > 0.0);
+    for (uint32_t g = 0; g < spec->optimizer.n_groups; g++) {
+        const stw_param_group *own = &spec->optimizer.groups[g];
+        double lr = own->lr < STW_AUTO_NUMBER ? own->lr : spec->optimizer.lr;
+        double decay =
+            own->weight_decay < STW_AUTO_NUMBER ? own->weight_decay : spec->optimizer.weight_decay;
+        stw_adamw_set_group(&a, g + 1u, lr, decay, step);
+    }
+    return a;
 }
 
-static stw_ring_kind update_ring(const stw_place *place) {
-    return place->update == STW_UPDATE_CPU ? STW_RING_HOST_CPU : STW_RING_GPU;
-}
-
-uint64_t stw_run_operand(const stw_rank_run *run, const stw_bucket *bucket,
-                         stw_component component) {
+/* Where a component of a bucket lies while its update runs: in the ring that it moves through, or
+ * at home. */
+static stw_operand operand(const stw_rank_run *run, const stw_bucket *bucket,
+                           stw_component component) {
     const stw_place *place = &run->plan->decisions.state[bucket->decision].place;
-    if (!stw_place_moves_up(run->job, place, component) &&
-        !stw_place_moves_down(run->job, place, component))
-        return stw_layout_address(run->job, run->layout, component, bucket->first_param);
-    const stw_ring *ring = &run->layout->rings[update_ring(place)];
-    return ring->offset_bytes + bucket->slot * ring->slot_bytes +
-           stw_slot_offset(run->job, place, component, bucket->params);
+    stw_operand out = {.tier = stw_place_tier(place, component)};
+    if (stw_job_element_bytes(run->job, component) == 0) return out;
+    if (stw_place_moves_up(run->job, place, component) ||
+        stw_place_moves_down(run->job, place, component)) {
+        bool cpu = place->update == STW_UPDATE_CPU;
+        const stw_ring *ring = &run->layout->rings[cpu ? STW_RING_HOST_CPU : STW_RING_GPU];
+        out.tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
+        out.offset = ring->offset_bytes + bucket->slot * ring->slot_bytes +
+                     stw_slot_offset(run->job, place, component, bucket->params);
+        return out;
+    }
+    out.in_spans = component == STW_COMPONENT_PARAMS || component == STW_COMPONENT_GRADS;
+    out.offset = stw_layout_address(run->job, run->layout, component, bucket->first_param);
+    return out;
 }
 
 static stw_status update(stw_rank_run *run, const stw_op *op, stw_error *err) {
@@ -32,20 +48,18 @@ static stw_status update(stw_rank_run *run, const stw_op *op, stw_error *err) {
         return stw_fail(err, STW_STATUS_BUG, "update", "bucket %u of %u", op->unit,
                         run->layout->n_buckets);
     const stw_bucket *bucket = &run->layout->buckets[op->unit];
-    const stw_run_spec *spec = &run->plan->run;
-    stw_adamw adamw =
-        stw_adamw_make(spec->optimizer.lr, spec->optimizer.beta1, spec->optimizer.beta2,
-                       spec->optimizer.eps, spec->optimizer.weight_decay, run->step,
-                       spec->optimizer.clip_norm > 0.0, run->factors[run->step - 1]);
-    stw_operands operands = {
-        .tier = op->to,
-        .params = stw_run_operand(run, bucket, STW_COMPONENT_PARAMS),
-        .grads = stw_run_operand(run, bucket, STW_COMPONENT_GRADS),
-        .exp_avg = stw_run_operand(run, bucket, STW_COMPONENT_EXP_AVG),
-        .exp_avg_sq = stw_run_operand(run, bucket, STW_COMPONENT_EXP_AVG_SQ),
+    const stw_bucket_operands operands = {
+        .first = bucket->first_param,
         .n = bucket->params,
+        .first_span = run->bucket_spans[op->unit].first,
+        .n_spans = run->bucket_spans[op->unit].n,
+        .params = operand(run, bucket, STW_COMPONENT_PARAMS),
+        .grads = operand(run, bucket, STW_COMPONENT_GRADS),
+        .master = operand(run, bucket, STW_COMPONENT_MASTER),
+        .exp_avg = operand(run, bucket, STW_COMPONENT_EXP_AVG),
+        .exp_avg_sq = operand(run, bucket, STW_COMPONENT_EXP_AVG_SQ),
     };
-    return run->backend->update(run->device, op->stream, &adamw, &operands, err);
+    return run->backend->update(run->device, op->stream, &run->adamw, &operands, err);
 }
 
 /* Squares of the gradients that lie in the op's tier. */
@@ -54,30 +68,50 @@ static stw_status norm(stw_rank_run *run, const stw_op *op, stw_error *err) {
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         if (region->component != STW_COMPONENT_GRADS || region->tier != op->to) continue;
-        stw_operands operands = {
-            .tier = op->to, .grads = region->offset_bytes, .n = region->params};
-        STW_TRY(run->backend->norm_add(run->device, op->stream, &operands, err));
+        STW_TRY(run->backend->norm_add(run->device, op->stream, region->tier, region->offset_bytes,
+                                       region->params, err));
     }
 out:
     return status;
 }
 
-/* The exact sum over ranks, of which one replica counts; then the factor that updates use. */
-static stw_status norm_sum(stw_rank_run *run, stw_error *err) {
+/* The exact sum over ranks, of which one replica counts; then the factor that updates use. On a GPU
+ * all of it is queued on the stream; nobody waits here. */
+static stw_status norm_sum(stw_rank_run *run, const stw_op *op, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_norm_bins bins;
-    uint64_t counters[STW_NORM_COUNTERS];
-    STW_TRY(run->backend->norm_read(run->device, &bins, err));
-    if (!run->counts) memset(&bins, 0, sizeof bins);
-    stw_norm_normalise(&bins);
-    stw_norm_to_counters(&bins, counters);
-    STW_TRY(stw_comm_sum_u64(run->comm, counters, STW_NORM_COUNTERS, err));
-    stw_norm_from_counters(counters, &bins);
-    run->norm = stw_norm_value(&bins);
-    run->factors[run->step - 1] =
-        stw_norm_clip_factor(run->norm, run->plan->run.optimizer.clip_norm);
+    uint64_t *counters = NULL;
+    STW_TRY(run->backend->norm_counters(run->device, op->stream, run->counts, &counters, err));
+    STW_TRY(stw_comm_sum_counters(run->comm, counters, STW_NORM_COUNTERS, err));
+    STW_TRY(run->backend->norm_factor(run->device, op->stream, run->plan->run.optimizer.clip_norm,
+                                      err));
 out:
     return status;
+}
+
+/* A collective whose peers do not come would hold the stream for ever: its end is awaited with the
+ * deadline, by the thread of its stream alone. */
+stw_status stw_run_settle(stw_rank_run *run, uint32_t op, stw_error *err) {
+    if (run->program->ops[op].work != STW_WORK_NORM_SUM || run->copies_only ||
+        run->ranks.world == 1)
+        return STW_STATUS_OK;
+    return stw_comm_wait(run->comm, "sum of squared gradients", err);
+}
+
+/* Master weights of a region: its parameters, widened. */
+static stw_status make_master(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    const stw_region *master =
+        op->unit < run->layout->n_regions ? &run->layout->regions[op->unit] : NULL;
+    const stw_region *params = NULL;
+    for (uint32_t i = 0; master != NULL && i < run->layout->n_regions; i++)
+        if (run->layout->regions[i].component == STW_COMPONENT_PARAMS &&
+            run->layout->regions[i].decision == master->decision)
+            params = &run->layout->regions[i];
+    if (params == NULL || master->component != STW_COMPONENT_MASTER)
+        return stw_fail(err, STW_STATUS_BUG, "master", "region %u is not one of master weights",
+                        op->unit);
+    return run->backend->convert(run->device, op->stream, master->tier, master->offset_bytes,
+                                 STW_ELEMENT_F32, params->tier, params->offset_bytes,
+                                 run->plan->run.precision.params, master->params, err);
 }
 
 static stw_status copy(stw_rank_run *run, const stw_op *op, stw_error *err) {
@@ -157,9 +191,10 @@ stw_status stw_run_issue(stw_rank_run *run, uint32_t index, stw_error *err) {
     case STW_OP_COMPUTE:
         if (op->work == STW_WORK_NORM) return norm(run, op, err);
         if (op->work == STW_WORK_PLACE) return stw_load_place(run, op, err);
+        if (op->work == STW_WORK_MASTER) return make_master(run, op, err);
         return not_executable(op, err);
     case STW_OP_COLLECTIVE:
-        if (op->work == STW_WORK_NORM_SUM) return norm_sum(run, err);
+        if (op->work == STW_WORK_NORM_SUM) return norm_sum(run, op, err);
         if (op->work == STW_WORK_BROADCAST) return broadcast(run, op, err);
         return not_executable(op, err);
     default:

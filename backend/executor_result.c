@@ -19,8 +19,7 @@ void stw_run_count(stw_rank_run *run, const stw_op *op) {
     memcpy(peak->components, run->live.bytes[op->to], sizeof peak->components);
 }
 
-/* VmRSS of this process; 0 where unknown. */
-static uint64_t resident_bytes(void) {
+uint64_t stw_run_resident_bytes(void) {
     FILE *file = fopen("/proc/self/status", "r");
     char line[256];
     uint64_t bytes = 0;
@@ -58,7 +57,7 @@ stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err
     } else {
         in_memory += gpu_arena;
     }
-    uint64_t process = less(resident_bytes(), in_memory);
+    uint64_t process = less(stw_run_resident_bytes(), in_memory + info.link_bytes);
     m->host_components[STW_COMPONENT_PROCESS] = process;
     m->host = host->total + process;
     return STW_STATUS_OK;
@@ -91,7 +90,7 @@ typedef struct told {
     uint32_t rank, node, kind;
     stw_measured phases[STW_N_PHASES];
     double load_s;
-    uint64_t checked, mismatched;
+    uint64_t checked, mismatched, gpu_growth, host_growth;
 } told;
 
 static int by_value(const void *a, const void *b) {
@@ -99,16 +98,14 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Median of n > 0 values, which are sorted. */
-static double median(double *values, uint32_t n) {
+double stw_run_median(double *values, uint32_t n) {
     qsort(values, n, sizeof *values, by_value);
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-/* The slowest rank of every step. */
-static stw_status slowest_steps(stw_rank_run *run, const double *mine, double *out,
-                                stw_error *err) {
-    uint32_t n = run->options->steps, world = run->ranks.world;
+stw_status stw_run_slowest(stw_rank_run *run, const double *mine, uint32_t n, double *out,
+                           stw_error *err) {
+    uint32_t world = run->ranks.world;
     double *all = calloc((size_t)n * world, sizeof *all);
     if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory");
     stw_status status = stw_run_gather(run, mine, all, n * sizeof *all, err);
@@ -145,17 +142,35 @@ static stw_status fill_ranks(const stw_rank_run *run, const told *all, stw_run_r
         }
         result->checked += all[r].checked;
         result->mismatched += all[r].mismatched;
+        if (run->options->steps < 3) continue;
+        result->gpu_growth_bytes =
+            fmax((double)all[r].gpu_growth, fmax(0, result->gpu_growth_bytes));
+        result->host_growth_bytes =
+            fmax((double)all[r].host_growth, fmax(0, result->host_growth_bytes));
     }
     return STW_STATUS_OK;
 }
 
-/* Bytes that a step moves over the link in one direction. */
-static uint64_t step_bytes(const stw_rank_run *run, stw_tier from, stw_tier to) {
+/* Bytes of a bucket that a direct update reads, or writes, in host memory. */
+static uint64_t direct_bytes(const stw_rank_run *run, const stw_op *op) {
+    const stw_place *place =
+        &run->plan->decisions.state[run->layout->buckets[op->unit].decision].place;
+    uint64_t element = 0;
+    if (place->update != STW_UPDATE_DIRECT) return 0;
+    for (int c = 0; c < STW_N_STATE; c++)
+        if (stw_place_tier(place, (stw_component)c) == STW_TIER_HOST)
+            element += stw_job_element_bytes(run->job, (stw_component)c);
+    return op->params * element;
+}
+
+uint64_t stw_run_step_bytes(const stw_rank_run *run, bool up) {
     const stw_movement *step = stw_program_movement(run->program, STW_PHASE_OPTIMIZER_STEP);
+    stw_tier from = up ? STW_TIER_HOST : STW_TIER_GPU, to = up ? STW_TIER_GPU : STW_TIER_HOST;
     uint64_t bytes = 0;
     for (uint32_t i = 0; step != NULL && i < step->n_ops; i++) {
         const stw_op *op = &run->program->ops[step->first_op + i];
         if (op->kind == STW_OP_COPY && op->from == from && op->to == to) bytes += op->bytes;
+        if (op->kind == STW_OP_UPDATE) bytes += direct_bytes(run, op);
     }
     return bytes;
 }
@@ -168,12 +183,12 @@ static void fill_times(const stw_rank_run *run, const told *all, double *steps,
     for (uint32_t r = 0; r < run->ranks.world; r++) load_s = fmax(load_s, all[r].load_s);
     if (run->schedules[STW_PHASE_LOAD] != NULL) result->time_s[STW_PHASE_LOAD] = load_s;
     result->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP] = steps[0];
-    double step_s = n > 1 ? median(steps + 1, n - 1) : steps[0];
+    double step_s = n > 1 ? stw_run_median(steps + 1, n - 1) : steps[0];
     if (n > 1) result->time_s[STW_PHASE_OPTIMIZER_STEP] = step_s;
     if (step_s <= 0.0) return;
     result->params_per_s = (double)run->job->kinds[run->kind].params / step_s;
-    result->up_bps = (double)step_bytes(run, STW_TIER_HOST, STW_TIER_GPU) / step_s;
-    result->down_bps = (double)step_bytes(run, STW_TIER_GPU, STW_TIER_HOST) / step_s;
+    result->up_bps = (double)stw_run_step_bytes(run, true) / step_s;
+    result->down_bps = (double)stw_run_step_bytes(run, false) / step_s;
 }
 
 static stw_status make_result(const stw_rank_run *run, const told *all, double *steps,
@@ -223,13 +238,16 @@ stw_status stw_run_collect(stw_rank_run *run, stw_run_result **out, stw_error *e
     mine->load_s = run->load_s;
     mine->checked = run->checked;
     mine->mismatched = run->mismatched;
+    mine->gpu_growth = run->gpu_growth;
+    mine->host_growth = run->host_growth;
     memcpy(mine->phases, run->measured, sizeof mine->phases);
     STW_TRY(stw_run_gather(run, mine, all, sizeof *mine, err));
-    STW_TRY(slowest_steps(run, run->copies_s, copies, err));
-    STW_TRY(slowest_steps(run, run->step_s, steps, err));
+    STW_TRY(stw_run_slowest(run, run->copies_s, run->options->steps, copies, err));
+    STW_TRY(stw_run_slowest(run, run->step_s, run->options->steps, steps, err));
     if (run->ranks.rank == 0) STW_TRY(make_result(run, all, steps, out, err));
     if (run->ranks.rank == 0 && run->options->ceiling)
-        (*out)->copies_s = median(copies, run->options->steps);
+        (*out)->copies_s = stw_run_median(copies, run->options->steps);
+    STW_TRY(stw_run_collect_link(run, *out, err));
 out:
     free(mine);
     free(all);

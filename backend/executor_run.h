@@ -16,6 +16,12 @@ STW_MUST_USE stw_status stw_execute_with(const stw_plan *plan, const stw_executo
                                          const stw_backend *backend, stw_run_result **result,
                                          stw_error *err);
 
+typedef struct stw_span_range {
+    uint32_t first, n;
+} stw_span_range;
+
+#define STW_N_LINK_SHAPES 8
+
 typedef struct stw_rank_run {
     stw_pool *pool;
     const stw_plan *plan;
@@ -32,7 +38,11 @@ typedef struct stw_rank_run {
 
     stw_segment *segments; /* of the flat space */
     uint32_t n_segments;
-    stw_load_piece *pieces; /* NULL: pieces of the flat space (sharded_read) */
+    stw_element_types types;
+    stw_span *spans; /* the table that updates walk over */
+    uint32_t n_spans;
+    stw_span_range *bucket_spans; /* [layout->n_buckets] */
+    stw_load_piece *pieces;       /* NULL: pieces of the flat space (sharded_read) */
     uint32_t n_pieces;
     stw_dtype *dtypes;    /* [n_tensors] in which load pieces come; the same on every rank */
     stw_weights *weights; /* NULL on ranks that read nothing */
@@ -49,6 +59,7 @@ typedef struct stw_rank_run {
     stw_peak peak[STW_N_TIERS];
 
     uint64_t step;     /* 1 for the first; set between movements */
+    stw_adamw adamw;   /* scalars of that step */
     float *factors;    /* [options->steps] clip factors */
     double norm;       /* of the last step; NaN without clipping */
     bool broadcasting; /* comm stream only: a broadcast may still run */
@@ -58,17 +69,35 @@ typedef struct stw_rank_run {
     double load_s;
     bool copies_only; /* the movement under way leaves norm and updates out */
     double *copies_s; /* [options->steps] of the copies alone */
-    double *step_s;   /* [options->steps] of this rank, then of the slowest */
-    uint64_t digest[3];
+    double *link_s;   /* [STW_N_LINK_SHAPES][options->steps] of link_bytes each way */
+    uint64_t link_bytes;
+    double *step_s; /* [options->steps] of this rank, then of the slowest */
+    uint64_t gpu_base, host_base;
+    uint64_t gpu_growth, host_growth; /* bytes taken between the second step and the last */
+    uint64_t digest[STW_N_DIGESTS];
     uint64_t checked, mismatched;
 } stw_rank_run;
 
 /* executor_ops.c: what operations do */
 STW_MUST_USE stw_status stw_run_issue(stw_rank_run *run, uint32_t op, stw_error *err);
-bool stw_run_on_host(const stw_rank_run *run, uint32_t op);
-/** Where a component of a bucket lies while its update runs. */
-uint64_t stw_run_operand(const stw_rank_run *run, const stw_bucket *bucket,
-                         stw_component component);
+STW_MUST_USE stw_status stw_run_settle(stw_rank_run *run, uint32_t op, stw_error *err);
+/** Scalars of a step, every parameter group's included. */
+stw_adamw stw_run_adamw(const stw_rank_run *run, uint64_t step);
+
+/* executor_state.c: element types, and the table of spans */
+/** Types of the run's state; NOT_BUILT_IN for precisions that this executor does not step. */
+STW_MUST_USE stw_status stw_run_types(const stw_run_spec *spec, stw_element_types *out,
+                                      stw_error *err);
+/** Type of one component of the state. */
+stw_element stw_run_type(const stw_element_types *types, stw_component component);
+STW_MUST_USE stw_status stw_run_make_spans(stw_rank_run *run, stw_error *err);
+
+/* executor_link.c: the link by itself, between steps */
+/** Time every shape once, all ranks at the same time; into link_s[][step]. Collective. */
+STW_MUST_USE stw_status stw_run_measure_link(stw_rank_run *run, uint32_t step, stw_error *err);
+/** Into rank 0's result. Collective. */
+STW_MUST_USE stw_status stw_run_collect_link(stw_rank_run *run, stw_run_result *result,
+                                             stw_error *err);
 
 /* executor_load.c: pieces of weights */
 STW_MUST_USE stw_status stw_load_read(stw_rank_run *run, const stw_op *op, stw_error *err);
@@ -88,6 +117,15 @@ STW_MUST_USE stw_status stw_run_verify(stw_rank_run *run, stw_error *err);
 /* executor_result.c: what was measured */
 void stw_run_count(stw_rank_run *run, const stw_op *op);
 STW_MUST_USE stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err);
+/** The slowest rank's seconds: mine and out have n. Collective. */
+STW_MUST_USE stw_status stw_run_slowest(stw_rank_run *run, const double *mine, uint32_t n,
+                                        double *out, stw_error *err);
+/** Median of n > 0 values, which are sorted. */
+double stw_run_median(double *values, uint32_t n);
+/** Bytes of this process in memory; 0 where unknown. */
+uint64_t stw_run_resident_bytes(void);
+/** Bytes that a step moves over the link in one direction, those of direct updates included. */
+uint64_t stw_run_step_bytes(const stw_rank_run *run, bool up);
 /** Gather to all; only rank 0 makes a result. Collective. */
 STW_MUST_USE stw_status stw_run_collect(stw_rank_run *run, stw_run_result **out, stw_error *err);
 /** stw_comm_gather in parts that fit the scratch of a transport. */

@@ -103,7 +103,7 @@ static stw_status follow(stw_streams *s, const stw_schedule *schedule, uint32_t 
     if (mine == theirs) return STW_STATUS_OK;
     *go = wait_issued(s, theirs, schedule->position[index]);
     if (!*go || !stw_stream_is_gpu(theirs)) return STW_STATUS_OK; /* host work issued is done */
-    if (stw_stream_is_gpu(mine) && !s->calls.on_host(s->calls.state, op))
+    if (stw_stream_is_gpu(mine))
         return s->backend->wait(s->device, mine, schedule->event[index], err);
     return s->backend->wait_host(s->device, schedule->event[index], err);
 }
@@ -124,6 +124,7 @@ static stw_status issue_one(stw_streams *s, const stw_schedule *schedule, uint32
     s->issued[o->stream] = schedule->position[index] + 1;
     if (schedule->awaited[index]) pthread_cond_broadcast(&s->change);
     pthread_mutex_unlock(&s->mutex);
+    status = s->calls.settle(s->calls.state, op, err);
 out:
     return status;
 }

@@ -29,8 +29,9 @@ typedef struct stw_streams_calls {
     void *state;
     /** Issue an operation on its stream; called from that stream's thread. */
     stw_status (*issue)(void *state, uint32_t op, stw_error *err);
-    /** Does the op do its work on the calling thread, although its stream is the GPU's? */
-    bool (*on_host)(void *state, uint32_t op);
+    /** After the op was issued, its event recorded and its followers let go: wait for what must not
+     * be waited for without a deadline. The op's stream issues nothing meanwhile. */
+    stw_status (*settle)(void *state, uint32_t op, stw_error *err);
     /** Once, from the thread that met the first error: make calls that wait for peers return. */
     void (*failed)(void *state);
 } stw_streams_calls;

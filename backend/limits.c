@@ -74,14 +74,23 @@ static bool see_first(char *line, void *arg) {
     return true;
 }
 
-static void tighten_memory(stw_limits *out, const char *path) {
-    char text[LINE_BYTES] = "";
-    if (!each_line(path, see_first, text) || text[0] < '0' || text[0] > '9') return; /* "max" */
+static void tighten_to(stw_limits *out, const char *text, const char *path) {
+    if (text[0] < '0' || text[0] > '9') return; /* "max" */
     uint64_t value = strtoull(text, NULL, 10);
     if (value >= V1_UNLIMITED || value >= out->cgroup_bytes) return;
     out->cgroup_bytes = value;
     snprintf(out->cgroup_file, sizeof out->cgroup_file, "%.*s", (int)sizeof out->cgroup_file - 1,
              path);
+}
+
+static void tighten_memory(stw_limits *out, const char *path) {
+    char text[LINE_BYTES] = "";
+    if (each_line(path, see_first, text)) tighten_to(out, text, path);
+}
+
+static void tighten_hierarchy(stw_limits *out, const char *path) {
+    key_value found = {"hierarchical_memory_limit ", ""};
+    if (each_line(path, see_key, &found)) tighten_to(out, found.value, path);
 }
 
 /* A quota of CPU time per period, as whole cores, rounded up. */
@@ -116,6 +125,9 @@ static void read_group(stw_limits *out, group_kind kind, const char *folder) {
     case GROUP_V1_MEMORY:
         snprintf(path, sizeof path, "%s/memory.limit_in_bytes", folder);
         tighten_memory(out, path);
+        /* Groups above a container's own cannot be seen, but their smallest limit is told here. */
+        snprintf(path, sizeof path, "%s/memory.stat", folder);
+        tighten_hierarchy(out, path);
         break;
     case GROUP_V1_CPU: /* a quota of -1 means none */
         tighten_cores(out, first_number(folder, "cpu.cfs_quota_us"),
@@ -193,19 +205,45 @@ static bool can_lock_any(const char *root) {
     return (strtoull(found.value, NULL, 16) >> CAP_IPC_LOCK_BIT & 1u) != 0;
 }
 
-/* CPUs in "0-3,8,10-11". */
-static uint32_t allowed_cores(const char *root) {
-    key_value found;
-    if (!find_key(root, "/proc/self/status", "Cpus_allowed_list:", &found)) return 1;
+/* CPUs in "0-3,8,10-11"; 0 where there are none. */
+static uint32_t count_cpus(const char *list) {
     uint64_t count = 0;
-    for (const char *at = found.value; *at >= '0' && *at <= '9';) {
+    for (const char *at = list; *at >= '0' && *at <= '9';) {
         char *end = NULL;
         uint64_t first = strtoull(at, &end, 10), last = first;
         if (*end == '-') last = strtoull(end + 1, &end, 10);
         if (last >= first) count += last - first + 1;
         at = *end == ',' ? end + 1 : end;
     }
-    return count < 1 ? 1 : count > UINT32_MAX ? UINT32_MAX : (uint32_t)count;
+    return count > UINT32_MAX ? UINT32_MAX : (uint32_t)count;
+}
+
+static uint32_t allowed_cores(const char *root) {
+    key_value found;
+    if (!find_key(root, "/proc/self/status", "Cpus_allowed_list:", &found)) return 1;
+    uint32_t count = count_cpus(found.value);
+    return count < 1 ? 1 : count;
+}
+
+/* The first line of <root>/<file>; "" where there is none. */
+static void first_line(const char *root, const char *file, char out[LINE_BYTES]) {
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s%s", root, file);
+    out[0] = '\0';
+    (void)each_line(path, see_first, out);
+}
+
+/* "always [madvise] never": the word in brackets. */
+static void read_huge_pages(const char *root, stw_limits *out) {
+    char line[LINE_BYTES];
+    first_line(root, "/sys/kernel/mm/transparent_hugepage/enabled", line);
+    const char *open = strchr(line, '[');
+    if (open == NULL) return;
+    size_t length = strcspn(open + 1, "]");
+    if (length < sizeof out->huge_pages) {
+        memcpy(out->huge_pages, open + 1, length);
+        out->huge_pages[length] = '\0';
+    }
 }
 
 stw_status stw_limits_read(const char *root, stw_limits *out, stw_error *err) {
@@ -219,7 +257,11 @@ stw_status stw_limits_read(const char *root, stw_limits *out, stw_error *err) {
                                "expected a line \"MemTotal: <number> kB\", found none");
     }
     out->available_bytes = meminfo_bytes(root, "MemAvailable:");
-    out->cores = allowed_cores(root);
+    out->cores = out->affinity_cores = allowed_cores(root);
+    char line[LINE_BYTES];
+    first_line(root, "/sys/devices/system/cpu/online", line);
+    out->online_cores = count_cpus(line);
+    read_huge_pages(root, out);
     group_reader reader = {root, out};
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
@@ -262,4 +304,64 @@ stw_status stw_limits_check(const stw_limits *limits, uint64_t host_bytes,
                 need, have);
     }
     return STW_STATUS_OK;
+}
+
+/* ---- warnings ---- */
+
+static uint32_t warn_of_cores(const stw_limits *limits, const char *omp_num_threads) {
+    uint32_t n = 0;
+    if (limits->online_cores > limits->affinity_cores) {
+        stw_log(STW_LOG_WARN,
+                "this process may run on %u of %u cores (its affinity mask): CPU updates and "
+                "copies by the CPU are slower than the machine could be",
+                limits->affinity_cores, limits->online_cores);
+        n++;
+    }
+    if (limits->cores < limits->affinity_cores) {
+        stw_log(STW_LOG_WARN, "the control group's quota of CPU time is that of %u of %u cores",
+                limits->cores, limits->affinity_cores);
+        n++;
+    }
+    if (omp_num_threads != NULL && omp_num_threads[0] != '\0') {
+        uint64_t threads = strtoull(omp_num_threads, NULL, 10);
+        if (threads > 0 && threads < limits->cores) {
+            stw_log(STW_LOG_WARN,
+                    "OMP_NUM_THREADS=%llu with %u cores (torchrun and Ray set 1): optimizers of "
+                    "other programs on the CPU will be slow; Stowage does not use it",
+                    (unsigned long long)threads, limits->cores);
+            n++;
+        }
+    }
+    return n;
+}
+
+static uint32_t warn_of_memory(const stw_limits *limits) {
+    char limit[32], memory[32];
+    uint32_t n = 0;
+    stw_bytes_format(limits->memory_bytes, memory, sizeof memory);
+    if (limits->cgroup_bytes < limits->memory_bytes) {
+        stw_bytes_format(limits->cgroup_bytes, limit, sizeof limit);
+        stw_log(STW_LOG_WARN, "the control group allows %s of %s of memory (%s)", limit, memory,
+                limits->cgroup_file);
+        n++;
+    }
+    if (limits->page_lock_bytes < limits->memory_bytes / 2) {
+        stw_bytes_format(limits->page_lock_bytes, limit, sizeof limit);
+        stw_log(STW_LOG_WARN,
+                "RLIMIT_MEMLOCK lets a process page-lock %s of %s of memory: raise it (ulimit -H "
+                "-l, or memlock in limits.conf) to keep state in host memory",
+                limit, memory);
+        n++;
+    }
+    if (strcmp(limits->huge_pages, "never") == 0) {
+        stw_log(STW_LOG_WARN,
+                "transparent huge pages are off (/sys/kernel/mm/transparent_hugepage/enabled is "
+                "never): page-locking takes several times as long; madvise suffices");
+        n++;
+    }
+    return n;
+}
+
+uint32_t stw_limits_warn(const stw_limits *limits, const char *omp_num_threads) {
+    return warn_of_cores(limits, omp_num_threads) + warn_of_memory(limits);
 }

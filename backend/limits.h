@@ -16,7 +16,10 @@ typedef struct stw_limits {
                                      to; STW_UNLIMITED: none, or CAP_IPC_LOCK */
     uint64_t address_space_bytes; /* RLIMIT_AS; STW_UNLIMITED */
     uint32_t cores;               /* that this process may run on, cgroup quota included; >= 1 */
+    uint32_t affinity_cores;      /* the same without the quota; >= 1 */
+    uint32_t online_cores;        /* of the machine; 0 where it is not said */
     char cgroup_file[256];        /* the file that sets cgroup_bytes; "" where none does */
+    char huge_pages[16];          /* transparent ones: "always", "madvise", "never"; "": unknown */
 } stw_limits;
 
 /** Read the limits. What is missing limits nothing, proc/meminfo excepted: IO.
@@ -32,5 +35,12 @@ uint64_t stw_limits_usable_bytes(const stw_limits *limits);
  * @param page_locked_bytes of this process; 0 where nothing is page-locked */
 STW_MUST_USE stw_status stw_limits_check(const stw_limits *limits, uint64_t host_bytes,
                                          uint64_t page_locked_bytes, stw_error *err);
+
+/** Warn of what makes training slow or leaves memory unused without saying so: an affinity mask or
+ * a quota smaller than the machine, a control group or RLIMIT_MEMLOCK far below the memory, no
+ * transparent huge pages, OMP_NUM_THREADS below the cores.
+ * @param omp_num_threads the variable's value, or NULL
+ * @return how many warnings there were */
+uint32_t stw_limits_warn(const stw_limits *limits, const char *omp_num_threads);
 
 #endif

@@ -1,8 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The NVMe arena of a rank: one unlinked file of an exact size, its blocks reserved when it is
- * opened. Reads and writes block and are direct (past the page cache) where file offset and memory
- * address share their place in a 4096-byte block, buffered elsewhere; the two may be mixed. One
- * thread at a time for overlapping ranges; disjoint ranges from any threads. */
+/* The NVMe arena of a rank: one file of an exact size, its blocks reserved when it is opened, read
+ * and written directly (past the page cache) by io_uring or, where the system does not allow that,
+ * by a few threads.
+ *
+ * With one copy a step is written in place: a full disk cannot happen (blocks are reserved), but a
+ * step that stops half-way leaves moments of two steps. With two copies, at twice the space, a step
+ * reads one copy and writes the other, and only a commit, a checksummed record written after the
+ * data has reached the disk, makes the new one count: whatever stops a step, the last committed one
+ * stays readable, in this process or from the file that then remains.
+ *
+ * Reads and writes block until all of it is done; disjoint ranges from any threads, commit alone.
+ * After a commit that failed, writes and commits fail too. STOWAGE_NVME_IO=io_uring or =threads in
+ * the environment asks for one method: NOT_BUILT_IN where it cannot be had.
+ */
 #ifndef STW_BACKEND_NVME_H
 #define STW_BACKEND_NVME_H
 
@@ -15,20 +25,45 @@
 
 typedef struct stw_nvme stw_nvme;
 
-/** Make the file. @param folder NULL: $TMPDIR, else /tmp. Too little free space is NO_RESOURCES
- * (need and free bytes named); a folder that cannot be written is IO. The content reads as zeros.
- */
-STW_MUST_USE stw_status stw_nvme_open(const char *folder, uint64_t bytes, stw_nvme **out,
+typedef struct stw_nvme_options {
+    const char *folder; /* NULL: $TMPDIR, else /tmp */
+    uint64_t bytes;     /* of one copy: what offsets reach */
+    uint32_t copies;    /* 1 or 2 */
+    uint32_t rank;      /* for the file's name */
+} stw_nvme_options;
+
+/** Make the file, stowage-nvme-<pid>-rank<rank>.state (with -2 and so on before the dot where an
+ * earlier process left one of that name). Too little free space is NO_RESOURCES (need and free
+ * bytes named); a folder that cannot be written is IO. The content reads as zeros. A file of one
+ * copy is unlinked at once. */
+STW_MUST_USE stw_status stw_nvme_open(const stw_nvme_options *options, stw_nvme **out,
                                       stw_error *err);
-/** Close and thereby delete the file; NULL is fine. */
+/** Close. The file goes, unless it has two copies, a commit, and writes since: then something
+ * stopped a step, the file stays and the log says where. NULL is fine. */
 void stw_nvme_close(stw_nvme *nvme);
 /** Is direct I/O in use where alignment allows it? (Not on every file system.) */
 bool stw_nvme_is_direct(const stw_nvme *nvme);
-/** Exactly `bytes` from the file; BUG beyond its end, IO for errors and short reads. */
+/** "io_uring" or "threads". */
+const char *stw_nvme_method(const stw_nvme *nvme);
+/** Its path while it has a name, else "". */
+const char *stw_nvme_path(const stw_nvme *nvme);
+/** Exactly `bytes` of the committed copy (of the only one); BUG beyond its end, IO for errors and
+ * short reads. */
 STW_MUST_USE stw_status stw_nvme_read(stw_nvme *nvme, uint64_t offset, void *to, uint64_t bytes,
                                       stw_error *err);
-/** Exactly `bytes` into the file; BUG beyond its end, IO for errors and short writes. */
+/** Exactly `bytes` into the copy that the next commit makes count; BUG beyond its end,
+ * NO_RESOURCES for a full disk, IO for other errors and short writes. With
+ * STOWAGE_FAIL_NVME_WRITE=k in the environment the k-th write of the process (from 1) is cut short
+ * half-way and fails; for tests. Writes of 0 bytes do not count, nor any while it is not set. */
 STW_MUST_USE stw_status stw_nvme_write(stw_nvme *nvme, uint64_t offset, const void *from,
                                        uint64_t bytes, stw_error *err);
+/** Two copies: wait for the disk, write the record of `step`, and read from the new copy from now
+ * on. Every byte of a copy must have been written since the commit before. With one copy: waits for
+ * the disk. */
+STW_MUST_USE stw_status stw_nvme_commit(stw_nvme *nvme, uint64_t step, stw_error *err);
+/** Open a file that stayed, for reading its last committed step. BAD_INPUT where it holds none.
+ * @param step of that commit, out */
+STW_MUST_USE stw_status stw_nvme_open_kept(const char *path, uint64_t *bytes, uint64_t *step,
+                                           stw_nvme **out, stw_error *err);
 
 #endif

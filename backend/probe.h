@@ -1,38 +1,144 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Describe this machine as a cluster of one node: what it has, and, where asked, what it does,
- * measured in less than twenty seconds. Without a GPU (or without CUDA in the program) `gpus` is 0
- * and gpu.memory is a quarter of the usable host memory, in which the host backend plays one rank's
- * GPU; host.limit is what remains.
+/* Describe this machine as a cluster of one node: what it has, and, where asked, what it does.
+ * Without a GPU (or without CUDA in the program) `gpus` is 0 and gpu.memory is a quarter of the
+ * usable host memory, in which the host backend plays one rank's GPU; host.limit is what remains.
+ *
+ * Rates are what lasts: medians of several runs over memory far larger than the caches, at most an
+ * eighth of the usable host memory in all. Raw values go into samples. What a plan can do without
+ * and could not be measured is a warning and keeps its default.
  *
  * With several GPUs a calibration starts one process per GPU (fork), as a run does, to see what
- * NCCL takes and does: call it before this process uses CUDA or starts threads. */
+ * NCCL takes and does: call it before this process uses CUDA or starts threads.
+ *
+ * Known gaps: matrix products and the links between nodes are taken from a table; all GPUs of a
+ * node are taken to be alike, and what one GPU does alone is measured on the first (kernels that
+ * work in host memory too: never on all GPUs at once); one process drives all GPUs' copies, where a
+ * run has one each; a disk that slows down after minutes of writing is not written for minutes. */
 #ifndef STW_BACKEND_PROBE_H
 #define STW_BACKEND_PROBE_H
 
+#include "backend/host/cpus.h"
 #include "backend/host/pool.h"
 #include "plan/cluster.h"
+#include "plan/samples.h"
 
-/** @param measure false: only sizes are read; rates are those measured on machines of this kind
- * where the GPU is known, else the defaults. Fails DEVICE where a GPU does not work. */
-STW_MUST_USE stw_status stw_machine_probe(stw_cluster *out, bool measure, stw_error *err);
+typedef enum stw_probe_depth {
+    STW_PROBE_SIZES, /* measure nothing: rates are those of machines of this kind where the GPU is
+                        known, else the defaults; about a second */
+    STW_PROBE_QUICK, /* under 20 s */
+    STW_PROBE_FULL   /* under 3 minutes */
+} stw_probe_depth;
+
+typedef struct stw_probe_options {
+    stw_probe_depth depth;
+    const char *nvme_folder; /* of the disk to look at; NULL: $TMPDIR, else /tmp */
+} stw_probe_options;
+
+/** Warns of limits that are in the way (stw_limits_warn). With STOWAGE_PROBE_BYTES=<size> in the
+ * environment no buffer and no file is larger and every measurement is short: for tests, the
+ * figures mean little.
+ * @param samples raw values are appended; NULL: not kept
+ * @return DEVICE where a GPU does not work */
+STW_MUST_USE stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
+                                          stw_samples *samples, stw_error *err);
 
 /* ---- parts, shared with backend/cuda ---- */
 
-/** Fill everything that concerns GPUs and their links and, measuring, host.dma and host.bandwidth
+/** For the progress line: what takes its share of the time. */
+typedef enum stw_probe_part {
+    STW_PROBE_PART_NCCL,
+    STW_PROBE_PART_CONTEXT,
+    STW_PROBE_PART_PAGE_LOCK,
+    STW_PROBE_PART_LINKS,
+    STW_PROBE_PART_GPU_WORK,
+    STW_PROBE_PART_TOGETHER,
+    STW_PROBE_PART_SIZES,
+    STW_PROBE_PART_CPU,
+    STW_PROBE_PART_DISK,
+    STW_N_PROBE_PARTS
+} stw_probe_part;
+
+/** A calibration under way. */
+typedef struct stw_probe {
+    stw_probe_depth depth;
+    const char *nvme_folder;
+    uint64_t room_bytes; /* of host memory, all buffers that exist at one time together */
+    uint64_t most_bytes; /* of one buffer or file */
+    double time_scale;   /* of every measurement's seconds */
+    double start_s;
+    uint32_t gpus; /* 0 until they are counted */
+    stw_samples *samples;
+} stw_probe;
+
+/** Draw the progress line. @param share of the part that is done, 0 to 1 */
+void stw_probe_progress(const stw_probe *probe, stw_probe_part part, double share,
+                        const char *what);
+/** One of two values, by depth. */
+static inline double stw_probe_pick(const stw_probe *probe, double quick, double full) {
+    return probe->depth == STW_PROBE_FULL ? full : quick;
+}
+/** Seconds of a measurement, by depth, shorter in tests. */
+double stw_probe_seconds(const stw_probe *probe, double quick, double full);
+/** Is there still time for what no plan needs? Slow machines give fewer samples, not more time. */
+bool stw_probe_has_time(const stw_probe *probe);
+/** Keep the sample. @return its median, in three digits: what follows differs from run to run */
+double stw_probe_keep(const stw_probe *probe, const stw_sample *sample);
+
+/** Fill everything that concerns GPUs and their links and, measuring, host.dma* and host.bandwidth
  * (CPU and GPUs together). *found is false and `out` untouched where there is no GPU. backend/cuda
  * defines it; a weak one that finds nothing stands in for it. */
-STW_MUST_USE stw_status stw_probe_gpus(stw_cluster *out, bool measure, bool *found, stw_error *err);
+STW_MUST_USE stw_status stw_probe_gpus(stw_probe *probe, stw_cluster *out, bool *found,
+                                       stw_error *err);
+/** The CPU's rates: cpu_adamw, cpu_norm, and host.bandwidth where nothing measured it yet. */
+void stw_probe_host(const stw_probe *probe, stw_cluster *out);
+/** Size and rates of the disk behind the folder; capacity 0 where that is memory. */
+void stw_probe_disk(const stw_probe *probe, stw_cluster *out);
+/** The capacity alone. */
+uint64_t stw_probe_disk_capacity(const char *folder);
+
 /** Seconds of a clock that only goes forward. */
 double stw_probe_now_s(void);
 /** VmRSS of this process; 0 where unknown. */
 uint64_t stw_probe_resident_bytes(void);
 
-/** Whole pages of memory, touched by the threads that will use them; NULL where memory is out. */
-unsigned char *stw_probe_map(stw_threads *threads, uint64_t bytes);
-void stw_probe_unmap(unsigned char *memory, uint64_t bytes); /* NULL is fine */
-/** Copies from one mapped buffer to another, past the caches, by all threads, for `seconds`.
- * @return bytes read and written per second */
-double stw_probe_copy_bps(stw_threads *threads, unsigned char *to, const unsigned char *from,
-                          uint64_t bytes, double seconds);
+/* ---- the CPU's work: one team of threads per NUMA node, on memory of its own there ---- */
+
+#define STW_PROBE_MOST_TEAMS 16
+
+typedef struct stw_probe_team {
+    stw_cpus cpus;
+    stw_threads *threads;
+    float *memory; /* 4 arrays of `params`: parameters, gradients, two moments */
+} stw_probe_team;
+
+typedef struct stw_probe_teams {
+    uint32_t n;
+    uint64_t params; /* of each team */
+    stw_probe_team team[STW_PROBE_MOST_TEAMS];
+} stw_probe_teams;
+
+/** Memory for the teams that is beyond the caches of so many cores, and not more than one of
+ * `share` parts of the room. */
+uint64_t stw_probe_cpu_bytes(const stw_probe *probe, uint32_t cores, uint64_t share);
+
+/** @param cores threads of all teams together
+ * @param bytes of all teams' memory together, at most
+ * @param teams to be closed in every case */
+STW_MUST_USE stw_status stw_probe_teams_open(uint32_t cores, uint64_t bytes, stw_probe_teams *teams,
+                                             stw_error *err);
+void stw_probe_teams_close(stw_probe_teams *teams); /* all zero is fine */
+
+/** AdamW moves 28 bytes per parameter: it reads all four arrays and writes all but gradients. */
+#define STW_PROBE_ADAMW_BYTES 28.0
+
+typedef enum stw_probe_work {
+    STW_PROBE_ADAMW, /* parameters */
+    STW_PROBE_NORM,  /* gradients */
+    STW_PROBE_COPY   /* bytes read and written, past the caches */
+} stw_probe_work;
+
+/** All teams do this at once for `seconds`, whole passes, after one that does not count.
+ * @return units per second of all together; 0 where a thread could not be started */
+double stw_probe_teams_run(stw_probe_teams *teams, stw_probe_work work, double seconds);
 
 #endif

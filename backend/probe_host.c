@@ -1,124 +1,185 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host's part of a calibration, and the whole of it where there is no GPU. */
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, madvise, clock_gettime */
-#include "backend/probe.h"
-
+/* The CPU's part of a calibration. Memory lies near the cores that work on it, as a run's does:
+ * every NUMA node has a team of threads with arrays of its own. */
+#define _GNU_SOURCE /* CPU_SET, pthread_setaffinity_np, MAP_ANONYMOUS, madvise */
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/statvfs.h>
-#include <time.h>
-#include <unistd.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
 #include "backend/host/kernels.h"
-#include "backend/limits.h"
-#include "backend/nvme.h"
+#include "backend/probe.h"
 #include "core/checked.h"
 #include "core/log.h"
-#include "core/units.h"
 
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
-#define COPY_BYTES GIB              /* of each of the two buffers of a host memory copy */
-#define ADAMW_PARAMS (256ull << 20) /* 4 GiB in all: far beyond any cache */
-#define DISK_BYTES GIB
-#define DISK_PIECE (16 * MIB)
-#define DISK_S 2.5 /* a slow disk is not written and read whole */
-#define TICKS 4    /* of the host's progress */
+#define HUGE_BYTES (2 * MIB)
+#define GRAIN_BYTES MIB
+#define PARAM_BYTES 16         /* fp32 parameter, gradient and two moments */
+#define CORE_BYTES (512 * MIB) /* per core where few cores are measured: beyond its caches */
 
-__attribute__((weak)) stw_status stw_probe_gpus(stw_cluster *out, bool measure, bool *found,
-                                                stw_error *err) {
-    (void)out;
-    (void)measure;
-    (void)err;
-    *found = false;
-    return STW_STATUS_OK;
-}
+/* ---- teams ---- */
 
-double stw_probe_now_s(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-uint64_t stw_probe_resident_bytes(void) {
-    FILE *file = fopen("/proc/self/status", "r");
-    char line[256];
-    uint64_t bytes = 0;
-    while (file != NULL && bytes == 0 && fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, "VmRSS:", 6) == 0) bytes = strtoull(line + 6, NULL, 10) * 1024;
-    if (file != NULL) fclose(file);
-    return bytes;
-}
-
-/* ---- what there is ---- */
-
-/* Physical memory by the zones' present pages. A balloon that gives memory back as it is wanted
- * hides the rest from MemTotal, but not from here. 0 where unknown. */
-static uint64_t present_bytes(void) {
-    FILE *file = fopen("/proc/zoneinfo", "r");
-    char line[256];
-    uint64_t pages = 0;
-    unsigned long long value = 0;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, " present %llu", &value) == 1) pages += value;
-    if (file != NULL) fclose(file);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-static stw_status describe_host(stw_cluster *out, stw_error *err) {
-    stw_limits limits;
-    stw_status status = stw_limits_read("", &limits, err);
-    if (status != STW_STATUS_OK) return status;
-    uint64_t memory = limits.memory_bytes;
-    /* Ordinarily the kernel keeps a few percent of what is present for itself. */
-    uint64_t present = present_bytes() / 100 * 97;
-    if (present / 10 * 9 > memory) {
-        stw_log(STW_LOG_INFO, "MemTotal is %llu MiB now and grows with use: %llu MiB are present",
-                (unsigned long long)(memory / MIB), (unsigned long long)(present / MIB));
-        memory = present;
+/* Cores of a NUMA node, from "0-3,8,10-11"; nothing where the file is missing. */
+static void node_cpus(uint32_t node, stw_cpus *out) {
+    char path[80], line[4096] = "";
+    out->n = 0;
+    snprintf(path, sizeof path, "/sys/devices/system/node/node%u/cpulist", node);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return;
+    if (fgets(line, sizeof line, file) == NULL) line[0] = '\0';
+    fclose(file);
+    for (const char *at = line; *at >= '0' && *at <= '9';) {
+        char *end = NULL;
+        unsigned long first = strtoul(at, &end, 10), last = first;
+        if (*end == '-') last = strtoul(end + 1, &end, 10);
+        for (unsigned long cpu = first; cpu <= last && out->n < STW_MAX_CPUS; cpu++)
+            if (cpu <= UINT16_MAX) out->cpu[out->n++] = (uint16_t)cpu;
+        at = *end == ',' ? end + 1 : end;
     }
-    out->nodes = 1;
-    out->host.memory_bytes = memory;
-    out->host.limit_bytes = stw_min_u64(memory, limits.cgroup_bytes);
-    out->host.page_lock_limit_bytes = limits.page_lock_bytes;
-    out->host.cores = limits.cores;
-    out->host.process_bytes = stw_max_u64(stw_probe_resident_bytes(), 64 * MIB);
-    char host[64] = "";
-    if (gethostname(host, sizeof host - 1) == 0 && host[0] != '\0')
-        snprintf(out->name, sizeof out->name, "%s", host);
-    return STW_STATUS_OK;
 }
 
-static const char *disk_folder(void) {
-    const char *folder = getenv("TMPDIR");
-    return folder != NULL && folder[0] != '\0' ? folder : "/tmp";
+static void keep_common(stw_cpus *cpus, const stw_cpus *allowed) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < cpus->n; i++)
+        for (uint32_t a = 0; a < allowed->n; a++)
+            if (cpus->cpu[i] == allowed->cpu[a]) {
+                cpus->cpu[n++] = cpus->cpu[i];
+                break;
+            }
+    cpus->n = n;
 }
 
-/* Half of what is free where temporary files go, if that is a disk and not memory. */
-static uint64_t disk_capacity(void) {
-    stw_nvme *nvme = NULL;
-    struct statvfs room;
-    struct statvfs *r = &room;
-    if (stw_nvme_open(NULL, STW_NVME_ALIGN_BYTES, &nvme, NULL) != STW_STATUS_OK) return 0;
-    void *block = NULL;
-    bool direct = false;
-    if (posix_memalign(&block, STW_NVME_ALIGN_BYTES, STW_NVME_ALIGN_BYTES) == 0) {
-        memset(block, 1, STW_NVME_ALIGN_BYTES);
-        direct = stw_nvme_write(nvme, 0, block, STW_NVME_ALIGN_BYTES, NULL) == STW_STATUS_OK &&
-                 stw_nvme_is_direct(nvme);
-        free(block);
+/* One team per node with cores that this process may use; one in all where nothing is known. */
+static void find_teams(stw_probe_teams *teams) {
+    enum { MOST_NODES = 64 };
+    static const stw_cpus none;
+    stw_cpus allowed = none;
+    stw_cpus_allowed(&allowed);
+    teams->n = 0;
+    for (uint32_t node = 0; node < MOST_NODES && teams->n < STW_PROBE_MOST_TEAMS; node++) {
+        stw_cpus *cpus = &teams->team[teams->n].cpus;
+        node_cpus(node, cpus);
+        keep_common(cpus, &allowed);
+        if (cpus->n > 0) teams->n++;
     }
-    stw_nvme_close(nvme);
-    if (!direct || statvfs(disk_folder(), r) != 0) return 0;
-    return (uint64_t)r->f_bavail * r->f_frsize / 2 / GIB * GIB;
+    if (teams->n > 0) return;
+    teams->n = 1;
+    teams->team[0].cpus = allowed;
 }
 
-/* ---- host memory ---- */
+/* A call for one team, on a thread that stays on its cores. */
+typedef struct errand {
+    stw_probe_team *team;
+    uint64_t params;
+    stw_probe_work work;
+    double seconds, units_per_s;
+    void (*run)(struct errand *e);
+} errand;
+
+static void *run_errand(void *arg) {
+    errand *e = arg;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (uint32_t i = 0; i < e->team->cpus.n; i++)
+        if (e->team->cpus.cpu[i] < CPU_SETSIZE) CPU_SET(e->team->cpus.cpu[i], &set);
+    (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* a wish, not a need */
+    e->run(e);
+    return NULL;
+}
+
+/* All teams at once. @return the sum of what they tell; 0 where a thread could not be started */
+static double each_team(stw_probe_teams *teams, const errand *what) {
+    errand errands[STW_PROBE_MOST_TEAMS];
+    pthread_t threads[STW_PROBE_MOST_TEAMS];
+    uint32_t started = 0;
+    double sum = 0;
+    for (; started < teams->n; started++) {
+        errands[started] = *what;
+        errands[started].team = &teams->team[started];
+        errands[started].params = teams->params;
+        if (pthread_create(&threads[started], NULL, run_errand, &errands[started]) != 0) break;
+    }
+    for (uint32_t i = 0; i < started; i++) {
+        (void)pthread_join(threads[i], NULL);
+        sum += errands[i].units_per_s;
+    }
+    return started == teams->n ? sum : 0;
+}
+
+/* Floats of 0x3A3A3A3A are about 7e-4: positive, and far from denormal when squared. */
+static void touch_piece(void *arg, uint64_t first, uint64_t count) {
+    memset((unsigned char *)arg + first, 0x3A, count);
+}
+
+static void map_memory(errand *e) {
+    size_t bytes = (size_t)(e->params * PARAM_BYTES);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return;
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);
+    stw_threads_for(e->team->threads, bytes, HUGE_BYTES, touch_piece, memory);
+    e->team->memory = memory;
+}
+
+/* Threads of a team: its cores' share of all, where a quota allows fewer than there are. */
+static uint32_t team_threads(const stw_probe_teams *teams, uint32_t team, uint32_t cores) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < teams->n; i++) all += teams->team[i].cpus.n;
+    uint32_t mine = teams->team[team].cpus.n;
+    if (all <= cores || all == 0) return mine > 0 ? mine : 1;
+    uint64_t share = (uint64_t)mine * cores / all;
+    return share > 0 ? (uint32_t)share : 1;
+}
+
+uint64_t stw_probe_cpu_bytes(const stw_probe *probe, uint32_t cores, uint64_t share) {
+    bool full = probe->depth == STW_PROBE_FULL;
+    uint64_t bytes = cores * (full ? 512 * MIB : 128 * MIB);
+    bytes = stw_max_u64(bytes, full ? 2 * GIB : 512 * MIB);
+    bytes = stw_min_u64(bytes, full ? 8 * GIB : 2 * GIB);
+    return stw_min_u64(stw_min_u64(bytes, probe->room_bytes / share), probe->most_bytes);
+}
+
+stw_status stw_probe_teams_open(uint32_t cores, uint64_t bytes, stw_probe_teams *teams,
+                                stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const errand map = {.run = map_memory};
+    memset(teams, 0, sizeof *teams);
+    find_teams(teams);
+    /* Whole megabytes of parameters: arrays that begin on a page, copies without a rest. */
+    teams->params = bytes / teams->n / PARAM_BYTES / MIB * MIB;
+    if (teams->params == 0)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_RESOURCES, "host",
+                         "a calibration of the CPU takes at least %u MiB, the limits leave no room "
+                         "for that",
+                         teams->n * PARAM_BYTES));
+    for (uint32_t i = 0; i < teams->n; i++)
+        STW_TRY(stw_threads_new_on(team_threads(teams, i, cores), &teams->team[i].cpus,
+                                   &teams->team[i].threads, err));
+    (void)each_team(teams, &map);
+    for (uint32_t i = 0; i < teams->n; i++)
+        if (teams->team[i].memory == NULL)
+            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "host",
+                             "out of memory for a calibration of the CPU"));
+out:
+    return status;
+}
+
+void stw_probe_teams_close(stw_probe_teams *teams) {
+    for (uint32_t i = 0; i < teams->n; i++) {
+        stw_probe_team *team = &teams->team[i];
+        if (team->memory != NULL) (void)munmap(team->memory, (size_t)(teams->params * PARAM_BYTES));
+        stw_threads_free(team->threads);
+    }
+    memset(teams, 0, sizeof *teams);
+}
+
+/* ---- work ---- */
 
 typedef struct copy_work {
     unsigned char *to;
@@ -140,182 +201,135 @@ static void copy_piece(void *arg, uint64_t first, uint64_t count) {
 #endif
 }
 
-/* Floats of 0x3A3A3A3A are about 7e-4: positive, and far from denormal when squared. */
-static void touch_piece(void *arg, uint64_t first, uint64_t count) {
-    memset((unsigned char *)arg + first, 0x3A, count);
-}
-
-unsigned char *stw_probe_map(stw_threads *threads, uint64_t bytes) {
-    void *memory =
-        mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return NULL;
-    (void)madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
-    stw_threads_for(threads, bytes, 2 * MIB, touch_piece, memory);
-    return memory;
-}
-
-void stw_probe_unmap(unsigned char *memory, uint64_t bytes) {
-    if (memory != NULL) (void)munmap(memory, (size_t)bytes);
-}
-
-double stw_probe_copy_bps(stw_threads *threads, unsigned char *to, const unsigned char *from,
-                          uint64_t bytes, double seconds) {
-    copy_work work = {to, from};
-    stw_threads_for(threads, bytes, MIB, copy_piece, &work);
-    double start = stw_probe_now_s(), spent = 0;
-    uint64_t moved = 0;
-    while (spent < seconds) {
-        stw_threads_for(threads, bytes, MIB, copy_piece, &work);
-        moved += 2 * bytes;
-        spent = stw_probe_now_s() - start;
+/* One pass over the team's memory. @return units */
+static uint64_t pass(const errand *e, stw_norm_bins *bins) {
+    static const stw_element_types types = {STW_ELEMENT_F32, STW_ELEMENT_F32, STW_ELEMENT_NONE,
+                                            STW_ELEMENT_F32, STW_ELEMENT_F32};
+    float *memory = e->team->memory;
+    uint64_t n = e->params;
+    if (e->work == STW_PROBE_ADAMW) {
+        const stw_adamw adamw = stw_adamw_make(1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0);
+        const stw_host_bucket bucket = {.n = n,
+                                        .params = memory,
+                                        .grads = memory + n,
+                                        .exp_avg = memory + 2 * n,
+                                        .exp_avg_sq = memory + 3 * n};
+        stw_host_adamw(e->team->threads, &adamw, 1.0f, &types, &bucket);
+        return n;
     }
-    return (double)moved / spent;
-}
-
-/* Parameters per second of the host's update, every operand in host memory. */
-static double measure_adamw(stw_threads *threads, uint64_t params, double seconds) {
-    float *memory = (float *)(void *)stw_probe_map(threads, 4 * params * sizeof(float));
-    if (memory == NULL) return 0;
-    const stw_adamw adamw = stw_adamw_make(1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0, 1.0f);
-    double start = 0, spent = 0;
-    uint64_t done = 0;
-    for (int turn = 0; turn < 2 || spent < seconds; turn++) {
-        stw_host_adamw(threads, &adamw, memory, memory + params, memory + 2 * params,
-                       memory + 3 * params, params);
-        if (turn == 0)
-            start = stw_probe_now_s(); /* the first pass warms up */
-        else
-            done += params;
-        spent = stw_probe_now_s() - start;
+    if (e->work == STW_PROBE_NORM) {
+        /* All four arrays are gradients here: more than a cache holds. */
+        stw_host_norm_add(e->team->threads, memory, STW_ELEMENT_F32, 4 * n, bins);
+        return 4 * n;
     }
-    stw_probe_unmap((unsigned char *)memory, 4 * params * sizeof(float));
-    return (double)done / spent;
+    copy_work work = {(unsigned char *)memory, (const unsigned char *)(memory + 2 * n)};
+    stw_threads_for(e->team->threads, 2 * n * sizeof(float), GRAIN_BYTES, copy_piece, &work);
+    return 4 * n * sizeof(float);
 }
 
-/* ---- disk ---- */
-
-/* One pass in order, until the end or for DISK_S. Bytes per second; 0 on failure. */
-static double disk_pass(stw_nvme *nvme, unsigned char *piece, uint64_t bytes, bool writes) {
+static void work_for_a_while(errand *e) {
+    stw_norm_bins bins;
+    memset(&bins, 0, sizeof bins);
+    (void)pass(e, &bins);
     double start = stw_probe_now_s(), spent = 0;
     uint64_t done = 0;
-    while (done < bytes && spent < DISK_S) {
-        stw_status status = writes ? stw_nvme_write(nvme, done, piece, DISK_PIECE, NULL)
-                                   : stw_nvme_read(nvme, done, piece, DISK_PIECE, NULL);
-        if (status != STW_STATUS_OK) return 0;
-        done += DISK_PIECE;
+    do {
+        done += pass(e, &bins);
         spent = stw_probe_now_s() - start;
+    } while (spent < e->seconds);
+    e->units_per_s = spent > 0 ? (double)done / spent : 0;
+}
+
+double stw_probe_teams_run(stw_probe_teams *teams, stw_probe_work work, double seconds) {
+    const errand what = {.run = work_for_a_while, .work = work, .seconds = seconds};
+    return each_team(teams, &what);
+}
+
+/* ---- the CPU's rates ---- */
+
+static double repeat(const stw_probe *probe, stw_probe_teams *teams, stw_probe_work work,
+                     double seconds, stw_sample *sample) {
+    int runs = (int)stw_probe_pick(probe, 3, 5);
+    for (int i = 0; i < runs; i++) {
+        double rate = stw_probe_teams_run(teams, work, seconds);
+        if (rate > 0) stw_sample_add(sample, rate);
     }
-    return spent > 0 ? (double)done / spent : 0;
+    return stw_probe_keep(probe, sample);
 }
 
-static void measure_disk(stw_cluster *out) {
-    stw_nvme *nvme = NULL;
-    void *piece = NULL;
-    if (stw_nvme_open(NULL, DISK_BYTES, &nvme, NULL) == STW_STATUS_OK &&
-        posix_memalign(&piece, STW_NVME_ALIGN_BYTES, DISK_PIECE) == 0) {
-        memset(piece, 0x5A, DISK_PIECE);
-        double write_bps = disk_pass(nvme, piece, DISK_BYTES, true);
-        double read_bps = disk_pass(nvme, piece, DISK_BYTES, false);
-        if (write_bps > 0) out->nvme.write_bps = write_bps;
-        if (read_bps > 0) out->nvme.read_bps = read_bps;
-    } else {
-        stw_log(STW_LOG_WARN, "no room for a file of 1 GiB in %s: the disk is not measured",
-                disk_folder());
-    }
-    free(piece);
-    stw_nvme_close(nvme);
+static stw_sample sample_of(const stw_probe_teams *teams, const char *what, const char *unit) {
+    char detail[64];
+    uint32_t threads = 0;
+    for (uint32_t i = 0; i < teams->n; i++) threads += stw_threads_count(teams->team[i].threads);
+    snprintf(detail, sizeof detail, "%u thread%s, %u NUMA node%s", threads, threads == 1 ? "" : "s",
+             teams->n, teams->n == 1 ? "" : "s");
+    return stw_sample_make(what, detail, unit);
 }
 
-/* ---- all of it ---- */
-
-/* Rates of the pretend GPU follow from the host's: a copy reads and writes host memory. */
-static void pretend_gpu(stw_cluster *out) {
-    uint64_t bytes = out->host.limit_bytes / 4 / (64 * MIB) * (64 * MIB);
-    out->gpus = 0;
-    snprintf(out->gpu.name, sizeof out->gpu.name, "none (host backend)");
-    out->gpu.memory_bytes = stw_max_u64(bytes, 64 * MIB);
-    out->gpu.context_bytes = out->gpu.comm_bytes = 0;
-    out->host.page_lock_limit_bytes = STW_UNLIMITED; /* the host backend locks no pages */
-    out->host.limit_bytes -= stw_min_u64(out->gpu.memory_bytes, out->host.limit_bytes / 2);
-    out->gpu.hbm_bps = out->host.dma_bps = out->host.bandwidth_bps;
-    out->gpu.bf16_flops = 32e9 * out->host.cores; /* a guess: nothing is computed there */
-    out->pcie.h2d_bps = out->pcie.d2h_bps = out->host.bandwidth_bps / 2;
-    out->pcie.both_bps = out->host.bandwidth_bps / 4;
-    out->pcie.latency_s = 5e-6;
-    out->nvlink_bps = 0;
-}
-
-static stw_status measure_host(stw_cluster *out, stw_error *err) {
-    stw_threads *threads = NULL;
-    uint64_t room = out->host.limit_bytes / 8;
-    stw_progress("calibrating the host", 0, TICKS);
-    stw_status status = stw_threads_new(out->host.cores, &threads, err);
-    if (status != STW_STATUS_OK) return status;
-    uint64_t bytes = stw_min_u64(COPY_BYTES, room / (4 * MIB) * (2 * MIB));
-    unsigned char *to = stw_probe_map(threads, bytes), *from = stw_probe_map(threads, bytes);
-    if (to != NULL && from != NULL)
-        out->host.bandwidth_bps = stw_probe_copy_bps(threads, to, from, bytes, 0.5);
-    stw_probe_unmap(to, bytes);
-    stw_probe_unmap(from, bytes);
-    stw_progress("calibrating the host", 1, TICKS);
-    double pps = measure_adamw(threads, stw_min_u64(ADAMW_PARAMS, room / (16 * MIB) * MIB), 0.8);
-    if (pps > 0) out->cpu_adamw_pps = pps;
-    stw_progress("calibrating the host", 2, TICKS);
-    stw_threads_free(threads);
-    measure_disk(out);
-    stw_progress("calibrating the host", TICKS, TICKS);
-    return STW_STATUS_OK;
-}
-
-/* Without measuring: what a core does on ordinary servers, until memory is the limit. */
-static void guess_host(stw_cluster *out) {
-    double cores = (double)out->host.cores;
-    out->host.bandwidth_bps = cores < 12 ? 10e9 * cores : 120e9;
-    out->cpu_adamw_pps = cores < 12 ? 0.25e9 * cores : 3e9;
-}
-
-/* Three digits: what follows differs from run to run. */
-static void round_rates(stw_cluster *out) {
-    double *rates[] = {&out->gpu.hbm_bps,   &out->gpu.bf16_flops, &out->host.bandwidth_bps,
-                       &out->host.dma_bps,  &out->pcie.h2d_bps,   &out->pcie.d2h_bps,
-                       &out->pcie.both_bps, &out->pcie.latency_s, &out->nvlink_bps,
-                       &out->nvme.read_bps, &out->nvme.write_bps, &out->cpu_adamw_pps};
-    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
-        char text[32];
-        snprintf(text, sizeof text, "%.3g", *rates[i]);
-        *rates[i] = strtod(text, NULL);
-    }
-}
-
-static void stamp(stw_cluster *out) {
-    time_t now = time(NULL);
-    struct tm utc;
-    out->calibration.measured = true;
-    if (gmtime_r(&now, &utc) != NULL)
-        (void)strftime(out->calibration.date, sizeof out->calibration.date, "%Y-%m-%d", &utc);
-}
-
-stw_status stw_machine_probe(stw_cluster *out, bool measure, stw_error *err) {
+/* AdamW with 1, 2, 4 ... threads, the cores of one NUMA node before those of the next. */
+static stw_status measure_scaling(const stw_probe *probe, const stw_probe_teams *all,
+                                  stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    bool found = false;
-    stw_cluster_defaults(out);
-    STW_TRY(describe_host(out, err));
-    out->nvme.capacity_bytes = disk_capacity();
-    guess_host(out);
-    double guess_bps = out->host.bandwidth_bps;
-    if (measure) out->host.bandwidth_bps = 0;
-    /* GPUs first: the processes that a calibration starts must not inherit threads. */
-    STW_TRY(stw_probe_gpus(out, measure, &found, err));
-    if (measure) {
-        double together_bps = out->host.bandwidth_bps; /* CPU and all GPUs' copies; 0: no GPU */
-        STW_TRY(measure_host(out, err));
-        if (together_bps > out->host.bandwidth_bps) out->host.bandwidth_bps = together_bps;
-        if (!(out->host.bandwidth_bps > 0)) out->host.bandwidth_bps = guess_bps;
-        stamp(out);
+    stw_probe_teams one = *all; /* borrows memory and, below, has threads of its own */
+    uint32_t cores = stw_threads_count(all->team[0].threads);
+    one.n = 1;
+    one.team[0].threads = NULL;
+    for (uint32_t k = 1; k < cores && stw_probe_has_time(probe); k *= 2) {
+        char detail[64];
+        STW_TRY(stw_threads_new_on(k, &all->team[0].cpus, &one.team[0].threads, err));
+        one.params = stw_min_u64(all->params, k * CORE_BYTES / PARAM_BYTES);
+        snprintf(detail, sizeof detail, "%u thread%s of one NUMA node", k, k == 1 ? "" : "s");
+        stw_sample sample = stw_sample_make("cpu_adamw", detail, "param/s");
+        for (int i = 0; i < (int)stw_probe_pick(probe, 1, 3); i++)
+            stw_sample_add(&sample, stw_probe_teams_run(&one, STW_PROBE_ADAMW,
+                                                        stw_probe_seconds(probe, 0.02, 0.1)));
+        (void)stw_probe_keep(probe, &sample);
+        stw_threads_free(one.team[0].threads);
+        one.team[0].threads = NULL;
+        stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.5 + 0.5 * k / cores, "AdamW by threads");
     }
-    if (!found) pretend_gpu(out);
-    if (out->host.bandwidth_bps < out->host.dma_bps) out->host.bandwidth_bps = out->host.dma_bps;
-    round_rates(out);
 out:
+    stw_threads_free(one.team[0].threads);
     return status;
+}
+
+static void measure_rates(const stw_probe *probe, stw_probe_teams *teams, stw_cluster *out) {
+    double seconds = stw_probe_seconds(probe, 0.12, 0.5);
+    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.1, "AdamW on the CPU");
+    stw_sample adamw = sample_of(teams, "cpu_adamw", "param/s");
+    double pps = repeat(probe, teams, STW_PROBE_ADAMW, seconds, &adamw);
+    stw_sample seen = sample_of(teams, "host memory, CPU", "B/s");
+    for (uint32_t i = 0; i < adamw.n; i++)
+        stw_sample_add(&seen, STW_PROBE_ADAMW_BYTES * adamw.values[i]);
+    double adamw_bps = stw_probe_keep(probe, &seen);
+    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.25, "norm on the CPU");
+    stw_sample norm = sample_of(teams, "cpu_norm", "grad/s");
+    double norm_pps = repeat(probe, teams, STW_PROBE_NORM, seconds / 2, &norm);
+    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.4, "copies by the CPU");
+    stw_sample copy = sample_of(teams, "host copy, CPU", "B/s");
+    double copy_bps = repeat(probe, teams, STW_PROBE_COPY, seconds / 2, &copy);
+    if (pps > 0) out->cpu_adamw_pps = pps;
+    if (norm_pps > 0) out->cpu_norm_pps = norm_pps;
+    if (!(out->host.bandwidth_bps > 0))
+        out->host.bandwidth_bps = copy_bps > adamw_bps ? copy_bps : adamw_bps;
+}
+
+void stw_probe_host(const stw_probe *probe, stw_cluster *out) {
+    stw_status status = STW_STATUS_OK;
+    stw_error error = STW_ERROR_INIT, *err = &error;
+    char text[1200];
+    stw_probe_teams *teams = calloc(1, sizeof *teams);
+    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0, "memory for the CPU");
+    if (teams == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "host", "out of memory"));
+    STW_TRY(stw_probe_teams_open(out->host.cores, stw_probe_cpu_bytes(probe, out->host.cores, 1),
+                                 teams, err));
+    measure_rates(probe, teams, out);
+    STW_TRY(measure_scaling(probe, teams, err));
+out:
+    if (status != STW_STATUS_OK) {
+        stw_error_format(&error, text, sizeof text);
+        stw_log(STW_LOG_WARN, "the CPU is not measured, or not completely: %s", text);
+    }
+    if (teams != NULL) stw_probe_teams_close(teams);
+    free(teams);
 }

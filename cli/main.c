@@ -15,7 +15,8 @@ typedef struct command {
 
 static const command commands[] = {
     {"inspect", "MODEL", "what the model is: tensors, groups, parameters", stw_cmd_inspect},
-    {"calibrate", "[-o cluster.yaml]", "measure this machine", stw_cmd_calibrate},
+    {"calibrate", "[-o cluster.yaml] [--quick] [--nvme FOLDER]", "measure this machine",
+     stw_cmd_calibrate},
     {"plan", "--model M ...", "decide placement, prefetch depth, load method; write the plan",
      stw_cmd_plan},
     {"simulate", "PLAN", "replay it: peaks by phase and component, time line", stw_cmd_simulate},

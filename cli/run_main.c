@@ -16,20 +16,32 @@ typedef struct request {
     bool probe, calibrate, quick, version, no_digest, ceiling;
 } request;
 
+/* --probe: sizes alone; --calibrate: what was measured too, with its raw values. */
 static stw_status describe_machine(const request *r, const stw_general *general, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cluster cluster;
+    stw_samples samples = STW_SAMPLES_INIT;
     stw_text text = STW_TEXT_INIT;
-    STW_TRY(stw_machine_probe(&cluster, r->calibrate, err));
+    const stw_probe_options options = {.depth = !r->calibrate ? STW_PROBE_SIZES
+                                                : r->quick    ? STW_PROBE_QUICK
+                                                              : STW_PROBE_FULL,
+                                       .nvme_folder = r->nvme};
+    STW_TRY(stw_machine_probe(&options, &cluster, &samples, err));
     if (general->json) {
         stw_json *json = stw_json_new();
-        stw_cluster_write_json(&cluster, json, NULL);
+        if (r->calibrate)
+            stw_cluster_write_measured_json(&cluster, &samples, json, NULL);
+        else
+            stw_cluster_write_json(&cluster, json, NULL);
         STW_TRY(stw_json_finish(json, &text, err));
+    } else if (r->calibrate) {
+        stw_cluster_write_measured_yaml(&cluster, &samples, &text);
     } else {
         stw_cluster_write_yaml(&cluster, &text);
     }
     STW_TRY(stw_emit(general, &text, err));
 out:
+    stw_samples_free(&samples);
     stw_text_free(&text);
     return status;
 }
@@ -47,11 +59,24 @@ static void summarize(const stw_run_result *run) {
         printf("its copies alone: %s; the step reaches %.1f%% of that\n", up,
                100.0 * run->copies_s / run->time_s[STW_PHASE_OPTIMIZER_STEP]);
     }
+    for (uint32_t i = 0; i < run->n_links; i++) {
+        stw_bytes_format(run->links[i].bytes, up, sizeof up);
+        stw_quantity_format(run->links[i].bps, STW_UNIT_BPS, down, sizeof down);
+        printf("the link by itself, %s copies, %u streams each way: %s\n", up,
+               run->links[i].streams, down);
+    }
+    if (isfinite(run->link_share))
+        printf("the step reaches %.1f%% of the best of these\n", 100.0 * run->link_share);
     printf("verified: %llu elements, %llu differ\n", (unsigned long long)run->checked,
            (unsigned long long)run->mismatched);
-    printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx\n",
+    printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx",
            (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
            (unsigned long long)run->digest[2]);
+    if (run->digest[3] != 0) printf(", master %016llx", (unsigned long long)run->digest[3]);
+    printf("\n");
+    if (isfinite(run->gpu_growth_bytes))
+        printf("grown from the second step to the last: %.0f bytes on the GPU, %.0f on the host\n",
+               run->gpu_growth_bytes, run->host_growth_bytes);
 }
 
 static stw_status execute(const request *r, const stw_general *general, stw_error *err) {
@@ -116,20 +141,23 @@ int main(int argc, char **argv) {
         {"--weights", "-w", "PATH",
          "safetensors file, index or folder; default: weights made from the seed", STW_OPTION_VALUE,
          &r.weights},
-        {"--nvme", NULL, "FOLDER", "where NVMe state is kept; default $TMPDIR or /tmp",
+        {"--nvme", NULL, "FOLDER",
+         "where NVMe state is kept, and the disk to calibrate; default $TMPDIR or /tmp",
          STW_OPTION_VALUE, &r.nvme},
         {"--timeout", NULL, "SECONDS", "deadline of a collective, default 120", STW_OPTION_VALUE,
          &r.timeout},
         {"--no-digest", NULL, NULL, "leave the digests of the final state out", STW_OPTION_FLAG,
          &r.no_digest},
-        {"--ceiling", NULL, NULL, "after every step, time its copies alone: what the links allow",
+        {"--ceiling", NULL, NULL,
+         "after every step, time its copies alone and the link by itself in several shapes",
          STW_OPTION_FLAG, &r.ceiling},
         {"--probe", NULL, NULL, "describe this machine as cluster.yaml, measuring nothing",
          STW_OPTION_FLAG, &r.probe},
         {"--calibrate", NULL, NULL, "describe this machine as cluster.yaml with measured rates",
          STW_OPTION_FLAG, &r.calibrate},
-        {"--quick", NULL, NULL, "calibrate in under 20 s (what this version does in any case)",
-         STW_OPTION_FLAG, &r.quick},
+        {"--quick", NULL, NULL,
+         "calibrate in under 20 s: fewer runs and sizes; else under 3 minutes", STW_OPTION_FLAG,
+         &r.quick},
         {"--version", NULL, NULL, "version and what is built in", STW_OPTION_FLAG, &r.version},
     };
     const stw_usage usage = {

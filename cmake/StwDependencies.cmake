@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Libraries of the distribution. What is missing is named with its Debian package.
 
+set(STW_URING AUTO CACHE STRING "io_uring for NVMe: AUTO (if liburing is found), ON, OFF")
+set_property(CACHE STW_URING PROPERTY STRINGS AUTO ON OFF)
+
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
@@ -47,6 +50,19 @@ stw_find(glpk HEADER glpk.h PACKAGE "libglpk-dev;libltdl-dev"
     STATIC_ALSO colamd amd suitesparseconfig gmp z ltdl)
 if(TARGET stw::glpk)
     target_link_libraries(stw::glpk INTERFACE m ${CMAKE_DL_LIBS})
+endif()
+
+# io_uring for state on NVMe; without it threads read and write.
+set(STW_WITH_URING OFF)
+set(STW_URING_LIBRARY "")
+if(NOT STW_URING STREQUAL "OFF")
+    stw_find(uring HEADER liburing.h PACKAGE liburing-dev OPTIONAL)
+    if(TARGET stw::uring)
+        set(STW_WITH_URING ON)
+        set(STW_URING_LIBRARY stw::uring)
+    elseif(STW_URING STREQUAL "ON")
+        list(APPEND STW_MISSING_PACKAGES liburing-dev)
+    endif()
 endif()
 if(STW_MISSING_PACKAGES)
     list(REMOVE_DUPLICATES STW_MISSING_PACKAGES)

@@ -21,6 +21,9 @@ install(CODE "
 file(RELATIVE_PATH STW_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" STW_PC_PREFIX "${STW_PC_PREFIX}")
 set(STW_PC_PRIVATE "-pthread -ldl -lm")
+if(STW_WITH_URING)
+    string(PREPEND STW_PC_PRIVATE "-luring ")
+endif()
 if(STW_WITH_CUDA)
     # -u: without it the static library's weak "no CUDA here" would be found first and be enough.
     string(PREPEND STW_PC_PRIVATE "-Wl,-u,stw_backend_cuda_find -Wl,-u,stw_comm_nccl_ops "
@@ -42,7 +45,7 @@ if(STW_STATIC_DEPS)
     # The binaries hold these libraries; their licences travel along.
     foreach(package glpk:libglpk-dev gmp:libgmp-dev suitesparse:libsuitesparse-dev zlib:zlib1g-dev
             libtool:libltdl-dev jansson:libjansson-dev libyaml:libyaml-dev libcsv:libcsv-dev
-            xxhash:libxxhash-dev)
+            xxhash:libxxhash-dev liburing:liburing-dev)
         string(REGEX REPLACE ":.*" "" name ${package})
         string(REGEX REPLACE ".*:" "" package ${package})
         install(FILES "/usr/share/doc/${package}/copyright"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA backend's table. Streams h2d, compute, d2h and comm are CUDA streams; cpu and disk are
- * the threads that call, and their work is done by the host kernels when the call returns. */
+/* The CUDA backend's table. Streams h2d, compute, d2h and comm are CUDA streams; cpu and the disks
+ * are the threads that call, and their work is done by the host kernels when the call returns. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,9 +24,10 @@ static bool available(char *why, size_t why_size) {
 static void info(stw_device *device, stw_device_info *out) {
     size_t unused = 0, total = 0;
     *out = device->info;
+    out->link_bytes = stw_cuda_link_host_bytes(device->link);
     if (cudaSetDevice(device->ordinal) == cudaSuccess &&
         cudaMemGetInfo(&unused, &total) == cudaSuccess)
-        out->used_now = total - unused;
+        out->used_now = total - unused - stw_cuda_link_gpu_bytes(device->link);
     else
         (void)cudaGetLastError();
 }
@@ -81,12 +82,6 @@ out:
     return status;
 }
 
-/* Bytes from host arena offset `at` to the end of its page-locked piece: one CUDA copy must not
- * cross into the next. */
-static uint64_t to_piece_end(uint64_t at) {
-    return STW_CUDA_REGISTER_BYTES - at % STW_CUDA_REGISTER_BYTES;
-}
-
 static stw_status copy_async(stw_device *device, cudaStream_t stream, stw_tier to,
                              uint64_t to_offset, unsigned char *target, stw_tier from,
                              uint64_t from_offset, const unsigned char *source, uint64_t bytes,
@@ -98,8 +93,9 @@ static stw_status copy_async(stw_device *device, cudaStream_t stream, stw_tier t
     STW_TRY(stw_cuda_device_use(device, err));
     for (uint64_t done = 0; done < bytes;) {
         uint64_t part = bytes - done;
-        if (to == STW_TIER_HOST) part = stw_min_u64(part, to_piece_end(to_offset + done));
-        if (from == STW_TIER_HOST) part = stw_min_u64(part, to_piece_end(from_offset + done));
+        if (to == STW_TIER_HOST) part = stw_min_u64(part, stw_cuda_to_piece_end(to_offset + done));
+        if (from == STW_TIER_HOST)
+            part = stw_min_u64(part, stw_cuda_to_piece_end(from_offset + done));
         STW_CUDA_TRY(cudaMemcpyAsync(target + done, source + done, (size_t)part, kind, stream),
                      kind == cudaMemcpyHostToDevice   ? "copying from the host to the GPU"
                      : kind == cudaMemcpyDeviceToHost ? "copying from the GPU to the host"
@@ -149,56 +145,213 @@ static stw_status write_nvme(stw_device *device, uint64_t nvme_offset, uint64_t 
     return copy_nvme(device, STW_TIER_NVME, nvme_offset, STW_TIER_HOST, host_offset, bytes, err);
 }
 
-/* ---- updates and norms ---- */
+/* With one copy there is nothing to commit: data lies where it was written. */
+static stw_status commit(stw_device *device, uint64_t step, stw_error *err) {
+    if (device->nvme == NULL || device->config.nvme_copies < 2) return STW_STATUS_OK;
+    return stw_nvme_commit(device->nvme, step, err);
+}
+
+/* ---- spans ---- */
+
+static stw_status set_spans(stw_device *device, const stw_span *spans, uint32_t n, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    device->n_spans = 0;
+    if (n > device->config.n_spans)
+        STW_TRY(stw_fail(err, STW_STATUS_BUG, "spans", "%u spans, room for %u", n,
+                         device->config.n_spans));
+    for (uint32_t i = 0; i < n; i++) {
+        bool follows = i == 0 || spans[i].first == spans[i - 1].first + spans[i - 1].n;
+        if (!follows || spans[i].n == 0 || spans[i].n > UINT64_MAX - spans[i].first ||
+            spans[i].group >= STW_MAX_PARAM_GROUPS)
+            STW_TRY(stw_fail(err, STW_STATUS_BUG, "spans",
+                             "span %u: %llu elements from %llu of group %u", i,
+                             (unsigned long long)spans[i].n, (unsigned long long)spans[i].first,
+                             spans[i].group));
+    }
+    if (n == 0) goto out;
+    STW_TRY(stw_cuda_quiesce(device, err)); /* nothing may read the old table any more */
+    memcpy(device->spans, spans, n * sizeof *spans);
+    STW_CUDA_TRY(cudaMemcpyAsync(device->spans_on_gpu, device->spans, n * sizeof *spans,
+                                 cudaMemcpyHostToDevice, device->side),
+                 "copying the table of spans to the GPU");
+    STW_CUDA_TRY(cudaStreamSynchronize(device->side), "waiting for the table of spans");
+    device->n_spans = n;
+out:
+    return status;
+}
+
+/* The bucket's spans must be in the table and cover it; the table has no gaps (set_spans). */
+static stw_status check_spans(const stw_device *device, const stw_bucket_operands *bucket,
+                              stw_error *err) {
+    if (bucket->n > UINT64_MAX - bucket->first)
+        return stw_fail(err, STW_STATUS_BUG, "update", "%llu elements from %llu",
+                        (unsigned long long)bucket->n, (unsigned long long)bucket->first);
+    uint32_t first = bucket->first_span, n = bucket->n_spans;
+    if (n > 0 && first < device->n_spans && n <= device->n_spans - first) {
+        const stw_span *head = &device->spans[first], *tail = &device->spans[first + n - 1];
+        if (head->first <= bucket->first && bucket->first - head->first < head->n &&
+            tail->first < bucket->first + bucket->n &&
+            bucket->first + bucket->n - tail->first <= tail->n)
+            return STW_STATUS_OK;
+    }
+    return stw_fail(err, STW_STATUS_BUG, "update",
+                    "%u spans from %u of %u do not cover %llu elements from %llu", n, first,
+                    device->n_spans, (unsigned long long)bucket->n,
+                    (unsigned long long)bucket->first);
+}
+
+/* ---- updates ---- */
+
+/* An operand on its way to an address. */
+typedef struct component {
+    const char *name;
+    const stw_operand *operand;
+    stw_element type;
+    bool grads; /* of a span's two offsets */
+} component;
+
+/* Elements in spans must be aligned, and a range that begins in the arena must end there. One that
+ * begins outside belongs to somebody else, who answers for it. */
+static stw_status check_in_spans(const stw_device *device, const component *c,
+                                 const stw_bucket_operands *bucket, stw_error *err) {
+    uint64_t each = stw_element_bytes(c->type), end = bucket->first + bucket->n;
+    uint64_t arena = device->config.arena_bytes[c->operand->tier];
+    for (uint32_t i = 0; i < bucket->n_spans; i++) {
+        const stw_span *span = &device->spans[bucket->first_span + i];
+        uint64_t at = c->grads ? span->grads : span->params;
+        uint64_t first = stw_max_u64(span->first, bucket->first);
+        uint64_t n = stw_min_u64(span->first + span->n, end) - first;
+        uint64_t offset = at + (first - span->first) * each; /* modulo 2^64, as element.h says */
+        if (offset % each != 0 || (offset < arena && n > (arena - offset) / each))
+            return stw_fail(err, STW_STATUS_BUG, c->name,
+                            "%llu elements of %s at offset %llu (span %u) are outside the %s arena "
+                            "of %llu bytes, or not aligned",
+                            (unsigned long long)n, stw_cuda_element_name(c->type),
+                            (unsigned long long)offset, bucket->first_span + i,
+                            stw_tier_name(c->operand->tier), (unsigned long long)arena);
+    }
+    return STW_STATUS_OK;
+}
+
+/* Address of a component for whoever updates: of the bucket's first element, or what the spans'
+ * offsets count from. @param on_host set where it lies in host memory */
+static stw_status resolve(const stw_device *device, stw_stream stream, const component *c,
+                          const stw_bucket_operands *bucket, void **out, bool *on_host,
+                          stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tier tier = c->operand->tier;
+    unsigned char *address = NULL;
+    *out = NULL;
+    if (c->type == STW_ELEMENT_NONE) goto out;
+    if (tier == STW_TIER_NVME || (tier == STW_TIER_GPU && !stw_stream_is_gpu(stream)))
+        STW_TRY(stw_fail(err, STW_STATUS_BUG, c->name, "in tier %s for an update on stream %s",
+                         stw_tier_name(tier), stw_stream_name(stream)));
+    if (tier == STW_TIER_HOST && stw_stream_is_gpu(stream) && !device->host_on_device)
+        STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, c->name,
+                         "this GPU does not reach registered host memory by its host address"));
+    if (tier == STW_TIER_HOST) *on_host = true;
+    if (c->operand->in_spans) {
+        STW_TRY(check_in_spans(device, c, bucket, err));
+        *out = tier == STW_TIER_GPU ? device->gpu : device->host.data;
+        goto out;
+    }
+    STW_TRY(stw_cuda_element_range(device, tier, c->operand->offset, c->type, bucket->n, &address,
+                                   err));
+    *out = address;
+out:
+    return status;
+}
+
+typedef struct addresses {
+    void *params, *grads, *master, *exp_avg, *exp_avg_sq;
+    bool on_host; /* one of them at least */
+} addresses;
+
+static stw_status resolve_all(const stw_device *device, stw_stream stream,
+                              const stw_bucket_operands *bucket, addresses *out, stw_error *err) {
+    const stw_element_types *types = &device->config.types;
+    void *found[STW_N_STATE] = {NULL};
+    const component components[STW_N_STATE] = {
+        {"params", &bucket->params, types->params, false},
+        {"grads", &bucket->grads, types->grads, true},
+        {"master", &bucket->master, types->master, false},
+        {"exp_avg", &bucket->exp_avg, types->exp_avg, false},
+        {"exp_avg_sq", &bucket->exp_avg_sq, types->exp_avg_sq, false}};
+    stw_status status = STW_STATUS_OK;
+    out->on_host = false;
+    for (int i = 0; i < STW_N_STATE; i++) {
+        bool spans_are_known = i < 2; /* params and grads */
+        if (components[i].operand->in_spans && !spans_are_known)
+            STW_TRY(stw_fail(err, STW_STATUS_BUG, components[i].name, "not found by spans"));
+        STW_TRY(resolve(device, stream, &components[i], bucket, &found[i], &out->on_host, err));
+    }
+    *out = (addresses){found[0], found[1], found[2], found[3], found[4], out->on_host};
+out:
+    return status;
+}
+
+static stw_status update_on_gpu(stw_device *device, stw_stream stream, const stw_adamw *adamw,
+                                const stw_bucket_operands *bucket, const addresses *at,
+                                stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cuda_launch launch = {device->streams[stream], device->sms};
+    const stw_cuda_bucket operands = {.first = bucket->first,
+                                      .n = bucket->n,
+                                      .spans = device->spans_on_gpu + bucket->first_span,
+                                      .n_spans = bucket->n_spans,
+                                      .params_in_spans = bucket->params.in_spans,
+                                      .grads_in_spans = bucket->grads.in_spans,
+                                      .direct = at->on_host,
+                                      .params = at->params,
+                                      .grads = at->grads,
+                                      .master = at->master,
+                                      .exp_avg = at->exp_avg,
+                                      .exp_avg_sq = at->exp_avg_sq};
+    STW_TRY(stw_cuda_device_use(device, err));
+    STW_CUDA_TRY(stw_cuda_adamw(launch, adamw, &device->scalars->clip.factor, &device->config.types,
+                                &operands),
+                 "starting the update kernel");
+out:
+    return status;
+}
+
+static void update_on_cpu(stw_device *device, const stw_adamw *adamw,
+                          const stw_bucket_operands *bucket, const addresses *at) {
+    const stw_host_bucket operands = {.first = bucket->first,
+                                      .n = bucket->n,
+                                      .spans = device->spans + bucket->first_span,
+                                      .n_spans = bucket->n_spans,
+                                      .params_in_spans = bucket->params.in_spans,
+                                      .grads_in_spans = bucket->grads.in_spans,
+                                      .params = at->params,
+                                      .grads = at->grads,
+                                      .master = at->master,
+                                      .exp_avg = at->exp_avg,
+                                      .exp_avg_sq = at->exp_avg_sq};
+    stw_host_adamw(device->threads, adamw, device->staged->clip.factor, &device->config.types,
+                   &operands);
+}
 
 static stw_status update(stw_device *device, stw_stream stream, const stw_adamw *adamw,
-                         const stw_operands *operands, stw_error *err) {
-    float *params = NULL, *grads = NULL, *exp_avg = NULL, *exp_avg_sq = NULL;
+                         const stw_bucket_operands *bucket, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_tier tier = operands->tier;
-    uint64_t n = operands->n;
-    STW_TRY(check_stream("update", tier, stream, err));
-    STW_TRY(stw_cuda_float_range(device, tier, operands->params, n, &params, err));
-    STW_TRY(stw_cuda_float_range(device, tier, operands->grads, n, &grads, err));
-    STW_TRY(stw_cuda_float_range(device, tier, operands->exp_avg, n, &exp_avg, err));
-    STW_TRY(stw_cuda_float_range(device, tier, operands->exp_avg_sq, n, &exp_avg_sq, err));
-    if (n == 0) goto out;
-    if (tier == STW_TIER_GPU) {
-        stw_cuda_launch launch = {device->streams[stream], device->sms};
-        STW_TRY(stw_cuda_device_use(device, err));
-        STW_CUDA_TRY(stw_cuda_adamw(launch, adamw, params, grads, exp_avg, exp_avg_sq, n),
-                     "starting the update kernel");
-    } else {
-        stw_host_adamw(device->threads, adamw, params, grads, exp_avg, exp_avg_sq, n);
-    }
+    addresses at;
+    if (bucket->n == 0) goto out;
+    if (!stw_stream_is_gpu(stream) && stream != STW_STREAM_CPU)
+        STW_TRY(stw_fail(err, STW_STATUS_BUG, "update", "on stream %s", stw_stream_name(stream)));
+    if (adamw->clip && !atomic_load(&device->has_factor))
+        STW_TRY(stw_fail(err, STW_STATUS_BUG, "update", "clips before any norm_factor"));
+    STW_TRY(check_spans(device, bucket, err));
+    STW_TRY(resolve_all(device, stream, bucket, &at, err));
+    if (stw_stream_is_gpu(stream))
+        STW_TRY(update_on_gpu(device, stream, adamw, bucket, &at, err));
+    else
+        update_on_cpu(device, adamw, bucket, &at);
 out:
     return status;
 }
 
-static stw_status norm_add(stw_device *device, stw_stream stream, const stw_operands *operands,
-                           stw_error *err) {
-    float *grads = NULL;
-    stw_status status = STW_STATUS_OK;
-    stw_tier tier = operands->tier;
-    STW_TRY(check_stream("norm", tier, stream, err));
-    STW_TRY(stw_cuda_float_range(device, tier, operands->grads, operands->n, &grads, err));
-    if (operands->n == 0) goto out;
-    if (tier == STW_TIER_GPU) {
-        stw_cuda_launch launch = {device->streams[stream], device->sms};
-        STW_TRY(stw_cuda_device_use(device, err));
-        STW_CUDA_TRY(stw_cuda_norm_add(launch, grads, operands->n, &device->scalars->bins),
-                     "starting the norm kernel");
-        atomic_fetch_or(&device->norm_streams, 1u << stream);
-    } else {
-        stw_norm_bins mine = {.not_finite = 0};
-        stw_host_norm_add(device->threads, grads, operands->n, &mine);
-        pthread_mutex_lock(&device->mutex);
-        stw_norm_merge(&device->host_bins, &mine);
-        pthread_mutex_unlock(&device->mutex);
-    }
-out:
-    return status;
-}
+/* ---- the global norm ---- */
 
 /* Both tiers' bins; those of the GPU in the order of the stream, of compute for a host stream. */
 static stw_status norm_reset(stw_device *device, stw_stream stream, stw_error *err) {
@@ -208,7 +361,6 @@ static stw_status norm_reset(stw_device *device, stw_stream stream, stw_error *e
     STW_CUDA_TRY(cudaMemsetAsync(&device->scalars->bins, 0, sizeof device->scalars->bins,
                                  device->streams[stream]),
                  "zeroing the norm's bins");
-    atomic_store(&device->norm_streams, 1u << stream);
     pthread_mutex_lock(&device->mutex);
     memset(&device->host_bins, 0, sizeof device->host_bins);
     pthread_mutex_unlock(&device->mutex);
@@ -216,23 +368,80 @@ out:
     return status;
 }
 
-static stw_status norm_read(stw_device *device, stw_norm_bins *out, stw_error *err) {
+static stw_status norm_add(stw_device *device, stw_stream stream, stw_tier tier, uint64_t offset,
+                           uint64_t n, stw_error *err) {
+    unsigned char *grads = NULL;
     stw_status status = STW_STATUS_OK;
-    unsigned streams = atomic_load(&device->norm_streams);
+    stw_element type = device->config.types.grads;
+    STW_TRY(check_stream("norm", tier, stream, err));
+    STW_TRY(stw_cuda_element_range(device, tier, offset, type, n, &grads, err));
+    if (n == 0) goto out;
+    if (tier == STW_TIER_GPU) {
+        stw_cuda_launch launch = {device->streams[stream], device->sms};
+        STW_TRY(stw_cuda_device_use(device, err));
+        STW_CUDA_TRY(stw_cuda_norm_add(launch, type, grads, n, &device->scalars->bins),
+                     "starting the norm kernel");
+    } else {
+        stw_norm_bins mine = {.not_finite = 0};
+        stw_host_norm_add(device->threads, grads, type, n, &mine);
+        pthread_mutex_lock(&device->mutex);
+        stw_norm_merge(&device->host_bins, &mine);
+        pthread_mutex_unlock(&device->mutex);
+    }
+out:
+    return status;
+}
+
+/* The host's bins go through page-locked memory, which the kernel reads by itself. Its slot was
+ * last used two calls ago: in practice the wait for its event is none. GPU memory (bins, counters,
+ * clip) is used again by the next step; steps are ordered by whoever runs them. */
+static stw_status norm_counters(stw_device *device, stw_stream stream, bool counts,
+                                uint64_t **counters, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    *counters = NULL;
+    if (!stw_stream_is_gpu(stream))
+        return stw_fail(err, STW_STATUS_BUG, "norm", "counters on stream %s",
+                        stw_stream_name(stream));
+    stw_cuda_launch launch = {device->streams[stream], device->sms};
     pthread_mutex_lock(&device->mutex);
+    uint64_t slot = device->n_counted++ % STW_CUDA_BINS_SLOTS;
+    stw_norm_bins *host_bins = &device->staged->host_bins[slot];
     STW_TRY(stw_cuda_device_use(device, err));
-    for (int s = 0; s < STW_N_STREAMS; s++)
-        if ((streams >> s & 1u) != 0)
-            STW_CUDA_TRY(cudaStreamSynchronize(device->streams[s]), "waiting for the norm");
-    STW_CUDA_TRY(cudaMemcpyAsync(&device->staged->bins, &device->scalars->bins,
-                                 sizeof device->staged->bins, cudaMemcpyDeviceToHost, device->side),
-                 "reading the norm's bins");
-    STW_CUDA_TRY(cudaStreamSynchronize(device->side), "waiting for the norm's bins");
-    *out = device->staged->bins;
-    stw_norm_merge(out, &device->host_bins);
+    STW_CUDA_TRY(cudaEventSynchronize(device->bins_read[slot]), "waiting for earlier norms");
+    *host_bins = device->host_bins;
+    STW_CUDA_TRY(stw_cuda_norm_counters(launch, &device->scalars->bins, host_bins, counts,
+                                        device->scalars->counters),
+                 "starting the norm's counters");
+    STW_CUDA_TRY(cudaEventRecord(device->bins_read[slot], launch.stream), "recording an event");
+    *counters = device->scalars->counters;
 out:
     pthread_mutex_unlock(&device->mutex);
     return status;
+}
+
+static stw_status norm_factor(stw_device *device, stw_stream stream, double clip_norm,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cuda_clip *clip = &device->scalars->clip;
+    if (!stw_stream_is_gpu(stream))
+        STW_TRY(
+            stw_fail(err, STW_STATUS_BUG, "norm", "factor on stream %s", stw_stream_name(stream)));
+    stw_cuda_launch launch = {device->streams[stream], device->sms};
+    STW_TRY(stw_cuda_device_use(device, err));
+    STW_CUDA_TRY(stw_cuda_norm_factor(launch, device->scalars->counters, clip_norm, &clip->norm,
+                                      &clip->factor),
+                 "starting the clip factor");
+    STW_CUDA_TRY(cudaMemcpyAsync(&device->staged->clip, clip, sizeof *clip, cudaMemcpyDeviceToHost,
+                                 launch.stream),
+                 "reading the clip factor");
+    atomic_store(&device->has_factor, true);
+out:
+    return status;
+}
+
+static void norm_result(stw_device *device, double *norm, float *factor) {
+    *norm = device->staged->clip.norm;
+    *factor = device->staged->clip.factor;
 }
 
 /* ---- order between streams ---- */
@@ -314,16 +523,21 @@ static const stw_backend backend_cuda = {
     .info = info,
     .host_address = host_address,
     .copy = copy,
+    .set_spans = set_spans,
     .update = update,
-    .norm_add = norm_add,
     .norm_reset = norm_reset,
-    .norm_read = norm_read,
+    .norm_add = norm_add,
+    .norm_counters = norm_counters,
+    .norm_factor = norm_factor,
+    .norm_result = norm_result,
     .read = read_nvme,
     .write = write_nvme,
+    .commit = commit,
     .convert = stw_cuda_device_convert,
     .seed_grads = stw_cuda_device_seed_grads,
     .zero = stw_cuda_device_zero,
     .digest = stw_cuda_device_digest,
+    .link_seconds = stw_cuda_device_link_seconds,
     .record = record,
     .wait = wait_stream,
     .wait_host = wait_host,

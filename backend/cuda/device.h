@@ -11,6 +11,7 @@
 #include "backend/backend.h"
 #include "backend/cuda/kernels.h"
 #include "backend/host/pool.h"
+#include "backend/norm.h"
 #include "backend/nvme.h"
 
 /* ---- CUDA runtime calls ---- */
@@ -47,10 +48,12 @@ void stw_cuda_driver_version(char *out, size_t out_size);
 
 /* ---- page-locked host memory ---- */
 
-#define STW_CUDA_REGISTER_BYTES (64ull << 30) /* of one cudaHostRegister; 512 GiB at once fails */
+/* Of one cudaHostRegister (512 GiB at once fails): small enough that one piece is page-locked while
+ * the next is touched. One CUDA copy must not cross from a piece into the next. */
+#define STW_CUDA_REGISTER_BYTES (2ull << 30)
 
-/** Anonymous memory of whole pages, huge where the system has them, touched by all threads and then
- * page-locked: ten times faster than cudaHostAlloc, and exact. */
+/** Anonymous memory of whole pages, huge where the system has them, touched by all threads and
+ * page-locked meanwhile: ten times faster than cudaHostAlloc, and exact. */
 typedef struct stw_cuda_pinned {
     unsigned char *data;    /* NULL while empty */
     uint64_t bytes;         /* usable */
@@ -59,31 +62,63 @@ typedef struct stw_cuda_pinned {
     uint64_t registered; /* bytes page-locked so far, from `data` on */
 } stw_cuda_pinned;
 
-/** @param pinned filled; on failure still to be freed. NO_RESOURCES where the system refuses. */
+/** The calling thread's current device page-locks; phases are logged (debug).
+ * @param pinned filled; on failure still to be freed. NO_RESOURCES where the system refuses. */
 STW_MUST_USE stw_status stw_cuda_pinned_new(stw_cuda_pinned *pinned, uint64_t bytes,
                                             stw_threads *threads, stw_error *err);
+/** The same; the one thread that is not the pool's touches memory on these cores too.
+ * @param cpus NULL, or none in it: anywhere */
+STW_MUST_USE stw_status stw_cuda_pinned_new_on(stw_cuda_pinned *pinned, uint64_t bytes,
+                                               stw_threads *threads, const stw_cpus *cpus,
+                                               stw_error *err);
 void stw_cuda_pinned_free(stw_cuda_pinned *pinned); /* all zero is fine */
+/** Bytes from offset `at` of such memory to the end of its page-locked piece. */
+static inline uint64_t stw_cuda_to_piece_end(uint64_t at) {
+    return STW_CUDA_REGISTER_BYTES - at % STW_CUDA_REGISTER_BYTES;
+}
 
 /* ---- the device ---- */
 
+/** What norm_factor finds. */
+typedef struct stw_cuda_clip {
+    double norm;
+    float factor;
+    float unused;
+} stw_cuda_clip;
+
 /** Small device memory, made before anything is measured. */
 typedef struct stw_cuda_scalars {
-    stw_norm_bins bins;
+    stw_norm_bins bins; /* squares that GPU streams added */
+    uint64_t counters[STW_NORM_COUNTERS];
+    stw_cuda_clip clip;
     uint64_t digest;
 } stw_cuda_scalars;
 
-#define STW_CUDA_SCALARS_BYTES 4096        /* stw_cuda_scalars, and room to warm up in */
+/** Small page-locked memory. The GPU may still read the host's bins of one step while the next one
+ * begins: they take turns in two slots, and a slot's event says when it was read. */
+#define STW_CUDA_BINS_SLOTS 2
+typedef struct stw_cuda_staged {
+    stw_norm_bins host_bins[STW_CUDA_BINS_SLOTS];
+    stw_cuda_clip clip; /* of the last norm_factor that is done */
+    uint64_t digest;
+} stw_cuda_staged;
+
+#define STW_CUDA_SCALARS_BYTES 8192        /* scalars or staged, and room to warm up in */
 #define STW_CUDA_BOUNCE_BYTES (4ull << 20) /* through which NVMe ranges are looked at */
 
 /** What a wait on an event has to do. */
 enum { STW_CUDA_EVENT_NEVER, STW_CUDA_EVENT_ON_GPU, STW_CUDA_EVENT_DONE };
 
+typedef struct stw_cuda_link stw_cuda_link; /* link.c */
+
 struct stw_device {
     stw_device_config config; /* nvme_folder is not kept */
     int ordinal;
+    char bus_id[32]; /* "0000:17:00.0" */
     uint32_t sms;
     bool host_on_device; /* kernels may use host arena addresses as they are */
     stw_device_info info;
+    stw_cpus cpus; /* that the threads are kept on; none: wherever they may run */
     stw_threads *threads;
     cudaStream_t streams[STW_N_STREAMS]; /* NULL for host streams */
     cudaStream_t side; /* copies that were handed in on a host stream, and small reads */
@@ -93,12 +128,19 @@ struct stw_device {
     unsigned char *gpu;        /* the GPU arena */
     stw_cuda_pinned host;      /* the host arena */
     stw_nvme *nvme;
-    unsigned char *bounce;     /* aligned, where there is an NVMe arena */
+    uint64_t nvme_copy_bytes; /* of one copy: what NVMe offsets reach */
+    unsigned char *bounce;    /* 2 x STW_CUDA_BOUNCE_BYTES, aligned, where there is an NVMe arena */
     stw_cuda_scalars *scalars; /* in device memory */
-    stw_cuda_scalars *staged;  /* page-locked, where they arrive */
-    atomic_uint norm_streams;  /* bit s: squares were added on GPU stream s since the reset */
-    pthread_mutex_t mutex;     /* of host_bins, bounce and staged */
-    stw_norm_bins host_bins;
+    stw_cuda_staged *staged;   /* page-locked */
+    stw_span *spans_on_gpu;    /* room for config.n_spans in device memory */
+    stw_span *spans;           /* the same table, page-locked: for the CPU and as the source */
+    uint32_t n_spans;          /* of the last set_spans */
+    atomic_bool has_factor;    /* norm_factor was called since the device was opened */
+    pthread_mutex_t mutex;     /* of host_bins, bounce, staged and what follows */
+    stw_norm_bins host_bins;   /* squares that host streams added */
+    cudaEvent_t bins_read[STW_CUDA_BINS_SLOTS];
+    uint64_t n_counted;  /* norm_counters calls: whose turn it is among the slots */
+    stw_cuda_link *link; /* NULL before the first link_seconds */
 };
 
 /** Check limits, then make everything (memory.c). */
@@ -113,27 +155,46 @@ STW_MUST_USE stw_status stw_cuda_range(const stw_device *device, stw_tier tier, 
 /** BUG where a range is outside a tier's arena. */
 STW_MUST_USE stw_status stw_cuda_check_range(const stw_device *device, stw_tier tier,
                                              uint64_t offset, uint64_t bytes, stw_error *err);
-/** Address of n floats; BUG outside the arena, and for an offset that is not that of a float. */
-STW_MUST_USE stw_status stw_cuda_float_range(const stw_device *device, stw_tier tier,
-                                             uint64_t offset, uint64_t n, float **out,
-                                             stw_error *err);
+/** "fp32", "bf16". */
+const char *stw_cuda_element_name(stw_element type);
+/** Address of n elements of a type in the GPU or host arena; BUG outside it, for an offset that is
+ * not that of an element, and for NVMe. */
+STW_MUST_USE stw_status stw_cuda_element_range(const stw_device *device, stw_tier tier,
+                                               uint64_t offset, stw_element type, uint64_t n,
+                                               unsigned char **out, stw_error *err);
+/** Bytes of n elements at an offset; BUG for an offset that is not that of an element, or no type.
+ */
+STW_MUST_USE stw_status stw_cuda_element_bytes(stw_tier tier, uint64_t offset, stw_element type,
+                                               uint64_t n, uint64_t *bytes, stw_error *err);
+/** Used bytes of the current GPU, others' included. */
+STW_MUST_USE stw_status stw_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes,
+                                        stw_error *err);
 /** Wait for everything that was issued on h2d, compute and d2h, and make the device current. (The
  * comm stream may hold a collective, for which only stw_comm_wait waits.) */
 STW_MUST_USE stw_status stw_cuda_quiesce(stw_device *device, stw_error *err);
 
-/* ---- slots of the table (values.c) ---- */
+/* ---- slots of the table ---- */
 
+/* values.c */
 STW_MUST_USE stw_status stw_cuda_device_convert(stw_device *device, stw_stream stream, stw_tier to,
-                                                uint64_t to_offset, stw_tier from,
-                                                uint64_t from_offset, stw_dtype from_dtype,
-                                                uint64_t n, stw_error *err);
+                                                uint64_t to_offset, stw_element to_type,
+                                                stw_tier from, uint64_t from_offset,
+                                                stw_dtype from_dtype, uint64_t n, stw_error *err);
 STW_MUST_USE stw_status stw_cuda_device_seed_grads(stw_device *device, stw_tier tier,
                                                    uint64_t offset, uint64_t n, uint64_t element,
                                                    uint64_t seed, uint64_t step, stw_error *err);
 STW_MUST_USE stw_status stw_cuda_device_zero(stw_device *device, stw_tier tier, uint64_t offset,
                                              uint64_t bytes, stw_error *err);
 STW_MUST_USE stw_status stw_cuda_device_digest(stw_device *device, stw_tier tier, uint64_t offset,
-                                               uint64_t n, uint64_t element, uint64_t *sum,
-                                               stw_error *err);
+                                               stw_element type, uint64_t n, uint64_t element,
+                                               uint64_t *sum, stw_error *err);
+/* link.c */
+STW_MUST_USE stw_status stw_cuda_device_link_seconds(stw_device *device,
+                                                     const stw_link_shape *shape, uint64_t bytes,
+                                                     double *seconds, stw_error *err);
+/** GPU bytes that link_seconds took; NULL is fine. */
+uint64_t stw_cuda_link_gpu_bytes(const stw_cuda_link *link);
+uint64_t stw_cuda_link_host_bytes(const stw_cuda_link *link); /* of page-locked memory, the same */
+void stw_cuda_link_free(stw_cuda_link *link); /* NULL is fine */
 
 #endif

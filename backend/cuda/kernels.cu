@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels: one pass over memory each, 16 bytes per access where alignment allows, 64-bit indices.
- * Compiled with -fmad=false and without fast-math: the arithmetic is that of backend/element.h,
- * operation by operation. */
+/* Kernels: one pass over memory each, four elements per access where alignment allows, 64-bit
+ * indices. Compiled with -fmad=false and without fast-math: the arithmetic is that of
+ * backend/element.h and backend/norm.h, operation by operation. */
 #include "backend/cuda/kernels.h"
+
+#include "backend/norm.h"
 
 namespace {
 
@@ -19,39 +21,228 @@ bool aligned(const void *a, unsigned bytes) { return ((uintptr_t)a & (bytes - 1)
 __device__ uint64_t thread_index() { return (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ uint64_t thread_count() { return (uint64_t)gridDim.x * blockDim.x; }
 
-/* ---- AdamW ---- */
+/* ---- elements in memory ----
+ * Every byte is touched once per step, hence the streaming hints: nothing is worth a place in L2.
+ * Four neighbours are the unit: 16 bytes of fp32 and 8 of bf16 per thread, so that whatever the
+ * types, one instruction of a warp covers 512 or 256 bytes without a gap. */
 
-/* Every byte is touched once per step, hence the streaming hints: nothing is worth a place in L2.
+template <stw_element type> struct element;
+template <> struct element<STW_ELEMENT_F32> {
+    typedef float type;
+    typedef float4 four;
+    static __device__ float widen(float x) { return x; }
+    static __device__ float narrow(float x) { return x; }
+    static __device__ uint32_t bits(float x) { return stw_bits_from_float(x); }
+    static __device__ void unpack(float *x, float4 v) {
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    }
+    static __device__ float4 pack(const float *x) { return make_float4(x[0], x[1], x[2], x[3]); }
+};
+template <> struct element<STW_ELEMENT_BF16> {
+    typedef uint16_t type;
+    typedef uint2 four;
+    static __device__ float widen(uint16_t x) { return stw_float_from_bf16(x); }
+    static __device__ uint16_t narrow(float x) { return stw_bf16_from_float(x); }
+    static __device__ uint32_t bits(uint16_t x) { return x; }
+    static __device__ void unpack(float *x, uint2 v) {
+        x[0] = stw_float_from_bits(v.x << 16), x[1] = stw_float_from_bits(v.x & 0xFFFF0000u);
+        x[2] = stw_float_from_bits(v.y << 16), x[3] = stw_float_from_bits(v.y & 0xFFFF0000u);
+    }
+    static __device__ uint2 pack(const float *x) {
+        return make_uint2(narrow(x[0]) | (uint32_t)narrow(x[1]) << 16,
+                          narrow(x[2]) | (uint32_t)narrow(x[3]) << 16);
+    }
+};
+
+/* ---- AdamW ----
+ * A block takes chunks of the bucket and walks over the spans that meet each of them. What lies in
+ * one span and one chunk is a run; a run whose operands have the same phase modulo four elements is
+ * a few single elements, fours, and again single elements, any other run is single elements
+ * throughout (neighbouring threads on neighbouring elements: still whole lines per warp).
+ *
+ * A thread has two fours of every operand in flight, a tile's half apart: 128 bytes for fp32. With
+ * operands behind PCIe that is far more than the link needs, and many blocks would only scatter
+ * what the host's memory sees: a direct launch has few blocks with small chunks, taken in turn, so
+ * that at any time about one large page (2 MiB) of each array is being walked over. */
+
+constexpr unsigned per_thread = 8;
+constexpr unsigned tile = threads_per_block * per_thread; /* elements of a block's turn */
+constexpr unsigned most_tiles = 4; /* of a chunk: so that few need a search */
+constexpr unsigned direct_blocks_per_sm = 2;
+
+/* The span of an element: the last that does not begin after it. */
+__device__ uint32_t find_span(const stw_span *spans, uint32_t n_spans, uint64_t at) {
+    uint32_t low = 0, high = n_spans;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (spans[middle].first <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Addresses of the bucket's first element as seen from one span: an element of the span lies where
+ * its number in the bucket says, counted from there. Wraps around, as the spans' offsets do. */
+template <stw_element type>
+__device__ char *seen_from(const void *base, uint64_t offset, uint64_t elements_before) {
+    return (char *)((uintptr_t)base + offset -
+                    elements_before * sizeof(typename element<type>::type));
+}
+
+template <stw_element type> __device__ unsigned phase(const char *base, uint64_t i) {
+    typedef typename element<type>::type stored_type;
+    return (unsigned)((uintptr_t)(base + i * sizeof(stored_type)) / sizeof(stored_type)) & 3u;
+}
+
+/* A thread's elements of the tile at element `first`; elements from `end` on stay away. Fours:
+ * x[4 k ..] is element first + 4 (thread + k threads). Singles: x[k] is first + thread + k threads.
  */
-template <bool by_four>
-__global__ void __launch_bounds__(threads_per_block)
-    adamw_kernel(const stw_adamw a, float *params, const float *grads, float *exp_avg,
-                 float *exp_avg_sq, uint64_t n) {
-    uint64_t first = thread_index(), stride = thread_count();
-    uint64_t done = 0;
-    if (by_four) {
-        for (uint64_t i = first; i < n / 4; i += stride) {
-            float4 p = __ldcs((const float4 *)params + i);
-            float4 g = __ldcs((const float4 *)grads + i);
-            float4 m = __ldcs((const float4 *)exp_avg + i);
-            float4 v = __ldcs((const float4 *)exp_avg_sq + i);
-            stw_adamw_element(&a, &p.x, g.x, &m.x, &v.x);
-            stw_adamw_element(&a, &p.y, g.y, &m.y, &v.y);
-            stw_adamw_element(&a, &p.z, g.z, &m.z, &v.z);
-            stw_adamw_element(&a, &p.w, g.w, &m.w, &v.w);
-            __stcs((float4 *)params + i, p);
-            __stcs((float4 *)exp_avg + i, m);
-            __stcs((float4 *)exp_avg_sq + i, v);
+template <stw_element type>
+__device__ void load(float *x, const char *base, uint64_t first, uint64_t end, bool fours) {
+    typedef typename element<type>::type stored_type;
+    typedef typename element<type>::four four;
+    if (fours) {
+#pragma unroll
+        for (unsigned k = 0; k < per_thread / 4; k++) {
+            uint64_t i = first + 4 * (threadIdx.x + k * threads_per_block);
+            if (i < end)
+                element<type>::unpack(x + 4 * k,
+                                      __ldcs((const four *)(base + i * sizeof(stored_type))));
         }
-        done = n / 4 * 4;
+    } else {
+#pragma unroll
+        for (unsigned k = 0; k < per_thread; k++) {
+            uint64_t i = first + threadIdx.x + k * threads_per_block;
+            if (i < end) x[k] = element<type>::widen(__ldcs((const stored_type *)base + i));
+        }
     }
-    for (uint64_t i = done + first; i < n; i += stride) {
-        float p = __ldcs(params + i), m = __ldcs(exp_avg + i), v = __ldcs(exp_avg_sq + i);
-        stw_adamw_element(&a, &p, __ldcs(grads + i), &m, &v);
-        __stcs(params + i, p);
-        __stcs(exp_avg + i, m);
-        __stcs(exp_avg_sq + i, v);
+}
+template <stw_element type>
+__device__ void store(const float *x, char *base, uint64_t first, uint64_t end, bool fours) {
+    typedef typename element<type>::type stored_type;
+    typedef typename element<type>::four four;
+    if (fours) {
+#pragma unroll
+        for (unsigned k = 0; k < per_thread / 4; k++) {
+            uint64_t i = first + 4 * (threadIdx.x + k * threads_per_block);
+            if (i < end)
+                __stcs((four *)(base + i * sizeof(stored_type)), element<type>::pack(x + 4 * k));
+        }
+    } else {
+#pragma unroll
+        for (unsigned k = 0; k < per_thread; k++) {
+            uint64_t i = first + threadIdx.x + k * threads_per_block;
+            if (i < end) __stcs((stored_type *)base + i, element<type>::narrow(x[k]));
+        }
     }
+}
+
+/* Elements [at, stop) of the bucket, which lie in one span. */
+template <stw_element params, bool has_master, stw_element grads, stw_element exp_avg,
+          stw_element exp_avg_sq>
+__device__ void adamw_run(const stw_adamw &a, const stw_cuda_bucket &b, stw_adamw_group group,
+                          float factor, char *p, const char *g, uint64_t at, uint64_t stop) {
+    char *master = (char *)b.master, *avg = (char *)b.exp_avg, *sq = (char *)b.exp_avg_sq;
+    unsigned ahead = phase<exp_avg>(avg, at);
+    bool together = phase<exp_avg_sq>(sq, at) == ahead && phase<grads>(g, at) == ahead &&
+                    phase<params>(p, at) == ahead &&
+                    (!has_master || phase<STW_ELEMENT_F32>(master, at) == ahead);
+    uint64_t head = together ? (0u - ahead) & 3u : stop - at;
+    if (head > stop - at) head = stop - at;
+    uint64_t end = at + head;
+    bool fours = false;
+#pragma unroll 1
+    while (at < stop) {
+        if (at == end) { /* from the head to the fours, from there to the tail */
+            fours = stop - at >= 4;
+            end = fours ? at + ((stop - at) & ~3ull) : stop;
+        }
+        if (at + threadIdx.x * (fours ? 4u : 1u) < end) {
+            float w[per_thread] = {}, x[per_thread] = {}, m[per_thread] = {}, v[per_thread] = {};
+            load<grads>(x, g, at, end, fours);
+            if (has_master)
+                load<STW_ELEMENT_F32>(w, master, at, end, fours);
+            else
+                load<params>(w, p, at, end, fours);
+            load<exp_avg>(m, avg, at, end, fours);
+            load<exp_avg_sq>(v, sq, at, end, fours);
+#pragma unroll
+            for (unsigned k = 0; k < per_thread; k++)
+                stw_adamw_element(&a, group, factor, &w[k], x[k], &m[k], &v[k]);
+            if (has_master) store<STW_ELEMENT_F32>(w, master, at, end, fours);
+            store<params>(w, p, at, end, fours);
+            store<exp_avg>(m, avg, at, end, fours);
+            store<exp_avg_sq>(v, sq, at, end, fours);
+        }
+        at = end - at < tile ? end : at + tile;
+    }
+}
+
+template <stw_element params, bool has_master, stw_element grads, stw_element exp_avg,
+          stw_element exp_avg_sq>
+__global__ void __launch_bounds__(threads_per_block, 4)
+    adamw_kernel(const __grid_constant__ stw_adamw a, const float *clip_factor,
+                 const __grid_constant__ stw_cuda_bucket b, uint32_t chunk) {
+    const float factor = a.clip ? *clip_factor : 1.0f;
+    uint64_t end = 0;
+    for (uint64_t at = (uint64_t)blockIdx.x * chunk; at < b.n;
+         at = end + (uint64_t)(gridDim.x - 1) * chunk) {
+        end = b.n - at < chunk ? b.n : at + chunk;
+        for (uint32_t s = find_span(b.spans, b.n_spans, b.first + at); at < end && s < b.n_spans;
+             s++) {
+            const stw_span *span = &b.spans[s];
+            uint64_t before = span->first - b.first; /* elements; modulo 2^64 */
+            uint64_t stop = before + span->n < end ? before + span->n : end;
+            char *p = seen_from<params>(b.params, b.params_in_spans ? span->params : 0,
+                                        b.params_in_spans ? before : 0);
+            const char *g = seen_from<grads>(b.grads, b.grads_in_spans ? span->grads : 0,
+                                             b.grads_in_spans ? before : 0);
+            adamw_run<params, has_master, grads, exp_avg, exp_avg_sq>(a, b, a.groups[span->group],
+                                                                      factor, p, g, at, stop);
+            at = stop;
+        }
+    }
+}
+
+typedef void (*adamw_function)(const stw_adamw, const float *, const stw_cuda_bucket, uint32_t);
+
+/* From types to the kernel, one type per level; NULL where there is none. */
+template <stw_element params, bool has_master, stw_element grads, stw_element exp_avg>
+adamw_function adamw_of_sq(const stw_element_types *types) {
+    if (types->exp_avg_sq == STW_ELEMENT_F32)
+        return adamw_kernel<params, has_master, grads, exp_avg, STW_ELEMENT_F32>;
+    if (types->exp_avg_sq == STW_ELEMENT_BF16)
+        return adamw_kernel<params, has_master, grads, exp_avg, STW_ELEMENT_BF16>;
+    return NULL;
+}
+template <stw_element params, bool has_master, stw_element grads>
+adamw_function adamw_of_avg(const stw_element_types *types) {
+    if (types->exp_avg == STW_ELEMENT_F32)
+        return adamw_of_sq<params, has_master, grads, STW_ELEMENT_F32>(types);
+    if (types->exp_avg == STW_ELEMENT_BF16)
+        return adamw_of_sq<params, has_master, grads, STW_ELEMENT_BF16>(types);
+    return NULL;
+}
+template <stw_element params, bool has_master>
+adamw_function adamw_of_grads(const stw_element_types *types) {
+    if (types->grads == STW_ELEMENT_F32)
+        return adamw_of_avg<params, has_master, STW_ELEMENT_F32>(types);
+    if (types->grads == STW_ELEMENT_BF16)
+        return adamw_of_avg<params, has_master, STW_ELEMENT_BF16>(types);
+    return NULL;
+}
+adamw_function adamw_of(const stw_element_types *types) {
+    if (types->master != STW_ELEMENT_NONE && types->master != STW_ELEMENT_F32) return NULL;
+    bool master = types->master == STW_ELEMENT_F32;
+    if (types->params == STW_ELEMENT_F32)
+        return master ? adamw_of_grads<STW_ELEMENT_F32, true>(types)
+                      : adamw_of_grads<STW_ELEMENT_F32, false>(types);
+    if (types->params == STW_ELEMENT_BF16)
+        return master ? adamw_of_grads<STW_ELEMENT_BF16, true>(types)
+                      : adamw_of_grads<STW_ELEMENT_BF16, false>(types);
+    return NULL;
 }
 
 /* ---- the exact sum of squares ----
@@ -62,8 +253,8 @@ __global__ void __launch_bounds__(threads_per_block)
 constexpr unsigned norm_warps = 3; /* 48 KiB per block, what is to be had without asking */
 constexpr unsigned norm_threads = norm_warps * 32;
 constexpr unsigned norm_blocks_per_sm = 4;
-constexpr unsigned norm_vectors = 4; /* 16-byte loads in flight per thread */
-constexpr unsigned norm_bins = 32;   /* that floats can hit: the last is (2 * 254 - 2) / 16 = 31 */
+constexpr unsigned norm_bytes = 64; /* in flight per thread, in loads of four elements */
+constexpr unsigned norm_bins = 32;  /* that floats can hit: the last is (2 * 254 - 2) / 16 = 31 */
 static_assert((2 * 254 - 2) / 16 == norm_bins - 1 && norm_bins <= STW_NORM_BINS, "bins of floats");
 
 struct __align__(16) norm_cell {
@@ -99,49 +290,101 @@ __device__ void norm_flush(const norm_cell *cells, unsigned lane, unsigned not_f
     if (not_finite != 0) atomicAdd((unsigned long long *)&bins->not_finite, not_finite);
 }
 
-template <bool by_four> __device__ float4 norm_load(const float *grads, uint64_t i, uint64_t n) {
-    float4 x = make_float4(0, 0, 0, 0); /* zeros add nothing */
-    if (by_four && 4 * i + 4 <= n) return __ldcs((const float4 *)grads + i);
-    if (4 * i < n) x.x = __ldcs(grads + 4 * i);
-    if (4 * i + 1 < n) x.y = __ldcs(grads + 4 * i + 1);
-    if (4 * i + 2 < n) x.z = __ldcs(grads + 4 * i + 2);
-    if (4 * i + 3 < n) x.w = __ldcs(grads + 4 * i + 3);
-    return x;
+template <stw_element type, bool by_four>
+__device__ typename element<type>::four norm_load(const void *grads, uint64_t i, uint64_t n) {
+    typedef typename element<type>::four four;
+    if (by_four && 4 * i + 4 <= n) return __ldcs((const four *)grads + i);
+    float x[4] = {0, 0, 0, 0}; /* zeros add nothing */
+#pragma unroll
+    for (unsigned k = 0; k < 4; k++)
+        if (4 * i + k < n)
+            x[k] = element<type>::widen(
+                __ldcs((const typename element<type>::type *)grads + 4 * i + k));
+    return element<type>::pack(x);
 }
 
-template <bool by_four>
+template <stw_element type, bool by_four>
 __global__ void __launch_bounds__(norm_threads, norm_blocks_per_sm)
-    norm_kernel(const float *grads, uint64_t n, stw_norm_bins *bins) {
+    norm_kernel(const void *grads, uint64_t n, stw_norm_bins *bins) {
     __shared__ norm_cell cells[norm_warps][norm_bins][32];
+    typedef typename element<type>::four four;
+    constexpr unsigned fours = norm_bytes / sizeof(four); /* in flight */
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     norm_cell *column = &cells[warp][0][lane];
     for (unsigned b = 0; b < norm_bins; b++) column[32u * b] = norm_cell{0, 0};
     unsigned not_finite = 0;
 
-    const uint64_t tile = (uint64_t)norm_threads * norm_vectors; /* in vectors */
-    const uint64_t vectors = n / 4 + (n % 4 != 0);
-    float4 next[norm_vectors];
-    uint64_t at = blockIdx.x * tile + threadIdx.x;
-    for (unsigned k = 0; k < norm_vectors; k++)
-        next[k] = norm_load<by_four>(grads, at + k * norm_threads, n);
-    for (uint64_t t = blockIdx.x * tile; t < vectors; t += gridDim.x * tile) {
-        float4 x[norm_vectors];
-        at += gridDim.x * tile;
+    const uint64_t turn = (uint64_t)norm_threads * fours; /* in fours */
+    const uint64_t n_fours = n / 4 + (n % 4 != 0);
+    four next[fours];
+    uint64_t at = blockIdx.x * turn + threadIdx.x;
 #pragma unroll
-        for (unsigned k = 0; k < norm_vectors; k++) {
-            x[k] = next[k];
-            next[k] = norm_load<by_four>(grads, at + k * norm_threads, n);
+    for (unsigned k = 0; k < fours; k++)
+        next[k] = norm_load<type, by_four>(grads, at + k * norm_threads, n);
+    for (uint64_t t = blockIdx.x * turn; t < n_fours; t += gridDim.x * turn) {
+        four now[fours];
+        at += gridDim.x * turn;
+#pragma unroll
+        for (unsigned k = 0; k < fours; k++) {
+            now[k] = next[k];
+            next[k] = norm_load<type, by_four>(grads, at + k * norm_threads, n);
         }
 #pragma unroll
-        for (unsigned k = 0; k < norm_vectors; k++) {
-            norm_one(column, x[k].x, &not_finite);
-            norm_one(column, x[k].y, &not_finite);
-            norm_one(column, x[k].z, &not_finite);
-            norm_one(column, x[k].w, &not_finite);
+        for (unsigned k = 0; k < fours; k++) {
+            float x[4];
+            element<type>::unpack(x, now[k]);
+#pragma unroll
+            for (unsigned i = 0; i < 4; i++) norm_one(column, x[i], &not_finite);
         }
     }
     __syncwarp();
     norm_flush(&cells[warp][0][0], lane, not_finite, bins);
+}
+
+template <stw_element type>
+cudaError_t norm_add(stw_cuda_launch launch, const void *grads, uint64_t n, stw_norm_bins *bins) {
+    typedef typename element<type>::four four;
+    unsigned blocks = blocks_for(n / 4 + 1, norm_threads * (norm_bytes / sizeof(four)),
+                                 (uint64_t)launch.sms * norm_blocks_per_sm);
+    if (aligned(grads, sizeof(four)))
+        norm_kernel<type, true><<<blocks, norm_threads, 0, launch.stream>>>(grads, n, bins);
+    else
+        norm_kernel<type, false><<<blocks, norm_threads, 0, launch.stream>>>(grads, n, bins);
+    return cudaGetLastError();
+}
+
+/* ---- from bins to norm and factor ----
+ * One block: its threads fetch and store (one at a time, 73 reads over PCIe would take their time),
+ * one of them computes. Bins have the layout of counters. */
+
+static_assert(sizeof(stw_norm_bins) == STW_NORM_COUNTERS * sizeof(uint64_t), "bins are counters");
+
+__global__ void __launch_bounds__(norm_threads)
+    norm_counters_kernel(const stw_norm_bins *gpu_bins, const stw_norm_bins *host_bins, int counts,
+                         uint64_t *counters) {
+    __shared__ stw_norm_bins sum, other;
+    for (unsigned i = threadIdx.x; i < STW_NORM_COUNTERS; i += norm_threads) {
+        ((uint64_t *)&sum)[i] = counts ? ((const uint64_t *)gpu_bins)[i] : 0;
+        ((uint64_t *)&other)[i] =
+            counts && host_bins != NULL ? ((const uint64_t *)host_bins)[i] : 0;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && counts) stw_norm_merge(&sum, &other);
+    __syncthreads();
+    for (unsigned i = threadIdx.x; i < STW_NORM_COUNTERS; i += norm_threads)
+        counters[i] = ((const uint64_t *)&sum)[i];
+}
+
+__global__ void __launch_bounds__(norm_threads)
+    norm_factor_kernel(const uint64_t *counters, double clip_norm, double *norm, float *factor) {
+    __shared__ stw_norm_bins bins;
+    for (unsigned i = threadIdx.x; i < STW_NORM_COUNTERS; i += norm_threads)
+        ((uint64_t *)&bins)[i] = counters[i];
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    double value = stw_norm_value(&bins);
+    *norm = value;
+    *factor = stw_norm_clip_factor(value, clip_norm);
 }
 
 /* ---- conversion ---- */
@@ -176,7 +419,7 @@ template <> struct stored<STW_CUDA_SOURCE_F16> {
 };
 template <> struct stored<STW_CUDA_SOURCE_BF16> {
     typedef uint16_t type;
-    static __device__ float get(uint16_t x) { return stw_float_from_bits((uint32_t)x << 16); }
+    static __device__ float get(uint16_t x) { return stw_float_from_bf16(x); }
 };
 template <> struct stored<STW_CUDA_SOURCE_F8_E4M3> {
     typedef uint8_t type;
@@ -189,133 +432,213 @@ template <> struct stored<STW_CUDA_SOURCE_F8_E5M2> {
 
 template <typename T> struct __align__(4 * sizeof(T) > 16 ? 16 : 4 * sizeof(T)) four { T x[4]; };
 
-template <stw_cuda_source source, bool by_four>
+template <stw_cuda_source source, stw_element to_type, bool by_four>
 __global__ void __launch_bounds__(threads_per_block)
-    convert_kernel(float *to, const void *from, uint64_t n) {
+    convert_kernel(void *to, const void *from, uint64_t n) {
     typedef typename stored<source>::type type;
+    typedef element<to_type> target;
     uint64_t first = thread_index(), stride = thread_count();
     uint64_t done = 0;
     if (by_four) {
         for (uint64_t i = first; i < n / 4; i += stride) {
             four<type> x = ((const four<type> *)from)[i];
-            ((float4 *)to)[i] =
-                make_float4(stored<source>::get(x.x[0]), stored<source>::get(x.x[1]),
-                            stored<source>::get(x.x[2]), stored<source>::get(x.x[3]));
+            float y[4] = {stored<source>::get(x.x[0]), stored<source>::get(x.x[1]),
+                          stored<source>::get(x.x[2]), stored<source>::get(x.x[3])};
+            ((typename target::four *)to)[i] = target::pack(y);
         }
         done = n / 4 * 4;
     }
     for (uint64_t i = done + first; i < n; i += stride)
-        to[i] = stored<source>::get(((const type *)from)[i]);
+        ((typename target::type *)to)[i] =
+            target::narrow(stored<source>::get(((const type *)from)[i]));
 }
 
-template <stw_cuda_source source>
-cudaError_t convert(stw_cuda_launch launch, float *to, const void *from, uint64_t n) {
+template <stw_cuda_source source, stw_element to_type>
+cudaError_t convert_to(stw_cuda_launch launch, void *to, const void *from, uint64_t n) {
     unsigned from_align = (unsigned)alignof(four<typename stored<source>::type>);
-    unsigned blocks = blocks_for(n / 4 + 4, threads_per_block, most_blocks);
-    if (aligned(to, 16) && aligned(from, from_align))
-        convert_kernel<source, true><<<blocks, threads_per_block, 0, launch.stream>>>(to, from, n);
+    bool by_four =
+        aligned(to, sizeof(typename element<to_type>::four)) && aligned(from, from_align);
+    unsigned blocks = blocks_for(by_four ? n / 4 + 4 : n, threads_per_block, most_blocks);
+    if (by_four)
+        convert_kernel<source, to_type, true>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(to, from, n);
     else
-        convert_kernel<source, false><<<blocks, threads_per_block, 0, launch.stream>>>(to, from, n);
+        convert_kernel<source, to_type, false>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(to, from, n);
     return cudaGetLastError();
+}
+template <stw_cuda_source source>
+cudaError_t convert(stw_cuda_launch launch, stw_element to_type, void *to, const void *from,
+                    uint64_t n) {
+    if (to_type == STW_ELEMENT_F32) return convert_to<source, STW_ELEMENT_F32>(launch, to, from, n);
+    if (to_type == STW_ELEMENT_BF16)
+        return convert_to<source, STW_ELEMENT_BF16>(launch, to, from, n);
+    return cudaErrorInvalidValue;
 }
 
 /* ---- seeded gradients and digests ---- */
 
+template <stw_element type>
 __global__ void __launch_bounds__(threads_per_block)
-    seed_grads_kernel(float *to, uint64_t n, uint64_t element, uint64_t seed, uint64_t step) {
+    seed_grads_kernel(void *to, uint64_t n, uint64_t element_0, uint64_t seed, uint64_t step) {
     for (uint64_t i = thread_index(); i < n; i += thread_count())
-        to[i] = stw_seeded_grad(seed, step, element + i);
+        ((typename element<type>::type *)to)[i] =
+            element<type>::narrow(stw_seeded_grad(seed, step, element_0 + i));
 }
 
+template <stw_element type>
 __global__ void __launch_bounds__(threads_per_block)
-    digest_kernel(const float *values, uint64_t n, uint64_t element, unsigned long long *digest) {
+    digest_kernel(const void *values, uint64_t n, uint64_t element_0, unsigned long long *digest) {
     unsigned long long sum = 0;
     for (uint64_t i = thread_index(); i < n; i += thread_count())
-        sum += stw_digest_element(element + i, stw_bits_from_float(__ldcs(values + i)));
+        sum += stw_digest_element(
+            element_0 + i,
+            element<type>::bits(__ldcs((const typename element<type>::type *)values + i)));
     for (int lanes = 16; lanes > 0; lanes /= 2) sum += __shfl_down_sync(0xFFFFFFFFu, sum, lanes);
     if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(digest, sum);
 }
 
 } // namespace
 
-cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, float *params,
-                           const float *grads, float *exp_avg, float *exp_avg_sq, uint64_t n) {
-    if (aligned(params, 16) && aligned(grads, 16) && aligned(exp_avg, 16) &&
-        aligned(exp_avg_sq, 16))
-        adamw_kernel<true>
-            <<<blocks_for(n / 4 + 4, threads_per_block, most_blocks), threads_per_block, 0,
-               launch.stream>>>(*adamw, params, grads, exp_avg, exp_avg_sq, n);
-    else
-        adamw_kernel<false><<<blocks_for(n, threads_per_block, most_blocks), threads_per_block, 0,
-                              launch.stream>>>(*adamw, params, grads, exp_avg, exp_avg_sq, n);
+cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, const float *factor,
+                           const stw_element_types *types, const stw_cuda_bucket *bucket) {
+    adamw_function kernel = adamw_of(types);
+    if (kernel == NULL || (adamw->clip && factor == NULL) ||
+        (bucket->n != 0 && bucket->n_spans == 0))
+        return cudaErrorInvalidValue;
+    /* Chunks as long as they may be while every multiprocessor gets several of them. */
+    uint64_t tiles = bucket->direct ? 1 : bucket->n / tile / ((uint64_t)launch.sms * 8 + 1);
+    uint32_t chunk = tile * (uint32_t)(tiles < 1 ? 1 : tiles > most_tiles ? most_tiles : tiles);
+    uint64_t most = bucket->direct ? (uint64_t)launch.sms * direct_blocks_per_sm : most_blocks;
+    kernel<<<blocks_for(bucket->n, chunk, most), threads_per_block, 0, launch.stream>>>(
+        *adamw, factor, *bucket, chunk);
     return cudaGetLastError();
 }
 
-cudaError_t stw_cuda_norm_add(stw_cuda_launch launch, const float *grads, uint64_t n,
-                              stw_norm_bins *bins) {
-    unsigned blocks = blocks_for(n / 4 + 1, norm_threads * norm_vectors,
-                                 (uint64_t)launch.sms * norm_blocks_per_sm);
-    if (aligned(grads, 16))
-        norm_kernel<true><<<blocks, norm_threads, 0, launch.stream>>>(grads, n, bins);
-    else
-        norm_kernel<false><<<blocks, norm_threads, 0, launch.stream>>>(grads, n, bins);
+cudaError_t stw_cuda_norm_add(stw_cuda_launch launch, stw_element type, const void *grads,
+                              uint64_t n, stw_norm_bins *bins) {
+    if (type == STW_ELEMENT_F32) return norm_add<STW_ELEMENT_F32>(launch, grads, n, bins);
+    if (type == STW_ELEMENT_BF16) return norm_add<STW_ELEMENT_BF16>(launch, grads, n, bins);
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t stw_cuda_norm_counters(stw_cuda_launch launch, const stw_norm_bins *gpu_bins,
+                                   const stw_norm_bins *host_bins, int counts, uint64_t *counters) {
+    norm_counters_kernel<<<1, norm_threads, 0, launch.stream>>>(gpu_bins, host_bins, counts,
+                                                                counters);
     return cudaGetLastError();
 }
 
-cudaError_t stw_cuda_convert(stw_cuda_launch launch, float *to, const void *from,
-                             stw_cuda_source source, uint64_t n) {
+cudaError_t stw_cuda_norm_factor(stw_cuda_launch launch, const uint64_t *counters, double clip_norm,
+                                 double *norm, float *factor) {
+    norm_factor_kernel<<<1, norm_threads, 0, launch.stream>>>(counters, clip_norm, norm, factor);
+    return cudaGetLastError();
+}
+
+cudaError_t stw_cuda_convert(stw_cuda_launch launch, stw_element to_type, void *to,
+                             const void *from, stw_cuda_source source, uint64_t n) {
     switch (source) {
     case STW_CUDA_SOURCE_F64:
-        return convert<STW_CUDA_SOURCE_F64>(launch, to, from, n);
+        return convert<STW_CUDA_SOURCE_F64>(launch, to_type, to, from, n);
     case STW_CUDA_SOURCE_F32:
-        return convert<STW_CUDA_SOURCE_F32>(launch, to, from, n);
+        return convert<STW_CUDA_SOURCE_F32>(launch, to_type, to, from, n);
     case STW_CUDA_SOURCE_F16:
-        return convert<STW_CUDA_SOURCE_F16>(launch, to, from, n);
+        return convert<STW_CUDA_SOURCE_F16>(launch, to_type, to, from, n);
     case STW_CUDA_SOURCE_BF16:
-        return convert<STW_CUDA_SOURCE_BF16>(launch, to, from, n);
+        return convert<STW_CUDA_SOURCE_BF16>(launch, to_type, to, from, n);
     case STW_CUDA_SOURCE_F8_E4M3:
-        return convert<STW_CUDA_SOURCE_F8_E4M3>(launch, to, from, n);
+        return convert<STW_CUDA_SOURCE_F8_E4M3>(launch, to_type, to, from, n);
     case STW_CUDA_SOURCE_F8_E5M2:
-        return convert<STW_CUDA_SOURCE_F8_E5M2>(launch, to, from, n);
+        return convert<STW_CUDA_SOURCE_F8_E5M2>(launch, to_type, to, from, n);
     case STW_CUDA_N_SOURCES:
         break;
     }
     return cudaErrorInvalidValue;
 }
 
-cudaError_t stw_cuda_seed_grads(stw_cuda_launch launch, float *to, uint64_t n, uint64_t element,
-                                uint64_t seed, uint64_t step) {
-    seed_grads_kernel<<<blocks_for(n, threads_per_block, (uint64_t)launch.sms * 64),
-                        threads_per_block, 0, launch.stream>>>(to, n, element, seed, step);
+cudaError_t stw_cuda_seed_grads(stw_cuda_launch launch, stw_element type, void *to, uint64_t n,
+                                uint64_t element, uint64_t seed, uint64_t step) {
+    unsigned blocks = blocks_for(n, threads_per_block, (uint64_t)launch.sms * 64);
+    if (type == STW_ELEMENT_F32)
+        seed_grads_kernel<STW_ELEMENT_F32>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(to, n, element, seed, step);
+    else if (type == STW_ELEMENT_BF16)
+        seed_grads_kernel<STW_ELEMENT_BF16>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(to, n, element, seed, step);
+    else
+        return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
 
-cudaError_t stw_cuda_digest(stw_cuda_launch launch, const float *values, uint64_t n,
-                            uint64_t element, uint64_t *digest) {
-    digest_kernel<<<blocks_for(n, threads_per_block, (uint64_t)launch.sms * 32), threads_per_block,
-                    0, launch.stream>>>(values, n, element, (unsigned long long *)digest);
+cudaError_t stw_cuda_digest(stw_cuda_launch launch, stw_element type, const void *values,
+                            uint64_t n, uint64_t element, uint64_t *digest) {
+    unsigned blocks = blocks_for(n, threads_per_block, (uint64_t)launch.sms * 32);
+    unsigned long long *sum = (unsigned long long *)digest;
+    if (type == STW_ELEMENT_F32)
+        digest_kernel<STW_ELEMENT_F32>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(values, n, element, sum);
+    else if (type == STW_ELEMENT_BF16)
+        digest_kernel<STW_ELEMENT_BF16>
+            <<<blocks, threads_per_block, 0, launch.stream>>>(values, n, element, sum);
+    else
+        return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
+
+/* ---- loading ----
+ * A launch over nothing loads a kernel: every combination of types and alignments once. */
 
 /* Ask for as much of the L1 as shared memory as all blocks of a multiprocessor want. */
-static cudaError_t prefer_shared(void (*kernel)(const float *, uint64_t, stw_norm_bins *)) {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+template <stw_element type> static cudaError_t prefer_shared() {
+    cudaError_t code = cudaFuncSetAttribute(norm_kernel<type, true>,
+                                            cudaFuncAttributePreferredSharedMemoryCarveout,
+                                            cudaSharedmemCarveoutMaxShared);
+    if (code != cudaSuccess) return code;
+    return cudaFuncSetAttribute(norm_kernel<type, false>,
+                                cudaFuncAttributePreferredSharedMemoryCarveout,
                                 cudaSharedmemCarveoutMaxShared);
 }
 
-cudaError_t stw_cuda_kernels_load(stw_cuda_launch launch, void *scratch) {
+static cudaError_t load_adamw(stw_cuda_launch launch) {
     const stw_adamw none = {};
-    float *at[2] = {(float *)scratch, (float *)scratch + 1}; /* aligned, not aligned */
-    stw_norm_bins *bins = (stw_norm_bins *)scratch;
-    cudaError_t code = prefer_shared(norm_kernel<true>);
-    if (code == cudaSuccess) code = prefer_shared(norm_kernel<false>);
-    for (int i = 0; i < 2 && code == cudaSuccess; i++) {
-        code = stw_cuda_adamw(launch, &none, at[i], at[i], at[i], at[i], 0);
-        if (code == cudaSuccess) code = stw_cuda_norm_add(launch, at[i], 0, bins);
-        for (int s = 0; s < STW_CUDA_N_SOURCES && code == cudaSuccess; s++)
-            code = stw_cuda_convert(launch, at[i], scratch, (stw_cuda_source)s, 0);
+    const stw_cuda_bucket nothing = {};
+    cudaError_t code = cudaSuccess;
+    for (unsigned bits = 0; bits < 32 && code == cudaSuccess; bits++) {
+        stw_element_types types;
+        types.params = bits & 1u ? STW_ELEMENT_BF16 : STW_ELEMENT_F32;
+        types.grads = bits & 2u ? STW_ELEMENT_BF16 : STW_ELEMENT_F32;
+        types.exp_avg = bits & 4u ? STW_ELEMENT_BF16 : STW_ELEMENT_F32;
+        types.exp_avg_sq = bits & 8u ? STW_ELEMENT_BF16 : STW_ELEMENT_F32;
+        types.master = bits & 16u ? STW_ELEMENT_F32 : STW_ELEMENT_NONE;
+        code = stw_cuda_adamw(launch, &none, NULL, &types, &nothing);
     }
-    if (code == cudaSuccess) code = stw_cuda_seed_grads(launch, at[0], 0, 0, 0, 0);
-    if (code == cudaSuccess) code = stw_cuda_digest(launch, at[0], 0, 0, (uint64_t *)scratch);
+    return code;
+}
+
+static cudaError_t load_typed(stw_cuda_launch launch, stw_element type, char *scratch) {
+    cudaError_t code = cudaSuccess;
+    for (unsigned offset = 0; offset < 8 && code == cudaSuccess; offset += 4) { /* 4: unaligned */
+        code = stw_cuda_norm_add(launch, type, scratch + offset, 0, (stw_norm_bins *)scratch);
+        for (int s = 0; s < STW_CUDA_N_SOURCES && code == cudaSuccess; s++)
+            code = stw_cuda_convert(launch, type, scratch + offset, scratch, (stw_cuda_source)s, 0);
+    }
+    if (code == cudaSuccess) code = stw_cuda_seed_grads(launch, type, scratch, 0, 0, 0, 0);
+    if (code == cudaSuccess)
+        code = stw_cuda_digest(launch, type, scratch, 0, 0, (uint64_t *)scratch);
+    return code;
+}
+
+cudaError_t stw_cuda_kernels_load(stw_cuda_launch launch, void *scratch) {
+    uint64_t *words = (uint64_t *)scratch;
+    cudaError_t code = prefer_shared<STW_ELEMENT_F32>();
+    if (code == cudaSuccess) code = prefer_shared<STW_ELEMENT_BF16>();
+    if (code == cudaSuccess) code = load_adamw(launch);
+    if (code == cudaSuccess) code = load_typed(launch, STW_ELEMENT_F32, (char *)scratch);
+    if (code == cudaSuccess) code = load_typed(launch, STW_ELEMENT_BF16, (char *)scratch);
+    /* Zeros of zeros: a norm of 0 under a limit of 0 has the factor 0. */
+    if (code == cudaSuccess) code = stw_cuda_norm_counters(launch, NULL, NULL, 0, words);
+    if (code == cudaSuccess)
+        code = stw_cuda_norm_factor(launch, words, 0.0, (double *)(words + STW_NORM_COUNTERS),
+                                    (float *)(words + STW_NORM_COUNTERS + 1));
     return code;
 }

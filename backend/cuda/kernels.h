@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Launchers of the CUDA kernels: the element functions of backend/element.h over arrays in GPU
- * memory (or page-locked host memory, which the GPU reads and writes over PCIe). Each queues its
- * work on a stream and returns the launch's error; nothing is allocated. Pointers need the
- * alignment of their type; 16 bytes on all operands is the fast path. The current device must be
- * the stream's. n may be 0. */
+/* Launchers of the CUDA kernels: the element functions of backend/element.h and backend/norm.h over
+ * arrays in GPU memory (or page-locked host memory, which the GPU reads and writes over PCIe). Each
+ * queues its work on a stream and returns the launch's error, cudaErrorInvalidValue for types that
+ * it does not know; nothing is allocated and nobody waits. Pointers need the alignment of their
+ * type; 16 bytes on all operands is the fast path. The current device must be the stream's. n may
+ * be 0. */
 #ifndef STW_BACKEND_CUDA_KERNELS_H
 #define STW_BACKEND_CUDA_KERNELS_H
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 #include "backend/element.h"
 
@@ -15,9 +17,9 @@
 extern "C" {
 #endif
 
-/** Stored types that become fp32. */
+/** Stored types that become fp32 or bf16. */
 typedef enum stw_cuda_source {
-    STW_CUDA_SOURCE_F64, /* rounds to nearest; the others are exact */
+    STW_CUDA_SOURCE_F64, /* rounds to the nearest float; the others are exact floats */
     STW_CUDA_SOURCE_F32,
     STW_CUDA_SOURCE_F16,
     STW_CUDA_SOURCE_BF16,
@@ -32,25 +34,55 @@ typedef struct stw_cuda_launch {
     uint32_t sms;
 } stw_cuda_launch;
 
-/** stw_adamw_element on n elements, in place. */
-cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, float *params,
-                           const float *grads, float *exp_avg, float *exp_avg_sq, uint64_t n);
+/** One bucket's operands by address. master, exp_avg and exp_avg_sq point at the bucket's first
+ * element, and so do params and grads unless they are in spans: then they point at what the byte
+ * offsets of stw_span count from. */
+typedef struct stw_cuda_bucket {
+    uint64_t first, n;     /* elements of the flat space */
+    const stw_span *spans; /* GPU memory: the first that meets the bucket ... */
+    uint32_t n_spans;      /* ... and how many do; together they cover it */
+    bool params_in_spans, grads_in_spans;
+    bool direct; /* an operand is page-locked host memory: a launch shaped for PCIe */
+    void *params;
+    const void *grads;
+    float *master; /* NULL where the run has none */
+    void *exp_avg, *exp_avg_sq;
+} stw_cuda_bucket;
+
+/** stw_adamw_element on a bucket, in place, with the rates of each span's group; results rounded to
+ * the types of their components, params from the new master where there is one.
+ * @param factor the clip factor, in memory that the GPU reads when the launch's turn has come; used
+ *        with adamw->clip only, else it may be NULL */
+cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, const float *factor,
+                           const stw_element_types *types, const stw_cuda_bucket *bucket);
+
 /** Add the squares of n gradients to bins in GPU memory: the same integer as the host's, though
  * split otherwise over low and high limbs (stw_norm_normalise makes them equal). */
-cudaError_t stw_cuda_norm_add(stw_cuda_launch launch, const float *grads, uint64_t n,
-                              stw_norm_bins *bins);
-/** to[i] = (float)from[i]. */
-cudaError_t stw_cuda_convert(stw_cuda_launch launch, float *to, const void *from,
-                             stw_cuda_source source, uint64_t n);
-/** Seeded gradients of global elements [element, element + n). */
-cudaError_t stw_cuda_seed_grads(stw_cuda_launch launch, float *to, uint64_t n, uint64_t element,
-                                uint64_t seed, uint64_t step);
-/** Add stw_digest_element of n values, the first of which is global element `element`, to
+cudaError_t stw_cuda_norm_add(stw_cuda_launch launch, stw_element type, const void *grads,
+                              uint64_t n, stw_norm_bins *bins);
+/** The sum of two sets of bins as STW_NORM_COUNTERS normalised counters; zeros unless `counts`.
+ * @param gpu_bins in GPU memory; left as they are
+ * @param host_bins in GPU or page-locked memory; NULL: none
+ * @param counters in GPU memory; must not overlap the bins */
+cudaError_t stw_cuda_norm_counters(stw_cuda_launch launch, const stw_norm_bins *gpu_bins,
+                                   const stw_norm_bins *host_bins, int counts, uint64_t *counters);
+/** stw_norm_value and stw_norm_clip_factor of counters (or of sums of them over ranks), the host's
+ * bits. All pointers are GPU or page-locked memory. */
+cudaError_t stw_cuda_norm_factor(stw_cuda_launch launch, const uint64_t *counters, double clip_norm,
+                                 double *norm, float *factor);
+
+/** to[i] = to_type(float(from[i])). */
+cudaError_t stw_cuda_convert(stw_cuda_launch launch, stw_element to_type, void *to,
+                             const void *from, stw_cuda_source source, uint64_t n);
+/** Seeded gradients of global elements [element, element + n), rounded to the type. */
+cudaError_t stw_cuda_seed_grads(stw_cuda_launch launch, stw_element type, void *to, uint64_t n,
+                                uint64_t element, uint64_t seed, uint64_t step);
+/** Add stw_digest_element of n values as stored, the first of which is global element `element`, to
  * *digest in GPU memory. */
-cudaError_t stw_cuda_digest(stw_cuda_launch launch, const float *values, uint64_t n,
-                            uint64_t element, uint64_t *digest);
+cudaError_t stw_cuda_digest(stw_cuda_launch launch, stw_element type, const void *values,
+                            uint64_t n, uint64_t element, uint64_t *digest);
 /** Load every kernel's machine code now: done lazily it could wait for a running collective.
- * @param scratch 1 KiB of zeroed GPU memory, which the launches leave as it is */
+ * @param scratch 1 KiB of zeroed GPU memory, 16-byte aligned, which the launches leave as it is */
 cudaError_t stw_cuda_kernels_load(stw_cuda_launch launch, void *scratch);
 
 #ifdef __cplusplus

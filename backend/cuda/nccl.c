@@ -456,6 +456,21 @@ static stw_status nccl_sum_u64(void *state, uint64_t *values, uint32_t n_values,
     return sum(state, "sum", values, n_values, err);
 }
 
+/* In GPU memory and in the order of the stream: the host only queues it, nccl_wait waits. */
+static stw_status nccl_sum_counters(void *state, uint64_t *counters, uint32_t n_counters,
+                                    stw_error *err) {
+    nccl *n = state;
+    stw_status status = STW_STATUS_OK;
+    name_operation(n, "sum of counters", n_counters * sizeof(uint64_t), -1);
+    if (n_counters == 0) goto out;
+    STW_TRY(stw_cuda_device_use(n->config.device, err));
+    ISSUE(
+        n->api.all_reduce(counters, counters, n_counters, ncclUint64, ncclSum, n->comm, n->stream));
+out:
+    if (status != STW_STATUS_OK) abort_comm(n);
+    return status;
+}
+
 static stw_status nccl_barrier(void *state, stw_error *err) {
     uint64_t nothing = 0;
     return sum(state, "barrier", &nothing, 1, err);
@@ -551,6 +566,7 @@ static const stw_comm_ops nccl_ops = {
     .close = nccl_close,
     .abort = nccl_abort,
     .sum_u64 = nccl_sum_u64,
+    .sum_counters = nccl_sum_counters,
     .gather = nccl_gather,
     .broadcast = nccl_broadcast,
     .barrier = nccl_barrier,

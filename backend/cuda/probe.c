@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/comm_ops.h"
-#include "backend/cuda/device.h"
 #include "core/log.h"
 
 #define MIB (1ull << 20)
@@ -84,18 +82,30 @@ out:
 }
 
 /* What a rank's process and context take before its arenas, measured as a run measures them. */
-static stw_status measure_context(stw_cluster *out, stw_error *err) {
+static stw_status measure_context(const stw_probe *probe, stw_cluster *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_backend *backend = stw_backend_cuda_find();
     stw_device *device = NULL;
     stw_device_info info;
-    const stw_device_config config = {.n_events = 64, .threads = 1};
+    const stw_device_config config = {.local_world = 1,
+                                      .n_events = 64,
+                                      .types = {STW_ELEMENT_F32, STW_ELEMENT_F32, STW_ELEMENT_NONE,
+                                                STW_ELEMENT_F32, STW_ELEMENT_F32},
+                                      .threads = 1};
+    stw_sample context = stw_sample_make("CUDA context", "with streams, events, kernels", "B");
+    stw_sample process = stw_sample_make("process", "resident with CUDA, without NCCL", "B");
+    stw_probe_progress(probe, STW_PROBE_PART_CONTEXT, 0, "CUDA context");
     STW_TRY(backend->open(&config, &device, err));
     backend->info(device, &info);
-    if (info.used_after_context > info.used_before)
+    if (info.used_after_context > info.used_before) {
         out->gpu.context_bytes = info.used_after_context - info.used_before;
+        stw_sample_add(&context, (double)out->gpu.context_bytes);
+        (void)stw_probe_keep(probe, &context);
+    }
     out->gpu.memory_bytes = info.total;
     uint64_t resident = stw_probe_resident_bytes();
+    stw_sample_add(&process, (double)resident);
+    (void)stw_probe_keep(probe, &process);
     if (resident > out->host.process_bytes) out->host.process_bytes = resident;
 out:
     backend->close(device);
@@ -103,48 +113,59 @@ out:
 }
 
 static void note_versions(stw_cluster *out) {
-    char driver[64];
+    char driver[64], text[32] = "";
     int runtime = 0, nccl = stw_cuda_nccl_version();
     stw_cuda_driver_version(driver, sizeof driver);
     (void)cudaRuntimeGetVersion(&runtime);
+    if (nccl > 0)
+        snprintf(text, sizeof text, ", NCCL %d.%d.%d", nccl / 10000, nccl % 10000 / 100,
+                 nccl % 100);
     snprintf(out->calibration.versions, sizeof out->calibration.versions,
-             "driver %s, CUDA %d.%d, NCCL %d.%d.%d", driver[0] != '\0' ? driver : "unknown",
-             runtime / 1000, runtime % 1000 / 10, nccl / 10000, nccl % 10000 / 100, nccl % 100);
+             "driver %.40s, CUDA %d.%d%s", driver[0] != '\0' ? driver : "unknown", runtime / 1000,
+             runtime % 1000 / 10, text);
 }
 
-stw_status stw_probe_gpus(stw_cluster *out, bool measure, bool *found, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
+static int count_gpus(void) {
     int count = 0;
-    *found = false;
-    if (measure) {
-        stw_cluster measured = *out;
-        measured.gpu.comm_bytes = 0;
-        int visible = stw_cuda_probe_count();
-        if (visible > 1) {
-            measured.gpus = (uint32_t)visible;
-            stw_cuda_probe_comm(&measured);
-        }
-        /* From here on this process uses CUDA itself. */
-        if (visible != 0 && cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
-        (void)cudaGetLastError();
-        if (count < 1) goto out;
-        STW_TRY(describe(out, count, err));
-        if (count > 1 && measured.gpu.comm_bytes > 0) {
-            out->gpu.comm_bytes = measured.gpu.comm_bytes;
-            out->nvlink_bps = measured.nvlink_bps;
-            out->host.process_bytes = measured.host.process_bytes;
-        }
-        STW_TRY(measure_context(out, err));
-        STW_TRY(stw_cuda_probe_copies(out, err));
-        note_versions(out);
-    } else {
-        if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
-        (void)cudaGetLastError();
-        if (count < 1) goto out;
-        STW_TRY(describe(out, count, err));
-        out->host.process_bytes = 1434 * MIB; /* a rank's with CUDA and NCCL: 1.4 GiB, 2026-11 */
+    if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
+    (void)cudaGetLastError();
+    return count;
+}
+
+static stw_status measure(stw_probe *probe, stw_cluster *out, bool *found, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cluster measured = *out;
+    measured.gpu.comm_bytes = 0;
+    int visible = stw_cuda_probe_count();
+    if (visible == 0) goto out;
+    if (visible > 1) {
+        probe->gpus = measured.gpus = (uint32_t)visible;
+        stw_cuda_probe_comm(probe, &measured);
     }
+    /* From here on this process uses CUDA itself. */
+    int count = count_gpus();
+    if (count < 1) goto out;
     *found = true;
+    probe->gpus = (uint32_t)count;
+    STW_TRY(describe(out, count, err));
+    if (count > 1 && measured.gpu.comm_bytes > 0) {
+        out->gpu.comm_bytes = measured.gpu.comm_bytes;
+        out->nvlink_bps = measured.nvlink_bps;
+        out->host.process_bytes = measured.host.process_bytes;
+    }
+    STW_TRY(measure_context(probe, out, err));
+    STW_TRY(stw_cuda_probe_copies(probe, out, err));
+    note_versions(out);
 out:
     return status;
+}
+
+stw_status stw_probe_gpus(stw_probe *probe, stw_cluster *out, bool *found, stw_error *err) {
+    *found = false;
+    if (probe->depth != STW_PROBE_SIZES) return measure(probe, out, found, err);
+    int count = count_gpus();
+    if (count < 1) return STW_STATUS_OK;
+    *found = true;
+    out->host.process_bytes = 1434 * MIB; /* a rank's with CUDA and NCCL: 1.4 GiB, 2026-11 */
+    return describe(out, count, err);
 }

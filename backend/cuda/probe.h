@@ -3,7 +3,10 @@
 #ifndef STW_BACKEND_CUDA_PROBE_H
 #define STW_BACKEND_CUDA_PROBE_H
 
+#include "backend/cuda/device.h"
 #include "backend/probe.h"
+
+#define STW_CUDA_PROBE_MOST_GPUS 16
 
 /** Visible GPUs, counted in a process of its own so that this one has not used CUDA yet; -1 where
  * that fails. */
@@ -11,12 +14,54 @@ int stw_cuda_probe_count(void);
 
 /** What one process per GPU sees: fills gpu.comm, nvlink and host.process. Only before this process
  * uses CUDA, with gpus > 1. A failure is a warning. */
-void stw_cuda_probe_comm(stw_cluster *out);
+void stw_cuda_probe_comm(const stw_probe *probe, stw_cluster *out);
 
-/** Rates of copies: pcie.*, gpu.hbm, host.dma, host.bandwidth. */
-STW_MUST_USE stw_status stw_cuda_probe_copies(stw_cluster *out, stw_error *err);
+/** Rates of the links: pcie.*, host.dma*, host.page_lock, host.bandwidth; and, through
+ * stw_cuda_probe_work, gpu.hbm and gpu.norm. */
+STW_MUST_USE stw_status stw_cuda_probe_copies(const stw_probe *probe, stw_cluster *out,
+                                              stw_error *err);
 
 /** NCCL's version as ncclGetVersion gives it (22809); 0 where it cannot be opened. */
 int stw_cuda_nccl_version(void);
+
+/* ---- one GPU's buffers and streams, shared by the parts ---- */
+
+#define STW_CUDA_PROBE_SLOTS 4 /* largest copies of GPU memory per direction, used in turn */
+
+typedef struct stw_cuda_probe_gpu {
+    int ordinal;
+    uint32_t sms;
+    bool host_on_device;     /* kernels may use page-locked addresses as they are */
+    uint64_t largest;        /* bytes of the largest copy */
+    uint64_t host_bytes;     /* page-locked, in each direction; a multiple of `largest` */
+    stw_cuda_pinned host;    /* what goes up, then what comes down */
+    unsigned char *memory;   /* SLOTS x largest up, then as much down */
+    cudaStream_t streams[2]; /* up, down */
+    cudaEvent_t start, stop; /* with time */
+    cudaEvent_t batch[2][2]; /* of a stream, in turn; a thread that waits for one sleeps */
+} stw_cuda_probe_gpu;
+
+/** What one GPU's kernels do: gpu.hbm and gpu.norm, pcie.direct, and resident AdamW as a sample.
+ * What fails is a warning. */
+void stw_cuda_probe_work(const stw_probe *probe, stw_cuda_probe_gpu *gpu, stw_cluster *out);
+
+/* ---- collectives that no transport of Stowage offers, in the processes of probe_comm.c ---- */
+
+typedef struct stw_cuda_probe_peers {
+    uint32_t rank, world;
+    /** Give `bytes` of rank 0 to every rank. Collective. */
+    stw_status (*share)(void *share_state, void *data, uint32_t bytes, stw_error *err);
+    void *share_state;
+    unsigned char *memory; /* of the GPU */
+    uint64_t bytes;
+    cudaStream_t stream;
+} stw_cuda_probe_peers;
+
+#define STW_CUDA_PROBE_COLLECTIVES 18 /* samples that the next one gives, at most */
+
+/** Bytes of a communicator of its own, all-gather, reduce-scatter, all-reduce and a scatter by send
+ * and receive, by size. A call that hangs is ended with its process. @return samples written */
+uint32_t stw_cuda_probe_collectives(const stw_cuda_probe_peers *peers, stw_sample *out,
+                                    stw_error *err);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "backend/host/loops.h"
 #include "backend/norm.h"
+#include "core/checked.h"
 
 /* Items of one piece of parallel work: large enough to hide handing it out, small enough that the
  * last one does not keep everybody waiting. */
@@ -15,83 +16,115 @@
 
 typedef struct adamw_work {
     stw_adamw adamw;
-    float *params;
-    const float *grads;
-    float *exp_avg, *exp_avg_sq;
+    float factor;
+    stw_element_types types;
+    const stw_host_bucket *bucket;
 } adamw_work;
+
+/* Of the spans of a bucket the one that holds an element of the flat space. */
+static const stw_span *find_span(const stw_host_bucket *bucket, uint64_t element) {
+    uint32_t low = 0, high = bucket->n_spans; /* it is one of [low, high) */
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (bucket->spans[middle].first <= element)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &bucket->spans[low];
+}
+
+/* Where element `at` of the bucket, which is element `in_span` of its span, lies. Through integers:
+ * the offsets of spans count modulo 2^64. */
+static void *place(const void *base, stw_element type, uint64_t at, const stw_span *in,
+                   uint64_t offset, uint64_t in_span) {
+    uint64_t bytes =
+        in != NULL ? offset + in_span * stw_element_bytes(type) : at * stw_element_bytes(type);
+    return (void *)((uintptr_t)base + (uintptr_t)bytes);
+}
 
 static void adamw_piece(void *arg, uint64_t first, uint64_t count) {
     const adamw_work *work = arg;
-    stw_host_loops_get(0)->adamw(&work->adamw, work->params + first, work->grads + first,
-                                 work->exp_avg + first, work->exp_avg_sq + first, count);
+    const stw_host_bucket *b = work->bucket;
+    const stw_span all = {.first = b->first, .n = b->n};
+    const stw_span *span = b->n_spans > 0 ? find_span(b, b->first + first) : &all;
+    while (count > 0) {
+        uint64_t in_span = b->first + first - span->first;
+        uint64_t n = stw_min_u64(span->n - in_span, count);
+        stw_host_loops_get(0)->adamw(
+            &work->adamw, work->adamw.groups[span->group], work->factor, &work->types,
+            place(b->params, work->types.params, first, b->params_in_spans ? span : NULL,
+                  span->params, in_span),
+            place(b->grads, work->types.grads, first, b->grads_in_spans ? span : NULL, span->grads,
+                  in_span),
+            b->master != NULL ? b->master + first : NULL,
+            place(b->exp_avg, work->types.exp_avg, first, NULL, 0, 0),
+            place(b->exp_avg_sq, work->types.exp_avg_sq, first, NULL, 0, 0), n);
+        first += n;
+        count -= n;
+        span++;
+    }
 }
 
-void stw_host_adamw(stw_threads *threads, const stw_adamw *adamw, float *params, const float *grads,
-                    float *exp_avg, float *exp_avg_sq, uint64_t n) {
-    adamw_work work = {*adamw, params, grads, exp_avg, exp_avg_sq};
-    stw_threads_for(threads, n, GRAIN, adamw_piece, &work);
+void stw_host_adamw(stw_threads *threads, const stw_adamw *adamw, float factor,
+                    const stw_element_types *types, const stw_host_bucket *bucket) {
+    adamw_work work = {*adamw, factor, *types, bucket};
+    stw_threads_for(threads, bucket->n, GRAIN, adamw_piece, &work);
 }
 
 /* ---- exact sum of squares ---- */
 
-__extension__ typedef unsigned __int128 u128;
-
 typedef struct norm_work {
-    const float *grads;
-    pthread_mutex_t mutex; /* of the sums below */
-    u128 sums[STW_NORM_BINS];
-    uint64_t not_finite;
+    const void *grads;
+    stw_element type;
+    pthread_mutex_t mutex; /* of the sum */
+    stw_norm_wide sum;
 } norm_work;
-
-/* Sets of bins that neighbours use in turn, so that an addition need not wait for the one before
- * (gradients of one tensor fall into few bins). */
-#define LANES 4
 
 static void norm_piece(void *arg, uint64_t first, uint64_t count) {
     norm_work *work = arg;
-    const float *grads = work->grads + first;
-    u128 sums[LANES][STW_NORM_BINS] = {{0}};
-    uint64_t not_finite = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        unsigned bin = 0;
-        uint64_t value = 0;
-        int kind = stw_norm_split(grads[i], &bin, &value);
-        if (kind == 1)
-            sums[i % LANES][bin] += value;
-        else
-            not_finite += kind == 2;
-    }
+    stw_norm_wide mine = {.not_finite = 0};
+    const unsigned char *grads = work->grads;
+    stw_host_loops_get(0)->norm_add(grads + first * stw_element_bytes(work->type), work->type,
+                                    count, &mine);
     pthread_mutex_lock(&work->mutex);
-    for (unsigned lane = 0; lane < LANES; lane++)
-        for (unsigned b = 0; b < STW_NORM_BINS; b++) work->sums[b] += sums[lane][b];
-    work->not_finite += not_finite;
+    for (unsigned b = 0; b < STW_NORM_BINS; b++) work->sum.bin[b] += mine.bin[b];
+    work->sum.not_finite += mine.not_finite;
     pthread_mutex_unlock(&work->mutex);
 }
 
-void stw_host_norm_add(stw_threads *threads, const float *grads, uint64_t n, stw_norm_bins *bins) {
-    norm_work work = {.grads = grads, .mutex = PTHREAD_MUTEX_INITIALIZER};
-    stw_threads_for(threads, n, GRAIN, norm_piece, &work);
-    pthread_mutex_destroy(&work.mutex);
-    /* 128 bits do not fit the two limbs of a bin as they are: low 96 bits stay in theirs, what is
-     * above has the weight of six bins on. Values are below 2^63, so n < 2^33 never gets there. */
-    stw_norm_bins mine = {.not_finite = work.not_finite};
+/* Digits of 16 bits and a carry of either sign; what is left for the last bin is never negative. */
+static void carry(const stw_norm_wide *wide, stw_norm_bins *out) {
+    stw_i128 left = 0;
     for (unsigned b = 0; b < STW_NORM_BINS; b++) {
-        mine.low[b] += (uint64_t)work.sums[b] & 0xFFFFFFFFu;
-        mine.high[b] += (uint64_t)(work.sums[b] >> 32) & 0x7FFFFFFFFFFFFFFFu;
-        uint64_t above = (uint64_t)(work.sums[b] >> 95);
-        if (above != 0 && b + 5 < STW_NORM_BINS) {
-            /* weight 2^(16 b + 95) = 2^(16 (b + 5) + 15) */
-            mine.low[b + 5] += (above << 15) & 0xFFFFFFFFu;
-            mine.high[b + 5] += above >> 17;
+        left += wide->bin[b];
+        uint64_t digit = (uint64_t)left & 0xFFFFu;
+        if (b + 1 < STW_NORM_BINS) {
+            out->low[b] = digit;
+            left = (left - (stw_i128)digit) / 65536;
+        } else {
+            out->low[b] = (uint64_t)left & 0xFFFFFFFFu;
+            out->high[b] = (uint64_t)(left >> 32);
         }
     }
+    out->not_finite = wide->not_finite;
+}
+
+void stw_host_norm_add(stw_threads *threads, const void *grads, stw_element type, uint64_t n,
+                       stw_norm_bins *bins) {
+    norm_work work = {.grads = grads, .type = type, .mutex = PTHREAD_MUTEX_INITIALIZER};
+    stw_threads_for(threads, n, GRAIN, norm_piece, &work);
+    pthread_mutex_destroy(&work.mutex);
+    stw_norm_bins mine = {.not_finite = 0};
+    carry(&work.sum, &mine);
     stw_norm_merge(bins, &mine);
 }
 
 /* ---- digest, conversion, seeded values ---- */
 
 typedef struct digest_work {
-    const float *values;
+    const unsigned char *values;
+    stw_element type;
     uint64_t element;
     uint64_t sum; /* atomic */
 } digest_work;
@@ -99,30 +132,33 @@ typedef struct digest_work {
 static void digest_piece(void *arg, uint64_t first, uint64_t count) {
     digest_work *work = arg;
     uint64_t sum =
-        stw_host_loops_get(0)->digest(work->values + first, count, work->element + first);
+        stw_host_loops_get(0)->digest(work->values + first * stw_element_bytes(work->type),
+                                      work->type, count, work->element + first);
     __atomic_fetch_add(&work->sum, sum, __ATOMIC_RELAXED);
 }
 
-uint64_t stw_host_digest(stw_threads *threads, const float *values, uint64_t n, uint64_t element) {
-    digest_work work = {values, element, 0};
+uint64_t stw_host_digest(stw_threads *threads, const void *values, stw_element type, uint64_t n,
+                         uint64_t element) {
+    digest_work work = {values, type, element, 0};
     stw_threads_for(threads, n, GRAIN, digest_piece, &work);
     return __atomic_load_n(&work.sum, __ATOMIC_RELAXED);
 }
 
 typedef struct seed_work {
-    float *to;
+    unsigned char *to;
+    stw_element type;
     uint64_t element, seed, step;
 } seed_work;
 
 static void seed_piece(void *arg, uint64_t first, uint64_t count) {
     const seed_work *work = arg;
-    stw_host_loops_get(0)->seed_grads(work->to + first, count, work->element + first, work->seed,
-                                      work->step);
+    stw_host_loops_get(0)->seed_grads(work->to + first * stw_element_bytes(work->type), work->type,
+                                      count, work->element + first, work->seed, work->step);
 }
 
-void stw_host_seed_grads(stw_threads *threads, float *to, uint64_t n, uint64_t element,
-                         uint64_t seed, uint64_t step) {
-    seed_work work = {to, element, seed, step};
+void stw_host_seed_grads(stw_threads *threads, void *to, stw_element type, uint64_t n,
+                         uint64_t element, uint64_t seed, uint64_t step) {
+    seed_work work = {to, type, element, seed, step};
     stw_threads_for(threads, n, GRAIN, seed_piece, &work);
 }
 
@@ -165,24 +201,23 @@ static uint32_t widen_e4m3(uint32_t bits) {
 }
 
 typedef struct convert_work {
-    float *to;
+    unsigned char *to;
+    stw_element to_type;
     const unsigned char *from;
     stw_dtype dtype;
 } convert_work;
 
-static void convert_piece(void *arg, uint64_t first, uint64_t count) {
-    const convert_work *work = arg;
-    float *to = work->to + first;
-    const unsigned char *from = work->from + first * (stw_dtype_bits(work->dtype) / 8);
+/* to[i] = (float)from[i] on the caller alone. */
+static void to_floats(float *to, const unsigned char *from, stw_dtype dtype, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
         uint16_t half;
         double wide;
-        switch (work->dtype) {
+        switch (dtype) {
         case STW_DTYPE_F32:
             memcpy(to, from, count * sizeof(float));
             return;
         case STW_DTYPE_BF16:
-            stw_host_loops_get(0)->bf16(to, from, count);
+            stw_host_loops_get(0)->from_bf16(to, from, count);
             return;
         case STW_DTYPE_F16:
             memcpy(&half, from + 2 * i, sizeof half);
@@ -201,9 +236,28 @@ static void convert_piece(void *arg, uint64_t first, uint64_t count) {
     }
 }
 
-void stw_host_convert(stw_threads *threads, float *to, const void *from, stw_dtype from_dtype,
-                      uint64_t n) {
-    convert_work work = {to, from, from_dtype};
+#define CONVERT_AT_ONCE 1024u /* floats on the stack, for bf16 */
+
+static void convert_piece(void *arg, uint64_t first, uint64_t count) {
+    const convert_work *work = arg;
+    uint64_t from_bytes = stw_dtype_bits(work->dtype) / 8;
+    const unsigned char *from = work->from + first * from_bytes;
+    unsigned char *to = work->to + first * stw_element_bytes(work->to_type);
+    if (work->to_type == STW_ELEMENT_F32) {
+        to_floats((float *)(void *)to, from, work->dtype, count);
+        return;
+    }
+    float floats[CONVERT_AT_ONCE];
+    for (uint64_t done = 0; done < count; done += CONVERT_AT_ONCE) {
+        uint64_t n = stw_min_u64(count - done, CONVERT_AT_ONCE);
+        to_floats(floats, from + done * from_bytes, work->dtype, n);
+        stw_host_loops_get(0)->to_bf16((uint16_t *)(void *)to + done, floats, n);
+    }
+}
+
+void stw_host_convert(stw_threads *threads, void *to, stw_element to_type, const void *from,
+                      stw_dtype from_dtype, uint64_t n) {
+    convert_work work = {to, to_type, from, from_dtype};
     stw_threads_for(threads, n, GRAIN, convert_piece, &work);
 }
 

@@ -1,20 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The innermost loops of the host kernels as a table, one per instruction set. The same C source
- * (loops_body.h) is compiled once for each; all compute the same IEEE operations per element, so
- * the choice shows in time only. One thread per call; arrays of a call do not overlap. */
+ * (loops_body.h, loops_adamw_body.h, loops_norm_body.h) is compiled once for each; all compute the
+ * same IEEE operations per element, so the choice shows in time only. One thread per call; arrays
+ * of a call do not overlap. Where a stw_element says how values are stored it is F32 or BF16. */
 #ifndef STW_BACKEND_HOST_LOOPS_H
 #define STW_BACKEND_HOST_LOOPS_H
 
 #include "backend/element.h"
 
+__extension__ typedef __int128 stw_i128;
+
+/** A sum of squares in units of 2^-298: bin b counts 2^(16 b). Bins may be negative, the whole is
+ * not. Room for 2^40 gradients. */
+typedef struct stw_norm_wide {
+    stw_i128 bin[STW_NORM_BINS];
+    uint64_t not_finite;
+} stw_norm_wide;
+
 typedef struct stw_host_loops {
     const char *name; /* "base", "avx2", "avx512" */
-    void (*adamw)(const stw_adamw *adamw, float *params, const float *grads, float *exp_avg,
-                  float *exp_avg_sq, uint64_t n);
-    uint64_t (*digest)(const float *values, uint64_t n, uint64_t element);
-    void (*seed_grads)(float *to, uint64_t n, uint64_t element, uint64_t seed, uint64_t step);
+    /** stw_adamw_element on n elements of one group. @param master used where the types have one */
+    void (*adamw)(const stw_adamw *adamw, stw_adamw_group group, float factor,
+                  const stw_element_types *types, void *params, const void *grads, float *master,
+                  void *exp_avg, void *exp_avg_sq, uint64_t n);
+    /** sum += squares of n gradients, exactly. */
+    void (*norm_add)(const void *grads, stw_element type, uint64_t n, stw_norm_wide *sum);
+    uint64_t (*digest)(const void *values, stw_element type, uint64_t n, uint64_t element);
+    void (*seed_grads)(void *to, stw_element type, uint64_t n, uint64_t element, uint64_t seed,
+                       uint64_t step);
     void (*seed_weights)(float *to, uint64_t n, uint64_t element, uint64_t seed);
-    void (*bf16)(float *to, const unsigned char *from, uint64_t n);
+    /* bf16 at any address, widened; fp32 rounded by stw_bf16_from_float */
+    void (*from_bf16)(float *to, const unsigned char *from, uint64_t n);
+    void (*to_bf16)(uint16_t *to, const float *from, uint64_t n);
 } stw_host_loops;
 
 /** Tables that this processor can run, best first: 0 is the one that kernels use. NULL past the

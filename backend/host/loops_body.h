@@ -1,49 +1,54 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Source of one table of loops.h: included by loops_*.c alone, which set the instruction set first
- * and define LOOPS (the table's name) and LOOPS_TEXT. */
+ * and define LOOPS (the table's name), LOOPS_TEXT, and what loops_adamw_body.h asks for. */
+#include <stdbool.h>
+
 #include "backend/host/loops.h"
 
-/* `clip` is a constant in each copy of the loop, or the compiler would not vectorise it. */
-static inline void adamw_loop(const stw_adamw a, float *restrict params,
-                              const float *restrict grads, float *restrict exp_avg,
-                              float *restrict exp_avg_sq, uint64_t n) {
-    for (uint64_t i = 0; i < n; i++)
-        stw_adamw_element(&a, &params[i], grads[i], &exp_avg[i], &exp_avg_sq[i]);
-}
+#include "backend/host/loops_adamw_body.h"
+#include "backend/host/loops_norm_body.h"
 
-static void adamw(const stw_adamw *adamw, float *params, const float *grads, float *exp_avg,
-                  float *exp_avg_sq, uint64_t n) {
-    stw_adamw a = *adamw;
-    if (a.clip) {
-        a.clip = 1;
-        adamw_loop(a, params, grads, exp_avg, exp_avg_sq, n);
-    } else {
-        adamw_loop(a, params, grads, exp_avg, exp_avg_sq, n);
-    }
-}
-
-static uint64_t digest(const float *values, uint64_t n, uint64_t element) {
+static uint64_t digest(const void *values, stw_element type, uint64_t n, uint64_t element) {
     uint64_t sum = 0;
-    for (uint64_t i = 0; i < n; i++)
-        sum += stw_digest_element(element + i, stw_bits_from_float(values[i]));
+    if (type == STW_ELEMENT_F32) {
+        const float *floats = values;
+        for (uint64_t i = 0; i < n; i++)
+            sum += stw_digest_element(element + i, stw_bits_from_float(floats[i]));
+    } else {
+        const uint16_t *halves = values;
+        for (uint64_t i = 0; i < n; i++) sum += stw_digest_element(element + i, halves[i]);
+    }
     return sum;
 }
 
-static void seed_grads(float *to, uint64_t n, uint64_t element, uint64_t seed, uint64_t step) {
-    for (uint64_t i = 0; i < n; i++) to[i] = stw_seeded_grad(seed, step, element + i);
+static void seed_grads(void *to, stw_element type, uint64_t n, uint64_t element, uint64_t seed,
+                       uint64_t step) {
+    if (type == STW_ELEMENT_F32) {
+        float *floats = to;
+        for (uint64_t i = 0; i < n; i++) floats[i] = stw_seeded_grad(seed, step, element + i);
+    } else {
+        uint16_t *halves = to;
+        for (uint64_t i = 0; i < n; i++)
+            halves[i] = stw_bf16_from_float(stw_seeded_grad(seed, step, element + i));
+    }
 }
 
 static void seed_weights(float *to, uint64_t n, uint64_t element, uint64_t seed) {
     for (uint64_t i = 0; i < n; i++) to[i] = stw_seeded_weight(seed, element + i);
 }
 
-static void bf16(float *restrict to, const unsigned char *restrict from, uint64_t n) {
+static void from_bf16(float *restrict to, const unsigned char *restrict from, uint64_t n) {
     for (uint64_t i = 0; i < n; i++) {
         uint16_t bits;
         memcpy(&bits, from + 2 * i, sizeof bits);
-        to[i] = stw_float_from_bits((uint32_t)bits << 16);
+        to[i] = stw_float_from_bf16(bits);
     }
 }
 
+static void to_bf16(uint16_t *restrict to, const float *restrict from, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++) to[i] = stw_bf16_from_float(from[i]);
+}
+
 extern const stw_host_loops LOOPS;
-const stw_host_loops LOOPS = {LOOPS_TEXT, adamw, digest, seed_grads, seed_weights, bf16};
+const stw_host_loops LOOPS = {LOOPS_TEXT, adamw,        norm_add,  digest,
+                              seed_grads, seed_weights, from_bf16, to_bf16};

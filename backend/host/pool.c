@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, pthread_setaffinity_np */
 #include "backend/host/pool.h"
 
 #include <pthread.h>
@@ -28,11 +28,9 @@ struct stw_threads {
 };
 
 uint32_t stw_threads_cores(void) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    int count = CPU_COUNT(&set);
-    return count > 0 ? (uint32_t)count : 1;
+    stw_cpus cpus;
+    stw_cpus_allowed(&cpus);
+    return cpus.n;
 }
 
 /* Take a piece of a job; the mutex is held. The job leaves the list with its last piece. */
@@ -73,7 +71,21 @@ static void *worker(void *arg) {
     return NULL;
 }
 
+/* Keep a thread on one core. Where that is not allowed (a cpuset that changed since) it stays where
+ * the system puts it: slower at worst. */
+static void keep_on(pthread_t thread, uint32_t cpu) {
+    cpu_set_t set;
+    if (cpu >= CPU_SETSIZE) return;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    (void)pthread_setaffinity_np(thread, sizeof set, &set);
+}
+
 stw_status stw_threads_new(uint32_t n, stw_threads **out, stw_error *err) {
+    return stw_threads_new_on(n, NULL, out, err);
+}
+
+stw_status stw_threads_new_on(uint32_t n, const stw_cpus *cpus, stw_threads **out, stw_error *err) {
     *out = NULL;
     if (n == 0) n = stw_threads_cores();
     stw_threads *threads = calloc(1, sizeof *threads);
@@ -94,6 +106,7 @@ stw_status stw_threads_new(uint32_t n, stw_threads **out, stw_error *err) {
                                    "thread %u of %u could not be started", i + 1, n - 1);
         }
         threads->n_workers++;
+        if (cpus != NULL && cpus->n > 0) keep_on(threads->workers[i], cpus->cpu[i % cpus->n]);
     }
     *out = threads;
     return STW_STATUS_OK;

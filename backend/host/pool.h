@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "backend/host/cpus.h"
 #include "core/status.h"
 
 typedef struct stw_threads stw_threads;
@@ -15,6 +16,10 @@ typedef void (*stw_threads_fn)(void *arg, uint64_t first, uint64_t count);
 /** @param n threads that work together, the caller of stw_threads_for included; 0: one per core
  * that this process may use */
 STW_MUST_USE stw_status stw_threads_new(uint32_t n, stw_threads **out, stw_error *err);
+/** The same with worker i kept on cpus->cpu[i modulo n] (the caller of stw_threads_for stays where
+ * it is). @param cpus NULL: as stw_threads_new */
+STW_MUST_USE stw_status stw_threads_new_on(uint32_t n, const stw_cpus *cpus, stw_threads **out,
+                                           stw_error *err);
 /** Ends the threads; no work may be under way. NULL is fine. */
 void stw_threads_free(stw_threads *threads);
 uint32_t stw_threads_count(const stw_threads *threads);

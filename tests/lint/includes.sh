@@ -31,6 +31,7 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
         owner["mpi.h"] = "^backend/mpi/"
         owner["nccl.h"] = "^backend/cuda/"
         owner["nvml.h"] = "^backend/cuda/"
+        owner["liburing.h"] = "^backend/nvme_uring\\.c$"
     }
     /^[ \t]*#[ \t]*include[ \t]*[<"]/ {
         seen++

@@ -34,40 +34,73 @@ static const uint32_t all_units[] = {UINT32_MAX};
 
 /* ---- the same bits whatever the placement ---- */
 
+static float kept(stw_dtype dtype, float value) {
+    return dtype == STW_DTYPE_BF16 ? stw_float_from_bf16(stw_bf16_from_float(value)) : value;
+}
+static uint32_t kept_bits(stw_dtype dtype, float value) {
+    return dtype == STW_DTYPE_BF16 ? stw_bf16_from_float(value) : stw_bits_from_float(value);
+}
+
+/* The tensor in which an element of the model lies. */
+static uint32_t tensor_of(const stw_model *model, uint64_t element) {
+    uint32_t t = 0;
+    for (uint64_t end = model->tensors[0].numel; element >= end;) end += model->tensors[++t].numel;
+    return t;
+}
+
 /* The whole run again, element by element, without layout, buckets or backend. */
-static void replay(const stw_plan *plan, uint32_t steps, uint64_t seed, uint64_t digest[3],
-                   double *norm) {
+static void replay(const stw_plan *plan, uint32_t steps, uint64_t seed,
+                   uint64_t digest[STW_N_DIGESTS], double *norm) {
     uint64_t n = plan->model->params;
+    const stw_run_spec *run = &plan->run;
     float *p = malloc(n * 4), *g = malloc(n * 4), *m = calloc(n, 4), *v = calloc(n, 4);
-    for (uint64_t i = 0; i < n; i++) p[i] = stw_seeded_weight(seed, i);
+    float *w = malloc(n * 4);
+    for (uint64_t i = 0; i < n; i++) p[i] = w[i] = stw_seeded_weight(seed, i);
     for (uint32_t step = 1; step <= steps; step++) {
         stw_norm_bins bins;
         memset(&bins, 0, sizeof bins);
-        for (uint64_t i = 0; i < n; i++) g[i] = stw_seeded_grad(seed, step, i);
-        stw_host_norm_add(NULL, g, n, &bins);
+        for (uint64_t i = 0; i < n; i++)
+            g[i] = kept(run->precision.grads, stw_seeded_grad(seed, step, i));
+        stw_host_norm_add(NULL, g, STW_ELEMENT_F32, n, &bins);
         *norm = stw_norm_value(&bins);
-        double clip = plan->run.optimizer.clip_norm;
-        stw_adamw a = stw_adamw_make(plan->run.optimizer.lr, plan->run.optimizer.beta1,
-                                     plan->run.optimizer.beta2, plan->run.optimizer.eps,
-                                     plan->run.optimizer.weight_decay, step, clip > 0.0,
-                                     clip > 0.0 ? stw_norm_clip_factor(*norm, clip) : 1.0f);
-        for (uint64_t i = 0; i < n; i++) stw_adamw_element(&a, &p[i], g[i], &m[i], &v[i]);
+        double clip = run->optimizer.clip_norm;
+        float factor = clip > 0.0 ? stw_norm_clip_factor(*norm, clip) : 1.0f;
+        stw_adamw a =
+            stw_adamw_make(run->optimizer.lr, run->optimizer.beta1, run->optimizer.beta2,
+                           run->optimizer.eps, run->optimizer.weight_decay, step, clip > 0.0);
+        if (run->optimizer.n_groups > 0)
+            stw_adamw_set_group(&a, 1, run->optimizer.lr, run->optimizer.groups[0].weight_decay,
+                                step);
+        for (uint64_t i = 0; i < n; i++) {
+            uint32_t group = stw_job_param_group(plan->job, tensor_of(plan->model, i));
+            stw_adamw_element(&a, a.groups[group], factor, &w[i], g[i], &m[i], &v[i]);
+            p[i] = kept(run->precision.params, w[i]);
+            if (!run->precision.has_master) w[i] = p[i];
+            m[i] = kept(run->precision.exp_avg, m[i]);
+            v[i] = kept(run->precision.exp_avg_sq, v[i]);
+        }
     }
-    digest[0] = stw_host_digest(NULL, p, n, 0);
-    digest[1] = stw_host_digest(NULL, m, n, 0);
-    digest[2] = stw_host_digest(NULL, v, n, 0);
+    memset(digest, 0, STW_N_DIGESTS * sizeof *digest);
+    for (uint64_t i = 0; i < n; i++) {
+        digest[0] += stw_digest_element(i, kept_bits(run->precision.params, p[i]));
+        digest[1] += stw_digest_element(i, kept_bits(run->precision.exp_avg, m[i]));
+        digest[2] += stw_digest_element(i, kept_bits(run->precision.exp_avg_sq, v[i]));
+        if (run->precision.has_master)
+            digest[3] += stw_digest_element(i, stw_bits_from_float(w[i]));
+    }
     free(p);
     free(g);
     free(m);
     free(v);
+    free(w);
 }
 
 static void check_run(stw_plan *plan, const stw_executor_options *options,
-                      const uint64_t digest[3]) {
+                      const uint64_t digest[STW_N_DIGESTS]) {
     stw_run_result *result = NULL;
     CHECK_OK(stw_execute(plan, options, &result, err));
     if (result != NULL) {
-        for (int i = 0; i < 3; i++) CU_ASSERT_EQUAL(result->digest[i], digest[i]);
+        for (int i = 0; i < STW_N_DIGESTS; i++) CU_ASSERT_EQUAL(result->digest[i], digest[i]);
         CU_ASSERT_EQUAL(result->mismatched, 0);
         CU_ASSERT_TRUE(result->checked >= 1000);
     }
@@ -80,8 +113,11 @@ static void placement_changes_no_bit(void) {
     static const stw_place cpu[] = {FIXTURE_CPU};
     static const stw_place cpu_all[] = {FIXTURE_CPU_ALL};
     static const stw_place nvme[] = {FIXTURE_NVME};
+    static const stw_place direct[] = {FIXTURE_DIRECT};
     static const stw_place mixed[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_STREAM_ALL,
                                       FIXTURE_CPU, FIXTURE_CPU_ALL};
+    static const stw_place mixed_direct[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_DIRECT,
+                                             FIXTURE_CPU};
     static const stw_place mixed_nvme[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU,
                                            FIXTURE_NVME};
     static const uint32_t shares[] = {120, 90, 110, 81, 0};
@@ -91,12 +127,13 @@ static void placement_changes_no_bit(void) {
         uint32_t depth;
         uint64_t bucket_bytes;
     } cases[] = {
-        {1, resident, 1, 1 << 20}, {1, stream, 3, 1 << 20},     {1, stream_all, 2, 1 << 20},
-        {1, cpu, 3, 1 << 20},      {1, cpu_all, 1, 1 << 20},    {1, nvme, 3, 1 << 20},
-        {5, mixed, 2, 1 << 20},    {4, mixed_nvme, 3, 1 << 20}, {4, mixed_nvme, 1, 2 << 20}};
+        {1, resident, 1, 1 << 20}, {1, stream, 3, 1 << 20},      {1, stream_all, 2, 1 << 20},
+        {1, cpu, 3, 1 << 20},      {1, cpu_all, 1, 1 << 20},     {1, nvme, 3, 1 << 20},
+        {5, mixed, 2, 1 << 20},    {4, mixed_nvme, 3, 1 << 20},  {4, mixed_nvme, 1, 2 << 20},
+        {1, direct, 1, 1 << 20},   {4, mixed_direct, 2, 1 << 20}};
     static const char *const settings[] = {"optimizer.clip_norm=0.5", NULL};
     stw_executor_options options = options_of(5);
-    uint64_t digest[3] = {0};
+    uint64_t digest[STW_N_DIGESTS] = {0};
     double norm = 0.0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         stw_cluster cluster = fixture_cluster(1);
@@ -112,13 +149,62 @@ static void placement_changes_no_bit(void) {
     }
 }
 
+/* Every way to store the state, in every kind of place. */
+static void precision_is_kept_in_every_place(void) {
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM,  FIXTURE_DIRECT,
+                                       FIXTURE_CPU,      FIXTURE_CPU_ALL, FIXTURE_NVME};
+    static const stw_place all_stream[] = {FIXTURE_STREAM_ALL};
+    static const uint32_t units[] = {10, 10, 10, 8, 7, 0};
+    static const char *const cases[][6] = {
+        {"precision.params=bf16", "precision.master=fp32", "precision.grads=bf16", NULL},
+        {"precision.params=bf16", "precision.master=fp32", NULL},
+        {"precision.exp_avg=bf16", "precision.exp_avg_sq=bf16", NULL},
+        {"precision.exp_avg=bf16", "precision.grads=bf16", NULL},
+        {"precision.params=bf16", "precision.grads=bf16", NULL},
+        {"precision.params=bf16", "precision.master=fp32", "precision.exp_avg=bf16",
+         "precision.exp_avg_sq=bf16", "precision.grads=bf16", NULL}};
+    stw_executor_options options = options_of(3);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint64_t digest[STW_N_DIGESTS];
+        double norm = 0.0;
+        stw_plan *plan = plan_of(small_size, cases[i], 6, places, units);
+        replay(plan, 3, 11, digest, &norm);
+        check_run(plan, &options, digest);
+        stw_plan_free(plan);
+        plan = plan_of(small_size, cases[i], 1, all_stream, all_units);
+        check_run(plan, &options, digest);
+        stw_plan_free(plan);
+    }
+}
+
+/* Tensors of one dimension without weight decay: the table of spans has many entries. */
+static void groups_have_their_own_rates(void) {
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_DIRECT,
+                                       FIXTURE_CPU};
+    static const uint32_t units[] = {9, 11, 10, 0};
+    static const char *const settings[] = {"optimizer.groups=[{match: [1d], weight_decay: 0}]",
+                                           "optimizer.weight_decay=0.3", NULL};
+    static const char *const none[] = {"optimizer.weight_decay=0.3", NULL};
+    stw_executor_options options = options_of(3);
+    uint64_t digest[STW_N_DIGESTS], without[STW_N_DIGESTS];
+    double norm = 0.0;
+    stw_plan *plan = plan_of(small_size, none, 4, places, units);
+    replay(plan, 3, 11, without, &norm);
+    stw_plan_free(plan);
+    plan = plan_of(small_size, settings, 4, places, units);
+    replay(plan, 3, 11, digest, &norm);
+    CU_ASSERT_NOT_EQUAL(digest[0], without[0]);
+    check_run(plan, &options, digest);
+    stw_plan_free(plan);
+}
+
 static void without_clipping(void) {
     static const char *const settings[] = {"optimizer.clip_norm=0", NULL};
     static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM};
     static const uint32_t units[] = {30, 0};
     stw_executor_options options = options_of(2);
     stw_plan *plan = plan_of(small_size, settings, 2, places, units);
-    uint64_t digest[3];
+    uint64_t digest[STW_N_DIGESTS];
     double norm = 0.0;
     replay(plan, 2, 11, digest, &norm);
     check_run(plan, &options, digest);
@@ -164,7 +250,7 @@ static void load_method_changes_no_bit(void) {
     static const uint32_t units[] = {20, 0};
     static const stw_load methods[] = {STW_LOAD_ALL_RANKS, STW_LOAD_RANK0_BROADCAST,
                                        STW_LOAD_NODE_LEADER, STW_LOAD_SHARDED_READ};
-    uint64_t digest[3];
+    uint64_t digest[STW_N_DIGESTS];
     double norm = 0.0;
     char path[] = "weights-XXXXXX.safetensors";
     close(mkstemps(path, 12));
@@ -267,9 +353,12 @@ static void refused(stw_plan *plan, stw_status status, const char *word) {
 }
 
 static void what_cannot_run_is_refused(void) {
-    static const char *const bf16[] = {"precision.exp_avg=bf16", NULL};
+    static const char *const fp16[] = {"precision.exp_avg=fp16", NULL};
+    static const char *const twice[] = {"precision.master=fp32", NULL};
     static const char *const fsdp2[] = {"engine=fsdp2", NULL};
-    refused(plan_of(small_size, bf16, 1, resident, all_units), STW_STATUS_NOT_BUILT_IN, "BF16");
+    refused(plan_of(small_size, fp16, 1, resident, all_units), STW_STATUS_NOT_BUILT_IN, "F16");
+    refused(plan_of(small_size, twice, 1, resident, all_units), STW_STATUS_NOT_BUILT_IN,
+            "precision.params: bf16");
     refused(plan_of(small_size, fsdp2, 1, resident, all_units), STW_STATUS_NOT_BUILT_IN,
             "--set engine=stowage");
     stw_plan *plan = plan_of(small_size, NULL, 1, resident, all_units);
@@ -326,21 +415,32 @@ static stw_status probe_copy(stw_device *d, stw_stream s, stw_tier to, uint64_t 
                              stw_tier from, uint64_t from_offset, uint64_t bytes, stw_error *err) {
     PROBE(copy(d, s, to, to_offset, from, from_offset, bytes, err));
 }
+static stw_status probe_set_spans(stw_device *d, const stw_span *spans, uint32_t n,
+                                  stw_error *err) {
+    PROBE(set_spans(d, spans, n, err));
+}
 static stw_status probe_update(stw_device *d, stw_stream s, const stw_adamw *a,
-                               const stw_operands *o, stw_error *err) {
+                               const stw_bucket_operands *o, stw_error *err) {
     stw_adamw used = *a;
     if (probe.tamper) used.eps *= 1.5f;
     PROBE(update(d, s, &used, o, err));
 }
-static stw_status probe_norm_add(stw_device *d, stw_stream s, const stw_operands *o,
+static stw_status probe_norm_add(stw_device *d, stw_stream s, stw_tier t, uint64_t o, uint64_t n,
                                  stw_error *err) {
-    PROBE(norm_add(d, s, o, err));
+    PROBE(norm_add(d, s, t, o, n, err));
 }
 static stw_status probe_norm_reset(stw_device *d, stw_stream s, stw_error *err) {
     PROBE(norm_reset(d, s, err));
 }
-static stw_status probe_norm_read(stw_device *d, stw_norm_bins *out, stw_error *err) {
-    PROBE(norm_read(d, out, err));
+static stw_status probe_norm_counters(stw_device *d, stw_stream s, bool counts, uint64_t **out,
+                                      stw_error *err) {
+    PROBE(norm_counters(d, s, counts, out, err));
+}
+static stw_status probe_norm_factor(stw_device *d, stw_stream s, double clip, stw_error *err) {
+    PROBE(norm_factor(d, s, clip, err));
+}
+static stw_status probe_commit(stw_device *d, uint64_t step, stw_error *err) {
+    PROBE(commit(d, step, err));
 }
 static stw_status probe_read(stw_device *d, uint64_t h, uint64_t n, uint64_t b, stw_error *err) {
     PROBE(read(d, h, n, b, err));
@@ -349,9 +449,9 @@ static stw_status probe_write(stw_device *d, uint64_t n, uint64_t h, uint64_t b,
     PROBE(write(d, n, h, b, err));
 }
 static stw_status probe_convert(stw_device *d, stw_stream s, stw_tier to, uint64_t to_offset,
-                                stw_tier from, uint64_t from_offset, stw_dtype t, uint64_t n,
-                                stw_error *err) {
-    PROBE(convert(d, s, to, to_offset, from, from_offset, t, n, err));
+                                stw_element to_type, stw_tier from, uint64_t from_offset,
+                                stw_dtype t, uint64_t n, stw_error *err) {
+    PROBE(convert(d, s, to, to_offset, to_type, from, from_offset, t, n, err));
 }
 static stw_status probe_seed(stw_device *d, stw_tier t, uint64_t o, uint64_t n, uint64_t e,
                              uint64_t seed, uint64_t step, stw_error *err) {
@@ -360,9 +460,9 @@ static stw_status probe_seed(stw_device *d, stw_tier t, uint64_t o, uint64_t n, 
 static stw_status probe_zero(stw_device *d, stw_tier t, uint64_t o, uint64_t b, stw_error *err) {
     PROBE(zero(d, t, o, b, err));
 }
-static stw_status probe_digest(stw_device *d, stw_tier t, uint64_t o, uint64_t n, uint64_t e,
-                               uint64_t *out, stw_error *err) {
-    PROBE(digest(d, t, o, n, e, out, err));
+static stw_status probe_digest(stw_device *d, stw_tier t, uint64_t o, stw_element type, uint64_t n,
+                               uint64_t e, uint64_t *out, stw_error *err) {
+    PROBE(digest(d, t, o, type, n, e, out, err));
 }
 static stw_status probe_record(stw_device *d, stw_stream s, uint32_t e, stw_error *err) {
     PROBE(record(d, s, e, err));
@@ -384,7 +484,10 @@ static stw_backend probe_backend(void) {
     b.update = probe_update;
     b.norm_add = probe_norm_add;
     b.norm_reset = probe_norm_reset;
-    b.norm_read = probe_norm_read;
+    b.norm_counters = probe_norm_counters;
+    b.norm_factor = probe_norm_factor;
+    b.set_spans = probe_set_spans;
+    b.commit = probe_commit;
     b.read = probe_read;
     b.write = probe_write;
     b.convert = probe_convert;
@@ -448,6 +551,8 @@ static void wrong_updates_are_noticed(void) {
 }
 
 STW_TEST_MAIN("backend executor", {"placement changes no bit", placement_changes_no_bit},
+              {"precision is kept in every place", precision_is_kept_in_every_place},
+              {"groups have their own rates", groups_have_their_own_rates},
               {"without clipping", without_clipping},
               {"load method changes no bit", load_method_changes_no_bit},
               {"bad weights are named", bad_weights_are_named},

@@ -1,18 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host backend: copies between tiers, NVMe's file, what is refused, and that looking at values
- * works in every tier. */
+/* The host backend: copies between tiers, NVMe's file and its commits, updates over spans, the norm
+ * and its factor, what is refused, and that looking at values works in every tier and type. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "backend/backend.h"
+#include "backend/norm.h"
 #include "tests/unit/testing.h"
 
 static const stw_backend *const host = &stw_backend_host;
+
+static const stw_element_types all_f32 = {STW_ELEMENT_F32, STW_ELEMENT_F32, STW_ELEMENT_NONE,
+                                          STW_ELEMENT_F32, STW_ELEMENT_F32};
+static const stw_element_types with_master = {STW_ELEMENT_BF16, STW_ELEMENT_BF16, STW_ELEMENT_F32,
+                                              STW_ELEMENT_F32, STW_ELEMENT_BF16};
 
 static stw_device_config config_of(uint64_t gpu, uint64_t host_bytes, uint64_t nvme) {
     stw_device_config c = {.arena_bytes = {gpu, host_bytes, nvme},
                            .capacity_bytes = {gpu, host_bytes, nvme},
                            .n_events = 4,
+                           .n_spans = 8,
+                           .types = all_f32,
                            .threads = 2,
                            .nvme_folder = "."};
     return c;
@@ -63,14 +71,31 @@ static void ranges_outside_are_refused(void) {
     CHECK_FAILS(host->zero(d, STW_TIER_NVME, 0, 4097, err), STW_STATUS_BUG, "nvme");
     CHECK_FAILS(host->seed_grads(d, STW_TIER_GPU, 2, 1, 0, 1, 1, err), STW_STATUS_BUG, "float");
     uint64_t digest = 0;
-    CHECK_FAILS(host->digest(d, STW_TIER_GPU, 0, 1025, 0, &digest, err), STW_STATUS_BUG, "gpu");
-    stw_operands o = {.tier = STW_TIER_HOST, .grads = 0, .n = UINT64_MAX / 2};
-    CHECK_FAILS(host->norm_add(d, STW_STREAM_CPU, &o, err), STW_STATUS_BUG, "host");
+    CHECK_FAILS(host->digest(d, STW_TIER_GPU, 0, STW_ELEMENT_F32, 1025, 0, &digest, err),
+                STW_STATUS_BUG, "gpu");
+    CHECK_FAILS(host->digest(d, STW_TIER_GPU, 1, STW_ELEMENT_BF16, 1, 0, &digest, err),
+                STW_STATUS_BUG, "float");
+    CHECK_FAILS(host->digest(d, STW_TIER_GPU, 0, STW_ELEMENT_NONE, 1, 0, &digest, err),
+                STW_STATUS_BUG, "type");
+    CHECK_OK(host->digest(d, STW_TIER_GPU, 2, STW_ELEMENT_BF16, 2047, 0, &digest, err));
+    CHECK_FAILS(host->norm_add(d, STW_STREAM_CPU, STW_TIER_HOST, 0, UINT64_MAX / 2, err),
+                STW_STATUS_BUG, "host");
+    CHECK_FAILS(host->norm_add(d, STW_STREAM_CPU, STW_TIER_HOST, 0, 2049, err), STW_STATUS_BUG,
+                "host");
     CHECK_FAILS(host->record(d, STW_STREAM_H2D, 4, err), STW_STATUS_BUG, "event");
     CHECK_OK(host->record(d, STW_STREAM_H2D, 3, err));
-    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_GPU, 0, STW_TIER_HOST, 0,
-                              STW_DTYPE_I32, 1, err),
+    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_GPU, 0, STW_ELEMENT_F32,
+                              STW_TIER_HOST, 0, STW_DTYPE_I32, 1, err),
                 STW_STATUS_NOT_BUILT_IN, "I32");
+    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_GPU, 4, STW_ELEMENT_F32,
+                              STW_TIER_HOST, 0, STW_DTYPE_BF16, 1024, err),
+                STW_STATUS_BUG, "gpu");
+    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_HOST, 0, STW_ELEMENT_BF16,
+                              STW_TIER_HOST, 40, STW_DTYPE_F32, 100, err),
+                STW_STATUS_BUG, "overlap");
+    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_HOST, 0, STW_ELEMENT_F32,
+                              STW_TIER_NVME, 0, STW_DTYPE_F32, 1, err),
+                STW_STATUS_BUG, "nvme");
     CU_ASSERT_PTR_NULL(host->host_address(d, 8192, 1));
     CU_ASSERT_PTR_NULL(host->device_address(d, 0, 4097));
     CU_ASSERT_PTR_NOT_NULL(host->device_address(d, 0, 4096));
@@ -96,60 +121,366 @@ static void limits_are_refused(void) {
 }
 
 /* Values made and digested in a tier are those of the element functions. */
-static void values_in_every_tier(void) {
+static void check_values(stw_element type) {
     enum { N = 3000001 }; /* more than one piece of the scratch */
-    stw_device *d = device_of(N * 4, N * 4, N * 4);
+    const uint64_t one = stw_element_bytes(type);
+    stw_device_config c = config_of(N * 4, N * 4, N * 4);
+    stw_device *d = NULL;
+    c.types.grads = type;
+    CHECK_OK(host->open(&c, &d, err));
     uint64_t expected = 0, first = 77;
-    for (uint64_t i = 0; i < N; i++)
+    for (uint64_t i = 0; i < N; i++) {
+        float value = stw_seeded_grad(3, 2, first + i);
         expected +=
-            stw_digest_element(first + i, stw_bits_from_float(stw_seeded_grad(3, 2, first + i)));
+            stw_digest_element(first + i, type == STW_ELEMENT_F32 ? stw_bits_from_float(value)
+                                                                  : stw_bf16_from_float(value));
+    }
     for (int t = 0; t < STW_N_TIERS; t++) {
         uint64_t digest = 5;
         CHECK_OK(host->seed_grads(d, (stw_tier)t, 0, N, first, 3, 2, err));
-        CHECK_OK(host->digest(d, (stw_tier)t, 0, N, first, &digest, err));
+        CHECK_OK(host->digest(d, (stw_tier)t, 0, type, N, first, &digest, err));
         CU_ASSERT_EQUAL(digest, expected + 5);
         digest = 0;
-        CHECK_OK(host->digest(d, (stw_tier)t, 0, 1000, first, &digest, err));
-        CHECK_OK(host->digest(d, (stw_tier)t, 4000, N - 1000, first + 1000, &digest, err));
+        CHECK_OK(host->digest(d, (stw_tier)t, 0, type, 1000, first, &digest, err));
+        CHECK_OK(
+            host->digest(d, (stw_tier)t, 1000 * one, type, N - 1000, first + 1000, &digest, err));
         CU_ASSERT_EQUAL(digest, expected);
-        CHECK_OK(host->zero(d, (stw_tier)t, 4, (N - 1) * 4, err));
+        CHECK_OK(host->zero(d, (stw_tier)t, one, (N - 1) * one, err));
         digest = 0;
-        CHECK_OK(host->digest(d, (stw_tier)t, 4, 1, 9, &digest, err));
+        CHECK_OK(host->digest(d, (stw_tier)t, (N - 1) * one, type, 1, 9, &digest, err));
         CU_ASSERT_EQUAL(digest, stw_digest_element(9, 0));
+        digest = 0; /* the first one is not zeroed */
+        CHECK_OK(host->digest(d, (stw_tier)t, 0, type, 1, 9, &digest, err));
+        CU_ASSERT_NOT_EQUAL(digest, stw_digest_element(9, 0));
     }
     host->close(d);
 }
 
-static void update_and_norm(void) {
-    stw_device *d = device_of(64, 64, 0);
-    float *h = host->host_address(d, 0, 64);
-    const float values[] = {1.0f, 3.0f, 0.25f, 0.5f};
-    stw_adamw a = stw_adamw_make(0.1, 0.9, 0.99, 1e-8, 0.01, 4, 0, 1.0f);
-    float p = values[0], m = values[2], v = values[3];
-    stw_adamw_element(&a, &p, values[1], &m, &v);
-    for (int t = 0; t < 2; t++) {
-        memcpy(h, values, sizeof values);
-        if (t == STW_TIER_GPU)
-            CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, 16, err));
-        stw_operands o = {(stw_tier)t, 0, 4, 8, 12, 1};
-        CHECK_OK(host->norm_add(d, STW_STREAM_CPU, &o, err));
-        CHECK_OK(host->update(d, STW_STREAM_CPU, &a, &o, err));
-        if (t == STW_TIER_GPU)
-            CHECK_OK(host->copy(d, STW_STREAM_D2H, STW_TIER_HOST, 0, STW_TIER_GPU, 0, 16, err));
-        CU_ASSERT_EQUAL(h[0], p);
-        CU_ASSERT_EQUAL(h[1], values[1]);
-        CU_ASSERT_EQUAL(h[2], m);
-        CU_ASSERT_EQUAL(h[3], v);
-    }
-    stw_norm_bins bins;
-    CHECK_OK(host->norm_read(d, &bins, err));
-    uint64_t any = 0;
-    for (int b = 0; b < STW_NORM_BINS; b++) any |= bins.low[b] | bins.high[b];
-    CU_ASSERT_NOT_EQUAL(any, 0);
-    CHECK_OK(host->norm_reset(d, STW_STREAM_COMPUTE, err));
-    CHECK_OK(host->norm_read(d, &bins, err));
-    for (int b = 0; b < STW_NORM_BINS; b++) CU_ASSERT_EQUAL(bins.low[b] | bins.high[b], 0);
+static void values_in_every_tier(void) {
+    check_values(STW_ELEMENT_F32);
+    check_values(STW_ELEMENT_BF16);
+}
+
+/* bf16 weights to fp32 and to bf16, from host and "GPU" memory, into every tier. */
+static void conversions_reach_every_tier(void) {
+    enum { N = 2100001 }; /* more than one piece of the scratch */
+    stw_device *d = device_of(N * 8, N * 8, N * 4);
+    double *from = host->host_address(d, 0, N * 8);
+    for (uint64_t i = 0; i < N; i++) from[i] = (double)stw_seeded_grad(1, 1, i) * 1.1;
+    CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, N * 8, err));
+    for (int type = STW_ELEMENT_F32; type <= STW_ELEMENT_BF16; type++)
+        for (int t = 0; t < STW_N_TIERS; t++) {
+            stw_tier source = t == STW_TIER_HOST ? STW_TIER_GPU : STW_TIER_HOST;
+            uint64_t expected = 0, digest = 0;
+            for (uint64_t i = 0; i < N; i++) {
+                float value = (float)from[i];
+                expected +=
+                    stw_digest_element(i, type == STW_ELEMENT_F32 ? stw_bits_from_float(value)
+                                                                  : stw_bf16_from_float(value));
+            }
+            CHECK_OK(host->convert(d, STW_STREAM_COMPUTE, (stw_tier)t, 0, (stw_element)type, source,
+                                   0, STW_DTYPE_F64, N, err));
+            CHECK_OK(host->digest(d, (stw_tier)t, 0, (stw_element)type, N, 0, &digest, err));
+            CU_ASSERT_EQUAL(digest, expected);
+            /* From where it was not written to. */
+            CHECK_OK(host->copy(d, STW_STREAM_H2D, (stw_tier)(1 - (int)source), 0, source, 0, N * 8,
+                                err));
+        }
     host->close(d);
+}
+
+static uint64_t digest_of_nvme(stw_device *d, uint64_t n) {
+    uint64_t digest = 0;
+    CHECK_OK(host->digest(d, STW_TIER_NVME, 0, STW_ELEMENT_F32, n, 0, &digest, err));
+    return digest;
+}
+
+/* Two copies: offsets reach one of them, and what was written is seen after the commit. */
+static void commits_make_writes_count(void) {
+    enum { N = 4096 };
+    stw_device *d = NULL;
+    stw_device_config c = config_of(0, N * 4, 2 * N * 4);
+    c.nvme_copies = 2;
+    CHECK_OK(host->open(&c, &d, err));
+    uint64_t zeros = digest_of_nvme(d, N), seeded = 0;
+    for (uint64_t i = 0; i < N; i++)
+        seeded += stw_digest_element(i, stw_bits_from_float(stw_seeded_grad(3, 2, i)));
+    CHECK_OK(host->seed_grads(d, STW_TIER_NVME, 0, N, 0, 3, 2, err));
+    CU_ASSERT_EQUAL(digest_of_nvme(d, N), zeros);
+    CHECK_OK(host->commit(d, 1, err));
+    CU_ASSERT_EQUAL(digest_of_nvme(d, N), seeded);
+    CHECK_OK(host->zero(d, STW_TIER_NVME, 0, N * 4, err));
+    CHECK_OK(host->read(d, 0, 0, N * 4, err)); /* still the committed step */
+    uint64_t digest = 0;
+    CHECK_OK(host->digest(d, STW_TIER_HOST, 0, STW_ELEMENT_F32, N, 0, &digest, err));
+    CU_ASSERT_EQUAL(digest, seeded);
+    CHECK_OK(host->commit(d, 2, err));
+    CU_ASSERT_EQUAL(digest_of_nvme(d, N), zeros);
+    CHECK_FAILS(host->write(d, N * 4 - 4, 0, 8, err), STW_STATUS_BUG, "nvme");
+    CHECK_FAILS(host->zero(d, STW_TIER_NVME, N * 4, 4, err), STW_STATUS_BUG, "nvme");
+    host->close(d);
+    /* One copy: written in place, a commit changes nothing; nor does it without NVMe. */
+    d = device_of(0, N * 4, N * 4);
+    CHECK_OK(host->seed_grads(d, STW_TIER_NVME, 0, N, 0, 3, 2, err));
+    CU_ASSERT_EQUAL(digest_of_nvme(d, N), seeded);
+    CHECK_OK(host->commit(d, 1, err));
+    CU_ASSERT_EQUAL(digest_of_nvme(d, N), seeded);
+    host->close(d);
+    d = device_of(0, 4096, 0);
+    CHECK_OK(host->commit(d, 1, err));
+    host->close(d);
+}
+
+/* ---- updates ---- */
+
+enum { UPDATED = 1000 }; /* elements; components lie every 8192 bytes */
+
+/* Three spans: the middle one of another group, parameters and gradients of the last one first. */
+static const stw_span three[] = {
+    {50, 300, 2800, 2800, 0, 0}, {350, 100, 4400, 4400, 3, 0}, {450, 700, 0, 0, 1, 0}};
+
+static uint64_t apart(const stw_span *spans, bool in_spans, bool is_grads, uint64_t element,
+                      uint64_t first, uint64_t one) {
+    if (!in_spans) return (element - first) * one;
+    while (element >= spans->first + spans->n) spans++;
+    return (is_grads ? spans->grads : spans->params) + (element - spans->first) * one;
+}
+
+enum { FIRST = 100, STRIDE = 8192 };
+
+/* Update [FIRST, FIRST + UPDATED) of components that lie STRIDE bytes apart, element by element. */
+static void expect_update(const stw_adamw *a, float factor, const stw_element_types *types,
+                          bool in_spans, unsigned char *memory) {
+    const stw_element type[5] = {types->params, types->grads, types->master, types->exp_avg,
+                                 types->exp_avg_sq};
+    const bool master = types->master != STW_ELEMENT_NONE;
+    for (uint64_t e = FIRST; e < FIRST + UPDATED; e++) {
+        float value[5] = {0.0f};
+        unsigned char *at[5];
+        uint16_t half = 0;
+        for (int c = 0; c < 5; c++) {
+            uint64_t one = stw_element_bytes(type[c]);
+            at[c] = memory + c * STRIDE + apart(three, in_spans && c < 2, c == 1, e, FIRST, one);
+            if (one == 4) memcpy(&value[c], at[c], 4);
+            if (one == 2) memcpy(&half, at[c], 2);
+            if (one == 2) value[c] = stw_float_from_bf16(half);
+        }
+        unsigned group = e < 350 ? 0 : e < 450 ? 3 : 1;
+        stw_adamw_element(a, a->groups[group], factor, &value[master ? 2 : 0], value[1], &value[3],
+                          &value[4]);
+        if (master) value[0] = value[2];
+        for (int c = 0; c < 5; c++) {
+            half = stw_bf16_from_float(value[c]);
+            if (type[c] == STW_ELEMENT_F32) memcpy(at[c], &value[c], 4);
+            if (type[c] == STW_ELEMENT_BF16) memcpy(at[c], &half, 2);
+        }
+    }
+}
+
+/* A factor that clips: counters of one gradient of 3 give the norm 3. */
+static float set_factor(stw_device *d) {
+    uint64_t *counters = NULL, square = 0;
+    double norm = 0.0;
+    float factor = 0.0f;
+    stw_norm_bins bins = {.not_finite = 0};
+    unsigned bin = 0;
+    CU_ASSERT_EQUAL(stw_norm_split(3.0f, &bin, &square), 1);
+    bins.low[bin] = square & 0xFFFFFFFFu;
+    bins.high[bin] = square >> 32;
+    CHECK_OK(host->norm_counters(d, STW_STREAM_COMPUTE, false, &counters, err));
+    stw_norm_to_counters(&bins, counters); /* as a sum over ranks would */
+    CHECK_OK(host->norm_factor(d, STW_STREAM_COMPUTE, 0.75, err));
+    host->norm_result(d, &norm, &factor);
+    CU_ASSERT_EQUAL(norm, 3.0);
+    CU_ASSERT_EQUAL(factor, (float)(0.75 / (3.0 + 1e-6)));
+    return factor;
+}
+
+/* One bucket with seeded contents, updated on a stream with components in a tier (`mixed`: master
+ * and moments in the host's), against the element function. */
+static void check_update(const stw_element_types *types, stw_stream stream, stw_tier tier,
+                         bool mixed, bool in_spans) {
+    stw_device_config config = config_of(5 * STRIDE, 10 * STRIDE, 0);
+    stw_device *d = NULL;
+    config.types = *types;
+    CHECK_OK(host->open(&config, &d, err));
+    unsigned char *arena = host->host_address(d, 0, 5 * STRIDE);
+    unsigned char *expected = host->host_address(d, 5 * STRIDE, 5 * STRIDE);
+    for (uint64_t i = 0; i < 5 * STRIDE / 2; i++) { /* bf16 pairs are fp32 numbers, too */
+        uint16_t bits = stw_bf16_from_float(fabsf(stw_seeded_grad(2, 1, i)));
+        memcpy(arena + 2 * i, &bits, 2);
+        memcpy(expected + 2 * i, &bits, 2);
+    }
+    CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, 5 * STRIDE, err));
+    stw_adamw a = stw_adamw_make(0.1, 0.9, 0.99, 1e-8, 0.01, 4, 1);
+    stw_adamw_set_group(&a, 3, 0.2, 0.0, 4);
+    stw_adamw_set_group(&a, 1, 0.3, 0.5, 4);
+    expect_update(&a, set_factor(d), types, in_spans, expected);
+    stw_tier far_tier = mixed ? STW_TIER_HOST : tier;
+    /* The offsets of spans count from the arena's base: gradients in spans lie STRIDE on. */
+    stw_span spans[3];
+    memcpy(spans, three, sizeof spans);
+    for (int i = 0; i < 3; i++) spans[i].grads += STRIDE;
+    CHECK_OK(host->set_spans(d, spans, 3, err));
+    stw_bucket_operands o = {.first = FIRST,
+                             .n = UPDATED,
+                             .n_spans = 3,
+                             .params = {tier, in_spans, 0},
+                             .grads = {tier, in_spans, STRIDE},
+                             .master = {far_tier, false, 2 * STRIDE},
+                             .exp_avg = {far_tier, false, 3 * STRIDE},
+                             .exp_avg_sq = {far_tier, false, 4 * STRIDE}};
+    CHECK_OK(host->update(d, stream, &a, &o, err));
+    if (tier == STW_TIER_GPU) /* what the GPU held is looked at in the host's arena */
+        CHECK_OK(host->copy(d, STW_STREAM_D2H, STW_TIER_HOST, 0, STW_TIER_GPU, 0,
+                            mixed ? 2 * STRIDE : 5 * STRIDE, err));
+    CU_ASSERT_EQUAL(memcmp(arena, expected, 5 * STRIDE), 0);
+    host->close(d);
+}
+
+static void updates_have_the_scalar_bits(void) {
+    for (int in_spans = 0; in_spans < 2; in_spans++)
+        for (int master = 0; master < 2; master++) {
+            const stw_element_types *types = master ? &with_master : &all_f32;
+            check_update(types, STW_STREAM_CPU, STW_TIER_HOST, false, in_spans);
+            check_update(types, STW_STREAM_COMPUTE, STW_TIER_GPU, false, in_spans);
+            check_update(types, STW_STREAM_COMPUTE, STW_TIER_GPU, true, in_spans);
+            check_update(types, STW_STREAM_COMPUTE, STW_TIER_HOST, false, in_spans);
+        }
+}
+
+static void wrong_updates_are_refused(void) {
+    stw_device *d = device_of(4096, 65536, 4096);
+    stw_adamw a = stw_adamw_make(0.1, 0.9, 0.99, 1e-8, 0.01, 4, 0);
+    stw_operand at = {STW_TIER_HOST, false, 0};
+    const stw_bucket_operands good = {100, 1000, 0, 3, {STW_TIER_HOST, true, 0}, at, at, at, at};
+    stw_bucket_operands o = good;
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "do not cover");
+    CHECK_OK(host->set_spans(d, three, 3, err));
+    o.exp_avg.offset = 16384; /* moments beside, or arrays would overlap */
+    o.grads.offset = 8192;
+    o.exp_avg_sq.offset = 32768;
+    CHECK_OK(host->update(d, STW_STREAM_CPU, &a, &o, err));
+    o.n = 1051;
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "do not cover");
+    o = good;
+    o.first_span = 1;
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "3 spans from 1");
+    o.n_spans = 2;
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "do not cover");
+    o = good;
+    o.params.tier = STW_TIER_GPU;
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "cpu");
+    /* 4400 + 100 x 4 bytes are more than the GPU's arena has. */
+    CHECK_FAILS(host->update(d, STW_STREAM_COMPUTE, &a, &o, err), STW_STATUS_BUG, "gpu");
+    o = good;
+    o.exp_avg.tier = STW_TIER_NVME;
+    CHECK_FAILS(host->update(d, STW_STREAM_COMPUTE, &a, &o, err), STW_STATUS_BUG, "nvme");
+    o = good;
+    o.exp_avg_sq.offset = 65536 - 3996;
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "host");
+    o.exp_avg_sq.offset = 2;
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "float");
+    stw_span far_away[3]; /* of the last span the bucket has 650 elements: 4 bytes too far */
+    memcpy(far_away, three, sizeof far_away);
+    far_away[2].grads = 65536 - 2596;
+    o = good;
+    o.grads = (stw_operand){STW_TIER_HOST, true, 0};
+    o.exp_avg.offset = 16384;
+    o.exp_avg_sq.offset = 32768;
+    CHECK_OK(host->set_spans(d, far_away, 3, err));
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "host");
+    far_away[2].grads -= 4;
+    CHECK_OK(host->set_spans(d, far_away, 3, err));
+    o.params = (stw_operand){STW_TIER_HOST, false, 8192};
+    CHECK_OK(host->update(d, STW_STREAM_CPU, &a, &o, err));
+    o = good;
+    o.exp_avg.in_spans = true;
+    CHECK_FAILS(host->update(d, STW_STREAM_CPU, &a, &o, err), STW_STATUS_BUG, "alone");
+    host->close(d);
+}
+
+static void wrong_spans_are_refused(void) {
+    stw_device *d = device_of(0, 4096, 0);
+    stw_span spans[9];
+    for (uint32_t i = 0; i < 9; i++) spans[i] = (stw_span){i * 10, 10, i * 40, i * 40, 0, 0};
+    CHECK_FAILS(host->set_spans(d, spans, 9, err), STW_STATUS_BUG, "room for 8");
+    CHECK_OK(host->set_spans(d, spans, 8, err));
+    spans[3].group = STW_MAX_PARAM_GROUPS;
+    CHECK_FAILS(host->set_spans(d, spans, 8, err), STW_STATUS_BUG, "span 3");
+    spans[3].group = STW_MAX_PARAM_GROUPS - 1;
+    spans[5].first++;
+    CHECK_FAILS(host->set_spans(d, spans, 8, err), STW_STATUS_BUG, "span 5 begins at element 51");
+    CHECK_OK(host->set_spans(d, spans, 5, err));
+    spans[4].n = 0;
+    CHECK_FAILS(host->set_spans(d, spans, 5, err), STW_STATUS_BUG, "span 4");
+    CHECK_OK(host->set_spans(d, NULL, 0, err));
+    host->close(d);
+}
+
+/* ---- the norm ---- */
+
+static void check_norm(stw_element type) {
+    stw_device *d = NULL;
+    stw_device_config c = config_of(4096, 4096, 0);
+    c.types.grads = type;
+    CHECK_OK(host->open(&c, &d, err));
+    const uint64_t one = stw_element_bytes(type);
+    for (int t = 0; t < 2; t++) { /* 3 in one tier, 4 in the other: the norm is 5 */
+        float value = t == 0 ? 3.0f : 4.0f;
+        uint16_t half = stw_bf16_from_float(value);
+        memcpy(host->host_address(d, one, one), type == STW_ELEMENT_F32 ? (void *)&value : &half,
+               one);
+        if (t == STW_TIER_GPU)
+            CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, 64, err));
+        CHECK_OK(host->norm_add(d, t == STW_TIER_GPU ? STW_STREAM_COMPUTE : STW_STREAM_CPU,
+                                (stw_tier)t, one, 2, err));
+    }
+    uint64_t *counters = NULL, sum = 0;
+    double norm = -1.0;
+    float factor = -1.0f;
+    CHECK_OK(host->norm_counters(d, STW_STREAM_COMPUTE, true, &counters, err));
+    for (unsigned i = 0; i < STW_NORM_COUNTERS; i++) sum += counters[i];
+    CU_ASSERT_NOT_EQUAL(sum, 0);
+    CHECK_OK(host->norm_factor(d, STW_STREAM_COMPUTE, 1.0, err));
+    host->norm_result(d, &norm, &factor);
+    CU_ASSERT_EQUAL(norm, 5.0);
+    CU_ASSERT_EQUAL(factor, stw_norm_clip_factor(5.0, 1.0));
+    /* A rank whose gradients count elsewhere. */
+    CHECK_OK(host->norm_counters(d, STW_STREAM_COMPUTE, false, &counters, err));
+    for (unsigned i = 0; i < STW_NORM_COUNTERS; i++) CU_ASSERT_EQUAL(counters[i], 0);
+    CHECK_OK(host->norm_factor(d, STW_STREAM_COMPUTE, 1.0, err));
+    host->norm_result(d, &norm, &factor);
+    CU_ASSERT_EQUAL(norm, 0.0);
+    CU_ASSERT_EQUAL(factor, 1.0f);
+    CHECK_OK(host->norm_reset(d, STW_STREAM_COMPUTE, err));
+    CHECK_OK(host->norm_counters(d, STW_STREAM_COMPUTE, true, &counters, err));
+    for (unsigned i = 0; i < STW_NORM_COUNTERS; i++) CU_ASSERT_EQUAL(counters[i], 0);
+    host->close(d);
+}
+
+static void norm_and_factor(void) {
+    check_norm(STW_ELEMENT_F32);
+    check_norm(STW_ELEMENT_BF16);
+}
+
+/* Threads by default, by number, and where ranks share the node: all start and work. */
+static void ranks_share_the_cores(void) {
+    for (uint32_t rank = 0; rank < 3; rank++)
+        for (uint32_t threads = 0; threads < 4; threads += 3) {
+            stw_device *d = NULL;
+            stw_device_config c = config_of(4096, 4 << 20, 0);
+            c.local_rank = rank;
+            c.local_world = rank == 0 ? 0u : 4096u >> rank; /* alone, or more ranks than cores */
+            c.threads = threads;
+            CHECK_OK(host->open(&c, &d, err));
+            uint64_t digest = 0;
+            CHECK_OK(host->digest(d, STW_TIER_HOST, 0, STW_ELEMENT_F32, 1 << 20, 0, &digest, err));
+            uint64_t expected = 0;
+            for (uint64_t i = 0; i < 1 << 20; i++) expected += stw_digest_element(i, 0);
+            CU_ASSERT_EQUAL(digest, expected);
+            host->close(d);
+        }
 }
 
 static void says_what_it_is(void) {
@@ -173,5 +504,12 @@ static void says_what_it_is(void) {
 STW_TEST_MAIN("backend host", {"bytes travel through all tiers", bytes_travel_through_all_tiers},
               {"ranges outside are refused", ranges_outside_are_refused},
               {"limits are refused", limits_are_refused},
-              {"values in every tier", values_in_every_tier}, {"update and norm", update_and_norm},
+              {"values in every tier", values_in_every_tier},
+              {"conversions reach every tier", conversions_reach_every_tier},
+              {"commits make writes count", commits_make_writes_count},
+              {"updates have the scalar bits", updates_have_the_scalar_bits},
+              {"wrong updates are refused", wrong_updates_are_refused},
+              {"wrong spans are refused", wrong_spans_are_refused},
+              {"norm and factor", norm_and_factor},
+              {"ranks share the cores", ranks_share_the_cores},
               {"says what it is", says_what_it_is})

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend/limits.h"
+#include "core/log.h"
 #include "core/units.h"
 #include "tests/unit/testing.h"
 
@@ -69,7 +70,15 @@ static void reads_without_groups(void) {
     CU_ASSERT_EQUAL(l.page_lock_bytes, 16777216); /* a process may raise its own to the hard one */
     CU_ASSERT_EQUAL(l.address_space_bytes, STW_UNLIMITED);
     CU_ASSERT_EQUAL(l.cores, 7);
+    CU_ASSERT_EQUAL(l.affinity_cores, 7);
+    CU_ASSERT_EQUAL(l.online_cores, 0); /* not said */
+    CU_ASSERT_STRING_EQUAL(l.huge_pages, "");
     CU_ASSERT_EQUAL(stw_limits_usable_bytes(&l), 64 * GIB);
+    put("sys/devices/system/cpu/online", "0-15,32\n");
+    put("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+    l = read_limits();
+    CU_ASSERT_EQUAL(l.online_cores, 17);
+    CU_ASSERT_STRING_EQUAL(l.huge_pages, "madvise");
     remove_machine();
 }
 
@@ -85,7 +94,14 @@ static void reads_version_2(void) {
     CU_ASSERT_EQUAL(l.cgroup_bytes, 8 * GIB);
     CU_ASSERT_PTR_NOT_NULL(strstr(l.cgroup_file, "user.slice/job/memory.max"));
     CU_ASSERT_EQUAL(l.cores, 3);
+    CU_ASSERT_EQUAL(l.affinity_cores, 7);
     CU_ASSERT_EQUAL(stw_limits_usable_bytes(&l), 8 * GIB);
+    put("sys/fs/cgroup/user.slice/job/task/memory.max", "6442450944\n"); /* the innermost */
+    CU_ASSERT_EQUAL(read_limits().cgroup_bytes, 6 * GIB);
+    put("sys/fs/cgroup/user.slice/memory.max", "3221225472\n"); /* the outermost */
+    l = read_limits();
+    CU_ASSERT_EQUAL(l.cgroup_bytes, 3 * GIB);
+    CU_ASSERT_PTR_NOT_NULL(strstr(l.cgroup_file, "user.slice/memory.max"));
     /* Inside a container the path is that of the host, the mount the container's own group. */
     put("proc/self/cgroup", "0::/../../somewhere/else\n");
     put("sys/fs/cgroup/memory.max", "4294967296\n");
@@ -110,6 +126,12 @@ static void reads_version_1(void) {
     l = read_limits();
     CU_ASSERT_EQUAL(l.cgroup_bytes, 2 * GIB);
     CU_ASSERT_EQUAL(l.cores, 1);
+    /* A limit above what a container sees. */
+    put("sys/fs/cgroup/memory/memory.stat",
+        "cache 9\nhierarchical_memory_limit 1073741824\nhierarchical_memsw_limit 5\n");
+    l = read_limits();
+    CU_ASSERT_EQUAL(l.cgroup_bytes, GIB);
+    CU_ASSERT_PTR_NOT_NULL(strstr(l.cgroup_file, "memory/memory.stat"));
     remove_machine();
 }
 
@@ -158,6 +180,72 @@ static void refuses_what_is_forbidden(void) {
     CHECK_OK(stw_limits_check(&free, 65 * GIB, 0, err)); /* MemTotal may grow: a warning */
 }
 
+static char warned[4096];
+
+static void keep_warning(stw_log_level level, const char *text, void *user) {
+    (void)user;
+    if (level != STW_LOG_WARN) return;
+    size_t used = strlen(warned);
+    snprintf(warned + used, sizeof warned - used, "%s\n", text);
+}
+
+static uint32_t warnings(const stw_limits *l, const char *omp_num_threads) {
+    warned[0] = '\0';
+    stw_log_set(keep_warning, NULL);
+    uint32_t n = stw_limits_warn(l, omp_num_threads);
+    stw_log_set(NULL, NULL);
+    return n;
+}
+
+static void traps_are_warned_of(void) {
+    const stw_limits good = {.memory_bytes = 64 * GIB,
+                             .cgroup_bytes = STW_UNLIMITED,
+                             .page_lock_bytes = STW_UNLIMITED,
+                             .address_space_bytes = STW_UNLIMITED,
+                             .cores = 16,
+                             .affinity_cores = 16,
+                             .online_cores = 16,
+                             .huge_pages = "madvise"};
+    CU_ASSERT_EQUAL(warnings(&good, NULL), 0);
+    CU_ASSERT_EQUAL(warnings(&good, "16"), 0);
+    CU_ASSERT_EQUAL(warnings(&good, ""), 0);
+    CU_ASSERT_EQUAL(warnings(&good, "many"), 0);
+    CU_ASSERT_STRING_EQUAL(warned, "");
+    CU_ASSERT_EQUAL(warnings(&good, "1"), 1);
+    CU_ASSERT_PTR_NOT_NULL(strstr(warned, "OMP_NUM_THREADS=1 with 16 cores"));
+
+    stw_limits l = good;
+    l.cores = l.affinity_cores = 4;
+    CU_ASSERT_EQUAL(warnings(&l, "4"), 1);
+    CU_ASSERT_PTR_NOT_NULL(strstr(warned, "4 of 16 cores (its affinity mask)"));
+    l.online_cores = 0; /* not said: nothing to warn of */
+    CU_ASSERT_EQUAL(warnings(&l, NULL), 0);
+    l = good;
+    l.cores = 2;
+    CU_ASSERT_EQUAL(warnings(&l, NULL), 1);
+    CU_ASSERT_PTR_NOT_NULL(strstr(warned, "quota"));
+    l = good;
+    l.cgroup_bytes = 8 * GIB;
+    snprintf(l.cgroup_file, sizeof l.cgroup_file, "/sys/fs/cgroup/job/memory.max");
+    CU_ASSERT_EQUAL(warnings(&l, NULL), 1);
+    CU_ASSERT_PTR_NOT_NULL(strstr(warned, "8.00 GiB of 64.00 GiB"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(warned, "job/memory.max"));
+    l = good;
+    l.page_lock_bytes = 32 * GIB;
+    CU_ASSERT_EQUAL(warnings(&l, NULL), 0);
+    l.page_lock_bytes--;
+    CU_ASSERT_EQUAL(warnings(&l, NULL), 1);
+    CU_ASSERT_PTR_NOT_NULL(strstr(warned, "RLIMIT_MEMLOCK"));
+    l = good;
+    snprintf(l.huge_pages, sizeof l.huge_pages, "never");
+    CU_ASSERT_EQUAL(warnings(&l, NULL), 1);
+    CU_ASSERT_PTR_NOT_NULL(strstr(warned, "huge pages"));
+    l.cores = 1;
+    l.affinity_cores = 3;
+    l.cgroup_bytes = l.page_lock_bytes = GIB;
+    CU_ASSERT_EQUAL(warnings(&l, "1"), 5); /* one thread is what one core can use */
+}
+
 static void reads_this_machine(void) {
     stw_limits l;
     CHECK_OK(stw_limits_read("", &l, err));
@@ -171,4 +259,4 @@ STW_TEST_MAIN("backend limits", {"without control groups", reads_without_groups}
               {"CAP_IPC_LOCK lifts the page-lock limit", capability_lifts_the_lock_limit},
               {"strange files limit nothing", strange_files_limit_nothing},
               {"what is forbidden is refused", refuses_what_is_forbidden},
-              {"this machine", reads_this_machine})
+              {"traps are warned of", traps_are_warned_of}, {"this machine", reads_this_machine})

@@ -11,7 +11,7 @@
 static stw_norm_bins bins_of(const float *values, uint64_t n, stw_threads *threads) {
     stw_norm_bins bins;
     memset(&bins, 0, sizeof bins);
-    stw_host_norm_add(threads, values, n, &bins);
+    stw_host_norm_add(threads, values, STW_ELEMENT_F32, n, &bins);
     return bins;
 }
 
@@ -94,6 +94,48 @@ static void sums_are_exact(void) {
     }
 }
 
+/* bf16 gradients count as the floats that they are. */
+static void narrow_gradients_are_widened(void) {
+    enum { N = 2999 };
+    static float values[N];
+    static uint16_t stored[N];
+    for (int kind = 0; kind < 3; kind++) {
+        fill(values, N, 7, kind);
+        big sum;
+        memset(&sum, 0, sizeof sum);
+        for (uint64_t i = 0; i < N; i++) {
+            stored[i] = (uint16_t)(stw_bits_from_float(values[i]) >> 16);
+            values[i] = stw_float_from_bf16(stored[i]);
+            big_add_square(&sum, values[i]);
+        }
+        stw_norm_bins bins, wide = bins_of(values, N, NULL);
+        memset(&bins, 0, sizeof bins);
+        stw_host_norm_add(NULL, stored, STW_ELEMENT_BF16, N, &bins);
+        CU_ASSERT_TRUE(same_bins(&bins, &wide));
+        CU_ASSERT_EQUAL(stw_norm_sum(&bins), big_round(&sum));
+    }
+    uint16_t bad[] = {0x3F80, 0x7F80, 0xFF80, 0x7FC0, 0x8000};
+    stw_norm_bins bins;
+    memset(&bins, 0, sizeof bins);
+    stw_host_norm_add(NULL, bad, STW_ELEMENT_BF16, 5, &bins);
+    CU_ASSERT_EQUAL(bins.not_finite, 3);
+}
+
+/* A single bit in every place that a counter has, in every bin. */
+static void powers_of_two_are_exact(void) {
+    for (unsigned b = 0; b < STW_NORM_BINS; b++) {
+        for (int bit = 0; bit < 64; bit++) {
+            stw_norm_bins low, high;
+            memset(&low, 0, sizeof low);
+            memset(&high, 0, sizeof high);
+            low.low[b] = high.high[b] = 1ull << bit;
+            CU_ASSERT_EQUAL(stw_norm_sum(&low), ldexp(1.0, 16 * (int)b + bit - 298));
+            CU_ASSERT_EQUAL(stw_norm_sum(&high), ldexp(1.0, 16 * (int)b + bit + 32 - 298));
+            CU_ASSERT_EQUAL(stw_norm_value(&low), sqrt(ldexp(1.0, 16 * (int)b + bit - 298)));
+        }
+    }
+}
+
 /* 2^53 + 1 in units, then more: ties and what breaks them. */
 static void rounding_is_to_nearest_even(void) {
     float big_one = ldexpf(1.0f, 20), small = ldexpf(1.0f, -6), smaller = ldexpf(1.0f, -40);
@@ -124,7 +166,8 @@ static void order_and_cut_do_not_matter(void) {
     stw_norm_bins parts;
     memset(&parts, 0, sizeof parts);
     for (uint64_t first = 0; first < N; first += 12345)
-        stw_host_norm_add(threads, values + first, N - first < 12345 ? N - first : 12345, &parts);
+        stw_host_norm_add(threads, values + first, STW_ELEMENT_F32,
+                          N - first < 12345 ? N - first : 12345, &parts);
     CU_ASSERT_TRUE(same_bins(&one, &parts));
     stw_threads_free(threads);
     free(values);
@@ -170,6 +213,34 @@ static void full_bins_carry(void) {
     for (int b = 0; b + 1 < STW_NORM_BINS; b++) CU_ASSERT_TRUE(carried.low[b] < 65536);
     stw_norm_merge(&carried, &bins);
     CU_ASSERT_EQUAL(stw_norm_sum(&carried), 2.0 * before);
+    /* Every counter but the last bin's high one, which takes what is carried out of the others.
+     * A full bin is 2^96 + 2^64 - 2^32 - 1 of its units. */
+    memset(&bins, 0xFF, sizeof bins);
+    bins.high[STW_NORM_BINS - 1] = 0;
+    bins.not_finite = 0;
+    expected = ldexpl(1.0L, 16 * (STW_NORM_BINS - 1) + 64 - 298);
+    for (int b = STW_NORM_BINS - 2; b >= 0; b--)
+        expected += ldexpl(1.0L, 16 * b + 96 - 298) + ldexpl(1.0L, 16 * b + 64 - 298);
+    CU_ASSERT_DOUBLE_EQUAL(stw_norm_sum(&bins) / (double)expected, 1.0, 1e-9);
+    carried = bins;
+    stw_norm_normalise(&carried);
+    CU_ASSERT_EQUAL(stw_norm_sum(&carried), stw_norm_sum(&bins));
+}
+
+/* There and back; the order of the counters is that of the struct. */
+static void counters_are_the_bins(void) {
+    stw_norm_bins bins, back;
+    uint64_t counters[STW_NORM_COUNTERS];
+    CU_ASSERT_EQUAL_FATAL(sizeof counters, sizeof bins);
+    for (unsigned i = 0; i < STW_NORM_COUNTERS; i++) counters[i] = stw_mix64(i);
+    stw_norm_from_counters(counters, &bins);
+    CU_ASSERT_EQUAL(memcmp(&bins, counters, sizeof bins), 0);
+    CU_ASSERT_EQUAL(bins.not_finite, stw_mix64(STW_NORM_COUNTERS - 1));
+    memset(counters, 0, sizeof counters);
+    stw_norm_to_counters(&bins, counters);
+    stw_norm_from_counters(counters, &back);
+    CU_ASSERT_TRUE(same_bins(&bins, &back));
+    CU_ASSERT_EQUAL(counters[STW_NORM_BINS], bins.high[0]);
 }
 
 static void special_values(void) {
@@ -196,10 +267,15 @@ static void clipping(void) {
     CU_ASSERT_EQUAL(stw_norm_clip_factor(4.0, 1.0), (float)(1.0 / (4.0 + 1e-6)));
     CU_ASSERT_EQUAL(stw_norm_clip_factor(1.0, 1.0), (float)(1.0 / (1.0 + 1e-6)));
     CU_ASSERT_EQUAL(stw_norm_clip_factor((double)INFINITY, 1.0), 0.0f);
+    CU_ASSERT_EQUAL(stw_norm_clip_factor(1e300, 1e255), (float)(1e255 / 1e300)); /* subnormal */
+    CU_ASSERT_EQUAL(stw_norm_clip_factor(0.0, 0.0), 0.0f);
 }
 
 STW_TEST_MAIN("backend norm", {"sums are exact", sums_are_exact},
+              {"narrow gradients are widened", narrow_gradients_are_widened},
+              {"powers of two are exact", powers_of_two_are_exact},
               {"rounds to nearest even", rounding_is_to_nearest_even},
               {"order and cut do not matter", order_and_cut_do_not_matter},
               {"ranks add up", ranks_add_up}, {"full bins carry", full_bins_carry},
-              {"special values", special_values}, {"clip factor", clipping})
+              {"counters are the bins", counters_are_the_bins}, {"special values", special_values},
+              {"clip factor", clipping})

@@ -1,17 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The NVMe arena: exact bytes for every mix of alignments, direct and buffered calls on one file,
- * and disks that are full or missing. */
-#define _GNU_SOURCE /* RLIMIT_FSIZE, posix_memalign */
+/* The NVMe arena, with one copy and two, by io_uring and by threads: exact bytes for every mix of
+ * alignments, readers beside writers, what a commit makes visible, and what is readable after one
+ * that did not happen. */
+#define _GNU_SOURCE /* RLIMIT_FSIZE, posix_memalign, mkdtemp, the filter of system calls */
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "backend/nvme.h"
+#include "core/log.h"
+#include "stw_config.h"
 #include "tests/unit/testing.h"
 
 #define KIB 1024u
-#define ARENA (3u * 1024u * KIB + 1234u)
+#define MIB (1024u * KIB)
+#define ARENA (3u * MIB + 1234u)
+#define BLOCK STW_NVME_ALIGN_BYTES
 
 static uint32_t random_state = 1;
 static uint32_t random32(void) {
@@ -23,112 +38,655 @@ static uint32_t random32(void) {
 
 static unsigned char *aligned_bytes(size_t bytes) {
     void *memory = NULL;
-    CU_ASSERT_EQUAL_FATAL(posix_memalign(&memory, STW_NVME_ALIGN_BYTES, bytes), 0);
+    CU_ASSERT_EQUAL_FATAL(posix_memalign(&memory, BLOCK, bytes), 0);
     memset(memory, 0, bytes);
     return memory;
 }
 
-/* Against a plain array: random ranges, written and read at random places in memory. */
-static void behaves_like_memory(void) {
+/* The bytes of a step, different everywhere and from step to step. */
+static void step_bytes(unsigned char *to, uint64_t offset, uint64_t bytes, uint64_t step) {
+    for (uint64_t i = 0; i < bytes; i++)
+        to[i] = (unsigned char)((offset + i) * 2654435761u >> 13 ^ step * 37);
+}
+
+static stw_nvme *open_arena(const char *folder, uint64_t bytes, uint32_t copies) {
+    stw_nvme_options options = {.folder = folder, .bytes = bytes, .copies = copies, .rank = 3};
     stw_nvme *nvme = NULL;
-    const size_t room = ARENA + 2 * STW_NVME_ALIGN_BYTES;
-    unsigned char *model = aligned_bytes(room), *memory = aligned_bytes(room);
-    CHECK_OK(stw_nvme_open(NULL, ARENA, &nvme, err));
+    CHECK_OK(stw_nvme_open(&options, &nvme, err));
     CU_ASSERT_PTR_NOT_NULL_FATAL(nvme);
-    printf(" (direct: %s) ", stw_nvme_is_direct(nvme) ? "yes" : "no");
+    return nvme;
+}
+
+/* Runs a test once for each method that this system has. */
+static void with_each_method(void (*run)(const char *method)) {
+    static const char *const methods[] = {"threads", "io_uring"};
+    for (unsigned i = 0; i < 2; i++) {
+        stw_nvme_options options = {.bytes = 1, .copies = 1};
+        stw_nvme *nvme = NULL;
+        stw_error why = STW_ERROR_INIT;
+        setenv("STOWAGE_NVME_IO", methods[i], 1);
+        stw_status status = stw_nvme_open(&options, &nvme, &why);
+        if (i == 1 && status == STW_STATUS_NOT_BUILT_IN) {
+            printf(" (without io_uring: %s) ", why.text);
+        } else {
+            CU_ASSERT_EQUAL_FATAL(status, STW_STATUS_OK);
+            CU_ASSERT_STRING_EQUAL(stw_nvme_method(nvme), methods[i]);
+            run(methods[i]);
+        }
+        stw_nvme_close(nvme);
+    }
+    unsetenv("STOWAGE_NVME_IO");
+}
+
+/* An empty folder for a test, that must be empty again when it is removed. */
+static char folder_name[64];
+static const char *make_folder(void) {
+    snprintf(folder_name, sizeof folder_name, "nvme-test-XXXXXX");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder_name));
+    return folder_name;
+}
+static void remove_folder(void) { CU_ASSERT_EQUAL(rmdir(folder_name), 0); }
+
+/* ---- bytes ---- */
+
+/* A range and a place in memory: a third is aligned as a whole, a third shares its place in a
+ * block. */
+typedef struct trial {
+    uint64_t offset, bytes, place;
+} trial;
+
+static trial random_trial(int turn) {
+    uint32_t unit = turn % 3 == 0 ? BLOCK : 1;
+    trial t = {.offset = random32() % ARENA / unit * unit};
+    uint64_t most = ARENA - t.offset < 300 * KIB ? ARENA - t.offset : 300 * KIB;
+    if (turn % 50 == 49) most = ARENA - t.offset;
+    t.bytes = random32() % (most + 1) / unit * unit;
+    t.place = turn % 3 == 2 ? random32() % BLOCK : t.offset % BLOCK;
+    return t;
+}
+
+/* Against a plain array: random ranges, written and read at random places in memory. */
+static void like_memory(const char *method) {
+    const size_t room = ARENA + 2 * BLOCK;
+    unsigned char *model = aligned_bytes(room), *memory = aligned_bytes(room);
+    stw_nvme *nvme = open_arena(NULL, ARENA, 1);
+    printf(" (%s, direct: %s) ", method, stw_nvme_is_direct(nvme) ? "yes" : "no");
     unsigned wrong = 0;
     for (int turn = 0; turn < 600; turn++) {
-        /* A third of the ranges is aligned as a whole, a third shares its place in a block. */
-        uint32_t unit = turn % 3 == 0 ? STW_NVME_ALIGN_BYTES : 1;
-        uint64_t offset = random32() % ARENA / unit * unit;
-        uint64_t most = ARENA - offset < 300 * KIB ? ARENA - offset : 300 * KIB;
-        uint64_t bytes = random32() % (most + 1) / unit * unit;
-        uint64_t place =
-            turn % 3 == 2 ? random32() % STW_NVME_ALIGN_BYTES : offset % STW_NVME_ALIGN_BYTES;
+        trial t = random_trial(turn);
         if (turn % 2 == 0) {
-            for (uint64_t i = 0; i < bytes; i++) memory[place + i] = (unsigned char)random32();
-            CHECK_OK(stw_nvme_write(nvme, offset, memory + place, bytes, err));
-            memcpy(model + offset, memory + place, bytes);
+            for (uint64_t i = 0; i < t.bytes; i++) memory[t.place + i] = (unsigned char)random32();
+            CHECK_OK(stw_nvme_write(nvme, t.offset, memory + t.place, t.bytes, err));
+            memcpy(model + t.offset, memory + t.place, t.bytes);
         } else {
-            memset(memory, 0xEE, bytes + place + 1);
-            CHECK_OK(stw_nvme_read(nvme, offset, memory + place, bytes, err));
-            wrong += memcmp(memory + place, model + offset, bytes) != 0;
-            wrong += memory[place + bytes] != 0xEE || (place > 0 && memory[place - 1] != 0xEE);
+            memset(memory, 0xEE, t.bytes + t.place + 1);
+            CHECK_OK(stw_nvme_read(nvme, t.offset, memory + t.place, t.bytes, err));
+            wrong += memcmp(memory + t.place, model + t.offset, t.bytes) != 0;
+            wrong += memory[t.place + t.bytes] != 0xEE;
+            wrong += t.place > 0 && memory[t.place - 1] != 0xEE;
         }
     }
     CHECK_OK(stw_nvme_read(nvme, 0, memory, ARENA, err));
     CU_ASSERT_EQUAL(wrong, 0);
     CU_ASSERT_EQUAL(memcmp(memory, model, ARENA), 0);
+    CHECK_OK(stw_nvme_commit(nvme, 1, err));
     stw_nvme_close(nvme);
     free(model);
     free(memory);
 }
+static void behaves_like_memory(void) { with_each_method(like_memory); }
+
+/* More pieces than are ever in flight, and ends that are no blocks. */
+static void large_ranges(const char *method) {
+    (void)method;
+    const uint64_t arena = 45ull * MIB + 777, first = 4095;
+    unsigned char *wrote = aligned_bytes(arena + BLOCK), *read = aligned_bytes(arena + BLOCK);
+    for (uint32_t copies = 1; copies <= 2; copies++) {
+        stw_nvme *nvme = open_arena(NULL, arena, copies);
+        step_bytes(wrote, 0, arena, copies);
+        for (unsigned shift = 0; shift < 2; shift++) { /* shift 1: no direct I/O is possible */
+            memset(read, 0xEE, arena + BLOCK);
+            CHECK_OK(stw_nvme_write(nvme, 0, wrote, first, err));
+            CHECK_OK(stw_nvme_write(nvme, first, wrote + first, arena - first, err));
+            CHECK_OK(stw_nvme_commit(nvme, shift + 1, err));
+            CHECK_OK(stw_nvme_read(nvme, 0, read + shift, arena, err));
+            CU_ASSERT_EQUAL(memcmp(read + shift, wrote, arena), 0);
+            CU_ASSERT_EQUAL(read[arena + shift], 0xEE);
+        }
+        stw_nvme_close(nvme);
+    }
+    free(wrote);
+    free(read);
+}
+static void moves_large_ranges(void) { with_each_method(large_ranges); }
 
 static void refuses_ranges_beyond_the_end(void) {
-    stw_nvme *nvme = NULL;
     char bytes[16] = "";
-    CHECK_OK(stw_nvme_open(NULL, 8192, &nvme, err));
-    CU_ASSERT_PTR_NOT_NULL_FATAL(nvme);
-    CHECK_OK(stw_nvme_read(nvme, 8192, bytes, 0, err));
-    CHECK_OK(stw_nvme_read(nvme, 8176, bytes, 16, err));
-    CHECK_FAILS(stw_nvme_read(nvme, 8177, bytes, 16, err), STW_STATUS_BUG, "outside");
-    CHECK_FAILS(stw_nvme_write(nvme, 8193, bytes, 1, err), STW_STATUS_BUG, "outside");
-    CHECK_FAILS(stw_nvme_write(nvme, UINT64_MAX, bytes, 2, err), STW_STATUS_BUG, "outside");
-    CHECK_FAILS(stw_nvme_write(nvme, 16, bytes, UINT64_MAX, err), STW_STATUS_BUG, "outside");
+    for (uint32_t copies = 1; copies <= 2; copies++) {
+        stw_nvme *nvme = open_arena(NULL, 8192, copies);
+        CHECK_OK(stw_nvme_read(nvme, 8192, bytes, 0, err));
+        CHECK_OK(stw_nvme_read(nvme, 8176, bytes, 16, err));
+        CHECK_FAILS(stw_nvme_read(nvme, 8177, bytes, 16, err), STW_STATUS_BUG, "outside");
+        CHECK_FAILS(stw_nvme_write(nvme, 8193, bytes, 1, err), STW_STATUS_BUG, "outside");
+        CHECK_FAILS(stw_nvme_write(nvme, UINT64_MAX, bytes, 2, err), STW_STATUS_BUG, "outside");
+        CHECK_FAILS(stw_nvme_write(nvme, 16, bytes, UINT64_MAX, err), STW_STATUS_BUG, "outside");
+        stw_nvme_close(nvme);
+    }
+}
+
+static void starts_as_zeros(void) {
+    unsigned char *memory = aligned_bytes(64 * KIB);
+    for (uint32_t copies = 1; copies <= 2; copies++) {
+        stw_nvme *nvme = open_arena(NULL, 64 * KIB, copies);
+        memset(memory, 1, 64 * KIB);
+        CHECK_OK(stw_nvme_read(nvme, 0, memory, 64 * KIB, err));
+        unsigned nonzero = 0;
+        for (unsigned i = 0; i < 64 * KIB; i++) nonzero += memory[i] != 0;
+        CU_ASSERT_EQUAL(nonzero, 0);
+        stw_nvme_close(nvme);
+        nvme = open_arena(NULL, 0, copies);
+        CHECK_OK(stw_nvme_write(nvme, 0, memory, 0, err));
+        CHECK_OK(stw_nvme_commit(nvme, 1, err));
+        stw_nvme_close(nvme);
+    }
+    free(memory);
+}
+
+/* ---- several threads ---- */
+
+#define PART (1u * MIB + 5000u)
+#define N_PARTS 12u /* more callers than there are rings */
+
+typedef struct worker {
+    stw_nvme *nvme;
+    uint64_t offset, step;
+    bool writes;
+    unsigned char *memory, *expected;
+    unsigned failed;
+    pthread_t thread;
+} worker;
+
+/* Writers write their part of step + 1, readers must see step, again and again. */
+static void *work(void *arg) {
+    worker *w = arg;
+    for (int turn = 0; turn < 6; turn++) {
+        if (w->writes) {
+            step_bytes(w->memory, w->offset, PART, w->step + 1);
+            w->failed += stw_nvme_write(w->nvme, w->offset, w->memory, PART, NULL) != 0;
+        } else {
+            memset(w->memory, 0xEE, PART);
+            w->failed += stw_nvme_read(w->nvme, w->offset, w->memory, PART, NULL) != 0;
+            w->failed += memcmp(w->memory, w->expected, PART) != 0;
+        }
+    }
+    return NULL;
+}
+
+static void beside_each_other(const char *method) {
+    (void)method;
+    stw_nvme *nvme = open_arena(NULL, (uint64_t)N_PARTS * PART, 2);
+    static worker workers[2 * N_PARTS];
+    for (unsigned i = 0; i < 2 * N_PARTS; i++) {
+        worker w = {.nvme = nvme, .offset = (uint64_t)(i / 2) * PART, .writes = i % 2 == 0};
+        w.memory = aligned_bytes(PART);
+        w.expected = aligned_bytes(PART); /* zeros before the first commit */
+        workers[i] = w;
+    }
+    for (uint64_t step = 0; step < 3; step++) {
+        for (unsigned i = 0; i < 2 * N_PARTS; i++) {
+            workers[i].step = step;
+            if (step > 0) step_bytes(workers[i].expected, workers[i].offset, PART, step);
+            CU_ASSERT_EQUAL_FATAL(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+        }
+        for (unsigned i = 0; i < 2 * N_PARTS; i++) pthread_join(workers[i].thread, NULL);
+        CHECK_OK(stw_nvme_commit(nvme, step + 1, err));
+    }
+    unsigned failed = 0;
+    for (unsigned i = 0; i < 2 * N_PARTS; i++) {
+        failed += workers[i].failed;
+        free(workers[i].memory);
+        free(workers[i].expected);
+    }
+    CU_ASSERT_EQUAL(failed, 0);
     stw_nvme_close(nvme);
 }
+static void reads_beside_writes(void) { with_each_method(beside_each_other); }
+
+/* ---- commits ---- */
+
+/* Write step's bytes everywhere, in uneven pieces. */
+static void write_step(stw_nvme *nvme, uint64_t arena, uint64_t step) {
+    unsigned char *memory = aligned_bytes(arena);
+    step_bytes(memory, 0, arena, step);
+    for (uint64_t done = 0; done < arena;) {
+        uint64_t part = 1 + random32() % (700 * KIB);
+        if (part > arena - done) part = arena - done;
+        CHECK_OK(stw_nvme_write(nvme, done, memory + done, part, err));
+        done += part;
+    }
+    free(memory);
+}
+
+static bool reads_step(stw_nvme *nvme, uint64_t arena, uint64_t step) {
+    unsigned char *memory = aligned_bytes(arena), *expected = aligned_bytes(arena);
+    if (step > 0) step_bytes(expected, 0, arena, step);
+    memset(memory, 0xEE, arena);
+    CHECK_OK(stw_nvme_read(nvme, 0, memory, arena, err));
+    bool same = memcmp(memory, expected, arena) == 0;
+    free(memory);
+    free(expected);
+    return same;
+}
+
+static void check_kept(const char *path, uint64_t arena, uint64_t step) {
+    stw_nvme *kept = NULL;
+    uint64_t bytes = 0, kept_step = 0;
+    CHECK_OK(stw_nvme_open_kept(path, &bytes, &kept_step, &kept, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(kept);
+    CU_ASSERT_EQUAL(bytes, arena);
+    CU_ASSERT_EQUAL(kept_step, step);
+    CU_ASSERT_STRING_EQUAL(stw_nvme_path(kept), path);
+    CU_ASSERT_TRUE(reads_step(kept, arena, step));
+    CHECK_FAILS(stw_nvme_write(kept, 0, "x", 1, err), STW_STATUS_BUG, "for reading alone");
+    CHECK_FAILS(stw_nvme_commit(kept, 1, err), STW_STATUS_BUG, "for reading alone");
+    stw_nvme_close(kept);
+    CU_ASSERT_EQUAL(access(path, R_OK), 0);
+}
+
+static char logged[1024];
+static void keep_log(stw_log_level level, const char *text, void *user) {
+    (void)user;
+    if (level <= STW_LOG_WARN) snprintf(logged, sizeof logged, "%s", text);
+}
+
+static void commits(const char *method) {
+    (void)method;
+    char path[512];
+    const char *folder = make_folder();
+    stw_nvme *nvme = open_arena(folder, ARENA, 2);
+    snprintf(path, sizeof path, "%s/stowage-nvme-%ld-rank3.state", folder, (long)getpid());
+    CU_ASSERT_STRING_EQUAL(stw_nvme_path(nvme), path);
+    struct stat about;
+    CU_ASSERT_EQUAL_FATAL(stat(path, &about), 0);
+    CU_ASSERT_EQUAL(about.st_size, 2 * (3 * 1048576 + 4096) + 2 * 4096);
+    CU_ASSERT_EQUAL(about.st_mode & 0777, 0600);
+    uint64_t bytes = 0, step = 0;
+    stw_nvme *kept = NULL;
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                "none was ever committed");
+    for (step = 1; step <= 5; step++) {
+        write_step(nvme, ARENA, step);
+        CU_ASSERT_TRUE(reads_step(nvme, ARENA, step - 1)); /* not yet */
+        if (step > 1) check_kept(path, ARENA, step - 1);
+        CHECK_OK(stw_nvme_commit(nvme, step, err));
+        CU_ASSERT_TRUE(reads_step(nvme, ARENA, step));
+        check_kept(path, ARENA, step);
+    }
+    stw_nvme_close(nvme);
+    CU_ASSERT_NOT_EQUAL(access(path, F_OK), 0); /* nothing was under way */
+
+    /* Written to, never committed: nothing is lost with the file. */
+    nvme = open_arena(folder, ARENA, 2);
+    CHECK_OK(stw_nvme_write(nvme, 0, "x", 1, err));
+    stw_nvme_close(nvme);
+    CU_ASSERT_NOT_EQUAL(access(path, F_OK), 0);
+
+    /* One copy has no name at any time; a commit changes nothing that can be read. */
+    nvme = open_arena(folder, ARENA, 1);
+    CU_ASSERT_STRING_EQUAL(stw_nvme_path(nvme), "");
+    remove_folder();
+    write_step(nvme, ARENA, 7);
+    CU_ASSERT_TRUE(reads_step(nvme, ARENA, 7));
+    CHECK_OK(stw_nvme_commit(nvme, 7, err));
+    CU_ASSERT_TRUE(reads_step(nvme, ARENA, 7));
+    stw_nvme_close(nvme);
+}
+static void commits_make_it_count(void) { with_each_method(commits); }
+
+/* The k-th write is cut short: the error says so, half of it was written, and the step before is
+ * what this process and the file that stays give. */
+static void failing_write(const char *method) {
+    (void)method;
+    char path[512], number[32];
+    unsigned char *memory = aligned_bytes(ARENA), *read = aligned_bytes(ARENA);
+    memset(memory, 0x77, ARENA);
+    const char *folder = make_folder();
+    for (uint64_t k = 1; k <= 3; k++) {
+        stw_nvme *nvme = open_arena(folder, ARENA, 2);
+        snprintf(path, sizeof path, "%s", stw_nvme_path(nvme));
+        write_step(nvme, ARENA, 1);
+        CHECK_OK(stw_nvme_commit(nvme, 41, err));
+        write_step(nvme, ARENA, 2);
+        CHECK_OK(stw_nvme_commit(nvme, 2, err));
+        snprintf(number, sizeof number, "%llu", (unsigned long long)k);
+        setenv("STOWAGE_FAIL_NVME_WRITE", number, 1);
+        for (uint64_t i = 1; i < k; i++) CHECK_OK(stw_nvme_write(nvme, i, memory, 3, err));
+        CHECK_FAILS(stw_nvme_write(nvme, 4096, memory, 2 * MIB, err), STW_STATUS_NO_RESOURCES,
+                    strerror(ENOSPC));
+        CHECK_OK(stw_nvme_write(nvme, 0, memory, 1, err)); /* the k-th alone */
+        unsetenv("STOWAGE_FAIL_NVME_WRITE");
+        CU_ASSERT_TRUE(reads_step(nvme, ARENA, 2));
+        stw_log_set(keep_log, NULL);
+        stw_nvme_close(nvme);
+        stw_log_set(NULL, NULL);
+        CU_ASSERT_PTR_NOT_NULL(strstr(logged, path));
+        CU_ASSERT_PTR_NOT_NULL(strstr(logged, "step 2"));
+        check_kept(path, ARENA, 2);
+        CU_ASSERT_EQUAL(unlink(path), 0);
+    }
+    remove_folder();
+    stw_nvme *nvme = open_arena(NULL, ARENA, 1); /* in place: half of the new, then the old */
+    write_step(nvme, ARENA, 5);
+    setenv("STOWAGE_FAIL_NVME_WRITE", "1", 1);
+    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, 2 * MIB, err), STW_STATUS_NO_RESOURCES, "1048576");
+    unsetenv("STOWAGE_FAIL_NVME_WRITE");
+    CHECK_OK(stw_nvme_read(nvme, 0, read, ARENA, err));
+    CU_ASSERT_EQUAL(memcmp(read, memory, MIB), 0);
+    step_bytes(memory, 0, ARENA, 5);
+    CU_ASSERT_EQUAL(memcmp(read + MIB, memory + MIB, ARENA - MIB), 0);
+    stw_nvme_close(nvme);
+    free(memory);
+    free(read);
+}
+static void a_failing_write_loses_nothing(void) { with_each_method(failing_write); }
+
+/* A process that is killed in the middle of a step cannot close anything. */
+static void survives_a_kill(void) {
+    char path[512];
+    const char *folder = make_folder();
+    fflush(NULL);
+    pid_t child = fork();
+    CU_ASSERT_TRUE_FATAL(child >= 0);
+    if (child == 0) {
+        stw_nvme *nvme = open_arena(folder, ARENA, 2);
+        for (uint64_t step = 1; step <= 3; step++) {
+            write_step(nvme, ARENA, step);
+            if (stw_nvme_commit(nvme, step, NULL) != STW_STATUS_OK) _exit(1);
+        }
+        if (stw_nvme_write(nvme, 1000, "half of a step", 14, NULL) != STW_STATUS_OK) _exit(1);
+        (void)raise(SIGKILL);
+    }
+    int result = 0;
+    CU_ASSERT_EQUAL(waitpid(child, &result, 0), child);
+    CU_ASSERT_TRUE(WIFSIGNALED(result));
+    snprintf(path, sizeof path, "%s/stowage-nvme-%ld-rank3.state", folder, (long)child);
+    check_kept(path, ARENA, 3);
+    CU_ASSERT_EQUAL(unlink(path), 0);
+    remove_folder();
+}
+
+static void flip_byte(const char *path, off_t offset) {
+    char byte = 0;
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    CU_ASSERT_TRUE_FATAL(file >= 0);
+    CU_ASSERT_EQUAL(pread(file, &byte, 1, offset), 1);
+    byte = (char)(byte ^ 0x10);
+    CU_ASSERT_EQUAL(pwrite(file, &byte, 1, offset), 1);
+    close(file);
+}
+
+/* Any byte of the newest record, and the older one is used; the record of step s is number s % 2
+ * here. */
+static void uses_the_older_record(void) {
+    static const off_t places[] = {0, 9, 12, 16, 24, 32, 40, 2048, 4088, 4095};
+    const off_t records = 2 * (3 * 1048576 + 4096);
+    uint64_t bytes = 0, step = 0;
+    stw_nvme *kept = NULL, *nvme = open_arena(make_folder(), ARENA, 2);
+    char path[512];
+    snprintf(path, sizeof path, "%s", stw_nvme_path(nvme));
+    stw_log_set(keep_log, NULL);
+    for (uint64_t s = 1; s <= 4; s++) {
+        write_step(nvme, ARENA, s);
+        CHECK_OK(stw_nvme_commit(nvme, s, err));
+        for (unsigned i = 0; s > 1 && i < sizeof places / sizeof places[0]; i++) {
+            off_t newest = records + (off_t)(s % 2) * 4096 + places[i];
+            flip_byte(path, newest);
+            logged[0] = '\0';
+            check_kept(path, ARENA, s - 1);
+            CU_ASSERT_PTR_NOT_NULL(strstr(logged, "damaged"));
+            off_t older = records + (off_t)((s + 1) % 2) * 4096 + places[i];
+            flip_byte(path, older);
+            CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                        "no record of a commit is whole");
+            CU_ASSERT_PTR_NULL(kept);
+            flip_byte(path, newest);
+            check_kept(path, ARENA, s); /* the older one does not matter */
+            flip_byte(path, older);
+        }
+        check_kept(path, ARENA, s);
+    }
+    stw_log_set(NULL, NULL);
+    stw_nvme_close(nvme);
+    remove_folder();
+}
+
+static void refuses_other_files(void) {
+    uint64_t bytes = 0, step = 0;
+    stw_nvme *kept = NULL, *nvme = open_arena(make_folder(), ARENA, 2);
+    char path[512];
+    snprintf(path, sizeof path, "%s", stw_nvme_path(nvme));
+    write_step(nvme, ARENA, 1);
+    CHECK_OK(stw_nvme_commit(nvme, 1, err));
+    check_kept(path, ARENA, 1);
+    CU_ASSERT_EQUAL(truncate(path, 3 * 1048576), 0);
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                "holds no committed step");
+    CU_ASSERT_EQUAL(truncate(path, 100), 0);
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                "no file of an NVMe arena");
+    CHECK_FAILS(stw_nvme_open_kept(folder_name, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                "no file of an NVMe arena");
+    stw_nvme_close(nvme);
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_IO, path);
+    CU_ASSERT_PTR_NULL(kept);
+    remove_folder();
+}
+
+/* A file that an earlier process of the same id left is somebody's last step. */
+static void leaves_files_that_stayed(void) {
+    const char *folder = make_folder();
+    char first[512], second[512];
+    stw_nvme *one = open_arena(folder, ARENA, 2), *two = open_arena(folder, ARENA, 2);
+    snprintf(first, sizeof first, "%s", stw_nvme_path(one));
+    snprintf(second, sizeof second, "%s", stw_nvme_path(two));
+    CU_ASSERT_STRING_NOT_EQUAL(first, second);
+    write_step(one, ARENA, 1);
+    CHECK_OK(stw_nvme_commit(one, 1, err));
+    stw_nvme_close(two);
+    CU_ASSERT_NOT_EQUAL(access(second, F_OK), 0);
+    check_kept(first, ARENA, 1);
+    stw_nvme_close(one);
+    remove_folder();
+}
+
+/* ---- what goes wrong ---- */
 
 static void refuses_what_does_not_fit(void) {
     stw_nvme *nvme = NULL;
-    CHECK_FAILS(stw_nvme_open(NULL, 1ull << 62, &nvme, err), STW_STATUS_NO_RESOURCES, "free");
-    CU_ASSERT_PTR_NULL(nvme);
-    CHECK_FAILS(stw_nvme_open("/nonexistent/folder", 4096, &nvme, err), STW_STATUS_IO,
-                "/nonexistent/folder");
+    stw_nvme_options options = {.bytes = 1ull << 62, .copies = 1};
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_NO_RESOURCES, "free");
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_NO_RESOURCES,
+                "4611686018427387904 bytes");
+    options.copies = 2;
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_NO_RESOURCES, "two copies");
+    options.bytes = UINT64_MAX;
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_NO_RESOURCES, "two copies");
+    options.bytes = 4096;
+    options.copies = 3;
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_BUG, "3 copies");
+    options.copies = 2;
+    options.folder = "/nonexistent/folder";
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_IO, "/nonexistent/folder");
     CU_ASSERT_PTR_NULL(nvme);
     char *longer = malloc(6000);
     CU_ASSERT_PTR_NOT_NULL_FATAL(longer);
     memset(longer, 'x', 5999);
     longer[5999] = '\0';
-    CHECK_FAILS(stw_nvme_open(longer, 4096, &nvme, err), STW_STATUS_USAGE, "too long");
+    options.folder = longer;
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_USAGE, "too long");
     free(longer);
     stw_nvme_close(NULL);
 }
 
-/* A limit on file sizes stands for a disk that fills: reserving fails, and nothing is left. */
-static void reports_a_file_that_cannot_grow(void) {
+/* A limit on file sizes stands for a disk that fills: reserving fails and nothing is left; a write
+ * is cut short at the limit, goes on and fails there. */
+static void limited(const char *method) {
+    (void)method;
     struct rlimit before, small;
-    stw_nvme *nvme = NULL;
+    const uint64_t arena = 4 * MIB, limit = 2 * MIB + 512 * KIB;
+    unsigned char *memory = aligned_bytes(arena), *read = aligned_bytes(arena);
+    step_bytes(memory, 0, arena, 1);
+    stw_nvme_options options = {.folder = make_folder(), .bytes = arena, .copies = 1};
+    stw_nvme *none = NULL, *nvme = open_arena(folder_name, arena, 1);
     CU_ASSERT_EQUAL_FATAL(getrlimit(RLIMIT_FSIZE, &before), 0);
     small = before;
-    small.rlim_cur = 1u << 20;
+    small.rlim_cur = limit;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     CU_ASSERT_EQUAL_FATAL(setrlimit(RLIMIT_FSIZE, &small), 0);
-    CHECK_FAILS(stw_nvme_open(NULL, 2u << 20, &nvme, err), STW_STATUS_IO, "reserving");
-    CU_ASSERT_PTR_NULL(nvme);
-    CHECK_OK(stw_nvme_open(NULL, 1u << 20, &nvme, err));
+    CHECK_FAILS(stw_nvme_open(&options, &none, err), STW_STATUS_IO, "reserving");
+    CU_ASSERT_PTR_NULL(none);
+    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, arena, err), STW_STATUS_IO, strerror(EFBIG));
+    CHECK_FAILS(stw_nvme_write(nvme, 4096, memory, 3 * MIB, err), STW_STATUS_IO,
+                "writing 3145728 bytes at 4096");
+    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, limit + 4096, err), STW_STATUS_IO, "stopped");
+    CHECK_OK(stw_nvme_write(nvme, 0, memory, limit, err));
     CU_ASSERT_EQUAL(setrlimit(RLIMIT_FSIZE, &before), 0);
     (void)signal(SIGXFSZ, handler);
+    CHECK_OK(stw_nvme_write(nvme, limit, memory + limit, arena - limit, err));
+    CHECK_OK(stw_nvme_read(nvme, 0, read, arena, err));
+    CU_ASSERT_EQUAL(memcmp(memory, read, arena), 0);
     stw_nvme_close(nvme);
+    remove_folder();
+    free(memory);
+    free(read);
+}
+static void reports_a_disk_that_fills(void) { with_each_method(limited); }
+
+/* Somebody cut the file: reads beyond are an error that names file and place, not zeros. */
+static void shortened(const char *method) {
+    (void)method;
+    unsigned char *memory = aligned_bytes(ARENA);
+    stw_nvme *nvme = open_arena(make_folder(), ARENA, 2);
+    CU_ASSERT_EQUAL(truncate(stw_nvme_path(nvme), 2 * 1048576 + 8192), 0);
+    CHECK_OK(stw_nvme_read(nvme, 0, memory, 2 * MIB + 8192, err));
+    CHECK_FAILS(stw_nvme_read(nvme, 0, memory, ARENA, err), STW_STATUS_IO, "the file ends there");
+    CHECK_FAILS(stw_nvme_read(nvme, 3 * MIB, memory, 1000, err), STW_STATUS_IO,
+                stw_nvme_path(nvme));
+    CHECK_FAILS(stw_nvme_read(nvme, 3 * MIB, memory, 1, err), STW_STATUS_IO, "3145728");
+    stw_nvme_close(nvme);
+    remove_folder();
+    free(memory);
+}
+static void reports_short_reads(void) { with_each_method(shortened); }
+
+/* ---- methods ---- */
+
+static void takes_the_method_asked_for(void) {
+    stw_nvme *nvme = NULL;
+    stw_nvme_options options = {.bytes = 4096, .copies = 1};
+    setenv("STOWAGE_NVME_IO", "paper", 1);
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_USAGE, "'paper'");
+    CU_ASSERT_PTR_NULL(nvme);
+    setenv("STOWAGE_NVME_IO", "", 1);
+    CHECK_OK(stw_nvme_open(&options, &nvme, err));
+    stw_nvme_close(nvme);
+    unsetenv("STOWAGE_NVME_IO");
+#if !STW_WITH_URING
+    nvme = open_arena(NULL, 4096, 1);
+    CU_ASSERT_STRING_EQUAL(stw_nvme_method(nvme), "threads");
+    stw_nvme_close(nvme);
+    setenv("STOWAGE_NVME_IO", "io_uring", 1);
+    CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_NOT_BUILT_IN, "liburing");
+    unsetenv("STOWAGE_NVME_IO");
+#endif
 }
 
-static void starts_as_zeros(void) {
+/* Refuse one system call from now on, as containers do. False where filters cannot be used. */
+static bool forbid(uint32_t call, uint32_t code) {
+    struct sock_filter lines[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | code),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof lines / sizeof lines[0], .filter = lines};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static bool round_trip(stw_nvme *nvme, uint64_t step) {
+    unsigned char *wrote = malloc(ARENA), *read = malloc(ARENA);
+    bool good = wrote != NULL && read != NULL;
+    if (good) step_bytes(wrote, 0, ARENA, step);
+    good = good && stw_nvme_write(nvme, 0, wrote, ARENA, NULL) == STW_STATUS_OK &&
+           stw_nvme_commit(nvme, step, NULL) == STW_STATUS_OK &&
+           stw_nvme_read(nvme, 0, read, ARENA, NULL) == STW_STATUS_OK &&
+           memcmp(wrote, read, ARENA) == 0;
+    free(wrote);
+    free(read);
+    return good;
+}
+
+/* In a process of its own: 0 as it should be, 1 not, 77 no filters. */
+static int without_call(uint32_t call, uint32_t code) {
     stw_nvme *nvme = NULL;
-    unsigned char *memory = aligned_bytes(64 * KIB);
-    memset(memory, 1, 64 * KIB);
-    CHECK_OK(stw_nvme_open(NULL, 64 * KIB, &nvme, err));
-    CHECK_OK(stw_nvme_read(nvme, 0, memory, 64 * KIB, err));
-    unsigned nonzero = 0;
-    for (unsigned i = 0; i < 64 * KIB; i++) nonzero += memory[i] != 0;
-    CU_ASSERT_EQUAL(nonzero, 0);
+    stw_nvme_options options = {.bytes = ARENA, .copies = 2};
+    if (!forbid(call, code)) return 77;
+    if (stw_nvme_open(&options, &nvme, NULL) != STW_STATUS_OK) return 1;
+    bool good = strcmp(stw_nvme_method(nvme), "threads") == 0 && round_trip(nvme, 1);
     stw_nvme_close(nvme);
-    CHECK_OK(stw_nvme_open(NULL, 0, &nvme, err));
-    CHECK_OK(stw_nvme_write(nvme, 0, memory, 0, err));
+    setenv("STOWAGE_NVME_IO", "io_uring", 1);
+    good = good && stw_nvme_open(&options, &nvme, NULL) == STW_STATUS_NOT_BUILT_IN;
+    return good ? 0 : 1;
+}
+
+/* The same where it is taken away from an arena that is using it. */
+static int losing_call(uint32_t call, uint32_t code) {
+    stw_nvme *nvme = NULL;
+    stw_nvme_options options = {.bytes = ARENA, .copies = 2};
+    if (stw_nvme_open(&options, &nvme, NULL) != STW_STATUS_OK) return 1;
+    bool good = round_trip(nvme, 1);
+    if (!forbid(call, code)) return 77;
+    good = good && round_trip(nvme, 2) && round_trip(nvme, 3);
     stw_nvme_close(nvme);
-    free(memory);
+    return good ? 0 : 1;
+}
+
+static void check_child(int (*run)(uint32_t, uint32_t), uint32_t call, uint32_t code) {
+    int result = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    CU_ASSERT_TRUE_FATAL(child >= 0);
+    if (child == 0) _exit(run(call, code));
+    CU_ASSERT_EQUAL(waitpid(child, &result, 0), child);
+    CU_ASSERT_TRUE(WIFEXITED(result));
+    if (WEXITSTATUS(result) == 77)
+        printf(" (no filters here) ");
+    else
+        CU_ASSERT_EQUAL(WEXITSTATUS(result), 0);
+}
+
+static void does_without_io_uring(void) {
+    static const uint32_t codes[] = {EPERM, ENOSYS, EACCES};
+    for (unsigned i = 0; i < 3; i++) {
+        check_child(without_call, SYS_io_uring_setup, codes[i]);
+        check_child(without_call, SYS_io_uring_enter, codes[i]);
+        check_child(losing_call, SYS_io_uring_enter, codes[i]);
+    }
 }
 
 STW_TEST_MAIN("backend nvme", {"behaves like memory", behaves_like_memory},
+              {"large ranges", moves_large_ranges},
               {"ranges beyond the end are refused", refuses_ranges_beyond_the_end},
+              {"starts as zeros", starts_as_zeros}, {"reads beside writes", reads_beside_writes},
+              {"commits make it count", commits_make_it_count},
+              {"a failing write loses nothing", a_failing_write_loses_nothing},
+              {"a killed process", survives_a_kill},
+              {"a torn record: the older one", uses_the_older_record},
+              {"other files are refused", refuses_other_files},
+              {"files that stayed are left alone", leaves_files_that_stayed},
               {"what does not fit is refused", refuses_what_does_not_fit},
-              {"a file that cannot grow", reports_a_file_that_cannot_grow},
-              {"starts as zeros", starts_as_zeros})
+              {"a disk that fills", reports_a_disk_that_fills},
+              {"short reads", reports_short_reads},
+              {"the method asked for", takes_the_method_asked_for},
+              {"without io_uring", does_without_io_uring})

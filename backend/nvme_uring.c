@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NVMe I/O by io_uring: the calling thread keeps many pieces in flight and sleeps in between. Each
+ * call borrows a ring of its own, so readers and writers never wait for each other. */
+#define _GNU_SOURCE /* what liburing.h wants */
+#include "backend/nvme_io.h"
+
+#include "stw_config.h"
+
+#if STW_WITH_URING
+
+#include <errno.h>
+#include <liburing.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/checked.h"
+
+#define DEPTH 32u       /* pieces in flight, of a ring */
+#define MOST_RINGS 8u   /* of an arena; further callers wait for one */
+#define MOST_BUSY 1000u /* times in a row, of a millisecond, that the kernel may lack memory */
+
+typedef struct ring {
+    struct io_uring uring;
+    struct ring *next;
+} ring;
+
+typedef struct rings {
+    pthread_mutex_t mutex;
+    pthread_cond_t freed;
+    ring *idle;
+    uint32_t made, most; /* rings that exist; that may exist */
+} rings;
+
+/* What is left of a piece. */
+typedef struct slot {
+    uint64_t offset, bytes;
+} slot;
+
+/* One range on its way. */
+typedef struct flight {
+    struct io_uring *uring;
+    const stw_nvme_range *range;
+    stw_nvme_stop *stop;
+    slot slots[DEPTH];
+    uint32_t free_slots[DEPTH], n_free;
+    uint32_t prepared, submitted; /* entries that the kernel has not taken, has not finished */
+    uint64_t next;                /* bytes of the range that slots were given for */
+    bool failed, broken;          /* broken: this ring cannot be used again */
+    uint32_t busy;
+} flight;
+
+static void sleep_a_millisecond(void) {
+    struct timespec time = {0, 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* ---- rings ---- */
+
+static void ring_free(ring *r) {
+    if (r == NULL) return;
+    io_uring_queue_exit(&r->uring);
+    free(r);
+}
+
+/* Kernels before 5.6 have io_uring without plain reads; filters of system calls may allow the setup
+ * and refuse its use: only an entry that comes back proves that it works. 0 or an errno. */
+static int ring_try(struct io_uring *uring) {
+    struct io_uring_probe *probe = io_uring_get_probe_ring(uring);
+    bool has = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ) &&
+               io_uring_opcode_supported(probe, IORING_OP_WRITE);
+    io_uring_free_probe(probe);
+    if (!has) return ENOSYS;
+    struct io_uring_sqe *entry = io_uring_get_sqe(uring);
+    struct io_uring_cqe *done = NULL;
+    if (entry == NULL) return ENOSYS;
+    io_uring_prep_nop(entry);
+    int code = io_uring_submit_and_wait(uring, 1);
+    if (code < 0) return -code;
+    code = io_uring_peek_cqe(uring, &done);
+    if (code < 0) return -code;
+    io_uring_cqe_seen(uring, done);
+    return 0;
+}
+
+static int ring_new(ring **out) {
+    *out = NULL;
+    ring *r = calloc(1, sizeof *r);
+    if (r == NULL) return ENOMEM;
+    int code = -io_uring_queue_init(DEPTH, &r->uring, 0);
+    if (code != 0) {
+        free(r);
+        return code;
+    }
+    code = ring_try(&r->uring);
+    if (code != 0)
+        ring_free(r);
+    else
+        *out = r;
+    return code;
+}
+
+/* An idle ring or a new one; where no more can be made, the next that is given back. NULL, with
+ * *code, only where there is none to wait for. */
+static ring *borrow(rings *all, int *code) {
+    ring *r = NULL;
+    pthread_mutex_lock(&all->mutex);
+    for (;;) {
+        if (all->idle != NULL) {
+            r = all->idle;
+            all->idle = r->next;
+            break;
+        }
+        if (all->made < all->most) {
+            all->made++;
+            pthread_mutex_unlock(&all->mutex);
+            *code = ring_new(&r);
+            pthread_mutex_lock(&all->mutex);
+            if (r != NULL) break;
+            all->made--;
+            if (all->made == 0) break;
+            all->most = all->made;
+            continue;
+        }
+        pthread_cond_wait(&all->freed, &all->mutex);
+    }
+    pthread_mutex_unlock(&all->mutex);
+    return r;
+}
+
+static void give_back(rings *all, ring *r, bool broken) {
+    if (broken) ring_free(r);
+    pthread_mutex_lock(&all->mutex);
+    if (broken) {
+        all->made--;
+    } else {
+        r->next = all->idle;
+        all->idle = r;
+    }
+    pthread_cond_broadcast(&all->freed);
+    pthread_mutex_unlock(&all->mutex);
+}
+
+static void uring_close(void *method) {
+    rings *all = method;
+    if (all == NULL) return;
+    while (all->idle != NULL) {
+        ring *r = all->idle;
+        all->idle = r->next;
+        ring_free(r);
+    }
+    pthread_cond_destroy(&all->freed);
+    pthread_mutex_destroy(&all->mutex);
+    free(all);
+}
+
+static stw_status uring_open(void **out, stw_error *err) {
+    *out = NULL;
+    rings *all = calloc(1, sizeof *all);
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory");
+    all->most = MOST_RINGS;
+    pthread_mutex_init(&all->mutex, NULL);
+    pthread_cond_init(&all->freed, NULL);
+    int code = 0;
+    ring *first = borrow(all, &code);
+    if (first == NULL) {
+        uring_close(all);
+        return stw_fail_native(err, STW_STATUS_NOT_BUILT_IN, code, "io_uring",
+                               "this system does not allow it: %s", strerror(code));
+    }
+    give_back(all, first, false);
+    *out = all;
+    return STW_STATUS_OK;
+}
+
+/* ---- pieces ---- */
+
+static void stop_at(flight *f, int code, uint64_t offset) {
+    if (!f->failed) *f->stop = (stw_nvme_stop){code, offset};
+    f->failed = true;
+}
+
+static void prepare(flight *f, uint32_t index) {
+    const slot *s = &f->slots[index];
+    char *memory = f->range->memory + (s->offset - f->range->offset);
+    /* Never NULL: the ring has an entry for each slot. */
+    struct io_uring_sqe *entry = io_uring_get_sqe(f->uring);
+    if (f->range->writes)
+        io_uring_prep_write(entry, f->range->file, memory, (unsigned)s->bytes, s->offset);
+    else
+        io_uring_prep_read(entry, f->range->file, memory, (unsigned)s->bytes, s->offset);
+    io_uring_sqe_set_data64(entry, index);
+    f->prepared++;
+}
+
+static void fill(flight *f) {
+    while (!f->failed && f->n_free > 0 && f->next < f->range->bytes) {
+        uint32_t index = f->free_slots[--f->n_free];
+        slot *s = &f->slots[index];
+        s->offset = f->range->offset + f->next;
+        s->bytes = stw_min_u64(f->range->bytes - f->next, STW_NVME_PIECE_BYTES);
+        f->next += s->bytes;
+        prepare(f, index);
+    }
+}
+
+/* One entry came back with `result`: bytes, or minus an errno. */
+static void finish(flight *f, uint32_t index, int result) {
+    slot *s = &f->slots[index];
+    if (result == -EAGAIN || result == -EINTR) {
+        /* Not now, says the kernel: this piece the plain way. */
+        stw_nvme_range rest = *f->range;
+        rest.memory += s->offset - f->range->offset;
+        rest.offset = s->offset;
+        rest.bytes = s->bytes;
+        stw_nvme_stop stop;
+        if (!stw_nvme_move_here(&rest, &stop)) stop_at(f, stop.code, stop.offset);
+    } else {
+        uint64_t counts =
+            result > 0 ? stw_nvme_progress(f->range->direct, (uint64_t)result, s->bytes) : 0;
+        if (counts == 0) {
+            stop_at(f, result < 0 ? -result : 0, s->offset);
+        } else if (counts < s->bytes) {
+            s->offset += counts;
+            s->bytes -= counts;
+            if (!f->failed) {
+                prepare(f, index);
+                return;
+            }
+        }
+    }
+    f->free_slots[f->n_free++] = index;
+}
+
+static void reap(flight *f) {
+    struct io_uring_cqe *done = NULL;
+    while (f->submitted > 0 && io_uring_peek_cqe(f->uring, &done) == 0) {
+        uint32_t index = (uint32_t)io_uring_cqe_get_data64(done);
+        int result = done->res;
+        io_uring_cqe_seen(f->uring, done);
+        f->submitted--;
+        finish(f, index, result);
+    }
+}
+
+/* Hand the prepared entries over and wait until one comes back. */
+static void submit(flight *f) {
+    int taken = io_uring_submit_and_wait(f->uring, 1);
+    if (taken >= 0) {
+        f->prepared -= (uint32_t)taken;
+        f->submitted += (uint32_t)taken;
+        f->busy = 0;
+    } else if (taken == -EINTR) {
+        return;
+    } else if ((taken == -EAGAIN || taken == -EBUSY) && f->busy < MOST_BUSY) {
+        f->busy++;
+        sleep_a_millisecond();
+    } else {
+        f->broken = true;
+    }
+}
+
+/* Memory that the kernel still reads or writes must not be given back to its owner. */
+static void drain(flight *f) {
+    while (f->submitted > 0) {
+        sleep_a_millisecond();
+        reap(f);
+    }
+}
+
+static bool uring_move(void *method, const stw_nvme_range *range, stw_nvme_stop *stop) {
+    rings *all = method;
+    flight f = {.range = range, .stop = stop, .n_free = DEPTH};
+    for (uint32_t i = 0; i < DEPTH; i++) f.free_slots[i] = i;
+    int code = 0;
+    ring *r = borrow(all, &code);
+    if (r == NULL) return stw_nvme_move_here(range, stop);
+    f.uring = &r->uring;
+    for (;;) {
+        fill(&f);
+        if (f.prepared + f.submitted == 0) break;
+        submit(&f);
+        if (f.broken) break;
+        reap(&f);
+    }
+    if (f.broken) drain(&f);
+    give_back(all, r, f.broken);
+    if (f.broken && !f.failed) return stw_nvme_move_here(range, stop);
+    return !f.failed;
+}
+
+#else /* without liburing */
+
+static stw_status uring_open(void **out, stw_error *err) {
+    *out = NULL;
+    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "io_uring", "this build has no liburing");
+}
+
+static void uring_close(void *method) { (void)method; }
+
+static bool uring_move(void *method, const stw_nvme_range *range, stw_nvme_stop *stop) {
+    (void)method;
+    return stw_nvme_move_here(range, stop);
+}
+
+#endif
+
+const stw_nvme_method_ops stw_nvme_uring = {"io_uring", uring_open, uring_close, uring_move};

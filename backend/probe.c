@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A calibration put together: what there is, then its parts, then what follows from them. */
+#define _DEFAULT_SOURCE /* clock_gettime, gethostname */
+#include "backend/probe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/limits.h"
+#include "core/checked.h"
+#include "core/log.h"
+#include "core/units.h"
+#include "stw_config.h"
+
+#define MIB (1ull << 20)
+#define QUICK_S 12.0 /* after these no sample is taken that no plan needs */
+#define FULL_S 140.0
+
+__attribute__((weak)) stw_status stw_probe_gpus(stw_probe *probe, stw_cluster *out, bool *found,
+                                                stw_error *err) {
+    (void)probe;
+    (void)out;
+    (void)err;
+    *found = false;
+    return STW_STATUS_OK;
+}
+
+double stw_probe_now_s(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+uint64_t stw_probe_resident_bytes(void) {
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    uint64_t bytes = 0;
+    while (file != NULL && bytes == 0 && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "VmRSS:", 6) == 0) bytes = strtoull(line + 6, NULL, 10) * 1024;
+    if (file != NULL) fclose(file);
+    return bytes;
+}
+
+/* ---- time ---- */
+
+/* Seconds that the parts take, about; the progress line alone depends on it. */
+static const struct {
+    bool gpu, several;
+    double quick_s, full_s;
+} parts[STW_N_PROBE_PARTS] = {
+    [STW_PROBE_PART_NCCL] = {true, true, 6, 16},
+    [STW_PROBE_PART_CONTEXT] = {true, false, 1, 2},
+    [STW_PROBE_PART_PAGE_LOCK] = {true, false, 1, 8},
+    [STW_PROBE_PART_LINKS] = {true, false, 2, 10},
+    [STW_PROBE_PART_GPU_WORK] = {true, false, 1, 4},
+    [STW_PROBE_PART_TOGETHER] = {true, false, 3, 12},
+    [STW_PROBE_PART_SIZES] = {true, false, 1, 16},
+    [STW_PROBE_PART_CPU] = {false, false, 2, 14},
+    [STW_PROBE_PART_DISK] = {false, false, 4, 30},
+};
+
+void stw_probe_progress(const stw_probe *probe, stw_probe_part part, double share,
+                        const char *what) {
+    double before_s = 0, all_s = 0, mine_s = 0;
+    char line[96];
+    for (int p = 0; p < STW_N_PROBE_PARTS; p++) {
+        if ((parts[p].gpu && probe->gpus < 1) || (parts[p].several && probe->gpus < 2)) continue;
+        double s = stw_probe_pick(probe, parts[p].quick_s, parts[p].full_s);
+        all_s += s;
+        if (p < (int)part) before_s += s;
+        if (p == (int)part) mine_s = s;
+    }
+    snprintf(line, sizeof line, "calibrating, %s", what);
+    /* In thousandths: what is done by the last part is less than all, so that the line stays. */
+    double done = 999 * (before_s + mine_s * share) / all_s;
+    stw_progress(line, (uint64_t)done, 1000);
+}
+
+double stw_probe_seconds(const stw_probe *probe, double quick, double full) {
+    return probe->time_scale * stw_probe_pick(probe, quick, full);
+}
+
+bool stw_probe_has_time(const stw_probe *probe) {
+    return stw_probe_now_s() - probe->start_s < stw_probe_pick(probe, QUICK_S, FULL_S);
+}
+
+static double three_digits(double value) {
+    char text[32];
+    snprintf(text, sizeof text, "%.3g", value);
+    return strtod(text, NULL);
+}
+
+double stw_probe_keep(const stw_probe *probe, const stw_sample *sample) {
+    stw_samples_add(probe->samples, sample);
+    return three_digits(stw_sample_median(sample));
+}
+
+/* ---- what there is ---- */
+
+/* Physical memory by the zones' present pages. A balloon that gives memory back as it is wanted
+ * hides the rest from MemTotal, but not from here. 0 where unknown. */
+static uint64_t present_bytes(void) {
+    FILE *file = fopen("/proc/zoneinfo", "r");
+    char line[256];
+    uint64_t pages = 0;
+    unsigned long long value = 0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, " present %llu", &value) == 1) pages += value;
+    if (file != NULL) fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static stw_status describe_host(stw_probe *probe, stw_cluster *out, stw_error *err) {
+    stw_limits limits;
+    stw_status status = stw_limits_read("", &limits, err);
+    if (status != STW_STATUS_OK) return status;
+    (void)stw_limits_warn(&limits, getenv("OMP_NUM_THREADS"));
+    uint64_t memory = limits.memory_bytes;
+    /* Ordinarily the kernel keeps a few percent of what is present for itself. */
+    uint64_t present = present_bytes() / 100 * 97;
+    bool grows = present / 10 * 9 > memory;
+    if (grows) {
+        stw_log(STW_LOG_INFO, "MemTotal is %llu MiB now and grows with use: %llu MiB are present",
+                (unsigned long long)(memory / MIB), (unsigned long long)(present / MIB));
+        memory = present;
+    }
+    out->nodes = 1;
+    out->host.memory_bytes = memory;
+    out->host.limit_bytes = stw_min_u64(memory, limits.cgroup_bytes);
+    out->host.page_lock_limit_bytes = limits.page_lock_bytes;
+    out->host.cores = limits.cores;
+    out->host.process_bytes = stw_max_u64(stw_probe_resident_bytes(), 64 * MIB);
+    char host[64] = "";
+    if (gethostname(host, sizeof host - 1) == 0 && host[0] != '\0')
+        snprintf(out->name, sizeof out->name, "%s", host);
+    probe->room_bytes = out->host.limit_bytes / 8;
+    /* Others use this machine too. */
+    if (!grows && limits.available_bytes > 0)
+        probe->room_bytes = stw_min_u64(probe->room_bytes, limits.available_bytes / 2);
+    return STW_STATUS_OK;
+}
+
+/* STOWAGE_PROBE_BYTES: see probe.h. */
+static stw_status read_environment(stw_probe *probe, stw_error *err) {
+    const char *text = getenv("STOWAGE_PROBE_BYTES");
+    if (text == NULL || text[0] == '\0') return STW_STATUS_OK;
+    stw_status status =
+        stw_u64_parse(text, STW_UNIT_BYTES, &probe->most_bytes, "STOWAGE_PROBE_BYTES", err);
+    probe->time_scale = 0.02;
+    return status;
+}
+
+/* Without measuring: what a core does on ordinary servers, until memory is the limit. */
+static void guess_host(stw_cluster *out) {
+    double cores = (double)out->host.cores;
+    out->host.bandwidth_bps = cores < 12 ? 10e9 * cores : 120e9;
+    out->cpu_adamw_pps = cores < 12 ? 0.25e9 * cores : 3e9;
+}
+
+/* Rates of the pretend GPU follow from the host's: a copy reads and writes host memory. */
+static void pretend_gpu(stw_cluster *out) {
+    uint64_t bytes = out->host.limit_bytes / 4 / (64 * MIB) * (64 * MIB);
+    out->gpus = 0;
+    snprintf(out->gpu.name, sizeof out->gpu.name, "none (host backend)");
+    out->gpu.memory_bytes = stw_max_u64(bytes, 64 * MIB);
+    out->gpu.context_bytes = out->gpu.comm_bytes = 0;
+    out->host.page_lock_limit_bytes = STW_UNLIMITED; /* the host backend locks no pages */
+    out->host.limit_bytes -= stw_min_u64(out->gpu.memory_bytes, out->host.limit_bytes / 2);
+    out->gpu.hbm_bps = out->host.dma_bps = out->host.bandwidth_bps;
+    out->gpu.norm_bps = 4 * out->cpu_norm_pps;    /* on the CPU too */
+    out->gpu.bf16_flops = 32e9 * out->host.cores; /* a guess: nothing is computed there */
+    out->pcie.h2d_bps = out->pcie.d2h_bps = out->host.bandwidth_bps / 2;
+    out->pcie.both_bps = out->host.bandwidth_bps / 4;
+    out->pcie.latency_s = 5e-6;
+    out->nvlink_bps = 0;
+}
+
+/* Date, and what the figures depend on besides the machine; drivers come first where there are. */
+static void stamp(stw_cluster *out) {
+    time_t now = time(NULL);
+    struct tm utc;
+    struct utsname system;
+    char *versions = out->calibration.versions;
+    size_t used = strlen(versions), room = sizeof out->calibration.versions - used;
+    snprintf(versions + used, room, "%sStowage %s%s%.40s", used > 0 ? ", " : "", STW_VERSION,
+             uname(&system) == 0 ? ", Linux " : "", uname(&system) == 0 ? system.release : "");
+    out->calibration.measured = true;
+    if (gmtime_r(&now, &utc) != NULL)
+        (void)strftime(out->calibration.date, sizeof out->calibration.date, "%Y-%m-%d", &utc);
+}
+
+/* Sums and shares of rounded rates are no round numbers. */
+static void round_rates(stw_cluster *out) {
+    double *rates[] = {&out->gpu.hbm_bps,     &out->gpu.norm_bps,      &out->gpu.bf16_flops,
+                       &out->pcie.h2d_bps,    &out->pcie.d2h_bps,      &out->host.bandwidth_bps,
+                       &out->pcie.both_bps,   &out->host.dma_bps,      &out->cpu_adamw_pps,
+                       &out->cpu_norm_pps,    &out->pcie.latency_s,    &out->nvlink_bps,
+                       &out->nvme.read_bps,   &out->nvme.write_bps,    &out->nvme.both_bps,
+                       &out->host.dma_up_bps, &out->host.dma_down_bps, &out->host.page_lock_bps,
+                       &out->pcie.direct_bps};
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) *rates[i] = three_digits(*rates[i]);
+}
+
+static void measure(const stw_probe *probe, stw_cluster *out) {
+    stw_probe_host(probe, out);
+    stw_probe_disk(probe, out);
+    stamp(out);
+    stw_sample spent = stw_sample_make("calibration", "whole", "s");
+    stw_sample_add(&spent, stw_probe_now_s() - probe->start_s);
+    (void)stw_probe_keep(probe, &spent);
+    stw_progress("calibrating", 1000, 1000); /* ends the line */
+}
+
+stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
+                             stw_samples *samples, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    bool found = false, measures = options->depth != STW_PROBE_SIZES;
+    stw_probe probe = {.depth = options->depth,
+                       .nvme_folder = options->nvme_folder,
+                       .most_bytes = UINT64_MAX,
+                       .time_scale = 1,
+                       .start_s = stw_probe_now_s(),
+                       .samples = samples};
+    stw_cluster_defaults(out);
+    STW_TRY(read_environment(&probe, err));
+    STW_TRY(describe_host(&probe, out, err));
+    guess_host(out);
+    double guess_bps = out->host.bandwidth_bps;
+    if (measures) {
+        stw_sample base = stw_sample_make("process", "resident at the start", "B");
+        stw_sample_add(&base, (double)stw_probe_resident_bytes());
+        (void)stw_probe_keep(&probe, &base);
+        out->host.bandwidth_bps = 0;
+    }
+    /* GPUs first: the processes that a calibration starts must not inherit threads. */
+    STW_TRY(stw_probe_gpus(&probe, out, &found, err));
+    if (measures)
+        measure(&probe, out);
+    else
+        out->nvme.capacity_bytes = stw_probe_disk_capacity(probe.nvme_folder);
+    if (!(out->host.bandwidth_bps > 0)) out->host.bandwidth_bps = guess_bps;
+    if (!found) pretend_gpu(out);
+    if (out->host.bandwidth_bps < out->host.dma_bps) out->host.bandwidth_bps = out->host.dma_bps;
+    round_rates(out);
+    if (samples != NULL) STW_TRY(stw_samples_status(samples, err));
+out:
+    return status;
+}

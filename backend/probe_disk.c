@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The disk's part of a calibration: the NVMe arena as a run uses it, in pieces of a bucket's size,
+ * each way alone and then both at once. Writing is timed until the disk has the data. What is
+ * measured has been written before: the first writes into new blocks cost the file system more. */
+#define _GNU_SOURCE /* statfs */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+
+#include "backend/element.h"
+#include "backend/nvme.h"
+#include "backend/probe.h"
+#include "core/checked.h"
+#include "core/log.h"
+
+#define MIB (1ull << 20)
+#define GIB (1ull << 30)
+#define PIECE_BYTES (16 * MIB)
+#define TMPFS 0x01021994 /* linux/magic.h */
+#define RAMFS 0x858458f6
+
+static const char *folder_of(const char *named) {
+    const char *folder = named != NULL ? named : getenv("TMPDIR");
+    return folder != NULL && folder[0] != '\0' ? folder : "/tmp";
+}
+
+static bool is_memory(const char *folder) {
+    struct statfs about;
+    if (statfs(folder, &about) != 0) return false;
+    uint32_t type = (uint32_t)about.f_type;
+    return type == TMPFS || type == RAMFS;
+}
+
+static uint64_t free_bytes(const char *folder) {
+    struct statvfs room;
+    if (statvfs(folder, &room) != 0) return 0;
+    return (uint64_t)room.f_bavail * room.f_frsize;
+}
+
+/* Half of what is free, if the folder is on a disk that takes direct writes and not in memory. */
+uint64_t stw_probe_disk_capacity(const char *named) {
+    const char *folder = folder_of(named);
+    const stw_nvme_options options = {folder, STW_NVME_ALIGN_BYTES, 1, 0};
+    stw_nvme *nvme = NULL;
+    void *block = NULL;
+    bool direct = false;
+    if (is_memory(folder) || stw_nvme_open(&options, &nvme, NULL) != STW_STATUS_OK) return 0;
+    if (posix_memalign(&block, STW_NVME_ALIGN_BYTES, STW_NVME_ALIGN_BYTES) == 0) {
+        memset(block, 1, STW_NVME_ALIGN_BYTES);
+        direct = stw_nvme_write(nvme, 0, block, STW_NVME_ALIGN_BYTES, NULL) == STW_STATUS_OK &&
+                 stw_nvme_is_direct(nvme);
+        free(block);
+    }
+    stw_nvme_close(nvme);
+    return direct ? free_bytes(folder) / 2 / GIB * GIB : 0;
+}
+
+/* ---- rates ---- */
+
+/* One direction over the file, cyclically, for a while. */
+typedef struct lane {
+    stw_nvme *nvme;
+    unsigned char *piece; /* PIECE_BYTES, aligned */
+    uint64_t bytes;       /* of the file, whole pieces */
+    double seconds;
+    bool writes, once; /* once: no further than the end of the file */
+    uint64_t moved;
+    double spent_s;
+    stw_status status;
+    stw_error error;
+} lane;
+
+static void *run_lane(void *arg) {
+    lane *l = arg;
+    double start = stw_probe_now_s();
+    l->moved = 0;
+    l->status = STW_STATUS_OK;
+    l->error = (stw_error)STW_ERROR_INIT;
+    do {
+        uint64_t at = l->moved % l->bytes;
+        l->status = l->writes ? stw_nvme_write(l->nvme, at, l->piece, PIECE_BYTES, &l->error)
+                              : stw_nvme_read(l->nvme, at, l->piece, PIECE_BYTES, &l->error);
+        if (l->status != STW_STATUS_OK) return NULL;
+        l->moved += PIECE_BYTES;
+        l->spent_s = stw_probe_now_s() - start;
+    } while (l->spent_s < l->seconds && !(l->once && l->moved >= l->bytes));
+    if (l->writes) l->status = stw_nvme_commit(l->nvme, 0, &l->error); /* one copy: only waits */
+    l->spent_s = stw_probe_now_s() - start;
+    return NULL;
+}
+
+static double bps_of(const lane *l) {
+    return l->status == STW_STATUS_OK && l->spent_s > 0 ? (double)l->moved / l->spent_s : 0;
+}
+
+/* Both at once. @return bytes read and written per second, 0 on failure */
+static double run_both(lane *reader, lane *writer) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_lane, writer) != 0) return 0;
+    (void)run_lane(reader);
+    (void)pthread_join(thread, NULL);
+    double read_bps = bps_of(reader), write_bps = bps_of(writer);
+    return read_bps > 0 && write_bps > 0 ? read_bps + write_bps : 0;
+}
+
+static stw_sample sample_of(const stw_nvme *nvme, const char *what) {
+    char detail[64];
+    snprintf(detail, sizeof detail, "16 MiB, %s, %s", stw_nvme_method(nvme),
+             stw_nvme_is_direct(nvme) ? "direct" : "page cache");
+    return stw_sample_make(what, detail, "B/s");
+}
+
+/* A failed run adds nothing. */
+static void add(stw_sample *sample, double bps) {
+    if (bps > 0) stw_sample_add(sample, bps);
+}
+
+/* Nothing that a disk or a file system could compress. */
+static void fill(void *to, uint64_t bytes) {
+    uint64_t *words = to;
+    for (uint64_t i = 0; i < bytes / sizeof *words; i++) words[i] = stw_mix64(i);
+}
+
+static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
+                         unsigned char *pieces, stw_cluster *out) {
+    lane reader = {.nvme = nvme, .piece = pieces, .bytes = bytes};
+    lane writer = {.nvme = nvme, .piece = pieces + PIECE_BYTES, .bytes = bytes, .writes = true};
+    int runs = (int)stw_probe_pick(probe, 1, 3);
+    /* Into new blocks; and where that is slow, what follows stays inside what was written. */
+    writer.once = true;
+    writer.seconds = stw_probe_seconds(probe, 1, 5);
+    (void)run_lane(&writer);
+    stw_sample first = sample_of(nvme, "disk, first write");
+    add(&first, bps_of(&writer));
+    (void)stw_probe_keep(probe, &first);
+    if (writer.status != STW_STATUS_OK) {
+        stw_log(STW_LOG_WARN, "the disk is not measured: %s", writer.error.text);
+        return;
+    }
+    reader.bytes = writer.bytes = stw_min_u64(bytes, writer.moved);
+    writer.once = false;
+    reader.seconds = writer.seconds = stw_probe_seconds(probe, 0.7, 2.5);
+    stw_sample read = sample_of(nvme, "disk, read"), write = sample_of(nvme, "disk, write");
+    stw_sample both = sample_of(nvme, "disk, read and write");
+    for (int i = 0; i < runs; i++) {
+        stw_probe_progress(probe, STW_PROBE_PART_DISK, (0.5 + i) / (runs + 0.5), "disk");
+        (void)run_lane(&writer);
+        add(&write, bps_of(&writer));
+        (void)run_lane(&reader);
+        add(&read, bps_of(&reader));
+        add(&both, run_both(&reader, &writer));
+    }
+    double read_bps = stw_probe_keep(probe, &read), write_bps = stw_probe_keep(probe, &write);
+    if (read_bps > 0) out->nvme.read_bps = read_bps;
+    if (write_bps > 0) out->nvme.write_bps = write_bps;
+    out->nvme.both_bps = stw_probe_keep(probe, &both);
+}
+
+void stw_probe_disk(const stw_probe *probe, stw_cluster *out) {
+    const char *folder = folder_of(probe->nvme_folder);
+    stw_nvme *nvme = NULL;
+    void *pieces = NULL;
+    stw_error error = STW_ERROR_INIT;
+    stw_probe_progress(probe, STW_PROBE_PART_DISK, 0, "disk");
+    out->nvme.capacity_bytes = stw_probe_disk_capacity(probe->nvme_folder);
+    uint64_t bytes = stw_min_u64(4 * GIB, free_bytes(folder) / 4);
+    bytes = stw_min_u64(bytes, probe->most_bytes) / PIECE_BYTES * PIECE_BYTES;
+    const stw_nvme_options options = {folder, bytes, 1, 0};
+    if (bytes == 0) {
+        stw_log(STW_LOG_WARN,
+                "%s has no room for a file of 16 MiB in a quarter of what is free: "
+                "the disk is not measured",
+                folder);
+    } else if (is_memory(folder)) {
+        stw_log(STW_LOG_WARN, "%s is memory and no disk: --nvme FOLDER or TMPDIR names another one",
+                folder);
+    } else if (stw_nvme_open(&options, &nvme, &error) != STW_STATUS_OK) {
+        stw_log(STW_LOG_WARN, "the disk is not measured: %s", error.text);
+    } else if (posix_memalign(&pieces, STW_NVME_ALIGN_BYTES, 2 * PIECE_BYTES) == 0) {
+        fill(pieces, 2 * PIECE_BYTES);
+        measure_file(probe, nvme, bytes, pieces, out);
+    }
+    free(pieces);
+    stw_nvme_close(nvme);
+}
