@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads figures for the scripts of this folder; the standard library alone.
+
+    figures.py get FILE.json PATH...    values by dotted path ("ranks.0.phases"), "?" where none
+    figures.py best FILE.run.json       rates.link's fastest shape: bytes, streams, bytes/s each way
+    figures.py updates FILE.plan.json   who updates what share: "resident 25% stream 75%"
+    figures.py digests FILE.json        verify.digest, or digest: "name=hex ..."
+    figures.py align FILE               lines of tab-separated columns, aligned
+"""
+
+import json
+import sys
+
+
+def load(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def member(node, path):
+    for key in path.split("."):
+        if isinstance(node, list) and key.isdigit() and int(key) < len(node):
+            node = node[int(key)]
+        elif isinstance(node, dict) and key in node:
+            node = node[key]
+        else:
+            return None
+    return node
+
+
+def text(value):
+    if value is None or isinstance(value, (dict, list)):
+        return "?"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def best(run):
+    shapes = [s for s in member(run, "rates.link") or [] if s.get("bytes_per_s") is not None]
+    if not shapes:
+        return "? ? ?"
+    shape = max(shapes, key=lambda s: s["bytes_per_s"])
+    return " ".join(text(shape[key]) for key in ("bytes", "streams", "bytes_per_s"))
+
+
+def updates(plan):
+    shares = {}
+    for decision in member(plan, "decisions") or []:
+        engine = decision.get("update")
+        if not engine:
+            continue  # activations
+        if "nvme" in (decision.get("exp_avg"), decision.get("exp_avg_sq"), decision.get("master")):
+            engine += " from nvme"
+        shares[engine] = shares.get(engine, 0) + decision.get("count", 0)
+    whole = sum(shares.values())
+    if not whole:
+        return "?"
+    return " ".join(f"{engine} {100 * n / whole:.0f}%" for engine, n in shares.items())
+
+
+def digests(tree):
+    found = member(tree, "verify.digest") or member(tree, "digest") or {}
+    return " ".join(f"{name}={value}" for name, value in sorted(found.items()))
+
+
+def align(path):
+    with open(path, encoding="utf-8") as file:
+        rows = [line.rstrip("\n").rstrip("\t").split("\t") for line in file]
+    widths = {}
+    for row in rows:
+        for i, cell in enumerate(row[:-1]):  # the last column of a line may be a sentence
+            widths[i] = max(widths.get(i, 0), len(cell))
+    return "\n".join(
+        "  ".join(cell.ljust(widths.get(i, 0)) for i, cell in enumerate(row)).rstrip() for row in rows
+    )
+
+
+def main(arguments):
+    if len(arguments) < 2 or (arguments[0] == "get" and len(arguments) < 3):
+        print(__doc__, file=sys.stderr)
+        return 2
+    what, path = arguments[:2]
+    if what == "get":
+        tree = load(path)
+        print(" ".join(text(member(tree, name)) for name in arguments[2:]))
+    elif what == "align":
+        print(align(path))
+    elif what in ("best", "updates", "digests"):
+        print({"best": best, "updates": updates, "digests": digests}[what](load(path)))
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
