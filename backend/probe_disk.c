@@ -143,7 +143,7 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
     }
     reader.bytes = writer.bytes = stw_min_u64(bytes, writer.moved);
     writer.once = false;
-    reader.seconds = writer.seconds = stw_probe_seconds(probe, 0.7, 2.5);
+    reader.seconds = writer.seconds = stw_probe_seconds(probe, 1.2, 3);
     stw_sample read = sample_of(nvme, "disk, read"), write = sample_of(nvme, "disk, write");
     stw_sample both = sample_of(nvme, "disk, read and write");
     for (int i = 0; i < runs; i++) {

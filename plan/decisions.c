@@ -5,7 +5,7 @@
 
 #include "core/checked.h"
 
-#define RESIDENT_BUCKET_PARAMS (16ull << 20) /* one launch; large enough to fill a GPU */
+#define RESIDENT_BUCKET_PARAMS (64ull << 20) /* one launch; half a millisecond of an H200 */
 #define DIRECT_BUCKET_PARAMS (16ull << 20)   /* milliseconds of the link, so that launches hide */
 #define CPU_BUCKET_PARAMS (4ull << 20)       /* without a ring: a step of progress, no more */
 

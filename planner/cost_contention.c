@@ -54,8 +54,15 @@ static void usage(const stw_demand *demand, double use[STW_N_RESOURCES]) {
     for (int r = 0; r < STW_N_RESOURCES; r++) use[r] = alone > 0 ? demand->seconds[r] / alone : 0;
 }
 
+/* Do some CPU updates take params and grads from the GPU? They are the ones that meet copies. */
+static bool fed_from_gpu(const stw_cost *cost) {
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (stw_place_uses_ring(cost->job, &cost->places[p], STW_RING_HOST_CPU)) return true;
+    return false;
+}
+
 /* Copies' speed alone together, and both shares while the CPU updates too. */
-static void shares(const stw_job *job, double *copies, double *q, double *c) {
+static void shares(const stw_job *job, bool from_gpu, double *copies, double *q, double *c) {
     double use[N_FLOWS][STW_N_RESOURCES], two[N_FLOWS], three[N_FLOWS];
     const bool streaming[N_FLOWS] = {true, true, false}, all[N_FLOWS] = {true, true, true};
     stw_demand demand;
@@ -64,7 +71,7 @@ static void shares(const stw_job *job, double *copies, double *q, double *c) {
     usage(&demand, use[UP]);
     stw_demand_copy(job, STW_TIER_GPU, STW_TIER_HOST, some, &demand);
     usage(&demand, use[DOWN]);
-    stw_demand_update(job, STW_UPDATE_CPU, some, &demand);
+    stw_demand_update(job, STW_UPDATE_CPU, from_gpu, some, &demand);
     usage(&demand, use[CPU]);
     fill(use, streaming, two);
     fill(use, all, three);
@@ -103,14 +110,14 @@ static stw_status add_row(stw_cost *cost, stw_resource resource, bool copies_las
 
 double stw_cost_copy_speed(const stw_job *job) {
     double copies, q, c;
-    shares(job, &copies, &q, &c);
+    shares(job, false, &copies, &q, &c);
     return copies > 0 ? copies : 1;
 }
 
 stw_status stw_cost_add_contention(stw_cost *cost, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     double copies, q, c;
-    shares(cost->job, &copies, &q, &c);
+    shares(cost->job, fed_from_gpu(cost), &copies, &q, &c);
     if (q <= 0 || c <= 0) return STW_STATUS_OK; /* no link or no CPU at all */
     static const stw_resource resources[] = {STW_RESOURCE_PCIE, STW_RESOURCE_DMA};
     for (int i = 0; i < 2; i++) {

@@ -293,18 +293,35 @@ out:
     return status;
 }
 
+/* Each attempt where the ones before fit nothing. A GPU filled to the last MiB runs out of memory
+ * for reasons that no plan sees: plan below the share from which a plan is called at risk. And
+ * state goes to a disk, which is slow and wears, only where there is no other room for it, or on
+ * request. */
+static stw_status solve_calmly(solving *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_plan *plan = s->plan;
+    bool asked =
+        plan->run.placement.moments == STW_TIER_NVME || plan->run.placement.master == STW_TIER_NVME;
+    bool disk = plan->cluster.nvme.capacity_bytes > 0;
+    for (int attempt = disk && !asked ? 0 : 2; attempt < 4; attempt++) {
+        s->calm_cluster = plan->cluster;
+        s->calm_job = *plan->job;
+        s->calm_job.cluster = &s->calm_cluster;
+        if (attempt < 2) s->calm_cluster.nvme.capacity_bytes = 0;
+        if (attempt % 2 == 0)
+            s->calm_cluster.gpu.memory_bytes =
+                (uint64_t)((double)plan->cluster.gpu.memory_bytes * STW_RISK_SHARE);
+        STW_TRY(solve_on(s, attempt == 3 ? plan->job : &s->calm_job, err));
+        if (s->ilp.outcome != STW_MILP_INFEASIBLE) break;
+    }
+out:
+    return status;
+}
+
 stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     solving s = {.plan = plan, .options = options, .start_s = now_s()};
-    /* A GPU filled to the last MiB runs out of memory for reasons that no plan sees: plan below the
-     * share from which a plan is called at risk, and above it only where nothing else fits. */
-    s.calm_cluster = plan->cluster;
-    s.calm_cluster.gpu.memory_bytes =
-        (uint64_t)((double)plan->cluster.gpu.memory_bytes * STW_RISK_SHARE);
-    s.calm_job = *plan->job;
-    s.calm_job.cluster = &s.calm_cluster;
-    STW_TRY(solve_on(&s, &s.calm_job, err));
-    if (s.ilp.outcome == STW_MILP_INFEASIBLE) STW_TRY(solve_on(&s, plan->job, err));
+    STW_TRY(solve_calmly(&s, err));
     STW_TRY(report_solver(&s, err));
     switch (s.ilp.outcome) {
     case STW_MILP_INFEASIBLE:

@@ -290,23 +290,42 @@ out:
     return status;
 }
 
+/* A bucket inside one span, the usual one, needs no table: the kernel starts faster without. */
+static void leave_spans(const stw_device *device, const stw_bucket_operands *bucket,
+                        stw_cuda_bucket *operands) {
+    const stw_element_types *types = &device->config.types;
+    if (bucket->n_spans != 1) return;
+    const stw_span *span = &device->spans[bucket->first_span];
+    uint64_t skipped = bucket->first - span->first;
+    if (operands->params_in_spans)
+        operands->params = (void *)((uintptr_t)operands->params + span->params +
+                                    skipped * stw_element_bytes(types->params));
+    if (operands->grads_in_spans)
+        operands->grads = (const void *)((uintptr_t)operands->grads + span->grads +
+                                         skipped * stw_element_bytes(types->grads));
+    operands->params_in_spans = operands->grads_in_spans = false;
+    operands->group = span->group;
+    operands->n_spans = 0;
+}
+
 static stw_status update_on_gpu(stw_device *device, stw_stream stream, const stw_adamw *adamw,
                                 const stw_bucket_operands *bucket, const addresses *at,
                                 stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cuda_launch launch = {device->streams[stream], device->sms};
-    const stw_cuda_bucket operands = {.first = bucket->first,
-                                      .n = bucket->n,
-                                      .spans = device->spans_on_gpu + bucket->first_span,
-                                      .n_spans = bucket->n_spans,
-                                      .params_in_spans = bucket->params.in_spans,
-                                      .grads_in_spans = bucket->grads.in_spans,
-                                      .direct = at->on_host,
-                                      .params = at->params,
-                                      .grads = at->grads,
-                                      .master = at->master,
-                                      .exp_avg = at->exp_avg,
-                                      .exp_avg_sq = at->exp_avg_sq};
+    stw_cuda_bucket operands = {.first = bucket->first,
+                                .n = bucket->n,
+                                .spans = device->spans_on_gpu + bucket->first_span,
+                                .n_spans = bucket->n_spans,
+                                .params_in_spans = bucket->params.in_spans,
+                                .grads_in_spans = bucket->grads.in_spans,
+                                .direct = at->on_host,
+                                .params = at->params,
+                                .grads = at->grads,
+                                .master = at->master,
+                                .exp_avg = at->exp_avg,
+                                .exp_avg_sq = at->exp_avg_sq};
+    leave_spans(device, bucket, &operands);
     STW_TRY(stw_cuda_device_use(device, err));
     STW_CUDA_TRY(stw_cuda_adamw(launch, adamw, &device->scalars->clip.factor, &device->config.types,
                                 &operands),

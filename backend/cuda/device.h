@@ -195,6 +195,6 @@ STW_MUST_USE stw_status stw_cuda_device_link_seconds(stw_device *device,
 /** GPU bytes that link_seconds took; NULL is fine. */
 uint64_t stw_cuda_link_gpu_bytes(const stw_cuda_link *link);
 uint64_t stw_cuda_link_host_bytes(const stw_cuda_link *link); /* of page-locked memory, the same */
-void stw_cuda_link_free(stw_cuda_link *link); /* NULL is fine */
+void stw_cuda_link_free(stw_cuda_link *link);                 /* NULL is fine */
 
 #endif

@@ -60,12 +60,12 @@ template <> struct element<STW_ELEMENT_BF16> {
  * a few single elements, fours, and again single elements, any other run is single elements
  * throughout (neighbouring threads on neighbouring elements: still whole lines per warp).
  *
- * A thread has two fours of every operand in flight, a tile's half apart: 128 bytes for fp32. With
- * operands behind PCIe that is far more than the link needs, and many blocks would only scatter
- * what the host's memory sees: a direct launch has few blocks with small chunks, taken in turn, so
- * that at any time about one large page (2 MiB) of each array is being walked over. */
+ * A thread has one four of every operand in flight. With operands behind PCIe many blocks are no
+ * faster than a few and would only scatter what the host's memory sees: a direct launch has few
+ * blocks with small chunks, taken in turn, so that at any time about one large page (2 MiB) of each
+ * array is being walked over. */
 
-constexpr unsigned per_thread = 8;
+constexpr unsigned per_thread = 4;
 constexpr unsigned tile = threads_per_block * per_thread; /* elements of a block's turn */
 constexpr unsigned most_tiles = 4; /* of a chunk: so that few need a search */
 constexpr unsigned direct_blocks_per_sm = 2;
@@ -96,45 +96,54 @@ template <stw_element type> __device__ unsigned phase(const char *base, uint64_t
     return (unsigned)((uintptr_t)(base + i * sizeof(stored_type)) / sizeof(stored_type)) & 3u;
 }
 
+template <stw_element type> __device__ float get(const void *base, uint64_t i) {
+    return element<type>::widen(__ldcs((const typename element<type>::type *)base + i));
+}
+template <stw_element type> __device__ void set(void *base, uint64_t i, float x) {
+    __stcs((typename element<type>::type *)base + i, element<type>::narrow(x));
+}
+template <stw_element type> __device__ void load_four(float *x, const char *base, uint64_t i) {
+    typedef typename element<type>::four four;
+    element<type>::unpack(x,
+                          __ldcs((const four *)(base + i * sizeof(typename element<type>::type))));
+}
+template <stw_element type> __device__ void store_four(const float *x, char *base, uint64_t i) {
+    typedef typename element<type>::four four;
+    __stcs((four *)(base + i * sizeof(typename element<type>::type)), element<type>::pack(x));
+}
+
 /* A thread's elements of the tile at element `first`; elements from `end` on stay away. Fours:
  * x[4 k ..] is element first + 4 (thread + k threads). Singles: x[k] is first + thread + k threads.
  */
 template <stw_element type>
 __device__ void load(float *x, const char *base, uint64_t first, uint64_t end, bool fours) {
-    typedef typename element<type>::type stored_type;
-    typedef typename element<type>::four four;
     if (fours) {
 #pragma unroll
         for (unsigned k = 0; k < per_thread / 4; k++) {
             uint64_t i = first + 4 * (threadIdx.x + k * threads_per_block);
-            if (i < end)
-                element<type>::unpack(x + 4 * k,
-                                      __ldcs((const four *)(base + i * sizeof(stored_type))));
+            if (i < end) load_four<type>(x + 4 * k, base, i);
         }
     } else {
 #pragma unroll
         for (unsigned k = 0; k < per_thread; k++) {
             uint64_t i = first + threadIdx.x + k * threads_per_block;
-            if (i < end) x[k] = element<type>::widen(__ldcs((const stored_type *)base + i));
+            if (i < end) x[k] = get<type>(base, i);
         }
     }
 }
 template <stw_element type>
 __device__ void store(const float *x, char *base, uint64_t first, uint64_t end, bool fours) {
-    typedef typename element<type>::type stored_type;
-    typedef typename element<type>::four four;
     if (fours) {
 #pragma unroll
         for (unsigned k = 0; k < per_thread / 4; k++) {
             uint64_t i = first + 4 * (threadIdx.x + k * threads_per_block);
-            if (i < end)
-                __stcs((four *)(base + i * sizeof(stored_type)), element<type>::pack(x + 4 * k));
+            if (i < end) store_four<type>(x + 4 * k, base, i);
         }
     } else {
 #pragma unroll
         for (unsigned k = 0; k < per_thread; k++) {
             uint64_t i = first + threadIdx.x + k * threads_per_block;
-            if (i < end) __stcs((stored_type *)base + i, element<type>::narrow(x[k]));
+            if (i < end) set<type>(base, i, x[k]);
         }
     }
 }
@@ -182,7 +191,7 @@ __device__ void adamw_run(const stw_adamw &a, const stw_cuda_bucket &b, stw_adam
 
 template <stw_element params, bool has_master, stw_element grads, stw_element exp_avg,
           stw_element exp_avg_sq>
-__global__ void __launch_bounds__(threads_per_block, 4)
+__global__ void __launch_bounds__(threads_per_block, 5)
     adamw_kernel(const __grid_constant__ stw_adamw a, const float *clip_factor,
                  const __grid_constant__ stw_cuda_bucket b, uint32_t chunk) {
     const float factor = a.clip ? *clip_factor : 1.0f;
@@ -190,51 +199,100 @@ __global__ void __launch_bounds__(threads_per_block, 4)
     for (uint64_t at = (uint64_t)blockIdx.x * chunk; at < b.n;
          at = end + (uint64_t)(gridDim.x - 1) * chunk) {
         end = b.n - at < chunk ? b.n : at + chunk;
-        for (uint32_t s = find_span(b.spans, b.n_spans, b.first + at); at < end && s < b.n_spans;
-             s++) {
-            const stw_span *span = &b.spans[s];
-            uint64_t before = span->first - b.first; /* elements; modulo 2^64 */
-            uint64_t stop = before + span->n < end ? before + span->n : end;
-            char *p = seen_from<params>(b.params, b.params_in_spans ? span->params : 0,
-                                        b.params_in_spans ? before : 0);
-            const char *g = seen_from<grads>(b.grads, b.grads_in_spans ? span->grads : 0,
-                                             b.grads_in_spans ? before : 0);
-            adamw_run<params, has_master, grads, exp_avg, exp_avg_sq>(a, b, a.groups[span->group],
-                                                                      factor, p, g, at, stop);
+        uint32_t s = b.n_spans == 0 ? 0 : find_span(b.spans, b.n_spans, b.first + at);
+        do {
+            uint64_t stop = end;
+            uint32_t group = b.group;
+            char *p = (char *)b.params;
+            const char *g = (const char *)b.grads;
+            if (b.n_spans != 0) {
+                const stw_span *span = &b.spans[s];
+                uint64_t before = span->first - b.first; /* elements; modulo 2^64 */
+                if (before + span->n < end) stop = before + span->n;
+                group = span->group;
+                if (b.params_in_spans) p = seen_from<params>(p, span->params, before);
+                if (b.grads_in_spans) g = seen_from<grads>(g, span->grads, before);
+            }
+            adamw_run<params, has_master, grads, exp_avg, exp_avg_sq>(a, b, a.groups[group], factor,
+                                                                      p, g, at, stop);
             at = stop;
-        }
+        } while (at < end && ++s < b.n_spans);
     }
 }
 
-typedef void (*adamw_function)(const stw_adamw, const float *, const stw_cuda_bucket, uint32_t);
+/* A whole bucket of one group in which every four is aligned, the usual one: a thread has one four
+ * and nothing to look up, so that few registers leave room for many threads. */
+template <stw_element params, bool has_master, stw_element grads, stw_element exp_avg,
+          stw_element exp_avg_sq>
+__global__ void __launch_bounds__(threads_per_block)
+    adamw_whole_kernel(const __grid_constant__ stw_adamw a, const float *clip_factor,
+                       const __grid_constant__ stw_cuda_bucket b) {
+    const float factor = a.clip ? *clip_factor : 1.0f;
+    const stw_adamw_group group = a.groups[b.group];
+    const uint64_t i = 4 * thread_index();
+    char *master = (char *)b.master, *p = (char *)b.params;
+    if (i + 4 <= b.n) {
+        float w[4], x[4], m[4], v[4];
+        if (has_master)
+            load_four<STW_ELEMENT_F32>(w, master, i);
+        else
+            load_four<params>(w, p, i);
+        load_four<grads>(x, (const char *)b.grads, i);
+        load_four<exp_avg>(m, (const char *)b.exp_avg, i);
+        load_four<exp_avg_sq>(v, (const char *)b.exp_avg_sq, i);
+#pragma unroll
+        for (unsigned k = 0; k < 4; k++)
+            stw_adamw_element(&a, group, factor, &w[k], x[k], &m[k], &v[k]);
+        if (has_master) store_four<STW_ELEMENT_F32>(w, master, i);
+        store_four<params>(w, p, i);
+        store_four<exp_avg>(m, (char *)b.exp_avg, i);
+        store_four<exp_avg_sq>(v, (char *)b.exp_avg_sq, i);
+    }
+    for (uint64_t j = i + 4 <= b.n ? b.n : i; j < b.n; j++) { /* the last one to three */
+        float w = has_master ? b.master[j] : get<params>(p, j);
+        float m = get<exp_avg>(b.exp_avg, j), v = get<exp_avg_sq>(b.exp_avg_sq, j);
+        stw_adamw_element(&a, group, factor, &w, get<grads>(b.grads, j), &m, &v);
+        if (has_master) b.master[j] = w;
+        set<params>(p, j, w);
+        set<exp_avg>(b.exp_avg, j, m);
+        set<exp_avg_sq>(b.exp_avg_sq, j, v);
+    }
+}
 
-/* From types to the kernel, one type per level; NULL where there is none. */
+struct adamw_functions {
+    void (*any)(const stw_adamw, const float *, const stw_cuda_bucket, uint32_t); /* NULL: none */
+    void (*whole)(const stw_adamw, const float *, const stw_cuda_bucket);
+};
+
+/* From types to the kernels, one type per level. */
 template <stw_element params, bool has_master, stw_element grads, stw_element exp_avg>
-adamw_function adamw_of_sq(const stw_element_types *types) {
+adamw_functions adamw_of_sq(const stw_element_types *types) {
     if (types->exp_avg_sq == STW_ELEMENT_F32)
-        return adamw_kernel<params, has_master, grads, exp_avg, STW_ELEMENT_F32>;
+        return {adamw_kernel<params, has_master, grads, exp_avg, STW_ELEMENT_F32>,
+                adamw_whole_kernel<params, has_master, grads, exp_avg, STW_ELEMENT_F32>};
     if (types->exp_avg_sq == STW_ELEMENT_BF16)
-        return adamw_kernel<params, has_master, grads, exp_avg, STW_ELEMENT_BF16>;
-    return NULL;
+        return {adamw_kernel<params, has_master, grads, exp_avg, STW_ELEMENT_BF16>,
+                adamw_whole_kernel<params, has_master, grads, exp_avg, STW_ELEMENT_BF16>};
+    return {NULL, NULL};
 }
 template <stw_element params, bool has_master, stw_element grads>
-adamw_function adamw_of_avg(const stw_element_types *types) {
+adamw_functions adamw_of_avg(const stw_element_types *types) {
     if (types->exp_avg == STW_ELEMENT_F32)
         return adamw_of_sq<params, has_master, grads, STW_ELEMENT_F32>(types);
     if (types->exp_avg == STW_ELEMENT_BF16)
         return adamw_of_sq<params, has_master, grads, STW_ELEMENT_BF16>(types);
-    return NULL;
+    return {NULL, NULL};
 }
 template <stw_element params, bool has_master>
-adamw_function adamw_of_grads(const stw_element_types *types) {
+adamw_functions adamw_of_grads(const stw_element_types *types) {
     if (types->grads == STW_ELEMENT_F32)
         return adamw_of_avg<params, has_master, STW_ELEMENT_F32>(types);
     if (types->grads == STW_ELEMENT_BF16)
         return adamw_of_avg<params, has_master, STW_ELEMENT_BF16>(types);
-    return NULL;
+    return {NULL, NULL};
 }
-adamw_function adamw_of(const stw_element_types *types) {
-    if (types->master != STW_ELEMENT_NONE && types->master != STW_ELEMENT_F32) return NULL;
+adamw_functions adamw_of(const stw_element_types *types) {
+    if (types->master != STW_ELEMENT_NONE && types->master != STW_ELEMENT_F32) return {NULL, NULL};
     bool master = types->master == STW_ELEMENT_F32;
     if (types->params == STW_ELEMENT_F32)
         return master ? adamw_of_grads<STW_ELEMENT_F32, true>(types)
@@ -242,7 +300,7 @@ adamw_function adamw_of(const stw_element_types *types) {
     if (types->params == STW_ELEMENT_BF16)
         return master ? adamw_of_grads<STW_ELEMENT_BF16, true>(types)
                       : adamw_of_grads<STW_ELEMENT_BF16, false>(types);
-    return NULL;
+    return {NULL, NULL};
 }
 
 /* ---- the exact sum of squares ----
@@ -500,17 +558,32 @@ __global__ void __launch_bounds__(threads_per_block)
 
 } // namespace
 
+/* Is every four of the bucket aligned as one access? */
+static bool is_aligned(const stw_element_types *types, const stw_cuda_bucket *b) {
+    return aligned(b->params, 4 * (unsigned)stw_element_bytes(types->params)) &&
+           aligned(b->grads, 4 * (unsigned)stw_element_bytes(types->grads)) &&
+           aligned(b->exp_avg, 4 * (unsigned)stw_element_bytes(types->exp_avg)) &&
+           aligned(b->exp_avg_sq, 4 * (unsigned)stw_element_bytes(types->exp_avg_sq)) &&
+           (types->master == STW_ELEMENT_NONE || aligned(b->master, 16));
+}
+
 cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, const float *factor,
                            const stw_element_types *types, const stw_cuda_bucket *bucket) {
-    adamw_function kernel = adamw_of(types);
-    if (kernel == NULL || (adamw->clip && factor == NULL) ||
-        (bucket->n != 0 && bucket->n_spans == 0))
+    adamw_functions kernels = adamw_of(types);
+    bool in_spans = bucket->params_in_spans || bucket->grads_in_spans;
+    if (kernels.any == NULL || (adamw->clip && factor == NULL) ||
+        (bucket->n_spans == 0 && in_spans) || bucket->group >= STW_MAX_PARAM_GROUPS)
         return cudaErrorInvalidValue;
+    if (bucket->n_spans == 0 && !bucket->direct && is_aligned(types, bucket)) {
+        kernels.whole<<<blocks_for(bucket->n / 4 + 1, threads_per_block, most_blocks),
+                        threads_per_block, 0, launch.stream>>>(*adamw, factor, *bucket);
+        return cudaGetLastError();
+    }
     /* Chunks as long as they may be while every multiprocessor gets several of them. */
     uint64_t tiles = bucket->direct ? 1 : bucket->n / tile / ((uint64_t)launch.sms * 8 + 1);
     uint32_t chunk = tile * (uint32_t)(tiles < 1 ? 1 : tiles > most_tiles ? most_tiles : tiles);
     uint64_t most = bucket->direct ? (uint64_t)launch.sms * direct_blocks_per_sm : most_blocks;
-    kernel<<<blocks_for(bucket->n, chunk, most), threads_per_block, 0, launch.stream>>>(
+    kernels.any<<<blocks_for(bucket->n, chunk, most), threads_per_block, 0, launch.stream>>>(
         *adamw, factor, *bucket, chunk);
     return cudaGetLastError();
 }
@@ -601,10 +674,11 @@ template <stw_element type> static cudaError_t prefer_shared() {
 
 static cudaError_t load_adamw(stw_cuda_launch launch) {
     const stw_adamw none = {};
-    const stw_cuda_bucket nothing = {};
     cudaError_t code = cudaSuccess;
-    for (unsigned bits = 0; bits < 32 && code == cudaSuccess; bits++) {
+    for (unsigned bits = 0; bits < 64 && code == cudaSuccess; bits++) {
         stw_element_types types;
+        stw_cuda_bucket nothing = {};
+        nothing.direct = (bits & 32u) != 0; /* the kernel that a whole bucket does not take */
         types.params = bits & 1u ? STW_ELEMENT_BF16 : STW_ELEMENT_F32;
         types.grads = bits & 2u ? STW_ELEMENT_BF16 : STW_ELEMENT_F32;
         types.exp_avg = bits & 4u ? STW_ELEMENT_BF16 : STW_ELEMENT_F32;

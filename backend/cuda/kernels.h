@@ -40,7 +40,9 @@ typedef struct stw_cuda_launch {
 typedef struct stw_cuda_bucket {
     uint64_t first, n;     /* elements of the flat space */
     const stw_span *spans; /* GPU memory: the first that meets the bucket ... */
-    uint32_t n_spans;      /* ... and how many do; together they cover it */
+    uint32_t n_spans;      /* ... and how many do; together they cover it. 0: no table is looked at,
+                            * which is faster, and nothing is in spans */
+    uint32_t group;        /* of all elements where n_spans is 0 */
     bool params_in_spans, grads_in_spans;
     bool direct; /* an operand is page-locked host memory: a launch shaped for PCIe */
     void *params;

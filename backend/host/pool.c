@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -12,8 +13,8 @@ typedef struct job {
     stw_threads_fn fn;
     void *arg;
     uint64_t n, grain;
-    uint64_t next; /* first item that nobody has taken */
-    uint64_t done; /* items finished */
+    uint64_t next;         /* first item that nobody has taken */
+    _Atomic uint64_t done; /* items finished; written with the mutex held */
     struct job *later;
 } job;
 
@@ -23,6 +24,7 @@ struct stw_threads {
     pthread_cond_t done; /* some job finished a piece that was its last */
     job *first;          /* jobs with items to take, oldest first */
     bool stop;
+    atomic_uint posted; /* jobs so far, for those who look without the mutex */
     uint32_t n_workers; /* threads besides the callers */
     pthread_t *workers;
 };
@@ -56,16 +58,40 @@ static void run_piece(stw_threads *threads, job *j) {
     if (j->done == j->n) pthread_cond_broadcast(&threads->done);
 }
 
+/* Work on buckets comes in quick succession, and to be woken takes as long as a tenth of one: look
+ * for a moment before going to sleep. */
+#define LOOKS 2000 /* some 50 us */
+
+static void pause_a_little(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Without the mutex: has another job come? */
+static void look_for_work(stw_threads *threads, unsigned seen) {
+    for (int i = 0; i < LOOKS && atomic_load(&threads->posted) == seen; i++) pause_a_little();
+}
+
 static void *worker(void *arg) {
     stw_threads *threads = arg;
+    bool looked = false;
     pthread_mutex_lock(&threads->mutex);
     for (;;) {
-        if (threads->first != NULL)
+        if (threads->first != NULL) {
             run_piece(threads, threads->first);
-        else if (threads->stop)
+            looked = false;
+        } else if (threads->stop) {
             break;
-        else
+        } else if (!looked) {
+            unsigned seen = atomic_load(&threads->posted);
+            pthread_mutex_unlock(&threads->mutex);
+            look_for_work(threads, seen);
+            pthread_mutex_lock(&threads->mutex);
+            looked = true;
+        } else {
             pthread_cond_wait(&threads->work, &threads->mutex);
+        }
     }
     pthread_mutex_unlock(&threads->mutex);
     return NULL;
@@ -143,8 +169,14 @@ void stw_threads_for(stw_threads *threads, uint64_t n, uint64_t grain, stw_threa
     job **link = &threads->first;
     while (*link != NULL) link = &(*link)->later;
     *link = &mine;
+    atomic_fetch_add(&threads->posted, 1);
     pthread_cond_broadcast(&threads->work);
     while (mine.next < mine.n) run_piece(threads, &mine);
+    if (mine.done < mine.n) {
+        pthread_mutex_unlock(&threads->mutex);
+        for (int i = 0; i < LOOKS && atomic_load(&mine.done) < n; i++) pause_a_little();
+        pthread_mutex_lock(&threads->mutex);
+    }
     while (mine.done < mine.n) pthread_cond_wait(&threads->done, &threads->mutex);
     pthread_mutex_unlock(&threads->mutex);
 }

@@ -125,6 +125,7 @@ static uint32_t update(step *s, uint32_t index, uint32_t after) {
     op.component = STW_COMPONENT_PARAMS;
     op.from = op.to = stw_place_update_tier(place);
     if (place->update == STW_UPDATE_DIRECT) op.from = place->moments;
+    if (stw_place_uses_ring(s->b->job, place, STW_RING_HOST_CPU)) op.from = STW_TIER_GPU;
     op.params = bucket->params;
     op.after[0] = after;
     op.after[1] = s->norm;

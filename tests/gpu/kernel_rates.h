@@ -24,7 +24,7 @@ static const stw_element_types all_bf16 = {STW_ELEMENT_BF16, STW_ELEMENT_BF16, S
 
 /* big.spans: one for all, then BIG_SPANS equal ones. */
 static stw_cuda_bucket big_bucket(unsigned bytes_off) {
-    stw_cuda_bucket b = {.n = BIG - 8, .spans = big.spans, .n_spans = 1};
+    stw_cuda_bucket b = {.n = BIG - 8};
     b.params = big.array[0] + bytes_off;
     b.grads = big.array[1] + bytes_off;
     b.exp_avg = big.array[2] + bytes_off;
