@@ -30,6 +30,12 @@ static const double DIRECT_OF_BOTH = 0.8;
  * judgement: arithmetic takes about half of what memory does. */
 static const double CPU_BYTES = 28, CPU_LEAST = 0.5, CPU_CONVERSION = 0.05;
 
+/* Share of the bytes that pass between the GPU and a ring of CPU buckets and do reach the host's
+ * memory: most were written a moment ago or are read in a moment, in the CPU's caches. On 16 cores
+ * of an H200's host a step of 1.7 G parameters all on the CPU took 266 to 270 ms; it would have
+ * been 253 without such traffic and 353 with all of it (2026-11-21). */
+static const double CACHED_TRAFFIC = 0.25;
+
 static const char *const resource_words[] = {
 #define X(name, text) text,
     STW_RESOURCE_TABLE(X)
@@ -142,20 +148,15 @@ static void add_direct(const stw_job *job, double params, stw_demand *out) {
     out->startup_s += c->pcie.latency_s;
 }
 
-/* Params and grads that a ring holds were written a moment ago and are read back soon: they stay in
- * the caches, and only the copies' own traffic counts. (On 16 cores of an H200's host all-CPU steps
- * took 308 ms where all bytes of memory counted twice would have taken 388, 2026-11-21.) */
-static double cached_element_bytes(const stw_job *job) {
-    bool has_master = stw_job_element_bytes(job, STW_COMPONENT_MASTER) > 0;
-    return (double)(stw_job_element_bytes(job, STW_COMPONENT_GRADS) +
-                    (has_master ? 1 : 2) * stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
+void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
+                            stw_demand *out) {
+    stw_demand_copy(job, from, to, bytes, out);
+    out->seconds[STW_RESOURCE_HOST_MEMORY] *= CACHED_TRAFFIC;
 }
 
-void stw_demand_update(const stw_job *job, stw_update update, bool from_gpu, uint64_t params,
-                       stw_demand *out) {
+void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, stw_demand *out) {
     memset(out, 0, sizeof *out);
     double bytes = (double)params * update_element_bytes(job);
-    if (update == STW_UPDATE_CPU && from_gpu) bytes -= (double)params * cached_element_bytes(job);
     switch (update) {
     case STW_UPDATE_DIRECT:
         add_direct(job, (double)params, out);
@@ -276,14 +277,17 @@ void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
     memset(out, 0, sizeof *out);
     switch (op->kind) {
     case STW_OP_COPY:
-        stw_demand_copy(job, op->from, op->to, op->bytes, out);
+        if (op->stream == STW_STREAM_TO_CPU || op->stream == STW_STREAM_FROM_CPU)
+            stw_demand_cached_copy(job, op->from, op->to, op->bytes, out);
+        else
+            stw_demand_copy(job, op->from, op->to, op->bytes, out);
         break;
     case STW_OP_UPDATE:
         stw_demand_update(job,
                           op->to != STW_TIER_GPU     ? STW_UPDATE_CPU
                           : op->from != STW_TIER_GPU ? STW_UPDATE_DIRECT
                                                      : STW_UPDATE_RESIDENT,
-                          op->from == STW_TIER_GPU, op->params, out);
+                          op->params, out);
         break;
     case STW_OP_COMPUTE:
         demand_compute(job, op, out);

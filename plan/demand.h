@@ -39,10 +39,12 @@ const char *stw_resource_name(stw_resource resource);
 /** Demand of a copy of `bytes` between tiers (gpu-host either way, host-nvme either way). */
 void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
                      stw_demand *out);
-/** Demand of the update of `params` elements by an engine, without the copies that a ring makes.
- * @param from_gpu of the CPU: params and grads come from the GPU through a ring and go back */
-void stw_demand_update(const stw_job *job, stw_update update, bool from_gpu, uint64_t params,
-                       stw_demand *out);
+/** The same through a ring of CPU buckets, whose bytes were written a moment ago or will be read in
+ * a moment: most of them stay in the CPU's caches. */
+void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
+                            stw_demand *out);
+/** Demand of the update of `params` elements by an engine, without the copies that a ring makes. */
+void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, stw_demand *out);
 /** Demand of any operation of a program. */
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out);
 /** Seconds when nothing else runs: the largest demand plus the start-up. */

@@ -52,6 +52,8 @@
     X(COMM, "comm")                                                                                \
     X(DISK, "disk")         /* reads, and weights files */                                         \
     X(DISK_OUT, "disk_out") /* writes */                                                           \
+    X(TO_CPU, "to_cpu")     /* params and grads of CPU buckets, from the GPU */                    \
+    X(FROM_CPU, "from_cpu") /* and back */                                                         \
     X(CPU, "cpu")
 
 #define STW_ACT_TABLE(X) X(KEEP, "keep") X(RECOMPUTE, "recompute") X(OFFLOAD, "offload")

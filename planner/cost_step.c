@@ -28,15 +28,23 @@ static uint32_t in_flight(const stw_cost *cost, const stw_cost_ring *ring) {
     return cost->engine->prefetch_by_group ? ring->depth + 2 : ring->depth;
 }
 
-static double add_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
+/* @param cpu between the GPU and a CPU bucket's slot */
+static stw_stream stream_of(stw_tier from, stw_tier to, bool cpu) {
+    if (from == STW_TIER_NVME) return STW_STREAM_DISK;
+    if (to == STW_TIER_NVME) return STW_STREAM_DISK_OUT;
+    if (to == STW_TIER_GPU) return cpu ? STW_STREAM_FROM_CPU : STW_STREAM_H2D;
+    return cpu ? STW_STREAM_TO_CPU : STW_STREAM_D2H;
+}
+
+static double add_copy(const stw_job *job, stw_tier from, stw_tier to, bool cpu, uint64_t bytes,
                        stw_bucket_flow *flow, double *side_resource_s) {
     stw_demand demand;
-    stw_demand_copy(job, from, to, bytes, &demand);
+    if (cpu)
+        stw_demand_cached_copy(job, from, to, bytes, &demand);
+    else
+        stw_demand_copy(job, from, to, bytes, &demand);
     double alone = stw_demand_alone_s(&demand);
-    stw_stream stream = from == STW_TIER_NVME ? STW_STREAM_DISK
-                        : to == STW_TIER_NVME ? STW_STREAM_DISK_OUT
-                        : to == STW_TIER_GPU  ? STW_STREAM_H2D
-                                              : STW_STREAM_D2H;
+    stw_stream stream = stream_of(from, to, cpu);
     flow->stream_s[stream] += alone;
     flow->startup_s += demand.startup_s;
     for (int r = 0; r < STW_N_RESOURCES; r++) {
@@ -53,13 +61,16 @@ static void add_component(const stw_job *job, const stw_place *place, stw_compon
     bool disk = home == STW_TIER_NVME;
     if (disk) home = STW_TIER_HOST;
     if (stw_place_moves_up(job, place, component)) {
-        if (disk) flow->read_s += add_copy(job, STW_TIER_NVME, home, bytes, flow, NULL);
-        if (home != work) flow->in_s += add_copy(job, home, work, bytes, flow, flow->in_resource_s);
+        if (disk) flow->read_s += add_copy(job, STW_TIER_NVME, home, false, bytes, flow, NULL);
+        if (home != work)
+            flow->in_s +=
+                add_copy(job, home, work, work == STW_TIER_HOST, bytes, flow, flow->in_resource_s);
     }
     if (stw_place_moves_down(job, place, component)) {
         if (home != work)
-            flow->out_s += add_copy(job, work, home, bytes, flow, flow->out_resource_s);
-        if (disk) flow->write_s += add_copy(job, home, STW_TIER_NVME, bytes, flow, NULL);
+            flow->out_s +=
+                add_copy(job, work, home, work == STW_TIER_HOST, bytes, flow, flow->out_resource_s);
+        if (disk) flow->write_s += add_copy(job, home, STW_TIER_NVME, false, bytes, flow, NULL);
     }
 }
 
@@ -99,8 +110,7 @@ void stw_bucket_flow_of(const stw_cost *cost, const stw_place *place, const stw_
     }
     share_disk(job, flow);
     stw_demand demand;
-    stw_demand_update(job, place->update, stw_place_uses_ring(job, place, STW_RING_HOST_CPU),
-                      params, &demand);
+    stw_demand_update(job, place->update, params, &demand);
     flow->update_s = stw_demand_alone_s(&demand);
     flow->stream_s[place->update == STW_UPDATE_CPU ? STW_STREAM_CPU : STW_STREAM_COMPUTE] +=
         flow->update_s;
@@ -146,7 +156,8 @@ static double resource_fill(const stw_bucket_flow *flow, uint32_t use, stw_resou
 
 static double stream_fill(const stw_cost *cost, const stw_bucket_flow *flow, const stw_place *place,
                           uint32_t use, stw_stream stream) {
-    stw_stream in = stw_place_update_tier(place) == STW_TIER_GPU ? STW_STREAM_H2D : STW_STREAM_D2H;
+    stw_stream in =
+        stw_place_update_tier(place) == STW_TIER_GPU ? STW_STREAM_H2D : STW_STREAM_TO_CPU;
     if (stream == STW_STREAM_COMPUTE) return 0; /* other updates hide it */
     if (stream == STW_STREAM_DISK || stream == STW_STREAM_DISK_OUT) {
         if (use != STW_RING_HOST_DISK || cost->engine->whole) return 0;
@@ -278,7 +289,7 @@ static stw_status add_parking(stw_cost *cost, stw_error *err) {
     stw_demand up, update, down;
     stw_demand_copy(job, STW_TIER_HOST, STW_TIER_GPU, bytes, &up);
     stw_demand_copy(job, STW_TIER_GPU, STW_TIER_HOST, bytes, &down);
-    stw_demand_update(job, STW_UPDATE_RESIDENT, false, job->unit_params, &update);
+    stw_demand_update(job, STW_UPDATE_RESIDENT, job->unit_params, &update);
     up.startup_s = down.startup_s = 0; /* one copy of all */
     double seconds =
         stw_demand_alone_s(&up) + stw_demand_alone_s(&update) + stw_demand_alone_s(&down);
@@ -297,8 +308,8 @@ stw_status stw_cost_add_step(stw_cost *cost, stw_error *err) {
         STW_RESOURCE_DMA_DOWN,  STW_RESOURCE_CPU,        STW_RESOURCE_DISK,
         STW_RESOURCE_DISK_READ, STW_RESOURCE_DISK_WRITE, STW_RESOURCE_HOST_MEMORY,
     };
-    static const stw_stream streams[] = {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_DISK,
-                                         STW_STREAM_DISK_OUT};
+    static const stw_stream streams[] = {STW_STREAM_H2D,      STW_STREAM_D2H,  STW_STREAM_TO_CPU,
+                                         STW_STREAM_FROM_CPU, STW_STREAM_DISK, STW_STREAM_DISK_OUT};
     for (unsigned i = 0; i < sizeof resources / sizeof resources[0]; i++)
         STW_TRY(add_resource_row(cost, resources[i], err));
     for (unsigned i = 0; i < sizeof streams / sizeof streams[0]; i++)

@@ -561,7 +561,8 @@ stw_status stw_cuda_element_range(const stw_device *device, stw_tier tier, uint6
 }
 
 stw_status stw_cuda_quiesce(stw_device *device, stw_error *err) {
-    static const stw_stream order[] = {STW_STREAM_H2D, STW_STREAM_COMPUTE, STW_STREAM_D2H};
+    static const stw_stream order[] = {STW_STREAM_H2D, STW_STREAM_COMPUTE, STW_STREAM_D2H,
+                                       STW_STREAM_TO_CPU, STW_STREAM_FROM_CPU};
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_cuda_device_use(device, err));
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++)

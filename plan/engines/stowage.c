@@ -101,8 +101,6 @@ static uint64_t window_bytes(const stw_job *job, const stw_place *place, uint32_
 
 typedef struct step_slot {
     uint32_t free_by; /* last op that used the slot; the next occupant waits for it */
-    bool pending;     /* the occupant's way out is still to be written */
-    uint32_t bucket, after;
 } step_slot;
 
 typedef struct step {
@@ -125,7 +123,6 @@ static uint32_t update(step *s, uint32_t index, uint32_t after) {
     op.component = STW_COMPONENT_PARAMS;
     op.from = op.to = stw_place_update_tier(place);
     if (place->update == STW_UPDATE_DIRECT) op.from = place->moments;
-    if (stw_place_uses_ring(s->b->job, place, STW_RING_HOST_CPU)) op.from = STW_TIER_GPU;
     op.params = bucket->params;
     op.after[0] = after;
     op.after[1] = s->norm;
@@ -174,7 +171,10 @@ static uint32_t move(step *s, uint32_t index, stw_ring_kind ring, bool in, uint3
     const stw_place *place = &s->b->decisions->state[bucket->decision].place;
     bool cpu = ring == STW_RING_HOST_CPU;
     stw_tier slot_tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
-    stw_stream stream = in == cpu ? STW_STREAM_D2H : STW_STREAM_H2D;
+    /* CPU buckets have streams of their own: a copy that waits for the CPU must not hold up those
+     * of streamed buckets, nor they it. */
+    stw_stream stream = cpu ? (in ? STW_STREAM_TO_CPU : STW_STREAM_FROM_CPU)
+                            : (in ? STW_STREAM_H2D : STW_STREAM_D2H);
     uint64_t base = slot_base(s, ring, bucket->slot);
     uint32_t last = STW_OP_NONE;
     for (int c = 0; c < STW_N_STATE; c++) {
@@ -209,12 +209,6 @@ static void stream_bucket(step *s, uint32_t index) {
     if (disk) disk_slot->free_by = move_disk(s, index, false, slot->free_by);
 }
 
-static void return_from_cpu(step *s, step_slot *slot) {
-    if (!slot->pending) return;
-    slot->pending = false;
-    slot->free_by = move(s, slot->bucket, STW_RING_HOST_CPU, false, slot->after, STW_OP_NONE);
-}
-
 static void cpu_bucket(step *s, uint32_t index) {
     const stw_bucket *bucket = &s->b->layout->buckets[index];
     const stw_place *place = &s->b->decisions->state[bucket->decision].place;
@@ -222,13 +216,10 @@ static void cpu_bucket(step *s, uint32_t index) {
         (void)update(s, index, STW_OP_NONE);
         return;
     }
-    /* The way back is written only when the slot is needed again: earlier, it would stand in the
-     * H2D stream before copies that need not wait for the CPU. */
     step_slot *slot = &s->slots[STW_RING_HOST_CPU][bucket->slot];
-    return_from_cpu(s, slot);
     uint32_t in = move(s, index, STW_RING_HOST_CPU, true, slot->free_by, STW_OP_NONE);
     uint32_t done = update(s, index, in);
-    *slot = (step_slot){done, true, index, done};
+    slot->free_by = move(s, index, STW_RING_HOST_CPU, false, done, STW_OP_NONE);
 }
 
 static uint64_t grads_in(const step *s, stw_tier tier) {
@@ -308,8 +299,6 @@ static void build_step(stw_builder *b, stw_phase phase) {
             break;
         }
     }
-    for (uint32_t i = 0; i < b->decisions->prefetch.depth && b->status == STW_STATUS_OK; i++)
-        return_from_cpu(&s, &s.slots[STW_RING_HOST_CPU][i]);
     rings(&s, false);
     stw_end_movement(b);
 }

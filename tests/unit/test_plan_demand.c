@@ -145,7 +145,7 @@ static void one_direction_of_all_gpus(void) {
 static void direct_updates_use_the_link(void) {
     stw_demand d, of_op;
     set_up(1, 1);
-    stw_demand_update(&job, STW_UPDATE_DIRECT, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 8 / (0.8 * 32));
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 8 / (0.8 * 32));
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE], 8 / (0.8 * 32));
@@ -157,7 +157,7 @@ static void direct_updates_use_the_link(void) {
     cluster.pcie.direct_bps = 20e9;
     run.precision.params = run.precision.grads = STW_DTYPE_BF16;
     run.precision.has_master = true; /* 12 bytes each way; 2 read and 2 written on the GPU */
-    stw_demand_update(&job, STW_UPDATE_DIRECT, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 12.0 / 20);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 12.0 / 20);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 4.0 / 4000);
@@ -169,7 +169,7 @@ static void direct_updates_use_the_link(void) {
     stw_demand_op(&job, &op, &of_op);
     CU_ASSERT_EQUAL(memcmp(&d, &of_op, sizeof d), 0);
     set_up(4, 4);
-    stw_demand_update(&job, STW_UPDATE_DIRECT, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 4 * 16.0 / 160);
 }
 
@@ -179,33 +179,33 @@ static void cpu_updates_follow_the_bytes(void) {
     set_up(1, 1);
     run.precision.params = run.precision.grads = STW_DTYPE_BF16;
     run.precision.has_master = true;
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.05 / 5);
     run.precision.exp_avg = STW_DTYPE_BF16;
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], (24.0 / 28 + 0.05) / 5);
     run.precision.has_master = false;
     run.precision.exp_avg_sq = STW_DTYPE_BF16; /* 14 bytes: half of 28 */
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.55 / 5);
     set_up(1, 1);
     run.precision.has_master = true; /* params written only, a master beside them */
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 32.0 / 28 / 5);
 }
 
 static void updates_move_28_bytes(void) {
     stw_demand d;
     set_up(1, 1);
-    stw_demand_update(&job, STW_UPDATE_RESIDENT, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 28.0 / 4000);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0);
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.2);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     set_up(4, 4);
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.8);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 4 * 28.0 / 200);
 }
@@ -217,13 +217,13 @@ static void updates_follow_the_precision(void) {
     set_up(1, 1);
     run.precision.params = run.precision.grads = STW_DTYPE_BF16;
     run.precision.has_master = true;
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     run.precision.exp_avg = STW_DTYPE_BF16;
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 24.0 / 200);
     run.precision.has_master = false;
-    stw_demand_update(&job, STW_UPDATE_CPU, false, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 18.0 / 200);
 }
 
