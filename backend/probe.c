@@ -114,6 +114,32 @@ static uint64_t present_bytes(void) {
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* Last-level caches, each counted at its first core. 0 where the system does not say. */
+static uint64_t cache_bytes(void) {
+    uint64_t bytes = 0;
+    long cpus = sysconf(_SC_NPROCESSORS_CONF);
+    for (long cpu = 0; cpu < cpus; cpu++) {
+        char path[96], size[32] = "";
+        long first = -1;
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index3/shared_cpu_list",
+                 cpu);
+        FILE *file = fopen(path, "r");
+        if (file == NULL) continue;
+        if (fscanf(file, "%ld", &first) != 1) first = -1;
+        fclose(file);
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index3/size", cpu);
+        file = first == cpu ? fopen(path, "r") : NULL;
+        if (file == NULL) continue;
+        if (fscanf(file, "%31s", size) == 1) {
+            char *unit = NULL;
+            uint64_t n = strtoull(size, &unit, 10);
+            bytes += n * (*unit == 'M' ? MIB : *unit == 'K' ? 1024 : 1);
+        }
+        fclose(file);
+    }
+    return bytes;
+}
+
 static stw_status describe_host(stw_probe *probe, stw_cluster *out, stw_error *err) {
     stw_limits limits;
     stw_status status = stw_limits_read("", &limits, err);
@@ -133,6 +159,7 @@ static stw_status describe_host(stw_probe *probe, stw_cluster *out, stw_error *e
     out->host.limit_bytes = stw_min_u64(memory, limits.cgroup_bytes);
     out->host.page_lock_limit_bytes = limits.page_lock_bytes;
     out->host.cores = limits.cores;
+    out->host.cache_bytes = cache_bytes();
     out->host.process_bytes = stw_max_u64(stw_probe_resident_bytes(), 64 * MIB);
     char host[64] = "";
     if (gethostname(host, sizeof host - 1) == 0 && host[0] != '\0')

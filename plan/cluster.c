@@ -56,6 +56,8 @@ static const stw_spec_row rows[] = {
      .note = "all GPUs, from them only; 0: as dma"},
     {BPS("node.host.page_lock", host.page_lock_bps), .fallback = "0",
      .note = "mapping, touching and page-locking; 0: unknown"},
+    {BYTES("node.host.cache", host.cache_bytes), .fallback = "0",
+     .note = "last-level caches together; 0: unknown"},
     {COUNT("node.host.cores", host.cores), .fallback = "16"},
     {BPS("node.pcie.h2d", pcie.h2d_bps), .fallback = "50 GB/s", .note = "alone, per GPU"},
     {BPS("node.pcie.d2h", pcie.d2h_bps), .fallback = "50 GB/s", .note = "alone, per GPU"},

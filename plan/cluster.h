@@ -39,6 +39,7 @@ typedef struct stw_cluster {
         double dma_bps;                  /* all GPUs' copies together, both ways, per node */
         double dma_up_bps, dma_down_bps; /* the same in one direction only; 0: dma_bps */
         double page_lock_bps;            /* mapping, touching and page-locking; 0: unknown */
+        uint64_t cache_bytes;            /* last-level caches of the node together; 0: unknown */
         uint32_t cores;                  /* per node */
     } host;
     struct {

@@ -43,6 +43,9 @@ void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t by
  * a moment: most of them stay in the CPU's caches. */
 void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
                             stw_demand *out);
+/** Share of such copies of `bytes` each that the caches do not hold, 0 to 1: the rings of all ranks
+ * of the node have to fit, beside what else passes through. */
+double stw_ring_missed(const stw_job *job, uint64_t bytes);
 /** Demand of the update of `params` elements by an engine, without the copies that a ring makes. */
 void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, stw_demand *out);
 /** Demand of any operation of a program. */

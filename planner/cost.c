@@ -18,12 +18,11 @@ static const uint64_t BUCKETS[] = {4ull << 20, 8ull << 20, 16ull << 20, 32ull <<
  * measurements). Buckets that a spec fixes may take three slots of any size. */
 #define STAGING_BYTES (128ull << 20)
 
-/* Buckets below 32 MiB are for GPUs on which three of those are more than a hundredth of the
- * memory: where several GPUs crowd the host's memory, short copies lose more than their start-up
- * (two H200, moments of 4.0 G parameters: 397 ms with 3 x 4 or 3 x 16 MiB, 379 ms with 3 x 32, one
- * machine, 2026-11-21). */
+/* Buckets below 32 MiB are for GPUs on which three larger ones are more than a hundredth of the
+ * memory: where several GPUs crowd the host's memory, or CPU updates its cores, short copies lose
+ * more than their start-up (two H200, moments of 4.0 G parameters: 397 ms with 3 x 4 or 3 x 16 MiB,
+ * 379 ms with 3 x 32, one machine, 2026-11-21). */
 #define SMALL_BUCKETS 3
-#define USUAL_BYTES (96ull << 20)
 
 #define COUNT_OF(array) (uint32_t)(sizeof(array) / sizeof((array)[0]))
 
@@ -71,10 +70,11 @@ static stw_status add_rings(stw_cost *cost, stw_error *err) {
     uint64_t fixed_bucket = run->prefetch.bucket_bytes;
     const uint64_t *buckets = BUCKETS;
     uint32_t n_buckets = COUNT_OF(BUCKETS);
-    if (USUAL_BYTES <= cost->job->cluster->gpu.memory_bytes / 100) {
-        buckets += SMALL_BUCKETS;
-        n_buckets -= SMALL_BUCKETS;
-    }
+    for (int i = 0; i < SMALL_BUCKETS; i++)
+        if (3 * buckets[1] <= cost->job->cluster->gpu.memory_bytes / 100) {
+            buckets++;
+            n_buckets--;
+        }
     if (by_group || fixed_bucket != STW_AUTO_BYTES || !any) {
         if (by_group)
             fixed_bucket = 0;

@@ -86,6 +86,16 @@ static double startups_s(const stw_bucket_flow *flow, double copies) {
     return flow->startup_s / 2 * (hidden < 1 ? 1 - hidden : 0);
 }
 
+/* Share of a place's copies and updates that meet in memory, not in the caches that hold its ring.
+ */
+static double met_in_memory(const stw_cost *cost, const stw_place *place,
+                            const stw_cost_ring *ring) {
+    if (!stw_place_uses_ring(cost->job, place, STW_RING_HOST_CPU)) return 1;
+    uint64_t params = stw_place_bucket_params(cost->job, place, ring->bucket_bytes);
+    return stw_ring_missed(cost->job,
+                           params * stw_job_element_bytes(cost->job, STW_COMPONENT_PARAMS));
+}
+
 static stw_status add_row(stw_cost *cost, stw_resource resource, bool copies_last, double copies,
                           double q, double c, stw_error *err) {
     stw_time_row *row =
@@ -99,12 +109,13 @@ static stw_status add_row(stw_cost *cost, stw_resource resource, bool copies_las
             stw_bucket_flow flow;
             stw_bucket_flow_of(cost, &cost->places[p], &cost->rings[r], &flow);
             bool cpu = stw_place_update_tier(&cost->places[p]) == STW_TIER_HOST;
-            bool fed = stw_place_uses_ring(cost->job, &cost->places[p], STW_RING_HOST_CPU);
+            double met = met_in_memory(cost, &cost->places[p], &cost->rings[r]);
             double copies_s = flow.resource_s[resource];
             if (resource == STW_RESOURCE_PCIE) copies_s += startups_s(&flow, copies);
-            if (fed && !copies_last) copies_s = 0;
+            if (!copies_last) copies_s *= met;
+            double slowed = copies_last ? OF_FED + (1 - OF_FED) * met : 1;
             double seconds = of_copies * copies_s;
-            if (cpu) seconds += of_updates * flow.update_s * (fed && copies_last ? OF_FED : 1);
+            if (cpu) seconds += of_updates * flow.update_s * slowed;
             row->unit_s[p * cost->n_rings + r] = flow.per_unit * seconds;
         }
     return STW_STATUS_OK;
