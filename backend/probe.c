@@ -114,29 +114,30 @@ static uint64_t present_bytes(void) {
     return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Last-level caches, each counted at its first core. 0 where the system does not say. */
+/* One cache of one core, if this is the first core that has it; else 0. */
+static uint64_t cache_of(long cpu, int index) {
+    char path[96], size[32] = "", *unit = size;
+    long first = -1;
+    uint64_t bytes = 0;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index%d/shared_cpu_list", cpu,
+             index);
+    FILE *file = fopen(path, "r");
+    if (file == NULL) return 0;
+    if (fscanf(file, "%ld", &first) != 1) first = -1;
+    fclose(file);
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index%d/size", cpu, index);
+    file = first == cpu ? fopen(path, "r") : NULL;
+    if (file == NULL) return 0;
+    if (fscanf(file, "%31s", size) == 1) bytes = strtoull(size, &unit, 10);
+    fclose(file);
+    return bytes * (*unit == 'M' ? MIB : *unit == 'K' ? 1024 : 1);
+}
+
+/* Second and third level together. 0 where the system does not say. */
 static uint64_t cache_bytes(void) {
     uint64_t bytes = 0;
     long cpus = sysconf(_SC_NPROCESSORS_CONF);
-    for (long cpu = 0; cpu < cpus; cpu++) {
-        char path[96], size[32] = "";
-        long first = -1;
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index3/shared_cpu_list",
-                 cpu);
-        FILE *file = fopen(path, "r");
-        if (file == NULL) continue;
-        if (fscanf(file, "%ld", &first) != 1) first = -1;
-        fclose(file);
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%ld/cache/index3/size", cpu);
-        file = first == cpu ? fopen(path, "r") : NULL;
-        if (file == NULL) continue;
-        if (fscanf(file, "%31s", size) == 1) {
-            char *unit = NULL;
-            uint64_t n = strtoull(size, &unit, 10);
-            bytes += n * (*unit == 'M' ? MIB : *unit == 'K' ? 1024 : 1);
-        }
-        fclose(file);
-    }
+    for (long cpu = 0; cpu < cpus; cpu++) bytes += cache_of(cpu, 2) + cache_of(cpu, 3);
     return bytes;
 }
 
@@ -222,13 +223,13 @@ static void stamp(stw_cluster *out) {
 
 /* Sums and shares of rounded rates are no round numbers. */
 static void round_rates(stw_cluster *out) {
-    double *rates[] = {&out->gpu.hbm_bps,     &out->gpu.norm_bps,      &out->gpu.bf16_flops,
-                       &out->pcie.h2d_bps,    &out->pcie.d2h_bps,      &out->host.bandwidth_bps,
-                       &out->pcie.both_bps,   &out->host.dma_bps,      &out->cpu_adamw_pps,
-                       &out->cpu_norm_pps,    &out->pcie.latency_s,    &out->nvlink_bps,
-                       &out->nvme.read_bps,   &out->nvme.write_bps,    &out->nvme.both_bps,
-                       &out->host.dma_up_bps, &out->host.dma_down_bps, &out->host.page_lock_bps,
-                       &out->pcie.direct_bps};
+    double *rates[] = {&out->gpu.hbm_bps,         &out->gpu.norm_bps,    &out->gpu.bf16_flops,
+                       &out->pcie.h2d_bps,        &out->pcie.d2h_bps,    &out->host.bandwidth_bps,
+                       &out->pcie.both_bps,       &out->host.dma_bps,    &out->cpu_adamw_pps,
+                       &out->cpu_norm_pps,        &out->pcie.latency_s,  &out->nvlink_bps,
+                       &out->nvme.read_bps,       &out->nvme.write_bps,  &out->nvme.both_bps,
+                       &out->host.dma_beside_bps, &out->host.dma_up_bps, &out->host.dma_down_bps,
+                       &out->host.page_lock_bps,  &out->pcie.direct_bps};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) *rates[i] = three_digits(*rates[i]);
 }
 

@@ -31,15 +31,16 @@ typedef struct stw_cluster {
         double bf16_flops;
     } gpu;
     struct {
-        uint64_t memory_bytes;           /* per node */
-        uint64_t limit_bytes;            /* usable of it (cgroup) */
-        uint64_t page_lock_limit_bytes;  /* STW_UNLIMITED where there is none */
-        uint64_t process_bytes;          /* base resident size of one rank's process */
-        double bandwidth_bps;            /* host memory: CPU and DMA together, per node */
-        double dma_bps;                  /* all GPUs' copies together, both ways, per node */
+        uint64_t memory_bytes;          /* per node */
+        uint64_t limit_bytes;           /* usable of it (cgroup) */
+        uint64_t page_lock_limit_bytes; /* STW_UNLIMITED where there is none */
+        uint64_t process_bytes;         /* base resident size of one rank's process */
+        double bandwidth_bps;           /* host memory: CPU and DMA together, per node */
+        double dma_bps;                 /* all GPUs' copies together, both ways, per node */
+        double dma_beside_bps; /* the same while the CPU updates beside them; 0: a fair share */
         double dma_up_bps, dma_down_bps; /* the same in one direction only; 0: dma_bps */
         double page_lock_bps;            /* mapping, touching and page-locking; 0: unknown */
-        uint64_t cache_bytes;            /* last-level caches of the node together; 0: unknown */
+        uint64_t cache_bytes;            /* L2 and L3 caches of the node together; 0: unknown */
         uint32_t cores;                  /* per node */
     } host;
     struct {

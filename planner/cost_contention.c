@@ -60,6 +60,24 @@ static void usage(const stw_demand *demand, double use[STW_N_RESOURCES]) {
     for (int r = 0; r < STW_N_RESOURCES; r++) use[r] = alone > 0 ? demand->seconds[r] / alone : 0;
 }
 
+/* Where a calibration saw what each keeps beside the other, that counts: cores ask for memory with
+ * more requests at once than links do, and get more than a fair share of it. */
+static void measured_shares(const stw_job *job, double *q, double *c) {
+    const stw_cluster *cluster = job->cluster;
+    stw_demand updates;
+    stw_demand_update(job, STW_UPDATE_CPU, job->unit_params, &updates);
+    double beside = cluster->host.dma_beside_bps, alone = cluster->host.dma_bps;
+    double traffic = updates.seconds[STW_RESOURCE_CPU] > 0
+                         ? updates.seconds[STW_RESOURCE_HOST_MEMORY] * cluster->host.bandwidth_bps /
+                               updates.seconds[STW_RESOURCE_CPU]
+                         : 0; /* bytes per second of updates alone */
+    if (beside <= 0 || beside >= alone || beside >= cluster->host.bandwidth_bps || traffic <= 0)
+        return;
+    *q = beside / alone;
+    *c = (cluster->host.bandwidth_bps - beside) / traffic;
+    if (*c > 1) *c = 1;
+}
+
 /* Copies' speed alone together, and both shares while the CPU updates too. */
 static void shares(const stw_job *job, double *copies, double *q, double *c) {
     double use[N_FLOWS][STW_N_RESOURCES], two[N_FLOWS], three[N_FLOWS];
@@ -78,6 +96,7 @@ static void shares(const stw_job *job, double *copies, double *q, double *c) {
     *copies = before / 2;
     *q = before > 0 ? after / before : 1;
     *c = three[CPU];
+    measured_shares(job, q, c);
 }
 
 /* Start-ups that the other direction cannot hide: it runs faster meanwhile, alone on the link. */

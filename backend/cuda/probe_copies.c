@@ -336,7 +336,7 @@ static stw_status measure_beside_cpu(const stw_probe *probe, stw_cuda_probe_gpu 
         stw_sample_add(&cpu, pps);
         stw_sample_add(&both, bps + STW_PROBE_ADAMW_BYTES * pps);
     }
-    (void)stw_probe_keep(probe, &dma);
+    out->host.dma_beside_bps = stw_probe_keep(probe, &dma);
     (void)stw_probe_keep(probe, &cpu);
     out->host.bandwidth_bps = stw_probe_keep(probe, &both);
 out:
