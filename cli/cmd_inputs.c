@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L /* fork, pipe, waitpid */
 /* From --model, --cluster, --run and --set to a solved plan. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,24 @@ static stw_status apply_settings(const stw_values *set, stw_cluster *cluster, st
     return STW_STATUS_OK;
 }
 
+stw_status stw_inputs_simulate(stw_plan *plan, stw_sim **sims, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        stw_sim *sim = NULL;
+        STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sim, err));
+        plan->peaks[k] = sim->peaks;
+        for (int p = 0; p < STW_N_PHASES; p++)
+            plan->time_s[p] = fmax(plan->time_s[p], stw_sim_phase_seconds(sim, (stw_phase)p));
+        if (sims != NULL)
+            sims[k] = sim;
+        else
+            stw_sim_free(sim);
+    }
+out:
+    return status;
+}
+
 stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char data[4096];
@@ -105,6 +124,7 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     model = NULL; /* taken over, also on failure */
     if (status != STW_STATUS_OK) goto out;
     STW_TRY(stw_planner_solve(plan, &options, err));
+    STW_TRY(stw_inputs_simulate(plan, NULL, err));
     STW_TRY(stw_plan_check(plan, true, err));
     *out = plan;
     plan = NULL;

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <string.h>
 
 #include "cli/commands.h"
@@ -49,16 +48,6 @@ no_memory:
     return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
 }
 
-/* The plan with what the simulator found in place of what the planner predicted. */
-static void adopt(stw_plan *plan, stw_sim *const *sims) {
-    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
-        plan->peaks[k] = sims[k]->peaks;
-        for (int p = 0; p < STW_N_PHASES; p++)
-            plan->time_s[p] = fmax(plan->time_s[p], stw_sim_phase_seconds(sims[k], (stw_phase)p));
-    }
-}
-
 static stw_status simulate(request *r, const stw_general *general, int *code, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
@@ -75,10 +64,8 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "simulate", "out of memory");
         goto out;
     }
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
-        STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sims[k], err));
+    STW_TRY(stw_inputs_simulate(plan, sims, err));
     if (r->trace != NULL) STW_TRY(write_trace(plan, sims, r->trace, err));
-    adopt(plan, sims);
     if (general->json)
         STW_TRY(stw_plan_to_json(plan, &text, err));
     else

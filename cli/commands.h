@@ -6,6 +6,7 @@
 
 #include "cli/common.h"
 #include "plan/plan.h"
+#include "sim/sim.h"
 
 /* Each gets its own argv (argv[0] is the command's name) and returns an exit code. */
 int stw_cmd_inspect(int argc, char **argv);
@@ -46,6 +47,10 @@ typedef struct stw_inputs {
 /** Read the inputs and solve. The plan's outcome may be infeasible: that is no error of the call.
  */
 STW_MUST_USE stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err);
+/** Simulate every kind of rank: the plan's seconds and peaks become the simulator's, which knows
+ * the order of operations where the planner's rows know sums.
+ * @param sims [job->n_kinds] out, all NULL before, each freed by the caller; NULL: not wanted */
+STW_MUST_USE stw_status stw_inputs_simulate(stw_plan *plan, stw_sim **sims, stw_error *err);
 /** Exit code of a plan's outcome: 0, 4 (nothing fits) or 5 (time limit). */
 int stw_plan_exit_code(const stw_plan *plan);
 /** Format that a file name asks for: .md, .csv, .json, else terminal. */

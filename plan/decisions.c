@@ -7,7 +7,7 @@
 
 #define RESIDENT_BUCKET_PARAMS (64ull << 20) /* one launch; half a millisecond of an H200 */
 #define DIRECT_BUCKET_PARAMS (16ull << 20)   /* milliseconds of the link, so that launches hide */
-#define CPU_BUCKET_PARAMS (16ull << 20)      /* without a ring; to begin one takes some 50 us */
+#define CPU_BUCKET_PARAMS (8ull << 20)       /* without a ring; to begin one takes some 50 us */
 
 uint32_t stw_place_order(const stw_place *place) {
     uint32_t major = place->update == STW_UPDATE_RESIDENT ? 0u

@@ -33,6 +33,7 @@ typedef enum stw_resource { STW_RESOURCE_TABLE(X) STW_N_RESOURCES } stw_resource
 typedef struct stw_demand {
     double seconds[STW_N_RESOURCES];
     double startup_s; /* before the first byte moves; overlaps with other operations */
+    double priority;  /* against others where they share a resource; 0 stands for 1 */
 } stw_demand;
 
 const char *stw_resource_name(stw_resource resource);

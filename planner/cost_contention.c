@@ -14,89 +14,37 @@
  * there, slow copies down half as much. Measured on one H200 with 16 cores, 2026-11-21:
  * streaming 1.7 G parameters takes 280 ms; with 10, 25 and 50% of them on the CPU 278, 274 and 298
  * ms (rows: 276, 275 and 272 ms); all on the CPU 266 to 270 ms. */
+#include "plan/share.h"
 #include "planner/cost.h"
 
 enum { UP, DOWN, CPU, N_FLOWS };
 
 static const double OF_FED = 0.5; /* how much updates fed through a ring slow down copies */
 
-/* Speeds of flows that share resources, 1: as if alone. All rise together; who meets a full
- * resource stays there (progressive filling). @param use [flow][resource] share that a flow takes
- * at 1 */
-static void fill(double use[N_FLOWS][STW_N_RESOURCES], const bool present[N_FLOWS],
-                 double speed[N_FLOWS]) {
-    bool rising[N_FLOWS];
-    for (int f = 0; f < N_FLOWS; f++) {
-        speed[f] = 0;
-        rising[f] = present[f];
-    }
-    for (int round = 0; round < N_FLOWS; round++) {
-        double level = 1;
-        for (int r = 0; r < STW_N_RESOURCES; r++) {
-            double held = 0, wanted = 0;
-            for (int f = 0; f < N_FLOWS; f++) {
-                if (rising[f])
-                    wanted += use[f][r];
-                else
-                    held += speed[f] * use[f][r];
-            }
-            if (wanted > 0 && (1 - held) / wanted < level) level = (1 - held) / wanted;
-        }
-        for (int f = 0; f < N_FLOWS; f++)
-            if (rising[f]) speed[f] = level;
-        if (level >= 1) return;
-        for (int f = 0; f < N_FLOWS; f++) {
-            for (int r = 0; r < STW_N_RESOURCES && rising[f]; r++) {
-                double total = 0;
-                for (int g = 0; g < N_FLOWS; g++) total += speed[g] * use[g][r];
-                if (use[f][r] > 0 && total >= 1 - 1e-9) rising[f] = false;
-            }
-        }
-    }
-}
-
-static void usage(const stw_demand *demand, double use[STW_N_RESOURCES]) {
+static void flow_of(const stw_demand *demand, stw_share_user *flow) {
     double alone = stw_demand_alone_s(demand) - demand->startup_s;
-    for (int r = 0; r < STW_N_RESOURCES; r++) use[r] = alone > 0 ? demand->seconds[r] / alone : 0;
-}
-
-/* Where a calibration saw what each keeps beside the other, that counts: cores ask for memory with
- * more requests at once than links do, and get more than a fair share of it. */
-static void measured_shares(const stw_job *job, double *q, double *c) {
-    const stw_cluster *cluster = job->cluster;
-    stw_demand updates;
-    stw_demand_update(job, STW_UPDATE_CPU, job->unit_params, &updates);
-    double beside = cluster->host.dma_beside_bps, alone = cluster->host.dma_bps;
-    double traffic = updates.seconds[STW_RESOURCE_CPU] > 0
-                         ? updates.seconds[STW_RESOURCE_HOST_MEMORY] * cluster->host.bandwidth_bps /
-                               updates.seconds[STW_RESOURCE_CPU]
-                         : 0; /* bytes per second of updates alone */
-    if (beside <= 0 || beside >= alone || beside >= cluster->host.bandwidth_bps || traffic <= 0)
-        return;
-    *q = beside / alone;
-    *c = (cluster->host.bandwidth_bps - beside) / traffic;
-    if (*c > 1) *c = 1;
+    for (int r = 0; r < STW_N_RESOURCES; r++)
+        flow->weight[r] = alone > 0 ? demand->seconds[r] / alone : 0;
+    flow->priority = demand->priority;
 }
 
 /* Copies' speed alone together, and both shares while the CPU updates too. */
 static void shares(const stw_job *job, double *copies, double *q, double *c) {
-    double use[N_FLOWS][STW_N_RESOURCES], two[N_FLOWS], three[N_FLOWS];
-    const bool streaming[N_FLOWS] = {true, true, false}, all[N_FLOWS] = {true, true, true};
+    stw_share_user flows[N_FLOWS] = {{.rate = 0}};
     stw_demand demand;
     const uint64_t some = 1ull << 30; /* any amount: speeds do not depend on it */
     stw_demand_copy(job, STW_TIER_HOST, STW_TIER_GPU, some, &demand);
-    usage(&demand, use[UP]);
+    flow_of(&demand, &flows[UP]);
     stw_demand_copy(job, STW_TIER_GPU, STW_TIER_HOST, some, &demand);
-    usage(&demand, use[DOWN]);
+    flow_of(&demand, &flows[DOWN]);
     stw_demand_update(job, STW_UPDATE_CPU, some, &demand);
-    usage(&demand, use[CPU]);
-    fill(use, streaming, two);
-    fill(use, all, three);
-    double before = two[UP] + two[DOWN], after = three[UP] + three[DOWN];
+    flow_of(&demand, &flows[CPU]);
+    stw_share_rates(flows, CPU); /* without the last, the CPU */
+    double before = flows[UP].rate + flows[DOWN].rate;
+    stw_share_rates(flows, N_FLOWS);
     *copies = before / 2;
-    *q = before > 0 ? after / before : 1;
-    *c = three[CPU];
-    measured_shares(job, q, c);
+    *q = before > 0 ? (flows[UP].rate + flows[DOWN].rate) / before : 1;
+    *c = flows[CPU].rate;
 }
 
 /* Start-ups that the other direction cannot hide: it runs faster meanwhile, alone on the link. */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "sim/share.h"
+#include "plan/share.h"
 
 /* Operations that end within this share of a step end together: their times are equal but for
  * rounding, and an event of its own for each would only repeat the sharing. */
@@ -113,6 +113,7 @@ static void share(const engine *e, double rates[STW_N_STREAMS]) {
         if (!l->active || l->startup_s > 0) continue;
         for (unsigned r = 0; r < STW_N_RESOURCES; r++)
             users[n].weight[r] = l->demand.seconds[r] / l->alone_s;
+        users[n].priority = l->demand.priority;
         stream_of[n++] = s;
     }
     stw_share_rates(users, n);

@@ -206,7 +206,7 @@ static void updates_move_28_bytes(void) {
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     set_up(4, 4);
     stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
-    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.8 / 0.92);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.8 / 0.96);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 4 * 28.0 / 200);
 }
 
@@ -242,7 +242,7 @@ static void compute_and_norms(void) {
     op.from = op.to = STW_TIER_HOST;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 4.0 / 200);
-    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 0.5 / 5 / 0.92);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 0.5 / 5 / 0.96);
     op = make_op(STW_OP_ALLOC, STW_WORK_NONE, STW_TIER_GPU);
     op.bytes = GB;
     stw_demand_op(&job, &op, &d);
@@ -264,7 +264,7 @@ static void norms_follow_stated_rates(void) {
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 2.0 / 1000);
     op.from = op.to = STW_TIER_HOST;
     stw_demand_op(&job, &op, &d);
-    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 1.0 / 8 / 0.92);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 1.0 / 8 / 0.96);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 2.0 / 200);
 }
 
