@@ -320,6 +320,41 @@ static void collectives_inside_a_node(void) {
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
 }
 
+/* Copies to CPU buckets stay in the caches while the rings of all ranks fit: 6 x 16 MiB a rank. */
+static void copies_to_cpu_buckets_are_cached(void) {
+    stw_demand all, d;
+    set_up(1, 1);
+    cluster.host.cache_bytes = 0;
+    stw_demand_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, &all);
+    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], all.seconds[STW_RESOURCE_HOST_MEMORY]);
+    CHECK_NEAR(d.priority, 1);
+    cluster.host.cache_bytes = 96ull << 20;
+    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 0.25 * all.seconds[STW_RESOURCE_HOST_MEMORY]);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], all.seconds[STW_RESOURCE_PCIE_DOWN]);
+    CU_ASSERT(d.priority > 1);
+    set_up(2, 2); /* twice the rings: half as large again as the caches */
+    cluster.host.cache_bytes = 128ull << 20;
+    CHECK_NEAR(stw_ring_missed(&job, 16ull << 20), 0.5);
+    cluster.host.cache_bytes = 0;
+}
+
+/* 28 B x 5 G/s alone, 200 GB/s together, 60 of them copies, which alone make 160: the CPU keeps all
+ * of its rate where copies keep 3/8. */
+static void cores_come_before_links(void) {
+    stw_demand d;
+    set_up(1, 1);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    CHECK_NEAR(d.priority, 1);
+    cluster.host.dma_beside_bps = 60e9;
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    CHECK_NEAR(d.priority, 8.0 / 3);
+    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, &d);
+    CHECK_NEAR(d.priority, 0);
+    cluster.host.dma_beside_bps = 0;
+}
+
 /* The clip factor stays on the GPU; where the CPU updates too, the host waits for it. */
 static void the_clip_factor_is_waited_for(void) {
     stw_demand d;
@@ -387,7 +422,9 @@ static void resources_have_names(void) {
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_N_RESOURCES), "?");
 }
 
-STW_TEST_MAIN("plan demand", {"copies up and down", copies_up_and_down},
+STW_TEST_MAIN("plan demand", {"copies to CPU buckets are cached", copies_to_cpu_buckets_are_cached},
+              {"cores come before links", cores_come_before_links},
+              {"copies up and down", copies_up_and_down},
               {"both directions together", both_directions_together},
               {"ranks of a node add up", ranks_of_a_node_add_up},
               {"disk is shared by the node", disk_is_shared_by_the_node},

@@ -65,14 +65,37 @@ static void small_shares_do_not_slow(void) {
     for (int i = 0; i < 3; i++) CHECK_NEAR(users[i].rate, 1);
 }
 
+static double priority_of(const stw_share_user *user) {
+    return user->priority > 0 ? user->priority : 1;
+}
+
 static uint64_t state = 20261121;
 static double uniform(void) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     return (double)(state >> 11) / 9007199254740992.0;
 }
 
-/* A user below full rate has a full resource on which nobody is faster: that is max-min fairness.
- */
+/* Who has a priority gets as many times more of a full resource, up to its full rate. */
+static void priority_multiplies_the_share(void) {
+    stw_share_user users[3] = {0};
+    users[0].weight[STW_RESOURCE_HOST_MEMORY] = users[1].weight[STW_RESOURCE_HOST_MEMORY] = 1;
+    users[1].priority = 3;
+    stw_share_rates(users, 2);
+    CHECK_NEAR(users[0].rate, 0.25);
+    CHECK_NEAR(users[1].rate, 0.75);
+    users[1].weight[STW_RESOURCE_HOST_MEMORY] = 0.4; /* at full rate before the resource is full */
+    stw_share_rates(users, 2);
+    CHECK_NEAR(users[0].rate, 0.6);
+    CHECK_NEAR(users[1].rate, 1);
+    users[2].weight[STW_RESOURCE_PCIE_UP] = 1; /* alone there, however low its priority */
+    users[2].priority = 0.1;
+    stw_share_rates(users, 3);
+    CHECK_NEAR(users[0].rate, 0.6);
+    CHECK_NEAR(users[2].rate, 1);
+}
+
+/* A user below full rate has a full resource on which nobody is faster for its priority: that is
+ * weighted max-min fairness. */
 static void random_rates_are_max_min_fair(void) {
     for (int round = 0; round < 2000; round++) {
         stw_share_user users[6] = {0};
@@ -81,6 +104,7 @@ static void random_rates_are_max_min_fair(void) {
             for (unsigned r = 0; r < STW_N_RESOURCES; r++)
                 if (uniform() < 0.4) users[i].weight[r] = uniform();
             users[i].weight[(unsigned)(uniform() * STW_N_RESOURCES)] = 1;
+            users[i].priority = round % 2 == 0 ? 0 : 0.2 + 4 * uniform();
         }
         stw_share_rates(users, n);
         double used[STW_N_RESOURCES] = {0};
@@ -95,7 +119,8 @@ static void random_rates_are_max_min_fair(void) {
                 if (users[i].weight[r] <= 0 || used[r] < 1 - 1e-9) continue;
                 bool fastest = true;
                 for (uint32_t k = 0; k < n; k++)
-                    if (users[k].weight[r] > 0 && users[k].rate > users[i].rate + 1e-9)
+                    if (users[k].weight[r] > 0 && users[k].rate / priority_of(&users[k]) >
+                                                      users[i].rate / priority_of(&users[i]) + 1e-9)
                         fastest = false;
                 justified = fastest;
             }
@@ -104,9 +129,10 @@ static void random_rates_are_max_min_fair(void) {
     }
 }
 
-STW_TEST_MAIN("sim share", {"alone runs at full rate", alone_runs_at_full_rate},
+STW_TEST_MAIN("plan share", {"alone runs at full rate", alone_runs_at_full_rate},
               {"a full resource is halved", a_full_resource_is_halved},
               {"both directions of a link", both_directions_of_a_link},
               {"what is left goes to the others", what_is_left_goes_to_the_others},
               {"small shares do not slow", small_shares_do_not_slow},
+              {"priority multiplies the share", priority_multiplies_the_share},
               {"random rates are max-min fair", random_rates_are_max_min_fair})
