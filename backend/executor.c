@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "backend/executor_run.h"
+#include "backend/probe.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -165,7 +166,7 @@ static void note_growth(stw_rank_run *run, uint32_t step) {
     stw_device_info info;
     if (step != 1 && step + 1 != run->options->steps) return;
     run->backend->info(run->device, &info);
-    uint64_t host = stw_run_resident_bytes();
+    uint64_t host = stw_probe_resident_bytes();
     if (step == 1) {
         run->gpu_base = info.used_now;
         run->host_base = host;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "backend/probe.h"
 #include "core/checked.h"
 
 /* The mutex is held. */
@@ -17,16 +18,6 @@ void stw_run_count(stw_rank_run *run, const stw_op *op) {
     if (op->kind != STW_OP_ALLOC || run->live.total[op->to] < peak->total) return;
     peak->total = run->live.total[op->to];
     memcpy(peak->components, run->live.bytes[op->to], sizeof peak->components);
-}
-
-uint64_t stw_run_resident_bytes(void) {
-    FILE *file = fopen("/proc/self/status", "r");
-    char line[256];
-    uint64_t bytes = 0;
-    while (file != NULL && bytes == 0 && fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, "VmRSS:", 6) == 0) bytes = strtoull(line + 6, NULL, 10) * 1024;
-    if (file != NULL) fclose(file);
-    return bytes;
 }
 
 static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
@@ -57,7 +48,7 @@ stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err
     } else {
         in_memory += gpu_arena;
     }
-    uint64_t process = less(stw_run_resident_bytes(), in_memory + info.link_bytes);
+    uint64_t process = less(stw_probe_resident_bytes(), in_memory + info.link_bytes);
     m->host_components[STW_COMPONENT_PROCESS] = process;
     m->host = host->total + process;
     return STW_STATUS_OK;

@@ -122,8 +122,6 @@ STW_MUST_USE stw_status stw_run_slowest(stw_rank_run *run, const double *mine, u
                                         double *out, stw_error *err);
 /** Median of n > 0 values, which are sorted. */
 double stw_run_median(double *values, uint32_t n);
-/** Bytes of this process in memory; 0 where unknown. */
-uint64_t stw_run_resident_bytes(void);
 /** Bytes that a step moves over the link in one direction, those of direct updates included. */
 uint64_t stw_run_step_bytes(const stw_rank_run *run, bool up);
 /** Gather to all; only rank 0 makes a result. Collective. */

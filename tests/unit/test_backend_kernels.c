@@ -520,7 +520,30 @@ static void threads_cover_everything_once(void) {
     }
 }
 
-STW_TEST_MAIN("backend kernels", {"AdamW has the scalar bits", adamw_is_the_scalar_one},
+/* The powers of bias corrections are those of a GPU's powf: so many of the first 20,000 differ from
+ * the rounded double power, the first of them here (tests/gpu/test_cuda_kernels.c on an H200). */
+static void powers_are_those_of_the_device(void) {
+    static const struct {
+        float base;
+        unsigned differ, first;
+    } seen[] = {{0.9f, 79, 57}, {0.95f, 121, 6}, {0.99f, 588, 22}, {0.999f, 1240, 102}};
+    for (size_t b = 0; b < sizeof seen / sizeof seen[0]; b++) {
+        unsigned differ = 0, first = 0, far = 0;
+        for (unsigned step = 1; step <= 20000; step++) {
+            double exact = pow((double)seen[b].base, (double)step);
+            float power = stw_powf(seen[b].base, (float)step);
+            if (fabs((double)power - exact) > 1.2e-7 * exact + 1e-45) far++;
+            if (power == (float)exact) continue;
+            if (differ++ == 0) first = step;
+        }
+        CU_ASSERT_EQUAL(differ, seen[b].differ);
+        CU_ASSERT_EQUAL(first, seen[b].first);
+        CU_ASSERT_EQUAL(far, 0);
+    }
+}
+
+STW_TEST_MAIN("backend kernels", {"powers are those of the device", powers_are_those_of_the_device},
+              {"AdamW has the scalar bits", adamw_is_the_scalar_one},
               {"mutual alignment does not matter", mutual_alignment_does_not_matter},
               {"buckets follow their spans", buckets_follow_their_spans},
               {"no spans: group 0", a_bucket_without_spans_is_of_group_0},
