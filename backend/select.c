@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
-#include "backend/comm_ops.h"
+#include "backend/comm/ops.h"
 
 /* The CUDA room defines both for real. These stand in where it is not linked; a program that is
  * linked with static libraries and wants CUDA must name stw_backend_cuda_find, or the linker finds

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/executor.h"
-#include "backend/probe.h"
+#include "backend/executor/executor.h"
+#include "backend/probe/probe.h"
 #include "cli/common.h"
 #include "core/units.h"
 #include "stw_config.h"

@@ -24,7 +24,7 @@
 #include "plan/run_spec.h"
 
 #include "backend/backend.h"
-#include "backend/comm.h"
-#include "backend/executor.h"
+#include "backend/comm/comm.h"
+#include "backend/executor/executor.h"
 
 #endif

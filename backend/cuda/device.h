@@ -12,7 +12,7 @@
 #include "backend/cuda/kernels.h"
 #include "backend/host/pool.h"
 #include "backend/norm.h"
-#include "backend/nvme.h"
+#include "backend/nvme/nvme.h"
 
 /* ---- CUDA runtime calls ---- */
 

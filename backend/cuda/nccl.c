@@ -5,7 +5,7 @@
  * reports neither a peer that does not come nor one that does something else. What fails is
  * aborted at once; everything is allocated when the communicator is opened. */
 #define _POSIX_C_SOURCE 200809L /* setenv, nanosleep */
-#include "backend/comm_ops.h"
+#include "backend/comm/ops.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/probe.h"
 

@@ -4,7 +4,7 @@
 #define STW_BACKEND_CUDA_PROBE_H
 
 #include "backend/cuda/device.h"
-#include "backend/probe.h"
+#include "backend/probe/probe.h"
 
 #define STW_CUDA_PROBE_MOST_GPUS 16
 

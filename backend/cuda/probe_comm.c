@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/comm_ops.h"
+#include "backend/comm/ops.h"
 #include "core/checked.h"
 #include "core/log.h"
 

@@ -9,7 +9,7 @@
 #include "backend/backend.h"
 #include "backend/host/pool.h"
 #include "backend/norm.h"
-#include "backend/nvme.h"
+#include "backend/nvme/nvme.h"
 
 #define STW_HOST_SCRATCH_BYTES (4ull << 20) /* through which NVMe ranges are looked at */
 

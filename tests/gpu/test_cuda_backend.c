@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "backend/cuda/device.h"
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 #include "backend/norm.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"

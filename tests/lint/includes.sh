@@ -31,7 +31,7 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
         owner["mpi.h"] = "^backend/mpi/"
         owner["nccl.h"] = "^backend/cuda/"
         owner["nvml.h"] = "^backend/cuda/"
-        owner["liburing.h"] = "^backend/nvme_uring\\.c$"
+        owner["liburing.h"] = "^backend/nvme/uring\\.c$"
     }
     /^[ \t]*#[ \t]*include[ \t]*[<"]/ {
         seen++

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 #include "backend/host/kernels.h"
 #include "backend/norm.h"
 #include "tests/unit/fixture.h"

@@ -6,7 +6,7 @@
 #define _DEFAULT_SOURCE /* setenv */
 #include <unistd.h>
 
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

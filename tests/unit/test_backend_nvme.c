@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backend/nvme.h"
+#include "backend/nvme/nvme.h"
 #include "core/log.h"
 #include "stw_config.h"
 #include "tests/unit/testing.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "backend/limits.h"
-#include "backend/probe.h"
+#include "backend/probe/probe.h"
 #include "core/log.h"
 #include "tests/unit/testing.h"
 

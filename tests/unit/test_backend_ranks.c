@@ -3,7 +3,7 @@
 #define _DEFAULT_SOURCE /* setenv */
 #include <stdlib.h>
 
-#include "backend/comm_ops.h"
+#include "backend/comm/ops.h"
 #include "tests/unit/testing.h"
 
 static const char *const known[] = {"RANK",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each operation of an executed movement does. Called from the threads of the streams. */
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 
 #include <stdio.h>
 

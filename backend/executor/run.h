@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's execution of a plan: what the parts of the executor (executor*.c) share. Nobody else
- * includes this, tests apart. */
+/* One rank's execution of a plan: what the parts of the executor (backend/executor/) share. Nobody
+ * else includes this, tests apart. */
 #ifndef STW_BACKEND_EXECUTOR_RUN_H
 #define STW_BACKEND_EXECUTOR_RUN_H
 
 #include <pthread.h>
 
-#include "backend/comm_ops.h"
-#include "backend/executor.h"
-#include "backend/executor_schedule.h"
+#include "backend/comm/ops.h"
+#include "backend/executor/executor.h"
+#include "backend/executor/schedule.h"
 #include "backend/host/pool.h"
 
 /** stw_execute with a backend of the caller's choice (options->backend is not looked at). */
@@ -78,13 +78,13 @@ typedef struct stw_rank_run {
     uint64_t checked, mismatched;
 } stw_rank_run;
 
-/* executor_ops.c: what operations do */
+/* ops.c: what operations do */
 STW_MUST_USE stw_status stw_run_issue(stw_rank_run *run, uint32_t op, stw_error *err);
 STW_MUST_USE stw_status stw_run_settle(stw_rank_run *run, uint32_t op, stw_error *err);
 /** Scalars of a step, every parameter group's included. */
 stw_adamw stw_run_adamw(const stw_rank_run *run, uint64_t step);
 
-/* executor_state.c: element types, and the table of spans */
+/* state.c: element types, and the table of spans */
 /** Types of the run's state; NOT_BUILT_IN for precisions that this executor does not step. */
 STW_MUST_USE stw_status stw_run_types(const stw_run_spec *spec, stw_element_types *out,
                                       stw_error *err);
@@ -92,14 +92,14 @@ STW_MUST_USE stw_status stw_run_types(const stw_run_spec *spec, stw_element_type
 stw_element stw_run_type(const stw_element_types *types, stw_component component);
 STW_MUST_USE stw_status stw_run_make_spans(stw_rank_run *run, stw_error *err);
 
-/* executor_link.c: the link by itself, between steps */
+/* link.c: the link by itself, between steps */
 /** Time every shape once, all ranks at the same time; into link_s[][step]. Collective. */
 STW_MUST_USE stw_status stw_run_measure_link(stw_rank_run *run, uint32_t step, stw_error *err);
 /** Into rank 0's result. Collective. */
 STW_MUST_USE stw_status stw_run_collect_link(stw_rank_run *run, stw_run_result *result,
                                              stw_error *err);
 
-/* executor_load.c: pieces of weights */
+/* load.c: pieces of weights */
 STW_MUST_USE stw_status stw_load_read(stw_rank_run *run, const stw_op *op, stw_error *err);
 STW_MUST_USE stw_status stw_load_place(stw_rank_run *run, const stw_op *op, stw_error *err);
 /** Bytes of a piece in its slot, in the dtype in which it comes. */
@@ -108,13 +108,13 @@ const char *stw_load_piece_name(const stw_rank_run *run, uint32_t piece);
 /** Open weights where this rank reads, agree on dtypes, prepare pieces. Collective. */
 STW_MUST_USE stw_status stw_load_prepare(stw_rank_run *run, stw_error *err);
 
-/* executor_check.c: gradients before, digests and a replay after */
+/* check.c: gradients before, digests and a replay after */
 STW_MUST_USE stw_status stw_run_zero_moments(stw_rank_run *run, stw_error *err);
 STW_MUST_USE stw_status stw_run_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err);
 STW_MUST_USE stw_status stw_run_digest(stw_rank_run *run, stw_error *err);
 STW_MUST_USE stw_status stw_run_verify(stw_rank_run *run, stw_error *err);
 
-/* executor_result.c: what was measured */
+/* result.c: what was measured */
 void stw_run_count(stw_rank_run *run, const stw_op *op);
 STW_MUST_USE stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err);
 /** The slowest rank's seconds: mine and out have n. Collective. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the state of a rank is stored and cut up for updates: element types, and spans, the runs of
  * elements that share a tensor's parameter group and lie together. */
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 #include "core/checked.h"
 
 /* ---- element types ---- */

@@ -2,14 +2,14 @@
 /* The life of a run: who am I, does this plan suit, open the device with all memory, join the
  * others, compare schedules, load, step, check, collect. */
 #define _POSIX_C_SOURCE 200809L
-#include "backend/executor.h"
+#include "backend/executor/executor.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "backend/executor_run.h"
-#include "backend/probe.h"
+#include "backend/executor/run.h"
+#include "backend/probe/probe.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"

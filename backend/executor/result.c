@@ -3,12 +3,12 @@
  * and the device hold besides, asked of the system; seconds. Gathered from all ranks into one
  * result. */
 #define _POSIX_C_SOURCE 200809L
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/probe.h"
+#include "backend/probe/probe.h"
 #include "core/checked.h"
 
 /* The mutex is held. */

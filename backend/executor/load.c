@@ -2,7 +2,7 @@
 /* Load pieces: read into host slots by those who read, placed into the parameters by everybody. A
  * piece is a run of one tensor's elements, or (sharded_read) of this rank's flat space. Pieces keep
  * the dtype in which the weights are stored until they are placed. */
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 
 #include <stdlib.h>
 

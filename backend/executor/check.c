@@ -2,7 +2,7 @@
 /* What surrounds the steps: gradients that stand for a backward's, digests of the state, and a
  * replay of a sample of elements from load to last step with the scalar element functions, whose
  * bits the arenas must hold. */
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 
 #include <stdlib.h>
 

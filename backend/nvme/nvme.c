@@ -3,7 +3,7 @@
  * commit writes the record that is not the newest, so a record torn half-way leaves the other. */
 #define _GNU_SOURCE /* O_DIRECT, fallocate */
 #define XXH_INLINE_ALL
-#include "backend/nvme.h"
+#include "backend/nvme/nvme.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "backend/nvme_io.h"
+#include "backend/nvme/io.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "backend/host/pool.h"
-#include "backend/nvme_io.h"
+#include "backend/nvme/io.h"
 #include "core/checked.h"
 
 /* Calls in flight in each direction, the caller's own among them. */

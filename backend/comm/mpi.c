@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "backend/comm_ops.h"
+#include "backend/comm/ops.h"
 #include "backend/mpi/stowage_mpi.h"
 
 typedef struct mpi_state {

@@ -2,7 +2,7 @@
 /* NVMe I/O by io_uring: the calling thread keeps many pieces in flight and sleeps in between. Each
  * call borrows a ring of its own, so readers and writers never wait for each other. */
 #define _GNU_SOURCE /* what liburing.h wants */
-#include "backend/nvme_io.h"
+#include "backend/nvme/io.h"
 
 #include "stw_config.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "backend/executor.h"
+#include "backend/executor/executor.h"
 #include "backend/host/loops.h"
 #include "core/checked.h"
 #include "core/text.h"

@@ -2,7 +2,7 @@
 /* What the link does by itself, measured beside every step: copies both ways at once in several
  * shapes, on all ranks at the same time. The best shape's rate is the ceiling of a streamed step.
  */
-#include "backend/executor_run.h"
+#include "backend/executor/run.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
  * one rank. */
 #include <stdlib.h>
 
-#include "backend/comm_ops.h"
+#include "backend/comm/ops.h"
 
 struct stw_comm {
     const stw_comm_ops *ops;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L
-#include "backend/executor_schedule.h"
+#include "backend/executor/schedule.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -12,8 +12,8 @@
 #include <sys/vfs.h>
 
 #include "backend/element.h"
-#include "backend/nvme.h"
-#include "backend/probe.h"
+#include "backend/nvme/nvme.h"
+#include "backend/probe/probe.h"
 #include "core/checked.h"
 #include "core/log.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A transport behind stw_comm: one const table per transport (NCCL in backend/cuda, MPI through its
  * plugin, and alone). comm.c chooses and opens one; every slot has the meaning of its namesake in
- * comm.h, is required, and gets the state that `open` returned. Only backend/comm*.c,
- * backend/executor*.c and transports include this. */
+ * comm.h, is required, and gets the state that `open` returned. Only backend/comm/,
+ * backend/executor/ and transports include this. */
 #ifndef STW_BACKEND_COMM_OPS_H
 #define STW_BACKEND_COMM_OPS_H
 
-#include "backend/comm.h"
+#include "backend/comm/comm.h"
 
 /** What a transport is opened with; everything is borrowed and outlives the transport. */
 typedef struct stw_comm_config {
@@ -47,7 +47,7 @@ typedef struct stw_comm_ops {
  * stw_backend_cuda_find; builds without CUDA get weak definitions of both from
  * backend/select.c. */
 const stw_comm_ops *stw_comm_nccl_ops(void);
-/** MPI through the plugin (backend/comm_mpi.c). */
+/** MPI through the plugin (mpi.c). */
 const stw_comm_ops *stw_comm_mpi_ops(void);
 /** Is the plugin there? */
 bool stw_comm_mpi_found(void);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/comm.h"
+#include "backend/comm/comm.h"
 
 /* A variable's value, NULL where unset or empty. */
 static const char *get(const char *name) {

@@ -13,7 +13,7 @@
 #endif
 
 #include "backend/host/kernels.h"
-#include "backend/probe.h"
+#include "backend/probe/probe.h"
 #include "core/checked.h"
 #include "core/log.h"
 

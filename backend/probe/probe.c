@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A calibration put together: what there is, then its parts, then what follows from them. */
 #define _DEFAULT_SOURCE /* clock_gettime, gethostname */
-#include "backend/probe.h"
+#include "backend/probe/probe.h"
 
 #include <stdio.h>
 #include <stdlib.h>

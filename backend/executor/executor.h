@@ -5,7 +5,7 @@
 #ifndef STW_BACKEND_EXECUTOR_H
 #define STW_BACKEND_EXECUTOR_H
 
-#include "backend/comm.h"
+#include "backend/comm/comm.h"
 #include "plan/plan.h"
 #include "plan/run_file.h"
 
