@@ -527,6 +527,9 @@ static void powers_are_those_of_the_device(void) {
         float base;
         unsigned differ, first;
     } seen[] = {{0.9f, 79, 57}, {0.95f, 121, 6}, {0.99f, 588, 22}, {0.999f, 1240, 102}};
+    CU_ASSERT_EQUAL(stw_powf(0.0f, 3.0f), 0.0f);
+    CU_ASSERT_EQUAL(stw_powf(0.5f, 30.0f), 0x1p-30f);
+    CU_ASSERT_EQUAL(stw_powf(0.5f, 160.0f), 0.0f);
     for (size_t b = 0; b < sizeof seen / sizeof seen[0]; b++) {
         unsigned differ = 0, first = 0, far = 0;
         for (unsigned step = 1; step <= 20000; step++) {
