@@ -8,7 +8,8 @@
 #include "core/units.h"
 #include "reports/table.h"
 
-static const char *const digest_names[] = {"params", "exp_avg", "exp_avg_sq"};
+static const char *const digest_names[STW_N_DIGESTS] = {"params", "exp_avg", "exp_avg_sq",
+                                                        "master"};
 
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -43,15 +44,36 @@ static void put_rates(const stw_run_result *run, stw_format format, stw_text *ou
                  up.text, down.text);
 }
 
+/* What the link does by itself, where a run measured it. */
+static void put_links(const stw_run_result *run, stw_format format, stw_text *out) {
+    for (uint32_t i = 0; i < run->n_links; i++) {
+        char bytes[32], rate[32];
+        stw_bytes_format(run->links[i].bytes, bytes, sizeof bytes);
+        stw_quantity_format(run->links[i].bps, STW_UNIT_BPS, rate, sizeof rate);
+        stw_doc_line(out, format, "The link by itself, copies of %s, %u each way at once: %s.",
+                     bytes, run->links[i].streams, rate);
+    }
+    if (isfinite(run->link_share))
+        stw_doc_line(out, format, "The optimizer step reaches %.1f%% of the best of these.",
+                     100 * run->link_share);
+}
+
 static void put_checks(const stw_run_result *run, stw_format format, stw_text *out) {
     if (run->checked > 0)
         stw_doc_line(out, format, "%s elements verified, %s differ.",
                      stw_word_count(run->checked).text, stw_word_count(run->mismatched).text);
+    char master[32] = "";
+    if (run->digest[3] != 0)
+        snprintf(master, sizeof master, ", master %016" PRIx64, run->digest[3]);
     if ((run->digest[0] | run->digest[1] | run->digest[2]) != 0)
         stw_doc_line(out, format,
                      "Digests: params %016" PRIx64 ", exp_avg %016" PRIx64
-                     ", exp_avg_sq %016" PRIx64 ".",
-                     run->digest[0], run->digest[1], run->digest[2]);
+                     ", exp_avg_sq %016" PRIx64 "%s.",
+                     run->digest[0], run->digest[1], run->digest[2], master);
+    if (isfinite(run->gpu_growth_bytes) && isfinite(run->host_growth_bytes))
+        stw_doc_line(out, format,
+                     "Grown from the second step to the last: %.0f bytes on a GPU, %.0f on a host.",
+                     run->gpu_growth_bytes, run->host_growth_bytes);
     if (isfinite(run->grad_norm))
         stw_doc_line(out, format, "Norm of the last gradients: %.9g.", run->grad_norm);
 }
@@ -157,7 +179,13 @@ static void write_csv(const stw_run_result *run, stw_text *out) {
     csv_double(out, "job", "optimizer_step", "bytes_per_s_down", run->down_bps, "B/s");
     csv_u64(out, "job", "", "checked", run->checked, "count");
     csv_u64(out, "job", "", "mismatched", run->mismatched, "count");
-    for (unsigned i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < run->n_links; i++) {
+        snprintf(of, sizeof of, "link %llu B x %u", (unsigned long long)run->links[i].bytes,
+                 run->links[i].streams);
+        csv_double(out, "job", "optimizer_step", of, run->links[i].bps, "B/s");
+    }
+    for (unsigned i = 0; i < STW_N_DIGESTS; i++) {
+        if (i == 3 && run->digest[i] == 0) continue;
         snprintf(of, sizeof of, "digest %s", digest_names[i]);
         snprintf(digits, sizeof digits, "%016" PRIx64, run->digest[i]);
         csv_row(out, "job", "", of, digits, "");
@@ -178,6 +206,7 @@ static void write_for_people(const stw_run_result *run, stw_format format, stw_p
                  run->seed);
     put_steps(run, format, pool, out);
     put_rates(run, format, out);
+    put_links(run, format, out);
     put_checks(run, format, out);
     if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
     put_times(run, format, pool, out);

@@ -41,6 +41,14 @@ static void set_up(void) {
     run.checked = 1000;
     run.digest[0] = 0xabcdef;
     run.grad_norm = NAN;
+    static double rates[] = {50.5e9};
+    static stw_run_link link = {32ull << 20, 2, 50.5e9, 1, rates};
+    run.links = &link;
+    run.n_links = 1;
+    run.link_share = 0.971;
+    run.digest[3] = 0x123;
+    run.gpu_growth_bytes = 0;
+    run.host_growth_bytes = 4096;
 }
 
 static void check_contains(const stw_text *text, const char *word) {
@@ -58,6 +66,10 @@ static void run_for_people(void) {
     check_contains(&out, "6.2 Gparam/s, 49.6 GB/s up");
     check_contains(&out, "1,000 elements verified, 0 differ.");
     check_contains(&out, "params 0000000000abcdef");
+    check_contains(&out, "master 0000000000000123");
+    check_contains(&out, "copies of 32.00 MiB, 2 each way at once: 50.5 GB/s");
+    check_contains(&out, "reaches 97.1% of the best");
+    check_contains(&out, "0 bytes on a GPU, 4096 on a host");
     check_contains(&out, "not run");
     check_contains(&out, "4.00 GiB");
     CU_ASSERT_PTR_NULL(strstr(out.data, "Norm of"));
@@ -72,6 +84,7 @@ static void run_as_csv(void) {
     CHECK_OK(stw_report_run(&run, STW_FORMAT_CSV, &out, err));
     check_contains(&out, "of,phase,what,value,unit\n");
     check_contains(&out, "job,optimizer_step,time,0.2,s\n");
+    check_contains(&out, "job,optimizer_step,link 33554432 B x 2,50500000000,B/s\n");
     check_contains(&out, "rank 1,optimizer_step,gpu_allocated,2147483648,B\n");
     check_contains(&out, "rank 1,optimizer_step,gpu params,1073741824,B\n");
     CU_ASSERT_PTR_NULL(strstr(out.data, "forward_backward,time"));
