@@ -12,9 +12,8 @@ static const double NORM_HBM_EFFICIENCY = 0.44;
  * training runs; a calibration of the model's own blocks replaces it. */
 static const double MODEL_FLOP_EFFICIENCY = 0.5;
 
-/* Work of the norm on a CPU against that of an update where the cluster does not say. Its exact
- * accumulation in bins is bound by arithmetic, 0.7 G elements/s on a core, where updates are bound
- * by memory, 5.9 Gparam/s on 16 cores (both measured on EPYC machines, 2026-11-21). */
+/* Work of the norm on a CPU against that of an update where the cluster does not say: a cautious
+ * figure, calibrations of H200 hosts found 0.17 to 0.3 (2026-11-21). */
 static const double NORM_OF_UPDATE = 0.5;
 
 /* Beside the bytes of a clipped step: threads that start and end it, small kernels from the bins of
@@ -38,13 +37,14 @@ static const double CPU_BYTES = 28, CPU_LEAST = 0.5, CPU_CONVERSION = 0.05;
  * been 253 without such traffic and 353 with all of it (2026-11-21). */
 static const double CACHED_TRAFFIC = 0.25;
 
-/* What they come to in competition for the little that they want of it: caches answer first. */
+/* What they come to in competition for the little that they want of it: caches answer first. Set by
+ * judgement. */
 static const double CACHED_PRIORITY = 4;
 
 /* Share of the CPUs' rate that several ranks of a node reach with parts of the cores each: they
- * share memory unevenly and the last one counts. Four ranks of an H200 node took 86 ms for updates
- * that one process would do in 75, all in memory; fed from caches they were less uneven,
- * 2026-11-21. */
+ * share memory unevenly and the last one counts. Between what was seen on one node of four H200,
+ * 2026-11-21: updates that one process would do in 75 ms took four ranks 86 ms all in memory, and
+ * no longer than that rate where a good part of the operands came from caches. */
 static const double CPU_OF_RANKS = 0.96;
 
 static const char *const resource_words[] = {
@@ -161,9 +161,7 @@ static double cpu_share(const stw_job *job) {
 /* A kernel that reads and writes moments and master where they lie, in the host's memory. */
 static void add_direct(const stw_job *job, double params, stw_demand *out) {
     const stw_cluster *c = job->cluster;
-    double element = (double)(stw_job_element_bytes(job, STW_COMPONENT_MASTER) +
-                              stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG) +
-                              stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ));
+    double element = (double)stw_job_optimizer_bytes(job);
     double rate = c->pcie.direct_bps > 0 ? c->pcie.direct_bps : DIRECT_OF_BOTH * c->pcie.both_bps;
     double bytes = params * element, seconds = seconds_of(bytes, rate);
     out->seconds[STW_RESOURCE_PCIE_UP] += seconds;

@@ -310,6 +310,12 @@ uint32_t stw_job_param_group(const stw_job *job, uint32_t tensor) {
     return 0;
 }
 
+uint64_t stw_job_optimizer_bytes(const stw_job *job) {
+    return stw_job_element_bytes(job, STW_COMPONENT_MASTER) +
+           stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG) +
+           stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ);
+}
+
 uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block) {
     const stw_block *b = &job->model->blocks[block];
     uint64_t params = 0;

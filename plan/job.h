@@ -86,6 +86,8 @@ uint32_t stw_job_update_units(const stw_job *job, stw_update update);
 /** Which rates a tensor has: 0 the optimizer's own, i those of run.optimizer.groups[i - 1], the
  * first group one of whose patterns matches its name ("1d": the tensor has one dimension). */
 uint32_t stw_job_param_group(const stw_job *job, uint32_t tensor);
+/** The same of master and moments together: what lies and moves as one. */
+uint64_t stw_job_optimizer_bytes(const stw_job *job);
 /** Elements of one block before sharding as one rank gathers it (after the ep x etp cut). */
 uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block);
 /** Does this block belong to FSDP's root group (gathered for the whole of forward and backward)? */

@@ -71,7 +71,7 @@ typedef struct stw_plan {
     stw_program **programs;      /* [job->n_kinds] */
     stw_peaks *peaks;            /* [job->n_kinds], as the file states them */
     stw_peaks *node_peaks;       /* [job->n_node_kinds], tier host; per node */
-    double time_s[STW_N_PHASES]; /* NaN: no such movement, or unknown */
+    double time_s[STW_N_PHASES]; /* by rows, then the simulator; NaN: no such movement */
     double objective_s; /* seconds per iteration, load spread over STW_LOAD_SPREAD of them */
     uint32_t n_prices, n_bindings, n_fixes;
     stw_price *prices;

@@ -4,12 +4,11 @@
  * again; downwards a buffer of its own is written in the same way, so that no state is touched.
  * Both are walked on from call to call and are far larger than the CPU's caches, as a step's state
  * is. Everything is made on first use and left out of what `info` says. */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include <stdlib.h>
-#include <time.h>
 
 #include "backend/cuda/device.h"
 #include "backend/limits.h"
+#include "backend/process.h"
 #include "core/checked.h"
 
 #define MIB (1ull << 20)
@@ -205,7 +204,6 @@ out:
 stw_status stw_cuda_device_link_seconds(stw_device *device, const stw_link_shape *shape,
                                         uint64_t bytes, double *seconds, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    struct timespec start, end;
     uint64_t free_before = 0;
     *seconds = 0;
     if (shape->bytes == 0 || shape->streams == 0 || shape->streams > MAX_STREAMS)
@@ -216,11 +214,11 @@ stw_status stw_cuda_device_link_seconds(stw_device *device, const stw_link_shape
         STW_TRY(stw_fail(err, STW_STATUS_BUG, "link", "no host arena to copy from"));
     STW_TRY(stw_cuda_quiesce(device, err));
     STW_TRY(prepare(device, shape, &free_before, err));
-    (void)clock_gettime(CLOCK_MONOTONIC, &start);
+    double start = stw_process_now_s();
     STW_TRY(copy_both_ways(device->link, shape, bytes, err));
-    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    double spent_s = stw_process_now_s() - start;
     if (free_before > 0) STW_TRY(note_memory(device->link, free_before, err));
-    *seconds = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+    *seconds = spent_s;
 out:
     return status;
 }

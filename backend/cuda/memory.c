@@ -10,11 +10,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "backend/cuda/device.h"
 #include "backend/limits.h"
+#include "backend/process.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -47,12 +47,6 @@ static bool map_exactly(stw_cuda_pinned *pinned, uint64_t bytes) {
     return true;
 }
 
-static double now_s(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* Piece after piece is touched by a thread of its own with the pool's help, while the caller
  * page-locks those that are ready: the system zeroes pages on many cores, the driver locks them on
  * one, and neither waits for the other. */
@@ -69,14 +63,14 @@ typedef struct toucher {
 } toucher;
 
 static void touch_pieces(toucher *t) {
-    double start = now_s();
+    double start = stw_process_now_s();
     for (uint64_t at = 0; at < t->bytes && !atomic_load(&t->stop);) {
         uint64_t part = stw_min_u64(t->bytes - at, STW_CUDA_REGISTER_BYTES);
         stw_threads_for(t->threads, part, HUGE_BYTES, touch, t->data + at);
         at += part;
         pthread_mutex_lock(&t->mutex);
         t->touched = at;
-        t->spent_s = now_s() - start;
+        t->spent_s = stw_process_now_s() - start;
         pthread_cond_signal(&t->more);
         pthread_mutex_unlock(&t->mutex);
     }
@@ -104,7 +98,7 @@ static void wait_touched(toucher *t, uint64_t bytes) {
 static stw_status lock_pages(stw_cuda_pinned *pinned, stw_threads *threads, const stw_cpus *cpus,
                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    double start = now_s(), register_s = 0;
+    double start = stw_process_now_s(), register_s = 0;
     pthread_t thread;
     toucher t = {
         .threads = threads, .cpus = cpus, .data = pinned->mapping, .bytes = pinned->mapping_bytes};
@@ -115,12 +109,12 @@ static stw_status lock_pages(stw_cuda_pinned *pinned, stw_threads *threads, cons
     while (pinned->registered < t.bytes) {
         uint64_t part = stw_min_u64(t.bytes - pinned->registered, STW_CUDA_REGISTER_BYTES);
         wait_touched(&t, pinned->registered + part);
-        double before = now_s();
+        double before = stw_process_now_s();
         STW_CUDA_TRY(cudaHostRegister(pinned->mapping + pinned->registered, (size_t)part,
                                       cudaHostRegisterPortable | cudaHostRegisterMapped),
                      "page-locking host memory");
         pinned->registered += part;
-        register_s += now_s() - before;
+        register_s += stw_process_now_s() - before;
     }
 out:
     atomic_store(&t.stop, true);
@@ -129,7 +123,7 @@ out:
         stw_log(STW_LOG_DEBUG,
                 "page-locked %llu bytes in %.3f s: touched by %u threads in %.3f s, registered in "
                 "%.3f s",
-                (unsigned long long)t.bytes, now_s() - start,
+                (unsigned long long)t.bytes, stw_process_now_s() - start,
                 threads != NULL ? stw_threads_count(threads) : 1u, t.spent_s, register_s);
     pthread_cond_destroy(&t.more);
     pthread_mutex_destroy(&t.mutex);

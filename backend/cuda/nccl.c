@@ -25,6 +25,7 @@ int stw_cuda_nccl_version(void) { return 0; }
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/process.h"
 #include "core/checked.h"
 #include "core/log.h"
 
@@ -68,12 +69,6 @@ typedef struct nccl {
     ncclComm_t comm;        /* NULL before it is made and once it is aborted */
     bool aborted;
 } nccl;
-
-static double now_s(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Between two polls: hot at first, since small operations take microseconds. */
 static void pause_poll(unsigned *polls) {
@@ -166,7 +161,8 @@ static void abort_comm(nccl *n) {
     }
     (void)pthread_detach(thread);
     unsigned polls = SPINS;
-    for (double end = now_s() + ABORT_S; atomic_load(&job->done) == 0 && now_s() < end;)
+    for (double end = stw_process_now_s() + ABORT_S;
+         atomic_load(&job->done) == 0 && stw_process_now_s() < end;)
         pause_poll(&polls);
     if (atomic_load(&job->done) == 0)
         stw_log(STW_LOG_WARN, "NCCL's abort has not returned after %.0f s and is left behind",
@@ -217,10 +213,10 @@ static ncclResult_t state_of(nccl *n) {
 /* Wait until a call of the non-blocking communicator has done its part on the host. */
 static stw_status settle(nccl *n, ncclResult_t result, stw_error *err) {
     unsigned polls = 0;
-    for (double end = now_s() + n->config.timeout_s; result == ncclInProgress;) {
+    for (double end = stw_process_now_s() + n->config.timeout_s; result == ncclInProgress;) {
         result = state_of(n);
         if (result != ncclInProgress) break;
-        if (now_s() > end) return fail_deadline(n, "NCCL is still preparing it", err);
+        if (stw_process_now_s() > end) return fail_deadline(n, "NCCL is still preparing it", err);
         pause_poll(&polls);
     }
     return result == ncclSuccess ? STW_STATUS_OK : fail_result(n, result, err);
@@ -231,7 +227,7 @@ static stw_status finish(nccl *n, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_CUDA_TRY(cudaEventRecord(n->done, n->stream), "recording the end of a collective");
     unsigned polls = 0;
-    for (double end = now_s() + n->config.timeout_s;;) {
+    for (double end = stw_process_now_s() + n->config.timeout_s;;) {
         cudaError_t code = stw_cuda_call_must_fail() ? cudaErrorUnknown : cudaEventQuery(n->done);
         if (code == cudaSuccess) break;
         if (code != cudaErrorNotReady) {
@@ -240,7 +236,7 @@ static stw_status finish(nccl *n, stw_error *err) {
         }
         ncclResult_t state = state_of(n);
         if (state != ncclSuccess && state != ncclInProgress) return fail_result(n, state, err);
-        if (now_s() > end) return fail_deadline(n, "its kernel waits on the GPU", err);
+        if (stw_process_now_s() > end) return fail_deadline(n, "its kernel waits on the GPU", err);
         pause_poll(&polls);
     }
 out:

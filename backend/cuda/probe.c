@@ -103,7 +103,7 @@ static stw_status measure_context(const stw_probe *probe, stw_cluster *out, stw_
         (void)stw_probe_keep(probe, &context);
     }
     out->gpu.memory_bytes = info.total;
-    uint64_t resident = stw_probe_resident_bytes();
+    uint64_t resident = stw_process_resident_bytes();
     stw_sample_add(&process, (double)resident);
     (void)stw_probe_keep(probe, &process);
     if (resident > out->host.process_bytes) out->host.process_bytes = resident;

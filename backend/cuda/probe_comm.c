@@ -39,7 +39,7 @@ typedef struct told {
 typedef struct shared {
     uint32_t world;
     bool full, small;    /* small: a test's, with STOWAGE_PROBE_BYTES */
-    double deadline_s;   /* of all processes together, as stw_probe_now_s */
+    double deadline_s;   /* of all processes together, as stw_process_now_s */
     int count;           /* of visible GPUs */
     atomic_int id_round; /* how many ids rank 0 has given so far */
     unsigned char id[256];
@@ -63,8 +63,8 @@ static stw_status share(void *state, void *data, uint32_t bytes, stw_error *err)
         atomic_store(&s->id_round, c->id_round);
         return STW_STATUS_OK;
     }
-    for (double end = stw_probe_now_s() + CALL_S; atomic_load(&s->id_round) < c->id_round;) {
-        if (stw_probe_now_s() > end)
+    for (double end = stw_process_now_s() + CALL_S; atomic_load(&s->id_round) < c->id_round;) {
+        if (stw_process_now_s() > end)
             return stw_fail(err, STW_STATUS_DEVICE, "probe", "rank 0 gave no unique id");
         (void)usleep(200);
     }
@@ -116,7 +116,7 @@ static stw_status first_use(talk *t, stw_error *err) {
     STW_TRY(t->ops->wait(t->comm, "broadcasts", err));
     STW_TRY(t->ops->barrier(t->comm, err));
     t->out->comm_bytes = grown_bytes(t);
-    t->out->process_bytes = stw_probe_resident_bytes();
+    t->out->process_bytes = stw_process_resident_bytes();
     tell_bytes(t->out, "of a run, after its first use", t->out->comm_bytes);
 out:
     return status;
@@ -132,12 +132,12 @@ static stw_status broadcasts(talk *t, uint64_t bytes, double *bps, stw_error *er
     stw_sample sample = stw_sample_make("NCCL broadcast", detail, "B/s");
     for (int run = 0; run < 5; run++) {
         STW_TRY(t->ops->barrier(t->comm, err));
-        double start = stw_probe_now_s();
+        double start = stw_process_now_s();
         for (int i = 0; i < repeats; i++)
             STW_TRY(
                 t->ops->broadcast(t->comm, STW_TIER_GPU, STW_COMM_SCRATCH_BYTES, bytes, 0, err));
         STW_TRY(t->ops->wait(t->comm, "broadcasts", err));
-        stw_sample_add(&sample, repeats * (double)bytes / (stw_probe_now_s() - start));
+        stw_sample_add(&sample, repeats * (double)bytes / (stw_process_now_s() - start));
     }
     tell(t->out, &sample);
     *bps = stw_sample_median(&sample);
@@ -156,18 +156,18 @@ static stw_status small_sums(talk *t, stw_error *err) {
         stw_backend_cuda_find()->device_address(t->device, STW_COMM_SCRATCH_BYTES, sizeof counters);
     for (int run = 0; run < 5; run++) {
         STW_TRY(t->ops->barrier(t->comm, err));
-        double start = stw_probe_now_s();
+        double start = stw_process_now_s();
         for (int i = 0; i < repeats; i++)
             STW_TRY(t->ops->sum_u64(t->comm, counters, STW_NORM_COUNTERS, err));
-        stw_sample_add(&host, (stw_probe_now_s() - start) / repeats);
+        stw_sample_add(&host, (stw_process_now_s() - start) / repeats);
         if (t->ops->sum_counters == NULL || in_gpu == NULL) continue;
         STW_TRY(t->ops->barrier(t->comm, err));
-        start = stw_probe_now_s();
+        start = stw_process_now_s();
         for (int i = 0; i < repeats; i++) {
             STW_TRY(t->ops->sum_counters(t->comm, in_gpu, STW_NORM_COUNTERS, err));
             STW_TRY(t->ops->wait(t->comm, "a sum of counters", err));
         }
-        stw_sample_add(&gpu, (stw_probe_now_s() - start) / repeats);
+        stw_sample_add(&gpu, (stw_process_now_s() - start) / repeats);
     }
     tell(t->out, &host);
     tell(t->out, &gpu);
@@ -274,7 +274,7 @@ static bool run_children(const stw_probe *probe, shared *s, uint32_t n, void (*w
     pid_t pids[MAX_GPUS];
     uint32_t started = 0, left = 0;
     bool ok = true;
-    double begin = stw_probe_now_s();
+    double begin = stw_process_now_s();
     for (; started < n; started++) {
         pids[started] = fork();
         if (pids[started] < 0) break;
@@ -287,7 +287,7 @@ static bool run_children(const stw_probe *probe, shared *s, uint32_t n, void (*w
     left = started;
     bool all = started == n;
     while (left > 0) {
-        double now = stw_probe_now_s();
+        double now = stw_process_now_s();
         bool late = !all || now > begin + s->deadline_s;
         for (uint32_t i = 0; i < started; i++) {
             int code = 0;

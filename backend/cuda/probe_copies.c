@@ -41,9 +41,9 @@ static stw_status lock_memory(stw_cuda_probe_gpu *g, uint32_t cores, stw_sample 
     stw_cpus_allowed(&cpus);
     stw_cpus_near_pci(&cpus, bus_id, NULL);
     STW_TRY(stw_threads_new_on(cpus.n < cores ? cpus.n : cores, &cpus, &threads, err));
-    double start = stw_probe_now_s();
+    double start = stw_process_now_s();
     STW_TRY(stw_cuda_pinned_new_on(&g->host, 2 * g->host_bytes, threads, &cpus, err));
-    stw_sample_add(lock, (double)(2 * g->host_bytes) / (stw_probe_now_s() - start));
+    stw_sample_add(lock, (double)(2 * g->host_bytes) / (stw_process_now_s() - start));
 out:
     stw_threads_free(threads);
     return status;
@@ -169,15 +169,15 @@ static stw_status run_copies(member *m, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const shape *what = &m->crowd->shape;
     uint64_t n = BATCH_BYTES / what->bytes, k = 0;
-    double start = stw_probe_now_s();
+    double start = stw_process_now_s();
     bool enough = false;
     while (!enough) {
         STW_TRY(queue_batch(m->gpu, what->ways, k++, n, what->bytes, err));
         enough = what->teams != NULL ? atomic_load(&m->crowd->cpu_done)
-                                     : stw_probe_now_s() - start > what->seconds;
+                                     : stw_process_now_s() - start > what->seconds;
     }
     STW_TRY(wait_copies(m->gpu, err));
-    m->spent_s = stw_probe_now_s() - start;
+    m->spent_s = stw_process_now_s() - start;
     m->moved = (what->ways == WAY_BOTH ? 2 : 1) * k * n * what->bytes;
 out:
     return status;
@@ -301,10 +301,10 @@ static stw_status measure_latency(const stw_probe *probe, stw_cuda_probe_gpu *g,
     for (int run = 0; run < 6; run++) {
         double each_s[2] = {0, 0};
         for (int i = 0; i < 2; i++) {
-            double start = stw_probe_now_s();
+            double start = stw_process_now_s();
             STW_TRY(queue_copies(g, WAY_UP, 0, n, sizes[i], err));
             STW_TRY(wait_copies(g, err));
-            each_s[i] = (stw_probe_now_s() - start) / (double)n;
+            each_s[i] = (stw_process_now_s() - start) / (double)n;
         }
         double per_byte_s = (each_s[1] - each_s[0]) / (double)(sizes[1] - sizes[0]);
         double cost_s = each_s[0] - per_byte_s * (double)sizes[0];
@@ -353,9 +353,9 @@ static void measure_host_alloc(const stw_probe *probe) {
     void *memory = NULL;
     if (probe->depth != STW_PROBE_FULL || bytes < MIB) return;
     stw_sample sample = stw_sample_make("page-locking", "cudaHostAlloc", "B/s");
-    double start = stw_probe_now_s();
+    double start = stw_process_now_s();
     if (cudaHostAlloc(&memory, (size_t)bytes, cudaHostAllocPortable) == cudaSuccess) {
-        stw_sample_add(&sample, (double)bytes / (stw_probe_now_s() - start));
+        stw_sample_add(&sample, (double)bytes / (stw_process_now_s() - start));
         (void)cudaFreeHost(memory);
     }
     (void)cudaGetLastError();

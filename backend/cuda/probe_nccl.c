@@ -167,11 +167,11 @@ static stw_status measure(state *s, size_t which, uint64_t bytes, stw_error *err
     NCCL_TRY(collectives[which].run(s, bytes), collectives[which].name); /* connects */
     for (int run = 0; run < RUNS; run++) {
         STW_TRY(meet(s, err));
-        double start = stw_probe_now_s();
+        double start = stw_process_now_s();
         for (int i = 0; i < repeats; i++)
             NCCL_TRY(collectives[which].run(s, bytes), collectives[which].name);
         STW_CUDA_TRY(cudaStreamSynchronize(s->peers->stream), "waiting for a collective");
-        stw_sample_add(&sample, repeats * (double)bytes / (stw_probe_now_s() - start));
+        stw_sample_add(&sample, repeats * (double)bytes / (stw_process_now_s() - start));
     }
     keep(s, &sample);
 out:

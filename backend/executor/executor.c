@@ -6,10 +6,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "backend/executor/run.h"
-#include "backend/probe/probe.h"
+#include "backend/process.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -18,12 +17,6 @@
 #define MAX_READERS                                                                                \
     8u /* threads that read weights; measured on an H200's host, 8 reach its link                  \
         */
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- does the plan suit this executor and this world ---- */
 
@@ -100,7 +93,7 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     c->local_world = run->ranks.local_world;
     c->types = run->types;
     c->n_spans = run->n_spans;
-    c->nvme_copies = run->plan->run.placement.nvme_copies;
+    c->nvme_copies = (uint32_t)stw_nvme_copies(run->job);
     c->nvme_folder = run->options->nvme_folder;
     c->threads = stw_threads_cores() / run->ranks.local_world;
     if (c->threads == 0) c->threads = 1;
@@ -149,13 +142,13 @@ static stw_status run_movement(stw_rank_run *run, stw_phase phase, double *secon
     STW_TRY(run->backend->norm_reset(run->device, STW_STREAM_COMPUTE, err));
     STW_TRY(run->backend->synchronize(run->device, err));
     STW_TRY(stw_comm_barrier(run->comm, err));
-    double start = now_s();
+    double start = stw_process_now_s();
     STW_TRY(stw_streams_run(run->streams, run->schedules[phase], err));
     if (run->broadcasting) STW_TRY(stw_comm_wait(run->comm, run->broadcast_of, err));
     run->broadcasting = false;
     STW_TRY(run->backend->synchronize(run->device, err));
     if (phase != STW_PHASE_LOAD) STW_TRY(run->backend->commit(run->device, run->step, err));
-    *seconds = now_s() - start;
+    *seconds = stw_process_now_s() - start;
     STW_TRY(stw_run_note_phase(run, phase, err));
 out:
     return status;
@@ -166,7 +159,7 @@ static void note_growth(stw_rank_run *run, uint32_t step) {
     stw_device_info info;
     if (step != 1 && step + 1 != run->options->steps) return;
     run->backend->info(run->device, &info);
-    uint64_t host = stw_probe_resident_bytes();
+    uint64_t host = stw_process_resident_bytes();
     if (step == 1) {
         run->gpu_base = info.used_now;
         run->host_base = host;

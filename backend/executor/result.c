@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "backend/probe/probe.h"
+#include "backend/process.h"
 #include "core/checked.h"
 
 /* The mutex is held. */
@@ -48,7 +48,7 @@ stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err
     } else {
         in_memory += gpu_arena;
     }
-    uint64_t process = less(stw_probe_resident_bytes(), in_memory + info.link_bytes);
+    uint64_t process = less(stw_process_resident_bytes(), in_memory + info.link_bytes);
     m->host_components[STW_COMPONENT_PROCESS] = process;
     m->host = host->total + process;
     return STW_STATUS_OK;
@@ -146,12 +146,7 @@ static stw_status fill_ranks(const stw_rank_run *run, const told *all, stw_run_r
 static uint64_t direct_bytes(const stw_rank_run *run, const stw_op *op) {
     const stw_place *place =
         &run->plan->decisions.state[run->layout->buckets[op->unit].decision].place;
-    uint64_t element = 0;
-    if (place->update != STW_UPDATE_DIRECT) return 0;
-    for (int c = 0; c < STW_N_STATE; c++)
-        if (stw_place_tier(place, (stw_component)c) == STW_TIER_HOST)
-            element += stw_job_element_bytes(run->job, (stw_component)c);
-    return op->params * element;
+    return place->update == STW_UPDATE_DIRECT ? op->params * stw_job_optimizer_bytes(run->job) : 0;
 }
 
 uint64_t stw_run_step_bytes(const stw_rank_run *run, bool up) {

@@ -76,7 +76,7 @@ typedef struct lane {
 
 static void *run_lane(void *arg) {
     lane *l = arg;
-    double start = stw_probe_now_s();
+    double start = stw_process_now_s();
     l->moved = 0;
     l->status = STW_STATUS_OK;
     l->error = (stw_error)STW_ERROR_INIT;
@@ -86,10 +86,10 @@ static void *run_lane(void *arg) {
                               : stw_nvme_read(l->nvme, at, l->piece, PIECE_BYTES, &l->error);
         if (l->status != STW_STATUS_OK) return NULL;
         l->moved += PIECE_BYTES;
-        l->spent_s = stw_probe_now_s() - start;
+        l->spent_s = stw_process_now_s() - start;
     } while (l->spent_s < l->seconds && !(l->once && l->moved >= l->bytes));
     if (l->writes) l->status = stw_nvme_commit(l->nvme, 0, &l->error); /* one copy: only waits */
-    l->spent_s = stw_probe_now_s() - start;
+    l->spent_s = stw_process_now_s() - start;
     return NULL;
 }
 

@@ -231,11 +231,11 @@ static void work_for_a_while(errand *e) {
     stw_norm_bins bins;
     memset(&bins, 0, sizeof bins);
     (void)pass(e, &bins);
-    double start = stw_probe_now_s(), spent = 0;
+    double start = stw_process_now_s(), spent = 0;
     uint64_t done = 0;
     do {
         done += pass(e, &bins);
-        spent = stw_probe_now_s() - start;
+        spent = stw_process_now_s() - start;
     } while (spent < e->seconds);
     e->units_per_s = spent > 0 ? (double)done / spent : 0;
 }

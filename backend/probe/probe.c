@@ -29,22 +29,6 @@ __attribute__((weak)) stw_status stw_probe_gpus(stw_probe *probe, stw_cluster *o
     return STW_STATUS_OK;
 }
 
-double stw_probe_now_s(void) {
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-uint64_t stw_probe_resident_bytes(void) {
-    FILE *file = fopen("/proc/self/status", "r");
-    char line[256];
-    uint64_t bytes = 0;
-    while (file != NULL && bytes == 0 && fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, "VmRSS:", 6) == 0) bytes = strtoull(line + 6, NULL, 10) * 1024;
-    if (file != NULL) fclose(file);
-    return bytes;
-}
-
 /* ---- time ---- */
 
 /* Seconds that the parts take, about; the progress line alone depends on it. */
@@ -85,7 +69,7 @@ double stw_probe_seconds(const stw_probe *probe, double quick, double full) {
 }
 
 bool stw_probe_has_time(const stw_probe *probe) {
-    return stw_probe_now_s() - probe->start_s < stw_probe_pick(probe, QUICK_S, FULL_S);
+    return stw_process_now_s() - probe->start_s < stw_probe_pick(probe, QUICK_S, FULL_S);
 }
 
 static double three_digits(double value) {
@@ -161,7 +145,7 @@ static stw_status describe_host(stw_probe *probe, stw_cluster *out, stw_error *e
     out->host.page_lock_limit_bytes = limits.page_lock_bytes;
     out->host.cores = limits.cores;
     out->host.cache_bytes = cache_bytes();
-    out->host.process_bytes = stw_max_u64(stw_probe_resident_bytes(), 64 * MIB);
+    out->host.process_bytes = stw_max_u64(stw_process_resident_bytes(), 64 * MIB);
     char host[64] = "";
     if (gethostname(host, sizeof host - 1) == 0 && host[0] != '\0')
         snprintf(out->name, sizeof out->name, "%s", host);
@@ -238,7 +222,7 @@ static void measure(const stw_probe *probe, stw_cluster *out) {
     stw_probe_disk(probe, out);
     stamp(out);
     stw_sample spent = stw_sample_make("calibration", "whole", "s");
-    stw_sample_add(&spent, stw_probe_now_s() - probe->start_s);
+    stw_sample_add(&spent, stw_process_now_s() - probe->start_s);
     (void)stw_probe_keep(probe, &spent);
     stw_progress("calibrating", 1000, 1000); /* ends the line */
 }
@@ -251,7 +235,7 @@ stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
                        .nvme_folder = options->nvme_folder,
                        .most_bytes = UINT64_MAX,
                        .time_scale = 1,
-                       .start_s = stw_probe_now_s(),
+                       .start_s = stw_process_now_s(),
                        .samples = samples};
     stw_cluster_defaults(out);
     STW_TRY(read_environment(&probe, err));
@@ -260,7 +244,7 @@ stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
     double guess_bps = out->host.bandwidth_bps;
     if (measures) {
         stw_sample base = stw_sample_make("process", "resident at the start", "B");
-        stw_sample_add(&base, (double)stw_probe_resident_bytes());
+        stw_sample_add(&base, (double)stw_process_resident_bytes());
         (void)stw_probe_keep(&probe, &base);
         out->host.bandwidth_bps = 0;
     }

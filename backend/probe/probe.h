@@ -19,6 +19,7 @@
 
 #include "backend/host/cpus.h"
 #include "backend/host/pool.h"
+#include "backend/process.h"
 #include "plan/cluster.h"
 #include "plan/samples.h"
 
@@ -95,11 +96,6 @@ void stw_probe_host(const stw_probe *probe, stw_cluster *out);
 void stw_probe_disk(const stw_probe *probe, stw_cluster *out);
 /** The capacity alone. */
 uint64_t stw_probe_disk_capacity(const char *folder);
-
-/** Seconds of a clock that only goes forward. */
-double stw_probe_now_s(void);
-/** VmRSS of this process; 0 where unknown. */
-uint64_t stw_probe_resident_bytes(void);
 
 /* ---- the CPU's work: one team of threads per NUMA node, on memory of its own there ---- */
 

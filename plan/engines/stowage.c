@@ -99,14 +99,10 @@ static uint64_t window_bytes(const stw_job *job, const stw_place *place, uint32_
 
 /* ---- the step ---- */
 
-typedef struct step_slot {
-    uint32_t free_by; /* last op that used the slot; the next occupant waits for it */
-} step_slot;
-
 typedef struct step {
     stw_builder *b;
     uint32_t norm; /* the op that makes the clip factor, STW_OP_NONE without clipping */
-    step_slot *slots[STW_N_RINGS];
+    uint32_t *free_by[STW_N_RINGS]; /* [slots] last op that used a slot; the next waits for it */
 } step;
 
 static uint64_t slot_base(const step *s, stw_ring_kind ring, uint32_t slot) {
@@ -197,16 +193,16 @@ static uint32_t move(step *s, uint32_t index, stw_ring_kind ring, bool in, uint3
 static void stream_bucket(step *s, uint32_t index) {
     const stw_bucket *bucket = &s->b->layout->buckets[index];
     const stw_place *place = &s->b->decisions->state[bucket->decision].place;
-    step_slot *slot = &s->slots[STW_RING_GPU][bucket->slot];
-    step_slot *disk_slot = &s->slots[STW_RING_HOST_DISK][bucket->slot];
+    uint32_t *slot_free_by = &s->free_by[STW_RING_GPU][bucket->slot];
+    uint32_t *disk_free_by = &s->free_by[STW_RING_HOST_DISK][bucket->slot];
     uint32_t read = STW_OP_NONE;
     bool disk = stw_place_disk_element_bytes(s->b->job, place) > 0;
     /* The write of the slot's last bucket goes on while others are read; only the slot waits. */
-    if (disk) read = move_disk(s, index, true, disk_slot->free_by);
-    uint32_t up = move(s, index, STW_RING_GPU, true, slot->free_by, read);
+    if (disk) read = move_disk(s, index, true, *disk_free_by);
+    uint32_t up = move(s, index, STW_RING_GPU, true, *slot_free_by, read);
     uint32_t done = update(s, index, up);
-    slot->free_by = move(s, index, STW_RING_GPU, false, done, STW_OP_NONE);
-    if (disk) disk_slot->free_by = move_disk(s, index, false, slot->free_by);
+    *slot_free_by = move(s, index, STW_RING_GPU, false, done, STW_OP_NONE);
+    if (disk) *disk_free_by = move_disk(s, index, false, *slot_free_by);
 }
 
 static void cpu_bucket(step *s, uint32_t index) {
@@ -216,10 +212,10 @@ static void cpu_bucket(step *s, uint32_t index) {
         (void)update(s, index, STW_OP_NONE);
         return;
     }
-    step_slot *slot = &s->slots[STW_RING_HOST_CPU][bucket->slot];
-    uint32_t in = move(s, index, STW_RING_HOST_CPU, true, slot->free_by, STW_OP_NONE);
+    uint32_t *slot_free_by = &s->free_by[STW_RING_HOST_CPU][bucket->slot];
+    uint32_t in = move(s, index, STW_RING_HOST_CPU, true, *slot_free_by, STW_OP_NONE);
     uint32_t done = update(s, index, in);
-    slot->free_by = move(s, index, STW_RING_HOST_CPU, false, done, STW_OP_NONE);
+    *slot_free_by = move(s, index, STW_RING_HOST_CPU, false, done, STW_OP_NONE);
 }
 
 static uint64_t grads_in(const step *s, stw_tier tier) {
@@ -275,12 +271,12 @@ static void build_step(stw_builder *b, stw_phase phase) {
     step s = {.b = b, .norm = STW_OP_NONE};
     for (int r = 0; r < STW_N_RINGS; r++) {
         uint32_t n = b->decisions->prefetch.depth > 0 ? b->decisions->prefetch.depth : 1;
-        s.slots[r] = stw_pool_array(b->program->pool, n, sizeof(step_slot));
-        if (s.slots[r] == NULL) {
+        s.free_by[r] = stw_pool_array(b->program->pool, n, sizeof(uint32_t));
+        if (s.free_by[r] == NULL) {
             b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
             return;
         }
-        for (uint32_t i = 0; i < n; i++) s.slots[r][i].free_by = STW_OP_NONE;
+        for (uint32_t i = 0; i < n; i++) s.free_by[r][i] = STW_OP_NONE;
     }
     stw_begin_movement(b, phase, true, true);
     rings(&s, true);
