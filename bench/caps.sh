@@ -4,12 +4,12 @@
 # the CPU? At caps that are shares of what the all-resident plan needs: predicted and measured step of
 # the three, each under the same cap.
 #
-#     bench/caps.sh [OUT_FOLDER]      MODEL=Qwen3-1.7B STEPS=6 CAPS="50 65 85" SEQ_LEN=512
+#     bench/caps.sh [OUT_FOLDER]      MODEL=Qwen3-1.7B STEPS=12 CAPS="50 65 85" SEQ_LEN=512
 #
 # Forward and backward are planned and not run; a short sequence keeps their activations small.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-begin "${1:-bench/results/caps}" Qwen3-1.7B 6
+begin "${1:-bench/results/caps}" Qwen3-1.7B 12
 caps=${CAPS:-50 65 85}
 sequence="--set batch.seq_len=${SEQ_LEN:-512}"
 

@@ -59,7 +59,7 @@ if [ "${STEPS_LONG:-0}" -gt 0 ]; then
         line "  step, validate" "$(calc %.4f "$(ran long time_s.optimizer_step)") s, exit $verdict"
         for tier in gpu host; do
             grown=$(ran long "steady.${tier}_growth_bytes")
-            line "  $tier memory, last step against the second (B)" "$grown"
+            line "  $tier memory grown after the first tenth of them (B)" "$grown"
             row "$STEPS_LONG steps streamed: growth of $tier memory" 0 "$grown" "" B
         done
     else

@@ -5,13 +5,13 @@
 # step time, GPU and host memory, predicted against measured. Digests of runs of one model and
 # precision must be equal.
 #
-#     bench/plans.sh [OUT_FOLDER]      MODEL=Qwen3-1.7B MODEL_SMALL=Qwen3-0.6B STEPS=6 GPUS=1
+#     bench/plans.sh [OUT_FOLDER]      MODEL=Qwen3-1.7B MODEL_SMALL=Qwen3-0.6B STEPS=12 GPUS=1
 #                                      PLANS="resident stream-75 ..." (default: all)
 #
 # MODEL_SMALL is for all of it on the CPU and on NVMe (one GPU alone; needs node.nvme.capacity).
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
-begin "${1:-bench/results/plans}" Qwen3-1.7B 6
+begin "${1:-bench/results/plans}" Qwen3-1.7B 12
 large=$model
 small=${MODEL_SMALL:-Qwen3-0.6B}
 [ "$gpus" = 1 ] && nvme=nvme || nvme=

@@ -75,8 +75,9 @@ static void summarize(const stw_run_result *run) {
     if (run->digest[3] != 0) printf(", master %016llx", (unsigned long long)run->digest[3]);
     printf("\n");
     if (isfinite(run->gpu_growth_bytes))
-        printf("grown from the second step to the last: %.0f bytes on the GPU, %.0f on the host\n",
-               run->gpu_growth_bytes, run->host_growth_bytes);
+        printf(
+            "grown after the first tenth of the steps: %.0f bytes on the GPU, %.0f on the host\n",
+            run->gpu_growth_bytes, run->host_growth_bytes);
 }
 
 static stw_status execute(const request *r, const stw_general *general, stw_error *err) {

@@ -60,7 +60,7 @@ typedef struct stw_run_result {
     uint32_t n_links;   /* shapes in which the link was measured by itself, beside every step */
     stw_run_link *links;
     double link_share; /* bytes of a step each way per second over the best of them; NaN */
-    double gpu_growth_bytes, host_growth_bytes; /* from the second step to the last; NaN */
+    double gpu_growth_bytes, host_growth_bytes; /* over the steps after the first tenth; NaN */
     double params_per_s, up_bps, down_bps;      /* of the optimizer step, per rank */
     uint64_t checked, mismatched;               /* elements verified */
     uint64_t digest[STW_N_DIGESTS];             /* params, exp_avg, exp_avg_sq, master (0: none) */

@@ -71,9 +71,10 @@ static void put_checks(const stw_run_result *run, stw_format format, stw_text *o
                      ", exp_avg_sq %016" PRIx64 "%s.",
                      run->digest[0], run->digest[1], run->digest[2], master);
     if (isfinite(run->gpu_growth_bytes) && isfinite(run->host_growth_bytes))
-        stw_doc_line(out, format,
-                     "Grown from the second step to the last: %.0f bytes on a GPU, %.0f on a host.",
-                     run->gpu_growth_bytes, run->host_growth_bytes);
+        stw_doc_line(
+            out, format,
+            "Grown after the first tenth of the steps: %.0f bytes on a GPU, %.0f on a host.",
+            run->gpu_growth_bytes, run->host_growth_bytes);
     if (isfinite(run->grad_norm))
         stw_doc_line(out, format, "Norm of the last gradients: %.9g.", run->grad_norm);
 }

@@ -101,12 +101,9 @@ static stw_status make_slots(stw_cuda_link *link, uint64_t bytes, stw_error *err
     uint32_t n = 2 * SLOTS;
     if (link->slot_bytes >= bytes) return STW_STATUS_OK;
     STW_TRY(stw_mul_u64(bytes, n, &all, "bytes of the link's slots", err));
-    if (link->gpu != NULL) {
-        unsigned char *old = link->gpu;
-        link->gpu = NULL;
-        link->slot_bytes = 0;
-        STW_CUDA_TRY(cudaFree(old), "freeing the link's slots");
-    }
+    if (link->gpu != NULL) (void)cudaFree(link->gpu); /* what goes wrong the next call tells */
+    link->gpu = NULL;
+    link->slot_bytes = 0;
     STW_TRY(stw_cuda_memory(&unused, &total, err));
     while (n > 1 && n * bytes > unused / 4 * 3) n /= 2;
     STW_CUDA_TRY(cudaMalloc(&memory, (size_t)(n * bytes)), "allocating the link's slots");

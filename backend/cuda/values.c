@@ -6,6 +6,9 @@
  * An NVMe arena of two copies is written in one and read in the other: zeros, gradients and
  * conversions go to the copy that the next commit makes count, and a digest sees the committed one.
  */
+#define _DEFAULT_SOURCE /* madvise */
+#include <sys/mman.h>
+
 #include "backend/cuda/device.h"
 #include "backend/host/kernels.h"
 #include "core/checked.h"
@@ -63,6 +66,11 @@ out:
     return status;
 }
 
+/* The bounce buffer lasts, its pages do not: steps need none of them. */
+static void leave_bounce(stw_device *device) {
+    (void)madvise(device->bounce, 2 * STW_CUDA_BOUNCE_BYTES, MADV_DONTNEED);
+}
+
 /* Piece by piece through the bounce buffer, on the CPU: what comes from the GPU is copied to its
  * second half first. What the stream was given before is done by then. */
 static stw_status convert_to_nvme(stw_device *device, const conversion *c, uint64_t to_offset,
@@ -90,6 +98,7 @@ static stw_status convert_to_nvme(stw_device *device, const conversion *c, uint6
                                part * c->to_bytes, err));
     }
 out:
+    leave_bounce(device);
     pthread_mutex_unlock(&device->mutex);
     return status;
 }
@@ -165,6 +174,7 @@ static stw_status visit_nvme(stw_device *device, uint64_t offset, uint64_t bytes
         p->element += p->n;
     }
 out:
+    leave_bounce(device);
     pthread_mutex_unlock(&device->mutex);
     return status;
 }

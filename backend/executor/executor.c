@@ -154,13 +154,15 @@ out:
     return status;
 }
 
-/* What the second step leaves is the base: the first may still make what lasts. */
+/* The base is what the first tenth of the steps leaves, two at least: until then the driver and the
+ * threads may still touch a few pages that last. */
 static void note_growth(stw_rank_run *run, uint32_t step) {
     stw_device_info info;
-    if (step != 1 && step + 1 != run->options->steps) return;
+    uint32_t base = run->options->steps / 10 > 2 ? run->options->steps / 10 : 2;
+    if (step + 1 != base && step + 1 != run->options->steps) return;
     run->backend->info(run->device, &info);
     uint64_t host = stw_process_resident_bytes();
-    if (step == 1) {
+    if (step + 1 == base) {
         run->gpu_base = info.used_now;
         run->host_base = host;
     }

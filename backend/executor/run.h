@@ -73,7 +73,7 @@ typedef struct stw_rank_run {
     uint64_t link_bytes;
     double *step_s; /* [options->steps] of this rank, then of the slowest */
     uint64_t gpu_base, host_base;
-    uint64_t gpu_growth, host_growth; /* bytes taken between the second step and the last */
+    uint64_t gpu_growth, host_growth; /* bytes taken from base to the last step */
     uint64_t digest[STW_N_DIGESTS];
     uint64_t checked, mismatched;
 } stw_rank_run;

@@ -143,15 +143,17 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
     }
     reader.bytes = writer.bytes = stw_min_u64(bytes, writer.moved);
     writer.once = false;
-    reader.seconds = writer.seconds = stw_probe_seconds(probe, 1.2, 3);
     stw_sample read = sample_of(nvme, "disk, read"), write = sample_of(nvme, "disk, write");
     stw_sample both = sample_of(nvme, "disk, read and write");
     for (int i = 0; i < runs; i++) {
         stw_probe_progress(probe, STW_PROBE_PART_DISK, (0.5 + i) / (runs + 0.5), "disk");
+        reader.seconds = writer.seconds = stw_probe_seconds(probe, 0.7, 2);
         (void)run_lane(&writer);
         add(&write, bps_of(&writer));
         (void)run_lane(&reader);
         add(&read, bps_of(&reader));
+        /* What steps do, and for longer: disks with a rate that they keep for a moment alone. */
+        reader.seconds = writer.seconds = stw_probe_seconds(probe, 2.5, 5);
         add(&both, run_both(&reader, &writer));
     }
     double read_bps = stw_probe_keep(probe, &read), write_bps = stw_probe_keep(probe, &write);

@@ -127,6 +127,11 @@ static void map_memory(errand *e) {
     e->team->memory = memory;
 }
 
+/* What comes after has gradients of every size, as a run's are made. */
+static void spread_values(errand *e) {
+    stw_host_seed_grads(e->team->threads, e->team->memory, STW_ELEMENT_F32, 4 * e->params, 0, 1, 1);
+}
+
 /* Threads of a team: its cores' share of all, where a quota allows fewer than there are. */
 static uint32_t team_threads(const stw_probe_teams *teams, uint32_t team, uint32_t cores) {
     uint64_t all = 0;
@@ -294,24 +299,32 @@ out:
 }
 
 static void measure_rates(const stw_probe *probe, stw_probe_teams *teams, stw_cluster *out) {
-    double seconds = stw_probe_seconds(probe, 0.12, 0.5);
+    double seconds = stw_probe_seconds(probe, 0.2, 0.5);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.1, "AdamW on the CPU");
+    (void)stw_probe_teams_run(teams, STW_PROBE_ADAMW, 2 * seconds); /* cores get up to speed */
     stw_sample adamw = sample_of(teams, "cpu_adamw", "param/s");
     double pps = repeat(probe, teams, STW_PROBE_ADAMW, seconds, &adamw);
     stw_sample seen = sample_of(teams, "host memory, CPU", "B/s");
     for (uint32_t i = 0; i < adamw.n; i++)
         stw_sample_add(&seen, STW_PROBE_ADAMW_BYTES * adamw.values[i]);
     double adamw_bps = stw_probe_keep(probe, &seen);
-    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.25, "norm on the CPU");
-    stw_sample norm = sample_of(teams, "cpu_norm", "grad/s");
-    double norm_pps = repeat(probe, teams, STW_PROBE_NORM, seconds / 2, &norm);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.4, "copies by the CPU");
     stw_sample copy = sample_of(teams, "host copy, CPU", "B/s");
     double copy_bps = repeat(probe, teams, STW_PROBE_COPY, seconds / 2, &copy);
     if (pps > 0) out->cpu_adamw_pps = pps;
-    if (norm_pps > 0) out->cpu_norm_pps = norm_pps;
     if (!(out->host.bandwidth_bps > 0))
         out->host.bandwidth_bps = copy_bps > adamw_bps ? copy_bps : adamw_bps;
+}
+
+/* The norm, of all four arrays, whose values lie as far apart as gradients do: the more exponents a
+ * block spans, the longer its exact sum takes. */
+static void measure_norm(const stw_probe *probe, stw_probe_teams *teams, stw_cluster *out) {
+    const errand spread = {.run = spread_values};
+    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.9, "norm on the CPU");
+    (void)each_team(teams, &spread);
+    stw_sample norm = sample_of(teams, "cpu_norm", "grad/s");
+    double pps = repeat(probe, teams, STW_PROBE_NORM, stw_probe_seconds(probe, 0.1, 0.25), &norm);
+    if (pps > 0) out->cpu_norm_pps = pps;
 }
 
 void stw_probe_host(const stw_probe *probe, stw_cluster *out) {
@@ -324,7 +337,8 @@ void stw_probe_host(const stw_probe *probe, stw_cluster *out) {
     STW_TRY(stw_probe_teams_open(out->host.cores, stw_probe_cpu_bytes(probe, out->host.cores, 1),
                                  teams, err));
     measure_rates(probe, teams, out);
-    STW_TRY(measure_scaling(probe, teams, err));
+    if (probe->depth == STW_PROBE_FULL) STW_TRY(measure_scaling(probe, teams, err));
+    measure_norm(probe, teams, out);
 out:
     if (status != STW_STATUS_OK) {
         stw_error_format(&error, text, sizeof text);
