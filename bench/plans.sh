@@ -8,7 +8,7 @@
 #     bench/plans.sh [OUT_FOLDER]      MODEL=Qwen3-1.7B MODEL_SMALL=Qwen3-0.6B STEPS=12 GPUS=1
 #                                      PLANS="resident stream-75 ..." (default: all)
 #
-# MODEL_SMALL is for all of it on the CPU and on NVMe (one GPU alone; needs node.nvme.capacity).
+# MODEL_SMALL is for all of it on NVMe (one GPU alone; needs node.nvme.capacity).
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 begin "${1:-bench/results/plans}" Qwen3-1.7B 12
@@ -59,7 +59,7 @@ rm -f "$out"/digest.*
 line plan "step: predicted" measured off "GPU GiB" measured off "host GiB" measured off validate digests updates
 for plan in $plans; do
     model=$large
-    case $plan in cpu | cpu-host | nvme) model=$small ;; esac
+    [ "$plan" != nvme ] || model=$small
     # shellcheck disable=SC2046
     if ! measure "$plan" "$steps" "" $(options_of "$plan"); then
         line "$plan" "$failure"

@@ -362,11 +362,12 @@ static void measure_host_alloc(const stw_probe *probe) {
     (void)stw_probe_keep(probe, &sample);
 }
 
-/* Sizes of the buffers of each of n GPUs: three quarters of the room, the rest is the CPU's. */
+/* Sizes of the buffers of each of n GPUs: three quarters of the room, the rest is the CPU's. All
+ * together are many times what caches hold, which would answer in place of memory. */
 static stw_status choose_sizes(const stw_probe *probe, const stw_cluster *out, uint32_t n,
                                stw_cuda_probe_gpu *gpus, stw_error *err) {
     uint64_t room = stw_min_u64(probe->room_bytes / 4 * 3, out->host.page_lock_limit_bytes / 2);
-    uint64_t bytes = probe->depth == STW_PROBE_FULL ? 4 * GIB : 1 * GIB;
+    uint64_t bytes = probe->depth == STW_PROBE_FULL ? 4 * GIB : 2 * GIB / n;
     bytes = stw_min_u64(stw_min_u64(bytes, room / n / 2), probe->most_bytes / 2);
     uint64_t largest = bytes >= LARGEST_BYTES ? LARGEST_BYTES : PIECE_BYTES;
     bytes = bytes / largest * largest;

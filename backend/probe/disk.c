@@ -19,7 +19,7 @@
 
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
-#define PIECE_BYTES (16 * MIB)
+#define PIECE_BYTES (32 * MIB)
 #define TMPFS 0x01021994 /* linux/magic.h */
 #define RAMFS 0x858458f6
 
@@ -109,7 +109,7 @@ static double run_both(lane *reader, lane *writer) {
 
 static stw_sample sample_of(const stw_nvme *nvme, const char *what) {
     char detail[64];
-    snprintf(detail, sizeof detail, "16 MiB, %s, %s", stw_nvme_method(nvme),
+    snprintf(detail, sizeof detail, "32 MiB, %s, %s", stw_nvme_method(nvme),
              stw_nvme_is_direct(nvme) ? "direct" : "page cache");
     return stw_sample_make(what, detail, "B/s");
 }
@@ -132,7 +132,7 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
     int runs = (int)stw_probe_pick(probe, 1, 3);
     /* Into new blocks; and where that is slow, what follows stays inside what was written. */
     writer.once = true;
-    writer.seconds = stw_probe_seconds(probe, 1, 5);
+    writer.seconds = stw_probe_seconds(probe, 0.6, 5);
     (void)run_lane(&writer);
     stw_sample first = sample_of(nvme, "disk, first write");
     add(&first, bps_of(&writer));
@@ -147,13 +147,13 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
     stw_sample both = sample_of(nvme, "disk, read and write");
     for (int i = 0; i < runs; i++) {
         stw_probe_progress(probe, STW_PROBE_PART_DISK, (0.5 + i) / (runs + 0.5), "disk");
-        reader.seconds = writer.seconds = stw_probe_seconds(probe, 0.7, 2);
+        reader.seconds = writer.seconds = stw_probe_seconds(probe, 0.4, 2);
         (void)run_lane(&writer);
         add(&write, bps_of(&writer));
         (void)run_lane(&reader);
         add(&read, bps_of(&reader));
         /* What steps do, and for longer: disks with a rate that they keep for a moment alone. */
-        reader.seconds = writer.seconds = stw_probe_seconds(probe, 2.5, 5);
+        reader.seconds = writer.seconds = stw_probe_seconds(probe, 2, 5);
         add(&both, run_both(&reader, &writer));
     }
     double read_bps = stw_probe_keep(probe, &read), write_bps = stw_probe_keep(probe, &write);
@@ -174,7 +174,7 @@ void stw_probe_disk(const stw_probe *probe, stw_cluster *out) {
     const stw_nvme_options options = {folder, bytes, 1, 0};
     if (bytes == 0) {
         stw_log(STW_LOG_WARN,
-                "%s has no room for a file of 16 MiB in a quarter of what is free: "
+                "%s has no room for a file of 32 MiB in a quarter of what is free: "
                 "the disk is not measured",
                 folder);
     } else if (is_memory(folder)) {

@@ -144,9 +144,9 @@ static uint32_t team_threads(const stw_probe_teams *teams, uint32_t team, uint32
 
 uint64_t stw_probe_cpu_bytes(const stw_probe *probe, uint32_t cores, uint64_t share) {
     bool full = probe->depth == STW_PROBE_FULL;
-    uint64_t bytes = cores * (full ? 512 * MIB : 128 * MIB);
+    uint64_t bytes = cores * (full ? 512 * MIB : 256 * MIB);
     bytes = stw_max_u64(bytes, full ? 2 * GIB : 512 * MIB);
-    bytes = stw_min_u64(bytes, full ? 8 * GIB : 2 * GIB);
+    bytes = stw_min_u64(bytes, full ? 8 * GIB : 4 * GIB);
     return stw_min_u64(stw_min_u64(bytes, probe->room_bytes / share), probe->most_bytes);
 }
 
@@ -299,7 +299,7 @@ out:
 }
 
 static void measure_rates(const stw_probe *probe, stw_probe_teams *teams, stw_cluster *out) {
-    double seconds = stw_probe_seconds(probe, 0.2, 0.5);
+    double seconds = stw_probe_seconds(probe, 0.15, 0.5);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.1, "AdamW on the CPU");
     (void)stw_probe_teams_run(teams, STW_PROBE_ADAMW, 2 * seconds); /* cores get up to speed */
     stw_sample adamw = sample_of(teams, "cpu_adamw", "param/s");
