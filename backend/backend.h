@@ -69,6 +69,10 @@ typedef struct stw_backend {
     void (*close)(stw_device *device);
     void (*info)(stw_device *device, stw_device_info *out);
 
+    /** Optional: called once by each thread that serves streams, before the first operation: it
+     * moves near the device, the one of `cpu` where it hands in work for the others. */
+    void (*enter)(stw_device *device, stw_stream stream);
+
     /** Host address of a range of the host arena (valid for its whole life); NULL outside. */
     void *(*host_address)(stw_device *device, uint64_t offset, uint64_t bytes);
 

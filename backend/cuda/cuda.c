@@ -533,6 +533,13 @@ out:
     return status;
 }
 
+static void enter(stw_device *device, stw_stream stream) {
+    if (stream == STW_STREAM_CPU)
+        stw_threads_keep_caller(device->threads);
+    else
+        stw_cpus_keep(&device->cpus);
+}
+
 static const stw_backend backend_cuda = {
     .name = "cuda",
     .gpu = true,
@@ -540,6 +547,7 @@ static const stw_backend backend_cuda = {
     .open = stw_cuda_device_open,
     .close = stw_cuda_device_close,
     .info = info,
+    .enter = enter,
     .host_address = host_address,
     .copy = copy,
     .set_spans = set_spans,

@@ -2,9 +2,8 @@
 /* Opening a device: limits first, then context, streams, events, kernels and small buffers, then
  * the arenas. Whatever the driver allocates for itself is there before memory is measured, so that
  * what comes after is the plan's bytes and nothing else. Nothing is allocated later. */
-#define _GNU_SOURCE /* MAP_ANONYMOUS, MADV_HUGEPAGE, pthread_setaffinity_np */
+#define _GNU_SOURCE /* MAP_ANONYMOUS, MADV_HUGEPAGE */
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,12 +77,7 @@ static void touch_pieces(toucher *t) {
 
 static void *run_toucher(void *arg) {
     toucher *t = arg;
-    if (t->cpus != NULL && t->cpus->n > 0) { /* where that fails pages only lie farther off */
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        for (uint32_t i = 0; i < t->cpus->n; i++) CPU_SET(t->cpus->cpu[i], &set);
-        (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-    }
+    if (t->cpus != NULL) stw_cpus_keep(t->cpus); /* where that fails pages only lie farther off */
     touch_pieces(t);
     return NULL;
 }

@@ -55,9 +55,27 @@ no_memory:
 
 /* ---- threads ---- */
 
+/* Streams that one thread issues, in the order in which it looks at them; the last one alone may
+ * block. Cores are all at work while the CPU updates, and a thread that has to be woken there comes
+ * late: what waits for each other often is one thread's. */
+typedef struct crew {
+    uint32_t n;
+    stw_stream streams[3];
+} crew;
+
+/* Steps: copies and kernels are issued far ahead of the GPU; what follows an update on the CPU is
+ * issued by the thread that made it. */
+static const crew step_crews[STW_N_STREAMS] = {
+    [STW_STREAM_H2D] = {3, {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_COMPUTE}},
+    [STW_STREAM_COMM] = {1, {STW_STREAM_COMM}},
+    [STW_STREAM_DISK] = {1, {STW_STREAM_DISK}},
+    [STW_STREAM_DISK_OUT] = {1, {STW_STREAM_DISK_OUT}},
+    [STW_STREAM_CPU] = {3, {STW_STREAM_FROM_CPU, STW_STREAM_TO_CPU, STW_STREAM_CPU}},
+};
+
 typedef struct lane {
     stw_streams *streams;
-    stw_stream stream;
+    stw_stream stream; /* its own, or the crew that is its own */
     pthread_t thread;
     bool started;
 } lane;
@@ -67,8 +85,11 @@ struct stw_streams {
     stw_device *device;
     stw_streams_calls calls;
     lane lanes[STW_N_STREAMS];
-    pthread_mutex_t mutex; /* of everything below */
-    pthread_cond_t change;
+    pthread_mutex_t mutex;        /* of everything below */
+    pthread_cond_t begun;         /* a movement, or the end */
+    pthread_cond_t ended;         /* the movement, for all lanes */
+    pthread_cond_t change;        /* of what is issued, or a failure */
+    uint32_t waiting;             /* lanes that wait for a change */
     const stw_schedule *schedule; /* of the movement under way */
     uint64_t turn;                /* movements begun */
     uint32_t running;             /* lanes that have not finished this turn */
@@ -78,51 +99,43 @@ struct stw_streams {
     stw_error error;
 };
 
-/* Wait until a stream has issued its op at `position`; false after a failure anywhere. */
-static bool wait_issued(stw_streams *s, stw_stream stream, uint32_t position) {
-    pthread_mutex_lock(&s->mutex);
-    while (!s->failed && s->issued[stream] <= position) pthread_cond_wait(&s->change, &s->mutex);
-    bool ok = !s->failed;
-    pthread_mutex_unlock(&s->mutex);
-    return ok;
+/* Has all been issued that an op of another stream names? The mutex is held. */
+static bool is_ready(const stw_streams *s, const stw_schedule *schedule, uint32_t op) {
+    const stw_op *ops = schedule->program->ops;
+    for (int a = 0; a < 2; a++) {
+        uint32_t other = ops[op].after[a];
+        if (other == STW_OP_NONE || ops[other].stream == ops[op].stream) continue;
+        uint32_t position = schedule->position[other - schedule->movement->first_op];
+        if (s->issued[ops[other].stream] <= position) return false;
+    }
+    return true;
 }
 
-static bool has_failed(stw_streams *s) {
-    pthread_mutex_lock(&s->mutex);
-    bool failed = s->failed;
-    pthread_mutex_unlock(&s->mutex);
-    return failed;
-}
-
-/* Make op follow another one of another stream. *go is false where the movement has failed. */
+/* Make an op that is ready follow another one of another stream. */
 static stw_status follow(stw_streams *s, const stw_schedule *schedule, uint32_t op, uint32_t other,
-                         bool *go, stw_error *err) {
+                         stw_error *err) {
     const stw_op *ops = schedule->program->ops;
     stw_stream mine = ops[op].stream, theirs = ops[other].stream;
-    uint32_t index = other - schedule->movement->first_op;
-    if (mine == theirs) return STW_STATUS_OK;
-    *go = wait_issued(s, theirs, schedule->position[index]);
-    if (!*go || !stw_stream_is_gpu(theirs)) return STW_STATUS_OK; /* host work issued is done */
-    if (stw_stream_is_gpu(mine))
-        return s->backend->wait(s->device, mine, schedule->event[index], err);
-    return s->backend->wait_host(s->device, schedule->event[index], err);
+    uint32_t event = schedule->event[other - schedule->movement->first_op];
+    if (mine == theirs || !stw_stream_is_gpu(theirs))
+        return STW_STATUS_OK; /* in order; or host work, which is done once it is issued */
+    if (stw_stream_is_gpu(mine)) return s->backend->wait(s->device, mine, event, err);
+    return s->backend->wait_host(s->device, event, err);
 }
 
-static stw_status issue_one(stw_streams *s, const stw_schedule *schedule, uint32_t op, bool *go,
+static stw_status issue_one(stw_streams *s, const stw_schedule *schedule, uint32_t op,
                             stw_error *err) {
     const stw_op *o = &schedule->program->ops[op];
     uint32_t index = op - schedule->movement->first_op;
     stw_status status = STW_STATUS_OK;
-    *go = !has_failed(s);
-    for (int a = 0; a < 2 && *go; a++)
-        if (o->after[a] != STW_OP_NONE) STW_TRY(follow(s, schedule, op, o->after[a], go, err));
-    if (!*go) return STW_STATUS_OK;
+    for (int a = 0; a < 2; a++)
+        if (o->after[a] != STW_OP_NONE) STW_TRY(follow(s, schedule, op, o->after[a], err));
     STW_TRY(s->calls.issue(s->calls.state, op, err));
     if (schedule->event[index] != STW_OP_NONE)
         STW_TRY(s->backend->record(s->device, o->stream, schedule->event[index], err));
     pthread_mutex_lock(&s->mutex);
     s->issued[o->stream] = schedule->position[index] + 1;
-    if (schedule->awaited[index]) pthread_cond_broadcast(&s->change);
+    if (schedule->awaited[index] && s->waiting > 0) pthread_cond_broadcast(&s->change);
     pthread_mutex_unlock(&s->mutex);
     status = s->calls.settle(s->calls.state, op, err);
 out:
@@ -142,32 +155,64 @@ static void note_failure(stw_streams *s, stw_status status, const stw_error *err
     if (first) s->calls.failed(s->calls.state);
 }
 
-static void run_lane(stw_streams *s, stw_stream stream, const stw_schedule *schedule) {
-    bool go = true;
-    for (uint32_t i = 0; i < schedule->n_stream_ops[stream] && go; i++) {
-        stw_error error = STW_ERROR_INIT;
-        stw_status status = issue_one(s, schedule, schedule->stream_ops[stream][i], &go, &error);
-        if (status == STW_STATUS_OK) continue;
-        note_failure(s, status, &error);
-        go = false;
+/* The next op of a crew that is ready, the first stream's before the others'; waits for one.
+ * STW_OP_NONE once there is none left, or after a failure anywhere. */
+static uint32_t next_op(stw_streams *s, const stw_schedule *schedule, const crew *c) {
+    uint32_t found = STW_OP_NONE;
+    bool left = true;
+    pthread_mutex_lock(&s->mutex);
+    while (left && found == STW_OP_NONE && !s->failed) {
+        left = false;
+        for (uint32_t i = 0; i < c->n && found == STW_OP_NONE; i++) {
+            stw_stream stream = c->streams[i];
+            if (s->issued[stream] == schedule->n_stream_ops[stream]) continue;
+            uint32_t op = schedule->stream_ops[stream][s->issued[stream]];
+            left = true;
+            if (is_ready(s, schedule, op)) found = op;
+        }
+        if (!left || found != STW_OP_NONE) break;
+        s->waiting++;
+        pthread_cond_wait(&s->change, &s->mutex);
+        s->waiting--;
     }
+    pthread_mutex_unlock(&s->mutex);
+    return found;
+}
+
+static void run_crew(stw_streams *s, const stw_schedule *schedule, const crew *c) {
+    for (uint32_t op; (op = next_op(s, schedule, c)) != STW_OP_NONE;) {
+        stw_error error = STW_ERROR_INIT;
+        stw_status status = issue_one(s, schedule, op, &error);
+        if (status != STW_STATUS_OK) {
+            note_failure(s, status, &error);
+            return;
+        }
+    }
+}
+
+/* Loading blocks on most streams, each of which then has a thread of its own. */
+static crew crew_of(const stw_schedule *schedule, stw_stream own) {
+    if (schedule->movement->phase != STW_PHASE_LOAD) return step_crews[own];
+    return (crew){1, {own}};
 }
 
 static void *lane_main(void *arg) {
     lane *l = arg;
     stw_streams *s = l->streams;
     uint64_t turn = 0;
+    if (s->backend->enter != NULL) s->backend->enter(s->device, l->stream);
     pthread_mutex_lock(&s->mutex);
     for (;;) {
-        while (!s->stop && s->turn == turn) pthread_cond_wait(&s->change, &s->mutex);
+        while (!s->stop && s->turn == turn) pthread_cond_wait(&s->begun, &s->mutex);
         if (s->stop) break;
         turn = s->turn;
         const stw_schedule *schedule = s->schedule;
+        const crew mine = crew_of(schedule, l->stream);
         pthread_mutex_unlock(&s->mutex);
-        run_lane(s, l->stream, schedule);
+        run_crew(s, schedule, &mine);
         pthread_mutex_lock(&s->mutex);
         s->running--;
-        if (s->running == 0) pthread_cond_broadcast(&s->change);
+        if (s->running == 0) pthread_cond_broadcast(&s->ended);
     }
     pthread_mutex_unlock(&s->mutex);
     return NULL;
@@ -182,6 +227,8 @@ stw_status stw_streams_new(const stw_backend *backend, stw_device *device,
     s->device = device;
     s->calls = *calls;
     pthread_mutex_init(&s->mutex, NULL);
+    pthread_cond_init(&s->begun, NULL);
+    pthread_cond_init(&s->ended, NULL);
     pthread_cond_init(&s->change, NULL);
     for (int t = 0; t < STW_N_STREAMS; t++) {
         lane *l = &s->lanes[t];
@@ -204,10 +251,12 @@ void stw_streams_free(stw_streams *s) {
     if (s == NULL) return;
     pthread_mutex_lock(&s->mutex);
     s->stop = true;
-    pthread_cond_broadcast(&s->change);
+    pthread_cond_broadcast(&s->begun);
     pthread_mutex_unlock(&s->mutex);
     for (int t = 0; t < STW_N_STREAMS; t++)
         if (s->lanes[t].started) pthread_join(s->lanes[t].thread, NULL);
+    pthread_cond_destroy(&s->begun);
+    pthread_cond_destroy(&s->ended);
     pthread_cond_destroy(&s->change);
     pthread_mutex_destroy(&s->mutex);
     free(s);
@@ -220,8 +269,8 @@ stw_status stw_streams_run(stw_streams *s, const stw_schedule *schedule, stw_err
     s->running = STW_N_STREAMS;
     memset(s->issued, 0, sizeof s->issued);
     s->turn++;
-    pthread_cond_broadcast(&s->change);
-    while (s->running > 0) pthread_cond_wait(&s->change, &s->mutex);
+    pthread_cond_broadcast(&s->begun);
+    while (s->running > 0) pthread_cond_wait(&s->ended, &s->mutex);
     stw_status status = s->failed ? s->status : STW_STATUS_OK;
     if (s->failed && err != NULL && err->status == STW_STATUS_OK) *err = s->error;
     pthread_mutex_unlock(&s->mutex);

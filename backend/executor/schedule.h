@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of one movement on threads: one persistent thread per stream takes its stream's
- * operations in program order; an operation that names others (`after`) waits until those have been
- * issued, then for their events. Nothing here knows what an operation does. */
+/* The order of one movement on persistent threads: one per stream, but for steps, where streams
+ * that wait for each other often share one. A stream's operations are issued in program order; one
+ * that names others (`after`) is issued after those, and waits for their events. Nothing here knows
+ * what an operation does. */
 #ifndef STW_BACKEND_EXECUTOR_SCHEDULE_H
 #define STW_BACKEND_EXECUTOR_SCHEDULE_H
 
@@ -27,10 +28,10 @@ STW_MUST_USE stw_status stw_schedule_new(const stw_program *program, const stw_m
 /** What the threads call. */
 typedef struct stw_streams_calls {
     void *state;
-    /** Issue an operation on its stream; called from that stream's thread. */
+    /** Issue an operation on its stream; called from the thread that serves the stream. */
     stw_status (*issue)(void *state, uint32_t op, stw_error *err);
     /** After the op was issued, its event recorded and its followers let go: wait for what must not
-     * be waited for without a deadline. The op's stream issues nothing meanwhile. */
+     * be waited for without a deadline. The op's thread issues nothing meanwhile. */
     stw_status (*settle)(void *state, uint32_t op, stw_error *err);
     /** Once, from the thread that met the first error: make calls that wait for peers return. */
     void (*failed)(void *state);

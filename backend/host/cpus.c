@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, sched_setaffinity */
 #include "backend/host/cpus.h"
 
 #include <ctype.h>
@@ -81,6 +81,14 @@ void stw_cpus_share(stw_cpus *cpus, uint32_t index, uint32_t of) {
     uint32_t part = cpus->n / of;
     memmove(cpus->cpu, cpus->cpu + (size_t)index * part, part * sizeof cpus->cpu[0]);
     cpus->n = part;
+}
+
+void stw_cpus_keep(const stw_cpus *cpus) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (uint32_t i = 0; i < cpus->n; i++)
+        if (cpus->cpu[i] < CPU_SETSIZE) CPU_SET(cpus->cpu[i], &set);
+    if (cpus->n > 0) (void)sched_setaffinity(0, sizeof set, &set); /* 0: this thread */
 }
 
 uint32_t stw_cpus_numa_nodes(const char *sysfs) {

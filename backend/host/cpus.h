@@ -23,6 +23,9 @@ void stw_cpus_near_pci(stw_cpus *cpus, const char *bus_id, const char *sysfs);
 /** Keep the index-th of `of` parts of equal size; all stay where there are fewer cores than parts.
  */
 void stw_cpus_share(stw_cpus *cpus, uint32_t index, uint32_t of);
+/** Keep the calling thread on these cores; nothing where there are none. A wish: where the system
+ * refuses, the thread runs wherever it may. */
+void stw_cpus_keep(const stw_cpus *cpus);
 /** NUMA nodes that have cores; at least 1. @param sysfs as above */
 uint32_t stw_cpus_numa_nodes(const char *sysfs);
 

@@ -346,6 +346,10 @@ static void *no_stream(stw_device *device, stw_stream stream) {
     return NULL;
 }
 
+static void enter(stw_device *device, stw_stream stream) {
+    if (stream == STW_STREAM_CPU) stw_threads_keep_caller(device->threads);
+}
+
 const stw_backend stw_backend_host = {
     .name = "host",
     .gpu = false,
@@ -353,6 +357,7 @@ const stw_backend stw_backend_host = {
     .open = open_device,
     .close = close_device,
     .info = info,
+    .enter = enter,
     .host_address = host_address,
     .copy = copy,
     .set_spans = stw_host_set_spans,

@@ -27,6 +27,9 @@ uint32_t stw_threads_count(const stw_threads *threads);
  * done. `threads` NULL: on the caller alone. Never fails. */
 void stw_threads_for(stw_threads *threads, uint64_t n, uint64_t grain, stw_threads_fn fn,
                      void *arg);
+/** Keep the calling thread, one that hands in work again and again, on the core that is left beside
+ * the workers'. Nothing where they are kept nowhere. */
+void stw_threads_keep_caller(const stw_threads *threads);
 /** Cores that this process may use (affinity), at least 1. */
 uint32_t stw_threads_cores(void);
 

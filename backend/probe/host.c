@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU's part of a calibration. Memory lies near the cores that work on it, as a run's does:
  * every NUMA node has a team of threads with arrays of its own. */
-#define _GNU_SOURCE /* CPU_SET, pthread_setaffinity_np, MAP_ANONYMOUS, madvise */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, madvise */
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,11 +84,8 @@ typedef struct errand {
 
 static void *run_errand(void *arg) {
     errand *e = arg;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (uint32_t i = 0; i < e->team->cpus.n; i++)
-        if (e->team->cpus.cpu[i] < CPU_SETSIZE) CPU_SET(e->team->cpus.cpu[i], &set);
-    (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set); /* a wish, not a need */
+    stw_cpus_keep(&e->team->cpus);
+    stw_threads_keep_caller(e->team->threads);
     e->run(e);
     return NULL;
 }

@@ -491,35 +491,6 @@ static void bf16_is_rounded_to(void) {
     stw_threads_free(threads);
 }
 
-/* ---- the pool of threads ---- */
-
-typedef struct cover {
-    unsigned char seen[5000];
-} cover;
-
-static void note(void *arg, uint64_t first, uint64_t count) {
-    cover *c = arg;
-    for (uint64_t i = first; i < first + count; i++) c->seen[i]++;
-}
-
-static void threads_cover_everything_once(void) {
-    static cover c;
-    for (uint32_t n_threads = 0; n_threads < 5; n_threads++) {
-        stw_threads *threads = NULL;
-        if (n_threads > 0) CHECK_OK(stw_threads_new(n_threads, &threads, err));
-        CU_ASSERT_EQUAL(stw_threads_count(threads), n_threads == 0 ? 1 : n_threads);
-        for (uint64_t n = 0; n <= 5000; n += 613)
-            for (uint64_t grain = 0; grain < 900; grain += 299) {
-                unsigned bad = 0;
-                memset(&c, 0, sizeof c);
-                stw_threads_for(threads, n, grain, note, &c);
-                for (uint64_t i = 0; i < 5000; i++) bad += c.seen[i] != (i < n ? 1 : 0);
-                CU_ASSERT_EQUAL(bad, 0);
-            }
-        stw_threads_free(threads);
-    }
-}
-
 /* The powers of bias corrections are those of a GPU's powf: so many of the first 20,000 differ from
  * the rounded double power, the first of them here (tests/gpu/test_cuda_kernels.c on an H200). */
 static void powers_are_those_of_the_device(void) {
@@ -555,5 +526,4 @@ STW_TEST_MAIN("backend kernels", {"powers are those of the device", powers_are_t
               {"the fullest block", the_fullest_block}, {"digests add up", digests_add_up},
               {"seeded values have the scalar bits", seeded_values_are_the_scalar_ones},
               {"conversions are exact", conversions_are_exact},
-              {"bf16 is rounded to", bf16_is_rounded_to},
-              {"threads cover everything once", threads_cover_everything_once})
+              {"bf16 is rounded to", bf16_is_rounded_to}, )
