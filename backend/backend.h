@@ -25,6 +25,7 @@ typedef struct stw_device_config {
     uint32_t local_rank;             /* which GPU of the node */
     uint32_t local_world;            /* ranks of this node, which share its cores; 0: 1 */
     uint32_t n_events;               /* events that the executor will use */
+    uint32_t n_marks;                /* marks of time; 0: none */
     uint32_t n_spans;                /* the most that set_spans will be given */
     stw_element_types types;         /* of the run's state */
     uint32_t threads;                /* for CPU work of this rank; 0: cores / ranks on the node */
@@ -148,6 +149,12 @@ typedef struct stw_backend {
                                     stw_error *err);
     /** Caller waits for a recorded event. */
     STW_MUST_USE stw_status (*wait_host)(stw_device *device, uint32_t event, stw_error *err);
+    /** Optional, both or none: a mark of time in the order of a GPU stream, 0 .. n_marks-1; and the
+     * seconds from one mark to another once both are done. */
+    STW_MUST_USE stw_status (*mark)(stw_device *device, stw_stream stream, uint32_t mark,
+                                    stw_error *err);
+    STW_MUST_USE stw_status (*mark_seconds)(stw_device *device, uint32_t from, uint32_t to,
+                                            double *seconds, stw_error *err);
     STW_MUST_USE stw_status (*synchronize)(stw_device *device, stw_error *err);
     /** Address of a range of the GPU arena, for collectives: device memory under CUDA, plain memory
      * on the host backend (for MPI); NULL outside the arena. */

@@ -3,16 +3,19 @@
  * the solver, so that GPU nodes need none. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/executor/executor.h"
 #include "backend/probe/probe.h"
 #include "cli/common.h"
+#include "core/file.h"
 #include "core/units.h"
+#include "reports/reports.h"
 #include "stw_config.h"
 
 typedef struct request {
-    const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout;
+    const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace;
     bool probe, calibrate, quick, version, no_digest, ceiling;
 } request;
 
@@ -80,17 +83,48 @@ static void summarize(const stw_run_result *run) {
             run->gpu_growth_bytes, run->host_growth_bytes);
 }
 
+static stw_status write_trace(const stw_plan *plan, const stw_run_result *run,
+                              const stw_timeline *timeline, const char *path, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    const stw_program *program = plan->programs[stw_job_kind_of(plan->job, 0)];
+    stw_trace_event *events = calloc((size_t)timeline->n_ops + 1, sizeof *events);
+    char name[160];
+    uint32_t n = 0;
+    if (events == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory for a trace"));
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
+            if (isfinite(timeline->start_s[i]) && isfinite(timeline->end_s[i]))
+                events[n++] = (stw_trace_event){movement->phase, &program->ops[i],
+                                                timeline->start_s[i], timeline->end_s[i]};
+    }
+    snprintf(name, sizeof name, "rank 0 of %u, %s", run->world, run->device);
+    const char *names[] = {name};
+    const stw_trace_event *all[] = {events};
+    STW_TRY(stw_trace_to_json(1, names, all, &n, &text, err));
+    STW_TRY(stw_text_status(&text, err));
+    STW_TRY(stw_file_write(path, text.data, text.length, err));
+out:
+    free(events);
+    stw_text_free(&text);
+    return status;
+}
+
 static stw_status execute(const request *r, const stw_general *general, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_run_result *result = NULL;
     stw_text text = STW_TEXT_INIT;
+    stw_timeline timeline = {0};
     uint64_t steps = 5, seed = 1;
     stw_executor_options options = {.backend = r->backend != NULL ? r->backend : "auto",
                                     .weights = r->weights,
                                     .nvme_folder = r->nvme,
                                     .no_digest = r->no_digest,
-                                    .ceiling = r->ceiling};
+                                    .ceiling = r->ceiling,
+                                    .timeline = r->trace != NULL ? &timeline : NULL};
     STW_TRY(stw_option_u64("--steps", r->steps, 1, &steps, err));
     STW_TRY(stw_option_u64("--seed", r->seed, 0, &seed, err));
     STW_TRY(stw_option_double("--timeout", r->timeout, &options.timeout_s, err));
@@ -105,6 +139,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     STW_TRY(stw_plan_check(plan, false, err));
     STW_TRY(stw_execute(plan, &options, &result, err));
     if (result == NULL) goto out; /* not rank 0 */
+    if (r->trace != NULL) STW_TRY(write_trace(plan, result, &timeline, r->trace, err));
     if (general->output != NULL) STW_TRY(stw_run_result_write(result, general->output, err));
     if (general->json && general->output == NULL) {
         STW_TRY(stw_run_result_to_json(result, &text, err));
@@ -118,6 +153,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
             (unsigned long long)result->mismatched, (unsigned long long)result->checked);
 out:
     stw_text_free(&text);
+    stw_timeline_free(&timeline);
     stw_run_result_free(result);
     stw_plan_free(plan);
     return status;
@@ -152,6 +188,9 @@ int main(int argc, char **argv) {
         {"--ceiling", NULL, NULL,
          "after every step, time its copies alone and the link by itself in several shapes",
          STW_OPTION_FLAG, &r.ceiling},
+        {"--trace", "-t", "FILE",
+         "Chrome trace of load, first and last step on rank 0; opens in Perfetto", STW_OPTION_VALUE,
+         &r.trace},
         {"--probe", NULL, NULL, "describe this machine as cluster.yaml, measuring nothing",
          STW_OPTION_FLAG, &r.probe},
         {"--calibrate", NULL, NULL, "describe this machine as cluster.yaml with measured rates",

@@ -523,6 +523,36 @@ out:
     return status;
 }
 
+static stw_status check_mark(const stw_device *device, uint32_t mark, stw_error *err) {
+    if (mark < device->n_marks) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BUG, "mark", "mark %u of %u", mark, device->n_marks);
+}
+
+static stw_status mark(stw_device *device, stw_stream stream, uint32_t number, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(check_mark(device, number, err));
+    if (!stw_stream_is_gpu(stream))
+        STW_TRY(stw_fail(err, STW_STATUS_BUG, "mark", "on stream %s", stw_stream_name(stream)));
+    STW_TRY(stw_cuda_device_use(device, err));
+    STW_CUDA_TRY(cudaEventRecord(device->marks[number], device->streams[stream]),
+                 "taking the time");
+out:
+    return status;
+}
+
+static stw_status mark_seconds(stw_device *device, uint32_t from, uint32_t to, double *seconds,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    float ms = 0;
+    STW_TRY(check_mark(device, from, err));
+    STW_TRY(check_mark(device, to, err));
+    STW_CUDA_TRY(cudaEventElapsedTime(&ms, device->marks[from], device->marks[to]),
+                 "reading the time");
+    *seconds = 1e-3 * (double)ms;
+out:
+    return status;
+}
+
 static stw_status synchronize(stw_device *device, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_cuda_quiesce(device, err));
@@ -568,6 +598,8 @@ static const stw_backend backend_cuda = {
     .record = record,
     .wait = wait_stream,
     .wait_host = wait_host,
+    .mark = mark,
+    .mark_seconds = mark_seconds,
     .synchronize = synchronize,
     .device_address = device_address,
     .native_stream = native_stream,

@@ -125,6 +125,8 @@ struct stw_device {
     cudaEvent_t *events;
     atomic_uchar *event_state; /* STW_CUDA_EVENT_* */
     uint32_t n_events;         /* made so far */
+    cudaEvent_t *marks;        /* those that tell the time */
+    uint32_t n_marks;          /* made so far */
     unsigned char *gpu;        /* the GPU arena */
     stw_cuda_pinned host;      /* the host arena */
     stw_nvme *nvme;

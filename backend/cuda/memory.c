@@ -331,6 +331,12 @@ static stw_status make_streams(stw_device *device, stw_error *err) {
         STW_CUDA_TRY(
             cudaEventCreateWithFlags(&device->events[device->n_events], cudaEventDisableTiming),
             "making an event");
+    uint32_t n_marks = device->config.n_marks;
+    device->marks = calloc(n_marks > 0 ? n_marks : 1, sizeof *device->marks);
+    if (device->marks == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "marks", "out of memory for %u", n_marks));
+    for (; device->n_marks < n_marks; device->n_marks++)
+        STW_CUDA_TRY(cudaEventCreate(&device->marks[device->n_marks]), "making a mark of time");
     for (int i = 0; i < STW_CUDA_BINS_SLOTS; i++)
         STW_CUDA_TRY(cudaEventCreateWithFlags(&device->bins_read[i], cudaEventDisableTiming),
                      "making an event");
@@ -489,12 +495,14 @@ void stw_cuda_device_close(stw_device *device) {
     for (int i = 0; i < STW_CUDA_BINS_SLOTS; i++)
         if (device->bins_read[i] != NULL) (void)cudaEventDestroy(device->bins_read[i]);
     for (uint32_t e = 0; e < device->n_events; e++) (void)cudaEventDestroy(device->events[e]);
+    for (uint32_t m = 0; m < device->n_marks; m++) (void)cudaEventDestroy(device->marks[m]);
     for (int s = 0; s < STW_N_STREAMS; s++)
         if (device->streams[s] != NULL) (void)cudaStreamDestroy(device->streams[s]);
     if (device->side != NULL) (void)cudaStreamDestroy(device->side);
     (void)cudaGetLastError();
     free(device->events);
     free(device->event_state);
+    free(device->marks);
     stw_nvme_close(device->nvme);
     free(device->bounce);
     stw_threads_free(device->threads);

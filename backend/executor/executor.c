@@ -100,6 +100,7 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     for (int p = 0; p < STW_N_PHASES; p++)
         if (run->schedules[p] != NULL && run->schedules[p]->n_events > c->n_events)
             c->n_events = run->schedules[p]->n_events;
+    c->n_marks = stw_timeline_marks(run);
     STW_TRY(run->backend->open(c, &run->device, err));
     STW_TRY(run->backend->set_spans(run->device, run->spans, run->n_spans, err));
 out:
@@ -110,8 +111,9 @@ out:
 
 /* An error says which operation met it. */
 static stw_status issue(void *state, uint32_t index, stw_error *err) {
-    const stw_rank_run *run = state;
-    stw_status status = stw_run_issue(state, index, err);
+    stw_rank_run *run = state;
+    stw_status status =
+        run->timed ? stw_timeline_issue(run, index, err) : stw_run_issue(run, index, err);
     if (status == STW_STATUS_OK || err == NULL) return status;
     const stw_op *op = &run->program->ops[index];
     bool piece = op->work == STW_WORK_PLACE || op->component == STW_COMPONENT_LOAD_STAGING;
@@ -142,6 +144,7 @@ static stw_status run_movement(stw_rank_run *run, stw_phase phase, double *secon
     STW_TRY(run->backend->norm_reset(run->device, STW_STREAM_COMPUTE, err));
     STW_TRY(run->backend->synchronize(run->device, err));
     STW_TRY(stw_comm_barrier(run->comm, err));
+    STW_TRY(stw_timeline_begin(run, phase, err));
     double start = stw_process_now_s();
     STW_TRY(stw_streams_run(run->streams, run->schedules[phase], err));
     if (run->broadcasting) STW_TRY(stw_comm_wait(run->comm, run->broadcast_of, err));
@@ -149,6 +152,7 @@ static stw_status run_movement(stw_rank_run *run, stw_phase phase, double *secon
     STW_TRY(run->backend->synchronize(run->device, err));
     if (phase != STW_PHASE_LOAD) STW_TRY(run->backend->commit(run->device, run->step, err));
     *seconds = stw_process_now_s() - start;
+    STW_TRY(stw_timeline_end(run, run->schedules[phase]->movement, err));
     STW_TRY(stw_run_note_phase(run, phase, err));
 out:
     return status;
@@ -331,6 +335,7 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     stw_status status = STW_STATUS_OK;
     const stw_streams_calls calls = {run, issue, settle, failed};
     STW_TRY(prepare(run, err));
+    STW_TRY(stw_timeline_prepare(run, err));
     STW_TRY(open_device(run, err));
     STW_TRY(stw_comm_open(&run->ranks, run->backend, run->device, run->layout->comm_offset_bytes,
                           run->timeout_s, &run->comm, err));

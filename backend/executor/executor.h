@@ -9,6 +9,16 @@
 #include "plan/plan.h"
 #include "plan/run_file.h"
 
+/** When operations began and ended on rank 0: seconds, loading, the first step and the last one
+ * after each other. */
+typedef struct stw_timeline {
+    uint32_t n_ops;          /* of the program of rank 0's kind */
+    double *start_s, *end_s; /* [n_ops]; NaN: not run */
+    double length_s;
+} stw_timeline;
+/** Frees what is in it; zeroes are fine. */
+void stw_timeline_free(stw_timeline *timeline);
+
 typedef struct stw_executor_options {
     const char *backend; /* "auto", "cuda", "host" */
     uint32_t steps;      /* optimizer steps, first included; >= 1 */
@@ -18,6 +28,7 @@ typedef struct stw_executor_options {
     double timeout_s; /* of a collective; 0: 120 */
     bool ceiling;     /* after every step, time its copies alone: what the links allow */
     bool no_digest;
+    stw_timeline *timeline; /* zeroed or of an earlier run: filled on rank 0; NULL: no marks */
 } stw_executor_options;
 
 /** Run the plan on this rank. `result` is complete on rank 0 (all ranks gathered) and NULL

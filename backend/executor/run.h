@@ -67,6 +67,9 @@ typedef struct stw_rank_run {
 
     stw_measured measured[STW_N_PHASES];
     double load_s;
+    stw_timeline *timeline; /* the option's on rank 0, else NULL */
+    bool timed;             /* the movement under way, from timed_from_s on */
+    double timed_from_s;
     bool copies_only; /* the movement under way leaves norm and updates out */
     double *copies_s; /* [options->steps] of the copies alone */
     double *link_s;   /* [STW_N_LINK_SHAPES][options->steps] of link_bytes each way */
@@ -91,6 +94,17 @@ STW_MUST_USE stw_status stw_run_types(const stw_run_spec *spec, stw_element_type
 /** Type of one component of the state. */
 stw_element stw_run_type(const stw_element_types *types, stw_component component);
 STW_MUST_USE stw_status stw_run_make_spans(stw_rank_run *run, stw_error *err);
+
+/* timeline.c: when operations run */
+STW_MUST_USE stw_status stw_timeline_prepare(stw_rank_run *run, stw_error *err);
+/** Marks that the device needs for it; 0: none. */
+uint32_t stw_timeline_marks(const stw_rank_run *run);
+STW_MUST_USE stw_status stw_timeline_begin(stw_rank_run *run, stw_phase phase, stw_error *err);
+/** stw_run_issue while `timed`. */
+STW_MUST_USE stw_status stw_timeline_issue(stw_rank_run *run, uint32_t op, stw_error *err);
+/** All of the movement is done. */
+STW_MUST_USE stw_status stw_timeline_end(stw_rank_run *run, const stw_movement *movement,
+                                         stw_error *err);
 
 /* link.c: the link by itself, between steps */
 /** Time every shape once, all ranks at the same time; into link_s[][step]. Collective. */

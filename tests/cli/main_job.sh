@@ -19,7 +19,10 @@ tiny_cluster 1
 grep -q '"ph"' trace.json || fail "the trace has no events"
 "$STOWAGE" simulate plan.json --json >simulated.json
 [ "$(member simulated.json schema)" = stowage.plan/1 ] || fail "simulate --json prints the plan's fields"
-"$STOWAGE" run plan.json --backend host --steps 3 -o run.json >run.txt
+"$STOWAGE" run plan.json --backend host --steps 3 --trace ran.json -o run.json >run.txt
+for phase in load first_optimizer_step optimizer_step; do
+    grep -q "\"name\":\"$phase\"" ran.json || fail "the run's trace has no $phase"
+done
 [ "$(member run.json mismatched)" = 0 ] || fail "elements differ from the reference"
 "$STOWAGE" validate plan.json run.json >validate.txt || { cat validate.txt; fail "prediction and measurement disagree"; }
 "$STOWAGE" report plan.json run.json -o report.md
@@ -33,6 +36,7 @@ grep -q '^#' report.md || fail "the Markdown report has no heading"
 "$STOWAGE" run plan.json --backend host --steps 3 --seed 2 -o other.json >/dev/null
 [ "$(digests run.json)" != "$(digests other.json)" ] || fail "the seed has no effect"
 
-# falsified plans are found out
-sed 's/"params": 4,/&/' plan.json >/dev/null
+# falsified plans are found out: all that is allocated, 5% more
+awk '/"allocated": [0-9]+/ { n = $2 + 0; sub(/[0-9]+/, int(n + n / 20)) } { print }' plan.json >falsified.json
+expect 8 outside "$STOWAGE" validate falsified.json run.json
 echo "main job: ok"

@@ -666,7 +666,6 @@ static void every_call_may_fail(void) {
     CHECK_OK(run_scenario(cuda, &types, 1, &out, err));
     uint64_t calls = stw_cuda_calls(), silent = 0;
     CU_ASSERT_TRUE(calls > 100);
-    printf("\n    %llu calls", (unsigned long long)calls);
     for (uint64_t k = 1; k <= calls; k += k < 150 ? 1 : 5) {
         stw_error error = STW_ERROR_INIT;
         stw_cuda_fail_call(k);
@@ -710,7 +709,6 @@ static uint64_t fail_calls_of_a_run(const stw_plan *plan, const stw_executor_opt
     stw_run_result_free(result);
     uint64_t used = used_bytes();
     CU_ASSERT_TRUE(calls > 200);
-    printf("\n    %llu calls", (unsigned long long)calls);
     for (uint64_t k = first; k <= calls; k += stride) {
         stw_error error = STW_ERROR_INIT;
         stw_cuda_fail_call(k);
@@ -733,6 +731,22 @@ static uint64_t fail_calls_of_a_run(const stw_plan *plan, const stw_executor_opt
     return calls;
 }
 
+/* What the GPU says of when it worked: in the order of streams and of what waits for what. */
+static void check_times(const stw_program *program, const stw_timeline *t) {
+    unsigned wrong = 0, timed = 0;
+    double free_from_s[STW_N_STREAMS] = {0};
+    CU_ASSERT_EQUAL_FATAL(t->n_ops, program->n_ops);
+    for (uint32_t i = 0; i < t->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        if (op->kind == STW_OP_ALLOC || op->kind == STW_OP_FREE || isnan(t->start_s[i])) continue;
+        timed++;
+        wrong += t->end_s[i] < t->start_s[i] || t->start_s[i] < free_from_s[op->stream] - 5e-5;
+        free_from_s[op->stream] = t->end_s[i];
+    }
+    CU_ASSERT_TRUE(timed > 50);
+    CU_ASSERT_EQUAL(wrong, 0);
+}
+
 /* The whole executor: loads and a step with all engines, every single call; then what comes on top,
  * which is much of the same: digests and a replay of single elements, and the link beside. */
 static void every_call_of_a_run_may_fail(void) {
@@ -745,6 +759,12 @@ static void every_call_of_a_run_may_fail(void) {
     (void)fail_calls_of_a_run(plan, &options, calls - 20, 61);
     options.no_digest = options.ceiling = true;
     (void)fail_calls_of_a_run(plan, &options, calls / 2, 7);
+    stw_timeline timeline = {0};
+    options.ceiling = false;
+    options.timeline = &timeline;
+    (void)fail_calls_of_a_run(plan, &options, calls / 2, 31);
+    check_times(plan->programs[0], &timeline);
+    stw_timeline_free(&timeline);
     alarm(0);
     stw_plan_free(plan);
 }

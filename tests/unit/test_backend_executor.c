@@ -9,6 +9,7 @@
 #include "backend/executor/run.h"
 #include "backend/host/kernels.h"
 #include "backend/norm.h"
+#include "backend/process.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
@@ -342,6 +343,77 @@ static void measured_bytes_are_the_walk(void) {
     stw_plan_free(plan);
 }
 
+/* ---- the time line ---- */
+
+static double marked_s[4096];
+
+static stw_status note_mark(stw_device *d, stw_stream stream, uint32_t mark, stw_error *err) {
+    (void)d;
+    (void)err;
+    CU_ASSERT_TRUE_FATAL(mark < sizeof marked_s / sizeof marked_s[0] && stw_stream_is_gpu(stream));
+    marked_s[mark] = stw_process_now_s();
+    return STW_STATUS_OK;
+}
+
+static stw_status between_marks(stw_device *d, uint32_t from, uint32_t to, double *seconds,
+                                stw_error *err) {
+    (void)d;
+    (void)err;
+    *seconds = marked_s[to] - marked_s[from];
+    return STW_STATUS_OK;
+}
+
+#define CLOCKS_S 5e-5 /* between the one of marks and the host's */
+
+/* Every operation of the movement was run once what it names had ended, streams in order. */
+static void check_times(const stw_program *program, const stw_movement *movement,
+                        const stw_timeline *t) {
+    double free_from_s[STW_N_STREAMS] = {0};
+    unsigned early = 0, unknown = 0;
+    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        unknown += !isfinite(t->start_s[i]) || !isfinite(t->end_s[i]);
+        early += t->end_s[i] < t->start_s[i] || t->start_s[i] + CLOCKS_S < free_from_s[op->stream];
+        for (int a = 0; a < 2; a++)
+            early +=
+                op->after[a] != STW_OP_NONE && t->start_s[i] + CLOCKS_S < t->end_s[op->after[a]];
+        free_from_s[op->stream] = t->end_s[i];
+        early += t->end_s[i] > t->length_s + CLOCKS_S;
+    }
+    CU_ASSERT_EQUAL(unknown, 0);
+    CU_ASSERT_EQUAL(early, 0);
+}
+
+static void the_time_line_is_whole(void) {
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU};
+    static const uint32_t units[] = {20, 20, 0};
+    stw_backend marking = stw_backend_host;
+    marking.mark = note_mark;
+    marking.mark_seconds = between_marks;
+    const stw_backend *backends[] = {&stw_backend_host, &marking};
+    stw_plan *plan = plan_of(middle_size, NULL, 3, places, units);
+    const stw_program *program = plan->programs[0];
+    for (int b = 0; b < 2; b++) {
+        stw_timeline timeline = {0};
+        stw_executor_options options = options_of(3);
+        stw_run_result *result = NULL;
+        options.timeline = &timeline;
+        CHECK_OK(stw_execute_with(plan, &options, backends[b], &result, err));
+        CU_ASSERT_EQUAL_FATAL(timeline.n_ops, program->n_ops);
+        for (uint32_t m = 0; m < program->n_movements; m++) {
+            const stw_movement *movement = &program->movements[m];
+            if (movement->executable)
+                check_times(program, movement, &timeline);
+            else if (movement->n_ops > 0)
+                CU_ASSERT_TRUE(isnan(timeline.start_s[movement->first_op]));
+        }
+        stw_run_result_free(result);
+        stw_timeline_free(&timeline);
+        CU_ASSERT_PTR_NULL(timeline.start_s);
+    }
+    stw_plan_free(plan);
+}
+
 /* ---- refusals ---- */
 
 static void refused(stw_plan *plan, stw_status status, const char *word) {
@@ -557,6 +629,7 @@ STW_TEST_MAIN("backend executor", {"placement changes no bit", placement_changes
               {"load method changes no bit", load_method_changes_no_bit},
               {"bad weights are named", bad_weights_are_named},
               {"measured bytes are the walk", measured_bytes_are_the_walk},
+              {"the time line is whole", the_time_line_is_whole},
               {"what cannot run is refused", what_cannot_run_is_refused},
               {"every failing call is an error", every_failing_call_is_an_error},
               {"wrong updates are noticed", wrong_updates_are_noticed})
