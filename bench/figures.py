@@ -5,6 +5,7 @@
     figures.py best FILE.run.json       rates.link's fastest shape: bytes, streams, bytes/s each way
     figures.py updates FILE.plan.json   who updates what share: "resident 25% stream 75%"
     figures.py digests FILE.json        verify.digest, or digest: "name=hex ..."
+    figures.py lanes FILE.trace.json    the last step by stream: operations, begin, end, busy (ms)
     figures.py align FILE               lines of tab-separated columns, aligned
 """
 
@@ -67,6 +68,28 @@ def digests(tree):
     return " ".join(f"{name}={value}" for name, value in sorted(found.items()))
 
 
+def lanes(trace):
+    events = [e for e in member(trace, "traceEvents") or [] if e.get("ph") == "X" and "cat" in e]
+    names = {
+        (e["pid"], e["tid"]): e["args"]["name"]
+        for e in member(trace, "traceEvents") or []
+        if e.get("ph") == "M" and e.get("name") == "thread_name"
+    }
+    step = [e for e in events if e["cat"] == "optimizer_step"]
+    if not step:
+        return "?"
+    begin = min(e["ts"] for e in step)
+    lines = []
+    for lane in sorted({(e["pid"], e["tid"]) for e in step}):
+        mine = [e for e in step if (e["pid"], e["tid"]) == lane]
+        first, last = min(e["ts"] for e in mine), max(e["ts"] + e["dur"] for e in mine)
+        busy = sum(e["dur"] for e in mine)
+        cells = (names.get(lane, "?"), str(len(mine)))
+        cells += tuple(f"{us / 1000:.2f}" for us in (first - begin, last - begin, busy))
+        lines.append("  ".join(cell.rjust(9) for cell in cells))
+    return "\n".join(lines)
+
+
 def align(path):
     with open(path, encoding="utf-8") as file:
         rows = [line.rstrip("\n").rstrip("\t").split("\t") for line in file]
@@ -89,8 +112,8 @@ def main(arguments):
         print(" ".join(text(member(tree, name)) for name in arguments[2:]))
     elif what == "align":
         print(align(path))
-    elif what in ("best", "updates", "digests"):
-        print({"best": best, "updates": updates, "digests": digests}[what](load(path)))
+    elif what in ("best", "updates", "digests", "lanes"):
+        print({"best": best, "updates": updates, "digests": digests, "lanes": lanes}[what](load(path)))
     else:
         print(__doc__, file=sys.stderr)
         return 2

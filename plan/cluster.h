@@ -56,6 +56,8 @@ typedef struct stw_cluster {
         double both_bps;            /* read and written together, at once; 0: they take turns */
     } nvme;
     double cpu_adamw_pps; /* parameters per second, fp32, whole node, all operands in host memory */
+    double cpu_adamw_ring_pps; /* the same, params and grads in rings of buckets that caches hold;
+                                  0: as cpu_adamw_pps */
     double
         cpu_norm_pps; /* gradients per second of the exact norm, whole node; 0: twice the above */
     struct {

@@ -133,6 +133,13 @@ static double update_element_bytes(const stw_job *job) {
     return (double)bytes;
 }
 
+/* Those of them that parameters and gradients make. */
+static double ring_element_bytes(const stw_job *job) {
+    double params = (double)stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
+    bool has_master = stw_job_element_bytes(job, STW_COMPONENT_MASTER) > 0;
+    return (has_master ? 1 : 2) * params + (double)stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+}
+
 /* Cores ask for memory with more requests at once than links do, and get more than a fair share of
  * it: as much more as a calibration saw of updates (28 B each) and copies beside each other. */
 static double cpu_priority(const stw_job *job) {
@@ -190,21 +197,32 @@ void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint
     out->priority = 1 + (CACHED_PRIORITY - 1) * (1 - missed);
 }
 
-void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, stw_demand *out) {
+/* What a ring holds in the caches reaches neither memory nor waits for it. */
+static void add_cpu_update(const stw_job *job, uint64_t params, uint64_t ring_bytes,
+                           stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double held = ring_bytes > 0 ? 1 - stw_ring_missed(job, ring_bytes) : 0;
+    double ring_pps = c->cpu_adamw_ring_pps > 0 ? c->cpu_adamw_ring_pps : c->cpu_adamw_pps;
+    double bytes = update_element_bytes(job) - held * ring_element_bytes(job);
+    add_traffic(job, STW_TIER_HOST, (double)params * bytes, out);
+    double seconds = (1 - held) * seconds_of(on_cpus(job, params), c->cpu_adamw_pps) +
+                     held * seconds_of(on_cpus(job, params), ring_pps);
+    out->seconds[STW_RESOURCE_CPU] += cpu_share(job) * seconds;
+    out->priority = cpu_priority(job);
+}
+
+void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, uint64_t ring_bytes,
+                       stw_demand *out) {
     memset(out, 0, sizeof *out);
-    double bytes = (double)params * update_element_bytes(job);
     switch (update) {
     case STW_UPDATE_DIRECT:
         add_direct(job, (double)params, out);
         break;
     case STW_UPDATE_CPU:
-        add_traffic(job, STW_TIER_HOST, bytes, out);
-        out->seconds[STW_RESOURCE_CPU] +=
-            cpu_share(job) * seconds_of(on_cpus(job, params), job->cluster->cpu_adamw_pps);
-        out->priority = cpu_priority(job);
+        add_cpu_update(job, params, ring_bytes, out);
         break;
     default:
-        add_traffic(job, STW_TIER_GPU, bytes, out);
+        add_traffic(job, STW_TIER_GPU, (double)params * update_element_bytes(job), out);
         break;
     }
 }
@@ -324,7 +342,7 @@ void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
                           op->to != STW_TIER_GPU     ? STW_UPDATE_CPU
                           : op->from != STW_TIER_GPU ? STW_UPDATE_DIRECT
                                                      : STW_UPDATE_RESIDENT,
-                          op->params, out);
+                          op->params, op->ring_bytes, out);
         break;
     case STW_OP_COMPUTE:
         demand_compute(job, op, out);

@@ -47,8 +47,10 @@ void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint
 /** Share of such copies of `bytes` each that the caches do not hold, 0 to 1: the rings of all ranks
  * of the node have to fit, beside what else passes through. */
 double stw_ring_missed(const stw_job *job, uint64_t bytes);
-/** Demand of the update of `params` elements by an engine, without the copies that a ring makes. */
-void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, stw_demand *out);
+/** Demand of the update of `params` elements by an engine, without the copies that a ring makes.
+ * @param ring_bytes of a CPU update's parameters in their ring; 0: all operands lie in memory */
+void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, uint64_t ring_bytes,
+                       stw_demand *out);
 /** Demand of any operation of a program. */
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out);
 /** Seconds when nothing else runs: the largest demand plus the start-up. */

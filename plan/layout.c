@@ -118,6 +118,11 @@ bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_ki
     }
 }
 
+uint64_t stw_place_ring_bytes(const stw_job *job, const stw_place *place, uint64_t params) {
+    if (!stw_place_uses_ring(job, place, STW_RING_HOST_CPU)) return 0;
+    return params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
+}
+
 uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
                              uint64_t bucket_bytes) {
     if (ring == STW_RING_HOST_DISK) {

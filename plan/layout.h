@@ -83,6 +83,8 @@ uint64_t stw_nvme_copies(const stw_job *job);
 uint64_t stw_page_table_bytes(const stw_job *job, const stw_layout *layout);
 /** Do buckets of a place pass through this ring? */
 bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring);
+/** Bytes of the parameters of a bucket in a ring of CPU buckets; 0 where its place has none. */
+uint64_t stw_place_ring_bytes(const stw_job *job, const stw_place *place, uint64_t params);
 /** Bytes of the slot that a place needs in a ring that it uses; a ring has the largest of its
  * places.
  * @param bucket_bytes of the run's prefetch */

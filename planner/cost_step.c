@@ -110,7 +110,8 @@ void stw_bucket_flow_of(const stw_cost *cost, const stw_place *place, const stw_
     }
     share_disk(job, flow);
     stw_demand demand;
-    stw_demand_update(job, place->update, params, &demand);
+    stw_demand_update(job, place->update, params, stw_place_ring_bytes(job, place, params),
+                      &demand);
     flow->update_s = stw_demand_alone_s(&demand);
     flow->stream_s[place->update == STW_UPDATE_CPU ? STW_STREAM_CPU : STW_STREAM_COMPUTE] +=
         flow->update_s;
@@ -289,7 +290,7 @@ static stw_status add_parking(stw_cost *cost, stw_error *err) {
     stw_demand up, update, down;
     stw_demand_copy(job, STW_TIER_HOST, STW_TIER_GPU, bytes, &up);
     stw_demand_copy(job, STW_TIER_GPU, STW_TIER_HOST, bytes, &down);
-    stw_demand_update(job, STW_UPDATE_RESIDENT, job->unit_params, &update);
+    stw_demand_update(job, STW_UPDATE_RESIDENT, job->unit_params, 0, &update);
     up.startup_s = down.startup_s = 0; /* one copy of all */
     double seconds =
         stw_demand_alone_s(&up) + stw_demand_alone_s(&update) + stw_demand_alone_s(&down);

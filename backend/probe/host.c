@@ -20,7 +20,9 @@
 #define GIB (1ull << 30)
 #define HUGE_BYTES (2 * MIB)
 #define GRAIN_BYTES MIB
-#define PARAM_BYTES 16         /* fp32 parameter, gradient and two moments */
+#define PARAM_BYTES 16 /* fp32 parameter, gradient and two moments */
+#define RING_SLOTS 3
+#define RING_PARAMS (4 * MIB)  /* of a slot, per GPU: what plans choose most often */
 #define CORE_BYTES (512 * MIB) /* per core where few cores are measured: beyond its caches */
 
 /* ---- teams ---- */
@@ -76,7 +78,7 @@ static void find_teams(stw_probe_teams *teams) {
 /* A call for one team, on a thread that stays on its cores. */
 typedef struct errand {
     stw_probe_team *team;
-    uint64_t params;
+    uint64_t params, bucket;
     stw_probe_work work;
     double seconds, units_per_s;
     void (*run)(struct errand *e);
@@ -100,6 +102,7 @@ static double each_team(stw_probe_teams *teams, const errand *what) {
         errands[started] = *what;
         errands[started].team = &teams->team[started];
         errands[started].params = teams->params;
+        errands[started].bucket = teams->bucket;
         if (pthread_create(&threads[started], NULL, run_errand, &errands[started]) != 0) break;
     }
     for (uint32_t i = 0; i < started; i++) {
@@ -202,14 +205,32 @@ static void copy_piece(void *arg, uint64_t first, uint64_t count) {
 #endif
 }
 
+/* Buckets as runs have them: params and grads come and go through the slots of a ring, moments lie
+ * one after the other. @return parameters */
+static uint64_t ring_pass(const errand *e, const stw_adamw *adamw, const stw_element_types *types) {
+    float *memory = e->team->memory;
+    uint64_t n = e->params, done = 0;
+    for (uint64_t k = 0; e->bucket > 0 && done + e->bucket <= n; k++, done += e->bucket) {
+        uint64_t slot = k % RING_SLOTS * e->bucket;
+        const stw_host_bucket bucket = {.n = e->bucket,
+                                        .params = memory + slot,
+                                        .grads = memory + n + slot,
+                                        .exp_avg = memory + 2 * n + done,
+                                        .exp_avg_sq = memory + 3 * n + done};
+        stw_host_adamw(e->team->threads, adamw, 1.0f, types, &bucket);
+    }
+    return done;
+}
+
 /* One pass over the team's memory. @return units */
 static uint64_t pass(const errand *e, stw_norm_bins *bins) {
     static const stw_element_types types = {STW_ELEMENT_F32, STW_ELEMENT_F32, STW_ELEMENT_NONE,
                                             STW_ELEMENT_F32, STW_ELEMENT_F32};
     float *memory = e->team->memory;
     uint64_t n = e->params;
+    const stw_adamw adamw = stw_adamw_make(1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0);
+    if (e->work == STW_PROBE_RING) return ring_pass(e, &adamw, &types);
     if (e->work == STW_PROBE_ADAMW) {
-        const stw_adamw adamw = stw_adamw_make(1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0);
         const stw_host_bucket bucket = {.n = n,
                                         .params = memory,
                                         .grads = memory + n,
@@ -304,10 +325,16 @@ static void measure_rates(const stw_probe *probe, stw_probe_teams *teams, stw_cl
     for (uint32_t i = 0; i < adamw.n; i++)
         stw_sample_add(&seen, STW_PROBE_ADAMW_BYTES * adamw.values[i]);
     double adamw_bps = stw_probe_keep(probe, &seen);
+    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.25, "AdamW through a ring on the CPU");
+    uint64_t gpus = probe->gpus > 0 ? probe->gpus : 1;
+    teams->bucket = stw_min_u64(RING_PARAMS * gpus / teams->n, teams->params / (RING_SLOTS + 1));
+    stw_sample ring = sample_of(teams, "cpu_adamw_ring", "param/s");
+    double ring_pps = repeat(probe, teams, STW_PROBE_RING, seconds, &ring);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.4, "copies by the CPU");
     stw_sample copy = sample_of(teams, "host copy, CPU", "B/s");
     double copy_bps = repeat(probe, teams, STW_PROBE_COPY, seconds / 2, &copy);
     if (pps > 0) out->cpu_adamw_pps = pps;
+    if (ring_pps > 0) out->cpu_adamw_ring_pps = ring_pps;
     if (!(out->host.bandwidth_bps > 0))
         out->host.bandwidth_bps = copy_bps > adamw_bps ? copy_bps : adamw_bps;
 }

@@ -213,7 +213,7 @@ static void round_rates(stw_cluster *out) {
                        &out->cpu_norm_pps,        &out->pcie.latency_s,  &out->nvlink_bps,
                        &out->nvme.read_bps,       &out->nvme.write_bps,  &out->nvme.both_bps,
                        &out->host.dma_beside_bps, &out->host.dma_up_bps, &out->host.dma_down_bps,
-                       &out->host.page_lock_bps,  &out->pcie.direct_bps};
+                       &out->host.page_lock_bps,  &out->pcie.direct_bps, &out->cpu_adamw_ring_pps};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) *rates[i] = three_digits(*rates[i]);
 }
 

@@ -110,6 +110,7 @@ typedef struct stw_probe_team {
 typedef struct stw_probe_teams {
     uint32_t n;
     uint64_t params; /* of each team */
+    uint64_t bucket; /* of these, of a ring's slot; 0: no ring is measured */
     stw_probe_team team[STW_PROBE_MOST_TEAMS];
 } stw_probe_teams;
 
@@ -129,6 +130,7 @@ void stw_probe_teams_close(stw_probe_teams *teams); /* all zero is fine */
 
 typedef enum stw_probe_work {
     STW_PROBE_ADAMW, /* parameters */
+    STW_PROBE_RING,  /* the same bucket by bucket, parameters and gradients in a ring of them */
     STW_PROBE_NORM,  /* gradients */
     STW_PROBE_COPY   /* bytes read and written, past the caches */
 } stw_probe_work;

@@ -120,6 +120,7 @@ static uint32_t update(step *s, uint32_t index, uint32_t after) {
     op.from = op.to = stw_place_update_tier(place);
     if (place->update == STW_UPDATE_DIRECT) op.from = place->moments;
     op.params = bucket->params;
+    op.ring_bytes = stw_place_ring_bytes(s->b->job, place, bucket->params);
     op.after[0] = after;
     op.after[1] = s->norm;
     return stw_append(s->b, op);

@@ -145,7 +145,7 @@ static void one_direction_of_all_gpus(void) {
 static void direct_updates_use_the_link(void) {
     stw_demand d, of_op;
     set_up(1, 1);
-    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 8 / (0.8 * 32));
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 8 / (0.8 * 32));
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE], 8 / (0.8 * 32));
@@ -157,7 +157,7 @@ static void direct_updates_use_the_link(void) {
     cluster.pcie.direct_bps = 20e9;
     run.precision.params = run.precision.grads = STW_DTYPE_BF16;
     run.precision.has_master = true; /* 12 bytes each way; 2 read and 2 written on the GPU */
-    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 12.0 / 20);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 12.0 / 20);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 4.0 / 4000);
@@ -169,7 +169,7 @@ static void direct_updates_use_the_link(void) {
     stw_demand_op(&job, &op, &of_op);
     CU_ASSERT_EQUAL(memcmp(&d, &of_op, sizeof d), 0);
     set_up(4, 4);
-    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_DIRECT, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 4 * 16.0 / 160);
 }
 
@@ -179,33 +179,33 @@ static void cpu_updates_follow_the_bytes(void) {
     set_up(1, 1);
     run.precision.params = run.precision.grads = STW_DTYPE_BF16;
     run.precision.has_master = true;
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.05 / 5);
     run.precision.exp_avg = STW_DTYPE_BF16;
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], (24.0 / 28 + 0.05) / 5);
     run.precision.has_master = false;
     run.precision.exp_avg_sq = STW_DTYPE_BF16; /* 14 bytes: half of 28 */
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.55 / 5);
     set_up(1, 1);
     run.precision.has_master = true; /* params written only, a master beside them */
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 32.0 / 28 / 5);
 }
 
 static void updates_move_28_bytes(void) {
     stw_demand d;
     set_up(1, 1);
-    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 28.0 / 4000);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0);
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.2);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     set_up(4, 4);
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.8 / 0.96);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 4 * 28.0 / 200);
 }
@@ -217,13 +217,13 @@ static void updates_follow_the_precision(void) {
     set_up(1, 1);
     run.precision.params = run.precision.grads = STW_DTYPE_BF16;
     run.precision.has_master = true;
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     run.precision.exp_avg = STW_DTYPE_BF16;
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 24.0 / 200);
     run.precision.has_master = false;
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 18.0 / 200);
 }
 
@@ -340,17 +340,38 @@ static void copies_to_cpu_buckets_are_cached(void) {
     cluster.host.cache_bytes = 0;
 }
 
+/* Of the 28 bytes 12 are of parameters and gradients; the ring has a rate of its own. */
+static void updates_of_rings_read_caches(void) {
+    stw_demand d;
+    set_up(1, 1);
+    cluster.cpu_adamw_ring_pps = 8e9;
+    cluster.host.cache_bytes = 96ull << 20; /* a ring of 16 MiB each fits */
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 16ull << 20, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 8);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 16.0 / 200);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 24ull << 20, &d); /* half of it */
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], (1.0 / 8 + 1.0 / 5) / 2);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 22.0 / 200);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 32ull << 20, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 5);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
+    cluster.cpu_adamw_ring_pps = 0; /* not measured */
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 16ull << 20, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 5);
+    cluster.host.cache_bytes = 0;
+}
+
 /* 28 B x 5 G/s alone, 200 GB/s together, 60 of them copies, which alone make 160: the CPU keeps all
  * of its rate where copies keep 3/8. */
 static void cores_come_before_links(void) {
     stw_demand d;
     set_up(1, 1);
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.priority, 1);
     cluster.host.dma_beside_bps = 60e9;
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
     CHECK_NEAR(d.priority, 8.0 / 3);
-    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, &d);
+    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, 0, &d);
     CHECK_NEAR(d.priority, 0);
     cluster.host.dma_beside_bps = 0;
 }
@@ -423,6 +444,7 @@ static void resources_have_names(void) {
 }
 
 STW_TEST_MAIN("plan demand", {"copies to CPU buckets are cached", copies_to_cpu_buckets_are_cached},
+              {"updates of rings read caches", updates_of_rings_read_caches},
               {"cores come before links", cores_come_before_links},
               {"copies up and down", copies_up_and_down},
               {"both directions together", both_directions_together},
