@@ -8,7 +8,8 @@
 #     bench/plans.sh [OUT_FOLDER]      MODEL=Qwen3-1.7B MODEL_SMALL=Qwen3-0.6B STEPS=12 GPUS=1
 #                                      PLANS="resident stream-75 ..." (default: all)
 #
-# MODEL_SMALL is for all of it on NVMe (one GPU alone; needs node.nvme.capacity).
+# MODEL_SMALL is for all of it on NVMe (one GPU alone; needs node.nvme.capacity). "calibrate" among the
+# PLANS calibrates anew there (--quick): memory and disks of shared machines change within minutes.
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 begin "${1:-bench/results/plans}" Qwen3-1.7B 12
@@ -58,6 +59,10 @@ same_digests() {
 rm -f "$out"/digest.*
 line plan "step: predicted" measured off "GPU GiB" measured off "host GiB" measured off validate digests updates
 for plan in $plans; do
+    if [ "$plan" = calibrate ]; then
+        bounded "$STOWAGE" calibrate --quick -o "$out/cluster.yaml" || echo "calibrate: exit $?"
+        continue
+    fi
     model=$large
     [ "$plan" != nvme ] || model=$small
     # shellcheck disable=SC2046
