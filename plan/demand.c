@@ -32,9 +32,9 @@ static const double DIRECT_OF_BOTH = 0.8;
 static const double CPU_BYTES = 28, CPU_LEAST = 0.5, CPU_CONVERSION = 0.05;
 
 /* Share of the bytes that pass between the GPU and a ring of CPU buckets and do reach the host's
- * memory: most were written a moment ago or are read in a moment, in the CPU's caches. On 16 cores
- * of an H200's host a step of 1.7 G parameters all on the CPU took 266 to 270 ms; it would have
- * been 253 without such traffic and 353 with all of it (2026-11-21). */
+ * memory: most were written a moment ago or are read in a moment, in the CPU's caches. Fitted on 16
+ * cores of an H200's host, 2026-11-21, when updates still counted all of their operands as read
+ * from memory and had no rate of their own in a ring; not fitted anew since. */
 static const double CACHED_TRAFFIC = 0.25;
 
 /* What they come to in competition for the little that they want of it: caches answer first. Set by
@@ -120,24 +120,21 @@ void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t by
         add_disk(job, to == STW_TIER_NVME, (double)bytes, out);
 }
 
-/* Bytes that an update moves per parameter: everything is read and, but for the gradient, written;
- * parameters that have a master copy are only written. 28 with fp32 throughout and no master. */
-static double update_element_bytes(const stw_job *job) {
+/* Bytes that an update moves per parameter and component: everything is read and, but for the
+ * gradient, written; parameters that have a master copy are only written. */
+static double update_component_bytes(const stw_job *job, stw_component component) {
     bool has_master = stw_job_element_bytes(job, STW_COMPONENT_MASTER) > 0;
-    uint64_t bytes = 0;
-    for (unsigned c = 0; c < STW_N_STATE; c++) {
-        uint64_t element = stw_job_element_bytes(job, (stw_component)c);
-        bool once = c == STW_COMPONENT_GRADS || (c == STW_COMPONENT_PARAMS && has_master);
-        bytes += once ? element : 2 * element;
-    }
-    return (double)bytes;
+    bool once =
+        component == STW_COMPONENT_GRADS || (component == STW_COMPONENT_PARAMS && has_master);
+    return (once ? 1 : 2) * (double)stw_job_element_bytes(job, component);
 }
 
-/* Those of them that parameters and gradients make. */
-static double ring_element_bytes(const stw_job *job) {
-    double params = (double)stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
-    bool has_master = stw_job_element_bytes(job, STW_COMPONENT_MASTER) > 0;
-    return (has_master ? 1 : 2) * params + (double)stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+/* All of them: 28 with fp32 throughout and no master. */
+static double update_element_bytes(const stw_job *job) {
+    double bytes = 0;
+    for (unsigned c = 0; c < STW_N_STATE; c++)
+        bytes += update_component_bytes(job, (stw_component)c);
+    return bytes;
 }
 
 /* Cores ask for memory with more requests at once than links do, and get more than a fair share of
@@ -203,7 +200,9 @@ static void add_cpu_update(const stw_job *job, uint64_t params, uint64_t ring_by
     const stw_cluster *c = job->cluster;
     double held = ring_bytes > 0 ? 1 - stw_ring_missed(job, ring_bytes) : 0;
     double ring_pps = c->cpu_adamw_ring_pps > 0 ? c->cpu_adamw_ring_pps : c->cpu_adamw_pps;
-    double bytes = update_element_bytes(job) - held * ring_element_bytes(job);
+    double in_ring = update_component_bytes(job, STW_COMPONENT_PARAMS) +
+                     update_component_bytes(job, STW_COMPONENT_GRADS);
+    double bytes = update_element_bytes(job) - held * in_ring;
     add_traffic(job, STW_TIER_HOST, (double)params * bytes, out);
     double seconds = (1 - held) * seconds_of(on_cpus(job, params), c->cpu_adamw_pps) +
                      held * seconds_of(on_cpus(job, params), ring_pps);

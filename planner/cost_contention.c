@@ -53,14 +53,14 @@ static double startups_s(const stw_bucket_flow *flow, double copies) {
     return flow->startup_s / 2 * (hidden < 1 ? 1 - hidden : 0);
 }
 
-/* Bytes of the ring that updates on the CPU go through where a plan has this place: its own, or,
- * for a place of the GPU's, that of buckets as large. */
+/* Bytes of the ring that updates on the CPU go through where a plan has this place: its own, or the
+ * one that it would have if the CPU updated it. */
 static uint64_t ring_bytes_of(const stw_cost *cost, const stw_place *place,
                               const stw_cost_ring *ring) {
     uint64_t params = stw_place_bucket_params(cost->job, place, ring->bucket_bytes);
-    return place->update == STW_UPDATE_CPU
-               ? stw_place_ring_bytes(cost->job, place, params)
-               : params * stw_job_element_bytes(cost->job, STW_COMPONENT_PARAMS);
+    stw_place by_cpu = *place;
+    by_cpu.update = STW_UPDATE_CPU;
+    return stw_place_ring_bytes(cost->job, &by_cpu, params);
 }
 
 static double row_seconds(const stw_cost *cost, const stw_place *place, const stw_cost_ring *ring,

@@ -81,13 +81,13 @@ out:
     return status;
 }
 
-/* What a rank's process and context take before its arenas, measured as a run measures them. */
-/* What a rank's process holds besides: its plan, program and threads; where there are several, what
- * Open MPI 4.1 takes. Runs on one and on four H200 held 1.6 and 11.6 MB more than a calibration's
- * processes, 2026-11-21. */
+/* What the process of a run holds beyond that of a calibration: its plan, program and threads; and,
+ * where several ranks make mpirun likely, Open MPI 4.1. Runs on one and on four H200 held 1.6
+ * and 11.6 MB more than a calibration's processes, 2026-11-21. */
 #define RUN_BYTES (3 * MIB / 2)
 #define MPI_BYTES (19 * MIB / 2)
 
+/* What a rank's process and context take before its arenas, measured as a run measures them. */
 static stw_status measure_context(const stw_probe *probe, stw_cluster *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_backend *backend = stw_backend_cuda_find();

@@ -73,6 +73,8 @@ static const crew step_crews[STW_N_STREAMS] = {
     [STW_STREAM_CPU] = {3, {STW_STREAM_FROM_CPU, STW_STREAM_TO_CPU, STW_STREAM_CPU}},
 };
 
+_Static_assert(STW_N_STREAMS == 9, "a stream without a crew would never be issued");
+
 typedef struct lane {
     stw_streams *streams;
     stw_stream stream; /* its own, or the crew that is its own */

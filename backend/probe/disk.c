@@ -152,7 +152,7 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
         add(&write, bps_of(&writer));
         (void)run_lane(&reader);
         add(&read, bps_of(&reader));
-        /* What steps do, and for longer: disks with a rate that they keep for a moment alone. */
+        /* Longer, since steps do this and some disks keep their first rate for a moment only. */
         reader.seconds = writer.seconds = stw_probe_seconds(probe, 2, 5);
         add(&both, run_both(&reader, &writer));
     }
