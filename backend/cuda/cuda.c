@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA backend's table. Streams h2d, compute, d2h and comm are CUDA streams; cpu and the disks
  * are the threads that call, and their work is done by the host kernels when the call returns. */
+#define _POSIX_C_SOURCE 200809L /* setenv */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/device.h"
@@ -9,8 +11,14 @@
 #include "backend/norm.h"
 #include "core/checked.h"
 
+/* Streams that share a hardware queue wait for each other: copies of CPU buckets stood behind
+ * streamed ones until those were done, with the 8 queues that there are by default (2 GPUs, where
+ * NCCL has streams too). Some training scripts export 1, for reasons of theirs. */
+static const char QUEUES[] = "32";
+
 static bool available(char *why, size_t why_size) {
     int count = 0;
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 1); /* read when CUDA starts */
     cudaError_t code = cudaGetDeviceCount(&count);
     if (why != NULL && why_size > 0) why[0] = '\0';
     if (code == cudaSuccess && count > 0) return true;
@@ -25,6 +33,7 @@ static void info(stw_device *device, stw_device_info *out) {
     size_t unused = 0, total = 0;
     *out = device->info;
     out->link_bytes = stw_cuda_link_host_bytes(device->link);
+    out->spare_core = stw_threads_has_spare(device->threads);
     if (cudaSetDevice(device->ordinal) == cudaSuccess &&
         cudaMemGetInfo(&unused, &total) == cudaSuccess)
         out->used_now = total - unused - stw_cuda_link_gpu_bytes(device->link);
@@ -566,6 +575,8 @@ out:
 static void enter(stw_device *device, stw_stream stream) {
     if (stream == STW_STREAM_CPU)
         stw_threads_keep_caller(device->threads);
+    else if (stream == STW_STREAM_FROM_CPU && stw_threads_has_spare(device->threads))
+        stw_threads_keep_beside(device->threads);
     else
         stw_cpus_keep(&device->cpus);
 }

@@ -3,7 +3,10 @@
 #include "backend/executor/schedule.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+
+#include "backend/host/pool.h"
 
 /* ---- preparing ---- */
 
@@ -56,22 +59,28 @@ no_memory:
 /* ---- threads ---- */
 
 /* Streams that one thread issues, in the order in which it looks at them; the last one alone may
- * block. Cores are all at work while the CPU updates, and a thread that has to be woken there comes
- * late: what waits for each other often is one thread's. */
+ * block. */
 typedef struct crew {
     uint32_t n;
     stw_stream streams[3];
+    bool looks; /* before it sleeps, for it has a core */
 } crew;
 
-/* Steps: copies and kernels are issued far ahead of the GPU; what follows an update on the CPU is
- * issued by the thread that made it. */
+/* Steps: copies and kernels are issued far ahead of the GPU. While the CPU updates a bucket, copies
+ * of those before and after it are issued by a thread with a core of its own. */
 static const crew step_crews[STW_N_STREAMS] = {
-    [STW_STREAM_H2D] = {3, {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_COMPUTE}},
-    [STW_STREAM_COMM] = {1, {STW_STREAM_COMM}},
-    [STW_STREAM_DISK] = {1, {STW_STREAM_DISK}},
-    [STW_STREAM_DISK_OUT] = {1, {STW_STREAM_DISK_OUT}},
-    [STW_STREAM_CPU] = {3, {STW_STREAM_FROM_CPU, STW_STREAM_TO_CPU, STW_STREAM_CPU}},
+    [STW_STREAM_H2D] = {3, {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_COMPUTE}, false},
+    [STW_STREAM_COMM] = {1, {STW_STREAM_COMM}, false},
+    [STW_STREAM_DISK] = {1, {STW_STREAM_DISK}, false},
+    [STW_STREAM_DISK_OUT] = {1, {STW_STREAM_DISK_OUT}, false},
+    [STW_STREAM_FROM_CPU] = {2, {STW_STREAM_FROM_CPU, STW_STREAM_TO_CPU}, true},
+    [STW_STREAM_CPU] = {1, {STW_STREAM_CPU}, true},
 };
+
+/* Where the updates have all cores, a thread that has to be woken there comes late: what follows an
+ * update is issued by the thread that made it. */
+static const crew one_cpu_crew = {
+    .n = 3, .streams = {STW_STREAM_FROM_CPU, STW_STREAM_TO_CPU, STW_STREAM_CPU}};
 
 _Static_assert(STW_N_STREAMS == 9, "a stream without a crew would never be issued");
 
@@ -97,6 +106,9 @@ struct stw_streams {
     uint32_t running;             /* lanes that have not finished this turn */
     uint32_t issued[STW_N_STREAMS];
     bool failed, stop;
+    bool has_spare; /* core; set before the threads start */
+    atomic_uint
+        changes; /* of what is issued, or a failure: for those who look, without the mutex */
     stw_status status;
     stw_error error;
 };
@@ -125,6 +137,29 @@ static stw_status follow(stw_streams *s, const stw_schedule *schedule, uint32_t 
     return s->backend->wait_host(s->device, event, err);
 }
 
+#define LOOKS 50000 /* some 2 ms */
+
+/* A change, to all who wait for one; the mutex is held. */
+static void announce(stw_streams *s) {
+    atomic_fetch_add(&s->changes, 1);
+    if (s->waiting > 0) pthread_cond_broadcast(&s->change);
+}
+
+/* The mutex is held, here and afterwards. Between updates on the CPU and their copies a change
+ * comes within a part of a bucket's time, less than it takes to fall asleep and be woken: who has a
+ * core for it looks for a while first. */
+static void wait_for_change(stw_streams *s, bool looks) {
+    unsigned seen = atomic_load(&s->changes);
+    if (looks) {
+        pthread_mutex_unlock(&s->mutex);
+        for (int i = 0; i < LOOKS && atomic_load(&s->changes) == seen; i++) stw_pause();
+        pthread_mutex_lock(&s->mutex);
+    }
+    s->waiting++;
+    while (atomic_load(&s->changes) == seen) pthread_cond_wait(&s->change, &s->mutex);
+    s->waiting--;
+}
+
 static stw_status issue_one(stw_streams *s, const stw_schedule *schedule, uint32_t op,
                             stw_error *err) {
     const stw_op *o = &schedule->program->ops[op];
@@ -137,7 +172,7 @@ static stw_status issue_one(stw_streams *s, const stw_schedule *schedule, uint32
         STW_TRY(s->backend->record(s->device, o->stream, schedule->event[index], err));
     pthread_mutex_lock(&s->mutex);
     s->issued[o->stream] = schedule->position[index] + 1;
-    if (schedule->awaited[index] && s->waiting > 0) pthread_cond_broadcast(&s->change);
+    if (schedule->awaited[index]) announce(s);
     pthread_mutex_unlock(&s->mutex);
     status = s->calls.settle(s->calls.state, op, err);
 out:
@@ -152,7 +187,7 @@ static void note_failure(stw_streams *s, stw_status status, const stw_error *err
         s->status = status;
         s->error = *error;
     }
-    pthread_cond_broadcast(&s->change);
+    announce(s);
     pthread_mutex_unlock(&s->mutex);
     if (first) s->calls.failed(s->calls.state);
 }
@@ -173,9 +208,7 @@ static uint32_t next_op(stw_streams *s, const stw_schedule *schedule, const crew
             if (is_ready(s, schedule, op)) found = op;
         }
         if (!left || found != STW_OP_NONE) break;
-        s->waiting++;
-        pthread_cond_wait(&s->change, &s->mutex);
-        s->waiting--;
+        wait_for_change(s, c->looks);
     }
     pthread_mutex_unlock(&s->mutex);
     return found;
@@ -193,23 +226,26 @@ static void run_crew(stw_streams *s, const stw_schedule *schedule, const crew *c
 }
 
 /* Loading blocks on most streams, each of which then has a thread of its own. */
-static crew crew_of(const stw_schedule *schedule, stw_stream own) {
-    if (schedule->movement->phase != STW_PHASE_LOAD) return step_crews[own];
-    return (crew){1, {own}};
+static crew crew_of(const stw_streams *s, const stw_schedule *schedule, stw_stream own) {
+    static const crew nobody;
+    if (schedule->movement->phase == STW_PHASE_LOAD) return (crew){.n = 1, .streams = {own}};
+    if (!s->has_spare && own == STW_STREAM_CPU) return one_cpu_crew;
+    if (!s->has_spare && own == STW_STREAM_FROM_CPU) return nobody;
+    return step_crews[own];
 }
 
 static void *lane_main(void *arg) {
     lane *l = arg;
     stw_streams *s = l->streams;
     uint64_t turn = 0;
-    if (s->backend->enter != NULL) s->backend->enter(s->device, l->stream);
+    s->backend->enter(s->device, l->stream);
     pthread_mutex_lock(&s->mutex);
     for (;;) {
         while (!s->stop && s->turn == turn) pthread_cond_wait(&s->begun, &s->mutex);
         if (s->stop) break;
         turn = s->turn;
         const stw_schedule *schedule = s->schedule;
-        const crew mine = crew_of(schedule, l->stream);
+        const crew mine = crew_of(s, schedule, l->stream);
         pthread_mutex_unlock(&s->mutex);
         run_crew(s, schedule, &mine);
         pthread_mutex_lock(&s->mutex);
@@ -228,6 +264,9 @@ stw_status stw_streams_new(const stw_backend *backend, stw_device *device,
     s->backend = backend;
     s->device = device;
     s->calls = *calls;
+    stw_device_info info;
+    backend->info(device, &info);
+    s->has_spare = info.spare_core;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->begun, NULL);
     pthread_cond_init(&s->ended, NULL);

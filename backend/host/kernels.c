@@ -10,6 +10,8 @@
 /* Items of one piece of parallel work: large enough to hide handing it out, small enough that the
  * last one does not keep everybody waiting. */
 #define GRAIN (1u << 16)
+#define ADAMW_GRAIN (1u << 13) /* small buckets too have pieces for all threads, many times over   \
+                                */
 #define GRAIN_BYTES (1u << 20)
 
 /* ---- AdamW ---- */
@@ -69,7 +71,7 @@ static void adamw_piece(void *arg, uint64_t first, uint64_t count) {
 void stw_host_adamw(stw_threads *threads, const stw_adamw *adamw, float factor,
                     const stw_element_types *types, const stw_host_bucket *bucket) {
     adamw_work work = {*adamw, factor, *types, bucket};
-    stw_threads_for(threads, bucket->n, GRAIN, adamw_piece, &work);
+    stw_threads_for(threads, bucket->n, ADAMW_GRAIN, adamw_piece, &work);
 }
 
 /* ---- exact sum of squares ---- */
