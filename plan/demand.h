@@ -41,14 +41,16 @@ const char *stw_resource_name(stw_resource resource);
 void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
                      stw_demand *out);
 /** The same through a ring of CPU buckets, whose bytes were written a moment ago or will be read in
- * a moment: most of them stay in the CPU's caches. */
+ * a moment: most of them stay in the CPU's caches.
+ * @param ring_bytes of the whole ring */
 void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
-                            stw_demand *out);
-/** Share of such copies of `bytes` each that the caches do not hold, 0 to 1: the rings of all ranks
- * of the node have to fit, beside what else passes through. */
-double stw_ring_missed(const stw_job *job, uint64_t bytes);
+                            uint64_t ring_bytes, stw_demand *out);
+/** Share of what passes through such a ring that the caches do not hold, 0 to 1: the rings of all
+ * ranks of the node have to fit, beside what else passes through. */
+double stw_ring_missed(const stw_job *job, uint64_t ring_bytes);
 /** Demand of the update of `params` elements by an engine, without the copies that a ring makes.
- * @param ring_bytes of a CPU update's parameters in their ring; 0: all operands lie in memory */
+ * @param ring_bytes of the whole ring that a CPU update's bucket lies in; 0: all operands lie in
+ *        memory */
 void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, uint64_t ring_bytes,
                        stw_demand *out);
 /** Demand of any operation of a program. */

@@ -118,11 +118,6 @@ bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_ki
     }
 }
 
-uint64_t stw_place_ring_bytes(const stw_job *job, const stw_place *place, uint64_t params) {
-    if (!stw_place_uses_ring(job, place, STW_RING_HOST_CPU)) return 0;
-    return params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
-}
-
 uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
                              uint64_t bucket_bytes) {
     if (ring == STW_RING_HOST_DISK) {
@@ -130,6 +125,12 @@ uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_rin
         bucket_bytes = stw_disk_slot_offset(job, place, STW_N_STATE, params);
     }
     return stw_round_up_u64(bucket_bytes, STW_ALIGN_BYTES);
+}
+
+uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
+                            uint64_t bucket_bytes) {
+    if (!stw_place_uses_ring(job, place, STW_RING_HOST_CPU)) return 0;
+    return depth * stw_ring_slot_bytes(job, place, STW_RING_HOST_CPU, bucket_bytes);
 }
 
 static stw_status cut_buckets(const stw_job *job, const stw_decisions *decisions,

@@ -83,13 +83,15 @@ uint64_t stw_nvme_copies(const stw_job *job);
 uint64_t stw_page_table_bytes(const stw_job *job, const stw_layout *layout);
 /** Do buckets of a place pass through this ring? */
 bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring);
-/** Bytes of the parameters of a bucket in a ring of CPU buckets; 0 where its place has none. */
-uint64_t stw_place_ring_bytes(const stw_job *job, const stw_place *place, uint64_t params);
 /** Bytes of the slot that a place needs in a ring that it uses; a ring has the largest of its
  * places.
  * @param bucket_bytes of the run's prefetch */
 uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
                              uint64_t bucket_bytes);
+/** Bytes of the whole ring of CPU buckets that a place's go through; 0 where they use none.
+ * @param depth and bucket_bytes of the run's prefetch */
+uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
+                            uint64_t bucket_bytes);
 /** Bytes of load staging that a kind needs in a tier under the decided method: STW_LOAD_SLOTS slots
  * on the GPU, and on the host where it reads, or the whole model there (stw_load_is_whole). */
 uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,

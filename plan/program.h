@@ -57,7 +57,7 @@ typedef struct stw_op {
     uint64_t offset_bytes;      /* in tier `to` */
     uint64_t bytes;             /* moved, or allocated; of a collective: of its full result */
     uint64_t params;            /* elements that an update or norm works on */
-    uint64_t ring_bytes;        /* of a CPU update: its parameters in a ring; 0: they lie at home */
+    uint64_t ring_bytes;        /* whole ring of CPU buckets that it works in; 0: in none */
     double flops;               /* of compute */
 } stw_op;
 

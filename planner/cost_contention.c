@@ -57,10 +57,9 @@ static double startups_s(const stw_bucket_flow *flow, double copies) {
  * one that it would have if the CPU updated it. */
 static uint64_t ring_bytes_of(const stw_cost *cost, const stw_place *place,
                               const stw_cost_ring *ring) {
-    uint64_t params = stw_place_bucket_params(cost->job, place, ring->bucket_bytes);
     stw_place by_cpu = *place;
     by_cpu.update = STW_UPDATE_CPU;
-    return stw_place_ring_bytes(cost->job, &by_cpu, params);
+    return stw_cpu_ring_bytes(cost->job, &by_cpu, ring->depth, ring->bucket_bytes);
 }
 
 static double row_seconds(const stw_cost *cost, const stw_place *place, const stw_cost_ring *ring,

@@ -36,15 +36,16 @@ static stw_stream stream_of(stw_tier from, stw_tier to, bool cpu) {
     return cpu ? STW_STREAM_TO_CPU : STW_STREAM_D2H;
 }
 
-static double add_copy(const stw_job *job, stw_tier from, stw_tier to, bool cpu, uint64_t bytes,
-                       stw_bucket_flow *flow, double *side_resource_s) {
+/* @param ring_bytes of the ring of CPU buckets that it goes to or comes from; 0: none */
+static double add_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t ring_bytes,
+                       uint64_t bytes, stw_bucket_flow *flow, double *side_resource_s) {
     stw_demand demand;
-    if (cpu)
-        stw_demand_cached_copy(job, from, to, bytes, &demand);
+    if (ring_bytes > 0)
+        stw_demand_cached_copy(job, from, to, bytes, ring_bytes, &demand);
     else
         stw_demand_copy(job, from, to, bytes, &demand);
     double alone = stw_demand_alone_s(&demand);
-    stw_stream stream = stream_of(from, to, cpu);
+    stw_stream stream = stream_of(from, to, ring_bytes > 0);
     flow->stream_s[stream] += alone;
     flow->startup_s += demand.startup_s;
     for (int r = 0; r < STW_N_RESOURCES; r++) {
@@ -56,21 +57,19 @@ static double add_copy(const stw_job *job, stw_tier from, stw_tier to, bool cpu,
 
 /* A component on its way into the update's tier (or out of it), through the host from NVMe. */
 static void add_component(const stw_job *job, const stw_place *place, stw_component component,
-                          uint64_t bytes, stw_bucket_flow *flow) {
+                          uint64_t bytes, uint64_t ring_bytes, stw_bucket_flow *flow) {
     stw_tier work = stw_place_update_tier(place), home = stw_place_tier(place, component);
     bool disk = home == STW_TIER_NVME;
     if (disk) home = STW_TIER_HOST;
     if (stw_place_moves_up(job, place, component)) {
-        if (disk) flow->read_s += add_copy(job, STW_TIER_NVME, home, false, bytes, flow, NULL);
+        if (disk) flow->read_s += add_copy(job, STW_TIER_NVME, home, 0, bytes, flow, NULL);
         if (home != work)
-            flow->in_s +=
-                add_copy(job, home, work, work == STW_TIER_HOST, bytes, flow, flow->in_resource_s);
+            flow->in_s += add_copy(job, home, work, ring_bytes, bytes, flow, flow->in_resource_s);
     }
     if (stw_place_moves_down(job, place, component)) {
         if (home != work)
-            flow->out_s +=
-                add_copy(job, work, home, work == STW_TIER_HOST, bytes, flow, flow->out_resource_s);
-        if (disk) flow->write_s += add_copy(job, home, STW_TIER_NVME, false, bytes, flow, NULL);
+            flow->out_s += add_copy(job, work, home, ring_bytes, bytes, flow, flow->out_resource_s);
+        if (disk) flow->write_s += add_copy(job, home, STW_TIER_NVME, 0, bytes, flow, NULL);
     }
 }
 
@@ -104,14 +103,14 @@ void stw_bucket_flow_of(const stw_cost *cost, const stw_place *place, const stw_
     memset(flow, 0, sizeof *flow);
     uint64_t params = bucket_params(cost, place, ring);
     flow->per_unit = (double)job->unit_params / (double)params;
+    uint64_t ring_bytes = stw_cpu_ring_bytes(job, place, ring->depth, ring->bucket_bytes);
     for (int c = 0; c < STW_N_STATE; c++) {
         uint64_t bytes = params * stw_job_element_bytes(job, (stw_component)c);
-        if (bytes > 0) add_component(job, place, (stw_component)c, bytes, flow);
+        if (bytes > 0) add_component(job, place, (stw_component)c, bytes, ring_bytes, flow);
     }
     share_disk(job, flow);
     stw_demand demand;
-    stw_demand_update(job, place->update, params, stw_place_ring_bytes(job, place, params),
-                      &demand);
+    stw_demand_update(job, place->update, params, ring_bytes, &demand);
     flow->update_s = stw_demand_alone_s(&demand);
     flow->stream_s[place->update == STW_UPDATE_CPU ? STW_STREAM_CPU : STW_STREAM_COMPUTE] +=
         flow->update_s;

@@ -11,9 +11,8 @@
 #include "backend/norm.h"
 #include "core/checked.h"
 
-/* Streams that share a hardware queue wait for each other: copies of CPU buckets stood behind
- * streamed ones until those were done, with the 8 queues that there are by default (2 GPUs, where
- * NCCL has streams too). Some training scripts export 1, for reasons of theirs. */
+/* Streams that share a hardware queue wait for each other. There are 8 by default, and some
+ * training scripts export 1, for reasons of theirs; steps have 6 streams, NCCL some more. */
 static const char QUEUES[] = "32";
 
 static bool available(char *why, size_t why_size) {
@@ -115,6 +114,13 @@ out:
     return status;
 }
 
+/* Back from CPU buckets, beside the copies of streamed ones: by a kernel (stw_cuda_fetch). */
+static bool is_fetched(const stw_device *device, stw_stream stream, stw_tier to, stw_tier from,
+                       const unsigned char *target, const unsigned char *source) {
+    return stream == STW_STREAM_FROM_CPU && to == STW_TIER_GPU && from == STW_TIER_HOST &&
+           device->host_on_device && ((uintptr_t)target | (uintptr_t)source) % 16 == 0;
+}
+
 static stw_status copy(stw_device *device, stw_stream stream, stw_tier to, uint64_t to_offset,
                        stw_tier from, uint64_t from_offset, uint64_t bytes, stw_error *err) {
     unsigned char *target = NULL, *source = NULL;
@@ -134,6 +140,12 @@ static stw_status copy(stw_device *device, stw_stream stream, stw_tier to, uint6
             STW_CUDA_TRY(cudaStreamSynchronize(device->streams[stream]), "waiting for a stream");
         }
         stw_host_copy(device->threads, target, source, bytes);
+        goto out;
+    }
+    if (is_fetched(device, stream, to, from, target, source)) {
+        STW_TRY(stw_cuda_device_use(device, err));
+        STW_CUDA_TRY(stw_cuda_fetch(device->streams[stream], target, source, bytes),
+                     "starting a copy from the host");
         goto out;
     }
     cudaStream_t cuda_stream = on_gpu ? device->streams[stream] : device->side;

@@ -10,8 +10,8 @@
 /* Items of one piece of parallel work: large enough to hide handing it out, small enough that the
  * last one does not keep everybody waiting. */
 #define GRAIN (1u << 16)
-#define ADAMW_GRAIN (1u << 13) /* small buckets too have pieces for all threads, many times over   \
-                                */
+/* Small buckets too have pieces for all threads, many times over. */
+#define ADAMW_GRAIN (1u << 13)
 #define GRAIN_BYTES (1u << 20)
 
 /* ---- AdamW ---- */

@@ -22,7 +22,8 @@
 #define GRAIN_BYTES MIB
 #define PARAM_BYTES 16 /* fp32 parameter, gradient and two moments */
 #define RING_SLOTS 3
-#define RING_PARAMS (4 * MIB)  /* of a slot, per GPU: what plans choose most often */
+#define RING_OF_CACHES 0.25   /* all slots: what plans choose, which know that less than all fits */
+#define RING_PARAMS (4 * MIB) /* of a slot where no caches are known */
 #define CORE_BYTES (512 * MIB) /* per core where few cores are measured: beyond its caches */
 
 /* ---- teams ---- */
@@ -147,6 +148,11 @@ uint64_t stw_probe_cpu_bytes(const stw_probe *probe, uint32_t cores, uint64_t sh
     bytes = stw_max_u64(bytes, full ? 2 * GIB : 512 * MIB);
     bytes = stw_min_u64(bytes, full ? 8 * GIB : 4 * GIB);
     return stw_min_u64(stw_min_u64(bytes, probe->room_bytes / share), probe->most_bytes);
+}
+
+uint32_t stw_probe_update_threads(const stw_cluster *cluster) {
+    uint32_t ranks = cluster->gpus > 0 ? cluster->gpus : 1;
+    return ranks * stw_threads_of_rank(cluster->host.cores / ranks);
 }
 
 stw_status stw_probe_teams_open(uint32_t cores, uint64_t bytes, stw_probe_teams *teams,
@@ -326,8 +332,10 @@ static void measure_rates(const stw_probe *probe, stw_probe_teams *teams, stw_cl
         stw_sample_add(&seen, STW_PROBE_ADAMW_BYTES * adamw.values[i]);
     double adamw_bps = stw_probe_keep(probe, &seen);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.25, "AdamW through a ring on the CPU");
-    uint64_t gpus = probe->gpus > 0 ? probe->gpus : 1;
-    teams->bucket = stw_min_u64(RING_PARAMS * gpus / teams->n, teams->params / (RING_SLOTS + 1));
+    uint64_t slot_params = (uint64_t)(RING_OF_CACHES * (double)out->host.cache_bytes) /
+                           (RING_SLOTS * 2 * sizeof(float));
+    if (slot_params == 0) slot_params = RING_PARAMS;
+    teams->bucket = stw_min_u64(slot_params / teams->n, teams->params / (RING_SLOTS + 1));
     stw_sample ring = sample_of(teams, "cpu_adamw_ring", "param/s");
     double ring_pps = repeat(probe, teams, STW_PROBE_RING, seconds, &ring);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.4, "copies by the CPU");
@@ -357,8 +365,8 @@ void stw_probe_host(const stw_probe *probe, stw_cluster *out) {
     stw_probe_teams *teams = calloc(1, sizeof *teams);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0, "memory for the CPU");
     if (teams == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "host", "out of memory"));
-    STW_TRY(stw_probe_teams_open(out->host.cores, stw_probe_cpu_bytes(probe, out->host.cores, 1),
-                                 teams, err));
+    STW_TRY(stw_probe_teams_open(stw_probe_update_threads(out),
+                                 stw_probe_cpu_bytes(probe, out->host.cores, 1), teams, err));
     measure_rates(probe, teams, out);
     if (probe->depth == STW_PROBE_FULL) STW_TRY(measure_scaling(probe, teams, err));
     measure_norm(probe, teams, out);

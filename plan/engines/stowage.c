@@ -110,6 +110,12 @@ static uint64_t slot_base(const step *s, stw_ring_kind ring, uint32_t slot) {
     return r->offset_bytes + slot * r->slot_bytes;
 }
 
+static uint64_t cpu_ring_bytes(const step *s, const stw_place *place) {
+    const stw_decisions *decisions = s->b->decisions;
+    return stw_cpu_ring_bytes(s->b->job, place, decisions->prefetch.depth,
+                              decisions->prefetch.bucket_bytes);
+}
+
 static uint32_t update(step *s, uint32_t index, uint32_t after) {
     const stw_bucket *bucket = &s->b->layout->buckets[index];
     const stw_place *place = &s->b->decisions->state[bucket->decision].place;
@@ -120,7 +126,7 @@ static uint32_t update(step *s, uint32_t index, uint32_t after) {
     op.from = op.to = stw_place_update_tier(place);
     if (place->update == STW_UPDATE_DIRECT) op.from = place->moments;
     op.params = bucket->params;
-    op.ring_bytes = stw_place_ring_bytes(s->b->job, place, bucket->params);
+    op.ring_bytes = cpu_ring_bytes(s, place);
     op.after[0] = after;
     op.after[1] = s->norm;
     return stw_append(s->b, op);
@@ -187,6 +193,8 @@ static uint32_t move(step *s, uint32_t index, stw_ring_kind ring, bool in, uint3
                              after0, after1)
                   : stw_copy(s->b, stream, component, index, slot_tier, here, tier, there, bytes,
                              after0, after1);
+        if (cpu && last != STW_OP_NONE)
+            s->b->program->ops[last].ring_bytes = cpu_ring_bytes(s, place);
     }
     return last;
 }

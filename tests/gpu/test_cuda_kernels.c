@@ -611,6 +611,37 @@ static void test_powers(void) {
     CUDA(cudaFree(device_out));
 }
 
+/* Bytes from page-locked memory: whole, and none beside them. */
+static void test_fetch(void) {
+    enum { BYTES = 3 << 20, BEFORE = 64 };
+    static const uint64_t lengths[] = {0, 1, 15, 16, 17, 4099, 262144, 1048581, BYTES - 2 * BEFORE};
+    void *memory = NULL, *pinned = NULL;
+    unsigned char *seen = malloc(BYTES);
+    CUDA(cudaMalloc(&memory, BYTES));
+    CUDA(cudaHostAlloc(&pinned, BYTES, cudaHostAllocDefault));
+    unsigned char *from = pinned, *to = memory;
+    if (seen == NULL) exit(1);
+    for (size_t i = 0; i < BYTES; i++) from[i] = (unsigned char)(1 + random_below(255));
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        uint64_t n = lengths[i];
+        CUDA(cudaMemsetAsync(memory, 0, BYTES, launch.stream));
+        CUDA(stw_cuda_fetch(launch.stream, to + BEFORE, from + 16 * i, n));
+        CUDA(cudaMemcpyAsync(seen, memory, BYTES, cudaMemcpyDeviceToHost, launch.stream));
+        CUDA(cudaStreamSynchronize(launch.stream));
+        CHECK(memcmp(seen + BEFORE, from + 16 * i, n) == 0, "%llu bytes differ",
+              (unsigned long long)n);
+        bool beside = false;
+        for (uint64_t k = 0; k < BYTES; k++)
+            beside = beside || ((k < BEFORE || k >= BEFORE + n) && seen[k] != 0);
+        CHECK(!beside, "%llu bytes wrote beside them", (unsigned long long)n);
+    }
+    CHECK(stw_cuda_fetch(launch.stream, to + 4, from, 16) == cudaErrorInvalidValue, "not aligned");
+    CHECK(stw_cuda_fetch(launch.stream, to, from + 8, 16) == cudaErrorInvalidValue, "not aligned");
+    CUDA(cudaFreeHost(pinned));
+    CUDA(cudaFree(memory));
+    free(seen);
+}
+
 /* The launches that load the kernels leave their scratch memory as it is. */
 static void test_load(void) {
     static unsigned char zeros[1024], seen[1024];
@@ -647,6 +678,7 @@ int main(void) {
                  {"norm and factor", test_norm_factor},
                  {"convert", test_convert},
                  {"seeded gradients and digests", test_values},
+                 {"copies from the host", test_fetch},
                  {"powers", test_powers}};
     printf("%s, %d multiprocessors\n", properties.name, sms);
     for (size_t t = 0; t < COUNT(tests); t++) {
