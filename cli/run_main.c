@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stowage-run: executes plans, and describes or measures the machine it is on. Never linked with
  * the solver, so that GPU nodes need none. */
+#define _POSIX_C_SOURCE 200809L /* unsetenv */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -216,6 +217,9 @@ int main(int argc, char **argv) {
     if (general.help) return stw_usage_print(&usage), 0;
     if (r.version) return print_version(), 0;
     stw_general_apply(&general);
+    /* Training scripts export 1, for reasons of theirs: one hardware queue, in which streams wait
+     * for each other. */
+    (void)unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     if (r.probe || r.calibrate) return stw_exit(describe_machine(&r, &general, &err), &err);
     if (n == 0)
         return stw_exit(

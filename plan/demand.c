@@ -45,7 +45,7 @@ static const double CACHED_PRIORITY = 4;
  * through them is held, from the second on nothing. Two H200 with 364 MiB of caches, 2026-11-21:
  * updates ran at the rate of held rings with 96 MiB (0.26), at that of memory with 192 (0.53), in
  * between with 128. Other tenants use those caches too. */
-static const double RINGS_HELD = 0.28, RINGS_LOST = 0.48;
+static const double RINGS_HELD = 0.3, RINGS_LOST = 0.5;
 
 /* From one bucket in a ring to the next the CPU's threads wait for each other and for the copies;
  * fitted on the same machine: 40 us and less. */

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA backend's table. Streams h2d, compute, d2h and comm are CUDA streams; cpu and the disks
  * are the threads that call, and their work is done by the host kernels when the call returns. */
-#define _POSIX_C_SOURCE 200809L /* setenv */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/device.h"
@@ -11,13 +9,8 @@
 #include "backend/norm.h"
 #include "core/checked.h"
 
-/* Streams that share a hardware queue wait for each other. There are 8 by default, and some
- * training scripts export 1, for reasons of theirs; steps have 6 streams, NCCL some more. */
-static const char QUEUES[] = "32";
-
 static bool available(char *why, size_t why_size) {
     int count = 0;
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES, 1); /* read when CUDA starts */
     cudaError_t code = cudaGetDeviceCount(&count);
     if (why != NULL && why_size > 0) why[0] = '\0';
     if (code == cudaSuccess && count > 0) return true;
@@ -114,11 +107,16 @@ out:
     return status;
 }
 
-/* Back from CPU buckets, beside the copies of streamed ones: by a kernel (stw_cuda_fetch). */
+/* Back from CPU buckets, beside the copies of streamed ones: where there are several GPUs, by a
+ * kernel. There copies of one direction were seen to queue, those of a stream that could begin
+ * behind those of another that waits for an event: CPU buckets came back when all streamed ones
+ * were done (two H200, 2026-11-21). One H200 alone had engines enough, and a kernel's small reads
+ * cost the other direction a tenth of its rate. */
 static bool is_fetched(const stw_device *device, stw_stream stream, stw_tier to, stw_tier from,
                        const unsigned char *target, const unsigned char *source) {
     return stream == STW_STREAM_FROM_CPU && to == STW_TIER_GPU && from == STW_TIER_HOST &&
-           device->host_on_device && ((uintptr_t)target | (uintptr_t)source) % 16 == 0;
+           device->among_others && device->host_on_device &&
+           ((uintptr_t)target | (uintptr_t)source) % 16 == 0;
 }
 
 static stw_status copy(stw_device *device, stw_stream stream, stw_tier to, uint64_t to_offset,

@@ -114,7 +114,8 @@ typedef struct stw_cuda_link stw_cuda_link; /* link.c */
 struct stw_device {
     stw_device_config config; /* nvme_folder is not kept */
     int ordinal;
-    char bus_id[32]; /* "0000:17:00.0" */
+    char bus_id[32];   /* "0000:17:00.0" */
+    bool among_others; /* GPUs, on its node */
     uint32_t sms;
     bool host_on_device; /* kernels may use host arena addresses as they are */
     stw_device_info info;

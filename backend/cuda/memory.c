@@ -205,6 +205,10 @@ out:
     return status;
 }
 
+static uint32_t local_world(const stw_device_config *config) {
+    return config->local_world > 0 ? config->local_world : 1;
+}
+
 /* The rank's GPU among those that are visible; a launcher may show each rank its own one. */
 static stw_status choose(stw_device *device, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -216,15 +220,12 @@ static stw_status choose(stw_device *device, stw_error *err) {
                          device->config.local_rank, count));
     if (count < 1)
         STW_TRY(stw_fail(err, STW_STATUS_DEVICE, "gpu", "no GPU is visible to this process"));
+    device->among_others = count > 1 || local_world(&device->config) > 1;
     device->ordinal = count == 1 ? 0 : (int)device->config.local_rank;
     STW_CUDA_TRY(cudaDeviceGetPCIBusId(device->bus_id, (int)sizeof device->bus_id, device->ordinal),
                  "asking for the GPU's address");
 out:
     return status;
-}
-
-static uint32_t local_world(const stw_device_config *config) {
-    return config->local_world > 0 ? config->local_world : 1;
 }
 
 /* Which part of the cores near the GPU is this rank's: one of `of` equal ones. Where all ranks'

@@ -2,12 +2,13 @@
 /* The disk's part of a calibration: the NVMe arena as a run uses it, in pieces of a bucket's size,
  * each way alone and then both at once. Writing is timed until the disk has the data. What is
  * measured has been written before: the first writes into new blocks cost the file system more. */
-#define _GNU_SOURCE /* statfs */
+#define _GNU_SOURCE /* statfs, madvise */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 
@@ -20,6 +21,8 @@
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 #define PIECE_BYTES (32 * MIB)
+#define RING_SLOTS 2
+#define HUGE_BYTES (2 * MIB)
 #define TMPFS 0x01021994 /* linux/magic.h */
 #define RAMFS 0x858458f6
 
@@ -61,6 +64,15 @@ uint64_t stw_probe_disk_capacity(const char *named) {
 
 /* ---- rates ---- */
 
+/* Slots that a reader and a writer share as a step's do: what was read is written, and a slot is
+ * read into again when it has been. */
+typedef struct ring {
+    pthread_mutex_t mutex;
+    pthread_cond_t turn;
+    uint64_t read, written; /* pieces */
+    bool ended;             /* no more are read, or one of both failed */
+} ring;
+
 /* One direction over the file, cyclically, for a while. */
 typedef struct lane {
     stw_nvme *nvme;
@@ -68,26 +80,63 @@ typedef struct lane {
     uint64_t bytes;       /* of the file, whole pieces */
     double seconds;
     bool writes, once; /* once: no further than the end of the file */
+    ring *ring;        /* both directions at once, else NULL */
     uint64_t moved;
     double spent_s;
     stw_status status;
     stw_error error;
 } lane;
 
+/* Waits for a slot. @return false when there is none to come */
+static bool take_slot(const lane *l) {
+    ring *r = l->ring;
+    if (r == NULL) return true;
+    pthread_mutex_lock(&r->mutex);
+    while (!r->ended && (l->writes ? r->written == r->read : r->read == r->written + RING_SLOTS))
+        pthread_cond_wait(&r->turn, &r->mutex);
+    bool has_slot = l->writes ? r->written < r->read : !r->ended;
+    pthread_mutex_unlock(&r->mutex);
+    return has_slot;
+}
+
+static void pass_slot(const lane *l, bool ends) {
+    ring *r = l->ring;
+    if (r == NULL) return;
+    pthread_mutex_lock(&r->mutex);
+    if (l->writes)
+        r->written++;
+    else
+        r->read++;
+    if (ends) r->ended = true;
+    pthread_cond_broadcast(&r->turn);
+    pthread_mutex_unlock(&r->mutex);
+}
+
+/* A step's reads and writes lie in two copies of the state: apart. */
+static stw_status move_piece(lane *l) {
+    uint64_t at = (l->moved + (l->ring != NULL && l->writes ? l->bytes / 2 : 0)) % l->bytes;
+    at = at / PIECE_BYTES * PIECE_BYTES;
+    return l->writes ? stw_nvme_write(l->nvme, at, l->piece, PIECE_BYTES, &l->error)
+                     : stw_nvme_read(l->nvme, at, l->piece, PIECE_BYTES, &l->error);
+}
+
 static void *run_lane(void *arg) {
     lane *l = arg;
     double start = stw_process_now_s();
+    bool ends = false;
     l->moved = 0;
     l->status = STW_STATUS_OK;
     l->error = (stw_error)STW_ERROR_INIT;
-    do {
-        uint64_t at = l->moved % l->bytes;
-        l->status = l->writes ? stw_nvme_write(l->nvme, at, l->piece, PIECE_BYTES, &l->error)
-                              : stw_nvme_read(l->nvme, at, l->piece, PIECE_BYTES, &l->error);
-        if (l->status != STW_STATUS_OK) return NULL;
+    while (!ends && take_slot(l)) {
+        l->status = move_piece(l);
         l->moved += PIECE_BYTES;
         l->spent_s = stw_process_now_s() - start;
-    } while (l->spent_s < l->seconds && !(l->once && l->moved >= l->bytes));
+        /* The writer of a ring ends when its reader has. */
+        bool enough = l->spent_s >= l->seconds && (l->ring == NULL || !l->writes);
+        ends = l->status != STW_STATUS_OK || enough || (l->once && l->moved >= l->bytes);
+        pass_slot(l, ends);
+    }
+    if (l->status != STW_STATUS_OK) return NULL;
     if (l->writes) l->status = stw_nvme_commit(l->nvme, 0, &l->error); /* one copy: only waits */
     l->spent_s = stw_process_now_s() - start;
     return NULL;
@@ -97,14 +146,20 @@ static double bps_of(const lane *l) {
     return l->status == STW_STATUS_OK && l->spent_s > 0 ? (double)l->moved / l->spent_s : 0;
 }
 
-/* Both at once. @return bytes read and written per second, 0 on failure */
+/* Both at once, through a ring. @return bytes read and written per second, 0 on failure */
 static double run_both(lane *reader, lane *writer) {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, run_lane, writer) != 0) return 0;
-    (void)run_lane(reader);
-    (void)pthread_join(thread, NULL);
-    double read_bps = bps_of(reader), write_bps = bps_of(writer);
-    return read_bps > 0 && write_bps > 0 ? read_bps + write_bps : 0;
+    ring r = {.mutex = PTHREAD_MUTEX_INITIALIZER, .turn = PTHREAD_COND_INITIALIZER};
+    reader->ring = writer->ring = &r;
+    double bps = 0;
+    if (pthread_create(&thread, NULL, run_lane, writer) == 0) {
+        (void)run_lane(reader);
+        (void)pthread_join(thread, NULL);
+        if (bps_of(reader) > 0 && bps_of(writer) > 0)
+            bps = (double)(reader->moved + writer->moved) / writer->spent_s;
+    }
+    reader->ring = writer->ring = NULL;
+    return bps;
 }
 
 static stw_sample sample_of(const stw_nvme *nvme, const char *what) {
@@ -153,7 +208,7 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
         (void)run_lane(&reader);
         add(&read, bps_of(&reader));
         /* Longer, since steps do this and some disks keep their first rate for a moment only. */
-        reader.seconds = writer.seconds = stw_probe_seconds(probe, 2, 5);
+        reader.seconds = writer.seconds = stw_probe_seconds(probe, 2.5, 5);
         add(&both, run_both(&reader, &writer));
     }
     double read_bps = stw_probe_keep(probe, &read), write_bps = stw_probe_keep(probe, &write);
@@ -182,7 +237,9 @@ void stw_probe_disk(const stw_probe *probe, stw_cluster *out) {
                 folder);
     } else if (stw_nvme_open(&options, &nvme, &error) != STW_STATUS_OK) {
         stw_log(STW_LOG_WARN, "the disk is not measured: %s", error.text);
-    } else if (posix_memalign(&pieces, STW_NVME_ALIGN_BYTES, 2 * PIECE_BYTES) == 0) {
+    } else if (posix_memalign(&pieces, HUGE_BYTES, 2 * PIECE_BYTES) == 0) {
+        /* A run's memory: a disk takes whole huge pages in fewer parts. */
+        (void)madvise(pieces, 2 * PIECE_BYTES, MADV_HUGEPAGE);
         fill(pieces, 2 * PIECE_BYTES);
         measure_file(probe, nvme, bytes, pieces, out);
     }

@@ -320,26 +320,26 @@ static void collectives_inside_a_node(void) {
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
 }
 
-/* Copies to CPU buckets stay in the caches while the rings of all ranks take no more than 0.28 of
- * them, and not at all from 0.48. */
+/* Copies to CPU buckets stay in the caches while the rings of all ranks take no more than 0.3 of
+ * them, and not at all from 0.5. */
 static void copies_to_cpu_buckets_are_cached(void) {
     stw_demand all, d;
     set_up(1, 1);
     cluster.host.cache_bytes = 0;
     stw_demand_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, &all);
-    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, 28ull << 20, &d);
+    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, 30ull << 20, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], all.seconds[STW_RESOURCE_HOST_MEMORY]);
     CHECK_NEAR(d.priority, 1);
     cluster.host.cache_bytes = 100ull << 20;
-    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, 28ull << 20, &d);
+    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, 30ull << 20, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 0.25 * all.seconds[STW_RESOURCE_HOST_MEMORY]);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], all.seconds[STW_RESOURCE_PCIE_DOWN]);
     CU_ASSERT(d.priority > 1);
     set_up(2, 2); /* twice the rings */
     cluster.host.cache_bytes = 100ull << 20;
-    CHECK_NEAR(stw_ring_missed(&job, 14ull << 20), 0);
-    CHECK_NEAR(stw_ring_missed(&job, 19ull << 20), 0.5);
-    CHECK_NEAR(stw_ring_missed(&job, 24ull << 20), 1);
+    CHECK_NEAR(stw_ring_missed(&job, 15ull << 20), 0);
+    CHECK_NEAR(stw_ring_missed(&job, 20ull << 20), 0.5);
+    CHECK_NEAR(stw_ring_missed(&job, 25ull << 20), 1);
     CHECK_NEAR(stw_ring_missed(&job, 64ull << 20), 1);
     cluster.host.cache_bytes = 0;
 }
@@ -350,18 +350,18 @@ static void updates_of_rings_read_caches(void) {
     set_up(1, 1);
     cluster.cpu_adamw_ring_pps = 8e9;
     cluster.host.cache_bytes = 100ull << 20;
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, 28ull << 20, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 30ull << 20, &d);
     CHECK_NEAR(d.startup_s, 25e-6);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 8);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 16.0 / 200);
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, 38ull << 20, &d); /* half of it */
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 40ull << 20, &d); /* half of it */
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], (1.0 / 8 + 1.0 / 5) / 2);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 22.0 / 200);
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, 48ull << 20, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 50ull << 20, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 5);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     cluster.cpu_adamw_ring_pps = 0; /* not measured */
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, 28ull << 20, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 30ull << 20, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 5);
     cluster.host.cache_bytes = 0;
 }
