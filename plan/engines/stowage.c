@@ -110,10 +110,28 @@ static uint64_t slot_base(const step *s, stw_ring_kind ring, uint32_t slot) {
     return r->offset_bytes + slot * r->slot_bytes;
 }
 
+/* Of the ring that buckets of a place lie in, and of what the CPU updates elsewhere while one
+ * passes through it: that wants caches too. */
 static uint64_t cpu_ring_bytes(const step *s, const stw_place *place) {
     const stw_decisions *decisions = s->b->decisions;
-    return stw_cpu_ring_bytes(s->b->job, place, decisions->prefetch.depth,
-                              decisions->prefetch.bucket_bytes);
+    const stw_job *job = s->b->job;
+    uint32_t depth = decisions->prefetch.depth;
+    uint64_t bucket_bytes = decisions->prefetch.bucket_bytes, in_ring = 0, elsewhere = 0;
+    uint64_t bytes = stw_cpu_ring_bytes(job, place, depth, bucket_bytes);
+    if (bytes == 0) return 0;
+    for (uint32_t i = 0; i < decisions->n_state; i++) {
+        const stw_state_decision *d = &decisions->state[i];
+        if (d->place.update != STW_UPDATE_CPU) continue;
+        if (stw_place_uses_ring(job, &d->place, STW_RING_HOST_CPU))
+            in_ring += d->units;
+        else
+            elsewhere += d->units;
+    }
+    uint64_t params = depth * stw_place_bucket_params(job, place, bucket_bytes);
+    uint64_t element = stw_job_optimizer_bytes(job) +
+                       stw_job_element_bytes(job, STW_COMPONENT_PARAMS) +
+                       stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    return bytes + params * elsewhere / in_ring * element;
 }
 
 static uint32_t update(step *s, uint32_t index, uint32_t after) {
