@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/bytes.h"
+#include "plan/demand.h"
 
 /* Sizes that are tried where the spec leaves them to the planner: buckets below 4 MiB lose to the
  * start-up of copies, above 64 MiB nothing is gained (copies of 16 MiB already run at the link's
@@ -18,11 +19,14 @@ static const uint64_t BUCKETS[] = {4ull << 20, 8ull << 20, 16ull << 20, 32ull <<
  * measurements). Buckets that a spec fixes may take three slots of any size. */
 #define STAGING_BYTES (128ull << 20)
 
-/* Buckets below 32 MiB are for GPUs on which three larger ones are more than a hundredth of the
- * memory: where several GPUs crowd the host's memory, or CPU updates its cores, short copies lose
+/* Buckets below 32 MiB, and rings of less than three, are for GPUs on which three such buckets are
+ * more than a hundredth of the memory. Where several GPUs crowd the host's memory short copies lose
  * more than their start-up (two H200, moments of 4.0 G parameters: 397 ms with 3 x 4 or 3 x 16 MiB,
- * 379 ms with 3 x 32, one machine, 2026-11-21). */
-#define SMALL_BUCKETS 3
+ * 379 ms with 3 x 32), and two slots leave no slack (one H200, a tenth on the CPU: 318 ms with 2 x
+ * 32 MiB, 292 with 3 x 32; each on one machine, 2026-11-21). A ring of CPU buckets that the CPU's
+ * caches hold is worth more than that. */
+#define ROOMY_BUCKET (32ull << 20)
+#define ROOMY_DEPTH 3u
 
 #define COUNT_OF(array) (uint32_t)(sizeof(array) / sizeof((array)[0]))
 
@@ -54,6 +58,32 @@ static stw_status add_places(stw_cost *cost, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+static bool is_roomy(const stw_cost *cost, uint64_t bucket_bytes) {
+    return ROOMY_DEPTH * bucket_bytes <= cost->job->cluster->gpu.memory_bytes / 100;
+}
+
+/* The largest bucket of which caches hold the rings of all ranks; 0 where none or no place has one.
+ */
+static uint64_t cached_bucket(const stw_cost *cost) {
+    bool has_ring = false;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        has_ring = has_ring || stw_place_uses_ring(cost->job, &cost->places[p], STW_RING_HOST_CPU);
+    for (uint32_t b = COUNT_OF(BUCKETS); has_ring && b-- > 0;)
+        if (stw_ring_missed(cost->job, ROOMY_DEPTH * BUCKETS[b]) <= 0) return BUCKETS[b];
+    return 0;
+}
+
+/* @param out [COUNT_OF(BUCKETS)] @return how many */
+static uint32_t bucket_sizes(const stw_cost *cost, uint64_t *out) {
+    uint64_t cached = cached_bucket(cost);
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < COUNT_OF(BUCKETS); b++) {
+        bool too_small = BUCKETS[b] < ROOMY_BUCKET && is_roomy(cost, 2 * BUCKETS[b]);
+        if (!too_small || BUCKETS[b] == cached) out[n++] = BUCKETS[b];
+    }
+    return n;
+}
+
 static stw_status add_rings(stw_cost *cost, stw_error *err) {
     const stw_run_spec *run = cost->job->run;
     bool by_group = cost->engine->prefetch_by_group, any = false;
@@ -68,13 +98,14 @@ static stw_status add_rings(stw_cost *cost, stw_error *err) {
         n_depths = 1;
     }
     uint64_t fixed_bucket = run->prefetch.bucket_bytes;
-    const uint64_t *buckets = BUCKETS;
-    uint32_t n_buckets = COUNT_OF(BUCKETS);
-    for (int i = 0; i < SMALL_BUCKETS; i++)
-        if (3 * buckets[1] <= cost->job->cluster->gpu.memory_bytes / 100) {
-            buckets++;
-            n_buckets--;
-        }
+    while (depths != GROUP_DEPTHS && n_depths > 1 && depths[0] < ROOMY_DEPTH &&
+           is_roomy(cost, ROOMY_BUCKET)) {
+        depths++;
+        n_depths--;
+    }
+    uint64_t sizes[COUNT_OF(BUCKETS)];
+    const uint64_t *buckets = sizes;
+    uint32_t n_buckets = bucket_sizes(cost, sizes);
     if (by_group || fixed_bucket != STW_AUTO_BYTES || !any) {
         if (by_group)
             fixed_bucket = 0;
