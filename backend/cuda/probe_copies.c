@@ -19,7 +19,9 @@
 #define GIB (1ull << 30)
 #define PIECE_BYTES (32 * MIB)    /* of the copies that rates are made of: a step's bucket */
 #define LARGEST_BYTES (256 * MIB) /* of any copy, where there is room */
-#define BATCH_BYTES (256 * MIB)   /* per direction between two looks at the clock */
+#define BATCH_BYTES                                                                                \
+    (64 * MIB) /* per direction between two looks at the clock, one copy at least:                 \
+                * by two batches one direction may end before the other */
 #define MAX_GPUS STW_CUDA_PROBE_MOST_GPUS
 
 typedef enum way { WAY_UP = 1, WAY_DOWN = 2, WAY_BOTH = 3 } way;
@@ -168,7 +170,7 @@ typedef struct member {
 static stw_status run_copies(member *m, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const shape *what = &m->crowd->shape;
-    uint64_t n = BATCH_BYTES / what->bytes, k = 0;
+    uint64_t n = stw_max_u64(1, BATCH_BYTES / what->bytes), k = 0;
     double start = stw_process_now_s();
     bool enough = false;
     while (!enough) {
@@ -256,7 +258,8 @@ static stw_status measure_ways(const stw_probe *probe, stw_cuda_probe_gpu *gpus,
     stw_status status = STW_STATUS_OK;
     const int runs = (int)stw_probe_pick(probe, 3, 5);
     for (int i = 0; i < 3; i++) {
-        const shape what = {ways[i], PIECE_BYTES, stw_probe_seconds(probe, 0.12, 0.5), NULL};
+        const double quick_s = n > 1 ? 0.2 : 0.12;
+        const shape what = {ways[i], PIECE_BYTES, stw_probe_seconds(probe, quick_s, 0.5), NULL};
         stw_probe_progress(probe, part, i / 4.0,
                            n == 1 ? "copies of one GPU" : "copies of all GPUs at once");
         STW_TRY(measure_copies(probe, gpus, n, &what, runs, &up_down_both[i], err));
