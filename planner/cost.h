@@ -176,6 +176,11 @@ typedef struct stw_bucket_flow {
     double startup_s;                              /* of all copies; in the sums above */
     double in_resource_s[STW_N_RESOURCES], out_resource_s[STW_N_RESOURCES];
 } stw_bucket_flow;
+/** Bytes of the ring of CPU buckets that a place's go through, 0 for none. A plan that may update
+ * elsewhere in host memory as well is charged as one whose rings caches do not hold: that is what
+ * becomes of them beside such updates (the program counts what there is of both). */
+uint64_t stw_cost_ring_bytes(const stw_cost *cost, const stw_place *place,
+                             const stw_cost_ring *ring);
 void stw_bucket_flow_of(const stw_cost *cost, const stw_place *place, const stw_cost_ring *ring,
                         stw_bucket_flow *flow);
 /** Speed of copies while both directions are busy, 1: as if alone. */

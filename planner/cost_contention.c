@@ -59,7 +59,7 @@ static uint64_t ring_bytes_of(const stw_cost *cost, const stw_place *place,
                               const stw_cost_ring *ring) {
     stw_place by_cpu = *place;
     by_cpu.update = STW_UPDATE_CPU;
-    return stw_cpu_ring_bytes(cost->job, &by_cpu, ring->depth, ring->bucket_bytes);
+    return stw_cost_ring_bytes(cost, &by_cpu, ring);
 }
 
 static double row_seconds(const stw_cost *cost, const stw_place *place, const stw_cost_ring *ring,

@@ -97,13 +97,28 @@ static void share_disk(const stw_job *job, stw_bucket_flow *flow) {
     flow->resource_s[STW_RESOURCE_DISK] = less / disk_level(job) + more - less;
 }
 
+/* Without a ring: state of CPU buckets that all lies on the host. */
+static bool updates_elsewhere(const stw_cost *cost) {
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].update == STW_UPDATE_CPU &&
+            !stw_place_uses_ring(cost->job, &cost->places[p], STW_RING_HOST_CPU))
+            return true;
+    return false;
+}
+
+uint64_t stw_cost_ring_bytes(const stw_cost *cost, const stw_place *place,
+                             const stw_cost_ring *ring) {
+    uint64_t bytes = stw_cpu_ring_bytes(cost->job, place, ring->depth, ring->bucket_bytes);
+    return bytes > 0 && updates_elsewhere(cost) ? UINT64_MAX : bytes;
+}
+
 void stw_bucket_flow_of(const stw_cost *cost, const stw_place *place, const stw_cost_ring *ring,
                         stw_bucket_flow *flow) {
     const stw_job *job = cost->job;
     memset(flow, 0, sizeof *flow);
     uint64_t params = bucket_params(cost, place, ring);
     flow->per_unit = (double)job->unit_params / (double)params;
-    uint64_t ring_bytes = stw_cpu_ring_bytes(job, place, ring->depth, ring->bucket_bytes);
+    uint64_t ring_bytes = stw_cost_ring_bytes(cost, place, ring);
     for (int c = 0; c < STW_N_STATE; c++) {
         uint64_t bytes = params * stw_job_element_bytes(job, (stw_component)c);
         if (bytes > 0) add_component(job, place, (stw_component)c, bytes, ring_bytes, flow);
