@@ -5,6 +5,7 @@
     figures.py best FILE.run.json       rates.link's fastest shape: bytes, streams, bytes/s each way
     figures.py updates FILE.plan.json   who updates what share: "resident 25% stream 75%"
     figures.py digests FILE.json        verify.digest, or digest: "name=hex ..."
+    figures.py steps FILE.run.json...   CSV: plan, predicted, growth of GPU and host, every step
     figures.py lanes FILE.trace.json    the last step by stream: operations, begin, end, busy (ms)
     figures.py align FILE               lines of tab-separated columns, aligned
 """
@@ -68,6 +69,18 @@ def digests(tree):
     return " ".join(f"{name}={value}" for name, value in sorted(found.items()))
 
 
+def steps(path):
+    """Of long runs the first and the last five."""
+    run, plan = load(path), load(path.replace(".run.json", ".plan.json"))
+    every = [f"{s:.4f}" for s in member(run, "time_s.step_all") or []]
+    if len(every) > 100:
+        every = every[:5] + ["..."] + every[-5:]
+    predicted = member(plan, "time_s.optimizer_step")
+    growth = [f"{member(run, f'steady.{tier}_growth_bytes') or 0:.0f}" for tier in ("gpu", "host")]
+    name = path.rsplit("/", 1)[-1].replace(".run.json", "")
+    return ",".join([name, "?" if predicted is None else f"{predicted:.4f}"] + growth + [" ".join(every)])
+
+
 def lanes(trace):
     events = [e for e in member(trace, "traceEvents") or [] if e.get("ph") == "X" and "cat" in e]
     names = {
@@ -112,6 +125,9 @@ def main(arguments):
         print(" ".join(text(member(tree, name)) for name in arguments[2:]))
     elif what == "align":
         print(align(path))
+    elif what == "steps":
+        print("plan,predicted_s,gpu_growth_B,host_growth_B,step_s")
+        print("\n".join(steps(name) for name in arguments[1:]))
     elif what in ("best", "updates", "digests", "lanes"):
         print({"best": best, "updates": updates, "digests": digests, "lanes": lanes}[what](load(path)))
     else:
