@@ -57,8 +57,9 @@ typedef struct stw_op {
     uint64_t offset_bytes;      /* in tier `to` */
     uint64_t bytes;             /* moved, or allocated; of a collective: of its full result */
     uint64_t params;            /* elements that an update or norm works on */
-    uint64_t ring_bytes;        /* whole ring of CPU buckets that it works in; 0: in none */
-    double flops;               /* of compute */
+    uint64_t ring_bytes; /* of the ring of CPU buckets that it works in, and of what the CPU updates
+                          * elsewhere while a bucket passes through; 0: it works in none */
+    double flops;        /* of compute */
 } stw_op;
 
 typedef struct stw_movement {

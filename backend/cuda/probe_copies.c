@@ -19,9 +19,9 @@
 #define GIB (1ull << 30)
 #define PIECE_BYTES (32 * MIB)    /* of the copies that rates are made of: a step's bucket */
 #define LARGEST_BYTES (256 * MIB) /* of any copy, where there is room */
-#define BATCH_BYTES                                                                                \
-    (64 * MIB) /* per direction between two looks at the clock, one copy at least:                 \
-                * by two batches one direction may end before the other */
+/* Per direction between two looks at the clock, one copy at least: one direction may end before the
+ * other by two batches. */
+#define BATCH_BYTES (64 * MIB)
 #define MAX_GPUS STW_CUDA_PROBE_MOST_GPUS
 
 typedef enum way { WAY_UP = 1, WAY_DOWN = 2, WAY_BOTH = 3 } way;

@@ -106,9 +106,8 @@ struct stw_streams {
     uint32_t running;             /* lanes that have not finished this turn */
     uint32_t issued[STW_N_STREAMS];
     bool failed, stop;
-    bool has_spare; /* core; set before the threads start */
-    atomic_uint
-        changes; /* of what is issued, or a failure: for those who look, without the mutex */
+    bool has_spare;      /* core; set before the threads start */
+    atomic_uint changes; /* of what is issued, or a failure: some look without the mutex */
     stw_status status;
     stw_error error;
 };
