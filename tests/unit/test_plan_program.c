@@ -2,6 +2,8 @@
 /* Bytes counted twice: by the walk of the program, and by a counter written here from the run's
  * definition alone (element sizes, chunks of dim 0, ring, staging), without layout or planner code.
  */
+#include <math.h>
+
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
@@ -216,6 +218,37 @@ static void streamed_bytes_with_a_master(void) {
                         disk ? params * 12 : 0);
         CU_ASSERT_EQUAL(copied_bytes(program, STW_TIER_HOST, STW_TIER_NVME),
                         disk ? params * 12 : 0);
+        stw_plan_free(plan);
+    }
+}
+
+/* With a ring is counted what the CPU updates elsewhere while a bucket is in it: in proportion,
+ * with all of its state. */
+static void updates_elsewhere_want_caches(void) {
+    static const stw_place places[] = {FIXTURE_CPU, FIXTURE_CPU_ALL};
+    const uint32_t units[] = {40, 0}; /* 0: what is left */
+    for (uint32_t n = 1; n <= 2; n++) {
+        stw_cluster cluster = fixture_cluster(1);
+        stw_plan *plan = new_plan(0, &cluster);
+        fixture_state(plan, n, places, n == 1 ? NULL : units);
+        CHECK_OK(stw_plan_derive(plan, err));
+        const stw_program *program = plan->programs[0];
+        const stw_ring *ring = &plan->layouts[0]->rings[STW_RING_HOST_CPU];
+        uint64_t bucket = ring->slot_bytes / 8; /* params and grads */
+        uint64_t left = n == 1 ? 0 : plan->decisions.state[1].units;
+        uint64_t want = ring->slots * (ring->slot_bytes + bucket * left / 40 * 16);
+        uint32_t in_ring = 0, elsewhere = 0, wrong = 0;
+        for (uint32_t i = 0; i < program->n_ops; i++) {
+            const stw_op *op = &program->ops[i];
+            bool moves = op->stream == STW_STREAM_TO_CPU || op->stream == STW_STREAM_FROM_CPU;
+            in_ring += op->ring_bytes > 0;
+            elsewhere += op->kind == STW_OP_UPDATE && op->ring_bytes == 0;
+            if (op->ring_bytes > 0 ? fabs((double)op->ring_bytes / (double)want - 1) > 1e-4 : moves)
+                wrong++;
+        }
+        CU_ASSERT_TRUE(in_ring > 0);
+        CU_ASSERT_EQUAL(elsewhere > 0, n == 2);
+        CU_ASSERT_EQUAL(wrong, 0);
         stw_plan_free(plan);
     }
 }
@@ -450,6 +483,7 @@ STW_TEST_MAIN("plan program", {"one place at a time equals the counter", single_
               {"mixed places equal the counter", mixed_places},
               {"page tables are of GPUs", page_tables_are_of_gpus},
               {"streamed bytes with a master", streamed_bytes_with_a_master},
+              {"updates elsewhere want caches", updates_elsewhere_want_caches},
               {"masters are made at load", masters_are_made_at_load},
               {"direct updates stage nothing", direct_updates_stage_nothing},
               {"disk slots are reused in time", disk_slots_are_reused_in_time},

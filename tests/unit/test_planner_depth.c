@@ -67,6 +67,23 @@ static void a_little_streaming_needs_one_slot(void) {
     stw_plan_free(four);
 }
 
+/* Two ranks' rings of three slots each: 96 MiB of 16 MiB buckets, 192 of 32. */
+#define ALL_ON_THE_CPU                                                                             \
+    "node.gpus=2", "update.resident=0", "update.stream=0", "update.cpu=1", "placement.params=gpu", \
+        "placement.grads=gpu", "batch.seq_len=512"
+
+static void rings_of_cpu_buckets_fit_caches(void) {
+    const char *known[] = {ALL_ON_THE_CPU, "node.host.cache=364 MiB", NULL};
+    const char *unknown[] = {ALL_ON_THE_CPU, "node.host.cache=0", NULL};
+    stw_plan *cached = solved("Qwen3-1.7B", known);
+    stw_plan *any = solved("Qwen3-1.7B", unknown);
+    CU_ASSERT_EQUAL(cached->decisions.prefetch.bucket_bytes, 16ull << 20);
+    CU_ASSERT_EQUAL(cached->decisions.prefetch.depth, 3);
+    CU_ASSERT(any->decisions.prefetch.bucket_bytes >= 32ull << 20);
+    stw_plan_free(cached);
+    stw_plan_free(any);
+}
+
 static void later_stages_give_up_no_more_than_their_slack(void) {
     const char *settings[] = {"node.gpus=4", "node.gpu.memory=40 GiB", NULL};
     stw_plan *staged = case_zoo("Qwen3-8B", settings);
@@ -140,6 +157,7 @@ static void more_of_anything_never_costs(void) {
 
 STW_TEST_MAIN("planner depth", {"a full link needs depth", a_full_link_needs_depth},
               {"a little streaming needs one slot", a_little_streaming_needs_one_slot},
+              {"rings of CPU buckets fit caches", rings_of_cpu_buckets_fit_caches},
               {"later stages keep their slack", later_stages_give_up_no_more_than_their_slack},
               {"nothing fits says what would", nothing_fits_says_what_would},
               {"more of anything never costs", more_of_anything_never_costs})
