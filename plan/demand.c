@@ -42,13 +42,14 @@ static const double CACHED_TRAFFIC = 0.25;
 static const double CACHED_PRIORITY = 4;
 
 /* Rings of all ranks as a share of the node's caches (L2 and L3): up to the first all that passes
- * through them is held, from the second on nothing. Two H200 with 364 MiB of caches, 2026-11-21:
- * updates ran at the rate of held rings with 96 MiB (0.26), at that of memory with 192 (0.53), in
- * between with 128. Other tenants use those caches too. */
+ * through them is held, from the second on nothing. Set by judgement between rings of 3 x 16 MiB a
+ * rank (0.26), whose updates ran at the rate of held rings, and of 3 x 32 (0.53), at that of
+ * memory, on three machines of two H200 with 364 MiB of caches, one traced step each, 2026-11-21.
+ * Not all agreed: 6 x 8 MiB, 0.26 as well, ran at the rate of memory three times of three. */
 static const double RINGS_HELD = 0.3, RINGS_LOST = 0.5;
 
-/* From one bucket in a ring to the next the CPU's threads wait for each other and for the copies;
- * fitted on the same machine: 40 us and less. */
+/* From one bucket in a ring to the next the CPU's threads wait for each other and for the copies.
+ * Set by judgement: single traced steps left 24 to 63 us idle per bucket, other waits included. */
 static const double RING_BUCKET_S = 25e-6;
 
 /* Share of the CPUs' rate that several ranks of a node reach with parts of the cores each: they

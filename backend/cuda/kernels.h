@@ -73,9 +73,8 @@ cudaError_t stw_cuda_norm_counters(stw_cuda_launch launch, const stw_norm_bins *
 cudaError_t stw_cuda_norm_factor(stw_cuda_launch launch, const uint64_t *counters, double clip_norm,
                                  double *norm, float *factor);
 
-/** Bytes from page-locked host memory that the GPU reaches to GPU memory, by few multiprocessors.
- * Not a copy engine's work: copies of two streams in one direction can stand behind each other
- * there, those that wait for an event before those that could begin.
+/** Bytes from page-locked host memory that the GPU reaches to GPU memory, by few multiprocessors
+ * and without a copy engine.
  * @param to and from 16-byte aligned */
 cudaError_t stw_cuda_fetch(cudaStream_t stream, void *to, const void *from, uint64_t bytes);
 /** to[i] = to_type(float(from[i])). */

@@ -180,9 +180,10 @@ void stw_threads_keep_beside(const stw_threads *threads) {
     if (stw_threads_has_spare(threads)) keep_on(pthread_self(), threads->spare_cpu);
 }
 
-/* Updates are bound by memory, which 15 cores of 16 ask for as much of: with one core left for the
- * copies of CPU buckets, steps of two ranks with 16 cores each took 0.19 s instead of 0.22 (H200,
- * 2026-11-21). */
+/* Updates are bound by memory, which 15 cores of 16 should ask for as much of. Set by judgement:
+ * with pieces of 65,536 elements, 32 of them for 15 threads, a core left over made steps of two
+ * ranks slower in five pairs of five (medians of 6 steps, 0.218 against 0.273 s for all on the CPU;
+ * H200, 2026-11-21). With today's smaller pieces the pair has not been measured. */
 uint32_t stw_threads_of_rank(uint32_t cores) {
     return cores >= 8 ? cores - 1 : cores > 0 ? cores : 1;
 }
