@@ -38,7 +38,6 @@ typedef struct stw_device_info {
     uint64_t used_before, used_after_context, used_now, total; /* device bytes; 0 where no GPU */
     uint64_t page_locked;                                      /* bytes */
     uint64_t link_bytes; /* host bytes of link_seconds' own buffers, in no other figure */
-    bool spare_core;     /* who issues copies of CPU buckets has a core that updates leave alone */
 } stw_device_info;
 
 /** Where one component of a bucket lies while its update runs. */
@@ -72,8 +71,7 @@ typedef struct stw_backend {
     void (*info)(stw_device *device, stw_device_info *out);
 
     /** Called once by each thread that serves streams, before the first operation: it moves near
-     * the device, the one of `cpu` where it hands in work for the others, that of `from_cpu` to the
-     * spare core where there is one. */
+     * the device, the one of `cpu` where it hands in work for the others. */
     void (*enter)(stw_device *device, stw_stream stream);
 
     /** Host address of a range of the host arena (valid for its whole life); NULL outside. */

@@ -49,8 +49,9 @@ static const double CACHED_PRIORITY = 4;
 static const double RINGS_HELD = 0.3, RINGS_LOST = 0.5;
 
 /* From one bucket in a ring to the next the CPU's threads wait for each other and for the copies.
- * Set by judgement: single traced steps left 24 to 63 us idle per bucket, other waits included. */
-static const double RING_BUCKET_S = 25e-6;
+ * Between two machines of two H200, all on the CPUs with 3 x 16 MiB (medians of 6 and 12 steps,
+ * 2026-11-21): one agrees with 15 to 20 us, the other with nothing at all. */
+static const double RING_BUCKET_S = 15e-6;
 
 /* Share of the CPUs' rate that several ranks of a node reach with parts of the cores each: they
  * share memory unevenly and the last one counts. Between what was seen on one node of four H200,

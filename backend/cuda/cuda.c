@@ -25,7 +25,6 @@ static void info(stw_device *device, stw_device_info *out) {
     size_t unused = 0, total = 0;
     *out = device->info;
     out->link_bytes = stw_cuda_link_host_bytes(device->link);
-    out->spare_core = stw_threads_has_spare(device->threads);
     if (cudaSetDevice(device->ordinal) == cudaSuccess &&
         cudaMemGetInfo(&unused, &total) == cudaSuccess)
         out->used_now = total - unused - stw_cuda_link_gpu_bytes(device->link);
@@ -585,8 +584,6 @@ out:
 static void enter(stw_device *device, stw_stream stream) {
     if (stream == STW_STREAM_CPU)
         stw_threads_keep_caller(device->threads);
-    else if (stream == STW_STREAM_FROM_CPU && stw_threads_has_spare(device->threads))
-        stw_threads_keep_beside(device->threads);
     else
         stw_cpus_keep(&device->cpus);
 }

@@ -328,8 +328,8 @@ static stw_status measure_beside_cpu(const stw_probe *probe, stw_cuda_probe_gpu 
     stw_sample dma = stw_sample_make("host memory, GPUs", "beside AdamW on the CPU", "B/s");
     stw_probe_progress(probe, STW_PROBE_PART_TOGETHER, 0.8, "CPU and GPUs at once");
     if (teams == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "host", "out of memory"));
-    STW_TRY(stw_probe_teams_open(stw_probe_update_threads(out),
-                                 stw_probe_cpu_bytes(probe, out->host.cores, 4), teams, err));
+    STW_TRY(stw_probe_teams_open(out->host.cores, stw_probe_cpu_bytes(probe, out->host.cores, 4),
+                                 teams, err));
     const shape what = {WAY_BOTH, PIECE_BYTES, stw_probe_seconds(probe, 0.2, 0.7), teams};
     for (int run = 0; run < (int)stw_probe_pick(probe, 3, 5); run++) {
         double bps = 0, pps = 0;

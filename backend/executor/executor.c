@@ -95,7 +95,8 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     c->n_spans = run->n_spans;
     c->nvme_copies = (uint32_t)stw_nvme_copies(run->job);
     c->nvme_folder = run->options->nvme_folder;
-    c->threads = stw_threads_of_rank(stw_threads_cores() / run->ranks.local_world);
+    c->threads = stw_threads_cores() / run->ranks.local_world;
+    if (c->threads == 0) c->threads = 1;
     for (int p = 0; p < STW_N_PHASES; p++)
         if (run->schedules[p] != NULL && run->schedules[p]->n_events > c->n_events)
             c->n_events = run->schedules[p]->n_events;

@@ -3,10 +3,7 @@
 #include "backend/executor/schedule.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-
-#include "backend/host/pool.h"
 
 /* ---- preparing ---- */
 
@@ -63,24 +60,19 @@ no_memory:
 typedef struct crew {
     uint32_t n;
     stw_stream streams[3];
-    bool looks; /* before it sleeps, for it has a core */
 } crew;
 
-/* Steps: copies and kernels are issued far ahead of the GPU. While the CPU updates a bucket, copies
- * of those before and after it are issued by a thread with a core of its own. */
+/* Steps: copies and kernels are issued far ahead of the GPU. Updates on the CPU have all cores, and
+ * a thread that has to be woken there comes late: what follows one is issued by the thread that
+ * made it. (A core kept free for a thread of these copies' own gained nothing on two H200:
+ * bench/results, spare-core.txt.) */
 static const crew step_crews[STW_N_STREAMS] = {
-    [STW_STREAM_H2D] = {3, {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_COMPUTE}, false},
-    [STW_STREAM_COMM] = {1, {STW_STREAM_COMM}, false},
-    [STW_STREAM_DISK] = {1, {STW_STREAM_DISK}, false},
-    [STW_STREAM_DISK_OUT] = {1, {STW_STREAM_DISK_OUT}, false},
-    [STW_STREAM_FROM_CPU] = {2, {STW_STREAM_FROM_CPU, STW_STREAM_TO_CPU}, true},
-    [STW_STREAM_CPU] = {1, {STW_STREAM_CPU}, true},
+    [STW_STREAM_H2D] = {3, {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_COMPUTE}},
+    [STW_STREAM_COMM] = {1, {STW_STREAM_COMM}},
+    [STW_STREAM_DISK] = {1, {STW_STREAM_DISK}},
+    [STW_STREAM_DISK_OUT] = {1, {STW_STREAM_DISK_OUT}},
+    [STW_STREAM_CPU] = {3, {STW_STREAM_FROM_CPU, STW_STREAM_TO_CPU, STW_STREAM_CPU}},
 };
-
-/* Where the updates have all cores, a thread that has to be woken there comes late: what follows an
- * update is issued by the thread that made it. */
-static const crew one_cpu_crew = {
-    .n = 3, .streams = {STW_STREAM_FROM_CPU, STW_STREAM_TO_CPU, STW_STREAM_CPU}};
 
 _Static_assert(STW_N_STREAMS == 9, "a stream without a crew would never be issued");
 
@@ -106,8 +98,7 @@ struct stw_streams {
     uint32_t running;             /* lanes that have not finished this turn */
     uint32_t issued[STW_N_STREAMS];
     bool failed, stop;
-    bool has_spare;      /* core; set before the threads start */
-    atomic_uint changes; /* of what is issued, or a failure: some look without the mutex */
+    unsigned changes; /* of what is issued, or a failure */
     stw_status status;
     stw_error error;
 };
@@ -136,26 +127,17 @@ static stw_status follow(stw_streams *s, const stw_schedule *schedule, uint32_t 
     return s->backend->wait_host(s->device, event, err);
 }
 
-#define LOOKS 50000 /* some 2 ms */
-
 /* A change, to all who wait for one; the mutex is held. */
 static void announce(stw_streams *s) {
-    atomic_fetch_add(&s->changes, 1);
+    s->changes++;
     if (s->waiting > 0) pthread_cond_broadcast(&s->change);
 }
 
-/* The mutex is held, here and afterwards. Between updates on the CPU and their copies a change
- * comes within a part of a bucket's time, less than it takes to fall asleep and be woken: who has a
- * core for it looks for a while first. */
-static void wait_for_change(stw_streams *s, bool looks) {
-    unsigned seen = atomic_load(&s->changes);
-    if (looks) {
-        pthread_mutex_unlock(&s->mutex);
-        for (int i = 0; i < LOOKS && atomic_load(&s->changes) == seen; i++) stw_pause();
-        pthread_mutex_lock(&s->mutex);
-    }
+/* The mutex is held, here and afterwards. */
+static void wait_for_change(stw_streams *s) {
+    unsigned seen = s->changes;
     s->waiting++;
-    while (atomic_load(&s->changes) == seen) pthread_cond_wait(&s->change, &s->mutex);
+    while (s->changes == seen) pthread_cond_wait(&s->change, &s->mutex);
     s->waiting--;
 }
 
@@ -207,7 +189,7 @@ static uint32_t next_op(stw_streams *s, const stw_schedule *schedule, const crew
             if (is_ready(s, schedule, op)) found = op;
         }
         if (!left || found != STW_OP_NONE) break;
-        wait_for_change(s, c->looks);
+        wait_for_change(s);
     }
     pthread_mutex_unlock(&s->mutex);
     return found;
@@ -225,11 +207,8 @@ static void run_crew(stw_streams *s, const stw_schedule *schedule, const crew *c
 }
 
 /* Loading blocks on most streams, each of which then has a thread of its own. */
-static crew crew_of(const stw_streams *s, const stw_schedule *schedule, stw_stream own) {
-    static const crew nobody;
+static crew crew_of(const stw_schedule *schedule, stw_stream own) {
     if (schedule->movement->phase == STW_PHASE_LOAD) return (crew){.n = 1, .streams = {own}};
-    if (!s->has_spare && own == STW_STREAM_CPU) return one_cpu_crew;
-    if (!s->has_spare && own == STW_STREAM_FROM_CPU) return nobody;
     return step_crews[own];
 }
 
@@ -244,7 +223,7 @@ static void *lane_main(void *arg) {
         if (s->stop) break;
         turn = s->turn;
         const stw_schedule *schedule = s->schedule;
-        const crew mine = crew_of(s, schedule, l->stream);
+        const crew mine = crew_of(schedule, l->stream);
         pthread_mutex_unlock(&s->mutex);
         run_crew(s, schedule, &mine);
         pthread_mutex_lock(&s->mutex);
@@ -263,9 +242,6 @@ stw_status stw_streams_new(const stw_backend *backend, stw_device *device,
     s->backend = backend;
     s->device = device;
     s->calls = *calls;
-    stw_device_info info;
-    backend->info(device, &info);
-    s->has_spare = info.spare_core;
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->begun, NULL);
     pthread_cond_init(&s->ended, NULL);

@@ -133,8 +133,8 @@ out:
 }
 
 static void info(stw_device *device, stw_device_info *out) {
+    (void)device;
     memset(out, 0, sizeof *out);
-    out->spare_core = stw_threads_has_spare(device->threads);
     snprintf(out->name, sizeof out->name, "CPU");
     FILE *file = fopen("/proc/cpuinfo", "r");
     char line[256];
@@ -348,7 +348,6 @@ static void *no_stream(stw_device *device, stw_stream stream) {
 
 static void enter(stw_device *device, stw_stream stream) {
     if (stream == STW_STREAM_CPU) stw_threads_keep_caller(device->threads);
-    if (stream == STW_STREAM_FROM_CPU) stw_threads_keep_beside(device->threads);
 }
 
 const stw_backend stw_backend_host = {

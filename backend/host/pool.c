@@ -40,9 +40,7 @@ struct stw_threads {
     uint32_t n_workers;    /* threads besides the callers */
     pthread_t *workers;
     bool is_kept;        /* workers, each on a core; */
-    uint32_t caller_cpu; /* then: the next one, */
-    bool has_spare;      /* and whether there is one more */
-    uint32_t spare_cpu;
+    uint32_t caller_cpu; /* then: the next one */
 };
 
 uint32_t stw_threads_cores(void) {
@@ -72,6 +70,13 @@ static bool run_piece(stw_threads *threads, job *j) {
     return true;
 }
 
+/* Between two looks at what another thread is to change: some 50 ns. */
+static inline void pause_core(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
 /* Work on buckets comes in quick succession, and to be woken takes as long as a tenth of one: look
  * for a moment before going to sleep. */
 #define LOOKS 2000 /* some 50 us */
@@ -80,7 +85,7 @@ static bool run_piece(stw_threads *threads, job *j) {
 static void wait_for_work(stw_threads *threads, unsigned seen) {
     for (int i = 0; i < LOOKS; i++) {
         if (atomic_load(&threads->posted) != seen) return;
-        stw_pause();
+        pause_core();
     }
     pthread_mutex_lock(&threads->mutex);
     atomic_fetch_add(&threads->sleepers, 1);
@@ -144,8 +149,6 @@ stw_status stw_threads_new_on(uint32_t n, const stw_cpus *cpus, stw_threads **ou
     }
     threads->is_kept = cpus != NULL && cpus->n > 0;
     if (threads->is_kept) threads->caller_cpu = cpus->cpu[(n - 1) % cpus->n];
-    threads->has_spare = threads->is_kept && n < cpus->n;
-    if (threads->has_spare) threads->spare_cpu = cpus->cpu[n];
     *out = threads;
     return STW_STATUS_OK;
 }
@@ -170,22 +173,6 @@ uint32_t stw_threads_count(const stw_threads *threads) {
 
 void stw_threads_keep_caller(const stw_threads *threads) {
     if (threads != NULL && threads->is_kept) keep_on(pthread_self(), threads->caller_cpu);
-}
-
-bool stw_threads_has_spare(const stw_threads *threads) {
-    return threads != NULL && threads->has_spare;
-}
-
-void stw_threads_keep_beside(const stw_threads *threads) {
-    if (stw_threads_has_spare(threads)) keep_on(pthread_self(), threads->spare_cpu);
-}
-
-/* Updates are bound by memory, which 15 cores of 16 should ask for as much of. Set by judgement:
- * with pieces of 65,536 elements, 32 of them for 15 threads, a core left over made steps of two
- * ranks slower in five pairs of five (medians of 6 steps, 0.218 against 0.273 s for all on the CPU;
- * H200, 2026-11-21). With today's smaller pieces the pair has not been measured. */
-uint32_t stw_threads_of_rank(uint32_t cores) {
-    return cores >= 8 ? cores - 1 : cores > 0 ? cores : 1;
 }
 
 static job *take_job(stw_threads *threads) {
@@ -218,7 +205,7 @@ static void wait_done(stw_threads *threads, job *j) {
     uint32_t pieces = atomic_load(&j->pieces);
     for (int i = 0; i < LOOKS; i++) {
         if (atomic_load(&j->done) == pieces) return;
-        stw_pause();
+        pause_core();
     }
     pthread_mutex_lock(&threads->mutex);
     atomic_store(&j->sleeps, true);

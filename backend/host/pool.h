@@ -31,19 +31,6 @@ void stw_threads_for(stw_threads *threads, uint64_t n, uint64_t grain, stw_threa
 /** Keep the calling thread, one that hands in work again and again, on the core that is left beside
  * the workers'. Nothing where they are kept nowhere. */
 void stw_threads_keep_caller(const stw_threads *threads);
-/** Is there a core beside the workers' and that caller's? Only where they are kept. */
-bool stw_threads_has_spare(const stw_threads *threads);
-/** Keep the calling thread on that core; nothing where there is none. */
-void stw_threads_keep_beside(const stw_threads *threads);
-/** How many threads should work on a rank's `cores`: where there are many, one is left for who
- * issues copies meanwhile. */
-uint32_t stw_threads_of_rank(uint32_t cores);
-/** Between two looks at what another thread is to change: some 50 ns. */
-static inline void stw_pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
 /** Cores that this process may use (affinity), at least 1. */
 uint32_t stw_threads_cores(void);
 

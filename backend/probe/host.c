@@ -150,11 +150,6 @@ uint64_t stw_probe_cpu_bytes(const stw_probe *probe, uint32_t cores, uint64_t sh
     return stw_min_u64(stw_min_u64(bytes, probe->room_bytes / share), probe->most_bytes);
 }
 
-uint32_t stw_probe_update_threads(const stw_cluster *cluster) {
-    uint32_t ranks = cluster->gpus > 0 ? cluster->gpus : 1;
-    return ranks * stw_threads_of_rank(cluster->host.cores / ranks);
-}
-
 stw_status stw_probe_teams_open(uint32_t cores, uint64_t bytes, stw_probe_teams *teams,
                                 stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -365,8 +360,8 @@ void stw_probe_host(const stw_probe *probe, stw_cluster *out) {
     stw_probe_teams *teams = calloc(1, sizeof *teams);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0, "memory for the CPU");
     if (teams == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "host", "out of memory"));
-    STW_TRY(stw_probe_teams_open(stw_probe_update_threads(out),
-                                 stw_probe_cpu_bytes(probe, out->host.cores, 1), teams, err));
+    STW_TRY(stw_probe_teams_open(out->host.cores, stw_probe_cpu_bytes(probe, out->host.cores, 1),
+                                 teams, err));
     measure_rates(probe, teams, out);
     if (probe->depth == STW_PROBE_FULL) STW_TRY(measure_scaling(probe, teams, err));
     measure_norm(probe, teams, out);

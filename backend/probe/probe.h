@@ -118,9 +118,6 @@ typedef struct stw_probe_teams {
  * `share` parts of the room. */
 uint64_t stw_probe_cpu_bytes(const stw_probe *probe, uint32_t cores, uint64_t share);
 
-/** Threads that update on the CPUs of a node while all its ranks do (stw_threads_of_rank). */
-uint32_t stw_probe_update_threads(const stw_cluster *cluster);
-
 /** @param cores threads of all teams together
  * @param bytes of all teams' memory together, at most
  * @param teams to be closed in every case */

@@ -96,13 +96,6 @@ static void replay(const stw_plan *plan, uint32_t steps, uint64_t seed,
     free(w);
 }
 
-/* The host backend with one core more than it has: copies of CPU buckets are then issued by a
- * thread of their own. */
-static void info_with_spare(stw_device *device, stw_device_info *out) {
-    stw_backend_host.info(device, out);
-    out->spare_core = true;
-}
-
 static void check_result(const stw_run_result *result, const uint64_t digest[STW_N_DIGESTS]) {
     for (int i = 0; i < STW_N_DIGESTS; i++) CU_ASSERT_EQUAL(result->digest[i], digest[i]);
     CU_ASSERT_EQUAL(result->mismatched, 0);
@@ -157,30 +150,6 @@ static void placement_changes_no_bit(void) {
         check_run(plan, &options, digest);
         stw_plan_free(plan);
     }
-}
-
-/* Every way to store the state, in every kind of place. */
-static void a_spare_core_changes_no_bit(void) {
-    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU,
-                                       FIXTURE_CPU_ALL};
-    static const uint32_t shares[] = {120, 90, 110, 81, 0};
-    static const char *const settings[] = {"optimizer.clip_norm=0.5", NULL};
-    stw_backend spare = stw_backend_host;
-    spare.info = info_with_spare;
-    const stw_backend *backends[] = {&stw_backend_host, &spare};
-    stw_executor_options options = options_of(20);
-    stw_run_result *results[2] = {NULL};
-    stw_cluster cluster = fixture_cluster(1);
-    stw_plan *plan = fixture_plan(middle_size, &cluster, settings);
-    fixture_state(plan, 4, places, shares);
-    plan->decisions.prefetch.depth = 3;
-    plan->decisions.prefetch.bucket_bytes = 64 << 10;
-    CHECK_OK(stw_plan_derive(plan, err));
-    for (int b = 0; b < 2; b++)
-        CHECK_OK(stw_execute_with(plan, &options, backends[b], &results[b], err));
-    if (results[0] != NULL && results[1] != NULL) check_result(results[1], results[0]->digest);
-    for (int b = 0; b < 2; b++) stw_run_result_free(results[b]);
-    stw_plan_free(plan);
 }
 
 static void precision_is_kept_in_every_place(void) {
@@ -610,13 +579,12 @@ static void probe_end(void) {
     memset(&probe, 0, sizeof probe);
 }
 
-static void check_failing_calls(bool spare_core) {
+static void every_failing_call_is_an_error(void) {
     static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU, FIXTURE_NVME};
     static const uint32_t units[] = {10, 12, 12, 0};
     stw_plan *plan = plan_of(small_size, NULL, 4, places, units);
     stw_executor_options options = options_of(2);
     stw_backend backend = probe_backend();
-    if (spare_core) backend.info = info_with_spare;
     stw_run_result *result = NULL;
     alarm(250); /* a hang must not look like patience */
     options.no_digest = false;
@@ -641,9 +609,6 @@ static void check_failing_calls(bool spare_core) {
     stw_plan_free(plan);
 }
 
-static void every_failing_call_is_an_error(void) { check_failing_calls(false); }
-static void so_it_is_with_a_spare_core(void) { check_failing_calls(true); }
-
 /* A backend that computes something else must be found out. */
 static void wrong_updates_are_noticed(void) {
     stw_plan *plan = plan_of(small_size, NULL, 1, resident, all_units);
@@ -659,7 +624,6 @@ static void wrong_updates_are_noticed(void) {
 }
 
 STW_TEST_MAIN("backend executor", {"placement changes no bit", placement_changes_no_bit},
-              {"a spare core changes no bit", a_spare_core_changes_no_bit},
               {"precision is kept in every place", precision_is_kept_in_every_place},
               {"groups have their own rates", groups_have_their_own_rates},
               {"without clipping", without_clipping},
@@ -669,5 +633,4 @@ STW_TEST_MAIN("backend executor", {"placement changes no bit", placement_changes
               {"the time line is whole", the_time_line_is_whole},
               {"what cannot run is refused", what_cannot_run_is_refused},
               {"every failing call is an error", every_failing_call_is_an_error},
-              {"so it is with a spare core", so_it_is_with_a_spare_core},
               {"wrong updates are noticed", wrong_updates_are_noticed})

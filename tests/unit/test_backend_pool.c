@@ -115,35 +115,9 @@ static void keeps_callers_only_with_cores(void) {
     CU_ASSERT_EQUAL(cpus.n, after.n);
 }
 
-static void a_core_may_be_left(void) {
-    stw_cpus before, after;
-    stw_threads *threads = NULL;
-    stw_cpus_allowed(&before);
-    CU_ASSERT_EQUAL(stw_threads_of_rank(0), 1);
-    CU_ASSERT_EQUAL(stw_threads_of_rank(7), 7);
-    CU_ASSERT_EQUAL(stw_threads_of_rank(8), 7);
-    CU_ASSERT_FALSE(stw_threads_has_spare(NULL));
-    CHECK_OK(stw_threads_new_on(before.n, &before, &threads, err));
-    CU_ASSERT_FALSE(stw_threads_has_spare(threads));
-    stw_threads_keep_beside(threads); /* stays where it is */
-    stw_threads_free(threads);
-    stw_cpus_allowed(&after);
-    CU_ASSERT_EQUAL(after.n, before.n);
-    if (before.n < 2) return;
-    CHECK_OK(stw_threads_new_on(before.n - 1, &before, &threads, err));
-    CU_ASSERT_TRUE(stw_threads_has_spare(threads));
-    stw_threads_keep_beside(threads);
-    stw_threads_free(threads);
-    stw_cpus_allowed(&after);
-    CU_ASSERT_EQUAL(after.n, 1);
-    CU_ASSERT_EQUAL(after.cpu[0], before.cpu[before.n - 1]);
-    stw_cpus_keep(&before);
-}
-
 STW_TEST_MAIN("backend pool", {"every item comes once", everything_once},
               {"many jobs follow each other", jobs_follow_each_other},
               {"several callers share the pool", callers_share_the_pool},
               {"more callers than places run alone", more_callers_than_places},
               {"workers that sleep are woken", sleepers_are_woken},
-              {"callers are kept where workers are", keeps_callers_only_with_cores},
-              {"a core may be left", a_core_may_be_left})
+              {"callers are kept where workers are", keeps_callers_only_with_cores})

@@ -351,7 +351,7 @@ static void updates_of_rings_read_caches(void) {
     cluster.cpu_adamw_ring_pps = 8e9;
     cluster.host.cache_bytes = 100ull << 20;
     stw_demand_update(&job, STW_UPDATE_CPU, GB, 30ull << 20, &d);
-    CHECK_NEAR(d.startup_s, 25e-6);
+    CHECK_NEAR(d.startup_s, 15e-6);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 8);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 16.0 / 200);
     stw_demand_update(&job, STW_UPDATE_CPU, GB, 40ull << 20, &d); /* half of it */
