@@ -187,7 +187,7 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
     int runs = (int)stw_probe_pick(probe, 1, 3);
     /* Into new blocks; and where that is slow, what follows stays inside what was written. */
     writer.once = true;
-    writer.seconds = stw_probe_seconds(probe, 0.6, 5);
+    writer.seconds = stw_probe_seconds_left(probe, 0.6, stw_probe_pick(probe, 2, 5));
     (void)run_lane(&writer);
     stw_sample first = sample_of(nvme, "disk, first write");
     add(&first, bps_of(&writer));
@@ -208,7 +208,7 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
         (void)run_lane(&reader);
         add(&read, bps_of(&reader));
         /* Longer, since steps do this and some disks keep their first rate for a moment only. */
-        reader.seconds = writer.seconds = stw_probe_seconds(probe, 2.5, 5);
+        reader.seconds = writer.seconds = stw_probe_seconds_left(probe, 1, 5);
         add(&both, run_both(&reader, &writer));
     }
     double read_bps = stw_probe_keep(probe, &read), write_bps = stw_probe_keep(probe, &write);

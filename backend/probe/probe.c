@@ -19,6 +19,8 @@
 #define MIB (1ull << 20)
 #define QUICK_S 12.0 /* after these no sample is taken that no plan needs */
 #define FULL_S 140.0
+#define QUICK_END_S 17.0 /* by these all should be measured */
+#define FULL_END_S 170.0
 
 __attribute__((weak)) stw_status stw_probe_gpus(stw_probe *probe, stw_cluster *out, bool *found,
                                                 stw_error *err) {
@@ -44,7 +46,7 @@ static const struct {
     [STW_PROBE_PART_TOGETHER] = {true, false, 3, 12},
     [STW_PROBE_PART_SIZES] = {true, false, 1, 16},
     [STW_PROBE_PART_CPU] = {false, false, 2, 14},
-    [STW_PROBE_PART_DISK] = {false, false, 4, 30},
+    [STW_PROBE_PART_DISK] = {false, false, 8, 30},
 };
 
 void stw_probe_progress(const stw_probe *probe, stw_probe_part part, double share,
@@ -66,6 +68,12 @@ void stw_probe_progress(const stw_probe *probe, stw_probe_part part, double shar
 
 double stw_probe_seconds(const stw_probe *probe, double quick, double full) {
     return probe->time_scale * stw_probe_pick(probe, quick, full);
+}
+
+double stw_probe_seconds_left(const stw_probe *probe, double least, double most) {
+    double end_s = probe->start_s + stw_probe_pick(probe, QUICK_END_S, FULL_END_S);
+    double left = end_s - stw_process_now_s();
+    return probe->time_scale * (left < least ? least : left > most ? most : left);
 }
 
 bool stw_probe_has_time(const stw_probe *probe) {

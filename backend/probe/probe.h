@@ -80,6 +80,9 @@ static inline double stw_probe_pick(const stw_probe *probe, double quick, double
 }
 /** Seconds of a measurement, by depth, shorter in tests. */
 double stw_probe_seconds(const stw_probe *probe, double quick, double full);
+/** Seconds of a measurement that gains by lasting: what is left of the time of this depth, within
+ * bounds; shorter in tests. */
+double stw_probe_seconds_left(const stw_probe *probe, double least, double most);
 /** Is there still time for what no plan needs? Slow machines give fewer samples, not more time. */
 bool stw_probe_has_time(const stw_probe *probe);
 /** Keep the sample. @return its median, in three digits: what follows differs from run to run */
