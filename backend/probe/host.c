@@ -270,14 +270,12 @@ double stw_probe_teams_run(stw_probe_teams *teams, stw_probe_work work, double s
 
 /* ---- the CPU's rates ---- */
 
-static double repeat(const stw_probe *probe, stw_probe_teams *teams, stw_probe_work work,
-                     double seconds, stw_sample *sample) {
-    int runs = (int)stw_probe_pick(probe, 3, 5);
-    for (int i = 0; i < runs; i++) {
-        double rate = stw_probe_teams_run(teams, work, seconds);
-        if (rate > 0) stw_sample_add(sample, rate);
-    }
-    return stw_probe_keep(probe, sample);
+/* @return units per second, also in the sample; 0 on failure */
+static double run_once(stw_probe_teams *teams, stw_probe_work work, double seconds,
+                       stw_sample *sample) {
+    double rate = stw_probe_teams_run(teams, work, seconds);
+    if (rate > 0) stw_sample_add(sample, rate);
+    return rate;
 }
 
 static stw_sample sample_of(const stw_probe_teams *teams, const char *what, const char *unit) {
@@ -316,28 +314,34 @@ out:
     return status;
 }
 
+/* The size of a ring's slot in parameters, for all teams together. */
+static uint64_t slot_params(const stw_cluster *cluster) {
+    double bytes = RING_OF_CACHES * (double)cluster->host.cache_bytes;
+    return bytes > 0 ? (uint64_t)bytes / (RING_SLOTS * 2 * sizeof(float)) : RING_PARAMS;
+}
+
+/* One of each in turn: what disturbs the machine for a moment is in few of the values of each. */
 static void measure_rates(const stw_probe *probe, stw_probe_teams *teams, stw_cluster *out) {
-    double seconds = stw_probe_seconds(probe, 0.15, 0.5);
-    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.1, "AdamW on the CPU");
-    (void)stw_probe_teams_run(teams, STW_PROBE_ADAMW, 2 * seconds); /* cores get up to speed */
+    const double seconds = stw_probe_seconds(probe, 0.1, 0.4);
+    const int runs = (int)stw_probe_pick(probe, 5, 7);
     stw_sample adamw = sample_of(teams, "cpu_adamw", "param/s");
-    double pps = repeat(probe, teams, STW_PROBE_ADAMW, seconds, &adamw);
     stw_sample seen = sample_of(teams, "host memory, CPU", "B/s");
-    for (uint32_t i = 0; i < adamw.n; i++)
-        stw_sample_add(&seen, STW_PROBE_ADAMW_BYTES * adamw.values[i]);
-    double adamw_bps = stw_probe_keep(probe, &seen);
-    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.25, "AdamW through a ring on the CPU");
-    uint64_t slot_params = (uint64_t)(RING_OF_CACHES * (double)out->host.cache_bytes) /
-                           (RING_SLOTS * 2 * sizeof(float));
-    if (slot_params == 0) slot_params = RING_PARAMS;
-    teams->bucket = stw_min_u64(slot_params / teams->n, teams->params / (RING_SLOTS + 1));
     stw_sample ring = sample_of(teams, "cpu_adamw_ring", "param/s");
-    double ring_pps = repeat(probe, teams, STW_PROBE_RING, seconds, &ring);
-    stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.4, "copies by the CPU");
     stw_sample copy = sample_of(teams, "host copy, CPU", "B/s");
-    double copy_bps = repeat(probe, teams, STW_PROBE_COPY, seconds / 2, &copy);
+    teams->bucket = stw_min_u64(slot_params(out) / teams->n, teams->params / (RING_SLOTS + 1));
+    (void)stw_probe_teams_run(teams, STW_PROBE_ADAMW, 3 * seconds); /* cores get up to speed */
+    for (int i = 0; i < runs; i++) {
+        stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.1 + 0.4 * i / runs, "AdamW on the CPU");
+        double pps = run_once(teams, STW_PROBE_ADAMW, seconds, &adamw);
+        if (pps > 0) stw_sample_add(&seen, STW_PROBE_ADAMW_BYTES * pps);
+        (void)run_once(teams, STW_PROBE_RING, seconds, &ring);
+        (void)run_once(teams, STW_PROBE_COPY, seconds / 2, &copy);
+    }
+    double pps = stw_probe_keep(probe, &adamw), ring_pps = stw_probe_keep(probe, &ring);
+    double adamw_bps = stw_probe_keep(probe, &seen), copy_bps = stw_probe_keep(probe, &copy);
     if (pps > 0) out->cpu_adamw_pps = pps;
-    if (ring_pps > 0) out->cpu_adamw_ring_pps = ring_pps;
+    /* It asks less of memory than the other and no more of the cores. */
+    if (ring_pps > 0) out->cpu_adamw_ring_pps = ring_pps > pps ? ring_pps : pps;
     if (!(out->host.bandwidth_bps > 0))
         out->host.bandwidth_bps = copy_bps > adamw_bps ? copy_bps : adamw_bps;
 }
@@ -349,7 +353,9 @@ static void measure_norm(const stw_probe *probe, stw_probe_teams *teams, stw_clu
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0.9, "norm on the CPU");
     (void)each_team(teams, &spread);
     stw_sample norm = sample_of(teams, "cpu_norm", "grad/s");
-    double pps = repeat(probe, teams, STW_PROBE_NORM, stw_probe_seconds(probe, 0.1, 0.25), &norm);
+    for (int i = 0; i < (int)stw_probe_pick(probe, 3, 5); i++)
+        (void)run_once(teams, STW_PROBE_NORM, stw_probe_seconds(probe, 0.1, 0.25), &norm);
+    double pps = stw_probe_keep(probe, &norm);
     if (pps > 0) out->cpu_norm_pps = pps;
 }
 

@@ -19,7 +19,7 @@
 #define MIB (1ull << 20)
 #define QUICK_S 12.0 /* after these no sample is taken that no plan needs */
 #define FULL_S 140.0
-#define QUICK_END_S 17.0 /* by these all should be measured */
+#define QUICK_END_S 16.0 /* by these all should be measured */
 #define FULL_END_S 170.0
 
 __attribute__((weak)) stw_status stw_probe_gpus(stw_probe *probe, stw_cluster *out, bool *found,
