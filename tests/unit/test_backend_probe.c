@@ -58,10 +58,11 @@ static void check_medians(const stw_cluster *c, const stw_samples *samples) {
     const struct {
         const char *what;
         double figure;
-    } figures[] = {
-        {"cpu_adamw", c->cpu_adamw_pps},           {"cpu_norm", c->cpu_norm_pps},
-        {"cpu_adamw_ring", c->cpu_adamw_ring_pps}, {"disk, read", c->nvme.read_bps},
-        {"disk, write", c->nvme.write_bps},        {"disk, read and write", c->nvme.both_bps}};
+    } figures[] = {{"cpu_adamw", c->cpu_adamw_pps},
+                   {"cpu_norm", c->cpu_norm_pps},
+                   {"disk, read", c->nvme.read_bps},
+                   {"disk, write", c->nvme.write_bps},
+                   {"disk, read and write", c->nvme.both_bps}};
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
         const stw_sample *sample = stw_samples_find(samples, figures[i].what, NULL);
         if (sample == NULL && i >= 2) continue; /* temporary files in memory: no disk */
@@ -70,6 +71,9 @@ static void check_medians(const stw_cluster *c, const stw_samples *samples) {
         CU_ASSERT_TRUE(figures[i].figure > 0);
         CU_ASSERT_TRUE(near(figures[i].figure, stw_sample_median(sample)));
     }
+    const stw_sample *ring = stw_samples_find(samples, "cpu_adamw_ring", NULL);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(ring);
+    CU_ASSERT_TRUE(near(c->cpu_adamw_ring_pps, fmax(stw_sample_median(ring), c->cpu_adamw_pps)));
 }
 
 static void measures_small(stw_probe_depth depth) {
