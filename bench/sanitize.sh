@@ -92,9 +92,9 @@ tiny streamed $streamed
 tiny direct $on_gpu --set optimizer.implementation=direct --set update.direct=1
 for tool in $tools; do
     if [ -x "$kernels" ]; then
-        check "$tool" kernels "$kernels"
+        for test in loading adamw norm convert seeded copies; do check "$tool" "$test" "$kernels" "$test"; done
     else
-        line "$tool" kernels missing "$kernels: KERNELS names another place"
+        line "$tool" "kernels" missing "$kernels: KERNELS names another place"
         bad=$((bad + 1))
     fi
 done

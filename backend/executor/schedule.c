@@ -98,7 +98,6 @@ struct stw_streams {
     uint32_t running;             /* lanes that have not finished this turn */
     uint32_t issued[STW_N_STREAMS];
     bool failed, stop;
-    unsigned changes; /* of what is issued, or a failure */
     stw_status status;
     stw_error error;
 };
@@ -127,20 +126,6 @@ static stw_status follow(stw_streams *s, const stw_schedule *schedule, uint32_t 
     return s->backend->wait_host(s->device, event, err);
 }
 
-/* A change, to all who wait for one; the mutex is held. */
-static void announce(stw_streams *s) {
-    s->changes++;
-    if (s->waiting > 0) pthread_cond_broadcast(&s->change);
-}
-
-/* The mutex is held, here and afterwards. */
-static void wait_for_change(stw_streams *s) {
-    unsigned seen = s->changes;
-    s->waiting++;
-    while (s->changes == seen) pthread_cond_wait(&s->change, &s->mutex);
-    s->waiting--;
-}
-
 static stw_status issue_one(stw_streams *s, const stw_schedule *schedule, uint32_t op,
                             stw_error *err) {
     const stw_op *o = &schedule->program->ops[op];
@@ -153,7 +138,7 @@ static stw_status issue_one(stw_streams *s, const stw_schedule *schedule, uint32
         STW_TRY(s->backend->record(s->device, o->stream, schedule->event[index], err));
     pthread_mutex_lock(&s->mutex);
     s->issued[o->stream] = schedule->position[index] + 1;
-    if (schedule->awaited[index]) announce(s);
+    if (schedule->awaited[index] && s->waiting > 0) pthread_cond_broadcast(&s->change);
     pthread_mutex_unlock(&s->mutex);
     status = s->calls.settle(s->calls.state, op, err);
 out:
@@ -168,7 +153,7 @@ static void note_failure(stw_streams *s, stw_status status, const stw_error *err
         s->status = status;
         s->error = *error;
     }
-    announce(s);
+    pthread_cond_broadcast(&s->change);
     pthread_mutex_unlock(&s->mutex);
     if (first) s->calls.failed(s->calls.state);
 }
@@ -189,7 +174,9 @@ static uint32_t next_op(stw_streams *s, const stw_schedule *schedule, const crew
             if (is_ready(s, schedule, op)) found = op;
         }
         if (!left || found != STW_OP_NONE) break;
-        wait_for_change(s);
+        s->waiting++;
+        pthread_cond_wait(&s->change, &s->mutex);
+        s->waiting--;
     }
     pthread_mutex_unlock(&s->mutex);
     return found;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every CUDA kernel against the scalar functions, bit for bit, over types, sizes and alignments;
- * then a table of their rates. Exit 77 without a GPU. Needs no file and no other program at run
- * time. */
+ * then a table of their rates. Arguments: beginnings of the names of the tests to run, and then no
+ * rates. Exit 77 without a GPU. Needs no file and no other program at run time. */
 #include "backend/norm.h"
 #include "tests/gpu/kernel_rates.h"
 #include "tests/gpu/typed_arrays.h"
@@ -655,7 +655,13 @@ static void test_load(void) {
     CUDA(cudaFree(scratch));
 }
 
-int main(void) {
+static bool is_wanted(const char *name, int argc, char **argv) {
+    bool wanted = argc < 2;
+    for (int i = 1; i < argc; i++) wanted |= strncmp(name, argv[i], strlen(argv[i])) == 0;
+    return wanted;
+}
+
+int main(int argc, char **argv) {
     int count = 0, sms = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count < 1) {
         printf("skipped: no GPU\n");
@@ -682,12 +688,13 @@ int main(void) {
                  {"powers", test_powers}};
     printf("%s, %d multiprocessors\n", properties.name, sms);
     for (size_t t = 0; t < COUNT(tests); t++) {
+        if (!is_wanted(tests[t].name, argc, argv)) continue;
         unsigned before = failures;
         tests[t].run();
         printf("%s: %s\n", tests[t].name, failures == before ? "same bits" : "FAILED");
         fflush(stdout);
     }
-    print_rates();
+    if (argc < 2) print_rates();
     CUDA(cudaStreamDestroy(launch.stream));
     printf("%u failures\n", failures);
     return failures == 0 ? 0 : 1;
