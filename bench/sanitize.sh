@@ -62,7 +62,7 @@ check() {
     esac
     case $code in 0 | 124 | 137) ;; *) bad=$((bad + 1)) ;; esac
     line "$tool" "$name" "$found" "$says"
-    row "$tool: $name" clean "$found" "" ""
+    row "$tool: $name" clean "$found" "" "" tiny
 }
 
 # tiny NAME OPTION...: a plan, run under each tool

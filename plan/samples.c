@@ -37,6 +37,16 @@ double stw_sample_median(const stw_sample *sample) {
     return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 }
 
+bool stw_sample_is_steady(const stw_sample *sample) {
+    uint32_t n = sample->n < STW_SAMPLE_VALUES ? sample->n : STW_SAMPLE_VALUES, apart = 0;
+    double median = stw_sample_median(sample);
+    for (uint32_t i = 0; i < n; i++) {
+        double off = sample->values[i] - median;
+        if (off > median / 8 || off < -median / 8) apart++;
+    }
+    return n < 3 || 3 * apart <= n;
+}
+
 void stw_samples_add(stw_samples *samples, const stw_sample *sample) {
     if (samples == NULL || sample->n == 0) return;
     if (samples->n == samples->capacity) {

@@ -246,7 +246,7 @@ static stw_status measure_copies(const stw_probe *probe, stw_cuda_probe_gpu *gpu
         STW_TRY(run_crowd(gpus, n, what, &rate, &unused, err));
         stw_sample_add(&sample, rate);
     }
-    *bps = stw_probe_keep(probe, &sample);
+    *bps = stw_probe_keep_rate(probe, &sample);
 out:
     return status;
 }
@@ -339,9 +339,9 @@ static stw_status measure_beside_cpu(const stw_probe *probe, stw_cuda_probe_gpu 
         stw_sample_add(&cpu, pps);
         stw_sample_add(&both, bps + STW_PROBE_ADAMW_BYTES * pps);
     }
-    out->host.dma_beside_bps = stw_probe_keep(probe, &dma);
+    out->host.dma_beside_bps = stw_probe_keep_rate(probe, &dma);
     (void)stw_probe_keep(probe, &cpu);
-    out->host.bandwidth_bps = stw_probe_keep(probe, &both);
+    out->host.bandwidth_bps = stw_probe_keep_rate(probe, &both);
 out:
     if (teams != NULL) stw_probe_teams_close(teams);
     free(teams);

@@ -91,6 +91,20 @@ double stw_probe_keep(const stw_probe *probe, const stw_sample *sample) {
     return three_digits(stw_sample_median(sample));
 }
 
+double stw_probe_keep_rate(const stw_probe *probe, const stw_sample *sample) {
+    double median = stw_probe_keep(probe, sample), least = median, most = median;
+    for (uint32_t i = 0; i < sample->n && i < STW_SAMPLE_VALUES; i++) {
+        if (sample->values[i] < least) least = sample->values[i];
+        if (sample->values[i] > most) most = sample->values[i];
+    }
+    if (!stw_sample_is_steady(sample) && probe->time_scale >= 1)
+        stw_log(STW_LOG_WARN,
+                "%s (%s) varied between %.3g and %.3g %s: something else was at work on this "
+                "machine; calibrate again before you count on it",
+                sample->what, sample->detail, least, most, sample->unit);
+    return median;
+}
+
 /* ---- what there is ---- */
 
 /* Physical memory by the zones' present pages. A balloon that gives memory back as it is wanted

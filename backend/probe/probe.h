@@ -87,6 +87,8 @@ double stw_probe_seconds_left(const stw_probe *probe, double least, double most)
 bool stw_probe_has_time(const stw_probe *probe);
 /** Keep the sample. @return its median, in three digits: what follows differs from run to run */
 double stw_probe_keep(const stw_probe *probe, const stw_sample *sample);
+/** The same for a rate that plans count on: warns where its values do not agree. */
+double stw_probe_keep_rate(const stw_probe *probe, const stw_sample *sample);
 
 /** Fill everything that concerns GPUs and their links and, measuring, host.dma* and host.bandwidth
  * (CPU and GPUs together). *found is false and `out` untouched where there is no GPU. backend/cuda

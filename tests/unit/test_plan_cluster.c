@@ -208,6 +208,18 @@ static void samples_are_kept(void) {
     CHECK_FAILS(stw_samples_status(&samples, err), STW_STATUS_NO_MEMORY, "samples");
     stw_samples_free(&samples);
     CU_ASSERT_EQUAL(samples.n, 0);
+    static const double quiet[] = {8.39e9, 9.75e9, 9.86e9}, disturbed[] = {5.2e9, 3.89e9, 3.36e9};
+    stw_sample steady = stw_sample_make("cpu_adamw", "", "param/s"), unsteady = steady;
+    CU_ASSERT_TRUE(stw_sample_is_steady(&steady)); /* of nothing, one and two values: unknown */
+    for (int i = 0; i < 3; i++) {
+        stw_sample_add(&steady, quiet[i]);
+        if (i == 2) CU_ASSERT_TRUE(stw_sample_is_steady(&unsteady));
+        stw_sample_add(&unsteady, disturbed[i]);
+    }
+    CU_ASSERT_TRUE(stw_sample_is_steady(&steady));
+    CU_ASSERT_FALSE(stw_sample_is_steady(&unsteady));
+    for (int i = 0; i < 4; i++) stw_sample_add(&unsteady, 3.9e9); /* two of seven are apart */
+    CU_ASSERT_TRUE(stw_sample_is_steady(&unsteady));
 }
 
 /* What was written holds the samples; what is read back is the cluster without them. */
