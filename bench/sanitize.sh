@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Do the kernels touch memory that is not theirs, or race? compute-sanitizer's memcheck and racecheck
-# over the kernels' test and over runs of a tiny model whose tensors have odd sizes: resident,
-# streamed, direct and CPU buckets with clipping, in fp32 and with bf16 parameters and a master. Ends
-# with 77 where the tool is missing, with 1 where it found something or a run failed.
+# over the kernels' test by parts (without powers and rates) and over runs of a tiny model whose
+# tensors have odd sizes: resident, streamed, direct and CPU buckets with clipping, in fp32 and with
+# bf16 parameters and a master. Ends with 77 where the tool is missing, with 1 where it found
+# something or a run failed.
 #
 #     bench/sanitize.sh [OUT_FOLDER]      TOOLS="memcheck racecheck" LIMIT_S=120 BUDGET_S=540
 #                                         KERNELS=build/tests/gpu_test_cuda_kernels SANITIZER=...
@@ -94,7 +95,7 @@ for tool in $tools; do
     if [ -x "$kernels" ]; then
         for test in loading adamw norm convert seeded copies; do check "$tool" "$test" "$kernels" "$test"; done
     else
-        line "$tool" "kernels" missing "$kernels: KERNELS names another place"
+        line "$tool" kernels missing "$kernels: KERNELS names another place"
         bad=$((bad + 1))
     fi
 done

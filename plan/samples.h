@@ -39,8 +39,9 @@ void stw_sample_add(stw_sample *sample, double value);
 /** The middle value, of an even number the mean of the two in the middle; 0 of none. */
 double stw_sample_median(const stw_sample *sample);
 /** Do values agree? Not where more than a third of three or more is further than an eighth from the
- * median: of all calibrations kept of H200 nodes that held for no rate of the CPU, the links or
- * the host's memory, but for one that a neighbour had disturbed. */
+ * median. In the calibrations of H200 nodes under bench/results no rate of the CPU, of PCIe or of
+ * the host's memory is that far apart, but for one that a neighbour had disturbed; NCCL's small
+ * transfers and page-locking often are. */
 bool stw_sample_is_steady(const stw_sample *sample);
 
 /** Append a copy; one without values is left out. `samples` may be NULL. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "plan/bytes.h"
 #include "plan/demand.h"
 
@@ -65,11 +66,13 @@ static bool is_roomy(const stw_cost *cost, uint64_t bucket_bytes) {
 /* The largest bucket of which caches hold the rings of all ranks; 0 where none or no place has one.
  */
 static uint64_t cached_bucket(const stw_cost *cost) {
-    bool has_ring = false;
-    for (uint32_t p = 0; p < cost->n_places; p++)
-        has_ring = has_ring || stw_place_uses_ring(cost->job, &cost->places[p], STW_RING_HOST_CPU);
-    for (uint32_t b = COUNT_OF(BUCKETS); has_ring && b-- > 0;)
-        if (stw_ring_missed(cost->job, ROOMY_DEPTH * BUCKETS[b]) <= 0) return BUCKETS[b];
+    for (uint32_t b = COUNT_OF(BUCKETS); b-- > 0;) {
+        uint64_t ring = 0;
+        for (uint32_t p = 0; p < cost->n_places; p++)
+            ring = stw_max_u64(
+                ring, stw_cpu_ring_bytes(cost->job, &cost->places[p], ROOMY_DEPTH, BUCKETS[b]));
+        if (ring > 0 && stw_ring_missed(cost->job, ring) <= 0) return BUCKETS[b];
+    }
     return 0;
 }
 

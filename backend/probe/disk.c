@@ -64,8 +64,8 @@ uint64_t stw_probe_disk_capacity(const char *named) {
 
 /* ---- rates ---- */
 
-/* Slots that a reader and a writer share as a step's do: what was read is written, and a slot is
- * read into again when it has been. */
+/* Turns that the slots of a step's ring would force on a reader and a writer (each has memory of
+ * its own here): as many pieces are written as were read, and reading is two ahead at most. */
 typedef struct ring {
     pthread_mutex_t mutex;
     pthread_cond_t turn;

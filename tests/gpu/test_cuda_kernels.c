@@ -687,13 +687,16 @@ int main(int argc, char **argv) {
                  {"copies from the host", test_fetch},
                  {"powers", test_powers}};
     printf("%s, %d multiprocessors\n", properties.name, sms);
+    unsigned ran = 0;
     for (size_t t = 0; t < COUNT(tests); t++) {
         if (!is_wanted(tests[t].name, argc, argv)) continue;
+        ran++;
         unsigned before = failures;
         tests[t].run();
         printf("%s: %s\n", tests[t].name, failures == before ? "same bits" : "FAILED");
         fflush(stdout);
     }
+    CHECK(ran > 0, "no test has such a name");
     if (argc < 2) print_rates();
     CUDA(cudaStreamDestroy(launch.stream));
     printf("%u failures\n", failures);
