@@ -13,7 +13,7 @@
 
 #include "backend/element.h"
 #include "core/status.h"
-#include "plan/layout.h"
+#include "plan/program/layout.h"
 
 typedef struct stw_device stw_device; /* one rank's device; opaque, owned by the backend */
 

@@ -5,7 +5,7 @@
 #define STW_CLI_COMMANDS_H
 
 #include "cli/common.h"
-#include "plan/plan.h"
+#include "plan/files/plan.h"
 #include "sim/sim.h"
 
 /* Each gets its own argv (argv[0] is the command's name) and returns an exit code. */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/bytes.h"
-#include "plan/demand.h"
+#include "plan/engines/bytes.h"
+#include "plan/program/demand.h"
 
 /* Sizes that are tried where the spec leaves them to the planner: buckets below 4 MiB lose to the
  * start-up of copies, above 64 MiB nothing is gained (copies of 16 MiB already run at the link's

@@ -15,8 +15,8 @@
 #ifndef STW_PLANNER_COST_H
 #define STW_PLANNER_COST_H
 
-#include "plan/demand.h"
-#include "plan/plan.h"
+#include "plan/files/plan.h"
+#include "plan/program/demand.h"
 
 /* A solver's rounding must not put a plan over a limit: rows are held this far below it. */
 #define STW_COST_GUARD_BYTES (1ull << 20)

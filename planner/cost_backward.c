@@ -16,7 +16,7 @@
 #include <stdio.h>
 
 #include "core/checked.h"
-#include "plan/bytes.h"
+#include "plan/engines/bytes.h"
 #include "planner/cost.h"
 
 /* What the reference programs show. */

@@ -3,7 +3,7 @@
  * stand for the largest kind of rank, whose shards hold every other kind's; host rows for a kind of
  * node, all of whose ranks peak together. Forward and backward on the GPU: cost_backward.c. */
 #include "core/checked.h"
-#include "plan/bytes.h"
+#include "plan/engines/bytes.h"
 #include "planner/cost.h"
 
 #define EVERY_STATE ((1u << STW_N_STATE) - 1)

@@ -11,7 +11,7 @@
  *
  * Updates that a ring feeds read half of their operands in the CPU's caches and leave links more of
  * the memory; the copies of such a ring, in turn, do not slow updates down. */
-#include "plan/share.h"
+#include "plan/program/share.h"
 #include "planner/cost.h"
 
 enum { UP, DOWN, CPU, N_FLOWS };

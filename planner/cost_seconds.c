@@ -3,8 +3,8 @@
  * depend on a choice is summed over the operations of a reference program of the engine itself;
  * what does (recompute, offload, shards on the host) is added per block and per unit. */
 #include "core/checked.h"
-#include "plan/bytes.h"
-#include "plan/demand.h"
+#include "plan/engines/bytes.h"
+#include "plan/program/demand.h"
 #include "planner/cost.h"
 
 static stw_status no_memory(stw_error *err) {

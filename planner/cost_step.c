@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/demand.h"
+#include "plan/program/demand.h"
 #include "planner/cost.h"
 
 static stw_status no_memory(stw_error *err) {

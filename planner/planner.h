@@ -7,7 +7,7 @@
 #ifndef STW_PLANNER_PLANNER_H
 #define STW_PLANNER_PLANNER_H
 
-#include "plan/plan.h"
+#include "plan/files/plan.h"
 
 typedef struct stw_planner_options {
     double time_limit_s; /* 0: 30 */

@@ -4,8 +4,8 @@
 #ifndef STW_REPORTS_FACTS_H
 #define STW_REPORTS_FACTS_H
 
-#include "plan/demand.h"
-#include "plan/plan.h"
+#include "plan/files/plan.h"
+#include "plan/program/demand.h"
 
 typedef struct stw_phase_facts {
     bool present;        /* the plan has such a movement */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "plan/bytes.h"
+#include "plan/engines/bytes.h"
 
 static void format_machine(const stw_cluster *c, char *out, size_t out_size) {
     char gpus[96] = "no GPU";

@@ -5,8 +5,8 @@
 #define STW_REPORTS_REPORTS_H
 
 #include "core/text.h"
-#include "plan/compare.h"
-#include "plan/plan.h"
+#include "plan/files/compare.h"
+#include "plan/files/plan.h"
 
 typedef enum stw_format {
     STW_FORMAT_TERMINAL,

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "plan/share.h"
+#include "plan/program/share.h"
 
 /* Operations that end within this share of a step end together: their times are equal but for
  * rounding, and an event of its own for each would only repeat the sharing. */

@@ -7,8 +7,8 @@
 #ifndef STW_SIM_SIM_H
 #define STW_SIM_SIM_H
 
-#include "plan/demand.h"
-#include "plan/plan.h"
+#include "plan/files/plan.h"
+#include "plan/program/demand.h"
 
 typedef struct stw_sim_op {
     double start_s, end_s;

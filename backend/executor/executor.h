@@ -6,8 +6,8 @@
 #define STW_BACKEND_EXECUTOR_H
 
 #include "backend/comm/comm.h"
-#include "plan/plan.h"
-#include "plan/run_file.h"
+#include "plan/files/plan.h"
+#include "plan/files/run_file.h"
 
 /** When operations began and ended on rank 0: seconds, loading, the first step and the last one
  * after each other. */

@@ -7,7 +7,7 @@
 #define STW_BACKEND_EXECUTOR_SCHEDULE_H
 
 #include "backend/backend.h"
-#include "plan/program.h"
+#include "plan/program/program.h"
 
 /** One movement, prepared; read-only and in a pool. Indices are into the program's ops. */
 typedef struct stw_schedule {

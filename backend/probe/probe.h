@@ -20,8 +20,8 @@
 #include "backend/host/cpus.h"
 #include "backend/host/pool.h"
 #include "backend/process.h"
-#include "plan/cluster.h"
-#include "plan/samples.h"
+#include "plan/spec/cluster.h"
+#include "plan/spec/samples.h"
 
 typedef enum stw_probe_depth {
     STW_PROBE_SIZES, /* measure nothing: rates are those of machines of this kind where the GPU is

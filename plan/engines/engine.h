@@ -4,7 +4,7 @@
 #ifndef STW_PLAN_ENGINES_ENGINE_H
 #define STW_PLAN_ENGINES_ENGINE_H
 
-#include "plan/program.h"
+#include "plan/program/program.h"
 
 typedef struct stw_engine {
     stw_engine_kind kind;

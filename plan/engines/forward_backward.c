@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward of one micro batch as FSDP2 does them, in the order in which its CPU thread
  * claims and drops memory (torch/distributed/fsdp/_fully_shard; what each line rests on is said in
- * plan/bytes.c). The root group (embedding, final norm, head) is gathered around forward's and
- * backward's whole length; every other block is gathered for its forward and again, one block
+ * plan/engines/bytes.c). The root group (embedding, final norm, head) is gathered around forward's
+ * and backward's whole length; every other block is gathered for its forward and again, one block
  * ahead, for its backward; its gradients are reduced one block behind. */
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/bytes.h"
-#include "plan/engines/builder.h"
+#include "plan/engines/bytes.h"
+#include "plan/program/builder.h"
 
 typedef struct block_state {
     stw_act act;

@@ -5,9 +5,9 @@
  * pull request 5364). All of a rank's state is placed alike; Stowage predicts it and executes none
  * of it. */
 #include "core/checked.h"
-#include "plan/bytes.h"
-#include "plan/engines/builder.h"
+#include "plan/engines/bytes.h"
 #include "plan/engines/engine.h"
+#include "plan/program/builder.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
     return wish == STW_AUTO || wish == (uint32_t)tier;

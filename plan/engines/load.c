@@ -3,7 +3,7 @@
  * the load method. all_ranks is what the field does wrong (AReaL pull request 1182): every rank
  * holds the whole model on its host before anything is cut. */
 #include "core/checked.h"
-#include "plan/engines/builder.h"
+#include "plan/program/builder.h"
 
 typedef struct load_slots {
     stw_extent host, gpu;

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/builder.h"
 #include "plan/engines/engine.h"
+#include "plan/program/builder.h"
 
 /* ---- placements ---- */
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/cluster.h"
+#include "plan/spec/cluster.h"
 #include "tests/fuzz/tree_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

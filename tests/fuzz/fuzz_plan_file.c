@@ -2,7 +2,7 @@
 /* Any bytes as a plan file. What is read can be written, and written files are read as the same
  * plan, except where figures contradict each other: those are written as they follow. */
 #include "core/text.h"
-#include "plan/plan.h"
+#include "plan/files/plan.h"
 #include "tests/fuzz/tree_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -2,7 +2,7 @@
 /* Any bytes as a run file. What is read can be written, and written files are read as the same
  * result. */
 #include "core/text.h"
-#include "plan/run_file.h"
+#include "plan/files/run_file.h"
 #include "tests/fuzz/tree_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

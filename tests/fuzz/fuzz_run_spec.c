@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/run_spec.h"
+#include "plan/spec/run_spec.h"
 #include "tests/fuzz/tree_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -42,7 +42,7 @@ refuse() {
 fresh
 for check in includes spdx size readme; do expect pass $check "a good tree"; done
 refuse includes core/e.c '#include "models/model.h"'
-refuse includes models/e.c '#include "plan/plan.h"'
+refuse includes models/e.c '#include "plan/files/plan.h"'
 refuse includes sim/e.c '#include "planner/solve.h"'
 refuse includes backend/e.c '#include "sim/sim.h"'
 refuse includes plan/e.c '#include "cli/common.h"'

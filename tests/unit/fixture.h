@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/plan.h"
+#include "plan/files/plan.h"
 
 typedef struct fixture_size {
     uint32_t layers;

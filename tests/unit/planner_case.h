@@ -5,7 +5,7 @@
 #define STW_TESTS_UNIT_PLANNER_CASE_H
 
 #include "core/checked.h"
-#include "plan/bytes.h"
+#include "plan/engines/bytes.h"
 #include "planner/solvers.h"
 #include "tests/unit/fixture.h"
 

@@ -2,14 +2,14 @@
 #define _XOPEN_SOURCE 700 /* mkstemp, fdopen */
 /* The accounting of forward, backward and step against real FSDP2 training runs: every instant that
  * torch's allocator reported is held to 0.5%, which is what its rounding of blocks leaves. */
-#include "plan/bytes.h"
+#include "plan/engines/bytes.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "core/file.h"
-#include "plan/plan.h"
+#include "plan/files/plan.h"
 #include "tests/unit/testing.h"
 
 #ifndef STW_SOURCE_MODELS

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/units.h"
-#include "plan/cluster.h"
+#include "plan/spec/cluster.h"
 #include "tests/unit/testing.h"
 
 static stw_status cluster_from_yaml(const char *text, stw_cluster *out, stw_error *err) {

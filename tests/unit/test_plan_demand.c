@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes to seconds: each rule against a figure worked out by hand. Rates are round numbers, so that
  * every expected value can be read off. */
-#include "plan/demand.h"
+#include "plan/program/demand.h"
 #include "tests/unit/testing.h"
 
 #define GB 1000000000ull

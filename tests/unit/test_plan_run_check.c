@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a run spec may not say: contradictions, and values without an effect in this version. */
-#include "plan/run_spec.h"
+#include "plan/spec/run_spec.h"
 #include "tests/unit/testing.h"
 
 /* Settings "key=value", NULL at the end, and what the check says of them together. */

@@ -2,7 +2,7 @@
 /* Run files: exact round trips, records of others, and every way in which a file can be wrong. */
 #include <math.h>
 
-#include "plan/run_file.h"
+#include "plan/files/run_file.h"
 #include "tests/unit/edited.h"
 #include "tests/unit/testing.h"
 

@@ -2,7 +2,7 @@
 /* Max-min fair rates: hand-made cases, and the definition itself on random ones. */
 #include <math.h>
 
-#include "plan/share.h"
+#include "plan/program/share.h"
 #include "tests/unit/testing.h"
 
 #define CHECK_NEAR(a, b) CU_ASSERT_DOUBLE_EQUAL((a), (b), 1e-9)

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "core/file.h"
-#include "plan/cluster.h"
-#include "plan/run_spec.h"
-#include "plan/spec_keys.h"
+#include "plan/spec/cluster.h"
+#include "plan/spec/run_spec.h"
+#include "plan/spec/spec_keys.h"
 #include "tests/unit/testing.h"
 
 #ifndef STW_SOURCE_MODELS

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sources of the formulas:
+ * - Saved activations per block: what autograd saves in HF transformers' eager decoder (5.17,
+ *   models/qwen3/modeling_qwen3.py), after the scheme of Korthikanti et al., arXiv 2205.05198,
+ *   section 4.1: every matrix product saves its input, every element-wise product both factors.
+ *   - RMSNorm computes in fp32: it saves the fp32 copy of its input (pow and mul share it), one
+ *     fp32 reciprocal root per row, the normalised input in the compute dtype (factor of the
+ *     weight); its output is saved by the next product. The residual itself is not saved.
+ *   - A norm on queries and keys (Qwen3) saves the same per head. Rotary embedding saves only its
+ *     tables: they need no gradient.
+ *   - Attention (flash or torch's SDPA with enable_gqa): query, key, value, output, and one fp32
+ *     log-sum-exp per head; the output projection reads that output in place.
+ *   - Gated MLP: gate, activated gate, up, their product.
+ * - Mixture of experts: each token keeps experts_per_token copies of the expert terms (Megatron-LM
+ *   pull request 6782).
+ * - Backward of a block: the gradient of a product's factors (2 x ffn) replaces the product, beside
+ *   everything saved before it; weight gradients collect from the down projection upwards.
+ * - Loss (transformers/loss/loss_utils.py, ForCausalLMLoss): logits, their upcast and the
+ *   log-softmax live together in forward; autograd keeps the log-softmax alone; backward adds the
+ *   gradients of log-softmax and of upcast logits, then casts down.
+ * - Gather and reduce (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py at pytorch 002a76f
+ *   and _fsdp_collectives.py at 010ae4a): unsharded parameters are copied out of the all-gather's
+ * output, which in forward lives until the next group is copied out (comm_ctx.all_gather_state) and
+ * in backward is freed at once but prefetched for one group ahead; with reshard_after_forward given
+ * as true the root, too, is resharded and gathered again. The reduce-scatter input lives until the
+ * next group's post-backward; the gradients are freed after the copy into it, except for the last
+ * one, which a loop variable of foreach_reduce holds. A group whose input needs no gradient (the
+ * root, a wrapped embedding) is reduced in the final callback, the root first. With replicas
+ *   (HSDP), _all_reduce_state keeps every group's output in the reduce dtype.
+ * - Tied embeddings: the head's and the embedding's gradients meet at one leaf, and their sum is
+ *   made beside both: three copies for a moment (not read in the source; measured on 4 x H200,
+ *   torch 2.11, 2026-11: both runs with replicas peak there, and only so do they agree).
+ * - cuBLAS work areas: 32 MiB per handle and stream on Hopper (aten/src/ATen/cuda/
+ *   CublasHandlePool.cpp, parseChosenWorkspaceSize; about 8 MiB elsewhere), one of the main and one
+ *   of autograd's thread.
+ * - Page-locking: torch's CachingHostAllocator rounds to the next power of two (pytorch issue
+ *   95823). */
+#include "plan/engines/bytes.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+
+#define CUBLAS_WORKSPACE_BYTES (32ull << 20)
+
+static uint64_t compute_bytes(const stw_job *job) {
+    return stw_dtype_bits(job->run->precision.compute) / 8;
+}
+
+/* ---- blocks ---- */
+
+static uint64_t linear_attention_elements(const stw_block_facts *f) {
+    return 2 * f->linear_k_heads * f->linear_k_dim + 3 * f->linear_v_heads * f->linear_v_dim;
+}
+
+/* Query, key, value: their widths together. */
+static uint64_t qkv_elements(const stw_block_facts *f) {
+    return f->q_heads * f->qk_dim + f->kv_heads * (f->qk_dim + f->v_dim);
+}
+
+/* Width of everything between the two products of the MLP, experts per token included. */
+static uint64_t mlp_width(const stw_job *job, const stw_block_facts *f) {
+    double routed = (double)(f->experts_per_token * f->expert_ffn) * job->run->moe.imbalance;
+    return f->ffn + f->shared_ffn + (f->experts > 0 ? (uint64_t)routed : 0);
+}
+
+static uint64_t mlp_elements(const stw_job *job, const stw_block_facts *f) {
+    /* gated: gate, activated gate, up, product; plain: first product and its activation */
+    uint64_t elements = (f->gated ? 4 : 2) * mlp_width(job, f);
+    if (f->experts > 0) {
+        double copies = (double)(f->experts_per_token * 2 * f->hidden) * job->run->moe.imbalance;
+        elements += (uint64_t)copies + f->experts;
+    }
+    return elements;
+}
+
+/* What a norm saves per token over `rows` rows of together `width` elements, its output apart. */
+static uint64_t norm_token_bytes(const stw_job *job, uint64_t width, uint64_t rows) {
+    return width * (4 + compute_bytes(job)) + 4 * rows;
+}
+
+static bool has_query_norm(const stw_job *job, uint32_t group) {
+    const stw_model *model = job->model;
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        const stw_block *block = &model->blocks[b];
+        if (block->group != group) continue;
+        for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
+            if (strstr(model->tensors[t].name, "q_norm.weight") != NULL) return true;
+        return false;
+    }
+    return false;
+}
+
+static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    uint64_t c = compute_bytes(job), q = f->q_heads * f->qk_dim, k = f->kv_heads * f->qk_dim;
+    uint64_t elements = 2 * f->hidden + qkv_elements(f) + f->q_heads * f->v_dim + f->q_rank +
+                        f->kv_rank + linear_attention_elements(f) + mlp_elements(job, f);
+    uint64_t token = c * elements + 2 * norm_token_bytes(job, f->hidden, 1) + 4 * f->q_heads;
+    if (has_query_norm(job, group))
+        token += norm_token_bytes(job, q, f->q_heads) + norm_token_bytes(job, k, f->kv_heads);
+    /* eager attention: scores, softmax in fp32, cast */
+    if (job->run->attention == STW_ATTENTION_EAGER)
+        token += job->run->batch.seq_len * f->q_heads * (2 * c + 4);
+    return job->tokens * token;
+}
+
+static bool residual(const stw_block_facts *f) { return f->transformer && !f->vision; }
+
+uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    if (!residual(f)) return 0; /* text tokens only */
+    switch (act) {
+    case STW_ACT_KEEP:
+        return kept_bytes(job, group);
+    case STW_ACT_RECOMPUTE:
+        return job->tokens * compute_bytes(job) * f->hidden;
+    default:
+        return 0;
+    }
+}
+
+uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    return residual(f) ? job->tokens * compute_bytes(job) * mlp_elements(job, f) : 0;
+}
+
+stw_backward_bytes stw_block_backward_bytes(const stw_job *job, uint32_t block) {
+    const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
+    stw_backward_bytes out = {.grads = stw_unsharded_grad_bytes(job, block)};
+    if (!residual(f)) return out;
+    uint64_t c = compute_bytes(job), cut = job->expert_cut > 0 ? job->expert_cut : 1;
+    uint64_t width = mlp_width(job, f);
+    out.mlp_acts = job->tokens * c * ((f->gated ? 2 : 1) * width + f->hidden);
+    uint64_t down = c * f->hidden * (f->ffn + f->shared_ffn + f->experts * f->expert_ffn / cut);
+    out.mlp_grads = stw_min_u64(down, out.grads);
+    out.attention_acts =
+        job->tokens * c *
+        (qkv_elements(f) + f->q_heads * f->v_dim + linear_attention_elements(f) + f->hidden);
+    return out;
+}
+
+/* ---- gather and reduce ---- */
+
+static bool gathers(const stw_job *job) {
+    return job->group > 1 || job->run->precision.params != job->run->precision.compute;
+}
+
+uint64_t stw_unshard_bytes(const stw_job *job, uint32_t block) {
+    return gathers(job) ? stw_job_gathered_params(job, block) * compute_bytes(job) : 0;
+}
+
+uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block) {
+    return job->group > 1 ? stw_unshard_bytes(job, block) : 0;
+}
+
+uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block) {
+    if (!gathers(job) && job->run->precision.grads == job->run->precision.compute) return 0;
+    return stw_job_gathered_params(job, block) * compute_bytes(job);
+}
+
+static uint64_t reduce_element_bytes(const stw_job *job) {
+    return stw_dtype_bits(job->run->precision.reduce) / 8;
+}
+
+uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block) {
+    if (job->group == 1) return 0;
+    return stw_job_gathered_params(job, block) * reduce_element_bytes(job);
+}
+
+uint64_t stw_reduce_output_bytes(const stw_job *job, uint64_t input_bytes) {
+    if (job->group == 1 || job->run->precision.reduce == job->run->precision.grads) return 0;
+    return stw_div_up_u64(input_bytes, job->group);
+}
+
+uint64_t stw_replica_reduce_bytes(const stw_job *job, uint64_t params) {
+    if (job->world <= job->group || job->run->precision.reduce == job->run->precision.grads)
+        return 0;
+    return params * reduce_element_bytes(job);
+}
+
+/* ---- loss and root ---- */
+
+static uint64_t logit_elements(const stw_job *job) {
+    uint64_t tokens = job->tokens;
+    if (job->run->loss.fused) {
+        uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : 1024;
+        tokens = stw_min_u64(tokens, chunk);
+    }
+    return tokens * job->model->vocab;
+}
+
+static uint64_t upcast_bytes(const stw_job *job) {
+    return stw_dtype_bits(job->run->loss.upcast) / 8;
+}
+
+/* What the final norm saves, and its output, which the head saves. */
+static uint64_t final_norm_bytes(const stw_job *job) {
+    uint64_t hidden = job->model->hidden;
+    return job->tokens * (norm_token_bytes(job, hidden, 1) + hidden * compute_bytes(job));
+}
+
+uint64_t stw_logits_forward_bytes(const stw_job *job) {
+    bool casts = job->run->loss.upcast != job->run->precision.compute;
+    uint64_t element = 2 * upcast_bytes(job) + (casts ? compute_bytes(job) : 0);
+    return final_norm_bytes(job) + logit_elements(job) * element;
+}
+
+uint64_t stw_logits_saved_bytes(const stw_job *job) {
+    return final_norm_bytes(job) + logit_elements(job) * upcast_bytes(job);
+}
+
+uint64_t stw_logits_backward_bytes(const stw_job *job) {
+    return final_norm_bytes(job) + logit_elements(job) * 3 * upcast_bytes(job);
+}
+
+uint64_t stw_logits_grad_bytes(const stw_job *job) {
+    uint64_t c = compute_bytes(job);
+    return final_norm_bytes(job) + (logit_elements(job) + job->tokens * job->model->hidden) * c;
+}
+
+bool stw_reduced_last(const stw_job *job, uint32_t block) {
+    const stw_group *group = &job->model->groups[job->model->blocks[block].group];
+    return !stw_job_in_root(job, block) && !group->facts.transformer &&
+           strcmp(group->name, "embed") == 0;
+}
+
+uint64_t stw_workspace_bytes(const stw_job *job) {
+    bool torch_step = job->run->engine == STW_ENGINE_FSDP2 && job->model->facts_known;
+    return torch_step ? 2 * CUBLAS_WORKSPACE_BYTES : 0;
+}
+
+double stw_block_forward_flops(const stw_job *job, uint32_t block) {
+    const stw_group *group = &job->model->groups[job->model->blocks[block].group];
+    const stw_block_facts *f = &group->facts;
+    if (!f->transformer || f->vision) return 0.0; /* the head's product is counted with the loss */
+    double active = (double)group->active_params / group->count;
+    double seen = (double)job->run->batch.seq_len;
+    if (f->window > 0 && (double)f->window < seen) seen = 2.0 * (double)f->window;
+    /* causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products */
+    double attention = seen * (double)(f->q_heads * (f->qk_dim + f->v_dim));
+    return (double)job->tokens * (2.0 * active + attention);
+}
+
+uint64_t stw_page_lock_rounding_bytes(uint64_t bytes) {
+    if (bytes == 0 || bytes > (1ull << 62)) return 0;
+    uint64_t power = 1;
+    while (power < bytes) power <<= 1;
+    return power - bytes;
+}
+
+stw_status stw_moments_rounding_bytes(const stw_job *job, uint32_t kind, uint64_t *out,
+                                      stw_error *err) {
+    static const stw_component moments[] = {STW_COMPONENT_EXP_AVG, STW_COMPONENT_EXP_AVG_SQ};
+    stw_status status = STW_STATUS_OK;
+    stw_segment *segments = NULL;
+    uint32_t n = 0;
+    *out = 0;
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "page-locking", "out of memory");
+    STW_TRY(stw_job_segments(job, job->kinds[kind].ranks[0], pool, &segments, &n, err));
+    for (uint32_t i = 0; i < n; i++)
+        for (int m = 0; m < 2; m++)
+            *out += stw_page_lock_rounding_bytes(segments[i].params *
+                                                 stw_job_element_bytes(job, moments[m]));
+out:
+    stw_pool_free(pool);
+    return status;
+}

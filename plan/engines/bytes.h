@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The one accounting of transient bytes and of work in forward and backward: engines allocate with
+ * these numbers, the planner's rows sum them. Every formula names its source in bytes.c. All
+ * figures are per rank and micro batch. Pure functions of the job, any thread. */
+#ifndef STW_PLAN_BYTES_H
+#define STW_PLAN_BYTES_H
+
+#include "plan/job/job.h"
+
+/** Bytes of saved activations of one block of a group under a policy (keep: all that backward
+ * needs; recompute and offload: what stays on the GPU, the block's input for recompute, nothing for
+ * offload). */
+uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act);
+/** Of what a kept block saves, the part that its MLP's backward reads and frees first. */
+uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group);
+/** What a block's backward needs beside its saved activations, at its two widest moments: inside
+ * the MLP all that is saved, gradients of activations and the down projection's weight gradient;
+ * inside the attention the rest of what is saved, and the weight gradients of the whole block. */
+typedef struct stw_backward_bytes {
+    uint64_t mlp_acts, mlp_grads;   /* gradients of activations, of weights: inside the MLP */
+    uint64_t attention_acts, grads; /* the same inside the attention; all weights */
+} stw_backward_bytes;
+stw_backward_bytes stw_block_backward_bytes(const stw_job *job, uint32_t block);
+/** Bytes of the gathered block in the compute dtype; 0 where nothing is gathered or cast. */
+uint64_t stw_unshard_bytes(const stw_job *job, uint32_t block);
+/** The all-gather's output, beside the unsharded parameters that are copied out of it; 0 with a
+ * group of one. */
+uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block);
+/** Unsharded gradients of a block while its backward runs (compute dtype). */
+uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block);
+/** Input of the block's reduce-scatter (reduce dtype); 0 with a group of one that needs no cast. */
+uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block);
+/** Output of a reduce-scatter of `input_bytes` where it is not the sharded gradient itself. */
+uint64_t stw_reduce_output_bytes(const stw_job *job, uint64_t input_bytes);
+/** Reduce-scatter outputs that wait for their all-reduce among replicas until backward ends; 0
+ * without replicas, or where they are the sharded gradients. */
+uint64_t stw_replica_reduce_bytes(const stw_job *job, uint64_t params);
+/** Final norm, head output and loss: the most of forward, what stays until backward, the most of
+ * backward up to the gradient of the logits, and that gradient while the head's weights get
+ * theirs. */
+uint64_t stw_logits_forward_bytes(const stw_job *job);
+uint64_t stw_logits_saved_bytes(const stw_job *job);
+uint64_t stw_logits_backward_bytes(const stw_job *job);
+uint64_t stw_logits_grad_bytes(const stw_job *job);
+/** Does a block lie outside the chain of residual blocks although it is gathered by itself (a
+ * wrapped embedding)? Its input has no gradient, so its gradients are reduced after the root's. */
+bool stw_reduced_last(const stw_job *job, uint32_t block);
+/** Work areas of cuBLAS that torch's allocator holds from the first forward on; 0 for an engine
+ * whose step is not torch's. */
+uint64_t stw_workspace_bytes(const stw_job *job);
+/** Floating-point operations of one block's forward (backward is twice that). */
+double stw_block_forward_flops(const stw_job *job, uint32_t block);
+/** Bytes that page-locking a buffer adds under torch's caching host allocator (next power of two).
+ */
+uint64_t stw_page_lock_rounding_bytes(uint64_t bytes);
+/** The same for all moments of a kind of rank, page-locked tensor by tensor (torch's streamed
+ * step). */
+STW_MUST_USE stw_status stw_moments_rounding_bytes(const stw_job *job, uint32_t kind, uint64_t *out,
+                                                   stw_error *err);
+
+#endif

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/files/compare.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/json.h"
+#include "plan/files/plan_file.h"
+
+typedef struct comparer {
+    const stw_plan *plan;
+    const stw_run_result *run;
+    stw_tolerance tolerance;
+    stw_comparison *out;
+    size_t capacity;
+    const char *host_note; /* why what processes take on the host is not judged, or NULL */
+    stw_status status;     /* the first failure; everything after it does nothing */
+    stw_error *err;
+} comparer;
+
+static bool is_external(const comparer *c) { return strcmp(c->run->source, "external") == 0; }
+
+/* ---- lines ---- */
+
+static bool within(const comparer *c, const stw_compare_line *line) {
+    double off = fabs(line->predicted - line->measured), about = fabs(line->measured);
+    if (line->is_time) return off <= fmax(c->tolerance.time * about, c->tolerance.time_floor_s);
+    uint64_t floor = line->processes > 0 ? line->processes * c->tolerance.process_floor_bytes
+                                         : c->tolerance.memory_floor_bytes;
+    return off <= fmax(c->tolerance.memory * about, (double)floor);
+}
+
+static double error_of(double predicted, double measured) {
+    if (predicted == 0 && measured == 0) return 0.0;
+    return (predicted - measured) / measured; /* infinite where nothing was measured to be there */
+}
+
+/* A line with its error and, unless it has one already or a note says why not, its verdict. */
+static void add_line(comparer *c, stw_compare_line line) {
+    if (c->status != STW_STATUS_OK) return;
+    stw_comparison *out = c->out;
+    out->lines = stw_pool_grow(out->pool, out->lines, out->n_lines, (size_t)out->n_lines + 1,
+                               &c->capacity, sizeof *out->lines);
+    if (out->lines == NULL) {
+        c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
+        return;
+    }
+    line.error = error_of(line.predicted, line.measured);
+    if (line.verdict != STW_LINE_NOT_MEASURED)
+        line.verdict = line.note != NULL  ? STW_LINE_NOT_JUDGED
+                       : within(c, &line) ? STW_LINE_WITHIN
+                                          : STW_LINE_OUTSIDE;
+    if (line.verdict == STW_LINE_WITHIN || line.verdict == STW_LINE_OUTSIDE) out->judged++;
+    if (line.verdict == STW_LINE_OUTSIDE) out->outside++;
+    out->lines[out->n_lines++] = line;
+}
+
+static const char *component_text(comparer *c, const char *tier, stw_component component) {
+    char *text = stw_pool_printf(c->out->pool, "%s %s", tier, stw_component_name(component));
+    if (text == NULL && c->status == STW_STATUS_OK)
+        c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
+    return text;
+}
+
+/* ---- one figure of one rank ---- */
+
+typedef enum metric_kind {
+    METRIC_ALLOCATED,
+    METRIC_DEVICE,
+    METRIC_GPU_COMPONENT,
+    METRIC_HOST_COMPONENT,
+    METRIC_PROCESS
+} metric_kind;
+
+typedef struct metric {
+    metric_kind kind;
+    stw_component component;
+} metric;
+
+/* Bytes that no arena of the executor holds: what is left of a device or a process without them. */
+static bool outside_arenas(stw_component component) {
+    return component == STW_COMPONENT_CONTEXT || component == STW_COMPONENT_COMM ||
+           component == STW_COMPONENT_SLACK || component == STW_COMPONENT_PROCESS ||
+           component == STW_COMPONENT_PAGE_LOCK_ROUNDING;
+}
+
+static uint64_t arenas_on_host(const stw_measured *m) {
+    uint64_t sum = 0;
+    for (int k = 0; k < STW_N_COMPONENTS; k++)
+        if (!outside_arenas((stw_component)k)) sum += m->host_components[k];
+    return sum;
+}
+
+/* Predicted and measured bytes of a figure; false where it was not measured. */
+static bool figure(const comparer *c, metric which, const stw_peak *peak, const stw_measured *m,
+                   double *predicted, double *measured) {
+    const stw_peak *gpu = &peak[STW_TIER_GPU], *host = &peak[STW_TIER_HOST];
+    uint64_t expected = 0, found = 0;
+    bool external = is_external(c), known = true;
+    switch (which.kind) {
+    case METRIC_ALLOCATED:
+        expected = stw_peak_allocated(gpu);
+        found = m->allocated;
+        known = !external || found > 0;
+        break;
+    case METRIC_DEVICE:
+        expected = gpu->total;
+        found = m->device;
+        known = found > 0 && strcmp(c->run->backend, "host") != 0;
+        break;
+    case METRIC_GPU_COMPONENT:
+    case METRIC_HOST_COMPONENT:
+        expected = (which.kind == METRIC_GPU_COMPONENT ? gpu : host)->components[which.component];
+        found = (which.kind == METRIC_GPU_COMPONENT ? m->gpu_components
+                                                    : m->host_components)[which.component];
+        known = found > 0 || (!external && expected > 0 && !outside_arenas(which.component));
+        break;
+    case METRIC_PROCESS:
+        expected = host->components[STW_COMPONENT_PROCESS];
+        found = m->host - arenas_on_host(m);
+        known = m->host > arenas_on_host(m);
+        break;
+    }
+    *predicted = (double)expected;
+    *measured = (double)found;
+    return known;
+}
+
+/* The line of a kind of rank: the rank that is furthest off stands for all. */
+static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric which) {
+    stw_compare_line line = {.phase = phase, .kind = c->plan->job->kinds[kind].name};
+    bool any = false;
+    for (uint32_t i = 0; i < c->run->n_ranks; i++) {
+        const stw_run_rank *rank = &c->run->ranks[i];
+        double predicted, measured;
+        if (!rank->phases[phase].known || stw_job_kind_of(c->plan->job, rank->rank) != kind)
+            continue;
+        if (!figure(c, which, c->plan->peaks[kind].phase[phase], &rank->phases[phase], &predicted,
+                    &measured))
+            continue;
+        if (any &&
+            fabs(error_of(predicted, measured)) <= fabs(error_of(line.predicted, line.measured)))
+            continue;
+        any = true;
+        line.rank = rank->rank;
+        line.predicted = predicted;
+        line.measured = measured;
+    }
+    if (!any) return;
+    switch (which.kind) {
+    case METRIC_ALLOCATED:
+        line.what = "gpu allocated";
+        break;
+    case METRIC_DEVICE:
+        line.what = "gpu device";
+        break;
+    case METRIC_GPU_COMPONENT:
+        line.what = component_text(c, "gpu", which.component);
+        if (outside_arenas(which.component)) line.note = "part of gpu device";
+        break;
+    case METRIC_HOST_COMPONENT:
+        line.what = component_text(c, "host", which.component);
+        break;
+    case METRIC_PROCESS:
+        line.what = "host process";
+        line.processes = 1;
+        line.note = c->host_note;
+        break;
+    }
+    add_line(c, line);
+}
+
+static void compare_ranks(comparer *c, stw_phase phase) {
+    for (uint32_t k = 0; k < c->plan->job->n_kinds; k++) {
+        compare_metric(c, phase, k, (metric){METRIC_ALLOCATED, STW_N_COMPONENTS});
+        compare_metric(c, phase, k, (metric){METRIC_DEVICE, STW_N_COMPONENTS});
+        for (int i = 0; i < STW_N_COMPONENTS; i++)
+            compare_metric(c, phase, k, (metric){METRIC_GPU_COMPONENT, (stw_component)i});
+        for (int i = 0; i < STW_N_COMPONENTS; i++)
+            if (i != STW_COMPONENT_PROCESS)
+                compare_metric(c, phase, k, (metric){METRIC_HOST_COMPONENT, (stw_component)i});
+        compare_metric(c, phase, k, (metric){METRIC_PROCESS, STW_N_COMPONENTS});
+    }
+}
+
+/* ---- nodes ---- */
+
+/* Nodes with the same numbers of the same kinds of rank are of one kind. */
+static uint32_t kind_of_node(const stw_job *job, uint32_t node) {
+    for (uint32_t n = 0; n < job->n_node_kinds; n++) {
+        bool same = true;
+        for (uint32_t k = 0; k < job->n_kinds && same; k++) {
+            uint32_t ranks = 0;
+            for (uint32_t i = 0; i < job->ranks_per_node; i++)
+                ranks += stw_job_kind_of(job, node * job->ranks_per_node + i) == k;
+            same = ranks == job->node_kinds[n].kind_ranks[k];
+        }
+        if (same) return n;
+    }
+    return 0;
+}
+
+typedef struct node_sums {
+    uint32_t ranks;        /* measured, of this node */
+    uint64_t host, arenas; /* over its ranks */
+} node_sums;
+
+static node_sums sum_node(const comparer *c, stw_phase phase, uint32_t node) {
+    node_sums sums = {0, 0, 0};
+    for (uint32_t i = 0; i < c->run->n_ranks; i++) {
+        const stw_run_rank *rank = &c->run->ranks[i];
+        if (rank->rank / c->plan->job->ranks_per_node != node || !rank->phases[phase].known)
+            continue;
+        sums.ranks++;
+        sums.host += rank->phases[phase].host;
+        sums.arenas += arenas_on_host(&rank->phases[phase]);
+    }
+    return sums;
+}
+
+static void keep_worse(stw_compare_line *worst, bool *any, const stw_compare_line *line) {
+    if (*any && fabs(error_of(line->predicted, line->measured)) <=
+                    fabs(error_of(worst->predicted, worst->measured)))
+        return;
+    *worst = *line;
+    *any = true;
+}
+
+/* "host": everything on the node, processes included; "host arenas": what Stowage allocated. */
+static void compare_nodes(comparer *c, stw_phase phase) {
+    const stw_job *job = c->plan->job;
+    stw_compare_line all = {0}, arenas = {0};
+    bool any_all = false, any_arenas = false;
+    for (uint32_t node = 0; node < c->plan->cluster.nodes; node++) {
+        node_sums sums = sum_node(c, phase, node);
+        uint64_t host = sums.ranks == job->ranks_per_node ? sums.host : 0;
+        for (uint32_t i = 0; i < c->run->n_nodes; i++)
+            if (c->run->nodes[i].node == node && c->run->nodes[i].host[phase] > 0)
+                host = c->run->nodes[i].host[phase];
+        if (host == 0 && sums.ranks == 0) continue;
+        const stw_peak *peak =
+            &c->plan->node_peaks[kind_of_node(job, node)].phase[phase][STW_TIER_HOST];
+        stw_compare_line line = {.phase = phase, .kind = "node"};
+        line.rank = node * job->ranks_per_node;
+        line.what = "host";
+        line.processes = job->ranks_per_node;
+        line.predicted = (double)peak->total;
+        line.measured = (double)host;
+        line.note = c->host_note;
+        if (host > 0) keep_worse(&all, &any_all, &line);
+        line.what = "host arenas";
+        line.processes = 0;
+        line.predicted = (double)(stw_plan_page_locked(peak) -
+                                  peak->components[STW_COMPONENT_PAGE_LOCK_ROUNDING]);
+        line.measured = (double)sums.arenas;
+        line.note = NULL;
+        if (sums.ranks == job->ranks_per_node && !is_external(c))
+            keep_worse(&arenas, &any_arenas, &line);
+    }
+    if (any_all) add_line(c, all);
+    if (any_arenas) add_line(c, arenas);
+}
+
+/* ---- records that know no ranks ---- */
+
+static void compare_total(comparer *c, stw_phase phase, const char *what, uint64_t predicted,
+                          uint64_t measured, const char *note) {
+    if (measured == 0) return;
+    add_line(c, (stw_compare_line){.phase = phase,
+                                   .what = what,
+                                   .kind = "job",
+                                   .predicted = (double)predicted,
+                                   .measured = (double)measured,
+                                   .note = note});
+}
+
+static bool rank_measured(const stw_run_result *run, stw_phase phase) {
+    for (uint32_t i = 0; i < run->n_ranks; i++)
+        if (run->ranks[i].phases[phase].known) return true;
+    return false;
+}
+
+static bool node_measured(const stw_run_result *run, stw_phase phase) {
+    for (uint32_t i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i].host[phase] > 0) return true;
+    return false;
+}
+
+static void compare_totals(comparer *c, stw_phase phase) {
+    if (!rank_measured(c->run, phase))
+        compare_total(c, phase, "gpu device", stw_plan_worst_bytes(c->plan, phase, STW_TIER_GPU),
+                      c->run->gpu_bytes[phase], NULL);
+    if (!rank_measured(c->run, phase) && !node_measured(c->run, phase))
+        compare_total(c, phase, "host", stw_plan_worst_bytes(c->plan, phase, STW_TIER_HOST),
+                      c->run->host_bytes[phase], c->host_note);
+}
+
+/* A peak over the whole of somebody else's job, against that of the whole plan. */
+static void compare_peak(comparer *c, const char *what, stw_tier tier, uint64_t measured,
+                         const char *note) {
+    int worst = 0;
+    for (int p = 1; p < STW_N_PHASES; p++)
+        if (stw_plan_worst_bytes(c->plan, (stw_phase)p, tier) >
+            stw_plan_worst_bytes(c->plan, (stw_phase)worst, tier))
+            worst = p;
+    compare_total(c, (stw_phase)worst, what, stw_plan_worst_bytes(c->plan, (stw_phase)worst, tier),
+                  measured, note);
+}
+
+/* ---- time ---- */
+
+static void compare_time(comparer *c, stw_phase phase) {
+    double predicted = c->plan->time_s[phase], measured = c->run->time_s[phase];
+    if (isnan(measured)) return;
+    stw_compare_line line = {.phase = phase, .what = "time", .kind = "job", .is_time = true};
+    line.predicted = predicted;
+    line.measured = measured;
+    if (phase == STW_PHASE_FIRST_OPTIMIZER_STEP)
+        line.note = "the first step warms up";
+    else if (phase == STW_PHASE_LOAD || phase == STW_PHASE_CHECKPOINT)
+        line.note = "depends on storage and page cache";
+    else if (isnan(predicted))
+        line.note = "the plan states no time";
+    else
+        line.note = c->out->time_note;
+    add_line(c, line);
+}
+
+static const char *why_no_time(const comparer *c) {
+    if (strcmp(c->run->backend, "cuda") != 0) return "the backend was not cuda";
+    if (!c->plan->cluster.calibration.measured) return "the cluster was not calibrated";
+    if (strcmp(c->plan->cluster.gpu.name, c->run->device) != 0)
+        return "the cluster was calibrated on another GPU model";
+    return NULL;
+}
+
+static const char *why_no_host(const comparer *c) {
+    if (strcmp(c->run->backend, "host") == 0)
+        return "the host backend's processes hold what a GPU would";
+    if (!c->plan->cluster.calibration.measured)
+        return "with processes, and the cluster was not calibrated";
+    return NULL;
+}
+
+/* ---- the whole ---- */
+
+static void compare_phase(comparer *c, stw_phase phase) {
+    const stw_run_result *run = c->run;
+    bool bytes = rank_measured(run, phase) || node_measured(run, phase) ||
+                 run->gpu_bytes[phase] > 0 || run->host_bytes[phase] > 0;
+    if (!stw_plan_has_phase(c->plan, phase)) return;
+    if (run->not_run[phase] || (!bytes && isnan(run->time_s[phase]))) {
+        double predicted = (double)stw_plan_worst_bytes(c->plan, phase, STW_TIER_GPU);
+        add_line(c, (stw_compare_line){.phase = phase,
+                                       .what = "gpu device",
+                                       .kind = "job",
+                                       .predicted = predicted,
+                                       .measured = NAN,
+                                       .verdict = STW_LINE_NOT_MEASURED});
+        return;
+    }
+    compare_ranks(c, phase);
+    compare_nodes(c, phase);
+    compare_totals(c, phase);
+    compare_time(c, phase);
+}
+
+/* What the plan's file states twice, differently, is wrong at least once. */
+static void report_contradictions(comparer *c) {
+    for (uint32_t i = 0; i < c->plan->n_contradictions; i++) {
+        const stw_contradiction *found = &c->plan->contradictions[i];
+        char *what = stw_pool_printf(c->out->pool, "%s, as stated twice", found->what);
+        if (what == NULL && c->status == STW_STATUS_OK)
+            c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
+        add_line(c, (stw_compare_line){.phase = found->phase,
+                                       .what = what,
+                                       .kind = found->kind,
+                                       .predicted = (double)found->stated,
+                                       .measured = (double)found->follows});
+    }
+}
+
+/* Every rank is one of the plan's, and is there once. */
+static stw_status check_ranks(const stw_job *job, const stw_run_result *run, stw_error *err) {
+    stw_pool *pool = stw_pool_new();
+    bool *seen = stw_pool_array(pool, job->world, sizeof *seen);
+    stw_status status = STW_STATUS_OK;
+    if (seen == NULL) status = stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory");
+    for (uint32_t i = 0; i < run->n_ranks && status == STW_STATUS_OK; i++) {
+        uint32_t rank = run->ranks[i].rank;
+        if (rank >= job->world)
+            status = stw_fail(err, STW_STATUS_BAD_INPUT, "ranks",
+                              "found rank %" PRIu32 ", the plan is for %" PRIu32 " ranks", rank,
+                              job->world);
+        else if (seen[rank])
+            status =
+                stw_fail(err, STW_STATUS_BAD_INPUT, "ranks", "found rank %" PRIu32 " twice", rank);
+        else
+            seen[rank] = true;
+    }
+    stw_pool_free(pool);
+    return status;
+}
+
+static stw_status check_same_plan(const stw_plan *plan, const stw_run_result *run, stw_error *err) {
+    const stw_job *job = plan->job;
+    bool external = strcmp(run->source, "external") == 0;
+    char quoted[160];
+    stw_text_quote(run->plan_hash, quoted, sizeof quoted);
+    if ((!external || run->plan_hash[0] != '\0') &&
+        strcmp(run->plan_hash, plan->layouts[0]->hash) != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "plan_hash",
+                        "found a run of the layout %s, the plan has \"%s\": the run is of another "
+                        "plan",
+                        quoted, plan->layouts[0]->hash);
+    if ((!external || run->world > 0) && run->world != job->world)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "world",
+                        "found a run of %" PRIu32 " ranks, the plan is for %" PRIu32, run->world,
+                        job->world);
+    if (!external && run->n_ranks != job->world)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "ranks",
+                        "found %" PRIu32 " entries, the run had %" PRIu32 " ranks", run->n_ranks,
+                        job->world);
+    return check_ranks(job, run, err);
+}
+
+static void compare_all(comparer *c) {
+    c->out->time_note = why_no_time(c);
+    c->out->time_judged = c->out->time_note == NULL;
+    c->host_note = why_no_host(c);
+    report_contradictions(c);
+    for (int p = 0; p < STW_N_PHASES; p++) compare_phase(c, (stw_phase)p);
+    if (is_external(c)) {
+        compare_peak(c, "gpu peak", STW_TIER_GPU, c->run->gpu_peak_bytes, NULL);
+        compare_peak(c, "host peak", STW_TIER_HOST, c->run->host_peak_bytes, c->host_note);
+    }
+}
+
+stw_status stw_compare(const stw_plan *plan, const stw_run_result *run,
+                       const stw_tolerance *tolerance, stw_comparison **out, stw_error *err) {
+    static const stw_tolerance standard = STW_TOLERANCE_DEFAULT;
+    if (plan->layouts == NULL || plan->node_peaks == NULL)
+        return stw_fail(err, STW_STATUS_BUG, "plan", "compared before its layout was derived");
+    stw_status status = check_same_plan(plan, run, err);
+    if (status != STW_STATUS_OK) return status;
+    stw_pool *pool = stw_pool_new();
+    stw_comparison *comparison = stw_pool_alloc(pool, sizeof *comparison);
+    if (comparison == NULL) {
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
+    }
+    comparison->pool = pool;
+    comparer c = {.plan = plan, .run = run, .out = comparison, .err = err};
+    c.tolerance = tolerance != NULL ? *tolerance : standard;
+    compare_all(&c);
+    if (c.status == STW_STATUS_OK)
+        *out = comparison;
+    else
+        stw_comparison_free(comparison);
+    return c.status;
+}
+
+void stw_comparison_free(stw_comparison *comparison) {
+    if (comparison != NULL) stw_pool_free(comparison->pool);
+}
+
+stw_status stw_comparison_to_json(const stw_comparison *comparison, stw_text *out, stw_error *err) {
+    static const char *const verdicts[] = {[STW_LINE_WITHIN] = "within",
+                                           [STW_LINE_OUTSIDE] = "outside",
+                                           [STW_LINE_NOT_MEASURED] = "not_measured",
+                                           [STW_LINE_NOT_JUDGED] = "not_judged"};
+    stw_json *json = stw_json_new();
+    stw_json_begin_object(json, NULL);
+    stw_json_string(json, "schema", "stowage.comparison/1");
+    stw_json_u64(json, "judged", comparison->judged);
+    stw_json_u64(json, "outside", comparison->outside);
+    stw_json_bool(json, "time_judged", comparison->time_judged);
+    stw_json_string(json, "time_note", comparison->time_note);
+    stw_json_begin_array(json, "lines");
+    for (uint32_t i = 0; i < comparison->n_lines; i++) {
+        const stw_compare_line *line = &comparison->lines[i];
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "phase", stw_phase_name(line->phase));
+        stw_json_string(json, "what", line->what);
+        stw_json_string(json, "kind", line->kind);
+        stw_json_u64(json, "rank", line->rank);
+        stw_json_string(json, "unit", line->is_time ? "s" : "B");
+        stw_json_double(json, "predicted", line->predicted);
+        stw_json_double(json, "measured", line->measured);
+        stw_json_double(json, "error", line->error);
+        stw_json_string(json, "verdict", verdicts[line->verdict]);
+        stw_json_string(json, "note", line->note);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+    stw_json_end(json);
+    return stw_json_finish(json, out, err);
+}

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/files/plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/units.h"
+
+stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
+                        stw_plan **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = NULL;
+    stw_pool *pool = stw_pool_new();
+    if (pool != NULL) plan = stw_pool_alloc(pool, sizeof *plan);
+    if (plan == NULL) {
+        stw_pool_free(pool);
+        stw_model_free(model);
+        stw_run_spec_free(run);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
+    }
+    plan->pool = pool;
+    plan->model = model;
+    plan->cluster = *cluster;
+    plan->run = *run; /* takes over its pool */
+    memset(run, 0, sizeof *run);
+    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
+    plan->objective_s = plan->solver.objective = plan->solver.bound = NAN;
+    plan->solver.gap = plan->solver.greedy_objective = NAN;
+    plan->solver.name = plan->solver.version = "";
+    STW_TRY(stw_job_new(plan->model, &plan->cluster, &plan->run, &plan->job, err));
+    if (plan->job->n_units == 0)
+        status = stw_fail(err, STW_STATUS_BAD_INPUT, model->source, "the model has no parameters");
+out:
+    if (status == STW_STATUS_OK)
+        *out = plan;
+    else
+        stw_plan_free(plan);
+    return status;
+}
+
+static void drop_derived(stw_plan *plan) {
+    for (uint32_t k = 0; plan->job != NULL && k < plan->job->n_kinds; k++) {
+        if (plan->layouts != NULL) stw_layout_free(plan->layouts[k]);
+        if (plan->programs != NULL) stw_program_free(plan->programs[k]);
+    }
+    plan->layouts = NULL;
+    plan->programs = NULL;
+}
+
+void stw_plan_free(stw_plan *plan) {
+    if (plan == NULL) return;
+    drop_derived(plan);
+    stw_job_free(plan->job);
+    stw_model_free(plan->model);
+    stw_run_spec_free(&plan->run);
+    stw_pool_free(plan->pool);
+}
+
+/* Host bytes of a node: its ranks peak together, each at its own worst moment of the phase. */
+static void sum_nodes(stw_plan *plan) {
+    const stw_job *job = plan->job;
+    for (uint32_t n = 0; n < job->n_node_kinds; n++) {
+        stw_peaks *node = &plan->node_peaks[n];
+        memset(node, 0, sizeof *node);
+        for (uint32_t k = 0; k < job->n_kinds; k++) {
+            uint64_t ranks = job->node_kinds[n].kind_ranks[k];
+            for (int p = 0; p < STW_N_PHASES && ranks > 0; p++) {
+                node->has[p] |= plan->peaks[k].has[p];
+                for (int t = STW_TIER_HOST; t < STW_N_TIERS; t++) {
+                    const stw_peak *from = &plan->peaks[k].phase[p][t];
+                    stw_peak *to = &node->phase[p][t];
+                    to->total += ranks * from->total;
+                    for (int c = 0; c < STW_N_COMPONENTS; c++)
+                        to->components[c] += ranks * from->components[c];
+                }
+            }
+        }
+    }
+}
+
+stw_status stw_plan_derive(stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t n = plan->job->n_kinds;
+    drop_derived(plan);
+    plan->layouts = stw_pool_array(plan->pool, n, sizeof *plan->layouts);
+    plan->programs = stw_pool_array(plan->pool, n, sizeof *plan->programs);
+    if (plan->peaks == NULL) plan->peaks = stw_pool_array(plan->pool, n, sizeof *plan->peaks);
+    if (plan->node_peaks == NULL)
+        plan->node_peaks =
+            stw_pool_array(plan->pool, plan->job->n_node_kinds, sizeof *plan->node_peaks);
+    if (plan->layouts == NULL || plan->programs == NULL || plan->peaks == NULL ||
+        plan->node_peaks == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
+    for (uint32_t k = 0; k < n; k++) {
+        STW_TRY(stw_layout_new(plan->job, &plan->decisions, k, &plan->layouts[k], err));
+        STW_TRY(stw_program_new(plan->job, &plan->decisions, plan->layouts[k], &plan->programs[k],
+                                err));
+        stw_program_walk(plan->programs[k], &plan->peaks[k]);
+    }
+    sum_nodes(plan);
+out:
+    return status;
+}
+
+uint64_t stw_plan_gpu_capacity(const stw_plan *plan) { return plan->cluster.gpu.memory_bytes; }
+
+uint64_t stw_plan_host_capacity(const stw_plan *plan) {
+    return stw_cluster_host_capacity(&plan->cluster);
+}
+
+static double share(uint64_t used, uint64_t capacity) {
+    if (capacity == STW_UNLIMITED || used == 0) return 0.0;
+    return capacity > 0 ? (double)used / (double)capacity : INFINITY;
+}
+
+void stw_plan_judge(stw_plan *plan) {
+    const stw_job *job = plan->job;
+    double worst = 0.0;
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        for (uint32_t k = 0; k < job->n_kinds; k++)
+            worst = fmax(worst, share(plan->peaks[k].phase[p][STW_TIER_GPU].total,
+                                      stw_plan_gpu_capacity(plan)));
+        for (uint32_t n = 0; n < job->n_node_kinds; n++) {
+            const stw_peak *node = plan->node_peaks[n].phase[p];
+            uint64_t locked =
+                node[STW_TIER_HOST].total - node[STW_TIER_HOST].components[STW_COMPONENT_PROCESS];
+            worst = fmax(worst, share(node[STW_TIER_HOST].total, stw_plan_host_capacity(plan)));
+            worst = fmax(worst, share(locked, plan->cluster.host.page_lock_limit_bytes));
+            worst =
+                fmax(worst, share(node[STW_TIER_NVME].total, plan->cluster.nvme.capacity_bytes));
+        }
+    }
+    plan->verdict = worst > 1.0              ? STW_VERDICT_DOES_NOT_FIT
+                    : worst > STW_RISK_SHARE ? STW_VERDICT_AT_RISK
+                                             : STW_VERDICT_FITS;
+}
+
+const char *stw_outcome_name(stw_outcome outcome) {
+    static const char *const names[] = {"optimal", "feasible", "infeasible", "limit"};
+    return (unsigned)outcome < 4 ? names[outcome] : "?";
+}
+
+const char *stw_verdict_name(stw_verdict verdict) {
+    static const char *const names[] = {"fits", "at_risk", "does_not_fit"};
+    return (unsigned)verdict < 3 ? names[verdict] : "?";
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan: inputs, decisions, and what follows from them. The file (stowage.plan/1, JSON) holds
+ * inputs, decisions, the planner's evidence and the predicted figures; layouts and programs are
+ * derived again by every reader and must have the stated hash. A plan owns everything it points to.
+ */
+#ifndef STW_PLAN_PLAN_H
+#define STW_PLAN_PLAN_H
+
+#include "plan/engines/engine.h"
+#include "plan/program/program.h"
+
+typedef enum stw_outcome {
+    STW_OUTCOME_OPTIMAL,
+    STW_OUTCOME_FEASIBLE,
+    STW_OUTCOME_INFEASIBLE,
+    STW_OUTCOME_LIMIT
+} stw_outcome;
+typedef enum stw_verdict {
+    STW_VERDICT_FITS,
+    STW_VERDICT_AT_RISK,
+    STW_VERDICT_DOES_NOT_FIT
+} stw_verdict;
+
+typedef struct stw_solver_stage {
+    const char *name;
+    double objective, bound, gap, seconds;
+} stw_solver_stage;
+typedef struct stw_solver_report {
+    const char *name, *version; /* "glpk", "greedy", "exhaustive" */
+    double seconds;
+    uint32_t rows, columns;
+    double objective, bound, gap; /* stage 1: seconds per iteration */
+    double greedy_objective;      /* NaN where greedy found nothing */
+    uint32_t n_stages;
+    stw_solver_stage *stages;
+} stw_solver_report;
+
+/** What one more unit of a resource would change: the objective of a re-solve less this one. */
+typedef struct stw_price {
+    const char *resource;
+    const char *phase;
+    double seconds_per_unit;
+    const char *unit;
+} stw_price;
+typedef struct stw_binding {
+    const char *resource;
+    const char *phase;
+    uint64_t over_bytes;
+} stw_binding;
+typedef struct stw_fix {
+    const char *set, *value, *why;
+} stw_fix; /* planned anew with it, and fits */
+/** A figure that the plan's file states twice, differently: stw_compare reports it. */
+typedef struct stw_contradiction {
+    stw_phase phase;
+    const char *what, *kind;  /* "gpu allocated", "rank0" */
+    uint64_t stated, follows; /* bytes: as stated, and as they follow from other figures */
+} stw_contradiction;
+
+typedef struct stw_plan {
+    stw_pool *pool;
+    stw_model *model; /* owned */
+    stw_cluster cluster;
+    stw_run_spec run; /* owned */
+    stw_job *job;
+    stw_decisions decisions;
+    stw_outcome outcome;
+    stw_verdict verdict;
+    stw_solver_report solver;
+    stw_layout **layouts;        /* [job->n_kinds] */
+    stw_program **programs;      /* [job->n_kinds] */
+    stw_peaks *peaks;            /* [job->n_kinds], as the file states them */
+    stw_peaks *node_peaks;       /* [job->n_node_kinds], tier host; per node */
+    double time_s[STW_N_PHASES]; /* by rows, then the simulator; NaN: no such movement */
+    double objective_s; /* seconds per iteration, load spread over STW_LOAD_SPREAD of them */
+    uint32_t n_prices, n_bindings, n_fixes;
+    stw_price *prices;
+    stw_binding *bindings;
+    stw_fix *fixes;
+    uint32_t n_contradictions; /* of a file that was read; a plan that was made has none */
+    stw_contradiction *contradictions;
+} stw_plan;
+
+#define STW_LOAD_SPREAD 1000.0
+
+/** A plan without decisions: takes over `model` and a copy of the specs (also on failure), makes
+ * the job. */
+STW_MUST_USE stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster,
+                                     stw_run_spec *run, stw_plan **out, stw_error *err);
+void stw_plan_free(stw_plan *plan);
+/** Derive layouts, programs and peaks from plan->decisions (again, if there were any). */
+STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);
+/** Set the verdict from peaks and capacities: over a limit does_not_fit; above STW_RISK_SHARE of
+ * one at_risk. */
+void stw_plan_judge(stw_plan *plan);
+#define STW_RISK_SHARE 0.98
+/** Bytes that a rank may use on its GPU, a node on its host, page-locked, on NVMe. */
+uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
+uint64_t stw_plan_host_capacity(const stw_plan *plan);
+
+/** The invariants of a plan (check.c): regions of a tier do not overlap and cover the flat space
+ * for every component exactly once; every free has its alloc; no op reads what was not there;
+ * `after` names earlier ops of other streams; transients do not overlap live bytes; the walk
+ * returns to the persistent bytes after each movement; sums of decisions equal the job's counts;
+ * peaks equal the walk where `check_peaks`. BUG or BAD_INPUT names the first violation. */
+STW_MUST_USE stw_status stw_plan_check(const stw_plan *plan, bool check_peaks, stw_error *err);
+
+/** Write / read stowage.plan/1. Reading derives the layout again: a hash or region that differs, an
+ * unknown major, a model digest that differs from its tensors are BAD_INPUT. Stated peaks and times
+ * are kept as stated. */
+STW_MUST_USE stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err);
+STW_MUST_USE stw_status stw_plan_write(const stw_plan *plan, const char *path, stw_error *err);
+STW_MUST_USE stw_status stw_plan_read(const char *path, stw_plan **out, stw_error *err);
+STW_MUST_USE stw_status stw_plan_parse(const char *file, const char *text, size_t length,
+                                       stw_plan **out, stw_error *err);
+
+const char *stw_outcome_name(stw_outcome outcome);
+const char *stw_verdict_name(stw_verdict verdict);
+
+#endif

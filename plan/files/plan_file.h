@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What writer and reader of plan files share: every member that repeats others is computed here
+ * once, written by the one and expected by the other. Internal to this room. */
+#ifndef STW_PLAN_PLAN_FILE_H
+#define STW_PLAN_PLAN_FILE_H
+
+#include "core/text.h"
+#include "plan/files/plan.h"
+
+/** "flat" where decisions cut the rank's flat space, "all" where they take it whole. */
+const char *stw_plan_state_group(const stw_plan *plan);
+/** Parameters of the largest kind of rank that state decision `i` covers. */
+uint64_t stw_plan_decision_count(const stw_plan *plan, uint32_t i);
+/** Slots or groups that are live at once. */
+uint32_t stw_plan_prefetch_live(const stw_plan *plan);
+/** Who executes a movement: "stowage" or the framework's engine. */
+const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movement);
+/** The ranks of a kind and the kinds of node that have such ranks, as text; replaces both. */
+STW_MUST_USE stw_status stw_plan_kind_texts(const stw_plan *plan, uint32_t kind, stw_text *ranks,
+                                            stw_text *node_kinds, stw_error *err);
+bool stw_plan_has_phase(const stw_plan *plan, stw_phase phase);
+/** Most bytes of a phase: over kinds of rank for the GPU, over kinds of node for other tiers. */
+uint64_t stw_plan_worst_bytes(const stw_plan *plan, stw_phase phase, stw_tier tier);
+/** Most GPU bytes of a kind of rank over its phases. */
+void stw_plan_rank_maxima(const stw_peaks *peaks, uint64_t *allocated, uint64_t *reserved,
+                          uint64_t *device);
+/** Page-locked bytes of a host peak: all but what the processes take themselves. */
+static inline uint64_t stw_plan_page_locked(const stw_peak *host) {
+    return host->total - host->components[STW_COMPONENT_PROCESS];
+}
+
+/** Peaks of ranks and nodes and the times, over the derived ones (plan_read_figures.c). */
+STW_MUST_USE stw_status stw_plan_read_figures(const stw_tree *tree, stw_plan *plan, stw_error *err);
+/** What the planner said of its own work: solver, prices, what binds (plan_read_evidence.c). */
+STW_MUST_USE stw_status stw_plan_read_evidence(const stw_tree *tree, stw_plan *plan,
+                                               stw_error *err);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the planner says of its own work: kept as stated, for people; nothing is computed from it.
+ */
+#include "plan/files/file_parts.h"
+#include "plan/files/plan_file.h"
+
+/* An array of `size`-byte elements for the items of a required list. */
+static stw_status list_of(const stw_tree *tree, const stw_node *parent, const char *key,
+                          stw_pool *pool, size_t size, const stw_node **list, void **elements,
+                          uint32_t *n, stw_error *err) {
+    stw_status status = stw_node_array(tree, parent, key, list, err);
+    if (status != STW_STATUS_OK) return status;
+    *elements = stw_pool_array(pool, (*list)->n_items, size);
+    if (*elements == NULL || (*list)->n_items >= UINT32_MAX)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, tree->file, "out of memory");
+    *n = (uint32_t)(*list)->n_items;
+    return STW_STATUS_OK;
+}
+
+static stw_status read_stage(const stw_tree *tree, const stw_node *node, stw_pool *pool,
+                             stw_solver_stage *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_part_string(tree, node, "name", false, pool, &out->name, err));
+    STW_TRY(stw_part_real(tree, node, "objective", &out->objective, err));
+    STW_TRY(stw_part_real(tree, node, "bound", &out->bound, err));
+    STW_TRY(stw_part_real(tree, node, "gap", &out->gap, err));
+    STW_TRY(stw_part_seconds(tree, node, "seconds", &out->seconds, err));
+out:
+    return status;
+}
+
+static stw_status read_solver(const stw_tree *tree, stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_solver_report *s = &plan->solver;
+    const stw_node *node = NULL, *list = NULL;
+    void *stages = NULL;
+    STW_TRY(stw_node_object(tree, tree->root, "solver", &node, err));
+    STW_TRY(stw_part_string(tree, node, "name", false, plan->pool, &s->name, err));
+    STW_TRY(stw_part_string(tree, node, "version", false, plan->pool, &s->version, err));
+    STW_TRY(stw_part_seconds(tree, node, "seconds", &s->seconds, err));
+    STW_TRY(stw_part_u32(tree, node, "rows", &s->rows, err));
+    STW_TRY(stw_part_u32(tree, node, "columns", &s->columns, err));
+    STW_TRY(stw_part_real(tree, node, "objective", &s->objective, err));
+    STW_TRY(stw_part_real(tree, node, "bound", &s->bound, err));
+    STW_TRY(stw_part_real(tree, node, "gap", &s->gap, err));
+    STW_TRY(stw_part_real(tree, node, "greedy_objective", &s->greedy_objective, err));
+    STW_TRY(list_of(tree, node, "stages", plan->pool, sizeof(stw_solver_stage), &list, &stages,
+                    &s->n_stages, err));
+    s->stages = stages;
+    for (uint32_t i = 0; i < s->n_stages; i++)
+        STW_TRY(read_stage(tree, list->items[i], plan->pool, &s->stages[i], err));
+out:
+    return status;
+}
+
+static stw_status read_prices(const stw_tree *tree, stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *list = NULL;
+    void *prices = NULL;
+    STW_TRY(list_of(tree, tree->root, "prices", plan->pool, sizeof(stw_price), &list, &prices,
+                    &plan->n_prices, err));
+    plan->prices = prices;
+    for (uint32_t i = 0; i < plan->n_prices; i++) {
+        const stw_node *node = list->items[i];
+        stw_price *price = &plan->prices[i];
+        STW_TRY(stw_part_string(tree, node, "resource", false, plan->pool, &price->resource, err));
+        STW_TRY(stw_part_string(tree, node, "phase", true, plan->pool, &price->phase, err));
+        STW_TRY(stw_part_real(tree, node, "seconds_per_unit", &price->seconds_per_unit, err));
+        STW_TRY(stw_part_string(tree, node, "unit", true, plan->pool, &price->unit, err));
+    }
+out:
+    return status;
+}
+
+static stw_status read_infeasible(const stw_tree *tree, stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *node = stw_node_get(tree->root, "infeasible"), *list = NULL;
+    void *items = NULL;
+    if (node != NULL && node->kind == STW_NODE_NULL) return status;
+    STW_TRY(stw_node_object(tree, tree->root, "infeasible", &node, err));
+    STW_TRY(list_of(tree, node, "binding", plan->pool, sizeof(stw_binding), &list, &items,
+                    &plan->n_bindings, err));
+    plan->bindings = items;
+    for (uint32_t i = 0; i < plan->n_bindings; i++) {
+        const stw_node *row = list->items[i];
+        stw_binding *b = &plan->bindings[i];
+        STW_TRY(stw_part_string(tree, row, "resource", false, plan->pool, &b->resource, err));
+        STW_TRY(stw_part_string(tree, row, "phase", true, plan->pool, &b->phase, err));
+        STW_TRY(stw_node_u64(tree, row, "over_bytes", &b->over_bytes, err));
+    }
+    STW_TRY(list_of(tree, node, "fixes", plan->pool, sizeof(stw_fix), &list, &items, &plan->n_fixes,
+                    err));
+    plan->fixes = items;
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        const stw_node *row = list->items[i];
+        stw_fix *fix = &plan->fixes[i];
+        STW_TRY(stw_part_string(tree, row, "set", false, plan->pool, &fix->set, err));
+        STW_TRY(stw_part_string(tree, row, "value", false, plan->pool, &fix->value, err));
+        STW_TRY(stw_part_string(tree, row, "why", true, plan->pool, &fix->why, err));
+    }
+out:
+    return status;
+}
+
+static const char *outcome_word(unsigned i) { return stw_outcome_name((stw_outcome)i); }
+static const char *verdict_word(unsigned i) { return stw_verdict_name((stw_verdict)i); }
+
+stw_status stw_plan_read_evidence(const stw_tree *tree, stw_plan *plan, stw_error *err) {
+    enum { N_OUTCOMES = STW_OUTCOME_LIMIT + 1, N_VERDICTS = STW_VERDICT_DOES_NOT_FIT + 1 };
+    stw_status status = STW_STATUS_OK;
+    const char *outcome = NULL, *verdict = NULL;
+    STW_TRY(stw_node_string(tree, tree->root, "outcome", &outcome, err));
+    STW_TRY(stw_node_string(tree, tree->root, "verdict", &verdict, err));
+    unsigned o = stw_part_find(outcome, outcome_word, N_OUTCOMES);
+    unsigned v = stw_part_find(verdict, verdict_word, N_VERDICTS);
+    if (o == N_OUTCOMES)
+        return stw_node_fail(tree, stw_node_get(tree->root, "outcome"),
+                             "optimal, feasible, infeasible or limit", err);
+    if (v == N_VERDICTS)
+        return stw_node_fail(tree, stw_node_get(tree->root, "verdict"),
+                             "fits, at_risk or does_not_fit", err);
+    plan->outcome = (stw_outcome)o;
+    plan->verdict = (stw_verdict)v;
+    STW_TRY(read_solver(tree, plan, err));
+    STW_TRY(read_prices(tree, plan, err));
+    STW_TRY(read_infeasible(tree, plan, err));
+out:
+    return status;
+}

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan as stowage.plan/1. Members that repeat others (sums, maxima, regions) are for people and
+ * other programs; the reader holds them against what they repeat. */
+#include <string.h>
+
+#include "core/checked.h"
+#include "core/file.h"
+#include "plan/files/file_parts.h"
+#include "plan/files/model_json.h"
+#include "plan/files/plan_file.h"
+
+/* ---- evidence of the planner ---- */
+
+static void write_solver(const stw_solver_report *solver, stw_json *json) {
+    stw_json_begin_object(json, "solver");
+    stw_json_string(json, "name", solver->name);
+    stw_json_string(json, "version", solver->version);
+    stw_json_double(json, "seconds", solver->seconds);
+    stw_json_u64(json, "rows", solver->rows);
+    stw_json_u64(json, "columns", solver->columns);
+    stw_json_double(json, "objective", solver->objective);
+    stw_json_double(json, "bound", solver->bound);
+    stw_json_double(json, "gap", solver->gap);
+    stw_json_double(json, "greedy_objective", solver->greedy_objective);
+    stw_json_begin_array(json, "stages");
+    for (uint32_t i = 0; i < solver->n_stages; i++) {
+        const stw_solver_stage *stage = &solver->stages[i];
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "name", stage->name);
+        stw_json_double(json, "objective", stage->objective);
+        stw_json_double(json, "bound", stage->bound);
+        stw_json_double(json, "gap", stage->gap);
+        stw_json_double(json, "seconds", stage->seconds);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+    stw_json_end(json);
+}
+
+static void write_prices(const stw_plan *plan, stw_json *json) {
+    stw_json_begin_array(json, "prices");
+    for (uint32_t i = 0; i < plan->n_prices; i++) {
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "resource", plan->prices[i].resource);
+        stw_json_string(json, "phase", plan->prices[i].phase);
+        stw_json_double(json, "seconds_per_unit", plan->prices[i].seconds_per_unit);
+        stw_json_string(json, "unit", plan->prices[i].unit);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
+static void write_infeasible(const stw_plan *plan, stw_json *json) {
+    if (plan->n_bindings == 0 && plan->n_fixes == 0) {
+        stw_json_null(json, "infeasible");
+        return;
+    }
+    stw_json_begin_object(json, "infeasible");
+    stw_json_begin_array(json, "binding");
+    for (uint32_t i = 0; i < plan->n_bindings; i++) {
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "resource", plan->bindings[i].resource);
+        stw_json_string(json, "phase", plan->bindings[i].phase);
+        stw_json_u64(json, "over_bytes", plan->bindings[i].over_bytes);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+    stw_json_begin_array(json, "fixes");
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "set", plan->fixes[i].set);
+        stw_json_string(json, "value", plan->fixes[i].value);
+        stw_json_string(json, "why", plan->fixes[i].why);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+    stw_json_end(json);
+}
+
+/* ---- decisions ---- */
+
+const char *stw_plan_state_group(const stw_plan *plan) {
+    return plan->run.engine == STW_ENGINE_STOWAGE ? "flat" : "all";
+}
+
+uint64_t stw_plan_decision_count(const stw_plan *plan, uint32_t i) {
+    uint64_t first, params;
+    stw_decision_range(plan->job, &plan->decisions, plan->job->largest, i, &first, &params);
+    return params;
+}
+
+static void write_state_row(const stw_plan *plan, uint32_t i, stw_json *json) {
+    const stw_state_decision *decision = &plan->decisions.state[i];
+    stw_json_begin_object(json, NULL);
+    stw_json_string(json, "group", stw_plan_state_group(plan));
+    stw_json_u64(json, "count", stw_plan_decision_count(plan, i));
+    for (int c = 0; c < STW_N_STATE; c++) {
+        bool has = stw_job_element_bytes(plan->job, (stw_component)c) > 0;
+        stw_json_string(json, stw_component_name((stw_component)c),
+                        has ? stw_tier_name(stw_place_tier(&decision->place, (stw_component)c))
+                            : NULL);
+    }
+    stw_json_string(json, "update", stw_update_name(decision->place.update));
+    stw_json_null(json, "activations");
+    stw_json_u64(json, "units", decision->units);
+    stw_json_end(json);
+}
+
+static void write_block_row(const stw_plan *plan, uint32_t i, stw_json *json) {
+    const stw_block_decision *decision = &plan->decisions.blocks[i];
+    stw_json_begin_object(json, NULL);
+    stw_json_string(json, "group", plan->model->groups[decision->group].name);
+    stw_json_u64(json, "count", decision->count);
+    for (int c = 0; c < STW_N_STATE; c++) stw_json_null(json, stw_component_name((stw_component)c));
+    stw_json_null(json, "update");
+    stw_json_string(json, "activations", stw_act_name(decision->act));
+    stw_json_null(json, "units");
+    stw_json_end(json);
+}
+
+uint32_t stw_plan_prefetch_live(const stw_plan *plan) {
+    uint32_t depth = plan->decisions.prefetch.depth;
+    return plan->decisions.prefetch.by_group && depth < UINT32_MAX ? depth + 1 : depth;
+}
+
+static void write_decisions(const stw_plan *plan, stw_json *json) {
+    const stw_decisions *d = &plan->decisions;
+    stw_json_begin_array(json, "decisions");
+    for (uint32_t i = 0; i < d->n_state; i++) write_state_row(plan, i, json);
+    for (uint32_t i = 0; i < d->n_blocks; i++) write_block_row(plan, i, json);
+    stw_json_end(json);
+    stw_json_begin_object(json, "prefetch");
+    stw_json_string(json, "unit", d->prefetch.by_group ? "group" : "bucket");
+    stw_json_u64(json, "live", stw_plan_prefetch_live(plan));
+    stw_json_u64(json, "depth", d->prefetch.depth);
+    stw_json_u64(json, "bucket_bytes", d->prefetch.bucket_bytes);
+    stw_json_end(json);
+    stw_json_begin_object(json, "load");
+    stw_json_string(json, "method", stw_load_name(d->load));
+    stw_json_end(json);
+}
+
+/* ---- what follows from the decisions ---- */
+
+const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movement) {
+    if (movement->by_stowage) return "stowage";
+    /* the stowage engine trains with FSDP2's forward and backward */
+    return stw_engine_name(plan->run.engine == STW_ENGINE_STOWAGE ? STW_ENGINE_FSDP2
+                                                                  : plan->run.engine);
+}
+
+static void write_movements(const stw_plan *plan, stw_json *json) {
+    const stw_program *program = plan->programs[0];
+    stw_json_begin_array(json, "movements");
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "phase", stw_phase_name(movement->phase));
+        stw_json_string(json, "by", stw_plan_movement_by(plan, movement));
+        stw_json_bool(json, "executable", movement->executable);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
+static void write_layout(const stw_plan *plan, stw_json *json) {
+    stw_json_begin_object(json, "layout");
+    stw_json_u64(json, "version", STW_LAYOUT_VERSION);
+    stw_json_begin_object(json, "hash");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        stw_json_string(json, plan->job->kinds[k].name, plan->layouts[k]->hash);
+    stw_json_end(json);
+    stw_json_begin_array(json, "regions");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        for (uint32_t i = 0; i < plan->layouts[k]->n_regions; i++) {
+            const stw_region *r = &plan->layouts[k]->regions[i];
+            stw_json_begin_object(json, NULL);
+            stw_json_string(json, "kind", plan->job->kinds[k].name);
+            stw_json_string(json, "component", stw_component_name(r->component));
+            stw_json_string(json, "tier", stw_tier_name(r->tier));
+            stw_json_string(json, "update", stw_update_name(r->update));
+            stw_json_u64(json, "first_unit", r->first_unit);
+            stw_json_u64(json, "units", r->units);
+            stw_json_u64(json, "offset", r->offset_bytes);
+            stw_json_u64(json, "bytes", r->bytes);
+            stw_json_end(json);
+        }
+    stw_json_end(json);
+    stw_json_end(json);
+}
+
+stw_status stw_plan_kind_texts(const stw_plan *plan, uint32_t kind, stw_text *ranks,
+                               stw_text *node_kinds, stw_error *err) {
+    const stw_job *job = plan->job;
+    stw_status status = STW_STATUS_OK;
+    stw_text_free(ranks);
+    stw_text_free(node_kinds);
+    stw_part_format_numbers(job->kinds[kind].ranks, job->kinds[kind].n_ranks, ranks);
+    for (uint32_t n = 0; n < job->n_node_kinds; n++)
+        if (job->node_kinds[n].kind_ranks[kind] > 0)
+            stw_text_printf(node_kinds, "%s%u", node_kinds->length > 0 ? "," : "", n);
+    STW_TRY(stw_text_status(ranks, err));
+    STW_TRY(stw_text_status(node_kinds, err));
+out:
+    return status;
+}
+
+static stw_status write_rank_map(const stw_plan *plan, stw_json *json, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text ranks = STW_TEXT_INIT, node_kinds = STW_TEXT_INIT;
+    stw_json_begin_object(json, "rank_map");
+    stw_json_begin_array(json, "kinds");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        STW_TRY(stw_plan_kind_texts(plan, k, &ranks, &node_kinds, err));
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "kind", plan->job->kinds[k].name);
+        stw_json_string(json, "ranks", ranks.data);
+        stw_json_u64(json, "stage", plan->job->kinds[k].stage);
+        stw_json_string(json, "node_kind", node_kinds.data);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+    stw_json_end(json);
+out:
+    stw_text_free(&ranks);
+    stw_text_free(&node_kinds);
+    return status;
+}
+
+/* ---- figures ---- */
+
+bool stw_plan_has_phase(const stw_plan *plan, stw_phase phase) {
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        if (plan->peaks[k].has[phase]) return true;
+    return false;
+}
+
+uint64_t stw_plan_worst_bytes(const stw_plan *plan, stw_phase phase, stw_tier tier) {
+    uint64_t most = 0;
+    bool gpu = tier == STW_TIER_GPU;
+    const stw_peaks *peaks = gpu ? plan->peaks : plan->node_peaks;
+    uint32_t n = gpu ? plan->job->n_kinds : plan->job->n_node_kinds;
+    for (uint32_t i = 0; i < n; i++) most = stw_max_u64(most, peaks[i].phase[phase][tier].total);
+    return most;
+}
+
+static void write_summary(const stw_plan *plan, const char *key, stw_tier tier, stw_json *json) {
+    uint64_t most = 0;
+    stw_json_begin_object(json, key);
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        if (!stw_plan_has_phase(plan, (stw_phase)p)) continue;
+        uint64_t bytes = stw_plan_worst_bytes(plan, (stw_phase)p, tier);
+        stw_json_u64(json, stw_phase_name((stw_phase)p), bytes);
+        most = stw_max_u64(most, bytes);
+    }
+    stw_json_u64(json, "peak", most);
+    stw_json_end(json);
+}
+
+static void write_tier(const stw_peak *peak, const char *key, stw_json *json) {
+    stw_json_begin_object(json, key);
+    stw_json_u64(json, "total", peak->total);
+    stw_part_write_components(json, "components", peak->components);
+    stw_json_end(json);
+}
+
+static void write_rank_phase(const stw_peak *peak, const char *key, stw_json *json) {
+    stw_json_begin_object(json, key);
+    stw_json_u64(json, "allocated", stw_peak_allocated(&peak[STW_TIER_GPU]));
+    stw_json_u64(json, "reserved", stw_peak_reserved(&peak[STW_TIER_GPU]));
+    stw_json_u64(json, "device", peak[STW_TIER_GPU].total);
+    stw_part_write_components(json, "components", peak[STW_TIER_GPU].components);
+    write_tier(&peak[STW_TIER_HOST], "host", json);
+    write_tier(&peak[STW_TIER_NVME], "nvme", json);
+    stw_json_end(json);
+}
+
+void stw_plan_rank_maxima(const stw_peaks *peaks, uint64_t *allocated, uint64_t *reserved,
+                          uint64_t *device) {
+    *allocated = *reserved = *device = 0;
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        const stw_peak *peak = &peaks->phase[p][STW_TIER_GPU];
+        *allocated = stw_max_u64(*allocated, stw_peak_allocated(peak));
+        *reserved = stw_max_u64(*reserved, stw_peak_reserved(peak));
+        *device = stw_max_u64(*device, peak->total);
+    }
+}
+
+static void write_ranks(const stw_plan *plan, stw_json *json) {
+    stw_json_begin_array(json, "ranks");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        const stw_rank_kind *kind = &plan->job->kinds[k];
+        uint64_t allocated, reserved, device;
+        stw_plan_rank_maxima(&plan->peaks[k], &allocated, &reserved, &device);
+        stw_json_begin_object(json, NULL);
+        stw_json_u64(json, "rank", kind->ranks[0]);
+        stw_json_u64(json, "ranks", kind->n_ranks);
+        stw_json_string(json, "kind", kind->name);
+        stw_json_u64(json, "stage", kind->stage);
+        stw_json_u64(json, "gpu_allocated_bytes", allocated);
+        stw_json_u64(json, "gpu_reserved_bytes", reserved);
+        stw_json_u64(json, "gpu_bytes", device);
+        stw_json_begin_object(json, "phases");
+        for (int p = 0; p < STW_N_PHASES; p++)
+            if (plan->peaks[k].has[p])
+                write_rank_phase(plan->peaks[k].phase[p], stw_phase_name((stw_phase)p), json);
+        stw_json_end(json);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
+static void write_nodes(const stw_plan *plan, stw_json *json) {
+    stw_json_begin_array(json, "nodes");
+    for (uint32_t n = 0; n < plan->job->n_node_kinds; n++) {
+        stw_json_begin_object(json, NULL);
+        stw_json_u64(json, "kind", n);
+        stw_json_u64(json, "nodes", plan->job->node_kinds[n].n_nodes);
+        stw_json_begin_object(json, "phases");
+        for (int p = 0; p < STW_N_PHASES; p++) {
+            const stw_peak *peak = plan->node_peaks[n].phase[p];
+            if (!plan->node_peaks[n].has[p]) continue;
+            stw_json_begin_object(json, stw_phase_name((stw_phase)p));
+            stw_json_u64(json, "host", peak[STW_TIER_HOST].total);
+            stw_json_u64(json, "page_locked", stw_plan_page_locked(&peak[STW_TIER_HOST]));
+            stw_part_write_components(json, "components", peak[STW_TIER_HOST].components);
+            write_tier(&peak[STW_TIER_NVME], "nvme", json);
+            stw_json_end(json);
+        }
+        stw_json_end(json);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
+static void write_times(const stw_plan *plan, stw_json *json) {
+    stw_json_begin_object(json, "time_s");
+    for (int p = 0; p < STW_N_PHASES; p++)
+        if (stw_plan_has_phase(plan, (stw_phase)p))
+            stw_json_double(json, stw_phase_name((stw_phase)p), plan->time_s[p]);
+    stw_json_double(json, "objective", plan->objective_s);
+    stw_json_end(json);
+}
+
+/* ---- the whole ---- */
+
+stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err) {
+    if (plan->layouts == NULL || plan->programs == NULL || plan->node_peaks == NULL)
+        return stw_fail(err, STW_STATUS_BUG, "plan", "written before its layout was derived");
+    stw_json *json = stw_json_new();
+    stw_json_begin_object(json, NULL);
+    stw_json_string(json, "schema", "stowage.plan/1");
+    stw_json_string(json, "outcome", stw_outcome_name(plan->outcome));
+    stw_json_string(json, "verdict", stw_verdict_name(plan->verdict));
+    write_solver(&plan->solver, json);
+    stw_cluster_write_json(&plan->cluster, json, "cluster");
+    stw_run_spec_write_json(&plan->run, json, "run");
+    write_decisions(plan, json);
+    write_movements(plan, json);
+    write_layout(plan, json);
+    stw_status mapped = write_rank_map(plan, json, err);
+    stw_json_begin_object(json, "peaks");
+    write_summary(plan, "gpu_bytes", STW_TIER_GPU, json);
+    write_summary(plan, "host_bytes", STW_TIER_HOST, json);
+    stw_json_end(json);
+    write_ranks(plan, json);
+    write_nodes(plan, json);
+    write_times(plan, json);
+    write_prices(plan, json);
+    write_infeasible(plan, json);
+    stw_model_write_json(plan->model, json, "model"); /* last: it is the longest */
+    stw_json_end(json);
+    stw_text text = STW_TEXT_INIT;
+    stw_status status = stw_json_finish(json, &text, mapped == STW_STATUS_OK ? err : NULL);
+    if (mapped != STW_STATUS_OK) status = mapped;
+    if (status == STW_STATUS_OK) {
+        stw_text_append(out, text.data, text.length);
+        status = stw_text_status(out, err);
+    }
+    stw_text_free(&text);
+    return status;
+}
+
+stw_status stw_plan_write(const stw_plan *plan, const char *path, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    STW_TRY(stw_plan_to_json(plan, &text, err));
+    STW_TRY(stw_file_write(path, text.data, text.length, err));
+out:
+    stw_text_free(&text);
+    return status;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a run measured (stowage.run/1, JSON): by Stowage's own executor, or by somebody else's job
+ * (`source: external`). A run result owns its pool. */
+#ifndef STW_PLAN_RUN_FILE_H
+#define STW_PLAN_RUN_FILE_H
+
+#include "plan/program/program.h"
+
+/** Measured bytes of one rank in one phase; components as the executor's arenas counted them. */
+typedef struct stw_measured {
+    bool known;
+    uint64_t allocated, reserved; /* GPU, by the allocator that owns them */
+    uint64_t device;              /* GPU, everything on the device; 0 where the backend has none */
+    uint64_t host;                /* of this rank: arena plus process */
+    uint64_t page_locked;
+    uint64_t gpu_components[STW_N_COMPONENTS], host_components[STW_N_COMPONENTS];
+} stw_measured;
+
+typedef struct stw_run_rank {
+    uint32_t rank, node;
+    const char *kind;
+    stw_measured phases[STW_N_PHASES];
+} stw_run_rank;
+
+typedef struct stw_run_node {
+    uint32_t node;
+    uint64_t host[STW_N_PHASES], page_locked[STW_N_PHASES];
+} stw_run_node;
+
+/** Copies both ways at once, without any order between them: what the link does by itself. */
+typedef struct stw_run_link {
+    uint64_t bytes;   /* of one copy */
+    uint32_t streams; /* in each direction */
+    double bps;       /* each direction, median; slowest rank */
+    uint32_t n_all;
+    double *all_bps; /* one beside each step */
+} stw_run_link;
+
+#define STW_N_DIGESTS 4
+
+typedef struct stw_run_result {
+    stw_pool *pool;
+    const char *source;           /* "stowage" or "external" */
+    const char *backend, *device; /* "cuda", "NVIDIA H200" */
+    const char *plan_hash;        /* layout hash of kind 0 of the plan that was run */
+    uint32_t world, steps;
+    uint64_t seed;
+    bool not_run[STW_N_PHASES]; /* movements of the plan that were not executed */
+    uint32_t n_ranks, n_nodes;
+    stw_run_rank *ranks;
+    stw_run_node *nodes;
+    /* Everything on the worst GPU and the worst node, for records that know no ranks; 0: unknown.
+     * Stowage's own files repeat what ranks and nodes say. */
+    uint64_t gpu_bytes[STW_N_PHASES], host_bytes[STW_N_PHASES];
+    uint64_t gpu_peak_bytes, host_peak_bytes; /* over all phases */
+    double time_s[STW_N_PHASES];              /* median of the slowest rank; NaN: not measured */
+    uint32_t n_step_all;
+    double *step_all_s; /* every optimizer step, slowest rank */
+    double copies_s;    /* the same step without its updates: the copies alone; NaN: not measured */
+    uint32_t n_links;   /* shapes in which the link was measured by itself, beside every step */
+    stw_run_link *links;
+    double link_share; /* bytes of a step each way per second over the best of them; NaN */
+    double gpu_growth_bytes, host_growth_bytes; /* over the steps after the first tenth; NaN */
+    double params_per_s, up_bps, down_bps;      /* of the optimizer step, per rank */
+    uint64_t checked, mismatched;               /* elements verified */
+    uint64_t digest[STW_N_DIGESTS];             /* params, exp_avg, exp_avg_sq, master (0: none) */
+    double grad_norm;                           /* of the last step; NaN without clipping */
+} stw_run_result;
+
+/** An empty result: strings "", counts 0, times and rates NaN; source is "stowage". */
+STW_MUST_USE stw_status stw_run_result_new(stw_run_result **out, stw_error *err);
+void stw_run_result_free(stw_run_result *result);
+STW_MUST_USE stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out,
+                                               stw_error *err);
+STW_MUST_USE stw_status stw_run_result_write(const stw_run_result *result, const char *path,
+                                             stw_error *err);
+/** Read stowage.run/1. Of an external record only schema, source and some peak are required; what
+ * it lacks stays as stw_run_result_new leaves it. */
+STW_MUST_USE stw_status stw_run_result_read(const char *path, stw_run_result **out, stw_error *err);
+STW_MUST_USE stw_status stw_run_result_parse(const char *file, const char *text, size_t length,
+                                             stw_run_result **out, stw_error *err);
+
+#endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/program/builder.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+
+void stw_builder_init(stw_builder *b, const stw_job *job, const stw_decisions *decisions,
+                      const stw_layout *layout, stw_program *program, stw_error *err) {
+    memset(b, 0, sizeof *b);
+    b->job = job;
+    b->decisions = decisions;
+    b->layout = layout;
+    b->program = program;
+    b->err = err;
+    b->shard_grads = stw_pool_array(program->pool, job->model->n_blocks, sizeof(stw_extent));
+    if (b->shard_grads == NULL)
+        b->status = stw_fail(err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+}
+
+stw_status stw_builder_finish(stw_builder *b) { return b->status; }
+
+static void no_memory(stw_builder *b) {
+    if (b->status == STW_STATUS_OK)
+        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program",
+                             "out of memory after %u operations", b->program->n_ops);
+}
+
+void stw_begin_movement(stw_builder *b, stw_phase phase, bool by_stowage, bool executable) {
+    stw_program *p = b->program;
+    p->movements[p->n_movements] =
+        (stw_movement){phase, by_stowage, by_stowage && executable, p->n_ops, 0};
+}
+
+void stw_end_movement(stw_builder *b) {
+    stw_movement *movement = &b->program->movements[b->program->n_movements++];
+    movement->n_ops = b->program->n_ops - movement->first_op;
+}
+
+uint32_t stw_append(stw_builder *b, stw_op op) {
+    stw_program *p = b->program;
+    if (b->status != STW_STATUS_OK) return STW_OP_NONE;
+    stw_op *ops =
+        stw_pool_grow(p->pool, p->ops, p->n_ops, (size_t)p->n_ops + 1, &b->capacity, sizeof *ops);
+    if (ops == NULL || p->n_ops == STW_OP_NONE - 1) {
+        no_memory(b);
+        return STW_OP_NONE;
+    }
+    p->ops = ops;
+    for (int i = 0; i < 2; i++)
+        if (op.after[i] != STW_OP_NONE && ops[op.after[i]].stream == op.stream)
+            op.after[i] = STW_OP_NONE;
+    if (op.after[0] == STW_OP_NONE) {
+        op.after[0] = op.after[1];
+        op.after[1] = STW_OP_NONE;
+    }
+    ops[p->n_ops] = op;
+    return p->n_ops++;
+}
+
+static void bytes_op(stw_builder *b, stw_op_kind kind, stw_component component, stw_tier tier,
+                     uint64_t offset, uint64_t bytes) {
+    if (bytes == 0) return;
+    stw_op op = stw_op_make(kind, STW_WORK_NONE, STW_STREAM_COMPUTE, STW_OP_NONE);
+    op.component = component;
+    op.from = op.to = tier;
+    op.offset_bytes = offset;
+    op.bytes = bytes;
+    (void)stw_append(b, op);
+}
+
+void stw_alloc_at(stw_builder *b, stw_component component, stw_tier tier, uint64_t offset,
+                  uint64_t bytes) {
+    bytes_op(b, STW_OP_ALLOC, component, tier, offset, bytes);
+}
+
+void stw_free_at(stw_builder *b, stw_component component, stw_tier tier, uint64_t offset,
+                 uint64_t bytes) {
+    bytes_op(b, STW_OP_FREE, component, tier, offset, bytes);
+}
+
+stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uint64_t bytes) {
+    stw_extent extent = {0, bytes};
+    if (bytes == 0 || b->status != STW_STATUS_OK) return extent;
+    size_t n = b->transient[tier].n, at = 0;
+    stw_extent *live = stw_pool_grow(b->program->pool, b->transient[tier].live, n, n + 1,
+                                     &b->transient[tier].capacity, sizeof *live);
+    if (live == NULL) {
+        no_memory(b);
+        return extent;
+    }
+    b->transient[tier].live = live;
+    extent.offset = b->layout->persistent_bytes[tier];
+    uint64_t room = stw_round_up_u64(bytes, STW_ALIGN_BYTES);
+    for (; at < n && live[at].offset < extent.offset + room; at++)
+        extent.offset = stw_round_up_u64(live[at].offset + live[at].bytes, STW_ALIGN_BYTES);
+    memmove(&live[at + 1], &live[at], (n - at) * sizeof *live);
+    live[at] = extent;
+    b->transient[tier].n++;
+    stw_alloc_at(b, component, tier, extent.offset, bytes);
+    return extent;
+}
+
+void stw_free(stw_builder *b, stw_component component, stw_tier tier, stw_extent extent) {
+    if (extent.bytes == 0 || b->status != STW_STATUS_OK) return;
+    stw_extent *live = b->transient[tier].live;
+    size_t n = b->transient[tier].n, at = 0;
+    while (at < n && live[at].offset != extent.offset) at++;
+    if (at == n) {
+        b->status = stw_fail(b->err, STW_STATUS_BUG, "program", "%s freed that was not live",
+                             stw_component_name(component));
+        return;
+    }
+    memmove(&live[at], &live[at + 1], (n - at - 1) * sizeof *live);
+    b->transient[tier].n--;
+    stw_free_at(b, component, tier, extent.offset, extent.bytes);
+}
+
+uint32_t stw_copy(stw_builder *b, stw_stream stream, stw_component component, uint32_t unit,
+                  stw_tier from, uint64_t from_offset, stw_tier to, uint64_t to_offset,
+                  uint64_t bytes, uint32_t after0, uint32_t after1) {
+    stw_op_kind kind = from == STW_TIER_NVME ? STW_OP_READ
+                       : to == STW_TIER_NVME ? STW_OP_WRITE
+                                             : STW_OP_COPY;
+    stw_op op = stw_op_make(kind, STW_WORK_NONE, stream, unit);
+    op.component = component;
+    op.from = from;
+    op.to = to;
+    op.from_offset_bytes = from_offset;
+    op.offset_bytes = to_offset;
+    op.bytes = bytes;
+    op.after[0] = after0;
+    op.after[1] = after1;
+    return stw_append(b, op);
+}
+
+void stw_build_externals(stw_builder *b) {
+    const stw_cluster *cluster = b->job->cluster;
+    stw_alloc_at(b, STW_COMPONENT_CONTEXT, STW_TIER_GPU, STW_OFFSET_EXTERNAL,
+                 cluster->gpu.context_bytes);
+    if (b->job->world > 1)
+        stw_alloc_at(b, STW_COMPONENT_COMM, STW_TIER_GPU, STW_OFFSET_EXTERNAL,
+                     cluster->gpu.comm_bytes);
+    stw_alloc_at(b, STW_COMPONENT_PROCESS, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                 cluster->host.process_bytes);
+}
+
+void stw_build_regions(stw_builder *b, bool alloc, bool (*which)(const stw_region *region)) {
+    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
+        const stw_region *r = &b->layout->regions[i];
+        if (!which(r)) continue;
+        if (alloc)
+            stw_alloc_at(b, r->component, r->tier, r->offset_bytes, r->bytes);
+        else
+            stw_free_at(b, r->component, r->tier, r->offset_bytes, r->bytes);
+    }
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/program/demand.h"
+
+#include <string.h>
+
+/* Share of the copy bandwidth of GPU memory that the exact norm reaches where the cluster does not
+ * say: 1855 of 4197 GB/s, measured on an H200, 2026-11-21. The update reaches all of it (4241 GB/s
+ * in the same run). */
+static const double NORM_HBM_EFFICIENCY = 0.44;
+
+/* Share of the data-sheet bf16 rate that whole training steps reach. Typical of published dense
+ * training runs; a calibration of the model's own blocks replaces it. */
+static const double MODEL_FLOP_EFFICIENCY = 0.5;
+
+/* Work of the norm on a CPU against that of an update where the cluster does not say: a cautious
+ * figure, calibrations of H200 hosts found 0.17 to 0.3 (2026-11-21). */
+static const double NORM_OF_UPDATE = 0.5;
+
+/* Beside the bytes of a clipped step: threads that start and end it, small kernels from the bins of
+ * the norm to the clip factor, which stays on the GPU; until the host has it, where updates run
+ * there; for several ranks, a small sum over them. Resident steps on one and on four H200 took 0.3
+ * and 0.6 ms longer than their bytes, 2026-11-21. */
+static const double CLIP_S = 250e-6, CLIP_ON_HOST_S = 300e-6, CLIP_OF_RANKS_S = 300e-6;
+
+/* Share of the rate of copies, both directions busy, that a kernel reaches in host memory by itself
+ * where the cluster does not say. Set by judgement: its packets are smaller. */
+static const double DIRECT_OF_BOTH = 0.8;
+
+/* The CPU's rate of updates is one of fp32 throughout, which is bound by memory: fewer bytes take
+ * less, until arithmetic bounds them, at this share; and 16-bit state has to be converted. Set by
+ * judgement: arithmetic takes about half of what memory does. */
+static const double CPU_BYTES = 28, CPU_LEAST = 0.5, CPU_CONVERSION = 0.05;
+
+/* Share of the bytes that pass between the GPU and a ring of CPU buckets and do reach the host's
+ * memory: most were written a moment ago or are read in a moment, in the CPU's caches. Fitted on 16
+ * cores of an H200's host, 2026-11-21, when updates still counted all of their operands as read
+ * from memory and had no rate of their own in a ring; not fitted anew since. */
+static const double CACHED_TRAFFIC = 0.25;
+
+/* What they come to in competition for the little that they want of it: caches answer first. Set by
+ * judgement. */
+static const double CACHED_PRIORITY = 4;
+
+/* Rings of all ranks as a share of the node's caches (L2 and L3): up to the first all that passes
+ * through them is held, from the second on nothing. Set by judgement between rings of 3 x 16 MiB a
+ * rank (0.26), whose updates ran at the rate of held rings, and of 3 x 32 (0.53), at that of
+ * memory, on three machines of two H200 with 364 MiB of caches, one traced step each, 2026-11-21.
+ * Not all agreed: 6 x 8 MiB, 0.26 as well, ran at the rate of memory three times of three. */
+static const double RINGS_HELD = 0.3, RINGS_LOST = 0.5;
+
+/* From one bucket in a ring to the next the CPU's threads wait for each other and for the copies.
+ * Between two machines of two H200, all on the CPUs with 3 x 16 MiB (medians of 6 and 12 steps,
+ * 2026-11-21): one agrees with 15 to 20 us, the other with nothing at all. */
+static const double RING_BUCKET_S = 15e-6;
+
+/* Share of the CPUs' rate that several ranks of a node reach with parts of the cores each: they
+ * share memory unevenly and the last one counts. Between what was seen on one node of four H200,
+ * 2026-11-21: updates that one process would do in 75 ms took four ranks 86 ms all in memory, and
+ * no longer than that rate where a good part of the operands came from caches. */
+static const double CPU_OF_RANKS = 0.96;
+
+static const char *const resource_words[] = {
+#define X(name, text) text,
+    STW_RESOURCE_TABLE(X)
+#undef X
+};
+
+const char *stw_resource_name(stw_resource resource) {
+    return (unsigned)resource < STW_N_RESOURCES ? resource_words[resource] : "?";
+}
+
+/* A rate that the cluster does not state (0) asks nothing: specs refuse zero where a rate counts.
+ */
+static double seconds_of(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
+
+/* What every rank of a node asks at once: bytes times this. */
+static double ranks_on_node(const stw_job *job) {
+    uint32_t ranks = job->world < job->ranks_per_node ? job->world : job->ranks_per_node;
+    return ranks > 0 ? (double)ranks : 1;
+}
+
+/* Copies of all GPUs of a node: in both directions together, and in their own. */
+static void add_dma(const stw_job *job, bool up, double on_node, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    stw_resource direction = up ? STW_RESOURCE_DMA_UP : STW_RESOURCE_DMA_DOWN;
+    out->seconds[direction] += seconds_of(on_node, up ? c->host.dma_up_bps : c->host.dma_down_bps);
+    out->seconds[STW_RESOURCE_DMA] += seconds_of(on_node, c->host.dma_bps);
+    out->seconds[STW_RESOURCE_HOST_MEMORY] += seconds_of(on_node, c->host.bandwidth_bps);
+}
+
+/* A link direction alone runs at its own rate; with the other direction busy too, both sum up on
+ * PCIE to twice the rate of one of them then. */
+static void add_pcie(const stw_job *job, bool up, double bytes, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double on_node = bytes * ranks_on_node(job);
+    stw_resource direction = up ? STW_RESOURCE_PCIE_UP : STW_RESOURCE_PCIE_DOWN;
+    out->seconds[direction] += seconds_of(bytes, up ? c->pcie.h2d_bps : c->pcie.d2h_bps);
+    out->seconds[STW_RESOURCE_PCIE] += seconds_of(bytes, 2 * c->pcie.both_bps);
+    add_dma(job, up, on_node, out);
+    out->startup_s += c->pcie.latency_s;
+}
+
+/* Reads and writes have a rate alone, and one together; where that is not known they take turns. */
+static void add_disk(const stw_job *job, bool write, double bytes, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double on_node = bytes * ranks_on_node(job);
+    double alone_bps = write ? c->nvme.write_bps : c->nvme.read_bps;
+    out->seconds[write ? STW_RESOURCE_DISK_WRITE : STW_RESOURCE_DISK_READ] +=
+        seconds_of(on_node, alone_bps);
+    out->seconds[STW_RESOURCE_DISK] +=
+        seconds_of(on_node, c->nvme.both_bps > 0 ? c->nvme.both_bps : alone_bps);
+    out->seconds[STW_RESOURCE_HOST_MEMORY] += seconds_of(on_node, c->host.bandwidth_bps);
+}
+
+/* Memory traffic of a kernel or a CPU loop in its own tier. */
+static void add_traffic(const stw_job *job, stw_tier tier, double bytes, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    if (tier == STW_TIER_GPU)
+        out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, c->gpu.hbm_bps);
+    else
+        out->seconds[STW_RESOURCE_HOST_MEMORY] +=
+            seconds_of(bytes * ranks_on_node(job), c->host.bandwidth_bps);
+}
+
+void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
+                     stw_demand *out) {
+    memset(out, 0, sizeof *out);
+    if (from == to) return;
+    if (from == STW_TIER_GPU || to == STW_TIER_GPU)
+        add_pcie(job, to == STW_TIER_GPU, (double)bytes, out);
+    if (from == STW_TIER_NVME || to == STW_TIER_NVME)
+        add_disk(job, to == STW_TIER_NVME, (double)bytes, out);
+}
+
+/* Bytes that an update moves per parameter and component: everything is read and, but for the
+ * gradient, written; parameters that have a master copy are only written. */
+static double update_component_bytes(const stw_job *job, stw_component component) {
+    bool has_master = stw_job_element_bytes(job, STW_COMPONENT_MASTER) > 0;
+    bool once =
+        component == STW_COMPONENT_GRADS || (component == STW_COMPONENT_PARAMS && has_master);
+    return (once ? 1 : 2) * (double)stw_job_element_bytes(job, component);
+}
+
+/* All of them: 28 with fp32 throughout and no master. */
+static double update_element_bytes(const stw_job *job) {
+    double bytes = 0;
+    for (unsigned c = 0; c < STW_N_STATE; c++)
+        bytes += update_component_bytes(job, (stw_component)c);
+    return bytes;
+}
+
+/* Cores ask for memory with more requests at once than links do, and get more than a fair share of
+ * it: as much more as a calibration saw of updates (28 B each) and copies beside each other. */
+static double cpu_priority(const stw_job *job) {
+    const stw_cluster *c = job->cluster;
+    double beside = c->host.dma_beside_bps, alone = CPU_BYTES * c->cpu_adamw_pps;
+    if (beside <= 0 || beside >= c->host.bandwidth_bps || alone <= 0) return 1;
+    double updates = (c->host.bandwidth_bps - beside) / alone, copies = beside / c->host.dma_bps;
+    return updates / copies;
+}
+
+/* Elements of all ranks of the node, as if one process did them. */
+static double on_cpus(const stw_job *job, uint64_t params) {
+    double ranks = ranks_on_node(job);
+    return (double)params * ranks / (ranks > 1 ? CPU_OF_RANKS : 1);
+}
+
+/* Seconds of CPU updates against the same number of them in fp32 throughout. */
+static double cpu_share(const stw_job *job) {
+    double share = update_element_bytes(job) / CPU_BYTES;
+    if (share < CPU_LEAST) share = CPU_LEAST;
+    for (unsigned c = 0; c < STW_N_STATE; c++)
+        if (stw_job_element_bytes(job, (stw_component)c) == 2) return share + CPU_CONVERSION;
+    return share;
+}
+
+/* A kernel that reads and writes moments and master where they lie, in the host's memory. */
+static void add_direct(const stw_job *job, double params, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double element = (double)stw_job_optimizer_bytes(job);
+    double rate = c->pcie.direct_bps > 0 ? c->pcie.direct_bps : DIRECT_OF_BOTH * c->pcie.both_bps;
+    double bytes = params * element, seconds = seconds_of(bytes, rate);
+    out->seconds[STW_RESOURCE_PCIE_UP] += seconds;
+    out->seconds[STW_RESOURCE_PCIE_DOWN] += seconds;
+    out->seconds[STW_RESOURCE_PCIE] += seconds;
+    add_dma(job, true, bytes * ranks_on_node(job), out);
+    add_dma(job, false, bytes * ranks_on_node(job), out);
+    add_traffic(job, STW_TIER_GPU, params * (update_element_bytes(job) - 2 * element), out);
+    out->startup_s += c->pcie.latency_s;
+}
+
+double stw_ring_missed(const stw_job *job, uint64_t ring_bytes) {
+    double cache = (double)job->cluster->host.cache_bytes;
+    if (cache <= 0) return 1;
+    double share = ranks_on_node(job) * (double)ring_bytes / cache;
+    double missed = (share - RINGS_HELD) / (RINGS_LOST - RINGS_HELD);
+    return missed < 0 ? 0 : missed > 1 ? 1 : missed;
+}
+
+void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
+                            uint64_t ring_bytes, stw_demand *out) {
+    stw_demand_copy(job, from, to, bytes, out);
+    double missed = stw_ring_missed(job, ring_bytes);
+    out->seconds[STW_RESOURCE_HOST_MEMORY] *= CACHED_TRAFFIC + (1 - CACHED_TRAFFIC) * missed;
+    out->priority = 1 + (CACHED_PRIORITY - 1) * (1 - missed);
+}
+
+/* What a ring holds in the caches reaches neither memory nor waits for it. */
+static void add_cpu_update(const stw_job *job, uint64_t params, uint64_t ring_bytes,
+                           stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double held = ring_bytes > 0 ? 1 - stw_ring_missed(job, ring_bytes) : 0;
+    double ring_pps = c->cpu_adamw_ring_pps > 0 ? c->cpu_adamw_ring_pps : c->cpu_adamw_pps;
+    double in_ring = update_component_bytes(job, STW_COMPONENT_PARAMS) +
+                     update_component_bytes(job, STW_COMPONENT_GRADS);
+    double bytes = update_element_bytes(job) - held * in_ring;
+    add_traffic(job, STW_TIER_HOST, (double)params * bytes, out);
+    double seconds = (1 - held) * seconds_of(on_cpus(job, params), c->cpu_adamw_pps) +
+                     held * seconds_of(on_cpus(job, params), ring_pps);
+    out->seconds[STW_RESOURCE_CPU] += cpu_share(job) * seconds;
+    if (ring_bytes > 0) out->startup_s += RING_BUCKET_S;
+    out->priority = cpu_priority(job);
+}
+
+void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, uint64_t ring_bytes,
+                       stw_demand *out) {
+    memset(out, 0, sizeof *out);
+    switch (update) {
+    case STW_UPDATE_DIRECT:
+        add_direct(job, (double)params, out);
+        break;
+    case STW_UPDATE_CPU:
+        add_cpu_update(job, params, ring_bytes, out);
+        break;
+    default:
+        add_traffic(job, STW_TIER_GPU, (double)params * update_element_bytes(job), out);
+        break;
+    }
+}
+
+static void demand_norm(const stw_job *job, const stw_op *op, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double bytes = (double)op->params * (double)stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    if (op->to == STW_TIER_GPU) {
+        double rate = c->gpu.norm_bps > 0 ? c->gpu.norm_bps : NORM_HBM_EFFICIENCY * c->gpu.hbm_bps;
+        out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, rate);
+        return;
+    }
+    add_traffic(job, op->to, bytes, out);
+    double rate = c->cpu_norm_pps > 0 ? c->cpu_norm_pps : c->cpu_adamw_pps / NORM_OF_UPDATE;
+    out->seconds[STW_RESOURCE_CPU] += seconds_of(on_cpus(job, op->params), rate);
+}
+
+/* Making the master copy reads params and writes masters, beside each other; from the GPU they then
+ * go to where they lie. */
+static void demand_master(const stw_job *job, const stw_op *op, stw_demand *out) {
+    double params = (double)op->params;
+    double master = params * (double)stw_job_element_bytes(job, STW_COMPONENT_MASTER);
+    add_traffic(job, op->from,
+                params * (double)stw_job_element_bytes(job, STW_COMPONENT_PARAMS) + master, out);
+    if (op->from == STW_TIER_GPU && op->to != STW_TIER_GPU) add_pcie(job, false, master, out);
+    if (op->to == STW_TIER_NVME) add_disk(job, true, master, out);
+}
+
+static void demand_compute(const stw_job *job, const stw_op *op, stw_demand *out) {
+    switch (op->work) {
+    case STW_WORK_NORM:
+        demand_norm(job, op, out);
+        break;
+    case STW_WORK_MASTER:
+        demand_master(job, op, out);
+        break;
+    case STW_WORK_PLACE: /* read in the stored dtype, written in the run's */
+        add_traffic(job, op->to, 2 * (double)op->bytes, out);
+        break;
+    default:
+        break;
+    }
+    out->seconds[STW_RESOURCE_GPU] +=
+        seconds_of(op->flops, MODEL_FLOP_EFFICIENCY * job->cluster->gpu.bf16_flops);
+}
+
+/* The ranks of a collective: how many, and how many of them on one node. Sharding groups are runs
+ * of neighbouring ranks; replicas of one shard lie a whole group apart. */
+static void participants(const stw_job *job, stw_work work, uint32_t *ranks, uint32_t *on_node) {
+    uint32_t group = job->group > 0 ? job->group : 1;
+    uint32_t stride = 1;
+    switch (work) {
+    case STW_WORK_ALL_GATHER:
+    case STW_WORK_REDUCE_SCATTER:
+        *ranks = group;
+        break;
+    case STW_WORK_ALL_REDUCE: /* between replicas; over everybody where there are none */
+        stride = job->world > group ? group : 1;
+        *ranks = job->world / stride;
+        break;
+    default:
+        *ranks = job->world;
+        break;
+    }
+    *on_node = job->ranks_per_node / stride;
+    if (*on_node < 1) *on_node = 1;
+    if (*on_node > *ranks) *on_node = *ranks;
+}
+
+/* Bytes that pass a rank's link in a ring, as a share of the full result: bus bandwidth in
+ * NVIDIA/nccl-tests doc/PERFORMANCE.md at 03a204a. Across nodes the ranks of a node carry one ring
+ * each over their own NIC, so that a NIC sees the traffic of one ring divided by their number,
+ * while every hop inside the node still passes NVLink. */
+static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *out) {
+    uint32_t ranks, on_node;
+    participants(job, op->work, &ranks, &on_node);
+    if (op->work == STW_WORK_NORM_SUM) { /* a few hundred bytes */
+        out->startup_s = op->to == STW_TIER_GPU ? CLIP_S : CLIP_ON_HOST_S;
+        if (job->world > 1) out->startup_s += CLIP_OF_RANKS_S;
+        if (ranks > 1) out->startup_s += job->cluster->pcie.latency_s;
+        return;
+    }
+    if (ranks <= 1) return;
+    out->startup_s = job->cluster->pcie.latency_s;
+    double others = (double)(ranks - 1) / (double)ranks;
+    double share = op->work == STW_WORK_BROADCAST    ? 1
+                   : op->work == STW_WORK_ALL_REDUCE ? 2 * others
+                                                     : others;
+    double bytes = (double)op->bytes * share;
+    if (on_node > 1)
+        out->seconds[STW_RESOURCE_NVLINK] = seconds_of(bytes, job->cluster->nvlink_bps);
+    if (ranks > on_node)
+        out->seconds[STW_RESOURCE_NIC] = seconds_of(bytes, on_node * job->cluster->nic_bps);
+}
+
+/* A weights file is read once per node (ranks that read the same bytes find them in the page
+ * cache), from a disk of known speed or else from where reading costs nothing. Weights that Stowage
+ * makes from a seed are on no disk. */
+static void demand_weights_file(const stw_job *job, const stw_op *op, stw_demand *out) {
+    memset(out, 0, sizeof *out);
+    if (job->run->engine == STW_ENGINE_STOWAGE && job->run->load.weights == NULL) return;
+    out->seconds[STW_RESOURCE_DISK] = out->seconds[STW_RESOURCE_DISK_READ] =
+        seconds_of((double)op->bytes, job->cluster->nvme.read_bps);
+}
+
+void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
+    memset(out, 0, sizeof *out);
+    switch (op->kind) {
+    case STW_OP_COPY:
+        if (op->ring_bytes > 0)
+            stw_demand_cached_copy(job, op->from, op->to, op->bytes, op->ring_bytes, out);
+        else
+            stw_demand_copy(job, op->from, op->to, op->bytes, out);
+        break;
+    case STW_OP_UPDATE:
+        stw_demand_update(job,
+                          op->to != STW_TIER_GPU     ? STW_UPDATE_CPU
+                          : op->from != STW_TIER_GPU ? STW_UPDATE_DIRECT
+                                                     : STW_UPDATE_RESIDENT,
+                          op->params, op->ring_bytes, out);
+        break;
+    case STW_OP_COMPUTE:
+        demand_compute(job, op, out);
+        break;
+    case STW_OP_COLLECTIVE:
+        demand_collective(job, op, out);
+        break;
+    case STW_OP_READ:
+        if (op->component == STW_COMPONENT_LOAD_STAGING)
+            demand_weights_file(job, op, out);
+        else
+            stw_demand_copy(job, STW_TIER_NVME, STW_TIER_HOST, op->bytes, out);
+        break;
+    case STW_OP_WRITE:
+        stw_demand_copy(job, STW_TIER_HOST, STW_TIER_NVME, op->bytes, out);
+        break;
+    default:
+        break;
+    }
+}
+
+double stw_demand_alone_s(const stw_demand *demand) {
+    double longest = 0;
+    for (unsigned r = 0; r < STW_N_RESOURCES; r++)
+        if (demand->seconds[r] > longest) longest = demand->seconds[r];
+    return longest + demand->startup_s;
+}

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/program/layout.h"
+
+#define XXH_INLINE_ALL
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/checked.h"
+#include "core/text.h"
+
+/* ---- slots ---- */
+
+static uint64_t slot_offset(const stw_job *job, const stw_place *place, stw_component component,
+                            uint64_t params, bool disk) {
+    uint64_t offset = 0;
+    for (int c = 0; c < (int)component; c++) {
+        stw_component other = (stw_component)c;
+        bool inside =
+            disk ? stw_place_tier(place, other) == STW_TIER_NVME
+                 : stw_place_moves_up(job, place, other) || stw_place_moves_down(job, place, other);
+        if (inside)
+            offset += stw_round_up_u64(params * stw_job_element_bytes(job, other), STW_ALIGN_BYTES);
+    }
+    return offset;
+}
+
+uint64_t stw_slot_offset(const stw_job *job, const stw_place *place, stw_component component,
+                         uint64_t params) {
+    return slot_offset(job, place, component, params, false);
+}
+
+uint64_t stw_disk_slot_offset(const stw_job *job, const stw_place *place, stw_component component,
+                              uint64_t params) {
+    return slot_offset(job, place, component, params, true);
+}
+
+/* ---- load pieces ---- */
+
+static uint64_t piece_elements(const stw_tensor *tensor) {
+    uint64_t bytes = stw_dtype_bits(tensor->dtype) > 32 ? 8 : 4;
+    return STW_LOAD_PIECE_BYTES / bytes;
+}
+
+stw_status stw_load_pieces(const stw_job *job, stw_pool *pool, stw_load_piece **pieces,
+                           uint32_t *n_pieces, stw_error *err) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++)
+        n += stw_div_up_u64(job->model->tensors[t].numel, piece_elements(&job->model->tensors[t]));
+    stw_load_piece *list = n < UINT32_MAX ? stw_pool_array(pool, n, sizeof *list) : NULL;
+    if (list == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "load pieces", "no room for %llu pieces",
+                        (unsigned long long)n);
+    uint32_t i = 0;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
+        const stw_tensor *tensor = &job->model->tensors[t];
+        uint64_t step = piece_elements(tensor);
+        for (uint64_t first = 0; first < tensor->numel; first += step)
+            list[i++] = (stw_load_piece){t, first, stw_min_u64(step, tensor->numel - first)};
+    }
+    *pieces = list;
+    *n_pieces = i;
+    return STW_STATUS_OK;
+}
+
+uint32_t stw_flat_pieces(const stw_job *job, uint32_t kind) {
+    return (uint32_t)stw_div_up_u64(job->kinds[kind].params, STW_LOAD_PIECE_BYTES / 4);
+}
+
+void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *first_param,
+                    uint64_t *params) {
+    uint64_t step = STW_LOAD_PIECE_BYTES / 4, all = job->kinds[kind].params;
+    *first_param = stw_min_u64(all, i * step);
+    *params = stw_min_u64(step, all - *first_param);
+}
+
+/* ---- regions, buckets, rings ---- */
+
+static stw_status place_regions(const stw_job *job, const stw_decisions *decisions,
+                                stw_layout *layout, stw_error *err) {
+    layout->regions =
+        stw_pool_array(layout->pool, (size_t)decisions->n_state * STW_N_STATE, sizeof(stw_region));
+    if (layout->regions == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "layout", "out of memory");
+    for (int c = 0; c < STW_N_STATE; c++) {
+        uint64_t element = stw_job_element_bytes(job, (stw_component)c);
+        if (element == 0) continue;
+        uint32_t unit = 0;
+        for (uint32_t i = 0; i < decisions->n_state; i++) {
+            const stw_state_decision *decision = &decisions->state[i];
+            stw_region region = {.component = (stw_component)c, .decision = i};
+            region.tier = stw_place_tier(&decision->place, region.component);
+            region.update = decision->place.update;
+            region.first_unit = unit;
+            region.units = decision->units;
+            unit += decision->units;
+            stw_decision_range(job, decisions, layout->kind, i, &region.first_param,
+                               &region.params);
+            if (region.params == 0) continue;
+            region.offset_bytes = layout->persistent_bytes[region.tier];
+            region.bytes = region.params * element;
+            layout->persistent_bytes[region.tier] =
+                stw_round_up_u64(region.offset_bytes + region.bytes, STW_ALIGN_BYTES);
+            layout->regions[layout->n_regions++] = region;
+        }
+    }
+    return STW_STATUS_OK;
+}
+
+bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring) {
+    switch (ring) {
+    case STW_RING_GPU:
+        return place->update == STW_UPDATE_STREAM;
+    case STW_RING_HOST_DISK:
+        return stw_place_disk_element_bytes(job, place) > 0;
+    default:
+        return place->update == STW_UPDATE_CPU && stw_place_slot_element_bytes(job, place) > 0;
+    }
+}
+
+uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
+                             uint64_t bucket_bytes) {
+    if (ring == STW_RING_HOST_DISK) {
+        uint64_t params = stw_place_bucket_params(job, place, bucket_bytes);
+        bucket_bytes = stw_disk_slot_offset(job, place, STW_N_STATE, params);
+    }
+    return stw_round_up_u64(bucket_bytes, STW_ALIGN_BYTES);
+}
+
+uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
+                            uint64_t bucket_bytes) {
+    if (!stw_place_uses_ring(job, place, STW_RING_HOST_CPU)) return 0;
+    return depth * stw_ring_slot_bytes(job, place, STW_RING_HOST_CPU, bucket_bytes);
+}
+
+static stw_status cut_buckets(const stw_job *job, const stw_decisions *decisions,
+                              stw_layout *layout, stw_error *err) {
+    uint64_t n = 0, first, params;
+    for (uint32_t i = 0; i < decisions->n_state; i++) {
+        stw_decision_range(job, decisions, layout->kind, i, &first, &params);
+        n += stw_div_up_u64(params, stw_place_bucket_params(job, &decisions->state[i].place,
+                                                            decisions->prefetch.bucket_bytes));
+    }
+    if (n < UINT32_MAX) {
+        layout->buckets = stw_pool_array(layout->pool, n, sizeof(stw_bucket));
+        layout->order = stw_pool_array(layout->pool, n, sizeof(uint32_t));
+    }
+    if (layout->buckets == NULL || layout->order == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "layout", "no room for %llu buckets",
+                        (unsigned long long)n);
+    for (uint32_t i = 0; i < decisions->n_state; i++) {
+        stw_decision_range(job, decisions, layout->kind, i, &first, &params);
+        uint64_t step = stw_place_bucket_params(job, &decisions->state[i].place,
+                                                decisions->prefetch.bucket_bytes);
+        for (uint64_t done = 0; done < params; done += step)
+            layout->buckets[layout->n_buckets++] =
+                (stw_bucket){i, 0, first + done, stw_min_u64(step, params - done)};
+    }
+    return STW_STATUS_OK;
+}
+
+/* Buckets of all places in one order, each place as far along as every other, so that links, GPU
+ * and CPU work side by side from the first bucket to the last. Slots are dealt in that order. */
+static void order_buckets(const stw_job *job, const stw_decisions *decisions, stw_layout *layout) {
+    uint32_t begin[STW_MAX_PLACES + 1] = {0}, done[STW_MAX_PLACES] = {0}, turn[STW_N_RINGS] = {0};
+    for (uint32_t i = 0; i < layout->n_buckets; i++) begin[layout->buckets[i].decision + 1]++;
+    for (uint32_t d = 0; d < decisions->n_state; d++) begin[d + 1] += begin[d];
+    for (uint32_t i = 0; i < layout->n_buckets; i++) {
+        uint32_t next = STW_MAX_PLACES;
+        for (uint32_t d = 0; d < decisions->n_state; d++) {
+            uint64_t total = begin[d + 1] - begin[d];
+            if (done[d] == total) continue;
+            if (next == STW_MAX_PLACES ||
+                done[d] * (uint64_t)(begin[next + 1] - begin[next]) < done[next] * total)
+                next = d;
+        }
+        stw_bucket *bucket = &layout->buckets[begin[next] + done[next]];
+        layout->order[i] = begin[next] + done[next]++;
+        const stw_place *place = &decisions->state[next].place;
+        stw_ring_kind ring = place->update == STW_UPDATE_CPU ? STW_RING_HOST_CPU : STW_RING_GPU;
+        if (stw_place_slot_element_bytes(job, place) > 0 && decisions->prefetch.depth > 0)
+            bucket->slot = turn[ring]++ % decisions->prefetch.depth;
+    }
+}
+
+static uint64_t largest_slot_bytes(const stw_job *job, const stw_decisions *decisions,
+                                   stw_ring_kind ring) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < decisions->n_state; i++) {
+        const stw_place *place = &decisions->state[i].place;
+        if (decisions->state[i].units == 0 || !stw_place_uses_ring(job, place, ring)) continue;
+        most = stw_max_u64(most,
+                           stw_ring_slot_bytes(job, place, ring, decisions->prefetch.bucket_bytes));
+    }
+    return most;
+}
+
+uint64_t stw_nvme_copies(const stw_job *job) {
+    if (job->run->engine != STW_ENGINE_STOWAGE) return 1;
+    return job->run->placement.nvme_copies == 1 ? 1 : 2; /* whatever an unchecked spec says */
+}
+
+uint64_t stw_page_table_bytes(const stw_job *job, const stw_layout *layout) {
+    if (job->cluster->gpus == 0 || layout->arena_bytes[STW_TIER_HOST] == 0) return 0;
+    return stw_round_up_u64(
+        stw_div_up_u64(layout->arena_bytes[STW_TIER_HOST], STW_PAGE_TABLE_SHARE),
+        STW_PAGE_TABLE_STEP_BYTES);
+}
+
+/* Rings and load staging lie above the regions and share the space: never live at the same time. */
+static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_layout *layout) {
+    uint64_t top[STW_N_TIERS];
+    if (job->world > 1) {
+        layout->comm_offset_bytes = layout->persistent_bytes[STW_TIER_GPU];
+        layout->persistent_bytes[STW_TIER_GPU] += STW_COMM_SCRATCH_BYTES;
+    }
+    for (int t = 0; t < STW_N_TIERS; t++) top[t] = layout->persistent_bytes[t];
+    for (int r = 0; r < STW_N_RINGS && !decisions->prefetch.by_group; r++) {
+        stw_tier tier = r == STW_RING_GPU ? STW_TIER_GPU : STW_TIER_HOST;
+        stw_ring *ring = &layout->rings[r];
+        ring->slot_bytes = largest_slot_bytes(job, decisions, (stw_ring_kind)r);
+        if (ring->slot_bytes == 0) continue;
+        ring->slots = decisions->prefetch.depth;
+        ring->offset_bytes = top[tier];
+        top[tier] += ring->slots * ring->slot_bytes;
+    }
+    for (int t = 0; t < STW_N_TIERS; t++) layout->arena_bytes[t] = top[t];
+    layout->arena_bytes[STW_TIER_NVME] *= stw_nvme_copies(job);
+    for (int t = 0; t < STW_TIER_NVME; t++) {
+        uint64_t staged = layout->persistent_bytes[t] +
+                          stw_load_staging_bytes(job, decisions, layout->kind, (stw_tier)t);
+        layout->arena_bytes[t] = stw_max_u64(layout->arena_bytes[t], staged);
+    }
+}
+
+bool stw_load_is_whole(const stw_job *job, stw_load method) {
+    return method == STW_LOAD_ALL_RANKS ||
+           (job->run->engine != STW_ENGINE_STOWAGE && method != STW_LOAD_SHARDED_READ);
+}
+
+uint64_t stw_load_element_bytes(const stw_job *job, uint32_t tensor) {
+    if (job->run->engine == STW_ENGINE_STOWAGE && job->run->load.weights == NULL) return 4;
+    return stw_max_u64(1, stw_dtype_bits(job->model->tensors[tensor].dtype) / 8);
+}
+
+uint64_t stw_load_room_bytes(const stw_job *job, uint32_t tensor, uint64_t count) {
+    uint64_t element = stw_dtype_bits(job->model->tensors[tensor].dtype) / 8;
+    if (job->run->engine == STW_ENGINE_STOWAGE) element = stw_max_u64(element, 4);
+    return stw_round_up_u64(count * stw_max_u64(element, 1), STW_ALIGN_BYTES);
+}
+
+static uint64_t whole_model_bytes(const stw_job *job) {
+    uint64_t bytes = 0;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
+        uint64_t numel = job->model->tensors[t].numel;
+        uint64_t step = piece_elements(&job->model->tensors[t]);
+        bytes += numel / step * stw_load_room_bytes(job, t, step);
+        bytes += stw_load_room_bytes(job, t, numel % step);
+    }
+    return bytes;
+}
+
+uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
+                                stw_tier tier) {
+    stw_load method = decisions->load;
+    const stw_rank_kind *k = &job->kinds[kind];
+    bool reads = method == STW_LOAD_RANK0_BROADCAST ? k->first
+                 : method == STW_LOAD_NODE_LEADER   ? k->leader
+                                                    : true;
+    if (tier == STW_TIER_NVME || (tier == STW_TIER_HOST && !reads)) return 0;
+    if (tier == STW_TIER_HOST && stw_load_is_whole(job, method)) return whole_model_bytes(job);
+    return STW_LOAD_SLOTS * STW_LOAD_PIECE_BYTES;
+}
+
+static void hash_layout(const stw_job *job, stw_layout *layout) {
+    stw_text text = STW_TEXT_INIT;
+    stw_text_printf(&text, "v%d %s %u", STW_LAYOUT_VERSION, job->model->digest, layout->kind);
+    for (uint32_t i = 0; i < layout->n_regions; i++) {
+        const stw_region *r = &layout->regions[i];
+        stw_text_printf(&text, "|%d %d %d %u %llu %llu %llu %llu", (int)r->component, (int)r->tier,
+                        (int)r->update, r->decision, (unsigned long long)r->first_param,
+                        (unsigned long long)r->params, (unsigned long long)r->offset_bytes,
+                        (unsigned long long)r->bytes);
+    }
+    for (int r = 0; r < STW_N_RINGS; r++)
+        stw_text_printf(&text, "|%u %llu %llu", layout->rings[r].slots,
+                        (unsigned long long)layout->rings[r].slot_bytes,
+                        (unsigned long long)layout->rings[r].offset_bytes);
+    stw_text_printf(&text, "|%u buckets", layout->n_buckets);
+    for (int t = 0; t < STW_N_TIERS; t++)
+        stw_text_printf(&text, "|%llu", (unsigned long long)layout->arena_bytes[t]);
+    uint64_t hash = text.data != NULL ? XXH3_64bits(text.data, text.length) : 0;
+    snprintf(layout->hash, sizeof layout->hash, "%016llx", (unsigned long long)hash);
+    stw_text_free(&text);
+}
+
+stw_status stw_layout_new(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
+                          stw_layout **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_layout *layout = NULL;
+    stw_pool *pool = stw_pool_new();
+    if (pool != NULL) layout = stw_pool_alloc(pool, sizeof *layout);
+    if (layout == NULL) {
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "layout", "out of memory");
+    }
+    layout->pool = pool;
+    layout->kind = kind;
+    STW_TRY(stw_decisions_check(job, decisions, err));
+    STW_TRY(place_regions(job, decisions, layout, err));
+    STW_TRY(cut_buckets(job, decisions, layout, err));
+    order_buckets(job, decisions, layout);
+    place_rings(job, decisions, layout);
+    hash_layout(job, layout);
+out:
+    if (status == STW_STATUS_OK)
+        *out = layout;
+    else
+        stw_layout_free(layout);
+    return status;
+}
+
+void stw_layout_free(stw_layout *layout) {
+    if (layout != NULL) stw_pool_free(layout->pool);
+}
+
+uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_component component,
+                            uint64_t param) {
+    for (uint32_t i = 0; i < layout->n_regions; i++) {
+        const stw_region *r = &layout->regions[i];
+        if (r->component == component && param >= r->first_param &&
+            param < r->first_param + r->params)
+            return r->offset_bytes +
+                   (param - r->first_param) * stw_job_element_bytes(job, component);
+    }
+    return UINT64_MAX;
+}

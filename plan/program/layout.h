@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layout of one kind of rank: which bytes lie where for the whole run (regions), in which
+ * pieces the optimizer step handles them (buckets), and the rings through which buckets pass.
+ * Derived from decisions, never stored apart from a hash and the list of regions that files show.
+ */
+#ifndef STW_PLAN_LAYOUT_H
+#define STW_PLAN_LAYOUT_H
+
+#include "plan/program/decisions.h"
+
+#define STW_ALIGN_BYTES 4096 /* of every region and slot: whole pages, as direct I/O asks for */
+#define STW_LOAD_PIECE_BYTES (32ull << 20) /* of one slot of load staging */
+#define STW_LOAD_SLOTS 3
+#define STW_COMM_SCRATCH_BYTES                                                                     \
+    (1ull << 20) /* small collectives' device buffer, with more than one rank */
+
+/** Persistent bytes of one component of one place. */
+typedef struct stw_region {
+    stw_component component;
+    stw_tier tier;
+    stw_update update;
+    uint32_t decision; /* index into decisions.state */
+    uint32_t first_unit, units;
+    uint64_t first_param, params; /* of the rank's flat space */
+    uint64_t offset_bytes, bytes; /* in the tier's arena; bytes = params x element bytes */
+} stw_region;
+
+/** A piece of the flat space that one update handles. */
+typedef struct stw_bucket {
+    uint32_t decision;
+    uint32_t slot; /* of its place's ring; unused where the place has none */
+    uint64_t first_param, params;
+} stw_bucket;
+
+/** A ring of equal slots in one tier, shared by all places of a layout that use that tier's ring.
+ */
+typedef struct stw_ring {
+    uint32_t slots; /* 0: no ring */
+    uint64_t slot_bytes;
+    uint64_t offset_bytes; /* of slot 0 */
+} stw_ring;
+
+typedef enum stw_ring_kind {
+    STW_RING_GPU,       /* streamed buckets: what the update kernel works on */
+    STW_RING_HOST_DISK, /* NVMe buckets on their way through the host */
+    STW_RING_HOST_CPU,  /* CPU buckets whose params or grads lie on the GPU */
+    STW_N_RINGS
+} stw_ring_kind;
+
+typedef struct stw_layout {
+    stw_pool *pool;
+    uint32_t kind;
+    uint32_t n_regions, n_buckets;
+    stw_region *regions;
+    stw_bucket *buckets;         /* in flat order */
+    uint32_t *order;             /* [n_buckets] the order in which a step handles them */
+    stw_ring rings[STW_N_RINGS]; /* lie above the regions: transient, step only */
+    uint64_t comm_offset_bytes;  /* scratch of small collectives on the GPU (world > 1) */
+    uint64_t persistent_bytes[STW_N_TIERS]; /* end of the regions; NVMe: of one copy */
+    uint64_t arena_bytes[STW_N_TIERS]; /* what the executed movements need: regions, rings, load
+                                          staging; NVMe: all copies */
+    char hash[17];                     /* of everything above (hex, XXH3-64) */
+} stw_layout;
+
+#define STW_LAYOUT_VERSION 1
+
+/* What CUDA keeps on the GPU for every byte of page-locked host memory (8 bytes of page table per
+ * page of 4 KiB), and in what steps. */
+#define STW_PAGE_TABLE_SHARE 512
+#define STW_PAGE_TABLE_STEP_BYTES (2ull << 20)
+
+STW_MUST_USE stw_status stw_layout_new(const stw_job *job, const stw_decisions *decisions,
+                                       uint32_t kind, stw_layout **out, stw_error *err);
+void stw_layout_free(stw_layout *layout);
+/** Offset of element `param` of a component inside its tier's arena; the component must exist
+ * there. */
+uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_component component,
+                            uint64_t param);
+/** How often state on NVMe lies there; region offsets reach the first copy, the second starts where
+ * persistent_bytes of NVMe ends. */
+uint64_t stw_nvme_copies(const stw_job *job);
+/** GPU bytes of the page tables for the host arena, which is page-locked whole; 0 without GPUs. */
+uint64_t stw_page_table_bytes(const stw_job *job, const stw_layout *layout);
+/** Do buckets of a place pass through this ring? */
+bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring);
+/** Bytes of the slot that a place needs in a ring that it uses; a ring has the largest of its
+ * places.
+ * @param bucket_bytes of the run's prefetch */
+uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
+                             uint64_t bucket_bytes);
+/** Bytes of the whole ring of CPU buckets that a place's go through; 0 where they use none.
+ * @param depth and bucket_bytes of the run's prefetch */
+uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
+                            uint64_t bucket_bytes);
+/** Bytes of load staging that a kind needs in a tier under the decided method: STW_LOAD_SLOTS slots
+ * on the GPU, and on the host where it reads, or the whole model there (stw_load_is_whole). */
+uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
+                                stw_tier tier);
+/** Does who reads hold the whole model on the host before anything is cut? all_ranks does on every
+ * rank, and frameworks do wherever they read whole tensors. */
+bool stw_load_is_whole(const stw_job *job, stw_load method);
+/** Bytes of one element of a load piece as it is read: the stored dtype, or fp32 for weights that
+ * Stowage makes from a seed. */
+uint64_t stw_load_element_bytes(const stw_job *job, uint32_t tensor);
+/** Room of a run of one tensor's elements in whole-model staging: whole pages, in the stored dtype
+ * where a framework loads, else with room for fp32. */
+uint64_t stw_load_room_bytes(const stw_job *job, uint32_t tensor, uint64_t count);
+/** Offset inside a slot of one component of a bucket of `params` elements (components that move, in
+ * component order, each aligned to STW_ALIGN_BYTES). */
+uint64_t stw_slot_offset(const stw_job *job, const stw_place *place, stw_component component,
+                         uint64_t params);
+
+/** The same for the disk ring: the components that lie on NVMe, in component order. */
+uint64_t stw_disk_slot_offset(const stw_job *job, const stw_place *place, stw_component component,
+                              uint64_t params);
+
+/** One load piece: a run of one tensor's elements, read as a whole; at most STW_LOAD_PIECE_BYTES at
+ * 4 bytes an element (8 where the stored dtype is wider). */
+typedef struct stw_load_piece {
+    uint32_t tensor;
+    uint64_t first, count; /* elements of the tensor */
+} stw_load_piece;
+/** Pieces in canonical order, the same on every rank. *pieces lies in `pool`. With load method
+ * sharded_read a piece is instead a run of the rank's own flat space: the i-th covers elements
+ * [i x n, (i + 1) x n), n = STW_LOAD_PIECE_BYTES / 4, and may span tensors (see stw_flat_pieces).
+ */
+STW_MUST_USE stw_status stw_load_pieces(const stw_job *job, stw_pool *pool, stw_load_piece **pieces,
+                                        uint32_t *n_pieces, stw_error *err);
+
+/** How many pieces of the flat space sharded_read takes for a kind, and the range of the i-th. */
+uint32_t stw_flat_pieces(const stw_job *job, uint32_t kind);
+void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *first_param,
+                    uint64_t *params);
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/program/program.h"
+
+#include <string.h>
+
+#include "plan/engines/engine.h"
+
+stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
+                           const stw_layout *layout, stw_program **out, stw_error *err) {
+    const stw_engine *engine = stw_engine_find(job->run->engine);
+    if (engine == NULL)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
+                        "engine %s is not built in; this version has stowage and fsdp2",
+                        stw_engine_name(job->run->engine));
+    stw_program *program = NULL;
+    stw_pool *pool = stw_pool_new();
+    if (pool != NULL) program = stw_pool_alloc(pool, sizeof *program);
+    if (program == NULL) {
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+    }
+    program->pool = pool;
+    program->kind = layout->kind;
+    stw_status status = engine->build(job, decisions, layout, program, err);
+    if (status == STW_STATUS_OK)
+        *out = program;
+    else
+        stw_program_free(program);
+    return status;
+}
+
+void stw_program_free(stw_program *program) {
+    if (program != NULL) stw_pool_free(program->pool);
+}
+
+void stw_live_apply(stw_live *live, const stw_op *op) {
+    if (op->kind == STW_OP_ALLOC) {
+        live->bytes[op->to][op->component] += op->bytes;
+        live->total[op->to] += op->bytes;
+    } else if (op->kind == STW_OP_FREE) {
+        live->bytes[op->to][op->component] -= op->bytes;
+        live->total[op->to] -= op->bytes;
+    }
+}
+
+static void note_peak(const stw_live *live, stw_tier tier, stw_peak *peak) {
+    if (live->total[tier] < peak->total) return;
+    peak->total = live->total[tier];
+    memcpy(peak->components, live->bytes[tier], sizeof peak->components);
+}
+
+void stw_program_walk(const stw_program *program, stw_peaks *peaks) {
+    stw_live live;
+    memset(&live, 0, sizeof live);
+    memset(peaks, 0, sizeof *peaks);
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        peaks->has[movement->phase] = true;
+        stw_peak *peak = peaks->phase[movement->phase];
+        for (int t = 0; t < STW_N_TIERS; t++) note_peak(&live, (stw_tier)t, &peak[t]);
+        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+            const stw_op *op = &program->ops[i];
+            stw_live_apply(&live, op);
+            if (op->kind == STW_OP_ALLOC) note_peak(&live, op->to, &peak[op->to]);
+        }
+    }
+}
+
+uint64_t stw_peak_allocated(const stw_peak *peak) {
+    return peak->total - peak->components[STW_COMPONENT_CONTEXT] -
+           peak->components[STW_COMPONENT_COMM] - peak->components[STW_COMPONENT_SLACK];
+}
+
+uint64_t stw_peak_reserved(const stw_peak *peak) {
+    return stw_peak_allocated(peak) + peak->components[STW_COMPONENT_SLACK];
+}
+
+const stw_movement *stw_program_movement(const stw_program *program, stw_phase phase) {
+    for (uint32_t m = 0; m < program->n_movements; m++)
+        if (program->movements[m].phase == phase) return &program->movements[m];
+    return NULL;
+}
+
+uint64_t stw_program_schedule_hash(const stw_program *program, const stw_movement *movement) {
+    uint64_t hash = 1469598103934665603ull;
+    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        if (op->kind != STW_OP_COLLECTIVE) continue;
+        const uint64_t fields[] = {(uint64_t)op->work, op->unit, op->bytes};
+        for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++)
+            hash = (hash ^ fields[f]) * 1099511628211ull;
+    }
+    return hash;
+}
+
+const char *stw_op_kind_name(stw_op_kind kind) {
+    static const char *const names[STW_N_OP_KINDS] = {"alloc",   "free",       "copy", "update",
+                                                      "compute", "collective", "read", "write"};
+    return (unsigned)kind < STW_N_OP_KINDS ? names[kind] : "?";
+}
+
+const char *stw_work_name(stw_work work) {
+    static const char *const names[STW_N_WORKS] = {
+        "",      "forward", "backward",  "loss",       "norm",           "norm_sum",
+        "place", "master",  "broadcast", "all_gather", "reduce_scatter", "all_reduce"};
+    return (unsigned)work < STW_N_WORKS ? names[work] : "?";
+}

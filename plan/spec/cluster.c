@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/spec/cluster.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/units.h"
+#include "plan/spec/spec_keys.h"
+
+#define AT(member)                                                                                 \
+    .offset = offsetof(stw_cluster, member), .size = sizeof(((stw_cluster *)0)->member)
+#define TEXT(name, member) .key = name, .kind = STW_SPEC_TEXT, AT(member)
+#define COUNT(name, member) .key = name, .kind = STW_SPEC_COUNT, .unit = STW_UNIT_COUNT, AT(member)
+#define BYTES(name, member) .key = name, .kind = STW_SPEC_BYTES, .unit = STW_UNIT_BYTES, AT(member)
+#define BPS(name, member) .key = name, .kind = STW_SPEC_NUMBER, .unit = STW_UNIT_BPS, AT(member)
+#define IN(quantity, name, member)                                                                 \
+    .key = name, .kind = STW_SPEC_NUMBER, .unit = quantity, AT(member)
+
+static const stw_spec_word unlimited[] = {{"unlimited", STW_UNLIMITED, NULL}, {NULL, 0, NULL}};
+
+/* The defaults are one H200 in a modest host: its memory as the driver reports it, rates below what
+ * was measured on such machines (see models/examples/h200-x1.yaml), so that a plan made without a
+ * calibration promises too little rather than too much. */
+static const stw_spec_row rows[] = {
+    {TEXT("name", name), .fallback = "default", .note = ""},
+    {COUNT("nodes", nodes), .fallback = "1"},
+    {BPS("network.nic", nic_bps), .fallback = "25 GB/s", .note = "per GPU, between nodes"},
+    {COUNT("node.gpus", gpus), .fallback = "1", .note = "0: the host backend plays one"},
+    {TEXT("node.gpu.name", gpu.name), .fallback = "NVIDIA H200"},
+    {BYTES("node.gpu.memory", gpu.memory_bytes), .fallback = "139.8 GiB",
+     .note = "as the driver reports it"},
+    {BYTES("node.gpu.context", gpu.context_bytes), .fallback = "530 MiB",
+     .note = "taken by the CUDA context"},
+    {BYTES("node.gpu.comm", gpu.comm_bytes), .fallback = "1.2 GiB",
+     .note = "taken by NCCL after first use"},
+    {IN(STW_UNIT_BPS, "node.gpu.hbm", gpu.hbm_bps), .fallback = "4 TB/s",
+     .note = "read and written together"},
+    {BPS("node.gpu.norm", gpu.norm_bps), .fallback = "0",
+     .note = "gradients read by the exact norm; 0: 0.44 of hbm"},
+    {IN(STW_UNIT_FLOPS, "node.gpu.bf16", gpu.bf16_flops), .fallback = "700 TFLOP/s"},
+    {BYTES("node.host.memory", host.memory_bytes), .fallback = "125 GiB", .note = "per node"},
+    {BYTES("node.host.limit", host.limit_bytes), .fallback = "125 GiB",
+     .note = "usable of it (cgroup); the memory where only that is given"},
+    {BYTES("node.host.page_lock_limit", host.page_lock_limit_bytes), .words = unlimited,
+     .fallback = "unlimited", .note = "RLIMIT_MEMLOCK"},
+    {BYTES("node.host.process", host.process_bytes), .fallback = "1.4 GiB",
+     .note = "base of one rank's process"},
+    {BPS("node.host.bandwidth", host.bandwidth_bps), .fallback = "120 GB/s",
+     .note = "CPU and DMA together, per node"},
+    {BPS("node.host.dma", host.dma_bps), .fallback = "90 GB/s",
+     .note = "all GPUs' copies together, both ways, per node"},
+    {BPS("node.host.dma_beside", host.dma_beside_bps), .fallback = "0",
+     .note = "the same while the CPU updates beside them; 0: a fair share"},
+    {BPS("node.host.dma_up", host.dma_up_bps), .fallback = "0",
+     .note = "all GPUs, to them only; 0: as dma"},
+    {BPS("node.host.dma_down", host.dma_down_bps), .fallback = "0",
+     .note = "all GPUs, from them only; 0: as dma"},
+    {BPS("node.host.page_lock", host.page_lock_bps), .fallback = "0",
+     .note = "mapping, touching and page-locking; 0: unknown"},
+    {BYTES("node.host.cache", host.cache_bytes), .fallback = "0",
+     .note = "L2 and L3 caches together; 0: unknown"},
+    {COUNT("node.host.cores", host.cores), .fallback = "16"},
+    {BPS("node.pcie.h2d", pcie.h2d_bps), .fallback = "50 GB/s", .note = "alone, per GPU"},
+    {BPS("node.pcie.d2h", pcie.d2h_bps), .fallback = "50 GB/s", .note = "alone, per GPU"},
+    {BPS("node.pcie.both", pcie.both_bps), .fallback = "45 GB/s",
+     .note = "each direction while both run, per GPU"},
+    {BPS("node.pcie.direct", pcie.direct_bps), .fallback = "0",
+     .note = "each direction, kernels that work in host memory; 0: 0.8 of both"},
+    {IN(STW_UNIT_SECONDS, "node.pcie.latency", pcie.latency_s), .fallback = "10 us",
+     .note = "start-up cost of one copy"},
+    {BPS("node.nvlink", nvlink_bps), .fallback = "300 GB/s", .note = "per GPU, inside a node"},
+    {BYTES("node.nvme.capacity", nvme.capacity_bytes), .fallback = "0",
+     .note = "per node; 0: no NVMe tier"},
+    {BPS("node.nvme.read", nvme.read_bps), .fallback = "3 GB/s", .note = "alone, per node"},
+    {BPS("node.nvme.write", nvme.write_bps), .fallback = "1.5 GB/s", .note = "alone, per node"},
+    {BPS("node.nvme.both", nvme.both_bps), .fallback = "0",
+     .note = "read and written together, at once; 0: they take turns"},
+    {IN(STW_UNIT_PPS, "node.cpu_adamw", cpu_adamw_pps), .fallback = "3 Gparam/s",
+     .note = "whole node, fp32, all operands in host memory"},
+    {IN(STW_UNIT_PPS, "node.cpu_adamw_ring", cpu_adamw_ring_pps), .fallback = "0",
+     .note = "the same, parameters and gradients in rings; 0: as cpu_adamw"},
+    {IN(STW_UNIT_PPS, "node.cpu_norm", cpu_norm_pps), .fallback = "0",
+     .note = "gradients of the exact norm, whole node; 0: twice cpu_adamw"},
+    {.key = "calibration.measured",
+     .kind = STW_SPEC_BOOL,
+     AT(calibration.measured),
+     .fallback = "false",
+     .note = "rates come from a calibration on this GPU model"},
+    {TEXT("calibration.date", calibration.date), .fallback = ""},
+    {TEXT("calibration.versions", calibration.versions), .fallback = ""},
+};
+
+static const stw_spec_table table = {rows, sizeof rows / sizeof rows[0]};
+
+const stw_spec_table *stw_cluster_table(void) { return &table; }
+
+void stw_cluster_defaults(stw_cluster *cluster) {
+    memset(cluster, 0, sizeof *cluster);
+    const stw_spec spec = {&table, cluster, NULL};
+    /* Constant words and numbers of a table that tests read: this cannot fail at run time. */
+    stw_status status = stw_spec_defaults(&spec, NULL);
+    (void)status;
+}
+
+/* ---- raw samples: written behind the last row, accepted and not kept ---- */
+
+#define CALIBRATION "calibration."
+
+static bool is_samples(const stw_node *node) {
+    return node->key != NULL && strcmp(node->key, "samples") == 0;
+}
+
+/* Copies of the root and of its member `calibration` that share everything but the samples. */
+typedef struct without_samples {
+    stw_node root, calibration;
+} without_samples;
+
+static stw_node **copy_items(const stw_node *node) {
+    stw_node **items = malloc((node->n_items > 0 ? node->n_items : 1) * sizeof(stw_node *));
+    if (items != NULL && node->n_items > 0)
+        memcpy(items, node->items, node->n_items * sizeof(stw_node *));
+    return items;
+}
+
+/* `out` is empty and to be freed by drop_copies in every case. */
+static stw_status leave_out_samples(const stw_tree *tree, const stw_node *node,
+                                    const stw_node *calibration, without_samples *out,
+                                    stw_error *err) {
+    out->root = *node;
+    out->calibration = *calibration;
+    out->root.items = copy_items(node);
+    out->calibration.items = copy_items(calibration);
+    if (out->root.items == NULL || out->calibration.items == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, tree->file, "out of memory");
+    for (size_t i = 0; i < node->n_items; i++)
+        if (node->items[i] == calibration) out->root.items[i] = &out->calibration;
+    out->calibration.n_items = 0;
+    for (size_t i = 0; i < calibration->n_items; i++) {
+        stw_node *item = calibration->items[i];
+        if (!is_samples(item))
+            out->calibration.items[out->calibration.n_items++] = item;
+        else if (item->kind != STW_NODE_ARRAY)
+            return stw_node_fail(tree, item, "a list of samples", err);
+    }
+    return STW_STATUS_OK;
+}
+
+static void drop_copies(without_samples *copies) {
+    free(copies->root.items);
+    free(copies->calibration.items);
+}
+
+/* The rows of the group that samples belong to, with their names inside it. */
+static stw_spec_table calibration_table(stw_spec_row out[], size_t most) {
+    size_t n = 0, skip = strlen(CALIBRATION);
+    for (size_t i = 0; i < table.n_rows && n < most; i++) {
+        if (strncmp(rows[i].key, CALIBRATION, skip) != 0) continue;
+        out[n] = rows[i];
+        out[n++].key += skip;
+    }
+    return (stw_spec_table){out, n};
+}
+
+stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw_cluster *out,
+                                 stw_error *err) {
+    stw_cluster read;
+    stw_status status = STW_STATUS_OK;
+    without_samples copies;
+    memset(&copies, 0, sizeof copies);
+    stw_cluster_defaults(&read);
+    const stw_spec spec = {&table, &read, NULL};
+    const stw_node *calibration = stw_node_get(node, "calibration");
+    if (stw_node_get(calibration, "samples") != NULL) {
+        STW_TRY(leave_out_samples(tree, node, calibration, &copies, err));
+        STW_TRY(stw_spec_read(&spec, tree, &copies.root, err));
+    } else {
+        STW_TRY(stw_spec_read(&spec, tree, node, err));
+    }
+    if (stw_node_path(node, "node.host.memory") != NULL &&
+        stw_node_path(node, "node.host.limit") == NULL)
+        read.host.limit_bytes = read.host.memory_bytes;
+    *out = read;
+out:
+    drop_copies(&copies);
+    return status;
+}
+
+stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err) {
+    stw_tree *tree = NULL;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_tree_read_yaml(path, &tree, err));
+    STW_TRY(stw_cluster_from_node(tree, tree->root, out, err));
+out:
+    stw_tree_free(tree);
+    return status;
+}
+
+stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *value,
+                           const char *origin, stw_error *err) {
+    const stw_spec spec = {&table, cluster, NULL};
+    return stw_spec_set(&spec, key, value, origin, err);
+}
+
+bool stw_cluster_has_key(const char *key) { return stw_spec_has_key(&table, key); }
+
+static stw_status refuse(const char *origin, const char *key, const char *found,
+                         const char *expected, stw_error *err) {
+    return stw_fail(err, STW_STATUS_BAD_INPUT, origin, "%s: found %s, expected %s", key, found,
+                    expected);
+}
+
+/* Rates that a plan divides by. */
+static stw_status check_rates(const stw_cluster *c, const char *origin, stw_error *err) {
+    const struct {
+        const char *key;
+        double value;
+        bool used;
+    } rates[] = {
+        {"network.nic", c->nic_bps, c->nodes > 1},
+        {"node.gpu.hbm", c->gpu.hbm_bps, true},
+        {"node.gpu.bf16", c->gpu.bf16_flops, true},
+        {"node.host.bandwidth", c->host.bandwidth_bps, true},
+        {"node.host.dma", c->host.dma_bps, true},
+        {"node.pcie.h2d", c->pcie.h2d_bps, true},
+        {"node.pcie.d2h", c->pcie.d2h_bps, true},
+        {"node.pcie.both", c->pcie.both_bps, true},
+        {"node.nvlink", c->nvlink_bps, c->gpus > 1},
+        {"node.nvme.read", c->nvme.read_bps, c->nvme.capacity_bytes > 0},
+        {"node.nvme.write", c->nvme.write_bps, c->nvme.capacity_bytes > 0},
+        {"node.cpu_adamw", c->cpu_adamw_pps, true},
+    };
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
+        if (rates[i].used && !(rates[i].value > 0))
+            return refuse(origin, rates[i].key, "0", "a rate above 0", err);
+    return STW_STATUS_OK;
+}
+
+/* `part` must lie below `whole`, or may equal it. */
+static stw_status check_below(const char *origin, const char *key, uint64_t part,
+                              const char *whole_key, uint64_t whole, bool may_equal,
+                              stw_error *err) {
+    char found[32], limit[32], expected[96];
+    if (part < whole || (may_equal && part == whole)) return STW_STATUS_OK;
+    stw_bytes_format(part, found, sizeof found);
+    stw_bytes_format(whole, limit, sizeof limit);
+    snprintf(expected, sizeof expected, "%s %s = %s", may_equal ? "at most" : "less than",
+             whole_key, limit);
+    return refuse(origin, key, found, expected, err);
+}
+
+stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error *err) {
+    enum { MOST_NODES = 1000000, MOST_GPUS = 1024 }; /* so that ranks fit in 32 bits */
+    stw_status status = STW_STATUS_OK;
+    if (c->nodes < 1 || c->nodes > MOST_NODES)
+        return refuse(origin, "nodes", c->nodes < 1 ? "0" : "more", "1 to 1000000", err);
+    if (c->gpus > MOST_GPUS) return refuse(origin, "node.gpus", "more", "at most 1024", err);
+    if (c->host.cores < 1) return refuse(origin, "node.host.cores", "0", "1 or more", err);
+    if (c->gpu.memory_bytes == 0) return refuse(origin, "node.gpu.memory", "0", "a size", err);
+    if (c->host.limit_bytes == 0) return refuse(origin, "node.host.limit", "0", "a size", err);
+    STW_TRY(check_below(origin, "node.host.limit", c->host.limit_bytes, "node.host.memory",
+                        c->host.memory_bytes, true, err));
+    STW_TRY(check_below(origin, "node.host.process", c->host.process_bytes, "node.host.limit",
+                        c->host.limit_bytes, false, err));
+    STW_TRY(check_below(origin, "node.gpu.context", c->gpu.context_bytes, "node.gpu.memory",
+                        c->gpu.memory_bytes, false, err));
+    STW_TRY(check_below(origin, "node.gpu.comm", c->gpu.comm_bytes,
+                        "node.gpu.memory less node.gpu.context",
+                        c->gpu.memory_bytes - c->gpu.context_bytes, false, err));
+    STW_TRY(check_rates(c, origin, err));
+out:
+    return status;
+}
+
+void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const char *key) {
+    stw_json_begin_object(json, key);
+    stw_spec_write_json(&table, cluster, json);
+    stw_json_end(json);
+}
+
+void stw_cluster_write_measured_json(const stw_cluster *cluster, const stw_samples *samples,
+                                     stw_json *json, const char *key) {
+    stw_spec_row group[8];
+    const stw_spec_table inner = calibration_table(group, sizeof group / sizeof group[0]);
+    const stw_spec_table outer = {rows, table.n_rows - inner.n_rows}; /* the group comes last */
+    stw_json_begin_object(json, key);
+    stw_spec_write_json(&outer, cluster, json);
+    stw_json_begin_object(json, "calibration");
+    stw_spec_write_json(&inner, cluster, json);
+    stw_samples_write_json(samples, json);
+    stw_json_end(json);
+    stw_json_end(json);
+}
+
+void stw_cluster_write_yaml(const stw_cluster *cluster, stw_text *out) {
+    stw_spec_write_yaml(&table, cluster, out);
+}
+
+void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_samples *samples,
+                                     stw_text *out) {
+    stw_cluster_write_yaml(cluster, out);
+    stw_samples_write_yaml(samples, 2, out); /* still inside the group that comes last */
+}
+
+uint64_t stw_cluster_host_capacity(const stw_cluster *cluster) {
+    uint64_t limit = cluster->host.limit_bytes, memory = cluster->host.memory_bytes;
+    return limit < memory ? limit : memory;
+}

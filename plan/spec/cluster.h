@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A cluster: alike nodes of alike GPUs, with capacities and measured rates (cluster.yaml).
+ *
+ * Memory limits are what a process may use, not what a datasheet says: gpu.memory is the GPU's
+ * total as the driver reports it, host.limit the smaller of cgroup limit and memory. A cluster is a
+ * plain value; its strings lie inside it. */
+#ifndef STW_PLAN_CLUSTER_H
+#define STW_PLAN_CLUSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/json.h"
+#include "core/status.h"
+#include "core/text.h"
+#include "core/tree.h"
+#include "plan/spec/samples.h"
+
+typedef struct stw_cluster {
+    char name[64];
+    uint32_t nodes;
+    double nic_bps; /* per GPU, between nodes; 0: one node only */
+    uint32_t gpus;  /* per node; 0: CPU only, the host backend plays one rank's GPU */
+    struct {
+        char name[64];
+        uint64_t memory_bytes;  /* total per GPU */
+        uint64_t context_bytes; /* taken by the CUDA context */
+        uint64_t comm_bytes;    /* taken by NCCL after first use, all communicators; 0 alone */
+        double hbm_bps;         /* read + written */
+        double norm_bps;        /* gradients read by the exact norm; 0: a share of hbm_bps */
+        double bf16_flops;
+    } gpu;
+    struct {
+        uint64_t memory_bytes;          /* per node */
+        uint64_t limit_bytes;           /* usable of it (cgroup) */
+        uint64_t page_lock_limit_bytes; /* STW_UNLIMITED where there is none */
+        uint64_t process_bytes;         /* base resident size of one rank's process */
+        double bandwidth_bps;           /* host memory: CPU and DMA together, per node */
+        double dma_bps;                 /* all GPUs' copies together, both ways, per node */
+        double dma_beside_bps; /* the same while the CPU updates beside them; 0: a fair share */
+        double dma_up_bps, dma_down_bps; /* the same in one direction only; 0: dma_bps */
+        double page_lock_bps;            /* mapping, touching and page-locking; 0: unknown */
+        uint64_t cache_bytes;            /* L2 and L3 caches of the node together; 0: unknown */
+        uint32_t cores;                  /* per node */
+    } host;
+    struct {
+        double h2d_bps, d2h_bps; /* one direction alone, per GPU */
+        double both_bps;         /* each direction while both run, per GPU */
+        double direct_bps;       /* each direction, kernels that work in host memory; 0: unknown */
+        double latency_s;        /* start-up cost of one copy */
+    } pcie;
+    double nvlink_bps; /* per GPU, inside a node (collectives); 0 where a node has one GPU */
+    struct {
+        uint64_t capacity_bytes;    /* per node; 0: none */
+        double read_bps, write_bps; /* alone, per node */
+        double both_bps;            /* read and written together, at once; 0: they take turns */
+    } nvme;
+    double cpu_adamw_pps; /* parameters per second, fp32, whole node, all operands in host memory */
+    double cpu_adamw_ring_pps; /* the same, params and grads in rings of buckets that caches hold;
+                                  0: as cpu_adamw_pps */
+    double
+        cpu_norm_pps; /* gradients per second of the exact norm, whole node; 0: twice the above */
+    struct {
+        bool measured;      /* rates come from a calibration on this GPU model */
+        char date[32];      /* ISO, "" where not measured */
+        char versions[128]; /* driver, CUDA, NCCL as text */
+    } calibration;
+} stw_cluster;
+
+/** Defaults: one node, one GPU with the H200's data-sheet memory and conservative rates. */
+void stw_cluster_defaults(stw_cluster *cluster);
+/** Read cluster.yaml over the defaults; unknown keys refused with the nearest known one. A list at
+ * calibration.samples is accepted and not kept. */
+STW_MUST_USE stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err);
+/** The same from a parsed tree (a plan's `cluster` member, or a YAML document). */
+STW_MUST_USE stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node,
+                                              stw_cluster *out, stw_error *err);
+/** `--set node.gpus=4`. @param origin "--set" and the like, for errors */
+STW_MUST_USE stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *value,
+                                        const char *origin, stw_error *err);
+/** Does this dotted key belong to a cluster spec? */
+bool stw_cluster_has_key(const char *key);
+/** Ranges and contradictions (limit over memory, zero rates ...); BAD_INPUT names the key. */
+STW_MUST_USE stw_status stw_cluster_check(const stw_cluster *cluster, const char *origin,
+                                          stw_error *err);
+/** Bytes of a node's host that may be used: the smaller of memory and limit. */
+uint64_t stw_cluster_host_capacity(const stw_cluster *cluster);
+/** As the member `key` of a JSON document: numbers in base units, round-trips exactly. */
+void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const char *key);
+/** The same with the raw values of its calibration as calibration.samples. */
+void stw_cluster_write_measured_json(const stw_cluster *cluster, const stw_samples *samples,
+                                     stw_json *json, const char *key);
+/** As cluster.yaml with units and comments. */
+void stw_cluster_write_yaml(const stw_cluster *cluster, stw_text *out);
+void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_samples *samples,
+                                     stw_text *out);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/spec/run_spec.h"
+
+#include <string.h>
+
+#include "plan/spec/spec_keys.h"
+
+stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err) {
+    memset(run, 0, sizeof *run);
+    run->pool = stw_pool_new();
+    if (run->pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "run spec", "no memory for its pool");
+    const stw_spec spec = {stw_run_spec_table(), run, run->pool};
+    stw_status status = stw_spec_defaults(&spec, err);
+    if (status != STW_STATUS_OK) stw_run_spec_free(run);
+    return status;
+}
+
+void stw_run_spec_free(stw_run_spec *run) {
+    if (run == NULL) return;
+    stw_pool_free(run->pool);
+    memset(run, 0, sizeof *run);
+}
+
+stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_node *node, stw_run_spec *run,
+                                  stw_error *err) {
+    stw_run_spec read = *run; /* so that a spec that cannot be read changes nothing */
+    const stw_spec spec = {stw_run_spec_table(), &read, run->pool};
+    stw_status status = stw_spec_read(&spec, tree, node, err);
+    if (status == STW_STATUS_OK) *run = read;
+    return status;
+}
+
+stw_status stw_run_spec_read(const char *path, stw_run_spec *run, stw_error *err) {
+    stw_tree *tree = NULL;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_tree_read_yaml(path, &tree, err));
+    STW_TRY(stw_run_spec_from_node(tree, tree->root, run, err));
+out:
+    stw_tree_free(tree);
+    return status;
+}
+
+stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
+                            const char *origin, stw_error *err) {
+    const stw_spec spec = {stw_run_spec_table(), run, run->pool};
+    return stw_spec_set(&spec, key, value, origin, err);
+}
+
+double stw_run_spec_update_share(const stw_run_spec *run, stw_update update) {
+    switch (update) {
+    case STW_UPDATE_RESIDENT:
+        return run->update.resident;
+    case STW_UPDATE_STREAM:
+        return run->update.stream;
+    case STW_UPDATE_CPU:
+        return run->update.cpu;
+    default: {
+        bool wanted = run->optimizer.implementation == STW_OPTIMIZER_DIRECT;
+        return wanted && run->update.direct <= 0 ? STW_AUTO_NUMBER : run->update.direct;
+    }
+    }
+}
+
+bool stw_run_spec_has_key(const char *key) { return stw_spec_has_key(stw_run_spec_table(), key); }
+
+const char *stw_spec_nearest_key(const char *key) {
+    const char *found[2] = {stw_spec_nearest(stw_run_spec_table(), key),
+                            stw_spec_nearest(stw_cluster_table(), key)};
+    if (found[0] == NULL || found[1] == NULL) return found[found[0] == NULL];
+    const char *nearer = stw_nearest(key, found, 2);
+    return nearer != NULL ? nearer : found[0];
+}
+
+void stw_run_spec_write_json(const stw_run_spec *run, stw_json *json, const char *key) {
+    stw_json_begin_object(json, key);
+    stw_spec_write_json(stw_run_spec_table(), run, json);
+    stw_json_end(json);
+}
+
+void stw_run_spec_write_yaml(const stw_run_spec *run, stw_text *out) {
+    stw_spec_write_yaml(stw_run_spec_table(), run, out);
+}

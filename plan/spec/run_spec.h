@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run: what is trained how (run.yaml). Every key has a default; `auto` means that the planner
+ * decides. The keys, their order and spelling are those of the contract in README.md; a key that
+ * has no effect yet is refused unless it has its default. A run spec is a plain value apart from
+ * its lists, which lie in its pool. */
+#ifndef STW_PLAN_RUN_SPEC_H
+#define STW_PLAN_RUN_SPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/json.h"
+#include "core/pool.h"
+#include "core/status.h"
+#include "core/text.h"
+#include "core/tree.h"
+#include "models/model.h"
+#include "plan/spec/terms.h"
+
+#define STW_AUTO UINT32_MAX /* of a 32-bit count or choice: the planner decides */
+#define STW_NONE (UINT32_MAX - 1)
+#define STW_AUTO_BYTES UINT64_MAX
+#define STW_AUTO_NUMBER 4294967295.0 /* of a number: the planner decides, or as for all others */
+
+typedef enum stw_optimizer_implementation {
+    STW_OPTIMIZER_AUTO,
+    STW_OPTIMIZER_FUSED,
+    STW_OPTIMIZER_FOREACH,
+    STW_OPTIMIZER_STREAMED,
+    STW_OPTIMIZER_CPU,
+    STW_OPTIMIZER_DIRECT
+} stw_optimizer_implementation;
+typedef enum stw_attention {
+    STW_ATTENTION_FLASH,
+    STW_ATTENTION_SDPA,
+    STW_ATTENTION_EAGER
+} stw_attention;
+
+typedef struct stw_strings {
+    uint32_t n;
+    const char **items;
+} stw_strings;
+
+/** Tensors with rates of their own; the first group that matches a tensor counts. */
+typedef struct stw_param_group {
+    stw_strings match; /* "1d": tensors of one dimension; else a shell pattern of their names */
+    double lr, weight_decay; /* STW_AUTO_NUMBER: the optimizer's */
+} stw_param_group;
+#define STW_MAX_OWN_PARAM_GROUPS 7 /* besides the optimizer's own rates */
+
+typedef struct stw_parallel {
+    uint32_t dp_shard; /* STW_AUTO: all GPUs that are left */
+    uint32_t dp_replicate, tp, pp, vpp, cp, ep, etp;
+    uint32_t cp_kind; /* 0 ring, 1 ulysses */
+    bool sequence_parallel;
+} stw_parallel;
+
+typedef enum stw_role_kind {
+    STW_ROLE_ROLLOUT,
+    STW_ROLE_REFERENCE,
+    STW_ROLE_CRITIC,
+    STW_ROLE_REWARD
+} stw_role_kind;
+typedef struct stw_role {
+    const char *name;
+    stw_role_kind kind;
+    uint32_t nodes;     /* STW_AUTO: as many as the trainer */
+    const char *with;   /* name of the role whose nodes it shares, "none": own nodes */
+    const char *engine; /* "vllm", "sglang", "fsdp2" ... */
+    stw_dtype dtype;
+    stw_parallel parallel;
+    double gpu_memory_utilization;
+    const char *kv_dtype; /* "auto" or a dtype */
+    uint64_t max_model_len, max_num_seqs, update_bucket_bytes;
+    bool enforce_eager, free_cache_engine, builds_trainer_model;
+    uint32_t sleep_level;
+} stw_role;
+
+typedef struct stw_run_spec {
+    stw_pool *pool; /* owns lists and their strings */
+    stw_engine_kind engine;
+    stw_parallel parallel;
+    struct {
+        stw_dtype params, compute, grads, reduce, exp_avg, exp_avg_sq;
+        bool has_master;
+    } precision; /* master: fp32 or none */
+    struct {
+        uint64_t micro_batch, seq_len, max_tokens_per_gpu /* 0: none */, grad_accumulation,
+            log_prob_micro_batch /* 0: none */;
+    } batch;
+    struct {
+        stw_optimizer_implementation implementation;
+        double clip_norm; /* 0: none */
+        double lr, beta1, beta2, eps, weight_decay;
+        uint32_t n_groups;
+        stw_param_group *groups;
+    } optimizer; /* kind is adamw */
+    struct {
+        double resident, stream, direct, cpu;
+    } update; /* shares of the parameters, 0 to 1, STW_AUTO_NUMBER: the planner decides */
+    struct {
+        uint32_t lora_rank; /* 0: none */
+        stw_strings lora_targets;
+        stw_strings freeze;
+    } trainable;
+    struct {
+        uint32_t params, grads, master, moments; /* stw_tier or STW_AUTO */
+        uint32_t activations;                    /* stw_act or STW_AUTO */
+        uint32_t nvme_copies; /* 1: state on NVMe is written in place; 2: the last step stays */
+    } placement;
+    struct {
+        bool params, grads, moments;
+    } park;
+    struct {
+        uint32_t depth;        /* STW_AUTO or slots */
+        uint64_t bucket_bytes; /* STW_AUTO_BYTES */
+    } prefetch;
+    struct {
+        uint32_t granularity; /* STW_AUTO, 0 none, 1 full, 2 selective */
+        uint32_t method;      /* 0 none, 1 uniform, 2 block */
+        uint32_t num_layers;
+        stw_strings modules;
+    } recompute;
+    stw_attention attention;
+    struct {
+        bool fused;
+        uint64_t chunk;
+        stw_dtype upcast;
+    } loss;
+    struct {
+        uint32_t dispatcher;    /* 0 alltoall, 1 allgather, 2 deepep */
+        double capacity_factor; /* 0: none */
+        double imbalance;
+    } moe;
+    struct {
+        bool reshard_after_forward, offload_policy, wrap_embeddings;
+    } fsdp;
+    struct {
+        bool distributed_optimizer, fsdp;
+        double optimizer_offload_fraction;
+        bool overlap_d2h_h2d, precision_aware, overlap_grad_reduce, overlap_param_gather;
+        const char *ckpt_format;
+    } megatron;
+    struct {
+        uint32_t zero_stage;
+        double ratio;
+        uint64_t sub_group_size, prefetch_bucket, max_live_parameters;
+    } deepspeed;
+    struct {
+        uint32_t method;     /* stw_load or STW_AUTO */
+        const char *weights; /* NULL: none */
+    } load;
+    struct {
+        bool model, optimizer;
+        uint64_t every;
+    } checkpoint;
+    uint32_t n_roles;
+    stw_role *roles;
+} stw_run_spec;
+
+/** Defaults of every key into `*run` (makes its pool). Free with stw_run_spec_free. */
+STW_MUST_USE stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err);
+void stw_run_spec_free(stw_run_spec *run);
+/** Read run.yaml over what `run` holds; unknown keys are refused with the nearest known one. */
+STW_MUST_USE stw_status stw_run_spec_read(const char *path, stw_run_spec *run, stw_error *err);
+STW_MUST_USE stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_node *node,
+                                               stw_run_spec *run, stw_error *err);
+/** `--set placement.moments=host`. */
+STW_MUST_USE stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
+                                         const char *origin, stw_error *err);
+bool stw_run_spec_has_key(const char *key);
+/** Fixed share of the parameters that an update engine has, STW_AUTO_NUMBER where it is free. With
+ * optimizer.implementation direct a share of 0 of direct is free too: 0 is what it is unless set.
+ */
+double stw_run_spec_update_share(const stw_run_spec *run, stw_update update);
+/** Contradictions, and keys without effect yet in this version (NOT_BUILT_IN, naming key and
+ * value). */
+STW_MUST_USE stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin,
+                                           stw_error *err);
+/** All keys, defaults included, as the member `key` of a JSON document; round-trips exactly. */
+void stw_run_spec_write_json(const stw_run_spec *run, stw_json *json, const char *key);
+/** As run.yaml. */
+void stw_run_spec_write_yaml(const stw_run_spec *run, stw_text *out);
+/** The known key nearest to a wrong one over cluster and run specs, or NULL (for `--set`). */
+const char *stw_spec_nearest_key(const char *key);
+
+#endif

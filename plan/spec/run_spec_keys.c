@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every key of run.yaml: its words, its default, and what to use where it has no effect yet. */
+#include "plan/spec/run_spec.h"
+#include "plan/spec/spec_keys.h"
+
+#define END                                                                                        \
+    { NULL, 0, NULL }
+#define X(name, text) {text, STW_TIER_##name, NULL},
+static const stw_spec_word tiers[] = {{"auto", STW_AUTO, NULL}, STW_TIER_TABLE(X) END};
+#undef X
+#define X(name, text) {text, STW_ACT_##name, NULL},
+static const stw_spec_word acts[] = {{"auto", STW_AUTO, NULL}, STW_ACT_TABLE(X) END};
+#undef X
+#define X(name, text) {text, STW_LOAD_##name, NULL},
+static const stw_spec_word loads[] = {{"auto", STW_AUTO, NULL}, STW_LOAD_TABLE(X) END};
+#undef X
+
+#define OTHER_ENGINE "engine: stowage or fsdp2"
+static const stw_spec_word engines[] = {{"stowage", STW_ENGINE_STOWAGE, NULL},
+                                        {"fsdp2", STW_ENGINE_FSDP2, NULL},
+                                        {"megatron", STW_ENGINE_MEGATRON, OTHER_ENGINE},
+                                        {"deepspeed", STW_ENGINE_DEEPSPEED, OTHER_ENGINE},
+                                        END};
+static const stw_spec_word dtypes[] = {{"fp32", STW_DTYPE_F32, NULL},
+                                       {"bf16", STW_DTYPE_BF16, NULL},
+                                       {"fp16", STW_DTYPE_F16, NULL},
+                                       END};
+static const stw_spec_word role_dtypes[] = {{"fp32", STW_DTYPE_F32, NULL},
+                                            {"bf16", STW_DTYPE_BF16, NULL},
+                                            {"fp16", STW_DTYPE_F16, NULL},
+                                            {"fp8", STW_DTYPE_F8_E4M3, NULL},
+                                            END};
+static const stw_spec_word masters[] = {{"none", false, NULL}, {"fp32", true, NULL}, END};
+static const stw_spec_word parked[] = {{"none", false, NULL}, {"host", true, NULL}, END};
+static const stw_spec_word auto_count[] = {{"auto", STW_AUTO, NULL}, END};
+static const stw_spec_word auto_bytes[] = {{"auto", STW_AUTO_BYTES, NULL}, END};
+static const stw_spec_word auto_number[] = {{"auto", STW_AUTO, NULL}, END};
+static const stw_spec_word same_number[] = {{"same", STW_AUTO, NULL}, END};
+static const stw_spec_word none[] = {{"none", 0, NULL}, END};
+static const stw_spec_word adamw[] = {{"adamw", 0, NULL}, END};
+static const stw_spec_word implementations[] = {{"auto", STW_OPTIMIZER_AUTO, NULL},
+                                                {"fused", STW_OPTIMIZER_FUSED, NULL},
+                                                {"foreach", STW_OPTIMIZER_FOREACH, NULL},
+                                                {"streamed", STW_OPTIMIZER_STREAMED, NULL},
+                                                {"cpu", STW_OPTIMIZER_CPU, NULL},
+                                                {"direct", STW_OPTIMIZER_DIRECT, NULL},
+                                                END};
+static const stw_spec_word cp_kinds[] = {
+    {"ring", 0, NULL}, {"ulysses", 1, "parallel.cp_kind: ring"}, END};
+static const stw_spec_word granularities[] = {
+    {"auto", STW_AUTO, NULL},
+    {"none", 0, NULL},
+    {"full", 1, NULL},
+    {"selective", 2, "recompute.granularity: full, or auto"},
+    END};
+static const stw_spec_word methods[] = {
+    {"none", 0, NULL}, {"uniform", 1, NULL}, {"block", 2, NULL}, END};
+static const stw_spec_word attentions[] = {{"flash", STW_ATTENTION_FLASH, NULL},
+                                           {"sdpa", STW_ATTENTION_SDPA, NULL},
+                                           {"eager", STW_ATTENTION_EAGER, NULL},
+                                           END};
+static const stw_spec_word dispatchers[] = {{"alltoall", 0, NULL},
+                                            {"allgather", 1, "moe.dispatcher: alltoall"},
+                                            {"deepep", 2, "moe.dispatcher: alltoall"},
+                                            END};
+static const stw_spec_word contents[] = {
+    {"model", 0, NULL},
+    {"optimizer",
+     offsetof(stw_run_spec, checkpoint.optimizer) - offsetof(stw_run_spec, checkpoint.model), NULL},
+    END};
+static const stw_spec_word role_kinds[] = {{"rollout", STW_ROLE_ROLLOUT, NULL},
+                                           {"reference", STW_ROLE_REFERENCE, NULL},
+                                           {"critic", STW_ROLE_CRITIC, NULL},
+                                           {"reward", STW_ROLE_REWARD, NULL},
+                                           END};
+
+_Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
+                   offsetof(stw_run_spec, optimizer.beta1) + sizeof(double),
+               "betas are read as a pair");
+
+#define IN(type, member) .offset = offsetof(type, member), .size = sizeof(((type *)0)->member)
+#define AT(member) IN(stw_run_spec, member)
+#define OF(member) IN(stw_role, member)
+#define WORDS(name, list) .key = name, .kind = STW_SPEC_WORDS, .words = list
+#define BOOL(name) .key = name, .kind = STW_SPEC_BOOL
+#define COUNT(name) .key = name, .kind = STW_SPEC_COUNT, .unit = STW_UNIT_COUNT
+#define BYTES(name) .key = name, .kind = STW_SPEC_BYTES, .unit = STW_UNIT_BYTES
+#define RATIO(name) .key = name, .kind = STW_SPEC_NUMBER, .unit = STW_UNIT_RATIO
+#define STRING(name) .key = name, .kind = STW_SPEC_STRING
+#define STRINGS(name) .key = name, .kind = STW_SPEC_STRINGS
+
+/* What to use instead of a key without an effect yet. */
+#define SHARD "parallel.dp_shard, dp_replicate, cp, ep and etp"
+#define FULL_BLOCKS "recompute.granularity: full, none or auto"
+#define FIXED_BATCH "batch.micro_batch with batch.seq_len"
+#define ALL_TRAINED "a run that trains every parameter"
+#define NO_ROLES "a run spec of the trainer alone"
+#define ROLE_INSIDE NULL /* the list of roles is refused as a whole */
+
+/* dp_shard excludes cp; the sharding group is dp_shard x cp. */
+#define PARALLEL(where, other)                                                                     \
+    {COUNT("parallel.dp_shard"), where(parallel.dp_shard), .words = auto_count,                    \
+     .fallback = "auto", .note = "auto: all GPUs that are left"},                                  \
+        {COUNT("parallel.dp_replicate"), where(parallel.dp_replicate), .fallback = "1"},           \
+        {COUNT("parallel.tp"), where(parallel.tp), .fallback = "1", .instead = other},             \
+        {COUNT("parallel.pp"), where(parallel.pp), .fallback = "1", .instead = other},             \
+        {COUNT("parallel.vpp"), where(parallel.vpp), .fallback = "1", .instead = other},           \
+        {COUNT("parallel.cp"), where(parallel.cp), .fallback = "1"},                               \
+        {WORDS("parallel.cp_kind", cp_kinds), where(parallel.cp_kind), .fallback = "ring"},        \
+        {COUNT("parallel.ep"), where(parallel.ep), .fallback = "1"},                               \
+        {COUNT("parallel.etp"), where(parallel.etp), .fallback = "1"}, {                           \
+        BOOL("parallel.sequence_parallel"), where(parallel.sequence_parallel),                     \
+            .fallback = "false", .instead = other                                                  \
+    }
+
+static const stw_spec_row role_rows[] = {
+    {STRING("name"), OF(name), .fallback = ""},
+    {WORDS("kind", role_kinds), OF(kind), .fallback = "rollout"},
+    {COUNT("nodes"), OF(nodes), .words = auto_count, .fallback = "auto",
+     .note = "auto: as many as the trainer"},
+    {STRING("with"), OF(with), .fallback = "trainer",
+     .note = "the role whose nodes it shares; none: own nodes"},
+    {STRING("engine"), OF(engine), .fallback = "vllm"},
+    {WORDS("dtype", role_dtypes), OF(dtype), .fallback = "bf16"},
+    PARALLEL(OF, ROLE_INSIDE),
+    {RATIO("gpu_memory_utilization"), OF(gpu_memory_utilization), .fallback = "0.9"},
+    {STRING("kv_dtype"), OF(kv_dtype), .fallback = "auto"},
+    {COUNT("max_model_len"), OF(max_model_len), .fallback = "32768"},
+    {COUNT("max_num_seqs"), OF(max_num_seqs), .fallback = "256"},
+    {BOOL("enforce_eager"), OF(enforce_eager), .fallback = "false"},
+    {BOOL("free_cache_engine"), OF(free_cache_engine), .fallback = "true"},
+    {COUNT("sleep_level"), OF(sleep_level), .fallback = "1"},
+    {BYTES("update_bucket"), OF(update_bucket_bytes), .fallback = "1 GiB"},
+    {BOOL("builds_trainer_model"), OF(builds_trainer_model), .fallback = "false"},
+};
+static const stw_spec_table role_table = {role_rows, sizeof role_rows / sizeof role_rows[0]};
+static const stw_spec_items role_items = {&role_table, sizeof(stw_role),
+                                          offsetof(stw_run_spec, n_roles)};
+
+#define OF_GROUP(member) IN(stw_param_group, member)
+static const stw_spec_row group_rows[] = {
+    {STRINGS("match"), OF_GROUP(match), .fallback = "[]",
+     .note = "shell patterns of tensor names, or 1d: tensors of one dimension"},
+    {RATIO("lr"), OF_GROUP(lr), .words = same_number, .fallback = "same"},
+    {RATIO("weight_decay"), OF_GROUP(weight_decay), .words = same_number, .fallback = "same"},
+};
+static const stw_spec_table group_table = {group_rows, sizeof group_rows / sizeof group_rows[0]};
+static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group),
+                                           offsetof(stw_run_spec, optimizer.n_groups)};
+
+/* Megatron and deepspeed rows need no `instead`: their engines are refused, and so is a value of an
+ * engine that is not the run's. */
+static const stw_spec_row rows[] = {
+    {WORDS("engine", engines), AT(engine), .fallback = "stowage"},
+    PARALLEL(AT, SHARD),
+    {WORDS("precision.params", dtypes), AT(precision.params), .fallback = "fp32"},
+    {WORDS("precision.compute", dtypes), AT(precision.compute), .fallback = "bf16"},
+    {WORDS("precision.grads", dtypes), AT(precision.grads), .fallback = "fp32"},
+    {WORDS("precision.reduce", dtypes), AT(precision.reduce), .fallback = "fp32"},
+    {WORDS("precision.master", masters), AT(precision.has_master), .fallback = "none"},
+    {WORDS("precision.exp_avg", dtypes), AT(precision.exp_avg), .fallback = "fp32"},
+    {WORDS("precision.exp_avg_sq", dtypes), AT(precision.exp_avg_sq), .fallback = "fp32"},
+    {COUNT("batch.micro_batch"), AT(batch.micro_batch), .fallback = "1",
+     .note = "sequences per GPU"},
+    {COUNT("batch.seq_len"), AT(batch.seq_len), .fallback = "4096", .note = "tokens"},
+    {COUNT("batch.max_tokens_per_gpu"), AT(batch.max_tokens_per_gpu), .words = none,
+     .fallback = "none", .instead = FIXED_BATCH, .note = "none, or tokens"},
+    {COUNT("batch.grad_accumulation"), AT(batch.grad_accumulation), .fallback = "1"},
+    {COUNT("batch.log_prob_micro_batch"), AT(batch.log_prob_micro_batch), .words = none,
+     .fallback = "none", .instead = FIXED_BATCH, .note = "none, or sequences per GPU"},
+    {WORDS("optimizer.kind", adamw), .fallback = "adamw"},
+    {WORDS("optimizer.implementation", implementations), AT(optimizer.implementation),
+     .fallback = "auto"},
+    {RATIO("optimizer.clip_norm"), AT(optimizer.clip_norm), .words = none, .fallback = "1",
+     .note = "none, or the largest global norm"},
+    {RATIO("optimizer.lr"), AT(optimizer.lr), .fallback = "1e-3",
+     .note = "torch.optim.AdamW's default, like the next three"},
+    {.key = "optimizer.betas",
+     .kind = STW_SPEC_PAIR,
+     .unit = STW_UNIT_RATIO,
+     AT(optimizer.beta1),
+     .fallback = "[0.9, 0.999]"},
+    {RATIO("optimizer.eps"), AT(optimizer.eps), .fallback = "1e-8"},
+    {RATIO("optimizer.weight_decay"), AT(optimizer.weight_decay), .fallback = "1e-2"},
+    {.key = "optimizer.groups",
+     .kind = STW_SPEC_ITEMS,
+     AT(optimizer.groups),
+     .items = &group_items,
+     .fallback = "[]",
+     .note = "tensors with rates of their own: {match: [1d, '*.bias'], weight_decay: 0}"},
+    {RATIO("update.resident"), AT(update.resident), .words = auto_number, .fallback = "auto",
+     .note = "share of the parameters updated where they lie, 0 to 1"},
+    {RATIO("update.stream"), AT(update.stream), .words = auto_number, .fallback = "auto",
+     .note = "on the GPU, through a ring of slots there"},
+    {RATIO("update.direct"), AT(update.direct), .words = auto_number, .fallback = "0",
+     .note = "by kernels that work in page-locked memory, without staging"},
+    {RATIO("update.cpu"), AT(update.cpu), .words = auto_number, .fallback = "auto",
+     .note = "by the host's cores"},
+    {.key = "trainable.lora",
+     .kind = STW_SPEC_GROUP,
+     AT(trainable.lora_rank),
+     .words = none,
+     .fallback = "none",
+     .note = "none, or {rank: 16, targets: [..]}"},
+    {COUNT("trainable.lora.rank"), AT(trainable.lora_rank), .fallback = "0",
+     .instead = ALL_TRAINED},
+    {STRINGS("trainable.lora.targets"), AT(trainable.lora_targets), .fallback = "[]"},
+    {STRINGS("trainable.freeze"), AT(trainable.freeze), .fallback = "[]", .instead = ALL_TRAINED,
+     .note = "no grads, no moments"},
+    {WORDS("placement.params", tiers), AT(placement.params), .fallback = "auto"},
+    {WORDS("placement.grads", tiers), AT(placement.grads), .fallback = "auto"},
+    {WORDS("placement.master", tiers), AT(placement.master), .fallback = "auto"},
+    {WORDS("placement.moments", tiers), AT(placement.moments), .fallback = "auto"},
+    {WORDS("placement.activations", acts), AT(placement.activations), .fallback = "auto"},
+    {COUNT("placement.nvme_copies"), AT(placement.nvme_copies), .fallback = "2",
+     .note = "2: the last step's state stays readable, at twice the space; 1: written in place"},
+    {WORDS("park.params", parked), AT(park.params), .fallback = "none",
+     .note = "none | host: moved away whole between phases"},
+    {WORDS("park.grads", parked), AT(park.grads), .fallback = "none"},
+    {WORDS("park.moments", parked), AT(park.moments), .fallback = "none"},
+    {COUNT("prefetch.depth"), AT(prefetch.depth), .words = auto_count, .fallback = "auto",
+     .note = "auto, or slots ahead"},
+    {BYTES("prefetch.bucket"), AT(prefetch.bucket_bytes), .words = auto_bytes, .fallback = "auto",
+     .note = "auto, or a size"},
+    {WORDS("recompute.granularity", granularities), AT(recompute.granularity), .fallback = "auto"},
+    {WORDS("recompute.method", methods), AT(recompute.method), .fallback = "none",
+     .instead = FULL_BLOCKS},
+    {COUNT("recompute.num_layers"), AT(recompute.num_layers), .fallback = "0",
+     .instead = FULL_BLOCKS},
+    {STRINGS("recompute.modules"), AT(recompute.modules), .fallback = "[]", .instead = FULL_BLOCKS},
+    {WORDS("attention", attentions), AT(attention), .fallback = "flash"},
+    {BOOL("loss.fused"), AT(loss.fused), .fallback = "false"},
+    {COUNT("loss.chunk"), AT(loss.chunk), .fallback = "0", .note = "tokens at a time; 0: all"},
+    {WORDS("loss.upcast", dtypes), AT(loss.upcast), .fallback = "fp32"},
+    {WORDS("moe.dispatcher", dispatchers), AT(moe.dispatcher), .fallback = "alltoall"},
+    {RATIO("moe.capacity_factor"), AT(moe.capacity_factor), .words = none, .fallback = "none",
+     .instead = "moe.imbalance", .note = "none, or a factor"},
+    {RATIO("moe.imbalance"), AT(moe.imbalance), .fallback = "1",
+     .note = "tokens of the busiest rank over the mean"},
+    {BOOL("fsdp.reshard_after_forward"), AT(fsdp.reshard_after_forward), .fallback = "true"},
+    {BOOL("fsdp.offload_policy"), AT(fsdp.offload_policy), .fallback = "false",
+     .note = "params, grads and moments on the host together"},
+    {BOOL("fsdp.wrap_embeddings"), AT(fsdp.wrap_embeddings), .fallback = "false"},
+    {BOOL("megatron.distributed_optimizer"), AT(megatron.distributed_optimizer),
+     .fallback = "true"},
+    {BOOL("megatron.fsdp"), AT(megatron.fsdp), .fallback = "false"},
+    {RATIO("megatron.optimizer_offload_fraction"), AT(megatron.optimizer_offload_fraction),
+     .fallback = "0"},
+    {BOOL("megatron.overlap_d2h_h2d"), AT(megatron.overlap_d2h_h2d), .fallback = "false"},
+    {BOOL("megatron.precision_aware"), AT(megatron.precision_aware), .fallback = "false"},
+    {BOOL("megatron.overlap_grad_reduce"), AT(megatron.overlap_grad_reduce), .fallback = "false"},
+    {BOOL("megatron.overlap_param_gather"), AT(megatron.overlap_param_gather), .fallback = "false"},
+    {STRING("megatron.ckpt_format"), AT(megatron.ckpt_format), .fallback = "torch_dist"},
+    {COUNT("deepspeed.zero_stage"), AT(deepspeed.zero_stage), .fallback = "3"},
+    {RATIO("deepspeed.ratio"), AT(deepspeed.ratio), .fallback = "1"},
+    {COUNT("deepspeed.sub_group_size"), AT(deepspeed.sub_group_size), .fallback = "1e9"},
+    {COUNT("deepspeed.prefetch_bucket"), AT(deepspeed.prefetch_bucket), .fallback = "5e7"},
+    {COUNT("deepspeed.max_live_parameters"), AT(deepspeed.max_live_parameters), .fallback = "1e9"},
+    {WORDS("load.method", loads), AT(load.method), .fallback = "auto"},
+    {STRING("load.weights"), AT(load.weights), .words = none, .fallback = "none",
+     .note = "none, or a path"},
+    {.key = "checkpoint.contents",
+     .kind = STW_SPEC_FLAGS,
+     AT(checkpoint.model),
+     .words = contents,
+     .fallback = "[model, optimizer]",
+     .instead = "a run without checkpoints",
+     .note = ""},
+    {COUNT("checkpoint.every"), AT(checkpoint.every), .fallback = "0",
+     .instead = "a run without checkpoints", .note = "steps; 0: never"},
+    {.key = "roles",
+     .kind = STW_SPEC_ITEMS,
+     AT(roles),
+     .items = &role_items,
+     .fallback = "[]",
+     .instead = NO_ROLES,
+     .note = "further roles"},
+};
+
+static const stw_spec_table table = {rows, sizeof rows / sizeof rows[0]};
+
+const stw_spec_table *stw_run_spec_table(void) { return &table; }

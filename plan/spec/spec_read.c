@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values into a spec: from a tree (YAML, or the JSON of a plan), from `--set`, and the defaults. */
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/spec/run_spec.h"
+#include "plan/spec/spec_scalar.h"
+
+enum { LONGEST_KEY = 96, MOST_SIBLINGS = 64, LONGEST_SIBLING = 40 };
+
+static stw_status refuse_node(const stw_spec_source *from, const char *key, const stw_node *node,
+                              const char *expected, stw_error *err) {
+    char found[192];
+    stw_node_describe(node, found, sizeof found);
+    stw_spec_source place = stw_spec_at(from, node->line, node->column);
+    return stw_spec_refuse(&place, key, found, expected, err);
+}
+
+static bool is_bare_number(const char *text) {
+    double value;
+    return text[0] != '\0' && strspn(text, "0123456789.eE+-") == strlen(text) &&
+           stw_quantity_parse(text, STW_UNIT_RATIO, &value, NULL, NULL) == STW_STATUS_OK;
+}
+
+/* A scalar of the type that the row takes. A number in quotes is no number: whoever writes one has
+ * a field of another kind in mind. */
+static stw_status read_scalar(const stw_spec_source *from, const stw_spec_row *row,
+                              const stw_node *node, stw_error *err) {
+    bool string = node->kind == STW_NODE_STRING;
+    bool number = node->kind == STW_NODE_INT || node->kind == STW_NODE_REAL;
+    const char *other = NULL;
+    bool fits = string;
+    switch (row->kind) {
+    case STW_SPEC_BOOL:
+        fits = node->kind == STW_NODE_BOOL;
+        other = "true or false";
+        break;
+    case STW_SPEC_COUNT:
+        fits = number || (string && !is_bare_number(node->text));
+        other = "a whole number";
+        break;
+    case STW_SPEC_BYTES:
+    case STW_SPEC_NUMBER:
+        fits = number || (string && !is_bare_number(node->text));
+        other = "a number, with or without a unit";
+        break;
+    case STW_SPEC_GROUP:
+        other = "a map";
+        break;
+    case STW_SPEC_WORDS:
+        break;
+    default:
+        other = "a string";
+        break;
+    }
+    if (!fits) {
+        char expected[320];
+        stw_spec_expected(row, other, expected, sizeof expected);
+        return refuse_node(from, row->key, node, expected, err);
+    }
+    stw_spec_source place = stw_spec_at(from, node->line, node->column);
+    return stw_spec_put_scalar(&place, row, node->text, err);
+}
+
+static stw_status read_pair(const stw_spec_source *from, const stw_spec_row *row,
+                            const stw_node *node, stw_error *err) {
+    if (node->kind != STW_NODE_ARRAY || node->n_items != 2)
+        return refuse_node(from, row->key, node, "a list of two numbers", err);
+    for (size_t i = 0; i < 2; i++) {
+        const stw_node *item = node->items[i];
+        if (item->kind != STW_NODE_INT && item->kind != STW_NODE_REAL)
+            return refuse_node(from, row->key, item, "a number", err);
+        stw_spec_source place = stw_spec_at(from, item->line, item->column);
+        stw_status status = stw_spec_put_number(&place, row, i, item->text, err);
+        if (status != STW_STATUS_OK) return status;
+    }
+    return STW_STATUS_OK;
+}
+
+static stw_status read_strings(const stw_spec_source *from, const stw_spec_row *row,
+                               const stw_node *node, stw_error *err) {
+    if (node->kind != STW_NODE_ARRAY || node->n_items > UINT32_MAX)
+        return refuse_node(from, row->key, node, "a list of strings", err);
+    stw_strings list = {(uint32_t)node->n_items, NULL};
+    list.items = stw_pool_array(from->spec->pool, node->n_items, sizeof *list.items);
+    if (list.items == NULL) return stw_spec_no_memory(from, err);
+    for (size_t i = 0; i < node->n_items; i++) {
+        const stw_node *item = node->items[i];
+        if (item->kind != STW_NODE_STRING || item->text[0] == '\0')
+            return refuse_node(from, row->key, item, "a name", err);
+        stw_spec_source place = stw_spec_at(from, item->line, item->column);
+        stw_status status = stw_spec_check_text(&place, row, item->text, err);
+        if (status != STW_STATUS_OK) return status;
+        list.items[i] = stw_pool_string(from->spec->pool, item->text);
+        if (list.items[i] == NULL) return stw_spec_no_memory(from, err);
+    }
+    memcpy((char *)from->spec->base + row->offset, &list, sizeof list);
+    return STW_STATUS_OK;
+}
+
+static stw_status read_flags(const stw_spec_source *from, const stw_spec_row *row,
+                             const stw_node *node, stw_error *err) {
+    char expected[320];
+    bool *flags = (bool *)((char *)from->spec->base + row->offset);
+    stw_spec_expected(row, NULL, expected, sizeof expected);
+    if (node->kind != STW_NODE_ARRAY) return refuse_node(from, row->key, node, "a list", err);
+    for (const stw_spec_word *w = row->words; w->word != NULL; w++) flags[w->value] = false;
+    for (size_t i = 0; i < node->n_items; i++) {
+        const stw_node *item = node->items[i];
+        const stw_spec_word *w = row->words;
+        while (w->word != NULL &&
+               (item->kind != STW_NODE_STRING || strcmp(w->word, item->text) != 0))
+            w++;
+        if (w->word == NULL) return refuse_node(from, row->key, item, expected, err);
+        flags[w->value] = true;
+    }
+    return STW_STATUS_OK;
+}
+
+static stw_status read_group(const stw_spec_source *from, const char *group, const stw_node *node,
+                             stw_error *err);
+
+/* A new list of items in the pool, each with its defaults. */
+static stw_status make_items(const stw_spec_source *from, const stw_spec_row *row, size_t n,
+                             char **out, stw_error *err) {
+    *out = stw_pool_array(from->spec->pool, n, row->items->item_size);
+    if (*out == NULL) return stw_spec_no_memory(from, err);
+    for (size_t i = 0; i < n; i++) {
+        stw_spec item = {row->items->table, *out + i * row->items->item_size, from->spec->pool};
+        stw_status status = stw_spec_defaults(&item, err);
+        if (status != STW_STATUS_OK) return status;
+    }
+    return STW_STATUS_OK;
+}
+
+static void put_items(const stw_spec_source *from, const stw_spec_row *row, const void *items,
+                      size_t n) {
+    char *base = from->spec->base;
+    uint32_t count = (uint32_t)n;
+    memcpy(base + row->offset, &items, sizeof items);
+    memcpy(base + row->items->count_offset, &count, sizeof count);
+}
+
+static stw_status read_items(const stw_spec_source *from, const stw_spec_row *row,
+                             const stw_node *node, stw_error *err) {
+    char *items = NULL;
+    if (node->kind != STW_NODE_ARRAY || node->n_items > STW_SPEC_MAX_ITEMS)
+        return refuse_node(from, row->key, node, "a list of at most 64 maps", err);
+    stw_status status = make_items(from, row, node->n_items, &items, err);
+    for (size_t i = 0; i < node->n_items && status == STW_STATUS_OK; i++) {
+        char prefix[LONGEST_KEY];
+        snprintf(prefix, sizeof prefix, "%s.%zu.", row->key, i);
+        stw_spec item = {row->items->table, items + i * row->items->item_size, from->spec->pool};
+        stw_spec_source inner = *from;
+        inner.spec = &item;
+        inner.prefix = prefix;
+        status = read_group(&inner, "", node->items[i], err);
+    }
+    if (status == STW_STATUS_OK) put_items(from, row, items, node->n_items);
+    return status;
+}
+
+/* Rows of a switched-off group back to their defaults. */
+static stw_status reset_group(const stw_spec_source *from, const stw_spec_row *group,
+                              stw_error *err);
+
+static stw_status read_row(const stw_spec_source *from, const stw_spec_row *row,
+                           const stw_node *node, stw_error *err) {
+    switch (row->kind) {
+    case STW_SPEC_PAIR:
+        return read_pair(from, row, node, err);
+    case STW_SPEC_STRINGS:
+        return read_strings(from, row, node, err);
+    case STW_SPEC_FLAGS:
+        return read_flags(from, row, node, err);
+    case STW_SPEC_ITEMS:
+        return read_items(from, row, node, err);
+    case STW_SPEC_GROUP: {
+        if (node->kind == STW_NODE_OBJECT) return read_group(from, row->key, node, err);
+        stw_status status = read_scalar(from, row, node, err);
+        return status == STW_STATUS_OK ? reset_group(from, row, err) : status;
+    }
+    default:
+        return read_scalar(from, row, node, err);
+    }
+}
+
+/* The known keys directly inside `group`, each once. */
+static size_t siblings(const stw_spec_table *table, const char *group,
+                       char names[][LONGEST_SIBLING]) {
+    size_t n = 0, length = strlen(group), skip = length > 0 ? length + 1 : 0;
+    for (size_t i = 0; i < table->n_rows && n < MOST_SIBLINGS; i++) {
+        const char *key = table->rows[i].key;
+        if (strncmp(key, group, length) != 0 || (length > 0 && key[length] != '.')) continue;
+        snprintf(names[n], LONGEST_SIBLING, "%.*s", (int)strcspn(key + skip, "."), key + skip);
+        if (n == 0 || strcmp(names[n], names[n - 1]) != 0) n++;
+    }
+    return n;
+}
+
+static stw_status refuse_key(const stw_spec_source *from, const char *group, const char *key,
+                             stw_error *err) {
+    char names[MOST_SIBLINGS][LONGEST_SIBLING], quoted[160], full[LONGEST_KEY * 2];
+    const char *pointers[MOST_SIBLINGS], *dot = group[0] != '\0' ? "." : "";
+    const stw_spec_table *table = from->spec->table;
+    size_t n = siblings(table, group, names);
+    for (size_t i = 0; i < n; i++) pointers[i] = names[i];
+    snprintf(full, sizeof full, "%s%s%s%.100s", from->prefix, group, dot, key);
+    stw_text_quote(full, quoted, sizeof quoted);
+    const char *near = stw_nearest(key, pointers, n);
+    if (near != NULL)
+        return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
+                           "unknown key %s, nearest known: \"%s%s%s%s\"", quoted, from->prefix,
+                           group, dot, near);
+    near = stw_spec_nearest(table, full + strlen(from->prefix));
+    if (near != NULL)
+        return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
+                           "unknown key %s, nearest known: \"%s%s\"", quoted, from->prefix, near);
+    char list[512] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < n && used < sizeof list; i++)
+        used +=
+            (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", names[i]);
+    return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
+                       "unknown key %s, known here: %s", quoted, list);
+}
+
+static stw_status read_member(const stw_spec_source *from, const char *key, const stw_node *node,
+                              stw_error *err) {
+    const stw_spec_row *row = stw_spec_find(from->spec->table, key, strlen(key));
+    return row != NULL ? read_row(from, row, node, err) : read_group(from, key, node, err);
+}
+
+static stw_status read_group(const stw_spec_source *from, const char *group, const stw_node *node,
+                             stw_error *err) {
+    const stw_spec_table *table = from->spec->table;
+    if (node->kind != STW_NODE_OBJECT)
+        return refuse_node(from, group[0] != '\0' ? group : "spec", node, "a map of keys", err);
+    for (size_t i = 0; i < node->n_items; i++) {
+        const stw_node *item = node->items[i];
+        char key[LONGEST_KEY];
+        int length =
+            snprintf(key, sizeof key, "%s%s%s", group, group[0] != '\0' ? "." : "", item->key);
+        /* A key with a dot in it could say twice what nested maps say once. */
+        bool known = length > 0 && length < LONGEST_KEY && strchr(item->key, '.') == NULL &&
+                     item->key[0] != '\0' &&
+                     (stw_spec_find(table, key, (size_t)length) != NULL ||
+                      stw_spec_is_group(table, key, (size_t)length));
+        if (!known) {
+            stw_spec_source place = stw_spec_at(from, item->key_line, item->key_column);
+            return refuse_key(&place, group, item->key, err);
+        }
+        stw_status status = read_member(from, key, item, err);
+        if (status != STW_STATUS_OK) return status;
+    }
+    return STW_STATUS_OK;
+}
+
+stw_status stw_spec_read(const stw_spec *spec, const stw_tree *tree, const stw_node *node,
+                         stw_error *err) {
+    stw_spec_source from = {spec, tree->file, "", true, 0, 0};
+    if (node->kind == STW_NODE_NULL && node == tree->root) return STW_STATUS_OK; /* empty file */
+    return read_group(&from, "", node, err);
+}
+
+/* A value as `--set` takes it: the scalar itself, a list or a map as in YAML. */
+static stw_status set_member(const stw_spec_source *from, const char *key, const char *value,
+                             stw_error *err) {
+    const stw_spec_row *row = stw_spec_find(from->spec->table, key, strlen(key));
+    bool yaml = row == NULL || row->kind == STW_SPEC_PAIR || row->kind == STW_SPEC_STRINGS ||
+                row->kind == STW_SPEC_FLAGS || row->kind == STW_SPEC_ITEMS ||
+                row->kind == STW_SPEC_GROUP;
+    if (!yaml) return stw_spec_put_scalar(from, row, value, err);
+    stw_tree *tree = NULL;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_tree_parse_yaml(from->file, value, strlen(value), &tree, err));
+    status = read_member(from, key, tree->root, err);
+out:
+    stw_tree_free(tree);
+    return status;
+}
+
+static stw_status set_default(const stw_spec_source *from, const stw_spec_row *row,
+                              stw_error *err) {
+    return row->fallback != NULL ? set_member(from, row->key, row->fallback, err) : STW_STATUS_OK;
+}
+
+static stw_status reset_group(const stw_spec_source *from, const stw_spec_row *group,
+                              stw_error *err) {
+    const stw_spec_table *table = from->spec->table;
+    size_t length = strlen(group->key);
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < table->n_rows && status == STW_STATUS_OK; i++) {
+        const char *key = table->rows[i].key;
+        if (strncmp(key, group->key, length) == 0 && key[length] == '.')
+            status = set_default(from, &table->rows[i], err);
+    }
+    return status;
+}
+
+stw_status stw_spec_defaults(const stw_spec *spec, stw_error *err) {
+    stw_spec_source from = {spec, "default", "", false, 0, 0};
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < spec->table->n_rows && status == STW_STATUS_OK; i++)
+        status = set_default(&from, &spec->table->rows[i], err);
+    return status;
+}
+
+/* The item row that "roles.0.name" goes through, its index, and the key inside the item. */
+static const stw_spec_row *item_row(const stw_spec_table *table, const char *key, size_t *index,
+                                    const char **rest) {
+    for (size_t i = 0; i < table->n_rows; i++) {
+        const stw_spec_row *row = &table->rows[i];
+        size_t head = strlen(row->key);
+        if (row->kind != STW_SPEC_ITEMS || strncmp(key, row->key, head) != 0 || key[head] != '.')
+            continue;
+        const char *digits = key + head + 1;
+        size_t n = strspn(digits, "0123456789");
+        if (n == 0 || n > 3 || digits[n] != '.') return NULL;
+        *index = 0;
+        for (size_t d = 0; d < n; d++) *index = *index * 10 + (size_t)(digits[d] - '0');
+        *rest = digits + n + 1;
+        return row;
+    }
+    return NULL;
+}
+
+static stw_status set_in_item(const stw_spec_source *from, const stw_spec_row *row, size_t index,
+                              const char *rest, const char *value, stw_error *err) {
+    uint32_t n = 0;
+    char *items = NULL, *grown = NULL, prefix[LONGEST_KEY];
+    memcpy(&n, (char *)from->spec->base + row->items->count_offset, sizeof n);
+    memcpy(&items, (char *)from->spec->base + row->offset, sizeof items);
+    if (index > n || index >= STW_SPEC_MAX_ITEMS) {
+        char found[64], expected[96];
+        snprintf(found, sizeof found, "index %zu", index);
+        snprintf(expected, sizeof expected, "at most %u, which appends one", (unsigned)n);
+        return stw_spec_refuse(from, row->key, found, expected, err);
+    }
+    if (index == n) {
+        stw_status status = make_items(from, row, n + 1u, &grown, err);
+        if (status != STW_STATUS_OK) return status;
+        if (n > 0) memcpy(grown, items, n * row->items->item_size);
+        items = grown;
+    }
+    snprintf(prefix, sizeof prefix, "%s.%zu.", row->key, index);
+    stw_spec item = {row->items->table, items + index * row->items->item_size, from->spec->pool};
+    stw_spec_source inner = *from;
+    inner.spec = &item;
+    inner.prefix = prefix;
+    if (!stw_spec_has_key(item.table, rest)) return refuse_key(&inner, "", rest, err);
+    stw_status status = set_member(&inner, rest, value, err);
+    if (status == STW_STATUS_OK && grown != NULL) put_items(from, row, grown, n + 1u);
+    return status;
+}
+
+stw_status stw_spec_set(const stw_spec *spec, const char *key, const char *value,
+                        const char *origin, stw_error *err) {
+    stw_spec_source from = {spec, origin, "", false, 0, 0};
+    size_t index = 0, length = strlen(key);
+    const char *rest = NULL;
+    const stw_spec_row *row = item_row(spec->table, key, &index, &rest);
+    if (row != NULL) return set_in_item(&from, row, index, rest, value, err);
+    if (length == 0 || length >= LONGEST_KEY ||
+        (stw_spec_find(spec->table, key, length) == NULL &&
+         !stw_spec_is_group(spec->table, key, length)))
+        return refuse_key(&from, "", key, err);
+    return set_member(&from, key, value, err);
+}

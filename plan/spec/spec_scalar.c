@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One scalar from its text into a spec, and the errors of all readers. */
+#include "plan/spec/spec_scalar.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/spec/run_spec.h"
+
+stw_spec_source stw_spec_at(const stw_spec_source *from, int line, int column) {
+    stw_spec_source place = *from;
+    place.line = from->has_lines ? line : 0;
+    place.column = from->has_lines ? column : 0;
+    return place;
+}
+
+stw_status stw_spec_no_memory(const stw_spec_source *from, stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, from->file, "no memory for a spec");
+}
+
+stw_status stw_spec_refuse(const stw_spec_source *from, const char *key, const char *found,
+                           const char *expected, stw_error *err) {
+    return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
+                       "%s%s: found %s, expected %s", from->prefix, key, found, expected);
+}
+
+/* "auto | none | " in front of what else the row takes; only the words where that is all. */
+void stw_spec_expected(const stw_spec_row *row, const char *other, char *out, size_t out_size) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (const stw_spec_word *w = row->words; w != NULL && w->word != NULL && used < out_size; w++)
+        used +=
+            (size_t)snprintf(out + used, out_size - used, "%s%s", used > 0 ? " | " : "", w->word);
+    if (other != NULL && used < out_size)
+        snprintf(out + used, out_size - used, "%s%s", used > 0 ? " or " : "", other);
+}
+
+static stw_status refuse_value(const stw_spec_source *from, const stw_spec_row *row,
+                               const char *text, const char *other, stw_error *err) {
+    char found[160], expected[320];
+    stw_text_quote(text, found, sizeof found);
+    stw_spec_expected(row, other, expected, sizeof expected);
+    return stw_spec_refuse(from, row->key, found, expected, err);
+}
+
+static void put_u64(const stw_spec_source *from, const stw_spec_row *row, uint64_t value) {
+    char *to = (char *)from->spec->base + row->offset;
+    bool truth = value != 0;
+    uint32_t narrow = (uint32_t)value;
+    if (row->size == sizeof truth) memcpy(to, &truth, sizeof truth);
+    if (row->size == sizeof narrow) memcpy(to, &narrow, sizeof narrow);
+    if (row->size == sizeof value) memcpy(to, &value, sizeof value);
+}
+
+static void put_word(const stw_spec_source *from, const stw_spec_row *row, uint64_t value) {
+    char *to = (char *)from->spec->base + row->offset;
+    if (row->kind == STW_SPEC_NUMBER) {
+        double number = (double)value;
+        memcpy(to, &number, sizeof number);
+    } else if (row->kind == STW_SPEC_STRING) {
+        const char *none = NULL;
+        memcpy(to, &none, sizeof none);
+    } else {
+        put_u64(from, row, value);
+    }
+}
+
+/* The reader of quantities knows neither file nor line: keep its text, add the place. */
+static stw_status refuse_quantity(const stw_spec_source *from, const stw_spec_row *row,
+                                  const stw_error *why, stw_error *err) {
+    char words[160] = "";
+    if (row->words != NULL) stw_spec_expected(row, NULL, words, sizeof words);
+    return stw_fail_at(err, why->status, from->file, from->line, from->column, "%s%s: %s%s%s",
+                       from->prefix, row->key, why->text, words[0] != '\0' ? " or " : "", words);
+}
+
+static stw_status put_count(const stw_spec_source *from, const stw_spec_row *row, const char *text,
+                            stw_error *err) {
+    stw_error why = STW_ERROR_INIT;
+    uint64_t value = 0;
+    if (row->kind == STW_SPEC_BYTES && strcmp(text, "unlimited") == 0) /* and no word of the row */
+        return refuse_value(from, row, text, "a size such as \"80 GiB\"", err);
+    if (stw_u64_parse(text, row->unit, &value, row->key, &why) != STW_STATUS_OK)
+        return refuse_quantity(from, row, &why, err);
+    if (row->size == sizeof(uint32_t) && value >= STW_NONE)
+        return refuse_value(from, row, text, "a count below 4294967294", err);
+    put_u64(from, row, value);
+    return STW_STATUS_OK;
+}
+
+stw_status stw_spec_put_number(const stw_spec_source *from, const stw_spec_row *row, size_t index,
+                               const char *text, stw_error *err) {
+    stw_error why = STW_ERROR_INIT;
+    double value = 0;
+    if (stw_quantity_parse(text, row->unit, &value, row->key, &why) != STW_STATUS_OK)
+        return refuse_quantity(from, row, &why, err);
+    memcpy((char *)from->spec->base + row->offset + index * sizeof value, &value, sizeof value);
+    return STW_STATUS_OK;
+}
+
+/* Number of bytes of the printable UTF-8 character at `p`, 0 where there is none: neither control
+ * characters nor line separators, which YAML would fold. */
+static size_t utf8_length(const unsigned char *p) {
+    if (p[0] >= 0x20 && p[0] < 0x7f) return 1;
+    if (p[0] < 0xc2 || p[0] >= 0xf5) return 0;
+    size_t length = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+    uint32_t code = p[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (p[i] < 0x80 || p[i] > 0xbf) return 0;
+        code = code << 6 | (p[i] & 0x3fu);
+    }
+    if (code < (length == 4 ? 0x10000u : length == 3 ? 0x800u : 0xa0u)) return 0;
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
+    if (code == 0x2028 || code == 0x2029 || code == 0xfeff || (code & 0xfffe) == 0xfffe) return 0;
+    return length;
+}
+
+stw_status stw_spec_check_text(const stw_spec_source *from, const stw_spec_row *row,
+                               const char *text, stw_error *err) {
+    const unsigned char *p = (const unsigned char *)text;
+    while (*p != '\0') {
+        size_t length = utf8_length(p);
+        if (length == 0)
+            return refuse_value(from, row, text, "UTF-8 text without control characters", err);
+        p += length;
+    }
+    return STW_STATUS_OK;
+}
+
+static stw_status put_text(const stw_spec_source *from, const stw_spec_row *row, const char *text,
+                           stw_error *err) {
+    char *to = (char *)from->spec->base + row->offset;
+    stw_status status = stw_spec_check_text(from, row, text, err);
+    if (status != STW_STATUS_OK) return status;
+    if (row->kind == STW_SPEC_STRING) {
+        const char *copy = stw_pool_string(from->spec->pool, text);
+        if (copy == NULL) return stw_spec_no_memory(from, err);
+        memcpy(to, &copy, sizeof copy);
+        return STW_STATUS_OK;
+    }
+    if (strlen(text) >= row->size) {
+        char expected[64];
+        snprintf(expected, sizeof expected, "at most %zu bytes", row->size - 1);
+        return refuse_value(from, row, text, expected, err);
+    }
+    memset(to, 0, row->size);
+    memcpy(to, text, strlen(text));
+    return STW_STATUS_OK;
+}
+
+stw_status stw_spec_put_scalar(const stw_spec_source *from, const stw_spec_row *row,
+                               const char *text, stw_error *err) {
+    for (const stw_spec_word *w = row->words; w != NULL && w->word != NULL; w++) {
+        if (strcmp(w->word, text) != 0) continue;
+        put_word(from, row, w->value);
+        return STW_STATUS_OK;
+    }
+    switch (row->kind) {
+    case STW_SPEC_BOOL:
+        if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+            return refuse_value(from, row, text, "true or false", err);
+        put_u64(from, row, text[0] == 't');
+        return STW_STATUS_OK;
+    case STW_SPEC_COUNT:
+    case STW_SPEC_BYTES:
+        return put_count(from, row, text, err);
+    case STW_SPEC_NUMBER:
+        return stw_spec_put_number(from, row, 0, text, err);
+    case STW_SPEC_TEXT:
+    case STW_SPEC_STRING:
+        return put_text(from, row, text, err);
+    case STW_SPEC_GROUP:
+        return refuse_value(from, row, text, "a map", err);
+    default:
+        return refuse_value(from, row, text, NULL, err);
+    }
+}
