@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L /* fork, pipe, waitpid */
-/* From --model, --cluster, --run and --set to a solved plan. */
+/* Makes a solved plan from --model, --cluster, --run and --set. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,8 @@
 #include "planner/planner.h"
 #include "reports/reports.h"
 
-/* Run `stowage-run --probe` and read the cluster that it prints: only that program knows CUDA. */
+/* Run `stowage-run --probe` and read the cluster.yaml that it prints. Only stowage-run links CUDA.
+ */
 static stw_status probe_text(stw_text *out, stw_error *err) {
     char program[4096], buffer[4096];
     int pipe_ends[2];
@@ -37,7 +38,7 @@ static stw_status probe_text(stw_text *out, stw_error *err) {
     int code = -1;
     if (child < 0 || waitpid(child, &code, 0) < 0 || !WIFEXITED(code) || WEXITSTATUS(code) != 0)
         return stw_fail(err, STW_STATUS_DEVICE, program,
-                        "could not describe this machine; give --cluster FILE instead");
+                        "cannot detect this machine; use --cluster FILE");
     return stw_text_status(out, err);
 }
 
@@ -108,7 +109,7 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     stw_planner_options options = {.write_lp = in->write_lp};
     if (in->model == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
-                        "is needed: a zoo name, config.json, safetensors or CSV");
+                        "required: a zoo name, config.json, safetensors or CSV");
     STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));
     STW_TRY(stw_option_double("--gap", in->gap, &options.gap, err));
     options.gap_is_set = in->gap != NULL;

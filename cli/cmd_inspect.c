@@ -27,16 +27,16 @@ int stw_cmd_inspect(int argc, char **argv) {
     const char *tensors = NULL, *what[1];
     size_t n = 0;
     const stw_option options[] = {
-        {"--tensors", "-t", "FILE.csv", "also write the tensor list (name,shape,dtype,group)",
+        {"--tensors", "-t", "FILE.csv", "also write a CSV tensor list (name,shape,dtype,group)",
          STW_OPTION_VALUE, &tensors},
     };
     const stw_usage usage = {
         "stowage",
         "inspect",
         "MODEL",
-        "What a model is: groups, tensors, parameters. MODEL is a zoo name, a config.json "
-        "or its folder,\na safetensors file, index or folder (headers only are read), or a "
-        "CSV tensor list.",
+        "Print tensor groups, tensors and parameters of a model. MODEL is a zoo name, a "
+        "config.json or its\nfolder, a safetensors file, index or folder (only headers are read), "
+        "or a CSV tensor list.",
         options,
         sizeof options / sizeof options[0],
         1,

@@ -40,9 +40,10 @@ int stw_cmd_plan(int argc, char **argv) {
         "stowage",
         "plan",
         "--model MODEL",
-        "Decide placement, prefetch depth and load method, and predict bytes and seconds. "
-        "The plan goes\nto -o FILE, a summary to stdout. Exit code 4: nothing fits; the "
-        "least-over plan is still written,\nwith what binds and which single changes would fit.",
+        "Decide placement, prefetch depth and load method; predict bytes and seconds. The plan is\n"
+        "written to -o FILE, a summary to stdout. Exit code 4: nothing fits. The plan with the\n"
+        "smallest excess is still written. It lists the exceeded limits and single changes that "
+        "fit.",
         options,
         sizeof options / sizeof options[0],
         0,

@@ -30,7 +30,7 @@ out:
     return status;
 }
 
-/* A plan followed by a run of it is one report with both sides. */
+/* A plan followed by its run gives one report with predicted and measured values. */
 static stw_status report_one(const loaded *file, const loaded *next, stw_format format,
                              bool *used_next, stw_text *text, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -60,7 +60,7 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
     if (format == STW_FORMAT_JSON &&
         (n > 2 || (n == 2 && (files[0].plan == NULL || files[1].run == NULL)))) {
         status = stw_fail(err, STW_STATUS_USAGE, "report",
-                          "a JSON report takes one plan, one run, or a plan and its run");
+                          "a JSON report requires one plan, one run, or a plan and its run");
         goto out;
     }
     for (size_t i = 0; i < n; i++) {
@@ -88,10 +88,10 @@ int stw_cmd_report(int argc, char **argv) {
         "stowage",
         "report",
         "PLAN|RUN...",
-        "Capacity report for people: what fits, where everything lies, peaks against "
-        "capacity, times, what\nbinds, what one more GiB would buy. A plan followed by a run of "
-        "it shows both sides. -o FILE.md,\n.csv or .json chooses the format; the terminal gets "
-        "tables.",
+        "Write a capacity report: verdict, state placement, peak memory and limits, phase "
+        "times,\nbottlenecks, value of more resources. A plan followed by its run gives one report "
+        "with\npredicted and measured values. The suffix of -o FILE selects the format: .md, .csv, "
+        ".json,\nelse text.",
         NULL,
         0,
         1,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L /* execv */
-/* `run` and `calibrate` are done by stowage-run, which knows CUDA and NCCL and not the solver: this
- * process becomes that one, so that launchers see one process per rank. */
+/* `run` and `calibrate` are executed by stowage-run, which links CUDA and not the solver. This
+ * process replaces itself with stowage-run: launchers then see one process per rank. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,15 +34,20 @@ int stw_cmd_run(int argc, char **argv) { return become(NULL, argc, argv); }
 int stw_cmd_calibrate(int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            printf(
-                "Usage: stowage calibrate [-o cluster.yaml] [--quick] [--nvme FOLDER] [--json]\n\n"
-                "Measure this node: links of one GPU and of all at once, by size of a copy; GPU "
-                "and host memory;\n"
-                "the update on GPU and CPU; collectives; disk; page-locking; what the CUDA context "
-                "and NCCL take.\n"
-                "The result is a cluster.yaml with the raw values behind its rates; under 3 "
-                "minutes, with --quick\n"
-                "under 20 s. --nvme names the disk to measure, default $TMPDIR or /tmp.\n");
+            printf("Usage: stowage calibrate [options]\n\n"
+                   "Measure this node and write cluster.yaml with the rates and their raw samples. "
+                   "Measured are:\n"
+                   "PCIe links of one GPU and of all GPUs by copy size, GPU and host memory "
+                   "bandwidth, "
+                   "optimizer\n"
+                   "updates on GPU and CPU, collectives, disk, page-locking, memory of the CUDA "
+                   "context and of NCCL.\n\n"
+                   "Options:\n"
+                   "  -o, --output FILE          output file; - is stdout\n"
+                   "  --quick                    less than 20 s instead of less than 3 minutes\n"
+                   "  --nvme FOLDER              disk to measure; default $TMPDIR or /tmp\n"
+                   "  --json                     write complete JSON to stdout\n"
+                   "  -h, --help                 print this help\n");
             return 0;
         }
     return become("--calibrate", argc, argv);

@@ -87,15 +87,15 @@ int stw_cmd_simulate(int argc, char **argv) {
     int code = 0;
     const char *plan[1] = {NULL};
     const stw_option options[] = {{"--trace", "-t", "FILE",
-                                   "Chrome trace of the time line; opens in Perfetto",
+                                   "write the time line as a Chrome trace (for Perfetto)",
                                    STW_OPTION_VALUE, &r.trace},
                                   STW_INPUT_OPTIONS(r.in)};
     const stw_usage usage = {
         "stowage",
         "simulate",
         "PLAN | --model MODEL",
-        "Replay a plan against shared links, memory and CPUs: peaks by phase and "
-        "component, seconds by phase.",
+        "Simulate a plan: its operations share links, memory bandwidth and CPUs. Prints the "
+        "capacity\nreport with peak memory by phase and component and seconds by phase.",
         options,
         sizeof options / sizeof options[0],
         0,

@@ -26,11 +26,11 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     STW_TRY(stw_emit(general, &text, err));
     if (comparison->outside > 0)
         status = stw_fail(err, STW_STATUS_DISAGREE, r->run,
-                          "%u of %u judged lines are outside their tolerance", comparison->outside,
+                          "%u of %u judged lines are outside tolerance", comparison->outside,
                           comparison->judged);
     else if (comparison->judged == 0)
-        status = stw_fail(err, STW_STATUS_BAD_INPUT, r->run,
-                          "nothing in it can be held against the plan");
+        status =
+            stw_fail(err, STW_STATUS_BAD_INPUT, r->run, "contains no value that the plan predicts");
 out:
     stw_text_free(&text);
     stw_comparison_free(comparison);
@@ -46,18 +46,19 @@ int stw_cmd_validate(int argc, char **argv) {
     const char *files[2];
     size_t n = 0;
     const stw_option options[] = {
-        {"--memory-tolerance", NULL, "SHARE", "of measured bytes; default 0.02 (and 2 MiB)",
-         STW_OPTION_VALUE, &r.memory},
-        {"--time-tolerance", NULL, "SHARE", "of measured seconds; default 0.10", STW_OPTION_VALUE,
-         &r.time},
+        {"--memory-tolerance", NULL, "SHARE",
+         "tolerance of bytes, relative; default 0.02 (at least 2 MiB)", STW_OPTION_VALUE,
+         &r.memory},
+        {"--time-tolerance", NULL, "SHARE", "tolerance of seconds, relative; default 0.10",
+         STW_OPTION_VALUE, &r.time},
     };
     const stw_usage usage = {
         "stowage",
         "validate",
         "PLAN RUN",
-        "Predicted against measured, by phase and component. Time is judged only where the "
-        "backend was\ncuda and the cluster was calibrated on that GPU model. Exit code 8: a line "
-        "is outside its tolerance.",
+        "Compare predicted and measured values by phase and component. Time is judged only for "
+        "runs on\nthe cuda backend with a cluster.yaml that was calibrated on the same GPU model. "
+        "Exit code 8:\nat least one line is outside tolerance.",
         options,
         sizeof options / sizeof options[0],
         2,

@@ -15,16 +15,15 @@
 
 #define MOST_OPTIONS 48
 
-/* Options of every command, after its own. */
+/* The options of a command, followed by those of every command. */
 static size_t all_options(const stw_usage *usage, stw_general *general, stw_option *out) {
     const stw_option shared[] = {
-        {"--output", "-o", "FILE", "write the result there (- is stdout)", STW_OPTION_VALUE,
-         &general->output},
-        {"--json", NULL, NULL, "complete machine-readable output on stdout", STW_OPTION_FLAG,
-         &general->json},
-        {"--verbose", "-v", NULL, "say more on stderr", STW_OPTION_FLAG, &general->verbose},
-        {"--quiet", "-q", NULL, "errors only on stderr", STW_OPTION_FLAG, &general->quiet},
-        {"--help", "-h", NULL, "this text", STW_OPTION_FLAG, &general->help},
+        {"--output", "-o", "FILE", "output file; - is stdout", STW_OPTION_VALUE, &general->output},
+        {"--json", NULL, NULL, "write complete JSON to stdout", STW_OPTION_FLAG, &general->json},
+        {"--verbose", "-v", NULL, "print more messages to stderr", STW_OPTION_FLAG,
+         &general->verbose},
+        {"--quiet", "-q", NULL, "print only errors to stderr", STW_OPTION_FLAG, &general->quiet},
+        {"--help", "-h", NULL, "print this help", STW_OPTION_FLAG, &general->help},
     };
     size_t n = 0;
     for (size_t i = 0; i < usage->n_options; i++) out[n++] = usage->options[i];
@@ -48,8 +47,7 @@ static stw_status unknown_option(const stw_option *options, size_t n, const char
     for (size_t i = 0; i < n; i++) names[i] = options[i].name;
     const char *near = stw_nearest(word, names, n);
     return stw_fail(err, STW_STATUS_USAGE, word, "unknown option%s%s",
-                    near != NULL ? ", nearest known: " : "",
-                    near != NULL ? near : "; --help lists them");
+                    near != NULL ? ", nearest known: " : "", near != NULL ? near : "; see --help");
 }
 
 static stw_status set_option(const stw_option *option, const char *value, stw_error *err) {
@@ -78,7 +76,7 @@ stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_
         const char *word = argv[i];
         if (only_positional || word[0] != '-' || strcmp(word, "-") == 0) {
             if (*n_positional == usage->most)
-                return stw_fail(err, STW_STATUS_USAGE, word, "one argument too many, expected %s",
+                return stw_fail(err, STW_STATUS_USAGE, word, "unexpected argument, expected %s",
                                 usage->arguments);
             positional[(*n_positional)++] = word;
             continue;
@@ -96,7 +94,7 @@ stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_
             return stw_fail(err, STW_STATUS_USAGE, option->name, "takes no value");
         if (option->kind != STW_OPTION_FLAG && value == NULL) {
             if (i + 1 == argc)
-                return stw_fail(err, STW_STATUS_USAGE, option->name, "needs a value: %s",
+                return stw_fail(err, STW_STATUS_USAGE, option->name, "requires a value: %s",
                                 option->metavar);
             value = argv[++i];
         }
@@ -105,7 +103,7 @@ stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_
     if (status == STW_STATUS_OK && !general->help && *n_positional < usage->least)
         status = stw_fail(err, STW_STATUS_USAGE,
                           usage->command != NULL ? usage->command : usage->program,
-                          "expected %s; --help explains", usage->arguments);
+                          "expected %s; see --help", usage->arguments);
     return status;
 }
 
@@ -200,7 +198,7 @@ stw_status stw_data_folder(char *out, size_t out_size, stw_error *err) {
     if (stw_file_is_folder(out)) return STW_STATUS_OK;
 #endif
     return stw_fail(err, STW_STATUS_IO, out,
-                    "no data folder found; set STOWAGE_DATA to share/stowage");
+                    "data folder not found; set STOWAGE_DATA to the path of share/stowage");
 }
 
 stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *err) {
@@ -210,6 +208,6 @@ stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *
     snprintf(out, out_size, "%s/%s", folder, name);
     if (access(out, X_OK) != 0)
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, out,
-                        "%s is not there; it is installed beside stowage", name);
+                        "%s not found; it must be in the same folder as stowage", name);
     return STW_STATUS_OK;
 }

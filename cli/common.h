@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the two programs share: options from tables, messages, paths of data and of each other. */
+/* Shared by the two programs: option parsing, help, output, error messages, paths of data and of
+ * the other program. Everything is called from the main thread; option values point into argv. */
 #ifndef STW_CLI_COMMON_H
 #define STW_CLI_COMMON_H
 
@@ -43,25 +44,24 @@ typedef struct stw_usage {
     size_t least, most; /* positional arguments */
 } stw_usage;
 
-/** Parse argv[1..]: fills options and general, moves positional arguments into `positional`
- * (room for `usage->most`). USAGE errors name the argument and the nearest option. With --help the
- * count is not checked. */
+/** Parse argv[1..]. Fills options, general and `positional` (room for `usage->most`). USAGE errors
+ * name the argument and the nearest option. With --help the number of arguments is not checked. */
 STW_MUST_USE stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage,
                                           stw_general *general, const char **positional,
                                           size_t *n_positional, stw_error *err);
 /** Usage text with one line per option, to stdout. */
 void stw_usage_print(const stw_usage *usage);
-/** Unsigned option value; USAGE where it is none. @param text NULL keeps *out */
+/** Parse an unsigned option value; USAGE if it is not one. @param text NULL keeps *out */
 STW_MUST_USE stw_status stw_option_u64(const char *name, const char *text, uint64_t least,
                                        uint64_t *out, stw_error *err);
 STW_MUST_USE stw_status stw_option_double(const char *name, const char *text, double *out,
                                           stw_error *err);
 
-/** Print an error on stderr and give the exit code. */
+/** Print an error to stderr and return the exit code. */
 int stw_exit(stw_status status, const stw_error *err);
-/** Text to -o FILE, or stdout. */
+/** Write the text to -o FILE, or to stdout. */
 STW_MUST_USE stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error *err);
-/** Log levels as -v and -q ask. */
+/** Set the log level from -v and -q. */
 void stw_general_apply(const stw_general *general);
 
 /** Folder of this program, without a final slash. */
@@ -69,7 +69,7 @@ STW_MUST_USE stw_status stw_program_folder(char *out, size_t out_size, stw_error
 /** Folder with zoo/, arch/ and examples/: $STOWAGE_DATA, <exe>/../share/stowage, or the source
  * tree. */
 STW_MUST_USE stw_status stw_data_folder(char *out, size_t out_size, stw_error *err);
-/** `name` beside this program. */
+/** Path of the program `name` in the folder of this program. */
 STW_MUST_USE stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *err);
 
 #endif

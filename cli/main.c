@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stowage: plans, simulates, validates and reports; `run` and `calibrate` hand over to stowage-run.
- */
+/* The program `stowage`: table of commands, help and version. `run` and `calibrate` replace this
+ * process with stowage-run. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,32 +14,39 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"inspect", "MODEL", "what the model is: tensors, groups, parameters", stw_cmd_inspect},
-    {"calibrate", "[-o cluster.yaml] [--quick] [--nvme FOLDER]", "measure this machine",
+    {"inspect", "MODEL", "list tensors, tensor groups and parameters", stw_cmd_inspect},
+    {"calibrate", "-o cluster.yaml", "measure this machine and write cluster.yaml",
      stw_cmd_calibrate},
-    {"plan", "--model M ...", "decide placement, prefetch depth, load method; write the plan",
+    {"plan", "--model MODEL", "decide placement, prefetch depth and load method; write the plan",
      stw_cmd_plan},
-    {"simulate", "PLAN", "replay it: peaks by phase and component, time line", stw_cmd_simulate},
-    {"run", "PLAN", "do it here", stw_cmd_run},
-    {"validate", "PLAN RUN", "predicted against measured, line by line", stw_cmd_validate},
-    {"report", "PLAN|RUN...", "capacity report for people", stw_cmd_report},
+    {"simulate", "PLAN", "predict peak memory and the time line", stw_cmd_simulate},
+    {"run", "PLAN", "execute the plan on this machine", stw_cmd_run},
+    {"validate", "PLAN RUN", "compare predicted and measured values", stw_cmd_validate},
+    {"report", "PLAN|RUN...", "write a capacity report", stw_cmd_report},
 };
 static const size_t n_commands = sizeof commands / sizeof commands[0];
 
 static void print_help(void) {
     printf("Usage: stowage COMMAND [arguments]\n\n"
-           "Plans where every byte of a large-model training run lies, proves that it fits, "
-           "predicts how\n"
-           "long it takes, and runs the plan's loads and optimizer steps for real.\n\nCommands:\n");
+           "Stowage decides where every byte of a large-model training run is stored, shows that "
+           "it fits,\n"
+           "predicts how long it takes, and executes the plan's loads and optimizer steps.\n\n"
+           "Commands:\n");
     for (size_t i = 0; i < n_commands; i++)
         printf("  %-10s %-18s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
-    printf("\n`stowage COMMAND --help` explains a command. A first try: stowage plan --model "
-           "Qwen3-0.6B\n\n"
-           "Exit codes: 0 ok; 1 no resources or solver failure; 2 usage; 3 bad input; 4 nothing "
-           "fits;\n"
-           "5 time limit without a plan; 6 device or communicator error; 7 not built in or not "
-           "executable;\n"
-           "8 prediction and measurement disagree; 70 a bug.\n");
+    printf("\nThe options of a command: stowage COMMAND --help\n"
+           "Example:                  stowage plan --model Qwen3-0.6B\n\n"
+           "Exit codes:\n"
+           "   0  ok\n"
+           "   1  not enough resources, or solver failure\n"
+           "   2  wrong usage\n"
+           "   3  bad input\n"
+           "   4  nothing fits; the plan with the smallest excess is still written\n"
+           "   5  time limit reached without a plan\n"
+           "   6  device or communicator error\n"
+           "   7  not built in, not implemented or not executable\n"
+           "   8  prediction and measurement disagree, or verification failed\n"
+           "  70  bug in stowage\n");
 }
 
 static void print_version(void) {
@@ -64,10 +71,10 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "record") == 0 || strcmp(argv[1], "sweep") == 0)
         return stw_exit(
-            stw_fail(&err, STW_STATUS_NOT_BUILT_IN, argv[1], "this version does not have it yet"),
+            stw_fail(&err, STW_STATUS_NOT_BUILT_IN, argv[1], "not implemented in this version"),
             &err);
     const char *near = stw_nearest(argv[1], names, n_commands);
     (void)stw_fail(&err, STW_STATUS_USAGE, argv[1], "unknown command%s%s",
-                   near != NULL ? ", nearest: " : "", near != NULL ? near : "; --help lists them");
+                   near != NULL ? ", nearest: " : "", near != NULL ? near : "; see stowage --help");
     return stw_exit(STW_STATUS_USAGE, &err);
 }

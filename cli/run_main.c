@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* stowage-run: executes plans, and describes or measures the machine it is on. Never linked with
- * the solver, so that GPU nodes need none. */
+/* The program `stowage-run`: executes plans, and describes or measures this machine. It is never
+ * linked with the solver: GPU nodes do not need one. */
 #define _POSIX_C_SOURCE 200809L /* unsetenv */
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ typedef struct request {
     bool probe, calibrate, quick, version, no_digest, ceiling;
 } request;
 
-/* --probe: sizes alone; --calibrate: what was measured too, with its raw values. */
+/* --probe writes sizes only; --calibrate adds measured rates with raw samples. */
 static stw_status describe_machine(const request *r, const stw_general *general, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cluster cluster;
@@ -56,8 +56,10 @@ static void summarize(const stw_run_result *run) {
     stw_quantity_format(run->params_per_s, STW_UNIT_PPS, rate, sizeof rate);
     stw_quantity_format(run->up_bps, STW_UNIT_BPS, up, sizeof up);
     stw_quantity_format(run->down_bps, STW_UNIT_BPS, down, sizeof down);
-    printf("%s on %s: %u steps of %u ranks\n", run->backend, run->device, run->steps, run->world);
-    printf("optimizer step: %s (median), %s per rank, %s up, %s down\n", step, rate, up, down);
+    printf("%s backend, %s: %u rank(s), %u steps\n", run->backend, run->device, run->world,
+           run->steps);
+    printf("optimizer step: median %s; per rank %s, %s host to GPU, %s GPU to host\n", step, rate,
+           up, down);
     if (isfinite(run->copies_s)) {
         stw_quantity_format(run->copies_s, STW_UNIT_SECONDS, up, sizeof up);
         printf("its copies alone: %s; the step reaches %.1f%% of that\n", up,
@@ -71,17 +73,16 @@ static void summarize(const stw_run_result *run) {
     }
     if (isfinite(run->link_share))
         printf("the step reaches %.1f%% of the best of these\n", 100.0 * run->link_share);
-    printf("verified: %llu elements, %llu differ\n", (unsigned long long)run->checked,
-           (unsigned long long)run->mismatched);
+    printf("verification: %llu elements checked, %llu mismatches\n",
+           (unsigned long long)run->checked, (unsigned long long)run->mismatched);
     printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx",
            (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
            (unsigned long long)run->digest[2]);
     if (run->digest[3] != 0) printf(", master %016llx", (unsigned long long)run->digest[3]);
     printf("\n");
     if (isfinite(run->gpu_growth_bytes))
-        printf(
-            "grown after the first tenth of the steps: %.0f bytes on the GPU, %.0f on the host\n",
-            run->gpu_growth_bytes, run->host_growth_bytes);
+        printf("memory growth after the first 10%% of the steps: GPU %.0f bytes, host %.0f bytes\n",
+               run->gpu_growth_bytes, run->host_growth_bytes);
 }
 
 static stw_status write_trace(const stw_plan *plan, const stw_run_result *run,
@@ -93,7 +94,7 @@ static stw_status write_trace(const stw_plan *plan, const stw_run_result *run,
     char name[160];
     uint32_t n = 0;
     if (events == NULL)
-        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory for a trace"));
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory for the trace"));
     for (uint32_t m = 0; m < program->n_movements; m++) {
         const stw_movement *movement = &program->movements[m];
         for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
@@ -130,8 +131,8 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     STW_TRY(stw_option_u64("--seed", r->seed, 0, &seed, err));
     STW_TRY(stw_option_double("--timeout", r->timeout, &options.timeout_s, err));
     if (steps > UINT32_MAX) {
-        status = stw_fail(err, STW_STATUS_USAGE, "--steps", "found %s, expected less than 2^32",
-                          r->steps);
+        status = stw_fail(err, STW_STATUS_USAGE, "--steps",
+                          "found %s, expected a number below 2^32", r->steps);
         goto out;
     }
     options.steps = (uint32_t)steps;
@@ -149,9 +150,10 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
         summarize(result);
     }
     if (result->mismatched > 0)
-        status = stw_fail(
-            err, STW_STATUS_DISAGREE, "verify", "%llu of %llu elements differ from the reference",
-            (unsigned long long)result->mismatched, (unsigned long long)result->checked);
+        status =
+            stw_fail(err, STW_STATUS_DISAGREE, "verify",
+                     "%llu of %llu checked elements differ from the reference",
+                     (unsigned long long)result->mismatched, (unsigned long long)result->checked);
 out:
     stw_text_free(&text);
     stw_timeline_free(&timeline);
@@ -173,58 +175,58 @@ int main(int argc, char **argv) {
     const char *plan[1] = {NULL};
     size_t n = 0;
     const stw_option options[] = {
-        {"--backend", "-b", "NAME", "auto (default), cuda or host", STW_OPTION_VALUE, &r.backend},
-        {"--steps", "-n", "N", "optimizer steps, default 5", STW_OPTION_VALUE, &r.steps},
-        {"--seed", "-s", "N", "of weights and gradients, default 1", STW_OPTION_VALUE, &r.seed},
-        {"--weights", "-w", "PATH",
-         "safetensors file, index or folder; default: weights made from the seed", STW_OPTION_VALUE,
-         &r.weights},
+        {"--backend", "-b", "NAME", "cuda, host or auto (default)", STW_OPTION_VALUE, &r.backend},
+        {"--steps", "-n", "N", "number of optimizer steps; default 5", STW_OPTION_VALUE, &r.steps},
+        {"--seed", "-s", "N", "random seed of weights and gradients; default 1", STW_OPTION_VALUE,
+         &r.seed},
+        {"--weights", "-w", "PATH", "safetensors file, index or folder; default: random weights",
+         STW_OPTION_VALUE, &r.weights},
         {"--nvme", NULL, "FOLDER",
-         "where NVMe state is kept, and the disk to calibrate; default $TMPDIR or /tmp",
-         STW_OPTION_VALUE, &r.nvme},
-        {"--timeout", NULL, "SECONDS", "deadline of a collective, default 120", STW_OPTION_VALUE,
+         "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,
+         &r.nvme},
+        {"--timeout", NULL, "SECONDS", "time limit of a collective; default 120", STW_OPTION_VALUE,
          &r.timeout},
-        {"--no-digest", NULL, NULL, "leave the digests of the final state out", STW_OPTION_FLAG,
+        {"--no-digest", NULL, NULL, "do not compute digests of the final state", STW_OPTION_FLAG,
          &r.no_digest},
         {"--ceiling", NULL, NULL,
          "after every step, time its copies alone and the link by itself in several shapes",
          STW_OPTION_FLAG, &r.ceiling},
         {"--trace", "-t", "FILE",
-         "Chrome trace of load, first and last step on rank 0; opens in Perfetto", STW_OPTION_VALUE,
+         "write a Chrome trace (for Perfetto): load, first and last step, rank 0", STW_OPTION_VALUE,
          &r.trace},
-        {"--probe", NULL, NULL, "describe this machine as cluster.yaml, measuring nothing",
+        {"--probe", NULL, NULL, "write cluster.yaml for this machine without measuring rates",
          STW_OPTION_FLAG, &r.probe},
-        {"--calibrate", NULL, NULL, "describe this machine as cluster.yaml with measured rates",
-         STW_OPTION_FLAG, &r.calibrate},
-        {"--quick", NULL, NULL,
-         "calibrate in under 20 s: fewer runs and sizes; else under 3 minutes", STW_OPTION_FLAG,
-         &r.quick},
-        {"--version", NULL, NULL, "version and what is built in", STW_OPTION_FLAG, &r.version},
+        {"--calibrate", NULL, NULL, "measure this machine and write cluster.yaml", STW_OPTION_FLAG,
+         &r.calibrate},
+        {"--quick", NULL, NULL, "calibrate in less than 20 s instead of less than 3 minutes",
+         STW_OPTION_FLAG, &r.quick},
+        {"--version", NULL, NULL, "print version and built-in features", STW_OPTION_FLAG,
+         &r.version},
     };
-    const stw_usage usage = {
-        "stowage-run",
-        NULL,
-        "PLAN",
-        "Execute what a plan says that Stowage does itself: load and optimizer steps. One "
-        "process per rank,\nstarted by mpirun, srun or torchrun for more than one. The result "
-        "(stowage.run/1) goes to -o FILE.",
-        options,
-        sizeof options / sizeof options[0],
-        0,
-        1};
+    const stw_usage usage = {"stowage-run",
+                             NULL,
+                             "PLAN",
+                             "Execute the parts of a plan that Stowage performs: load and "
+                             "optimizer steps. Each rank is one\n"
+                             "process; start several with mpirun, srun or torchrun. The result "
+                             "(stowage.run/1) is written\n"
+                             "to -o FILE.",
+                             options,
+                             sizeof options / sizeof options[0],
+                             0,
+                             1};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     if (r.version) return print_version(), 0;
     stw_general_apply(&general);
-    /* Training scripts export 1, for reasons of theirs: one hardware queue, in which streams wait
-     * for each other. */
+    /* Some training scripts export 1. All streams then share one hardware queue and wait for each
+     * other. */
     (void)unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     if (r.probe || r.calibrate) return stw_exit(describe_machine(&r, &general, &err), &err);
     if (n == 0)
         return stw_exit(
-            stw_fail(&err, STW_STATUS_USAGE, "stowage-run", "expected PLAN; --help explains"),
-            &err);
+            stw_fail(&err, STW_STATUS_USAGE, "stowage-run", "expected PLAN; see --help"), &err);
     r.plan = plan[0];
     return stw_exit(execute(&r, &general, &err), &err);
 }

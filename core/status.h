@@ -19,13 +19,13 @@
 #define STW_STATUS_TABLE(X)                                                                        \
     X(OK, 0, "ok")                                                                                 \
     X(NO_MEMORY, 1, "out of memory")                                                               \
-    X(NO_RESOURCES, 1, "the machine has not what this needs")                                      \
+    X(NO_RESOURCES, 1, "the machine lacks the required resources")                                 \
     X(SOLVER, 1, "the solver failed")                                                              \
     X(USAGE, 2, "wrong usage")                                                                     \
     X(BAD_INPUT, 3, "bad input")                                                                   \
     X(IO, 3, "a file could not be read or written")                                                \
     X(NOTHING_FITS, 4, "nothing fits")                                                             \
-    X(TIME_LIMIT, 5, "the time limit passed without a plan")                                       \
+    X(TIME_LIMIT, 5, "time limit reached without a plan")                                          \
     X(DEVICE, 6, "the device or the communicator failed")                                          \
     X(NOT_BUILT_IN, 7, "not built in or not executable")                                           \
     X(DISAGREE, 8, "prediction and measurement disagree")                                          \

@@ -50,8 +50,8 @@ static void put_line(stw_table *t, const stw_compare_line *l) {
 
 static void write_table(const stw_comparison *comparison, stw_format format, stw_pool *pool,
                         stw_text *out) {
-    static const char *const for_people[] = {"phase",     "what",   "of",     ">predicted",
-                                             ">measured", ">error", "verdict"};
+    static const char *const for_people[] = {"phase",     "quantity", "rank or node", ">predicted",
+                                             ">measured", ">error",   "verdict"};
     static const char *const for_machines[] = {"phase",     "what",     "kind",  "rank",    "unit",
                                                "predicted", "measured", "error", "verdict", "note"};
     bool csv = format == STW_FORMAT_CSV;
@@ -68,13 +68,15 @@ static void write_table(const stw_comparison *comparison, stw_format format, stw
 
 static void put_summary(const stw_comparison *comparison, stw_format format, stw_text *out) {
     if (comparison->judged == 0)
-        stw_doc_line(out, format, "Nothing was measured that a prediction could be held to.");
+        stw_doc_line(out, format, "The run measured nothing that the plan predicts.");
     else if (comparison->outside == 0)
         stw_doc_line(out, format,
-                     "Prediction and measurement agree: %u lines judged, none outside.",
+                     "Prediction and measurement agree: all %u judged lines are within tolerance.",
                      comparison->judged);
     else
-        stw_doc_line(out, format, "Prediction and measurement DISAGREE: %u of %u lines outside.",
+        stw_doc_line(out, format,
+                     "Prediction and measurement DISAGREE: %u of %u judged lines are outside "
+                     "tolerance.",
                      comparison->outside, comparison->judged);
     if (!comparison->time_judged)
         stw_doc_line(out, format, "Time is not judged%s%s.",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Figures that several reports need and that a plan holds only in pieces: the worst rank and node
- * of each phase, what binds its time, where the state lies. Derived, never stored. */
+/* Values that several reports need and that a plan does not store: the worst rank and node of each
+ * phase, the bottleneck of each phase, the bytes of state per tier. The caller owns the struct; the
+ * plan must outlive the call only. Any thread may call. */
 #ifndef STW_REPORTS_FACTS_H
 #define STW_REPORTS_FACTS_H
 
@@ -11,8 +12,8 @@ typedef struct stw_phase_facts {
     bool present;        /* the plan has such a movement */
     double time_s;       /* NaN: unknown */
     bool is_bound;       /* the next two are known */
-    stw_resource binds;  /* the resource with most seconds of demand */
-    double busy_s;       /* those seconds */
+    stw_resource binds;  /* bottleneck: the resource with the most seconds of demand */
+    double busy_s;       /* its seconds of demand */
     uint64_t gpu_bytes;  /* of the worst kind of rank */
     uint32_t gpu_kind;   /* that kind */
     uint64_t host_bytes; /* of the worst kind of node */
@@ -31,7 +32,7 @@ typedef struct stw_plan_facts {
 } stw_plan_facts;
 
 void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts);
-/** A resource as a person calls it: "PCIe, both directions". */
+/** The name of a resource in reports: "PCIe, both directions". */
 const char *stw_resource_words(stw_resource resource);
 
 #endif

@@ -46,8 +46,8 @@ static void group_shape(const stw_block_facts *f, char *out, size_t out_size) {
 }
 
 static void write_groups(const stw_model *model, stw_format format, stw_pool *pool, stw_text *out) {
-    static const char *const for_people[] = {"group",      ">blocks", ">tensors", ">parameters",
-                                             ">per block", ">share",  "shape"};
+    static const char *const for_people[] = {"tensor group", ">blocks", ">tensors", ">parameters",
+                                             ">per block",   ">share",  "shape"};
     static const char *const for_machines[] = {"name", "count", "tensors", "params",
                                                "active_params"};
     bool csv = format == STW_FORMAT_CSV;
@@ -80,17 +80,16 @@ static void write_for_people(const stw_model *model, stw_format format, stw_pool
     if (*model->model_type != '\0')
         stw_doc_title(out, format, "%s (%s)", model->name, model->model_type);
     else
-        stw_doc_title(out, format, "%s (a list of tensors: the architecture is not known)",
-                      model->name);
+        stw_doc_title(out, format, "%s (tensor list, unknown architecture)", model->name);
     stw_doc_line(out, format, "%s parameters in %s tensors, %s as stored (%s)",
                  stw_word_count(model->params).text, stw_word_count(model->n_tensors).text,
                  stw_word_gib(stored_bytes(model)).text, types);
     if (model->active_params != model->params)
-        stw_doc_line(out, format, "%s of them active per token (%s)",
+        stw_doc_line(out, format, "%s parameters active per token (%s)",
                      stw_word_count(model->active_params).text,
                      stw_word_share((double)model->active_params, (double)model->params).text);
     if (model->n_buffers > 0)
-        stw_doc_line(out, format, "%s elements in %u buffers, which are not parameters",
+        stw_doc_line(out, format, "%s elements in %u buffers (not counted as parameters)",
                      stw_word_count(model->buffers).text, model->n_buffers);
     if (model->layers > 0)
         stw_doc_line(out, format, "%llu layers, hidden size %llu, vocabulary %llu%s",
@@ -99,8 +98,8 @@ static void write_for_people(const stw_model *model, stw_format format, stw_pool
                      model->tied_embeddings ? ", embedding and head tied" : "");
     if (!model->facts_known)
         stw_doc_line(out, format,
-                     "Activations and forward-backward time cannot be predicted from "
-                     "tensors alone; state and the optimizer step can.");
+                     "State and optimizer steps can be planned. Activations and forward-backward "
+                     "time cannot be predicted without a config.json.");
     if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
     write_groups(model, format, pool, out);
 }

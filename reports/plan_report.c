@@ -15,11 +15,12 @@ static void put_model(const stw_section *s) {
                  *m->model_type != '\0' ? ", " : "", m->model_type, stw_word_count(m->params).text,
                  stw_word_count(m->n_tensors).text, m->digest);
     stw_doc_line(s->out, s->format,
-                 "%u ranks, state sharded over %u; the largest rank holds %s parameters.",
+                 "%u rank(s), state sharded over %u; the largest shard has %s parameters.",
                  job->world, job->group, stw_word_count(job->kinds[job->largest].params).text);
     const stw_run_spec *run = &s->plan->run;
     stw_doc_line(s->out, s->format,
-                 "Engine %s; params %s, grads %s, moments %s and %s, %s; %llu tokens per rank.",
+                 "Engine %s; params %s, grads %s, exp_avg %s, exp_avg_sq %s, %s; %llu tokens per "
+                 "rank and micro batch.",
                  stw_engine_name(run->engine), stw_dtype_name(run->precision.params),
                  stw_dtype_name(run->precision.grads), stw_dtype_name(run->precision.exp_avg),
                  stw_dtype_name(run->precision.exp_avg_sq),
@@ -36,13 +37,13 @@ static stw_word rate(double bps) {
     return w;
 }
 
-/* Reads and writes at once. */
-static stw_word together(double bps) {
+/* The rate of reads and writes that run at the same time. */
+static stw_word combined(double bps) {
     stw_word w, total = rate(bps);
     if (bps > 0)
-        snprintf(w.text, sizeof w.text, "%.*s together", (int)(sizeof w.text - 16), total.text);
+        snprintf(w.text, sizeof w.text, "combined %.*s", (int)(sizeof w.text - 16), total.text);
     else
-        snprintf(w.text, sizeof w.text, "in turns");
+        snprintf(w.text, sizeof w.text, "not at the same time");
     return w;
 }
 
@@ -51,25 +52,26 @@ static void put_cluster(const stw_section *s) {
     stw_word adamw;
     stw_quantity_format(c->cpu_adamw_pps, STW_UNIT_PPS, adamw.text, sizeof adamw.text);
     stw_doc_heading(s->out, s->format, "Cluster");
-    stw_doc_line(s->out, s->format, "%s: %u node(s) x %u %s of %s; %s of host memory each.",
-                 c->name, c->nodes, c->gpus, c->gpus > 0 ? c->gpu.name : "GPUs",
-                 stw_word_gib(s->facts->gpu_capacity).text,
+    stw_doc_line(s->out, s->format,
+                 "%s: %u node(s), each with %u x %s. Memory limits: %s per %s, %s per host.",
+                 c->name, c->nodes, c->gpus, c->gpus > 0 ? c->gpu.name : "GPU",
+                 stw_word_gib(s->facts->gpu_capacity).text, c->gpus > 0 ? "GPU" : "device",
                  stw_word_gib(s->facts->host_capacity).text);
     stw_doc_line(s->out, s->format,
-                 "PCIe %s up, %s down, %s each way at once; host memory %s, of which copies %s; "
-                 "CPU AdamW %s.",
+                 "PCIe: %s host to GPU, %s GPU to host, %s each way if both are busy. "
+                 "Host memory: %s, at most %s for DMA. CPU AdamW: %s.",
                  rate(c->pcie.h2d_bps).text, rate(c->pcie.d2h_bps).text,
                  rate(c->pcie.both_bps).text, rate(c->host.bandwidth_bps).text,
                  rate(c->host.dma_bps).text, adamw.text);
-    stw_doc_line(s->out, s->format, "NVLink %s, network %s, NVMe %s (%s read, %s write, %s).",
+    stw_doc_line(s->out, s->format, "NVLink: %s. Network: %s. NVMe: %s (read %s, write %s, %s).",
                  rate(c->nvlink_bps).text, rate(c->nic_bps).text,
                  stw_word_gib(c->nvme.capacity_bytes).text, rate(c->nvme.read_bps).text,
-                 rate(c->nvme.write_bps).text, together(c->nvme.both_bps).text);
+                 rate(c->nvme.write_bps).text, combined(c->nvme.both_bps).text);
     if (c->host.page_lock_limit_bytes != STW_UNLIMITED)
-        stw_doc_line(s->out, s->format, "At most %s of a node's host memory may be page-locked.",
+        stw_doc_line(s->out, s->format, "Page-locked memory: at most %s per node.",
                      stw_word_gib(c->host.page_lock_limit_bytes).text);
     if (c->calibration.measured)
-        stw_doc_line(s->out, s->format, "Rates measured %s (%s).", c->calibration.date,
+        stw_doc_line(s->out, s->format, "Rates: measured on %s (%s).", c->calibration.date,
                      c->calibration.versions);
 }
 
@@ -91,17 +93,25 @@ static bool same_totals(const stw_peaks *a, const stw_peaks *b, stw_tier tier) {
     return true;
 }
 
-/* Kinds with equal peaks share their rows: the first of them speaks for all. */
-static bool speaks_for(const stw_peaks *peaks, uint32_t n, uint32_t i, stw_tier tier,
-                       uint32_t (*members)(const stw_job *job, uint32_t i), const stw_job *job,
-                       uint32_t *total, bool *others) {
+/* Kinds of ranks or of nodes, and how many members each kind has. */
+typedef struct kinds {
+    const stw_job *job;
+    const stw_peaks *peaks; /* [n] */
+    uint32_t n;
+    stw_tier tier;
+    uint32_t (*members)(const stw_job *job, uint32_t i);
+} kinds;
+
+/* Kinds with equal peaks share their rows. The first such kind prints them: `total` counts the
+ * members of all, `others` says whether there is more than one kind. Returns false for the rest. */
+static bool prints_rows(const kinds *all, uint32_t i, uint32_t *total, bool *others) {
     for (uint32_t k = 0; k < i; k++)
-        if (same_totals(&peaks[k], &peaks[i], tier)) return false;
-    *total = members(job, i);
+        if (same_totals(&all->peaks[k], &all->peaks[i], all->tier)) return false;
+    *total = all->members(all->job, i);
     *others = false;
-    for (uint32_t k = i + 1; k < n; k++) {
-        if (!same_totals(&peaks[k], &peaks[i], tier)) continue;
-        *total += members(job, k);
+    for (uint32_t k = i + 1; k < all->n; k++) {
+        if (!same_totals(&all->peaks[k], &all->peaks[i], all->tier)) continue;
+        *total += all->members(all->job, k);
         *others = true;
     }
     return true;
@@ -116,9 +126,9 @@ static void rank_rows(const stw_section *s, stw_table *t) {
     char who[64];
     uint32_t total;
     bool others;
+    const kinds all = {job, plan->peaks, job->n_kinds, STW_TIER_GPU, ranks_of};
     for (uint32_t k = 0; plan->peaks != NULL && k < job->n_kinds; k++) {
-        if (!speaks_for(plan->peaks, job->n_kinds, k, STW_TIER_GPU, ranks_of, job, &total, &others))
-            continue;
+        if (!prints_rows(&all, k, &total, &others)) continue;
         snprintf(who, sizeof who, "%s%s (%u)", job->kinds[k].name, others ? " and others" : "",
                  total);
         for (unsigned p = 0; p < STW_N_PHASES; p++)
@@ -134,10 +144,9 @@ static void node_rows(const stw_section *s, stw_table *t) {
     char who[64];
     uint32_t total;
     bool others;
+    const kinds all = {job, plan->node_peaks, job->n_node_kinds, STW_TIER_HOST, nodes_of};
     for (uint32_t n = 0; plan->node_peaks != NULL && n < job->n_node_kinds; n++) {
-        if (!speaks_for(plan->node_peaks, job->n_node_kinds, n, STW_TIER_HOST, nodes_of, job,
-                        &total, &others))
-            continue;
+        if (!prints_rows(&all, n, &total, &others)) continue;
         snprintf(who, sizeof who, "node %u%s (%u)", job->node_kinds[n].first_node,
                  others ? " and others" : "", total);
         for (unsigned p = 0; p < STW_N_PHASES; p++)
@@ -148,7 +157,8 @@ static void node_rows(const stw_section *s, stw_table *t) {
 }
 
 static void put_peaks(const stw_section *s) {
-    static const char *const heads[] = {"memory", "of", "phase", ">peak", ">limit", ">share", ""};
+    static const char *const heads[] = {"memory", "rank or node", "phase", ">peak",
+                                        ">limit", ">share",       ""};
     const stw_plan_facts *f = s->facts;
     stw_table t;
     stw_table_begin(&t, s->pool, heads, 7);
@@ -156,14 +166,13 @@ static void put_peaks(const stw_section *s) {
     node_rows(s, &t);
     for (unsigned p = 0; p < STW_N_PHASES; p++)
         if (f->phases[p].nvme_bytes > 0)
-            peak_row(&t, "NVMe", "fullest node", p, f->phases[p].nvme_bytes, f->nvme_capacity);
-    stw_doc_heading(s->out, s->format, "Peaks");
+            peak_row(&t, "NVMe", "worst node", p, f->phases[p].nvme_bytes, f->nvme_capacity);
+    stw_doc_heading(s->out, s->format, "Peak memory");
     stw_table_write(&t, s->format, s->out);
 }
 
 static void put_components(const stw_section *s) {
-    static const char *const heads[] = {"component", ">GPU", ">of the peak", ">host",
-                                        ">of the peak"};
+    static const char *const heads[] = {"component", ">GPU", ">GPU share", ">host", ">host share"};
     const stw_plan *plan = s->plan;
     const stw_plan_facts *f = s->facts;
     if (f->gpu_phase == STW_N_PHASES || plan->node_peaks == NULL) return;
@@ -184,8 +193,8 @@ static void put_components(const stw_section *s) {
                 &t, "%s", bytes > 0 ? stw_word_share((double)bytes, (double)peak->total).text : "");
         }
     }
-    stw_doc_heading(s->out, s->format, "What the peaks consist of");
-    stw_doc_line(s->out, s->format, "GPU: %s in %s. Host: all ranks of a node in %s.",
+    stw_doc_heading(s->out, s->format, "Peak memory by component");
+    stw_doc_line(s->out, s->format, "GPU: %s in %s. Host: all ranks of one node in %s.",
                  plan->job->kinds[f->phases[f->gpu_phase].gpu_kind].name,
                  stw_phase_name(f->gpu_phase), stw_phase_name(f->host_phase));
     stw_table_write(&t, s->format, s->out);
@@ -199,8 +208,8 @@ static const char *executor_of(const stw_plan *plan, stw_phase phase) {
 }
 
 static void put_times(const stw_section *s, const stw_run_result *run) {
-    static const char *const heads[] = {"phase",     "done by",       ">predicted",
-                                        ">measured", "what binds it", ">busy"};
+    static const char *const heads[] = {"phase",     "executed by", ">predicted",
+                                        ">measured", "bottleneck",  ">bottleneck busy"};
     const stw_plan *plan = s->plan;
     stw_table t;
     stw_table_begin(&t, s->pool, heads, 6);
@@ -219,13 +228,13 @@ static void put_times(const stw_section *s, const stw_run_result *run) {
         stw_table_cell(&t, "%s",
                        known && f->is_bound ? stw_word_share(f->busy_s, f->time_s).text : "");
     }
-    stw_doc_heading(s->out, s->format, "Times");
+    stw_doc_heading(s->out, s->format, "Phase times");
     stw_table_write(&t, s->format, s->out);
     stw_text_printf(s->out, "\n");
     stw_section_solver(s);
 }
 
-/* A resource of a price as a person says it: "GPU memory", "PCIe, both directions". */
+/* A resource of a price in words: "GPU memory", "PCIe, both directions". */
 static stw_word words_of(const char *name) {
     stw_word w;
     for (unsigned r = 0; r < STW_N_RESOURCES; r++)
@@ -235,27 +244,29 @@ static stw_word words_of(const char *name) {
     for (char *p = w.text; *p != '\0'; p++)
         if (*p == '_') *p = ' ';
     if (strncmp(w.text, "gpu ", 4) == 0) memcpy(w.text, "GPU", 3);
+    if (strcmp(w.text, "pcie") == 0) snprintf(w.text, sizeof w.text, "PCIe bandwidth");
+    if (strcmp(w.text, "host bandwidth") == 0)
+        snprintf(w.text, sizeof w.text, "host memory bandwidth");
     return w;
 }
 
 static void put_prices(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    const double nothing_s = 1e-7;
+    const double negligible_s = 1e-7;
     if (plan->n_prices == 0) return;
-    stw_doc_heading(s->out, s->format, "What more would buy (each a plan of its own)");
+    stw_doc_heading(s->out, s->format, "Value of more resources (each line was planned)");
     for (uint32_t i = 0; i < plan->n_prices; i++) {
         const stw_price *p = &plan->prices[i];
         const char *in = p->phase != NULL ? p->phase : "";
         stw_word what = words_of(p->resource);
         if (isnan(p->seconds_per_unit))
-            stw_doc_item(s->out, s->format, "One more %s of %s: unknown.", p->unit, what.text);
-        else if (fabs(p->seconds_per_unit) < nothing_s)
-            stw_doc_item(s->out, s->format, "One more %s of %s would change nothing.", p->unit,
-                         what.text);
+            stw_doc_item(s->out, s->format, "1 %s more of %s: unknown.", p->unit, what.text);
+        else if (fabs(p->seconds_per_unit) < negligible_s)
+            stw_doc_item(s->out, s->format, "1 %s more of %s saves nothing.", p->unit, what.text);
         else
-            stw_doc_item(s->out, s->format, "One more %s of %s%s%s%s would %s %s per iteration.",
-                         p->unit, what.text, *in != '\0' ? " (in " : "", in, *in != '\0' ? ")" : "",
-                         p->seconds_per_unit < 0 ? "save" : "cost",
+            stw_doc_item(s->out, s->format, "1 %s more of %s%s%s%s %s %s per iteration.", p->unit,
+                         what.text, *in != '\0' ? " (in " : "", in, *in != '\0' ? ")" : "",
+                         p->seconds_per_unit < 0 ? "saves" : "costs",
                          stw_word_seconds(fabs(p->seconds_per_unit)).text);
     }
 }
@@ -264,11 +275,11 @@ static stw_status put_measured(const stw_section *s, const stw_run_result *run,
                                const stw_comparison *comparison, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     if (run != NULL) {
-        stw_doc_heading(s->out, s->format, "The run");
+        stw_doc_heading(s->out, s->format, "Run");
         STW_TRY(stw_report_run(run, s->format, s->out, err));
     }
     if (comparison != NULL) {
-        stw_doc_heading(s->out, s->format, "Predicted against measured");
+        stw_doc_heading(s->out, s->format, "Predicted and measured values");
         STW_TRY(stw_report_comparison(comparison, s->format, s->out, err));
     }
 out:
@@ -289,13 +300,13 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     stw_section_infeasible(&section);
     put_model(&section);
     put_cluster(&section);
-    stw_doc_heading(out, format, "Where the state lies (per rank)");
+    stw_doc_heading(out, format, "State placement");
     stw_section_decisions(&section);
     if (plan->decisions.n_blocks > 0) {
         stw_doc_heading(out, format, "Activations");
         stw_section_activations(&section);
     }
-    stw_doc_heading(out, format, "How it moves");
+    stw_doc_heading(out, format, "Transfers");
     stw_section_ring(&section);
     put_peaks(&section);
     put_components(&section);

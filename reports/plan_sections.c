@@ -7,74 +7,73 @@
 #include "plan/engines/bytes.h"
 
 static void format_machine(const stw_cluster *c, char *out, size_t out_size) {
-    char gpus[96] = "no GPU";
-    if (c->gpus > 0) snprintf(gpus, sizeof gpus, "%u x %s", c->gpus, c->gpu.name);
-    if (c->nodes == 1)
-        snprintf(out, out_size, "one node with %s", gpus);
-    else
-        snprintf(out, out_size, "%u nodes, each with %s", c->nodes, gpus);
+    char gpus[96] = "without GPU";
+    if (c->gpus > 0)
+        snprintf(gpus, sizeof gpus, "with %u x %s%s", c->gpus, c->gpu.name,
+                 c->nodes > 1 ? " each" : "");
+    snprintf(out, out_size, "%u node%s %s", c->nodes, c->nodes > 1 ? "s" : "", gpus);
 }
 
-/* "61.03 GiB of 139.80 GiB on a GPU (43.7%, in optimizer_step)" */
-static void format_use(uint64_t bytes, uint64_t capacity, const char *on, stw_phase phase,
-                       char *out, size_t out_size) {
-    snprintf(out, out_size, "%s of %s on %s (%s, in %s)", stw_word_gib(bytes).text,
-             stw_word_gib(capacity).text, on, stw_word_share((double)bytes, (double)capacity).text,
-             stw_phase_name(phase));
+/* "GPU memory: peak 61.03 GiB of 139.80 GiB (43.7%) in optimizer_step." */
+static void put_use(const stw_section *s, const char *memory, uint64_t bytes, uint64_t limit,
+                    stw_phase phase) {
+    stw_doc_line(s->out, s->format, "%s memory: peak %s of %s (%s) in %s.", memory,
+                 stw_word_gib(bytes).text, stw_word_gib(limit).text,
+                 stw_word_share((double)bytes, (double)limit).text, stw_phase_name(phase));
 }
 
 static void put_costs(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_phase_facts *fb = &s->facts->phases[STW_PHASE_FORWARD_BACKWARD];
     if (!isfinite(plan->objective_s)) {
-        stw_doc_line(s->out, s->format, "The time of an iteration is unknown.");
+        stw_doc_line(s->out, s->format, "Iteration time: unknown.");
         return;
     }
     bool without = fb->present && isnan(fb->time_s);
-    stw_doc_line(s->out, s->format, "An iteration takes %s%s; 1000 of them are %.3g %s-hours.",
+    stw_doc_line(s->out, s->format, "Iteration time: %s%s; 1000 iterations take %.3g %s-hours.",
                  stw_word_seconds(plan->objective_s).text,
-                 without ? " and the time of forward and backward, which is unknown" : "",
+                 without ? " without forward and backward (time unknown)" : "",
                  plan->objective_s * 1000 / 3600 * plan->job->world,
                  plan->cluster.gpus > 0 ? "GPU" : "rank");
     if (isfinite(fb->time_s) && plan->objective_s > 0) {
         double ways = (double)plan->run.parallel.tp * plan->run.parallel.pp;
         double tokens = (double)plan->job->tokens * plan->job->world / (ways > 0 ? ways : 1);
         double per_s = tokens / plan->objective_s;
-        stw_doc_line(s->out, s->format, "That is %s tokens per second, %s per %s.",
+        stw_doc_line(s->out, s->format, "Throughput: %s tokens/s (%s tokens/s per %s).",
                      stw_word_count((uint64_t)(per_s + 0.5)).text,
                      stw_word_count((uint64_t)(per_s / plan->job->world + 0.5)).text,
                      plan->cluster.gpus > 0 ? "GPU" : "rank");
     }
     if (!plan->cluster.calibration.measured)
-        stw_doc_line(s->out, s->format,
-                     "Rates are stated, not measured: `stowage calibrate` measures them.");
+        stw_doc_line(
+            s->out, s->format,
+            "The rates of this cluster are not measured. `stowage calibrate` measures them.");
 }
 
 void stw_section_verdict(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_plan_facts *f = s->facts;
-    char machine[192], gpu[256] = "", host[256] = "";
+    char machine[192];
     format_machine(&plan->cluster, machine, sizeof machine);
-    if (f->gpu_phase != STW_N_PHASES) {
-        format_use(f->gpu_peak, f->gpu_capacity, plan->cluster.gpus > 0 ? "a GPU" : "the device",
-                   f->gpu_phase, gpu, sizeof gpu);
-        format_use(f->host_peak, f->host_capacity, "a host", f->host_phase, host, sizeof host);
-    }
     const char *verdict = plan->verdict == STW_VERDICT_FITS      ? "fits"
-                          : plan->verdict == STW_VERDICT_AT_RISK ? "fits with little to spare"
+                          : plan->verdict == STW_VERDICT_AT_RISK ? "fits with little headroom"
                                                                  : "does not fit";
-    stw_doc_line(s->out, s->format, "%s %s on %s: at most %s and %s.", plan->model->name, verdict,
-                 machine, *gpu != '\0' ? gpu : "nothing", *host != '\0' ? host : "nothing");
+    stw_doc_line(s->out, s->format, "%s %s on %s.", plan->model->name, verdict, machine);
+    if (f->gpu_phase != STW_N_PHASES) {
+        put_use(s, plan->cluster.gpus > 0 ? "GPU" : "Device", f->gpu_peak, f->gpu_capacity,
+                f->gpu_phase);
+        put_use(s, "Host", f->host_peak, f->host_capacity, f->host_phase);
+    }
     if (!plan->model->facts_known)
         stw_doc_line(s->out, s->format,
-                     "Forward and backward are not part of this: the architecture is unknown.");
+                     "Forward and backward are not included: the architecture is unknown.");
     put_costs(s);
 }
 
 void stw_section_decisions(const stw_section *s) {
-    static const char *const heads[] = {"params",        "grads",       "moments",
-                                        "update",        ">parameters", ">share",
-                                        ">GPU per rank", ">host",       ">NVMe"};
+    static const char *const heads[] = {"params",        "grads",          "moments",
+                                        "update",        ">parameters",    ">share",
+                                        ">GPU per rank", ">host per rank", ">NVMe per rank"};
     const stw_plan *plan = s->plan;
     const stw_plan_facts *f = s->facts;
     const uint64_t all = plan->job->kinds[plan->job->largest].params;
@@ -98,8 +97,8 @@ void stw_section_decisions(const stw_section *s) {
 }
 
 void stw_section_activations(const stw_section *s) {
-    static const char *const heads[] = {"group", "activations", ">blocks", ">GPU per rank",
-                                        ">host"};
+    static const char *const heads[] = {"tensor group", "activations", ">blocks", ">GPU per rank",
+                                        ">host per rank"};
     const stw_plan *plan = s->plan;
     stw_table t;
     stw_table_begin(&t, s->pool, heads, 5);
@@ -118,9 +117,8 @@ void stw_section_activations(const stw_section *s) {
 }
 
 void stw_section_ring(const stw_section *s) {
-    static const char *const what[STW_N_RINGS] = {"on the GPU for streamed state",
-                                                  "on the host for state on NVMe",
-                                                  "on the host for CPU updates"};
+    static const char *const what[STW_N_RINGS] = {
+        "GPU ring for streamed state", "Host ring for state on NVMe", "Host ring for CPU updates"};
     const stw_plan *plan = s->plan;
     const stw_layout *layout = plan->layouts != NULL ? plan->layouts[plan->job->largest] : NULL;
     bool any = false;
@@ -128,12 +126,12 @@ void stw_section_ring(const stw_section *s) {
         const stw_ring *ring = &layout->rings[r];
         if (ring->slots == 0) continue;
         any = true;
-        stw_doc_line(s->out, s->format, "A ring of %u x %s %s.", ring->slots,
-                     stw_word_size(ring->slot_bytes).text, what[r]);
+        stw_doc_line(s->out, s->format, "%s: %u x %s.", what[r], ring->slots,
+                     stw_word_size(ring->slot_bytes).text);
     }
     if (plan->decisions.prefetch.by_group && plan->decisions.prefetch.depth > 0) {
         any = true;
-        stw_doc_line(s->out, s->format, "%u group(s) of parameters are fetched ahead.",
+        stw_doc_line(s->out, s->format, "Prefetch: %u tensor group(s) ahead.",
                      plan->decisions.prefetch.depth);
     }
     if (!any) stw_doc_line(s->out, s->format, "No state is streamed.");
@@ -143,51 +141,49 @@ void stw_section_ring(const stw_section *s) {
             direct += s->facts->place_params[i];
     if (direct > 0)
         stw_doc_line(s->out, s->format,
-                     "The GPU updates %s parameters with their moments in host memory, without "
-                     "staging.",
+                     "Direct updates: the GPU reads and writes the moments of %s parameters in "
+                     "host memory, without staging.",
                      stw_word_count(direct).text);
     if (s->facts->state_bytes[STW_TIER_NVME] > 0 && stw_nvme_copies(plan->job) > 1)
         stw_doc_line(s->out, s->format,
-                     "State on NVMe lies there twice, so that the last step stays readable while "
-                     "the next one is written.");
-    stw_doc_line(s->out, s->format, "Weights are loaded by %s.",
-                 stw_load_name(plan->decisions.load));
+                     "State on NVMe is stored twice: the last step stays readable while the next "
+                     "one is written.");
+    stw_doc_line(s->out, s->format, "Load method: %s.", stw_load_name(plan->decisions.load));
 }
 
 void stw_section_solver(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
-    static const char *const outcome[] = {[STW_OUTCOME_OPTIMAL] = "The best plan that there is",
-                                          [STW_OUTCOME_FEASIBLE] = "The best plan found",
-                                          [STW_OUTCOME_INFEASIBLE] = "The least-over plan",
-                                          [STW_OUTCOME_LIMIT] =
-                                              "The best plan found when the time was up"};
+    static const char *const outcome[] = {
+        [STW_OUTCOME_OPTIMAL] = "optimal",
+        [STW_OUTCOME_FEASIBLE] = "feasible, not proven optimal",
+        [STW_OUTCOME_INFEASIBLE] = "infeasible; this plan has the smallest excess",
+        [STW_OUTCOME_LIMIT] = "best found within the time limit, not proven optimal"};
     if (by->name == NULL || *by->name == '\0') return;
     char gap[64] = "";
     if (by->gap > 0 && plan->outcome != STW_OUTCOME_INFEASIBLE)
-        snprintf(gap, sizeof gap, ", at most %.3g%% from the bound", 100 * by->gap);
-    stw_doc_line(s->out, s->format, "%s%s (%s %s: %u rows, %u columns, %s).",
+        snprintf(gap, sizeof gap, ", gap at most %.3g%%", 100 * by->gap);
+    stw_doc_line(s->out, s->format, "Plan: %s%s (%s %s: %u rows, %u columns, %s).",
                  outcome[plan->outcome], gap, by->name, by->version != NULL ? by->version : "",
                  by->rows, by->columns, stw_word_seconds(by->seconds).text);
     if (plan->outcome == STW_OUTCOME_INFEASIBLE) return;
     if (isnan(by->greedy_objective))
-        stw_doc_line(s->out, s->format, "A greedy placement finds nothing that fits.");
+        stw_doc_line(s->out, s->format, "A greedy placement does not fit.");
     else if (by->objective > 0 && by->greedy_objective > by->objective * (1 + 1e-4))
-        stw_doc_line(s->out, s->format,
-                     "A greedy placement would take %s per iteration, %.1f%% more.",
+        stw_doc_line(s->out, s->format, "A greedy placement takes %s per iteration (%.1f%% more).",
                      stw_word_seconds(by->greedy_objective).text,
                      100 * (by->greedy_objective / by->objective - 1));
     else
-        stw_doc_line(s->out, s->format, "A greedy placement is as fast here.");
+        stw_doc_line(s->out, s->format, "A greedy placement is equally fast.");
 }
 
 void stw_section_infeasible(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    static const char *const over_heads[] = {"over its limit", "phase", ">by"};
-    static const char *const fix_heads[] = {"set", "to", "because"};
+    static const char *const over_heads[] = {"resource", "phase", ">excess"};
+    static const char *const fix_heads[] = {"key", "value", "effect"};
     stw_table t;
     if (plan->n_bindings > 0) {
-        stw_doc_heading(s->out, s->format, "What does not fit");
+        stw_doc_heading(s->out, s->format, "Exceeded limits");
         stw_table_begin(&t, s->pool, over_heads, 3);
         for (uint32_t i = 0; i < plan->n_bindings; i++) {
             const stw_binding *b = &plan->bindings[i];
@@ -199,10 +195,11 @@ void stw_section_infeasible(const stw_section *s) {
     }
     if (plan->n_fixes == 0) {
         if (plan->n_bindings > 0 && plan->verdict == STW_VERDICT_DOES_NOT_FIT)
-            stw_doc_line(s->out, s->format, "No single change that was tried makes it fit.");
+            stw_doc_line(s->out, s->format,
+                         "None of the single changes that were tried makes the plan fit.");
         return;
     }
-    stw_doc_heading(s->out, s->format, "Changes that fit (each was planned anew)");
+    stw_doc_heading(s->out, s->format, "Changes that make the plan fit (each one was planned)");
     stw_table_begin(&t, s->pool, fix_heads, 3);
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         stw_table_cell(&t, "%s", plan->fixes[i].set);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sections that the short summary and the capacity report of a plan share. Each appends to `out`;
- * formats are terminal and Markdown. */
+/* Sections that the short summary and the capacity report of a plan share. Each function appends
+ * one section to `out`, for the terminal or as Markdown. The caller owns everything in stw_section.
+ */
 #ifndef STW_REPORTS_PLAN_SECTIONS_H
 #define STW_REPORTS_PLAN_SECTIONS_H
 
@@ -15,18 +16,17 @@ typedef struct stw_section {
     stw_text *out;
 } stw_section;
 
-/** What fits where, how long an iteration takes and what it costs: the answer in three sentences.
- */
+/** Verdict, peaks of GPU and host memory, iteration time and throughput. */
 void stw_section_verdict(const stw_section *s);
-/** Where the state lies, who updates it, and what it takes in each tier. */
+/** Placement of the state: tiers, update kind, bytes per tier. */
 void stw_section_decisions(const stw_section *s);
-/** What happens to the activations of each group of blocks. */
+/** Activation policy of each tensor group: keep, recompute or offload. */
 void stw_section_activations(const stw_section *s);
-/** Ring and load method, as sentences. */
+/** Rings, prefetch and load method. */
 void stw_section_ring(const stw_section *s);
-/** How good the plan is known to be, and what not planning would have cost. */
+/** Outcome and gap of the solver, and the cost of a greedy placement. */
 void stw_section_solver(const stw_section *s);
-/** Rows that are over, by how much, and changes that fit. Nothing where the plan fits. */
+/** Exceeded limits and changes that make the plan fit. Appends nothing if the plan fits. */
 void stw_section_infeasible(const stw_section *s);
 
 #endif

@@ -11,7 +11,7 @@ static void put_times(const stw_section *s) {
                         stw_word_seconds(f->time_s).text);
     }
     if (line.failed) s->out->failed = true;
-    if (line.length > 0) stw_doc_line(s->out, s->format, "Times: %s.", line.data);
+    if (line.length > 0) stw_doc_line(s->out, s->format, "Phase times: %s.", line.data);
     stw_text_free(&line);
 }
 
@@ -24,7 +24,7 @@ stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out, stw_erro
     stw_section_verdict(&section);
     put_times(&section);
     stw_section_solver(&section);
-    stw_doc_heading(out, section.format, "Where the state lies");
+    stw_doc_heading(out, section.format, "State placement");
     stw_section_decisions(&section);
     if (plan->decisions.n_blocks > 0) {
         stw_doc_heading(out, section.format, "Activations");

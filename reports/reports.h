@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writers over plans, runs, comparisons and models: for the terminal, Markdown and CSV. All append
- * to a stw_text; none decides anything. */
+/* Writers for plans, runs, comparisons and models: terminal, Markdown, CSV and JSON. Each appends
+ * to a stw_text that the caller owns and changes nothing else. Any thread may call; one text
+ * belongs to one thread at a time. */
 #ifndef STW_REPORTS_REPORTS_H
 #define STW_REPORTS_REPORTS_H
 
@@ -15,22 +16,22 @@ typedef enum stw_format {
     STW_FORMAT_JSON
 } stw_format;
 
-/** A model as `stowage inspect` shows it: totals and groups (JSON: stowage.model/1). */
+/** A model as printed by `stowage inspect`: totals and tensor groups (JSON: stowage.model/1). */
 STW_MUST_USE stw_status stw_report_model(const stw_model *model, stw_format format, stw_text *out,
                                          stw_error *err);
-/** Short summary of a plan as `stowage plan` prints it. */
+/** The short summary of a plan that `stowage plan` prints. */
 STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out,
                                                 stw_error *err);
-/** Capacity report of a plan: what fits, where everything lies, peaks against capacity by phase and
- * component, times, what binds, what one more GiB would buy, fixes. `run` and `comparison` add the
- * measured side; both may be NULL. */
+/** Capacity report of a plan: verdict, state placement, peak memory by phase and component, limits,
+ * phase times, bottlenecks, value of more resources, changes that make it fit. `run` and
+ * `comparison` add measured values; both may be NULL. */
 STW_MUST_USE stw_status stw_report_plan(const stw_plan *plan, const stw_run_result *run,
                                         const stw_comparison *comparison, stw_format format,
                                         stw_text *out, stw_error *err);
-/** Report of a run file alone. */
+/** Report of one run file. */
 STW_MUST_USE stw_status stw_report_run(const stw_run_result *run, stw_format format, stw_text *out,
                                        stw_error *err);
-/** Prediction against measurement, line by line. */
+/** Predicted and measured values, line by line. */
 STW_MUST_USE stw_status stw_report_comparison(const stw_comparison *comparison, stw_format format,
                                               stw_text *out, stw_error *err);
 

@@ -16,7 +16,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Least, middle and most of the steps' times. */
+/* Minimum, median and maximum of the step times. */
 static void put_steps(const stw_run_result *run, stw_format format, stw_pool *pool, stw_text *out) {
     if (run->n_step_all == 0) return;
     double *sorted = stw_pool_array(pool, run->n_step_all, sizeof *sorted);
@@ -26,8 +26,8 @@ static void put_steps(const stw_run_result *run, stw_format format, stw_pool *po
     }
     memcpy(sorted, run->step_all_s, run->n_step_all * sizeof *sorted);
     qsort(sorted, run->n_step_all, sizeof *sorted, by_value);
-    stw_doc_line(out, format, "%u optimizer steps: least %s, middle %s, most %s.", run->n_step_all,
-                 stw_word_seconds(sorted[0]).text,
+    stw_doc_line(out, format, "%u optimizer steps: minimum %s, median %s, maximum %s.",
+                 run->n_step_all, stw_word_seconds(sorted[0]).text,
                  stw_word_seconds(sorted[run->n_step_all / 2]).text,
                  stw_word_seconds(sorted[run->n_step_all - 1]).text);
 }
@@ -40,27 +40,27 @@ static void put_rates(const stw_run_result *run, stw_format format, stw_text *ou
                         sizeof up.text);
     stw_quantity_format(isfinite(run->down_bps) ? run->down_bps : 0, STW_UNIT_BPS, down.text,
                         sizeof down.text);
-    stw_doc_line(out, format, "Optimizer step of each rank: %s, %s up, %s down.", params.text,
-                 up.text, down.text);
+    stw_doc_line(out, format, "Optimizer step per rank: %s, %s host to GPU, %s GPU to host.",
+                 params.text, up.text, down.text);
 }
 
-/* What the link does by itself, where a run measured it. */
+/* Raw copies, if the run measured them. */
 static void put_links(const stw_run_result *run, stw_format format, stw_text *out) {
     for (uint32_t i = 0; i < run->n_links; i++) {
         char bytes[32], rate[32];
         stw_bytes_format(run->links[i].bytes, bytes, sizeof bytes);
         stw_quantity_format(run->links[i].bps, STW_UNIT_BPS, rate, sizeof rate);
-        stw_doc_line(out, format, "The link by itself, copies of %s, %u each way at once: %s.",
-                     bytes, run->links[i].streams, rate);
+        stw_doc_line(out, format, "Raw copies of %s, %u stream(s) each way: %s.", bytes,
+                     run->links[i].streams, rate);
     }
     if (isfinite(run->link_share))
-        stw_doc_line(out, format, "The optimizer step reaches %.1f%% of the best of these.",
+        stw_doc_line(out, format, "The optimizer step reaches %.1f%% of the fastest raw copies.",
                      100 * run->link_share);
 }
 
 static void put_checks(const stw_run_result *run, stw_format format, stw_text *out) {
     if (run->checked > 0)
-        stw_doc_line(out, format, "%s elements verified, %s differ.",
+        stw_doc_line(out, format, "Verification: %s elements checked, %s mismatches.",
                      stw_word_count(run->checked).text, stw_word_count(run->mismatched).text);
     char master[32] = "";
     if (run->digest[3] != 0)
@@ -73,10 +73,10 @@ static void put_checks(const stw_run_result *run, stw_format format, stw_text *o
     if (isfinite(run->gpu_growth_bytes) && isfinite(run->host_growth_bytes))
         stw_doc_line(
             out, format,
-            "Grown after the first tenth of the steps: %.0f bytes on a GPU, %.0f on a host.",
+            "Memory growth after the first 10%% of the steps: GPU %.0f bytes, host %.0f bytes.",
             run->gpu_growth_bytes, run->host_growth_bytes);
     if (isfinite(run->grad_norm))
-        stw_doc_line(out, format, "Norm of the last gradients: %.9g.", run->grad_norm);
+        stw_doc_line(out, format, "Gradient norm of the last step: %.9g.", run->grad_norm);
 }
 
 static bool measured_anywhere(const stw_run_result *run, unsigned phase) {
@@ -93,7 +93,7 @@ static void put_times(const stw_run_result *run, stw_format format, stw_pool *po
         if (!measured_anywhere(run, p) && !run->not_run[p]) continue;
         stw_table_cell(&t, "%s", stw_phase_name((stw_phase)p));
         stw_table_cell(&t, "%s",
-                       run->not_run[p] ? "not run" : stw_word_seconds(run->time_s[p]).text);
+                       run->not_run[p] ? "not executed" : stw_word_seconds(run->time_s[p]).text);
     }
     stw_table_write(&t, format, out);
 }
@@ -104,8 +104,8 @@ static const char *gib_or_nothing(stw_word *word, uint64_t bytes) {
 }
 
 static void put_ranks(const stw_run_result *run, stw_format format, stw_pool *pool, stw_text *out) {
-    static const char *const heads[] = {"rank",        "kind",  "phase",       ">GPU allocated",
-                                        ">GPU in all", ">host", ">page-locked"};
+    static const char *const heads[] = {"rank",       "kind",  "phase",       ">GPU allocated",
+                                        ">GPU total", ">host", ">page-locked"};
     stw_word word;
     stw_table t;
     stw_table_begin(&t, pool, heads, 7);

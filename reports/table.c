@@ -37,7 +37,7 @@ void stw_table_cell(stw_table *table, const char *format, ...) {
         table->cells[table->n_cells++] = cell;
 }
 
-/* Columns that a reader sees: UTF-8 continuation bytes take none. */
+/* Display width: UTF-8 continuation bytes do not count. */
 static size_t width_of(const char *text) {
     size_t width = 0;
     for (; *text != '\0'; text++)
@@ -54,7 +54,7 @@ static const char *head_of(const stw_table *t, uint32_t column) {
     return t->heads[column] + (is_right(t, column) ? 1 : 0);
 }
 
-/* The widest cell of a column, its head included; 0 where all its cells are empty. */
+/* Width of a column including its head; 0 if all its cells are empty. */
 static size_t column_width(const stw_table *t, uint32_t column) {
     size_t widest = 0;
     for (size_t r = 0; r < rows_of(t); r++) {

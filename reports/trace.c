@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The Trace Event Format (JSON object form) of Chrome's tracing, as Perfetto imports it: "M" names
- * processes and threads, "X" is a slice, "C" a counter. Times are microseconds; they are rounded to
- * whole nanoseconds before anything is subtracted, so that slices of a track still do not overlap
- * where one ends in the moment in which the next begins. */
+/* Writes the Trace Event Format of Chrome (JSON object form), which Perfetto imports: "M" names
+ * processes and threads, "X" is a slice, "C" a counter. Times are in microseconds. They are rounded
+ * to whole nanoseconds before any subtraction. This keeps adjacent slices of a track from
+ * overlapping. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum { PHASE_TRACK = 1, FIRST_STREAM_TRACK = 2 };
 typedef struct tracer {
     stw_text *out;
     uint32_t pid;
-    bool any; /* an event stands before the next one */
+    bool any; /* at least one event was written */
     const stw_trace_event *events;
     uint32_t n_events;
 } tracer;
@@ -42,7 +42,7 @@ static void put_time(stw_text *out, const char *key, int64_t ns) {
     stw_text_printf(out, ",\"%s\":%" PRId64 ".%03" PRId64, key, ns / 1000, ns % 1000);
 }
 
-/* The part that every event starts with; the caller closes the object. */
+/* Write the common start of an event; the caller closes the object. */
 static void begin_event(tracer *t, char type, uint32_t tid) {
     stw_text_printf(t->out, "%s\n{\"ph\":\"%c\",\"pid\":%u,\"tid\":%u", t->any ? "," : "", type,
                     t->pid, tid);
@@ -56,7 +56,7 @@ static void put_metadata(tracer *t, uint32_t tid, const char *what, const char *
     stw_text_printf(t->out, "}}");
 }
 
-/* Perfetto sorts threads by this and not by their number. */
+/* Perfetto sorts threads by this index, not by thread number. */
 static void put_sort_index(tracer *t, uint32_t tid) {
     begin_event(t, 'M', tid);
     stw_text_printf(t->out, ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%u}}", tid);
@@ -87,7 +87,7 @@ static void put_slice_times(tracer *t, double start_s, double end_s) {
     put_time(t->out, "dur", end > start ? end - start : 0);
 }
 
-/* One slice for each phase, from its first operation's start to its last one's end. */
+/* One slice per phase, from the start of its first operation to the end of its last. */
 static void put_phases(tracer *t) {
     double start_s[STW_N_PHASES], end_s[STW_N_PHASES];
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
@@ -136,7 +136,7 @@ static void put_slice(tracer *t, const stw_trace_event *e) {
     stw_text_printf(t->out, "}}");
 }
 
-/* Every component that the tier ever holds stands in every event, so that its curve has no gaps. */
+/* Each event lists every component that the tier ever holds. The curves then have no gaps. */
 static void put_counter(tracer *t, stw_tier tier, const stw_live *live,
                         const bool held[STW_N_COMPONENTS], int64_t ns) {
     const char *comma = "";
@@ -153,8 +153,8 @@ static void put_counter(tracer *t, stw_tier tier, const stw_live *live,
     stw_text_printf(t->out, "}}");
 }
 
-/* Bytes count in list order, the order in which memory is claimed; a counter's clock therefore
- * never runs behind the events that stand before it in the list. */
+/* Bytes are counted in list order, the order of allocation. The time of a counter is therefore at
+ * least the time of every earlier event in the list. */
 static void put_counters(tracer *t) {
     bool held[STW_N_TIERS][STW_N_COMPONENTS] = {{false}};
     stw_live live;

@@ -16,7 +16,7 @@ static void put_args(stw_text *out, const char *format, va_list args) {
         out->failed = true;
     else if ((size_t)length < sizeof small)
         stw_text_append(out, small, (size_t)length);
-    else { /* cut rather than lost: no line of a report is this long unless a name is */
+    else { /* cut the line; only very long names get here */
         memcpy(small + sizeof small - 4, "...", 4);
         stw_text_append(out, small, sizeof small - 1);
     }

@@ -12,7 +12,7 @@ expect 2 "nearest known: --model" "$STOWAGE" plan --modle tiny
 expect 2 "KEY=VALUE" plan --set nothing
 expect 2 "nearest known" plan --set placment.params=gpu
 expect 2 "PLAN RUN" "$STOWAGE" validate plan.json
-expect 7 "not have it yet" "$STOWAGE" sweep
+expect 7 "not implemented" "$STOWAGE" sweep
 
 # specs
 expect 3 "gigs" plan --set node.gpu.memory=80gigs
