@@ -81,7 +81,7 @@ static uint64_t most_staging(const stw_cost *cost, stw_load load, stw_tier tier)
  * up, and one step more for the rounding of their sum. */
 static void add_page_tables(const stw_cost *cost, stw_byte_row *row) {
     const stw_job *job = cost->job;
-    if (cost->engine->kind != STW_ENGINE_STOWAGE || job->cluster->gpus == 0) return;
+    if (!cost->engine->spec.executes || job->cluster->gpus == 0) return;
     row->constant_bytes += STW_PAGE_TABLE_STEP_BYTES + tables(alignment_bytes(cost));
     for (uint32_t p = 0; p < cost->n_places; p++) {
         const stw_place *place = &cost->places[p];

@@ -4,6 +4,7 @@
  * what does (recompute, offload, shards on the host) is added per block and per unit. */
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2_keys.h"
 #include "plan/program/demand.h"
 #include "planner/cost.h"
 
@@ -91,7 +92,7 @@ static void charge_shards(const stw_cost *cost, stw_time_row *row, stw_component
 
 /* Share of the parameters that are gathered again for backward. */
 static double share_gathered_twice(const stw_job *job) {
-    if (!job->run->fsdp.reshard_after_forward) return 0;
+    if (!stw_fsdp_settings_of(job->run).reshard_after_forward) return 0;
     const stw_rank_kind *kind = &job->kinds[job->largest];
     uint64_t again = 0;
     for (uint32_t b = 0; b < job->model->n_blocks; b++)

@@ -342,7 +342,7 @@ stw_status stw_cost_add_step(stw_cost *cost, stw_error *err) {
                 STW_TRY(add_ring_row(cost, u, err));
                 break;
             }
-    if (cost->engine->kind == STW_ENGINE_STOWAGE && cost->job->run->optimizer.clip_norm > 0)
+    if (cost->engine->spec.executes && cost->job->run->optimizer.clip_norm > 0)
         STW_TRY(add_norm(cost, err));
     if (cost->engine->lazy_state && cost->job->run->park.moments) STW_TRY(add_parking(cost, err));
     STW_TRY(stw_cost_add_contention(cost, err));

@@ -173,13 +173,9 @@ static stw_status free_choices(const fix_search *search, stw_error *err) {
         if (choices[i].fixed)
             STW_TRY(
                 try_word(search, choices[i].key, "auto", "leaves the choice to the planner", err));
-    if (run->engine == STW_ENGINE_FSDP2) {
-        STW_TRY(try_word(search, "engine", "stowage",
-                         "places state in parts and streams it in small buckets", err));
-        if (!run->fsdp.offload_policy)
-            STW_TRY(try_word(search, "fsdp.offload_policy", "true",
-                             "keeps params, grads and moments on the host", err));
-    }
+    const stw_engine *engine = stw_engine_find(run->engine);
+    for (const stw_engine_fix *f = engine->fixes; f != NULL && f->key != NULL; f++)
+        STW_TRY(try_word(search, f->key, f->value, f->why, err));
 out:
     return status;
 }

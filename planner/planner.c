@@ -243,7 +243,7 @@ static stw_status least_seconds(solving *s, double *seconds, stw_error *err) {
 /* May the planner choose freely, and is there room to hold everything on the GPU as a matter of
  * course? */
 static bool is_free(const stw_run_spec *run) {
-    return run->engine == STW_ENGINE_STOWAGE && run->placement.params == STW_AUTO &&
+    return stw_run_spec_engine(run)->executes && run->placement.params == STW_AUTO &&
            run->placement.grads == STW_AUTO && run->placement.moments == STW_AUTO &&
            run->placement.master == STW_AUTO &&
            run->optimizer.implementation == STW_OPTIMIZER_AUTO &&

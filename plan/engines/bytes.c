@@ -40,6 +40,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/engines/fsdp2_keys.h"
 
 #define CUBLAS_WORKSPACE_BYTES (32ull << 20)
 
@@ -219,6 +220,16 @@ uint64_t stw_logits_grad_bytes(const stw_job *job) {
     return final_norm_bytes(job) + (logit_elements(job) + job->tokens * job->model->hidden) * c;
 }
 
+bool stw_job_in_root(const stw_job *job, uint32_t block) {
+    const stw_group *group = &job->model->groups[job->model->blocks[block].group];
+    if (group->facts.transformer) return false;
+    if (!job->model->facts_known && group->count > 1) return false;
+    if (stw_fsdp_settings_of(job->run).wrap_embeddings && strcmp(group->name, "embed") == 0 &&
+        !job->model->tied_embeddings)
+        return false;
+    return true;
+}
+
 bool stw_reduced_last(const stw_job *job, uint32_t block) {
     const stw_group *group = &job->model->groups[job->model->blocks[block].group];
     return !stw_job_in_root(job, block) && !group->facts.transformer &&
@@ -226,7 +237,7 @@ bool stw_reduced_last(const stw_job *job, uint32_t block) {
 }
 
 uint64_t stw_workspace_bytes(const stw_job *job) {
-    bool torch_step = job->run->engine == STW_ENGINE_FSDP2 && job->model->facts_known;
+    bool torch_step = !stw_run_spec_engine(job->run)->executes && job->model->facts_known;
     return torch_step ? 2 * CUBLAS_WORKSPACE_BYTES : 0;
 }
 

@@ -58,4 +58,7 @@ uint64_t stw_page_lock_rounding_bytes(uint64_t bytes);
 STW_MUST_USE stw_status stw_moments_rounding_bytes(const stw_job *job, uint32_t kind, uint64_t *out,
                                                    stw_error *err);
 
+/** Does this block belong to FSDP's root group (gathered for the whole of forward and backward)? */
+bool stw_job_in_root(const stw_job *job, uint32_t block);
+
 #endif

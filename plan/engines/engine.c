@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/engine.h"
 
-const stw_engine *stw_engine_find(stw_engine_kind kind) {
-    static const stw_engine *const engines[] = {&stw_engine_stowage, &stw_engine_fsdp2};
-    for (size_t i = 0; i < sizeof engines / sizeof engines[0]; i++)
-        if (engines[i]->kind == kind) return engines[i];
-    return NULL;
+const stw_engine *stw_engine_find(uint32_t index) {
+    const stw_engine_spec *spec = stw_engine_spec_at(index);
+    if (spec == NULL || spec->instead != NULL) return NULL;
+    return (const stw_engine *)spec; /* the first member */
+}
+
+stw_status stw_engine_register(const stw_engine *engine, stw_error *err) {
+    return stw_engine_spec_register(&engine->spec, err);
 }

@@ -5,9 +5,16 @@
 #define STW_PLAN_ENGINES_ENGINE_H
 
 #include "plan/program/program.h"
+#include "plan/spec/registry.h"
+
+/** A change of a run spec that is tried when nothing fits. */
+typedef struct stw_engine_fix {
+    const char *key, *value, *why;
+} stw_engine_fix;
 
 typedef struct stw_engine {
-    stw_engine_kind kind;
+    stw_engine_spec spec;        /* first: what run specs know of the engine */
+    const stw_engine_fix *fixes; /* ends with a key of NULL; or NULL */
     /** Placements that the run's spec and the engine admit, in canonical order.
      * @param places out, room for STW_MAX_PLACES
      * @return how many; 0 where the spec contradicts itself (err says how) */
@@ -28,8 +35,9 @@ typedef struct stw_engine {
 /** Groups of the per-layer streamed step: every wrapped block, and one of all the rest. */
 uint32_t stw_prefetch_groups(const stw_job *job);
 
-extern const stw_engine stw_engine_stowage, stw_engine_fsdp2;
-/** The engine of a run; NULL where this build has none (megatron, deepspeed). */
-const stw_engine *stw_engine_find(stw_engine_kind kind);
+/** Engine number `index` of plan/spec/registry.h; NULL if it is not built in. */
+const stw_engine *stw_engine_find(uint32_t index);
+/** Add an engine to those that run specs can name; see stw_engine_spec_register. */
+STW_MUST_USE stw_status stw_engine_register(const stw_engine *engine, stw_error *err);
 
 #endif

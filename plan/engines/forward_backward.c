@@ -8,6 +8,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2_keys.h"
 #include "plan/program/builder.h"
 
 typedef struct block_state {
@@ -176,7 +177,7 @@ static void forward_block(pass *p, uint32_t block) {
             stw_copy(p->b, STW_STREAM_D2H, STW_COMPONENT_ACTIVATIONS, block, STW_TIER_GPU,
                      s->acts[0].offset, STW_TIER_HOST, s->stash.offset, full, done, STW_OP_NONE);
     }
-    if (job->run->fsdp.reshard_after_forward) release(p, block);
+    if (stw_fsdp_settings_of(job->run).reshard_after_forward) release(p, block);
 }
 
 /* The copy of an offloaded block has one block's forward to finish before its bytes are reused. */
@@ -348,7 +349,7 @@ static void root_grads(pass *p, bool embedding) {
 static void loss_and_head(pass *p) {
     stw_builder *b = p->b;
     const stw_job *job = b->job;
-    bool reshard = job->run->fsdp.reshard_after_forward;
+    bool reshard = stw_fsdp_settings_of(job->run).reshard_after_forward;
     uint64_t saved = stw_logits_saved_bytes(job), most = stw_logits_backward_bytes(job);
     stw_extent kept = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, saved);
     stw_extent more =

@@ -5,8 +5,9 @@
  * pull request 5364). All of a rank's state is placed alike; Stowage predicts it and executes none
  * of it. */
 #include "core/checked.h"
+#include "plan/engines/built_in.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/engine.h"
+#include "plan/engines/fsdp2_keys.h"
 #include "plan/program/builder.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
@@ -16,9 +17,9 @@ static bool wants(uint32_t wish, stw_tier tier) {
 static bool place_allowed(const stw_job *job, const stw_place *p) {
     const stw_run_spec *run = job->run;
     stw_optimizer_implementation how = run->optimizer.implementation;
-    if (run->fsdp.offload_policy && p->params != STW_TIER_HOST) return false;
-    if (!run->fsdp.offload_policy && p->params == STW_TIER_HOST &&
-        (run->placement.params != STW_TIER_HOST))
+    const bool offload_policy = stw_fsdp_settings_of(run).offload_policy;
+    if (offload_policy && p->params != STW_TIER_HOST) return false;
+    if (!offload_policy && p->params == STW_TIER_HOST && (run->placement.params != STW_TIER_HOST))
         return false;
     if (!wants(run->placement.params, p->params) || !wants(run->placement.grads, p->grads) ||
         !wants(run->placement.moments, p->moments))
@@ -263,8 +264,19 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
+static const char *const keys[] = {"fsdp.", NULL};
+static const stw_engine_fix fixes[] = {
+    {"engine", "stowage", "places state in parts and streams it in small buckets"},
+    {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host"},
+    {NULL, NULL, NULL}};
+
 const stw_engine stw_engine_fsdp2 = {
-    .kind = STW_ENGINE_FSDP2,
+    .spec = {.name = "fsdp2",
+             .section = &stw_fsdp_section,
+             .keys = keys,
+             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU,
+             .parks = true},
+    .fixes = fixes,
     .places = places,
     .whole = true,
     .prefetch_by_group = true,

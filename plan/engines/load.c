@@ -4,6 +4,7 @@
  * holds the whole model on its host before anything is cut. */
 #include "core/checked.h"
 #include "plan/program/builder.h"
+#include "plan/spec/registry.h"
 
 typedef struct load_slots {
     stw_extent host, gpu;
@@ -124,7 +125,7 @@ void stw_build_load(stw_builder *b) {
         load_pieces(b, &slots, true, false);
         break;
     }
-    if (b->job->run->engine == STW_ENGINE_STOWAGE) make_masters(b);
+    if (stw_run_spec_engine(b->job->run)->executes) make_masters(b);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_GPU, slots.gpu);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_HOST, slots.host);
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/engine.h"
+#include "plan/engines/built_in.h"
 #include "plan/program/builder.h"
 
 /* ---- placements ---- */
@@ -366,8 +366,15 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
+static const char *const keys[] = {"fsdp.", "update.", "optimizer.groups", "placement.nvme_copies",
+                                   NULL};
+
 const stw_engine stw_engine_stowage = {
-    .kind = STW_ENGINE_STOWAGE,
+    .spec = {.name = "stowage",
+             .keys = keys,
+             .trains_as = "fsdp2",
+             .updates = (1u << STW_N_UPDATES) - 1,
+             .executes = true},
     .places = places,
     .build = build,
     .window_bytes = window_bytes,

@@ -80,7 +80,7 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
 /* ---- decisions ---- */
 
 const char *stw_plan_state_group(const stw_plan *plan) {
-    return plan->run.engine == STW_ENGINE_STOWAGE ? "flat" : "all";
+    return stw_run_spec_engine(&plan->run)->executes ? "flat" : "all";
 }
 
 uint64_t stw_plan_decision_count(const stw_plan *plan, uint32_t i) {
@@ -144,9 +144,8 @@ static void write_decisions(const stw_plan *plan, stw_json *json) {
 
 const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movement) {
     if (movement->by_stowage) return "stowage";
-    /* the stowage engine trains with FSDP2's forward and backward */
-    return stw_engine_name(plan->run.engine == STW_ENGINE_STOWAGE ? STW_ENGINE_FSDP2
-                                                                  : plan->run.engine);
+    const stw_engine_spec *engine = stw_run_spec_engine(&plan->run);
+    return engine->trains_as != NULL ? engine->trains_as : engine->name;
 }
 
 static void write_movements(const stw_plan *plan, stw_json *json) {

@@ -325,13 +325,3 @@ uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block) {
     }
     return params;
 }
-
-bool stw_job_in_root(const stw_job *job, uint32_t block) {
-    const stw_group *group = &job->model->groups[job->model->blocks[block].group];
-    if (group->facts.transformer) return false;
-    if (!job->model->facts_known && group->count > 1) return false;
-    if (job->run->fsdp.wrap_embeddings && strcmp(group->name, "embed") == 0 &&
-        !job->model->tied_embeddings)
-        return false;
-    return true;
-}

@@ -90,7 +90,5 @@ uint32_t stw_job_param_group(const stw_job *job, uint32_t tensor);
 uint64_t stw_job_optimizer_bytes(const stw_job *job);
 /** Elements of one block before sharding as one rank gathers it (after the ep x etp cut). */
 uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block);
-/** Does this block belong to FSDP's root group (gathered for the whole of forward and backward)? */
-bool stw_job_in_root(const stw_job *job, uint32_t block);
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "plan/spec/registry.h"
+
 /* Share of the copy bandwidth of GPU memory that the exact norm reaches where the cluster does not
  * say: 1855 of 4197 GB/s, measured on an H200, 2026-11-21. The update reaches all of it (4241 GB/s
  * in the same run). */
@@ -334,7 +336,7 @@ static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *
  * makes from a seed are on no disk. */
 static void demand_weights_file(const stw_job *job, const stw_op *op, stw_demand *out) {
     memset(out, 0, sizeof *out);
-    if (job->run->engine == STW_ENGINE_STOWAGE && job->run->load.weights == NULL) return;
+    if (stw_run_spec_engine(job->run)->executes && job->run->load.weights == NULL) return;
     out->seconds[STW_RESOURCE_DISK] = out->seconds[STW_RESOURCE_DISK_READ] =
         seconds_of((double)op->bytes, job->cluster->nvme.read_bps);
 }

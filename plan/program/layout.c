@@ -8,6 +8,7 @@
 
 #include "core/checked.h"
 #include "core/text.h"
+#include "plan/spec/registry.h"
 
 /* ---- slots ---- */
 
@@ -196,7 +197,7 @@ static uint64_t largest_slot_bytes(const stw_job *job, const stw_decisions *deci
 }
 
 uint64_t stw_nvme_copies(const stw_job *job) {
-    if (job->run->engine != STW_ENGINE_STOWAGE) return 1;
+    if (!stw_run_spec_engine(job->run)->executes) return 1;
     return job->run->placement.nvme_copies == 1 ? 1 : 2; /* whatever an unchecked spec says */
 }
 
@@ -235,17 +236,17 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
 
 bool stw_load_is_whole(const stw_job *job, stw_load method) {
     return method == STW_LOAD_ALL_RANKS ||
-           (job->run->engine != STW_ENGINE_STOWAGE && method != STW_LOAD_SHARDED_READ);
+           (!stw_run_spec_engine(job->run)->executes && method != STW_LOAD_SHARDED_READ);
 }
 
 uint64_t stw_load_element_bytes(const stw_job *job, uint32_t tensor) {
-    if (job->run->engine == STW_ENGINE_STOWAGE && job->run->load.weights == NULL) return 4;
+    if (stw_run_spec_engine(job->run)->executes && job->run->load.weights == NULL) return 4;
     return stw_max_u64(1, stw_dtype_bits(job->model->tensors[tensor].dtype) / 8);
 }
 
 uint64_t stw_load_room_bytes(const stw_job *job, uint32_t tensor, uint64_t count) {
     uint64_t element = stw_dtype_bits(job->model->tensors[tensor].dtype) / 8;
-    if (job->run->engine == STW_ENGINE_STOWAGE) element = stw_max_u64(element, 4);
+    if (stw_run_spec_engine(job->run)->executes) element = stw_max_u64(element, 4);
     return stw_round_up_u64(count * stw_max_u64(element, 1), STW_ALIGN_BYTES);
 }
 

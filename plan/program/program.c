@@ -9,8 +9,7 @@ stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
                            const stw_layout *layout, stw_program **out, stw_error *err) {
     const stw_engine *engine = stw_engine_find(job->run->engine);
     if (engine == NULL)
-        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
-                        "engine %s is not built in; this version has stowage and fsdp2",
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine", "engine %s is not built in",
                         stw_engine_name(job->run->engine));
     stw_program *program = NULL;
     stw_pool *pool = stw_pool_new();

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "plan/spec/spec_keys.h"
+#include "plan/spec/registry.h"
 
 stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err) {
     memset(run, 0, sizeof *run);

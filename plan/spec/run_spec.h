@@ -48,6 +48,9 @@ typedef struct stw_param_group {
 } stw_param_group;
 #define STW_MAX_OWN_PARAM_GROUPS 7 /* besides the optimizer's own rates */
 
+#define STW_MAX_SECTIONS 8
+#define STW_SECTION_BYTES 128
+
 typedef struct stw_parallel {
     uint32_t dp_shard; /* STW_AUTO: all GPUs that are left */
     uint32_t dp_replicate, tp, pp, vpp, cp, ep, etp;
@@ -66,7 +69,7 @@ typedef struct stw_role {
     stw_role_kind kind;
     uint32_t nodes;     /* STW_AUTO: as many as the trainer */
     const char *with;   /* name of the role whose nodes it shares, "none": own nodes */
-    const char *engine; /* "vllm", "sglang", "fsdp2" ... */
+    const char *engine; /* a name such as "vllm" */
     stw_dtype dtype;
     stw_parallel parallel;
     double gpu_memory_utilization;
@@ -77,8 +80,8 @@ typedef struct stw_role {
 } stw_role;
 
 typedef struct stw_run_spec {
-    stw_pool *pool; /* owns lists and their strings */
-    stw_engine_kind engine;
+    stw_pool *pool;  /* owns lists and their strings */
+    uint32_t engine; /* index of a registered engine, see plan/spec/registry.h */
     stw_parallel parallel;
     struct {
         stw_dtype params, compute, grads, reduce, exp_avg, exp_avg_sq;
@@ -132,20 +135,8 @@ typedef struct stw_run_spec {
         double capacity_factor; /* 0: none */
         double imbalance;
     } moe;
-    struct {
-        bool reshard_after_forward, offload_policy, wrap_embeddings;
-    } fsdp;
-    struct {
-        bool distributed_optimizer, fsdp;
-        double optimizer_offload_fraction;
-        bool overlap_d2h_h2d, precision_aware, overlap_grad_reduce, overlap_param_gather;
-        const char *ckpt_format;
-    } megatron;
-    struct {
-        uint32_t zero_stage;
-        double ratio;
-        uint64_t sub_group_size, prefetch_bucket, max_live_parameters;
-    } deepspeed;
+    /* Settings of the engines' own keys, one block for each section of plan/spec/registry.h. */
+    _Alignas(8) unsigned char sections[STW_MAX_SECTIONS][STW_SECTION_BYTES];
     struct {
         uint32_t method;     /* stw_load or STW_AUTO */
         const char *weights; /* NULL: none */

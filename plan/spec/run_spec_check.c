@@ -3,29 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plan/spec/run_spec.h"
-#include "plan/spec/spec_keys.h"
+#include "plan/spec/registry.h"
 
 /* What decimal shares may miss their sum by. */
 static const double SHARE_TOLERANCE = 1e-6;
-
-static stw_status refuse(const char *origin, stw_error *err, const char *key, const char *found,
-                         const char *expected) {
-    return stw_fail(err, STW_STATUS_BAD_INPUT, origin, "%s: found %s, expected %s", key, found,
-                    expected);
-}
-
-/* The same with what the run holds under that key. */
-static stw_status refuse_value(const stw_run_spec *run, const char *origin, stw_error *err,
-                               const char *key, const char *expected) {
-    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
-    stw_text found = STW_TEXT_INIT;
-    if (row != NULL) stw_spec_write_value(row, run, &found);
-    stw_status status =
-        refuse(origin, err, key, found.data != NULL ? found.data : "nothing", expected);
-    stw_text_free(&found);
-    return status;
-}
 
 static stw_status check_counts(const stw_run_spec *run, const char *origin, stw_error *err) {
     const struct {
@@ -47,7 +28,8 @@ static stw_status check_counts(const stw_run_spec *run, const char *origin, stw_
         {"prefetch.bucket", run->prefetch.bucket_bytes},
     };
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if (counts[i].value == 0) return refuse(origin, err, counts[i].key, "0", "at least 1");
+        if (counts[i].value == 0)
+            return stw_run_spec_refuse(origin, err, counts[i].key, "0", "at least 1");
     return STW_STATUS_OK;
 }
 
@@ -68,14 +50,10 @@ static stw_status check_numbers(const stw_run_spec *run, const char *origin, stw
         {"placement.nvme_copies",
          run->placement.nvme_copies == 1 || run->placement.nvme_copies == 2, "1 or 2"},
         {"moe.imbalance", run->moe.imbalance >= 1, "1 or more"},
-        {"megatron.optimizer_offload_fraction", run->megatron.optimizer_offload_fraction <= 1,
-         "0 to 1"},
-        {"deepspeed.ratio", run->deepspeed.ratio <= 1, "0 to 1"},
-        {"deepspeed.zero_stage", run->deepspeed.zero_stage <= 3, "0 to 3"},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (!numbers[i].good)
-            return refuse_value(run, origin, err, numbers[i].key, numbers[i].expected);
+            return stw_run_spec_refuse_value(run, origin, err, numbers[i].key, numbers[i].expected);
     return STW_STATUS_OK;
 }
 
@@ -84,28 +62,33 @@ static stw_status check_placement(const stw_run_spec *run, const char *origin, s
     const bool moments_on_gpu = run->placement.moments == STW_TIER_GPU;
     const uint32_t acts = run->placement.activations, recompute = run->recompute.granularity;
     if (run->placement.master != STW_AUTO && !run->precision.has_master)
-        return refuse(origin, err, "placement.master",
-                      stw_tier_name((stw_tier)run->placement.master),
-                      "auto, as precision.master is none");
+        return stw_run_spec_refuse(origin, err, "placement.master",
+                                   stw_tier_name((stw_tier)run->placement.master),
+                                   "auto, as precision.master is none");
     if (run->optimizer.implementation == STW_OPTIMIZER_STREAMED && moments_on_gpu)
-        return refuse(origin, err, "placement.moments", "gpu",
-                      "host or nvme, as optimizer.implementation is streamed");
+        return stw_run_spec_refuse(origin, err, "placement.moments", "gpu",
+                                   "host or nvme, as optimizer.implementation is streamed");
     if (run->optimizer.implementation == STW_OPTIMIZER_CPU && moments_on_gpu)
-        return refuse(origin, err, "placement.moments", "gpu",
-                      "host or nvme, as optimizer.implementation is cpu");
+        return stw_run_spec_refuse(origin, err, "placement.moments", "gpu",
+                                   "host or nvme, as optimizer.implementation is cpu");
     if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT &&
         run->placement.moments == STW_TIER_NVME)
-        return refuse(origin, err, "placement.moments", "nvme",
-                      "gpu, host or auto, as optimizer.implementation is direct");
-    if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT && run->engine != STW_ENGINE_STOWAGE)
-        return refuse(origin, err, "optimizer.implementation", "direct",
-                      "another, as engine is not stowage");
+        return stw_run_spec_refuse(origin, err, "placement.moments", "nvme",
+                                   "gpu, host or auto, as optimizer.implementation is direct");
+    if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT &&
+        !(stw_run_spec_engine(run)->updates & 1u << STW_UPDATE_DIRECT)) {
+        char expected[96];
+        snprintf(expected, sizeof expected, "another, as engine is %s",
+                 stw_engine_name(run->engine));
+        return stw_run_spec_refuse(origin, err, "optimizer.implementation", "direct", expected);
+    }
     if (acts == STW_ACT_RECOMPUTE && recompute == 0)
-        return refuse(origin, err, "placement.activations", "recompute",
-                      "keep, offload or auto, as recompute.granularity is none");
+        return stw_run_spec_refuse(origin, err, "placement.activations", "recompute",
+                                   "keep, offload or auto, as recompute.granularity is none");
     if ((acts == STW_ACT_KEEP || acts == STW_ACT_OFFLOAD) && recompute == 1)
-        return refuse(origin, err, "placement.activations", stw_act_name((stw_act)acts),
-                      "recompute or auto, as recompute.granularity is full");
+        return stw_run_spec_refuse(origin, err, "placement.activations",
+                                   stw_act_name((stw_act)acts),
+                                   "recompute or auto, as recompute.granularity is full");
     return STW_STATUS_OK;
 }
 
@@ -121,7 +104,7 @@ static stw_status refuse_share(const stw_run_spec *run, const char *origin, stw_
                                stw_update update, const char *key, const char *value) {
     char expected[128];
     snprintf(expected, sizeof expected, "auto or 0, as %s is %s", key, value);
-    return refuse_value(run, origin, err, share_keys[update], expected);
+    return stw_run_spec_refuse_value(run, origin, err, share_keys[update], expected);
 }
 
 /* Tiers in which each engine can have each kind of state, by bits; see plan/engines/stowage.c. */
@@ -199,9 +182,9 @@ static stw_status check_shares(const stw_run_spec *run, const char *origin, stw_
     if (sum > 1 + SHARE_TOLERANCE || (!any_free && sum < 1 - SHARE_TOLERANCE)) {
         char found[48];
         snprintf(found, sizeof found, "shares that sum to %.9g", sum);
-        status =
-            refuse(origin, err, keys, found,
-                   any_free ? "at most 1 where one of them is auto" : "1, as none of them is auto");
+        status = stw_run_spec_refuse(origin, err, keys, found,
+                                     any_free ? "at most 1 where one of them is auto"
+                                              : "1, as none of them is auto");
     }
 out:
     return status;
@@ -212,20 +195,19 @@ static stw_status check_groups(const stw_run_spec *run, const char *origin, stw_
     if (run->optimizer.n_groups > STW_MAX_OWN_PARAM_GROUPS) {
         snprintf(found, sizeof found, "%u groups", run->optimizer.n_groups);
         snprintf(key, sizeof key, "at most %d", STW_MAX_OWN_PARAM_GROUPS);
-        return refuse(origin, err, "optimizer.groups", found, key);
+        return stw_run_spec_refuse(origin, err, "optimizer.groups", found, key);
     }
     for (uint32_t i = 0; i < run->optimizer.n_groups; i++) {
         const stw_strings *match = &run->optimizer.groups[i].match;
         snprintf(key, sizeof key, "optimizer.groups.%u", i);
-        if (match->n == 0) return refuse(origin, err, key, "no pattern", "at least one in `match`");
+        if (match->n == 0)
+            return stw_run_spec_refuse(origin, err, key, "no pattern", "at least one in `match`");
     }
     return STW_STATUS_OK;
 }
 
-/* torch's CPUOffloadPolicy keeps params, grads and moments on the host, all of them, and steps
- * there. Parking moves whole what lies on the GPU. */
-static stw_status check_host(const stw_run_spec *run, const char *origin, stw_error *err) {
-    const bool policy = run->fsdp.offload_policy;
+/* Parking moves whole what lies on the GPU. */
+static stw_status check_parked_tiers(const stw_run_spec *run, const char *origin, stw_error *err) {
     const struct {
         const char *placement_key, *park_key;
         uint32_t placement;
@@ -238,47 +220,35 @@ static stw_status check_host(const stw_run_spec *run, const char *origin, stw_er
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
         const uint32_t tier = states[i].placement;
         char why[96];
-        if (policy && tier != STW_AUTO && tier != STW_TIER_HOST)
-            return refuse(origin, err, states[i].placement_key, stw_tier_name((stw_tier)tier),
-                          "host or auto, as fsdp.offload_policy is true");
-        if (states[i].parked && policy)
-            return refuse(origin, err, states[i].park_key, "host",
-                          "none, as fsdp.offload_policy keeps it on the host all the time");
         snprintf(why, sizeof why, "none, as %s is not gpu", states[i].placement_key);
         if (states[i].parked && tier != STW_AUTO && tier != STW_TIER_GPU)
-            return refuse(origin, err, states[i].park_key, "host", why);
+            return stw_run_spec_refuse(origin, err, states[i].park_key, "host", why);
     }
-    if (policy && run->engine == STW_ENGINE_FSDP2 &&
-        run->optimizer.implementation == STW_OPTIMIZER_STREAMED)
-        return refuse(origin, err, "optimizer.implementation", "streamed",
-                      "another, as fsdp.offload_policy steps on the host");
     return STW_STATUS_OK;
 }
 
-/* Keys of an engine's own block, set although another engine runs. */
-static stw_status check_blocks(const stw_run_spec *run, const stw_run_spec *defaults,
-                               const char *origin, stw_error *err) {
-    const struct {
-        const char *prefix;
-        bool used;
-    } blocks[] = {
-        {"fsdp.", run->engine == STW_ENGINE_STOWAGE || run->engine == STW_ENGINE_FSDP2},
-        {"megatron.", run->engine == STW_ENGINE_MEGATRON},
-        {"deepspeed.", run->engine == STW_ENGINE_DEEPSPEED},
-        {"update.", run->engine == STW_ENGINE_STOWAGE},
-        {"optimizer.groups", run->engine == STW_ENGINE_STOWAGE},
-        {"placement.nvme_copies", run->engine == STW_ENGINE_STOWAGE},
-    };
-    for (size_t i = 0; i < sizeof blocks / sizeof blocks[0]; i++) {
-        const stw_spec_row *row = NULL;
-        char expected[96];
-        if (blocks[i].used) continue;
-        stw_status status = stw_spec_first_changed(stw_run_spec_table(), blocks[i].prefix, run,
-                                                   defaults, &row, err);
-        if (status != STW_STATUS_OK) return status;
-        snprintf(expected, sizeof expected, "its default, as engine is %s",
-                 stw_engine_name(run->engine));
-        if (row != NULL) return refuse_value(run, origin, err, row->key, expected);
+static bool has_effect(const stw_engine_spec *engine, const char *key) {
+    for (const char *const *known = engine->keys; known != NULL && *known != NULL; known++)
+        if (strcmp(*known, key) == 0) return true;
+    return false;
+}
+
+/* Keys that have an effect with other engines only. */
+static stw_status check_engine_keys(const stw_run_spec *run, const stw_run_spec *defaults,
+                                    const char *origin, stw_error *err) {
+    const stw_engine_spec *engine = stw_run_spec_engine(run);
+    for (uint32_t e = 0; e < stw_engine_spec_count(); e++) {
+        const char *const *key = stw_engine_spec_at(e)->keys;
+        for (; key != NULL && *key != NULL; key++) {
+            const stw_spec_row *row = NULL;
+            char expected[96];
+            if (has_effect(engine, *key)) continue;
+            stw_status status =
+                stw_spec_first_changed(stw_run_spec_table(), *key, run, defaults, &row, err);
+            if (status != STW_STATUS_OK) return status;
+            snprintf(expected, sizeof expected, "its default, as engine is %s", engine->name);
+            if (row != NULL) return stw_run_spec_refuse_value(run, origin, err, row->key, expected);
+        }
     }
     return STW_STATUS_OK;
 }
@@ -300,18 +270,20 @@ static stw_status check_role(const stw_run_spec *run, uint32_t index, const char
         if (strcmp(run->roles[i].name, role->name) == 0) repeated = true;
     stw_text_quote(role->name, found, sizeof found);
     if (role->name[0] == '\0' || repeated)
-        return refuse(origin, err, key, found, "a name of its own in `name`");
+        return stw_run_spec_refuse(origin, err, key, found, "a name of its own in `name`");
     stw_text_quote(role->with, found, sizeof found);
     if (strcmp(role->with, "trainer") != 0 && strcmp(role->with, "none") != 0 &&
         (!is_role(run, role->with) || strcmp(role->with, role->name) == 0))
-        return refuse(origin, err, key, found, "trainer, none or another role in `with`");
+        return stw_run_spec_refuse(origin, err, key, found,
+                                   "trainer, none or another role in `with`");
     stw_text_quote(role->kv_dtype, found, sizeof found);
     if (strcmp(role->kv_dtype, "auto") != 0 && !stw_dtype_parse(role->kv_dtype, &dtype))
-        return refuse(origin, err, key, found, "auto or a dtype in `kv_dtype`");
+        return stw_run_spec_refuse(origin, err, key, found, "auto or a dtype in `kv_dtype`");
     if (!(role->gpu_memory_utilization > 0) || role->gpu_memory_utilization > 1)
-        return refuse(origin, err, key, "another value",
-                      "above 0 and at most 1 in `gpu_memory_utilization`");
-    if (role->nodes == 0) return refuse(origin, err, key, "0", "auto or at least 1 in `nodes`");
+        return stw_run_spec_refuse(origin, err, key, "another value",
+                                   "above 0 and at most 1 in `gpu_memory_utilization`");
+    if (role->nodes == 0)
+        return stw_run_spec_refuse(origin, err, key, "0", "auto or at least 1 in `nodes`");
     return STW_STATUS_OK;
 }
 
@@ -320,11 +292,17 @@ static stw_status check_parked(const stw_run_spec *run, const char *origin, stw_
                       : run->park.grads   ? "grads"
                       : run->park.moments ? "moments"
                                           : NULL;
-    if (key == NULL || run->engine == STW_ENGINE_FSDP2) return STW_STATUS_OK;
+    char parking[128] = "";
+    if (key == NULL || stw_run_spec_engine(run)->parks) return STW_STATUS_OK;
+    for (uint32_t e = 0; e < stw_engine_spec_count(); e++) {
+        size_t used = strlen(parking);
+        if (stw_engine_spec_at(e)->parks)
+            snprintf(parking + used, sizeof parking - used, "%s engine: %s",
+                     used > 0 ? " or" : ", or", stw_engine_name(e));
+    }
     return stw_fail(err, STW_STATUS_NOT_BUILT_IN, origin,
-                    "park.%s: host has no effect with engine %s; use placement.%s: host, or "
-                    "engine: fsdp2",
-                    key, stw_engine_name(run->engine), key);
+                    "park.%s: host has no effect with engine %s; use placement.%s: host%s", key,
+                    stw_engine_name(run->engine), key, parking);
 }
 
 stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_error *err) {
@@ -334,13 +312,15 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(check_counts(run, origin, err));
     STW_TRY(check_numbers(run, origin, err));
     STW_TRY(check_placement(run, origin, err));
-    STW_TRY(check_host(run, origin, err));
-    STW_TRY(check_blocks(run, &defaults, origin, err));
+    STW_TRY(stw_run_spec_check_sections(run, origin, err));
+    STW_TRY(check_parked_tiers(run, origin, err));
+    STW_TRY(check_engine_keys(run, &defaults, origin, err));
     STW_TRY(check_shares(run, origin, err));
     STW_TRY(check_groups(run, origin, err));
     for (uint32_t i = 0; i < run->n_roles; i++) STW_TRY(check_role(run, i, origin, err));
     if (run->trainable.lora_rank == 0 && run->trainable.lora_targets.n > 0) {
-        status = refuse(origin, err, "trainable.lora.rank", "0", "at least 1 with lora.targets");
+        status = stw_run_spec_refuse(origin, err, "trainable.lora.rank", "0",
+                                     "at least 1 with lora.targets");
         goto out;
     }
     STW_TRY(stw_spec_check_effect(stw_run_spec_table(), run, &defaults, origin, err));

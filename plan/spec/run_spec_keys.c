@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every key of run.yaml: its words, its default, and what to use where it has no effect yet. */
+/* The keys of run.yaml that belong to no engine: their words, its default, and what to use where it
+ * has no effect yet. */
 #include "plan/spec/run_spec.h"
-#include "plan/spec/spec_keys.h"
+#include "plan/spec/spec_rows.h"
 
 #define END                                                                                        \
     { NULL, 0, NULL }
@@ -15,12 +16,6 @@ static const stw_spec_word acts[] = {{"auto", STW_AUTO, NULL}, STW_ACT_TABLE(X) 
 static const stw_spec_word loads[] = {{"auto", STW_AUTO, NULL}, STW_LOAD_TABLE(X) END};
 #undef X
 
-#define OTHER_ENGINE "engine: stowage or fsdp2"
-static const stw_spec_word engines[] = {{"stowage", STW_ENGINE_STOWAGE, NULL},
-                                        {"fsdp2", STW_ENGINE_FSDP2, NULL},
-                                        {"megatron", STW_ENGINE_MEGATRON, OTHER_ENGINE},
-                                        {"deepspeed", STW_ENGINE_DEEPSPEED, OTHER_ENGINE},
-                                        END};
 static const stw_spec_word dtypes[] = {{"fp32", STW_DTYPE_F32, NULL},
                                        {"bf16", STW_DTYPE_BF16, NULL},
                                        {"fp16", STW_DTYPE_F16, NULL},
@@ -78,16 +73,8 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
                    offsetof(stw_run_spec, optimizer.beta1) + sizeof(double),
                "betas are read as a pair");
 
-#define IN(type, member) .offset = offsetof(type, member), .size = sizeof(((type *)0)->member)
 #define AT(member) IN(stw_run_spec, member)
 #define OF(member) IN(stw_role, member)
-#define WORDS(name, list) .key = name, .kind = STW_SPEC_WORDS, .words = list
-#define BOOL(name) .key = name, .kind = STW_SPEC_BOOL
-#define COUNT(name) .key = name, .kind = STW_SPEC_COUNT, .unit = STW_UNIT_COUNT
-#define BYTES(name) .key = name, .kind = STW_SPEC_BYTES, .unit = STW_UNIT_BYTES
-#define RATIO(name) .key = name, .kind = STW_SPEC_NUMBER, .unit = STW_UNIT_RATIO
-#define STRING(name) .key = name, .kind = STW_SPEC_STRING
-#define STRINGS(name) .key = name, .kind = STW_SPEC_STRINGS
 
 /* What to use instead of a key without an effect yet. */
 #define SHARD "parallel.dp_shard, dp_replicate, cp, ep and etp"
@@ -148,10 +135,8 @@ static const stw_spec_table group_table = {group_rows, sizeof group_rows / sizeo
 static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group),
                                            offsetof(stw_run_spec, optimizer.n_groups)};
 
-/* Megatron and deepspeed rows need no `instead`: their engines are refused, and so is a value of an
- * engine that is not the run's. */
-static const stw_spec_row rows[] = {
-    {WORDS("engine", engines), AT(engine), .fallback = "stowage"},
+static const stw_spec_row rows_before[] = {
+    {WORDS("engine", NULL), AT(engine)}, /* words and default: the registry's */
     PARALLEL(AT, SHARD),
     {WORDS("precision.params", dtypes), AT(precision.params), .fallback = "fp32"},
     {WORDS("precision.compute", dtypes), AT(precision.compute), .fallback = "bf16"},
@@ -237,25 +222,9 @@ static const stw_spec_row rows[] = {
      .instead = "moe.imbalance", .note = "none, or a factor"},
     {RATIO("moe.imbalance"), AT(moe.imbalance), .fallback = "1",
      .note = "tokens of the busiest rank over the mean"},
-    {BOOL("fsdp.reshard_after_forward"), AT(fsdp.reshard_after_forward), .fallback = "true"},
-    {BOOL("fsdp.offload_policy"), AT(fsdp.offload_policy), .fallback = "false",
-     .note = "params, grads and moments on the host together"},
-    {BOOL("fsdp.wrap_embeddings"), AT(fsdp.wrap_embeddings), .fallback = "false"},
-    {BOOL("megatron.distributed_optimizer"), AT(megatron.distributed_optimizer),
-     .fallback = "true"},
-    {BOOL("megatron.fsdp"), AT(megatron.fsdp), .fallback = "false"},
-    {RATIO("megatron.optimizer_offload_fraction"), AT(megatron.optimizer_offload_fraction),
-     .fallback = "0"},
-    {BOOL("megatron.overlap_d2h_h2d"), AT(megatron.overlap_d2h_h2d), .fallback = "false"},
-    {BOOL("megatron.precision_aware"), AT(megatron.precision_aware), .fallback = "false"},
-    {BOOL("megatron.overlap_grad_reduce"), AT(megatron.overlap_grad_reduce), .fallback = "false"},
-    {BOOL("megatron.overlap_param_gather"), AT(megatron.overlap_param_gather), .fallback = "false"},
-    {STRING("megatron.ckpt_format"), AT(megatron.ckpt_format), .fallback = "torch_dist"},
-    {COUNT("deepspeed.zero_stage"), AT(deepspeed.zero_stage), .fallback = "3"},
-    {RATIO("deepspeed.ratio"), AT(deepspeed.ratio), .fallback = "1"},
-    {COUNT("deepspeed.sub_group_size"), AT(deepspeed.sub_group_size), .fallback = "1e9"},
-    {COUNT("deepspeed.prefetch_bucket"), AT(deepspeed.prefetch_bucket), .fallback = "5e7"},
-    {COUNT("deepspeed.max_live_parameters"), AT(deepspeed.max_live_parameters), .fallback = "1e9"},
+};
+
+static const stw_spec_row rows_after[] = {
     {WORDS("load.method", loads), AT(load.method), .fallback = "auto"},
     {STRING("load.weights"), AT(load.weights), .words = none, .fallback = "none",
      .note = "none, or a path"},
@@ -277,6 +246,7 @@ static const stw_spec_row rows[] = {
      .note = "further roles"},
 };
 
-static const stw_spec_table table = {rows, sizeof rows / sizeof rows[0]};
-
-const stw_spec_table *stw_run_spec_table(void) { return &table; }
+void stw_run_spec_common_rows(stw_spec_table *before, stw_spec_table *after) {
+    *before = (stw_spec_table){rows_before, sizeof rows_before / sizeof rows_before[0]};
+    *after = (stw_spec_table){rows_after, sizeof rows_after / sizeof rows_after[0]};
+}

@@ -108,9 +108,8 @@ STW_MUST_USE stw_status stw_spec_first_changed(const stw_spec_table *table, cons
                                                const void *base, const void *defaults,
                                                const stw_spec_row **out, stw_error *err);
 
-/* The tables. */
-const stw_spec_table *stw_cluster_table(void);  /* stw_cluster */
-const stw_spec_table *stw_run_spec_table(void); /* stw_run_spec */
+/* The table of cluster.yaml. */
+const stw_spec_table *stw_cluster_table(void); /* stw_cluster */
 
 /* Shared by the parts of this module. */
 const stw_spec_row *stw_spec_find(const stw_spec_table *table, const char *key, size_t length);

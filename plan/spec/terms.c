@@ -11,7 +11,6 @@ static const char *const update_words[] = {STW_UPDATE_TABLE(X)};
 static const char *const stream_words[] = {STW_STREAM_TABLE(X)};
 static const char *const act_words[] = {STW_ACT_TABLE(X)};
 static const char *const load_words[] = {STW_LOAD_TABLE(X)};
-static const char *const engine_words[] = {STW_ENGINE_TABLE(X)};
 #undef X
 
 /* Values outside the enum can only come from memory that is not a plan's; they print as "?". */
@@ -49,7 +48,6 @@ DEFINE_NAME(update, stw_update)
 DEFINE_NAME(stream, stw_stream)
 DEFINE_NAME(act, stw_act)
 DEFINE_NAME(load, stw_load)
-DEFINE_NAME(engine, stw_engine_kind)
 
 DEFINE_PARSE(phase, stw_phase)
 DEFINE_PARSE(component, stw_component)
@@ -57,4 +55,3 @@ DEFINE_PARSE(tier, stw_tier)
 DEFINE_PARSE(update, stw_update)
 DEFINE_PARSE(act, stw_act)
 DEFINE_PARSE(load, stw_load)
-DEFINE_PARSE(engine, stw_engine_kind)

@@ -64,9 +64,6 @@
     X(NODE_LEADER, "node_leader")                                                                  \
     X(SHARDED_READ, "sharded_read")
 
-#define STW_ENGINE_TABLE(X)                                                                        \
-    X(STOWAGE, "stowage") X(FSDP2, "fsdp2") X(MEGATRON, "megatron") X(DEEPSPEED, "deepspeed")
-
 #define X(name, text) STW_PHASE_##name,
 typedef enum stw_phase { STW_PHASE_TABLE(X) STW_N_PHASES } stw_phase;
 #undef X
@@ -88,9 +85,6 @@ typedef enum stw_act { STW_ACT_TABLE(X) STW_N_ACTS } stw_act;
 #define X(name, text) STW_LOAD_##name,
 typedef enum stw_load { STW_LOAD_TABLE(X) STW_N_LOADS } stw_load;
 #undef X
-#define X(name, text) STW_ENGINE_##name,
-typedef enum stw_engine_kind { STW_ENGINE_TABLE(X) STW_N_ENGINES } stw_engine_kind;
-#undef X
 
 /** The state of the optimizer's flat space: components that a bucket has. */
 #define STW_N_STATE 5 /* params, grads, master, exp_avg, exp_avg_sq: the first five components */
@@ -102,7 +96,6 @@ const char *stw_update_name(stw_update update);
 const char *stw_stream_name(stw_stream stream);
 const char *stw_act_name(stw_act act);
 const char *stw_load_name(stw_load load);
-const char *stw_engine_name(stw_engine_kind engine);
 /** Look a spelling up; false where it is none of the words. */
 bool stw_phase_parse(const char *text, stw_phase *out);
 bool stw_component_parse(const char *text, stw_component *out);
@@ -110,6 +103,5 @@ bool stw_tier_parse(const char *text, stw_tier *out);
 bool stw_update_parse(const char *text, stw_update *out);
 bool stw_act_parse(const char *text, stw_act *out);
 bool stw_load_parse(const char *text, stw_load *out);
-bool stw_engine_parse(const char *text, stw_engine_kind *out);
 
 #endif

@@ -2,6 +2,7 @@
 #define _XOPEN_SOURCE 700 /* mkstemp, fdopen */
 /* The accounting of forward, backward and step against real FSDP2 training runs: every instant that
  * torch's allocator reported is held to 0.5%, which is what its rounding of blocks leaves. */
+#include "plan/engines/built_in.h"
 #include "plan/engines/bytes.h"
 
 #include <math.h>
@@ -326,7 +327,7 @@ static void streamed_window_of_a_32b(void) {
     stw_plan *plan = new_plan("Qwen2.5-VL-32B-Instruct", 0, 8, foreach);
     const stw_job *job = plan->job;
     stw_place resident = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT};
-    const stw_engine *engine = stw_engine_find(STW_ENGINE_FSDP2);
+    const stw_engine *engine = &stw_engine_fsdp2;
     uint64_t temporary = engine->window_bytes(job, &resident, 1, 0) - stw_workspace_bytes(job);
     CU_ASSERT_DOUBLE_EQUAL(gib(job->kinds[job->largest].params * 8), 31.16, 0.01);
     CU_ASSERT_DOUBLE_EQUAL(gib(temporary), 15.58, 0.01);

@@ -160,7 +160,7 @@ static void shares_are_checked(void) {
          "is direct"},
         {{"engine=fsdp2", "optimizer.implementation=direct"},
          STW_STATUS_BAD_INPUT,
-         "optimizer.implementation: found direct, expected another, as engine is not stowage"},
+         "optimizer.implementation: found direct, expected another, as engine is fsdp2"},
         {{"engine=fsdp2", "update.stream=1"},
          STW_STATUS_BAD_INPUT,
          "update.stream: found 1, expected its default, as engine is fsdp2"},

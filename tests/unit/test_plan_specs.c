@@ -6,9 +6,10 @@
 #include <stdlib.h>
 
 #include "core/file.h"
+#include "plan/engines/deepspeed.h"
+#include "plan/engines/fsdp2_keys.h"
+#include "plan/engines/megatron.h"
 #include "plan/spec/cluster.h"
-#include "plan/spec/run_spec.h"
-#include "plan/spec/spec_keys.h"
 #include "tests/unit/testing.h"
 
 #ifndef STW_SOURCE_MODELS
@@ -125,7 +126,6 @@ static void terms_have_words(void) {
     stw_update update = STW_N_UPDATES;
     stw_act act = STW_N_ACTS;
     stw_load load = STW_N_LOADS;
-    stw_engine_kind engine = STW_N_ENGINES;
     for (int i = 0; i < STW_N_PHASES; i++) {
         CU_ASSERT_TRUE(stw_phase_parse(stw_phase_name((stw_phase)i), &phase));
         CU_ASSERT_EQUAL((int)phase, i);
@@ -139,7 +139,6 @@ static void terms_have_words(void) {
     CU_ASSERT_TRUE(stw_update_parse("stream", &update) && update == STW_UPDATE_STREAM);
     CU_ASSERT_TRUE(stw_act_parse("offload", &act) && act == STW_ACT_OFFLOAD);
     CU_ASSERT_TRUE(stw_load_parse("sharded_read", &load) && load == STW_LOAD_SHARDED_READ);
-    CU_ASSERT_TRUE(stw_engine_parse("deepspeed", &engine) && engine == STW_ENGINE_DEEPSPEED);
     CU_ASSERT_STRING_EQUAL(stw_stream_name(STW_STREAM_D2H), "d2h");
     CU_ASSERT_FALSE(stw_tier_parse("GPU", &tier));
     CU_ASSERT_FALSE(stw_phase_parse("", &phase));
@@ -158,7 +157,7 @@ static void defaults_are_the_contracts(void) {
     CHECK_OK(stw_run_spec_set(&read, "optimizer.weight_decay", "1%", "test", err));
     char *a = run_yaml(&run), *b = run_yaml(&read);
     CU_ASSERT_STRING_EQUAL(a, b);
-    CU_ASSERT_EQUAL(run.engine, STW_ENGINE_STOWAGE);
+    CU_ASSERT_STRING_EQUAL(stw_run_spec_engine(&run)->name, "stowage");
     CU_ASSERT_EQUAL(run.parallel.dp_shard, STW_AUTO);
     CU_ASSERT_EQUAL(run.parallel.etp, 1);
     CU_ASSERT_EQUAL(run.precision.params, STW_DTYPE_F32);
@@ -180,9 +179,9 @@ static void defaults_are_the_contracts(void) {
     CU_ASSERT_EQUAL(run.prefetch.bucket_bytes, STW_AUTO_BYTES);
     CU_ASSERT_EQUAL(run.recompute.granularity, STW_AUTO);
     CU_ASSERT_EQUAL(run.moe.capacity_factor, 0.0);
-    CU_ASSERT_TRUE(run.fsdp.reshard_after_forward);
-    CU_ASSERT_STRING_EQUAL(run.megatron.ckpt_format, "torch_dist");
-    CU_ASSERT_EQUAL(run.deepspeed.prefetch_bucket, 50000000);
+    CU_ASSERT_TRUE(stw_fsdp_settings_of(&run).reshard_after_forward);
+    CU_ASSERT_STRING_EQUAL(stw_megatron_settings_of(&run).ckpt_format, "torch_dist");
+    CU_ASSERT_EQUAL(stw_deepspeed_settings_of(&run).prefetch_bucket, 50000000);
     CU_ASSERT_EQUAL(run.load.method, STW_AUTO);
     CU_ASSERT_PTR_NULL(run.load.weights);
     CU_ASSERT_TRUE(run.checkpoint.model && run.checkpoint.optimizer);
@@ -215,7 +214,7 @@ static void check_changed(const stw_run_spec *run) {
     CU_ASSERT_EQUAL(run->update.direct, STW_AUTO_NUMBER);
     CU_ASSERT_EQUAL(run->update.cpu, 0.0);
     CU_ASSERT_EQUAL(run->placement.nvme_copies, 1);
-    CU_ASSERT_EQUAL(run->engine, STW_ENGINE_MEGATRON);
+    CU_ASSERT_STRING_EQUAL(stw_run_spec_engine(run)->name, "megatron");
     CU_ASSERT_EQUAL(run->parallel.dp_shard, 8);
     CU_ASSERT_EQUAL(run->parallel.etp, 9);
     CU_ASSERT_EQUAL(run->parallel.cp_kind, 1);
@@ -242,8 +241,9 @@ static void check_changed(const stw_run_spec *run) {
     CU_ASSERT_EQUAL(run->attention, STW_ATTENTION_EAGER);
     CU_ASSERT_EQUAL(run->moe.dispatcher, 2);
     CU_ASSERT_EQUAL(run->moe.capacity_factor, 1.25);
-    CU_ASSERT_EQUAL(run->megatron.optimizer_offload_fraction, 0.5);
-    CU_ASSERT_EQUAL(run->deepspeed.prefetch_bucket, 9007199254740993u); /* no double holds it */
+    CU_ASSERT_EQUAL(stw_megatron_settings_of(run).optimizer_offload_fraction, 0.5);
+    CU_ASSERT_EQUAL(stw_deepspeed_settings_of(run).prefetch_bucket,
+                    9007199254740993u); /* no double holds it */
     CU_ASSERT_EQUAL(run->load.method, STW_LOAD_NODE_LEADER);
     CU_ASSERT_STRING_EQUAL(run->load.weights, "/data/it's \"here\"/model");
     CU_ASSERT_FALSE(run->checkpoint.model);

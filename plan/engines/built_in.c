@@ -1,0 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/engines/built_in.h"
+
+const stw_engine_spec *const stw_engines_built_in[] = {
+    &stw_engine_stowage.spec, &stw_engine_fsdp2.spec, &stw_engine_megatron.spec,
+    &stw_engine_deepspeed.spec, NULL};

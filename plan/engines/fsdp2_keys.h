@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The keys fsdp.* of a run spec: fsdp2's, and the stowage engine's, which trains as fsdp2 does. */
+#ifndef STW_PLAN_FSDP2_KEYS_H
+#define STW_PLAN_FSDP2_KEYS_H
+
+#include "plan/spec/registry.h"
+
+typedef struct stw_fsdp_settings {
+    bool reshard_after_forward, offload_policy, wrap_embeddings;
+} stw_fsdp_settings;
+
+extern const stw_spec_section stw_fsdp_section;
+stw_fsdp_settings stw_fsdp_settings_of(const stw_run_spec *run);
+
+#endif

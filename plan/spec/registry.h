@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engines that a run spec can name, and the keys that they add to it. plan/engines defines the
+ * built-in ones; a program may register more. The table of run.yaml's keys is put together from the
+ * common rows and the sections of all registered engines. Reading is safe from any thread.
+ * Register before other threads use run specs. */
+#ifndef STW_PLAN_REGISTRY_H
+#define STW_PLAN_REGISTRY_H
+
+#include "plan/spec/run_spec.h"
+#include "plan/spec/spec_keys.h"
+
+#define STW_MAX_ENGINES 16
+
+/** Keys of an engine and the settings that they fill. Sections may serve several engines. */
+typedef struct stw_spec_section {
+    const char *name;         /* "x": the section's keys are "x.something" */
+    const stw_spec_row *rows; /* offsets are those in the settings */
+    size_t n_rows;
+    size_t size; /* of the settings, at most STW_SECTION_BYTES */
+    /** Ranges and contradictions of the settings, whatever the engine; may be NULL. */
+    stw_status (*check)(const stw_run_spec *run, const char *origin, stw_error *err);
+} stw_spec_section;
+
+/** What a run spec knows of an engine. */
+typedef struct stw_engine_spec {
+    const char *name;
+    const char *instead;             /* not NULL: not built in yet, and what to use instead */
+    const stw_spec_section *section; /* keys that this engine adds, or NULL */
+    /** Beginnings of keys that have an effect with this engine, but not with all; NULL at the end,
+     * or NULL. */
+    const char *const *keys;
+    const char *trains_as; /* the engine that forward and backward are taken from; NULL: its own */
+    unsigned updates;      /* a bit for each stw_update that it has */
+    bool executes;         /* Stowage executes its load and its optimizer step */
+    bool parks;            /* state can be moved to the host whole between phases */
+} stw_engine_spec;
+
+/** The built-in engines in the order of their keys in written files; NULL at the end. The first one
+ * is the default. plan/engines defines the list. */
+extern const stw_engine_spec *const stw_engines_built_in[];
+
+/** Add an engine. It must stay valid while the program runs. USAGE: the name is taken, the section
+ * is too large, or there are too many engines, sections or keys. */
+STW_MUST_USE stw_status stw_engine_spec_register(const stw_engine_spec *engine, stw_error *err);
+uint32_t stw_engine_spec_count(void);
+/** Engine number `index`, NULL beyond the last. */
+const stw_engine_spec *stw_engine_spec_at(uint32_t index);
+/** The engine of this name, or NULL. */
+const stw_engine_spec *stw_engine_spec_named(const char *name);
+/** Name of engine number `index`, "?" beyond the last. */
+const char *stw_engine_name(uint32_t index);
+/** The engine of a run; never NULL for a run spec that stw_run_spec_init has made. */
+const stw_engine_spec *stw_run_spec_engine(const stw_run_spec *run);
+
+/** Every key of run.yaml. */
+const stw_spec_table *stw_run_spec_table(void);
+/** Copy a section's settings out. An unregistered section gives zeros.
+ * @param out of section->size bytes */
+void stw_run_spec_settings(const stw_run_spec *run, const stw_spec_section *section, void *out);
+
+/** Call every registered section's check. */
+STW_MUST_USE stw_status stw_run_spec_check_sections(const stw_run_spec *run, const char *origin,
+                                                    stw_error *err);
+/** BAD_INPUT "key: found ..., expected ...", for checks. */
+stw_status stw_run_spec_refuse(const char *origin, stw_error *err, const char *key,
+                               const char *found, const char *expected);
+/** The same with the value that the run has under that key. */
+stw_status stw_run_spec_refuse_value(const stw_run_spec *run, const char *origin, stw_error *err,
+                                     const char *key, const char *expected);
+
+#endif

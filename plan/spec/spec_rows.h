@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Short macros for writing tables of rows, and the rows that all runs share. Only files that define
+ * a table, and the registry, include this. */
+#ifndef STW_PLAN_SPEC_ROWS_H
+#define STW_PLAN_SPEC_ROWS_H
+
+#include "plan/spec/spec_keys.h"
+
+#define IN(type, member) .offset = offsetof(type, member), .size = sizeof(((type *)0)->member)
+#define WORDS(name, list) .key = name, .kind = STW_SPEC_WORDS, .words = list
+#define BOOL(name) .key = name, .kind = STW_SPEC_BOOL
+#define COUNT(name) .key = name, .kind = STW_SPEC_COUNT, .unit = STW_UNIT_COUNT
+#define BYTES(name) .key = name, .kind = STW_SPEC_BYTES, .unit = STW_UNIT_BYTES
+#define RATIO(name) .key = name, .kind = STW_SPEC_NUMBER, .unit = STW_UNIT_RATIO
+#define STRING(name) .key = name, .kind = STW_SPEC_STRING
+#define STRINGS(name) .key = name, .kind = STW_SPEC_STRINGS
+
+/** The rows of run.yaml that belong to no engine: those before and those after the engines'. */
+void stw_run_spec_common_rows(stw_spec_table *before, stw_spec_table *after);
+
+#endif
