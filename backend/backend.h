@@ -40,6 +40,29 @@ typedef struct stw_device_info {
     uint64_t link_bytes; /* host bytes of link_seconds' own buffers, in no other figure */
 } stw_device_info;
 
+/** Where bytes begin. */
+typedef struct stw_location {
+    stw_tier tier;
+    uint64_t offset; /* bytes in the tier's arena */
+} stw_location;
+
+/** n values of one type, one after the other. */
+typedef struct stw_typed_range {
+    stw_tier tier;
+    uint64_t offset; /* bytes in the tier's arena, of the first value */
+    stw_element type;
+    uint64_t n;
+} stw_typed_range;
+
+static inline stw_location stw_at(stw_tier tier, uint64_t offset) {
+    return (stw_location){tier, offset};
+}
+
+static inline stw_typed_range stw_typed(stw_tier tier, uint64_t offset, stw_element type,
+                                        uint64_t n) {
+    return (stw_typed_range){tier, offset, type, n};
+}
+
 /** Where one component of a bucket lies while its update runs. */
 typedef struct stw_operand {
     stw_tier tier;   /* gpu, or host: for the CPU, or for a GPU that reaches it by itself */
@@ -78,9 +101,8 @@ typedef struct stw_backend {
     void *(*host_address)(stw_device *device, uint64_t offset, uint64_t bytes);
 
     /* ---- operations on streams ---- */
-    STW_MUST_USE stw_status (*copy)(stw_device *device, stw_stream stream, stw_tier to,
-                                    uint64_t to_offset, stw_tier from, uint64_t from_offset,
-                                    uint64_t bytes, stw_error *err);
+    STW_MUST_USE stw_status (*copy)(stw_device *device, stw_stream stream, stw_location to,
+                                    stw_location from, uint64_t bytes, stw_error *err);
     /** The table of the whole flat space, kept until the next call; blocking. Not while a step
      * runs.
      */
@@ -94,9 +116,9 @@ typedef struct stw_backend {
 
     /* ---- the global norm: reset, add ..., counters, (sum over ranks,) factor, result ---- */
     STW_MUST_USE stw_status (*norm_reset)(stw_device *device, stw_stream stream, stw_error *err);
-    /** Add the squares of n gradients to the bins of their tier. */
-    STW_MUST_USE stw_status (*norm_add)(stw_device *device, stw_stream stream, stw_tier tier,
-                                        uint64_t offset, uint64_t n, stw_error *err);
+    /** Add the squares of gradients to the bins of their tier. */
+    STW_MUST_USE stw_status (*norm_add)(stw_device *device, stw_stream stream,
+                                        stw_typed_range grads, stw_error *err);
     /** Both tiers' bins as STW_NORM_COUNTERS normalised counters, zeros unless `counts`: ready in
      * the order of the stream at *counters, which is GPU memory for a GPU backend (for an in-place
      * sum over ranks on that stream), else host memory. Work of host streams must be done. */
@@ -118,22 +140,18 @@ typedef struct stw_backend {
      * survives; after it, reads see it. Blocking. With one copy or no NVMe arena: nothing. */
     STW_MUST_USE stw_status (*commit)(stw_device *device, uint64_t step, stw_error *err);
     /** Elements of a staged load piece, or of parameters for their master:
-     * to[i] = to_type(float(from[i])) for n elements. */
-    STW_MUST_USE stw_status (*convert)(stw_device *device, stw_stream stream, stw_tier to,
-                                       uint64_t to_offset, stw_element to_type, stw_tier from,
-                                       uint64_t from_offset, stw_dtype from_dtype, uint64_t n,
-                                       stw_error *err);
-    /** Seeded gradients of global elements [element, element + n), in the run's type of gradients,
-     * at an offset of a tier. */
-    STW_MUST_USE stw_status (*seed_grads)(stw_device *device, stw_tier tier, uint64_t offset,
-                                          uint64_t n, uint64_t element, uint64_t seed,
-                                          uint64_t step, stw_error *err);
-    STW_MUST_USE stw_status (*zero)(stw_device *device, stw_tier tier, uint64_t offset,
-                                    uint64_t bytes, stw_error *err);
-    /** Digest of n values of a type that lie in a tier (NVMe included), global elements from
-     * `element`: added to *digest. Blocking. */
-    STW_MUST_USE stw_status (*digest)(stw_device *device, stw_tier tier, uint64_t offset,
-                                      stw_element type, uint64_t n, uint64_t element,
+     * to[i] = to.type(float(from[i])) for the to.n elements of `from_dtype` at `from`. */
+    STW_MUST_USE stw_status (*convert)(stw_device *device, stw_stream stream, stw_typed_range to,
+                                       stw_location from, stw_dtype from_dtype, stw_error *err);
+    /** Seeded gradients: those of global element `element` and the ones after it. Blocking. */
+    STW_MUST_USE stw_status (*seed_grads)(stw_device *device, stw_typed_range to, uint64_t element,
+                                          uint64_t seed, uint64_t step, stw_error *err);
+    /** Blocking. */
+    STW_MUST_USE stw_status (*zero)(stw_device *device, stw_location to, uint64_t bytes,
+                                    stw_error *err);
+    /** Digest of values in any tier, which are global elements from `element` on: added to *digest.
+     * Blocking. */
+    STW_MUST_USE stw_status (*digest)(stw_device *device, stw_typed_range values, uint64_t element,
                                       uint64_t *digest, stw_error *err);
     /** Optional: copy `bytes` each way in the given shape, host arena upwards, a buffer of its own
      * downwards, and give the seconds. The first call makes buffers, which `info` leaves out.

@@ -34,14 +34,16 @@ static void info(stw_device *device, stw_device_info *out) {
 
 static void *host_address(stw_device *device, uint64_t offset, uint64_t bytes) {
     unsigned char *address = NULL;
-    return stw_cuda_range(device, STW_TIER_HOST, offset, bytes, &address, NULL) == STW_STATUS_OK
+    return stw_cuda_range(device, stw_at(STW_TIER_HOST, offset), bytes, &address, NULL) ==
+                   STW_STATUS_OK
                ? address
                : NULL;
 }
 
 static void *device_address(stw_device *device, uint64_t offset, uint64_t bytes) {
     unsigned char *address = NULL;
-    return stw_cuda_range(device, STW_TIER_GPU, offset, bytes, &address, NULL) == STW_STATUS_OK
+    return stw_cuda_range(device, stw_at(STW_TIER_GPU, offset), bytes, &address, NULL) ==
+                   STW_STATUS_OK
                ? address
                : NULL;
 }
@@ -61,45 +63,50 @@ static stw_status check_stream(const char *what, stw_tier tier, stw_stream strea
 
 /* ---- copies ---- */
 
-static stw_status copy_nvme(stw_device *device, stw_tier to, uint64_t to_offset, stw_tier from,
-                            uint64_t from_offset, uint64_t bytes, stw_error *err) {
+static stw_status copy_nvme(stw_device *device, stw_location to, stw_location from, uint64_t bytes,
+                            stw_error *err) {
     unsigned char *memory = NULL;
     stw_status status = STW_STATUS_OK;
-    bool reads = from == STW_TIER_NVME;
-    if ((reads ? to : from) != STW_TIER_HOST)
+    bool reads = from.tier == STW_TIER_NVME;
+    if ((reads ? to : from).tier != STW_TIER_HOST)
         STW_TRY(stw_fail(err, STW_STATUS_BUG, "copy", "from %s to %s: NVMe goes through the host",
-                         stw_tier_name(from), stw_tier_name(to)));
-    STW_TRY(stw_cuda_range(device, STW_TIER_HOST, reads ? to_offset : from_offset, bytes, &memory,
-                           err));
-    STW_TRY(
-        stw_cuda_check_range(device, STW_TIER_NVME, reads ? from_offset : to_offset, bytes, err));
+                         stw_tier_name(from.tier), stw_tier_name(to.tier)));
+    STW_TRY(stw_cuda_range(device, reads ? to : from, bytes, &memory, err));
+    STW_TRY(stw_cuda_check_range(device, reads ? from : to, bytes, err));
     if (bytes == 0) goto out;
     if (reads)
-        STW_TRY(stw_nvme_read(device->nvme, from_offset, memory, bytes, err));
+        STW_TRY(stw_nvme_read(device->nvme, from.offset, memory, bytes, err));
     else
-        STW_TRY(stw_nvme_write(device->nvme, to_offset, memory, bytes, err));
+        STW_TRY(stw_nvme_write(device->nvme, to.offset, memory, bytes, err));
 out:
     return status;
 }
 
-static stw_status copy_async(stw_device *device, cudaStream_t stream, stw_tier to,
-                             uint64_t to_offset, unsigned char *target, stw_tier from,
-                             uint64_t from_offset, const unsigned char *source, uint64_t bytes,
+/* A copy that touches GPU memory, and its addresses. */
+typedef struct transfer {
+    stw_location to, from;
+    unsigned char *target, *source;
+    uint64_t bytes;
+} transfer;
+
+static stw_status copy_async(const stw_device *device, cudaStream_t stream, const transfer *t,
                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    enum cudaMemcpyKind kind = to != STW_TIER_GPU     ? cudaMemcpyDeviceToHost
-                               : from != STW_TIER_GPU ? cudaMemcpyHostToDevice
-                                                      : cudaMemcpyDeviceToDevice;
+    enum cudaMemcpyKind kind = t->to.tier != STW_TIER_GPU     ? cudaMemcpyDeviceToHost
+                               : t->from.tier != STW_TIER_GPU ? cudaMemcpyHostToDevice
+                                                              : cudaMemcpyDeviceToDevice;
     STW_TRY(stw_cuda_device_use(device, err));
-    for (uint64_t done = 0; done < bytes;) {
-        uint64_t part = bytes - done;
-        if (to == STW_TIER_HOST) part = stw_min_u64(part, stw_cuda_to_piece_end(to_offset + done));
-        if (from == STW_TIER_HOST)
-            part = stw_min_u64(part, stw_cuda_to_piece_end(from_offset + done));
-        STW_CUDA_TRY(cudaMemcpyAsync(target + done, source + done, (size_t)part, kind, stream),
-                     kind == cudaMemcpyHostToDevice   ? "copying from the host to the GPU"
-                     : kind == cudaMemcpyDeviceToHost ? "copying from the GPU to the host"
-                                                      : "copying inside the GPU");
+    for (uint64_t done = 0; done < t->bytes;) {
+        uint64_t part = t->bytes - done;
+        if (t->to.tier == STW_TIER_HOST)
+            part = stw_min_u64(part, stw_cuda_to_piece_end(t->to.offset + done));
+        if (t->from.tier == STW_TIER_HOST)
+            part = stw_min_u64(part, stw_cuda_to_piece_end(t->from.offset + done));
+        STW_CUDA_TRY(
+            cudaMemcpyAsync(t->target + done, t->source + done, (size_t)part, kind, stream),
+            kind == cudaMemcpyHostToDevice   ? "copying from the host to the GPU"
+            : kind == cudaMemcpyDeviceToHost ? "copying from the GPU to the host"
+                                             : "copying inside the GPU");
         done += part;
     }
 out:
@@ -111,43 +118,41 @@ out:
  * of copies stood in one queue: half on the CPU took 0.222 s so, 0.193 by a kernel (one pair of 6
  * steps, 2026-11-21). One H200 alone did not show that, and ran slower with the kernel: 0.300 to
  * 0.313 s against 0.277 to 0.290 without it, on other machines. */
-static bool is_fetched(const stw_device *device, stw_stream stream, stw_tier to, stw_tier from,
-                       const unsigned char *target, const unsigned char *source) {
-    return stream == STW_STREAM_FROM_CPU && to == STW_TIER_GPU && from == STW_TIER_HOST &&
-           device->among_others && device->host_on_device &&
-           ((uintptr_t)target | (uintptr_t)source) % 16 == 0;
+static bool is_fetched(const stw_device *device, stw_stream stream, const transfer *t) {
+    return stream == STW_STREAM_FROM_CPU && t->to.tier == STW_TIER_GPU &&
+           t->from.tier == STW_TIER_HOST && device->among_others && device->host_on_device &&
+           ((uintptr_t)t->target | (uintptr_t)t->source) % 16 == 0;
 }
 
-static stw_status copy(stw_device *device, stw_stream stream, stw_tier to, uint64_t to_offset,
-                       stw_tier from, uint64_t from_offset, uint64_t bytes, stw_error *err) {
-    unsigned char *target = NULL, *source = NULL;
+static stw_status copy(stw_device *device, stw_stream stream, stw_location to, stw_location from,
+                       uint64_t bytes, stw_error *err) {
+    transfer t = {.to = to, .from = from, .bytes = bytes};
     stw_status status = STW_STATUS_OK;
     bool on_gpu = stw_stream_is_gpu(stream);
-    if (to == STW_TIER_NVME || from == STW_TIER_NVME)
-        return copy_nvme(device, to, to_offset, from, from_offset, bytes, err);
-    STW_TRY(stw_cuda_range(device, to, to_offset, bytes, &target, err));
-    STW_TRY(stw_cuda_range(device, from, from_offset, bytes, &source, err));
+    if (to.tier == STW_TIER_NVME || from.tier == STW_TIER_NVME)
+        return copy_nvme(device, to, from, bytes, err);
+    STW_TRY(stw_cuda_range(device, to, bytes, &t.target, err));
+    STW_TRY(stw_cuda_range(device, from, bytes, &t.source, err));
     if (bytes == 0) goto out;
-    if (to == from && to_offset < from_offset + bytes && from_offset < to_offset + bytes)
+    if (to.tier == from.tier && to.offset < from.offset + bytes && from.offset < to.offset + bytes)
         STW_TRY(stw_fail(err, STW_STATUS_BUG, "copy", "source and target overlap in tier %s",
-                         stw_tier_name(to)));
-    if (to == STW_TIER_HOST && from == STW_TIER_HOST) {
+                         stw_tier_name(to.tier)));
+    if (to.tier == STW_TIER_HOST && from.tier == STW_TIER_HOST) {
         if (on_gpu) {
             STW_TRY(stw_cuda_device_use(device, err));
             STW_CUDA_TRY(cudaStreamSynchronize(device->streams[stream]), "waiting for a stream");
         }
-        stw_host_copy(device->threads, target, source, bytes);
+        stw_host_copy(device->threads, t.target, t.source, bytes);
         goto out;
     }
-    if (is_fetched(device, stream, to, from, target, source)) {
+    if (is_fetched(device, stream, &t)) {
         STW_TRY(stw_cuda_device_use(device, err));
-        STW_CUDA_TRY(stw_cuda_fetch(device->streams[stream], target, source, bytes),
+        STW_CUDA_TRY(stw_cuda_fetch(device->streams[stream], t.target, t.source, bytes),
                      "starting a copy from the host");
         goto out;
     }
     cudaStream_t cuda_stream = on_gpu ? device->streams[stream] : device->side;
-    STW_TRY(copy_async(device, cuda_stream, to, to_offset, target, from, from_offset, source, bytes,
-                       err));
+    STW_TRY(copy_async(device, cuda_stream, &t, err));
     if (!on_gpu) STW_CUDA_TRY(cudaStreamSynchronize(cuda_stream), "waiting for a copy");
 out:
     return status;
@@ -155,12 +160,14 @@ out:
 
 static stw_status read_nvme(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
                             uint64_t bytes, stw_error *err) {
-    return copy_nvme(device, STW_TIER_HOST, host_offset, STW_TIER_NVME, nvme_offset, bytes, err);
+    return copy_nvme(device, stw_at(STW_TIER_HOST, host_offset), stw_at(STW_TIER_NVME, nvme_offset),
+                     bytes, err);
 }
 
 static stw_status write_nvme(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
                              uint64_t bytes, stw_error *err) {
-    return copy_nvme(device, STW_TIER_NVME, nvme_offset, STW_TIER_HOST, host_offset, bytes, err);
+    return copy_nvme(device, stw_at(STW_TIER_NVME, nvme_offset), stw_at(STW_TIER_HOST, host_offset),
+                     bytes, err);
 }
 
 /* With one copy there is nothing to commit: data lies where it was written. */
@@ -273,8 +280,8 @@ static stw_status resolve(const stw_device *device, stw_stream stream, const com
         *out = tier == STW_TIER_GPU ? device->gpu : device->host.data;
         goto out;
     }
-    STW_TRY(stw_cuda_element_range(device, tier, c->operand->offset, c->type, bucket->n, &address,
-                                   err));
+    STW_TRY(stw_cuda_element_range(device, stw_typed(tier, c->operand->offset, c->type, bucket->n),
+                                   &address, err));
     *out = address;
 out:
     return status;
@@ -405,22 +412,21 @@ out:
     return status;
 }
 
-static stw_status norm_add(stw_device *device, stw_stream stream, stw_tier tier, uint64_t offset,
-                           uint64_t n, stw_error *err) {
-    unsigned char *grads = NULL;
+static stw_status norm_add(stw_device *device, stw_stream stream, stw_typed_range grads,
+                           stw_error *err) {
+    unsigned char *at = NULL;
     stw_status status = STW_STATUS_OK;
-    stw_element type = device->config.types.grads;
-    STW_TRY(check_stream("norm", tier, stream, err));
-    STW_TRY(stw_cuda_element_range(device, tier, offset, type, n, &grads, err));
-    if (n == 0) goto out;
-    if (tier == STW_TIER_GPU) {
+    STW_TRY(check_stream("norm", grads.tier, stream, err));
+    STW_TRY(stw_cuda_element_range(device, grads, &at, err));
+    if (grads.n == 0) goto out;
+    if (grads.tier == STW_TIER_GPU) {
         stw_cuda_launch launch = {device->streams[stream], device->sms};
         STW_TRY(stw_cuda_device_use(device, err));
-        STW_CUDA_TRY(stw_cuda_norm_add(launch, type, grads, n, &device->scalars->bins),
+        STW_CUDA_TRY(stw_cuda_norm_add(launch, grads.type, at, grads.n, &device->scalars->bins),
                      "starting the norm kernel");
     } else {
         stw_norm_bins mine = {.not_finite = 0};
-        stw_host_norm_add(device->threads, grads, type, n, &mine);
+        stw_host_norm_add(device->threads, at, grads.type, grads.n, &mine);
         pthread_mutex_lock(&device->mutex);
         stw_norm_merge(&device->host_bins, &mine);
         pthread_mutex_unlock(&device->mutex);

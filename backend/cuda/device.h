@@ -153,22 +153,20 @@ void stw_cuda_device_close(stw_device *device);
 /** Make the device current for the calling thread. */
 STW_MUST_USE stw_status stw_cuda_device_use(const stw_device *device, stw_error *err);
 /** Address of a range of the GPU or host arena; BUG outside it or for NVMe. */
-STW_MUST_USE stw_status stw_cuda_range(const stw_device *device, stw_tier tier, uint64_t offset,
-                                       uint64_t bytes, unsigned char **out, stw_error *err);
+STW_MUST_USE stw_status stw_cuda_range(const stw_device *device, stw_location at, uint64_t bytes,
+                                       unsigned char **out, stw_error *err);
 /** BUG where a range is outside a tier's arena. */
-STW_MUST_USE stw_status stw_cuda_check_range(const stw_device *device, stw_tier tier,
-                                             uint64_t offset, uint64_t bytes, stw_error *err);
+STW_MUST_USE stw_status stw_cuda_check_range(const stw_device *device, stw_location at,
+                                             uint64_t bytes, stw_error *err);
 /** "fp32", "bf16". */
 const char *stw_cuda_element_name(stw_element type);
-/** Address of n elements of a type in the GPU or host arena; BUG outside it, for an offset that is
- * not that of an element, and for NVMe. */
-STW_MUST_USE stw_status stw_cuda_element_range(const stw_device *device, stw_tier tier,
-                                               uint64_t offset, stw_element type, uint64_t n,
+/** Address of values in the GPU or host arena; BUG outside it, for an offset that is not that of an
+ * element, and for NVMe. */
+STW_MUST_USE stw_status stw_cuda_element_range(const stw_device *device, stw_typed_range values,
                                                unsigned char **out, stw_error *err);
-/** Bytes of n elements at an offset; BUG for an offset that is not that of an element, or no type.
- */
-STW_MUST_USE stw_status stw_cuda_element_bytes(stw_tier tier, uint64_t offset, stw_element type,
-                                               uint64_t n, uint64_t *bytes, stw_error *err);
+/** Bytes of values; BUG for an offset that is not that of an element, or no type. */
+STW_MUST_USE stw_status stw_cuda_element_bytes(stw_typed_range values, uint64_t *bytes,
+                                               stw_error *err);
 /** Used bytes of the current GPU, others' included. */
 STW_MUST_USE stw_status stw_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes,
                                         stw_error *err);
@@ -179,18 +177,16 @@ STW_MUST_USE stw_status stw_cuda_quiesce(stw_device *device, stw_error *err);
 /* ---- slots of the table ---- */
 
 /* values.c */
-STW_MUST_USE stw_status stw_cuda_device_convert(stw_device *device, stw_stream stream, stw_tier to,
-                                                uint64_t to_offset, stw_element to_type,
-                                                stw_tier from, uint64_t from_offset,
-                                                stw_dtype from_dtype, uint64_t n, stw_error *err);
-STW_MUST_USE stw_status stw_cuda_device_seed_grads(stw_device *device, stw_tier tier,
-                                                   uint64_t offset, uint64_t n, uint64_t element,
-                                                   uint64_t seed, uint64_t step, stw_error *err);
-STW_MUST_USE stw_status stw_cuda_device_zero(stw_device *device, stw_tier tier, uint64_t offset,
-                                             uint64_t bytes, stw_error *err);
-STW_MUST_USE stw_status stw_cuda_device_digest(stw_device *device, stw_tier tier, uint64_t offset,
-                                               stw_element type, uint64_t n, uint64_t element,
-                                               uint64_t *sum, stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_convert(stw_device *device, stw_stream stream,
+                                                stw_typed_range to, stw_location from,
+                                                stw_dtype from_dtype, stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_seed_grads(stw_device *device, stw_typed_range to,
+                                                   uint64_t element, uint64_t seed, uint64_t step,
+                                                   stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_zero(stw_device *device, stw_location to, uint64_t bytes,
+                                             stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_digest(stw_device *device, stw_typed_range values,
+                                               uint64_t element, uint64_t *sum, stw_error *err);
 /* link.c */
 STW_MUST_USE stw_status stw_cuda_device_link_seconds(stw_device *device,
                                                      const stw_link_shape *shape, uint64_t bytes,

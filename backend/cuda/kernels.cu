@@ -148,11 +148,21 @@ __device__ void store(const float *x, char *base, uint64_t first, uint64_t end, 
     }
 }
 
-/* Elements [at, stop) of the bucket, which lie in one span. */
+/* Elements of the bucket that lie in one span. */
+struct span_part {
+    char *params;      /* of the bucket's first element, as this span sees it */
+    const char *grads; /* the same */
+    uint64_t first, end;
+};
+
 template <stw_element params, bool has_master, stw_element grads, stw_element exp_avg,
           stw_element exp_avg_sq>
 __device__ void adamw_run(const stw_adamw &a, const stw_cuda_bucket &b, stw_adamw_group group,
-                          float factor, char *p, const char *g, uint64_t at, uint64_t stop) {
+                          float factor, const span_part &part) {
+    char *const p = part.params;
+    const char *const g = part.grads;
+    uint64_t at = part.first;
+    const uint64_t stop = part.end;
     char *master = (char *)b.master, *avg = (char *)b.exp_avg, *sq = (char *)b.exp_avg_sq;
     unsigned ahead = phase<exp_avg>(avg, at);
     bool together = phase<exp_avg_sq>(sq, at) == ahead && phase<grads>(g, at) == ahead &&
@@ -214,7 +224,7 @@ __global__ void __launch_bounds__(threads_per_block, 5)
                 if (b.grads_in_spans) g = seen_from<grads>(g, span->grads, before);
             }
             adamw_run<params, has_master, grads, exp_avg, exp_avg_sq>(a, b, a.groups[group], factor,
-                                                                      p, g, at, stop);
+                                                                      span_part{p, g, at, stop});
             at = stop;
         } while (at < end && ++s < b.n_spans);
     }

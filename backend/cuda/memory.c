@@ -511,26 +511,26 @@ void stw_cuda_device_close(stw_device *device) {
     free(device);
 }
 
-stw_status stw_cuda_check_range(const stw_device *device, stw_tier tier, uint64_t offset,
-                                uint64_t bytes, stw_error *err) {
+stw_status stw_cuda_check_range(const stw_device *device, stw_location at, uint64_t bytes,
+                                stw_error *err) {
     uint64_t size =
-        tier == STW_TIER_NVME ? device->nvme_copy_bytes : device->config.arena_bytes[tier];
-    if (offset <= size && bytes <= size - offset) return STW_STATUS_OK;
-    return stw_fail(err, STW_STATUS_BUG, stw_tier_name(tier),
+        at.tier == STW_TIER_NVME ? device->nvme_copy_bytes : device->config.arena_bytes[at.tier];
+    if (at.offset <= size && bytes <= size - at.offset) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BUG, stw_tier_name(at.tier),
                     "range of %llu bytes at %llu is outside the arena of %llu bytes",
-                    (unsigned long long)bytes, (unsigned long long)offset,
+                    (unsigned long long)bytes, (unsigned long long)at.offset,
                     (unsigned long long)size);
 }
 
-stw_status stw_cuda_range(const stw_device *device, stw_tier tier, uint64_t offset, uint64_t bytes,
+stw_status stw_cuda_range(const stw_device *device, stw_location at, uint64_t bytes,
                           unsigned char **out, stw_error *err) {
     *out = NULL;
-    if (tier == STW_TIER_NVME)
+    if (at.tier == STW_TIER_NVME)
         return stw_fail(err, STW_STATUS_BUG, "nvme", "an NVMe range has no address");
-    stw_status status = stw_cuda_check_range(device, tier, offset, bytes, err);
+    stw_status status = stw_cuda_check_range(device, at, bytes, err);
     if (status != STW_STATUS_OK) return status;
-    unsigned char *base = tier == STW_TIER_GPU ? device->gpu : device->host.data;
-    if (base != NULL) *out = base + offset;
+    unsigned char *base = at.tier == STW_TIER_GPU ? device->gpu : device->host.data;
+    if (base != NULL) *out = base + at.offset;
     return STW_STATUS_OK;
 }
 
@@ -538,23 +538,22 @@ const char *stw_cuda_element_name(stw_element type) {
     return type == STW_ELEMENT_F32 ? "fp32" : type == STW_ELEMENT_BF16 ? "bf16" : "no type";
 }
 
-stw_status stw_cuda_element_bytes(stw_tier tier, uint64_t offset, stw_element type, uint64_t n,
-                                  uint64_t *bytes, stw_error *err) {
-    uint64_t each = stw_element_bytes(type);
-    if (each == 0 || offset % each != 0)
-        return stw_fail(err, STW_STATUS_BUG, stw_tier_name(tier),
-                        "offset %llu is not that of an element: %s", (unsigned long long)offset,
-                        stw_cuda_element_name(type));
-    return stw_mul_u64(n, each, bytes, "elements", err);
+stw_status stw_cuda_element_bytes(stw_typed_range values, uint64_t *bytes, stw_error *err) {
+    uint64_t each = stw_element_bytes(values.type);
+    if (each == 0 || values.offset % each != 0)
+        return stw_fail(err, STW_STATUS_BUG, stw_tier_name(values.tier),
+                        "offset %llu is not that of an element: %s",
+                        (unsigned long long)values.offset, stw_cuda_element_name(values.type));
+    return stw_mul_u64(values.n, each, bytes, "elements", err);
 }
 
-stw_status stw_cuda_element_range(const stw_device *device, stw_tier tier, uint64_t offset,
-                                  stw_element type, uint64_t n, unsigned char **out,
-                                  stw_error *err) {
+stw_status stw_cuda_element_range(const stw_device *device, stw_typed_range values,
+                                  unsigned char **out, stw_error *err) {
     uint64_t bytes = 0;
     *out = NULL;
-    stw_status status = stw_cuda_element_bytes(tier, offset, type, n, &bytes, err);
-    return status == STW_STATUS_OK ? stw_cuda_range(device, tier, offset, bytes, out, err) : status;
+    stw_status status = stw_cuda_element_bytes(values, &bytes, err);
+    if (status != STW_STATUS_OK) return status;
+    return stw_cuda_range(device, stw_at(values.tier, values.offset), bytes, out, err);
 }
 
 stw_status stw_cuda_quiesce(stw_device *device, stw_error *err) {

@@ -506,15 +506,15 @@ static stw_status broadcast_host(nccl *n, uint64_t offset, uint64_t bytes, uint3
     for (uint64_t done = 0; done < bytes; done += STW_COMM_SCRATCH_BYTES) {
         uint64_t part = stw_min_u64(bytes - done, STW_COMM_SCRATCH_BYTES);
         if (mine)
-            STW_TRY(config->backend->copy(config->device, STW_STREAM_COMM, STW_TIER_GPU,
-                                          config->scratch_offset, STW_TIER_HOST, offset + done,
-                                          part, err));
+            STW_TRY(config->backend->copy(config->device, STW_STREAM_COMM,
+                                          stw_at(STW_TIER_GPU, config->scratch_offset),
+                                          stw_at(STW_TIER_HOST, offset + done), part, err));
         ISSUE(n->api.broadcast(n->scratch, n->scratch, part, ncclUint8, (int)root, n->comm,
                                n->stream));
         if (!mine)
-            STW_TRY(config->backend->copy(config->device, STW_STREAM_COMM, STW_TIER_HOST,
-                                          offset + done, STW_TIER_GPU, config->scratch_offset, part,
-                                          err));
+            STW_TRY(config->backend->copy(config->device, STW_STREAM_COMM,
+                                          stw_at(STW_TIER_HOST, offset + done),
+                                          stw_at(STW_TIER_GPU, config->scratch_offset), part, err));
     }
 out:
     return status;

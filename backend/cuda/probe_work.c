@@ -97,23 +97,29 @@ static cudaError_t launch_direct(const work *w) {
 
 /* ---- timing ---- */
 
-/* `runs` values of units per second, each over several launches of `units`, after one that does not
- * count. */
-static stw_status measure(const work *w, cudaError_t (*launch)(const work *w), const char *purpose,
-                          double units, int launches, int runs, stw_sample *sample,
-                          stw_error *err) {
+/* Something to launch and time. */
+typedef struct job {
+    cudaError_t (*launch)(const work *w);
+    const char *purpose;
+    double units; /* of one launch */
+    int launches; /* timed together */
+    int runs;     /* values to take */
+} job;
+
+/* Values of units per second, after one launch that does not count. */
+static stw_status measure(const work *w, const job *j, stw_sample *sample, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cuda_probe_gpu *g = w->gpu;
     float milliseconds = 0;
-    STW_CUDA_TRY(launch(w), purpose);
-    for (int run = 0; run < runs; run++) {
+    STW_CUDA_TRY(j->launch(w), j->purpose);
+    for (int run = 0; run < j->runs; run++) {
         STW_CUDA_TRY(cudaEventRecord(g->start, g->streams[0]), "recording an event");
-        for (int i = 0; i < launches; i++) STW_CUDA_TRY(launch(w), purpose);
+        for (int i = 0; i < j->launches; i++) STW_CUDA_TRY(j->launch(w), j->purpose);
         STW_CUDA_TRY(cudaEventRecord(g->stop, g->streams[0]), "recording an event");
-        STW_CUDA_TRY(cudaEventSynchronize(g->stop), purpose);
+        STW_CUDA_TRY(cudaEventSynchronize(g->stop), j->purpose);
         STW_CUDA_TRY(cudaEventElapsedTime(&milliseconds, g->start, g->stop), "reading a time");
         if (milliseconds > 0)
-            stw_sample_add(sample, launches * units / (1e-3 * (double)milliseconds));
+            stw_sample_add(sample, j->launches * j->units / (1e-3 * (double)milliseconds));
     }
 out:
     return status;
@@ -125,17 +131,19 @@ static stw_status measure_all(const stw_probe *probe, const work *w, stw_cluster
     const int runs = (int)stw_probe_pick(probe, 5, 9);
     double bps = 0;
     stw_sample copy = stw_sample_make("hbm", "copy, read and written", "B/s");
-    STW_TRY(
-        measure(w, launch_copy, "copying inside the GPU", (double)w->bytes, 20, runs, &copy, err));
+    STW_TRY(measure(w, &(job){launch_copy, "copying inside the GPU", (double)w->bytes, 20, runs},
+                    &copy, err));
     if ((bps = stw_probe_keep(probe, &copy)) > 0) out->gpu.hbm_bps = bps;
 
     stw_sample norm = stw_sample_make("gpu norm", "fp32 gradients read", "B/s");
-    STW_TRY(measure(w, launch_norm, "the exact norm", (double)w->bytes, 20, runs, &norm, err));
+    STW_TRY(
+        measure(w, &(job){launch_norm, "the exact norm", (double)w->bytes, 20, runs}, &norm, err));
     out->gpu.norm_bps = stw_probe_keep(probe, &norm);
 
     stw_sample resident = stw_sample_make("resident AdamW", "fp32, 28 B per parameter", "B/s");
     double n = (double)(w->bytes / PARAM_BYTES);
-    STW_TRY(measure(w, launch_resident, "resident AdamW", STW_PROBE_ADAMW_BYTES * n, 20, runs,
+    STW_TRY(measure(w,
+                    &(job){launch_resident, "resident AdamW", STW_PROBE_ADAMW_BYTES * n, 20, runs},
                     &resident, err));
     (void)stw_probe_keep(probe, &resident);
 
@@ -143,8 +151,10 @@ static stw_status measure_all(const stw_probe *probe, const work *w, stw_cluster
         stw_sample_make("direct AdamW", "moments in host memory, each way, 1 GPU", "B/s");
     if (w->gpu->host_on_device) {
         const int launches = probe->depth == STW_PROBE_FULL ? 4 : 1;
-        STW_TRY(measure(w, launch_direct, "AdamW on host memory",
-                        MOMENT_BYTES * (double)w->direct_n, launches, runs, &direct, err));
+        STW_TRY(measure(w,
+                        &(job){launch_direct, "AdamW on host memory",
+                               MOMENT_BYTES * (double)w->direct_n, launches, runs},
+                        &direct, err));
         out->pcie.direct_bps = stw_probe_keep(probe, &direct);
     }
 out:

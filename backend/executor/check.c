@@ -41,7 +41,7 @@ stw_status stw_run_zero_moments(stw_rank_run *run, stw_error *err) {
         const stw_region *region = &run->layout->regions[i];
         if (region->component == STW_COMPONENT_EXP_AVG ||
             region->component == STW_COMPONENT_EXP_AVG_SQ)
-            STW_TRY(run->backend->zero(run->device, region->tier, region->offset_bytes,
+            STW_TRY(run->backend->zero(run->device, stw_at(region->tier, region->offset_bytes),
                                        region->bytes, err));
     }
 out:
@@ -56,8 +56,9 @@ stw_status stw_run_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err) 
         for (uint32_t s = 0; s < run->n_segments; s++) {
             extent e;
             if (!meet(run, &run->segments[s], region, &e)) continue;
-            STW_TRY(run->backend->seed_grads(run->device, region->tier, e.offset, e.n,
-                                             e.global_first, run->options->seed, step, err));
+            STW_TRY(run->backend->seed_grads(
+                run->device, stw_typed(region->tier, e.offset, run->types.grads, e.n),
+                e.global_first, run->options->seed, step, err));
         }
     }
 out:
@@ -89,9 +90,11 @@ stw_status stw_run_digest(stw_rank_run *run, stw_error *err) {
         for (uint32_t s = 0; d >= 0 && s < run->n_segments; s++) {
             extent e;
             if (!meet(run, &run->segments[s], region, &e)) continue;
-            STW_TRY(run->backend->digest(run->device, region->tier, e.offset,
-                                         stw_run_type(&run->types, region->component), e.n,
-                                         e.global_first, &sums[d], err));
+            STW_TRY(
+                run->backend->digest(run->device,
+                                     stw_typed(region->tier, e.offset,
+                                               stw_run_type(&run->types, region->component), e.n),
+                                     e.global_first, &sums[d], err));
         }
     }
     STW_TRY(stw_comm_sum_u64(run->comm, sums, STW_N_DIGESTS, err));
@@ -167,17 +170,17 @@ static stw_status compare(stw_rank_run *run, const stw_region *region, const ext
     stw_status status = STW_STATUS_OK;
     stw_element type = stw_run_type(&run->types, region->component);
     uint64_t whole = 0, all = 0;
-    STW_TRY(run->backend->digest(run->device, region->tier, e->offset, type, e->n, e->global_first,
-                                 &whole, err));
+    STW_TRY(run->backend->digest(run->device, stw_typed(region->tier, e->offset, type, e->n),
+                                 e->global_first, &whole, err));
     run->checked += e->n;
     for (uint64_t i = 0; i < e->n; i++)
         all += stw_digest_element(e->global_first + i, stored_bits(type, expected[i]));
     if (whole == all) goto out;
     for (uint64_t i = 0; i < e->n; i++) {
         uint64_t one = 0;
-        STW_TRY(run->backend->digest(run->device, region->tier,
-                                     e->offset + i * stw_element_bytes(type), type, 1,
-                                     e->global_first + i, &one, err));
+        STW_TRY(run->backend->digest(
+            run->device, stw_typed(region->tier, e->offset + i * stw_element_bytes(type), type, 1),
+            e->global_first + i, &one, err));
         if (one == stw_digest_element(e->global_first + i, stored_bits(type, expected[i])))
             continue;
         if (run->mismatched++ == 0)

@@ -152,9 +152,9 @@ static stw_status place_range(stw_rank_run *run, const stw_op *op, uint64_t flat
         if (first >= end) continue;
         uint64_t to = region->offset_bytes +
                       (first - region->first_param) * stw_element_bytes(run->types.params);
-        STW_TRY(run->backend->convert(run->device, op->stream, region->tier, to, run->types.params,
-                                      op->from, from + (first - flat) * size, dtype, end - first,
-                                      err));
+        STW_TRY(run->backend->convert(run->device, op->stream,
+                                      stw_typed(region->tier, to, run->types.params, end - first),
+                                      stw_at(op->from, from + (first - flat) * size), dtype, err));
     }
 out:
     return status;

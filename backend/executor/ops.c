@@ -68,8 +68,9 @@ static stw_status norm(stw_rank_run *run, const stw_op *op, stw_error *err) {
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         if (region->component != STW_COMPONENT_GRADS || region->tier != op->to) continue;
-        STW_TRY(run->backend->norm_add(run->device, op->stream, region->tier, region->offset_bytes,
-                                       region->params, err));
+        STW_TRY(run->backend->norm_add(
+            run->device, op->stream,
+            stw_typed(region->tier, region->offset_bytes, run->types.grads, region->params), err));
     }
 out:
     return status;
@@ -109,9 +110,10 @@ static stw_status make_master(stw_rank_run *run, const stw_op *op, stw_error *er
     if (params == NULL || master->component != STW_COMPONENT_MASTER)
         return stw_fail(err, STW_STATUS_BUG, "master", "region %u is not one of master weights",
                         op->unit);
-    return run->backend->convert(run->device, op->stream, master->tier, master->offset_bytes,
-                                 STW_ELEMENT_F32, params->tier, params->offset_bytes,
-                                 run->plan->run.precision.params, master->params, err);
+    return run->backend->convert(
+        run->device, op->stream,
+        stw_typed(master->tier, master->offset_bytes, STW_ELEMENT_F32, master->params),
+        stw_at(params->tier, params->offset_bytes), run->plan->run.precision.params, err);
 }
 
 static stw_status copy(stw_rank_run *run, const stw_op *op, stw_error *err) {
@@ -124,8 +126,8 @@ static stw_status copy(stw_rank_run *run, const stw_op *op, stw_error *err) {
         return backend->read(run->device, op->offset_bytes, op->from_offset_bytes, bytes, err);
     if (op->from == STW_TIER_HOST && op->to == STW_TIER_NVME)
         return backend->write(run->device, op->offset_bytes, op->from_offset_bytes, bytes, err);
-    return backend->copy(run->device, op->stream, op->to, op->offset_bytes, op->from,
-                         op->from_offset_bytes, bytes, err);
+    return backend->copy(run->device, op->stream, stw_at(op->to, op->offset_bytes),
+                         stw_at(op->from, op->from_offset_bytes), bytes, err);
 }
 
 /* One broadcast may be under way while the next is prepared: its end is awaited with the deadline,

@@ -30,18 +30,17 @@ struct stw_device {
     float factor;
 };
 
-/** BUG where [offset, offset + bytes) is not inside what offsets of the tier reach. */
-STW_MUST_USE stw_status stw_host_check_range(const stw_device *device, stw_tier tier,
-                                             uint64_t offset, uint64_t bytes, stw_error *err);
+/** BUG where bytes from a location on are not inside what offsets of the tier reach. */
+STW_MUST_USE stw_status stw_host_check_range(const stw_device *device, stw_location at,
+                                             uint64_t bytes, stw_error *err);
 /** Address of a range of the GPU or host arena, checked; NULL for an empty arena. */
-STW_MUST_USE stw_status stw_host_range(const stw_device *device, stw_tier tier, uint64_t offset,
-                                       uint64_t bytes, unsigned char **out, stw_error *err);
-/** Bytes of n values of a type; BUG for a type that is none or an offset that does not fit it. */
-STW_MUST_USE stw_status stw_host_value_bytes(stw_tier tier, uint64_t offset, stw_element type,
-                                             uint64_t n, uint64_t *bytes, stw_error *err);
-/** Both: the address of n values of a type. */
-STW_MUST_USE stw_status stw_host_value_range(const stw_device *device, stw_tier tier,
-                                             uint64_t offset, stw_element type, uint64_t n,
+STW_MUST_USE stw_status stw_host_range(const stw_device *device, stw_location at, uint64_t bytes,
+                                       unsigned char **out, stw_error *err);
+/** Bytes of values; BUG for a type that is none or an offset that does not fit it. */
+STW_MUST_USE stw_status stw_host_value_bytes(stw_typed_range values, uint64_t *bytes,
+                                             stw_error *err);
+/** Both: the address of values. */
+STW_MUST_USE stw_status stw_host_value_range(const stw_device *device, stw_typed_range values,
                                              unsigned char **out, stw_error *err);
 
 /* update.c */
@@ -52,17 +51,15 @@ STW_MUST_USE stw_status stw_host_update(stw_device *device, stw_stream stream,
                                         stw_error *err);
 
 /* values.c */
-STW_MUST_USE stw_status stw_host_convert_range(stw_device *device, stw_stream stream, stw_tier to,
-                                               uint64_t to_offset, stw_element to_type,
-                                               stw_tier from, uint64_t from_offset,
-                                               stw_dtype from_dtype, uint64_t n, stw_error *err);
-STW_MUST_USE stw_status stw_host_seed_range(stw_device *device, stw_tier tier, uint64_t offset,
-                                            uint64_t n, uint64_t element, uint64_t seed,
-                                            uint64_t step, stw_error *err);
-STW_MUST_USE stw_status stw_host_zero_range(stw_device *device, stw_tier tier, uint64_t offset,
-                                            uint64_t bytes, stw_error *err);
-STW_MUST_USE stw_status stw_host_digest_range(stw_device *device, stw_tier tier, uint64_t offset,
-                                              stw_element type, uint64_t n, uint64_t element,
-                                              uint64_t *sum, stw_error *err);
+STW_MUST_USE stw_status stw_host_convert_range(stw_device *device, stw_stream stream,
+                                               stw_typed_range to, stw_location from,
+                                               stw_dtype from_dtype, stw_error *err);
+STW_MUST_USE stw_status stw_host_seed_range(stw_device *device, stw_typed_range to,
+                                            uint64_t element, uint64_t seed, uint64_t step,
+                                            stw_error *err);
+STW_MUST_USE stw_status stw_host_zero_range(stw_device *device, stw_location to, uint64_t bytes,
+                                            stw_error *err);
+STW_MUST_USE stw_status stw_host_digest_range(stw_device *device, stw_typed_range values,
+                                              uint64_t element, uint64_t *sum, stw_error *err);
 
 #endif

@@ -150,84 +150,81 @@ static void info(stw_device *device, stw_device_info *out) {
 
 /* ---- ranges ---- */
 
-stw_status stw_host_check_range(const stw_device *device, stw_tier tier, uint64_t offset,
-                                uint64_t bytes, stw_error *err) {
-    uint64_t size = device->reach[tier];
-    if (offset <= size && bytes <= size - offset) return STW_STATUS_OK;
-    return stw_fail(err, STW_STATUS_BUG, stw_tier_name(tier),
+stw_status stw_host_check_range(const stw_device *device, stw_location at, uint64_t bytes,
+                                stw_error *err) {
+    uint64_t size = device->reach[at.tier];
+    if (at.offset <= size && bytes <= size - at.offset) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BUG, stw_tier_name(at.tier),
                     "range of %llu bytes at %llu is outside the arena of %llu bytes",
-                    (unsigned long long)bytes, (unsigned long long)offset,
+                    (unsigned long long)bytes, (unsigned long long)at.offset,
                     (unsigned long long)size);
 }
 
-/* Address of a checked range of the GPU or host arena. */
-stw_status stw_host_range(const stw_device *device, stw_tier tier, uint64_t offset, uint64_t bytes,
+stw_status stw_host_range(const stw_device *device, stw_location at, uint64_t bytes,
                           unsigned char **out, stw_error *err) {
     *out = NULL;
-    if (tier == STW_TIER_NVME)
+    if (at.tier == STW_TIER_NVME)
         return stw_fail(err, STW_STATUS_BUG, "nvme", "an NVMe range has no address");
-    stw_status status = stw_host_check_range(device, tier, offset, bytes, err);
-    if (status == STW_STATUS_OK && device->arena[tier] != NULL) *out = device->arena[tier] + offset;
+    stw_status status = stw_host_check_range(device, at, bytes, err);
+    if (status == STW_STATUS_OK && device->arena[at.tier] != NULL)
+        *out = device->arena[at.tier] + at.offset;
     return status;
 }
 
-/* Bytes of n values of a type at an offset, both fit for that type. */
-stw_status stw_host_value_bytes(stw_tier tier, uint64_t offset, stw_element type, uint64_t n,
-                                uint64_t *bytes, stw_error *err) {
+stw_status stw_host_value_bytes(stw_typed_range values, uint64_t *bytes, stw_error *err) {
     *bytes = 0;
-    if (type != STW_ELEMENT_F32 && type != STW_ELEMENT_BF16)
-        return stw_fail(err, STW_STATUS_BUG, stw_tier_name(tier),
-                        "values of element type %d; fp32 and bf16 are known", (int)type);
-    uint64_t one = stw_element_bytes(type);
-    if (offset % one != 0)
-        return stw_fail(err, STW_STATUS_BUG, stw_tier_name(tier),
-                        "offset %llu is not of a %llu-byte float", (unsigned long long)offset,
-                        (unsigned long long)one);
-    *bytes = n > UINT64_MAX / one ? UINT64_MAX : n * one; /* no arena is that large */
+    if (values.type != STW_ELEMENT_F32 && values.type != STW_ELEMENT_BF16)
+        return stw_fail(err, STW_STATUS_BUG, stw_tier_name(values.tier),
+                        "values of element type %d; fp32 and bf16 are known", (int)values.type);
+    uint64_t one = stw_element_bytes(values.type);
+    if (values.offset % one != 0)
+        return stw_fail(err, STW_STATUS_BUG, stw_tier_name(values.tier),
+                        "offset %llu is not of a %llu-byte float",
+                        (unsigned long long)values.offset, (unsigned long long)one);
+    *bytes = values.n > UINT64_MAX / one ? UINT64_MAX : values.n * one; /* no arena is that large */
     return STW_STATUS_OK;
 }
 
-/* Address of n values of a type in the GPU or host arena. */
-stw_status stw_host_value_range(const stw_device *device, stw_tier tier, uint64_t offset,
-                                stw_element type, uint64_t n, unsigned char **out, stw_error *err) {
+stw_status stw_host_value_range(const stw_device *device, stw_typed_range values,
+                                unsigned char **out, stw_error *err) {
     uint64_t bytes = 0;
     *out = NULL;
-    stw_status status = stw_host_value_bytes(tier, offset, type, n, &bytes, err);
-    return status != STW_STATUS_OK ? status : stw_host_range(device, tier, offset, bytes, out, err);
+    stw_status status = stw_host_value_bytes(values, &bytes, err);
+    if (status != STW_STATUS_OK) return status;
+    return stw_host_range(device, stw_at(values.tier, values.offset), bytes, out, err);
 }
 
 static void *host_address(stw_device *device, uint64_t offset, uint64_t bytes) {
     unsigned char *address = NULL;
-    return stw_host_range(device, STW_TIER_HOST, offset, bytes, &address, NULL) == STW_STATUS_OK
-               ? address
-               : NULL;
+    stw_status status =
+        stw_host_range(device, stw_at(STW_TIER_HOST, offset), bytes, &address, NULL);
+    return status == STW_STATUS_OK ? address : NULL;
 }
 
 /* ---- operations ---- */
 
-static stw_status copy(stw_device *device, stw_stream stream, stw_tier to, uint64_t to_offset,
-                       stw_tier from, uint64_t from_offset, uint64_t bytes, stw_error *err) {
+static stw_status copy(stw_device *device, stw_stream stream, stw_location to, stw_location from,
+                       uint64_t bytes, stw_error *err) {
     (void)stream;
     unsigned char *target = NULL, *source = NULL;
     stw_status status = STW_STATUS_OK;
-    STW_TRY(stw_host_range(device, to, to_offset, bytes, &target, err));
-    STW_TRY(stw_host_range(device, from, from_offset, bytes, &source, err));
-    if (to == from && target < source + bytes && source < target + bytes)
+    STW_TRY(stw_host_range(device, to, bytes, &target, err));
+    STW_TRY(stw_host_range(device, from, bytes, &source, err));
+    if (to.tier == from.tier && target < source + bytes && source < target + bytes)
         STW_TRY(stw_fail(err, STW_STATUS_BUG, "copy", "source and target overlap"));
     if (bytes > 0) stw_host_copy(device->threads, target, source, bytes);
 out:
     return status;
 }
 
-static stw_status norm_add(stw_device *device, stw_stream stream, stw_tier tier, uint64_t offset,
-                           uint64_t n, stw_error *err) {
+static stw_status norm_add(stw_device *device, stw_stream stream, stw_typed_range grads,
+                           stw_error *err) {
     (void)stream;
-    unsigned char *grads = NULL;
-    stw_element type = device->config.types.grads;
-    stw_status status = stw_host_value_range(device, tier, offset, type, n, &grads, err);
+    unsigned char *values = NULL;
+    stw_status status = stw_host_value_range(device, grads, &values, err);
     if (status != STW_STATUS_OK) return status;
     stw_norm_bins mine = {.not_finite = 0};
-    stw_host_norm_add(device->threads, grads, type, n, &mine);
+    stw_host_norm_add(device->threads, values, grads.type, grads.n, &mine);
     pthread_mutex_lock(&device->mutex);
     stw_norm_merge(&device->bins, &mine);
     pthread_mutex_unlock(&device->mutex);
@@ -282,8 +279,8 @@ static stw_status read_disk(stw_device *device, uint64_t host_offset, uint64_t n
                             uint64_t bytes, stw_error *err) {
     unsigned char *memory = NULL;
     stw_status status = STW_STATUS_OK;
-    STW_TRY(stw_host_range(device, STW_TIER_HOST, host_offset, bytes, &memory, err));
-    STW_TRY(stw_host_check_range(device, STW_TIER_NVME, nvme_offset, bytes, err));
+    STW_TRY(stw_host_range(device, stw_at(STW_TIER_HOST, host_offset), bytes, &memory, err));
+    STW_TRY(stw_host_check_range(device, stw_at(STW_TIER_NVME, nvme_offset), bytes, err));
     if (bytes > 0) STW_TRY(stw_nvme_read(device->nvme, nvme_offset, memory, bytes, err));
 out:
     return status;
@@ -293,8 +290,8 @@ static stw_status write_disk(stw_device *device, uint64_t nvme_offset, uint64_t 
                              uint64_t bytes, stw_error *err) {
     unsigned char *memory = NULL;
     stw_status status = STW_STATUS_OK;
-    STW_TRY(stw_host_range(device, STW_TIER_HOST, host_offset, bytes, &memory, err));
-    STW_TRY(stw_host_check_range(device, STW_TIER_NVME, nvme_offset, bytes, err));
+    STW_TRY(stw_host_range(device, stw_at(STW_TIER_HOST, host_offset), bytes, &memory, err));
+    STW_TRY(stw_host_check_range(device, stw_at(STW_TIER_NVME, nvme_offset), bytes, err));
     if (bytes > 0) STW_TRY(stw_nvme_write(device->nvme, nvme_offset, memory, bytes, err));
 out:
     return status;
@@ -335,7 +332,8 @@ static stw_status synchronize(stw_device *device, stw_error *err) {
 
 static void *device_address(stw_device *device, uint64_t offset, uint64_t bytes) {
     unsigned char *address = NULL;
-    return stw_host_range(device, STW_TIER_GPU, offset, bytes, &address, NULL) == STW_STATUS_OK
+    return stw_host_range(device, stw_at(STW_TIER_GPU, offset), bytes, &address, NULL) ==
+                   STW_STATUS_OK
                ? address
                : NULL;
 }

@@ -53,15 +53,19 @@ static void adamw_piece(void *arg, uint64_t first, uint64_t count) {
     while (count > 0) {
         uint64_t in_span = b->first + first - span->first;
         uint64_t n = stw_min_u64(span->n - in_span, count);
-        stw_host_loops_get(0)->adamw(
-            &work->adamw, work->adamw.groups[span->group], work->factor, &work->types,
-            place(b->params, work->types.params, first, b->params_in_spans ? span : NULL,
-                  span->params, in_span),
-            place(b->grads, work->types.grads, first, b->grads_in_spans ? span : NULL, span->grads,
-                  in_span),
-            b->master != NULL ? b->master + first : NULL,
-            place(b->exp_avg, work->types.exp_avg, first, NULL, 0, 0),
-            place(b->exp_avg_sq, work->types.exp_avg_sq, first, NULL, 0, 0), n);
+        const stw_adamw_arrays arrays = {
+            .adamw = work->adamw,
+            .group = work->adamw.groups[span->group],
+            .factor = work->factor,
+            .params = place(b->params, work->types.params, first, b->params_in_spans ? span : NULL,
+                            span->params, in_span),
+            .grads = place(b->grads, work->types.grads, first, b->grads_in_spans ? span : NULL,
+                           span->grads, in_span),
+            .master = b->master != NULL ? b->master + first : NULL,
+            .exp_avg = place(b->exp_avg, work->types.exp_avg, first, NULL, 0, 0),
+            .exp_avg_sq = place(b->exp_avg_sq, work->types.exp_avg_sq, first, NULL, 0, 0),
+            .n = n};
+        stw_host_loops_get(0)->adamw(&arrays, &work->types);
         first += n;
         count -= n;
         span++;

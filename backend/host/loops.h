@@ -17,12 +17,22 @@ typedef struct stw_norm_wide {
     uint64_t not_finite;
 } stw_norm_wide;
 
+/** n elements of one parameter group on their way through an update. */
+typedef struct stw_adamw_arrays {
+    stw_adamw adamw;
+    stw_adamw_group group;
+    float factor; /* of the gradients, where adamw.clip */
+    void *params;
+    const void *grads;
+    float *master; /* used where the types have one */
+    void *exp_avg, *exp_avg_sq;
+    uint64_t n;
+} stw_adamw_arrays;
+
 typedef struct stw_host_loops {
     const char *name; /* "base", "avx2", "avx512" */
-    /** stw_adamw_element on n elements of one group. @param master used where the types have one */
-    void (*adamw)(const stw_adamw *adamw, stw_adamw_group group, float factor,
-                  const stw_element_types *types, void *params, const void *grads, float *master,
-                  void *exp_avg, void *exp_avg_sq, uint64_t n);
+    /** stw_adamw_element on all elements. */
+    void (*adamw)(const stw_adamw_arrays *arrays, const stw_element_types *types);
     /** sum += squares of n gradients, exactly. */
     void (*norm_add)(const void *grads, stw_element type, uint64_t n, stw_norm_wide *sum);
     uint64_t (*digest)(const void *values, stw_element type, uint64_t n, uint64_t element);

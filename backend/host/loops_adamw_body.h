@@ -3,17 +3,6 @@
  * types, so that no copy asks for them. With VECTOR_LANES there are vectors: their operations are
  * those of stw_adamw_element, one for one and in its order. */
 
-typedef struct adamw_arrays {
-    stw_adamw adamw;
-    stw_adamw_group group;
-    float factor; /* 1 without clipping: multiplying by that changes no value */
-    void *params;
-    const void *grads;
-    float *master;
-    void *exp_avg, *exp_avg_sq;
-    uint64_t n;
-} adamw_arrays;
-
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 ALWAYS_INLINE float load_element(const void *from, stw_element type, uint64_t i) {
@@ -37,7 +26,7 @@ ALWAYS_INLINE void store_element(void *to, stw_element type, uint64_t i, float v
 #endif
 
 /* Elements [first, end) one by one. */
-ADAMW_SCALAR void adamw_scalar(const adamw_arrays *x, stw_element_types types, uint64_t first,
+ADAMW_SCALAR void adamw_scalar(const stw_adamw_arrays *x, stw_element_types types, uint64_t first,
                                uint64_t end) {
     stw_adamw a = x->adamw;
     stw_adamw_group group = x->group;
@@ -93,8 +82,8 @@ ALWAYS_INLINE void prefetch(const void *from, stw_element type, uint64_t i) {
 /* Whole vectors of [first, n); returns where they end. What is read and written is stored through
  * the caches, where its lines are anyway: past them it was 6% slower in the same measurement. Only
  * parameters beside a master, which nobody reads, are stored past the caches. */
-ALWAYS_INLINE uint64_t adamw_vectors(const adamw_arrays *x, stw_element_types types, uint64_t first,
-                                     bool stream) {
+ALWAYS_INLINE uint64_t adamw_vectors(const stw_adamw_arrays *x, stw_element_types types,
+                                     uint64_t first, bool stream) {
     const vector decay = vector_set(-x->group.lr_wd), step_size = vector_set(x->group.step_size);
     const vector beta1 = vector_set(x->adamw.beta1), minus_beta1 = vector_set(-x->adamw.beta1);
     const vector beta2 = vector_set(x->adamw.beta2), minus_beta2 = vector_set(-x->adamw.beta2);
@@ -132,7 +121,7 @@ ALWAYS_INLINE uint64_t adamw_vectors(const adamw_arrays *x, stw_element_types ty
 #define STREAM_MIN_ELEMENTS 65536u
 #define LINE_BYTES 64u
 
-ALWAYS_INLINE void adamw_typed(const adamw_arrays *x, stw_element_types types) {
+ALWAYS_INLINE void adamw_typed(const stw_adamw_arrays *x, stw_element_types types) {
     uint64_t first = 0;
     const bool stream = x->n >= STREAM_MIN_ELEMENTS;
     if (stream) {
@@ -147,7 +136,7 @@ ALWAYS_INLINE void adamw_typed(const adamw_arrays *x, stw_element_types types) {
 
 #else
 
-ALWAYS_INLINE void adamw_typed(const adamw_arrays *x, stw_element_types types) {
+ALWAYS_INLINE void adamw_typed(const stw_adamw_arrays *x, stw_element_types types) {
     adamw_scalar(x, types, 0, x->n);
 }
 
@@ -163,7 +152,7 @@ ALWAYS_INLINE void adamw_typed(const adamw_arrays *x, stw_element_types types) {
 /* clang-format on */
 
 #define X(number)                                                                                  \
-    static void adamw_##number(const adamw_arrays *x) {                                            \
+    static void adamw_##number(const stw_adamw_arrays *x) {                                        \
         const stw_element_types types = {TYPE_OF((number)&1), TYPE_OF((number)&2),                 \
                                          MASTER_OF((number)&4), TYPE_OF((number)&8),               \
                                          TYPE_OF((number)&16)};                                    \
@@ -172,14 +161,12 @@ ALWAYS_INLINE void adamw_typed(const adamw_arrays *x, stw_element_types types) {
 COMBINATIONS(X)
 #undef X
 
-static void adamw(const stw_adamw *adamw, stw_adamw_group group, float factor,
-                  const stw_element_types *types, void *params, const void *grads, float *master,
-                  void *exp_avg, void *exp_avg_sq, uint64_t n) {
+static void adamw(const stw_adamw_arrays *arrays, const stw_element_types *types) {
 #define X(number) adamw_##number,
-    static void (*const combinations[32])(const adamw_arrays *) = {COMBINATIONS(X)};
+    static void (*const combinations[32])(const stw_adamw_arrays *) = {COMBINATIONS(X)};
 #undef X
-    const adamw_arrays x = {
-        *adamw, group, adamw->clip ? factor : 1.0f, params, grads, master, exp_avg, exp_avg_sq, n};
+    stw_adamw_arrays x = *arrays;
+    if (!x.adamw.clip) x.factor = 1.0f; /* multiplying by that changes no value */
     combinations[(types->params == STW_ELEMENT_BF16) << 0 |
                  (types->grads == STW_ELEMENT_BF16) << 1 |
                  (types->master != STW_ELEMENT_NONE) << 2 |

@@ -57,59 +57,67 @@ static stw_status check_span_parts(const stw_device *device, const stw_bucket_op
         uint64_t base = place == PLACE_GRADS ? span->grads : span->params;
         unsigned char *part = NULL;
         if (first >= end) continue;
-        stw_status status = stw_host_value_range(
-            device, tier, base + (first - span->first) * stw_element_bytes(type), type, end - first,
-            &part, err);
+        stw_typed_range values = {tier, base + (first - span->first) * stw_element_bytes(type),
+                                  type, end - first};
+        stw_status status = stw_host_value_range(device, values, &part, err);
         if (status != STW_STATUS_OK) return status;
     }
     return STW_STATUS_OK;
 }
 
-/* One component of an update: its address as stw_host_bucket wants it. */
-static stw_status operand(const stw_device *device, stw_stream stream,
-                          const stw_bucket_operands *bucket, const stw_operand *o, span_place place,
-                          stw_element type, unsigned char **out, stw_error *err) {
+/* One component of an update. */
+typedef struct component {
+    const stw_operand *operand;
+    span_place place;
+    stw_element type;
+} component;
+
+/* Its address as stw_host_bucket wants it. */
+static stw_status resolve(const stw_device *device, stw_stream stream,
+                          const stw_bucket_operands *bucket, component c, unsigned char **out,
+                          stw_error *err) {
+    const stw_operand *o = c.operand;
     *out = NULL;
+    if (c.type == STW_ELEMENT_NONE) return STW_STATUS_OK;
     if (o->tier == STW_TIER_NVME || (o->tier == STW_TIER_GPU && !stw_stream_is_gpu(stream)))
         return stw_fail(err, STW_STATUS_BUG, "update", "stream %s cannot reach tier %s",
                         stw_stream_name(stream), stw_tier_name(o->tier));
     if (!o->in_spans)
-        return stw_host_value_range(device, o->tier, o->offset, type, bucket->n, out, err);
-    if (place == PLACE_NONE)
+        return stw_host_value_range(device, stw_typed(o->tier, o->offset, c.type, bucket->n), out,
+                                    err);
+    if (c.place == PLACE_NONE)
         return stw_fail(err, STW_STATUS_BUG, "update", "spans place params and grads alone");
     *out = device->arena[o->tier];
-    return check_span_parts(device, bucket, o->tier, place, type, err);
+    return check_span_parts(device, bucket, o->tier, c.place, c.type, err);
 }
 
 stw_status stw_host_update(stw_device *device, stw_stream stream, const stw_adamw *adamw,
                            const stw_bucket_operands *bucket, stw_error *err) {
     const stw_element_types *types = &device->config.types;
-    unsigned char *params = NULL, *grads = NULL, *master = NULL, *m = NULL, *v = NULL;
+    const component components[STW_N_STATE] = {
+        {&bucket->params, PLACE_PARAMS, types->params},
+        {&bucket->grads, PLACE_GRADS, types->grads},
+        {&bucket->master, PLACE_NONE, types->master},
+        {&bucket->exp_avg, PLACE_NONE, types->exp_avg},
+        {&bucket->exp_avg_sq, PLACE_NONE, types->exp_avg_sq}};
+    unsigned char *at[STW_N_STATE] = {NULL};
     float factor = 1.0f;
     stw_status status = STW_STATUS_OK;
     if (bucket->n == 0) goto out;
     STW_TRY(check_spans(device, bucket, err));
-    STW_TRY(operand(device, stream, bucket, &bucket->params, PLACE_PARAMS, types->params, &params,
-                    err));
-    STW_TRY(
-        operand(device, stream, bucket, &bucket->grads, PLACE_GRADS, types->grads, &grads, err));
-    if (types->master != STW_ELEMENT_NONE)
-        STW_TRY(operand(device, stream, bucket, &bucket->master, PLACE_NONE, STW_ELEMENT_F32,
-                        &master, err));
-    STW_TRY(operand(device, stream, bucket, &bucket->exp_avg, PLACE_NONE, types->exp_avg, &m, err));
-    STW_TRY(operand(device, stream, bucket, &bucket->exp_avg_sq, PLACE_NONE, types->exp_avg_sq, &v,
-                    err));
+    for (int i = 0; i < STW_N_STATE; i++)
+        STW_TRY(resolve(device, stream, bucket, components[i], &at[i], err));
     stw_host_bucket work = {.first = bucket->first,
                             .n = bucket->n,
                             .spans = device->spans + bucket->first_span,
                             .n_spans = bucket->n_spans,
                             .params_in_spans = bucket->params.in_spans,
                             .grads_in_spans = bucket->grads.in_spans,
-                            .params = params,
-                            .grads = grads,
-                            .master = (float *)(void *)master,
-                            .exp_avg = m,
-                            .exp_avg_sq = v};
+                            .params = at[0],
+                            .grads = at[1],
+                            .master = (float *)(void *)at[2],
+                            .exp_avg = at[3],
+                            .exp_avg_sq = at[4]};
     pthread_mutex_lock(&device->mutex);
     factor = device->factor;
     pthread_mutex_unlock(&device->mutex);

@@ -12,40 +12,46 @@ typedef struct piece {
     stw_element type;
     uint64_t first, n;
 } piece;
-typedef void (*piece_fn)(const piece *p, void *arg);
+/* What is done with each piece. */
+typedef struct visitor {
+    void (*fn)(const piece *p, void *arg);
+    void *arg;
+    bool writes; /* pieces of NVMe are written after fn, else read before it */
+} visitor;
 
-static stw_status visit_nvme(stw_device *device, uint64_t offset, stw_element type, uint64_t n,
-                             bool writes, piece_fn fn, void *arg, stw_error *err) {
+static stw_status visit_nvme(stw_device *device, stw_typed_range values, const visitor *v,
+                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const uint64_t one = stw_element_bytes(type), at_once = STW_HOST_SCRATCH_BYTES / one;
+    const uint64_t one = stw_element_bytes(values.type), at_once = STW_HOST_SCRATCH_BYTES / one;
     pthread_mutex_lock(&device->scratch_mutex);
-    for (uint64_t done = 0; done < n; done += at_once) {
-        piece p = {device, device->scratch, type, done, stw_min_u64(n - done, at_once)};
-        uint64_t at = offset + done * one, bytes = p.n * one;
-        if (!writes) STW_TRY(stw_nvme_read(device->nvme, at, p.memory, bytes, err));
-        fn(&p, arg);
-        if (writes) STW_TRY(stw_nvme_write(device->nvme, at, p.memory, bytes, err));
+    for (uint64_t done = 0; done < values.n; done += at_once) {
+        uint64_t n = stw_min_u64(values.n - done, at_once);
+        piece p = {device, device->scratch, values.type, done, n};
+        uint64_t at = values.offset + done * one, bytes = n * one;
+        if (!v->writes) STW_TRY(stw_nvme_read(device->nvme, at, p.memory, bytes, err));
+        v->fn(&p, v->arg);
+        if (v->writes) STW_TRY(stw_nvme_write(device->nvme, at, p.memory, bytes, err));
     }
 out:
     pthread_mutex_unlock(&device->scratch_mutex);
     return status;
 }
 
-/* Call fn on n values at an offset of a tier: on all at once, or piece by piece in the scratch,
- * which is read before or written after. */
-static stw_status visit(stw_device *device, stw_tier tier, uint64_t offset, stw_element type,
-                        uint64_t n, bool writes, piece_fn fn, void *arg, stw_error *err) {
+/* All values at once, or those of NVMe piece by piece in the scratch. */
+static stw_status visit(stw_device *device, stw_typed_range values, const visitor *v,
+                        stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t bytes = 0;
-    piece p = {.device = device, .type = type, .n = n};
-    STW_TRY(stw_host_value_bytes(tier, offset, type, n, &bytes, err));
-    STW_TRY(stw_host_check_range(device, tier, offset, bytes, err));
-    if (n == 0) goto out;
-    if (tier == STW_TIER_NVME) {
-        status = visit_nvme(device, offset, type, n, writes, fn, arg, err);
+    piece p = {.device = device, .type = values.type, .n = values.n};
+    const stw_location at = {values.tier, values.offset};
+    STW_TRY(stw_host_value_bytes(values, &bytes, err));
+    STW_TRY(stw_host_check_range(device, at, bytes, err));
+    if (values.n == 0) goto out;
+    if (values.tier == STW_TIER_NVME) {
+        status = visit_nvme(device, values, v, err);
     } else {
-        STW_TRY(stw_host_range(device, tier, offset, bytes, &p.memory, err));
-        fn(&p, arg);
+        STW_TRY(stw_host_range(device, at, bytes, &p.memory, err));
+        v->fn(&p, v->arg);
     }
 out:
     return status;
@@ -61,10 +67,10 @@ static void seed_piece(const piece *p, void *arg) {
                         seed->seed, seed->step);
 }
 
-stw_status stw_host_seed_range(stw_device *device, stw_tier tier, uint64_t offset, uint64_t n,
-                               uint64_t element, uint64_t seed, uint64_t step, stw_error *err) {
+stw_status stw_host_seed_range(stw_device *device, stw_typed_range to, uint64_t element,
+                               uint64_t seed, uint64_t step, stw_error *err) {
     seed_arg arg = {element, seed, step};
-    return visit(device, tier, offset, device->config.types.grads, n, true, seed_piece, &arg, err);
+    return visit(device, to, &(visitor){seed_piece, &arg, true}, err);
 }
 
 typedef struct digest_arg {
@@ -77,11 +83,10 @@ static void digest_piece(const piece *p, void *arg) {
         stw_host_digest(p->device->threads, p->memory, p->type, p->n, digest->element + p->first);
 }
 
-stw_status stw_host_digest_range(stw_device *device, stw_tier tier, uint64_t offset,
-                                 stw_element type, uint64_t n, uint64_t element, uint64_t *sum,
-                                 stw_error *err) {
+stw_status stw_host_digest_range(stw_device *device, stw_typed_range values, uint64_t element,
+                                 uint64_t *sum, stw_error *err) {
     digest_arg arg = {element, 0};
-    stw_status status = visit(device, tier, offset, type, n, false, digest_piece, &arg, err);
+    stw_status status = visit(device, values, &(visitor){digest_piece, &arg, false}, err);
     if (status == STW_STATUS_OK) *sum += arg.sum;
     return status;
 }
@@ -98,10 +103,8 @@ static void convert_piece(const piece *p, void *arg) {
                      p->n);
 }
 
-stw_status stw_host_convert_range(stw_device *device, stw_stream stream, stw_tier to,
-                                  uint64_t to_offset, stw_element to_type, stw_tier from,
-                                  uint64_t from_offset, stw_dtype from_dtype, uint64_t n,
-                                  stw_error *err) {
+stw_status stw_host_convert_range(stw_device *device, stw_stream stream, stw_typed_range to,
+                                  stw_location from, stw_dtype from_dtype, stw_error *err) {
     (void)stream;
     unsigned char *source = NULL;
     uint64_t from_bytes = 0, to_bytes = 0;
@@ -110,14 +113,15 @@ stw_status stw_host_convert_range(stw_device *device, stw_stream stream, stw_tie
         STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_dtype_name(from_dtype),
                          "weights of this dtype are not converted to floats"));
     STW_TRY(
-        stw_mul_u64(n, stw_dtype_bits(from_dtype) / 8, &from_bytes, "elements to convert", err));
-    STW_TRY(stw_host_range(device, from, from_offset, from_bytes, &source, err));
-    STW_TRY(stw_host_value_bytes(to, to_offset, to_type, n, &to_bytes, err));
-    STW_TRY(stw_host_check_range(device, to, to_offset, to_bytes, err));
-    if (to == from && to_offset < from_offset + from_bytes && from_offset < to_offset + to_bytes)
+        stw_mul_u64(to.n, stw_dtype_bits(from_dtype) / 8, &from_bytes, "elements to convert", err));
+    STW_TRY(stw_host_range(device, from, from_bytes, &source, err));
+    STW_TRY(stw_host_value_bytes(to, &to_bytes, err));
+    STW_TRY(stw_host_check_range(device, stw_at(to.tier, to.offset), to_bytes, err));
+    if (to.tier == from.tier && to.offset < from.offset + from_bytes &&
+        from.offset < to.offset + to_bytes)
         STW_TRY(stw_fail(err, STW_STATUS_BUG, "convert", "source and target overlap"));
     convert_arg arg = {source, from_dtype};
-    status = visit(device, to, to_offset, to_type, n, true, convert_piece, &arg, err);
+    status = visit(device, to, &(visitor){convert_piece, &arg, true}, err);
 out:
     return status;
 }
@@ -134,13 +138,13 @@ out:
     return status;
 }
 
-stw_status stw_host_zero_range(stw_device *device, stw_tier tier, uint64_t offset, uint64_t bytes,
+stw_status stw_host_zero_range(stw_device *device, stw_location to, uint64_t bytes,
                                stw_error *err) {
     unsigned char *memory = NULL;
-    stw_status status = stw_host_check_range(device, tier, offset, bytes, err);
+    stw_status status = stw_host_check_range(device, to, bytes, err);
     if (status != STW_STATUS_OK || bytes == 0) return status;
-    if (tier == STW_TIER_NVME) return zero_nvme(device, offset, bytes, err);
-    status = stw_host_range(device, tier, offset, bytes, &memory, err);
+    if (to.tier == STW_TIER_NVME) return zero_nvme(device, to.offset, bytes, err);
+    status = stw_host_range(device, to, bytes, &memory, err);
     if (status == STW_STATUS_OK) stw_host_zero(device->threads, memory, bytes);
     return status;
 }

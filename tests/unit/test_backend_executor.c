@@ -484,9 +484,9 @@ static stw_status probe_open(const stw_device_config *c, stw_device **out, stw_e
     return status;
 }
 static void probe_close(stw_device *d) { (void)d; }
-static stw_status probe_copy(stw_device *d, stw_stream s, stw_tier to, uint64_t to_offset,
-                             stw_tier from, uint64_t from_offset, uint64_t bytes, stw_error *err) {
-    PROBE(copy(d, s, to, to_offset, from, from_offset, bytes, err));
+static stw_status probe_copy(stw_device *d, stw_stream s, stw_location to, stw_location from,
+                             uint64_t bytes, stw_error *err) {
+    PROBE(copy(d, s, to, from, bytes, err));
 }
 static stw_status probe_set_spans(stw_device *d, const stw_span *spans, uint32_t n,
                                   stw_error *err) {
@@ -498,9 +498,9 @@ static stw_status probe_update(stw_device *d, stw_stream s, const stw_adamw *a,
     if (probe.tamper) used.eps *= 1.5f;
     PROBE(update(d, s, &used, o, err));
 }
-static stw_status probe_norm_add(stw_device *d, stw_stream s, stw_tier t, uint64_t o, uint64_t n,
+static stw_status probe_norm_add(stw_device *d, stw_stream s, stw_typed_range grads,
                                  stw_error *err) {
-    PROBE(norm_add(d, s, t, o, n, err));
+    PROBE(norm_add(d, s, grads, err));
 }
 static stw_status probe_norm_reset(stw_device *d, stw_stream s, stw_error *err) {
     PROBE(norm_reset(d, s, err));
@@ -521,21 +521,20 @@ static stw_status probe_read(stw_device *d, uint64_t h, uint64_t n, uint64_t b, 
 static stw_status probe_write(stw_device *d, uint64_t n, uint64_t h, uint64_t b, stw_error *err) {
     PROBE(write(d, n, h, b, err));
 }
-static stw_status probe_convert(stw_device *d, stw_stream s, stw_tier to, uint64_t to_offset,
-                                stw_element to_type, stw_tier from, uint64_t from_offset,
-                                stw_dtype t, uint64_t n, stw_error *err) {
-    PROBE(convert(d, s, to, to_offset, to_type, from, from_offset, t, n, err));
+static stw_status probe_convert(stw_device *d, stw_stream s, stw_typed_range to, stw_location from,
+                                stw_dtype dtype, stw_error *err) {
+    PROBE(convert(d, s, to, from, dtype, err));
 }
-static stw_status probe_seed(stw_device *d, stw_tier t, uint64_t o, uint64_t n, uint64_t e,
-                             uint64_t seed, uint64_t step, stw_error *err) {
-    PROBE(seed_grads(d, t, o, n, e, seed, step, err));
+static stw_status probe_seed(stw_device *d, stw_typed_range to, uint64_t e, uint64_t seed,
+                             uint64_t step, stw_error *err) {
+    PROBE(seed_grads(d, to, e, seed, step, err));
 }
-static stw_status probe_zero(stw_device *d, stw_tier t, uint64_t o, uint64_t b, stw_error *err) {
-    PROBE(zero(d, t, o, b, err));
+static stw_status probe_zero(stw_device *d, stw_location to, uint64_t b, stw_error *err) {
+    PROBE(zero(d, to, b, err));
 }
-static stw_status probe_digest(stw_device *d, stw_tier t, uint64_t o, stw_element type, uint64_t n,
-                               uint64_t e, uint64_t *out, stw_error *err) {
-    PROBE(digest(d, t, o, type, n, e, out, err));
+static stw_status probe_digest(stw_device *d, stw_typed_range values, uint64_t e, uint64_t *out,
+                               stw_error *err) {
+    PROBE(digest(d, values, e, out, err));
 }
 static stw_status probe_record(stw_device *d, stw_stream s, uint32_t e, stw_error *err) {
     PROBE(record(d, s, e, err));

@@ -40,10 +40,12 @@ static void bytes_travel_through_all_tiers(void) {
     unsigned char *back = host->host_address(d, BYTES, BYTES);
     CU_ASSERT_PTR_NOT_NULL_FATAL(memory);
     for (int i = 0; i < BYTES; i++) memory[i] = (unsigned char)((unsigned)i * 37u >> 3);
-    CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, BYTES, err));
-    CHECK_OK(host->copy(d, STW_STREAM_D2H, STW_TIER_HOST, BYTES, STW_TIER_GPU, 0, BYTES, err));
+    CHECK_OK(host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, 0), stw_at(STW_TIER_HOST, 0), BYTES,
+                        err));
+    CHECK_OK(host->copy(d, STW_STREAM_D2H, stw_at(STW_TIER_HOST, BYTES), stw_at(STW_TIER_GPU, 0),
+                        BYTES, err));
     CU_ASSERT_EQUAL(memcmp(memory, back, BYTES), 0);
-    CHECK_OK(host->zero(d, STW_TIER_HOST, BYTES, BYTES, err));
+    CHECK_OK(host->zero(d, stw_at(STW_TIER_HOST, BYTES), BYTES, err));
     CU_ASSERT_EQUAL(back[0] | back[BYTES - 1], 0);
     CHECK_OK(host->write(d, 0, 0, BYTES, err)); /* aligned: direct where there is such */
     CHECK_OK(host->read(d, BYTES, 0, BYTES, err));
@@ -53,48 +55,59 @@ static void bytes_travel_through_all_tiers(void) {
     CU_ASSERT_EQUAL(memcmp(back + 4, memory + 508, 4), 0);
     CU_ASSERT_EQUAL(memcmp(back + 8, memory + 12, SMALL), 0);
     CU_ASSERT_EQUAL(memcmp(back + 8 + SMALL, memory + 512 + SMALL, 4), 0);
-    CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, 0, err));
+    CHECK_OK(
+        host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, 0), stw_at(STW_TIER_HOST, 0), 0, err));
     host->close(d);
 }
 
 static void ranges_outside_are_refused(void) {
     stw_device *d = device_of(4096, 8192, 4096);
-    CHECK_FAILS(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 1, STW_TIER_HOST, 0, 4096, err),
-                STW_STATUS_BUG, "gpu");
-    CHECK_FAILS(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 8191, 2, err),
-                STW_STATUS_BUG, "host");
-    CHECK_FAILS(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, UINT64_MAX, STW_TIER_HOST, 0, 2, err),
+    CHECK_FAILS(
+        host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, 1), stw_at(STW_TIER_HOST, 0), 4096, err),
+        STW_STATUS_BUG, "gpu");
+    CHECK_FAILS(
+        host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, 0), stw_at(STW_TIER_HOST, 8191), 2, err),
+        STW_STATUS_BUG, "host");
+    CHECK_FAILS(host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, UINT64_MAX),
+                           stw_at(STW_TIER_HOST, 0), 2, err),
                 STW_STATUS_BUG, "outside");
-    CHECK_FAILS(host->copy(d, STW_STREAM_H2D, STW_TIER_HOST, 0, STW_TIER_HOST, 8, 16, err),
-                STW_STATUS_BUG, "overlap");
+    CHECK_FAILS(
+        host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_HOST, 0), stw_at(STW_TIER_HOST, 8), 16, err),
+        STW_STATUS_BUG, "overlap");
     CHECK_FAILS(host->read(d, 0, 4000, 100, err), STW_STATUS_BUG, "nvme");
-    CHECK_FAILS(host->zero(d, STW_TIER_NVME, 0, 4097, err), STW_STATUS_BUG, "nvme");
-    CHECK_FAILS(host->seed_grads(d, STW_TIER_GPU, 2, 1, 0, 1, 1, err), STW_STATUS_BUG, "float");
-    uint64_t digest = 0;
-    CHECK_FAILS(host->digest(d, STW_TIER_GPU, 0, STW_ELEMENT_F32, 1025, 0, &digest, err),
-                STW_STATUS_BUG, "gpu");
-    CHECK_FAILS(host->digest(d, STW_TIER_GPU, 1, STW_ELEMENT_BF16, 1, 0, &digest, err),
+    CHECK_FAILS(host->zero(d, stw_at(STW_TIER_NVME, 0), 4097, err), STW_STATUS_BUG, "nvme");
+    CHECK_FAILS(host->seed_grads(d, stw_typed(STW_TIER_GPU, 2, STW_ELEMENT_F32, 1), 0, 1, 1, err),
                 STW_STATUS_BUG, "float");
-    CHECK_FAILS(host->digest(d, STW_TIER_GPU, 0, STW_ELEMENT_NONE, 1, 0, &digest, err),
+    uint64_t digest = 0;
+    CHECK_FAILS(host->digest(d, stw_typed(STW_TIER_GPU, 0, STW_ELEMENT_F32, 1025), 0, &digest, err),
+                STW_STATUS_BUG, "gpu");
+    CHECK_FAILS(host->digest(d, stw_typed(STW_TIER_GPU, 1, STW_ELEMENT_BF16, 1), 0, &digest, err),
+                STW_STATUS_BUG, "float");
+    CHECK_FAILS(host->digest(d, stw_typed(STW_TIER_GPU, 0, STW_ELEMENT_NONE, 1), 0, &digest, err),
                 STW_STATUS_BUG, "type");
-    CHECK_OK(host->digest(d, STW_TIER_GPU, 2, STW_ELEMENT_BF16, 2047, 0, &digest, err));
-    CHECK_FAILS(host->norm_add(d, STW_STREAM_CPU, STW_TIER_HOST, 0, UINT64_MAX / 2, err),
+    CHECK_OK(host->digest(d, stw_typed(STW_TIER_GPU, 2, STW_ELEMENT_BF16, 2047), 0, &digest, err));
+    CHECK_FAILS(host->norm_add(d, STW_STREAM_CPU,
+                               stw_typed(STW_TIER_HOST, 0, STW_ELEMENT_F32, UINT64_MAX / 2), err),
                 STW_STATUS_BUG, "host");
-    CHECK_FAILS(host->norm_add(d, STW_STREAM_CPU, STW_TIER_HOST, 0, 2049, err), STW_STATUS_BUG,
-                "host");
+    CHECK_FAILS(
+        host->norm_add(d, STW_STREAM_CPU, stw_typed(STW_TIER_HOST, 0, STW_ELEMENT_F32, 2049), err),
+        STW_STATUS_BUG, "host");
     CHECK_FAILS(host->record(d, STW_STREAM_H2D, 4, err), STW_STATUS_BUG, "event");
     CHECK_OK(host->record(d, STW_STREAM_H2D, 3, err));
-    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_GPU, 0, STW_ELEMENT_F32,
-                              STW_TIER_HOST, 0, STW_DTYPE_I32, 1, err),
+    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, stw_typed(STW_TIER_GPU, 0, STW_ELEMENT_F32, 1),
+                              stw_at(STW_TIER_HOST, 0), STW_DTYPE_I32, err),
                 STW_STATUS_NOT_BUILT_IN, "I32");
-    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_GPU, 4, STW_ELEMENT_F32,
-                              STW_TIER_HOST, 0, STW_DTYPE_BF16, 1024, err),
+    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE,
+                              stw_typed(STW_TIER_GPU, 4, STW_ELEMENT_F32, 1024),
+                              stw_at(STW_TIER_HOST, 0), STW_DTYPE_BF16, err),
                 STW_STATUS_BUG, "gpu");
-    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_HOST, 0, STW_ELEMENT_BF16,
-                              STW_TIER_HOST, 40, STW_DTYPE_F32, 100, err),
+    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE,
+                              stw_typed(STW_TIER_HOST, 0, STW_ELEMENT_BF16, 100),
+                              stw_at(STW_TIER_HOST, 40), STW_DTYPE_F32, err),
                 STW_STATUS_BUG, "overlap");
-    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE, STW_TIER_HOST, 0, STW_ELEMENT_F32,
-                              STW_TIER_NVME, 0, STW_DTYPE_F32, 1, err),
+    CHECK_FAILS(host->convert(d, STW_STREAM_COMPUTE,
+                              stw_typed(STW_TIER_HOST, 0, STW_ELEMENT_F32, 1),
+                              stw_at(STW_TIER_NVME, 0), STW_DTYPE_F32, err),
                 STW_STATUS_BUG, "nvme");
     CU_ASSERT_PTR_NULL(host->host_address(d, 8192, 1));
     CU_ASSERT_PTR_NULL(host->device_address(d, 0, 4097));
@@ -137,20 +150,20 @@ static void check_values(stw_element type) {
     }
     for (int t = 0; t < STW_N_TIERS; t++) {
         uint64_t digest = 5;
-        CHECK_OK(host->seed_grads(d, (stw_tier)t, 0, N, first, 3, 2, err));
-        CHECK_OK(host->digest(d, (stw_tier)t, 0, type, N, first, &digest, err));
+        CHECK_OK(host->seed_grads(d, stw_typed((stw_tier)t, 0, type, N), first, 3, 2, err));
+        CHECK_OK(host->digest(d, stw_typed((stw_tier)t, 0, type, N), first, &digest, err));
         CU_ASSERT_EQUAL(digest, expected + 5);
         digest = 0;
-        CHECK_OK(host->digest(d, (stw_tier)t, 0, type, 1000, first, &digest, err));
-        CHECK_OK(
-            host->digest(d, (stw_tier)t, 1000 * one, type, N - 1000, first + 1000, &digest, err));
+        CHECK_OK(host->digest(d, stw_typed((stw_tier)t, 0, type, 1000), first, &digest, err));
+        CHECK_OK(host->digest(d, stw_typed((stw_tier)t, 1000 * one, type, N - 1000), first + 1000,
+                              &digest, err));
         CU_ASSERT_EQUAL(digest, expected);
-        CHECK_OK(host->zero(d, (stw_tier)t, one, (N - 1) * one, err));
+        CHECK_OK(host->zero(d, stw_at((stw_tier)t, one), (N - 1) * one, err));
         digest = 0;
-        CHECK_OK(host->digest(d, (stw_tier)t, (N - 1) * one, type, 1, 9, &digest, err));
+        CHECK_OK(host->digest(d, stw_typed((stw_tier)t, (N - 1) * one, type, 1), 9, &digest, err));
         CU_ASSERT_EQUAL(digest, stw_digest_element(9, 0));
         digest = 0; /* the first one is not zeroed */
-        CHECK_OK(host->digest(d, (stw_tier)t, 0, type, 1, 9, &digest, err));
+        CHECK_OK(host->digest(d, stw_typed((stw_tier)t, 0, type, 1), 9, &digest, err));
         CU_ASSERT_NOT_EQUAL(digest, stw_digest_element(9, 0));
     }
     host->close(d);
@@ -167,7 +180,8 @@ static void conversions_reach_every_tier(void) {
     stw_device *d = device_of(N * 8, N * 8, N * 4);
     double *from = host->host_address(d, 0, N * 8);
     for (uint64_t i = 0; i < N; i++) from[i] = (double)stw_seeded_grad(1, 1, i) * 1.1;
-    CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, N * 8, err));
+    CHECK_OK(host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, 0), stw_at(STW_TIER_HOST, 0), N * 8,
+                        err));
     for (int type = STW_ELEMENT_F32; type <= STW_ELEMENT_BF16; type++)
         for (int t = 0; t < STW_N_TIERS; t++) {
             stw_tier source = t == STW_TIER_HOST ? STW_TIER_GPU : STW_TIER_HOST;
@@ -178,20 +192,22 @@ static void conversions_reach_every_tier(void) {
                     stw_digest_element(i, type == STW_ELEMENT_F32 ? stw_bits_from_float(value)
                                                                   : stw_bf16_from_float(value));
             }
-            CHECK_OK(host->convert(d, STW_STREAM_COMPUTE, (stw_tier)t, 0, (stw_element)type, source,
-                                   0, STW_DTYPE_F64, N, err));
-            CHECK_OK(host->digest(d, (stw_tier)t, 0, (stw_element)type, N, 0, &digest, err));
+            CHECK_OK(host->convert(d, STW_STREAM_COMPUTE,
+                                   stw_typed((stw_tier)t, 0, (stw_element)type, N),
+                                   stw_at(source, 0), STW_DTYPE_F64, err));
+            CHECK_OK(
+                host->digest(d, stw_typed((stw_tier)t, 0, (stw_element)type, N), 0, &digest, err));
             CU_ASSERT_EQUAL(digest, expected);
             /* From where it was not written to. */
-            CHECK_OK(host->copy(d, STW_STREAM_H2D, (stw_tier)(1 - (int)source), 0, source, 0, N * 8,
-                                err));
+            CHECK_OK(host->copy(d, STW_STREAM_H2D, stw_at((stw_tier)(1 - (int)source), 0),
+                                stw_at(source, 0), N * 8, err));
         }
     host->close(d);
 }
 
 static uint64_t digest_of_nvme(stw_device *d, uint64_t n) {
     uint64_t digest = 0;
-    CHECK_OK(host->digest(d, STW_TIER_NVME, 0, STW_ELEMENT_F32, n, 0, &digest, err));
+    CHECK_OK(host->digest(d, stw_typed(STW_TIER_NVME, 0, STW_ELEMENT_F32, n), 0, &digest, err));
     return digest;
 }
 
@@ -205,23 +221,23 @@ static void commits_make_writes_count(void) {
     uint64_t zeros = digest_of_nvme(d, N), seeded = 0;
     for (uint64_t i = 0; i < N; i++)
         seeded += stw_digest_element(i, stw_bits_from_float(stw_seeded_grad(3, 2, i)));
-    CHECK_OK(host->seed_grads(d, STW_TIER_NVME, 0, N, 0, 3, 2, err));
+    CHECK_OK(host->seed_grads(d, stw_typed(STW_TIER_NVME, 0, STW_ELEMENT_F32, N), 0, 3, 2, err));
     CU_ASSERT_EQUAL(digest_of_nvme(d, N), zeros);
     CHECK_OK(host->commit(d, 1, err));
     CU_ASSERT_EQUAL(digest_of_nvme(d, N), seeded);
-    CHECK_OK(host->zero(d, STW_TIER_NVME, 0, N * 4, err));
+    CHECK_OK(host->zero(d, stw_at(STW_TIER_NVME, 0), N * 4, err));
     CHECK_OK(host->read(d, 0, 0, N * 4, err)); /* still the committed step */
     uint64_t digest = 0;
-    CHECK_OK(host->digest(d, STW_TIER_HOST, 0, STW_ELEMENT_F32, N, 0, &digest, err));
+    CHECK_OK(host->digest(d, stw_typed(STW_TIER_HOST, 0, STW_ELEMENT_F32, N), 0, &digest, err));
     CU_ASSERT_EQUAL(digest, seeded);
     CHECK_OK(host->commit(d, 2, err));
     CU_ASSERT_EQUAL(digest_of_nvme(d, N), zeros);
     CHECK_FAILS(host->write(d, N * 4 - 4, 0, 8, err), STW_STATUS_BUG, "nvme");
-    CHECK_FAILS(host->zero(d, STW_TIER_NVME, N * 4, 4, err), STW_STATUS_BUG, "nvme");
+    CHECK_FAILS(host->zero(d, stw_at(STW_TIER_NVME, N * 4), 4, err), STW_STATUS_BUG, "nvme");
     host->close(d);
     /* One copy: written in place, a commit changes nothing; nor does it without NVMe. */
     d = device_of(0, N * 4, N * 4);
-    CHECK_OK(host->seed_grads(d, STW_TIER_NVME, 0, N, 0, 3, 2, err));
+    CHECK_OK(host->seed_grads(d, stw_typed(STW_TIER_NVME, 0, STW_ELEMENT_F32, N), 0, 3, 2, err));
     CU_ASSERT_EQUAL(digest_of_nvme(d, N), seeded);
     CHECK_OK(host->commit(d, 1, err));
     CU_ASSERT_EQUAL(digest_of_nvme(d, N), seeded);
@@ -311,7 +327,8 @@ static void check_update(const stw_element_types *types, stw_stream stream, stw_
         memcpy(arena + 2 * i, &bits, 2);
         memcpy(expected + 2 * i, &bits, 2);
     }
-    CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, 5 * STRIDE, err));
+    CHECK_OK(host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, 0), stw_at(STW_TIER_HOST, 0),
+                        5 * STRIDE, err));
     stw_adamw a = stw_adamw_make(0.1, 0.9, 0.99, 1e-8, 0.01, 4, 1);
     stw_adamw_set_group(&a, 3, 0.2, 0.0, 4);
     stw_adamw_set_group(&a, 1, 0.3, 0.5, 4);
@@ -332,7 +349,7 @@ static void check_update(const stw_element_types *types, stw_stream stream, stw_
                              .exp_avg_sq = {far_tier, false, 4 * STRIDE}};
     CHECK_OK(host->update(d, stream, &a, &o, err));
     if (tier == STW_TIER_GPU) /* what the GPU held is looked at in the host's arena */
-        CHECK_OK(host->copy(d, STW_STREAM_D2H, STW_TIER_HOST, 0, STW_TIER_GPU, 0,
+        CHECK_OK(host->copy(d, STW_STREAM_D2H, stw_at(STW_TIER_HOST, 0), stw_at(STW_TIER_GPU, 0),
                             mixed ? 2 * STRIDE : 5 * STRIDE, err));
     CU_ASSERT_EQUAL(memcmp(arena, expected, 5 * STRIDE), 0);
     host->close(d);
@@ -432,9 +449,10 @@ static void check_norm(stw_element type) {
         memcpy(host->host_address(d, one, one), type == STW_ELEMENT_F32 ? (void *)&value : &half,
                one);
         if (t == STW_TIER_GPU)
-            CHECK_OK(host->copy(d, STW_STREAM_H2D, STW_TIER_GPU, 0, STW_TIER_HOST, 0, 64, err));
+            CHECK_OK(host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, 0),
+                                stw_at(STW_TIER_HOST, 0), 64, err));
         CHECK_OK(host->norm_add(d, t == STW_TIER_GPU ? STW_STREAM_COMPUTE : STW_STREAM_CPU,
-                                (stw_tier)t, one, 2, err));
+                                stw_typed((stw_tier)t, one, type, 2), err));
     }
     uint64_t *counters = NULL, sum = 0;
     double norm = -1.0;
@@ -475,7 +493,8 @@ static void ranks_share_the_cores(void) {
             c.threads = threads;
             CHECK_OK(host->open(&c, &d, err));
             uint64_t digest = 0;
-            CHECK_OK(host->digest(d, STW_TIER_HOST, 0, STW_ELEMENT_F32, 1 << 20, 0, &digest, err));
+            CHECK_OK(host->digest(d, stw_typed(STW_TIER_HOST, 0, STW_ELEMENT_F32, 1 << 20), 0,
+                                  &digest, err));
             uint64_t expected = 0;
             for (uint64_t i = 0; i < 1 << 20; i++) expected += stw_digest_element(i, 0);
             CU_ASSERT_EQUAL(digest, expected);

@@ -107,8 +107,16 @@ static bool loop_agrees(const stw_host_loops *loops, const stw_element_types *ty
     float factor = clip ? 0.37f : 99.0f; /* without clipping it must not matter */
     state x = new_state(types, n, 40), y = new_state(types, n, 40);
     scalar_adamw(&a, a.groups[2], factor, &x, shift, n);
-    loops->adamw(&a, a.groups[2], factor, types, at(&y, P, shift), at(&y, G, shift),
-                 (float *)at(&y, W, shift), at(&y, M, shift), at(&y, V, shift), n);
+    const stw_adamw_arrays arrays = {a,
+                                     a.groups[2],
+                                     factor,
+                                     at(&y, P, shift),
+                                     at(&y, G, shift),
+                                     (float *)at(&y, W, shift),
+                                     at(&y, M, shift),
+                                     at(&y, V, shift),
+                                     n};
+    loops->adamw(&arrays, types);
     bool ok = same(&x, &y, n + PAD); /* what lies before and behind is untouched as well */
     free_state(&x);
     free_state(&y);
@@ -140,8 +148,16 @@ static void mutual_alignment_does_not_matter(void) {
             memmove(y.data[c] + (unsigned)c * stw_element_bytes(y.type[c]), y.data[c],
                     N * stw_element_bytes(y.type[c]));
         scalar_adamw(&a, a.groups[0], 0.5f, &x, 0, N);
-        stw_host_loops_get(t)->adamw(&a, a.groups[0], 0.5f, &types, at(&y, P, P), at(&y, G, G),
-                                     (float *)at(&y, W, W), at(&y, M, M), at(&y, V, V), N);
+        const stw_adamw_arrays arrays = {a,
+                                         a.groups[0],
+                                         0.5f,
+                                         at(&y, P, P),
+                                         at(&y, G, G),
+                                         (float *)at(&y, W, W),
+                                         at(&y, M, M),
+                                         at(&y, V, V),
+                                         N};
+        stw_host_loops_get(t)->adamw(&arrays, &types);
         for (int c = 0; c < 5; c++)
             memmove(y.data[c], y.data[c] + (unsigned)c * stw_element_bytes(y.type[c]),
                     N * stw_element_bytes(y.type[c]));
