@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bin/, lib/, lib/stowage/ (plugin), include/stowage/, share/stowage/ and the tarball. Every path is
+# bin/, lib/, lib/stowage/ (plugin), include/stowage.h, share/stowage/ and the tarball. Every path is
 # found relative to the program, so the whole may be moved.
 
 install(TARGETS stowage stowage-run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -12,22 +12,17 @@ if(STW_WITH_MPI)
     install(TARGETS stw_mpi LIBRARY DESTINATION lib/stowage)
 endif()
 
-# ---- headers: those of the rooms in the library, under include/stowage ---------------------------
-install(CODE "
-    set(source \"${PROJECT_SOURCE_DIR}\")
-    set(destination \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
-    include(\"${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake\")")
+# ---- the library's one header --------------------------------------------------------------------
+install(FILES include/stowage.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 file(RELATIVE_PATH STW_PC_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" STW_PC_PREFIX "${STW_PC_PREFIX}")
-set(STW_PC_PRIVATE "-pthread -ldl -lm")
+set(STW_PC_PRIVATE "-lcsv -pthread -ldl -lm")
 if(STW_WITH_URING)
     string(PREPEND STW_PC_PRIVATE "-luring ")
 endif()
 if(STW_WITH_CUDA)
-    # -u: without it the static library's weak "no CUDA here" would be found first and be enough.
-    string(PREPEND STW_PC_PRIVATE "-Wl,-u,stw_backend_cuda_find -Wl,-u,stw_comm_nccl_ops "
-        "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt ")
+    string(PREPEND STW_PC_PRIVATE "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt ")
 endif()
 configure_file(cmake/stowage.pc.in "${PROJECT_BINARY_DIR}/stowage.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/stowage.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef _XOPEN_SOURCE
-#define _XOPEN_SOURCE 700 /* realpath, fsync, fchmod */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* realpath, fsync, fchmod, dladdr */
 #endif
 #include "core/file.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -209,4 +210,19 @@ bool stw_file_exists(const char *path) {
 bool stw_file_is_folder(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool stw_code_folder(char *out, size_t out_size) {
+    static const int here = 0; /* lies in the library, or in the program */
+    Dl_info info;
+    char *path = NULL;
+    /* A program that was found through PATH has a name without a folder. */
+    if (dladdr(&here, &info) != 0 && info.dli_fname != NULL && strchr(info.dli_fname, '/') != NULL)
+        path = realpath(info.dli_fname, NULL);
+    if (path == NULL) path = realpath("/proc/self/exe", NULL);
+    char *slash = path != NULL ? strrchr(path, '/') : NULL;
+    bool fits = slash != NULL && (size_t)(slash - path) < out_size;
+    if (fits) snprintf(out, out_size, "%.*s", (int)(slash - path), path);
+    free(path);
+    return fits;
 }

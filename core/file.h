@@ -18,5 +18,8 @@ STW_MUST_USE stw_status stw_file_write(const char *path, const void *data, uint6
                                        stw_error *err);
 bool stw_file_exists(const char *path);
 bool stw_file_is_folder(const char *path);
+/** Folder of the shared library or program that holds this code, links resolved, without a final
+ * slash; false if it is unknown or too long. */
+bool stw_code_folder(char *out, size_t out_size);
 
 #endif

@@ -71,7 +71,7 @@ static void draw(const char *what, uint64_t done, uint64_t total) {
 }
 
 void stw_progress(const char *what, uint64_t done, uint64_t total) {
-    if (atomic_load(&most_level) < (int)STW_LOG_INFO) return;
+    if (atomic_load(&most_level) < (int)STW_LOG_INFO || callback != to_stderr) return;
     if (atomic_flag_test_and_set(&drawing)) return;
     draw(what, done, total);
     atomic_flag_clear(&drawing);

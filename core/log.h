@@ -21,8 +21,8 @@ typedef void (*stw_log_fn)(stw_log_level level, const char *text, void *user);
 void stw_log_set(stw_log_fn fn, void *user); /* NULL: back to the default */
 void stw_log_level_set(stw_log_level most);
 void stw_log(stw_log_level level, const char *format, ...) STW_PRINTF(2, 3);
-/** Progress of `what`: done of total; drawn on stderr when it is a terminal and level >= INFO or
- * default, at most ten times a second; done == total ends the line. */
+/** Progress of `what`: done of total; drawn on stderr when it is a terminal, level >= INFO and
+ * messages go to the default callback, at most ten times a second; done == total ends the line. */
 void stw_progress(const char *what, uint64_t done, uint64_t total);
 
 #endif

@@ -1,30 +1,302 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Everything public of libstowage: models, specs and plans, and the backends that execute them.
- * Each header says who owns what and which threads may call. The planner and the simulator are not
- * in the library: a plan comes from the program `stowage`, as a file. */
+/* libstowage: open a model, make or read a plan, walk it, execute it, or attach to memory that the
+ * caller owns. This header is all that is installed; it compiles as C99 and as C++.
+ *
+ * Names. Functions are stw_<verb>_<noun>, types end in _t, constants start with STOWAGE_. Phases,
+ * components, tiers, streams and operations are text, spelled as in plan files ("optimizer_step",
+ * "exp_avg", "gpu"): a new word in a later version breaks no program.
+ *
+ * Handles. Models, plans, results, sessions and errors are opaque. The caller frees what stw_open_,
+ * stw_make_, stw_read_, stw_execute_, stw_attach_ and stw_new_ functions return; NULL may be freed.
+ * A plan borrows the model that it was made for, a session borrows its plan: free them in reverse
+ * order. Strings that the library returns live as long as the handle that they came from.
+ *
+ * Structs. A function that takes a struct also takes its size (`sizeof info`), so that a program
+ * that was compiled with an older header works with a newer library of the same major version.
+ * Fields are only ever added at the end. Zeroed options are the defaults.
+ *
+ * Loops. Functions that return `int` return 1 and fill the struct, or return 0 when the index is
+ * past the end: `for (i = 0; stw_get_peak(plan, 0, i, &peak, sizeof peak); i++)`.
+ *
+ * Errors. A function that can fail returns a status and takes, last, an error that may be NULL. The
+ * call clears the error first and fills it when it fails. The library never prints (see
+ * stw_set_log) and never exits.
+ *
+ * Threads. Models, plans and results do not change once made; any number of threads may read one.
+ * An error, and a session, belong to one thread at a time. */
 #ifndef STOWAGE_H
 #define STOWAGE_H
 
-#include "core/log.h"
-#include "core/status.h"
-#include "core/units.h"
+#include <stddef.h>
+#include <stdint.h>
 
-#include "models/model.h"
-#include "models/safetensors.h"
+#define STOWAGE_VERSION_MAJOR 0
+#define STOWAGE_VERSION_MINOR 1
+#define STOWAGE_VERSION_PATCH 0
+#define STOWAGE_VERSION                                                                            \
+    (STOWAGE_VERSION_MAJOR * 10000 + STOWAGE_VERSION_MINOR * 100 + STOWAGE_VERSION_PATCH)
 
-#include "plan/files/compare.h"
-#include "plan/files/plan.h"
-#include "plan/files/run_file.h"
-#include "plan/job/job.h"
-#include "plan/program/decisions.h"
-#include "plan/program/demand.h"
-#include "plan/program/layout.h"
-#include "plan/program/program.h"
-#include "plan/spec/cluster.h"
-#include "plan/spec/run_spec.h"
+#if defined(__GNUC__)
+#define STW_API __attribute__((visibility("default")))
+#define STW_API_CHECKED STW_API __attribute__((warn_unused_result))
+#else
+#define STW_API
+#define STW_API_CHECKED
+#endif
 
-#include "backend/backend.h"
-#include "backend/comm/comm.h"
-#include "backend/executor/executor.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- version ------------------------------------------------------------------------------- */
+
+/** STOWAGE_VERSION of the library that is linked. */
+STW_API int stw_get_version(void);
+/** The same as text: "0.1.0". */
+STW_API const char *stw_get_version_text(void);
+/** 1 if this build has the feature: "cuda", "nccl", "mpi", "uring", "solver" (the ILP). */
+STW_API int stw_has_feature(const char *feature);
+
+/* ---- errors and messages ------------------------------------------------------------------- */
+
+typedef enum stw_status_t {
+    STOWAGE_OK = 0,
+    STOWAGE_NO_MEMORY = 1,
+    STOWAGE_NO_RESOURCES = 2, /* the machine lacks what the plan requires */
+    STOWAGE_SOLVER = 3,
+    STOWAGE_USAGE = 4, /* an argument is wrong */
+    STOWAGE_BAD_INPUT = 5,
+    STOWAGE_IO = 6,
+    STOWAGE_NOTHING_FITS = 7,
+    STOWAGE_TIME_LIMIT = 8,
+    STOWAGE_DEVICE = 9, /* the device or the communicator failed */
+    STOWAGE_NOT_BUILT_IN = 10,
+    STOWAGE_DISAGREE = 11, /* verification failed */
+    STOWAGE_BUG = 12
+} stw_status_t;
+
+typedef struct stw_error_t stw_error_t;
+
+/** An empty error; NULL when memory is out. */
+STW_API stw_error_t *stw_new_error(void);
+STW_API void stw_free_error(stw_error_t *error);
+STW_API stw_status_t stw_get_error_status(const stw_error_t *error);
+/** "where:line:column: text", or "" without an error. Valid until the error is used again. */
+STW_API const char *stw_get_error_text(const stw_error_t *error);
+/** errno, cudaError_t or ncclResult_t behind the error; 0 if there is none. */
+STW_API long stw_get_error_native(const stw_error_t *error);
+/** What a status means, in a few words. */
+STW_API const char *stw_get_status_text(stw_status_t status);
+/** The exit code with which the programs report a status. */
+STW_API int stw_get_exit_code(stw_status_t status);
+
+typedef enum stw_log_level_t {
+    STOWAGE_LOG_ERROR = 0,
+    STOWAGE_LOG_WARNING = 1,
+    STOWAGE_LOG_INFO = 2,
+    STOWAGE_LOG_DEBUG = 3
+} stw_log_level_t;
+typedef void (*stw_log_callback_t)(stw_log_level_t level, const char *text, void *user);
+
+/** Send messages up to `most` to a callback, which any thread may call. NULL drops them, which is
+ * the default. One callback per process; set it before other threads call the library. */
+STW_API void stw_set_log(stw_log_callback_t callback, void *user, stw_log_level_t most);
+
+/* ---- models -------------------------------------------------------------------------------- */
+
+typedef struct stw_model_t stw_model_t;
+
+/** Open a model.
+ * @param what a zoo name ("Qwen3-0.6B"), a config.json or its folder, a safetensors file, index or
+ * folder, or a CSV tensor list. Zoo and architectures lie in share/stowage of the installation;
+ * the environment variable STOWAGE_DATA names another folder. */
+STW_API_CHECKED stw_status_t stw_open_model(const char *what, stw_model_t **out,
+                                            stw_error_t *error);
+STW_API void stw_free_model(stw_model_t *model);
+
+typedef struct stw_model_info_t {
+    const char *name, *source, *model_type; /* model_type: "" if only tensors are known */
+    const char *digest;                     /* of names, shapes, dtypes and order, hexadecimal */
+    uint64_t params, active_params;         /* each parameter counted once */
+    uint32_t tensors;
+} stw_model_info_t;
+STW_API void stw_get_model_info(const stw_model_t *model, stw_model_info_t *out, size_t size);
+
+#define STOWAGE_MAX_RANK 8
+typedef struct stw_tensor_t {
+    const char *name, *dtype; /* as in the checkpoint; dtype as in safetensors ("BF16") */
+    const char *block;        /* group of the block that holds it ("embed", "layer" ...) */
+    uint64_t elements;
+    uint32_t dimensions;
+    uint64_t shape[STOWAGE_MAX_RANK];
+} stw_tensor_t;
+/** Tensor i in the order of the forward pass. */
+STW_API int stw_get_tensor(const stw_model_t *model, uint32_t i, stw_tensor_t *out, size_t size);
+
+/* ---- plans --------------------------------------------------------------------------------- */
+
+typedef struct stw_plan_t stw_plan_t;
+
+typedef struct stw_plan_options_t {
+    const char *cluster; /* path of cluster.yaml; NULL: this machine, sizes probed, not measured */
+    const char *run;     /* path of run.yaml; NULL: defaults */
+    const char *const *settings; /* "key=value" over both, as --set of the programs */
+    size_t n_settings;
+    double time_limit_s; /* of the solver; 0: 30 */
+} stw_plan_options_t;
+
+/** Plan, and predict bytes and seconds. The library links no ILP solver: it places by a greedy rule
+ * that is valid but not optimal. The program `stowage plan` writes optimal plans; stw_read_plan
+ * reads them. stw_get_plan_info says which solver was used.
+ * @param options NULL: defaults
+ * @return NOTHING_FITS if the greedy rule finds no placement that fits */
+STW_API_CHECKED stw_status_t stw_make_plan(const stw_model_t *model,
+                                           const stw_plan_options_t *options, size_t size,
+                                           stw_plan_t **out, stw_error_t *error);
+/** Read a plan file (stowage.plan/1) and check it: layout, programs and peaks are derived anew. */
+STW_API_CHECKED stw_status_t stw_read_plan(const char *path, stw_plan_t **out, stw_error_t *error);
+STW_API_CHECKED stw_status_t stw_write_plan(const stw_plan_t *plan, const char *path,
+                                            stw_error_t *error);
+STW_API void stw_free_plan(stw_plan_t *plan);
+
+typedef struct stw_plan_info_t {
+    const char *verdict; /* "fits", "at_risk", "does_not_fit" */
+    const char *outcome; /* "optimal", "feasible", "infeasible", "limit" */
+    const char *solver;  /* "glpk", "greedy" */
+    const char *engine;  /* "stowage", "fsdp2" ... */
+    const char *hash;    /* of the layout */
+    double iteration_s;  /* predicted; NaN: unknown */
+    uint32_t world;      /* ranks */
+    uint32_t rank_kinds; /* kinds of rank: ranks of a kind have the same program */
+    uint64_t gpu_peak_bytes, gpu_capacity_bytes;   /* of the fullest GPU */
+    uint64_t host_peak_bytes, host_capacity_bytes; /* of the fullest node */
+} stw_plan_info_t;
+STW_API void stw_get_plan_info(const stw_plan_t *plan, stw_plan_info_t *out, size_t size);
+/** The plan's model, which the plan keeps: do not free it. */
+STW_API const stw_model_t *stw_get_plan_model(const stw_plan_t *plan);
+
+typedef struct stw_rank_kind_t {
+    const char *name; /* "rank0", "leader", "rank" */
+    uint32_t ranks;   /* how many */
+    uint64_t params;  /* elements that one rank holds */
+    /* Arenas of one rank. Bytes from persistent_ up to arena_ are used inside movements only. */
+    uint64_t gpu_arena_bytes, gpu_persistent_bytes;
+    uint64_t host_arena_bytes, host_persistent_bytes;
+    uint64_t nvme_arena_bytes;
+} stw_rank_kind_t;
+STW_API int stw_get_rank_kind(const stw_plan_t *plan, uint32_t kind, stw_rank_kind_t *out,
+                              size_t size);
+/** Index of a rank's kind; UINT32_MAX for a rank outside the plan. */
+STW_API uint32_t stw_find_rank_kind(const stw_plan_t *plan, uint32_t rank);
+
+typedef struct stw_movement_t {
+    const char *phase;      /* "load", "forward_backward", "optimizer_step" ... */
+    int by_stowage;         /* 1: Stowage executes it; 0: the framework does */
+    uint32_t first_op, ops; /* range for stw_get_op */
+    double seconds;         /* predicted; NaN: unknown */
+} stw_movement_t;
+STW_API int stw_get_movement(const stw_plan_t *plan, uint32_t kind, uint32_t i, stw_movement_t *out,
+                             size_t size);
+
+typedef struct stw_peak_t {
+    const char *phase, *tier, *component; /* component: "total", then those that are not 0 */
+    uint64_t bytes;                       /* at the moment of the tier's peak */
+} stw_peak_t;
+/** Row i of the table of peak bytes of one rank of a kind. */
+STW_API int stw_get_peak(const stw_plan_t *plan, uint32_t kind, uint32_t i, stw_peak_t *out,
+                         size_t size);
+
+#define STOWAGE_NONE UINT32_MAX
+typedef struct stw_op_t {
+    const char *name, *work; /* "copy", "update", "collective" ...; work: what kind of it */
+    const char *stream, *component, *from, *to;
+    uint32_t unit;     /* bucket, load piece or block; STOWAGE_NONE */
+    uint32_t after[2]; /* operations of other streams that finish first; STOWAGE_NONE */
+    uint64_t from_offset_bytes, to_offset_bytes, bytes; /* offset UINT64_MAX: outside the arena */
+    uint64_t params;                                    /* elements of an update */
+} stw_op_t;
+STW_API int stw_get_op(const stw_plan_t *plan, uint32_t kind, uint32_t i, stw_op_t *out,
+                       size_t size);
+
+typedef struct stw_region_t {
+    const char *component, *tier, *update;
+    uint64_t first_param, params;
+    uint64_t offset_bytes, bytes; /* in the tier's arena */
+} stw_region_t;
+/** Persistent bytes of one component; regions of a tier do not overlap. */
+STW_API int stw_get_region(const stw_plan_t *plan, uint32_t kind, uint32_t i, stw_region_t *out,
+                           size_t size);
+
+typedef struct stw_bucket_t {
+    const char *update; /* "resident", "stream", "direct", "cpu" */
+    uint64_t first_param, params;
+} stw_bucket_t;
+/** The elements that one update of the optimizer step works on. */
+STW_API int stw_get_bucket(const stw_plan_t *plan, uint32_t kind, uint32_t i, stw_bucket_t *out,
+                           size_t size);
+
+typedef struct stw_extent_t {
+    uint64_t element, elements; /* of the tensor, neighbours in memory too */
+    const char *tier;
+    uint64_t offset_bytes, bytes; /* in the tier's arena */
+    const char *dtype;            /* "F32", "BF16" */
+} stw_extent_t;
+/** Where a rank holds a tensor's elements: the first extent that begins at or after `element`, or
+ * holds it. Continue with element + elements of the extent that was found.
+ * @param component "params", "grads", "master", "exp_avg", "exp_avg_sq" */
+STW_API int stw_find_extent(const stw_plan_t *plan, uint32_t rank, const char *component,
+                            uint32_t tensor, uint64_t element, stw_extent_t *out, size_t size);
+
+/* ---- execution with memory of the library's own -------------------------------------------- */
+
+typedef struct stw_run_options_t {
+    const char *backend;     /* "auto" (NULL), "cuda", "host" */
+    uint32_t steps;          /* optimizer steps; 0: 1 */
+    uint64_t seed;           /* of gradients, and of weights if none are given */
+    const char *weights;     /* safetensors file, index or folder; NULL: those of the plan */
+    const char *nvme_folder; /* NULL: $TMPDIR or /tmp */
+    double timeout_s;        /* of a collective; 0: 120 */
+    int no_verify;           /* 1: no digests of the final state and no comparison */
+} stw_run_options_t;
+
+typedef struct stw_result_t stw_result_t;
+
+/** Load weights, then take optimizer steps on seeded gradients; verify a sample of the state. One
+ * process per rank, as started by torchrun, srun or mpirun. Under CUDA the environment should not
+ * set CUDA_DEVICE_MAX_CONNECTIONS=1.
+ * @param out complete on rank 0, NULL on the others
+ * @return DISAGREE if the state differs from its reference: *out is filled nevertheless */
+STW_API_CHECKED stw_status_t stw_execute_plan(const stw_plan_t *plan,
+                                              const stw_run_options_t *options, size_t size,
+                                              stw_result_t **out, stw_error_t *error);
+STW_API void stw_free_result(stw_result_t *result);
+/** Write the result as stowage.run/1, which `stowage validate` reads. */
+STW_API_CHECKED stw_status_t stw_write_result(const stw_result_t *result, const char *path,
+                                              stw_error_t *error);
+
+typedef struct stw_result_info_t {
+    const char *backend, *device;
+    uint32_t world, steps;
+    uint64_t verified, differing; /* elements */
+    double grad_norm;             /* of the last step; NaN: no clipping */
+} stw_result_info_t;
+STW_API void stw_get_result_info(const stw_result_t *result, stw_result_info_t *out, size_t size);
+
+typedef struct stw_measured_t {
+    const char *phase;
+    int executed;                   /* 0: the framework executes it */
+    double seconds;                 /* median of the slowest rank; NaN: not measured */
+    uint64_t gpu_bytes, host_bytes; /* of the worst rank, at its peak */
+} stw_measured_t;
+/** What was measured of movement i. */
+STW_API int stw_get_measured(const stw_result_t *result, uint32_t i, stw_measured_t *out,
+                             size_t size);
+/** Digest of the final state of a component over all ranks; independent of its placement.
+ * @return 0 if the run has no such component */
+STW_API int stw_get_digest(const stw_result_t *result, const char *component, uint64_t *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -2,7 +2,7 @@
 /* MPI through its plugin: found, opened, checked, and wrapped as a transport. The arenas that it
  * broadcasts lie in host memory, so it serves the host backend; under a GPU backend it only carries
  * NCCL's unique id. */
-#define _GNU_SOURCE /* readlink */
+#define _POSIX_C_SOURCE 200809L /* access */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdatomic.h>
@@ -12,6 +12,7 @@
 
 #include "backend/comm/ops.h"
 #include "backend/mpi/stowage_mpi.h"
+#include "core/file.h"
 
 typedef struct mpi_state {
     const stw_mpi_calls *calls;
@@ -50,7 +51,10 @@ static const stw_mpi_calls *open_file(const char *path, char *tried, stw_error *
 }
 
 static stw_status find_plugin(const stw_mpi_calls **out, stw_error *err) {
-    static const char *const beside[] = {"/../lib/stowage/stowage-mpi.so", "/stowage-mpi.so"};
+    /* From bin/, from lib/, from lib/<triplet>/, or from a folder that holds everything. */
+    static const char *const beside[] = {"/../lib/stowage/stowage-mpi.so",
+                                         "/stowage/stowage-mpi.so", "/../stowage/stowage-mpi.so",
+                                         "/stowage-mpi.so"};
     stw_status status = STW_STATUS_OK;
     char tried[TRIED_BYTES] = "";
     const char *named = getenv("STOWAGE_MPI_PLUGIN");
@@ -58,12 +62,9 @@ static stw_status find_plugin(const stw_mpi_calls **out, stw_error *err) {
     if (named != NULL && named[0] != '\0') {
         *out = open_file(named, tried, err, &status);
     } else {
-        char folder[PATH_MAX];
-        ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
-        folder[length > 0 ? length : 0] = '\0';
-        char *slash = strrchr(folder, '/');
-        if (slash != NULL) *slash = '\0';
-        for (int i = 0; i < 2 && *out == NULL && status == STW_STATUS_OK; i++) {
+        char folder[PATH_MAX] = "";
+        (void)stw_code_folder(folder, sizeof folder);
+        for (int i = 0; i < 4 && *out == NULL && status == STW_STATUS_OK; i++) {
             char path[PATH_MAX + 64];
             snprintf(path, sizeof path, "%s%s", folder, beside[i]);
             if (access(path, R_OK) == 0) *out = open_file(path, tried, err, &status);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# An installation may be moved anywhere; the library is found by pkg-config and compiles with one
-# header; stowage-run is free of the solver, and neither program needs MPI to start.
+# An installation may be moved anywhere; stowage-run is free of the solver, and neither program
+# needs MPI to start. tests/package/ tests the library.
 set -u
 [ -z "${STW_SANITIZE:-}" ] || { echo "not with sanitizers"; exit 77; }
 prefix=$PWD/moved
@@ -26,30 +26,4 @@ if grep -E 'glpk|libcsv|libmpi|libnccl' ldd.txt; then fail "stowage-run must not
 ldd "$prefix/bin/stowage" >ldd.txt
 if grep -E 'libmpi|libcuda|libnccl' ldd.txt; then fail "stowage must not need these"; fi
 
-cat >user.c <<'END'
-#include <stdio.h>
-#include <stowage.h>
-
-int main(void) {
-    stw_error err = STW_ERROR_INIT;
-    char text[200];
-    stw_error_format(&err, text, sizeof text);
-    return printf("%s\n", text) < 0;
-}
-END
-command -v pkg-config >/dev/null || { echo "no pkg-config"; exit 77; }
-PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name stowage.pc)")
-export PKG_CONFIG_PATH
-libdir=$(dirname "$PKG_CONFIG_PATH")
-# pkg-config quotes for a shell: a path may hold spaces.
-compile() {
-    eval "\"\$STW_CC\" -std=c11 -Wall -Wextra -Werror $(pkg-config --cflags stowage) user.c -o user $*"
-}
-if [ -e "$libdir/libstowage.so" ]; then
-    compile "$(pkg-config --libs stowage)" || fail "compiling against libstowage.so"
-    LD_LIBRARY_PATH=$libdir ./user || fail "running with libstowage.so"
-fi
-static=$(pkg-config --static --libs stowage | sed 's/-lstowage/-l:libstowage.a/')
-compile "$static" || fail "compiling against libstowage.a"
-./user || fail "running with libstowage.a"
 rm -rf "$prefix"

@@ -19,9 +19,10 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
         allowed["sim"] = " core models plan sim "
         allowed["backend"] = " core models plan backend "
         allowed["reports"] = " core models plan reports "
-        allowed["include"] = " core models plan backend "
+        allowed["include"] = " "
+        allowed["library"] = " core models plan planner sim backend include library "
         allowed["cli"] = " core models plan planner sim backend reports cli "
-        allowed["tests"] = " core models plan planner sim backend reports cli include tests bench "
+        allowed["tests"] = " core models plan planner sim backend reports cli include library tests bench "
         allowed["bench"] = allowed["tests"]
         # Outside libraries: who may include them (a pattern over the path of the file).
         owner["glpk.h"] = "^planner/"

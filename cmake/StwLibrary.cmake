@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# libstowage: one object, partially linked from the rooms, in which only the names that
+# include/stowage.h declares are global. The shared and the static library are made of it, so that
+# neither can clash with names in the program that links it.
+
+set(STW_HEADER "${PROJECT_SOURCE_DIR}/include/stowage.h")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${STW_HEADER}")
+
+# ---- what is exported: read from the header ------------------------------------------------------
+file(STRINGS "${STW_HEADER}" declarations REGEX "^STW_API")
+set(exports "")
+foreach(declaration IN LISTS declarations)
+    if(NOT declaration MATCHES "(stw_[a-z0-9_]+)\\(")
+        message(FATAL_ERROR "include/stowage.h: no name on the line \"${declaration}\"")
+    endif()
+    list(APPEND exports ${CMAKE_MATCH_1})
+endforeach()
+list(LENGTH exports STW_N_EXPORTS)
+list(JOIN exports "\n" text)
+set(STW_EXPORTS "${PROJECT_BINARY_DIR}/generated/stowage.exports")
+file(CONFIGURE OUTPUT "${STW_EXPORTS}" CONTENT "${text}\n")
+list(JOIN exports ";\n        " text)
+set(STW_VERSION_SCRIPT "${PROJECT_BINARY_DIR}/generated/stowage.map")
+file(CONFIGURE OUTPUT "${STW_VERSION_SCRIPT}"
+    CONTENT "{\n    global:\n        ${text};\n    local:\n        *;\n};\n")
+
+# ---- the object ----------------------------------------------------------------------------------
+# Of the planner everything but the file that needs GLPK, which is GPL: library/no_solver.c stands
+# in for it.
+set(rooms stw_core stw_models stw_models_csv stw_plan stw_sim stw_backend stw_library)
+if(STW_WITH_CUDA)
+    list(PREPEND rooms stw_cuda) # before the weak fallbacks of the backend room
+endif()
+set(objects "$<FILTER:$<TARGET_OBJECTS:stw_planner>,EXCLUDE,glpk_solver>")
+foreach(room IN LISTS rooms)
+    list(APPEND objects "$<TARGET_OBJECTS:${room}>")
+endforeach()
+set(whole "${PROJECT_BINARY_DIR}/lib/stowage.o")
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+add_custom_command(OUTPUT "${whole}"
+    COMMAND "${CMAKE_C_COMPILER}" -r -nostdlib -o "${whole}" ${objects}
+    COMMAND "${CMAKE_OBJCOPY}" "--keep-global-symbols=${STW_EXPORTS}" "${whole}"
+    DEPENDS ${rooms} stw_planner "${STW_EXPORTS}"
+    COMMENT "Linking libstowage's object" COMMAND_EXPAND_LISTS VERBATIM)
+set_source_files_properties("${whole}" PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+add_custom_target(stowage_object DEPENDS "${whole}")
+
+# ---- the libraries -------------------------------------------------------------------------------
+set(library_kinds STATIC)
+if(STW_SHARED)
+    list(APPEND library_kinds SHARED)
+endif()
+foreach(kind IN LISTS library_kinds)
+    string(TOLOWER stowage_${kind} library)
+    add_library(${library} ${kind} "${whole}")
+    add_dependencies(${library} stowage_object)
+    set_target_properties(${library} PROPERTIES OUTPUT_NAME stowage LINKER_LANGUAGE C
+        ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib"
+        LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib"
+        VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+    target_link_libraries(${library} PRIVATE stw_flags stw::jansson stw::yaml stw::csv
+        ${STW_URING_LIBRARY} Threads::Threads ${CMAKE_DL_LIBS} m ${STW_CUDA_LIBRARIES})
+endforeach()
+if(STW_SHARED)
+    # Nothing of the static CUDA runtime leaks out either.
+    target_link_options(stowage_shared PRIVATE "-Wl,--version-script=${STW_VERSION_SCRIPT}"
+        -Wl,--no-undefined)
+    set_target_properties(stowage_shared PROPERTIES LINK_DEPENDS "${STW_VERSION_SCRIPT}")
+endif()

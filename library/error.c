@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Version, errors, messages. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "library/handles.h"
+#include "stw_config.h"
+
+/* ---- version ---- */
+
+int stw_get_version(void) { return STOWAGE_VERSION; }
+
+const char *stw_get_version_text(void) { return STW_VERSION; }
+
+int stw_has_feature(const char *feature) {
+    static const struct {
+        const char *name;
+        int built_in;
+    } features[] = {
+        {"cuda", STW_WITH_CUDA},   {"nccl", STW_WITH_NCCL}, {"mpi", STW_WITH_MPI},
+        {"uring", STW_WITH_URING}, {"solver", 0}, /* GLPK is GPL: `stowage` alone links it */
+    };
+    for (size_t i = 0; i < sizeof features / sizeof features[0]; i++)
+        if (strcmp(features[i].name, feature) == 0) return features[i].built_in;
+    return 0;
+}
+
+/* ---- status ---- */
+
+static stw_status_t to_public(stw_status status) {
+    switch (status) {
+#define X(name, code, text)                                                                        \
+    case STW_STATUS_##name:                                                                        \
+        return STOWAGE_##name;
+        STW_STATUS_TABLE(X)
+#undef X
+    }
+    return STOWAGE_BUG;
+}
+
+static stw_status from_public(stw_status_t status) {
+    switch (status) {
+#define X(name, code, text)                                                                        \
+    case STOWAGE_##name:                                                                           \
+        return STW_STATUS_##name;
+        STW_STATUS_TABLE(X)
+#undef X
+    }
+    return STW_STATUS_BUG;
+}
+
+const char *stw_get_status_text(stw_status_t status) {
+    return stw_status_text(from_public(status));
+}
+
+int stw_get_exit_code(stw_status_t status) { return stw_status_exit_code(from_public(status)); }
+
+/* ---- errors ---- */
+
+stw_error_t *stw_new_error(void) {
+    stw_error_t *error = malloc(sizeof *error);
+    if (error != NULL) (void)stw_library_begin(error);
+    return error;
+}
+
+void stw_free_error(stw_error_t *error) { free(error); }
+
+stw_status_t stw_get_error_status(const stw_error_t *error) {
+    return to_public(error->error.status);
+}
+
+const char *stw_get_error_text(const stw_error_t *error) { return error->text; }
+
+long stw_get_error_native(const stw_error_t *error) { return error->error.native; }
+
+stw_error *stw_library_begin(stw_error_t *error) {
+    static const stw_error none = STW_ERROR_INIT;
+    if (error == NULL) return NULL;
+    error->error = none;
+    error->text[0] = '\0';
+    return &error->error;
+}
+
+stw_status_t stw_library_end(stw_status status, stw_error_t *error) {
+    if (status != STW_STATUS_OK && error != NULL) {
+        /* Out of memory is reported without a text at times. */
+        (void)stw_fail(&error->error, status, NULL, "%s", stw_status_text(status));
+        stw_error_format(&error->error, error->text, sizeof error->text);
+    }
+    return to_public(status);
+}
+
+void stw_library_copy(void *to, size_t to_size, const void *from, size_t from_size) {
+    size_t both = to_size < from_size ? to_size : from_size;
+    memcpy(to, from, both);
+    memset((unsigned char *)to + both, 0, to_size - both);
+}
+
+/* ---- messages ---- */
+
+static struct {
+    stw_log_callback_t callback;
+    void *user;
+} listener;
+
+static void forward(stw_log_level level, const char *text, void *user) {
+    (void)user;
+    if (listener.callback != NULL) listener.callback((stw_log_level_t)level, text, listener.user);
+}
+
+_Static_assert((int)STW_LOG_ERROR == STOWAGE_LOG_ERROR &&
+                   (int)STW_LOG_WARN == STOWAGE_LOG_WARNING &&
+                   (int)STW_LOG_INFO == STOWAGE_LOG_INFO && (int)STW_LOG_DEBUG == STOWAGE_LOG_DEBUG,
+               "levels are passed on as they are");
+
+/* A library says nothing unless asked. */
+__attribute__((constructor)) static void be_silent(void) { stw_log_set(forward, NULL); }
+
+void stw_set_log(stw_log_callback_t callback, void *user, stw_log_level_t most) {
+    listener.callback = callback;
+    listener.user = user;
+    stw_log_level_set((stw_log_level)most);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What stands behind the opaque types of include/stowage.h, and how a call begins and ends. Nobody
+ * but library/ includes this. */
+#ifndef STW_LIBRARY_HANDLES_H
+#define STW_LIBRARY_HANDLES_H
+
+#include <pthread.h>
+
+#include "core/status.h"
+#include "include/stowage.h"
+#include "plan/files/plan.h"
+
+struct stw_error_t {
+    stw_error error;
+    char text[1280]; /* "where:line:column: text" */
+};
+
+struct stw_model_t {
+    stw_model *model;
+};
+
+/** The flat space of the rank that was asked for last. */
+typedef struct stw_library_segments {
+    pthread_mutex_t mutex; /* of what follows */
+    stw_pool *pool;        /* NULL: none yet */
+    uint32_t rank, n;
+    stw_segment *segments;
+} stw_library_segments;
+
+struct stw_plan_t {
+    stw_plan *plan;
+    stw_model_t model; /* the plan's own */
+    stw_library_segments segments;
+};
+
+/** Clear the caller's error. @return where the call reports to, NULL if `error` is NULL */
+stw_error *stw_library_begin(stw_error_t *error);
+/** The public number of a status; sets the text of the caller's error. */
+stw_status_t stw_library_end(stw_status status, stw_error_t *error);
+/** Copy a struct of the library's to a caller's, whose size differs if its header is older or newer
+ * than the library. */
+void stw_library_copy(void *to, size_t to_size, const void *from, size_t from_size);
+
+/** Wrap a plan, which the handle takes over also on failure. */
+STW_MUST_USE stw_status stw_library_wrap_plan(stw_plan *plan, stw_plan_t **out, stw_error *err);
+/** Folder with zoo/ and arch/: $STOWAGE_DATA, share/stowage near the library or the program, that
+ * of the installation, or the source tree. */
+STW_MUST_USE stw_status stw_library_data_folder(char *out, size_t out_size, stw_error *err);
+
+#endif

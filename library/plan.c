@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans: made, read and written. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/probe/probe.h"
+#include "library/handles.h"
+#include "planner/planner.h"
+#include "sim/sim.h"
+
+/* ---- handles ---- */
+
+stw_status stw_library_wrap_plan(stw_plan *plan, stw_plan_t **out, stw_error *err) {
+    stw_plan_t *handle = calloc(1, sizeof *handle);
+    if (handle == NULL) {
+        stw_plan_free(plan);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
+    }
+    handle->plan = plan;
+    handle->model.model = plan->model;
+    pthread_mutex_init(&handle->segments.mutex, NULL);
+    *out = handle;
+    return STW_STATUS_OK;
+}
+
+void stw_free_plan(stw_plan_t *plan) {
+    if (plan == NULL) return;
+    stw_pool_free(plan->segments.pool);
+    pthread_mutex_destroy(&plan->segments.mutex);
+    stw_plan_free(plan->plan);
+    free(plan);
+}
+
+const stw_model_t *stw_get_plan_model(const stw_plan_t *plan) { return &plan->model; }
+
+/* ---- making ---- */
+
+/* A plan frees its model; one that is made for a caller's model gets a view of it. */
+static stw_status view_of(const stw_model *model, stw_model **out, stw_error *err) {
+    stw_pool *pool = stw_pool_new();
+    stw_model *view = pool != NULL ? stw_pool_alloc(pool, sizeof *view) : NULL;
+    if (view == NULL) {
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
+    }
+    *view = *model;
+    view->pool = pool;
+    *out = view;
+    return STW_STATUS_OK;
+}
+
+static stw_status apply_setting(const char *text, stw_cluster *cluster, stw_run_spec *run,
+                                stw_error *err) {
+    static const char origin[] = "settings";
+    const char *equals = strchr(text, '=');
+    char key[160];
+    if (equals == NULL || equals == text || equals - text >= (long)sizeof key)
+        return stw_fail(err, STW_STATUS_USAGE, origin, "found \"%s\", expected KEY=VALUE", text);
+    snprintf(key, sizeof key, "%.*s", (int)(equals - text), text);
+    if (stw_run_spec_has_key(key)) return stw_run_spec_set(run, key, equals + 1, origin, err);
+    if (stw_cluster_has_key(key)) return stw_cluster_set(cluster, key, equals + 1, origin, err);
+    const char *near = stw_spec_nearest_key(key);
+    return stw_fail(err, STW_STATUS_USAGE, origin, "unknown key \"%s\"%s%s", key,
+                    near != NULL ? ", nearest known: " : "", near != NULL ? near : "");
+}
+
+static stw_status read_specs(const stw_plan_options_t *options, stw_cluster *cluster,
+                             stw_run_spec *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_probe_options sizes = {.depth = STW_PROBE_SIZES};
+    stw_cluster_defaults(cluster);
+    if (options->cluster != NULL)
+        STW_TRY(stw_cluster_read(options->cluster, cluster, err));
+    else
+        STW_TRY(stw_machine_probe(&sizes, cluster, NULL, err));
+    STW_TRY(stw_run_spec_init(run, err));
+    if (options->run != NULL) STW_TRY(stw_run_spec_read(options->run, run, err));
+    for (size_t i = 0; i < options->n_settings; i++)
+        STW_TRY(apply_setting(options->settings[i], cluster, run, err));
+    STW_TRY(stw_cluster_check(cluster, options->cluster != NULL ? options->cluster : "this machine",
+                              err));
+    STW_TRY(stw_run_spec_check(run, options->run != NULL ? options->run : "settings", err));
+out:
+    return status;
+}
+
+static stw_status predict_seconds(stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = (double)NAN;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        stw_sim *sim = NULL;
+        STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sim, err));
+        plan->peaks[k] = sim->peaks;
+        for (int p = 0; p < STW_N_PHASES; p++)
+            plan->time_s[p] = fmax(plan->time_s[p], stw_sim_phase_seconds(sim, (stw_phase)p));
+        stw_sim_free(sim);
+    }
+out:
+    return status;
+}
+
+/* Without a solver every search stops at once, and the planner keeps what the greedy rule found.
+ * See no_solver.c. */
+static stw_status solve(stw_plan *plan, const stw_plan_options_t *options, stw_error *err) {
+    const stw_planner_options planner = {
+        .time_limit_s = options->time_limit_s, .no_fixes = true, .no_prices = true};
+    stw_error why = STW_ERROR_INIT;
+    stw_status status = stw_planner_solve(plan, &planner, &why);
+    if (status == STW_STATUS_TIME_LIMIT)
+        return stw_fail(err, STW_STATUS_NOTHING_FITS, "planner",
+                        "the greedy rule finds no placement that fits; `stowage plan` searches "
+                        "all of them and says what is missing");
+    if (status != STW_STATUS_OK && err != NULL) *err = why;
+    if (status == STW_STATUS_OK && plan->outcome == STW_OUTCOME_LIMIT)
+        plan->outcome = STW_OUTCOME_FEASIBLE;
+    return status;
+}
+
+stw_status_t stw_make_plan(const stw_model_t *model, const stw_plan_options_t *options, size_t size,
+                           stw_plan_t **out, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    stw_plan_options_t mine = {0};
+    stw_model *view = NULL;
+    stw_cluster cluster;
+    stw_run_spec run = {0};
+    stw_plan *plan = NULL;
+    *out = NULL;
+    if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
+    STW_TRY(read_specs(&mine, &cluster, &run, err));
+    STW_TRY(view_of(model->model, &view, err));
+    STW_TRY(stw_plan_new(view, &cluster, &run, &plan, err)); /* takes over also on failure */
+    STW_TRY(solve(plan, &mine, err));
+    STW_TRY(predict_seconds(plan, err));
+    STW_TRY(stw_plan_check(plan, true, err));
+    status = stw_library_wrap_plan(plan, out, err);
+    plan = NULL;
+out:
+    stw_plan_free(plan);
+    stw_run_spec_free(&run);
+    return stw_library_end(status, error);
+}
+
+/* ---- files ---- */
+
+stw_status_t stw_read_plan(const char *path, stw_plan_t **out, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    stw_plan *plan = NULL;
+    *out = NULL;
+    STW_TRY(stw_plan_read(path, &plan, err));
+    STW_TRY(stw_plan_check(plan, false, err));
+    status = stw_library_wrap_plan(plan, out, err);
+    plan = NULL;
+out:
+    stw_plan_free(plan);
+    return stw_library_end(status, error);
+}
+
+stw_status_t stw_write_plan(const stw_plan_t *plan, const char *path, stw_error_t *error) {
+    stw_error *err = stw_library_begin(error);
+    return stw_library_end(stw_plan_write(plan->plan, path, err), error);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Execution with memory of the executor's own, and what it measured. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/executor/executor.h"
+#include "core/checked.h"
+#include "library/handles.h"
+
+struct stw_result_t {
+    stw_run_result *result;
+    const char *phases[STW_N_PHASES]; /* of the plan's movements, in their order */
+    stw_phase numbers[STW_N_PHASES];
+    uint32_t n_phases;
+};
+
+static stw_status wrap(stw_run_result *result, const stw_plan *plan, stw_result_t **out,
+                       stw_error *err) {
+    stw_result_t *handle = calloc(1, sizeof *handle);
+    if (handle == NULL) {
+        stw_run_result_free(result);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory");
+    }
+    handle->result = result;
+    const stw_program *program = plan->programs[0];
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        handle->numbers[handle->n_phases] = program->movements[m].phase;
+        handle->phases[handle->n_phases++] = stw_phase_name(program->movements[m].phase);
+    }
+    *out = handle;
+    return STW_STATUS_OK;
+}
+
+stw_status_t stw_execute_plan(const stw_plan_t *plan, const stw_run_options_t *options, size_t size,
+                              stw_result_t **out, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
+    stw_error *err = stw_library_begin(error);
+    stw_run_options_t mine = {0};
+    stw_run_result *result = NULL;
+    *out = NULL;
+    if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
+    const stw_executor_options executor = {.backend = mine.backend != NULL ? mine.backend : "auto",
+                                           .steps = mine.steps > 0 ? mine.steps : 1,
+                                           .seed = mine.seed,
+                                           .weights = mine.weights,
+                                           .nvme_folder = mine.nvme_folder,
+                                           .timeout_s = mine.timeout_s,
+                                           .no_digest = mine.no_verify != 0};
+    STW_TRY(stw_execute(plan->plan, &executor, &result, err));
+    if (result == NULL) goto out; /* not rank 0 */
+    uint64_t checked = result->checked, differ = result->mismatched;
+    STW_TRY(wrap(result, plan->plan, out, err));
+    if (differ > 0)
+        status = stw_fail(err, STW_STATUS_DISAGREE, "verify",
+                          "%llu of %llu elements differ from the reference",
+                          (unsigned long long)differ, (unsigned long long)checked);
+out:
+    return stw_library_end(status, error);
+}
+
+void stw_free_result(stw_result_t *result) {
+    if (result == NULL) return;
+    stw_run_result_free(result->result);
+    free(result);
+}
+
+stw_status_t stw_write_result(const stw_result_t *result, const char *path, stw_error_t *error) {
+    stw_error *err = stw_library_begin(error);
+    return stw_library_end(stw_run_result_write(result->result, path, err), error);
+}
+
+void stw_get_result_info(const stw_result_t *handle, stw_result_info_t *out, size_t size) {
+    const stw_run_result *r = handle->result;
+    const stw_result_info_t info = {.backend = r->backend,
+                                    .device = r->device,
+                                    .world = r->world,
+                                    .steps = r->steps,
+                                    .verified = r->checked,
+                                    .differing = r->mismatched,
+                                    .grad_norm = r->grad_norm};
+    stw_library_copy(out, size, &info, sizeof info);
+}
+
+int stw_get_measured(const stw_result_t *handle, uint32_t i, stw_measured_t *out, size_t size) {
+    const stw_run_result *r = handle->result;
+    if (i >= handle->n_phases) return 0;
+    stw_phase phase = handle->numbers[i];
+    stw_measured_t row = {.phase = handle->phases[i],
+                          .executed = r->not_run[phase] ? 0 : 1,
+                          .seconds = r->time_s[phase]};
+    for (uint32_t k = 0; k < r->n_ranks; k++) {
+        const stw_measured *m = &r->ranks[k].phases[phase];
+        row.gpu_bytes = stw_max_u64(row.gpu_bytes, stw_max_u64(m->device, m->allocated));
+        row.host_bytes = stw_max_u64(row.host_bytes, m->host);
+    }
+    stw_library_copy(out, size, &row, sizeof row);
+    return 1;
+}
+
+int stw_get_digest(const stw_result_t *handle, const char *component, uint64_t *out) {
+    static const char *const names[STW_N_DIGESTS] = {"params", "exp_avg", "exp_avg_sq", "master"};
+    for (int d = 0; d < STW_N_DIGESTS; d++) {
+        if (strcmp(names[d], component) != 0) continue;
+        *out = handle->result->digest[d];
+        return *out != 0 ? 1 : 0;
+    }
+    return 0;
+}

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan says, row by row. */
+#include <math.h>
+#include <string.h>
+
+#include "core/checked.h"
+#include "library/handles.h"
+
+/* ---- the whole ---- */
+
+void stw_get_plan_info(const stw_plan_t *handle, stw_plan_info_t *out, size_t size) {
+    const stw_plan *plan = handle->plan;
+    stw_plan_info_t info = {.verdict = stw_verdict_name(plan->verdict),
+                            .outcome = stw_outcome_name(plan->outcome),
+                            .solver = plan->solver.name,
+                            .engine = stw_engine_name(plan->run.engine),
+                            .hash = plan->layouts[0]->hash,
+                            .iteration_s = plan->objective_s,
+                            .world = plan->job->world,
+                            .rank_kinds = plan->job->n_kinds,
+                            .gpu_capacity_bytes = stw_plan_gpu_capacity(plan),
+                            .host_capacity_bytes = stw_plan_host_capacity(plan)};
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+            info.gpu_peak_bytes =
+                stw_max_u64(info.gpu_peak_bytes, plan->peaks[k].phase[p][STW_TIER_GPU].total);
+        for (uint32_t n = 0; n < plan->job->n_node_kinds; n++)
+            info.host_peak_bytes = stw_max_u64(info.host_peak_bytes,
+                                               plan->node_peaks[n].phase[p][STW_TIER_HOST].total);
+    }
+    stw_library_copy(out, size, &info, sizeof info);
+}
+
+int stw_get_rank_kind(const stw_plan_t *handle, uint32_t kind, stw_rank_kind_t *out, size_t size) {
+    const stw_plan *plan = handle->plan;
+    if (kind >= plan->job->n_kinds) return 0;
+    const stw_layout *layout = plan->layouts[kind];
+    const uint64_t *arena = layout->arena_bytes, *persistent = layout->persistent_bytes;
+    const stw_rank_kind_t info = {.name = plan->job->kinds[kind].name,
+                                  .ranks = plan->job->kinds[kind].n_ranks,
+                                  .params = plan->job->kinds[kind].params,
+                                  .gpu_arena_bytes = arena[STW_TIER_GPU],
+                                  .gpu_persistent_bytes = persistent[STW_TIER_GPU],
+                                  .host_arena_bytes = arena[STW_TIER_HOST],
+                                  .host_persistent_bytes = persistent[STW_TIER_HOST],
+                                  .nvme_arena_bytes = arena[STW_TIER_NVME]};
+    stw_library_copy(out, size, &info, sizeof info);
+    return 1;
+}
+
+uint32_t stw_find_rank_kind(const stw_plan_t *handle, uint32_t rank) {
+    const stw_job *job = handle->plan->job;
+    return rank < job->world ? stw_job_kind_of(job, rank) : STOWAGE_NONE;
+}
+
+/* ---- rows of a kind ---- */
+
+int stw_get_movement(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_movement_t *out,
+                     size_t size) {
+    const stw_plan *plan = handle->plan;
+    if (kind >= plan->job->n_kinds || i >= plan->programs[kind]->n_movements) return 0;
+    const stw_movement *m = &plan->programs[kind]->movements[i];
+    const stw_movement_t movement = {.phase = stw_phase_name(m->phase),
+                                     .by_stowage = m->by_stowage ? 1 : 0,
+                                     .first_op = m->first_op,
+                                     .ops = m->n_ops,
+                                     .seconds = plan->time_s[m->phase]};
+    stw_library_copy(out, size, &movement, sizeof movement);
+    return 1;
+}
+
+int stw_get_peak(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_peak_t *out,
+                 size_t size) {
+    const stw_plan *plan = handle->plan;
+    uint32_t row = 0;
+    if (kind >= plan->job->n_kinds) return 0;
+    const stw_peaks *peaks = &plan->peaks[kind];
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        for (int t = 0; peaks->has[p] && t < STW_N_TIERS; t++) {
+            const stw_peak *peak = &peaks->phase[p][t];
+            for (int c = -1; c < STW_N_COMPONENTS; c++) {
+                uint64_t bytes = c < 0 ? peak->total : peak->components[c];
+                if ((c >= 0 && bytes == 0) || row++ != i) continue;
+                const stw_peak_t found = {.phase = stw_phase_name((stw_phase)p),
+                                          .tier = stw_tier_name((stw_tier)t),
+                                          .component = c < 0 ? "total"
+                                                             : stw_component_name((stw_component)c),
+                                          .bytes = bytes};
+                stw_library_copy(out, size, &found, sizeof found);
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+int stw_get_op(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_op_t *out, size_t size) {
+    const stw_plan *plan = handle->plan;
+    if (kind >= plan->job->n_kinds || i >= plan->programs[kind]->n_ops) return 0;
+    const stw_op *o = &plan->programs[kind]->ops[i];
+    const stw_op_t op = {.name = stw_op_kind_name(o->kind),
+                         .work = stw_work_name(o->work),
+                         .stream = stw_stream_name(o->stream),
+                         .component = stw_component_name(o->component),
+                         .from = stw_tier_name(o->from),
+                         .to = stw_tier_name(o->to),
+                         .unit = o->unit,
+                         .after = {o->after[0], o->after[1]},
+                         .from_offset_bytes = o->from_offset_bytes,
+                         .to_offset_bytes = o->offset_bytes,
+                         .bytes = o->bytes,
+                         .params = o->params};
+    stw_library_copy(out, size, &op, sizeof op);
+    return 1;
+}
+
+int stw_get_region(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_region_t *out,
+                   size_t size) {
+    const stw_plan *plan = handle->plan;
+    if (kind >= plan->job->n_kinds || i >= plan->layouts[kind]->n_regions) return 0;
+    const stw_region *r = &plan->layouts[kind]->regions[i];
+    const stw_region_t region = {.component = stw_component_name(r->component),
+                                 .tier = stw_tier_name(r->tier),
+                                 .update = stw_update_name(r->update),
+                                 .first_param = r->first_param,
+                                 .params = r->params,
+                                 .offset_bytes = r->offset_bytes,
+                                 .bytes = r->bytes};
+    stw_library_copy(out, size, &region, sizeof region);
+    return 1;
+}
+
+int stw_get_bucket(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_bucket_t *out,
+                   size_t size) {
+    const stw_plan *plan = handle->plan;
+    if (kind >= plan->job->n_kinds || i >= plan->layouts[kind]->n_buckets) return 0;
+    const stw_bucket *b = &plan->layouts[kind]->buckets[i];
+    const stw_update update = plan->decisions.state[b->decision].place.update;
+    const stw_bucket_t bucket = {
+        .update = stw_update_name(update), .first_param = b->first_param, .params = b->params};
+    stw_library_copy(out, size, &bucket, sizeof bucket);
+    return 1;
+}
+
+/* ---- from tensors to memory ---- */
+
+/* The mutex is held. */
+static bool load_segments(const stw_job *job, stw_library_segments *s, uint32_t rank) {
+    if (s->pool != NULL && s->rank == rank) return true;
+    stw_pool_free(s->pool);
+    s->pool = stw_pool_new();
+    s->rank = rank;
+    if (s->pool != NULL &&
+        stw_job_segments(job, rank, s->pool, &s->segments, &s->n, NULL) == STW_STATUS_OK)
+        return true;
+    stw_pool_free(s->pool);
+    s->pool = NULL;
+    return false;
+}
+
+/* The first segment of a tensor that ends after an element; false if there is none. */
+static bool find_segment(const stw_plan *plan, stw_library_segments *s, uint32_t rank,
+                         uint32_t tensor, uint64_t element, stw_segment *out) {
+    bool found = false;
+    pthread_mutex_lock(&s->mutex);
+    uint32_t low = 0, high = load_segments(plan->job, s, rank) ? s->n : 0;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const stw_segment *at = &s->segments[middle];
+        if (at->tensor < tensor ||
+            (at->tensor == tensor && at->tensor_first + at->params <= element))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (s->pool != NULL && low < s->n && s->segments[low].tensor == tensor) {
+        *out = s->segments[low];
+        found = true;
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return found;
+}
+
+static const stw_region *region_at(const stw_layout *layout, stw_component component,
+                                   uint64_t param) {
+    for (uint32_t i = 0; i < layout->n_regions; i++) {
+        const stw_region *r = &layout->regions[i];
+        if (r->component == component && param >= r->first_param &&
+            param - r->first_param < r->params)
+            return r;
+    }
+    return NULL;
+}
+
+/* How a state component is stored; false if the run has no such state. */
+static bool stored_as(const stw_run_spec *run, stw_component component, stw_dtype *out) {
+    switch (component) {
+    case STW_COMPONENT_PARAMS:
+        *out = run->precision.params;
+        return true;
+    case STW_COMPONENT_GRADS:
+        *out = run->precision.grads;
+        return true;
+    case STW_COMPONENT_MASTER:
+        *out = STW_DTYPE_F32;
+        return run->precision.has_master;
+    case STW_COMPONENT_EXP_AVG:
+        *out = run->precision.exp_avg;
+        return true;
+    case STW_COMPONENT_EXP_AVG_SQ:
+        *out = run->precision.exp_avg_sq;
+        return true;
+    default:
+        return false;
+    }
+}
+
+int stw_find_extent(const stw_plan_t *handle, uint32_t rank, const char *component, uint32_t tensor,
+                    uint64_t element, stw_extent_t *out, size_t size) {
+    const stw_plan *plan = handle->plan;
+    /* The cache of segments is not part of what a caller sees of a plan. */
+    stw_library_segments *cache = &((stw_plan_t *)(uintptr_t)handle)->segments;
+    stw_component wanted;
+    stw_dtype dtype;
+    stw_segment s;
+    if (rank >= plan->job->world || !stw_component_parse(component, &wanted) ||
+        !stored_as(&plan->run, wanted, &dtype) ||
+        !find_segment(plan, cache, rank, tensor, element, &s))
+        return 0;
+    uint64_t first = stw_max_u64(element, s.tensor_first);
+    uint64_t flat = s.flat_first + (first - s.tensor_first);
+    const stw_region *r = region_at(plan->layouts[stw_job_kind_of(plan->job, rank)], wanted, flat);
+    if (r == NULL) return 0;
+    uint64_t element_bytes = stw_job_element_bytes(plan->job, wanted);
+    uint64_t end = stw_min_u64(s.flat_first + s.params, r->first_param + r->params);
+    const stw_extent_t extent = {.element = first,
+                                 .elements = end - flat,
+                                 .tier = stw_tier_name(r->tier),
+                                 .offset_bytes =
+                                     r->offset_bytes + (flat - r->first_param) * element_bytes,
+                                 .bytes = (end - flat) * element_bytes,
+                                 .dtype = stw_dtype_name(dtype)};
+    stw_library_copy(out, size, &extent, sizeof extent);
+    return 1;
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The main job through the installed library alone: open a model, plan it, walk the plan, execute
+ * it on the host, read the plan back. The same file is compiled as C and as C++.
+ * Usage: main_job MODEL CLUSTER H200, in a folder of the test's own. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stowage.h>
+
+#define STEPS 2
+#define SEED 7
+
+static stw_error_t *error;
+
+static void fail(const char *what) {
+    fprintf(stderr, "main_job: %s: %s\n", what, stw_get_error_text(error));
+    exit(stw_get_exit_code(stw_get_error_status(error)) + 100);
+}
+static void expect(int holds, const char *what) {
+    if (holds) return;
+    fprintf(stderr, "main_job: expected %s\n", what);
+    exit(1);
+}
+static void check(stw_status_t status, const char *what) {
+    if (status != STOWAGE_OK) fail(what);
+}
+static int same(const char *a, const char *b) { return strcmp(a, b) == 0; }
+
+/* ---- models ---- */
+
+static void look_at_model(const stw_model_t *model, uint64_t params) {
+    stw_model_info_t info;
+    stw_tensor_t tensor;
+    uint64_t elements = 0;
+    uint32_t i;
+    stw_get_model_info(model, &info, sizeof info);
+    for (i = 0; stw_get_tensor(model, i, &tensor, sizeof tensor); i++) elements += tensor.elements;
+    printf("%s: %u tensors, %llu parameters\n", info.name, (unsigned)info.tensors,
+           (unsigned long long)info.params);
+    expect(i == info.tensors, "as many tensors as the model has");
+    expect(elements == info.params, "the tensors' elements to be the parameters");
+    expect(params == 0 || info.params == params, "the published number of parameters");
+}
+
+/* ---- plans ---- */
+
+static stw_plan_t *make_plan(const stw_model_t *model, const char *cluster, const char *placement) {
+    stw_plan_options_t options;
+    stw_plan_t *plan = NULL;
+    const char *settings[4];
+    memset(&options, 0, sizeof options);
+    settings[0] = "optimizer.clip_norm=1";
+    settings[1] = "precision.params=bf16";
+    settings[2] = "precision.master=fp32";
+    settings[3] = placement;
+    options.cluster = cluster;
+    options.settings = settings;
+    options.n_settings = 4;
+    check(stw_make_plan(model, &options, sizeof options, &plan, error), "make a plan");
+    return plan;
+}
+
+/* Regions of a tier lie in its arena; those of the parameters are all that the kind holds. */
+static void walk_regions(const stw_plan_t *plan, uint32_t kind) {
+    stw_rank_kind_t info;
+    stw_region_t region;
+    stw_bucket_t bucket;
+    uint64_t params = 0, updated = 0;
+    uint32_t i;
+    expect(stw_get_rank_kind(plan, kind, &info, sizeof info), "the kind of rank");
+    for (i = 0; stw_get_region(plan, kind, i, &region, sizeof region); i++) {
+        uint64_t arena = same(region.tier, "gpu")    ? info.gpu_persistent_bytes
+                         : same(region.tier, "host") ? info.host_persistent_bytes
+                                                     : info.nvme_arena_bytes;
+        expect(region.offset_bytes + region.bytes <= arena, "regions inside the arena");
+        if (same(region.component, "params")) params += region.params;
+    }
+    for (i = 0; stw_get_bucket(plan, kind, i, &bucket, sizeof bucket); i++)
+        updated += bucket.params;
+    expect(params == info.params, "regions for all parameters");
+    expect(updated == info.params, "updates of all parameters");
+}
+
+static void walk_program(const stw_plan_t *plan, uint32_t kind) {
+    stw_movement_t movement;
+    stw_peak_t peak;
+    stw_op_t op;
+    uint64_t total = 0, sum = 0;
+    uint32_t i, k, updates = 0;
+    for (i = 0; stw_get_movement(plan, kind, i, &movement, sizeof movement); i++) {
+        printf("%-22s %5u operations, %s, %.3g s\n", movement.phase, (unsigned)movement.ops,
+               movement.by_stowage ? "by stowage" : "by the framework", movement.seconds);
+        for (k = movement.first_op; k < movement.first_op + movement.ops; k++) {
+            expect(stw_get_op(plan, kind, k, &op, sizeof op), "an operation of the movement");
+            if (same(op.name, "update")) updates++;
+        }
+    }
+    expect(i > 0 && updates > 0, "movements with updates");
+    for (i = 0; stw_get_peak(plan, kind, i, &peak, sizeof peak); i++) {
+        if (same(peak.component, "total")) {
+            expect(sum == total, "components that sum to the peak");
+            total = peak.bytes;
+            sum = 0;
+            if (total > 0)
+                printf("%-22s %-5s %12llu bytes\n", peak.phase, peak.tier,
+                       (unsigned long long)total);
+        } else {
+            sum += peak.bytes;
+        }
+    }
+    expect(sum == total && i > 0, "components that sum to the last peak");
+}
+
+/* Every tensor lies somewhere as a whole: this plan is for one rank. */
+static void find_tensors(const stw_plan_t *plan) {
+    const stw_model_t *model = stw_get_plan_model(plan);
+    stw_tensor_t tensor;
+    stw_extent_t extent;
+    uint32_t i;
+    for (i = 0; stw_get_tensor(model, i, &tensor, sizeof tensor); i++) {
+        uint64_t at = 0;
+        while (stw_find_extent(plan, 0, "exp_avg", i, at, &extent, sizeof extent)) {
+            expect(extent.element == at && extent.elements > 0, "extents without gaps");
+            at += extent.elements;
+        }
+        expect(at == tensor.elements, "extents for the whole tensor");
+    }
+    expect(!stw_find_extent(plan, 1, "params", 0, 0, &extent, sizeof extent), "one rank alone");
+}
+
+static void walk_plan(const stw_plan_t *plan) {
+    stw_plan_info_t info;
+    stw_rank_kind_t kind;
+    uint32_t k;
+    stw_get_plan_info(plan, &info, sizeof info);
+    printf("%s (%s, %s), %.3g s per iteration, GPU %llu of %llu bytes\n", info.verdict,
+           info.outcome, info.solver, info.iteration_s, (unsigned long long)info.gpu_peak_bytes,
+           (unsigned long long)info.gpu_capacity_bytes);
+    expect(same(info.verdict, "fits"), "a plan that fits");
+    expect(info.world == 1, "one rank");
+    for (k = 0; stw_get_rank_kind(plan, k, &kind, sizeof kind); k++) {
+        walk_regions(plan, k);
+        walk_program(plan, k);
+    }
+    expect(k == info.rank_kinds && stw_find_rank_kind(plan, 0) < k, "the kinds that it states");
+    find_tensors(plan);
+}
+
+/* ---- execution ---- */
+
+static const char *const components[] = {"params", "exp_avg", "exp_avg_sq", "master"};
+#define N_COMPONENTS 4
+
+static void execute(const stw_plan_t *plan, const char *file, uint64_t digests[N_COMPONENTS]) {
+    stw_run_options_t options;
+    stw_result_t *result = NULL;
+    stw_result_info_t info;
+    stw_measured_t measured;
+    uint32_t i, executed = 0;
+    memset(&options, 0, sizeof options);
+    options.backend = "host";
+    options.steps = STEPS;
+    options.seed = SEED;
+    options.nvme_folder = ".";
+    check(stw_execute_plan(plan, &options, sizeof options, &result, error), "execute the plan");
+    stw_get_result_info(result, &info, sizeof info);
+    expect(info.steps == STEPS && info.verified > 0 && info.differing == 0, "a verified state");
+    for (i = 0; stw_get_measured(result, i, &measured, sizeof measured); i++)
+        if (measured.executed) {
+            printf("%-22s %.3g s, %llu bytes of host memory\n", measured.phase, measured.seconds,
+                   (unsigned long long)measured.host_bytes);
+            executed++;
+        }
+    expect(executed >= 3, "a load and two steps");
+    for (i = 0; i < N_COMPONENTS; i++) {
+        digests[i] = 0;
+        expect(stw_get_digest(result, components[i], &digests[i]), "a digest");
+        printf("%-10s %016llx\n", components[i], (unsigned long long)digests[i]);
+    }
+    check(stw_write_result(result, file, error), "write the result");
+    stw_free_result(result);
+}
+
+static void compare_with_file(const stw_plan_t *plan) {
+    stw_plan_info_t mine, theirs;
+    stw_plan_t *read = NULL;
+    check(stw_write_plan(plan, "plan.json", error), "write the plan");
+    check(stw_read_plan("plan.json", &read, error), "read the plan");
+    stw_get_plan_info(plan, &mine, sizeof mine);
+    stw_get_plan_info(read, &theirs, sizeof theirs);
+    expect(same(mine.hash, theirs.hash) && same(mine.verdict, theirs.verdict), "the same plan");
+    expect(mine.gpu_peak_bytes == theirs.gpu_peak_bytes, "the same peak");
+    walk_plan(read);
+    stw_free_plan(read);
+}
+
+/* ---- errors ---- */
+
+static int messages;
+static void count(stw_log_level_t level, const char *text, void *user) {
+    (void)level;
+    (void)text;
+    ++*(int *)user;
+}
+
+static void refuse_nonsense(const stw_model_t *model) {
+    const char *settings[1];
+    stw_plan_options_t options;
+    stw_model_t *none = NULL;
+    stw_plan_t *plan = NULL;
+    expect(stw_open_model("no-such-model", &none, error) != STOWAGE_OK && none == NULL,
+           "an error for a model that does not exist");
+    expect(strstr(stw_get_error_text(error), "no-such-model") != NULL, "its name in the error");
+    memset(&options, 0, sizeof options);
+    settings[0] = "node.gpus=many";
+    options.settings = settings;
+    options.n_settings = 1;
+    expect(stw_make_plan(model, &options, sizeof options, &plan, error) == STOWAGE_BAD_INPUT,
+           "an error for a value");
+    expect(stw_read_plan("no-such-plan.json", &plan, NULL) == STOWAGE_IO, "a status without text");
+    expect(stw_get_exit_code(STOWAGE_NOTHING_FITS) == 4, "the exit codes of the programs");
+}
+
+int main(int argc, char **argv) {
+    uint64_t resident[N_COMPONENTS], streamed[N_COMPONENTS];
+    stw_model_t *model = NULL;
+    stw_plan_t *plan = NULL;
+    expect(argc == 4, "MODEL CLUSTER H200");
+    expect(stw_get_version() == STOWAGE_VERSION, "the library of this header");
+    error = stw_new_error();
+    expect(error != NULL, "memory");
+    stw_set_log(count, &messages, STOWAGE_LOG_DEBUG);
+    printf("stowage %s\n", stw_get_version_text());
+
+    check(stw_open_model("Qwen3-0.6B", &model, error), "open a model of the zoo");
+    look_at_model(model, 596049920);
+    plan = make_plan(model, argv[3], "placement.moments=host");
+    walk_plan(plan);
+    stw_free_plan(plan);
+    stw_free_model(model);
+
+    check(stw_open_model(argv[1], &model, error), "open the model");
+    look_at_model(model, 0);
+    stw_free_plan(make_plan(model, NULL, "batch.seq_len=128")); /* for this machine */
+    plan = make_plan(model, argv[2], "placement.moments=gpu");
+    walk_plan(plan);
+    compare_with_file(plan);
+    execute(plan, "run.json", resident);
+    stw_free_plan(plan);
+    plan = make_plan(model, argv[2], "placement.moments=host");
+    walk_plan(plan);
+    execute(plan, "streamed.json", streamed);
+    expect(memcmp(resident, streamed, sizeof resident) == 0, "the same bits in every placement");
+    stw_free_plan(plan);
+    refuse_nonsense(model);
+    stw_free_model(model);
+    stw_free_error(error);
+    printf("main job: ok\n");
+    return 0;
+}
