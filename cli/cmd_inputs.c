@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L /* fork, pipe, waitpid */
 /* Makes a solved plan from --model, --cluster, --run and --set. */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,48 +56,6 @@ out:
     return status;
 }
 
-static stw_status apply_settings(const stw_values *set, stw_cluster *cluster, stw_run_spec *run,
-                                 stw_error *err) {
-    for (size_t i = 0; i < set->n; i++) {
-        const char *equals = strchr(set->items[i], '=');
-        char key[160];
-        if (equals == NULL || equals == set->items[i] || equals - set->items[i] >= (long)sizeof key)
-            return stw_fail(err, STW_STATUS_USAGE, "--set", "found \"%s\", expected KEY=VALUE",
-                            set->items[i]);
-        snprintf(key, sizeof key, "%.*s", (int)(equals - set->items[i]), set->items[i]);
-        stw_status status;
-        if (stw_run_spec_has_key(key)) {
-            status = stw_run_spec_set(run, key, equals + 1, "--set", err);
-        } else if (stw_cluster_has_key(key)) {
-            status = stw_cluster_set(cluster, key, equals + 1, "--set", err);
-        } else {
-            const char *near = stw_spec_nearest_key(key);
-            return stw_fail(err, STW_STATUS_USAGE, "--set", "unknown key \"%s\"%s%s", key,
-                            near != NULL ? ", nearest known: " : "", near != NULL ? near : "");
-        }
-        if (status != STW_STATUS_OK) return status;
-    }
-    return STW_STATUS_OK;
-}
-
-stw_status stw_inputs_simulate(stw_plan *plan, stw_sim **sims, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = NAN;
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
-        stw_sim *sim = NULL;
-        STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sim, err));
-        plan->peaks[k] = sim->peaks;
-        for (int p = 0; p < STW_N_PHASES; p++)
-            plan->time_s[p] = fmax(plan->time_s[p], stw_sim_phase_seconds(sim, (stw_phase)p));
-        if (sims != NULL)
-            sims[k] = sim;
-        else
-            stw_sim_free(sim);
-    }
-out:
-    return status;
-}
-
 stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char data[4096];
@@ -118,14 +75,15 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     STW_TRY(read_cluster(in->cluster, &cluster, err));
     STW_TRY(stw_run_spec_init(&run, err));
     if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, &run, err));
-    STW_TRY(apply_settings(&in->set, &cluster, &run, err));
+    for (size_t i = 0; i < in->set.n; i++)
+        STW_TRY(stw_specs_set(&cluster, &run, in->set.items[i], "--set", err));
     STW_TRY(stw_cluster_check(&cluster, in->cluster != NULL ? in->cluster : "this machine", err));
     STW_TRY(stw_run_spec_check(&run, in->run != NULL ? in->run : "--set", err));
     status = stw_plan_new(model, &cluster, &run, &plan, err);
     model = NULL; /* taken over, also on failure */
     if (status != STW_STATUS_OK) goto out;
     STW_TRY(stw_planner_solve(plan, &options, err));
-    STW_TRY(stw_inputs_simulate(plan, NULL, err));
+    STW_TRY(stw_sim_plan(plan, NULL, err));
     STW_TRY(stw_plan_check(plan, true, err));
     *out = plan;
     plan = NULL;

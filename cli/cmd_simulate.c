@@ -64,7 +64,7 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "simulate", "out of memory");
         goto out;
     }
-    STW_TRY(stw_inputs_simulate(plan, sims, err));
+    STW_TRY(stw_sim_plan(plan, sims, err));
     if (r->trace != NULL) STW_TRY(write_trace(plan, sims, r->trace, err));
     if (general->json)
         STW_TRY(stw_plan_to_json(plan, &text, err));

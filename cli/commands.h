@@ -45,10 +45,6 @@ typedef struct stw_inputs {
 /** Read the inputs, solve and simulate. An infeasible plan is an outcome, not an error. The caller
  * frees *out. */
 STW_MUST_USE stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err);
-/** Simulate every kind of rank and store the simulated seconds and peaks in the plan. The simulator
- * knows the order of operations; the planner's rows know only sums.
- * @param sims [job->n_kinds] out, NULL on entry, each freed by the caller; may be NULL */
-STW_MUST_USE stw_status stw_inputs_simulate(stw_plan *plan, stw_sim **sims, stw_error *err);
 /** Exit code of a plan's outcome: 0, 4 (nothing fits) or 5 (time limit). */
 int stw_plan_exit_code(const stw_plan *plan);
 /** Format by file name: .md, .csv, .json, else terminal. */

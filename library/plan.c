@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans: made, read and written. */
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "backend/probe/probe.h"
 #include "library/handles.h"
@@ -51,21 +48,6 @@ static stw_status view_of(const stw_model *model, stw_model **out, stw_error *er
     return STW_STATUS_OK;
 }
 
-static stw_status apply_setting(const char *text, stw_cluster *cluster, stw_run_spec *run,
-                                stw_error *err) {
-    static const char origin[] = "settings";
-    const char *equals = strchr(text, '=');
-    char key[160];
-    if (equals == NULL || equals == text || equals - text >= (long)sizeof key)
-        return stw_fail(err, STW_STATUS_USAGE, origin, "found \"%s\", expected KEY=VALUE", text);
-    snprintf(key, sizeof key, "%.*s", (int)(equals - text), text);
-    if (stw_run_spec_has_key(key)) return stw_run_spec_set(run, key, equals + 1, origin, err);
-    if (stw_cluster_has_key(key)) return stw_cluster_set(cluster, key, equals + 1, origin, err);
-    const char *near = stw_spec_nearest_key(key);
-    return stw_fail(err, STW_STATUS_USAGE, origin, "unknown key \"%s\"%s%s", key,
-                    near != NULL ? ", nearest known: " : "", near != NULL ? near : "");
-}
-
 static stw_status read_specs(const stw_plan_options_t *options, stw_cluster *cluster,
                              stw_run_spec *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -78,25 +60,10 @@ static stw_status read_specs(const stw_plan_options_t *options, stw_cluster *clu
     STW_TRY(stw_run_spec_init(run, err));
     if (options->run != NULL) STW_TRY(stw_run_spec_read(options->run, run, err));
     for (size_t i = 0; i < options->n_settings; i++)
-        STW_TRY(apply_setting(options->settings[i], cluster, run, err));
+        STW_TRY(stw_specs_set(cluster, run, options->settings[i], "settings", err));
     STW_TRY(stw_cluster_check(cluster, options->cluster != NULL ? options->cluster : "this machine",
                               err));
     STW_TRY(stw_run_spec_check(run, options->run != NULL ? options->run : "settings", err));
-out:
-    return status;
-}
-
-static stw_status predict_seconds(stw_plan *plan, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = (double)NAN;
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
-        stw_sim *sim = NULL;
-        STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sim, err));
-        plan->peaks[k] = sim->peaks;
-        for (int p = 0; p < STW_N_PHASES; p++)
-            plan->time_s[p] = fmax(plan->time_s[p], stw_sim_phase_seconds(sim, (stw_phase)p));
-        stw_sim_free(sim);
-    }
 out:
     return status;
 }
@@ -133,7 +100,7 @@ stw_status_t stw_make_plan(const stw_model_t *model, const stw_plan_options_t *o
     STW_TRY(view_of(model->model, &view, err));
     STW_TRY(stw_plan_new(view, &cluster, &run, &plan, err)); /* takes over also on failure */
     STW_TRY(solve(plan, &mine, err));
-    STW_TRY(predict_seconds(plan, err));
+    STW_TRY(stw_sim_plan(plan, NULL, err));
     STW_TRY(stw_plan_check(plan, true, err));
     status = stw_library_wrap_plan(plan, out, err);
     plan = NULL;

@@ -32,5 +32,9 @@ STW_MUST_USE stw_status stw_sim_run(const stw_job *job, const stw_program *progr
 void stw_sim_free(stw_sim *sim);
 /** Seconds of a phase (NaN: no such movement). */
 double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase);
+/** Simulate every kind of rank and store the simulated seconds and peaks in the plan. The simulator
+ * knows the order of operations; the planner's rows know only sums.
+ * @param sims [job->n_kinds] out, NULL on entry, each freed by the caller; may be NULL */
+STW_MUST_USE stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err);
 
 #endif

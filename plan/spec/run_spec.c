@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/spec/run_spec.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "plan/spec/registry.h"
@@ -70,6 +71,20 @@ const char *stw_spec_nearest_key(const char *key) {
     if (found[0] == NULL || found[1] == NULL) return found[found[0] == NULL];
     const char *nearer = stw_nearest(key, found, 2);
     return nearer != NULL ? nearer : found[0];
+}
+
+stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *setting,
+                         const char *origin, stw_error *err) {
+    const char *equals = strchr(setting, '=');
+    char key[160];
+    if (equals == NULL || equals == setting || equals - setting >= (long)sizeof key)
+        return stw_fail(err, STW_STATUS_USAGE, origin, "found \"%s\", expected KEY=VALUE", setting);
+    snprintf(key, sizeof key, "%.*s", (int)(equals - setting), setting);
+    if (stw_run_spec_has_key(key)) return stw_run_spec_set(run, key, equals + 1, origin, err);
+    if (stw_cluster_has_key(key)) return stw_cluster_set(cluster, key, equals + 1, origin, err);
+    const char *near = stw_spec_nearest_key(key);
+    return stw_fail(err, STW_STATUS_USAGE, origin, "unknown key \"%s\"%s%s", key,
+                    near != NULL ? ", nearest known: " : "", near != NULL ? near : "");
 }
 
 void stw_run_spec_write_json(const stw_run_spec *run, stw_json *json, const char *key) {

@@ -15,6 +15,7 @@
 #include "core/text.h"
 #include "core/tree.h"
 #include "models/model.h"
+#include "plan/spec/cluster.h"
 #include "plan/spec/terms.h"
 
 #define STW_AUTO UINT32_MAX /* of a 32-bit count or choice: the planner decides */
@@ -174,5 +175,8 @@ void stw_run_spec_write_json(const stw_run_spec *run, stw_json *json, const char
 void stw_run_spec_write_yaml(const stw_run_spec *run, stw_text *out);
 /** The known key nearest to a wrong one over cluster and run specs, or NULL (for `--set`). */
 const char *stw_spec_nearest_key(const char *key);
+/** `KEY=VALUE` for the spec that has the key. @param origin "--set" and the like, for errors */
+STW_MUST_USE stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *setting,
+                                      const char *origin, stw_error *err);
 
 #endif
