@@ -136,8 +136,10 @@ typedef struct stw_backend {
                                     uint64_t bytes, stw_error *err);
     STW_MUST_USE stw_status (*write)(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
                                      uint64_t bytes, stw_error *err);
-    /** NVMe arenas of two copies: what was written since the last commit becomes the step that
-     * survives; after it, reads see it. Blocking. With one copy or no NVMe arena: nothing. */
+    /** NVMe arenas of two copies: until a commit, reads (and digests) see the state of the last
+     * one, whatever was written since. A commit makes those writes count, by whichever movement,
+     * and keeps all other bytes; without any write it changes nothing but the step that the file
+     * names. Blocking. With one copy or no NVMe arena: nothing. */
     STW_MUST_USE stw_status (*commit)(stw_device *device, uint64_t step, stw_error *err);
     /** Elements of a staged load piece, or of parameters for their master:
      * to[i] = to.type(float(from[i])) for the to.n elements of `from_dtype` at `from`. */

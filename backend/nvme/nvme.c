@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of two copies: copy 0, copy 1, each rounded up to whole blocks, then two records. A
- * commit writes the record that is not the newest, so a record torn half-way leaves the other. */
+ * commit writes the record that is not the newest, so a record torn half-way leaves the other.
+ *
+ * Between commits the copy that is not read ("the next copy") takes the writes. Where it was not
+ * written it may be older than the committed copy: exactly where the commit before wrote (`stale`).
+ * A commit first brings those bytes over, unless they were written again. A step that writes all
+ * of its state brings over nothing. */
 #define _GNU_SOURCE /* O_DIRECT, fallocate */
 #define XXH_INLINE_ALL
 #include "backend/nvme/nvme.h"
@@ -9,6 +14,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +24,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "backend/nvme/extents.h"
 #include "backend/nvme/io.h"
 #include "core/checked.h"
 #include "core/log.h"
@@ -26,6 +33,7 @@
 #define ALIGN ((uint64_t)STW_NVME_ALIGN_BYTES)
 #define N_RECORDS 2u
 #define RECORDS_BYTES (N_RECORDS * ALIGN)
+#define BRING_OVER_BYTES (4ull << 20)
 #define MOST_NAMES 1000u /* files that stayed from earlier processes of our id */
 
 struct stw_nvme {
@@ -37,7 +45,10 @@ struct stw_nvme {
     uint32_t committed;       /* the copy that is read */
     uint64_t sequence;        /* commits so far; its record is number sequence % N_RECORDS */
     uint64_t step;            /* of the last commit */
-    atomic_bool written;      /* since the last commit */
+    pthread_mutex_t mutex;    /* of `written` */
+    stw_extents written;      /* since the last commit, into the next copy */
+    stw_extents stale;        /* in the next copy, unless written */
+    atomic_bool torn;         /* a write since the last commit failed */
     bool broken;              /* a record may or may not count: the copy it names must not change */
     bool kept;                /* opened to read what stayed */
     bool named;               /* `path` exists */
@@ -164,6 +175,7 @@ static stw_nvme *nvme_new(stw_error *err) {
         return NULL;
     }
     nvme->buffered = nvme->direct = -1;
+    pthread_mutex_init(&nvme->mutex, NULL);
     return nvme;
 }
 
@@ -180,6 +192,9 @@ static void nvme_free(stw_nvme *nvme) {
     if (nvme->ops != NULL) nvme->ops->close(nvme->method);
     if (nvme->direct >= 0) close(nvme->direct);
     if (nvme->buffered >= 0) close(nvme->buffered);
+    free(nvme->written.list);
+    free(nvme->stale.list);
+    pthread_mutex_destroy(&nvme->mutex);
     free(nvme);
 }
 
@@ -219,7 +234,7 @@ out:
 
 void stw_nvme_close(stw_nvme *nvme) {
     if (nvme == NULL) return;
-    bool stays = nvme->named && nvme->sequence > 0 && atomic_load(&nvme->written);
+    bool stays = nvme->named && nvme->sequence > 0 && nvme->written.n > 0;
     if (stays && !nvme->kept)
         stw_log(STW_LOG_WARN,
                 "the state on NVMe of step %" PRIu64 ", the last one committed, stays "
@@ -334,20 +349,33 @@ static stw_status check_writable(const stw_nvme *nvme, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* The copy that takes writes. */
+static uint32_t next_copy(const stw_nvme *nvme) {
+    return nvme->copies == 1 ? 0 : 1 - nvme->committed;
+}
+
+static stw_status note_written(stw_nvme *nvme, uint64_t offset, uint64_t bytes, stw_error *err) {
+    if (nvme->copies == 1) return STW_STATUS_OK;
+    pthread_mutex_lock(&nvme->mutex);
+    stw_status status = stw_extents_add(&nvme->written, offset, offset + bytes, err);
+    pthread_mutex_unlock(&nvme->mutex);
+    return status;
+}
+
 stw_status stw_nvme_write(stw_nvme *nvme, uint64_t offset, const void *from, uint64_t bytes,
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_range(nvme, offset, bytes, err));
     STW_TRY(check_writable(nvme, err));
     if (bytes == 0) return STW_STATUS_OK;
-    atomic_store(&nvme->written, true);
-    uint32_t copy = nvme->copies == 1 ? 0 : 1 - nvme->committed;
-    transfer t = {true, (char *)from, copy * nvme->stride + offset, bytes};
+    STW_TRY(note_written(nvme, offset, bytes, err));
+    transfer t = {true, (char *)from, next_copy(nvme) * nvme->stride + offset, bytes};
     stw_nvme_stop stop = {0, 0};
     bool cut = injected_failure();
     if (cut) t.bytes = bytes / 2;
     bool moved = move(nvme, t, &stop);
     if (moved && !cut) return STW_STATUS_OK;
+    atomic_store(&nvme->torn, true);
     if (moved) stop = (stw_nvme_stop){ENOSPC, t.offset + t.bytes};
     t.bytes = bytes;
     return stopped(nvme, &t, offset, &stop, err);
@@ -365,9 +393,31 @@ static stw_status sync_data(const stw_nvme *nvme, stw_error *err) {
     return code == 0 ? STW_STATUS_OK : fail(nvme, code, "waiting for the disk to hold", err);
 }
 
-static stw_status write_record(stw_nvme *nvme, uint64_t step, stw_error *err) {
+/* Make the next copy as new as the committed one where nothing was written. */
+static stw_status bring_over(stw_nvme *nvme, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint64_t from = nvme->committed * nvme->stride, to = next_copy(nvme) * nvme->stride;
+    void *memory = NULL;
+    stw_extent e;
+    for (uint64_t at = 0; stw_extents_next(&nvme->stale, &nvme->written, at, &e); at = e.end) {
+        stw_nvme_stop stop = {0, 0};
+        e.end = stw_min_u64(e.end, e.first + BRING_OVER_BYTES);
+        if (memory == NULL && posix_memalign(&memory, ALIGN, BRING_OVER_BYTES + ALIGN) != 0)
+            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory"));
+        char *place = (char *)memory + e.first % ALIGN; /* both ways direct */
+        transfer in = {false, place, from + e.first, e.end - e.first};
+        transfer out = {true, place, to + e.first, e.end - e.first};
+        if (!move(nvme, in, &stop)) STW_TRY(stopped(nvme, &in, e.first, &stop, err));
+        if (!move(nvme, out, &stop)) STW_TRY(stopped(nvme, &out, e.first, &stop, err));
+    }
+out:
+    free(memory);
+    return status;
+}
+
+static stw_status write_record(stw_nvme *nvme, uint32_t copy, uint64_t step, stw_error *err) {
     record r = {.version = RECORD_VERSION,
-                .copy = 1 - nvme->committed,
+                .copy = copy,
                 .sequence = nvme->sequence + 1,
                 .step = step,
                 .bytes = nvme->bytes};
@@ -386,20 +436,33 @@ static stw_status write_record(stw_nvme *nvme, uint64_t step, stw_error *err) {
 stw_status stw_nvme_commit(stw_nvme *nvme, uint64_t step, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_writable(nvme, err));
+    if (nvme->copies == 2 && atomic_load(&nvme->torn))
+        STW_TRY(stw_fail(err, STW_STATUS_IO, nvme->path,
+                         "a write after step %" PRIu64 " failed: what was written is not committed",
+                         nvme->step));
     /* After a failure here nobody can say what the disk holds: a second fdatasync would succeed
      * without the pages that the first one lost, and a record may count or not. Both copies stay as
      * they are then, so that the step before is whole whichever record is read. */
     nvme->broken = true;
-    STW_TRY(sync_data(nvme, err));
     if (nvme->copies == 2) {
-        STW_TRY(write_record(nvme, step, err));
+        bool flips = nvme->written.n > 0; /* else the committed copy is that of this step, too */
+        if (flips) STW_TRY(bring_over(nvme, err));
+        if (flips) STW_TRY(sync_data(nvme, err));
+        uint32_t copy = flips ? next_copy(nvme) : nvme->committed;
+        STW_TRY(write_record(nvme, copy, step, err));
         STW_TRY(sync_data(nvme, err));
-        nvme->committed = 1 - nvme->committed;
+        nvme->committed = copy;
         nvme->sequence++;
+        if (flips) {
+            stw_extents before = nvme->stale;
+            nvme->stale = nvme->written;
+            nvme->written = (stw_extents){before.list, 0, before.room};
+        }
+    } else {
+        STW_TRY(sync_data(nvme, err));
     }
     nvme->broken = false;
     nvme->step = step;
-    atomic_store(&nvme->written, false);
 out:
     return status;
 }

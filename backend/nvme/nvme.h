@@ -4,10 +4,12 @@
  * by a few threads.
  *
  * With one copy a step is written in place: a full disk cannot happen (blocks are reserved), but a
- * step that stops half-way leaves moments of two steps. With two copies, at twice the space, a step
- * reads one copy and writes the other, and only a commit, a checksummed record written after the
- * data has reached the disk, makes the new one count: whatever stops a step, the last committed one
- * stays readable, in this process or from the file that then remains.
+ * step that stops half-way leaves moments of two steps. With two copies, at twice the space, only a
+ * commit changes what can be read: until then reads see the state of the last commit, and writes go
+ * to the other copy, where nobody sees them. A commit makes all writes since the one before count,
+ * whoever made them, and keeps every byte that was not written. It is a checksummed record, written
+ * after the data has reached the disk: whatever stops a step, the last committed state stays
+ * readable, in this process or from the file that then remains.
  *
  * Reads and writes block until all of it is done; disjoint ranges from any threads, commit alone.
  * After a commit that failed, writes and commits fail too. STOWAGE_NVME_IO=io_uring or =threads in
@@ -57,9 +59,10 @@ STW_MUST_USE stw_status stw_nvme_read(stw_nvme *nvme, uint64_t offset, void *to,
  * half-way and fails; for tests. Writes of 0 bytes do not count, nor any while it is not set. */
 STW_MUST_USE stw_status stw_nvme_write(stw_nvme *nvme, uint64_t offset, const void *from,
                                        uint64_t bytes, stw_error *err);
-/** Two copies: wait for the disk, write the record of `step`, and read from the new copy from now
- * on. Every byte of a copy must have been written since the commit before. With one copy: waits for
- * the disk. */
+/** Two copies: from now on reads see what was written since the last commit, and everything else as
+ * it was; `step` is what the record says. Without a write since then only the record is new. Bytes
+ * that the commit before wrote and that were not written since are copied here: nothing for a step
+ * that writes all of its state. IO after a write that failed. With one copy: waits for the disk. */
 STW_MUST_USE stw_status stw_nvme_commit(stw_nvme *nvme, uint64_t step, stw_error *err);
 /** Open a file that stayed, for reading its last committed step. BAD_INPUT where it holds none.
  * @param step of that commit, out */

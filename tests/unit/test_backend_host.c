@@ -232,6 +232,8 @@ static void commits_make_writes_count(void) {
     CU_ASSERT_EQUAL(digest, seeded);
     CHECK_OK(host->commit(d, 2, err));
     CU_ASSERT_EQUAL(digest_of_nvme(d, N), zeros);
+    CHECK_OK(host->commit(d, 3, err)); /* nothing was written: not back to step 1 */
+    CU_ASSERT_EQUAL(digest_of_nvme(d, N), zeros);
     CHECK_FAILS(host->write(d, N * 4 - 4, 0, 8, err), STW_STATUS_BUG, "nvme");
     CHECK_FAILS(host->zero(d, stw_at(STW_TIER_NVME, N * 4), 4, err), STW_STATUS_BUG, "nvme");
     host->close(d);

@@ -343,6 +343,95 @@ static void commits(const char *method) {
 }
 static void commits_make_it_count(void) { with_each_method(commits); }
 
+/* What readers must see, and what the next commit adds to it. */
+typedef struct expected_state {
+    stw_nvme *nvme;
+    unsigned char *committed, *pending, *memory;
+} expected_state;
+
+static void write_part(expected_state *s, uint64_t offset, uint64_t bytes, uint64_t step) {
+    step_bytes(s->pending + offset, offset, bytes, step);
+    memcpy(s->memory + offset, s->pending + offset, bytes); /* aligned as in the file */
+    CHECK_OK(stw_nvme_write(s->nvme, offset, s->memory + offset, bytes, err));
+}
+
+static void commit_step(expected_state *s, uint64_t step) {
+    CHECK_OK(stw_nvme_commit(s->nvme, step, err));
+    memcpy(s->committed, s->pending, ARENA);
+}
+
+static bool reads_committed(expected_state *s) {
+    memset(s->memory, 0xEE, ARENA);
+    CHECK_OK(stw_nvme_read(s->nvme, 0, s->memory, ARENA, err));
+    return memcmp(s->memory, s->committed, ARENA) == 0;
+}
+
+static expected_state new_expected(const char *folder) {
+    return (expected_state){.nvme = open_arena(folder, ARENA, 2),
+                            .committed = aligned_bytes(ARENA),
+                            .pending = aligned_bytes(ARENA),
+                            .memory = aligned_bytes(ARENA)};
+}
+
+static void free_expected(expected_state *s) {
+    stw_nvme_close(s->nvme);
+    free(s->committed);
+    free(s->pending);
+    free(s->memory);
+}
+
+/* Commits after parts of the state were written, and after nothing was. */
+static void partial(const char *method) {
+    (void)method;
+    expected_state s = new_expected(make_folder());
+    char path[512];
+    snprintf(path, sizeof path, "%s", stw_nvme_path(s.nvme));
+    CHECK_OK(stw_nvme_commit(s.nvme, 0, err)); /* before any write: zeros */
+    CU_ASSERT_TRUE(reads_committed(&s));
+    write_part(&s, 0, ARENA, 1);
+    commit_step(&s, 1);
+    write_part(&s, 1 * MIB, 100 * KIB + 7, 2);
+    CU_ASSERT_TRUE(reads_committed(&s));
+    commit_step(&s, 2);
+    CU_ASSERT_TRUE(reads_committed(&s));
+    write_part(&s, 5000, 3, 3);
+    commit_step(&s, 3);
+    CU_ASSERT_TRUE(reads_committed(&s));
+    for (uint64_t step = 4; step < 7; step++) { /* no flip back to an older copy */
+        commit_step(&s, step);
+        CU_ASSERT_TRUE(reads_committed(&s));
+    }
+    uint64_t bytes = 0, step = 0;
+    stw_nvme *kept = NULL;
+    CHECK_OK(stw_nvme_open_kept(path, &bytes, &step, &kept, err));
+    CU_ASSERT_EQUAL(step, 6);
+    CHECK_OK(stw_nvme_read(kept, 0, s.memory, ARENA, err));
+    CU_ASSERT_EQUAL(memcmp(s.memory, s.committed, ARENA), 0);
+    stw_nvme_close(kept);
+    free_expected(&s);
+    remove_folder();
+}
+static void commits_keep_the_rest(void) { with_each_method(partial); }
+
+static void random_commits(const char *method) {
+    (void)method;
+    expected_state s = new_expected(make_folder());
+    unsigned wrong = 0;
+    for (uint64_t step = 1; step <= 61; step++) { /* the last one commits */
+        for (uint32_t n = random32() % 5; n > 0; n--) {
+            trial t = random_trial((int)(random32() % 100));
+            write_part(&s, t.offset, t.bytes, step);
+        }
+        if (step % 7 == 0) wrong += !reads_committed(&s);
+        if (step % 3 != 0) commit_step(&s, step); /* else the next commit makes them count */
+        wrong += !reads_committed(&s);
+    }
+    CU_ASSERT_EQUAL(wrong, 0);
+    free_expected(&s);
+    remove_folder();
+}
+static void commits_of_random_writes(void) { with_each_method(random_commits); }
+
 /* The k-th write is cut short: the error says so, half of it was written, and the step before is
  * what this process and the file that stays give. */
 static void failing_write(const char *method) {
@@ -365,6 +454,8 @@ static void failing_write(const char *method) {
                     strerror(ENOSPC));
         CHECK_OK(stw_nvme_write(nvme, 0, memory, 1, err)); /* the k-th alone */
         unsetenv("STOWAGE_FAIL_NVME_WRITE");
+        CU_ASSERT_TRUE(reads_step(nvme, ARENA, 2));
+        CHECK_FAILS(stw_nvme_commit(nvme, 3, err), STW_STATUS_IO, "is not committed");
         CU_ASSERT_TRUE(reads_step(nvme, ARENA, 2));
         stw_log_set(keep_log, NULL);
         stw_nvme_close(nvme);
@@ -680,6 +771,8 @@ STW_TEST_MAIN("backend nvme", {"behaves like memory", behaves_like_memory},
               {"ranges beyond the end are refused", refuses_ranges_beyond_the_end},
               {"starts as zeros", starts_as_zeros}, {"reads beside writes", reads_beside_writes},
               {"commits make it count", commits_make_it_count},
+              {"commits keep what was not written", commits_keep_the_rest},
+              {"commits of random writes", commits_of_random_writes},
               {"a failing write loses nothing", a_failing_write_loses_nothing},
               {"a killed process", survives_a_kill},
               {"a torn record: the older one", uses_the_older_record},
