@@ -4,16 +4,21 @@
 #include "plan/files/file_parts.h"
 #include "plan/files/plan_file.h"
 
-/* An array of `size`-byte elements for the items of a required list. */
-static stw_status list_of(const stw_tree *tree, const stw_node *parent, const char *key,
-                          stw_pool *pool, size_t size, const stw_node **list, void **elements,
-                          uint32_t *n, stw_error *err) {
-    stw_status status = stw_node_array(tree, parent, key, list, err);
+/* A required list, and as many elements as it has items. */
+typedef struct items {
+    const stw_node *list;
+    void *elements;
+    uint32_t n;
+} items;
+
+static stw_status items_of(const stw_tree *tree, const stw_node *parent, const char *key,
+                           stw_pool *pool, size_t size, items *out, stw_error *err) {
+    stw_status status = stw_node_array(tree, parent, key, &out->list, err);
     if (status != STW_STATUS_OK) return status;
-    *elements = stw_pool_array(pool, (*list)->n_items, size);
-    if (*elements == NULL || (*list)->n_items >= UINT32_MAX)
+    out->elements = stw_pool_array(pool, out->list->n_items, size);
+    if (out->elements == NULL || out->list->n_items >= UINT32_MAX)
         return stw_fail(err, STW_STATUS_NO_MEMORY, tree->file, "out of memory");
-    *n = (uint32_t)(*list)->n_items;
+    out->n = (uint32_t)out->list->n_items;
     return STW_STATUS_OK;
 }
 
@@ -32,8 +37,8 @@ out:
 static stw_status read_solver(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_solver_report *s = &plan->solver;
-    const stw_node *node = NULL, *list = NULL;
-    void *stages = NULL;
+    const stw_node *node = NULL;
+    items stages;
     STW_TRY(stw_node_object(tree, tree->root, "solver", &node, err));
     STW_TRY(stw_part_string(tree, node, "name", false, plan->pool, &s->name, err));
     STW_TRY(stw_part_string(tree, node, "version", false, plan->pool, &s->version, err));
@@ -44,24 +49,23 @@ static stw_status read_solver(const stw_tree *tree, stw_plan *plan, stw_error *e
     STW_TRY(stw_part_real(tree, node, "bound", &s->bound, err));
     STW_TRY(stw_part_real(tree, node, "gap", &s->gap, err));
     STW_TRY(stw_part_real(tree, node, "greedy_objective", &s->greedy_objective, err));
-    STW_TRY(list_of(tree, node, "stages", plan->pool, sizeof(stw_solver_stage), &list, &stages,
-                    &s->n_stages, err));
-    s->stages = stages;
-    for (uint32_t i = 0; i < s->n_stages; i++)
-        STW_TRY(read_stage(tree, list->items[i], plan->pool, &s->stages[i], err));
+    STW_TRY(items_of(tree, node, "stages", plan->pool, sizeof(stw_solver_stage), &stages, err));
+    s->stages = stages.elements;
+    s->n_stages = stages.n;
+    for (uint32_t i = 0; i < stages.n; i++)
+        STW_TRY(read_stage(tree, stages.list->items[i], plan->pool, &s->stages[i], err));
 out:
     return status;
 }
 
 static stw_status read_prices(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_node *list = NULL;
-    void *prices = NULL;
-    STW_TRY(list_of(tree, tree->root, "prices", plan->pool, sizeof(stw_price), &list, &prices,
-                    &plan->n_prices, err));
-    plan->prices = prices;
-    for (uint32_t i = 0; i < plan->n_prices; i++) {
-        const stw_node *node = list->items[i];
+    items prices;
+    STW_TRY(items_of(tree, tree->root, "prices", plan->pool, sizeof(stw_price), &prices, err));
+    plan->prices = prices.elements;
+    plan->n_prices = prices.n;
+    for (uint32_t i = 0; i < prices.n; i++) {
+        const stw_node *node = prices.list->items[i];
         stw_price *price = &plan->prices[i];
         STW_TRY(stw_part_string(tree, node, "resource", false, plan->pool, &price->resource, err));
         STW_TRY(stw_part_string(tree, node, "phase", true, plan->pool, &price->phase, err));
@@ -74,25 +78,25 @@ out:
 
 static stw_status read_infeasible(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_node *node = stw_node_get(tree->root, "infeasible"), *list = NULL;
-    void *items = NULL;
+    const stw_node *node = stw_node_get(tree->root, "infeasible");
+    items rows;
     if (node != NULL && node->kind == STW_NODE_NULL) return status;
     STW_TRY(stw_node_object(tree, tree->root, "infeasible", &node, err));
-    STW_TRY(list_of(tree, node, "binding", plan->pool, sizeof(stw_binding), &list, &items,
-                    &plan->n_bindings, err));
-    plan->bindings = items;
-    for (uint32_t i = 0; i < plan->n_bindings; i++) {
-        const stw_node *row = list->items[i];
+    STW_TRY(items_of(tree, node, "binding", plan->pool, sizeof(stw_binding), &rows, err));
+    plan->bindings = rows.elements;
+    plan->n_bindings = rows.n;
+    for (uint32_t i = 0; i < rows.n; i++) {
+        const stw_node *row = rows.list->items[i];
         stw_binding *b = &plan->bindings[i];
         STW_TRY(stw_part_string(tree, row, "resource", false, plan->pool, &b->resource, err));
         STW_TRY(stw_part_string(tree, row, "phase", true, plan->pool, &b->phase, err));
         STW_TRY(stw_node_u64(tree, row, "over_bytes", &b->over_bytes, err));
     }
-    STW_TRY(list_of(tree, node, "fixes", plan->pool, sizeof(stw_fix), &list, &items, &plan->n_fixes,
-                    err));
-    plan->fixes = items;
-    for (uint32_t i = 0; i < plan->n_fixes; i++) {
-        const stw_node *row = list->items[i];
+    STW_TRY(items_of(tree, node, "fixes", plan->pool, sizeof(stw_fix), &rows, err));
+    plan->fixes = rows.elements;
+    plan->n_fixes = rows.n;
+    for (uint32_t i = 0; i < rows.n; i++) {
+        const stw_node *row = rows.list->items[i];
         stw_fix *fix = &plan->fixes[i];
         STW_TRY(stw_part_string(tree, row, "set", false, plan->pool, &fix->set, err));
         STW_TRY(stw_part_string(tree, row, "value", false, plan->pool, &fix->value, err));
