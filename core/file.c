@@ -42,7 +42,7 @@ static stw_status open_for_reading(const char *path, uint64_t limit_bytes, int *
     return STW_STATUS_OK;
 }
 
-/* Read to the end rather than the size that fstat tells: pipes and /proc have none. */
+/* Read to the end: for pipes and /proc fstat reports no size. */
 static stw_status read_all(int fd, const char *path, uint64_t limit_bytes, char **data,
                            uint64_t *length, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -70,8 +70,7 @@ static stw_status read_all(int fd, const char *path, uint64_t limit_bytes, char 
         used += (size_t)got;
         if (used > limit_bytes) {
             status = stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                              "has more than the %" PRIu64 " bytes that are expected at most",
-                              limit_bytes);
+                              "found more than the limit of %" PRIu64 " bytes", limit_bytes);
             goto out;
         }
     }
@@ -111,7 +110,7 @@ static stw_status write_all(int fd, const char *path, const void *data, uint64_t
     return STW_STATUS_OK;
 }
 
-/* Devices, pipes and the like cannot be replaced by a rename (as root it would even succeed). */
+/* Devices and pipes must not be replaced by rename, which would succeed as root. */
 static stw_status write_in_place(const char *path, const void *data, uint64_t length,
                                  stw_error *err) {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -143,7 +142,7 @@ static stw_status open_temporary(const char *path, stw_text *name, int *fd, stw_
     return fail_errno(err, path, "cannot be written: no temporary file beside it");
 }
 
-/* The rename itself must survive a crash; a file system that cannot say so is no error. */
+/* Make the rename survive a crash. A file system without this feature is not an error. */
 static void sync_folder(const char *path) {
     stw_text folder = STW_TEXT_INIT;
     int length = folder_length(path);
@@ -156,7 +155,7 @@ static void sync_folder(const char *path) {
     stw_text_free(&folder);
 }
 
-/* `keep_mode`: permissions of the file that is replaced, 0 where there is none. */
+/* `keep_mode`: permissions of the replaced file, 0 if there is none. */
 static stw_status replace(const char *path, mode_t keep_mode, const void *data, uint64_t length,
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;

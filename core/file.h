@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole files in, whole files out: a file appears complete or not at all. Any thread. */
+/* Reads and writes whole files. A written file appears complete or not at all. Any thread may
+ * call. */
 #ifndef STW_CORE_FILE_H
 #define STW_CORE_FILE_H
 
@@ -8,12 +9,12 @@
 
 #include "core/status.h"
 
-/** Read a whole file ("-" is stdin). *data is NUL-terminated and freed by the caller with free().
- * A file over `limit_bytes` is BAD_INPUT. */
+/** Read a whole file ("-" is stdin). *data is NUL-terminated; the caller frees it with free().
+ * BAD_INPUT if the file exceeds `limit_bytes`. */
 STW_MUST_USE stw_status stw_file_read(const char *path, uint64_t limit_bytes, char **data,
                                       uint64_t *length, stw_error *err);
-/** Write a file whole: to a temporary beside it, fsync, rename ("-" is stdout). Nothing is left
- * behind on failure and an existing file is kept. */
+/** Write a whole file: temporary file in the same folder, fsync, rename ("-" is stdout). On failure
+ * the temporary file is removed and an existing file is kept. */
 STW_MUST_USE stw_status stw_file_write(const char *path, const void *data, uint64_t length,
                                        stw_error *err);
 bool stw_file_exists(const char *path);

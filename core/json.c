@@ -33,7 +33,7 @@ static void new_line(stw_json *json) {
     for (size_t i = 0; i < json->depth; i++) put(json, "  ");
 }
 
-/* The length of the UTF-8 character at p, 0 where the bytes are none (RFC 3629). */
+/* The length of the UTF-8 character at p, 0 if the bytes are not UTF-8 (RFC 3629). */
 static size_t utf8_length(const unsigned char *p) {
     if (p[0] < 0x80) return 1;
     size_t n = p[0] >= 0xC2 && p[0] <= 0xDF   ? 2
@@ -48,7 +48,7 @@ static size_t utf8_length(const unsigned char *p) {
     return n;
 }
 
-/* Bytes that are no UTF-8 (file names may have them) become U+FFFD: the document stays valid. */
+/* Replace bytes that are not UTF-8, as in file names, with U+FFFD. The document stays valid. */
 static void put_quoted(stw_json *json, const char *string) {
     put(json, "\"");
     for (const unsigned char *p = (const unsigned char *)string; *p != '\0';) {

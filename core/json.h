@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A JSON writer: begin and end objects and arrays, name members, append values. Failures of memory
- * and calls that cannot be right (BUG) are remembered and reported once by stw_json_finish; a NULL
- * writer is fine everywhere. Numbers are written in the shortest form that reads back as the same
- * value, so that a document does not depend on the version of a library. One thread at a time.
+/* A JSON writer. Failed allocations and invalid call sequences (BUG) are recorded and reported
+ * once, by stw_json_finish. A NULL writer is accepted everywhere. Numbers are written in the
+ * shortest form that reads back as the same value; a document does not depend on the version of a
+ * library. The caller owns the writer until stw_json_finish; one thread at a time uses it.
  *
  *     stw_json *j = stw_json_new();
  *     stw_json_begin_object(j, NULL);

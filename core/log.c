@@ -19,7 +19,7 @@ static stw_log_fn callback = to_stderr;
 static void *callback_user;
 static atomic_int most_level = STW_LOG_INFO;
 
-/* Progress is decoration: a thread that finds another one drawing skips its turn. */
+/* A thread skips drawing while another thread draws. */
 static atomic_flag drawing = ATOMIC_FLAG_INIT;
 static atomic_bool line_is_open; /* a progress line stands on the terminal, cursor at its end */
 static double last_drawn_s;

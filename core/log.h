@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages for people, and progress of long work. Library code logs through one process-wide
- * callback; the default writes warnings and errors to stderr. Set the callback before starting
- * threads. */
+/* Log messages and progress of long work. Library code logs through one callback per process; the
+ * default writes warnings and errors to stderr. Set the callback before starting threads; then any
+ * thread may log. */
 #ifndef STW_CORE_LOG_H
 #define STW_CORE_LOG_H
 
@@ -21,8 +21,8 @@ typedef void (*stw_log_fn)(stw_log_level level, const char *text, void *user);
 void stw_log_set(stw_log_fn fn, void *user); /* NULL: back to the default */
 void stw_log_level_set(stw_log_level most);
 void stw_log(stw_log_level level, const char *format, ...) STW_PRINTF(2, 3);
-/** Progress of `what`: done of total; drawn on stderr when it is a terminal, level >= INFO and
- * messages go to the default callback, at most ten times a second; done == total ends the line. */
+/** Report progress of `what`. Drawn at most ten times a second, if stderr is a terminal, the level
+ * is at least INFO and the default callback is set. done == total ends the line. */
 void stw_progress(const char *what, uint64_t done, uint64_t total);
 
 #endif

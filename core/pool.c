@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Chunks double up to a limit, so that a small pool stays small and a large one makes few calls. */
+/* Chunks double up to a limit: small pools stay small, large pools need few allocations. */
 enum { FIRST_CHUNK = 1024, LARGEST_CHUNK = 256 * 1024 };
 
 typedef struct chunk {

@@ -24,7 +24,7 @@ const char *stw_status_text(stw_status status) {
     return is_known(status) ? table[status].text : "an unknown status";
 }
 
-/* A path that is too long keeps its end, which says more than its beginning. */
+/* A path that is too long keeps its end, the more useful part. */
 static void copy_where(char *out, size_t out_size, const char *where) {
     size_t length = where != NULL ? strlen(where) : 0;
     if (length < out_size) {
@@ -36,7 +36,7 @@ static void copy_where(char *out, size_t out_size, const char *where) {
     snprintf(out, out_size, "...%s", tail);
 }
 
-/* Text that did not fit ends in "..." so that nobody takes it for the whole. */
+/* A text that is cut off ends in "...". */
 static void print_text(char *out, size_t out_size, const char *format, va_list args) {
     int length = vsnprintf(out, out_size, format, args);
     if (length < 0) {
@@ -48,14 +48,19 @@ static void print_text(char *out, size_t out_size, const char *format, va_list a
     }
 }
 
-static stw_status fill(stw_error *err, stw_status status, long native, const char *where, int line,
-                       int column, const char *format, va_list args) {
+typedef struct location {
+    const char *where;
+    int line, column;
+} location;
+
+static stw_status fill(stw_error *err, stw_status status, long native, location at,
+                       const char *format, va_list args) {
     if (err == NULL || err->status != STW_STATUS_OK) return status;
     err->status = status;
     err->native = native;
-    err->line = line;
-    err->column = column;
-    copy_where(err->where, sizeof err->where, where);
+    err->line = at.line;
+    err->column = at.column;
+    copy_where(err->where, sizeof err->where, at.where);
     print_text(err->text, sizeof err->text, format, args);
     return status;
 }
@@ -64,7 +69,7 @@ stw_status stw_fail_at(stw_error *err, stw_status status, const char *where, int
                        const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fill(err, status, 0, where, line, column, format, args);
+    fill(err, status, 0, (location){where, line, column}, format, args);
     va_end(args);
     return status;
 }
@@ -72,7 +77,7 @@ stw_status stw_fail_at(stw_error *err, stw_status status, const char *where, int
 stw_status stw_fail(stw_error *err, stw_status status, const char *where, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fill(err, status, 0, where, 0, 0, format, args);
+    fill(err, status, 0, (location){where, 0, 0}, format, args);
     va_end(args);
     return status;
 }
@@ -81,7 +86,7 @@ stw_status stw_fail_native(stw_error *err, stw_status status, long native, const
                            const char *format, ...) {
     va_list args;
     va_start(args, format);
-    fill(err, status, native, where, 0, 0, format, args);
+    fill(err, status, native, (location){where, 0, 0}, format, args);
     va_end(args);
     return status;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a call came to, and the error that explains it.
+/* The status of a call, and the error that explains it.
  *
- * Every function that can fail returns a stw_status and takes, last, a caller-owned stw_error *
- * that may be NULL. The first error wins: a filled stw_error is never overwritten. The status of a
- * call is not the status of a model: "nothing fits" found by a planner that worked is an outcome of
- * the plan, and only the command turns it into an exit code. Any thread may call; an stw_error
- * belongs to one thread at a time. */
+ * Every function that can fail returns a stw_status. Its last parameter is a stw_error *, which the
+ * caller owns and which may be NULL. The first error wins: a filled stw_error is never overwritten.
+ * The status of a call is not the outcome of a plan: "infeasible" is a valid outcome, and only the
+ * command turns it into an exit code. Any thread may call; one thread at a time uses an stw_error.
+ */
 #ifndef STW_CORE_STATUS_H
 #define STW_CORE_STATUS_H
 
@@ -37,13 +37,13 @@ typedef enum stw_status {
 #undef X
 } stw_status;
 
-/** One error, filled by the call that met it. */
+/** One error, filled by the call that failed. */
 typedef struct stw_error {
     stw_status status;
-    long native;      /* errno, cudaError_t, ncclResult_t ...; 0 where there is none */
-    int rank;         /* -1 where no rank is meant */
-    int line, column; /* 1-based place in `where`; 0 where unknown */
-    char where[256];  /* file, key, operation or resource; "" where none is meant */
+    long native;      /* errno, cudaError_t, ncclResult_t ...; 0 if none */
+    int rank;         /* -1 if no rank is meant */
+    int line, column; /* 1-based place in `where`; 0 if unknown */
+    char where[256];  /* file, key, operation or resource; "" if none is meant */
     char text[768];   /* what was found and what was expected */
 } stw_error;
 
@@ -53,26 +53,25 @@ typedef struct stw_error {
 
 /** The process exit code of a status. */
 int stw_status_exit_code(stw_status status);
-/** A fixed English text for a status; never NULL. */
+/** English text of a status; never NULL. */
 const char *stw_status_text(stw_status status);
 
 /** Fill `err` (if not NULL and still OK) and return `status`.
  * @param where file, key or operation; may be NULL
- * @param line, column 1-based, 0 where unknown */
+ * @param line, column 1-based, 0 if unknown */
 stw_status stw_fail_at(stw_error *err, stw_status status, const char *where, int line, int column,
                        const char *format, ...) STW_PRINTF(6, 7);
 /** stw_fail_at without a place inside `where`. */
 stw_status stw_fail(stw_error *err, stw_status status, const char *where, const char *format, ...)
     STW_PRINTF(4, 5);
-/** The same with a native code (errno and the like) kept. */
+/** stw_fail with a native error code, such as errno. */
 stw_status stw_fail_native(stw_error *err, stw_status status, long native, const char *where,
                            const char *format, ...) STW_PRINTF(5, 6);
 
-/** "where:line:column: text" as a person should read it, always terminated. */
+/** Format as "where:line:column: text", always NUL-terminated. */
 void stw_error_format(const stw_error *err, char *out, size_t out_size);
 
-/** Leave for `out:` with the status of a failed call. Needs `stw_status status` and a label `out`.
- */
+/** Go to `out` if the call fails. Requires a variable `stw_status status` and a label `out`. */
 #define STW_TRY(call)                                                                              \
     do {                                                                                           \
         status = (call);                                                                           \

@@ -63,7 +63,7 @@ void stw_text_free(stw_text *text) {
     *text = (stw_text)STW_TEXT_INIT;
 }
 
-/* One byte as an error message shows it; returns the length. */
+/* Escape one byte for an error message; returns the length. */
 static size_t escape(unsigned char byte, char out[5]) {
     switch (byte) {
     case '\n':
@@ -113,7 +113,7 @@ void stw_text_quote(const char *string, char *out, size_t out_size) {
 }
 
 void stw_text_double(double value, char *out, size_t out_size) {
-    /* 15 digits always survive, and %g drops their zeros; subnormals have fewer */
+    /* 15 digits are always exact, %g omits trailing zeros; subnormals have fewer digits */
     for (int digits = fabs(value) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
         snprintf(out, out_size, "%.*g", digits, value);
         if (digits == 17 || strtod(out, NULL) == value) break;

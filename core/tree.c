@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/tree.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/file.h"
 #include "core/tree_build.h"
-
-static const uint64_t most_bytes = 256u * 1024 * 1024;
 
 void stw_tree_locate(const char *text, size_t offset, int *line, int *column) {
     *line = 1;
@@ -25,9 +21,9 @@ void stw_tree_locate(const char *text, size_t offset, int *line, int *column) {
 stw_status stw_tree_begin(const char *file, const char *text, size_t length, stw_tree **out,
                           stw_error *err) {
     *out = NULL;
-    if (length > most_bytes)
+    if (length > STW_TREE_MOST_BYTES)
         return stw_fail(err, STW_STATUS_BAD_INPUT, file,
-                        "a document of %zu bytes, expected at most 256 MiB", length);
+                        "found a document of %zu bytes, expected at most 256 MiB", length);
     const char *nul = length > 0 ? memchr(text, '\0', length) : NULL;
     if (nul != NULL) {
         int line, column;
@@ -48,7 +44,7 @@ stw_status stw_tree_begin(const char *file, const char *text, size_t length, stw
 }
 
 void stw_tree_free(stw_tree *tree) {
-    if (tree != NULL) stw_pool_free(tree->pool); /* the tree itself lies in it */
+    if (tree != NULL) stw_pool_free(tree->pool); /* the tree is allocated in it */
 }
 
 stw_status stw_tree_no_memory(const stw_tree *tree, stw_error *err) {
@@ -65,27 +61,4 @@ char *stw_tree_copy(stw_tree *tree, const char *bytes, size_t length) {
     char *copy = stw_pool_alloc(tree->pool, length + 1); /* zeroed, hence terminated */
     if (copy != NULL && length > 0) memcpy(copy, bytes, length);
     return copy;
-}
-
-typedef stw_status (*parse_fn)(const char *file, const char *text, size_t length, stw_tree **out,
-                               stw_error *err);
-
-static stw_status read_with(parse_fn parse, const char *path, stw_tree **out, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    char *data = NULL;
-    uint64_t length = 0;
-    *out = NULL;
-    STW_TRY(stw_file_read(path, most_bytes, &data, &length, err));
-    STW_TRY(parse(path, data, (size_t)length, out, err));
-out:
-    free(data);
-    return status;
-}
-
-stw_status stw_tree_read_json(const char *path, stw_tree **out, stw_error *err) {
-    return read_with(stw_tree_parse_json, path, out, err);
-}
-
-stw_status stw_tree_read_yaml(const char *path, stw_tree **out, stw_error *err) {
-    return read_with(stw_tree_parse_yaml, path, out, err);
 }

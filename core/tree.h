@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON and YAML documents as one kind of tree whose nodes know their line and column.
+/* JSON and YAML documents as trees; each node knows its line and column.
  *
- * JSON is parsed by jansson (duplicate keys refused, positions found by a second scan of the text
- * that jansson has accepted), YAML by libyaml (core schema for plain scalars; anchors, aliases,
- * tags and more than one document refused; duplicate keys refused). A tree owns its nodes and
- * strings. A tree is read-only once built and may then be shared between threads. */
+ * jansson parses JSON; a second scan of the accepted text finds the positions. libyaml parses YAML
+ * (core schema for plain scalars). Duplicate keys are refused, in YAML also anchors, aliases, tags
+ * and multiple documents. A tree owns its nodes and strings. It is read-only once built and may
+ * then be shared between threads. */
 #ifndef STW_CORE_TREE_H
 #define STW_CORE_TREE_H
 
@@ -28,8 +28,8 @@ typedef enum stw_node_kind {
 typedef struct stw_node {
     stw_node_kind kind;
     int line, column;         /* 1-based, of the value's first character */
-    const char *key;          /* name inside the parent object; NULL elsewhere */
-    int key_line, key_column; /* 1-based, of the key; 0 where there is none */
+    const char *key;          /* name in the parent object, else NULL */
+    int key_line, key_column; /* 1-based, of the key; 0 without key */
     const char *text;         /* scalars: as written (strings: decoded); NULL for arrays, objects */
     bool boolean;
     int64_t integer; /* INT */
@@ -44,7 +44,7 @@ typedef struct stw_tree {
     stw_node *root;
 } stw_tree;
 
-/** Parse text (`length` bytes, need not be terminated). `file` is used in errors only. */
+/** Parse text of `length` bytes, with or without NUL. `file` is only used in errors. */
 STW_MUST_USE stw_status stw_tree_parse_json(const char *file, const char *text, size_t length,
                                             stw_tree **out, stw_error *err);
 STW_MUST_USE stw_status stw_tree_parse_yaml(const char *file, const char *text, size_t length,
@@ -54,18 +54,18 @@ STW_MUST_USE stw_status stw_tree_read_json(const char *path, stw_tree **out, stw
 STW_MUST_USE stw_status stw_tree_read_yaml(const char *path, stw_tree **out, stw_error *err);
 void stw_tree_free(stw_tree *tree);
 
-/** Member of an object, or NULL (also where `node` is NULL or no object). */
+/** Member of an object, or NULL (also if `node` is NULL or not an object). */
 const stw_node *stw_node_get(const stw_node *node, const char *key);
 /** Member by dotted path, "text_config.hidden_size"; a null value counts as absent. */
 const stw_node *stw_node_path(const stw_node *node, const char *path);
-/** "a string \"abc\"", "an object", "the number 7": for errors. */
+/** Describe a node for errors: "a string \"abc\"", "an object", "the number 7". */
 void stw_node_describe(const stw_node *node, char *out, size_t out_size);
 /** BAD_INPUT at the node: "found ..., expected <expected>". */
 stw_status stw_node_fail(const stw_tree *tree, const stw_node *node, const char *expected,
                          stw_error *err);
 
-/* Typed reads of a required member: absent or of another type is BAD_INPUT naming file, line, key.
- */
+/* Read a required member of a given type. BAD_INPUT with file, line and key if it is absent or has
+ * another type. */
 STW_MUST_USE stw_status stw_node_object(const stw_tree *tree, const stw_node *parent,
                                         const char *key, const stw_node **out, stw_error *err);
 STW_MUST_USE stw_status stw_node_array(const stw_tree *tree, const stw_node *parent,
@@ -78,7 +78,7 @@ STW_MUST_USE stw_status stw_node_double(const stw_tree *tree, const stw_node *pa
                                         const char *key, double *out, stw_error *err);
 STW_MUST_USE stw_status stw_node_bool(const stw_tree *tree, const stw_node *parent, const char *key,
                                       bool *out, stw_error *err);
-/** Refuse members that are not among `known` (n names), naming the nearest known one. */
+/** BAD_INPUT if a member is not in `known` (n names); the error names the nearest known one. */
 STW_MUST_USE stw_status stw_node_known(const stw_tree *tree, const stw_node *object,
                                        const char *const *known, size_t n_known, stw_error *err);
 /** The candidate nearest to `word` by edit distance, or NULL if none is near. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* jansson decides what is JSON and gives the values; it keeps members in the order of the text, so
- * that one cursor over the accepted text meets the same values in the same order and can note where
- * each of them stands. */
+/* jansson validates the text and provides the values, with members in the order of the text. One
+ * cursor then scans the accepted text in the same order and records the position of each value. */
 #include <jansson.h>
 #include <limits.h>
 #include <string.h>
@@ -28,7 +27,7 @@ static void skip_blanks(cursor *c) {
     while (c->at < c->end && strchr(" \t\r\n", *c->at) != NULL) step(c);
 }
 
-/* Blanks, then this character; false where the text has another one. */
+/* Skip blanks, then accept this character; false if there is another one. */
 static bool skip_char(cursor *c, char expected) {
     skip_blanks(c);
     if (c->at == c->end || *c->at != expected) return false;
@@ -122,7 +121,7 @@ static stw_status convert_scalar(stw_tree *tree, json_t *json, cursor *c, stw_no
     return STW_STATUS_OK;
 }
 
-/* Recursion is as deep as the document, at most the 2048 levels that jansson accepts. */
+/* Recursion depth is that of the document. jansson accepts at most 2048 levels. */
 static stw_status convert(stw_tree *tree, json_t *json, cursor *c, stw_node **out, stw_error *err) {
     skip_blanks(c);
     if (c->at == c->end) return lost(tree, c, err);
@@ -140,7 +139,7 @@ static stw_status convert(stw_tree *tree, json_t *json, cursor *c, stw_node **ou
     return convert_scalar(tree, json, c, node, err);
 }
 
-/* What would have been right, where jansson's own text does not say it. */
+/* What was expected, if jansson's message does not contain it. */
 static const char *expectation(const json_error_t *error) {
     switch (json_error_code(error)) {
     case json_error_invalid_syntax:
@@ -163,10 +162,10 @@ static const char *expectation(const json_error_t *error) {
 
 static stw_status fail_syntax(const stw_tree *tree, const char *text, size_t length,
                               const json_error_t *error, stw_error *err) {
-    /* jansson gives every wrong document a text, and most failures of memory none */
+    /* jansson sets a text for every invalid document, but rarely if memory runs out */
     if (json_error_code(error) == json_error_out_of_memory || error->text[0] == '\0')
         return stw_tree_no_memory(tree, err);
-    /* jansson stands behind the token that it quotes as near '...'; people look for its start */
+    /* jansson reports the end of the token that it quotes as near '...'; report its start */
     size_t offset = error->position > 0 ? (size_t)error->position : 0;
     if (offset > length) offset = length;
     const char *near = strstr(error->text, " near '");

@@ -67,7 +67,7 @@ stw_status stw_node_fail(const stw_tree *tree, const stw_node *node, const char 
                        expected);
 }
 
-/* A member that must be there. */
+/* A required member. */
 static stw_status require(const stw_tree *tree, const stw_node *parent, const char *key,
                           const char *expected, const stw_node **out, stw_error *err) {
     if (parent != NULL && parent->kind != STW_NODE_OBJECT) {
@@ -127,7 +127,7 @@ stw_status stw_node_u64(const stw_tree *tree, const stw_node *parent, const char
         *out = (uint64_t)node->integer;
         return STW_STATUS_OK;
     }
-    /* 1e9 and 4096.0 are whole as well; a double states whole numbers exactly up to 2^53 */
+    /* 1e9 and 4096.0 are whole numbers too; a double is exact up to 2^53 */
     if (node->kind == STW_NODE_REAL && node->real >= 0 && node->real <= 9007199254740992.0 &&
         (double)(uint64_t)node->real == node->real) {
         *out = (uint64_t)node->real;
@@ -176,7 +176,7 @@ static stw_status fail_unknown(const stw_tree *tree, const stw_node *item, const
 
 stw_status stw_node_known(const stw_tree *tree, const stw_node *object, const char *const *known,
                           size_t n_known, stw_error *err) {
-    /* absent, or a section with nothing in it: every key keeps its default */
+    /* absent or empty: every key keeps its default */
     if (object == NULL || object->kind == STW_NODE_NULL) return STW_STATUS_OK;
     if (object->kind != STW_NODE_OBJECT) return stw_node_fail(tree, object, "an object", err);
     for (size_t i = 0; i < object->n_items; i++) {
@@ -190,7 +190,7 @@ stw_status stw_node_known(const stw_tree *tree, const stw_node *object, const ch
 
 enum { LONGEST_WORD = 63 };
 
-/* Edit distance of two short words; a change of case alone costs nothing. */
+/* Edit distance of two short words, ignoring case. */
 static size_t edit_distance(const char *a, size_t n_a, const char *b, size_t n_b) {
     size_t row[LONGEST_WORD + 1];
     for (size_t j = 0; j <= n_b; j++) row[j] = j;
@@ -238,7 +238,7 @@ stw_status stw_tree_schema(const stw_tree *tree, const char *name, int major, st
     const char *rest = node->text + length;
     if (strncmp(node->text, expected + 1, length) != 0)
         return stw_node_fail(tree, node, expected, err);
-    /* a later minor version, "/1.2", only adds keys */
+    /* later minor versions ("/1.2") only add keys */
     bool minor =
         rest[0] == '.' && rest[1] != '\0' && rest[1 + strspn(rest + 1, "0123456789")] == '\0';
     if (rest[0] != '\0' && !minor) return stw_node_fail(tree, node, expected, err);

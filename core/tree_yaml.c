@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of YAML that specs need: mappings, sequences and scalars. Anchors, aliases, tags and
- * further documents are refused, so that a spec means what it shows and its size bounds the work.
- */
+/* Parses the subset of YAML that specs require: mappings, sequences and scalars. Anchors, aliases,
+ * tags and further documents are refused: the size of the file then bounds the work. */
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -111,7 +110,7 @@ static stw_status resolve_int(const reader *r, yaml_mark_t mark, int base, stw_n
     return STW_STATUS_OK;
 }
 
-/* What a plain scalar means; everything that is nothing else is a string. */
+/* Type of a plain scalar. The default is a string. */
 static stw_status resolve(const reader *r, yaml_mark_t mark, stw_node *node) {
     const char *text = node->text;
     int base = 10;
@@ -275,7 +274,7 @@ static stw_status build(reader *r, const yaml_event_t *event, int depth, stw_nod
     }
 }
 
-/* An empty document is one null, as an empty spec leaves every key at its default. */
+/* An empty document is null: an empty spec leaves every key at its default. */
 static stw_status build_document(reader *r) {
     stw_status status = STW_STATUS_OK;
     int n_documents = 0;

@@ -12,11 +12,11 @@
 #include "core/text.h"
 #include "core/tree.h"
 
-/* Products that must be exact before they are cut to 64 bits. */
+/* For products that must be exact before conversion to 64 bits. */
 __extension__ typedef unsigned __int128 u128;
 
-/* A unit word stands for multiplier * 2^shift * 10^exponent. A decimal prefix is never multiplied
- * as a double: "50.1 GB/s" is read as 50.1e9, which strtod rounds correctly. */
+/* A unit word means multiplier * 2^shift * 10^exponent. Decimal prefixes are not multiplied as
+ * doubles: "50.1 GB/s" is read as 50.1e9, which strtod rounds correctly. */
 typedef struct word {
     const char *text;
     int shift, exponent;
@@ -63,7 +63,7 @@ static const struct {
 #undef KIND
 };
 
-/* A quantity taken apart: digits (with at most one point), decimal exponent, unit word. */
+/* Parts of a quantity: digits (with at most one point), decimal exponent, unit word. */
 typedef struct parts {
     char digits[LONGEST_NUMBER + 1];
     long exponent;
@@ -104,7 +104,7 @@ static const char *skip_spaces(const char *p) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Digits with at most one point, then an exponent; NULL where there is no such number. */
+/* Digits with at most one point, then an exponent; NULL if there is no such number. */
 static const char *split_number(const char *p, parts *out) {
     size_t used = 0, n_digits = 0;
     bool point = false;
@@ -164,8 +164,8 @@ stw_status stw_quantity_parse(const char *text, stw_unit unit, double *out, cons
     return STW_STATUS_OK;
 }
 
-/* The digits as a whole number and a power of ten. Digits behind the 20th significant one are
- * dropped where they are decimals (far below half a byte) and counted where they are not. */
+/* The digits as a whole number and a power of ten. After the 20th significant digit, decimals are
+ * dropped (far below half a byte) and other digits only count. */
 static void whole_digits(const parts *q, u128 *mantissa, long *exponent, bool *inexact) {
     const u128 enough = (u128)10000000000u * 10000000000u;
     bool behind_point = false;
@@ -257,7 +257,7 @@ void stw_bytes_format_exact(uint64_t bytes, char *out, size_t out_size) {
     snprintf(out, out_size, "%" PRIu64 " %s", bytes, binary_names[i]);
 }
 
-/* The largest prefix of which `value` has at least `least`; the smallest one for smaller values. */
+/* The largest prefix in which `value` is at least `least`, else the smallest prefix. */
 static const word *suiting_word(double value, stw_unit unit, double least) {
     const word *best = unit == STW_UNIT_COUNT ? &bare : NULL, *smallest = best;
     for (size_t i = 0; i < kinds[unit].n_words; i++) {
@@ -319,7 +319,7 @@ static int shortest_digits(double value, char digits[24]) {
     return (int)strtol(p + 1, NULL, 10);
 }
 
-/* Moving the decimal point is exact where dividing by a power of ten is not. */
+/* Moves the decimal point: exact, unlike division by a power of ten. */
 static void format_decimal(double value, stw_unit unit, char *out, size_t out_size) {
     char digits[24];
     int exponent = shortest_digits(value, digits);

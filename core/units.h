@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quantities as people write them ("80 GiB", "50.1 GB/s", "790 TFLOP/s", "4.8 Gparam/s", "10 us",
- * "5e7") and back. Binary prefixes are powers of 1024, decimal ones of 1000. A bare number is in
- * the base unit. Pure functions, any thread. */
+/* Parses and formats quantities: "80 GiB", "50.1 GB/s", "790 TFLOP/s", "4.8 Gparam/s", "10 us",
+ * "5e7". Binary prefixes are powers of 1024, decimal prefixes are powers of 1000. A number without
+ * unit is in the base unit. Pure functions; any thread may call. */
 #ifndef STW_CORE_UNITS_H
 #define STW_CORE_UNITS_H
 
@@ -10,7 +10,7 @@
 
 #include "core/status.h"
 
-/** What a quantity measures; decides which unit words are accepted. */
+/** Dimension of a quantity. It decides which unit words are accepted. */
 typedef enum stw_unit {
     STW_UNIT_BYTES,   /* B, kB, MB, GB, TB, KiB, MiB, GiB, TiB */
     STW_UNIT_BPS,     /* the same with /s */
@@ -23,25 +23,24 @@ typedef enum stw_unit {
 
 #define STW_UNLIMITED UINT64_MAX /* bytes: written "unlimited" */
 
-/** Parse a quantity. Negative values, unknown units, overflow and trailing text are BAD_INPUT; the
- * error's text says what was found and what is accepted. `where` names the key in the error. */
+/** Parse a quantity. BAD_INPUT for negative values, unknown units, overflow and trailing text.
+ * @param where the key, for errors */
 STW_MUST_USE stw_status stw_quantity_parse(const char *text, stw_unit unit, double *out,
                                            const char *where, stw_error *err);
-/** The same for whole bytes or counts, exact up to 2^63 - 1 (more is BAD_INPUT: JSON files hold no
- * more). Bytes are rounded to the nearest one ("139.8 GiB"), half a byte up; a count that is not
- * whole is BAD_INPUT. "unlimited" gives STW_UNLIMITED for bytes. */
+/** Parse whole bytes or counts, exact up to 2^63 - 1, the limit of JSON files; more is BAD_INPUT.
+ * Bytes are rounded to the nearest byte ("139.8 GiB"), halves up. A count with a fraction is
+ * BAD_INPUT. "unlimited" gives STW_UNLIMITED for bytes. */
 STW_MUST_USE stw_status stw_u64_parse(const char *text, stw_unit unit, uint64_t *out,
                                       const char *where, stw_error *err);
 
 /** "61.03 GiB", "512 B", "unlimited". */
 void stw_bytes_format(uint64_t bytes, char *out, size_t out_size);
-/** A size in the largest binary unit that states it exactly ("16 MiB", "16777217 B"): round-trips.
- */
+/** A size in the largest binary unit that is exact ("16 MiB", "16777217 B"); it round-trips. */
 void stw_bytes_format_exact(uint64_t bytes, char *out, size_t out_size);
-/** A quantity with the prefix that suits it: "50.1 GB/s", "790 TFLOP/s", "12.3 ms", "6.27
+/** A quantity with a suitable prefix: "50.1 GB/s", "790 TFLOP/s", "12.3 ms", "6.27
  * Gparam/s". */
 void stw_quantity_format(double value, stw_unit unit, char *out, size_t out_size);
-/** Shortest text that parses back to the same double, with the prefix that suits it. */
+/** Shortest text that parses back to the same double, with a suitable prefix. */
 void stw_quantity_format_exact(double value, stw_unit unit, char *out, size_t out_size);
 
 #endif

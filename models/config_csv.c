@@ -10,7 +10,8 @@
 
 enum { MAX_CONFIG_BYTES = 64 << 20, MAX_TYPE = 64 };
 
-/* It becomes part of a path; files that begin with _ are shared parts, not model types. */
+/* The model_type becomes part of a path. Files that begin with _ are shared parts, not model types.
+ */
 static bool is_model_type(const char *text) {
     size_t n = strlen(text);
     if (n == 0 || n > MAX_TYPE || text[0] == '_' || text[0] == '.') return false;
@@ -33,12 +34,11 @@ static stw_status find_type(const stw_tree *tree, const char *data_folder, const
     }
     if (known) return STW_STATUS_OK;
     const stw_node *node = stw_node_get(tree->root, "model_type");
-    return stw_fail_at(err, STW_STATUS_BAD_INPUT, tree->file, node->line, node->column,
-                       "found the model_type \"%.*s\", for which there is no template in "
-                       "%.200s/arch; its tensors can be read instead from its weights (stowage "
-                       "inspect FILE.safetensors, index or folder) or from a CSV list with the "
-                       "header name,shape,dtype",
-                       MAX_TYPE, *type, data_folder);
+    return stw_fail_at(
+        err, STW_STATUS_BAD_INPUT, tree->file, node->line, node->column,
+        "unknown model_type \"%.*s\": no template in %.200s/arch; use its safetensors "
+        "files or a CSV tensor list with the header name,shape,dtype",
+        MAX_TYPE, *type, data_folder);
 }
 
 static stw_status build(const stw_tree *tree, const char *data_folder, stw_model **out,

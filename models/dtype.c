@@ -4,7 +4,7 @@
 
 #include "models/model.h"
 
-/* Names: safetensors, torch, short; NULL where a notation has none. */
+/* Names: safetensors, torch, short; NULL if a notation has none. */
 static const struct {
     unsigned bits;
     const char *name, *torch, *brief;

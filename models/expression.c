@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pass: the parser computes as it reads. What must not be evaluated (the branch of `if` that is
- * not taken, the default of a key that is there) is read with `live` off. */
+/* The parser evaluates while it reads. Parts that must not be evaluated (the other branch of `if`,
+ * the default of a key that is present) are read with `live` false. */
 #include "models/expression.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@ typedef struct parser {
     stw_error *err;
 } parser;
 
-/* What a key stands for: a value of the config, a binding, or nothing. */
+/* The meaning of a key: a value of the config, a binding, or nothing. */
 typedef struct reference {
     char path[MAX_PATH];
     const stw_node *node; /* may be of kind null */
@@ -62,7 +62,7 @@ static void skip_blanks(parser *p) {
     while (*p->at == ' ' || *p->at == '\t') p->at++;
 }
 
-/* Take an operator or bracket. */
+/* Accept an operator or bracket. */
 static bool take(parser *p, const char *symbol) {
     skip_blanks(p);
     size_t n = strlen(symbol);
@@ -74,7 +74,7 @@ static bool take(parser *p, const char *symbol) {
 
 static bool name_char(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-/* Take a word that is not the beginning of a longer one. */
+/* Accept a whole word. */
 static bool take_word(parser *p, const char *word) {
     skip_blanks(p);
     size_t n = strlen(word);
@@ -140,7 +140,7 @@ static stw_status missing(parser *p, const reference *ref) {
                            : p->env->scope != NULL ? p->env->scope
                                                    : p->env->tree->root;
     return stw_fail_at(p->err, STW_STATUS_BAD_INPUT, p->env->tree->file, root->line, root->column,
-                       "the key \"%s\" is %s (%s:%d needs it)", ref->path,
+                       "the key \"%s\" is %s (required by %s:%d)", ref->path,
                        ref->node != NULL ? "null" : "missing", p->env->file, p->env->line);
 }
 
@@ -192,8 +192,8 @@ static stw_status element(parser *p, const reference *ref, const stw_value *at, 
     if (at->integer < 0 || (uint64_t)at->integer >= ref->node->n_items)
         return stw_fail_at(
             p->err, STW_STATUS_BAD_INPUT, p->env->tree->file, ref->node->line, ref->node->column,
-            "the list \"%s\" has %zu elements, element %" PRId64 " is needed (%s:%d)", ref->path,
-            ref->node->n_items, at->integer, p->env->file, p->env->line);
+            "the list \"%s\" has %zu elements, no element %" PRId64 " (required by %s:%d)",
+            ref->path, ref->node->n_items, at->integer, p->env->file, p->env->line);
     return value_of_node(p, ref->node->items[at->integer], out);
 }
 
@@ -262,7 +262,7 @@ static bool same(const stw_value *a, const stw_value *b) {
     return a->length == b->length && memcmp(a->text, b->text, a->length) == 0;
 }
 
-/* The list that a key names; NULL where it is absent. */
+/* The list of a key; NULL if absent. */
 static stw_status read_list(parser *p, const stw_node **list) {
     reference ref;
     *list = NULL;
@@ -313,7 +313,7 @@ static stw_status call_len(parser *p, stw_value *out) {
     return status;
 }
 
-/* A function, if the text goes on with "name(". */
+/* A function, if the text continues with "name(". */
 static stw_status parse_call(parser *p, bool *called, stw_value *out) {
     static const char *const names[] = {"default(", "if(", "in(", "has(", "given(", "len("};
     stw_status status = STW_STATUS_OK;
@@ -425,7 +425,7 @@ static stw_status arithmetic(parser *p, char symbol, stw_value *a, const stw_val
 static stw_status parse_unary(parser *p, stw_value *out) {
     stw_status status = STW_STATUS_OK;
     if (++p->env->depth > MAX_DEPTH) {
-        status = syntax(p, "fewer brackets and bindings inside each other");
+        status = syntax(p, "fewer nested brackets and bindings");
         goto out;
     }
     if (take(p, "-")) {
@@ -489,8 +489,7 @@ static stw_status parse_comparison(parser *p, stw_value *out) {
     STW_TRY(parse_sum(p, &right));
     if (which >= 2) STW_TRY(need_int(p, &right));
     if (p->live && left.kind != right.kind)
-        return wrong_kind(p, left.node != NULL ? &left : &right,
-                          "what it is compared with to be of the same type");
+        return wrong_kind(p, left.node != NULL ? &left : &right, "operands of the same type");
     int64_t x = left.integer, y = right.integer;
     bool equal = p->live && same(&left, &right);
     bool results[] = {equal, !equal, x <= y, x >= y, x<y, x> y};
@@ -547,7 +546,7 @@ out:
     return status;
 }
 
-/* ---- the four ways in ---- */
+/* ---- entry points ---- */
 
 stw_status stw_expression_value(stw_environment *env, const char *text, stw_value *out,
                                 stw_error *err) {

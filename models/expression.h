@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small language of the architecture templates (models/arch): whole numbers, true and false,
- * 'strings', keys of a config.json, and what joins them. Grammar, loosest binding first:
+/* The expression language of the architecture templates (models/arch): whole numbers, true, false,
+ * 'strings', keys of a config.json and operators. Grammar, lowest precedence first:
  *
  *     a or b    a and b    not a    < <= > >= == !=    + -    * // %    -a    (a)
  *     key, key.inner, list[a]     a key of the config: in the scope's object, then in the root
- *     default(key, a)             the key, or a where it is absent or null
- *     if(a, b, c)                 b where a is true, else c; only that one is evaluated
- *     has(key)                    present and not null         given(key)   present, null or not
- *     len(list)                   elements, 0 where absent     in(a, list)  false where absent
+ *     default(key, a)             the key, or a if it is absent or null
+ *     if(a, b, c)                 b if a is true, else c; only that one is evaluated
+ *     has(key)                    present and not null         given(key)   present, may be null
+ *     len(list)                   elements, 0 if absent        in(a, list)  false if absent
  *     i                           index of the block being built
  *
- * A binding (a `let` of a template) is a name for an expression; inside its own expression the name
- * means the config's key. Nothing is guessed: a key that is missing or of another type is an error
- * at its place in the config. One environment belongs to one thread. */
+ * A binding (`let` in a template) names an expression. Inside its own expression the name refers to
+ * the key of the config. A key that is missing or has another type is an error at its place in the
+ * config. The caller owns the environment; one thread at a time uses it. */
 #ifndef STW_MODELS_EXPRESSION_H
 #define STW_MODELS_EXPRESSION_H
 
@@ -26,23 +26,23 @@ typedef struct stw_value {
     bool boolean;
     const char *text; /* STRING; not terminated */
     size_t length;
-    const stw_node *node; /* the config's value it was read from, NULL for computed ones */
+    const stw_node *node; /* the value in the config; NULL for computed values */
 } stw_value;
 
 typedef struct stw_binding {
     const char *name, *text;
-    const char *file; /* where it is written, for errors */
+    const char *file; /* source of the binding, for errors */
     int line;
-    const stw_node *scope; /* where its keys are looked up; NULL: the root alone */
+    const stw_node *scope; /* object in which keys are looked up; NULL: only the root */
     bool busy;
 } stw_binding;
 
 typedef struct stw_environment {
     const stw_tree *tree;  /* the config */
-    const stw_node *scope; /* object that is looked into before the root; may be NULL */
+    const stw_node *scope; /* object that is searched before the root; may be NULL */
     stw_binding *bindings;
     size_t n_bindings;
-    bool has_index; /* is there an `i`? */
+    bool has_index; /* whether `i` is defined */
     uint64_t index;
     const char *file; /* place of the expression, for errors */
     int line;
@@ -62,8 +62,7 @@ STW_MUST_USE stw_status stw_expression_size(stw_environment *env, const char *te
 /** "[a, b]": a shape of at most `max` positive sizes; "[]" has none. */
 STW_MUST_USE stw_status stw_expression_shape(stw_environment *env, const char *text, uint32_t max,
                                              uint64_t *sizes, uint32_t *n, stw_error *err);
-/** BAD_INPUT at the key that is most likely to blame (`suspect`, then `last`), else at the config.
- */
+/** BAD_INPUT at the most likely key (`suspect`, then `last`), else at the config. */
 stw_status stw_expression_blame(const stw_environment *env, stw_error *err, const char *format, ...)
     STW_PRINTF(3, 4);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks and groups from tensor names. Blocks are ordered by stage of the forward pass, then by the
- * first appearance of their prefix, then by number; tensors keep their order inside a block. Blocks
- * of one group have equal shapes: a group that would not is split. */
+/* Derives blocks and tensor groups from tensor names. Blocks are ordered by stage of the forward
+ * pass, then by the first appearance of their prefix, then by number. Tensors keep their order in a
+ * block. Blocks of one group have equal shapes; otherwise the group is split. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,10 +9,10 @@
 
 #include "models/internal.h"
 
-/* More kinds than any model has; keeps the comparison of hostile lists from going quadratic. */
+/* More kinds than any model has. Limits the time for malicious lists. */
 enum { MAX_GROUPS = 4096 };
 
-/* A tensor on its way into a block. */
+/* A tensor that is assigned to a block. */
 typedef struct item {
     stw_tensor tensor;
     stw_name_parts parts;
@@ -67,7 +67,7 @@ static int by_id(const void *x, const void *y) {
     return compare_u64(((const draft *)x)->id, ((const draft *)y)->id);
 }
 
-/* What a block without a number is called: by its stage, else by its module. */
+/* Name of a block without a number: by stage, else by module. */
 static const char *name_unnumbered(stw_pool *pool, const item *it) {
     static const char *const by[] = {"vision_embed", NULL, "vision_merger", "embed",
                                      NULL,           NULL, "head"};
@@ -78,7 +78,7 @@ static const char *name_unnumbered(stw_pool *pool, const item *it) {
     return stw_pool_printf(pool, "%.*s", (int)(dot - name), name);
 }
 
-/* What a numbered block is called: by what its tensors do. */
+/* Name of a numbered block, by the use of its tensors. */
 static const char *name_numbered(const item *first, uint32_t n) {
     bool moe = false, linear = false;
     for (uint32_t k = 0; k < n; k++) {
@@ -100,7 +100,7 @@ static uint32_t first_of_family(const item *items, uint32_t n) {
     return first;
 }
 
-/* Items sorted by block get their block's place in canonical order. */
+/* Set the position of each block in canonical order; items are sorted by block. */
 static stw_status place_blocks(stw_model *model, item *items, stw_error *err) {
     uint32_t n = model->n_tensors, n_blocks = 0;
     draft *drafts = stw_pool_array(model->pool, n, sizeof *drafts);
@@ -159,7 +159,7 @@ static stw_status join_group(stw_model *model, group_list *list, stw_block *bloc
     if (g < model->n_groups) return STW_STATUS_OK;
     if (g == MAX_GROUPS)
         return stw_fail(err, STW_STATUS_BAD_INPUT, model->source,
-                        "more than %d kinds of blocks: are these the tensors of one model?",
+                        "more than %d kinds of blocks, expected the tensors of one model",
                         MAX_GROUPS);
     const char *name = free_name(model, base);
     const char **bases = stw_pool_grow(model->pool, list->bases, g, (size_t)g + 1,
@@ -202,7 +202,7 @@ out:
     return status;
 }
 
-/* Sizes of the model that names and shapes give away. */
+/* Sizes of the model that names and shapes imply. */
 static void read_sizes(stw_model *model, const item *items) {
     bool embed = false, head = false;
     uint32_t last_layer = UINT32_MAX;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model's tensors as CSV. Written by hand rather than by libcsv, so that libstowage needs none.
- */
+/* Writes a model's tensors as CSV, without libcsv: libstowage does not link it. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -8,7 +7,7 @@
 #include "core/text.h"
 #include "models/model.h"
 
-/* Quoted where RFC 4180 asks for it, and where the line would begin with the mark of a comment. */
+/* Quote if RFC 4180 requires it, and if the line would begin like a comment. */
 static void write_field(stw_text *text, const char *field) {
     if (strpbrk(field, ",\"\r\n") == NULL && field[0] != '#' && field[0] != ' ' &&
         field[0] != '\0') {

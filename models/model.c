@@ -29,7 +29,7 @@ void stw_model_free(stw_model *model) {
     if (model != NULL) stw_pool_free(model->pool);
 }
 
-/* Length of the name without the endings that say only what kind of file it is. */
+/* Length of the name without suffixes that only state the type of file. */
 static size_t stem_length(const char *name) {
     static const char *const endings[] = {".index.json", ".json", ".safetensors", ".csv"};
     size_t length = strlen(name);
@@ -70,7 +70,7 @@ stw_status stw_tensor_count(stw_tensor *tensor, stw_error *err) {
 static uint64_t active_of(const stw_tensor *tensor, const stw_block_facts *facts) {
     if (!tensor->expert || facts->experts == 0 || facts->experts_per_token == 0)
         return tensor->numel;
-    /* dim 0 of a fused tensor counts the experts, so that the division is exact */
+    /* exact: dimension 0 of a fused tensor counts the experts */
     uint64_t each = tensor->numel / facts->experts, left = tensor->numel % facts->experts;
     return each * facts->experts_per_token + left * facts->experts_per_token / facts->experts;
 }
@@ -118,7 +118,7 @@ out:
     return status;
 }
 
-/* Empty the sums of a group; its facts must make sense before anything is computed from them. */
+/* Clear the sums of a group and check its facts. */
 static stw_status reset_group(const stw_model *model, stw_group *group, stw_error *err) {
     group->count = group->tensors = 0;
     group->params = group->active_params = 0;
@@ -169,8 +169,9 @@ stw_status stw_model_finish(stw_model *model, stw_error *err) {
         const stw_block *block = &model->blocks[b];
         if (block->first_tensor != next || block->n_tensors == 0 ||
             block->n_tensors > model->n_tensors - next || block->group >= model->n_groups)
-            return stw_fail(err, STW_STATUS_BUG, model->source,
-                            "block %" PRIu32 " does not continue the list of tensors", b);
+            return stw_fail(
+                err, STW_STATUS_BUG, model->source,
+                "block %" PRIu32 " does not start after the tensors of the previous block", b);
         next += block->n_tensors;
         STW_TRY(finish_block(model, b, first_of_group, err));
     }

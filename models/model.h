@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a model is: its tensors in canonical order, the blocks that a sharded engine gathers one at
- * a time, groups of alike blocks, and, where the architecture is known, the facts from which
- * activations and floating-point operations follow.
+/* A model: its tensors in canonical order, the blocks that a sharded engine gathers one at a time,
+ * tensor groups (all blocks of one kind) and, if the architecture is known, the facts from which
+ * activations and floating-point operations are computed.
  *
- * A model owns everything it points to (one pool) and is read-only once built; it may then be
- * shared between threads. Canonical order is the order of the forward pass: embeddings, blocks by
- * index, final norm, head; a vision tower first. Every parameter counts once: a tied weight is one
- * tensor, at its first use. Buffers are listed apart and never counted as parameters. */
+ * A model owns everything it points to, in one pool. It is read-only once built and may then be
+ * shared between threads. Canonical order is the order of the forward pass: vision tower,
+ * embeddings, blocks by index, final norm, head. Each parameter counts once: a tied weight is one
+ * tensor, at its first use. Buffers are listed separately and are not parameters. */
 #ifndef STW_MODELS_MODEL_H
 #define STW_MODELS_MODEL_H
 
@@ -52,12 +52,11 @@ typedef struct stw_tensor {
     uint64_t numel;
     stw_dtype dtype;  /* as stored or as the config says */
     bool expert;      /* routed expert weights: cut by ep x etp first */
-    uint64_t experts; /* dim 0 counts that many experts (fused); 1 where stored one by one */
+    uint64_t experts; /* experts in dimension 0 (fused); 1 if each expert is a tensor */
 } stw_tensor;
 
-/** One module that is gathered, computed and released as a whole (a transformer block, the
- * embedding
- * ...), in canonical order. Its tensors are neighbours in stw_model.tensors. */
+/** One module that is gathered, computed and released as a whole: a transformer block, the
+ * embedding and so on. Its tensors are adjacent in stw_model.tensors. */
 typedef struct stw_block {
     uint32_t group;    /* index into stw_model.groups */
     uint32_t instance; /* 0 .. group.count - 1 */
@@ -65,79 +64,79 @@ typedef struct stw_block {
     uint64_t params;
 } stw_block;
 
-/** Facts of a kind of block for activation and FLOP formulas; all zero where unknown. Per token. */
+/** Facts about a kind of block for activation and FLOP formulas, per token. All zero if unknown. */
 typedef struct stw_block_facts {
     bool transformer; /* residual block: attention or linear attention, then an MLP */
     bool vision;      /* works on image patches, not on text tokens */
     uint64_t hidden;
-    uint64_t q_heads, kv_heads; /* 0 where the block has no softmax attention */
+    uint64_t q_heads, kv_heads; /* 0 without softmax attention */
     uint64_t qk_dim, v_dim;     /* per head */
     uint64_t kv_rank, q_rank;   /* MLA's low ranks, 0 otherwise */
     uint64_t window;            /* sliding window in tokens, 0: full */
     uint64_t linear_k_heads, linear_v_heads, linear_k_dim,
         linear_v_dim; /* linear attention, 0 otherwise */
-    uint64_t ffn;     /* dense MLP width, 0 where the block is MoE only */
+    uint64_t ffn;     /* width of the dense MLP, 0 if the block has MoE only */
     bool gated;       /* gate and up projections (SwiGLU), two matrices into `ffn` */
     uint64_t experts, experts_per_token, expert_ffn, shared_ffn; /* MoE, 0 otherwise */
 } stw_block_facts;
 
-/** All blocks of one kind: equal shapes, equal facts. */
+/** A tensor group: all blocks of one kind, with equal shapes and facts. */
 typedef struct stw_group {
     const char *name;       /* "embed", "layer", "moe_layer", "norm", "head", "vision_layer" */
-    uint32_t count;         /* how many blocks */
+    uint32_t count;         /* number of blocks */
     uint32_t tensors;       /* in all its blocks together */
     uint64_t params;        /* in all its blocks together */
-    uint64_t active_params; /* of those, used by one token: of routed experts the top k, of all
-                             * else everything, embeddings in full; params where k is unknown */
+    uint64_t active_params; /* used by one token: the top k of routed experts, all of everything
+                             * else, embeddings in full; equals params if k is unknown */
     stw_block_facts facts;
 } stw_group;
 
 typedef struct stw_model {
     stw_pool *pool;
-    const char *name;                        /* zoo name, or the file's */
+    const char *name;                        /* zoo name or file name */
     const char *source;                      /* path it was read from */
-    const char *model_type;                  /* "" where only tensors are known */
+    const char *model_type;                  /* "" if only tensors are known */
     bool facts_known;                        /* false: forward-backward cannot be predicted */
-    uint64_t params, active_params, buffers; /* parameters once; buffer elements apart */
+    uint64_t params, active_params, buffers; /* elements; buffers are not in params */
     uint32_t n_tensors, n_blocks, n_groups;
     stw_tensor *tensors; /* canonical order */
     stw_block *blocks;
     stw_group *groups;
     uint32_t n_buffers;
     stw_tensor *buffer_tensors;
-    uint64_t vocab, hidden, layers, max_positions; /* 0 where unknown */
+    uint64_t vocab, hidden, layers, max_positions; /* 0 if unknown */
     bool tied_embeddings;
     char digest[33]; /* of names, shapes, dtypes, order (hex, XXH3-128) */
 } stw_model;
 
 void stw_model_free(stw_model *model); /* NULL is fine */
 
-/** Fill totals, group sums and the digest once tensors, blocks and group facts are in place; checks
- * that blocks cover the tensors in order and that counts do not overflow. Readers call it last. */
+/** Compute totals, group sums and the digest from tensors, blocks and group facts. Checks that the
+ * blocks cover the tensors in order and that counts do not overflow. Readers call it last. */
 STW_MUST_USE stw_status stw_model_finish(stw_model *model, stw_error *err);
 
-/** Any MODEL as the command takes it: a zoo name, a config.json or a folder with one, a safetensors
+/** Open MODEL as given on the command line: a zoo name, a config.json or its folder, a safetensors
  * file, sharded index or folder, or a CSV tensor list. The CSV reader must be linked in (it is in
  * `stowage`, not in libstowage).
- * @param data_folder where zoo/ and arch/ lie */
+ * @param data_folder folder of zoo/ and arch/ */
 STW_MUST_USE stw_status stw_model_open(const char *what, const char *data_folder, stw_model **out,
                                        stw_error *err);
 
-/** config.json through the template of its model_type, `<data_folder>/arch/<model_type>.csv`. */
+/** Read a config.json with the template of its model_type, `<data_folder>/arch/<model_type>.csv`.
+ */
 STW_MUST_USE stw_status stw_model_read_config(const char *path, const char *data_folder,
                                               stw_model **out, stw_error *err);
-/** safetensors headers (file, index or folder); blocks are found from the tensors' names. */
+/** Read safetensors headers (file, index or folder). Blocks are derived from tensor names. */
 STW_MUST_USE stw_status stw_model_read_safetensors(const char *path, stw_model **out,
                                                    stw_error *err);
-/** CSV tensor list `name,shape,dtype[,group]`. */
+/** Read a CSV tensor list `name,shape,dtype[,group]`. */
 STW_MUST_USE stw_status stw_model_read_csv(const char *path, stw_model **out, stw_error *err);
-/** The same list written: readable by stw_model_read_csv with equal digest where groups are equal.
- */
+/** Write the CSV tensor list that stw_model_read_csv reads. The digest stays equal if groups do. */
 STW_MUST_USE stw_status stw_model_write_csv(const stw_model *model, const char *path,
                                             stw_error *err);
 
-/** Put tensors (any order, `block` unset) into blocks by their names' layer numbers: shared by the
- * safetensors and CSV readers. `groups` [n_tensors] gives a group name per tensor or NULL. */
+/** Assign tensors (any order, `block` unset) to blocks by the layer numbers in their names. Used by
+ * the safetensors and CSV readers. @param groups [n_tensors] names of tensor groups, or NULL */
 STW_MUST_USE stw_status stw_model_group_by_name(stw_model *model, const char *const *groups,
                                                 stw_error *err);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tensor names give away. Checkpoints number their blocks after a container
+/* Derives block, stage and use from tensor names. Checkpoints number their blocks after a container
  * ("model.layers.17.", "transformer.h.3.", "visual.blocks.4."); numbers elsewhere are members of a
  * sequence inside one module ("merger.mlp.2."). */
 #include <ctype.h>

@@ -16,7 +16,7 @@ static bool ends_with(const char *text, const char *ending) {
     return n > m && strcmp(text + n - m, ending) == 0;
 }
 
-/* A folder's config.json says more than its weights do. */
+/* In a folder, config.json is preferred: it has more information than the weights. */
 static stw_status open_folder(stw_pool *pool, const char *path, const char *data_folder,
                               stw_model **out, stw_error *err) {
     const char *config = stw_pool_printf(pool, "%s/config.json", path);
@@ -80,8 +80,8 @@ static stw_status open_zoo(stw_pool *pool, const char *what, const char *data_fo
     }
     const char *near = stw_nearest(wanted, list.names, list.n);
     return stw_fail(err, STW_STATUS_BAD_INPUT, what,
-                    "is neither a file or folder nor one of the %zu models in %.200s%s%s%s", list.n,
-                    folder, near != NULL ? "; nearest is \"" : "", near != NULL ? near : "",
+                    "not found: no such file or folder, and none of the %zu models in %.200s%s%s%s",
+                    list.n, folder, near != NULL ? "; nearest is \"" : "", near != NULL ? near : "",
                     near != NULL ? "\"" : "");
 }
 

@@ -37,13 +37,13 @@ static stw_status read_at(int fd, const char *path, void *to, uint64_t bytes, ui
         if (got < 0)
             return stw_fail_native(err, STW_STATUS_IO, errno, path, "cannot be read: %s",
                                    strerror(errno));
-        if (got == 0) return stw_fail(err, STW_STATUS_IO, path, "became shorter while it was read");
+        if (got == 0) return stw_fail(err, STW_STATUS_IO, path, "was truncated while it was read");
         done += (uint64_t)got;
     }
     return STW_STATUS_OK;
 }
 
-/* A file's header, read and nothing else; the caller frees it. */
+/* Read the header of a file. The caller frees *header. */
 static stw_status read_header(const char *path, char **header, uint64_t *length,
                               uint64_t *file_bytes, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -56,7 +56,7 @@ static stw_status read_header(const char *path, char **header, uint64_t *length,
         goto out;
     }
     if (!S_ISREG(info.st_mode)) {
-        status = stw_fail(err, STW_STATUS_BAD_INPUT, path, "is not a plain file");
+        status = stw_fail(err, STW_STATUS_BAD_INPUT, path, "is not a regular file");
         goto out;
     }
     *file_bytes = (uint64_t)info.st_size;
@@ -81,8 +81,8 @@ static stw_status add_file(opener *o, const char *path) {
     stw_safetensors_entry *found = NULL;
     uint32_t n_found = 0;
     STW_TRY(read_header(path, &header, &length, &file_bytes, o->err));
-    STW_TRY(stw_safetensors_parse(set->pool, path, header, length, file_bytes, &found, &n_found,
-                                  o->err));
+    const stw_safetensors_header parsed = {path, header, length, file_bytes};
+    STW_TRY(stw_safetensors_parse(set->pool, &parsed, &found, &n_found, o->err));
     size_t n_files = set->n_files, n_entries = set->n_entries;
     const char **files = stw_pool_grow(set->pool, set->files, n_files, n_files + 1,
                                        &o->files_capacity, sizeof *files);
@@ -178,7 +178,7 @@ static stw_status open_folder(opener *o, const char *path) {
     STW_TRY(list_folder(o, path, &names, &n));
     if (n == 0)
         return stw_fail(o->err, STW_STATUS_BAD_INPUT, path,
-                        "holds neither %s nor any *.safetensors file", index_name);
+                        "contains neither %s nor a *.safetensors file", index_name);
     qsort(names, n, sizeof *names, compare_strings);
     for (size_t k = 0; k < n; k++) STW_TRY(add_file(o, names[k]));
 out:
@@ -187,7 +187,7 @@ out:
 
 /* ---- a sharded index ---- */
 
-/* A shard lies beside its index: anything else would let a downloaded index read other files. */
+/* A shard must be in the folder of its index. A downloaded index can then read no other files. */
 static stw_status check_shard(const stw_tree *tree, const stw_node *node, stw_error *err) {
     if (node->kind != STW_NODE_STRING) return stw_node_fail(tree, node, "the name of a file", err);
     if (strchr(node->text, '/') != NULL || strchr(node->text, '\\') != NULL ||
@@ -202,8 +202,8 @@ static const char *base_name(const char *path) {
     return slash != NULL ? slash + 1 : path;
 }
 
-/* See that each tensor lies where the index says; entries that it does not name are left out, as
- * the reference implementation does. */
+/* Check that each tensor is in the file that the index names. Tensors that are not in the index are
+ * ignored, as in the reference implementation. */
 static stw_status check_map(opener *o, const stw_tree *tree, const stw_node *map) {
     stw_safetensors *set = o->set;
     bool *named = stw_pool_array(set->pool, set->n_entries, sizeof *named);
@@ -220,7 +220,7 @@ static stw_status check_map(opener *o, const stw_tree *tree, const stw_node *map
     for (uint32_t k = 0; k < set->n_entries; k++)
         if (named[k]) set->entries[kept++] = set->entries[k];
     if (kept < set->n_entries)
-        stw_log(STW_LOG_WARN, "%s: %u tensors of its files are not named and left out", tree->file,
+        stw_log(STW_LOG_WARN, "%s: ignoring %u tensors that are not in the index", tree->file,
                 (unsigned)(set->n_entries - kept));
     set->n_entries = kept;
     return STW_STATUS_OK;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors headers: where each tensor's bytes lie, over one file, a sharded index or a folder.
- * Format: https://github.com/huggingface/safetensors (8 bytes little-endian header length, at most
- * 100 MB of JSON, then the data; offsets relative to the data; no holes, no overlap). Nothing but
- * headers is read. A set is read-only once opened and may be shared between threads. */
+/* safetensors headers: file and offset of each tensor, for one file, a sharded index or a folder.
+ * Format: https://github.com/huggingface/safetensors (header length as 8 bytes, little-endian; at
+ * most 100 MB of JSON; data; offsets are relative to the data, without holes or overlap). Only
+ * headers are read. A set owns its pool, is read-only once opened and may then be shared between
+ * threads. */
 #ifndef STW_MODELS_SAFETENSORS_H
 #define STW_MODELS_SAFETENSORS_H
 

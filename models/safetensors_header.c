@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header of one file, checked in full: it comes from outside and later code reads and writes
- * memory by what it says. */
+/* Parses the header of one safetensors file. The file is untrusted input and later code accesses
+ * memory by these offsets: every value is checked. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,21 +16,22 @@ stw_status stw_safetensors_header_length(const char *path, const unsigned char f
     *length = 0;
     if (file_bytes < 8)
         return stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                        "has %" PRIu64 " bytes, a safetensors file has at least 8", file_bytes);
+                        "found %" PRIu64 " bytes, expected at least 8", file_bytes);
     for (unsigned k = 0; k < 8; k++) *length |= (uint64_t)first[k] << (8 * k);
     if (*length > STW_SAFETENSORS_MAX_HEADER)
         return stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                        "says that its header has %" PRIu64 " bytes, the format allows %u: is this "
-                        "a safetensors file?",
+                        "found a header length of %" PRIu64
+                        " bytes, expected at most %u; probably not "
+                        "a safetensors file",
                         *length, STW_SAFETENSORS_MAX_HEADER);
     if (*length > file_bytes - 8)
         return stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                        "says that its header has %" PRIu64 " bytes, but only %" PRIu64
-                        " follow: the file is cut off or no safetensors file",
+                        "found a header length of %" PRIu64 " bytes, but only %" PRIu64
+                        " bytes follow; truncated, or not a safetensors file",
                         *length, file_bytes - 8);
     if (*length < 2)
         return stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                        "says that its header has %" PRIu64 " bytes, expected a JSON object",
+                        "found a header length of %" PRIu64 " bytes, expected a JSON object",
                         *length);
     return STW_STATUS_OK;
 }
@@ -43,7 +44,7 @@ static stw_status read_u64(const stw_tree *tree, const stw_node *node, const cha
     return STW_STATUS_OK;
 }
 
-/* Bytes of a tensor; elements of less than a byte must fill whole bytes. */
+/* Bytes of a tensor. Elements smaller than a byte must fill whole bytes. */
 static stw_status count_bytes(const stw_tree *tree, const stw_node *node,
                               const stw_safetensors_entry *entry, uint64_t *bytes, stw_error *err) {
     uint64_t bits = stw_dtype_bits(entry->dtype);
@@ -110,7 +111,7 @@ out:
     return status;
 }
 
-/* Empty tensors come before the one that begins where they do. */
+/* An empty tensor comes before a tensor with the same offset. */
 static int by_offset(const void *x, const void *y) {
     const stw_safetensors_entry *a = x, *b = y;
     if (a->offset_bytes != b->offset_bytes) return a->offset_bytes < b->offset_bytes ? -1 : 1;
@@ -130,11 +131,11 @@ static stw_status check_cover(const char *path, const stw_safetensors_entry *ent
                             " of the data, expected %" PRIu64 " (%s)",
                             entry->name, entry->offset_bytes - data_start, at - data_start,
                             entry->offset_bytes > at ? "a hole" : "an overlap");
-        /* both are at most file_bytes here, so that nothing overflows */
+        /* no overflow: both are at most file_bytes */
         if (entry->bytes > file_bytes - at)
             return stw_fail(err, STW_STATUS_BAD_INPUT, path,
                             "the tensor \"%.120s\" ends %" PRIu64
-                            " bytes past the end of the file: the file is cut off",
+                            " bytes past the end of the file; the file is truncated",
                             entry->name, entry->bytes - (file_bytes - at));
         at += entry->bytes;
     }
@@ -153,17 +154,17 @@ static stw_status check_metadata(const stw_tree *tree, const stw_node *node, stw
     return STW_STATUS_OK;
 }
 
-stw_status stw_safetensors_parse(stw_pool *pool, const char *path, const char *header,
-                                 uint64_t length, uint64_t file_bytes,
+stw_status stw_safetensors_parse(stw_pool *pool, const stw_safetensors_header *header,
                                  stw_safetensors_entry **entries, uint32_t *n_entries,
                                  stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_tree *tree = NULL;
-    uint64_t data_start = 8 + length;
-    if (length == 0 || header[0] != '{')
+    const char *path = header->path;
+    uint64_t data_start = 8 + header->length;
+    if (header->length == 0 || header->text[0] != '{')
         return stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                        "the header does not begin with '{': is this a safetensors file?");
-    STW_TRY(stw_tree_parse_json(path, header, (size_t)length, &tree, err));
+                        "the header does not begin with '{'; probably not a safetensors file");
+    STW_TRY(stw_tree_parse_json(path, header->text, (size_t)header->length, &tree, err));
     const stw_node *root = tree->root;
     *n_entries = 0;
     *entries = stw_pool_array(pool, root->n_items, sizeof **entries);
@@ -181,7 +182,7 @@ stw_status stw_safetensors_parse(stw_pool *pool, const char *path, const char *h
         (*n_entries)++;
     }
     qsort(*entries, *n_entries, sizeof **entries, by_offset);
-    STW_TRY(check_cover(path, *entries, *n_entries, data_start, file_bytes, err));
+    STW_TRY(check_cover(path, *entries, *n_entries, data_start, header->file_bytes, err));
 out:
     stw_tree_free(tree);
     return status;

@@ -4,7 +4,7 @@
 
 #include "models/internal.h"
 
-/* Names under which checkpoints keep what is no parameter. */
+/* Names of tensors in checkpoints that are not parameters. */
 static bool is_buffer(const char *name) {
     static const char *const names[] = {
         "e_score_correction_bias", "inv_freq", "position_ids", "running_mean", "running_var",
@@ -16,7 +16,7 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
-/* A block by what its tensors' names begin with. */
+/* A block and the common prefix of its tensor names. */
 typedef struct place {
     const char *name;
     stw_name_parts parts;
@@ -31,7 +31,7 @@ static int by_place(const void *x, const void *y) {
     return (a->parts.number > b->parts.number) - (a->parts.number < b->parts.number);
 }
 
-/* Buffers get the block with their number, or the first one. */
+/* Assign buffers to the block with their number, else to the first block. */
 static stw_status place_buffers(stw_model *model, stw_error *err) {
     place *places = stw_pool_array(model->pool, model->n_blocks, sizeof *places);
     if (places == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, model->source, "out of memory");

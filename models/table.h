@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CSV (RFC 4180) as rows of strings that know their line. Lines that begin with '#' outside a
- * quoted field and blank lines are left out. A table lies in the pool it was read into. */
+/* CSV (RFC 4180) as rows of strings with line numbers. Blank lines, and lines that begin with '#'
+ * outside a quoted field, are skipped. A table is allocated in the caller's pool. Any thread may
+ * call; a pool belongs to one thread at a time. */
 #ifndef STW_MODELS_TABLE_H
 #define STW_MODELS_TABLE_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcsv splits the text; it tells no line numbers, so that it is fed one line at a time. */
+/* libcsv splits the text. It has no line numbers; it is therefore fed one line at a time. */
 #include <csv.h>
 #include <stdarg.h>
 #include <stdio.h>

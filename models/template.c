@@ -8,7 +8,7 @@
 #include "models/expression.h"
 #include "models/internal.h"
 
-/* No published model comes near; a config that asks for more is a mistake or an attack. */
+/* Far above any published model. More is a mistake or an attack. */
 enum { MAX_REPEAT = 10000, MAX_NAME = 512 };
 
 typedef struct builder {
@@ -82,7 +82,7 @@ static stw_status expand(builder *b, const stw_template_row *row, const char *fr
                 piece = number;
             } else {
                 piece = text_value(b, from + 1, inner);
-                if (piece == NULL) return bad_row(b, row, "no such text", from);
+                if (piece == NULL) return bad_row(b, row, "unknown text", from);
             }
             from += inner + 2;
             n = strlen(piece);
@@ -159,7 +159,7 @@ static const fact_field fact_fields[] = {
 static stw_status read_fact(builder *b, const stw_template_row *row, stw_block_facts *facts) {
     size_t n = sizeof fact_fields / sizeof fact_fields[0], f = 0;
     while (f < n && strcmp(fact_fields[f].name, row->name) != 0) f++;
-    if (f == n) return bad_row(b, row, "no such fact", row->name);
+    if (f == n) return bad_row(b, row, "unknown fact", row->name);
     at_row(b, row);
     char *field = (char *)facts + fact_fields[f].offset;
     if (fact_fields[f].boolean)
@@ -229,8 +229,8 @@ out:
 
 /* ---- runs of blocks ---- */
 
-/* Block rows that follow each other with the same name and repeat are the kinds of one sequence:
- * for each index the first whose condition holds is built. */
+/* Consecutive block rows with the same name and repeat describe one sequence. For each index, the
+ * first row whose condition holds is built. */
 static bool same_run(const stw_template_row *a, const stw_template_row *b) {
     return b->kind == STW_ROW_BLOCK && a->part == b->part && strcmp(a->name, b->name) == 0 &&
            a->repeat[0] != '\0' && strcmp(a->repeat, b->repeat) == 0;
@@ -271,9 +271,9 @@ out:
     return status;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole template ---- */
 
-/* A row for a group that does not exist would be left out in silence. */
+/* Refuse rows for a group that does not exist; they would be ignored silently. */
 static stw_status check_rows(builder *b) {
     const stw_template *t = b->template;
     for (size_t r = 0; r < t->n_rows; r++) {
@@ -282,7 +282,7 @@ static stw_status check_rows(builder *b) {
         for (size_t k = 0; k < t->n_rows && !found; k++)
             found = t->rows[k].kind == STW_ROW_BLOCK && t->rows[k].part == row->part &&
                     stw_template_matches(row->group, t->rows[k].group);
-        if (!found) return bad_row(b, row, "no block of this file has such a group", row->group);
+        if (!found) return bad_row(b, row, "no block of this file has the group", row->group);
     }
     return STW_STATUS_OK;
 }
@@ -309,7 +309,7 @@ static stw_status collect_bindings(builder *b) {
     return STW_STATUS_OK;
 }
 
-/* What the weights are stored as: the reference implementation's default is float32. */
+/* Dtype of the stored weights. The reference implementation defaults to float32. */
 static stw_status read_dtype(builder *b) {
     static const char *const paths[] = {"torch_dtype", "dtype", "text_config.torch_dtype",
                                         "text_config.dtype"};
@@ -339,7 +339,7 @@ static stw_status read_model_row(builder *b, const stw_template_row *row) {
     for (unsigned k = 0; k < 4; k++)
         if (strcmp(row->name, sizes[k].name) == 0)
             return stw_expression_size(&b->env, row->value, sizes[k].out, b->err);
-    return bad_row(b, row, "no such property of a model", row->name);
+    return bad_row(b, row, "unknown property of a model", row->name);
 }
 
 stw_status stw_template_build(const stw_template *template, const stw_tree *config,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An architecture template: what tensors, blocks and facts a config.json of one model_type stands
- * for. models/arch/README.md describes the rows. A template lies in the pool it was loaded into. */
+/* An architecture template: tensors, blocks and facts of every config.json with one model_type.
+ * models/arch/README.md describes the rows. A template is allocated in the caller's pool and is
+ * read-only once loaded. */
 #ifndef STW_MODELS_TEMPLATE_H
 #define STW_MODELS_TEMPLATE_H
 
@@ -21,7 +22,7 @@ typedef enum stw_row_kind {
 
 typedef struct stw_template_row {
     stw_row_kind kind;
-    unsigned part; /* one per file that was included: groups are matched inside a part */
+    unsigned part; /* one per included file; groups match within a part */
     const char *file;
     int line;
     const char *scope; /* path of the config's object in which keys are looked up; "" is the root */
@@ -33,11 +34,11 @@ typedef struct stw_template {
     stw_template_row *rows;
 } stw_template;
 
-/** `<data_folder>/arch/<model_type>.csv` and what it includes. In a *_csv.c file. */
+/** Load `<data_folder>/arch/<model_type>.csv` and the files that it includes. */
 STW_MUST_USE stw_status stw_template_load(stw_pool *pool, const char *data_folder,
                                           const char *model_type, stw_template *out,
                                           stw_error *err);
-/** Fill `model` (new) from a config; stw_model_finish is called. */
+/** Fill the new `model` from a config, and finish it (stw_model_finish). */
 STW_MUST_USE stw_status stw_template_build(const stw_template *template, const stw_tree *config,
                                            stw_model *model, stw_error *err);
 /** Whether `group` is one of the space-separated patterns ("*" stands for any characters). */

@@ -15,9 +15,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t k = 0; k < 8 && k < size; k++) first[k] = data[k];
     stw_pool *pool = stw_pool_new();
     stw_status status = stw_safetensors_header_length("x.safetensors", first, size, &length, &err);
-    if (status == STW_STATUS_OK)
-        status = stw_safetensors_parse(pool, "x.safetensors", (const char *)data + 8, length, size,
-                                       &entries, &n, &err);
+    if (status == STW_STATUS_OK) {
+        const stw_safetensors_header header = {"x.safetensors", (const char *)data + 8, length,
+                                               size};
+        status = stw_safetensors_parse(pool, &header, &entries, &n, &err);
+    }
     if (status != STW_STATUS_OK && (status != STW_STATUS_BAD_INPUT || err.text[0] == '\0')) abort();
     for (uint32_t k = 0; status == STW_STATUS_OK && k < n; k++) {
         stw_name_parts parts;

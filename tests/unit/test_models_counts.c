@@ -241,7 +241,7 @@ static const struct {
     {"{}", "model_type"},
     {"{\"model_type\":7}", "model_type"},
     {"{\"model_type\":\"mamba9\"}", "mamba9"},
-    {"{\"model_type\":\"mamba9\"}", "stowage inspect"},
+    {"{\"model_type\":\"mamba9\"}", "safetensors files"},
     {"{\"model_type\":\"../zoo/counts\"}", "no template"},
     {"{\"model_type\":\"_decoder\"}", "no template"},
     {"{\"model_type\":\"\"}", "no template"},
@@ -291,9 +291,9 @@ static void unknown_names(void) {
     CHECK_FAILS(stw_model_open("Qwen3-0.5B", STW_SOURCE_MODELS, &model, err), STW_STATUS_BAD_INPUT,
                 "nearest is \"Qwen3-0.6B\"");
     CHECK_FAILS(stw_model_open("", STW_SOURCE_MODELS, &model, err), STW_STATUS_BAD_INPUT,
-                "neither");
+                "not found");
     CHECK_FAILS(stw_model_open("Qwen3-4B", "/nonexistent", &model, err), STW_STATUS_BAD_INPUT,
-                "neither");
+                "not found");
     CU_ASSERT_PTR_NULL(model);
 }
 

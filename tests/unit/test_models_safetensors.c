@@ -108,9 +108,9 @@ static const struct {
     size_t data;
     const char *word;
 } hostile[] = {
-    {"{}", 99, 0, "cut off"},
-    {"{}", 100000001, 0, "the format allows"},
-    {"{}", UINT64_MAX, 0, "the format allows"},
+    {"{}", 99, 0, "truncated"},
+    {"{}", 100000001, 0, "expected at most 100000000"},
+    {"{}", UINT64_MAX, 0, "expected at most 100000000"},
     {"[]", 0, 0, "does not begin with '{'"},
     {" {}", 0, 0, "does not begin with '{'"},
     {"{x}", 0, 0, "x.safetensors:1"},
@@ -251,11 +251,12 @@ static void refuses_bad_indexes(void) {
 static void refuses_what_is_no_file(void) {
     stw_safetensors *set = NULL;
     begin();
-    CHECK_FAILS(stw_safetensors_open(folder, &set, err), STW_STATUS_BAD_INPUT, "holds neither");
+    CHECK_FAILS(stw_safetensors_open(folder, &set, err), STW_STATUS_BAD_INPUT, "contains neither");
     CHECK_FAILS(stw_safetensors_open(in_folder("none.safetensors"), &set, err), STW_STATUS_IO,
                 "cannot be opened");
     CU_ASSERT_EQUAL(mkdir(in_folder("d.safetensors"), 0700), 0);
-    CHECK_FAILS(stw_safetensors_open(folder, &set, err), STW_STATUS_BAD_INPUT, "not a plain file");
+    CHECK_FAILS(stw_safetensors_open(folder, &set, err), STW_STATUS_BAD_INPUT,
+                "not a regular file");
     end();
 }
 
