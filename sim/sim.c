@@ -6,21 +6,22 @@
 
 #include "plan/program/share.h"
 
-/* Operations that end within this share of a step end together: their times are equal but for
- * rounding, and an event of its own for each would only repeat the sharing. */
+/* Operations that end within this share of a step end together: their times differ only by
+ * rounding.
+ */
 static const double SAME_MOMENT = 1e-9;
 
-/* The head of a stream: the operation under way, or the one that waits to start. */
+/* The head of a stream: the running operation, or the one that waits to start. */
 typedef struct lane {
     uint32_t next; /* first operation of the stream that has not ended; STW_OP_NONE: none left */
     bool active;
     double startup_s; /* left before the operation takes part in sharing */
-    double work_s;    /* left, in seconds of having its resources alone */
+    double work_s;    /* left, in seconds if it ran alone */
     double alone_s;   /* the same at its start */
     stw_demand demand;
 } lane;
 
-typedef struct engine {
+typedef struct simulation {
     stw_sim *sim;
     const stw_movement *movement;
     uint32_t *follower; /* [n_ops] next operation of the same stream in the movement */
@@ -28,11 +29,11 @@ typedef struct engine {
     double now_s;
     uint32_t left; /* operations of the movement that have not ended */
     lane lanes[STW_N_STREAMS];
-} engine;
+} simulation;
 
-/* Queue the movement's operations by stream. An operation may wait only for earlier ones of its
- * program: without that, time could stand still. */
-static stw_status queue_movement(engine *e, const stw_movement *movement, stw_error *err) {
+/* Queue the operations of the movement by stream. An operation may wait only for earlier operations
+ * of its program, which rules out deadlock. */
+static stw_status queue_movement(simulation *e, const stw_movement *movement, stw_error *err) {
     const stw_program *program = e->sim->program;
     uint32_t last[STW_N_STREAMS];
     memset(e->lanes, 0, sizeof e->lanes);
@@ -40,17 +41,17 @@ static stw_status queue_movement(engine *e, const stw_movement *movement, stw_er
     if (movement->first_op > program->n_ops ||
         movement->n_ops > program->n_ops - movement->first_op)
         return stw_fail(err, STW_STATUS_BUG, stw_phase_name(movement->phase),
-                        "operations %u and %u more of a program of %u", movement->first_op,
+                        "found operations %u and %u more, the program has %u", movement->first_op,
                         movement->n_ops, program->n_ops);
     for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
         const stw_op *op = &program->ops[i];
         if ((unsigned)op->stream >= STW_N_STREAMS)
             return stw_fail(err, STW_STATUS_BUG, stw_phase_name(movement->phase),
-                            "operation %u is on no stream", i);
+                            "operation %u has no stream", i);
         for (unsigned k = 0; k < 2; k++)
             if (op->after[k] != STW_OP_NONE && op->after[k] >= i)
                 return stw_fail(err, STW_STATUS_BUG, stw_phase_name(movement->phase),
-                                "operation %u waits for operation %u, which is not before it", i,
+                                "operation %u waits for operation %u, expected an earlier one", i,
                                 op->after[k]);
         e->follower[i] = STW_OP_NONE;
         if (last[op->stream] == STW_OP_NONE)
@@ -64,14 +65,14 @@ static stw_status queue_movement(engine *e, const stw_movement *movement, stw_er
     return STW_STATUS_OK;
 }
 
-static bool is_ready(const engine *e, uint32_t index) {
+static bool is_ready(const simulation *e, uint32_t index) {
     const stw_op *op = &e->sim->program->ops[index];
     for (unsigned k = 0; k < 2; k++)
         if (op->after[k] != STW_OP_NONE && !e->ended[op->after[k]]) return false;
     return true;
 }
 
-static void end_op(engine *e, lane *l) {
+static void end_op(simulation *e, lane *l) {
     double *busy_s = e->sim->busy_s[e->movement->phase];
     for (unsigned r = 0; r < STW_N_RESOURCES; r++) busy_s[r] += l->demand.seconds[r];
     e->sim->ops[l->next].end_s = e->now_s;
@@ -81,9 +82,9 @@ static void end_op(engine *e, lane *l) {
     l->next = e->follower[l->next];
 }
 
-/* Start every operation that may, until nothing changes: one that takes no time ends where it
- * starts and may let others go. */
-static void start_ops(engine *e) {
+/* Start every operation that can start, until nothing changes. An operation without duration ends
+ * at once and may release others. */
+static void start_ops(simulation *e) {
     bool changed = true;
     while (changed) {
         changed = false;
@@ -102,8 +103,8 @@ static void start_ops(engine *e) {
     }
 }
 
-/* Rates of the operations under way; 0 for a stream that is idle or still starting up. */
-static void share(const engine *e, double rates[STW_N_STREAMS]) {
+/* Rates of the running operations; 0 for a stream that is idle or starting up. */
+static void share(const simulation *e, double rates[STW_N_STREAMS]) {
     stw_share_user users[STW_N_STREAMS];
     unsigned stream_of[STW_N_STREAMS];
     uint32_t n = 0;
@@ -124,15 +125,15 @@ static double time_left(const lane *l, double rate) {
     return l->startup_s > 0 ? l->startup_s : l->work_s / rate;
 }
 
-/* Go on to the next moment at which an operation ends or its start-up is over. */
-static stw_status advance(engine *e, stw_error *err) {
+/* Advance to the next time at which an operation or a start-up ends. */
+static stw_status advance(simulation *e, stw_error *err) {
     double rates[STW_N_STREAMS], step_s = INFINITY;
     share(e, rates);
     for (unsigned s = 0; s < STW_N_STREAMS; s++)
         if (e->lanes[s].active) step_s = fmin(step_s, time_left(&e->lanes[s], rates[s]));
     if (!isfinite(step_s))
         return stw_fail(err, STW_STATUS_BUG, stw_phase_name(e->movement->phase),
-                        "%u operations are left and none can go on", e->left);
+                        "deadlock: %u operations are left and none can continue", e->left);
     e->now_s += step_s;
     for (unsigned s = 0; s < STW_N_STREAMS; s++) {
         lane *l = &e->lanes[s];
@@ -150,7 +151,7 @@ static stw_status advance(engine *e, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-static stw_status run_movement(engine *e, const stw_movement *movement, stw_error *err) {
+static stw_status run_movement(simulation *e, const stw_movement *movement, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(queue_movement(e, movement, err));
     e->sim->phase_start_s[movement->phase] = e->now_s;
@@ -164,9 +165,9 @@ out:
     return status;
 }
 
-/* Bytes are accounted in list order: allocators hand memory out when an operation is issued, and a
- * program's list is the order of issue. Streams decide when work is done, never what is held. Of
- * moments with equal bytes the last one counts. */
+/* Bytes are counted in list order: allocators return memory when an operation is issued, and the
+ * list is the order of issue. Streams decide when work is done, not which bytes are allocated. Of
+ * several equal peaks the last one counts. */
 static void account(stw_sim *sim, const stw_movement *movement, stw_live *live) {
     stw_peak *peaks = sim->peaks.phase[movement->phase];
     sim->peaks.has[movement->phase] = true;
@@ -180,7 +181,7 @@ static void account(stw_sim *sim, const stw_movement *movement, stw_live *live) 
     }
 }
 
-static stw_status make(const stw_job *job, const stw_program *program, engine *e, stw_sim **out,
+static stw_status make(const stw_job *job, const stw_program *program, simulation *e, stw_sim **out,
                        stw_error *err) {
     stw_pool *pool = stw_pool_new();
     stw_sim *sim = pool != NULL ? stw_pool_alloc(pool, sizeof *sim) : NULL;
@@ -207,7 +208,7 @@ static stw_status make(const stw_job *job, const stw_program *program, engine *e
 stw_status stw_sim_run(const stw_job *job, const stw_program *program, stw_sim **out,
                        stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    engine e = {0};
+    simulation e = {0};
     stw_sim *sim = NULL;
     stw_live live;
     memset(&live, 0, sizeof live);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator: a program plus rates gives a time line. Discrete events over a fluid model: each
- * operation progresses at a rate between 0 and 1 (1: as if alone); at every moment the rates are
- * max-min fair subject to sum(demand seconds x rate) <= 1 on every resource. Operations of a stream
- * run in order, after the operations they wait for. Start-up costs pass before an operation takes
- * part in sharing. */
+/* The simulator: program and rates to time line. Discrete events over a fluid model. Each operation
+ * progresses at a rate between 0 and 1 (1: as if it ran alone). The rates are max-min fair, subject
+ * to sum(demand seconds x rate) <= 1 on every resource. Operations of a stream run in order, after
+ * the operations that they wait for. An operation shares resources after its start-up time. A
+ * simulation owns its results and borrows job and program; any thread may call. */
 #ifndef STW_SIM_SIM_H
 #define STW_SIM_SIM_H
 
@@ -21,12 +21,11 @@ typedef struct stw_sim {
     stw_sim_op *ops; /* [program->n_ops]; times from the start of the first movement */
     double phase_start_s[STW_N_PHASES], phase_end_s[STW_N_PHASES]; /* NaN: no such movement */
     double busy_s[STW_N_PHASES][STW_N_RESOURCES];                  /* seconds of demand done */
-    stw_peaks peaks; /* in list order, the order in which memory is claimed: the program's walk */
+    stw_peaks peaks; /* in list order, the order of allocation */
 } stw_sim;
 
-/** Simulate all movements of one kind's program, one after the other. Job and program are borrowed
- * and must outlive the result; *out is freed by the caller. BUG where an operation waits for one
- * that is not before it; NO_MEMORY. */
+/** Simulate all movements of the program of one kind of rank, one after the other. Job and program
+ * must outlive the result; the caller frees *out. BUG if an operation waits for a later one. */
 STW_MUST_USE stw_status stw_sim_run(const stw_job *job, const stw_program *program, stw_sim **out,
                                     stw_error *err);
 void stw_sim_free(stw_sim *sim);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The invariants of a plan: what must hold whatever the planner decided. Shared by the command,
- * which checks every plan that it writes or reads, and by the tests. */
+/* Checks the invariants of a plan, which hold for every decision of the planner. The command checks
+ * every plan that it writes or reads; the tests use the same function. */
 #include <string.h>
 
 #include "core/checked.h"
@@ -76,7 +76,7 @@ static stw_status edges(const stw_program *program, const stw_movement *movement
             if (on >= i || program->ops[on].stream == op->stream)
                 return stw_fail(
                     err, STW_STATUS_BUG, stw_phase_name(movement->phase),
-                    "operation %u waits for %u, which is not an earlier one of another stream", i,
+                    "operation %u waits for %u, expected an earlier operation of another stream", i,
                     on);
         }
     }
@@ -101,7 +101,7 @@ static stw_status live_add(live_list *live, const stw_program *program, uint32_t
     for (size_t j = 0; j < live->n; j++)
         if (overlaps(op, &program->ops[live->ops[j]]))
             return stw_fail(err, STW_STATUS_BUG, stw_component_name(op->component),
-                            "operation %u allocates bytes in %s that operation %u holds", i,
+                            "operation %u allocates bytes in %s that operation %u has allocated", i,
                             stw_tier_name(op->to), live->ops[j]);
     live->ops = stw_pool_grow(live->pool, live->ops, live->n, live->n + 1, &live->capacity,
                               sizeof *live->ops);
@@ -122,7 +122,8 @@ static stw_status live_remove(live_list *live, const stw_program *program, uint3
         return STW_STATUS_OK;
     }
     return stw_fail(err, STW_STATUS_BUG, stw_component_name(op->component),
-                    "operation %u frees bytes in %s that nothing holds", i, stw_tier_name(op->to));
+                    "operation %u frees bytes in %s that are not allocated", i,
+                    stw_tier_name(op->to));
 }
 
 /* Every copy that an executor issues reads and writes bytes that some live alloc holds. */

@@ -37,7 +37,8 @@ static double error_of(double predicted, double measured) {
     return (predicted - measured) / measured; /* infinite where nothing was measured to be there */
 }
 
-/* A line with its error and, unless it has one already or a note says why not, its verdict. */
+/* Add a line: compute its error, and its verdict unless it has one or a note explains its absence.
+ */
 static void add_line(comparer *c, stw_compare_line line) {
     if (c->status != STW_STATUS_OK) return;
     stw_comparison *out = c->out;
@@ -79,7 +80,7 @@ typedef struct metric {
     stw_component component;
 } metric;
 
-/* Bytes that no arena of the executor holds: what is left of a device or a process without them. */
+/* Bytes outside the arenas of the executor: the rest of a device or a process. */
 static bool outside_arenas(stw_component component) {
     return component == STW_COMPONENT_CONTEXT || component == STW_COMPONENT_COMM ||
            component == STW_COMPONENT_SLACK || component == STW_COMPONENT_PROCESS ||
@@ -93,7 +94,7 @@ static uint64_t arenas_on_host(const stw_measured *m) {
     return sum;
 }
 
-/* Predicted and measured bytes of a figure; false where it was not measured. */
+/* Predicted and measured bytes of a quantity; false if it was not measured. */
 static bool figure(const comparer *c, metric which, const stw_peak *peak, const stw_measured *m,
                    double *predicted, double *measured) {
     const stw_peak *gpu = &peak[STW_TIER_GPU], *host = &peak[STW_TIER_HOST];
@@ -128,7 +129,7 @@ static bool figure(const comparer *c, metric which, const stw_peak *peak, const 
     return known;
 }
 
-/* The line of a kind of rank: the rank that is furthest off stands for all. */
+/* The line of a kind of rank shows the rank with the largest error. */
 static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric which) {
     stw_compare_line line = {.phase = phase, .kind = c->plan->job->kinds[kind].name};
     bool any = false;
@@ -158,7 +159,7 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
         break;
     case METRIC_GPU_COMPONENT:
         line.what = component_text(c, "gpu", which.component);
-        if (outside_arenas(which.component)) line.note = "part of gpu device";
+        if (outside_arenas(which.component)) line.note = "included in gpu device";
         break;
     case METRIC_HOST_COMPONENT:
         line.what = component_text(c, "host", which.component);
@@ -263,7 +264,7 @@ static void compare_nodes(comparer *c, stw_phase phase) {
     if (any_arenas) add_line(c, arenas);
 }
 
-/* ---- records that know no ranks ---- */
+/* ---- records without ranks ---- */
 
 static void compare_total(comparer *c, stw_phase phase, const char *what, uint64_t predicted,
                           uint64_t measured, const char *note) {
@@ -297,7 +298,7 @@ static void compare_totals(comparer *c, stw_phase phase) {
                       c->run->host_bytes[phase], c->host_note);
 }
 
-/* A peak over the whole of somebody else's job, against that of the whole plan. */
+/* The peak of an external job, compared with the peak of the plan. */
 static void compare_peak(comparer *c, const char *what, stw_tier tier, uint64_t measured,
                          const char *note) {
     int worst = 0;
@@ -318,29 +319,29 @@ static void compare_time(comparer *c, stw_phase phase) {
     line.predicted = predicted;
     line.measured = measured;
     if (phase == STW_PHASE_FIRST_OPTIMIZER_STEP)
-        line.note = "the first step warms up";
+        line.note = "the first step includes warm-up";
     else if (phase == STW_PHASE_LOAD || phase == STW_PHASE_CHECKPOINT)
         line.note = "depends on storage and page cache";
     else if (isnan(predicted))
-        line.note = "the plan states no time";
+        line.note = "the plan has no prediction";
     else
         line.note = c->out->time_note;
     add_line(c, line);
 }
 
 static const char *why_no_time(const comparer *c) {
-    if (strcmp(c->run->backend, "cuda") != 0) return "the backend was not cuda";
-    if (!c->plan->cluster.calibration.measured) return "the cluster was not calibrated";
+    if (strcmp(c->run->backend, "cuda") != 0) return "the backend is not cuda";
+    if (!c->plan->cluster.calibration.measured) return "the cluster is not calibrated";
     if (strcmp(c->plan->cluster.gpu.name, c->run->device) != 0)
-        return "the cluster was calibrated on another GPU model";
+        return "the cluster is calibrated on another GPU model";
     return NULL;
 }
 
 static const char *why_no_host(const comparer *c) {
     if (strcmp(c->run->backend, "host") == 0)
-        return "the host backend's processes hold what a GPU would";
+        return "host backend: the process includes device memory";
     if (!c->plan->cluster.calibration.measured)
-        return "with processes, and the cluster was not calibrated";
+        return "includes processes, and the cluster is not calibrated";
     return NULL;
 }
 
@@ -367,7 +368,7 @@ static void compare_phase(comparer *c, stw_phase phase) {
     compare_time(c, phase);
 }
 
-/* What the plan's file states twice, differently, is wrong at least once. */
+/* A value that the plan file states twice, with different values, is reported. */
 static void report_contradictions(comparer *c) {
     for (uint32_t i = 0; i < c->plan->n_contradictions; i++) {
         const stw_contradiction *found = &c->plan->contradictions[i];
@@ -382,7 +383,7 @@ static void report_contradictions(comparer *c) {
     }
 }
 
-/* Every rank is one of the plan's, and is there once. */
+/* Each rank must be in the plan, and appear once. */
 static stw_status check_ranks(const stw_job *job, const stw_run_result *run, stw_error *err) {
     stw_pool *pool = stw_pool_new();
     bool *seen = stw_pool_array(pool, job->world, sizeof *seen);
@@ -391,9 +392,9 @@ static stw_status check_ranks(const stw_job *job, const stw_run_result *run, stw
     for (uint32_t i = 0; i < run->n_ranks && status == STW_STATUS_OK; i++) {
         uint32_t rank = run->ranks[i].rank;
         if (rank >= job->world)
-            status = stw_fail(err, STW_STATUS_BAD_INPUT, "ranks",
-                              "found rank %" PRIu32 ", the plan is for %" PRIu32 " ranks", rank,
-                              job->world);
+            status =
+                stw_fail(err, STW_STATUS_BAD_INPUT, "ranks",
+                         "found rank %" PRIu32 ", expected less than %" PRIu32, rank, job->world);
         else if (seen[rank])
             status =
                 stw_fail(err, STW_STATUS_BAD_INPUT, "ranks", "found rank %" PRIu32 " twice", rank);
@@ -411,18 +412,18 @@ static stw_status check_same_plan(const stw_plan *plan, const stw_run_result *ru
     stw_text_quote(run->plan_hash, quoted, sizeof quoted);
     if ((!external || run->plan_hash[0] != '\0') &&
         strcmp(run->plan_hash, plan->layouts[0]->hash) != 0)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "plan_hash",
-                        "found a run of the layout %s, the plan has \"%s\": the run is of another "
-                        "plan",
-                        quoted, plan->layouts[0]->hash);
+        return stw_fail(
+            err, STW_STATUS_BAD_INPUT, "plan_hash",
+            "found a run of layout %s, expected \"%s\": the run belongs to another plan", quoted,
+            plan->layouts[0]->hash);
     if ((!external || run->world > 0) && run->world != job->world)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "world",
-                        "found a run of %" PRIu32 " ranks, the plan is for %" PRIu32, run->world,
-                        job->world);
+                        "found a run of %" PRIu32 " ranks, expected %" PRIu32 " as in the plan",
+                        run->world, job->world);
     if (!external && run->n_ranks != job->world)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "ranks",
-                        "found %" PRIu32 " entries, the run had %" PRIu32 " ranks", run->n_ranks,
-                        job->world);
+                        "found %" PRIu32 " entries, expected %" PRIu32 ", one per rank",
+                        run->n_ranks, job->world);
     return check_ranks(job, run, err);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prediction against measurement, line by line: bytes by phase and component for every measured
- * rank (worst line of each kind kept), bytes per node, seconds by phase. */
+/* Compares predicted and measured values: bytes by phase and component of every measured rank (the
+ * worst rank of each kind is kept), bytes per node, seconds by phase. The caller frees the
+ * comparison and keeps plan and run until then. One comparison belongs to one thread at a time. */
 #ifndef STW_PLAN_COMPARE_H
 #define STW_PLAN_COMPARE_H
 
@@ -47,7 +48,7 @@ typedef struct stw_comparison {
     const char *time_note;
 } stw_comparison;
 
-/** Fails BAD_INPUT where the run is of another plan (world, layout hash). */
+/** BAD_INPUT if the run belongs to another plan (world, layout hash). */
 STW_MUST_USE stw_status stw_compare(const stw_plan *plan, const stw_run_result *run,
                                     const stw_tolerance *tolerance, stw_comparison **out,
                                     stw_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plan and run files have in common: typed reads beyond core/tree.h, and maps keyed by phase
- * or component. Internal to this room. Any thread; a document belongs to one thread at a time. */
+/* Shared by plan and run files: typed reads in addition to core/tree.h, and maps with phases or
+ * components as keys. Private to plan/files. Any thread may call; one thread at a time uses a
+ * document. */
 #ifndef STW_PLAN_FILE_PARTS_H
 #define STW_PLAN_FILE_PARTS_H
 

@@ -291,8 +291,8 @@ static stw_status check_stated(const stw_tree *tree, const stw_node *node, const
         char quoted[160];
         stw_text_quote(digest, quoted, sizeof quoted);
         return stw_part_fail(tree, stw_node_get(node, "digest"), err,
-                             "digest: found %s, the tensors give \"%s\": the plan is of another "
-                             "model, or was edited",
+                             "digest: found %s, expected \"%s\" as computed from the tensors: the "
+                             "plan belongs to another model, or was edited",
                              quoted, model->digest);
     }
     STW_TRY(same_sum(tree, node, "params", model->params, err));

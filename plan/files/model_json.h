@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model inside a plan file: all that planning, simulating and running take from it, so that a
- * plan needs no other file. Internal to this room. */
+/* The model in a plan file: everything that planning, simulating and running require of it. A plan
+ * therefore needs no other file. Private to plan/files. */
 #ifndef STW_PLAN_MODEL_JSON_H
 #define STW_PLAN_MODEL_JSON_H
 

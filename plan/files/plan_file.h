@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What writer and reader of plan files share: every member that repeats others is computed here
- * once, written by the one and expected by the other. Internal to this room. */
+/* Shared by the writer and the reader of plan files: members that repeat others are computed here,
+ * written by the writer and expected by the reader. Private to plan/files. */
 #ifndef STW_PLAN_PLAN_FILE_H
 #define STW_PLAN_PLAN_FILE_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan from its file. Inputs and decisions are read; everything that follows from them is derived
- * again and must be what the file says, so that an edited or foreign file is found before anything
- * relies on it. */
+/* Reads a plan file. Inputs and decisions are read. Everything else is derived from them again and
+ * must equal the file. Edited or foreign files are found before they are used. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the planner says of its own work: kept as stated, for people; nothing is computed from it.
- */
+/* Reads the planner's evidence. It is only printed; nothing is computed from it. */
 #include "plan/files/file_parts.h"
 #include "plan/files/plan_file.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan as stowage.plan/1. Members that repeat others (sums, maxima, regions) are for people and
- * other programs; the reader holds them against what they repeat. */
+/* Writes stowage.plan/1. Some members repeat others (sums, maxima, regions) for people and other
+ * programs. The reader checks that they agree. */
 #include <string.h>
 
 #include "core/checked.h"

@@ -383,7 +383,7 @@ static void bad_programs_are_refused(void) {
     set_up();
     append(STW_OP_COPY, STW_STREAM_H2D, GB, 0, NONE);
     end_movement(STW_PHASE_LOAD);
-    CHECK_FAILS(stw_sim_run(&job, &program, &sim, err), STW_STATUS_BUG, "not before it");
+    CHECK_FAILS(stw_sim_run(&job, &program, &sim, err), STW_STATUS_BUG, "expected an earlier one");
     set_up();
     append(STW_OP_COPY, STW_N_STREAMS, GB, NONE, NONE);
     end_movement(STW_PHASE_LOAD);
