@@ -2,6 +2,7 @@
 #include "reports/facts.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 const char *stw_resource_words(stw_resource resource) {
@@ -24,7 +25,21 @@ const char *stw_resource_words(stw_resource resource) {
     return (unsigned)resource < STW_N_RESOURCES ? words[resource] : "?";
 }
 
-/* The resource that the operations of one movement keep busy longest. */
+void stw_resource_name_words(const char *name, char *out, size_t out_size) {
+    for (unsigned r = 0; r < STW_N_RESOURCES; r++)
+        if (strcmp(name, stw_resource_name((stw_resource)r)) == 0)
+            name = stw_resource_words((stw_resource)r);
+    if (strcmp(name, "pcie") == 0) name = "PCIe bandwidth";
+    if (strcmp(name, "host_bandwidth") == 0 || strcmp(name, "host bandwidth") == 0)
+        name = "host memory bandwidth";
+    snprintf(out, out_size, "%s", name);
+    for (char *p = out; *p != '\0'; p++)
+        if (*p == '_') *p = ' ';
+    if (strncmp(out, "gpu ", 4) == 0) memcpy(out, "GPU", 3);
+    if (strncmp(out, "nvme", 4) == 0) memcpy(out, "NVMe", 4);
+}
+
+/* The resource with the most seconds of demand in one movement. */
 static void find_bound(const stw_plan *plan, const stw_program *program,
                        const stw_movement *movement, stw_phase_facts *out) {
     double busy[STW_N_RESOURCES] = {0};

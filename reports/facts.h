@@ -34,5 +34,7 @@ typedef struct stw_plan_facts {
 void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts);
 /** The name of a resource in reports: "PCIe, both directions". */
 const char *stw_resource_words(stw_resource resource);
+/** The same for a name in a plan file ("pcie", "gpu memory"), written to `out`. */
+void stw_resource_name_words(const char *name, char *out, size_t out_size);
 
 #endif

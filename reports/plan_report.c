@@ -234,22 +234,6 @@ static void put_times(const stw_section *s, const stw_run_result *run) {
     stw_section_solver(s);
 }
 
-/* A resource of a price in words: "GPU memory", "PCIe, both directions". */
-static stw_word words_of(const char *name) {
-    stw_word w;
-    for (unsigned r = 0; r < STW_N_RESOURCES; r++)
-        if (strcmp(name, stw_resource_name((stw_resource)r)) == 0)
-            name = stw_resource_words((stw_resource)r);
-    snprintf(w.text, sizeof w.text, "%s", name);
-    for (char *p = w.text; *p != '\0'; p++)
-        if (*p == '_') *p = ' ';
-    if (strncmp(w.text, "gpu ", 4) == 0) memcpy(w.text, "GPU", 3);
-    if (strcmp(w.text, "pcie") == 0) snprintf(w.text, sizeof w.text, "PCIe bandwidth");
-    if (strcmp(w.text, "host bandwidth") == 0)
-        snprintf(w.text, sizeof w.text, "host memory bandwidth");
-    return w;
-}
-
 static void put_prices(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const double negligible_s = 1e-7;
@@ -258,7 +242,8 @@ static void put_prices(const stw_section *s) {
     for (uint32_t i = 0; i < plan->n_prices; i++) {
         const stw_price *p = &plan->prices[i];
         const char *in = p->phase != NULL ? p->phase : "";
-        stw_word what = words_of(p->resource);
+        stw_word what;
+        stw_resource_name_words(p->resource, what.text, sizeof what.text);
         if (isnan(p->seconds_per_unit))
             stw_doc_item(s->out, s->format, "1 %s more of %s: unknown.", p->unit, what.text);
         else if (fabs(p->seconds_per_unit) < negligible_s)

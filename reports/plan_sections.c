@@ -187,7 +187,9 @@ void stw_section_infeasible(const stw_section *s) {
         stw_table_begin(&t, s->pool, over_heads, 3);
         for (uint32_t i = 0; i < plan->n_bindings; i++) {
             const stw_binding *b = &plan->bindings[i];
-            stw_table_cell(&t, "%s", b->resource);
+            char resource[64];
+            stw_resource_name_words(b->resource, resource, sizeof resource);
+            stw_table_cell(&t, "%s", resource);
             stw_table_cell(&t, "%s", b->phase != NULL ? b->phase : "");
             stw_table_cell(&t, "%s", stw_word_gib(b->over_bytes).text);
         }
