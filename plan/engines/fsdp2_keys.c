@@ -31,16 +31,17 @@ static stw_status check(const stw_run_spec *run, const char *origin, stw_error *
         if (tier != STW_AUTO && tier != STW_TIER_HOST)
             return stw_run_spec_refuse(origin, err, states[i].placement_key,
                                        stw_tier_name((stw_tier)tier),
-                                       "host or auto, as fsdp.offload_policy is true");
+                                       "host or auto, because fsdp.offload_policy is true");
         if (states[i].parked)
             return stw_run_spec_refuse(
                 origin, err, states[i].park_key, "host",
-                "none, as fsdp.offload_policy keeps it on the host all the time");
+                "none, because fsdp.offload_policy keeps this state on the host");
     }
     if (!stw_run_spec_engine(run)->executes &&
         run->optimizer.implementation == STW_OPTIMIZER_STREAMED)
-        return stw_run_spec_refuse(origin, err, "optimizer.implementation", "streamed",
-                                   "another, as fsdp.offload_policy steps on the host");
+        return stw_run_spec_refuse(
+            origin, err, "optimizer.implementation", "streamed",
+            "another value, because fsdp.offload_policy updates on the host");
     return STW_STATUS_OK;
 }
 

@@ -19,14 +19,13 @@
 
 static const stw_spec_word unlimited[] = {{"unlimited", STW_UNLIMITED, NULL}, {NULL, 0, NULL}};
 
-/* The defaults are one H200 in a modest host: its memory as the driver reports it, rates below what
- * was measured on such machines (see models/examples/h200-x1.yaml), so that a plan made without a
- * calibration promises too little rather than too much. */
+/* The defaults are one H200 in a small host: its memory as the driver reports it, and rates below
+ * those of models/examples/h200-x1.yaml, so that plans without a calibration are pessimistic. */
 static const stw_spec_row rows[] = {
     {TEXT("name", name), .fallback = "default", .note = ""},
     {COUNT("nodes", nodes), .fallback = "1"},
     {BPS("network.nic", nic_bps), .fallback = "25 GB/s", .note = "per GPU, between nodes"},
-    {COUNT("node.gpus", gpus), .fallback = "1", .note = "0: the host backend plays one"},
+    {COUNT("node.gpus", gpus), .fallback = "1", .note = "0: the host backend emulates one"},
     {TEXT("node.gpu.name", gpu.name), .fallback = "NVIDIA H200"},
     {BYTES("node.gpu.memory", gpu.memory_bytes), .fallback = "139.8 GiB",
      .note = "as the driver reports it"},
@@ -41,7 +40,7 @@ static const stw_spec_row rows[] = {
     {IN(STW_UNIT_FLOPS, "node.gpu.bf16", gpu.bf16_flops), .fallback = "700 TFLOP/s"},
     {BYTES("node.host.memory", host.memory_bytes), .fallback = "125 GiB", .note = "per node"},
     {BYTES("node.host.limit", host.limit_bytes), .fallback = "125 GiB",
-     .note = "usable of it (cgroup); the memory where only that is given"},
+     .note = "usable part of it (cgroup); default: all of it"},
     {BYTES("node.host.page_lock_limit", host.page_lock_limit_bytes), .words = unlimited,
      .fallback = "unlimited", .note = "RLIMIT_MEMLOCK"},
     {BYTES("node.host.process", host.process_bytes), .fallback = "1.4 GiB",
@@ -51,11 +50,11 @@ static const stw_spec_row rows[] = {
     {BPS("node.host.dma", host.dma_bps), .fallback = "90 GB/s",
      .note = "all GPUs' copies together, both ways, per node"},
     {BPS("node.host.dma_beside", host.dma_beside_bps), .fallback = "0",
-     .note = "the same while the CPU updates beside them; 0: a fair share"},
+     .note = "the same during CPU updates; 0: a fair share"},
     {BPS("node.host.dma_up", host.dma_up_bps), .fallback = "0",
-     .note = "all GPUs, to them only; 0: as dma"},
+     .note = "all GPUs, host to device only; 0: as dma"},
     {BPS("node.host.dma_down", host.dma_down_bps), .fallback = "0",
-     .note = "all GPUs, from them only; 0: as dma"},
+     .note = "all GPUs, device to host only; 0: as dma"},
     {BPS("node.host.page_lock", host.page_lock_bps), .fallback = "0",
      .note = "mapping, touching and page-locking; 0: unknown"},
     {BYTES("node.host.cache", host.cache_bytes), .fallback = "0",
@@ -66,7 +65,7 @@ static const stw_spec_row rows[] = {
     {BPS("node.pcie.both", pcie.both_bps), .fallback = "45 GB/s",
      .note = "each direction while both run, per GPU"},
     {BPS("node.pcie.direct", pcie.direct_bps), .fallback = "0",
-     .note = "each direction, kernels that work in host memory; 0: 0.8 of both"},
+     .note = "each direction, kernels that access host memory; 0: 0.8 of both"},
     {IN(STW_UNIT_SECONDS, "node.pcie.latency", pcie.latency_s), .fallback = "10 us",
      .note = "start-up cost of one copy"},
     {BPS("node.nvlink", nvlink_bps), .fallback = "300 GB/s", .note = "per GPU, inside a node"},
@@ -75,7 +74,7 @@ static const stw_spec_row rows[] = {
     {BPS("node.nvme.read", nvme.read_bps), .fallback = "3 GB/s", .note = "alone, per node"},
     {BPS("node.nvme.write", nvme.write_bps), .fallback = "1.5 GB/s", .note = "alone, per node"},
     {BPS("node.nvme.both", nvme.both_bps), .fallback = "0",
-     .note = "read and written together, at once; 0: they take turns"},
+     .note = "reads and writes at the same time; 0: they take turns"},
     {IN(STW_UNIT_PPS, "node.cpu_adamw", cpu_adamw_pps), .fallback = "3 Gparam/s",
      .note = "whole node, fp32, all operands in host memory"},
     {IN(STW_UNIT_PPS, "node.cpu_adamw_ring", cpu_adamw_ring_pps), .fallback = "0",
@@ -98,12 +97,12 @@ const stw_spec_table *stw_cluster_table(void) { return &table; }
 void stw_cluster_defaults(stw_cluster *cluster) {
     memset(cluster, 0, sizeof *cluster);
     const stw_spec spec = {&table, cluster, NULL};
-    /* Constant words and numbers of a table that tests read: this cannot fail at run time. */
+    /* The table is constant and its defaults are tested: this cannot fail. */
     stw_status status = stw_spec_defaults(&spec, NULL);
     (void)status;
 }
 
-/* ---- raw samples: written behind the last row, accepted and not kept ---- */
+/* ---- raw samples: written after the last row, accepted but not kept ---- */
 
 #define CALIBRATION "calibration."
 
@@ -111,7 +110,7 @@ static bool is_samples(const stw_node *node) {
     return node->key != NULL && strcmp(node->key, "samples") == 0;
 }
 
-/* Copies of the root and of its member `calibration` that share everything but the samples. */
+/* Copies of the root and of its member `calibration` without the samples. */
 typedef struct without_samples {
     stw_node root, calibration;
 } without_samples;
@@ -123,7 +122,7 @@ static stw_node **copy_items(const stw_node *node) {
     return items;
 }
 
-/* `out` is empty and to be freed by drop_copies in every case. */
+/* `out` is empty before. Free it with drop_copies, also on failure. */
 static stw_status leave_out_samples(const stw_tree *tree, const stw_node *node,
                                     const stw_node *calibration, without_samples *out,
                                     stw_error *err) {
@@ -151,7 +150,7 @@ static void drop_copies(without_samples *copies) {
     free(copies->calibration.items);
 }
 
-/* The rows of the group that samples belong to, with their names inside it. */
+/* The rows of the group `calibration`, with their names inside it. */
 static stw_spec_table calibration_table(stw_spec_row out[], size_t most) {
     size_t n = 0, skip = strlen(CALIBRATION);
     for (size_t i = 0; i < table.n_rows && n < most; i++) {
@@ -210,7 +209,7 @@ static stw_status refuse(const char *origin, const char *key, const char *found,
                     expected);
 }
 
-/* Rates that a plan divides by. */
+/* Rates that are divisors. */
 static stw_status check_rates(const stw_cluster *c, const char *origin, stw_error *err) {
     const struct {
         const char *key;
@@ -236,7 +235,7 @@ static stw_status check_rates(const stw_cluster *c, const char *origin, stw_erro
     return STW_STATUS_OK;
 }
 
-/* `part` must lie below `whole`, or may equal it. */
+/* `part` must be below `whole`; it may equal it if `may_equal`. */
 static stw_status check_below(const char *origin, const char *key, uint64_t part,
                               const char *whole_key, uint64_t whole, bool may_equal,
                               stw_error *err) {
@@ -252,9 +251,12 @@ static stw_status check_below(const char *origin, const char *key, uint64_t part
 stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error *err) {
     enum { MOST_NODES = 1000000, MOST_GPUS = 1024 }; /* so that ranks fit in 32 bits */
     stw_status status = STW_STATUS_OK;
+    char found[16];
+    snprintf(found, sizeof found, "%u", c->nodes);
     if (c->nodes < 1 || c->nodes > MOST_NODES)
-        return refuse(origin, "nodes", c->nodes < 1 ? "0" : "more", "1 to 1000000", err);
-    if (c->gpus > MOST_GPUS) return refuse(origin, "node.gpus", "more", "at most 1024", err);
+        return refuse(origin, "nodes", found, "1 to 1000000", err);
+    snprintf(found, sizeof found, "%u", c->gpus);
+    if (c->gpus > MOST_GPUS) return refuse(origin, "node.gpus", found, "at most 1024", err);
     if (c->host.cores < 1) return refuse(origin, "node.host.cores", "0", "1 or more", err);
     if (c->gpu.memory_bytes == 0) return refuse(origin, "node.gpu.memory", "0", "a size", err);
     if (c->host.limit_bytes == 0) return refuse(origin, "node.host.limit", "0", "a size", err);
@@ -265,7 +267,7 @@ stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error
     STW_TRY(check_below(origin, "node.gpu.context", c->gpu.context_bytes, "node.gpu.memory",
                         c->gpu.memory_bytes, false, err));
     STW_TRY(check_below(origin, "node.gpu.comm", c->gpu.comm_bytes,
-                        "node.gpu.memory less node.gpu.context",
+                        "node.gpu.memory - node.gpu.context",
                         c->gpu.memory_bytes - c->gpu.context_bytes, false, err));
     STW_TRY(check_rates(c, origin, err));
 out:

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cluster: alike nodes of alike GPUs, with capacities and measured rates (cluster.yaml).
+/* A cluster: identical nodes with identical GPUs, their capacities and measured rates
+ * (cluster.yaml).
  *
- * Memory limits are what a process may use, not what a datasheet says: gpu.memory is the GPU's
- * total as the driver reports it, host.limit the smaller of cgroup limit and memory. A cluster is a
- * plain value; its strings lie inside it. */
+ * Memory limits are what a process may use, not data-sheet values: gpu.memory is the total that the
+ * driver reports, host.limit the smaller of cgroup limit and memory. A cluster is a plain value
+ * that contains its strings. Any thread may read it. */
 #ifndef STW_PLAN_CLUSTER_H
 #define STW_PLAN_CLUSTER_H
 
@@ -20,7 +21,7 @@ typedef struct stw_cluster {
     char name[64];
     uint32_t nodes;
     double nic_bps; /* per GPU, between nodes; 0: one node only */
-    uint32_t gpus;  /* per node; 0: CPU only, the host backend plays one rank's GPU */
+    uint32_t gpus;  /* per node; 0: none, the host backend emulates one */
     struct {
         char name[64];
         uint64_t memory_bytes;  /* total per GPU */
@@ -31,13 +32,13 @@ typedef struct stw_cluster {
         double bf16_flops;
     } gpu;
     struct {
-        uint64_t memory_bytes;          /* per node */
-        uint64_t limit_bytes;           /* usable of it (cgroup) */
-        uint64_t page_lock_limit_bytes; /* STW_UNLIMITED where there is none */
-        uint64_t process_bytes;         /* base resident size of one rank's process */
-        double bandwidth_bps;           /* host memory: CPU and DMA together, per node */
-        double dma_bps;                 /* all GPUs' copies together, both ways, per node */
-        double dma_beside_bps; /* the same while the CPU updates beside them; 0: a fair share */
+        uint64_t memory_bytes;           /* per node */
+        uint64_t limit_bytes;            /* usable of it (cgroup) */
+        uint64_t page_lock_limit_bytes;  /* STW_UNLIMITED: none */
+        uint64_t process_bytes;          /* base resident size of one rank's process */
+        double bandwidth_bps;            /* host memory: CPU and DMA together, per node */
+        double dma_bps;                  /* all GPUs' copies together, both ways, per node */
+        double dma_beside_bps;           /* the same during CPU updates; 0: a fair share */
         double dma_up_bps, dma_down_bps; /* the same in one direction only; 0: dma_bps */
         double page_lock_bps;            /* mapping, touching and page-locking; 0: unknown */
         uint64_t cache_bytes;            /* L2 and L3 caches of the node together; 0: unknown */
@@ -69,8 +70,8 @@ typedef struct stw_cluster {
 
 /** Defaults: one node, one GPU with the H200's data-sheet memory and conservative rates. */
 void stw_cluster_defaults(stw_cluster *cluster);
-/** Read cluster.yaml over the defaults; unknown keys refused with the nearest known one. A list at
- * calibration.samples is accepted and not kept. */
+/** Read cluster.yaml over the defaults. The error for an unknown key names the nearest one. The
+ * list calibration.samples is accepted but not kept. */
 STW_MUST_USE stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err);
 /** The same from a parsed tree (a plan's `cluster` member, or a YAML document). */
 STW_MUST_USE stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node,
@@ -80,17 +81,17 @@ STW_MUST_USE stw_status stw_cluster_set(stw_cluster *cluster, const char *key, c
                                         const char *origin, stw_error *err);
 /** Does this dotted key belong to a cluster spec? */
 bool stw_cluster_has_key(const char *key);
-/** Ranges and contradictions (limit over memory, zero rates ...); BAD_INPUT names the key. */
+/** Check ranges and contradictions, such as a limit above the memory. BAD_INPUT names the key. */
 STW_MUST_USE stw_status stw_cluster_check(const stw_cluster *cluster, const char *origin,
                                           stw_error *err);
 /** Bytes of a node's host that may be used: the smaller of memory and limit. */
 uint64_t stw_cluster_host_capacity(const stw_cluster *cluster);
-/** As the member `key` of a JSON document: numbers in base units, round-trips exactly. */
+/** Write as member `key` of a JSON document, in base units. Reading restores the same values. */
 void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const char *key);
-/** The same with the raw values of its calibration as calibration.samples. */
+/** The same, with the raw values of the calibration as calibration.samples. */
 void stw_cluster_write_measured_json(const stw_cluster *cluster, const stw_samples *samples,
                                      stw_json *json, const char *key);
-/** As cluster.yaml with units and comments. */
+/** Write as cluster.yaml, with units and comments. */
 void stw_cluster_write_yaml(const stw_cluster *cluster, stw_text *out);
 void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_samples *samples,
                                      stw_text *out);

@@ -24,7 +24,7 @@ typedef struct stw_spec_section {
 /** What a run spec knows of an engine. */
 typedef struct stw_engine_spec {
     const char *name;
-    const char *instead;             /* not NULL: not built in yet, and what to use instead */
+    const char *instead;             /* not NULL: not implemented; what to use instead */
     const stw_spec_section *section; /* keys that this engine adds, or NULL */
     /** Beginnings of keys that have an effect with this engine, but not with all; NULL at the end,
      * or NULL. */

@@ -9,8 +9,7 @@
 stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err) {
     memset(run, 0, sizeof *run);
     run->pool = stw_pool_new();
-    if (run->pool == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "run spec", "no memory for its pool");
+    if (run->pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "run spec", "out of memory");
     const stw_spec spec = {stw_run_spec_table(), run, run->pool};
     stw_status status = stw_spec_defaults(&spec, err);
     if (status != STW_STATUS_OK) stw_run_spec_free(run);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run: what is trained how (run.yaml). Every key has a default; `auto` means that the planner
- * decides. The keys, their order and spelling are those of the contract in README.md; a key that
- * has no effect yet is refused unless it has its default. A run spec is a plain value apart from
- * its lists, which lie in its pool. */
+/* A run: the settings of one training job (run.yaml). Every key has a default; `auto` means that
+ * the planner decides. A key that is not implemented accepts only its default. A run spec can be
+ * copied by value; its strings and lists stay in its pool. One thread at a time. */
 #ifndef STW_PLAN_RUN_SPEC_H
 #define STW_PLAN_RUN_SPEC_H
 
@@ -42,7 +41,7 @@ typedef struct stw_strings {
     const char **items;
 } stw_strings;
 
-/** Tensors with rates of their own; the first group that matches a tensor counts. */
+/** Tensors with their own rates. The first group that matches a tensor applies. */
 typedef struct stw_param_group {
     stw_strings match; /* "1d": tensors of one dimension; else a shell pattern of their names */
     double lr, weight_decay; /* STW_AUTO_NUMBER: the optimizer's */
@@ -150,10 +149,10 @@ typedef struct stw_run_spec {
     stw_role *roles;
 } stw_run_spec;
 
-/** Defaults of every key into `*run` (makes its pool). Free with stw_run_spec_free. */
+/** Set every key to its default and create the pool. Free with stw_run_spec_free. */
 STW_MUST_USE stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err);
 void stw_run_spec_free(stw_run_spec *run);
-/** Read run.yaml over what `run` holds; unknown keys are refused with the nearest known one. */
+/** Read run.yaml over the present values. The error for an unknown key names the nearest one. */
 STW_MUST_USE stw_status stw_run_spec_read(const char *path, stw_run_spec *run, stw_error *err);
 STW_MUST_USE stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_node *node,
                                                stw_run_spec *run, stw_error *err);
@@ -161,15 +160,16 @@ STW_MUST_USE stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_n
 STW_MUST_USE stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
                                          const char *origin, stw_error *err);
 bool stw_run_spec_has_key(const char *key);
-/** Fixed share of the parameters that an update engine has, STW_AUTO_NUMBER where it is free. With
- * optimizer.implementation direct a share of 0 of direct is free too: 0 is what it is unless set.
- */
+/** Share of the parameters that this update must have; STW_AUTO_NUMBER: the planner decides. With
+ * optimizer.implementation direct, update.direct: 0 also means that the planner decides, because 0
+ * is the default. */
 double stw_run_spec_update_share(const stw_run_spec *run, stw_update update);
-/** Contradictions, and keys without effect yet in this version (NOT_BUILT_IN, naming key and
- * value). */
+/** Refuse contradictions (BAD_INPUT) and values that are not implemented (NOT_BUILT_IN). Errors
+ * name key and value. */
 STW_MUST_USE stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin,
                                            stw_error *err);
-/** All keys, defaults included, as the member `key` of a JSON document; round-trips exactly. */
+/** Write all keys, defaults included, as member `key` of a JSON document. Reading restores the same
+ * values. */
 void stw_run_spec_write_json(const stw_run_spec *run, stw_json *json, const char *key);
 /** As run.yaml. */
 void stw_run_spec_write_yaml(const stw_run_spec *run, stw_text *out);

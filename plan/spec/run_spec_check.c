@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What in a run spec contradicts itself, and what has no effect in this version. */
+/* Refuses run specs that contradict themselves or ask for what is not implemented. */
 #include <stdio.h>
 #include <string.h>
 
 #include "plan/spec/registry.h"
 
-/* What decimal shares may miss their sum by. */
+/* Rounding of decimal shares that should sum to 1. */
 static const double SHARE_TOLERANCE = 1e-6;
 
 static stw_status check_counts(const stw_run_spec *run, const char *origin, stw_error *err) {
@@ -57,57 +57,57 @@ static stw_status check_numbers(const stw_run_spec *run, const char *origin, stw
     return STW_STATUS_OK;
 }
 
-/* Placements that say what another key excludes. */
+/* Placements that another key excludes. */
 static stw_status check_placement(const stw_run_spec *run, const char *origin, stw_error *err) {
     const bool moments_on_gpu = run->placement.moments == STW_TIER_GPU;
     const uint32_t acts = run->placement.activations, recompute = run->recompute.granularity;
     if (run->placement.master != STW_AUTO && !run->precision.has_master)
         return stw_run_spec_refuse(origin, err, "placement.master",
                                    stw_tier_name((stw_tier)run->placement.master),
-                                   "auto, as precision.master is none");
+                                   "auto, because precision.master is none");
     if (run->optimizer.implementation == STW_OPTIMIZER_STREAMED && moments_on_gpu)
         return stw_run_spec_refuse(origin, err, "placement.moments", "gpu",
-                                   "host or nvme, as optimizer.implementation is streamed");
+                                   "host or nvme, because optimizer.implementation is streamed");
     if (run->optimizer.implementation == STW_OPTIMIZER_CPU && moments_on_gpu)
         return stw_run_spec_refuse(origin, err, "placement.moments", "gpu",
-                                   "host or nvme, as optimizer.implementation is cpu");
+                                   "host or nvme, because optimizer.implementation is cpu");
     if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT &&
         run->placement.moments == STW_TIER_NVME)
         return stw_run_spec_refuse(origin, err, "placement.moments", "nvme",
-                                   "gpu, host or auto, as optimizer.implementation is direct");
+                                   "gpu, host or auto, because optimizer.implementation is direct");
     if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT &&
         !(stw_run_spec_engine(run)->updates & 1u << STW_UPDATE_DIRECT)) {
         char expected[96];
-        snprintf(expected, sizeof expected, "another, as engine is %s",
+        snprintf(expected, sizeof expected, "another value, because engine is %s",
                  stw_engine_name(run->engine));
         return stw_run_spec_refuse(origin, err, "optimizer.implementation", "direct", expected);
     }
     if (acts == STW_ACT_RECOMPUTE && recompute == 0)
         return stw_run_spec_refuse(origin, err, "placement.activations", "recompute",
-                                   "keep, offload or auto, as recompute.granularity is none");
+                                   "keep, offload or auto, because recompute.granularity is none");
     if ((acts == STW_ACT_KEEP || acts == STW_ACT_OFFLOAD) && recompute == 1)
         return stw_run_spec_refuse(origin, err, "placement.activations",
                                    stw_act_name((stw_act)acts),
-                                   "recompute or auto, as recompute.granularity is full");
+                                   "recompute or auto, because recompute.granularity is full");
     return STW_STATUS_OK;
 }
 
-/* ---- shares of update engines ---- */
+/* ---- shares of the updates ---- */
 
 static const char *const share_keys[STW_N_UPDATES] = {[STW_UPDATE_RESIDENT] = "update.resident",
                                                       [STW_UPDATE_STREAM] = "update.stream",
                                                       [STW_UPDATE_DIRECT] = "update.direct",
                                                       [STW_UPDATE_CPU] = "update.cpu"};
 
-/* A share that a tier or an implementation excludes. */
+/* Refuses a share because of a tier or an implementation. */
 static stw_status refuse_share(const stw_run_spec *run, const char *origin, stw_error *err,
                                stw_update update, const char *key, const char *value) {
     char expected[128];
-    snprintf(expected, sizeof expected, "auto or 0, as %s is %s", key, value);
+    snprintf(expected, sizeof expected, "auto or 0, because %s is %s", key, value);
     return stw_run_spec_refuse_value(run, origin, err, share_keys[update], expected);
 }
 
-/* Tiers in which each engine can have each kind of state, by bits; see plan/engines/stowage.c. */
+/* Tiers in which each update can have each kind of state, by bits; see plan/engines/stowage.c. */
 static stw_status check_share_tiers(const stw_run_spec *run, stw_update update, const char *origin,
                                     stw_error *err) {
     enum { GPU = 1 << STW_TIER_GPU, HOST = 1 << STW_TIER_HOST, NVME = 1 << STW_TIER_NVME };
@@ -134,7 +134,7 @@ static stw_status check_share_tiers(const stw_run_spec *run, stw_update update, 
     return STW_STATUS_OK;
 }
 
-/* What optimizer.implementation leaves: engines that it admits, and its name. */
+/* The updates that optimizer.implementation admits, and its name. */
 static stw_status check_share_implementation(const stw_run_spec *run, stw_update update,
                                              const char *origin, stw_error *err) {
     const char *name = NULL;
@@ -181,10 +181,10 @@ static stw_status check_shares(const stw_run_spec *run, const char *origin, stw_
     }
     if (sum > 1 + SHARE_TOLERANCE || (!any_free && sum < 1 - SHARE_TOLERANCE)) {
         char found[48];
-        snprintf(found, sizeof found, "shares that sum to %.9g", sum);
+        snprintf(found, sizeof found, "a sum of %.9g", sum);
         status = stw_run_spec_refuse(origin, err, keys, found,
-                                     any_free ? "at most 1 where one of them is auto"
-                                              : "1, as none of them is auto");
+                                     any_free ? "a sum of at most 1"
+                                              : "a sum of 1, because no share is auto");
     }
 out:
     return status;
@@ -201,12 +201,13 @@ static stw_status check_groups(const stw_run_spec *run, const char *origin, stw_
         const stw_strings *match = &run->optimizer.groups[i].match;
         snprintf(key, sizeof key, "optimizer.groups.%u", i);
         if (match->n == 0)
-            return stw_run_spec_refuse(origin, err, key, "no pattern", "at least one in `match`");
+            return stw_run_spec_refuse(origin, err, key, "no pattern",
+                                       "at least one pattern in `match`");
     }
     return STW_STATUS_OK;
 }
 
-/* Parking moves whole what lies on the GPU. */
+/* Only state on the GPU can be parked. */
 static stw_status check_parked_tiers(const stw_run_spec *run, const char *origin, stw_error *err) {
     const struct {
         const char *placement_key, *park_key;
@@ -220,7 +221,7 @@ static stw_status check_parked_tiers(const stw_run_spec *run, const char *origin
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
         const uint32_t tier = states[i].placement;
         char why[96];
-        snprintf(why, sizeof why, "none, as %s is not gpu", states[i].placement_key);
+        snprintf(why, sizeof why, "none, because %s is not gpu", states[i].placement_key);
         if (states[i].parked && tier != STW_AUTO && tier != STW_TIER_GPU)
             return stw_run_spec_refuse(origin, err, states[i].park_key, "host", why);
     }
@@ -246,7 +247,7 @@ static stw_status check_engine_keys(const stw_run_spec *run, const stw_run_spec 
             stw_status status =
                 stw_spec_first_changed(stw_run_spec_table(), *key, run, defaults, &row, err);
             if (status != STW_STATUS_OK) return status;
-            snprintf(expected, sizeof expected, "its default, as engine is %s", engine->name);
+            snprintf(expected, sizeof expected, "its default, because engine is %s", engine->name);
             if (row != NULL) return stw_run_spec_refuse_value(run, origin, err, row->key, expected);
         }
     }
@@ -262,28 +263,30 @@ static bool is_role(const stw_run_spec *run, const char *name) {
 static stw_status check_role(const stw_run_spec *run, uint32_t index, const char *origin,
                              stw_error *err) {
     const stw_role *role = &run->roles[index];
-    char key[64], found[160];
+    char name[64], with[64], other[64], found[160];
     stw_dtype dtype;
-    snprintf(key, sizeof key, "roles.%u", (unsigned)index);
+    snprintf(name, sizeof name, "roles.%u.name", (unsigned)index);
+    snprintf(with, sizeof with, "roles.%u.with", (unsigned)index);
     bool repeated = strcmp(role->name, "trainer") == 0;
     for (uint32_t i = 0; i < index; i++)
         if (strcmp(run->roles[i].name, role->name) == 0) repeated = true;
     stw_text_quote(role->name, found, sizeof found);
     if (role->name[0] == '\0' || repeated)
-        return stw_run_spec_refuse(origin, err, key, found, "a name of its own in `name`");
+        return stw_run_spec_refuse(origin, err, name, found, "a unique name");
     stw_text_quote(role->with, found, sizeof found);
     if (strcmp(role->with, "trainer") != 0 && strcmp(role->with, "none") != 0 &&
         (!is_role(run, role->with) || strcmp(role->with, role->name) == 0))
-        return stw_run_spec_refuse(origin, err, key, found,
-                                   "trainer, none or another role in `with`");
+        return stw_run_spec_refuse(origin, err, with, found, "trainer, none or another role");
+    snprintf(other, sizeof other, "roles.%u.kv_dtype", (unsigned)index);
     stw_text_quote(role->kv_dtype, found, sizeof found);
     if (strcmp(role->kv_dtype, "auto") != 0 && !stw_dtype_parse(role->kv_dtype, &dtype))
-        return stw_run_spec_refuse(origin, err, key, found, "auto or a dtype in `kv_dtype`");
+        return stw_run_spec_refuse(origin, err, other, found, "auto or a dtype");
+    snprintf(other, sizeof other, "roles.%u.gpu_memory_utilization", (unsigned)index);
+    snprintf(found, sizeof found, "%.9g", role->gpu_memory_utilization);
     if (!(role->gpu_memory_utilization > 0) || role->gpu_memory_utilization > 1)
-        return stw_run_spec_refuse(origin, err, key, "another value",
-                                   "above 0 and at most 1 in `gpu_memory_utilization`");
-    if (role->nodes == 0)
-        return stw_run_spec_refuse(origin, err, key, "0", "auto or at least 1 in `nodes`");
+        return stw_run_spec_refuse(origin, err, other, found, "above 0 and at most 1");
+    snprintf(other, sizeof other, "roles.%u.nodes", (unsigned)index);
+    if (role->nodes == 0) return stw_run_spec_refuse(origin, err, other, "0", "auto or at least 1");
     return STW_STATUS_OK;
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys of run.yaml that belong to no engine: their words, its default, and what to use where it
- * has no effect yet. */
+/* The keys of run.yaml that belong to no engine. */
 #include "plan/spec/run_spec.h"
 #include "plan/spec/spec_rows.h"
 
@@ -76,18 +75,18 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 #define AT(member) IN(stw_run_spec, member)
 #define OF(member) IN(stw_role, member)
 
-/* What to use instead of a key without an effect yet. */
+/* What to use instead of a key that is not implemented. */
 #define SHARD "parallel.dp_shard, dp_replicate, cp, ep and etp"
 #define FULL_BLOCKS "recompute.granularity: full, none or auto"
 #define FIXED_BATCH "batch.micro_batch with batch.seq_len"
-#define ALL_TRAINED "a run that trains every parameter"
-#define NO_ROLES "a run spec of the trainer alone"
+#define ALL_TRAINED ""
+#define NO_ROLES ""
 #define ROLE_INSIDE NULL /* the list of roles is refused as a whole */
 
 /* dp_shard excludes cp; the sharding group is dp_shard x cp. */
 #define PARALLEL(where, other)                                                                     \
     {COUNT("parallel.dp_shard"), where(parallel.dp_shard), .words = auto_count,                    \
-     .fallback = "auto", .note = "auto: all GPUs that are left"},                                  \
+     .fallback = "auto", .note = "auto: all remaining GPUs"},                                      \
         {COUNT("parallel.dp_replicate"), where(parallel.dp_replicate), .fallback = "1"},           \
         {COUNT("parallel.tp"), where(parallel.tp), .fallback = "1", .instead = other},             \
         {COUNT("parallel.pp"), where(parallel.pp), .fallback = "1", .instead = other},             \
@@ -174,13 +173,13 @@ static const stw_spec_row rows_before[] = {
      .fallback = "[]",
      .note = "tensors with rates of their own: {match: [1d, '*.bias'], weight_decay: 0}"},
     {RATIO("update.resident"), AT(update.resident), .words = auto_number, .fallback = "auto",
-     .note = "share of the parameters updated where they lie, 0 to 1"},
+     .note = "share of the parameters updated in place on the GPU, 0 to 1"},
     {RATIO("update.stream"), AT(update.stream), .words = auto_number, .fallback = "auto",
-     .note = "on the GPU, through a ring of slots there"},
+     .note = "on the GPU, streamed through a ring of buffers"},
     {RATIO("update.direct"), AT(update.direct), .words = auto_number, .fallback = "0",
-     .note = "by kernels that work in page-locked memory, without staging"},
+     .note = "by GPU kernels that read and write page-locked host memory"},
     {RATIO("update.cpu"), AT(update.cpu), .words = auto_number, .fallback = "auto",
-     .note = "by the host's cores"},
+     .note = "on the CPU"},
     {.key = "trainable.lora",
      .kind = STW_SPEC_GROUP,
      AT(trainable.lora_rank),
@@ -198,9 +197,9 @@ static const stw_spec_row rows_before[] = {
     {WORDS("placement.moments", tiers), AT(placement.moments), .fallback = "auto"},
     {WORDS("placement.activations", acts), AT(placement.activations), .fallback = "auto"},
     {COUNT("placement.nvme_copies"), AT(placement.nvme_copies), .fallback = "2",
-     .note = "2: the last step's state stays readable, at twice the space; 1: written in place"},
+     .note = "2: the last step's state stays intact, at twice the space; 1: written in place"},
     {WORDS("park.params", parked), AT(park.params), .fallback = "none",
-     .note = "none | host: moved away whole between phases"},
+     .note = "none | host: moved to the host between phases"},
     {WORDS("park.grads", parked), AT(park.grads), .fallback = "none"},
     {WORDS("park.moments", parked), AT(park.moments), .fallback = "none"},
     {COUNT("prefetch.depth"), AT(prefetch.depth), .words = auto_count, .fallback = "auto",
@@ -233,10 +232,10 @@ static const stw_spec_row rows_after[] = {
      AT(checkpoint.model),
      .words = contents,
      .fallback = "[model, optimizer]",
-     .instead = "a run without checkpoints",
+     .instead = "",
      .note = ""},
-    {COUNT("checkpoint.every"), AT(checkpoint.every), .fallback = "0",
-     .instead = "a run without checkpoints", .note = "steps; 0: never"},
+    {COUNT("checkpoint.every"), AT(checkpoint.every), .fallback = "0", .instead = "",
+     .note = "steps; 0: never"},
     {.key = "roles",
      .kind = STW_SPEC_ITEMS,
      AT(roles),

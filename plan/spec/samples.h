@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Raw values of a calibration: what the rates of a cluster were made from. They are written beside
- * the cluster (calibration.samples) for people and for comparisons; reading a cluster skips them,
- * and plans hold the rates alone. One thread at a time. */
+ * the cluster (calibration.samples) for people and for comparisons. Reading a cluster skips them,
+ * and plans hold only the rates. One thread at a time. */
 #ifndef STW_PLAN_SAMPLES_H
 #define STW_PLAN_SAMPLES_H
 
@@ -34,22 +34,20 @@ typedef struct stw_samples {
 
 /** An empty sample; names that are too long are cut. */
 stw_sample stw_sample_make(const char *what, const char *detail, const char *unit);
-/** One more value; those beyond STW_SAMPLE_VALUES are left out. */
+/** Add a value. Values beyond STW_SAMPLE_VALUES are ignored. */
 void stw_sample_add(stw_sample *sample, double value);
-/** The middle value, of an even number the mean of the two in the middle; 0 of none. */
+/** The median; 0 without values. */
 double stw_sample_median(const stw_sample *sample);
-/** Do values agree? Not where more than a third of three or more is further than an eighth from the
- * median. In the calibrations of H200 nodes under bench/results no rate of the CPU, of PCIe or of
- * the host's memory is that far apart, but for one that a neighbour had disturbed; NCCL's small
- * transfers and page-locking often are. */
+/** True if at most a third of the values differ from the median by more than an eighth, or if there
+ * are fewer than three values. */
 bool stw_sample_is_steady(const stw_sample *sample);
 
-/** Append a copy; one without values is left out. `samples` may be NULL. */
+/** Append a copy. A sample without values is ignored. `samples` may be NULL. */
 void stw_samples_add(stw_samples *samples, const stw_sample *sample);
 /** The first of this name and detail (NULL: any), or NULL. */
 const stw_sample *stw_samples_find(const stw_samples *samples, const char *what,
                                    const char *detail);
-/** NO_MEMORY where an append failed. */
+/** NO_MEMORY if an append failed. */
 STW_MUST_USE stw_status stw_samples_status(const stw_samples *samples, stw_error *err);
 void stw_samples_free(stw_samples *samples);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values that differ from their defaults, and values without an effect in this version. */
+/* Finds values that differ from their defaults and refuses values that are not implemented. */
 #include <string.h>
 
 #include "plan/spec/spec_keys.h"
 
-/* Equal values are written alike, whatever their kind. */
+/* Values are equal if their texts are. */
 static stw_status write_both(const stw_spec_row *row, const void *base, const void *defaults,
                              stw_text *value, stw_text *usual, bool *equal, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -35,16 +35,17 @@ stw_status stw_spec_first_changed(const stw_spec_table *table, const char *prefi
     return status;
 }
 
-/* A row whose value differs from its default although nothing looks at it yet. */
+/* Refuse a value other than the default of a row that is not implemented. */
 static stw_status check_default(const stw_spec_row *row, const void *base, const void *defaults,
                                 const char *origin, stw_error *err) {
     stw_text value = STW_TEXT_INIT, usual = STW_TEXT_INIT;
     bool equal = true;
     stw_status status = write_both(row, base, defaults, &value, &usual, &equal, err);
     if (status == STW_STATUS_OK && !equal)
-        status = stw_fail(err, STW_STATUS_NOT_BUILT_IN, origin,
-                          "%s: %.120s has no effect in this version; leave it at %.120s and use %s",
-                          row->key, value.data, usual.data, row->instead);
+        status =
+            stw_fail(err, STW_STATUS_NOT_BUILT_IN, origin,
+                     "%s: %.120s is not implemented; set it to %.120s%s%s", row->key, value.data,
+                     usual.data, row->instead[0] != '\0' ? " and use " : "", row->instead);
     stw_text_free(&value);
     stw_text_free(&usual);
     return status;
@@ -57,7 +58,7 @@ stw_status stw_spec_check_effect(const stw_spec_table *table, const void *base,
         const stw_spec_word *word = stw_spec_word_of(row, base);
         if (word != NULL && word->instead != NULL)
             return stw_fail(err, STW_STATUS_NOT_BUILT_IN, origin,
-                            "%s: %s has no effect in this version; use %s", row->key, word->word,
+                            "%s: %s is not implemented; use %s", row->key, word->word,
                             word->instead);
         if (row->instead == NULL) continue;
         stw_status status = check_default(row, base, defaults, origin, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking up rows, groups, words and near misses; the value of a row. */
+/* Find rows, groups, words and nearest keys; read the value of a row. */
 #include "plan/spec/spec_keys.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ bool stw_spec_has_key(const stw_spec_table *table, const char *key) {
             continue;
         const char *rest = key + head + 1;
         size_t digits = strspn(rest, "0123456789");
-        /* Whatever follows, it is for this table to refuse: it knows what is near. */
+        /* This table refuses an unknown rest: it knows the nearest key. */
         if (digits > 0 && rest[digits] == '.' && rest[digits + 1] != '\0') return true;
     }
     return false;
@@ -52,7 +52,7 @@ const char *stw_spec_nearest(const stw_spec_table *table, const char *key) {
     size_t n = 0;
     for (size_t i = 0; i < table->n_rows; i++) {
         const char *known = table->rows[i].key;
-        /* The right name in the wrong group, or none: seq_len for batch.seq_len. */
+        /* The right name without its group, or in another one: seq_len for batch.seq_len. */
         if (strcmp(last_part(known), last_part(key)) == 0) return known;
         if (n < MOST_ROWS) keys[n++] = known;
     }

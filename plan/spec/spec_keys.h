@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table drives everything that is done with a spec's keys: reading YAML and JSON, `--set`,
- * defaults, writing both formats, knowing a key and finding the nearest one, and refusing values
- * that have no effect yet. A row describes one key and where its value lies in the spec's struct.
- * Rows of one group ("optimizer.kind", "optimizer.lr") are neighbours and are written in the order
- * of the table. Tables are constant; any thread may use them. */
+/* Tables of keys. One table serves everything that is done with the keys of a spec: reading YAML
+ * and JSON, `--set`, defaults, writing both formats, finding the nearest known key, and refusing
+ * values that are not implemented. A row describes one key and the member of the spec's struct that
+ * holds its value. Rows of one group ("optimizer.kind", "optimizer.lr") are adjacent; the table's
+ * order is the written order. Tables are constant; any thread may use them. */
 #ifndef STW_PLAN_SPEC_KEYS_H
 #define STW_PLAN_SPEC_KEYS_H
 
@@ -39,7 +39,7 @@ typedef enum stw_spec_kind {
 typedef struct stw_spec_word {
     const char *word;    /* NULL ends the list */
     uint64_t value;      /* of a double: converted */
-    const char *instead; /* not NULL: not built in yet, and what to use instead */
+    const char *instead; /* not NULL: not implemented; what to use instead */
 } stw_spec_word;
 
 struct stw_spec_items;
@@ -52,8 +52,8 @@ typedef struct stw_spec_row {
     const stw_spec_word *words; /* may be NULL */
     const struct stw_spec_items *items;
     const char *fallback; /* the default, as `--set` takes it */
-    const char *instead; /* not NULL: only the default has an effect in this version; what to use */
-    const char *note;    /* the comment in written YAML; NULL: the words, where there are any */
+    const char *instead; /* not NULL: only the default is implemented; what to use instead, or "" */
+    const char *note;    /* the comment in written YAML; NULL: the words, if any */
 } stw_spec_row;
 
 typedef struct stw_spec_table {
@@ -74,36 +74,36 @@ typedef struct stw_spec {
     stw_pool *pool; /* for strings and lists; NULL where the table has none */
 } stw_spec;
 
-/** Give every row its default. */
+/** Set every row to its default. */
 STW_MUST_USE stw_status stw_spec_defaults(const stw_spec *spec, stw_error *err);
-/** Read an object over what the spec holds. BAD_INPUT names file, line, what was found and what was
- * expected; an unknown key names the nearest known one. */
+/** Read an object over the present values. BAD_INPUT names file, line, what was found and what was
+ * expected; for an unknown key, the nearest known one. */
 STW_MUST_USE stw_status stw_spec_read(const stw_spec *spec, const stw_tree *tree,
                                       const stw_node *node, stw_error *err);
-/** One key, "roles.0.name" included: index n of n items appends one. A list or a group is written
- * as in YAML. @param origin "--set" and the like, for errors */
+/** Set one key. "roles.0.name" sets a key of an item; index n of n items appends one. Lists and
+ * groups are written as in YAML. @param origin for errors, such as "--set" */
 STW_MUST_USE stw_status stw_spec_set(const stw_spec *spec, const char *key, const char *value,
                                      const char *origin, stw_error *err);
-/** Is this dotted key a row or a group of the table, or inside an item of a list? */
+/** Is this dotted key a row or a group of the table, or a key of a list item? */
 bool stw_spec_has_key(const stw_spec_table *table, const char *key);
 /** The row key nearest to a wrong dotted key, or NULL. */
 const char *stw_spec_nearest(const stw_spec_table *table, const char *key);
 
-/** Append all members to the JSON object that is open: base units, words as words. */
+/** Append all members to the open JSON object, in base units. */
 void stw_spec_write_json(const stw_spec_table *table, const void *base, stw_json *json);
 /** Append the whole spec as YAML with units and comments. */
 void stw_spec_write_yaml(const stw_spec_table *table, const void *base, stw_text *out);
-/** Append one value as YAML would have it ("16 MiB", "auto", "[model, optimizer]"). */
+/** Append one value as in YAML ("16 MiB", "auto", "[model, optimizer]"). */
 void stw_spec_write_value(const stw_spec_row *row, const void *base, stw_text *out);
 
-/** NOT_BUILT_IN naming key, value and what to use instead for the first value without an effect in
- * this version. @param defaults a struct of the same type that holds the defaults */
+/** NOT_BUILT_IN for the first value that is not implemented; names key, value and what to use
+ * instead. @param defaults a struct of the same type that holds the defaults */
 STW_MUST_USE stw_status stw_spec_check_effect(const stw_spec_table *table, const void *base,
                                               const void *defaults, const char *origin,
                                               stw_error *err);
 
-/** The first row whose key begins with `prefix` and whose value is not the default; NULL in *out
- * where there is none. */
+/** Find the first row whose key begins with `prefix` and whose value is not the default; *out is
+ * NULL if there is none. */
 STW_MUST_USE stw_status stw_spec_first_changed(const stw_spec_table *table, const char *prefix,
                                                const void *base, const void *defaults,
                                                const stw_spec_row **out, stw_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values into a spec: from a tree (YAML, or the JSON of a plan), from `--set`, and the defaults. */
+/* Fill a spec: from a tree (YAML, or the JSON of a plan), from `--set`, and from the defaults. */
 #include <stdio.h>
 #include <string.h>
 
@@ -22,8 +22,8 @@ static bool is_bare_number(const char *text) {
            stw_quantity_parse(text, STW_UNIT_RATIO, &value, NULL, NULL) == STW_STATUS_OK;
 }
 
-/* A scalar of the type that the row takes. A number in quotes is no number: whoever writes one has
- * a field of another kind in mind. */
+/* Read a scalar of the row's type. A number in quotes is a string: its writer may expect a key of
+ * another type. */
 static stw_status read_scalar(const stw_spec_source *from, const stw_spec_row *row,
                               const stw_node *node, stw_error *err) {
     bool string = node->kind == STW_NODE_STRING;
@@ -87,7 +87,7 @@ static stw_status read_strings(const stw_spec_source *from, const stw_spec_row *
     for (size_t i = 0; i < node->n_items; i++) {
         const stw_node *item = node->items[i];
         if (item->kind != STW_NODE_STRING || item->text[0] == '\0')
-            return refuse_node(from, row->key, item, "a name", err);
+            return refuse_node(from, row->key, item, "a string that is not empty", err);
         stw_spec_source place = stw_spec_at(from, item->line, item->column);
         stw_status status = stw_spec_check_text(&place, row, item->text, err);
         if (status != STW_STATUS_OK) return status;
@@ -334,7 +334,8 @@ static stw_status set_in_item(const stw_spec_source *from, const stw_spec_row *r
     if (index > n || index >= STW_SPEC_MAX_ITEMS) {
         char found[64], expected[96];
         snprintf(found, sizeof found, "index %zu", index);
-        snprintf(expected, sizeof expected, "at most %u, which appends one", (unsigned)n);
+        snprintf(expected, sizeof expected, "0 to %u (%u appends an item)", (unsigned)n,
+                 (unsigned)n);
         return stw_spec_refuse(from, row->key, found, expected, err);
     }
     if (index == n) {

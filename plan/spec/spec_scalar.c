@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One scalar from its text into a spec, and the errors of all readers. */
+/* Parse one scalar into a spec; the errors of all readers. */
 #include "plan/spec/spec_scalar.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ stw_spec_source stw_spec_at(const stw_spec_source *from, int line, int column) {
 }
 
 stw_status stw_spec_no_memory(const stw_spec_source *from, stw_error *err) {
-    return stw_fail(err, STW_STATUS_NO_MEMORY, from->file, "no memory for a spec");
+    return stw_fail(err, STW_STATUS_NO_MEMORY, from->file, "out of memory");
 }
 
 stw_status stw_spec_refuse(const stw_spec_source *from, const char *key, const char *found,
@@ -24,7 +24,7 @@ stw_status stw_spec_refuse(const stw_spec_source *from, const char *key, const c
                        "%s%s: found %s, expected %s", from->prefix, key, found, expected);
 }
 
-/* "auto | none | " in front of what else the row takes; only the words where that is all. */
+/* "auto | none or <other>"; without `other` only the words. */
 void stw_spec_expected(const stw_spec_row *row, const char *other, char *out, size_t out_size) {
     size_t used = 0;
     out[0] = '\0';
@@ -65,7 +65,7 @@ static void put_word(const stw_spec_source *from, const stw_spec_row *row, uint6
     }
 }
 
-/* The reader of quantities knows neither file nor line: keep its text, add the place. */
+/* The parser of quantities does not know file and line: keep its text and add them. */
 static stw_status refuse_quantity(const stw_spec_source *from, const stw_spec_row *row,
                                   const stw_error *why, stw_error *err) {
     char words[160] = "";

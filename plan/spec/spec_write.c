@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A spec out: as members of a JSON document, and as YAML for people. */
+/* Write a spec: as members of a JSON document, and as YAML for people. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum { LONGEST_NAME = 40 };
 
-/* What a format does at each station of a walk over the rows. */
+/* What a format does at each step of a walk over the rows. */
 typedef struct format {
     void (*open)(void *to, const char *name);
     void (*close)(void *to);
@@ -20,7 +20,8 @@ static bool inside(const char *key, const char *group, size_t length) {
     return strncmp(key, group, length) == 0 && key[length] == '.';
 }
 
-/* All rows in order, groups opened and closed around them; a switched-off group is one row. */
+/* Visit all rows in order; open and close the groups around them. A group that is off is one row.
+ */
 static void walk(const stw_spec_table *table, const void *base, const format *f, void *to) {
     const char *open = "", *off = NULL;
     size_t open_length = 0;
@@ -132,7 +133,7 @@ static void json_row(void *to, const stw_spec_row *row, const char *name, const 
     case STW_SPEC_WORDS:
     case STW_SPEC_GROUP:
         stw_json_null(to, name);
-        break; /* no value that a reader could have set */
+        break; /* readers cannot set such a value */
     default:
         json_list(to, row, name, base);
         break;
@@ -173,7 +174,7 @@ static bool is_plain(const char *text) {
     return strcmp(text, "true") != 0 && strcmp(text, "false") != 0 && strcmp(text, "null") != 0;
 }
 
-/* Readers let only printable UTF-8 in, so quotes and backslashes are all that needs care. */
+/* Readers accept only printable UTF-8, so only quotes and backslashes need escapes. */
 static void yaml_string(stw_text *out, const char *text) {
     if (is_plain(text)) {
         stw_text_printf(out, "%s", text);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words that plan, simulation and execution share: phases, components, tiers, update engines,
- * streams, and their spelling in files. */
+/* The terms that plan, simulation and execution share, with their spelling in files: phases,
+ * components, tiers, updates, streams, activations and load methods. */
 #ifndef STW_PLAN_TERMS_H
 #define STW_PLAN_TERMS_H
 
@@ -40,8 +40,9 @@
 
 #define STW_TIER_TABLE(X) X(GPU, "gpu") X(HOST, "host") X(NVME, "nvme")
 
-/* Who computes the update of a bucket. NVMe buckets are streamed through the host. direct: a kernel
- * that reads and writes page-locked memory by itself, without staging. */
+/* How a bucket is updated. resident: in place on the GPU. stream: through a ring of buffers on the
+ * GPU; NVMe buckets pass through the host. direct: by a kernel that reads and writes page-locked
+ * host memory. cpu: on the host. */
 #define STW_UPDATE_TABLE(X)                                                                        \
     X(RESIDENT, "resident") X(STREAM, "stream") X(DIRECT, "direct") X(CPU, "cpu")
 
@@ -86,7 +87,7 @@ typedef enum stw_act { STW_ACT_TABLE(X) STW_N_ACTS } stw_act;
 typedef enum stw_load { STW_LOAD_TABLE(X) STW_N_LOADS } stw_load;
 #undef X
 
-/** The state of the optimizer's flat space: components that a bucket has. */
+/** Number of components that are optimizer state or its inputs. */
 #define STW_N_STATE 5 /* params, grads, master, exp_avg, exp_avg_sq: the first five components */
 
 const char *stw_phase_name(stw_phase phase);
@@ -96,7 +97,7 @@ const char *stw_update_name(stw_update update);
 const char *stw_stream_name(stw_stream stream);
 const char *stw_act_name(stw_act act);
 const char *stw_load_name(stw_load load);
-/** Look a spelling up; false where it is none of the words. */
+/** Parse a word; false if it is unknown. */
 bool stw_phase_parse(const char *text, stw_phase *out);
 bool stw_component_parse(const char *text, stw_component *out);
 bool stw_tier_parse(const char *text, stw_tier *out);

@@ -38,7 +38,7 @@ static void keys_of_a_registered_engine(void) {
     CU_ASSERT_EQUAL(settings_of(&run).size, 3);
     CHECK_OK(stw_run_spec_set(&run, "toy.loud", "true", "test", err));
     CHECK_FAILS(stw_run_spec_check(&run, "run.yaml", err), STW_STATUS_BAD_INPUT,
-                "toy.loud: found true, expected its default, as engine is stowage");
+                "toy.loud: found true, expected its default, because engine is stowage");
     CHECK_OK(stw_run_spec_set(&run, "engine", "toy", "test", err));
     CHECK_OK(stw_run_spec_check(&run, "run.yaml", err));
     CU_ASSERT_PTR_EQUAL(stw_run_spec_engine(&run), &toy);

@@ -378,7 +378,7 @@ static void bad_yaml_is_placed(void) {
         {"optimizer: {lr: .nan}\n", "undefined"},
         {"checkpoint: {contents: [model, optimiser]}\n", "expected model | optimizer"},
         {"checkpoint: {contents: model}\n", "expected a list"},
-        {"trainable: {freeze: [a, {b: c}]}\n", "expected a name"},
+        {"trainable: {freeze: [a, {b: c}]}\n", "expected a string that is not empty"},
         {"trainable: {lora: 16}\n", "expected none or a map"},
         {"trainable: {lora: {rang: 16}}\n", "nearest known: \"trainable.lora.rank\""},
         {"roles: {name: a}\n", "expected a list of at most 64 maps"},
@@ -438,7 +438,7 @@ static void set_takes_every_kind(void) {
     CU_ASSERT_EQUAL(run.roles[0].parallel.tp, 8);
     CU_ASSERT_EQUAL(run.roles[1].parallel.tp, 1);
     CHECK_FAILS(stw_run_spec_set(&run, "roles.3.name", "x", "--set", err), STW_STATUS_BAD_INPUT,
-                "expected at most 2");
+                "expected 0 to 2 (2 appends an item)");
     CHECK_FAILS(stw_run_spec_set(&run, "roles.2.nam", "x", "--set", err), STW_STATUS_BAD_INPUT,
                 "nearest known: \"roles.2.name\"");
     CHECK_FAILS(stw_run_spec_set(&run, "roles.2.nodes", "x", "--set", err), STW_STATUS_BAD_INPUT,
