@@ -212,7 +212,7 @@ bool stw_file_is_folder(const char *path) {
 }
 
 bool stw_code_folder(char *out, size_t out_size) {
-    static const int here = 0; /* lies in the library, or in the program */
+    static const int here = 0; /* an address in the library or in the program */
     Dl_info info;
     char *path = NULL;
     /* A program that was found through PATH has a name without a folder. */

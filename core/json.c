@@ -12,7 +12,7 @@ enum { DEEPEST = 64 };
 typedef struct level {
     bool is_object;
     bool has_items;
-    bool broken; /* an item stands on a line of its own, so the bracket that closes does too */
+    bool broken; /* an item is on a separate line; the closing bracket then is, too */
 } level;
 
 struct stw_json {
@@ -70,8 +70,8 @@ static void put_quoted(stw_json *json, const char *string) {
     put(json, "\"");
 }
 
-/* What stands before a value: comma, line break, key. False where no value may stand. Members and
- * objects inside arrays begin a line, numbers in arrays follow each other on one. */
+/* Write comma, line break and key before a value; false if no value is allowed here. Members, and
+ * objects in arrays, begin a line. Numbers in arrays share a line. */
 static bool before_value(stw_json *json, const char *key, bool is_container) {
     if (json == NULL || json->misuse != NULL) return false;
     if (json->depth == 0) {

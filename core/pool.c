@@ -54,7 +54,7 @@ void *stw_pool_alloc(stw_pool *pool, size_t size) {
         bool large = size > pool->next_capacity / 4;
         c = chunk_new(large ? size : pool->next_capacity);
         if (c == NULL) return NULL;
-        if (large && pool->chunks != NULL) { /* a chunk of its own, behind the one in use */
+        if (large && pool->chunks != NULL) { /* a separate chunk, after the current one */
             c->next = pool->chunks->next;
             pool->chunks->next = c;
         } else {

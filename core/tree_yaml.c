@@ -104,7 +104,7 @@ static stw_status resolve_int(const reader *r, yaml_mark_t mark, int base, stw_n
     if (errno == ERANGE)
         return refuse(r, mark,
                       "found a whole number that does not fit in 64 bits, expected a smaller "
-                      "number (or quotes, where a string is meant)");
+                      "number (or quotes for a string)");
     node->kind = STW_NODE_INT;
     node->real = (double)node->integer;
     return STW_STATUS_OK;

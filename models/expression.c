@@ -166,7 +166,7 @@ static stw_status value_of_node(parser *p, const stw_node *node, stw_value *out)
     }
 }
 
-/* Evaluate a binding in the place where it is written. */
+/* Evaluate a binding in the scope of its definition. */
 static stw_status value_of_binding(parser *p, stw_binding *binding, stw_value *out) {
     stw_environment *env = p->env;
     const stw_node *scope = env->scope;

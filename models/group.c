@@ -16,7 +16,7 @@ enum { MAX_GROUPS = 4096 };
 typedef struct item {
     stw_tensor tensor;
     stw_name_parts parts;
-    const char *group; /* "" where the name decides */
+    const char *group; /* "" if the name decides */
     uint32_t index;    /* in the list as it was given */
     uint32_t block;    /* after the first sort */
 } item;

@@ -50,7 +50,7 @@ typedef struct stw_tensor {
     uint32_t rank;    /* number of dimensions, 0 for a scalar */
     uint64_t shape[STW_TENSOR_MAX_RANK];
     uint64_t numel;
-    stw_dtype dtype;  /* as stored or as the config says */
+    stw_dtype dtype;  /* as stored, or from the config */
     bool expert;      /* routed expert weights: cut by ep x etp first */
     uint64_t experts; /* experts in dimension 0 (fused); 1 if each expert is a tensor */
 } stw_tensor;

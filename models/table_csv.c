@@ -17,7 +17,7 @@ typedef struct reader {
     size_t rows_capacity;
     const char **fields; /* of the row being read */
     size_t n_fields, fields_capacity;
-    int line, row_line; /* line being fed; where the row being read began */
+    int line, row_line; /* current line; first line of the current row */
     bool inside;        /* a row goes on over the end of a line */
     bool failed, has_nul;
 } reader;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Shared by the tests of the command: a small model, and checks that say what went wrong.
-# Sourced, in a folder of the test's own; STOWAGE is the program.
+# Shared by the tests of the commands: a small model, a small cluster, and checks.
+# Sourced in the folder of the test; STOWAGE is the program.
 set -eu
 
 fail() {
@@ -8,7 +8,7 @@ fail() {
     exit 1
 }
 
-# tiny_model: tiny/config.json, a Qwen3 of 5,6 M parameters
+# tiny_model: tiny/config.json, a Qwen3 of 5.6 million parameters
 tiny_model() {
     mkdir -p tiny
     cat >tiny/config.json <<'EOF'

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Bad input: the exit code, the place, and nothing half-written.
+# Bad input: exit codes, places in error texts, and no partly written files.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 tiny_model
 tiny_cluster 1
@@ -55,11 +55,11 @@ plan --set placement.moments=nvme -o elsewhere.json >/dev/null
 expect 3 "another plan" "$STOWAGE" validate elsewhere.json run.json
 expect 7 "engine=stowage" sh -c '"$0" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 -o fsdp2.json >/dev/null && "$0" run fsdp2.json --backend host' "$STOWAGE"
 
-# nothing fits: exit 4, and the least-over plan is written with what binds
+# nothing fits: exit 4; the plan with the smallest excess is written, with the exceeded limits
 rm -f over.json
 expect 4 "does not fit" plan --set node.gpu.memory=120MiB -o over.json
-grep -q '"over_bytes"' over.json || fail "the infeasible plan does not say what binds"
-# nothing is left behind by a failed write
+grep -q '"over_bytes"' over.json || fail "the infeasible plan lists no exceeded limit"
+# a failed write leaves no files
 expect 3 "no-such-folder" plan -o no-such-folder/plan.json
 [ ! -e no-such-folder ] || fail "a folder appeared"
 echo "bad input: ok"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# calibrate: a cluster.yaml that plan accepts, with dates, versions and raw samples; and the traps
-# that it warns of. Buffers are small here: the figures mean little.
+# calibrate writes a cluster.yaml with date, versions and raw samples that plan accepts, and warns of
+# unsuitable settings. Buffers are small here: the rates have no meaning.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 tiny_model
 export STOWAGE_PROBE_BYTES=64MiB CUDA_VISIBLE_DEVICES=
@@ -45,7 +45,7 @@ if [ "$cores" -gt 1 ]; then
     fi
 fi
 
-# a disk that is none, a folder that is not there: warnings, no failure
+# no disk, or no such folder: warnings, no failure
 "$STOWAGE" calibrate --quick --nvme /no-such-folder -o nodisk.yaml 2>nodisk.err || fail "a disk is needed"
 grep -q "disk is not measured" nodisk.err || fail "the missing disk is not warned of"
 grep -q "capacity: 0 B" nodisk.yaml || fail "a missing disk has a capacity"

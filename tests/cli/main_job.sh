@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The main job from end to end on a small model: describe, plan, simulate, run, validate, report.
+# All commands in order on a small model: inspect, plan, simulate, run, validate, report.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 tiny_model
 tiny_cluster 1
@@ -36,7 +36,7 @@ grep -q '^#' report.md || fail "the Markdown report has no heading"
 "$STOWAGE" run plan.json --backend host --steps 3 --seed 2 -o other.json >/dev/null
 [ "$(digests run.json)" != "$(digests other.json)" ] || fail "the seed has no effect"
 
-# falsified plans are found out: all that is allocated, 5% more
+# validate finds falsified plans: allocated bytes plus 5%
 awk '/"allocated": [0-9]+/ { n = $2 + 0; sub(/[0-9]+/, int(n + n / 20)) } { print }' plan.json >falsified.json
 expect 8 outside "$STOWAGE" validate falsified.json run.json
 echo "main job: ok"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Weights from sharded safetensors: the digests of a run whose weights are made from the same seed; a
-# file that is cut short or of another model is refused.
+# Weights from sharded safetensors give the digests of a run with seeded weights. A truncated file and
+# a file of another model are refused.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 tiny_model
 tiny_cluster 1

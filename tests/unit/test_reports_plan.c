@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The capacity report and the short summary of real, small plans: every figure that is promised is
- * there, unknown times say so, and CSV states the plan's own bytes. */
+/* Capacity report and summary of small plans: every promised value is present, unknown times are
+ * marked, and CSV has the bytes of the plan. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -124,7 +124,7 @@ static void what_does_not_fit_is_said(void) {
     stw_plan_free(plan);
 }
 
-/* The value of the row that starts so; NaN where there is none or more than one. */
+/* The value of the row with this start; NaN if there is not exactly one. */
 static double csv_value(const stw_text *csv, const char *start) {
     const char *at = strstr(csv->data, start);
     if (at == NULL || (at != csv->data && at[-1] != '\n')) return NAN;
@@ -172,7 +172,7 @@ static void csv_states_the_plans_bytes(void) {
     stw_plan_free(plan);
 }
 
-/* Where direct updates and two copies on NVMe come in: what moves, and what is taken. */
+/* Direct updates and two copies on NVMe. */
 static void direct_updates_and_copies_are_said(void) {
     static const stw_place places[] = {FIXTURE_DIRECT, FIXTURE_NVME};
     stw_plan *plan = make_plan(1, places, half);

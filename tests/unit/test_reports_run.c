@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reports of a run alone and of a comparison. */
+/* Reports of a run and of a comparison. */
 #include <math.h>
 
 #include "reports/reports.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables in three formats, and figures as words. */
+/* Tables in three formats, and formatted values. */
 #include <math.h>
 
 #include "core/units.h"
