@@ -150,7 +150,7 @@ static void drop_copies(without_samples *copies) {
     free(copies->calibration.items);
 }
 
-/* The rows of the group `calibration`, with their names inside it. */
+/* The rows of the map `calibration`, with their names inside it. */
 static stw_spec_table calibration_table(stw_spec_row out[], size_t most) {
     size_t n = 0, skip = strlen(CALIBRATION);
     for (size_t i = 0; i < table.n_rows && n < most; i++) {
@@ -282,9 +282,9 @@ void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const ch
 
 void stw_cluster_write_measured_json(const stw_cluster *cluster, const stw_samples *samples,
                                      stw_json *json, const char *key) {
-    stw_spec_row group[8];
-    const stw_spec_table inner = calibration_table(group, sizeof group / sizeof group[0]);
-    const stw_spec_table outer = {rows, table.n_rows - inner.n_rows}; /* the group comes last */
+    stw_spec_row map_rows[8];
+    const stw_spec_table inner = calibration_table(map_rows, sizeof map_rows / sizeof map_rows[0]);
+    const stw_spec_table outer = {rows, table.n_rows - inner.n_rows}; /* the map comes last */
     stw_json_begin_object(json, key);
     stw_spec_write_json(&outer, cluster, json);
     stw_json_begin_object(json, "calibration");
@@ -301,7 +301,7 @@ void stw_cluster_write_yaml(const stw_cluster *cluster, stw_text *out) {
 void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_samples *samples,
                                      stw_text *out) {
     stw_cluster_write_yaml(cluster, out);
-    stw_samples_write_yaml(samples, 2, out); /* still inside the group that comes last */
+    stw_samples_write_yaml(samples, 2, out); /* still inside the map that comes last */
 }
 
 uint64_t stw_cluster_host_capacity(const stw_cluster *cluster) {

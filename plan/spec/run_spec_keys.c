@@ -181,7 +181,7 @@ static const stw_spec_row rows_before[] = {
     {RATIO("update.cpu"), AT(update.cpu), .words = auto_number, .fallback = "auto",
      .note = "on the CPU"},
     {.key = "trainable.lora",
-     .kind = STW_SPEC_GROUP,
+     .kind = STW_SPEC_MAP,
      AT(trainable.lora_rank),
      .words = none,
      .fallback = "none",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Find rows, groups, words and nearest keys; read the value of a row. */
+/* Find rows, maps, words and nearest keys; read the value of a row. */
 #include "plan/spec/spec_keys.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ const stw_spec_row *stw_spec_find(const stw_spec_table *table, const char *key, 
     return NULL;
 }
 
-bool stw_spec_is_group(const stw_spec_table *table, const char *key, size_t length) {
+bool stw_spec_is_map(const stw_spec_table *table, const char *key, size_t length) {
     if (length == 0) return true;
     for (size_t i = 0; i < table->n_rows; i++) {
         const char *known = table->rows[i].key;
@@ -24,7 +24,7 @@ bool stw_spec_is_group(const stw_spec_table *table, const char *key, size_t leng
 bool stw_spec_has_key(const stw_spec_table *table, const char *key) {
     size_t length = strlen(key);
     if (length == 0) return false;
-    if (stw_spec_find(table, key, length) != NULL || stw_spec_is_group(table, key, length))
+    if (stw_spec_find(table, key, length) != NULL || stw_spec_is_map(table, key, length))
         return true;
     for (size_t i = 0; i < table->n_rows; i++) { /* roles.0.name */
         const stw_spec_row *row = &table->rows[i];
@@ -52,7 +52,7 @@ const char *stw_spec_nearest(const stw_spec_table *table, const char *key) {
     size_t n = 0;
     for (size_t i = 0; i < table->n_rows; i++) {
         const char *known = table->rows[i].key;
-        /* The right name without its group, or in another one: seq_len for batch.seq_len. */
+        /* The right name without its map, or in another one: seq_len for batch.seq_len. */
         if (strcmp(last_part(known), last_part(key)) == 0) return known;
         if (n < MOST_ROWS) keys[n++] = known;
     }
@@ -89,7 +89,7 @@ const stw_spec_word *stw_spec_word_of(const stw_spec_row *row, const void *base)
     for (const stw_spec_word *w = row->words; w != NULL && w->word != NULL; w++) {
         switch (row->kind) {
         case STW_SPEC_WORDS:
-        case STW_SPEC_GROUP:
+        case STW_SPEC_MAP:
         case STW_SPEC_COUNT:
         case STW_SPEC_BYTES:
             if (stw_spec_get_u64(row, base) == w->value) return w;

@@ -2,7 +2,7 @@
 /* Tables of keys. One table serves everything that is done with the keys of a spec: reading YAML
  * and JSON, `--set`, defaults, writing both formats, finding the nearest known key, and refusing
  * values that are not implemented. A row describes one key and the member of the spec's struct that
- * holds its value. Rows of one group ("optimizer.kind", "optimizer.lr") are adjacent; the table's
+ * holds its value. Rows of one map ("optimizer.kind", "optimizer.lr") are adjacent; the table's
  * order is the written order. Tables are constant; any thread may use them. */
 #ifndef STW_PLAN_SPEC_KEYS_H
 #define STW_PLAN_SPEC_KEYS_H
@@ -31,7 +31,7 @@ typedef enum stw_spec_kind {
     STW_SPEC_STRING,  /* const char * into the pool; a word stands for NULL */
     STW_SPEC_STRINGS, /* a stw_strings, its items in the pool */
     STW_SPEC_FLAGS,   /* a list of words; word i is the bool at offset + words[i].value */
-    STW_SPEC_GROUP,   /* a group that one word switches off: uint32_t 0; its rows follow */
+    STW_SPEC_MAP,     /* a map that one word switches off: uint32_t 0; its rows follow */
     STW_SPEC_ITEMS    /* a list of maps with the keys of `items->table` */
 } stw_spec_kind;
 
@@ -81,10 +81,10 @@ STW_MUST_USE stw_status stw_spec_defaults(const stw_spec *spec, stw_error *err);
 STW_MUST_USE stw_status stw_spec_read(const stw_spec *spec, const stw_tree *tree,
                                       const stw_node *node, stw_error *err);
 /** Set one key. "roles.0.name" sets a key of an item; index n of n items appends one. Lists and
- * groups are written as in YAML. @param origin for errors, such as "--set" */
+ * maps are written as in YAML. @param origin for errors, such as "--set" */
 STW_MUST_USE stw_status stw_spec_set(const stw_spec *spec, const char *key, const char *value,
                                      const char *origin, stw_error *err);
-/** Is this dotted key a row or a group of the table, or a key of a list item? */
+/** Is this dotted key a row or a map of the table, or a key of a list item? */
 bool stw_spec_has_key(const stw_spec_table *table, const char *key);
 /** The row key nearest to a wrong dotted key, or NULL. */
 const char *stw_spec_nearest(const stw_spec_table *table, const char *key);
@@ -113,8 +113,8 @@ const stw_spec_table *stw_cluster_table(void); /* stw_cluster */
 
 /* Shared by the parts of this module. */
 const stw_spec_row *stw_spec_find(const stw_spec_table *table, const char *key, size_t length);
-/** Is `key` the name of a group, so that rows "key.something" exist? The empty key is the root. */
-bool stw_spec_is_group(const stw_spec_table *table, const char *key, size_t length);
+/** Is `key` the name of a map, so that rows "key.something" exist? The empty key is the root. */
+bool stw_spec_is_map(const stw_spec_table *table, const char *key, size_t length);
 /** The value of a word row, a bool or a count, widened. */
 uint64_t stw_spec_get_u64(const stw_spec_row *row, const void *base);
 double stw_spec_get_double(const stw_spec_row *row, const void *base);

@@ -44,7 +44,7 @@ static stw_status read_scalar(const stw_spec_source *from, const stw_spec_row *r
         fits = number || (string && !is_bare_number(node->text));
         other = "a number, with or without a unit";
         break;
-    case STW_SPEC_GROUP:
+    case STW_SPEC_MAP:
         other = "a map";
         break;
     case STW_SPEC_WORDS:
@@ -117,8 +117,8 @@ static stw_status read_flags(const stw_spec_source *from, const stw_spec_row *ro
     return STW_STATUS_OK;
 }
 
-static stw_status read_group(const stw_spec_source *from, const char *group, const stw_node *node,
-                             stw_error *err);
+static stw_status read_map(const stw_spec_source *from, const char *map, const stw_node *node,
+                           stw_error *err);
 
 /* A new list of items in the pool, each with its defaults. */
 static stw_status make_items(const stw_spec_source *from, const stw_spec_row *row, size_t n,
@@ -154,15 +154,14 @@ static stw_status read_items(const stw_spec_source *from, const stw_spec_row *ro
         stw_spec_source inner = *from;
         inner.spec = &item;
         inner.prefix = prefix;
-        status = read_group(&inner, "", node->items[i], err);
+        status = read_map(&inner, "", node->items[i], err);
     }
     if (status == STW_STATUS_OK) put_items(from, row, items, node->n_items);
     return status;
 }
 
-/* Rows of a switched-off group back to their defaults. */
-static stw_status reset_group(const stw_spec_source *from, const stw_spec_row *group,
-                              stw_error *err);
+/* Rows of a switched-off map back to their defaults. */
+static stw_status reset_map(const stw_spec_source *from, const stw_spec_row *map, stw_error *err);
 
 static stw_status read_row(const stw_spec_source *from, const stw_spec_row *row,
                            const stw_node *node, stw_error *err) {
@@ -175,43 +174,43 @@ static stw_status read_row(const stw_spec_source *from, const stw_spec_row *row,
         return read_flags(from, row, node, err);
     case STW_SPEC_ITEMS:
         return read_items(from, row, node, err);
-    case STW_SPEC_GROUP: {
-        if (node->kind == STW_NODE_OBJECT) return read_group(from, row->key, node, err);
+    case STW_SPEC_MAP: {
+        if (node->kind == STW_NODE_OBJECT) return read_map(from, row->key, node, err);
         stw_status status = read_scalar(from, row, node, err);
-        return status == STW_STATUS_OK ? reset_group(from, row, err) : status;
+        return status == STW_STATUS_OK ? reset_map(from, row, err) : status;
     }
     default:
         return read_scalar(from, row, node, err);
     }
 }
 
-/* The known keys directly inside `group`, each once. */
-static size_t siblings(const stw_spec_table *table, const char *group,
+/* The known keys directly inside `map`, each once. */
+static size_t siblings(const stw_spec_table *table, const char *map,
                        char names[][LONGEST_SIBLING]) {
-    size_t n = 0, length = strlen(group), skip = length > 0 ? length + 1 : 0;
+    size_t n = 0, length = strlen(map), skip = length > 0 ? length + 1 : 0;
     for (size_t i = 0; i < table->n_rows && n < MOST_SIBLINGS; i++) {
         const char *key = table->rows[i].key;
-        if (strncmp(key, group, length) != 0 || (length > 0 && key[length] != '.')) continue;
+        if (strncmp(key, map, length) != 0 || (length > 0 && key[length] != '.')) continue;
         snprintf(names[n], LONGEST_SIBLING, "%.*s", (int)strcspn(key + skip, "."), key + skip);
         if (n == 0 || strcmp(names[n], names[n - 1]) != 0) n++;
     }
     return n;
 }
 
-static stw_status refuse_key(const stw_spec_source *from, const char *group, const char *key,
+static stw_status refuse_key(const stw_spec_source *from, const char *map, const char *key,
                              stw_error *err) {
     char names[MOST_SIBLINGS][LONGEST_SIBLING], quoted[160], full[LONGEST_KEY * 2];
-    const char *pointers[MOST_SIBLINGS], *dot = group[0] != '\0' ? "." : "";
+    const char *pointers[MOST_SIBLINGS], *dot = map[0] != '\0' ? "." : "";
     const stw_spec_table *table = from->spec->table;
-    size_t n = siblings(table, group, names);
+    size_t n = siblings(table, map, names);
     for (size_t i = 0; i < n; i++) pointers[i] = names[i];
-    snprintf(full, sizeof full, "%s%s%s%.100s", from->prefix, group, dot, key);
+    snprintf(full, sizeof full, "%s%s%s%.100s", from->prefix, map, dot, key);
     stw_text_quote(full, quoted, sizeof quoted);
     const char *near = stw_nearest(key, pointers, n);
     if (near != NULL)
         return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
-                           "unknown key %s, nearest known: \"%s%s%s%s\"", quoted, from->prefix,
-                           group, dot, near);
+                           "unknown key %s, nearest known: \"%s%s%s%s\"", quoted, from->prefix, map,
+                           dot, near);
     near = stw_spec_nearest(table, full + strlen(from->prefix));
     if (near != NULL)
         return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
@@ -228,27 +227,26 @@ static stw_status refuse_key(const stw_spec_source *from, const char *group, con
 static stw_status read_member(const stw_spec_source *from, const char *key, const stw_node *node,
                               stw_error *err) {
     const stw_spec_row *row = stw_spec_find(from->spec->table, key, strlen(key));
-    return row != NULL ? read_row(from, row, node, err) : read_group(from, key, node, err);
+    return row != NULL ? read_row(from, row, node, err) : read_map(from, key, node, err);
 }
 
-static stw_status read_group(const stw_spec_source *from, const char *group, const stw_node *node,
-                             stw_error *err) {
+static stw_status read_map(const stw_spec_source *from, const char *map, const stw_node *node,
+                           stw_error *err) {
     const stw_spec_table *table = from->spec->table;
     if (node->kind != STW_NODE_OBJECT)
-        return refuse_node(from, group[0] != '\0' ? group : "spec", node, "a map of keys", err);
+        return refuse_node(from, map[0] != '\0' ? map : "spec", node, "a map of keys", err);
     for (size_t i = 0; i < node->n_items; i++) {
         const stw_node *item = node->items[i];
         char key[LONGEST_KEY];
-        int length =
-            snprintf(key, sizeof key, "%s%s%s", group, group[0] != '\0' ? "." : "", item->key);
+        int length = snprintf(key, sizeof key, "%s%s%s", map, map[0] != '\0' ? "." : "", item->key);
         /* A key with a dot in it could say twice what nested maps say once. */
         bool known = length > 0 && length < LONGEST_KEY && strchr(item->key, '.') == NULL &&
                      item->key[0] != '\0' &&
                      (stw_spec_find(table, key, (size_t)length) != NULL ||
-                      stw_spec_is_group(table, key, (size_t)length));
+                      stw_spec_is_map(table, key, (size_t)length));
         if (!known) {
             stw_spec_source place = stw_spec_at(from, item->key_line, item->key_column);
-            return refuse_key(&place, group, item->key, err);
+            return refuse_key(&place, map, item->key, err);
         }
         stw_status status = read_member(from, key, item, err);
         if (status != STW_STATUS_OK) return status;
@@ -260,7 +258,7 @@ stw_status stw_spec_read(const stw_spec *spec, const stw_tree *tree, const stw_n
                          stw_error *err) {
     stw_spec_source from = {spec, tree->file, "", true, 0, 0};
     if (node->kind == STW_NODE_NULL && node == tree->root) return STW_STATUS_OK; /* empty file */
-    return read_group(&from, "", node, err);
+    return read_map(&from, "", node, err);
 }
 
 /* A value as `--set` takes it: the scalar itself, a list or a map as in YAML. */
@@ -269,7 +267,7 @@ static stw_status set_member(const stw_spec_source *from, const char *key, const
     const stw_spec_row *row = stw_spec_find(from->spec->table, key, strlen(key));
     bool yaml = row == NULL || row->kind == STW_SPEC_PAIR || row->kind == STW_SPEC_STRINGS ||
                 row->kind == STW_SPEC_FLAGS || row->kind == STW_SPEC_ITEMS ||
-                row->kind == STW_SPEC_GROUP;
+                row->kind == STW_SPEC_MAP;
     if (!yaml) return stw_spec_put_scalar(from, row, value, err);
     stw_tree *tree = NULL;
     stw_status status = STW_STATUS_OK;
@@ -285,14 +283,13 @@ static stw_status set_default(const stw_spec_source *from, const stw_spec_row *r
     return row->fallback != NULL ? set_member(from, row->key, row->fallback, err) : STW_STATUS_OK;
 }
 
-static stw_status reset_group(const stw_spec_source *from, const stw_spec_row *group,
-                              stw_error *err) {
+static stw_status reset_map(const stw_spec_source *from, const stw_spec_row *map, stw_error *err) {
     const stw_spec_table *table = from->spec->table;
-    size_t length = strlen(group->key);
+    size_t length = strlen(map->key);
     stw_status status = STW_STATUS_OK;
     for (size_t i = 0; i < table->n_rows && status == STW_STATUS_OK; i++) {
         const char *key = table->rows[i].key;
-        if (strncmp(key, group->key, length) == 0 && key[length] == '.')
+        if (strncmp(key, map->key, length) == 0 && key[length] == '.')
             status = set_default(from, &table->rows[i], err);
     }
     return status;
@@ -364,7 +361,7 @@ stw_status stw_spec_set(const stw_spec *spec, const char *key, const char *value
     if (row != NULL) return set_in_item(&from, row, index, rest, value, err);
     if (length == 0 || length >= LONGEST_KEY ||
         (stw_spec_find(spec->table, key, length) == NULL &&
-         !stw_spec_is_group(spec->table, key, length)))
+         !stw_spec_is_map(spec->table, key, length)))
         return refuse_key(&from, "", key, err);
     return set_member(&from, key, value, err);
 }

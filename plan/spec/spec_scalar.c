@@ -169,7 +169,7 @@ stw_status stw_spec_put_scalar(const stw_spec_source *from, const stw_spec_row *
     case STW_SPEC_TEXT:
     case STW_SPEC_STRING:
         return put_text(from, row, text, err);
-    case STW_SPEC_GROUP:
+    case STW_SPEC_MAP:
         return refuse_value(from, row, text, "a map", err);
     default:
         return refuse_value(from, row, text, NULL, err);

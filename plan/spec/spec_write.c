@@ -16,11 +16,11 @@ typedef struct format {
     void (*row)(void *to, const stw_spec_row *row, const char *name, const void *base);
 } format;
 
-static bool inside(const char *key, const char *group, size_t length) {
-    return strncmp(key, group, length) == 0 && key[length] == '.';
+static bool inside(const char *key, const char *map, size_t length) {
+    return strncmp(key, map, length) == 0 && key[length] == '.';
 }
 
-/* Visit all rows in order; open and close the groups around them. A group that is off is one row.
+/* Visit all rows in order; open and close the maps around them. A map that is off is one row.
  */
 static void walk(const stw_spec_table *table, const void *base, const format *f, void *to) {
     const char *open = "", *off = NULL;
@@ -29,7 +29,7 @@ static void walk(const stw_spec_table *table, const void *base, const format *f,
         const stw_spec_row *row = i < table->n_rows ? &table->rows[i] : NULL;
         const char *key = row != NULL ? row->key : "";
         if (row != NULL && off != NULL && inside(key, off, strlen(off))) continue;
-        if (row != NULL && row->kind == STW_SPEC_GROUP) {
+        if (row != NULL && row->kind == STW_SPEC_MAP) {
             if (stw_spec_get_u64(row, base) != 0) continue;
             off = key;
         }
@@ -131,7 +131,7 @@ static void json_row(void *to, const stw_spec_row *row, const char *name, const 
         stw_json_string(to, name, string_of(row, base));
         break;
     case STW_SPEC_WORDS:
-    case STW_SPEC_GROUP:
+    case STW_SPEC_MAP:
         stw_json_null(to, name);
         break; /* readers cannot set such a value */
     default:
@@ -245,7 +245,7 @@ void stw_spec_write_value(const stw_spec_row *row, const void *base, stw_text *o
         yaml_string(out, string_of(row, base));
         return;
     case STW_SPEC_WORDS:
-    case STW_SPEC_GROUP:
+    case STW_SPEC_MAP:
         break;
     default:
         yaml_list(out, row, base);
