@@ -5,9 +5,9 @@
  *
  * Asynchrony: a call on a GPU stream (h2d, compute, d2h) may return before the work is done; on the
  * host streams (cpu, disk) every call returns when done. Each stream is driven by one thread.
- * Ranges are offsets into the arenas, which are allocated once by `open` with exactly the sizes
- * asked for: an offset beyond them is refused (BUG), a size beyond the limits is refused before
- * anything is allocated (NO_RESOURCES). */
+ * Ranges are offsets into the arenas. `open` allocates them once with exactly the sizes asked for,
+ * or takes memory that the caller owns. An offset beyond an arena is refused (BUG); a size beyond
+ * the limits is refused before anything is allocated (NO_RESOURCES). */
 #ifndef STW_BACKEND_BACKEND_H
 #define STW_BACKEND_BACKEND_H
 
@@ -17,18 +17,35 @@
 
 typedef struct stw_device stw_device; /* one rank's device; opaque, owned by the backend */
 
+/** Memory that the caller owns and keeps until the device is closed. */
+typedef struct stw_external_arena {
+    void *address;  /* on a multiple of 4096 bytes; NULL: the backend allocates the arena */
+    uint64_t bytes; /* at least the arena's */
+} stw_external_arena;
+
 typedef struct stw_device_config {
     uint64_t arena_bytes[STW_N_TIERS];
-    uint64_t
-        capacity_bytes[STW_N_TIERS]; /* limits: the plan's, per rank; arenas above are refused */
-    uint64_t machine_host_bytes;     /* host bytes that all ranks of the node will take together */
-    uint32_t local_rank;             /* which GPU of the node */
-    uint32_t local_world;            /* ranks of this node, which share its cores; 0: 1 */
-    uint32_t n_events;               /* events that the executor will use */
-    uint32_t n_marks;                /* marks of time; 0: none */
-    uint32_t n_spans;                /* the most that set_spans will be given */
-    stw_element_types types;         /* of the run's state */
-    uint32_t threads;                /* for CPU work of this rank; 0: cores / ranks on the node */
+    uint64_t capacity_bytes[STW_N_TIERS]; /* the plan's, per rank; arenas above are refused */
+    uint64_t machine_host_bytes; /* host bytes that all ranks of the node will take together */
+    uint32_t local_rank;         /* which GPU of the node, unless gpu_is_given */
+    /** Memory of the gpu and host tiers that the caller owns. The backend allocates, fills and
+     * frees nothing there. CUDA: device memory of the rank's GPU; host memory that is not
+     * page-locked is registered by `open` and unregistered by `close`. Host backend: any memory. */
+    stw_external_arena external[STW_N_TIERS];
+    /** CUDA: native streams (cudaStream_t) that the caller owns, by GPU stream; NULL: one of the
+     * backend's own. The default stream is cudaStreamLegacy here. Never destroyed; `close` waits
+     * for what they were given. The host backend has no native streams. */
+    void *streams[STW_N_STREAMS];
+    bool gpu_is_given; /* CUDA: `gpu` is the device's ordinal */
+    uint32_t gpu;
+    uint32_t local_world; /* ranks of this node, which share its cores; 0: 1 */
+    uint32_t n_events;    /* events that the executor will use */
+    uint32_t n_marks;     /* marks of time; 0: none */
+    uint32_t n_spans;     /* the most that set_spans will be given */
+    bool spans_outside; /* spans may lead to params and grads outside the arenas: the caller answers
+                           for those */
+    stw_element_types types; /* of the run's state */
+    uint32_t threads;        /* for CPU work of this rank; 0: cores / ranks on the node */
     const char *nvme_folder; /* where the NVMe arena's file is made; NULL: $TMPDIR or /tmp */
     uint32_t nvme_copies;    /* 1: written in place; 2: the last committed step stays readable */
 } stw_device_config;
@@ -36,8 +53,8 @@ typedef struct stw_device_config {
 typedef struct stw_device_info {
     char name[96]; /* "NVIDIA H200", or the CPU's name */
     uint64_t used_before, used_after_context, used_now, total; /* device bytes; 0 where no GPU */
-    uint64_t page_locked;                                      /* bytes */
-    uint64_t link_bytes; /* host bytes of link_seconds' own buffers, in no other figure */
+    uint64_t page_locked; /* bytes that the backend page-locked */
+    uint64_t link_bytes;  /* host bytes of link_seconds' own buffers, in no other figure */
 } stw_device_info;
 
 /** Where bytes begin. */

@@ -32,20 +32,19 @@ static void info(stw_device *device, stw_device_info *out) {
         (void)cudaGetLastError();
 }
 
-static void *host_address(stw_device *device, uint64_t offset, uint64_t bytes) {
+static void *address_of(const stw_device *device, stw_tier tier, uint64_t offset, uint64_t bytes) {
     unsigned char *address = NULL;
-    return stw_cuda_range(device, stw_at(STW_TIER_HOST, offset), bytes, &address, NULL) ==
-                   STW_STATUS_OK
-               ? address
-               : NULL;
+    stw_status status =
+        stw_arenas_address(&device->tiers.arenas, stw_at(tier, offset), bytes, &address, NULL);
+    return status == STW_STATUS_OK ? address : NULL;
+}
+
+static void *host_address(stw_device *device, uint64_t offset, uint64_t bytes) {
+    return address_of(device, STW_TIER_HOST, offset, bytes);
 }
 
 static void *device_address(stw_device *device, uint64_t offset, uint64_t bytes) {
-    unsigned char *address = NULL;
-    return stw_cuda_range(device, stw_at(STW_TIER_GPU, offset), bytes, &address, NULL) ==
-                   STW_STATUS_OK
-               ? address
-               : NULL;
+    return address_of(device, STW_TIER_GPU, offset, bytes);
 }
 
 static void *native_stream(stw_device *device, stw_stream stream) {
@@ -62,25 +61,6 @@ static stw_status check_stream(const char *what, stw_tier tier, stw_stream strea
 }
 
 /* ---- copies ---- */
-
-static stw_status copy_nvme(stw_device *device, stw_location to, stw_location from, uint64_t bytes,
-                            stw_error *err) {
-    unsigned char *memory = NULL;
-    stw_status status = STW_STATUS_OK;
-    bool reads = from.tier == STW_TIER_NVME;
-    if ((reads ? to : from).tier != STW_TIER_HOST)
-        STW_TRY(stw_fail(err, STW_STATUS_BUG, "copy", "from %s to %s: NVMe goes through the host",
-                         stw_tier_name(from.tier), stw_tier_name(to.tier)));
-    STW_TRY(stw_cuda_range(device, reads ? to : from, bytes, &memory, err));
-    STW_TRY(stw_cuda_check_range(device, reads ? from : to, bytes, err));
-    if (bytes == 0) goto out;
-    if (reads)
-        STW_TRY(stw_nvme_read(device->nvme, from.offset, memory, bytes, err));
-    else
-        STW_TRY(stw_nvme_write(device->nvme, to.offset, memory, bytes, err));
-out:
-    return status;
-}
 
 /* A copy that touches GPU memory, and its addresses. */
 typedef struct transfer {
@@ -130,19 +110,17 @@ static stw_status copy(stw_device *device, stw_stream stream, stw_location to, s
     stw_status status = STW_STATUS_OK;
     bool on_gpu = stw_stream_is_gpu(stream);
     if (to.tier == STW_TIER_NVME || from.tier == STW_TIER_NVME)
-        return copy_nvme(device, to, from, bytes, err);
-    STW_TRY(stw_cuda_range(device, to, bytes, &t.target, err));
-    STW_TRY(stw_cuda_range(device, from, bytes, &t.source, err));
+        return stw_tiers_copy_nvme(&device->tiers, to, from, bytes, err);
+    STW_TRY(stw_arenas_address(&device->tiers.arenas, to, bytes, &t.target, err));
+    STW_TRY(stw_arenas_address(&device->tiers.arenas, from, bytes, &t.source, err));
     if (bytes == 0) goto out;
-    if (to.tier == from.tier && to.offset < from.offset + bytes && from.offset < to.offset + bytes)
-        STW_TRY(stw_fail(err, STW_STATUS_BUG, "copy", "source and target overlap in tier %s",
-                         stw_tier_name(to.tier)));
+    STW_TRY(stw_arenas_check_apart(to, bytes, from, bytes, err));
     if (to.tier == STW_TIER_HOST && from.tier == STW_TIER_HOST) {
         if (on_gpu) {
             STW_TRY(stw_cuda_device_use(device, err));
             STW_CUDA_TRY(cudaStreamSynchronize(device->streams[stream]), "waiting for a stream");
         }
-        stw_host_copy(device->threads, t.target, t.source, bytes);
+        stw_host_copy(device->tiers.threads, t.target, t.source, bytes);
         goto out;
     }
     if (is_fetched(device, stream, &t)) {
@@ -160,157 +138,33 @@ out:
 
 static stw_status read_nvme(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
                             uint64_t bytes, stw_error *err) {
-    return copy_nvme(device, stw_at(STW_TIER_HOST, host_offset), stw_at(STW_TIER_NVME, nvme_offset),
-                     bytes, err);
+    return stw_tiers_read(&device->tiers, host_offset, nvme_offset, bytes, err);
 }
 
 static stw_status write_nvme(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
                              uint64_t bytes, stw_error *err) {
-    return copy_nvme(device, stw_at(STW_TIER_NVME, nvme_offset), stw_at(STW_TIER_HOST, host_offset),
-                     bytes, err);
+    return stw_tiers_write(&device->tiers, nvme_offset, host_offset, bytes, err);
 }
 
-/* With one copy there is nothing to commit: data lies where it was written. */
 static stw_status commit(stw_device *device, uint64_t step, stw_error *err) {
-    if (device->nvme == NULL || device->config.nvme_copies < 2) return STW_STATUS_OK;
-    return stw_nvme_commit(device->nvme, step, err);
-}
-
-/* ---- spans ---- */
-
-static stw_status set_spans(stw_device *device, const stw_span *spans, uint32_t n, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    device->n_spans = 0;
-    if (n > device->config.n_spans)
-        STW_TRY(stw_fail(err, STW_STATUS_BUG, "spans", "%u spans, room for %u", n,
-                         device->config.n_spans));
-    for (uint32_t i = 0; i < n; i++) {
-        bool follows = i == 0 || spans[i].first == spans[i - 1].first + spans[i - 1].n;
-        if (!follows || spans[i].n == 0 || spans[i].n > UINT64_MAX - spans[i].first ||
-            spans[i].group >= STW_MAX_PARAM_GROUPS)
-            STW_TRY(stw_fail(err, STW_STATUS_BUG, "spans",
-                             "span %u: %llu elements from %llu of group %u", i,
-                             (unsigned long long)spans[i].n, (unsigned long long)spans[i].first,
-                             spans[i].group));
-    }
-    if (n == 0) goto out;
-    STW_TRY(stw_cuda_quiesce(device, err)); /* nothing may read the old table any more */
-    memcpy(device->spans, spans, n * sizeof *spans);
-    STW_CUDA_TRY(cudaMemcpyAsync(device->spans_on_gpu, device->spans, n * sizeof *spans,
-                                 cudaMemcpyHostToDevice, device->side),
-                 "copying the table of spans to the GPU");
-    STW_CUDA_TRY(cudaStreamSynchronize(device->side), "waiting for the table of spans");
-    device->n_spans = n;
-out:
-    return status;
-}
-
-/* The bucket's spans must be in the table and cover it; the table has no gaps (set_spans). */
-static stw_status check_spans(const stw_device *device, const stw_bucket_operands *bucket,
-                              stw_error *err) {
-    if (bucket->n > UINT64_MAX - bucket->first)
-        return stw_fail(err, STW_STATUS_BUG, "update", "%llu elements from %llu",
-                        (unsigned long long)bucket->n, (unsigned long long)bucket->first);
-    uint32_t first = bucket->first_span, n = bucket->n_spans;
-    if (n > 0 && first < device->n_spans && n <= device->n_spans - first) {
-        const stw_span *head = &device->spans[first], *tail = &device->spans[first + n - 1];
-        if (head->first <= bucket->first && bucket->first - head->first < head->n &&
-            tail->first < bucket->first + bucket->n &&
-            bucket->first + bucket->n - tail->first <= tail->n)
-            return STW_STATUS_OK;
-    }
-    return stw_fail(err, STW_STATUS_BUG, "update",
-                    "%u spans from %u of %u do not cover %llu elements from %llu", n, first,
-                    device->n_spans, (unsigned long long)bucket->n,
-                    (unsigned long long)bucket->first);
+    return stw_tiers_commit(&device->tiers, step, err);
 }
 
 /* ---- updates ---- */
 
-/* An operand on its way to an address. */
-typedef struct component {
-    const char *name;
-    const stw_operand *operand;
-    stw_element type;
-    bool grads; /* of a span's two offsets */
-} component;
-
-/* Elements in spans must be aligned, and a range that begins in the arena must end there. One that
- * begins outside belongs to somebody else, who answers for it. */
-static stw_status check_in_spans(const stw_device *device, const component *c,
-                                 const stw_bucket_operands *bucket, stw_error *err) {
-    uint64_t each = stw_element_bytes(c->type), end = bucket->first + bucket->n;
-    uint64_t arena = device->config.arena_bytes[c->operand->tier];
-    for (uint32_t i = 0; i < bucket->n_spans; i++) {
-        const stw_span *span = &device->spans[bucket->first_span + i];
-        uint64_t at = c->grads ? span->grads : span->params;
-        uint64_t first = stw_max_u64(span->first, bucket->first);
-        uint64_t n = stw_min_u64(span->first + span->n, end) - first;
-        uint64_t offset = at + (first - span->first) * each; /* modulo 2^64, as element.h says */
-        if (offset % each != 0 || (offset < arena && n > (arena - offset) / each))
-            return stw_fail(err, STW_STATUS_BUG, c->name,
-                            "%llu elements of %s at offset %llu (span %u) are outside the %s arena "
-                            "of %llu bytes, or not aligned",
-                            (unsigned long long)n, stw_cuda_element_name(c->type),
-                            (unsigned long long)offset, bucket->first_span + i,
-                            stw_tier_name(c->operand->tier), (unsigned long long)arena);
-    }
-    return STW_STATUS_OK;
-}
-
-/* Address of a component for whoever updates: of the bucket's first element, or what the spans'
- * offsets count from. @param on_host set where it lies in host memory */
-static stw_status resolve(const stw_device *device, stw_stream stream, const component *c,
-                          const stw_bucket_operands *bucket, void **out, bool *on_host,
-                          stw_error *err) {
+static stw_status set_spans(stw_device *device, const stw_span *spans, uint32_t n, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_tier tier = c->operand->tier;
-    unsigned char *address = NULL;
-    *out = NULL;
-    if (c->type == STW_ELEMENT_NONE) goto out;
-    if (tier == STW_TIER_NVME || (tier == STW_TIER_GPU && !stw_stream_is_gpu(stream)))
-        STW_TRY(stw_fail(err, STW_STATUS_BUG, c->name, "in tier %s for an update on stream %s",
-                         stw_tier_name(tier), stw_stream_name(stream)));
-    if (tier == STW_TIER_HOST && stw_stream_is_gpu(stream) && !device->host_on_device)
-        STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, c->name,
-                         "this GPU does not reach registered host memory by its host address"));
-    if (tier == STW_TIER_HOST) *on_host = true;
-    if (c->operand->in_spans) {
-        STW_TRY(check_in_spans(device, c, bucket, err));
-        *out = tier == STW_TIER_GPU ? device->gpu : device->host.data;
-        goto out;
-    }
-    STW_TRY(stw_cuda_element_range(device, stw_typed(tier, c->operand->offset, c->type, bucket->n),
-                                   &address, err));
-    *out = address;
-out:
-    return status;
-}
-
-typedef struct addresses {
-    void *params, *grads, *master, *exp_avg, *exp_avg_sq;
-    bool on_host; /* one of them at least */
-} addresses;
-
-static stw_status resolve_all(const stw_device *device, stw_stream stream,
-                              const stw_bucket_operands *bucket, addresses *out, stw_error *err) {
-    const stw_element_types *types = &device->config.types;
-    void *found[STW_N_STATE] = {NULL};
-    const component components[STW_N_STATE] = {
-        {"params", &bucket->params, types->params, false},
-        {"grads", &bucket->grads, types->grads, true},
-        {"master", &bucket->master, types->master, false},
-        {"exp_avg", &bucket->exp_avg, types->exp_avg, false},
-        {"exp_avg_sq", &bucket->exp_avg_sq, types->exp_avg_sq, false}};
-    stw_status status = STW_STATUS_OK;
-    out->on_host = false;
-    for (int i = 0; i < STW_N_STATE; i++) {
-        bool spans_are_known = i < 2; /* params and grads */
-        if (components[i].operand->in_spans && !spans_are_known)
-            STW_TRY(stw_fail(err, STW_STATUS_BUG, components[i].name, "not found by spans"));
-        STW_TRY(resolve(device, stream, &components[i], bucket, &found[i], &out->on_host, err));
-    }
-    *out = (addresses){found[0], found[1], found[2], found[3], found[4], out->on_host};
+    stw_tiers *tiers = &device->tiers;
+    tiers->n_spans = 0;
+    STW_TRY(stw_tiers_check_spans(tiers, spans, n, err));
+    if (n == 0) goto out;
+    STW_TRY(stw_cuda_quiesce(device, err)); /* nothing may read the old table any more */
+    memcpy(tiers->spans, spans, n * sizeof *spans);
+    STW_CUDA_TRY(cudaMemcpyAsync(device->spans_on_gpu, tiers->spans, n * sizeof *spans,
+                                 cudaMemcpyHostToDevice, device->side),
+                 "copying the table of spans to the GPU");
+    STW_CUDA_TRY(cudaStreamSynchronize(device->side), "waiting for the table of spans");
+    tiers->n_spans = n;
 out:
     return status;
 }
@@ -320,7 +174,7 @@ static void leave_spans(const stw_device *device, const stw_bucket_operands *buc
                         stw_cuda_bucket *operands) {
     const stw_element_types *types = &device->config.types;
     if (bucket->n_spans != 1) return;
-    const stw_span *span = &device->spans[bucket->first_span];
+    const stw_span *span = &device->tiers.spans[bucket->first_span];
     uint64_t skipped = bucket->first - span->first;
     if (operands->params_in_spans)
         operands->params = (void *)((uintptr_t)operands->params + span->params +
@@ -334,7 +188,7 @@ static void leave_spans(const stw_device *device, const stw_bucket_operands *buc
 }
 
 static stw_status update_on_gpu(stw_device *device, stw_stream stream, const stw_adamw *adamw,
-                                const stw_bucket_operands *bucket, const addresses *at,
+                                const stw_bucket_operands *bucket, const stw_bucket_addresses *at,
                                 stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cuda_launch launch = {device->streams[stream], device->sms};
@@ -351,6 +205,9 @@ static stw_status update_on_gpu(stw_device *device, stw_stream stream, const stw
                                 .exp_avg = at->exp_avg,
                                 .exp_avg_sq = at->exp_avg_sq};
     leave_spans(device, bucket, &operands);
+    if (at->on_host && !device->host_on_device)
+        STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, "update",
+                         "this GPU does not reach registered host memory by its host address"));
     STW_TRY(stw_cuda_device_use(device, err));
     STW_CUDA_TRY(stw_cuda_adamw(launch, adamw, &device->scalars->clip.factor, &device->config.types,
                                 &operands),
@@ -359,38 +216,18 @@ out:
     return status;
 }
 
-static void update_on_cpu(stw_device *device, const stw_adamw *adamw,
-                          const stw_bucket_operands *bucket, const addresses *at) {
-    const stw_host_bucket operands = {.first = bucket->first,
-                                      .n = bucket->n,
-                                      .spans = device->spans + bucket->first_span,
-                                      .n_spans = bucket->n_spans,
-                                      .params_in_spans = bucket->params.in_spans,
-                                      .grads_in_spans = bucket->grads.in_spans,
-                                      .params = at->params,
-                                      .grads = at->grads,
-                                      .master = at->master,
-                                      .exp_avg = at->exp_avg,
-                                      .exp_avg_sq = at->exp_avg_sq};
-    stw_host_adamw(device->threads, adamw, device->staged->clip.factor, &device->config.types,
-                   &operands);
-}
-
 static stw_status update(stw_device *device, stw_stream stream, const stw_adamw *adamw,
                          const stw_bucket_operands *bucket, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    addresses at;
+    stw_bucket_addresses at;
     if (bucket->n == 0) goto out;
-    if (!stw_stream_is_gpu(stream) && stream != STW_STREAM_CPU)
-        STW_TRY(stw_fail(err, STW_STATUS_BUG, "update", "on stream %s", stw_stream_name(stream)));
     if (adamw->clip && !atomic_load(&device->has_factor))
         STW_TRY(stw_fail(err, STW_STATUS_BUG, "update", "clips before any norm_factor"));
-    STW_TRY(check_spans(device, bucket, err));
-    STW_TRY(resolve_all(device, stream, bucket, &at, err));
+    STW_TRY(stw_tiers_resolve(&device->tiers, stream, bucket, &at, err));
     if (stw_stream_is_gpu(stream))
         STW_TRY(update_on_gpu(device, stream, adamw, bucket, &at, err));
     else
-        update_on_cpu(device, adamw, bucket, &at);
+        stw_tiers_update(&device->tiers, adamw, device->staged->clip.factor, bucket, &at);
 out:
     return status;
 }
@@ -417,7 +254,7 @@ static stw_status norm_add(stw_device *device, stw_stream stream, stw_typed_rang
     unsigned char *at = NULL;
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_stream("norm", grads.tier, stream, err));
-    STW_TRY(stw_cuda_element_range(device, grads, &at, err));
+    STW_TRY(stw_arenas_values(&device->tiers.arenas, grads, &at, err));
     if (grads.n == 0) goto out;
     if (grads.tier == STW_TIER_GPU) {
         stw_cuda_launch launch = {device->streams[stream], device->sms};
@@ -426,7 +263,7 @@ static stw_status norm_add(stw_device *device, stw_stream stream, stw_typed_rang
                      "starting the norm kernel");
     } else {
         stw_norm_bins mine = {.not_finite = 0};
-        stw_host_norm_add(device->threads, at, grads.type, grads.n, &mine);
+        stw_host_norm_add(device->tiers.threads, at, grads.type, grads.n, &mine);
         pthread_mutex_lock(&device->mutex);
         stw_norm_merge(&device->host_bins, &mine);
         pthread_mutex_unlock(&device->mutex);
@@ -589,7 +426,7 @@ out:
 
 static void enter(stw_device *device, stw_stream stream) {
     if (stream == STW_STREAM_CPU)
-        stw_threads_keep_caller(device->threads);
+        stw_threads_keep_caller(device->tiers.threads);
     else
         stw_cpus_keep(&device->cpus);
 }

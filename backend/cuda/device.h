@@ -10,9 +10,8 @@
 
 #include "backend/backend.h"
 #include "backend/cuda/kernels.h"
-#include "backend/host/pool.h"
 #include "backend/norm.h"
-#include "backend/nvme/nvme.h"
+#include "backend/tiers.h"
 
 /* ---- CUDA runtime calls ---- */
 
@@ -57,7 +56,7 @@ void stw_cuda_driver_version(char *out, size_t out_size);
 typedef struct stw_cuda_pinned {
     unsigned char *data;    /* NULL while empty */
     uint64_t bytes;         /* usable */
-    unsigned char *mapping; /* what munmap gets */
+    unsigned char *mapping; /* what munmap gets; NULL: the memory is the caller's */
     uint64_t mapping_bytes;
     uint64_t registered; /* bytes page-locked so far, from `data` on */
 } stw_cuda_pinned;
@@ -71,6 +70,14 @@ STW_MUST_USE stw_status stw_cuda_pinned_new(stw_cuda_pinned *pinned, uint64_t by
 STW_MUST_USE stw_status stw_cuda_pinned_new_on(stw_cuda_pinned *pinned, uint64_t bytes,
                                                stw_threads *threads, const stw_cpus *cpus,
                                                stw_error *err);
+/** Memory that the caller owns: is all of it page-locked, and do kernels reach it by its host
+ * address (`mapped`, true where it is still to be page-locked)? USAGE for memory of another kind or
+ * page-locked in part. */
+STW_MUST_USE stw_status stw_cuda_pinned_look(unsigned char *address, uint64_t bytes, bool *locked,
+                                             bool *mapped, stw_error *err);
+/** Use it, page-locked unless it is; freeing gives back the page-locking alone. */
+STW_MUST_USE stw_status stw_cuda_pinned_take(stw_cuda_pinned *pinned, unsigned char *address,
+                                             uint64_t bytes, bool locked, stw_error *err);
 void stw_cuda_pinned_free(stw_cuda_pinned *pinned); /* all zero is fine */
 /** Bytes from offset `at` of such memory to the end of its page-locked piece. */
 static inline uint64_t stw_cuda_to_piece_end(uint64_t at) {
@@ -103,8 +110,7 @@ typedef struct stw_cuda_staged {
     uint64_t digest;
 } stw_cuda_staged;
 
-#define STW_CUDA_SCALARS_BYTES 8192        /* scalars or staged, and room to warm up in */
-#define STW_CUDA_BOUNCE_BYTES (4ull << 20) /* through which NVMe ranges are looked at */
+#define STW_CUDA_SCALARS_BYTES 8192 /* scalars or staged, and room to warm up in */
 
 /** What a wait on an event has to do. */
 enum { STW_CUDA_EVENT_NEVER, STW_CUDA_EVENT_ON_GPU, STW_CUDA_EVENT_DONE };
@@ -113,6 +119,7 @@ typedef struct stw_cuda_link stw_cuda_link; /* link.c */
 
 struct stw_device {
     stw_device_config config; /* nvme_folder is not kept */
+    stw_tiers tiers;          /* its spans: page-locked, also the source of spans_on_gpu */
     int ordinal;
     char bus_id[32];   /* "0000:17:00.0" */
     bool among_others; /* GPUs, on its node */
@@ -120,53 +127,36 @@ struct stw_device {
     bool host_on_device; /* kernels may use host arena addresses as they are */
     stw_device_info info;
     stw_cpus cpus; /* that the threads are kept on; none: wherever they may run */
-    stw_threads *threads;
-    cudaStream_t streams[STW_N_STREAMS]; /* NULL for host streams */
+    cudaStream_t streams[STW_N_STREAMS]; /* NULL for host streams; the caller's as in config */
     cudaStream_t side; /* copies that were handed in on a host stream, and small reads */
     cudaEvent_t *events;
     atomic_uchar *event_state; /* STW_CUDA_EVENT_* */
     uint32_t n_events;         /* made so far */
     cudaEvent_t *marks;        /* those that tell the time */
     uint32_t n_marks;          /* made so far */
-    unsigned char *gpu;        /* the GPU arena */
     stw_cuda_pinned host;      /* the host arena */
-    stw_nvme *nvme;
-    uint64_t nvme_copy_bytes; /* of one copy: what NVMe offsets reach */
-    unsigned char *bounce;    /* 2 x STW_CUDA_BOUNCE_BYTES, aligned, where there is an NVMe arena */
+    unsigned char *from_gpu;   /* STW_BOUNCE_BYTES, on the way from the GPU to an NVMe arena */
     stw_cuda_scalars *scalars; /* in device memory */
     stw_cuda_staged *staged;   /* page-locked */
     stw_span *spans_on_gpu;    /* room for config.n_spans in device memory */
-    stw_span *spans;           /* the same table, page-locked: for the CPU and as the source */
-    uint32_t n_spans;          /* of the last set_spans */
     atomic_bool has_factor;    /* norm_factor was called since the device was opened */
-    pthread_mutex_t mutex;     /* of host_bins, bounce, staged and what follows */
+    pthread_mutex_t mutex;     /* of host_bins, from_gpu, staged and what follows */
     stw_norm_bins host_bins;   /* squares that host streams added */
     cudaEvent_t bins_read[STW_CUDA_BINS_SLOTS];
     uint64_t n_counted;  /* norm_counters calls: whose turn it is among the slots */
     stw_cuda_link *link; /* NULL before the first link_seconds */
 };
 
-/** Check limits, then make everything (memory.c). */
+/* open.c */
+
+/** Check limits, then make everything. */
 STW_MUST_USE stw_status stw_cuda_device_open(const stw_device_config *config, stw_device **out,
                                              stw_error *err);
 void stw_cuda_device_close(stw_device *device);
+/* device.c */
+
 /** Make the device current for the calling thread. */
 STW_MUST_USE stw_status stw_cuda_device_use(const stw_device *device, stw_error *err);
-/** Address of a range of the GPU or host arena; BUG outside it or for NVMe. */
-STW_MUST_USE stw_status stw_cuda_range(const stw_device *device, stw_location at, uint64_t bytes,
-                                       unsigned char **out, stw_error *err);
-/** BUG where a range is outside a tier's arena. */
-STW_MUST_USE stw_status stw_cuda_check_range(const stw_device *device, stw_location at,
-                                             uint64_t bytes, stw_error *err);
-/** "fp32", "bf16". */
-const char *stw_cuda_element_name(stw_element type);
-/** Address of values in the GPU or host arena; BUG outside it, for an offset that is not that of an
- * element, and for NVMe. */
-STW_MUST_USE stw_status stw_cuda_element_range(const stw_device *device, stw_typed_range values,
-                                               unsigned char **out, stw_error *err);
-/** Bytes of values; BUG for an offset that is not that of an element, or no type. */
-STW_MUST_USE stw_status stw_cuda_element_bytes(stw_typed_range values, uint64_t *bytes,
-                                               stw_error *err);
 /** Used bytes of the current GPU, others' included. */
 STW_MUST_USE stw_status stw_cuda_memory(uint64_t *free_bytes, uint64_t *total_bytes,
                                         stw_error *err);

@@ -134,7 +134,8 @@ static stw_status prepare(stw_device *device, const stw_link_shape *shape, uint6
     if (link->buffer.data == NULL || link->down.host == NULL) {
         stw_cuda_pinned_free(&link->buffer); /* half made by a call that failed */
         STW_TRY(down_bytes(device, &bytes, err));
-        STW_TRY(stw_cuda_pinned_new_on(&link->buffer, bytes, device->threads, &device->cpus, err));
+        STW_TRY(stw_cuda_pinned_new_on(&link->buffer, bytes, device->tiers.threads, &device->cpus,
+                                       err));
         link->down.host = link->buffer.data;
         link->down.host_bytes = link->buffer.bytes;
         link->down.kind = cudaMemcpyDeviceToHost;

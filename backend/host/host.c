@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend: the "GPU" is a second arena in host memory, streams are the threads that call,
  * and every call returns when its work is done; events and waits are therefore nothing. It
- * computes, copies and refuses to exceed limits for real; only its times mean nothing.
- *
- * An NVMe arena of two copies: write, zero, seed_grads and convert reach the copy that the next
- * commit makes count, read and digest see the committed one, so that what was made on NVMe is seen
- * after a commit only. */
+ * computes, copies and refuses to exceed limits for real; only its times mean nothing. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, madvise */
-#include "backend/host/device.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +11,21 @@
 
 #include "backend/host/kernels.h"
 #include "backend/limits.h"
+#include "backend/norm.h"
+#include "backend/tiers.h"
 #include "core/checked.h"
 #include "core/units.h"
+
+struct stw_device {
+    stw_device_config config;
+    stw_tiers tiers;
+    stw_threads *threads;
+    pthread_mutex_t mutex; /* of what follows */
+    stw_norm_bins bins;
+    uint64_t counters[STW_NORM_COUNTERS];
+    double norm;
+    float factor;
+};
 
 static bool available(char *why, size_t why_size) {
     if (why != NULL && why_size > 0) why[0] = '\0';
@@ -29,37 +36,29 @@ static void close_device(stw_device *device) {
     if (device == NULL) return;
     stw_threads_free(device->threads);
     for (int t = 0; t < STW_N_TIERS; t++)
-        if (device->arena[t] != NULL) munmap(device->arena[t], device->config.arena_bytes[t]);
-    stw_nvme_close(device->nvme);
-    free(device->scratch);
-    free(device->spans);
-    pthread_mutex_destroy(&device->scratch_mutex);
+        if (device->tiers.arenas.base[t] != NULL &&
+            !stw_arena_is_external(&device->config, (stw_tier)t))
+            munmap(device->tiers.arenas.base[t], device->config.arena_bytes[t]);
+    stw_tiers_close(&device->tiers);
+    free(device->tiers.spans);
     pthread_mutex_destroy(&device->mutex);
     free(device);
 }
 
-static stw_status check_capacity(const stw_device_config *config, stw_error *err) {
-    for (int t = 0; t < STW_N_TIERS; t++) {
-        if (config->arena_bytes[t] <= config->capacity_bytes[t]) continue;
-        char need[32], have[32];
-        stw_bytes_format(config->arena_bytes[t], need, sizeof need);
-        stw_bytes_format(config->capacity_bytes[t], have, sizeof have);
-        return stw_fail(err, STW_STATUS_NO_RESOURCES, stw_tier_name((stw_tier)t),
-                        "the plan's arena is %s, its capacity for this rank %s", need, have);
-    }
+static stw_status check_machine(const stw_device_config *config, stw_error *err) {
     stw_limits limits;
     uint64_t own = 0;
     stw_status status = stw_limits_read("", &limits, err);
-    if (status == STW_STATUS_OK)
-        status = stw_add_u64(config->arena_bytes[STW_TIER_GPU], config->arena_bytes[STW_TIER_HOST],
-                             &own, "arenas", err);
+    for (int t = 0; t < STW_TIER_NVME && status == STW_STATUS_OK; t++)
+        if (!stw_arena_is_external(config, (stw_tier)t))
+            status = stw_add_u64(own, config->arena_bytes[t], &own, "arenas", err);
     if (status != STW_STATUS_OK) return status;
     return stw_limits_check(&limits, stw_max_u64(own, config->machine_host_bytes), 0, err);
 }
 
 static stw_status map_arena(stw_device *device, stw_tier tier, stw_error *err) {
     uint64_t bytes = device->config.arena_bytes[tier];
-    if (bytes == 0) return STW_STATUS_OK;
+    if (bytes == 0 || stw_arena_is_external(&device->config, tier)) return STW_STATUS_OK;
     void *memory = bytes > SIZE_MAX ? MAP_FAILED
                                     : mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
                                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -69,7 +68,7 @@ static stw_status map_arena(stw_device *device, stw_tier tier, stw_error *err) {
         return stw_fail_native(err, STW_STATUS_NO_RESOURCES, errno, stw_tier_name(tier),
                                "the system refuses to map an arena of %s", need);
     }
-    device->arena[tier] = memory;
+    device->tiers.arenas.base[tier] = memory;
     madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
     /* Touched now, by all threads: a step must not meet page faults, and bytes that the process
      * holds are then known. */
@@ -86,44 +85,39 @@ static stw_status start_threads(stw_device *device, stw_error *err) {
     bool enough = cpus.n >= ranks && config->local_rank < ranks;
     stw_cpus_share(&cpus, config->local_rank, ranks);
     if (n == 0) n = enough ? cpus.n : 1;
-    return stw_threads_new_on(n, enough && n <= cpus.n ? &cpus : NULL, &device->threads, err);
+    stw_status status =
+        stw_threads_new_on(n, enough && n <= cpus.n ? &cpus : NULL, &device->threads, err);
+    device->tiers.threads = device->threads;
+    return status;
 }
 
-static stw_status open_nvme(stw_device *device, stw_error *err) {
-    const stw_device_config *config = &device->config;
-    uint32_t copies = config->nvme_copies > 1 ? 2 : 1;
-    uint64_t one = config->arena_bytes[STW_TIER_NVME] / copies;
-    device->reach[STW_TIER_NVME] = one;
-    if (one == 0) return STW_STATUS_OK;
-    stw_nvme_options options = {config->nvme_folder, one, copies, config->local_rank};
-    stw_status status = stw_nvme_open(&options, &device->nvme, err);
-    if (status != STW_STATUS_OK) return status;
-    void *scratch = NULL;
-    if (posix_memalign(&scratch, 4096, STW_HOST_SCRATCH_BYTES) != 0)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory");
-    device->scratch = scratch;
+static stw_status check_streams(const stw_device_config *config, stw_error *err) {
+    for (int s = 0; s < STW_N_STREAMS; s++)
+        if (config->streams[s] != NULL)
+            return stw_fail(err, STW_STATUS_USAGE, stw_stream_name((stw_stream)s),
+                            "found a native stream, expected none: the host backend has none");
     return STW_STATUS_OK;
 }
 
 static stw_status open_device(const stw_device_config *config, stw_device **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     *out = NULL;
-    STW_TRY(check_capacity(config, err));
     stw_device *device = calloc(1, sizeof *device);
     if (device == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "host", "out of memory");
     device->config = *config;
     device->factor = 1.0f;
-    memcpy(device->reach, config->arena_bytes, sizeof device->reach);
     pthread_mutex_init(&device->mutex, NULL);
-    pthread_mutex_init(&device->scratch_mutex, NULL);
     *out = device;
-    device->spans = calloc((size_t)config->n_spans + 1, sizeof *device->spans);
-    if (device->spans == NULL)
+    STW_TRY(stw_tiers_open(&device->tiers, config, err));
+    STW_TRY(check_streams(config, err));
+    STW_TRY(check_machine(config, err));
+    device->tiers.spans = calloc((size_t)config->n_spans + 1, sizeof *device->tiers.spans);
+    if (device->tiers.spans == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "spans", "out of memory"));
     STW_TRY(start_threads(device, err));
     STW_TRY(map_arena(device, STW_TIER_GPU, err));
     STW_TRY(map_arena(device, STW_TIER_HOST, err));
-    STW_TRY(open_nvme(device, err));
+    STW_TRY(stw_tiers_open_nvme(&device->tiers, config, err));
 out:
     if (status != STW_STATUS_OK) {
         close_device(*out);
@@ -148,57 +142,21 @@ static void info(stw_device *device, stw_device_info *out) {
     if (file != NULL) fclose(file);
 }
 
-/* ---- ranges ---- */
+/* ---- addresses ---- */
 
-stw_status stw_host_check_range(const stw_device *device, stw_location at, uint64_t bytes,
-                                stw_error *err) {
-    uint64_t size = device->reach[at.tier];
-    if (at.offset <= size && bytes <= size - at.offset) return STW_STATUS_OK;
-    return stw_fail(err, STW_STATUS_BUG, stw_tier_name(at.tier),
-                    "range of %llu bytes at %llu is outside the arena of %llu bytes",
-                    (unsigned long long)bytes, (unsigned long long)at.offset,
-                    (unsigned long long)size);
-}
-
-stw_status stw_host_range(const stw_device *device, stw_location at, uint64_t bytes,
-                          unsigned char **out, stw_error *err) {
-    *out = NULL;
-    if (at.tier == STW_TIER_NVME)
-        return stw_fail(err, STW_STATUS_BUG, "nvme", "an NVMe range has no address");
-    stw_status status = stw_host_check_range(device, at, bytes, err);
-    if (status == STW_STATUS_OK && device->arena[at.tier] != NULL)
-        *out = device->arena[at.tier] + at.offset;
-    return status;
-}
-
-stw_status stw_host_value_bytes(stw_typed_range values, uint64_t *bytes, stw_error *err) {
-    *bytes = 0;
-    if (values.type != STW_ELEMENT_F32 && values.type != STW_ELEMENT_BF16)
-        return stw_fail(err, STW_STATUS_BUG, stw_tier_name(values.tier),
-                        "values of element type %d; fp32 and bf16 are known", (int)values.type);
-    uint64_t one = stw_element_bytes(values.type);
-    if (values.offset % one != 0)
-        return stw_fail(err, STW_STATUS_BUG, stw_tier_name(values.tier),
-                        "offset %llu is not of a %llu-byte float",
-                        (unsigned long long)values.offset, (unsigned long long)one);
-    *bytes = values.n > UINT64_MAX / one ? UINT64_MAX : values.n * one; /* no arena is that large */
-    return STW_STATUS_OK;
-}
-
-stw_status stw_host_value_range(const stw_device *device, stw_typed_range values,
-                                unsigned char **out, stw_error *err) {
-    uint64_t bytes = 0;
-    *out = NULL;
-    stw_status status = stw_host_value_bytes(values, &bytes, err);
-    if (status != STW_STATUS_OK) return status;
-    return stw_host_range(device, stw_at(values.tier, values.offset), bytes, out, err);
+static void *address_of(const stw_device *device, stw_tier tier, uint64_t offset, uint64_t bytes) {
+    unsigned char *address = NULL;
+    stw_status status =
+        stw_arenas_address(&device->tiers.arenas, stw_at(tier, offset), bytes, &address, NULL);
+    return status == STW_STATUS_OK ? address : NULL;
 }
 
 static void *host_address(stw_device *device, uint64_t offset, uint64_t bytes) {
-    unsigned char *address = NULL;
-    stw_status status =
-        stw_host_range(device, stw_at(STW_TIER_HOST, offset), bytes, &address, NULL);
-    return status == STW_STATUS_OK ? address : NULL;
+    return address_of(device, STW_TIER_HOST, offset, bytes);
+}
+
+static void *device_address(stw_device *device, uint64_t offset, uint64_t bytes) {
+    return address_of(device, STW_TIER_GPU, offset, bytes);
 }
 
 /* ---- operations ---- */
@@ -208,20 +166,41 @@ static stw_status copy(stw_device *device, stw_stream stream, stw_location to, s
     (void)stream;
     unsigned char *target = NULL, *source = NULL;
     stw_status status = STW_STATUS_OK;
-    STW_TRY(stw_host_range(device, to, bytes, &target, err));
-    STW_TRY(stw_host_range(device, from, bytes, &source, err));
-    if (to.tier == from.tier && target < source + bytes && source < target + bytes)
-        STW_TRY(stw_fail(err, STW_STATUS_BUG, "copy", "source and target overlap"));
+    STW_TRY(stw_arenas_address(&device->tiers.arenas, to, bytes, &target, err));
+    STW_TRY(stw_arenas_address(&device->tiers.arenas, from, bytes, &source, err));
+    STW_TRY(stw_arenas_check_apart(to, bytes, from, bytes, err));
     if (bytes > 0) stw_host_copy(device->threads, target, source, bytes);
 out:
     return status;
+}
+
+static stw_status set_spans(stw_device *device, const stw_span *spans, uint32_t n, stw_error *err) {
+    stw_tiers *tiers = &device->tiers;
+    stw_status status = stw_tiers_check_spans(tiers, spans, n, err);
+    if (status != STW_STATUS_OK) return status;
+    if (n > 0) memcpy(tiers->spans, spans, n * sizeof *spans);
+    tiers->n_spans = n;
+    return STW_STATUS_OK;
+}
+
+static stw_status update(stw_device *device, stw_stream stream, const stw_adamw *adamw,
+                         const stw_bucket_operands *bucket, stw_error *err) {
+    stw_bucket_addresses at;
+    if (bucket->n == 0) return STW_STATUS_OK;
+    stw_status status = stw_tiers_resolve(&device->tiers, stream, bucket, &at, err);
+    if (status != STW_STATUS_OK) return status;
+    pthread_mutex_lock(&device->mutex);
+    float factor = device->factor;
+    pthread_mutex_unlock(&device->mutex);
+    stw_tiers_update(&device->tiers, adamw, factor, bucket, &at);
+    return STW_STATUS_OK;
 }
 
 static stw_status norm_add(stw_device *device, stw_stream stream, stw_typed_range grads,
                            stw_error *err) {
     (void)stream;
     unsigned char *values = NULL;
-    stw_status status = stw_host_value_range(device, grads, &values, err);
+    stw_status status = stw_arenas_values(&device->tiers.arenas, grads, &values, err);
     if (status != STW_STATUS_OK) return status;
     stw_norm_bins mine = {.not_finite = 0};
     stw_host_norm_add(device->threads, values, grads.type, grads.n, &mine);
@@ -275,31 +254,40 @@ static void norm_result(stw_device *device, double *norm, float *factor) {
     pthread_mutex_unlock(&device->mutex);
 }
 
+/* ---- the tiers' own ---- */
+
 static stw_status read_disk(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
                             uint64_t bytes, stw_error *err) {
-    unsigned char *memory = NULL;
-    stw_status status = STW_STATUS_OK;
-    STW_TRY(stw_host_range(device, stw_at(STW_TIER_HOST, host_offset), bytes, &memory, err));
-    STW_TRY(stw_host_check_range(device, stw_at(STW_TIER_NVME, nvme_offset), bytes, err));
-    if (bytes > 0) STW_TRY(stw_nvme_read(device->nvme, nvme_offset, memory, bytes, err));
-out:
-    return status;
+    return stw_tiers_read(&device->tiers, host_offset, nvme_offset, bytes, err);
 }
 
 static stw_status write_disk(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
                              uint64_t bytes, stw_error *err) {
-    unsigned char *memory = NULL;
-    stw_status status = STW_STATUS_OK;
-    STW_TRY(stw_host_range(device, stw_at(STW_TIER_HOST, host_offset), bytes, &memory, err));
-    STW_TRY(stw_host_check_range(device, stw_at(STW_TIER_NVME, nvme_offset), bytes, err));
-    if (bytes > 0) STW_TRY(stw_nvme_write(device->nvme, nvme_offset, memory, bytes, err));
-out:
-    return status;
+    return stw_tiers_write(&device->tiers, nvme_offset, host_offset, bytes, err);
 }
 
 static stw_status commit(stw_device *device, uint64_t step, stw_error *err) {
-    if (device->nvme == NULL || device->config.nvme_copies < 2) return STW_STATUS_OK;
-    return stw_nvme_commit(device->nvme, step, err);
+    return stw_tiers_commit(&device->tiers, step, err);
+}
+
+static stw_status convert(stw_device *device, stw_stream stream, stw_typed_range to,
+                          stw_location from, stw_dtype from_dtype, stw_error *err) {
+    (void)stream;
+    return stw_tiers_convert(&device->tiers, to, from, from_dtype, err);
+}
+
+static stw_status seed_grads(stw_device *device, stw_typed_range to, uint64_t element,
+                             uint64_t seed, uint64_t step, stw_error *err) {
+    return stw_tiers_seed_grads(&device->tiers, to, element, seed, step, err);
+}
+
+static stw_status zero(stw_device *device, stw_location to, uint64_t bytes, stw_error *err) {
+    return stw_tiers_zero(&device->tiers, to, bytes, err);
+}
+
+static stw_status digest(stw_device *device, stw_typed_range values, uint64_t element,
+                         uint64_t *sum, stw_error *err) {
+    return stw_tiers_digest(&device->tiers, values, element, sum, err);
 }
 
 /* ---- order: every call above is done when it returns ---- */
@@ -330,14 +318,6 @@ static stw_status synchronize(stw_device *device, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-static void *device_address(stw_device *device, uint64_t offset, uint64_t bytes) {
-    unsigned char *address = NULL;
-    return stw_host_range(device, stw_at(STW_TIER_GPU, offset), bytes, &address, NULL) ==
-                   STW_STATUS_OK
-               ? address
-               : NULL;
-}
-
 static void *no_stream(stw_device *device, stw_stream stream) {
     (void)device;
     (void)stream;
@@ -358,8 +338,8 @@ const stw_backend stw_backend_host = {
     .enter = enter,
     .host_address = host_address,
     .copy = copy,
-    .set_spans = stw_host_set_spans,
-    .update = stw_host_update,
+    .set_spans = set_spans,
+    .update = update,
     .norm_reset = norm_reset,
     .norm_add = norm_add,
     .norm_counters = norm_counters,
@@ -368,10 +348,10 @@ const stw_backend stw_backend_host = {
     .read = read_disk,
     .write = write_disk,
     .commit = commit,
-    .convert = stw_host_convert_range,
-    .seed_grads = stw_host_seed_range,
-    .zero = stw_host_zero_range,
-    .digest = stw_host_digest_range,
+    .convert = convert,
+    .seed_grads = seed_grads,
+    .zero = zero,
+    .digest = digest,
     .record = record,
     .wait = wait_stream,
     .wait_host = wait_host,

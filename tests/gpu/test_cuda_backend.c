@@ -234,6 +234,83 @@ static void link_is_measured(void) {
     cuda->close(device);
 }
 
+/* ---- memory and streams that the caller owns ---- */
+
+static bool page_locked(const void *at) {
+    struct cudaPointerAttributes about;
+    CU_ASSERT_EQUAL(cudaPointerGetAttributes(&about, at), cudaSuccess);
+    return about.type == cudaMemoryTypeHost;
+}
+
+/* The scenario in the caller's memory and on its streams, with the host backend's digests. */
+static void check_external(stw_device_config *config, unsigned char *memory, bool was_locked) {
+    outcome mine, expected;
+    stw_device *device = NULL;
+    stw_device_info info;
+    memset(&mine, 0, sizeof mine);
+    memset(&expected, 1, sizeof expected);
+    config->external[STW_TIER_HOST] = (stw_external_arena){memory, HOST_ARENA};
+    CU_ASSERT_EQUAL(page_locked(memory), was_locked);
+    CHECK_OK(cuda->open(config, &device, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(device);
+    CU_ASSERT_TRUE(page_locked(memory) && page_locked(memory + HOST_ARENA - 1));
+    CU_ASSERT_PTR_EQUAL(cuda->host_address(device, 4, 4), memory + 4);
+    CU_ASSERT_PTR_EQUAL(cuda->device_address(device, 4, 4),
+                        (unsigned char *)config->external[STW_TIER_GPU].address + 4);
+    CU_ASSERT_PTR_EQUAL(cuda->native_stream(device, STW_STREAM_COMPUTE),
+                        config->streams[STW_STREAM_COMPUTE]);
+    cuda->info(device, &info);
+    CU_ASSERT_TRUE(info.used_now <= info.used_after_context + 2 * MIB); /* no arena of its own */
+    CU_ASSERT_EQUAL(info.page_locked >= HOST_ARENA, !was_locked);
+    CHECK_OK(scenario(cuda, device, &fp32_types, 2, &mine, err));
+    cuda->close(device);
+    CU_ASSERT_EQUAL(page_locked(memory), was_locked);
+    CHECK_OK(run_scenario(&stw_backend_host, &fp32_types, 2, &expected, err));
+    CU_ASSERT_EQUAL(mine.params, expected.params);
+    CU_ASSERT_EQUAL(mine.exp_avg, expected.exp_avg);
+    CU_ASSERT_EQUAL(mine.exp_avg_sq, expected.exp_avg_sq);
+    CU_ASSERT_EQUAL(mine.converted, expected.converted);
+    CU_ASSERT_EQUAL(cudaStreamSynchronize(config->streams[STW_STREAM_COMPUTE]), cudaSuccess);
+    memory[HOST_ARENA - 1] = 1; /* still the caller's */
+    CU_ASSERT_EQUAL(cudaMemset(config->external[STW_TIER_GPU].address, 0, GPU_ARENA), cudaSuccess);
+}
+
+static void works_for_a_caller(void) {
+    stw_device_config config = configuration(&fp32_types);
+    cudaStream_t compute = NULL;
+    void *gpu = NULL, *locked = NULL, *plain = aligned_alloc(4096, HOST_ARENA + 4096);
+    stw_device *device = NULL;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plain);
+    CU_ASSERT_EQUAL_FATAL(cudaSetDevice(0), cudaSuccess);
+    CU_ASSERT_EQUAL_FATAL(cudaMalloc(&gpu, GPU_ARENA), cudaSuccess);
+    CU_ASSERT_EQUAL_FATAL(cudaHostAlloc(&locked, HOST_ARENA, cudaHostAllocDefault), cudaSuccess);
+    CU_ASSERT_EQUAL_FATAL(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking), cudaSuccess);
+    config.external[STW_TIER_GPU] = (stw_external_arena){gpu, GPU_ARENA};
+    config.streams[STW_STREAM_COMPUTE] = compute;
+    config.streams[STW_STREAM_D2H] = cudaStreamLegacy;
+    config.gpu_is_given = true;
+    config.gpu = 0;
+    config.local_rank = 5; /* no matter */
+    check_external(&config, plain, false);
+    check_external(&config, locked, true);
+    config.external[STW_TIER_GPU].address = plain;
+    CHECK_FAILS(cuda->open(&config, &device, err), STW_STATUS_USAGE, "expected device memory");
+    config.external[STW_TIER_GPU] = (stw_external_arena){gpu, GPU_ARENA};
+    config.external[STW_TIER_HOST] = (stw_external_arena){gpu, HOST_ARENA};
+    CHECK_FAILS(cuda->open(&config, &device, err), STW_STATUS_USAGE, "expected host memory");
+    config.external[STW_TIER_HOST] = (stw_external_arena){plain, HOST_ARENA};
+    CU_ASSERT_EQUAL(cudaHostRegister(plain, 4096, cudaHostRegisterDefault), cudaSuccess);
+    CHECK_FAILS(cuda->open(&config, &device, err), STW_STATUS_USAGE, "in part");
+    CU_ASSERT_EQUAL(cudaHostUnregister(plain), cudaSuccess);
+    config.gpu = 4711;
+    CHECK_FAILS(cuda->open(&config, &device, err), STW_STATUS_NO_RESOURCES, "GPU 4711");
+    CU_ASSERT_PTR_NULL(device);
+    (void)cudaStreamDestroy(compute);
+    (void)cudaFreeHost(locked);
+    (void)cudaFree(gpu);
+    free(plain);
+}
+
 /* ---- refusals ---- */
 
 static void refuses_ranges_and_limits(void) {
@@ -248,10 +325,10 @@ static void refuses_ranges_and_limits(void) {
                 STW_STATUS_BUG, "outside");
     CHECK_FAILS(
         cuda->norm_add(device, compute, stw_typed(STW_TIER_GPU, 2, STW_ELEMENT_F32, 1), err),
-        STW_STATUS_BUG, "element");
+        STW_STATUS_BUG, "float");
     CHECK_FAILS(cuda->norm_add(device, compute,
                                stw_typed(STW_TIER_GPU, 0, STW_ELEMENT_F32, UINT64_MAX / 2), err),
-                STW_STATUS_BAD_INPUT, "");
+                STW_STATUS_BUG, "outside");
     CHECK_FAILS(
         cuda->norm_add(device, STW_STREAM_CPU, stw_typed(STW_TIER_GPU, 0, STW_ELEMENT_F32, 1), err),
         STW_STATUS_BUG, "stream");
@@ -326,7 +403,7 @@ static void refuses_buckets(void) {
     CHECK_FAILS(cuda->update(device, compute, &plain, &bucket, err), STW_STATUS_BUG, "outside");
     bucket = good;
     bucket.exp_avg_sq.offset += 2;
-    CHECK_FAILS(cuda->update(device, compute, &plain, &bucket, err), STW_STATUS_BUG, "element");
+    CHECK_FAILS(cuda->update(device, compute, &plain, &bucket, err), STW_STATUS_BUG, "float");
     bucket = good;
     bucket.exp_avg.tier = STW_TIER_NVME;
     CHECK_FAILS(cuda->update(device, compute, &plain, &bucket, err), STW_STATUS_BUG, "tier");
@@ -346,6 +423,7 @@ int main(void) {
         {"steps have the host backend's bits for all types", same_bits_as_host},
         {"norms that follow each other do not overtake", norms_do_not_overtake},
         {"the link is measured and nothing else touched", link_is_measured},
+        {"memory and streams of the caller", works_for_a_caller},
         {"ranges and limits are refused", refuses_ranges_and_limits},
         {"buckets and spans are checked", refuses_buckets},
     };

@@ -33,6 +33,72 @@ static stw_device *device_of(uint64_t gpu, uint64_t host_bytes, uint64_t nvme) {
     return device;
 }
 
+/* ---- memory that the caller owns ---- */
+
+static void works_in_memory_of_the_caller(void) {
+    enum { BYTES = 64 << 10, FLOATS = BYTES / 4 };
+    unsigned char *gpu = NULL, *memory = aligned_alloc(4096, 2 * BYTES);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(memory);
+    gpu = memory + BYTES;
+    memset(memory, 0x5A, 2 * BYTES);
+    stw_device_config c = config_of(BYTES - 100, BYTES, BYTES);
+    stw_device *d = NULL;
+    uint64_t left = 0, right = 0;
+    c.external[STW_TIER_GPU] = (stw_external_arena){gpu, BYTES};
+    c.external[STW_TIER_HOST] = (stw_external_arena){memory, BYTES};
+    CHECK_OK(host->open(&c, &d, err));
+    CU_ASSERT_PTR_EQUAL(host->host_address(d, 16, 16), memory + 16);
+    CU_ASSERT_PTR_EQUAL(host->device_address(d, 0, BYTES - 100), gpu);
+    CU_ASSERT_PTR_NULL(host->device_address(d, 0, BYTES)); /* the arena's size, not the memory's */
+    CU_ASSERT_EQUAL(memory[0], 0x5A);                      /* as it was */
+    CU_ASSERT_EQUAL(gpu[BYTES - 101], 0x5A);
+    CHECK_OK(host->seed_grads(d, stw_typed(STW_TIER_HOST, 0, STW_ELEMENT_F32, FLOATS / 2), 0, 1, 1,
+                              err));
+    CHECK_OK(host->copy(d, STW_STREAM_H2D, stw_at(STW_TIER_GPU, 0), stw_at(STW_TIER_HOST, 0),
+                        BYTES / 2, err));
+    CHECK_OK(host->write(d, 0, 0, BYTES / 2, err));
+    CHECK_OK(
+        host->digest(d, stw_typed(STW_TIER_GPU, 0, STW_ELEMENT_F32, FLOATS / 2), 0, &left, err));
+    CHECK_OK(
+        host->digest(d, stw_typed(STW_TIER_NVME, 0, STW_ELEMENT_F32, FLOATS / 2), 0, &right, err));
+    CU_ASSERT_EQUAL(left, right);
+    CU_ASSERT_EQUAL(memcmp(memory, gpu, BYTES / 2), 0);
+    CHECK_OK(host->zero(d, stw_at(STW_TIER_GPU, 0), BYTES - 100, err));
+    host->close(d); /* the memory stays, with what lies beyond the arena untouched */
+    CU_ASSERT_EQUAL(gpu[BYTES - 101], 0);
+    CU_ASSERT_EQUAL(gpu[BYTES - 100], 0x5A);
+    CU_ASSERT_EQUAL(memory[BYTES - 1], 0x5A);
+    free(memory);
+}
+
+static void refuses_memory_of_the_caller(void) {
+    enum { BYTES = 8192 };
+    unsigned char *memory = aligned_alloc(4096, 2 * BYTES);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(memory);
+    const stw_device_config good = config_of(BYTES, BYTES, BYTES);
+    stw_device_config c = good;
+    stw_device *d = NULL;
+    c.external[STW_TIER_HOST] = (stw_external_arena){memory, BYTES - 1};
+    CHECK_FAILS(host->open(&c, &d, err), STW_STATUS_USAGE,
+                "found 8191 bytes of the caller's memory, expected 8192");
+    c.external[STW_TIER_HOST] = (stw_external_arena){memory + 512, BYTES};
+    CHECK_FAILS(host->open(&c, &d, err), STW_STATUS_USAGE, "expected a multiple of 4096");
+    c = good;
+    c.external[STW_TIER_GPU] = (stw_external_arena){memory + 8, BYTES};
+    CHECK_FAILS(host->open(&c, &d, err), STW_STATUS_USAGE, "gpu");
+    c = good;
+    c.external[STW_TIER_NVME] = (stw_external_arena){memory, BYTES};
+    CHECK_FAILS(host->open(&c, &d, err), STW_STATUS_USAGE, "nvme");
+    c = good;
+    c.streams[STW_STREAM_H2D] = memory;
+    CHECK_FAILS(host->open(&c, &d, err), STW_STATUS_USAGE, "host backend has none");
+    c = good;
+    c.streams[STW_STREAM_DISK] = memory;
+    CHECK_FAILS(host->open(&c, &d, err), STW_STATUS_USAGE, "stream of the host");
+    CU_ASSERT_PTR_NULL(d);
+    free(memory);
+}
+
 static void bytes_travel_through_all_tiers(void) {
     enum { BYTES = 3 << 20, SMALL = 1000 };
     stw_device *d = device_of(BYTES, 2 * BYTES, BYTES);
@@ -522,7 +588,9 @@ static void says_what_it_is(void) {
     host->close(d);
 }
 
-STW_TEST_MAIN("backend host", {"bytes travel through all tiers", bytes_travel_through_all_tiers},
+STW_TEST_MAIN("backend host", {"memory of the caller", works_in_memory_of_the_caller},
+              {"memory of the caller that is refused", refuses_memory_of_the_caller},
+              {"bytes travel through all tiers", bytes_travel_through_all_tiers},
               {"ranges outside are refused", ranges_outside_are_refused},
               {"limits are refused", limits_are_refused},
               {"values in every tier", values_in_every_tier},
