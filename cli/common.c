@@ -211,3 +211,22 @@ stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *
                         "%s not found; it must be in the same folder as stowage", name);
     return STW_STATUS_OK;
 }
+
+int stw_become_run(const char *first, int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    char program[4096];
+    stw_status status = stw_sibling("stowage-run", program, sizeof program, &err);
+    if (status != STW_STATUS_OK) return stw_exit(status, &err);
+    char **args = calloc((size_t)argc + 2, sizeof *args);
+    if (args == NULL)
+        return stw_exit(stw_fail(&err, STW_STATUS_NO_MEMORY, "run", "out of memory"), &err);
+    int n = 0;
+    args[n++] = program;
+    if (first != NULL) args[n++] = (char *)(uintptr_t)first;
+    for (int i = 1; i < argc; i++) args[n++] = argv[i];
+    execv(program, args);
+    free(args);
+    return stw_exit(stw_fail_native(&err, STW_STATUS_NOT_BUILT_IN, errno, program,
+                                    "cannot be started: %s", strerror(errno)),
+                    &err);
+}

@@ -69,6 +69,10 @@ STW_MUST_USE stw_status stw_program_folder(char *out, size_t out_size, stw_error
 /** Folder with zoo/, arch/ and examples/: $STOWAGE_DATA, <exe>/../share/stowage, or the source
  * tree. */
 STW_MUST_USE stw_status stw_data_folder(char *out, size_t out_size, stw_error *err);
+/** Replace this process with stowage-run, which links CUDA and not the solver. Launchers then see
+ * one process per rank. Returns an exit code if this fails.
+ * @param first argument before argv[1..], or NULL */
+int stw_become_run(const char *first, int argc, char **argv);
 /** Path of the program `name` in the folder of this program. */
 STW_MUST_USE stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *err);
 
