@@ -43,7 +43,7 @@ typedef struct stw_probe_options {
 STW_MUST_USE stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
                                           stw_samples *samples, stw_error *err);
 
-/* ---- parts, shared with backend/cuda ---- */
+/* ---- what every part of a calibration uses (sampling.c), backend/cuda too ---- */
 
 /** For the progress line: what takes its share of the time. */
 typedef enum stw_probe_part {
@@ -85,10 +85,14 @@ double stw_probe_seconds(const stw_probe *probe, double quick, double full);
 double stw_probe_seconds_left(const stw_probe *probe, double least, double most);
 /** Is there still time for what no plan needs? Slow machines give fewer samples, not more time. */
 bool stw_probe_has_time(const stw_probe *probe);
+/** The value as three decimal digits say it. */
+double stw_probe_three_digits(double value);
 /** Keep the sample. @return its median, in three digits: what follows differs from run to run */
 double stw_probe_keep(const stw_probe *probe, const stw_sample *sample);
 /** The same for a rate that plans count on: warns where its values do not agree. */
 double stw_probe_keep_rate(const stw_probe *probe, const stw_sample *sample);
+
+/* ---- the parts ---- */
 
 /** Fill everything that concerns GPUs and their links and, measuring, host.dma* and host.bandwidth
  * (CPU and GPUs together). *found is false and `out` untouched where there is no GPU. backend/cuda
