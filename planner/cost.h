@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planner's problem: what can be chosen, which rows of bytes must hold, which rows of seconds
  * add up to the objective. All solvers work on this one description: the ILP copies its
- * coefficients, the greedy and the exhaustive solver evaluate it.
+ * coefficients, the others evaluate it. problem.h builds it.
  *
  * A choice is: units of every place; one ring option (depth x bucket) for all rings; blocks per
  * activation option; one load method. Every row is linear in these, apart from the products of
@@ -16,14 +16,13 @@
 #define STW_PLANNER_COST_H
 
 #include "plan/files/plan.h"
-#include "plan/program/demand.h"
 
 /* A solver's rounding must not put a plan over a limit: rows are held this far below it. */
 #define STW_COST_GUARD_BYTES (1ull << 20)
 
 typedef struct stw_cost_ring {
     uint32_t depth;
-    uint64_t bucket_bytes; /* 0 where the engine prefetches by group */
+    uint64_t bucket_bytes; /* 0: depth counts groups */
 } stw_cost_ring;
 
 typedef struct stw_cost_act {
@@ -34,9 +33,9 @@ typedef struct stw_cost_act {
 
 /* What places need as a whole as soon as one unit lies there: bit u of place_uses. First the rings
  * of a layout, then the buffer through which host-resident parameters pass on their way to being
- * gathered. (An engine that places everything in one way has one use of its own per place.) */
+ * gathered, then a use of its own for each place. */
 #define STW_USE_HOST_PARAMS STW_N_RINGS
-#define STW_N_USES (STW_N_RINGS + 1)
+#define STW_USE_OWN(place) (STW_N_RINGS + 1 + (place))
 
 /** Bytes of one resource at one instant, and what the choice adds to them. */
 typedef struct stw_byte_row {
@@ -78,7 +77,8 @@ typedef struct stw_time_row {
 typedef struct stw_cost {
     stw_pool *pool;
     const stw_job *job;
-    const stw_engine *engine;
+    bool whole;    /* all units of a plan share one place */
+    bool by_group; /* rings have no buckets: depth counts groups */
     uint32_t n_places, n_rings, n_uses, n_acts, n_loads, n_units;
     stw_place places[STW_MAX_PLACES];
     uint32_t place_uses[STW_MAX_PLACES];
@@ -90,8 +90,6 @@ typedef struct stw_cost {
     double load_unit_s[STW_MAX_PLACES];   /* a unit's part of the load: its master */
     uint32_t update_units[STW_N_UPDATES]; /* fixed by the run's shares; STW_AUTO: free */
     bool forward_backward_known;
-    stw_program *reference;  /* everything in the first place, all activations kept */
-    uint64_t kept_gpu_bytes; /* what a program leaves on the GPU besides state: workspaces */
     uint32_t n_byte_rows, n_time_rows;
     stw_byte_row *byte_rows;
     stw_time_row *time_rows;
@@ -114,8 +112,7 @@ typedef struct stw_evaluation {
     uint64_t host_bytes; /* the largest host row */
 } stw_evaluation;
 
-/** Build the problem of a job. BAD_INPUT where the spec admits no place or no option. */
-STW_MUST_USE stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err);
+/** NULL is fine. */
 void stw_cost_free(stw_cost *cost);
 
 /** A choice with room for its acts, all zero; acts is NULL when memory is out. */
@@ -147,46 +144,6 @@ STW_MUST_USE stw_status stw_cost_check_walk(const stw_cost *cost, const stw_choi
                                             const stw_peaks *peaks, const stw_peaks *node_peaks,
                                             stw_error *err);
 
-/* ---- for cost_*.c, which fill a problem ---- */
-
-stw_byte_row *stw_cost_byte_row(stw_cost *cost, stw_phase phase, stw_tier tier,
-                                const char *resource, uint64_t limit_bytes, const char *format, ...)
-    STW_PRINTF(6, 7);
-stw_time_row *stw_cost_time_row(stw_cost *cost, stw_part part, const char *format, ...)
-    STW_PRINTF(3, 4);
 const char *stw_part_name(stw_part part);
-/** A GPU row with what is there all the time: context, communicators, state of the phase.
- * @param grads is the state's gradient there at this instant? */
-stw_byte_row *stw_cost_gpu_row(stw_cost *cost, stw_phase phase, bool grads, const char *name);
-/** Of what lives on the GPU, the part that rows have terms for: state, context, communicators. */
-uint64_t stw_cost_known_gpu_bytes(const stw_cost *cost, const stw_live *live);
-/** The program of a choice that is easy to say: every unit in one place, one policy for all blocks.
- * Of the largest kind of rank; free with stw_program_free. What forward and backward need is read
- * off such programs, so that the planner has no formula of its own for it. */
-STW_MUST_USE stw_status stw_cost_reference(const stw_cost *cost, uint32_t place, stw_act act,
-                                           stw_program **out, stw_error *err);
-STW_MUST_USE stw_status stw_cost_add_backward(stw_cost *cost, stw_error *err);
-STW_MUST_USE stw_status stw_cost_add_bytes(stw_cost *cost, stw_error *err);
-/** What one bucket of a place asks, all its copies together; seconds. */
-typedef struct stw_bucket_flow {
-    double per_unit; /* buckets in one unit */
-    double resource_s[STW_N_RESOURCES];
-    double stream_s[STW_N_STREAMS];                /* alone, start-up included */
-    double read_s, in_s, update_s, out_s, write_s; /* alone */
-    double startup_s;                              /* of all copies; in the sums above */
-    double in_resource_s[STW_N_RESOURCES], out_resource_s[STW_N_RESOURCES];
-} stw_bucket_flow;
-/** Bytes of the ring of CPU buckets that a place's go through, 0 for none. A plan that may update
- * elsewhere in host memory as well is charged as one whose rings caches do not hold: that is what
- * becomes of them beside such updates (the program counts what there is of both). */
-uint64_t stw_cost_ring_bytes(const stw_cost *cost, const stw_place *place,
-                             const stw_cost_ring *ring);
-void stw_bucket_flow_of(const stw_cost *cost, const stw_place *place, const stw_cost_ring *ring,
-                        stw_bucket_flow *flow);
-/** Speed of copies while both directions are busy, 1: as if alone. */
-double stw_cost_copy_speed(const stw_job *job);
-STW_MUST_USE stw_status stw_cost_add_contention(stw_cost *cost, stw_error *err);
-STW_MUST_USE stw_status stw_cost_add_step(stw_cost *cost, stw_error *err);
-STW_MUST_USE stw_status stw_cost_add_seconds(stw_cost *cost, stw_error *err);
 
 #endif

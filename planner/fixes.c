@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "core/checked.h"
+#include "planner/problem.h"
 #include "planner/resolve.h"
 
 typedef struct fix_search {

@@ -103,7 +103,7 @@ static bool fill(const by_hand *hand, uint32_t near, uint32_t far, stw_choice *c
     if (split_fits(hand, near, far, hand->open_units, choice, evaluation)) return true;
     if (near == far || !split_fits(hand, near, far, 0, choice, evaluation)) return false;
     uint32_t low = 0, high = hand->open_units; /* low fits, high does not */
-    while (!hand->cost->engine->whole && high - low > 1) {
+    while (!hand->cost->whole && high - low > 1) {
         uint32_t mid = low + (high - low) / 2;
         if (split_fits(hand, near, far, mid, choice, evaluation))
             low = mid;

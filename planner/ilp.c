@@ -184,7 +184,7 @@ static void add_counts(stw_ilp *ilp) {
             if (cost->places[p].update == (stw_update)u)
                 stw_milp_term_add(milp, ilp->at.units + p, 1);
     }
-    for (uint32_t p = 0; cost->engine->whole && p < cost->n_places; p++) {
+    for (uint32_t p = 0; cost->whole && p < cost->n_places; p++) {
         uint32_t all = stw_milp_column_add(milp, true, 0, 1, 0, "all_%u", p);
         stw_milp_row_add(milp, 0, 0, "all_or_none_%u", p);
         stw_milp_term_add(milp, ilp->at.units + p, 1);

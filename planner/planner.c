@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "planner/problem.h"
 #include "planner/resolve.h"
 #include "planner/solvers.h"
 
@@ -240,12 +241,10 @@ static stw_status least_seconds(solving *s, double *seconds, stw_error *err) {
     return status;
 }
 
-/* May the planner choose freely, and is there room to hold everything on the GPU as a matter of
- * course? */
-static bool is_free(const stw_run_spec *run) {
-    return stw_run_spec_engine(run)->executes && run->placement.params == STW_AUTO &&
-           run->placement.grads == STW_AUTO && run->placement.moments == STW_AUTO &&
-           run->placement.master == STW_AUTO &&
+/* May the planner choose freely, unit by unit? */
+static bool is_free(const stw_cost *cost, const stw_run_spec *run) {
+    return !cost->whole && run->placement.params == STW_AUTO && run->placement.grads == STW_AUTO &&
+           run->placement.moments == STW_AUTO && run->placement.master == STW_AUTO &&
            run->optimizer.implementation == STW_OPTIMIZER_AUTO &&
            run->update.resident >= STW_AUTO_NUMBER && run->update.stream >= STW_AUTO_NUMBER &&
            run->update.cpu >= STW_AUTO_NUMBER &&
@@ -257,7 +256,7 @@ static stw_status pose_simplest(solving *s, const stw_job *job, stw_error *err) 
     stw_status status = STW_STATUS_OK;
     double any_s, resident_s;
     STW_TRY(pose(s, job, err));
-    if (!is_free(&s->plan->run)) return STW_STATUS_OK;
+    if (!is_free(s->cost, &s->plan->run)) return STW_STATUS_OK;
     STW_TRY(least_seconds(s, &any_s, err));
     stw_cost_free(s->cost);
     s->cost = NULL;

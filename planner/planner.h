@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planner: chooses decisions for a job so that every row of bytes holds and seconds per
- * iteration are least. Three solvers share one problem (cost.h): the ILP (GLPK), a greedy one whose
- * result is reported as the price of not planning, and an exhaustive one that proves the ILP on
- * small cases. One thread at a time per process for the ILP (GLPK keeps a per-thread environment).
+ * iteration are least. Two solvers share one problem (cost.h): the ILP (GLPK), and a greedy one
+ * whose result is reported as the price of not planning. One thread at a time per process for the
+ * ILP (GLPK keeps a per-thread environment).
  */
 #ifndef STW_PLANNER_PLANNER_H
 #define STW_PLANNER_PLANNER_H

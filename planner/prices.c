@@ -2,6 +2,7 @@
 /* Prices: the change of the objective of a re-solve, not a dual value (the problem is integer). */
 #include <math.h>
 
+#include "planner/problem.h"
 #include "planner/resolve.h"
 
 static const double GIB = 1024.0 * 1024.0 * 1024.0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Three solvers of the planner's one problem (cost.h). Each leaves its answer in a stw_choice whose
+/* The solvers of the planner's one problem (cost.h). Each leaves its answer in a stw_choice whose
  * acts the caller made (stw_choice_new). One thread at a time for the ILP. */
 #ifndef STW_PLANNER_SOLVERS_H
 #define STW_PLANNER_SOLVERS_H
@@ -54,10 +54,5 @@ void stw_choice_tidy(const stw_cost *cost, double seconds, stw_choice *choice);
  * quanta away with a ring of 3 x 32 MiB until all rows hold. @return false where that finds nothing
  */
 bool stw_greedy_solve(const stw_cost *cost, stw_choice *choice, stw_evaluation *evaluation);
-
-/** Try everything. @param most_choices give up (false) above so many; for proofs on small cases
- * @return false where nothing fits or there is too much to try */
-bool stw_exhaustive_solve(const stw_cost *cost, uint64_t most_choices, stw_choice *choice,
-                          stw_evaluation *evaluation);
 
 #endif

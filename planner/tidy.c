@@ -84,6 +84,6 @@ void stw_choice_tidy(const stw_cost *cost, double seconds, stw_choice *choice) {
     if (!now.fits) return;
     const tidy_limits limits = {seconds, (double)now.gpu_bytes * (1 + STW_STAGE_SLACK),
                                 (double)now.host_bytes * (1 + HOST_SLACK)};
-    if (!cost->engine->whole) merge_crumbs(cost, &limits, choice);
+    if (!cost->whole) merge_crumbs(cost, &limits, choice);
     settle_ring(cost, &limits, choice);
 }

@@ -21,6 +21,7 @@ typedef struct stw_engine {
     uint32_t (*places)(const stw_job *job, stw_place *places, stw_error *err);
     bool whole;             /* all quanta of a plan share one place */
     bool prefetch_by_group; /* depth counts groups, there are no bucket sizes */
+    const uint32_t *depths; /* of prefetch that are worth trying, ends with 0; NULL: the usual */
     bool lazy_state;        /* moments appear at the first step, grads with the backward */
     STW_MUST_USE stw_status (*build)(const stw_job *job, const stw_decisions *decisions,
                                      const stw_layout *layout, stw_program *program,

@@ -270,6 +270,8 @@ static const stw_engine_fix fixes[] = {
     {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host"},
     {NULL, NULL, NULL}};
 
+static const uint32_t fsdp2_depths[] = {1, 2, 4, 0};
+
 const stw_engine stw_engine_fsdp2 = {
     .spec = {.name = "fsdp2",
              .section = &stw_fsdp_section,
@@ -280,6 +282,7 @@ const stw_engine stw_engine_fsdp2 = {
     .places = places,
     .whole = true,
     .prefetch_by_group = true,
+    .depths = fsdp2_depths,
     .lazy_state = true,
     .build = build,
     .window_bytes = window_bytes,

@@ -26,7 +26,7 @@ typedef struct stw_solver_stage {
     double objective, bound, gap, seconds;
 } stw_solver_stage;
 typedef struct stw_solver_report {
-    const char *name, *version; /* "glpk", "greedy", "exhaustive" */
+    const char *name, *version; /* "glpk", "greedy" */
     double seconds;
     uint32_t rows, columns;
     double objective, bound, gap; /* stage 1: seconds per iteration */

@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "planner/problem.h"
 #include "planner/solvers.h"
 #include "tests/unit/fixture.h"
 
@@ -63,7 +64,7 @@ static inline void case_choice(const stw_cost *cost, uint64_t *seed, stw_choice 
     uint32_t left = cost->n_units;
     for (uint32_t p = 0; p < cost->n_places; p++) choice->units[p] = 0;
     uint32_t first = case_random(seed, cost->n_places);
-    uint32_t places = cost->engine->whole ? 1 : 1 + case_random(seed, cost->n_places);
+    uint32_t places = cost->whole ? 1 : 1 + case_random(seed, cost->n_places);
     for (uint32_t i = 0; i < places; i++) {
         uint32_t take = i + 1 == places ? left : case_random(seed, left + 1);
         choice->units[(first + i) % cost->n_places] += take;

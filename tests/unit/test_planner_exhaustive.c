@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include "tests/unit/exhaustive.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
@@ -78,7 +79,7 @@ static void compare(stw_plan *plan, const char *shape, uint32_t *fitting, uint32
     stw_ilp_result result;
     stw_ilp_options options = {.time_limit_s = 60, .gap = 0, .only_stage1 = true};
     CHECK_OK(stw_ilp_solve(cost, &options, &by_ilp, &result, err));
-    bool fits = stw_exhaustive_solve(cost, MOST_CHOICES, &by_trying, &best);
+    bool fits = exhaustive_solve(cost, MOST_CHOICES, &by_trying, &best);
     bool greedy_fits = stw_greedy_solve(cost, &greedy, &of_greedy);
     CU_ASSERT_EQUAL(result.outcome, fits ? STW_MILP_OPTIMAL : STW_MILP_INFEASIBLE);
     if (fits && result.outcome == STW_MILP_OPTIMAL) {
@@ -178,7 +179,7 @@ static void shares_without_room_fit_nowhere(void) {
         stw_ilp_options options = {.time_limit_s = 60, .gap = 0, .only_stage1 = true};
         CHECK_OK(stw_ilp_solve(cost, &options, &choice, &result, err));
         CU_ASSERT_EQUAL(result.outcome, i == 0 ? STW_MILP_INFEASIBLE : STW_MILP_OPTIMAL);
-        CU_ASSERT_EQUAL(stw_exhaustive_solve(cost, MOST_CHOICES, &choice, &evaluation), i == 1);
+        CU_ASSERT_EQUAL(exhaustive_solve(cost, MOST_CHOICES, &choice, &evaluation), i == 1);
         CU_ASSERT_EQUAL(stw_greedy_solve(cost, &choice, &evaluation), i == 1);
         stw_cost_free(cost);
         stw_plan_free(plan);
@@ -192,7 +193,7 @@ static void exhaustive_gives_up_on_large_problems(void) {
     stw_cost *cost = case_cost(plan);
     stw_choice choice = stw_choice_new(cost, cost->pool);
     stw_evaluation evaluation;
-    CU_ASSERT_FALSE(stw_exhaustive_solve(cost, MOST_CHOICES, &choice, &evaluation));
+    CU_ASSERT_FALSE(exhaustive_solve(cost, MOST_CHOICES, &choice, &evaluation));
     stw_cost_free(cost);
     stw_plan_free(plan);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every choice there is, evaluated one by one: the proof that the ILP says the same as the problem
- * that it was copied from. For small cases only. */
+/* A second solver: it evaluates all choices of a small problem, one by one. The ILP must agree. */
+#ifndef STW_TESTS_UNIT_EXHAUSTIVE_H
+#define STW_TESTS_UNIT_EXHAUSTIVE_H
+
 #include "planner/solvers.h"
 
 typedef struct search {
@@ -46,7 +48,7 @@ static void try_acts(search *s, uint32_t a, uint32_t left) {
 
 static void try_units(search *s, uint32_t p, uint32_t left) {
     bool last = p + 1 == s->cost->n_places;
-    uint32_t step = s->cost->engine->whole ? s->cost->n_units : 1;
+    uint32_t step = s->cost->whole ? s->cost->n_units : 1;
     for (uint32_t n = last ? left : 0; n <= left; n += step) {
         s->now.units[p] = n;
         if (last)
@@ -65,7 +67,7 @@ static double ways(uint32_t n, uint32_t kinds) {
 }
 
 static double count_choices(const stw_cost *cost) {
-    double count = cost->engine->whole ? cost->n_places : ways(cost->n_units, cost->n_places);
+    double count = cost->whole ? cost->n_places : ways(cost->n_units, cost->n_places);
     count *= (double)cost->n_rings * cost->n_loads;
     for (uint32_t first = 0, a = 0; a <= cost->n_acts; a++) {
         if (a < cost->n_acts && cost->acts[a].group == cost->acts[first].group) continue;
@@ -75,8 +77,10 @@ static double count_choices(const stw_cost *cost) {
     return count;
 }
 
-bool stw_exhaustive_solve(const stw_cost *cost, uint64_t most_choices, stw_choice *choice,
-                          stw_evaluation *evaluation) {
+/* @param most_choices give up (false) above so many @return false where nothing fits or there is
+ * too much to try */
+static bool exhaustive_solve(const stw_cost *cost, uint64_t most_choices, stw_choice *choice,
+                             stw_evaluation *evaluation) {
     if (count_choices(cost) > (double)most_choices) return false;
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return false;
@@ -86,3 +90,5 @@ bool stw_exhaustive_solve(const stw_cost *cost, uint64_t most_choices, stw_choic
     stw_pool_free(pool);
     return s.found;
 }
+
+#endif

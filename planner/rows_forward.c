@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of GPU bytes in forward and backward, read off the engine's own reference programs (one for
- * every policy, all blocks alike) instead of being derived again.
+/* Rows of GPU bytes in forward and backward, read off one program for every policy, in which all
+ * blocks are alike.
  *
  * Every instant of forward and backward belongs to one block: in forward until its compute, in
  * backward from where its successor's activations have gone until its own have; the loss belongs to
  * the last block, and what comes after the first block's backward to none. At an instant of block j
  * there live: what blocks before j saved, each by its own policy; what is around block j, which its
  * own policy decides; and, where j - 1 is offloaded and j is not, the activations of j - 1 on their
- * way. Around block j is what its reference program has live there less what the blocks before
+ * way. Around block j is what its policy's program has live there less what the blocks before
  * saved in it.
  *
  * Within a group the order is offload, recompute, keep, so at the last block of a policy the ones
@@ -16,11 +16,11 @@
 #include <stdio.h>
 
 #include "core/checked.h"
-#include "plan/engines/bytes.h"
-#include "planner/cost.h"
+#include "planner/rows.h"
 
-/* What the reference programs show. */
+/* What the programs show. */
 typedef struct stw_around {
+    stw_build *build;
     const stw_cost *cost;
     uint32_t n;       /* blocks in the order of their forward */
     uint32_t *blocks; /* [n] */
@@ -39,18 +39,18 @@ static uint32_t group_of(const stw_around *around, uint32_t i) {
 }
 
 static uint64_t saved_by(const stw_around *around, uint32_t i, stw_act act) {
-    return stw_activation_bytes(around->cost->job, group_of(around, i), act);
+    return around->build->saved[act].gpu[i];
+}
+
+/* Of one block of a group. */
+static uint64_t group_saves(const stw_around *around, uint32_t group, stw_act act) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < around->n; i++)
+        if (group_of(around, i) == group) most = stw_max_u64(most, saved_by(around, i, act));
+    return most;
 }
 
 /* ---- reading a program ---- */
-
-static void find_blocks(const stw_program *program, const stw_movement *movement,
-                        stw_around *around) {
-    around->n = 0;
-    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
-        if (program->ops[i].kind == STW_OP_COMPUTE && program->ops[i].work == STW_WORK_FORWARD)
-            around->blocks[around->n++] = program->ops[i].unit;
-}
 
 static uint32_t position_of(const stw_around *around, uint32_t block) {
     uint32_t i = 0;
@@ -86,10 +86,11 @@ static void go_to(reading *r, uint32_t i) {
 /* One operation of forward and backward, already applied to `live`. */
 static void read_op(reading *r, const stw_op *op, const stw_live *live) {
     uint64_t activations = live->bytes[STW_TIER_GPU][STW_COMPONENT_ACTIVATIONS];
-    if (op->kind == STW_OP_COMPUTE && op->work == STW_WORK_FORWARD) {
+    stw_op_role role = stw_op_role_of(op);
+    if (role == STW_ROLE_FORWARD) {
         uint32_t i = position_of(r->around, op->unit);
         go_to(r, i + 1 < r->around->n ? i + 1 : i);
-    } else if (op->kind == STW_OP_COMPUTE && op->work == STW_WORK_BACKWARD) {
+    } else if (role == STW_ROLE_BACKWARD) {
         go_to(r, position_of(r->around, op->unit));
         r->ending = true;
     }
@@ -108,31 +109,36 @@ static void read_op(reading *r, const stw_op *op, const stw_live *live) {
     if (bytes > *most) *most = bytes;
 }
 
-/* Walk a reference program. @param bytes out, [n_blocks] @param tail in and out */
+/* Walk a program. @param bytes out, [n_blocks] @param tail in and out */
 static stw_status read_program(stw_around *around, uint32_t place, stw_act act, int64_t *bytes,
                                int64_t *tail, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_program *program = NULL;
-    const stw_cost *cost = around->cost;
-    bool known = place == 0 && act == STW_ACT_KEEP;
-    if (known)
-        program = cost->reference;
-    else
-        STW_TRY(stw_cost_reference(cost, place, act, &program, err));
+    const stw_program *program = NULL;
+    STW_TRY(stw_build_program(around->build, place, act, &program, err));
     const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
     if (movement == NULL) goto out;
-    find_blocks(program, movement, around);
     stw_live live = {0};
     for (uint32_t i = 0; i < movement->first_op; i++) stw_live_apply(&live, &program->ops[i]);
     reading r = {.around = around, .act = act, .bytes = bytes, .tail_bytes = tail};
-    r.base = (int64_t)(stw_cost_known_gpu_bytes(cost, &live) + cost->kept_gpu_bytes);
+    r.base = (int64_t)live.total[STW_TIER_GPU];
     r.tail = around->n == 0;
     for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
         stw_live_apply(&live, &program->ops[i]);
         read_op(&r, &program->ops[i], &live);
     }
 out:
-    if (!known) stw_program_free(program);
+    return status;
+}
+
+/* What each block saves under a policy. */
+static stw_status read_saved(stw_around *around, stw_act act, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_build *b = around->build;
+    const stw_program *program = NULL;
+    STW_TRY(stw_build_program(b, 0, act, &program, err));
+    if (b->saved[act].blocks == NULL)
+        STW_TRY(stw_read_saved(b->cost->job, program, b->pool, &b->saved[act], err));
+out:
     return status;
 }
 
@@ -149,10 +155,11 @@ static stw_status read_policy(stw_around *around, stw_act act, stw_error *err) {
     uint32_t n_blocks = cost->job->model->n_blocks;
     uint32_t gpu = place_with_params(cost, STW_TIER_GPU);
     uint32_t host = place_with_params(cost, STW_TIER_HOST);
-    int64_t *bytes = stw_pool_array(cost->pool, n_blocks, sizeof *bytes);
-    int64_t *host_bytes = stw_pool_array(cost->pool, n_blocks, sizeof *host_bytes);
+    int64_t *bytes = stw_pool_array(around->build->pool, n_blocks, sizeof *bytes);
+    int64_t *host_bytes = stw_pool_array(around->build->pool, n_blocks, sizeof *host_bytes);
     if (bytes == NULL || host_bytes == NULL) return no_memory(err);
     int64_t tail = 0, host_tail = 0;
+    STW_TRY(read_saved(around, act, err));
     STW_TRY(read_program(around, gpu < cost->n_places ? gpu : host, act, bytes, &tail, err));
     around->has[act] = true;
     around->bytes[act] = bytes;
@@ -199,15 +206,11 @@ static int64_t most_around(const stw_around *around, uint32_t group, stw_act act
     return most;
 }
 
-/* Host-resident shards on their way: of the place's own use where all units share one place. */
+/* Host-resident shards on their way. */
 static void add_host_stage(const stw_around *around, stw_byte_row *row) {
-    const stw_cost *cost = around->cost;
-    for (uint32_t p = 0; p < cost->n_places; p++) {
-        if (cost->places[p].params != STW_TIER_HOST) continue;
-        uint32_t use = cost->engine->whole ? p : (uint32_t)STW_USE_HOST_PARAMS;
-        for (uint32_t r = 0; r < cost->n_rings; r++)
-            row->ring_bytes[use * cost->n_rings + r] = (uint64_t)around->host_stage;
-    }
+    uint32_t n_rings = around->cost->n_rings;
+    for (uint32_t r = 0; r < n_rings; r++)
+        row->ring_bytes[STW_USE_HOST_PARAMS * n_rings + r] = (uint64_t)around->host_stage;
 }
 
 /* What blocks of other groups still hold when this group's last block is in its backward, and
@@ -220,37 +223,37 @@ static void add_others(const stw_around *around, uint32_t group, bool offload, s
         if (act->group == group) continue;
         uint32_t all = count_blocks(around, act->group, 0, around->n);
         uint32_t before = count_blocks(around, act->group, 0, end);
-        uint64_t saved = stw_activation_bytes(cost->job, act->group, act->act);
+        uint64_t saved = group_saves(around, act->group, act->act);
         if (all > 0) row->act_bytes[a] = stw_div_up_u64(saved * before, all);
         if (act->act != STW_ACT_OFFLOAD || offload) continue; /* offload: it is around already */
         for (uint32_t i = 1; i < around->n; i++)
             if (group_of(around, i) == group && group_of(around, i - 1) == act->group)
-                row->act_once_bytes[a] = stw_activation_bytes(cost->job, act->group, STW_ACT_KEEP);
+                row->act_once_bytes[a] = group_saves(around, act->group, STW_ACT_KEEP);
     }
 }
 
-/* Every state that lies there in forward and backward; gradients made lazily are around blocks. */
-static stw_byte_row *state_row(const stw_around *around, stw_cost *cost, const char *name) {
-    stw_byte_row *row =
-        stw_cost_gpu_row(cost, STW_PHASE_FORWARD_BACKWARD, !cost->engine->lazy_state, name);
+/* What lies there as forward begins; what forward and backward make is around blocks. */
+static stw_byte_row *state_row(const stw_around *around, const char *name) {
+    stw_byte_row *row = stw_row_gpu(around->build, STW_PHASE_FORWARD_BACKWARD, STW_AT_REST, name);
     if (row != NULL) add_host_stage(around, row);
     return row;
 }
 
 /* The last block with option `a`. @param least the least around this group under any policy */
-static stw_status add_policy(const stw_around *around, stw_cost *cost, uint32_t a, int64_t most,
-                             int64_t least, stw_error *err) {
+static stw_status add_policy(const stw_around *around, uint32_t a, int64_t most, int64_t least,
+                             stw_error *err) {
+    const stw_cost *cost = around->cost;
     const stw_cost_act *act = &cost->acts[a];
     char name[64];
     snprintf(name, sizeof name, "blocks_g%u_%s", act->group, stw_act_name(act->act));
-    stw_byte_row *row = state_row(around, cost, name);
+    stw_byte_row *row = state_row(around, name);
     if (row == NULL) return no_memory(err);
     add_others(around, act->group, act->act == STW_ACT_OFFLOAD, row);
     row->constant_bytes += (uint64_t)least;
     for (uint32_t i = 0; i < cost->n_acts; i++) {
         const stw_cost_act *other = &cost->acts[i];
         if (other->group != act->group) continue;
-        uint64_t saved = stw_activation_bytes(cost->job, other->group, other->act);
+        uint64_t saved = group_saves(around, other->group, other->act);
         if (i <= a) row->act_bytes[i] = saved;
         /* a recomputed block right after an offloaded one holds its input beside both */
         if (act->act == STW_ACT_OFFLOAD && other->act == STW_ACT_RECOMPUTE)
@@ -260,9 +263,9 @@ static stw_status add_policy(const stw_around *around, stw_cost *cost, uint32_t 
     return STW_STATUS_OK;
 }
 
-static stw_status add_group(const stw_around *around, stw_cost *cost, uint32_t group,
-                            stw_error *err) {
+static stw_status add_group(const stw_around *around, uint32_t group, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = around->cost;
     int64_t most[STW_N_ACTS] = {0}, least = INT64_MAX;
     bool any = false;
     for (uint32_t a = 0; a < cost->n_acts; a++) {
@@ -275,11 +278,11 @@ static stw_status add_group(const stw_around *around, stw_cost *cost, uint32_t g
     }
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (cost->acts[a].group == group)
-            STW_TRY(add_policy(around, cost, a, most[cost->acts[a].act], least, err));
+            STW_TRY(add_policy(around, a, most[cost->acts[a].act], least, err));
     if (!any && end_of(around, group) > 0) { /* gathered by itself, but without a choice */
         char name[64];
         snprintf(name, sizeof name, "blocks_g%u", group);
-        stw_byte_row *row = state_row(around, cost, name);
+        stw_byte_row *row = state_row(around, name);
         if (row == NULL) return no_memory(err);
         add_others(around, group, false, row);
         int64_t bytes = 0; /* what is fetched ahead of it differs */
@@ -292,17 +295,34 @@ out:
     return status;
 }
 
-stw_status stw_cost_add_backward(stw_cost *cost, stw_error *err) {
+/* Offloaded blocks wait on the host, the largest of a group for all of them. */
+static void find_stashes(const stw_around *around) {
+    const stw_cost *cost = around->cost;
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_saved *saved = &around->build->saved[cost->acts[a].act];
+        for (uint32_t i = 0; i < around->n; i++)
+            if (group_of(around, i) == cost->acts[a].group)
+                around->build->stash_bytes[a] =
+                    stw_max_u64(around->build->stash_bytes[a], saved->host[i]);
+    }
+}
+
+stw_status stw_rows_add_forward_bytes(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_around around = {.cost = cost};
-    around.blocks = stw_pool_array(cost->pool, cost->job->model->n_blocks, sizeof *around.blocks);
-    if (around.blocks == NULL) return no_memory(err);
+    stw_cost *cost = b->cost;
+    stw_around around = {.build = b, .cost = cost};
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].params == STW_TIER_HOST)
+            cost->place_uses[p] |= 1u << STW_USE_HOST_PARAMS;
+    STW_TRY(read_saved(&around, STW_ACT_KEEP, err));
+    around.n = b->saved[STW_ACT_KEEP].n;
+    around.blocks = b->saved[STW_ACT_KEEP].blocks;
     STW_TRY(read_policy(&around, STW_ACT_KEEP, err));
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (!around.has[cost->acts[a].act]) STW_TRY(read_policy(&around, cost->acts[a].act, err));
-    for (uint32_t g = 0; g < cost->job->model->n_groups; g++)
-        STW_TRY(add_group(&around, cost, g, err));
-    stw_byte_row *row = state_row(&around, cost, "root");
+    find_stashes(&around);
+    for (uint32_t g = 0; g < cost->job->model->n_groups; g++) STW_TRY(add_group(&around, g, err));
+    stw_byte_row *row = state_row(&around, "root");
     if (row == NULL)
         status = no_memory(err);
     else

@@ -12,7 +12,7 @@
  * Updates that a ring feeds read half of their operands in the CPU's caches and leave links more of
  * the memory; the copies of such a ring, in turn, do not slow updates down. */
 #include "plan/program/share.h"
-#include "planner/cost.h"
+#include "planner/rows.h"
 
 enum { UP, DOWN, CPU, N_FLOWS };
 
@@ -48,60 +48,63 @@ static meeting meet(const stw_job *job, uint64_t ring_bytes) {
 }
 
 /* Start-ups that the other direction cannot hide: it runs faster meanwhile, alone on the link. */
-static double startups_s(const stw_bucket_flow *flow, double copies) {
+static double startups_s(const stw_flow *flow, double copies) {
     double hidden = copies > 0 && copies < 1 ? 1 / copies - 1 : 0;
     return flow->startup_s / 2 * (hidden < 1 ? 1 - hidden : 0);
 }
 
-/* Bytes of the ring that updates on the CPU go through where a plan has this place: its own, or the
- * one that it would have if the CPU updated it. */
-static uint64_t ring_bytes_of(const stw_cost *cost, const stw_place *place,
-                              const stw_cost_ring *ring) {
-    stw_place by_cpu = *place;
-    by_cpu.update = STW_UPDATE_CPU;
-    return stw_cost_ring_bytes(cost, &by_cpu, ring);
+/* Bytes of the ring that updates on the CPU go through under a ring option; 0: none or no ring. */
+static uint64_t cpu_ring_bytes(const stw_build *b, uint32_t r) {
+    uint64_t most = 0;
+    for (uint32_t p = 0; p < b->cost->n_places; p++)
+        if (stw_build_flow(b, p, r)->cpu_ring_bytes > most)
+            most = stw_build_flow(b, p, r)->cpu_ring_bytes;
+    return most;
 }
 
-static double row_seconds(const stw_cost *cost, const stw_place *place, const stw_cost_ring *ring,
-                          stw_resource resource, bool copies_last) {
-    stw_bucket_flow flow;
-    stw_bucket_flow_of(cost, place, ring, &flow);
-    uint64_t ring_bytes = ring_bytes_of(cost, place, ring);
-    const meeting m = meet(cost->job, ring_bytes);
-    bool cpu = stw_place_update_tier(place) == STW_TIER_HOST;
-    if (m.q <= 0 || m.c <= 0) return 0; /* no link or no CPU at all */
-    double copies_s = flow.resource_s[resource];
-    if (resource == STW_RESOURCE_PCIE) copies_s += startups_s(&flow, m.copies);
-    if (copies_last)
-        return flow.per_unit * (copies_s + (cpu ? flow.update_s * (1 - m.q) / m.c : 0));
-    if (cpu && ring_bytes > 0) copies_s *= stw_ring_missed(cost->job, ring_bytes);
-    return flow.per_unit * (copies_s * (1 - m.c) / m.q + (cpu ? flow.update_s : 0));
+/* Of one bucket. */
+static double bucket_seconds(const stw_job *job, const stw_flow *flow, const meeting *m,
+                             stw_resource resource, bool copies_last) {
+    if (m->q <= 0 || m->c <= 0) return 0; /* no link or no CPU at all */
+    double copies_s = flow->resource_s[resource];
+    double cpu_s = flow->updates_on_cpu ? flow->update_s : 0;
+    if (resource == STW_RESOURCE_PCIE) copies_s += startups_s(flow, m->copies);
+    if (copies_last) return copies_s + cpu_s * (1 - m->q) / m->c;
+    if (flow->cpu_ring_bytes > 0) copies_s *= stw_ring_missed(job, flow->cpu_ring_bytes);
+    return copies_s * (1 - m->c) / m->q + cpu_s;
 }
 
-static stw_status add_row(stw_cost *cost, stw_resource resource, bool copies_last, stw_error *err) {
+static stw_status add_row(const stw_build *b, stw_resource resource, bool copies_last,
+                          stw_error *err) {
+    const stw_cost *cost = b->cost;
     stw_time_row *row =
-        stw_cost_time_row(cost, STW_PART_STEP, "step_shared_%s_%s", stw_resource_name(resource),
-                          copies_last ? "copies" : "updates");
+        stw_row_seconds(b->cost, STW_PART_STEP, "step_shared_%s_%s", stw_resource_name(resource),
+                        copies_last ? "copies" : "updates");
     if (row == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
-    for (uint32_t p = 0; p < cost->n_places; p++)
-        for (uint32_t r = 0; r < cost->n_rings; r++)
+    for (uint32_t r = 0; r < cost->n_rings; r++) {
+        const meeting m = meet(cost->job, cpu_ring_bytes(b, r));
+        for (uint32_t p = 0; p < cost->n_places; p++) {
+            const stw_flow *flow = stw_build_flow(b, p, r);
             row->unit_s[p * cost->n_rings + r] =
-                row_seconds(cost, &cost->places[p], &cost->rings[r], resource, copies_last);
+                stw_flow_per_unit(cost, flow) *
+                bucket_seconds(cost->job, flow, &m, resource, copies_last);
+        }
+    }
     return STW_STATUS_OK;
 }
 
-double stw_cost_copy_speed(const stw_job *job) {
+double stw_shared_copy_speed(const stw_job *job) {
     const meeting m = meet(job, 0);
     return m.copies > 0 ? m.copies : 1;
 }
 
-stw_status stw_cost_add_contention(stw_cost *cost, stw_error *err) {
+stw_status stw_rows_add_sharing(const stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     static const stw_resource resources[] = {STW_RESOURCE_PCIE, STW_RESOURCE_DMA};
     for (int i = 0; i < 2; i++) {
-        STW_TRY(add_row(cost, resources[i], true, err));
-        STW_TRY(add_row(cost, resources[i], false, err));
+        STW_TRY(add_row(b, resources[i], true, err));
+        STW_TRY(add_row(b, resources[i], false, err));
     }
 out:
     return status;

@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/problem.h"
+
+#include "core/checked.h"
+#include "plan/program/shortened.h"
+#include "planner/rows.h"
+
+/* More staging than this buys nothing: 3 slots of 32 MiB already run at the link's rate. Buckets
+ * that a spec fixes may take three slots of any size. */
+#define STAGING_BYTES (128ull << 20)
+
+/* Buckets below 32 MiB, and rings of less than three, are for GPUs on which three such buckets are
+ * more than a hundredth of the memory: short copies lose more than their start-up where several
+ * GPUs crowd the host's memory, and two slots leave no slack. A ring of CPU buckets that the CPU's
+ * caches hold is worth more than that. (Measured: bench/results/constants.md.) */
+#define ROOMY_BUCKET (32ull << 20)
+#define ROOMY_DEPTH 3u
+
+/* Sizes that are tried where spec and engine leave them open: buckets below 4 MiB lose to the
+ * start-up of copies, and copies of 16 MiB already run at the link's rate. */
+static const uint32_t DEPTHS[] = {1, 2, 3, 4, 0};
+static const uint64_t BUCKETS[] = {4ull << 20, 8ull << 20, 16ull << 20, 32ull << 20, 64ull << 20};
+#define N_BUCKETS (sizeof BUCKETS / sizeof BUCKETS[0])
+#define MAX_DEPTHS 8
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the problem");
+}
+
+/* ---- what can be chosen ---- */
+
+static stw_status add_places(stw_cost *cost, const stw_engine *engine, stw_error *err) {
+    cost->n_places = engine->places(cost->job, cost->places, err);
+    if (cost->n_places == 0) return STW_STATUS_BAD_INPUT; /* the engine said why */
+    cost->n_uses = STW_USE_OWN(cost->n_places);
+    return STW_STATUS_OK;
+}
+
+static bool is_roomy(const stw_cost *cost, uint64_t bucket_bytes) {
+    return ROOMY_DEPTH * bucket_bytes <= cost->job->cluster->gpu.memory_bytes / 100;
+}
+
+/* The largest bucket of which caches hold the rings of all ranks; 0 where none or no place has one.
+ */
+static uint64_t cached_bucket(const stw_cost *cost) {
+    for (size_t b = N_BUCKETS; b-- > 0;) {
+        uint64_t ring = 0;
+        for (uint32_t p = 0; p < cost->n_places; p++)
+            ring = stw_max_u64(
+                ring, stw_cpu_ring_bytes(cost->job, &cost->places[p], ROOMY_DEPTH, BUCKETS[b]));
+        if (ring > 0 && stw_ring_missed(cost->job, ring) <= 0) return BUCKETS[b];
+    }
+    return 0;
+}
+
+/* @param out [N_BUCKETS] @return how many; one of 0 where depth counts groups */
+static uint32_t bucket_sizes(const stw_cost *cost, bool streams, uint64_t *out) {
+    uint64_t fixed = cost->job->run->prefetch.bucket_bytes;
+    uint32_t n = 0;
+    if (cost->by_group || fixed != STW_AUTO_BYTES || !streams) {
+        out[0] = cost->by_group ? 0 : fixed != STW_AUTO_BYTES ? fixed : BUCKETS[0];
+        return 1;
+    }
+    uint64_t cached = cached_bucket(cost);
+    for (size_t b = 0; b < N_BUCKETS; b++) {
+        bool too_small = BUCKETS[b] < ROOMY_BUCKET && is_roomy(cost, 2 * BUCKETS[b]);
+        if (!too_small || BUCKETS[b] == cached) out[n++] = BUCKETS[b];
+    }
+    return n;
+}
+
+/* @param tried ends with 0 @param out [MAX_DEPTHS] @return how many */
+static uint32_t depths(const stw_cost *cost, const uint32_t *tried, bool streams, uint32_t *out) {
+    uint32_t fixed = cost->job->run->prefetch.depth, n = 0;
+    if (fixed != STW_AUTO || !streams) {
+        out[0] = fixed != STW_AUTO ? fixed : 1;
+        return 1;
+    }
+    bool roomy = !cost->by_group && is_roomy(cost, ROOMY_BUCKET);
+    for (const uint32_t *depth = tried; *depth != 0 && n < MAX_DEPTHS; depth++)
+        if (!roomy || *depth >= ROOMY_DEPTH || depth[1] == 0) out[n++] = *depth;
+    return n;
+}
+
+static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error *err) {
+    bool streams = false;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        streams = streams || stw_place_slot_element_bytes(cost->job, &cost->places[p]) > 0;
+    uint64_t sizes[N_BUCKETS];
+    uint32_t counts[MAX_DEPTHS];
+    uint32_t n_sizes = bucket_sizes(cost, streams, sizes);
+    uint32_t n_depths =
+        depths(cost, engine->depths != NULL ? engine->depths : DEPTHS, streams, counts);
+    cost->rings = stw_pool_array(cost->pool, (size_t)n_depths * n_sizes, sizeof *cost->rings);
+    if (cost->rings == NULL) return no_memory(err);
+    for (uint32_t d = 0; d < n_depths; d++)
+        for (uint32_t b = 0; b < n_sizes; b++) {
+            uint64_t most = n_sizes == 1 ? 3 * sizes[b] : 0;
+            if (most < STAGING_BYTES) most = STAGING_BYTES;
+            if (n_depths > 1 && counts[d] * sizes[b] > most) continue;
+            cost->rings[cost->n_rings++] = (stw_cost_ring){counts[d], sizes[b]};
+        }
+    return STW_STATUS_OK;
+}
+
+/* May blocks of a text model's transformer group take this policy? */
+static bool act_admitted(const stw_job *job, stw_act act) {
+    const stw_run_spec *run = job->run;
+    if (!job->model->facts_known) return act == STW_ACT_KEEP; /* nothing is known to move */
+    if (run->placement.activations != STW_AUTO) return run->placement.activations == (uint32_t)act;
+    if (run->recompute.granularity == 1) return act == STW_ACT_RECOMPUTE;
+    if (run->recompute.granularity != STW_AUTO) return act != STW_ACT_RECOMPUTE;
+    return true;
+}
+
+/* Blocks that keep nothing have nothing to choose. */
+static bool saves(const stw_build *b, uint32_t group) {
+    const stw_saved *kept = &b->saved[STW_ACT_KEEP];
+    for (uint32_t i = 0; i < kept->n; i++)
+        if (b->cost->job->model->blocks[kept->blocks[i]].group == group && kept->gpu[i] > 0)
+            return true;
+    return false;
+}
+
+static stw_status add_acts(stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    static const stw_act order[] = {STW_ACT_OFFLOAD, STW_ACT_RECOMPUTE, STW_ACT_KEEP};
+    stw_cost *cost = b->cost;
+    const stw_model *model = cost->job->model;
+    const stw_program *program = NULL;
+    cost->acts =
+        stw_pool_array(cost->pool, (size_t)model->n_groups * STW_N_ACTS, sizeof *cost->acts);
+    if (cost->acts == NULL) return no_memory(err);
+    STW_TRY(stw_build_program(b, 0, STW_ACT_KEEP, &program, err));
+    STW_TRY(stw_read_saved(cost->job, program, b->pool, &b->saved[STW_ACT_KEEP], err));
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+        const stw_group *group = &model->groups[g];
+        if (!group->facts.transformer) continue;
+        uint32_t before = cost->n_acts;
+        bool any = saves(b, g);
+        for (uint32_t i = 0; i < sizeof order / sizeof order[0]; i++)
+            if (any ? act_admitted(cost->job, order[i]) : order[i] == STW_ACT_KEEP)
+                cost->acts[cost->n_acts++] = (stw_cost_act){g, order[i], group->count};
+        if (cost->n_acts == before) {
+            status = stw_fail(err, STW_STATUS_BAD_INPUT, "placement.activations",
+                              "no policy is left for the blocks of %s", group->name);
+            goto out;
+        }
+    }
+    b->stash_bytes = stw_pool_array(b->pool, cost->n_acts, sizeof *b->stash_bytes);
+    if (b->stash_bytes == NULL) return no_memory(err);
+out:
+    return status;
+}
+
+static void add_loads(stw_cost *cost) {
+    uint32_t fixed = cost->job->run->load.method;
+    for (uint32_t l = 0; l < STW_N_LOADS; l++)
+        if (fixed == STW_AUTO || fixed == l) cost->loads[cost->n_loads++] = (stw_load)l;
+}
+
+/* ---- what programs show ---- */
+
+typedef struct place_search {
+    stw_build *build;
+    uint32_t kind, place, ring;
+    bool crowded;
+} place_search;
+
+/* One program of the step. @param job shortened or not */
+static stw_status read_place(const place_search *s, const stw_job *job, stw_byte_reading *bytes,
+                             stw_flow *flow, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = s->build->cost;
+    stw_layout *layout = NULL;
+    stw_program *program = NULL;
+    const stw_simple simple = {.job = job,
+                               .kind = s->kind,
+                               .place = cost->places[s->place],
+                               .act = STW_ACT_KEEP,
+                               .load = STW_LOAD_SHARDED_READ,
+                               .by_group = cost->by_group,
+                               .depth = cost->rings[s->ring].depth,
+                               .bucket_bytes = cost->rings[s->ring].bucket_bytes};
+    STW_TRY(stw_simple_build(&simple, &layout, &program, err));
+    stw_read_bytes(job, layout, program, bytes);
+    stw_read_flow(job, program, s->crowded, flow);
+out:
+    stw_layout_free(layout);
+    stw_program_free(program);
+    return status;
+}
+
+/* A place that takes all units: its state grows with them, the rest is there once. */
+static void split_whole(const stw_byte_reading *all, uint64_t units, stw_place_bytes *out) {
+    for (int at = 0; at < STW_N_INSTANTS; at++)
+        for (int t = 0; t < STW_N_TIERS; t++) {
+            out->unit[at][t] = all->state[at][t] / units;
+            out->once[at][t] = all->all[at][t] - out->unit[at][t] * units;
+        }
+}
+
+/* By the difference of two lengths, of which one is twice the other. */
+static void split_lengths(const stw_byte_reading *near, const stw_byte_reading *far,
+                          uint64_t params, uint64_t unit_params, stw_place_bytes *out) {
+    for (int at = 0; at < STW_N_INSTANTS; at++)
+        for (int t = 0; t < STW_N_TIERS; t++) {
+            uint64_t a = near->all[at][t], b = far->all[at][t];
+            uint64_t growth = b > a ? b - a : 0;
+            out->unit[at][t] = growth / params * unit_params +
+                               stw_div_up_u64(growth % params * unit_params, params);
+            out->once[at][t] = a > growth ? a - growth : 0;
+        }
+}
+
+static stw_status read_whole(const place_search *s, stw_place_bytes *bytes, stw_flow *flow,
+                             stw_byte_reading *all, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(read_place(s, s->build->cost->job, all, flow, err));
+    split_whole(all, s->build->cost->n_units, bytes);
+out:
+    return status;
+}
+
+/* Some buckets, and twice as many: enough for one to wait for another's slot. */
+static stw_status read_lengths(const place_search *s, stw_place_bytes *bytes, stw_flow *flow,
+                               stw_byte_reading *far, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = s->build->cost;
+    const stw_cost_ring *ring = &cost->rings[s->ring];
+    const stw_average_piece piece = {1, STW_DTYPE_F32, 1};
+    stw_byte_reading near;
+    uint64_t params =
+        (ring->depth + 2) *
+        stw_place_bucket_params(cost->job, &cost->places[s->place], ring->bucket_bytes);
+    stw_job *job = NULL;
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL) return no_memory(err);
+    STW_TRY(stw_job_shortened(cost->job, params, 1, &piece, pool, &job, err));
+    STW_TRY(read_place(s, job, &near, flow, err));
+    STW_TRY(stw_job_shortened(cost->job, 2 * params, 1, &piece, pool, &job, err));
+    STW_TRY(read_place(s, job, far, flow, err));
+    split_lengths(&near, far, params, cost->job->unit_params, bytes);
+out:
+    stw_pool_free(pool);
+    return status;
+}
+
+/* May a plan update on the CPU outside the ring, beside updates in it? */
+static stw_status find_crowd(place_search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = s->build->cost;
+    bool outside = false;
+    for (s->place = 0; !cost->whole && s->place < cost->n_places; s->place++) {
+        stw_place_bytes bytes;
+        stw_byte_reading reading;
+        stw_flow flow;
+        STW_TRY(read_lengths(s, &bytes, &flow, &reading, err));
+        outside = outside || (flow.updates_on_cpu && flow.cpu_ring_bytes == 0);
+    }
+    s->crowded = outside;
+out:
+    return status;
+}
+
+static void take_reading(const place_search *s, const stw_byte_reading *reading) {
+    stw_build *b = s->build;
+    stw_cost *cost = b->cost;
+    b->context_bytes = reading->context_bytes;
+    b->process_bytes = reading->process_bytes;
+    b->page_tables = b->page_tables || reading->page_tables;
+    cost->place_uses[s->place] |= reading->rings;
+    /* what a place streams without a ring of the layout depends on the option all the same */
+    if (reading->rings == 0 &&
+        stw_place_slot_element_bytes(cost->job, &cost->places[s->place]) > 0 && cost->n_rings > 1)
+        cost->place_uses[s->place] |= 1u << STW_USE_OWN(s->place);
+}
+
+/* Shorter ranks hold no more than the largest per unit; only what takes all units differs. */
+static stw_status read_places(stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cost *cost = b->cost;
+    const stw_job *job = cost->job;
+    size_t per_kind = (size_t)cost->n_places * cost->n_rings;
+    b->bytes = stw_pool_array(b->pool, job->n_kinds * per_kind, sizeof *b->bytes);
+    b->flows = stw_pool_array(b->pool, per_kind, sizeof *b->flows);
+    if (b->bytes == NULL || b->flows == NULL) return no_memory(err);
+    place_search s = {.build = b, .kind = job->largest};
+    STW_TRY(find_crowd(&s, err));
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        if (!cost->whole && k != job->largest) continue;
+        for (uint32_t i = 0; i < per_kind; i++) {
+            stw_byte_reading reading;
+            stw_flow flow;
+            s.kind = k;
+            s.place = i / cost->n_rings;
+            s.ring = i % cost->n_rings;
+            STW_TRY((cost->whole ? read_whole : read_lengths)(&s, &b->bytes[k * per_kind + i],
+                                                              &flow, &reading, err));
+            take_reading(&s, &reading);
+            if (k == job->largest) b->flows[i] = flow;
+        }
+    }
+    for (uint32_t k = 0; !cost->whole && k < job->n_kinds; k++)
+        for (size_t i = 0; i < per_kind; i++)
+            b->bytes[k * per_kind + i] = b->bytes[job->largest * per_kind + i];
+out:
+    return status;
+}
+
+/* The arenas hold the staging of a load above the regions. */
+static stw_status read_staging(stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cost *cost = b->cost;
+    stw_layout *layout = NULL;
+    b->staging_bytes =
+        stw_pool_array(b->pool, (size_t)cost->job->n_kinds * cost->n_loads * STW_N_TIERS,
+                       sizeof *b->staging_bytes);
+    if (b->staging_bytes == NULL) return no_memory(err);
+    for (uint32_t i = 0; i < cost->job->n_kinds * cost->n_loads; i++) {
+        const stw_simple simple = {.job = cost->job,
+                                   .kind = i / cost->n_loads,
+                                   .place = cost->places[0],
+                                   .act = STW_ACT_KEEP,
+                                   .load = cost->loads[i % cost->n_loads],
+                                   .by_group = cost->by_group,
+                                   .depth = cost->rings[0].depth,
+                                   .bucket_bytes = cost->rings[0].bucket_bytes};
+        STW_TRY(stw_simple_build(&simple, &layout, NULL, err));
+        for (int t = 0; t < STW_TIER_NVME; t++)
+            b->staging_bytes[i * STW_N_TIERS + (uint32_t)t] =
+                layout->arena_bytes[t] - layout->persistent_bytes[t];
+        stw_layout_free(layout);
+        layout = NULL;
+    }
+out:
+    stw_layout_free(layout);
+    return status;
+}
+
+/* ---- the problem ---- */
+
+static stw_status add_options(stw_build *b, const stw_engine *engine, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cost *cost = b->cost;
+    STW_TRY(add_places(cost, engine, err));
+    STW_TRY(add_rings(cost, engine, err));
+    add_loads(cost);
+    b->programs = stw_pool_array(b->pool, (size_t)cost->n_places * STW_N_ACTS, sizeof *b->programs);
+    if (b->programs == NULL) return no_memory(err);
+    STW_TRY(add_acts(b, err));
+out:
+    return status;
+}
+
+static stw_status add_rows(stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    bool forward = b->cost->forward_backward_known;
+    STW_TRY(read_places(b, err));
+    STW_TRY(read_staging(b, err));
+    STW_TRY(stw_rows_add_gpu(b, err));
+    if (forward) STW_TRY(stw_rows_add_forward_bytes(b, err));
+    STW_TRY(stw_rows_add_nodes(b, err));
+    STW_TRY(stw_rows_add_step(b, err));
+    STW_TRY(stw_rows_add_sharing(b, err));
+    if (forward) STW_TRY(stw_rows_add_forward_seconds(b, err));
+    STW_TRY(stw_rows_add_loads(b, err));
+out:
+    return status;
+}
+
+static void end_build(stw_build *b) {
+    for (uint32_t i = 0; b->programs != NULL && i < b->cost->n_places * STW_N_ACTS; i++)
+        stw_program_free(b->programs[i]);
+    stw_pool_free(b->pool);
+}
+
+static void fill_job(stw_cost *cost, const stw_job *job, const stw_engine *engine) {
+    cost->job = job;
+    cost->n_units = job->n_units;
+    cost->whole = engine->whole;
+    cost->by_group = engine->prefetch_by_group;
+    cost->forward_backward_known = job->model->facts_known;
+    cost->part_weight[STW_PART_NORM] = cost->part_weight[STW_PART_STEP] = 1;
+    cost->part_weight[STW_PART_FORWARD] = cost->part_weight[STW_PART_BACKWARD] =
+        (double)job->run->batch.grad_accumulation;
+    for (int u = 0; u < STW_N_UPDATES; u++)
+        cost->update_units[u] = stw_job_update_units(job, (stw_update)u);
+}
+
+stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_build b = {.pool = stw_pool_new()};
+    stw_pool *pool = stw_pool_new();
+    if (pool != NULL) b.cost = stw_pool_alloc(pool, sizeof *b.cost);
+    if (b.cost == NULL || b.pool == NULL) {
+        stw_pool_free(pool);
+        stw_pool_free(b.pool);
+        return no_memory(err);
+    }
+    b.cost->pool = pool;
+    const stw_engine *engine = stw_engine_find(job->run->engine);
+    if (engine == NULL) {
+        status = stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
+                          "found '%s', which this build cannot plan",
+                          stw_run_spec_engine(job->run)->name);
+        goto out;
+    }
+    fill_job(b.cost, job, engine);
+    STW_TRY(add_options(&b, engine, err));
+    STW_TRY(add_rows(&b, err));
+out:
+    end_build(&b);
+    if (status == STW_STATUS_OK)
+        *out = b.cost;
+    else
+        stw_cost_free(b.cost);
+    return status;
+}

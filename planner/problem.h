@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Builds the planner's problem (cost.h) of a job. What can be chosen is asked of the engine's
+ * table; the rows are read off its programs. */
+#ifndef STW_PLANNER_PROBLEM_H
+#define STW_PLANNER_PROBLEM_H
+
+#include "planner/cost.h"
+
+/** Free with stw_cost_free. BAD_INPUT where the spec admits no place or no option. */
+STW_MUST_USE stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err);
+
+#endif

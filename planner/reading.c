@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/reading.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for a reading");
+}
+
+stw_op_role stw_op_role_of(const stw_op *op) {
+    switch (op->kind) {
+    case STW_OP_ALLOC:
+    case STW_OP_FREE:
+        return STW_ROLE_BYTES;
+    case STW_OP_COPY:
+    case STW_OP_READ:
+    case STW_OP_WRITE:
+        return STW_ROLE_MOVE;
+    case STW_OP_UPDATE:
+        return STW_ROLE_UPDATE;
+    default:
+        break;
+    }
+    switch (op->work) {
+    case STW_WORK_NORM:
+        return STW_ROLE_NORM;
+    case STW_WORK_NORM_SUM:
+        return STW_ROLE_NORM_SUM;
+    case STW_WORK_MASTER:
+        return STW_ROLE_MASTER;
+    case STW_WORK_FORWARD:
+        return STW_ROLE_FORWARD;
+    case STW_WORK_BACKWARD:
+        return STW_ROLE_BACKWARD;
+    case STW_WORK_LOSS:
+        return STW_ROLE_LOSS;
+    default:
+        return op->kind == STW_OP_COLLECTIVE ? STW_ROLE_COLLECTIVE : STW_ROLE_OTHER;
+    }
+}
+
+/* ---- programs ---- */
+
+stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout, stw_program **program,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_job *job = simple->job;
+    stw_pool *pool = stw_pool_new();
+    stw_block_decision *blocks =
+        pool == NULL ? NULL : stw_pool_array(pool, job->model->n_groups, sizeof *blocks);
+    if (blocks == NULL) {
+        status = no_memory(err);
+        goto out;
+    }
+    stw_decisions decisions = {.n_state = 1, .blocks = blocks, .load = simple->load};
+    decisions.state[0] = (stw_state_decision){simple->place, job->n_units};
+    decisions.prefetch.by_group = simple->by_group;
+    decisions.prefetch.depth = simple->depth;
+    decisions.prefetch.bucket_bytes = simple->by_group ? STW_UNCUT_BYTES : simple->bucket_bytes;
+    for (uint32_t g = 0; g < job->model->n_groups; g++)
+        if (job->model->groups[g].facts.transformer)
+            blocks[decisions.n_blocks++] =
+                (stw_block_decision){g, simple->act, job->model->groups[g].count};
+    STW_TRY(stw_layout_new(job, &decisions, simple->kind, layout, err));
+    if (program != NULL) STW_TRY(stw_program_new(job, &decisions, *layout, program, err));
+out:
+    stw_pool_free(pool);
+    return status;
+}
+
+/* ---- bytes ---- */
+
+static void note(const uint64_t *components, stw_instant at, stw_tier tier, stw_byte_reading *out) {
+    uint64_t all = 0, state = 0;
+    if (at == STW_N_INSTANTS) return;
+    for (int c = 0; c < STW_N_COMPONENTS; c++) {
+        if (c < STW_N_STATE) state += components[c];
+        if (c != STW_COMPONENT_CONTEXT && c != STW_COMPONENT_PROCESS &&
+            c != STW_COMPONENT_LOAD_STAGING)
+            all += components[c];
+    }
+    if (all < out->all[at][tier]) return;
+    out->all[at][tier] = all;
+    out->state[at][tier] = state;
+}
+
+static stw_instant instant_of(stw_phase phase) {
+    switch (phase) {
+    case STW_PHASE_LOAD:
+        return STW_AT_LOAD;
+    case STW_PHASE_FORWARD_BACKWARD:
+        return STW_AT_BACKWARD;
+    case STW_PHASE_FIRST_OPTIMIZER_STEP:
+    case STW_PHASE_OPTIMIZER_STEP:
+        return STW_AT_STEP;
+    default:
+        return STW_N_INSTANTS; /* no row */
+    }
+}
+
+void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_program *program,
+                    stw_byte_reading *out) {
+    memset(out, 0, sizeof *out);
+    for (int r = 0; r < STW_N_RINGS; r++)
+        if (layout->rings[r].slots > 0) out->rings |= 1u << r;
+
+    const stw_movement *rest = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+    if (rest == NULL) rest = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+    stw_live live = {0};
+    for (uint32_t i = 0; rest != NULL && i < rest->first_op; i++)
+        stw_live_apply(&live, &program->ops[i]);
+    for (int t = 0; t < STW_N_TIERS; t++) {
+        note(live.bytes[t], STW_AT_REST, (stw_tier)t, out);
+        note(live.bytes[t], STW_AT_BACKWARD, (stw_tier)t, out);
+    }
+    out->process_bytes = live.bytes[STW_TIER_HOST][STW_COMPONENT_PROCESS];
+    out->context_bytes = live.bytes[STW_TIER_GPU][STW_COMPONENT_CONTEXT];
+    out->page_tables = out->context_bytes > job->cluster->gpu.context_bytes;
+    if (out->page_tables) out->context_bytes -= stw_page_table_bytes(job, layout);
+
+    stw_peaks peaks;
+    stw_program_walk(program, &peaks);
+    for (int p = 0; p < STW_N_PHASES; p++)
+        for (int t = 0; t < STW_N_TIERS && peaks.has[p]; t++)
+            note(peaks.phase[p][t].components, instant_of((stw_phase)p), (stw_tier)t, out);
+}
+
+/* ---- the optimizer step ---- */
+
+static void add_all(const stw_demand *demand, double *resource_s) {
+    for (int r = 0; r < STW_N_RESOURCES; r++) resource_s[r] += demand->seconds[r];
+}
+
+/* The ring whose slot a copy towards an update takes. */
+static stw_ring_kind ring_entered(const stw_op *op) {
+    if (op->from == STW_TIER_NVME) return STW_RING_HOST_DISK;
+    return op->to == STW_TIER_GPU ? STW_RING_GPU : STW_RING_HOST_CPU;
+}
+
+/* How many units before its own lies the one that an operation waits for; 0: for none. */
+static uint32_t waits_back(const stw_program *program, const stw_op *op, uint32_t *for_op) {
+    for (int a = 0; a < 2; a++) {
+        uint32_t index = op->after[a];
+        if (index == STW_OP_NONE || op->unit == STW_OP_NONE) continue;
+        uint32_t unit = program->ops[index].unit;
+        if (unit == STW_OP_NONE || unit >= op->unit) continue;
+        *for_op = index;
+        return op->unit - unit;
+    }
+    return 0;
+}
+
+/* A copy: `work` is the tier of the updates. */
+static void add_move(const stw_program *program, const stw_op *op, const stw_demand *demand,
+                     stw_tier work, stw_flow *flow) {
+    double alone = stw_demand_alone_s(demand);
+    flow->startup_s += demand->startup_s;
+    uint32_t index, back = waits_back(program, op, &index);
+    if (op->to == STW_TIER_NVME) {
+        flow->write_s += alone;
+        flow->write_disk_s += demand->seconds[STW_RESOURCE_DISK];
+        return;
+    }
+    if (back > 0 && (op->from == STW_TIER_NVME || op->to == work))
+        flow->slots[ring_entered(op)] = back;
+    if (op->from == STW_TIER_NVME) {
+        flow->read_s += alone;
+        flow->read_disk_s += demand->seconds[STW_RESOURCE_DISK];
+    } else if (op->to == work) {
+        flow->in_s += alone;
+        add_all(demand, flow->in_resource_s);
+    } else {
+        flow->out_s += alone;
+        add_all(demand, flow->out_resource_s);
+    }
+}
+
+static void add_step_op(const stw_job *job, const stw_program *program, stw_op op, bool crowded,
+                        stw_tier work, stw_flow *flow) {
+    stw_demand demand;
+    stw_op_role role = stw_op_role_of(&op);
+    if (role == STW_ROLE_BYTES) return;
+    if (role == STW_ROLE_UPDATE && op.stream == STW_STREAM_CPU) {
+        flow->updates_on_cpu = true;
+        flow->cpu_ring_bytes = op.ring_bytes;
+    }
+    if (crowded && op.ring_bytes > 0) op.ring_bytes = flow->cpu_ring_bytes = UINT64_MAX;
+    stw_demand_op(job, &op, &demand);
+    double alone = stw_demand_alone_s(&demand);
+    if (role == STW_ROLE_NORM_SUM) {
+        flow->norm_sum_s += alone;
+        return;
+    }
+    if (role == STW_ROLE_NORM) {
+        add_all(&demand, flow->norm_s);
+        return;
+    }
+    add_all(&demand, flow->resource_s);
+    flow->stream_s[op.stream] += alone;
+    if (role == STW_ROLE_MOVE) {
+        add_move(program, &op, &demand, work, flow);
+    } else if (role == STW_ROLE_UPDATE) {
+        flow->update_s += alone;
+        flow->params += op.params;
+        flow->buckets++;
+    }
+}
+
+static void average(double *values, int n, double count) {
+    for (int i = 0; i < n; i++) values[i] /= count;
+}
+
+void stw_read_flow(const stw_job *job, const stw_program *program, bool crowded, stw_flow *out) {
+    memset(out, 0, sizeof *out);
+    const stw_movement *step = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+    if (step == NULL) return;
+    const stw_op *first = &program->ops[step->first_op], *end = first + step->n_ops;
+    stw_tier work = STW_TIER_GPU;
+    for (const stw_op *op = first; op < end; op++)
+        if (stw_op_role_of(op) == STW_ROLE_UPDATE) work = op->to;
+    for (const stw_op *op = first; op < end; op++)
+        add_step_op(job, program, *op, crowded, work, out);
+    if (out->buckets <= 0) return;
+    average(out->resource_s, STW_N_RESOURCES, out->buckets);
+    average(out->in_resource_s, STW_N_RESOURCES, out->buckets);
+    average(out->out_resource_s, STW_N_RESOURCES, out->buckets);
+    average(out->stream_s, STW_N_STREAMS, out->buckets);
+    double *sums[] = {&out->read_s,  &out->in_s,      &out->update_s,    &out->out_s,
+                      &out->write_s, &out->startup_s, &out->read_disk_s, &out->write_disk_s};
+    for (unsigned i = 0; i < sizeof sums / sizeof sums[0]; i++) *sums[i] /= out->buckets;
+}
+
+/* ---- the load ---- */
+
+static double alone_s(const stw_job *job, const stw_op *op) {
+    stw_demand demand;
+    stw_demand_op(job, op, &demand);
+    return stw_demand_alone_s(&demand);
+}
+
+/* From an operation on a piece to that of the same piece which gives its slot back. */
+static double way_s(const stw_job *job, const stw_op *op, const stw_op *end, stw_stream last) {
+    double way = 0;
+    uint32_t unit = op->unit;
+    for (; op < end; op++) {
+        if (op->unit != unit || stw_op_role_of(op) == STW_ROLE_MASTER) continue;
+        way += alone_s(job, op);
+        if (op->stream == last) break;
+    }
+    return way;
+}
+
+/* Pieces pass through slots: the slowest stream decides, or a ring of slots. */
+void stw_read_load(const stw_job *job, const stw_program *program, stw_load_reading *out) {
+    *out = (stw_load_reading){0, 0};
+    const stw_movement *load = stw_program_movement(program, STW_PHASE_LOAD);
+    if (load == NULL) return;
+    double stream_s[STW_N_STREAMS] = {0}, ring_s[STW_N_STREAMS] = {0};
+    uint32_t pieces[STW_N_STREAMS] = {0}, waiting[STW_N_STREAMS] = {0};
+    const stw_op *first = &program->ops[load->first_op], *end = first + load->n_ops;
+    for (const stw_op *op = first; op < end; op++) {
+        stw_op_role role = stw_op_role_of(op);
+        if (role == STW_ROLE_BYTES) continue;
+        stw_demand demand;
+        stw_demand_op(job, op, &demand);
+        if (role == STW_ROLE_MASTER) {
+            out->masters_s += stw_demand_alone_s(&demand) - demand.startup_s;
+            continue;
+        }
+        stream_s[op->stream] += stw_demand_alone_s(&demand);
+        pieces[op->stream]++;
+        uint32_t index, slots = waits_back(program, op, &index);
+        if (slots == 0) continue;
+        ring_s[op->stream] += way_s(job, op, end, program->ops[index].stream) / slots;
+        waiting[op->stream]++;
+    }
+    for (int s = 0; s < STW_N_STREAMS; s++) {
+        if (waiting[s] > 0) ring_s[s] *= (double)pieces[s] / waiting[s];
+        if (stream_s[s] > out->pieces_s) out->pieces_s = stream_s[s];
+        if (ring_s[s] > out->pieces_s) out->pieces_s = ring_s[s];
+    }
+}
+
+/* ---- forward and backward ---- */
+
+static void add_work(const stw_op *op, const stw_demand *demand, stw_pass_work *work) {
+    work->stream_s[op->stream] += stw_demand_alone_s(demand);
+    add_all(demand, work->resource_s);
+}
+
+/* Forward ends with the first computation of the loss; the second makes its gradient. */
+stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_pool *pool,
+                            stw_forward_reading *out, stw_error *err) {
+    memset(out, 0, sizeof *out);
+    for (int pass = 0; pass < 2; pass++) {
+        out->group[pass] = stw_pool_array(pool, job->model->n_groups, sizeof *out->group[pass]);
+        if (out->group[pass] == NULL) return no_memory(err);
+    }
+    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+    if (movement == NULL) return STW_STATUS_OK;
+    uint32_t first_wait = STW_OP_NONE;
+    bool backward = false;
+    double comm_s = 0, comm_at_compute_s = 0;
+    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        stw_op_role role = stw_op_role_of(op);
+        if (role == STW_ROLE_BYTES) continue;
+        stw_demand demand;
+        stw_demand_op(job, op, &demand);
+        int pass = backward ? 1 : 0;
+        backward = backward || role == STW_ROLE_LOSS;
+        add_work(op, &demand, &out->pass[pass]);
+        if (op->unit != STW_OP_NONE)
+            add_work(op, &demand, &out->group[pass][job->model->blocks[op->unit].group]);
+        if (role == STW_ROLE_COLLECTIVE) {
+            comm_s += stw_demand_alone_s(&demand);
+        } else if (op->stream == STW_STREAM_COMPUTE) {
+            if (first_wait == STW_OP_NONE) first_wait = op->after[0];
+            comm_at_compute_s = comm_s;
+        }
+    }
+    out->last_reduce_s = comm_s - comm_at_compute_s;
+    for (uint32_t i = movement->first_op; first_wait != STW_OP_NONE && i <= first_wait; i++)
+        if (stw_op_role_of(&program->ops[i]) == STW_ROLE_COLLECTIVE)
+            out->first_gather_s += alone_s(job, &program->ops[i]);
+    return STW_STATUS_OK;
+}
+
+/* Bytes of activations that are live, and the block (by its position) that they belong to. */
+typedef struct live_acts {
+    struct {
+        uint64_t offset, bytes;
+        uint32_t block;
+        stw_tier tier;
+    } * list;
+    uint32_t n;
+} live_acts;
+
+static void free_acts(live_acts *live, const stw_op *op) {
+    uint32_t i = live->n;
+    while (i-- > 0)
+        if (live->list[i].tier == op->to && live->list[i].offset == op->offset_bytes) {
+            live->list[i] = live->list[--live->n];
+            return;
+        }
+}
+
+/* Bytes on the GPU come before their block's forward, copies of them on the host after it. What is
+ * left when the loss is computed has been kept. */
+stw_status stw_read_saved(const stw_job *job, const stw_program *program, stw_pool *pool,
+                          stw_saved *out, stw_error *err) {
+    uint32_t n_blocks = job->model->n_blocks;
+    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+    uint32_t n_ops = movement == NULL ? 0 : movement->n_ops;
+    live_acts live = {.list = stw_pool_array(pool, n_ops, sizeof *live.list)};
+    *out = (stw_saved){.blocks = stw_pool_array(pool, n_blocks, sizeof *out->blocks),
+                       .gpu = stw_pool_array(pool, n_blocks, sizeof *out->gpu),
+                       .host = stw_pool_array(pool, n_blocks, sizeof *out->host)};
+    if (live.list == NULL || out->blocks == NULL || out->gpu == NULL || out->host == NULL)
+        return no_memory(err);
+    for (uint32_t i = 0; i < n_ops; i++) {
+        const stw_op *op = &program->ops[movement->first_op + i];
+        stw_op_role role = stw_op_role_of(op);
+        if (role == STW_ROLE_LOSS) break;
+        if (role == STW_ROLE_FORWARD) out->blocks[out->n++] = op->unit;
+        if (role != STW_ROLE_BYTES || op->component != STW_COMPONENT_ACTIVATIONS) continue;
+        if (op->kind == STW_OP_FREE) {
+            free_acts(&live, op);
+            continue;
+        }
+        uint32_t block = op->to == STW_TIER_GPU || out->n == 0 ? out->n : out->n - 1;
+        live.list[live.n].offset = op->offset_bytes;
+        live.list[live.n].bytes = op->bytes;
+        live.list[live.n].tier = op->to;
+        live.list[live.n++].block = block;
+    }
+    for (uint32_t i = 0; i < live.n; i++) {
+        if (live.list[i].block >= n_blocks) continue;
+        uint64_t *bytes = live.list[i].tier == STW_TIER_GPU ? out->gpu : out->host;
+        bytes[live.list[i].block] += live.list[i].bytes;
+    }
+    return STW_STATUS_OK;
+}

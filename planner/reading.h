@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What programs show. The engine builds a program of a decision that is easy to say (all units in
+ * one place, one policy for all blocks, one load method); its operations are added up here. The
+ * planner knows of an engine's work only what these sums say.
+ *
+ * Programs of the optimizer step and of a load are built on a shortened space (a few buckets and
+ * pieces); a bucket's figures are averages over all of them. */
+#ifndef STW_PLANNER_READING_H
+#define STW_PLANNER_READING_H
+
+#include "plan/program/demand.h"
+#include "plan/program/layout.h"
+#include "plan/program/program.h"
+
+/* ---- programs ---- */
+
+/* Of a bucket that is never full: programs are short where the step's buckets do not matter. */
+#define STW_UNCUT_BYTES (1ull << 40)
+
+typedef struct stw_simple {
+    const stw_job *job;
+    uint32_t kind; /* of rank */
+    stw_place place;
+    stw_act act;
+    stw_load load;
+    bool by_group; /* as in stw_decisions.prefetch */
+    uint32_t depth;
+    uint64_t bucket_bytes;
+} stw_simple;
+
+/** @param layout,program free with stw_layout_free and stw_program_free; program may be NULL */
+STW_MUST_USE stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout,
+                                         stw_program **program, stw_error *err);
+
+/* ---- bytes ---- */
+
+typedef enum stw_instant {
+    STW_AT_LOAD, /* the peak of the load, its staging apart */
+    STW_AT_REST, /* as forward and backward begin, or the step where they are not known */
+    STW_AT_BACKWARD,
+    STW_AT_STEP, /* the peak of both steps */
+    STW_N_INSTANTS
+} stw_instant;
+
+/** Bytes of a rank; without `context`, `process` and load staging, which have terms of their own.
+ */
+typedef struct stw_byte_reading {
+    uint64_t all[STW_N_INSTANTS][STW_N_TIERS];
+    uint64_t state[STW_N_INSTANTS][STW_N_TIERS]; /* of these, params to exp_avg_sq */
+    uint64_t context_bytes, process_bytes;       /* the context without page tables */
+    bool page_tables; /* does the context hold page tables of the host arena? */
+    uint32_t rings;   /* of the layout: bit stw_ring_kind */
+} stw_byte_reading;
+
+void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_program *program,
+                    stw_byte_reading *out);
+
+/* ---- the optimizer step ---- */
+
+/** What a step's average bucket asks; seconds. In, out, read and write: copies before and after the
+ * update, copies from and to NVMe. */
+typedef struct stw_flow {
+    double buckets;
+    uint64_t params; /* of all buckets */
+    double resource_s[STW_N_RESOURCES];
+    double stream_s[STW_N_STREAMS];                /* alone, start-up included */
+    double read_s, in_s, update_s, out_s, write_s; /* alone */
+    double startup_s;                              /* of all copies; in the sums above */
+    double read_disk_s, write_disk_s;              /* of the disk as both directions share it */
+    double in_resource_s[STW_N_RESOURCES], out_resource_s[STW_N_RESOURCES];
+    uint32_t slots[STW_N_RINGS]; /* buckets in flight, where one waits for another's slot */
+    bool updates_on_cpu;         /* in a ring of cpu_ring_bytes; 0: where the state lies */
+    uint64_t cpu_ring_bytes;
+    double norm_s[STW_N_RESOURCES]; /* of the whole step, before the first update */
+    double norm_sum_s;
+} stw_flow;
+
+/** @param crowded count caches as lost to updates that run outside the ring */
+void stw_read_flow(const stw_job *job, const stw_program *program, bool crowded, stw_flow *out);
+
+/* ---- the load ---- */
+
+typedef struct stw_load_reading {
+    double pieces_s;  /* of the slowest stream or ring of slots */
+    double masters_s; /* after the last piece */
+} stw_load_reading;
+
+void stw_read_load(const stw_job *job, const stw_program *program, stw_load_reading *out);
+
+/* ---- forward and backward ---- */
+
+typedef struct stw_pass_work {
+    double stream_s[STW_N_STREAMS]; /* alone, start-up included */
+    double resource_s[STW_N_RESOURCES];
+} stw_pass_work;
+
+typedef struct stw_forward_reading {
+    stw_pass_work pass[2];   /* forward, backward */
+    stw_pass_work *group[2]; /* [n_groups] of them, operations on blocks of a group */
+    double first_gather_s;   /* gathers that the first computation waits for */
+    double last_reduce_s;    /* reductions after the last block's backward */
+} stw_forward_reading;
+
+STW_MUST_USE stw_status stw_read_forward(const stw_job *job, const stw_program *program,
+                                         stw_pool *pool, stw_forward_reading *out, stw_error *err);
+
+/** Bytes of activations that each block keeps from its forward to its backward. */
+typedef struct stw_saved {
+    uint32_t n;           /* blocks in the order of their forward */
+    uint32_t *blocks;     /* [n] */
+    uint64_t *gpu, *host; /* [n] */
+} stw_saved;
+
+STW_MUST_USE stw_status stw_read_saved(const stw_job *job, const stw_program *program,
+                                       stw_pool *pool, stw_saved *out, stw_error *err);
+
+/* ---- operations ---- */
+
+typedef enum stw_op_role {
+    STW_ROLE_BYTES, /* appear or go */
+    STW_ROLE_MOVE,
+    STW_ROLE_UPDATE,
+    STW_ROLE_NORM,
+    STW_ROLE_NORM_SUM,
+    STW_ROLE_MASTER,
+    STW_ROLE_FORWARD,
+    STW_ROLE_BACKWARD,
+    STW_ROLE_LOSS,
+    STW_ROLE_COLLECTIVE,
+    STW_ROLE_OTHER
+} stw_op_role;
+
+/** What an operation is to the planner. */
+stw_op_role stw_op_role_of(const stw_op *op);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A problem while it is being built: what its programs show, and the rows made of that. problem.c
+ * fills a stw_build and calls the functions below; a row that is made lies in the problem. */
+#ifndef STW_PLANNER_ROWS_H
+#define STW_PLANNER_ROWS_H
+
+#include "planner/cost.h"
+#include "planner/reading.h"
+
+/** Bytes that a place needs: per unit, and once as soon as any unit lies there. */
+typedef struct stw_place_bytes {
+    uint64_t unit[STW_N_INSTANTS][STW_N_TIERS], once[STW_N_INSTANTS][STW_N_TIERS];
+} stw_place_bytes;
+
+typedef struct stw_build {
+    stw_cost *cost;
+    stw_pool *pool;              /* of what is needed only while rows are made */
+    stw_program **programs;      /* [n_places][STW_N_ACTS] see stw_build_program */
+    stw_place_bytes *bytes;      /* [n_kinds][n_places][n_rings] */
+    uint64_t *staging_bytes;     /* [n_kinds][n_loads][STW_N_TIERS] of a load */
+    stw_flow *flows;             /* [n_places][n_rings] of the largest kind */
+    stw_saved saved[STW_N_ACTS]; /* n 0: not read */
+    uint64_t *stash_bytes;       /* [n_acts] of activations on the host, per block */
+    uint64_t context_bytes, process_bytes;
+    bool page_tables;
+} stw_build;
+
+static inline const stw_flow *stw_build_flow(const stw_build *b, uint32_t p, uint32_t r) {
+    return &b->flows[p * b->cost->n_rings + r];
+}
+static inline const stw_place_bytes *stw_build_bytes(const stw_build *b, uint32_t kind, uint32_t p,
+                                                     uint32_t r) {
+    return &b->bytes[(kind * b->cost->n_places + p) * b->cost->n_rings + r];
+}
+static inline uint64_t stw_build_staging(const stw_build *b, uint32_t kind, uint32_t load,
+                                         stw_tier tier) {
+    return b->staging_bytes[(kind * b->cost->n_loads + load) * STW_N_TIERS + (uint32_t)tier];
+}
+/** Units of the space that a flow's buckets cover, as a factor from its average bucket to a unit.
+ */
+static inline double stw_flow_per_unit(const stw_cost *cost, const stw_flow *flow) {
+    double params = (double)flow->params;
+    return params > 0 ? flow->buckets * (double)cost->job->unit_params / params : 0;
+}
+
+/* ---- rows.c ---- */
+
+/** The program of all units in one place with one policy for all blocks, in the whole space of the
+ * largest kind; kept until the problem is built. For forward and backward: places with params and
+ * grads in the same tiers share one. */
+STW_MUST_USE stw_status stw_build_program(stw_build *b, uint32_t place, stw_act act,
+                                          const stw_program **out, stw_error *err);
+/** NULL when memory is out. */
+stw_byte_row *stw_row_bytes(stw_cost *cost, stw_phase phase, stw_tier tier, const char *resource,
+                            uint64_t limit_bytes, const char *format, ...) STW_PRINTF(6, 7);
+stw_time_row *stw_row_seconds(stw_cost *cost, stw_part part, const char *format, ...)
+    STW_PRINTF(3, 4);
+/** The use that carries what a place needs once in a tier: a ring of its own there, any ring, or
+ * the place's own use. */
+uint32_t stw_row_use(const stw_cost *cost, uint32_t place, stw_tier tier);
+/** Add what `ranks` of a kind hold at an instant in the row's tier. */
+void stw_row_add_places(const stw_build *b, stw_instant at, uint32_t kind, uint64_t ranks,
+                        stw_byte_row *row);
+/** A GPU row of the largest kind with all that its places hold at an instant, the context, and page
+ * tables of the host arena. */
+stw_byte_row *stw_row_gpu(const stw_build *b, stw_phase phase, stw_instant at, const char *name);
+
+/* ---- what problem.c calls, in this order ---- */
+
+/** Bytes of load and step on the GPU; of forward and backward; of nodes. */
+STW_MUST_USE stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err);
+STW_MUST_USE stw_status stw_rows_add_forward_bytes(stw_build *b, stw_error *err);
+STW_MUST_USE stw_status stw_rows_add_nodes(const stw_build *b, stw_error *err);
+/** Seconds. stw_rows_add_loads fills load_s and load_unit_s instead of rows. */
+STW_MUST_USE stw_status stw_rows_add_step(const stw_build *b, stw_error *err);
+STW_MUST_USE stw_status stw_rows_add_sharing(const stw_build *b, stw_error *err);
+STW_MUST_USE stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err);
+STW_MUST_USE stw_status stw_rows_add_loads(stw_build *b, stw_error *err);
+
+/** Speed of copies while both directions are busy; 1: as if alone. (rows_sharing.c) */
+double stw_shared_copy_speed(const stw_job *job);
+
+#endif

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of bytes, one per tier, phase and instant at which the walk of a program can peak. GPU rows
+ * stand for the largest kind of rank, whose shards hold every other kind's; host rows for a kind of
+ * node, all of whose ranks peak together. Forward and backward on the GPU: rows_forward.c. */
+#include "core/checked.h"
+#include "planner/rows.h"
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
+}
+
+/* ---- GPU ---- */
+
+stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    stw_byte_row *row = stw_row_gpu(b, STW_PHASE_LOAD, STW_AT_LOAD, "load");
+    if (row == NULL) return no_memory(err);
+    for (uint32_t l = 0; l < cost->n_loads; l++) {
+        uint64_t most = 0;
+        for (uint32_t k = 0; k < cost->job->n_kinds; k++)
+            most = stw_max_u64(most, stw_build_staging(b, k, l, STW_TIER_GPU));
+        row->load_bytes[l] += most;
+    }
+    row = stw_row_gpu(b, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step");
+    return row == NULL ? no_memory(err) : STW_STATUS_OK;
+}
+
+/* ---- nodes ---- */
+
+typedef struct node_row {
+    stw_tier tier;
+    stw_phase phase;
+    stw_instant at;
+    bool page_locked;
+    uint64_t limit_bytes;
+} node_row;
+
+/* What one kind of rank adds to its node. */
+static void add_rank(const stw_build *b, const node_row *node, uint32_t kind, uint64_t ranks,
+                     stw_byte_row *row) {
+    const stw_cost *cost = b->cost;
+    stw_row_add_places(b, node->at, kind, ranks, row);
+    if (node->tier == STW_TIER_NVME) return;
+    if (!node->page_locked) row->constant_bytes += ranks * b->process_bytes;
+    for (uint32_t l = 0; node->at == STW_AT_LOAD && l < cost->n_loads; l++)
+        row->load_bytes[l] += ranks * stw_build_staging(b, kind, l, STW_TIER_HOST);
+    for (uint32_t a = 0; node->at == STW_AT_BACKWARD && a < cost->n_acts; a++)
+        row->act_bytes[a] += ranks * b->stash_bytes[a];
+}
+
+static stw_status add_node_row(const stw_build *b, uint32_t node_kind, const node_row *node,
+                               stw_error *err) {
+    const stw_job *job = b->cost->job;
+    const char *resource = node->tier == STW_TIER_NVME ? "nvme"
+                           : node->page_locked         ? "page-locked memory"
+                                                       : "host memory";
+    const char *word = node->tier == STW_TIER_NVME ? "nvme" : node->page_locked ? "locked" : "host";
+    stw_byte_row *row = stw_row_bytes(b->cost, node->phase, node->tier, resource, node->limit_bytes,
+                                      "%s_%s_n%u", word, stw_phase_name(node->phase), node_kind);
+    if (row == NULL) return no_memory(err);
+    row->page_locked = node->page_locked;
+    row->node_kind = node_kind;
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        uint64_t ranks = job->node_kinds[node_kind].kind_ranks[k];
+        if (ranks > 0) add_rank(b, node, k, ranks, row);
+    }
+    return STW_STATUS_OK;
+}
+
+static bool any_on_nvme(const stw_build *b) {
+    for (uint32_t p = 0; p < b->cost->n_places; p++)
+        if (stw_build_bytes(b, b->cost->job->largest, p, 0)->unit[STW_AT_STEP][STW_TIER_NVME] > 0)
+            return true;
+    return false;
+}
+
+static stw_status add_node(const stw_build *b, uint32_t node_kind, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cluster *cluster = b->cost->job->cluster;
+    node_row rows[] = {{STW_TIER_HOST, STW_PHASE_LOAD, STW_AT_LOAD, false, 0},
+                       {STW_TIER_HOST, STW_PHASE_FORWARD_BACKWARD, STW_AT_BACKWARD, false, 0},
+                       {STW_TIER_HOST, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, false, 0}};
+    for (int locked = 0; locked < 2; locked++)
+        for (uint32_t i = 0; i < 3; i++) {
+            if (rows[i].at == STW_AT_BACKWARD && !b->cost->forward_backward_known) continue;
+            rows[i].page_locked = locked != 0;
+            rows[i].limit_bytes =
+                locked ? cluster->host.page_lock_limit_bytes : stw_cluster_host_capacity(cluster);
+            if (locked && rows[i].limit_bytes == UINT64_MAX) continue;
+            STW_TRY(add_node_row(b, node_kind, &rows[i], err));
+        }
+    const node_row nvme = {STW_TIER_NVME, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, false,
+                           cluster->nvme.capacity_bytes};
+    if (any_on_nvme(b)) STW_TRY(add_node_row(b, node_kind, &nvme, err));
+out:
+    return status;
+}
+
+stw_status stw_rows_add_nodes(const stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t n = 0; n < b->cost->job->n_node_kinds; n++) STW_TRY(add_node(b, n, err));
+out:
+    return status;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of seconds of forward and backward, and the seconds of every load method. What programs of
+ * different places and policies have in common is constant; what they differ by belongs to the
+ * place's units or the policy's blocks. */
+#include "core/checked.h"
+#include "plan/program/shortened.h"
+#include "planner/rows.h"
+
+/* Lengths of the programs from which a load is read: of a rank's shard and of the model, in load
+ * pieces. */
+#define SHORT_PIECES 16
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
+}
+
+/* ---- forward and backward ---- */
+
+/* Readings of one program for each place (all activations kept) and of one for each policy. */
+typedef struct forward_readings {
+    stw_forward_reading *places; /* [n_places] */
+    stw_forward_reading acts[STW_N_ACTS];
+} forward_readings;
+
+static stw_status read_forward(stw_build *b, uint32_t place, stw_act act, stw_forward_reading *out,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_program *program = NULL;
+    STW_TRY(stw_build_program(b, place, act, &program, err));
+    STW_TRY(stw_read_forward(b->cost->job, program, b->pool, out, err));
+out:
+    return status;
+}
+
+static stw_status read_all_forward(stw_build *b, forward_readings *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = b->cost;
+    out->places = stw_pool_array(b->pool, cost->n_places, sizeof *out->places);
+    if (out->places == NULL) return no_memory(err);
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        STW_TRY(read_forward(b, p, STW_ACT_KEEP, &out->places[p], err));
+    for (int act = 0; act < STW_N_ACTS; act++) {
+        bool any = act == STW_ACT_KEEP;
+        for (uint32_t a = 0; a < cost->n_acts; a++) any = any || cost->acts[a].act == (stw_act)act;
+        if (any) STW_TRY(read_forward(b, 0, (stw_act)act, &out->acts[act], err));
+    }
+out:
+    return status;
+}
+
+/* A row is of a stream, or of a resource. */
+typedef struct forward_row {
+    const char *name;
+    bool stream;
+    int of;
+} forward_row;
+
+static double seconds_of(const stw_pass_work *work, const forward_row *what) {
+    return what->stream ? work->stream_s[what->of] : work->resource_s[what->of];
+}
+
+static stw_status add_forward_row(stw_build *b, const forward_readings *readings, int pass,
+                                  const forward_row *what, stw_error *err) {
+    stw_cost *cost = b->cost;
+    stw_time_row *row = stw_row_seconds(cost, pass ? STW_PART_BACKWARD : STW_PART_FORWARD, "%s_%s",
+                                        pass ? "backward" : "forward", what->name);
+    if (row == NULL) return no_memory(err);
+    double least = seconds_of(&readings->places[0].pass[pass], what);
+    for (uint32_t p = 1; p < cost->n_places; p++) {
+        double seconds = seconds_of(&readings->places[p].pass[pass], what);
+        if (seconds < least) least = seconds;
+    }
+    row->constant_s = least;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++)
+            row->unit_s[p * cost->n_rings + r] =
+                (seconds_of(&readings->places[p].pass[pass], what) - least) / cost->n_units;
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        double kept = seconds_of(&readings->acts[STW_ACT_KEEP].group[pass][act->group], what);
+        double here = seconds_of(&readings->acts[act->act].group[pass][act->group], what);
+        row->act_s[a] = (here - kept) / act->blocks;
+    }
+    if (what->stream && what->of == STW_STREAM_COMPUTE)
+        row->constant_s += pass ? readings->acts[STW_ACT_KEEP].last_reduce_s
+                                : readings->acts[STW_ACT_KEEP].first_gather_s;
+    return STW_STATUS_OK;
+}
+
+stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    static const forward_row rows[] = {{"compute", true, STW_STREAM_COMPUTE},
+                                       {"comm", true, STW_STREAM_COMM},
+                                       {"h2d", true, STW_STREAM_H2D},
+                                       {"d2h", true, STW_STREAM_D2H},
+                                       {"pcie", false, STW_RESOURCE_PCIE},
+                                       {"dma", false, STW_RESOURCE_DMA},
+                                       {"host_memory", false, STW_RESOURCE_HOST_MEMORY}};
+    forward_readings readings = {NULL, {{.first_gather_s = 0}}};
+    STW_TRY(read_all_forward(b, &readings, err));
+    for (int pass = 0; pass < 2; pass++)
+        for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
+            STW_TRY(add_forward_row(b, &readings, pass, &rows[i], err));
+out:
+    return status;
+}
+
+/* ---- load ---- */
+
+typedef struct load_search {
+    stw_build *build;
+    stw_average_piece piece;
+    uint32_t kind; /* of global rank 0, which takes part in every method */
+} load_search;
+
+/* A load at some length. */
+static stw_status read_load(const load_search *s, uint32_t place, stw_load load, uint64_t params,
+                            uint32_t pieces, stw_load_reading *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = s->build->cost;
+    stw_layout *layout = NULL;
+    stw_program *program = NULL;
+    stw_job *job = NULL;
+    STW_TRY(stw_job_shortened(cost->job, params, pieces, &s->piece, s->build->pool, &job, err));
+    const stw_simple simple = {.job = job,
+                               .kind = s->kind,
+                               .place = cost->places[place],
+                               .act = STW_ACT_KEEP,
+                               .load = load,
+                               .by_group = cost->by_group,
+                               .depth = cost->rings[0].depth,
+                               .bucket_bytes = cost->rings[0].bucket_bytes};
+    STW_TRY(stw_simple_build(&simple, &layout, &program, err));
+    stw_read_load(job, program, out);
+out:
+    stw_layout_free(layout);
+    stw_program_free(program);
+    return status;
+}
+
+/* By differences: of the rank's shard alone, and of the model alone. */
+static stw_status add_load(const load_search *s, uint32_t l, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cost *cost = s->build->cost;
+    const stw_job *job = cost->job;
+    stw_load load = cost->loads[l];
+    uint64_t params = SHORT_PIECES * (STW_LOAD_PIECE_BYTES / 4);
+    stw_load_reading near, longer_shard, longer_model;
+    STW_TRY(read_load(s, 0, load, params, SHORT_PIECES, &near, err));
+    STW_TRY(read_load(s, 0, load, 2 * params, SHORT_PIECES, &longer_shard, err));
+    STW_TRY(read_load(s, 0, load, params, 2 * SHORT_PIECES, &longer_model, err));
+    double shards = (double)job->kinds[job->largest].params / (double)params;
+    double models = (double)s->piece.pieces / SHORT_PIECES;
+    double seconds = near.pieces_s + (shards - 1) * (longer_shard.pieces_s - near.pieces_s) +
+                     (models - 1) * (longer_model.pieces_s - near.pieces_s);
+    cost->load_s[l] = seconds > 0 ? seconds : 0;
+out:
+    return status;
+}
+
+stw_status stw_rows_add_loads(stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cost *cost = b->cost;
+    load_search s = {.build = b};
+    while (s.kind + 1 < cost->job->n_kinds && !cost->job->kinds[s.kind].first) s.kind++;
+    STW_TRY(stw_average_piece_of(cost->job, &s.piece, err));
+    for (uint32_t l = 0; l < cost->n_loads; l++) STW_TRY(add_load(&s, l, err));
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        stw_load_reading reading;
+        STW_TRY(read_load(&s, p, cost->loads[0], cost->job->unit_params, 1, &reading, err));
+        cost->load_unit_s[p] = reading.masters_s;
+    }
+out:
+    return status;
+}

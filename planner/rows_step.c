@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of seconds of the optimizer step: every resource's and every stream's sum, and the ring
+ * rows. A slot is taken from the moment its bucket begins to move in until it has moved out, so a
+ * ring of `slots` passes no more than that many buckets per bucket's way through:
+ * T >= sum of ways / slots, and the last bucket still has the rest of its way to go when the first
+ * of its stages is done. Without these rows depth 1 would always win. */
+#include "planner/rows.h"
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
+}
+
+/* Reads and writes share the disk alike, so that the shorter ones end first and what is left of the
+ * others has the disk alone: not all of it is done at the rate of both. */
+static double disk_s(const stw_flow *flow) {
+    if (flow->read_s <= 0 || flow->write_s <= 0) return flow->resource_s[STW_RESOURCE_DISK];
+    /* the share of its speed alone that each keeps while the other runs */
+    double used = flow->read_disk_s / flow->read_s + flow->write_disk_s / flow->write_s;
+    bool reads_less = flow->read_s < flow->write_s;
+    double less = reads_less ? flow->read_s : flow->write_s;
+    double more = reads_less ? flow->write_s : flow->read_s;
+    return less * (used > 1 ? used : 1) + more - less;
+}
+
+/* ---- fill and drain ---- */
+
+static double idle(const double *side_resource_s, double side_s, stw_resource resource) {
+    double used = side_resource_s[resource];
+    return used > 0 && side_s > used ? side_s - used : 0;
+}
+
+/* Seconds that a resource has nothing of a ring to do: while the first bucket moves in, and while
+ * the last is updated and moves out. Places with other work for it hide that, hence only for what
+ * rings alone use. */
+static double resource_fill(const stw_flow *flow, uint32_t use, stw_resource resource) {
+    bool out = flow->out_resource_s[resource] > 0, in = flow->in_resource_s[resource] > 0;
+    double inside = flow->in_s + flow->update_s + flow->out_s;
+    switch (resource) {
+    case STW_RESOURCE_PCIE_UP:
+    case STW_RESOURCE_PCIE_DOWN:
+    case STW_RESOURCE_DMA_UP:
+    case STW_RESOURCE_DMA_DOWN:
+        if (in && !out) return flow->update_s + flow->out_s;
+        return out && !in ? flow->in_s + flow->update_s : 0;
+    case STW_RESOURCE_PCIE:
+    case STW_RESOURCE_DMA:
+        return idle(flow->in_resource_s, flow->in_s, resource) +
+               idle(flow->out_resource_s, flow->out_s, resource);
+    case STW_RESOURCE_CPU:
+        return use == STW_RING_HOST_CPU ? flow->in_s + flow->out_s : 0;
+    case STW_RESOURCE_DISK:
+        return use == STW_RING_HOST_DISK ? inside : 0;
+    case STW_RESOURCE_DISK_READ:
+        return use == STW_RING_HOST_DISK ? inside + flow->write_s : 0;
+    case STW_RESOURCE_DISK_WRITE:
+        return use == STW_RING_HOST_DISK ? flow->read_s + inside : 0;
+    default:
+        return 0;
+    }
+}
+
+static double stream_fill(const stw_flow *flow, uint32_t use, stw_stream stream) {
+    if (stream == STW_STREAM_COMPUTE) return 0; /* other updates hide it */
+    if (stream == STW_STREAM_DISK || stream == STW_STREAM_DISK_OUT) {
+        if (use != STW_RING_HOST_DISK) return 0;
+        double last = stream == STW_STREAM_DISK ? flow->write_s : flow->read_s;
+        return flow->in_s + flow->update_s + flow->out_s + last;
+    }
+    bool in = stream == (flow->updates_on_cpu ? STW_STREAM_TO_CPU : STW_STREAM_H2D);
+    return in ? flow->update_s + flow->out_s : flow->in_s + flow->update_s;
+}
+
+/* Charge something to a use of a place: places share a ring, the slowest of them is charged. */
+static void charge(const stw_cost *cost, stw_time_row *row, uint32_t use, uint32_t r,
+                   double seconds) {
+    double *ring_s = &row->ring_s[use * cost->n_rings + r];
+    if (seconds > *ring_s) *ring_s = seconds;
+}
+
+/* Do buckets of a place pass through the ring or window of this use? */
+static bool passes(const stw_cost *cost, uint32_t p, uint32_t use) {
+    return use != STW_USE_HOST_PARAMS && (cost->place_uses[p] & (1u << use)) != 0;
+}
+
+/* ---- rows ---- */
+
+static bool any_asks(const stw_build *b, stw_resource resource) {
+    for (uint32_t p = 0; p < b->cost->n_places; p++)
+        if (stw_build_flow(b, p, 0)->resource_s[resource] > 0) return true;
+    return false;
+}
+
+static stw_status add_resource_row(const stw_build *b, stw_resource resource, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    if (!any_asks(b, resource)) return STW_STATUS_OK;
+    stw_time_row *row =
+        stw_row_seconds(b->cost, STW_PART_STEP, "step_%s", stw_resource_name(resource));
+    if (row == NULL) return no_memory(err);
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++) {
+            const stw_flow *flow = stw_build_flow(b, p, r);
+            double seconds =
+                resource == STW_RESOURCE_DISK ? disk_s(flow) : flow->resource_s[resource];
+            row->unit_s[p * cost->n_rings + r] = stw_flow_per_unit(cost, flow) * seconds;
+            for (uint32_t u = 0; u < cost->n_uses; u++)
+                if (passes(cost, p, u)) charge(cost, row, u, r, resource_fill(flow, u, resource));
+        }
+    return STW_STATUS_OK;
+}
+
+static stw_status add_stream_row(const stw_build *b, stw_stream stream, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    stw_time_row *row =
+        stw_row_seconds(b->cost, STW_PART_STEP, "step_stream_%s", stw_stream_name(stream));
+    if (row == NULL) return no_memory(err);
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++) {
+            const stw_flow *flow = stw_build_flow(b, p, r);
+            row->unit_s[p * cost->n_rings + r] =
+                stw_flow_per_unit(cost, flow) * flow->stream_s[stream];
+            for (uint32_t u = 0; u < cost->n_uses; u++)
+                if (passes(cost, p, u) && flow->stream_s[stream] > 0)
+                    charge(cost, row, u, r, stream_fill(flow, u, stream));
+        }
+    return STW_STATUS_OK;
+}
+
+/* One bucket's way through a ring: what keeps its slot busy. With more than one slot other buckets
+ * move the other way meanwhile, and copies take longer. */
+static double way_s(const stw_flow *flow, bool disk, double copy_speed) {
+    double way = (flow->in_s + flow->out_s) / copy_speed + flow->update_s;
+    return disk ? way + flow->read_s + flow->write_s : way;
+}
+
+static bool any_waits(const stw_build *b, uint32_t ring) {
+    for (uint32_t p = 0; p < b->cost->n_places; p++)
+        if (stw_build_flow(b, p, 0)->slots[ring] > 0) return true;
+    return false;
+}
+
+static stw_status add_ring_row(const stw_build *b, stw_ring_kind ring, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    if (!any_waits(b, ring)) return STW_STATUS_OK;
+    stw_time_row *row = stw_row_seconds(b->cost, STW_PART_STEP, "step_ring_%d", (int)ring);
+    if (row == NULL) return no_memory(err);
+    row->ring = true;
+    double shared = stw_shared_copy_speed(cost->job);
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++) {
+            const stw_flow *flow = stw_build_flow(b, p, r);
+            double slots = flow->slots[ring];
+            if (slots <= 0) continue;
+            double way = way_s(flow, ring == STW_RING_HOST_DISK, slots > 1 ? shared : 1);
+            row->unit_s[p * cost->n_rings + r] = stw_flow_per_unit(cost, flow) * way / slots;
+            uint32_t use = passes(cost, p, ring) ? (uint32_t)ring : STW_USE_OWN(p);
+            if (passes(cost, p, use)) charge(cost, row, use, r, way * (1 - 1 / slots));
+        }
+    return STW_STATUS_OK;
+}
+
+/* Where one bucket is everything, its copies and its update come one after the other. */
+static stw_status add_single(const stw_build *b, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    stw_time_row *row = NULL;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++) {
+            const stw_flow *flow = stw_build_flow(b, p, r);
+            if (flow->buckets > 1 || flow->in_s + flow->out_s <= 0) continue;
+            if (row == NULL) row = stw_row_seconds(b->cost, STW_PART_STEP, "step_single");
+            if (row == NULL) return no_memory(err);
+            row->unit_s[p * cost->n_rings + r] =
+                stw_flow_per_unit(cost, flow) * way_s(flow, true, 1);
+        }
+    return STW_STATUS_OK;
+}
+
+/* The norm of all gradients comes before the first update. Its sum over ranks is the least that any
+ * place has. */
+static stw_status add_norm(const stw_build *b, stw_resource resource, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    double any_s = 0, sum_s = stw_build_flow(b, 0, 0)->norm_sum_s;
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        const stw_flow *flow = stw_build_flow(b, p, 0);
+        any_s += flow->norm_s[resource];
+        if (flow->norm_sum_s < sum_s) sum_s = flow->norm_sum_s;
+    }
+    if (any_s <= 0) return STW_STATUS_OK;
+    stw_time_row *row =
+        stw_row_seconds(b->cost, STW_PART_NORM, "norm_%s", stw_resource_name(resource));
+    if (row == NULL) return no_memory(err);
+    row->constant_s = sum_s;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++) {
+            const stw_flow *flow = stw_build_flow(b, p, r);
+            if (flow->params == 0) continue;
+            row->unit_s[p * cost->n_rings + r] =
+                flow->norm_s[resource] * (double)cost->job->unit_params / (double)flow->params;
+        }
+    return STW_STATUS_OK;
+}
+
+stw_status stw_rows_add_step(const stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = b->cost;
+    static const stw_stream streams[] = {STW_STREAM_H2D,      STW_STREAM_D2H,  STW_STREAM_TO_CPU,
+                                         STW_STREAM_FROM_CPU, STW_STREAM_DISK, STW_STREAM_DISK_OUT};
+    for (int r = 0; r < STW_N_RESOURCES; r++) STW_TRY(add_resource_row(b, (stw_resource)r, err));
+    for (unsigned i = 0; i < sizeof streams / sizeof streams[0]; i++)
+        STW_TRY(add_stream_row(b, streams[i], err));
+    /* Updates of one kind take turns by what bounds them; direct ones hold up the others as well.
+     */
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].update == STW_UPDATE_DIRECT) {
+            STW_TRY(add_stream_row(b, STW_STREAM_COMPUTE, err));
+            break;
+        }
+    for (int r = 0; r < STW_N_RINGS; r++) STW_TRY(add_ring_row(b, (stw_ring_kind)r, err));
+    STW_TRY(add_single(b, err));
+    for (int r = 0; r < STW_N_RESOURCES; r++) STW_TRY(add_norm(b, (stw_resource)r, err));
+out:
+    return status;
+}
