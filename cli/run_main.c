@@ -17,7 +17,7 @@
 
 typedef struct request {
     const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace;
-    bool probe, calibrate, quick, version, no_digest, ceiling;
+    bool probe, calibrate, quick, version, no_digest;
 } request;
 
 /* --probe writes sizes only; --calibrate adds measured rates with raw samples. */
@@ -125,7 +125,6 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                                     .weights = r->weights,
                                     .nvme_folder = r->nvme,
                                     .no_digest = r->no_digest,
-                                    .ceiling = r->ceiling,
                                     .timeline = r->trace != NULL ? &timeline : NULL};
     STW_TRY(stw_option_u64("--steps", r->steps, 1, &steps, err));
     STW_TRY(stw_option_u64("--seed", r->seed, 0, &seed, err));
@@ -188,9 +187,6 @@ int main(int argc, char **argv) {
          &r.timeout},
         {"--no-digest", NULL, NULL, "do not compute digests of the final state", STW_OPTION_FLAG,
          &r.no_digest},
-        {"--ceiling", NULL, NULL,
-         "after every step, time its copies alone and the link by itself in several shapes",
-         STW_OPTION_FLAG, &r.ceiling},
         {"--trace", "-t", "FILE",
          "write a Chrome trace (for Perfetto): load, first and last step, rank 0", STW_OPTION_VALUE,
          &r.trace},

@@ -208,7 +208,7 @@ STW_API int stw_get_peak(const stw_plan_t *plan, uint32_t kind, uint32_t i, stw_
 
 #define STOWAGE_NONE UINT32_MAX
 typedef struct stw_op_t {
-    const char *name, *work; /* "copy", "update", "collective" ...; work: what kind of it */
+    const char *name, *group; /* "copy", "update", "send" ...; group: of ranks, "none", "world" */
     const char *stream, *component, *from, *to;
     uint32_t unit;     /* bucket, load piece or block; STOWAGE_NONE */
     uint32_t after[2]; /* operations of other streams that finish first; STOWAGE_NONE */

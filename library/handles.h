@@ -20,17 +20,17 @@ struct stw_model_t {
 };
 
 /** The flat space of the rank that was asked for last. */
-typedef struct stw_library_segments {
+typedef struct stw_library_space {
     pthread_mutex_t mutex; /* of what follows */
     stw_pool *pool;        /* NULL: none yet */
-    uint32_t rank, n;
-    stw_segment *segments;
-} stw_library_segments;
+    uint32_t rank, id;
+    stw_space space;
+} stw_library_space;
 
 struct stw_plan_t {
     stw_plan *plan;
     stw_model_t model; /* the plan's own */
-    stw_library_segments segments;
+    stw_library_space space;
 };
 
 /** Clear the caller's error. @return where the call reports to, NULL if `error` is NULL */

@@ -99,7 +99,7 @@ int stw_get_op(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_op_t *ou
     if (kind >= plan->job->n_kinds || i >= plan->programs[kind]->n_ops) return 0;
     const stw_op *o = &plan->programs[kind]->ops[i];
     const stw_op_t op = {.name = stw_op_kind_name(o->kind),
-                         .work = stw_work_name(o->work),
+                         .group = stw_rank_group_name(o->group),
                          .stream = stw_stream_name(o->stream),
                          .component = stw_component_name(o->component),
                          .from = stw_tier_name(o->from),
@@ -145,51 +145,30 @@ int stw_get_bucket(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_buck
 /* ---- from tensors to memory ---- */
 
 /* The mutex is held. */
-static bool load_segments(const stw_job *job, stw_library_segments *s, uint32_t rank) {
-    if (s->pool != NULL && s->rank == rank) return true;
+static bool load_space(const stw_job *job, stw_library_space *s, uint32_t rank, uint32_t id) {
+    if (s->pool != NULL && s->rank == rank && s->id == id) return true;
     stw_pool_free(s->pool);
     s->pool = stw_pool_new();
     s->rank = rank;
-    if (s->pool != NULL &&
-        stw_job_segments(job, rank, s->pool, &s->segments, &s->n, NULL) == STW_STATUS_OK)
+    s->id = id;
+    if (s->pool != NULL && stw_job_space(job, id, rank, s->pool, &s->space, NULL) == STW_STATUS_OK)
         return true;
     stw_pool_free(s->pool);
     s->pool = NULL;
     return false;
 }
 
-/* The first segment of a tensor that ends after an element; false if there is none. */
-static bool find_segment(const stw_plan *plan, stw_library_segments *s, uint32_t rank,
-                         uint32_t tensor, uint64_t element, stw_segment *out) {
+/* The first run of a tensor's elements, from one on, that a rank has of a space. */
+static bool find_run(const stw_plan *plan, stw_library_space *s, uint32_t rank,
+                     stw_component component, stw_view wanted, stw_overlap *out) {
     bool found = false;
     pthread_mutex_lock(&s->mutex);
-    uint32_t low = 0, high = load_segments(plan->job, s, rank) ? s->n : 0;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        const stw_segment *at = &s->segments[middle];
-        if (at->tensor < tensor ||
-            (at->tensor == tensor && at->tensor_first + at->params <= element))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (s->pool != NULL && low < s->n && s->segments[low].tensor == tensor) {
-        *out = s->segments[low];
-        found = true;
+    if (load_space(plan->job, s, rank, (uint32_t)stw_component_space(component))) {
+        stw_meet meet = stw_meet_begin(stw_space_whole(&s->space), wanted);
+        found = stw_meet_next(&meet, out);
     }
     pthread_mutex_unlock(&s->mutex);
     return found;
-}
-
-static const stw_region *region_at(const stw_layout *layout, stw_component component,
-                                   uint64_t param) {
-    for (uint32_t i = 0; i < layout->n_regions; i++) {
-        const stw_region *r = &layout->regions[i];
-        if (r->component == component && param >= r->first_param &&
-            param - r->first_param < r->params)
-            return r;
-    }
-    return NULL;
 }
 
 /* How a state component is stored; false if the run has no such state. */
@@ -218,27 +197,30 @@ static bool stored_as(const stw_run_spec *run, stw_component component, stw_dtyp
 int stw_find_extent(const stw_plan_t *handle, uint32_t rank, const char *component, uint32_t tensor,
                     uint64_t element, stw_extent_t *out, size_t size) {
     const stw_plan *plan = handle->plan;
-    /* The cache of segments is not part of what a caller sees of a plan. */
-    stw_library_segments *cache = &((stw_plan_t *)(uintptr_t)handle)->segments;
+    /* The cache of a space is not part of what a caller sees of a plan. */
+    stw_library_space *cache = &((stw_plan_t *)(uintptr_t)handle)->space;
+    const stw_model *model = plan->model;
     stw_component wanted;
     stw_dtype dtype;
-    stw_segment s;
+    stw_overlap run;
     if (rank >= plan->job->world || !stw_component_parse(component, &wanted) ||
-        !stored_as(&plan->run, wanted, &dtype) ||
-        !find_segment(plan, cache, rank, tensor, element, &s))
+        !stored_as(&plan->run, wanted, &dtype) || tensor >= model->n_tensors ||
+        element >= model->tensors[tensor].numel)
         return 0;
-    uint64_t first = stw_max_u64(element, s.tensor_first);
-    uint64_t flat = s.flat_first + (first - s.tensor_first);
-    const stw_region *r = region_at(plan->layouts[stw_job_kind_of(plan->job, rank)], wanted, flat);
+    const stw_view rest = {&plan->job->files, stw_job_tensor_first(plan->job, tensor) + element,
+                           model->tensors[tensor].numel - element};
+    if (!find_run(plan, cache, rank, wanted, rest, &run)) return 0;
+    const stw_region *r =
+        stw_layout_region(plan->layouts[stw_job_kind_of(plan->job, rank)], wanted, run.a_first);
     if (r == NULL) return 0;
     uint64_t element_bytes = stw_job_element_bytes(plan->job, wanted);
-    uint64_t end = stw_min_u64(s.flat_first + s.params, r->first_param + r->params);
-    const stw_extent_t extent = {.element = first,
-                                 .elements = end - flat,
+    uint64_t end = stw_min_u64(run.a_first + run.n, r->first_param + r->params);
+    const stw_extent_t extent = {.element = run.tensor_first,
+                                 .elements = end - run.a_first,
                                  .tier = stw_tier_name(r->tier),
-                                 .offset_bytes =
-                                     r->offset_bytes + (flat - r->first_param) * element_bytes,
-                                 .bytes = (end - flat) * element_bytes,
+                                 .offset_bytes = r->offset_bytes +
+                                                 (run.a_first - r->first_param) * element_bytes,
+                                 .bytes = (end - run.a_first) * element_bytes,
                                  .dtype = stw_dtype_name(dtype)};
     stw_library_copy(out, size, &extent, sizeof extent);
     return 1;

@@ -35,7 +35,8 @@ static void shell_free(stw_plan *shell) {
 static stw_status plan_shell(stw_plan *shell, double time_limit_s, bool *fits, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cost *cost = NULL;
-    STW_TRY(stw_job_new(shell->model, &shell->cluster, &shell->run, &shell->job, err));
+    STW_TRY(stw_job_new(shell->model, &shell->cluster, &shell->run,
+                        stw_engine_find(shell->run.engine), &shell->job, err));
     STW_TRY(stw_cost_new(shell->job, &cost, err));
     stw_choice choice = stw_choice_new(cost, cost->pool);
     if (choice.acts == NULL) {

@@ -11,33 +11,33 @@ static stw_status no_memory(stw_error *err) {
 
 stw_op_role stw_op_role_of(const stw_op *op) {
     switch (op->kind) {
-    case STW_OP_ALLOC:
-    case STW_OP_FREE:
-        return STW_ROLE_BYTES;
-    case STW_OP_COPY:
-    case STW_OP_READ:
-    case STW_OP_WRITE:
-        return STW_ROLE_MOVE;
     case STW_OP_UPDATE:
         return STW_ROLE_UPDATE;
+    case STW_OP_NORM:
+        return STW_ROLE_NORM;
+    case STW_OP_NORM_SUM:
+        return STW_ROLE_NORM_SUM;
+    case STW_OP_MASTER:
+        return STW_ROLE_MASTER;
+    case STW_OP_FORWARD:
+        return STW_ROLE_FORWARD;
+    case STW_OP_BACKWARD:
+        return STW_ROLE_BACKWARD;
+    case STW_OP_LOSS:
+        return STW_ROLE_LOSS;
     default:
         break;
     }
-    switch (op->work) {
-    case STW_WORK_NORM:
-        return STW_ROLE_NORM;
-    case STW_WORK_NORM_SUM:
-        return STW_ROLE_NORM_SUM;
-    case STW_WORK_MASTER:
-        return STW_ROLE_MASTER;
-    case STW_WORK_FORWARD:
-        return STW_ROLE_FORWARD;
-    case STW_WORK_BACKWARD:
-        return STW_ROLE_BACKWARD;
-    case STW_WORK_LOSS:
-        return STW_ROLE_LOSS;
+    switch (stw_op_row_of(op->kind)->class_) {
+    case STW_OP_CLASS_MEMORY:
+        return STW_ROLE_BYTES;
+    case STW_OP_CLASS_MOVE:
+    case STW_OP_CLASS_FILE:
+        return STW_ROLE_MOVE;
+    case STW_OP_CLASS_COLLECTIVE:
+        return STW_ROLE_COLLECTIVE;
     default:
-        return op->kind == STW_OP_COLLECTIVE ? STW_ROLE_COLLECTIVE : STW_ROLE_OTHER;
+        return STW_ROLE_OTHER;
     }
 }
 

@@ -109,11 +109,8 @@ static void put_phases(tracer *t) {
 }
 
 static void put_name(tracer *t, const stw_op *op) {
-    bool is_work = op->kind == STW_OP_COMPUTE || op->kind == STW_OP_COLLECTIVE;
-    const char *verb =
-        is_work && op->work != STW_WORK_NONE ? stw_work_name(op->work) : stw_op_kind_name(op->kind);
-    bool moves = op->kind == STW_OP_COPY || op->kind == STW_OP_READ || op->kind == STW_OP_WRITE;
-    stw_text_printf(t->out, ",\"name\":\"%s%s%s", verb, moves ? " " : "",
+    bool moves = stw_op_is(op, STW_OP_CLASS_MOVE) || stw_op_is(op, STW_OP_CLASS_FILE);
+    stw_text_printf(t->out, ",\"name\":\"%s%s%s", stw_op_kind_name(op->kind), moves ? " " : "",
                     moves ? stw_component_name(op->component) : "");
     if (op->unit != STW_OP_NONE) stw_text_printf(t->out, " %u", op->unit);
     stw_text_printf(t->out, "\"");

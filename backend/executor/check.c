@@ -10,28 +10,36 @@
 #include "core/checked.h"
 #include "core/log.h"
 
-/* A run of elements that lie together in the model, in the flat space and in a region. */
+/* Elements of one tensor that lie together in a region. */
 typedef struct extent {
     uint32_t tensor;
-    uint64_t tensor_first, global_first, flat_first, n;
+    uint64_t tensor_first, global_first, n;
     uint64_t offset; /* in the region's tier */
 } extent;
 
-/* The part of a segment that lies in a region; false where there is none. */
-static bool meet(const stw_rank_run *run, const stw_segment *s, const stw_region *region,
-                 extent *out) {
-    uint64_t first = stw_max_u64(s->flat_first, region->first_param);
-    uint64_t end = stw_min_u64(s->flat_first + s->params, region->first_param + region->params);
-    if (first >= end) return false;
-    uint64_t inside = first - s->flat_first;
-    *out = (extent){.tensor = s->tensor,
-                    .tensor_first = s->tensor_first + inside,
-                    .global_first = s->global_first + inside,
-                    .flat_first = first,
-                    .n = end - first,
-                    .offset = region->offset_bytes +
-                              (first - region->first_param) *
-                                  stw_element_bytes(stw_run_type(&run->types, region->component))};
+/* A walk over the extents of a region, or of those of its elements that a view of the model has. */
+typedef struct extents {
+    const stw_rank_run *run;
+    const stw_region *region;
+    stw_meet meet;
+} extents;
+
+static extents extents_of(const stw_rank_run *run, const stw_region *region, stw_view of_model) {
+    return (extents){
+        run, region,
+        stw_meet_begin(stw_region_view(region, &run->spaces[region->space]), of_model)};
+}
+
+static extents extents_of_all(const stw_rank_run *run, const stw_region *region) {
+    return extents_of(run, region, stw_space_whole(&run->job->files));
+}
+
+static bool next_extent(extents *walk, extent *out) {
+    stw_overlap part;
+    if (!stw_meet_next(&walk->meet, &part)) return false;
+    uint64_t size = stw_element_bytes(stw_run_type(&walk->run->types, walk->region->component));
+    *out = (extent){part.tensor, part.tensor_first, part.global_first, part.n,
+                    walk->region->offset_bytes + (part.a_first - walk->region->first_param) * size};
     return true;
 }
 
@@ -53,13 +61,12 @@ stw_status stw_run_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err) 
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         if (region->component != STW_COMPONENT_GRADS) continue;
-        for (uint32_t s = 0; s < run->n_segments; s++) {
-            extent e;
-            if (!meet(run, &run->segments[s], region, &e)) continue;
+        extents walk = extents_of_all(run, region);
+        extent e;
+        while (next_extent(&walk, &e))
             STW_TRY(run->backend->seed_grads(
                 run->device, stw_typed(region->tier, e.offset, run->types.grads, e.n),
                 e.global_first, run->options->seed, step, err));
-        }
     }
 out:
     return status;
@@ -84,18 +91,18 @@ static int digest_index(stw_component component) {
 stw_status stw_run_digest(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t sums[STW_N_DIGESTS] = {0};
-    for (uint32_t i = 0; run->counts && i < run->layout->n_regions; i++) {
+    for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         int d = digest_index(region->component);
-        for (uint32_t s = 0; d >= 0 && s < run->n_segments; s++) {
-            extent e;
-            if (!meet(run, &run->segments[s], region, &e)) continue;
+        if (d < 0 || !stw_job_counts(run->job, region->space, run->ranks.rank)) continue;
+        extents walk = extents_of_all(run, region);
+        extent e;
+        while (next_extent(&walk, &e))
             STW_TRY(
                 run->backend->digest(run->device,
                                      stw_typed(region->tier, e.offset,
                                                stw_run_type(&run->types, region->component), e.n),
                                      e.global_first, &sums[d], err));
-        }
     }
     STW_TRY(stw_comm_sum_u64(run->comm, sums, STW_N_DIGESTS, err));
     memcpy(run->digest, sums, sizeof run->digest);
@@ -195,28 +202,25 @@ out:
     return status;
 }
 
-/* RUN elements from `flat`, in the parameters' region; the other components follow by position. */
+/* RUN elements of the model, `skip` elements inside an extent of the parameters; every component of
+ * them that this rank holds. */
 static stw_status verify_at(stw_rank_run *run, stw_weights *weights, const extent *where,
                             uint64_t skip, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    extent e = *where;
+    extent e = *where, part;
     replayed r;
     e.tensor_first += skip;
     e.global_first += skip;
-    e.flat_first += skip;
     e.n = stw_min_u64(where->n - skip, RUN);
     STW_TRY(replay(run, weights, &e, &r, err));
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         int d = digest_index(region->component);
-        uint64_t end = region->first_param + region->params;
-        if (d < 0 || e.flat_first < region->first_param || e.flat_first >= end) continue;
-        extent part = e;
-        part.n = stw_min_u64(e.n, end - e.flat_first);
-        part.offset = region->offset_bytes +
-                      (e.flat_first - region->first_param) *
-                          stw_element_bytes(stw_run_type(&run->types, region->component));
-        STW_TRY(compare(run, region, &part, r.values[d], err));
+        if (d < 0) continue;
+        extents walk = extents_of(run, region, (stw_view){&run->job->files, e.global_first, e.n});
+        while (next_extent(&walk, &part))
+            STW_TRY(compare(run, region, &part, r.values[d] + (part.global_first - e.global_first),
+                            err));
     }
 out:
     return status;
@@ -252,21 +256,20 @@ static stw_weights *weights_for_replay(stw_rank_run *run, stw_weights **opened) 
 stw_status stw_run_verify(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_weights *opened = NULL, *weights = weights_for_replay(run, &opened);
-    uint32_t extents = 0, seen = 0;
+    uint32_t n = 0, seen = 0;
     extent e;
     for (int pass = 0; pass < 2 && weights != NULL; pass++) {
         for (uint32_t i = 0; i < run->layout->n_regions; i++) {
             const stw_region *region = &run->layout->regions[i];
             if (region->component != STW_COMPONENT_PARAMS) continue;
-            for (uint32_t s = 0; s < run->n_segments; s++) {
-                if (!meet(run, &run->segments[s], region, &e)) continue;
+            extents walk = extents_of_all(run, region);
+            while (next_extent(&walk, &e)) {
                 if (pass == 0) {
-                    extents++;
+                    n++;
                     continue;
                 }
-                if (seen++ % (extents / (SAMPLE / RUN) + 1) != 0) continue;
-                STW_TRY(
-                    verify_extent(run, weights, &e, stw_max_u64(2, SAMPLE / RUN / extents), err));
+                if (seen++ % (n / (SAMPLE / RUN) + 1) != 0) continue;
+                STW_TRY(verify_extent(run, weights, &e, stw_max_u64(2, SAMPLE / RUN / n), err));
             }
         }
     }

@@ -97,9 +97,9 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     c->nvme_folder = run->options->nvme_folder;
     c->threads = stw_threads_cores() / run->ranks.local_world;
     if (c->threads == 0) c->threads = 1;
-    for (int p = 0; p < STW_N_PHASES; p++)
-        if (run->schedules[p] != NULL && run->schedules[p]->n_events > c->n_events)
-            c->n_events = run->schedules[p]->n_events;
+    for (uint32_t m = 0; m < run->program->n_movements; m++)
+        if (run->schedules[m] != NULL && run->schedules[m]->n_events > c->n_events)
+            c->n_events = run->schedules[m]->n_events;
     c->n_marks = stw_timeline_marks(run);
     STW_TRY(run->backend->open(c, &run->device, err));
     STW_TRY(run->backend->set_spans(run->device, run->spans, run->n_spans, err));
@@ -116,16 +116,15 @@ static stw_status issue(void *state, uint32_t index, stw_error *err) {
         run->timed ? stw_timeline_issue(run, index, err) : stw_run_issue(run, index, err);
     if (status == STW_STATUS_OK || err == NULL) return status;
     const stw_op *op = &run->program->ops[index];
-    bool piece = op->work == STW_WORK_PLACE || op->component == STW_COMPONENT_LOAD_STAGING;
+    stw_op_unit counts = stw_op_row_of(op->kind)->unit;
     size_t used = strlen(err->text);
     char unit[160] = "";
-    if (piece && op->unit != STW_OP_NONE)
-        snprintf(unit, sizeof unit, " of %.120s", stw_load_piece_name(run, op->unit));
-    else if (op->unit != STW_OP_NONE)
+    if (counts == STW_OP_UNIT_PIECE && op->unit != STW_OP_NONE)
+        snprintf(unit, sizeof unit, " of %.120s", stw_transfer_piece_name(run, op->unit));
+    else if (counts == STW_OP_UNIT_BUCKET && op->unit != STW_OP_NONE)
         snprintf(unit, sizeof unit, " of bucket %u", op->unit);
-    snprintf(err->text + used, sizeof err->text - used, " [operation %u, %s %s%s, stream %s]",
-             index, stw_op_kind_name(op->kind), stw_work_name(op->work), unit,
-             stw_stream_name(op->stream));
+    snprintf(err->text + used, sizeof err->text - used, " [operation %u, %s%s, stream %s]", index,
+             stw_op_kind_name(op->kind), unit, stw_stream_name(op->stream));
     if (run->ranks.world > 1 && err->rank < 0) err->rank = (int)run->ranks.rank;
     return status;
 }
@@ -134,26 +133,40 @@ static stw_status settle(void *state, uint32_t op, stw_error *err) {
 }
 static void failed(void *state) { stw_comm_abort(((stw_rank_run *)state)->comm); }
 
-static stw_status run_movement(stw_rank_run *run, stw_phase phase, double *seconds,
-                               stw_error *err) {
+stw_status stw_run_schedule(stw_rank_run *run, const stw_schedule *schedule, double *seconds,
+                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    run->movement = schedule->movement;
+    STW_TRY(run->backend->norm_reset(run->device, STW_STREAM_COMPUTE, err));
+    STW_TRY(run->backend->synchronize(run->device, err));
+    if (schedule->movement->barrier) STW_TRY(stw_comm_barrier(run->comm, err));
+    STW_TRY(stw_timeline_begin(run, err));
+    double start = stw_process_now_s();
+    STW_TRY(stw_streams_run(run->streams, schedule, err));
+    if (run->sending) STW_TRY(stw_comm_wait(run->comm, run->sending_what, err));
+    run->sending = false;
+    STW_TRY(run->backend->synchronize(run->device, err));
+    *seconds = stw_process_now_s() - start;
+    STW_TRY(stw_timeline_end(run, err));
+out:
+    return status;
+}
+
+static stw_status run_movement(stw_rank_run *run, uint32_t m, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_movement *movement = &run->program->movements[m];
+    bool updates = stw_movement_has(run->program, movement, STW_OP_UPDATE);
+    stw_movement_samples *samples = &run->samples[m];
+    if (run->schedules[m] == NULL) return STW_STATUS_OK;
     for (int t = 0; t < STW_N_TIERS; t++) {
         run->peak[t].total = run->live.total[t];
         memcpy(run->peak[t].components, run->live.bytes[t], sizeof run->peak[t].components);
     }
-    STW_TRY(run->backend->norm_reset(run->device, STW_STREAM_COMPUTE, err));
-    STW_TRY(run->backend->synchronize(run->device, err));
-    STW_TRY(stw_comm_barrier(run->comm, err));
-    STW_TRY(stw_timeline_begin(run, phase, err));
-    double start = stw_process_now_s();
-    STW_TRY(stw_streams_run(run->streams, run->schedules[phase], err));
-    if (run->broadcasting) STW_TRY(stw_comm_wait(run->comm, run->broadcast_of, err));
-    run->broadcasting = false;
-    STW_TRY(run->backend->synchronize(run->device, err));
-    if (phase != STW_PHASE_LOAD) STW_TRY(run->backend->commit(run->device, run->step, err));
-    *seconds = stw_process_now_s() - start;
-    STW_TRY(stw_timeline_end(run, run->schedules[phase]->movement, err));
-    STW_TRY(stw_run_note_phase(run, phase, err));
+    if (updates) STW_TRY(stw_run_seed_grads(run, run->step, err));
+    STW_TRY(stw_run_schedule(run, run->schedules[m], &samples->seconds[samples->n++], err));
+    if (updates && run->adamw.clip)
+        run->backend->norm_result(run->device, &run->norm, &run->factors[run->step - 1]);
+    STW_TRY(stw_run_note_phase(run, movement->phase, err));
 out:
     return status;
 }
@@ -174,24 +187,29 @@ static void note_growth(stw_rank_run *run, uint32_t step) {
     run->host_growth = host > run->host_base ? host - run->host_base : 0;
 }
 
-static stw_status run_steps(stw_rank_run *run, stw_error *err) {
+static bool repeats(const stw_movement *movement, uint32_t iteration) {
+    switch (movement->repeat) {
+    case STW_REPEAT_FIRST:
+        return iteration == 0;
+    case STW_REPEAT_LATER:
+        return iteration > 0;
+    case STW_REPEAT_EVERY_ITERATION:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static stw_status run_iterations(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = 0; i < run->options->steps; i++) {
-        stw_phase phase = i == 0 ? STW_PHASE_FIRST_OPTIMIZER_STEP : STW_PHASE_OPTIMIZER_STEP;
         run->step = i + 1u;
         run->adamw = stw_run_adamw(run, run->step);
         run->factors[i] = 1.0f;
-        STW_TRY(stw_run_seed_grads(run, run->step, err));
-        STW_TRY(run_movement(run, phase, &run->step_s[i], err));
-        if (run->adamw.clip) run->backend->norm_result(run->device, &run->norm, &run->factors[i]);
-        if (run->options->ceiling) {
-            /* What goes up comes down again unchanged: the state stays as it is. */
-            run->copies_only = true;
-            status = run_movement(run, phase, &run->copies_s[i], err);
-            run->copies_only = false;
-            if (status != STW_STATUS_OK) goto out;
-            STW_TRY(stw_run_measure_link(run, i, err));
-        }
+        for (uint32_t m = 0; m < run->program->n_movements; m++)
+            if (repeats(&run->program->movements[m], i)) STW_TRY(run_movement(run, m, err));
+        if (run->options->after_iteration != NULL)
+            STW_TRY(run->options->after_iteration(run->options->after_state, run, i, err));
         note_growth(run, i);
         stw_progress("optimizer steps", i + 1u, run->options->steps);
     }
@@ -199,17 +217,22 @@ out:
     return status;
 }
 
-/* ---- do all ranks have the same schedule ---- */
-
-static uint64_t op_hash(const stw_op *op) {
-    return stw_mix64(stw_mix64(stw_mix64((uint64_t)op->work) ^ op->unit) ^ op->bytes);
+static stw_status run_once(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t m = 0; m < run->program->n_movements; m++)
+        if (run->program->movements[m].repeat == STW_REPEAT_ONCE)
+            STW_TRY(run_movement(run, m, err));
+out:
+    return status;
 }
+
+/* ---- do all ranks have the same schedule ---- */
 
 /* The i-th collective of a movement, NULL past the last. */
 static const stw_op *collective(const stw_rank_run *run, const stw_movement *movement, uint32_t i) {
     for (uint32_t k = 0; k < movement->n_ops; k++) {
         const stw_op *op = &run->program->ops[movement->first_op + k];
-        if (op->kind == STW_OP_COLLECTIVE && i-- == 0) return op;
+        if (stw_op_is(op, STW_OP_CLASS_COLLECTIVE) && i-- == 0) return op;
     }
     return NULL;
 }
@@ -230,7 +253,7 @@ static stw_status name_difference(stw_rank_run *run, const stw_movement *movemen
     all = calloc(((size_t)most + 1) * world, sizeof *all);
     if (hashes == NULL || all == NULL) goto no_memory;
     for (uint64_t i = 0; i < count; i++)
-        hashes[i] = op_hash(collective(run, movement, (uint32_t)i));
+        hashes[i] = stw_op_hash(0, collective(run, movement, (uint32_t)i));
     STW_TRY(stw_run_gather(run, hashes, all, (most + 1) * sizeof *hashes, err));
     uint64_t i = 0;
     while (i < most && all[i] == all[(most + 1) * other_rank + i]) i++;
@@ -239,7 +262,7 @@ static stw_status name_difference(stw_rank_run *run, const stw_movement *movemen
     if (mine == NULL)
         snprintf(text, sizeof text, "nothing");
     else
-        snprintf(text, sizeof text, "%s %u of %llu bytes", stw_work_name(mine->work), mine->unit,
+        snprintf(text, sizeof text, "%s %u of %llu bytes", stw_op_kind_name(mine->kind), mine->unit,
                  (unsigned long long)mine->bytes);
     status = stw_fail(err, STW_STATUS_DEVICE, stw_phase_name(movement->phase),
                       "ranks 0 and %u would issue different collectives: rank 0 has %llu, rank %u "
@@ -258,42 +281,66 @@ no_memory:
     goto out;
 }
 
-#define N_INPUTS 3
+#define N_INPUTS 4
 
-static stw_status compare_schedules(stw_rank_run *run, stw_error *err) {
-    static const char *const inputs[N_INPUTS] = {"--steps", "--seed", "the plan's layout hash"};
-    const size_t stride = STW_N_PHASES + N_INPUTS;
+/* Does every rank have rank 0's value? */
+static stw_status compare_inputs(stw_rank_run *run, stw_error *err) {
+    static const char *const names[N_INPUTS] = {"--steps", "--seed", "the plan's layout hash",
+                                                "the number of movements"};
     stw_status status = STW_STATUS_OK;
-    uint64_t mine[STW_N_PHASES + N_INPUTS] = {0};
+    const uint64_t mine[N_INPUTS] = {run->options->steps, run->options->seed,
+                                     strtoull(run->plan->layouts[0]->hash, NULL, 16),
+                                     run->program->n_movements};
     uint64_t *all = calloc(run->ranks.world, sizeof mine);
     if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
-    for (int p = 0; p < STW_N_PHASES; p++)
-        if (run->schedules[p] != NULL)
-            mine[p] = stw_program_schedule_hash(run->program, run->schedules[p]->movement);
-    mine[STW_N_PHASES] = run->options->steps;
-    mine[STW_N_PHASES + 1] = run->options->seed;
-    mine[STW_N_PHASES + 2] = strtoull(run->plan->layouts[0]->hash, NULL, 16);
     STW_TRY(stw_run_gather(run, mine, all, sizeof mine, err));
-    for (int p = 0; p < STW_N_PHASES; p++) {
-        for (uint32_t r = 1; r < run->ranks.world; r++) {
-            if (all[r * stride + (size_t)p] == all[p]) continue;
-            const stw_movement none = {.phase = (stw_phase)p};
-            STW_TRY(name_difference(
-                run, run->schedules[p] != NULL ? run->schedules[p]->movement : &none, r, err));
-        }
-    }
     for (uint32_t r = 1; r < run->ranks.world; r++)
-        for (size_t i = STW_N_PHASES; i < stride; i++)
-            if (all[r * stride + i] != all[i])
-                STW_TRY(stw_fail(err, STW_STATUS_DEVICE, inputs[i - STW_N_PHASES],
-                                 "rank 0 has %llx, rank %u %llx", (unsigned long long)all[i], r,
-                                 (unsigned long long)all[r * stride + i]));
+        for (size_t i = 0; i < N_INPUTS; i++)
+            if (all[r * N_INPUTS + i] != all[i])
+                STW_TRY(stw_fail(err, STW_STATUS_DEVICE, names[i], "rank 0 has %llx, rank %u %llx",
+                                 (unsigned long long)all[i], r,
+                                 (unsigned long long)all[r * N_INPUTS + i]));
+out:
+    free(all);
+    return status;
+}
+
+static stw_status compare_schedules(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t *all = calloc(run->ranks.world, sizeof *all);
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
+    for (uint32_t m = 0; m < run->program->n_movements; m++) {
+        const stw_movement *movement = &run->program->movements[m];
+        uint64_t mine = stw_program_schedule_hash(run->program, movement);
+        STW_TRY(stw_run_gather(run, &mine, all, sizeof mine, err));
+        for (uint32_t r = 1; r < run->ranks.world; r++)
+            if (all[r] != all[0]) STW_TRY(name_difference(run, movement, r, err));
+    }
 out:
     free(all);
     return status;
 }
 
 /* ---- all of it ---- */
+
+static stw_status prepare_movements(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t n = run->program->n_movements;
+    run->schedules = stw_pool_array(run->pool, n, sizeof(stw_schedule *));
+    run->samples = stw_pool_array(run->pool, n, sizeof *run->samples);
+    if (run->schedules == NULL || run->samples == NULL) goto no_memory;
+    for (uint32_t m = 0; m < n; m++) {
+        const stw_movement *movement = &run->program->movements[m];
+        if (!movement->executable) continue;
+        STW_TRY(stw_schedule_new(run->program, movement, run->pool, &run->schedules[m], err));
+        run->samples[m].seconds = stw_pool_array(run->pool, run->options->steps, sizeof(double));
+        if (run->samples[m].seconds == NULL) goto no_memory;
+    }
+out:
+    return status;
+no_memory:
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory");
+}
 
 static stw_status prepare(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -304,29 +351,14 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
     run->kind = stw_job_kind_of(run->job, run->ranks.rank);
     run->layout = run->plan->layouts[run->kind];
     run->program = run->plan->programs[run->kind];
-    run->counts = run->ranks.rank < run->job->group;
     run->factors = stw_pool_array(run->pool, run->options->steps, sizeof *run->factors);
-    run->step_s = stw_pool_array(run->pool, run->options->steps, sizeof *run->step_s);
-    run->copies_s = stw_pool_array(run->pool, run->options->steps, sizeof *run->copies_s);
-    run->link_s = stw_pool_array(run->pool, (size_t)run->options->steps * STW_N_LINK_SHAPES,
-                                 sizeof *run->link_s);
-    if (run->factors == NULL || run->step_s == NULL || run->copies_s == NULL || run->link_s == NULL)
+    run->spaces = stw_pool_array(run->pool, run->job->n_spaces, sizeof *run->spaces);
+    if (run->factors == NULL || run->spaces == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory"));
-    STW_TRY(stw_job_segments(run->job, run->ranks.rank, run->pool, &run->segments, &run->n_segments,
-                             err));
+    for (uint32_t id = 0; id < run->job->n_spaces; id++)
+        STW_TRY(stw_job_space(run->job, id, run->ranks.rank, run->pool, &run->spaces[id], err));
     STW_TRY(stw_run_make_spans(run, err));
-    for (uint32_t m = 0; m < run->program->n_movements; m++) {
-        const stw_movement *movement = &run->program->movements[m];
-        if (movement->executable)
-            STW_TRY(stw_schedule_new(run->program, movement, run->pool,
-                                     &run->schedules[movement->phase], err));
-    }
-    for (int p = STW_PHASE_LOAD; p <= STW_PHASE_OPTIMIZER_STEP; p++)
-        if (run->schedules[p] == NULL && p != STW_PHASE_ROLLOUT && p != STW_PHASE_LOG_PROB &&
-            p != STW_PHASE_FORWARD_BACKWARD)
-            STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_phase_name((stw_phase)p),
-                             "this executor runs load and optimizer steps together, the plan "
-                             "leaves this one to the framework"));
+    STW_TRY(prepare_movements(run, err));
 out:
     return status;
 }
@@ -339,15 +371,15 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     STW_TRY(open_device(run, err));
     STW_TRY(stw_comm_open(&run->ranks, run->backend, run->device, run->layout->comm_offset_bytes,
                           run->timeout_s, &run->comm, err));
+    STW_TRY(compare_inputs(run, err));
     STW_TRY(compare_schedules(run, err));
-    STW_TRY(stw_load_prepare(run, err));
+    STW_TRY(stw_transfer_prepare(run, err));
     STW_TRY(stw_threads_new(run->config.threads < MAX_READERS ? run->config.threads : MAX_READERS,
                             &run->readers, err));
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
-    STW_TRY(run_movement(run, STW_PHASE_LOAD, &run->load_s, err));
     STW_TRY(stw_run_zero_moments(run, err));
-    STW_TRY(run->backend->commit(run->device, 0, err));
-    STW_TRY(run_steps(run, err));
+    STW_TRY(run_once(run, err));
+    STW_TRY(run_iterations(run, err));
     if (!run->options->no_digest) {
         STW_TRY(stw_run_digest(run, err));
         STW_TRY(stw_run_verify(run, err));
@@ -387,6 +419,7 @@ stw_status stw_execute_with(const stw_plan *plan, const stw_executor_options *op
     run->weights_path = options->weights != NULL ? options->weights : plan->run.load.weights;
     run->job = plan->job;
     run->norm = (double)NAN;
+    run->source_rank = UINT32_MAX;
     run->timeout_s = options->timeout_s > 0.0 ? options->timeout_s : TIMEOUT_S;
     pthread_mutex_init(&run->mutex, NULL);
     stw_status status = execute(run, result, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The executor: issues a plan's program for real. Movements that Stowage does itself (load,
- * optimizer steps) are executed; bytes resident during forward-backward stay in their arenas;
- * everything else is reported as not run. One call per process. */
+/* The executor: issues a plan's program for real. It is a loop over the movements that Stowage
+ * executes itself; bytes resident during the others stay in their arenas, and these are reported as
+ * not run. One call per process. */
 #ifndef STW_BACKEND_EXECUTOR_H
 #define STW_BACKEND_EXECUTOR_H
 
@@ -19,6 +19,8 @@ typedef struct stw_timeline {
 /** Frees what is in it; zeroes are fine. */
 void stw_timeline_free(stw_timeline *timeline);
 
+struct stw_rank_run;
+
 typedef struct stw_executor_options {
     const char *backend; /* "auto", "cuda", "host" */
     uint32_t steps;      /* optimizer steps, first included; >= 1 */
@@ -26,8 +28,13 @@ typedef struct stw_executor_options {
     const char *weights; /* safetensors file, index or folder; NULL: seeded weights */
     const char *nvme_folder;
     double timeout_s; /* of a collective; 0: 120 */
-    bool ceiling;     /* after every step, time its copies alone: what the links allow */
     bool no_digest;
+    bool poison_freed; /* host backend: regions that the program frees are filled with 0xff */
+    /** Called on every rank after every iteration, numbered from 0, between movements: what a
+     * benchmark measures beside them. NULL: none. */
+    stw_status (*after_iteration)(void *state, struct stw_rank_run *run, uint32_t iteration,
+                                  stw_error *err);
+    void *after_state;
     stw_timeline *timeline; /* zeroed or of an earlier run: filled on rank 0; NULL: no marks */
 } stw_executor_options;
 

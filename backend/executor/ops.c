@@ -81,7 +81,8 @@ out:
 static stw_status norm_sum(stw_rank_run *run, const stw_op *op, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t *counters = NULL;
-    STW_TRY(run->backend->norm_counters(run->device, op->stream, run->counts, &counters, err));
+    bool counts = stw_job_counts(run->job, STW_SPACE_GRADS, run->ranks.rank);
+    STW_TRY(run->backend->norm_counters(run->device, op->stream, counts, &counters, err));
     STW_TRY(stw_comm_sum_counters(run->comm, counters, STW_NORM_COUNTERS, err));
     STW_TRY(run->backend->norm_factor(run->device, op->stream, run->plan->run.optimizer.clip_norm,
                                       err));
@@ -92,8 +93,7 @@ out:
 /* A collective whose peers do not come would hold the stream for ever: its end is awaited with the
  * deadline, by the thread of its stream alone. */
 stw_status stw_run_settle(stw_rank_run *run, uint32_t op, stw_error *err) {
-    if (run->program->ops[op].work != STW_WORK_NORM_SUM || run->copies_only ||
-        run->ranks.world == 1)
+    if (run->program->ops[op].kind != STW_OP_NORM_SUM || run->ranks.world == 1)
         return STW_STATUS_OK;
     return stw_comm_wait(run->comm, "sum of squared gradients", err);
 }
@@ -116,39 +116,63 @@ static stw_status make_master(stw_rank_run *run, const stw_op *op, stw_error *er
         stw_at(params->tier, params->offset_bytes), run->plan->run.precision.params, err);
 }
 
-static stw_status copy(stw_rank_run *run, const stw_op *op, stw_error *err) {
-    const stw_backend *backend = run->backend;
-    /* The plan's bytes of a load piece are of the plan's weights; these may be others. */
-    uint64_t bytes = op->component == STW_COMPONENT_LOAD_STAGING
-                         ? stw_load_piece_bytes(run, op->unit)
-                         : op->bytes;
-    if (op->from == STW_TIER_NVME && op->to == STW_TIER_HOST)
-        return backend->read(run->device, op->offset_bytes, op->from_offset_bytes, bytes, err);
-    if (op->from == STW_TIER_HOST && op->to == STW_TIER_NVME)
-        return backend->write(run->device, op->offset_bytes, op->from_offset_bytes, bytes, err);
-    return backend->copy(run->device, op->stream, stw_at(op->to, op->offset_bytes),
-                         stw_at(op->from, op->from_offset_bytes), bytes, err);
+static stw_status copy_bytes(stw_rank_run *run, const stw_op *op, uint64_t bytes, stw_error *err) {
+    return run->backend->copy(run->device, op->stream, stw_at(op->to, op->offset_bytes),
+                              stw_at(op->from, op->from_offset_bytes), bytes, err);
 }
 
-/* One broadcast may be under way while the next is prepared: its end is awaited with the deadline,
- * so that a rank which does not come is noticed, and named by the tensor. */
-static stw_status broadcast(stw_rank_run *run, const stw_op *op, stw_error *err) {
+static stw_status copy(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    return copy_bytes(run, op, op->bytes, err);
+}
+
+/* The plan's bytes of a piece are of the plan's weights; these may be others. */
+static stw_status copy_piece(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    return copy_bytes(run, op, stw_transfer_piece_bytes(run, op->unit), err);
+}
+
+static stw_status nvme_read(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    return run->backend->read(run->device, op->offset_bytes, op->from_offset_bytes, op->bytes, err);
+}
+
+static stw_status nvme_write(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    return run->backend->write(run->device, op->offset_bytes, op->from_offset_bytes, op->bytes,
+                               err);
+}
+
+static stw_status commit(stw_rank_run *run, const stw_op *op, stw_error *err) {
+    (void)op;
+    return run->backend->commit(run->device, run->step, err);
+}
+
+/* One send may be under way while the next is prepared: its end is awaited with the deadline, so
+ * that a rank which does not come is noticed, and named by the tensor. */
+static stw_status send(stw_rank_run *run, const stw_op *op, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    if (run->broadcasting) STW_TRY(stw_comm_wait(run->comm, run->broadcast_of, err));
-    snprintf(run->broadcast_of, sizeof run->broadcast_of, "broadcast of %.100s",
-             stw_load_piece_name(run, op->unit));
-    run->broadcasting = true;
-    STW_TRY(stw_comm_broadcast(run->comm, op->to, op->offset_bytes,
-                               stw_load_piece_bytes(run, op->unit), 0, err));
+    uint32_t ranks, on_node;
+    stw_job_group_size(run->job, op->group, &ranks, &on_node);
+    if (ranks != run->ranks.world)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_rank_group_name(op->group),
+                        "this executor sends to all %u ranks, the group has %u", run->ranks.world,
+                        ranks);
+    if (run->sending) STW_TRY(stw_comm_wait(run->comm, run->sending_what, err));
+    snprintf(run->sending_what, sizeof run->sending_what, "broadcast of %.100s",
+             op->unit == STW_OP_NONE ? "parameters" : stw_transfer_piece_name(run, op->unit));
+    run->sending = true;
+    uint64_t bytes = op->unit == STW_OP_NONE ? op->bytes : stw_transfer_piece_bytes(run, op->unit);
+    STW_TRY(stw_comm_broadcast(run->comm, op->to, op->offset_bytes, bytes, op->peer, err));
 out:
     return status;
 }
 
-static stw_status not_executable(const stw_op *op, stw_error *err) {
-    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_op_kind_name(op->kind),
-                    "this executor has no operation \"%s %s\" on component %s",
-                    stw_op_kind_name(op->kind), stw_work_name(op->work),
-                    stw_component_name(op->component));
+/* For tests: who reads what was freed finds no number. */
+static void poison(stw_rank_run *run, const stw_op *op) {
+    bool region = op->offset_bytes + op->bytes <= run->layout->persistent_bytes[op->to];
+    if (!run->options->poison_freed || run->backend->gpu || !region || op->to == STW_TIER_NVME)
+        return;
+    void *address = op->to == STW_TIER_GPU
+                        ? run->backend->device_address(run->device, op->offset_bytes, op->bytes)
+                        : run->backend->host_address(run->device, op->offset_bytes, op->bytes);
+    if (address != NULL) memset(address, 0xff, (size_t)op->bytes);
 }
 
 static stw_status account(stw_rank_run *run, const stw_op *op, stw_error *err) {
@@ -157,7 +181,10 @@ static stw_status account(stw_rank_run *run, const stw_op *op, stw_error *err) {
     stw_run_count(run, op);
     uint64_t total = run->live.total[op->to];
     pthread_mutex_unlock(&run->mutex);
-    if (op->kind == STW_OP_FREE) return STW_STATUS_OK;
+    if (op->kind == STW_OP_FREE) {
+        poison(run, op);
+        return STW_STATUS_OK;
+    }
     uint64_t size = run->config.arena_bytes[op->to];
     if (op->offset_bytes > size || op->bytes > size - op->offset_bytes)
         return stw_fail(err, STW_STATUS_BUG, stw_component_name(op->component),
@@ -172,34 +199,30 @@ static stw_status account(stw_rank_run *run, const stw_op *op, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* How each operation of the table is issued; NULL: this executor does not. */
+static stw_status (*const issues[STW_N_OP_KINDS])(stw_rank_run *, const stw_op *, stw_error *) = {
+    [STW_OP_ALLOC] = account,
+    [STW_OP_FREE] = account,
+    [STW_OP_COPY] = copy,
+    [STW_OP_COPY_PIECE] = copy_piece,
+    [STW_OP_NVME_READ] = nvme_read,
+    [STW_OP_NVME_WRITE] = nvme_write,
+    [STW_OP_COMMIT] = commit,
+    [STW_OP_FILE_READ] = stw_transfer_read,
+    [STW_OP_PACK] = stw_transfer_pack,
+    [STW_OP_SEND] = send,
+    [STW_OP_PLACE] = stw_transfer_place,
+    [STW_OP_MASTER] = make_master,
+    [STW_OP_NORM] = norm,
+    [STW_OP_NORM_SUM] = norm_sum,
+    [STW_OP_UPDATE] = update,
+};
+
 stw_status stw_run_issue(stw_rank_run *run, uint32_t index, stw_error *err) {
     const stw_op *op = &run->program->ops[index];
-    bool moves =
-        op->kind != STW_OP_UPDATE && op->kind != STW_OP_COMPUTE && op->kind != STW_OP_COLLECTIVE;
-    if (run->copies_only && !moves) return STW_STATUS_OK;
-    switch (op->kind) {
-    case STW_OP_ALLOC:
-    case STW_OP_FREE:
-        return account(run, op, err);
-    case STW_OP_COPY:
-        return copy(run, op, err);
-    case STW_OP_UPDATE:
-        return update(run, op, err);
-    case STW_OP_READ:
-    case STW_OP_WRITE:
-        if (op->kind == STW_OP_READ && op->component == STW_COMPONENT_LOAD_STAGING)
-            return stw_load_read(run, op, err);
-        return copy(run, op, err);
-    case STW_OP_COMPUTE:
-        if (op->work == STW_WORK_NORM) return norm(run, op, err);
-        if (op->work == STW_WORK_PLACE) return stw_load_place(run, op, err);
-        if (op->work == STW_WORK_MASTER) return make_master(run, op, err);
-        return not_executable(op, err);
-    case STW_OP_COLLECTIVE:
-        if (op->work == STW_WORK_NORM_SUM) return norm_sum(run, op, err);
-        if (op->work == STW_WORK_BROADCAST) return broadcast(run, op, err);
-        return not_executable(op, err);
-    default:
-        return not_executable(op, err);
-    }
+    if ((unsigned)op->kind < STW_N_OP_KINDS && issues[op->kind] != NULL)
+        return issues[op->kind](run, op, err);
+    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, stw_op_kind_name(op->kind),
+                    "this executor does not issue the operation \"%s\" on component %s",
+                    stw_op_kind_name(op->kind), stw_component_name(op->component));
 }

@@ -80,7 +80,6 @@ out:
 typedef struct told {
     uint32_t rank, node, kind;
     stw_measured phases[STW_N_PHASES];
-    double load_s;
     uint64_t checked, mismatched, gpu_growth, host_growth;
 } told;
 
@@ -94,15 +93,14 @@ double stw_run_median(double *values, uint32_t n) {
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-stw_status stw_run_slowest(stw_rank_run *run, const double *mine, uint32_t n, double *out,
-                           stw_error *err) {
+stw_status stw_run_slowest(stw_rank_run *run, double *values, uint32_t n, stw_error *err) {
     uint32_t world = run->ranks.world;
     double *all = calloc((size_t)n * world, sizeof *all);
     if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory");
-    stw_status status = stw_run_gather(run, mine, all, n * sizeof *all, err);
-    for (uint32_t i = 0; i < n; i++) out[i] = 0.0;
+    stw_status status = stw_run_gather(run, values, all, n * sizeof *all, err);
+    for (uint32_t i = 0; i < n; i++) values[i] = 0.0;
     for (uint32_t i = 0; i < n * world; i++)
-        if (all[i] > out[i % n]) out[i % n] = all[i];
+        if (all[i] > values[i % n]) values[i % n] = all[i];
     free(all);
     return status;
 }
@@ -142,43 +140,87 @@ static stw_status fill_ranks(const stw_rank_run *run, const told *all, stw_run_r
     return STW_STATUS_OK;
 }
 
-/* Bytes of a bucket that a direct update reads, or writes, in host memory. */
-static uint64_t direct_bytes(const stw_rank_run *run, const stw_op *op) {
-    const stw_place *place =
-        &run->plan->decisions.state[run->layout->buckets[op->unit].decision].place;
-    return place->update == STW_UPDATE_DIRECT ? op->params * stw_job_optimizer_bytes(run->job) : 0;
+const stw_movement *stw_run_step_movement(const stw_rank_run *run) {
+    for (uint32_t m = 0; m < run->program->n_movements; m++) {
+        const stw_movement *movement = &run->program->movements[m];
+        if (run->schedules[m] != NULL && movement->repeat == STW_REPEAT_LATER &&
+            stw_movement_has(run->program, movement, STW_OP_UPDATE))
+            return movement;
+    }
+    return NULL;
 }
 
-uint64_t stw_run_step_bytes(const stw_rank_run *run, bool up) {
-    const stw_movement *step = stw_program_movement(run->program, STW_PHASE_OPTIMIZER_STEP);
+uint64_t stw_run_link_bytes(const stw_rank_run *run, const stw_movement *movement, bool up) {
     stw_tier from = up ? STW_TIER_HOST : STW_TIER_GPU, to = up ? STW_TIER_GPU : STW_TIER_HOST;
     uint64_t bytes = 0;
-    for (uint32_t i = 0; step != NULL && i < step->n_ops; i++) {
-        const stw_op *op = &run->program->ops[step->first_op + i];
-        if (op->kind == STW_OP_COPY && op->from == from && op->to == to) bytes += op->bytes;
-        if (op->kind == STW_OP_UPDATE) bytes += direct_bytes(run, op);
+    for (uint32_t i = 0; movement != NULL && i < movement->n_ops; i++) {
+        const stw_op *op = &run->program->ops[movement->first_op + i];
+        if (stw_op_is(op, STW_OP_CLASS_MOVE) && op->from == from && op->to == to)
+            bytes += op->bytes;
+        if (op->kind == STW_OP_UPDATE && op->update == STW_UPDATE_DIRECT)
+            bytes += op->params * stw_job_optimizer_bytes(run->job);
     }
     return bytes;
 }
 
-static void fill_times(const stw_rank_run *run, const told *all, double *steps,
-                       stw_run_result *result) {
-    uint32_t n = run->options->steps;
-    double load_s = 0.0;
-    for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = (double)NAN;
-    for (uint32_t r = 0; r < run->ranks.world; r++) load_s = fmax(load_s, all[r].load_s);
-    if (run->schedules[STW_PHASE_LOAD] != NULL) result->time_s[STW_PHASE_LOAD] = load_s;
-    result->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP] = steps[0];
-    double step_s = n > 1 ? stw_run_median(steps + 1, n - 1) : steps[0];
-    if (n > 1) result->time_s[STW_PHASE_OPTIMIZER_STEP] = step_s;
-    if (step_s <= 0.0) return;
-    result->params_per_s = (double)run->job->kinds[run->kind].params / step_s;
-    result->up_bps = (double)stw_run_step_bytes(run, true) / step_s;
-    result->down_bps = (double)stw_run_step_bytes(run, false) / step_s;
+/* ---- seconds ---- */
+
+/* Median of the samples of all movements of a phase; NaN where none was executed. */
+static double phase_seconds(const stw_rank_run *run, stw_phase phase) {
+    double seconds = 0;
+    bool any = false;
+    for (uint32_t m = 0; m < run->program->n_movements; m++) {
+        const stw_movement_samples *samples = &run->samples[m];
+        if (run->program->movements[m].phase != phase || samples->n == 0) continue;
+        double *sorted = malloc(samples->n * sizeof *sorted);
+        if (sorted == NULL) return (double)NAN;
+        memcpy(sorted, samples->seconds, samples->n * sizeof *sorted);
+        seconds += stw_run_median(sorted, samples->n);
+        free(sorted);
+        any = true;
+    }
+    return any ? seconds : (double)NAN;
 }
 
-static stw_status make_result(const stw_rank_run *run, const told *all, double *steps,
-                              stw_run_result **out, stw_error *err) {
+static void fill_rates(const stw_rank_run *run, stw_run_result *result) {
+    double step_s = result->time_s[STW_PHASE_OPTIMIZER_STEP];
+    if (isnan(step_s)) step_s = result->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
+    const stw_movement *step = stw_run_step_movement(run);
+    if (!(step_s > 0.0)) return;
+    result->params_per_s = (double)stw_job_placed_params(run->job, run->kind) / step_s;
+    result->up_bps = (double)stw_run_link_bytes(run, step, true) / step_s;
+    result->down_bps = (double)stw_run_link_bytes(run, step, false) / step_s;
+}
+
+/* Samples of every executed movement, and of all optimizer steps in their order. */
+static stw_status fill_times(const stw_rank_run *run, stw_run_result *result, stw_error *err) {
+    uint32_t n = run->program->n_movements;
+    result->movements = stw_pool_array(result->pool, n, sizeof *result->movements);
+    result->step_all_s = stw_pool_array(result->pool, run->options->steps, sizeof(double));
+    if (result->movements == NULL || result->step_all_s == NULL) goto no_memory;
+    for (uint32_t m = 0; m < n; m++) {
+        const stw_movement *movement = &run->program->movements[m];
+        const stw_movement_samples *samples = &run->samples[m];
+        if (samples->n == 0) continue;
+        stw_run_movement *out = &result->movements[result->n_movements++];
+        *out = (stw_run_movement){movement->phase, movement->role, samples->n,
+                                  stw_pool_array(result->pool, samples->n, sizeof(double))};
+        if (out->samples_s == NULL) goto no_memory;
+        memcpy(out->samples_s, samples->seconds, samples->n * sizeof(double));
+        bool steps = stw_movement_has(run->program, movement, STW_OP_UPDATE);
+        for (uint32_t i = 0; steps && i < samples->n; i++)
+            if (result->n_step_all < run->options->steps)
+                result->step_all_s[result->n_step_all++] = samples->seconds[i];
+    }
+    for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = phase_seconds(run, (stw_phase)p);
+    fill_rates(run, result);
+    return STW_STATUS_OK;
+no_memory:
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory");
+}
+
+static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_result **out,
+                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_run_result *result = NULL;
     stw_device_info info;
@@ -196,12 +238,9 @@ static stw_status make_result(const stw_rank_run *run, const told *all, double *
         result->not_run[phase] = !run->measured[phase].known;
     }
     STW_TRY(fill_ranks(run, all, result, err));
-    result->n_step_all = run->options->steps;
-    result->step_all_s = stw_pool_array(result->pool, result->n_step_all, sizeof(double));
-    if (result->device == NULL || result->plan_hash == NULL || result->step_all_s == NULL)
+    if (result->device == NULL || result->plan_hash == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
-    memcpy(result->step_all_s, steps, result->n_step_all * sizeof(double));
-    fill_times(run, all, steps, result);
+    STW_TRY(fill_times(run, result, err));
     memcpy(result->digest, run->digest, sizeof result->digest);
     result->grad_norm = run->norm;
     *out = result;
@@ -214,30 +253,23 @@ out:
 stw_status stw_run_collect(stw_rank_run *run, stw_run_result **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     told *mine = calloc(1, sizeof *mine), *all = calloc(run->ranks.world, sizeof *all);
-    double *steps = calloc(run->options->steps, sizeof *steps);
-    double *copies = calloc(run->options->steps, sizeof *copies);
-    if (mine == NULL || all == NULL || steps == NULL || copies == NULL)
+    if (mine == NULL || all == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
     mine->rank = run->ranks.rank;
     mine->node = run->ranks.node;
     mine->kind = run->kind;
-    mine->load_s = run->load_s;
     mine->checked = run->checked;
     mine->mismatched = run->mismatched;
     mine->gpu_growth = run->gpu_growth;
     mine->host_growth = run->host_growth;
     memcpy(mine->phases, run->measured, sizeof mine->phases);
     STW_TRY(stw_run_gather(run, mine, all, sizeof *mine, err));
-    STW_TRY(stw_run_slowest(run, run->copies_s, run->options->steps, copies, err));
-    STW_TRY(stw_run_slowest(run, run->step_s, run->options->steps, steps, err));
-    if (run->ranks.rank == 0) STW_TRY(make_result(run, all, steps, out, err));
-    if (run->ranks.rank == 0 && run->options->ceiling)
-        (*out)->copies_s = stw_run_median(copies, run->options->steps);
-    STW_TRY(stw_run_collect_link(run, *out, err));
+    for (uint32_t m = 0; m < run->program->n_movements; m++)
+        if (run->samples[m].n > 0)
+            STW_TRY(stw_run_slowest(run, run->samples[m].seconds, run->samples[m].n, err));
+    if (run->ranks.rank == 0) STW_TRY(make_result(run, all, out, err));
 out:
     free(mine);
     free(all);
-    free(steps);
-    free(copies);
     return status;
 }

@@ -20,7 +20,11 @@ typedef struct stw_span_range {
     uint32_t first, n;
 } stw_span_range;
 
-#define STW_N_LINK_SHAPES 8
+/** What was measured of one movement. */
+typedef struct stw_movement_samples {
+    uint32_t n;
+    double *seconds; /* of this rank, then of the slowest; NULL: not executed */
+} stw_movement_samples;
 
 typedef struct stw_rank_run {
     stw_pool *pool;
@@ -34,17 +38,15 @@ typedef struct stw_rank_run {
     const stw_layout *layout;
     const stw_program *program;
     double timeout_s;
-    bool counts; /* this rank's replica is the one that norms, digests and checks count */
 
-    stw_segment *segments; /* of the flat space */
-    uint32_t n_segments;
+    stw_space *spaces; /* [job->n_spaces] of this rank */
+    stw_space source;  /* of the rank that PLACE and PACK operations looked at last */
+    uint32_t source_rank, source_id;
     stw_element_types types;
     stw_span *spans; /* the table that updates walk over */
     uint32_t n_spans;
     stw_span_range *bucket_spans; /* [layout->n_buckets] */
-    stw_load_piece *pieces;       /* NULL: pieces of the flat space (sharded_read) */
-    uint32_t n_pieces;
-    stw_dtype *dtypes;    /* [n_tensors] in which load pieces come; the same on every rank */
+    stw_dtype *dtypes;    /* [n_tensors] in which pieces of files come; the same on every rank */
     stw_weights *weights; /* NULL on ranks that read nothing */
 
     stw_device_config config;
@@ -52,29 +54,25 @@ typedef struct stw_rank_run {
     stw_comm *comm;
     stw_threads *readers; /* for reading one piece by several threads */
     stw_streams *streams;
-    stw_schedule *schedules[STW_N_PHASES]; /* NULL: not executed */
+    stw_schedule **schedules;      /* [program->n_movements]; NULL: not executed */
+    const stw_movement *movement;  /* the one under way */
+    stw_movement_samples *samples; /* [program->n_movements] */
 
     pthread_mutex_t mutex; /* of live, peak and capacity */
     stw_live live;         /* what the arenas hold, by operations issued so far */
     stw_peak peak[STW_N_TIERS];
 
-    uint64_t step;     /* 1 for the first; set between movements */
-    stw_adamw adamw;   /* scalars of that step */
-    float *factors;    /* [options->steps] clip factors */
-    double norm;       /* of the last step; NaN without clipping */
-    bool broadcasting; /* comm stream only: a broadcast may still run */
-    char broadcast_of[128];
+    uint64_t step;   /* 1 for the first; set between movements */
+    stw_adamw adamw; /* scalars of that step */
+    float *factors;  /* [options->steps] clip factors */
+    double norm;     /* of the last step; NaN without clipping */
+    bool sending;    /* comm stream only: a send may still run */
+    char sending_what[128];
 
     stw_measured measured[STW_N_PHASES];
-    double load_s;
     stw_timeline *timeline; /* the option's on rank 0, else NULL */
     bool timed;             /* the movement under way, from timed_from_s on */
     double timed_from_s;
-    bool copies_only; /* the movement under way leaves norm and updates out */
-    double *copies_s; /* [options->steps] of the copies alone */
-    double *link_s;   /* [STW_N_LINK_SHAPES][options->steps] of link_bytes each way */
-    uint64_t link_bytes;
-    double *step_s; /* [options->steps] of this rank, then of the slowest */
     uint64_t gpu_base, host_base;
     uint64_t gpu_growth, host_growth; /* bytes taken from base to the last step */
     uint64_t digest[STW_N_DIGESTS];
@@ -99,28 +97,27 @@ STW_MUST_USE stw_status stw_run_make_spans(stw_rank_run *run, stw_error *err);
 STW_MUST_USE stw_status stw_timeline_prepare(stw_rank_run *run, stw_error *err);
 /** Marks that the device needs for it; 0: none. */
 uint32_t stw_timeline_marks(const stw_rank_run *run);
-STW_MUST_USE stw_status stw_timeline_begin(stw_rank_run *run, stw_phase phase, stw_error *err);
+STW_MUST_USE stw_status stw_timeline_begin(stw_rank_run *run, stw_error *err);
 /** stw_run_issue while `timed`. */
 STW_MUST_USE stw_status stw_timeline_issue(stw_rank_run *run, uint32_t op, stw_error *err);
 /** All of the movement is done. */
-STW_MUST_USE stw_status stw_timeline_end(stw_rank_run *run, const stw_movement *movement,
-                                         stw_error *err);
+STW_MUST_USE stw_status stw_timeline_end(stw_rank_run *run, stw_error *err);
 
-/* link.c: the link by itself, between steps */
-/** Time every shape once, all ranks at the same time; into link_s[][step]. Collective. */
-STW_MUST_USE stw_status stw_run_measure_link(stw_rank_run *run, uint32_t step, stw_error *err);
-/** Into rank 0's result. Collective. */
-STW_MUST_USE stw_status stw_run_collect_link(stw_rank_run *run, stw_run_result *result,
-                                             stw_error *err);
+/* executor.c: movements */
+/** Issue a schedule of run->program on all ranks at once; seconds until all of it is done here.
+ * Collective. */
+STW_MUST_USE stw_status stw_run_schedule(stw_rank_run *run, const stw_schedule *schedule,
+                                         double *seconds, stw_error *err);
 
-/* load.c: pieces of weights */
-STW_MUST_USE stw_status stw_load_read(stw_rank_run *run, const stw_op *op, stw_error *err);
-STW_MUST_USE stw_status stw_load_place(stw_rank_run *run, const stw_op *op, stw_error *err);
+/* transfer.c: pieces on their way from one space to another */
+STW_MUST_USE stw_status stw_transfer_read(stw_rank_run *run, const stw_op *op, stw_error *err);
+STW_MUST_USE stw_status stw_transfer_pack(stw_rank_run *run, const stw_op *op, stw_error *err);
+STW_MUST_USE stw_status stw_transfer_place(stw_rank_run *run, const stw_op *op, stw_error *err);
 /** Bytes of a piece in its slot, in the dtype in which it comes. */
-uint64_t stw_load_piece_bytes(const stw_rank_run *run, uint32_t piece);
-const char *stw_load_piece_name(const stw_rank_run *run, uint32_t piece);
-/** Open weights where this rank reads, agree on dtypes, prepare pieces. Collective. */
-STW_MUST_USE stw_status stw_load_prepare(stw_rank_run *run, stw_error *err);
+uint64_t stw_transfer_piece_bytes(const stw_rank_run *run, uint32_t piece);
+const char *stw_transfer_piece_name(const stw_rank_run *run, uint32_t piece);
+/** Open weights where this rank reads, agree on dtypes. Collective. */
+STW_MUST_USE stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err);
 
 /* check.c: gradients before, digests and a replay after */
 STW_MUST_USE stw_status stw_run_zero_moments(stw_rank_run *run, stw_error *err);
@@ -131,13 +128,15 @@ STW_MUST_USE stw_status stw_run_verify(stw_rank_run *run, stw_error *err);
 /* result.c: what was measured */
 void stw_run_count(stw_rank_run *run, const stw_op *op);
 STW_MUST_USE stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err);
-/** The slowest rank's seconds: mine and out have n. Collective. */
-STW_MUST_USE stw_status stw_run_slowest(stw_rank_run *run, const double *mine, uint32_t n,
-                                        double *out, stw_error *err);
+/** Each of n values becomes that of the slowest rank. Collective. */
+STW_MUST_USE stw_status stw_run_slowest(stw_rank_run *run, double *values, uint32_t n,
+                                        stw_error *err);
 /** Median of n > 0 values, which are sorted. */
 double stw_run_median(double *values, uint32_t n);
-/** Bytes that a step moves over the link in one direction, those of direct updates included. */
-uint64_t stw_run_step_bytes(const stw_rank_run *run, bool up);
+/** Bytes that a movement moves over the link in one direction, those of direct updates included. */
+uint64_t stw_run_link_bytes(const stw_rank_run *run, const stw_movement *movement, bool up);
+/** The movement that updates parameters in every iteration but the first; NULL: none. */
+const stw_movement *stw_run_step_movement(const stw_rank_run *run);
 /** Gather to all; only rank 0 makes a result. Collective. */
 STW_MUST_USE stw_status stw_run_collect(stw_rank_run *run, stw_run_result **out, stw_error *err);
 /** stw_comm_gather in parts that fit the scratch of a transport. */

@@ -62,11 +62,10 @@ typedef struct crew {
     stw_stream streams[3];
 } crew;
 
-/* Steps: copies and kernels are issued far ahead of the GPU. Updates on the CPU have all cores, and
- * a thread that has to be woken there comes late: what follows one is issued by the thread that
- * made it. (A core kept free for a thread of these copies' own gained nothing on two H200:
- * bench/results, spare-core.txt.) */
-static const crew step_crews[STW_N_STREAMS] = {
+/* STW_THREADING_SHARED: copies and kernels are issued far ahead of the GPU. CPU updates use all
+ * cores, so waking another thread adds latency: the thread that made an update issues what follows
+ * it. */
+static const crew shared_crews[STW_N_STREAMS] = {
     [STW_STREAM_H2D] = {3, {STW_STREAM_H2D, STW_STREAM_D2H, STW_STREAM_COMPUTE}},
     [STW_STREAM_COMM] = {1, {STW_STREAM_COMM}},
     [STW_STREAM_DISK] = {1, {STW_STREAM_DISK}},
@@ -193,10 +192,10 @@ static void run_crew(stw_streams *s, const stw_schedule *schedule, const crew *c
     }
 }
 
-/* Loading blocks on most streams, each of which then has a thread of its own. */
 static crew crew_of(const stw_schedule *schedule, stw_stream own) {
-    if (schedule->movement->phase == STW_PHASE_LOAD) return (crew){.n = 1, .streams = {own}};
-    return step_crews[own];
+    if (schedule->movement->threading == STW_THREADING_PER_STREAM)
+        return (crew){.n = 1, .streams = {own}};
+    return shared_crews[own];
 }
 
 static void *lane_main(void *arg) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of one movement on persistent threads: one per stream, but for steps, where streams
- * that wait for each other often share one. A stream's operations are issued in program order; one
- * that names others (`after`) is issued after those, and waits for their events. Nothing here knows
- * what an operation does. */
+/* The order of one movement on persistent threads: one per stream, or shared by streams that wait
+ * for each other often (stw_movement.threading). A stream's operations are issued in program order;
+ * one that names others (`after`) is issued after those, and waits for their events. Nothing here
+ * knows what an operation does. */
 #ifndef STW_BACKEND_EXECUTOR_SCHEDULE_H
 #define STW_BACKEND_EXECUTOR_SCHEDULE_H
 

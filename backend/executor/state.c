@@ -2,6 +2,9 @@
 /* How the state of a rank is stored and cut up for updates: element types, and spans, the runs of
  * elements that share a tensor's parameter group and lie together. */
 #include "backend/executor/run.h"
+
+#include <stdlib.h>
+
 #include "core/checked.h"
 
 /* ---- element types ---- */
@@ -49,50 +52,89 @@ stw_element stw_run_type(const stw_element_types *types, stw_component component
 
 /* ---- spans ---- */
 
-static const stw_region *region_at(const stw_layout *layout, stw_component component,
-                                   uint64_t param) {
-    for (uint32_t i = 0; i < layout->n_regions; i++) {
-        const stw_region *r = &layout->regions[i];
-        if (r->component == component && param >= r->first_param &&
-            param - r->first_param < r->params)
-            return r;
-    }
-    return NULL;
+/* A run of the optimizer space whose params (or grads) lie together. */
+typedef struct home {
+    uint64_t first, n; /* elements of the optimizer space */
+    uint64_t offset;   /* bytes in the region's tier */
+    uint32_t region, tensor;
+} home;
+
+typedef struct homes {
+    home *list;
+    size_t n, room;
+} homes;
+
+static int by_first(const void *a, const void *b) {
+    uint64_t x = ((const home *)a)->first, y = ((const home *)b)->first;
+    return (x > y) - (x < y);
 }
 
-/* The span goes on where the last one ends: same group, neighbours in both regions. */
+/* Where the component of every element of the optimizer space lies: params and grads may be cut
+ * otherwise, and then a rank updates only some of those that it holds. */
+static stw_status find_homes(stw_rank_run *run, stw_component component, homes *out,
+                             stw_error *err) {
+    uint64_t size = stw_element_bytes(stw_run_type(&run->types, component));
+    const stw_view updated = stw_space_whole(&run->spaces[STW_SPACE_OPTIMIZER]);
+    stw_overlap part;
+    for (uint32_t i = 0; i < run->layout->n_regions; i++) {
+        const stw_region *r = &run->layout->regions[i];
+        if (r->component != component) continue;
+        stw_meet meet = stw_meet_begin(stw_region_view(r, &run->spaces[r->space]), updated);
+        while (stw_meet_next(&meet, &part)) {
+            out->list = stw_pool_grow(run->pool, out->list, out->n, out->n + 1, &out->room,
+                                      sizeof *out->list);
+            if (out->list == NULL)
+                return stw_fail(err, STW_STATUS_NO_MEMORY, "spans", "out of memory");
+            out->list[out->n++] =
+                (home){part.b_first, part.n,
+                       r->offset_bytes + (part.a_first - r->first_param) * size, i, part.tensor};
+        }
+    }
+    qsort(out->list, out->n, sizeof *out->list, by_first);
+    return STW_STATUS_OK;
+}
+
+/* The span goes on where the last one ends: same region, same parameter group, neighbours in both.
+ */
 static bool joins(const stw_rank_run *run, const stw_span *last, const stw_span *next) {
-    return last->group == next->group &&
+    return last->group == next->group && last->first + last->n == next->first &&
            last->params + last->n * stw_element_bytes(run->types.params) == next->params &&
            last->grads + last->n * stw_element_bytes(run->types.grads) == next->grads;
 }
 
-static stw_status add_span(stw_rank_run *run, const stw_segment *s, uint64_t *done,
-                           stw_error *err) {
-    uint64_t first = s->flat_first + *done;
-    const stw_region *p = region_at(run->layout, STW_COMPONENT_PARAMS, first);
-    const stw_region *g = region_at(run->layout, STW_COMPONENT_GRADS, first);
-    if (p == NULL || g == NULL)
-        return stw_fail(err, STW_STATUS_BUG, "spans", "element %llu has no region",
-                        (unsigned long long)first);
-    uint64_t end = stw_min_u64(s->flat_first + s->params, p->first_param + p->params);
-    end = stw_min_u64(end, g->first_param + g->params);
-    stw_span span = {
-        .first = first,
-        .n = end - first,
-        .params = p->offset_bytes + (first - p->first_param) * stw_element_bytes(run->types.params),
-        .grads = g->offset_bytes + (first - g->first_param) * stw_element_bytes(run->types.grads),
-        .group = stw_job_param_group(run->job, s->tensor),
-    };
-    *done += span.n;
-    stw_span *last = run->n_spans > 0 ? &run->spans[run->n_spans - 1] : NULL;
-    if (last != NULL &&
-        p->decision == region_at(run->layout, STW_COMPONENT_PARAMS, last->first)->decision &&
-        joins(run, last, &span))
-        last->n += span.n;
-    else
-        run->spans[run->n_spans++] = span;
-    return STW_STATUS_OK;
+/* Elements that have both homes, cut where either ends. */
+static stw_status cut_spans(stw_rank_run *run, const homes *params, const homes *grads,
+                            stw_error *err) {
+    uint32_t region = UINT32_MAX;
+    size_t i = 0, j = 0;
+    uint64_t covered = 0;
+    while (i < params->n && j < grads->n) {
+        const home *p = &params->list[i], *g = &grads->list[j];
+        uint64_t first = stw_max_u64(p->first, g->first);
+        uint64_t end = stw_min_u64(p->first + p->n, g->first + g->n);
+        if (p->first + p->n <= end) i++;
+        if (g->first + g->n <= end) j++;
+        if (first >= end) continue;
+        stw_span span = {
+            .first = first,
+            .n = end - first,
+            .params = p->offset + (first - p->first) * stw_element_bytes(run->types.params),
+            .grads = g->offset + (first - g->first) * stw_element_bytes(run->types.grads),
+            .group = stw_job_param_group(run->job, p->tensor),
+        };
+        covered += span.n;
+        stw_span *last = run->n_spans > 0 ? &run->spans[run->n_spans - 1] : NULL;
+        if (last != NULL && region == p->region && joins(run, last, &span))
+            last->n += span.n;
+        else
+            run->spans[run->n_spans++] = span;
+        region = p->region;
+    }
+    if (covered == run->spaces[STW_SPACE_OPTIMIZER].n) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BUG, "spans",
+                    "this rank has params and grads of %llu of the %llu elements that it updates",
+                    (unsigned long long)covered,
+                    (unsigned long long)run->spaces[STW_SPACE_OPTIMIZER].n);
 }
 
 /* Spans that meet each bucket; both are ascending. */
@@ -116,16 +158,15 @@ static void match_buckets(stw_rank_run *run) {
 
 stw_status stw_run_make_spans(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    /* A segment is cut at most where one decision ends and the next begins. */
-    uint64_t most = (uint64_t)run->n_segments + STW_MAX_PLACES;
-    run->spans = stw_pool_array(run->pool, (size_t)most, sizeof *run->spans);
+    homes params = {NULL, 0, 0}, grads = {NULL, 0, 0};
+    STW_TRY(find_homes(run, STW_COMPONENT_PARAMS, &params, err));
+    STW_TRY(find_homes(run, STW_COMPONENT_GRADS, &grads, err));
+    run->spans = stw_pool_array(run->pool, params.n + grads.n, sizeof *run->spans);
     run->bucket_spans =
         stw_pool_array(run->pool, run->layout->n_buckets, sizeof *run->bucket_spans);
     if (run->spans == NULL || run->bucket_spans == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "spans", "out of memory");
-    for (uint32_t i = 0; i < run->n_segments; i++)
-        for (uint64_t done = 0; done < run->segments[i].params;)
-            STW_TRY(add_span(run, &run->segments[i], &done, err));
+    STW_TRY(cut_spans(run, &params, &grads, err));
     match_buckets(run);
 out:
     return status;

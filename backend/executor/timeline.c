@@ -54,10 +54,11 @@ out:
     return status;
 }
 
-/* Of the steps the first and the last one. */
-stw_status stw_timeline_begin(stw_rank_run *run, stw_phase phase, stw_error *err) {
-    run->timed = run->timeline != NULL && !run->copies_only &&
-                 (phase != STW_PHASE_OPTIMIZER_STEP || run->step == run->options->steps);
+/* Of movements that are repeated in every iteration, the last one. */
+stw_status stw_timeline_begin(stw_rank_run *run, stw_error *err) {
+    bool repeated = run->movement->repeat == STW_REPEAT_LATER ||
+                    run->movement->repeat == STW_REPEAT_EVERY_ITERATION;
+    run->timed = run->timeline != NULL && (!repeated || run->step == run->options->steps);
     if (!run->timed) return STW_STATUS_OK;
     if (run->backend->mark != NULL) return begin_clocks(run, err);
     run->timed_from_s = stw_process_now_s();
@@ -66,7 +67,7 @@ stw_status stw_timeline_begin(stw_rank_run *run, stw_phase phase, stw_error *err
 
 static bool by_marks(const stw_rank_run *run, const stw_op *op) {
     return run->backend->mark != NULL && stw_stream_is_gpu(op->stream) &&
-           op->kind != STW_OP_ALLOC && op->kind != STW_OP_FREE;
+           !stw_op_is(op, STW_OP_CLASS_MEMORY);
 }
 
 stw_status stw_timeline_issue(stw_rank_run *run, uint32_t index, stw_error *err) {
@@ -82,8 +83,9 @@ out:
     return status;
 }
 
-stw_status stw_timeline_end(stw_rank_run *run, const stw_movement *movement, stw_error *err) {
+stw_status stw_timeline_end(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    const stw_movement *movement = run->movement;
     stw_timeline *t = run->timeline;
     if (!run->timed) goto out;
     run->timed = false;

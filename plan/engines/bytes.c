@@ -237,7 +237,7 @@ bool stw_reduced_last(const stw_job *job, uint32_t block) {
 }
 
 uint64_t stw_workspace_bytes(const stw_job *job) {
-    bool torch_step = !stw_run_spec_engine(job->run)->executes && job->model->facts_known;
+    bool torch_step = !job->engine->spec.executes && job->model->facts_known;
     return torch_step ? 2 * CUBLAS_WORKSPACE_BYTES : 0;
 }
 
@@ -260,21 +260,13 @@ uint64_t stw_page_lock_rounding_bytes(uint64_t bytes) {
     return power - bytes;
 }
 
-stw_status stw_moments_rounding_bytes(const stw_job *job, uint32_t kind, uint64_t *out,
-                                      stw_error *err) {
+uint64_t stw_moments_rounding_bytes(const stw_job *job, uint32_t kind) {
     static const stw_component moments[] = {STW_COMPONENT_EXP_AVG, STW_COMPONENT_EXP_AVG_SQ};
-    stw_status status = STW_STATUS_OK;
-    stw_segment *segments = NULL;
-    uint32_t n = 0;
-    *out = 0;
-    stw_pool *pool = stw_pool_new();
-    if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "page-locking", "out of memory");
-    STW_TRY(stw_job_segments(job, job->kinds[kind].ranks[0], pool, &segments, &n, err));
-    for (uint32_t i = 0; i < n; i++)
+    const stw_space *space = &job->kinds[kind].spaces[STW_SPACE_OPTIMIZER];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < space->n_segments; i++)
         for (int m = 0; m < 2; m++)
-            *out += stw_page_lock_rounding_bytes(segments[i].params *
-                                                 stw_job_element_bytes(job, moments[m]));
-out:
-    stw_pool_free(pool);
-    return status;
+            bytes += stw_page_lock_rounding_bytes(space->segments[i].n *
+                                                  stw_job_element_bytes(job, moments[m]));
+    return bytes;
 }

@@ -55,8 +55,7 @@ double stw_block_forward_flops(const stw_job *job, uint32_t block);
 uint64_t stw_page_lock_rounding_bytes(uint64_t bytes);
 /** The same for all moments of a kind of rank, page-locked tensor by tensor (torch's streamed
  * step). */
-STW_MUST_USE stw_status stw_moments_rounding_bytes(const stw_job *job, uint32_t kind, uint64_t *out,
-                                                   stw_error *err);
+uint64_t stw_moments_rounding_bytes(const stw_job *job, uint32_t kind);
 
 /** Does this block belong to FSDP's root group (gathered for the whole of forward and backward)? */
 bool stw_job_in_root(const stw_job *job, uint32_t block);

@@ -9,7 +9,7 @@
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2_keys.h"
-#include "plan/program/builder.h"
+#include "plan/engines/movements.h"
 
 typedef struct block_state {
     stw_act act;
@@ -33,15 +33,17 @@ typedef struct pass {
     stw_extent *outputs; /* [model.n_blocks] what waits for its all-reduce */
 } pass;
 
+/* Elements of a block's shard that lie on the host. */
 static uint64_t on_host(const stw_builder *b, stw_component component, uint64_t first,
                         uint64_t params) {
-    uint64_t found = 0, end = first + params;
+    const stw_rank_kind *kind = &b->job->kinds[b->layout->kind];
+    const stw_space *space = &kind->spaces[stw_component_space(component)];
+    uint64_t found = 0;
     for (uint32_t i = 0; i < b->layout->n_regions; i++) {
         const stw_region *r = &b->layout->regions[i];
-        if (r->component != component || r->tier != STW_TIER_HOST) continue;
-        uint64_t low = stw_max_u64(first, r->first_param);
-        uint64_t high = stw_min_u64(end, r->first_param + r->params);
-        if (high > low) found += high - low;
+        if (r->component == component && r->tier == STW_TIER_HOST)
+            found += stw_meet_count((stw_view){&kind->spaces[STW_SPACE_PARAMS], first, params},
+                                    stw_region_view(r, space));
     }
     return found;
 }
@@ -61,13 +63,14 @@ static stw_act policy_of(const stw_builder *b, uint32_t block) {
     return STW_ACT_KEEP;
 }
 
-static void collective(pass *p, uint32_t block, stw_work work, uint64_t bytes, uint32_t after) {
-    stw_op op = stw_op_make(STW_OP_COLLECTIVE, work, STW_STREAM_COMM, block);
-    op.component = work == STW_WORK_ALL_GATHER ? STW_COMPONENT_UNSHARD : STW_COMPONENT_REDUCE;
+static void collective(pass *p, uint32_t block, stw_op_kind kind, uint64_t bytes, uint32_t after) {
+    stw_op op = stw_op_make(kind, STW_STREAM_COMM, block);
+    op.group = kind == STW_OP_ALL_REDUCE ? STW_RANK_GROUP_REPLICATE : STW_RANK_GROUP_SHARD;
+    op.component = kind == STW_OP_ALL_GATHER ? STW_COMPONENT_UNSHARD : STW_COMPONENT_REDUCE;
     op.from = op.to = STW_TIER_GPU;
     op.bytes = bytes;
     op.after[0] = after;
-    if (work == STW_WORK_ALL_GATHER) op.after[1] = p->worked[1];
+    if (kind == STW_OP_ALL_GATHER) op.after[1] = p->worked[1];
     p->blocks[block].gathered = stw_append(p->b, op);
 }
 
@@ -85,12 +88,18 @@ static void gather(pass *p, uint32_t block) {
     stw_extent shard = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, s->host_params * element);
     uint32_t up = STW_OP_NONE;
     if (shard.bytes > 0)
-        up = stw_copy(p->b, STW_STREAM_H2D, STW_COMPONENT_PARAMS, block, STW_TIER_HOST, 0,
-                      STW_TIER_GPU, shard.offset, shard.bytes, p->worked[1], STW_OP_NONE);
+        up = stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
+                                             .stream = STW_STREAM_H2D,
+                                             .component = STW_COMPONENT_PARAMS,
+                                             .unit = block,
+                                             .from = {STW_TIER_HOST, 0},
+                                             .to = {STW_TIER_GPU, shard.offset},
+                                             .bytes = shard.bytes,
+                                             .after = {p->worked[1], STW_OP_NONE}});
     s->all_gather =
         stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_all_gather_bytes(job, block));
     s->gathered = up;
-    if (job->group > 1) collective(p, block, STW_WORK_ALL_GATHER, s->all_gather.bytes, up);
+    if (job->group > 1) collective(p, block, STW_OP_ALL_GATHER, s->all_gather.bytes, up);
     stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, shard);
 }
 
@@ -124,8 +133,8 @@ static void drop_root_gather(pass *p) {
         if (in_root(p, i)) drop_all_gather(p, i);
 }
 
-static uint32_t compute(pass *p, uint32_t block, stw_work work, double flops, uint32_t after) {
-    stw_op op = stw_op_make(STW_OP_COMPUTE, work, STW_STREAM_COMPUTE, block);
+static uint32_t compute(pass *p, uint32_t block, stw_op_kind kind, double flops, uint32_t after) {
+    stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
     op.component = STW_COMPONENT_ACTIVATIONS;
     op.from = op.to = STW_TIER_GPU;
     op.flops = flops;
@@ -170,12 +179,17 @@ static void forward_block(pass *p, uint32_t block) {
     else
         alloc_acts(p, block);
     uint32_t done =
-        compute(p, block, STW_WORK_FORWARD, stw_block_forward_flops(job, block), STW_OP_NONE);
+        compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block), STW_OP_NONE);
     if (s->act == STW_ACT_OFFLOAD && full > 0) {
         s->stash = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, full);
-        s->stashed =
-            stw_copy(p->b, STW_STREAM_D2H, STW_COMPONENT_ACTIVATIONS, block, STW_TIER_GPU,
-                     s->acts[0].offset, STW_TIER_HOST, s->stash.offset, full, done, STW_OP_NONE);
+        s->stashed = stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
+                                                     .stream = STW_STREAM_D2H,
+                                                     .component = STW_COMPONENT_ACTIVATIONS,
+                                                     .unit = block,
+                                                     .from = {STW_TIER_GPU, s->acts[0].offset},
+                                                     .to = {STW_TIER_HOST, s->stash.offset},
+                                                     .bytes = full,
+                                                     .after = {done, STW_OP_NONE}});
     }
     if (stw_fsdp_settings_of(job->run).reshard_after_forward) release(p, block);
 }
@@ -209,9 +223,14 @@ static void fetch_offloaded(pass *p, uint32_t block) {
     block_state *s = &p->blocks[block];
     if (s->act != STW_ACT_OFFLOAD || s->stash.bytes == 0) return;
     alloc_acts(p, block);
-    s->stashed = stw_copy(p->b, STW_STREAM_H2D, STW_COMPONENT_ACTIVATIONS, block, STW_TIER_HOST,
-                          s->stash.offset, STW_TIER_GPU, s->acts[0].offset, s->stash.bytes,
-                          s->stashed, STW_OP_NONE);
+    s->stashed = stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
+                                                 .stream = STW_STREAM_H2D,
+                                                 .component = STW_COMPONENT_ACTIVATIONS,
+                                                 .unit = block,
+                                                 .from = {STW_TIER_HOST, s->stash.offset},
+                                                 .to = {STW_TIER_GPU, s->acts[0].offset},
+                                                 .bytes = s->stash.bytes,
+                                                 .after = {s->stashed, STW_OP_NONE}});
 }
 
 static void prepare_backward(pass *p, uint32_t block) {
@@ -262,19 +281,24 @@ static void reduce_out(pass *p, uint32_t block, uint32_t after) {
     uint64_t bytes = waits > 0 ? waits : stw_reduce_output_bytes(job, s->reduce.bytes);
     stw_extent output = stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, bytes);
     if (job->group > 1) {
-        collective(p, block, STW_WORK_REDUCE_SCATTER, s->reduce.bytes, after);
+        collective(p, block, STW_OP_REDUCE_SCATTER, s->reduce.bytes, after);
         after = s->gathered;
     }
     if (job->world > job->group) { /* on the same stream, after it */
-        collective(p, block, STW_WORK_ALL_REDUCE, s->reduce.bytes / job->group, after);
+        collective(p, block, STW_OP_ALL_REDUCE, s->reduce.bytes / job->group, after);
         after = s->gathered;
     }
     uint64_t element = stw_job_element_bytes(job, STW_COMPONENT_GRADS);
     if (p->lazy_grads) shard_grad(p->b, block);
     if (s->host_grads > 0)
-        (void)stw_copy(p->b, STW_STREAM_D2H, STW_COMPONENT_GRADS, block, STW_TIER_GPU,
-                       s->reduce.offset, STW_TIER_HOST, 0, s->host_grads * element, after,
-                       STW_OP_NONE);
+        (void)stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
+                                              .stream = STW_STREAM_D2H,
+                                              .component = STW_COMPONENT_GRADS,
+                                              .unit = block,
+                                              .from = {STW_TIER_GPU, s->reduce.offset},
+                                              .to = {STW_TIER_HOST, 0},
+                                              .bytes = s->host_grads * element,
+                                              .after = {after, STW_OP_NONE}});
     if (waits > 0)
         p->outputs[block] = output;
     else
@@ -294,7 +318,7 @@ static uint32_t block_work(pass *p, uint32_t block, double flops) {
     uint32_t fetched = s->act == STW_ACT_OFFLOAD && s->stash.bytes > 0 ? s->stashed : STW_OP_NONE;
     stw_extent more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.mlp_acts);
     s->grads[0] = stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, need.mlp_grads);
-    uint32_t done = compute(p, block, STW_WORK_BACKWARD, flops, fetched);
+    uint32_t done = compute(p, block, STW_OP_BACKWARD, flops, fetched);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
     free_acts(p, block, 0);
     more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.attention_acts);
@@ -355,7 +379,7 @@ static void loss_and_head(pass *p) {
     stw_extent more =
         stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_forward_bytes(job) - saved);
     double flops = 2.0 * (double)job->tokens * (double)(job->model->vocab * job->model->hidden);
-    uint32_t done = compute(p, p->root, STW_WORK_LOSS, flops, STW_OP_NONE);
+    uint32_t done = compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     drop_root_gather(p);
     drop_all_gather(p, p->deferred);
@@ -365,7 +389,7 @@ static void loss_and_head(pass *p) {
     drop_root_gather(p);
     prepare_backward(p, next_block(p, p->n, -1));
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, most - saved);
-    (void)compute(p, p->root, STW_WORK_LOSS, 2.0 * flops, done);
+    (void)compute(p, p->root, STW_OP_LOSS, 2.0 * flops, done);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, kept);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_grad_bytes(job));
@@ -445,7 +469,8 @@ void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
     }
     for (uint32_t i = 0; i < p.n; i++)
         if (in_root(&p, i)) p.root = i;
-    stw_begin_movement(b, STW_PHASE_FORWARD_BACKWARD, false, false);
+    stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
+                                         .repeat = STW_REPEAT_EVERY_ITERATION});
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(b->job));
     forward(&p);

@@ -8,7 +8,8 @@
 #include "plan/engines/built_in.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2_keys.h"
-#include "plan/program/builder.h"
+#include "plan/engines/movements.h"
+#include "plan/engines/partition.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
     return wish == STW_AUTO || wish == (uint32_t)tier;
@@ -116,11 +117,13 @@ static uint64_t window_bytes(const stw_job *job, const stw_place *place, uint32_
 
 /* ---- the step ---- */
 
-static uint32_t adam(stw_builder *b, stw_stream stream, stw_tier tier, uint32_t unit,
-                     uint64_t params, uint32_t after) {
-    stw_op op = stw_op_make(STW_OP_UPDATE, STW_WORK_NONE, stream, unit);
+static uint32_t adam(stw_builder *b, stw_update update, uint32_t unit, uint64_t params,
+                     uint32_t after) {
+    bool cpu = update == STW_UPDATE_CPU;
+    stw_op op = stw_op_make(STW_OP_UPDATE, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, unit);
     op.component = STW_COMPONENT_PARAMS;
-    op.from = op.to = tier;
+    op.update = update;
+    op.from = op.to = cpu ? STW_TIER_HOST : STW_TIER_GPU;
     op.params = params;
     op.after[0] = after;
     return stw_append(b, op);
@@ -135,8 +138,14 @@ static void fetch_group(stw_builder *b, const stw_place *place, streamed *s, uin
     const stw_job *job = b->job;
     uint64_t bytes = up_bytes(job, place, group_params(job, b->layout->kind, group));
     s->window[group] = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, bytes);
-    s->up[group] = stw_copy(b, STW_STREAM_H2D, STW_COMPONENT_EXP_AVG, group, STW_TIER_HOST, 0,
-                            STW_TIER_GPU, s->window[group].offset, bytes, STW_OP_NONE, STW_OP_NONE);
+    s->up[group] = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
+                                                .stream = STW_STREAM_H2D,
+                                                .component = STW_COMPONENT_EXP_AVG,
+                                                .unit = group,
+                                                .from = {STW_TIER_HOST, 0},
+                                                .to = {STW_TIER_GPU, s->window[group].offset},
+                                                .bytes = bytes,
+                                                .after = {STW_OP_NONE, STW_OP_NONE}});
 }
 
 /* PerLayerOptimWrapper.step (AReaL pull request 983): depth + 1 groups are fetched before the first
@@ -156,15 +165,21 @@ static void streamed_step(stw_builder *b, const stw_place *place) {
         uint64_t params = group_params(job, b->layout->kind, g);
         stw_extent temporary =
             stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(job, params));
-        uint32_t done = adam(b, STW_STREAM_COMPUTE, STW_TIER_GPU, g, params, s.up[g]);
+        uint32_t done = adam(b, STW_UPDATE_STREAM, g, params, s.up[g]);
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
         if (fetched < groups) fetch_group(b, place, &s, fetched++);
         if (g > 0) stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[g - 1]);
         uint64_t down = params * moments_bytes(job);
         if (place->params == STW_TIER_HOST)
             down += params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
-        (void)stw_copy(b, STW_STREAM_D2H, STW_COMPONENT_EXP_AVG, g, STW_TIER_GPU,
-                       s.window[g].offset, STW_TIER_HOST, 0, down, done, STW_OP_NONE);
+        (void)stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
+                                           .stream = STW_STREAM_D2H,
+                                           .component = STW_COMPONENT_EXP_AVG,
+                                           .unit = g,
+                                           .from = {STW_TIER_GPU, s.window[g].offset},
+                                           .to = {STW_TIER_HOST, 0},
+                                           .bytes = down,
+                                           .after = {done, STW_OP_NONE}});
     }
     if (groups > 0) stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[groups - 1]);
 }
@@ -173,9 +188,15 @@ static void park(stw_builder *b, bool out) {
     /* Moments parked between steps come back whole before the step and leave whole after it. */
     const stw_job *job = b->job;
     uint64_t bytes = job->kinds[b->layout->kind].params * moments_bytes(job);
-    (void)stw_copy(b, out ? STW_STREAM_D2H : STW_STREAM_H2D, STW_COMPONENT_EXP_AVG, STW_OP_NONE,
-                   out ? STW_TIER_GPU : STW_TIER_HOST, 0, out ? STW_TIER_HOST : STW_TIER_GPU, 0,
-                   bytes, STW_OP_NONE, STW_OP_NONE);
+    const stw_place_at gpu = {STW_TIER_GPU, 0}, host = {STW_TIER_HOST, 0};
+    (void)stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
+                                       .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
+                                       .component = STW_COMPONENT_EXP_AVG,
+                                       .unit = STW_OP_NONE,
+                                       .from = out ? gpu : host,
+                                       .to = out ? host : gpu,
+                                       .bytes = bytes,
+                                       .after = {STW_OP_NONE, STW_OP_NONE}});
 }
 
 static bool is_moment(const stw_region *r) {
@@ -193,11 +214,11 @@ static void step_body(stw_builder *b, const stw_place *place) {
     if (place->update == STW_UPDATE_STREAM) {
         streamed_step(b, place);
     } else if (place->update == STW_UPDATE_CPU) {
-        (void)adam(b, STW_STREAM_CPU, STW_TIER_HOST, STW_OP_NONE, params, STW_OP_NONE);
+        (void)adam(b, STW_UPDATE_CPU, STW_OP_NONE, params, STW_OP_NONE);
     } else {
         stw_extent temporary =
             stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(job, params));
-        (void)adam(b, STW_STREAM_COMPUTE, STW_TIER_GPU, STW_OP_NONE, params, STW_OP_NONE);
+        (void)adam(b, STW_UPDATE_RESIDENT, STW_OP_NONE, params, STW_OP_NONE);
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
     }
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
@@ -221,16 +242,18 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_builder_init(&b, job, decisions, layout, program, err);
     const stw_place *place = &decisions->state[0].place;
     bool parks = job->run->park.moments && place->update == STW_UPDATE_RESIDENT;
-    uint64_t rounding = 0;
-    if (place->update == STW_UPDATE_STREAM && b.status == STW_STATUS_OK)
-        b.status = stw_moments_rounding_bytes(job, layout->kind, &rounding, err);
-    stw_begin_movement(&b, STW_PHASE_LOAD, false, false);
+    uint64_t rounding =
+        place->update == STW_UPDATE_STREAM ? stw_moments_rounding_bytes(job, layout->kind) : 0;
+    stw_begin_movement(&b, (stw_movement){.phase = STW_PHASE_LOAD,
+                                          .repeat = STW_REPEAT_ONCE,
+                                          .transfer = stw_load_transfer(&b)});
     stw_build_externals(&b);
     stw_build_regions(&b, true, is_params);
     stw_build_load(&b);
     stw_end_movement(&b);
 
-    stw_begin_movement(&b, STW_PHASE_FIRST_OPTIMIZER_STEP, false, false);
+    stw_begin_movement(
+        &b, (stw_movement){.phase = STW_PHASE_FIRST_OPTIMIZER_STEP, .repeat = STW_REPEAT_FIRST});
     stw_build_shard_grads(&b, true);
     stw_build_regions(&b, true, is_moment);
     stw_alloc_at(&b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
@@ -248,7 +271,8 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_end_movement(&b);
 
     if (job->model->facts_known) stw_build_forward_backward(&b, true);
-    stw_begin_movement(&b, STW_PHASE_OPTIMIZER_STEP, false, false);
+    stw_begin_movement(
+        &b, (stw_movement){.phase = STW_PHASE_OPTIMIZER_STEP, .repeat = STW_REPEAT_LATER});
     if (!job->model->facts_known) stw_build_shard_grads(&b, true);
     if (parks) {
         move_moments(&b, true);
@@ -280,6 +304,10 @@ const stw_engine stw_engine_fsdp2 = {
              .parks = true},
     .fixes = fixes,
     .places = places,
+    .one_cut = true,
+    .representative = stw_chunks_representative,
+    .cut = stw_chunks_cut,
+    .counts = stw_chunks_count,
     .whole = true,
     .prefetch_by_group = true,
     .depths = fsdp2_depths,

@@ -3,8 +3,7 @@
  * the load method. all_ranks is what the field does wrong (AReaL pull request 1182): every rank
  * holds the whole model on its host before anything is cut. */
 #include "core/checked.h"
-#include "plan/program/builder.h"
-#include "plan/spec/registry.h"
+#include "plan/engines/movements.h"
 
 typedef struct load_slots {
     stw_extent host, gpu;
@@ -14,72 +13,122 @@ typedef struct load_slots {
     uint32_t placed_by[STW_LOAD_SLOTS]; /* last use of a GPU slot */
 } load_slots;
 
-/* One piece on its way: read, copied up, broadcast, placed; a rank does the parts that are its own.
- */
+/* What one rank does with pieces. */
+typedef struct load_part {
+    bool reads, sends;
+    stw_rank_group group; /* that a piece is sent to */
+} load_part;
+
+/* From a weights file into a host slot, and up. Returns the copy. */
+static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uint64_t gpu,
+                           const stw_op *like) {
+    uint32_t slot = unit % STW_LOAD_SLOTS;
+    uint64_t host =
+        slots->host.offset + (slots->whole ? slots->host_used : slot * STW_LOAD_PIECE_BYTES);
+    stw_op read = stw_op_make(STW_OP_FILE_READ, STW_STREAM_DISK, unit);
+    slots->host_used +=
+        b->program->movements[b->program->n_movements - 1].transfer.pieces[unit].room_bytes;
+    read.component = STW_COMPONENT_LOAD_STAGING;
+    read.from = STW_TIER_NVME;
+    read.to = STW_TIER_HOST;
+    read.offset_bytes = host;
+    read.bytes = like->bytes;
+    read.params = like->params;
+    if (!slots->whole) read.after[0] = slots->read_by[slot];
+    uint32_t done = stw_append(b, read);
+    slots->read_by[slot] = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY_PIECE,
+                                                        .stream = STW_STREAM_H2D,
+                                                        .component = STW_COMPONENT_LOAD_STAGING,
+                                                        .unit = unit,
+                                                        .from = {STW_TIER_HOST, host},
+                                                        .to = {STW_TIER_GPU, gpu},
+                                                        .bytes = like->bytes,
+                                                        .after = {done, slots->placed_by[slot]}});
+    return slots->read_by[slot];
+}
+
+/* One piece on its way: read, copied up, sent, placed; a rank does the parts that are its own. */
 static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, uint64_t params,
-                       uint64_t bytes, uint64_t room, bool reads, bool broadcast) {
-    uint32_t gpu_slot = unit % STW_LOAD_SLOTS;
-    uint64_t gpu = slots->gpu.offset + gpu_slot * STW_LOAD_PIECE_BYTES;
-    uint32_t ready = slots->placed_by[gpu_slot];
-    if (reads) {
-        uint32_t host_slot = unit % STW_LOAD_SLOTS;
-        uint64_t host = slots->host.offset +
-                        (slots->whole ? slots->host_used : host_slot * STW_LOAD_PIECE_BYTES);
-        slots->host_used += room;
-        stw_op read = stw_op_make(STW_OP_READ, STW_WORK_NONE, STW_STREAM_DISK, unit);
-        read.component = STW_COMPONENT_LOAD_STAGING;
-        read.from = STW_TIER_NVME;
-        read.to = STW_TIER_HOST;
-        read.offset_bytes = host;
-        read.bytes = bytes;
-        read.params = params;
-        if (!slots->whole) read.after[0] = slots->read_by[host_slot];
-        uint32_t index = stw_append(b, read);
-        ready = stw_copy(b, STW_STREAM_H2D, STW_COMPONENT_LOAD_STAGING, unit, STW_TIER_HOST, host,
-                         STW_TIER_GPU, gpu, bytes, index, slots->placed_by[gpu_slot]);
-        slots->read_by[host_slot] = ready;
-    }
-    if (broadcast) {
-        stw_op op = stw_op_make(STW_OP_COLLECTIVE, STW_WORK_BROADCAST, STW_STREAM_COMM, unit);
-        op.component = STW_COMPONENT_LOAD_STAGING;
-        op.from = op.to = STW_TIER_GPU;
-        op.offset_bytes = gpu;
-        op.bytes = bytes;
-        op.params = params;
-        op.after[0] = ready;
-        op.after[1] = slots->placed_by[gpu_slot];
-        ready = stw_append(b, op);
-    }
-    stw_op place = stw_op_make(STW_OP_COMPUTE, STW_WORK_PLACE, STW_STREAM_COMPUTE, unit);
+                       uint64_t bytes, const load_part *part) {
+    uint32_t slot = unit % STW_LOAD_SLOTS;
+    uint64_t gpu = slots->gpu.offset + slot * STW_LOAD_PIECE_BYTES;
+    uint32_t ready = slots->placed_by[slot];
+    stw_op place = stw_op_make(STW_OP_PLACE, STW_STREAM_COMPUTE, unit);
     place.component = STW_COMPONENT_PARAMS;
     place.from = place.to = STW_TIER_GPU;
     place.from_offset_bytes = place.offset_bytes = gpu;
     place.bytes = bytes;
     place.params = params;
+    if (part->reads) ready = read_piece(b, slots, unit, gpu, &place);
+    if (part->sends) {
+        stw_op send = stw_op_make(STW_OP_SEND, STW_STREAM_COMM, unit);
+        send.component = STW_COMPONENT_LOAD_STAGING;
+        send.group = part->group;
+        send.from = send.to = STW_TIER_GPU;
+        send.from_offset_bytes = send.offset_bytes = gpu;
+        send.bytes = bytes;
+        send.params = params;
+        send.after[0] = ready;
+        send.after[1] = slots->placed_by[slot];
+        ready = stw_append(b, send);
+    }
     place.after[0] = ready;
-    slots->placed_by[gpu_slot] = stw_append(b, place);
+    slots->placed_by[slot] = stw_append(b, place);
 }
 
-static void load_pieces(stw_builder *b, load_slots *slots, bool reads, bool broadcast) {
+/* Bytes of a piece as it is read; those of a rank's own space have 4 bytes of room an element. */
+static uint64_t piece_bytes(const stw_builder *b, const stw_transfer *transfer,
+                            const stw_piece *piece) {
+    if (transfer->own) return piece->n * 4;
+    return piece->n * stw_load_element_bytes(b->job, piece->tensor);
+}
+
+/* ---- the transfer ---- */
+
+static void file_pieces(stw_builder *b, stw_transfer *transfer) {
     stw_load_piece *pieces = NULL;
-    uint32_t n = 0;
+    b->status = stw_load_pieces(b->job, b->program->pool, &pieces, &transfer->n_pieces, b->err);
     if (b->status != STW_STATUS_OK) return;
-    b->status = stw_load_pieces(b->job, b->program->pool, &pieces, &n, b->err);
-    for (uint32_t i = 0; i < n && b->status == STW_STATUS_OK; i++) {
+    transfer->pieces =
+        stw_pool_array(b->program->pool, transfer->n_pieces, sizeof *transfer->pieces);
+    for (uint32_t i = 0; transfer->pieces != NULL && i < transfer->n_pieces; i++) {
         const stw_load_piece *piece = &pieces[i];
-        load_piece(b, slots, i, piece->count,
-                   piece->count * stw_load_element_bytes(b->job, piece->tensor),
-                   stw_load_room_bytes(b->job, piece->tensor, piece->count), reads, broadcast);
+        uint64_t tensor = stw_job_tensor_first(b->job, piece->tensor);
+        transfer->pieces[i] =
+            (stw_piece){.tensor = piece->tensor,
+                        .first = tensor + piece->first,
+                        .n = piece->count,
+                        .room_bytes = stw_load_room_bytes(b->job, piece->tensor, piece->count)};
     }
 }
 
-static void load_flat_pieces(stw_builder *b, load_slots *slots) {
-    uint32_t n = stw_flat_pieces(b->job, b->layout->kind);
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t first, params;
-        stw_flat_piece(b->job, b->layout->kind, i, &first, &params);
-        load_piece(b, slots, i, params, params * 4, 0, true, false);
+static void own_pieces(stw_builder *b, stw_transfer *transfer) {
+    transfer->n_pieces = stw_flat_pieces(b->job, b->layout->kind);
+    transfer->pieces =
+        stw_pool_array(b->program->pool, transfer->n_pieces, sizeof *transfer->pieces);
+    for (uint32_t i = 0; transfer->pieces != NULL && i < transfer->n_pieces; i++) {
+        stw_piece *piece = &transfer->pieces[i];
+        stw_flat_piece(b->job, b->layout->kind, i, &piece->first, &piece->n);
     }
+}
+
+stw_transfer stw_load_transfer(stw_builder *b) {
+    bool own = b->decisions->load == STW_LOAD_SHARDED_READ;
+    stw_transfer transfer = {.used = true,
+                             .from_files = true,
+                             .own = own,
+                             .from = STW_SPACE_PARAMS,
+                             .to = STW_SPACE_PARAMS,
+                             .from_component = STW_COMPONENT_PARAMS,
+                             .to_component = STW_COMPONENT_PARAMS};
+    if (b->status != STW_STATUS_OK) return transfer;
+    if (own)
+        own_pieces(b, &transfer);
+    else
+        file_pieces(b, &transfer);
+    if (b->status == STW_STATUS_OK && transfer.pieces == NULL)
+        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "load", "out of memory");
+    return transfer;
 }
 
 /* After the last piece: each master region from its parameters. It passes through the staging where
@@ -88,7 +137,7 @@ static void make_masters(stw_builder *b) {
     for (uint32_t i = 0; i < b->layout->n_regions; i++) {
         const stw_region *r = &b->layout->regions[i];
         if (r->component != STW_COMPONENT_MASTER) continue;
-        stw_op op = stw_op_make(STW_OP_COMPUTE, STW_WORK_MASTER, STW_STREAM_COMPUTE, i);
+        stw_op op = stw_op_make(STW_OP_MASTER, STW_STREAM_COMPUTE, i);
         op.component = STW_COMPONENT_MASTER;
         op.from = b->decisions->state[r->decision].place.params;
         op.to = r->tier;
@@ -101,31 +150,33 @@ static void make_masters(stw_builder *b) {
     }
 }
 
+static load_part part_of(const stw_job *job, const stw_rank_kind *kind, stw_load method) {
+    switch (method) {
+    case STW_LOAD_RANK0_BROADCAST:
+        return (load_part){kind->first, job->world > 1, STW_RANK_GROUP_WORLD};
+    case STW_LOAD_NODE_LEADER:
+        return (load_part){kind->leader, job->ranks_per_node > 1, STW_RANK_GROUP_NODE};
+    default:
+        return (load_part){true, false, STW_RANK_GROUP_NONE};
+    }
+}
+
 void stw_build_load(stw_builder *b) {
-    const stw_rank_kind *kind = &b->job->kinds[b->layout->kind];
-    stw_load method = b->decisions->load;
     uint32_t k = b->layout->kind;
+    stw_load method = b->decisions->load;
+    if (b->status != STW_STATUS_OK) return;
+    const load_part part = part_of(b->job, &b->job->kinds[k], method);
+    const stw_transfer transfer = b->program->movements[b->program->n_movements - 1].transfer;
     load_slots slots = {.whole = stw_load_is_whole(b->job, method)};
     for (int i = 0; i < STW_LOAD_SLOTS; i++) slots.read_by[i] = slots.placed_by[i] = STW_OP_NONE;
     slots.host = stw_alloc(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_HOST,
                            stw_load_staging_bytes(b->job, b->decisions, k, STW_TIER_HOST));
     slots.gpu = stw_alloc(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_GPU,
                           stw_load_staging_bytes(b->job, b->decisions, k, STW_TIER_GPU));
-    switch (method) {
-    case STW_LOAD_RANK0_BROADCAST:
-        load_pieces(b, &slots, kind->first, b->job->world > 1);
-        break;
-    case STW_LOAD_NODE_LEADER:
-        load_pieces(b, &slots, kind->leader, b->job->ranks_per_node > 1);
-        break;
-    case STW_LOAD_SHARDED_READ:
-        load_flat_pieces(b, &slots);
-        break;
-    default:
-        load_pieces(b, &slots, true, false);
-        break;
-    }
-    if (stw_run_spec_engine(b->job->run)->executes) make_masters(b);
+    for (uint32_t i = 0; i < transfer.n_pieces && b->status == STW_STATUS_OK; i++)
+        load_piece(b, &slots, i, transfer.pieces[i].n,
+                   piece_bytes(b, &transfer, &transfer.pieces[i]), &part);
+    if (b->job->engine->spec.executes) make_masters(b);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_GPU, slots.gpu);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_HOST, slots.host);
 }

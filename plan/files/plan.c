@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/units.h"
+#include "plan/program/check.h"
 
 stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
                         stw_plan **out, stw_error *err) {
@@ -27,7 +28,11 @@ stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster, stw_run_sp
     plan->objective_s = plan->solver.objective = plan->solver.bound = NAN;
     plan->solver.gap = plan->solver.greedy_objective = NAN;
     plan->solver.name = plan->solver.version = "";
-    STW_TRY(stw_job_new(plan->model, &plan->cluster, &plan->run, &plan->job, err));
+    const stw_engine *engine = stw_engine_find(plan->run.engine);
+    if (engine == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine", "engine %s is not built in",
+                         stw_engine_name(plan->run.engine)));
+    STW_TRY(stw_job_new(plan->model, &plan->cluster, &plan->run, engine, &plan->job, err));
     if (plan->job->n_units == 0)
         status = stw_fail(err, STW_STATUS_BAD_INPUT, model->source, "the model has no parameters");
 out:
@@ -106,6 +111,32 @@ uint64_t stw_plan_gpu_capacity(const stw_plan *plan) { return plan->cluster.gpu.
 
 uint64_t stw_plan_host_capacity(const stw_plan *plan) {
     return stw_cluster_host_capacity(&plan->cluster);
+}
+
+static stw_status check_peaks_equal(const stw_plan *plan, uint32_t kind, stw_error *err) {
+    stw_peaks walked;
+    stw_program_walk(plan->programs[kind], &walked);
+    for (int p = 0; p < STW_N_PHASES; p++)
+        for (int t = 0; t < STW_N_TIERS; t++)
+            if (walked.phase[p][t].total != plan->peaks[kind].phase[p][t].total)
+                return stw_fail(err, STW_STATUS_BUG, stw_phase_name((stw_phase)p),
+                                "the plan states a peak of %llu B in %s, its program gives %llu B",
+                                (unsigned long long)plan->peaks[kind].phase[p][t].total,
+                                stw_tier_name((stw_tier)t),
+                                (unsigned long long)walked.phase[p][t].total);
+    return STW_STATUS_OK;
+}
+
+stw_status stw_plan_check(const stw_plan *plan, bool check_peaks, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_decisions_check(plan->job, &plan->decisions, err));
+    STW_TRY(stw_decisions_check_shares(plan->job, &plan->decisions, err));
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        STW_TRY(stw_program_check(plan->job, plan->layouts[k], plan->programs[k], err));
+        if (check_peaks) STW_TRY(check_peaks_equal(plan, k, err));
+    }
+out:
+    return status;
 }
 
 static double share(uint64_t used, uint64_t capacity) {

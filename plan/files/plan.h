@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan: inputs, decisions, and everything that is derived from them. The file (stowage.plan/1,
- * JSON) contains inputs, decisions, the planner's evidence and the predictions. Every reader
- * derives layouts and programs again; they must have the stated hash. A plan owns everything that
- * it points to. It may be shared between threads once it no longer changes. */
+/* A plan: inputs, decisions, and what follows from them. The file (stowage.plan/1, JSON) holds
+ * inputs, decisions, the planner's evidence and the predicted figures; layouts and programs are
+ * derived again by every reader and must have the stated hash. A plan owns everything it points to.
+ */
 #ifndef STW_PLAN_PLAN_H
 #define STW_PLAN_PLAN_H
 
@@ -30,12 +30,12 @@ typedef struct stw_solver_report {
     double seconds;
     uint32_t rows, columns;
     double objective, bound, gap; /* stage 1: seconds per iteration */
-    double greedy_objective;      /* NaN if greedy found nothing */
+    double greedy_objective;      /* NaN where greedy found nothing */
     uint32_t n_stages;
     stw_solver_stage *stages;
 } stw_solver_report;
 
-/** The value of one more unit of a resource: objective of a new plan with it, minus this one. */
+/** What one more unit of a resource would change: the objective of a re-solve less this one. */
 typedef struct stw_price {
     const char *resource;
     const char *phase;
@@ -49,8 +49,8 @@ typedef struct stw_binding {
 } stw_binding;
 typedef struct stw_fix {
     const char *set, *value, *why;
-} stw_fix; /* a change with which a new plan fits */
-/** A value that the plan file states twice, with different values; stw_compare reports it. */
+} stw_fix; /* planned anew with it, and fits */
+/** A figure that the plan's file states twice, differently: stw_compare reports it. */
 typedef struct stw_contradiction {
     stw_phase phase;
     const char *what, *kind;  /* "gpu allocated", "rank0" */
@@ -90,19 +90,17 @@ STW_MUST_USE stw_status stw_plan_new(stw_model *model, const stw_cluster *cluste
 void stw_plan_free(stw_plan *plan);
 /** Derive layouts, programs and peaks from plan->decisions (again, if there were any). */
 STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);
-/** Set the verdict from peaks and capacities: does_not_fit above a limit, at_risk above
- * STW_RISK_SHARE of a limit. */
+/** Set the verdict from peaks and capacities: over a limit does_not_fit; above STW_RISK_SHARE of
+ * one at_risk. */
 void stw_plan_judge(stw_plan *plan);
 #define STW_RISK_SHARE 0.98
 /** Bytes that a rank may use on its GPU, a node on its host, page-locked, on NVMe. */
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
 uint64_t stw_plan_host_capacity(const stw_plan *plan);
 
-/** The invariants of a plan (check.c): regions of a tier do not overlap and cover the flat space
- * for every component exactly once; every free has its alloc; no op reads what was not there;
- * `after` names earlier ops of other streams; transients do not overlap live bytes; the walk
- * returns to the persistent bytes after each movement; sums of decisions equal the job's counts;
- * peaks equal the walk if `check_peaks`. BUG or BAD_INPUT names the first violation. */
+/** The invariants of a plan: those of every layout and program (plan/program/check.h); sums of
+ * decisions equal the job's counts; peaks equal the walk where `check_peaks`. BUG or BAD_INPUT
+ * names the first violation. */
 STW_MUST_USE stw_status stw_plan_check(const stw_plan *plan, bool check_peaks, stw_error *err);
 
 /** Write / read stowage.plan/1. Reading derives the layout again: a hash or region that differs, an

@@ -114,7 +114,24 @@ static void write_nodes(const stw_run_result *result, stw_json *json) {
     stw_json_end(json);
 }
 
+static void write_movements(const stw_run_result *result, stw_json *json) {
+    stw_json_begin_array(json, "movements");
+    for (uint32_t m = 0; m < result->n_movements; m++) {
+        const stw_run_movement *movement = &result->movements[m];
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "phase", stw_phase_name(movement->phase));
+        stw_json_string(json, "role", movement->role);
+        stw_json_begin_array(json, "samples_s");
+        for (uint32_t i = 0; i < movement->n_samples; i++)
+            stw_json_double(json, NULL, movement->samples_s[i]);
+        stw_json_end(json);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
 static void write_times(const stw_run_result *result, stw_json *json) {
+    write_movements(result, json);
     stw_json_begin_object(json, "time_s");
     for (int p = 0; p < STW_N_PHASES; p++)
         if (isfinite(result->time_s[p]))
@@ -450,10 +467,42 @@ out:
     return status;
 }
 
+/* Later than the first files of this schema. */
+static stw_status read_movements(const reader *r, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *list = NULL, *samples = NULL;
+    STW_TRY(read_array(r, r->tree->root, "movements", &list, err));
+    if (items_of(list) == 0) goto out;
+    r->result->movements =
+        stw_pool_array(r->result->pool, list->n_items, sizeof *r->result->movements);
+    if (r->result->movements == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory");
+    r->result->n_movements = (uint32_t)list->n_items;
+    for (size_t i = 0; i < list->n_items; i++) {
+        stw_run_movement *movement = &r->result->movements[i];
+        const char *phase = NULL;
+        if (list->items[i]->kind != STW_NODE_OBJECT)
+            return stw_node_fail(r->tree, list->items[i], "an object with a movement's samples",
+                                 err);
+        STW_TRY(stw_node_string(r->tree, list->items[i], "phase", &phase, err));
+        if (!stw_phase_parse(phase, &movement->phase))
+            return stw_node_fail(r->tree, stw_node_get(list->items[i], "phase"), "a phase", err);
+        STW_TRY(stw_node_string(r->tree, list->items[i], "role", &movement->role, err));
+        movement->role = stw_pool_string(r->result->pool, movement->role);
+        if (movement->role == NULL)
+            return stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory");
+        STW_TRY(stw_node_array(r->tree, list->items[i], "samples_s", &samples, err));
+        STW_TRY(read_numbers(r, samples, &movement->samples_s, &movement->n_samples, err));
+    }
+out:
+    return status;
+}
+
 static stw_status read_times(const reader *r, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_run_result *result = r->result;
     const stw_node *map = NULL, *list = NULL;
+    STW_TRY(read_movements(r, err));
     STW_TRY(read_object(r, r->tree->root, "time_s", &map, err));
     for (size_t i = 0; i < items_of(map); i++) {
         stw_phase phase;

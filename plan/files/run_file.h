@@ -36,6 +36,14 @@ typedef struct stw_run_link {
     double *all_bps; /* one beside each step */
 } stw_run_link;
 
+/** Seconds of every time that a movement was executed; slowest rank. */
+typedef struct stw_run_movement {
+    stw_phase phase;
+    const char *role;
+    uint32_t n_samples;
+    double *samples_s;
+} stw_run_movement;
+
 #define STW_N_DIGESTS 4
 
 typedef struct stw_run_result {
@@ -54,6 +62,8 @@ typedef struct stw_run_result {
     uint64_t gpu_bytes[STW_N_PHASES], host_bytes[STW_N_PHASES];
     uint64_t gpu_peak_bytes, host_peak_bytes; /* over all phases */
     double time_s[STW_N_PHASES];              /* median of the slowest rank; NaN: not measured */
+    uint32_t n_movements;
+    stw_run_movement *movements; /* executed ones, in the order of the program */
     uint32_t n_step_all;
     double *step_all_s; /* every optimizer step, slowest rank */
     double copies_s;    /* the same step without its updates: the copies alone; NaN: not measured */

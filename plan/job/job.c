@@ -8,33 +8,7 @@
 
 #include "core/checked.h"
 
-/* ---- partition ---- */
-
-/* Rows along which a tensor is cut: a routed expert tensor is cut by ep x etp over experts and rows
- * first, everything else by its first dimension alone. */
-static void shard_range(const stw_job *job, const stw_tensor *tensor, uint32_t position,
-                        uint64_t *first, uint64_t *count) {
-    uint64_t rows = tensor->rank > 0 ? tensor->shape[0] : 1;
-    uint64_t row = rows > 0 ? tensor->numel / rows : 0;
-    uint64_t base = 0;
-    uint32_t parts = job->group, part = position;
-    if (tensor->expert && job->expert_cut > 1) {
-        uint64_t mine = tensor->numel / job->expert_cut;
-        base = mine * (position % job->expert_cut);
-        part = position / job->expert_cut;
-        parts = job->expert_group;
-        rows = stw_div_up_u64(mine, row > 0 ? row : 1);
-        if (rows * row !=
-            mine) { /* etp cuts inside an expert: go on row by row of the next dimension */
-            row = tensor->rank > 1 && tensor->shape[1] > 0 ? row / tensor->shape[1] : 1;
-            rows = mine / row;
-        }
-    }
-    uint64_t chunk = stw_div_up_u64(rows, parts);
-    uint64_t begin = stw_min_u64(rows, chunk * part), end = stw_min_u64(rows, begin + chunk);
-    *first = base + begin * row;
-    *count = (end - begin) * row;
-}
+/* ---- sizes ---- */
 
 static stw_status cut_sizes(stw_job *job, stw_error *err) {
     const stw_run_spec *run = job->run;
@@ -74,43 +48,73 @@ static stw_status cut_sizes(stw_job *job, stw_error *err) {
     return status;
 }
 
-static stw_status check_experts(const stw_job *job, stw_error *err) {
-    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
-        const stw_tensor *tensor = &job->model->tensors[t];
-        if (tensor->expert && tensor->numel % job->expert_cut != 0)
-            return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.ep",
-                            "ep x etp = %u does not divide the %llu elements of %s",
-                            job->expert_cut, (unsigned long long)tensor->numel, tensor->name);
-    }
-    return STW_STATUS_OK;
-}
-
 /* ---- kinds ---- */
 
-static uint64_t shards_fingerprint(const stw_job *job, uint32_t rank) {
-    uint64_t hash = 1469598103934665603ull;
+static stw_status make_files(stw_job *job, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t global = 0;
+    job->files = (stw_space){.pool = job->pool};
     for (uint32_t t = 0; t < job->model->n_tensors; t++) {
-        uint64_t first, count;
-        shard_range(job, &job->model->tensors[t], rank % job->group, &first, &count);
-        hash = (hash ^ count) * 1099511628211ull;
+        STW_TRY(stw_space_add(&job->files, t, global, 0, job->model->tensors[t].numel, err));
+        global += job->model->tensors[t].numel;
     }
-    return hash;
+out:
+    return status;
+}
+
+/* @param spaces [job->n_spaces], segments in `pool` */
+static stw_status make_spaces(const stw_job *job, uint32_t rank, stw_pool *pool, stw_space *spaces,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t id = 0; id < job->n_spaces; id++) {
+        if (id > 0 && id < STW_N_STATE_SPACES && job->engine->one_cut)
+            spaces[id] = spaces[0];
+        else
+            STW_TRY(stw_job_space(job, id, rank, pool, &spaces[id], err));
+    }
+out:
+    return status;
+}
+
+/* Hash of how many elements of each tensor a rank holds in each space. */
+static stw_status fingerprint(const stw_job *job, uint32_t rank, uint64_t *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t hash = 1469598103934665603ull;
+    stw_pool *pool = stw_pool_new();
+    stw_space *spaces = pool == NULL ? NULL : stw_pool_array(pool, job->n_spaces, sizeof *spaces);
+    if (spaces == NULL) {
+        stw_pool_free(pool);
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
+    }
+    STW_TRY(make_spaces(job, rank, pool, spaces, err));
+    for (uint32_t id = 0; id < job->n_spaces; id++)
+        for (uint32_t i = 0; i < spaces[id].n_segments; i++) {
+            hash = (hash ^ spaces[id].segments[i].tensor) * 1099511628211ull;
+            hash = (hash ^ spaces[id].segments[i].n) * 1099511628211ull;
+        }
+    *out = hash;
+out:
+    stw_pool_free(pool);
+    return status;
 }
 
 static stw_status fill_kind(stw_job *job, stw_rank_kind *kind, uint32_t rank, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     kind->block_params = stw_pool_array(job->pool, job->model->n_blocks, sizeof(uint64_t));
     kind->ranks = stw_pool_array(job->pool, job->world, sizeof(uint32_t));
-    if (kind->block_params == NULL || kind->ranks == NULL)
+    kind->spaces = stw_pool_array(job->pool, job->n_spaces, sizeof *kind->spaces);
+    if (kind->block_params == NULL || kind->ranks == NULL || kind->spaces == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
     kind->first = rank == 0;
     kind->leader = rank % job->ranks_per_node == 0;
-    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
-        uint64_t first, count;
-        shard_range(job, &job->model->tensors[t], rank % job->group, &first, &count);
-        kind->block_params[job->model->tensors[t].block] += count;
-        kind->params += count;
-    }
-    return STW_STATUS_OK;
+    STW_TRY(make_spaces(job, rank, job->pool, kind->spaces, err));
+    const stw_space *params = &kind->spaces[STW_SPACE_PARAMS];
+    for (uint32_t i = 0; i < params->n_segments; i++)
+        kind->block_params[job->model->tensors[params->segments[i].tensor].block] +=
+            params->segments[i].n;
+    kind->params = params->n;
+out:
+    return status;
 }
 
 static void name_kind(const stw_job *job, stw_rank_kind *kind, uint32_t index) {
@@ -124,39 +128,49 @@ static void name_kind(const stw_job *job, stw_rank_kind *kind, uint32_t index) {
         snprintf(kind->name, sizeof kind->name, "%s-%u", base, same);
 }
 
+/* The kind of a rank with this fingerprint; a new one where there is none yet. */
+static stw_status kind_for(stw_job *job, uint64_t **kind_prints, size_t *capacity, uint32_t rank,
+                           uint64_t print, uint32_t *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    bool first = rank == 0, leader = rank % job->ranks_per_node == 0;
+    uint32_t k = 0;
+    while (k < job->n_kinds && !((*kind_prints)[k] == print && job->kinds[k].first == first &&
+                                 job->kinds[k].leader == leader))
+        k++;
+    *out = k;
+    if (k < job->n_kinds) return STW_STATUS_OK;
+    job->kinds =
+        stw_pool_grow(job->pool, job->kinds, k, k + 1, &capacity[0], sizeof(stw_rank_kind));
+    *kind_prints = stw_pool_grow(job->pool, *kind_prints, k, k + 1, &capacity[1], sizeof(uint64_t));
+    if (job->kinds == NULL || *kind_prints == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
+    (*kind_prints)[k] = print;
+    STW_TRY(fill_kind(job, &job->kinds[k], rank, err));
+    name_kind(job, &job->kinds[k], k);
+    job->n_kinds++;
+out:
+    return status;
+}
+
 static stw_status find_kinds(stw_job *job, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint32_t distinct = job->group;
-    uint64_t *prints = stw_pool_array(job->pool, distinct, sizeof(uint64_t));
-    uint64_t *kind_prints = NULL;
-    size_t capacity = 0, print_capacity = 0;
-    if (prints == NULL) goto no_memory;
-    for (uint32_t s = 0; s < distinct; s++) prints[s] = shards_fingerprint(job, s);
+    uint64_t *prints = stw_pool_array(job->pool, job->world, sizeof(uint64_t)), *kind_prints = NULL;
+    size_t capacity[2] = {0, 0};
+    if (prints == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
     for (uint32_t rank = 0; rank < job->world; rank++) {
-        uint64_t print = prints[rank % job->group];
-        bool first = rank == 0, leader = rank % job->ranks_per_node == 0;
-        uint32_t k = 0;
-        while (k < job->n_kinds && !(kind_prints[k] == print && job->kinds[k].first == first &&
-                                     job->kinds[k].leader == leader))
-            k++;
-        if (k == job->n_kinds) {
-            job->kinds =
-                stw_pool_grow(job->pool, job->kinds, k, k + 1, &capacity, sizeof(stw_rank_kind));
-            kind_prints =
-                stw_pool_grow(job->pool, kind_prints, k, k + 1, &print_capacity, sizeof(uint64_t));
-            if (job->kinds == NULL || kind_prints == NULL) goto no_memory;
-            kind_prints[k] = print;
-            STW_TRY(fill_kind(job, &job->kinds[k], rank, err));
-            name_kind(job, &job->kinds[k], k);
-            job->n_kinds++;
-        }
+        uint32_t like = job->engine->representative(job, rank), k;
+        if (like == rank)
+            STW_TRY(fingerprint(job, rank, &prints[rank], err));
+        else
+            prints[rank] = prints[like];
+        STW_TRY(kind_for(job, &kind_prints, capacity, rank, prints[rank], &k, err));
         job->kinds[k].ranks[job->kinds[k].n_ranks++] = rank;
-        if (job->kinds[k].params > job->kinds[job->largest].params) job->largest = k;
+        if (stw_job_placed_params(job, k) > stw_job_placed_params(job, job->largest))
+            job->largest = k;
     }
 out:
     return status;
-no_memory:
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
 }
 
 static stw_status find_node_kinds(stw_job *job, stw_error *err) {
@@ -190,7 +204,7 @@ no_memory:
 }
 
 stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const stw_run_spec *run,
-                       stw_job **out, stw_error *err) {
+                       const stw_engine *engine, stw_job **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_job *job = NULL;
     stw_pool *pool = stw_pool_new();
@@ -203,12 +217,14 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
     job->model = model;
     job->cluster = cluster;
     job->run = run;
+    job->engine = engine;
+    job->n_spaces = STW_N_STATE_SPACES + engine->n_more_spaces;
     STW_TRY(cut_sizes(job, err));
-    STW_TRY(check_experts(job, err));
+    STW_TRY(make_files(job, err));
     STW_TRY(find_kinds(job, err));
     STW_TRY(find_node_kinds(job, err));
     /* Quanta are whole multiples of 1024 elements, so that fp32 regions stay page-aligned. */
-    uint64_t most = job->kinds[job->largest].params;
+    uint64_t most = stw_job_placed_params(job, job->largest);
     uint64_t quantum = stw_round_up_u64(stw_div_up_u64(most, STW_MAX_UNITS), 2048);
     job->unit_params = stw_max_u64(quantum, 2048);
     job->n_units = (uint32_t)stw_div_up_u64(most, job->unit_params);
@@ -242,23 +258,73 @@ uint32_t stw_job_kind_of(const stw_job *job, uint32_t rank) {
     return 0;
 }
 
-stw_status stw_job_segments(const stw_job *job, uint32_t rank, stw_pool *pool,
-                            stw_segment **segments, uint32_t *n_segments, stw_error *err) {
-    stw_segment *list = stw_pool_array(pool, job->model->n_tensors, sizeof *list);
-    if (list == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "segments", "out of memory");
-    uint32_t n = 0;
-    uint64_t flat = 0, global = 0;
-    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
-        const stw_tensor *tensor = &job->model->tensors[t];
-        uint64_t first, count;
-        shard_range(job, tensor, rank % job->group, &first, &count);
-        if (count > 0) list[n++] = (stw_segment){t, first, flat, global + first, count};
-        flat += count;
-        global += tensor->numel;
+stw_status stw_job_space(const stw_job *job, uint32_t id, uint32_t rank, stw_pool *pool,
+                         stw_space *out, stw_error *err) {
+    *out = (stw_space){.pool = pool};
+    if (id < STW_N_STATE_SPACES && job->engine->one_cut) id = STW_SPACE_PARAMS;
+    return job->engine->cut(job, id, rank, out, err);
+}
+
+stw_space_id stw_component_space(stw_component component) {
+    return component == STW_COMPONENT_PARAMS  ? STW_SPACE_PARAMS
+           : component == STW_COMPONENT_GRADS ? STW_SPACE_GRADS
+                                              : STW_SPACE_OPTIMIZER;
+}
+
+uint64_t stw_job_tensor_first(const stw_job *job, uint32_t tensor) {
+    uint32_t low = 0, high = job->files.n_segments;
+    while (low < high) { /* tensors without elements have no segment */
+        uint32_t middle = low + (high - low) / 2;
+        if (job->files.segments[middle].tensor < tensor)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    *segments = list;
-    *n_segments = n;
-    return STW_STATUS_OK;
+    return low < job->files.n_segments ? job->files.segments[low].first : job->files.n;
+}
+
+bool stw_job_counts(const stw_job *job, uint32_t id, uint32_t rank) {
+    return job->engine->counts(job, id, rank);
+}
+
+uint64_t stw_job_placed_params(const stw_job *job, uint32_t kind) {
+    return job->kinds[kind].spaces[STW_SPACE_OPTIMIZER].n;
+}
+
+/* Sharding groups are runs of neighbouring ranks; replicas of a shard lie a whole group apart. */
+void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
+                        uint32_t *on_node) {
+    uint32_t shard = job->group > 0 ? job->group : 1, stride = 1;
+    switch (group) {
+    case STW_RANK_GROUP_WORLD:
+        *ranks = job->world;
+        break;
+    case STW_RANK_GROUP_NODE:
+        *ranks = job->world < job->ranks_per_node ? job->world : job->ranks_per_node;
+        break;
+    case STW_RANK_GROUP_SHARD:
+        *ranks = shard;
+        break;
+    case STW_RANK_GROUP_REPLICATE:
+        stride = shard;
+        *ranks = job->world / shard;
+        break;
+    default:
+        *ranks = 1;
+        break;
+    }
+    *on_node = job->ranks_per_node / stride;
+    if (*on_node < 1) *on_node = 1;
+    if (*on_node > *ranks) *on_node = *ranks;
+}
+
+const char *stw_rank_group_name(stw_rank_group group) {
+    static const char *const names[] = {
+#define X(name, text) text,
+        STW_RANK_GROUP_TABLE(X)
+#undef X
+    };
+    return (unsigned)group < STW_N_RANK_GROUPS ? names[group] : "?";
 }
 
 uint64_t stw_job_element_bytes(const stw_job *job, stw_component component) {

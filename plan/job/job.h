@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job: one model, one cluster, one run, and what follows from the three before any decision: how
- * the parameters are cut over ranks, which ranks and nodes are alike, and the quantum in which
- * state is placed. A job borrows its three inputs (they must outlive it) and owns the rest in its
- * pool.
- *
- * Partition (fsdp2, shared by the stowage engine): every tensor is cut along its first dimension
- * into chunks of ceil(dim0 / group) rows, the last ones shorter or empty (torch.chunk; FSDP2's
- * fully_shard, torch/distributed/fsdp/_fully_shard). The group is dp_shard x cp; routed experts are
- * cut by ep x etp first. A rank's shards laid end to end in canonical order are its flat space. */
+/* A job: one model, one cluster, one run and one engine, and what follows from them before any
+ * decision: the spaces that each rank holds, the groups of ranks, which ranks and nodes are alike,
+ * and the quantum in which state is placed. A job borrows its inputs (they must outlive it) and
+ * owns the rest in its pool. Read-only after stw_job_new; any thread. */
 #ifndef STW_PLAN_JOB_H
 #define STW_PLAN_JOB_H
 
 #include "models/model.h"
+#include "plan/job/engine.h"
+#include "plan/job/space.h"
 #include "plan/spec/cluster.h"
 #include "plan/spec/run_spec.h"
 #include "plan/spec/terms.h"
 
-/** A contiguous run of one tensor's elements inside a rank's flat space. */
-typedef struct stw_segment {
-    uint32_t tensor;
-    uint64_t tensor_first; /* first element inside the tensor */
-    uint64_t flat_first;   /* first element inside the rank's flat space */
-    uint64_t global_first; /* first element in the model's element numbering (tensors end to end) */
-    uint64_t params;
-} stw_segment;
+/* X(enum, name). A named set of ranks; every collective names its group. */
+#define STW_RANK_GROUP_TABLE(X)                                                                    \
+    X(NONE, "none")           /* of operations of one rank */                                      \
+    X(WORLD, "world")         /* all ranks */                                                      \
+    X(NODE, "node")           /* the ranks of one node */                                          \
+    X(SHARD, "shard")         /* dp_shard x cp: neighbouring ranks that cut dense state */         \
+    X(REPLICATE, "replicate") /* ranks that hold the same shard */
+
+#define X(name, text) STW_RANK_GROUP_##name,
+typedef enum stw_rank_group { STW_RANK_GROUP_TABLE(X) STW_N_RANK_GROUPS } stw_rank_group;
+#undef X
 
 /** Ranks that are alike: equal shard sizes and equal part in loading. */
 typedef struct stw_rank_kind {
@@ -32,8 +32,9 @@ typedef struct stw_rank_kind {
     uint32_t *ranks;        /* ascending */
     bool first, leader;     /* global rank 0; first rank of its node (rank 0 is both) */
     uint32_t stage;         /* pipeline stage, 0 */
-    uint64_t params;        /* elements of the flat space; may be 0 */
-    uint64_t *block_params; /* [model.n_blocks] elements of each block in the flat space */
+    stw_space *spaces;      /* [job.n_spaces] of ranks[0]; others hold as many elements of each */
+    uint64_t params;        /* elements of the params space; may be 0 */
+    uint64_t *block_params; /* [model.n_blocks] elements of each block in the params space */
 } stw_rank_kind;
 
 /** Nodes that hold the same numbers of the same kinds of rank. */
@@ -47,7 +48,10 @@ typedef struct stw_job {
     const stw_model *model;
     const stw_cluster *cluster;
     const stw_run_spec *run;
-    uint32_t world; /* ranks */
+    const stw_engine *engine;
+    uint32_t n_spaces; /* of a rank: STW_N_STATE_SPACES and the engine's own */
+    stw_space files;   /* what files hold: all tensors, end to end */
+    uint32_t world;    /* ranks */
     uint32_t ranks_per_node;
     uint32_t group;        /* ranks over which dense state is sharded: dp_shard x cp */
     uint32_t expert_group; /* the same for routed experts after the ep x etp cut */
@@ -55,7 +59,7 @@ typedef struct stw_job {
     uint32_t dp_shard;     /* resolved */
     uint64_t tokens;       /* per rank and micro batch: micro_batch x seq_len / cp */
     uint32_t n_kinds;
-    stw_rank_kind *kinds; /* the kind with the largest flat space is kinds[largest] */
+    stw_rank_kind *kinds; /* kinds[largest] has the largest optimizer space */
     uint32_t largest;
     uint32_t n_node_kinds;
     stw_host_kind *node_kinds;
@@ -67,14 +71,26 @@ typedef struct stw_job {
 
 /** Cut the model. Fails BAD_INPUT where the parallel sizes do not divide or exceed the cluster. */
 STW_MUST_USE stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster,
-                                    const stw_run_spec *run, stw_job **out, stw_error *err);
+                                    const stw_run_spec *run, const stw_engine *engine,
+                                    stw_job **out, stw_error *err);
 void stw_job_free(stw_job *job);
 /** Index of the kind of a rank. */
 uint32_t stw_job_kind_of(const stw_job *job, uint32_t rank);
-/** The flat space of one rank, empty shards left out. *segments lies in `pool`. */
-STW_MUST_USE stw_status stw_job_segments(const stw_job *job, uint32_t rank, stw_pool *pool,
-                                         stw_segment **segments, uint32_t *n_segments,
-                                         stw_error *err);
+/** The space `id` of one rank; its segments lie in `pool`. */
+STW_MUST_USE stw_status stw_job_space(const stw_job *job, uint32_t id, uint32_t rank,
+                                      stw_pool *pool, stw_space *out, stw_error *err);
+/** The space in which a component of the state lies. */
+stw_space_id stw_component_space(stw_component component);
+/** Number of a tensor's first element in the model's numbering. */
+uint64_t stw_job_tensor_first(const stw_job *job, uint32_t tensor);
+/** Does this rank's copy of a space count, in norms and digests? */
+bool stw_job_counts(const stw_job *job, uint32_t id, uint32_t rank);
+/** Elements of the optimizer space of a kind: what quanta and buckets cut. */
+uint64_t stw_job_placed_params(const stw_job *job, uint32_t kind);
+/** Ranks of a group, and how many of them share a node. */
+void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
+                        uint32_t *on_node);
+const char *stw_rank_group_name(stw_rank_group group);
 /** Bytes of one element of a state component under the run's precision; 0: the run has no such
  * state. */
 uint64_t stw_job_element_bytes(const stw_job *job, stw_component component);

@@ -26,14 +26,26 @@ static void no_memory(stw_builder *b) {
                              "out of memory after %u operations", b->program->n_ops);
 }
 
-void stw_begin_movement(stw_builder *b, stw_phase phase, bool by_stowage, bool executable) {
+void stw_begin_movement(stw_builder *b, stw_movement like) {
     stw_program *p = b->program;
-    p->movements[p->n_movements] =
-        (stw_movement){phase, by_stowage, by_stowage && executable, p->n_ops, 0};
+    if (b->status != STW_STATUS_OK) return;
+    stw_movement *list = stw_pool_grow(p->pool, p->movements, p->n_movements,
+                                       (size_t)p->n_movements + 1, &p->movement_room, sizeof *list);
+    if (list == NULL) {
+        no_memory(b);
+        return;
+    }
+    p->movements = list;
+    like.first_op = p->n_ops;
+    like.n_ops = 0;
+    like.executable = like.by_stowage && like.executable;
+    if (like.role == NULL) like.role = "trainer";
+    p->movements[p->n_movements++] = like;
 }
 
 void stw_end_movement(stw_builder *b) {
-    stw_movement *movement = &b->program->movements[b->program->n_movements++];
+    if (b->status != STW_STATUS_OK) return;
+    stw_movement *movement = &b->program->movements[b->program->n_movements - 1];
     movement->n_ops = b->program->n_ops - movement->first_op;
 }
 
@@ -61,7 +73,7 @@ uint32_t stw_append(stw_builder *b, stw_op op) {
 static void bytes_op(stw_builder *b, stw_op_kind kind, stw_component component, stw_tier tier,
                      uint64_t offset, uint64_t bytes) {
     if (bytes == 0) return;
-    stw_op op = stw_op_make(kind, STW_WORK_NONE, STW_STREAM_COMPUTE, STW_OP_NONE);
+    stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, STW_OP_NONE);
     op.component = component;
     op.from = op.to = tier;
     op.offset_bytes = offset;
@@ -116,22 +128,32 @@ void stw_free(stw_builder *b, stw_component component, stw_tier tier, stw_extent
     stw_free_at(b, component, tier, extent.offset, extent.bytes);
 }
 
-uint32_t stw_copy(stw_builder *b, stw_stream stream, stw_component component, uint32_t unit,
-                  stw_tier from, uint64_t from_offset, stw_tier to, uint64_t to_offset,
-                  uint64_t bytes, uint32_t after0, uint32_t after1) {
-    stw_op_kind kind = from == STW_TIER_NVME ? STW_OP_READ
-                       : to == STW_TIER_NVME ? STW_OP_WRITE
-                                             : STW_OP_COPY;
-    stw_op op = stw_op_make(kind, STW_WORK_NONE, stream, unit);
-    op.component = component;
-    op.from = from;
-    op.to = to;
-    op.from_offset_bytes = from_offset;
-    op.offset_bytes = to_offset;
-    op.bytes = bytes;
-    op.after[0] = after0;
-    op.after[1] = after1;
+uint32_t stw_copy(stw_builder *b, const stw_transport *copy) {
+    stw_op_kind kind = copy->from.tier == STW_TIER_NVME ? STW_OP_NVME_READ
+                       : copy->to.tier == STW_TIER_NVME ? STW_OP_NVME_WRITE
+                                                        : copy->kind;
+    stw_op op = stw_op_make(kind, copy->stream, copy->unit);
+    op.component = copy->component;
+    op.from = copy->from.tier;
+    op.to = copy->to.tier;
+    op.from_offset_bytes = copy->from.offset;
+    op.offset_bytes = copy->to.offset;
+    op.bytes = copy->bytes;
+    op.after[0] = copy->after[0];
+    op.after[1] = copy->after[1];
     return stw_append(b, op);
+}
+
+/* Writes are on the commit's stream or made by MASTER operations, of which it awaits the last. */
+void stw_build_commit(stw_builder *b) {
+    if (b->status != STW_STATUS_OK || b->layout->persistent_bytes[STW_TIER_NVME] == 0) return;
+    uint32_t first = b->program->movements[b->program->n_movements - 1].first_op;
+    stw_op commit = stw_op_make(STW_OP_COMMIT, STW_STREAM_DISK_OUT, STW_OP_NONE);
+    commit.from = STW_TIER_HOST;
+    commit.to = STW_TIER_NVME;
+    for (uint32_t i = first; i < b->program->n_ops; i++)
+        if (b->program->ops[i].kind == STW_OP_MASTER) commit.after[0] = i;
+    (void)stw_append(b, commit);
 }
 
 void stw_build_externals(stw_builder *b) {

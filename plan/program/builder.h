@@ -32,7 +32,8 @@ void stw_builder_init(stw_builder *b, const stw_job *job, const stw_decisions *d
 /** Close the list; the first failure. */
 STW_MUST_USE stw_status stw_builder_finish(stw_builder *b);
 
-void stw_begin_movement(stw_builder *b, stw_phase phase, bool by_stowage, bool executable);
+/** Begin a movement like `like`, whose first_op and n_ops are not looked at. */
+void stw_begin_movement(stw_builder *b, stw_movement like);
 void stw_end_movement(stw_builder *b);
 /** Append; the op's index (STW_OP_NONE after a failure). `after` entries that name an op of the
  * same stream are dropped: a stream is in order anyway. */
@@ -47,20 +48,25 @@ void stw_free_at(stw_builder *b, stw_component component, stw_tier tier, uint64_
 stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uint64_t bytes);
 void stw_free(stw_builder *b, stw_component component, stw_tier tier, stw_extent extent);
 
-/** An op of a kind and stream with everything else unset. */
-static inline stw_op stw_op_make(stw_op_kind kind, stw_work work, stw_stream stream,
-                                 uint32_t unit) {
-    stw_op op = {.kind = kind,
-                 .work = work,
-                 .stream = stream,
-                 .unit = unit,
-                 .after = {STW_OP_NONE, STW_OP_NONE}};
-    return op;
-}
-/** A copy of `bytes` from (tier, offset) to (tier, offset), after up to two ops. */
-uint32_t stw_copy(stw_builder *b, stw_stream stream, stw_component component, uint32_t unit,
-                  stw_tier from, uint64_t from_offset, stw_tier to, uint64_t to_offset,
-                  uint64_t bytes, uint32_t after0, uint32_t after1);
+/** Where bytes lie. */
+typedef struct stw_place_at {
+    stw_tier tier;
+    uint64_t offset;
+} stw_place_at;
+/** Bytes of a component on their way, after up to two operations. */
+typedef struct stw_transport {
+    stw_op_kind kind; /* COPY, COPY_PIECE or COPY_BLOCK; NVMe operations follow from the tiers */
+    stw_stream stream;
+    stw_component component;
+    uint32_t unit;
+    stw_place_at from, to;
+    uint64_t bytes;
+    uint32_t after[2];
+} stw_transport;
+/** Append a copy, or a read from or a write to NVMe; the op's index. */
+uint32_t stw_copy(stw_builder *b, const stw_transport *copy);
+/** Append a commit of what the movement wrote to NVMe; nothing where no state lies there. */
+void stw_build_commit(stw_builder *b);
 
 /* ---- movements that engines share ---- */
 
@@ -68,12 +74,4 @@ uint32_t stw_copy(stw_builder *b, stw_stream stream, stw_component component, ui
 void stw_build_externals(stw_builder *b);
 /** Regions of the layout for which `which` is true, as allocs or frees. */
 void stw_build_regions(stw_builder *b, bool alloc, bool (*which)(const stw_region *region));
-/** Load by the decided method through bounded slots (all_ranks: through the whole model). */
-void stw_build_load(stw_builder *b);
-/** Gradients of the shards appear (as a backward leaves them) or go. */
-void stw_build_shard_grads(stw_builder *b, bool alloc);
-/** Forward and backward as FSDP2 does them.
- * @param lazy_grads sharded gradients appear block by block (else they are regions) */
-void stw_build_forward_backward(stw_builder *b, bool lazy_grads);
-
 #endif

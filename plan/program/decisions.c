@@ -97,7 +97,7 @@ uint64_t stw_place_bucket_params(const stw_job *job, const stw_place *place,
 
 void stw_decision_range(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
                         uint32_t i, uint64_t *first_param, uint64_t *params) {
-    uint64_t all = job->kinds[kind].params, before = 0;
+    uint64_t all = stw_job_placed_params(job, kind), before = 0;
     for (uint32_t d = 0; d < i; d++) before += decisions->state[d].units;
     uint64_t first = stw_min_u64(all, before * job->unit_params);
     uint64_t end = stw_min_u64(all, first + (uint64_t)decisions->state[i].units * job->unit_params);

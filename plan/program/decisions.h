@@ -63,7 +63,7 @@ uint64_t stw_place_disk_element_bytes(const stw_job *job, const stw_place *place
 uint64_t stw_place_bucket_params(const stw_job *job, const stw_place *place, uint64_t bucket_bytes);
 #define STW_BUCKET_STEP 2048
 #define STW_BUCKET_MIN_BYTES (64ull << 10)
-/** Elements of the flat space of `kind` that decision `i` covers: first element and count. */
+/** Elements of the optimizer space of `kind` that decision `i` covers: first element and count. */
 void stw_decision_range(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
                         uint32_t i, uint64_t *first_param, uint64_t *params);
 /** Sums equal the job's counts, places admissible, ring present where needed: BAD_INPUT otherwise.

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "plan/spec/registry.h"
-
 /* Share of the copy bandwidth of GPU memory that the exact norm reaches where the cluster does not
  * say: 1855 of 4197 GB/s, measured on an H200, 2026-11-21. The update reaches all of it (4241 GB/s
  * in the same run). */
@@ -240,6 +238,25 @@ void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, u
     }
 }
 
+/* ---- one function per `demand` of the table of operations ---- */
+
+static void demand_nothing(const stw_job *job, const stw_op *op, stw_demand *out) {
+    (void)job;
+    (void)op;
+    (void)out;
+}
+
+static void demand_copy(const stw_job *job, const stw_op *op, stw_demand *out) {
+    if (op->ring_bytes > 0)
+        stw_demand_cached_copy(job, op->from, op->to, op->bytes, op->ring_bytes, out);
+    else
+        stw_demand_copy(job, op->from, op->to, op->bytes, out);
+}
+
+static void demand_update(const stw_job *job, const stw_op *op, stw_demand *out) {
+    stw_demand_update(job, op->update, op->params, op->ring_bytes, out);
+}
+
 static void demand_norm(const stw_job *job, const stw_op *op, stw_demand *out) {
     const stw_cluster *c = job->cluster;
     double bytes = (double)op->params * (double)stw_job_element_bytes(job, STW_COMPONENT_GRADS);
@@ -253,8 +270,14 @@ static void demand_norm(const stw_job *job, const stw_op *op, stw_demand *out) {
     out->seconds[STW_RESOURCE_CPU] += seconds_of(on_cpus(job, op->params), rate);
 }
 
-/* Making the master copy reads params and writes masters, beside each other; from the GPU they then
- * go to where they lie. */
+/* A few hundred bytes: nothing but latencies. */
+static void demand_norm_sum(const stw_job *job, const stw_op *op, stw_demand *out) {
+    out->startup_s = op->to == STW_TIER_GPU ? CLIP_S : CLIP_ON_HOST_S;
+    if (job->world > 1) out->startup_s += CLIP_OF_RANKS_S + job->cluster->pcie.latency_s;
+}
+
+/* Reads params and writes masters, beside each other; from the GPU they then go to where they lie.
+ */
 static void demand_master(const stw_job *job, const stw_op *op, stw_demand *out) {
     double params = (double)op->params;
     double master = params * (double)stw_job_element_bytes(job, STW_COMPONENT_MASTER);
@@ -264,45 +287,14 @@ static void demand_master(const stw_job *job, const stw_op *op, stw_demand *out)
     if (op->to == STW_TIER_NVME) add_disk(job, true, master, out);
 }
 
-static void demand_compute(const stw_job *job, const stw_op *op, stw_demand *out) {
-    switch (op->work) {
-    case STW_WORK_NORM:
-        demand_norm(job, op, out);
-        break;
-    case STW_WORK_MASTER:
-        demand_master(job, op, out);
-        break;
-    case STW_WORK_PLACE: /* read in the stored dtype, written in the run's */
-        add_traffic(job, op->to, 2 * (double)op->bytes, out);
-        break;
-    default:
-        break;
-    }
-    out->seconds[STW_RESOURCE_GPU] +=
-        seconds_of(op->flops, MODEL_FLOP_EFFICIENCY * job->cluster->gpu.bf16_flops);
+/* Read in the stored dtype, written in the run's. */
+static void demand_place(const stw_job *job, const stw_op *op, stw_demand *out) {
+    add_traffic(job, op->to, 2 * (double)op->bytes, out);
 }
 
-/* The ranks of a collective: how many, and how many of them on one node. Sharding groups are runs
- * of neighbouring ranks; replicas of one shard lie a whole group apart. */
-static void participants(const stw_job *job, stw_work work, uint32_t *ranks, uint32_t *on_node) {
-    uint32_t group = job->group > 0 ? job->group : 1;
-    uint32_t stride = 1;
-    switch (work) {
-    case STW_WORK_ALL_GATHER:
-    case STW_WORK_REDUCE_SCATTER:
-        *ranks = group;
-        break;
-    case STW_WORK_ALL_REDUCE: /* between replicas; over everybody where there are none */
-        stride = job->world > group ? group : 1;
-        *ranks = job->world / stride;
-        break;
-    default:
-        *ranks = job->world;
-        break;
-    }
-    *on_node = job->ranks_per_node / stride;
-    if (*on_node < 1) *on_node = 1;
-    if (*on_node > *ranks) *on_node = *ranks;
+static void demand_flops(const stw_job *job, const stw_op *op, stw_demand *out) {
+    out->seconds[STW_RESOURCE_GPU] +=
+        seconds_of(op->flops, MODEL_FLOP_EFFICIENCY * job->cluster->gpu.bf16_flops);
 }
 
 /* Bytes that pass a rank's link in a ring, as a share of the full result: bus bandwidth in
@@ -311,19 +303,13 @@ static void participants(const stw_job *job, stw_work work, uint32_t *ranks, uin
  * while every hop inside the node still passes NVLink. */
 static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *out) {
     uint32_t ranks, on_node;
-    participants(job, op->work, &ranks, &on_node);
-    if (op->work == STW_WORK_NORM_SUM) { /* a few hundred bytes */
-        out->startup_s = op->to == STW_TIER_GPU ? CLIP_S : CLIP_ON_HOST_S;
-        if (job->world > 1) out->startup_s += CLIP_OF_RANKS_S;
-        if (ranks > 1) out->startup_s += job->cluster->pcie.latency_s;
-        return;
-    }
+    stw_job_group_size(job, op->group, &ranks, &on_node);
     if (ranks <= 1) return;
     out->startup_s = job->cluster->pcie.latency_s;
     double others = (double)(ranks - 1) / (double)ranks;
-    double share = op->work == STW_WORK_BROADCAST    ? 1
-                   : op->work == STW_WORK_ALL_REDUCE ? 2 * others
-                                                     : others;
+    double share = op->kind == STW_OP_SEND         ? 1
+                   : op->kind == STW_OP_ALL_REDUCE ? 2 * others
+                                                   : others;
     double bytes = (double)op->bytes * share;
     if (on_node > 1)
         out->seconds[STW_RESOURCE_NVLINK] = seconds_of(bytes, job->cluster->nvlink_bps);
@@ -334,47 +320,20 @@ static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *
 /* A weights file is read once per node (ranks that read the same bytes find them in the page
  * cache), from a disk of known speed or else from where reading costs nothing. Weights that Stowage
  * makes from a seed are on no disk. */
-static void demand_weights_file(const stw_job *job, const stw_op *op, stw_demand *out) {
-    memset(out, 0, sizeof *out);
-    if (stw_run_spec_engine(job->run)->executes && job->run->load.weights == NULL) return;
+static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *out) {
+    if (job->engine->spec.executes && job->run->load.weights == NULL) return;
     out->seconds[STW_RESOURCE_DISK] = out->seconds[STW_RESOURCE_DISK_READ] =
         seconds_of((double)op->bytes, job->cluster->nvme.read_bps);
 }
 
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
+    static void (*const demands[STW_N_OP_KINDS])(const stw_job *, const stw_op *, stw_demand *) = {
+#define X(name, text, class, unit, demand, check) [STW_OP_##name] = demand_##demand,
+        STW_OP_TABLE(X)
+#undef X
+    };
     memset(out, 0, sizeof *out);
-    switch (op->kind) {
-    case STW_OP_COPY:
-        if (op->ring_bytes > 0)
-            stw_demand_cached_copy(job, op->from, op->to, op->bytes, op->ring_bytes, out);
-        else
-            stw_demand_copy(job, op->from, op->to, op->bytes, out);
-        break;
-    case STW_OP_UPDATE:
-        stw_demand_update(job,
-                          op->to != STW_TIER_GPU     ? STW_UPDATE_CPU
-                          : op->from != STW_TIER_GPU ? STW_UPDATE_DIRECT
-                                                     : STW_UPDATE_RESIDENT,
-                          op->params, op->ring_bytes, out);
-        break;
-    case STW_OP_COMPUTE:
-        demand_compute(job, op, out);
-        break;
-    case STW_OP_COLLECTIVE:
-        demand_collective(job, op, out);
-        break;
-    case STW_OP_READ:
-        if (op->component == STW_COMPONENT_LOAD_STAGING)
-            demand_weights_file(job, op, out);
-        else
-            stw_demand_copy(job, STW_TIER_NVME, STW_TIER_HOST, op->bytes, out);
-        break;
-    case STW_OP_WRITE:
-        stw_demand_copy(job, STW_TIER_HOST, STW_TIER_NVME, op->bytes, out);
-        break;
-    default:
-        break;
-    }
+    if ((unsigned)op->kind < STW_N_OP_KINDS) demands[op->kind](job, op, out);
 }
 
 double stw_demand_alone_s(const stw_demand *demand) {

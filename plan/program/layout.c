@@ -8,7 +8,6 @@
 
 #include "core/checked.h"
 #include "core/text.h"
-#include "plan/spec/registry.h"
 
 /* ---- slots ---- */
 
@@ -77,35 +76,84 @@ void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *fir
 
 /* ---- regions, buckets, rings ---- */
 
+static stw_status add_region(stw_layout *layout, stw_region region, uint64_t element_bytes,
+                             stw_error *err) {
+    if (region.params == 0) return STW_STATUS_OK;
+    stw_region *list =
+        stw_pool_grow(layout->pool, layout->regions, layout->n_regions,
+                      (size_t)layout->n_regions + 1, &layout->region_room, sizeof *list);
+    if (list == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "layout", "out of memory");
+    layout->regions = list;
+    region.offset_bytes = layout->persistent_bytes[region.tier];
+    region.bytes = region.params * element_bytes;
+    layout->persistent_bytes[region.tier] =
+        stw_round_up_u64(region.offset_bytes + region.bytes, STW_ALIGN_BYTES);
+    layout->regions[layout->n_regions++] = region;
+    return STW_STATUS_OK;
+}
+
+stw_status stw_layout_add_region(stw_layout *layout, stw_component component, uint32_t space,
+                                 stw_tier tier, uint64_t params, uint64_t element_bytes,
+                                 stw_error *err) {
+    stw_region region = {.component = component, .space = space, .tier = tier, .params = params};
+    return add_region(layout, region, element_bytes, err);
+}
+
+/* A space that is cut otherwise than the optimizer's has no part in any one placement: all of it
+ * lies where every placement says. */
+static stw_status place_whole(const stw_job *job, const stw_decisions *decisions,
+                              stw_layout *layout, stw_component component, stw_error *err) {
+    stw_tier tier = stw_place_tier(&decisions->state[0].place, component);
+    for (uint32_t i = 1; i < decisions->n_state; i++)
+        if (stw_place_tier(&decisions->state[i].place, component) != tier)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, "decisions",
+                            "found %s in %s and in %s; engine %s cuts them otherwise than the "
+                            "optimizer's state, so all placements must have them in one tier",
+                            stw_component_name(component), stw_tier_name(tier),
+                            stw_tier_name(stw_place_tier(&decisions->state[i].place, component)),
+                            job->engine->spec.name);
+    uint32_t space = (uint32_t)stw_component_space(component);
+    stw_region region = {.component = component,
+                         .space = space,
+                         .tier = tier,
+                         .update = decisions->state[0].place.update,
+                         .units = job->n_units,
+                         .params = job->kinds[layout->kind].spaces[space].n};
+    return add_region(layout, region, stw_job_element_bytes(job, component), err);
+}
+
+static stw_status place_component(const stw_job *job, const stw_decisions *decisions,
+                                  stw_layout *layout, stw_component component, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t unit = 0, space = (uint32_t)stw_component_space(component);
+    if (space != STW_SPACE_OPTIMIZER && !job->engine->one_cut)
+        return place_whole(job, decisions, layout, component, err);
+    for (uint32_t i = 0; i < decisions->n_state; i++) {
+        const stw_state_decision *decision = &decisions->state[i];
+        stw_region region = {.component = component,
+                             .space = space,
+                             .tier = stw_place_tier(&decision->place, component),
+                             .update = decision->place.update,
+                             .decision = i,
+                             .first_unit = unit,
+                             .units = decision->units};
+        unit += decision->units;
+        stw_decision_range(job, decisions, layout->kind, i, &region.first_param, &region.params);
+        STW_TRY(add_region(layout, region, stw_job_element_bytes(job, component), err));
+    }
+out:
+    return status;
+}
+
 static stw_status place_regions(const stw_job *job, const stw_decisions *decisions,
                                 stw_layout *layout, stw_error *err) {
-    layout->regions =
-        stw_pool_array(layout->pool, (size_t)decisions->n_state * STW_N_STATE, sizeof(stw_region));
-    if (layout->regions == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "layout", "out of memory");
-    for (int c = 0; c < STW_N_STATE; c++) {
-        uint64_t element = stw_job_element_bytes(job, (stw_component)c);
-        if (element == 0) continue;
-        uint32_t unit = 0;
-        for (uint32_t i = 0; i < decisions->n_state; i++) {
-            const stw_state_decision *decision = &decisions->state[i];
-            stw_region region = {.component = (stw_component)c, .decision = i};
-            region.tier = stw_place_tier(&decision->place, region.component);
-            region.update = decision->place.update;
-            region.first_unit = unit;
-            region.units = decision->units;
-            unit += decision->units;
-            stw_decision_range(job, decisions, layout->kind, i, &region.first_param,
-                               &region.params);
-            if (region.params == 0) continue;
-            region.offset_bytes = layout->persistent_bytes[region.tier];
-            region.bytes = region.params * element;
-            layout->persistent_bytes[region.tier] =
-                stw_round_up_u64(region.offset_bytes + region.bytes, STW_ALIGN_BYTES);
-            layout->regions[layout->n_regions++] = region;
-        }
-    }
-    return STW_STATUS_OK;
+    stw_status status = STW_STATUS_OK;
+    for (int c = 0; c < STW_N_STATE; c++)
+        if (stw_job_element_bytes(job, (stw_component)c) > 0)
+            STW_TRY(place_component(job, decisions, layout, (stw_component)c, err));
+    if (job->engine->more_regions != NULL) STW_TRY(job->engine->more_regions(job, layout, err));
+out:
+    return status;
 }
 
 bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_kind ring) {
@@ -179,8 +227,8 @@ static void order_buckets(const stw_job *job, const stw_decisions *decisions, st
         layout->order[i] = begin[next] + done[next]++;
         const stw_place *place = &decisions->state[next].place;
         stw_ring_kind ring = place->update == STW_UPDATE_CPU ? STW_RING_HOST_CPU : STW_RING_GPU;
-        if (stw_place_slot_element_bytes(job, place) > 0 && decisions->prefetch.depth > 0)
-            bucket->slot = turn[ring]++ % decisions->prefetch.depth;
+        if (stw_place_slot_element_bytes(job, place) > 0 && layout->rings[ring].slots > 0)
+            bucket->slot = turn[ring]++ % layout->rings[ring].slots;
     }
 }
 
@@ -196,8 +244,15 @@ static uint64_t largest_slot_bytes(const stw_job *job, const stw_decisions *deci
     return most;
 }
 
+static uint32_t ring_slots(const stw_job *job, const stw_decisions *decisions, stw_ring_kind ring,
+                           uint64_t *slot_bytes) {
+    if (job->engine->ring != NULL) return job->engine->ring(job, decisions, ring, slot_bytes);
+    *slot_bytes = largest_slot_bytes(job, decisions, ring);
+    return *slot_bytes > 0 ? decisions->prefetch.depth : 0;
+}
+
 uint64_t stw_nvme_copies(const stw_job *job) {
-    if (!stw_run_spec_engine(job->run)->executes) return 1;
+    if (!job->engine->nvme_commits) return 1;
     return job->run->placement.nvme_copies == 1 ? 1 : 2; /* whatever an unchecked spec says */
 }
 
@@ -219,9 +274,8 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
     for (int r = 0; r < STW_N_RINGS && !decisions->prefetch.by_group; r++) {
         stw_tier tier = r == STW_RING_GPU ? STW_TIER_GPU : STW_TIER_HOST;
         stw_ring *ring = &layout->rings[r];
-        ring->slot_bytes = largest_slot_bytes(job, decisions, (stw_ring_kind)r);
-        if (ring->slot_bytes == 0) continue;
-        ring->slots = decisions->prefetch.depth;
+        ring->slots = ring_slots(job, decisions, (stw_ring_kind)r, &ring->slot_bytes);
+        if (ring->slots == 0) continue;
         ring->offset_bytes = top[tier];
         top[tier] += ring->slots * ring->slot_bytes;
     }
@@ -236,17 +290,17 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
 
 bool stw_load_is_whole(const stw_job *job, stw_load method) {
     return method == STW_LOAD_ALL_RANKS ||
-           (!stw_run_spec_engine(job->run)->executes && method != STW_LOAD_SHARDED_READ);
+           (!job->engine->spec.executes && method != STW_LOAD_SHARDED_READ);
 }
 
 uint64_t stw_load_element_bytes(const stw_job *job, uint32_t tensor) {
-    if (stw_run_spec_engine(job->run)->executes && job->run->load.weights == NULL) return 4;
+    if (job->engine->spec.executes && job->run->load.weights == NULL) return 4;
     return stw_max_u64(1, stw_dtype_bits(job->model->tensors[tensor].dtype) / 8);
 }
 
 uint64_t stw_load_room_bytes(const stw_job *job, uint32_t tensor, uint64_t count) {
     uint64_t element = stw_dtype_bits(job->model->tensors[tensor].dtype) / 8;
-    if (stw_run_spec_engine(job->run)->executes) element = stw_max_u64(element, 4);
+    if (job->engine->spec.executes) element = stw_max_u64(element, 4);
     return stw_round_up_u64(count * stw_max_u64(element, 1), STW_ALIGN_BYTES);
 }
 
@@ -310,8 +364,8 @@ stw_status stw_layout_new(const stw_job *job, const stw_decisions *decisions, ui
     STW_TRY(stw_decisions_check(job, decisions, err));
     STW_TRY(place_regions(job, decisions, layout, err));
     STW_TRY(cut_buckets(job, decisions, layout, err));
-    order_buckets(job, decisions, layout);
     place_rings(job, decisions, layout);
+    order_buckets(job, decisions, layout);
     hash_layout(job, layout);
 out:
     if (status == STW_STATUS_OK)
@@ -325,14 +379,20 @@ void stw_layout_free(stw_layout *layout) {
     if (layout != NULL) stw_pool_free(layout->pool);
 }
 
-uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_component component,
-                            uint64_t param) {
+const stw_region *stw_layout_region(const stw_layout *layout, stw_component component,
+                                    uint64_t param) {
     for (uint32_t i = 0; i < layout->n_regions; i++) {
         const stw_region *r = &layout->regions[i];
         if (r->component == component && param >= r->first_param &&
-            param < r->first_param + r->params)
-            return r->offset_bytes +
-                   (param - r->first_param) * stw_job_element_bytes(job, component);
+            param - r->first_param < r->params)
+            return r;
     }
-    return UINT64_MAX;
+    return NULL;
+}
+
+uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_component component,
+                            uint64_t param) {
+    const stw_region *r = stw_layout_region(layout, component, param);
+    if (r == NULL) return UINT64_MAX;
+    return r->offset_bytes + (param - r->first_param) * stw_job_element_bytes(job, component);
 }

@@ -14,18 +14,20 @@
 #define STW_COMM_SCRATCH_BYTES                                                                     \
     (1ull << 20) /* small collectives' device buffer, with more than one rank */
 
-/** Persistent bytes of one component of one place. */
+/** Persistent bytes of one component: of the optimizer space (and of all spaces, where the engine
+ * cuts them alike) one region per placement; of another space one for all of it. */
 typedef struct stw_region {
     stw_component component;
+    uint32_t space; /* of the rank: which one it holds elements of */
     stw_tier tier;
     stw_update update;
     uint32_t decision; /* index into decisions.state */
     uint32_t first_unit, units;
-    uint64_t first_param, params; /* of the rank's flat space */
+    uint64_t first_param, params; /* elements of the space */
     uint64_t offset_bytes, bytes; /* in the tier's arena; bytes = params x element bytes */
 } stw_region;
 
-/** A piece of the flat space that one update handles. */
+/** A piece of the optimizer space that one update handles. */
 typedef struct stw_bucket {
     uint32_t decision;
     uint32_t slot; /* of its place's ring; unused where the place has none */
@@ -40,17 +42,11 @@ typedef struct stw_ring {
     uint64_t offset_bytes; /* of slot 0 */
 } stw_ring;
 
-typedef enum stw_ring_kind {
-    STW_RING_GPU,       /* streamed buckets: what the update kernel works on */
-    STW_RING_HOST_DISK, /* NVMe buckets on their way through the host */
-    STW_RING_HOST_CPU,  /* CPU buckets whose params or grads lie on the GPU */
-    STW_N_RINGS
-} stw_ring_kind;
-
 typedef struct stw_layout {
     stw_pool *pool;
     uint32_t kind;
     uint32_t n_regions, n_buckets;
+    size_t region_room;
     stw_region *regions;
     stw_bucket *buckets;         /* in flat order */
     uint32_t *order;             /* [n_buckets] the order in which a step handles them */
@@ -72,6 +68,18 @@ typedef struct stw_layout {
 STW_MUST_USE stw_status stw_layout_new(const stw_job *job, const stw_decisions *decisions,
                                        uint32_t kind, stw_layout **out, stw_error *err);
 void stw_layout_free(stw_layout *layout);
+/** Append a region of `params` elements from the first one of an engine's own space: for
+ * stw_engine.more_regions. */
+STW_MUST_USE stw_status stw_layout_add_region(stw_layout *layout, stw_component component,
+                                              uint32_t space, stw_tier tier, uint64_t params,
+                                              uint64_t element_bytes, stw_error *err);
+/** The elements of its space that a region holds. @param space of the region's id */
+static inline stw_view stw_region_view(const stw_region *region, const stw_space *space) {
+    return (stw_view){space, region->first_param, region->params};
+}
+/** The region that holds element `param` of a component's space; NULL where none does. */
+const stw_region *stw_layout_region(const stw_layout *layout, stw_component component,
+                                    uint64_t param);
 /** Offset of element `param` of a component inside its tier's arena; the component must exist
  * there. */
 uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_component component,

@@ -3,14 +3,8 @@
 
 #include <string.h>
 
-#include "plan/engines/engine.h"
-
 stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
                            const stw_layout *layout, stw_program **out, stw_error *err) {
-    const stw_engine *engine = stw_engine_find(job->run->engine);
-    if (engine == NULL)
-        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine", "engine %s is not built in",
-                        stw_engine_name(job->run->engine));
     stw_program *program = NULL;
     stw_pool *pool = stw_pool_new();
     if (pool != NULL) program = stw_pool_alloc(pool, sizeof *program);
@@ -20,7 +14,7 @@ stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
     }
     program->pool = pool;
     program->kind = layout->kind;
-    stw_status status = engine->build(job, decisions, layout, program, err);
+    stw_status status = job->engine->build(job, decisions, layout, program, err);
     if (status == STW_STATUS_OK)
         *out = program;
     else
@@ -80,27 +74,16 @@ const stw_movement *stw_program_movement(const stw_program *program, stw_phase p
     return NULL;
 }
 
+bool stw_movement_has(const stw_program *program, const stw_movement *movement, stw_op_kind kind) {
+    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
+        if (program->ops[i].kind == kind) return true;
+    return false;
+}
+
 uint64_t stw_program_schedule_hash(const stw_program *program, const stw_movement *movement) {
     uint64_t hash = 1469598103934665603ull;
-    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
-        const stw_op *op = &program->ops[i];
-        if (op->kind != STW_OP_COLLECTIVE) continue;
-        const uint64_t fields[] = {(uint64_t)op->work, op->unit, op->bytes};
-        for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++)
-            hash = (hash ^ fields[f]) * 1099511628211ull;
-    }
+    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
+        if (stw_op_is(&program->ops[i], STW_OP_CLASS_COLLECTIVE))
+            hash = stw_op_hash(hash, &program->ops[i]);
     return hash;
-}
-
-const char *stw_op_kind_name(stw_op_kind kind) {
-    static const char *const names[STW_N_OP_KINDS] = {"alloc",   "free",       "copy", "update",
-                                                      "compute", "collective", "read", "write"};
-    return (unsigned)kind < STW_N_OP_KINDS ? names[kind] : "?";
-}
-
-const char *stw_work_name(stw_work work) {
-    static const char *const names[STW_N_WORKS] = {
-        "",      "forward", "backward",  "loss",       "norm",           "norm_sum",
-        "place", "master",  "broadcast", "all_gather", "reduce_scatter", "all_reduce"};
-    return (unsigned)work < STW_N_WORKS ? names[work] : "?";
 }

@@ -6,66 +6,51 @@
 #define STW_PLAN_PROGRAM_H
 
 #include "plan/program/layout.h"
+#include "plan/program/op.h"
 
-#define STW_OP_NONE UINT32_MAX
-#define STW_OFFSET_EXTERNAL                                                                        \
-    UINT64_MAX /* bytes outside the arena: context, NCCL, process, slack                           \
-                */
+/** How often an executor issues a movement. A run loads once and then goes through its iterations;
+ * movements of one repetition are issued in the order of the program. */
+typedef enum stw_repeat {
+    STW_REPEAT_ONCE,           /* before the first iteration */
+    STW_REPEAT_FIRST,          /* in the first iteration */
+    STW_REPEAT_LATER,          /* in every iteration but the first */
+    STW_REPEAT_EVERY_ITERATION /* in every iteration */
+} stw_repeat;
 
-typedef enum stw_op_kind {
-    STW_OP_ALLOC,   /* bytes of a component appear in tier `to` */
-    STW_OP_FREE,    /* and go (same component, tier, offset and bytes as their alloc) */
-    STW_OP_COPY,    /* between arenas, from -> to */
-    STW_OP_UPDATE,  /* AdamW on bucket `unit`, in tier `to`; `from`: where moments (and master) lie
-                       that it reaches by itself, else as `to` */
-    STW_OP_COMPUTE, /* other work: see `work` */
-    STW_OP_COLLECTIVE, /* over all ranks of the group: see `work` */
-    STW_OP_READ,       /* NVMe or a weights file -> host */
-    STW_OP_WRITE,      /* host -> NVMe */
-    STW_N_OP_KINDS
-} stw_op_kind;
+/** How an executor serves the streams of a movement. */
+typedef enum stw_threading {
+    STW_THREADING_SHARED,    /* streams whose operations only queue work share a thread */
+    STW_THREADING_PER_STREAM /* operations block on most streams: each has a thread of its own */
+} stw_threading;
 
-typedef enum stw_work {
-    STW_WORK_NONE,
-    STW_WORK_FORWARD,
-    STW_WORK_BACKWARD,
-    STW_WORK_LOSS,     /* compute; `unit` is a block */
-    STW_WORK_NORM,     /* compute: squares of the gradients that lie in tier `to` */
-    STW_WORK_NORM_SUM, /* collective: exact sum over ranks, then the clip factor; `to` is host where
-                          CPU updates wait for it */
-    STW_WORK_PLACE,    /* compute: load piece `unit` into the shards that it meets */
-    STW_WORK_MASTER,   /* compute: master of region `unit` of the layout = its params: from the
-                          first one's tier and offset to the region's, NVMe included */
-    STW_WORK_BROADCAST, /* collective: load piece `unit` from rank 0 (or the node's leader) */
-    STW_WORK_ALL_GATHER,
-    STW_WORK_REDUCE_SCATTER, /* collective; `unit` is a block */
-    STW_WORK_ALL_REDUCE,
-    STW_N_WORKS
-} stw_work;
+/** Elements on their way from one space to another: a run of the source that one rank has. */
+typedef struct stw_piece {
+    uint32_t peer;       /* the rank that has it */
+    uint32_t tensor;     /* of its first element, for messages */
+    uint64_t first, n;   /* elements of the source space of that rank */
+    uint64_t room_bytes; /* in the staging slot, at most */
+} stw_piece;
 
-/** One operation of a movement. Operations of a stream run in order; `after` names operations of
- * other streams (earlier in the list) that must have finished. */
-typedef struct stw_op {
-    stw_op_kind kind;
-    stw_work work;
-    stw_component component; /* whose bytes */
-    stw_tier from, to;       /* equal where nothing moves */
-    stw_stream stream;
-    uint32_t unit;              /* bucket, load piece or block that it serves; STW_OP_NONE */
-    uint32_t after[2];          /* indices into the program, STW_OP_NONE where unused */
-    uint64_t from_offset_bytes; /* copies, reads, writes: in tier `from` */
-    uint64_t offset_bytes;      /* in tier `to` */
-    uint64_t bytes;             /* moved, or allocated; of a collective: of its full result */
-    uint64_t params;            /* elements that an update or norm works on */
-    uint64_t ring_bytes; /* of the ring of CPU buckets that it works in, and of what the CPU updates
-                          * elsewhere while a bucket passes through; 0: it works in none */
-    double flops;        /* of compute */
-} stw_op;
+/** What PACK, SEND, FILE_READ and PLACE operations of a movement work on. */
+typedef struct stw_transfer {
+    bool used;
+    bool from_files;   /* the source is stw_job.files, read by ranks that FILE_READ */
+    bool own;          /* every rank's pieces are of its own source space */
+    uint32_t from, to; /* spaces; `from` unused for files */
+    stw_component from_component, to_component; /* whose regions hold them */
+    uint32_t n_pieces;
+    stw_piece *pieces;
+} stw_transfer;
 
 typedef struct stw_movement {
     stw_phase phase;
-    bool by_stowage; /* executed by Stowage itself (else by the framework) */
-    bool executable; /* this build's executor can do it */
+    const char *role; /* "trainer" */
+    bool by_stowage;  /* executed by Stowage itself (else by the framework) */
+    bool executable;  /* this build's executor can do it */
+    stw_repeat repeat;
+    stw_threading threading;
+    bool barrier; /* ranks begin together */
+    stw_transfer transfer;
     uint32_t first_op, n_ops;
 } stw_movement;
 
@@ -75,8 +60,8 @@ typedef struct stw_program {
     uint32_t n_ops;
     stw_op *ops;
     uint32_t n_movements;
-    stw_movement
-        movements[STW_N_PHASES]; /* in order: load, forward_backward, first step, step ... */
+    size_t movement_room;
+    stw_movement *movements; /* in the order in which they first happen */
 } stw_program;
 
 /** Bytes at the moment of a tier's peak. */
@@ -109,12 +94,11 @@ void stw_program_walk(const stw_program *program, stw_peaks *peaks);
 uint64_t stw_peak_allocated(const stw_peak *peak);
 /** What it holds: allocated plus slack. */
 uint64_t stw_peak_reserved(const stw_peak *peak);
-/** The movement of a phase, or NULL. */
+/** The first movement of a phase, or NULL. */
 const stw_movement *stw_program_movement(const stw_program *program, stw_phase phase);
+/** Does a movement have an operation of this kind? */
+bool stw_movement_has(const stw_program *program, const stw_movement *movement, stw_op_kind kind);
 /** Hash of the operations that ranks must agree on (collectives in order) of one movement. */
 uint64_t stw_program_schedule_hash(const stw_program *program, const stw_movement *movement);
-
-const char *stw_op_kind_name(stw_op_kind kind);
-const char *stw_work_name(stw_work work);
 
 #endif

@@ -70,15 +70,25 @@ stw_status stw_job_shortened(const stw_job *job, uint64_t params, uint32_t piece
     uint64_t *block_params = stw_pool_alloc(pool, sizeof *block_params);
     if (short_job == NULL || kinds == NULL || block_params == NULL) return no_memory(err);
     *block_params = params;
+    stw_space *spaces = stw_pool_array(pool, job->n_spaces, sizeof *spaces);
+    if (spaces == NULL) return no_memory(err);
+    for (uint32_t id = 0; id < job->n_spaces; id++) {
+        spaces[id] = (stw_space){.pool = pool};
+        STW_TRY(stw_space_add(&spaces[id], 0, 0, 0, params, err));
+    }
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         kinds[k] = job->kinds[k];
         kinds[k].params = params;
         kinds[k].block_params = block_params;
+        kinds[k].spaces = spaces;
     }
     *short_job = *job;
     short_job->pool = pool;
     short_job->model = model;
     short_job->kinds = kinds;
+    short_job->files = (stw_space){.pool = pool};
+    for (uint32_t t = 0; t < pieces; t++)
+        STW_TRY(stw_space_add(&short_job->files, t, t * average->numel, 0, average->numel, err));
     short_job->unit_params = params;
     short_job->n_units = 1;
     *out = short_job;

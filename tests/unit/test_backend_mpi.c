@@ -146,7 +146,7 @@ static void different_plans_are_told(const char *amiss, const char *word) {
 
 static void ranks_that_differ_are_named(void) {
     different_plans_are_told("other_plan", "ranks 0 and 2 would issue different collectives");
-    different_plans_are_told("other_plan", "has broadcast 0 of");
+    different_plans_are_told("other_plan", "has send 0 of");
     different_plans_are_told("other_depth", "layout hash");
     different_plans_are_told("other_steps", "--steps");
 }

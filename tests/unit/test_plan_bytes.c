@@ -268,7 +268,7 @@ static void walk_forward(const stw_program *program, uint64_t *most, uint64_t *k
     *kept = UINT64_MAX;
     for (uint32_t i = 0; i < end && losses < 2; i++) {
         stw_live_apply(&live, &program->ops[i]);
-        if (program->ops[i].work == STW_WORK_LOSS) losses++;
+        if (program->ops[i].kind == STW_OP_LOSS) losses++;
         if (i < movement->first_op) continue;
         if (losses == 0 && allocated(&live) > *most) *most = allocated(&live);
         if (losses == 1 && allocated(&live) < *kept) *kept = allocated(&live);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes to seconds: each rule against a figure worked out by hand. Rates are round numbers, so that
  * every expected value can be read off. */
+#include "plan/engines/built_in.h"
 #include "plan/program/demand.h"
 #include "tests/unit/testing.h"
 
@@ -32,6 +33,7 @@ static void set_up(uint32_t world, uint32_t ranks_per_node) {
     cluster.cpu_adamw_pps = 5e9;
     run.precision.params = run.precision.grads = STW_DTYPE_F32;
     run.precision.exp_avg = run.precision.exp_avg_sq = STW_DTYPE_F32;
+    job.engine = &stw_engine_stowage;
     job.cluster = &cluster;
     job.run = &run;
     job.world = world;
@@ -39,9 +41,9 @@ static void set_up(uint32_t world, uint32_t ranks_per_node) {
     job.ranks_per_node = ranks_per_node;
 }
 
-static stw_op make_op(stw_op_kind kind, stw_work work, stw_tier tier) {
-    stw_op op = {.kind = kind, .work = work, .from = tier, .to = tier};
-    op.unit = op.after[0] = op.after[1] = STW_OP_NONE;
+static stw_op make_op(stw_op_kind kind, stw_tier tier) {
+    stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, STW_OP_NONE);
+    op.from = op.to = tier;
     return op;
 }
 
@@ -161,11 +163,11 @@ static void direct_updates_use_the_link(void) {
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_UP], 12.0 / 20);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], 12.0 / 20);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 4.0 / 4000);
-    stw_op op = make_op(STW_OP_UPDATE, STW_WORK_NONE, STW_TIER_GPU);
+    stw_op op = make_op(STW_OP_UPDATE, STW_TIER_GPU);
     op.params = GB;
     stw_demand_op(&job, &op, &of_op);
     CHECK_NEAR(of_op.seconds[STW_RESOURCE_PCIE_UP], 0);
-    op.from = STW_TIER_HOST;
+    op.update = STW_UPDATE_DIRECT;
     stw_demand_op(&job, &op, &of_op);
     CU_ASSERT_EQUAL(memcmp(&d, &of_op, sizeof d), 0);
     set_up(4, 4);
@@ -230,12 +232,12 @@ static void updates_follow_the_precision(void) {
 static void compute_and_norms(void) {
     stw_demand d;
     set_up(2, 2);
-    stw_op op = make_op(STW_OP_COMPUTE, STW_WORK_FORWARD, STW_TIER_GPU);
+    stw_op op = make_op(STW_OP_FORWARD, STW_TIER_GPU);
     op.flops = 4e12;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_GPU], 0.01);
     CHECK_NEAR(stw_demand_alone_s(&d), 0.01);
-    op = make_op(STW_OP_COMPUTE, STW_WORK_NORM, STW_TIER_GPU);
+    op = make_op(STW_OP_NORM, STW_TIER_GPU);
     op.params = GB;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0.001 / 0.44);
@@ -243,7 +245,7 @@ static void compute_and_norms(void) {
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 4.0 / 200);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 0.5 / 5 / 0.96);
-    op = make_op(STW_OP_ALLOC, STW_WORK_NONE, STW_TIER_GPU);
+    op = make_op(STW_OP_ALLOC, STW_TIER_GPU);
     op.bytes = GB;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
@@ -255,7 +257,7 @@ static void norms_follow_stated_rates(void) {
     set_up(2, 2);
     cluster.gpu.norm_bps = 1000e9;
     cluster.cpu_norm_pps = 8e9;
-    stw_op op = make_op(STW_OP_COMPUTE, STW_WORK_NORM, STW_TIER_GPU);
+    stw_op op = make_op(STW_OP_NORM, STW_TIER_GPU);
     op.params = GB;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 4.0 / 1000);
@@ -275,7 +277,7 @@ static void masters_go_where_they_lie(void) {
     set_up(1, 1);
     run.precision.params = STW_DTYPE_BF16;
     run.precision.has_master = true;
-    stw_op op = make_op(STW_OP_COMPUTE, STW_WORK_MASTER, STW_TIER_GPU);
+    stw_op op = make_op(STW_OP_MASTER, STW_TIER_GPU);
     op.params = GB;
     op.bytes = 4 * GB;
     stw_demand_op(&job, &op, &d);
@@ -296,8 +298,9 @@ static void masters_go_where_they_lie(void) {
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 6.0 / 200);
 }
 
-static void collective(stw_work work, stw_demand *d) {
-    stw_op op = make_op(STW_OP_COLLECTIVE, work, STW_TIER_GPU);
+static void collective(stw_op_kind kind, stw_rank_group group, stw_demand *d) {
+    stw_op op = make_op(kind, STW_TIER_GPU);
+    op.group = group;
     op.bytes = 8 * GB;
     stw_demand_op(&job, &op, d);
 }
@@ -305,18 +308,18 @@ static void collective(stw_work work, stw_demand *d) {
 static void collectives_inside_a_node(void) {
     stw_demand d;
     set_up(4, 4);
-    collective(STW_WORK_ALL_GATHER, &d);
+    collective(STW_OP_ALL_GATHER, STW_RANK_GROUP_SHARD, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 0.75 * 8 / 400);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 0);
     CHECK_NEAR(d.startup_s, 10e-6);
-    collective(STW_WORK_BROADCAST, &d);
+    collective(STW_OP_SEND, STW_RANK_GROUP_WORLD, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 8.0 / 400);
-    collective(STW_WORK_ALL_REDUCE, &d);
+    collective(STW_OP_ALL_REDUCE, STW_RANK_GROUP_WORLD, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 1.5 * 8 / 400);
-    collective(STW_WORK_NORM_SUM, &d);
+    collective(STW_OP_NORM_SUM, STW_RANK_GROUP_WORLD, &d);
     CHECK_NEAR(stw_demand_alone_s(&d), 250e-6 + 300e-6 + 10e-6);
     set_up(1, 1);
-    collective(STW_WORK_ALL_GATHER, &d);
+    collective(STW_OP_ALL_GATHER, STW_RANK_GROUP_SHARD, &d);
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
 }
 
@@ -385,7 +388,7 @@ static void cores_come_before_links(void) {
 static void the_clip_factor_is_waited_for(void) {
     stw_demand d;
     set_up(1, 1);
-    stw_op op = make_op(STW_OP_COLLECTIVE, STW_WORK_NORM_SUM, STW_TIER_GPU);
+    stw_op op = make_op(STW_OP_NORM_SUM, STW_TIER_GPU);
     op.bytes = 640;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(stw_demand_alone_s(&d), 250e-6);
@@ -398,20 +401,20 @@ static void the_clip_factor_is_waited_for(void) {
 static void collectives_across_nodes(void) {
     stw_demand d;
     set_up(32, 8);
-    collective(STW_WORK_REDUCE_SCATTER, &d);
+    collective(STW_OP_REDUCE_SCATTER, STW_RANK_GROUP_SHARD, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 31.0 / 32 * 8 / 400);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 31.0 / 32 * 8 / 400);
     /* Sharded inside a node, replicated between nodes: only the all-reduce leaves the node, and
      * every rank has its NIC for itself. */
     job.group = 8;
-    collective(STW_WORK_REDUCE_SCATTER, &d);
+    collective(STW_OP_REDUCE_SCATTER, STW_RANK_GROUP_SHARD, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 0);
-    collective(STW_WORK_ALL_REDUCE, &d);
+    collective(STW_OP_ALL_REDUCE, STW_RANK_GROUP_REPLICATE, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 2 * 0.75 * 8 / 50);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 0);
     /* One GPU in each node. */
     set_up(4, 1);
-    collective(STW_WORK_ALL_GATHER, &d);
+    collective(STW_OP_ALL_GATHER, STW_RANK_GROUP_SHARD, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 0.75 * 8 / 50);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 0);
 }
@@ -419,12 +422,13 @@ static void collectives_across_nodes(void) {
 static void reads_and_writes(void) {
     stw_demand d;
     set_up(2, 2);
-    stw_op op = make_op(STW_OP_READ, STW_WORK_NONE, STW_TIER_HOST);
+    stw_op op = make_op(STW_OP_NVME_READ, STW_TIER_HOST);
     op.from = STW_TIER_NVME;
     op.bytes = 4 * GB;
     op.component = STW_COMPONENT_EXP_AVG;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 2);
+    op.kind = STW_OP_FILE_READ;
     op.component = STW_COMPONENT_LOAD_STAGING;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 0); /* made from a seed */
@@ -434,7 +438,9 @@ static void reads_and_writes(void) {
     cluster.nvme.read_bps = 0;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
-    op.kind = STW_OP_WRITE;
+    op.kind = STW_OP_NVME_WRITE;
+    op.from = STW_TIER_HOST;
+    op.to = STW_TIER_NVME;
     op.component = STW_COMPONENT_EXP_AVG;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 4);

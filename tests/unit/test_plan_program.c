@@ -187,7 +187,7 @@ static uint64_t copied_bytes(const stw_program *program, stw_tier from, stw_tier
     uint64_t bytes = 0;
     for (uint32_t i = step->first_op; i < step->first_op + step->n_ops; i++) {
         const stw_op *op = &program->ops[i];
-        if ((op->kind == STW_OP_COPY || op->kind == STW_OP_READ || op->kind == STW_OP_WRITE) &&
+        if ((stw_op_is(op, STW_OP_CLASS_MOVE) || op->kind == STW_OP_FILE_READ) &&
             op->from == from && op->to == to)
             bytes += op->bytes;
     }
@@ -270,8 +270,8 @@ static void masters_are_made_at_load(void) {
             const stw_op *op = &program->ops[i];
             if (op->kind == STW_OP_FREE && op->component == STW_COMPONENT_LOAD_STAGING)
                 staged = false;
-            if (op->work == STW_WORK_PLACE) CU_ASSERT_EQUAL(n, 0);
-            if (op->work != STW_WORK_MASTER) continue;
+            if (op->kind == STW_OP_PLACE) CU_ASSERT_EQUAL(n, 0);
+            if (op->kind != STW_OP_MASTER) continue;
             n++;
             CU_ASSERT_TRUE(staged);
             CU_ASSERT_FATAL(op->unit < plan->layouts[k]->n_regions);
@@ -308,8 +308,8 @@ static void direct_updates_stage_nothing(void) {
     uint64_t params = 0, updates = 0;
     for (uint32_t i = step->first_op; i < step->first_op + step->n_ops; i++) {
         const stw_op *op = &program->ops[i];
-        CU_ASSERT_TRUE(op->kind == STW_OP_UPDATE || op->work == STW_WORK_NORM ||
-                       op->work == STW_WORK_NORM_SUM);
+        CU_ASSERT_TRUE(op->kind == STW_OP_UPDATE || op->kind == STW_OP_NORM ||
+                       op->kind == STW_OP_NORM_SUM);
         if (op->kind != STW_OP_UPDATE) continue;
         CU_ASSERT_EQUAL(op->stream, STW_STREAM_COMPUTE);
         CU_ASSERT_EQUAL(op->to, STW_TIER_GPU);
@@ -373,13 +373,13 @@ static void disk_slots_are_reused_in_time(void) {
         uint64_t read = 0, written = 0;
         for (uint32_t w = first; w < end; w++) {
             const stw_op *write = &program->ops[w];
-            if (write->kind == STW_OP_READ) read += write->bytes;
-            if (write->kind != STW_OP_WRITE) continue;
+            if (write->kind == STW_OP_NVME_READ) read += write->bytes;
+            if (write->kind != STW_OP_NVME_WRITE) continue;
             written += write->bytes;
             CU_ASSERT_EQUAL(write->stream, STW_STREAM_DISK_OUT);
             for (uint32_t r = w + 1; r < end; r++) {
                 const stw_op *next = &program->ops[r];
-                if (next->kind != STW_OP_READ) continue;
+                if (next->kind != STW_OP_NVME_READ) continue;
                 CU_ASSERT_EQUAL(next->stream, STW_STREAM_DISK);
                 bool ordered = ends_before(program, first, w, r);
                 if (share_bytes(write, next)) {
@@ -443,13 +443,12 @@ static void uneven_shards_may_be_empty(void) {
         sum += plan->job->kinds[k].params * plan->job->kinds[k].n_ranks;
     CU_ASSERT_EQUAL(sum, plan->model->params);
     for (uint32_t rank = 0; rank < 4; rank++) {
-        stw_segment *segments = NULL;
-        uint32_t n = 0;
+        stw_space space;
         uint64_t flat = 0;
-        CHECK_OK(stw_job_segments(plan->job, rank, plan->pool, &segments, &n, err));
-        for (uint32_t i = 0; i < n; i++) {
-            CU_ASSERT_EQUAL(segments[i].flat_first, flat);
-            flat += segments[i].params;
+        CHECK_OK(stw_job_space(plan->job, STW_SPACE_PARAMS, rank, plan->pool, &space, err));
+        for (uint32_t i = 0; i < space.n_segments; i++) {
+            CU_ASSERT_EQUAL(space.segments[i].first, flat);
+            flat += space.segments[i].n;
         }
         CU_ASSERT_EQUAL(flat, params_of_rank(tiny, 4, rank));
         CU_ASSERT_EQUAL(flat, plan->job->kinds[stw_job_kind_of(plan->job, rank)].params);

@@ -212,7 +212,8 @@ static void every_member_is_required(void) {
         snprintf(from, sizeof from, "%.*s", (int)(strchr(p + 4, '"') - p), p);
         snprintf(to, sizeof to, "\n  \"no_%s", from + 4);
         stw_run_result *read = NULL;
-        if (strcmp(from + 4, "steady") == 0) continue; /* earlier versions did not write it */
+        /* earlier versions did not write these */
+        if (strcmp(from + 4, "steady") == 0 || strcmp(from + 4, "movements") == 0) continue;
         char *wrong = edited(text, "", from, to);
         CHECK_FAILS(parse_run(wrong, &read, err), STW_STATUS_BAD_INPUT, from + 4);
         free(wrong);

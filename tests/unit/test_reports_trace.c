@@ -17,6 +17,7 @@ static stw_cluster cluster;
 static stw_run_spec run;
 static stw_job job;
 static stw_program program;
+static stw_movement movements[2];
 static stw_op ops[MOST_OPS];
 static stw_trace_event events[MOST_OPS];
 
@@ -55,6 +56,7 @@ static void build(void) {
     program.ops = ops;
     append(STW_OP_ALLOC, STW_COMPONENT_EXP_AVG, STW_STREAM_COMPUTE, STW_TIER_HOST, STW_TIER_HOST,
            BUCKETS * 16 * MIB, NONE);
+    program.movements = movements;
     program.movements[0] = (stw_movement){.phase = STW_PHASE_LOAD, .first_op = 0, .n_ops = 1};
     append(STW_OP_ALLOC, STW_COMPONENT_STAGE, STW_STREAM_COMPUTE, STW_TIER_GPU, STW_TIER_GPU,
            48 * MIB, NONE);

@@ -102,7 +102,7 @@ static void depth_one_is_serial(void) {
         double alone = stw_demand_alone_s(&demand);
         if (program->ops[i].kind == STW_OP_COPY) copies += alone;
         if (program->ops[i].kind == STW_OP_UPDATE) updates += alone;
-        if (program->ops[i].work == STW_WORK_NORM || program->ops[i].work == STW_WORK_NORM_SUM)
+        if (program->ops[i].kind == STW_OP_NORM || program->ops[i].kind == STW_OP_NORM_SUM)
             norm += alone;
     }
     double seconds = step_seconds(stream, 1);

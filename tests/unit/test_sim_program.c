@@ -18,6 +18,7 @@ static stw_cluster cluster;
 static stw_run_spec run;
 static stw_job job;
 static stw_program program;
+static stw_movement movements[8];
 static stw_op ops[MOST_OPS];
 
 /* Rates at which a copy of n GB takes n seconds, an update of n Gparam on the GPU n seconds, and
@@ -46,6 +47,7 @@ static uint32_t append(stw_op_kind kind, stw_stream stream, uint64_t amount, uin
     bool up = stream == STW_STREAM_H2D;
     op.from = up || stream == STW_STREAM_CPU ? STW_TIER_HOST : STW_TIER_GPU;
     op.to = up || stream == STW_STREAM_COMPUTE ? STW_TIER_GPU : STW_TIER_HOST;
+    op.update = stream == STW_STREAM_CPU ? STW_UPDATE_CPU : STW_UPDATE_STREAM;
     if (kind == STW_OP_UPDATE)
         op.params = amount;
     else
@@ -64,6 +66,7 @@ static uint32_t bytes_op(stw_op_kind kind, stw_component component, stw_tier tie
 /* Everything appended since the last movement becomes one. */
 static void end_movement(stw_phase phase) {
     uint32_t m = program.n_movements++;
+    program.movements = movements;
     uint32_t first = m > 0 ? program.movements[m - 1].first_op + program.movements[m - 1].n_ops : 0;
     program.movements[m] =
         (stw_movement){.phase = phase, .first_op = first, .n_ops = program.n_ops - first};
@@ -215,8 +218,8 @@ static void start_up_comes_before_sharing(void) {
     set_up();
     cluster.pcie.latency_s = 0.25;
     job.world = job.group = 2;
-    uint32_t sum = append(STW_OP_COLLECTIVE, STW_STREAM_COMM, 64, NONE, NONE);
-    ops[sum].work = STW_WORK_ALL_GATHER;
+    uint32_t sum = append(STW_OP_ALL_GATHER, STW_STREAM_COMM, 64, NONE, NONE);
+    ops[sum].group = STW_RANK_GROUP_SHARD;
     cluster.nvlink_bps = INFINITY;
     append(STW_OP_UPDATE, STW_STREAM_COMPUTE, GB, sum, NONE);
     end_movement(STW_PHASE_OPTIMIZER_STEP);

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/engines/partition.h"
+
+#include "core/checked.h"
+
+/* Rows along which a tensor is cut: a routed expert tensor is cut by ep x etp over experts and rows
+ * first, everything else by its first dimension alone. */
+static void shard_range(const stw_job *job, const stw_tensor *tensor, uint32_t position,
+                        uint64_t *first, uint64_t *count) {
+    uint64_t rows = tensor->rank > 0 ? tensor->shape[0] : 1;
+    uint64_t row = rows > 0 ? tensor->numel / rows : 0;
+    uint64_t base = 0;
+    uint32_t parts = job->group, part = position;
+    if (tensor->expert && job->expert_cut > 1) {
+        uint64_t mine = tensor->numel / job->expert_cut;
+        base = mine * (position % job->expert_cut);
+        part = position / job->expert_cut;
+        parts = job->expert_group;
+        rows = stw_div_up_u64(mine, row > 0 ? row : 1);
+        if (rows * row !=
+            mine) { /* etp cuts inside an expert: go on row by row of the next dimension */
+            row = tensor->rank > 1 && tensor->shape[1] > 0 ? row / tensor->shape[1] : 1;
+            rows = mine / row;
+        }
+    }
+    uint64_t chunk = stw_div_up_u64(rows, parts);
+    uint64_t begin = stw_min_u64(rows, chunk * part), end = stw_min_u64(rows, begin + chunk);
+    *first = base + begin * row;
+    *count = (end - begin) * row;
+}
+
+static stw_status check_experts(const stw_job *job, stw_error *err) {
+    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
+        const stw_tensor *tensor = &job->model->tensors[t];
+        if (tensor->expert && tensor->numel % job->expert_cut != 0)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.ep",
+                            "ep x etp = %u does not divide the %llu elements of %s",
+                            job->expert_cut, (unsigned long long)tensor->numel, tensor->name);
+    }
+    return STW_STATUS_OK;
+}
+
+uint32_t stw_chunks_representative(const stw_job *job, uint32_t rank) { return rank % job->group; }
+
+stw_status stw_chunks_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_space *out,
+                          stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    (void)space; /* all are cut alike */
+    STW_TRY(check_experts(job, err));
+    uint64_t global = 0;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
+        const stw_tensor *tensor = &job->model->tensors[t];
+        uint64_t first, count;
+        shard_range(job, tensor, rank % job->group, &first, &count);
+        STW_TRY(stw_space_add(out, t, global, first, count, err));
+        global += tensor->numel;
+    }
+out:
+    return status;
+}
+
+/* The first replica of each shard. */
+bool stw_chunks_count(const stw_job *job, uint32_t space, uint32_t rank) {
+    (void)space;
+    return rank < job->group;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One operation of a program, and the one table of all operations. The table says what an operation
+ * is called, of which class it is, what its `unit` counts, which function of demand.c says what it
+ * asks of each resource, and which function of check.c tests it. The executor has a parallel table
+ * of how each operation is issued. Plain values; any thread. */
+#ifndef STW_PLAN_PROGRAM_OP_H
+#define STW_PLAN_PROGRAM_OP_H
+
+#include "plan/job/job.h"
+
+/* X(enum, name, class, unit, demand, check) */
+#define STW_OP_TABLE(X)                                                                            \
+    /* bytes of a component appear in tier `to`, and go again */                                   \
+    X(ALLOC, "alloc", MEMORY, NOTHING, nothing, alloc)                                             \
+    X(FREE, "free", MEMORY, NOTHING, nothing, free)                                                \
+    /* between the arenas of two tiers */                                                          \
+    X(COPY, "copy", MOVE, BUCKET, copy, move)                                                      \
+    X(COPY_PIECE, "copy_piece", MOVE, PIECE, copy, move)                                           \
+    X(COPY_BLOCK, "copy_block", MOVE, BLOCK, copy, move)                                           \
+    /* between the host arena and NVMe; a movement that writes ends with a commit */               \
+    X(NVME_READ, "nvme_read", MOVE, BUCKET, copy, move)                                            \
+    X(NVME_WRITE, "nvme_write", MOVE, BUCKET, copy, move)                                          \
+    /* everything written to NVMe since the last commit becomes the state that survives */         \
+    X(COMMIT, "commit", ORDER, NOTHING, nothing, commit)                                           \
+    /* a piece of the movement's transfer: from a file into staging, from a space into staging,    \
+     * from rank `peer` to its group, from staging into the target space */                        \
+    X(FILE_READ, "file_read", FILE, PIECE, file_read, staged)                                      \
+    X(PACK, "pack", COMPUTE, PIECE, place, staged)                                                 \
+    X(SEND, "send", COLLECTIVE, PIECE, collective, staged)                                         \
+    X(PLACE, "place", COMPUTE, PIECE, place, staged)                                               \
+    /* master weights of region `unit` of the layout, from its parameters */                       \
+    X(MASTER, "master", COMPUTE, REGION, master, unit)                                             \
+    /* squares of the gradients in tier `to`; their exact sum over ranks, then the clip factor */  \
+    X(NORM, "norm", COMPUTE, NOTHING, norm, nothing)                                               \
+    X(NORM_SUM, "norm_sum", COLLECTIVE, NOTHING, norm_sum, nothing)                                \
+    /* AdamW on a bucket, in tier `to`; `from`: where moments and master lie that it reaches */    \
+    X(UPDATE, "update", COMPUTE, BUCKET, update, unit)                                             \
+    X(FORWARD, "forward", COMPUTE, BLOCK, flops, unit)                                             \
+    X(BACKWARD, "backward", COMPUTE, BLOCK, flops, unit)                                           \
+    X(LOSS, "loss", COMPUTE, BLOCK, flops, unit)                                                   \
+    X(ALL_GATHER, "all_gather", COLLECTIVE, BLOCK, collective, unit)                               \
+    X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, BLOCK, collective, unit)                       \
+    X(ALL_REDUCE, "all_reduce", COLLECTIVE, BLOCK, collective, unit)
+
+#define X(name, text, class, unit, demand, check) STW_OP_##name,
+typedef enum stw_op_kind { STW_OP_TABLE(X) STW_N_OP_KINDS } stw_op_kind;
+#undef X
+
+typedef enum stw_op_class {
+    STW_OP_CLASS_MEMORY,     /* bytes appear or go; no time */
+    STW_OP_CLASS_MOVE,       /* bytes from tier `from` to tier `to` */
+    STW_OP_CLASS_FILE,       /* bytes between a file and tier `to` */
+    STW_OP_CLASS_COMPUTE,    /* work of one rank */
+    STW_OP_CLASS_COLLECTIVE, /* work of all ranks of `group` together */
+    STW_OP_CLASS_ORDER       /* neither bytes nor work */
+} stw_op_class;
+
+/** What `unit` counts. Any operation may leave it STW_OP_NONE: it serves the whole. */
+typedef enum stw_op_unit {
+    STW_OP_UNIT_NOTHING,
+    STW_OP_UNIT_BUCKET, /* of the layout */
+    STW_OP_UNIT_PIECE,  /* of the movement's transfer */
+    STW_OP_UNIT_REGION, /* of the layout */
+    STW_OP_UNIT_BLOCK   /* of the model */
+} stw_op_unit;
+
+#define STW_OP_NONE UINT32_MAX
+/* Offset of bytes outside the arena: context, NCCL, process, slack. */
+#define STW_OFFSET_EXTERNAL UINT64_MAX
+
+/** One operation of a movement. Operations of a stream run in order; `after` names operations of
+ * other streams (earlier in the list) that must have finished. */
+typedef struct stw_op {
+    stw_op_kind kind;
+    stw_component component; /* whose bytes */
+    stw_update update;       /* of an update: which kind of update */
+    stw_tier from, to;       /* equal where nothing moves */
+    stw_stream stream;
+    stw_rank_group group;       /* of a collective: the ranks that take part */
+    uint32_t peer;              /* of a send: the rank that has the bytes */
+    uint32_t unit;              /* see the table; STW_OP_NONE: the whole */
+    uint32_t after[2];          /* indices into the program, STW_OP_NONE where unused */
+    uint64_t from_offset_bytes; /* in tier `from` */
+    uint64_t offset_bytes;      /* in tier `to` */
+    uint64_t bytes;             /* moved, or allocated; of a collective: of its full result */
+    uint64_t params;            /* elements that it works on */
+    uint64_t ring_bytes; /* of the ring of CPU buckets that it works in, and of what the CPU updates
+                          * elsewhere while a bucket passes through; 0: it works in none */
+    double flops;        /* of compute */
+} stw_op;
+
+/** A row of the table. */
+typedef struct stw_op_row {
+    const char *name;
+    stw_op_class class_; /* not `class`: C++ programs include tests' headers */
+    stw_op_unit unit;
+} stw_op_row;
+
+const stw_op_row *stw_op_row_of(stw_op_kind kind);
+const char *stw_op_kind_name(stw_op_kind kind);
+static inline bool stw_op_is(const stw_op *op, stw_op_class class_) {
+    return stw_op_row_of(op->kind)->class_ == class_;
+}
+/** What an operation of a kind and stream has when nothing else is set. */
+stw_op stw_op_make(stw_op_kind kind, stw_stream stream, uint32_t unit);
+/** Hash of all fields of an operation that ranks must agree on. */
+uint64_t stw_op_hash(uint64_t hash, const stw_op *op);
+
+#endif
