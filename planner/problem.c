@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/problem.h"
 
+#include <string.h>
+
 #include "core/checked.h"
 #include "plan/program/shortened.h"
 #include "planner/rows.h"
@@ -161,180 +163,117 @@ static void add_loads(stw_cost *cost) {
 
 /* ---- what programs show ---- */
 
+/* The program of all units in one place: whole where a place takes all units, else of some buckets,
+ * enough for one to wait for another's slot. */
 typedef struct place_search {
     stw_build *build;
     uint32_t kind, place, ring;
     bool crowded;
 } place_search;
 
-/* One program of the step. @param job shortened or not */
-static stw_status read_place(const place_search *s, const stw_job *job, stw_byte_reading *bytes,
-                             stw_flow *flow, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_cost *cost = s->build->cost;
-    stw_layout *layout = NULL;
-    stw_program *program = NULL;
-    const stw_simple simple = {.job = job,
-                               .kind = s->kind,
-                               .place = cost->places[s->place],
-                               .act = STW_ACT_KEEP,
-                               .load = STW_LOAD_SHARDED_READ,
-                               .by_group = cost->by_group,
-                               .depth = cost->rings[s->ring].depth,
-                               .bucket_bytes = cost->rings[s->ring].bucket_bytes};
-    STW_TRY(stw_simple_build(&simple, &layout, &program, err));
-    stw_read_bytes(job, layout, program, bytes);
-    stw_read_flow(job, program, s->crowded, flow);
-out:
-    stw_layout_free(layout);
-    stw_program_free(program);
-    return status;
-}
-
-/* A place that takes all units: its state grows with them, the rest is there once. */
-static void split_whole(const stw_byte_reading *all, uint64_t units, stw_place_bytes *out) {
-    for (int at = 0; at < STW_N_INSTANTS; at++)
-        for (int t = 0; t < STW_N_TIERS; t++) {
-            out->unit[at][t] = all->state[at][t] / units;
-            out->once[at][t] = all->all[at][t] - out->unit[at][t] * units;
-        }
-}
-
-/* By the difference of two lengths, of which one is twice the other. */
-static void split_lengths(const stw_byte_reading *near, const stw_byte_reading *far,
-                          uint64_t params, uint64_t unit_params, stw_place_bytes *out) {
-    for (int at = 0; at < STW_N_INSTANTS; at++)
-        for (int t = 0; t < STW_N_TIERS; t++) {
-            uint64_t a = near->all[at][t], b = far->all[at][t];
-            uint64_t growth = b > a ? b - a : 0;
-            out->unit[at][t] = growth / params * unit_params +
-                               stw_div_up_u64(growth % params * unit_params, params);
-            out->once[at][t] = a > growth ? a - growth : 0;
-        }
-}
-
-static stw_status read_whole(const place_search *s, stw_place_bytes *bytes, stw_flow *flow,
-                             stw_byte_reading *all, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    STW_TRY(read_place(s, s->build->cost->job, all, flow, err));
-    split_whole(all, s->build->cost->n_units, bytes);
-out:
-    return status;
-}
-
-/* Some buckets, and twice as many: enough for one to wait for another's slot. */
-static stw_status read_lengths(const place_search *s, stw_place_bytes *bytes, stw_flow *flow,
-                               stw_byte_reading *far, stw_error *err) {
+static stw_status find_job(const place_search *s, stw_pool *pool, const stw_job **out,
+                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = s->build->cost;
     const stw_cost_ring *ring = &cost->rings[s->ring];
     const stw_average_piece piece = {1, STW_DTYPE_F32, 1};
-    stw_byte_reading near;
-    uint64_t params =
-        (ring->depth + 2) *
+    uint64_t bucket =
         stw_place_bucket_params(cost->job, &cost->places[s->place], ring->bucket_bytes);
     stw_job *job = NULL;
+    *out = cost->job;
+    if (cost->whole) return STW_STATUS_OK;
+    STW_TRY(
+        stw_job_shortened(cost->job, 2 * (ring->depth + 2) * bucket, 1, &piece, pool, &job, err));
+    *out = job;
+out:
+    return status;
+}
+
+/* State grows with units; all else is there once. */
+static void take_bytes(const place_search *s, const stw_job *job, const stw_byte_reading *reading) {
+    stw_cost *cost = s->build->cost;
+    uint32_t r = s->place * cost->n_rings + s->ring;
+    stw_place_bytes *out = &s->build->bytes[s->kind * cost->n_places * cost->n_rings + r];
+    for (int at = 0; at < STW_N_INSTANTS; at++)
+        for (int t = 0; t < STW_N_TIERS; t++) {
+            uint64_t state = reading->state[at][t];
+            out->unit[at][t] =
+                cost->whole ? stw_div_up_u64(state, cost->n_units)
+                            : stw_div_up_u64(state, job->unit_params) * cost->job->unit_params;
+            out->once[at][t] = reading->all[at][t] - state;
+        }
+    s->build->context_bytes = reading->context_bytes;
+    s->build->process_bytes = reading->process_bytes;
+    s->build->page_tables = s->build->page_tables || reading->page_tables;
+    cost->place_uses[s->place] |= reading->rings;
+    /* what streams without a ring of the layout depends on the ring option all the same */
+    if (reading->rings == 0 && cost->n_rings > 1 &&
+        stw_place_slot_element_bytes(cost->job, &cost->places[s->place]) > 0)
+        cost->place_uses[s->place] |= 1u << STW_USE_OWN(s->place);
+}
+
+static stw_status read_place(const place_search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = s->build->cost;
+    stw_layout *layout = NULL;
+    stw_program *program = NULL;
+    stw_byte_reading reading;
+    stw_simple simple = {.kind = s->kind,
+                         .place = cost->places[s->place],
+                         .act = STW_ACT_KEEP,
+                         .load = STW_LOAD_SHARDED_READ,
+                         .by_group = cost->by_group,
+                         .depth = cost->rings[s->ring].depth,
+                         .bucket_bytes = cost->rings[s->ring].bucket_bytes};
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return no_memory(err);
-    STW_TRY(stw_job_shortened(cost->job, params, 1, &piece, pool, &job, err));
-    STW_TRY(read_place(s, job, &near, flow, err));
-    STW_TRY(stw_job_shortened(cost->job, 2 * params, 1, &piece, pool, &job, err));
-    STW_TRY(read_place(s, job, far, flow, err));
-    split_lengths(&near, far, params, cost->job->unit_params, bytes);
+    STW_TRY(find_job(s, pool, &simple.job, err));
+    STW_TRY(stw_simple_build(&simple, &layout, &program, err));
+    stw_read_bytes(simple.job, layout, program, &reading);
+    take_bytes(s, simple.job, &reading);
+    if (s->kind == cost->job->largest)
+        stw_read_flow(simple.job, program, s->crowded,
+                      &s->build->flows[s->place * cost->n_rings + s->ring]);
 out:
+    stw_layout_free(layout);
+    stw_program_free(program);
     stw_pool_free(pool);
     return status;
 }
 
-/* May a plan update on the CPU outside the ring, beside updates in it? */
-static stw_status find_crowd(place_search *s, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_cost *cost = s->build->cost;
+/* Does a plan that uses several places update on the CPU both in the ring and outside it? */
+static bool is_crowded(const stw_build *b) {
     bool outside = false;
-    for (s->place = 0; !cost->whole && s->place < cost->n_places; s->place++) {
-        stw_place_bytes bytes;
-        stw_byte_reading reading;
-        stw_flow flow;
-        STW_TRY(read_lengths(s, &bytes, &flow, &reading, err));
-        outside = outside || (flow.updates_on_cpu && flow.cpu_ring_bytes == 0);
+    for (uint32_t p = 0; p < b->cost->n_places; p++) {
+        const stw_flow *flow = stw_build_flow(b, p, 0);
+        outside = outside || (flow->updates_on_cpu && flow->cpu_ring_bytes == 0);
     }
-    s->crowded = outside;
-out:
-    return status;
-}
-
-static void take_reading(const place_search *s, const stw_byte_reading *reading) {
-    stw_build *b = s->build;
-    stw_cost *cost = b->cost;
-    b->context_bytes = reading->context_bytes;
-    b->process_bytes = reading->process_bytes;
-    b->page_tables = b->page_tables || reading->page_tables;
-    cost->place_uses[s->place] |= reading->rings;
-    /* what a place streams without a ring of the layout depends on the option all the same */
-    if (reading->rings == 0 &&
-        stw_place_slot_element_bytes(cost->job, &cost->places[s->place]) > 0 && cost->n_rings > 1)
-        cost->place_uses[s->place] |= 1u << STW_USE_OWN(s->place);
+    return outside && !b->cost->whole;
 }
 
 /* Shorter ranks hold no more than the largest per unit; only what takes all units differs. */
 static stw_status read_places(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_cost *cost = b->cost;
-    const stw_job *job = cost->job;
+    const stw_cost *cost = b->cost;
+    uint32_t kinds = cost->job->n_kinds;
     size_t per_kind = (size_t)cost->n_places * cost->n_rings;
-    b->bytes = stw_pool_array(b->pool, job->n_kinds * per_kind, sizeof *b->bytes);
+    b->bytes = stw_pool_array(b->pool, kinds * per_kind, sizeof *b->bytes);
     b->flows = stw_pool_array(b->pool, per_kind, sizeof *b->flows);
     if (b->bytes == NULL || b->flows == NULL) return no_memory(err);
-    place_search s = {.build = b, .kind = job->largest};
-    STW_TRY(find_crowd(&s, err));
-    for (uint32_t k = 0; k < job->n_kinds; k++) {
-        if (!cost->whole && k != job->largest) continue;
-        for (uint32_t i = 0; i < per_kind; i++) {
-            stw_byte_reading reading;
-            stw_flow flow;
-            s.kind = k;
-            s.place = i / cost->n_rings;
-            s.ring = i % cost->n_rings;
-            STW_TRY((cost->whole ? read_whole : read_lengths)(&s, &b->bytes[k * per_kind + i],
-                                                              &flow, &reading, err));
-            take_reading(&s, &reading);
-            if (k == job->largest) b->flows[i] = flow;
-        }
+    place_search s = {.build = b};
+    for (int turn = 0; turn < 2; turn++) {
+        for (s.kind = 0; s.kind < kinds; s.kind++)
+            for (s.place = 0; s.place < cost->n_places; s.place++)
+                for (s.ring = 0; s.ring < cost->n_rings; s.ring++)
+                    if (cost->whole || s.kind == cost->job->largest) STW_TRY(read_place(&s, err));
+        s.crowded = is_crowded(b);
+        if (!s.crowded) break;
     }
-    for (uint32_t k = 0; !cost->whole && k < job->n_kinds; k++)
-        for (size_t i = 0; i < per_kind; i++)
-            b->bytes[k * per_kind + i] = b->bytes[job->largest * per_kind + i];
+    for (uint32_t k = 0; !cost->whole && k < kinds; k++)
+        if (k != cost->job->largest)
+            memcpy(&b->bytes[k * per_kind], &b->bytes[cost->job->largest * per_kind],
+                   per_kind * sizeof *b->bytes);
 out:
-    return status;
-}
-
-/* The arenas hold the staging of a load above the regions. */
-static stw_status read_staging(stw_build *b, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_cost *cost = b->cost;
-    stw_layout *layout = NULL;
-    b->staging_bytes =
-        stw_pool_array(b->pool, (size_t)cost->job->n_kinds * cost->n_loads * STW_N_TIERS,
-                       sizeof *b->staging_bytes);
-    if (b->staging_bytes == NULL) return no_memory(err);
-    for (uint32_t i = 0; i < cost->job->n_kinds * cost->n_loads; i++) {
-        const stw_simple simple = {.job = cost->job,
-                                   .kind = i / cost->n_loads,
-                                   .place = cost->places[0],
-                                   .act = STW_ACT_KEEP,
-                                   .load = cost->loads[i % cost->n_loads],
-                                   .by_group = cost->by_group,
-                                   .depth = cost->rings[0].depth,
-                                   .bucket_bytes = cost->rings[0].bucket_bytes};
-        STW_TRY(stw_simple_build(&simple, &layout, NULL, err));
-        for (int t = 0; t < STW_TIER_NVME; t++)
-            b->staging_bytes[i * STW_N_TIERS + (uint32_t)t] =
-                layout->arena_bytes[t] - layout->persistent_bytes[t];
-        stw_layout_free(layout);
-        layout = NULL;
-    }
-out:
-    stw_layout_free(layout);
     return status;
 }
 
@@ -357,7 +296,6 @@ static stw_status add_rows(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     bool forward = b->cost->forward_backward_known;
     STW_TRY(read_places(b, err));
-    STW_TRY(read_staging(b, err));
     STW_TRY(stw_rows_add_gpu(b, err));
     if (forward) STW_TRY(stw_rows_add_forward_bytes(b, err));
     STW_TRY(stw_rows_add_nodes(b, err));

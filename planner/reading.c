@@ -140,14 +140,11 @@ static stw_ring_kind ring_entered(const stw_op *op) {
 }
 
 /* How many units before its own lies the one that an operation waits for; 0: for none. */
-static uint32_t waits_back(const stw_program *program, const stw_op *op, uint32_t *for_op) {
+static uint32_t waits_back(const stw_program *program, const stw_op *op) {
     for (int a = 0; a < 2; a++) {
-        uint32_t index = op->after[a];
-        if (index == STW_OP_NONE || op->unit == STW_OP_NONE) continue;
-        uint32_t unit = program->ops[index].unit;
-        if (unit == STW_OP_NONE || unit >= op->unit) continue;
-        *for_op = index;
-        return op->unit - unit;
+        if (op->after[a] == STW_OP_NONE || op->unit == STW_OP_NONE) continue;
+        uint32_t unit = program->ops[op->after[a]].unit;
+        if (unit < op->unit) return op->unit - unit;
     }
     return 0;
 }
@@ -157,7 +154,7 @@ static void add_move(const stw_program *program, const stw_op *op, const stw_dem
                      stw_tier work, stw_flow *flow) {
     double alone = stw_demand_alone_s(demand);
     flow->startup_s += demand->startup_s;
-    uint32_t index, back = waits_back(program, op, &index);
+    uint32_t back = waits_back(program, op);
     if (op->to == STW_TIER_NVME) {
         flow->write_s += alone;
         flow->write_disk_s += demand->seconds[STW_RESOURCE_DISK];
@@ -234,53 +231,23 @@ void stw_read_flow(const stw_job *job, const stw_program *program, bool crowded,
 
 /* ---- the load ---- */
 
-static double alone_s(const stw_job *job, const stw_op *op) {
-    stw_demand demand;
-    stw_demand_op(job, op, &demand);
-    return stw_demand_alone_s(&demand);
-}
-
-/* From an operation on a piece to that of the same piece which gives its slot back. */
-static double way_s(const stw_job *job, const stw_op *op, const stw_op *end, stw_stream last) {
-    double way = 0;
-    uint32_t unit = op->unit;
-    for (; op < end; op++) {
-        if (op->unit != unit || stw_op_role_of(op) == STW_ROLE_MASTER) continue;
-        way += alone_s(job, op);
-        if (op->stream == last) break;
-    }
-    return way;
-}
-
-/* Pieces pass through slots: the slowest stream decides, or a ring of slots. */
+/* Pieces pass through at least as many slots as they have stages on the way, so that the slowest
+ * stream decides. */
 void stw_read_load(const stw_job *job, const stw_program *program, stw_load_reading *out) {
     *out = (stw_load_reading){0, 0};
     const stw_movement *load = stw_program_movement(program, STW_PHASE_LOAD);
-    if (load == NULL) return;
-    double stream_s[STW_N_STREAMS] = {0}, ring_s[STW_N_STREAMS] = {0};
-    uint32_t pieces[STW_N_STREAMS] = {0}, waiting[STW_N_STREAMS] = {0};
-    const stw_op *first = &program->ops[load->first_op], *end = first + load->n_ops;
-    for (const stw_op *op = first; op < end; op++) {
-        stw_op_role role = stw_op_role_of(op);
-        if (role == STW_ROLE_BYTES) continue;
+    double stream_s[STW_N_STREAMS] = {0};
+    for (uint32_t i = 0; load != NULL && i < load->n_ops; i++) {
+        const stw_op *op = &program->ops[load->first_op + i];
         stw_demand demand;
         stw_demand_op(job, op, &demand);
-        if (role == STW_ROLE_MASTER) {
+        if (stw_op_role_of(op) == STW_ROLE_MASTER)
             out->masters_s += stw_demand_alone_s(&demand) - demand.startup_s;
-            continue;
-        }
-        stream_s[op->stream] += stw_demand_alone_s(&demand);
-        pieces[op->stream]++;
-        uint32_t index, slots = waits_back(program, op, &index);
-        if (slots == 0) continue;
-        ring_s[op->stream] += way_s(job, op, end, program->ops[index].stream) / slots;
-        waiting[op->stream]++;
+        else
+            stream_s[op->stream] += stw_demand_alone_s(&demand);
     }
-    for (int s = 0; s < STW_N_STREAMS; s++) {
-        if (waiting[s] > 0) ring_s[s] *= (double)pieces[s] / waiting[s];
+    for (int s = 0; s < STW_N_STREAMS; s++)
         if (stream_s[s] > out->pieces_s) out->pieces_s = stream_s[s];
-        if (ring_s[s] > out->pieces_s) out->pieces_s = ring_s[s];
-    }
 }
 
 /* ---- forward and backward ---- */
@@ -322,64 +289,40 @@ stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_
         }
     }
     out->last_reduce_s = comm_s - comm_at_compute_s;
-    for (uint32_t i = movement->first_op; first_wait != STW_OP_NONE && i <= first_wait; i++)
-        if (stw_op_role_of(&program->ops[i]) == STW_ROLE_COLLECTIVE)
-            out->first_gather_s += alone_s(job, &program->ops[i]);
+    for (uint32_t i = movement->first_op; first_wait != STW_OP_NONE && i <= first_wait; i++) {
+        if (stw_op_role_of(&program->ops[i]) != STW_ROLE_COLLECTIVE) continue;
+        stw_demand demand;
+        stw_demand_op(job, &program->ops[i], &demand);
+        out->first_gather_s += stw_demand_alone_s(&demand);
+    }
     return STW_STATUS_OK;
 }
 
-/* Bytes of activations that are live, and the block (by its position) that they belong to. */
-typedef struct live_acts {
-    struct {
-        uint64_t offset, bytes;
-        uint32_t block;
-        stw_tier tier;
-    } * list;
-    uint32_t n;
-} live_acts;
-
-static void free_acts(live_acts *live, const stw_op *op) {
-    uint32_t i = live->n;
-    while (i-- > 0)
-        if (live->list[i].tier == op->to && live->list[i].offset == op->offset_bytes) {
-            live->list[i] = live->list[--live->n];
-            return;
-        }
-}
-
-/* Bytes on the GPU come before their block's forward, copies of them on the host after it. What is
- * left when the loss is computed has been kept. */
+/* Bytes on the GPU come before their block's forward, copies of them on the host after it. What has
+ * gone when the loss is computed is not kept. */
 stw_status stw_read_saved(const stw_job *job, const stw_program *program, stw_pool *pool,
                           stw_saved *out, stw_error *err) {
     uint32_t n_blocks = job->model->n_blocks;
     const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
-    uint32_t n_ops = movement == NULL ? 0 : movement->n_ops;
-    live_acts live = {.list = stw_pool_array(pool, n_ops, sizeof *live.list)};
     *out = (stw_saved){.blocks = stw_pool_array(pool, n_blocks, sizeof *out->blocks),
                        .gpu = stw_pool_array(pool, n_blocks, sizeof *out->gpu),
                        .host = stw_pool_array(pool, n_blocks, sizeof *out->host)};
-    if (live.list == NULL || out->blocks == NULL || out->gpu == NULL || out->host == NULL)
-        return no_memory(err);
-    for (uint32_t i = 0; i < n_ops; i++) {
+    if (out->blocks == NULL || out->gpu == NULL || out->host == NULL) return no_memory(err);
+    stw_live live = {0};
+    uint64_t gpu = 0, host = 0;
+    const uint64_t *now_gpu = &live.bytes[STW_TIER_GPU][STW_COMPONENT_ACTIVATIONS];
+    const uint64_t *now_host = &live.bytes[STW_TIER_HOST][STW_COMPONENT_ACTIVATIONS];
+    for (uint32_t i = 0; movement != NULL && i < movement->n_ops; i++) {
         const stw_op *op = &program->ops[movement->first_op + i];
-        stw_op_role role = stw_op_role_of(op);
-        if (role == STW_ROLE_LOSS) break;
-        if (role == STW_ROLE_FORWARD) out->blocks[out->n++] = op->unit;
-        if (role != STW_ROLE_BYTES || op->component != STW_COMPONENT_ACTIVATIONS) continue;
-        if (op->kind == STW_OP_FREE) {
-            free_acts(&live, op);
-            continue;
-        }
-        uint32_t block = op->to == STW_TIER_GPU || out->n == 0 ? out->n : out->n - 1;
-        live.list[live.n].offset = op->offset_bytes;
-        live.list[live.n].bytes = op->bytes;
-        live.list[live.n].tier = op->to;
-        live.list[live.n++].block = block;
+        stw_live_apply(&live, op);
+        if (out->n > 0) out->host[out->n - 1] = *now_host - host;
+        if (stw_op_role_of(op) == STW_ROLE_LOSS) break;
+        if (stw_op_role_of(op) != STW_ROLE_FORWARD) continue;
+        out->blocks[out->n] = op->unit;
+        out->gpu[out->n++] = *now_gpu - gpu;
+        gpu = *now_gpu;
+        host = *now_host;
     }
-    for (uint32_t i = 0; i < live.n; i++) {
-        if (live.list[i].block >= n_blocks) continue;
-        uint64_t *bytes = live.list[i].tier == STW_TIER_GPU ? out->gpu : out->host;
-        bytes[live.list[i].block] += live.list[i].bytes;
-    }
+    for (uint32_t i = 0; *now_gpu == 0 && i < out->n; i++) out->gpu[i] = 0;
     return STW_STATUS_OK;
 }

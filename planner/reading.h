@@ -81,7 +81,7 @@ void stw_read_flow(const stw_job *job, const stw_program *program, bool crowded,
 /* ---- the load ---- */
 
 typedef struct stw_load_reading {
-    double pieces_s;  /* of the slowest stream or ring of slots */
+    double pieces_s;  /* of the slowest stream */
     double masters_s; /* after the last piece */
 } stw_load_reading;
 

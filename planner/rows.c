@@ -93,7 +93,19 @@ stw_time_row *stw_row_seconds(stw_cost *cost, stw_part part, const char *format,
     return row;
 }
 
-/* ---- bytes of places ---- */
+/* ---- bytes ---- */
+
+uint64_t stw_build_staging(const stw_build *b, uint32_t kind, uint32_t load, stw_tier tier) {
+    const stw_decisions decisions = {.load = b->cost->loads[load]};
+    return stw_load_staging_bytes(b->cost->job, &decisions, kind, tier);
+}
+
+uint64_t stw_build_most_staging(const stw_build *b, uint32_t load, stw_tier tier) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < b->cost->job->n_kinds; k++)
+        most = stw_max_u64(most, stw_build_staging(b, k, load, tier));
+    return most;
+}
 
 uint32_t stw_row_use(const stw_cost *cost, uint32_t place, stw_tier tier) {
     for (uint32_t u = 0; u < STW_N_RINGS; u++)
@@ -164,12 +176,9 @@ static void add_page_tables(const stw_build *b, stw_byte_row *row) {
     const place_terms arena = {b, STW_AT_STEP, STW_TIER_HOST, kind, 1, STW_PAGE_TABLE_SHARE};
     add_terms(&arena, row);
     row->constant_bytes += STW_PAGE_TABLE_STEP_BYTES + STW_ALIGN_BYTES;
-    for (uint32_t l = 0; l < cost->n_loads; l++) {
-        uint64_t most = 0;
-        for (uint32_t k = 0; k < cost->job->n_kinds; k++)
-            most = stw_max_u64(most, stw_build_staging(b, k, l, STW_TIER_HOST));
-        row->load_bytes[l] += stw_div_up_u64(most, STW_PAGE_TABLE_SHARE);
-    }
+    for (uint32_t l = 0; l < cost->n_loads; l++)
+        row->load_bytes[l] +=
+            stw_div_up_u64(stw_build_most_staging(b, l, STW_TIER_HOST), STW_PAGE_TABLE_SHARE);
 }
 
 stw_byte_row *stw_row_gpu(const stw_build *b, stw_phase phase, stw_instant at, const char *name) {

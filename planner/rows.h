@@ -17,7 +17,6 @@ typedef struct stw_build {
     stw_pool *pool;              /* of what is needed only while rows are made */
     stw_program **programs;      /* [n_places][STW_N_ACTS] see stw_build_program */
     stw_place_bytes *bytes;      /* [n_kinds][n_places][n_rings] */
-    uint64_t *staging_bytes;     /* [n_kinds][n_loads][STW_N_TIERS] of a load */
     stw_flow *flows;             /* [n_places][n_rings] of the largest kind */
     stw_saved saved[STW_N_ACTS]; /* n 0: not read */
     uint64_t *stash_bytes;       /* [n_acts] of activations on the host, per block */
@@ -31,10 +30,6 @@ static inline const stw_flow *stw_build_flow(const stw_build *b, uint32_t p, uin
 static inline const stw_place_bytes *stw_build_bytes(const stw_build *b, uint32_t kind, uint32_t p,
                                                      uint32_t r) {
     return &b->bytes[(kind * b->cost->n_places + p) * b->cost->n_rings + r];
-}
-static inline uint64_t stw_build_staging(const stw_build *b, uint32_t kind, uint32_t load,
-                                         stw_tier tier) {
-    return b->staging_bytes[(kind * b->cost->n_loads + load) * STW_N_TIERS + (uint32_t)tier];
 }
 /** Units of the space that a flow's buckets cover, as a factor from its average bucket to a unit.
  */
@@ -50,6 +45,10 @@ static inline double stw_flow_per_unit(const stw_cost *cost, const stw_flow *flo
  * grads in the same tiers share one. */
 STW_MUST_USE stw_status stw_build_program(stw_build *b, uint32_t place, stw_act act,
                                           const stw_program **out, stw_error *err);
+/** Bytes of load staging of a kind of rank. */
+uint64_t stw_build_staging(const stw_build *b, uint32_t kind, uint32_t load, stw_tier tier);
+/** The most of all kinds. */
+uint64_t stw_build_most_staging(const stw_build *b, uint32_t load, stw_tier tier);
 /** NULL when memory is out. */
 stw_byte_row *stw_row_bytes(stw_cost *cost, stw_phase phase, stw_tier tier, const char *resource,
                             uint64_t limit_bytes, const char *format, ...) STW_PRINTF(6, 7);

@@ -12,15 +12,10 @@ static stw_status no_memory(stw_error *err) {
 /* ---- GPU ---- */
 
 stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err) {
-    const stw_cost *cost = b->cost;
     stw_byte_row *row = stw_row_gpu(b, STW_PHASE_LOAD, STW_AT_LOAD, "load");
     if (row == NULL) return no_memory(err);
-    for (uint32_t l = 0; l < cost->n_loads; l++) {
-        uint64_t most = 0;
-        for (uint32_t k = 0; k < cost->job->n_kinds; k++)
-            most = stw_max_u64(most, stw_build_staging(b, k, l, STW_TIER_GPU));
-        row->load_bytes[l] += most;
-    }
+    for (uint32_t l = 0; l < b->cost->n_loads; l++)
+        row->load_bytes[l] += stw_build_most_staging(b, l, STW_TIER_GPU);
     row = stw_row_gpu(b, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step");
     return row == NULL ? no_memory(err) : STW_STATUS_OK;
 }

@@ -59,15 +59,19 @@ static double resource_fill(const stw_flow *flow, uint32_t use, stw_resource res
     }
 }
 
+/* One bucket's way through a ring: what keeps its slot busy. With more than one slot other buckets
+ * move the other way meanwhile, and copies take longer. */
+static double way_s(const stw_flow *flow, bool disk, double copy_speed) {
+    double way = (flow->in_s + flow->out_s) / copy_speed + flow->update_s;
+    return disk ? way + flow->read_s + flow->write_s : way;
+}
+
+/* The rest of a bucket's way. */
 static double stream_fill(const stw_flow *flow, uint32_t use, stw_stream stream) {
+    bool disk = stream == STW_STREAM_DISK || stream == STW_STREAM_DISK_OUT;
     if (stream == STW_STREAM_COMPUTE) return 0; /* other updates hide it */
-    if (stream == STW_STREAM_DISK || stream == STW_STREAM_DISK_OUT) {
-        if (use != STW_RING_HOST_DISK) return 0;
-        double last = stream == STW_STREAM_DISK ? flow->write_s : flow->read_s;
-        return flow->in_s + flow->update_s + flow->out_s + last;
-    }
-    bool in = stream == (flow->updates_on_cpu ? STW_STREAM_TO_CPU : STW_STREAM_H2D);
-    return in ? flow->update_s + flow->out_s : flow->in_s + flow->update_s;
+    if (disk && use != STW_RING_HOST_DISK) return 0;
+    return way_s(flow, disk, 1) - flow->stream_s[stream];
 }
 
 /* Charge something to a use of a place: places share a ring, the slowest of them is charged. */
@@ -123,13 +127,6 @@ static stw_status add_stream_row(const stw_build *b, stw_stream stream, stw_erro
                     charge(cost, row, u, r, stream_fill(flow, u, stream));
         }
     return STW_STATUS_OK;
-}
-
-/* One bucket's way through a ring: what keeps its slot busy. With more than one slot other buckets
- * move the other way meanwhile, and copies take longer. */
-static double way_s(const stw_flow *flow, bool disk, double copy_speed) {
-    double way = (flow->in_s + flow->out_s) / copy_speed + flow->update_s;
-    return disk ? way + flow->read_s + flow->write_s : way;
 }
 
 static bool any_waits(const stw_build *b, uint32_t ring) {
