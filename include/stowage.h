@@ -191,6 +191,8 @@ STW_API uint32_t stw_find_rank_kind(const stw_plan_t *plan, uint32_t rank);
 
 typedef struct stw_movement_t {
     const char *phase;      /* "load", "forward_backward", "optimizer_step" ... */
+    const char *role;       /* "trainer" */
+    const char *repeat;     /* "once", then in iterations "first", "later" or "every" */
     int by_stowage;         /* 1: Stowage executes it; 0: the framework does */
     uint32_t first_op, ops; /* range for stw_get_op */
     double seconds;         /* predicted; NaN: unknown */
@@ -208,12 +210,14 @@ STW_API int stw_get_peak(const stw_plan_t *plan, uint32_t kind, uint32_t i, stw_
 
 #define STOWAGE_NONE UINT32_MAX
 typedef struct stw_op_t {
-    const char *name, *group; /* "copy", "update", "send" ...; group: of ranks, "none", "world" */
+    const char *name;   /* "alloc", "copy", "update", "all_gather" ... */
+    const char *counts; /* what unit counts: "bucket", "piece", "region", "block"; "": nothing */
     const char *stream, *component, *from, *to;
-    uint32_t unit;     /* bucket, load piece or block; STOWAGE_NONE */
+    const char *group; /* of a collective: "world", "node", "shard" ... */
+    uint32_t unit;     /* STOWAGE_NONE: the operation serves the whole */
     uint32_t after[2]; /* operations of other streams that finish first; STOWAGE_NONE */
     uint64_t from_offset_bytes, to_offset_bytes, bytes; /* offset UINT64_MAX: outside the arena */
-    uint64_t params;                                    /* elements of an update */
+    uint64_t params;                                    /* elements that it works on */
 } stw_op_t;
 STW_API int stw_get_op(const stw_plan_t *plan, uint32_t kind, uint32_t i, stw_op_t *out,
                        size_t size);
@@ -294,6 +298,76 @@ STW_API int stw_get_measured(const stw_result_t *result, uint32_t i, stw_measure
 /** Digest of the final state of a component over all ranks; independent of its placement.
  * @return 0 if the run has no such component */
 STW_API int stw_get_digest(const stw_result_t *result, const char *component, uint64_t *out);
+
+/* ---- execution with memory and streams of the caller --------------------------------------- */
+
+/* Alignment of arenas, and of every region in them. */
+#define STOWAGE_ALIGNMENT 4096
+
+typedef struct stw_session_options_t {
+    const char *backend; /* "auto" (NULL), "cuda", "host" */
+    /* Arenas of the caller, of gpu_arena_bytes and host_arena_bytes of this rank's kind or more,
+     * aligned to STOWAGE_ALIGNMENT. They outlive the session. NULL: the library allocates. With
+     * "host" both are host memory. With "cuda" the host arena is page-locked while the session
+     * lasts, unless it is already. */
+    void *gpu_address, *host_address;
+    uint64_t gpu_bytes, host_bytes;
+    /* With "cuda", cudaStream_t of the caller's; NULL: streams of the library's own. The default
+     * stream is cudaStreamLegacy here. */
+    void *compute_stream, *h2d_stream, *d2h_stream, *comm_stream;
+    int gpu_is_given; /* 1: `gpu` is the device's ordinal; 0: it is the local rank */
+    uint32_t gpu;
+    const char *weights; /* for the load: safetensors file, index or folder; NULL: the plan's */
+    uint64_t seed;       /* of weights if none are given, and of stw_seed_gradients */
+    const char *nvme_folder;
+    double timeout_s; /* of a collective; 0: 120 */
+} stw_session_options_t;
+
+typedef struct stw_session_t stw_session_t;
+
+/** Attach to this rank's part of a plan: open device and communicator, set moments to zero. The
+ * rank comes from the environment of torchrun, srun or mpirun. Every call that takes a session and
+ * an error is collective: all ranks of the plan make it. */
+STW_API_CHECKED stw_status_t stw_open_session(const stw_plan_t *plan,
+                                              const stw_session_options_t *options, size_t size,
+                                              stw_session_t **out, stw_error_t *error);
+/** Detach. Memory and streams of the caller stay as they are. */
+STW_API void stw_free_session(stw_session_t *session);
+
+typedef struct stw_session_info_t {
+    const char *backend;
+    uint32_t rank, world, rank_kind;
+    void *gpu_address, *host_address; /* of the arenas, the caller's or the library's; or NULL */
+} stw_session_info_t;
+STW_API void stw_get_session_info(const stw_session_t *session, stw_session_info_t *out,
+                                  size_t size);
+
+/** Learning rate of a parameter group from the next movement on: 0 the optimizer's own, i those of
+ * optimizer.groups[i - 1] of the run. */
+STW_API_CHECKED stw_status_t stw_set_learning_rate(stw_session_t *session, uint32_t group,
+                                                   double learning_rate, stw_error_t *error);
+/** Use the parameters that lie in the arenas instead of loading: makes their master weights. */
+STW_API_CHECKED stw_status_t stw_adopt_params(stw_session_t *session, stw_error_t *error);
+/** Write seeded gradients of a step into the arenas, as stw_execute_plan does, for tests. */
+STW_API_CHECKED stw_status_t stw_seed_gradients(stw_session_t *session, uint64_t step,
+                                                stw_error_t *error);
+
+typedef struct stw_sample_t {
+    double seconds;
+    double grad_norm, clip_factor; /* NaN and 1 without clipping */
+} stw_sample_t;
+/** Execute one movement of the plan. It begins when the work that the caller queued on its streams
+ * is done, and is done on return. After a failure other than USAGE the session can only be freed.
+ * @param phase "load"; then "first_optimizer_step" once and "optimizer_step" for all later steps,
+ * with gradients where stw_find_extent says
+ * @param step number of the optimizer step, from 1, for AdamW's bias corrections
+ * @param out NULL: not wanted */
+STW_API_CHECKED stw_status_t stw_execute_movement(stw_session_t *session, const char *phase,
+                                                  uint64_t step, stw_sample_t *out, size_t size,
+                                                  stw_error_t *error);
+/** Digest of a state component as it is now, over all ranks; see stw_get_digest. */
+STW_API_CHECKED stw_status_t stw_digest_state(stw_session_t *session, const char *component,
+                                              uint64_t *out, stw_error_t *error);
 
 #ifdef __cplusplus
 }

@@ -19,18 +19,18 @@ struct stw_model_t {
     stw_model *model;
 };
 
-/** The flat space of the rank that was asked for last. */
-typedef struct stw_library_space {
+/** The spaces of the rank that was asked for last. */
+typedef struct stw_library_spaces {
     pthread_mutex_t mutex; /* of what follows */
     stw_pool *pool;        /* NULL: none yet */
-    uint32_t rank, id;
-    stw_space space;
-} stw_library_space;
+    uint32_t rank;
+    stw_space spaces[STW_N_STATE_SPACES];
+} stw_library_spaces;
 
 struct stw_plan_t {
     stw_plan *plan;
     stw_model_t model; /* the plan's own */
-    stw_library_space space;
+    stw_library_spaces spaces;
 };
 
 /** Clear the caller's error. @return where the call reports to, NULL if `error` is NULL */
@@ -40,6 +40,9 @@ stw_status_t stw_library_end(stw_status status, stw_error_t *error);
 /** Copy a struct of the library's to a caller's, whose size differs if its header is older or newer
  * than the library. */
 void stw_library_copy(void *to, size_t to_size, const void *from, size_t from_size);
+
+/** Index of a component in stw_run_result.digest, -1 where it has no digest. */
+int stw_library_digest_of(const char *component);
 
 /** Wrap a plan, which the handle takes over also on failure. */
 STW_MUST_USE stw_status stw_library_wrap_plan(stw_plan *plan, stw_plan_t **out, stw_error *err);

@@ -17,15 +17,15 @@ stw_status stw_library_wrap_plan(stw_plan *plan, stw_plan_t **out, stw_error *er
     }
     handle->plan = plan;
     handle->model.model = plan->model;
-    pthread_mutex_init(&handle->space.mutex, NULL);
+    pthread_mutex_init(&handle->spaces.mutex, NULL);
     *out = handle;
     return STW_STATUS_OK;
 }
 
 void stw_free_plan(stw_plan_t *plan) {
     if (plan == NULL) return;
-    stw_pool_free(plan->space.pool);
-    pthread_mutex_destroy(&plan->space.mutex);
+    stw_pool_free(plan->spaces.pool);
+    pthread_mutex_destroy(&plan->spaces.mutex);
     stw_plan_free(plan->plan);
     free(plan);
 }

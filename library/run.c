@@ -98,12 +98,16 @@ int stw_get_measured(const stw_result_t *handle, uint32_t i, stw_measured_t *out
     return 1;
 }
 
-int stw_get_digest(const stw_result_t *handle, const char *component, uint64_t *out) {
+int stw_library_digest_of(const char *component) {
     static const char *const names[STW_N_DIGESTS] = {"params", "exp_avg", "exp_avg_sq", "master"};
-    for (int d = 0; d < STW_N_DIGESTS; d++) {
-        if (strcmp(names[d], component) != 0) continue;
-        *out = handle->result->digest[d];
-        return *out != 0 ? 1 : 0;
-    }
-    return 0;
+    for (int d = 0; d < STW_N_DIGESTS; d++)
+        if (strcmp(names[d], component) == 0) return d;
+    return -1;
+}
+
+int stw_get_digest(const stw_result_t *handle, const char *component, uint64_t *out) {
+    int d = stw_library_digest_of(component);
+    if (d < 0 || handle->result->digest[d] == 0) return 0;
+    *out = handle->result->digest[d];
+    return 1;
 }

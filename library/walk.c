@@ -55,12 +55,17 @@ uint32_t stw_find_rank_kind(const stw_plan_t *handle, uint32_t rank) {
 
 /* ---- rows of a kind ---- */
 
+/* In the order of stw_repeat. */
+static const char *const repeat_names[] = {"once", "first", "later", "every"};
+
 int stw_get_movement(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_movement_t *out,
                      size_t size) {
     const stw_plan *plan = handle->plan;
     if (kind >= plan->job->n_kinds || i >= plan->programs[kind]->n_movements) return 0;
     const stw_movement *m = &plan->programs[kind]->movements[i];
     const stw_movement_t movement = {.phase = stw_phase_name(m->phase),
+                                     .role = m->role,
+                                     .repeat = repeat_names[m->repeat],
                                      .by_stowage = m->by_stowage ? 1 : 0,
                                      .first_op = m->first_op,
                                      .ops = m->n_ops,
@@ -94,11 +99,15 @@ int stw_get_peak(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_peak_t
     return 0;
 }
 
+/* In the order of stw_op_unit. */
+static const char *const unit_names[] = {"", "bucket", "piece", "region", "block"};
+
 int stw_get_op(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_op_t *out, size_t size) {
     const stw_plan *plan = handle->plan;
     if (kind >= plan->job->n_kinds || i >= plan->programs[kind]->n_ops) return 0;
     const stw_op *o = &plan->programs[kind]->ops[i];
     const stw_op_t op = {.name = stw_op_kind_name(o->kind),
+                         .counts = unit_names[stw_op_row_of(o->kind)->unit],
                          .group = stw_rank_group_name(o->group),
                          .stream = stw_stream_name(o->stream),
                          .component = stw_component_name(o->component),
@@ -145,26 +154,28 @@ int stw_get_bucket(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_buck
 /* ---- from tensors to memory ---- */
 
 /* The mutex is held. */
-static bool load_space(const stw_job *job, stw_library_space *s, uint32_t rank, uint32_t id) {
-    if (s->pool != NULL && s->rank == rank && s->id == id) return true;
+static bool load_spaces(const stw_job *job, stw_library_spaces *s, uint32_t rank) {
+    if (s->pool != NULL && s->rank == rank) return true;
     stw_pool_free(s->pool);
     s->pool = stw_pool_new();
     s->rank = rank;
-    s->id = id;
-    if (s->pool != NULL && stw_job_space(job, id, rank, s->pool, &s->space, NULL) == STW_STATUS_OK)
-        return true;
+    bool done = s->pool != NULL;
+    for (uint32_t id = 0; done && id < STW_N_STATE_SPACES; id++)
+        done = stw_job_space(job, id, rank, s->pool, &s->spaces[id], NULL) == STW_STATUS_OK;
+    if (done) return true;
     stw_pool_free(s->pool);
     s->pool = NULL;
     return false;
 }
 
-/* The first run of a tensor's elements, from one on, that a rank has of a space. */
-static bool find_run(const stw_plan *plan, stw_library_space *s, uint32_t rank,
+/* The first run of a tensor's elements, from one on, that a rank has of a component. */
+static bool find_run(const stw_plan *plan, stw_library_spaces *s, uint32_t rank,
                      stw_component component, stw_view wanted, stw_overlap *out) {
     bool found = false;
     pthread_mutex_lock(&s->mutex);
-    if (load_space(plan->job, s, rank, (uint32_t)stw_component_space(component))) {
-        stw_meet meet = stw_meet_begin(stw_space_whole(&s->space), wanted);
+    if (load_spaces(plan->job, s, rank)) {
+        const stw_space *space = &s->spaces[stw_component_space(component)];
+        stw_meet meet = stw_meet_begin(stw_space_whole(space), wanted);
         found = stw_meet_next(&meet, out);
     }
     pthread_mutex_unlock(&s->mutex);
@@ -197,8 +208,8 @@ static bool stored_as(const stw_run_spec *run, stw_component component, stw_dtyp
 int stw_find_extent(const stw_plan_t *handle, uint32_t rank, const char *component, uint32_t tensor,
                     uint64_t element, stw_extent_t *out, size_t size) {
     const stw_plan *plan = handle->plan;
-    /* The cache of a space is not part of what a caller sees of a plan. */
-    stw_library_space *cache = &((stw_plan_t *)(uintptr_t)handle)->space;
+    /* The cache of spaces is not part of what a caller sees of a plan. */
+    stw_library_spaces *cache = &((stw_plan_t *)(uintptr_t)handle)->spaces;
     const stw_model *model = plan->model;
     stw_component wanted;
     stw_dtype dtype;

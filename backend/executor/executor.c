@@ -76,6 +76,13 @@ static stw_status check_node(const stw_rank_run *run, stw_tier tier, uint64_t ca
                     run->ranks.local_world, need_text, have_text);
 }
 
+static void take_from_caller(const stw_device_config *caller, stw_device_config *out) {
+    memcpy(out->external, caller->external, sizeof out->external);
+    memcpy(out->streams, caller->streams, sizeof out->streams);
+    out->gpu_is_given = caller->gpu_is_given;
+    out->gpu = caller->gpu;
+}
+
 static stw_status open_device(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_device_config *c = &run->config;
@@ -86,8 +93,10 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     c->capacity_bytes[STW_TIER_NVME] = run->plan->cluster.nvme.capacity_bytes;
     STW_TRY(check_node(run, STW_TIER_HOST, host, err));
     STW_TRY(check_node(run, STW_TIER_NVME, run->plan->cluster.nvme.capacity_bytes, err));
-    c->machine_host_bytes = node_bytes(run, STW_TIER_HOST);
-    if (!run->backend->gpu) /* its "GPU" is host memory as well */
+    if (run->options->caller != NULL) take_from_caller(run->options->caller, c);
+    if (c->external[STW_TIER_HOST].address == NULL)
+        c->machine_host_bytes = node_bytes(run, STW_TIER_HOST);
+    if (!run->backend->gpu && c->external[STW_TIER_GPU].address == NULL) /* host memory as well */
         c->machine_host_bytes = plus(c->machine_host_bytes, node_bytes(run, STW_TIER_GPU));
     c->local_rank = run->ranks.local_rank;
     c->local_world = run->ranks.local_world;
@@ -363,7 +372,7 @@ out:
     return status;
 }
 
-static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error *err) {
+static stw_status open_run(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_streams_calls calls = {run, issue, settle, failed};
     STW_TRY(prepare(run, err));
@@ -378,33 +387,13 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
                             &run->readers, err));
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
     STW_TRY(stw_run_zero_moments(run, err));
-    STW_TRY(run_once(run, err));
-    STW_TRY(run_iterations(run, err));
-    if (!run->options->no_digest) {
-        STW_TRY(stw_run_digest(run, err));
-        STW_TRY(stw_run_verify(run, err));
-    }
-    STW_TRY(stw_run_collect(run, result, err));
-    STW_TRY(stw_comm_barrier(run->comm, err));
 out:
-    if (status != STW_STATUS_OK) stw_comm_abort(run->comm);
     return status;
 }
 
-static void run_free(stw_rank_run *run) {
-    stw_streams_free(run->streams);
-    stw_threads_free(run->readers);
-    stw_weights_close(run->weights);
-    stw_comm_close(run->comm);
-    if (run->device != NULL) run->backend->close(run->device);
-    pthread_mutex_destroy(&run->mutex);
-    stw_pool_free(run->pool);
-    free(run);
-}
-
-stw_status stw_execute_with(const stw_plan *plan, const stw_executor_options *options,
-                            const stw_backend *backend, stw_run_result **result, stw_error *err) {
-    *result = NULL;
+stw_status stw_run_open(const stw_plan *plan, const stw_executor_options *options,
+                        const stw_backend *backend, stw_rank_run **out, stw_error *err) {
+    *out = NULL;
     stw_rank_run *run = calloc(1, sizeof *run);
     stw_pool *pool = stw_pool_new();
     if (run == NULL || pool == NULL) {
@@ -422,8 +411,50 @@ stw_status stw_execute_with(const stw_plan *plan, const stw_executor_options *op
     run->source_rank = UINT32_MAX;
     run->timeout_s = options->timeout_s > 0.0 ? options->timeout_s : TIMEOUT_S;
     pthread_mutex_init(&run->mutex, NULL);
-    stw_status status = execute(run, result, err);
-    run_free(run);
+    stw_status status = open_run(run, err);
+    if (status == STW_STATUS_OK) {
+        *out = run;
+    } else {
+        stw_comm_abort(run->comm);
+        stw_run_close(run);
+    }
+    return status;
+}
+
+void stw_run_close(stw_rank_run *run) {
+    if (run == NULL) return;
+    stw_streams_free(run->streams);
+    stw_threads_free(run->readers);
+    stw_weights_close(run->weights);
+    stw_comm_close(run->comm);
+    if (run->device != NULL) run->backend->close(run->device);
+    pthread_mutex_destroy(&run->mutex);
+    stw_pool_free(run->pool);
+    free(run);
+}
+
+static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(run_once(run, err));
+    STW_TRY(run_iterations(run, err));
+    if (!run->options->no_digest) {
+        STW_TRY(stw_run_digest(run, err));
+        STW_TRY(stw_run_verify(run, err));
+    }
+    STW_TRY(stw_run_collect(run, result, err));
+    STW_TRY(stw_comm_barrier(run->comm, err));
+out:
+    if (status != STW_STATUS_OK) stw_comm_abort(run->comm);
+    return status;
+}
+
+stw_status stw_execute_with(const stw_plan *plan, const stw_executor_options *options,
+                            const stw_backend *backend, stw_run_result **result, stw_error *err) {
+    stw_rank_run *run = NULL;
+    *result = NULL;
+    stw_status status = stw_run_open(plan, options, backend, &run, err);
+    if (status == STW_STATUS_OK) status = execute(run, result, err);
+    stw_run_close(run);
     if (status != STW_STATUS_OK) {
         stw_run_result_free(*result);
         *result = NULL;

@@ -35,6 +35,9 @@ typedef struct stw_executor_options {
     stw_status (*after_iteration)(void *state, struct stw_rank_run *run, uint32_t iteration,
                                   stw_error *err);
     void *after_state;
+    /** Memory, streams and GPU of the caller's: `external`, `streams` and `gpu` of it are looked
+     * at. NULL: the executor's own. */
+    const stw_device_config *caller;
     stw_timeline *timeline; /* zeroed or of an earlier run: filled on rank 0; NULL: no marks */
 } stw_executor_options;
 

@@ -103,7 +103,13 @@ STW_MUST_USE stw_status stw_timeline_issue(stw_rank_run *run, uint32_t op, stw_e
 /** All of the movement is done. */
 STW_MUST_USE stw_status stw_timeline_end(stw_rank_run *run, stw_error *err);
 
-/* executor.c: movements */
+/* executor.c: a run, and its movements */
+/** Everything up to the first movement: device and communicator are open, moments are zero. plan,
+ * options and backend are borrowed until stw_run_close. Collective. */
+STW_MUST_USE stw_status stw_run_open(const stw_plan *plan, const stw_executor_options *options,
+                                     const stw_backend *backend, stw_rank_run **out,
+                                     stw_error *err);
+void stw_run_close(stw_rank_run *run); /* NULL is fine */
 /** Issue a schedule of run->program on all ranks at once; seconds until all of it is done here.
  * Collective. */
 STW_MUST_USE stw_status stw_run_schedule(stw_rank_run *run, const stw_schedule *schedule,

@@ -10,6 +10,7 @@
 
 #define STEPS 2
 #define SEED 7
+#define LEARNING_RATE 0.25 /* not the default */
 
 static stw_error_t *error;
 
@@ -48,15 +49,16 @@ static void look_at_model(const stw_model_t *model, uint64_t params) {
 static stw_plan_t *make_plan(const stw_model_t *model, const char *cluster, const char *placement) {
     stw_plan_options_t options;
     stw_plan_t *plan = NULL;
-    const char *settings[4];
+    const char *settings[5];
     memset(&options, 0, sizeof options);
     settings[0] = "optimizer.clip_norm=1";
     settings[1] = "precision.params=bf16";
     settings[2] = "precision.master=fp32";
-    settings[3] = placement;
+    settings[3] = "optimizer.lr=0.25";
+    settings[4] = placement;
     options.cluster = cluster;
     options.settings = settings;
-    options.n_settings = 4;
+    options.n_settings = 5;
     check(stw_make_plan(model, &options, sizeof options, &plan, error), "make a plan");
     return plan;
 }
@@ -182,6 +184,133 @@ static void execute(const stw_plan_t *plan, const char *file, uint64_t digests[N
     stw_free_result(result);
 }
 
+/* ---- memory of this program's own ---- */
+
+typedef struct arenas {
+    void *gpu, *host;         /* aligned */
+    char *gpu_all, *host_all; /* as malloc gave them */
+} arenas;
+
+static void *align(char *memory) {
+    uintptr_t address = (uintptr_t)memory;
+    return memory + (STOWAGE_ALIGNMENT - address % STOWAGE_ALIGNMENT) % STOWAGE_ALIGNMENT;
+}
+
+static void make_arenas(const stw_rank_kind_t *kind, arenas *out) {
+    out->gpu_all = (char *)malloc((size_t)kind->gpu_arena_bytes + STOWAGE_ALIGNMENT);
+    out->host_all = (char *)malloc((size_t)kind->host_arena_bytes + STOWAGE_ALIGNMENT);
+    expect(out->gpu_all != NULL && out->host_all != NULL, "memory for the arenas");
+    out->gpu = align(out->gpu_all);
+    out->host = align(out->host_all);
+    memset(out->gpu, 0xff, (size_t)kind->gpu_arena_bytes); /* nobody promised zeroes */
+    memset(out->host, 0xff, (size_t)kind->host_arena_bytes);
+}
+
+static void free_arenas(arenas *memory) {
+    free(memory->gpu_all);
+    free(memory->host_all);
+}
+
+static stw_session_t *attach(const stw_plan_t *plan, const stw_rank_kind_t *kind,
+                             const arenas *memory) {
+    stw_session_options_t options;
+    stw_session_info_t info;
+    stw_session_t *session = NULL;
+    memset(&options, 0, sizeof options);
+    options.backend = "host";
+    options.seed = SEED;
+    if (memory != NULL) {
+        options.gpu_address = memory->gpu;
+        options.gpu_bytes = kind->gpu_arena_bytes;
+        options.host_address = memory->host;
+        options.host_bytes = kind->host_arena_bytes;
+    }
+    check(stw_open_session(plan, &options, sizeof options, &session, error), "attach");
+    stw_get_session_info(session, &info, sizeof info);
+    expect(same(info.backend, "host") && info.rank == 0 && info.world == 1, "rank 0 of 1");
+    if (memory != NULL)
+        expect((info.gpu_address == memory->gpu || kind->gpu_arena_bytes == 0) &&
+                   (info.host_address == memory->host || kind->host_arena_bytes == 0),
+               "the arenas of the caller");
+    return session;
+}
+
+/* Address of the gradients of a tensor from an element on, and how many lie there together. */
+static char *gradients(const stw_plan_t *plan, const arenas *memory, uint32_t tensor,
+                       uint64_t element, uint64_t *elements, size_t *element_bytes) {
+    stw_extent_t extent;
+    expect(stw_find_extent(plan, 0, "grads", tensor, element, &extent, sizeof extent) &&
+               extent.element == element,
+           "a place for the gradients");
+    *elements = extent.elements;
+    *element_bytes = (size_t)(extent.bytes / extent.elements);
+    return (char *)(same(extent.tier, "gpu") ? memory->gpu : memory->host) + extent.offset_bytes;
+}
+
+/* A backward pass would write here: gradients of one plan's memory into another's. */
+static void write_gradients(const stw_plan_t *from_plan, const arenas *from,
+                            const stw_plan_t *to_plan, const arenas *to) {
+    stw_tensor_t tensor;
+    uint32_t i;
+    for (i = 0; stw_get_tensor(stw_get_plan_model(to_plan), i, &tensor, sizeof tensor); i++) {
+        uint64_t at = 0;
+        while (at < tensor.elements) {
+            uint64_t n, m;
+            size_t bytes, same_bytes;
+            const char *source = gradients(from_plan, from, i, at, &n, &bytes);
+            char *target = gradients(to_plan, to, i, at, &m, &same_bytes);
+            expect(bytes == same_bytes, "gradients of one type");
+            if (m < n) n = m;
+            memcpy(target, source, (size_t)n * bytes);
+            at += n;
+        }
+    }
+}
+
+/* The steps of `execute`, with the gradients of another plan: the same bits. */
+static void step_in_own_memory(const stw_plan_t *plan, const stw_plan_t *other,
+                               const uint64_t digests[N_COMPONENTS]) {
+    stw_rank_kind_t kind, other_kind;
+    stw_session_t *session, *source;
+    stw_sample_t sample;
+    arenas mine, theirs;
+    uint64_t step, digest = 0;
+    int i, adopts;
+    expect(stw_get_rank_kind(plan, stw_find_rank_kind(plan, 0), &kind, sizeof kind), "rank 0");
+    expect(stw_get_rank_kind(other, stw_find_rank_kind(other, 0), &other_kind, sizeof kind),
+           "rank 0 of the other plan");
+    make_arenas(&kind, &mine);
+    make_arenas(&other_kind, &theirs);
+    source = attach(other, &other_kind, &theirs);
+    for (adopts = 0; adopts < 2; adopts++) {
+        session = attach(plan, &kind, &mine);
+        check(stw_execute_movement(session, "load", 0, NULL, 0, error), "load");
+        if (adopts) { /* what was loaded stays where it is, and is taken over */
+            stw_free_session(session);
+            session = attach(plan, &kind, &mine);
+            check(stw_adopt_params(session, error), "adopt the parameters");
+        }
+        for (step = 1; step <= STEPS; step++) {
+            check(stw_seed_gradients(source, step, error), "seed gradients");
+            write_gradients(other, &theirs, plan, &mine);
+            check(stw_set_learning_rate(session, 0, LEARNING_RATE, error), "set the rate");
+            check(stw_execute_movement(session,
+                                       step == 1 ? "first_optimizer_step" : "optimizer_step", step,
+                                       &sample, sizeof sample, error),
+                  "step");
+            expect(sample.grad_norm > 0 && sample.clip_factor < 1, "clipped gradients");
+        }
+        for (i = 0; i < N_COMPONENTS; i++) {
+            check(stw_digest_state(session, components[i], &digest, error), "digest");
+            expect(digest == digests[i], "the bits of the execution in own memory");
+        }
+        stw_free_session(session);
+    }
+    stw_free_session(source);
+    free_arenas(&mine);
+    free_arenas(&theirs);
+}
+
 static void compare_with_file(const stw_plan_t *plan) {
     stw_plan_info_t mine, theirs;
     stw_plan_t *read = NULL;
@@ -196,6 +325,39 @@ static void compare_with_file(const stw_plan_t *plan) {
 }
 
 /* ---- errors ---- */
+
+static void refuse_misuse(const stw_plan_t *plan) {
+    stw_session_options_t options;
+    stw_session_t *session = NULL;
+    stw_rank_kind_t kind;
+    arenas memory;
+    uint64_t digest;
+    expect(stw_get_rank_kind(plan, 0, &kind, sizeof kind), "the first kind");
+    make_arenas(&kind, &memory);
+    memset(&options, 0, sizeof options);
+    options.backend = "host";
+    options.gpu_address = memory.gpu;
+    options.gpu_bytes = kind.gpu_arena_bytes - 1;
+    expect(stw_open_session(plan, &options, sizeof options, &session, error) == STOWAGE_USAGE,
+           "an error for memory that is too small");
+    options.gpu_address = (char *)memory.gpu + 1;
+    options.gpu_bytes = kind.gpu_arena_bytes;
+    expect(stw_open_session(plan, &options, sizeof options, &session, error) == STOWAGE_USAGE &&
+               session == NULL,
+           "an error for memory that is not aligned");
+    session = attach(plan, &kind, &memory);
+    expect(stw_execute_movement(session, "rollout", 1, NULL, 0, error) == STOWAGE_USAGE,
+           "an error for a movement that the plan does not have");
+    expect(stw_execute_movement(session, "walk", 1, NULL, 0, error) == STOWAGE_USAGE,
+           "an error for no phase at all");
+    expect(stw_execute_movement(session, "optimizer_step", 0, NULL, 0, error) == STOWAGE_USAGE,
+           "an error for step 0");
+    expect(stw_set_learning_rate(session, 1, 0.1, error) == STOWAGE_USAGE, "one group alone");
+    expect(stw_digest_state(session, "grads", &digest, error) == STOWAGE_USAGE, "no digest");
+    check(stw_execute_movement(session, "load", 0, NULL, 0, error), "load after misuse");
+    stw_free_session(session);
+    free_arenas(&memory);
+}
 
 static int messages;
 static void count(stw_log_level_t level, const char *text, void *user) {
@@ -225,7 +387,7 @@ static void refuse_nonsense(const stw_model_t *model) {
 int main(int argc, char **argv) {
     uint64_t resident[N_COMPONENTS], streamed[N_COMPONENTS];
     stw_model_t *model = NULL;
-    stw_plan_t *plan = NULL;
+    stw_plan_t *plan = NULL, *other = NULL;
     expect(argc == 4, "MODEL CLUSTER H200");
     expect(stw_get_version() == STOWAGE_VERSION, "the library of this header");
     error = stw_new_error();
@@ -252,6 +414,11 @@ int main(int argc, char **argv) {
     walk_plan(plan);
     execute(plan, "streamed.json", streamed);
     expect(memcmp(resident, streamed, sizeof resident) == 0, "the same bits in every placement");
+    other = make_plan(model, argv[2], "placement.moments=gpu");
+    step_in_own_memory(plan, other, streamed);
+    step_in_own_memory(other, plan, resident);
+    refuse_misuse(plan);
+    stw_free_plan(other);
     stw_free_plan(plan);
     refuse_nonsense(model);
     stw_free_model(model);

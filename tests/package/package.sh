@@ -36,8 +36,14 @@ if [ -e "$libdir/libstowage.so" ]; then
 fi
 
 # ---- the program ----
-tiny_model
 tiny_cluster 1
+mkdir -p small
+cat >small/config.json <<'EOF'
+{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": false, "head_dim": 32,
+ "hidden_size": 64, "intermediate_size": 192, "num_attention_heads": 2, "num_hidden_layers": 3,
+ "num_key_value_heads": 1, "rms_norm_eps": 1e-06, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+ "vocab_size": 3000, "max_position_embeddings": 4096}
+EOF
 # pkg-config quotes for a shell: a path may hold spaces.
 compile() { # compile LANGUAGE KIND
     libs=$(pkg-config --libs stowage)
@@ -59,7 +65,7 @@ for kind in $kinds; do
         # STOWAGE_DATA only for the static library: nothing says where a program's data lie.
         data=
         [ "$kind" = shared ] || data=$prefix/share/stowage
-        LD_LIBRARY_PATH=$libdir STOWAGE_DATA=$data "./$program" tiny tiny.yaml "$h200" >"$program.txt" ||
+        LD_LIBRARY_PATH=$libdir STOWAGE_DATA=$data "./$program" small tiny.yaml "$h200" >"$program.txt" ||
             { cat "$program.txt"; fail "$program"; }
         tail -n 1 "$program.txt" | grep -q 'main job: ok' || fail "$program said something else"
     done

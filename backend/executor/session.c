@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backend/executor/session.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct stw_session {
+    stw_executor_options options;
+    stw_rank_run *run;
+    double lr[STW_MAX_PARAM_GROUPS]; /* NaN: the plan's */
+};
+
+stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *options,
+                            stw_session **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_backend *backend = NULL;
+    *out = NULL;
+    stw_session *session = calloc(1, sizeof *session);
+    if (session == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "session", "out of memory");
+    session->options = *options;
+    session->options.steps = 1; /* room for the samples of one */
+    for (int g = 0; g < STW_MAX_PARAM_GROUPS; g++) session->lr[g] = (double)NAN;
+    STW_TRY(stw_backend_select(options->backend, &backend, err));
+    STW_TRY(stw_run_open(plan, &session->options, backend, &session->run, err));
+    *out = session;
+    session = NULL;
+out:
+    free(session);
+    return status;
+}
+
+void stw_session_close(stw_session *session) {
+    if (session == NULL) return;
+    stw_run_close(session->run);
+    free(session);
+}
+
+const stw_rank_run *stw_session_run(const stw_session *session) { return session->run; }
+
+stw_status stw_session_set_lr(stw_session *session, uint32_t group, double lr, stw_error *err) {
+    uint32_t groups = session->run->plan->run.optimizer.n_groups + 1;
+    if (group >= groups)
+        return stw_fail(err, STW_STATUS_USAGE, "learning rate",
+                        "found parameter group %u, the plan has %u", group, groups);
+    if (!isfinite(lr) || lr < 0)
+        return stw_fail(err, STW_STATUS_USAGE, "learning rate", "found %g, expected at least 0",
+                        lr);
+    session->lr[group] = lr;
+    return STW_STATUS_OK;
+}
+
+/* The plan's rates, but for those that the caller has set. */
+static stw_adamw adamw_of(const stw_session *session, uint64_t step) {
+    const stw_run_spec *spec = &session->run->plan->run;
+    stw_adamw a = stw_run_adamw(session->run, step);
+    for (uint32_t g = 0; g <= spec->optimizer.n_groups; g++) {
+        double own = g > 0 ? spec->optimizer.groups[g - 1].weight_decay : STW_AUTO_NUMBER;
+        double decay = own < STW_AUTO_NUMBER ? own : spec->optimizer.weight_decay;
+        if (!isnan(session->lr[g])) stw_adamw_set_group(&a, g, session->lr[g], decay, step);
+    }
+    return a;
+}
+
+static stw_status issue(stw_session *session, const stw_schedule *schedule,
+                        stw_session_sample *sample, stw_error *err) {
+    stw_rank_run *run = session->run;
+    double seconds = 0, norm = (double)NAN;
+    float factor = 1.0f;
+    stw_status status = stw_run_schedule(run, schedule, &seconds, err);
+    if (status != STW_STATUS_OK) {
+        stw_comm_abort(run->comm); /* the others wait for this rank */
+        return status;
+    }
+    sample->seconds += seconds;
+    if (!run->adamw.clip || !stw_movement_has(run->program, schedule->movement, STW_OP_UPDATE))
+        return status;
+    run->backend->norm_result(run->device, &norm, &factor);
+    sample->grad_norm = norm;
+    sample->clip_factor = (double)factor;
+    return status;
+}
+
+stw_status stw_session_issue(stw_session *session, stw_phase phase, uint64_t step,
+                             stw_session_sample *sample, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_rank_run *run = session->run;
+    bool any = false;
+    *sample = (stw_session_sample){.grad_norm = (double)NAN, .clip_factor = 1};
+    run->step = step;
+    run->adamw = adamw_of(session, step);
+    for (uint32_t m = 0; m < run->program->n_movements; m++) {
+        if (run->schedules[m] == NULL || run->program->movements[m].phase != phase) continue;
+        if (step == 0 && stw_movement_has(run->program, &run->program->movements[m], STW_OP_UPDATE))
+            STW_TRY(stw_fail(err, STW_STATUS_USAGE, "step", "found 0, expected at least 1"));
+        any = true;
+        STW_TRY(issue(session, run->schedules[m], sample, err));
+    }
+    if (!any)
+        status = stw_fail(err, STW_STATUS_USAGE, stw_phase_name(phase),
+                          "Stowage executes no such movement of this plan");
+out:
+    return status;
+}
+
+stw_status stw_session_adopt(stw_session *session, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_rank_run *run = session->run;
+    for (uint32_t i = 0; i < run->program->n_ops; i++)
+        if (run->program->ops[i].kind == STW_OP_MASTER) STW_TRY(stw_run_issue(run, i, err));
+    STW_TRY(run->backend->synchronize(run->device, err));
+    STW_TRY(run->backend->commit(run->device, 0, err));
+out:
+    return status;
+}
+
+stw_status stw_session_seed_grads(stw_session *session, uint64_t step, stw_error *err) {
+    return stw_run_seed_grads(session->run, step, err);
+}
+
+stw_status stw_session_digest(stw_session *session, uint64_t digest[STW_N_DIGESTS],
+                              stw_error *err) {
+    stw_status status = stw_run_digest(session->run, err);
+    for (int d = 0; d < STW_N_DIGESTS; d++) digest[d] = session->run->digest[d];
+    return status;
+}
