@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 const stw_mpi_calls *stowage_mpi_calls(void);
@@ -28,10 +29,23 @@ static stw_mpi_result failed(int code, char *error, size_t error_size) {
     return STW_MPI_FAILED;
 }
 
+static bool left_broken; /* this rank failed: it does not wait for the others at its end */
+
+/* MPI cannot be initialised again, so who initialised it finalises it when the process ends, not
+ * when a run does. A caller's MPI is the caller's to finalise. MPI_Finalize waits for everybody; a
+ * rank that failed just goes, and its launcher ends the rest. */
+static void finalise(void) {
+    int finalised = 0;
+    if (!left_broken && MPI_Finalized(&finalised) == MPI_SUCCESS && !finalised) MPI_Finalize();
+}
+
 static stw_mpi_result join(uint32_t *rank, uint32_t *world, char *error, size_t error_size) {
     int initialised = 0, provided = 0, my_rank = 0, size = 0;
     CHECK(MPI_Initialized(&initialised));
-    if (!initialised) CHECK(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
+    if (!initialised) {
+        CHECK(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
+        (void)atexit(finalise);
+    }
     CHECK(MPI_Query_thread(&provided));
     if (provided < MPI_THREAD_SERIALIZED) {
         if (error != NULL)
@@ -46,11 +60,8 @@ static stw_mpi_result join(uint32_t *rank, uint32_t *world, char *error, size_t 
     return STW_MPI_OK;
 }
 
-/* MPI_Finalize waits for everybody; a rank that failed just goes, and its launcher ends the rest.
- */
 static void leave(int broken) {
-    int finalised = 0;
-    if (!broken && MPI_Finalized(&finalised) == MPI_SUCCESS && !finalised) MPI_Finalize();
+    if (broken) left_broken = true;
 }
 
 static atomic_bool interrupted;

@@ -45,7 +45,7 @@ cat >small/config.json <<'EOF'
  "vocab_size": 3000, "max_position_embeddings": 4096}
 EOF
 # pkg-config quotes for a shell: a path may hold spaces.
-compile() { # compile LANGUAGE KIND
+compile() { # compile LANGUAGE KIND [PROGRAM]
     libs=$(pkg-config --libs stowage)
     [ "$2" = shared ] || libs=$(pkg-config --static --libs stowage | sed 's/-lstowage/-l:libstowage.a/')
     case $1 in
@@ -53,7 +53,7 @@ compile() { # compile LANGUAGE KIND
     *) compiler="\"\$STW_CXX\" -std=c++11 -x c++" ;;
     esac
     eval "$compiler -Wall -Wextra -Wshadow -Werror $(pkg-config --cflags stowage)" \
-        '"$STW_SOURCE_DIR/tests/package/main_job.c" -x none' "-o main_job_$1_$2 $libs"
+        '"$STW_SOURCE_DIR/tests/package/${3:-main_job}.c" -x none' "-o ${3:-main_job}_$1_$2 $libs"
 }
 h200=$prefix/share/stowage/examples/h200-x1.yaml
 languages=c
@@ -70,8 +70,19 @@ for kind in $kinds; do
         tail -n 1 "$program.txt" | grep -q 'main job: ok' || fail "$program said something else"
     done
 done
+# The plugin for MPI is found near the library.
+ranks=1
+if [ "${STW_WITH_MPI:-OFF}" = ON ] && [ "$kinds" != static ] &&
+    command -v "${STW_MPIEXEC:=mpirun}" >/dev/null; then
+    ranks="1 and 2"
+    compile c shared ranks || fail "ranks against the shared library"
+    tiny_cluster 2
+    LD_LIBRARY_PATH=$libdir "$STW_MPIEXEC" -n 2 ./ranks_c_shared small tiny.yaml >ranks.txt 2>&1 ||
+        { cat ranks.txt; fail "two ranks"; }
+    grep -q 'ranks: ok' ranks.txt || { cat ranks.txt; fail "two ranks said something else"; }
+fi
 "$STOWAGE" simulate plan.json >/dev/null || fail "the programs read the library's plan"
 "$STOWAGE" validate plan.json run.json >validate.txt ||
     fail "the programs read the library's result and agree with it"
 rm -rf "$prefix"
-echo "package: $languages, $kinds, $(wc -l <declared.txt) functions"
+echo "package: $languages, $kinds, $ranks ranks, $(wc -l <declared.txt) functions"
