@@ -10,9 +10,8 @@
 
 #define CHECK_CUDA(call) CU_ASSERT_EQUAL((call), cudaSuccess)
 #define STEPS 3u
-#define DELAY_BYTES                                                                                \
-    (1ull << 30) /* that a stream sets again and again before it writes gradients                  \
-                  */
+/* What a stream sets again and again before it writes gradients. */
+#define DELAY_BYTES (1ull << 30)
 
 static const fixture_size size = {3, 256, 512, 2000};
 
