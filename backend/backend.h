@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a backend is: memory in three tiers, streams, and the few operations that an optimizer step,
- * a load and their checks are made of. One const table per backend; the executor is written once
- * against it. Slots marked optional may be NULL.
+/* The interface of a backend: memory in three tiers, streams, and the operations of which loads,
+ * optimizer steps and their checks consist. Each backend is one const table of functions, and the
+ * executor calls backends through that table only. Slots marked optional may be NULL.
  *
- * Asynchrony: a call on a GPU stream (h2d, compute, d2h) may return before the work is done; on the
- * host streams (cpu, disk) every call returns when done. Each stream is driven by one thread.
- * Ranges are offsets into the arenas. `open` allocates them once with exactly the sizes asked for,
- * or takes memory that the caller owns. An offset beyond an arena is refused (BUG); a size beyond
- * the limits is refused before anything is allocated (NO_RESOURCES). */
+ * Streams: a call on a GPU stream (h2d, compute, d2h, comm, to_cpu, from_cpu) may return before its
+ * work is done. A call on a host stream (cpu, disk, disk_out) returns when its work is done. One
+ * thread at a time may use a stream; different streams may be used from different threads.
+ *
+ * Memory: a range is an offset into the arena of its tier. `open` allocates each arena once, with
+ * exactly the size asked for, or uses memory that the caller owns. A range outside its arena is an
+ * error (BUG). A size above the limits is an error (NO_RESOURCES) before anything is allocated. */
 #ifndef STW_BACKEND_BACKEND_H
 #define STW_BACKEND_BACKEND_H
 
@@ -38,16 +40,15 @@ typedef struct stw_device_config {
     void *streams[STW_N_STREAMS];
     bool gpu_is_given; /* CUDA: `gpu` is the device's ordinal */
     uint32_t gpu;
-    uint32_t local_world; /* ranks of this node, which share its cores; 0: 1 */
-    uint32_t n_events;    /* events that the executor will use */
-    uint32_t n_marks;     /* marks of time; 0: none */
-    uint32_t n_spans;     /* the most that set_spans will be given */
-    bool spans_outside; /* spans may lead to params and grads outside the arenas: the caller answers
-                           for those */
+    uint32_t local_world;    /* ranks of this node, which share its cores; 0: 1 */
+    uint32_t n_events;       /* events that the executor will use */
+    uint32_t n_marks;        /* marks of time; 0: none */
+    uint32_t n_spans;        /* the most that set_spans will be given */
+    bool spans_outside;      /* spans may refer to params and grads outside the arenas, unchecked */
     stw_element_types types; /* of the run's state */
     uint32_t threads;        /* for CPU work of this rank; 0: cores / ranks on the node */
-    const char *nvme_folder; /* where the NVMe arena's file is made; NULL: $TMPDIR or /tmp */
-    uint32_t nvme_copies;    /* 1: written in place; 2: the last committed step stays readable */
+    const char *nvme_folder; /* folder of the NVMe arena's file; NULL: $TMPDIR, else /tmp */
+    uint32_t nvme_copies;    /* 1: written in place; 2: see `commit` */
 } stw_device_config;
 
 typedef struct stw_device_info {
@@ -80,21 +81,21 @@ static inline stw_typed_range stw_typed(stw_tier tier, uint64_t offset, stw_elem
     return (stw_typed_range){tier, offset, type, n};
 }
 
-/** Where one component of a bucket lies while its update runs. */
+/** Location of one component of a bucket during its update. */
 typedef struct stw_operand {
-    stw_tier tier;   /* gpu, or host: for the CPU, or for a GPU that reaches it by itself */
-    bool in_spans;   /* params and grads: offsets are those of the spans */
+    stw_tier tier;   /* gpu or host; a kernel accesses host memory directly */
+    bool in_spans;   /* params and grads only: the span table gives the offsets */
     uint64_t offset; /* bytes in the tier's arena, of the bucket's first element */
 } stw_operand;
 
-/** A bucket on its way through an update. */
+/** The operands of an update of one bucket. */
 typedef struct stw_bucket_operands {
     uint64_t first, n;            /* elements of the flat space */
-    uint32_t first_span, n_spans; /* of the table: those that meet the bucket */
+    uint32_t first_span, n_spans; /* entries of the span table that cover the bucket */
     stw_operand params, grads, master /* where the run has one */, exp_avg, exp_avg_sq;
 } stw_bucket_operands;
 
-/** What the link does by itself: copies both ways at once without any order between them. */
+/** A measurement of the link: unordered copies in both directions at once. */
 typedef struct stw_link_shape {
     uint64_t bytes;   /* of one copy */
     uint32_t streams; /* in each direction */
@@ -103,113 +104,128 @@ typedef struct stw_link_shape {
 typedef struct stw_backend {
     const char *name; /* "host", "cuda" */
     bool gpu;         /* real GPU memory and time */
-    /** Is there a device for it on this machine? optional error text. */
+    /** Whether this machine has a device for the backend. @param why NULL, or receives the reason
+     * if it has none */
     bool (*available)(char *why, size_t why_size);
     STW_MUST_USE stw_status (*open)(const stw_device_config *config, stw_device **out,
                                     stw_error *err);
     void (*close)(stw_device *device);
     void (*info)(stw_device *device, stw_device_info *out);
 
-    /** Called once by each thread that serves streams, before the first operation: it moves near
-     * the device, the one of `cpu` where it hands in work for the others. */
+    /** Each thread that serves a stream calls this once, before its first operation. It binds the
+     * thread to cores near the device; the thread of `cpu` joins the pool's cores. */
     void (*enter)(stw_device *device, stw_stream stream);
 
-    /** Host address of a range of the host arena (valid for its whole life); NULL outside. */
+    /** Host address of a range of the host arena, valid until `close`; NULL outside the arena. */
     void *(*host_address)(stw_device *device, uint64_t offset, uint64_t bytes);
 
     /* ---- operations on streams ---- */
+
+    /** Copy between or inside the gpu and host arenas. Source and target must not overlap. */
     STW_MUST_USE stw_status (*copy)(stw_device *device, stw_stream stream, stw_location to,
                                     stw_location from, uint64_t bytes, stw_error *err);
-    /** The table of the whole flat space, kept until the next call; blocking. Not while a step
-     * runs.
-     */
+    /** Set the span table of the whole flat space. It is copied and replaces the one before.
+     * Blocking; not while a step runs. */
     STW_MUST_USE stw_status (*set_spans)(stw_device *device, const stw_span *spans, uint32_t n,
                                          stw_error *err);
-    /** AdamW on a bucket: on the GPU for a GPU stream, on this thread and its pool for `cpu`. With
-     * adamw->clip the factor is that of the last norm_factor, in the order of the stream; for `cpu`
-     * that must be done (wait_host on an event after it). */
+    /** AdamW on a bucket: on the GPU for a GPU stream, on the calling thread and the pool for
+     * `cpu`. With adamw->clip it uses the factor of the last norm_factor in the order of the
+     * stream. For `cpu` that norm_factor must be done: call wait_host on an event after it. */
     STW_MUST_USE stw_status (*update)(stw_device *device, stw_stream stream, const stw_adamw *adamw,
                                       const stw_bucket_operands *bucket, stw_error *err);
 
-    /* ---- the global norm: reset, add ..., counters, (sum over ranks,) factor, result ---- */
+    /* ---- the global norm ----
+     * In this order: reset, add (any number), counters, a sum over ranks by the caller, factor,
+     * result. */
+
+    /** Set the bins of both tiers to zero. */
     STW_MUST_USE stw_status (*norm_reset)(stw_device *device, stw_stream stream, stw_error *err);
-    /** Add the squares of gradients to the bins of their tier. */
+    /** Add the squares of gradients to the bins of their tier (gpu or host). */
     STW_MUST_USE stw_status (*norm_add)(stw_device *device, stw_stream stream,
                                         stw_typed_range grads, stw_error *err);
-    /** Both tiers' bins as STW_NORM_COUNTERS normalised counters, zeros unless `counts`: ready in
-     * the order of the stream at *counters, which is GPU memory for a GPU backend (for an in-place
-     * sum over ranks on that stream), else host memory. Work of host streams must be done. */
+    /** Give the bins of both tiers as STW_NORM_COUNTERS normalised counters, or zeros if `counts`
+     * is false (replicas). *counters is GPU memory for a GPU backend, else host memory; its content
+     * is ready in the order of the stream, and the caller may sum it over ranks in place. norm_add
+     * calls on host streams must have returned. */
     STW_MUST_USE stw_status (*norm_counters)(stw_device *device, stw_stream stream, bool counts,
                                              uint64_t **counters, stw_error *err);
-    /** From the counters to norm and clip factor, in the order of the stream; the host is not
-     * waited for. */
+    /** Compute norm and clip factor from the counters, in the order of the stream. The call does
+     * not wait for the result. */
     STW_MUST_USE stw_status (*norm_factor)(stw_device *device, stw_stream stream, double clip_norm,
                                            stw_error *err);
-    /** What norm_factor found; only after it is done (an event waited for, or synchronize). */
+    /** The results of norm_factor. It must be done: wait for an event after it, or synchronize. */
     void (*norm_result)(stw_device *device, double *norm, float *factor);
 
-    /** Host <-> NVMe; blocking. */
+    /* ---- NVMe and values; all of these block ---- */
+
+    /** Copy from the NVMe arena to the host arena. */
     STW_MUST_USE stw_status (*read)(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
                                     uint64_t bytes, stw_error *err);
+    /** Copy from the host arena to the NVMe arena. */
     STW_MUST_USE stw_status (*write)(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
                                      uint64_t bytes, stw_error *err);
-    /** NVMe arenas of two copies: until a commit, reads (and digests) see the state of the last
-     * one, whatever was written since. A commit makes those writes count, by whichever movement,
-     * and keeps all other bytes; without any write it changes nothing but the step that the file
-     * names. Blocking. With one copy or no NVMe arena: nothing. */
+    /** Make the writes to an NVMe arena with two copies visible and durable. Until then, reads and
+     * digests see the state of the last commit, and other writes (write, convert, seed_grads, zero)
+     * are seen by nobody. A commit keeps all bytes that were not written since the last one. A
+     * commit without writes changes only the step that the file names. A write counts at the next
+     * commit, whichever movement issues it. Without an NVMe arena, or with one copy, this does
+     * nothing: one copy is written in place. */
     STW_MUST_USE stw_status (*commit)(stw_device *device, uint64_t step, stw_error *err);
-    /** Elements of a staged load piece, or of parameters for their master:
-     * to[i] = to.type(float(from[i])) for the to.n elements of `from_dtype` at `from`. */
+    /** Convert the to.n elements of `from_dtype` at `from`: to[i] = to.type(float(from[i])). On a
+     * GPU stream it does not block, unless the target is NVMe. The source must not be NVMe. */
     STW_MUST_USE stw_status (*convert)(stw_device *device, stw_stream stream, stw_typed_range to,
                                        stw_location from, stw_dtype from_dtype, stw_error *err);
-    /** Seeded gradients: those of global element `element` and the ones after it. Blocking. */
+    /** Write the seeded gradients of the global elements from `element` on. */
     STW_MUST_USE stw_status (*seed_grads)(stw_device *device, stw_typed_range to, uint64_t element,
                                           uint64_t seed, uint64_t step, stw_error *err);
-    /** Blocking. */
+    /** Set bytes to zero. */
     STW_MUST_USE stw_status (*zero)(stw_device *device, stw_location to, uint64_t bytes,
                                     stw_error *err);
-    /** Digest of values in any tier, which are global elements from `element` on: added to *digest.
-     * Blocking. */
+    /** Add to *digest the digest of values, which are the global elements from `element` on. */
     STW_MUST_USE stw_status (*digest)(stw_device *device, stw_typed_range values, uint64_t element,
                                       uint64_t *digest, stw_error *err);
-    /** Optional: copy `bytes` each way in the given shape, host arena upwards, a buffer of its own
-     * downwards, and give the seconds. The first call makes buffers, which `info` leaves out.
-     * Blocking; not while a step runs. */
+    /** Optional: measure the link. Copy `bytes` in each direction in the given shape and give the
+     * seconds. Reads the host arena and writes a buffer of its own, which the first call makes and
+     * `info` does not count. Blocking; not while a step runs. */
     STW_MUST_USE stw_status (*link_seconds)(stw_device *device, const stw_link_shape *shape,
                                             uint64_t bytes, double *seconds, stw_error *err);
 
     /* ---- order between streams; events are numbered 0 .. n_events-1 ---- */
+
+    /** Record an event after the work that the stream was given. */
     STW_MUST_USE stw_status (*record)(stw_device *device, stw_stream stream, uint32_t event,
                                       stw_error *err);
-    /** GPU stream waits for a recorded event without blocking the caller. */
+    /** Make a stream wait for a recorded event. Blocks the caller for host streams only. */
     STW_MUST_USE stw_status (*wait)(stw_device *device, stw_stream stream, uint32_t event,
                                     stw_error *err);
-    /** Caller waits for a recorded event. */
+    /** Block the caller until a recorded event is reached. */
     STW_MUST_USE stw_status (*wait_host)(stw_device *device, uint32_t event, stw_error *err);
-    /** Optional, both or none: a mark of time in the order of a GPU stream, 0 .. n_marks-1; and the
-     * seconds from one mark to another once both are done. */
+    /** Optional, together with mark_seconds: take the time in the order of a GPU stream. Marks are
+     * numbered 0 .. n_marks-1. */
     STW_MUST_USE stw_status (*mark)(stw_device *device, stw_stream stream, uint32_t mark,
                                     stw_error *err);
+    /** Seconds from one mark to another. Both must be reached. */
     STW_MUST_USE stw_status (*mark_seconds)(stw_device *device, uint32_t from, uint32_t to,
                                             double *seconds, stw_error *err);
+    /** Block until the work of all streams is done. */
     STW_MUST_USE stw_status (*synchronize)(stw_device *device, stw_error *err);
-    /** Address of a range of the GPU arena, for collectives: device memory under CUDA, plain memory
-     * on the host backend (for MPI); NULL outside the arena. */
+    /** Address of a range of the gpu arena, for collectives: device memory with CUDA (NCCL), plain
+     * memory on the host backend (MPI). NULL outside the arena. */
     void *(*device_address)(stw_device *device, uint64_t offset, uint64_t bytes);
-    /** The native stream handle of a stream (cudaStream_t), for NCCL; NULL on the host backend. */
+    /** The native handle (cudaStream_t) of a GPU stream, for NCCL; NULL on the host backend. */
     void *(*native_stream)(stw_device *device, stw_stream stream);
 } stw_backend;
 
-/** Work of a stream that the GPU does on its own (h2d, compute, d2h, comm) as against host threads.
- */
+/** Whether the GPU does the work of a stream; host threads do that of cpu, disk and disk_out. */
 static inline bool stw_stream_is_gpu(stw_stream stream) {
     return stream != STW_STREAM_CPU && stream != STW_STREAM_DISK && stream != STW_STREAM_DISK_OUT;
 }
 
 extern const stw_backend stw_backend_host;
-/** The CUDA backend where it is built in, else NULL. */
+/** The CUDA backend; NULL if the program was built without it. */
 const stw_backend *stw_backend_cuda_find(void);
-/** "auto", "cuda" or "host"; NOT_BUILT_IN or DEVICE where it is not to be had. */
+/** Select a backend by name. @param name "auto" (CUDA if available, else host), "cuda" or "host"
+ * @return NOT_BUILT_IN or DEVICE if "cuda" is not available, USAGE for other names */
 STW_MUST_USE stw_status stw_backend_select(const char *name, const stw_backend **out,
                                            stw_error *err);
 

@@ -82,9 +82,8 @@ typedef struct stw_adamw {
  * its bias corrections: a correctly rounded power differs from it by one unit in the last place now
  * and then (0.999^102, 0.95^6). For 0 <= base < 1, normal, and exponents from 1 to 2^24: log2 of
  * the base and the product in two floats, then a polynomial of 2^x. The device's approximate
- * reciprocal is a correctly rounded one here; both give the same powers for all usual betas
- * (compared on an H200 for 200,000 steps of 0.5, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999,
- * 0.9999, 0.99999; of 2,000 random bases 63 differed somewhere). Host code only. */
+ * reciprocal is a correctly rounded one here; both give the same powers for all usual betas, but
+ * not for every base (bench/results/constants.md). Host code only. */
 static inline float stw_powf(float base, float exponent) {
     if (!(base > 0.0f)) return 0.0f; /* a beta of 0 */
     uint32_t bits = stw_bits_from_float(base);

@@ -141,13 +141,13 @@ typedef struct group_reader {
     stw_limits *out;
 } group_reader;
 
-/* A group and all groups above it, up to the mount. Inside a container the group's path may not
- * exist under the mount; the mount itself is then the container's group, and it is always read. */
+/* A cgroup and all groups above it, up to the mount. Inside a container the cgroup's path may not
+ * exist under the mount; the mount itself is then the container's cgroup, and it is always read. */
 static void climb(const group_reader *reader, group_kind kind, const char *below,
-                  const char *group) {
+                  const char *cgroup) {
     char mount[MOUNT_BYTES], name[GROUP_BYTES], folder[FOLDER_BYTES];
     snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", reader->root, below);
-    snprintf(name, sizeof name, "%s", group);
+    snprintf(name, sizeof name, "%s", cgroup);
     for (;;) {
         size_t length = strlen(name);
         while (length > 0 && name[length - 1] == '/') name[--length] = '\0';
@@ -174,13 +174,13 @@ static bool lists(const char *controllers, const char *name) {
 static bool see_group(char *line, void *arg) {
     const group_reader *reader = arg;
     char *controllers = strchr(line, ':');
-    char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
-    if (group == NULL) return false;
+    char *cgroup = controllers == NULL ? NULL : strchr(controllers + 1, ':');
+    if (cgroup == NULL) return false;
     *controllers++ = '\0';
-    *group++ = '\0';
-    if (strcmp(line, "0") == 0 && controllers[0] == '\0') climb(reader, GROUP_V2, "", group);
-    if (lists(controllers, "memory")) climb(reader, GROUP_V1_MEMORY, "/memory", group);
-    if (lists(controllers, "cpu")) climb(reader, GROUP_V1_CPU, "/cpu", group);
+    *cgroup++ = '\0';
+    if (strcmp(line, "0") == 0 && controllers[0] == '\0') climb(reader, GROUP_V2, "", cgroup);
+    if (lists(controllers, "memory")) climb(reader, GROUP_V1_MEMORY, "/memory", cgroup);
+    if (lists(controllers, "cpu")) climb(reader, GROUP_V1_CPU, "/cpu", cgroup);
     return false;
 }
 

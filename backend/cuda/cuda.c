@@ -93,11 +93,9 @@ out:
     return status;
 }
 
-/* Back from CPU buckets, beside the copies of streamed ones: where there are several GPUs, by a
- * kernel. On two H200 CPU buckets came back only when all streamed ones were done, as if both kinds
- * of copies stood in one queue: half on the CPU took 0.222 s so, 0.193 by a kernel (one pair of 6
- * steps, 2026-11-21). One H200 alone did not show that, and ran slower with the kernel: 0.300 to
- * 0.313 s against 0.277 to 0.290 without it, on other machines. */
+/* Parameters of CPU buckets return beside the copies of streamed ones. With several GPUs a kernel
+ * fetches them: copies of both kinds would queue behind each other. A single GPU is faster with
+ * copies (bench/results/constants.md). */
 static bool is_fetched(const stw_device *device, stw_stream stream, const transfer *t) {
     return stream == STW_STREAM_FROM_CPU && t->to.tier == STW_TIER_GPU &&
            t->from.tier == STW_TIER_HOST && device->among_others && device->host_on_device &&
@@ -183,7 +181,7 @@ static void leave_spans(const stw_device *device, const stw_bucket_operands *buc
         operands->grads = (const void *)((uintptr_t)operands->grads + span->grads +
                                          skipped * stw_element_bytes(types->grads));
     operands->params_in_spans = operands->grads_in_spans = false;
-    operands->group = span->group;
+    operands->param_group = span->group;
     operands->n_spans = 0;
 }
 

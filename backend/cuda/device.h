@@ -52,7 +52,7 @@ void stw_cuda_driver_version(char *out, size_t out_size);
 #define STW_CUDA_REGISTER_BYTES (2ull << 30)
 
 /** Anonymous memory of whole pages, huge where the system has them, touched by all threads and
- * page-locked meanwhile: ten times faster than cudaHostAlloc, and exact. */
+ * page-locked meanwhile: faster than cudaHostAlloc, and not a page more than asked for. */
 typedef struct stw_cuda_pinned {
     unsigned char *data;    /* NULL while empty */
     uint64_t bytes;         /* usable */

@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(threads_per_block, 5)
         uint32_t s = b.n_spans == 0 ? 0 : find_span(b.spans, b.n_spans, b.first + at);
         do {
             uint64_t stop = end;
-            uint32_t group = b.group;
+            uint32_t group = b.param_group;
             char *p = (char *)b.params;
             const char *g = (const char *)b.grads;
             if (b.n_spans != 0) {
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(threads_per_block)
     adamw_whole_kernel(const __grid_constant__ stw_adamw a, const float *clip_factor,
                        const __grid_constant__ stw_cuda_bucket b) {
     const float factor = a.clip ? *clip_factor : 1.0f;
-    const stw_adamw_group group = a.groups[b.group];
+    const stw_adamw_group group = a.groups[b.param_group];
     const uint64_t i = 4 * thread_index();
     char *master = (char *)b.master, *p = (char *)b.params;
     if (i + 4 <= b.n) {
@@ -582,7 +582,7 @@ cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, const
     adamw_functions kernels = adamw_of(types);
     bool in_spans = bucket->params_in_spans || bucket->grads_in_spans;
     if (kernels.any == NULL || (adamw->clip && factor == NULL) ||
-        (bucket->n_spans == 0 && in_spans) || bucket->group >= STW_MAX_PARAM_GROUPS)
+        (bucket->n_spans == 0 && in_spans) || bucket->param_group >= STW_MAX_PARAM_GROUPS)
         return cudaErrorInvalidValue;
     if (bucket->n_spans == 0 && !bucket->direct && is_aligned(types, bucket)) {
         kernels.whole<<<blocks_for(bucket->n / 4 + 1, threads_per_block, most_blocks),

@@ -42,7 +42,7 @@ typedef struct stw_cuda_bucket {
     const stw_span *spans; /* GPU memory: the first that meets the bucket ... */
     uint32_t n_spans;      /* ... and how many do; together they cover it. 0: no table is looked at,
                             * which is faster, and nothing is in spans */
-    uint32_t group;        /* of all elements where n_spans is 0 */
+    uint32_t param_group;  /* of all elements if n_spans is 0 */
     bool params_in_spans, grads_in_spans;
     bool direct; /* an operand is page-locked host memory: a launch shaped for PCIe */
     void *params;

@@ -27,9 +27,10 @@ static const struct known_gpu {
     {"NVIDIA B200", 1800e12, 700e9, "data sheet (2250 TFLOP/s) and H200's share of it"},
     {"NVIDIA A100", 250e12, 230e9, "data sheet (312 TFLOP/s) and H200's share of it"},
 };
-#define COMM_BYTES                                                                                 \
-    (1740ull * MIB) /* after the first large collectives of 4 H200, 2026-11, less the              \
-                       context: 1.7 GiB; used where it is not measured */
+/* Defaults for what is not measured: bench/results/constants.md. */
+#define COMM_BYTES (1740ull * MIB)    /* NCCL's, besides the context */
+#define PROCESS_BYTES (1434ull * MIB) /* of a rank's process with CUDA and NCCL */
+#define BF16_SHARE 0.8                /* of a data sheet's rate that matrix products reach */
 
 static const struct known_gpu *known(const char *name) {
     for (size_t i = 0; i < sizeof known_gpus / sizeof known_gpus[0]; i++)
@@ -39,7 +40,7 @@ static const struct known_gpu *known(const char *name) {
 }
 
 /* Dense bf16 operations per clock and multiprocessor, by compute capability (NVIDIA's architecture
- * white papers), times clock and multiprocessors, times the 80% that the H200 reaches. */
+ * white papers), times clock, multiprocessors and BF16_SHARE. */
 static double bf16_by_architecture(int ordinal, const struct cudaDeviceProp *p) {
     static const struct {
         int major, minor; /* minor -1: any */
@@ -51,8 +52,8 @@ static double bf16_by_architecture(int ordinal, const struct cudaDeviceProp *p) 
         clock_khz = 1500000;
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
         if (p->major == rates[i].major && (rates[i].minor < 0 || p->minor == rates[i].minor))
-            return 0.8 * rates[i].per_clock * p->multiProcessorCount * 1e3 * clock_khz;
-    return 0.8 * 128 * p->multiProcessorCount * 1e3 * clock_khz;
+            return BF16_SHARE * rates[i].per_clock * p->multiProcessorCount * 1e3 * clock_khz;
+    return BF16_SHARE * 128 * p->multiProcessorCount * 1e3 * clock_khz;
 }
 
 static stw_status describe(stw_cluster *out, int count, stw_error *err) {
@@ -82,8 +83,7 @@ out:
 }
 
 /* What the process of a run holds beyond that of a calibration: its plan, program and threads; and,
- * where several ranks make mpirun likely, Open MPI 4.1. Runs on one and on four H200 held 1.6
- * and 11.6 MB more than a calibration's processes, 2026-11-21. */
+ * where several ranks make mpirun likely, Open MPI 4.1 (bench/results/constants.md). */
 #define RUN_BYTES (3 * MIB / 2)
 #define MPI_BYTES (19 * MIB / 2)
 
@@ -173,6 +173,6 @@ stw_status stw_probe_gpus(stw_probe *probe, stw_cluster *out, bool *found, stw_e
     int count = count_gpus();
     if (count < 1) return STW_STATUS_OK;
     *found = true;
-    out->host.process_bytes = 1434 * MIB; /* a rank's with CUDA and NCCL: 1.4 GiB, 2026-11 */
+    out->host.process_bytes = PROCESS_BYTES;
     return describe(out, count, err);
 }

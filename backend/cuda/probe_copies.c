@@ -278,14 +278,14 @@ static stw_status measure_sizes(const stw_probe *probe, stw_cuda_probe_gpu *gpus
     const uint64_t *sizes = is_full ? full : quick;
     const size_t n_sizes = is_full ? sizeof full / sizeof full[0] : sizeof quick / sizeof quick[0];
     stw_status status = STW_STATUS_OK;
-    const uint32_t groups = n > 1 && is_full ? 2 : 1; /* one GPU, then all */
-    for (size_t cell = 0; cell < groups * n_sizes * 3; cell++) {
+    const uint32_t rounds = n > 1 && is_full ? 2 : 1; /* one GPU, then all */
+    for (size_t cell = 0; cell < rounds * n_sizes * 3; cell++) {
         uint64_t bytes = sizes[cell / 3 % n_sizes];
         const shape what = {(way)(cell % 3 + 1), bytes, stw_probe_seconds(probe, 0.06, 0.1), NULL};
         double unused = 0;
         if (bytes > gpus[0].largest || !stw_probe_has_time(probe)) continue;
         stw_probe_progress(probe, STW_PROBE_PART_SIZES,
-                           (double)cell / (double)(groups * n_sizes * 3), "copies by size");
+                           (double)cell / (double)(rounds * n_sizes * 3), "copies by size");
         STW_TRY(measure_copies(probe, gpus, cell < n_sizes * 3 ? 1 : n, &what, 3, &unused, err));
     }
 out:

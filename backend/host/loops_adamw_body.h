@@ -70,9 +70,8 @@ ALWAYS_INLINE bool streams(const void *to, stw_element type, uint64_t i) {
            0;
 }
 
-/* How far ahead memory is asked for: 4 KiB of fp32. On 16 cores of an H200's host, reading beyond
- * the hardware's own prefetchers took fp32 AdamW from 6.3 to 6.7 Gparam/s, or 188 GB/s
- * (2026-11-21). */
+/* Prefetch distance, 4 KiB of fp32: farther than the hardware's prefetchers reach
+ * (bench/results/constants.md). */
 #define AHEAD_ELEMENTS 1024u
 
 ALWAYS_INLINE void prefetch(const void *from, stw_element type, uint64_t i) {
@@ -80,8 +79,8 @@ ALWAYS_INLINE void prefetch(const void *from, stw_element type, uint64_t i) {
 }
 
 /* Whole vectors of [first, n); returns where they end. What is read and written is stored through
- * the caches, where its lines are anyway: past them it was 6% slower in the same measurement. Only
- * parameters beside a master, which nobody reads, are stored past the caches. */
+ * the caches, where its lines are anyway; storing past them is slower. Only parameters beside a
+ * master, which nobody reads, are stored past the caches. */
 ALWAYS_INLINE uint64_t adamw_vectors(const stw_adamw_arrays *x, stw_element_types types,
                                      uint64_t first, bool stream) {
     const vector decay = vector_set(-x->group.lr_wd), step_size = vector_set(x->group.step_size);

@@ -167,7 +167,7 @@ static cudaError_t adamw_launch(const adamw_case *c, const adamw_arrays *s) {
     b.params_in_spans = c->params_in_spans;
     b.grads_in_spans = c->grads_in_spans;
     if (c->n_spans == 1 && !c->params_in_spans && !c->grads_in_spans) { /* as a backend has it */
-        b.group = c->spans[0].group;
+        b.param_group = c->spans[0].group;
         b.n_spans = 0;
     }
     b.direct = c->direct;
