@@ -89,7 +89,7 @@ static stw_status visit_nvme(stw_tiers *tiers, uint64_t offset, uint64_t bytes,
     stw_status status = STW_STATUS_OK;
     const uint64_t most = v->most_bytes > 0 ? v->most_bytes : STW_BOUNCE_BYTES;
     pthread_mutex_lock(&tiers->mutex);
-    stw_piece p = {.memory = tiers->bounce};
+    stw_tiers_piece p = {.memory = tiers->bounce};
     for (; p.done < bytes; p.done += p.bytes) {
         p.bytes = stw_min_u64(bytes - p.done, most);
         uint64_t at = offset + p.done;
@@ -105,7 +105,7 @@ out:
 
 stw_status stw_tiers_visit(stw_tiers *tiers, stw_location at, uint64_t bytes,
                            const stw_visitor *visitor, stw_error *err) {
-    stw_piece all = {.bytes = bytes};
+    stw_tiers_piece all = {.bytes = bytes};
     stw_status status = stw_arenas_check(&tiers->arenas, at, bytes, err);
     if (status != STW_STATUS_OK || bytes == 0) return status;
     if (at.tier == STW_TIER_NVME) return visit_nvme(tiers, at.offset, bytes, visitor, err);
@@ -131,7 +131,7 @@ static stw_status visit_values(stw_tiers *tiers, stw_typed_range values, const s
     return stw_tiers_visit(tiers, stw_at(values.tier, values.offset), bytes, visitor, err);
 }
 
-static stw_status seed_piece(const stw_piece *p, void *arg, stw_error *err) {
+static stw_status seed_piece(const stw_tiers_piece *p, void *arg, stw_error *err) {
     const work *w = arg;
     const uint64_t each = stw_element_bytes(w->type);
     (void)err;
@@ -146,7 +146,7 @@ stw_status stw_tiers_seed_grads(stw_tiers *tiers, stw_typed_range to, uint64_t e
     return visit_values(tiers, to, &(stw_visitor){seed_piece, &w, .writes = true}, err);
 }
 
-static stw_status zero_piece(const stw_piece *p, void *arg, stw_error *err) {
+static stw_status zero_piece(const stw_tiers_piece *p, void *arg, stw_error *err) {
     const work *w = arg;
     (void)err;
     stw_host_zero(w->threads, p->memory, p->bytes);
@@ -158,7 +158,7 @@ stw_status stw_tiers_zero(stw_tiers *tiers, stw_location to, uint64_t bytes, stw
     return stw_tiers_visit(tiers, to, bytes, &(stw_visitor){zero_piece, &w, .writes = true}, err);
 }
 
-static stw_status digest_piece(const stw_piece *p, void *arg, stw_error *err) {
+static stw_status digest_piece(const stw_tiers_piece *p, void *arg, stw_error *err) {
     work *w = arg;
     const uint64_t each = stw_element_bytes(w->type);
     (void)err;
@@ -176,7 +176,7 @@ stw_status stw_tiers_digest(stw_tiers *tiers, stw_typed_range values, uint64_t e
     return status;
 }
 
-static stw_status convert_piece(const stw_piece *p, void *arg, stw_error *err) {
+static stw_status convert_piece(const stw_tiers_piece *p, void *arg, stw_error *err) {
     const work *w = arg;
     const uint64_t each = stw_element_bytes(w->type);
     (void)err;

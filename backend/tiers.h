@@ -50,15 +50,15 @@ STW_MUST_USE stw_status stw_tiers_write(stw_tiers *tiers, uint64_t nvme_offset,
 STW_MUST_USE stw_status stw_tiers_commit(stw_tiers *tiers, uint64_t step, stw_error *err);
 
 /** A part of a range that is visited. */
-typedef struct stw_piece {
+typedef struct stw_tiers_piece {
     unsigned char *memory; /* its bytes, in the arena or in the bounce buffer */
     uint64_t done;         /* bytes of the range before it */
     uint64_t bytes;
-} stw_piece;
+} stw_tiers_piece;
 
 /** What is done with each piece, in order. */
 typedef struct stw_visitor {
-    stw_status (*fn)(const stw_piece *piece, void *arg, stw_error *err);
+    stw_status (*fn)(const stw_tiers_piece *piece, void *arg, stw_error *err);
     void *arg;
     bool writes;         /* pieces of NVMe are written after `fn`, else they are read before it */
     uint64_t most_bytes; /* of a piece of NVMe; a multiple of a value's. 0: STW_BOUNCE_BYTES */

@@ -73,7 +73,7 @@ typedef struct descent {
     stw_element to_type;
 } descent;
 
-static stw_status descend(const stw_piece *p, void *arg, stw_error *err) {
+static stw_status descend(const stw_tiers_piece *p, void *arg, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const descent *d = arg;
     const uint64_t to_each = stw_element_bytes(d->to_type), n = p->bytes / to_each;
