@@ -163,81 +163,97 @@ static void add_loads(stw_cost *cost) {
 
 /* ---- what programs show ---- */
 
-/* The program of all units in one place: whole where a place takes all units, else of some buckets,
- * enough for one to wait for another's slot. */
+/* The program of all units in one place. A place that takes all units is read in the whole space:
+ * its state grows with units, and all else is there once. Others are read at two lengths, one twice
+ * the other, with buckets enough for one to wait for another's slot. */
 typedef struct place_search {
     stw_build *build;
     uint32_t kind, place, ring;
     bool crowded;
 } place_search;
 
-static stw_status find_job(const place_search *s, stw_pool *pool, const stw_job **out,
-                           stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_cost *cost = s->build->cost;
-    const stw_cost_ring *ring = &cost->rings[s->ring];
-    const stw_average_piece piece = {1, STW_DTYPE_F32, 1};
-    uint64_t bucket =
-        stw_place_bucket_params(cost->job, &cost->places[s->place], ring->bucket_bytes);
-    stw_job *job = NULL;
-    *out = cost->job;
-    if (cost->whole) return STW_STATUS_OK;
-    STW_TRY(
-        stw_job_shortened(cost->job, 2 * (ring->depth + 2) * bucket, 1, &piece, pool, &job, err));
-    *out = job;
-out:
-    return status;
-}
-
-/* State grows with units; all else is there once. */
-static void take_bytes(const place_search *s, const stw_job *job, const stw_byte_reading *reading) {
-    stw_cost *cost = s->build->cost;
-    uint32_t r = s->place * cost->n_rings + s->ring;
-    stw_place_bytes *out = &s->build->bytes[s->kind * cost->n_places * cost->n_rings + r];
-    for (int at = 0; at < STW_N_INSTANTS; at++)
-        for (int t = 0; t < STW_N_TIERS; t++) {
-            uint64_t state = reading->state[at][t];
-            out->unit[at][t] =
-                cost->whole ? stw_div_up_u64(state, cost->n_units)
-                            : stw_div_up_u64(state, job->unit_params) * cost->job->unit_params;
-            out->once[at][t] = reading->all[at][t] - state;
-        }
-    s->build->context_bytes = reading->context_bytes;
-    s->build->process_bytes = reading->process_bytes;
-    s->build->page_tables = s->build->page_tables || reading->page_tables;
-    cost->place_uses[s->place] |= reading->rings;
-    /* what streams without a ring of the layout depends on the ring option all the same */
-    if (reading->rings == 0 && cost->n_rings > 1 &&
-        stw_place_slot_element_bytes(cost->job, &cost->places[s->place]) > 0)
-        cost->place_uses[s->place] |= 1u << STW_USE_OWN(s->place);
-}
-
-static stw_status read_place(const place_search *s, stw_error *err) {
+static stw_status read_program(const place_search *s, const stw_job *job, stw_byte_reading *bytes,
+                               stw_flow *flow, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = s->build->cost;
     stw_layout *layout = NULL;
     stw_program *program = NULL;
-    stw_byte_reading reading;
-    stw_simple simple = {.kind = s->kind,
-                         .place = cost->places[s->place],
-                         .act = STW_ACT_KEEP,
-                         .load = STW_LOAD_SHARDED_READ,
-                         .by_group = cost->by_group,
-                         .depth = cost->rings[s->ring].depth,
-                         .bucket_bytes = cost->rings[s->ring].bucket_bytes};
-    stw_pool *pool = stw_pool_new();
-    if (pool == NULL) return no_memory(err);
-    STW_TRY(find_job(s, pool, &simple.job, err));
+    const stw_simple simple = {.job = job,
+                               .kind = s->kind,
+                               .place = cost->places[s->place],
+                               .act = STW_ACT_KEEP,
+                               .load = STW_LOAD_SHARDED_READ,
+                               .by_group = cost->by_group,
+                               .depth = cost->rings[s->ring].depth,
+                               .bucket_bytes = cost->rings[s->ring].bucket_bytes};
     STW_TRY(stw_simple_build(&simple, &layout, &program, err));
-    stw_read_bytes(simple.job, layout, program, &reading);
-    take_bytes(s, simple.job, &reading);
-    if (s->kind == cost->job->largest)
-        stw_read_flow(simple.job, program, s->crowded,
-                      &s->build->flows[s->place * cost->n_rings + s->ring]);
+    stw_read_bytes(job, layout, program, bytes);
+    stw_read_flow(job, program, s->crowded, flow);
 out:
     stw_layout_free(layout);
     stw_program_free(program);
+    return status;
+}
+
+static stw_status read_shortened(const place_search *s, uint64_t params, stw_byte_reading *bytes,
+                                 stw_flow *flow, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_average_piece piece = {1, STW_DTYPE_F32, 1};
+    stw_job *job = NULL;
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL) return no_memory(err);
+    STW_TRY(stw_job_shortened(s->build->cost->job, params, 1, &piece, pool, &job, err));
+    STW_TRY(read_program(s, job, bytes, flow, err));
+out:
     stw_pool_free(pool);
+    return status;
+}
+
+/* @param params by which the second length is the longer one */
+static void split(const stw_build *b, const stw_byte_reading *near, const stw_byte_reading *far,
+                  uint64_t params, stw_place_bytes *out) {
+    uint64_t unit_params = b->cost->job->unit_params;
+    for (int at = 0; at < STW_N_INSTANTS; at++)
+        for (int t = 0; t < STW_N_TIERS; t++) {
+            uint64_t all = far->all[at][t], state = far->state[at][t];
+            uint64_t growth = all > near->all[at][t] ? all - near->all[at][t] : 0;
+            out->unit[at][t] = b->cost->whole
+                                   ? stw_div_up_u64(state, b->cost->n_units)
+                                   : growth / params * unit_params +
+                                         stw_div_up_u64(growth % params * unit_params, params);
+            uint64_t grown = b->cost->whole ? state : 2 * growth;
+            out->once[at][t] = all > grown ? all - grown : 0;
+        }
+}
+
+static stw_status read_place(const place_search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_build *b = s->build;
+    stw_cost *cost = b->cost;
+    const stw_cost_ring *ring = &cost->rings[s->ring];
+    const stw_place *place = &cost->places[s->place];
+    uint32_t at = s->place * cost->n_rings + s->ring;
+    uint64_t params =
+        (ring->depth + 2) * stw_place_bucket_params(cost->job, place, ring->bucket_bytes);
+    stw_byte_reading near, far;
+    stw_flow flow;
+    if (cost->whole) {
+        STW_TRY(read_program(s, cost->job, &far, &flow, err));
+        near = far;
+    } else {
+        STW_TRY(read_shortened(s, params, &near, &flow, err));
+        STW_TRY(read_shortened(s, 2 * params, &far, &flow, err));
+    }
+    split(b, &near, &far, params, &b->bytes[s->kind * cost->n_places * cost->n_rings + at]);
+    if (s->kind == cost->job->largest) b->flows[at] = flow;
+    b->context_bytes = far.context_bytes;
+    b->process_bytes = far.process_bytes;
+    b->page_tables = b->page_tables || far.page_tables;
+    cost->place_uses[s->place] |= far.rings;
+    /* what streams without a ring of the layout depends on the ring option all the same */
+    if (far.rings == 0 && cost->n_rings > 1 && stw_place_slot_element_bytes(cost->job, place) > 0)
+        cost->place_uses[s->place] |= 1u << STW_USE_OWN(s->place);
+out:
     return status;
 }
 

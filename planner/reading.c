@@ -9,38 +9,6 @@ static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for a reading");
 }
 
-stw_op_role stw_op_role_of(const stw_op *op) {
-    switch (op->kind) {
-    case STW_OP_UPDATE:
-        return STW_ROLE_UPDATE;
-    case STW_OP_NORM:
-        return STW_ROLE_NORM;
-    case STW_OP_NORM_SUM:
-        return STW_ROLE_NORM_SUM;
-    case STW_OP_MASTER:
-        return STW_ROLE_MASTER;
-    case STW_OP_FORWARD:
-        return STW_ROLE_FORWARD;
-    case STW_OP_BACKWARD:
-        return STW_ROLE_BACKWARD;
-    case STW_OP_LOSS:
-        return STW_ROLE_LOSS;
-    default:
-        break;
-    }
-    switch (stw_op_row_of(op->kind)->class_) {
-    case STW_OP_CLASS_MEMORY:
-        return STW_ROLE_BYTES;
-    case STW_OP_CLASS_MOVE:
-    case STW_OP_CLASS_FILE:
-        return STW_ROLE_MOVE;
-    case STW_OP_CLASS_COLLECTIVE:
-        return STW_ROLE_COLLECTIVE;
-    default:
-        return STW_ROLE_OTHER;
-    }
-}
-
 /* ---- programs ---- */
 
 stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout, stw_program **program,
@@ -177,28 +145,27 @@ static void add_move(const stw_program *program, const stw_op *op, const stw_dem
 static void add_step_op(const stw_job *job, const stw_program *program, stw_op op, bool crowded,
                         stw_tier work, stw_flow *flow) {
     stw_demand demand;
-    stw_op_role role = stw_op_role_of(&op);
-    if (role == STW_ROLE_BYTES) return;
-    if (role == STW_ROLE_UPDATE && op.stream == STW_STREAM_CPU) {
+    if (stw_op_is(&op, STW_OP_CLASS_MEMORY)) return;
+    if (op.kind == STW_OP_UPDATE && op.update == STW_UPDATE_CPU) {
         flow->updates_on_cpu = true;
         flow->cpu_ring_bytes = op.ring_bytes;
     }
     if (crowded && op.ring_bytes > 0) op.ring_bytes = flow->cpu_ring_bytes = UINT64_MAX;
     stw_demand_op(job, &op, &demand);
     double alone = stw_demand_alone_s(&demand);
-    if (role == STW_ROLE_NORM_SUM) {
+    if (op.kind == STW_OP_NORM_SUM) {
         flow->norm_sum_s += alone;
         return;
     }
-    if (role == STW_ROLE_NORM) {
+    if (op.kind == STW_OP_NORM) {
         add_all(&demand, flow->norm_s);
         return;
     }
     add_all(&demand, flow->resource_s);
     flow->stream_s[op.stream] += alone;
-    if (role == STW_ROLE_MOVE) {
+    if (stw_op_is(&op, STW_OP_CLASS_MOVE)) {
         add_move(program, &op, &demand, work, flow);
-    } else if (role == STW_ROLE_UPDATE) {
+    } else if (op.kind == STW_OP_UPDATE) {
         flow->update_s += alone;
         flow->params += op.params;
         flow->buckets++;
@@ -216,7 +183,7 @@ void stw_read_flow(const stw_job *job, const stw_program *program, bool crowded,
     const stw_op *first = &program->ops[step->first_op], *end = first + step->n_ops;
     stw_tier work = STW_TIER_GPU;
     for (const stw_op *op = first; op < end; op++)
-        if (stw_op_role_of(op) == STW_ROLE_UPDATE) work = op->to;
+        if (op->kind == STW_OP_UPDATE) work = op->to;
     for (const stw_op *op = first; op < end; op++)
         add_step_op(job, program, *op, crowded, work, out);
     if (out->buckets <= 0) return;
@@ -241,7 +208,7 @@ void stw_read_load(const stw_job *job, const stw_program *program, stw_load_read
         const stw_op *op = &program->ops[load->first_op + i];
         stw_demand demand;
         stw_demand_op(job, op, &demand);
-        if (stw_op_role_of(op) == STW_ROLE_MASTER)
+        if (op->kind == STW_OP_MASTER)
             out->masters_s += stw_demand_alone_s(&demand) - demand.startup_s;
         else
             stream_s[op->stream] += stw_demand_alone_s(&demand);
@@ -272,16 +239,15 @@ stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_
     double comm_s = 0, comm_at_compute_s = 0;
     for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
         const stw_op *op = &program->ops[i];
-        stw_op_role role = stw_op_role_of(op);
-        if (role == STW_ROLE_BYTES) continue;
+        if (stw_op_is(op, STW_OP_CLASS_MEMORY)) continue;
         stw_demand demand;
         stw_demand_op(job, op, &demand);
         int pass = backward ? 1 : 0;
-        backward = backward || role == STW_ROLE_LOSS;
+        backward = backward || op->kind == STW_OP_LOSS;
         add_work(op, &demand, &out->pass[pass]);
         if (op->unit != STW_OP_NONE)
             add_work(op, &demand, &out->group[pass][job->model->blocks[op->unit].group]);
-        if (role == STW_ROLE_COLLECTIVE) {
+        if (stw_op_is(op, STW_OP_CLASS_COLLECTIVE)) {
             comm_s += stw_demand_alone_s(&demand);
         } else if (op->stream == STW_STREAM_COMPUTE) {
             if (first_wait == STW_OP_NONE) first_wait = op->after[0];
@@ -290,7 +256,7 @@ stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_
     }
     out->last_reduce_s = comm_s - comm_at_compute_s;
     for (uint32_t i = movement->first_op; first_wait != STW_OP_NONE && i <= first_wait; i++) {
-        if (stw_op_role_of(&program->ops[i]) != STW_ROLE_COLLECTIVE) continue;
+        if (!stw_op_is(&program->ops[i], STW_OP_CLASS_COLLECTIVE)) continue;
         stw_demand demand;
         stw_demand_op(job, &program->ops[i], &demand);
         out->first_gather_s += stw_demand_alone_s(&demand);
@@ -316,8 +282,8 @@ stw_status stw_read_saved(const stw_job *job, const stw_program *program, stw_po
         const stw_op *op = &program->ops[movement->first_op + i];
         stw_live_apply(&live, op);
         if (out->n > 0) out->host[out->n - 1] = *now_host - host;
-        if (stw_op_role_of(op) == STW_ROLE_LOSS) break;
-        if (stw_op_role_of(op) != STW_ROLE_FORWARD) continue;
+        if (op->kind == STW_OP_LOSS) break;
+        if (op->kind != STW_OP_FORWARD) continue;
         out->blocks[out->n] = op->unit;
         out->gpu[out->n++] = *now_gpu - gpu;
         gpu = *now_gpu;

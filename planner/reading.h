@@ -114,23 +114,4 @@ typedef struct stw_saved {
 STW_MUST_USE stw_status stw_read_saved(const stw_job *job, const stw_program *program,
                                        stw_pool *pool, stw_saved *out, stw_error *err);
 
-/* ---- operations ---- */
-
-typedef enum stw_op_role {
-    STW_ROLE_BYTES, /* appear or go */
-    STW_ROLE_MOVE,
-    STW_ROLE_UPDATE,
-    STW_ROLE_NORM,
-    STW_ROLE_NORM_SUM,
-    STW_ROLE_MASTER,
-    STW_ROLE_FORWARD,
-    STW_ROLE_BACKWARD,
-    STW_ROLE_LOSS,
-    STW_ROLE_COLLECTIVE,
-    STW_ROLE_OTHER
-} stw_op_role;
-
-/** What an operation is to the planner. */
-stw_op_role stw_op_role_of(const stw_op *op);
-
 #endif

@@ -86,11 +86,10 @@ static void go_to(reading *r, uint32_t i) {
 /* One operation of forward and backward, already applied to `live`. */
 static void read_op(reading *r, const stw_op *op, const stw_live *live) {
     uint64_t activations = live->bytes[STW_TIER_GPU][STW_COMPONENT_ACTIVATIONS];
-    stw_op_role role = stw_op_role_of(op);
-    if (role == STW_ROLE_FORWARD) {
+    if (op->kind == STW_OP_FORWARD) {
         uint32_t i = position_of(r->around, op->unit);
         go_to(r, i + 1 < r->around->n ? i + 1 : i);
-    } else if (role == STW_ROLE_BACKWARD) {
+    } else if (op->kind == STW_OP_BACKWARD) {
         go_to(r, position_of(r->around, op->unit));
         r->ending = true;
     }

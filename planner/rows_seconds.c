@@ -149,7 +149,7 @@ static stw_status add_load(const load_search *s, uint32_t l, stw_error *err) {
     STW_TRY(read_load(s, 0, load, params, SHORT_PIECES, &near, err));
     STW_TRY(read_load(s, 0, load, 2 * params, SHORT_PIECES, &longer_shard, err));
     STW_TRY(read_load(s, 0, load, params, 2 * SHORT_PIECES, &longer_model, err));
-    double shards = (double)job->kinds[job->largest].params / (double)params;
+    double shards = (double)stw_job_placed_params(job, job->largest) / (double)params;
     double models = (double)s->piece.pieces / SHORT_PIECES;
     double seconds = near.pieces_s + (shards - 1) * (longer_shard.pieces_s - near.pieces_s) +
                      (models - 1) * (longer_model.pieces_s - near.pieces_s);

@@ -59,6 +59,15 @@ static stw_status shorten_model(const stw_model *model, uint32_t pieces,
     return STW_STATUS_OK;
 }
 
+/* Spaces that are cut otherwise than the optimizer's get shorter by the same share. */
+static uint64_t shortened_space(const stw_job *job, uint32_t id, uint64_t params) {
+    uint64_t placed = stw_job_placed_params(job, job->largest), most = 0;
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        most = stw_max_u64(most, job->kinds[k].spaces[id].n);
+    if (most == placed || placed == 0) return params;
+    return (uint64_t)((double)most / (double)placed * (double)params + 0.5);
+}
+
 stw_status stw_job_shortened(const stw_job *job, uint64_t params, uint32_t pieces,
                              const stw_average_piece *average, stw_pool *pool, stw_job **out,
                              stw_error *err) {
@@ -69,16 +78,16 @@ stw_status stw_job_shortened(const stw_job *job, uint64_t params, uint32_t piece
     stw_rank_kind *kinds = stw_pool_array(pool, job->n_kinds, sizeof *kinds);
     uint64_t *block_params = stw_pool_alloc(pool, sizeof *block_params);
     if (short_job == NULL || kinds == NULL || block_params == NULL) return no_memory(err);
-    *block_params = params;
     stw_space *spaces = stw_pool_array(pool, job->n_spaces, sizeof *spaces);
     if (spaces == NULL) return no_memory(err);
     for (uint32_t id = 0; id < job->n_spaces; id++) {
         spaces[id] = (stw_space){.pool = pool};
-        STW_TRY(stw_space_add(&spaces[id], 0, 0, 0, params, err));
+        STW_TRY(stw_space_add(&spaces[id], 0, 0, 0, shortened_space(job, id, params), err));
     }
+    *block_params = spaces[STW_SPACE_PARAMS].n;
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         kinds[k] = job->kinds[k];
-        kinds[k].params = params;
+        kinds[k].params = *block_params;
         kinds[k].block_params = block_params;
         kinds[k].spaces = spaces;
     }

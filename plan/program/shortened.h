@@ -16,8 +16,9 @@ typedef struct stw_average_piece {
 STW_MUST_USE stw_status stw_average_piece_of(const stw_job *job, stw_average_piece *out,
                                              stw_error *err);
 /** The same cluster, run and kinds of rank, with another model: `pieces` tensors of the average
- * size in one block, of which nothing else is known (no forward and backward). Every rank holds
- * `params` elements in one unit. @param out lies in `pool` */
+ * size in one block, of which nothing else is known (no forward and backward). The optimizer space
+ * of every rank has `params` elements in one unit; its other spaces are as much shorter.
+ * @param out lies in `pool` */
 STW_MUST_USE stw_status stw_job_shortened(const stw_job *job, uint64_t params, uint32_t pieces,
                                           const stw_average_piece *average, stw_pool *pool,
                                           stw_job **out, stw_error *err);
