@@ -163,7 +163,7 @@ typedef struct stw_plan_info_t {
     const char *verdict; /* "fits", "at_risk", "does_not_fit" */
     const char *outcome; /* "optimal", "feasible", "infeasible", "limit" */
     const char *solver;  /* "glpk", "greedy" */
-    const char *engine;  /* "stowage", "fsdp2" ... */
+    const char *engine;  /* the name in run.yaml */
     const char *hash;    /* of the layout */
     double iteration_s;  /* predicted; NaN: unknown */
     uint32_t world;      /* ranks */
