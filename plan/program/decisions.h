@@ -32,8 +32,8 @@ typedef struct stw_decisions {
     uint32_t n_blocks;
     stw_block_decision *blocks; /* transformer groups only */
     struct {
-        bool by_group;  /* unit of prefetch: a group of tensors (fsdp2) or a bucket (stowage) */
-        uint32_t depth; /* stowage: slots of the ring; fsdp2: groups fetched ahead */
+        bool by_group;         /* prefetch counts groups of tensors; false: buckets */
+        uint32_t depth;        /* groups fetched ahead, or slots of the ring */
         uint64_t bucket_bytes; /* bytes of one slot; 0 by group */
     } prefetch;
     stw_load load;

@@ -33,6 +33,8 @@ typedef struct stw_engine_spec {
     unsigned updates;      /* a bit for each stw_update that it has */
     bool executes;         /* Stowage executes its load and its optimizer step */
     bool parks;            /* state can be moved to the host whole between phases */
+    /** Refuse contradictions of a run with this engine; may be NULL. */
+    stw_status (*check)(const stw_run_spec *run, const char *origin, stw_error *err);
 } stw_engine_spec;
 
 /** The built-in engines in the order of their keys in written files; NULL at the end. The first one

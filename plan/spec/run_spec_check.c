@@ -5,9 +5,6 @@
 
 #include "plan/spec/registry.h"
 
-/* Rounding of decimal shares that should sum to 1. */
-static const double SHARE_TOLERANCE = 1e-6;
-
 static stw_status check_counts(const stw_run_spec *run, const char *origin, stw_error *err) {
     const struct {
         const char *key;
@@ -90,104 +87,6 @@ static stw_status check_placement(const stw_run_spec *run, const char *origin, s
                                    stw_act_name((stw_act)acts),
                                    "recompute or auto, because recompute.granularity is full");
     return STW_STATUS_OK;
-}
-
-/* ---- shares of the updates ---- */
-
-static const char *const share_keys[STW_N_UPDATES] = {[STW_UPDATE_RESIDENT] = "update.resident",
-                                                      [STW_UPDATE_STREAM] = "update.stream",
-                                                      [STW_UPDATE_DIRECT] = "update.direct",
-                                                      [STW_UPDATE_CPU] = "update.cpu"};
-
-/* Refuses a share because of a tier or an implementation. */
-static stw_status refuse_share(const stw_run_spec *run, const char *origin, stw_error *err,
-                               stw_update update, const char *key, const char *value) {
-    char expected[128];
-    snprintf(expected, sizeof expected, "auto or 0, because %s is %s", key, value);
-    return stw_run_spec_refuse_value(run, origin, err, share_keys[update], expected);
-}
-
-/* Tiers in which each update can have each kind of state, by bits; see plan/engines/stowage.c. */
-static stw_status check_share_tiers(const stw_run_spec *run, stw_update update, const char *origin,
-                                    stw_error *err) {
-    enum { GPU = 1 << STW_TIER_GPU, HOST = 1 << STW_TIER_HOST, NVME = 1 << STW_TIER_NVME };
-    static const unsigned state[STW_N_UPDATES] = {[STW_UPDATE_RESIDENT] = GPU,
-                                                  [STW_UPDATE_STREAM] = GPU | HOST,
-                                                  [STW_UPDATE_DIRECT] = GPU,
-                                                  [STW_UPDATE_CPU] = GPU | HOST};
-    static const unsigned moments[STW_N_UPDATES] = {[STW_UPDATE_RESIDENT] = GPU,
-                                                    [STW_UPDATE_STREAM] = HOST | NVME,
-                                                    [STW_UPDATE_DIRECT] = HOST,
-                                                    [STW_UPDATE_CPU] = HOST};
-    const struct {
-        const char *key;
-        uint32_t tier;
-        unsigned can;
-    } placed[] = {{"placement.params", run->placement.params, state[update]},
-                  {"placement.grads", run->placement.grads, state[update]},
-                  {"placement.master", run->placement.master, moments[update]},
-                  {"placement.moments", run->placement.moments, moments[update]}};
-    for (size_t i = 0; i < sizeof placed / sizeof placed[0]; i++)
-        if (placed[i].tier != STW_AUTO && !(placed[i].can & (1u << placed[i].tier)))
-            return refuse_share(run, origin, err, update, placed[i].key,
-                                stw_tier_name((stw_tier)placed[i].tier));
-    return STW_STATUS_OK;
-}
-
-/* The updates that optimizer.implementation admits, and its name. */
-static stw_status check_share_implementation(const stw_run_spec *run, stw_update update,
-                                             const char *origin, stw_error *err) {
-    const char *name = NULL;
-    bool admits = true;
-    switch (run->optimizer.implementation) {
-    case STW_OPTIMIZER_STREAMED:
-        name = "streamed";
-        admits = update == STW_UPDATE_STREAM;
-        break;
-    case STW_OPTIMIZER_CPU:
-        name = "cpu";
-        admits = update == STW_UPDATE_CPU;
-        break;
-    case STW_OPTIMIZER_DIRECT:
-        name = "direct";
-        admits = update == STW_UPDATE_DIRECT || update == STW_UPDATE_RESIDENT;
-        break;
-    case STW_OPTIMIZER_FUSED:
-        name = "fused";
-        admits = update != STW_UPDATE_CPU;
-        break;
-    default:
-        break;
-    }
-    if (admits) return STW_STATUS_OK;
-    return refuse_share(run, origin, err, update, "optimizer.implementation", name);
-}
-
-static stw_status check_shares(const stw_run_spec *run, const char *origin, stw_error *err) {
-    static const char keys[] = "update.resident, update.stream, update.direct, update.cpu";
-    stw_status status = STW_STATUS_OK;
-    double sum = 0;
-    bool any_free = false;
-    for (int u = 0; u < STW_N_UPDATES; u++) {
-        double share = stw_run_spec_update_share(run, (stw_update)u);
-        if (share >= STW_AUTO_NUMBER) {
-            any_free = true;
-            continue;
-        }
-        sum += share;
-        if (share <= 0) continue;
-        STW_TRY(check_share_implementation(run, (stw_update)u, origin, err));
-        STW_TRY(check_share_tiers(run, (stw_update)u, origin, err));
-    }
-    if (sum > 1 + SHARE_TOLERANCE || (!any_free && sum < 1 - SHARE_TOLERANCE)) {
-        char found[48];
-        snprintf(found, sizeof found, "a sum of %.9g", sum);
-        status = stw_run_spec_refuse(origin, err, keys, found,
-                                     any_free ? "a sum of at most 1"
-                                              : "a sum of 1, because no share is auto");
-    }
-out:
-    return status;
 }
 
 static stw_status check_groups(const stw_run_spec *run, const char *origin, stw_error *err) {
@@ -318,7 +217,8 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(stw_run_spec_check_sections(run, origin, err));
     STW_TRY(check_parked_tiers(run, origin, err));
     STW_TRY(check_engine_keys(run, &defaults, origin, err));
-    STW_TRY(check_shares(run, origin, err));
+    if (stw_run_spec_engine(run)->check != NULL)
+        STW_TRY(stw_run_spec_engine(run)->check(run, origin, err));
     STW_TRY(check_groups(run, origin, err));
     for (uint32_t i = 0; i < run->n_roles; i++) STW_TRY(check_role(run, i, origin, err));
     if (run->trainable.lora_rank == 0 && run->trainable.lora_targets.n > 0) {

@@ -63,8 +63,8 @@ static void direct_is_free_where_it_is_asked_for(void) {
     check_units(100, fixed, STW_AUTO, STW_AUTO, 25, STW_AUTO);
 }
 
-/* Which engines have places under the settings: bit u. */
-static uint32_t engines_of(const char *const *settings, stw_error *err) {
+/* Which updates have places under the settings: bit u. */
+static uint32_t updates_of(const char *const *settings, stw_error *err) {
     stw_plan *plan = plan_with(0, settings);
     stw_place places[STW_MAX_PLACES];
     uint32_t n = stw_engine_stowage.places(plan->job, places, err), found = 0;
@@ -85,22 +85,22 @@ static void shares_choose_places(void) {
     const char *const some[] = {"update.direct=0.1", NULL};
     const char *const no_cpu[] = {"update.cpu=0", "update.direct=auto", NULL};
     const char *const only[] = {"update.stream=1", "update.resident=0", "update.cpu=0", NULL};
-    CU_ASSERT_EQUAL(engines_of(none, &err), BIT(RESIDENT) | BIT(STREAM) | BIT(CPU));
-    CU_ASSERT_EQUAL(engines_of(direct, &err), BIT(RESIDENT) | BIT(DIRECT));
-    CU_ASSERT_EQUAL(engines_of(some, &err), BIT(RESIDENT) | BIT(STREAM) | BIT(DIRECT) | BIT(CPU));
-    CU_ASSERT_EQUAL(engines_of(no_cpu, &err), BIT(RESIDENT) | BIT(STREAM) | BIT(DIRECT));
-    CU_ASSERT_EQUAL(engines_of(only, &err), BIT(STREAM));
+    CU_ASSERT_EQUAL(updates_of(none, &err), BIT(RESIDENT) | BIT(STREAM) | BIT(CPU));
+    CU_ASSERT_EQUAL(updates_of(direct, &err), BIT(RESIDENT) | BIT(DIRECT));
+    CU_ASSERT_EQUAL(updates_of(some, &err), BIT(RESIDENT) | BIT(STREAM) | BIT(DIRECT) | BIT(CPU));
+    CU_ASSERT_EQUAL(updates_of(no_cpu, &err), BIT(RESIDENT) | BIT(STREAM) | BIT(DIRECT));
+    CU_ASSERT_EQUAL(updates_of(only, &err), BIT(STREAM));
     /* what the specs' check would have refused first, and what only the engine can know */
     const char *const nowhere[] = {"update.resident=0.5", "placement.moments=host", NULL};
     const char *const rest[] = {"update.stream=0.5", "update.cpu=0", "placement.moments=host",
                                 NULL};
     const char *const over[] = {"update.stream=0.8", "update.cpu=1e9", NULL};
-    CU_ASSERT_EQUAL(engines_of(nowhere, &err), 0);
-    CU_ASSERT_PTR_NOT_NULL(strstr(err.text, "update.resident has"));
+    CU_ASSERT_EQUAL(updates_of(nowhere, &err), 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(err.text, "update.resident: no placement of its"));
     stw_error left = STW_ERROR_INIT;
-    CU_ASSERT_EQUAL(engines_of(rest, &left), 0);
-    CU_ASSERT_PTR_NOT_NULL(strstr(left.text, "no place for what is left"));
-    CU_ASSERT_EQUAL(engines_of(over, &err), 0);
+    CU_ASSERT_EQUAL(updates_of(rest, &left), 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(left.text, "an admissible placement for the rest"));
+    CU_ASSERT_EQUAL(updates_of(over, &err), 0);
 }
 
 static void the_plan_check_counts_shares(void) {
@@ -157,8 +157,20 @@ static void the_first_group_that_matches_counts(void) {
     stw_plan_free(plan);
 }
 
+static void nvme_needs_a_capacity(void) {
+    const char *const disk[] = {"placement.moments=nvme", NULL};
+    stw_plan *plan = plan_with(0, disk);
+    stw_place places[STW_MAX_PLACES];
+    stw_error err = STW_ERROR_INIT;
+    plan->cluster.nvme.capacity_bytes = 0;
+    CU_ASSERT_EQUAL(stw_engine_stowage.places(plan->job, places, &err), 0);
+    CU_ASSERT_STRING_EQUAL(err.text, "placement.moments: nvme needs node.nvme.capacity > 0");
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("plan shares", {"shares become quanta", shares_become_quanta},
               {"direct is free where it is asked for", direct_is_free_where_it_is_asked_for},
               {"shares choose places", shares_choose_places},
               {"the plan's check counts shares", the_plan_check_counts_shares},
-              {"the first group that matches counts", the_first_group_that_matches_counts})
+              {"the first group that matches counts", the_first_group_that_matches_counts},
+              {"nvme needs a capacity", nvme_needs_a_capacity})
