@@ -64,23 +64,6 @@ out:
     return status;
 }
 
-stw_status stw_tiers_read(stw_tiers *tiers, uint64_t host_offset, uint64_t nvme_offset,
-                          uint64_t bytes, stw_error *err) {
-    return stw_tiers_copy_nvme(tiers, stw_at(STW_TIER_HOST, host_offset),
-                               stw_at(STW_TIER_NVME, nvme_offset), bytes, err);
-}
-
-stw_status stw_tiers_write(stw_tiers *tiers, uint64_t nvme_offset, uint64_t host_offset,
-                           uint64_t bytes, stw_error *err) {
-    return stw_tiers_copy_nvme(tiers, stw_at(STW_TIER_NVME, nvme_offset),
-                               stw_at(STW_TIER_HOST, host_offset), bytes, err);
-}
-
-stw_status stw_tiers_commit(stw_tiers *tiers, uint64_t step, stw_error *err) {
-    if (tiers->nvme == NULL || !tiers->commits) return STW_STATUS_OK;
-    return stw_nvme_commit(tiers->nvme, step, err);
-}
-
 /* ---- visiting ---- */
 
 /* The bounce buffer lasts, its pages do not: steps need none of them. */
@@ -203,4 +186,41 @@ stw_status stw_tiers_convert(stw_tiers *tiers, stw_typed_range to, stw_location 
     status = visit_values(tiers, to, &(stw_visitor){convert_piece, &w, .writes = true}, err);
 out:
     return status;
+}
+
+/* ---- slots ---- */
+
+static stw_tiers *tiers_of(stw_device *device) { return (stw_tiers *)(void *)device; }
+
+static void *address_of(stw_device *device, stw_tier tier, uint64_t offset, uint64_t bytes) {
+    unsigned char *address = NULL;
+    stw_status status =
+        stw_arenas_address(&tiers_of(device)->arenas, stw_at(tier, offset), bytes, &address, NULL);
+    return status == STW_STATUS_OK ? address : NULL;
+}
+
+void *stw_tiers_host_address(stw_device *device, uint64_t offset, uint64_t bytes) {
+    return address_of(device, STW_TIER_HOST, offset, bytes);
+}
+
+void *stw_tiers_device_address(stw_device *device, uint64_t offset, uint64_t bytes) {
+    return address_of(device, STW_TIER_GPU, offset, bytes);
+}
+
+stw_status stw_tiers_read(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
+                          uint64_t bytes, stw_error *err) {
+    return stw_tiers_copy_nvme(tiers_of(device), stw_at(STW_TIER_HOST, host_offset),
+                               stw_at(STW_TIER_NVME, nvme_offset), bytes, err);
+}
+
+stw_status stw_tiers_write(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
+                           uint64_t bytes, stw_error *err) {
+    return stw_tiers_copy_nvme(tiers_of(device), stw_at(STW_TIER_NVME, nvme_offset),
+                               stw_at(STW_TIER_HOST, host_offset), bytes, err);
+}
+
+stw_status stw_tiers_commit(stw_device *device, uint64_t step, stw_error *err) {
+    stw_tiers *tiers = tiers_of(device);
+    if (tiers->nvme == NULL || !tiers->commits) return STW_STATUS_OK;
+    return stw_nvme_commit(tiers->nvme, step, err);
 }

@@ -42,13 +42,6 @@ void stw_tiers_close(stw_tiers *tiers); /* after a stw_tiers_open */
 /** Between host and NVMe, one way or the other; BUG for other tiers. Blocking. */
 STW_MUST_USE stw_status stw_tiers_copy_nvme(stw_tiers *tiers, stw_location to, stw_location from,
                                             uint64_t bytes, stw_error *err);
-/** The slots `read`, `write` and `commit` of a backend. */
-STW_MUST_USE stw_status stw_tiers_read(stw_tiers *tiers, uint64_t host_offset, uint64_t nvme_offset,
-                                       uint64_t bytes, stw_error *err);
-STW_MUST_USE stw_status stw_tiers_write(stw_tiers *tiers, uint64_t nvme_offset,
-                                        uint64_t host_offset, uint64_t bytes, stw_error *err);
-STW_MUST_USE stw_status stw_tiers_commit(stw_tiers *tiers, uint64_t step, stw_error *err);
-
 /** A part of a range that is visited. */
 typedef struct stw_tiers_piece {
     unsigned char *memory; /* its bytes, in the arena or in the bounce buffer */
@@ -99,5 +92,16 @@ STW_MUST_USE stw_status stw_tiers_resolve(const stw_tiers *tiers, stw_stream str
 /** AdamW by the CPU on addresses that were resolved. @param factor used with adamw->clip only */
 void stw_tiers_update(const stw_tiers *tiers, const stw_adamw *adamw, float factor,
                       const stw_bucket_operands *bucket, const stw_bucket_addresses *at);
+
+/* ---- slots of stw_backend that need nothing but the tiers ----
+ * The struct stw_device of every backend begins with its stw_tiers. */
+
+void *stw_tiers_host_address(stw_device *device, uint64_t offset, uint64_t bytes);
+void *stw_tiers_device_address(stw_device *device, uint64_t offset, uint64_t bytes);
+STW_MUST_USE stw_status stw_tiers_read(stw_device *device, uint64_t host_offset,
+                                       uint64_t nvme_offset, uint64_t bytes, stw_error *err);
+STW_MUST_USE stw_status stw_tiers_write(stw_device *device, uint64_t nvme_offset,
+                                        uint64_t host_offset, uint64_t bytes, stw_error *err);
+STW_MUST_USE stw_status stw_tiers_commit(stw_device *device, uint64_t step, stw_error *err);
 
 #endif

@@ -32,21 +32,6 @@ static void info(stw_device *device, stw_device_info *out) {
         (void)cudaGetLastError();
 }
 
-static void *address_of(const stw_device *device, stw_tier tier, uint64_t offset, uint64_t bytes) {
-    unsigned char *address = NULL;
-    stw_status status =
-        stw_arenas_address(&device->tiers.arenas, stw_at(tier, offset), bytes, &address, NULL);
-    return status == STW_STATUS_OK ? address : NULL;
-}
-
-static void *host_address(stw_device *device, uint64_t offset, uint64_t bytes) {
-    return address_of(device, STW_TIER_HOST, offset, bytes);
-}
-
-static void *device_address(stw_device *device, uint64_t offset, uint64_t bytes) {
-    return address_of(device, STW_TIER_GPU, offset, bytes);
-}
-
 static void *native_stream(stw_device *device, stw_stream stream) {
     return device->streams[stream];
 }
@@ -132,20 +117,6 @@ static stw_status copy(stw_device *device, stw_stream stream, stw_location to, s
     if (!on_gpu) STW_CUDA_TRY(cudaStreamSynchronize(cuda_stream), "waiting for a copy");
 out:
     return status;
-}
-
-static stw_status read_nvme(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
-                            uint64_t bytes, stw_error *err) {
-    return stw_tiers_read(&device->tiers, host_offset, nvme_offset, bytes, err);
-}
-
-static stw_status write_nvme(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
-                             uint64_t bytes, stw_error *err) {
-    return stw_tiers_write(&device->tiers, nvme_offset, host_offset, bytes, err);
-}
-
-static stw_status commit(stw_device *device, uint64_t step, stw_error *err) {
-    return stw_tiers_commit(&device->tiers, step, err);
 }
 
 /* ---- updates ---- */
@@ -437,7 +408,7 @@ static const stw_backend backend_cuda = {
     .close = stw_cuda_device_close,
     .info = info,
     .enter = enter,
-    .host_address = host_address,
+    .host_address = stw_tiers_host_address,
     .copy = copy,
     .set_spans = set_spans,
     .update = update,
@@ -446,9 +417,9 @@ static const stw_backend backend_cuda = {
     .norm_counters = norm_counters,
     .norm_factor = norm_factor,
     .norm_result = norm_result,
-    .read = read_nvme,
-    .write = write_nvme,
-    .commit = commit,
+    .read = stw_tiers_read,
+    .write = stw_tiers_write,
+    .commit = stw_tiers_commit,
     .convert = stw_cuda_device_convert,
     .seed_grads = stw_cuda_device_seed_grads,
     .zero = stw_cuda_device_zero,
@@ -460,7 +431,7 @@ static const stw_backend backend_cuda = {
     .mark = mark,
     .mark_seconds = mark_seconds,
     .synchronize = synchronize,
-    .device_address = device_address,
+    .device_address = stw_tiers_device_address,
     .native_stream = native_stream,
 };
 

@@ -118,8 +118,8 @@ enum { STW_CUDA_EVENT_NEVER, STW_CUDA_EVENT_ON_GPU, STW_CUDA_EVENT_DONE };
 typedef struct stw_cuda_link stw_cuda_link; /* link.c */
 
 struct stw_device {
+    stw_tiers tiers; /* first (backend/tiers.h); its spans: page-locked, source of spans_on_gpu */
     stw_device_config config; /* nvme_folder is not kept */
-    stw_tiers tiers;          /* its spans: page-locked, also the source of spans_on_gpu */
     int ordinal;
     char bus_id[32];   /* "0000:17:00.0" */
     bool among_others; /* GPUs, on its node */

@@ -17,8 +17,8 @@
 #include "core/units.h"
 
 struct stw_device {
+    stw_tiers tiers; /* first: backend/tiers.h */
     stw_device_config config;
-    stw_tiers tiers;
     stw_threads *threads;
     pthread_mutex_t mutex; /* of what follows */
     stw_norm_bins bins;
@@ -142,23 +142,6 @@ static void info(stw_device *device, stw_device_info *out) {
     if (file != NULL) fclose(file);
 }
 
-/* ---- addresses ---- */
-
-static void *address_of(const stw_device *device, stw_tier tier, uint64_t offset, uint64_t bytes) {
-    unsigned char *address = NULL;
-    stw_status status =
-        stw_arenas_address(&device->tiers.arenas, stw_at(tier, offset), bytes, &address, NULL);
-    return status == STW_STATUS_OK ? address : NULL;
-}
-
-static void *host_address(stw_device *device, uint64_t offset, uint64_t bytes) {
-    return address_of(device, STW_TIER_HOST, offset, bytes);
-}
-
-static void *device_address(stw_device *device, uint64_t offset, uint64_t bytes) {
-    return address_of(device, STW_TIER_GPU, offset, bytes);
-}
-
 /* ---- operations ---- */
 
 static stw_status copy(stw_device *device, stw_stream stream, stw_location to, stw_location from,
@@ -256,20 +239,6 @@ static void norm_result(stw_device *device, double *norm, float *factor) {
 
 /* ---- the tiers' own ---- */
 
-static stw_status read_disk(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
-                            uint64_t bytes, stw_error *err) {
-    return stw_tiers_read(&device->tiers, host_offset, nvme_offset, bytes, err);
-}
-
-static stw_status write_disk(stw_device *device, uint64_t nvme_offset, uint64_t host_offset,
-                             uint64_t bytes, stw_error *err) {
-    return stw_tiers_write(&device->tiers, nvme_offset, host_offset, bytes, err);
-}
-
-static stw_status commit(stw_device *device, uint64_t step, stw_error *err) {
-    return stw_tiers_commit(&device->tiers, step, err);
-}
-
 static stw_status convert(stw_device *device, stw_stream stream, stw_typed_range to,
                           stw_location from, stw_dtype from_dtype, stw_error *err) {
     (void)stream;
@@ -336,7 +305,7 @@ const stw_backend stw_backend_host = {
     .close = close_device,
     .info = info,
     .enter = enter,
-    .host_address = host_address,
+    .host_address = stw_tiers_host_address,
     .copy = copy,
     .set_spans = set_spans,
     .update = update,
@@ -345,9 +314,9 @@ const stw_backend stw_backend_host = {
     .norm_counters = norm_counters,
     .norm_factor = norm_factor,
     .norm_result = norm_result,
-    .read = read_disk,
-    .write = write_disk,
-    .commit = commit,
+    .read = stw_tiers_read,
+    .write = stw_tiers_write,
+    .commit = stw_tiers_commit,
     .convert = convert,
     .seed_grads = seed_grads,
     .zero = zero,
@@ -356,6 +325,6 @@ const stw_backend stw_backend_host = {
     .wait = wait_stream,
     .wait_host = wait_host,
     .synchronize = synchronize,
-    .device_address = device_address,
+    .device_address = stw_tiers_device_address,
     .native_stream = no_stream,
 };
