@@ -39,7 +39,7 @@ compare() {
     decay=$3
     reference=$4
     shift 4
-    if ! measure "$compared" "$steps" "" --set optimizer.clip_norm=none --set "optimizer.weight_decay=$decay" "$@"; then
+    if ! measure "$compared" "$steps" run --set optimizer.clip_norm=none --set "optimizer.weight_decay=$decay" "$@"; then
         line "$what" "$decay" "$failure"
         differing=$((differing + 1))
         return 0

@@ -35,7 +35,7 @@ for cap in $caps; do
     choice="?"
     for what in choice stream cpu; do
         # shellcheck disable=SC2046,SC2086
-        if ! measure "$what-$cap" "$steps" "" $sequence --set "node.gpu.memory=${bytes}B" $(options_of $what); then
+        if ! measure "$what-$cap" "$steps" run $sequence --set "node.gpu.memory=${bytes}B" $(options_of $what); then
             line "$cap%" "$(gib "$bytes")" "$what" "$failure"
             continue
         fi

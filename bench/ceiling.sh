@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# How near does the streamed optimizer step come to what the links allow? After every step the same
-# run measures raw copies both ways in several shapes (--ceiling); the best of them is the ceiling.
+# How near does the streamed optimizer step come to what the links allow? After every step the program
+# ceiling measures raw copies both ways in several shapes; the best of them is the ceiling.
 # Moments in fp32 on the host (8 B each way per parameter), then bf16 parameters and gradients with
 # fp32 master and moments on the host (12 B each way). With STEPS_LONG a long run follows: memory must
 # not grow.
@@ -17,7 +17,7 @@ headline() {
     what=$2
     shift 2
     # shellcheck disable=SC2086
-    if ! measure "$headline" "$steps" --ceiling $streamed "$@"; then
+    if ! measure "$headline" "$steps" ceiling $streamed "$@"; then
         line "$what" "$failure"
         return 0
     fi
@@ -54,7 +54,7 @@ headline master "bf16 with fp32 master and moments streamed" $with_master --set 
 if [ "${STEPS_LONG:-0}" -gt 0 ]; then
     model=${MODEL_LONG:-Qwen3-0.6B}
     # shellcheck disable=SC2086
-    if measure long "$STEPS_LONG" "" $streamed; then
+    if measure long "$STEPS_LONG" run $streamed; then
         line "$STEPS_LONG steps of $model" ""
         line "  step, validate" "$(calc %.4f "$(ran long time_s.optimizer_step)") s, exit $verdict"
         for tier in gpu host; do

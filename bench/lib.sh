@@ -9,7 +9,8 @@
 #     GPUS       ranks to use, default all that the cluster has
 #     LAUNCH     how several ranks are started, default "mpirun -n GPUS --bind-to none"
 #     BACKEND    cuda (default) or host
-#     RUN_OPTIONS  further options of `stowage run`, "--nvme /scratch" for one
+#     CEILING    the program, default bench/ceiling beside the folder of STOWAGE
+#     RUN_OPTIONS  further options of `stowage run` and of `ceiling`, "--nvme /scratch" for one
 #     BUDGET_S   seconds after which nothing new is started and what runs is ended, default 540
 #     DATE, MACHINE, PYTHON
 #
@@ -23,6 +24,7 @@ set -eu
 bench=$(dirname "$0")
 python=${PYTHON:-python3}
 STOWAGE=${STOWAGE:-build/bin/stowage}
+CEILING=${CEILING:-$(dirname "$(dirname "$STOWAGE")")/bench/ceiling}
 backend=${BACKEND:-cuda}
 export NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -93,29 +95,29 @@ plan() {
         "$STOWAGE" plan --model "$model" --cluster "$out/cluster.yaml" $rank_options "$@" -o "$out/$lib_name.plan.json"
 }
 
-# execute NAME STEPS OPTION...: $out/NAME.run.json
+# execute NAME STEPS PROGRAM: $out/NAME.run.json by `stowage run` (run) or bench/ceiling.c (ceiling)
 execute() {
     lib_name=$1
     lib_count=$2
-    shift 2
+    lib_program="$STOWAGE run"
+    [ "$3" = run ] || lib_program=$CEILING
     failure=
     rm -f "$out/$lib_name.run.json"
     # shellcheck disable=SC2086
     logged "$out/$lib_name.run.txt" run \
-        $launch "$STOWAGE" run "$out/$lib_name.plan.json" --backend "$backend" --steps "$lib_count" ${RUN_OPTIONS:-} "$@" \
+        $launch $lib_program "$out/$lib_name.plan.json" --backend "$backend" --steps "$lib_count" ${RUN_OPTIONS:-} \
         -o "$out/$lib_name.run.json"
 }
 
-# measure NAME STEPS RUN_OPTIONS OPTION...: plan, run, validate; RUN_OPTIONS is one word, "" for
-# none. Leaves validate's exit code in `verdict`. Where it cannot, says so, and `failure` why.
+# measure NAME STEPS PROGRAM OPTION...: plan, execute, validate. Leaves validate's exit code in
+# `verdict`. Where it cannot, says so, and `failure` why.
 measure() {
     lib_measured=$1
     lib_count=$2
-    lib_run_options=$3
+    lib_with=$3
     shift 3
     verdict="?"
-    # shellcheck disable=SC2086
-    if plan "$lib_measured" "$@" && execute "$lib_measured" "$lib_count" $lib_run_options; then
+    if plan "$lib_measured" "$@" && execute "$lib_measured" "$lib_count" "$lib_with"; then
         verdict=0
         bounded "$STOWAGE" validate "$out/$lib_measured.plan.json" "$out/$lib_measured.run.json" \
             >"$out/$lib_measured.validate.txt" 2>&1 || verdict=$?

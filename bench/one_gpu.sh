@@ -29,12 +29,12 @@ found_line() {
 }
 
 # shellcheck disable=SC2086
-if measure streamed "$steps" "" $streamed; then
+if measure streamed "$steps" run $streamed; then
     times_line streamed
     digests_line streamed
     cp "$out/streamed.plan.json" "$out/host.plan.json"
     backend=host
-    if execute host "$steps"; then digests_line host; else line "host backend" "$failure"; fi
+    if execute host "$steps" run; then digests_line host; else line "host backend" "$failure"; fi
     backend=${BACKEND:-cuda}
 
     sed 's/\(both\|h2d\|d2h\|dma\|dma_up\|dma_down\|bandwidth\): [0-9.]* [GM]B/\1: 500 GB/g' "$out/cluster.yaml" >"$out/falsified.yaml"
@@ -52,7 +52,7 @@ if measure streamed "$steps" "" $streamed; then
 else
     line streamed "$failure"
 fi
-if measure default "$steps" ""; then
+if measure default "$steps" run; then
     times_line default
     digests_line default
 else

@@ -3,12 +3,12 @@
 # How much faster than cudaHostAlloc is memory page-locked? Runs the program page_lock, which the build
 # makes where CUDA is in it.
 #
-#     bench/page_lock.sh [OUT_FOLDER]      BYTES="32 GiB" ROUNDS=1 PAGE_LOCK=build/page_lock
+#     bench/page_lock.sh [OUT_FOLDER]      BYTES="32 GiB" ROUNDS=1 PAGE_LOCK=build/bench/page_lock
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 start "${1:-bench/results/page_lock}"
 model=
-program=${PAGE_LOCK:-$(dirname "$(dirname "$STOWAGE")")/page_lock}
+program=${PAGE_LOCK:-$(dirname "$(dirname "$STOWAGE")")/bench/page_lock}
 if ! bounded "$program" "${BYTES:-32 GiB}" "${ROUNDS:-1}" >"$out/page_lock.json" 2>"$out/page_lock.txt"; then
     cat "$out/page_lock.txt"
     exit 1

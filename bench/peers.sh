@@ -45,7 +45,7 @@ torch_peers() {
 own() {
     own=$1
     shift
-    if ! measure "$own" "$steps" "" --set optimizer.clip_norm=none "$@"; then
+    if ! measure "$own" "$steps" run --set optimizer.clip_norm=none "$@"; then
         line "stowage $own" "?" "?" "?" "?" "$failure"
         return 0
     fi

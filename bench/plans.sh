@@ -66,7 +66,7 @@ for plan in $plans; do
     model=$large
     [ "$plan" != nvme ] || model=$small
     # shellcheck disable=SC2046
-    if ! measure "$plan" "$steps" "" $(options_of "$plan"); then
+    if ! measure "$plan" "$steps" run $(options_of "$plan"); then
         line "$plan" "$failure"
         continue
     fi

@@ -16,7 +16,7 @@ for launcher in mpirun torchrun; do
     torchrun) launch="torchrun --nproc-per-node $gpus --no-python" ;;
     esac
     # shellcheck disable=SC2086
-    if ! measure "$launcher" "$steps" --ceiling $streamed --set load.method=rank0_broadcast; then
+    if ! measure "$launcher" "$steps" ceiling $streamed --set load.method=rank0_broadcast; then
         line "$launcher" "$failure"
         continue
     fi

@@ -60,19 +60,6 @@ static void summarize(const stw_run_result *run) {
            run->steps);
     printf("optimizer step: median %s; per rank %s, %s host to GPU, %s GPU to host\n", step, rate,
            up, down);
-    if (isfinite(run->copies_s)) {
-        stw_quantity_format(run->copies_s, STW_UNIT_SECONDS, up, sizeof up);
-        printf("its copies alone: %s; the step reaches %.1f%% of that\n", up,
-               100.0 * run->copies_s / run->time_s[STW_PHASE_OPTIMIZER_STEP]);
-    }
-    for (uint32_t i = 0; i < run->n_links; i++) {
-        stw_bytes_format(run->links[i].bytes, up, sizeof up);
-        stw_quantity_format(run->links[i].bps, STW_UNIT_BPS, down, sizeof down);
-        printf("the link by itself, %s copies, %u streams each way: %s\n", up,
-               run->links[i].streams, down);
-    }
-    if (isfinite(run->link_share))
-        printf("the step reaches %.1f%% of the best of these\n", 100.0 * run->link_share);
     printf("verification: %llu elements checked, %llu mismatches\n",
            (unsigned long long)run->checked, (unsigned long long)run->mismatched);
     printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx",

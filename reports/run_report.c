@@ -44,8 +44,11 @@ static void put_rates(const stw_run_result *run, stw_format format, stw_text *ou
                  params.text, up.text, down.text);
 }
 
-/* Raw copies, if the run measured them. */
+/* The step's copies alone and raw copies, if the run measured them. */
 static void put_links(const stw_run_result *run, stw_format format, stw_text *out) {
+    if (isfinite(run->copies_s))
+        stw_doc_line(out, format, "The copies of an optimizer step alone: %s.",
+                     stw_word_seconds(run->copies_s).text);
     for (uint32_t i = 0; i < run->n_links; i++) {
         char bytes[32], rate[32];
         stw_bytes_format(run->links[i].bytes, bytes, sizeof bytes);

@@ -46,6 +46,7 @@ static void set_up(void) {
     run.links = &link;
     run.n_links = 1;
     run.link_share = 0.971;
+    run.copies_s = 0.19;
     run.digest[3] = 0x123;
     run.gpu_growth_bytes = 0;
     run.host_growth_bytes = 4096;
@@ -67,6 +68,7 @@ static void run_for_people(void) {
     check_contains(&out, "1,000 elements checked, 0 mismatches.");
     check_contains(&out, "params 0000000000abcdef");
     check_contains(&out, "master 0000000000000123");
+    check_contains(&out, "The copies of an optimizer step alone: 190 ms.");
     check_contains(&out, "Raw copies of 32.00 MiB, 2 stream(s) each way: 50.5 GB/s");
     check_contains(&out, "reaches 97.1% of the fastest raw copies");
     check_contains(&out, "GPU 0 bytes, host 4096 bytes");
