@@ -204,8 +204,8 @@ static int search(glp_prob *problem, stw_glpk_call *call, bool presolve, double 
 }
 
 /* The root comes from the dual simplex first: the primal one, which glp_intopt uses where it
- * presolves itself, cycles on some of our problems (GLPK 5.0: no bound in 60 s where the dual takes
- * 20 ms). An attempt whose root is not solved in its slice of the time is given up for the next. */
+ * presolves itself, cycles on some of these problems. An attempt whose root is not solved in its
+ * slice of the time is given up for the next. */
 static const struct {
     bool presolve, scaled;
     double root_s;

@@ -19,6 +19,7 @@ static const double TOLERANCE = 1e-5;
 static const double OVER_S = 5, OVER_GAP = 0.01, OVER_SECONDS_S = 2, OVER_SECONDS_GAP = 0.02;
 
 typedef enum stw_ilp_goal { GOAL_SECONDS, GOAL_GPU, GOAL_HOST, GOAL_OVER } stw_ilp_goal;
+static const char *const goal_names[] = {"seconds", "gpu_headroom_mib", "host_mib", "over_mib"};
 
 /* What earlier stages reached and this one must keep; INFINITY where it is free. */
 typedef struct stw_ilp_limits {
@@ -383,7 +384,7 @@ static stw_status settle_seconds(const stw_cost *cost, const stw_choice *choice,
 
 /* One stage: build, solve, read the choice where there is one. */
 static stw_status solve_stage(const stw_cost *cost, stw_ilp_goal goal, const stw_ilp_limits *limits,
-                              const stw_milp_options *options, const char *name, stw_choice *choice,
+                              const stw_milp_options *options, stw_choice *choice,
                               stw_ilp_result *result, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_ilp ilp = {0};
@@ -395,7 +396,7 @@ static stw_status solve_stage(const stw_cost *cost, stw_ilp_goal goal, const stw
     }
     uint32_t stage = result->n_stages++;
     stw_milp_result *solved = &result->stages[stage];
-    result->stage_names[stage] = name;
+    result->stage_names[stage] = goal_names[goal];
     STW_TRY(stw_milp_solve(ilp.milp, options, values, solved, err));
     if (has_choice(solved)) read_choice(&ilp, values, choice);
     if (goal == GOAL_SECONDS && !limits->elastic && has_choice(solved))
@@ -424,17 +425,17 @@ stw_status stw_ilp_solve(const stw_cost *cost, const stw_ilp_options *options, s
     memset(result, 0, sizeof *result);
     stw_ilp_limits limits = {INFINITY, INFINITY, INFINITY, false};
     stw_milp_options first = {options->time_limit_s, options->gap, options->write_lp};
-    STW_TRY(solve_stage(cost, GOAL_SECONDS, &limits, &first, "seconds", choice, result, err));
+    STW_TRY(solve_stage(cost, GOAL_SECONDS, &limits, &first, choice, result, err));
     if (!has_choice(&result->stages[0]) || options->only_stage1) goto out;
 
     limits.seconds = result->stages[0].objective * (1 + stw_stage_slack(options->gap));
     stw_milp_options later = {left_s(options, result, LATER_S), LATER_GAP, NULL};
-    STW_TRY(solve_stage(cost, GOAL_GPU, &limits, &later, "gpu_headroom_mib", choice, result, err));
+    STW_TRY(solve_stage(cost, GOAL_GPU, &limits, &later, choice, result, err));
     if (!has_choice(&result->stages[1])) goto out;
 
     limits.gpu_mib = result->stages[1].objective * (1 + STW_STAGE_SLACK);
     later.time_limit_s = left_s(options, result, LATER_S);
-    STW_TRY(solve_stage(cost, GOAL_HOST, &limits, &later, "host_mib", choice, result, err));
+    STW_TRY(solve_stage(cost, GOAL_HOST, &limits, &later, choice, result, err));
 out:
     return status;
 }
@@ -446,12 +447,12 @@ stw_status stw_ilp_solve_least_over(const stw_cost *cost, const stw_ilp_options 
     stw_ilp_limits limits = {INFINITY, INFINITY, INFINITY, true};
     double limit = options->time_limit_s < OVER_S ? options->time_limit_s : OVER_S;
     stw_milp_options first = {limit, OVER_GAP, NULL};
-    STW_TRY(solve_stage(cost, GOAL_OVER, &limits, &first, "over_mib", choice, result, err));
+    STW_TRY(solve_stage(cost, GOAL_OVER, &limits, &first, choice, result, err));
     if (!has_choice(&result->stages[0])) goto out;
     /* What does not fit need not be the fastest: a short search for a sensible rest. */
     limits.over_mib = result->stages[0].objective * (1 + STW_STAGE_SLACK) + 1;
     stw_milp_options later = {left_s(options, result, OVER_SECONDS_S), OVER_SECONDS_GAP, NULL};
-    STW_TRY(solve_stage(cost, GOAL_SECONDS, &limits, &later, "seconds", choice, result, err));
+    STW_TRY(solve_stage(cost, GOAL_SECONDS, &limits, &later, choice, result, err));
 out:
     return status;
 }

@@ -7,6 +7,8 @@
 #include "plan/program/shortened.h"
 #include "planner/rows.h"
 
+/* Measured constants of this file: bench/results/constants.md. */
+
 /* More staging than this buys nothing: 3 slots of 32 MiB already run at the link's rate. Buckets
  * that a spec fixes may take three slots of any size. */
 #define STAGING_BYTES (128ull << 20)
@@ -14,7 +16,7 @@
 /* Buckets below 32 MiB, and rings of less than three, are for GPUs on which three such buckets are
  * more than a hundredth of the memory: short copies lose more than their start-up where several
  * GPUs crowd the host's memory, and two slots leave no slack. A ring of CPU buckets that the CPU's
- * caches hold is worth more than that. (Measured: bench/results/constants.md.) */
+ * caches hold is worth more than that. */
 #define ROOMY_BUCKET (32ull << 20)
 #define ROOMY_DEPTH 3u
 

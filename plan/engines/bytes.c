@@ -28,8 +28,7 @@
  * root, a wrapped embedding) is reduced in the final callback, the root first. With replicas
  *   (HSDP), _all_reduce_state keeps every group's output in the reduce dtype.
  * - Tied embeddings: the head's and the embedding's gradients meet at one leaf, and their sum is
- *   made beside both: three copies for a moment (not read in the source; measured on 4 x H200,
- *   torch 2.11, 2026-11: both runs with replicas peak there, and only so do they agree).
+ *   made beside both: three copies for a moment (measured, not read in the source).
  * - cuBLAS work areas: 32 MiB per handle and stream on Hopper (aten/src/ATen/cuda/
  *   CublasHandlePool.cpp, parseChosenWorkspaceSize; about 8 MiB elsewhere), one of the main and one
  *   of autograd's thread.

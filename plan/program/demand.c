@@ -3,23 +3,22 @@
 
 #include <string.h>
 
+/* Measured constants of this file: bench/results/constants.md. */
+
 /* Share of the copy bandwidth of GPU memory that the exact norm reaches where the cluster does not
- * say: 1855 of 4197 GB/s, measured on an H200, 2026-11-21. The update reaches all of it (4241 GB/s
- * in the same run). */
+ * say; the update reaches all of it. */
 static const double NORM_HBM_EFFICIENCY = 0.44;
 
 /* Share of the data-sheet bf16 rate that whole training steps reach. Typical of published dense
  * training runs; a calibration of the model's own blocks replaces it. */
 static const double MODEL_FLOP_EFFICIENCY = 0.5;
 
-/* Work of the norm on a CPU against that of an update where the cluster does not say: a cautious
- * figure, calibrations of H200 hosts found 0.17 to 0.3 (2026-11-21). */
+/* Work of the norm on a CPU against that of an update where the cluster does not say. Cautious. */
 static const double NORM_OF_UPDATE = 0.5;
 
 /* Beside the bytes of a clipped step: threads that start and end it, small kernels from the bins of
  * the norm to the clip factor, which stays on the GPU; until the host has it, where updates run
- * there; for several ranks, a small sum over them. Resident steps on one and on four H200 took 0.3
- * and 0.6 ms longer than their bytes, 2026-11-21. */
+ * there; for several ranks, a small sum over them. */
 static const double CLIP_S = 250e-6, CLIP_ON_HOST_S = 300e-6, CLIP_OF_RANKS_S = 300e-6;
 
 /* Share of the rate of copies, both directions busy, that a kernel reaches in host memory by itself
@@ -32,9 +31,7 @@ static const double DIRECT_OF_BOTH = 0.8;
 static const double CPU_BYTES = 28, CPU_LEAST = 0.5, CPU_CONVERSION = 0.05;
 
 /* Share of the bytes that pass between the GPU and a ring of CPU buckets and do reach the host's
- * memory: most were written a moment ago or are read in a moment, in the CPU's caches. Fitted on 16
- * cores of an H200's host, 2026-11-21, when updates still counted all of their operands as read
- * from memory and had no rate of their own in a ring; not fitted anew since. */
+ * memory: most were written a moment ago or are read in a moment, in the CPU's caches. Fitted. */
 static const double CACHED_TRAFFIC = 0.25;
 
 /* What they come to in competition for the little that they want of it: caches answer first. Set by
@@ -42,21 +39,15 @@ static const double CACHED_TRAFFIC = 0.25;
 static const double CACHED_PRIORITY = 4;
 
 /* Rings of all ranks as a share of the node's caches (L2 and L3): up to the first all that passes
- * through them is held, from the second on nothing. Set by judgement between rings of 3 x 16 MiB a
- * rank (0.26), whose updates ran at the rate of held rings, and of 3 x 32 (0.53), at that of
- * memory, on three machines of two H200 with 364 MiB of caches, one traced step each, 2026-11-21.
- * Not all agreed: 6 x 8 MiB, 0.26 as well, ran at the rate of memory three times of three. */
+ * through them is held, from the second on nothing. Set by judgement between measured rings. */
 static const double RINGS_HELD = 0.3, RINGS_LOST = 0.5;
 
 /* From one bucket in a ring to the next the CPU's threads wait for each other and for the copies.
- * Between two machines of two H200, all on the CPUs with 3 x 16 MiB (medians of 6 and 12 steps,
- * 2026-11-21): one agrees with 15 to 20 us, the other with nothing at all. */
+ */
 static const double RING_BUCKET_S = 15e-6;
 
 /* Share of the CPUs' rate that several ranks of a node reach with parts of the cores each: they
- * share memory unevenly and the last one counts. Between what was seen on one node of four H200,
- * 2026-11-21: updates that one process would do in 75 ms took four ranks 86 ms all in memory, and
- * no longer than that rate where a good part of the operands came from caches. */
+ * share memory unevenly and the last one counts. */
 static const double CPU_OF_RANKS = 0.96;
 
 static const char *const resource_words[] = {
