@@ -287,14 +287,17 @@ typedef struct stw_result_info_t {
 STW_API void stw_get_result_info(const stw_result_t *result, stw_result_info_t *out, size_t size);
 
 typedef struct stw_measured_t {
-    const char *phase;
-    int executed;                   /* 0: the framework executes it */
-    double seconds;                 /* median of the slowest rank; NaN: not measured */
-    uint64_t gpu_bytes, host_bytes; /* of the worst rank, at its peak */
+    const char *phase, *role;
+    uint32_t samples;               /* how often it was executed */
+    double seconds;                 /* of the slowest rank, the median; NaN: not measured */
+    uint64_t gpu_bytes, host_bytes; /* of the worst rank, at its peak in the phase */
 } stw_measured_t;
-/** What was measured of movement i. */
+/** What was measured of executed movement i. */
 STW_API int stw_get_measured(const stw_result_t *result, uint32_t i, stw_measured_t *out,
                              size_t size);
+/** Seconds of one of its samples, of the slowest rank. */
+STW_API int stw_get_measured_seconds(const stw_result_t *result, uint32_t i, uint32_t sample,
+                                     double *seconds);
 /** Digest of the final state of a component over all ranks; independent of its placement.
  * @return 0 if the run has no such component */
 STW_API int stw_get_digest(const stw_result_t *result, const char *component, uint64_t *out);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Execution with memory of the executor's own, and what it measured. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,27 +9,7 @@
 
 struct stw_result_t {
     stw_run_result *result;
-    const char *phases[STW_N_PHASES]; /* of the plan's movements, in their order */
-    stw_phase numbers[STW_N_PHASES];
-    uint32_t n_phases;
 };
-
-static stw_status wrap(stw_run_result *result, const stw_plan *plan, stw_result_t **out,
-                       stw_error *err) {
-    stw_result_t *handle = calloc(1, sizeof *handle);
-    if (handle == NULL) {
-        stw_run_result_free(result);
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory");
-    }
-    handle->result = result;
-    const stw_program *program = plan->programs[0];
-    for (uint32_t m = 0; m < program->n_movements; m++) {
-        handle->numbers[handle->n_phases] = program->movements[m].phase;
-        handle->phases[handle->n_phases++] = stw_phase_name(program->movements[m].phase);
-    }
-    *out = handle;
-    return STW_STATUS_OK;
-}
 
 stw_status_t stw_execute_plan(const stw_plan_t *plan, const stw_run_options_t *options, size_t size,
                               stw_result_t **out, stw_error_t *error) {
@@ -50,12 +29,16 @@ stw_status_t stw_execute_plan(const stw_plan_t *plan, const stw_run_options_t *o
     STW_TRY(stw_execute(plan->plan, &executor, &result, err));
     if (result == NULL) goto out; /* not rank 0 */
     uint64_t checked = result->checked, differ = result->mismatched;
-    STW_TRY(wrap(result, plan->plan, out, err));
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
+    (*out)->result = result;
+    result = NULL;
     if (differ > 0)
         status = stw_fail(err, STW_STATUS_DISAGREE, "verify",
                           "%llu of %llu elements differ from the reference",
                           (unsigned long long)differ, (unsigned long long)checked);
 out:
+    stw_run_result_free(result);
     return stw_library_end(status, error);
 }
 
@@ -84,17 +67,26 @@ void stw_get_result_info(const stw_result_t *handle, stw_result_info_t *out, siz
 
 int stw_get_measured(const stw_result_t *handle, uint32_t i, stw_measured_t *out, size_t size) {
     const stw_run_result *r = handle->result;
-    if (i >= handle->n_phases) return 0;
-    stw_phase phase = handle->numbers[i];
-    stw_measured_t row = {.phase = handle->phases[i],
-                          .executed = r->not_run[phase] ? 0 : 1,
-                          .seconds = r->time_s[phase]};
+    if (i >= r->n_movements) return 0;
+    const stw_run_movement *movement = &r->movements[i];
+    stw_measured_t row = {.phase = stw_phase_name(movement->phase),
+                          .role = movement->role,
+                          .samples = movement->n_samples,
+                          .seconds = r->time_s[movement->phase]};
     for (uint32_t k = 0; k < r->n_ranks; k++) {
-        const stw_measured *m = &r->ranks[k].phases[phase];
+        const stw_measured *m = &r->ranks[k].phases[movement->phase];
         row.gpu_bytes = stw_max_u64(row.gpu_bytes, stw_max_u64(m->device, m->allocated));
         row.host_bytes = stw_max_u64(row.host_bytes, m->host);
     }
     stw_library_copy(out, size, &row, sizeof row);
+    return 1;
+}
+
+int stw_get_measured_seconds(const stw_result_t *handle, uint32_t i, uint32_t sample,
+                             double *seconds) {
+    const stw_run_result *r = handle->result;
+    if (i >= r->n_movements || sample >= r->movements[i].n_samples) return 0;
+    *seconds = r->movements[i].samples_s[sample];
     return 1;
 }
 
