@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The direction of dependency, read from the #include lines: no room includes a sibling or a room
-# above it, and each outside library is included by the one place that owns it.
+# above it, the rooms inside plan/ have an order, and each outside library is included by the one
+# place that owns it.
 # Usage: includes.sh [ROOT]
 set -u
 . "$(dirname "$0")/_files.sh"
@@ -24,6 +25,9 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
         allowed["cli"] = " core models plan planner sim backend reports cli "
         allowed["tests"] = " core models plan planner sim backend reports cli include library tests bench "
         allowed["bench"] = allowed["tests"]
+        # Inside plan/ a room includes itself and those before it.
+        n_plan = split("spec job program engines files", plan_rooms, " ")
+        for (i = 1; i <= n_plan; i++) order[plan_rooms[i]] = i
         # Outside libraries: who may include them (a pattern over the path of the file).
         owner["glpk.h"] = "^planner/"
         owner["csv.h"] = "^models/[a-z0-9_]*_csv\\.c$"
@@ -54,6 +58,12 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
             split(text, to, "/")
             if (index(allowed[room], " " to[1] " ") == 0)
                 refuse(room "/ may include only" allowed[room])
+            if (room == "plan" && to[1] == "plan") {
+                if (!(part[2] in order) || !(to[2] in order))
+                    refuse("plan/ has the rooms spec, job, program, engines and files")
+                else if (order[to[2]] > order[part[2]])
+                    refuse("plan/" part[2] " may not include plan/" to[2])
+            }
             if (FILENAME ~ /^backend\// && FILENAME !~ /^backend\/(cuda)\// && to[2] == "cuda")
                 refuse("only backend/cuda includes its own headers")
         } else if (text in owner) {

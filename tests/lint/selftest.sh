@@ -10,12 +10,17 @@ spdx='/* SPDX-License-Identifier: Apache-2.0 */'
 
 fresh() {
     rm -rf "$tree"
-    mkdir -p "$tree/core" "$tree/models" "$tree/plan" "$tree/planner" "$tree/sim" \
-        "$tree/backend/cuda"
+    mkdir -p "$tree/core" "$tree/models" "$tree/plan/spec" "$tree/plan/engines" "$tree/planner" \
+        "$tree/sim" "$tree/backend/cuda"
     printf '%s\n#include <stdint.h>\n' "$spdx" >"$tree/core/a.h"
-    printf '%s\n#include "core/a.h"\n' "$spdx" >"$tree/plan/b.c"
+    printf '%s\n#include "core/a.h"\n' "$spdx" >"$tree/plan/spec/b.c"
     printf '%s\n#include <glpk.h>\n' "$spdx" >"$tree/planner/c.c"
     printf '%s\n#include <cuda_runtime_api.h>\n' "$spdx" >"$tree/backend/cuda/d.c"
+    printf '%s\n' "$spdx" '/* As FSDP2 does. */' 'void stw_one(int a, int b, int c, int d,' \
+        '             void (*then)(int, int), char f, int g) {' '    then(a, b);' '}' \
+        >"$tree/plan/engines/one.c"
+    printf '%s\n' "$spdx" 'void stw_two(void) { stw_one(1, 2, 3, 4, stw_then, 6, 7); }' \
+        >"$tree/plan/engines/two.c"
     {
         echo '| `core/` | x |'
         for name in models plan planner sim backend; do echo "| \`$name/\` | x |"; done
@@ -40,26 +45,47 @@ refuse() {
 }
 
 fresh
-for check in includes spdx size readme; do expect pass $check "a good tree"; done
+for check in includes spdx size readme pairs arguments frameworks; do expect pass $check "a good tree"; done
 refuse includes core/e.c '#include "models/model.h"'
 refuse includes models/e.c '#include "plan/files/plan.h"'
 refuse includes sim/e.c '#include "planner/solve.h"'
 refuse includes backend/e.c '#include "sim/sim.h"'
-refuse includes plan/e.c '#include "cli/common.h"'
-refuse includes plan/e.c '#include "b.h"'
-refuse includes plan/e.c '#  include "../core/a.h"'
+refuse includes plan/spec/e.c '#include "cli/common.h"'
+refuse includes plan/spec/e.c '#include "b.h"'
+refuse includes plan/spec/e.c '#  include "../core/a.h"'
 refuse includes planner/e.c '#include <glpk.h>'
-refuse includes plan/e.h '#include <cuda_runtime_api.h>'
+refuse includes plan/spec/e.h '#include <cuda_runtime_api.h>'
 refuse includes backend/e.h '#include <cuda.h>'
 refuse includes backend/host/e.c '#include "backend/cuda/cuda.h"'
 refuse includes models/reader.c '#include <csv.h>'
-refuse includes plan/e.c '#include <jansson.h>'
+refuse includes plan/spec/e.c '#include <jansson.h>'
 refuse includes backend/e.c '#include <mpi.h>'
+refuse includes plan/spec/e.c '#include "plan/engines/e.h"'
+refuse includes plan/spec/e.h '#include "plan/job/job.h"'
+refuse includes plan/program/e.c '#include "plan/engines/e.h"'
+refuse includes plan/engines/e.c '#include "plan/files/plan.h"'
+refuse includes plan/e.c '#include "plan/spec/e.h"'
+refuse pairs plan/engines/one.c 'void stw_three(void) { stw_two(); }'
+refuse pairs plan/engines/one.h '#define STW_ONE stw_two()'
+refuse pairs plan/engines/one.c 'static void (*const calls[])(void) = {stw_two};'
+refuse arguments plan/spec/e.c 'int f(int a, int b, int c, int d, int e, int f, int g, int h) { return 0; }'
+refuse arguments plan/spec/e.c "$(printf 'static void\nf(int a, int b, int c, int d,\n  /* x) { */ int (*e)(int), int f, int g,\n  int h) {\n}')"
+refuse arguments plan/spec/e.h 'static inline int f(int a, int b, int c, int d, int e, int f, int g, int h) { return 0; }'
+refuse frameworks core/e.c '/* as in FSDP */'
+refuse frameworks plan/spec/e.h 'struct megatron;'
+refuse frameworks planner/e.c 'int x = strcmp(name, "DeepSpeed");'
+refuse frameworks planner/e.c '/* ZeRO-3 */'
+refuse frameworks backend/cuda/e.cu '/* see verl */'
+refuse frameworks cli/e.c '/* AReaL pull request 1 */'
 refuse size core/a.h "$(printf '\tint x;')"
 refuse size core/a.h "int x; "
 refuse size core/a.h "/* $(printf '%0100d' 0) */"
 refuse size core/a.h "$(yes '' | head -n 900; echo 'int x;')"
 fresh && echo 'int x;' >"$tree/core/f.c" && expect fail spdx "a file without the line"
+fresh && printf '#include "core/x.h"\n' >"$tree/core/y.h" && printf '#include "core/y.h"\n' >"$tree/core/x.h" &&
+    expect fail pairs "two headers that include each other"
+fresh && mkdir -p "$tree/planner/frameworks" && echo '/* verl */' >"$tree/planner/frameworks/e.c" &&
+    expect pass frameworks "the folder of frameworks"
 fresh && mkdir "$tree/cellar" && touch "$tree/cellar/x" &&
     expect fail readme "a folder that the table lacks"
 fresh && echo '| `attic/` | x |' >>"$tree/README.md" &&
