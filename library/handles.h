@@ -44,10 +44,4 @@ void stw_library_copy(void *to, size_t to_size, const void *from, size_t from_si
 /** Index of a component in stw_run_result.digest, -1 where it has no digest. */
 int stw_library_digest_of(const char *component);
 
-/** Wrap a plan, which the handle takes over also on failure. */
-STW_MUST_USE stw_status stw_library_wrap_plan(stw_plan *plan, stw_plan_t **out, stw_error *err);
-/** Folder with zoo/ and arch/: $STOWAGE_DATA, share/stowage near the library or the program, that
- * of the installation, or the source tree. */
-STW_MUST_USE stw_status stw_library_data_folder(char *out, size_t out_size, stw_error *err);
-
 #endif

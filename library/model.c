@@ -22,7 +22,9 @@ static bool near_this_code(char *out, size_t out_size) {
     return false;
 }
 
-stw_status stw_library_data_folder(char *out, size_t out_size, stw_error *err) {
+/* $STOWAGE_DATA, share/stowage near the library or the program, that of the installation, or the
+ * source tree. */
+static stw_status find_data(char *out, size_t out_size, stw_error *err) {
     static const char *const fixed[] = {STW_INSTALLED_DATA,
 #ifdef STW_SOURCE_MODELS
                                         STW_SOURCE_MODELS
@@ -52,7 +54,7 @@ stw_status_t stw_open_model(const char *what, stw_model_t **out, stw_error_t *er
     stw_model_t *handle = calloc(1, sizeof *handle);
     if (handle == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, what, "out of memory for a model"));
-    STW_TRY(stw_library_data_folder(data, sizeof data, err));
+    STW_TRY(find_data(data, sizeof data, err));
     STW_TRY(stw_model_open(what, data, &handle->model, err));
     *out = handle;
     handle = NULL;

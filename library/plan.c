@@ -9,7 +9,8 @@
 
 /* ---- handles ---- */
 
-stw_status stw_library_wrap_plan(stw_plan *plan, stw_plan_t **out, stw_error *err) {
+/* Takes the plan over also on failure. */
+static stw_status wrap(stw_plan *plan, stw_plan_t **out, stw_error *err) {
     stw_plan_t *handle = calloc(1, sizeof *handle);
     if (handle == NULL) {
         stw_plan_free(plan);
@@ -102,7 +103,7 @@ stw_status_t stw_make_plan(const stw_model_t *model, const stw_plan_options_t *o
     STW_TRY(solve(plan, &mine, err));
     STW_TRY(stw_sim_plan(plan, NULL, err));
     STW_TRY(stw_plan_check(plan, true, err));
-    status = stw_library_wrap_plan(plan, out, err);
+    status = wrap(plan, out, err);
     plan = NULL;
 out:
     stw_plan_free(plan);
@@ -119,7 +120,7 @@ stw_status_t stw_read_plan(const char *path, stw_plan_t **out, stw_error_t *erro
     *out = NULL;
     STW_TRY(stw_plan_read(path, &plan, err));
     STW_TRY(stw_plan_check(plan, false, err));
-    status = stw_library_wrap_plan(plan, out, err);
+    status = wrap(plan, out, err);
     plan = NULL;
 out:
     stw_plan_free(plan);
