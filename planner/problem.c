@@ -251,6 +251,7 @@ static stw_status read_place(const place_search *s, stw_error *err) {
     b->context_bytes = far.context_bytes;
     b->process_bytes = far.process_bytes;
     b->page_tables = b->page_tables || far.page_tables;
+    b->other_phases = b->other_phases || far.other_phases;
     cost->place_uses[s->place] |= far.rings;
     /* what streams without a ring of the layout depends on the ring option all the same */
     if (far.rings == 0 && cost->n_rings > 1 && stw_place_slot_element_bytes(cost->job, place) > 0)

@@ -40,11 +40,14 @@ out:
 
 /* ---- bytes ---- */
 
-static void note(const uint64_t *components, stw_instant at, stw_tier tier, stw_byte_reading *out) {
+static void note(const stw_layout *layout, const uint64_t *components, stw_instant at,
+                 stw_tier tier, stw_byte_reading *out) {
     uint64_t all = 0, state = 0;
-    if (at == STW_N_INSTANTS) return;
+    bool in_regions[STW_N_COMPONENTS] = {false};
+    for (uint32_t i = 0; i < layout->n_regions; i++)
+        in_regions[layout->regions[i].component] = true;
     for (int c = 0; c < STW_N_COMPONENTS; c++) {
-        if (c < STW_N_STATE) state += components[c];
+        if (in_regions[c]) state += components[c];
         if (c != STW_COMPONENT_CONTEXT && c != STW_COMPONENT_PROCESS &&
             c != STW_COMPONENT_LOAD_STAGING)
             all += components[c];
@@ -64,7 +67,7 @@ static stw_instant instant_of(stw_phase phase) {
     case STW_PHASE_OPTIMIZER_STEP:
         return STW_AT_STEP;
     default:
-        return STW_N_INSTANTS; /* no row */
+        return STW_AT_OTHER;
     }
 }
 
@@ -80,8 +83,8 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
     for (uint32_t i = 0; rest != NULL && i < rest->first_op; i++)
         stw_live_apply(&live, &program->ops[i]);
     for (int t = 0; t < STW_N_TIERS; t++) {
-        note(live.bytes[t], STW_AT_REST, (stw_tier)t, out);
-        note(live.bytes[t], STW_AT_BACKWARD, (stw_tier)t, out);
+        note(layout, live.bytes[t], STW_AT_REST, (stw_tier)t, out);
+        note(layout, live.bytes[t], STW_AT_BACKWARD, (stw_tier)t, out);
     }
     out->process_bytes = live.bytes[STW_TIER_HOST][STW_COMPONENT_PROCESS];
     out->context_bytes = live.bytes[STW_TIER_GPU][STW_COMPONENT_CONTEXT];
@@ -90,9 +93,13 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
 
     stw_peaks peaks;
     stw_program_walk(program, &peaks);
-    for (int p = 0; p < STW_N_PHASES; p++)
-        for (int t = 0; t < STW_N_TIERS && peaks.has[p]; t++)
-            note(peaks.phase[p][t].components, instant_of((stw_phase)p), (stw_tier)t, out);
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        stw_instant at = instant_of((stw_phase)p);
+        if (!peaks.has[p]) continue;
+        out->other_phases = out->other_phases || at == STW_AT_OTHER;
+        for (int t = 0; t < STW_N_TIERS; t++)
+            note(layout, peaks.phase[p][t].components, at, (stw_tier)t, out);
+    }
 }
 
 /* ---- the optimizer step ---- */

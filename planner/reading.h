@@ -38,7 +38,8 @@ typedef enum stw_instant {
     STW_AT_LOAD, /* the peak of the load, its staging apart */
     STW_AT_REST, /* as forward and backward begin, or the step where they are not known */
     STW_AT_BACKWARD,
-    STW_AT_STEP, /* the peak of both steps */
+    STW_AT_STEP,  /* the peak of both steps */
+    STW_AT_OTHER, /* the peak of all other phases: rollout, log_prob, weight_sync, checkpoint */
     STW_N_INSTANTS
 } stw_instant;
 
@@ -46,8 +47,9 @@ typedef enum stw_instant {
  */
 typedef struct stw_byte_reading {
     uint64_t all[STW_N_INSTANTS][STW_N_TIERS];
-    uint64_t state[STW_N_INSTANTS][STW_N_TIERS]; /* of these, params to exp_avg_sq */
+    uint64_t state[STW_N_INSTANTS][STW_N_TIERS]; /* of these, components of the layout's regions */
     uint64_t context_bytes, process_bytes;       /* the context without page tables */
+    bool other_phases;                           /* is there anything to read at STW_AT_OTHER? */
     bool page_tables; /* does the context hold page tables of the host arena? */
     uint32_t rings;   /* of the layout: bit stw_ring_kind */
 } stw_byte_reading;

@@ -22,6 +22,7 @@ typedef struct stw_build {
     uint64_t *stash_bytes;       /* [n_acts] of activations on the host, per block */
     uint64_t context_bytes, process_bytes;
     bool page_tables;
+    bool other_phases; /* see stw_byte_reading */
 } stw_build;
 
 static inline const stw_flow *stw_build_flow(const stw_build *b, uint32_t p, uint32_t r) {

@@ -16,8 +16,11 @@ stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err) {
     if (row == NULL) return no_memory(err);
     for (uint32_t l = 0; l < b->cost->n_loads; l++)
         row->load_bytes[l] += stw_build_most_staging(b, l, STW_TIER_GPU);
-    row = stw_row_gpu(b, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step");
-    return row == NULL ? no_memory(err) : STW_STATUS_OK;
+    if (stw_row_gpu(b, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step") == NULL)
+        return no_memory(err);
+    if (b->other_phases && stw_row_gpu(b, STW_PHASE_WEIGHT_SYNC, STW_AT_OTHER, "other") == NULL)
+        return no_memory(err);
+    return STW_STATUS_OK;
 }
 
 /* ---- nodes ---- */
@@ -74,9 +77,11 @@ static stw_status add_node(const stw_build *b, uint32_t node_kind, stw_error *er
     const stw_cluster *cluster = b->cost->job->cluster;
     node_row rows[] = {{STW_TIER_HOST, STW_PHASE_LOAD, STW_AT_LOAD, false, 0},
                        {STW_TIER_HOST, STW_PHASE_FORWARD_BACKWARD, STW_AT_BACKWARD, false, 0},
-                       {STW_TIER_HOST, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, false, 0}};
+                       {STW_TIER_HOST, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, false, 0},
+                       {STW_TIER_HOST, STW_PHASE_WEIGHT_SYNC, STW_AT_OTHER, false, 0}};
     for (int locked = 0; locked < 2; locked++)
-        for (uint32_t i = 0; i < 3; i++) {
+        for (uint32_t i = 0; i < 4; i++) {
+            if (rows[i].at == STW_AT_OTHER && !b->other_phases) continue;
             if (rows[i].at == STW_AT_BACKWARD && !b->cost->forward_backward_known) continue;
             rows[i].page_locked = locked != 0;
             rows[i].limit_bytes =

@@ -98,22 +98,37 @@ stw_status stw_run_settle(stw_rank_run *run, uint32_t op, stw_error *err) {
     return stw_comm_wait(run->comm, "sum of squared gradients", err);
 }
 
-/* Master weights of a region: its parameters, widened. */
+/* Master weights of a region: its parameters, widened, wherever they lie. */
 static stw_status make_master(stw_rank_run *run, const stw_op *op, stw_error *err) {
-    const stw_region *master =
-        op->unit < run->layout->n_regions ? &run->layout->regions[op->unit] : NULL;
-    const stw_region *params = NULL;
-    for (uint32_t i = 0; master != NULL && i < run->layout->n_regions; i++)
-        if (run->layout->regions[i].component == STW_COMPONENT_PARAMS &&
-            run->layout->regions[i].decision == master->decision)
-            params = &run->layout->regions[i];
-    if (params == NULL || master->component != STW_COMPONENT_MASTER)
-        return stw_fail(err, STW_STATUS_BUG, "master", "region %u is not one of master weights",
-                        op->unit);
-    return run->backend->convert(
-        run->device, op->stream,
-        stw_typed(master->tier, master->offset_bytes, STW_ELEMENT_F32, master->params),
-        stw_at(params->tier, params->offset_bytes), run->plan->run.precision.params, err);
+    stw_status status = STW_STATUS_OK;
+    const stw_region *master = &run->layout->regions[op->unit];
+    const stw_view wanted = stw_region_view(master, &run->spaces[master->space]);
+    uint64_t size = stw_element_bytes(run->types.params), made = 0;
+    stw_overlap part;
+    for (uint32_t i = 0; i < run->layout->n_regions; i++) {
+        const stw_region *params = &run->layout->regions[i];
+        if (params->component != STW_COMPONENT_PARAMS) continue;
+        stw_meet meet =
+            stw_meet_begin(wanted, stw_region_view(params, &run->spaces[params->space]));
+        while (stw_meet_next_run(&meet, &part)) {
+            made += part.n;
+            STW_TRY(run->backend->convert(
+                run->device, op->stream,
+                stw_typed(master->tier,
+                          master->offset_bytes +
+                              (part.a_first - master->first_param) * sizeof(float),
+                          STW_ELEMENT_F32, part.n),
+                stw_at(params->tier,
+                       params->offset_bytes + (part.b_first - params->first_param) * size),
+                run->plan->run.precision.params, err));
+        }
+    }
+    if (made != master->params)
+        status = stw_fail(err, STW_STATUS_BUG, "master",
+                          "this rank has params of %llu of the %llu elements of region %u",
+                          (unsigned long long)made, (unsigned long long)master->params, op->unit);
+out:
+    return status;
 }
 
 static stw_status copy_bytes(stw_rank_run *run, const stw_op *op, uint64_t bytes, stw_error *err) {

@@ -184,7 +184,7 @@ stw_status stw_transfer_pack(stw_rank_run *run, const stw_op *op, stw_error *err
         const stw_region *region = &run->layout->regions[i];
         if (region->component != transfer_of(run)->from_component) continue;
         stw_meet meet = stw_meet_begin(piece, stw_region_view(region, &run->spaces[region->space]));
-        while (stw_meet_next(&meet, &part))
+        while (stw_meet_next_run(&meet, &part))
             STW_TRY(run->backend->copy(
                 run->device, op->stream,
                 stw_at(op->to, op->offset_bytes + staged_offset(run, piece, &part)),

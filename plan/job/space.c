@@ -103,6 +103,16 @@ bool stw_meet_next(stw_meet *m, stw_overlap *out) {
     return false;
 }
 
+bool stw_meet_next_run(stw_meet *meet, stw_overlap *out) {
+    stw_overlap next;
+    if (!stw_meet_next(meet, out)) return false;
+    for (stw_meet ahead = *meet; stw_meet_next(&ahead, &next); *meet = ahead) {
+        if (next.a_first != out->a_first + out->n || next.b_first != out->b_first + out->n) break;
+        out->n += next.n;
+    }
+    return true;
+}
+
 uint64_t stw_meet_count(stw_view a, stw_view b) {
     stw_meet m = stw_meet_begin(a, b);
     stw_overlap overlap;

@@ -64,6 +64,9 @@ typedef struct stw_meet {
 stw_meet stw_meet_begin(stw_view a, stw_view b);
 /** The next overlap; false at the end. */
 bool stw_meet_next(stw_meet *meet, stw_overlap *out);
+/** The next overlaps as one as long as they are neighbours in both spaces, whatever their tensors.
+ */
+bool stw_meet_next_run(stw_meet *meet, stw_overlap *out);
 /** Elements that two views have in common. */
 uint64_t stw_meet_count(stw_view a, stw_view b);
 

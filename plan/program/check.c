@@ -200,6 +200,7 @@ static stw_status check_staged(checker *c, stw_error *err) {
         return stw_fail(err, STW_STATUS_BUG, stw_op_kind_name(c->op->kind),
                         "operation %u works on staging in %s that is not allocated", c->index,
                         stw_tier_name(c->op->to));
+    if (c->op->unit == STW_OP_NONE) return STW_STATUS_OK; /* in place, without a piece */
     return check_unit(c, err);
 }
 

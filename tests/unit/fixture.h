@@ -139,8 +139,8 @@ static stw_plan *fixture_plan(fixture_size size, const stw_cluster *cluster,
 }
 
 /* Deal the quanta: units[i] to places[i]; the last place takes what is left. */
-static void fixture_state(stw_plan *plan, uint32_t n, const stw_place *places,
-                          const uint32_t *units) {
+static inline void fixture_state(stw_plan *plan, uint32_t n, const stw_place *places,
+                                 const uint32_t *units) {
     uint32_t left = plan->job->n_units;
     plan->decisions.n_state = n;
     for (uint32_t i = 0; i < n; i++) {
