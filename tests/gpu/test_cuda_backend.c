@@ -372,7 +372,7 @@ static void refuses_spans(stw_device *device) {
     spans[3].group = STW_MAX_PARAM_GROUPS;
     CHECK_FAILS(cuda->set_spans(device, spans, N_SPANS, err), STW_STATUS_BUG, "span 3");
     spans[3].group = 0;
-    spans[1].params += 2; /* not that of a float */
+    spans[1].grads += 2; /* not that of a float */
     spans[0].grads = GPU_ARENA - 4;
     CHECK_OK(cuda->set_spans(device, spans, N_SPANS, err));
 }
