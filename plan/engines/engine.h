@@ -10,7 +10,4 @@ const stw_engine *stw_engine_find(uint32_t index);
 /** Add an engine to those that run specs can name; see stw_engine_spec_register. */
 STW_MUST_USE stw_status stw_engine_register(const stw_engine *engine, stw_error *err);
 
-/** Groups of the per-layer streamed step: every wrapped block, and one of all the rest. */
-uint32_t stw_prefetch_groups(const struct stw_job *job);
-
 #endif

@@ -57,7 +57,7 @@ static bool uses_foreach(const stw_job *job) {
            job->run->optimizer.implementation == STW_OPTIMIZER_STREAMED;
 }
 
-uint32_t stw_prefetch_groups(const stw_job *job) {
+static uint32_t prefetch_groups(const stw_job *job) {
     uint32_t n = 1;
     for (uint32_t i = 0; i < job->model->n_blocks; i++) n += !stw_job_in_root(job, i);
     return n;
@@ -91,28 +91,6 @@ static uint64_t up_bytes(const stw_job *job, const stw_place *place, uint64_t pa
 
 static uint64_t temporary_bytes(const stw_job *job, uint64_t params) {
     return uses_foreach(job) ? params * stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ) : 0;
-}
-
-static uint64_t window_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
-                             uint64_t bucket_bytes) {
-    (void)bucket_bytes;
-    uint32_t kind = job->largest, groups = stw_prefetch_groups(job);
-    uint64_t most = 0;
-    if (place->update == STW_UPDATE_RESIDENT) most = temporary_bytes(job, job->kinds[kind].params);
-    if (place->update != STW_UPDATE_STREAM) return stw_workspace_bytes(job) + most;
-    for (uint32_t g = 0; g < groups; g++) {
-        /* see streamed_step: groups g - 1 .. g + depth are there while g is updated, then the next
-         * one comes before g - 1 goes */
-        uint64_t live = 0;
-        for (uint32_t i = g > 0 ? g - 1 : 0; i < groups && i <= g + depth; i++)
-            live += up_bytes(job, place, group_params(job, kind, i));
-        uint64_t next = g + depth + 1 < groups
-                            ? up_bytes(job, place, group_params(job, kind, g + depth + 1))
-                            : 0;
-        uint64_t temporary = temporary_bytes(job, group_params(job, kind, g));
-        most = stw_max_u64(most, live + stw_max_u64(temporary, next));
-    }
-    return stw_workspace_bytes(job) + most;
 }
 
 /* ---- the step ---- */
@@ -153,7 +131,7 @@ static void fetch_group(stw_builder *b, const stw_place *place, streamed *s, uin
  * the next group is offloaded, so that up to depth + 3 groups are there at once. */
 static void streamed_step(stw_builder *b, const stw_place *place) {
     const stw_job *job = b->job;
-    uint32_t groups = stw_prefetch_groups(job), depth = b->decisions->prefetch.depth, fetched = 0;
+    uint32_t groups = prefetch_groups(job), depth = b->decisions->prefetch.depth, fetched = 0;
     streamed s = {.window = stw_pool_array(b->program->pool, groups, sizeof *s.window),
                   .up = stw_pool_array(b->program->pool, groups, sizeof *s.up)};
     if (s.window == NULL || s.up == NULL) {
@@ -311,7 +289,5 @@ const stw_engine stw_engine_fsdp2 = {
     .whole = true,
     .prefetch_by_group = true,
     .depths = fsdp2_depths,
-    .lazy_state = true,
     .build = build,
-    .window_bytes = window_bytes,
 };

@@ -34,10 +34,6 @@ void stw_step_buckets(stw_step *step);
 /** Free the rings, commit, end the movement. */
 void stw_step_end(stw_step *step);
 
-/** GPU bytes of the ring through which buckets of a place are streamed. */
-uint64_t stw_step_window_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
-                               uint64_t bucket_bytes);
-
 /* ---- transfers between spaces (transfer.c) ---- */
 
 /** From one space of a role to another one, piece by piece through a few slots on the GPU: packed

@@ -7,12 +7,6 @@
 #include "core/checked.h"
 #include "plan/engines/movements.h"
 
-uint64_t stw_step_window_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
-                               uint64_t bucket_bytes) {
-    if (!stw_place_uses_ring(job, place, STW_RING_GPU)) return 0;
-    return depth * stw_ring_slot_bytes(job, place, STW_RING_GPU, bucket_bytes);
-}
-
 static uint64_t slot_base(const stw_step *s, stw_ring_kind ring, uint32_t slot) {
     const stw_ring *r = &s->b->layout->rings[ring];
     return r->offset_bytes + slot * r->slot_bytes;

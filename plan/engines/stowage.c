@@ -72,5 +72,4 @@ const stw_engine stw_engine_stowage = {
     .places = stw_stowage_places,
     .nvme_commits = true,
     .build = build,
-    .window_bytes = stw_step_window_bytes,
 };

@@ -64,7 +64,6 @@ typedef struct stw_engine {
     bool whole;             /* all quanta of a plan share one place */
     bool prefetch_by_group; /* depth counts groups of tensors, there are no bucket sizes */
     const uint32_t *depths; /* of prefetch that are worth trying, ends with 0; NULL: the usual */
-    bool lazy_state;        /* moments appear at the first step, grads with the backward */
 
     /* ---- layout ---- */
     bool nvme_commits; /* state on NVMe may have two copies, of which one survives a crash */
@@ -81,11 +80,6 @@ typedef struct stw_engine {
                                      const struct stw_decisions *decisions,
                                      const struct stw_layout *layout, struct stw_program *program,
                                      stw_error *err);
-    /** Transient GPU bytes of the step that do not depend on counts of quanta: the ring or window
-     * at this depth and bucket size, temporaries of the update. The planner's rows use it; equals
-     * what the program allocates as `stage` when such a place is used at all. */
-    uint64_t (*window_bytes)(const struct stw_job *job, const struct stw_place *place,
-                             uint32_t depth, uint64_t bucket_bytes);
 } stw_engine;
 
 #endif
