@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "core/checked.h"
+#include "plan/program/staging.h"
 
 /* ---- programs ---- */
 

@@ -4,6 +4,7 @@
  * place's units or the policy's blocks. */
 #include "core/checked.h"
 #include "plan/program/shortened.h"
+#include "plan/program/staging.h"
 #include "planner/rows.h"
 
 /* Lengths of the programs from which a load is read: of a rank's shard and of the model, in load

@@ -9,6 +9,7 @@
 
 #include "backend/host/kernels.h"
 #include "core/checked.h"
+#include "plan/program/staging.h"
 
 /* Elements that one reading thread takes at a time: 4 MiB of fp32, 2 of bf16. */
 #define READ_GRAIN (1u << 20)

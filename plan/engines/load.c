@@ -4,6 +4,7 @@
  * holds the whole model on its host before anything is cut. */
 #include "core/checked.h"
 #include "plan/engines/movements.h"
+#include "plan/program/staging.h"
 
 typedef struct load_slots {
     stw_extent host, gpu;

@@ -3,6 +3,7 @@
  * walk the same list of pieces and no rank waits to be told what comes. */
 #include "core/checked.h"
 #include "plan/engines/movements.h"
+#include "plan/program/staging.h"
 
 static stw_piece *add_piece(stw_pool *pool, stw_transfer *transfer, size_t *room) {
     stw_piece *list = stw_pool_grow(pool, transfer->pieces, transfer->n_pieces,

@@ -9,8 +9,6 @@
 #include "plan/program/decisions.h"
 
 #define STW_ALIGN_BYTES 4096 /* of every region and slot: whole pages, as direct I/O asks for */
-#define STW_LOAD_PIECE_BYTES (32ull << 20) /* of one slot of load staging */
-#define STW_LOAD_SLOTS 3
 #define STW_COMM_SCRATCH_BYTES                                                                     \
     (1ull << 20) /* small collectives' device buffer, with more than one rank */
 
@@ -100,19 +98,6 @@ uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_rin
  * @param depth and bucket_bytes of the run's prefetch */
 uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
                             uint64_t bucket_bytes);
-/** Bytes of load staging that a kind needs in a tier under the decided method: STW_LOAD_SLOTS slots
- * on the GPU, and on the host where it reads, or the whole model there (stw_load_is_whole). */
-uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
-                                stw_tier tier);
-/** Does who reads hold the whole model on the host before anything is cut? all_ranks does on every
- * rank, and frameworks do wherever they read whole tensors. */
-bool stw_load_is_whole(const stw_job *job, stw_load method);
-/** Bytes of one element of a load piece as it is read: the stored dtype, or fp32 for weights that
- * Stowage makes from a seed. */
-uint64_t stw_load_element_bytes(const stw_job *job, uint32_t tensor);
-/** Room of a run of one tensor's elements in whole-model staging: whole pages, in the stored dtype
- * where a framework loads, else with room for fp32. */
-uint64_t stw_load_room_bytes(const stw_job *job, uint32_t tensor, uint64_t count);
 /** Offset inside a slot of one component of a bucket of `params` elements (components that move, in
  * component order, each aligned to STW_ALIGN_BYTES). */
 uint64_t stw_slot_offset(const stw_job *job, const stw_place *place, stw_component component,
@@ -121,23 +106,5 @@ uint64_t stw_slot_offset(const stw_job *job, const stw_place *place, stw_compone
 /** The same for the disk ring: the components that lie on NVMe, in component order. */
 uint64_t stw_disk_slot_offset(const stw_job *job, const stw_place *place, stw_component component,
                               uint64_t params);
-
-/** One load piece: a run of one tensor's elements, read as a whole; at most STW_LOAD_PIECE_BYTES at
- * 4 bytes an element (8 where the stored dtype is wider). */
-typedef struct stw_load_piece {
-    uint32_t tensor;
-    uint64_t first, count; /* elements of the tensor */
-} stw_load_piece;
-/** Pieces in canonical order, the same on every rank. *pieces lies in `pool`. With load method
- * sharded_read a piece is instead a run of the rank's own flat space: the i-th covers elements
- * [i x n, (i + 1) x n), n = STW_LOAD_PIECE_BYTES / 4, and may span tensors (see stw_flat_pieces).
- */
-STW_MUST_USE stw_status stw_load_pieces(const stw_job *job, stw_pool *pool, stw_load_piece **pieces,
-                                        uint32_t *n_pieces, stw_error *err);
-
-/** How many pieces of the flat space sharded_read takes for a kind, and the range of the i-th. */
-uint32_t stw_flat_pieces(const stw_job *job, uint32_t kind);
-void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *first_param,
-                    uint64_t *params);
 
 #endif

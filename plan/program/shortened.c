@@ -2,6 +2,7 @@
 #include "plan/program/shortened.h"
 
 #include "core/checked.h"
+#include "plan/program/staging.h"
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "shortened job", "out of memory");

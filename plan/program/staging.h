@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Load staging: the pieces in which weights are read, and the bytes that hold pieces on the host
+ * and on the GPU until they are placed. Layouts reserve these bytes and engines build the load
+ * from these pieces. Pure functions of their arguments; any thread. */
+#ifndef STW_PLAN_STAGING_H
+#define STW_PLAN_STAGING_H
+
+#include "plan/program/decisions.h"
+
+#define STW_LOAD_PIECE_BYTES (32ull << 20) /* of one slot of load staging */
+#define STW_LOAD_SLOTS 3
+
+/** A run of one tensor's elements, read as a whole: at most STW_LOAD_PIECE_BYTES at 4 bytes an
+ * element (8 where the stored dtype is wider). */
+typedef struct stw_load_piece {
+    uint32_t tensor;
+    uint64_t first, count; /* elements of the tensor */
+} stw_load_piece;
+
+/** Pieces of the whole model in canonical order, the same on every rank. Every load method but
+ * sharded_read uses them.
+ * @param pieces lies in `pool` */
+STW_MUST_USE stw_status stw_load_pieces(const stw_job *job, stw_pool *pool, stw_load_piece **pieces,
+                                        uint32_t *n_pieces, stw_error *err);
+/** Pieces of load method sharded_read: runs of the flat space of a kind of rank, which may span
+ * tensors. @return how many */
+uint32_t stw_flat_pieces(const stw_job *job, uint32_t kind);
+/** Elements of piece `i` of the flat space: STW_LOAD_PIECE_BYTES / 4, fewer in the last piece. */
+void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *first_param,
+                    uint64_t *params);
+
+/** Bytes of one element of a load piece as it is read: the stored dtype, or fp32 for weights that
+ * Stowage makes from a seed. */
+uint64_t stw_load_element_bytes(const stw_job *job, uint32_t tensor);
+/** Room of a run of one tensor's elements in whole-model staging: whole pages, in the stored dtype
+ * where a framework loads, else with room for fp32. */
+uint64_t stw_load_room_bytes(const stw_job *job, uint32_t tensor, uint64_t count);
+/** Do the ranks that read hold the whole model on the host before anything is cut? They do with
+ * all_ranks, and a framework's ranks do with every method that reads whole tensors. */
+bool stw_load_is_whole(const stw_job *job, stw_load method);
+/** Bytes of load staging that a kind of rank needs in a tier under the decided method:
+ * STW_LOAD_SLOTS slots on the GPU; on the host, where the rank reads, as many slots or the whole
+ * model (stw_load_is_whole). */
+uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
+                                stw_tier tier);
+
+#endif
