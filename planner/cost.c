@@ -13,9 +13,9 @@ void stw_cost_free(stw_cost *cost) {
     if (cost != NULL) stw_pool_free(cost->pool);
 }
 
-const char *stw_part_name(stw_part part) {
-    static const char *const names[STW_N_PARTS] = {"norm", "step", "forward", "backward"};
-    return names[part];
+const char *stw_stretch_name(stw_stretch stretch) {
+    static const char *const names[STW_N_STRETCHES] = {"norm", "step", "forward", "backward"};
+    return names[stretch];
 }
 
 /* ---- evaluation ---- */
@@ -108,14 +108,14 @@ void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evalu
     for (uint32_t r = 0; r < cost->n_time_rows; r++) {
         const stw_time_row *row = &cost->time_rows[r];
         double seconds = stw_cost_row_seconds(cost, row, choice);
-        if (seconds > out->part_s[row->part]) out->part_s[row->part] = seconds;
+        if (seconds > out->stretch_s[row->stretch]) out->stretch_s[row->stretch] = seconds;
     }
     out->load_s = cost->load_s[choice->load];
     for (uint32_t p = 0; p < cost->n_places; p++)
         out->load_s += choice->units[p] * cost->load_unit_s[p];
     out->objective_s = out->load_s / STW_LOAD_SPREAD;
-    for (uint32_t p = 0; p < STW_N_PARTS; p++)
-        out->objective_s += cost->part_weight[p] * out->part_s[p];
+    for (uint32_t p = 0; p < STW_N_STRETCHES; p++)
+        out->objective_s += cost->stretch_weight[p] * out->stretch_s[p];
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         const stw_byte_row *row = &cost->byte_rows[r];
         uint64_t bytes = stw_cost_row_bytes(cost, row, choice);

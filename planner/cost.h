@@ -55,18 +55,19 @@ typedef struct stw_byte_row {
 
 /* Stretches of an iteration that follow each other: the norm comes before the first update, the
  * backward pass after the last block's forward. */
-typedef enum stw_part {
-    STW_PART_NORM,
-    STW_PART_STEP,
-    STW_PART_FORWARD,
-    STW_PART_BACKWARD,
-    STW_N_PARTS
-} stw_part;
+typedef enum stw_stretch {
+    STW_STRETCH_NORM,
+    STW_STRETCH_STEP,
+    STW_STRETCH_FORWARD,
+    STW_STRETCH_BACKWARD,
+    STW_N_STRETCHES
+} stw_stretch;
 
-/** What one resource or stream needs in one part; a part takes as long as its largest row says. */
+/** What one resource or stream needs in one stretch; a stretch takes as long as its largest row
+ * says. */
 typedef struct stw_time_row {
     const char *name;
-    stw_part part;
+    stw_stretch stretch;
     bool ring; /* of the slots of a ring, not of a resource */
     double constant_s;
     double *unit_s; /* [n_places][n_rings] per unit; equal for all rings where a place has none */
@@ -82,7 +83,7 @@ typedef struct stw_cost {
     uint32_t n_places, n_rings, n_uses, n_acts, n_loads, n_units;
     stw_place places[STW_MAX_PLACES];
     uint32_t place_uses[STW_MAX_PLACES];
-    double part_weight[STW_N_PARTS]; /* how often an iteration goes through it */
+    double stretch_weight[STW_N_STRETCHES]; /* how often an iteration goes through it */
     stw_cost_ring *rings;
     stw_cost_act *acts; /* options of a group are neighbours: offload, recompute, keep */
     stw_load loads[STW_N_LOADS];
@@ -104,7 +105,7 @@ typedef struct stw_choice {
 } stw_choice;
 
 typedef struct stw_evaluation {
-    double part_s[STW_N_PARTS], load_s; /* parts: once each; 0 where unknown */
+    double stretch_s[STW_N_STRETCHES], load_s; /* stretches: once each; 0 where unknown */
     double objective_s;
     bool fits;           /* all rows hold, and the shares of update engines are those of the run */
     uint64_t over_bytes; /* summed over resources, the worst row of each */
@@ -144,6 +145,6 @@ STW_MUST_USE stw_status stw_cost_check_walk(const stw_cost *cost, const stw_choi
                                             const stw_peaks *peaks, const stw_peaks *node_peaks,
                                             stw_error *err);
 
-const char *stw_part_name(stw_part part);
+const char *stw_stretch_name(stw_stretch stretch);
 
 #endif

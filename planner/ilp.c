@@ -31,7 +31,7 @@ typedef struct stw_ilp_limits {
 
 /* Where the columns of a problem lie. */
 typedef struct stw_ilp_map {
-    uint32_t part_s;     /* [STW_N_PARTS] */
+    uint32_t stretch_s;  /* [STW_N_STRETCHES] */
     uint32_t units;      /* [n_places] */
     uint32_t ring;       /* [n_rings] one-hot */
     uint32_t load;       /* [n_loads] one-hot */
@@ -136,12 +136,12 @@ static void add_ring_columns(stw_ilp *ilp) {
 
 static void add_columns(stw_ilp *ilp) {
     stw_milp *milp = ilp->milp;
-    for (uint32_t p = 0; p < STW_N_PARTS; p++) {
-        double weight = objective_of(ilp, GOAL_SECONDS, ilp->cost->part_weight[p]);
+    for (uint32_t p = 0; p < STW_N_STRETCHES; p++) {
+        double weight = objective_of(ilp, GOAL_SECONDS, ilp->cost->stretch_weight[p]);
         uint32_t c = stw_milp_column_add(milp, false, 0, INFINITY, weight, "t_%s",
-                                         stw_part_name((stw_part)p));
+                                         stw_stretch_name((stw_stretch)p));
         stw_milp_column_scale(milp, c, 1 / MICRO);
-        if (p == 0) ilp->at.part_s = c;
+        if (p == 0) ilp->at.stretch_s = c;
     }
     add_choice_columns(ilp);
     add_ring_columns(ilp);
@@ -300,7 +300,7 @@ static void add_time_row(stw_ilp *ilp, const stw_time_row *row) {
     uint32_t n_rings = cost->n_rings;
     stw_milp_row_add(milp, row->constant_s, INFINITY, "%s", row->name);
     stw_milp_row_scale(milp, MICRO);
-    stw_milp_term_add(milp, ilp->at.part_s + (uint32_t)row->part, 1);
+    stw_milp_term_add(milp, ilp->at.stretch_s + (uint32_t)row->stretch, 1);
     for (uint32_t p = 0; p < cost->n_places; p++) {
         const double *unit_s = &row->unit_s[p * n_rings];
         if (cost->place_uses[p] == 0 || same_for_all_rings(unit_s, n_rings)) {
@@ -321,8 +321,8 @@ static void add_kept_seconds(stw_ilp *ilp) {
     if (!(ilp->limits.seconds < INFINITY)) return;
     stw_milp_row_add(ilp->milp, -INFINITY, ilp->limits.seconds, "keep_seconds");
     stw_milp_row_scale(ilp->milp, MICRO);
-    for (uint32_t p = 0; p < STW_N_PARTS; p++)
-        stw_milp_term_add(ilp->milp, ilp->at.part_s + p, ilp->cost->part_weight[p]);
+    for (uint32_t p = 0; p < STW_N_STRETCHES; p++)
+        stw_milp_term_add(ilp->milp, ilp->at.stretch_s + p, ilp->cost->stretch_weight[p]);
     for (uint32_t l = 0; l < ilp->cost->n_loads; l++)
         stw_milp_term_add(ilp->milp, ilp->at.load + l, ilp->cost->load_s[l] / STW_LOAD_SPREAD);
     for (uint32_t p = 0; p < ilp->cost->n_places; p++)

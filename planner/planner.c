@@ -74,9 +74,9 @@ static stw_status take_choice(solving *s, const stw_choice *choice, stw_error *e
     plan->time_s[STW_PHASE_LOAD] = evaluation.load_s;
     if (s->cost->forward_backward_known)
         plan->time_s[STW_PHASE_FORWARD_BACKWARD] =
-            evaluation.part_s[STW_PART_FORWARD] + evaluation.part_s[STW_PART_BACKWARD];
+            evaluation.stretch_s[STW_STRETCH_FORWARD] + evaluation.stretch_s[STW_STRETCH_BACKWARD];
     plan->time_s[STW_PHASE_OPTIMIZER_STEP] = plan->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP] =
-        evaluation.part_s[STW_PART_NORM] + evaluation.part_s[STW_PART_STEP];
+        evaluation.stretch_s[STW_STRETCH_NORM] + evaluation.stretch_s[STW_STRETCH_STEP];
 out:
     return status;
 }

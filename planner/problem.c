@@ -338,8 +338,8 @@ static void fill_job(stw_cost *cost, const stw_job *job, const stw_engine *engin
     cost->whole = engine->whole;
     cost->by_group = engine->prefetch_by_group;
     cost->forward_backward_known = job->model->facts_known;
-    cost->part_weight[STW_PART_NORM] = cost->part_weight[STW_PART_STEP] = 1;
-    cost->part_weight[STW_PART_FORWARD] = cost->part_weight[STW_PART_BACKWARD] =
+    cost->stretch_weight[STW_STRETCH_NORM] = cost->stretch_weight[STW_STRETCH_STEP] = 1;
+    cost->stretch_weight[STW_STRETCH_FORWARD] = cost->stretch_weight[STW_STRETCH_BACKWARD] =
         (double)job->run->batch.grad_accumulation;
     for (int u = 0; u < STW_N_UPDATES; u++)
         cost->update_units[u] = stw_job_update_units(job, (stw_update)u);

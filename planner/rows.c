@@ -69,7 +69,7 @@ stw_byte_row *stw_row_bytes(stw_cost *cost, stw_phase phase, stw_tier tier, cons
     return row;
 }
 
-stw_time_row *stw_row_seconds(stw_cost *cost, stw_part part, const char *format, ...) {
+stw_time_row *stw_row_seconds(stw_cost *cost, stw_stretch stretch, const char *format, ...) {
     char name[96];
     va_list arguments;
     va_start(arguments, format);
@@ -84,7 +84,7 @@ stw_time_row *stw_row_seconds(stw_cost *cost, stw_part part, const char *format,
     stw_time_row *row = &rows[cost->n_time_rows];
     *row = (stw_time_row){
         .name = stw_pool_string(pool, name),
-        .part = part,
+        .stretch = stretch,
         .unit_s = stw_pool_array(pool, (size_t)cost->n_places * cost->n_rings, sizeof(double)),
         .ring_s = stw_pool_array(pool, (size_t)cost->n_uses * cost->n_rings, sizeof(double)),
         .act_s = stw_pool_array(pool, cost->n_acts, sizeof(double))};

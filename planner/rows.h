@@ -53,7 +53,7 @@ uint64_t stw_build_most_staging(const stw_build *b, uint32_t load, stw_tier tier
 /** NULL when memory is out. */
 stw_byte_row *stw_row_bytes(stw_cost *cost, stw_phase phase, stw_tier tier, const char *resource,
                             uint64_t limit_bytes, const char *format, ...) STW_PRINTF(6, 7);
-stw_time_row *stw_row_seconds(stw_cost *cost, stw_part part, const char *format, ...)
+stw_time_row *stw_row_seconds(stw_cost *cost, stw_stretch stretch, const char *format, ...)
     STW_PRINTF(3, 4);
 /** The use that carries what a place needs once in a tier: a ring of its own there, any ring, or
  * the place's own use. */

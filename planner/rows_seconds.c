@@ -63,8 +63,8 @@ static double seconds_of(const stw_pass_work *work, const forward_row *what) {
 static stw_status add_forward_row(stw_build *b, const forward_readings *readings, int pass,
                                   const forward_row *what, stw_error *err) {
     stw_cost *cost = b->cost;
-    stw_time_row *row = stw_row_seconds(cost, pass ? STW_PART_BACKWARD : STW_PART_FORWARD, "%s_%s",
-                                        pass ? "backward" : "forward", what->name);
+    stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
+                                        "%s_%s", pass ? "backward" : "forward", what->name);
     if (row == NULL) return no_memory(err);
     double least = seconds_of(&readings->places[0].pass[pass], what);
     for (uint32_t p = 1; p < cost->n_places; p++) {

@@ -78,7 +78,7 @@ static stw_status add_row(const stw_build *b, stw_resource resource, bool copies
                           stw_error *err) {
     const stw_cost *cost = b->cost;
     stw_time_row *row =
-        stw_row_seconds(b->cost, STW_PART_STEP, "step_shared_%s_%s", stw_resource_name(resource),
+        stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_shared_%s_%s", stw_resource_name(resource),
                         copies_last ? "copies" : "updates");
     if (row == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");

@@ -98,7 +98,7 @@ static stw_status add_resource_row(const stw_build *b, stw_resource resource, st
     const stw_cost *cost = b->cost;
     if (!any_asks(b, resource)) return STW_STATUS_OK;
     stw_time_row *row =
-        stw_row_seconds(b->cost, STW_PART_STEP, "step_%s", stw_resource_name(resource));
+        stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_%s", stw_resource_name(resource));
     if (row == NULL) return no_memory(err);
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
@@ -115,7 +115,7 @@ static stw_status add_resource_row(const stw_build *b, stw_resource resource, st
 static stw_status add_stream_row(const stw_build *b, stw_stream stream, stw_error *err) {
     const stw_cost *cost = b->cost;
     stw_time_row *row =
-        stw_row_seconds(b->cost, STW_PART_STEP, "step_stream_%s", stw_stream_name(stream));
+        stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_stream_%s", stw_stream_name(stream));
     if (row == NULL) return no_memory(err);
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++) {
@@ -138,7 +138,7 @@ static bool any_waits(const stw_build *b, uint32_t ring) {
 static stw_status add_ring_row(const stw_build *b, stw_ring_kind ring, stw_error *err) {
     const stw_cost *cost = b->cost;
     if (!any_waits(b, ring)) return STW_STATUS_OK;
-    stw_time_row *row = stw_row_seconds(b->cost, STW_PART_STEP, "step_ring_%d", (int)ring);
+    stw_time_row *row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_ring_%d", (int)ring);
     if (row == NULL) return no_memory(err);
     row->ring = true;
     double shared = stw_shared_copy_speed(cost->job);
@@ -163,7 +163,7 @@ static stw_status add_single(const stw_build *b, stw_error *err) {
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = stw_build_flow(b, p, r);
             if (flow->buckets > 1 || flow->in_s + flow->out_s <= 0) continue;
-            if (row == NULL) row = stw_row_seconds(b->cost, STW_PART_STEP, "step_single");
+            if (row == NULL) row = stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_single");
             if (row == NULL) return no_memory(err);
             row->unit_s[p * cost->n_rings + r] =
                 stw_flow_per_unit(cost, flow) * way_s(flow, true, 1);
@@ -183,7 +183,7 @@ static stw_status add_norm(const stw_build *b, stw_resource resource, stw_error 
     }
     if (any_s <= 0) return STW_STATUS_OK;
     stw_time_row *row =
-        stw_row_seconds(b->cost, STW_PART_NORM, "norm_%s", stw_resource_name(resource));
+        stw_row_seconds(b->cost, STW_STRETCH_NORM, "norm_%s", stw_resource_name(resource));
     if (row == NULL) return no_memory(err);
     row->constant_s = sum_s;
     for (uint32_t p = 0; p < cost->n_places; p++)

@@ -61,7 +61,7 @@ static bool has_ease(const stw_cost *cost, const stw_choice *choice) {
     stw_cost_evaluate(cost, choice, &e);
     for (uint32_t r = 0; r < cost->n_time_rows; r++)
         if (cost->time_rows[r].ring && stw_cost_row_seconds(cost, &cost->time_rows[r], choice) >
-                                           RING_SHARE * e.part_s[STW_PART_STEP])
+                                           RING_SHARE * e.stretch_s[STW_STRETCH_STEP])
             return false;
     return true;
 }

@@ -28,7 +28,8 @@ static void check_choice(stw_plan *plan, const stw_cost *cost, uint32_t p, const
     CHECK_OK(stw_plan_derive(plan, err));
     CHECK_OK(stw_sim_run(plan->job, plan->programs[0], &sim, err));
     if (sim == NULL) return;
-    check_near("step", &cost->places[p], depth, e.part_s[STW_PART_NORM] + e.part_s[STW_PART_STEP],
+    check_near("step", &cost->places[p], depth,
+               e.stretch_s[STW_STRETCH_NORM] + e.stretch_s[STW_STRETCH_STEP],
                stw_sim_phase_seconds(sim, STW_PHASE_OPTIMIZER_STEP), tolerance);
     check_near("load", &cost->places[p], depth, e.load_s,
                stw_sim_phase_seconds(sim, STW_PHASE_LOAD), 0.02);
