@@ -65,7 +65,7 @@ static void keep_copies(stw_op *ops, uint32_t n) {
 
 static stw_status prepare(ceiling *c, stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_movement *step = stw_run_step_movement(run);
+    const stw_movement *step = stw_exec_step_movement(run);
     if (step == NULL) goto out;
     c->program = *run->program;
     c->program.ops = stw_pool_array(c->pool, run->program->n_ops, sizeof(stw_op));
@@ -78,9 +78,9 @@ static stw_status prepare(ceiling *c, stw_rank_run *run, stw_error *err) {
     memcpy(c->program.ops, run->program->ops, run->program->n_ops * sizeof(stw_op));
     keep_copies(c->program.ops + step->first_op, step->n_ops);
     c->stale = leaves_stale_params(run->plan);
-    double bytes = (double)stw_max_u64(stw_run_link_bytes(run, step, true),
-                                       stw_run_link_bytes(run, step, false));
-    STW_TRY(stw_run_slowest(run, &bytes, 1, err)); /* the most bytes of any rank */
+    double bytes = (double)stw_max_u64(stw_exec_link_bytes(run, step, true),
+                                       stw_exec_link_bytes(run, step, false));
+    STW_TRY(stw_exec_slowest(run, &bytes, 1, err)); /* the most bytes of any rank */
     c->bytes = stw_min_u64(stw_round_up_u64((uint64_t)bytes, 128 * MIB), MOST_BYTES);
     if (run->backend->link_seconds == NULL) c->bytes = 0;
     STW_TRY(stw_schedule_new(&c->program, step, c->pool, &c->schedule, err));
@@ -96,9 +96,9 @@ static stw_status measure_copies(ceiling *c, stw_rank_run *run, stw_error *err) 
     double *seconds = &c->copies_s[c->n_copies++];
     STW_TRY(stw_comm_barrier(run->comm, err));
     run->program = &c->program;
-    status = stw_run_schedule(run, c->schedule, seconds, err);
+    status = stw_exec_schedule(run, c->schedule, seconds, err);
     run->program = program;
-    if (status == STW_STATUS_OK) status = stw_run_slowest(run, seconds, 1, err);
+    if (status == STW_STATUS_OK) status = stw_exec_slowest(run, seconds, 1, err);
 out:
     return status;
 }
@@ -110,7 +110,7 @@ static stw_status measure_links(ceiling *c, stw_rank_run *run, stw_error *err) {
         double *seconds = &c->link_s[s][at];
         STW_TRY(stw_comm_barrier(run->comm, err));
         STW_TRY(run->backend->link_seconds(run->device, &shapes[s], c->bytes, seconds, err));
-        STW_TRY(stw_run_slowest(run, seconds, 1, err));
+        STW_TRY(stw_exec_slowest(run, seconds, 1, err));
     }
 out:
     return status;
@@ -142,14 +142,14 @@ static stw_status fill_link(const ceiling *c, int shape, stw_run_result *result,
     link->n_all = n;
     for (uint32_t i = 0; i < n; i++)
         link->all_bps[i] = sorted[i] = (double)c->bytes / c->link_s[shape][i];
-    link->bps = stw_run_median(sorted, n);
+    link->bps = stw_exec_median(sorted, n);
     return STW_STATUS_OK;
 }
 
 static stw_status fill(const ceiling *c, stw_run_result *result, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     double best = 0;
-    if (c->n_copies > 0) result->copies_s = stw_run_median(c->copies_s, c->n_copies);
+    if (c->n_copies > 0) result->copies_s = stw_exec_median(c->copies_s, c->n_copies);
     if (c->n_links == 0) goto out;
     result->links = stw_pool_array(result->pool, N_SHAPES, sizeof *result->links);
     if (result->links == NULL)

@@ -37,13 +37,13 @@ static extents extents_of_all(const stw_rank_run *run, const stw_region *region)
 static bool next_extent(extents *walk, extent *out) {
     stw_overlap part;
     if (!stw_meet_next(&walk->meet, &part)) return false;
-    uint64_t size = stw_element_bytes(stw_run_type(&walk->run->types, walk->region->component));
+    uint64_t size = stw_element_bytes(stw_exec_type(&walk->run->types, walk->region->component));
     *out = (extent){part.tensor, part.tensor_first, part.global_first, part.n,
                     walk->region->offset_bytes + (part.a_first - walk->region->first_param) * size};
     return true;
 }
 
-stw_status stw_run_zero_moments(stw_rank_run *run, stw_error *err) {
+stw_status stw_exec_zero_moments(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
@@ -56,7 +56,7 @@ out:
     return status;
 }
 
-stw_status stw_run_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err) {
+stw_status stw_exec_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
@@ -88,7 +88,7 @@ static int digest_index(stw_component component) {
     }
 }
 
-stw_status stw_run_digest(stw_rank_run *run, stw_error *err) {
+stw_status stw_exec_digest(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t sums[STW_N_DIGESTS] = {0};
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
@@ -101,7 +101,7 @@ stw_status stw_run_digest(stw_rank_run *run, stw_error *err) {
             STW_TRY(
                 run->backend->digest(run->device,
                                      stw_typed(region->tier, e.offset,
-                                               stw_run_type(&run->types, region->component), e.n),
+                                               stw_exec_type(&run->types, region->component), e.n),
                                      e.global_first, &sums[d], err));
     }
     STW_TRY(stw_comm_sum_u64(run->comm, sums, STW_N_DIGESTS, err));
@@ -162,7 +162,7 @@ static stw_status replay(stw_rank_run *run, stw_weights *weights, const extent *
     stw_status status = first_values(run, weights, e, out, err);
     uint32_t group = stw_job_param_group(run->job, e->tensor);
     for (uint64_t step = 1; status == STW_STATUS_OK && step <= run->options->steps; step++) {
-        stw_adamw adamw = stw_run_adamw(run, step);
+        stw_adamw adamw = stw_exec_adamw(run, step);
         for (uint64_t i = 0; i < e->n; i++)
             replay_step(run, &adamw, adamw.groups[group], run->factors[step - 1],
                         stw_seeded_grad(run->options->seed, step, e->global_first + i), i, out);
@@ -175,7 +175,7 @@ static stw_status replay(stw_rank_run *run, stw_weights *weights, const extent *
 static stw_status compare(stw_rank_run *run, const stw_region *region, const extent *e,
                           const float *expected, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_element type = stw_run_type(&run->types, region->component);
+    stw_element type = stw_exec_type(&run->types, region->component);
     uint64_t whole = 0, all = 0;
     STW_TRY(run->backend->digest(run->device, stw_typed(region->tier, e->offset, type, e->n),
                                  e->global_first, &whole, err));
@@ -253,7 +253,7 @@ static stw_weights *weights_for_replay(stw_rank_run *run, stw_weights **opened) 
     return *opened;
 }
 
-stw_status stw_run_verify(stw_rank_run *run, stw_error *err) {
+stw_status stw_exec_verify(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_weights *opened = NULL, *weights = weights_for_replay(run, &opened);
     uint32_t n = 0, seen = 0;

@@ -122,7 +122,7 @@ out:
 static stw_status issue(void *state, uint32_t index, stw_error *err) {
     stw_rank_run *run = state;
     stw_status status =
-        run->timed ? stw_timeline_issue(run, index, err) : stw_run_issue(run, index, err);
+        run->timed ? stw_timeline_issue(run, index, err) : stw_exec_issue(run, index, err);
     if (status == STW_STATUS_OK || err == NULL) return status;
     const stw_op *op = &run->program->ops[index];
     stw_op_unit counts = stw_op_row_of(op->kind)->unit;
@@ -138,12 +138,12 @@ static stw_status issue(void *state, uint32_t index, stw_error *err) {
     return status;
 }
 static stw_status settle(void *state, uint32_t op, stw_error *err) {
-    return stw_run_settle(state, op, err);
+    return stw_exec_settle(state, op, err);
 }
 static void failed(void *state) { stw_comm_abort(((stw_rank_run *)state)->comm); }
 
-stw_status stw_run_schedule(stw_rank_run *run, const stw_schedule *schedule, double *seconds,
-                            stw_error *err) {
+stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, double *seconds,
+                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
     run->movement = schedule->movement;
     STW_TRY(run->backend->norm_reset(run->device, STW_STREAM_COMPUTE, err));
@@ -171,11 +171,11 @@ static stw_status run_movement(stw_rank_run *run, uint32_t m, stw_error *err) {
         run->peak[t].total = run->live.total[t];
         memcpy(run->peak[t].components, run->live.bytes[t], sizeof run->peak[t].components);
     }
-    if (updates) STW_TRY(stw_run_seed_grads(run, run->step, err));
-    STW_TRY(stw_run_schedule(run, run->schedules[m], &samples->seconds[samples->n++], err));
+    if (updates) STW_TRY(stw_exec_seed_grads(run, run->step, err));
+    STW_TRY(stw_exec_schedule(run, run->schedules[m], &samples->seconds[samples->n++], err));
     if (updates && run->adamw.clip)
         run->backend->norm_result(run->device, &run->norm, &run->factors[run->step - 1]);
-    STW_TRY(stw_run_note_phase(run, movement->phase, err));
+    STW_TRY(stw_exec_note_phase(run, movement->phase, err));
 out:
     return status;
 }
@@ -213,7 +213,7 @@ static stw_status run_iterations(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = 0; i < run->options->steps; i++) {
         run->step = i + 1u;
-        run->adamw = stw_run_adamw(run, run->step);
+        run->adamw = stw_exec_adamw(run, run->step);
         run->factors[i] = 1.0f;
         for (uint32_t m = 0; m < run->program->n_movements; m++)
             if (repeats(&run->program->movements[m], i)) STW_TRY(run_movement(run, m, err));
@@ -256,14 +256,14 @@ static stw_status name_difference(stw_rank_run *run, const stw_movement *movemen
     uint64_t *counts = calloc(world, sizeof *counts), count = 0;
     if (counts == NULL) goto no_memory;
     while (collective(run, movement, (uint32_t)count) != NULL) count++;
-    STW_TRY(stw_run_gather(run, &count, counts, sizeof count, err));
+    STW_TRY(stw_exec_gather(run, &count, counts, sizeof count, err));
     for (uint32_t r = 0; r < world; r++) most = stw_max_u64(most, counts[r]);
     hashes = calloc((size_t)most + 1, sizeof *hashes);
     all = calloc(((size_t)most + 1) * world, sizeof *all);
     if (hashes == NULL || all == NULL) goto no_memory;
     for (uint64_t i = 0; i < count; i++)
         hashes[i] = stw_op_hash(0, collective(run, movement, (uint32_t)i));
-    STW_TRY(stw_run_gather(run, hashes, all, (most + 1) * sizeof *hashes, err));
+    STW_TRY(stw_exec_gather(run, hashes, all, (most + 1) * sizeof *hashes, err));
     uint64_t i = 0;
     while (i < most && all[i] == all[(most + 1) * other_rank + i]) i++;
     const stw_op *mine = collective(run, movement, (uint32_t)i);
@@ -302,7 +302,7 @@ static stw_status compare_inputs(stw_rank_run *run, stw_error *err) {
                                      run->program->n_movements};
     uint64_t *all = calloc(run->ranks.world, sizeof mine);
     if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
-    STW_TRY(stw_run_gather(run, mine, all, sizeof mine, err));
+    STW_TRY(stw_exec_gather(run, mine, all, sizeof mine, err));
     for (uint32_t r = 1; r < run->ranks.world; r++)
         for (size_t i = 0; i < N_INPUTS; i++)
             if (all[r * N_INPUTS + i] != all[i])
@@ -321,7 +321,7 @@ static stw_status compare_schedules(stw_rank_run *run, stw_error *err) {
     for (uint32_t m = 0; m < run->program->n_movements; m++) {
         const stw_movement *movement = &run->program->movements[m];
         uint64_t mine = stw_program_schedule_hash(run->program, movement);
-        STW_TRY(stw_run_gather(run, &mine, all, sizeof mine, err));
+        STW_TRY(stw_exec_gather(run, &mine, all, sizeof mine, err));
         for (uint32_t r = 1; r < run->ranks.world; r++)
             if (all[r] != all[0]) STW_TRY(name_difference(run, movement, r, err));
     }
@@ -354,7 +354,7 @@ no_memory:
 static stw_status prepare(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_plan(run->plan, run->options, err));
-    STW_TRY(stw_run_types(&run->plan->run, &run->types, err));
+    STW_TRY(stw_exec_types(&run->plan->run, &run->types, err));
     STW_TRY(stw_ranks_from_environment(&run->ranks, err));
     STW_TRY(check_world(run->plan, &run->ranks, err));
     run->kind = stw_job_kind_of(run->job, run->ranks.rank);
@@ -366,7 +366,7 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory"));
     for (uint32_t id = 0; id < run->job->n_spaces; id++)
         STW_TRY(stw_job_space(run->job, id, run->ranks.rank, run->pool, &run->spaces[id], err));
-    STW_TRY(stw_run_make_spans(run, err));
+    STW_TRY(stw_exec_make_spans(run, err));
     STW_TRY(prepare_movements(run, err));
 out:
     return status;
@@ -386,13 +386,13 @@ static stw_status open_run(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_threads_new(run->config.threads < MAX_READERS ? run->config.threads : MAX_READERS,
                             &run->readers, err));
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
-    STW_TRY(stw_run_zero_moments(run, err));
+    STW_TRY(stw_exec_zero_moments(run, err));
 out:
     return status;
 }
 
-stw_status stw_run_open(const stw_plan *plan, const stw_executor_options *options,
-                        const stw_backend *backend, stw_rank_run **out, stw_error *err) {
+stw_status stw_exec_open(const stw_plan *plan, const stw_executor_options *options,
+                         const stw_backend *backend, stw_rank_run **out, stw_error *err) {
     *out = NULL;
     stw_rank_run *run = calloc(1, sizeof *run);
     stw_pool *pool = stw_pool_new();
@@ -416,12 +416,12 @@ stw_status stw_run_open(const stw_plan *plan, const stw_executor_options *option
         *out = run;
     } else {
         stw_comm_abort(run->comm);
-        stw_run_close(run);
+        stw_exec_close(run);
     }
     return status;
 }
 
-void stw_run_close(stw_rank_run *run) {
+void stw_exec_close(stw_rank_run *run) {
     if (run == NULL) return;
     stw_streams_free(run->streams);
     stw_threads_free(run->readers);
@@ -438,10 +438,10 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     STW_TRY(run_once(run, err));
     STW_TRY(run_iterations(run, err));
     if (!run->options->no_digest) {
-        STW_TRY(stw_run_digest(run, err));
-        STW_TRY(stw_run_verify(run, err));
+        STW_TRY(stw_exec_digest(run, err));
+        STW_TRY(stw_exec_verify(run, err));
     }
-    STW_TRY(stw_run_collect(run, result, err));
+    STW_TRY(stw_exec_collect(run, result, err));
     STW_TRY(stw_comm_barrier(run->comm, err));
 out:
     if (status != STW_STATUS_OK) stw_comm_abort(run->comm);
@@ -452,9 +452,9 @@ stw_status stw_execute_with(const stw_plan *plan, const stw_executor_options *op
                             const stw_backend *backend, stw_run_result **result, stw_error *err) {
     stw_rank_run *run = NULL;
     *result = NULL;
-    stw_status status = stw_run_open(plan, options, backend, &run, err);
+    stw_status status = stw_exec_open(plan, options, backend, &run, err);
     if (status == STW_STATUS_OK) status = execute(run, result, err);
-    stw_run_close(run);
+    stw_exec_close(run);
     if (status != STW_STATUS_OK) {
         stw_run_result_free(*result);
         *result = NULL;

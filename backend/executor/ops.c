@@ -7,7 +7,7 @@
 #include "backend/norm.h"
 #include "core/checked.h"
 
-stw_adamw stw_run_adamw(const stw_rank_run *run, uint64_t step) {
+stw_adamw stw_exec_adamw(const stw_rank_run *run, uint64_t step) {
     const stw_run_spec *spec = &run->plan->run;
     stw_adamw a = stw_adamw_make(spec->optimizer.lr, spec->optimizer.beta1, spec->optimizer.beta2,
                                  spec->optimizer.eps, spec->optimizer.weight_decay, step,
@@ -92,7 +92,7 @@ out:
 
 /* A collective whose peers do not come would hold the stream for ever: its end is awaited with the
  * deadline, by the thread of its stream alone. */
-stw_status stw_run_settle(stw_rank_run *run, uint32_t op, stw_error *err) {
+stw_status stw_exec_settle(stw_rank_run *run, uint32_t op, stw_error *err) {
     if (run->program->ops[op].kind != STW_OP_NORM_SUM || run->ranks.world == 1)
         return STW_STATUS_OK;
     return stw_comm_wait(run->comm, "sum of squared gradients", err);
@@ -193,7 +193,7 @@ static void poison(stw_rank_run *run, const stw_op *op) {
 static stw_status account(stw_rank_run *run, const stw_op *op, stw_error *err) {
     if (op->offset_bytes == STW_OFFSET_EXTERNAL) return STW_STATUS_OK; /* measured, not counted */
     pthread_mutex_lock(&run->mutex);
-    stw_run_count(run, op);
+    stw_exec_count(run, op);
     uint64_t total = run->live.total[op->to];
     pthread_mutex_unlock(&run->mutex);
     if (op->kind == STW_OP_FREE) {
@@ -233,7 +233,7 @@ static stw_status (*const issues[STW_N_OP_KINDS])(stw_rank_run *, const stw_op *
     [STW_OP_UPDATE] = update,
 };
 
-stw_status stw_run_issue(stw_rank_run *run, uint32_t index, stw_error *err) {
+stw_status stw_exec_issue(stw_rank_run *run, uint32_t index, stw_error *err) {
     const stw_op *op = &run->program->ops[index];
     if ((unsigned)op->kind < STW_N_OP_KINDS && issues[op->kind] != NULL)
         return issues[op->kind](run, op, err);

@@ -12,7 +12,7 @@
 #include "core/checked.h"
 
 /* The mutex is held. */
-void stw_run_count(stw_rank_run *run, const stw_op *op) {
+void stw_exec_count(stw_rank_run *run, const stw_op *op) {
     stw_live_apply(&run->live, op);
     stw_peak *peak = &run->peak[op->to];
     if (op->kind != STW_OP_ALLOC || run->live.total[op->to] < peak->total) return;
@@ -25,7 +25,7 @@ static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 /* The arenas exist as a whole from the beginning, with every page in place; a phase's own bytes are
  * what its operations made live. So: others' bytes = all bytes less the arenas, and a phase has
  * those and its own. */
-stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err) {
+stw_status stw_exec_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err) {
     stw_device_info info;
     stw_measured *m = &run->measured[phase];
     (void)err;
@@ -54,8 +54,8 @@ stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err
     return STW_STATUS_OK;
 }
 
-stw_status stw_run_gather(stw_rank_run *run, const void *mine, void *out, uint64_t bytes,
-                          stw_error *err) {
+stw_status stw_exec_gather(stw_rank_run *run, const void *mine, void *out, uint64_t bytes,
+                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t world = run->ranks.world;
     uint64_t part = stw_max_u64(STW_COMM_SCRATCH_BYTES / 4 / world / 16 * 16, 16);
@@ -88,16 +88,16 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-double stw_run_median(double *values, uint32_t n) {
+double stw_exec_median(double *values, uint32_t n) {
     qsort(values, n, sizeof *values, by_value);
     return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
 
-stw_status stw_run_slowest(stw_rank_run *run, double *values, uint32_t n, stw_error *err) {
+stw_status stw_exec_slowest(stw_rank_run *run, double *values, uint32_t n, stw_error *err) {
     uint32_t world = run->ranks.world;
     double *all = calloc((size_t)n * world, sizeof *all);
     if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory");
-    stw_status status = stw_run_gather(run, values, all, n * sizeof *all, err);
+    stw_status status = stw_exec_gather(run, values, all, n * sizeof *all, err);
     for (uint32_t i = 0; i < n; i++) values[i] = 0.0;
     for (uint32_t i = 0; i < n * world; i++)
         if (all[i] > values[i % n]) values[i % n] = all[i];
@@ -140,7 +140,7 @@ static stw_status fill_ranks(const stw_rank_run *run, const told *all, stw_run_r
     return STW_STATUS_OK;
 }
 
-const stw_movement *stw_run_step_movement(const stw_rank_run *run) {
+const stw_movement *stw_exec_step_movement(const stw_rank_run *run) {
     for (uint32_t m = 0; m < run->program->n_movements; m++) {
         const stw_movement *movement = &run->program->movements[m];
         if (run->schedules[m] != NULL && movement->repeat == STW_REPEAT_LATER &&
@@ -150,7 +150,7 @@ const stw_movement *stw_run_step_movement(const stw_rank_run *run) {
     return NULL;
 }
 
-uint64_t stw_run_link_bytes(const stw_rank_run *run, const stw_movement *movement, bool up) {
+uint64_t stw_exec_link_bytes(const stw_rank_run *run, const stw_movement *movement, bool up) {
     stw_tier from = up ? STW_TIER_HOST : STW_TIER_GPU, to = up ? STW_TIER_GPU : STW_TIER_HOST;
     uint64_t bytes = 0;
     for (uint32_t i = 0; movement != NULL && i < movement->n_ops; i++) {
@@ -175,7 +175,7 @@ static double phase_seconds(const stw_rank_run *run, stw_phase phase) {
         double *sorted = malloc(samples->n * sizeof *sorted);
         if (sorted == NULL) return (double)NAN;
         memcpy(sorted, samples->seconds, samples->n * sizeof *sorted);
-        seconds += stw_run_median(sorted, samples->n);
+        seconds += stw_exec_median(sorted, samples->n);
         free(sorted);
         any = true;
     }
@@ -185,11 +185,11 @@ static double phase_seconds(const stw_rank_run *run, stw_phase phase) {
 static void fill_rates(const stw_rank_run *run, stw_run_result *result) {
     double step_s = result->time_s[STW_PHASE_OPTIMIZER_STEP];
     if (isnan(step_s)) step_s = result->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
-    const stw_movement *step = stw_run_step_movement(run);
+    const stw_movement *step = stw_exec_step_movement(run);
     if (!(step_s > 0.0)) return;
     result->params_per_s = (double)stw_job_placed_params(run->job, run->kind) / step_s;
-    result->up_bps = (double)stw_run_link_bytes(run, step, true) / step_s;
-    result->down_bps = (double)stw_run_link_bytes(run, step, false) / step_s;
+    result->up_bps = (double)stw_exec_link_bytes(run, step, true) / step_s;
+    result->down_bps = (double)stw_exec_link_bytes(run, step, false) / step_s;
 }
 
 /* Samples of every executed movement, and of all optimizer steps in their order. */
@@ -250,7 +250,7 @@ out:
     return status;
 }
 
-stw_status stw_run_collect(stw_rank_run *run, stw_run_result **out, stw_error *err) {
+stw_status stw_exec_collect(stw_rank_run *run, stw_run_result **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     told *mine = calloc(1, sizeof *mine), *all = calloc(run->ranks.world, sizeof *all);
     if (mine == NULL || all == NULL)
@@ -263,10 +263,10 @@ stw_status stw_run_collect(stw_rank_run *run, stw_run_result **out, stw_error *e
     mine->gpu_growth = run->gpu_growth;
     mine->host_growth = run->host_growth;
     memcpy(mine->phases, run->measured, sizeof mine->phases);
-    STW_TRY(stw_run_gather(run, mine, all, sizeof *mine, err));
+    STW_TRY(stw_exec_gather(run, mine, all, sizeof *mine, err));
     for (uint32_t m = 0; m < run->program->n_movements; m++)
         if (run->samples[m].n > 0)
-            STW_TRY(stw_run_slowest(run, run->samples[m].seconds, run->samples[m].n, err));
+            STW_TRY(stw_exec_slowest(run, run->samples[m].seconds, run->samples[m].n, err));
     if (run->ranks.rank == 0) STW_TRY(make_result(run, all, out, err));
 out:
     free(mine);

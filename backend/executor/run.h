@@ -80,40 +80,40 @@ typedef struct stw_rank_run {
 } stw_rank_run;
 
 /* ops.c: what operations do */
-STW_MUST_USE stw_status stw_run_issue(stw_rank_run *run, uint32_t op, stw_error *err);
-STW_MUST_USE stw_status stw_run_settle(stw_rank_run *run, uint32_t op, stw_error *err);
+STW_MUST_USE stw_status stw_exec_issue(stw_rank_run *run, uint32_t op, stw_error *err);
+STW_MUST_USE stw_status stw_exec_settle(stw_rank_run *run, uint32_t op, stw_error *err);
 /** Scalars of a step, every parameter group's included. */
-stw_adamw stw_run_adamw(const stw_rank_run *run, uint64_t step);
+stw_adamw stw_exec_adamw(const stw_rank_run *run, uint64_t step);
 
 /* state.c: element types, and the table of spans */
 /** Types of the run's state; NOT_BUILT_IN for precisions that this executor does not step. */
-STW_MUST_USE stw_status stw_run_types(const stw_run_spec *spec, stw_element_types *out,
-                                      stw_error *err);
+STW_MUST_USE stw_status stw_exec_types(const stw_run_spec *spec, stw_element_types *out,
+                                       stw_error *err);
 /** Type of one component of the state. */
-stw_element stw_run_type(const stw_element_types *types, stw_component component);
-STW_MUST_USE stw_status stw_run_make_spans(stw_rank_run *run, stw_error *err);
+stw_element stw_exec_type(const stw_element_types *types, stw_component component);
+STW_MUST_USE stw_status stw_exec_make_spans(stw_rank_run *run, stw_error *err);
 
 /* timeline.c: when operations run */
 STW_MUST_USE stw_status stw_timeline_prepare(stw_rank_run *run, stw_error *err);
 /** Marks that the device needs for it; 0: none. */
 uint32_t stw_timeline_marks(const stw_rank_run *run);
 STW_MUST_USE stw_status stw_timeline_begin(stw_rank_run *run, stw_error *err);
-/** stw_run_issue while `timed`. */
+/** stw_exec_issue while `timed`. */
 STW_MUST_USE stw_status stw_timeline_issue(stw_rank_run *run, uint32_t op, stw_error *err);
 /** All of the movement is done. */
 STW_MUST_USE stw_status stw_timeline_end(stw_rank_run *run, stw_error *err);
 
 /* executor.c: a run, and its movements */
 /** Everything up to the first movement: device and communicator are open, moments are zero. plan,
- * options and backend are borrowed until stw_run_close. Collective. */
-STW_MUST_USE stw_status stw_run_open(const stw_plan *plan, const stw_executor_options *options,
-                                     const stw_backend *backend, stw_rank_run **out,
-                                     stw_error *err);
-void stw_run_close(stw_rank_run *run); /* NULL is fine */
+ * options and backend are borrowed until stw_exec_close. Collective. */
+STW_MUST_USE stw_status stw_exec_open(const stw_plan *plan, const stw_executor_options *options,
+                                      const stw_backend *backend, stw_rank_run **out,
+                                      stw_error *err);
+void stw_exec_close(stw_rank_run *run); /* NULL is fine */
 /** Issue a schedule of run->program on all ranks at once; seconds until all of it is done here.
  * Collective. */
-STW_MUST_USE stw_status stw_run_schedule(stw_rank_run *run, const stw_schedule *schedule,
-                                         double *seconds, stw_error *err);
+STW_MUST_USE stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule,
+                                          double *seconds, stw_error *err);
 
 /* transfer.c: pieces on their way from one space to another */
 STW_MUST_USE stw_status stw_transfer_read(stw_rank_run *run, const stw_op *op, stw_error *err);
@@ -126,27 +126,27 @@ const char *stw_transfer_piece_name(const stw_rank_run *run, uint32_t piece);
 STW_MUST_USE stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err);
 
 /* check.c: gradients before, digests and a replay after */
-STW_MUST_USE stw_status stw_run_zero_moments(stw_rank_run *run, stw_error *err);
-STW_MUST_USE stw_status stw_run_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err);
-STW_MUST_USE stw_status stw_run_digest(stw_rank_run *run, stw_error *err);
-STW_MUST_USE stw_status stw_run_verify(stw_rank_run *run, stw_error *err);
+STW_MUST_USE stw_status stw_exec_zero_moments(stw_rank_run *run, stw_error *err);
+STW_MUST_USE stw_status stw_exec_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err);
+STW_MUST_USE stw_status stw_exec_digest(stw_rank_run *run, stw_error *err);
+STW_MUST_USE stw_status stw_exec_verify(stw_rank_run *run, stw_error *err);
 
 /* result.c: what was measured */
-void stw_run_count(stw_rank_run *run, const stw_op *op);
-STW_MUST_USE stw_status stw_run_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err);
+void stw_exec_count(stw_rank_run *run, const stw_op *op);
+STW_MUST_USE stw_status stw_exec_note_phase(stw_rank_run *run, stw_phase phase, stw_error *err);
 /** Each of n values becomes that of the slowest rank. Collective. */
-STW_MUST_USE stw_status stw_run_slowest(stw_rank_run *run, double *values, uint32_t n,
-                                        stw_error *err);
+STW_MUST_USE stw_status stw_exec_slowest(stw_rank_run *run, double *values, uint32_t n,
+                                         stw_error *err);
 /** Median of n > 0 values, which are sorted. */
-double stw_run_median(double *values, uint32_t n);
+double stw_exec_median(double *values, uint32_t n);
 /** Bytes that a movement moves over the link in one direction, those of direct updates included. */
-uint64_t stw_run_link_bytes(const stw_rank_run *run, const stw_movement *movement, bool up);
+uint64_t stw_exec_link_bytes(const stw_rank_run *run, const stw_movement *movement, bool up);
 /** The movement that updates parameters in every iteration but the first; NULL: none. */
-const stw_movement *stw_run_step_movement(const stw_rank_run *run);
+const stw_movement *stw_exec_step_movement(const stw_rank_run *run);
 /** Gather to all; only rank 0 makes a result. Collective. */
-STW_MUST_USE stw_status stw_run_collect(stw_rank_run *run, stw_run_result **out, stw_error *err);
+STW_MUST_USE stw_status stw_exec_collect(stw_rank_run *run, stw_run_result **out, stw_error *err);
 /** stw_comm_gather in parts that fit the scratch of a transport. */
-STW_MUST_USE stw_status stw_run_gather(stw_rank_run *run, const void *mine, void *out,
-                                       uint64_t bytes, stw_error *err);
+STW_MUST_USE stw_status stw_exec_gather(stw_rank_run *run, const void *mine, void *out,
+                                        uint64_t bytes, stw_error *err);
 
 #endif

@@ -21,7 +21,7 @@ stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *op
     session->options.steps = 1; /* room for the samples of one */
     for (int g = 0; g < STW_MAX_PARAM_GROUPS; g++) session->lr[g] = (double)NAN;
     STW_TRY(stw_backend_select(options->backend, &backend, err));
-    STW_TRY(stw_run_open(plan, &session->options, backend, &session->run, err));
+    STW_TRY(stw_exec_open(plan, &session->options, backend, &session->run, err));
     *out = session;
     session = NULL;
 out:
@@ -31,7 +31,7 @@ out:
 
 void stw_session_close(stw_session *session) {
     if (session == NULL) return;
-    stw_run_close(session->run);
+    stw_exec_close(session->run);
     free(session);
 }
 
@@ -52,7 +52,7 @@ stw_status stw_session_set_lr(stw_session *session, uint32_t group, double lr, s
 /* The plan's rates, but for those that the caller has set. */
 static stw_adamw adamw_of(const stw_session *session, uint64_t step) {
     const stw_run_spec *spec = &session->run->plan->run;
-    stw_adamw a = stw_run_adamw(session->run, step);
+    stw_adamw a = stw_exec_adamw(session->run, step);
     for (uint32_t g = 0; g <= spec->optimizer.n_groups; g++) {
         double own = g > 0 ? spec->optimizer.groups[g - 1].weight_decay : STW_AUTO_NUMBER;
         double decay = own < STW_AUTO_NUMBER ? own : spec->optimizer.weight_decay;
@@ -66,7 +66,7 @@ static stw_status issue(stw_session *session, const stw_schedule *schedule,
     stw_rank_run *run = session->run;
     double seconds = 0, norm = (double)NAN;
     float factor = 1.0f;
-    stw_status status = stw_run_schedule(run, schedule, &seconds, err);
+    stw_status status = stw_exec_schedule(run, schedule, &seconds, err);
     if (status != STW_STATUS_OK) {
         stw_comm_abort(run->comm); /* the others wait for this rank */
         return status;
@@ -106,7 +106,7 @@ stw_status stw_session_adopt(stw_session *session, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_rank_run *run = session->run;
     for (uint32_t i = 0; i < run->program->n_ops; i++)
-        if (run->program->ops[i].kind == STW_OP_MASTER) STW_TRY(stw_run_issue(run, i, err));
+        if (run->program->ops[i].kind == STW_OP_MASTER) STW_TRY(stw_exec_issue(run, i, err));
     STW_TRY(run->backend->synchronize(run->device, err));
     STW_TRY(run->backend->commit(run->device, 0, err));
 out:
@@ -114,12 +114,12 @@ out:
 }
 
 stw_status stw_session_seed_grads(stw_session *session, uint64_t step, stw_error *err) {
-    return stw_run_seed_grads(session->run, step, err);
+    return stw_exec_seed_grads(session->run, step, err);
 }
 
 stw_status stw_session_digest(stw_session *session, uint64_t digest[STW_N_DIGESTS],
                               stw_error *err) {
-    stw_status status = stw_run_digest(session->run, err);
+    stw_status status = stw_exec_digest(session->run, err);
     for (int d = 0; d < STW_N_DIGESTS; d++) digest[d] = session->run->digest[d];
     return status;
 }

@@ -18,7 +18,7 @@ static stw_status element_of(const char *key, stw_dtype dtype, stw_element *out,
                     "found %s; this executor steps state in fp32 and bf16", stw_dtype_name(dtype));
 }
 
-stw_status stw_run_types(const stw_run_spec *spec, stw_element_types *out, stw_error *err) {
+stw_status stw_exec_types(const stw_run_spec *spec, stw_element_types *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(element_of("precision.params", spec->precision.params, &out->params, err));
     STW_TRY(element_of("precision.grads", spec->precision.grads, &out->grads, err));
@@ -33,7 +33,7 @@ out:
     return status;
 }
 
-stw_element stw_run_type(const stw_element_types *types, stw_component component) {
+stw_element stw_exec_type(const stw_element_types *types, stw_component component) {
     switch (component) {
     case STW_COMPONENT_PARAMS:
         return types->params;
@@ -73,7 +73,7 @@ static int by_first(const void *a, const void *b) {
  * otherwise, and then a rank updates only some of those that it holds. */
 static stw_status find_homes(stw_rank_run *run, stw_component component, homes *out,
                              stw_error *err) {
-    uint64_t size = stw_element_bytes(stw_run_type(&run->types, component));
+    uint64_t size = stw_element_bytes(stw_exec_type(&run->types, component));
     const stw_view updated = stw_space_whole(&run->spaces[STW_SPACE_OPTIMIZER]);
     stw_overlap part;
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
@@ -156,7 +156,7 @@ static void match_buckets(stw_rank_run *run) {
     }
 }
 
-stw_status stw_run_make_spans(stw_rank_run *run, stw_error *err) {
+stw_status stw_exec_make_spans(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     homes params = {NULL, 0, 0}, grads = {NULL, 0, 0};
     STW_TRY(find_homes(run, STW_COMPONENT_PARAMS, &params, err));

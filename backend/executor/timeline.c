@@ -76,7 +76,7 @@ stw_status stw_timeline_issue(stw_rank_run *run, uint32_t index, stw_error *err)
     bool marks = by_marks(run, op);
     run->timeline->start_s[index] = stw_process_now_s() - run->timed_from_s;
     if (marks) STW_TRY(run->backend->mark(run->device, op->stream, mark_of(index, false), err));
-    STW_TRY(stw_run_issue(run, index, err));
+    STW_TRY(stw_exec_issue(run, index, err));
     if (marks) STW_TRY(run->backend->mark(run->device, op->stream, mark_of(index, true), err));
     run->timeline->end_s[index] = stw_process_now_s() - run->timed_from_s;
 out:

@@ -237,7 +237,7 @@ stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err) {
     for (uint32_t t = 0; run->weights != NULL && t < n; t++)
         mine[t] = (unsigned char)stw_weights_dtype(run->weights, t);
     /* Ranks that read nothing need not see the files: rank 0 says what comes. */
-    STW_TRY(stw_run_gather(run, mine, all, n, err));
+    STW_TRY(stw_exec_gather(run, mine, all, n, err));
     for (uint32_t t = 0; t < n; t++) {
         run->dtypes[t] = (stw_dtype)all[t];
         if (!stw_host_can_convert(run->dtypes[t]))
