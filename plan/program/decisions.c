@@ -5,9 +5,9 @@
 
 #include "core/checked.h"
 
-#define RESIDENT_BUCKET_PARAMS (64ull << 20) /* one launch; half a millisecond of an H200 */
-#define DIRECT_BUCKET_PARAMS (16ull << 20)   /* milliseconds of the link, so that launches hide */
-#define CPU_BUCKET_PARAMS (8ull << 20)       /* without a ring; to begin one takes some 50 us */
+#define RESIDENT_BUCKET_PARAMS (64ull << 20) /* large, to amortize launches */
+#define DIRECT_BUCKET_PARAMS (16ull << 20)   /* long enough to hide launches */
+#define CPU_BUCKET_PARAMS (8ull << 20) /* without a ring; amortizes the start of the threads */
 
 uint32_t stw_place_order(const stw_place *place) {
     uint32_t major = place->update == STW_UPDATE_RESIDENT ? 0u
@@ -46,7 +46,7 @@ static bool present(const stw_job *job, stw_component component) {
     return component < STW_N_STATE && stw_job_element_bytes(job, component) > 0;
 }
 
-/* Does an update work on copies of what lies in another tier? The others work where it lies. */
+/* True if the update works on staged copies. Other updates work in place. */
 static bool stages(const stw_place *place) {
     return place->update == STW_UPDATE_STREAM || place->update == STW_UPDATE_CPU;
 }
@@ -54,7 +54,7 @@ static bool stages(const stw_place *place) {
 bool stw_place_moves_up(const stw_job *job, const stw_place *place, stw_component component) {
     if (!present(job, component)) return false;
     if (!stages(place)) return false;
-    /* Where there is a master, parameters are read from it and only written. */
+    /* Parameters with a master copy are only written. */
     if (component == STW_COMPONENT_PARAMS && job->run->precision.has_master) return false;
     return stw_place_tier(place, component) != stw_place_update_tier(place);
 }
@@ -128,7 +128,7 @@ static stw_status check_state(const stw_job *job, const stw_decisions *d, stw_er
             sane = sane && place->params == STW_TIER_GPU && place->grads == STW_TIER_GPU &&
                    place->moments == STW_TIER_HOST;
         if (!sane)
-            return stw_fail(err, STW_STATUS_BAD_INPUT, "decisions", "no engine can execute %s",
+            return stw_fail(err, STW_STATUS_BAD_INPUT, "decisions", "no update can execute %s",
                             text);
         if (stw_place_slot_element_bytes(job, place) > 0 && d->state[i].units > 0 &&
             (d->prefetch.depth == 0 ||

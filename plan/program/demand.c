@@ -3,51 +3,49 @@
 
 #include <string.h>
 
-/* Measured constants of this file: bench/results/constants.md. */
+/* Sources of the measured constants: bench/results/constants.md. A calibrated cluster replaces
+ * those marked "default". */
 
-/* Share of the copy bandwidth of GPU memory that the exact norm reaches where the cluster does not
- * say; the update reaches all of it. */
+/* Default. The gradient norm reaches this share of the GPU's copy bandwidth. Updates reach all of
+ * it. */
 static const double NORM_HBM_EFFICIENCY = 0.44;
 
-/* Share of the data-sheet bf16 rate that whole training steps reach. Typical of published dense
- * training runs; a calibration of the model's own blocks replaces it. */
+/* Default. Share of the data-sheet bf16 rate that a training step reaches. */
 static const double MODEL_FLOP_EFFICIENCY = 0.5;
 
-/* Work of the norm on a CPU against that of an update where the cluster does not say. Cautious. */
+/* Default. CPU time of the norm per element, relative to an update. */
 static const double NORM_OF_UPDATE = 0.5;
 
-/* Beside the bytes of a clipped step: threads that start and end it, small kernels from the bins of
- * the norm to the clip factor, which stays on the GPU; until the host has it, where updates run
- * there; for several ranks, a small sum over them. */
+/* Fixed costs of clipping: kernel launches up to the clip factor; the copy of the factor to the
+ * host, if CPU updates run; the all-reduce of the norm, with several ranks. */
 static const double CLIP_S = 250e-6, CLIP_ON_HOST_S = 300e-6, CLIP_OF_RANKS_S = 300e-6;
 
-/* Share of the rate of copies, both directions busy, that a kernel reaches in host memory by itself
- * where the cluster does not say. Set by judgement: its packets are smaller. */
+/* Default. Rate of a kernel that accesses host memory, relative to copies in both directions. An
+ * estimate: kernels send smaller packets than copies. */
 static const double DIRECT_OF_BOTH = 0.8;
 
-/* The CPU's rate of updates is one of fp32 throughout, which is bound by memory: fewer bytes take
- * less, until arithmetic bounds them, at this share; and 16-bit state has to be converted. Set by
- * judgement: arithmetic takes about half of what memory does. */
+/* The cluster's CPU rate is for fp32 state (CPU_BYTES per parameter), which is bound by memory.
+ * Less traffic takes less time, down to CPU_LEAST, where arithmetic is the limit. 16-bit state adds
+ * CPU_CONVERSION. The last two are estimates. */
 static const double CPU_BYTES = 28, CPU_LEAST = 0.5, CPU_CONVERSION = 0.05;
 
-/* Share of the bytes that pass between the GPU and a ring of CPU buckets and do reach the host's
- * memory: most were written a moment ago or are read in a moment, in the CPU's caches. Fitted. */
+/* Share of the traffic between the GPU and a ring of CPU buckets that reaches host memory. CPU
+ * caches serve the rest. */
 static const double CACHED_TRAFFIC = 0.25;
 
-/* What they come to in competition for the little that they want of it: caches answer first. Set by
- * judgement. */
+/* Priority of that traffic in host memory. An estimate: most requests hit the caches. */
 static const double CACHED_PRIORITY = 4;
 
-/* Rings of all ranks as a share of the node's caches (L2 and L3): up to the first all that passes
- * through them is held, from the second on nothing. Set by judgement between measured rings. */
+/* Rings of all ranks of a node, as a share of its L2 and L3 caches. Up to RINGS_HELD the caches
+ * hold the rings; from RINGS_LOST on they hold nothing. */
 static const double RINGS_HELD = 0.3, RINGS_LOST = 0.5;
 
-/* From one bucket in a ring to the next the CPU's threads wait for each other and for the copies.
+/* Time between two CPU buckets of a ring: threads synchronize with each other and with the copies.
  */
 static const double RING_BUCKET_S = 15e-6;
 
-/* Share of the CPUs' rate that several ranks of a node reach with parts of the cores each: they
- * share memory unevenly and the last one counts. */
+/* CPU rate of several ranks of a node relative to one process that uses all cores. Ranks share
+ * memory bandwidth unevenly, and the slowest one determines the time. */
 static const double CPU_OF_RANKS = 0.96;
 
 static const char *const resource_words[] = {
@@ -60,17 +58,16 @@ const char *stw_resource_name(stw_resource resource) {
     return (unsigned)resource < STW_N_RESOURCES ? resource_words[resource] : "?";
 }
 
-/* A rate that the cluster does not state (0) asks nothing: specs refuse zero where a rate counts.
- */
+/* A rate of 0 is unknown and adds no demand. Cluster specs reject 0 for required rates. */
 static double seconds_of(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
 
-/* What every rank of a node asks at once: bytes times this. */
+/* Ranks of a node that run the same operation at the same time. */
 static double ranks_on_node(const stw_job *job) {
     uint32_t ranks = job->world < job->ranks_per_node ? job->world : job->ranks_per_node;
     return ranks > 0 ? (double)ranks : 1;
 }
 
-/* Copies of all GPUs of a node: in both directions together, and in their own. */
+/* Copies of all GPUs of a node use the rate of their direction and the rate of both directions. */
 static void add_dma(const stw_job *job, bool up, double on_node, stw_demand *out) {
     const stw_cluster *c = job->cluster;
     stw_resource direction = up ? STW_RESOURCE_DMA_UP : STW_RESOURCE_DMA_DOWN;
@@ -79,8 +76,8 @@ static void add_dma(const stw_job *job, bool up, double on_node, stw_demand *out
     out->seconds[STW_RESOURCE_HOST_MEMORY] += seconds_of(on_node, c->host.bandwidth_bps);
 }
 
-/* A link direction alone runs at its own rate; with the other direction busy too, both sum up on
- * PCIE to twice the rate of one of them then. */
+/* One direction of a link has its own rate. With both directions busy, their sum is limited to 2 x
+ * both_bps. */
 static void add_pcie(const stw_job *job, bool up, double bytes, stw_demand *out) {
     const stw_cluster *c = job->cluster;
     double on_node = bytes * ranks_on_node(job);
@@ -91,7 +88,8 @@ static void add_pcie(const stw_job *job, bool up, double bytes, stw_demand *out)
     out->startup_s += c->pcie.latency_s;
 }
 
-/* Reads and writes have a rate alone, and one together; where that is not known they take turns. */
+/* Reads and writes have separate rates and a common rate. If the common rate is unknown, reads and
+ * writes do not overlap. */
 static void add_disk(const stw_job *job, bool write, double bytes, stw_demand *out) {
     const stw_cluster *c = job->cluster;
     double on_node = bytes * ranks_on_node(job);
@@ -123,8 +121,8 @@ void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t by
         add_disk(job, to == STW_TIER_NVME, (double)bytes, out);
 }
 
-/* Bytes that an update moves per parameter and component: everything is read and, but for the
- * gradient, written; parameters that have a master copy are only written. */
+/* Bytes of memory traffic per parameter and component in an update. Gradients are only read.
+ * Parameters with a master copy are only written. All else is read and written. */
 static double update_component_bytes(const stw_job *job, stw_component component) {
     bool has_master = stw_job_element_bytes(job, STW_COMPONENT_MASTER) > 0;
     bool once =
@@ -132,7 +130,7 @@ static double update_component_bytes(const stw_job *job, stw_component component
     return (once ? 1 : 2) * (double)stw_job_element_bytes(job, component);
 }
 
-/* All of them: 28 with fp32 throughout and no master. */
+/* Bytes of memory traffic per parameter in an update: 28 with fp32 state and no master copy. */
 static double update_element_bytes(const stw_job *job) {
     double bytes = 0;
     for (unsigned c = 0; c < STW_N_STATE; c++)
@@ -140,8 +138,9 @@ static double update_element_bytes(const stw_job *job) {
     return bytes;
 }
 
-/* Cores ask for memory with more requests at once than links do, and get more than a fair share of
- * it: as much more as a calibration saw of updates (28 B each) and copies beside each other. */
+/* CPU cores keep more requests in flight than links and get more than a fair share of memory
+ * bandwidth. The priority is the ratio that a calibration measured with updates (CPU_BYTES per
+ * parameter) and copies at the same time. */
 static double cpu_priority(const stw_job *job) {
     const stw_cluster *c = job->cluster;
     double beside = c->host.dma_beside_bps, alone = CPU_BYTES * c->cpu_adamw_pps;
@@ -150,13 +149,13 @@ static double cpu_priority(const stw_job *job) {
     return updates / copies;
 }
 
-/* Elements of all ranks of the node, as if one process did them. */
+/* Elements that one process would update in the time of all ranks of the node. */
 static double on_cpus(const stw_job *job, uint64_t params) {
     double ranks = ranks_on_node(job);
     return (double)params * ranks / (ranks > 1 ? CPU_OF_RANKS : 1);
 }
 
-/* Seconds of CPU updates against the same number of them in fp32 throughout. */
+/* Time of a CPU update relative to fp32 state. */
 static double cpu_share(const stw_job *job) {
     double share = update_element_bytes(job) / CPU_BYTES;
     if (share < CPU_LEAST) share = CPU_LEAST;
@@ -165,7 +164,7 @@ static double cpu_share(const stw_job *job) {
     return share;
 }
 
-/* A kernel that reads and writes moments and master where they lie, in the host's memory. */
+/* A kernel that reads and writes moments and master copy in host memory. */
 static void add_direct(const stw_job *job, double params, stw_demand *out) {
     const stw_cluster *c = job->cluster;
     double element = (double)stw_job_optimizer_bytes(job);
@@ -196,7 +195,7 @@ void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint
     out->priority = 1 + (CACHED_PRIORITY - 1) * (1 - missed);
 }
 
-/* What a ring holds in the caches reaches neither memory nor waits for it. */
+/* Ring traffic that hits the caches does not use host memory bandwidth. */
 static void add_cpu_update(const stw_job *job, uint64_t params, uint64_t ring_bytes,
                            stw_demand *out) {
     const stw_cluster *c = job->cluster;
@@ -261,14 +260,14 @@ static void demand_norm(const stw_job *job, const stw_op *op, stw_demand *out) {
     out->seconds[STW_RESOURCE_CPU] += seconds_of(on_cpus(job, op->params), rate);
 }
 
-/* A few hundred bytes: nothing but latencies. */
+/* Latency only: a message of a few hundred bytes. */
 static void demand_norm_sum(const stw_job *job, const stw_op *op, stw_demand *out) {
     out->startup_s = op->to == STW_TIER_GPU ? CLIP_S : CLIP_ON_HOST_S;
     if (job->world > 1) out->startup_s += CLIP_OF_RANKS_S + job->cluster->pcie.latency_s;
 }
 
-/* Reads params and writes masters, beside each other; from the GPU they then go to where they lie.
- */
+/* The operation reads params and writes masters. A master copy on the GPU is then copied to its
+ * home tier. */
 static void demand_master(const stw_job *job, const stw_op *op, stw_demand *out) {
     double params = (double)op->params;
     double master = params * (double)stw_job_element_bytes(job, STW_COMPONENT_MASTER);
@@ -278,7 +277,7 @@ static void demand_master(const stw_job *job, const stw_op *op, stw_demand *out)
     if (op->to == STW_TIER_NVME) add_disk(job, true, master, out);
 }
 
-/* Read in the stored dtype, written in the run's. */
+/* Reads the stored dtype and writes the run's dtype. */
 static void demand_place(const stw_job *job, const stw_op *op, stw_demand *out) {
     add_traffic(job, op->to, 2 * (double)op->bytes, out);
 }
@@ -288,10 +287,10 @@ static void demand_flops(const stw_job *job, const stw_op *op, stw_demand *out) 
         seconds_of(op->flops, MODEL_FLOP_EFFICIENCY * job->cluster->gpu.bf16_flops);
 }
 
-/* Bytes that pass a rank's link in a ring, as a share of the full result: bus bandwidth in
- * NVIDIA/nccl-tests doc/PERFORMANCE.md at 03a204a. Across nodes the ranks of a node carry one ring
- * each over their own NIC, so that a NIC sees the traffic of one ring divided by their number,
- * while every hop inside the node still passes NVLink. */
+/* Bytes on a rank's link in a ring algorithm, relative to the full result: bus bandwidth in
+ * NVIDIA/nccl-tests doc/PERFORMANCE.md at 03a204a. Across nodes, each rank of a node runs one ring
+ * through its own NIC. A NIC therefore carries the traffic of one ring divided by the ranks per
+ * node. Every hop inside a node uses NVLink. */
 static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *out) {
     uint32_t ranks, on_node;
     stw_job_group_size(job, op->group, &ranks, &on_node);
@@ -308,9 +307,8 @@ static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *
         out->seconds[STW_RESOURCE_NIC] = seconds_of(bytes, on_node * job->cluster->nic_bps);
 }
 
-/* A weights file is read once per node (ranks that read the same bytes find them in the page
- * cache), from a disk of known speed or else from where reading costs nothing. Weights that Stowage
- * makes from a seed are on no disk. */
+/* A weights file is read from disk once per node; other ranks read the page cache. An unknown disk
+ * rate costs no time. Weights made from a seed need no disk. */
 static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *out) {
     if (job->engine->spec.executes && job->run->load.weights == NULL) return;
     out->seconds[STW_RESOURCE_DISK] = out->seconds[STW_RESOURCE_DISK_READ] =

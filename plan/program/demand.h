@@ -32,30 +32,30 @@ typedef enum stw_resource { STW_RESOURCE_TABLE(X) STW_N_RESOURCES } stw_resource
 
 typedef struct stw_demand {
     double seconds[STW_N_RESOURCES];
-    double startup_s; /* before the first byte moves; overlaps with other operations */
-    double priority;  /* against others where they share a resource; 0 stands for 1 */
+    double startup_s; /* latency before the first byte; overlaps with other operations */
+    double priority;  /* weight when sharing a resource; 0 means 1 */
 } stw_demand;
 
 const char *stw_resource_name(stw_resource resource);
-/** Demand of a copy of `bytes` between tiers (gpu-host either way, host-nvme either way). */
+/** Demand of a copy between tiers (gpu and host, or host and nvme, in either direction). */
 void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
                      stw_demand *out);
-/** The same through a ring of CPU buckets, whose bytes were written a moment ago or will be read in
- * a moment: most of them stay in the CPU's caches.
- * @param ring_bytes of the whole ring */
+/** Demand of a copy through a ring of CPU buckets. The ring's data mostly stays in the CPU's
+ * caches.
+ * @param ring_bytes size of the whole ring */
 void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
                             uint64_t ring_bytes, stw_demand *out);
-/** Share of what passes through such a ring that the caches do not hold, 0 to 1: the rings of all
- * ranks of the node have to fit, beside what else passes through. */
+/** Share of a ring's traffic that misses the CPU's caches, 0 to 1. The rings of all ranks of a node
+ * share the caches.
+ * @param ring_bytes size of the whole ring of one rank */
 double stw_ring_missed(const stw_job *job, uint64_t ring_bytes);
-/** Demand of the update of `params` elements by an engine, without the copies that a ring makes.
- * @param ring_bytes of the whole ring that a CPU update's bucket lies in; 0: all operands lie in
- *        memory */
+/** Demand of an update of `params` elements, without the copies to and from a ring.
+ * @param ring_bytes size of the ring of a CPU update; 0: all operands are in host memory */
 void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, uint64_t ring_bytes,
                        stw_demand *out);
-/** Demand of any operation of a program. */
+/** Demand of one operation of a program. */
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out);
-/** Seconds when nothing else runs: the largest demand plus the start-up. */
+/** Duration in seconds if no other operation runs: start-up plus the largest demand. */
 double stw_demand_alone_s(const stw_demand *demand);
 
 #endif

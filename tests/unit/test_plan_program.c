@@ -323,7 +323,7 @@ static void direct_updates_stage_nothing(void) {
     CU_ASSERT_TRUE(updates > 1);
     plan->decisions.state[0].place.grads = STW_TIER_HOST;
     CHECK_FAILS(stw_decisions_check(plan->job, &plan->decisions, err), STW_STATUS_BAD_INPUT,
-                "no engine can execute");
+                "no update can execute");
     stw_plan_free(plan);
 }
 
