@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine is: how it cuts state over ranks, which placements it can execute, what it needs
- * while a step runs, and how decisions become a program. One const table per engine, one file or
- * folder per engine in plan/engines/. Everything else asks this table and never the name.
- *
- * Tables are constant. Functions are pure functions of their arguments; any thread. */
+/* An engine describes a training framework: its partition of the state, the placements that it can
+ * execute, its transient memory, and how to build a program from decisions. Each engine is one
+ * constant table in plan/engines/. Other code calls the table and does not compare engine names.
+ * Functions are pure; any thread may call them. */
 #ifndef STW_PLAN_JOB_ENGINE_H
 #define STW_PLAN_JOB_ENGINE_H
 
@@ -17,9 +16,9 @@ struct stw_decisions;
 struct stw_layout;
 struct stw_program;
 
-/** Spaces of a rank that every engine has: one for each kind of state that may be cut otherwise
- * than the rest. An engine's further spaces follow, from STW_N_STATE_SPACES on. Quanta of placement
- * and buckets of a step are runs of the optimizer space. */
+/** Spaces that every engine has, one per kind of state with its own partition. Further spaces of an
+ * engine start at STW_N_STATE_SPACES. Units of placement and buckets are ranges of the optimizer
+ * space. */
 typedef enum stw_space_id {
     STW_SPACE_PARAMS,
     STW_SPACE_GRADS,
@@ -27,51 +26,52 @@ typedef enum stw_space_id {
     STW_N_STATE_SPACES
 } stw_space_id;
 
-/** What a ring of a layout is for. */
+/** Purpose of a ring in a layout. */
 typedef enum stw_ring_kind {
-    STW_RING_GPU,       /* streamed buckets: what the update kernel works on */
-    STW_RING_HOST_DISK, /* NVMe buckets on their way through the host */
-    STW_RING_HOST_CPU,  /* CPU buckets whose params or grads lie on the GPU */
+    STW_RING_GPU,       /* streamed buckets, operands of the update kernel */
+    STW_RING_HOST_DISK, /* NVMe buckets, staged on the host */
+    STW_RING_HOST_CPU,  /* CPU buckets with params or grads on the GPU */
     STW_N_RINGS
 } stw_ring_kind;
 
-/** A change of a run spec that is tried when nothing fits. */
+/** A change of the run spec that the planner tries if no plan fits. */
 typedef struct stw_engine_fix {
     const char *key, *value, *why;
 } stw_engine_fix;
 
 typedef struct stw_engine {
-    stw_engine_spec spec;        /* first: what run specs know of the engine */
-    const stw_engine_fix *fixes; /* ends with a key of NULL; or NULL */
+    stw_engine_spec spec;        /* must be first; the run spec's view of the engine */
+    const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
 
     /* ---- partition ---- */
-    bool one_cut; /* params, grads and optimizer state are cut alike: one space stands for all */
-    uint32_t n_more_spaces; /* beyond STW_N_STATE_SPACES */
-    /** A rank that stands for all which hold the same elements of every space. */
+    bool one_cut;           /* params, grads and optimizer state share one partition */
+    uint32_t n_more_spaces; /* in addition to STW_N_STATE_SPACES */
+    /** A representative of all ranks that hold the same elements of every space. */
     uint32_t (*representative)(const struct stw_job *job, uint32_t rank);
-    /** Append the elements that a rank holds of a space, in the model's order. */
+    /** Append the elements of a space that a rank holds, in the model's order. `out` keeps its
+     * pool. */
     STW_MUST_USE stw_status (*cut)(const struct stw_job *job, uint32_t space, uint32_t rank,
                                    stw_space *out, stw_error *err);
-    /** Of several ranks that hold the same elements of a space one counts, in the gradient norm and
-     * in digests: is it this one? */
+    /** True if this rank's copy counts in the gradient norm and in digests. Exactly one replica of
+     * every element counts. */
     bool (*counts)(const struct stw_job *job, uint32_t space, uint32_t rank);
 
     /* ---- placement ---- */
-    /** Placements that the run's spec and the engine admit, in canonical order.
+    /** Placements that both the run spec and the engine allow, in canonical order.
      * @param places out, room for STW_MAX_PLACES
-     * @return how many; 0 where the spec contradicts itself (err says how) */
+     * @return number of places; 0 if the spec contradicts itself (`err` holds the reason) */
     uint32_t (*places)(const struct stw_job *job, struct stw_place *places, stw_error *err);
-    bool whole;             /* all quanta of a plan share one place */
-    bool prefetch_by_group; /* depth counts groups of tensors, there are no bucket sizes */
-    const uint32_t *depths; /* of prefetch that are worth trying, ends with 0; NULL: the usual */
+    bool whole;             /* all units of a plan have the same place */
+    bool prefetch_by_group; /* prefetch depth counts groups of tensors; no bucket size */
+    const uint32_t *depths; /* prefetch depths to try, terminated by 0; NULL: defaults */
 
     /* ---- layout ---- */
-    bool nvme_commits; /* state on NVMe may have two copies, of which one survives a crash */
-    /** Slots of a ring and bytes of a slot at the decided prefetch; 0 slots: no ring. NULL: depth
-     * slots of the largest bucket that passes through it. */
+    bool nvme_commits; /* supports two copies of state on NVMe, for crash consistency */
+    /** Number of slots of a ring; 0 if the ring is not used. `slot_bytes` (out) is the size of one.
+     * NULL: `depth` slots of the size of the ring's largest bucket. */
     uint32_t (*ring)(const struct stw_job *job, const struct stw_decisions *decisions,
                      stw_ring_kind ring, uint64_t *slot_bytes);
-    /** Regions of the engine's own spaces, after those of the state; NULL: none. */
+    /** Add regions of the engine's own spaces, after those of the state. May be NULL. */
     STW_MUST_USE stw_status (*more_regions)(const struct stw_job *job, struct stw_layout *layout,
                                             stw_error *err);
 
