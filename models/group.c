@@ -166,13 +166,13 @@ static stw_status join_group(stw_model *model, group_list *list, stw_block *bloc
                                        &list->bases_capacity, sizeof *bases);
     const stw_block **of =
         stw_pool_grow(model->pool, list->of, g, (size_t)g + 1, &list->of_capacity, sizeof *of);
-    stw_group *groups = stw_pool_grow(model->pool, model->groups, g, (size_t)g + 1,
-                                      &list->groups_capacity, sizeof *groups);
+    stw_block_group *groups = stw_pool_grow(model->pool, model->groups, g, (size_t)g + 1,
+                                            &list->groups_capacity, sizeof *groups);
     if (name == NULL || bases == NULL || of == NULL || groups == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, model->source, "out of memory");
     bases[g] = base;
     of[g] = block;
-    groups[g] = (stw_group){.name = name};
+    groups[g] = (stw_block_group){.name = name};
     list->bases = bases;
     list->of = of;
     model->groups = groups;

@@ -92,7 +92,7 @@ static stw_status finish_block(stw_model *model, uint32_t index, const stw_block
                                stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_block *block = &model->blocks[index];
-    stw_group *group = &model->groups[block->group];
+    stw_block_group *group = &model->groups[block->group];
     uint64_t active = 0;
     block->params = 0;
     for (uint32_t k = 0; k < block->n_tensors; k++) {
@@ -119,7 +119,7 @@ out:
 }
 
 /* Clear the sums of a group and check its facts. */
-static stw_status reset_group(const stw_model *model, stw_group *group, stw_error *err) {
+static stw_status reset_group(const stw_model *model, stw_block_group *group, stw_error *err) {
     group->count = group->tensors = 0;
     group->params = group->active_params = 0;
     if (group->facts.experts > UINT32_MAX)

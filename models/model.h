@@ -81,7 +81,7 @@ typedef struct stw_block_facts {
 } stw_block_facts;
 
 /** A tensor group: all blocks of one kind, with equal shapes and facts. */
-typedef struct stw_group {
+typedef struct stw_block_group {
     const char *name;       /* "embed", "layer", "moe_layer", "norm", "head", "vision_layer" */
     uint32_t count;         /* number of blocks */
     uint32_t tensors;       /* in all its blocks together */
@@ -89,7 +89,7 @@ typedef struct stw_group {
     uint64_t active_params; /* used by one token: the top k of routed experts, all of everything
                              * else, embeddings in full; equals params if k is unknown */
     stw_block_facts facts;
-} stw_group;
+} stw_block_group;
 
 typedef struct stw_model {
     stw_pool *pool;
@@ -101,7 +101,7 @@ typedef struct stw_model {
     uint32_t n_tensors, n_blocks, n_groups;
     stw_tensor *tensors; /* canonical order */
     stw_block *blocks;
-    stw_group *groups;
+    stw_block_group *groups;
     uint32_t n_buffers;
     stw_tensor *buffer_tensors;
     uint64_t vocab, hidden, layers, max_positions; /* 0 if unknown */

@@ -186,11 +186,11 @@ static stw_status find_group(builder *b, const stw_template_row *block,
     uint32_t g = 0;
     while (g < model->n_groups && strcmp(model->groups[g].name, block->group) != 0) g++;
     if (g == model->n_groups) {
-        stw_group *grown = stw_pool_grow(model->pool, model->groups, g, (size_t)g + 1,
-                                         &b->group_capacity, sizeof *grown);
+        stw_block_group *grown = stw_pool_grow(model->pool, model->groups, g, (size_t)g + 1,
+                                               &b->group_capacity, sizeof *grown);
         const char *name = stw_pool_string(model->pool, block->group);
         if (grown == NULL || name == NULL) return no_memory(b);
-        grown[g] = (stw_group){.name = name, .facts = *facts};
+        grown[g] = (stw_block_group){.name = name, .facts = *facts};
         model->groups = grown;
         model->n_groups++;
     } else if (!same_facts(&model->groups[g].facts, facts)) {

@@ -138,7 +138,7 @@ static stw_status add_acts(stw_build *b, stw_error *err) {
     STW_TRY(stw_build_program(b, 0, STW_ACT_KEEP, &program, err));
     STW_TRY(stw_read_saved(cost->job, program, b->pool, &b->saved[STW_ACT_KEEP], err));
     for (uint32_t g = 0; g < model->n_groups; g++) {
-        const stw_group *group = &model->groups[g];
+        const stw_block_group *group = &model->groups[g];
         if (!group->facts.transformer) continue;
         uint32_t before = cost->n_acts;
         bool any = saves(b, g);

@@ -54,7 +54,7 @@ static void write_groups(const stw_model *model, stw_format format, stw_pool *po
     stw_table t;
     stw_table_begin(&t, pool, csv ? for_machines : for_people, csv ? 5 : 7);
     for (uint32_t i = 0; i < model->n_groups; i++) {
-        const stw_group *g = &model->groups[i];
+        const stw_block_group *g = &model->groups[i];
         stw_table_cell(&t, "%s", g->name);
         stw_table_cell(&t, "%u", g->count);
         stw_table_cell(&t, "%u", g->tensors);
@@ -115,7 +115,7 @@ static stw_status write_json(const stw_model *model, stw_text *out, stw_error *e
     stw_json_u64(json, "tensors", model->n_tensors);
     stw_json_begin_array(json, "groups");
     for (uint32_t i = 0; i < model->n_groups; i++) {
-        const stw_group *g = &model->groups[i];
+        const stw_block_group *g = &model->groups[i];
         stw_json_begin_object(json, NULL);
         stw_json_string(json, "name", g->name);
         stw_json_u64(json, "count", g->count);

@@ -220,7 +220,7 @@ uint64_t stw_logits_grad_bytes(const stw_job *job) {
 }
 
 bool stw_job_in_root(const stw_job *job, uint32_t block) {
-    const stw_group *group = &job->model->groups[job->model->blocks[block].group];
+    const stw_block_group *group = &job->model->groups[job->model->blocks[block].group];
     if (group->facts.transformer) return false;
     if (!job->model->facts_known && group->count > 1) return false;
     if (stw_fsdp_settings_of(job->run).wrap_embeddings && strcmp(group->name, "embed") == 0 &&
@@ -230,7 +230,7 @@ bool stw_job_in_root(const stw_job *job, uint32_t block) {
 }
 
 bool stw_reduced_last(const stw_job *job, uint32_t block) {
-    const stw_group *group = &job->model->groups[job->model->blocks[block].group];
+    const stw_block_group *group = &job->model->groups[job->model->blocks[block].group];
     return !stw_job_in_root(job, block) && !group->facts.transformer &&
            strcmp(group->name, "embed") == 0;
 }
@@ -241,7 +241,7 @@ uint64_t stw_workspace_bytes(const stw_job *job) {
 }
 
 double stw_block_forward_flops(const stw_job *job, uint32_t block) {
-    const stw_group *group = &job->model->groups[job->model->blocks[block].group];
+    const stw_block_group *group = &job->model->groups[job->model->blocks[block].group];
     const stw_block_facts *f = &group->facts;
     if (!f->transformer || f->vision) return 0.0; /* the head's product is counted with the loss */
     double active = (double)group->active_params / group->count;

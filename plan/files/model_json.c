@@ -130,7 +130,7 @@ void stw_model_write_json(const stw_model *model, stw_json *json, const char *ke
     stw_json_bool(json, "facts_known", model->facts_known);
     stw_json_begin_array(json, "groups");
     for (uint32_t g = 0; g < model->n_groups; g++) {
-        const stw_group *group = &model->groups[g];
+        const stw_block_group *group = &model->groups[g];
         stw_json_begin_object(json, NULL);
         stw_json_string(json, "name", group->name);
         stw_json_u64(json, "count", group->count);
@@ -299,7 +299,7 @@ static stw_status check_stated(const stw_tree *tree, const stw_node *node, const
     STW_TRY(same_sum(tree, node, "active_params", model->active_params, err));
     STW_TRY(same_sum(tree, node, "buffers", model->buffers, err));
     for (uint32_t g = 0; g < model->n_groups; g++) {
-        const stw_group *group = &model->groups[g];
+        const stw_block_group *group = &model->groups[g];
         if (group->count == 0)
             return stw_node_fail(tree, groups->items[g], "a group with tensors", err);
         STW_TRY(same_sum(tree, groups->items[g], "count", group->count, err));

@@ -166,7 +166,7 @@ stw_status stw_decisions_check(const stw_job *job, const stw_decisions *d, stw_e
     stw_status status = check_state(job, d, err);
     if (status != STW_STATUS_OK) return status;
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
-        const stw_group *group = &job->model->groups[g];
+        const stw_block_group *group = &job->model->groups[g];
         if (!group->facts.transformer) continue;
         uint64_t blocks = 0;
         for (uint32_t i = 0; i < d->n_blocks; i++)

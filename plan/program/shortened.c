@@ -33,7 +33,7 @@ static stw_status shorten_model(const stw_model *model, uint32_t pieces,
     stw_model *m = stw_pool_alloc(pool, sizeof *m);
     stw_tensor *tensors = stw_pool_array(pool, pieces, sizeof *tensors);
     stw_block *block = stw_pool_alloc(pool, sizeof *block);
-    stw_group *group = stw_pool_alloc(pool, sizeof *group);
+    stw_block_group *group = stw_pool_alloc(pool, sizeof *group);
     if (m == NULL || tensors == NULL || block == NULL || group == NULL) return no_memory(err);
     for (uint32_t t = 0; t < pieces; t++)
         tensors[t] = (stw_tensor){.name = "piece",
@@ -51,11 +51,11 @@ static stw_status shorten_model(const stw_model *model, uint32_t pieces,
     m->blocks = block;
     m->groups = group;
     *block = (stw_block){.n_tensors = pieces, .params = m->params};
-    *group = (stw_group){.name = "pieces",
-                         .count = 1,
-                         .tensors = pieces,
-                         .params = m->params,
-                         .active_params = m->params};
+    *group = (stw_block_group){.name = "pieces",
+                               .count = 1,
+                               .tensors = pieces,
+                               .params = m->params,
+                               .active_params = m->params};
     *out = m;
     return STW_STATUS_OK;
 }

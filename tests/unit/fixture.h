@@ -42,9 +42,9 @@ static stw_model *fixture_model(fixture_size s) {
     m->blocks = stw_pool_array(pool, m->n_blocks, sizeof *m->blocks);
     m->groups = stw_pool_array(pool, m->n_groups, sizeof *m->groups);
     m->tensors = stw_pool_array(pool, s.layers * 6 + 2, sizeof *m->tensors);
-    m->groups[0] = (stw_group){.name = "embed", .count = 1};
-    m->groups[1] = (stw_group){.name = "layer", .count = s.layers};
-    m->groups[2] = (stw_group){.name = "norm", .count = 1};
+    m->groups[0] = (stw_block_group){.name = "embed", .count = 1};
+    m->groups[1] = (stw_block_group){.name = "layer", .count = s.layers};
+    m->groups[2] = (stw_block_group){.name = "norm", .count = 1};
     stw_block_facts facts = {.transformer = true,
                              .hidden = s.hidden,
                              .q_heads = 4,

@@ -162,7 +162,7 @@ static void small_counts(void) {
     }
 }
 
-static const stw_group *group_named(const stw_model *model, const char *name) {
+static const stw_block_group *group_named(const stw_model *model, const char *name) {
     for (uint32_t g = 0; g < model->n_groups; g++)
         if (strcmp(model->groups[g].name, name) == 0) return &model->groups[g];
     return NULL;
@@ -172,8 +172,8 @@ static void groups_and_facts(void) {
     stw_model *model = NULL;
     CHECK_OK(stw_model_open("deepseek-ai/deepseek-v3", STW_SOURCE_MODELS, &model, err));
     if (model == NULL) return;
-    const stw_group *dense = group_named(model, "dense_layer");
-    const stw_group *moe = group_named(model, "moe_layer");
+    const stw_block_group *dense = group_named(model, "dense_layer");
+    const stw_block_group *moe = group_named(model, "moe_layer");
     CU_ASSERT_PTR_NOT_NULL_FATAL(dense);
     CU_ASSERT_PTR_NOT_NULL_FATAL(moe);
     CU_ASSERT_EQUAL(dense->count, 3);
@@ -199,8 +199,8 @@ static void groups_and_facts(void) {
     CU_ASSERT(model->tied_embeddings);
     CU_ASSERT_EQUAL(model->vocab, 262208);
     CU_ASSERT_PTR_NULL(group_named(model, "head"));
-    const stw_group *sliding = group_named(model, "sliding_layer");
-    const stw_group *full = group_named(model, "layer");
+    const stw_block_group *sliding = group_named(model, "sliding_layer");
+    const stw_block_group *full = group_named(model, "layer");
     CU_ASSERT_PTR_NOT_NULL_FATAL(sliding);
     CU_ASSERT_PTR_NOT_NULL_FATAL(full);
     CU_ASSERT_EQUAL(sliding->count, 52);
@@ -212,7 +212,7 @@ static void groups_and_facts(void) {
 
     CHECK_OK(stw_model_open("Qwen3.5-35B-A3B", STW_SOURCE_MODELS, &model, err));
     if (model == NULL) return;
-    const stw_group *linear = group_named(model, "linear_moe_layer");
+    const stw_block_group *linear = group_named(model, "linear_moe_layer");
     CU_ASSERT_PTR_NOT_NULL_FATAL(linear);
     CU_ASSERT_EQUAL(linear->count, 30);
     CU_ASSERT_EQUAL(linear->facts.linear_v_heads, 32);

@@ -5,7 +5,7 @@
 #include "tests/unit/testing.h"
 
 static stw_tensor tensors[3];
-static stw_group groups[2];
+static stw_block_group groups[2];
 static stw_model model;
 
 static void set_up(void) {
@@ -16,9 +16,9 @@ static void set_up(void) {
         tensors[i].numel = i == 0 ? 1000 : 2000000;
         tensors[i].dtype = STW_DTYPE_BF16;
     }
-    groups[0] = (stw_group){
+    groups[0] = (stw_block_group){
         .name = "embed", .count = 1, .tensors = 1, .params = 1000, .active_params = 1000};
-    groups[1] = (stw_group){
+    groups[1] = (stw_block_group){
         .name = "moe_layer", .count = 2, .tensors = 2, .params = 4000000, .active_params = 400000};
     groups[1].facts = (stw_block_facts){
         .transformer = true, .q_heads = 16, .kv_heads = 8, .experts = 64, .experts_per_token = 4};
