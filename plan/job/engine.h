@@ -17,7 +17,7 @@ struct stw_layout;
 struct stw_program;
 
 /** Spaces that every engine has, one per kind of state with its own partition. Further spaces of an
- * engine start at STW_N_STATE_SPACES. Units of placement and buckets are ranges of the optimizer
+ * engine start at STW_N_STATE_SPACES. Quanta and buckets are ranges of the optimizer
  * space. */
 typedef enum stw_space_id {
     STW_SPACE_PARAMS,
@@ -61,7 +61,7 @@ typedef struct stw_engine {
      * @param places out, room for STW_MAX_PLACES
      * @return number of places; 0 if the spec contradicts itself (`err` holds the reason) */
     uint32_t (*places)(const struct stw_job *job, struct stw_place *places, stw_error *err);
-    bool whole;             /* all units of a plan have the same place */
+    bool whole;             /* all quanta of a plan have the same place */
     bool prefetch_by_group; /* prefetch depth counts groups of tensors; no bucket size */
     const uint32_t *depths; /* prefetch depths to try, terminated by 0; NULL: defaults */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decisions of the planner: units per placement, blocks per activation policy, prefetch ring, load
+/* Decisions of the planner: quanta per placement, blocks per activation policy, prefetch ring, load
  * method. Layout and program are derived from them. Decisions are a plain value. The caller owns
  * the pool that holds `blocks`. All functions are pure; any thread may call them. */
 #ifndef STW_PLAN_DECISIONS_H
@@ -7,7 +7,7 @@
 
 #include "plan/job/job.h"
 
-/** Tiers of the state of one unit, and its update. Master copy and moments share a tier. */
+/** Tiers of the state of one quantum, and its update. Master copy and moments share a tier. */
 typedef struct stw_place {
     stw_tier params, grads, moments; /* the master copy is in `moments` */
     stw_update update;
@@ -17,7 +17,7 @@ typedef struct stw_place {
 
 typedef struct stw_state_decision {
     stw_place place;
-    uint32_t units; /* units of the largest kind of rank; smaller kinds have fewer at the end */
+    uint32_t units; /* quanta of the largest kind of rank; smaller kinds have fewer at the end */
 } stw_state_decision;
 
 typedef struct stw_block_decision {
@@ -69,7 +69,7 @@ void stw_decision_range(const stw_job *job, const stw_decisions *decisions, uint
 /** Check sums, placements and the prefetch ring. BAD_INPUT describes the first error. */
 STW_MUST_USE stw_status stw_decisions_check(const stw_job *job, const stw_decisions *decisions,
                                             stw_error *err);
-/** Check that the units of every update match the run's fixed shares (update.*). BAD_INPUT
+/** Check that the quanta of every update match the run's fixed shares (update.*). BAD_INPUT
  * otherwise. */
 STW_MUST_USE stw_status stw_decisions_check_shares(const stw_job *job,
                                                    const stw_decisions *decisions, stw_error *err);

@@ -10,7 +10,7 @@
  * it. */
 static const double NORM_HBM_EFFICIENCY = 0.44;
 
-/* Default. Share of the data-sheet bf16 rate that a training step reaches. */
+/* Share of the data-sheet bf16 rate that a training step reaches. An estimate. */
 static const double MODEL_FLOP_EFFICIENCY = 0.5;
 
 /* Default. CPU time of the norm per element, relative to an update. */
