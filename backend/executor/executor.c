@@ -14,9 +14,7 @@
 #include "core/units.h"
 
 #define TIMEOUT_S 120.0
-#define MAX_READERS                                                                                \
-    8u /* threads that read weights; measured on an H200's host, 8 reach its link                  \
-        */
+#define MAX_READERS 8u /* threads that read weights: bench/results/constants.md */
 
 /* ---- does the plan suit this executor and this world ---- */
 
