@@ -24,7 +24,11 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
         STW_TRY(stw_report_comparison(comparison, (stw_format)stw_format_of(general->output), &text,
                                       err));
     STW_TRY(stw_emit(general, &text, err));
-    if (comparison->outside > 0)
+    if (run->mismatched > 0)
+        status = stw_fail(err, STW_STATUS_DISAGREE, r->run,
+                          "verification failed: %llu of %llu checked elements differ",
+                          (unsigned long long)run->mismatched, (unsigned long long)run->checked);
+    else if (comparison->outside > 0)
         status = stw_fail(err, STW_STATUS_DISAGREE, r->run,
                           "%u of %u judged lines are outside tolerance", comparison->outside,
                           comparison->judged);
@@ -58,7 +62,7 @@ int stw_cmd_validate(int argc, char **argv) {
         "PLAN RUN",
         "Compare predicted and measured values by phase and component. Time is judged only for "
         "runs on\nthe cuda backend with a cluster.yaml that was calibrated on the same GPU model. "
-        "Exit code 8:\nat least one line is outside tolerance.",
+        "Exit code 8:\nat least one line is outside tolerance, or the run's verification failed.",
         options,
         sizeof options / sizeof options[0],
         2,

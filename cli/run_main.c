@@ -52,14 +52,17 @@ out:
 
 static void summarize(const stw_run_result *run) {
     char step[32], rate[32], up[32], down[32];
-    stw_quantity_format(run->time_s[STW_PHASE_OPTIMIZER_STEP], STW_UNIT_SECONDS, step, sizeof step);
+    bool repeated = isfinite(run->time_s[STW_PHASE_OPTIMIZER_STEP]); /* more than one step */
+    double step_s =
+        run->time_s[repeated ? STW_PHASE_OPTIMIZER_STEP : STW_PHASE_FIRST_OPTIMIZER_STEP];
+    stw_quantity_format(step_s, STW_UNIT_SECONDS, step, sizeof step);
     stw_quantity_format(run->params_per_s, STW_UNIT_PPS, rate, sizeof rate);
     stw_quantity_format(run->up_bps, STW_UNIT_BPS, up, sizeof up);
     stw_quantity_format(run->down_bps, STW_UNIT_BPS, down, sizeof down);
     printf("%s backend, %s: %u rank(s), %u steps\n", run->backend, run->device, run->world,
            run->steps);
-    printf("optimizer step: median %s; per rank %s, %s host to GPU, %s GPU to host\n", step, rate,
-           up, down);
+    printf("optimizer step: %s %s; per rank %s, %s host to GPU, %s GPU to host\n",
+           repeated ? "median" : "first and only", step, rate, up, down);
     printf("verification: %llu elements checked, %llu mismatches\n",
            (unsigned long long)run->checked, (unsigned long long)run->mismatched);
     printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx",
