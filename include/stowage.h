@@ -13,7 +13,11 @@
  *
  * Structs. A function that takes a struct also takes its size (`sizeof info`), so that a program
  * that was compiled with an older header works with a newer library of the same major version.
- * Fields are only ever added at the end. Zeroed options are the defaults.
+ * Fields are only ever added at the end. Zeroed options are the defaults. A size beyond that of the
+ * library's struct is valid: the library neither reads nor writes what lies behind its own fields.
+ *
+ * NULL. An argument that must not be NULL gives USAGE and its name in the error; functions without
+ * a status return 0, "", NULL or STOWAGE_NONE and zero the struct that they fill, if any.
  *
  * Loops. Functions that return `int` return 1 and fill the struct, or return 0 when the index is
  * past the end: `for (i = 0; stw_get_peak(plan, 0, i, &peak, sizeof peak); i++)`.
@@ -361,8 +365,9 @@ typedef struct stw_sample_t {
 } stw_sample_t;
 /** Execute one movement of the plan. It begins when the work that the caller queued on its streams
  * is done, and is done on return. After a failure other than USAGE the session can only be freed.
- * @param phase "load"; then "first_optimizer_step" once and "optimizer_step" for all later steps,
- * with gradients where stw_find_extent says
+ * @param phase "load", unless stw_adopt_params was called; then "first_optimizer_step" once and
+ * "optimizer_step" for all later steps, with gradients where stw_find_extent says; USAGE in any
+ * other order
  * @param step number of the optimizer step, from 1, for AdamW's bias corrections
  * @param out NULL: not wanted */
 STW_API_CHECKED stw_status_t stw_execute_movement(stw_session_t *session, const char *phase,

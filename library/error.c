@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Version, errors, messages. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ int stw_has_feature(const char *feature) {
         {"cuda", STW_WITH_CUDA},   {"nccl", STW_WITH_NCCL}, {"mpi", STW_WITH_MPI},
         {"uring", STW_WITH_URING}, {"solver", 0}, /* GLPK is GPL: `stowage` alone links it */
     };
-    for (size_t i = 0; i < sizeof features / sizeof features[0]; i++)
+    for (size_t i = 0; feature != NULL && i < sizeof features / sizeof features[0]; i++)
         if (strcmp(features[i].name, feature) == 0) return features[i].built_in;
     return 0;
 }
@@ -67,12 +68,16 @@ stw_error_t *stw_new_error(void) {
 void stw_free_error(stw_error_t *error) { free(error); }
 
 stw_status_t stw_get_error_status(const stw_error_t *error) {
-    return to_public(error->error.status);
+    return error != NULL ? to_public(error->error.status) : STOWAGE_OK;
 }
 
-const char *stw_get_error_text(const stw_error_t *error) { return error->text; }
+const char *stw_get_error_text(const stw_error_t *error) {
+    return error != NULL ? error->text : "";
+}
 
-long stw_get_error_native(const stw_error_t *error) { return error->error.native; }
+long stw_get_error_native(const stw_error_t *error) {
+    return error != NULL ? error->error.native : 0;
+}
 
 stw_error *stw_library_begin(stw_error_t *error) {
     static const stw_error none = STW_ERROR_INIT;
@@ -91,10 +96,19 @@ stw_status_t stw_library_end(stw_status status, stw_error_t *error) {
     return to_public(status);
 }
 
+stw_status stw_library_need(const void *argument, const char *name, stw_error *err) {
+    if (argument != NULL) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_USAGE, name, "found NULL, expected an argument");
+}
+
+stw_status stw_library_need_seconds(double seconds, const char *name, stw_error *err) {
+    if (isfinite(seconds) && seconds >= 0) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_USAGE, name, "found %g, expected at least 0", seconds);
+}
+
 void stw_library_copy(void *to, size_t to_size, const void *from, size_t from_size) {
     size_t both = to_size < from_size ? to_size : from_size;
-    memcpy(to, from, both);
-    memset((unsigned char *)to + both, 0, to_size - both);
+    if (to != NULL && both > 0) memcpy(to, from, both);
 }
 
 /* ---- messages ---- */

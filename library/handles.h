@@ -37,8 +37,12 @@ struct stw_plan_t {
 stw_error *stw_library_begin(stw_error_t *error);
 /** The public number of a status; sets the text of the caller's error. */
 stw_status_t stw_library_end(stw_status status, stw_error_t *error);
-/** Copy a struct of the library's to a caller's, whose size differs if its header is older or newer
- * than the library. */
+/** @return USAGE, with the name of the argument, if `argument` is NULL */
+STW_MUST_USE stw_status stw_library_need(const void *argument, const char *name, stw_error *err);
+/** @return USAGE, with the name of the option, unless `seconds` is finite and not negative */
+STW_MUST_USE stw_status stw_library_need_seconds(double seconds, const char *name, stw_error *err);
+/** Copy a struct between caller and library. Sizes differ if the caller's header is older or newer
+ * than the library: what only one of them has stays as it is. `to` may be NULL. */
 void stw_library_copy(void *to, size_t to_size, const void *from, size_t from_size);
 
 /** Index of a component in stw_run_result.digest, -1 where it has no digest. */

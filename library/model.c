@@ -50,8 +50,11 @@ stw_status_t stw_open_model(const char *what, stw_model_t **out, stw_error_t *er
     stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
     char data[4096];
-    *out = NULL;
-    stw_model_t *handle = calloc(1, sizeof *handle);
+    stw_model_t *handle = NULL;
+    if (out != NULL) *out = NULL;
+    STW_TRY(stw_library_need(what, "what", err));
+    STW_TRY(stw_library_need(out, "out", err));
+    handle = calloc(1, sizeof *handle);
     if (handle == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, what, "out of memory for a model"));
     STW_TRY(find_data(data, sizeof data, err));
@@ -70,6 +73,11 @@ void stw_free_model(stw_model_t *model) {
 }
 
 void stw_get_model_info(const stw_model_t *model, stw_model_info_t *out, size_t size) {
+    static const stw_model_info_t none = {0};
+    if (model == NULL) {
+        stw_library_copy(out, size, &none, sizeof none);
+        return;
+    }
     const stw_model *m = model->model;
     const stw_model_info_t info = {.name = m->name,
                                    .source = m->source,
@@ -82,6 +90,7 @@ void stw_get_model_info(const stw_model_t *model, stw_model_info_t *out, size_t 
 }
 
 int stw_get_tensor(const stw_model_t *model, uint32_t i, stw_tensor_t *out, size_t size) {
+    if (model == NULL || out == NULL) return 0;
     const stw_model *m = model->model;
     if (i >= m->n_tensors) return 0;
     const stw_tensor *t = &m->tensors[i];

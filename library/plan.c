@@ -31,7 +31,9 @@ void stw_free_plan(stw_plan_t *plan) {
     free(plan);
 }
 
-const stw_model_t *stw_get_plan_model(const stw_plan_t *plan) { return &plan->model; }
+const stw_model_t *stw_get_plan_model(const stw_plan_t *plan) {
+    return plan != NULL ? &plan->model : NULL;
+}
 
 /* ---- making ---- */
 
@@ -47,6 +49,16 @@ static stw_status view_of(const stw_model *model, stw_model **out, stw_error *er
     view->pool = pool;
     *out = view;
     return STW_STATUS_OK;
+}
+
+static stw_status check_options(const stw_plan_options_t *options, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_library_need_seconds(options->time_limit_s, "time_limit_s", err));
+    if (options->n_settings > 0) STW_TRY(stw_library_need(options->settings, "settings", err));
+    for (size_t i = 0; i < options->n_settings; i++)
+        STW_TRY(stw_library_need(options->settings[i], "settings", err));
+out:
+    return status;
 }
 
 static stw_status read_specs(const stw_plan_options_t *options, stw_cluster *cluster,
@@ -95,8 +107,11 @@ stw_status_t stw_make_plan(const stw_model_t *model, const stw_plan_options_t *o
     stw_cluster cluster;
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
-    *out = NULL;
+    if (out != NULL) *out = NULL;
+    STW_TRY(stw_library_need(model, "model", err));
+    STW_TRY(stw_library_need(out, "out", err));
     if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
+    STW_TRY(check_options(&mine, err));
     STW_TRY(read_specs(&mine, &cluster, &run, err));
     STW_TRY(view_of(model->model, &view, err));
     STW_TRY(stw_plan_new(view, &cluster, &run, &plan, err)); /* takes over also on failure */
@@ -117,7 +132,9 @@ stw_status_t stw_read_plan(const char *path, stw_plan_t **out, stw_error_t *erro
     stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
     stw_plan *plan = NULL;
-    *out = NULL;
+    if (out != NULL) *out = NULL;
+    STW_TRY(stw_library_need(path, "path", err));
+    STW_TRY(stw_library_need(out, "out", err));
     STW_TRY(stw_plan_read(path, &plan, err));
     STW_TRY(stw_plan_check(plan, false, err));
     status = wrap(plan, out, err);
@@ -128,6 +145,11 @@ out:
 }
 
 stw_status_t stw_write_plan(const stw_plan_t *plan, const char *path, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
-    return stw_library_end(stw_plan_write(plan->plan, path, err), error);
+    STW_TRY(stw_library_need(plan, "plan", err));
+    STW_TRY(stw_library_need(path, "path", err));
+    STW_TRY(stw_plan_write(plan->plan, path, err));
+out:
+    return stw_library_end(status, error);
 }

@@ -17,8 +17,11 @@ stw_status_t stw_execute_plan(const stw_plan_t *plan, const stw_run_options_t *o
     stw_error *err = stw_library_begin(error);
     stw_run_options_t mine = {0};
     stw_run_result *result = NULL;
-    *out = NULL;
+    if (out != NULL) *out = NULL;
+    STW_TRY(stw_library_need(plan, "plan", err));
+    STW_TRY(stw_library_need(out, "out", err));
     if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
+    STW_TRY(stw_library_need_seconds(mine.timeout_s, "timeout_s", err));
     const stw_executor_options executor = {.backend = mine.backend != NULL ? mine.backend : "auto",
                                            .steps = mine.steps > 0 ? mine.steps : 1,
                                            .seed = mine.seed,
@@ -49,11 +52,21 @@ void stw_free_result(stw_result_t *result) {
 }
 
 stw_status_t stw_write_result(const stw_result_t *result, const char *path, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
-    return stw_library_end(stw_run_result_write(result->result, path, err), error);
+    STW_TRY(stw_library_need(result, "result", err));
+    STW_TRY(stw_library_need(path, "path", err));
+    STW_TRY(stw_run_result_write(result->result, path, err));
+out:
+    return stw_library_end(status, error);
 }
 
 void stw_get_result_info(const stw_result_t *handle, stw_result_info_t *out, size_t size) {
+    static const stw_result_info_t none = {0};
+    if (handle == NULL) {
+        stw_library_copy(out, size, &none, sizeof none);
+        return;
+    }
     const stw_run_result *r = handle->result;
     const stw_result_info_t info = {.backend = r->backend,
                                     .device = r->device,
@@ -66,6 +79,7 @@ void stw_get_result_info(const stw_result_t *handle, stw_result_info_t *out, siz
 }
 
 int stw_get_measured(const stw_result_t *handle, uint32_t i, stw_measured_t *out, size_t size) {
+    if (handle == NULL || out == NULL) return 0;
     const stw_run_result *r = handle->result;
     if (i >= r->n_movements) return 0;
     const stw_run_movement *movement = &r->movements[i];
@@ -84,6 +98,7 @@ int stw_get_measured(const stw_result_t *handle, uint32_t i, stw_measured_t *out
 
 int stw_get_measured_seconds(const stw_result_t *handle, uint32_t i, uint32_t sample,
                              double *seconds) {
+    if (handle == NULL || seconds == NULL) return 0;
     const stw_run_result *r = handle->result;
     if (i >= r->n_movements || sample >= r->movements[i].n_samples) return 0;
     *seconds = r->movements[i].samples_s[sample];
@@ -98,6 +113,7 @@ int stw_library_digest_of(const char *component) {
 }
 
 int stw_get_digest(const stw_result_t *handle, const char *component, uint64_t *out) {
+    if (handle == NULL || component == NULL || out == NULL) return 0;
     int d = stw_library_digest_of(component);
     if (d < 0 || handle->result->digest[d] == 0) return 0;
     *out = handle->result->digest[d];

@@ -38,9 +38,13 @@ stw_status_t stw_open_session(const stw_plan_t *plan, const stw_session_options_
     stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
     stw_session_options_t mine = {0};
-    *out = NULL;
+    stw_session_t *handle = NULL;
+    if (out != NULL) *out = NULL;
+    STW_TRY(stw_library_need(plan, "plan", err));
+    STW_TRY(stw_library_need(out, "out", err));
     if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
-    stw_session_t *handle = calloc(1, sizeof *handle);
+    STW_TRY(stw_library_need_seconds(mine.timeout_s, "timeout_s", err));
+    handle = calloc(1, sizeof *handle);
     if (handle == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "session", "out of memory"));
     take_options(&mine, handle);
     STW_TRY(stw_session_open(plan->plan, &handle->options, &handle->session, err));
@@ -58,6 +62,11 @@ void stw_free_session(stw_session_t *session) {
 }
 
 void stw_get_session_info(const stw_session_t *session, stw_session_info_t *out, size_t size) {
+    static const stw_session_info_t none = {0};
+    if (session == NULL) {
+        stw_library_copy(out, size, &none, sizeof none);
+        return;
+    }
     const stw_rank_run *run = stw_session_run(session->session);
     const uint64_t *bytes = run->layout->arena_bytes;
     const stw_session_info_t info = {
@@ -72,50 +81,67 @@ void stw_get_session_info(const stw_session_t *session, stw_session_info_t *out,
 
 stw_status_t stw_set_learning_rate(stw_session_t *session, uint32_t group, double learning_rate,
                                    stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
-    return stw_library_end(stw_session_set_lr(session->session, group, learning_rate, err), error);
+    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(stw_session_set_lr(session->session, group, learning_rate, err));
+out:
+    return stw_library_end(status, error);
 }
 
 stw_status_t stw_adopt_params(stw_session_t *session, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
-    return stw_library_end(stw_session_adopt(session->session, err), error);
+    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(stw_session_adopt(session->session, err));
+out:
+    return stw_library_end(status, error);
 }
 
 stw_status_t stw_seed_gradients(stw_session_t *session, uint64_t step, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
-    return stw_library_end(stw_session_seed_grads(session->session, step, err), error);
+    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(stw_session_seed_grads(session->session, step, err));
+out:
+    return stw_library_end(status, error);
 }
 
 stw_status_t stw_execute_movement(stw_session_t *session, const char *phase, uint64_t step,
                                   stw_sample_t *out, size_t size, stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
     stw_session_sample sample;
     stw_phase wanted;
+    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(stw_library_need(phase, "phase", err));
     if (!stw_phase_parse(phase, &wanted))
-        return stw_library_end(stw_fail(err, STW_STATUS_USAGE, "phase",
-                                        "found \"%.60s\", expected one of the plan's", phase),
-                               error);
-    stw_status status = stw_session_issue(session->session, wanted, step, &sample, err);
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "phase",
+                         "found \"%.60s\", expected one of the plan's", phase));
+    STW_TRY(stw_session_issue(session->session, wanted, step, &sample, err));
     const stw_sample_t measured = {.seconds = sample.seconds,
                                    .grad_norm = sample.grad_norm,
                                    .clip_factor = sample.clip_factor};
-    if (status == STW_STATUS_OK && out != NULL)
-        stw_library_copy(out, size, &measured, sizeof measured);
+    stw_library_copy(out, size, &measured, sizeof measured);
+out:
     return stw_library_end(status, error);
 }
 
 stw_status_t stw_digest_state(stw_session_t *session, const char *component, uint64_t *out,
                               stw_error_t *error) {
+    stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
     uint64_t digest[STW_N_DIGESTS];
+    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(stw_library_need(component, "component", err));
+    STW_TRY(stw_library_need(out, "out", err));
     int d = stw_library_digest_of(component);
     if (d < 0)
-        return stw_library_end(stw_fail(err, STW_STATUS_USAGE, "component",
-                                        "found \"%.60s\", expected params, exp_avg, exp_avg_sq or "
-                                        "master",
-                                        component),
-                               error);
-    stw_status status = stw_session_digest(session->session, digest, err);
-    if (status == STW_STATUS_OK) *out = digest[d];
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "component",
+                         "found \"%.60s\", expected params, exp_avg, exp_avg_sq or master",
+                         component));
+    STW_TRY(stw_session_digest(session->session, digest, err));
+    *out = digest[d];
+out:
     return stw_library_end(status, error);
 }

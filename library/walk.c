@@ -9,6 +9,11 @@
 /* ---- the whole ---- */
 
 void stw_get_plan_info(const stw_plan_t *handle, stw_plan_info_t *out, size_t size) {
+    static const stw_plan_info_t none = {0};
+    if (handle == NULL) {
+        stw_library_copy(out, size, &none, sizeof none);
+        return;
+    }
     const stw_plan *plan = handle->plan;
     stw_plan_info_t info = {.verdict = stw_verdict_name(plan->verdict),
                             .outcome = stw_outcome_name(plan->outcome),
@@ -32,6 +37,7 @@ void stw_get_plan_info(const stw_plan_t *handle, stw_plan_info_t *out, size_t si
 }
 
 int stw_get_rank_kind(const stw_plan_t *handle, uint32_t kind, stw_rank_kind_t *out, size_t size) {
+    if (handle == NULL || out == NULL) return 0;
     const stw_plan *plan = handle->plan;
     if (kind >= plan->job->n_kinds) return 0;
     const stw_layout *layout = plan->layouts[kind];
@@ -49,6 +55,7 @@ int stw_get_rank_kind(const stw_plan_t *handle, uint32_t kind, stw_rank_kind_t *
 }
 
 uint32_t stw_find_rank_kind(const stw_plan_t *handle, uint32_t rank) {
+    if (handle == NULL) return STOWAGE_NONE;
     const stw_job *job = handle->plan->job;
     return rank < job->world ? stw_job_kind_of(job, rank) : STOWAGE_NONE;
 }
@@ -60,6 +67,7 @@ static const char *const repeat_names[] = {"once", "first", "later", "every"};
 
 int stw_get_movement(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_movement_t *out,
                      size_t size) {
+    if (handle == NULL || out == NULL) return 0;
     const stw_plan *plan = handle->plan;
     if (kind >= plan->job->n_kinds || i >= plan->programs[kind]->n_movements) return 0;
     const stw_movement *m = &plan->programs[kind]->movements[i];
@@ -76,6 +84,7 @@ int stw_get_movement(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_mo
 
 int stw_get_peak(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_peak_t *out,
                  size_t size) {
+    if (handle == NULL || out == NULL) return 0;
     const stw_plan *plan = handle->plan;
     uint32_t row = 0;
     if (kind >= plan->job->n_kinds) return 0;
@@ -103,6 +112,7 @@ int stw_get_peak(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_peak_t
 static const char *const unit_names[] = {"", "bucket", "piece", "region", "block"};
 
 int stw_get_op(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_op_t *out, size_t size) {
+    if (handle == NULL || out == NULL) return 0;
     const stw_plan *plan = handle->plan;
     if (kind >= plan->job->n_kinds || i >= plan->programs[kind]->n_ops) return 0;
     const stw_op *o = &plan->programs[kind]->ops[i];
@@ -125,6 +135,7 @@ int stw_get_op(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_op_t *ou
 
 int stw_get_region(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_region_t *out,
                    size_t size) {
+    if (handle == NULL || out == NULL) return 0;
     const stw_plan *plan = handle->plan;
     if (kind >= plan->job->n_kinds || i >= plan->layouts[kind]->n_regions) return 0;
     const stw_region *r = &plan->layouts[kind]->regions[i];
@@ -141,6 +152,7 @@ int stw_get_region(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_regi
 
 int stw_get_bucket(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_bucket_t *out,
                    size_t size) {
+    if (handle == NULL || out == NULL) return 0;
     const stw_plan *plan = handle->plan;
     if (kind >= plan->job->n_kinds || i >= plan->layouts[kind]->n_buckets) return 0;
     const stw_bucket *b = &plan->layouts[kind]->buckets[i];
@@ -207,6 +219,7 @@ static bool stored_as(const stw_run_spec *run, stw_component component, stw_dtyp
 
 int stw_find_extent(const stw_plan_t *handle, uint32_t rank, const char *component, uint32_t tensor,
                     uint64_t element, stw_extent_t *out, size_t size) {
+    if (handle == NULL || component == NULL || out == NULL) return 0;
     const stw_plan *plan = handle->plan;
     /* The cache of spaces is not part of what a caller sees of a plan. */
     stw_library_spaces *cache = &((stw_plan_t *)(uintptr_t)handle)->spaces;

@@ -8,6 +8,8 @@ struct stw_session {
     stw_executor_options options;
     stw_rank_run *run;
     double lr[STW_MAX_PARAM_GROUPS]; /* NaN: the plan's */
+    bool has_params;                 /* they were loaded or adopted */
+    bool has_stepped;                /* the first optimizer step was taken */
 };
 
 stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *options,
@@ -80,24 +82,59 @@ static stw_status issue(stw_session *session, const stw_schedule *schedule,
     return status;
 }
 
+/* Whether Stowage executes a movement of the phase. */
+static bool executes(const stw_rank_run *run, stw_phase phase) {
+    for (uint32_t m = 0; m < run->program->n_movements; m++)
+        if (run->schedules[m] != NULL && run->program->movements[m].phase == phase) return true;
+    return false;
+}
+
+static bool updates(const stw_rank_run *run, stw_phase phase) {
+    for (uint32_t m = 0; m < run->program->n_movements; m++)
+        if (run->program->movements[m].phase == phase &&
+            stw_movement_has(run->program, &run->program->movements[m], STW_OP_UPDATE))
+            return true;
+    return false;
+}
+
+/* Refuse a phase that the plan does not have or that is out of order. */
+static stw_status check_order(const stw_session *session, stw_phase phase, uint64_t step,
+                              stw_error *err) {
+    const stw_rank_run *run = session->run;
+    const char *name = stw_phase_name(phase);
+    bool has_first = executes(run, STW_PHASE_FIRST_OPTIMIZER_STEP);
+    if (!executes(run, phase))
+        return stw_fail(err, STW_STATUS_USAGE, name,
+                        "Stowage executes no such movement of this plan");
+    if (phase == STW_PHASE_LOAD) return STW_STATUS_OK;
+    if (step == 0 && updates(run, phase))
+        return stw_fail(err, STW_STATUS_USAGE, "step", "found 0, expected at least 1");
+    if (!session->has_params)
+        return stw_fail(err, STW_STATUS_USAGE, name,
+                        "the session has no parameters yet, expected \"load\" or "
+                        "stw_adopt_params first");
+    if (phase == STW_PHASE_OPTIMIZER_STEP && has_first && !session->has_stepped)
+        return stw_fail(err, STW_STATUS_USAGE, name,
+                        "the session has taken no step yet, expected \"first_optimizer_step\"");
+    if (phase == STW_PHASE_FIRST_OPTIMIZER_STEP && session->has_stepped)
+        return stw_fail(err, STW_STATUS_USAGE, name,
+                        "the session has taken its first step, expected \"optimizer_step\"");
+    return STW_STATUS_OK;
+}
+
 stw_status stw_session_issue(stw_session *session, stw_phase phase, uint64_t step,
                              stw_session_sample *sample, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_rank_run *run = session->run;
-    bool any = false;
     *sample = (stw_session_sample){.grad_norm = (double)NAN, .clip_factor = 1};
+    STW_TRY(check_order(session, phase, step, err));
     run->step = step;
     run->adamw = adamw_of(session, step);
-    for (uint32_t m = 0; m < run->program->n_movements; m++) {
-        if (run->schedules[m] == NULL || run->program->movements[m].phase != phase) continue;
-        if (step == 0 && stw_movement_has(run->program, &run->program->movements[m], STW_OP_UPDATE))
-            STW_TRY(stw_fail(err, STW_STATUS_USAGE, "step", "found 0, expected at least 1"));
-        any = true;
-        STW_TRY(issue(session, run->schedules[m], sample, err));
-    }
-    if (!any)
-        status = stw_fail(err, STW_STATUS_USAGE, stw_phase_name(phase),
-                          "Stowage executes no such movement of this plan");
+    for (uint32_t m = 0; m < run->program->n_movements; m++)
+        if (run->schedules[m] != NULL && run->program->movements[m].phase == phase)
+            STW_TRY(issue(session, run->schedules[m], sample, err));
+    session->has_params |= phase == STW_PHASE_LOAD;
+    session->has_stepped |= phase == STW_PHASE_FIRST_OPTIMIZER_STEP;
 out:
     return status;
 }
@@ -109,6 +146,7 @@ stw_status stw_session_adopt(stw_session *session, stw_error *err) {
         if (run->program->ops[i].kind == STW_OP_MASTER) STW_TRY(stw_exec_issue(run, i, err));
     STW_TRY(run->backend->synchronize(run->device, err));
     STW_TRY(run->backend->commit(run->device, 0, err));
+    session->has_params = true;
 out:
     return status;
 }

@@ -27,7 +27,8 @@ typedef struct stw_session_sample {
 } stw_session_sample;
 
 /** Issue the executed movements of a phase, in order, and wait until they are done. Work that the
- * caller queued on its streams before is done first. USAGE where Stowage executes none.
+ * caller queued on its streams before is done first. USAGE where Stowage executes none, and for a
+ * phase out of order: load or adopt, then the first optimizer step once, then later steps.
  * @param step for AdamW's bias corrections, from 1 */
 STW_MUST_USE stw_status stw_session_issue(stw_session *session, stw_phase phase, uint64_t step,
                                           stw_session_sample *sample, stw_error *err);

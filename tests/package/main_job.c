@@ -330,6 +330,169 @@ static void compare_with_file(const stw_plan_t *plan) {
 
 /* ---- errors ---- */
 
+/* A call that is refused, with a word in its error. */
+static void refused(stw_status_t status, const char *word) {
+    if (status == STOWAGE_USAGE && stw_get_error_status(error) == STOWAGE_USAGE &&
+        strstr(stw_get_error_text(error), word) != NULL)
+        return;
+    fprintf(stderr, "main_job: found status %d, \"%s\", expected USAGE that names %s\n",
+            (int)status, stw_get_error_text(error), word);
+    exit(1);
+}
+
+static stw_status_t move(stw_session_t *session, const char *phase, uint64_t step) {
+    return stw_execute_movement(session, phase, step, NULL, 0, error);
+}
+
+/* Leaves the session with a step taken. */
+static void refuse_order(stw_session_t *session) {
+    refused(move(session, "first_optimizer_step", 1), "\"load\"");
+    refused(move(session, "optimizer_step", 1), "\"load\"");
+    check(move(session, "load", 0), "load");
+    refused(move(session, "optimizer_step", 1), "\"first_optimizer_step\"");
+    refused(move(session, "first_optimizer_step", 0), "step");
+    check(stw_seed_gradients(session, 1, error), "seed gradients");
+    check(move(session, "first_optimizer_step", 1), "the first step");
+    refused(move(session, "first_optimizer_step", 2), "\"optimizer_step\"");
+    check(move(session, "optimizer_step", 2), "the second step");
+}
+
+static void refuse_null_session(stw_session_t *session) {
+    stw_session_info_t info;
+    uint64_t digest = 0;
+    refused(move(NULL, "load", 0), "session");
+    refused(move(session, NULL, 0), "phase");
+    refused(stw_set_learning_rate(NULL, 0, 1, error), "session");
+    refused(stw_adopt_params(NULL, error), "session");
+    refused(stw_seed_gradients(NULL, 1, error), "session");
+    refused(stw_digest_state(NULL, "params", &digest, error), "session");
+    refused(stw_digest_state(session, NULL, &digest, error), "component");
+    refused(stw_digest_state(session, "params", NULL, error), "out");
+    memset(&info, 0xff, sizeof info);
+    stw_get_session_info(NULL, &info, sizeof info);
+    expect(info.backend == NULL && info.world == 0, "no facts of no session");
+    stw_get_session_info(session, NULL, sizeof info);
+}
+
+static void refuse_null_plan(const stw_plan_t *plan) {
+    stw_run_options_t run;
+    stw_session_options_t options;
+    stw_session_t *session = NULL;
+    stw_result_t *result = NULL;
+    stw_plan_t *read = NULL;
+    memset(&run, 0, sizeof run);
+    memset(&options, 0, sizeof options);
+    run.timeout_s = options.timeout_s = -1;
+    refused(stw_read_plan(NULL, &read, error), "path");
+    refused(stw_read_plan("plan.json", NULL, error), "out");
+    refused(stw_write_plan(NULL, "none.json", error), "plan");
+    refused(stw_write_plan(plan, NULL, error), "path");
+    refused(stw_write_result(NULL, "none.json", error), "result");
+    refused(stw_execute_plan(NULL, NULL, 0, &result, error), "plan");
+    refused(stw_execute_plan(plan, NULL, 0, NULL, error), "out");
+    refused(stw_execute_plan(plan, &run, sizeof run, &result, error), "timeout_s");
+    refused(stw_open_session(NULL, NULL, 0, &session, error), "plan");
+    refused(stw_open_session(plan, NULL, 0, NULL, error), "out");
+    refused(stw_open_session(plan, &options, sizeof options, &session, error), "timeout_s");
+    expect(session == NULL && result == NULL && read == NULL, "nothing made");
+    expect(stw_write_plan(NULL, NULL, NULL) == STOWAGE_USAGE, "a status without an error");
+}
+
+/* Functions that take no error. */
+static void get_from_null(const stw_plan_t *plan) {
+    union {
+        stw_rank_kind_t kind;
+        stw_movement_t movement;
+        stw_peak_t peak;
+        stw_op_t op;
+        stw_region_t region;
+        stw_bucket_t bucket;
+        stw_extent_t extent;
+        stw_measured_t measured;
+        stw_tensor_t tensor;
+    } row;
+    stw_plan_info_t info;
+    stw_result_info_t result;
+    stw_model_info_t model;
+    uint64_t digest;
+    double seconds;
+    int i;
+    stw_get_plan_info(NULL, &info, sizeof info);
+    stw_get_result_info(NULL, &result, sizeof result);
+    stw_get_model_info(NULL, &model, sizeof model);
+    expect(info.verdict == NULL && result.backend == NULL && model.name == NULL, "no facts");
+    stw_get_plan_info(plan, NULL, sizeof info);
+    for (i = 0; i < 2; i++) { /* without a plan, then without a struct */
+        const stw_plan_t *p = i == 0 ? NULL : plan;
+        size_t n = sizeof row;
+        expect(!stw_get_rank_kind(p, 0, i == 0 ? &row.kind : NULL, n), "no kind");
+        expect(!stw_get_movement(p, 0, 0, i == 0 ? &row.movement : NULL, n), "no movement");
+        expect(!stw_get_peak(p, 0, 0, i == 0 ? &row.peak : NULL, n), "no peak");
+        expect(!stw_get_op(p, 0, 0, i == 0 ? &row.op : NULL, n), "no operation");
+        expect(!stw_get_region(p, 0, 0, i == 0 ? &row.region : NULL, n), "no region");
+        expect(!stw_get_bucket(p, 0, 0, i == 0 ? &row.bucket : NULL, n), "no bucket");
+        expect(!stw_find_extent(p, 0, "params", 0, 0, i == 0 ? &row.extent : NULL, n), "no extent");
+    }
+    expect(!stw_find_extent(plan, 0, NULL, 0, 0, &row.extent, sizeof row), "no component");
+    expect(!stw_get_tensor(NULL, 0, &row.tensor, sizeof row), "no tensor");
+    expect(!stw_get_tensor(stw_get_plan_model(plan), 0, NULL, 0), "no struct for a tensor");
+    expect(!stw_get_measured(NULL, 0, &row.measured, sizeof row), "nothing measured");
+    expect(!stw_get_measured_seconds(NULL, 0, 0, &seconds), "no seconds");
+    expect(!stw_get_digest(NULL, "params", &digest), "no digest of no result");
+    expect(stw_get_plan_model(NULL) == NULL, "no model");
+    expect(stw_find_rank_kind(NULL, 0) == STOWAGE_NONE, "no kind of a rank");
+    expect(same(stw_get_error_text(NULL), "") && stw_get_error_status(NULL) == STOWAGE_OK &&
+               stw_get_error_native(NULL) == 0,
+           "no error");
+    expect(!stw_has_feature(NULL), "no feature");
+}
+
+/* A caller whose header is older or newer: bytes behind either struct stay as they are. */
+static void try_sizes(const stw_plan_t *plan) {
+    struct {
+        stw_rank_kind_t kind;
+        unsigned char behind[64];
+    } row;
+    size_t i, k;
+    const size_t sizes[] = {sizeof row, SIZE_MAX};
+    for (k = 0; k < 2; k++) {
+        memset(&row, 0xa5, sizeof row);
+        expect(stw_get_rank_kind(plan, 0, &row.kind, sizes[k]), "a kind");
+        expect(row.kind.ranks == 1, "its ranks");
+        for (i = 0; i < sizeof row.behind; i++) expect(row.behind[i] == 0xa5, "bytes left alone");
+    }
+    memset(&row, 0xa5, sizeof row);
+    expect(stw_get_rank_kind(plan, 0, &row.kind, 0), "a kind without a size");
+    for (i = 0; i < sizeof row; i++)
+        expect(((unsigned char *)&row)[i] == 0xa5, "a struct left alone");
+}
+
+static void refuse_null_model(const stw_model_t *model, const char *cluster) {
+    const char *settings[2] = {"placement.moments=gpu", NULL};
+    stw_plan_options_t options;
+    stw_model_t *none = NULL;
+    stw_plan_t *plan = NULL;
+    refused(stw_open_model(NULL, &none, error), "what");
+    refused(stw_open_model("Qwen3-0.6B", NULL, error), "out");
+    refused(stw_make_plan(NULL, NULL, 0, &plan, error), "model");
+    refused(stw_make_plan(model, NULL, 0, NULL, error), "out");
+    memset(&options, 0, sizeof options);
+    options.cluster = cluster;
+    options.n_settings = 2;
+    refused(stw_make_plan(model, &options, sizeof options, &plan, error), "settings");
+    options.settings = settings;
+    refused(stw_make_plan(model, &options, sizeof options, &plan, error), "settings");
+    options.n_settings = 1;
+    options.time_limit_s = -1;
+    refused(stw_make_plan(model, &options, sizeof options, &plan, error), "time_limit_s");
+    expect(none == NULL && plan == NULL, "nothing made");
+    check(stw_make_plan(model, &options, 0, &plan, error), "defaults for a size of 0");
+    stw_free_plan(plan);
+    options.time_limit_s = 1;
+    check(stw_make_plan(model, &options, SIZE_MAX, &plan, error), "options of a newer header");
+    stw_free_plan(plan);
+}
+
 static void refuse_misuse(const stw_plan_t *plan) {
     stw_session_options_t options;
     stw_session_t *session = NULL;
@@ -356,6 +519,10 @@ static void refuse_misuse(const stw_plan_t *plan) {
            "an error for no phase at all");
     expect(stw_execute_movement(session, "optimizer_step", 0, NULL, 0, error) == STOWAGE_USAGE,
            "an error for step 0");
+    refuse_order(session);
+    refuse_null_session(session);
+    stw_free_session(session);
+    session = attach(plan, &kind, &memory);
     expect(stw_set_learning_rate(session, 1, 0.1, error) == STOWAGE_USAGE, "one group alone");
     expect(stw_digest_state(session, "grads", &digest, error) == STOWAGE_USAGE, "no digest");
     check(stw_execute_movement(session, "load", 0, NULL, 0, error), "load after misuse");
@@ -422,6 +589,10 @@ int main(int argc, char **argv) {
     step_in_own_memory(plan, other, streamed);
     step_in_own_memory(other, plan, resident);
     refuse_misuse(plan);
+    refuse_null_plan(plan);
+    get_from_null(plan);
+    try_sizes(plan);
+    refuse_null_model(model, argv[2]);
     stw_free_plan(other);
     stw_free_plan(plan);
     refuse_nonsense(model);
