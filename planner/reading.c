@@ -26,7 +26,7 @@ stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout, stw_p
     decisions.state[0] = (stw_state_decision){simple->place, job->n_units};
     decisions.prefetch.by_group = simple->by_group;
     decisions.prefetch.depth = simple->depth;
-    decisions.prefetch.bucket_bytes = simple->by_group ? STW_UNCUT_BYTES : simple->bucket_bytes;
+    decisions.prefetch.bucket_bytes = simple->bucket_bytes;
     for (uint32_t g = 0; g < job->model->n_groups; g++)
         if (job->model->groups[g].facts.transformer)
             blocks[decisions.n_blocks++] =

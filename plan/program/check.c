@@ -55,6 +55,7 @@ static stw_status regions_apart(const stw_layout *layout, stw_error *err) {
 
 static stw_status buckets_cover(const stw_job *job, const stw_layout *layout, stw_error *err) {
     uint64_t next = 0, all = stw_job_placed_params(job, layout->kind);
+    if (job->engine->prefetch_by_group) all = 0;
     for (uint32_t i = 0; i < layout->n_buckets; i++) {
         const stw_bucket *b = &layout->buckets[i];
         if (b->first_param != next || b->params == 0)

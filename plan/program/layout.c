@@ -144,9 +144,11 @@ uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t
     return depth * stw_ring_slot_bytes(job, place, STW_RING_HOST_CPU, bucket_bytes);
 }
 
+/* An engine that prefetches by group updates groups of tensors; its layout has no buckets. */
 static stw_status cut_buckets(const stw_job *job, const stw_decisions *decisions,
                               stw_layout *layout, stw_error *err) {
     uint64_t n = 0, first, params;
+    if (job->engine->prefetch_by_group) return STW_STATUS_OK;
     for (uint32_t i = 0; i < decisions->n_state; i++) {
         stw_decision_range(job, decisions, layout->kind, i, &first, &params);
         n += stw_div_up_u64(params, stw_place_bucket_params(job, &decisions->state[i].place,

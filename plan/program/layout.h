@@ -46,7 +46,7 @@ typedef struct stw_layout {
     uint32_t n_regions, n_buckets;
     size_t region_room;
     stw_region *regions;
-    stw_bucket *buckets;         /* in flat order */
+    stw_bucket *buckets;         /* in flat order; none where the engine prefetches by group */
     uint32_t *order;             /* [n_buckets] the order in which a step handles them */
     stw_ring rings[STW_N_RINGS]; /* lie above the regions: transient, step only */
     uint64_t comm_offset_bytes;  /* scratch of small collectives on the GPU (world > 1) */

@@ -478,6 +478,27 @@ static void both_engines_and_all_policies_check(void) {
     }
 }
 
+/* An engine that updates groups of tensors has no use for buckets of the optimizer space. */
+static void groups_need_no_buckets(void) {
+    const char *const streamed[] = {"engine=fsdp2", "optimizer.implementation=streamed", NULL};
+    stw_cluster cluster = fixture_cluster(4);
+    stw_plan *plan = fixture_plan(small, &cluster, streamed);
+    plan->decisions.prefetch.by_group = true;
+    plan->decisions.prefetch.depth = 1;
+    plan->decisions.prefetch.bucket_bytes = 0;
+    fixture_state(plan, 1, &all_places[1], NULL);
+    CHECK_OK(stw_plan_derive(plan, err));
+    CU_ASSERT_EQUAL(plan->layouts[0]->n_buckets, 0);
+    const stw_program *program = plan->programs[0];
+    const stw_movement *step = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+    uint64_t params = 0;
+    for (uint32_t i = 0; i < step->n_ops; i++)
+        if (program->ops[step->first_op + i].kind == STW_OP_UPDATE)
+            params += program->ops[step->first_op + i].params;
+    CU_ASSERT_EQUAL(params, plan->job->kinds[0].params);
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("plan program", {"one place at a time equals the counter", single_places},
               {"mixed places equal the counter", mixed_places},
               {"page tables are of GPUs", page_tables_are_of_gpus},
@@ -489,4 +510,5 @@ STW_TEST_MAIN("plan program", {"one place at a time equals the counter", single_
               {"load staging", load_bytes},
               {"falsified plans are found", falsified_plans_are_found},
               {"uneven and empty shards", uneven_shards_may_be_empty},
-              {"engines and activation policies", both_engines_and_all_policies_check})
+              {"engines and activation policies", both_engines_and_all_policies_check},
+              {"groups need no buckets", groups_need_no_buckets})
