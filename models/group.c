@@ -2,15 +2,11 @@
 /* Derives blocks and tensor groups from tensor names. Blocks are ordered by stage of the forward
  * pass, then by the first appearance of their prefix, then by number. Tensors keep their order in a
  * block. Blocks of one group have equal shapes; otherwise the group is split. */
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "models/internal.h"
-
-/* More kinds than any model has. Limits the time for malicious lists. */
-enum { MAX_GROUPS = 4096 };
+#include "models/kinds.h"
 
 /* A tensor that is assigned to a block. */
 typedef struct item {
@@ -131,50 +127,18 @@ static stw_status place_blocks(stw_model *model, item *items, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-typedef struct group_list {
-    const char **bases;   /* names before a number was added */
-    const stw_block **of; /* a block of each */
-    size_t bases_capacity, of_capacity, groups_capacity;
-} group_list;
-
-/* "layer", then "layer_2" and so on, skipping names that are taken. */
-static const char *free_name(stw_model *model, const char *base) {
-    const char *name = base;
-    for (uint32_t number = 2; name != NULL; number++) {
-        uint32_t g = 0;
-        while (g < model->n_groups && strcmp(model->groups[g].name, name) != 0) g++;
-        if (g == model->n_groups) return stw_pool_string(model->pool, name);
-        name = stw_pool_printf(model->pool, "%s_%" PRIu32, base, number);
-    }
-    return NULL;
-}
-
-static stw_status join_group(stw_model *model, group_list *list, stw_block *block, const char *base,
+static stw_status join_group(stw_model *model, stw_kinds *kinds, stw_block *block, const char *base,
                              stw_error *err) {
     uint32_t g = 0;
-    while (g < model->n_groups &&
-           !(strcmp(list->bases[g], base) == 0 && stw_block_same_shapes(model, list->of[g], block)))
-        g++;
-    block->group = g;
-    if (g < model->n_groups) return STW_STATUS_OK;
-    if (g == MAX_GROUPS)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, model->source,
-                        "more than %d kinds of blocks, expected the tensors of one model",
-                        MAX_GROUPS);
-    const char *name = free_name(model, base);
-    const char **bases = stw_pool_grow(model->pool, list->bases, g, (size_t)g + 1,
-                                       &list->bases_capacity, sizeof *bases);
-    const stw_block **of =
-        stw_pool_grow(model->pool, list->of, g, (size_t)g + 1, &list->of_capacity, sizeof *of);
-    stw_block_group *groups = stw_pool_grow(model->pool, model->groups, g, (size_t)g + 1,
-                                            &list->groups_capacity, sizeof *groups);
-    if (name == NULL || bases == NULL || of == NULL || groups == NULL)
+    const char *name = NULL;
+    if (!stw_kinds_join(kinds, block, base, &g, &name))
         return stw_fail(err, STW_STATUS_NO_MEMORY, model->source, "out of memory");
-    bases[g] = base;
-    of[g] = block;
+    block->group = g;
+    if (name == NULL) return STW_STATUS_OK;
+    stw_block_group *groups = stw_pool_grow(model->pool, model->groups, g, (size_t)g + 1,
+                                            &kinds->groups_capacity, sizeof *groups);
+    if (groups == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, model->source, "out of memory");
     groups[g] = (stw_block_group){.name = name};
-    list->bases = bases;
-    list->of = of;
     model->groups = groups;
     model->n_groups++;
     return STW_STATUS_OK;
@@ -182,10 +146,10 @@ static stw_status join_group(stw_model *model, group_list *list, stw_block *bloc
 
 static stw_status make_groups(stw_model *model, const item *items, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    group_list list = {.bases = NULL};
+    stw_kinds kinds;
     model->n_groups = 0;
     model->blocks = stw_pool_array(model->pool, model->n_blocks, sizeof *model->blocks);
-    if (model->blocks == NULL)
+    if (model->blocks == NULL || !stw_kinds_init(&kinds, model))
         return stw_fail(err, STW_STATUS_NO_MEMORY, model->source, "out of memory");
     uint32_t next = 0;
     for (uint32_t b = 0; b < model->n_blocks; b++) {
@@ -196,7 +160,7 @@ static stw_status make_groups(stw_model *model, const item *items, stw_error *er
         const item *first = &items[block->first_tensor];
         const char *base = first->group;
         if (base[0] == '\0') base = name_numbered(first, block->n_tensors);
-        STW_TRY(join_group(model, &list, block, base, err));
+        STW_TRY(join_group(model, &kinds, block, base, err));
     }
 out:
     return status;

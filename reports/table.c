@@ -54,8 +54,10 @@ static const char *head_of(const stw_table *t, uint32_t column) {
     return t->heads[column] + (is_right(t, column) ? 1 : 0);
 }
 
+static size_t column_width(const stw_table *t, uint32_t column) { return t->widths[column]; }
+
 /* Width of a column including its head; 0 if all its cells are empty. */
-static size_t column_width(const stw_table *t, uint32_t column) {
+static size_t measure_column(const stw_table *t, uint32_t column) {
     size_t widest = 0;
     for (size_t r = 0; r < rows_of(t); r++) {
         size_t width = width_of(cell_of(t, r, column));
@@ -157,14 +159,17 @@ static void write_csv(const stw_table *t, stw_text *out) {
 }
 
 void stw_table_write(const stw_table *table, stw_format format, stw_text *out) {
-    if (table->failed || table->n_cells % table->n_columns != 0) {
+    stw_table t = *table;
+    t.widths = stw_pool_array(t.pool, t.n_columns, sizeof *t.widths);
+    if (t.failed || t.widths == NULL || t.n_cells % t.n_columns != 0) {
         out->failed = true;
         return;
     }
+    for (uint32_t c = 0; c < t.n_columns; c++) t.widths[c] = measure_column(&t, c);
     if (format == STW_FORMAT_CSV)
-        write_csv(table, out);
-    else if (rows_of(table) > 0 && format == STW_FORMAT_MARKDOWN)
-        write_markdown(table, out);
-    else if (rows_of(table) > 0)
-        write_terminal(table, out);
+        write_csv(&t, out);
+    else if (rows_of(&t) > 0 && format == STW_FORMAT_MARKDOWN)
+        write_markdown(&t, out);
+    else if (rows_of(&t) > 0)
+        write_terminal(&t, out);
 }

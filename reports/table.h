@@ -17,6 +17,7 @@ typedef struct stw_table {
     uint32_t n_columns;
     size_t n_cells, capacity;
     const char **cells; /* row by row */
+    size_t *widths;     /* of columns, while the table is written */
     bool failed;
 } stw_table;
 
