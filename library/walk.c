@@ -187,7 +187,7 @@ static bool find_run(const stw_plan *plan, stw_library_spaces *s, uint32_t rank,
     pthread_mutex_lock(&s->mutex);
     if (load_spaces(plan->job, s, rank)) {
         const stw_space *space = &s->spaces[stw_component_space(component)];
-        stw_meet meet = stw_meet_begin(stw_space_whole(space), wanted);
+        stw_meet meet = stw_meet_begin(wanted, stw_space_whole(space));
         found = stw_meet_next(&meet, out);
     }
     pthread_mutex_unlock(&s->mutex);
@@ -235,16 +235,16 @@ int stw_find_extent(const stw_plan_t *handle, uint32_t rank, const char *compone
                            model->tensors[tensor].numel - element};
     if (!find_run(plan, cache, rank, wanted, rest, &run)) return 0;
     const stw_region *r =
-        stw_layout_region(plan->layouts[stw_job_kind_of(plan->job, rank)], wanted, run.a_first);
+        stw_layout_region(plan->layouts[stw_job_kind_of(plan->job, rank)], wanted, run.b_first);
     if (r == NULL) return 0;
     uint64_t element_bytes = stw_job_element_bytes(plan->job, wanted);
-    uint64_t end = stw_min_u64(run.a_first + run.n, r->first_param + r->params);
+    uint64_t end = stw_min_u64(run.b_first + run.n, r->first_param + r->params);
     const stw_extent_t extent = {.element = run.tensor_first,
-                                 .elements = end - run.a_first,
+                                 .elements = end - run.b_first,
                                  .tier = stw_tier_name(r->tier),
                                  .offset_bytes = r->offset_bytes +
-                                                 (run.a_first - r->first_param) * element_bytes,
-                                 .bytes = (end - run.a_first) * element_bytes,
+                                                 (run.b_first - r->first_param) * element_bytes,
+                                 .bytes = (end - run.b_first) * element_bytes,
                                  .dtype = stw_dtype_name(dtype)};
     stw_library_copy(out, size, &extent, sizeof extent);
     return 1;

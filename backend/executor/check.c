@@ -27,7 +27,7 @@ typedef struct extents {
 static extents extents_of(const stw_rank_run *run, const stw_region *region, stw_view of_model) {
     return (extents){
         run, region,
-        stw_meet_begin(stw_region_view(region, &run->spaces[region->space]), of_model)};
+        stw_meet_begin(of_model, stw_region_view(region, &run->spaces[region->space]))};
 }
 
 static extents extents_of_all(const stw_rank_run *run, const stw_region *region) {
@@ -39,7 +39,7 @@ static bool next_extent(extents *walk, extent *out) {
     if (!stw_meet_next(&walk->meet, &part)) return false;
     uint64_t size = stw_element_bytes(stw_exec_type(&walk->run->types, walk->region->component));
     *out = (extent){part.tensor, part.tensor_first, part.global_first, part.n,
-                    walk->region->offset_bytes + (part.a_first - walk->region->first_param) * size};
+                    walk->region->offset_bytes + (part.b_first - walk->region->first_param) * size};
     return true;
 }
 

@@ -17,8 +17,7 @@ typedef struct block_state {
     stw_extent saved, acts[2], grads[2]; /* acts: the MLP's part, the rest */
     uint32_t gathered;                   /* the collective that made `unshard` */
     uint64_t host_params, host_grads;    /* elements of this rank's shard that lie on the host */
-    uint64_t flat_first;
-    stw_extent stash; /* offloaded activations on the host */
+    stw_extent stash;                    /* offloaded activations on the host */
     uint32_t stashed;
 } block_state;
 
@@ -33,19 +32,23 @@ typedef struct pass {
     stw_extent *outputs; /* [model.n_blocks] what waits for its all-reduce */
 } pass;
 
-/* Elements of a block's shard that lie on the host. */
-static uint64_t on_host(const stw_builder *b, stw_component component, uint64_t first,
-                        uint64_t params) {
-    const stw_rank_kind *kind = &b->job->kinds[b->layout->kind];
-    const stw_space *space = &kind->spaces[stw_component_space(component)];
-    uint64_t found = 0;
-    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
-        const stw_region *r = &b->layout->regions[i];
-        if (r->component == component && r->tier == STW_TIER_HOST)
-            found += stw_meet_count((stw_view){&kind->spaces[STW_SPACE_PARAMS], first, params},
-                                    stw_region_view(r, space));
+/* Elements of every block's shard that lie on the host. */
+static void find_host_shards(pass *p) {
+    const stw_layout *layout = p->b->layout;
+    const stw_job *job = p->b->job;
+    const stw_rank_kind *kind = &job->kinds[layout->kind];
+    const stw_view shards = stw_space_whole(&kind->spaces[STW_SPACE_PARAMS]);
+    stw_overlap part;
+    for (uint32_t i = 0; i < layout->n_regions; i++) {
+        const stw_region *r = &layout->regions[i];
+        bool params = r->component == STW_COMPONENT_PARAMS;
+        if (r->tier != STW_TIER_HOST || (!params && r->component != STW_COMPONENT_GRADS)) continue;
+        stw_meet meet = stw_meet_begin(stw_region_view(r, &kind->spaces[r->space]), shards);
+        while (stw_meet_next(&meet, &part)) {
+            block_state *s = &p->blocks[job->model->tensors[part.tensor].block];
+            *(params ? &s->host_params : &s->host_grads) += part.n;
+        }
     }
-    return found;
 }
 
 static stw_act policy_of(const stw_builder *b, uint32_t block) {
@@ -458,15 +461,11 @@ void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
         return;
     }
-    const stw_rank_kind *kind = &b->job->kinds[b->layout->kind];
-    uint64_t flat = 0;
     for (uint32_t i = 0; i < p.n; i++) {
         p.blocks[i].act = policy_of(b, i);
         p.blocks[i].gathered = p.blocks[i].stashed = STW_OP_NONE;
-        p.blocks[i].host_params = on_host(b, STW_COMPONENT_PARAMS, flat, kind->block_params[i]);
-        p.blocks[i].host_grads = on_host(b, STW_COMPONENT_GRADS, flat, kind->block_params[i]);
-        flat += kind->block_params[i];
     }
+    find_host_shards(&p);
     for (uint32_t i = 0; i < p.n; i++)
         if (in_root(&p, i)) p.root = i;
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,

@@ -66,6 +66,7 @@ const stw_engine stw_engine_stowage = {
              .executes = true,
              .check = stw_stowage_check_shares},
     .one_cut = true,
+    .spread = true,
     .representative = stw_chunks_representative,
     .cut = stw_chunks_cut,
     .counts = stw_chunks_count,

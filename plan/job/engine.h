@@ -45,6 +45,8 @@ typedef struct stw_engine {
 
     /* ---- partition ---- */
     bool one_cut;           /* params, grads and optimizer state share one partition */
+    bool spread;            /* the order of these spaces is that of stw_space_spread, so that quanta
+                               of any placement come from all blocks alike; needs one_cut */
     uint32_t n_more_spaces; /* in addition to STW_N_STATE_SPACES */
     /** A representative of all ranks that hold the same elements of every space. */
     uint32_t (*representative)(const struct stw_job *job, uint32_t rank);

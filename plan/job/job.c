@@ -203,6 +203,25 @@ no_memory:
     return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of node", "out of memory");
 }
 
+/* Quanta are whole multiples of 1024 elements, so that fp32 regions stay page-aligned. */
+static stw_status cut_units(stw_job *job, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t most = stw_job_placed_params(job, job->largest);
+    uint64_t quantum = stw_round_up_u64(stw_div_up_u64(most, STW_MAX_UNITS), 2048);
+    job->unit_params = stw_max_u64(quantum, 2048);
+    job->n_units = (uint32_t)stw_div_up_u64(most, job->unit_params);
+    if (!job->engine->spread) return STW_STATUS_OK;
+    job->spread_params =
+        stw_max_u64(job->unit_params / STW_SPREADS_PER_UNIT, STW_SPREAD_MIN_PARAMS);
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        stw_space *spaces = job->kinds[k].spaces;
+        STW_TRY(stw_space_spread(&spaces[0], job->spread_params, err));
+        for (uint32_t id = 1; id < STW_N_STATE_SPACES; id++) spaces[id] = spaces[0];
+    }
+out:
+    return status;
+}
+
 stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const stw_run_spec *run,
                        const stw_engine *engine, stw_job **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -223,11 +242,7 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
     STW_TRY(make_files(job, err));
     STW_TRY(find_kinds(job, err));
     STW_TRY(find_node_kinds(job, err));
-    /* Quanta are whole multiples of 1024 elements, so that fp32 regions stay page-aligned. */
-    uint64_t most = stw_job_placed_params(job, job->largest);
-    uint64_t quantum = stw_round_up_u64(stw_div_up_u64(most, STW_MAX_UNITS), 2048);
-    job->unit_params = stw_max_u64(quantum, 2048);
-    job->n_units = (uint32_t)stw_div_up_u64(most, job->unit_params);
+    STW_TRY(cut_units(job, err));
 out:
     if (status == STW_STATUS_OK)
         *out = job;
@@ -261,8 +276,11 @@ uint32_t stw_job_kind_of(const stw_job *job, uint32_t rank) {
 stw_status stw_job_space(const stw_job *job, uint32_t id, uint32_t rank, stw_pool *pool,
                          stw_space *out, stw_error *err) {
     *out = (stw_space){.pool = pool};
+    bool spread = id < STW_N_STATE_SPACES && job->spread_params > 0;
     if (id < STW_N_STATE_SPACES && job->engine->one_cut) id = STW_SPACE_PARAMS;
-    return job->engine->cut(job, id, rank, out, err);
+    stw_status status = job->engine->cut(job, id, rank, out, err);
+    if (status != STW_STATUS_OK || !spread) return status;
+    return stw_space_spread(out, job->spread_params, err);
 }
 
 stw_space_id stw_component_space(stw_component component) {

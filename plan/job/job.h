@@ -65,9 +65,14 @@ typedef struct stw_job {
     stw_host_kind *node_kinds;
     uint64_t unit_params; /* the quantum of placement, the same for all kinds */
     uint32_t n_units; /* of the largest kind: ceil(params / unit_params), at most STW_MAX_UNITS */
+    uint64_t spread_params; /* step of stw_space_spread in state spaces; 0: they ascend */
 } stw_job;
 
 #define STW_MAX_UNITS 1024
+/* Stretches of a spread space: fractions of a quantum, so that a block's share of a placement is
+ * fine-grained, and long enough to be read and converted at full speed. */
+#define STW_SPREADS_PER_UNIT 4
+#define STW_SPREAD_MIN_PARAMS (512ull << 10)
 
 /** Cut the model. Fails BAD_INPUT where the parallel sizes do not divide or exceed the cluster. */
 STW_MUST_USE stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster,

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/job/space.h"
 
+#include <stdlib.h>
+
 #include "core/checked.h"
 
 stw_status stw_space_add(stw_space *space, uint32_t tensor, uint64_t tensor_global,
                          uint64_t tensor_first, uint64_t n, stw_error *err) {
     if (n == 0) return STW_STATUS_OK;
+    if (space->by_global != NULL)
+        return stw_fail(err, STW_STATUS_BUG, "space", "nothing can be added to a spread space");
     const stw_segment *last =
         space->n_segments > 0 ? &space->segments[space->n_segments - 1] : NULL;
     stw_segment next = {tensor, tensor_first, tensor_global + tensor_first, space->n, n};
@@ -25,8 +29,91 @@ stw_status stw_space_add(stw_space *space, uint32_t tensor, uint64_t tensor_glob
     return STW_STATUS_OK;
 }
 
-/* The first segment that ends beyond the beginning of a view. Segments are appended, so `first`
- * ascends with the model's numbering. */
+/* ---- spreading ---- */
+
+/* A place on the circle: a multiple of the golden ratio, in 2^-64. */
+typedef struct turn {
+    uint64_t angle;
+    uint32_t at; /* which multiple */
+} turn;
+
+static int by_angle(const void *a, const void *b) {
+    uint64_t x = ((const turn *)a)->angle, y = ((const turn *)b)->angle;
+    return (x > y) - (x < y);
+}
+
+/* For each place in the order the stretch that comes there: the first multiples of the golden
+ * ratio, ranked by their angles. Any run of them lies the most evenly on the circle. */
+static uint32_t *golden_order(stw_pool *pool, uint64_t n) {
+    turn *turns = stw_pool_array(pool, n, sizeof *turns);
+    uint32_t *order = stw_pool_array(pool, n, sizeof *order);
+    if (turns == NULL || order == NULL) return NULL;
+    for (uint64_t i = 0; i < n; i++) turns[i] = (turn){i * 11400714819323198485ull, (uint32_t)i};
+    qsort(turns, n, sizeof *turns, by_angle);
+    for (uint64_t i = 0; i < n; i++) order[turns[i].at] = (uint32_t)i;
+    return order;
+}
+
+/* Segments of an ascending space, cut where a stretch ends. @param begin [stretches + 1] out, the
+ * first segment of each stretch @return how many */
+static uint32_t cut_stretches(const stw_space *space, uint64_t step, stw_segment *out,
+                              uint32_t *begin) {
+    uint32_t n = 0;
+    uint64_t stretch = 0;
+    begin[0] = 0;
+    for (uint32_t i = 0; i < space->n_segments; i++) {
+        stw_segment rest = space->segments[i];
+        while (rest.n > 0) {
+            uint64_t room = (stretch + 1) * step - rest.first;
+            if (room == 0) {
+                begin[++stretch] = n;
+                continue;
+            }
+            stw_segment part = rest;
+            part.n = stw_min_u64(rest.n, room);
+            out[n++] = part;
+            rest.tensor_first += part.n;
+            rest.global_first += part.n;
+            rest.first += part.n;
+            rest.n -= part.n;
+        }
+    }
+    begin[stretch + 1] = n;
+    return n;
+}
+
+stw_status stw_space_spread(stw_space *space, uint64_t step, stw_error *err) {
+    uint64_t full = step > 0 ? space->n / step : 0, stretches = full + (full * step < space->n);
+    uint64_t most = space->n_segments + stretches;
+    if (full < 3 || most >= UINT32_MAX || space->by_global != NULL) return STW_STATUS_OK;
+    stw_segment *cut = stw_pool_array(space->pool, most, sizeof *cut);
+    stw_segment *list = stw_pool_array(space->pool, most, sizeof *list);
+    uint32_t *index = stw_pool_array(space->pool, most, sizeof *index);
+    uint32_t *begin = stw_pool_array(space->pool, stretches + 1, sizeof *begin);
+    uint32_t *order = golden_order(space->pool, full);
+    if (cut == NULL || list == NULL || index == NULL || begin == NULL || order == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "space", "out of memory");
+    uint32_t n = 0;
+    uint64_t first = 0;
+    space->n_segments = cut_stretches(space, step, cut, begin);
+    for (uint64_t i = 0; i < stretches; i++) {
+        uint64_t stretch = i < full ? order[i] : i;
+        for (uint32_t c = begin[stretch]; c < begin[stretch + 1]; c++) {
+            list[n] = cut[c];
+            list[n].first = first;
+            first += list[n].n;
+            index[c] = n++;
+        }
+    }
+    space->segments = list;
+    space->capacity = (size_t)most;
+    space->by_global = index;
+    return STW_STATUS_OK;
+}
+
+/* ---- meets ---- */
+
+/* The first segment that ends beyond the beginning of a view. */
 static uint32_t first_segment(stw_view view) {
     uint32_t low = 0, high = view.space->n_segments;
     while (low < high) {
@@ -40,10 +127,9 @@ static uint32_t first_segment(stw_view view) {
     return low;
 }
 
-/* The part of segment i of a view, in the model's numbering; false past the view's last one. */
-static bool part_of(stw_view view, uint32_t i, uint64_t *global_first, uint64_t *global_end) {
-    if (i >= view.space->n_segments) return false;
-    const stw_segment *s = &view.space->segments[i];
+/* The part of a segment that a view has, in the model's numbering; false where that is none. */
+static bool part_of(stw_view view, const stw_segment *s, uint64_t *global_first,
+                    uint64_t *global_end) {
     uint64_t first = stw_max_u64(s->first, view.first);
     uint64_t end = stw_min_u64(s->first + s->n, view.first + view.n);
     if (first >= end) return false;
@@ -52,19 +138,31 @@ static bool part_of(stw_view view, uint32_t i, uint64_t *global_first, uint64_t 
     return true;
 }
 
-/* From segment i of a space on, the first one that ends beyond a global element. */
-static uint32_t skip_to(const stw_space *space, uint32_t i, uint64_t global) {
-    uint32_t step = 1, low = i, high;
-    if (i >= space->n_segments) return i;
-    while (low + step < space->n_segments && space->segments[low + step].global_first <= global) {
-        low += step;
-        step *= 2;
+static const stw_segment *in_order(const stw_space *space, uint32_t i) {
+    return &space->segments[space->by_global != NULL ? space->by_global[i] : i];
+}
+
+static bool ends_by(const stw_space *space, uint32_t i, uint64_t global) {
+    const stw_segment *s = in_order(space, i);
+    return s->global_first + s->n <= global;
+}
+
+/* In the model's order, the first segment that ends beyond a global element. @param i where to
+ * begin; it mostly lies near */
+static uint32_t seek(const stw_space *space, uint32_t i, uint64_t global) {
+    uint32_t low = i, high = i, step = 1;
+    if (i > 0 && !ends_by(space, i - 1, global)) {
+        low = 0;
+    } else {
+        while (high < space->n_segments && ends_by(space, high, global)) {
+            low = high + 1;
+            high = space->n_segments - high > step ? high + step : space->n_segments;
+            step *= 2;
+        }
     }
-    high = low + step < space->n_segments ? low + step : space->n_segments;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        const stw_segment *s = &space->segments[middle];
-        if (s->global_first + s->n <= global)
+        if (ends_by(space, middle, global))
             low = middle + 1;
         else
             high = middle;
@@ -73,22 +171,23 @@ static uint32_t skip_to(const stw_space *space, uint32_t i, uint64_t global) {
 }
 
 stw_meet stw_meet_begin(stw_view a, stw_view b) {
-    return (stw_meet){a, b, first_segment(a), first_segment(b)};
+    uint32_t i = first_segment(a), j = 0;
+    uint64_t first, end;
+    if (i < a.space->n_segments && part_of(a, &a.space->segments[i], &first, &end))
+        j = seek(b.space, 0, first);
+    return (stw_meet){a, b, i, j};
 }
 
-bool stw_meet_next(stw_meet *m, stw_overlap *out) {
-    uint64_t a_first, a_end, b_first, b_end;
-    while (part_of(m->a, m->i, &a_first, &a_end) && part_of(m->b, m->j, &b_first, &b_end)) {
-        if (a_end <= b_first) {
-            m->i = skip_to(m->a.space, m->i + 1, b_first);
-            continue;
-        }
-        if (b_end <= a_first) {
-            m->j = skip_to(m->b.space, m->j + 1, a_first);
-            continue;
-        }
-        const stw_segment *a = &m->a.space->segments[m->i], *b = &m->b.space->segments[m->j];
+/* The next overlap of a's segment. */
+static bool next_inside(stw_meet *m, uint64_t a_first, uint64_t a_end, stw_overlap *out) {
+    uint64_t b_first, b_end;
+    const stw_segment *a = &m->a.space->segments[m->i];
+    for (; m->j < m->b.space->n_segments; m->j++) {
+        const stw_segment *b = in_order(m->b.space, m->j);
+        if (b->global_first >= a_end) return false;
+        if (!part_of(m->b, b, &b_first, &b_end)) continue;
         uint64_t first = stw_max_u64(a_first, b_first), end = stw_min_u64(a_end, b_end);
+        if (first >= end) continue;
         *out = (stw_overlap){.tensor = a->tensor,
                              .tensor_first = a->tensor_first + (first - a->global_first),
                              .global_first = first,
@@ -96,9 +195,21 @@ bool stw_meet_next(stw_meet *m, stw_overlap *out) {
                              .a_first = a->first + (first - a->global_first),
                              .b_first = b->first + (first - b->global_first),
                              .a_segment = m->i};
-        if (a_end <= b_end) m->i++;
-        if (b_end <= a_end) m->j++;
+        m->j++;
         return true;
+    }
+    return false;
+}
+
+bool stw_meet_next(stw_meet *m, stw_overlap *out) {
+    uint64_t first, end;
+    while (m->i < m->a.space->n_segments &&
+           part_of(m->a, &m->a.space->segments[m->i], &first, &end)) {
+        if (next_inside(m, first, end, out)) return true;
+        m->i++;
+        if (m->i < m->a.space->n_segments &&
+            part_of(m->a, &m->a.space->segments[m->i], &first, &end))
+            m->j = seek(m->b.space, m->j, first);
     }
     return false;
 }

@@ -29,7 +29,8 @@ typedef struct stw_space {
     stw_pool *pool;
     uint32_t n_segments;
     size_t capacity;
-    stw_segment *segments; /* ascending and disjoint in the model's numbering */
+    stw_segment *segments; /* disjoint in the model's numbering; ascending unless spread */
+    uint32_t *by_global;   /* [n_segments] in the model's order; NULL: segments are */
     uint64_t n;            /* elements */
 } stw_space;
 
@@ -38,6 +39,12 @@ typedef struct stw_space {
  * Zero elements do nothing. BUG where the segment does not come after the last one. */
 STW_MUST_USE stw_status stw_space_add(stw_space *space, uint32_t tensor, uint64_t tensor_global,
                                       uint64_t tensor_first, uint64_t n, stw_error *err);
+
+/** Reorder a space so that every run of it has about its share of every part of the model: cut into
+ * stretches of `step` elements, which come in the order of the golden ratio's multiples (modulo 1).
+ * A shorter last stretch stays last. Does nothing to fewer than three stretches; nothing can be
+ * added afterwards. */
+STW_MUST_USE stw_status stw_space_spread(stw_space *space, uint64_t step, stw_error *err);
 
 /** Elements [first, first + n) of a space. Borrows the space. */
 typedef struct stw_view {
@@ -56,10 +63,11 @@ typedef struct stw_overlap {
     uint32_t a_segment;        /* of the first view's space */
 } stw_overlap;
 
-/** A walk over the overlaps of two views, ascending in the model's numbering. */
+/** A walk over the overlaps of two views in the order of the first one. Its cost grows with the
+ * segments of the first view and with the overlaps. */
 typedef struct stw_meet {
     stw_view a, b;
-    uint32_t i, j; /* the segments that are looked at next */
+    uint32_t i, j; /* the segment of a, and of b in the model's order, that are looked at next */
 } stw_meet;
 stw_meet stw_meet_begin(stw_view a, stw_view b);
 /** The next overlap; false at the end. */

@@ -56,7 +56,7 @@ typedef struct stw_layout {
     char hash[17];                     /* of everything above (hex, XXH3-64) */
 } stw_layout;
 
-#define STW_LAYOUT_VERSION 1
+#define STW_LAYOUT_VERSION 2
 
 /* What CUDA keeps on the GPU for every byte of page-locked host memory (8 bytes of page table per
  * page of 4 KiB), and in what steps. */

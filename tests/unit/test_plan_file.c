@@ -203,7 +203,7 @@ static const edit refused[] = {
     /* what follows from them */
     {"\"movements\"", "\"by\": \"stowage\"", "\"by\": \"fsdp2\"", "movements[0].by"},
     {"\"movements\"", "\"executable\": true", "\"executable\": false", "movements[0].executable"},
-    {"\"layout\"", "\"version\": 1", "\"version\": 2", "version"},
+    {"\"layout\"", "\"version\": 2", "\"version\": 1", "version"},
     {"\"regions\"", "\"offset\": 0", "\"offset\": 4096",
      "regions[0].offset: found the number 4096"},
     {"\"regions\"", "\"bytes\": 163840", "\"bytes\": 163844", "the decisions give 163840"},

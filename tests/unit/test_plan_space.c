@@ -41,19 +41,34 @@ static bool inside(stw_view view, int element) {
            (uint64_t)element < view.first + view.n;
 }
 
+/* The same elements in another order. */
+static void spread(stw_space *space, int *where) {
+    CHECK_OK(stw_space_spread(space, 1 + below(20), err));
+    uint64_t n = 0;
+    for (uint32_t g = 0; g < ALL; g++) where[g] = -1;
+    for (uint32_t i = 0; i < space->n_segments; i++) {
+        const stw_segment *s = &space->segments[i];
+        CU_ASSERT_TRUE(s->first == n && s->global_first == s->tensor * NUMEL + s->tensor_first);
+        for (uint64_t e = 0; e < s->n; e++) where[s->global_first + e] = (int)n++;
+    }
+    CU_ASSERT_EQUAL(space->n, n);
+}
+
 static void overlaps_are_those_of_a_table(void) {
-    for (int round = 0; round < 2000; round++) {
+    for (int round = 0; round < 4000; round++) {
         stw_pool *pool = stw_pool_new();
         stw_space a, b;
         int in_a[ALL], in_b[ALL], runs = 0, seen[ALL] = {0};
         random_space(pool, &a, in_a);
         random_space(pool, &b, in_b);
+        if (round % 4 >= 2) spread(&a, in_a);
+        if (round % 2 == 1) spread(&b, in_b);
         stw_view va = random_view(&a), vb = random_view(&b);
         stw_overlap o;
         uint64_t last = 0, n = 0, in_runs = 0;
         for (stw_meet meet = stw_meet_begin(va, vb); stw_meet_next(&meet, &o); n += o.n) {
-            CU_ASSERT_TRUE(o.n > 0 && o.global_first >= last);
-            last = o.global_first + o.n;
+            CU_ASSERT_TRUE(o.n > 0 && o.a_first >= last);
+            last = o.a_first + o.n;
             CU_ASSERT_EQUAL(o.global_first, o.tensor * NUMEL + o.tensor_first);
             CU_ASSERT_EQUAL(a.segments[o.a_segment].tensor, o.tensor);
             for (uint64_t i = 0; i < o.n; i++) {
@@ -73,6 +88,27 @@ static void overlaps_are_those_of_a_table(void) {
         CU_ASSERT_EQUAL(in_runs, n);
         stw_pool_free(pool);
     }
+}
+
+/* Any run of a spread space has about its share of any stretch of the model. */
+static void spread_runs_are_even(void) {
+    enum { N = 100000, STEP = 100, BLOCKS = 36 };
+    stw_pool *pool = stw_pool_new();
+    stw_space files = {.pool = pool}, s = {.pool = pool};
+    CHECK_OK(stw_space_add(&files, 0, 0, 0, N, err));
+    CHECK_OK(stw_space_add(&s, 0, 0, 0, N, err));
+    CHECK_OK(stw_space_spread(&s, STEP, err));
+    CU_ASSERT_EQUAL(s.n_segments, N / STEP);
+    CHECK_FAILS(stw_space_add(&s, 1, N, 0, 1, err), STW_STATUS_BUG, "spread");
+    for (uint64_t n = 1000; n <= N; n += 7000)
+        for (uint64_t first = 0; first + n <= N; first += 900)
+            for (uint64_t block = 0; block < BLOCKS; block++) {
+                const stw_view run = {&s, first, n},
+                               of = {&files, block * (N / BLOCKS), N / BLOCKS};
+                double found = (double)stw_meet_count(of, run);
+                CU_ASSERT_DOUBLE_EQUAL(found, (double)n / BLOCKS, 3 * STEP);
+            }
+    stw_pool_free(pool);
 }
 
 static void segments_come_in_order(void) {
@@ -106,5 +142,6 @@ static void whole_runs_join_across_tensors(void) {
 }
 
 STW_TEST_MAIN("plan space", {"overlaps are those of a table", overlaps_are_those_of_a_table},
+              {"spread runs are even", spread_runs_are_even},
               {"segments come in order", segments_come_in_order},
               {"whole runs join across tensors", whole_runs_join_across_tensors})
