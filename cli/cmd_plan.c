@@ -42,8 +42,8 @@ int stw_cmd_plan(int argc, char **argv) {
         "--model MODEL",
         "Decide placement, prefetch depth and load method; predict bytes and seconds. The plan is\n"
         "written to -o FILE, a summary to stdout. Exit code 4: nothing fits. The plan with the\n"
-        "smallest excess is still written. It lists the exceeded limits and single changes that "
-        "fit.",
+        "smallest excess is still written. It lists the limits that cannot be kept together and\n"
+        "changes that make the plan fit.",
         options,
         sizeof options / sizeof options[0],
         0,

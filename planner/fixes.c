@@ -1,155 +1,249 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fixes: single changes of the specs under which a plan was found that fits, walk included. Freed
- * choices come first, then what costs quality of the run, then what costs machines. */
+/* Fixes: changes of the specs under which a plan was found that fits. A knob is one
+ * change that grows in steps. Each knob is tried alone, then in pairs, at its last step; what fits
+ * is brought back to the fewest steps that do. Knobs stand in order: freed choices, unused room,
+ * other ways to compute the same, then what costs quality of the run, then what costs machines. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/checked.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"
 
+static const uint64_t GIB = 1ull << 30;
+static const uint64_t MAX_NODE_FACTOR = 64;
+static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
+
+#define MAX_KNOBS 32
+/* Pairs are sought where fewer changes than this are enough alone. */
+#define ENOUGH_FIXES 3
+
+/* What a knob's step i sets: from + i x step, from x 2^i, or a word. */
+typedef enum knob_kind { KNOB_WORD, KNOB_UP, KNOB_DOWN, KNOB_GIB, KNOB_DOUBLE } knob_kind;
+
+typedef struct knob {
+    const char *key, *why;
+    knob_kind kind;
+    const char *word;
+    uint64_t from, step, n; /* steps 1 to n */
+    bool keeps_tokens;      /* grad_accumulation makes up for what the knob takes from a step */
+    bool single, in_pairs;  /* where it is tried; neither: both */
+    bool enough;            /* by itself */
+} knob;
+
 typedef struct fix_search {
     stw_plan *plan;
-    double end_s; /* by the clock */
+    double end_s;
+    knob knobs[MAX_KNOBS];
+    uint32_t n_knobs;
 } fix_search;
 
-static double now_s(void) {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+/* ---- changes ---- */
+
+typedef struct change {
+    char key[64], value[32];
+} change;
+
+static void set_count(change *c, const char *key, uint64_t count, const char *unit) {
+    snprintf(c->key, sizeof c->key, "%s", key);
+    snprintf(c->value, sizeof c->value, "%llu%s", (unsigned long long)count, unit);
 }
 
-/* A changed plan without anything of its own but job and derived parts. */
-static void shell_free(stw_plan *shell) {
-    for (uint32_t k = 0; shell->job != NULL && k < shell->job->n_kinds; k++) {
-        if (shell->layouts != NULL) stw_layout_free(shell->layouts[k]);
-        if (shell->programs != NULL) stw_program_free(shell->programs[k]);
+/* @param out room for two @return how many; 0: there is no such step */
+static uint32_t changes_of(const fix_search *search, const knob *k, uint64_t i, change *out) {
+    uint64_t value = k->from, factor = 1;
+    switch (k->kind) {
+    case KNOB_WORD:
+        snprintf(out->key, sizeof out->key, "%s", k->key);
+        snprintf(out->value, sizeof out->value, "%s", k->word);
+        return 1;
+    case KNOB_UP:
+    case KNOB_GIB:
+        value = (k->from / k->step + i) * k->step;
+        break;
+    case KNOB_DOWN:
+        value = (stw_div_up_u64(k->from, k->step) - i) * k->step;
+        factor = k->keeps_tokens ? stw_div_up_u64(k->from, value) : 1;
+        break;
+    case KNOB_DOUBLE:
+        value = k->from << i;
+        factor = 1ull << i;
+        break;
     }
-    stw_job_free(shell->job);
-    stw_pool_free(shell->pool);
+    set_count(out, k->key, value, k->kind == KNOB_GIB ? " GiB" : "");
+    if (!k->keeps_tokens || factor <= 1) return 1;
+    set_count(&out[1], "batch.grad_accumulation",
+              search->plan->run.batch.grad_accumulation * factor, "");
+    return 2;
 }
 
-/* Plan the shell's specs: any plan will do, but its walk must fit. */
-static stw_status plan_shell(stw_plan *shell, double time_limit_s, bool *fits, stw_error *err) {
+/* ---- planning with changes ---- */
+
+/* Specs with changes, and the job that they describe. */
+typedef struct changed {
+    stw_cluster cluster;
+    stw_run_spec run;
+    stw_job *job;
+} changed;
+
+/* Rows are upper bounds of the walk, so a choice that keeps them fits. */
+static stw_status plan_changed(changed *specs, const stw_model *model, double time_limit_s,
+                               bool *fits, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cost *cost = NULL;
-    STW_TRY(stw_job_new(shell->model, &shell->cluster, &shell->run,
-                        stw_engine_find(shell->run.engine), &shell->job, err));
-    STW_TRY(stw_cost_new(shell->job, &cost, err));
+    STW_TRY(stw_job_new(model, &specs->cluster, &specs->run, stw_engine_find(specs->run.engine),
+                        &specs->job, err));
+    STW_TRY(stw_cost_new(specs->job, &cost, err));
     stw_choice choice = stw_choice_new(cost, cost->pool);
-    if (choice.acts == NULL) {
+    if (choice.acts == NULL)
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
-        goto out;
-    }
-    stw_evaluation evaluation;
-    if (!stw_greedy_solve(cost, &choice, &evaluation)) {
-        stw_ilp_options options = {.time_limit_s = time_limit_s, .gap = 0.5, .only_stage1 = true};
-        stw_ilp_result result;
-        STW_TRY(stw_ilp_solve(cost, &options, &choice, &result, err));
-        if (result.outcome == STW_MILP_INFEASIBLE || result.outcome == STW_MILP_LIMIT) goto out;
-    }
-    STW_TRY(stw_cost_decide(cost, &choice, shell->pool, &shell->decisions, err));
-    STW_TRY(stw_plan_derive(shell, err));
-    stw_plan_judge(shell);
-    *fits = shell->verdict != STW_VERDICT_DOES_NOT_FIT;
+    else
+        status = stw_planner_feasible(cost, time_limit_s, &choice, fits, err);
 out:
     stw_cost_free(cost);
     return status;
 }
 
-/* Does the plan fit with one key changed? A value that the specs refuse does not. */
-static stw_status try_change(const fix_search *search, const char *key, const char *value,
-                             bool *fits, stw_error *err) {
+static stw_status apply(changed *specs, const change *c, stw_error *err) {
+    if (stw_run_spec_has_key(c->key))
+        return stw_run_spec_set(&specs->run, c->key, c->value, "fix", err);
+    return stw_cluster_set(&specs->cluster, c->key, c->value, "fix", err);
+}
+
+/* Does the plan fit with these changes? Values that the specs refuse do not. */
+static stw_status try_changes(const fix_search *search, const change *changes, uint32_t n,
+                              bool *fits, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     *fits = false;
-    double left_s = search->end_s - now_s();
-    if (left_s <= 0) return STW_STATUS_OK;
-    stw_plan shell = {.pool = stw_pool_new(),
-                      .model = search->plan->model,
-                      .cluster = search->plan->cluster,
-                      .run = search->plan->run};
-    if (shell.pool == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    double left_s = search->end_s - stw_planner_now_s();
+    if (left_s <= 0 || n == 0) return STW_STATUS_OK;
+    changed specs = {.cluster = search->plan->cluster, .run = search->plan->run};
     stw_error refused = STW_ERROR_INIT;
-    if (stw_run_spec_has_key(key)) {
-        status = stw_run_spec_set(&shell.run, key, value, "fix", &refused);
-        if (status == STW_STATUS_OK) status = stw_run_spec_check(&shell.run, "fix", &refused);
-    } else {
-        status = stw_cluster_set(&shell.cluster, key, value, "fix", &refused);
-        if (status == STW_STATUS_OK) status = stw_cluster_check(&shell.cluster, "fix", &refused);
-    }
-    if (status == STW_STATUS_OK) status = plan_shell(&shell, left_s, fits, &refused);
-    shell_free(&shell);
+    for (uint32_t i = 0; i < n && status == STW_STATUS_OK; i++)
+        status = apply(&specs, &changes[i], &refused);
+    if (status == STW_STATUS_OK) status = stw_run_spec_check(&specs.run, "fix", &refused);
+    if (status == STW_STATUS_OK) status = stw_cluster_check(&specs.cluster, "fix", &refused);
+    if (status == STW_STATUS_OK)
+        status = plan_changed(&specs, search->plan->model, left_s, fits, &refused);
+    stw_job_free(specs.job);
     /* Specs that contradict themselves are no fix; everything else is an error of ours. */
     if (status == STW_STATUS_BAD_INPUT || status == STW_STATUS_NOT_BUILT_IN) return STW_STATUS_OK;
     if (status != STW_STATUS_OK && err != NULL) *err = refused;
     return status;
 }
 
-static stw_status note_fix(const fix_search *search, const char *key, const char *value,
-                           const char *why, stw_error *err) {
+/* ---- the search ---- */
+
+/* One knob or two, each at a step; the second may be NULL. */
+typedef struct setting {
+    const knob *knobs[2];
+    uint64_t steps[2];
+} setting;
+
+static stw_status try_setting(const fix_search *search, const setting *at, bool *fits,
+                              stw_error *err) {
+    change changes[4];
+    uint32_t n = 0;
+    for (int k = 0; k < 2; k++)
+        if (at->knobs[k] != NULL) n += changes_of(search, at->knobs[k], at->steps[k], &changes[n]);
+    return try_changes(search, changes, n, fits, err);
+}
+
+/* The fewest steps of one knob of a setting that fits. */
+static stw_status fewest(const fix_search *search, setting *at, int k, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t low = 0, high = at->steps[k];
+    while (high - low > 1) {
+        bool fits;
+        setting tried = *at;
+        /* machines and lengths are rarely needed in full: look near the start first */
+        uint64_t mid = low == 0 && high > 16 ? high / 8 : low + (high - low) / 2;
+        tried.steps[k] = mid;
+        STW_TRY(try_setting(search, &tried, &fits, err));
+        if (fits)
+            high = mid;
+        else
+            low = mid;
+    }
+    at->steps[k] = high;
+out:
+    return status;
+}
+
+static stw_status note_fix(const fix_search *search, const setting *at, stw_error *err) {
     stw_plan *plan = search->plan;
     if (plan->n_fixes == STW_MAX_FIXES) return STW_STATUS_OK;
-    stw_fix fix = {stw_pool_string(plan->pool, key), stw_pool_string(plan->pool, value),
-                   stw_pool_string(plan->pool, why)};
-    if (fix.set == NULL || fix.value == NULL || fix.why == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
-    plan->fixes[plan->n_fixes++] = fix;
-    return STW_STATUS_OK;
+    stw_fix *fix = &plan->fixes[plan->n_fixes++];
+    char why[256] = "";
+    for (int k = 0; k < 2; k++) {
+        const knob *turned = at->knobs[k];
+        change changes[2];
+        if (turned == NULL) continue;
+        uint32_t n = changes_of(search, turned, at->steps[k], changes);
+        for (uint32_t i = 0; i < n; i++) {
+            stw_fix_change *c = &fix->changes[fix->n_changes++];
+            c->set = stw_pool_string(plan->pool, changes[i].key);
+            c->value = stw_pool_string(plan->pool, changes[i].value);
+            if (c->set == NULL || c->value == NULL) goto no_memory;
+        }
+        size_t used = strlen(why);
+        snprintf(why + used, sizeof why - used, "%s%s%s", used > 0 ? "; " : "", turned->why,
+                 n == 2 ? ", at the same tokens per step" : "");
+    }
+    fix->why = stw_pool_string(plan->pool, why);
+    if (fix->why != NULL) return STW_STATUS_OK;
+no_memory:
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
 }
 
-static stw_status try_word(const fix_search *search, const char *key, const char *value,
-                           const char *why, stw_error *err) {
-    bool fits;
+static stw_status try_alone(fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    if (search->plan->n_fixes == STW_MAX_FIXES) return STW_STATUS_OK;
-    STW_TRY(try_change(search, key, value, &fits, err));
-    if (fits) STW_TRY(note_fix(search, key, value, why, err));
+    for (uint32_t i = 0; i < search->n_knobs; i++) {
+        knob *k = &search->knobs[i];
+        setting at = {{k, NULL}, {k->n, 0}};
+        if (!k->single) continue;
+        STW_TRY(try_setting(search, &at, &k->enough, err));
+        if (!k->enough) continue;
+        STW_TRY(fewest(search, &at, 0, err));
+        STW_TRY(note_fix(search, &at, err));
+    }
 out:
     return status;
 }
 
-static stw_status try_count(const fix_search *search, const char *key, uint64_t count, bool *fits,
-                            stw_error *err) {
-    char value[32];
-    snprintf(value, sizeof value, "%llu", (unsigned long long)count);
-    return try_change(search, key, value, fits, err);
-}
-
-/* The change nearest to `from` that fits: by doubling (or halving) up to `to`, then bisecting
- * between the last two where the value need not be a power of two times `from`. */
-static stw_status try_counts(const fix_search *search, const char *key, uint64_t from, uint64_t to,
-                             bool bisect, const char *why, stw_error *err) {
+/* The later knob of a pair costs more: it is brought back first. */
+static stw_status try_pairs(const fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    bool fits = false, up = to > from;
-    uint64_t near = from, far = from;
-    if (search->plan->n_fixes == STW_MAX_FIXES) return STW_STATUS_OK;
-    while (!fits && (up ? far <= to / 2 : far / 2 >= to) && now_s() < search->end_s) {
-        near = far;
-        far = up ? far * 2 : far / 2;
-        STW_TRY(try_count(search, key, far, &fits, err));
-    }
-    if (!fits) goto out;
-    while (bisect && (up ? far - near : near - far) > 1 && now_s() < search->end_s) {
-        uint64_t mid = near + (far - near) / 2;
-        if (!up) mid = far + (near - far) / 2;
-        STW_TRY(try_count(search, key, mid, &fits, err));
-        if (fits)
-            far = mid;
-        else
-            near = mid;
-    }
-    char value[32];
-    snprintf(value, sizeof value, "%llu", (unsigned long long)far);
-    STW_TRY(note_fix(search, key, value, why, err));
+    for (uint32_t b = 1; b < search->n_knobs; b++)
+        for (uint32_t a = 0; a < b && search->plan->n_fixes < ENOUGH_FIXES; a++) {
+            const knob *first = &search->knobs[a], *second = &search->knobs[b];
+            bool fits;
+            if (first->enough || second->enough || !first->in_pairs || !second->in_pairs) continue;
+            setting at = {{first, second}, {first->n, second->n}};
+            STW_TRY(try_setting(search, &at, &fits, err));
+            if (!fits) continue;
+            STW_TRY(fewest(search, &at, 1, err));
+            STW_TRY(fewest(search, &at, 0, err));
+            STW_TRY(note_fix(search, &at, err));
+        }
 out:
     return status;
+}
+
+/* ---- knobs ---- */
+
+static void add_knob(fix_search *search, knob k) {
+    if (!k.in_pairs && !k.single) k.in_pairs = k.single = true;
+    if (k.n > 0 && search->n_knobs < MAX_KNOBS) search->knobs[search->n_knobs++] = k;
+}
+
+static void add_word(fix_search *search, const char *key, const char *word, const char *why) {
+    add_knob(search, (knob){.key = key, .why = why, .kind = KNOB_WORD, .word = word, .n = 1});
 }
 
 /* Choices that the spec takes from the planner. */
-static stw_status free_choices(const fix_search *search, stw_error *err) {
+static void add_choices(fix_search *search) {
     const stw_run_spec *run = &search->plan->run;
     const struct {
         const char *key;
@@ -170,70 +264,110 @@ static stw_status free_choices(const fix_search *search, stw_error *err) {
         {"prefetch.bucket", run->prefetch.bucket_bytes != STW_AUTO_BYTES},
         {"prefetch.depth", run->prefetch.depth != STW_AUTO},
     };
-    stw_status status = STW_STATUS_OK;
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
         if (choices[i].fixed)
-            STW_TRY(
-                try_word(search, choices[i].key, "auto", "leaves the choice to the planner", err));
+            add_word(search, choices[i].key, "auto", "leaves the choice to the planner");
     const stw_engine *engine = stw_engine_find(run->engine);
     for (const stw_engine_fix *f = engine->fixes; f != NULL && f->key != NULL; f++)
-        STW_TRY(try_word(search, f->key, f->value, f->why, err));
-out:
-    return status;
+        add_word(search, f->key, f->value, f->why);
 }
 
-/* Less per step, the same machines. */
-static stw_status smaller_run(const fix_search *search, stw_error *err) {
+/* Limits below what the node has. */
+static void add_host_room(fix_search *search) {
+    const stw_cluster *cluster = &search->plan->cluster;
+    uint64_t memory = cluster->host.memory_bytes;
+    const struct {
+        const char *key;
+        uint64_t limit_bytes;
+    } limits[] = {{"node.host.limit", cluster->host.limit_bytes},
+                  {"node.host.page_lock_limit", cluster->host.page_lock_limit_bytes}};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        if (limits[i].limit_bytes < memory)
+            add_knob(search, (knob){.key = limits[i].key,
+                                    .why = "the node has the memory",
+                                    .kind = KNOB_GIB,
+                                    .from = limits[i].limit_bytes / GIB,
+                                    .step = 1,
+                                    .n = memory / GIB - limits[i].limit_bytes / GIB});
+}
+
+/* Powers of two by which `from` can grow up to `to`. */
+static uint64_t doublings(uint64_t from, uint64_t to) {
+    uint64_t n = 0;
+    while (from << (n + 1) <= to) n++;
+    return n;
+}
+
+/* Other ways to compute the same, on the same machines. */
+static void add_parallel(fix_search *search) {
     const stw_run_spec *run = &search->plan->run;
-    stw_status status = STW_STATUS_OK;
-    uint32_t group = search->plan->job->group;
+    const stw_job *job = search->plan->job;
     bool experts = false;
     for (uint32_t t = 0; t < search->plan->model->n_tensors; t++)
         experts = experts || search->plan->model->tensors[t].expert;
-    if (!run->loss.fused)
-        STW_TRY(try_word(search, "loss.fused", "true", "never holds all logits at once", err));
-    if (experts && run->parallel.ep < group)
-        STW_TRY(try_counts(search, "parallel.ep", run->parallel.ep, group, false,
-                           "gathers a part of the experts only", err));
+    if (!run->loss.fused) add_word(search, "loss.fused", "true", "never holds all logits at once");
+    if (experts)
+        add_knob(search, (knob){.key = "parallel.ep",
+                                .why = "gathers only a part of the experts",
+                                .kind = KNOB_DOUBLE,
+                                .from = run->parallel.ep,
+                                .n = doublings(run->parallel.ep, job->group)});
     if (run->batch.micro_batch > 1)
-        STW_TRY(try_counts(search, "batch.micro_batch", run->batch.micro_batch, 1, true,
-                           "fewer activations and logits per GPU", err));
-    if (run->batch.seq_len > 128)
-        STW_TRY(try_counts(search, "batch.seq_len", run->batch.seq_len, 128, false,
-                           "fewer activations and logits per GPU", err));
-out:
-    return status;
+        add_knob(search, (knob){.key = "batch.micro_batch",
+                                .why = "fewer activations and logits per GPU",
+                                .kind = KNOB_DOWN,
+                                .from = run->batch.micro_batch,
+                                .step = 1,
+                                .n = run->batch.micro_batch - 1,
+                                .keeps_tokens = true});
+    add_knob(search, (knob){.key = "parallel.cp",
+                            .why = "cuts sequences over GPUs",
+                            .kind = KNOB_DOUBLE,
+                            .from = run->parallel.cp,
+                            .n = doublings(run->parallel.cp, job->group),
+                            .keeps_tokens = true});
 }
 
-/* The host limit raised to what the plan needs, where the node has that much. */
-static stw_status more_host(const fix_search *search, stw_error *err) {
-    const stw_cluster *cluster = &search->plan->cluster;
-    const uint64_t gib = 1ull << 30;
-    uint64_t need = 0;
-    for (uint32_t i = 0; i < search->plan->n_bindings; i++)
-        if (strcmp(search->plan->bindings[i].resource, "host memory") == 0)
-            need = stw_max_u64(need, search->plan->bindings[i].over_bytes);
-    if (need == 0 || cluster->host.limit_bytes >= cluster->host.memory_bytes) return STW_STATUS_OK;
-    uint64_t limit = stw_div_up_u64(cluster->host.limit_bytes + need, gib) * gib;
-    if (limit > cluster->host.memory_bytes) return STW_STATUS_OK;
-    char value[32];
-    snprintf(value, sizeof value, "%llu GiB", (unsigned long long)(limit / gib));
-    return try_word(search, "node.host.limit", value, "the node has the memory", err);
+static void add_smaller_and_more(fix_search *search) {
+    const stw_plan *plan = search->plan;
+    uint64_t length = plan->run.batch.seq_len, nodes = plan->cluster.nodes;
+    uint64_t step = length > LONG_SEQ_LEN ? 1024 : MIN_SEQ_LEN;
+    if (length > MIN_SEQ_LEN)
+        add_knob(search, (knob){.key = "batch.seq_len",
+                                .why = "fewer activations and logits per GPU",
+                                .kind = KNOB_DOWN,
+                                .from = length,
+                                .step = step,
+                                .n = stw_div_up_u64(length, step) - 1});
+    add_knob(search, (knob){.key = "nodes",
+                            .why = "shards the state over more GPUs",
+                            .kind = KNOB_UP,
+                            .from = nodes,
+                            .step = 1,
+                            .n = nodes * (MAX_NODE_FACTOR - 1),
+                            .single = true});
+    /* beside groups of ranks, which are powers of two */
+    add_knob(search, (knob){.key = "nodes",
+                            .why = "shards the state over more GPUs",
+                            .kind = KNOB_DOUBLE,
+                            .from = nodes,
+                            .n = doublings(nodes, nodes * MAX_NODE_FACTOR),
+                            .in_pairs = true});
 }
 
 stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    fix_search search = {plan, now_s() + time_limit_s};
+    fix_search search = {.plan = plan, .end_s = stw_planner_now_s() + time_limit_s};
     plan->n_fixes = 0;
     plan->fixes = stw_pool_array(plan->pool, STW_MAX_FIXES, sizeof *plan->fixes);
     if (plan->fixes == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
-    STW_TRY(free_choices(&search, err));
-    STW_TRY(smaller_run(&search, err));
-    STW_TRY(more_host(&search, err));
-    uint64_t nodes = plan->cluster.nodes;
-    STW_TRY(try_counts(&search, "nodes", nodes, nodes * 64, true, "shards the state over more GPUs",
-                       err));
+    add_choices(&search);
+    add_host_room(&search);
+    add_parallel(&search);
+    add_smaller_and_more(&search);
+    STW_TRY(try_alone(&search, err));
+    if (plan->n_fixes < ENOUGH_FIXES) STW_TRY(try_pairs(&search, err));
 out:
     return status;
 }

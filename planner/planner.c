@@ -15,6 +15,7 @@
     1e-3 /* what `optimal` may mean at most; a looser gap asked for is `feasible`                  \
           */
 #define PRICE_TIME_S 10.0
+#define CONFLICT_TIME_S 5.0
 #define FIX_TIME_S 20.0
 
 /* State leaves the GPU to make room, not for a fraction of a millisecond: where all of it can stay
@@ -144,37 +145,6 @@ out:
     return status;
 }
 
-static void note_binding(stw_plan *plan, const char *resource, stw_phase phase, uint64_t over) {
-    const char *name = stw_phase_name(phase);
-    stw_binding *binding = NULL;
-    for (uint32_t b = 0; b < plan->n_bindings; b++)
-        if (strcmp(plan->bindings[b].resource, resource) == 0 &&
-            strcmp(plan->bindings[b].phase, name) == 0)
-            binding = &plan->bindings[b];
-    if (binding == NULL) {
-        binding = &plan->bindings[plan->n_bindings++];
-        *binding = (stw_binding){resource, name, 0};
-    }
-    if (over > binding->over_bytes) binding->over_bytes = over;
-}
-
-/* One binding per resource and phase: its worst row. What is over by less than the guard counts
- * only where nothing else is over. */
-static stw_status note_bindings(solving *s, stw_error *err) {
-    stw_plan *plan = s->plan;
-    plan->n_bindings = 0;
-    plan->bindings = stw_pool_array(plan->pool, s->cost->n_byte_rows, sizeof *plan->bindings);
-    if (plan->bindings == NULL) return no_memory(err);
-    for (int guarded = 0; guarded < 2 && plan->n_bindings == 0; guarded++)
-        for (uint32_t r = 0; r < s->cost->n_byte_rows; r++) {
-            const stw_byte_row *row = &s->cost->byte_rows[r];
-            uint64_t bytes = stw_cost_row_bytes(s->cost, row, &s->choice);
-            uint64_t limit = guarded ? stw_cost_row_limit(row) : row->limit_bytes;
-            if (bytes > limit) note_binding(plan, row->resource, row->phase, bytes - limit);
-        }
-    return STW_STATUS_OK;
-}
-
 /* Nothing fits: the least-over plan, what binds, and what would help. Rows are upper bounds, so the
  * walk of that plan may turn out to fit after all. */
 static stw_status finish_infeasible(solving *s, stw_error *err) {
@@ -200,7 +170,7 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
         goto out;
     }
     plan->outcome = STW_OUTCOME_INFEASIBLE;
-    STW_TRY(note_bindings(s, err));
+    STW_TRY(stw_planner_conflict(plan, s->cost, &s->choice, CONFLICT_TIME_S, err));
     if (!s->options->no_fixes) STW_TRY(stw_planner_fix(plan, FIX_TIME_S, err));
 out:
     return status;

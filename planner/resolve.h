@@ -14,9 +14,26 @@ STW_MUST_USE stw_status stw_planner_price(stw_plan *plan, const stw_cost *cost,
                                           const stw_choice *choice, double gap, double time_limit_s,
                                           stw_error *err);
 
-#define STW_MAX_FIXES 5
+/** Does any choice keep all rows of bytes? The greedy rule answers first, then the ILP.
+ * @param choice out, one that does, where there is one @param fits out; false where the time was
+ * over first */
+STW_MUST_USE stw_status stw_planner_feasible(const stw_cost *cost, double time_limit_s,
+                                             stw_choice *choice, bool *fits, stw_error *err);
+/** Wall clock, seconds. */
+double stw_planner_now_s(void);
 
-/** Fill plan->fixes with single changes that were planned and fit, cheapest first.
+/** Fill plan->bindings with a minimal set of limits that contradict each other: with any one of
+ * them dropped, the others can be kept.
+ * @param cost in which nothing fits; its limits are changed meanwhile @param choice of the plan
+ * that is told @param time_limit_s of all questions together */
+STW_MUST_USE stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost,
+                                             const stw_choice *choice, double time_limit_s,
+                                             stw_error *err);
+
+#define STW_MAX_FIXES 8
+
+/** Fill plan->fixes with changes, one or two at a time, that were planned and fit; each is the
+ * smallest of its kind, cheapest first.
  * @param time_limit_s of the whole search */
 STW_MUST_USE stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, stw_error *err);
 

@@ -110,11 +110,18 @@ static void put_answers(const stw_plan *plan, stw_text *out) {
         row_double(out, "price", plan->prices[i].resource, plan->prices[i].phase,
                    "seconds_per_unit", plan->prices[i].seconds_per_unit, unit);
     }
-    for (uint32_t i = 0; i < plan->n_bindings; i++)
-        row_u64(out, "over", plan->bindings[i].resource, plan->bindings[i].phase, "over_bytes",
-                plan->bindings[i].over_bytes, "B");
-    for (uint32_t i = 0; i < plan->n_fixes; i++)
-        row(out, "fix", plan->fixes[i].set, "", "value", plan->fixes[i].value, "");
+    for (uint32_t i = 0; i < plan->n_bindings; i++) {
+        const stw_binding *b = &plan->bindings[i];
+        row_u64(out, "over", b->resource, b->phase, "over_bytes", b->over_bytes, "B");
+        row_u64(out, "over", b->resource, b->phase, "enough_bytes", b->enough_bytes, "B");
+    }
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "fix%u", i + 1);
+        for (uint32_t c = 0; c < plan->fixes[i].n_changes; c++)
+            row(out, name, plan->fixes[i].changes[c].set, "", "value",
+                plan->fixes[i].changes[c].value, "");
+    }
 }
 
 static void put_comparison(const stw_comparison *comparison, stw_text *out) {

@@ -177,14 +177,24 @@ void stw_section_solver(const stw_section *s) {
         stw_doc_line(s->out, s->format, "A greedy placement is equally fast.");
 }
 
+/* "batch.micro_batch=2, batch.grad_accumulation=4" */
+static void put_changes(const stw_fix *fix, char *out, size_t out_size) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < fix->n_changes && used < out_size; i++) {
+        int n = snprintf(out + used, out_size - used, "%s%s=%s", i > 0 ? ", " : "",
+                         fix->changes[i].set, fix->changes[i].value);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
 void stw_section_infeasible(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    static const char *const over_heads[] = {"resource", "phase", ">excess"};
-    static const char *const fix_heads[] = {"key", "value", "effect"};
+    static const char *const over_heads[] = {"resource", "phase", ">excess", ">enough alone"};
+    static const char *const fix_heads[] = {"change", "effect"};
     stw_table t;
     if (plan->n_bindings > 0) {
-        stw_doc_heading(s->out, s->format, "Exceeded limits");
-        stw_table_begin(&t, s->pool, over_heads, 3);
+        stw_doc_heading(s->out, s->format, "Limits that cannot be kept together");
+        stw_table_begin(&t, s->pool, over_heads, 4);
         for (uint32_t i = 0; i < plan->n_bindings; i++) {
             const stw_binding *b = &plan->bindings[i];
             char resource[64];
@@ -192,20 +202,23 @@ void stw_section_infeasible(const stw_section *s) {
             stw_table_cell(&t, "%s", resource);
             stw_table_cell(&t, "%s", b->phase != NULL ? b->phase : "");
             stw_table_cell(&t, "%s", stw_word_gib(b->over_bytes).text);
+            stw_table_cell(&t, "%s", b->enough_bytes > 0 ? stw_word_gib(b->enough_bytes).text : "");
         }
         stw_table_write(&t, s->format, s->out);
     }
     if (plan->n_fixes == 0) {
         if (plan->n_bindings > 0 && plan->verdict == STW_VERDICT_DOES_NOT_FIT)
-            stw_doc_line(s->out, s->format,
-                         "None of the single changes that were tried makes the plan fit.");
+            stw_doc_line(
+                s->out, s->format,
+                "None of the changes that were tried, alone or in pairs, makes the plan fit.");
         return;
     }
     stw_doc_heading(s->out, s->format, "Changes that make the plan fit (each one was planned)");
-    stw_table_begin(&t, s->pool, fix_heads, 3);
+    stw_table_begin(&t, s->pool, fix_heads, 2);
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
-        stw_table_cell(&t, "%s", plan->fixes[i].set);
-        stw_table_cell(&t, "%s", plan->fixes[i].value);
+        char changes[512];
+        put_changes(&plan->fixes[i], changes, sizeof changes);
+        stw_table_cell(&t, "%s", changes);
         stw_table_cell(&t, "%s", plan->fixes[i].why != NULL ? plan->fixes[i].why : "");
     }
     stw_table_write(&t, s->format, s->out);

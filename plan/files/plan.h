@@ -45,11 +45,18 @@ typedef struct stw_price {
 typedef struct stw_binding {
     const char *resource;
     const char *phase;
-    uint64_t over_bytes;
-} stw_binding;
+    uint64_t over_bytes;   /* of the plan over the limit; may be 0 */
+    uint64_t enough_bytes; /* a limit with which everything fits, the others unchanged; 0: none */
+} stw_binding;             /* of a minimal set of limits that contradict each other */
+typedef struct stw_fix_change {
+    const char *set, *value;
+} stw_fix_change;
+#define STW_MAX_FIX_CHANGES 4
 typedef struct stw_fix {
-    const char *set, *value, *why;
-} stw_fix; /* planned anew with it, and fits */
+    uint32_t n_changes;
+    stw_fix_change changes[STW_MAX_FIX_CHANGES];
+    const char *why;
+} stw_fix; /* planned anew with all of its changes, and fits */
 /** A figure that the plan's file states twice, differently: stw_compare reports it. */
 typedef struct stw_contradiction {
     stw_phase phase;

@@ -75,6 +75,26 @@ out:
     return status;
 }
 
+static stw_status read_fix(const stw_tree *tree, const stw_node *node, stw_pool *pool, stw_fix *fix,
+                           stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *list = NULL;
+    STW_TRY(stw_node_array(tree, node, "changes", &list, err));
+    if (list->n_items < 1 || list->n_items > STW_MAX_FIX_CHANGES) {
+        status = stw_node_fail(tree, list, "one to four changes", err);
+        goto out;
+    }
+    fix->n_changes = (uint32_t)list->n_items;
+    for (uint32_t i = 0; i < fix->n_changes; i++) {
+        stw_fix_change *change = &fix->changes[i];
+        STW_TRY(stw_part_string(tree, list->items[i], "set", false, pool, &change->set, err));
+        STW_TRY(stw_part_string(tree, list->items[i], "value", false, pool, &change->value, err));
+    }
+    STW_TRY(stw_part_string(tree, node, "why", true, pool, &fix->why, err));
+out:
+    return status;
+}
+
 static stw_status read_infeasible(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *node = stw_node_get(tree->root, "infeasible");
@@ -90,17 +110,13 @@ static stw_status read_infeasible(const stw_tree *tree, stw_plan *plan, stw_erro
         STW_TRY(stw_part_string(tree, row, "resource", false, plan->pool, &b->resource, err));
         STW_TRY(stw_part_string(tree, row, "phase", true, plan->pool, &b->phase, err));
         STW_TRY(stw_node_u64(tree, row, "over_bytes", &b->over_bytes, err));
+        STW_TRY(stw_node_u64(tree, row, "enough_bytes", &b->enough_bytes, err));
     }
     STW_TRY(items_of(tree, node, "fixes", plan->pool, sizeof(stw_fix), &rows, err));
     plan->fixes = rows.elements;
     plan->n_fixes = rows.n;
-    for (uint32_t i = 0; i < rows.n; i++) {
-        const stw_node *row = rows.list->items[i];
-        stw_fix *fix = &plan->fixes[i];
-        STW_TRY(stw_part_string(tree, row, "set", false, plan->pool, &fix->set, err));
-        STW_TRY(stw_part_string(tree, row, "value", false, plan->pool, &fix->value, err));
-        STW_TRY(stw_part_string(tree, row, "why", true, plan->pool, &fix->why, err));
-    }
+    for (uint32_t i = 0; i < rows.n; i++)
+        STW_TRY(read_fix(tree, rows.list->items[i], plan->pool, &plan->fixes[i], err));
 out:
     return status;
 }

@@ -62,15 +62,23 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
         stw_json_string(json, "resource", plan->bindings[i].resource);
         stw_json_string(json, "phase", plan->bindings[i].phase);
         stw_json_u64(json, "over_bytes", plan->bindings[i].over_bytes);
+        stw_json_u64(json, "enough_bytes", plan->bindings[i].enough_bytes);
         stw_json_end(json);
     }
     stw_json_end(json);
     stw_json_begin_array(json, "fixes");
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        const stw_fix *fix = &plan->fixes[i];
         stw_json_begin_object(json, NULL);
-        stw_json_string(json, "set", plan->fixes[i].set);
-        stw_json_string(json, "value", plan->fixes[i].value);
-        stw_json_string(json, "why", plan->fixes[i].why);
+        stw_json_begin_array(json, "changes");
+        for (uint32_t c = 0; c < fix->n_changes; c++) {
+            stw_json_begin_object(json, NULL);
+            stw_json_string(json, "set", fix->changes[c].set);
+            stw_json_string(json, "value", fix->changes[c].value);
+            stw_json_end(json);
+        }
+        stw_json_end(json);
+        stw_json_string(json, "why", fix->why);
         stw_json_end(json);
     }
     stw_json_end(json);

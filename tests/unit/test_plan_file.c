@@ -110,8 +110,8 @@ static void evidence_round_trips(void) {
     stw_solver_stage stages[] = {{"seconds", 1.25, 1.249, 8e-4, 0.05}, {"gpu", 3, NAN, NAN, 0}};
     stw_price prices[] = {{"gpu_memory", "optimizer_step", -1e-3, "GiB"},
                           {"pcie", NULL, 0.1, NULL}};
-    stw_binding binding = {"host", "load", 123456789};
-    stw_fix fix = {"node.host.memory", "1 TiB", "plans in 1.3 s"};
+    stw_binding binding = {"host", "load", 123456789, 1ull << 40};
+    stw_fix fix = {2, {{"node.host.memory", "1 TiB"}, {"nodes", "2"}}, "plans in 1.3 s"};
     plan->outcome = STW_OUTCOME_INFEASIBLE;
     plan->solver =
         (stw_solver_report){"glpk", "5.0", 0.1, 10, 20, 1.25, 1.249, 8e-4, NAN, 2, stages};
@@ -128,7 +128,10 @@ static void evidence_round_trips(void) {
     CHECK_OK(parse_plan(text, &again, err));
     CU_ASSERT_EQUAL(again->outcome, STW_OUTCOME_INFEASIBLE);
     CU_ASSERT_STRING_EQUAL(again->fixes[0].why, "plans in 1.3 s");
+    CU_ASSERT_EQUAL(again->fixes[0].n_changes, 2);
+    CU_ASSERT_STRING_EQUAL(again->fixes[0].changes[1].set, "nodes");
     CU_ASSERT_EQUAL(again->bindings[0].over_bytes, 123456789);
+    CU_ASSERT_EQUAL(again->bindings[0].enough_bytes, 1ull << 40);
     CU_ASSERT_TRUE(isnan(again->solver.greedy_objective));
     CU_ASSERT_TRUE(isnan(again->time_s[STW_PHASE_LOAD]));
     CU_ASSERT_EQUAL(again->objective_s, 1.0 / 3.0);

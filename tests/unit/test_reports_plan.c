@@ -68,7 +68,7 @@ static void report_answers_the_questions(void) {
     check_contains(&out, "1 GiB more of GPU memory (in optimizer_step) saves 12 ms per");
     check_contains(&out, "1 GB/s more of PCIe, both directions saves nothing.");
     check_contains(&out, "1 GiB more of host memory: unknown.");
-    check_lacks(&out, "Exceeded limits");
+    check_lacks(&out, "Limits that cannot be kept together");
     check_lacks(&out, "nan");
     check_lacks(&out, "inf ");
     stw_text_free(&out);
@@ -97,8 +97,8 @@ static void summary_is_short(void) {
 
 static void what_does_not_fit_is_said(void) {
     stw_plan *plan = make_plan(1, two_places, half);
-    stw_binding over[] = {{"gpu memory", "forward_backward", 3ull << 30}};
-    stw_fix fix[] = {{"nodes", "2", "halves the state of each rank"}};
+    stw_binding over[] = {{"gpu memory", "forward_backward", 3ull << 30, 83ull << 30}};
+    stw_fix fix[] = {{1, {{"nodes", "2"}}, "halves the state of each rank"}};
     plan->cluster.gpu.memory_bytes = 256ull << 20; /* less than the context */
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_INFEASIBLE;
@@ -110,16 +110,17 @@ static void what_does_not_fit_is_said(void) {
     check_contains(&out, "fixture does not fit on");
     check_contains(&out, "3.00 GiB");
     check_contains(&out, "> OVER");
-    check_contains(&out, "None of the single changes");
-    check_contains(&out, "Exceeded limits");
+    check_contains(&out, "None of the changes");
+    check_contains(&out, "Limits that cannot be kept together");
     check_contains(&out, "Plan: infeasible; this plan has the smallest excess");
     check_contains(&out, "Iteration time: unknown.");
     stw_text_free(&out);
     plan->fixes = fix;
     plan->n_fixes = 1;
     CHECK_OK(stw_report_plan_summary(plan, &out, err));
+    check_contains(&out, "nodes=2");
     check_contains(&out, "halves the state of each rank");
-    check_lacks(&out, "None of the single changes");
+    check_lacks(&out, "None of the changes");
     stw_text_free(&out);
     stw_plan_free(plan);
 }

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Why nothing fits: a minimal set of limits that no choice keeps together, found by the deletion
+ * filter (Chinneck, Dravnieks 1991). A limit that can be dropped while nothing fits is no part of
+ * it. First resources are filtered, then the phases of those that are left. */
+#include <string.h>
+
+#include "planner/resolve.h"
+
+/* Limits are told in steps of this many bytes. */
+static const uint64_t STEP_BYTES = 1ull << 30;
+/* One question to the solver may take this long; no answer counts as "does not fit". */
+static const double QUESTION_S = 0.25;
+
+typedef struct filter {
+    stw_plan *plan;
+    stw_cost *cost;
+    stw_choice choice;
+    uint64_t *limits; /* [n_byte_rows] as the cluster states them */
+    double end_s;
+} filter;
+
+static bool is_of(const stw_byte_row *row, const char *resource, const stw_phase *phase) {
+    return strcmp(row->resource, resource) == 0 && (phase == NULL || row->phase == *phase);
+}
+
+static void set_limit(filter *f, const char *resource, const stw_phase *phase, uint64_t bytes) {
+    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++)
+        if (is_of(&f->cost->byte_rows[r], resource, phase))
+            f->cost->byte_rows[r].limit_bytes = bytes;
+}
+
+static void restore(filter *f, const char *resource, const stw_phase *phase) {
+    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++)
+        if (is_of(&f->cost->byte_rows[r], resource, phase))
+            f->cost->byte_rows[r].limit_bytes = f->limits[r];
+}
+
+static stw_status fits_now(filter *f, bool *fits, stw_error *err) {
+    double left_s = f->end_s - stw_planner_now_s();
+    return stw_planner_feasible(f->cost, left_s < QUESTION_S ? left_s : QUESTION_S, &f->choice,
+                                fits, err);
+}
+
+/* Drop a limit for good if nothing fits without it. */
+static stw_status try_drop(filter *f, const char *resource, const stw_phase *phase, bool *needed,
+                           stw_error *err) {
+    set_limit(f, resource, phase, UINT64_MAX);
+    stw_status status = fits_now(f, needed, err);
+    if (status != STW_STATUS_OK || *needed) restore(f, resource, phase);
+    return status;
+}
+
+/* The smallest limit of a resource with which everything fits, the others as they are; 0: none was
+ * found. */
+static stw_status enough(filter *f, const char *resource, uint64_t *limit_bytes, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t low = 0, high = 0;
+    bool fits = false;
+    *limit_bytes = 0;
+    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++) /* of the cluster as it is */
+        f->cost->byte_rows[r].limit_bytes = f->limits[r];
+    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++)
+        if (is_of(&f->cost->byte_rows[r], resource, NULL)) low = f->limits[r];
+    set_limit(f, resource, NULL, UINT64_MAX);
+    STW_TRY(fits_now(f, &fits, err));
+    if (!fits) goto out;
+    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &f->cost->byte_rows[r];
+        uint64_t bytes = stw_cost_row_bytes(f->cost, row, &f->choice) + STW_COST_GUARD_BYTES;
+        if (is_of(row, resource, NULL) && bytes > high) high = bytes;
+    }
+    low /= STEP_BYTES; /* does not fit */
+    high = high / STEP_BYTES + 1;
+    while (high > low + 1) {
+        uint64_t mid = low + (high - low) / 2;
+        set_limit(f, resource, NULL, mid * STEP_BYTES);
+        STW_TRY(fits_now(f, &fits, err));
+        if (fits)
+            high = mid;
+        else
+            low = mid;
+    }
+    *limit_bytes = high * STEP_BYTES;
+out:
+    restore(f, resource, NULL);
+    return status;
+}
+
+/* By how many bytes the plan's worst row of a resource and phase is over its limit. */
+static uint64_t excess(const filter *f, const stw_choice *choice, const char *resource,
+                       stw_phase phase) {
+    uint64_t most = 0;
+    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &f->cost->byte_rows[r];
+        uint64_t bytes = stw_cost_row_bytes(f->cost, row, choice);
+        if (is_of(row, resource, &phase) && bytes > f->limits[r] && bytes - f->limits[r] > most)
+            most = bytes - f->limits[r];
+    }
+    return most;
+}
+
+static stw_status note(filter *f, const char *resource, const stw_choice *choice, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = f->plan;
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        stw_phase phase = (stw_phase)p;
+        bool any = false, needed = false;
+        for (uint32_t r = 0; r < f->cost->n_byte_rows; r++)
+            any = any || is_of(&f->cost->byte_rows[r], resource, &phase);
+        if (!any) continue;
+        STW_TRY(try_drop(f, resource, &phase, &needed, err));
+        if (needed)
+            plan->bindings[plan->n_bindings++] = (stw_binding){
+                resource, stw_phase_name(phase), excess(f, choice, resource, phase), 0};
+    }
+out:
+    return status;
+}
+
+stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, const stw_choice *choice,
+                                double time_limit_s, stw_error *err) {
+    /* in the order in which one would do without them */
+    static const char *const resources[] = {"nvme", "page-locked memory", "host memory",
+                                            "gpu memory"};
+    enum { N = sizeof resources / sizeof resources[0] };
+    stw_status status = STW_STATUS_OK;
+    bool needed[N] = {false};
+    filter f = {.plan = plan, .cost = cost, .end_s = stw_planner_now_s() + time_limit_s};
+    f.choice = stw_choice_new(cost, cost->pool);
+    f.limits = stw_pool_array(cost->pool, cost->n_byte_rows, sizeof *f.limits);
+    plan->n_bindings = 0;
+    plan->bindings = stw_pool_array(plan->pool, cost->n_byte_rows, sizeof *plan->bindings);
+    if (f.choice.acts == NULL || f.limits == NULL || plan->bindings == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for what binds");
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) f.limits[r] = cost->byte_rows[r].limit_bytes;
+    for (int i = 0; i < N; i++) STW_TRY(try_drop(&f, resources[i], NULL, &needed[i], err));
+    for (int i = N; i-- > 0;)
+        if (needed[i]) STW_TRY(note(&f, resources[i], choice, err));
+    for (uint32_t b = 0; b < plan->n_bindings; b++) {
+        stw_binding *binding = &plan->bindings[b];
+        if (b > 0 && strcmp(binding[-1].resource, binding->resource) == 0)
+            binding->enough_bytes = binding[-1].enough_bytes;
+        else
+            STW_TRY(enough(&f, binding->resource, &binding->enough_bytes, err));
+    }
+out:
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) cost->byte_rows[r].limit_bytes = f.limits[r];
+    return status;
+}

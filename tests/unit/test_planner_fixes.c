@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan says when nothing fits: the limits of a minimal conflict, and changes, one or two at
+ * a time, that make it fit and are the smallest of their kind. */
+#include <string.h>
+
+#include "planner/planner.h"
+#include "tests/unit/planner_case.h"
+#include "tests/unit/testing.h"
+
+#define MAX_SETTINGS 24
+
+static const stw_planner_options with_fixes = {.time_limit_s = 60, .no_prices = true};
+static const stw_planner_options without = {
+    .time_limit_s = 60, .no_prices = true, .no_fixes = true, .only_stage1 = true};
+
+static stw_plan *unfit(const char *model, const char *const *settings) {
+    stw_plan *plan = case_zoo(model, settings);
+    CHECK_OK(stw_planner_solve(plan, &with_fixes, err));
+    CU_ASSERT_EQUAL(plan->outcome, STW_OUTCOME_INFEASIBLE);
+    CU_ASSERT_EQUAL(plan->verdict, STW_VERDICT_DOES_NOT_FIT);
+    CU_ASSERT(plan->n_bindings > 0 && plan->n_fixes > 0);
+    return plan;
+}
+
+/* Does the case fit with more settings after its own? */
+static bool fits_with(const char *model, const char *const *settings, const char *const *more) {
+    const char *all[MAX_SETTINGS + 1];
+    uint32_t n = 0;
+    for (; settings[n] != NULL && n < MAX_SETTINGS; n++) all[n] = settings[n];
+    for (; *more != NULL && n < MAX_SETTINGS; more++) all[n++] = *more;
+    all[n] = NULL;
+    stw_plan *plan = case_zoo(model, all);
+    CHECK_OK(stw_planner_solve(plan, &without, err));
+    bool fits = plan->verdict != STW_VERDICT_DOES_NOT_FIT;
+    stw_plan_free(plan);
+    return fits;
+}
+
+static void check_fixes(const char *model, const char *const *settings, const stw_plan *plan) {
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        const stw_fix *fix = &plan->fixes[i];
+        char texts[STW_MAX_FIX_CHANGES][128];
+        const char *more[STW_MAX_FIX_CHANGES + 1] = {NULL};
+        CU_ASSERT(fix->n_changes >= 1 && fix->n_changes <= STW_MAX_FIX_CHANGES);
+        for (uint32_t c = 0; c < fix->n_changes; c++) {
+            snprintf(texts[c], sizeof texts[c], "%s=%s", fix->changes[c].set,
+                     fix->changes[c].value);
+            more[c] = texts[c];
+        }
+        CU_ASSERT(fits_with(model, settings, more));
+    }
+}
+
+static const stw_binding *binding_of(const stw_plan *plan, const char *resource) {
+    for (uint32_t i = 0; i < plan->n_bindings; i++)
+        if (strcmp(plan->bindings[i].resource, resource) == 0) return &plan->bindings[i];
+    return NULL;
+}
+
+/* A fix whose first change is of this key; `n` changes in all. */
+static const stw_fix *fix_of(const stw_plan *plan, const char *key, uint32_t n) {
+    for (uint32_t i = 0; i < plan->n_fixes; i++)
+        if (strcmp(plan->fixes[i].changes[0].set, key) == 0 && plan->fixes[i].n_changes == n)
+            return &plan->fixes[i];
+    return NULL;
+}
+
+static void a_fixed_placement_is_freed(void) {
+    const char *settings[] = {"node.gpus=1", "node.gpu.memory=6 GiB", "placement.moments=gpu",
+                              "batch.seq_len=512", NULL};
+    stw_plan *plan = unfit("Qwen3-0.6B", settings);
+    CU_ASSERT_PTR_NOT_NULL(fix_of(plan, "placement.moments", 1));
+    check_fixes("Qwen3-0.6B", settings, plan);
+    stw_plan_free(plan);
+}
+
+/* State fits neither on the GPUs nor beside them; either limit could be raised. */
+static void both_limits_of_a_conflict_are_named(void) {
+    const char *settings[] = {"node.gpus=1",
+                              "node.gpu.memory=12 GiB",
+                              "node.host.memory=64 GiB",
+                              "node.host.limit=8 GiB",
+                              "node.nvme.capacity=0",
+                              "batch.seq_len=512",
+                              NULL};
+    stw_plan *plan = unfit("Qwen3-1.7B", settings);
+    const stw_binding *gpu = binding_of(plan, "gpu memory"),
+                      *host = binding_of(plan, "host memory");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(gpu);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(host);
+    CU_ASSERT(gpu->enough_bytes > 12ull << 30 && gpu->enough_bytes < 48ull << 30);
+    CU_ASSERT(host->enough_bytes > 8ull << 30 && host->enough_bytes < 48ull << 30);
+    const stw_fix *fix = fix_of(plan, "node.host.limit", 1);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(fix);
+    uint64_t gib = strtoull(fix->changes[0].value, NULL, 10);
+    CU_ASSERT_EQUAL(gib << 30, host->enough_bytes);
+    char less[64];
+    snprintf(less, sizeof less, "node.host.limit=%llu GiB", (unsigned long long)gib - 1);
+    const char *more[] = {less, NULL};
+    CU_ASSERT_FALSE(fits_with("Qwen3-1.7B", settings, more));
+    check_fixes("Qwen3-1.7B", settings, plan);
+    stw_plan_free(plan);
+}
+
+static void a_page_lock_limit_is_raised(void) {
+    const char *settings[] = {"node.gpus=1",
+                              "node.gpu.memory=12 GiB",
+                              "node.host.memory=64 GiB",
+                              "node.host.limit=60 GiB",
+                              "node.host.page_lock_limit=4 GiB",
+                              "node.nvme.capacity=0",
+                              "batch.seq_len=512",
+                              NULL};
+    stw_plan *plan = unfit("Qwen3-1.7B", settings);
+    CU_ASSERT_PTR_NOT_NULL(binding_of(plan, "page-locked memory"));
+    CU_ASSERT_PTR_NOT_NULL(fix_of(plan, "node.host.page_lock_limit", 1));
+    check_fixes("Qwen3-1.7B", settings, plan);
+    stw_plan_free(plan);
+}
+
+/* The longest sequence that fits is told in steps of 128 tokens, not the next half. */
+static void a_length_is_the_longest_that_fits(void) {
+    const char *settings[] = {"node.gpus=1", "node.gpu.memory=24 GiB", "batch.seq_len=8192",
+                              "batch.micro_batch=8", NULL};
+    stw_plan *plan = unfit("Qwen3-0.6B", settings);
+    const stw_fix *fix = fix_of(plan, "batch.seq_len", 1);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(fix);
+    char longer[64];
+    snprintf(longer, sizeof longer, "batch.seq_len=%llu",
+             strtoull(fix->changes[0].value, NULL, 10) + 128);
+    const char *more[] = {longer, NULL};
+    CU_ASSERT_FALSE(fits_with("Qwen3-0.6B", settings, more));
+    fix = fix_of(plan, "batch.micro_batch", 2);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(fix);
+    CU_ASSERT_STRING_EQUAL(fix->changes[1].set, "batch.grad_accumulation");
+    check_fixes("Qwen3-0.6B", settings, plan);
+    stw_plan_free(plan);
+}
+
+/* Logits need the fused loss and state needs the host: neither is enough by itself. */
+static void two_changes_are_offered_where_one_is_not_enough(void) {
+    const char *settings[] = {"node.gpus=1",
+                              "nodes=1",
+                              "node.gpu.memory=16 GiB",
+                              "node.host.memory=64 GiB",
+                              "node.host.limit=6 GiB",
+                              "node.nvme.capacity=0",
+                              "batch.seq_len=8192",
+                              NULL};
+    stw_plan *plan = unfit("Qwen3-1.7B", settings);
+    const stw_fix *fix = fix_of(plan, "node.host.limit", 2);
+    CU_ASSERT_PTR_NULL(fix_of(plan, "node.host.limit", 1));
+    CU_ASSERT_PTR_NULL(fix_of(plan, "loss.fused", 1));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(fix);
+    CU_ASSERT_STRING_EQUAL(fix->changes[1].set, "loss.fused");
+    check_fixes("Qwen3-1.7B", settings, plan);
+    stw_plan_free(plan);
+}
+
+STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_is_freed},
+              {"both limits of a conflict are named", both_limits_of_a_conflict_are_named},
+              {"a page-lock limit is raised", a_page_lock_limit_is_raised},
+              {"a length is the longest that fits", a_length_is_the_longest_that_fits},
+              {"two changes are offered where one is not enough",
+               two_changes_are_offered_where_one_is_not_enough})
