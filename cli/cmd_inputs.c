@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,6 +57,55 @@ out:
     return status;
 }
 
+/* node.host.memory alone moves node.host.limit with it: the system keeps its share. */
+static void follow_memory(const stw_cluster *before, const stw_values *set, stw_cluster *cluster) {
+    const char *key = "node.host.limit=";
+    for (size_t i = 0; i < set->n; i++)
+        if (strncmp(set->items[i], key, strlen(key)) == 0) return;
+    uint64_t memory = cluster->host.memory_bytes, was = before->host.memory_bytes;
+    if (memory == was || was == 0) return;
+    double share = (double)before->host.limit_bytes / (double)was;
+    uint64_t limit = share < 1 ? (uint64_t)(share * (double)memory) : memory;
+    cluster->host.limit_bytes = limit > 0 ? limit : memory;
+}
+
+/* The specs after --cluster, --run and --set. */
+static stw_status read_specs(const stw_inputs *in, stw_cluster *cluster, stw_run_spec *run,
+                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const char *paths[] = {in->cluster != NULL ? in->cluster : "", in->run != NULL ? in->run : ""};
+    STW_TRY(stw_stdin_once(paths, 2, err));
+    STW_TRY(read_cluster(in->cluster, cluster, err));
+    if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, run, err));
+    const stw_cluster before = *cluster;
+    for (size_t i = 0; i < in->set.n; i++)
+        STW_TRY(stw_specs_set(cluster, run, in->set.items[i], "--set", err));
+    follow_memory(&before, &in->set, cluster);
+    STW_TRY(stw_cluster_check(cluster, in->cluster != NULL ? in->cluster : "this machine", err));
+    STW_TRY(stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err));
+out:
+    return status;
+}
+
+static stw_status solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    double start_s = stw_clock_s();
+    stw_log(STW_LOG_DEBUG, "model %s: %llu parameters in %u tensors; cluster %s: %u x %u GPUs",
+            plan->model->name, (unsigned long long)plan->model->params, plan->model->n_tensors,
+            plan->cluster.name, plan->cluster.nodes, plan->cluster.gpus);
+    stw_ticker *ticker = stw_ticker_start("planning");
+    STW_TRY(stw_planner_solve(plan, options, err));
+    double solved_s = stw_clock_s();
+    stw_log(STW_LOG_DEBUG, "solve: %.3f s, %s", solved_s - start_s,
+            stw_outcome_name(plan->outcome));
+    STW_TRY(stw_sim_plan(plan, NULL, err));
+    STW_TRY(stw_plan_check(plan, true, err));
+    stw_log(STW_LOG_DEBUG, "simulate and check: %.3f s", stw_clock_s() - solved_s);
+out:
+    stw_ticker_stop(ticker);
+    return status;
+}
+
 stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char data[4096];
@@ -72,19 +122,12 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     options.gap_is_set = in->gap != NULL;
     STW_TRY(stw_data_folder(data, sizeof data, err));
     STW_TRY(stw_model_open(in->model, data, &model, err));
-    STW_TRY(read_cluster(in->cluster, &cluster, err));
     STW_TRY(stw_run_spec_init(&run, err));
-    if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, &run, err));
-    for (size_t i = 0; i < in->set.n; i++)
-        STW_TRY(stw_specs_set(&cluster, &run, in->set.items[i], "--set", err));
-    STW_TRY(stw_cluster_check(&cluster, in->cluster != NULL ? in->cluster : "this machine", err));
-    STW_TRY(stw_run_spec_check(&run, in->run != NULL ? in->run : "--set", err));
+    STW_TRY(read_specs(in, &cluster, &run, err));
     status = stw_plan_new(model, &cluster, &run, &plan, err);
     model = NULL; /* taken over, also on failure */
     if (status != STW_STATUS_OK) goto out;
-    STW_TRY(stw_planner_solve(plan, &options, err));
-    STW_TRY(stw_sim_plan(plan, NULL, err));
-    STW_TRY(stw_plan_check(plan, true, err));
+    STW_TRY(solve(plan, &options, err));
     *out = plan;
     plan = NULL;
 out:
@@ -100,10 +143,27 @@ int stw_plan_exit_code(const stw_plan *plan) {
     return 0;
 }
 
-int stw_format_of(const char *path) {
-    const char *dot = path != NULL ? strrchr(path, '.') : NULL;
-    if (dot != NULL && strcmp(dot, ".md") == 0) return STW_FORMAT_MARKDOWN;
-    if (dot != NULL && strcmp(dot, ".csv") == 0) return STW_FORMAT_CSV;
-    if (dot != NULL && strcmp(dot, ".json") == 0) return STW_FORMAT_JSON;
-    return STW_FORMAT_TERMINAL;
+stw_status stw_report_format(const stw_general *general, stw_format *out, stw_error *err) {
+    static const struct {
+        const char *suffix;
+        stw_format format;
+    } formats[] = {
+        {".md", STW_FORMAT_MARKDOWN}, {".csv", STW_FORMAT_CSV}, {".json", STW_FORMAT_JSON}};
+    *out = general->json ? STW_FORMAT_JSON : STW_FORMAT_TERMINAL;
+    bool to_stdout = general->output == NULL || strcmp(general->output, "-") == 0;
+    if (to_stdout) stw_report_width_set(stw_terminal_columns(STDOUT_FILENO));
+    if (to_stdout || general->json)
+        return stw_check_suffix(general->output, "complete JSON", ".json", err);
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        const char *suffix = stw_path_suffix(general->output);
+        if (strcasecmp(suffix, formats[i].suffix) == 0) *out = formats[i].format;
+    }
+    return stw_check_suffix(general->output, "a report", ".txt .md .csv .json", err);
+}
+
+stw_status stw_stdin_once(const char *const *paths, size_t n, stw_error *err) {
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) found += strcmp(paths[i], "-") == 0;
+    if (found < 2) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_USAGE, "-", "standard input is given %zu times", found);
 }

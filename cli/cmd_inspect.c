@@ -8,8 +8,8 @@ static stw_status inspect(const char *what, const stw_general *general, const ch
     char data[4096];
     stw_model *model = NULL;
     stw_text text = STW_TEXT_INIT;
-    stw_format format =
-        general->json ? STW_FORMAT_JSON : (stw_format)stw_format_of(general->output);
+    stw_format format;
+    STW_TRY(stw_report_format(general, &format, err));
     STW_TRY(stw_data_folder(data, sizeof data, err));
     STW_TRY(stw_model_open(what, data, &model, err));
     if (tensors != NULL) STW_TRY(stw_model_write_csv(model, tensors, err));
@@ -34,9 +34,9 @@ int stw_cmd_inspect(int argc, char **argv) {
         "stowage",
         "inspect",
         "MODEL",
-        "Print tensor groups, tensors and parameters of a model. MODEL is a zoo name, a "
-        "config.json or its\nfolder, a safetensors file, index or folder (only headers are read), "
-        "or a CSV tensor list.",
+        "Print tensor groups, tensors and parameters of a model. MODEL is a zoo name "
+        "(`stowage models` lists them), a config.json or its folder, a safetensors file, index or "
+        "folder (only headers are read), or a CSV tensor list.",
         options,
         sizeof options / sizeof options[0],
         1,

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "cli/commands.h"
 #include "core/file.h"
 #include "reports/reports.h"
@@ -8,6 +10,9 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, in
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_text json = STW_TEXT_INIT, summary = STW_TEXT_INIT;
+    stw_format format;
+    STW_TRY(stw_check_suffix(general->output, "a plan", ".json", err));
+    STW_TRY(stw_report_format(&(stw_general){0}, &format, err)); /* of the summary */
     STW_TRY(stw_inputs_plan(in, &plan, err));
     *code = stw_plan_exit_code(plan);
     STW_TRY(stw_plan_to_json(plan, &json, err));
@@ -18,9 +23,9 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, in
         if (general->output == NULL) STW_TRY(stw_file_write("-", json.data, json.length, err));
         goto out;
     }
+    if (general->output != NULL && (general->quiet || strcmp(general->output, "-") == 0)) goto out;
     STW_TRY(stw_report_plan_summary(plan, &summary, err));
-    if (general->output == NULL || general->output[0] != '-')
-        STW_TRY(stw_file_write("-", summary.data, summary.length, err));
+    STW_TRY(stw_emit(&(stw_general){0}, &summary, err));
 out:
     stw_text_free(&json);
     stw_text_free(&summary);
@@ -40,9 +45,9 @@ int stw_cmd_plan(int argc, char **argv) {
         "stowage",
         "plan",
         "--model MODEL",
-        "Decide placement, prefetch depth and load method; predict bytes and seconds. The plan is\n"
-        "written to -o FILE, a summary to stdout. Exit code 4: nothing fits. The plan with the\n"
-        "smallest excess is still written. It lists the limits that cannot be kept together and\n"
+        "Decide placement, prefetch depth and load method; predict bytes and seconds. The plan is "
+        "written to -o FILE, a summary to stdout. Exit code 4: nothing fits. The plan with the "
+        "smallest excess is still written. It lists the limits that cannot be kept together and "
         "changes that make the plan fit.",
         options,
         sizeof options / sizeof options[0],

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/commands.h"
+#include "core/file.h"
 #include "core/tree.h"
 #include "reports/reports.h"
 
-#define MOST_FILES 16
+enum { MOST_FILES = 16, MOST_BYTES = 256 << 20 };
 
 typedef struct loaded {
     stw_plan *plan;
@@ -16,17 +18,22 @@ static stw_status load(const char *path, loaded *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_tree *tree = NULL;
     const char *schema = NULL;
-    STW_TRY(stw_tree_read_json(path, &tree, err));
+    char *text = NULL;
+    uint64_t length = 0;
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
+    STW_TRY(stw_file_read(path, MOST_BYTES, &text, &length, err)); /* once: it may be a pipe */
+    STW_TRY(stw_tree_parse_json(name, text, (size_t)length, &tree, err));
     STW_TRY(stw_node_string(tree, tree->root, "schema", &schema, err));
     if (strncmp(schema, "stowage.plan/", 13) == 0)
-        STW_TRY(stw_plan_read(path, &out->plan, err));
+        STW_TRY(stw_plan_parse(name, text, (size_t)length, &out->plan, err));
     else if (strncmp(schema, "stowage.run/", 12) == 0)
-        STW_TRY(stw_run_result_read(path, &out->run, err));
+        STW_TRY(stw_run_result_parse(name, text, (size_t)length, &out->run, err));
     else
-        status = stw_fail(err, STW_STATUS_BAD_INPUT, path,
+        status = stw_fail(err, STW_STATUS_BAD_INPUT, name,
                           "found schema \"%s\", expected stowage.plan/1 or stowage.run/1", schema);
 out:
     stw_tree_free(tree);
+    free(text);
     return status;
 }
 
@@ -54,8 +61,9 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
     stw_status status = STW_STATUS_OK;
     loaded files[MOST_FILES] = {{0}};
     stw_text text = STW_TEXT_INIT;
-    stw_format format =
-        general->json ? STW_FORMAT_JSON : (stw_format)stw_format_of(general->output);
+    stw_format format;
+    STW_TRY(stw_stdin_once(paths, n, err));
+    STW_TRY(stw_report_format(general, &format, err));
     for (size_t i = 0; i < n; i++) STW_TRY(load(paths[i], &files[i], err));
     if (format == STW_FORMAT_JSON &&
         (n > 2 || (n == 2 && (files[0].plan == NULL || files[1].run == NULL)))) {
@@ -88,10 +96,10 @@ int stw_cmd_report(int argc, char **argv) {
         "stowage",
         "report",
         "PLAN|RUN...",
-        "Write a capacity report: verdict, state placement, peak memory and limits, phase "
-        "times,\nbottlenecks, value of more resources. A plan followed by its run gives one report "
-        "with\npredicted and measured values. The suffix of -o FILE selects the format: .md, .csv, "
-        ".json,\nelse text.",
+        "Write a capacity report: verdict, state placement, peak memory and limits, phase times, "
+        "bottlenecks, value of more resources. A plan followed by its run gives one report with "
+        "predicted and measured values. - reads standard input. The suffix of -o FILE selects the "
+        "format: .txt (or none), .md, .csv, .json.",
         NULL,
         0,
         1,

@@ -53,6 +53,8 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
     stw_plan *plan = NULL;
     stw_sim **sims = NULL;
     stw_text text = STW_TEXT_INIT;
+    stw_format format;
+    STW_TRY(stw_report_format(general, &format, err));
     if (r->plan != NULL)
         STW_TRY(stw_plan_read(r->plan, &plan, err));
     else
@@ -69,8 +71,7 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
     if (general->json)
         STW_TRY(stw_plan_to_json(plan, &text, err));
     else
-        STW_TRY(stw_report_plan(plan, NULL, NULL, (stw_format)stw_format_of(general->output), &text,
-                                err));
+        STW_TRY(stw_report_plan(plan, NULL, NULL, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
 out:
     for (uint32_t k = 0; sims != NULL && k < plan->job->n_kinds; k++) stw_sim_free(sims[k]);
@@ -95,7 +96,7 @@ int stw_cmd_simulate(int argc, char **argv) {
         "simulate",
         "PLAN | --model MODEL",
         "Simulate a plan: its operations share links, memory bandwidth and CPUs. Prints the "
-        "capacity\nreport with peak memory by phase and component and seconds by phase.",
+        "capacity report with peak memory by phase and component and seconds by phase.",
         options,
         sizeof options / sizeof options[0],
         0,

@@ -13,6 +13,9 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     stw_comparison *comparison = NULL;
     stw_text text = STW_TEXT_INIT;
     stw_tolerance tolerance = STW_TOLERANCE_DEFAULT;
+    stw_format format;
+    STW_TRY(stw_stdin_once((const char *const[]){r->plan, r->run}, 2, err));
+    STW_TRY(stw_report_format(general, &format, err));
     STW_TRY(stw_option_double("--memory-tolerance", r->memory, &tolerance.memory, err));
     STW_TRY(stw_option_double("--time-tolerance", r->time, &tolerance.time, err));
     STW_TRY(stw_plan_read(r->plan, &plan, err));
@@ -21,8 +24,7 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     if (general->json)
         STW_TRY(stw_comparison_to_json(comparison, &text, err));
     else
-        STW_TRY(stw_report_comparison(comparison, (stw_format)stw_format_of(general->output), &text,
-                                      err));
+        STW_TRY(stw_report_comparison(comparison, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
     if (run->mismatched > 0)
         status = stw_fail(err, STW_STATUS_DISAGREE, r->run,
@@ -61,8 +63,8 @@ int stw_cmd_validate(int argc, char **argv) {
         "validate",
         "PLAN RUN",
         "Compare predicted and measured values by phase and component. Time is judged only for "
-        "runs on\nthe cuda backend with a cluster.yaml that was calibrated on the same GPU model. "
-        "Exit code 8:\nat least one line is outside tolerance, or the run's verification failed.",
+        "runs on the cuda backend with a cluster.yaml that was calibrated on the same GPU model. "
+        "Exit code 8: at least one line is outside tolerance, or the run's verification failed.",
         options,
         sizeof options / sizeof options[0],
         2,

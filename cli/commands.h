@@ -6,6 +6,7 @@
 
 #include "cli/common.h"
 #include "plan/files/plan.h"
+#include "reports/reports.h"
 #include "sim/sim.h"
 
 /* argv[0] is the name of the command. Returns the exit code of the process. */
@@ -45,9 +46,20 @@ typedef struct stw_inputs {
 /** Read the inputs, solve and simulate. An infeasible plan is an outcome, not an error. The caller
  * frees *out. */
 STW_MUST_USE stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err);
+/** A line on the terminal that counts the seconds of `what` (a literal) until it is stopped. NULL,
+ * which may be stopped too, if stderr is not a terminal. */
+typedef struct stw_ticker stw_ticker;
+stw_ticker *stw_ticker_start(const char *what);
+void stw_ticker_stop(stw_ticker *ticker);
+/** Seconds of a clock that only goes forward. */
+double stw_clock_s(void);
 /** Exit code of a plan's outcome: 0, 4 (nothing fits) or 5 (time limit). */
 int stw_plan_exit_code(const stw_plan *plan);
-/** Format by file name: .md, .csv, .json, else terminal. */
-int stw_format_of(const char *path);
+/** Format of a report by --json and the suffix of -o FILE; USAGE if there is no such format. Tables
+ * on stdout get the width of the terminal. */
+STW_MUST_USE stw_status stw_report_format(const stw_general *general, stw_format *out,
+                                          stw_error *err);
+/** USAGE if more than one of the paths is "-". */
+STW_MUST_USE stw_status stw_stdin_once(const char *const *paths, size_t n, stw_error *err);
 
 #endif

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L /* readlink, access */
+#define _POSIX_C_SOURCE 200809L /* readlink, access, strncasecmp */
 #include "cli/common.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "core/file.h"
@@ -20,9 +22,9 @@ static size_t all_options(const stw_usage *usage, stw_general *general, stw_opti
     const stw_option shared[] = {
         {"--output", "-o", "FILE", "output file; - is stdout", STW_OPTION_VALUE, &general->output},
         {"--json", NULL, NULL, "write complete JSON to stdout", STW_OPTION_FLAG, &general->json},
-        {"--verbose", "-v", NULL, "print more messages to stderr", STW_OPTION_FLAG,
-         &general->verbose},
-        {"--quiet", "-q", NULL, "print only errors to stderr", STW_OPTION_FLAG, &general->quiet},
+        {"--verbose", "-v", NULL, "more messages on stderr", STW_OPTION_FLAG, &general->verbose},
+        {"--quiet", "-q", NULL, "only errors on stderr, and no summary if -o is given",
+         STW_OPTION_FLAG, &general->quiet},
         {"--help", "-h", NULL, "print this help", STW_OPTION_FLAG, &general->help},
     };
     size_t n = 0;
@@ -111,9 +113,11 @@ void stw_usage_print(const stw_usage *usage) {
     stw_option options[MOST_OPTIONS];
     stw_general none = {0};
     size_t n = all_options(usage, &none, options);
-    printf("Usage: %s%s%s %s [options]\n\n%s\n\nOptions:\n", usage->program,
-           usage->command != NULL ? " " : "", usage->command != NULL ? usage->command : "",
-           usage->arguments, usage->summary);
+    printf("Usage: %s%s%s%s%s [options]\n\n", usage->program, usage->command != NULL ? " " : "",
+           usage->command != NULL ? usage->command : "", usage->arguments[0] != '\0' ? " " : "",
+           usage->arguments);
+    stw_print_wrapped(usage->summary, 0, 0);
+    printf("\nOptions:\n");
     for (size_t i = 0; i < n; i++) {
         char left[64];
         snprintf(left, sizeof left, "%s%s%s%s%s",
@@ -121,7 +125,8 @@ void stw_usage_print(const stw_usage *usage) {
                  options[i].letter != NULL ? ", " : "", options[i].name,
                  options[i].metavar != NULL ? " " : "",
                  options[i].metavar != NULL ? options[i].metavar : "");
-        printf("  %-26s %s\n", left, options[i].help);
+        int column = printf("  %-26s", left);
+        stw_print_wrapped(options[i].help, 29, column > 0 ? (size_t)column : 0);
     }
 }
 
@@ -154,7 +159,9 @@ int stw_exit(stw_status status, const stw_error *err) {
     if (status != STW_STATUS_OK) {
         char text[1400];
         stw_error_format(err, text, sizeof text);
-        fprintf(stderr, "stowage: error: %s\n", text[0] != '\0' ? text : stw_status_text(status));
+        bool colour = stw_terminal_has_colour(STDERR_FILENO);
+        fprintf(stderr, "%sstowage: error:%s %s\n", colour ? "\033[1;31m" : "",
+                colour ? "\033[0m" : "", text[0] != '\0' ? text : stw_status_text(status));
     }
     return stw_status_exit_code(status);
 }
@@ -163,7 +170,40 @@ stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error 
     stw_status status = stw_text_status(text, err);
     if (status != STW_STATUS_OK) return status;
     const char *path = general->output != NULL ? general->output : "-";
-    return stw_file_write(path, text->data != NULL ? text->data : "", text->length, err);
+    stw_text coloured = STW_TEXT_INIT;
+    if (!general->json && strcmp(path, "-") == 0 && stw_terminal_has_colour(STDOUT_FILENO)) {
+        stw_text_colour(text, &coloured);
+        text = &coloured;
+        status = stw_text_status(text, err);
+    }
+    if (status == STW_STATUS_OK)
+        status = stw_file_write(path, text->data != NULL ? text->data : "", text->length, err);
+    stw_text_free(&coloured);
+    return status;
+}
+
+const char *stw_path_suffix(const char *path) {
+    const char *slash = path != NULL ? strrchr(path, '/') : NULL;
+    const char *name = slash != NULL ? slash + 1 : path;
+    const char *dot = name != NULL ? strrchr(name, '.') : NULL;
+    if (dot == NULL || dot == name || dot[1] == '\0') return "";
+    for (const char *at = dot + 1; *at != '\0'; at++)
+        if (!isalpha((unsigned char)*at)) return ""; /* the version in "llama-3.1" is no suffix */
+    return dot;
+}
+
+stw_status stw_check_suffix(const char *path, const char *what, const char *suffixes,
+                            stw_error *err) {
+    const char *suffix = stw_path_suffix(path);
+    size_t length = strlen(suffix);
+    if (length == 0) return STW_STATUS_OK;
+    for (const char *at = suffixes; *at != '\0';) {
+        size_t n = strcspn(at, " ");
+        if (n == length && strncasecmp(at, suffix, n) == 0) return STW_STATUS_OK;
+        at += n + strspn(at + n, " ");
+    }
+    return stw_fail(err, STW_STATUS_USAGE, path, "no format %s of %s; formats: %s", suffix, what,
+                    suffixes);
 }
 
 void stw_general_apply(const stw_general *general) {
@@ -212,7 +252,7 @@ stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *
     return STW_STATUS_OK;
 }
 
-int stw_become_run(const char *first, int argc, char **argv) {
+int stw_become_run(const char *name, const char *first, int argc, char **argv) {
     stw_error err = STW_ERROR_INIT;
     char program[4096];
     stw_status status = stw_sibling("stowage-run", program, sizeof program, &err);
@@ -221,7 +261,7 @@ int stw_become_run(const char *first, int argc, char **argv) {
     if (args == NULL)
         return stw_exit(stw_fail(&err, STW_STATUS_NO_MEMORY, "run", "out of memory"), &err);
     int n = 0;
-    args[n++] = program;
+    args[n++] = (char *)(uintptr_t)name; /* what its help calls itself */
     if (first != NULL) args[n++] = (char *)(uintptr_t)first;
     for (int i = 1; i < argc; i++) args[n++] = argv[i];
     execv(program, args);

@@ -59,8 +59,24 @@ STW_MUST_USE stw_status stw_option_double(const char *name, const char *text, do
 
 /** Print an error to stderr and return the exit code. */
 int stw_exit(stw_status status, const stw_error *err);
-/** Write the text to -o FILE, or to stdout. */
+/** Write the text to -o FILE, or to stdout: there in colour, if it is a terminal that has colour.
+ */
 STW_MUST_USE stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error *err);
+/** The suffix of a file name with its dot, "" if it has none. Suffixes have letters only. */
+const char *stw_path_suffix(const char *path);
+/** USAGE if the path (may be NULL) has a suffix that is not among these.
+ * @param what is written, for the error; @param suffixes ".md .csv" */
+STW_MUST_USE stw_status stw_check_suffix(const char *path, const char *what, const char *suffixes,
+                                         stw_error *err);
+/** Columns of the terminal `fd`: $COLUMNS, else as the terminal says; 0 if it is not a terminal. */
+unsigned stw_terminal_columns(int fd);
+/** `fd` is a terminal; NO_COLOR is not set; TERM is set and not "dumb". */
+bool stw_terminal_has_colour(int fd);
+/** A report for a terminal with headings in bold and verdicts in colour. */
+void stw_text_colour(const stw_text *in, stw_text *out);
+/** Print to stdout, wrapped to 80 columns, and end the line.
+ * @param indent of each line; @param column where the cursor stands */
+void stw_print_wrapped(const char *text, size_t indent, size_t column);
 /** Set the log level from -v and -q. */
 void stw_general_apply(const stw_general *general);
 
@@ -71,8 +87,9 @@ STW_MUST_USE stw_status stw_program_folder(char *out, size_t out_size, stw_error
 STW_MUST_USE stw_status stw_data_folder(char *out, size_t out_size, stw_error *err);
 /** Replace this process with stowage-run, which links CUDA and not the solver. Launchers then see
  * one process per rank. Returns an exit code if this fails.
+ * @param name by which the program was called, "stowage run"
  * @param first argument before argv[1..], or NULL */
-int stw_become_run(const char *first, int argc, char **argv);
+int stw_become_run(const char *name, const char *first, int argc, char **argv);
 /** Path of the program `name` in the folder of this program. */
 STW_MUST_USE stw_status stw_sibling(const char *name, char *out, size_t out_size, stw_error *err);
 

@@ -15,10 +15,8 @@ typedef struct command {
 
 static const command commands[] = {
     {"inspect", "MODEL", "list tensors, tensor groups and parameters", stw_cmd_inspect},
-    {"calibrate", "-o cluster.yaml", "measure this machine and write cluster.yaml",
-     stw_cmd_calibrate},
-    {"plan", "--model MODEL", "decide placement, prefetch depth and load method; write the plan",
-     stw_cmd_plan},
+    {"calibrate", "-o cluster.yaml", "measure this machine", stw_cmd_calibrate},
+    {"plan", "--model MODEL", "decide placement and load; write the plan", stw_cmd_plan},
     {"simulate", "PLAN", "predict peak memory and the time line", stw_cmd_simulate},
     {"run", "PLAN", "execute the plan on this machine", stw_cmd_run},
     {"validate", "PLAN RUN", "compare predicted and measured values", stw_cmd_validate},
@@ -28,13 +26,13 @@ static const size_t n_commands = sizeof commands / sizeof commands[0];
 
 static void print_help(void) {
     printf("Usage: stowage COMMAND [arguments]\n\n"
-           "Stowage decides where every byte of a large-model training run is stored, shows that "
-           "it fits,\n"
-           "predicts how long it takes, and executes the plan's loads and optimizer steps.\n\n"
+           "Stowage decides where every byte of a large-model training run is stored, shows\n"
+           "that it fits, predicts how long it takes, and executes the plan's loads and\n"
+           "optimizer steps.\n\n"
            "Commands:\n");
     for (size_t i = 0; i < n_commands; i++)
         printf("  %-10s %-18s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
-    printf("\nThe options of a command: stowage COMMAND --help\n"
+    printf("\nThe options of a command: stowage help COMMAND\n"
            "Example:                  stowage plan --model Qwen3-0.6B\n\n"
            "Exit codes:\n"
            "   0  ok\n"
@@ -56,25 +54,31 @@ static void print_version(void) {
            STW_WITH_NCCL ? "yes" : "not built in", STW_WITH_MPI ? "yes" : "not built in");
 }
 
-int main(int argc, char **argv) {
+static int unknown_command(const char *name) {
     stw_error err = STW_ERROR_INIT;
     const char *names[sizeof commands / sizeof commands[0]];
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
-        print_help();
-        return argc < 2 ? 2 : 0;
-    }
-    if (strcmp(argv[1], "--version") == 0) return print_version(), 0;
-    for (size_t i = 0; i < n_commands; i++) {
-        names[i] = commands[i].name;
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
-    }
-    if (strcmp(argv[1], "record") == 0 || strcmp(argv[1], "sweep") == 0)
+    for (size_t i = 0; i < n_commands; i++) names[i] = commands[i].name;
+    if (strcmp(name, "record") == 0 || strcmp(name, "sweep") == 0)
         return stw_exit(
-            stw_fail(&err, STW_STATUS_NOT_BUILT_IN, argv[1], "not implemented in this version"),
-            &err);
-    const char *near = stw_nearest(argv[1], names, n_commands);
-    (void)stw_fail(&err, STW_STATUS_USAGE, argv[1], "unknown command%s%s",
+            stw_fail(&err, STW_STATUS_NOT_BUILT_IN, name, "not implemented in this version"), &err);
+    const char *near = stw_nearest(name, names, n_commands);
+    (void)stw_fail(&err, STW_STATUS_USAGE, name, "unknown command%s%s",
                    near != NULL ? ", nearest: " : "", near != NULL ? near : "; see stowage --help");
     return stw_exit(STW_STATUS_USAGE, &err);
+}
+
+int main(int argc, char **argv) {
+    static char help[] = "--help";
+    if (argc < 2) return print_help(), 2;
+    bool asks = strcmp(argv[1], "help") == 0;
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (asks && argc == 2))
+        return print_help(), 0;
+    if (strcmp(argv[1], "--version") == 0) return print_version(), 0;
+    char **words = argv + (asks ? 2 : 1);
+    char *of_command[] = {*words, help, NULL};
+    for (size_t i = 0; i < n_commands; i++) {
+        if (strcmp(*words, commands[i].name) != 0) continue;
+        return asks ? commands[i].run(2, of_command) : commands[i].run(argc - 1, words);
+    }
+    return unknown_command(*words);
 }

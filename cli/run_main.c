@@ -26,6 +26,8 @@ static stw_status describe_machine(const request *r, const stw_general *general,
     stw_cluster cluster;
     stw_samples samples = STW_SAMPLES_INIT;
     stw_text text = STW_TEXT_INIT;
+    STW_TRY(stw_check_suffix(general->output, "a cluster", general->json ? ".json" : ".yaml .yml",
+                             err));
     const stw_probe_options options = {.depth = !r->calibrate ? STW_PROBE_SIZES
                                                 : r->quick    ? STW_PROBE_QUICK
                                                               : STW_PROBE_FULL,
@@ -116,6 +118,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                                     .nvme_folder = r->nvme,
                                     .no_digest = r->no_digest,
                                     .timeline = r->trace != NULL ? &timeline : NULL};
+    STW_TRY(stw_check_suffix(general->output, "a run", ".json", err));
     STW_TRY(stw_option_u64("--steps", r->steps, 1, &steps, err));
     STW_TRY(stw_option_u64("--seed", r->seed, 0, &seed, err));
     STW_TRY(stw_option_double("--timeout", r->timeout, &options.timeout_s, err));
@@ -135,7 +138,8 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     if (general->json && general->output == NULL) {
         STW_TRY(stw_run_result_to_json(result, &text, err));
         STW_TRY(stw_emit(general, &text, err));
-    } else if (!general->json && (general->output == NULL || strcmp(general->output, "-") != 0)) {
+    } else if (!general->json && (general->output == NULL ||
+                                  (!general->quiet && strcmp(general->output, "-") != 0))) {
         summarize(result);
     }
     if (result->mismatched > 0)
@@ -189,21 +193,24 @@ int main(int argc, char **argv) {
         {"--version", NULL, NULL, "print version and built-in features", STW_OPTION_FLAG,
          &r.version},
     };
-    const stw_usage usage = {"stowage-run",
-                             NULL,
-                             "PLAN",
-                             "Execute the parts of a plan that Stowage performs: load and "
-                             "optimizer steps. Each rank is one\n"
-                             "process; start several with mpirun, srun or torchrun. The result "
-                             "(stowage.run/1) is written\n"
-                             "to -o FILE.",
-                             options,
-                             sizeof options / sizeof options[0],
-                             0,
-                             1};
+    enum { OF_THE_MACHINE = 4 }; /* the last options do not belong to `stowage run` */
+    bool as_run = argc > 0 && strcmp(argv[0], "stowage run") == 0;
+    stw_usage usage = {as_run ? "stowage" : "stowage-run",
+                       as_run ? "run" : NULL,
+                       "PLAN",
+                       "Execute the parts of a plan that Stowage performs: load and optimizer "
+                       "steps. Each rank is one process; start several with mpirun, srun or "
+                       "torchrun. The result (stowage.run/1) is written to -o FILE.",
+                       options,
+                       sizeof options / sizeof options[0],
+                       0,
+                       1};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
-    if (general.help) return stw_usage_print(&usage), 0;
+    if (general.help) {
+        if (as_run) usage.n_options -= OF_THE_MACHINE;
+        return stw_usage_print(&usage), 0;
+    }
     if (r.version) return print_version(), 0;
     stw_general_apply(&general);
     /* Some training scripts export 1. All streams then share one hardware queue and wait for each
@@ -211,8 +218,9 @@ int main(int argc, char **argv) {
     (void)unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
     if (r.probe || r.calibrate) return stw_exit(describe_machine(&r, &general, &err), &err);
     if (n == 0)
-        return stw_exit(
-            stw_fail(&err, STW_STATUS_USAGE, "stowage-run", "expected PLAN; see --help"), &err);
+        return stw_exit(stw_fail(&err, STW_STATUS_USAGE, as_run ? "run" : "stowage-run",
+                                 "expected PLAN; see --help"),
+                        &err);
     r.plan = plan[0];
     return stw_exit(execute(&r, &general, &err), &err);
 }

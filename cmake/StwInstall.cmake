@@ -12,6 +12,10 @@ if(STW_WITH_MPI)
     install(TARGETS stw_mpi LIBRARY DESTINATION lib/stowage)
 endif()
 
+# What ./demo builds: all that is installed, and nothing else.
+add_custom_target(installed DEPENDS stowage stowage-run stowage_static
+    $<TARGET_NAME_IF_EXISTS:stowage_shared> $<TARGET_NAME_IF_EXISTS:stw_mpi>)
+
 # ---- the library's one header --------------------------------------------------------------------
 install(FILES include/stowage.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 

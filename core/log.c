@@ -70,9 +70,23 @@ static void draw(const char *what, uint64_t done, uint64_t total) {
     atomic_store(&line_is_open, !last);
 }
 
+static bool may_draw(void) {
+    if (atomic_load(&most_level) < (int)STW_LOG_INFO || callback != to_stderr) return false;
+    return !atomic_flag_test_and_set(&drawing);
+}
+
+void stw_progress_line(const char *text) {
+    if (!may_draw()) return;
+    if ((text != NULL || atomic_load(&line_is_open)) && isatty(STDERR_FILENO) == 1) {
+        fprintf(stderr, "\r\033[K%s", text != NULL ? text : "");
+        fflush(stderr);
+        atomic_store(&line_is_open, text != NULL);
+    }
+    atomic_flag_clear(&drawing);
+}
+
 void stw_progress(const char *what, uint64_t done, uint64_t total) {
-    if (atomic_load(&most_level) < (int)STW_LOG_INFO || callback != to_stderr) return;
-    if (atomic_flag_test_and_set(&drawing)) return;
+    if (!may_draw()) return;
     draw(what, done, total);
     atomic_flag_clear(&drawing);
 }

@@ -24,5 +24,8 @@ void stw_log(stw_log_level level, const char *format, ...) STW_PRINTF(2, 3);
 /** Report progress of `what`. Drawn at most ten times a second, if stderr is a terminal, the level
  * is at least INFO and the default callback is set. done == total ends the line. */
 void stw_progress(const char *what, uint64_t done, uint64_t total);
+/** Draw `text` as the progress line of work without a known end, under the same conditions; NULL
+ * removes the line. */
+void stw_progress_line(const char *text);
 
 #endif

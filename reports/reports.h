@@ -16,6 +16,10 @@ typedef enum stw_format {
     STW_FORMAT_JSON
 } stw_format;
 
+/** Columns of the terminal to which sentences and tables of STW_FORMAT_TERMINAL are wrapped; 0, the
+ * default, for no limit. Set it before starting threads. */
+void stw_report_width_set(unsigned columns);
+
 /** A model as printed by `stowage inspect`: totals and tensor groups (JSON: stowage.model/1). */
 STW_MUST_USE stw_status stw_report_model(const stw_model *model, stw_format format, stw_text *out,
                                          stw_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reports/table.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,12 +38,32 @@ void stw_table_cell(stw_table *table, const char *format, ...) {
         table->cells[table->n_cells++] = cell;
 }
 
-/* Display width: UTF-8 continuation bytes do not count. */
-static size_t width_of(const char *text) {
+static size_t terminal_columns; /* 0: no limit */
+
+void stw_report_width_set(unsigned columns) { terminal_columns = columns; }
+size_t stw_report_width(void) { return terminal_columns; }
+
+static bool starts_character(char c) { return ((unsigned char)c & 0xC0) != 0x80; }
+
+size_t stw_text_width(const char *text) {
     size_t width = 0;
-    for (; *text != '\0'; text++)
-        if (((unsigned char)*text & 0xC0) != 0x80) width++;
+    for (; *text != '\0'; text++) width += starts_character(*text);
     return width;
+}
+
+size_t stw_line_length(const char *text, size_t width) {
+    size_t used = 0, fitting = 0, torn = 0, at = 0; /* torn: would part a figure and its unit */
+    for (; text[at] != '\0'; at++) {
+        if (text[at] == ' ') {
+            bool tears = at > 0 && isdigit((unsigned char)text[at - 1]) &&
+                         isalpha((unsigned char)text[at + 1]);
+            *(tears ? &torn : &fitting) = at;
+            if (used >= width) break;
+        }
+        used += starts_character(text[at]);
+        if (used > width && fitting + torn > 0) break;
+    }
+    return text[at] == '\0' ? at : fitting > 0 ? fitting : torn;
 }
 
 static size_t rows_of(const stw_table *t) { return t->n_cells / t->n_columns; }
@@ -60,11 +81,11 @@ static size_t column_width(const stw_table *t, uint32_t column) { return t->widt
 static size_t measure_column(const stw_table *t, uint32_t column) {
     size_t widest = 0;
     for (size_t r = 0; r < rows_of(t); r++) {
-        size_t width = width_of(cell_of(t, r, column));
+        size_t width = stw_text_width(cell_of(t, r, column));
         if (width > widest) widest = width;
     }
     if (widest == 0) return 0;
-    size_t head = width_of(head_of(t, column));
+    size_t head = stw_text_width(head_of(t, column));
     return widest > head ? widest : head;
 }
 
@@ -74,33 +95,165 @@ static void put_many(stw_text *out, char c, size_t n) {
     for (size_t i = 0; i < n; i++) stw_text_append(out, &c, 1);
 }
 
-/* No space at the end of a line: the padding of a left-aligned cell waits for the next cell. */
-static void put_padded(stw_text *out, const char *cell, size_t width, bool right, size_t *owed) {
-    size_t missing = width - width_of(cell);
+/* Columns that stand side by side, with their widths. */
+typedef struct strip {
+    uint32_t n, *columns;
+    size_t *widths;
+} strip;
+
+/* Width without breaking a word or a figure. */
+static size_t least_width(const stw_table *t, uint32_t column) {
+    size_t widest = 0;
+    for (size_t r = 0; r < rows_of(t) + 1; r++) {
+        const char *cell = r == 0 ? head_of(t, column) : cell_of(t, r - 1, column);
+        bool figure = r > 0 && is_right(t, column);
+        while (*cell != '\0') {
+            size_t n = figure ? strlen(cell) : strcspn(cell, " ");
+            char word[256];
+            snprintf(word, sizeof word, "%.*s", (int)n, cell);
+            size_t width = stw_text_width(word);
+            if (width > widest) widest = width;
+            cell += n + strspn(cell + n, " ");
+        }
+    }
+    return widest;
+}
+
+static size_t total_width(const strip *s) {
+    size_t total = 0;
+    for (uint32_t i = 0; i < s->n; i++) total += 2 + s->widths[i];
+    return total;
+}
+
+/* Narrow the columns with the most room until the strip fits; false if it cannot. */
+static bool narrow(const stw_table *t, strip *s) {
+    while (total_width(s) > terminal_columns) {
+        uint32_t best = s->n;
+        size_t most = 0;
+        for (uint32_t i = 0; i < s->n; i++) {
+            size_t least = least_width(t, s->columns[i]);
+            size_t room = s->widths[i] > least ? s->widths[i] - least : 0;
+            if (room > most || (room == most && room > 0 && s->widths[i] > s->widths[best])) {
+                most = room;
+                best = i;
+            }
+        }
+        if (best == s->n) return false;
+        s->widths[best]--;
+    }
+    return true;
+}
+
+/* Number of columns of `all`, behind the first one and from `next` on, that one strip can hold. */
+static uint32_t fill_strip(const stw_table *t, const strip *all, uint32_t next, strip *out) {
+    uint32_t taken = all->n - next;
+    for (;; taken--) {
+        out->n = 0;
+        for (uint32_t i = 0; i < all->n; i++) {
+            if (i != 0 && (i < next || i >= next + taken)) continue;
+            out->columns[out->n] = all->columns[i];
+            out->widths[out->n++] = all->widths[i];
+        }
+        if (terminal_columns == 0 || narrow(t, out) || taken <= 1) return taken;
+    }
+}
+
+/* One line of one cell. The padding of a left-aligned cell waits for the next cell: no space stands
+ * at the end of a line. */
+static void put_padded(stw_text *out, const char *text, size_t width, bool right, size_t *owed) {
+    size_t used = stw_text_width(text), missing = width > used ? width - used : 0;
+    if (used == 0) {
+        *owed += width + 2;
+        return;
+    }
     put_many(out, ' ', *owed + (right ? missing : 0));
-    put(out, cell);
+    put(out, text);
     *owed = (right ? 0 : missing) + 2;
 }
 
-static void write_terminal(const stw_table *t, stw_text *out) {
-    for (size_t line = 0; line < rows_of(t) + 2; line++) {
+static size_t lines_of(const char *cell, size_t width) {
+    size_t lines = 0;
+    for (; *cell != '\0'; lines++) {
+        cell += stw_line_length(cell, width);
+        cell += strspn(cell, " ");
+    }
+    return lines;
+}
+
+/* Line `wanted` of a wrapped cell, in the pool; "" behind its end. */
+static const char *line_of(const stw_table *t, const char *cell, size_t width, size_t wanted) {
+    for (size_t i = 0; *cell != '\0'; i++) {
+        size_t n = stw_line_length(cell, width);
+        if (i == wanted)
+            return n == strlen(cell) ? cell : stw_pool_printf(t->pool, "%.*s", (int)n, cell);
+        cell += n;
+        cell += strspn(cell, " ");
+    }
+    return "";
+}
+
+/* Heads (row 0) end on one line, cells begin on one. */
+static void put_row(const stw_table *t, const strip *s, size_t row, stw_text *out) {
+    size_t height = 1;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const char *cell =
+            row == 0 ? head_of(t, s->columns[i]) : cell_of(t, row - 1, s->columns[i]);
+        size_t lines = lines_of(cell, s->widths[i]);
+        if (lines > height) height = lines;
+    }
+    for (size_t line = 0; line < height; line++) {
         size_t owed = 2;
-        for (uint32_t c = 0; c < t->n_columns; c++) {
-            size_t width = column_width(t, c);
-            if (width == 0) continue;
-            if (line == 1) {
-                put_many(out, ' ', owed);
-                put_many(out, '-', width);
-                owed = 2;
-                continue;
-            }
-            const char *cell = line == 0 ? head_of(t, c) : cell_of(t, line - 2, c);
-            if (*cell == '\0')
-                owed += width + 2;
+        for (uint32_t i = 0; i < s->n; i++) {
+            uint32_t c = s->columns[i];
+            const char *cell = row == 0 ? head_of(t, c) : cell_of(t, row - 1, c);
+            size_t above = row == 0 ? height - lines_of(cell, s->widths[i]) : 0;
+            const char *text = line < above ? "" : line_of(t, cell, s->widths[i], line - above);
+            if (text == NULL)
+                out->failed = true;
             else
-                put_padded(out, cell, width, is_right(t, c), &owed);
+                put_padded(out, text, s->widths[i], is_right(t, c), &owed);
         }
         put(out, "\n");
+    }
+}
+
+static void put_strip(const stw_table *t, const strip *s, stw_text *out) {
+    put_row(t, s, 0, out);
+    for (uint32_t i = 0; i < s->n; i++) {
+        put(out, "  ");
+        put_many(out, '-', s->widths[i]);
+    }
+    put(out, "\n");
+    for (size_t r = 0; r < rows_of(t); r++) put_row(t, s, r + 1, out);
+}
+
+static void write_terminal(const stw_table *t, stw_text *out) {
+    strip all = {0, stw_pool_array(t->pool, t->n_columns, sizeof *all.columns),
+                 stw_pool_array(t->pool, t->n_columns, sizeof *all.widths)};
+    strip one = {0, stw_pool_array(t->pool, t->n_columns, sizeof *one.columns),
+                 stw_pool_array(t->pool, t->n_columns, sizeof *one.widths)};
+    if (all.columns == NULL || all.widths == NULL || one.columns == NULL || one.widths == NULL) {
+        out->failed = true;
+        return;
+    }
+    for (uint32_t c = 0; c < t->n_columns; c++) {
+        size_t width = column_width(t, c);
+        if (width == 0) continue;
+        all.columns[all.n] = c;
+        all.widths[all.n++] = width;
+    }
+    /* A last column without a head is a drawing of the others: it is the first to go. */
+    if (terminal_columns > 0 && total_width(&all) > terminal_columns && all.n > 1 &&
+        head_of(t, all.columns[all.n - 1])[0] == '\0')
+        all.n--;
+    if (all.n == 1) {
+        (void)fill_strip(t, &all, 0, &one);
+        put_strip(t, &one, out);
+    }
+    for (uint32_t next = 1; next < all.n;) {
+        if (next > 1) put(out, "\n");
+        next += fill_strip(t, &all, next, &one);
+        put_strip(t, &one, out);
     }
 }
 

@@ -27,9 +27,20 @@ void stw_table_begin(stw_table *table, stw_pool *pool, const char *const *heads,
                      uint32_t n_columns);
 /** Append one cell; rows fill from left to right. */
 void stw_table_cell(stw_table *table, const char *format, ...) STW_PRINTF(2, 3);
-/** Terminal: aligned columns with underlined heads. Markdown: a pipe table. CSV: RFC 4180. A column
- * that is empty in every row is omitted, except in CSV. */
+/** Terminal: aligned columns with underlined heads. In a table that is wider than the terminal,
+ * words are wrapped inside their columns; columns that still do not fit follow below, behind a copy
+ * of the first one. Figures are never cut. Markdown: a pipe table. CSV: RFC 4180. A column that is
+ * empty in every row is omitted, except in CSV. */
 void stw_table_write(const stw_table *table, stw_format format, stw_text *out);
+
+/** Width set by stw_report_width_set, 0 for no limit. */
+size_t stw_report_width(void);
+/** Bytes of the line of `text` that fits into `width` columns: up to a space, or a longer word
+ * whole.
+ */
+size_t stw_line_length(const char *text, size_t width);
+/** Display width: UTF-8 continuation bytes do not count. */
+size_t stw_text_width(const char *text);
 
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) STW_PRINTF(3, 4);
 void stw_doc_heading(stw_text *out, stw_format format, const char *heading);

@@ -22,6 +22,31 @@ static void put_args(stw_text *out, const char *format, va_list args) {
     }
 }
 
+/* Wrap what was appended since `start` to the terminal; later lines are indented. */
+static void wrap_since(stw_text *out, size_t start, stw_format format, size_t indent) {
+    size_t width = stw_report_width();
+    if (width <= indent || format != STW_FORMAT_TERMINAL || out->failed || out->data == NULL ||
+        stw_text_width(out->data + start) <= width)
+        return;
+    stw_text wrapped = STW_TEXT_INIT;
+    const char *at = out->data + start;
+    size_t room = width; /* of the first line; its indentation is part of the text */
+    while (*at != '\0') {
+        size_t blank = room == width ? strspn(at, " ") : 0;
+        size_t n = blank + stw_line_length(at + blank, room - blank);
+        if (wrapped.length > 0) stw_text_printf(&wrapped, "\n%*s", (int)indent, "");
+        stw_text_append(&wrapped, at, n);
+        at += n;
+        at += strspn(at, " ");
+        room = width - indent;
+    }
+    out->length = start;
+    out->data[start] = '\0';
+    if (wrapped.failed) out->failed = true;
+    stw_text_append(out, wrapped.data, wrapped.length);
+    stw_text_free(&wrapped);
+}
+
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
     if (format == STW_FORMAT_MARKDOWN) stw_text_printf(out, "# ");
@@ -40,19 +65,23 @@ void stw_doc_heading(stw_text *out, stw_format format, const char *heading) {
 
 void stw_doc_line(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
+    size_t start = out->length;
     if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "  ");
     va_start(args, format_text);
     put_args(out, format_text, args);
     va_end(args);
+    wrap_since(out, start, format, 2);
     stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "\n\n" : "\n");
 }
 
 void stw_doc_item(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
+    size_t start = out->length;
     stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "- " : "  - ");
     va_start(args, format_text);
     put_args(out, format_text, args);
     va_end(args);
+    wrap_since(out, start, format, 4);
     stw_text_printf(out, "\n");
 }
 

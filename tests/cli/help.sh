@@ -17,8 +17,8 @@ done
 for code in 0 1 2 3 4 5 6 7 8 70; do
     grep -q "^ *$code  " main.txt || fail "--help does not explain exit code $code"
 done
-awk 'length($0) > 110 { print FILENAME ": " $0; bad = 1 } END { exit bad }' main.txt help.* ||
-    fail "help is wider than 110 columns"
+awk 'length($0) > 80 { print FILENAME ": " $0; bad = 1 } END { exit bad }' main.txt help.* ||
+    fail "help is wider than 80 columns"
 
 # Each "$ stowage COMMAND ... --option" of README.
 sed -n 's/^\$ stowage \([^#]*\).*/\1/p' "$readme" >used.txt

@@ -35,6 +35,67 @@ static void terminal_columns_line_up(void) {
     stw_text_free(&out);
 }
 
+/* Narrower than its words and figures allow, a table continues below; no figure is cut. */
+static void tables_wrap_to_the_terminal(void) {
+    static const char *const heads[] = {"phase", ">seconds per step", "what limits it", ">GPU", ""};
+    stw_text out = STW_TEXT_INIT;
+    stw_pool *pool = stw_pool_new();
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 5);
+    for (int row = 0; row < 2; row++) {
+        stw_table_cell(&t, "%s", row == 0 ? "load" : "step");
+        stw_table_cell(&t, "%s", row == 0 ? "1.25 s" : "330 ms");
+        stw_table_cell(&t, "%s", row == 0 ? "host memory bandwidth" : "PCIe");
+        stw_table_cell(&t, "%s", row == 0 ? "28.00 GiB" : "7.00 GiB");
+        stw_table_cell(&t, "%s", "[####]");
+    }
+    stw_report_width_set(46);
+    stw_table_write(&t, STW_FORMAT_TERMINAL, &out);
+    CU_ASSERT_STRING_EQUAL(out.data, "         seconds per  what limits\n"
+                                     "  phase         step  it                   GPU\n"
+                                     "  -----  -----------  -------------  ---------\n"
+                                     "  load        1.25 s  host memory    28.00 GiB\n"
+                                     "                      bandwidth\n"
+                                     "  step        330 ms  PCIe            7.00 GiB\n");
+    stw_text_free(&out);
+    stw_report_width_set(30);
+    stw_table_write(&t, STW_FORMAT_TERMINAL, &out);
+    CU_ASSERT_STRING_EQUAL(out.data, "           seconds  what\n"
+                                     "  phase   per step  limits it\n"
+                                     "  -----  ---------  ----------\n"
+                                     "  load      1.25 s  host\n"
+                                     "                    memory\n"
+                                     "                    bandwidth\n"
+                                     "  step      330 ms  PCIe\n"
+                                     "\n"
+                                     "  phase        GPU\n"
+                                     "  -----  ---------\n"
+                                     "  load   28.00 GiB\n"
+                                     "  step    7.00 GiB\n");
+    stw_text_free(&out);
+    stw_report_width_set(0);
+    stw_table_write(&t, STW_FORMAT_TERMINAL, &out);
+    CU_ASSERT_PTR_NOT_NULL(strstr(out.data, "  host memory bandwidth  28.00 GiB  [####]\n"));
+    stw_text_free(&out);
+    stw_pool_free(pool);
+}
+
+/* A figure keeps its unit. */
+static void sentences_wrap_to_the_terminal(void) {
+    stw_text out = STW_TEXT_INIT;
+    stw_report_width_set(40);
+    stw_doc_line(&out, STW_FORMAT_TERMINAL, "The optimizer step takes about %s of GPU memory.",
+                 "12 GiB");
+    stw_doc_item(&out, STW_FORMAT_TERMINAL, "%s", "short");
+    stw_doc_line(&out, STW_FORMAT_MARKDOWN, "a paragraph of Markdown is never wrapped to a width");
+    stw_report_width_set(0);
+    CU_ASSERT_STRING_EQUAL(out.data, "  The optimizer step takes about 12 GiB\n"
+                                     "  of GPU memory.\n"
+                                     "  - short\n"
+                                     "a paragraph of Markdown is never wrapped to a width\n\n");
+    stw_text_free(&out);
+}
+
 static void markdown_escapes_bars(void) {
     stw_text out = STW_TEXT_INIT;
     write(STW_FORMAT_MARKDOWN, &out);
@@ -96,6 +157,8 @@ static void figures_as_words(void) {
 }
 
 STW_TEST_MAIN("reports table", {"terminal columns line up", terminal_columns_line_up},
+              {"tables wrap to the terminal", tables_wrap_to_the_terminal},
+              {"sentences wrap to the terminal", sentences_wrap_to_the_terminal},
               {"markdown escapes bars", markdown_escapes_bars},
               {"CSV quotes and keeps columns", csv_quotes_and_keeps_columns},
               {"empty and broken tables", empty_and_broken_tables},
