@@ -18,6 +18,13 @@ const char *stw_model_name_of(stw_pool *pool, const char *path);
 /** Number of elements, checked; the error names the tensor. */
 STW_MUST_USE stw_status stw_tensor_count(stw_tensor *tensor, stw_error *err);
 
+/** Whether a tensor of a file is a buffer: integers are never trained. */
+bool stw_is_buffer(const char *name, stw_dtype dtype);
+/** Assign buffers to the block with their number, else to the first block. */
+STW_MUST_USE stw_status stw_model_place_buffers(stw_model *model, stw_error *err);
+/** Warn of a model that has more integers than parameters. */
+void stw_model_warn_of_integers(const stw_model *model);
+
 /** Whether two blocks have tensors of equal shape, dtype and use, in the same order. */
 bool stw_block_same_shapes(const stw_model *model, const stw_block *a, const stw_block *b);
 

@@ -49,7 +49,6 @@ static bool parse_shape(const char *at, stw_tensor *tensor) {
             if (__builtin_mul_overflow(value, 10u, &value) ||
                 __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
                 return false;
-        if (value == 0) return false;
         tensor->shape[tensor->rank++] = value;
         at += strspn(at, " ");
         if (*at == ']') break;
@@ -71,7 +70,7 @@ static stw_status read_row(const stw_table *table, const stw_table_row *row,
     if (tensor->name[0] == '\0') return stw_table_fail(table, row, err, "the name is empty");
     if (!parse_shape(shape, tensor))
         return stw_table_fail(table, row, err,
-                              "the shape is \"%.80s\", expected at most %d positive sizes such as "
+                              "the shape is \"%.80s\", expected at most %d sizes such as "
                               "\"[151936, 1024]\"",
                               shape, STW_TENSOR_MAX_RANK);
     if (!stw_dtype_parse(dtype, &tensor->dtype))
@@ -95,19 +94,32 @@ static int compare_named(const void *x, const void *y) {
     return order != 0 ? order : (a->row->line > b->row->line) - (a->row->line < b->row->line);
 }
 
-static stw_status refuse_twins(const stw_table *table, const stw_model *model, stw_error *err) {
-    uint32_t n = model->n_tensors;
-    named *list = stw_pool_array(model->pool, n, sizeof *list);
+static stw_status refuse_twins(stw_pool *pool, const stw_table *table, const stw_tensor *tensors,
+                               stw_error *err) {
+    size_t n = table->n_rows - 1;
+    named *list = stw_pool_array(pool, n, sizeof *list);
     if (list == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, table->file, "out of memory");
-    for (uint32_t k = 0; k < n; k++)
-        list[k] = (named){.name = model->tensors[k].name, .row = &table->rows[k + 1]};
+    for (size_t k = 0; k < n; k++)
+        list[k] = (named){.name = tensors[k].name, .row = &table->rows[k + 1]};
     qsort(list, n, sizeof *list, compare_named);
-    for (uint32_t k = 1; k < n; k++)
+    for (size_t k = 1; k < n; k++)
         if (strcmp(list[k - 1].name, list[k].name) == 0)
             return stw_table_fail(table, list[k].row, err,
                                   "the tensor \"%.120s\" is already in line %d", list[k].name,
                                   list[k - 1].row->line);
     return STW_STATUS_OK;
+}
+
+/* Buffers are set apart; the order of either kind stays. */
+static void part_buffers(stw_model *model, const stw_tensor *all, const char **groups, size_t n) {
+    for (size_t k = 0; k < n; k++) {
+        if (stw_is_buffer(all[k].name, all[k].dtype)) {
+            model->buffer_tensors[model->n_buffers++] = all[k];
+            continue;
+        }
+        groups[model->n_tensors] = groups[k];
+        model->tensors[model->n_tensors++] = all[k];
+    }
 }
 
 static stw_status read_table(stw_model *model, const stw_table *table, stw_error *err) {
@@ -118,15 +130,22 @@ static stw_status read_table(stw_model *model, const stw_table *table, stw_error
     if (n == 0) return stw_fail(err, STW_STATUS_BAD_INPUT, table->file, "lists no tensors");
     if (n > UINT32_MAX) return stw_fail(err, STW_STATUS_BAD_INPUT, table->file, "is too long");
     const char **groups = stw_pool_array(model->pool, n, sizeof *groups);
+    stw_tensor *all = stw_pool_array(model->pool, n, sizeof *all);
     model->tensors = stw_pool_array(model->pool, n, sizeof *model->tensors);
-    if (groups == NULL || model->tensors == NULL)
+    model->buffer_tensors = stw_pool_array(model->pool, n, sizeof *model->tensors);
+    if (groups == NULL || all == NULL || model->tensors == NULL || model->buffer_tensors == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, table->file, "out of memory");
     for (size_t k = 0; k < n; k++)
-        STW_TRY(read_row(table, &table->rows[k + 1], &found, &model->tensors[k], &groups[k], err));
-    model->n_tensors = (uint32_t)n;
-    STW_TRY(refuse_twins(table, model, err));
+        STW_TRY(read_row(table, &table->rows[k + 1], &found, &all[k], &groups[k], err));
+    STW_TRY(refuse_twins(model->pool, table, all, err));
+    part_buffers(model, all, groups, n);
+    if (model->n_tensors == 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, table->file,
+                        "lists no parameters: all %zu tensors are buffers or integers", n);
     STW_TRY(stw_model_group_by_name(model, groups, err));
+    STW_TRY(stw_model_place_buffers(model, err));
     STW_TRY(stw_model_finish(model, err));
+    stw_model_warn_of_integers(model);
 out:
     return status;
 }

@@ -160,7 +160,7 @@ static const struct {
     {"name,shape,dtype\n\n# x\nw,[2],F33\n", "list.csv:4: the dtype is \"F33\""},
     {"name,shape,dtype\nw,2,F32\n", "the shape is \"2\""},
     {"name,shape,dtype\nw,[-2],F32\n", "the shape"},
-    {"name,shape,dtype\nw,[0],F32\n", "the shape"},
+    {"name,shape,dtype\nw,[2],I64\n", "no parameters"},
     {"name,shape,dtype\nw,[2 3],F32\n", "the shape"},
     {"name,shape,dtype\nw,\"[2,]\",F32\n", "the shape"},
     {"name,shape,dtype\nw,[2]x,F32\n", "the shape"},
@@ -187,6 +187,25 @@ static void bad_lists(void) {
                 STW_STATUS_BAD_INPUT, "NUL");
     CHECK_FAILS(stw_model_read_csv("/nonexistent/list.csv", &model, err), STW_STATUS_IO,
                 "/nonexistent/list.csv");
+}
+
+/* Integers are never trained; an empty tensor is a tensor. */
+static void buffers_and_empty_tensors(void) {
+    stw_model *m = NULL;
+    CHECK_OK(parse("name,shape,dtype,group\n"
+                   "layers.0.w,[0],F32,a\n"
+                   "layers.0.position_ids,[7],I64,a\n"
+                   "layers.1.w,[3],F32,b\n"
+                   "layers.1.mask,[5],BOOL,b\n",
+                   &m, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(m);
+    CU_ASSERT_EQUAL(m->params, 3);
+    CU_ASSERT_EQUAL(m->n_tensors, 2);
+    CU_ASSERT_EQUAL(m->n_buffers, 2);
+    CU_ASSERT_EQUAL(m->buffers, 12);
+    CU_ASSERT_EQUAL(m->buffer_tensors[1].block, 1);
+    CU_ASSERT_STRING_EQUAL(m->groups[m->blocks[1].group].name, "b");
+    stw_model_free(m);
 }
 
 static void quoting(void) {
@@ -233,4 +252,5 @@ static void dtypes(void) {
 STW_TEST_MAIN("models csv", {"round trip", round_trip}, {"blocks from names", blocks_from_names},
               {"groups by column", groups_by_column}, {"experts by name", experts_by_name},
               {"sequences are no blocks", sequences_are_no_blocks}, {"bad lists", bad_lists},
-              {"quoting", quoting}, {"dtypes", dtypes})
+              {"buffers and empty tensors", buffers_and_empty_tensors}, {"quoting", quoting},
+              {"dtypes", dtypes})
