@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "core/log.h"
+#include "plan/program/effect.h"
 #include "planner/planner.h"
 #include "reports/reports.h"
 
@@ -69,6 +70,50 @@ static void follow_memory(const stw_cluster *before, const stw_values *set, stw_
     cluster->host.limit_bytes = limit > 0 ? limit : memory;
 }
 
+/* The setting of --set whose key begins the text of an error, NULL if there is none. */
+static const char *setting_of(const stw_inputs *in, const char *text) {
+    for (size_t i = in->set.n; i-- > 0;) {
+        size_t length = strcspn(in->set.items[i], "=");
+        if (strncmp(text, in->set.items[i], length) == 0 && text[length] == ':')
+            return in->set.items[i];
+    }
+    return NULL;
+}
+
+/* Checks find contradictions when all is read; name the setting that the key was given by. */
+static stw_status named(const stw_inputs *in, stw_status status, stw_error *err) {
+    const char *setting = status != STW_STATUS_OK && err != NULL ? setting_of(in, err->text) : NULL;
+    if (setting != NULL) snprintf(err->where, sizeof err->where, "--set %s", setting);
+    return status;
+}
+
+static stw_status apply_settings(const stw_inputs *in, stw_cluster *cluster, stw_run_spec *run,
+                                 stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < in->set.n && status == STW_STATUS_OK; i++) {
+        char origin[200];
+        snprintf(origin, sizeof origin, "--set %s", in->set.items[i]);
+        status = stw_specs_set(cluster, run, in->set.items[i], origin, err);
+    }
+    return status;
+}
+
+static stw_status check_settings(const stw_inputs *in, const stw_job *job, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < in->set.n && status == STW_STATUS_OK; i++)
+        status = stw_job_check_setting(job, in->set.items[i], "--set", err);
+    return status;
+}
+
+static void warn_of_positions(const stw_job *job) {
+    if (stw_job_exceeds_positions(job))
+        stw_log(STW_LOG_WARN,
+                "batch.seq_len: %llu tokens exceed the %llu positions of %s "
+                "(max_position_embeddings); the plan is computed all the same",
+                (unsigned long long)job->run->batch.seq_len,
+                (unsigned long long)job->model->max_positions, job->model->name);
+}
+
 /* The specs after --cluster, --run and --set. */
 static stw_status read_specs(const stw_inputs *in, stw_cluster *cluster, stw_run_spec *run,
                              stw_error *err) {
@@ -78,11 +123,11 @@ static stw_status read_specs(const stw_inputs *in, stw_cluster *cluster, stw_run
     STW_TRY(read_cluster(in->cluster, cluster, err));
     if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, run, err));
     const stw_cluster before = *cluster;
-    for (size_t i = 0; i < in->set.n; i++)
-        STW_TRY(stw_specs_set(cluster, run, in->set.items[i], "--set", err));
+    STW_TRY(apply_settings(in, cluster, run, err));
     follow_memory(&before, &in->set, cluster);
-    STW_TRY(stw_cluster_check(cluster, in->cluster != NULL ? in->cluster : "this machine", err));
-    STW_TRY(stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err));
+    const char *machine = in->cluster != NULL ? in->cluster : "this machine";
+    STW_TRY(named(in, stw_cluster_check(cluster, machine, err), err));
+    STW_TRY(named(in, stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err), err));
 out:
     return status;
 }
@@ -126,7 +171,9 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     STW_TRY(read_specs(in, &cluster, &run, err));
     status = stw_plan_new(model, &cluster, &run, &plan, err);
     model = NULL; /* taken over, also on failure */
-    if (status != STW_STATUS_OK) goto out;
+    STW_TRY(named(in, status, err));
+    STW_TRY(named(in, check_settings(in, plan->job, err), err));
+    warn_of_positions(plan->job);
     STW_TRY(solve(plan, &options, err));
     *out = plan;
     plan = NULL;

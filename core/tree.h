@@ -41,6 +41,7 @@ typedef struct stw_node {
 typedef struct stw_tree {
     stw_pool *pool;
     const char *file; /* for errors */
+    bool json;        /* else YAML */
     stw_node *root;
 } stw_tree;
 

@@ -190,6 +190,7 @@ stw_status stw_tree_parse_json(const char *file, const char *text, size_t length
     json_error_t error;
     *out = NULL;
     STW_TRY(stw_tree_begin(file, text, length, &tree, err));
+    tree->json = true;
     cursor c = {text, text + length, 1, 1};
     skip_blanks(&c);
     if (c.at == c.end) {

@@ -4,7 +4,6 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +41,7 @@ static const word pps_words[] = {
 static const word second_words[] = {{"s", 0, 0, 1},   {"ms", 0, -3, 1},  {"us", 0, -6, 1},
                                     {"ns", 0, -9, 1}, {"min", 0, 0, 60}, {"h", 0, 0, 3600}};
 static const word count_words[] = {{"K", 0, 3, 1}, {"M", 0, 6, 1}, {"G", 0, 9, 1}};
+static const word token_words[] = {{"k", 10, 0, 1}, {"K", 10, 0, 1}, {"M", 20, 0, 1}};
 static const word ratio_words[] = {{"%", 0, -2, 1}};
 static const word bare = {"", 0, 0, 1};
 
@@ -59,9 +59,18 @@ static const struct {
     [STW_UNIT_PPS] = {"a rate such as \"4.8 Gparam/s\"", KIND(pps_words)},
     [STW_UNIT_SECONDS] = {"a time such as \"10 us\"", KIND(second_words)},
     [STW_UNIT_COUNT] = {"a count such as 4096, 5e7 or \"50 M\"", KIND(count_words)},
+    [STW_UNIT_TOKENS] = {"tokens such as 4096 or \"8k\"", KIND(token_words)},
     [STW_UNIT_RATIO] = {"a ratio such as 0.8 or \"80%\"", KIND(ratio_words)},
 #undef KIND
 };
+
+bool stw_unit_is_needed(stw_unit unit) {
+    return unit != STW_UNIT_COUNT && unit != STW_UNIT_TOKENS && unit != STW_UNIT_RATIO;
+}
+
+const char *stw_unit_expected(stw_unit unit) {
+    return (size_t)unit < sizeof kinds / sizeof kinds[0] ? kinds[unit].expected : "a number";
+}
 
 /* Parts of a quantity: digits (with at most one point), decimal exponent, unit word. */
 typedef struct parts {
@@ -259,7 +268,8 @@ void stw_bytes_format_exact(uint64_t bytes, char *out, size_t out_size) {
 
 /* The largest prefix in which `value` is at least `least`, else the smallest prefix. */
 static const word *suiting_word(double value, stw_unit unit, double least) {
-    const word *best = unit == STW_UNIT_COUNT ? &bare : NULL, *smallest = best;
+    const bool counts = unit == STW_UNIT_COUNT || unit == STW_UNIT_TOKENS;
+    const word *best = counts ? &bare : NULL, *smallest = best;
     for (size_t i = 0; i < kinds[unit].n_words; i++) {
         const word *w = &kinds[unit].words[i];
         if (w->shift != 0 || w->multiplier != 1) continue;
@@ -267,9 +277,7 @@ static const word *suiting_word(double value, stw_unit unit, double least) {
         bool reached = value >= least * pow(10, w->exponent);
         if (reached && (best == NULL || w->exponent > best->exponent)) best = w;
     }
-    return value == 0 && unit != STW_UNIT_COUNT ? &kinds[unit].words[0]
-           : best != NULL                       ? best
-                                                : smallest;
+    return value == 0 && !counts ? &kinds[unit].words[0] : best != NULL ? best : smallest;
 }
 
 /* Three significant digits, never with an exponent. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parses and formats quantities: "80 GiB", "50.1 GB/s", "790 TFLOP/s", "4.8 Gparam/s", "10 us",
- * "5e7". Binary prefixes are powers of 1024, decimal prefixes are powers of 1000. A number without
- * unit is in the base unit. Pure functions; any thread may call. */
+ * "5e7", "8k" tokens. Binary prefixes are powers of 1024, decimal prefixes are powers of 1000; of
+ * tokens, k and M are powers of 1024. A number without unit is in the base unit; whether a reader
+ * accepts one is its own rule. Pure functions; any thread may call. */
 #ifndef STW_CORE_UNITS_H
 #define STW_CORE_UNITS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +20,7 @@ typedef enum stw_unit {
     STW_UNIT_PPS,     /* param/s, Mparam/s, Gparam/s */
     STW_UNIT_SECONDS, /* s, ms, us, ns, min, h */
     STW_UNIT_COUNT,   /* a bare number, or with K, M, G (decimal); 5e7 is a count */
+    STW_UNIT_TOKENS,  /* a bare number, or with k, M (binary): 8k is 8192 */
     STW_UNIT_RATIO    /* a bare number, or with % */
 } stw_unit;
 
@@ -32,6 +35,11 @@ STW_MUST_USE stw_status stw_quantity_parse(const char *text, stw_unit unit, doub
  * BAD_INPUT. "unlimited" gives STW_UNLIMITED for bytes. */
 STW_MUST_USE stw_status stw_u64_parse(const char *text, stw_unit unit, uint64_t *out,
                                       const char *where, stw_error *err);
+
+/** Is a number of this kind meaningless without its unit? Counts, tokens and ratios are not. */
+bool stw_unit_is_needed(stw_unit unit);
+/** What is expected of a quantity, with an example: "a size such as \"80 GiB\"". */
+const char *stw_unit_expected(stw_unit unit);
 
 /** "61.03 GiB", "512 B", "unlimited". */
 void stw_bytes_format(uint64_t bytes, char *out, size_t out_size);

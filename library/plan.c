@@ -4,6 +4,7 @@
 
 #include "backend/probe/probe.h"
 #include "library/handles.h"
+#include "plan/program/effect.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
 
@@ -115,6 +116,8 @@ stw_status_t stw_make_plan(const stw_model_t *model, const stw_plan_options_t *o
     STW_TRY(read_specs(&mine, &cluster, &run, err));
     STW_TRY(view_of(model->model, &view, err));
     STW_TRY(stw_plan_new(view, &cluster, &run, &plan, err)); /* takes over also on failure */
+    for (size_t i = 0; i < mine.n_settings; i++)
+        STW_TRY(stw_job_check_setting(plan->job, mine.settings[i], "settings", err));
     STW_TRY(solve(plan, &mine, err));
     STW_TRY(stw_sim_plan(plan, NULL, err));
     STW_TRY(stw_plan_check(plan, true, err));

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/program/effect.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"
 
@@ -94,6 +95,7 @@ static stw_status plan_changed(changed *specs, const stw_model *model, double ti
     stw_cost *cost = NULL;
     STW_TRY(stw_job_new(model, &specs->cluster, &specs->run, stw_engine_find(specs->run.engine),
                         &specs->job, err));
+    STW_TRY(stw_job_check_effect(specs->job, "fix", err));
     STW_TRY(stw_cost_new(specs->job, &cost, err));
     stw_choice choice = stw_choice_new(cost, cost->pool);
     if (choice.acts == NULL)

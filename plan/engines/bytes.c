@@ -184,7 +184,7 @@ uint64_t stw_replica_reduce_bytes(const stw_job *job, uint64_t params) {
 static uint64_t logit_elements(const stw_job *job) {
     uint64_t tokens = job->tokens;
     if (job->run->loss.fused) {
-        uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : 1024;
+        uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
         tokens = stw_min_u64(tokens, chunk);
     }
     return tokens * job->model->vocab;

@@ -23,8 +23,10 @@ static bool place_allowed(const stw_job *job, const stw_place *p) {
     if (!offload_policy && p->params == STW_TIER_HOST && (run->placement.params != STW_TIER_HOST))
         return false;
     if (!wants(run->placement.params, p->params) || !wants(run->placement.grads, p->grads) ||
-        !wants(run->placement.moments, p->moments))
+        !wants(run->placement.moments, p->moments) || !wants(run->placement.master, p->moments))
         return false;
+    if (offload_policy && p->update != STW_UPDATE_CPU) return false; /* torch steps there */
+    if (run->park.moments && p->update != STW_UPDATE_RESIDENT) return false;
     if (how == STW_OPTIMIZER_STREAMED) return p->update == STW_UPDATE_STREAM;
     if (how == STW_OPTIMIZER_CPU) return p->update == STW_UPDATE_CPU;
     if (how != STW_OPTIMIZER_AUTO) return p->update != STW_UPDATE_STREAM;
@@ -266,7 +268,14 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {"fsdp.", NULL};
+static const char *const keys[] = {"fsdp.reshard_after_forward", "fsdp.wrap_embeddings",
+                                   "fsdp.offload_policy", "park.moments", NULL};
+static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "direct"},
+                                             {"placement.params", "nvme"},
+                                             {"placement.grads", "nvme"},
+                                             {"placement.master", "nvme"},
+                                             {"placement.moments", "nvme"},
+                                             {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"engine", "stowage", "places state in parts and streams it in small buckets"},
     {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host"},
@@ -278,8 +287,8 @@ const stw_engine stw_engine_fsdp2 = {
     .spec = {.name = "fsdp2",
              .section = &stw_fsdp_section,
              .keys = keys,
-             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU,
-             .parks = true},
+             .refuses = refuses,
+             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU},
     .fixes = fixes,
     .places = places,
     .one_cut = true,

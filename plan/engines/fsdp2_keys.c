@@ -7,10 +7,12 @@
 _Static_assert(sizeof(stw_fsdp_settings) <= STW_SECTION_BYTES, "the settings fit");
 
 static const stw_spec_row rows[] = {
-    {BOOL("fsdp.reshard_after_forward"), AT(reshard_after_forward), .fallback = "true"},
+    {BOOL("fsdp.reshard_after_forward"), AT(reshard_after_forward), .fallback = "true",
+     .needs = NEEDS(FORWARD) | NEEDS(GATHERS)},
     {BOOL("fsdp.offload_policy"), AT(offload_policy), .fallback = "false",
      .note = "params, grads and moments on the host together"},
-    {BOOL("fsdp.wrap_embeddings"), AT(wrap_embeddings), .fallback = "false"},
+    {BOOL("fsdp.wrap_embeddings"), AT(wrap_embeddings), .fallback = "false",
+     .needs = NEEDS(FORWARD) | NEEDS(UNTIED)},
 };
 
 /* torch's CPUOffloadPolicy keeps params, grads and moments on the host, all of them, and steps

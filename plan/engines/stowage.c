@@ -55,12 +55,18 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {"fsdp.", "update.", "optimizer.groups", "placement.nvme_copies",
-                                   NULL};
+static const char *const keys[] = {
+    "fsdp.reshard_after_forward", "fsdp.wrap_embeddings", "update.", "optimizer.groups",
+    "placement.nvme_copies",      "prefetch.bucket",      NULL};
+static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "foreach"},
+                                             {"placement.params", "nvme"},
+                                             {"placement.grads", "nvme"},
+                                             {NULL, NULL}};
 
 const stw_engine stw_engine_stowage = {
     .spec = {.name = "stowage",
              .keys = keys,
+             .refuses = refuses,
              .trains_as = "fsdp2",
              .updates = (1u << STW_N_UPDATES) - 1,
              .executes = true,

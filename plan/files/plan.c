@@ -6,6 +6,7 @@
 
 #include "core/units.h"
 #include "plan/program/check.h"
+#include "plan/program/effect.h"
 
 stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
                         stw_plan **out, stw_error *err) {
@@ -32,7 +33,9 @@ stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster, stw_run_sp
     if (engine == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine", "engine %s is not built in",
                          stw_engine_name(plan->run.engine)));
+    if (plan->run.batch.seq_len == 0) plan->run.batch.seq_len = stw_default_seq_len(plan->model);
     STW_TRY(stw_job_new(plan->model, &plan->cluster, &plan->run, engine, &plan->job, err));
+    STW_TRY(stw_job_check_effect(plan->job, "run", err));
     if (plan->job->n_units == 0)
         status = stw_fail(err, STW_STATUS_BAD_INPUT, model->source, "the model has no parameters");
 out:

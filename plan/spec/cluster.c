@@ -17,77 +17,99 @@
 #define IN(quantity, name, member)                                                                 \
     .key = name, .kind = STW_SPEC_NUMBER, .unit = quantity, AT(member)
 
+#define BOUNDS(first, last) .least = first, .most = last
+#define NEEDS(name) (1u << STW_NEED_##name)
+/* Bounds keep every predicted second finite and above the rounding of sums. */
+#define SIZE(first) BOUNDS(first, 1152921504606846976.0) /* up to 1024 PiB */
+#define RATE BOUNDS(1e6, 1e15)                           /* bytes per second */
+#define RATE_OR_0 RATE, .zero = true
+#define UPDATES BOUNDS(1e5, 1e13) /* parameters per second */
+
 static const stw_spec_word unlimited[] = {{"unlimited", STW_UNLIMITED, NULL}, {NULL, 0, NULL}};
 
 /* The defaults are one H200 in a small host: its memory as the driver reports it, and rates below
  * those of models/examples/h200-x1.yaml, so that plans without a calibration are pessimistic. */
 static const stw_spec_row rows[] = {
-    {TEXT("name", name), .fallback = "default", .note = ""},
-    {COUNT("nodes", nodes), .fallback = "1"},
-    {BPS("network.nic", nic_bps), .fallback = "25 GB/s", .note = "per GPU, between nodes"},
-    {COUNT("node.gpus", gpus), .fallback = "1", .note = "0: the host backend emulates one"},
-    {TEXT("node.gpu.name", gpu.name), .fallback = "NVIDIA H200"},
+    {TEXT("name", name), .fallback = "default", .note = "", .label = true},
+    {COUNT("nodes", nodes), .fallback = "1", BOUNDS(1, 65536)},
+    {BPS("network.nic", nic_bps), .fallback = "25 GB/s", .note = "per GPU, between nodes",
+     RATE_OR_0, .needs = NEEDS(NODES)},
+    {COUNT("node.gpus", gpus), .fallback = "1", .note = "0: the host backend emulates one",
+     BOUNDS(0, 256)},
+    {TEXT("node.gpu.name", gpu.name), .fallback = "NVIDIA H200", .label = true},
     {BYTES("node.gpu.memory", gpu.memory_bytes), .fallback = "139.8 GiB",
-     .note = "as the driver reports it"},
+     .note = "as the driver reports it", SIZE(1048576.0)},
     {BYTES("node.gpu.context", gpu.context_bytes), .fallback = "530 MiB",
-     .note = "taken by the CUDA context"},
+     .note = "taken by the CUDA context", SIZE(0)},
     {BYTES("node.gpu.comm", gpu.comm_bytes), .fallback = "1.2 GiB",
-     .note = "taken by NCCL after first use"},
+     .note = "taken by NCCL after first use", SIZE(0), .needs = NEEDS(RANKS)},
     {IN(STW_UNIT_BPS, "node.gpu.hbm", gpu.hbm_bps), .fallback = "4 TB/s",
-     .note = "read and written together"},
+     .note = "read and written together", RATE},
     {BPS("node.gpu.norm", gpu.norm_bps), .fallback = "0",
-     .note = "gradients read by the exact norm; 0: 0.44 of hbm"},
-    {IN(STW_UNIT_FLOPS, "node.gpu.bf16", gpu.bf16_flops), .fallback = "700 TFLOP/s"},
-    {BYTES("node.host.memory", host.memory_bytes), .fallback = "125 GiB", .note = "per node"},
+     .note = "gradients read by the exact norm; 0: 0.44 of hbm", RATE_OR_0,
+     .needs = NEEDS(STEP) | NEEDS(CLIP)},
+    {IN(STW_UNIT_FLOPS, "node.gpu.bf16", gpu.bf16_flops), .fallback = "700 TFLOP/s",
+     BOUNDS(1e9, 1e20), .needs = NEEDS(FORWARD)},
+    {BYTES("node.host.memory", host.memory_bytes), .fallback = "125 GiB", .note = "per node",
+     SIZE(1048576.0)},
     {BYTES("node.host.limit", host.limit_bytes), .fallback = "125 GiB",
-     .note = "usable part of it (cgroup); default: all of it"},
+     .note = "usable part of it (cgroup); default: all of it", SIZE(1048576.0)},
     {BYTES("node.host.page_lock_limit", host.page_lock_limit_bytes), .words = unlimited,
-     .fallback = "unlimited", .note = "RLIMIT_MEMLOCK"},
+     .fallback = "unlimited", .note = "RLIMIT_MEMLOCK", SIZE(0)},
     {BYTES("node.host.process", host.process_bytes), .fallback = "1.4 GiB",
-     .note = "base of one rank's process"},
+     .note = "base of one rank's process", SIZE(0)},
     {BPS("node.host.bandwidth", host.bandwidth_bps), .fallback = "120 GB/s",
-     .note = "CPU and DMA together, per node"},
+     .note = "CPU and DMA together, per node", RATE},
     {BPS("node.host.dma", host.dma_bps), .fallback = "90 GB/s",
-     .note = "all GPUs' copies together, both ways, per node"},
+     .note = "all GPUs' copies together, both ways, per node", RATE},
     {BPS("node.host.dma_beside", host.dma_beside_bps), .fallback = "0",
-     .note = "the same during CPU updates; 0: a fair share"},
+     .note = "the same during CPU updates; 0: a fair share", RATE_OR_0},
     {BPS("node.host.dma_up", host.dma_up_bps), .fallback = "0",
-     .note = "all GPUs, host to device only; 0: as dma"},
+     .note = "all GPUs, host to device only; 0: as dma", RATE_OR_0},
     {BPS("node.host.dma_down", host.dma_down_bps), .fallback = "0",
-     .note = "all GPUs, device to host only; 0: as dma"},
+     .note = "all GPUs, device to host only; 0: as dma", RATE_OR_0},
     {BPS("node.host.page_lock", host.page_lock_bps), .fallback = "0",
-     .note = "mapping, touching and page-locking; 0: unknown"},
+     .note = "mapping, touching and page-locking; 0: unknown", RATE_OR_0, .needs = NEEDS(PLANS)},
     {BYTES("node.host.cache", host.cache_bytes), .fallback = "0",
-     .note = "L2 and L3 caches together; 0: unknown"},
-    {COUNT("node.host.cores", host.cores), .fallback = "16"},
-    {BPS("node.pcie.h2d", pcie.h2d_bps), .fallback = "50 GB/s", .note = "alone, per GPU"},
-    {BPS("node.pcie.d2h", pcie.d2h_bps), .fallback = "50 GB/s", .note = "alone, per GPU"},
+     .note = "L2 and L3 caches together; 0: unknown", SIZE(0), .needs = NEEDS(STEP)},
+    {COUNT("node.host.cores", host.cores), .fallback = "16", BOUNDS(1, 65536),
+     .needs = NEEDS(PLANS)},
+    {BPS("node.pcie.h2d", pcie.h2d_bps), .fallback = "50 GB/s", .note = "alone, per GPU", RATE},
+    {BPS("node.pcie.d2h", pcie.d2h_bps), .fallback = "50 GB/s", .note = "alone, per GPU", RATE},
     {BPS("node.pcie.both", pcie.both_bps), .fallback = "45 GB/s",
-     .note = "each direction while both run, per GPU"},
+     .note = "each direction while both run, per GPU", RATE},
     {BPS("node.pcie.direct", pcie.direct_bps), .fallback = "0",
-     .note = "each direction, kernels that access host memory; 0: 0.8 of both"},
+     .note = "each direction, kernels that access host memory; 0: 0.8 of both", RATE_OR_0,
+     .needs = NEEDS(STEP) | NEEDS(DIRECT)},
     {IN(STW_UNIT_SECONDS, "node.pcie.latency", pcie.latency_s), .fallback = "10 us",
-     .note = "start-up cost of one copy"},
-    {BPS("node.nvlink", nvlink_bps), .fallback = "300 GB/s", .note = "per GPU, inside a node"},
+     .note = "start-up cost of one copy", BOUNDS(0, 0.1)},
+    {BPS("node.nvlink", nvlink_bps), .fallback = "300 GB/s", .note = "per GPU, inside a node",
+     RATE_OR_0, .needs = NEEDS(PEERS)},
     {BYTES("node.nvme.capacity", nvme.capacity_bytes), .fallback = "0",
-     .note = "per node; 0: no NVMe tier"},
-    {BPS("node.nvme.read", nvme.read_bps), .fallback = "3 GB/s", .note = "alone, per node"},
-    {BPS("node.nvme.write", nvme.write_bps), .fallback = "1.5 GB/s", .note = "alone, per node"},
+     .note = "per node; 0: no NVMe tier", SIZE(0), .needs = NEEDS(TIERED)},
+    {BPS("node.nvme.read", nvme.read_bps), .fallback = "3 GB/s", .note = "alone, per node",
+     RATE_OR_0, .needs = NEEDS(FILES)},
+    {BPS("node.nvme.write", nvme.write_bps), .fallback = "1.5 GB/s", .note = "alone, per node",
+     RATE_OR_0, .needs = NEEDS(NVME)},
     {BPS("node.nvme.both", nvme.both_bps), .fallback = "0",
-     .note = "reads and writes at the same time; 0: they take turns"},
+     .note = "reads and writes at the same time; 0: they take turns", RATE_OR_0,
+     .needs = NEEDS(NVME)},
     {IN(STW_UNIT_PPS, "node.cpu_adamw", cpu_adamw_pps), .fallback = "3 Gparam/s",
-     .note = "whole node, fp32, all operands in host memory"},
+     .note = "whole node, fp32, all operands in host memory", UPDATES},
     {IN(STW_UNIT_PPS, "node.cpu_adamw_ring", cpu_adamw_ring_pps), .fallback = "0",
-     .note = "the same, parameters and gradients in rings; 0: as cpu_adamw"},
+     .note = "the same, parameters and gradients in rings; 0: as cpu_adamw", UPDATES, .zero = true,
+     .needs = NEEDS(STEP)},
     {IN(STW_UNIT_PPS, "node.cpu_norm", cpu_norm_pps), .fallback = "0",
-     .note = "gradients of the exact norm, whole node; 0: twice cpu_adamw"},
+     .note = "gradients of the exact norm, whole node; 0: twice cpu_adamw", UPDATES, .zero = true,
+     .needs = NEEDS(STEP) | NEEDS(CLIP)},
     {.key = "calibration.measured",
      .kind = STW_SPEC_BOOL,
      AT(calibration.measured),
      .fallback = "false",
-     .note = "rates come from a calibration on this GPU model"},
-    {TEXT("calibration.date", calibration.date), .fallback = ""},
-    {TEXT("calibration.versions", calibration.versions), .fallback = ""},
+     .note = "rates come from a calibration on this GPU model",
+     .label = true},
+    {TEXT("calibration.date", calibration.date), .fallback = "", .label = true},
+    {TEXT("calibration.versions", calibration.versions), .fallback = "", .label = true},
 };
 
 static const stw_spec_table table = {rows, sizeof rows / sizeof rows[0]};
@@ -188,7 +210,9 @@ out:
 stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err) {
     stw_tree *tree = NULL;
     stw_status status = STW_STATUS_OK;
-    STW_TRY(stw_tree_read_yaml(path, &tree, err));
+    const char *dot = strrchr(path, '.');
+    bool json = dot != NULL && strcmp(dot, ".json") == 0;
+    STW_TRY((json ? stw_tree_read_json : stw_tree_read_yaml)(path, &tree, err));
     STW_TRY(stw_cluster_from_node(tree, tree->root, out, err));
 out:
     stw_tree_free(tree);
@@ -249,17 +273,7 @@ static stw_status check_below(const char *origin, const char *key, uint64_t part
 }
 
 stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error *err) {
-    enum { MOST_NODES = 1000000, MOST_GPUS = 1024 }; /* so that ranks fit in 32 bits */
     stw_status status = STW_STATUS_OK;
-    char found[16];
-    snprintf(found, sizeof found, "%u", c->nodes);
-    if (c->nodes < 1 || c->nodes > MOST_NODES)
-        return refuse(origin, "nodes", found, "1 to 1000000", err);
-    snprintf(found, sizeof found, "%u", c->gpus);
-    if (c->gpus > MOST_GPUS) return refuse(origin, "node.gpus", found, "at most 1024", err);
-    if (c->host.cores < 1) return refuse(origin, "node.host.cores", "0", "1 or more", err);
-    if (c->gpu.memory_bytes == 0) return refuse(origin, "node.gpu.memory", "0", "a size", err);
-    if (c->host.limit_bytes == 0) return refuse(origin, "node.host.limit", "0", "a size", err);
     STW_TRY(check_below(origin, "node.host.limit", c->host.limit_bytes, "node.host.memory",
                         c->host.memory_bytes, true, err));
     STW_TRY(check_below(origin, "node.host.process", c->host.process_bytes, "node.host.limit",

@@ -2,6 +2,7 @@
 #include "plan/spec/registry.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "plan/spec/spec_rows.h"
@@ -119,6 +120,28 @@ void stw_run_spec_settings(const stw_run_spec *run, const stw_spec_section *sect
     memset(out, 0, section->size);
     for (uint32_t i = 0; i < all.n_sections; i++)
         if (all.sections[i] == section) memcpy(out, run->sections[i], section->size);
+}
+
+static bool is_refused(const stw_engine_spec *engine, const char *key, const char *word) {
+    const stw_engine_refusal *r = engine->refuses;
+    for (; r != NULL && r->key != NULL; r++)
+        if (strcmp(r->key, key) == 0 && strcmp(r->word, word) == 0) return true;
+    return false;
+}
+
+void stw_run_spec_accepted(const stw_run_spec *run, const char *key, const char *except, char *out,
+                           size_t out_size) {
+    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
+    size_t used = 0;
+    out[0] = '\0';
+    for (const stw_spec_word *w = row != NULL ? row->words : NULL; w != NULL && w->word != NULL;
+         w++) {
+        bool other = except == NULL || strcmp(w->word, except) != 0;
+        if (other && w->instead == NULL && used < out_size &&
+            !is_refused(stw_run_spec_engine(run), key, w->word))
+            used += (size_t)snprintf(out + used, out_size - used, "%s%s", used > 0 ? " | " : "",
+                                     w->word);
+    }
 }
 
 stw_status stw_run_spec_check_sections(const stw_run_spec *run, const char *origin,

@@ -21,6 +21,11 @@ typedef struct stw_spec_section {
     stw_status (*check)(const stw_run_spec *run, const char *origin, stw_error *err);
 } stw_spec_section;
 
+/** A word of a key that an engine does not accept although others do. */
+typedef struct stw_engine_refusal {
+    const char *key, *word; /* key NULL ends the list */
+} stw_engine_refusal;
+
 /** What a run spec knows of an engine. */
 typedef struct stw_engine_spec {
     const char *name;
@@ -29,10 +34,10 @@ typedef struct stw_engine_spec {
     /** Beginnings of keys that have an effect with this engine, but not with all; NULL at the end,
      * or NULL. */
     const char *const *keys;
+    const stw_engine_refusal *refuses; /* or NULL */
     const char *trains_as; /* the engine that forward and backward are taken from; NULL: its own */
     unsigned updates;      /* a bit for each stw_update that it has */
     bool executes;         /* Stowage executes its load and its optimizer step */
-    bool parks;            /* state can be moved to the host whole between phases */
     /** Refuse contradictions of a run with this engine; may be NULL. */
     stw_status (*check)(const stw_run_spec *run, const char *origin, stw_error *err);
 } stw_engine_spec;
@@ -59,6 +64,11 @@ const stw_spec_table *stw_run_spec_table(void);
 /** Copy a section's settings out. An unregistered section gives zeros.
  * @param out of section->size bytes */
 void stw_run_spec_settings(const stw_run_spec *run, const stw_spec_section *section, void *out);
+
+/** The words of a key that the run's engine accepts, as "auto | gpu | host".
+ * @param except a word that something else excludes, or NULL */
+void stw_run_spec_accepted(const stw_run_spec *run, const char *key, const char *except, char *out,
+                           size_t out_size);
 
 /** Call every registered section's check. */
 STW_MUST_USE stw_status stw_run_spec_check_sections(const stw_run_spec *run, const char *origin,

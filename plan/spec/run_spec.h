@@ -46,6 +46,7 @@ typedef struct stw_param_group {
     stw_strings match; /* "1d": tensors of one dimension; else a shell pattern of their names */
     double lr, weight_decay; /* STW_AUTO_NUMBER: the optimizer's */
 } stw_param_group;
+#define STW_LOSS_CHUNK 1024        /* tokens of a fused loss at a time where loss.chunk is 0 */
 #define STW_MAX_OWN_PARAM_GROUPS 7 /* besides the optimizer's own rates */
 
 #define STW_MAX_SECTIONS 8
@@ -88,8 +89,8 @@ typedef struct stw_run_spec {
         bool has_master;
     } precision; /* master: fp32 or none */
     struct {
-        uint64_t micro_batch, seq_len, max_tokens_per_gpu /* 0: none */, grad_accumulation,
-            log_prob_micro_batch /* 0: none */;
+        uint64_t micro_batch, seq_len /* 0: auto, until a plan resolves it */,
+            max_tokens_per_gpu /* 0: none */, grad_accumulation, log_prob_micro_batch /* 0: none */;
     } batch;
     struct {
         stw_optimizer_implementation implementation;

@@ -5,52 +5,33 @@
 
 #include "plan/spec/registry.h"
 
-static stw_status check_counts(const stw_run_spec *run, const char *origin, stw_error *err) {
-    const struct {
-        const char *key;
-        uint64_t value;
-    } counts[] = {
-        {"batch.micro_batch", run->batch.micro_batch},
-        {"batch.seq_len", run->batch.seq_len},
-        {"batch.grad_accumulation", run->batch.grad_accumulation},
-        {"parallel.dp_shard", run->parallel.dp_shard},
-        {"parallel.dp_replicate", run->parallel.dp_replicate},
-        {"parallel.tp", run->parallel.tp},
-        {"parallel.pp", run->parallel.pp},
-        {"parallel.vpp", run->parallel.vpp},
-        {"parallel.cp", run->parallel.cp},
-        {"parallel.ep", run->parallel.ep},
-        {"parallel.etp", run->parallel.etp},
-        {"prefetch.depth", run->prefetch.depth},
-        {"prefetch.bucket", run->prefetch.bucket_bytes},
-    };
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if (counts[i].value == 0)
-            return stw_run_spec_refuse(origin, err, counts[i].key, "0", "at least 1");
-    return STW_STATUS_OK;
+/* torch.optim.AdamW refuses the same betas. */
+static stw_status check_betas(const stw_run_spec *run, const char *origin, stw_error *err) {
+    if (run->optimizer.beta1 < 1 && run->optimizer.beta2 < 1) return STW_STATUS_OK;
+    return stw_run_spec_refuse_value(run, origin, err, "optimizer.betas", "both below 1");
 }
 
-static bool is_share(double share) { return share <= 1 || share >= STW_AUTO_NUMBER; }
+/* Refuse a word that another key excludes, and name those that are left. */
+static stw_status refuse_word(const stw_run_spec *run, const char *origin, stw_error *err,
+                              const char *key, const char *word, const char *because) {
+    char accepted[160], expected[320];
+    stw_run_spec_accepted(run, key, word, accepted, sizeof accepted);
+    snprintf(expected, sizeof expected, "%s, because %s", accepted, because);
+    return stw_run_spec_refuse(origin, err, key, word, expected);
+}
 
-/* torch.optim.AdamW refuses the same betas. */
-static stw_status check_numbers(const stw_run_spec *run, const char *origin, stw_error *err) {
-    const struct {
-        const char *key;
-        bool good;
-        const char *expected;
-    } numbers[] = {
-        {"optimizer.betas", run->optimizer.beta1 < 1 && run->optimizer.beta2 < 1, "both below 1"},
-        {"update.resident", is_share(run->update.resident), "auto or 0 to 1"},
-        {"update.stream", is_share(run->update.stream), "auto or 0 to 1"},
-        {"update.direct", is_share(run->update.direct), "auto or 0 to 1"},
-        {"update.cpu", is_share(run->update.cpu), "auto or 0 to 1"},
-        {"placement.nvme_copies",
-         run->placement.nvme_copies == 1 || run->placement.nvme_copies == 2, "1 or 2"},
-        {"moe.imbalance", run->moe.imbalance >= 1, "1 or more"},
-    };
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (!numbers[i].good)
-            return stw_run_spec_refuse_value(run, origin, err, numbers[i].key, numbers[i].expected);
+/* Words that the engine does not accept. */
+static stw_status check_words(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_engine_spec *engine = stw_run_spec_engine(run);
+    const stw_engine_refusal *r = engine->refuses;
+    for (; r != NULL && r->key != NULL; r++) {
+        const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), r->key, strlen(r->key));
+        const stw_spec_word *word = row != NULL ? stw_spec_word_of(row, run) : NULL;
+        char because[96];
+        if (word == NULL || strcmp(word->word, r->word) != 0) continue;
+        snprintf(because, sizeof because, "engine is %s", engine->name);
+        return refuse_word(run, origin, err, r->key, r->word, because);
+    }
     return STW_STATUS_OK;
 }
 
@@ -58,27 +39,20 @@ static stw_status check_numbers(const stw_run_spec *run, const char *origin, stw
 static stw_status check_placement(const stw_run_spec *run, const char *origin, stw_error *err) {
     const bool moments_on_gpu = run->placement.moments == STW_TIER_GPU;
     const uint32_t acts = run->placement.activations, recompute = run->recompute.granularity;
+    const stw_optimizer_implementation how = run->optimizer.implementation;
     if (run->placement.master != STW_AUTO && !run->precision.has_master)
         return stw_run_spec_refuse(origin, err, "placement.master",
                                    stw_tier_name((stw_tier)run->placement.master),
                                    "auto, because precision.master is none");
-    if (run->optimizer.implementation == STW_OPTIMIZER_STREAMED && moments_on_gpu)
-        return stw_run_spec_refuse(origin, err, "placement.moments", "gpu",
-                                   "host or nvme, because optimizer.implementation is streamed");
-    if (run->optimizer.implementation == STW_OPTIMIZER_CPU && moments_on_gpu)
-        return stw_run_spec_refuse(origin, err, "placement.moments", "gpu",
-                                   "host or nvme, because optimizer.implementation is cpu");
-    if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT &&
-        run->placement.moments == STW_TIER_NVME)
-        return stw_run_spec_refuse(origin, err, "placement.moments", "nvme",
-                                   "gpu, host or auto, because optimizer.implementation is direct");
-    if (run->optimizer.implementation == STW_OPTIMIZER_DIRECT &&
-        !(stw_run_spec_engine(run)->updates & 1u << STW_UPDATE_DIRECT)) {
-        char expected[96];
-        snprintf(expected, sizeof expected, "another value, because engine is %s",
-                 stw_engine_name(run->engine));
-        return stw_run_spec_refuse(origin, err, "optimizer.implementation", "direct", expected);
-    }
+    if (how == STW_OPTIMIZER_STREAMED && moments_on_gpu)
+        return refuse_word(run, origin, err, "placement.moments", "gpu",
+                           "optimizer.implementation is streamed");
+    if (how == STW_OPTIMIZER_CPU && moments_on_gpu)
+        return refuse_word(run, origin, err, "placement.moments", "gpu",
+                           "optimizer.implementation is cpu");
+    if (how == STW_OPTIMIZER_DIRECT && run->placement.moments == STW_TIER_NVME)
+        return refuse_word(run, origin, err, "placement.moments", "nvme",
+                           "optimizer.implementation is direct");
     if (acts == STW_ACT_RECOMPUTE && recompute == 0)
         return stw_run_spec_refuse(origin, err, "placement.activations", "recompute",
                                    "keep, offload or auto, because recompute.granularity is none");
@@ -141,12 +115,15 @@ static stw_status check_engine_keys(const stw_run_spec *run, const stw_run_spec 
         const char *const *key = stw_engine_spec_at(e)->keys;
         for (; key != NULL && *key != NULL; key++) {
             const stw_spec_row *row = NULL;
-            char expected[96];
+            char expected[192];
             if (has_effect(engine, *key)) continue;
             stw_status status =
                 stw_spec_first_changed(stw_run_spec_table(), *key, run, defaults, &row, err);
             if (status != STW_STATUS_OK) return status;
-            snprintf(expected, sizeof expected, "its default, because engine is %s", engine->name);
+            snprintf(expected, sizeof expected,
+                     "its default, because engine is %s (it has an effect with engine %s%s)",
+                     engine->name, stw_engine_name(e),
+                     stw_engine_spec_at(e)->instead != NULL ? ", which is not implemented" : "");
             if (row != NULL) return stw_run_spec_refuse_value(run, origin, err, row->key, expected);
         }
     }
@@ -189,30 +166,12 @@ static stw_status check_role(const stw_run_spec *run, uint32_t index, const char
     return STW_STATUS_OK;
 }
 
-static stw_status check_parked(const stw_run_spec *run, const char *origin, stw_error *err) {
-    const char *key = run->park.params    ? "params"
-                      : run->park.grads   ? "grads"
-                      : run->park.moments ? "moments"
-                                          : NULL;
-    char parking[128] = "";
-    if (key == NULL || stw_run_spec_engine(run)->parks) return STW_STATUS_OK;
-    for (uint32_t e = 0; e < stw_engine_spec_count(); e++) {
-        size_t used = strlen(parking);
-        if (stw_engine_spec_at(e)->parks)
-            snprintf(parking + used, sizeof parking - used, "%s engine: %s",
-                     used > 0 ? " or" : ", or", stw_engine_name(e));
-    }
-    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, origin,
-                    "park.%s: host has no effect with engine %s; use placement.%s: host%s", key,
-                    stw_engine_name(run->engine), key, parking);
-}
-
 stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_run_spec defaults;
     stw_status status = stw_run_spec_init(&defaults, err);
     if (status != STW_STATUS_OK) return status;
-    STW_TRY(check_counts(run, origin, err));
-    STW_TRY(check_numbers(run, origin, err));
+    STW_TRY(check_betas(run, origin, err));
+    STW_TRY(check_words(run, origin, err));
     STW_TRY(check_placement(run, origin, err));
     STW_TRY(stw_run_spec_check_sections(run, origin, err));
     STW_TRY(check_parked_tiers(run, origin, err));
@@ -227,7 +186,6 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
         goto out;
     }
     STW_TRY(stw_spec_check_effect(stw_run_spec_table(), run, &defaults, origin, err));
-    STW_TRY(check_parked(run, origin, err));
 out:
     stw_run_spec_free(&defaults);
     return status;

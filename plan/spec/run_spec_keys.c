@@ -28,6 +28,7 @@ static const stw_spec_word masters[] = {{"none", false, NULL}, {"fp32", true, NU
 static const stw_spec_word parked[] = {{"none", false, NULL}, {"host", true, NULL}, END};
 static const stw_spec_word auto_count[] = {{"auto", STW_AUTO, NULL}, END};
 static const stw_spec_word auto_bytes[] = {{"auto", STW_AUTO_BYTES, NULL}, END};
+static const stw_spec_word auto_tokens[] = {{"auto", 0, NULL}, END};
 static const stw_spec_word auto_number[] = {{"auto", STW_AUTO, NULL}, END};
 static const stw_spec_word same_number[] = {{"same", STW_AUTO, NULL}, END};
 static const stw_spec_word none[] = {{"none", 0, NULL}, END};
@@ -81,20 +82,30 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 #define FIXED_BATCH "batch.micro_batch with batch.seq_len"
 #define ALL_TRAINED ""
 #define NO_ROLES ""
-#define ROLE_INSIDE NULL /* the list of roles is refused as a whole */
+#define MOST_WAYS 32768      /* two of them multiply within 32 bits */
+#define MOST_TOKENS 16777216 /* of a sequence */
+#define ROLE_INSIDE NULL     /* the list of roles is refused as a whole */
 
 /* dp_shard excludes cp; the sharding group is dp_shard x cp. */
-#define PARALLEL(where, other)                                                                     \
-    {COUNT("parallel.dp_shard"), where(parallel.dp_shard), .words = auto_count,                    \
-     .fallback = "auto", .note = "auto: all remaining GPUs"},                                      \
-        {COUNT("parallel.dp_replicate"), where(parallel.dp_replicate), .fallback = "1"},           \
-        {COUNT("parallel.tp"), where(parallel.tp), .fallback = "1", .instead = other},             \
-        {COUNT("parallel.pp"), where(parallel.pp), .fallback = "1", .instead = other},             \
-        {COUNT("parallel.vpp"), where(parallel.vpp), .fallback = "1", .instead = other},           \
-        {COUNT("parallel.cp"), where(parallel.cp), .fallback = "1"},                               \
+#define PARALLEL(where, other, forward, experts)                                                   \
+    {COUNT("parallel.dp_shard"), where(parallel.dp_shard),           .words = auto_count,          \
+     .fallback = "auto",         .note = "auto: all remaining GPUs", BOUNDS(1, MOST_WAYS)},        \
+        {COUNT("parallel.dp_replicate"), where(parallel.dp_replicate), .fallback = "1",            \
+         BOUNDS(1, MOST_WAYS)},                                                                    \
+        {COUNT("parallel.tp"), where(parallel.tp), .fallback = "1", .instead = other,              \
+         BOUNDS(1, MOST_WAYS)},                                                                    \
+        {COUNT("parallel.pp"), where(parallel.pp), .fallback = "1", .instead = other,              \
+         BOUNDS(1, MOST_WAYS)},                                                                    \
+        {COUNT("parallel.vpp"), where(parallel.vpp), .fallback = "1", .instead = other,            \
+         BOUNDS(1, MOST_WAYS)},                                                                    \
+        {COUNT("parallel.cp"), where(parallel.cp), .fallback = "1", BOUNDS(1, MOST_WAYS),          \
+         .needs = forward},                                                                        \
         {WORDS("parallel.cp_kind", cp_kinds), where(parallel.cp_kind), .fallback = "ring"},        \
-        {COUNT("parallel.ep"), where(parallel.ep), .fallback = "1"},                               \
-        {COUNT("parallel.etp"), where(parallel.etp), .fallback = "1"}, {                           \
+        {COUNT("parallel.ep"), where(parallel.ep), .fallback = "1", BOUNDS(1, MOST_WAYS),          \
+         .needs = experts},                                                                        \
+        {COUNT("parallel.etp"), where(parallel.etp), .fallback = "1", BOUNDS(1, MOST_WAYS),        \
+         .needs = experts},                                                                        \
+    {                                                                                              \
         BOOL("parallel.sequence_parallel"), where(parallel.sequence_parallel),                     \
             .fallback = "false", .instead = other                                                  \
     }
@@ -108,7 +119,7 @@ static const stw_spec_row role_rows[] = {
      .note = "the role whose nodes it shares; none: own nodes"},
     {STRING("engine"), OF(engine), .fallback = "vllm"},
     {WORDS("dtype", role_dtypes), OF(dtype), .fallback = "bf16"},
-    PARALLEL(OF, ROLE_INSIDE),
+    PARALLEL(OF, ROLE_INSIDE, 0, 0),
     {RATIO("gpu_memory_utilization"), OF(gpu_memory_utilization), .fallback = "0.9"},
     {STRING("kv_dtype"), OF(kv_dtype), .fallback = "auto"},
     {COUNT("max_model_len"), OF(max_model_len), .fallback = "32768"},
@@ -127,8 +138,9 @@ static const stw_spec_items role_items = {&role_table, sizeof(stw_role),
 static const stw_spec_row group_rows[] = {
     {STRINGS("match"), OF_GROUP(match), .fallback = "[]",
      .note = "shell patterns of tensor names, or 1d: tensors of one dimension"},
-    {RATIO("lr"), OF_GROUP(lr), .words = same_number, .fallback = "same"},
-    {RATIO("weight_decay"), OF_GROUP(weight_decay), .words = same_number, .fallback = "same"},
+    {RATIO("lr"), OF_GROUP(lr), .words = same_number, .fallback = "same", BOUNDS(0, 1000)},
+    {RATIO("weight_decay"), OF_GROUP(weight_decay), .words = same_number, .fallback = "same",
+     BOUNDS(0, 1000)},
 };
 static const stw_spec_table group_table = {group_rows, sizeof group_rows / sizeof group_rows[0]};
 static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group),
@@ -136,50 +148,64 @@ static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group)
 
 static const stw_spec_row rows_before[] = {
     {WORDS("engine", NULL), AT(engine)}, /* words and default: the registry's */
-    PARALLEL(AT, SHARD),
+    PARALLEL(AT, SHARD, NEEDS(FORWARD), NEEDS(EXPERTS)),
     {WORDS("precision.params", dtypes), AT(precision.params), .fallback = "fp32"},
-    {WORDS("precision.compute", dtypes), AT(precision.compute), .fallback = "bf16"},
+    {WORDS("precision.compute", dtypes), AT(precision.compute), .fallback = "bf16",
+     .needs = NEEDS(FORWARD)},
     {WORDS("precision.grads", dtypes), AT(precision.grads), .fallback = "fp32"},
-    {WORDS("precision.reduce", dtypes), AT(precision.reduce), .fallback = "fp32"},
+    {WORDS("precision.reduce", dtypes), AT(precision.reduce), .fallback = "fp32",
+     .needs = NEEDS(FORWARD) | NEEDS(SHARDS)},
     {WORDS("precision.master", masters), AT(precision.has_master), .fallback = "none"},
     {WORDS("precision.exp_avg", dtypes), AT(precision.exp_avg), .fallback = "fp32"},
     {WORDS("precision.exp_avg_sq", dtypes), AT(precision.exp_avg_sq), .fallback = "fp32"},
     {COUNT("batch.micro_batch"), AT(batch.micro_batch), .fallback = "1",
-     .note = "sequences per GPU"},
-    {COUNT("batch.seq_len"), AT(batch.seq_len), .fallback = "4096", .note = "tokens"},
-    {COUNT("batch.max_tokens_per_gpu"), AT(batch.max_tokens_per_gpu), .words = none,
-     .fallback = "none", .instead = FIXED_BATCH, .note = "none, or tokens"},
-    {COUNT("batch.grad_accumulation"), AT(batch.grad_accumulation), .fallback = "1"},
+     .note = "sequences per GPU", BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {TOKENS("batch.seq_len"), AT(batch.seq_len), .words = auto_tokens, .fallback = "auto",
+     .note = "tokens; 8k is 8192; auto: 4096, or the model's positions if fewer",
+     BOUNDS(1, MOST_TOKENS), .needs = NEEDS(FORWARD)},
+    {TOKENS("batch.max_tokens_per_gpu"), AT(batch.max_tokens_per_gpu), .words = none,
+     .fallback = "none", .instead = FIXED_BATCH, .note = "none, or tokens",
+     BOUNDS(1, 65536.0 * MOST_TOKENS)},
+    {COUNT("batch.grad_accumulation"), AT(batch.grad_accumulation), .fallback = "1",
+     BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
     {COUNT("batch.log_prob_micro_batch"), AT(batch.log_prob_micro_batch), .words = none,
-     .fallback = "none", .instead = FIXED_BATCH, .note = "none, or sequences per GPU"},
+     .fallback = "none", .instead = FIXED_BATCH, .note = "none, or sequences per GPU",
+     BOUNDS(1, 65536)},
     {WORDS("optimizer.kind", adamw), .fallback = "adamw"},
     {WORDS("optimizer.implementation", implementations), AT(optimizer.implementation),
      .fallback = "auto"},
     {RATIO("optimizer.clip_norm"), AT(optimizer.clip_norm), .words = none, .fallback = "1",
-     .note = "none, or the largest global norm"},
+     .note = "none, or the largest global norm", BOUNDS(1e-30, 1e30), .zero = true,
+     .needs = NEEDS(STEP)},
     {RATIO("optimizer.lr"), AT(optimizer.lr), .fallback = "1e-3",
-     .note = "torch.optim.AdamW's default, like the next three"},
+     .note = "torch.optim.AdamW's default, like the next three", BOUNDS(0, 1000),
+     .needs = NEEDS(STEP)},
     {.key = "optimizer.betas",
      .kind = STW_SPEC_PAIR,
      .unit = STW_UNIT_RATIO,
      AT(optimizer.beta1),
-     .fallback = "[0.9, 0.999]"},
-    {RATIO("optimizer.eps"), AT(optimizer.eps), .fallback = "1e-8"},
-    {RATIO("optimizer.weight_decay"), AT(optimizer.weight_decay), .fallback = "1e-2"},
+     .fallback = "[0.9, 0.999]",
+     BOUNDS(0, 1),
+     .needs = NEEDS(STEP)},
+    {RATIO("optimizer.eps"), AT(optimizer.eps), .fallback = "1e-8", BOUNDS(0, 1),
+     .needs = NEEDS(STEP)},
+    {RATIO("optimizer.weight_decay"), AT(optimizer.weight_decay), .fallback = "1e-2",
+     BOUNDS(0, 1000), .needs = NEEDS(STEP)},
     {.key = "optimizer.groups",
      .kind = STW_SPEC_ITEMS,
      AT(optimizer.groups),
      .items = &group_items,
      .fallback = "[]",
-     .note = "tensors with rates of their own: {match: [1d, '*.bias'], weight_decay: 0}"},
+     .note = "tensors with rates of their own: {match: [1d, '*.bias'], weight_decay: 0}",
+     .needs = NEEDS(STEP)},
     {RATIO("update.resident"), AT(update.resident), .words = auto_number, .fallback = "auto",
-     .note = "share of the parameters updated in place on the GPU, 0 to 1"},
+     .note = "share of the parameters updated in place on the GPU, 0 to 1", BOUNDS(0, 1)},
     {RATIO("update.stream"), AT(update.stream), .words = auto_number, .fallback = "auto",
-     .note = "on the GPU, streamed through a ring of buffers"},
+     .note = "on the GPU, streamed through a ring of buffers", BOUNDS(0, 1)},
     {RATIO("update.direct"), AT(update.direct), .words = auto_number, .fallback = "0",
-     .note = "by GPU kernels that read and write page-locked host memory"},
+     .note = "by GPU kernels that read and write page-locked host memory", BOUNDS(0, 1)},
     {RATIO("update.cpu"), AT(update.cpu), .words = auto_number, .fallback = "auto",
-     .note = "on the CPU"},
+     .note = "on the CPU", BOUNDS(0, 1)},
     {.key = "trainable.lora",
      .kind = STW_SPEC_MAP,
      AT(trainable.lora_rank),
@@ -195,38 +221,46 @@ static const stw_spec_row rows_before[] = {
     {WORDS("placement.grads", tiers), AT(placement.grads), .fallback = "auto"},
     {WORDS("placement.master", tiers), AT(placement.master), .fallback = "auto"},
     {WORDS("placement.moments", tiers), AT(placement.moments), .fallback = "auto"},
-    {WORDS("placement.activations", acts), AT(placement.activations), .fallback = "auto"},
+    {WORDS("placement.activations", acts), AT(placement.activations), .fallback = "auto",
+     .needs = NEEDS(FORWARD)},
     {COUNT("placement.nvme_copies"), AT(placement.nvme_copies), .fallback = "2",
-     .note = "2: the last step's state stays intact, at twice the space; 1: written in place"},
+     .note = "2: the last step's state stays intact, at twice the space; 1: written in place",
+     BOUNDS(1, 2), .needs = NEEDS(NVME)},
     {WORDS("park.params", parked), AT(park.params), .fallback = "none",
-     .note = "none | host: moved to the host between phases"},
-    {WORDS("park.grads", parked), AT(park.grads), .fallback = "none"},
+     .note = "none | host: moved to the host between phases", .needs = NEEDS(ROLES)},
+    {WORDS("park.grads", parked), AT(park.grads), .fallback = "none", .needs = NEEDS(ROLES)},
     {WORDS("park.moments", parked), AT(park.moments), .fallback = "none"},
     {COUNT("prefetch.depth"), AT(prefetch.depth), .words = auto_count, .fallback = "auto",
-     .note = "auto, or slots ahead"},
+     .note = "auto, or slots ahead", BOUNDS(1, 1024), .needs = NEEDS(RINGS)},
     {BYTES("prefetch.bucket"), AT(prefetch.bucket_bytes), .words = auto_bytes, .fallback = "auto",
-     .note = "auto, or a size"},
-    {WORDS("recompute.granularity", granularities), AT(recompute.granularity), .fallback = "auto"},
+     .note = "auto, or a size", BOUNDS(4096, 1099511627776.0), .needs = NEEDS(RINGS)},
+    {WORDS("recompute.granularity", granularities), AT(recompute.granularity), .fallback = "auto",
+     .needs = NEEDS(FORWARD)},
     {WORDS("recompute.method", methods), AT(recompute.method), .fallback = "none",
      .instead = FULL_BLOCKS},
     {COUNT("recompute.num_layers"), AT(recompute.num_layers), .fallback = "0",
      .instead = FULL_BLOCKS},
     {STRINGS("recompute.modules"), AT(recompute.modules), .fallback = "[]", .instead = FULL_BLOCKS},
-    {WORDS("attention", attentions), AT(attention), .fallback = "flash"},
-    {BOOL("loss.fused"), AT(loss.fused), .fallback = "false"},
-    {COUNT("loss.chunk"), AT(loss.chunk), .fallback = "0", .note = "tokens at a time; 0: all"},
-    {WORDS("loss.upcast", dtypes), AT(loss.upcast), .fallback = "fp32"},
-    {WORDS("moe.dispatcher", dispatchers), AT(moe.dispatcher), .fallback = "alltoall"},
+    {WORDS("attention", attentions), AT(attention), .fallback = "flash", .needs = NEEDS(FORWARD)},
+    {BOOL("loss.fused"), AT(loss.fused), .fallback = "false",
+     .needs = NEEDS(FORWARD) | NEEDS(CHUNKS)},
+    {TOKENS("loss.chunk"), AT(loss.chunk), .fallback = "0",
+     .note = "with fused: tokens at a time; 0: 1024", BOUNDS(1, MOST_TOKENS), .zero = true,
+     .needs = NEEDS(FORWARD) | NEEDS(FUSED) | NEEDS(CHUNKS)},
+    {WORDS("loss.upcast", dtypes), AT(loss.upcast), .fallback = "fp32", .needs = NEEDS(FORWARD)},
+    {WORDS("moe.dispatcher", dispatchers), AT(moe.dispatcher), .fallback = "alltoall",
+     .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
     {RATIO("moe.capacity_factor"), AT(moe.capacity_factor), .words = none, .fallback = "none",
      .instead = "moe.imbalance", .note = "none, or a factor"},
     {RATIO("moe.imbalance"), AT(moe.imbalance), .fallback = "1",
-     .note = "tokens of the busiest rank over the mean"},
+     .note = "tokens of the busiest rank over the mean", BOUNDS(1, 1024),
+     .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
 };
 
 static const stw_spec_row rows_after[] = {
     {WORDS("load.method", loads), AT(load.method), .fallback = "auto"},
     {STRING("load.weights"), AT(load.weights), .words = none, .fallback = "none",
-     .note = "none, or a path"},
+     .note = "none, or a path", .needs = NEEDS(STEP)},
     {.key = "checkpoint.contents",
      .kind = STW_SPEC_FLAGS,
      AT(checkpoint.model),

@@ -42,6 +42,34 @@ typedef struct stw_spec_word {
     const char *instead; /* not NULL: not implemented; what to use instead */
 } stw_spec_word;
 
+/* X(name, why a key has no effect, what would give it one or NULL). Conditions of effect; a key
+ * with an effect under every engine, model and cluster needs none. plan/job/effect.c tests them. */
+#define STW_NEED_TABLE(X)                                                                          \
+    X(STEP, "the engine's framework executes load and optimizer step", "engine: stowage")          \
+    X(CLIP, "no gradient norm is computed", "optimizer.clip_norm: 1 and engine: stowage")          \
+    X(FORWARD, "forward and backward of a list of tensors are unknown", "a config.json as model")  \
+    X(EXPERTS, "the model has no routed experts", NULL)                                            \
+    X(RANKS, "there is one rank", "node.gpus or nodes: 2 or more")                                 \
+    X(SHARDS, "gradients are not reduced over ranks", "node.gpus or nodes: 2 or more")             \
+    X(GATHERS, "parameters are used in place: one rank, one dtype", "parallel.dp_shard above 1")   \
+    X(NODES, "there is one node", "nodes: 2 or more")                                              \
+    X(PEERS, "a node has one GPU", "node.gpus: 2 or more")                                         \
+    X(NVME, "no state can lie on NVMe", "engine: stowage and node.nvme.capacity above 0")          \
+    X(TIERED, "the engine keeps no state on NVMe", "engine: stowage")                              \
+    X(FILES, "no weights file is read", "load.weights")                                            \
+    X(DIRECT, "no update is direct", "optimizer.implementation: direct")                           \
+    X(RINGS, "no admissible update streams through a ring", "optimizer.implementation: streamed")  \
+    X(UNTIED, "the model has no embedding apart from its head", NULL)                              \
+    X(FUSED, "loss.fused is false", "loss.fused: true")                                            \
+    X(CHUNKS, "the tokens of a micro batch are one chunk", "a smaller loss.chunk")                 \
+    X(ROLES, "nothing of a trainer is idle between its phases, and further roles are not built",   \
+      "placement.params and placement.grads: host, to keep it there")                              \
+    X(PLANS, "plans do not use it; calibrate records it", NULL)
+
+#define X(name, why, instead) STW_NEED_##name,
+typedef enum stw_need { STW_NEED_TABLE(X) STW_N_NEEDS } stw_need;
+#undef X
+
 struct stw_spec_items;
 
 typedef struct stw_spec_row {
@@ -54,6 +82,11 @@ typedef struct stw_spec_row {
     const char *fallback; /* the default, as `--set` takes it */
     const char *instead; /* not NULL: only the default is implemented; what to use instead, or "" */
     const char *note;    /* the comment in written YAML; NULL: the words, if any */
+    /* Bounds of a count, size or number in base units; most 0: none. Words are outside them. */
+    double least, most;
+    bool zero;      /* 0 is accepted below `least` */
+    unsigned needs; /* a bit for each stw_need */
+    bool label;     /* describes; reports show it, and it changes neither bytes nor seconds */
 } stw_spec_row;
 
 typedef struct stw_spec_table {

@@ -42,7 +42,7 @@ static stw_status read_scalar(const stw_spec_source *from, const stw_spec_row *r
     case STW_SPEC_BYTES:
     case STW_SPEC_NUMBER:
         fits = number || (string && !is_bare_number(node->text));
-        other = "a number, with or without a unit";
+        other = stw_unit_expected(row->unit);
         break;
     case STW_SPEC_MAP:
         other = "a map";
@@ -256,7 +256,11 @@ static stw_status read_map(const stw_spec_source *from, const char *map, const s
 
 stw_status stw_spec_read(const stw_spec *spec, const stw_tree *tree, const stw_node *node,
                          stw_error *err) {
-    stw_spec_source from = {spec, tree->file, "", true, 0, 0};
+    stw_spec_source from = {.spec = spec,
+                            .file = tree->file,
+                            .prefix = "",
+                            .has_lines = true,
+                            .base_units = tree->json};
     if (node->kind == STW_NODE_NULL && node == tree->root) return STW_STATUS_OK; /* empty file */
     return read_map(&from, "", node, err);
 }
@@ -296,7 +300,7 @@ static stw_status reset_map(const stw_spec_source *from, const stw_spec_row *map
 }
 
 stw_status stw_spec_defaults(const stw_spec *spec, stw_error *err) {
-    stw_spec_source from = {spec, "default", "", false, 0, 0};
+    stw_spec_source from = {.spec = spec, .file = "default", .prefix = ""};
     stw_status status = STW_STATUS_OK;
     for (size_t i = 0; i < spec->table->n_rows && status == STW_STATUS_OK; i++)
         status = set_default(&from, &spec->table->rows[i], err);
@@ -354,7 +358,7 @@ static stw_status set_in_item(const stw_spec_source *from, const stw_spec_row *r
 
 stw_status stw_spec_set(const stw_spec *spec, const char *key, const char *value,
                         const char *origin, stw_error *err) {
-    stw_spec_source from = {spec, origin, "", false, 0, 0};
+    stw_spec_source from = {.spec = spec, .file = origin, .prefix = ""};
     size_t index = 0, length = strlen(key);
     const char *rest = NULL;
     const stw_spec_row *row = item_row(spec->table, key, &index, &rest);

@@ -11,9 +11,13 @@
 #define BOOL(name) .key = name, .kind = STW_SPEC_BOOL
 #define COUNT(name) .key = name, .kind = STW_SPEC_COUNT, .unit = STW_UNIT_COUNT
 #define BYTES(name) .key = name, .kind = STW_SPEC_BYTES, .unit = STW_UNIT_BYTES
+#define TOKENS(name) .key = name, .kind = STW_SPEC_COUNT, .unit = STW_UNIT_TOKENS
 #define RATIO(name) .key = name, .kind = STW_SPEC_NUMBER, .unit = STW_UNIT_RATIO
 #define STRING(name) .key = name, .kind = STW_SPEC_STRING
 #define STRINGS(name) .key = name, .kind = STW_SPEC_STRINGS
+
+#define BOUNDS(first, last) .least = first, .most = last
+#define NEEDS(name) (1u << STW_NEED_##name)
 
 /** The rows of run.yaml that belong to no engine: those before and those after the engines'. */
 void stw_run_spec_common_rows(stw_spec_table *before, stw_spec_table *after);

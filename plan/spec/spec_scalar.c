@@ -24,13 +24,15 @@ stw_status stw_spec_refuse(const stw_spec_source *from, const char *key, const c
                        "%s%s: found %s, expected %s", from->prefix, key, found, expected);
 }
 
-/* "auto | none or <other>"; without `other` only the words. */
+/* "auto | none or <other>"; without `other` only the words. Words that are not implemented are not
+ * offered. */
 void stw_spec_expected(const stw_spec_row *row, const char *other, char *out, size_t out_size) {
     size_t used = 0;
     out[0] = '\0';
     for (const stw_spec_word *w = row->words; w != NULL && w->word != NULL && used < out_size; w++)
-        used +=
-            (size_t)snprintf(out + used, out_size - used, "%s%s", used > 0 ? " | " : "", w->word);
+        if (w->instead == NULL)
+            used += (size_t)snprintf(out + used, out_size - used, "%s%s", used > 0 ? " | " : "",
+                                     w->word);
     if (other != NULL && used < out_size)
         snprintf(out + used, out_size - used, "%s%s", used > 0 ? " or " : "", other);
 }
@@ -74,6 +76,45 @@ static stw_status refuse_quantity(const stw_spec_source *from, const stw_spec_ro
                        from->prefix, row->key, why->text, words[0] != '\0' ? " or " : "", words);
 }
 
+/* "1 to 65536", "0 or 1 MB/s to 100 TB/s": the row's bounds in its unit. */
+static void describe_bounds(const stw_spec_row *row, char *out, size_t out_size) {
+    char least[48], most[48];
+    if (row->kind == STW_SPEC_COUNT || row->unit == STW_UNIT_RATIO) {
+        stw_text_double(row->least, least, sizeof least);
+        stw_text_double(row->most, most, sizeof most);
+    } else if (row->kind == STW_SPEC_BYTES) {
+        stw_bytes_format_exact((uint64_t)row->least, least, sizeof least);
+        stw_bytes_format_exact((uint64_t)row->most, most, sizeof most);
+    } else {
+        stw_quantity_format_exact(row->least, row->unit, least, sizeof least);
+        stw_quantity_format_exact(row->most, row->unit, most, sizeof most);
+    }
+    snprintf(out, out_size, "%s%s to %s", row->zero && row->least > 0 ? "0 or " : "", least, most);
+}
+
+/* Refuse a value outside the row's bounds, and a size or rate whose unit is missing. */
+static stw_status check_quantity(const stw_spec_source *from, const stw_spec_row *row,
+                                 const char *text, double value, stw_error *err) {
+    const char *last = text + strlen(text);
+    while (last > text && (last[-1] == ' ' || last[-1] == '\t')) last--;
+    const bool bare = last > text && ((last[-1] >= '0' && last[-1] <= '9') || last[-1] == '.');
+    if (bare && value > 0 && !from->base_units && stw_unit_is_needed(row->unit)) {
+        char found[160], expected[160];
+        stw_text_quote(text, found, sizeof found);
+        stw_spec_expected(row, stw_unit_expected(row->unit), expected, sizeof expected);
+        return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
+                           "%s%s: found %s without a unit, expected %s", from->prefix, row->key,
+                           found, expected);
+    }
+    if (row->most > 0 && !(value >= row->least && value <= row->most) &&
+        !(row->zero && value <= 0)) {
+        char range[128];
+        describe_bounds(row, range, sizeof range);
+        return refuse_value(from, row, text, range, err);
+    }
+    return STW_STATUS_OK;
+}
+
 static stw_status put_count(const stw_spec_source *from, const stw_spec_row *row, const char *text,
                             stw_error *err) {
     stw_error why = STW_ERROR_INIT;
@@ -84,6 +125,8 @@ static stw_status put_count(const stw_spec_source *from, const stw_spec_row *row
         return refuse_quantity(from, row, &why, err);
     if (row->size == sizeof(uint32_t) && value >= STW_NONE)
         return refuse_value(from, row, text, "a count below 4294967294", err);
+    stw_status status = check_quantity(from, row, text, (double)value, err);
+    if (status != STW_STATUS_OK) return status;
     put_u64(from, row, value);
     return STW_STATUS_OK;
 }
@@ -94,6 +137,8 @@ stw_status stw_spec_put_number(const stw_spec_source *from, const stw_spec_row *
     double value = 0;
     if (stw_quantity_parse(text, row->unit, &value, row->key, &why) != STW_STATUS_OK)
         return refuse_quantity(from, row, &why, err);
+    stw_status status = check_quantity(from, row, text, value, err);
+    if (status != STW_STATUS_OK) return status;
     memcpy((char *)from->spec->base + row->offset + index * sizeof value, &value, sizeof value);
     return STW_STATUS_OK;
 }

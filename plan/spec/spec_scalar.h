@@ -12,6 +12,7 @@ typedef struct stw_spec_source {
     const char *file;   /* or an origin such as "--set" */
     const char *prefix; /* "roles.0." inside an item */
     bool has_lines;     /* false: the value comes from a command line */
+    bool base_units;    /* a number without a unit is in base units, as in JSON; else refused */
     int line, column;
 } stw_spec_source;
 

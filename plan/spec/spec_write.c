@@ -280,8 +280,12 @@ static void yaml_note(yaml_state *y, const stw_spec_row *row) {
         if (row->note[0] != '\0') stw_text_printf(y->out, "  # %s", row->note);
         return;
     }
-    for (const stw_spec_word *w = row->words; w != NULL && w->word != NULL; w++)
-        stw_text_printf(y->out, "%s%s", w == row->words ? "  # " : " | ", w->word);
+    const char *before = "  # ";
+    for (const stw_spec_word *w = row->words; w != NULL && w->word != NULL; w++) {
+        if (w->instead != NULL) continue; /* not accepted */
+        stw_text_printf(y->out, "%s%s", before, w->word);
+        before = " | ";
+    }
 }
 
 static void yaml_row(void *to, const stw_spec_row *row, const char *name, const void *base) {

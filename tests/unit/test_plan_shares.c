@@ -94,7 +94,7 @@ static void shares_choose_places(void) {
     const char *const nowhere[] = {"update.resident=0.5", "placement.moments=host", NULL};
     const char *const rest[] = {"update.stream=0.5", "update.cpu=0", "placement.moments=host",
                                 NULL};
-    const char *const over[] = {"update.stream=0.8", "update.cpu=1e9", NULL};
+    const char *const over[] = {"update.stream=0.8", "update.cpu=1", NULL};
     CU_ASSERT_EQUAL(updates_of(nowhere, &err), 0);
     CU_ASSERT_PTR_NOT_NULL(strstr(err.text, "update.resident: no placement of its"));
     stw_error left = STW_ERROR_INIT;
@@ -141,7 +141,7 @@ static uint32_t group_of(const stw_plan *plan, const char *name) {
 static void the_first_group_that_matches_counts(void) {
     const char *const settings[] = {
         "optimizer.groups=[{match: [4.norm.weight]}, {match: [1d, '*.o.*'], weight_decay: 0}, "
-        "{match: ['[12].*'], lr: 1e-4}, {match: ['*o*']}]",
+        "{match: ['[12].*'], lr: 1e-4}, {match: ['*o*'], lr: 1e-5}]",
         NULL};
     stw_plan *plan = plan_with(0, settings);
     CU_ASSERT_EQUAL(group_of(plan, "4.norm.weight"), 1);  /* 1d too, but that comes later */

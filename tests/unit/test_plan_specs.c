@@ -58,7 +58,7 @@ static const char contract_run[] =
     "            ep: 1, etp: 1, sequence_parallel: false}\n"
     "precision: {params: fp32, compute: bf16, grads: fp32, reduce: fp32, master: none,\n"
     "            exp_avg: fp32, exp_avg_sq: fp32}\n"
-    "batch:     {micro_batch: 1, seq_len: 4096, max_tokens_per_gpu: none,\n"
+    "batch:     {micro_batch: 1, seq_len: auto, max_tokens_per_gpu: none,\n"
     "            grad_accumulation: 1, log_prob_micro_batch: none}\n"
     "optimizer: {kind: adamw, implementation: auto, clip_norm: 1.0, groups: []}\n"
     "update:    {resident: auto, stream: auto, direct: 0, cpu: auto}\n"
@@ -88,7 +88,7 @@ static const char changed_run[] =
     "           ep: 7, etp: 9, sequence_parallel: true}\n"
     "precision: {params: bf16, compute: fp16, grads: bf16, reduce: bf16, master: fp32,\n"
     "            exp_avg: bf16, exp_avg_sq: fp16}\n"
-    "batch: {micro_batch: 2, seq_len: 8 K, max_tokens_per_gpu: 16384, grad_accumulation: 3,\n"
+    "batch: {micro_batch: 2, seq_len: 8k, max_tokens_per_gpu: 16384, grad_accumulation: 3,\n"
     "        log_prob_micro_batch: 4}\n"
     "optimizer: {implementation: streamed, clip_norm: none, lr: 3e-5, betas: [0.8, 0.95],\n"
     "            eps: 1e-6, weight_decay: 10%, groups: [{match: [1d, '*.bias'], weight_decay: 0},\n"
@@ -163,7 +163,7 @@ static void defaults_are_the_contracts(void) {
     CU_ASSERT_EQUAL(run.precision.params, STW_DTYPE_F32);
     CU_ASSERT_EQUAL(run.precision.compute, STW_DTYPE_BF16);
     CU_ASSERT_FALSE(run.precision.has_master);
-    CU_ASSERT_EQUAL(run.batch.seq_len, 4096);
+    CU_ASSERT_EQUAL(run.batch.seq_len, 0); /* auto */
     CU_ASSERT_EQUAL(run.batch.max_tokens_per_gpu, 0);
     CU_ASSERT_EQUAL(run.optimizer.clip_norm, 1.0);
     CU_ASSERT_EQUAL(run.optimizer.lr, 1e-3);
@@ -220,7 +220,7 @@ static void check_changed(const stw_run_spec *run) {
     CU_ASSERT_EQUAL(run->parallel.cp_kind, 1);
     CU_ASSERT_TRUE(run->precision.has_master);
     CU_ASSERT_EQUAL(run->precision.exp_avg_sq, STW_DTYPE_F16);
-    CU_ASSERT_EQUAL(run->batch.seq_len, 8000);
+    CU_ASSERT_EQUAL(run->batch.seq_len, 8192);
     CU_ASSERT_EQUAL(run->batch.log_prob_micro_batch, 4);
     CU_ASSERT_EQUAL(run->optimizer.implementation, STW_OPTIMIZER_STREAMED);
     CU_ASSERT_EQUAL(run->optimizer.clip_norm, 0.0);
@@ -359,8 +359,8 @@ static void bad_yaml_is_placed(void) {
         {"batch: {seq_len: 1e30}\n", "2^63"},
         {"batch: {seq_len: 99999999999999999999}\n", "64 bits"},
         {"batch: {seq_len: 1.5}\n", "not whole"},
-        {"batch: {seq_len: \"4096\"}\n", "found the string \"4096\", expected a whole number"},
-        {"batch: {seq_len: true}\n", "found true, expected a whole number"},
+        {"batch: {seq_len: \"4096\"}\n", "found the string \"4096\", expected auto or a whole"},
+        {"batch: {seq_len: true}\n", "found true, expected auto or a whole number"},
         {"batch: {seq_len: }\n", "found null"},
         {"batch: {seq_len: [1]}\n", "found an array"},
         {"batch: {seq_len: 4 GiB}\n", "unit"},

@@ -162,8 +162,8 @@ static void shares_are_kept(void) {
 /* A share that is fixed where its bytes have no room makes the problem infeasible for all three. */
 static void shares_without_room_fit_nowhere(void) {
     const fixture_size size = {2, 1024, 4096, 8000};
-    const char *const fixed[] = {"update.resident=1", "update.stream=0",       "update.cpu=0",
-                                 "prefetch.depth=2",  "prefetch.bucket=8 MiB", NULL};
+    const char *const fixed[] = {"update.resident=1", "update.stream=0", "update.cpu=0",
+                                 "load.method=sharded_read", NULL};
     const char *const free_shares[] = {"prefetch.depth=2", "prefetch.bucket=8 MiB",
                                        "load.method=sharded_read", NULL};
     for (int i = 0; i < 2; i++) {

@@ -38,8 +38,8 @@ static void check_random_choices(stw_plan *plan, uint32_t n, uint64_t seed) {
 static void rows_hold_for_the_fixture(void) {
     static const char *const settings[][4] = {
         {NULL},
-        {"batch.seq_len=512", "loss.fused=true", NULL},
-        {"fsdp.wrap_embeddings=true", "batch.seq_len=256"},
+        {"batch.seq_len=512", "loss.fused=true", "loss.chunk=128", NULL},
+        {"fsdp.reshard_after_forward=false", "batch.seq_len=256"},
         {"fsdp.reshard_after_forward=false", NULL},
         {"precision.master=fp32", "precision.params=bf16", "precision.grads=bf16", NULL},
         {"update.direct=auto", "placement.nvme_copies=1", NULL}};

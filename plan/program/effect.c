@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/program/effect.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/program/layout.h"
+#include "plan/spec/registry.h"
+
+enum { USUAL_TOKENS = 4096 };
+
+static bool has_experts(const stw_model *model) {
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].expert) return true;
+    return false;
+}
+
+static bool has_own_embedding(const stw_model *model) {
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (strcmp(model->groups[g].name, "embed") == 0) return !model->tied_embeddings;
+    return false;
+}
+
+/* An engine that places all state alike streams all of it or none: every admissible placement must
+ * stream. */
+static bool may_stream(const stw_job *job) {
+    stw_place places[STW_MAX_PLACES];
+    uint32_t n = job->engine->places(job, places, NULL), with = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool uses = false;
+        for (int r = 0; r < STW_N_RINGS; r++)
+            uses = uses || stw_place_uses_ring(job, &places[i], (stw_ring_kind)r);
+        with += uses;
+    }
+    return job->engine->whole ? with == n : with > 0;
+}
+
+static bool cuts_loss(const stw_job *job) {
+    const uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
+    return job->tokens > chunk;
+}
+
+static bool holds(const stw_job *job, stw_need need) {
+    const stw_run_spec *run = job->run;
+    const bool executes = job->engine->spec.executes, tiered = job->engine->nvme_commits;
+    const bool nvme = tiered && job->cluster->nvme.capacity_bytes > 0;
+    switch (need) {
+    case STW_NEED_STEP:
+        return executes;
+    case STW_NEED_CLIP:
+        return executes && run->optimizer.clip_norm > 0;
+    case STW_NEED_FORWARD:
+        return job->model->facts_known;
+    case STW_NEED_EXPERTS:
+        return has_experts(job->model);
+    case STW_NEED_RANKS:
+    case STW_NEED_SHARDS:
+        return job->world > 1;
+    case STW_NEED_GATHERS:
+        return job->group > 1 || run->precision.params != run->precision.compute;
+    case STW_NEED_NODES:
+        return job->cluster->nodes > 1;
+    case STW_NEED_PEERS:
+        return job->ranks_per_node > 1;
+    case STW_NEED_NVME:
+        return nvme;
+    case STW_NEED_TIERED:
+        return tiered;
+    case STW_NEED_FILES:
+        return nvme || !executes || run->load.weights != NULL;
+    case STW_NEED_DIRECT:
+        return stw_run_spec_update_share(run, STW_UPDATE_DIRECT) > 0;
+    case STW_NEED_RINGS:
+        return may_stream(job);
+    case STW_NEED_UNTIED:
+        return has_own_embedding(job->model);
+    case STW_NEED_FUSED:
+        return run->loss.fused;
+    case STW_NEED_CHUNKS:
+        return cuts_loss(job);
+    default:
+        return false;
+    }
+}
+
+static const struct {
+    const char *why, *instead;
+} needs[STW_N_NEEDS] = {
+#define X(name, why, instead) {why, instead},
+    STW_NEED_TABLE(X)
+#undef X
+};
+
+/* The first need of a key that this job does not meet, STW_N_NEEDS if it meets all. */
+static stw_need unmet(const stw_job *job, const stw_spec_row *row) {
+    for (unsigned need = 0; need < STW_N_NEEDS; need++)
+        if ((row->needs & 1u << need) != 0 && !holds(job, (stw_need)need)) return (stw_need)need;
+    return STW_N_NEEDS;
+}
+
+/* @param leave what to do with the key, "leave it at none" */
+static stw_status refuse(const stw_spec_row *row, const char *found, const char *leave,
+                         stw_need need, const char *origin, stw_error *err) {
+    const char *instead = needs[need].instead;
+    return stw_fail(err, STW_STATUS_BAD_INPUT, origin,
+                    "%s: found %.120s, which has no effect: %s; %.120s%s%s", row->key, found,
+                    needs[need].why, leave, instead != NULL ? ", or use " : "",
+                    instead != NULL ? instead : "");
+}
+
+static stw_status check_row(const stw_job *job, const stw_spec_row *row,
+                            const stw_run_spec *defaults, const char *origin, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text found = STW_TEXT_INIT, usual = STW_TEXT_INIT, leave = STW_TEXT_INIT;
+    const stw_need need = unmet(job, row);
+    if (need == STW_N_NEEDS) return STW_STATUS_OK;
+    stw_spec_write_value(row, job->run, &found);
+    stw_spec_write_value(row, defaults, &usual);
+    STW_TRY(stw_text_status(&found, err));
+    STW_TRY(stw_text_status(&usual, err));
+    if (found.length != usual.length || memcmp(found.data, usual.data, found.length) != 0)
+        stw_text_printf(&leave, "leave it at %s", usual.data);
+    if (leave.data != NULL) status = refuse(row, found.data, leave.data, need, origin, err);
+out:
+    stw_text_free(&leave);
+    stw_text_free(&found);
+    stw_text_free(&usual);
+    return status;
+}
+
+/* A group of parameters that is empty, or changes nothing, does not do what its writer means. */
+static stw_status check_groups(const stw_job *job, const char *origin, stw_error *err) {
+    const stw_run_spec *run = job->run;
+    for (uint32_t g = 0; g < run->optimizer.n_groups; g++) {
+        const stw_param_group *group = &run->optimizer.groups[g];
+        char key[32];
+        bool used = false;
+        snprintf(key, sizeof key, "optimizer.groups.%u", g);
+        if (g + 1 == run->optimizer.n_groups && group->lr >= STW_AUTO_NUMBER &&
+            group->weight_decay >= STW_AUTO_NUMBER) /* no later group is kept from its tensors */
+            return stw_run_spec_refuse(origin, err, key, "lr and weight_decay the same",
+                                       "a rate of its own");
+        for (uint32_t t = 0; t < job->model->n_tensors && !used; t++)
+            used = stw_job_param_group(job, t) == g + 1;
+        if (!used)
+            return stw_run_spec_refuse(origin, err, key, "no tensor that its patterns match",
+                                       "a pattern of a tensor that no earlier group matches "
+                                       "(`stowage inspect --tensors` lists the names)");
+    }
+    return STW_STATUS_OK;
+}
+
+/* ---- positions ---- */
+
+/* Learned positions are a matrix with a row for each, beside the token embedding. */
+static bool learns_positions(const stw_model *model) {
+    for (uint32_t t = 0; t < model->n_tensors && model->max_positions > 0; t++) {
+        const stw_tensor *tensor = &model->tensors[t];
+        const char *group = model->groups[model->blocks[tensor->block].group].name;
+        if (strcmp(group, "embed") == 0 && tensor->rank == 2 &&
+            tensor->shape[0] == model->max_positions && tensor->shape[0] != model->vocab)
+            return true;
+    }
+    return false;
+}
+
+static bool is_beyond(const stw_job *job) {
+    return job->model->facts_known && job->model->max_positions > 0 &&
+           job->run->batch.seq_len > job->model->max_positions;
+}
+
+bool stw_job_exceeds_positions(const stw_job *job) {
+    return is_beyond(job) && !learns_positions(job->model);
+}
+
+uint64_t stw_default_seq_len(const stw_model *model) {
+    const uint64_t most = model->max_positions;
+    return most > 0 && most < USUAL_TOKENS ? most : USUAL_TOKENS;
+}
+
+static stw_status check_positions(const stw_job *job, const char *origin, stw_error *err) {
+    char found[32], expected[128];
+    if (!is_beyond(job) || !learns_positions(job->model)) return STW_STATUS_OK;
+    snprintf(found, sizeof found, "%llu", (unsigned long long)job->run->batch.seq_len);
+    snprintf(expected, sizeof expected, "at most %llu: %.60s has that many learned positions",
+             (unsigned long long)job->model->max_positions, job->model->name);
+    return stw_run_spec_refuse(origin, err, "batch.seq_len", found, expected);
+}
+
+/* ---- checks ---- */
+
+stw_status stw_job_check_effect(const stw_job *job, const char *origin, stw_error *err) {
+    const stw_spec_table *table = stw_run_spec_table();
+    stw_run_spec defaults;
+    stw_status status = stw_run_spec_init(&defaults, err);
+    if (status != STW_STATUS_OK) return status;
+    defaults.batch.seq_len = stw_default_seq_len(job->model);
+    STW_TRY(check_positions(job, origin, err));
+    for (size_t i = 0; i < table->n_rows; i++)
+        STW_TRY(check_row(job, &table->rows[i], &defaults, origin, err));
+    STW_TRY(check_groups(job, origin, err));
+out:
+    stw_run_spec_free(&defaults);
+    return status;
+}
+
+stw_status stw_job_check_setting(const stw_job *job, const char *setting, const char *origin,
+                                 stw_error *err) {
+    const char *equals = strchr(setting, '=');
+    if (equals == NULL) return STW_STATUS_OK;
+    const stw_spec_row *row =
+        stw_spec_find(stw_cluster_table(), setting, (size_t)(equals - setting));
+    const stw_need need = row != NULL ? unmet(job, row) : STW_N_NEEDS;
+    if (need == STW_N_NEEDS) return STW_STATUS_OK;
+    return refuse(row, equals + 1, "leave it out", need, origin, err);
+}
