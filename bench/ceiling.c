@@ -16,6 +16,7 @@
 #include "backend/executor/run.h"
 #include "cli/common.h"
 #include "core/checked.h"
+#include "core/median.h"
 #include "reports/reports.h"
 
 #define MIB (1ull << 20)
@@ -142,14 +143,14 @@ static stw_status fill_link(const ceiling *c, int shape, stw_run_result *result,
     link->n_all = n;
     for (uint32_t i = 0; i < n; i++)
         link->all_bps[i] = sorted[i] = (double)c->bytes / c->link_s[shape][i];
-    link->bps = stw_exec_median(sorted, n);
+    link->bps = stw_median(sorted, n);
     return STW_STATUS_OK;
 }
 
 static stw_status fill(const ceiling *c, stw_run_result *result, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     double best = 0;
-    if (c->n_copies > 0) result->copies_s = stw_exec_median(c->copies_s, c->n_copies);
+    if (c->n_copies > 0) result->copies_s = stw_median(c->copies_s, c->n_copies);
     if (c->n_links == 0) goto out;
     result->links = stw_pool_array(result->pool, N_SHAPES, sizeof *result->links);
     if (result->links == NULL)

@@ -184,6 +184,23 @@ out:
     return status;
 }
 
+stw_status stw_plan_hold(stw_plan *plan, const char *name, stw_error *err) {
+    stw_status status = stw_plan_check(plan, false, err);
+    return status == STW_STATUS_OK ? stw_sim_check(plan, name, NULL, err) : status;
+}
+
+stw_status stw_plan_open(const char *path, stw_plan **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = NULL;
+    STW_TRY(stw_plan_read(path, &plan, err));
+    STW_TRY(stw_plan_hold(plan, path, err));
+    *out = plan;
+    plan = NULL;
+out:
+    stw_plan_free(plan);
+    return status;
+}
+
 int stw_plan_exit_code(const stw_plan *plan) {
     if (plan->outcome == STW_OUTCOME_INFEASIBLE)
         return stw_status_exit_code(STW_STATUS_NOTHING_FITS);

@@ -24,13 +24,15 @@ static stw_status load(const char *path, loaded *out, stw_error *err) {
     STW_TRY(stw_file_read(path, MOST_BYTES, &text, &length, err)); /* once: it may be a pipe */
     STW_TRY(stw_tree_parse_json(name, text, (size_t)length, &tree, err));
     STW_TRY(stw_node_string(tree, tree->root, "schema", &schema, err));
-    if (strncmp(schema, "stowage.plan/", 13) == 0)
+    if (strncmp(schema, "stowage.plan/", 13) == 0) {
         STW_TRY(stw_plan_parse(name, text, (size_t)length, &out->plan, err));
-    else if (strncmp(schema, "stowage.run/", 12) == 0)
+        STW_TRY(stw_plan_hold(out->plan, name, err));
+    } else if (strncmp(schema, "stowage.run/", 12) == 0) {
         STW_TRY(stw_run_result_parse(name, text, (size_t)length, &out->run, err));
-    else
+    } else {
         status = stw_fail(err, STW_STATUS_BAD_INPUT, name,
                           "found schema \"%s\", expected stowage.plan/1 or stowage.run/1", schema);
+    }
 out:
     stw_tree_free(tree);
     free(text);

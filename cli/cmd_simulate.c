@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "reports/reports.h"
 #include "sim/sim.h"
 
@@ -11,10 +12,31 @@ typedef struct request {
     stw_inputs in;
 } request;
 
+/* The operations of the movements whose times are predictions. What follows one that is not moves
+ * up to its start. */
+static uint32_t list_events(const stw_plan *plan, const stw_program *program, const stw_sim *sim,
+                            stw_trace_event *list) {
+    uint32_t n = 0;
+    double left_out_s = 0.0;
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        if (!stw_sim_predicts(plan, movement)) {
+            left_out_s += stw_sim_phase_seconds(sim, movement->phase);
+            continue;
+        }
+        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
+            list[n++] =
+                (stw_trace_event){movement->phase, &program->ops[i],
+                                  sim->ops[i].start_s - left_out_s, sim->ops[i].end_s - left_out_s};
+    }
+    return n;
+}
+
 static stw_status write_trace(const stw_plan *plan, stw_sim *const *sims, const char *path,
                               stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t n = plan->job->n_kinds;
+    char who[128];
     stw_pool *pool = stw_pool_new();
     stw_text text = STW_TEXT_INIT;
     const char **names = pool != NULL ? stw_pool_array(pool, n, sizeof *names) : NULL;
@@ -25,16 +47,10 @@ static stw_status write_trace(const stw_plan *plan, stw_sim *const *sims, const 
         const stw_program *program = plan->programs[k];
         stw_trace_event *list = stw_pool_array(pool, program->n_ops, sizeof *list);
         if (list == NULL) goto no_memory;
-        for (uint32_t m = 0; m < program->n_movements; m++) {
-            const stw_movement *movement = &program->movements[m];
-            for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
-                list[i] = (stw_trace_event){movement->phase, &program->ops[i],
-                                            sims[k]->ops[i].start_s, sims[k]->ops[i].end_s};
-        }
-        names[k] = stw_pool_printf(pool, "%s (%u of %u ranks)", plan->job->kinds[k].name,
-                                   plan->job->kinds[k].n_ranks, plan->job->world);
+        stw_job_kind_words(plan->job, k, who, sizeof who);
+        names[k] = stw_pool_string(pool, who);
         events[k] = list;
-        n_events[k] = program->n_ops;
+        n_events[k] = list_events(plan, program, sims[k], list);
     }
     STW_TRY(stw_trace_to_json(n, names, events, n_events, &text, err));
     STW_TRY(stw_text_status(&text, err));
@@ -56,10 +72,9 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
     stw_format format;
     STW_TRY(stw_report_format(general, &format, err));
     if (r->plan != NULL)
-        STW_TRY(stw_plan_read(r->plan, &plan, err));
+        STW_TRY(stw_plan_open(r->plan, &plan, err));
     else
         STW_TRY(stw_inputs_plan(&r->in, &plan, err));
-    STW_TRY(stw_plan_check(plan, false, err));
     *code = stw_plan_exit_code(plan);
     sims = stw_pool_array(plan->pool, plan->job->n_kinds, sizeof *sims);
     if (sims == NULL) {
@@ -67,7 +82,10 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
         goto out;
     }
     STW_TRY(stw_sim_plan(plan, sims, err));
-    if (r->trace != NULL) STW_TRY(write_trace(plan, sims, r->trace, err));
+    if (r->trace != NULL && plan->verdict == STW_VERDICT_DOES_NOT_FIT)
+        stw_log(STW_LOG_WARN, "%s is not written: the plan does not fit", r->trace);
+    else if (r->trace != NULL)
+        STW_TRY(write_trace(plan, sims, r->trace, err));
     if (general->json)
         STW_TRY(stw_plan_to_json(plan, &text, err));
     else

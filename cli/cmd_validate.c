@@ -18,7 +18,7 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     STW_TRY(stw_report_format(general, &format, err));
     STW_TRY(stw_option_double("--memory-tolerance", r->memory, &tolerance.memory, err));
     STW_TRY(stw_option_double("--time-tolerance", r->time, &tolerance.time, err));
-    STW_TRY(stw_plan_read(r->plan, &plan, err));
+    STW_TRY(stw_plan_open(r->plan, &plan, err));
     STW_TRY(stw_run_result_read(r->run, &run, err));
     STW_TRY(stw_compare(plan, run, &tolerance, &comparison, err));
     if (general->json)

@@ -46,6 +46,11 @@ typedef struct stw_inputs {
 /** Read the inputs, solve and simulate. An infeasible plan is an outcome, not an error. The caller
  * frees *out. */
 STW_MUST_USE stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err);
+/** Read a plan file and hold all that it states to what follows from its decisions, seconds
+ * included. The caller frees *out. */
+STW_MUST_USE stw_status stw_plan_open(const char *path, stw_plan **out, stw_error *err);
+/** The same of a plan that was parsed. @param name of its file, for errors */
+STW_MUST_USE stw_status stw_plan_hold(stw_plan *plan, const char *name, stw_error *err);
 /** A line on the terminal that counts the seconds of `what` (a literal) until it is stopped. NULL,
  * which may be stopped too, if stderr is not a terminal. */
 typedef struct stw_ticker stw_ticker;

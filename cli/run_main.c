@@ -61,8 +61,8 @@ static void summarize(const stw_run_result *run) {
     stw_quantity_format(run->params_per_s, STW_UNIT_PPS, rate, sizeof rate);
     stw_quantity_format(run->up_bps, STW_UNIT_BPS, up, sizeof up);
     stw_quantity_format(run->down_bps, STW_UNIT_BPS, down, sizeof down);
-    printf("%s backend, %s: %u rank(s), %u steps\n", run->backend, run->device, run->world,
-           run->steps);
+    printf("%s backend, %s: %u rank%s, %u step%s\n", run->backend, run->device, run->world,
+           run->world > 1 ? "s" : "", run->steps, run->steps > 1 ? "s" : "");
     printf("optimizer step: %s %s; per rank %s, %s host to GPU, %s GPU to host\n",
            repeated ? "median" : "first and only", step, rate, up, down);
     printf("verification: %llu elements checked, %llu mismatches\n",

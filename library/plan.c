@@ -140,6 +140,7 @@ stw_status_t stw_read_plan(const char *path, stw_plan_t **out, stw_error_t *erro
     STW_TRY(stw_library_need(out, "out", err));
     STW_TRY(stw_plan_read(path, &plan, err));
     STW_TRY(stw_plan_check(plan, false, err));
+    STW_TRY(stw_sim_check(plan, path, NULL, err));
     status = wrap(plan, out, err);
     plan = NULL;
 out:

@@ -20,7 +20,7 @@ void stw_get_plan_info(const stw_plan_t *handle, stw_plan_info_t *out, size_t si
                             .solver = plan->solver.name,
                             .engine = stw_engine_name(plan->run.engine),
                             .hash = plan->layouts[0]->hash,
-                            .iteration_s = plan->objective_s,
+                            .iteration_s = stw_plan_iteration_s(plan),
                             .world = plan->job->world,
                             .rank_kinds = plan->job->n_kinds,
                             .gpu_capacity_bytes = stw_plan_gpu_capacity(plan),

@@ -37,8 +37,9 @@ static void put_line(stw_table *t, const stw_compare_line *l) {
     bool measured = l->verdict != STW_LINE_NOT_MEASURED && isfinite(l->measured);
     stw_table_cell(t, "%s", stw_phase_name(l->phase));
     stw_table_cell(t, "%s", l->what);
-    stw_table_cell(t, "%s", l->kind);
-    stw_table_cell(t, "%s", figure(l, l->predicted).text);
+    stw_table_cell(t, "%s", l->who != NULL ? l->who : l->kind);
+    stw_table_cell(t, "%s",
+                   isfinite(l->predicted) ? figure(l, l->predicted).text : "not predicted");
     stw_table_cell(t, "%s", measured ? figure(l, l->measured).text : "");
     if (measured && isfinite(l->error))
         stw_table_cell(t, "%+.2f%%", 100 * l->error);

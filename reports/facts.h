@@ -21,6 +21,14 @@ typedef struct stw_phase_facts {
     uint64_t nvme_bytes; /* of the worst node */
 } stw_phase_facts;
 
+/** A limit that the plan exceeds: its worst phase. */
+typedef struct stw_excess {
+    const char *memory; /* "GPU", "host", "page-locked", "NVMe" */
+    stw_phase phase;
+    uint64_t bytes, limit;
+} stw_excess;
+#define STW_MAX_EXCESSES 4
+
 typedef struct stw_plan_facts {
     uint64_t gpu_capacity, host_capacity, nvme_capacity;
     stw_phase_facts phases[STW_N_PHASES];
@@ -29,6 +37,8 @@ typedef struct stw_plan_facts {
     uint64_t place_bytes[STW_MAX_PLACES][STW_N_TIERS]; /* state of each decision, largest rank */
     uint64_t place_params[STW_MAX_PLACES];
     uint64_t state_bytes[STW_N_TIERS]; /* their sums */
+    uint32_t n_excesses;
+    stw_excess excesses[STW_MAX_EXCESSES]; /* of the peaks over the limits */
 } stw_plan_facts;
 
 void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts);

@@ -36,9 +36,18 @@ static void put_inputs(const stw_plan *plan, const stw_plan_facts *f, stw_text *
     row_u64(out, "plan", "", "", "gpu_limit", f->gpu_capacity, "B");
     row_u64(out, "plan", "", "", "host_limit", f->host_capacity, "B");
     row_u64(out, "plan", "", "", "nvme_limit", f->nvme_capacity, "B");
-    row_double(out, "plan", "", "", "iteration", plan->objective_s, "s");
-    row_double(out, "plan", "", "", "gap", plan->solver.gap, "");
-    row_double(out, "plan", "", "", "greedy_iteration", plan->solver.greedy_objective, "s");
+    row_double(out, "plan", "", "", "iteration", stw_plan_iteration_s(plan), "s");
+    for (uint32_t i = 0; i < f->n_excesses; i++)
+        row_u64(out, "excess", f->excesses[i].memory, stw_phase_name(f->excesses[i].phase), "over",
+                f->excesses[i].bytes - f->excesses[i].limit, "B");
+}
+
+/* Seconds of the planner's model, not simulated ones. */
+static void put_solver(const stw_plan *plan, stw_text *out) {
+    row_double(out, "solver", "", "", "gap", plan->solver.gap, "");
+    row_double(out, "solver", "", "", "estimate", plan->objective_s, "s");
+    row_double(out, "solver", "", "", "bound", plan->solver.bound, "s");
+    row_double(out, "solver", "", "", "greedy_estimate", plan->solver.greedy_objective, "s");
 }
 
 static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, stw_text *out) {
@@ -90,13 +99,16 @@ static void put_peaks(const stw_plan *plan, const stw_plan_facts *f, stw_text *o
                     f->phases[p].nvme_bytes, "B");
 }
 
-static void put_times(const stw_plan_facts *f, const stw_run_result *run, stw_text *out) {
+static void put_times(const stw_plan *plan, const stw_plan_facts *f, const stw_run_result *run,
+                      stw_text *out) {
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
         const char *name = stw_phase_name((stw_phase)p);
         const stw_phase_facts *phase = &f->phases[p];
         if (!phase->present) continue;
         row_double(out, "time", "", name, "predicted", phase->time_s, "s");
-        if (phase->is_bound)
+        row_u64(out, "time", "", name, "passes_per_iteration", stw_plan_passes(plan, (stw_phase)p),
+                "count");
+        if (phase->is_bound && isfinite(phase->time_s))
             row_double(out, "time", stw_resource_name(phase->binds), name, "binding", phase->busy_s,
                        "s");
         if (run != NULL) row_double(out, "time", "", name, "measured", run->time_s[p], "s");
@@ -147,7 +159,8 @@ stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
     put_inputs(plan, &facts, out);
     put_decisions(plan, &facts, out);
     put_peaks(plan, &facts, out);
-    put_times(&facts, run, out);
+    put_times(plan, &facts, run, out);
+    put_solver(plan, out);
     put_answers(plan, out);
     if (comparison != NULL) put_comparison(comparison, out);
     return stw_text_status(out, err);

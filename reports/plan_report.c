@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,18 +15,25 @@ static void put_model(const stw_section *s) {
     stw_doc_line(s->out, s->format, "%s%s%s: %s parameters in %s tensors, digest %s.", m->name,
                  *m->model_type != '\0' ? ", " : "", m->model_type, stw_word_count(m->params).text,
                  stw_word_count(m->n_tensors).text, m->digest);
-    stw_doc_line(s->out, s->format,
-                 "%u rank(s), state sharded over %u; the largest shard has %s parameters.",
-                 job->world, job->group, stw_word_count(job->kinds[job->largest].params).text);
+    if (job->world == 1)
+        stw_doc_line(s->out, s->format, "1 rank, which holds all state.");
+    else
+        stw_doc_line(
+            s->out, s->format,
+            "%u ranks, state sharded over %u of them; the largest shard has %s parameters.",
+            job->world, job->group, stw_word_count(job->kinds[job->largest].params).text);
     const stw_run_spec *run = &s->plan->run;
+    stw_doc_line(
+        s->out, s->format, "Engine %s; params %s, grads %s, exp_avg %s, exp_avg_sq %s, %s.",
+        stw_engine_name(run->engine), stw_word_dtype(run->precision.params).text,
+        stw_word_dtype(run->precision.grads).text, stw_word_dtype(run->precision.exp_avg).text,
+        stw_word_dtype(run->precision.exp_avg_sq).text,
+        run->precision.has_master ? "fp32 master" : "no master");
     stw_doc_line(s->out, s->format,
-                 "Engine %s; params %s, grads %s, exp_avg %s, exp_avg_sq %s, %s; %llu tokens per "
-                 "rank and micro batch.",
-                 stw_engine_name(run->engine), stw_dtype_name(run->precision.params),
-                 stw_dtype_name(run->precision.grads), stw_dtype_name(run->precision.exp_avg),
-                 stw_dtype_name(run->precision.exp_avg_sq),
-                 run->precision.has_master ? "fp32 master" : "no master",
-                 (unsigned long long)job->tokens);
+                 "Tokens per iteration: %s (%u rank%s, %s micro batch%s of %s each).",
+                 stw_word_count((uint64_t)stw_plan_iteration_tokens(s->plan)).text, job->world,
+                 job->world > 1 ? "s" : "", stw_word_count(run->batch.grad_accumulation).text,
+                 run->batch.grad_accumulation > 1 ? "es" : "", stw_word_count(job->tokens).text);
 }
 
 static stw_word rate(double bps) {
@@ -93,77 +101,64 @@ static bool same_totals(const stw_peaks *a, const stw_peaks *b, stw_tier tier) {
     return true;
 }
 
-/* Kinds of ranks or of nodes, and how many members each kind has. */
+/* Kinds of ranks or of nodes. */
 typedef struct kinds {
     const stw_job *job;
     const stw_peaks *peaks; /* [n] */
     uint32_t n;
     stw_tier tier;
-    uint32_t (*members)(const stw_job *job, uint32_t i);
+    const char *memory;
+    uint64_t capacity;
+    void (*words)(const stw_job *job, const bool *kinds, char *out, size_t out_size);
 } kinds;
 
-/* Kinds with equal peaks share their rows. The first such kind prints them: `total` counts the
- * members of all, `others` says whether there is more than one kind. Returns false for the rest. */
-static bool prints_rows(const kinds *all, uint32_t i, uint32_t *total, bool *others) {
-    for (uint32_t k = 0; k < i; k++)
-        if (same_totals(&all->peaks[k], &all->peaks[i], all->tier)) return false;
-    *total = all->members(all->job, i);
-    *others = false;
-    for (uint32_t k = i + 1; k < all->n; k++) {
-        if (!same_totals(&all->peaks[k], &all->peaks[i], all->tier)) continue;
-        *total += all->members(all->job, k);
-        *others = true;
+/* Kinds with equal peaks share their rows. */
+static void kind_rows(const stw_section *s, stw_table *t, const kinds *all) {
+    char who[128];
+    bool *like = stw_pool_array(s->pool, all->n, sizeof *like);
+    bool *shown = stw_pool_array(s->pool, all->n, sizeof *shown);
+    if (like == NULL || shown == NULL) {
+        s->out->failed = true;
+        return;
     }
-    return true;
-}
-
-static uint32_t ranks_of(const stw_job *job, uint32_t i) { return job->kinds[i].n_ranks; }
-static uint32_t nodes_of(const stw_job *job, uint32_t i) { return job->node_kinds[i].n_nodes; }
-
-static void rank_rows(const stw_section *s, stw_table *t) {
-    const stw_plan *plan = s->plan;
-    const stw_job *job = plan->job;
-    char who[64];
-    uint32_t total;
-    bool others;
-    const kinds all = {job, plan->peaks, job->n_kinds, STW_TIER_GPU, ranks_of};
-    for (uint32_t k = 0; plan->peaks != NULL && k < job->n_kinds; k++) {
-        if (!prints_rows(&all, k, &total, &others)) continue;
-        snprintf(who, sizeof who, "%s%s (%u)", job->kinds[k].name, others ? " and others" : "",
-                 total);
+    for (uint32_t i = 0; i < all->n; i++) {
+        if (shown[i]) continue;
+        for (uint32_t k = 0; k < all->n; k++) {
+            like[k] = same_totals(&all->peaks[i], &all->peaks[k], all->tier);
+            shown[k] |= like[k];
+        }
+        all->words(all->job, like, who, sizeof who);
         for (unsigned p = 0; p < STW_N_PHASES; p++)
-            if (plan->peaks[k].has[p])
-                peak_row(t, "GPU", who, p, plan->peaks[k].phase[p][STW_TIER_GPU].total,
-                         s->facts->gpu_capacity);
-    }
-}
-
-static void node_rows(const stw_section *s, stw_table *t) {
-    const stw_plan *plan = s->plan;
-    const stw_job *job = plan->job;
-    char who[64];
-    uint32_t total;
-    bool others;
-    const kinds all = {job, plan->node_peaks, job->n_node_kinds, STW_TIER_HOST, nodes_of};
-    for (uint32_t n = 0; plan->node_peaks != NULL && n < job->n_node_kinds; n++) {
-        if (!prints_rows(&all, n, &total, &others)) continue;
-        snprintf(who, sizeof who, "node %u%s (%u)", job->node_kinds[n].first_node,
-                 others ? " and others" : "", total);
-        for (unsigned p = 0; p < STW_N_PHASES; p++)
-            if (plan->node_peaks[n].has[p])
-                peak_row(t, "host", who, p, plan->node_peaks[n].phase[p][STW_TIER_HOST].total,
-                         s->facts->host_capacity);
+            if (all->peaks[i].has[p])
+                peak_row(t, all->memory, who, p, all->peaks[i].phase[p][all->tier].total,
+                         all->capacity);
     }
 }
 
 static void put_peaks(const stw_section *s) {
-    static const char *const heads[] = {"memory", "rank or node", "phase", ">peak",
-                                        ">limit", ">share",       ""};
+    static const char *const heads[] = {"memory", "each of", "phase", ">peak",
+                                        ">limit", ">share",  ""};
     const stw_plan_facts *f = s->facts;
+    const stw_plan *plan = s->plan;
+    const stw_job *job = plan->job;
+    const kinds ranks = {job,
+                         plan->peaks,
+                         plan->peaks != NULL ? job->n_kinds : 0,
+                         STW_TIER_GPU,
+                         plan->cluster.gpus > 0 ? "GPU" : "device",
+                         f->gpu_capacity,
+                         stw_job_ranks_words};
+    const kinds nodes = {job,
+                         plan->node_peaks,
+                         plan->node_peaks != NULL ? job->n_node_kinds : 0,
+                         STW_TIER_HOST,
+                         "host",
+                         f->host_capacity,
+                         stw_job_nodes_words};
     stw_table t;
     stw_table_begin(&t, s->pool, heads, 7);
-    rank_rows(s, &t);
-    node_rows(s, &t);
+    kind_rows(s, &t, &ranks);
+    kind_rows(s, &t, &nodes);
     for (unsigned p = 0; p < STW_N_PHASES; p++)
         if (f->phases[p].nvme_bytes > 0)
             peak_row(&t, "NVMe", "worst node", p, f->phases[p].nvme_bytes, f->nvme_capacity);
@@ -194,8 +189,9 @@ static void put_components(const stw_section *s) {
         }
     }
     stw_doc_heading(s->out, s->format, "Peak memory by component");
-    stw_doc_line(s->out, s->format, "GPU: %s in %s. Host: all ranks of one node in %s.",
-                 plan->job->kinds[f->phases[f->gpu_phase].gpu_kind].name,
+    char who[128];
+    stw_job_kind_words(plan->job, f->phases[f->gpu_phase].gpu_kind, who, sizeof who);
+    stw_doc_line(s->out, s->format, "GPU: %s, in %s. Host: all ranks of one node, in %s.", who,
                  stw_phase_name(f->gpu_phase), stw_phase_name(f->host_phase));
     stw_table_write(&t, s->format, s->out);
 }
@@ -207,38 +203,56 @@ static const char *executor_of(const stw_plan *plan, stw_phase phase) {
     return m->by_stowage ? "stowage" : "framework";
 }
 
+static void time_row(const stw_section *s, stw_table *t, unsigned p, const stw_run_result *run) {
+    const stw_phase_facts *f = &s->facts->phases[p];
+    const uint64_t passes = stw_plan_passes(s->plan, (stw_phase)p);
+    const bool known = isfinite(f->time_s);
+    char times[32] = "";
+    if (passes > 1) snprintf(times, sizeof times, " (%" PRIu64 " x)", passes);
+    stw_table_cell(t, "%s", stw_phase_name((stw_phase)p));
+    stw_table_cell(t, "%s", executor_of(s->plan, (stw_phase)p));
+    stw_table_cell(t, "%s", known ? stw_word_seconds(f->time_s).text : "not predicted");
+    if (known && passes > 0)
+        stw_table_cell(t, "%s%s", stw_word_seconds(f->time_s * (double)passes).text, times);
+    else
+        stw_table_cell(t, "%s", "");
+    stw_table_cell(t, "%s",
+                   run == NULL             ? ""
+                   : isnan(run->time_s[p]) ? "not measured"
+                                           : stw_word_seconds(run->time_s[p]).text);
+    stw_table_cell(t, "%s", known && f->is_bound ? stw_resource_words(f->binds) : "");
+    stw_table_cell(t, "%s", known && f->is_bound ? stw_word_share(f->busy_s, f->time_s).text : "");
+}
+
 static void put_times(const stw_section *s, const stw_run_result *run) {
-    static const char *const heads[] = {"phase",     "executed by", ">predicted",
-                                        ">measured", "bottleneck",  ">bottleneck busy"};
-    const stw_plan *plan = s->plan;
+    static const char *const heads[] = {"phase",           "executed by", ">predicted",
+                                        ">per iteration",  ">measured",   "bottleneck",
+                                        ">bottleneck busy"};
+    const double iteration_s = stw_plan_iteration_s(s->plan);
     stw_table t;
-    stw_table_begin(&t, s->pool, heads, 6);
-    for (unsigned p = 0; p < STW_N_PHASES; p++) {
-        const stw_phase_facts *f = &s->facts->phases[p];
-        if (!f->present) continue;
-        bool known = isfinite(f->time_s);
-        stw_table_cell(&t, "%s", stw_phase_name((stw_phase)p));
-        stw_table_cell(&t, "%s", executor_of(plan, (stw_phase)p));
-        stw_table_cell(&t, "%s", stw_word_seconds(f->time_s).text);
-        stw_table_cell(&t, "%s",
-                       run == NULL             ? ""
-                       : isnan(run->time_s[p]) ? "not measured"
-                                               : stw_word_seconds(run->time_s[p]).text);
-        stw_table_cell(&t, "%s", known && f->is_bound ? stw_resource_words(f->binds) : "");
-        stw_table_cell(&t, "%s",
-                       known && f->is_bound ? stw_word_share(f->busy_s, f->time_s).text : "");
+    if (s->plan->verdict == STW_VERDICT_DOES_NOT_FIT && run == NULL) return;
+    stw_table_begin(&t, s->pool, heads, 7);
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        if (s->facts->phases[p].present) time_row(s, &t, p, run);
+    if (isfinite(iteration_s)) {
+        const char *const sum[] = {"iteration", "", "", stw_word_seconds(iteration_s).text,
+                                   "",          "", ""};
+        for (unsigned i = 0; i < 7; i++) stw_table_cell(&t, "%s", sum[i]);
     }
-    stw_doc_heading(s->out, s->format, "Phase times");
+    stw_doc_heading(s->out, s->format, "Phase times (simulated)");
     stw_table_write(&t, s->format, s->out);
-    stw_text_printf(s->out, "\n");
+}
+
+static void put_solver(const stw_section *s) {
+    stw_doc_heading(s->out, s->format, "Solver");
     stw_section_solver(s);
 }
 
 static void put_prices(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const double negligible_s = 1e-7;
-    if (plan->n_prices == 0) return;
-    stw_doc_heading(s->out, s->format, "Value of more resources (each line was planned)");
+    if (plan->n_prices == 0 || !isfinite(stw_plan_iteration_s(plan))) return;
+    stw_doc_heading(s->out, s->format, "Value of more resources (planner's estimates)");
     for (uint32_t i = 0; i < plan->n_prices; i++) {
         const stw_price *p = &plan->prices[i];
         const char *in = p->phase != NULL ? p->phase : "";
@@ -296,6 +310,7 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     put_peaks(&section);
     put_components(&section);
     put_times(&section, run);
+    put_solver(&section);
     put_prices(&section);
     STW_TRY(put_measured(&section, run, comparison, err));
     STW_TRY(stw_text_status(out, err));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reports/plan_sections.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -22,32 +23,65 @@ static void put_use(const stw_section *s, const char *memory, uint64_t bytes, ui
                  stw_word_share((double)bytes, (double)limit).text, stw_phase_name(phase));
 }
 
+/* "4 x forward_backward 402 ms + optimizer_step 415 ms" */
+static void format_passes(const stw_section *s, stw_text *out) {
+    for (unsigned p = 0; p < STW_N_PHASES; p++) {
+        uint64_t passes = stw_plan_passes(s->plan, (stw_phase)p);
+        if (passes == 0) continue;
+        stw_text_printf(out, "%s", out->length > 0 ? " + " : "");
+        if (passes > 1) stw_text_printf(out, "%" PRIu64 " x ", passes);
+        stw_text_printf(out, "%s %s", stw_phase_name((stw_phase)p),
+                        stw_word_seconds(s->facts->phases[p].time_s).text);
+    }
+}
+
 static void put_costs(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    const stw_phase_facts *fb = &s->facts->phases[STW_PHASE_FORWARD_BACKWARD];
-    if (!isfinite(plan->objective_s)) {
-        stw_doc_line(s->out, s->format, "Iteration time: unknown.");
+    const char *rank = plan->cluster.gpus > 0 ? "GPU" : "rank";
+    const double iteration_s = stw_plan_iteration_s(plan);
+    stw_text passes = STW_TEXT_INIT;
+    if (!(iteration_s > 0)) return;
+    format_passes(s, &passes);
+    if (passes.failed) s->out->failed = true;
+    stw_doc_line(s->out, s->format, "Iteration time: %s (%s).", stw_word_seconds(iteration_s).text,
+                 passes.data != NULL ? passes.data : "");
+    stw_text_free(&passes);
+    double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
+    stw_doc_line(s->out, s->format, "Throughput: %s tokens/s (%s tokens/s per %s).",
+                 stw_word_count((uint64_t)(per_s + 0.5)).text,
+                 stw_word_count((uint64_t)(per_s / plan->job->world + 0.5)).text, rank);
+    stw_doc_line(s->out, s->format, "1000 iterations take %s on %u %s%s: %.3g %s-hours.",
+                 stw_word_seconds(iteration_s * 1000).text, plan->job->world, rank,
+                 plan->job->world > 1 ? "s" : "", iteration_s * 1000 / 3600 * plan->job->world,
+                 rank);
+}
+
+/* Times, or why there are none. */
+static void put_time(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) {
+        stw_doc_line(s->out, s->format, "No times are predicted, because the plan does not fit.");
         return;
     }
-    bool without = fb->present && isnan(fb->time_s);
-    stw_doc_line(s->out, s->format, "Iteration time: %s%s; 1000 iterations take %.3g %s-hours.",
-                 stw_word_seconds(plan->objective_s).text,
-                 without ? " without forward and backward (time unknown)" : "",
-                 plan->objective_s * 1000 / 3600 * plan->job->world,
-                 plan->cluster.gpus > 0 ? "GPU" : "rank");
-    if (isfinite(fb->time_s) && plan->objective_s > 0) {
-        double ways = (double)plan->run.parallel.tp * plan->run.parallel.pp;
-        double tokens = (double)plan->job->tokens * plan->job->world / (ways > 0 ? ways : 1);
-        double per_s = tokens / plan->objective_s;
-        stw_doc_line(s->out, s->format, "Throughput: %s tokens/s (%s tokens/s per %s).",
-                     stw_word_count((uint64_t)(per_s + 0.5)).text,
-                     stw_word_count((uint64_t)(per_s / plan->job->world + 0.5)).text,
-                     plan->cluster.gpus > 0 ? "GPU" : "rank");
-    }
+    put_costs(s);
+    if (!plan->model->facts_known)
+        stw_doc_line(s->out, s->format,
+                     "Forward and backward are not included: the architecture is unknown.");
+    else if (plan->cluster.gpus == 0)
+        stw_doc_line(s->out, s->format,
+                     "The time of forward and backward is not predicted: the cluster has no GPU.");
     if (!plan->cluster.calibration.measured)
         stw_doc_line(
             s->out, s->format,
             "The rates of this cluster are not measured. `stowage calibrate` measures them.");
+}
+
+static void put_excesses(const stw_section *s) {
+    for (uint32_t i = 0; i < s->facts->n_excesses; i++) {
+        const stw_excess *e = &s->facts->excesses[i];
+        stw_doc_line(s->out, s->format, "Over the limit: %s memory by %s in %s.", e->memory,
+                     stw_word_gib(e->bytes - e->limit).text, stw_phase_name(e->phase));
+    }
 }
 
 void stw_section_verdict(const stw_section *s) {
@@ -64,10 +98,8 @@ void stw_section_verdict(const stw_section *s) {
                 f->gpu_phase);
         put_use(s, "Host", f->host_peak, f->host_capacity, f->host_phase);
     }
-    if (!plan->model->facts_known)
-        stw_doc_line(s->out, s->format,
-                     "Forward and backward are not included: the architecture is unknown.");
-    put_costs(s);
+    put_excesses(s);
+    put_time(s);
 }
 
 void stw_section_decisions(const stw_section *s) {
@@ -151,6 +183,24 @@ void stw_section_ring(const stw_section *s) {
     stw_doc_line(s->out, s->format, "Load method: %s.", stw_load_name(plan->decisions.load));
 }
 
+/* Seconds of the planner's model. What it cannot know, as the order of operations, is in the
+ * simulated times alone. */
+static void put_estimates(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const stw_solver_report *by = &plan->solver;
+    char bound[64] = "", greedy[128] = "no greedy placement fits";
+    if (!isfinite(stw_plan_iteration_s(plan)) || !(plan->objective_s > 0)) return;
+    if (isfinite(by->bound))
+        snprintf(bound, sizeof bound, ", lower bound %s", stw_word_seconds(by->bound).text);
+    if (isfinite(by->greedy_objective))
+        snprintf(greedy, sizeof greedy, "of a greedy placement %s (%+.1f%%)",
+                 stw_word_seconds(by->greedy_objective).text,
+                 100 * (by->greedy_objective / plan->objective_s - 1));
+    stw_doc_line(s->out, s->format,
+                 "Planner's estimate: %s per iteration and 1/%.0f of the load%s; %s.",
+                 stw_word_seconds(plan->objective_s).text, STW_LOAD_SPREAD, bound, greedy);
+}
+
 void stw_section_solver(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
@@ -166,15 +216,7 @@ void stw_section_solver(const stw_section *s) {
     stw_doc_line(s->out, s->format, "Plan: %s%s (%s %s: %u rows, %u columns, %s).",
                  outcome[plan->outcome], gap, by->name, by->version != NULL ? by->version : "",
                  by->rows, by->columns, stw_word_seconds(by->seconds).text);
-    if (plan->outcome == STW_OUTCOME_INFEASIBLE) return;
-    if (isnan(by->greedy_objective))
-        stw_doc_line(s->out, s->format, "A greedy placement does not fit.");
-    else if (by->objective > 0 && by->greedy_objective > by->objective * (1 + 1e-4))
-        stw_doc_line(s->out, s->format, "A greedy placement takes %s per iteration (%.1f%% more).",
-                     stw_word_seconds(by->greedy_objective).text,
-                     100 * (by->greedy_objective / by->objective - 1));
-    else
-        stw_doc_line(s->out, s->format, "A greedy placement is equally fast.");
+    put_estimates(s);
 }
 
 /* "batch.micro_batch=2, batch.grad_accumulation=4" */

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reports/plan_sections.h"
 
+#include <math.h>
+
 /* One line of times: "load 12.1 s, forward_backward 1.20 s, ..." */
 static void put_times(const stw_section *s) {
     stw_text line = STW_TEXT_INIT;
+    if (s->plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
         const stw_phase_facts *f = &s->facts->phases[p];
-        if (!f->present) continue;
+        if (!f->present || !isfinite(f->time_s)) continue;
         stw_text_printf(&line, "%s%s %s", line.length > 0 ? ", " : "", stw_phase_name((stw_phase)p),
                         stw_word_seconds(f->time_s).text);
     }

@@ -5,31 +5,40 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/median.h"
 #include "core/units.h"
 #include "reports/table.h"
 
 static const char *const digest_names[STW_N_DIGESTS] = {"params", "exp_avg", "exp_avg_sq",
                                                         "master"};
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+/* The seconds of the steps after the first, which are those behind time_s: the first is a phase of
+ * its own. The caller may sort the copy. */
+static double *copy_later_steps(const stw_run_result *run, stw_pool *pool, uint32_t *n) {
+    *n = 0;
+    for (uint32_t m = 0; m < run->n_movements; m++) {
+        const stw_run_movement *movement = &run->movements[m];
+        if (movement->phase != STW_PHASE_OPTIMIZER_STEP || movement->n_samples == 0) continue;
+        double *copy = stw_pool_array(pool, movement->n_samples, sizeof *copy);
+        if (copy == NULL) return NULL;
+        memcpy(copy, movement->samples_s, movement->n_samples * sizeof *copy);
+        *n = movement->n_samples;
+        return copy;
+    }
+    return NULL;
 }
 
-/* Minimum, median and maximum of the step times. */
 static void put_steps(const stw_run_result *run, stw_format format, stw_pool *pool, stw_text *out) {
-    if (run->n_step_all == 0) return;
-    double *sorted = stw_pool_array(pool, run->n_step_all, sizeof *sorted);
-    if (sorted == NULL) {
-        out->failed = true;
-        return;
-    }
-    memcpy(sorted, run->step_all_s, run->n_step_all * sizeof *sorted);
-    qsort(sorted, run->n_step_all, sizeof *sorted, by_value);
-    stw_doc_line(out, format, "%u optimizer steps: minimum %s, median %s, maximum %s.",
-                 run->n_step_all, stw_word_seconds(sorted[0]).text,
-                 stw_word_seconds(sorted[run->n_step_all / 2]).text,
-                 stw_word_seconds(sorted[run->n_step_all - 1]).text);
+    const double first_s = run->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
+    uint32_t n;
+    double *steps_s = copy_later_steps(run, pool, &n);
+    if (isfinite(first_s))
+        stw_doc_line(out, format, "First optimizer step: %s.", stw_word_seconds(first_s).text);
+    if (steps_s == NULL) return;
+    double median_s = stw_median(steps_s, n);
+    stw_doc_line(out, format, "Optimizer step: median %s of %u step%s after the first (%s to %s).",
+                 stw_word_seconds(median_s).text, n, n > 1 ? "s" : "",
+                 stw_word_seconds(steps_s[0]).text, stw_word_seconds(steps_s[n - 1]).text);
 }
 
 static void put_rates(const stw_run_result *run, stw_format format, stw_text *out) {
@@ -107,18 +116,17 @@ static const char *gib_or_nothing(stw_word *word, uint64_t bytes) {
 }
 
 static void put_ranks(const stw_run_result *run, stw_format format, stw_pool *pool, stw_text *out) {
-    static const char *const heads[] = {"rank",       "kind",  "phase",       ">GPU allocated",
+    static const char *const heads[] = {"rank",       "phase", ">GPU allocated",
                                         ">GPU total", ">host", ">page-locked"};
     stw_word word;
     stw_table t;
-    stw_table_begin(&t, pool, heads, 7);
+    stw_table_begin(&t, pool, heads, 6);
     for (uint32_t i = 0; i < run->n_ranks; i++) {
         const stw_run_rank *rank = &run->ranks[i];
         for (unsigned p = 0; p < STW_N_PHASES; p++) {
             const stw_measured *m = &rank->phases[p];
             if (!m->known) continue;
             stw_table_cell(&t, "%u", rank->rank);
-            stw_table_cell(&t, "%s", rank->kind != NULL ? rank->kind : "");
             stw_table_cell(&t, "%s", stw_phase_name((stw_phase)p));
             stw_table_cell(&t, "%s", gib_or_nothing(&word, m->allocated));
             stw_table_cell(&t, "%s", gib_or_nothing(&word, m->device));
@@ -203,11 +211,11 @@ static void write_csv(const stw_run_result *run, stw_text *out) {
 
 static void write_for_people(const stw_run_result *run, stw_format format, stw_pool *pool,
                              stw_text *out) {
-    stw_doc_line(out, format, "%s on %s (%s): %u rank(s), %u optimizer steps, seed %" PRIu64 ".",
+    stw_doc_line(out, format, "%s on %s (%s): %u rank%s, %u optimizer step%s, seed %" PRIu64 ".",
                  run->source != NULL ? run->source : "run",
                  run->device != NULL ? run->device : "an unknown device",
-                 run->backend != NULL ? run->backend : "unknown backend", run->world, run->steps,
-                 run->seed);
+                 run->backend != NULL ? run->backend : "unknown backend", run->world,
+                 run->world > 1 ? "s" : "", run->steps, run->steps > 1 ? "s" : "", run->seed);
     put_steps(run, format, pool, out);
     put_rates(run, format, out);
     put_links(run, format, out);

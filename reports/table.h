@@ -58,6 +58,7 @@ stw_word stw_word_gib(uint64_t bytes);                /* "61.03 GiB", always GiB
 stw_word stw_word_size(uint64_t bytes);               /* "32.00 MiB", unit by size */
 stw_word stw_word_seconds(double seconds);            /* "12.3 ms"; "unknown" for NaN */
 stw_word stw_word_count(uint64_t count);              /* "4,022,468,096" */
+stw_word stw_word_dtype(stw_dtype dtype);             /* "bf16", "fp32", as in run.yaml */
 stw_word stw_word_share(double part, double whole);   /* "43.7%"; "" if whole is 0 */
 stw_word stw_word_bar(uint64_t part, uint64_t whole); /* "[########............]" */
 stw_word stw_word_plain_double(double value);         /* shortest; "" for NaN: CSV */

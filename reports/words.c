@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -121,6 +122,15 @@ stw_word stw_word_count(uint64_t count) {
         w.text[used++] = digits[i];
     }
     w.text[used] = '\0';
+    return w;
+}
+
+stw_word stw_word_dtype(stw_dtype dtype) {
+    stw_word w;
+    const char *name = stw_dtype_name(dtype);
+    snprintf(w.text, sizeof w.text, "%s%s", name[0] == 'F' && name[1] != '8' ? "fp" : "",
+             name[0] == 'F' && name[1] != '8' ? name + 1 : name);
+    for (char *p = w.text; *p != '\0'; p++) *p = (char)tolower((unsigned char)*p);
     return w;
 }
 

@@ -232,21 +232,3 @@ void stw_sim_free(stw_sim *sim) {
 double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) {
     return sim->phase_end_s[phase] - sim->phase_start_s[phase];
 }
-
-stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = (double)NAN;
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
-        stw_sim *sim = NULL;
-        STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sim, err));
-        plan->peaks[k] = sim->peaks;
-        for (int p = 0; p < STW_N_PHASES; p++)
-            plan->time_s[p] = fmax(plan->time_s[p], stw_sim_phase_seconds(sim, (stw_phase)p));
-        if (sims != NULL)
-            sims[k] = sim;
-        else
-            stw_sim_free(sim);
-    }
-out:
-    return status;
-}

@@ -31,9 +31,18 @@ STW_MUST_USE stw_status stw_sim_run(const stw_job *job, const stw_program *progr
 void stw_sim_free(stw_sim *sim);
 /** Seconds of a phase (NaN: no such movement). */
 double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase);
+/** Is the simulated time of a phase a prediction? Not where the plan does not fit, and not for what
+ * the framework would do on GPUs that the cluster lacks: nobody will run it. */
+bool stw_sim_predicts(const stw_plan *plan, const stw_movement *movement);
 /** Simulate every kind of rank and store the simulated seconds and peaks in the plan. The simulator
- * knows the order of operations; the planner's rows know only sums.
+ * knows the order of operations; the planner's rows know only sums. The verdict must be known:
+ * seconds of phases that are not predicted are NaN.
  * @param sims [job->n_kinds] out, NULL on entry, each freed by the caller; may be NULL */
 STW_MUST_USE stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err);
+/** Simulate a plan that was read and hold the seconds that it states to the simulated ones.
+ * BAD_INPUT names the first that differs. @param file of the plan, for errors @param sims as above
+ */
+STW_MUST_USE stw_status stw_sim_check(stw_plan *plan, const char *file, stw_sim **sims,
+                                      stw_error *err);
 
 #endif

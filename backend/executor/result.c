@@ -10,6 +10,7 @@
 
 #include "backend/process.h"
 #include "core/checked.h"
+#include "core/median.h"
 
 /* The mutex is held. */
 void stw_exec_count(stw_rank_run *run, const stw_op *op) {
@@ -82,16 +83,6 @@ typedef struct told {
     stw_measured phases[STW_N_PHASES];
     uint64_t checked, mismatched, gpu_growth, host_growth;
 } told;
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double stw_exec_median(double *values, uint32_t n) {
-    qsort(values, n, sizeof *values, by_value);
-    return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
 
 stw_status stw_exec_slowest(stw_rank_run *run, double *values, uint32_t n, stw_error *err) {
     uint32_t world = run->ranks.world;
@@ -175,7 +166,7 @@ static double phase_seconds(const stw_rank_run *run, stw_phase phase) {
         double *sorted = malloc(samples->n * sizeof *sorted);
         if (sorted == NULL) return (double)NAN;
         memcpy(sorted, samples->seconds, samples->n * sizeof *sorted);
-        seconds += stw_exec_median(sorted, samples->n);
+        seconds += stw_median(sorted, samples->n);
         free(sorted);
         any = true;
     }

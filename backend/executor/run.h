@@ -137,8 +137,6 @@ STW_MUST_USE stw_status stw_exec_note_phase(stw_rank_run *run, stw_phase phase, 
 /** Each of n values becomes that of the slowest rank. Collective. */
 STW_MUST_USE stw_status stw_exec_slowest(stw_rank_run *run, double *values, uint32_t n,
                                          stw_error *err);
-/** Median of n > 0 values, which are sorted. */
-double stw_exec_median(double *values, uint32_t n);
 /** Bytes that a movement moves over the link in one direction, those of direct updates included. */
 uint64_t stw_exec_link_bytes(const stw_rank_run *run, const stw_movement *movement, bool up);
 /** The movement that updates parameters in every iteration but the first; NULL: none. */

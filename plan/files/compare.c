@@ -58,6 +58,16 @@ static void add_line(comparer *c, stw_compare_line line) {
     out->lines[out->n_lines++] = line;
 }
 
+/* "rank 3", "node 1, worst of 4" */
+static const char *who(comparer *c, const char *what, uint32_t index, uint32_t of) {
+    char *text =
+        of > 1 ? stw_pool_printf(c->out->pool, "%s %" PRIu32 ", worst of %" PRIu32, what, index, of)
+               : stw_pool_printf(c->out->pool, "%s %" PRIu32, what, index);
+    if (text == NULL && c->status == STW_STATUS_OK)
+        c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
+    return text;
+}
+
 static const char *component_text(comparer *c, const char *tier, stw_component component) {
     char *text = stw_pool_printf(c->out->pool, "%s %s", tier, stw_component_name(component));
     if (text == NULL && c->status == STW_STATUS_OK)
@@ -150,6 +160,7 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
         line.measured = measured;
     }
     if (!any) return;
+    line.who = who(c, "rank", line.rank, c->plan->job->kinds[kind].n_ranks);
     switch (which.kind) {
     case METRIC_ALLOCATED:
         line.what = "gpu allocated";
@@ -187,21 +198,6 @@ static void compare_ranks(comparer *c, stw_phase phase) {
 }
 
 /* ---- nodes ---- */
-
-/* Nodes with the same numbers of the same kinds of rank are of one kind. */
-static uint32_t kind_of_node(const stw_job *job, uint32_t node) {
-    for (uint32_t n = 0; n < job->n_node_kinds; n++) {
-        bool same = true;
-        for (uint32_t k = 0; k < job->n_kinds && same; k++) {
-            uint32_t ranks = 0;
-            for (uint32_t i = 0; i < job->ranks_per_node; i++)
-                ranks += stw_job_kind_of(job, node * job->ranks_per_node + i) == k;
-            same = ranks == job->node_kinds[n].kind_ranks[k];
-        }
-        if (same) return n;
-    }
-    return 0;
-}
 
 typedef struct node_sums {
     uint32_t ranks;        /* measured, of this node */
@@ -242,7 +238,7 @@ static void compare_nodes(comparer *c, stw_phase phase) {
                 host = c->run->nodes[i].host[phase];
         if (host == 0 && sums.ranks == 0) continue;
         const stw_peak *peak =
-            &c->plan->node_peaks[kind_of_node(job, node)].phase[phase][STW_TIER_HOST];
+            &c->plan->node_peaks[stw_job_node_kind_of(job, node)].phase[phase][STW_TIER_HOST];
         stw_compare_line line = {.phase = phase, .kind = "node"};
         line.rank = node * job->ranks_per_node;
         line.what = "host";
@@ -260,6 +256,8 @@ static void compare_nodes(comparer *c, stw_phase phase) {
         if (sums.ranks == job->ranks_per_node && !is_external(c))
             keep_worse(&arenas, &any_arenas, &line);
     }
+    all.who = who(c, "node", all.rank / job->ranks_per_node, c->plan->cluster.nodes);
+    arenas.who = who(c, "node", arenas.rank / job->ranks_per_node, c->plan->cluster.nodes);
     if (any_all) add_line(c, all);
     if (any_arenas) add_line(c, arenas);
 }
@@ -316,6 +314,7 @@ static void compare_time(comparer *c, stw_phase phase) {
     double predicted = c->plan->time_s[phase], measured = c->run->time_s[phase];
     if (isnan(measured)) return;
     stw_compare_line line = {.phase = phase, .what = "time", .kind = "job", .is_time = true};
+    line.who = "slowest rank";
     line.predicted = predicted;
     line.measured = measured;
     if (phase == STW_PHASE_FIRST_OPTIMIZER_STEP)
@@ -323,7 +322,9 @@ static void compare_time(comparer *c, stw_phase phase) {
     else if (phase == STW_PHASE_LOAD || phase == STW_PHASE_CHECKPOINT)
         line.note = "depends on storage and page cache";
     else if (isnan(predicted))
-        line.note = "the plan has no prediction";
+        line.note = c->plan->verdict == STW_VERDICT_DOES_NOT_FIT
+                        ? "the plan does not fit: no time is predicted"
+                        : "no time is predicted";
     else
         line.note = c->out->time_note;
     add_line(c, line);
@@ -366,21 +367,6 @@ static void compare_phase(comparer *c, stw_phase phase) {
     compare_nodes(c, phase);
     compare_totals(c, phase);
     compare_time(c, phase);
-}
-
-/* A value that the plan file states twice, with different values, is reported. */
-static void report_contradictions(comparer *c) {
-    for (uint32_t i = 0; i < c->plan->n_contradictions; i++) {
-        const stw_contradiction *found = &c->plan->contradictions[i];
-        char *what = stw_pool_printf(c->out->pool, "%s, as stated twice", found->what);
-        if (what == NULL && c->status == STW_STATUS_OK)
-            c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
-        add_line(c, (stw_compare_line){.phase = found->phase,
-                                       .what = what,
-                                       .kind = found->kind,
-                                       .predicted = (double)found->stated,
-                                       .measured = (double)found->follows});
-    }
 }
 
 /* Each rank must be in the plan, and appear once. */
@@ -431,7 +417,6 @@ static void compare_all(comparer *c) {
     c->out->time_note = why_no_time(c);
     c->out->time_judged = c->out->time_note == NULL;
     c->host_note = why_no_host(c);
-    report_contradictions(c);
     for (int p = 0; p < STW_N_PHASES; p++) compare_phase(c, (stw_phase)p);
     if (is_external(c)) {
         compare_peak(c, "gpu peak", STW_TIER_GPU, c->run->gpu_peak_bytes, NULL);

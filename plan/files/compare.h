@@ -32,6 +32,7 @@ typedef struct stw_compare_line {
         *what; /* "gpu allocated", "gpu device", "gpu params", "host", "host exp_avg", "time" */
     const char *kind; /* kind of rank, "node", "job" */
     uint32_t rank;    /* the rank that is furthest off */
+    const char *who;  /* rank or node in words, for people; or NULL */
     bool is_time;
     uint32_t processes;         /* whose own bytes are in it; 0: arenas alone */
     double predicted, measured; /* bytes or seconds */

@@ -169,6 +169,30 @@ void stw_plan_judge(stw_plan *plan) {
                                              : STW_VERDICT_FITS;
 }
 
+uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase) {
+    const stw_program *program = plan->programs != NULL ? plan->programs[plan->job->largest] : NULL;
+    const stw_movement *m = program != NULL ? stw_program_movement(program, phase) : NULL;
+    if (m == NULL || m->repeat == STW_REPEAT_ONCE || m->repeat == STW_REPEAT_FIRST) return 0;
+    return phase == STW_PHASE_FORWARD_BACKWARD ? plan->run.batch.grad_accumulation : 1;
+}
+
+double stw_plan_iteration_s(const stw_plan *plan) {
+    double seconds = 0.0;
+    if (stw_plan_passes(plan, STW_PHASE_FORWARD_BACKWARD) == 0) return (double)NAN;
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        uint64_t passes = stw_plan_passes(plan, (stw_phase)p);
+        if (passes > 0) seconds += (double)passes * plan->time_s[p];
+    }
+    return seconds;
+}
+
+double stw_plan_iteration_tokens(const stw_plan *plan) {
+    const stw_parallel *by = &plan->run.parallel;
+    double ways = (double)by->tp * by->pp; /* ranks that work on the same tokens */
+    return (double)plan->job->tokens * plan->job->world / (ways > 0 ? ways : 1) *
+           (double)plan->run.batch.grad_accumulation;
+}
+
 const char *stw_outcome_name(stw_outcome outcome) {
     static const char *const names[] = {"optimal", "feasible", "infeasible", "limit"};
     return (unsigned)outcome < 4 ? names[outcome] : "?";

@@ -29,7 +29,7 @@ typedef struct stw_solver_report {
     const char *name, *version; /* "glpk", "greedy" */
     double seconds;
     uint32_t rows, columns;
-    double objective, bound, gap; /* stage 1: seconds per iteration */
+    double objective, bound, gap; /* stage 1: seconds per iteration, as the rows estimate them */
     double greedy_objective;      /* NaN where greedy found nothing */
     uint32_t n_stages;
     stw_solver_stage *stages;
@@ -57,12 +57,6 @@ typedef struct stw_fix {
     stw_fix_change changes[STW_MAX_FIX_CHANGES];
     const char *why;
 } stw_fix; /* planned anew with all of its changes, and fits */
-/** A figure that the plan's file states twice, differently: stw_compare reports it. */
-typedef struct stw_contradiction {
-    stw_phase phase;
-    const char *what, *kind;  /* "gpu allocated", "rank0" */
-    uint64_t stated, follows; /* bytes: as stated, and as they follow from other figures */
-} stw_contradiction;
 
 typedef struct stw_plan {
     stw_pool *pool;
@@ -76,16 +70,15 @@ typedef struct stw_plan {
     stw_solver_report solver;
     stw_layout **layouts;        /* [job->n_kinds] */
     stw_program **programs;      /* [job->n_kinds] */
-    stw_peaks *peaks;            /* [job->n_kinds], as the file states them */
+    stw_peaks *peaks;            /* [job->n_kinds] */
     stw_peaks *node_peaks;       /* [job->n_node_kinds], tier host; per node */
-    double time_s[STW_N_PHASES]; /* by rows, then the simulator; NaN: no such movement */
-    double objective_s; /* seconds per iteration, load spread over STW_LOAD_SPREAD of them */
+    double time_s[STW_N_PHASES]; /* one pass, simulated; NaN: no such movement, or unknown */
+    double objective_s;          /* the planner's estimate of an iteration by its rows, which count
+                                    1/STW_LOAD_SPREAD of the load in; reports show it as such */
     uint32_t n_prices, n_bindings, n_fixes;
     stw_price *prices;
     stw_binding *bindings;
     stw_fix *fixes;
-    uint32_t n_contradictions; /* of a file that was read; a plan that was made has none */
-    stw_contradiction *contradictions;
 } stw_plan;
 
 #define STW_LOAD_SPREAD 1000.0
@@ -105,14 +98,23 @@ void stw_plan_judge(stw_plan *plan);
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
 uint64_t stw_plan_host_capacity(const stw_plan *plan);
 
+/** How often an iteration goes through a phase: forward and backward once per micro batch; a load
+ * or a first step not at all. */
+uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase);
+/** Seconds of an iteration after the first: the sum of time_s over its passes. NaN where the time
+ * of one of its phases is unknown, or forward and backward are not in the program. */
+double stw_plan_iteration_s(const stw_plan *plan);
+/** Tokens that all ranks together train in one iteration. */
+double stw_plan_iteration_tokens(const stw_plan *plan);
+
 /** The invariants of a plan: those of every layout and program (plan/program/check.h); sums of
  * decisions equal the job's counts; peaks equal the walk where `check_peaks`. BUG or BAD_INPUT
  * names the first violation. */
 STW_MUST_USE stw_status stw_plan_check(const stw_plan *plan, bool check_peaks, stw_error *err);
 
-/** Write / read stowage.plan/1. Reading derives the layout again: a hash or region that differs, an
- * unknown major, a model digest that differs from its tensors are BAD_INPUT. Stated peaks and times
- * are kept as stated. */
+/** Write / read stowage.plan/1. Reading derives layouts and peaks again and judges them: a region,
+ * hash, peak or verdict that differs, an unknown major, a model digest that differs from its
+ * tensors are BAD_INPUT. Seconds are kept as stated; stw_sim_check compares them. */
 STW_MUST_USE stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err);
 STW_MUST_USE stw_status stw_plan_write(const stw_plan *plan, const char *path, stw_error *err);
 STW_MUST_USE stw_status stw_plan_read(const char *path, stw_plan **out, stw_error *err);

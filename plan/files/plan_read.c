@@ -337,8 +337,8 @@ static stw_status from_tree(const stw_tree *tree, stw_plan **out, stw_error *err
     STW_TRY(check_layout(tree, plan, err));
     STW_TRY(check_movements(tree, plan, err));
     STW_TRY(check_rank_map(tree, plan, err));
-    STW_TRY(stw_plan_read_figures(tree, plan, err));
     STW_TRY(stw_plan_read_evidence(tree, plan, err));
+    STW_TRY(stw_plan_read_figures(tree, plan, err));
 out:
     if (status == STW_STATUS_OK)
         *out = plan;

@@ -48,6 +48,7 @@ static stw_status read_solver(const stw_tree *tree, stw_plan *plan, stw_error *e
     STW_TRY(stw_part_real(tree, node, "bound", &s->bound, err));
     STW_TRY(stw_part_real(tree, node, "gap", &s->gap, err));
     STW_TRY(stw_part_real(tree, node, "greedy_objective", &s->greedy_objective, err));
+    STW_TRY(stw_part_real(tree, node, "plan_objective", &plan->objective_s, err));
     STW_TRY(items_of(tree, node, "stages", plan->pool, sizeof(stw_solver_stage), &stages, err));
     s->stages = stages.elements;
     s->n_stages = stages.n;

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The predicted figures of a plan file. They are taken as stated, so that a comparison with a
- * measurement can find a wrong one; a figure that the file states twice, differently, is kept as a
- * contradiction, which a comparison reports too. Figures that are missing, negative or of another
- * type are BAD_INPUT. */
+/* The predicted figures of a plan file. Bytes follow from the decisions: each stated figure must be
+ * what the walk of the derived programs gives, and the verdict what follows from peaks and limits.
+ * Any other is BAD_INPUT with its place. Seconds are taken as stated, as the simulator lies above
+ * this folder (sim/sim.h: stw_sim_check); their sum must be that of an iteration. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -12,64 +15,60 @@
 typedef struct reader {
     const stw_tree *tree;
     stw_plan *plan;
-    size_t capacity; /* of plan->contradictions */
 } reader;
 
-/* Whose figure, in which phase: what a contradiction says of itself. */
-typedef struct subject {
-    const char *kind, *what;
-    stw_phase phase;
-} subject;
+/* Whose figure: the start of its place in errors, as "ranks[0].phases.load". */
+typedef struct owner {
+    const char *list;
+    uint32_t index;    /* STW_NONE: no list */
+    const char *phase; /* or NULL */
+} owner;
 
-static stw_status contradict(reader *r, subject of, uint64_t stated, uint64_t follows,
-                             stw_error *err) {
-    stw_plan *plan = r->plan;
-    if (stated == follows) return STW_STATUS_OK;
-    plan->contradictions =
-        stw_pool_grow(plan->pool, plan->contradictions, plan->n_contradictions,
-                      (size_t)plan->n_contradictions + 1, &r->capacity, sizeof(stw_contradiction));
-    if (plan->contradictions == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, r->tree->file, "out of memory");
-    plan->contradictions[plan->n_contradictions++] =
-        (stw_contradiction){of.phase, of.what, of.kind, stated, follows};
-    return STW_STATUS_OK;
+static stw_status differs(const reader *r, const stw_node *node, owner of, const char *key,
+                          uint64_t follows, stw_error *err) {
+    char found[192], index[24] = "";
+    stw_node_describe(node, found, sizeof found);
+    if (of.index != STW_NONE) snprintf(index, sizeof index, "[%" PRIu32 "]", of.index);
+    return stw_part_fail(r->tree, node, err,
+                         "%s%s%s%s.%s: found %s, the plan's decisions give %" PRIu64, of.list,
+                         index, of.phase != NULL ? ".phases." : "",
+                         of.phase != NULL ? of.phase : "", key, found, follows);
 }
 
-/* A figure that follows from others of the file. */
-static stw_status repeated(reader *r, const stw_node *parent, const char *key, subject of,
-                           uint64_t follows, stw_error *err) {
+/* A figure that must be what the decisions give. */
+static stw_status follows_from(const reader *r, const stw_node *parent, const char *key, owner of,
+                               uint64_t follows, stw_error *err) {
     uint64_t stated = 0;
     stw_status status = stw_node_u64(r->tree, parent, key, &stated, err);
-    return status == STW_STATUS_OK ? contradict(r, of, stated, follows, err) : status;
+    if (status != STW_STATUS_OK || stated == follows) return status;
+    return differs(r, stw_node_get(parent, key), of, key, follows, err);
 }
 
-/* Bytes of a tier: `total_key` and "components" of `node`. Some components are subtracted from the
- * total later on and must not exceed it. */
-static stw_status read_peak(reader *r, const stw_node *node, const char *total_key, subject of,
-                            stw_peak *out, stw_error *err) {
-    static const stw_component outside[] = {STW_COMPONENT_CONTEXT, STW_COMPONENT_COMM,
-                                            STW_COMPONENT_SLACK, STW_COMPONENT_PROCESS,
-                                            STW_COMPONENT_PAGE_LOCK_ROUNDING};
+/* Bytes of a tier: `total_key` and "components" of `node`. */
+static stw_status check_peak(const reader *r, const stw_node *node, const char *total_key, owner of,
+                             const stw_peak *peak, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    uint64_t sum = 0, taken = 0;
-    STW_TRY(stw_node_u64(r->tree, node, total_key, &out->total, err));
-    STW_TRY(stw_part_components(r->tree, node, "components", out->components, err));
-    for (int c = 0; c < STW_N_COMPONENTS; c++)
-        STW_TRY(stw_add_u64(sum, out->components[c], &sum, "the components' bytes", err));
-    for (int i = 0; i < 5; i++) taken += out->components[outside[i]]; /* at most sum */
-    if (taken > out->total)
-        return stw_node_fail(r->tree, stw_node_get(node, total_key),
-                             "at least the bytes of what lies outside arenas", err);
-    STW_TRY(contradict(r, of, out->total, sum, err));
+    uint64_t components[STW_N_COMPONENTS];
+    char key[64];
+    STW_TRY(follows_from(r, node, total_key, of, peak->total, err));
+    STW_TRY(stw_part_components(r->tree, node, "components", components, err));
+    const stw_node *map = stw_node_get(node, "components");
+    for (int c = 0; c < STW_N_COMPONENTS; c++) {
+        if (components[c] == peak->components[c]) continue;
+        const char *name = stw_component_name((stw_component)c);
+        const stw_node *item = stw_node_get(map, name);
+        snprintf(key, sizeof key, "components.%s", name);
+        return differs(r, item != NULL ? item : map, of, key, peak->components[c], err);
+    }
 out:
     return status;
 }
 
-static stw_status read_tier(reader *r, const stw_node *parent, const char *key, subject of,
-                            stw_peak *out, stw_error *err) {
+static stw_status check_tier(const reader *r, const stw_node *parent, const char *key, owner of,
+                             const stw_peak *peak, stw_error *err) {
     const stw_node *node = NULL;
     stw_status status = stw_node_object(r->tree, parent, key, &node, err);
-    return status == STW_STATUS_OK ? read_peak(r, node, "total", of, out, err) : status;
+    return status == STW_STATUS_OK ? check_peak(r, node, "total", of, peak, err) : status;
 }
 
 /* Phases in a map must be those of the plan, each with its object. */
@@ -90,91 +89,68 @@ static stw_status check_phases(const stw_tree *tree, const stw_node *map,
 
 /* ---- ranks ---- */
 
-static stw_status read_rank_phase(reader *r, const stw_node *phases, const char *kind,
-                                  stw_phase phase, stw_peak out[STW_N_TIERS], stw_error *err) {
+static stw_status check_rank_phase(const reader *r, const stw_node *phases, owner of,
+                                   const stw_peak peaks[STW_N_TIERS], stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *node = NULL;
-    stw_peak *gpu = &out[STW_TIER_GPU];
-    STW_TRY(stw_node_object(r->tree, phases, stw_phase_name(phase), &node, err));
-    STW_TRY(read_peak(r, node, "device", (subject){kind, "gpu device", phase}, gpu, err));
-    STW_TRY(repeated(r, node, "allocated", (subject){kind, "gpu allocated", phase},
-                     stw_peak_allocated(gpu), err));
-    STW_TRY(repeated(r, node, "reserved", (subject){kind, "gpu reserved", phase},
-                     stw_peak_reserved(gpu), err));
-    STW_TRY(read_tier(r, node, "host", (subject){kind, "host", phase}, &out[STW_TIER_HOST], err));
-    STW_TRY(read_tier(r, node, "nvme", (subject){kind, "nvme", phase}, &out[STW_TIER_NVME], err));
+    const stw_peak *gpu = &peaks[STW_TIER_GPU];
+    STW_TRY(stw_node_object(r->tree, phases, of.phase, &node, err));
+    STW_TRY(check_peak(r, node, "device", of, gpu, err));
+    STW_TRY(follows_from(r, node, "allocated", of, stw_peak_allocated(gpu), err));
+    STW_TRY(follows_from(r, node, "reserved", of, stw_peak_reserved(gpu), err));
+    STW_TRY(check_tier(r, node, "host", of, &peaks[STW_TIER_HOST], err));
+    STW_TRY(check_tier(r, node, "nvme", of, &peaks[STW_TIER_NVME], err));
 out:
     return status;
 }
 
-/* The phase in which a tier peaks, for a figure that is a maximum over phases. */
-static stw_phase worst_phase(const stw_plan *plan, stw_tier tier) {
-    int worst = 0;
-    for (int p = 1; p < STW_N_PHASES; p++)
-        if (stw_plan_worst_bytes(plan, (stw_phase)p, tier) >
-            stw_plan_worst_bytes(plan, (stw_phase)worst, tier))
-            worst = p;
-    return (stw_phase)worst;
-}
-
-static stw_status same_identity(const stw_tree *tree, const stw_node *node, const char *key,
-                                uint64_t expected, stw_error *err) {
-    uint64_t stated = 0;
-    stw_status status = stw_node_u64(tree, node, key, &stated, err);
-    if (status != STW_STATUS_OK || stated == expected) return status;
-    return stw_part_fail(tree, stw_node_get(node, key), err, "%s: found %llu, the job gives %llu",
-                         key, (unsigned long long)stated, (unsigned long long)expected);
-}
-
-static stw_status read_rank(reader *r, const stw_node *node, uint32_t k, stw_error *err) {
+static stw_status check_rank(const reader *r, const stw_node *node, uint32_t k, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_rank_kind *kind = &r->plan->job->kinds[k];
-    stw_peaks *peaks = &r->plan->peaks[k];
+    const stw_peaks *peaks = &r->plan->peaks[k];
     const stw_node *phases = NULL;
     const char *name = NULL;
     uint64_t allocated, reserved, device;
+    owner of = {"ranks", k, NULL};
     STW_TRY(stw_node_string(r->tree, node, "kind", &name, err));
     if (strcmp(name, kind->name) != 0)
         return stw_node_fail(r->tree, stw_node_get(node, "kind"), kind->name, err);
-    STW_TRY(same_identity(r->tree, node, "rank", kind->ranks[0], err));
-    STW_TRY(same_identity(r->tree, node, "ranks", kind->n_ranks, err));
-    STW_TRY(same_identity(r->tree, node, "stage", kind->stage, err));
+    STW_TRY(follows_from(r, node, "rank", of, kind->ranks[0], err));
+    STW_TRY(follows_from(r, node, "ranks", of, kind->n_ranks, err));
+    STW_TRY(follows_from(r, node, "stage", of, kind->stage, err));
+    stw_plan_rank_maxima(peaks, &allocated, &reserved, &device);
+    STW_TRY(follows_from(r, node, "gpu_allocated_bytes", of, allocated, err));
+    STW_TRY(follows_from(r, node, "gpu_reserved_bytes", of, reserved, err));
+    STW_TRY(follows_from(r, node, "gpu_bytes", of, device, err));
     STW_TRY(stw_node_object(r->tree, node, "phases", &phases, err));
     STW_TRY(check_phases(r->tree, phases, peaks->has, NULL, err));
-    for (int p = 0; p < STW_N_PHASES; p++)
-        if (peaks->has[p])
-            STW_TRY(read_rank_phase(r, phases, kind->name, (stw_phase)p, peaks->phase[p], err));
-    stw_plan_rank_maxima(peaks, &allocated, &reserved, &device);
-    stw_phase worst = worst_phase(r->plan, STW_TIER_GPU);
-    STW_TRY(repeated(r, node, "gpu_allocated_bytes",
-                     (subject){kind->name, "gpu_allocated_bytes", worst}, allocated, err));
-    STW_TRY(repeated(r, node, "gpu_reserved_bytes",
-                     (subject){kind->name, "gpu_reserved_bytes", worst}, reserved, err));
-    STW_TRY(repeated(r, node, "gpu_bytes", (subject){kind->name, "gpu_bytes", worst}, device, err));
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        of.phase = stw_phase_name((stw_phase)p);
+        if (peaks->has[p]) STW_TRY(check_rank_phase(r, phases, of, peaks->phase[p], err));
+    }
 out:
     return status;
 }
 
 /* ---- nodes ---- */
 
-static stw_status read_node(reader *r, const stw_node *node, uint32_t n, stw_error *err) {
+static stw_status check_node(const reader *r, const stw_node *node, uint32_t n, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_peaks *peaks = &r->plan->node_peaks[n];
+    const stw_peaks *peaks = &r->plan->node_peaks[n];
     const stw_node *phases = NULL, *phase = NULL;
-    STW_TRY(same_identity(r->tree, node, "kind", n, err));
-    STW_TRY(same_identity(r->tree, node, "nodes", r->plan->job->node_kinds[n].n_nodes, err));
+    owner of = {"nodes", n, NULL};
+    STW_TRY(follows_from(r, node, "kind", of, n, err));
+    STW_TRY(follows_from(r, node, "nodes", of, r->plan->job->node_kinds[n].n_nodes, err));
     STW_TRY(stw_node_object(r->tree, node, "phases", &phases, err));
     STW_TRY(check_phases(r->tree, phases, peaks->has, NULL, err));
     for (int p = 0; p < STW_N_PHASES; p++) {
-        stw_peak *host = &peaks->phase[p][STW_TIER_HOST];
+        const stw_peak *host = &peaks->phase[p][STW_TIER_HOST];
         if (!peaks->has[p]) continue;
-        STW_TRY(stw_node_object(r->tree, phases, stw_phase_name((stw_phase)p), &phase, err));
-        STW_TRY(read_peak(r, phase, "host", (subject){"node", "host", (stw_phase)p}, host, err));
-        STW_TRY(repeated(r, phase, "page_locked",
-                         (subject){"node", "host page-locked", (stw_phase)p},
-                         stw_plan_page_locked(host), err));
-        STW_TRY(read_tier(r, phase, "nvme", (subject){"node", "nvme", (stw_phase)p},
-                          &peaks->phase[p][STW_TIER_NVME], err));
+        of.phase = stw_phase_name((stw_phase)p);
+        STW_TRY(stw_node_object(r->tree, phases, of.phase, &phase, err));
+        STW_TRY(check_peak(r, phase, "host", of, host, err));
+        STW_TRY(follows_from(r, phase, "page_locked", of, stw_plan_page_locked(host), err));
+        STW_TRY(check_tier(r, phase, "nvme", of, &peaks->phase[p][STW_TIER_NVME], err));
     }
 out:
     return status;
@@ -182,9 +158,10 @@ out:
 
 /* ---- the whole ---- */
 
-static stw_status read_list(reader *r, const char *key, uint32_t n, const char *of,
-                            stw_status (*read)(reader *, const stw_node *, uint32_t, stw_error *),
-                            stw_error *err) {
+static stw_status check_list(const reader *r, const char *key, uint32_t n, const char *of,
+                             stw_status (*check)(const reader *, const stw_node *, uint32_t,
+                                                 stw_error *),
+                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *list = NULL;
     STW_TRY(stw_node_array(r->tree, r->tree->root, key, &list, err));
@@ -192,29 +169,29 @@ static stw_status read_list(reader *r, const char *key, uint32_t n, const char *
         return stw_part_fail(r->tree, list, err,
                              "%s: found %zu entries, the job has %u kinds of %s", key,
                              list->n_items, n, of);
-    for (uint32_t i = 0; i < n; i++) STW_TRY(read(r, list->items[i], i, err));
+    for (uint32_t i = 0; i < n; i++) STW_TRY(check(r, list->items[i], i, err));
 out:
     return status;
 }
 
-static stw_status read_summary(reader *r, const char *key, stw_tier tier,
-                               const bool has[STW_N_PHASES], stw_error *err) {
+static stw_status check_summary(const reader *r, const char *key, stw_tier tier,
+                                const bool has[STW_N_PHASES], stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_plan *plan = r->plan;
     const stw_node *peaks = NULL, *map = NULL;
     uint64_t most = 0;
+    char place[64];
+    snprintf(place, sizeof place, "peaks.%s", key);
+    const owner of = {place, STW_NONE, NULL};
     STW_TRY(stw_node_object(r->tree, r->tree->root, "peaks", &peaks, err));
     STW_TRY(stw_node_object(r->tree, peaks, key, &map, err));
     STW_TRY(check_phases(r->tree, map, has, "peak", err));
-    const char *what = tier == STW_TIER_GPU ? "peaks.gpu_bytes" : "peaks.host_bytes";
     for (int p = 0; p < STW_N_PHASES; p++) {
-        uint64_t bytes = stw_plan_worst_bytes(plan, (stw_phase)p, tier);
+        uint64_t bytes = stw_plan_worst_bytes(r->plan, (stw_phase)p, tier);
         if (!has[p]) continue;
-        STW_TRY(repeated(r, map, stw_phase_name((stw_phase)p), (subject){"job", what, (stw_phase)p},
-                         bytes, err));
+        STW_TRY(follows_from(r, map, stw_phase_name((stw_phase)p), of, bytes, err));
         most = stw_max_u64(most, bytes);
     }
-    STW_TRY(repeated(r, map, "peak", (subject){"job", what, worst_phase(plan, tier)}, most, err));
+    STW_TRY(follows_from(r, map, "peak", of, most, err));
 out:
     return status;
 }
@@ -222,26 +199,50 @@ out:
 static stw_status read_times(reader *r, const bool has[STW_N_PHASES], stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *map = NULL;
+    double stated = NAN;
     STW_TRY(stw_node_object(r->tree, r->tree->root, "time_s", &map, err));
-    STW_TRY(check_phases(r->tree, map, has, "objective", err));
+    STW_TRY(check_phases(r->tree, map, has, "iteration", err));
     for (int p = 0; p < STW_N_PHASES; p++)
         if (has[p])
             STW_TRY(stw_part_seconds(r->tree, map, stw_phase_name((stw_phase)p),
                                      &r->plan->time_s[p], err));
-    STW_TRY(stw_part_seconds(r->tree, map, "objective", &r->plan->objective_s, err));
+    STW_TRY(stw_part_seconds(r->tree, map, "iteration", &stated, err));
+    double sum = stw_plan_iteration_s(r->plan);
+    if (isnan(sum) ? isnan(stated) : fabs(stated - sum) <= 1e-9 * sum) goto out;
+    status = stw_part_fail(r->tree, stw_node_get(map, "iteration"), err,
+                           "time_s.iteration: found %.9g, its phases add up to %.9g", stated, sum);
 out:
     return status;
 }
 
+/* The verdict follows from the peaks and the limits, and says whether the outcome can be
+ * infeasible. */
+static stw_status check_verdict(const reader *r, stw_error *err) {
+    stw_plan *plan = r->plan;
+    const stw_verdict stated = plan->verdict;
+    stw_plan_judge(plan);
+    if (stated != plan->verdict)
+        return stw_part_fail(r->tree, stw_node_get(r->tree->root, "verdict"), err,
+                             "verdict: found %s, the plan's peaks and limits give %s",
+                             stw_verdict_name(stated), stw_verdict_name(plan->verdict));
+    bool over = plan->verdict == STW_VERDICT_DOES_NOT_FIT;
+    if (over != (plan->outcome == STW_OUTCOME_INFEASIBLE))
+        return stw_part_fail(r->tree, stw_node_get(r->tree->root, "outcome"), err,
+                             "outcome: found %s, but the verdict is %s",
+                             stw_outcome_name(plan->outcome), stw_verdict_name(plan->verdict));
+    return STW_STATUS_OK;
+}
+
 stw_status stw_plan_read_figures(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    reader r = {tree, plan, 0};
+    reader r = {tree, plan};
     bool has[STW_N_PHASES];
     for (int p = 0; p < STW_N_PHASES; p++) has[p] = stw_plan_has_phase(plan, (stw_phase)p);
-    STW_TRY(read_list(&r, "ranks", plan->job->n_kinds, "rank", read_rank, err));
-    STW_TRY(read_list(&r, "nodes", plan->job->n_node_kinds, "node", read_node, err));
-    STW_TRY(read_summary(&r, "gpu_bytes", STW_TIER_GPU, has, err));
-    STW_TRY(read_summary(&r, "host_bytes", STW_TIER_HOST, has, err));
+    STW_TRY(check_list(&r, "ranks", plan->job->n_kinds, "rank", check_rank, err));
+    STW_TRY(check_list(&r, "nodes", plan->job->n_node_kinds, "node", check_node, err));
+    STW_TRY(check_summary(&r, "gpu_bytes", STW_TIER_GPU, has, err));
+    STW_TRY(check_summary(&r, "host_bytes", STW_TIER_HOST, has, err));
+    STW_TRY(check_verdict(&r, err));
     STW_TRY(read_times(&r, has, err));
 out:
     return status;

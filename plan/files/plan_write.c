@@ -11,7 +11,9 @@
 
 /* ---- evidence of the planner ---- */
 
-static void write_solver(const stw_solver_report *solver, stw_json *json) {
+/* Its seconds are the planner's estimates. Those of time_s are simulated. */
+static void write_solver(const stw_plan *plan, stw_json *json) {
+    const stw_solver_report *solver = &plan->solver;
     stw_json_begin_object(json, "solver");
     stw_json_string(json, "name", solver->name);
     stw_json_string(json, "version", solver->version);
@@ -22,6 +24,7 @@ static void write_solver(const stw_solver_report *solver, stw_json *json) {
     stw_json_double(json, "bound", solver->bound);
     stw_json_double(json, "gap", solver->gap);
     stw_json_double(json, "greedy_objective", solver->greedy_objective);
+    stw_json_double(json, "plan_objective", plan->objective_s);
     stw_json_begin_array(json, "stages");
     for (uint32_t i = 0; i < solver->n_stages; i++) {
         const stw_solver_stage *stage = &solver->stages[i];
@@ -345,7 +348,7 @@ static void write_times(const stw_plan *plan, stw_json *json) {
     for (int p = 0; p < STW_N_PHASES; p++)
         if (stw_plan_has_phase(plan, (stw_phase)p))
             stw_json_double(json, stw_phase_name((stw_phase)p), plan->time_s[p]);
-    stw_json_double(json, "objective", plan->objective_s);
+    stw_json_double(json, "iteration", stw_plan_iteration_s(plan));
     stw_json_end(json);
 }
 
@@ -359,7 +362,7 @@ stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err)
     stw_json_string(json, "schema", "stowage.plan/1");
     stw_json_string(json, "outcome", stw_outcome_name(plan->outcome));
     stw_json_string(json, "verdict", stw_verdict_name(plan->verdict));
-    write_solver(&plan->solver, json);
+    write_solver(plan, json);
     stw_cluster_write_json(&plan->cluster, json, "cluster");
     stw_run_spec_write_json(&plan->run, json, "run");
     write_decisions(plan, json);

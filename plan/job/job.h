@@ -81,6 +81,14 @@ STW_MUST_USE stw_status stw_job_new(const stw_model *model, const stw_cluster *c
 void stw_job_free(stw_job *job);
 /** Index of the kind of a rank. */
 uint32_t stw_job_kind_of(const stw_job *job, uint32_t rank);
+/** Index of the kind of a node. */
+uint32_t stw_job_node_kind_of(const stw_job *job, uint32_t node);
+/** The ranks of some kinds in words: "rank 0", "all 8 ranks", "ranks 1-7".
+ * @param kinds [n_kinds] which ones */
+void stw_job_ranks_words(const stw_job *job, const bool *kinds, char *out, size_t out_size);
+void stw_job_kind_words(const stw_job *job, uint32_t kind, char *out, size_t out_size);
+/** The same of nodes. @param node_kinds [n_node_kinds] */
+void stw_job_nodes_words(const stw_job *job, const bool *node_kinds, char *out, size_t out_size);
 /** The space `id` of one rank; its segments lie in `pool`. */
 STW_MUST_USE stw_status stw_job_space(const stw_job *job, uint32_t id, uint32_t rank,
                                       stw_pool *pool, stw_space *out, stw_error *err);

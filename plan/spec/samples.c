@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/median.h"
+
 enum { FIRST_CAPACITY = 64 };
 
 stw_sample stw_sample_make(const char *what, const char *detail, const char *unit) {
@@ -21,20 +23,12 @@ void stw_sample_add(stw_sample *sample, double value) {
     if (sample->n < STW_SAMPLE_VALUES) sample->values[sample->n++] = value;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x, y;
-    memcpy(&x, a, sizeof x);
-    memcpy(&y, b, sizeof y);
-    return (x > y) - (x < y);
-}
-
 double stw_sample_median(const stw_sample *sample) {
     double sorted[STW_SAMPLE_VALUES];
     uint32_t n = sample->n < STW_SAMPLE_VALUES ? sample->n : STW_SAMPLE_VALUES;
     if (n == 0) return 0;
     memcpy(sorted, sample->values, n * sizeof sorted[0]);
-    qsort(sorted, n, sizeof sorted[0], ascending);
-    return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+    return stw_median(sorted, n);
 }
 
 bool stw_sample_is_steady(const stw_sample *sample) {

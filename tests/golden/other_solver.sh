@@ -19,7 +19,7 @@ compare() {
     theirs=$(sed -n 's/^Cbc0001I Search completed - best objective \([^,]*\),.*/\1/p' "$name.cbc" | tail -n 1)
     [ -n "$theirs" ] || theirs=$(sed -n 's/^Objective value: *//p' "$name.cbc" | tail -n 1)
     # the plan takes what stage 1 proved: with a gap of 0 later stages give up no more than 1e-7
-    seconds=$(sed -n '/^  "time_s"/,/}/s/^ *"objective": *\([0-9.e-]*\),\{0,1\}$/\1/p' "$name.json")
+    seconds=$(member "$name.json" plan_objective)
     awk -v a="$ours" -v b="$seconds" 'BEGIN { d = a > b ? a - b : b - a; exit !(a > 0 && d <= 1e-6 * a) }' ||
         fail "$name: objective $ours, the plan takes $seconds s"
     awk -v a="$ours" -v b="$theirs" -v name="$name" 'BEGIN {

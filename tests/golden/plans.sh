@@ -13,14 +13,14 @@ plan() {
     code=0
     "$STOWAGE" plan "$@" --gap 0 --time-limit 60 -o "$name.json" >/dev/null 2>"$name.err" || code=$?
     [ "$code" = 0 ] || [ "$code" = 4 ] || { cat "$name.err"; fail "$name: exit $code"; }
-    # objective: of the plan's time_s; peaks: the "peak" members of gpu_bytes and host_bytes
+    # objective: the planner's estimate of the plan; peaks: the "peak" members of gpu_bytes and host_bytes
     awk -v name="$name" -F'[:,]' '
         /^  "outcome"/ { gsub(/[ "]/, "", $2); outcome = $2 }
         /^  "verdict"/ { gsub(/[ "]/, "", $2); verdict = $2 }
         /^  "peaks"/ { peaks = 1 } /^  "ranks"/ { peaks = 0 }
         peaks && /"gpu_bytes"/ { tier = "gpu" } peaks && /"host_bytes"/ { tier = "host" }
         peaks && /"peak"/ { peak[tier] = $2 + 0 }
-        /^  "time_s"/ { times = 1 } times && /"objective"/ { objective = $2 + 0; times = 0 }
+        /"plan_objective"/ { objective = $2 + 0 }
         END { printf "%s,%s,%s,%.6g,%.0f,%.0f\n", name, outcome, verdict, objective, peak["gpu"], peak["host"] }
     ' "$name.json" >>found.csv
 }

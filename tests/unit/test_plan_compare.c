@@ -351,23 +351,6 @@ static void records_of_others(void) {
     stw_plan_free(plan);
 }
 
-static void contradictions_are_outside(void) {
-    stw_plan *plan = planned(1, 1, NULL);
-    stw_run_result *run = exact_run(plan);
-    stw_contradiction found[] = {
-        {STW_PHASE_FORWARD_BACKWARD, "gpu device", "rank0", 200ull << 20, 100ull << 20},
-        {STW_PHASE_LOAD, "gpu device", "rank0", (100ull << 20) + 1, 100ull << 20}};
-    plan->n_contradictions = 2;
-    plan->contradictions = found;
-    stw_comparison *c = compared(plan, run);
-    CU_ASSERT_EQUAL(c->outside, 1);
-    CU_ASSERT_EQUAL(verdict(c, STW_PHASE_FORWARD_BACKWARD, "gpu device, as stated twice", "rank0"),
-                    STW_LINE_OUTSIDE);
-    stw_comparison_free(c);
-    stw_run_result_free(run);
-    stw_plan_free(plan);
-}
-
 static void json_tells_all(void) {
     stw_plan *plan = planned(1, 1, NULL);
     stw_run_result *run = exact_run(plan);
@@ -392,13 +375,13 @@ static void json_tells_all(void) {
     stw_plan_free(plan);
 }
 
-STW_TEST_MAIN(
-    "plan compare", {"an exact run agrees", an_exact_run_agrees},
-    {"each figure is found", each_figure_is_found},
-    {"the worst rank stands for its kind", the_worst_rank_stands_for_its_kind},
-    {"context is shown", context_is_shown}, {"tolerances are kept to", tolerances_are_kept_to},
-    {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
-    {"host processes count only where calibrated", host_processes_count_only_where_calibrated},
-    {"runs of other plans are refused", runs_of_other_plans_are_refused},
-    {"records of others", records_of_others},
-    {"contradictions are outside", contradictions_are_outside}, {"json tells all", json_tells_all})
+STW_TEST_MAIN("plan compare", {"an exact run agrees", an_exact_run_agrees},
+              {"each figure is found", each_figure_is_found},
+              {"the worst rank stands for its kind", the_worst_rank_stands_for_its_kind},
+              {"context is shown", context_is_shown},
+              {"tolerances are kept to", tolerances_are_kept_to},
+              {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
+              {"host processes count only where calibrated",
+               host_processes_count_only_where_calibrated},
+              {"runs of other plans are refused", runs_of_other_plans_are_refused},
+              {"records of others", records_of_others}, {"json tells all", json_tells_all})

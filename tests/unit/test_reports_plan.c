@@ -21,6 +21,7 @@ static stw_plan *make_plan(uint32_t gpus, const stw_place *places, const uint32_
     CHECK_OK(stw_plan_derive(plan, err));
     stw_plan_judge(plan);
     plan->time_s[STW_PHASE_LOAD] = 0.25;
+    plan->time_s[STW_PHASE_FORWARD_BACKWARD] = 0.2;
     plan->time_s[STW_PHASE_OPTIMIZER_STEP] = 0.0123;
     plan->objective_s = 1.5;
     plan->solver = (stw_solver_report){.name = "glpk",
@@ -54,8 +55,13 @@ static void report_answers_the_questions(void) {
     stw_text out = STW_TEXT_INIT;
     CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
     check_contains(&out, "fixture fits on 1 node with 2 x");
-    check_contains(&out, "Iteration time: 1.5 s without forward and backward (time unknown)");
-    check_contains(&out, "unknown"); /* forward_backward has no time */
+    check_contains(&out,
+                   "Iteration time: 212 ms (forward_backward 200 ms + optimizer_step 12.3 ms).");
+    check_contains(&out, "Throughput: 38,587 tokens/s (19,293 tokens/s per GPU).");
+    check_contains(&out, "1000 iterations take 3.54 min on 2 GPUs: 0.118 GPU-hours.");
+    check_contains(&out, "both ranks");
+    check_contains(&out, "node 0");
+    check_lacks(&out, "rank0 ");
     check_contains(&out, "stream");
     check_contains(&out, "resident");
     check_contains(&out, "GPU ring for streamed state: 3 x 1.00 MiB.");
@@ -64,7 +70,10 @@ static void report_answers_the_questions(void) {
     check_contains(&out, "exp_avg_sq");
     check_contains(&out, "12.3 ms");
     check_contains(&out, "DMA of all GPUs of a node"); /* 2 x 50 GB/s, of 160 both ways */
-    check_contains(&out, "A greedy placement takes 1.8 s per iteration (20.0% more).");
+    /* the planner's seconds stand in its own section and nowhere else */
+    check_contains(&out, "Planner's estimate: 1.5 s per iteration and 1/1000 of the load, lower "
+                         "bound 1.5 s; of a greedy placement 1.8 s (+20.0%).");
+    CU_ASSERT_PTR_NULL(strstr(strstr(out.data, "1.5 s per") + 1, "1.5 s per"));
     check_contains(&out, "1 GiB more of GPU memory (in optimizer_step) saves 12 ms per");
     check_contains(&out, "1 GB/s more of PCIe, both directions saves nothing.");
     check_contains(&out, "1 GiB more of host memory: unknown.");
@@ -86,7 +95,7 @@ static void summary_is_short(void) {
     CHECK_OK(stw_report_plan_summary(plan, &out, err));
     check_contains(&out, "fixture fits on 1 node with 1 x");
     check_contains(&out, "load 250 ms");
-    check_contains(&out, "forward_backward unknown");
+    check_contains(&out, "forward_backward 200 ms");
     check_contains(&out, "keep");
     size_t lines = 0;
     for (size_t i = 0; i < out.length; i++) lines += out.data[i] == '\n';
@@ -102,7 +111,6 @@ static void what_does_not_fit_is_said(void) {
     plan->cluster.gpu.memory_bytes = 256ull << 20; /* less than the context */
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_INFEASIBLE;
-    plan->objective_s = NAN;
     plan->bindings = over;
     plan->n_bindings = 1;
     stw_text out = STW_TEXT_INIT;
@@ -113,7 +121,12 @@ static void what_does_not_fit_is_said(void) {
     check_contains(&out, "None of the changes");
     check_contains(&out, "Limits that cannot be kept together");
     check_contains(&out, "Plan: infeasible; this plan has the smallest excess");
-    check_contains(&out, "Iteration time: unknown.");
+    check_contains(&out, "No times are predicted, because the plan does not fit.");
+    check_contains(&out, "Over the limit: GPU memory by ");
+    check_lacks(&out, "Iteration time");
+    check_lacks(&out, "tokens/s");
+    check_lacks(&out, "GPU-hours");
+    check_lacks(&out, "Phase times");
     stw_text_free(&out);
     plan->fixes = fix;
     plan->n_fixes = 1;
@@ -159,7 +172,9 @@ static void csv_states_the_plans_bytes(void) {
                         plan->peaks[0].phase[p][STW_TIER_NVME].total);
     }
     CU_ASSERT_DOUBLE_EQUAL(csv_value(&out, "time,,optimizer_step,predicted,"), 0.0123, 1e-15);
-    check_contains(&out, "time,,forward_backward,predicted,,s\n");
+    check_contains(&out, "time,,forward_backward,passes_per_iteration,1,count\n");
+    CU_ASSERT_DOUBLE_EQUAL(csv_value(&out, "plan,,,iteration,"), 0.2123, 1e-12);
+    CU_ASSERT_DOUBLE_EQUAL(csv_value(&out, "solver,,,estimate,"), 1.5, 1e-12);
     /* Parameters of all places are those of the rank. */
     char place[96];
     uint64_t params = 0;
@@ -204,6 +219,24 @@ static void direct_updates_and_copies_are_said(void) {
     stw_plan_free(plan);
 }
 
+/* Nobody trains on a cluster without GPUs: what the executor does there is timed, the rest is not.
+ */
+static void forward_has_no_time_without_gpu(void) {
+    stw_plan *plan = make_plan(0, two_places, half);
+    plan->time_s[STW_PHASE_FORWARD_BACKWARD] = NAN;
+    stw_text out = STW_TEXT_INIT;
+    CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
+    check_contains(&out, "The time of forward and backward is not predicted: the cluster has no");
+    check_contains(&out, "not predicted");
+    check_contains(&out, "12.3 ms");
+    check_lacks(&out, "Iteration time");
+    check_lacks(&out, "tokens/s");
+    check_lacks(&out, "hours");
+    check_lacks(&out, "unknown");
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
 static void measured_side_is_shown(void) {
     stw_plan *plan = make_plan(1, two_places, half);
     stw_run_result run = {.source = "stowage", .backend = "cuda", .device = "NVIDIA H200"};
@@ -221,7 +254,7 @@ static void measured_side_is_shown(void) {
     stw_comparison comparison = {.n_lines = 1, .judged = 1, .lines = &line, .time_judged = true};
     stw_text out = STW_TEXT_INIT;
     CHECK_OK(stw_report_plan(plan, &run, &comparison, STW_FORMAT_MARKDOWN, &out, err));
-    check_contains(&out, "| 12.3 ms | 12.5 ms |");
+    check_contains(&out, "| 12.3 ms | 12.3 ms | 12.5 ms |");
     check_contains(&out, "not measured");
     check_contains(&out, "NVIDIA H200");
     check_contains(&out, "## Predicted and measured values");
@@ -261,5 +294,6 @@ STW_TEST_MAIN("reports plan", {"report answers the questions", report_answers_th
               {"what does not fit is said", what_does_not_fit_is_said},
               {"CSV states the plan's bytes", csv_states_the_plans_bytes},
               {"direct updates and copies are said", direct_updates_and_copies_are_said},
+              {"forward has no time without GPU", forward_has_no_time_without_gpu},
               {"measured side is shown", measured_side_is_shown},
               {"JSON holds the plan whole", json_holds_the_plan_whole})
