@@ -63,8 +63,10 @@ static void summarize(const stw_run_result *run) {
     stw_quantity_format(run->down_bps, STW_UNIT_BPS, down, sizeof down);
     printf("%s backend, %s: %u rank%s, %u step%s\n", run->backend, run->device, run->world,
            run->world > 1 ? "s" : "", run->steps, run->steps > 1 ? "s" : "");
-    printf("optimizer step: %s %s; per rank %s, %s host to GPU, %s GPU to host\n",
-           repeated ? "median" : "first and only", step, rate, up, down);
+    printf("optimizer step: %s %s; per rank %s", repeated ? "median" : "first and only", step,
+           rate);
+    if (run->up_bps > 0 || run->down_bps > 0) printf(", %s host to GPU, %s GPU to host", up, down);
+    printf("\n");
     printf("verification: %llu elements checked, %llu mismatches\n",
            (unsigned long long)run->checked, (unsigned long long)run->mismatched);
     printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx",

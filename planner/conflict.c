@@ -86,20 +86,7 @@ out:
     return status;
 }
 
-/* By how many bytes the plan's worst row of a resource and phase is over its limit. */
-static uint64_t excess(const filter *f, const stw_choice *choice, const char *resource,
-                       stw_phase phase) {
-    uint64_t most = 0;
-    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++) {
-        const stw_byte_row *row = &f->cost->byte_rows[r];
-        uint64_t bytes = stw_cost_row_bytes(f->cost, row, choice);
-        if (is_of(row, resource, &phase) && bytes > f->limits[r] && bytes - f->limits[r] > most)
-            most = bytes - f->limits[r];
-    }
-    return most;
-}
-
-static stw_status note(filter *f, const char *resource, const stw_choice *choice, stw_error *err) {
+static stw_status note(filter *f, const char *resource, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = f->plan;
     for (int p = 0; p < STW_N_PHASES; p++) {
@@ -110,15 +97,14 @@ static stw_status note(filter *f, const char *resource, const stw_choice *choice
         if (!any) continue;
         STW_TRY(try_drop(f, resource, &phase, &needed, err));
         if (needed)
-            plan->bindings[plan->n_bindings++] = (stw_binding){
-                resource, stw_phase_name(phase), excess(f, choice, resource, phase), 0};
+            plan->bindings[plan->n_bindings++] = (stw_binding){resource, stw_phase_name(phase), 0};
     }
 out:
     return status;
 }
 
-stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, const stw_choice *choice,
-                                double time_limit_s, stw_error *err) {
+stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, double time_limit_s,
+                                stw_error *err) {
     /* in the order in which one would do without them */
     static const char *const resources[] = {"nvme", "page-locked memory", "host memory",
                                             "gpu memory"};
@@ -135,7 +121,7 @@ stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, const stw_choice
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) f.limits[r] = cost->byte_rows[r].limit_bytes;
     for (int i = 0; i < N; i++) STW_TRY(try_drop(&f, resources[i], NULL, &needed[i], err));
     for (int i = N; i-- > 0;)
-        if (needed[i]) STW_TRY(note(&f, resources[i], choice, err));
+        if (needed[i]) STW_TRY(note(&f, resources[i], err));
     for (uint32_t b = 0; b < plan->n_bindings; b++) {
         stw_binding *binding = &plan->bindings[b];
         if (b > 0 && strcmp(binding[-1].resource, binding->resource) == 0)

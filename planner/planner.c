@@ -170,7 +170,7 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
         goto out;
     }
     plan->outcome = STW_OUTCOME_INFEASIBLE;
-    STW_TRY(stw_planner_conflict(plan, s->cost, &s->choice, CONFLICT_TIME_S, err));
+    STW_TRY(stw_planner_conflict(plan, s->cost, CONFLICT_TIME_S, err));
     if (!s->options->no_fixes) STW_TRY(stw_planner_fix(plan, FIX_TIME_S, err));
 out:
     return status;

@@ -24,10 +24,9 @@ double stw_planner_now_s(void);
 
 /** Fill plan->bindings with a minimal set of limits that contradict each other: with any one of
  * them dropped, the others can be kept.
- * @param cost in which nothing fits; its limits are changed meanwhile @param choice of the plan
- * that is told @param time_limit_s of all questions together */
-STW_MUST_USE stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost,
-                                             const stw_choice *choice, double time_limit_s,
+ * @param cost in which nothing fits; its limits are changed meanwhile @param time_limit_s of all
+ * questions together */
+STW_MUST_USE stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, double time_limit_s,
                                              stw_error *err);
 
 #define STW_MAX_FIXES 8

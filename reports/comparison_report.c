@@ -41,7 +41,7 @@ static void put_line(stw_table *t, const stw_compare_line *l) {
     stw_table_cell(t, "%s",
                    isfinite(l->predicted) ? figure(l, l->predicted).text : "not predicted");
     stw_table_cell(t, "%s", measured ? figure(l, l->measured).text : "");
-    if (measured && isfinite(l->error))
+    if (measured && isfinite(l->error) && l->verdict != STW_LINE_NOT_JUDGED)
         stw_table_cell(t, "%+.2f%%", 100 * l->error);
     else
         stw_table_cell(t, "%s", "");

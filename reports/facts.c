@@ -88,30 +88,16 @@ static void add_node(const stw_plan *plan, uint32_t node_kind, stw_phase phase,
     if (nvme > out->nvme_bytes) out->nvme_bytes = nvme;
 }
 
-static void note_excess(stw_plan_facts *facts, const char *memory, unsigned phase, uint64_t bytes,
-                        uint64_t limit) {
-    uint32_t i = 0;
-    if (bytes <= limit) return;
-    while (i < facts->n_excesses && strcmp(facts->excesses[i].memory, memory) != 0) i++;
-    if (i == facts->n_excesses) facts->n_excesses++;
-    if (bytes > facts->excesses[i].bytes)
-        facts->excesses[i] = (stw_excess){memory, (stw_phase)phase, bytes, limit};
-}
-
 static void add_excesses(const stw_plan *plan, stw_plan_facts *facts) {
-    const uint64_t lockable = plan->cluster.host.page_lock_limit_bytes;
-    for (unsigned p = 0; p < STW_N_PHASES; p++) {
-        const stw_phase_facts *f = &facts->phases[p];
-        if (!f->present) continue;
-        note_excess(facts, plan->cluster.gpus > 0 ? "GPU" : "device", p, f->gpu_bytes,
-                    facts->gpu_capacity);
-        note_excess(facts, "host", p, f->host_bytes, facts->host_capacity);
-        for (uint32_t n = 0; plan->node_peaks != NULL && n < plan->job->n_node_kinds; n++) {
-            const stw_peak *host = &plan->node_peaks[n].phase[p][STW_TIER_HOST];
-            note_excess(facts, "page-locked", p,
-                        host->total - host->components[STW_COMPONENT_PROCESS], lockable);
+    static const char *const resources[STW_MAX_EXCESSES] = {"gpu memory", "host memory",
+                                                            "page-locked memory", "nvme"};
+    for (unsigned r = 0; plan->peaks != NULL && r < STW_MAX_EXCESSES; r++) {
+        stw_excess worst = {resources[r], STW_N_PHASES, 0};
+        for (unsigned p = 0; p < STW_N_PHASES; p++) {
+            uint64_t bytes = stw_plan_over_bytes(plan, resources[r], (stw_phase)p);
+            if (bytes > worst.bytes) worst = (stw_excess){resources[r], (stw_phase)p, bytes};
         }
-        note_excess(facts, "NVMe", p, f->nvme_bytes, facts->nvme_capacity);
+        if (worst.bytes > 0) facts->excesses[facts->n_excesses++] = worst;
     }
 }
 

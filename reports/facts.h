@@ -23,9 +23,9 @@ typedef struct stw_phase_facts {
 
 /** A limit that the plan exceeds: its worst phase. */
 typedef struct stw_excess {
-    const char *memory; /* "GPU", "host", "page-locked", "NVMe" */
+    const char *resource; /* "gpu memory", as in stw_plan_over_bytes */
     stw_phase phase;
-    uint64_t bytes, limit;
+    uint64_t bytes; /* over the limit */
 } stw_excess;
 #define STW_MAX_EXCESSES 4
 

@@ -38,8 +38,8 @@ static void put_inputs(const stw_plan *plan, const stw_plan_facts *f, stw_text *
     row_u64(out, "plan", "", "", "nvme_limit", f->nvme_capacity, "B");
     row_double(out, "plan", "", "", "iteration", stw_plan_iteration_s(plan), "s");
     for (uint32_t i = 0; i < f->n_excesses; i++)
-        row_u64(out, "excess", f->excesses[i].memory, stw_phase_name(f->excesses[i].phase), "over",
-                f->excesses[i].bytes - f->excesses[i].limit, "B");
+        row_u64(out, "over", f->excesses[i].resource, stw_phase_name(f->excesses[i].phase),
+                "over_bytes", f->excesses[i].bytes, "B");
 }
 
 /* Seconds of the planner's model, not simulated ones. */
@@ -124,8 +124,7 @@ static void put_answers(const stw_plan *plan, stw_text *out) {
     }
     for (uint32_t i = 0; i < plan->n_bindings; i++) {
         const stw_binding *b = &plan->bindings[i];
-        row_u64(out, "over", b->resource, b->phase, "over_bytes", b->over_bytes, "B");
-        row_u64(out, "over", b->resource, b->phase, "enough_bytes", b->enough_bytes, "B");
+        row_u64(out, "conflict", b->resource, b->phase, "enough_bytes", b->enough_bytes, "B");
     }
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         char name[32];

@@ -60,21 +60,22 @@ static void put_cluster(const stw_section *s) {
     stw_word adamw;
     stw_quantity_format(c->cpu_adamw_pps, STW_UNIT_PPS, adamw.text, sizeof adamw.text);
     stw_doc_heading(s->out, s->format, "Cluster");
+    char machine[192];
+    stw_section_machine(c, machine, sizeof machine);
+    stw_doc_line(s->out, s->format, "%s: %s. Memory limits: %s per %s, %s per node.", c->name,
+                 machine, stw_word_gib(s->facts->gpu_capacity).text,
+                 c->gpus > 0 ? "GPU" : "emulated GPU", stw_word_gib(s->facts->host_capacity).text);
     stw_doc_line(s->out, s->format,
-                 "%s: %u node(s), each with %u x %s. Memory limits: %s per %s, %s per host.",
-                 c->name, c->nodes, c->gpus, c->gpus > 0 ? c->gpu.name : "GPU",
-                 stw_word_gib(s->facts->gpu_capacity).text, c->gpus > 0 ? "GPU" : "device",
-                 stw_word_gib(s->facts->host_capacity).text);
-    stw_doc_line(s->out, s->format,
-                 "PCIe: %s host to GPU, %s GPU to host, %s each way if both are busy. "
-                 "Host memory: %s, at most %s for DMA. CPU AdamW: %s.",
+                 "Per GPU: PCIe %s host to GPU, %s GPU to host, %s each way if both are busy; "
+                 "NVLink %s; network %s.",
                  rate(c->pcie.h2d_bps).text, rate(c->pcie.d2h_bps).text,
-                 rate(c->pcie.both_bps).text, rate(c->host.bandwidth_bps).text,
-                 rate(c->host.dma_bps).text, adamw.text);
-    stw_doc_line(s->out, s->format, "NVLink: %s. Network: %s. NVMe: %s (read %s, write %s, %s).",
-                 rate(c->nvlink_bps).text, rate(c->nic_bps).text,
-                 stw_word_gib(c->nvme.capacity_bytes).text, rate(c->nvme.read_bps).text,
-                 rate(c->nvme.write_bps).text, combined(c->nvme.both_bps).text);
+                 rate(c->pcie.both_bps).text, rate(c->nvlink_bps).text, rate(c->nic_bps).text);
+    stw_doc_line(s->out, s->format, "Per node: host memory %s, at most %s for DMA; CPU AdamW %s.",
+                 rate(c->host.bandwidth_bps).text, rate(c->host.dma_bps).text, adamw.text);
+    if (c->nvme.capacity_bytes > 0)
+        stw_doc_line(s->out, s->format, "NVMe per node: %s (read %s, write %s, %s).",
+                     stw_word_gib(c->nvme.capacity_bytes).text, rate(c->nvme.read_bps).text,
+                     rate(c->nvme.write_bps).text, combined(c->nvme.both_bps).text);
     if (c->host.page_lock_limit_bytes != STW_UNLIMITED)
         stw_doc_line(s->out, s->format, "Page-locked memory: at most %s per node.",
                      stw_word_gib(c->host.page_lock_limit_bytes).text);
@@ -235,9 +236,9 @@ static void put_times(const stw_section *s, const stw_run_result *run) {
     for (unsigned p = 0; p < STW_N_PHASES; p++)
         if (s->facts->phases[p].present) time_row(s, &t, p, run);
     if (isfinite(iteration_s)) {
-        const char *const sum[] = {"iteration", "", "", stw_word_seconds(iteration_s).text,
-                                   "",          "", ""};
-        for (unsigned i = 0; i < 7; i++) stw_table_cell(&t, "%s", sum[i]);
+        const stw_word sum = stw_word_seconds(iteration_s);
+        const char *const cells[] = {"iteration", "", "", sum.text, "", "", ""};
+        for (unsigned i = 0; i < 7; i++) stw_table_cell(&t, "%s", cells[i]);
     }
     stw_doc_heading(s->out, s->format, "Phase times (simulated)");
     stw_table_write(&t, s->format, s->out);

@@ -7,8 +7,8 @@
 
 #include "plan/engines/bytes.h"
 
-static void format_machine(const stw_cluster *c, char *out, size_t out_size) {
-    char gpus[96] = "without GPU";
+void stw_section_machine(const stw_cluster *c, char *out, size_t out_size) {
+    char gpus[96] = "without GPU (emulated in host memory)";
     if (c->gpus > 0)
         snprintf(gpus, sizeof gpus, "with %u x %s%s", c->gpus, c->gpu.name,
                  c->nodes > 1 ? " each" : "");
@@ -79,8 +79,10 @@ static void put_time(const stw_section *s) {
 static void put_excesses(const stw_section *s) {
     for (uint32_t i = 0; i < s->facts->n_excesses; i++) {
         const stw_excess *e = &s->facts->excesses[i];
-        stw_doc_line(s->out, s->format, "Over the limit: %s memory by %s in %s.", e->memory,
-                     stw_word_gib(e->bytes - e->limit).text, stw_phase_name(e->phase));
+        char resource[64];
+        stw_resource_name_words(e->resource, resource, sizeof resource);
+        stw_doc_line(s->out, s->format, "Over the limit: %s by %s in %s.", resource,
+                     stw_word_gib(e->bytes).text, stw_phase_name(e->phase));
     }
 }
 
@@ -88,7 +90,7 @@ void stw_section_verdict(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_plan_facts *f = s->facts;
     char machine[192];
-    format_machine(&plan->cluster, machine, sizeof machine);
+    stw_section_machine(&plan->cluster, machine, sizeof machine);
     const char *verdict = plan->verdict == STW_VERDICT_FITS      ? "fits"
                           : plan->verdict == STW_VERDICT_AT_RISK ? "fits with little headroom"
                                                                  : "does not fit";
@@ -231,19 +233,18 @@ static void put_changes(const stw_fix *fix, char *out, size_t out_size) {
 
 void stw_section_infeasible(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    static const char *const over_heads[] = {"resource", "phase", ">excess", ">enough alone"};
+    static const char *const over_heads[] = {"resource", "phase", ">fits with"};
     static const char *const fix_heads[] = {"change", "effect"};
     stw_table t;
     if (plan->n_bindings > 0) {
         stw_doc_heading(s->out, s->format, "Limits that cannot be kept together");
-        stw_table_begin(&t, s->pool, over_heads, 4);
+        stw_table_begin(&t, s->pool, over_heads, 3);
         for (uint32_t i = 0; i < plan->n_bindings; i++) {
             const stw_binding *b = &plan->bindings[i];
             char resource[64];
             stw_resource_name_words(b->resource, resource, sizeof resource);
             stw_table_cell(&t, "%s", resource);
             stw_table_cell(&t, "%s", b->phase != NULL ? b->phase : "");
-            stw_table_cell(&t, "%s", stw_word_gib(b->over_bytes).text);
             stw_table_cell(&t, "%s", b->enough_bytes > 0 ? stw_word_gib(b->enough_bytes).text : "");
         }
         stw_table_write(&t, s->format, s->out);

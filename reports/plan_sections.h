@@ -16,6 +16,8 @@ typedef struct stw_section {
     stw_text *out;
 } stw_section;
 
+/** "4 nodes with 8 x NVIDIA H200 each". */
+void stw_section_machine(const stw_cluster *cluster, char *out, size_t out_size);
 /** Verdict, peaks of GPU and host memory, iteration time and throughput. */
 void stw_section_verdict(const stw_section *s);
 /** Placement of the state: tiers, update kind, bytes per tier. */

@@ -49,8 +49,11 @@ static void put_rates(const stw_run_result *run, stw_format format, stw_text *ou
                         sizeof up.text);
     stw_quantity_format(isfinite(run->down_bps) ? run->down_bps : 0, STW_UNIT_BPS, down.text,
                         sizeof down.text);
-    stw_doc_line(out, format, "Optimizer step per rank: %s, %s host to GPU, %s GPU to host.",
-                 params.text, up.text, down.text);
+    if (run->up_bps > 0 || run->down_bps > 0)
+        stw_doc_line(out, format, "Optimizer step per rank: %s, %s host to GPU, %s GPU to host.",
+                     params.text, up.text, down.text);
+    else
+        stw_doc_line(out, format, "Optimizer step per rank: %s.", params.text);
 }
 
 /* The step's copies alone and raw copies, if the run measured them. */

@@ -270,6 +270,7 @@ static void compare_total(comparer *c, stw_phase phase, const char *what, uint64
     add_line(c, (stw_compare_line){.phase = phase,
                                    .what = what,
                                    .kind = "job",
+                                   .who = "worst rank or node",
                                    .predicted = (double)predicted,
                                    .measured = (double)measured,
                                    .note = note});
@@ -358,6 +359,7 @@ static void compare_phase(comparer *c, stw_phase phase) {
         add_line(c, (stw_compare_line){.phase = phase,
                                        .what = "gpu device",
                                        .kind = "job",
+                                       .who = "worst rank",
                                        .predicted = predicted,
                                        .measured = NAN,
                                        .verdict = STW_LINE_NOT_MEASURED});

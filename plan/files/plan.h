@@ -45,7 +45,6 @@ typedef struct stw_price {
 typedef struct stw_binding {
     const char *resource;
     const char *phase;
-    uint64_t over_bytes;   /* of the plan over the limit; may be 0 */
     uint64_t enough_bytes; /* a limit with which everything fits, the others unchanged; 0: none */
 } stw_binding;             /* of a minimal set of limits that contradict each other */
 typedef struct stw_fix_change {
@@ -98,6 +97,9 @@ void stw_plan_judge(stw_plan *plan);
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
 uint64_t stw_plan_host_capacity(const stw_plan *plan);
 
+/** Bytes by which a phase's peak exceeds a limit; 0 if it does not. @param resource "gpu memory",
+ * "host memory", "page-locked memory" or "nvme" */
+uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_phase phase);
 /** How often an iteration goes through a phase: forward and backward once per micro batch; a load
  * or a first step not at all. */
 uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase);

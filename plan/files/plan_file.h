@@ -18,6 +18,8 @@ const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movem
 /** The ranks of a kind and the kinds of node that have such ranks, as text; replaces both. */
 STW_MUST_USE stw_status stw_plan_kind_texts(const stw_plan *plan, uint32_t kind, stw_text *ranks,
                                             stw_text *node_kinds, stw_error *err);
+/** Bytes of the plan over the limit that binds; may be 0. */
+uint64_t stw_plan_binding_over(const stw_plan *plan, const stw_binding *binding);
 bool stw_plan_has_phase(const stw_plan *plan, stw_phase phase);
 /** Most bytes of a phase: over kinds of rank for the GPU, over kinds of node for other tiers. */
 uint64_t stw_plan_worst_bytes(const stw_plan *plan, stw_phase phase, stw_tier tier);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the planner's evidence. It is only printed; nothing is computed from it. */
+#include <inttypes.h>
+
 #include "plan/files/file_parts.h"
 #include "plan/files/plan_file.h"
 
@@ -99,6 +101,7 @@ out:
 static stw_status read_infeasible(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *node = stw_node_get(tree->root, "infeasible");
+    uint64_t over = 0;
     items rows;
     if (node != NULL && node->kind == STW_NODE_NULL) return status;
     STW_TRY(stw_node_object(tree, tree->root, "infeasible", &node, err));
@@ -110,7 +113,12 @@ static stw_status read_infeasible(const stw_tree *tree, stw_plan *plan, stw_erro
         stw_binding *b = &plan->bindings[i];
         STW_TRY(stw_part_string(tree, row, "resource", false, plan->pool, &b->resource, err));
         STW_TRY(stw_part_string(tree, row, "phase", true, plan->pool, &b->phase, err));
-        STW_TRY(stw_node_u64(tree, row, "over_bytes", &b->over_bytes, err));
+        STW_TRY(stw_node_u64(tree, row, "over_bytes", &over, err));
+        if (over != stw_plan_binding_over(plan, b))
+            return stw_part_fail(tree, stw_node_get(row, "over_bytes"), err,
+                                 "infeasible.binding[%u].over_bytes: found %" PRIu64
+                                 ", the plan's peaks give %" PRIu64,
+                                 i, over, stw_plan_binding_over(plan, b));
         STW_TRY(stw_node_u64(tree, row, "enough_bytes", &b->enough_bytes, err));
     }
     STW_TRY(items_of(tree, node, "fixes", plan->pool, sizeof(stw_fix), &rows, err));

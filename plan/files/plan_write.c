@@ -53,6 +53,12 @@ static void write_prices(const stw_plan *plan, stw_json *json) {
     stw_json_end(json);
 }
 
+uint64_t stw_plan_binding_over(const stw_plan *plan, const stw_binding *binding) {
+    stw_phase phase;
+    if (binding->phase == NULL || !stw_phase_parse(binding->phase, &phase)) return 0;
+    return stw_plan_over_bytes(plan, binding->resource, phase);
+}
+
 static void write_infeasible(const stw_plan *plan, stw_json *json) {
     if (plan->n_bindings == 0 && plan->n_fixes == 0) {
         stw_json_null(json, "infeasible");
@@ -64,7 +70,7 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
         stw_json_begin_object(json, NULL);
         stw_json_string(json, "resource", plan->bindings[i].resource);
         stw_json_string(json, "phase", plan->bindings[i].phase);
-        stw_json_u64(json, "over_bytes", plan->bindings[i].over_bytes);
+        stw_json_u64(json, "over_bytes", stw_plan_binding_over(plan, &plan->bindings[i]));
         stw_json_u64(json, "enough_bytes", plan->bindings[i].enough_bytes);
         stw_json_end(json);
     }
