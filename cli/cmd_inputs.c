@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +12,6 @@
 #include "core/log.h"
 #include "plan/program/effect.h"
 #include "planner/planner.h"
-#include "reports/reports.h"
 
 /* Run `stowage-run --probe` and read the cluster.yaml that it prints. Only stowage-run links CUDA.
  */
@@ -44,7 +42,7 @@ static stw_status probe_text(stw_text *out, stw_error *err) {
 }
 
 static stw_status read_cluster(const char *path, stw_cluster *cluster, stw_error *err) {
-    if (path != NULL) return stw_cluster_read(path, cluster, err);
+    if (path != NULL) return stw_cluster_open(path, cluster, err);
     stw_status status = STW_STATUS_OK;
     stw_text text = STW_TEXT_INIT;
     stw_tree *tree = NULL;
@@ -205,29 +203,4 @@ int stw_plan_exit_code(const stw_plan *plan) {
     if (plan->outcome == STW_OUTCOME_INFEASIBLE)
         return stw_status_exit_code(STW_STATUS_NOTHING_FITS);
     return 0;
-}
-
-stw_status stw_report_format(const stw_general *general, stw_format *out, stw_error *err) {
-    static const struct {
-        const char *suffix;
-        stw_format format;
-    } formats[] = {
-        {".md", STW_FORMAT_MARKDOWN}, {".csv", STW_FORMAT_CSV}, {".json", STW_FORMAT_JSON}};
-    *out = general->json ? STW_FORMAT_JSON : STW_FORMAT_TERMINAL;
-    bool to_stdout = general->output == NULL || strcmp(general->output, "-") == 0;
-    if (to_stdout) stw_report_width_set(stw_terminal_columns(STDOUT_FILENO));
-    if (to_stdout || general->json)
-        return stw_check_suffix(general->output, "complete JSON", ".json", err);
-    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
-        const char *suffix = stw_path_suffix(general->output);
-        if (strcasecmp(suffix, formats[i].suffix) == 0) *out = formats[i].format;
-    }
-    return stw_check_suffix(general->output, "a report", ".txt .md .csv .json", err);
-}
-
-stw_status stw_stdin_once(const char *const *paths, size_t n, stw_error *err) {
-    size_t found = 0;
-    for (size_t i = 0; i < n; i++) found += strcmp(paths[i], "-") == 0;
-    if (found < 2) return STW_STATUS_OK;
-    return stw_fail(err, STW_STATUS_USAGE, "-", "standard input is given %zu times", found);
 }

@@ -10,6 +10,8 @@
 #include "sim/sim.h"
 
 /* argv[0] is the name of the command. Returns the exit code of the process. */
+int stw_cmd_models(int argc, char **argv);
+int stw_cmd_clusters(int argc, char **argv);
 int stw_cmd_inspect(int argc, char **argv);
 int stw_cmd_plan(int argc, char **argv);
 int stw_cmd_simulate(int argc, char **argv);
@@ -29,7 +31,7 @@ typedef struct stw_inputs {
 #define STW_INPUT_OPTIONS(in)                                                                      \
     {"--model", "-m", "MODEL", "zoo name, config.json, safetensors or CSV tensor list",            \
      STW_OPTION_VALUE, &(in).model},                                                               \
-    {"--cluster", "-c", "FILE", "cluster.yaml; default: detect this machine",                      \
+    {"--cluster", "-c", "CLUSTER", "name, N x NAME, or cluster.yaml; default: this machine",       \
      STW_OPTION_VALUE, &(in).cluster},                                                             \
     {"--run", "-r", "FILE", "run.yaml; default: all defaults",                                     \
      STW_OPTION_VALUE, &(in).run},                                                                 \
@@ -42,6 +44,18 @@ typedef struct stw_inputs {
     {"--gap", NULL, "SHARE", "relative gap at which the solver may stop; default 1e-4",            \
      STW_OPTION_VALUE, &(in).gap}
 /* clang-format on */
+
+/** Clusters that have a name, `<data>/clusters/`. */
+typedef struct stw_presets {
+    stw_pool *pool;
+    size_t n, capacity;
+    stw_listed_cluster *items;
+} stw_presets;
+STW_MUST_USE stw_status stw_presets_read(const char *data_folder, stw_presets *out, stw_error *err);
+void stw_presets_free(stw_presets *presets);
+/** Read CLUSTER as given on the command line: a file, "-", a name, or "4 x NAME" for that number of
+ * nodes. A name alone is one node. The error lists the nearest names. */
+STW_MUST_USE stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err);
 
 /** Read the inputs, solve and simulate. An infeasible plan is an outcome, not an error. The caller
  * frees *out. */
@@ -64,6 +78,8 @@ int stw_plan_exit_code(const stw_plan *plan);
  * on stdout get the width of the terminal. */
 STW_MUST_USE stw_status stw_report_format(const stw_general *general, stw_format *out,
                                           stw_error *err);
+/** Whether a name contains `pattern`, or equals it if it has * or ?; in any case. NULL: any. */
+bool stw_name_matches(const char *name, const char *pattern);
 /** USAGE if more than one of the paths is "-". */
 STW_MUST_USE stw_status stw_stdin_once(const char *const *paths, size_t n, stw_error *err);
 

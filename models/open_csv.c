@@ -2,8 +2,10 @@
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700 /* opendir */
 #endif
+#include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -59,6 +61,34 @@ static stw_status list_zoo(stw_pool *pool, const char *folder_path, zoo *list, s
         list->names[list->n++] = name;
     }
     closedir(folder);
+    return status;
+}
+
+/* As people sort: 4B before 30B, capitals beside small letters. */
+static int by_name(const void *x, const void *y) {
+    const char *a = *(const char *const *)x, *b = *(const char *const *)y;
+    for (;; a++, b++) {
+        if (isdigit((unsigned char)*a) && isdigit((unsigned char)*b)) {
+            char *after_a, *after_b;
+            double u = strtod(a, &after_a), v = strtod(b, &after_b);
+            if (u != v) return u < v ? -1 : 1;
+            a = after_a;
+            b = after_b;
+        }
+        int order = tolower((unsigned char)*a) - tolower((unsigned char)*b);
+        if (order != 0 || *a == '\0') return order;
+    }
+}
+
+stw_status stw_zoo_list(const char *data_folder, stw_pool *pool, const char *const **names,
+                        size_t *n, stw_error *err) {
+    zoo list = {.names = NULL};
+    const char *folder = stw_pool_printf(pool, "%s/zoo", data_folder);
+    if (folder == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, data_folder, "out of memory");
+    stw_status status = list_zoo(pool, folder, &list, err);
+    if (list.n > 0) qsort(list.names, list.n, sizeof *list.names, by_name);
+    *names = list.names;
+    *n = list.n;
     return status;
 }
 

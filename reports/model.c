@@ -3,28 +3,8 @@
 
 #include "core/json.h"
 
+#include "reports/stored.h"
 #include "reports/table.h"
-
-/* Bytes of all tensors in their stored types; formats of less than a byte are packed. */
-static uint64_t stored_bytes(const stw_model *model) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < model->n_tensors; i++) {
-        const stw_tensor *t = &model->tensors[i];
-        uint64_t bits = stw_dtype_bits(t->dtype);
-        bytes += t->numel / 8 * bits + (t->numel % 8 * bits + 7) / 8;
-    }
-    return bytes;
-}
-
-/* "BF16" or, where several types are stored, "BF16 and others". */
-static void stored_types(const stw_model *model, char *out, size_t out_size) {
-    bool mixed = false;
-    for (uint32_t i = 1; i < model->n_tensors; i++)
-        mixed |= model->tensors[i].dtype != model->tensors[0].dtype;
-    snprintf(out, out_size, "%s%s",
-             model->n_tensors > 0 ? stw_dtype_name(model->tensors[0].dtype) : "nothing",
-             mixed ? " and others" : "");
-}
 
 static void group_shape(const stw_block_facts *f, char *out, size_t out_size) {
     char attention[80] = "", mlp[80] = "";
@@ -75,15 +55,14 @@ static void write_groups(const stw_model *model, stw_format format, stw_pool *po
 
 static void write_for_people(const stw_model *model, stw_format format, stw_pool *pool,
                              stw_text *out) {
-    char types[64];
-    stored_types(model, types, sizeof types);
+    stw_stored stored = stw_stored_get(model);
     if (*model->model_type != '\0')
         stw_doc_title(out, format, "%s (%s)", model->name, model->model_type);
     else
         stw_doc_title(out, format, "%s (tensor list, unknown architecture)", model->name);
-    stw_doc_line(out, format, "%s parameters in %s tensors, %s as stored (%s)",
+    stw_doc_line(out, format, "%s parameters in %s tensors, %s as stored (%s%s)",
                  stw_word_count(model->params).text, stw_word_count(model->n_tensors).text,
-                 stw_word_gib(stored_bytes(model)).text, types);
+                 stw_word_gib(stored.bytes).text, stored.type, stored.mixed ? " and others" : "");
     if (model->active_params != model->params)
         stw_doc_line(out, format, "%s parameters active per token (%s)",
                      stw_word_count(model->active_params).text,

@@ -71,9 +71,10 @@ static void put_time(const stw_section *s) {
         stw_doc_line(s->out, s->format,
                      "The time of forward and backward is not predicted: the cluster has no GPU.");
     if (!plan->cluster.calibration.measured)
-        stw_doc_line(
-            s->out, s->format,
-            "The rates of this cluster are not measured. `stowage calibrate` measures them.");
+        stw_doc_line(s->out, s->format,
+                     "The rates of this cluster are %snot measured. `stowage calibrate` measures "
+                     "them.",
+                     plan->cluster.calibration.versions[0] != '\0' ? "from data sheets, " : "");
 }
 
 static void put_excesses(const stw_section *s) {

@@ -23,6 +23,17 @@ void stw_report_width_set(unsigned columns);
 /** A model as printed by `stowage inspect`: totals and tensor groups (JSON: stowage.model/1). */
 STW_MUST_USE stw_status stw_report_model(const stw_model *model, stw_format format, stw_text *out,
                                          stw_error *err);
+/** Models of the zoo, one a line (JSON: stowage.models/1). */
+STW_MUST_USE stw_status stw_report_models(const stw_model *const *models, size_t n,
+                                          stw_format format, stw_text *out, stw_error *err);
+/** A cluster that has a name. */
+typedef struct stw_listed_cluster {
+    const char *name, *source;
+    const stw_cluster *cluster;
+} stw_listed_cluster;
+/** Clusters, one a line (JSON: stowage.clusters/1, with all keys). */
+STW_MUST_USE stw_status stw_report_clusters(const stw_listed_cluster *clusters, size_t n,
+                                            stw_format format, stw_text *out, stw_error *err);
 /** The short summary of a plan that `stowage plan` prints. */
 STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out,
                                                 stw_error *err);

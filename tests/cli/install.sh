@@ -20,6 +20,7 @@ done
 env -i PATH=/usr/bin:/bin "$prefix/bin/stowage" inspect Qwen3-0.6B --json >inspect.json ||
     fail "the moved program does not find its zoo"
 grep -q '596049920' inspect.json || fail "Qwen3-0.6B has 596049920 parameters"
+env -i PATH=/usr/bin:/bin "$prefix/bin/stowage" clusters p5en | grep -q H200 || fail "the moved program does not find its clusters"
 
 ldd "$prefix/bin/stowage-run" >ldd.txt
 if grep -E 'glpk|libcsv|libmpi|libnccl' ldd.txt; then fail "stowage-run must not need these"; fi

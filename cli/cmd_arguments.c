@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* strcasecmp */
+/* What several commands understand alike: formats of reports, "-", patterns of names. */
+#include <ctype.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "reports/reports.h"
+
+stw_status stw_report_format(const stw_general *general, stw_format *out, stw_error *err) {
+    static const struct {
+        const char *suffix;
+        stw_format format;
+    } formats[] = {
+        {".md", STW_FORMAT_MARKDOWN}, {".csv", STW_FORMAT_CSV}, {".json", STW_FORMAT_JSON}};
+    *out = general->json ? STW_FORMAT_JSON : STW_FORMAT_TERMINAL;
+    bool to_stdout = general->output == NULL || strcmp(general->output, "-") == 0;
+    if (to_stdout) stw_report_width_set(stw_terminal_columns(STDOUT_FILENO));
+    if (to_stdout || general->json)
+        return stw_check_suffix(general->output, "complete JSON", ".json", err);
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        const char *suffix = stw_path_suffix(general->output);
+        if (strcasecmp(suffix, formats[i].suffix) == 0) *out = formats[i].format;
+    }
+    return stw_check_suffix(general->output, "a report", ".txt .md .csv .json", err);
+}
+
+static bool same_letter(char a, char b) {
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+static bool matches_whole(const char *name, const char *pattern) {
+    if (*pattern == '*')
+        return matches_whole(name, pattern + 1) ||
+               (*name != '\0' && matches_whole(name + 1, pattern));
+    if (*pattern == '\0' || *name == '\0') return *pattern == *name;
+    return (*pattern == '?' || same_letter(*pattern, *name)) &&
+           matches_whole(name + 1, pattern + 1);
+}
+
+bool stw_name_matches(const char *name, const char *pattern) {
+    if (pattern == NULL) return true;
+    if (strpbrk(pattern, "*?") != NULL) return matches_whole(name, pattern);
+    for (size_t n = strlen(pattern); strlen(name) >= n; name++)
+        if (strncasecmp(name, pattern, n) == 0) return true;
+    return false;
+}
+
+stw_status stw_stdin_once(const char *const *paths, size_t n, stw_error *err) {
+    size_t found = 0;
+    for (size_t i = 0; i < n; i++) found += strcmp(paths[i], "-") == 0;
+    if (found < 2) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_USAGE, "-", "standard input is given %zu times", found);
+}
