@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "reports/table.h"
 
@@ -16,6 +17,15 @@ static stw_word figure(const stw_compare_line *l, double value) {
     if (l->is_time) return stw_word_seconds(value);
     stw_word w = {"unknown"};
     if (isfinite(value) && value >= 0) w = stw_word_gib((uint64_t)value);
+    return w;
+}
+
+/* "GPU total" of "gpu device" */
+static stw_word quantity(const char *what) {
+    stw_word w;
+    if (strcmp(what, "gpu device") == 0) what = "gpu total";
+    snprintf(w.text, sizeof w.text, "%s", what);
+    if (strncmp(w.text, "gpu ", 4) == 0) memcpy(w.text, "GPU", 3);
     return w;
 }
 
@@ -36,7 +46,7 @@ static void put_csv_line(stw_table *t, const stw_compare_line *l) {
 static void put_line(stw_table *t, const stw_compare_line *l) {
     bool measured = l->verdict != STW_LINE_NOT_MEASURED && isfinite(l->measured);
     stw_table_cell(t, "%s", stw_phase_name(l->phase));
-    stw_table_cell(t, "%s", l->what);
+    stw_table_cell(t, "%s", quantity(l->what).text);
     stw_table_cell(t, "%s", l->who != NULL ? l->who : l->kind);
     stw_table_cell(t, "%s",
                    isfinite(l->predicted) ? figure(l, l->predicted).text : "not predicted");

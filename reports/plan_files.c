@@ -36,6 +36,11 @@ static void put_inputs(const stw_plan *plan, const stw_plan_facts *f, stw_text *
     row_u64(out, "plan", "", "", "gpu_limit", f->gpu_capacity, "B");
     row_u64(out, "plan", "", "", "host_limit", f->host_capacity, "B");
     row_u64(out, "plan", "", "", "nvme_limit", f->nvme_capacity, "B");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        char ranks[128];
+        stw_job_kind_words(plan->job, k, ranks, sizeof ranks);
+        row(out, "kind", plan->job->kinds[k].name, "", "ranks", ranks, "");
+    }
     row_double(out, "plan", "", "", "iteration", stw_plan_iteration_s(plan), "s");
     for (uint32_t i = 0; i < f->n_excesses; i++)
         row_u64(out, "over", f->excesses[i].resource, stw_phase_name(f->excesses[i].phase),

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "core/units.h"
 #include "reports/plan_files.h"
 #include "reports/plan_sections.h"
@@ -95,10 +96,14 @@ static void peak_row(stw_table *t, const char *of, const char *who, unsigned pha
     stw_table_cell(t, "%s", stw_word_bar(bytes, capacity).text);
 }
 
-static bool same_totals(const stw_peaks *a, const stw_peaks *b, stw_tier tier) {
-    for (unsigned p = 0; p < STW_N_PHASES; p++)
-        if (a->has[p] != b->has[p] || a->phase[p][tier].total != b->phase[p][tier].total)
-            return false;
+/* Kinds whose peaks differ by at most this share are shown as one. */
+static const double ALIKE = 0.01;
+
+static bool alike(const stw_peaks *a, const stw_peaks *b, stw_tier tier) {
+    for (unsigned p = 0; p < STW_N_PHASES; p++) {
+        double x = (double)a->phase[p][tier].total, y = (double)b->phase[p][tier].total;
+        if (a->has[p] != b->has[p] || fabs(x - y) > ALIKE * fmax(x, y)) return false;
+    }
     return true;
 }
 
@@ -113,7 +118,15 @@ typedef struct kinds {
     void (*words)(const stw_job *job, const bool *kinds, char *out, size_t out_size);
 } kinds;
 
-/* Kinds with equal peaks share their rows. */
+/* The largest peak of a phase over some kinds. */
+static uint64_t largest(const kinds *all, const bool *of, unsigned phase) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < all->n; k++)
+        if (of[k]) most = stw_max_u64(most, all->peaks[k].phase[phase][all->tier].total);
+    return most;
+}
+
+/* Kinds with nearly equal peaks share their rows. */
 static void kind_rows(const stw_section *s, stw_table *t, const kinds *all) {
     char who[128];
     bool *like = stw_pool_array(s->pool, all->n, sizeof *like);
@@ -125,14 +138,13 @@ static void kind_rows(const stw_section *s, stw_table *t, const kinds *all) {
     for (uint32_t i = 0; i < all->n; i++) {
         if (shown[i]) continue;
         for (uint32_t k = 0; k < all->n; k++) {
-            like[k] = same_totals(&all->peaks[i], &all->peaks[k], all->tier);
+            like[k] = !shown[k] && alike(&all->peaks[i], &all->peaks[k], all->tier);
             shown[k] |= like[k];
         }
         all->words(all->job, like, who, sizeof who);
         for (unsigned p = 0; p < STW_N_PHASES; p++)
             if (all->peaks[i].has[p])
-                peak_row(t, all->memory, who, p, all->peaks[i].phase[p][all->tier].total,
-                         all->capacity);
+                peak_row(t, all->memory, who, p, largest(all, like, p), all->capacity);
     }
 }
 
@@ -146,7 +158,7 @@ static void put_peaks(const stw_section *s) {
                          plan->peaks,
                          plan->peaks != NULL ? job->n_kinds : 0,
                          STW_TIER_GPU,
-                         plan->cluster.gpus > 0 ? "GPU" : "device",
+                         "GPU",
                          f->gpu_capacity,
                          stw_job_ranks_words};
     const kinds nodes = {job,
@@ -249,26 +261,33 @@ static void put_solver(const stw_section *s) {
     stw_section_solver(s);
 }
 
+/* One item, or a word of the list of what saves nothing. */
+static void put_price(const stw_section *s, const stw_price *p, stw_text *nothing) {
+    const double negligible_s = 1e-7;
+    const char *in = p->phase != NULL ? p->phase : "";
+    stw_word what;
+    stw_resource_name_words(p->resource, what.text, sizeof what.text);
+    if (isnan(p->seconds_per_unit))
+        stw_doc_item(s->out, s->format, "1 %s more of %s: unknown.", p->unit, what.text);
+    else if (fabs(p->seconds_per_unit) < negligible_s)
+        stw_text_printf(nothing, "%s%s", nothing->length > 0 ? ", " : "", what.text);
+    else
+        stw_doc_item(s->out, s->format, "1 %s more of %s%s%s%s %s %s per iteration.", p->unit,
+                     what.text, *in != '\0' ? " (in " : "", in, *in != '\0' ? ")" : "",
+                     p->seconds_per_unit < 0 ? "saves" : "costs",
+                     stw_word_seconds(fabs(p->seconds_per_unit)).text);
+}
+
 static void put_prices(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    const double negligible_s = 1e-7;
+    stw_text nothing = STW_TEXT_INIT;
     if (plan->n_prices == 0 || !isfinite(stw_plan_iteration_s(plan))) return;
     stw_doc_heading(s->out, s->format, "Value of more resources (planner's estimates)");
-    for (uint32_t i = 0; i < plan->n_prices; i++) {
-        const stw_price *p = &plan->prices[i];
-        const char *in = p->phase != NULL ? p->phase : "";
-        stw_word what;
-        stw_resource_name_words(p->resource, what.text, sizeof what.text);
-        if (isnan(p->seconds_per_unit))
-            stw_doc_item(s->out, s->format, "1 %s more of %s: unknown.", p->unit, what.text);
-        else if (fabs(p->seconds_per_unit) < negligible_s)
-            stw_doc_item(s->out, s->format, "1 %s more of %s saves nothing.", p->unit, what.text);
-        else
-            stw_doc_item(s->out, s->format, "1 %s more of %s%s%s%s %s %s per iteration.", p->unit,
-                         what.text, *in != '\0' ? " (in " : "", in, *in != '\0' ? ")" : "",
-                         p->seconds_per_unit < 0 ? "saves" : "costs",
-                         stw_word_seconds(fabs(p->seconds_per_unit)).text);
-    }
+    for (uint32_t i = 0; i < plan->n_prices; i++) put_price(s, &plan->prices[i], &nothing);
+    if (nothing.length > 0)
+        stw_doc_item(s->out, s->format, "Saves nothing: more %s.", nothing.data);
+    if (nothing.failed) s->out->failed = true;
+    stw_text_free(&nothing);
 }
 
 static stw_status put_measured(const stw_section *s, const stw_run_result *run,

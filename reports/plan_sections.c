@@ -15,12 +15,16 @@ void stw_section_machine(const stw_cluster *c, char *out, size_t out_size) {
     snprintf(out, out_size, "%u node%s %s", c->nodes, c->nodes > 1 ? "s" : "", gpus);
 }
 
-/* "GPU memory: peak 61.03 GiB of 139.80 GiB (43.7%) in optimizer_step." */
-static void put_use(const stw_section *s, const char *memory, uint64_t bytes, uint64_t limit,
-                    stw_phase phase) {
-    stw_doc_line(s->out, s->format, "%s memory: peak %s of %s (%s) in %s.", memory,
-                 stw_word_gib(bytes).text, stw_word_gib(limit).text,
-                 stw_word_share((double)bytes, (double)limit).text, stw_phase_name(phase));
+/* "GPU memory: peak 61.03 GiB of 139.80 GiB per GPU (43.7%) in optimizer_step." */
+static void put_use(const stw_section *s, bool gpu) {
+    const stw_plan_facts *f = s->facts;
+    const uint64_t bytes = gpu ? f->gpu_peak : f->host_peak;
+    const uint64_t limit = gpu ? f->gpu_capacity : f->host_capacity;
+    const char *per = !gpu ? "node" : s->plan->cluster.gpus > 0 ? "GPU" : "emulated GPU";
+    stw_doc_line(s->out, s->format, "%s memory: peak %s of %s per %s (%s) in %s.",
+                 gpu ? "GPU" : "Host", stw_word_gib(bytes).text, stw_word_gib(limit).text, per,
+                 stw_word_share((double)bytes, (double)limit).text,
+                 stw_phase_name(gpu ? f->gpu_phase : f->host_phase));
 }
 
 /* "4 x forward_backward 402 ms + optimizer_step 415 ms" */
@@ -97,9 +101,8 @@ void stw_section_verdict(const stw_section *s) {
                                                                  : "does not fit";
     stw_doc_line(s->out, s->format, "%s %s on %s.", plan->model->name, verdict, machine);
     if (f->gpu_phase != STW_N_PHASES) {
-        put_use(s, plan->cluster.gpus > 0 ? "GPU" : "Device", f->gpu_peak, f->gpu_capacity,
-                f->gpu_phase);
-        put_use(s, "Host", f->host_peak, f->host_capacity, f->host_phase);
+        put_use(s, true);
+        put_use(s, false);
     }
     put_excesses(s);
     put_time(s);
@@ -139,7 +142,7 @@ void stw_section_activations(const stw_section *s) {
     stw_table_begin(&t, s->pool, heads, 5);
     for (uint32_t i = 0; i < plan->decisions.n_blocks; i++) {
         const stw_block_decision *d = &plan->decisions.blocks[i];
-        if (d->count == 0) continue;
+        if (d->count == 0 || stw_activation_bytes(plan->job, d->group, STW_ACT_KEEP) == 0) continue;
         uint64_t gpu = stw_activation_bytes(plan->job, d->group, d->act) * d->count;
         uint64_t host = stw_activation_bytes(plan->job, d->group, STW_ACT_KEEP) * d->count;
         stw_table_cell(&t, "%s", plan->model->groups[d->group].name);
@@ -166,8 +169,8 @@ void stw_section_ring(const stw_section *s) {
     }
     if (plan->decisions.prefetch.by_group && plan->decisions.prefetch.depth > 0) {
         any = true;
-        stw_doc_line(s->out, s->format, "Prefetch: %u tensor group(s) ahead.",
-                     plan->decisions.prefetch.depth);
+        stw_doc_line(s->out, s->format, "Prefetch: %u tensor group%s ahead.",
+                     plan->decisions.prefetch.depth, plan->decisions.prefetch.depth > 1 ? "s" : "");
     }
     if (!any) stw_doc_line(s->out, s->format, "No state is streamed.");
     uint64_t direct = 0;
@@ -195,10 +198,12 @@ static void put_estimates(const stw_section *s) {
     if (!isfinite(stw_plan_iteration_s(plan)) || !(plan->objective_s > 0)) return;
     if (isfinite(by->bound))
         snprintf(bound, sizeof bound, ", lower bound %s", stw_word_seconds(by->bound).text);
-    if (isfinite(by->greedy_objective))
-        snprintf(greedy, sizeof greedy, "of a greedy placement %s (%+.1f%%)",
-                 stw_word_seconds(by->greedy_objective).text,
-                 100 * (by->greedy_objective / plan->objective_s - 1));
+    double more = by->greedy_objective / plan->objective_s - 1;
+    if (fabs(more) < 5e-4)
+        snprintf(greedy, sizeof greedy, "a greedy placement takes as long");
+    else if (isfinite(more))
+        snprintf(greedy, sizeof greedy, "a greedy placement takes %s (%+.1f%%)",
+                 stw_word_seconds(by->greedy_objective).text, 100 * more);
     stw_doc_line(s->out, s->format,
                  "Planner's estimate: %s per iteration and 1/%.0f of the load%s; %s.",
                  stw_word_seconds(plan->objective_s).text, STW_LOAD_SPREAD, bound, greedy);
@@ -208,7 +213,7 @@ void stw_section_solver(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
     static const char *const outcome[] = {
-        [STW_OUTCOME_OPTIMAL] = "optimal",
+        [STW_OUTCOME_OPTIMAL] = "optimal by the planner's estimate",
         [STW_OUTCOME_FEASIBLE] = "feasible, not proven optimal",
         [STW_OUTCOME_INFEASIBLE] = "infeasible; this plan has the smallest excess",
         [STW_OUTCOME_LIMIT] = "best found within the time limit, not proven optimal"};
