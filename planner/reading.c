@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/reading.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -231,44 +232,181 @@ static void add_work(const stw_op *op, const stw_demand *demand, stw_pass_work *
     add_all(demand, work->resource_s);
 }
 
+/* Operations of one movement, each as long as it takes alone, and where backward begins. */
+typedef struct passes {
+    const stw_op *ops; /* [n] */
+    stw_demand *demands;
+    double *end_s;    /* room for replays: when an operation ends */
+    double *way_s;    /* of computations, see stw_pass_work; room otherwise */
+    uint32_t *origin; /* room: the latest computation on whose end an operation's start depends */
+    uint32_t first_op, n, turn;
+    bool waits[2]; /* does any computation of the pass have a way? */
+} passes;
+
+static stw_status read_demands(const stw_job *job, const stw_program *program, stw_pool *pool,
+                               passes *out, stw_error *err) {
+    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+    *out = (passes){0};
+    if (movement == NULL) return STW_STATUS_OK;
+    *out = (passes){.ops = &program->ops[movement->first_op],
+                    .demands = stw_pool_array(pool, movement->n_ops, sizeof *out->demands),
+                    .end_s = stw_pool_array(pool, movement->n_ops, sizeof *out->end_s),
+                    .way_s = stw_pool_array(pool, movement->n_ops, sizeof *out->way_s),
+                    .origin = stw_pool_array(pool, movement->n_ops, sizeof *out->origin),
+                    .first_op = movement->first_op,
+                    .n = movement->n_ops,
+                    .turn = movement->n_ops};
+    if (out->demands == NULL || out->end_s == NULL || out->way_s == NULL || out->origin == NULL)
+        return no_memory(err);
+    for (uint32_t i = 0; i < out->n; i++) {
+        stw_demand_op(job, &out->ops[i], &out->demands[i]);
+        if (out->ops[i].kind == STW_OP_LOSS && out->turn == out->n) out->turn = i + 1;
+    }
+    return STW_STATUS_OK;
+}
+
+/* Is operation i on the way from a computation: after it, or after what is on that way? The latest
+ * computation counts, and of several ways from it the longest. Computations are numbered from 1. */
+static void follow(passes *p, uint32_t i, uint32_t before, uint32_t number) {
+    if (before >= i) return;
+    bool computes = p->ops[before].stream == STW_STREAM_COMPUTE;
+    uint32_t origin = computes ? number : p->origin[before];
+    double way_s = computes ? 0 : p->way_s[before];
+    if (origin < p->origin[i]) return;
+    if (origin > p->origin[i]) p->way_s[i] = 0;
+    p->origin[i] = origin;
+    p->way_s[i] = fmax(p->way_s[i], way_s);
+}
+
+/* Ways of all operations but computations begin at the computation's end; of those only what other
+ * streams do in between is looked for. */
+static void find_ways(passes *p) {
+    uint32_t last[STW_N_STREAMS], computed = 0;
+    for (int s = 0; s < STW_N_STREAMS; s++) last[s] = p->n;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const stw_op *op = &p->ops[i];
+        double alone_s = stw_demand_alone_s(&p->demands[i]);
+        bool computes = op->stream == STW_STREAM_COMPUTE;
+        p->origin[i] = 0;
+        p->way_s[i] = 0;
+        if (alone_s <= 0) continue;
+        for (int a = 0; a < 2; a++) {
+            uint32_t before = op->after[a] - p->first_op;
+            if (op->after[a] == STW_OP_NONE || op->after[a] < p->first_op) continue;
+            if (!computes || p->ops[before].stream != STW_STREAM_COMPUTE)
+                follow(p, i, before, (uint32_t)p->end_s[before]);
+        }
+        if (!computes && last[op->stream] < p->n) follow(p, i, last[op->stream], 0);
+        last[op->stream] = i;
+        p->way_s[i] += alone_s;
+        if (!computes) continue;
+        p->end_s[i] = ++computed; /* its number */
+        p->way_s[i] = p->origin[i] > 0 ? p->way_s[i] / (computed - p->origin[i]) : alone_s;
+        p->waits[p->turn <= i] = p->waits[p->turn <= i] || p->origin[i] > 0;
+    }
+}
+
+/* Run operations from `begin` to `end` as if alone, after others whose ends are known.
+ * @param free_s when each stream is free for them @return the end of the last one to end */
+static double replay(passes *p, uint32_t begin, uint32_t end, double *free_s) {
+    double longest_s = -INFINITY;
+    for (uint32_t i = begin; i < end; i++) {
+        double start_s = free_s[p->ops[i].stream];
+        for (int a = 0; a < 2; a++) {
+            uint32_t after = p->ops[i].after[a];
+            if (after != STW_OP_NONE && after >= p->first_op)
+                start_s = fmax(start_s, p->end_s[after - p->first_op]);
+        }
+        p->end_s[i] = free_s[p->ops[i].stream] = start_s + stw_demand_alone_s(&p->demands[i]);
+        longest_s = fmax(longest_s, p->end_s[i]);
+    }
+    return longest_s;
+}
+
+/* From the end of operation `last` to the end of its pass; all before it has ended. */
+static double tail_s(passes *p, uint32_t last, uint32_t end) {
+    double free_s[STW_N_STREAMS], start_s = -stw_demand_alone_s(&p->demands[last]);
+    for (uint32_t i = 0; i < last; i++) p->end_s[i] = start_s;
+    for (int s = 0; s < STW_N_STREAMS; s++) free_s[s] = start_s;
+    p->end_s[last] = free_s[p->ops[last].stream] = 0;
+    double longest_s = replay(p, last + 1, end, free_s);
+    if (end == p->turn && last + 1 < end) longest_s = p->end_s[end - 1];
+    return longest_s > 0 ? longest_s : 0;
+}
+
+/* Does an operation take time in a stream, or in a resource (kind STW_N_STREAMS and on)? */
+static bool takes(const passes *p, uint32_t i, int kind) {
+    if (kind >= STW_N_STREAMS) return p->demands[i].seconds[kind - STW_N_STREAMS] > 0;
+    return (int)p->ops[i].stream == kind && stw_demand_alone_s(&p->demands[i]) > 0;
+}
+
+/* What a stream or resource lacks at the beginning of a pass: how late its operations start, less
+ * what it had to do before them, at most; up to its first one after the second computation. From
+ * there on it is the pass that it waits for. Computations of the last pass end right before this
+ * one, everything else in it has long ended. */
+static double lead_s(passes *p, uint32_t begin, uint32_t end, int kind) {
+    double free_s[STW_N_STREAMS], before_s = 0, busy_s = 0, most_s = -INFINITY;
+    uint32_t computed = 0;
+    for (uint32_t i = begin; i-- > 0;) {
+        bool computes = p->ops[i].stream == STW_STREAM_COMPUTE;
+        p->end_s[i] = computes ? before_s : -INFINITY;
+        if (computes) before_s -= stw_demand_alone_s(&p->demands[i]);
+    }
+    for (int s = 0; s < STW_N_STREAMS; s++) free_s[s] = s == STW_STREAM_COMPUTE ? 0 : before_s;
+    for (uint32_t i = begin; i < end; i++) {
+        double alone_s = stw_demand_alone_s(&p->demands[i]);
+        (void)replay(p, i, i + 1, free_s);
+        if (takes(p, i, kind)) {
+            most_s = fmax(most_s, p->end_s[i] - alone_s - busy_s);
+            if (computed >= 2) break;
+            busy_s += kind < STW_N_STREAMS ? alone_s : p->demands[i].seconds[kind - STW_N_STREAMS];
+        }
+        computed += p->ops[i].stream == STW_STREAM_COMPUTE && alone_s > 0;
+    }
+    return most_s;
+}
+
+static void read_edges(passes *p, int pass, stw_pass_work *out) {
+    uint32_t begin = pass ? p->turn : 0, end = pass ? p->n : p->turn;
+    for (int kind = 0; kind < STW_N_STREAMS + STW_N_RESOURCES; kind++) {
+        uint32_t last = end;
+        while (last > begin && !takes(p, last - 1, kind)) last--;
+        if (last == begin) continue;
+        double edge_s = lead_s(p, begin, end, kind) + tail_s(p, last - 1, end);
+        if (kind < STW_N_STREAMS)
+            out->stream_edge_s[kind] = edge_s;
+        else
+            out->resource_edge_s[kind - STW_N_STREAMS] = edge_s;
+    }
+}
+
 /* Forward ends with the first computation of the loss; the second makes its gradient. */
 stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_pool *pool,
                             stw_forward_reading *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    passes p;
     memset(out, 0, sizeof *out);
     for (int pass = 0; pass < 2; pass++) {
         out->group[pass] = stw_pool_array(pool, job->model->n_groups, sizeof *out->group[pass]);
         if (out->group[pass] == NULL) return no_memory(err);
     }
-    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
-    if (movement == NULL) return STW_STATUS_OK;
-    uint32_t first_wait = STW_OP_NONE;
-    bool backward = false;
-    double comm_s = 0, comm_at_compute_s = 0;
-    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
-        const stw_op *op = &program->ops[i];
+    STW_TRY(read_demands(job, program, pool, &p, err));
+    find_ways(&p);
+    for (uint32_t i = 0; i < p.n; i++) {
+        const stw_op *op = &p.ops[i];
         if (stw_op_is(op, STW_OP_CLASS_MEMORY)) continue;
-        stw_demand demand;
-        stw_demand_op(job, op, &demand);
-        int pass = backward ? 1 : 0;
-        backward = backward || op->kind == STW_OP_LOSS;
-        add_work(op, &demand, &out->pass[pass]);
-        if (op->unit != STW_OP_NONE)
-            add_work(op, &demand, &out->group[pass][job->model->blocks[op->unit].group]);
-        if (stw_op_is(op, STW_OP_CLASS_COLLECTIVE)) {
-            comm_s += stw_demand_alone_s(&demand);
-        } else if (op->stream == STW_STREAM_COMPUTE) {
-            if (first_wait == STW_OP_NONE) first_wait = op->after[0];
-            comm_at_compute_s = comm_s;
-        }
+        int pass = i >= p.turn ? 1 : 0;
+        add_work(op, &p.demands[i], &out->pass[pass]);
+        bool has_way = op->stream == STW_STREAM_COMPUTE && p.waits[pass];
+        if (has_way) out->pass[pass].way_s += p.way_s[i];
+        if (op->unit == STW_OP_NONE) continue;
+        stw_pass_work *group = &out->group[pass][job->model->blocks[op->unit].group];
+        add_work(op, &p.demands[i], group);
+        if (has_way) group->way_s += p.way_s[i];
     }
-    out->last_reduce_s = comm_s - comm_at_compute_s;
-    for (uint32_t i = movement->first_op; first_wait != STW_OP_NONE && i <= first_wait; i++) {
-        if (!stw_op_is(&program->ops[i], STW_OP_CLASS_COLLECTIVE)) continue;
-        stw_demand demand;
-        stw_demand_op(job, &program->ops[i], &demand);
-        out->first_gather_s += stw_demand_alone_s(&demand);
-    }
-    return STW_STATUS_OK;
+    for (int pass = 0; pass < 2; pass++) read_edges(&p, pass, &out->pass[pass]);
+out:
+    return status;
 }
 
 /* Bytes on the GPU come before their block's forward, copies of them on the host after it. What has

@@ -91,16 +91,22 @@ void stw_read_load(const stw_job *job, const stw_program *program, stw_load_read
 
 /* ---- forward and backward ---- */
 
+/** Edges are seconds at both ends of a pass in which a stream or resource has nothing to do: what
+ * its first operation waits for, and what follows its last one. Less than 0 where it begins before
+ * the pass does; 0 where it has no work in the pass. */
 typedef struct stw_pass_work {
     double stream_s[STW_N_STREAMS]; /* alone, start-up included */
     double resource_s[STW_N_RESOURCES];
+    double stream_edge_s[STW_N_STREAMS], resource_edge_s[STW_N_RESOURCES];
+    /** Of all computations the way from an earlier one, whose end lets copies and collectives start
+     * that this one waits for, to its own end; over the number of computations on this way. 0 where
+     * no computation of the pass has such a way. */
+    double way_s;
 } stw_pass_work;
 
 typedef struct stw_forward_reading {
     stw_pass_work pass[2];   /* forward, backward */
-    stw_pass_work *group[2]; /* [n_groups] of them, operations on blocks of a group */
-    double first_gather_s;   /* gathers that the first computation waits for */
-    double last_reduce_s;    /* reductions after the last block's backward */
+    stw_pass_work *group[2]; /* [n_groups] of them, operations on blocks of a group; no edges */
 } stw_forward_reading;
 
 STW_MUST_USE stw_status stw_read_forward(const stw_job *job, const stw_program *program,

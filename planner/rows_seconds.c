@@ -2,6 +2,8 @@
 /* Rows of seconds of forward and backward, and the seconds of every load method. What programs of
  * different places and policies have in common is constant; what they differ by belongs to the
  * place's units or the policy's blocks. */
+#include <math.h>
+
 #include "core/checked.h"
 #include "plan/program/shortened.h"
 #include "plan/program/staging.h"
@@ -10,6 +12,9 @@
 /* Lengths of the programs from which a load is read: of a rank's shard and of the model, in load
  * pieces. */
 #define SHORT_PIECES 16
+
+/* Seconds that no clock would show. */
+static const double LEAST_S = 1e-12;
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
@@ -49,15 +54,34 @@ out:
     return status;
 }
 
-/* A row is of a stream, or of a resource. */
+/* A row is of a stream, of a resource, or of the ways to computations. */
+typedef enum forward_row_kind { STREAM, RESOURCE, WAY } forward_row_kind;
 typedef struct forward_row {
     const char *name;
-    bool stream;
+    forward_row_kind kind;
     int of;
 } forward_row;
 
 static double seconds_of(const stw_pass_work *work, const forward_row *what) {
-    return what->stream ? work->stream_s[what->of] : work->resource_s[what->of];
+    if (what->kind == WAY) return work->way_s;
+    return what->kind == STREAM ? work->stream_s[what->of] : work->resource_s[what->of];
+}
+
+static double edge_of(const stw_forward_reading *reading, int pass, const forward_row *what) {
+    const stw_pass_work *work = &reading->pass[pass];
+    if (what->kind == RESOURCE) return work->resource_edge_s[what->of];
+    return work->stream_edge_s[what->of];
+}
+
+/* A coefficient of rounding alone would be the smallest of the integer program by far. */
+static double more(double here, double there) {
+    double difference = here - there;
+    return fabs(difference) > 1e-9 * (fabs(here) + fabs(there)) + LEAST_S ? difference : 0;
+}
+
+/* The work of a whole pass and its edges. */
+static double pass_seconds(const stw_forward_reading *reading, int pass, const forward_row *what) {
+    return seconds_of(&reading->pass[pass], what) + edge_of(reading, pass, what);
 }
 
 static stw_status add_forward_row(stw_build *b, const forward_readings *readings, int pass,
@@ -66,38 +90,42 @@ static stw_status add_forward_row(stw_build *b, const forward_readings *readings
     stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
                                         "%s_%s", pass ? "backward" : "forward", what->name);
     if (row == NULL) return no_memory(err);
-    double least = seconds_of(&readings->places[0].pass[pass], what);
+    double least = pass_seconds(&readings->places[0], pass, what);
+    uint32_t blocks = 0;
     for (uint32_t p = 1; p < cost->n_places; p++) {
-        double seconds = seconds_of(&readings->places[p].pass[pass], what);
+        double seconds = pass_seconds(&readings->places[p], pass, what);
         if (seconds < least) least = seconds;
     }
     row->constant_s = least;
     for (uint32_t p = 0; p < cost->n_places; p++)
         for (uint32_t r = 0; r < cost->n_rings; r++)
             row->unit_s[p * cost->n_rings + r] =
-                (seconds_of(&readings->places[p].pass[pass], what) - least) / cost->n_units;
+                more(pass_seconds(&readings->places[p], pass, what), least) / cost->n_units;
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        if (cost->acts[a].act == cost->acts[0].act) blocks += cost->acts[a].blocks;
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         const stw_cost_act *act = &cost->acts[a];
-        double kept = seconds_of(&readings->acts[STW_ACT_KEEP].group[pass][act->group], what);
-        double here = seconds_of(&readings->acts[act->act].group[pass][act->group], what);
-        row->act_s[a] = (here - kept) / act->blocks;
+        const stw_forward_reading *kept = &readings->acts[STW_ACT_KEEP];
+        const stw_forward_reading *here = &readings->acts[act->act];
+        row->act_s[a] = more(seconds_of(&here->group[pass][act->group], what),
+                             seconds_of(&kept->group[pass][act->group], what)) /
+                            act->blocks +
+                        more(edge_of(here, pass, what), edge_of(kept, pass, what)) / blocks;
     }
-    if (what->stream && what->of == STW_STREAM_COMPUTE)
-        row->constant_s += pass ? readings->acts[STW_ACT_KEEP].last_reduce_s
-                                : readings->acts[STW_ACT_KEEP].first_gather_s;
     return STW_STATUS_OK;
 }
 
 stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    static const forward_row rows[] = {{"compute", true, STW_STREAM_COMPUTE},
-                                       {"comm", true, STW_STREAM_COMM},
-                                       {"h2d", true, STW_STREAM_H2D},
-                                       {"d2h", true, STW_STREAM_D2H},
-                                       {"pcie", false, STW_RESOURCE_PCIE},
-                                       {"dma", false, STW_RESOURCE_DMA},
-                                       {"host_memory", false, STW_RESOURCE_HOST_MEMORY}};
-    forward_readings readings = {NULL, {{.first_gather_s = 0}}};
+    static const forward_row rows[] = {{"compute", STREAM, STW_STREAM_COMPUTE},
+                                       {"comm", STREAM, STW_STREAM_COMM},
+                                       {"h2d", STREAM, STW_STREAM_H2D},
+                                       {"d2h", STREAM, STW_STREAM_D2H},
+                                       {"pcie", RESOURCE, STW_RESOURCE_PCIE},
+                                       {"dma", RESOURCE, STW_RESOURCE_DMA},
+                                       {"host_memory", RESOURCE, STW_RESOURCE_HOST_MEMORY},
+                                       {"way", WAY, STW_STREAM_COMPUTE}};
+    forward_readings readings = {0};
     STW_TRY(read_all_forward(b, &readings, err));
     for (int pass = 0; pass < 2; pass++)
         for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
