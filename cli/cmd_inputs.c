@@ -56,18 +56,6 @@ out:
     return status;
 }
 
-/* node.host.memory alone moves node.host.limit with it: the system keeps its share. */
-static void follow_memory(const stw_cluster *before, const stw_values *set, stw_cluster *cluster) {
-    const char *key = "node.host.limit=";
-    for (size_t i = 0; i < set->n; i++)
-        if (strncmp(set->items[i], key, strlen(key)) == 0) return;
-    uint64_t memory = cluster->host.memory_bytes, was = before->host.memory_bytes;
-    if (memory == was || was == 0) return;
-    double share = (double)before->host.limit_bytes / (double)was;
-    uint64_t limit = share < 1 ? (uint64_t)(share * (double)memory) : memory;
-    cluster->host.limit_bytes = limit > 0 ? limit : memory;
-}
-
 /* The setting of --set whose key begins the text of an error, NULL if there is none. */
 static const char *setting_of(const stw_inputs *in, const char *text) {
     for (size_t i = in->set.n; i-- > 0;) {
@@ -122,7 +110,7 @@ static stw_status read_specs(const stw_inputs *in, stw_cluster *cluster, stw_run
     if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, run, err));
     const stw_cluster before = *cluster;
     STW_TRY(apply_settings(in, cluster, run, err));
-    follow_memory(&before, &in->set, cluster);
+    stw_cluster_follow_memory(&before, in->set.items, in->set.n, cluster);
     const char *machine = in->cluster != NULL ? in->cluster : "this machine";
     STW_TRY(named(in, stw_cluster_check(cluster, machine, err), err));
     STW_TRY(named(in, stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err), err));
@@ -136,7 +124,6 @@ static stw_status solve(stw_plan *plan, const stw_planner_options *options, stw_
     stw_log(STW_LOG_DEBUG, "model %s: %llu parameters in %u tensors; cluster %s: %u x %u GPUs",
             plan->model->name, (unsigned long long)plan->model->params, plan->model->n_tensors,
             plan->cluster.name, plan->cluster.nodes, plan->cluster.gpus);
-    stw_ticker *ticker = stw_ticker_start("planning");
     STW_TRY(stw_planner_solve(plan, options, err));
     double solved_s = stw_clock_s();
     stw_log(STW_LOG_DEBUG, "solve: %.3f s, %s", solved_s - start_s,
@@ -145,7 +132,6 @@ static stw_status solve(stw_plan *plan, const stw_planner_options *options, stw_
     STW_TRY(stw_plan_check(plan, true, err));
     stw_log(STW_LOG_DEBUG, "simulate and check: %.3f s", stw_clock_s() - solved_s);
 out:
-    stw_ticker_stop(ticker);
     return status;
 }
 
@@ -156,6 +142,7 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     stw_cluster cluster;
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
+    stw_ticker *ticker = NULL;
     stw_planner_options options = {.write_lp = in->write_lp};
     if (in->model == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
@@ -163,6 +150,7 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));
     STW_TRY(stw_option_double("--gap", in->gap, &options.gap, err));
     options.gap_is_set = in->gap != NULL;
+    ticker = stw_ticker_start("planning");
     STW_TRY(stw_data_folder(data, sizeof data, err));
     STW_TRY(stw_model_open(in->model, data, &model, err));
     STW_TRY(stw_run_spec_init(&run, err));
@@ -176,6 +164,7 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     *out = plan;
     plan = NULL;
 out:
+    stw_ticker_stop(ticker);
     stw_plan_free(plan);
     stw_model_free(model);
     stw_run_spec_free(&run);

@@ -15,6 +15,7 @@
 #define BOLD "\033[1m"
 #define RED "\033[31m"
 #define GREEN "\033[32m"
+#define YELLOW "\033[33m"
 #define PLAIN "\033[0m"
 
 enum { LEAST_COLUMNS = 40, MOST_COLUMNS = 10000 };
@@ -41,7 +42,11 @@ bool stw_terminal_has_colour(int fd) {
 /* Words of a report that are coloured. The longer one comes first. */
 static const struct {
     const char *word, *colour;
-} marks[] = {{"does not fit", RED}, {"fits", GREEN}, {"OVER", RED}, {"outside", RED}};
+} marks[] = {{"does not fit", RED},
+             {"fits with little headroom", YELLOW},
+             {"fits on", GREEN},
+             {"OVER", RED},
+             {"outside", RED}};
 
 static bool is_alone(const char *line, size_t at, size_t length, size_t line_length) {
     bool before = at == 0 || !isalnum((unsigned char)line[at - 1]);

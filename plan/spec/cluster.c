@@ -225,6 +225,18 @@ stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *va
     return stw_spec_set(&spec, key, value, origin, err);
 }
 
+void stw_cluster_follow_memory(const stw_cluster *before, const char *const *settings, size_t n,
+                               stw_cluster *cluster) {
+    const char *key = "node.host.limit=";
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(settings[i], key, strlen(key)) == 0) return;
+    uint64_t memory = cluster->host.memory_bytes, was = before->host.memory_bytes;
+    if (memory == was || was == 0) return;
+    double share = (double)before->host.limit_bytes / (double)was;
+    uint64_t limit = share < 1 ? (uint64_t)(share * (double)memory) : memory;
+    cluster->host.limit_bytes = limit > 0 ? limit : memory;
+}
+
 bool stw_cluster_has_key(const char *key) { return stw_spec_has_key(&table, key); }
 
 static stw_status refuse(const char *origin, const char *key, const char *found,

@@ -82,4 +82,11 @@ grep -q "$escape" file.txt && fail "colour in a file"
 NO_COLOR=1 on_terminal "$STOWAGE" report plan.json | grep -q "$escape" && fail "NO_COLOR is not honoured"
 TERM=dumb on_terminal "$STOWAGE" report plan.json | grep -q "$escape" && fail "TERM=dumb is not honoured"
 on_terminal "$STOWAGE" report plan.json --json | grep -q "$escape" && fail "colour in JSON"
+# a line counts the seconds of a long plan, here one that waits for its run spec; it is removed at the end
+slow="(sleep 2.4; echo 'batch: {seq_len: 128}') | $STOWAGE plan --model tiny --cluster tiny.yaml --run -"
+script -qec "$slow -o slow.json" /dev/null </dev/null >slow.txt
+grep -q "planning: 1 s.*planning: 2 s.*$escape\[K" slow.txt || { cat -v slow.txt; fail "no line counts the seconds"; }
+script -qec "$slow -q -o slow.json" /dev/null </dev/null >slow.txt
+grep -q planning slow.txt && fail "-q does not silence the line of progress"
+sh -c "$slow -o slow.json" 2>&1 | grep -q planning && fail "a line of progress without a terminal"
 echo "terminal: ok"

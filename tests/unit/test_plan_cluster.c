@@ -297,7 +297,28 @@ static void samples_are_written_and_skipped(void) {
     CU_ASSERT_FALSE(stw_cluster_has_key("calibration.samples"));
 }
 
+/* The limit keeps its share of a memory that is set alone. */
+static void limits_follow_memory(void) {
+    static const char *const memory[] = {"nodes=2", "node.host.memory=250 GiB"};
+    static const char *const both[] = {"node.host.limit=100 GiB", "node.host.memory=250 GiB"};
+    stw_cluster before, after;
+    CHECK_OK(cluster_from_yaml("node: {host: {memory: 125 GiB, limit: 100 GiB}}", &before, err));
+    after = before;
+    after.host.memory_bytes = 250ull << 30;
+    stw_cluster_follow_memory(&before, both, 2, &after);
+    CU_ASSERT_EQUAL(after.host.limit_bytes, 100ull << 30);
+    stw_cluster_follow_memory(&before, memory, 2, &after);
+    CU_ASSERT_EQUAL(after.host.limit_bytes, 200ull << 30);
+    CHECK_OK(cluster_from_yaml("node: {host: {memory: 125 GiB}}", &before, err));
+    after = before;
+    after.host.memory_bytes = 50ull << 30;
+    stw_cluster_follow_memory(&before, memory, 2, &after);
+    CU_ASSERT_EQUAL(after.host.limit_bytes, 50ull << 30);
+    CHECK_OK(stw_cluster_check(&after, "cluster.yaml", err));
+}
+
 STW_TEST_MAIN("plan cluster", {"clusters round-trip", clusters_round_trip},
               {"samples are kept", samples_are_kept},
               {"samples are written and skipped", samples_are_written_and_skipped},
-              {"clusters are checked", clusters_are_checked})
+              {"clusters are checked", clusters_are_checked},
+              {"limits follow memory", limits_follow_memory})
