@@ -16,7 +16,7 @@ static const char *verdict_word(stw_line_verdict verdict) {
 static stw_word figure(const stw_compare_line *l, double value) {
     if (l->is_time) return stw_word_seconds(value);
     stw_word w = {"unknown"};
-    if (isfinite(value) && value >= 0) w = stw_word_gib((uint64_t)value);
+    if (isfinite(value) && value >= 0) w = stw_word_size((uint64_t)value);
     return w;
 }
 

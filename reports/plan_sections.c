@@ -103,6 +103,10 @@ void stw_section_verdict(const stw_section *s) {
     if (f->gpu_phase != STW_N_PHASES) {
         put_use(s, true);
         put_use(s, false);
+        if (f->nvme_peak > 0)
+            stw_doc_line(s->out, s->format, "NVMe: %s of %s per node (%s).",
+                         stw_word_gib(f->nvme_peak).text, stw_word_gib(f->nvme_capacity).text,
+                         stw_word_share((double)f->nvme_peak, (double)f->nvme_capacity).text);
     }
     put_excesses(s);
     put_time(s);
