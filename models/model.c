@@ -66,6 +66,30 @@ stw_status stw_tensor_count(stw_tensor *tensor, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* Bytes of n elements; formats of less than a byte are packed. */
+static uint64_t packed_bytes(uint64_t n, stw_dtype dtype) {
+    uint64_t bits = stw_dtype_bits(dtype);
+    return n / 8 * bits + (n % 8 * bits + 7) / 8;
+}
+
+uint64_t stw_tensor_stored_bytes(const stw_tensor *tensor) {
+    return packed_bytes(tensor->numel, tensor->dtype) + tensor->scale_bytes;
+}
+
+__extension__ typedef unsigned __int128 u128;
+
+/* floor(bytes * n / numel), n at most numel */
+static uint64_t share_of(uint64_t bytes, uint64_t n, uint64_t numel) {
+    return numel == 0 ? 0 : (uint64_t)((u128)bytes * n / numel);
+}
+
+uint64_t stw_tensor_run_bytes(const stw_tensor *tensor, uint64_t first, uint64_t count) {
+    uint64_t end = first + count;
+    return packed_bytes(end, tensor->dtype) - packed_bytes(first, tensor->dtype) +
+           share_of(tensor->scale_bytes, end, tensor->numel) -
+           share_of(tensor->scale_bytes, first, tensor->numel);
+}
+
 /* Parameters of a tensor that one token uses. Every row of an embedding counts. */
 static uint64_t active_of(const stw_tensor *tensor, const stw_block_facts *facts) {
     if (!tensor->expert || facts->experts == 0 || facts->experts_per_token == 0)
@@ -133,6 +157,25 @@ static stw_status reset_group(const stw_model *model, stw_block_group *group, st
     return STW_STATUS_OK;
 }
 
+/* Bytes of every tensor of the published files. */
+static stw_status sum_stored(stw_model *model, stw_error *err) {
+    const stw_tensor *lists[] = {model->tensors, model->buffer_tensors, model->extra_tensors};
+    const uint32_t lengths[] = {model->n_tensors, model->n_buffers, model->n_extras};
+    stw_status status = STW_STATUS_OK;
+    model->stored_bytes = 0;
+    for (unsigned l = 0; l < 3; l++) {
+        for (uint32_t k = 0; k < lengths[l]; k++) {
+            const stw_tensor *t = &lists[l][k];
+            uint64_t bytes = 0; /* no format has more than 8 bytes an element */
+            STW_TRY(stw_mul_u64(t->numel, 8, &bytes, t->name, err));
+            STW_TRY(stw_add_u64(model->stored_bytes, stw_tensor_stored_bytes(t),
+                                &model->stored_bytes, t->name, err));
+        }
+    }
+out:
+    return status;
+}
+
 static void write_digest(stw_model *model) {
     XXH3_state_t state; /* on the stack: the state needs 64-byte alignment, which the type has */
     XXH3_128bits_reset(&state);
@@ -182,6 +225,7 @@ stw_status stw_model_finish(stw_model *model, stw_error *err) {
         STW_TRY(stw_tensor_count(buffer, err));
         STW_TRY(stw_add_u64(model->buffers, buffer->numel, &model->buffers, buffer->name, err));
     }
+    STW_TRY(sum_stored(model, err));
     write_digest(model);
 out:
     return status;

@@ -50,10 +50,18 @@ typedef struct stw_tensor {
     uint32_t rank;    /* number of dimensions, 0 for a scalar */
     uint64_t shape[STW_TENSOR_MAX_RANK];
     uint64_t numel;
-    stw_dtype dtype;  /* as stored, or from the config */
-    bool expert;      /* routed expert weights: cut by ep x etp first */
-    uint64_t experts; /* experts in dimension 0 (fused); 1 if each expert is a tensor */
+    stw_dtype dtype;      /* in the published files, or from the config */
+    bool expert;          /* routed expert weights: cut by ep x etp first */
+    uint64_t experts;     /* experts in dimension 0 (fused); 1 if each expert is a tensor */
+    uint64_t scale_bytes; /* of the block scales that are stored beside a quantized tensor, or 0 */
 } stw_tensor;
+
+/** Bytes of a tensor in the published files: elements (formats of less than a byte are packed) and
+ * block scales. */
+uint64_t stw_tensor_stored_bytes(const stw_tensor *tensor);
+/** The part of stw_tensor_stored_bytes that elements [first, first + count) take. The parts of a
+ * tensor add up to the whole. */
+uint64_t stw_tensor_run_bytes(const stw_tensor *tensor, uint64_t first, uint64_t count);
 
 /** One module that is gathered, computed and released as a whole: a transformer block, the
  * embedding and so on. Its tensors are adjacent in stw_model.tensors. */
@@ -104,6 +112,10 @@ typedef struct stw_model {
     stw_block_group *groups;
     uint32_t n_buffers;
     stw_tensor *buffer_tensors;
+    uint32_t n_extras;
+    stw_tensor *extra_tensors; /* in the published files, but not part of the model that is trained:
+                                * layers of multi-token prediction, a copy of a tied head, masks */
+    uint64_t stored_bytes;     /* of the published files: tensors, buffers, extras, scales */
     uint64_t vocab, hidden, layers, max_positions; /* 0 if unknown */
     bool tied_embeddings;
     char digest[33]; /* of names, shapes, dtypes, order (hex, XXH3-128) */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "models/expression.h"
 #include "models/internal.h"
 
@@ -16,7 +17,8 @@ typedef struct builder {
     stw_model *model;
     stw_environment env;
     stw_dtype dtype;
-    size_t tensor_capacity, buffer_capacity, block_capacity, group_capacity;
+    bool extra; /* the block is in the published files alone */
+    size_t tensor_capacity, buffer_capacity, extra_capacity, block_capacity, group_capacity;
     stw_error *err;
 } builder;
 
@@ -31,13 +33,26 @@ static stw_status bad_row(builder *b, const stw_template_row *row, const char *t
                        text, what);
 }
 
+/* Every "*" stands for any characters. */
 static bool matches_one(const char *pattern, size_t n, const char *group) {
-    const char *star = memchr(pattern, '*', n);
-    size_t length = strlen(group);
-    if (star == NULL) return n == length && memcmp(pattern, group, n) == 0;
-    size_t before = (size_t)(star - pattern), after = n - before - 1;
-    return length >= before + after && memcmp(pattern, group, before) == 0 &&
-           memcmp(star + 1, group + length - after, after) == 0;
+    size_t at = 0, star = SIZE_MAX;
+    const char *retry = group;
+    while (*group != '\0') {
+        if (at < n && pattern[at] == '*') {
+            star = at++;
+            retry = group;
+        } else if (at < n && pattern[at] == *group) {
+            at++;
+            group++;
+        } else if (star != SIZE_MAX) { /* the last star takes one more character */
+            at = star + 1;
+            group = ++retry;
+        } else {
+            return false;
+        }
+    }
+    while (at < n && pattern[at] == '*') at++;
+    return at == n;
 }
 
 bool stw_template_matches(const char *patterns, const char *group) {
@@ -67,7 +82,19 @@ static const char *text_value(const builder *b, const char *name, size_t n) {
     return NULL;
 }
 
-/* Append `from` to `out`, {i} and {text} filled in. */
+/* The value of an expression in a name, such as {num_hidden_layers + i}; NULL if it has none. */
+static const char *number_text(builder *b, const char *text, size_t n, char *out, size_t room) {
+    char expression[64];
+    uint64_t value = 0;
+    if (n >= sizeof expression) return NULL;
+    memcpy(expression, text, n);
+    expression[n] = '\0';
+    if (stw_expression_size(&b->env, expression, &value, NULL) != STW_STATUS_OK) return NULL;
+    snprintf(out, room, "%" PRIu64, value);
+    return out;
+}
+
+/* Append `from` to `out`, {i}, {text} and {expression} filled in. */
 static stw_status expand(builder *b, const stw_template_row *row, const char *from, char *out,
                          size_t *used) {
     while (*from != '\0') {
@@ -82,6 +109,7 @@ static stw_status expand(builder *b, const stw_template_row *row, const char *fr
                 piece = number;
             } else {
                 piece = text_value(b, from + 1, inner);
+                if (piece == NULL) piece = number_text(b, from + 1, inner, number, sizeof number);
                 if (piece == NULL) return bad_row(b, row, "unknown text", from);
             }
             from += inner + 2;
@@ -97,7 +125,82 @@ static stw_status expand(builder *b, const stw_template_row *row, const char *fr
     return STW_STATUS_OK;
 }
 
+/* ---- the published files ---- */
+
+/* The first row of this kind that applies to a tensor; NULL if there is none. It may stand in any
+ * part of the template. */
+static stw_status find_storage(builder *b, stw_row_kind kind, const char *group, const char *name,
+                               const stw_template_row **found) {
+    stw_status status = STW_STATUS_OK;
+    *found = NULL;
+    for (size_t r = 0; r < b->template->n_rows; r++) {
+        const stw_template_row *row = &b->template->rows[r];
+        bool applies = false;
+        if (row->kind != kind || !stw_template_matches(row->group, group) ||
+            !stw_template_matches(row->name, name))
+            continue;
+        at_row(b, row);
+        STW_TRY(stw_expression_bool(&b->env, row->condition, &applies, b->err));
+        if (applies) {
+            *found = row;
+            break;
+        }
+    }
+out:
+    return status;
+}
+
+/* Bytes of the scales of a tensor: one for each block of the shape that the row states for the last
+ * dimensions. */
+static stw_status read_scale(builder *b, const stw_template_row *row, stw_tensor *tensor) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t block[STW_TENSOR_MAX_RANK], scales = 1;
+    uint32_t rank = 0;
+    stw_dtype dtype;
+    if (!stw_dtype_parse(row->repeat, &dtype)) return bad_row(b, row, "unknown dtype", row->repeat);
+    at_row(b, row);
+    STW_TRY(stw_expression_shape(&b->env, row->value, STW_TENSOR_MAX_RANK, block, &rank, b->err));
+    if (rank > tensor->rank) return bad_row(b, row, "more dimensions than the tensor", row->value);
+    for (uint32_t d = 0; d < tensor->rank; d++) {
+        uint32_t lead = tensor->rank - rank;
+        uint64_t size = d < lead ? 1 : block[d - lead];
+        scales *= stw_div_up_u64(tensor->shape[d], size); /* at most the number of elements */
+    }
+    STW_TRY(
+        stw_mul_u64(scales, stw_dtype_bits(dtype) / 8, &tensor->scale_bytes, tensor->name, b->err));
+out:
+    return status;
+}
+
+/* Dtype and scales of a tensor whose sizes are known. */
+static stw_status read_storage(builder *b, const char *group, const char *name,
+                               stw_tensor *tensor) {
+    stw_status status = STW_STATUS_OK;
+    const stw_template_row *row = NULL;
+    STW_TRY(find_storage(b, STW_ROW_DTYPE, group, name, &row));
+    if (row != NULL && !stw_dtype_parse(row->value, &tensor->dtype))
+        return bad_row(b, row, "unknown dtype", row->value);
+    STW_TRY(find_storage(b, STW_ROW_SCALE, group, name, &row));
+    if (row != NULL) STW_TRY(read_scale(b, row, tensor));
+out:
+    return status;
+}
+
 /* ---- one block ---- */
+
+typedef struct tensor_list {
+    stw_tensor **tensors;
+    uint32_t *n;
+    size_t *capacity;
+} tensor_list;
+
+static tensor_list list_for(builder *b, const stw_template_row *row) {
+    stw_model *model = b->model;
+    if (b->extra) return (tensor_list){&model->extra_tensors, &model->n_extras, &b->extra_capacity};
+    if (row->kind == STW_ROW_BUFFER)
+        return (tensor_list){&model->buffer_tensors, &model->n_buffers, &b->buffer_capacity};
+    return (tensor_list){&model->tensors, &model->n_tensors, &b->tensor_capacity};
+}
 
 static stw_status add_tensor(builder *b, const stw_template_row *block,
                              const stw_template_row *row) {
@@ -105,8 +208,8 @@ static stw_status add_tensor(builder *b, const stw_template_row *block,
     stw_model *model = b->model;
     char name[MAX_NAME] = "";
     size_t used = 0;
-    bool wanted = false, is_buffer = row->kind == STW_ROW_BUFFER;
-    stw_tensor tensor = {.block = model->n_blocks, .dtype = b->dtype};
+    bool wanted = false;
+    stw_tensor tensor = {.block = b->extra ? 0 : model->n_blocks, .dtype = b->dtype};
     at_row(b, row);
     STW_TRY(stw_expression_bool(&b->env, row->condition, &wanted, b->err));
     if (!wanted) return status;
@@ -122,14 +225,13 @@ static stw_status add_tensor(builder *b, const stw_template_row *block,
     if (status != STW_STATUS_OK)
         return stw_expression_blame(
             &b->env, b->err, "the number of elements of %.120s does not fit in 64 bits", name);
-    stw_tensor **list = is_buffer ? &model->buffer_tensors : &model->tensors;
-    uint32_t *n = is_buffer ? &model->n_buffers : &model->n_tensors;
-    size_t *capacity = is_buffer ? &b->buffer_capacity : &b->tensor_capacity;
-    stw_tensor *grown =
-        stw_pool_grow(model->pool, *list, *n, (size_t)*n + 1, capacity, sizeof tensor);
+    STW_TRY(read_storage(b, block->group, row->name, &tensor));
+    tensor_list list = list_for(b, row);
+    stw_tensor *grown = stw_pool_grow(model->pool, *list.tensors, *list.n, (size_t)*list.n + 1,
+                                      list.capacity, sizeof tensor);
     if (grown == NULL) return no_memory(b);
-    grown[(*n)++] = tensor;
-    *list = grown;
+    grown[(*list.n)++] = tensor;
+    *list.tensors = grown;
 out:
     return status;
 }
@@ -200,21 +302,31 @@ static stw_status find_group(builder *b, const stw_template_row *block,
     return STW_STATUS_OK;
 }
 
+/* Tensors and facts of a block, as the rows of its group state them. */
+static stw_status fill_block(builder *b, const stw_template_row *block, stw_block_facts *facts) {
+    stw_status status = STW_STATUS_OK;
+    for (size_t r = 0; r < b->template->n_rows; r++) {
+        const stw_template_row *row = &b->template->rows[r];
+        if (row->part != block->part || row->kind < STW_ROW_TENSOR || row->kind > STW_ROW_FACT ||
+            !stw_template_matches(row->group, block->group))
+            continue;
+        if (row->kind != STW_ROW_FACT)
+            STW_TRY(add_tensor(b, block, row));
+        else if (!b->extra)
+            STW_TRY(read_fact(b, row, facts));
+    }
+out:
+    return status;
+}
+
 static stw_status add_block(builder *b, const stw_template_row *block) {
     stw_status status = STW_STATUS_OK;
     stw_model *model = b->model;
     stw_block_facts facts = {.transformer = false};
     stw_block one = {.first_tensor = model->n_tensors};
-    for (size_t r = 0; r < b->template->n_rows; r++) {
-        const stw_template_row *row = &b->template->rows[r];
-        if (row->part != block->part || row->kind < STW_ROW_TENSOR ||
-            !stw_template_matches(row->group, block->group))
-            continue;
-        if (row->kind == STW_ROW_FACT)
-            STW_TRY(read_fact(b, row, &facts));
-        else
-            STW_TRY(add_tensor(b, block, row));
-    }
+    b->extra = block->kind == STW_ROW_EXTRA;
+    STW_TRY(fill_block(b, block, &facts));
+    if (b->extra) return STW_STATUS_OK;
     one.n_tensors = model->n_tensors - one.first_tensor;
     if (one.n_tensors == 0) return bad_row(b, block, "a block without tensors", block->group);
     STW_TRY(find_group(b, block, &facts, &one.group));
@@ -232,8 +344,9 @@ out:
 /* Consecutive block rows with the same name and repeat describe one sequence. For each index, the
  * first row whose condition holds is built. */
 static bool same_run(const stw_template_row *a, const stw_template_row *b) {
-    return b->kind == STW_ROW_BLOCK && a->part == b->part && strcmp(a->name, b->name) == 0 &&
-           a->repeat[0] != '\0' && strcmp(a->repeat, b->repeat) == 0;
+    return a->kind == STW_ROW_BLOCK && b->kind == STW_ROW_BLOCK && a->part == b->part &&
+           strcmp(a->name, b->name) == 0 && a->repeat[0] != '\0' &&
+           strcmp(a->repeat, b->repeat) == 0;
 }
 
 static stw_status build_index(builder *b, const stw_template_row *rows, size_t n) {
@@ -244,7 +357,7 @@ static stw_status build_index(builder *b, const stw_template_row *rows, size_t n
         STW_TRY(stw_expression_bool(&b->env, rows[r].condition, &chosen, b->err));
         if (chosen) return add_block(b, &rows[r]);
     }
-    if (rows[0].repeat[0] != '\0')
+    if (rows[0].repeat[0] != '\0' && rows[0].kind == STW_ROW_BLOCK)
         status = stw_expression_blame(&b->env, b->err, "no kind of block fits index %" PRIu64,
                                       b->env.index);
 out:
@@ -278,9 +391,10 @@ static stw_status check_rows(builder *b) {
     const stw_template *t = b->template;
     for (size_t r = 0; r < t->n_rows; r++) {
         const stw_template_row *row = &t->rows[r];
-        bool found = row->kind < STW_ROW_TENSOR;
+        bool found = row->kind<STW_ROW_TENSOR, storage = row->kind> STW_ROW_FACT;
         for (size_t k = 0; k < t->n_rows && !found; k++)
-            found = t->rows[k].kind == STW_ROW_BLOCK && t->rows[k].part == row->part &&
+            found = (t->rows[k].kind == STW_ROW_BLOCK || t->rows[k].kind == STW_ROW_EXTRA) &&
+                    (storage || t->rows[k].part == row->part) &&
                     stw_template_matches(row->group, t->rows[k].group);
         if (!found) return bad_row(b, row, "no block of this file has the group", row->group);
     }
@@ -352,7 +466,7 @@ stw_status stw_template_build(const stw_template *template, const stw_tree *conf
     for (size_t r = 0; r < template->n_rows; r++) {
         const stw_template_row *row = &template->rows[r];
         if (row->kind == STW_ROW_MODEL) STW_TRY(read_model_row(&b, row));
-        if (row->kind != STW_ROW_BLOCK) continue;
+        if (row->kind != STW_ROW_BLOCK && row->kind != STW_ROW_EXTRA) continue;
         size_t n = 1;
         while (r + n < template->n_rows && same_run(row, row + n)) n++;
         STW_TRY(build_run(&b, row, n));

@@ -13,10 +13,13 @@ typedef enum stw_row_kind {
     STW_ROW_LET,
     STW_ROW_MODEL,
     STW_ROW_BLOCK,
+    STW_ROW_EXTRA,
     STW_ROW_TENSOR,
     STW_ROW_EXPERT,
     STW_ROW_BUFFER,
     STW_ROW_FACT,
+    STW_ROW_DTYPE,
+    STW_ROW_SCALE,
     STW_ROW_INCLUDE /* replaced by the included rows while loading */
 } stw_row_kind;
 

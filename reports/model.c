@@ -63,6 +63,10 @@ static void write_for_people(const stw_model *model, stw_format format, stw_pool
     stw_doc_line(out, format, "%s parameters in %s tensors, %s as stored (%s%s)",
                  stw_word_count(model->params).text, stw_word_count(model->n_tensors).text,
                  stw_word_gib(stored.bytes).text, stored.type, stored.mixed ? " and others" : "");
+    if (stored.unused > 0)
+        stw_doc_line(out, format,
+                     "%s of them are block scales and tensors that training does not hold",
+                     stw_word_gib(stored.unused).text);
     if (model->active_params != model->params)
         stw_doc_line(out, format, "%s parameters active per token (%s)",
                      stw_word_count(model->active_params).text,
@@ -92,6 +96,7 @@ static stw_status write_json(const stw_model *model, stw_text *out, stw_error *e
     stw_json_u64(json, "params", model->params);
     stw_json_u64(json, "active_params", model->active_params);
     stw_json_u64(json, "tensors", model->n_tensors);
+    stw_json_u64(json, "stored_bytes", model->stored_bytes);
     stw_json_begin_array(json, "groups");
     for (uint32_t i = 0; i < model->n_groups; i++) {
         const stw_block_group *g = &model->groups[i];

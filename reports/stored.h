@@ -6,7 +6,8 @@
 #include "models/model.h"
 
 typedef struct stw_stored {
-    uint64_t bytes;   /* of all parameters in their stored types */
+    uint64_t bytes;   /* of the published files */
+    uint64_t unused;  /* of these: block scales and tensors that training does not hold */
     const char *type; /* the one with the most bytes; "nothing" without tensors */
     bool mixed;       /* there are others */
 } stw_stored;

@@ -81,7 +81,9 @@ static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, uint64_
 static uint64_t piece_bytes(const stw_builder *b, const stw_transfer *transfer,
                             const stw_piece *piece) {
     if (transfer->own) return piece->n * 4;
-    return piece->n * stw_load_element_bytes(b->job, piece->tensor);
+    uint64_t tensor = stw_job_tensor_first(b->job, piece->tensor);
+    return stw_load_piece_bytes(b->job,
+                                &(stw_load_piece){piece->tensor, piece->first - tensor, piece->n});
 }
 
 /* ---- the transfer ---- */
@@ -95,11 +97,10 @@ static void file_pieces(stw_builder *b, stw_transfer *transfer) {
     for (uint32_t i = 0; transfer->pieces != NULL && i < transfer->n_pieces; i++) {
         const stw_load_piece *piece = &pieces[i];
         uint64_t tensor = stw_job_tensor_first(b->job, piece->tensor);
-        transfer->pieces[i] =
-            (stw_piece){.tensor = piece->tensor,
-                        .first = tensor + piece->first,
-                        .n = piece->count,
-                        .room_bytes = stw_load_room_bytes(b->job, piece->tensor, piece->count)};
+        transfer->pieces[i] = (stw_piece){.tensor = piece->tensor,
+                                          .first = tensor + piece->first,
+                                          .n = piece->count,
+                                          .room_bytes = stw_load_room_bytes(b->job, piece)};
     }
 }
 

@@ -87,6 +87,12 @@ static void write_shape(const stw_tensor *tensor, stw_json *json) {
     for (uint32_t d = 0; d < tensor->rank; d++) stw_json_u64(json, NULL, tensor->shape[d]);
 }
 
+static bool has_scales(const stw_model *model) {
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        if (model->tensors[t].scale_bytes > 0) return true;
+    return false;
+}
+
 static void write_tensors(const stw_model *model, stw_json *json) {
     stw_json_begin_array(json, "tensors");
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -103,6 +109,12 @@ static void write_tensors(const stw_model *model, stw_json *json) {
         stw_json_end(json);
     }
     stw_json_end(json);
+    if (has_scales(model)) { /* bytes of block scales by index of the tensor */
+        stw_json_begin_array(json, "scale_bytes");
+        for (uint32_t t = 0; t < model->n_tensors; t++)
+            stw_json_u64(json, NULL, model->tensors[t].scale_bytes);
+        stw_json_end(json);
+    }
     stw_json_begin_array(json, "buffer_tensors");
     for (uint32_t t = 0; t < model->n_buffers; t++) {
         stw_json_begin_array(json, NULL);
@@ -199,6 +211,22 @@ static stw_status place_tensor(const stw_tree *tree, const stw_node *row, stw_mo
     return STW_STATUS_OK;
 }
 
+/* Bytes of block scales, one number for each tensor; absent if none has any. */
+static stw_status read_scales(const stw_tree *tree, const stw_node *node, stw_model *model,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *rows = NULL;
+    if (stw_node_get(node, "scale_bytes") == NULL) return STW_STATUS_OK;
+    STW_TRY(stw_node_array(tree, node, "scale_bytes", &rows, err));
+    if (rows->n_items != model->n_tensors)
+        return stw_node_fail(tree, rows, "one number for each tensor", err);
+    for (size_t i = 0; i < rows->n_items; i++)
+        STW_TRY(row_number(tree, rows, i, INT64_MAX, "bytes of block scales",
+                           &model->tensors[i].scale_bytes, err));
+out:
+    return status;
+}
+
 static stw_status read_tensors(const stw_tree *tree, const stw_node *node, stw_model *model,
                                stw_error *err) {
     enum { GROUP = 2, INSTANCE, EXPERT, EXPERTS, FIRST_DIM };
@@ -226,6 +254,7 @@ static stw_status read_tensors(const stw_tree *tree, const stw_node *node, stw_m
                            err));
         STW_TRY(place_tensor(tree, row, model, group, instance, err));
     }
+    STW_TRY(read_scales(tree, node, model, err));
     STW_TRY(stw_node_array(tree, node, "buffer_tensors", &rows, err));
     model->buffer_tensors =
         stw_pool_array(model->pool, rows->n_items, sizeof *model->buffer_tensors);

@@ -17,12 +17,12 @@ stw_status stw_average_piece_of(const stw_job *job, stw_average_piece *out, stw_
     uint64_t bytes = 0;
     stw_status status = stw_load_pieces(job, pool, &pieces, &n, err);
     for (uint32_t i = 0; status == STW_STATUS_OK && i < n; i++)
-        bytes += pieces[i].count * stw_load_element_bytes(job, pieces[i].tensor);
+        bytes += stw_load_piece_bytes(job, &pieces[i]);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         if (model->tensors[t].numel > model->tensors[largest].numel) largest = t;
     if (status == STW_STATUS_OK && n > 0)
         *out = (stw_average_piece){n, model->tensors[largest].dtype,
-                                   bytes / n / stw_load_element_bytes(job, largest)};
+                                   bytes / n * 8 / stw_load_element_bits(job, largest)};
     stw_pool_free(pool);
     return status;
 }

@@ -50,24 +50,35 @@ bool stw_load_is_whole(const stw_job *job, stw_load method) {
            (!job->engine->spec.executes && method != STW_LOAD_SHARDED_READ);
 }
 
-uint64_t stw_load_element_bytes(const stw_job *job, uint32_t tensor) {
-    if (job->engine->spec.executes && job->run->load.weights == NULL) return 4;
-    return stw_max_u64(1, stw_dtype_bits(job->model->tensors[tensor].dtype) / 8);
+/* Weights from a seed are made in fp32. */
+static bool from_seed(const stw_job *job) {
+    return job->engine->spec.executes && job->run->load.weights == NULL;
 }
 
-uint64_t stw_load_room_bytes(const stw_job *job, uint32_t tensor, uint64_t count) {
-    uint64_t element = stw_dtype_bits(job->model->tensors[tensor].dtype) / 8;
-    if (job->engine->spec.executes) element = stw_max_u64(element, 4);
-    return stw_round_up_u64(count * stw_max_u64(element, 1), STW_ALIGN_BYTES);
+unsigned stw_load_element_bits(const stw_job *job, uint32_t tensor) {
+    return from_seed(job) ? 32 : stw_dtype_bits(job->model->tensors[tensor].dtype);
+}
+
+uint64_t stw_load_piece_bytes(const stw_job *job, const stw_load_piece *piece) {
+    if (from_seed(job)) return piece->count * 4;
+    return stw_tensor_run_bytes(&job->model->tensors[piece->tensor], piece->first, piece->count);
+}
+
+uint64_t stw_load_room_bytes(const stw_job *job, const stw_load_piece *piece) {
+    uint64_t bytes = stw_load_piece_bytes(job, piece);
+    uint64_t element = stw_dtype_bits(job->model->tensors[piece->tensor].dtype) > 32 ? 8 : 4;
+    if (job->engine->spec.executes) bytes = stw_max_u64(bytes, piece->count * element);
+    return stw_round_up_u64(bytes, STW_ALIGN_BYTES);
 }
 
 static uint64_t whole_model_bytes(const stw_job *job) {
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < job->model->n_tensors; t++) {
-        uint64_t numel = job->model->tensors[t].numel;
-        uint64_t step = piece_elements(&job->model->tensors[t]);
-        bytes += numel / step * stw_load_room_bytes(job, t, step);
-        bytes += stw_load_room_bytes(job, t, numel % step);
+        const stw_tensor *tensor = &job->model->tensors[t];
+        uint64_t step = piece_elements(tensor);
+        for (uint64_t first = 0; first < tensor->numel; first += step)
+            bytes += stw_load_room_bytes(
+                job, &(stw_load_piece){t, first, stw_min_u64(step, tensor->numel - first)});
     }
     return bytes;
 }

@@ -29,12 +29,15 @@ uint32_t stw_flat_pieces(const stw_job *job, uint32_t kind);
 void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *first_param,
                     uint64_t *params);
 
-/** Bytes of one element of a load piece as it is read: the stored dtype, or fp32 for weights that
+/** Bits of one element of a load piece as it is read: the published dtype, or fp32 for weights that
  * Stowage makes from a seed. */
-uint64_t stw_load_element_bytes(const stw_job *job, uint32_t tensor);
-/** Room of a run of one tensor's elements in whole-model staging: whole pages, in the stored dtype
- * where a framework loads, else with room for fp32. */
-uint64_t stw_load_room_bytes(const stw_job *job, uint32_t tensor, uint64_t count);
+unsigned stw_load_element_bits(const stw_job *job, uint32_t tensor);
+/** Bytes of a load piece as it is read: its elements and its part of the tensor's block scales. The
+ * pieces of a tensor add up to its bytes in the published files. */
+uint64_t stw_load_piece_bytes(const stw_job *job, const stw_load_piece *piece);
+/** Room of a piece in whole-model staging: whole pages, in the published dtype where a framework
+ * loads, else with room for fp32. */
+uint64_t stw_load_room_bytes(const stw_job *job, const stw_load_piece *piece);
 /** Do the ranks that read hold the whole model on the host before anything is cut? They do with
  * all_ranks, and a framework's ranks do with every method that reads whole tensors. */
 bool stw_load_is_whole(const stw_job *job, stw_load method);

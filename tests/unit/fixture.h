@@ -110,8 +110,8 @@ static stw_cluster fixture_cluster(uint32_t gpus) {
 }
 
 /* A plan with all blocks kept, ready for decisions. Settings: "key=value", NULL-terminated. */
-static stw_plan *fixture_plan(fixture_size size, const stw_cluster *cluster,
-                              const char *const *settings) {
+static inline stw_plan *fixture_plan(fixture_size size, const stw_cluster *cluster,
+                                     const char *const *settings) {
     stw_error err = STW_ERROR_INIT;
     stw_run_spec run;
     stw_plan *plan = NULL;

@@ -43,7 +43,7 @@ static void zoo_counts(void) {
     stw_pool *pool = stw_pool_new();
     stw_table table = {.n_rows = 0};
     CHECK_OK(stw_table_read(pool, STW_SOURCE_MODELS "/zoo/counts.csv", &table, err));
-    CU_ASSERT_EQUAL(table.n_rows, 25); /* a header and 24 models */
+    CU_ASSERT_EQUAL(table.n_rows, 62); /* a header and 61 models */
     for (size_t r = 1; r < table.n_rows; r++) {
         const char *name = table.rows[r].fields[0], *type = table.rows[r].fields[1];
         uint64_t count = strtoull(table.rows[r].fields[2], NULL, 10);
@@ -53,6 +53,8 @@ static void zoo_counts(void) {
         if (model->params != count)
             fprintf(stderr, "%s: %" PRIu64 ", expected %" PRIu64 "\n", name, model->params, count);
         CU_ASSERT_EQUAL(model->params, count);
+        CU_ASSERT_EQUAL(model->stored_bytes, strtoull(table.rows[r].fields[3], NULL, 10));
+        CU_ASSERT(model->max_positions > 0);
         CU_ASSERT_STRING_EQUAL(model->model_type, type);
         CU_ASSERT_STRING_EQUAL(model->name, name);
         CU_ASSERT(model->facts_known);
@@ -138,6 +140,20 @@ static const struct {
     {960392, "{\"model_type\":\"gpt_oss\"," BASE
              ",\"num_key_value_heads\":4,\"head_dim\":16,\"num_local_experts\":4,"
              "\"num_experts_per_tok\":2,\"attention_bias\":false,\"tie_word_embeddings\":true}"},
+    {944360, "{\"model_type\":\"phimoe\"," BASE
+             ",\"num_key_value_heads\":4,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
+             "\"attention_bias\":true,\"lm_head_bias\":true}"},
+    {942208, "{\"model_type\":\"phimoe\"," BASE
+             ",\"num_key_value_heads\":4,\"num_local_experts\":4,\"num_experts_per_tok\":2}"},
+    {471792, "{\"model_type\":\"internvl\",\"tie_word_embeddings\":false,\"text_config\":{" BASE
+             ",\"num_key_value_heads\":4},\"vision_config\":{\"hidden_size\":48,"
+             "\"intermediate_size\":96,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+             "\"image_size\":[56,56],\"patch_size\":[14,14],\"attention_bias\":true}}"},
+    {407504, "{\"model_type\":\"internvl\",\"tie_word_embeddings\":true,\"text_config\":{" BASE
+             ",\"num_key_value_heads\":4,\"tie_word_embeddings\":true},\"vision_config\":{"
+             "\"hidden_size\":48,\"intermediate_size\":96,\"num_hidden_layers\":2,"
+             "\"num_attention_heads\":4,\"image_size\":[56,56],\"patch_size\":[14,14],"
+             "\"use_qk_norm\":true,\"norm_type\":\"rms_norm\"}}"},
     {314904, "{\"model_type\":\"gpt2\",\"vocab_size\":1000,\"n_embd\":64,\"n_layer\":3,"
              "\"n_head\":4,\"n_positions\":128,\"n_inner\":200,\"add_cross_attention\":true,"
              "\"tie_word_embeddings\":false}"},
