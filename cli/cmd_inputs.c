@@ -73,17 +73,6 @@ static stw_status named(const stw_inputs *in, stw_status status, stw_error *err)
     return status;
 }
 
-static stw_status apply_settings(const stw_inputs *in, stw_cluster *cluster, stw_run_spec *run,
-                                 stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    for (size_t i = 0; i < in->set.n && status == STW_STATUS_OK; i++) {
-        char origin[200];
-        snprintf(origin, sizeof origin, "--set %s", in->set.items[i]);
-        status = stw_specs_set(cluster, run, in->set.items[i], origin, err);
-    }
-    return status;
-}
-
 static stw_status check_settings(const stw_inputs *in, const stw_job *job, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (size_t i = 0; i < in->set.n && status == STW_STATUS_OK; i++)
@@ -108,9 +97,7 @@ static stw_status read_specs(const stw_inputs *in, stw_cluster *cluster, stw_run
     STW_TRY(stw_stdin_once(paths, 2, err));
     STW_TRY(read_cluster(in->cluster, cluster, err));
     if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, run, err));
-    const stw_cluster before = *cluster;
-    STW_TRY(apply_settings(in, cluster, run, err));
-    stw_cluster_follow_memory(&before, in->set.items, in->set.n, cluster);
+    STW_TRY(stw_specs_set_all(cluster, run, in->set.items, in->set.n, "--set", err));
     const char *machine = in->cluster != NULL ? in->cluster : "this machine";
     STW_TRY(named(in, stw_cluster_check(cluster, machine, err), err));
     STW_TRY(named(in, stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err), err));

@@ -73,10 +73,8 @@ static stw_status read_specs(const stw_plan_options_t *options, stw_cluster *clu
         STW_TRY(stw_machine_probe(&sizes, cluster, NULL, err));
     STW_TRY(stw_run_spec_init(run, err));
     if (options->run != NULL) STW_TRY(stw_run_spec_read(options->run, run, err));
-    const stw_cluster before = *cluster;
-    for (size_t i = 0; i < options->n_settings; i++)
-        STW_TRY(stw_specs_set(cluster, run, options->settings[i], "settings", err));
-    stw_cluster_follow_memory(&before, options->settings, options->n_settings, cluster);
+    STW_TRY(
+        stw_specs_set_all(cluster, run, options->settings, options->n_settings, "settings", err));
     STW_TRY(stw_cluster_check(cluster, options->cluster != NULL ? options->cluster : "this machine",
                               err));
     STW_TRY(stw_run_spec_check(run, options->run != NULL ? options->run : "settings", err));

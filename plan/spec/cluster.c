@@ -63,7 +63,7 @@ static const stw_spec_row rows[] = {
     {BPS("node.host.dma", host.dma_bps), .fallback = "90 GB/s",
      .note = "all GPUs' copies together, both ways, per node", RATE},
     {BPS("node.host.dma_beside", host.dma_beside_bps), .fallback = "0",
-     .note = "the same during CPU updates; 0: a fair share", RATE_OR_0},
+     .note = "the same during CPU updates; 0: a fair share", RATE_OR_0, .needs = NEEDS(STEP)},
     {BPS("node.host.dma_up", host.dma_up_bps), .fallback = "0",
      .note = "all GPUs, host to device only; 0: as dma", RATE_OR_0},
     {BPS("node.host.dma_down", host.dma_down_bps), .fallback = "0",

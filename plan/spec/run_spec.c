@@ -86,6 +86,19 @@ stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *se
                     near != NULL ? ", nearest known: " : "", near != NULL ? near : "");
 }
 
+stw_status stw_specs_set_all(stw_cluster *cluster, stw_run_spec *run, const char *const *settings,
+                             size_t n, const char *option, stw_error *err) {
+    const stw_cluster before = *cluster;
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < n && status == STW_STATUS_OK; i++) {
+        char origin[200];
+        snprintf(origin, sizeof origin, "%s %s", option, settings[i]);
+        status = stw_specs_set(cluster, run, settings[i], origin, err);
+    }
+    if (status == STW_STATUS_OK) stw_cluster_follow_memory(&before, settings, n, cluster);
+    return status;
+}
+
 void stw_run_spec_write_json(const stw_run_spec *run, stw_json *json, const char *key) {
     stw_json_begin_object(json, key);
     stw_spec_write_json(stw_run_spec_table(), run, json);

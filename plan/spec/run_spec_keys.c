@@ -251,7 +251,7 @@ static const stw_spec_row rows_before[] = {
     {WORDS("moe.dispatcher", dispatchers), AT(moe.dispatcher), .fallback = "alltoall",
      .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
     {RATIO("moe.capacity_factor"), AT(moe.capacity_factor), .words = none, .fallback = "none",
-     .instead = "moe.imbalance", .note = "none, or a factor"},
+     .instead = "moe.imbalance", .note = "none, or a factor", BOUNDS(1e-3, 1024)},
     {RATIO("moe.imbalance"), AT(moe.imbalance), .fallback = "1",
      .note = "tokens of the busiest rank over the mean", BOUNDS(1, 1024),
      .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},

@@ -17,6 +17,18 @@ expect 7 "not implemented" "$STOWAGE" sweep
 # specs
 expect 3 "gigs" plan --set node.gpu.memory=80gigs
 expect 3 "" plan --set node.gpu.memory=-1GiB
+expect 3 "error: --set node.gpu.memory=48: node.gpu.memory: found \"48\" without a unit" plan --set node.gpu.memory=48
+expect 3 "without a unit" plan --set node.pcie.h2d=1
+expect 3 "expected 1 MB/s to 1 PB/s" plan --set "node.pcie.h2d=1 B/s"
+expect 3 "expected 1 GFLOP/s to" plan --set "node.gpu.bf16=1e-300 FLOP/s"
+expect 3 "error: --set node.host.limit=1TiB" plan --set node.host.limit=1TiB
+expect 3 "there is one node; leave it out, or use nodes: 2 or more" plan --set "network.nic=1 GB/s"
+expect 3 "nothing of a trainer is idle" plan --set engine=fsdp2 --set park.params=host
+expect 3 "loss.fused is false" plan --set loss.chunk=64
+expect 3 "no routed experts" plan --set moe.imbalance=2
+expect 3 "no tensor that its patterns match" plan --set "optimizer.groups=[{match: ['*.bias'], lr: 1e-4}]"
+expect 0 "warning: batch.seq_len: 8192 tokens exceed the 4096 positions" plan --set batch.seq_len=8k
+expect 3 "found 2048, expected at most 1024: GPT-2" "$STOWAGE" plan --model GPT-2 --cluster tiny.yaml --set batch.seq_len=2k
 expect 3 "dp_shard" plan --set parallel.dp_shard=3
 printf 'optimiser: {clip_norm: 1.0}\n' >run.yaml
 expect 3 "run.yaml:1" "$STOWAGE" plan --model tiny --cluster tiny.yaml --run run.yaml
