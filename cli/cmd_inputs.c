@@ -133,7 +133,7 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     stw_planner_options options = {.write_lp = in->write_lp};
     if (in->model == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
-                        "required: a zoo name, config.json, safetensors or CSV");
+                        "required: a zoo name (`stowage models`), config.json, safetensors or CSV");
     STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));
     STW_TRY(stw_option_double("--gap", in->gap, &options.gap, err));
     options.gap_is_set = in->gap != NULL;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads JSON and YAML files. Separate from tree.c, because the parsers use tree.c. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/file.h"
 #include "core/tree_build.h"
@@ -14,7 +15,8 @@ static stw_status read_with(parse_fn parse, const char *path, stw_tree **out, st
     uint64_t length = 0;
     *out = NULL;
     STW_TRY(stw_file_read(path, STW_TREE_MOST_BYTES, &data, &length, err));
-    STW_TRY(parse(path, data, (size_t)length, out, err));
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
+    STW_TRY(parse(name, data, (size_t)length, out, err));
 out:
     free(data);
     return status;

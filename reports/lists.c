@@ -25,7 +25,7 @@ static stw_word tokens(uint64_t n) {
 static stw_word billions(uint64_t n) {
     stw_word w;
     double b = (double)n / 1e9;
-    snprintf(w.text, sizeof w.text, "%.*f B", b < 10 ? 2 : 1, b);
+    snprintf(w.text, sizeof w.text, "%.*f", b < 10 ? 2 : 1, b);
     return w;
 }
 
@@ -85,8 +85,9 @@ static stw_status models_json(const stw_model *const *models, size_t n, stw_text
 
 stw_status stw_report_models(const stw_model *const *models, size_t n, stw_format format,
                              stw_text *out, stw_error *err) {
-    static const char *const for_people[] = {"model", ">parameters", ">active", ">as stored",
-                                             "type",  "kind",        ">context"};
+    static const char *const for_people[] = {
+        "model",   ">parameters, billion", ">active, billion", ">as stored", "type", "kind",
+        ">context"};
     static const char *const for_machines[] = {"name",           "params",       "active_params",
                                                "stored_bytes",   "stored_dtype", "kind",
                                                "context_length", "model_type"};

@@ -37,6 +37,7 @@ echo 'batch: {seq_len: 128}' | plan --run - -o short.json >/dev/null || fail "pl
 expect 2 "standard input is given 2 times" sh -c '"$0" report - - <plan.json' "$STOWAGE"
 expect 2 "standard input is given 2 times" sh -c '"$0" plan --model tiny --cluster - --run - <tiny.yaml' "$STOWAGE"
 expect 3 "standard input:2" sh -c 'echo "{" | "$0" report -' "$STOWAGE"
+expect 3 "standard input:1" sh -c 'echo "nodez: 2" | "$0" plan --model tiny --cluster -' "$STOWAGE"
 
 # -q: no summary beside -o; -v: more messages, on stderr alone
 [ -z "$(plan -q -o plan.json 2>&1)" ] || fail "plan -q -o is not quiet"
