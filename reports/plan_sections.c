@@ -190,7 +190,12 @@ void stw_section_ring(const stw_section *s) {
         stw_doc_line(s->out, s->format,
                      "State on NVMe is stored twice: the last step stays readable while the next "
                      "one is written.");
-    stw_doc_line(s->out, s->format, "Load method: %s.", stw_load_name(plan->decisions.load));
+    bool chosen = plan->run.load.method == STW_AUTO;
+    stw_doc_line(s->out, s->format, "Load method: %s%s.", stw_load_name(plan->decisions.load),
+                 chosen ? " (chosen: load.method is auto)" : "");
+    if (chosen && plan->job->engine->usual_load != NULL)
+        stw_doc_line(s->out, s->format, "What %s does by default: %s.",
+                     plan->job->engine->spec.name, plan->job->engine->usual_load);
 }
 
 /* Seconds of the planner's model. What it cannot know, as the order of operations, is in the

@@ -20,9 +20,14 @@ typedef struct load_part {
     stw_rank_group group; /* that a piece is sent to */
 } load_part;
 
+/* A piece in the file, and on the host and on its way from there. */
+typedef struct piece_size {
+    uint64_t params, stored_bytes, held_bytes;
+} piece_size;
+
 /* From a weights file into a host slot, and up. Returns the copy. */
 static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uint64_t gpu,
-                           const stw_op *like) {
+                           const piece_size *size) {
     uint32_t slot = unit % STW_LOAD_SLOTS;
     uint64_t host =
         slots->host.offset + (slots->whole ? slots->host_used : slot * STW_LOAD_PIECE_BYTES);
@@ -33,8 +38,9 @@ static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uin
     read.from = STW_TIER_NVME;
     read.to = STW_TIER_HOST;
     read.offset_bytes = host;
-    read.bytes = like->bytes;
-    read.params = like->params;
+    /* a loader that narrows reads through a buffer of its own: what arrives is what has room */
+    read.bytes = stw_min_u64(size->stored_bytes, size->held_bytes);
+    read.params = size->params;
     if (!slots->whole) read.after[0] = slots->read_by[slot];
     uint32_t done = stw_append(b, read);
     slots->read_by[slot] = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY_PIECE,
@@ -43,14 +49,14 @@ static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uin
                                                         .unit = unit,
                                                         .from = {STW_TIER_HOST, host},
                                                         .to = {STW_TIER_GPU, gpu},
-                                                        .bytes = like->bytes,
+                                                        .bytes = size->held_bytes,
                                                         .after = {done, slots->placed_by[slot]}});
     return slots->read_by[slot];
 }
 
 /* One piece on its way: read, copied up, sent, placed; a rank does the parts that are its own. */
-static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, uint64_t params,
-                       uint64_t bytes, const load_part *part) {
+static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, const piece_size *size,
+                       const load_part *part) {
     uint32_t slot = unit % STW_LOAD_SLOTS;
     uint64_t gpu = slots->gpu.offset + slot * STW_LOAD_PIECE_BYTES;
     uint32_t ready = slots->placed_by[slot];
@@ -58,17 +64,17 @@ static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, uint64_
     place.component = STW_COMPONENT_PARAMS;
     place.from = place.to = STW_TIER_GPU;
     place.from_offset_bytes = place.offset_bytes = gpu;
-    place.bytes = bytes;
-    place.params = params;
-    if (part->reads) ready = read_piece(b, slots, unit, gpu, &place);
+    place.bytes = size->held_bytes;
+    place.params = size->params;
+    if (part->reads) ready = read_piece(b, slots, unit, gpu, size);
     if (part->sends) {
         stw_op send = stw_op_make(STW_OP_SEND, STW_STREAM_COMM, unit);
         send.component = STW_COMPONENT_LOAD_STAGING;
         send.group = part->group;
         send.from = send.to = STW_TIER_GPU;
         send.from_offset_bytes = send.offset_bytes = gpu;
-        send.bytes = bytes;
-        send.params = params;
+        send.bytes = size->held_bytes;
+        send.params = size->params;
         send.after[0] = ready;
         send.after[1] = slots->placed_by[slot];
         ready = stw_append(b, send);
@@ -77,13 +83,14 @@ static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, uint64_
     slots->placed_by[slot] = stw_append(b, place);
 }
 
-/* Bytes of a piece as it is read; those of a rank's own space have 4 bytes of room an element. */
-static uint64_t piece_bytes(const stw_builder *b, const stw_transfer *transfer,
-                            const stw_piece *piece) {
-    if (transfer->own) return piece->n * 4;
+/* Those of a rank's own space have 4 bytes of room an element. */
+static piece_size size_of(const stw_builder *b, const stw_transfer *transfer,
+                          const stw_piece *piece) {
+    if (transfer->own) return (piece_size){piece->n, piece->n * 4, piece->n * 4};
     uint64_t tensor = stw_job_tensor_first(b->job, piece->tensor);
-    return stw_load_piece_bytes(b->job,
-                                &(stw_load_piece){piece->tensor, piece->first - tensor, piece->n});
+    const stw_load_piece load = {piece->tensor, piece->first - tensor, piece->n};
+    return (piece_size){piece->n, stw_load_piece_bytes(b->job, &load),
+                        stw_load_held_bytes(b->job, &load)};
 }
 
 /* ---- the transfer ---- */
@@ -175,9 +182,10 @@ void stw_build_load(stw_builder *b) {
                            stw_load_staging_bytes(b->job, b->decisions, k, STW_TIER_HOST));
     slots.gpu = stw_alloc(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_GPU,
                           stw_load_staging_bytes(b->job, b->decisions, k, STW_TIER_GPU));
-    for (uint32_t i = 0; i < transfer.n_pieces && b->status == STW_STATUS_OK; i++)
-        load_piece(b, &slots, i, transfer.pieces[i].n,
-                   piece_bytes(b, &transfer, &transfer.pieces[i]), &part);
+    for (uint32_t i = 0; i < transfer.n_pieces && b->status == STW_STATUS_OK; i++) {
+        const piece_size size = size_of(b, &transfer, &transfer.pieces[i]);
+        load_piece(b, &slots, i, &size, &part);
+    }
     if (b->job->engine->spec.executes) make_masters(b);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_GPU, slots.gpu);
     stw_free(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_HOST, slots.host);

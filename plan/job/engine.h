@@ -40,7 +40,8 @@ typedef struct stw_engine_fix {
 } stw_engine_fix;
 
 typedef struct stw_engine {
-    stw_engine_spec spec;        /* must be first; the run spec's view of the engine */
+    stw_engine_spec spec;   /* must be first; the run spec's view of the engine */
+    const char *usual_load; /* how the framework loads if it is told nothing; NULL: as planned */
     const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
 
     /* ---- partition ---- */

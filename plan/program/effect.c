@@ -47,6 +47,8 @@ static bool holds(const stw_job *job, stw_need need) {
     switch (need) {
     case STW_NEED_STEP:
         return executes;
+    case STW_NEED_FOREIGN:
+        return !executes;
     case STW_NEED_CLIP:
         return executes && run->optimizer.clip_norm > 0;
     case STW_NEED_FORWARD:

@@ -64,8 +64,15 @@ uint64_t stw_load_piece_bytes(const stw_job *job, const stw_load_piece *piece) {
     return stw_tensor_run_bytes(&job->model->tensors[piece->tensor], piece->first, piece->count);
 }
 
+uint64_t stw_load_held_bytes(const stw_job *job, const stw_load_piece *piece) {
+    const uint32_t wish = job->run->load.dtype;
+    if (job->engine->spec.executes || wish == STW_NONE) return stw_load_piece_bytes(job, piece);
+    stw_dtype dtype = wish == STW_AUTO ? job->run->precision.params : (stw_dtype)wish;
+    return piece->count * (stw_dtype_bits(dtype) / 8);
+}
+
 uint64_t stw_load_room_bytes(const stw_job *job, const stw_load_piece *piece) {
-    uint64_t bytes = stw_load_piece_bytes(job, piece);
+    uint64_t bytes = stw_load_held_bytes(job, piece);
     uint64_t element = stw_dtype_bits(job->model->tensors[piece->tensor].dtype) > 32 ? 8 : 4;
     if (job->engine->spec.executes) bytes = stw_max_u64(bytes, piece->count * element);
     return stw_round_up_u64(bytes, STW_ALIGN_BYTES);

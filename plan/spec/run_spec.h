@@ -140,6 +140,7 @@ typedef struct stw_run_spec {
     _Alignas(8) unsigned char sections[STW_MAX_SECTIONS][STW_SECTION_BYTES];
     struct {
         uint32_t method;     /* stw_load or STW_AUTO */
+        uint32_t dtype;      /* stw_dtype, STW_AUTO: the params', STW_NONE: as stored */
         const char *weights; /* NULL: none */
     } load;
     struct {

@@ -19,6 +19,9 @@ static const stw_spec_word dtypes[] = {{"fp32", STW_DTYPE_F32, NULL},
                                        {"bf16", STW_DTYPE_BF16, NULL},
                                        {"fp16", STW_DTYPE_F16, NULL},
                                        END};
+static const stw_spec_word load_dtypes[] = {
+    {"auto", STW_AUTO, NULL},       {"stored", STW_NONE, NULL},    {"fp32", STW_DTYPE_F32, NULL},
+    {"bf16", STW_DTYPE_BF16, NULL}, {"fp16", STW_DTYPE_F16, NULL}, END};
 static const stw_spec_word role_dtypes[] = {{"fp32", STW_DTYPE_F32, NULL},
                                             {"bf16", STW_DTYPE_BF16, NULL},
                                             {"fp16", STW_DTYPE_F16, NULL},
@@ -259,6 +262,9 @@ static const stw_spec_row rows_before[] = {
 
 static const stw_spec_row rows_after[] = {
     {WORDS("load.method", loads), AT(load.method), .fallback = "auto"},
+    {WORDS("load.dtype", load_dtypes), AT(load.dtype), .fallback = "auto",
+     .note = "auto (precision.params) | stored | fp32 | bf16 | fp16: of whole models on the host",
+     .needs = NEEDS(FOREIGN)},
     {STRING("load.weights"), AT(load.weights), .words = none, .fallback = "none",
      .note = "none, or a path", .needs = NEEDS(STEP)},
     {.key = "checkpoint.contents",

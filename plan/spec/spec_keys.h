@@ -57,6 +57,7 @@ typedef struct stw_spec_word {
     X(NVME, "no state can lie on NVMe", "engine: stowage and node.nvme.capacity above 0")          \
     X(TIERED, "the engine keeps no state on NVMe", "engine: stowage")                              \
     X(FILES, "no weights file is read", "load.weights")                                            \
+    X(FOREIGN, "load and optimizer step are Stowage's, piece by piece", NULL)                      \
     X(DIRECT, "no update is direct", "optimizer.implementation: direct")                           \
     X(RINGS, "no admissible update streams through a ring", "optimizer.implementation: streamed")  \
     X(UNTIED, "the model has no embedding apart from its head", NULL)                              \

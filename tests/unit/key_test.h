@@ -105,7 +105,9 @@ static const key_case fsdp2_cases[] = {
     {"auto", {"engine=fsdp2"}},
     {"streamed", {"engine=fsdp2", "optimizer.implementation=streamed", "loss.fused=true"}},
     {"offload", {"engine=fsdp2", "fsdp.offload_policy=true"}},
-    {"roomy", {"engine=fsdp2", "node.gpu.memory=2 GiB", "optimizer.implementation=fused"}},
+    {"roomy",
+     {"engine=fsdp2", "node.gpu.memory=2 GiB", "optimizer.implementation=fused",
+      "load.method=all_ranks"}},
     {NULL, {NULL}}};
 
 static bool is_refusal(stw_status status) {
