@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading: pieces of tensors go through a few slots; who reads and whether a broadcast follows is
  * the load method. all_ranks is what the field does wrong (AReaL pull request 1182): every rank
- * holds the whole model on its host before anything is cut. */
+ * holds the whole model on its host before anything is cut. A framework's
+ * loader holds the model in the dtype that it asks from_pretrained for: verl's trainer fp32
+ * whatever the files hold, so that the optimizer's state is fp32, its reference bf16
+ * (verl/workers/fsdp_workers.py at 03b0081, _build_model_optimizer). */
 #include "core/checked.h"
 #include "plan/engines/movements.h"
 #include "plan/program/staging.h"

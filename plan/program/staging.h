@@ -36,10 +36,8 @@ unsigned stw_load_element_bits(const stw_job *job, uint32_t tensor);
  * pieces of a tensor add up to its bytes in the published files. */
 uint64_t stw_load_piece_bytes(const stw_job *job, const stw_load_piece *piece);
 /** Bytes of a load piece on the host and on its way to the GPUs. A framework's loader casts while
- * it reads (from_pretrained's torch_dtype): load.dtype, by default that of the parameters. verl's
- * trainer asks for fp32 whatever the files hold, so that the optimizer's state is fp32
- * (verl/workers/fsdp_workers.py at 03b0081, _build_model_optimizer). Stowage keeps what it reads.
- */
+ * it reads: load.dtype, by default that of the parameters. Stowage keeps what it reads. Sources:
+ * see plan/engines/load.c. */
 uint64_t stw_load_held_bytes(const stw_job *job, const stw_load_piece *piece);
 /** Room of a piece in whole-model staging: whole pages, in the dtype in which a framework loads,
  * else with room for fp32. */
