@@ -290,6 +290,28 @@ static void host_processes_count_only_where_calibrated(void) {
     stw_plan_free(plan);
 }
 
+/* A plan that does not fit has no seconds: a record of a job that ran nevertheless is not judged.
+ */
+static void what_does_not_fit_has_no_time(void) {
+    stw_plan *plan = planned(1, 1, NULL);
+    stw_run_result *run = exact_run(plan);
+    stw_phase p = STW_PHASE_OPTIMIZER_STEP;
+    plan->verdict = STW_VERDICT_DOES_NOT_FIT;
+    plan->time_s[p] = NAN;
+    stw_comparison *c = compared(plan, run);
+    const stw_compare_line *line = find(c, p, "time", "job");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(line);
+    CU_ASSERT_EQUAL(line->verdict, STW_LINE_NOT_JUDGED);
+    CU_ASSERT_STRING_EQUAL(line->note, "the plan does not fit: no time is predicted");
+    CU_ASSERT_STRING_EQUAL(line->who, "slowest rank");
+    line = find(c, p, "gpu allocated", "rank0");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(line);
+    CU_ASSERT_STRING_EQUAL(line->who, "rank 0");
+    stw_comparison_free(c);
+    stw_run_result_free(run);
+    stw_plan_free(plan);
+}
+
 static void runs_of_other_plans_are_refused(void) {
     stw_plan *plan = planned(1, 2, NULL);
     stw_run_result *run = exact_run(plan);
@@ -383,5 +405,6 @@ STW_TEST_MAIN("plan compare", {"an exact run agrees", an_exact_run_agrees},
               {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
               {"host processes count only where calibrated",
                host_processes_count_only_where_calibrated},
+              {"what does not fit has no time", what_does_not_fit_has_no_time},
               {"runs of other plans are refused", runs_of_other_plans_are_refused},
               {"records of others", records_of_others}, {"json tells all", json_tells_all})
