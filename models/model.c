@@ -196,6 +196,19 @@ static void write_digest(stw_model *model) {
              (uint64_t)hash.high64, (uint64_t)hash.low64);
 }
 
+/* Each key-value head serves a whole number of query heads. */
+static stw_status check_heads(const stw_model *model, stw_error *err) {
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+        const stw_block_facts *f = &model->groups[g].facts;
+        if (f->kv_heads > 0 && f->q_heads % f->kv_heads != 0)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, model->source,
+                            "num_key_value_heads: found %" PRIu64 ", expected a divisor of the "
+                            "%" PRIu64 " attention heads",
+                            f->kv_heads, f->q_heads);
+    }
+    return STW_STATUS_OK;
+}
+
 stw_status stw_model_finish(stw_model *model, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     model->params = model->active_params = model->buffers = 0;
@@ -203,6 +216,7 @@ stw_status stw_model_finish(stw_model *model, stw_error *err) {
         STW_TRY(reset_group(model, &model->groups[g], err));
     if (model->n_tensors == 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, model->source, "has no tensors");
+    STW_TRY(check_heads(model, err));
     const stw_block **first_of_group =
         stw_pool_array(model->pool, model->n_groups, sizeof *first_of_group);
     if (first_of_group == NULL)

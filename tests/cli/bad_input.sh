@@ -42,6 +42,8 @@ mkdir -p odd && printf '{"model_type": "flux9", "hidden_size": 8}' >odd/config.j
 expect 3 "flux9" "$STOWAGE" inspect odd
 sed 's/"hidden_size": 256/"hidden_size": "big"/' tiny/config.json >odd/config.json
 expect 3 "hidden_size" "$STOWAGE" inspect odd
+sed 's/"num_key_value_heads": 2/"num_key_value_heads": 3/' tiny/config.json >odd/config.json
+expect 3 "num_key_value_heads: found 3, expected a divisor of the 4 attention heads" "$STOWAGE" inspect odd
 printf '{"model_type": "qwen3",' >odd/config.json
 expect 3 "config.json:1" "$STOWAGE" inspect odd
 printf '\377\377\377\377\000\000\000\000{}' >cut.safetensors
