@@ -12,6 +12,21 @@ static stw_status no_memory(stw_error *err) {
 
 /* ---- programs ---- */
 
+stw_stream stw_stream_opposite(stw_stream stream) {
+    switch (stream) {
+    case STW_STREAM_H2D:
+        return STW_STREAM_D2H;
+    case STW_STREAM_D2H:
+        return STW_STREAM_H2D;
+    case STW_STREAM_TO_CPU:
+        return STW_STREAM_FROM_CPU;
+    case STW_STREAM_FROM_CPU:
+        return STW_STREAM_TO_CPU;
+    default:
+        return stream;
+    }
+}
+
 stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout, stw_program **program,
                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -373,10 +388,16 @@ static void read_edges(passes *p, int pass, stw_pass_work *out) {
         while (last > begin && !takes(p, last - 1, kind)) last--;
         if (last == begin) continue;
         double edge_s = lead_s(p, begin, end, kind) + tail_s(p, last - 1, end);
-        if (kind < STW_N_STREAMS)
-            out->stream_edge_s[kind] = edge_s;
-        else
+        if (kind >= STW_N_STREAMS) {
             out->resource_edge_s[kind - STW_N_STREAMS] = edge_s;
+            continue;
+        }
+        out->stream_edge_s[kind] = edge_s;
+        uint32_t first = begin;
+        while (!takes(p, first, kind)) first++;
+        for (uint32_t i = first; i < last; i++)
+            if (p->ops[i].stream == stw_stream_opposite((stw_stream)kind))
+                out->beside_s[kind] += stw_demand_alone_s(&p->demands[i]);
     }
 }
 
@@ -402,6 +423,7 @@ stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_
         if (op->unit == STW_OP_NONE) continue;
         stw_pass_work *group = &out->group[pass][job->model->blocks[op->unit].group];
         add_work(op, &p.demands[i], group);
+        group->beside_s[stw_stream_opposite(op->stream)] += stw_demand_alone_s(&p.demands[i]);
         if (has_way) group->way_s += p.way_s[i];
     }
     for (int pass = 0; pass < 2; pass++) read_edges(&p, pass, &out->pass[pass]);

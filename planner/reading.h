@@ -14,6 +14,9 @@
 
 /* ---- programs ---- */
 
+/** The stream of the same copies in the other direction; the stream itself where it has none. */
+stw_stream stw_stream_opposite(stw_stream stream);
+
 /* Of a bucket that is never full: programs are short where the step's buckets do not matter. */
 #define STW_UNCUT_BYTES (1ull << 40)
 
@@ -98,6 +101,7 @@ typedef struct stw_pass_work {
     double stream_s[STW_N_STREAMS]; /* alone, start-up included */
     double resource_s[STW_N_RESOURCES];
     double stream_edge_s[STW_N_STREAMS], resource_edge_s[STW_N_RESOURCES];
+    double beside_s[STW_N_STREAMS]; /* of the opposite stream, from the first to the last of this */
     /** Of all computations the way from an earlier one, whose end lets copies and collectives start
      * that this one waits for, to its own end; over the number of computations on this way. 0 where
      * no computation of the pass has such a way. */

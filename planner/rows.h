@@ -79,5 +79,7 @@ STW_MUST_USE stw_status stw_rows_add_loads(stw_build *b, stw_error *err);
 
 /** Speed of copies while both directions are busy; 1: as if alone. (rows_sharing.c) */
 double stw_shared_copy_speed(const stw_job *job);
+/** Seconds that copies of one direction lose per second of copies in the other; no rounding. */
+double stw_copies_slowed(const stw_job *job);
 
 #endif

@@ -54,17 +54,20 @@ out:
     return status;
 }
 
-/* A row is of a stream, of a resource, or of the ways to computations. */
+/* A row is of a stream, of a resource, or of the ways to computations. Copies of the other
+ * direction slow a stream of copies down. */
 typedef enum forward_row_kind { STREAM, RESOURCE, WAY } forward_row_kind;
 typedef struct forward_row {
     const char *name;
     forward_row_kind kind;
     int of;
+    double slowed;
 } forward_row;
 
 static double seconds_of(const stw_pass_work *work, const forward_row *what) {
     if (what->kind == WAY) return work->way_s;
-    return what->kind == STREAM ? work->stream_s[what->of] : work->resource_s[what->of];
+    if (what->kind == RESOURCE) return work->resource_s[what->of];
+    return work->stream_s[what->of] + what->slowed * work->beside_s[what->of];
 }
 
 static double edge_of(const stw_forward_reading *reading, int pass, const forward_row *what) {
@@ -117,14 +120,15 @@ static stw_status add_forward_row(stw_build *b, const forward_readings *readings
 
 stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    static const forward_row rows[] = {{"compute", STREAM, STW_STREAM_COMPUTE},
-                                       {"comm", STREAM, STW_STREAM_COMM},
-                                       {"h2d", STREAM, STW_STREAM_H2D},
-                                       {"d2h", STREAM, STW_STREAM_D2H},
-                                       {"pcie", RESOURCE, STW_RESOURCE_PCIE},
-                                       {"dma", RESOURCE, STW_RESOURCE_DMA},
-                                       {"host_memory", RESOURCE, STW_RESOURCE_HOST_MEMORY},
-                                       {"way", WAY, STW_STREAM_COMPUTE}};
+    const double slowed = stw_copies_slowed(b->cost->job);
+    const forward_row rows[] = {{"compute", STREAM, STW_STREAM_COMPUTE, 0},
+                                {"comm", STREAM, STW_STREAM_COMM, 0},
+                                {"h2d", STREAM, STW_STREAM_H2D, slowed},
+                                {"d2h", STREAM, STW_STREAM_D2H, slowed},
+                                {"pcie", RESOURCE, STW_RESOURCE_PCIE, 0},
+                                {"dma", RESOURCE, STW_RESOURCE_DMA, 0},
+                                {"host_memory", RESOURCE, STW_RESOURCE_HOST_MEMORY, 0},
+                                {"way", WAY, STW_STREAM_COMPUTE, 0}};
     forward_readings readings = {0};
     STW_TRY(read_all_forward(b, &readings, err));
     for (int pass = 0; pass < 2; pass++)

@@ -99,6 +99,11 @@ double stw_shared_copy_speed(const stw_job *job) {
     return m.copies > 0 ? m.copies : 1;
 }
 
+double stw_copies_slowed(const stw_job *job) {
+    double slowed = 1 / stw_shared_copy_speed(job) - 1;
+    return slowed > 1e-9 ? slowed : 0;
+}
+
 stw_status stw_rows_add_sharing(const stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     static const stw_resource resources[] = {STW_RESOURCE_PCIE, STW_RESOURCE_DMA};

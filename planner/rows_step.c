@@ -112,8 +112,10 @@ static stw_status add_resource_row(const stw_build *b, stw_resource resource, st
     return STW_STATUS_OK;
 }
 
+/* Copies of both directions slow each other down while both are busy. */
 static stw_status add_stream_row(const stw_build *b, stw_stream stream, stw_error *err) {
     const stw_cost *cost = b->cost;
+    double slowed = stw_stream_opposite(stream) == stream ? 0 : stw_copies_slowed(cost->job);
     stw_time_row *row =
         stw_row_seconds(b->cost, STW_STRETCH_STEP, "step_stream_%s", stw_stream_name(stream));
     if (row == NULL) return no_memory(err);
@@ -121,7 +123,8 @@ static stw_status add_stream_row(const stw_build *b, stw_stream stream, stw_erro
         for (uint32_t r = 0; r < cost->n_rings; r++) {
             const stw_flow *flow = stw_build_flow(b, p, r);
             row->unit_s[p * cost->n_rings + r] =
-                stw_flow_per_unit(cost, flow) * flow->stream_s[stream];
+                stw_flow_per_unit(cost, flow) *
+                (flow->stream_s[stream] + slowed * flow->stream_s[stw_stream_opposite(stream)]);
             for (uint32_t u = 0; u < cost->n_uses; u++)
                 if (passes(cost, p, u) && flow->stream_s[stream] > 0)
                     charge(cost, row, u, r, stream_fill(flow, u, stream));

@@ -100,19 +100,19 @@ static void states_on_the_host(void) {
     errors e = {.n = 0};
     case_use_fixture();
     compare_all(STW_ACT_KEEP, &e);
-    check_errors("kept", &e, 0.005, 0.04);
+    check_errors("kept", &e, 0.003, 0.025);
 }
 
 static void recomputed_blocks(void) {
     errors e = {.n = 0};
     compare_all(STW_ACT_RECOMPUTE, &e);
-    check_errors("recomputed", &e, 0.005, 0.04);
+    check_errors("recomputed", &e, 0.003, 0.025);
 }
 
 static void offloaded_blocks(void) {
     errors e = {.n = 0};
     compare_all(STW_ACT_OFFLOAD, &e);
-    check_errors("offloaded", &e, 0.06, 0.15);
+    check_errors("offloaded", &e, 0.02, 0.13);
 }
 
 STW_TEST_MAIN("planner rows forward", {"states on the host", states_on_the_host},
