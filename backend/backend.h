@@ -95,10 +95,14 @@ typedef struct stw_bucket_operands {
     stw_operand params, grads, master /* where the run has one */, exp_avg, exp_avg_sq;
 } stw_bucket_operands;
 
-/** A measurement of the link: unordered copies in both directions at once. */
+/** A measurement of the link: copies in both directions at once. */
 typedef struct stw_link_shape {
     uint64_t bytes;   /* of one copy */
     uint32_t streams; /* in each direction */
+    /** 0: the directions are not ordered, and each has host memory of its own. Else the slots of a
+     * ring in GPU memory, on one stream each way: what went up returns to where it came from, and a
+     * slot is filled again once it is empty, as in a step. Fewer where GPU memory is short. */
+    uint32_t ring;
 } stw_link_shape;
 
 typedef struct stw_backend {
@@ -185,8 +189,9 @@ typedef struct stw_backend {
     STW_MUST_USE stw_status (*digest)(stw_device *device, stw_typed_range values, uint64_t element,
                                       uint64_t *digest, stw_error *err);
     /** Optional: measure the link. Copy `bytes` in each direction in the given shape and give the
-     * seconds. Reads the host arena and writes a buffer of its own, which the first call makes and
-     * `info` does not count. Blocking; not while a step runs. */
+     * seconds. Reads the host arena. Writes a buffer of its own, which the first call makes and
+     * `info` does not count; with a ring, writes to the arena what it has read there. Blocking; not
+     * while a step runs. */
     STW_MUST_USE stw_status (*link_seconds)(stw_device *device, const stw_link_shape *shape,
                                             uint64_t bytes, double *seconds, stw_error *err);
 

@@ -5,8 +5,9 @@
  *
  * After every step it measures the copies of the step alone, without updates, norms and NVMe
  * writes, and the link by itself: copies both ways at once in several shapes, on all ranks at the
- * same time. The slowest rank counts. The result (stowage.run/1) has copies_s, link and link_share
- * besides what stowage-run writes. */
+ * same time. Half of the shapes do not order the directions; the others return through a ring of
+ * slots to where they came from, which keeps the directions in step. The slowest rank counts. The
+ * result (stowage.run/1) has copies_s, link and link_share besides what stowage-run writes. */
 #define _POSIX_C_SOURCE 200809L /* unsetenv */
 #include <math.h>
 #include <stdio.h>
@@ -20,12 +21,13 @@
 #include "reports/reports.h"
 
 #define MIB (1ull << 20)
-#define MOST_BYTES (8ull << 30) /* each way; longer copies show the same rates */
-#define N_SHAPES 8
+#define MOST_BYTES (4ull << 30) /* each way; longer copies show the same rates */
+#define N_SHAPES 12
 
 static const stw_link_shape shapes[N_SHAPES] = {
-    {8 * MIB, 1},   {16 * MIB, 1}, {32 * MIB, 1}, {64 * MIB, 1},
-    {128 * MIB, 1}, {16 * MIB, 2}, {32 * MIB, 2}, {64 * MIB, 2},
+    {8 * MIB, 1, 0},  {16 * MIB, 1, 0}, {32 * MIB, 1, 0}, {64 * MIB, 1, 0},
+    {16 * MIB, 2, 0}, {32 * MIB, 2, 0}, {8 * MIB, 1, 8},  {16 * MIB, 1, 4},
+    {16 * MIB, 1, 6}, {32 * MIB, 1, 3}, {32 * MIB, 1, 6}, {64 * MIB, 1, 4},
 };
 
 typedef struct ceiling {
@@ -140,6 +142,7 @@ static stw_status fill_link(const ceiling *c, int shape, stw_run_result *result,
         return stw_fail(err, STW_STATUS_NO_MEMORY, "ceiling", "out of memory");
     link->bytes = shapes[shape].bytes;
     link->streams = shapes[shape].streams;
+    link->ring = shapes[shape].ring;
     link->n_all = n;
     for (uint32_t i = 0; i < n; i++)
         link->all_bps[i] = sorted[i] = (double)c->bytes / c->link_s[shape][i];

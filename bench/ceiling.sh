@@ -36,7 +36,7 @@ headline() {
         "$(calc %.4f "$predicted"), $(calc %.4f "$step"), $(calc %.4f "$copies") ($(off "$predicted" "$step"))"
     line "  Gparam/s, all ranks" "$(calc %.3f "$params / $step / 1e9")"
     line "  GB/s up, down, per GPU" "$(calc %.2f "$up / 1e9"), $(calc %.2f "$down / 1e9")"
-    line "  best raw copies (bytes, streams, B/s each way)" "$shape"
+    line "  best raw copies (bytes, streams or ring, B/s each way)" "$shape"
     line "  share of the best raw copies" "$(calc %.1f%% "100 * $share")"
     line "  staging on a GPU (B), validate" "$stage, exit $verdict"
     step_rows "$headline" "$what" "$copies"

@@ -2,7 +2,7 @@
 """Reads figures for the scripts of this folder; the standard library alone.
 
     figures.py get FILE.json PATH...    values by dotted path ("ranks.0.phases"), "?" where none
-    figures.py best FILE.run.json       rates.link's fastest shape: bytes, streams, bytes/s each way
+    figures.py best FILE.run.json       rates.link's fastest shape: bytes, streams or ring-SLOTS, bytes/s each way
     figures.py updates FILE.plan.json   who updates what share: "resident 25% stream 75%"
     figures.py digests FILE.json        verify.digest, or digest: "name=hex ..."
     figures.py steps FILE.run.json...   CSV: plan, predicted, growth of GPU and host, every step
@@ -46,7 +46,9 @@ def best(run):
     if not shapes:
         return "? ? ?"
     shape = max(shapes, key=lambda s: s["bytes_per_s"])
-    return " ".join(text(shape[key]) for key in ("bytes", "streams", "bytes_per_s"))
+    ring = shape.get("ring")
+    kind = f"ring-{ring}" if ring else text(shape["streams"])
+    return " ".join((text(shape["bytes"]), kind, text(shape["bytes_per_s"])))
 
 
 def updates(plan):

@@ -65,8 +65,12 @@ static void put_links(const stw_run_result *run, stw_format format, stw_text *ou
         char bytes[32], rate[32];
         stw_bytes_format(run->links[i].bytes, bytes, sizeof bytes);
         stw_quantity_format(run->links[i].bps, STW_UNIT_BPS, rate, sizeof rate);
-        stw_doc_line(out, format, "Raw copies of %s, %u stream(s) each way: %s.", bytes,
-                     run->links[i].streams, rate);
+        if (run->links[i].ring > 0)
+            stw_doc_line(out, format, "Raw copies of %s, up and back through %u slots: %s.", bytes,
+                         run->links[i].ring, rate);
+        else
+            stw_doc_line(out, format, "Raw copies of %s, %u stream(s) each way: %s.", bytes,
+                         run->links[i].streams, rate);
     }
     if (isfinite(run->link_share))
         stw_doc_line(out, format, "The optimizer step reaches %.1f%% of the fastest raw copies.",
@@ -195,8 +199,9 @@ static void write_csv(const stw_run_result *run, stw_text *out) {
     csv_u64(out, "job", "", "checked", run->checked, "count");
     csv_u64(out, "job", "", "mismatched", run->mismatched, "count");
     for (uint32_t i = 0; i < run->n_links; i++) {
-        snprintf(of, sizeof of, "link %llu B x %u", (unsigned long long)run->links[i].bytes,
-                 run->links[i].streams);
+        snprintf(of, sizeof of, "link %llu B x %u%s", (unsigned long long)run->links[i].bytes,
+                 run->links[i].ring > 0 ? run->links[i].ring : run->links[i].streams,
+                 run->links[i].ring > 0 ? " slots" : "");
         csv_double(out, "job", "optimizer_step", of, run->links[i].bps, "B/s");
     }
     for (unsigned i = 0; i < STW_N_DIGESTS; i++) {

@@ -4,55 +4,17 @@
  * backend/element.h and backend/norm.h, operation by operation. */
 #include "backend/cuda/kernels.h"
 
+#include "backend/cuda/elements.h"
 #include "backend/norm.h"
 
 namespace {
 
 constexpr unsigned threads_per_block = 256;
+constexpr unsigned whole_threads = 128;    /* of a block that updates a whole bucket */
 constexpr uint64_t most_blocks = 1u << 30; /* beyond, threads take several turns */
-
-unsigned blocks_for(uint64_t items, unsigned per_block, uint64_t most) {
-    uint64_t blocks = (items + per_block - 1) / per_block;
-    return (unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks);
-}
-
-bool aligned(const void *a, unsigned bytes) { return ((uintptr_t)a & (bytes - 1)) == 0; }
 
 __device__ uint64_t thread_index() { return (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ uint64_t thread_count() { return (uint64_t)gridDim.x * blockDim.x; }
-
-/* ---- elements in memory ----
- * Every byte is touched once per step, hence the streaming hints: nothing is worth a place in L2.
- * Four neighbours are the unit: 16 bytes of fp32 and 8 of bf16 per thread, so that whatever the
- * types, one instruction of a warp covers 512 or 256 bytes without a gap. */
-
-template <stw_element type> struct element;
-template <> struct element<STW_ELEMENT_F32> {
-    typedef float type;
-    typedef float4 four;
-    static __device__ float widen(float x) { return x; }
-    static __device__ float narrow(float x) { return x; }
-    static __device__ uint32_t bits(float x) { return stw_bits_from_float(x); }
-    static __device__ void unpack(float *x, float4 v) {
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-    }
-    static __device__ float4 pack(const float *x) { return make_float4(x[0], x[1], x[2], x[3]); }
-};
-template <> struct element<STW_ELEMENT_BF16> {
-    typedef uint16_t type;
-    typedef uint2 four;
-    static __device__ float widen(uint16_t x) { return stw_float_from_bf16(x); }
-    static __device__ uint16_t narrow(float x) { return stw_bf16_from_float(x); }
-    static __device__ uint32_t bits(uint16_t x) { return x; }
-    static __device__ void unpack(float *x, uint2 v) {
-        x[0] = stw_float_from_bits(v.x << 16), x[1] = stw_float_from_bits(v.x & 0xFFFF0000u);
-        x[2] = stw_float_from_bits(v.y << 16), x[3] = stw_float_from_bits(v.y & 0xFFFF0000u);
-    }
-    static __device__ uint2 pack(const float *x) {
-        return make_uint2(narrow(x[0]) | (uint32_t)narrow(x[1]) << 16,
-                          narrow(x[2]) | (uint32_t)narrow(x[3]) << 16);
-    }
-};
 
 /* ---- AdamW ----
  * A block takes chunks of the bucket and walks over the spans that meet each of them. What lies in
@@ -234,7 +196,7 @@ __global__ void __launch_bounds__(threads_per_block, 5)
  * and nothing to look up, so that few registers leave room for many threads. */
 template <stw_element params, bool has_master, stw_element grads, stw_element exp_avg,
           stw_element exp_avg_sq>
-__global__ void __launch_bounds__(threads_per_block)
+__global__ void __launch_bounds__(whole_threads)
     adamw_whole_kernel(const __grid_constant__ stw_adamw a, const float *clip_factor,
                        const __grid_constant__ stw_cuda_bucket b) {
     const float factor = a.clip ? *clip_factor : 1.0f;
@@ -311,148 +273,6 @@ adamw_functions adamw_of(const stw_element_types *types) {
         return master ? adamw_of_grads<STW_ELEMENT_BF16, true>(types)
                       : adamw_of_grads<STW_ELEMENT_BF16, false>(types);
     return {NULL, NULL};
-}
-
-/* ---- the exact sum of squares ----
- * Each lane of a warp keeps its own cell per bin in shared memory, a column that no other lane
- * touches: no atomics, and no bank conflicts whichever bins the lanes hit, because a bin's cells
- * fill whole rows of banks. 16 KiB per warp. */
-
-constexpr unsigned norm_warps = 3; /* 48 KiB per block, what is to be had without asking */
-constexpr unsigned norm_threads = norm_warps * 32;
-constexpr unsigned norm_blocks_per_sm = 4;
-constexpr unsigned norm_bytes = 64; /* in flight per thread, in loads of four elements */
-constexpr unsigned norm_bins = 32;  /* that floats can hit: the last is (2 * 254 - 2) / 16 = 31 */
-static_assert((2 * 254 - 2) / 16 == norm_bins - 1 && norm_bins <= STW_NORM_BINS, "bins of floats");
-
-struct __align__(16) norm_cell {
-    unsigned long long low, high; /* sums of the values' low and high 32 bits */
-};
-
-__device__ void norm_one(norm_cell *column, float g, unsigned *not_finite) {
-    unsigned bin = 0;
-    uint64_t value = 0;
-    if (stw_norm_split(g, &bin, &value) == 2) (*not_finite)++;
-    ulonglong2 *cell = (ulonglong2 *)(column + 32u * bin);
-    ulonglong2 sum = *cell;
-    sum.x += (uint32_t)value;
-    sum.y += value >> 32;
-    *cell = sum;
-}
-
-/* The warp's cells, summed over lanes, go to the bins: lane l adds up bin l, starting at its own
- * column so that lanes meet different banks. Carried first, so that a bin has room for 2^32 warps
- * however many values they saw. */
-__device__ void norm_flush(const norm_cell *cells, unsigned lane, unsigned not_finite,
-                           stw_norm_bins *bins) {
-    unsigned long long low = 0, high = 0;
-    for (unsigned i = 0; i < 32; i++) {
-        ulonglong2 sum = *(const ulonglong2 *)(cells + 32u * lane + ((lane + i) & 31u));
-        low += sum.x;
-        high += sum.y;
-    }
-    high += low >> 32;
-    low &= 0xFFFFFFFFull;
-    if (low != 0) atomicAdd((unsigned long long *)&bins->low[lane], low);
-    if (high != 0) atomicAdd((unsigned long long *)&bins->high[lane], high);
-    if (not_finite != 0) atomicAdd((unsigned long long *)&bins->not_finite, not_finite);
-}
-
-template <stw_element type, bool by_four>
-__device__ typename element<type>::four norm_load(const void *grads, uint64_t i, uint64_t n) {
-    typedef typename element<type>::four four;
-    if (by_four && 4 * i + 4 <= n) return __ldcs((const four *)grads + i);
-    float x[4] = {0, 0, 0, 0}; /* zeros add nothing */
-#pragma unroll
-    for (unsigned k = 0; k < 4; k++)
-        if (4 * i + k < n)
-            x[k] = element<type>::widen(
-                __ldcs((const typename element<type>::type *)grads + 4 * i + k));
-    return element<type>::pack(x);
-}
-
-template <stw_element type, bool by_four>
-__global__ void __launch_bounds__(norm_threads, norm_blocks_per_sm)
-    norm_kernel(const void *grads, uint64_t n, stw_norm_bins *bins) {
-    __shared__ norm_cell cells[norm_warps][norm_bins][32];
-    typedef typename element<type>::four four;
-    constexpr unsigned fours = norm_bytes / sizeof(four); /* in flight */
-    unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    norm_cell *column = &cells[warp][0][lane];
-    for (unsigned b = 0; b < norm_bins; b++) column[32u * b] = norm_cell{0, 0};
-    unsigned not_finite = 0;
-
-    const uint64_t turn = (uint64_t)norm_threads * fours; /* in fours */
-    const uint64_t n_fours = n / 4 + (n % 4 != 0);
-    four next[fours];
-    uint64_t at = blockIdx.x * turn + threadIdx.x;
-#pragma unroll
-    for (unsigned k = 0; k < fours; k++)
-        next[k] = norm_load<type, by_four>(grads, at + k * norm_threads, n);
-    for (uint64_t t = blockIdx.x * turn; t < n_fours; t += gridDim.x * turn) {
-        four now[fours];
-        at += gridDim.x * turn;
-#pragma unroll
-        for (unsigned k = 0; k < fours; k++) {
-            now[k] = next[k];
-            next[k] = norm_load<type, by_four>(grads, at + k * norm_threads, n);
-        }
-#pragma unroll
-        for (unsigned k = 0; k < fours; k++) {
-            float x[4];
-            element<type>::unpack(x, now[k]);
-#pragma unroll
-            for (unsigned i = 0; i < 4; i++) norm_one(column, x[i], &not_finite);
-        }
-    }
-    __syncwarp();
-    norm_flush(&cells[warp][0][0], lane, not_finite, bins);
-}
-
-template <stw_element type>
-cudaError_t norm_add(stw_cuda_launch launch, const void *grads, uint64_t n, stw_norm_bins *bins) {
-    typedef typename element<type>::four four;
-    unsigned blocks = blocks_for(n / 4 + 1, norm_threads * (norm_bytes / sizeof(four)),
-                                 (uint64_t)launch.sms * norm_blocks_per_sm);
-    if (aligned(grads, sizeof(four)))
-        norm_kernel<type, true><<<blocks, norm_threads, 0, launch.stream>>>(grads, n, bins);
-    else
-        norm_kernel<type, false><<<blocks, norm_threads, 0, launch.stream>>>(grads, n, bins);
-    return cudaGetLastError();
-}
-
-/* ---- from bins to norm and factor ----
- * One block: its threads fetch and store (one at a time, 73 reads over PCIe would take their time),
- * one of them computes. Bins have the layout of counters. */
-
-static_assert(sizeof(stw_norm_bins) == STW_NORM_COUNTERS * sizeof(uint64_t), "bins are counters");
-
-__global__ void __launch_bounds__(norm_threads)
-    norm_counters_kernel(const stw_norm_bins *gpu_bins, const stw_norm_bins *host_bins, int counts,
-                         uint64_t *counters) {
-    __shared__ stw_norm_bins sum, other;
-    for (unsigned i = threadIdx.x; i < STW_NORM_COUNTERS; i += norm_threads) {
-        ((uint64_t *)&sum)[i] = counts ? ((const uint64_t *)gpu_bins)[i] : 0;
-        ((uint64_t *)&other)[i] =
-            counts && host_bins != NULL ? ((const uint64_t *)host_bins)[i] : 0;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && counts) stw_norm_merge(&sum, &other);
-    __syncthreads();
-    for (unsigned i = threadIdx.x; i < STW_NORM_COUNTERS; i += norm_threads)
-        counters[i] = ((const uint64_t *)&sum)[i];
-}
-
-__global__ void __launch_bounds__(norm_threads)
-    norm_factor_kernel(const uint64_t *counters, double clip_norm, double *norm, float *factor) {
-    __shared__ stw_norm_bins bins;
-    for (unsigned i = threadIdx.x; i < STW_NORM_COUNTERS; i += norm_threads)
-        ((uint64_t *)&bins)[i] = counters[i];
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    double value = stw_norm_value(&bins);
-    *norm = value;
-    *factor = stw_norm_clip_factor(value, clip_norm);
 }
 
 /* ---- conversion ---- */
@@ -585,8 +405,8 @@ cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, const
         (bucket->n_spans == 0 && in_spans) || bucket->param_group >= STW_MAX_PARAM_GROUPS)
         return cudaErrorInvalidValue;
     if (bucket->n_spans == 0 && !bucket->direct && is_aligned(types, bucket)) {
-        kernels.whole<<<blocks_for(bucket->n / 4 + 1, threads_per_block, most_blocks),
-                        threads_per_block, 0, launch.stream>>>(*adamw, factor, *bucket);
+        kernels.whole<<<blocks_for(bucket->n / 4 + 1, whole_threads, most_blocks), whole_threads, 0,
+                        launch.stream>>>(*adamw, factor, *bucket);
         return cudaGetLastError();
     }
     /* Chunks as long as they may be while every multiprocessor gets several of them. */
@@ -595,26 +415,6 @@ cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, const
     uint64_t most = bucket->direct ? (uint64_t)launch.sms * direct_blocks_per_sm : most_blocks;
     kernels.any<<<blocks_for(bucket->n, chunk, most), threads_per_block, 0, launch.stream>>>(
         *adamw, factor, *bucket, chunk);
-    return cudaGetLastError();
-}
-
-cudaError_t stw_cuda_norm_add(stw_cuda_launch launch, stw_element type, const void *grads,
-                              uint64_t n, stw_norm_bins *bins) {
-    if (type == STW_ELEMENT_F32) return norm_add<STW_ELEMENT_F32>(launch, grads, n, bins);
-    if (type == STW_ELEMENT_BF16) return norm_add<STW_ELEMENT_BF16>(launch, grads, n, bins);
-    return cudaErrorInvalidValue;
-}
-
-cudaError_t stw_cuda_norm_counters(stw_cuda_launch launch, const stw_norm_bins *gpu_bins,
-                                   const stw_norm_bins *host_bins, int counts, uint64_t *counters) {
-    norm_counters_kernel<<<1, norm_threads, 0, launch.stream>>>(gpu_bins, host_bins, counts,
-                                                                counters);
-    return cudaGetLastError();
-}
-
-cudaError_t stw_cuda_norm_factor(stw_cuda_launch launch, const uint64_t *counters, double clip_norm,
-                                 double *norm, float *factor) {
-    norm_factor_kernel<<<1, norm_threads, 0, launch.stream>>>(counters, clip_norm, norm, factor);
     return cudaGetLastError();
 }
 
@@ -702,17 +502,6 @@ cudaError_t stw_cuda_fetch(cudaStream_t stream, void *to, const void *from, uint
 /* ---- loading ----
  * A launch over nothing loads a kernel: every combination of types and alignments once. */
 
-/* Ask for as much of the L1 as shared memory as all blocks of a multiprocessor want. */
-template <stw_element type> static cudaError_t prefer_shared() {
-    cudaError_t code = cudaFuncSetAttribute(norm_kernel<type, true>,
-                                            cudaFuncAttributePreferredSharedMemoryCarveout,
-                                            cudaSharedmemCarveoutMaxShared);
-    if (code != cudaSuccess) return code;
-    return cudaFuncSetAttribute(norm_kernel<type, false>,
-                                cudaFuncAttributePreferredSharedMemoryCarveout,
-                                cudaSharedmemCarveoutMaxShared);
-}
-
 static cudaError_t load_adamw(stw_cuda_launch launch) {
     const stw_adamw none = {};
     cudaError_t code = cudaSuccess;
@@ -745,8 +534,7 @@ static cudaError_t load_typed(stw_cuda_launch launch, stw_element type, char *sc
 
 cudaError_t stw_cuda_kernels_load(stw_cuda_launch launch, void *scratch) {
     uint64_t *words = (uint64_t *)scratch;
-    cudaError_t code = prefer_shared<STW_ELEMENT_F32>();
-    if (code == cudaSuccess) code = prefer_shared<STW_ELEMENT_BF16>();
+    cudaError_t code = stw_cuda_norm_prepare();
     if (code == cudaSuccess) code = load_adamw(launch);
     if (code == cudaSuccess) code = stw_cuda_fetch(launch.stream, scratch, scratch, 0);
     if (code == cudaSuccess) code = load_typed(launch, STW_ELEMENT_F32, (char *)scratch);

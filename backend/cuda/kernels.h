@@ -62,6 +62,8 @@ cudaError_t stw_cuda_adamw(stw_cuda_launch launch, const stw_adamw *adamw, const
  * split otherwise over low and high limbs (stw_norm_normalise makes them equal). */
 cudaError_t stw_cuda_norm_add(stw_cuda_launch launch, stw_element type, const void *grads,
                               uint64_t n, stw_norm_bins *bins);
+/** Settings of the norm's kernels for the current device: without them it is slower. */
+cudaError_t stw_cuda_norm_prepare(void);
 /** The sum of two sets of bins as STW_NORM_COUNTERS normalised counters; zeros unless `counts`.
  * @param gpu_bins in GPU memory; left as they are
  * @param host_bins in GPU or page-locked memory; NULL: none

@@ -87,7 +87,8 @@ out:
 #define RUN_BYTES (3 * MIB / 2)
 #define MPI_BYTES (19 * MIB / 2)
 
-/* What a rank's process and context take before its arenas, measured as a run measures them. */
+/* What a rank's process and context take before its arenas, measured as a run measures them.
+ * @param out host.process_comm_bytes: of a process with a communicator, or 0; becomes its part */
 static stw_status measure_context(const stw_probe *probe, stw_cluster *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_backend *backend = stw_backend_cuda_find();
@@ -112,7 +113,10 @@ static stw_status measure_context(const stw_probe *probe, stw_cluster *out, stw_
     uint64_t resident = stw_process_resident_bytes();
     stw_sample_add(&process, (double)resident);
     (void)stw_probe_keep(probe, &process);
-    if (resident > out->host.process_bytes) out->host.process_bytes = resident;
+    /* What ranks with a communicator hold beyond this is the communicator's part. */
+    uint64_t with_comm = out->host.process_comm_bytes;
+    out->host.process_bytes = resident;
+    out->host.process_comm_bytes = with_comm > resident ? with_comm - resident : 0;
 out:
     backend->close(device);
     return status;
@@ -157,10 +161,11 @@ static stw_status measure(stw_probe *probe, stw_cluster *out, bool *found, stw_e
     if (count > 1 && measured.gpu.comm_bytes > 0) {
         out->gpu.comm_bytes = measured.gpu.comm_bytes;
         out->nvlink_bps = measured.nvlink_bps;
-        out->host.process_bytes = measured.host.process_bytes;
+        out->host.process_comm_bytes = measured.host.process_comm_bytes;
     }
     STW_TRY(measure_context(probe, out, err));
-    out->host.process_bytes += RUN_BYTES + (count > 1 ? MPI_BYTES : 0);
+    out->host.process_bytes += RUN_BYTES;
+    if (count > 1) out->host.process_comm_bytes += MPI_BYTES;
     STW_TRY(stw_cuda_probe_copies(probe, out, err));
     note_versions(out);
 out:

@@ -12,12 +12,13 @@
  * that fails. */
 int stw_cuda_probe_count(void);
 
-/** What one process per GPU sees: fills gpu.comm, nvlink and host.process. Only before this process
- * uses CUDA, with gpus > 1. A failure is a warning. */
+/** What one process per GPU sees: fills gpu.comm, nvlink and, as host.process_comm, the resident
+ * bytes of a whole process with NCCL. Only before this process uses CUDA, with gpus > 1. A failure
+ * is a warning. */
 void stw_cuda_probe_comm(const stw_probe *probe, stw_cluster *out);
 
 /** Rates of the links: pcie.*, host.dma*, host.page_lock, host.bandwidth; and, through
- * stw_cuda_probe_work, gpu.hbm and gpu.norm. */
+ * stw_cuda_probe_work, those of the GPU's memory. */
 STW_MUST_USE stw_status stw_cuda_probe_copies(const stw_probe *probe, stw_cluster *out,
                                               stw_error *err);
 
@@ -41,7 +42,7 @@ typedef struct stw_cuda_probe_gpu {
     cudaEvent_t batch[2][2]; /* of a stream, in turn; a thread that waits for one sleeps */
 } stw_cuda_probe_gpu;
 
-/** What one GPU's kernels do: gpu.hbm and gpu.norm, pcie.direct, and resident AdamW as a sample.
+/** What one GPU's kernels do: gpu.hbm, gpu.update, gpu.norm, gpu.norm_bf16 and pcie.direct.
  * What fails is a warning. */
 void stw_cuda_probe_work(const stw_probe *probe, stw_cuda_probe_gpu *gpu, stw_cluster *out);
 

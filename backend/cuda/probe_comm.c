@@ -342,7 +342,7 @@ static bool gather_told(const shared *s, stw_cluster *out, const stw_error **why
     }
     if (*why != NULL) return false;
     out->gpu.comm_bytes = comm_bytes;
-    out->host.process_bytes = process_bytes;
+    out->host.process_comm_bytes = process_bytes; /* all of it: the caller subtracts the base */
     out->nvlink_bps = bps;
     return true;
 }
@@ -359,7 +359,7 @@ void stw_cuda_probe_comm(const stw_probe *probe, stw_cluster *out) {
     bool ended_well = run_children(probe, s, s->world, run_rank);
     if (gather_told(s, out, &why)) {
         stw_sample process = stw_sample_make("process", "resident with CUDA and NCCL", "B");
-        stw_sample_add(&process, (double)out->host.process_bytes);
+        stw_sample_add(&process, (double)out->host.process_comm_bytes);
         (void)stw_probe_keep(probe, &process);
         unsigned n = atomic_load(&s->ranks[0].n_samples);
         for (unsigned i = 0; i < n && i < TELLS; i++)

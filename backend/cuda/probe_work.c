@@ -14,6 +14,7 @@
 #define BUFFER_BYTES (2 * GIB) /* of GPU memory: far beyond its caches */
 #define SMALL_BYTES (64 * MIB) /* in tests */
 #define PARAM_BYTES 16         /* fp32 parameter, gradient and two moments */
+#define MOST_PARAMS (64 * MIB) /* of a launch: a resident bucket */
 #define MOMENT_BYTES 8         /* both moments of a parameter, each way */
 
 typedef struct work {
@@ -67,6 +68,11 @@ static cudaError_t launch_norm(const work *w) {
     return stw_cuda_norm_add(launch, STW_ELEMENT_F32, w->memory, w->bytes / sizeof(float), w->bins);
 }
 
+static cudaError_t launch_norm_bf16(const work *w) {
+    const stw_cuda_launch launch = {w->gpu->streams[0], w->gpu->sms};
+    return stw_cuda_norm_add(launch, STW_ELEMENT_BF16, w->memory, w->bytes / 2, w->bins);
+}
+
 static cudaError_t launch_adamw(const work *w, uint64_t n, void *exp_avg, void *exp_avg_sq,
                                 bool direct) {
     static const stw_element_types types = {STW_ELEMENT_F32, STW_ELEMENT_F32, STW_ELEMENT_NONE,
@@ -75,7 +81,7 @@ static cudaError_t launch_adamw(const work *w, uint64_t n, void *exp_avg, void *
     const stw_adamw adamw = stw_adamw_make(1e-3, 0.9, 0.999, 1e-8, 0.01, 1, 0);
     const stw_cuda_bucket bucket = {.n = n,
                                     .spans = w->span,
-                                    .n_spans = 1,
+                                    .n_spans = direct ? 1 : 0, /* resident buckets have one group */
                                     .direct = direct,
                                     .params = w->memory,
                                     .grads = w->memory + n * sizeof(float),
@@ -85,7 +91,7 @@ static cudaError_t launch_adamw(const work *w, uint64_t n, void *exp_avg, void *
 }
 
 static cudaError_t launch_resident(const work *w) {
-    uint64_t n = w->bytes / PARAM_BYTES;
+    uint64_t n = stw_min_u64(w->bytes / PARAM_BYTES, MOST_PARAMS);
     unsigned char *moments = w->memory + 2 * n * sizeof(float);
     return launch_adamw(w, n, moments, moments + n * sizeof(float), false);
 }
@@ -140,12 +146,17 @@ static stw_status measure_all(const stw_probe *probe, const work *w, stw_cluster
         measure(w, &(job){launch_norm, "the exact norm", (double)w->bytes, 20, runs}, &norm, err));
     out->gpu.norm_bps = stw_probe_keep(probe, &norm);
 
+    stw_sample norm_bf16 = stw_sample_make("gpu norm", "bf16 gradients read", "B/s");
+    STW_TRY(measure(w, &(job){launch_norm_bf16, "the exact norm", (double)w->bytes, 20, runs},
+                    &norm_bf16, err));
+    out->gpu.norm_bf16_bps = stw_probe_keep(probe, &norm_bf16);
+
     stw_sample resident = stw_sample_make("resident AdamW", "fp32, 28 B per parameter", "B/s");
-    double n = (double)(w->bytes / PARAM_BYTES);
+    double n = (double)stw_min_u64(w->bytes / PARAM_BYTES, MOST_PARAMS);
     STW_TRY(measure(w,
                     &(job){launch_resident, "resident AdamW", STW_PROBE_ADAMW_BYTES * n, 20, runs},
                     &resident, err));
-    (void)stw_probe_keep(probe, &resident);
+    out->gpu.update_bps = stw_probe_keep(probe, &resident);
 
     stw_sample direct =
         stw_sample_make("direct AdamW", "moments in host memory, each way, 1 GPU", "B/s");

@@ -153,6 +153,7 @@ static void write_times(const stw_run_result *result, stw_json *json) {
         stw_json_begin_object(json, NULL);
         stw_json_u64(json, "bytes", link->bytes);
         stw_json_u64(json, "streams", link->streams);
+        if (link->ring > 0) stw_json_u64(json, "ring", link->ring);
         stw_json_double(json, "bytes_per_s", link->bps);
         stw_json_begin_array(json, "bytes_per_s_all");
         for (uint32_t k = 0; k < link->n_all; k++) stw_json_double(json, NULL, link->all_bps[k]);
@@ -459,6 +460,8 @@ static stw_status read_links(const reader *r, const stw_node *rates, stw_error *
             return stw_node_fail(r->tree, list->items[i], "an object with a shape's rates", err);
         STW_TRY(stw_node_u64(r->tree, list->items[i], "bytes", &link->bytes, err));
         STW_TRY(stw_part_u32(r->tree, list->items[i], "streams", &link->streams, err));
+        if (stw_node_get(list->items[i], "ring") != NULL)
+            STW_TRY(stw_part_u32(r->tree, list->items[i], "ring", &link->ring, err));
         STW_TRY(stw_part_seconds(r->tree, list->items[i], "bytes_per_s", &link->bps, err));
         STW_TRY(stw_node_array(r->tree, list->items[i], "bytes_per_s_all", &all, err));
         STW_TRY(read_numbers(r, all, &link->all_bps, &link->n_all, err));

@@ -27,10 +27,12 @@ typedef struct stw_run_node {
     uint64_t host[STW_N_PHASES], page_locked[STW_N_PHASES];
 } stw_run_node;
 
-/** Copies both ways at once, without any order between them: what the link does by itself. */
+/** Copies both ways at once: what the link does by itself. */
 typedef struct stw_run_link {
     uint64_t bytes;   /* of one copy */
     uint32_t streams; /* in each direction */
+    uint32_t ring;    /* 0: no order between the directions; else copies return through so many
+                       * slots */
     double bps;       /* each direction, median; slowest rank */
     uint32_t n_all;
     double *all_bps; /* one beside each step */

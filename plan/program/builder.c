@@ -163,8 +163,9 @@ void stw_build_externals(stw_builder *b) {
     if (b->job->world > 1)
         stw_alloc_at(b, STW_COMPONENT_COMM, STW_TIER_GPU, STW_OFFSET_EXTERNAL,
                      cluster->gpu.comm_bytes);
-    stw_alloc_at(b, STW_COMPONENT_PROCESS, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
-                 cluster->host.process_bytes);
+    uint64_t process_bytes = cluster->host.process_bytes;
+    if (b->job->world > 1) process_bytes += cluster->host.process_comm_bytes;
+    stw_alloc_at(b, STW_COMPONENT_PROCESS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, process_bytes);
 }
 
 void stw_build_regions(stw_builder *b, bool alloc, bool (*which)(const stw_region *region)) {

@@ -8,7 +8,7 @@
 
 /* Default. The gradient norm reaches this share of the GPU's copy bandwidth. Updates reach all of
  * it. */
-static const double NORM_HBM_EFFICIENCY = 0.44;
+static const double NORM_HBM_EFFICIENCY = 0.8;
 
 /* Share of the data-sheet bf16 rate that a training step reaches. An estimate. */
 static const double MODEL_FLOP_EFFICIENCY = 0.5;
@@ -164,6 +164,13 @@ static double cpu_share(const stw_job *job) {
     return share;
 }
 
+/* As add_traffic, of an update in GPU memory. */
+static void add_update_traffic(const stw_job *job, double bytes, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double rate = c->gpu.update_bps > 0 ? c->gpu.update_bps : c->gpu.hbm_bps;
+    out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, rate);
+}
+
 /* A kernel that reads and writes moments and master copy in host memory. */
 static void add_direct(const stw_job *job, double params, stw_demand *out) {
     const stw_cluster *c = job->cluster;
@@ -175,7 +182,7 @@ static void add_direct(const stw_job *job, double params, stw_demand *out) {
     out->seconds[STW_RESOURCE_PCIE] += seconds;
     add_dma(job, true, bytes * ranks_on_node(job), out);
     add_dma(job, false, bytes * ranks_on_node(job), out);
-    add_traffic(job, STW_TIER_GPU, params * (update_element_bytes(job) - 2 * element), out);
+    add_update_traffic(job, params * (update_element_bytes(job) - 2 * element), out);
     out->startup_s += c->pcie.latency_s;
 }
 
@@ -223,7 +230,7 @@ void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, u
         add_cpu_update(job, params, ring_bytes, out);
         break;
     default:
-        add_traffic(job, STW_TIER_GPU, (double)params * update_element_bytes(job), out);
+        add_update_traffic(job, (double)params * update_element_bytes(job), out);
         break;
     }
 }
@@ -247,12 +254,18 @@ static void demand_update(const stw_job *job, const stw_op *op, stw_demand *out)
     stw_demand_update(job, op->update, op->params, op->ring_bytes, out);
 }
 
+/* Bytes of gradients in GPU memory that the norm reads per second. */
+static double gpu_norm_bps(const stw_cluster *c, uint64_t element_bytes) {
+    if (element_bytes == 2 && c->gpu.norm_bf16_bps > 0) return c->gpu.norm_bf16_bps;
+    return c->gpu.norm_bps > 0 ? c->gpu.norm_bps : NORM_HBM_EFFICIENCY * c->gpu.hbm_bps;
+}
+
 static void demand_norm(const stw_job *job, const stw_op *op, stw_demand *out) {
     const stw_cluster *c = job->cluster;
-    double bytes = (double)op->params * (double)stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    uint64_t element_bytes = stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    double bytes = (double)op->params * (double)element_bytes;
     if (op->to == STW_TIER_GPU) {
-        double rate = c->gpu.norm_bps > 0 ? c->gpu.norm_bps : NORM_HBM_EFFICIENCY * c->gpu.hbm_bps;
-        out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, rate);
+        out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, gpu_norm_bps(c, element_bytes));
         return;
     }
     add_traffic(job, op->to, bytes, out);

@@ -51,6 +51,8 @@ static bool holds(const stw_job *job, stw_need need) {
         return !executes;
     case STW_NEED_CLIP:
         return executes && run->optimizer.clip_norm > 0;
+    case STW_NEED_BF16_GRADS:
+        return run->precision.grads == STW_DTYPE_BF16;
     case STW_NEED_FORWARD:
         return job->model->facts_known;
     case STW_NEED_EXPERTS:

@@ -45,9 +45,15 @@ static const stw_spec_row rows[] = {
      .note = "taken by NCCL after first use", SIZE(0), .needs = NEEDS(RANKS)},
     {IN(STW_UNIT_BPS, "node.gpu.hbm", gpu.hbm_bps), .fallback = "4 TB/s",
      .note = "read and written together", RATE},
+    {BPS("node.gpu.update", gpu.update_bps), .fallback = "0",
+     .note = "AdamW with all state there, read and written; 0: as hbm", RATE_OR_0,
+     .needs = NEEDS(STEP)},
     {BPS("node.gpu.norm", gpu.norm_bps), .fallback = "0",
-     .note = "gradients read by the exact norm; 0: 0.44 of hbm", RATE_OR_0,
+     .note = "fp32 gradients read by the exact norm; 0: 0.8 of hbm", RATE_OR_0,
      .needs = NEEDS(STEP) | NEEDS(CLIP)},
+    {BPS("node.gpu.norm_bf16", gpu.norm_bf16_bps), .fallback = "0",
+     .note = "bf16 gradients; 0: as norm", RATE_OR_0,
+     .needs = NEEDS(STEP) | NEEDS(CLIP) | NEEDS(BF16_GRADS)},
     {IN(STW_UNIT_FLOPS, "node.gpu.bf16", gpu.bf16_flops), .fallback = "700 TFLOP/s",
      BOUNDS(1e9, 1e20), .needs = NEEDS(FORWARD)},
     {BYTES("node.host.memory", host.memory_bytes), .fallback = "125 GiB", .note = "per node",
@@ -58,6 +64,9 @@ static const stw_spec_row rows[] = {
      .fallback = "unlimited", .note = "RLIMIT_MEMLOCK", SIZE(0)},
     {BYTES("node.host.process", host.process_bytes), .fallback = "1.4 GiB",
      .note = "base of one rank's process", SIZE(0)},
+    {BYTES("node.host.process_comm", host.process_comm_bytes), .fallback = "0",
+     .note = "more of it in jobs of several ranks: the communicator", SIZE(0),
+     .needs = NEEDS(RANKS)},
     {BPS("node.host.bandwidth", host.bandwidth_bps), .fallback = "120 GB/s",
      .note = "CPU and DMA together, per node", RATE},
     {BPS("node.host.dma", host.dma_bps), .fallback = "90 GB/s",
@@ -290,6 +299,9 @@ stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error
                         c->host.memory_bytes, true, err));
     STW_TRY(check_below(origin, "node.host.process", c->host.process_bytes, "node.host.limit",
                         c->host.limit_bytes, false, err));
+    STW_TRY(check_below(origin, "node.host.process_comm", c->host.process_comm_bytes,
+                        "node.host.limit - node.host.process",
+                        c->host.limit_bytes - c->host.process_bytes, false, err));
     STW_TRY(check_below(origin, "node.gpu.context", c->gpu.context_bytes, "node.gpu.memory",
                         c->gpu.memory_bytes, false, err));
     STW_TRY(check_below(origin, "node.gpu.comm", c->gpu.comm_bytes,

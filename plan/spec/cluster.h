@@ -28,7 +28,9 @@ typedef struct stw_cluster {
         uint64_t context_bytes; /* taken by the CUDA context */
         uint64_t comm_bytes;    /* taken by NCCL after first use, all communicators; 0 alone */
         double hbm_bps;         /* read + written */
-        double norm_bps;        /* gradients read by the exact norm; 0: a share of hbm_bps */
+        double update_bps;      /* AdamW with all state there, read + written; 0: hbm_bps */
+        double norm_bps;        /* fp32 gradients read by the exact norm; 0: a share of hbm_bps */
+        double norm_bf16_bps;   /* bf16 gradients; 0: norm_bps */
         double bf16_flops;
     } gpu;
     struct {
@@ -36,6 +38,7 @@ typedef struct stw_cluster {
         uint64_t limit_bytes;            /* usable of it (cgroup) */
         uint64_t page_lock_limit_bytes;  /* STW_UNLIMITED: none */
         uint64_t process_bytes;          /* base resident size of one rank's process */
+        uint64_t process_comm_bytes;     /* more with a communicator; 0 where ranks are alone */
         double bandwidth_bps;            /* host memory: CPU and DMA together, per node */
         double dma_bps;                  /* all GPUs' copies together, both ways, per node */
         double dma_beside_bps;           /* the same during CPU updates; 0: a fair share */

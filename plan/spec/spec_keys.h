@@ -47,6 +47,7 @@ typedef struct stw_spec_word {
 #define STW_NEED_TABLE(X)                                                                          \
     X(STEP, "the engine's framework executes load and optimizer step", "engine: stowage")          \
     X(CLIP, "no gradient norm is computed", "optimizer.clip_norm: 1 and engine: stowage")          \
+    X(BF16_GRADS, "gradients are not bf16", "precision.grads: bf16")                               \
     X(FORWARD, "forward and backward of a list of tensors are unknown", "a config.json as model")  \
     X(EXPERTS, "the model has no routed experts", NULL)                                            \
     X(RANKS, "there is one rank", "node.gpus or nodes: 2 or more")                                 \

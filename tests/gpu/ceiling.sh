@@ -14,7 +14,7 @@ for figure in copies_s link_share; do
     found=$(member run.json $figure)
     awk -v x="$found" 'BEGIN { exit !(x + 0 > 0) }' || fail "$figure is $found"
 done
-[ "$(grep -c '"streams"' run.json)" = 8 ] || fail "found $(grep -c '"streams"' run.json) shapes of the link, expected 8"
+[ "$(grep -c '"streams"' run.json)" = 12 ] || fail "found $(grep -c '"streams"' run.json) shapes of the link, expected 12"
 "$STOWAGE" report run.json >report.txt || fail "no report"
-[ "$(grep -c "Raw copies of" report.txt)" = 8 ] || fail "not every shape is reported"
+[ "$(grep -c "Raw copies of" report.txt)" = 12 ] || fail "not every shape is reported"
 echo "ceiling: ok"

@@ -19,6 +19,8 @@ static const stw_element_types all_f32 = {STW_ELEMENT_F32, STW_ELEMENT_F32, STW_
                                           STW_ELEMENT_F32, STW_ELEMENT_F32};
 static const stw_element_types mixed = {STW_ELEMENT_BF16, STW_ELEMENT_BF16, STW_ELEMENT_F32,
                                         STW_ELEMENT_F32, STW_ELEMENT_F32};
+static const stw_element_types bf16_f32 = {STW_ELEMENT_BF16, STW_ELEMENT_BF16, STW_ELEMENT_NONE,
+                                           STW_ELEMENT_F32, STW_ELEMENT_F32};
 static const stw_element_types all_bf16 = {STW_ELEMENT_BF16, STW_ELEMENT_BF16, STW_ELEMENT_NONE,
                                            STW_ELEMENT_BF16, STW_ELEMENT_BF16};
 
@@ -54,6 +56,10 @@ static void run_adamw_off(void) {
 static void run_adamw_mixed(void) {
     stw_cuda_bucket b = big_bucket(0);
     big_adamw(&mixed, &b);
+}
+static void run_adamw_bf16_f32(void) {
+    stw_cuda_bucket b = big_bucket(0);
+    big_adamw(&bf16_f32, &b);
 }
 static void run_adamw_bf16(void) {
     stw_cuda_bucket b = big_bucket(0);
@@ -105,6 +111,7 @@ static const struct {
              {"adamw f32, 4096 spans", BIG, 28, run_adamw_spans},
              {"adamw f32, apart in alignment", BIG, 28, run_adamw_off},
              {"adamw bf16, f32 master, moments", BIG, 28, run_adamw_mixed},
+             {"adamw bf16, f32 moments", BIG, 22, run_adamw_bf16_f32},
              {"adamw bf16", BIG, 14, run_adamw_bf16},
              {"adamw f32, moments over PCIe", BIG / 4, 16, run_adamw_direct},
              {"seed_grads f32", BIG, 4, run_seed},

@@ -190,7 +190,8 @@ static void norms_do_not_overtake(void) {
 /* ---- the link by itself ---- */
 
 static void link_is_measured(void) {
-    static const stw_link_shape shapes[] = {{MIB, 1}, {4 * MIB, 2}, {32 * MIB, 1}, {8 * MIB, 3}};
+    static const stw_link_shape shapes[] = {{MIB, 1, 0},     {4 * MIB, 2, 0}, {32 * MIB, 1, 0},
+                                            {8 * MIB, 3, 0}, {MIB, 1, 8},     {4 * MIB, 1, 3}};
     const stw_device_config config = configuration(&fp32_types);
     stw_device *device = NULL;
     stw_device_info before, after;
@@ -221,15 +222,17 @@ static void link_is_measured(void) {
     }
     CHECK_OK(cuda->link_seconds(device, &shapes[0], 0, &seconds, err));
     CU_ASSERT_EQUAL(seconds, 0.0);
-    const stw_link_shape none = {0, 1}, still = {MIB, 0}, crowd = {MIB, 1000};
+    const stw_link_shape none = {0, 1, 0}, still = {MIB, 0, 0}, crowd = {MIB, 1000, 0};
+    const stw_link_shape round = {MIB, 1, 1000};
     CHECK_FAILS(cuda->link_seconds(device, &none, 1, &seconds, err), STW_STATUS_BUG, "streams");
     CHECK_FAILS(cuda->link_seconds(device, &still, 1, &seconds, err), STW_STATUS_BUG, "streams");
     CHECK_FAILS(cuda->link_seconds(device, &crowd, 1, &seconds, err), STW_STATUS_BUG, "streams");
+    CHECK_FAILS(cuda->link_seconds(device, &round, 1, &seconds, err), STW_STATUS_BUG, "ring");
     CHECK_OK(cuda->digest(device, stw_typed(STW_TIER_HOST, 0, STW_ELEMENT_F32, HOST_ARENA / 4), 0,
                           &host[1], err));
     CHECK_OK(cuda->digest(device, stw_typed(STW_TIER_GPU, 0, STW_ELEMENT_F32, GPU_ARENA / 4), 0,
                           &gpu[1], err));
-    CU_ASSERT_EQUAL(host[0], host[1]); /* nothing came down into the state */
+    CU_ASSERT_EQUAL(host[0], host[1]); /* what came down changed no state */
     CU_ASSERT_EQUAL(gpu[0], gpu[1]);
     cuda->close(device);
 }

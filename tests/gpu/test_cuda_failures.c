@@ -104,7 +104,7 @@ static void check_times(const stw_program *program, const stw_timeline *t) {
 
 /* What a benchmark does between steps. */
 static stw_status measure_link(void *state, stw_rank_run *run, uint32_t iteration, stw_error *err) {
-    const stw_link_shape shape = {MIB, 1};
+    const stw_link_shape shape = {MIB, 1, 4};
     double seconds = 0;
     (void)state;
     (void)iteration;

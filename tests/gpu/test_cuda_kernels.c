@@ -336,6 +336,13 @@ static void test_norm(void) {
         norm_case(&g, MANY, 0, 3, "the largest float, or bf16's largest subnormal");
         set_all(&g, t == 0 ? 0x00000001u : 0x80010000u);
         norm_case(&g, MANY, 1, 3, "the smallest subnormal");
+        /* One multiprocessor's threads have more values than a cell has room for, all of them in
+         * the same cell and as large as they come there. */
+        const uint32_t sms = launch.sms;
+        launch.sms = 1;
+        set_all(&g, t == 0 ? 0x3FFFFFFFu : 0x3FFF0000u);
+        norm_case(&g, MANY, 0, 2, "the largest of a cell");
+        launch.sms = sms;
         set_all(&g, 0x80000000u);
         norm_case(&g, MANY, 2, 1, "minus zero");
         fill(&g, -10, 10, 0);

@@ -58,6 +58,9 @@ static void clusters_round_trip(void) {
     CU_ASSERT_EQUAL(c.cpu_adamw_pps, 4.8e9);
     CU_ASSERT_FALSE(c.calibration.measured);
     CU_ASSERT_EQUAL(c.gpu.norm_bps, 0); /* what older files do not say has a meaning: derive it */
+    CU_ASSERT_EQUAL(c.gpu.update_bps, 0);
+    CU_ASSERT_EQUAL(c.gpu.norm_bf16_bps, 0);
+    CU_ASSERT_EQUAL(c.host.process_comm_bytes, 0);
     CU_ASSERT_EQUAL(c.host.dma_up_bps, 0);
     CU_ASSERT_EQUAL(c.host.dma_down_bps, 0);
     CU_ASSERT_EQUAL(c.host.page_lock_bps, 0);
@@ -71,6 +74,9 @@ static void clusters_round_trip(void) {
     c.gpu.hbm_bps = nextafter(4.3e12, 5e12);
     c.host.process_bytes = 1500000001;
     c.gpu.norm_bps = 1.87e12;
+    c.gpu.update_bps = 4.13e12;
+    c.gpu.norm_bf16_bps = 1.77e12;
+    c.host.process_comm_bytes = 370000001;
     c.host.dma_up_bps = 101e9;
     c.host.dma_down_bps = 99e9;
     c.host.page_lock_bps = 1.58e10;
@@ -111,6 +117,7 @@ static void clusters_are_checked(void) {
         {"node.gpu.comm", "139.7 GiB", "node.gpu.comm"},
         {"node.host.limit", "504 GiB", "node.host.limit: found 504.00 GiB, expected at most"},
         {"node.host.process", "500 GiB", "node.host.process"},
+        {"node.host.process_comm", "500 GiB", "node.host.process_comm"},
         {"node.host.cores", "0", "node.host.cores"},
         {"node.host.dma", "0", "node.host.dma: found \"0\", expected 1 MB/s to 1 PB/s"},
         {"node.pcie.both", "0", "node.pcie.both"},

@@ -240,7 +240,7 @@ static void compute_and_norms(void) {
     op = make_op(STW_OP_NORM, STW_TIER_GPU);
     op.params = GB;
     stw_demand_op(&job, &op, &d);
-    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0.001 / 0.44);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0.001 / 0.8);
     op.from = op.to = STW_TIER_HOST;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 4.0 / 200);
@@ -256,6 +256,7 @@ static void norms_follow_stated_rates(void) {
     stw_demand d;
     set_up(2, 2);
     cluster.gpu.norm_bps = 1000e9;
+    cluster.gpu.norm_bf16_bps = 500e9;
     cluster.cpu_norm_pps = 8e9;
     stw_op op = make_op(STW_OP_NORM, STW_TIER_GPU);
     op.params = GB;
@@ -263,11 +264,28 @@ static void norms_follow_stated_rates(void) {
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 4.0 / 1000);
     run.precision.grads = STW_DTYPE_BF16;
     stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 2.0 / 500);
+    cluster.gpu.norm_bf16_bps = 0;
+    stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 2.0 / 1000);
     op.from = op.to = STW_TIER_HOST;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 1.0 / 8 / 0.96);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 2.0 / 200);
+}
+
+/* Updates in GPU memory have a rate of their own; without one, that of copies. */
+static void updates_follow_stated_rates(void) {
+    stw_demand d;
+    set_up(1, 1);
+    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, 0, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 28.0 / 4000);
+    cluster.gpu.update_bps = 3500e9;
+    stw_demand_update(&job, STW_UPDATE_RESIDENT, GB, 0, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 28.0 / 3500);
+    run.precision.params = run.precision.grads = STW_DTYPE_BF16;
+    stw_demand_update(&job, STW_UPDATE_STREAM, GB, 0, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 22.0 / 3500);
 }
 
 /* bf16 parameters read and fp32 masters written; over the link and to the disk where those lie
@@ -467,6 +485,7 @@ STW_TEST_MAIN("plan demand", {"copies to CPU buckets are cached", copies_to_cpu_
               {"direct updates use the link", direct_updates_use_the_link},
               {"CPU updates follow the bytes", cpu_updates_follow_the_bytes},
               {"norms follow stated rates", norms_follow_stated_rates},
+              {"updates follow stated rates", updates_follow_stated_rates},
               {"masters go where they lie", masters_go_where_they_lie},
               {"the clip factor is waited for", the_clip_factor_is_waited_for},
               {"updates follow the precision", updates_follow_the_precision},

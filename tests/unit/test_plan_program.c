@@ -118,6 +118,7 @@ static stw_plan *new_plan(size_t run, const stw_cluster *cluster) {
 static void compare_with_counter(size_t run, uint32_t gpus, uint32_t n, const stw_place *places,
                                  const uint32_t *units) {
     stw_cluster cluster = fixture_cluster(gpus);
+    cluster.host.process_comm_bytes = 300ull << 20; /* of jobs with several ranks alone */
     stw_plan *plan = new_plan(run, &cluster);
     fixture_state(plan, n, places, units);
     CHECK_OK(stw_plan_derive(plan, err));
@@ -130,7 +131,7 @@ static void compare_with_counter(size_t run, uint32_t gpus, uint32_t n, const st
     is.alone = gpus == 1;
     counted want = count_step(params, plan->job->unit_params, n, places, units, &is);
     want.gpu += cluster.gpu.context_bytes + (gpus > 1 ? cluster.gpu.comm_bytes : 0);
-    want.host += cluster.host.process_bytes;
+    want.host += cluster.host.process_bytes + (gpus > 1 ? cluster.host.process_comm_bytes : 0);
     const stw_peak *peak = plan->peaks[0].phase[STW_PHASE_OPTIMIZER_STEP];
     CU_ASSERT_EQUAL(peak[STW_TIER_GPU].total, want.gpu);
     CU_ASSERT_EQUAL(peak[STW_TIER_HOST].total, want.host);

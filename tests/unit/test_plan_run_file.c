@@ -57,7 +57,8 @@ static stw_run_result *full_result(void) {
     r->links = stw_pool_array(r->pool, 2, sizeof *r->links);
     for (uint32_t i = 0; i < 2; i++) {
         double all[] = {5e10 / 3, 4e10};
-        r->links[i] = (stw_run_link){.bytes = 8u << i, .streams = i + 1, .bps = 4.5e10, .n_all = 2};
+        r->links[i] = (stw_run_link){
+            .bytes = 8u << i, .streams = i + 1, .ring = 3 * i, .bps = 4.5e10, .n_all = 2};
         r->links[i].all_bps = stw_pool_array(r->pool, 2, sizeof(double));
         memcpy(r->links[i].all_bps, all, sizeof all);
     }
@@ -109,6 +110,8 @@ static void round_trips(void) {
     CU_ASSERT_EQUAL(again->digest[3], 9);
     CU_ASSERT_EQUAL(again->n_links, 2);
     CU_ASSERT_EQUAL(again->links[1].streams, 2);
+    CU_ASSERT_EQUAL(again->links[0].ring, 0);
+    CU_ASSERT_EQUAL(again->links[1].ring, 3);
     CU_ASSERT_EQUAL(again->links[1].all_bps[0], 5e10 / 3);
     CU_ASSERT_EQUAL(again->link_share, 0.97);
     CU_ASSERT_TRUE(isnan(again->gpu_growth_bytes));

@@ -46,7 +46,7 @@ static void set_up(void) {
     run.digest[0] = 0xabcdef;
     run.grad_norm = NAN;
     static double rates[] = {50.5e9};
-    static stw_run_link link = {32ull << 20, 2, 50.5e9, 1, rates};
+    static stw_run_link link = {32ull << 20, 2, 0, 50.5e9, 1, rates};
     run.links = &link;
     run.n_links = 1;
     run.link_share = 0.971;

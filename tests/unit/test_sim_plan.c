@@ -158,7 +158,7 @@ static void direct_updates_take_the_link(void) {
     stw_sim *sim = simulate(plan, 0);
     if (sim != NULL) {
         double params = (double)plan->job->kinds[0].params;
-        double want = 250e-6 + params * 4 / (0.44 * 4e12) + 10e-6 + params * 8 / (0.8 * 45e9);
+        double want = 250e-6 + params * 4 / (0.8 * 4e12) + 10e-6 + params * 8 / (0.8 * 45e9);
         CU_ASSERT_DOUBLE_EQUAL(stw_sim_phase_seconds(sim, STW_PHASE_OPTIMIZER_STEP), want, 1e-9);
     }
     stw_sim_free(sim);
