@@ -29,7 +29,7 @@ template <> struct norm_type<STW_ELEMENT_BF16> {
     static constexpr unsigned per_load = 8; /* values of a load of 16 bytes, and */
     static constexpr unsigned loads = 3;    /* of these in flight per thread */
     static constexpr int unit = -98; /* cell c counts 2^(8 c + unit) units of stw_norm_bins */
-    static __device__ void add_upper(char *column, uint32_t scaled) {
+    static __device__ void add_scaled(char *column, uint32_t scaled) { /* in the upper half */
         /* Given an exponent of 132 to 135, it has no bits below 2^-2 and its square is below 2^18:
          * the sum with 2^19 is exact, and its last bits are the square as an integer. */
         float x = stw_float_from_bits((scaled & 0x01FF0000u) | 132u << 23);
@@ -41,18 +41,20 @@ template <> struct norm_type<STW_ELEMENT_BF16> {
         asm("fma.rn.bf16x2 %0, %1, %2, %3;"
             : "=r"(scaled)
             : "r"(two), "r"(0x5F805F80u), "r"(0x80008000u));
-        add_upper(column, scaled << 16);
-        add_upper(column, scaled);
+        add_scaled(column, scaled << 16);
+        add_scaled(column, scaled);
     }
 };
 template <> struct norm_type<STW_ELEMENT_F32> {
     typedef unsigned long long cell;
     static constexpr unsigned per_load = 4, loads = 8;
     static constexpr int unit = -130;
-    static __device__ void add(char *column, uint32_t one) {
-        uint32_t scaled = stw_bits_from_float(stw_float_from_bits(one) * 18446744073709551616.0f);
+    static __device__ void add_scaled(char *column, uint32_t scaled) {
         uint32_t mantissa = ((scaled & 0x7FFFFFu) | 0x800000u) << (scaled >> 23 & 3u);
         *(cell *)(column + (scaled >> 17 & (norm_cells - 1) << 8)) += (cell)mantissa * mantissa;
+    }
+    static __device__ void add(char *column, uint32_t one) {
+        add_scaled(column, stw_bits_from_float(stw_float_from_bits(one) * 18446744073709551616.0f));
     }
 };
 
@@ -120,20 +122,39 @@ __device__ uint4 norm_load(const norm_turns &turns, uint64_t at) {
     return at < turns.n ? __ldcs(turns.loads + at) : make_uint4(0, 0, 0, 0); /* adds nothing */
 }
 
-/* What cells do not take: gradients from 2^61 on and what is not finite. */
+/* What the first pass leaves out: gradients from 2^61 on, now times 2^-64, and what is not finite.
+ * The cells are empty. */
 template <stw_element type>
-__device__ void norm_special(const norm_turns &turns, unsigned lane, stw_norm_bins *bins) {
+__device__ void norm_special(const norm_turns &turns, typename norm_type<type>::cell *cells,
+                             unsigned lane, stw_norm_bins *bins) {
     typedef typename element<type>::type stored_type;
     constexpr unsigned per_load = norm_type<type>::per_load;
     constexpr unsigned loads = 32 * norm_type<type>::loads;
     const stored_type *grads = (const stored_type *)turns.loads;
+    norm_sum sums[2] = {};
+    unsigned room = norm_room;
+    unsigned long long not_finite = 0;
     for (uint64_t t = turns.first; t * loads < turns.n; t += turns.stride) {
         uint64_t end = min((unsigned long long)(t + 1) * loads, (unsigned long long)turns.n);
         for (uint64_t i = t * loads * per_load + lane; i < end * per_load; i += 32) {
             float g = element<type>::widen(grads[i]);
-            if (!(fabsf(g) < 2305843009213693952.0f)) norm_one(g, bins);
+            bool finite = fabsf(g) <= 3.40282347e38f;
+            not_finite += !finite;
+            if (finite && fabsf(g) >= 2305843009213693952.0f)
+                norm_type<type>::add_scaled((char *)(cells + lane),
+                                            stw_bits_from_float(g * 5.42101086e-20f));
         }
+        room -= norm_shape<type>::per_turn;
+        if (room >= norm_shape<type>::per_turn && (t + turns.stride) * loads < turns.n) continue;
+        room = norm_room;
+        __syncwarp();
+        norm_empty(cells, lane, lane, &sums[0]);
+        norm_empty(cells, lane + 32, lane, &sums[1]);
+        __syncwarp();
     }
+    for (unsigned k = 0; k < 2; k++)
+        norm_to_bins(sums[k], 8 * (int)(lane + 32 * k) + norm_type<type>::unit + 256, bins);
+    if (not_finite != 0) atomicAdd((unsigned long long *)&bins->not_finite, not_finite);
 }
 
 template <stw_element type>
@@ -190,7 +211,7 @@ __global__ void __launch_bounds__(32 * norm_shape<type>::warps, norm_blocks_per_
     special = __any_sync(0xFFFFFFFFu, special);
     if (lane > 0) norm_to_bins(sums[0], 8 * (int)lane + norm_type<type>::unit, bins);
     if (lane < 31) norm_to_bins(sums[1], 8 * (int)lane + 256 + norm_type<type>::unit, bins);
-    if (special) norm_special<type>(turns, lane, bins);
+    if (special) norm_special<type>(turns, &cells[warp][0][0], lane, bins);
 }
 
 template <stw_element type>

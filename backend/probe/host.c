@@ -118,8 +118,16 @@ static void touch_piece(void *arg, uint64_t first, uint64_t count) {
     memset((unsigned char *)arg + first, 0x3A, count);
 }
 
+#define STAGGER_BYTES (MIB + 3 * 4096 + 192)
+
+static uint64_t team_bytes(uint64_t params) { return params * PARAM_BYTES + 3 * STAGGER_BYTES; }
+
+float *stw_probe_array(const stw_probe_team *team, uint64_t params, unsigned array) {
+    return team->memory + array * (params + STAGGER_BYTES / sizeof(float));
+}
+
 static void map_memory(errand *e) {
-    size_t bytes = (size_t)(e->params * PARAM_BYTES);
+    size_t bytes = (size_t)team_bytes(e->params);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return;
     (void)madvise(memory, bytes, MADV_HUGEPAGE);
@@ -156,7 +164,7 @@ stw_status stw_probe_teams_open(uint32_t cores, uint64_t bytes, stw_probe_teams 
     const errand map = {.run = map_memory};
     memset(teams, 0, sizeof *teams);
     find_teams(teams);
-    /* Whole megabytes of parameters: arrays that begin on a page, copies without a rest. */
+    /* Whole megabytes of parameters: copies without a rest. */
     teams->params = bytes / teams->n / PARAM_BYTES / MIB * MIB;
     if (teams->params == 0)
         STW_TRY(stw_fail(err, STW_STATUS_NO_RESOURCES, "host",
@@ -178,7 +186,7 @@ out:
 void stw_probe_teams_close(stw_probe_teams *teams) {
     for (uint32_t i = 0; i < teams->n; i++) {
         stw_probe_team *team = &teams->team[i];
-        if (team->memory != NULL) (void)munmap(team->memory, (size_t)(teams->params * PARAM_BYTES));
+        if (team->memory != NULL) (void)munmap(team->memory, (size_t)team_bytes(teams->params));
         stw_threads_free(team->threads);
     }
     memset(teams, 0, sizeof *teams);
@@ -209,15 +217,16 @@ static void copy_piece(void *arg, uint64_t first, uint64_t count) {
 /* Buckets as runs have them: params and grads come and go through the slots of a ring, moments lie
  * one after the other. @return parameters */
 static uint64_t ring_pass(const errand *e, const stw_adamw *adamw, const stw_element_types *types) {
-    float *memory = e->team->memory;
+    float *array[4];
     uint64_t n = e->params, done = 0;
+    for (unsigned a = 0; a < 4; a++) array[a] = stw_probe_array(e->team, n, a);
     for (uint64_t k = 0; e->bucket > 0 && done + e->bucket <= n; k++, done += e->bucket) {
         uint64_t slot = k % RING_SLOTS * e->bucket;
         const stw_host_bucket bucket = {.n = e->bucket,
-                                        .params = memory + slot,
-                                        .grads = memory + n + slot,
-                                        .exp_avg = memory + 2 * n + done,
-                                        .exp_avg_sq = memory + 3 * n + done};
+                                        .params = array[0] + slot,
+                                        .grads = array[1] + slot,
+                                        .exp_avg = array[2] + done,
+                                        .exp_avg_sq = array[3] + done};
         stw_host_adamw(e->team->threads, adamw, 1.0f, types, &bucket);
     }
     return done;
@@ -234,9 +243,9 @@ static uint64_t pass(const errand *e, stw_norm_bins *bins) {
     if (e->work == STW_PROBE_ADAMW) {
         const stw_host_bucket bucket = {.n = n,
                                         .params = memory,
-                                        .grads = memory + n,
-                                        .exp_avg = memory + 2 * n,
-                                        .exp_avg_sq = memory + 3 * n};
+                                        .grads = stw_probe_array(e->team, n, 1),
+                                        .exp_avg = stw_probe_array(e->team, n, 2),
+                                        .exp_avg_sq = stw_probe_array(e->team, n, 3)};
         stw_host_adamw(e->team->threads, &adamw, 1.0f, &types, &bucket);
         return n;
     }
@@ -245,7 +254,8 @@ static uint64_t pass(const errand *e, stw_norm_bins *bins) {
         stw_host_norm_add(e->team->threads, memory, STW_ELEMENT_F32, 4 * n, bins);
         return 4 * n;
     }
-    copy_work work = {(unsigned char *)memory, (const unsigned char *)(memory + 2 * n)};
+    copy_work work = {(unsigned char *)memory,
+                      (const unsigned char *)stw_probe_array(e->team, n, 2)};
     stw_threads_for(e->team->threads, 2 * n * sizeof(float), GRAIN_BYTES, copy_piece, &work);
     return 4 * n * sizeof(float);
 }

@@ -113,7 +113,8 @@ uint64_t stw_probe_disk_capacity(const char *folder);
 typedef struct stw_probe_team {
     stw_cpus cpus;
     stw_threads *threads;
-    float *memory; /* 4 arrays of `params`: parameters, gradients, two moments */
+    float *memory; /* arrays of `params`: parameters, gradients, two moments; see
+                      stw_probe_array */
 } stw_probe_team;
 
 typedef struct stw_probe_teams {
@@ -122,6 +123,10 @@ typedef struct stw_probe_teams {
     uint64_t bucket; /* of these, of a ring's slot; 0: no ring is measured */
     stw_probe_team team[STW_PROBE_MOST_TEAMS];
 } stw_probe_teams;
+
+/** One of a team's four arrays. They do not begin at equal distances from a power of two: such
+ * arrays would meet in the same sets of caches and banks of memory, which a plan's do not. */
+float *stw_probe_array(const stw_probe_team *team, uint64_t params, unsigned array);
 
 /** Memory for the teams that is beyond the caches of so many cores, and not more than one of
  * `share` parts of the room. */

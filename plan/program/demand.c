@@ -20,6 +20,11 @@ static const double NORM_OF_UPDATE = 0.5;
  * host, if CPU updates run; the all-reduce of the norm, with several ranks. */
 static const double CLIP_S = 250e-6, CLIP_ON_HOST_S = 300e-6, CLIP_OF_RANKS_S = 300e-6;
 
+/* Fixed cost of a step's work on the CPUs. The thread that issues copies and kernels shares the
+ * cores with the threads of the norm and the updates: one of these loses a time slice, and the
+ * others wait for its part of a bucket. */
+static const double CPU_SLICE_S = 1e-3;
+
 /* Default. Rate of a kernel that accesses host memory, relative to copies in both directions. An
  * estimate: kernels send smaller packets than copies. */
 static const double DIRECT_OF_BOTH = 0.8;
@@ -271,6 +276,7 @@ static void demand_norm(const stw_job *job, const stw_op *op, stw_demand *out) {
     add_traffic(job, op->to, bytes, out);
     double rate = c->cpu_norm_pps > 0 ? c->cpu_norm_pps : c->cpu_adamw_pps / NORM_OF_UPDATE;
     out->seconds[STW_RESOURCE_CPU] += seconds_of(on_cpus(job, op->params), rate);
+    if (job->cluster->gpus > 0) out->startup_s += CPU_SLICE_S;
 }
 
 /* Latency only: a message of a few hundred bytes. */

@@ -137,6 +137,17 @@ static void teams_work(void) {
     CU_ASSERT_TRUE(teams->params >= MIB && teams->params % MIB == 0);
     float before = teams->team[0].memory[0];
     CU_ASSERT_TRUE(before > 7e-4f && before < 8e-4f);
+    for (unsigned i = 0; i < 4; i++) { /* arrays of 2^k parameters begin in other sets of a cache */
+        const stw_probe_team *team = &teams->team[0];
+        for (unsigned k = 0; k < i; k++) {
+            uint64_t apart =
+                (uint64_t)(stw_probe_array(team, MIB, i) - stw_probe_array(team, MIB, k)) *
+                sizeof(float);
+            CU_ASSERT_EQUAL(apart % 64, 0);
+            CU_ASSERT_NOT_EQUAL(apart % 4096, 0);
+            CU_ASSERT_TRUE(apart % (MIB * sizeof(float)) >= MIB);
+        }
+    }
     CU_ASSERT_TRUE(stw_probe_teams_run(teams, STW_PROBE_NORM, 0) > 0);
     CU_ASSERT_EQUAL(teams->team[0].memory[0], before); /* a norm only reads */
     CU_ASSERT_TRUE(stw_probe_teams_run(teams, STW_PROBE_ADAMW, 0) > 0);
@@ -145,10 +156,11 @@ static void teams_work(void) {
         const float *memory = teams->team[i].memory;
         CU_ASSERT_NOT_EQUAL(memory[0], before); /* parameters moved, all of them alike ... */
         CU_ASSERT_EQUAL(memory[0], memory[last]);
-        CU_ASSERT_EQUAL(memory[teams->params], before); /* ... and gradients did not */
+        CU_ASSERT_EQUAL(stw_probe_array(&teams->team[i], teams->params, 1)[0],
+                        before); /* ... and gradients did not */
     }
     /* A copy takes the second half to the first. */
-    float moment = teams->team[0].memory[2 * teams->params];
+    float moment = stw_probe_array(&teams->team[0], teams->params, 2)[0];
     CU_ASSERT_TRUE(stw_probe_teams_run(teams, STW_PROBE_COPY, 0) > 0);
     CU_ASSERT_EQUAL(teams->team[0].memory[0], moment);
     stw_probe_teams_close(teams);
