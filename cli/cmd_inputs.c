@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "plan/program/effect.h"
 #include "planner/planner.h"
+#include "sim/sim.h"
 
 /* Run `stowage-run --probe` and read the cluster.yaml that it prints. Only stowage-run links CUDA.
  */
@@ -130,7 +131,7 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
     stw_ticker *ticker = NULL;
-    stw_planner_options options = {.write_lp = in->write_lp};
+    stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
     if (in->model == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
                         "required: a zoo name (`stowage models`), config.json, safetensors or CSV");

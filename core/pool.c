@@ -108,3 +108,26 @@ void *stw_pool_grow(stw_pool *pool, void *array, size_t used, size_t need, size_
     *capacity = wanted;
     return grown;
 }
+
+/* The link to the chunk that holds one object and nothing else; NULL where it shares one. */
+static chunk **chunk_of(stw_pool *pool, const void *object) {
+    for (chunk **link = &pool->chunks; *link != NULL; link = &(*link)->next)
+        if ((const void *)(*link)->bytes == object && (*link)->used == (*link)->capacity)
+            return link;
+    return NULL;
+}
+
+void *stw_pool_regrow(stw_pool *pool, void *array, size_t used, size_t need, size_t *capacity,
+                      size_t size) {
+    if (array != NULL && need <= *capacity) return array;
+    chunk **link = array != NULL && *capacity <= SIZE_MAX / 8 / size ? chunk_of(pool, array) : NULL;
+    if (link == NULL || need > 2 * *capacity || (*link)->capacity < 16 * FIRST_CHUNK)
+        return stw_pool_grow(pool, array, used, need, capacity, size);
+    size_t after = 2 * *capacity * size;
+    chunk *grown = realloc(*link, sizeof *grown + after);
+    if (grown == NULL) return NULL;
+    *link = grown;
+    grown->used = grown->capacity = after;
+    *capacity *= 2;
+    return grown->bytes;
+}

@@ -27,5 +27,9 @@ char *stw_pool_printf(stw_pool *pool, const char *format, ...) STW_PRINTF(2, 3);
  * copied, and updates *capacity. NULL if out of memory. */
 void *stw_pool_grow(stw_pool *pool, void *array, size_t used, size_t need, size_t *capacity,
                     size_t size);
+/** The same for an array to which nothing else points: the old one is gone, so that a large array
+ * does not leave its earlier sizes behind. What is new need not be zero. */
+void *stw_pool_regrow(stw_pool *pool, void *array, size_t used, size_t need, size_t *capacity,
+                      size_t size);
 
 #endif

@@ -15,4 +15,9 @@ stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,
     return stw_milp_check(milp, err);
 }
 
+stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err) {
+    (void)milp;
+    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, path, "libstowage has no solver that writes it");
+}
+
 const char *stw_milp_solver_version(void) { return ""; }

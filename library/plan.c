@@ -85,8 +85,10 @@ out:
 /* Without a solver every search stops at once, and the planner keeps what the greedy rule found.
  * See no_solver.c. */
 static stw_status solve(stw_plan *plan, const stw_plan_options_t *options, stw_error *err) {
-    const stw_planner_options planner = {
-        .time_limit_s = options->time_limit_s, .no_fixes = true, .no_prices = true};
+    const stw_planner_options planner = {.time_limit_s = options->time_limit_s,
+                                         .no_fixes = true,
+                                         .no_prices = true,
+                                         .simulate = stw_sim_seconds};
     stw_error why = STW_ERROR_INIT;
     stw_status status = stw_planner_solve(plan, &planner, &why);
     if (status == STW_STATUS_TIME_LIMIT)

@@ -55,12 +55,11 @@ uint32_t stw_choice_uses(const stw_cost *cost, const stw_choice *choice) {
     return uses;
 }
 
-uint64_t stw_cost_row_bytes(const stw_cost *cost, const stw_byte_row *row,
-                            const stw_choice *choice) {
+static uint64_t row_bytes(const stw_cost *cost, const stw_byte_row *row, const stw_choice *choice,
+                          uint32_t uses) {
     uint64_t bytes = row->constant_bytes + row->load_bytes[choice->load];
     for (uint32_t p = 0; p < cost->n_places; p++) bytes += choice->units[p] * row->unit_bytes[p];
-    uint32_t uses = stw_choice_uses(cost, choice);
-    for (uint32_t u = 0; u < cost->n_uses; u++)
+    for (uint32_t u = 0; uses >> u != 0; u++)
         if (uses & (1u << u)) bytes += row->ring_bytes[u * cost->n_rings + choice->ring];
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         bytes += choice->acts[a] * row->act_bytes[a];
@@ -69,16 +68,26 @@ uint64_t stw_cost_row_bytes(const stw_cost *cost, const stw_byte_row *row,
     return bytes;
 }
 
-double stw_cost_row_seconds(const stw_cost *cost, const stw_time_row *row,
+uint64_t stw_cost_row_bytes(const stw_cost *cost, const stw_byte_row *row,
                             const stw_choice *choice) {
+    return row_bytes(cost, row, choice, stw_choice_uses(cost, choice));
+}
+
+static double row_seconds(const stw_cost *cost, const stw_time_row *row, const stw_choice *choice,
+                          uint32_t uses) {
     double seconds = row->constant_s;
     for (uint32_t p = 0; p < cost->n_places; p++)
-        seconds += choice->units[p] * row->unit_s[p * cost->n_rings + choice->ring];
-    uint32_t uses = stw_choice_uses(cost, choice);
-    for (uint32_t u = 0; u < cost->n_uses; u++)
+        if (choice->units[p] > 0)
+            seconds += choice->units[p] * row->unit_s[p * cost->n_rings + choice->ring];
+    for (uint32_t u = 0; uses >> u != 0; u++)
         if (uses & (1u << u)) seconds += row->ring_s[u * cost->n_rings + choice->ring];
     for (uint32_t a = 0; a < cost->n_acts; a++) seconds += choice->acts[a] * row->act_s[a];
     return seconds;
+}
+
+double stw_cost_row_seconds(const stw_cost *cost, const stw_time_row *row,
+                            const stw_choice *choice) {
+    return row_seconds(cost, row, choice, stw_choice_uses(cost, choice));
 }
 
 uint64_t stw_cost_row_limit(const stw_byte_row *row) {
@@ -86,28 +95,60 @@ uint64_t stw_cost_row_limit(const stw_byte_row *row) {
     return row->limit_bytes > STW_COST_GUARD_BYTES ? row->limit_bytes - STW_COST_GUARD_BYTES : 0;
 }
 
+double stw_cost_over_unit(const stw_byte_row *row) {
+    const double gib = 1024.0 * 1024.0 * 1024.0;
+    return (double)row->limit_bytes > gib ? (double)row->limit_bytes : gib;
+}
+
+void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes) {
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++)
+        if (cost->byte_rows[r].tier == STW_TIER_GPU) cost->byte_rows[r].limit_bytes = limit_bytes;
+}
+
+bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars) {
+    const stw_cost_act *act = &cost->acts[a];
+    if (!(bars->acts & (1u << act->act))) return false;
+    for (uint32_t i = 0; i < cost->n_acts; i++)
+        if (cost->acts[i].group == act->group && !(bars->acts & (1u << cost->acts[i].act)))
+            return true;
+    return false;
+}
+
+bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const stw_bars *bars) {
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (choice->units[p] > 0 && (bars->places & (1u << p))) return false;
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        if (choice->acts[a] > 0 && stw_act_barred(cost, a, bars)) return false;
+    return true;
+}
+
 /* Over: the worst row of each resource, so that instants of one memory are not added up. Rows of a
  * resource are neighbours. */
-static uint64_t over_bytes(const stw_cost *cost, const stw_choice *choice) {
-    uint64_t over = 0, worst = 0;
+static void measure_bytes(const stw_cost *cost, const stw_choice *choice, uint32_t uses,
+                          stw_evaluation *out) {
+    uint64_t worst = 0;
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         const stw_byte_row *row = &cost->byte_rows[r];
-        const stw_byte_row *last = r == 0 ? row : &cost->byte_rows[r - 1];
-        if (row->resource != last->resource || row->node_kind != last->node_kind) {
-            over += worst;
-            worst = 0;
-        }
-        uint64_t bytes = stw_cost_row_bytes(cost, row, choice), limit = stw_cost_row_limit(row);
+        uint64_t bytes = row_bytes(cost, row, choice, uses), limit = stw_cost_row_limit(row);
+        if (row->tier == STW_TIER_GPU && bytes > out->gpu_bytes) out->gpu_bytes = bytes;
+        if (row->tier == STW_TIER_HOST && !row->page_locked && bytes > out->host_bytes)
+            out->host_bytes = bytes;
         if (bytes > limit && bytes - limit > worst) worst = bytes - limit;
+        bool last = r + 1 == cost->n_byte_rows || row->resource != row[1].resource ||
+                    row->node_kind != row[1].node_kind;
+        if (!last) continue;
+        out->over_bytes += worst;
+        out->over_share += (double)worst / stw_cost_over_unit(row);
+        worst = 0;
     }
-    return over + worst;
 }
 
 void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evaluation *out) {
+    uint32_t uses = stw_choice_uses(cost, choice);
     memset(out, 0, sizeof *out);
     for (uint32_t r = 0; r < cost->n_time_rows; r++) {
         const stw_time_row *row = &cost->time_rows[r];
-        double seconds = stw_cost_row_seconds(cost, row, choice);
+        double seconds = row_seconds(cost, row, choice, uses);
         if (seconds > out->stretch_s[row->stretch]) out->stretch_s[row->stretch] = seconds;
     }
     out->load_s = cost->load_s[choice->load];
@@ -116,14 +157,7 @@ void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evalu
     out->objective_s = out->load_s / STW_LOAD_SPREAD;
     for (uint32_t p = 0; p < STW_N_STRETCHES; p++)
         out->objective_s += cost->stretch_weight[p] * out->stretch_s[p];
-    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
-        const stw_byte_row *row = &cost->byte_rows[r];
-        uint64_t bytes = stw_cost_row_bytes(cost, row, choice);
-        if (row->tier == STW_TIER_GPU && bytes > out->gpu_bytes) out->gpu_bytes = bytes;
-        if (row->tier == STW_TIER_HOST && !row->page_locked && bytes > out->host_bytes)
-            out->host_bytes = bytes;
-    }
-    out->over_bytes = over_bytes(cost, choice);
+    measure_bytes(cost, choice, uses, out);
     out->fits = out->over_bytes == 0 && stw_choice_keeps_shares(cost, choice);
 }
 

@@ -104,11 +104,18 @@ typedef struct stw_choice {
     uint32_t *acts;      /* [n_acts] blocks */
 } stw_choice;
 
+/** What a solver may not choose, beside what the problem rules out. */
+typedef struct stw_bars {
+    uint32_t places; /* bit p: no units there */
+    uint32_t acts;   /* bit stw_act: no blocks, in groups that have another option */
+} stw_bars;
+
 typedef struct stw_evaluation {
     double stretch_s[STW_N_STRETCHES], load_s; /* stretches: once each; 0 where unknown */
     double objective_s;
     bool fits;           /* all rows hold, and the shares of update engines are those of the run */
     uint64_t over_bytes; /* summed over resources, the worst row of each */
+    double over_share;   /* the same, each as a share of its limit */
     uint64_t gpu_bytes;  /* the largest GPU row */
     uint64_t host_bytes; /* the largest host row */
 } stw_evaluation;
@@ -133,6 +140,14 @@ double stw_cost_row_seconds(const stw_cost *cost, const stw_time_row *row,
 void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evaluation *out);
 /** What a row may hold: its limit less the guard. */
 uint64_t stw_cost_row_limit(const stw_byte_row *row);
+/** Bytes of which a row is said to be over so many times: its limit. */
+double stw_cost_over_unit(const stw_byte_row *row);
+/** Is option `a` barred? */
+bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars);
+/** Does the choice keep clear of what is barred? */
+bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const stw_bars *bars);
+/** Give every GPU row this limit. */
+void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes);
 
 /** The decisions that a choice stands for; blocks lie in `pool`. */
 STW_MUST_USE stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice,

@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <time.h>
-
 #include "planner/resolve.h"
-
-double stw_planner_now_s(void) {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 stw_status stw_planner_feasible(const stw_cost *cost, double time_limit_s, stw_choice *choice,
                                 bool *fits, stw_error *err) {

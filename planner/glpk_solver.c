@@ -21,6 +21,9 @@ typedef struct stw_glpk_call {
     stw_pool *pool;
     bool scaled;       /* is the problem at work in the solver's units? */
     double bound;      /* best bound that the tree has proved so far */
+    bool cut;          /* does the search hold the cutoff in place of a solution? */
+    uint32_t nodes;    /* whose relaxations were solved */
+    bool stopped;      /* by max_nodes, with a gap that is good enough */
     char message[200]; /* what GLPK said first: it is heard only where it fails */
     jmp_buf escape;
 } stw_glpk_call;
@@ -48,14 +51,53 @@ static void leave_glpk(void *info) {
 /* Scale of a column or row, or 1 for a problem that is to be written as it stands. */
 static double scale_of(bool scaled, double scale) { return scaled ? scale : 1; }
 
+/* The cutoff in the solver's units. */
+static double cutoff_of(const stw_glpk_call *call) {
+    return call->options->cutoff * scale_of(call->scaled, call->milp->objective_scale);
+}
+
+/* Give the search a solution whose objective is the cutoff: GLPK drops what is not better. It does
+ * not look at rows, and no value of it is ever read. */
+static void hand_cutoff(glp_tree *tree, stw_glpk_call *call) {
+    const stw_milp *milp = call->milp;
+    double *values = stw_pool_array(call->pool, (size_t)milp->n_columns + 1, sizeof *values);
+    glp_prob *problem = glp_ios_get_prob(tree);
+    if (values == NULL) return;
+    for (uint32_t c = 0; c < milp->n_columns; c++) {
+        const stw_milp_column *column = &milp->columns[c];
+        double coefficient = glp_get_obj_coef(problem, (int)c + 1);
+        if (column->integer || column->upper < INFINITY || coefficient <= 0) continue;
+        values[c + 1] = cutoff_of(call) / coefficient;
+        call->cut = glp_ios_heur_sol(tree, values) == 0 || call->cut;
+        return;
+    }
+}
+
+static bool is_enough(const stw_glpk_call *call, glp_tree *tree) {
+    glp_prob *problem = glp_ios_get_prob(tree);
+    int mip = glp_mip_status(problem);
+    if (mip != GLP_FEAS && mip != GLP_OPT) return false;
+    double best = glp_mip_obj_val(problem) / scale_of(call->scaled, call->milp->objective_scale);
+    return best - call->bound <= call->options->enough * (fabs(best) + DBL_EPSILON);
+}
+
 /* Called at every step of the search: keeps the bound, which is gone once the tree is. */
 static void watch_tree(glp_tree *tree, void *info) {
     stw_glpk_call *call = info;
+    const stw_milp_options *options = call->options;
     int node = glp_ios_best_node(tree);
     if (node == 0) return;
     double bound =
         glp_ios_node_bound(tree, node) / scale_of(call->scaled, call->milp->objective_scale);
     if (bound > call->bound && bound < DBL_MAX / 2) call->bound = bound;
+    int reason = glp_ios_reason(tree);
+    if (reason == GLP_IHEUR && options->has_cutoff && call->nodes == 0) hand_cutoff(tree, call);
+    if (reason == GLP_IHEUR) call->nodes++;
+    if (reason == GLP_ISELECT && options->max_nodes > 0 && call->nodes >= options->max_nodes &&
+        is_enough(call, tree)) {
+        call->stopped = true;
+        glp_ios_terminate(tree);
+    }
 }
 
 static int bound_kind(double lower, double upper) {
@@ -110,6 +152,19 @@ static stw_status load_rows(glp_prob *problem, stw_glpk_call *call, bool scaled)
     return STW_STATUS_OK;
 }
 
+/* Is what the search holds the cutoff itself? Then there is nothing below it. */
+static bool is_cutoff(glp_prob *problem, const stw_glpk_call *call) {
+    return call->cut && glp_mip_obj_val(problem) >= cutoff_of(call) * (1 - 1e-12);
+}
+
+static void take_cutoff(stw_glpk_call *call, bool proved) {
+    stw_milp_result *result = call->result;
+    double cutoff = call->options->cutoff;
+    double least = proved ? cutoff - call->options->gap * fabs(cutoff) : -DBL_MAX;
+    result->outcome = proved ? STW_MILP_CUT_OFF : STW_MILP_LIMIT;
+    result->bound = fmin(fmax(call->bound, least), cutoff);
+}
+
 static void take_solution(glp_prob *problem, stw_glpk_call *call) {
     stw_milp_result *result = call->result;
     const stw_milp *milp = call->milp;
@@ -135,19 +190,20 @@ static stw_status judge_end(glp_prob *problem, int end, stw_glpk_call *call) {
     stw_milp_result *result = call->result;
     int mip = glp_mip_status(problem);
     bool found = mip == GLP_OPT || mip == GLP_FEAS;
+    if (found && is_cutoff(problem, call)) {
+        take_cutoff(call, end == 0 || end == GLP_EMIPGAP || call->stopped);
+        return STW_STATUS_OK;
+    }
     if (end == GLP_ENOPFS || (end == 0 && mip == GLP_NOFEAS)) {
         result->outcome = STW_MILP_INFEASIBLE;
     } else if (end == 0 || end == GLP_EMIPGAP) {
-        if (!found)
-            return stw_fail_native(call->err, STW_STATUS_SOLVER, mip, call->milp->name,
-                                   "GLPK ended without a solution (mip status %d)", mip);
-        result->outcome = STW_MILP_OPTIMAL;
-    } else if (end == GLP_ETMLIM) {
+        result->outcome = found ? STW_MILP_OPTIMAL : STW_MILP_LIMIT;
+    } else if (end == GLP_ETMLIM || end == GLP_ESTOP) {
         result->outcome = found ? STW_MILP_FEASIBLE : STW_MILP_LIMIT;
         if (!found && call->bound > -DBL_MAX / 2) result->bound = call->bound;
-    } else {
-        return stw_fail_native(call->err, STW_STATUS_SOLVER, end, call->milp->name,
-                               "glp_intopt returned 0x%02x", (unsigned)end);
+    } else { /* the simplex gave up: as if its time were over */
+        result->outcome = found ? STW_MILP_FEASIBLE : STW_MILP_LIMIT;
+        if (!found && call->bound > -DBL_MAX / 2) result->bound = call->bound;
     }
     if (found) take_solution(problem, call);
     return STW_STATUS_OK;
@@ -156,7 +212,6 @@ static stw_status judge_end(glp_prob *problem, int end, stw_glpk_call *call) {
 static stw_status write_lp(stw_glpk_call *call) {
     stw_status status = STW_STATUS_OK;
     const char *path = call->options->write_lp;
-    if (path == NULL) return STW_STATUS_OK;
     glp_prob *problem = glp_create_prob();
     load_columns(problem, call->milp, false);
     STW_TRY(load_rows(problem, call, false));
@@ -214,6 +269,8 @@ static const struct {
 #define N_ATTEMPTS (sizeof attempts / sizeof attempts[0])
 
 static int run_attempt(glp_prob *problem, stw_glpk_call *call, size_t i, double left_s) {
+    call->cut = call->stopped = false;
+    call->nodes = 0;
     double slice_s = left_s < attempts[i].root_s ? left_s : attempts[i].root_s;
     double start_s = now_s();
     int end = attempts[i].presolve ? search(problem, call, true, slice_s) : relax(problem, slice_s);
@@ -222,6 +279,24 @@ static int run_attempt(glp_prob *problem, stw_glpk_call *call, size_t i, double 
     bool bounded = call->bound > -DBL_MAX / 2;
     if (end == GLP_ETMLIM && bounded && rest_s > 0) return search(problem, call, true, rest_s);
     return end;
+}
+
+/* The value of the relaxation alone. */
+static stw_status take_relaxation(glp_prob *problem, int end, stw_glpk_call *call) {
+    stw_milp_result *result = call->result;
+    const stw_milp *milp = call->milp;
+    if (end == GLP_ENOPFS) {
+        result->outcome = STW_MILP_INFEASIBLE;
+    } else if (end == 0 && glp_get_status(problem) == GLP_OPT) {
+        result->outcome = STW_MILP_OPTIMAL;
+        result->gap = 0;
+        result->objective = result->bound = call->bound =
+            glp_get_obj_val(problem) / scale_of(call->scaled, milp->objective_scale);
+        for (uint32_t c = 0; c < milp->n_columns; c++)
+            call->values[c] = glp_get_col_prim(problem, (int)c + 1) *
+                              scale_of(call->scaled, milp->columns[c].scale);
+    }
+    return STW_STATUS_OK;
 }
 
 /* Neither an answer nor a bound: the time was over, or the simplex gave up. */
@@ -235,7 +310,10 @@ static stw_status attempt(stw_glpk_call *call, size_t i, double left_s, int *end
     call->scaled = attempts[i].scaled;
     load_columns(problem, call->milp, call->scaled);
     stw_status status = load_rows(problem, call, call->scaled);
-    if (status == STW_STATUS_OK) {
+    if (status == STW_STATUS_OK && call->options->relaxed) {
+        *end = relax(problem, fmin(left_s, attempts[i].root_s));
+        status = take_relaxation(problem, *end, call);
+    } else if (status == STW_STATUS_OK) {
         *end = run_attempt(problem, call, i, left_s);
         if (!stuck(call, *end) || i + 1 == N_ATTEMPTS) status = judge_end(problem, *end, call);
     }
@@ -267,7 +345,8 @@ static stw_status solve(stw_glpk_call *call) {
     double end_s = now_s() + call->options->time_limit_s;
     int end = 0;
     bool broke = false;
-    stw_status status = guarded(call, LP_FILE, 0, &end, &broke);
+    stw_status status = STW_STATUS_OK;
+    if (call->options->write_lp != NULL) status = guarded(call, LP_FILE, 0, &end, &broke);
     for (size_t i = 0; status == STW_STATUS_OK && !broke && i < N_ATTEMPTS; i++) {
         double left_s = end_s - now_s();
         status = guarded(call, i, left_s, &end, &broke);
@@ -282,6 +361,30 @@ static stw_status solve(stw_glpk_call *call) {
     if (broke && status == STW_STATUS_OK)
         return stw_fail(call->err, STW_STATUS_SOLVER, call->milp->name, "GLPK failed: %s",
                         call->message);
+    return status;
+}
+
+static stw_status write_only(stw_glpk_call *call) {
+    int end;
+    bool broke = false;
+    stw_status status = guarded(call, LP_FILE, 0, &end, &broke);
+    if (broke)
+        return stw_fail(call->err, STW_STATUS_SOLVER, call->milp->name, "GLPK failed: %s",
+                        call->message);
+    return status;
+}
+
+stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err) {
+    const stw_milp_options options = {.write_lp = path};
+    stw_glpk_call call = {.milp = milp, .options = &options, .err = err};
+    stw_status status = stw_milp_check(milp, err);
+    if (status != STW_STATUS_OK) return status;
+    call.pool = stw_pool_new();
+    if (call.pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, milp->name, "no memory for the solver");
+    status = write_only(&call);
+    stw_pool_free(call.pool);
+    glp_free_env();
     return status;
 }
 

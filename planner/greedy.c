@@ -47,16 +47,19 @@ static uint64_t gpu_bytes_per_unit(const stw_cost *cost, uint32_t p) {
 /* Places in the order in which they are filled, and the quanta whose engine the run leaves open. */
 typedef struct by_hand {
     const stw_cost *cost;
+    const stw_bars *bars;
+    uint32_t n;                            /* places in use */
     uint32_t order[STW_MAX_PLACES];        /* those with the most bytes on the GPU first */
     uint32_t open[STW_MAX_PLACES], n_open; /* of `order`: places of engines without a fixed share */
     uint32_t open_units;
     bool far; /* fixed shares go to the last place of their engine, not to the first */
 } by_hand;
 
-static void order_places(const stw_cost *cost, by_hand *hand) {
-    *hand = (by_hand){.cost = cost, .open_units = cost->n_units};
+static void order_places(const stw_cost *cost, const stw_bars *bars, by_hand *hand) {
+    *hand = (by_hand){.cost = cost, .bars = bars, .open_units = cost->n_units};
     for (uint32_t p = 0; p < cost->n_places; p++) {
-        uint32_t at = p;
+        if (bars->places & (1u << p)) continue;
+        uint32_t at = hand->n++;
         while (at > 0 &&
                gpu_bytes_per_unit(cost, hand->order[at - 1]) < gpu_bytes_per_unit(cost, p)) {
             hand->order[at] = hand->order[at - 1];
@@ -64,7 +67,7 @@ static void order_places(const stw_cost *cost, by_hand *hand) {
         }
         hand->order[at] = p;
     }
-    for (uint32_t i = 0; i < cost->n_places; i++)
+    for (uint32_t i = 0; i < hand->n; i++)
         if (cost->update_units[cost->places[hand->order[i]].update] == STW_AUTO)
             hand->open[hand->n_open++] = hand->order[i];
     for (int u = 0; u < STW_N_UPDATES; u++)
@@ -76,8 +79,8 @@ static void set_shares(const by_hand *hand, stw_choice *choice) {
     const stw_cost *cost = hand->cost;
     bool done[STW_N_UPDATES] = {false};
     for (uint32_t p = 0; p < cost->n_places; p++) choice->units[p] = 0;
-    for (uint32_t i = 0; i < cost->n_places; i++) {
-        uint32_t p = hand->order[hand->far ? cost->n_places - 1 - i : i];
+    for (uint32_t i = 0; i < hand->n; i++) {
+        uint32_t p = hand->order[hand->far ? hand->n - 1 - i : i];
         stw_update update = cost->places[p].update;
         if (done[update] || cost->update_units[update] == STW_AUTO) continue;
         done[update] = true;
@@ -116,7 +119,7 @@ static bool fill(const by_hand *hand, uint32_t near, uint32_t far, stw_choice *c
 /* With the activations and the rest of the choice as they are. */
 static bool fill_places(by_hand *hand, stw_choice *choice, stw_evaluation *evaluation) {
     const stw_cost *cost = hand->cost;
-    bool any_fixed = hand->n_open < cost->n_places;
+    bool any_fixed = hand->n_open < hand->n;
     for (uint32_t far = hand->n_open > 1 ? 1 : 0; far == 0 || far < hand->n_open; far++)
         /* the method that reads least per rank first */
         for (uint32_t l = cost->n_loads; l-- > 0;) {
@@ -130,9 +133,16 @@ static bool fill_places(by_hand *hand, stw_choice *choice, stw_evaluation *evalu
 }
 
 bool stw_greedy_solve(const stw_cost *cost, stw_choice *choice, stw_evaluation *evaluation) {
+    const stw_bars none = {0, 0};
+    return stw_greedy_solve_without(cost, &none, choice, evaluation);
+}
+
+bool stw_greedy_solve_without(const stw_cost *cost, const stw_bars *bars, stw_choice *choice,
+                              stw_evaluation *evaluation) {
     static const stw_act acts[] = {STW_ACT_KEEP, STW_ACT_RECOMPUTE, STW_ACT_OFFLOAD};
     by_hand hand;
-    order_places(cost, &hand);
+    order_places(cost, bars, &hand);
+    if (hand.n == 0 || (hand.n_open == 0 && hand.open_units > 0)) return false;
     choice->ring = usual_ring(cost);
     for (unsigned a = 0; a < sizeof acts / sizeof acts[0]; a++) {
         set_acts(cost, acts[a], choice);

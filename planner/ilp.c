@@ -1,458 +1,263 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ILP: columns for what can be chosen, rows copied from the problem (cost.h). Bytes are in MiB;
- * times are in seconds and solved in microseconds, so that no tolerance is larger than either. */
-#include <stdio.h>
+/* Least seconds by integer programming, one ring option at a time. Units are first taken for
+ * fractions: what remains to branch on are blocks and what is used at all. Rounded, such a solution
+ * is within the gap most of the time; only where it is not, whole units are asked for. */
+#include <math.h>
 #include <string.h>
 
-#include "planner/solvers.h"
-
-static const double MIB = 1024.0 * 1024.0, MICRO = 1e6;
-
-/* Gap and time of each stage after the first: they order headroom, not speed, and what they have
- * found when their time is over is good enough. */
-static const double LATER_GAP = 5e-4, LATER_S = 1;
+#include "planner/clock.h"
+#include "planner/formulation.h"
 
 /* What the solver's tolerances may make of an objective, relative. */
 static const double TOLERANCE = 1e-5;
 
-/* Of plans that do not fit: the bytes over, and then their seconds. */
-static const double OVER_S = 5, OVER_GAP = 0.01, OVER_SECONDS_S = 2, OVER_SECONDS_GAP = 0.02;
+/* Nodes after which a search may end with a gap that is enough. */
+#define SPLIT_NODES 400
+#define WHOLE_NODES 400
+static const double ENOUGH = 8e-4;
 
-typedef enum stw_ilp_goal { GOAL_SECONDS, GOAL_GPU, GOAL_HOST, GOAL_OVER } stw_ilp_goal;
-static const char *const goal_names[] = {"seconds", "gpu_headroom_mib", "host_mib", "over_mib"};
+/* Units moved at a time when a fractional solution has been rounded. */
+#define ROUNDING_UNITS 8
 
-/* What earlier stages reached and this one must keep; INFINITY where it is free. */
-typedef struct stw_ilp_limits {
-    double seconds, gpu_mib, over_mib;
-    bool elastic; /* rows of bytes may be exceeded, at a price */
-} stw_ilp_limits;
-
-#define NO_COLUMN UINT32_MAX
-
-/* Where the columns of a problem lie. */
-typedef struct stw_ilp_map {
-    uint32_t stretch_s;  /* [STW_N_STRETCHES] */
-    uint32_t units;      /* [n_places] */
-    uint32_t ring;       /* [n_rings] one-hot */
-    uint32_t load;       /* [n_loads] one-hot */
-    uint32_t acts;       /* [n_acts] */
-    uint32_t acts_used;  /* [n_acts] is there any block with the policy? */
-    uint32_t ring_units; /* [n_places][n_rings], NO_COLUMN: one option, the units themselves */
-    uint32_t ring_used;  /* [n_uses][n_rings] */
-    uint32_t over;       /* of the rows' resources, in the order in which they come */
-    uint32_t level;      /* what GOAL_GPU and GOAL_HOST minimise */
-} stw_ilp_map;
-
-typedef struct stw_ilp {
+typedef struct search {
     const stw_cost *cost;
-    stw_milp *milp;
-    stw_ilp_map at;
-    stw_ilp_goal goal;
-    stw_ilp_limits limits;
-} stw_ilp;
+    const stw_ilp_options *options;
+    stw_ilp_result *result;
+    stw_error *err;
+    stw_pool *pool;
+    double end_s;
+    stw_choice *best, now, scratch;
+    bool found;
+    double best_s;  /* what is known, or the most that is of interest; INFINITY: nothing */
+    double *bounds; /* [n_rings] of the relaxations */
+} search;
 
-/* ---- columns ---- */
-
-static char tier_letter(stw_tier tier) { return "ghn"[tier]; }
-
-/* "ggh_stream": a letter for the tiers of params, grads and moments, and the update. */
-static void place_word(const stw_place *place, char *out, size_t out_size) {
-    snprintf(out, out_size, "%c%c%c_%s", tier_letter(place->params), tier_letter(place->grads),
-             tier_letter(place->moments), stw_update_name(place->update));
+static double left_s(const search *s) {
+    double left = s->end_s - stw_planner_now_s();
+    return left > 0.005 ? left : 0.005;
 }
 
-static void ring_word(const stw_cost_ring *ring, char *out, size_t out_size) {
-    snprintf(out, out_size, "d%u_b%lluk", ring->depth,
-             (unsigned long long)(ring->bucket_bytes >> 10));
-}
-
-static bool use_is_needed(const stw_cost *cost, uint32_t u) {
-    for (uint32_t p = 0; p < cost->n_places; p++)
-        if (cost->place_uses[p] & (1u << u)) return true;
-    return false;
-}
-
-static double objective_of(const stw_ilp *ilp, stw_ilp_goal goal, double coefficient) {
-    return ilp->goal == goal ? coefficient : 0;
-}
-
-static void add_choice_columns(stw_ilp *ilp) {
-    const stw_cost *cost = ilp->cost;
-    stw_milp *milp = ilp->milp;
-    char place[32], ring[32];
-    for (uint32_t p = 0; p < cost->n_places; p++) {
-        place_word(&cost->places[p], place, sizeof place);
-        double share = objective_of(ilp, GOAL_SECONDS, cost->load_unit_s[p] / STW_LOAD_SPREAD);
-        uint32_t c = stw_milp_column_add(milp, true, 0, cost->n_units, share, "n_%s", place);
-        if (p == 0) ilp->at.units = c;
-    }
-    for (uint32_t r = 0; r < cost->n_rings; r++) {
-        ring_word(&cost->rings[r], ring, sizeof ring);
-        uint32_t c = stw_milp_column_add(milp, true, 0, 1, 0, "ring_%s", ring);
-        if (r == 0) ilp->at.ring = c;
-    }
-    for (uint32_t l = 0; l < cost->n_loads; l++) {
-        double share = objective_of(ilp, GOAL_SECONDS, cost->load_s[l] / STW_LOAD_SPREAD);
-        uint32_t c =
-            stw_milp_column_add(milp, true, 0, 1, share, "load_%s", stw_load_name(cost->loads[l]));
-        if (l == 0) ilp->at.load = c;
-    }
-    for (uint32_t a = 0; a < cost->n_acts; a++) {
-        const stw_cost_act *act = &cost->acts[a];
-        uint32_t c = stw_milp_column_add(milp, true, 0, act->blocks, 0, "blocks_g%u_%s", act->group,
-                                         stw_act_name(act->act));
-        if (a == 0) ilp->at.acts = c;
-    }
-    for (uint32_t a = 0; a < cost->n_acts; a++) {
-        const stw_cost_act *act = &cost->acts[a];
-        uint32_t c = stw_milp_column_add(milp, true, 0, 1, 0, "any_g%u_%s", act->group,
-                                         stw_act_name(act->act));
-        if (a == 0) ilp->at.acts_used = c;
-    }
-}
-
-/* Products of units, ring use and ring option, disaggregated: continuous, whole by their rows. */
-static void add_ring_columns(stw_ilp *ilp) {
-    const stw_cost *cost = ilp->cost;
-    stw_milp *milp = ilp->milp;
-    char place[32], ring[32];
-    ilp->at.ring_units = NO_COLUMN;
-    for (uint32_t p = 0; cost->n_rings > 1 && p < cost->n_places; p++)
-        for (uint32_t r = 0; r < cost->n_rings; r++) {
-            place_word(&cost->places[p], place, sizeof place);
-            ring_word(&cost->rings[r], ring, sizeof ring);
-            double most = cost->place_uses[p] != 0 ? cost->n_units : 0;
-            uint32_t c = stw_milp_column_add(milp, false, 0, most, 0, "n_%s_%s", place, ring);
-            if (ilp->at.ring_units == NO_COLUMN) ilp->at.ring_units = c;
-        }
-    for (uint32_t u = 0; u < cost->n_uses; u++)
-        for (uint32_t r = 0; r < cost->n_rings; r++) {
-            ring_word(&cost->rings[r], ring, sizeof ring);
-            double most = use_is_needed(cost, u) ? 1 : 0;
-            uint32_t c = stw_milp_column_add(milp, true, 0, most, 0, "use%u_%s", u, ring);
-            if (u == 0 && r == 0) ilp->at.ring_used = c;
-        }
-}
-
-static void add_columns(stw_ilp *ilp) {
-    stw_milp *milp = ilp->milp;
-    for (uint32_t p = 0; p < STW_N_STRETCHES; p++) {
-        double weight = objective_of(ilp, GOAL_SECONDS, ilp->cost->stretch_weight[p]);
-        uint32_t c = stw_milp_column_add(milp, false, 0, INFINITY, weight, "t_%s",
-                                         stw_stretch_name((stw_stretch)p));
-        stw_milp_column_scale(milp, c, 1 / MICRO);
-        if (p == 0) ilp->at.stretch_s = c;
-    }
-    add_choice_columns(ilp);
-    add_ring_columns(ilp);
-    ilp->at.level =
-        stw_milp_column_add(milp, false, 0, INFINITY,
-                            ilp->goal == GOAL_GPU || ilp->goal == GOAL_HOST ? 1 : 0, "most_mib");
-}
-
-static uint32_t ring_units_at(const stw_ilp *ilp, uint32_t p, uint32_t r) {
-    if (ilp->at.ring_units == NO_COLUMN) return ilp->at.units + p;
-    return ilp->at.ring_units + p * ilp->cost->n_rings + r;
-}
-
-static uint32_t ring_used_at(const stw_ilp *ilp, uint32_t u, uint32_t r) {
-    return ilp->at.ring_used + u * ilp->cost->n_rings + r;
-}
-
-/* ---- rows of choice ---- */
-
-static void add_one_of(stw_ilp *ilp, uint32_t first, uint32_t n, const char *name) {
-    stw_milp_row_add(ilp->milp, 1, 1, "%s", name);
-    for (uint32_t i = 0; i < n; i++) stw_milp_term_add(ilp->milp, first + i, 1);
-}
-
-static bool updates(const stw_cost *cost, stw_update update) {
-    for (uint32_t p = 0; p < cost->n_places; p++)
-        if (cost->places[p].update == update) return true;
-    return false;
-}
-
-static void add_counts(stw_ilp *ilp) {
-    const stw_cost *cost = ilp->cost;
-    stw_milp *milp = ilp->milp;
-    stw_milp_row_add(milp, cost->n_units, cost->n_units, "all_units");
-    for (uint32_t p = 0; p < cost->n_places; p++) stw_milp_term_add(milp, ilp->at.units + p, 1);
-    for (int u = 0; u < STW_N_UPDATES; u++) {
-        uint32_t units = cost->update_units[u];
-        if (units == STW_AUTO || !updates(cost, (stw_update)u)) continue;
-        stw_milp_row_add(milp, units, units, "share_%s", stw_update_name((stw_update)u));
-        for (uint32_t p = 0; p < cost->n_places; p++)
-            if (cost->places[p].update == (stw_update)u)
-                stw_milp_term_add(milp, ilp->at.units + p, 1);
-    }
-    for (uint32_t p = 0; cost->whole && p < cost->n_places; p++) {
-        uint32_t all = stw_milp_column_add(milp, true, 0, 1, 0, "all_%u", p);
-        stw_milp_row_add(milp, 0, 0, "all_or_none_%u", p);
-        stw_milp_term_add(milp, ilp->at.units + p, 1);
-        stw_milp_term_add(milp, all, -(double)cost->n_units);
-    }
-    for (uint32_t a = 0; a < cost->n_acts; a++) {
-        const stw_cost_act *act = &cost->acts[a];
-        if (a == 0 || cost->acts[a - 1].group != act->group)
-            stw_milp_row_add(milp, act->blocks, act->blocks, "all_blocks_g%u", act->group);
-        stw_milp_term_add(milp, ilp->at.acts + a, 1);
-    }
-    for (uint32_t a = 0; a < cost->n_acts; a++) {
-        stw_milp_row_add(milp, -INFINITY, 0, "any_blocks_%u", a);
-        stw_milp_term_add(milp, ilp->at.acts + a, 1);
-        stw_milp_term_add(milp, ilp->at.acts_used + a, -(double)cost->acts[a].blocks);
-    }
-    add_one_of(ilp, ilp->at.ring, cost->n_rings, "one_ring");
-    add_one_of(ilp, ilp->at.load, cost->n_loads, "one_load");
-}
-
-static void add_ring_rows(stw_ilp *ilp) {
-    const stw_cost *cost = ilp->cost;
-    stw_milp *milp = ilp->milp;
-    for (uint32_t p = 0; cost->n_rings > 1 && p < cost->n_places; p++) {
-        if (cost->place_uses[p] == 0) continue;
-        stw_milp_row_add(milp, 0, 0, "split_%u", p);
-        stw_milp_term_add(milp, ilp->at.units + p, -1);
-        for (uint32_t r = 0; r < cost->n_rings; r++)
-            stw_milp_term_add(milp, ring_units_at(ilp, p, r), 1);
-    }
-    for (uint32_t u = 0; u < cost->n_uses; u++) {
-        if (!use_is_needed(cost, u)) continue;
-        for (uint32_t r = 0; r < cost->n_rings; r++) {
-            stw_milp_row_add(milp, -INFINITY, 0, "filled_%u_%u", u, r);
-            for (uint32_t p = 0; p < cost->n_places; p++)
-                if (cost->place_uses[p] & (1u << u))
-                    stw_milp_term_add(milp, ring_units_at(ilp, p, r), 1);
-            stw_milp_term_add(milp, ring_used_at(ilp, u, r), -(double)cost->n_units);
-            stw_milp_row_add(milp, -INFINITY, 0, "chosen_%u_%u", u, r);
-            stw_milp_term_add(milp, ring_used_at(ilp, u, r), 1);
-            stw_milp_term_add(milp, ilp->at.ring + r, -1);
-        }
-    }
-}
-
-/* ---- rows of bytes and seconds ---- */
-
-static void add_byte_terms(stw_ilp *ilp, const stw_byte_row *row) {
-    const stw_cost *cost = ilp->cost;
-    stw_milp *milp = ilp->milp;
-    for (uint32_t p = 0; p < cost->n_places; p++)
-        stw_milp_term_add(milp, ilp->at.units + p, (double)row->unit_bytes[p] / MIB);
-    for (uint32_t u = 0; u < cost->n_uses; u++)
-        for (uint32_t r = 0; r < cost->n_rings; r++)
-            stw_milp_term_add(milp, ring_used_at(ilp, u, r),
-                              (double)row->ring_bytes[u * cost->n_rings + r] / MIB);
-    for (uint32_t a = 0; a < cost->n_acts; a++) {
-        stw_milp_term_add(milp, ilp->at.acts + a, (double)row->act_bytes[a] / MIB);
-        stw_milp_term_add(milp, ilp->at.acts_used + a, (double)row->act_once_bytes[a] / MIB);
-    }
-    for (uint32_t l = 0; l < cost->n_loads; l++)
-        stw_milp_term_add(milp, ilp->at.load + l, (double)row->load_bytes[l] / MIB);
-}
-
-static bool row_levels(const stw_ilp *ilp, const stw_byte_row *row) {
-    if (ilp->goal == GOAL_GPU) return row->tier == STW_TIER_GPU;
-    return ilp->goal == GOAL_HOST && row->tier == STW_TIER_HOST && !row->page_locked;
-}
-
-static void add_byte_rows(stw_ilp *ilp) {
-    const stw_cost *cost = ilp->cost;
-    stw_milp *milp = ilp->milp;
-    uint32_t over = NO_COLUMN, n_over = 0;
-    for (uint32_t i = 0; i < cost->n_byte_rows; i++) {
-        const stw_byte_row *row = &cost->byte_rows[i];
-        const stw_byte_row *last = i == 0 ? NULL : &cost->byte_rows[i - 1];
-        if (ilp->limits.elastic &&
-            (last == NULL || last->resource != row->resource || last->node_kind != row->node_kind))
-            over = stw_milp_column_add(milp, false, 0, INFINITY, objective_of(ilp, GOAL_OVER, 1),
-                                       "over_%u", n_over++);
-        double constant = (double)row->constant_bytes / MIB;
-        uint64_t limit_bytes = stw_cost_row_limit(row);
-        double most = limit_bytes == UINT64_MAX ? INFINITY : (double)limit_bytes / MIB;
-        if (row->tier == STW_TIER_GPU && ilp->limits.gpu_mib < most) most = ilp->limits.gpu_mib;
-        if (most < INFINITY) {
-            stw_milp_row_add(milp, -INFINITY, most - constant, "%s", row->name);
-            add_byte_terms(ilp, row);
-            if (ilp->limits.elastic) stw_milp_term_add(milp, over, -1);
-        }
-        if (row_levels(ilp, row)) {
-            stw_milp_row_add(milp, -INFINITY, -constant, "most_%s", row->name);
-            add_byte_terms(ilp, row);
-            stw_milp_term_add(milp, ilp->at.level, -1);
-        }
-    }
-    if (ilp->limits.over_mib < INFINITY) {
-        stw_milp_row_add(milp, -INFINITY, ilp->limits.over_mib, "keep_over");
-        for (uint32_t c = 0; c < milp->n_columns; c++)
-            if (strncmp(milp->columns[c].name, "over_", 5) == 0) stw_milp_term_add(milp, c, 1);
-    }
-}
-
-static bool same_for_all_rings(const double *values, uint32_t n_rings) {
-    for (uint32_t r = 1; r < n_rings; r++)
-        if (values[r] != values[0]) return false;
-    return true;
-}
-
-static void add_time_row(stw_ilp *ilp, const stw_time_row *row) {
-    const stw_cost *cost = ilp->cost;
-    stw_milp *milp = ilp->milp;
-    uint32_t n_rings = cost->n_rings;
-    stw_milp_row_add(milp, row->constant_s, INFINITY, "%s", row->name);
-    stw_milp_row_scale(milp, MICRO);
-    stw_milp_term_add(milp, ilp->at.stretch_s + (uint32_t)row->stretch, 1);
-    for (uint32_t p = 0; p < cost->n_places; p++) {
-        const double *unit_s = &row->unit_s[p * n_rings];
-        if (cost->place_uses[p] == 0 || same_for_all_rings(unit_s, n_rings)) {
-            stw_milp_term_add(milp, ilp->at.units + p, -unit_s[0]);
-            continue;
-        }
-        for (uint32_t r = 0; r < n_rings; r++)
-            stw_milp_term_add(milp, ring_units_at(ilp, p, r), -unit_s[r]);
-    }
-    for (uint32_t u = 0; u < cost->n_uses; u++)
-        for (uint32_t r = 0; r < n_rings; r++)
-            stw_milp_term_add(milp, ring_used_at(ilp, u, r), -row->ring_s[u * n_rings + r]);
-    for (uint32_t a = 0; a < cost->n_acts; a++)
-        stw_milp_term_add(milp, ilp->at.acts + a, -row->act_s[a]);
-}
-
-static void add_kept_seconds(stw_ilp *ilp) {
-    if (!(ilp->limits.seconds < INFINITY)) return;
-    stw_milp_row_add(ilp->milp, -INFINITY, ilp->limits.seconds, "keep_seconds");
-    stw_milp_row_scale(ilp->milp, MICRO);
-    for (uint32_t p = 0; p < STW_N_STRETCHES; p++)
-        stw_milp_term_add(ilp->milp, ilp->at.stretch_s + p, ilp->cost->stretch_weight[p]);
-    for (uint32_t l = 0; l < ilp->cost->n_loads; l++)
-        stw_milp_term_add(ilp->milp, ilp->at.load + l, ilp->cost->load_s[l] / STW_LOAD_SPREAD);
-    for (uint32_t p = 0; p < ilp->cost->n_places; p++)
-        stw_milp_term_add(ilp->milp, ilp->at.units + p,
-                          ilp->cost->load_unit_s[p] / STW_LOAD_SPREAD);
-}
-
-static stw_status build(stw_ilp *ilp, const stw_cost *cost, stw_ilp_goal goal,
-                        const stw_ilp_limits *limits, stw_error *err) {
-    *ilp = (stw_ilp){.cost = cost, .goal = goal, .limits = *limits};
-    ilp->milp = stw_milp_new("stowage");
-    if (ilp->milp == NULL)
-        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
-    if (goal == GOAL_SECONDS) ilp->milp->objective_scale = MICRO;
-    add_columns(ilp);
-    add_counts(ilp);
-    add_ring_rows(ilp);
-    add_byte_rows(ilp);
-    for (uint32_t i = 0; i < cost->n_time_rows; i++) add_time_row(ilp, &cost->time_rows[i]);
-    add_kept_seconds(ilp);
-    return stw_milp_check(ilp->milp, err);
-}
-
-/* ---- solving ---- */
+/* ---- choices ---- */
 
 static void read_choice(const stw_ilp *ilp, const double *values, stw_choice *choice) {
     const stw_cost *cost = ilp->cost;
-    choice->ring = choice->load = 0;
-    for (uint32_t p = 0; p < cost->n_places; p++)
-        choice->units[p] = (uint32_t)values[ilp->at.units + p];
-    for (uint32_t r = 0; r < cost->n_rings; r++)
-        if (values[ilp->at.ring + r] > 0.5) choice->ring = r;
+    choice->ring = ilp->shape.first_ring;
+    choice->load = 0;
+    stw_choice_round(cost, &values[ilp->at.units], &values[ilp->at.acts], choice);
     for (uint32_t l = 0; l < cost->n_loads; l++)
         if (values[ilp->at.load + l] > 0.5) choice->load = l;
-    for (uint32_t a = 0; a < cost->n_acts; a++)
-        choice->acts[a] = (uint32_t)values[ilp->at.acts + a];
 }
+
+static void offer(search *s, const stw_choice *choice, const stw_evaluation *e) {
+    if (!e->fits || !(e->objective_s < s->best_s)) return;
+    s->best_s = e->objective_s;
+    s->found = true;
+    stw_choice_copy(s->cost, s->best, choice);
+}
+
+/* Round what a problem with fractions of units says, and repair it. */
+static void take_split(search *s, const stw_ilp *ilp, const double *values) {
+    stw_evaluation e;
+    read_choice(ilp, values, &s->now);
+    stw_choice_descend(s->cost, &s->options->bars, ROUNDING_UNITS, &s->now, &s->scratch, &e);
+    offer(s, &s->now, &e);
+}
+
+static stw_status take_whole(search *s, const stw_ilp *ilp, const double *values,
+                             const stw_milp_result *solved) {
+    stw_evaluation e;
+    read_choice(ilp, values, &s->now);
+    stw_cost_evaluate(s->cost, &s->now, &e);
+    if (e.objective_s > solved->objective * (1 + TOLERANCE))
+        return stw_fail(s->err, STW_STATUS_BUG, "planner",
+                        "the solver says %.12g s for a plan that takes %.12g s", solved->objective,
+                        e.objective_s);
+    offer(s, &s->now, &e);
+    return STW_STATUS_OK;
+}
+
+/* ---- problems of one ring option ---- */
 
 static bool has_choice(const stw_milp_result *result) {
     return result->outcome == STW_MILP_OPTIMAL || result->outcome == STW_MILP_FEASIBLE;
 }
 
-/* The solver's objective is right within its tolerances, and above the choice's own where it
- * stopped within a gap with slack in the rows of seconds; the problem's own is exact. */
-static stw_status settle_seconds(const stw_cost *cost, const stw_choice *choice,
-                                 stw_milp_result *solved, stw_error *err) {
-    stw_evaluation evaluation;
-    stw_cost_evaluate(cost, choice, &evaluation);
-    double exact = evaluation.objective_s;
-    if (exact > solved->objective * (1 + TOLERANCE))
-        return stw_fail(err, STW_STATUS_BUG, "planner",
-                        "the solver says %.12g s for a plan that takes %.12g s", solved->objective,
-                        exact);
-    solved->objective = exact;
-    if (solved->gap == 0 || solved->bound > exact) solved->bound = exact;
-    solved->gap = exact > 0 ? (exact - solved->bound) / exact : 0;
-    return STW_STATUS_OK;
+/* A solver that fails has no answer, as one whose time is over. */
+static stw_status solve_milp(search *s, const stw_ilp *ilp, const stw_milp_options *options,
+                             double *values, stw_milp_result *solved) {
+    stw_error why = STW_ERROR_INIT;
+    stw_status status = stw_milp_solve(ilp->milp, options, values, solved, &why);
+    if (status == STW_STATUS_SOLVER) {
+        *solved = (stw_milp_result){.outcome = STW_MILP_LIMIT, .objective = NAN, .bound = NAN};
+        return STW_STATUS_OK;
+    }
+    if (status != STW_STATUS_OK && s->err != NULL) *s->err = why;
+    return status;
 }
 
-/* One stage: build, solve, read the choice where there is one. */
-static stw_status solve_stage(const stw_cost *cost, stw_ilp_goal goal, const stw_ilp_limits *limits,
-                              const stw_milp_options *options, stw_choice *choice,
-                              stw_ilp_result *result, stw_error *err) {
+typedef enum effort { RELAX, SPLIT, WHOLE } effort;
+
+static stw_milp_options options_of(const search *s, effort how) {
+    double gap = s->options->gap;
+    stw_milp_options options = {.time_limit_s = left_s(s), .gap = how == SPLIT ? gap / 4 : gap};
+    options.relaxed = how == RELAX;
+    if (how != RELAX && isfinite(s->best_s)) {
+        options.has_cutoff = true;
+        options.cutoff = s->best_s;
+    }
+    if (how != RELAX && gap > 0) {
+        options.max_nodes = how == SPLIT ? SPLIT_NODES : WHOLE_NODES;
+        options.enough = gap > ENOUGH ? gap : ENOUGH;
+    }
+    return options;
+}
+
+/* @param bound in and out: no choice with this ring option takes less */
+static stw_status solve_ring(search *s, uint32_t ring, effort how, double *bound) {
     stw_status status = STW_STATUS_OK;
+    const stw_ilp_shape shape = {
+        .first_ring = ring, .n_rings = 1, .bars = s->options->bars, .units_split = how != WHOLE};
+    const stw_milp_options options = options_of(s, how);
+    stw_milp_result solved;
     stw_ilp ilp = {0};
-    STW_TRY(build(&ilp, cost, goal, limits, err));
+    STW_TRY(stw_ilp_build(s->cost, &shape, &ilp, s->err));
+    s->result->rows = ilp.milp->n_rows;
+    s->result->columns = ilp.milp->n_columns;
     double *values = stw_pool_array(ilp.milp->pool, ilp.milp->n_columns, sizeof *values);
     if (values == NULL) {
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+        status = stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
         goto out;
     }
-    uint32_t stage = result->n_stages++;
-    stw_milp_result *solved = &result->stages[stage];
-    result->stage_names[stage] = goal_names[goal];
-    STW_TRY(stw_milp_solve(ilp.milp, options, values, solved, err));
-    if (has_choice(solved)) read_choice(&ilp, values, choice);
-    if (goal == GOAL_SECONDS && !limits->elastic && has_choice(solved))
-        STW_TRY(settle_seconds(cost, choice, solved, err));
-    if (stage == 0) {
-        result->outcome = solved->outcome;
-        result->rows = ilp.milp->n_rows;
-        result->columns = ilp.milp->n_columns;
-    }
-    result->seconds += solved->seconds;
+    STW_TRY(solve_milp(s, &ilp, &options, values, &solved));
+    if (solved.outcome == STW_MILP_INFEASIBLE)
+        *bound = INFINITY;
+    else if (solved.bound > *bound)
+        *bound = solved.bound;
+    if (!has_choice(&solved)) goto out;
+    if (how == WHOLE)
+        STW_TRY(take_whole(s, &ilp, values, &solved));
+    else if (how == SPLIT || !isfinite(s->best_s))
+        take_split(s, &ilp, values);
 out:
     stw_milp_free(ilp.milp);
     return status;
 }
 
-/* Seconds for a later stage: what is left, at most `most`. */
-static double left_s(const stw_ilp_options *options, const stw_ilp_result *result, double most) {
-    double left = options->time_limit_s - result->seconds;
-    if (left > most) left = most;
-    return left > 0.01 ? left : 0.01;
+/* Is everything that a bound leaves within the gap of what is known? */
+static bool is_settled(const search *s, double bound) {
+    return isinf(bound) || bound >= s->best_s * (1 - s->options->gap);
+}
+
+static stw_status settle_ring(search *s, uint32_t ring) {
+    stw_status status = STW_STATUS_OK;
+    double *bound = &s->bounds[ring];
+    for (effort how = SPLIT; how <= WHOLE; how++) {
+        if (is_settled(s, *bound) || stw_planner_now_s() > s->end_s) break;
+        /* a gap that is enough is not worth whole units */
+        if (how == WHOLE && s->options->gap > 0 && *bound >= s->best_s * (1 - ENOUGH)) break;
+        STW_TRY(solve_ring(s, ring, how, bound));
+    }
+out:
+    return status;
+}
+
+/* ---- all of them ---- */
+
+static uint32_t most_promising(const search *s, const bool *done) {
+    uint32_t best = s->cost->n_rings;
+    for (uint32_t r = 0; r < s->cost->n_rings; r++)
+        if (!done[r] && (best == s->cost->n_rings || s->bounds[r] < s->bounds[best])) best = r;
+    return best;
+}
+
+static stw_status settle_rings(search *s) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t n = s->cost->n_rings;
+    bool *done = stw_pool_array(s->pool, n, sizeof *done);
+    if (done == NULL)
+        return stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+    for (uint32_t r = 0; r < n; r++) {
+        s->bounds[r] = -INFINITY;
+        STW_TRY(solve_ring(s, r, RELAX, &s->bounds[r]));
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t r = most_promising(s, done);
+        done[r] = true;
+        STW_TRY(settle_ring(s, r));
+    }
+out:
+    return status;
+}
+
+static void judge(search *s, double start_s) {
+    stw_ilp_result *result = s->result;
+    stw_milp_result *stage = &result->stages[0];
+    double bound = INFINITY, gap = s->options->gap;
+    for (uint32_t r = 0; r < s->cost->n_rings; r++) bound = fmin(bound, s->bounds[r]);
+    result->n_stages = 1;
+    result->stage_names[0] = "seconds";
+    result->seconds = stage->seconds = stw_planner_now_s() - start_s;
+    *stage = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, stage->seconds};
+    if (bound > -INFINITY && bound < INFINITY) stage->bound = fmin(bound, s->best_s);
+    if (s->found) {
+        stage->objective = s->best_s;
+        stage->bound = bound > s->best_s * (1 - 1e-9) ? s->best_s : bound;
+        stage->gap = s->best_s > 0 ? (s->best_s - stage->bound) / s->best_s : 0;
+        double asked = gap > 0 && gap < 1e-3 ? 1e-3 : gap + 1e-9;
+        stage->outcome = stage->gap <= asked ? STW_MILP_OPTIMAL : STW_MILP_FEASIBLE;
+    } else if (bound == INFINITY) {
+        stage->outcome = STW_MILP_INFEASIBLE;
+    } else if (isfinite(s->best_s) && is_settled(s, bound)) {
+        stage->outcome = STW_MILP_CUT_OFF;
+    }
+    result->outcome = stage->outcome;
+}
+
+static stw_status write_lp(const stw_cost *cost, const stw_ilp_options *options, stw_error *err) {
+    const stw_ilp_shape shape = {.n_rings = cost->n_rings, .bars = options->bars};
+    stw_ilp ilp = {0};
+    stw_status status = stw_ilp_build(cost, &shape, &ilp, err);
+    if (status == STW_STATUS_OK) status = stw_milp_write_lp(ilp.milp, options->write_lp, err);
+    stw_milp_free(ilp.milp);
+    return status;
+}
+
+static stw_status begin(search *s) {
+    const stw_cost *cost = s->cost;
+    s->pool = stw_pool_new();
+    if (s->pool != NULL) {
+        s->now = stw_choice_new(cost, s->pool);
+        s->scratch = stw_choice_new(cost, s->pool);
+        s->bounds = stw_pool_array(s->pool, cost->n_rings, sizeof *s->bounds);
+    }
+    if (s->pool == NULL || s->now.acts == NULL || s->scratch.acts == NULL || s->bounds == NULL)
+        return stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+    return STW_STATUS_OK;
 }
 
 stw_status stw_ilp_solve(const stw_cost *cost, const stw_ilp_options *options, stw_choice *choice,
                          stw_ilp_result *result, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    double start_s = stw_planner_now_s();
     memset(result, 0, sizeof *result);
-    stw_ilp_limits limits = {INFINITY, INFINITY, INFINITY, false};
-    stw_milp_options first = {options->time_limit_s, options->gap, options->write_lp};
-    STW_TRY(solve_stage(cost, GOAL_SECONDS, &limits, &first, choice, result, err));
-    if (!has_choice(&result->stages[0]) || options->only_stage1) goto out;
-
-    limits.seconds = result->stages[0].objective * (1 + stw_stage_slack(options->gap));
-    stw_milp_options later = {left_s(options, result, LATER_S), LATER_GAP, NULL};
-    STW_TRY(solve_stage(cost, GOAL_GPU, &limits, &later, choice, result, err));
-    if (!has_choice(&result->stages[1])) goto out;
-
-    limits.gpu_mib = result->stages[1].objective * (1 + STW_STAGE_SLACK);
-    later.time_limit_s = left_s(options, result, LATER_S);
-    STW_TRY(solve_stage(cost, GOAL_HOST, &limits, &later, choice, result, err));
+    search s = {.cost = cost,
+                .options = options,
+                .result = result,
+                .err = err,
+                .end_s = start_s + options->time_limit_s,
+                .best = choice,
+                .best_s = options->most_s > 0 ? options->most_s : INFINITY};
+    STW_TRY(begin(&s));
+    if (options->write_lp != NULL) STW_TRY(write_lp(cost, options, err));
+    if (options->start != NULL) {
+        stw_evaluation e;
+        stw_cost_evaluate(cost, options->start, &e);
+        if (stw_choice_keeps_bars(cost, options->start, &options->bars))
+            offer(&s, options->start, &e);
+    }
+    STW_TRY(settle_rings(&s));
+    judge(&s, start_s);
 out:
-    return status;
-}
-
-stw_status stw_ilp_solve_least_over(const stw_cost *cost, const stw_ilp_options *options,
-                                    stw_choice *choice, stw_ilp_result *result, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    memset(result, 0, sizeof *result);
-    stw_ilp_limits limits = {INFINITY, INFINITY, INFINITY, true};
-    double limit = options->time_limit_s < OVER_S ? options->time_limit_s : OVER_S;
-    stw_milp_options first = {limit, OVER_GAP, NULL};
-    STW_TRY(solve_stage(cost, GOAL_OVER, &limits, &first, choice, result, err));
-    if (!has_choice(&result->stages[0])) goto out;
-    /* What does not fit need not be the fastest: a short search for a sensible rest. */
-    limits.over_mib = result->stages[0].objective * (1 + STW_STAGE_SLACK) + 1;
-    stw_milp_options later = {left_s(options, result, OVER_SECONDS_S), OVER_SECONDS_GAP, NULL};
-    STW_TRY(solve_stage(cost, GOAL_SECONDS, &limits, &later, choice, result, err));
-out:
+    stw_pool_free(s.pool);
     return status;
 }

@@ -70,13 +70,20 @@ typedef struct stw_milp_options {
     double time_limit_s;  /* > 0 */
     double gap;           /* relative; 0 asks for a proof */
     const char *write_lp; /* path, or NULL: the problem as it stands, in CPLEX LP format */
+    bool has_cutoff;      /* only solutions below `cutoff` are of interest; needs a column that is
+                           * continuous, without upper bound, with a positive objective */
+    double cutoff;
+    bool relaxed;       /* solve the linear relaxation only: objective and bound are its value */
+    uint32_t max_nodes; /* > 0: after so many nodes a gap of `enough` will do */
+    double enough;
 } stw_milp_options;
 
 typedef enum stw_milp_outcome {
     STW_MILP_OPTIMAL,    /* within the gap asked for */
     STW_MILP_FEASIBLE,   /* a solution, and then the time was over */
     STW_MILP_INFEASIBLE, /* proved */
-    STW_MILP_LIMIT       /* the time was over without a solution */
+    STW_MILP_LIMIT,      /* the time was over without a solution */
+    STW_MILP_CUT_OFF     /* proved: no solution lies below the cutoff by more than the gap */
 } stw_milp_outcome;
 
 typedef struct stw_milp_result {
@@ -85,7 +92,10 @@ typedef struct stw_milp_result {
     double seconds;
 } stw_milp_result;
 
-/** Solve. @param values out, [n_columns], untouched without a solution; integer columns are whole.
+/** Write the problem as it stands in CPLEX LP format. IO, or SOLVER where the solver failed. */
+STW_MUST_USE stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err);
+/** Solve. @param values out, [n_columns], untouched without a solution; integer columns are whole
+ * (not where `relaxed`).
  * @return SOLVER where the solver failed; an infeasible problem is a result, not a failure */
 STW_MUST_USE stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,
                                        double *values, stw_milp_result *result, stw_error *err);

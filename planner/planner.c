@@ -2,9 +2,10 @@
 #include "planner/planner.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "planner/candidates.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"
 #include "planner/solvers.h"
@@ -15,35 +16,29 @@
     1e-3 /* what `optimal` may mean at most; a looser gap asked for is `feasible`                  \
           */
 #define PRICE_TIME_S 10.0
+#define LATER_S 1.0
 #define CONFLICT_TIME_S 5.0
 #define FIX_TIME_S 20.0
 
-/* State leaves the GPU to make room, not for a fraction of a millisecond: where all of it can stay
- * and an iteration takes at most this share longer, it stays. What is left of the host's bandwidth
- * and cores belongs to the data loader, and a plan with one place is one that a person understands.
- */
-static const double LEAST_GAIN_OFF_GPU = 0.01;
+/* Work of comparing choices, in operations of programs that are built or simulated: a quarter of a
+ * second or so. */
+#define SEARCH_WORK 1500000
+
+/* A GPU filled further is told where it saves this share of an iteration. */
+static const double WORTH_TELLING = 0.01;
 
 typedef struct solving {
     stw_plan *plan;
-    stw_cluster calm_cluster; /* the cluster with a margin left on its GPUs, and the job on it */
-    stw_job calm_job;
-    stw_run_spec resident_run; /* the run with everything held on the GPU, and the job with it */
-    stw_job resident_job;
     const stw_planner_options *options;
     stw_cost *cost;
+    stw_bars bars;        /* of the attempt at hand */
+    uint64_t limit_bytes; /* of a GPU in it */
     stw_choice choice, greedy;
     bool greedy_fits;
     stw_evaluation greedy_evaluation;
     stw_ilp_result ilp;
-    double start_s;
+    double start_s, end_s;
 } solving;
-
-static double now_s(void) {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the plan");
@@ -52,6 +47,11 @@ static stw_status no_memory(stw_error *err) {
 static double gap_of(const stw_planner_options *options) {
     if (options->gap < 0 || (options->gap == 0 && !options->gap_is_set)) return USUAL_GAP;
     return options->gap;
+}
+
+static double left_s(const solving *s) {
+    double left = s->end_s - stw_planner_now_s();
+    return left > 0.001 ? left : 0.001;
 }
 
 static double time_limit_of(const stw_planner_options *options) {
@@ -80,6 +80,17 @@ static stw_status take_choice(solving *s, const stw_choice *choice, stw_error *e
         evaluation.stretch_s[STW_STRETCH_NORM] + evaluation.stretch_s[STW_STRETCH_STEP];
 out:
     return status;
+}
+
+/* A stage of its own: what was chosen, against the fastest that was found. */
+static void note_comparison(solving *s, const stw_candidates *all, uint32_t chosen) {
+    uint32_t stage = s->ilp.n_stages++;
+    double fastest = all->list[all->fastest].seconds, here = all->list[chosen].seconds;
+    s->ilp.stage_names[stage] = all->simulate != NULL ? "simulated_seconds" : "plainness";
+    s->ilp.stages[stage] = (stw_milp_result){.outcome = STW_MILP_FEASIBLE,
+                                             .objective = here,
+                                             .bound = fastest,
+                                             .gap = here > 0 ? (here - fastest) / here : 0};
 }
 
 static stw_status report_solver(solving *s, stw_error *err) {
@@ -120,27 +131,109 @@ static stw_status check_limits(const solving *s, stw_error *err) {
 
 /* ---- outcomes ---- */
 
+/* The rest of a second or so must do for what only informs. */
+static double time_for(const solving *s, double most_s) {
+    double left = left_s(s);
+    return left < most_s ? left : most_s;
+}
+
+static stw_candidates candidates_of(const solving *s, const stw_bars *bars) {
+    return (stw_candidates){.cost = s->cost,
+                            .bars = *bars,
+                            .simulate = s->options->simulate,
+                            .pool = s->cost->pool,
+                            .work_left = SEARCH_WORK,
+                            .end_s = s->end_s};
+}
+
+/* Seconds of a candidate without its part of the load. */
+static double iteration_s(const stw_candidate *candidate) {
+    return candidate->seconds - candidate->rows.load_s / STW_LOAD_SPREAD;
+}
+
+/* What the fastest of the candidates that were passed over needs more. */
+static stw_status tell_faster(solving *s, const stw_candidates *all, uint32_t chosen,
+                              stw_error *err) {
+    const stw_candidate *fastest = &all->list[all->fastest], *here = &all->list[chosen];
+    if (!(fastest->seconds < here->seconds * (1 - STW_PLAIN_SLACK / 10))) return STW_STATUS_OK;
+    char needs[160];
+    stw_choice_tell_more(s->cost, &fastest->choice, &here->choice, needs, sizeof needs);
+    return stw_plan_add_alternative(s->plan, "plainness", iteration_s(fastest), iteration_s(here),
+                                    needs, err);
+}
+
+/* Let the simulator choose between the solver's choice and others. */
+static stw_status compare_candidates(solving *s, stw_candidates *all, uint32_t *chosen,
+                                     stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_candidates_search(all, &s->choice, err));
+    if (all->n == 0) {
+        status = stw_fail(err, STW_STATUS_BUG, "planner", "the solver's choice does not fit");
+        goto out;
+    }
+    *chosen = stw_candidates_choose(all);
+    stw_choice_copy(s->cost, &s->choice, &all->list[*chosen].choice);
+    STW_TRY(tell_faster(s, all, *chosen, err));
+out:
+    return status;
+}
+
+/* The same with nothing of the GPU left free: worth a line where it is much faster. */
+static stw_status tell_fuller(solving *s, double here_s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t memory = s->plan->cluster.gpu.memory_bytes;
+    if (s->limit_bytes >= memory) return STW_STATUS_OK;
+    stw_choice fuller = stw_choice_new(s->cost, s->cost->pool);
+    if (fuller.acts == NULL) return no_memory(err);
+    stw_cost_limit_gpu(s->cost, memory);
+    stw_ilp_options options = {.time_limit_s = time_for(s, LATER_S),
+                               .gap = 1e-3,
+                               .bars = s->bars,
+                               .most_s = here_s * (1 - WORTH_TELLING)};
+    stw_ilp_result result;
+    stw_candidates all = candidates_of(s, &s->bars);
+    all.work_left /= 4;
+    STW_TRY(stw_ilp_solve(s->cost, &options, &fuller, &result, err));
+    if (result.outcome != STW_MILP_OPTIMAL && result.outcome != STW_MILP_FEASIBLE) goto out;
+    STW_TRY(stw_candidates_add(&all, &fuller, NULL, err));
+    if (all.n == 0 || all.list[0].seconds > here_s * (1 - WORTH_TELLING)) goto out;
+    char needs[160];
+    snprintf(needs, sizeof needs, "%.1f%% of the GPU memory",
+             100 * (double)all.list[0].rows.gpu_bytes / (double)memory);
+    STW_TRY(stw_plan_add_alternative(s->plan, "placement.gpu_fill", iteration_s(&all.list[0]),
+                                     here_s, needs, err));
+out:
+    stw_cost_limit_gpu(s->cost, s->limit_bytes);
+    return status;
+}
+
 static stw_status finish_fitting(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = s->plan;
-    double slack = stw_stage_slack(gap_of(s->options));
-    if (!s->options->only_stage1)
-        stw_choice_tidy(s->cost, s->ilp.stages[0].objective * (1 + slack), &s->choice);
+    double here_s = s->ilp.stages[0].objective;
+    stw_candidates all = candidates_of(s, &s->bars);
+    if (!s->options->only_stage1) {
+        uint32_t chosen = 0;
+        STW_TRY(compare_candidates(s, &all, &chosen, err));
+        here_s = iteration_s(&all.list[chosen]);
+        note_comparison(s, &all, chosen);
+        STW_TRY(tell_fuller(s, here_s, err));
+    }
     STW_TRY(check_limits(s, err));
     STW_TRY(take_choice(s, &s->choice, err));
+    STW_TRY(report_solver(s, err));
     plan->outcome = s->ilp.outcome != STW_MILP_OPTIMAL    ? STW_OUTCOME_LIMIT
                     : s->ilp.stages[0].gap <= OPTIMAL_GAP ? STW_OUTCOME_OPTIMAL
                                                           : STW_OUTCOME_FEASIBLE;
-    double worst = plan->solver.objective * (1 + STW_STAGE_SLACK) * (1 + 1e-6);
-    if (plan->objective_s > worst) {
-        status = stw_fail(err, STW_STATUS_BUG, "planner",
-                          "the plan takes %.9g s, the solver said %.9g s", plan->objective_s,
-                          plan->solver.objective);
-        goto out;
+    if (!s->options->no_prices && plan->outcome != STW_OUTCOME_LIMIT) {
+        const stw_price_search prices = {.cost = s->cost,
+                                         .choice = &s->choice,
+                                         .bars = s->bars,
+                                         .limit_bytes = s->limit_bytes,
+                                         .gap = gap_of(s->options),
+                                         .time_limit_s = time_for(s, PRICE_TIME_S)};
+        STW_TRY(stw_planner_price(plan, &prices, err));
     }
-    if (!s->options->no_prices && plan->outcome != STW_OUTCOME_LIMIT)
-        STW_TRY(
-            stw_planner_price(plan, s->cost, &s->choice, gap_of(s->options), PRICE_TIME_S, err));
 out:
     return status;
 }
@@ -151,8 +244,7 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = s->plan;
     const stw_ilp_result first = s->ilp;
-    double left = time_limit_of(s->options) - s->ilp.seconds;
-    stw_ilp_options options = {.time_limit_s = left > 1 ? left : 1};
+    stw_ilp_options options = {.time_limit_s = time_for(s, LATER_S)};
     STW_TRY(stw_ilp_solve_least_over(s->cost, &options, &s->choice, &s->ilp, err));
     if (s->ilp.outcome != STW_MILP_OPTIMAL && s->ilp.outcome != STW_MILP_FEASIBLE) {
         status = stw_fail(err, STW_STATUS_TIME_LIMIT, "planner",
@@ -170,8 +262,8 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
         goto out;
     }
     plan->outcome = STW_OUTCOME_INFEASIBLE;
-    STW_TRY(stw_planner_conflict(plan, s->cost, CONFLICT_TIME_S, err));
-    if (!s->options->no_fixes) STW_TRY(stw_planner_fix(plan, FIX_TIME_S, err));
+    STW_TRY(stw_planner_conflict(plan, s->cost, time_for(s, CONFLICT_TIME_S), err));
+    if (!s->options->no_fixes) STW_TRY(stw_planner_fix(plan, time_for(s, FIX_TIME_S), err));
 out:
     return status;
 }
@@ -199,88 +291,41 @@ static stw_status pose(solving *s, const stw_job *job, stw_error *err) {
     return s->choice.acts == NULL || s->greedy.acts == NULL ? no_memory(err) : STW_STATUS_OK;
 }
 
-/* Stage 1 of the problem posed, as a look ahead: its seconds, INFINITY where nothing fits. */
-static stw_status least_seconds(solving *s, double *seconds, stw_error *err) {
-    stw_ilp_options options = {
-        .time_limit_s = time_limit_of(s->options), .gap = gap_of(s->options), .only_stage1 = true};
-    stw_ilp_result result;
-    *seconds = INFINITY;
-    stw_status status = stw_ilp_solve(s->cost, &options, &s->choice, &result, err);
-    if (status == STW_STATUS_OK && result.outcome == STW_MILP_OPTIMAL)
-        *seconds = result.stages[0].objective;
-    return status;
-}
-
-/* May the planner choose freely, unit by unit? */
-static bool is_free(const stw_cost *cost, const stw_run_spec *run) {
-    return !cost->whole && run->placement.params == STW_AUTO && run->placement.grads == STW_AUTO &&
-           run->placement.moments == STW_AUTO && run->placement.master == STW_AUTO &&
-           run->optimizer.implementation == STW_OPTIMIZER_AUTO &&
-           run->update.resident >= STW_AUTO_NUMBER && run->update.stream >= STW_AUTO_NUMBER &&
-           run->update.cpu >= STW_AUTO_NUMBER &&
-           (run->update.direct <= 0 || run->update.direct >= STW_AUTO_NUMBER);
-}
-
-/* Pose the problem to solve: with everything resident where that costs next to nothing. */
-static stw_status pose_simplest(solving *s, const stw_job *job, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    double any_s, resident_s;
-    STW_TRY(pose(s, job, err));
-    if (!is_free(s->cost, &s->plan->run)) return STW_STATUS_OK;
-    STW_TRY(least_seconds(s, &any_s, err));
-    stw_cost_free(s->cost);
-    s->cost = NULL;
-    s->resident_run = s->plan->run;
-    s->resident_run.placement.params = s->resident_run.placement.grads =
-        s->resident_run.placement.moments = STW_TIER_GPU;
-    s->resident_job = *job;
-    s->resident_job.run = &s->resident_run;
-    STW_TRY(pose(s, &s->resident_job, err));
-    STW_TRY(least_seconds(s, &resident_s, err));
-    if (isfinite(resident_s) && resident_s <= any_s * (1 + LEAST_GAIN_OFF_GPU))
-        return STW_STATUS_OK;
-    stw_cost_free(s->cost);
-    s->cost = NULL;
-    STW_TRY(pose(s, job, err));
-out:
-    return status;
-}
-
-/* All stages on one job. */
-static stw_status solve_on(solving *s, const stw_job *job, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_ilp_options ilp = {.time_limit_s = time_limit_of(s->options),
+/* One attempt: greedy rule and integer program under the attempt's limit and bars. */
+static stw_status solve_once(solving *s, stw_error *err) {
+    stw_cost_limit_gpu(s->cost, s->limit_bytes);
+    s->greedy_fits = stw_greedy_solve_without(s->cost, &s->bars, &s->greedy, &s->greedy_evaluation);
+    stw_ilp_options ilp = {.time_limit_s = left_s(s),
                            .gap = gap_of(s->options),
                            .write_lp = s->options->write_lp,
-                           .only_stage1 = s->options->only_stage1};
-    stw_cost_free(s->cost);
-    s->cost = NULL;
-    STW_TRY(pose_simplest(s, job, err));
-    s->greedy_fits = stw_greedy_solve(s->cost, &s->greedy, &s->greedy_evaluation);
-    STW_TRY(stw_ilp_solve(s->cost, &ilp, &s->choice, &s->ilp, err));
-out:
-    return status;
+                           .bars = s->bars,
+                           .start = s->greedy_fits && !s->options->only_stage1 ? &s->greedy : NULL};
+    return stw_ilp_solve(s->cost, &ilp, &s->choice, &s->ilp, err);
+}
+
+static uint32_t places_on_nvme(const stw_cost *cost) {
+    uint32_t places = 0;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].moments == STW_TIER_NVME) places |= 1u << p;
+    return places;
 }
 
 /* Each attempt where the ones before fit nothing. A GPU filled to the last MiB runs out of memory
- * for reasons that no plan sees: plan below the share from which a plan is called at risk. And
- * state goes to a disk, which is slow and wears, only where there is no other room for it, or on
- * request. */
+ * for reasons that no plan sees: plan below placement.gpu_fill. And state goes to a disk, which is
+ * slow and wears, only where there is no other room for it, or on request. */
 static stw_status solve_calmly(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_plan *plan = s->plan;
     bool asked =
         plan->run.placement.moments == STW_TIER_NVME || plan->run.placement.master == STW_TIER_NVME;
-    bool disk = plan->cluster.nvme.capacity_bytes > 0;
-    for (int attempt = disk && !asked ? 0 : 2; attempt < 4; attempt++) {
-        s->calm_cluster = plan->cluster;
-        s->calm_job = *plan->job;
-        s->calm_job.cluster = &s->calm_cluster;
-        if (attempt < 2) s->calm_cluster.nvme.capacity_bytes = 0;
-        if (attempt % 2 == 0)
-            s->calm_cluster.gpu.memory_bytes =
-                (uint64_t)((double)plan->cluster.gpu.memory_bytes * STW_RISK_SHARE);
-        STW_TRY(solve_on(s, attempt == 3 ? plan->job : &s->calm_job, err));
+    uint64_t memory = plan->cluster.gpu.memory_bytes;
+    double fill = plan->run.placement.gpu_fill;
+    STW_TRY(pose(s, plan->job, err));
+    uint32_t nvme = places_on_nvme(s->cost);
+    for (int attempt = nvme != 0 && !asked ? 0 : 2; attempt < 4; attempt++) {
+        s->bars.places = attempt < 2 ? nvme : 0;
+        s->limit_bytes = attempt % 2 == 0 ? (uint64_t)((double)memory * fill) : memory;
+        STW_TRY(solve_once(s, err));
         if (s->ilp.outcome != STW_MILP_INFEASIBLE) break;
     }
 out:
@@ -289,7 +334,9 @@ out:
 
 stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    solving s = {.plan = plan, .options = options, .start_s = now_s()};
+    solving s = {.plan = plan, .options = options, .start_s = stw_planner_now_s()};
+    s.end_s = s.start_s + time_limit_of(options);
+    plan->n_alternatives = 0;
     STW_TRY(solve_calmly(&s, err));
     STW_TRY(report_solver(&s, err));
     switch (s.ilp.outcome) {
@@ -303,7 +350,7 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
         STW_TRY(finish_fitting(&s, err));
         break;
     }
-    plan->solver.seconds = now_s() - s.start_s;
+    plan->solver.seconds = stw_planner_now_s() - s.start_s;
 out:
     stw_cost_free(s.cost);
     return status;

@@ -9,14 +9,20 @@
 
 #include "plan/files/plan.h"
 
+/** Simulate one program: seconds of each phase that it has a movement for, NaN elsewhere. */
+typedef stw_status (*stw_planner_simulate)(const stw_job *job, const stw_program *program,
+                                           double seconds[STW_N_PHASES], stw_error *err);
+
 typedef struct stw_planner_options {
-    double time_limit_s; /* 0: 30 */
+    double time_limit_s; /* of the whole call; 0: 30 */
     double gap;          /* relative MIP gap of stage 1; negative: 1e-4; 0 asks for a proof */
     bool gap_is_set;
     const char *write_lp; /* path of the stage-1 problem in CPLEX LP format, or NULL */
     bool no_fixes;        /* do not search for fixes when nothing fits */
     bool no_prices;       /* do not re-solve for prices */
-    bool only_stage1;
+    bool only_stage1;     /* take the solver's choice as it is */
+    /* Compares choices; planner and simulator do not know each other. NULL: by the rows alone. */
+    stw_planner_simulate simulate;
 } stw_planner_options;
 
 /** Decide, derive, predict: fills plan->decisions, outcome, verdict, solver, layouts, programs,

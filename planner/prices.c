@@ -26,13 +26,6 @@ static const struct {
 
 static void add_one(priced what, stw_cluster *cluster) {
     switch (what) {
-    case PRICED_GPU_MEMORY:
-        cluster->gpu.memory_bytes += (uint64_t)GIB;
-        break;
-    case PRICED_HOST_MEMORY:
-        cluster->host.memory_bytes += (uint64_t)GIB;
-        cluster->host.limit_bytes += (uint64_t)GIB;
-        break;
     case PRICED_PCIE:
         cluster->pcie.h2d_bps += 1e9;
         cluster->pcie.d2h_bps += 1e9;
@@ -64,51 +57,76 @@ static const char *phase_of(const stw_cost *cost, const stw_choice *choice, pric
     return stw_phase_name(phase);
 }
 
-/* The objective with one unit more; NaN where the time was over first. */
-static stw_status objective_with(const stw_job *base, priced what, double gap, double time_limit_s,
-                                 double *objective, double *seconds, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_cost *cost = NULL;
-    stw_cluster cluster = *base->cluster;
-    add_one(what, &cluster);
-    stw_job job = *base; /* capacities and rates do not change how it is cut */
-    job.cluster = &cluster;
-    *objective = NAN;
-    STW_TRY(stw_cost_new(&job, &cost, err));
+/* Stage 1 of a problem; NaN where the time was over first. What was chosen stays possible. */
+static stw_status solve_again(const stw_price_search *search, stw_cost *cost, double end_s,
+                              double *objective, stw_error *err) {
     stw_choice choice = stw_choice_new(cost, cost->pool);
-    if (choice.acts == NULL) {
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
-        goto out;
-    }
-    stw_ilp_options options = {.time_limit_s = time_limit_s, .gap = gap, .only_stage1 = true};
+    double left_s = end_s - stw_planner_now_s();
+    if (choice.acts == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
+    if (left_s <= 0) return STW_STATUS_OK;
+    stw_ilp_options options = {
+        .time_limit_s = left_s, .gap = search->gap, .bars = search->bars, .start = search->choice};
     stw_ilp_result result;
-    STW_TRY(stw_ilp_solve(cost, &options, &choice, &result, err));
-    *seconds += result.seconds;
-    if (result.outcome == STW_MILP_OPTIMAL) *objective = result.stages[0].objective;
+    stw_status status = stw_ilp_solve(cost, &options, &choice, &result, err);
+    if (status == STW_STATUS_OK && result.outcome == STW_MILP_OPTIMAL)
+        *objective = result.stages[0].objective;
+    return status;
+}
+
+/* Limits alone change: the rows stay as they are. */
+static void add_to_limits(const stw_price_search *search, priced what, int64_t bytes) {
+    for (uint32_t r = 0; r < search->cost->n_byte_rows; r++) {
+        stw_byte_row *row = &search->cost->byte_rows[r];
+        bool gpu = row->tier == STW_TIER_GPU && what == PRICED_GPU_MEMORY;
+        bool host = row->tier == STW_TIER_HOST && !row->page_locked && what == PRICED_HOST_MEMORY;
+        if ((gpu || host) && row->limit_bytes != UINT64_MAX)
+            row->limit_bytes = (uint64_t)((int64_t)row->limit_bytes + bytes);
+    }
+}
+
+/* The objective with one unit more. */
+static stw_status objective_with(const stw_price_search *search, priced what, double end_s,
+                                 double *objective, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    *objective = NAN;
+    if (what == PRICED_GPU_MEMORY || what == PRICED_HOST_MEMORY) {
+        add_to_limits(search, what, (int64_t)GIB);
+        status = solve_again(search, search->cost, end_s, objective, err);
+        add_to_limits(search, what, -(int64_t)GIB);
+        return status;
+    }
+    stw_cost *cost = NULL;
+    stw_cluster cluster = *search->cost->job->cluster;
+    add_one(what, &cluster);
+    stw_job job = *search->cost->job; /* rates do not change how it is cut */
+    job.cluster = &cluster;
+    STW_TRY(stw_cost_new(&job, &cost, err));
+    stw_cost_limit_gpu(cost, search->limit_bytes);
+    STW_TRY(solve_again(search, cost, end_s, objective, err));
 out:
     stw_cost_free(cost);
     return status;
 }
 
-stw_status stw_planner_price(stw_plan *plan, const stw_cost *cost, const stw_choice *choice,
-                             double gap, double time_limit_s, stw_error *err) {
+stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    double used_s = 0;
+    double end_s = stw_planner_now_s() + search->time_limit_s;
     plan->n_prices = 0;
     plan->prices = stw_pool_array(plan->pool, N_PRICED, sizeof *plan->prices);
     if (plan->prices == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
-    for (int i = 0; i < N_PRICED && used_s < time_limit_s; i++) {
+    for (int i = 0; i < N_PRICED; i++) {
         double objective;
-        STW_TRY(objective_with(cost->job, (priced)i, gap, time_limit_s - used_s, &objective,
-                               &used_s, err));
+        STW_TRY(objective_with(search, (priced)i, end_s, &objective, err));
         if (isnan(objective)) continue;
         /* The plan as it is stays possible with more of anything; what is within the gap is not
          * known to differ. */
         double change = objective - plan->solver.objective;
-        if (change > -gap * plan->solver.objective) change = 0;
-        plan->prices[plan->n_prices++] = (stw_price){
-            resources[i].resource, phase_of(cost, choice, (priced)i), change, resources[i].unit};
+        if (change > -search->gap * plan->solver.objective) change = 0;
+        plan->prices[plan->n_prices++] =
+            (stw_price){resources[i].resource, phase_of(search->cost, search->choice, (priced)i),
+                        change, resources[i].unit};
     }
 out:
     return status;

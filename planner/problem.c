@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "plan/program/shortened.h"
+#include "plan/program/staging.h"
 #include "planner/rows.h"
 
 /* Measured constants of this file: bench/results/constants.md. */
@@ -163,6 +164,21 @@ static void add_loads(stw_cost *cost) {
         if (fixed == STW_AUTO || fixed == l) cost->loads[cost->n_loads++] = (stw_load)l;
 }
 
+static stw_status measure_staging(stw_build *b, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    uint32_t n = cost->job->n_kinds * cost->n_loads, at = 0;
+    b->staging_bytes = stw_pool_array(b->pool, (size_t)n * STW_N_TIERS, sizeof *b->staging_bytes);
+    if (b->staging_bytes == NULL) return no_memory(err);
+    for (uint32_t k = 0; k < cost->job->n_kinds; k++)
+        for (uint32_t l = 0; l < cost->n_loads; l++)
+            for (int t = 0; t < STW_N_TIERS; t++) {
+                const stw_decisions decisions = {.load = cost->loads[l]};
+                b->staging_bytes[at++] =
+                    stw_load_staging_bytes(cost->job, &decisions, k, (stw_tier)t);
+            }
+    return STW_STATUS_OK;
+}
+
 /* ---- what programs show ---- */
 
 /* The program of all units in one place. A place that takes all units is read in the whole space:
@@ -304,6 +320,7 @@ static stw_status add_options(stw_build *b, const stw_engine *engine, stw_error 
     STW_TRY(add_places(cost, engine, err));
     STW_TRY(add_rings(cost, engine, err));
     add_loads(cost);
+    STW_TRY(measure_staging(b, err));
     b->programs = stw_pool_array(b->pool, (size_t)cost->n_places * STW_N_ACTS, sizeof *b->programs);
     if (b->programs == NULL) return no_memory(err);
     STW_TRY(add_acts(b, err));

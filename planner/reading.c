@@ -48,7 +48,8 @@ stw_status stw_simple_build(const stw_simple *simple, stw_layout **layout, stw_p
             blocks[decisions.n_blocks++] =
                 (stw_block_decision){g, simple->act, job->model->groups[g].count};
     STW_TRY(stw_layout_new(job, &decisions, simple->kind, layout, err));
-    if (program != NULL) STW_TRY(stw_program_new(job, &decisions, *layout, program, err));
+    if (program != NULL)
+        STW_TRY(stw_program_new_phases(job, &decisions, *layout, simple->phases, program, err));
 out:
     stw_pool_free(pool);
     return status;

@@ -29,6 +29,7 @@ typedef struct stw_simple {
     bool by_group; /* as in stw_decisions.prefetch */
     uint32_t depth;
     uint64_t bucket_bytes;
+    uint32_t phases; /* bit stw_phase: movements with operations; 0: all */
 } stw_simple;
 
 /** @param layout,program free with stw_layout_free and stw_program_free; program may be NULL */

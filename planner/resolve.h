@@ -4,14 +4,22 @@
 #ifndef STW_PLANNER_RESOLVE_H
 #define STW_PLANNER_RESOLVE_H
 
+#include "planner/clock.h"
 #include "planner/planner.h"
 #include "planner/solvers.h"
 
-/** Fill plan->prices by solving stage 1 again with one more unit of each resource.
- * @param gap of stage 1 @param time_limit_s of all re-solves together; prices that it leaves no
- * time for are left out */
-STW_MUST_USE stw_status stw_planner_price(stw_plan *plan, const stw_cost *cost,
-                                          const stw_choice *choice, double gap, double time_limit_s,
+/** What prices are asked of: the problem as it was solved. */
+typedef struct stw_price_search {
+    stw_cost *cost; /* its limits are changed meanwhile */
+    const stw_choice *choice;
+    stw_bars bars;
+    uint64_t limit_bytes;     /* of a GPU */
+    double gap, time_limit_s; /* of all re-solves together */
+} stw_price_search;
+
+/** Fill plan->prices by solving stage 1 again with one more unit of each resource; prices for which
+ * no time is left are left out. */
+STW_MUST_USE stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search,
                                           stw_error *err);
 
 /** Does any choice keep all rows of bytes? The greedy rule answers first, then the ILP.
@@ -19,8 +27,6 @@ STW_MUST_USE stw_status stw_planner_price(stw_plan *plan, const stw_cost *cost,
  * over first */
 STW_MUST_USE stw_status stw_planner_feasible(const stw_cost *cost, double time_limit_s,
                                              stw_choice *choice, bool *fits, stw_error *err);
-/** Wall clock, seconds. */
-double stw_planner_now_s(void);
 
 /** Fill plan->bindings with a minimal set of limits that contradict each other: with any one of
  * them dropped, the others can be kept.

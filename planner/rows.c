@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include "core/checked.h"
-#include "plan/program/staging.h"
 
 /* ---- programs ---- */
 
@@ -26,7 +25,8 @@ stw_status stw_build_program(stw_build *b, uint32_t place, stw_act act, const st
                                    .load = STW_LOAD_SHARDED_READ,
                                    .by_group = cost->by_group,
                                    .depth = cost->rings[0].depth,
-                                   .bucket_bytes = STW_UNCUT_BYTES};
+                                   .bucket_bytes = STW_UNCUT_BYTES,
+                                   .phases = 1u << STW_PHASE_FORWARD_BACKWARD};
         stw_layout *layout = NULL;
         status = stw_simple_build(&simple, &layout, program, err);
         stw_layout_free(layout);
@@ -97,8 +97,7 @@ stw_time_row *stw_row_seconds(stw_cost *cost, stw_stretch stretch, const char *f
 /* ---- bytes ---- */
 
 uint64_t stw_build_staging(const stw_build *b, uint32_t kind, uint32_t load, stw_tier tier) {
-    const stw_decisions decisions = {.load = b->cost->loads[load]};
-    return stw_load_staging_bytes(b->cost->job, &decisions, kind, tier);
+    return b->staging_bytes[(kind * b->cost->n_loads + load) * STW_N_TIERS + (uint32_t)tier];
 }
 
 uint64_t stw_build_most_staging(const stw_build *b, uint32_t load, stw_tier tier) {

@@ -7,52 +7,66 @@
 #include "planner/cost.h"
 #include "planner/milp.h"
 
-/* Each later stage may give up this share of what the stage before it reached. */
-#define STW_STAGE_SLACK 1e-4
-/** The same where a proof is asked for (gap 0): the plan then takes the seconds that stage 1
- * proved. */
-#define STW_STAGE_SLACK_OF_PROOF 1e-7
-
 typedef struct stw_ilp_options {
-    double time_limit_s; /* of all stages together */
-    double gap;          /* of stage 1 */
-    const char *write_lp;
-    bool only_stage1;
+    double time_limit_s;
+    double gap;           /* 0 asks for a proof */
+    const char *write_lp; /* the whole problem, all ring options in one, goes there; or NULL */
+    bool only_stage1;     /* kept for callers; there is one stage */
+    stw_bars bars;
+    const stw_choice *start; /* known to fit, or NULL */
+    double most_s; /* > 0: choices that take longer are of no interest (STW_MILP_CUT_OFF) */
 } stw_ilp_options;
 
-#define STW_MAX_STAGES 3
+#define STW_MAX_STAGES 4
 
 typedef struct stw_ilp_result {
     stw_milp_outcome outcome; /* of stage 1 */
-    uint32_t rows, columns;   /* of stage 1 */
+    uint32_t rows, columns;   /* of the problem of one ring option */
     uint32_t n_stages;
     const char *stage_names[STW_MAX_STAGES];
     stw_milp_result stages[STW_MAX_STAGES];
     double seconds;
 } stw_ilp_result;
 
-/** Least seconds; then the most GPU headroom; then the least host memory. A later stage that finds
- * nothing in its time leaves the choice of the one before. */
+/** Least seconds. Every ring option is a problem of its own: those whose linear relaxation is no
+ * better than what is known are left out, the others are solved with it as a cutoff. A solver that
+ * fails counts as one whose time is over. */
 STW_MUST_USE stw_status stw_ilp_solve(const stw_cost *cost, const stw_ilp_options *options,
                                       stw_choice *choice, stw_ilp_result *result, stw_error *err);
-/** For problems in which nothing fits: the least bytes over the limits, then the least seconds. The
- * stages of the result say so. */
+/** For problems in which nothing fits: the least over the limits, each resource's bytes over as a
+ * share of its limit, then the least seconds. No block keeps its activations where its group has
+ * another option. Needs no solver that succeeds: a descent on the rows stands in. */
 STW_MUST_USE stw_status stw_ilp_solve_least_over(const stw_cost *cost,
                                                  const stw_ilp_options *options, stw_choice *choice,
                                                  stw_ilp_result *result, stw_error *err);
 
-/** Share of stage 1's seconds that later stages may give up. */
-static inline double stw_stage_slack(double gap) {
-    return gap == 0 ? STW_STAGE_SLACK_OF_PROOF : STW_STAGE_SLACK;
-}
-/** Simplify a choice that all stages have settled, within their slack: fewer places, a smaller
- * ring.
- * @param seconds that the choice may take */
-void stw_choice_tidy(const stw_cost *cost, double seconds, stw_choice *choice);
+/* ---- local.c ---- */
+
+/** Units from one place to another, or blocks from one option of a group to another. */
+typedef struct stw_unit_move {
+    uint32_t from, to, units;
+} stw_unit_move;
+
+/** @return false, with the choice unchanged, where shares, bars or counts forbid the move */
+bool stw_move_units(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
+                    stw_choice *choice);
+bool stw_move_blocks(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
+                     stw_choice *choice);
+/** Move units and blocks, at most `most` at a time, while that brings the choice closer to the
+ * limits, or saves seconds where it fits. @param scratch another choice of the problem */
+void stw_choice_descend(const stw_cost *cost, const stw_bars *bars, uint32_t most,
+                        stw_choice *choice, stw_choice *scratch, stw_evaluation *evaluation);
+/** Whole units and blocks from fractions: shares and groups keep their sums.
+ * @param units [n_places] @param blocks [n_acts] */
+void stw_choice_round(const stw_cost *cost, const double *units, const double *blocks,
+                      stw_choice *choice);
 
 /** What somebody would do by hand: keep everything where it is fastest, and move state of the last
  * quanta away with a ring of 3 x 32 MiB until all rows hold. @return false where that finds nothing
  */
 bool stw_greedy_solve(const stw_cost *cost, stw_choice *choice, stw_evaluation *evaluation);
+/** The same without the places that are barred. */
+bool stw_greedy_solve_without(const stw_cost *cost, const stw_bars *bars, stw_choice *choice,
+                              stw_evaluation *evaluation);
 
 #endif

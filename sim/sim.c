@@ -232,3 +232,14 @@ void stw_sim_free(stw_sim *sim) {
 double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) {
     return sim->phase_end_s[phase] - sim->phase_start_s[phase];
 }
+
+stw_status stw_sim_seconds(const stw_job *job, const stw_program *program,
+                           double seconds[STW_N_PHASES], stw_error *err) {
+    stw_sim *sim = NULL;
+    stw_status status = stw_sim_run(job, program, &sim, err);
+    for (int p = 0; p < STW_N_PHASES; p++)
+        seconds[p] =
+            status == STW_STATUS_OK ? stw_sim_phase_seconds(sim, (stw_phase)p) : (double)NAN;
+    stw_sim_free(sim);
+    return status;
+}

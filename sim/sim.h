@@ -34,6 +34,9 @@ double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase);
 /** Is the simulated time of a phase a prediction? Not where the plan does not fit, and not for what
  * the framework would do on GPUs that the cluster lacks: nobody will run it. */
 bool stw_sim_predicts(const stw_plan *plan, const stw_movement *movement);
+/** Seconds of each phase of a program (NaN: no such movement). */
+STW_MUST_USE stw_status stw_sim_seconds(const stw_job *job, const stw_program *program,
+                                        double seconds[STW_N_PHASES], stw_error *err);
 /** Simulate every kind of rank and store the simulated seconds and peaks in the plan. The simulator
  * knows the order of operations; the planner's rows know only sums. The verdict must be known:
  * seconds of phases that are not predicted are NaN.

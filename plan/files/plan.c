@@ -111,6 +111,20 @@ out:
     return status;
 }
 
+stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
+                                    double plan_seconds, const char *needs, stw_error *err) {
+    if (plan->n_alternatives == STW_MAX_ALTERNATIVES) return STW_STATUS_OK;
+    if (plan->n_alternatives == 0)
+        plan->alternatives =
+            stw_pool_array(plan->pool, STW_MAX_ALTERNATIVES, sizeof *plan->alternatives);
+    const char *copy = stw_pool_string(plan->pool, needs);
+    if (plan->alternatives == NULL || copy == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
+    plan->alternatives[plan->n_alternatives++] =
+        (stw_alternative){rule, seconds, (plan_seconds - seconds) / plan_seconds, copy};
+    return STW_STATUS_OK;
+}
+
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan) { return plan->cluster.gpu.memory_bytes; }
 
 uint64_t stw_plan_host_capacity(const stw_plan *plan) {

@@ -56,6 +56,14 @@ typedef struct stw_fix {
     stw_fix_change changes[STW_MAX_FIX_CHANGES];
     const char *why;
 } stw_fix; /* planned anew with all of its changes, and fits */
+/** A faster plan that was passed over, and what it would need. */
+typedef struct stw_alternative {
+    const char *rule;  /* that passed it over: "plainness", "placement.gpu_fill" */
+    double seconds;    /* of one simulated iteration */
+    double share;      /* of an iteration of the plan that it would save */
+    const char *needs; /* "9 blocks offloaded" */
+} stw_alternative;
+#define STW_MAX_ALTERNATIVES 4
 
 typedef struct stw_plan {
     stw_pool *pool;
@@ -78,6 +86,8 @@ typedef struct stw_plan {
     stw_price *prices;
     stw_binding *bindings;
     stw_fix *fixes;
+    uint32_t n_alternatives;
+    stw_alternative *alternatives;
 } stw_plan;
 
 #define STW_LOAD_SPREAD 1000.0
@@ -89,6 +99,10 @@ STW_MUST_USE stw_status stw_plan_new(stw_model *model, const stw_cluster *cluste
 void stw_plan_free(stw_plan *plan);
 /** Derive layouts, programs and peaks from plan->decisions (again, if there were any). */
 STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);
+/** Append an alternative; `needs` is copied, `rule` is not. @param plan_seconds of the plan */
+STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
+                                                 double plan_seconds, const char *needs,
+                                                 stw_error *err);
 /** Set the verdict from peaks and capacities: over a limit does_not_fit; above STW_RISK_SHARE of
  * one at_risk. */
 void stw_plan_judge(stw_plan *plan);

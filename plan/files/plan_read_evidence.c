@@ -60,6 +60,25 @@ out:
     return status;
 }
 
+static stw_status read_alternatives(const stw_tree *tree, stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    items others;
+    STW_TRY(items_of(tree, tree->root, "alternatives", plan->pool, sizeof(stw_alternative), &others,
+                     err));
+    plan->alternatives = others.elements;
+    plan->n_alternatives = others.n;
+    for (uint32_t i = 0; i < others.n; i++) {
+        const stw_node *node = others.list->items[i];
+        stw_alternative *other = &plan->alternatives[i];
+        STW_TRY(stw_part_string(tree, node, "rule", false, plan->pool, &other->rule, err));
+        STW_TRY(stw_part_real(tree, node, "seconds", &other->seconds, err));
+        STW_TRY(stw_part_real(tree, node, "share", &other->share, err));
+        STW_TRY(stw_part_string(tree, node, "needs", false, plan->pool, &other->needs, err));
+    }
+out:
+    return status;
+}
+
 static stw_status read_prices(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     items prices;
@@ -150,6 +169,7 @@ stw_status stw_plan_read_evidence(const stw_tree *tree, stw_plan *plan, stw_erro
     plan->outcome = (stw_outcome)o;
     plan->verdict = (stw_verdict)v;
     STW_TRY(read_solver(tree, plan, err));
+    STW_TRY(read_alternatives(tree, plan, err));
     STW_TRY(read_prices(tree, plan, err));
     STW_TRY(read_infeasible(tree, plan, err));
 out:

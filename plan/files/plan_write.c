@@ -40,6 +40,20 @@ static void write_solver(const stw_plan *plan, stw_json *json) {
     stw_json_end(json);
 }
 
+static void write_alternatives(const stw_plan *plan, stw_json *json) {
+    stw_json_begin_array(json, "alternatives");
+    for (uint32_t i = 0; i < plan->n_alternatives; i++) {
+        const stw_alternative *other = &plan->alternatives[i];
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "rule", other->rule);
+        stw_json_double(json, "seconds", other->seconds);
+        stw_json_double(json, "share", other->share);
+        stw_json_string(json, "needs", other->needs);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
 static void write_prices(const stw_plan *plan, stw_json *json) {
     stw_json_begin_array(json, "prices");
     for (uint32_t i = 0; i < plan->n_prices; i++) {
@@ -382,6 +396,7 @@ stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err)
     write_ranks(plan, json);
     write_nodes(plan, json);
     write_times(plan, json);
+    write_alternatives(plan, json);
     write_prices(plan, json);
     write_infeasible(plan, json);
     stw_model_write_json(plan->model, json, "model"); /* last: it is the longest */

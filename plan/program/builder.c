@@ -29,6 +29,7 @@ static void no_memory(stw_builder *b) {
 void stw_begin_movement(stw_builder *b, stw_movement like) {
     stw_program *p = b->program;
     if (b->status != STW_STATUS_OK) return;
+    b->skipping = p->phases != 0 && !(p->phases & (1u << like.phase));
     stw_movement *list = stw_pool_grow(p->pool, p->movements, p->n_movements,
                                        (size_t)p->n_movements + 1, &p->movement_room, sizeof *list);
     if (list == NULL) {
@@ -51,9 +52,9 @@ void stw_end_movement(stw_builder *b) {
 
 uint32_t stw_append(stw_builder *b, stw_op op) {
     stw_program *p = b->program;
-    if (b->status != STW_STATUS_OK) return STW_OP_NONE;
+    if (b->status != STW_STATUS_OK || b->skipping) return STW_OP_NONE;
     stw_op *ops =
-        stw_pool_grow(p->pool, p->ops, p->n_ops, (size_t)p->n_ops + 1, &b->capacity, sizeof *ops);
+        stw_pool_regrow(p->pool, p->ops, p->n_ops, (size_t)p->n_ops + 1, &b->capacity, sizeof *ops);
     if (ops == NULL || p->n_ops == STW_OP_NONE - 1) {
         no_memory(b);
         return STW_OP_NONE;
@@ -146,7 +147,8 @@ uint32_t stw_copy(stw_builder *b, const stw_transport *copy) {
 
 /* Writes are on the commit's stream or made by MASTER operations, of which it awaits the last. */
 void stw_build_commit(stw_builder *b) {
-    if (b->status != STW_STATUS_OK || b->layout->persistent_bytes[STW_TIER_NVME] == 0) return;
+    if (b->status != STW_STATUS_OK || b->skipping) return;
+    if (b->layout->persistent_bytes[STW_TIER_NVME] == 0) return;
     uint32_t first = b->program->movements[b->program->n_movements - 1].first_op;
     stw_op commit = stw_op_make(STW_OP_COMMIT, STW_STREAM_DISK_OUT, STW_OP_NONE);
     commit.from = STW_TIER_HOST;

@@ -5,6 +5,12 @@
 
 stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
                            const stw_layout *layout, stw_program **out, stw_error *err) {
+    return stw_program_new_phases(job, decisions, layout, 0, out, err);
+}
+
+stw_status stw_program_new_phases(const stw_job *job, const stw_decisions *decisions,
+                                  const stw_layout *layout, uint32_t phases, stw_program **out,
+                                  stw_error *err) {
     stw_program *program = NULL;
     stw_pool *pool = stw_pool_new();
     if (pool != NULL) program = stw_pool_alloc(pool, sizeof *program);
@@ -14,6 +20,7 @@ stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
     }
     program->pool = pool;
     program->kind = layout->kind;
+    program->phases = phases;
     stw_status status = job->engine->build(job, decisions, layout, program, err);
     if (status == STW_STATUS_OK)
         *out = program;

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The exported stage-1 problem, solved to a gap of 0 by another solver, has the same objective as the plan.
+# The exported problem, all ring options in one, solved to a gap of 0 by another solver, has the optimum that the planner
+# proved with one problem for each ring option.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 command -v cbc >/dev/null 2>&1 || { echo "coinor-cbc is not installed"; exit 77; }
 tiny_model
@@ -18,10 +19,6 @@ compare() {
     ours=$(member "$name.json" objective)
     theirs=$(sed -n 's/^Cbc0001I Search completed - best objective \([^,]*\),.*/\1/p' "$name.cbc" | tail -n 1)
     [ -n "$theirs" ] || theirs=$(sed -n 's/^Objective value: *//p' "$name.cbc" | tail -n 1)
-    # the plan takes what stage 1 proved: with a gap of 0 later stages give up no more than 1e-7
-    seconds=$(member "$name.json" plan_objective)
-    awk -v a="$ours" -v b="$seconds" 'BEGIN { d = a > b ? a - b : b - a; exit !(a > 0 && d <= 1e-6 * a) }' ||
-        fail "$name: objective $ours, the plan takes $seconds s"
     awk -v a="$ours" -v b="$theirs" -v name="$name" 'BEGIN {
         d = a > b ? a - b : b - a
         printf "%s: %.9g and %.9g\n", name, a, b

@@ -100,6 +100,11 @@ static const key_case stowage_cases[] = {
     {"cpu ring",
      {"optimizer.implementation=cpu", "placement.params=gpu", "placement.grads=gpu",
       "prefetch.depth=2", "prefetch.bucket=1 MiB"}},
+    {"direct", {"optimizer.implementation=direct", "placement.moments=host", "loss.fused=true"}},
+    {"cpu beside copies", /* together they ask more of the host's memory than it has */
+     {"update.stream=0.5", "update.cpu=0.5", "prefetch.bucket=64 KiB",
+      "node.host.bandwidth=20 GB/s", "node.host.dma=15 GB/s", "node.cpu_adamw=0.5 Gparam/s",
+      "batch.seq_len=64"}},
     {NULL, {NULL}}};
 static const key_case fsdp2_cases[] = {
     {"auto", {"engine=fsdp2"}},

@@ -8,7 +8,7 @@
 #include "planner/milp.h"
 #include "tests/unit/testing.h"
 
-static const stw_milp_options proof = {10, 0, NULL};
+static const stw_milp_options proof = {.time_limit_s = 10, .gap = 0};
 
 /* Three kinds of crate, 20 kg of room: values 10, 7, 4 for 7, 5, 3 kg. By hand: 2 + 0 + 2 = 28. */
 static stw_milp *knapsack(uint32_t *first) {
@@ -88,7 +88,7 @@ static void keeps_its_time_limit(void) {
     stw_milp *milp = hard_problem();
     double values[60];
     stw_milp_result result;
-    stw_milp_options options = {0.3, 0, NULL};
+    stw_milp_options options = {.time_limit_s = 0.3};
     CHECK_OK(stw_milp_solve(milp, &options, values, &result, err));
     CU_ASSERT(result.outcome == STW_MILP_LIMIT || result.outcome == STW_MILP_INFEASIBLE);
     CU_ASSERT(result.seconds < 5);
@@ -129,7 +129,7 @@ static void writes_lp_files(void) {
     stw_milp *milp = knapsack(&first);
     double values[3];
     stw_milp_result result;
-    stw_milp_options options = {10, 0, path};
+    stw_milp_options options = {.time_limit_s = 10, .write_lp = path};
     CHECK_OK(stw_milp_solve(milp, &options, values, &result, err));
     char text[4096] = {0};
     ssize_t n = read(file, text, sizeof text - 1);

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/candidates.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "planner/clock.h"
+
+/* From this share of the GPU on headroom counts, in steps of a twentieth. */
+static const double FULL_SHARE = 0.85, FULL_STEP = 0.05;
+
+/* Seconds that differ by less than this share of the fastest are the same. */
+static const double SAME_SECONDS = 1e-3;
+
+/* Of the load the rows know enough, and the first step is a step. */
+#define MEASURED_PHASES (1u << STW_PHASE_FORWARD_BACKWARD | 1u << STW_PHASE_OPTIMIZER_STEP)
+
+/* Work of an evaluation of the rows, in operations. */
+#define EVALUATION_WORK 4
+
+/* ---- plainness ---- */
+
+static uint32_t level_of_place(const stw_place *place) {
+    if (place->moments == STW_TIER_NVME) return 3;
+    bool gpu = place->params == STW_TIER_GPU && place->grads == STW_TIER_GPU &&
+               place->moments == STW_TIER_GPU;
+    return gpu ? 0 : 2;
+}
+
+stw_plainness stw_choice_plainness(const stw_cost *cost, const stw_choice *choice) {
+    static const uint32_t act_levels[STW_N_ACTS] = {
+        [STW_ACT_KEEP] = 0, [STW_ACT_RECOMPUTE] = 1, [STW_ACT_OFFLOAD] = 2};
+    stw_plainness plain = {0, 0};
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        if (choice->units[p] == 0) continue;
+        uint32_t level = level_of_place(&cost->places[p]);
+        if (level > plain.level) plain.level = level;
+        plain.policies++;
+    }
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        if (choice->acts[a] == 0) continue;
+        uint32_t level = act_levels[cost->acts[a].act];
+        if (level > plain.level) plain.level = level;
+        plain.policies++;
+    }
+    return plain;
+}
+
+int stw_plainness_compare(const stw_plainness *a, const stw_plainness *b) {
+    if (a->level != b->level) return a->level < b->level ? -1 : 1;
+    return a->policies < b->policies ? -1 : a->policies > b->policies;
+}
+
+/* ---- seconds ---- */
+
+bool stw_candidates_go_on(const stw_candidates *all) {
+    return all->work_left > 0 && stw_planner_now_s() < all->end_s;
+}
+
+static void count_work(stw_candidates *all, uint64_t work) {
+    all->work_left = all->work_left > work ? all->work_left - work : 0;
+}
+
+/* One pass through forward and backward and one step. */
+static stw_status simulate(stw_candidates *all, const stw_program *program, double *seconds,
+                           stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = all->cost;
+    const stw_phase phases[] = {STW_PHASE_FORWARD_BACKWARD, STW_PHASE_OPTIMIZER_STEP};
+    const double weights[] = {cost->stretch_weight[STW_STRETCH_FORWARD], 1};
+    for (int i = 0; i < 2; i++) {
+        stw_movement *movement = NULL;
+        for (uint32_t m = 0; m < program->n_movements; m++)
+            if (program->movements[m].phase == phases[i]) movement = &program->movements[m];
+        if (movement == NULL) continue;
+        stw_program alone = *program;
+        alone.movements = movement;
+        alone.n_movements = 1;
+        double found[STW_N_PHASES];
+        STW_TRY(all->simulate(cost->job, &alone, found, err));
+        *seconds += weights[i] * found[phases[i]];
+        count_work(all, movement->n_ops);
+    }
+out:
+    return status;
+}
+
+static stw_status measure(stw_candidates *all, stw_candidate *candidate, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = all->cost;
+    stw_layout *layout = NULL;
+    stw_program *program = NULL;
+    stw_decisions decisions;
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
+    STW_TRY(stw_cost_decide(cost, &candidate->choice, pool, &decisions, err));
+    STW_TRY(stw_layout_new(cost->job, &decisions, cost->job->largest, &layout, err));
+    STW_TRY(stw_program_new_phases(cost->job, &decisions, layout, MEASURED_PHASES, &program, err));
+    count_work(all, program->n_ops);
+    candidate->seconds = candidate->rows.load_s / STW_LOAD_SPREAD;
+    STW_TRY(simulate(all, program, &candidate->seconds, err));
+out:
+    stw_layout_free(layout);
+    stw_program_free(program);
+    stw_pool_free(pool);
+    return status;
+}
+
+/* ---- the list ---- */
+
+static bool same_choice(const stw_cost *cost, const stw_choice *a, const stw_choice *b) {
+    bool same_ring = a->ring == b->ring || stw_choice_uses(cost, a) == 0;
+    return same_ring && a->load == b->load &&
+           memcmp(a->units, b->units, cost->n_places * sizeof *a->units) == 0 &&
+           memcmp(a->acts, b->acts, cost->n_acts * sizeof *a->acts) == 0;
+}
+
+static stw_candidate *append(stw_candidates *all, const stw_choice *choice) {
+    stw_candidate *list =
+        stw_pool_grow(all->pool, all->list, all->n, (size_t)all->n + 1, &all->room, sizeof *list);
+    if (list == NULL) return NULL;
+    all->list = list;
+    stw_candidate *candidate = &list[all->n];
+    candidate->choice = stw_choice_new(all->cost, all->pool);
+    if (candidate->choice.acts == NULL) return NULL;
+    stw_choice_copy(all->cost, &candidate->choice, choice);
+    return candidate;
+}
+
+stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uint32_t *index,
+                              stw_error *err) {
+    stw_evaluation rows;
+    if (index != NULL) *index = STW_NO_CANDIDATE;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (same_choice(all->cost, &all->list[i].choice, choice)) {
+            if (index != NULL) *index = i;
+            return STW_STATUS_OK;
+        }
+    stw_cost_evaluate(all->cost, choice, &rows);
+    count_work(all, EVALUATION_WORK);
+    if (!rows.fits || !stw_choice_keeps_bars(all->cost, choice, &all->bars)) return STW_STATUS_OK;
+    if (all->n > 0 && !stw_candidates_go_on(all)) return STW_STATUS_OK;
+    stw_candidate *candidate = append(all, choice);
+    if (candidate == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
+    candidate->rows = rows;
+    candidate->plain = stw_choice_plainness(all->cost, choice);
+    candidate->seconds = rows.objective_s;
+    if (all->simulate != NULL) {
+        stw_status status = measure(all, candidate, err);
+        if (status != STW_STATUS_OK) return status;
+    }
+    if (index != NULL) *index = all->n;
+    if (all->n == 0 || candidate->seconds < all->list[all->fastest].seconds) all->fastest = all->n;
+    all->n++;
+    return STW_STATUS_OK;
+}
+
+/* ---- the choice ---- */
+
+static double fullness(const stw_candidates *all, const stw_candidate *candidate) {
+    uint64_t memory = all->cost->job->cluster->gpu.memory_bytes;
+    double share = memory > 0 ? (double)candidate->rows.gpu_bytes / (double)memory : 0;
+    return share > FULL_SHARE ? ceil((share - FULL_SHARE) / FULL_STEP) : 0;
+}
+
+static uint64_t ring_bytes(const stw_cost *cost, const stw_choice *choice) {
+    if (stw_choice_uses(cost, choice) == 0) return 0;
+    const stw_cost_ring *ring = &cost->rings[choice->ring];
+    return ring->depth * (ring->bucket_bytes > 0 ? ring->bucket_bytes : 1);
+}
+
+/* Policies first, then headroom where it counts, then speed, the ring and host memory. */
+static bool preferred(const stw_candidates *all, const stw_candidate *a, const stw_candidate *b) {
+    double least = all->list[all->fastest].seconds, step = SAME_SECONDS * least;
+    int plain = stw_plainness_compare(&a->plain, &b->plain);
+    if (plain != 0) return plain < 0;
+    double full_a = fullness(all, a), full_b = fullness(all, b);
+    if (full_a != full_b) return full_a < full_b;
+    double seconds_a = floor((a->seconds - least) / step);
+    double seconds_b = floor((b->seconds - least) / step);
+    if (seconds_a != seconds_b) return seconds_a < seconds_b;
+    uint64_t ring_a = ring_bytes(all->cost, &a->choice), ring_b = ring_bytes(all->cost, &b->choice);
+    if (ring_a != ring_b) return ring_a < ring_b;
+    if (a->rows.host_bytes != b->rows.host_bytes) return a->rows.host_bytes < b->rows.host_bytes;
+    return a->seconds < b->seconds;
+}
+
+uint32_t stw_candidates_choose(const stw_candidates *all) {
+    double most = all->list[all->fastest].seconds * (1 + STW_PLAIN_SLACK);
+    uint32_t best = all->fastest;
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->list[i].seconds <= most && preferred(all, &all->list[i], &all->list[best]))
+            best = i;
+    return best;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Choices that were compared: each with its seconds, by the simulator where there is one, and how
+ * plain it is. Work is counted in operations of programs, never by the clock, so that the same
+ * input gives the same plan everywhere; the deadline is the only exception. */
+#ifndef STW_PLANNER_CANDIDATES_H
+#define STW_PLANNER_CANDIDATES_H
+
+#include "planner/planner.h"
+#include "planner/solvers.h"
+
+/** Plans that take at most this share longer than the fastest known one may be preferred to it. */
+#define STW_PLAIN_SLACK 5e-3
+
+/** What a person has to follow to understand a plan; less is plainer. */
+typedef struct stw_plainness {
+    uint32_t level;    /* 0: all on the GPU and kept; 1: recompute; 2: offload; 3: NVMe */
+    uint32_t policies; /* places of state, and policies of each group's activations */
+} stw_plainness;
+
+typedef struct stw_candidate {
+    stw_choice choice;
+    stw_evaluation rows;
+    double seconds; /* of one iteration, the load spread over STW_LOAD_SPREAD of them */
+    stw_plainness plain;
+} stw_candidate;
+
+typedef struct stw_candidates {
+    const stw_cost *cost;
+    stw_bars bars;                 /* of all of them */
+    stw_planner_simulate simulate; /* NULL: by rows */
+    stw_pool *pool;
+    stw_candidate *list;
+    uint32_t n, fastest;
+    size_t room;
+    uint64_t work_left; /* in operations built or simulated */
+    double end_s;
+} stw_candidates;
+
+#define STW_NO_CANDIDATE UINT32_MAX
+
+stw_plainness stw_choice_plainness(const stw_cost *cost, const stw_choice *choice);
+/** Negative, 0 or positive as `a` is plainer than, as plain as or less plain than `b`. */
+int stw_plainness_compare(const stw_plainness *a, const stw_plainness *b);
+/** Is there work and time left? */
+bool stw_candidates_go_on(const stw_candidates *all);
+/** Compare one more choice. @param index out, may be NULL: the candidate, STW_NO_CANDIDATE where it
+ * does not fit, is barred, or no work is left */
+STW_MUST_USE stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice,
+                                           uint32_t *index, stw_error *err);
+/** The plainest candidate within STW_PLAIN_SLACK of the fastest. */
+uint32_t stw_candidates_choose(const stw_candidates *all);
+
+/** Fill the pool: the best choices of the problem with some places or policies left out, simple
+ * ones, other rings, and their neighbours by the seconds that the candidates have. (families.c) */
+STW_MUST_USE stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first,
+                                              stw_error *err);
+/** Neighbours of a candidate, as long as one is faster. (neighbours.c)
+ * @param most plainness of those that count @param index in and out */
+STW_MUST_USE stw_status stw_candidates_improve(stw_candidates *all, const stw_plainness *most,
+                                               uint32_t *index, stw_error *err);
+/** What a choice has that `here` has not, in words: "81.2% resident, 18.8% stream", "9 blocks
+ * offloaded". (tell.c) */
+void stw_choice_tell_more(const stw_cost *cost, const stw_choice *choice, const stw_choice *here,
+                          char *out, size_t out_size);
+
+#endif

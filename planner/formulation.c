@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/formulation.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const double MIB = 1024.0 * 1024.0, MICRO = 1e6;
+
+/* ---- columns ---- */
+
+static char tier_letter(stw_tier tier) { return "ghn"[tier]; }
+
+/* "ggh_stream": a letter for the tiers of params, grads and moments, and the update. */
+static void place_word(const stw_place *place, char *out, size_t out_size) {
+    snprintf(out, out_size, "%c%c%c_%s", tier_letter(place->params), tier_letter(place->grads),
+             tier_letter(place->moments), stw_update_name(place->update));
+}
+
+static void ring_word(const stw_cost_ring *ring, char *out, size_t out_size) {
+    snprintf(out, out_size, "d%u_b%lluk", ring->depth,
+             (unsigned long long)(ring->bucket_bytes >> 10));
+}
+
+static bool use_is_needed(const stw_cost *cost, uint32_t u) {
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->place_uses[p] & (1u << u)) return true;
+    return false;
+}
+
+static const stw_cost_ring *ring_at(const stw_ilp *ilp, uint32_t r) {
+    return &ilp->cost->rings[ilp->shape.first_ring + r];
+}
+
+static double objective_of(const stw_ilp *ilp, stw_ilp_goal goal, double coefficient) {
+    return ilp->shape.goal == goal ? coefficient : 0;
+}
+
+static void add_choice_columns(stw_ilp *ilp) {
+    const stw_cost *cost = ilp->cost;
+    stw_milp *milp = ilp->milp;
+    char place[32], ring[32];
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        place_word(&cost->places[p], place, sizeof place);
+        double share = objective_of(ilp, STW_GOAL_SECONDS, cost->load_unit_s[p] / STW_LOAD_SPREAD);
+        double most = ilp->shape.bars.places & (1u << p) ? 0 : cost->n_units;
+        uint32_t c =
+            stw_milp_column_add(milp, !ilp->shape.units_split, 0, most, share, "n_%s", place);
+        if (p == 0) ilp->at.units = c;
+    }
+    for (uint32_t r = 0; r < ilp->shape.n_rings; r++) {
+        ring_word(ring_at(ilp, r), ring, sizeof ring);
+        uint32_t c = stw_milp_column_add(milp, ilp->shape.n_rings > 1,
+                                         ilp->shape.n_rings > 1 ? 0 : 1, 1, 0, "ring_%s", ring);
+        if (r == 0) ilp->at.ring = c;
+    }
+    for (uint32_t l = 0; l < cost->n_loads; l++) {
+        double share = objective_of(ilp, STW_GOAL_SECONDS, cost->load_s[l] / STW_LOAD_SPREAD);
+        uint32_t c =
+            stw_milp_column_add(milp, true, 0, 1, share, "load_%s", stw_load_name(cost->loads[l]));
+        if (l == 0) ilp->at.load = c;
+    }
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        double most = stw_act_barred(cost, a, &ilp->shape.bars) ? 0 : act->blocks;
+        uint32_t c = stw_milp_column_add(milp, true, 0, most, 0, "blocks_g%u_%s", act->group,
+                                         stw_act_name(act->act));
+        if (a == 0) ilp->at.acts = c;
+    }
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        uint32_t c = stw_milp_column_add(milp, true, 0, 1, 0, "any_g%u_%s", act->group,
+                                         stw_act_name(act->act));
+        if (a == 0) ilp->at.acts_used = c;
+    }
+}
+
+/* Products of units, ring use and ring option, disaggregated: continuous, whole by their rows. */
+static void add_ring_columns(stw_ilp *ilp) {
+    const stw_cost *cost = ilp->cost;
+    stw_milp *milp = ilp->milp;
+    char place[32], ring[32];
+    ilp->at.ring_units = STW_NO_COLUMN;
+    for (uint32_t p = 0; ilp->shape.n_rings > 1 && p < cost->n_places; p++)
+        for (uint32_t r = 0; r < ilp->shape.n_rings; r++) {
+            place_word(&cost->places[p], place, sizeof place);
+            ring_word(ring_at(ilp, r), ring, sizeof ring);
+            double most = cost->place_uses[p] != 0 ? cost->n_units : 0;
+            uint32_t c = stw_milp_column_add(milp, false, 0, most, 0, "n_%s_%s", place, ring);
+            if (ilp->at.ring_units == STW_NO_COLUMN) ilp->at.ring_units = c;
+        }
+    for (uint32_t u = 0; u < cost->n_uses; u++)
+        for (uint32_t r = 0; r < ilp->shape.n_rings; r++) {
+            ring_word(ring_at(ilp, r), ring, sizeof ring);
+            bool counts = use_is_needed(cost, u);
+            uint32_t c =
+                stw_milp_column_add(milp, counts, 0, counts ? 1 : 0, 0, "use%u_%s", u, ring);
+            if (u == 0 && r == 0) ilp->at.ring_used = c;
+        }
+}
+
+static void add_columns(stw_ilp *ilp) {
+    stw_milp *milp = ilp->milp;
+    for (uint32_t p = 0; p < STW_N_STRETCHES; p++) {
+        double weight = objective_of(ilp, STW_GOAL_SECONDS, ilp->cost->stretch_weight[p]);
+        uint32_t c = stw_milp_column_add(milp, false, 0, INFINITY, weight, "t_%s",
+                                         stw_stretch_name((stw_stretch)p));
+        stw_milp_column_scale(milp, c, 1 / MICRO);
+        if (p == 0) ilp->at.stretch_s = c;
+    }
+    add_choice_columns(ilp);
+    add_ring_columns(ilp);
+}
+
+static uint32_t ring_units_at(const stw_ilp *ilp, uint32_t p, uint32_t r) {
+    if (ilp->at.ring_units == STW_NO_COLUMN) return ilp->at.units + p;
+    return ilp->at.ring_units + p * ilp->shape.n_rings + r;
+}
+
+static uint32_t ring_used_at(const stw_ilp *ilp, uint32_t u, uint32_t r) {
+    return ilp->at.ring_used + u * ilp->shape.n_rings + r;
+}
+
+/* ---- rows of choice ---- */
+
+static void add_one_of(stw_ilp *ilp, uint32_t first, uint32_t n, const char *name) {
+    stw_milp_row_add(ilp->milp, 1, 1, "%s", name);
+    for (uint32_t i = 0; i < n; i++) stw_milp_term_add(ilp->milp, first + i, 1);
+}
+
+static bool updates(const stw_cost *cost, stw_update update) {
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].update == update) return true;
+    return false;
+}
+
+static void add_counts(stw_ilp *ilp) {
+    const stw_cost *cost = ilp->cost;
+    stw_milp *milp = ilp->milp;
+    stw_milp_row_add(milp, cost->n_units, cost->n_units, "all_units");
+    for (uint32_t p = 0; p < cost->n_places; p++) stw_milp_term_add(milp, ilp->at.units + p, 1);
+    for (int u = 0; u < STW_N_UPDATES; u++) {
+        uint32_t units = cost->update_units[u];
+        if (units == STW_AUTO || !updates(cost, (stw_update)u)) continue;
+        stw_milp_row_add(milp, units, units, "share_%s", stw_update_name((stw_update)u));
+        for (uint32_t p = 0; p < cost->n_places; p++)
+            if (cost->places[p].update == (stw_update)u)
+                stw_milp_term_add(milp, ilp->at.units + p, 1);
+    }
+    for (uint32_t p = 0; cost->whole && p < cost->n_places; p++) {
+        uint32_t all = stw_milp_column_add(milp, true, 0, 1, 0, "all_%u", p);
+        stw_milp_row_add(milp, 0, 0, "all_or_none_%u", p);
+        stw_milp_term_add(milp, ilp->at.units + p, 1);
+        stw_milp_term_add(milp, all, -(double)cost->n_units);
+    }
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        if (a == 0 || cost->acts[a - 1].group != act->group)
+            stw_milp_row_add(milp, act->blocks, act->blocks, "all_blocks_g%u", act->group);
+        stw_milp_term_add(milp, ilp->at.acts + a, 1);
+    }
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        stw_milp_row_add(milp, -INFINITY, 0, "any_blocks_%u", a);
+        stw_milp_term_add(milp, ilp->at.acts + a, 1);
+        stw_milp_term_add(milp, ilp->at.acts_used + a, -(double)cost->acts[a].blocks);
+    }
+    if (ilp->shape.n_rings > 1) add_one_of(ilp, ilp->at.ring, ilp->shape.n_rings, "one_ring");
+    add_one_of(ilp, ilp->at.load, cost->n_loads, "one_load");
+}
+
+static void add_ring_rows(stw_ilp *ilp) {
+    const stw_cost *cost = ilp->cost;
+    stw_milp *milp = ilp->milp;
+    for (uint32_t p = 0; ilp->shape.n_rings > 1 && p < cost->n_places; p++) {
+        if (cost->place_uses[p] == 0) continue;
+        stw_milp_row_add(milp, 0, 0, "split_%u", p);
+        stw_milp_term_add(milp, ilp->at.units + p, -1);
+        for (uint32_t r = 0; r < ilp->shape.n_rings; r++)
+            stw_milp_term_add(milp, ring_units_at(ilp, p, r), 1);
+    }
+    for (uint32_t u = 0; u < cost->n_uses; u++) {
+        if (!use_is_needed(cost, u)) continue;
+        for (uint32_t r = 0; r < ilp->shape.n_rings; r++) {
+            stw_milp_row_add(milp, -INFINITY, 0, "filled_%u_%u", u, r);
+            for (uint32_t p = 0; p < cost->n_places; p++)
+                if (cost->place_uses[p] & (1u << u))
+                    stw_milp_term_add(milp, ring_units_at(ilp, p, r), 1);
+            stw_milp_term_add(milp, ring_used_at(ilp, u, r), -(double)cost->n_units);
+            if (ilp->shape.n_rings == 1) continue;
+            stw_milp_row_add(milp, -INFINITY, 0, "chosen_%u_%u", u, r);
+            stw_milp_term_add(milp, ring_used_at(ilp, u, r), 1);
+            stw_milp_term_add(milp, ilp->at.ring + r, -1);
+        }
+    }
+}
+
+/* ---- rows of bytes and seconds ---- */
+
+static void add_byte_terms(stw_ilp *ilp, const stw_byte_row *row) {
+    const stw_cost *cost = ilp->cost;
+    stw_milp *milp = ilp->milp;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        stw_milp_term_add(milp, ilp->at.units + p, (double)row->unit_bytes[p] / MIB);
+    for (uint32_t u = 0; u < cost->n_uses; u++)
+        for (uint32_t r = 0; r < ilp->shape.n_rings; r++)
+            stw_milp_term_add(
+                milp, ring_used_at(ilp, u, r),
+                (double)row->ring_bytes[u * cost->n_rings + ilp->shape.first_ring + r] / MIB);
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        stw_milp_term_add(milp, ilp->at.acts + a, (double)row->act_bytes[a] / MIB);
+        stw_milp_term_add(milp, ilp->at.acts_used + a, (double)row->act_once_bytes[a] / MIB);
+    }
+    for (uint32_t l = 0; l < cost->n_loads; l++)
+        stw_milp_term_add(milp, ilp->at.load + l, (double)row->load_bytes[l] / MIB);
+}
+
+/* A row belongs to the resource of the row before it, or begins another one. */
+static bool begins_resource(const stw_cost *cost, uint32_t i) {
+    const stw_byte_row *row = &cost->byte_rows[i], *last = i == 0 ? NULL : row - 1;
+    return last == NULL || last->resource != row->resource || last->node_kind != row->node_kind;
+}
+
+static void add_byte_rows(stw_ilp *ilp) {
+    const stw_cost *cost = ilp->cost;
+    stw_milp *milp = ilp->milp;
+    uint32_t over = STW_NO_COLUMN, first_over = milp->n_columns, n_over = 0;
+    for (uint32_t i = 0; i < cost->n_byte_rows; i++) {
+        const stw_byte_row *row = &cost->byte_rows[i];
+        uint64_t limit_bytes = stw_cost_row_limit(row);
+        if (limit_bytes == UINT64_MAX) continue;
+        double constant = (double)row->constant_bytes / MIB, most = (double)limit_bytes / MIB;
+        if (ilp->shape.elastic && begins_resource(cost, i))
+            over = stw_milp_column_add(milp, false, 0, INFINITY,
+                                       objective_of(ilp, STW_GOAL_OVER, 1), "over_%u", n_over++);
+        stw_milp_row_add(milp, -INFINITY, most - constant, "%s", row->name);
+        add_byte_terms(ilp, row);
+        if (ilp->shape.elastic) stw_milp_term_add(milp, over, -stw_cost_over_unit(row) / MIB);
+    }
+    if (!(ilp->shape.elastic && ilp->shape.most_over < INFINITY)) return;
+    stw_milp_row_add(milp, -INFINITY, ilp->shape.most_over, "keep_over");
+    for (uint32_t i = 0; i < n_over; i++) stw_milp_term_add(milp, first_over + i, 1);
+}
+
+static bool same_for_all_rings(const double *values, uint32_t n_rings) {
+    for (uint32_t r = 1; r < n_rings; r++)
+        if (values[r] != values[0]) return false;
+    return true;
+}
+
+static void add_time_row(stw_ilp *ilp, const stw_time_row *row) {
+    const stw_cost *cost = ilp->cost;
+    stw_milp *milp = ilp->milp;
+    uint32_t n_rings = ilp->shape.n_rings, first = ilp->shape.first_ring;
+    stw_milp_row_add(milp, row->constant_s, INFINITY, "%s", row->name);
+    stw_milp_row_scale(milp, MICRO);
+    stw_milp_term_add(milp, ilp->at.stretch_s + (uint32_t)row->stretch, 1);
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        const double *unit_s = &row->unit_s[p * cost->n_rings + first];
+        if (cost->place_uses[p] == 0 || same_for_all_rings(unit_s, n_rings)) {
+            stw_milp_term_add(milp, ilp->at.units + p, -unit_s[0]);
+            continue;
+        }
+        for (uint32_t r = 0; r < n_rings; r++)
+            stw_milp_term_add(milp, ring_units_at(ilp, p, r), -unit_s[r]);
+    }
+    for (uint32_t u = 0; u < cost->n_uses; u++)
+        for (uint32_t r = 0; r < n_rings; r++)
+            stw_milp_term_add(milp, ring_used_at(ilp, u, r),
+                              -row->ring_s[u * cost->n_rings + first + r]);
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        stw_milp_term_add(milp, ilp->at.acts + a, -row->act_s[a]);
+}
+
+stw_status stw_ilp_build(const stw_cost *cost, const stw_ilp_shape *shape, stw_ilp *ilp,
+                         stw_error *err) {
+    *ilp = (stw_ilp){.cost = cost, .shape = *shape};
+    ilp->milp = stw_milp_new("stowage");
+    if (ilp->milp == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+    if (shape->goal == STW_GOAL_SECONDS) ilp->milp->objective_scale = MICRO;
+    add_columns(ilp);
+    add_counts(ilp);
+    add_ring_rows(ilp);
+    add_byte_rows(ilp);
+    for (uint32_t i = 0; i < cost->n_time_rows; i++) add_time_row(ilp, &cost->time_rows[i]);
+    return stw_milp_check(ilp->milp, err);
+}

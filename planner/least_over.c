@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where nothing fits: the choice that is least over the limits. The integer program of each ring
+ * option, with rows of bytes that may be exceeded, gives one start; every place by itself gives
+ * others, which need no solver. A descent on the rows makes them whole, and the best is taken. */
+#include <math.h>
+#include <string.h>
+
+#include "planner/clock.h"
+#include "planner/formulation.h"
+
+/* Of the search for least over, and of the seconds after it. */
+static const double OVER_GAP = 1e-3, SECONDS_GAP = 1e-2, SLICE_S = 0.5;
+#define OVER_NODES 100
+
+typedef struct over_search {
+    const stw_cost *cost;
+    stw_bars bars;
+    stw_pool *pool;
+    stw_ilp_result *result;
+    stw_error *err;
+    double end_s;
+    stw_choice *best, now, scratch;
+    stw_evaluation best_e;
+    bool found;
+} over_search;
+
+static void offer(over_search *s) {
+    stw_evaluation e;
+    stw_choice_descend(s->cost, &s->bars, s->cost->n_units, &s->now, &s->scratch, &e);
+    if (!stw_choice_keeps_shares(s->cost, &s->now)) return;
+    bool less = e.over_share < s->best_e.over_share * (1 - 1e-4) - 1e-9;
+    bool same = !less && e.over_share <= s->best_e.over_share * (1 + 1e-4) + 1e-9;
+    if (s->found && !less && !(same && e.objective_s < s->best_e.objective_s)) return;
+    s->found = true;
+    s->best_e = e;
+    stw_choice_copy(s->cost, s->best, &s->now);
+}
+
+/* ---- without a solver ---- */
+
+/* One policy for every group: recompute, or the first one that is not barred. */
+static void set_acts(over_search *s) {
+    const stw_cost *cost = s->cost;
+    for (uint32_t first = 0, a = 0; a <= cost->n_acts; a++) {
+        if (a < cost->n_acts && cost->acts[a].group == cost->acts[first].group) continue;
+        uint32_t chosen = a;
+        for (uint32_t i = first; i < a; i++) {
+            s->now.acts[i] = 0;
+            if (stw_act_barred(cost, i, &s->bars)) continue;
+            if (chosen == a || cost->acts[i].act == STW_ACT_RECOMPUTE) chosen = i;
+        }
+        if (chosen < a) s->now.acts[chosen] = cost->acts[chosen].blocks;
+        first = a;
+    }
+}
+
+/* All that shares leave open in one place; each fixed share in the first place that it has, and in
+ * that place if it can be. */
+static bool set_units(over_search *s, uint32_t place) {
+    const stw_cost *cost = s->cost;
+    uint32_t left = cost->n_units;
+    memset(s->now.units, 0, sizeof s->now.units);
+    for (int u = 0; u < STW_N_UPDATES; u++) {
+        uint32_t units = cost->update_units[u], p = 0;
+        if (units == STW_AUTO || units == 0) continue;
+        while (p < cost->n_places && cost->places[p].update != (stw_update)u) p++;
+        if (cost->places[place].update == (stw_update)u) p = place;
+        if (p == cost->n_places) return false;
+        s->now.units[p] = units;
+        left -= units;
+    }
+    bool fixed = cost->update_units[cost->places[place].update] != STW_AUTO;
+    if (left > 0 && fixed) return false;
+    s->now.units[place] += left;
+    return true;
+}
+
+static void try_places(over_search *s) {
+    uint32_t smallest = 0;
+    for (uint32_t r = 1; r < s->cost->n_rings; r++) {
+        const stw_cost_ring *ring = &s->cost->rings[r], *least = &s->cost->rings[smallest];
+        if (ring->depth * ring->bucket_bytes < least->depth * least->bucket_bytes) smallest = r;
+    }
+    for (uint32_t p = 0; p < s->cost->n_places; p++) {
+        if ((s->bars.places & (1u << p)) || !set_units(s, p)) continue;
+        s->now.ring = smallest;
+        s->now.load = 0;
+        set_acts(s);
+        offer(s);
+    }
+}
+
+/* ---- with one ---- */
+
+static stw_status solve_shape(over_search *s, const stw_ilp_shape *shape, double gap, bool relaxed,
+                              stw_milp_result *solved) {
+    stw_status status = STW_STATUS_OK;
+    stw_ilp ilp = {0};
+    stw_error why = STW_ERROR_INIT;
+    double left = s->end_s - stw_planner_now_s();
+    stw_milp_options options = {.time_limit_s = left < 0.01      ? 0.01
+                                                : left < SLICE_S ? left
+                                                                 : SLICE_S,
+                                .gap = gap,
+                                .relaxed = relaxed,
+                                .max_nodes = OVER_NODES,
+                                .enough = INFINITY};
+    *solved = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, 0};
+    STW_TRY(stw_ilp_build(s->cost, shape, &ilp, s->err));
+    double *values = stw_pool_array(ilp.milp->pool, ilp.milp->n_columns, sizeof *values);
+    if (values == NULL) {
+        status = stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+        goto out;
+    }
+    status = stw_milp_solve(ilp.milp, &options, values, solved, &why);
+    if (status == STW_STATUS_SOLVER) status = STW_STATUS_OK;
+    if (status != STW_STATUS_OK && s->err != NULL) *s->err = why;
+    if (solved->outcome != STW_MILP_OPTIMAL && solved->outcome != STW_MILP_FEASIBLE) goto out;
+    if (relaxed) goto out;
+    s->now.ring = shape->first_ring;
+    s->now.load = 0;
+    stw_choice_round(s->cost, &values[ilp.at.units], &values[ilp.at.acts], &s->now);
+    for (uint32_t l = 0; l < s->cost->n_loads; l++)
+        if (values[ilp.at.load + l] > 0.5) s->now.load = l;
+    offer(s);
+out:
+    stw_milp_free(ilp.milp);
+    return status;
+}
+
+static void note_stage(over_search *s, const char *name, const stw_milp_result *solved) {
+    s->result->stage_names[s->result->n_stages] = name;
+    s->result->stages[s->result->n_stages++] = *solved;
+}
+
+/* The ring option whose relaxation is least over; of the others none can be much less. */
+static stw_status try_solver(over_search *s) {
+    stw_status status = STW_STATUS_OK;
+    stw_ilp_shape shape = {.goal = STW_GOAL_OVER,
+                           .n_rings = 1,
+                           .bars = s->bars,
+                           .units_split = true,
+                           .elastic = true,
+                           .most_over = INFINITY};
+    stw_milp_result solved;
+    uint32_t best = 0;
+    double least = INFINITY;
+    for (uint32_t r = 0; r < s->cost->n_rings; r++) {
+        shape.first_ring = r;
+        STW_TRY(solve_shape(s, &shape, OVER_GAP, true, &solved));
+        if (solved.outcome != STW_MILP_OPTIMAL || solved.bound >= least - 1e-6) continue;
+        least = solved.bound;
+        best = r;
+    }
+    if (isinf(least)) goto out;
+    shape.first_ring = best;
+    STW_TRY(solve_shape(s, &shape, OVER_GAP, false, &solved));
+    note_stage(s, "over_share", &solved);
+    if (isnan(solved.objective)) goto out;
+    shape.goal = STW_GOAL_SECONDS;
+    shape.most_over = solved.objective * (1 + OVER_GAP) + 1e-6;
+    STW_TRY(solve_shape(s, &shape, SECONDS_GAP, false, &solved));
+    note_stage(s, "seconds", &solved);
+out:
+    return status;
+}
+
+stw_status stw_ilp_solve_least_over(const stw_cost *cost, const stw_ilp_options *options,
+                                    stw_choice *choice, stw_ilp_result *result, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    double start_s = stw_planner_now_s();
+    memset(result, 0, sizeof *result);
+    over_search s = {.cost = cost,
+                     .bars = options->bars,
+                     .pool = stw_pool_new(),
+                     .result = result,
+                     .err = err,
+                     .end_s = start_s + options->time_limit_s,
+                     .best = choice};
+    s.bars.acts |= 1u << STW_ACT_KEEP;
+    if (s.pool != NULL) {
+        s.now = stw_choice_new(cost, s.pool);
+        s.scratch = stw_choice_new(cost, s.pool);
+    }
+    if (s.pool == NULL || s.now.acts == NULL || s.scratch.acts == NULL) {
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
+        goto out;
+    }
+    STW_TRY(try_solver(&s));
+    try_places(&s);
+    result->outcome = s.found ? STW_MILP_FEASIBLE : STW_MILP_LIMIT;
+    result->seconds = stw_planner_now_s() - start_s;
+out:
+    stw_pool_free(s.pool);
+    return status;
+}

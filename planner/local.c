@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole choices from fractions, and a descent on the problem's own rows. Every move keeps the sums:
+ * units go from one place to another of the same share, blocks from one policy of their group to
+ * another. */
+#include <math.h>
+
+#include "planner/solvers.h"
+
+/* Steps of the descent: so many units or blocks, and powers of two below. */
+#define MOST_SWEEPS 40
+
+static bool same_share(const stw_cost *cost, uint32_t p, uint32_t q) {
+    stw_update a = cost->places[p].update, b = cost->places[q].update;
+    bool fixed = cost->update_units[a] != STW_AUTO || cost->update_units[b] != STW_AUTO;
+    return a == b || !fixed;
+}
+
+bool stw_move_units(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
+                    stw_choice *choice) {
+    uint32_t units = move->units;
+    if (move->from == move->to || (bars->places & (1u << move->to))) return false;
+    if (choice->units[move->from] < units || units == 0) return false;
+    if (cost->whole && units != cost->n_units) return false;
+    if (!same_share(cost, move->from, move->to)) return false;
+    choice->units[move->from] -= units;
+    choice->units[move->to] += units;
+    return true;
+}
+
+bool stw_move_blocks(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
+                     stw_choice *choice) {
+    uint32_t from = move->from, to = move->to;
+    if (from == to || cost->acts[from].group != cost->acts[to].group) return false;
+    if (choice->acts[from] < move->units || move->units == 0) return false;
+    if (stw_act_barred(cost, to, bars)) return false;
+    choice->acts[from] -= move->units;
+    choice->acts[to] += move->units;
+    return true;
+}
+
+/* Less over a limit; where that is equal, fewer seconds. */
+static bool better(const stw_evaluation *a, const stw_evaluation *b) {
+    if (a->over_bytes != b->over_bytes)
+        return a->over_share < b->over_share ||
+               (a->over_share == b->over_share && a->over_bytes < b->over_bytes);
+    return a->objective_s < b->objective_s * (1 - 1e-9);
+}
+
+typedef struct descent {
+    const stw_cost *cost;
+    const stw_bars *bars;
+    stw_choice *choice;
+    stw_evaluation *now;
+} descent;
+
+static bool keep_if_better(const descent *d, const stw_choice *before) {
+    stw_evaluation e;
+    stw_cost_evaluate(d->cost, d->choice, &e);
+    if (better(&e, d->now)) {
+        *d->now = e;
+        return true;
+    }
+    stw_choice_copy(d->cost, d->choice, before);
+    return false;
+}
+
+static bool sweep_units(const descent *d, uint32_t most, stw_choice *before) {
+    bool any = false;
+    uint32_t n = d->cost->n_places;
+    for (uint32_t from = 0; from < n; from++)
+        for (uint32_t to = 0; to < n; to++)
+            for (uint32_t k = d->cost->whole ? d->cost->n_units : most; k > 0; k /= 2) {
+                const stw_unit_move move = {from, to, k};
+                stw_choice_copy(d->cost, before, d->choice);
+                if (stw_move_units(d->cost, d->bars, &move, d->choice) && keep_if_better(d, before))
+                    any = true;
+            }
+    return any;
+}
+
+static bool sweep_blocks(const descent *d, uint32_t most, stw_choice *before) {
+    bool any = false;
+    uint32_t n = d->cost->n_acts;
+    for (uint32_t from = 0; from < n; from++)
+        for (uint32_t to = 0; to < n; to++)
+            for (uint32_t k = most; k > 0; k /= 2) {
+                const stw_unit_move move = {from, to, k};
+                stw_choice_copy(d->cost, before, d->choice);
+                if (stw_move_blocks(d->cost, d->bars, &move, d->choice) &&
+                    keep_if_better(d, before))
+                    any = true;
+            }
+    return any;
+}
+
+static void try_loads(const descent *d, stw_choice *before) {
+    for (uint32_t l = 0; l < d->cost->n_loads; l++) {
+        stw_choice_copy(d->cost, before, d->choice);
+        d->choice->load = l;
+        (void)keep_if_better(d, before);
+    }
+}
+
+void stw_choice_descend(const stw_cost *cost, const stw_bars *bars, uint32_t most,
+                        stw_choice *choice, stw_choice *scratch, stw_evaluation *evaluation) {
+    const descent d = {cost, bars, choice, evaluation};
+    stw_cost_evaluate(cost, choice, evaluation);
+    try_loads(&d, scratch);
+    bool any = true;
+    for (int sweep = 0; any && sweep < MOST_SWEEPS; sweep++) {
+        any = sweep_units(&d, most, scratch);
+        any = sweep_blocks(&d, most, scratch) || any;
+    }
+    try_loads(&d, scratch);
+}
+
+/* Whole numbers from fractions whose sum is whole: each gets its whole part, the rest goes where
+ * the fractions are largest. Of `n` numbers those count for which `same` is true. */
+typedef bool same_function(const stw_cost *cost, uint32_t a, uint32_t b);
+
+static void round_set(const stw_cost *cost, same_function *same, uint32_t first, uint32_t n,
+                      const double *values, uint32_t *out) {
+    double sum = 0;
+    uint32_t given = 0;
+    for (uint32_t i = first; i < n; i++) {
+        if (!same(cost, first, i)) continue;
+        sum += values[i];
+        out[i] = values[i] > 0 ? (uint32_t)floor(values[i] + 1e-7) : 0;
+        given += out[i];
+    }
+    for (uint32_t all = (uint32_t)llround(sum); given < all; given++) {
+        double most = -INFINITY;
+        uint32_t largest = first;
+        for (uint32_t i = first; i < n; i++) {
+            double part = values[i] - out[i];
+            if (!same(cost, first, i) || part <= most) continue;
+            most = part;
+            largest = i;
+        }
+        out[largest]++;
+    }
+}
+
+static bool same_group(const stw_cost *cost, uint32_t a, uint32_t b) {
+    return cost->acts[a].group == cost->acts[b].group;
+}
+
+static void round_sets(const stw_cost *cost, same_function *same, uint32_t n, const double *values,
+                       uint32_t *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t first = 0;
+        while (!same(cost, first, i)) first++;
+        if (first == i) round_set(cost, same, i, n, values, out);
+    }
+}
+
+void stw_choice_round(const stw_cost *cost, const double *units, const double *blocks,
+                      stw_choice *choice) {
+    round_sets(cost, same_share, cost->n_places, units, choice->units);
+    round_sets(cost, same_group, cost->n_acts, blocks, choice->acts);
+}
