@@ -121,6 +121,12 @@ static void put_times(const stw_plan *plan, const stw_plan_facts *f, const stw_r
 }
 
 static void put_answers(const stw_plan *plan, stw_text *out) {
+    for (uint32_t i = 0; i < plan->n_alternatives; i++) {
+        const stw_alternative *other = &plan->alternatives[i];
+        row_double(out, "alternative", other->rule, "", "iteration", other->seconds, "s");
+        row_double(out, "alternative", other->rule, "", "saves", other->share, "");
+        row(out, "alternative", other->rule, "", "needs", other->needs, "");
+    }
     for (uint32_t i = 0; i < plan->n_prices; i++) {
         char unit[64];
         snprintf(unit, sizeof unit, "s per %s", plan->prices[i].unit);

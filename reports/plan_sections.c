@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "plan/engines/bytes.h"
 
@@ -60,6 +61,22 @@ static void put_costs(const stw_section *s) {
                  rank);
 }
 
+/* Less than this is lost in the noise of a training run. */
+static const double WORTH_TELLING = 0.002;
+
+/* Faster plans that were passed over, and what they would need: those that a key rules out stand
+ * with the costs, the less plain ones with the solver. */
+static void put_alternatives(const stw_section *s, bool by_key) {
+    for (uint32_t i = 0; i < s->plan->n_alternatives; i++) {
+        const stw_alternative *other = &s->plan->alternatives[i];
+        if ((strchr(other->rule, '.') != NULL) != by_key || other->share < WORTH_TELLING) continue;
+        char rule[96] = "the plainer plan was chosen";
+        if (by_key) snprintf(rule, sizeof rule, "%s rules it out", other->rule);
+        stw_doc_line(s->out, s->format, "%.1f%% less time, %s per iteration, would need %s; %s.",
+                     100 * other->share, stw_word_seconds(other->seconds).text, other->needs, rule);
+    }
+}
+
 /* Times, or why there are none. */
 static void put_time(const stw_section *s) {
     const stw_plan *plan = s->plan;
@@ -68,6 +85,7 @@ static void put_time(const stw_section *s) {
         return;
     }
     put_costs(s);
+    if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, true);
     if (!plan->model->facts_known)
         stw_doc_line(s->out, s->format,
                      "Forward and backward are not included: the architecture is unknown.");
@@ -203,26 +221,29 @@ void stw_section_ring(const stw_section *s) {
 static void put_estimates(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
-    char bound[64] = "", greedy[128] = "no greedy placement fits";
-    if (!isfinite(stw_plan_iteration_s(plan)) || !(plan->objective_s > 0)) return;
+    char bound[64] = "", own[64] = "", greedy[128] = "no greedy placement fits";
+    if (!isfinite(stw_plan_iteration_s(plan)) || !(by->objective > 0)) return;
     if (isfinite(by->bound))
-        snprintf(bound, sizeof bound, ", lower bound %s", stw_word_seconds(by->bound).text);
-    double more = by->greedy_objective / plan->objective_s - 1;
+        snprintf(bound, sizeof bound, " (lower bound %s)", stw_word_seconds(by->bound).text);
+    if (fabs(plan->objective_s / by->objective - 1) > 1e-3)
+        snprintf(own, sizeof own, ", %s for this plan", stw_word_seconds(plan->objective_s).text);
+    double more = by->greedy_objective / by->objective - 1;
     if (fabs(more) < 5e-4)
         snprintf(greedy, sizeof greedy, "a greedy placement takes as long");
     else if (isfinite(more))
         snprintf(greedy, sizeof greedy, "a greedy placement takes %s (%+.1f%%)",
                  stw_word_seconds(by->greedy_objective).text, 100 * more);
-    stw_doc_line(s->out, s->format,
-                 "Planner's estimate: %s per iteration and 1/%.0f of the load%s; %s.",
-                 stw_word_seconds(plan->objective_s).text, STW_LOAD_SPREAD, bound, greedy);
+    stw_doc_line(
+        s->out, s->format,
+        "Planner's estimate: %s per iteration at best%s%s; %s. 1/%.0f of the load is in it.",
+        stw_word_seconds(by->objective).text, bound, own, greedy, STW_LOAD_SPREAD);
 }
 
 void stw_section_solver(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
     static const char *const outcome[] = {
-        [STW_OUTCOME_OPTIMAL] = "optimal by the planner's estimate",
+        [STW_OUTCOME_OPTIMAL] = "optimal in the planner's model",
         [STW_OUTCOME_FEASIBLE] = "feasible, not proven optimal",
         [STW_OUTCOME_INFEASIBLE] = "infeasible; this plan has the smallest excess",
         [STW_OUTCOME_LIMIT] = "best found within the time limit, not proven optimal"};
@@ -234,6 +255,7 @@ void stw_section_solver(const stw_section *s) {
                  outcome[plan->outcome], gap, by->name, by->version != NULL ? by->version : "",
                  by->rows, by->columns, stw_word_seconds(by->seconds).text);
     put_estimates(s);
+    if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, false);
 }
 
 /* "batch.micro_batch=2, batch.grad_accumulation=4" */

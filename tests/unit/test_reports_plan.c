@@ -52,6 +52,10 @@ static void report_answers_the_questions(void) {
                           {"host memory", "", NAN, "GiB"}};
     plan->prices = prices;
     plan->n_prices = 3;
+    stw_alternative others[] = {{"plainness", 0.208, 0.02, "3 blocks offloaded"},
+                                {"placement.gpu_fill", 0.2, 0.058, "98.9% of the GPU memory"}};
+    plan->alternatives = others;
+    plan->n_alternatives = 2;
     stw_text out = STW_TEXT_INIT;
     CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
     check_contains(&out, "fixture fits on 1 node with 2 x");
@@ -71,13 +75,18 @@ static void report_answers_the_questions(void) {
     check_contains(&out, "12.3 ms");
     check_contains(&out, "DMA of all GPUs of a node"); /* 2 x 50 GB/s, of 160 both ways */
     /* the planner's seconds stand in its own section and nowhere else */
-    check_contains(&out, "Planner's estimate: 1.5 s per iteration and 1/1000 of the load, lower "
-                         "bound 1.5 s; a greedy placement takes 1.8 s (+20.0%).");
+    check_contains(&out, "Planner's estimate: 1.5 s per iteration at best (lower bound 1.5 s); a "
+                         "greedy placement takes 1.8 s (+20.0%). 1/1000 of the load is in it.");
     CU_ASSERT_PTR_NULL(strstr(strstr(out.data, "1.5 s per") + 1, "1.5 s per"));
     check_contains(&out, "1 GiB more of GPU memory (in optimizer_step) saves 12 ms per");
     check_contains(&out, "Saves nothing: more PCIe, both directions.");
     check_contains(&out, "1 GiB more of host memory: unknown.");
     check_lacks(&out, "Limits that cannot be kept together");
+    check_contains(&out, "2.0% less time, 208 ms per iteration, would need 3 blocks offloaded; the "
+                         "plainer plan was chosen.");
+    check_contains(&out,
+                   "5.8% less time, 200 ms per iteration, would need 98.9% of the GPU memory; "
+                   "placement.gpu_fill rules it out.");
     check_lacks(&out, "nan");
     check_lacks(&out, "inf ");
     stw_text_free(&out);
