@@ -163,6 +163,17 @@ void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evalu
 
 /* ---- decisions ---- */
 
+/* As many blocks as there are from one offloaded block of a group to the next: so long the link has
+ * for each. */
+static uint32_t fetch_ahead(const stw_cost *cost, const stw_choice *choice) {
+    uint32_t most = 1;
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        if (cost->acts[a].act == STW_ACT_OFFLOAD && choice->acts[a] > 0)
+            most =
+                (uint32_t)stw_max_u64(most, stw_div_up_u64(cost->acts[a].blocks, choice->acts[a]));
+    return (uint32_t)stw_min_u64(most, STW_MAX_FETCH_AHEAD);
+}
+
 stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice, stw_pool *pool,
                            stw_decisions *out, stw_error *err) {
     memset(out, 0, sizeof *out);
@@ -186,6 +197,7 @@ stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice, stw_p
     out->prefetch.depth = cost->rings[choice->ring].depth;
     out->prefetch.bucket_bytes = cost->rings[choice->ring].bucket_bytes;
     out->load = cost->loads[choice->load];
+    out->fetch_ahead = fetch_ahead(cost, choice);
     return STW_STATUS_OK;
 }
 

@@ -32,8 +32,8 @@ typedef struct stw_cost_act {
 } stw_cost_act;
 
 /* What places need as a whole as soon as one unit lies there: bit u of place_uses. First the rings
- * of a layout, then the buffer through which host-resident parameters pass on their way to being
- * gathered, then a use of its own for each place. */
+ * of a layout, then the buffers through which host-resident parameters and gradients pass in
+ * forward and backward, then a use of its own for each place. */
 #define STW_USE_HOST_PARAMS STW_N_RINGS
 #define STW_USE_OWN(place) (STW_N_RINGS + 1 + (place))
 

@@ -294,10 +294,25 @@ static void follow(passes *p, uint32_t i, uint32_t before, uint32_t number) {
     p->way_s[i] = fmax(p->way_s[i], way_s);
 }
 
+/* An operation of memory on the compute stream: it hands on what it waits for (a free waits for the
+ * last copy of its bytes) to the next computation, and the end of the last computation to
+ * operations that wait for it. */
+static void hand_on(passes *p, uint32_t i, uint32_t computed, uint32_t *handed) {
+    for (int a = 0; a < 2; a++) {
+        uint32_t before = p->ops[i].after[a] - p->first_op;
+        if (p->ops[i].after[a] == STW_OP_NONE || p->ops[i].after[a] < p->first_op) continue;
+        if (p->ops[before].stream == STW_STREAM_COMPUTE) continue;
+        if (*handed == p->n || p->origin[before] > p->origin[*handed] ||
+            (p->origin[before] == p->origin[*handed] && p->way_s[before] > p->way_s[*handed]))
+            *handed = before;
+    }
+    p->end_s[i] = computed;
+}
+
 /* Ways of all operations but computations begin at the computation's end; of those only what other
  * streams do in between is looked for. */
 static void find_ways(passes *p) {
-    uint32_t last[STW_N_STREAMS], computed = 0;
+    uint32_t last[STW_N_STREAMS], computed = 0, handed = p->n;
     for (int s = 0; s < STW_N_STREAMS; s++) last[s] = p->n;
     for (uint32_t i = 0; i < p->n; i++) {
         const stw_op *op = &p->ops[i];
@@ -305,6 +320,7 @@ static void find_ways(passes *p) {
         bool computes = op->stream == STW_STREAM_COMPUTE;
         p->origin[i] = 0;
         p->way_s[i] = 0;
+        if (alone_s <= 0 && computes) hand_on(p, i, computed, &handed);
         if (alone_s <= 0) continue;
         for (int a = 0; a < 2; a++) {
             uint32_t before = op->after[a] - p->first_op;
@@ -313,9 +329,11 @@ static void find_ways(passes *p) {
                 follow(p, i, before, (uint32_t)p->end_s[before]);
         }
         if (!computes && last[op->stream] < p->n) follow(p, i, last[op->stream], 0);
+        if (computes && handed < p->n) follow(p, i, handed, 0);
         last[op->stream] = i;
         p->way_s[i] += alone_s;
         if (!computes) continue;
+        handed = p->n;
         p->end_s[i] = ++computed; /* its number */
         p->way_s[i] = p->origin[i] > 0 ? p->way_s[i] / (computed - p->origin[i]) : alone_s;
         p->waits[p->turn <= i] = p->waits[p->turn <= i] || p->origin[i] > 0;

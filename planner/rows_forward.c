@@ -6,16 +6,20 @@
  * backward from where its successor's activations have gone until its own have; the loss belongs to
  * the last block, and what comes after the first block's backward to none. At an instant of block j
  * there live: what blocks before j saved, each by its own policy; what is around block j, which its
- * own policy decides; and, where j - 1 is offloaded and j is not, the activations of j - 1 on their
- * way. Around block j is what its policy's program has live there less what the blocks before
- * saved in it.
+ * own policy decides; and the activations of an offloaded block on their way. Around block j is
+ * what its policy's program has live there less what the blocks before saved in it.
  *
- * Within a group the order is offload, recompute, keep, so at the last block of a policy the ones
- * before are known by count. Of another group no more is left than the share of its blocks that
- * lies before this group's last one (blocks that save less come first). */
+ * Policies are spread over a group, but the last STW_LAST_BLOCKS blocks have its last policy (keep)
+ * as far as there are that many. Where there are fewer, blocks of that policy are done when the
+ * others are in their backward: these have a row without them. Where there are more, the last
+ * blocks have freed their activations then, and the last policy's row holds for all blocks. A
+ * block's activations are fetched early only into what kept blocks have freed (stw_block_held_to).
+ * Of another group no more is left than the share of its blocks that lies before this group's last
+ * one (blocks that save less come first). */
 #include <stdio.h>
 
 #include "core/checked.h"
+#include "plan/program/blocks.h"
 #include "planner/rows.h"
 
 /* What the programs show. */
@@ -27,7 +31,8 @@ typedef struct stw_around {
     bool has[STW_N_ACTS];
     int64_t *bytes[STW_N_ACTS]; /* [n] around each block under a policy */
     int64_t tail;               /* after the first block's backward */
-    int64_t host_stage;         /* more than that where shards come from the host */
+    int64_t *host_stage;        /* [n] by how much more where shards are on the host */
+    int64_t host_tail;
 } stw_around;
 
 static stw_status no_memory(stw_error *err) {
@@ -141,19 +146,27 @@ out:
     return status;
 }
 
-/* The first place with parameters in a tier; n_places where there is none. */
-static uint32_t place_with_params(const stw_cost *cost, stw_tier tier) {
-    uint32_t p = 0;
-    while (p < cost->n_places && cost->places[p].params != tier) p++;
-    return p;
+/* The first place whose shards are all on the GPU, or that has most of them on the host; n_places
+ * where there is none. */
+static uint32_t place_with_shards(const stw_cost *cost, stw_tier tier) {
+    uint32_t best = cost->n_places;
+    int most = 0;
+    for (uint32_t p = 0; p < cost->n_places; p++) {
+        int here = (cost->places[p].params == tier) + (cost->places[p].grads == tier);
+        if (here > most && (tier == STW_TIER_HOST || here == 2)) {
+            most = here;
+            best = p;
+        }
+    }
+    return best;
 }
 
 static stw_status read_policy(stw_around *around, stw_act act, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = around->cost;
     uint32_t n_blocks = cost->job->model->n_blocks;
-    uint32_t gpu = place_with_params(cost, STW_TIER_GPU);
-    uint32_t host = place_with_params(cost, STW_TIER_HOST);
+    uint32_t gpu = place_with_shards(cost, STW_TIER_GPU);
+    uint32_t host = place_with_shards(cost, STW_TIER_HOST);
     int64_t *bytes = stw_pool_array(around->build->pool, n_blocks, sizeof *bytes);
     int64_t *host_bytes = stw_pool_array(around->build->pool, n_blocks, sizeof *host_bytes);
     if (bytes == NULL || host_bytes == NULL) return no_memory(err);
@@ -165,10 +178,10 @@ static stw_status read_policy(stw_around *around, stw_act act, stw_error *err) {
     if (tail > around->tail) around->tail = tail;
     if (gpu == cost->n_places || host == cost->n_places) goto out;
     STW_TRY(read_program(around, host, act, host_bytes, &host_tail, err));
-    if (host_tail - tail > around->host_stage) around->host_stage = host_tail - tail;
+    if (host_tail - tail > around->host_tail) around->host_tail = host_tail - tail;
     for (uint32_t i = 0; i < around->n; i++)
-        if (host_bytes[i] - bytes[i] > around->host_stage)
-            around->host_stage = host_bytes[i] - bytes[i];
+        if (host_bytes[i] - bytes[i] > around->host_stage[i])
+            around->host_stage[i] = host_bytes[i] - bytes[i];
 out:
     return status;
 }
@@ -192,24 +205,29 @@ static uint32_t count_blocks(const stw_around *around, uint32_t group, uint32_t 
 }
 
 /* The most around a group's blocks under a policy, less what the block itself saves (a row counts
- * that with the others). Blocks after one of the last policy have that policy too, and are done. */
-static int64_t most_around(const stw_around *around, uint32_t group, stw_act act,
-                           bool last_policy) {
+ * that with the others) and less what up to `at_most` later ones save, which are done.
+ * @param fetching another block's activations are on their way then, and a later block is done */
+static int64_t most_around(const stw_around *around, uint32_t group, stw_act act, uint32_t at_most,
+                           bool fetching) {
     int64_t most = 0;
     for (uint32_t i = 0; i < around->n; i++) {
         if (group_of(around, i) != group) continue;
-        uint32_t gone = 1 + (last_policy ? count_blocks(around, group, i + 1, around->n) : 0);
-        int64_t bytes = around->bytes[act][i] - (int64_t)(gone * saved_by(around, i, act));
+        uint64_t gone = stw_min_u64(at_most, count_blocks(around, group, i + 1, around->n));
+        if (fetching && gone == 0) continue;
+        int64_t bytes = around->bytes[act][i] - (int64_t)((1 + gone) * saved_by(around, i, act));
+        if (fetching) bytes += (int64_t)saved_by(around, i, STW_ACT_KEEP);
         if (bytes > most) most = bytes;
     }
     return most;
 }
 
-/* Host-resident shards on their way. */
-static void add_host_stage(const stw_around *around, stw_byte_row *row) {
-    uint32_t n_rings = around->cost->n_rings;
-    for (uint32_t r = 0; r < n_rings; r++)
-        row->ring_bytes[STW_USE_HOST_PARAMS * n_rings + r] = (uint64_t)around->host_stage;
+/* Shards on their way from and to the host, around a group's blocks. */
+static int64_t host_stage_of(const stw_around *around, uint32_t group) {
+    int64_t most = 0;
+    for (uint32_t i = 0; i < around->n; i++)
+        if (group_of(around, i) == group && around->host_stage[i] > most)
+            most = around->host_stage[i];
+    return most;
 }
 
 /* What blocks of other groups still hold when this group's last block is in its backward, and
@@ -232,62 +250,97 @@ static void add_others(const stw_around *around, uint32_t group, bool offload, s
 }
 
 /* What lies there as forward begins; what forward and backward make is around blocks. */
-static stw_byte_row *state_row(const stw_around *around, const char *name) {
+static stw_byte_row *state_row(const stw_around *around, const char *name, int64_t host_stage) {
     stw_byte_row *row = stw_row_gpu(around->build, STW_PHASE_FORWARD_BACKWARD, STW_AT_REST, name);
-    if (row != NULL) add_host_stage(around, row);
+    uint32_t n_rings = around->cost->n_rings;
+    for (uint32_t r = 0; row != NULL && r < n_rings; r++)
+        row->ring_bytes[STW_USE_HOST_PARAMS * n_rings + r] = (uint64_t)host_stage;
     return row;
 }
 
-/* The last block with option `a`. @param least the least around this group under any policy */
-static stw_status add_policy(const stw_around *around, uint32_t a, int64_t most, int64_t least,
+/* What is around a group's blocks. */
+typedef struct group_around {
+    uint32_t group;
+    uint32_t first, n;        /* its options in cost->acts; the last of them is the last policy */
+    int64_t most[STW_N_ACTS]; /* under each policy */
+    int64_t least;            /* of these */
+    int64_t room;             /* what STW_LAST_BLOCKS blocks of the last policy free */
+} group_around;
+
+static stw_act last_policy(const stw_around *around, const group_around *g) {
+    return around->cost->acts[g->first + g->n - 1].act;
+}
+
+/* By how much the row of the last policy grows where any block has policy `act`: blocks of that
+ * policy that are not among the last ones, and activations on their way. */
+static int64_t beside_last(const stw_around *around, const group_around *g, stw_act act) {
+    stw_act last = last_policy(around, g);
+    int64_t most = g->most[act] - g->room, kept = g->most[last];
+    if (act == STW_ACT_OFFLOAD) {
+        int64_t fetched = most_around(around, g->group, last, STW_LAST_BLOCKS, true);
+        if (fetched > most) most = fetched;
+        if (last != STW_ACT_RECOMPUTE && around->has[STW_ACT_RECOMPUTE]) {
+            int64_t own = most_around(around, g->group, STW_ACT_RECOMPUTE, 0, false) - g->room +
+                          (int64_t)group_saves(around, g->group, STW_ACT_KEEP);
+            if (own > most) most = own;
+        }
+    }
+    return most > kept ? most - kept : 0;
+}
+
+/* The blocks with option `a`. */
+static stw_status add_policy(const stw_around *around, const group_around *g, uint32_t a,
                              stw_error *err) {
     const stw_cost *cost = around->cost;
     const stw_cost_act *act = &cost->acts[a];
+    bool is_last = a + 1 == g->first + g->n;
     char name[64];
     snprintf(name, sizeof name, "blocks_g%u_%s", act->group, stw_act_name(act->act));
-    stw_byte_row *row = state_row(around, name);
+    stw_byte_row *row = state_row(around, name, host_stage_of(around, act->group));
     if (row == NULL) return no_memory(err);
     add_others(around, act->group, act->act == STW_ACT_OFFLOAD, row);
-    row->constant_bytes += (uint64_t)least;
-    for (uint32_t i = 0; i < cost->n_acts; i++) {
-        const stw_cost_act *other = &cost->acts[i];
-        if (other->group != act->group) continue;
-        uint64_t saved = group_saves(around, other->group, other->act);
-        if (i <= a) row->act_bytes[i] = saved;
+    row->constant_bytes += (uint64_t)g->least;
+    for (uint32_t i = g->first; i < g->first + g->n; i++) {
+        bool other_is_last = i + 1 == g->first + g->n;
+        if (is_last || !other_is_last)
+            row->act_bytes[i] = group_saves(around, g->group, cost->acts[i].act);
+        if (is_last && !other_is_last)
+            row->act_once_bytes[i] = (uint64_t)beside_last(around, g, cost->acts[i].act);
         /* a recomputed block right after an offloaded one holds its input beside both */
-        if (act->act == STW_ACT_OFFLOAD && other->act == STW_ACT_RECOMPUTE)
-            row->act_once_bytes[i] = saved;
+        if (!is_last && other_is_last && cost->acts[i].act == STW_ACT_RECOMPUTE)
+            row->act_once_bytes[i] = group_saves(around, g->group, STW_ACT_RECOMPUTE);
     }
-    row->act_once_bytes[a] = (uint64_t)(most - least);
+    row->act_once_bytes[a] = (uint64_t)(g->most[act->act] - g->least);
     return STW_STATUS_OK;
 }
 
 static stw_status add_group(const stw_around *around, uint32_t group, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = around->cost;
-    int64_t most[STW_N_ACTS] = {0}, least = INT64_MAX;
-    bool any = false;
-    for (uint32_t a = 0; a < cost->n_acts; a++) {
-        const stw_cost_act *act = &cost->acts[a];
-        if (act->group != group) continue;
-        bool last_policy = a + 1 == cost->n_acts || cost->acts[a + 1].group != group;
-        most[act->act] = most_around(around, group, act->act, last_policy);
-        if (most[act->act] < least) least = most[act->act];
-        any = true;
+    group_around g = {.group = group, .least = INT64_MAX};
+    while (g.first < cost->n_acts && cost->acts[g.first].group != group) g.first++;
+    while (g.first + g.n < cost->n_acts && cost->acts[g.first + g.n].group == group) g.n++;
+    bool any = g.n > 0;
+    for (uint32_t i = 0; i < g.n; i++) {
+        stw_act act = cost->acts[g.first + i].act;
+        uint32_t done = g.n == 1 ? UINT32_MAX : i + 1 == g.n ? STW_LAST_BLOCKS : 0;
+        g.most[act] = most_around(around, group, act, done, false);
+        if (g.most[act] < g.least) g.least = g.most[act];
     }
-    for (uint32_t a = 0; a < cost->n_acts; a++)
-        if (cost->acts[a].group == group)
-            STW_TRY(add_policy(around, a, most[cost->acts[a].act], least, err));
+    if (any)
+        g.room = STW_LAST_BLOCKS * (int64_t)group_saves(around, group, last_policy(around, &g));
+    for (uint32_t i = 0; i < g.n; i++) STW_TRY(add_policy(around, &g, g.first + i, err));
     if (!any && end_of(around, group) > 0) { /* gathered by itself, but without a choice */
         char name[64];
         snprintf(name, sizeof name, "blocks_g%u", group);
-        stw_byte_row *row = state_row(around, name);
+        stw_byte_row *row = state_row(around, name, host_stage_of(around, group));
         if (row == NULL) return no_memory(err);
         add_others(around, group, false, row);
         int64_t bytes = 0; /* what is fetched ahead of it differs */
         for (int act = 0; act < STW_N_ACTS; act++)
-            if (around->has[act] && most_around(around, group, (stw_act)act, true) > bytes)
-                bytes = most_around(around, group, (stw_act)act, true);
+            if (around->has[act] &&
+                most_around(around, group, (stw_act)act, UINT32_MAX, false) > bytes)
+                bytes = most_around(around, group, (stw_act)act, UINT32_MAX, false);
         row->constant_bytes += (uint64_t)bytes;
     }
 out:
@@ -311,17 +364,20 @@ stw_status stw_rows_add_forward_bytes(stw_build *b, stw_error *err) {
     stw_cost *cost = b->cost;
     stw_around around = {.build = b, .cost = cost};
     for (uint32_t p = 0; p < cost->n_places; p++)
-        if (cost->places[p].params == STW_TIER_HOST)
+        if (cost->places[p].params == STW_TIER_HOST || cost->places[p].grads == STW_TIER_HOST)
             cost->place_uses[p] |= 1u << STW_USE_HOST_PARAMS;
     STW_TRY(read_saved(&around, STW_ACT_KEEP, err));
     around.n = b->saved[STW_ACT_KEEP].n;
     around.blocks = b->saved[STW_ACT_KEEP].blocks;
+    around.host_stage =
+        stw_pool_array(b->pool, cost->job->model->n_blocks, sizeof *around.host_stage);
+    if (around.host_stage == NULL) return no_memory(err);
     STW_TRY(read_policy(&around, STW_ACT_KEEP, err));
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (!around.has[cost->acts[a].act]) STW_TRY(read_policy(&around, cost->acts[a].act, err));
     find_stashes(&around);
     for (uint32_t g = 0; g < cost->job->model->n_groups; g++) STW_TRY(add_group(&around, g, err));
-    stw_byte_row *row = state_row(&around, "root");
+    stw_byte_row *row = state_row(&around, "root", around.host_tail);
     if (row == NULL)
         status = no_memory(err);
     else

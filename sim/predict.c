@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "sim/sim.h"
+#include "sim/timeline.h"
 
 /* Compilers may round differently. */
 static const double SAME_SECONDS = 1e-6;
@@ -30,6 +30,11 @@ stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err) {
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
         stw_sim *sim = NULL;
         STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sim, err));
+        status = stw_sim_check_bytes(sim, err);
+        if (status != STW_STATUS_OK) {
+            stw_sim_free(sim);
+            return status;
+        }
         plan->peaks[k] = sim->peaks;
         note_seconds(plan, plan->programs[k], sim);
         if (sims != NULL)

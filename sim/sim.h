@@ -39,7 +39,8 @@ STW_MUST_USE stw_status stw_sim_seconds(const stw_job *job, const stw_program *p
                                         double seconds[STW_N_PHASES], stw_error *err);
 /** Simulate every kind of rank and store the simulated seconds and peaks in the plan. The simulator
  * knows the order of operations; the planner's rows know only sums. The verdict must be known:
- * seconds of phases that are not predicted are NaN.
+ * seconds of phases that are not predicted are NaN. BUG if more bytes are live at any time than the
+ * plan's peaks say.
  * @param sims [job->n_kinds] out, NULL on entry, each freed by the caller; may be NULL */
 STW_MUST_USE stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err);
 /** Simulate a plan that was read and hold the seconds that it states to the simulated ones.

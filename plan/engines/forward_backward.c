@@ -1,35 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forward and backward of one micro batch as FSDP2 does them, in the order in which its CPU thread
- * claims and drops memory (torch/distributed/fsdp/_fully_shard; what each line rests on is said in
- * plan/engines/bytes.c). The root group (embedding, final norm, head) is gathered around forward's
- * and backward's whole length; every other block is gathered for its forward and again, one block
- * ahead, for its backward; its gradients are reduced one block behind. */
+/* Forward and backward of one micro batch as FSDP2 does them (torch/distributed/fsdp/_fully_shard;
+ * what each line rests on is said in plan/engines/bytes.c). The root group (embedding, final norm,
+ * head) is gathered around forward's and backward's whole length; every other block is gathered one
+ * block ahead for its forward and again for its backward; its gradients are reduced one block
+ * behind. Activations of an offloaded block are copied to the host after its forward and fetched
+ * before its backward, next to the computation of other blocks (stw_block_held_to).
+ *
+ * Memory is claimed and dropped on the compute stream: what works on it on another stream waits for
+ * the claim, and the drop waits for that (stw_alloc). */
 #include <string.h>
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2_keys.h"
 #include "plan/engines/movements.h"
+#include "plan/program/blocks.h"
 
 typedef struct block_state {
-    stw_act act;
-    stw_extent all_gather, unshard, reduce;
-    stw_extent saved, acts[2], grads[2]; /* acts: the MLP's part, the rest */
-    uint32_t gathered;                   /* the collective that made `unshard` */
-    uint64_t host_params, host_grads;    /* elements of this rank's shard that lie on the host */
-    stw_extent stash;                    /* offloaded activations on the host */
-    uint32_t stashed;
+    stw_extent shard, all_gather, unshard; /* shard: of it, what comes from the host */
+    stw_extent reduce, output;             /* output: what waits for its all-reduce */
+    stw_extent saved, acts[2], grads[2];   /* acts: the MLP's part, the rest */
+    uint32_t gathered;                     /* the last operation that made `unshard` */
+    uint32_t reduced;                      /* the last operation on `reduce` and `output` */
+    uint64_t host_params, host_grads;      /* elements of this rank's shard that lie on the host */
+    stw_extent stash;                      /* offloaded activations on the host */
+    uint32_t stashed;                      /* the copy of them, either way */
+    uint32_t held_to;                      /* see stw_block_held_to */
+    uint64_t side_offset;                  /* of the root: in side.root */
 } block_state;
 
 typedef struct pass {
     stw_builder *b;
-    block_state *blocks; /* [model.n_blocks] */
-    uint32_t n;
-    uint32_t root; /* the last block of the root group, the head where there is one: the loss */
-    uint32_t worked[2]; /* the last two computations: a gather waits for the one before the last */
-    uint32_t deferred;  /* block whose all-gather output forward still holds */
+    block_state *blocks; /* [n] */
+    stw_act *acts;       /* [n] */
+    uint32_t n;          /* model.n_blocks */
+    uint32_t *chain;     /* [n_chain] blocks outside the root group, in the order of forward */
+    uint32_t n_chain;
+    uint32_t root;   /* the last block of the root group, the head where there is one: the loss */
+    uint32_t worked; /* the last computation */
     bool lazy_grads;
-    stw_extent *outputs; /* [model.n_blocks] what waits for its all-reduce */
+    struct {
+        stw_extent root, output;
+        stw_extent staged[2];  /* shards on their way up, in turn */
+        uint32_t staged_by[2]; /* the last collective that read each */
+        stw_extent sent[2];    /* gradients on their way to the host, in turn */
+        uint32_t sent_by[2];   /* the last copy out of each */
+        uint32_t stage_turn, sent_turn;
+    } side; /* see alloc_side */
 } pass;
 
 /* Elements of every block's shard that lie on the host. */
@@ -51,30 +68,28 @@ static void find_host_shards(pass *p) {
     }
 }
 
-static stw_act policy_of(const stw_builder *b, uint32_t block) {
-    const stw_block *bl = &b->job->model->blocks[block];
-    uint32_t seen = 0;
-    for (int act = STW_ACT_OFFLOAD, turn = 0; turn < STW_N_ACTS; turn++) {
-        for (uint32_t i = 0; i < b->decisions->n_blocks; i++) {
-            const stw_block_decision *d = &b->decisions->blocks[i];
-            if (d->group != bl->group || d->act != (stw_act)act) continue;
-            seen += d->count;
-            if (bl->instance < seen) return d->act;
-        }
-        act = act == STW_ACT_OFFLOAD ? STW_ACT_RECOMPUTE : STW_ACT_KEEP;
-    }
-    return STW_ACT_KEEP;
+/* A collective from one extent into another; `bytes` of its full result. */
+static uint32_t collective(pass *p, const stw_op *like, stw_extent from, stw_extent to,
+                           uint32_t after) {
+    stw_op op = *like;
+    op.group = op.kind == STW_OP_ALL_REDUCE ? STW_RANK_GROUP_REPLICATE : STW_RANK_GROUP_SHARD;
+    op.component = op.kind == STW_OP_ALL_GATHER ? STW_COMPONENT_UNSHARD : STW_COMPONENT_REDUCE;
+    op.from = op.to = STW_TIER_GPU;
+    op.from_offset_bytes = from.bytes > 0 ? from.offset : to.offset;
+    op.offset_bytes = to.bytes > 0 ? to.offset : from.offset;
+    op.after[0] = after;
+    op.after[1] = STW_OP_NONE; /* the later one of both allocs */
+    if (from.bytes > 0) op.after[1] = from.alloc;
+    if (to.bytes > 0 && to.alloc != STW_OP_NONE &&
+        (op.after[1] == STW_OP_NONE || to.alloc > op.after[1]))
+        op.after[1] = to.alloc;
+    return stw_append(p->b, op);
 }
 
-static void collective(pass *p, uint32_t block, stw_op_kind kind, uint64_t bytes, uint32_t after) {
+static stw_op comm_op(stw_op_kind kind, uint32_t block, uint64_t bytes) {
     stw_op op = stw_op_make(kind, STW_STREAM_COMM, block);
-    op.group = kind == STW_OP_ALL_REDUCE ? STW_RANK_GROUP_REPLICATE : STW_RANK_GROUP_SHARD;
-    op.component = kind == STW_OP_ALL_GATHER ? STW_COMPONENT_UNSHARD : STW_COMPONENT_REDUCE;
-    op.from = op.to = STW_TIER_GPU;
     op.bytes = bytes;
-    op.after[0] = after;
-    if (kind == STW_OP_ALL_GATHER) op.after[1] = p->worked[1];
-    p->blocks[block].gathered = stw_append(p->b, op);
+    return op;
 }
 
 static bool in_root(const pass *p, uint32_t block) { return stw_job_in_root(p->b->job, block); }
@@ -83,44 +98,78 @@ static bool reduced_last(const pass *p, uint32_t block) {
     return stw_reduced_last(p->b->job, block);
 }
 
+/* Where a block's host-resident shard is staged; the copy waits for `*free_by`. */
+static stw_extent stage(pass *p, uint32_t block, uint64_t bytes, uint32_t *free_by) {
+    *free_by = STW_OP_NONE;
+    if (bytes == 0) return STW_NO_EXTENT;
+    if (p->b->job->group == 1) {
+        stw_extent own = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, bytes);
+        *free_by = own.alloc;
+        return own;
+    }
+    uint32_t slot = p->side.stage_turn % 2;
+    stw_extent extent = in_root(p, block) ? p->side.root : p->side.staged[slot];
+    if (in_root(p, block))
+        extent.offset += p->blocks[block].side_offset;
+    else
+        *free_by = p->side.staged_by[slot];
+    extent.bytes = bytes;
+    return extent;
+}
+
 /* Start gathering a block: its host-resident shard goes up first. */
 static void gather(pass *p, uint32_t block) {
     block_state *s = &p->blocks[block];
     const stw_job *job = p->b->job;
-    uint64_t element = stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
-    stw_extent shard = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, s->host_params * element);
-    uint32_t up = STW_OP_NONE;
-    if (shard.bytes > 0)
-        up = stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
-                                             .stream = STW_STREAM_H2D,
-                                             .component = STW_COMPONENT_PARAMS,
-                                             .unit = block,
-                                             .from = {STW_TIER_HOST, 0},
-                                             .to = {STW_TIER_GPU, shard.offset},
-                                             .bytes = shard.bytes,
-                                             .after = {p->worked[1], STW_OP_NONE}});
+    uint64_t bytes = s->host_params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
+    uint32_t free_by, slot = p->side.stage_turn % 2;
+    s->shard = stage(p, block, bytes, &free_by);
     s->all_gather =
         stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_all_gather_bytes(job, block));
-    s->gathered = up;
-    if (job->group > 1) collective(p, block, STW_OP_ALL_GATHER, s->all_gather.bytes, up);
-    stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, shard);
+    const stw_transport up = {.kind = STW_OP_COPY_BLOCK,
+                              .stream = STW_STREAM_H2D,
+                              .component = STW_COMPONENT_PARAMS,
+                              .unit = block,
+                              .from = {STW_TIER_HOST, 0},
+                              .to = {STW_TIER_GPU, s->shard.offset},
+                              .bytes = bytes,
+                              .after = {p->worked, free_by}};
+    s->gathered = bytes > 0 ? stw_copy(p->b, &up) : STW_OP_NONE;
+    const stw_op all = comm_op(STW_OP_ALL_GATHER, block, s->all_gather.bytes);
+    if (job->group == 1) return;
+    s->gathered = collective(p, &all, s->shard, s->all_gather, s->gathered);
+    if (bytes == 0 || in_root(p, block)) return;
+    p->side.staged_by[slot] = s->gathered;
+    p->side.stage_turn++;
+}
+
+static void drop(pass *p, stw_component component, stw_extent *extent, uint32_t after) {
+    stw_free_after(p->b, component, STW_TIER_GPU, *extent, after);
+    *extent = STW_NO_EXTENT;
 }
 
 static void drop_all_gather(pass *p, uint32_t block) {
-    if (block == UINT32_MAX) return;
-    stw_free(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, p->blocks[block].all_gather);
-    p->blocks[block].all_gather = (stw_extent){0, 0};
+    block_state *s = &p->blocks[block];
+    drop(p, STW_COMPONENT_UNSHARD, &s->all_gather, s->gathered);
 }
 
-/* Unsharded parameters are copied out of what was gathered. */
+/* Unsharded parameters are copied out of what was gathered. With a group of one they are cast from
+ * the shard, or are the shard. */
 static void copy_out(pass *p, uint32_t block) {
-    p->blocks[block].unshard =
+    block_state *s = &p->blocks[block];
+    if (p->b->job->group > 1) s->shard = STW_NO_EXTENT;
+    s->unshard =
         stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_unshard_bytes(p->b->job, block));
+    if (s->unshard.bytes > 0) drop(p, STW_COMPONENT_STAGE, &s->shard, s->gathered);
 }
 
 static void release(pass *p, uint32_t block) {
-    stw_free(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, p->blocks[block].unshard);
-    p->blocks[block].unshard = (stw_extent){0, 0};
+    drop(p, STW_COMPONENT_UNSHARD, &p->blocks[block].unshard, STW_OP_NONE);
+    drop(p, STW_COMPONENT_STAGE, &p->blocks[block].shard, p->blocks[block].gathered);
+}
+
+static bool is_released(const pass *p, uint32_t block) {
+    return p->blocks[block].unshard.bytes == 0 && p->blocks[block].shard.bytes == 0;
 }
 
 /* The root is one group: all its blocks are gathered, then all copied out. */
@@ -143,19 +192,12 @@ static uint32_t compute(pass *p, uint32_t block, stw_op_kind kind, double flops,
     op.flops = flops;
     op.after[0] = p->blocks[block].gathered;
     op.after[1] = after;
-    p->worked[1] = p->worked[0];
-    p->worked[0] = stw_append(p->b, op);
-    return p->worked[0];
+    p->worked = stw_append(p->b, op);
+    return p->worked;
 }
 
 static uint32_t group_of(const pass *p, uint32_t block) {
     return p->b->job->model->blocks[block].group;
-}
-
-static uint32_t next_block(const pass *p, uint32_t from, int step) {
-    for (int64_t i = (int64_t)from + step; i >= 0 && i < p->n; i += step)
-        if (!in_root(p, (uint32_t)i)) return (uint32_t)i;
-    return UINT32_MAX;
 }
 
 static void alloc_acts(pass *p, uint32_t block) {
@@ -166,80 +208,88 @@ static void alloc_acts(pass *p, uint32_t block) {
     s->acts[1] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, full - mlp);
 }
 
-static void free_acts(pass *p, uint32_t block, int part) {
+static void free_acts(pass *p, uint32_t block, int part, uint32_t after) {
+    drop(p, STW_COMPONENT_ACTIVATIONS, &p->blocks[block].acts[part], after);
+}
+
+/* The activations of an offloaded block on their way out or back, part by part. */
+static void move_acts(pass *p, uint32_t block, bool out, uint32_t after) {
     block_state *s = &p->blocks[block];
-    stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->acts[part]);
-    s->acts[part] = (stw_extent){0, 0};
+    uint64_t done = 0;
+    for (int part = 0; part < 2; part++) {
+        const stw_extent *acts = &s->acts[part];
+        const stw_place_at gpu = {STW_TIER_GPU, acts->offset};
+        const stw_place_at host = {STW_TIER_HOST, s->stash.offset + done};
+        if (acts->bytes == 0) continue;
+        s->stashed =
+            stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
+                                            .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
+                                            .component = STW_COMPONENT_ACTIVATIONS,
+                                            .unit = block,
+                                            .from = out ? gpu : host,
+                                            .to = out ? host : gpu,
+                                            .bytes = acts->bytes,
+                                            .after = {after, out ? s->stash.alloc : acts->alloc}});
+        done += acts->bytes;
+    }
 }
 
 static void forward_block(pass *p, uint32_t block) {
     block_state *s = &p->blocks[block];
     const stw_job *job = p->b->job;
     uint64_t full = stw_activation_bytes(job, group_of(p, block), STW_ACT_KEEP);
-    if (s->act == STW_ACT_RECOMPUTE)
+    if (p->acts[block] == STW_ACT_RECOMPUTE)
         s->saved = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
-                             stw_activation_bytes(job, group_of(p, block), s->act));
+                             stw_activation_bytes(job, group_of(p, block), STW_ACT_RECOMPUTE));
     else
         alloc_acts(p, block);
     uint32_t done =
         compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block), STW_OP_NONE);
-    if (s->act == STW_ACT_OFFLOAD && full > 0) {
+    if (p->acts[block] == STW_ACT_OFFLOAD && full > 0) {
         s->stash = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, full);
-        s->stashed = stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
-                                                     .stream = STW_STREAM_D2H,
-                                                     .component = STW_COMPONENT_ACTIVATIONS,
-                                                     .unit = block,
-                                                     .from = {STW_TIER_GPU, s->acts[0].offset},
-                                                     .to = {STW_TIER_HOST, s->stash.offset},
-                                                     .bytes = full,
-                                                     .after = {done, STW_OP_NONE}});
+        move_acts(p, block, true, done);
     }
     if (stw_fsdp_settings_of(job->run).reshard_after_forward) release(p, block);
 }
 
-/* The copy of an offloaded block has one block's forward to finish before its bytes are reused. */
-static void drop_offloaded(pass *p, uint32_t block) {
-    if (block == UINT32_MAX || p->blocks[block].act != STW_ACT_OFFLOAD) return;
-    free_acts(p, block, 0);
-    free_acts(p, block, 1);
-}
-
-/* What was gathered is held until the next group is copied out of its own. */
-static void forward(pass *p) {
-    uint32_t first = p->n > 0 && !in_root(p, 0) ? 0 : next_block(p, 0, 1);
-    uint32_t previous = UINT32_MAX;
-    gather_root(p);
-    for (uint32_t i = first; i != UINT32_MAX; i = next_block(p, i, 1)) {
-        gather(p, i);
-        drop_root_gather(p);
-        drop_all_gather(p, p->deferred);
-        copy_out(p, i);
-        p->deferred = i;
-        forward_block(p, i);
-        drop_offloaded(p, previous);
-        previous = i;
+/* Activations go where block `at` of the chain has run. */
+static void drop_offloaded(pass *p, uint32_t at) {
+    for (uint32_t i = 0; i < p->n_chain; i++) {
+        block_state *s = &p->blocks[p->chain[i]];
+        if (p->acts[p->chain[i]] != STW_ACT_OFFLOAD || s->held_to != at) continue;
+        free_acts(p, p->chain[i], 0, s->stashed);
+        free_acts(p, p->chain[i], 1, s->stashed);
     }
-    drop_offloaded(p, previous);
 }
 
-static void fetch_offloaded(pass *p, uint32_t block) {
-    block_state *s = &p->blocks[block];
-    if (s->act != STW_ACT_OFFLOAD || s->stash.bytes == 0) return;
-    alloc_acts(p, block);
-    s->stashed = stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
-                                                 .stream = STW_STREAM_H2D,
-                                                 .component = STW_COMPONENT_ACTIVATIONS,
-                                                 .unit = block,
-                                                 .from = {STW_TIER_HOST, s->stash.offset},
-                                                 .to = {STW_TIER_GPU, s->acts[0].offset},
-                                                 .bytes = s->stash.bytes,
-                                                 .after = {s->stashed, STW_OP_NONE}});
+/* The last block's all-gather output is held until the loss is there. */
+static void forward(pass *p) {
+    gather_root(p);
+    if (p->n_chain > 0) gather(p, p->chain[0]);
+    for (uint32_t i = 0; i < p->n_chain; i++) {
+        drop_root_gather(p);
+        copy_out(p, p->chain[i]);
+        if (i + 1 < p->n_chain) {
+            drop_all_gather(p, p->chain[i]);
+            gather(p, p->chain[i + 1]);
+        }
+        forward_block(p, p->chain[i]);
+        drop_offloaded(p, i);
+    }
+    drop_offloaded(p, p->n_chain);
 }
 
-static void prepare_backward(pass *p, uint32_t block) {
-    if (block == UINT32_MAX) return;
-    if (p->blocks[block].unshard.bytes == 0) gather(p, block);
-    fetch_offloaded(p, block);
+/* Before the backward of block `at` of the chain, or the loss: what backward needs next. */
+static void prepare_backward(pass *p, uint32_t at) {
+    if (at > 0 && is_released(p, p->chain[at - 1])) gather(p, p->chain[at - 1]);
+    for (uint32_t i = at; i-- > 0;) {
+        uint32_t block = p->chain[i];
+        block_state *s = &p->blocks[block];
+        if (p->acts[block] != STW_ACT_OFFLOAD || s->held_to != at) continue;
+        uint32_t stashed = s->stashed;
+        alloc_acts(p, block);
+        move_acts(p, block, false, stashed);
+    }
 }
 
 /* The gradient of one block's shard: an engine with lazy state makes it as its reduction ends. */
@@ -263,54 +313,77 @@ void stw_build_shard_grads(stw_builder *b, bool alloc) {
 static void free_grads(pass *p, uint32_t block) {
     block_state *s = &p->blocks[block];
     for (int i = 0; i < 2; i++) {
-        stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, s->grads[i]);
-        s->grads[i] = (stw_extent){0, 0};
+        drop(p, STW_COMPONENT_GRADS, &s->grads[i], STW_OP_NONE);
     }
 }
 
 static void drop_reduced(pass *p, uint32_t block) {
     if (block == UINT32_MAX) return;
-    stw_free(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, p->blocks[block].reduce);
-    p->blocks[block].reduce = (stw_extent){0, 0};
+    block_state *s = &p->blocks[block];
+    drop(p, STW_COMPONENT_REDUCE, &s->reduce, s->reduced);
+}
+
+/* Is this one of the blocks whose gradients pass through side.sent? */
+static bool sends_in_turn(const pass *p, uint32_t block) {
+    return p->b->job->group > 1 && !in_root(p, block) && !reduced_last(p, block);
+}
+
+/* A block's sharded gradients to the host, as far as they belong there. */
+static uint32_t send_grads(pass *p, uint32_t block, stw_extent from) {
+    block_state *s = &p->blocks[block];
+    uint64_t element = stw_job_element_bytes(p->b->job, STW_COMPONENT_GRADS);
+    return stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
+                                           .stream = STW_STREAM_D2H,
+                                           .component = STW_COMPONENT_GRADS,
+                                           .unit = block,
+                                           .from = {STW_TIER_GPU, from.offset},
+                                           .to = {STW_TIER_HOST, 0},
+                                           .bytes = s->host_grads * element,
+                                           .after = {s->reduced, from.alloc}});
 }
 
 /* Sum a block's gradients over the group (the copy into the input is done); the sharded result
- * goes where the plan wants it. The output stays where replicas have yet to sum it. */
+ * goes where the plan wants it. */
 static void reduce_out(pass *p, uint32_t block, uint32_t after) {
     block_state *s = &p->blocks[block];
     const stw_job *job = p->b->job;
     uint64_t params = job->kinds[p->b->layout->kind].block_params[block];
     uint64_t waits = stw_replica_reduce_bytes(job, params);
-    uint64_t bytes = waits > 0 ? waits : stw_reduce_output_bytes(job, s->reduce.bytes);
-    stw_extent output = stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, bytes);
-    if (job->group > 1) {
-        collective(p, block, STW_OP_REDUCE_SCATTER, s->reduce.bytes, after);
-        after = s->gathered;
-    }
-    if (job->world > job->group) { /* on the same stream, after it */
-        collective(p, block, STW_OP_ALL_REDUCE, s->reduce.bytes / job->group, after);
-        after = s->gathered;
-    }
-    uint64_t element = stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    stw_extent output =
+        stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU,
+                  waits > 0 ? waits : stw_reduce_output_bytes(job, s->reduce.bytes));
     if (p->lazy_grads) shard_grad(p->b, block);
-    if (s->host_grads > 0)
-        (void)stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
-                                              .stream = STW_STREAM_D2H,
-                                              .component = STW_COMPONENT_GRADS,
-                                              .unit = block,
-                                              .from = {STW_TIER_GPU, s->reduce.offset},
-                                              .to = {STW_TIER_HOST, 0},
-                                              .bytes = s->host_grads * element,
-                                              .after = {after, STW_OP_NONE}});
-    if (waits > 0)
-        p->outputs[block] = output;
-    else
+    if (waits > 0) {
+        s->output = output;
+    } else {
         stw_free(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, output);
+        output = p->side.output;
+    }
+    const stw_op scatter = comm_op(STW_OP_REDUCE_SCATTER, block, s->reduce.bytes);
+    const stw_op all = comm_op(STW_OP_ALL_REDUCE, block, s->reduce.bytes / job->group);
+    uint32_t slot = p->side.sent_turn % 2;
+    bool in_turn = s->host_grads > 0 && sends_in_turn(p, block);
+    if (in_turn) p->side.sent_turn++;
+    if (in_turn && p->side.sent_by[slot] != STW_OP_NONE) after = p->side.sent_by[slot];
+    s->reduced = after; /* the collective waits for `reduce` to be there, which is after `after` */
+    if (job->group > 1) s->reduced = collective(p, &scatter, s->reduce, output, s->reduced);
+    if (job->world > job->group) /* on the same stream, after it */
+        s->reduced = collective(p, &all, output, output, s->reduced);
+    if (s->host_grads == 0) return;
+    uint32_t sent = send_grads(p, block, in_turn ? p->side.sent[slot] : s->reduce);
+    if (in_turn)
+        p->side.sent_by[slot] = sent;
+    else
+        s->reduced = sent;
 }
 
+/* With a group of one, what goes to the host passes through it alone. */
 static void alloc_reduce(pass *p, uint32_t block) {
-    p->blocks[block].reduce =
-        stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, stw_reduce_bytes(p->b->job, block));
+    const stw_job *job = p->b->job;
+    uint64_t bytes = stw_reduce_bytes(job, block);
+    if (job->group == 1)
+        bytes = p->blocks[block].host_grads * stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    p->blocks[block].reduce = stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, bytes);
 }
 
 /* Inside the MLP, then inside the attention: see stw_block_backward_bytes. */
@@ -318,28 +391,28 @@ static uint32_t block_work(pass *p, uint32_t block, double flops) {
     block_state *s = &p->blocks[block];
     stw_builder *b = p->b;
     stw_backward_bytes need = stw_block_backward_bytes(b->job, block);
-    uint32_t fetched = s->act == STW_ACT_OFFLOAD && s->stash.bytes > 0 ? s->stashed : STW_OP_NONE;
+    uint32_t fetched = s->stash.bytes > 0 ? s->stashed : STW_OP_NONE;
     stw_extent more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.mlp_acts);
     s->grads[0] = stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, need.mlp_grads);
     uint32_t done = compute(p, block, STW_OP_BACKWARD, flops, fetched);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
-    free_acts(p, block, 0);
+    free_acts(p, block, 0, STW_OP_NONE);
     more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.attention_acts);
     s->grads[1] = stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, need.grads - need.mlp_grads);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
-    free_acts(p, block, 1);
+    free_acts(p, block, 1, STW_OP_NONE);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->saved);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, s->stash);
     return done;
 }
 
-static void backward_block(pass *p, uint32_t block, uint32_t behind) {
-    block_state *s = &p->blocks[block];
+static void backward_block(pass *p, uint32_t at, uint32_t behind) {
+    uint32_t block = p->chain[at];
     double flops = 2.0 * stw_block_forward_flops(p->b->job, block);
-    if (s->unshard.bytes == 0) copy_out(p, block);
+    if (p->blocks[block].unshard.bytes == 0) copy_out(p, block);
     drop_all_gather(p, block);
-    prepare_backward(p, next_block(p, block, -1));
-    if (s->act == STW_ACT_RECOMPUTE) {
+    prepare_backward(p, at);
+    if (p->acts[block] == STW_ACT_RECOMPUTE) {
         alloc_acts(p, block);
         flops *= 1.5;
     }
@@ -352,13 +425,17 @@ static void backward_block(pass *p, uint32_t block, uint32_t behind) {
     reduce_out(p, block, done);
 }
 
-/* The block whose reduce-scatter input is left. */
+/* The block whose reduce-scatter input is left. With a group of one there is none: what is dropped
+ * has been on its way to the host for one block longer. */
 static uint32_t backward(pass *p) {
-    uint32_t behind = UINT32_MAX;
-    for (uint32_t i = next_block(p, p->n, -1); i != UINT32_MAX; i = next_block(p, i, -1)) {
-        backward_block(p, i, behind);
-        if (!reduced_last(p, i)) behind = i;
+    uint32_t behind = UINT32_MAX, further = UINT32_MAX;
+    for (uint32_t i = p->n_chain; i-- > 0;) {
+        backward_block(p, i, p->b->job->group > 1 ? behind : further);
+        if (reduced_last(p, p->chain[i])) continue;
+        further = behind;
+        behind = p->chain[i];
     }
+    if (p->b->job->group == 1) drop_reduced(p, further);
     return behind;
 }
 
@@ -385,12 +462,12 @@ static void loss_and_head(pass *p) {
     uint32_t done = compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     drop_root_gather(p);
-    drop_all_gather(p, p->deferred);
+    if (p->n_chain > 0) drop_all_gather(p, p->chain[p->n_chain - 1]);
     for (uint32_t i = 0; i < p->n && reshard; i++)
         if (in_root(p, i)) release(p, i);
     if (reshard) gather_root(p);
     drop_root_gather(p);
-    prepare_backward(p, next_block(p, p->n, -1));
+    prepare_backward(p, p->n_chain);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, most - saved);
     (void)compute(p, p->root, STW_OP_LOSS, 2.0 * flops, done);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
@@ -432,7 +509,7 @@ static void finish(pass *p, uint32_t behind) {
     for (uint32_t i = 0; i < p->n; i++)
         if (in_root(p, i) && i != last) free_grads(p, i);
     for (uint32_t i = 0; i < p->n; i++)
-        if (in_root(p, i)) reduce_out(p, i, STW_OP_NONE);
+        if (in_root(p, i)) reduce_out(p, i, p->worked);
     if (last != UINT32_MAX) free_grads(p, last);
     for (uint32_t i = 0; i < p->n; i++) {
         if (!reduced_last(p, i)) continue;
@@ -440,41 +517,90 @@ static void finish(pass *p, uint32_t behind) {
         for (uint32_t r = 0; r < p->n; r++)
             if (in_root(p, r)) drop_reduced(p, r);
         alloc_reduce(p, i);
-        reduce_out(p, i, STW_OP_NONE);
+        reduce_out(p, i, p->worked);
         free_grads(p, i);
     }
     for (uint32_t i = 0; i < p->n; i++) {
         drop_reduced(p, i);
-        stw_free(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, p->outputs[i]);
+        drop(p, STW_COMPONENT_REDUCE, &p->blocks[i].output, p->blocks[i].reduced);
+    }
+}
+
+/* Blocks, their policies and what of them lies on the host. */
+static bool look_at_blocks(pass *p) {
+    stw_builder *b = p->b;
+    stw_pool *pool = b->program->pool;
+    p->blocks = stw_pool_array(pool, p->n, sizeof *p->blocks);
+    p->acts = stw_pool_array(pool, p->n, sizeof *p->acts);
+    p->chain = stw_pool_array(pool, p->n, sizeof *p->chain);
+    if (p->blocks == NULL || p->acts == NULL || p->chain == NULL) {
+        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+        return false;
+    }
+    stw_block_acts(b->job, b->decisions, p->acts);
+    for (uint32_t i = 0; i < p->n; i++) {
+        block_state *s = &p->blocks[i];
+        s->gathered = s->stashed = s->reduced = STW_OP_NONE;
+        if (in_root(p, i))
+            p->root = i;
+        else
+            p->chain[p->n_chain++] = i;
+    }
+    find_host_shards(p);
+    for (uint32_t i = 0; i < p->n_chain; i++)
+        p->blocks[p->chain[i]].held_to =
+            stw_block_held_to(b->job, b->decisions, p->acts, p->chain, p->n_chain, i);
+    return true;
+}
+
+/* torch drops the input or output of a collective as soon as it is issued, but the bytes stay in
+ * the pool of the collective's stream, which its counters of allocated bytes do not show: two
+ * shards that come from the host (the root's are gathered together), the largest output of a
+ * reduce-scatter, and two sharded gradients on their way to the host. */
+static void alloc_side(pass *p) {
+    const stw_job *job = p->b->job;
+    uint64_t element = stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
+    uint64_t shard = 0, root = 0, output = 0, sent = 0;
+    uint64_t grad = stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    for (uint32_t i = 0; i < p->n && job->group > 1; i++) {
+        uint64_t bytes = p->blocks[i].host_params * element;
+        if (in_root(p, i)) {
+            p->blocks[i].side_offset = root;
+            root += bytes;
+        } else {
+            shard = stw_max_u64(shard, bytes);
+        }
+        if (sends_in_turn(p, i)) sent = stw_max_u64(sent, p->blocks[i].host_grads * grad);
+        output = stw_max_u64(output, stw_reduce_output_bytes(job, stw_reduce_bytes(job, i)));
+    }
+    if (job->world > job->group) output = 0; /* they are kept until replicas have summed them */
+    p->side.root = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, root);
+    p->side.output = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, output);
+    for (int i = 0; i < 2; i++) {
+        p->side.sent[i] = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, sent);
+        p->side.staged[i] = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, shard);
+        p->side.sent_by[i] = p->side.staged_by[i] = STW_OP_NONE;
     }
 }
 
 void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
-    pass p = {.b = b,
-              .n = b->job->model->n_blocks,
-              .worked = {STW_OP_NONE, STW_OP_NONE},
-              .deferred = UINT32_MAX,
-              .lazy_grads = lazy_grads};
-    p.blocks = stw_pool_array(b->program->pool, p.n, sizeof(block_state));
-    p.outputs = stw_pool_array(b->program->pool, p.n, sizeof(stw_extent));
-    if (p.blocks == NULL || p.outputs == NULL) {
-        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
-        return;
-    }
-    for (uint32_t i = 0; i < p.n; i++) {
-        p.blocks[i].act = policy_of(b, i);
-        p.blocks[i].gathered = p.blocks[i].stashed = STW_OP_NONE;
-    }
-    find_host_shards(&p);
-    for (uint32_t i = 0; i < p.n; i++)
-        if (in_root(&p, i)) p.root = i;
+    pass p = {
+        .b = b, .n = b->job->model->n_blocks, .worked = STW_OP_NONE, .lazy_grads = lazy_grads};
+    if (b->status != STW_STATUS_OK || !look_at_blocks(&p)) return;
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
                                          .repeat = STW_REPEAT_EVERY_ITERATION});
+    alloc_side(&p);
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(b->job));
     forward(&p);
     loss_and_head(&p);
     finish(&p, backward(&p));
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
+    drop(&p, STW_COMPONENT_SLACK, &p.side.root, STW_OP_NONE);
+    drop(&p, STW_COMPONENT_SLACK, &p.side.output, STW_OP_NONE);
+    for (int i = 0; i < 2; i++) {
+        drop(&p, STW_COMPONENT_SLACK, &p.side.sent[i], p.side.sent_by[i]);
+        drop(&p, STW_COMPONENT_SLACK, &p.side.staged[i], p.side.staged_by[i]);
+    }
     stw_end_movement(b);
 }

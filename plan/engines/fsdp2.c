@@ -112,6 +112,7 @@ static uint32_t adam(stw_builder *b, stw_update update, uint32_t unit, uint64_t 
 typedef struct streamed {
     stw_extent *window; /* [groups] */
     uint32_t *up;       /* [groups] the copy that brings a group */
+    uint32_t down;      /* the copy that took the last one away */
 } streamed;
 
 static void fetch_group(stw_builder *b, const stw_place *place, streamed *s, uint32_t group) {
@@ -125,7 +126,7 @@ static void fetch_group(stw_builder *b, const stw_place *place, streamed *s, uin
                                                 .from = {STW_TIER_HOST, 0},
                                                 .to = {STW_TIER_GPU, s->window[group].offset},
                                                 .bytes = bytes,
-                                                .after = {STW_OP_NONE, STW_OP_NONE}});
+                                                .after = {s->window[group].alloc, STW_OP_NONE}});
 }
 
 /* PerLayerOptimWrapper.step (AReaL pull request 983): depth + 1 groups are fetched before the first
@@ -135,7 +136,8 @@ static void streamed_step(stw_builder *b, const stw_place *place) {
     const stw_job *job = b->job;
     uint32_t groups = prefetch_groups(job), depth = b->decisions->prefetch.depth, fetched = 0;
     streamed s = {.window = stw_pool_array(b->program->pool, groups, sizeof *s.window),
-                  .up = stw_pool_array(b->program->pool, groups, sizeof *s.up)};
+                  .up = stw_pool_array(b->program->pool, groups, sizeof *s.up),
+                  .down = STW_OP_NONE};
     if (s.window == NULL || s.up == NULL) {
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
         return;
@@ -148,35 +150,36 @@ static void streamed_step(stw_builder *b, const stw_place *place) {
         uint32_t done = adam(b, STW_UPDATE_STREAM, g, params, s.up[g]);
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
         if (fetched < groups) fetch_group(b, place, &s, fetched++);
-        if (g > 0) stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[g - 1]);
+        if (g > 0) stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[g - 1], s.down);
         uint64_t down = params * moments_bytes(job);
         if (place->params == STW_TIER_HOST)
             down += params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
-        (void)stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
-                                           .stream = STW_STREAM_D2H,
-                                           .component = STW_COMPONENT_EXP_AVG,
-                                           .unit = g,
-                                           .from = {STW_TIER_GPU, s.window[g].offset},
-                                           .to = {STW_TIER_HOST, 0},
-                                           .bytes = down,
-                                           .after = {done, STW_OP_NONE}});
+        s.down = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
+                                              .stream = STW_STREAM_D2H,
+                                              .component = STW_COMPONENT_EXP_AVG,
+                                              .unit = g,
+                                              .from = {STW_TIER_GPU, s.window[g].offset},
+                                              .to = {STW_TIER_HOST, 0},
+                                              .bytes = down,
+                                              .after = {done, STW_OP_NONE}});
     }
-    if (groups > 0) stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[groups - 1]);
+    if (groups > 0)
+        stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[groups - 1], s.down);
 }
 
-static void park(stw_builder *b, bool out) {
+static uint32_t park(stw_builder *b, bool out, uint32_t after) {
     /* Moments parked between steps come back whole before the step and leave whole after it. */
     const stw_job *job = b->job;
     uint64_t bytes = job->kinds[b->layout->kind].params * moments_bytes(job);
     const stw_place_at gpu = {STW_TIER_GPU, 0}, host = {STW_TIER_HOST, 0};
-    (void)stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
-                                       .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
-                                       .component = STW_COMPONENT_EXP_AVG,
-                                       .unit = STW_OP_NONE,
-                                       .from = out ? gpu : host,
-                                       .to = out ? host : gpu,
-                                       .bytes = bytes,
-                                       .after = {STW_OP_NONE, STW_OP_NONE}});
+    return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
+                                        .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
+                                        .component = STW_COMPONENT_EXP_AVG,
+                                        .unit = STW_OP_NONE,
+                                        .from = out ? gpu : host,
+                                        .to = out ? host : gpu,
+                                        .bytes = bytes,
+                                        .after = {after, STW_OP_NONE}});
 }
 
 static bool is_moment(const stw_region *r) {
@@ -186,22 +189,25 @@ static bool is_moment(const stw_region *r) {
 
 static bool is_params(const stw_region *r) { return r->component == STW_COMPONENT_PARAMS; }
 
-static void step_body(stw_builder *b, const stw_place *place) {
+/* The last update; a resident one waits for `after`. */
+static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after) {
     const stw_job *job = b->job;
     uint64_t params = job->kinds[b->layout->kind].params;
+    uint32_t done = STW_OP_NONE;
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(job));
     if (place->update == STW_UPDATE_STREAM) {
         streamed_step(b, place);
     } else if (place->update == STW_UPDATE_CPU) {
-        (void)adam(b, STW_UPDATE_CPU, STW_OP_NONE, params, STW_OP_NONE);
+        done = adam(b, STW_UPDATE_CPU, STW_OP_NONE, params, STW_OP_NONE);
     } else {
         stw_extent temporary =
             stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(job, params));
-        (void)adam(b, STW_UPDATE_RESIDENT, STW_OP_NONE, params, STW_OP_NONE);
+        done = adam(b, STW_UPDATE_RESIDENT, STW_OP_NONE, params, after);
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
     }
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
+    return done;
 }
 
 /* Moments parked on the host: they are on the GPU during steps only, and keep their host copy. */
@@ -238,14 +244,14 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_build_regions(&b, true, is_moment);
     stw_alloc_at(&b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
                  rounding);
-    step_body(&b, place);
+    uint32_t updated = step_body(&b, place, STW_OP_NONE);
     stw_build_shard_grads(&b, false);
     if (parks) {
         for (uint32_t i = 0; i < layout->n_regions; i++)
             if (is_moment(&layout->regions[i]))
                 stw_alloc_at(&b, layout->regions[i].component, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
                              layout->regions[i].bytes);
-        park(&b, true);
+        (void)park(&b, true, updated);
         move_moments(&b, false);
     }
     stw_end_movement(&b);
@@ -254,13 +260,14 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_begin_movement(
         &b, (stw_movement){.phase = STW_PHASE_OPTIMIZER_STEP, .repeat = STW_REPEAT_LATER});
     if (!job->model->facts_known) stw_build_shard_grads(&b, true);
+    uint32_t back = STW_OP_NONE;
     if (parks) {
         move_moments(&b, true);
-        park(&b, false);
+        back = park(&b, false, STW_OP_NONE);
     }
-    step_body(&b, place);
+    updated = step_body(&b, place, back);
     if (parks) {
-        park(&b, true);
+        (void)park(&b, true, updated);
         move_moments(&b, false);
     }
     stw_build_shard_grads(&b, false);

@@ -135,6 +135,20 @@ out:
     return status;
 }
 
+static stw_status read_block_order(const stw_tree *tree, stw_decisions *d, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *node = NULL;
+    const char *order = NULL;
+    STW_TRY(stw_node_object(tree, tree->root, "blocks", &node, err));
+    STW_TRY(stw_node_string(tree, node, "order", &order, err));
+    d->blocks_in_turn = strcmp(order, "in_turn") == 0;
+    if (!d->blocks_in_turn && strcmp(order, "spread") != 0)
+        return stw_node_fail(tree, stw_node_get(node, "order"), "spread or in_turn", err);
+    STW_TRY(stw_part_u32(tree, node, "fetch_ahead", &d->fetch_ahead, err));
+out:
+    return status;
+}
+
 static stw_status read_ring(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_decisions *d = &plan->decisions;
@@ -148,6 +162,7 @@ static stw_status read_ring(const stw_tree *tree, stw_plan *plan, stw_error *err
         return stw_node_fail(tree, stw_node_get(node, "unit"), "bucket or group", err);
     STW_TRY(stw_part_u64(tree, node, "depth", MAX_DEPTH, &depth, err));
     d->prefetch.depth = (uint32_t)depth;
+    STW_TRY(read_block_order(tree, d, err));
     STW_TRY(
         stw_part_u64(tree, node, "bucket_bytes", MAX_BUCKET_BYTES, &d->prefetch.bucket_bytes, err));
     STW_TRY(stw_node_u64(tree, node, "live", &live, err));

@@ -166,6 +166,10 @@ static void write_decisions(const stw_plan *plan, stw_json *json) {
     stw_json_u64(json, "depth", d->prefetch.depth);
     stw_json_u64(json, "bucket_bytes", d->prefetch.bucket_bytes);
     stw_json_end(json);
+    stw_json_begin_object(json, "blocks");
+    stw_json_string(json, "order", d->blocks_in_turn ? "in_turn" : "spread");
+    stw_json_u64(json, "fetch_ahead", d->fetch_ahead);
+    stw_json_end(json);
     stw_json_begin_object(json, "load");
     stw_json_string(json, "method", stw_load_name(d->load));
     stw_json_end(json);

@@ -71,29 +71,28 @@ uint32_t stw_append(stw_builder *b, stw_op op) {
     return p->n_ops++;
 }
 
-static void bytes_op(stw_builder *b, stw_op_kind kind, stw_component component, stw_tier tier,
-                     uint64_t offset, uint64_t bytes) {
-    if (bytes == 0) return;
+static stw_op bytes_op(stw_op_kind kind, stw_component component, stw_tier tier, uint64_t offset,
+                       uint64_t bytes) {
     stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, STW_OP_NONE);
     op.component = component;
     op.from = op.to = tier;
     op.offset_bytes = offset;
     op.bytes = bytes;
-    (void)stw_append(b, op);
+    return op;
 }
 
 void stw_alloc_at(stw_builder *b, stw_component component, stw_tier tier, uint64_t offset,
                   uint64_t bytes) {
-    bytes_op(b, STW_OP_ALLOC, component, tier, offset, bytes);
+    if (bytes > 0) (void)stw_append(b, bytes_op(STW_OP_ALLOC, component, tier, offset, bytes));
 }
 
 void stw_free_at(stw_builder *b, stw_component component, stw_tier tier, uint64_t offset,
                  uint64_t bytes) {
-    bytes_op(b, STW_OP_FREE, component, tier, offset, bytes);
+    if (bytes > 0) (void)stw_append(b, bytes_op(STW_OP_FREE, component, tier, offset, bytes));
 }
 
 stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uint64_t bytes) {
-    stw_extent extent = {0, bytes};
+    stw_extent extent = {0, bytes, STW_OP_NONE};
     if (bytes == 0 || b->status != STW_STATUS_OK) return extent;
     size_t n = b->transient[tier].n, at = 0;
     stw_extent *live = stw_pool_grow(b->program->pool, b->transient[tier].live, n, n + 1,
@@ -108,13 +107,14 @@ stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uin
     for (; at < n && live[at].offset < extent.offset + room; at++)
         extent.offset = stw_round_up_u64(live[at].offset + live[at].bytes, STW_ALIGN_BYTES);
     memmove(&live[at + 1], &live[at], (n - at) * sizeof *live);
+    extent.alloc = stw_append(b, bytes_op(STW_OP_ALLOC, component, tier, extent.offset, bytes));
     live[at] = extent;
     b->transient[tier].n++;
-    stw_alloc_at(b, component, tier, extent.offset, bytes);
     return extent;
 }
 
-void stw_free(stw_builder *b, stw_component component, stw_tier tier, stw_extent extent) {
+void stw_free_after(stw_builder *b, stw_component component, stw_tier tier, stw_extent extent,
+                    uint32_t after) {
     if (extent.bytes == 0 || b->status != STW_STATUS_OK) return;
     stw_extent *live = b->transient[tier].live;
     size_t n = b->transient[tier].n, at = 0;
@@ -126,7 +126,13 @@ void stw_free(stw_builder *b, stw_component component, stw_tier tier, stw_extent
     }
     memmove(&live[at], &live[at + 1], (n - at - 1) * sizeof *live);
     b->transient[tier].n--;
-    stw_free_at(b, component, tier, extent.offset, extent.bytes);
+    stw_op op = bytes_op(STW_OP_FREE, component, tier, extent.offset, extent.bytes);
+    op.after[0] = after;
+    (void)stw_append(b, op);
+}
+
+void stw_free(stw_builder *b, stw_component component, stw_tier tier, stw_extent extent) {
+    stw_free_after(b, component, tier, extent, STW_OP_NONE);
 }
 
 uint32_t stw_copy(stw_builder *b, const stw_transport *copy) {

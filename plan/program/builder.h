@@ -9,7 +9,11 @@
 
 typedef struct stw_extent {
     uint64_t offset, bytes;
+    uint32_t alloc; /* the operation from which on the bytes are there; STW_OP_NONE: no bytes */
 } stw_extent;
+/* The extent that has no bytes. */
+#define STW_NO_EXTENT                                                                              \
+    (stw_extent) { .alloc = STW_OP_NONE }
 
 typedef struct stw_builder {
     const stw_job *job;
@@ -45,9 +49,15 @@ void stw_alloc_at(stw_builder *b, stw_component component, stw_tier tier, uint64
                   uint64_t bytes);
 void stw_free_at(stw_builder *b, stw_component component, stw_tier tier, uint64_t offset,
                  uint64_t bytes);
-/** Transient bytes: first fit above the persistent bytes of the tier. Zero bytes do nothing. */
+/** Transient bytes: first fit above the persistent bytes of the tier. Zero bytes do nothing. Memory
+ * belongs to the compute stream: an operation of another stream that works on the bytes waits for
+ * extent.alloc, and the free waits for the last such operation. So the bytes that are live on a
+ * time line are those of the walk. */
 stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uint64_t bytes);
 void stw_free(stw_builder *b, stw_component component, stw_tier tier, stw_extent extent);
+/** Free when an operation of another stream has ended. */
+void stw_free_after(stw_builder *b, stw_component component, stw_tier tier, stw_extent extent,
+                    uint32_t after);
 
 /** Where bytes lie. */
 typedef struct stw_place_at {

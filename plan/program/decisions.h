@@ -14,6 +14,8 @@ typedef struct stw_place {
 } stw_place;
 
 #define STW_MAX_PLACES 16
+/** The planner fetches the activations of an offloaded block at most this many blocks ahead. */
+#define STW_MAX_FETCH_AHEAD 8
 
 typedef struct stw_state_decision {
     stw_place place;
@@ -23,7 +25,7 @@ typedef struct stw_state_decision {
 typedef struct stw_block_decision {
     uint32_t group;
     stw_act act;
-    uint32_t count; /* blocks; order within a group: offload, recompute, keep */
+    uint32_t count; /* blocks; which ones: blocks.h */
 } stw_block_decision;
 
 typedef struct stw_decisions {
@@ -31,6 +33,11 @@ typedef struct stw_decisions {
     stw_state_decision state[STW_MAX_PLACES]; /* ascending by stw_place_order */
     uint32_t n_blocks;
     stw_block_decision *blocks; /* transformer groups only */
+    bool blocks_in_turn;  /* offloaded blocks first in their group, then recomputed ones; false:
+                           * spread evenly among those that are kept */
+    uint32_t fetch_ahead; /* how many blocks ahead of its backward an offloaded block's activations
+                           * are fetched at most, where kept blocks have freed the room; at least
+                           * one */
     struct {
         bool by_group;         /* prefetch by groups of tensors; false: by buckets */
         uint32_t depth;        /* groups to prefetch, or slots of the ring */

@@ -256,7 +256,8 @@ static void derive(stw_plan *plan, stw_act act, stw_update update, uint32_t dept
 
 static uint64_t allocated(const stw_live *live) {
     return live->total[STW_TIER_GPU] - live->bytes[STW_TIER_GPU][STW_COMPONENT_CONTEXT] -
-           live->bytes[STW_TIER_GPU][STW_COMPONENT_COMM];
+           live->bytes[STW_TIER_GPU][STW_COMPONENT_COMM] -
+           live->bytes[STW_TIER_GPU][STW_COMPONENT_SLACK];
 }
 
 /* The most until the loss is computed, and the least between the loss and its backward. */

@@ -300,7 +300,7 @@ static void every_member_is_required(void) {
         free(wrong);
         members++;
     }
-    CU_ASSERT_EQUAL(members, 20);
+    CU_ASSERT_EQUAL(members, 21);
     free(text);
     stw_plan_free(plan);
 }
