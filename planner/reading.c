@@ -368,6 +368,16 @@ static double tail_s(passes *p, uint32_t last, uint32_t end) {
     return longest_s > 0 ? longest_s : 0;
 }
 
+/* Both passes, of operations that take as long as alone. */
+static void read_whole(passes *p, stw_pass_work *pass) {
+    double free_s[STW_N_STREAMS] = {0};
+    if (p->n == 0 || p->turn == p->n) return;
+    (void)replay(p, 0, p->turn, free_s);
+    double turn_s = p->end_s[p->turn - 1];
+    pass[0].whole_s = turn_s;
+    pass[1].whole_s = replay(p, p->turn, p->n, free_s) - turn_s;
+}
+
 /* Does an operation take time in a stream, or in a resource (kind STW_N_STREAMS and on)? */
 static bool takes(const passes *p, uint32_t i, int kind) {
     if (kind >= STW_N_STREAMS) return p->demands[i].seconds[kind - STW_N_STREAMS] > 0;
@@ -445,6 +455,7 @@ stw_status stw_read_forward(const stw_job *job, const stw_program *program, stw_
         group->beside_s[stw_stream_opposite(op->stream)] += stw_demand_alone_s(&p.demands[i]);
         if (has_way) group->way_s += p.way_s[i];
     }
+    read_whole(&p, out->pass);
     for (int pass = 0; pass < 2; pass++) read_edges(&p, pass, &out->pass[pass]);
 out:
     return status;

@@ -107,6 +107,7 @@ typedef struct stw_pass_work {
      * that this one waits for, to its own end; over the number of computations on this way. 0 where
      * no computation of the pass has such a way. */
     double way_s;
+    double whole_s; /* of a whole pass, with all waits, as if operations ran alone */
 } stw_pass_work;
 
 typedef struct stw_forward_reading {

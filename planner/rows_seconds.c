@@ -3,6 +3,7 @@
  * different places and policies have in common is constant; what they differ by belongs to the
  * place's units or the policy's blocks. */
 #include <math.h>
+#include <string.h>
 
 #include "core/checked.h"
 #include "plan/program/shortened.h"
@@ -118,6 +119,45 @@ static stw_status add_forward_row(stw_build *b, const forward_readings *readings
     return STW_STATUS_OK;
 }
 
+/* What a policy makes a group's blocks ask of forward's streams more than kept ones do. */
+static double asked_more(const forward_readings *readings, const stw_cost_act *act) {
+    const stw_pass_work *here = &readings->acts[act->act].group[0][act->group];
+    const stw_pass_work *kept = &readings->acts[STW_ACT_KEEP].group[0][act->group];
+    double sum = 0;
+    for (int s = 0; s < STW_N_STREAMS; s++)
+        if (here->stream_s[s] > kept->stream_s[s]) sum += here->stream_s[s] - kept->stream_s[s];
+    return sum;
+}
+
+/* Forward waits for a block's stash before the next ones need its memory, so that a block costs
+ * what it does where all blocks have its policy, less what runs meanwhile: the computations of
+ * blocks that are kept, in whose memory it may wait.
+ * @param compute the row of forward's computations */
+static stw_status add_waits(stw_build *b, const forward_readings *readings, uint32_t compute,
+                            stw_error *err) {
+    stw_cost *cost = b->cost;
+    const stw_forward_reading *kept = &readings->acts[STW_ACT_KEEP];
+    stw_time_row *row = stw_row_seconds(cost, STW_STRETCH_FORWARD, "forward_waits");
+    if (row == NULL) return no_memory(err);
+    row->constant_s = kept->pass[0].whole_s;
+    memcpy(row->unit_s, cost->time_rows[compute].unit_s,
+           (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        double all = 0, mine = asked_more(readings, act);
+        if (act->act == STW_ACT_KEEP) {
+            double computed_s = kept->group[0][act->group].stream_s[STW_STREAM_COMPUTE];
+            row->act_s[a] = -computed_s / act->blocks;
+            continue;
+        }
+        for (uint32_t o = 0; o < cost->n_acts; o++)
+            if (cost->acts[o].act == act->act) all += asked_more(readings, &cost->acts[o]);
+        double longer = more(readings->acts[act->act].pass[0].whole_s, kept->pass[0].whole_s);
+        if (all > 0 && longer > 0) row->act_s[a] = longer * mine / all / act->blocks;
+    }
+    return STW_STATUS_OK;
+}
+
 stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const double slowed = stw_copies_slowed(b->cost->job);
@@ -131,9 +171,11 @@ stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
                                 {"way", WAY, STW_STREAM_COMPUTE, 0}};
     forward_readings readings = {0};
     STW_TRY(read_all_forward(b, &readings, err));
+    uint32_t first = b->cost->n_time_rows;
     for (int pass = 0; pass < 2; pass++)
         for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
             STW_TRY(add_forward_row(b, &readings, pass, &rows[i], err));
+    STW_TRY(add_waits(b, &readings, first, err));
 out:
     return status;
 }
