@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time and gap of `stowage plan` for every zoo model on every example cluster, with two engines,
-NVMe on and off. Writes a CSV and prints the median and the worst ten.
+"""CPU time and gap of `stowage plan` for every zoo model on every example cluster: engine stowage with
+NVMe off and on, and fsdp2, which keeps no state on NVMe. Writes a CSV and prints the median and the worst ten.
 
     python3 bench/plan_times.py --stowage build/bin/stowage -o times.csv [--models A,B] [--clusters A,B] [--jobs N]
 """
@@ -63,7 +63,7 @@ def main():
     arguments = parser.parse_args()
     clusters = [c for c in names("models/examples", ".yaml", arguments.clusters) if is_cluster(c)]
     cases = [(m, c, e, n) for m in names("models/zoo", ".json", arguments.models) for c in clusters
-             for e in ("stowage", "fsdp2") for n in (False, True)]
+             for e, n in (("stowage", False), ("stowage", True), ("fsdp2", False))]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         rows = list(pool.map(lambda case: measure(arguments, case), cases))
     with open(arguments.output, "w", newline="") as file:

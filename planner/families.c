@@ -48,6 +48,7 @@ static stw_status try_family(stw_candidates *all, const stw_bars *bars, stw_choi
     if (!stw_candidates_go_on(all) || left <= 0) return STW_STATUS_OK;
     stw_ilp_options options = {.time_limit_s = left < FAMILY_S ? left : FAMILY_S,
                                .gap = FAMILY_GAP,
+                               .quick = true,
                                .bars = *bars,
                                .most_s = all->list[all->fastest].seconds * (1 + OF_INTEREST)};
     stw_ilp_result result;

@@ -133,6 +133,36 @@ static bool updates(const stw_cost *cost, stw_update update) {
     return false;
 }
 
+static bool moments_on_nvme(const stw_place *place) { return place->moments == STW_TIER_NVME; }
+static bool moments_on_gpu(const stw_place *place) { return place->moments == STW_TIER_GPU; }
+static bool on_cpu(const stw_place *place) { return place->update == STW_UPDATE_CPU; }
+static bool params_on_host(const stw_place *place) { return place->params == STW_TIER_HOST; }
+
+/* Units that places have in common are whole numbers too, also where those of each place may be
+ * fractions. What a disk moves depends on such a sum alone, and branching on it settles at once
+ * what branching on one place after the other does not. */
+static void add_sums(stw_ilp *ilp) {
+    static const struct {
+        const char *name;
+        bool (*is)(const stw_place *place);
+    } sums[] = {{"nvme", moments_on_nvme},
+                {"resident", moments_on_gpu},
+                {"cpu", on_cpu},
+                {"host", params_on_host}};
+    const stw_cost *cost = ilp->cost;
+    for (unsigned i = 0; i < sizeof sums / sizeof sums[0]; i++) {
+        uint32_t n = 0;
+        for (uint32_t p = 0; p < cost->n_places; p++) n += sums[i].is(&cost->places[p]);
+        if (n == 0 || n == cost->n_places) continue;
+        uint32_t sum =
+            stw_milp_column_add(ilp->milp, true, 0, cost->n_units, 0, "n_all_%s", sums[i].name);
+        stw_milp_row_add(ilp->milp, 0, 0, "sum_%s", sums[i].name);
+        stw_milp_term_add(ilp->milp, sum, -1);
+        for (uint32_t p = 0; p < cost->n_places; p++)
+            if (sums[i].is(&cost->places[p])) stw_milp_term_add(ilp->milp, ilp->at.units + p, 1);
+    }
+}
+
 static void add_counts(stw_ilp *ilp) {
     const stw_cost *cost = ilp->cost;
     stw_milp *milp = ilp->milp;
@@ -279,6 +309,7 @@ stw_status stw_ilp_build(const stw_cost *cost, const stw_ilp_shape *shape, stw_i
     if (shape->goal == STW_GOAL_SECONDS) ilp->milp->objective_scale = MICRO;
     add_columns(ilp);
     add_counts(ilp);
+    add_sums(ilp);
     add_ring_rows(ilp);
     add_byte_rows(ilp);
     for (uint32_t i = 0; i < cost->n_time_rows; i++) add_time_row(ilp, &cost->time_rows[i]);

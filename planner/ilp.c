@@ -151,7 +151,8 @@ static bool is_settled(const search *s, double bound) {
 static stw_status settle_ring(search *s, uint32_t ring) {
     stw_status status = STW_STATUS_OK;
     double *bound = &s->bounds[ring];
-    for (effort how = SPLIT; how <= WHOLE; how++) {
+    effort most = s->options->quick ? SPLIT : WHOLE;
+    for (effort how = SPLIT; how <= most; how++) {
         if (is_settled(s, *bound) || stw_planner_now_s() > s->end_s) break;
         /* a gap that is enough is not worth whole units */
         if (how == WHOLE && s->options->gap > 0 && *bound >= s->best_s * (1 - ENOUGH)) break;

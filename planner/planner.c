@@ -188,6 +188,7 @@ static stw_status tell_fuller(solving *s, double here_s, stw_error *err) {
     stw_cost_limit_gpu(s->cost, memory);
     stw_ilp_options options = {.time_limit_s = time_for(s, LATER_S),
                                .gap = 1e-3,
+                               .quick = true,
                                .bars = s->bars,
                                .most_s = here_s * (1 - WORTH_TELLING)};
     stw_ilp_result result;

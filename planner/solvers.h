@@ -12,6 +12,7 @@ typedef struct stw_ilp_options {
     double gap;           /* 0 asks for a proof */
     const char *write_lp; /* the whole problem, all ring options in one, goes there; or NULL */
     bool only_stage1;     /* kept for callers; there is one stage */
+    bool quick;           /* what rounding finds will do: do not ask for whole units */
     stw_bars bars;
     const stw_choice *start; /* known to fit, or NULL */
     double most_s; /* > 0: choices that take longer are of no interest (STW_MILP_CUT_OFF) */
