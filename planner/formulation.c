@@ -136,6 +136,7 @@ static bool updates(const stw_cost *cost, stw_update update) {
 static bool moments_on_nvme(const stw_place *place) { return place->moments == STW_TIER_NVME; }
 static bool moments_on_gpu(const stw_place *place) { return place->moments == STW_TIER_GPU; }
 static bool on_cpu(const stw_place *place) { return place->update == STW_UPDATE_CPU; }
+static bool grads_on_host(const stw_place *place) { return place->grads == STW_TIER_HOST; }
 static bool params_on_host(const stw_place *place) { return place->params == STW_TIER_HOST; }
 
 /* Units that places have in common are whole numbers too, also where those of each place may be
@@ -148,7 +149,8 @@ static void add_sums(stw_ilp *ilp) {
     } sums[] = {{"nvme", moments_on_nvme},
                 {"resident", moments_on_gpu},
                 {"cpu", on_cpu},
-                {"host", params_on_host}};
+                {"grads", grads_on_host},
+                {"params", params_on_host}};
     const stw_cost *cost = ilp->cost;
     for (unsigned i = 0; i < sizeof sums / sizeof sums[0]; i++) {
         uint32_t n = 0;

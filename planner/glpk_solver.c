@@ -191,7 +191,8 @@ static stw_status judge_end(glp_prob *problem, int end, stw_glpk_call *call) {
     int mip = glp_mip_status(problem);
     bool found = mip == GLP_OPT || mip == GLP_FEAS;
     if (found && is_cutoff(problem, call)) {
-        take_cutoff(call, end == 0 || end == GLP_EMIPGAP || call->stopped);
+        bool enough = call->stopped && isfinite(call->options->enough);
+        take_cutoff(call, end == 0 || end == GLP_EMIPGAP || enough);
         return STW_STATUS_OK;
     }
     if (end == GLP_ENOPFS || (end == 0 && mip == GLP_NOFEAS)) {

@@ -12,9 +12,10 @@
 static const double TOLERANCE = 1e-5;
 
 /* Nodes after which a search may end with a gap that is enough. */
-#define SPLIT_NODES 400
-#define WHOLE_NODES 400
-static const double ENOUGH = 8e-4;
+#define SPLIT_NODES 150
+#define WHOLE_NODES 150
+#define QUICK_NODES 60
+static const double ENOUGH = 9.5e-4;
 
 /* Units moved at a time when a fractional solution has been rounded. */
 #define ROUNDING_UNITS 8
@@ -95,11 +96,13 @@ static stw_status solve_milp(search *s, const stw_ilp *ilp, const stw_milp_optio
     return status;
 }
 
-typedef enum effort { RELAX, SPLIT, WHOLE } effort;
+/* The relaxation; fractions of units, a few nodes of the search or more; whole units. */
+typedef enum effort { RELAX, QUICK, SPLIT, WHOLE } effort;
 
 static stw_milp_options options_of(const search *s, effort how) {
     double gap = s->options->gap;
-    stw_milp_options options = {.time_limit_s = left_s(s), .gap = how == SPLIT ? gap / 4 : gap};
+    stw_milp_options options = {.time_limit_s = left_s(s), .gap = gap};
+    if (how == SPLIT) options.gap = gap / 4;
     options.relaxed = how == RELAX;
     if (how != RELAX && isfinite(s->best_s)) {
         options.has_cutoff = true;
@@ -108,6 +111,10 @@ static stw_milp_options options_of(const search *s, effort how) {
     if (how != RELAX && gap > 0) {
         options.max_nodes = how == SPLIT ? SPLIT_NODES : WHOLE_NODES;
         options.enough = gap > ENOUGH ? gap : ENOUGH;
+    }
+    if (how == QUICK) {
+        options.max_nodes = QUICK_NODES;
+        options.enough = INFINITY;
     }
     return options;
 }
@@ -136,7 +143,7 @@ static stw_status solve_ring(search *s, uint32_t ring, effort how, double *bound
     if (!has_choice(&solved)) goto out;
     if (how == WHOLE)
         STW_TRY(take_whole(s, &ilp, values, &solved));
-    else if (how == SPLIT || !isfinite(s->best_s))
+    else
         take_split(s, &ilp, values);
 out:
     stw_milp_free(ilp.milp);
@@ -151,8 +158,8 @@ static bool is_settled(const search *s, double bound) {
 static stw_status settle_ring(search *s, uint32_t ring) {
     stw_status status = STW_STATUS_OK;
     double *bound = &s->bounds[ring];
-    effort most = s->options->quick ? SPLIT : WHOLE;
-    for (effort how = SPLIT; how <= most; how++) {
+    effort most = s->options->quick ? QUICK : WHOLE;
+    for (effort how = QUICK; how <= most; how++) {
         if (is_settled(s, *bound) || stw_planner_now_s() > s->end_s) break;
         /* a gap that is enough is not worth whole units */
         if (how == WHOLE && s->options->gap > 0 && *bound >= s->best_s * (1 - ENOUGH)) break;

@@ -27,8 +27,13 @@ static void note_seconds(stw_plan *plan, const stw_program *program, const stw_s
 stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (int p = 0; p < STW_N_PHASES; p++) plan->time_s[p] = (double)NAN;
+    bool unseen = sims == NULL && plan->verdict == STW_VERDICT_DOES_NOT_FIT;
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
         stw_sim *sim = NULL;
+        if (unseen) { /* no seconds are told of it; the walk has its bytes */
+            stw_program_walk(plan->programs[k], &plan->peaks[k]);
+            continue;
+        }
         STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sim, err));
         status = stw_sim_check_bytes(sim, err);
         if (status != STW_STATUS_OK) {
