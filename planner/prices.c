@@ -65,11 +65,16 @@ static stw_status solve_again(const stw_price_search *search, stw_cost *cost, do
     if (choice.acts == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
     if (left_s <= 0) return STW_STATUS_OK;
-    stw_ilp_options options = {
-        .time_limit_s = left_s, .gap = search->gap, .bars = search->bars, .start = search->choice};
+    stw_ilp_options options = {.time_limit_s = left_s,
+                               .gap = search->gap,
+                               .quick = search->gap > 0,
+                               .bars = search->bars,
+                               .start = search->choice};
     stw_ilp_result result;
     stw_status status = stw_ilp_solve(cost, &options, &choice, &result, err);
-    if (status == STW_STATUS_OK && result.outcome == STW_MILP_OPTIMAL)
+    /* what a short search finds is saved at least */
+    if (status == STW_STATUS_OK &&
+        (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE))
         *objective = result.stages[0].objective;
     return status;
 }
