@@ -50,6 +50,23 @@ static stw_status try_drop(filter *f, const char *resource, const stw_phase *pha
     return status;
 }
 
+/* The limit with which the plan itself fits, where it exceeds no other; 0: there is none. Rows are
+ * upper bounds, so this may be less than they say. */
+static uint64_t enough_for_walk(const filter *f, const char *resource) {
+    uint64_t over = 0, limit = 0;
+    for (uint32_t r = 0; r < f->cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &f->cost->byte_rows[r];
+        uint64_t bytes = stw_plan_over_bytes(f->plan, row->resource, row->phase);
+        if (is_of(row, resource, NULL)) {
+            limit = f->limits[r];
+            over = bytes > over ? bytes : over;
+        } else if (bytes > 0) {
+            return 0;
+        }
+    }
+    return over > 0 ? ((limit + over) / STEP_BYTES + 1) * STEP_BYTES : 0;
+}
+
 /* The smallest limit of a resource with which everything fits, the others as they are; 0: none was
  * found. */
 static stw_status enough(filter *f, const char *resource, uint64_t *limit_bytes, stw_error *err) {
@@ -81,20 +98,40 @@ static stw_status enough(filter *f, const char *resource, uint64_t *limit_bytes,
             low = mid;
     }
     *limit_bytes = high * STEP_BYTES;
+    uint64_t walk = enough_for_walk(f, resource);
+    if (walk > 0 && walk < *limit_bytes) *limit_bytes = walk;
 out:
     restore(f, resource, NULL);
     return status;
 }
 
-static stw_status note(filter *f, const char *resource, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_plan *plan = f->plan;
+/* Phases of a resource, those with the smallest excess first and forward and backward, which hold
+ * the most, after their equals: what is left names the worst. @return how many have rows */
+static uint32_t order_phases(const filter *f, const char *resource, stw_phase *order) {
+    uint32_t n = 0;
     for (int p = 0; p < STW_N_PHASES; p++) {
-        stw_phase phase = (stw_phase)p;
-        bool any = false, needed = false;
+        stw_phase phase = (stw_phase)((p + STW_PHASE_FORWARD_BACKWARD + 1) % STW_N_PHASES);
+        uint64_t over = stw_plan_over_bytes(f->plan, resource, phase);
+        bool any = false;
         for (uint32_t r = 0; r < f->cost->n_byte_rows; r++)
             any = any || is_of(&f->cost->byte_rows[r], resource, &phase);
         if (!any) continue;
+        uint32_t at = n++;
+        for (; at > 0 && stw_plan_over_bytes(f->plan, resource, order[at - 1]) > over; at--)
+            order[at] = order[at - 1];
+        order[at] = phase;
+    }
+    return n;
+}
+
+static stw_status note(filter *f, const char *resource, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = f->plan;
+    stw_phase order[STW_N_PHASES];
+    uint32_t n = order_phases(f, resource, order);
+    for (uint32_t i = 0; i < n; i++) {
+        stw_phase phase = order[i];
+        bool needed = false;
         STW_TRY(try_drop(f, resource, &phase, &needed, err));
         if (needed)
             plan->bindings[plan->n_bindings++] = (stw_binding){resource, stw_phase_name(phase), 0};

@@ -16,6 +16,10 @@ static const uint64_t GIB = 1ull << 30;
 static const uint64_t MAX_NODE_FACTOR = 64;
 static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 
+/* Where all state shares one place, rows lie above the walk by at most about this share of the
+ * GPU's memory. */
+static const double LOOSE_ROWS = 0.35;
+
 #define MAX_KNOBS 32
 /* Pairs are sought where fewer changes than this are enough alone. */
 #define ENOUGH_FIXES 3
@@ -88,7 +92,45 @@ typedef struct changed {
     stw_job *job;
 } changed;
 
-/* Rows are upper bounds of the walk, so a choice that keeps them fits. */
+/* The least over in a plan of its own, judged by its walk. */
+static stw_status walk_changed(const changed *specs, const stw_cost *cost, stw_choice *choice,
+                               stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_cost_decide(cost, choice, plan->pool, &plan->decisions, err));
+    plan->cluster = specs->cluster;
+    plan->run = specs->run;
+    plan->job = specs->job;
+    STW_TRY(stw_plan_derive(plan, err));
+    stw_plan_judge(plan);
+out:
+    for (uint32_t k = 0; k < specs->job->n_kinds; k++) {
+        if (plan->layouts != NULL) stw_layout_free(plan->layouts[k]);
+        if (plan->programs != NULL) stw_program_free(plan->programs[k]);
+    }
+    return status;
+}
+
+/* Rows are upper bounds of the walk: a choice that is a little over them may fit all the same. */
+static stw_status try_walk(const changed *specs, const stw_model *model, const stw_cost *cost,
+                           double time_limit_s, stw_choice *choice, bool *fits, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan plan = {.model = (stw_model *)(uintptr_t)model, .pool = stw_pool_new()};
+    stw_ilp_options options = {.time_limit_s = time_limit_s};
+    stw_ilp_result result;
+    stw_evaluation evaluation;
+    if (plan.pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    STW_TRY(stw_ilp_solve_least_over(cost, &options, choice, &result, err));
+    stw_cost_evaluate(cost, choice, &evaluation);
+    if ((double)evaluation.over_bytes > LOOSE_ROWS * (double)specs->cluster.gpu.memory_bytes)
+        goto out;
+    STW_TRY(walk_changed(specs, cost, choice, &plan, err));
+    *fits = plan.verdict != STW_VERDICT_DOES_NOT_FIT;
+out:
+    stw_pool_free(plan.pool);
+    return status;
+}
+
 static stw_status plan_changed(changed *specs, const stw_model *model, double time_limit_s,
                                bool *fits, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -98,10 +140,13 @@ static stw_status plan_changed(changed *specs, const stw_model *model, double ti
     STW_TRY(stw_job_check_effect(specs->job, "fix", err));
     STW_TRY(stw_cost_new(specs->job, &cost, err));
     stw_choice choice = stw_choice_new(cost, cost->pool);
-    if (choice.acts == NULL)
+    if (choice.acts == NULL) {
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
-    else
-        status = stw_planner_feasible(cost, time_limit_s, &choice, fits, err);
+        goto out;
+    }
+    STW_TRY(stw_planner_feasible(cost, time_limit_s, &choice, fits, err));
+    if (!*fits && cost->whole)
+        STW_TRY(try_walk(specs, model, cost, time_limit_s, &choice, fits, err));
 out:
     stw_cost_free(cost);
     return status;
@@ -215,13 +260,22 @@ out:
 }
 
 /* The later knob of a pair costs more: it is brought back first. */
+/* Is a knob of this key enough by itself? A pair with another one of that key is no smaller. */
+static bool is_enough(const fix_search *search, const char *key) {
+    for (uint32_t i = 0; i < search->n_knobs; i++)
+        if (search->knobs[i].enough && strcmp(search->knobs[i].key, key) == 0) return true;
+    return false;
+}
+
 static stw_status try_pairs(const fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t b = 1; b < search->n_knobs; b++)
         for (uint32_t a = 0; a < b && search->plan->n_fixes < ENOUGH_FIXES; a++) {
             const knob *first = &search->knobs[a], *second = &search->knobs[b];
             bool fits;
-            if (first->enough || second->enough || !first->in_pairs || !second->in_pairs) continue;
+            if (is_enough(search, first->key) || is_enough(search, second->key) ||
+                !first->in_pairs || !second->in_pairs)
+                continue;
             setting at = {{first, second}, {first->n, second->n}};
             STW_TRY(try_setting(search, &at, &fits, err));
             if (!fits) continue;
