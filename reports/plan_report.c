@@ -261,7 +261,7 @@ static void put_solver(const stw_section *s) {
     stw_section_solver(s);
 }
 
-/* One item, or a word of the list of what saves nothing. */
+/* One item, or a word of the list of what shows no gain. */
 static void put_price(const stw_section *s, const stw_price *p, stw_text *nothing) {
     const double negligible_s = 1e-7;
     const char *in = p->phase != NULL ? p->phase : "";
@@ -285,7 +285,8 @@ static void put_prices(const stw_section *s) {
     stw_doc_heading(s->out, s->format, "Value of more resources (planner's estimates)");
     for (uint32_t i = 0; i < plan->n_prices; i++) put_price(s, &plan->prices[i], &nothing);
     if (nothing.length > 0)
-        stw_doc_item(s->out, s->format, "Saves nothing: more %s.", nothing.data);
+        stw_doc_item(s->out, s->format, "No gain beyond the tolerance of the solver: more %s.",
+                     nothing.data);
     if (nothing.failed) s->out->failed = true;
     stw_text_free(&nothing);
 }

@@ -77,14 +77,9 @@ static uint64_t group_params(const stw_job *job, uint32_t kind, uint32_t group) 
     return rest;
 }
 
-static uint64_t moments_bytes(const stw_job *job) {
-    return stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG) +
-           stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ);
-}
-
 /* What a streamed group brings to the GPU, and the temporary of foreach's sqrt. */
 static uint64_t up_bytes(const stw_job *job, const stw_place *place, uint64_t params) {
-    uint64_t element = moments_bytes(job);
+    uint64_t element = stw_job_optimizer_bytes(job);
     if (place->params == STW_TIER_HOST)
         element += stw_job_element_bytes(job, STW_COMPONENT_PARAMS) +
                    stw_job_element_bytes(job, STW_COMPONENT_GRADS);
@@ -151,7 +146,7 @@ static void streamed_step(stw_builder *b, const stw_place *place) {
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
         if (fetched < groups) fetch_group(b, place, &s, fetched++);
         if (g > 0) stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[g - 1], s.down);
-        uint64_t down = params * moments_bytes(job);
+        uint64_t down = params * stw_job_optimizer_bytes(job);
         if (place->params == STW_TIER_HOST)
             down += params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
         s.down = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
@@ -170,7 +165,7 @@ static void streamed_step(stw_builder *b, const stw_place *place) {
 static uint32_t park(stw_builder *b, bool out, uint32_t after) {
     /* Moments parked between steps come back whole before the step and leave whole after it. */
     const stw_job *job = b->job;
-    uint64_t bytes = job->kinds[b->layout->kind].params * moments_bytes(job);
+    uint64_t bytes = job->kinds[b->layout->kind].params * stw_job_optimizer_bytes(job);
     const stw_place_at gpu = {STW_TIER_GPU, 0}, host = {STW_TIER_HOST, 0};
     return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
                                         .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
