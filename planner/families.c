@@ -35,10 +35,12 @@ static bool grads_off_gpu(const stw_place *p) {
 }
 static bool params_off_gpu(const stw_place *p) { return p->params != STW_TIER_GPU; }
 static bool on_cpu(const stw_place *p) { return p->update == STW_UPDATE_CPU; }
+static bool resident(const stw_place *p) { return !any_off_gpu(p); }
+static bool grads_on_gpu(const stw_place *p) { return p->grads == STW_TIER_GPU; }
 
 /* ---- families ---- */
 
-#define N_PLACE_BARS 5
+#define N_PLACE_BARS 7
 #define N_ACT_BARS 5
 
 static stw_status try_family(stw_candidates *all, const stw_bars *bars, stw_choice *choice,
@@ -64,9 +66,13 @@ static stw_status try_families(stw_candidates *all, stw_choice *choice, stw_erro
     const stw_cost *cost = all->cost;
     const uint32_t keep = 1u << STW_ACT_KEEP, recompute = 1u << STW_ACT_RECOMPUTE;
     const uint32_t offload = 1u << STW_ACT_OFFLOAD;
-    const uint32_t places[N_PLACE_BARS] = {
-        places_where(cost, any_off_gpu), places_where(cost, grads_off_gpu),
-        places_where(cost, params_off_gpu), places_where(cost, on_cpu), 0};
+    const uint32_t places[N_PLACE_BARS] = {places_where(cost, any_off_gpu),
+                                           places_where(cost, grads_off_gpu),
+                                           places_where(cost, params_off_gpu),
+                                           places_where(cost, on_cpu),
+                                           places_where(cost, resident),
+                                           places_where(cost, grads_on_gpu),
+                                           0};
     const uint32_t acts[N_ACT_BARS] = {offload | recompute, offload | keep, offload, recompute, 0};
     const uint32_t every = cost->n_places < 32 ? (1u << cost->n_places) - 1 : UINT32_MAX;
     for (int i = 0; i < N_PLACE_BARS; i++) {
