@@ -143,6 +143,13 @@ static void measure_bytes(const stw_cost *cost, const stw_choice *choice, uint32
     }
 }
 
+/* All units share one place, where the engine cannot divide them. */
+static bool keeps_whole(const stw_cost *cost, const stw_choice *choice) {
+    uint32_t used = 0;
+    for (uint32_t p = 0; p < cost->n_places; p++) used += choice->units[p] > 0;
+    return !cost->whole || used <= 1;
+}
+
 void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evaluation *out) {
     uint32_t uses = stw_choice_uses(cost, choice);
     memset(out, 0, sizeof *out);
@@ -158,7 +165,8 @@ void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evalu
     for (uint32_t p = 0; p < STW_N_STRETCHES; p++)
         out->objective_s += cost->stretch_weight[p] * out->stretch_s[p];
     measure_bytes(cost, choice, uses, out);
-    out->fits = out->over_bytes == 0 && stw_choice_keeps_shares(cost, choice);
+    out->fits =
+        out->over_bytes == 0 && stw_choice_keeps_shares(cost, choice) && keeps_whole(cost, choice);
 }
 
 /* ---- decisions ---- */

@@ -157,5 +157,12 @@ static void round_sets(const stw_cost *cost, same_function *same, uint32_t n, co
 void stw_choice_round(const stw_cost *cost, const double *units, const double *blocks,
                       stw_choice *choice) {
     round_sets(cost, same_share, cost->n_places, units, choice->units);
+    if (cost->whole) {
+        uint32_t most = 0;
+        for (uint32_t p = 1; p < cost->n_places; p++)
+            if (choice->units[p] > choice->units[most]) most = p;
+        for (uint32_t p = 0; p < cost->n_places; p++) choice->units[p] = 0;
+        choice->units[most] = cost->n_units;
+    }
     round_sets(cost, same_group, cost->n_acts, blocks, choice->acts);
 }

@@ -110,6 +110,10 @@ static stw_status check_state(const stw_job *job, const stw_decisions *d, stw_er
     if (d->n_state > STW_MAX_PLACES)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "decisions",
                         "found %u placements, at most %d fit", d->n_state, STW_MAX_PLACES);
+    if (job->engine->whole && d->n_state > 1)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "decisions",
+                        "found %u placements, engine %s holds all state in one", d->n_state,
+                        job->engine->spec.name);
     for (uint32_t i = 0; i < d->n_state; i++) {
         const stw_place *place = &d->state[i].place;
         char text[96];

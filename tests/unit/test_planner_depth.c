@@ -126,8 +126,20 @@ static void more_of_anything_never_costs(void) {
     stw_plan_free(plan);
 }
 
+/* What an engine holds in one place is not divided, though fractions of it would be faster. */
+static void an_undivided_state_has_one_place(void) {
+    const char *settings[] = {"engine=fsdp2",          "precision.params=bf16",
+                              "precision.grads=bf16",  "precision.master=fp32",
+                              "node.gpu.memory=12GiB", "batch.seq_len=512",
+                              "node.gpus=1",           NULL};
+    stw_plan *plan = solved("Qwen3-0.6B", settings);
+    CU_ASSERT_EQUAL(plan->decisions.n_state, 1);
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("planner depth", {"a full link needs depth", a_full_link_needs_depth},
               {"a little streaming needs one slot", a_little_streaming_needs_one_slot},
               {"rings of CPU buckets fit caches", rings_of_cpu_buckets_fit_caches},
               {"plainness keeps its slack", plainness_costs_no_more_than_its_slack},
+              {"an undivided state has one place", an_undivided_state_has_one_place},
               {"more of anything never costs", more_of_anything_never_costs})
