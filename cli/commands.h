@@ -37,9 +37,9 @@ typedef struct stw_inputs {
      STW_OPTION_VALUE, &(in).run},                                                                 \
     {"--set", NULL, "KEY=VALUE", "set a key of cluster.yaml or run.yaml; repeatable",              \
      STW_OPTION_LIST, &(in).set},                                                                  \
-    {"--write-lp", NULL, "FILE", "write the integer program of stage 1 (CPLEX LP)",                \
+    {"--write-lp", NULL, "FILE", "write the whole integer program (CPLEX LP)",                     \
      STW_OPTION_VALUE, &(in).write_lp},                                                            \
-    {"--time-limit", NULL, "SECONDS", "time limit of the solver; default 30",                      \
+    {"--time-limit", NULL, "SECONDS", "time limit of the whole planning; default 30",              \
      STW_OPTION_VALUE, &(in).time_limit},                                                          \
     {"--gap", NULL, "SHARE", "relative gap at which the solver may stop; default 1e-4",            \
      STW_OPTION_VALUE, &(in).gap}

@@ -96,8 +96,8 @@ static void note_comparison(solving *s, const stw_candidates *all, uint32_t chos
 static stw_status report_solver(solving *s, stw_error *err) {
     stw_solver_report *report = &s->plan->solver;
     const stw_ilp_result *ilp = &s->ilp;
-    report->name = "glpk";
     report->version = stw_pool_string(s->plan->pool, stw_milp_solver_version());
+    report->name = stw_milp_solver_version()[0] != '\0' ? "glpk" : "greedy";
     report->rows = ilp->rows;
     report->columns = ilp->columns;
     report->objective = ilp->stages[0].objective;

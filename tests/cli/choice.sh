@@ -1,0 +1,58 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the planner chooses: nothing that a forced plan beats by more than 1%, the plainest plan, the
+# least-over one where nothing fits; and within its time.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+E=$STW_SOURCE_DIR/models/examples
+
+seconds() { sed -n '/^  "time_s"/,/}/s/^ *"iteration": *\([0-9.e-]*\),\{0,1\}$/\1/p' "$1"; }
+plan() { name=$1; shift; "$STOWAGE" plan "$@" -o "$name.json" >"$name.txt" || [ $? = 4 ] || fail "$name: exit $?"; }
+
+# beats NAME KEY=VALUE -- ARGUMENTS: the plan with the key is not more than 1% faster
+beats() {
+    key=$1
+    shift
+    plan free "$@"
+    plan forced "$@" --set "$key"
+    awk -v a="$(seconds free.json)" -v b="$(seconds forced.json)" 'BEGIN { exit !(a > 0 && b > a * 0.99) }' ||
+        fail "$*: $(seconds free.json) s, with $key $(seconds forced.json) s"
+}
+beats placement.params=gpu --model Qwen3-4B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=60 GiB" --set update.cpu=0.3
+beats update.cpu=0.1715 --model Qwen3-4B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=60 GiB" --set recompute.granularity=none
+beats placement.activations=recompute --model Qwen3-1.7B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=15 GiB"
+beats update.cpu=0 --model Phi-4 --cluster "$E/h200-x4.yaml" --set "node.gpu.memory=60 GiB"
+beats placement.moments=host --model Qwen3-32B --cluster "$E/h100-80g-x8.yaml" --set nodes=2 --set "node.gpu.memory=44 GiB" \
+    --set batch.seq_len=4096 --set batch.grad_accumulation=4
+
+# far from the limit everything is kept
+for model in GPT-2 Qwen3-0.6B; do
+    plan plain --model $model --cluster "$E/h200-x1.yaml"
+    grep -q '"activations": "offload"' plain.json && fail "$model offloads on an empty GPU"
+    grep -q '"update": "stream"\|"update": "cpu"' plain.json && fail "$model moves state on an empty GPU"
+done
+plan plain --model Llama-3.1-8B --cluster "$E/h100-80g-x8.yaml"
+grep -q '"activations": "offload"' plain.json && fail "Llama-3.1-8B offloads on an empty GPU"
+
+# 98% of the GPU is a key, and what it costs is told
+run="--model Qwen3-32B --cluster $E/h100-80g-x8.yaml"
+plan less $run --set placement.gpu_fill=80%
+plan more $run --set placement.gpu_fill=100%
+awk -v a="$(seconds less.json)" -v b="$(seconds more.json)" 'BEGIN { exit !(a > b) }' || fail "placement.gpu_fill has no effect"
+grep -q '"rule": "placement.gpu_fill"' less.json || fail "what the fill costs is not told"
+
+# nothing fits: exit 4, nothing kept, whatever the solver says
+code=0
+"$STOWAGE" plan --model DeepSeek-V3 --cluster "$E/h100-80g-x8.yaml" -o over.json >over.txt || code=$?
+[ $code = 4 ] || fail "DeepSeek-V3: exit $code"
+grep -q '"activations": "keep"' over.json && fail "a plan over the limits keeps activations"
+code=0
+"$STOWAGE" plan --model Llama-3.1-8B --cluster "$E/h200-x4.yaml" --set batch.micro_batch=256 -o over.json >over.txt 2>&1 || code=$?
+[ $code = 4 ] || { cat over.txt; fail "micro_batch 256: exit $code"; }
+
+# a case with NVMe that took 10 s with a limit of 5 s
+nvme() { "$STOWAGE" plan --model Qwen3-4B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=30 GiB" --set "node.host.limit=20 GiB" \
+    --set "node.nvme.capacity=2000 GiB" --time-limit "$1" -o nvme.json >nvme.txt || fail "nvme: exit $?"; }
+nvme 5
+awk -v gap="$(sed -n '/^  "solver"/,/^  }/s/^    "gap": *\([0-9.e-]*\),*$/\1/p' nvme.json)" -v s="$(sed -n '/^  "solver"/,/^  }/s/^    "seconds": *\([0-9.e-]*\),*$/\1/p' nvme.json)" \
+    'BEGIN { exit !(gap <= 1e-3 && s < 5) }' || fail "nvme: $(head -n 12 nvme.txt)"
+echo "choice: ok"
