@@ -12,7 +12,7 @@ static const double FULL_SHARE = 0.85, FULL_STEP = 0.05;
 /* Seconds that differ by less than this share of the fastest are the same. */
 static const double SAME_SECONDS = 1e-3;
 
-/* Of the load the rows know enough, and the first step is a step. */
+/* Simulated phases. The rows give the load; the first step is like the others. */
 #define MEASURED_PHASES (1u << STW_PHASE_FORWARD_BACKWARD | 1u << STW_PHASE_OPTIMIZER_STEP)
 
 /* Work of an evaluation of the rows, in operations. */

@@ -259,7 +259,6 @@ out:
     return status;
 }
 
-/* The later knob of a pair costs more: it is brought back first. */
 /* Is a knob of this key enough by itself? A pair with another one of that key is no smaller. */
 static bool is_enough(const fix_search *search, const char *key) {
     for (uint32_t i = 0; i < search->n_knobs; i++)
@@ -267,6 +266,7 @@ static bool is_enough(const fix_search *search, const char *key) {
     return false;
 }
 
+/* The later knob of a pair costs more: it is brought back first. */
 static stw_status try_pairs(const fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t b = 1; b < search->n_knobs; b++)

@@ -24,7 +24,7 @@
  * second or so. */
 #define SEARCH_WORK 1500000
 
-/* A GPU filled further is told where it saves this share of an iteration. */
+/* A plan that fills the GPU further is reported if it saves this share of an iteration. */
 static const double WORTH_TELLING = 0.01;
 
 typedef struct solving {
@@ -131,7 +131,7 @@ static stw_status check_limits(const solving *s, stw_error *err) {
 
 /* ---- outcomes ---- */
 
-/* The rest of a second or so must do for what only informs. */
+/* Time for a step that only adds information: what is left, at most `most_s`. */
 static double time_for(const solving *s, double most_s) {
     double left = left_s(s);
     return left < most_s ? left : most_s;
