@@ -21,6 +21,7 @@ static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 static const double LOOSE_ROWS = 0.35;
 
 #define MAX_KNOBS 32
+#define MAX_CUT 16 /* ranks, and experts of each kind of block */
 /* Pairs are sought where fewer changes than this are enough alone. */
 #define ENOUGH_FIXES 3
 
@@ -354,20 +355,33 @@ static uint64_t doublings(uint64_t from, uint64_t to) {
     return n;
 }
 
+/* The same while all of `whole` can be cut into so many parts: 8 of 24 ranks, not 16. */
+static uint64_t cutting_doublings(uint64_t from, const uint64_t *whole, size_t n_whole) {
+    for (uint64_t n = 0;; n++)
+        for (size_t i = 0; i < n_whole; i++)
+            if (whole[i] % (from << (n + 1)) != 0) return n;
+}
+
+/* The experts of the kinds of blocks that have some. */
+static size_t experts_of(const stw_model *model, uint64_t *out, size_t most) {
+    size_t n = 0;
+    for (uint32_t g = 0; g < model->n_groups && n < most; g++)
+        if (model->groups[g].facts.experts > 0) out[n++] = model->groups[g].facts.experts;
+    return n;
+}
+
 /* Other ways to compute the same, on the same machines. */
 static void add_parallel(fix_search *search) {
     const stw_run_spec *run = &search->plan->run;
-    const stw_job *job = search->plan->job;
-    bool experts = false;
-    for (uint32_t t = 0; t < search->plan->model->n_tensors; t++)
-        experts = experts || search->plan->model->tensors[t].expert;
+    uint64_t cut[MAX_CUT] = {search->plan->job->group};
+    size_t kinds = experts_of(search->plan->model, &cut[1], MAX_CUT - 1);
     if (!run->loss.fused) add_word(search, "loss.fused", "true", "never holds all logits at once");
-    if (experts)
+    if (kinds > 0)
         add_knob(search, (knob){.key = "parallel.ep",
                                 .why = "gathers only a part of the experts",
                                 .kind = KNOB_DOUBLE,
                                 .from = run->parallel.ep,
-                                .n = doublings(run->parallel.ep, job->group)});
+                                .n = cutting_doublings(run->parallel.ep, cut, kinds + 1)});
     if (run->batch.micro_batch > 1)
         add_knob(search, (knob){.key = "batch.micro_batch",
                                 .why = "fewer activations and logits per GPU",
@@ -380,7 +394,7 @@ static void add_parallel(fix_search *search) {
                             .why = "cuts sequences over GPUs",
                             .kind = KNOB_DOUBLE,
                             .from = run->parallel.cp,
-                            .n = doublings(run->parallel.cp, job->group),
+                            .n = cutting_doublings(run->parallel.cp, cut, 1),
                             .keeps_tokens = true});
 }
 

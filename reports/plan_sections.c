@@ -258,12 +258,14 @@ void stw_section_solver(const stw_section *s) {
     if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, false);
 }
 
-/* "batch.micro_batch=2, batch.grad_accumulation=4" */
+/* As options of a command line: --set nodes=2 --set "node.host.limit=141 GiB" */
 static void put_changes(const stw_fix *fix, char *out, size_t out_size) {
     size_t used = 0;
     for (uint32_t i = 0; i < fix->n_changes && used < out_size; i++) {
-        int n = snprintf(out + used, out_size - used, "%s%s=%s", i > 0 ? ", " : "",
-                         fix->changes[i].set, fix->changes[i].value);
+        const stw_fix_change *c = &fix->changes[i];
+        const char *quote = strpbrk(c->value, " *?[]{}$'") != NULL ? "\"" : "";
+        int n = snprintf(out + used, out_size - used, "%s--set %s%s=%s%s", i > 0 ? " " : "", quote,
+                         c->set, c->value, quote);
         used += n > 0 ? (size_t)n : 0;
     }
 }
@@ -271,7 +273,7 @@ static void put_changes(const stw_fix *fix, char *out, size_t out_size) {
 void stw_section_infeasible(const stw_section *s) {
     const stw_plan *plan = s->plan;
     static const char *const over_heads[] = {"resource", "phase", ">fits with"};
-    static const char *const fix_heads[] = {"change", "effect"};
+    static const char *const fix_heads[] = {"options to add", "effect"};
     stw_table t;
     if (plan->n_bindings > 0) {
         stw_doc_heading(s->out, s->format, "Limits that cannot be kept together");
@@ -293,7 +295,7 @@ void stw_section_infeasible(const stw_section *s) {
                 "None of the changes that were tried, alone or in pairs, makes the plan fit.");
         return;
     }
-    stw_doc_heading(s->out, s->format, "Changes that make the plan fit (each one was planned)");
+    stw_doc_heading(s->out, s->format, "Changes that make the plan fit (each row was planned)");
     stw_table_begin(&t, s->pool, fix_heads, 2);
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         char changes[512];

@@ -10,6 +10,19 @@
 
 /* ---- sizes ---- */
 
+/* A rank holds whole experts; parallel.etp cuts inside them. */
+static stw_status check_experts(const stw_job *job, stw_error *err) {
+    const uint32_t ep = job->run->parallel.ep;
+    for (uint32_t g = 0; g < job->model->n_groups; g++) {
+        uint64_t experts = job->model->groups[g].facts.experts;
+        if (experts > 0 && ep > 0 && experts % ep != 0)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.ep",
+                            "ep %u does not divide the %llu experts of %s", ep,
+                            (unsigned long long)experts, job->model->groups[g].name);
+    }
+    return STW_STATUS_OK;
+}
+
 static stw_status cut_sizes(stw_job *job, stw_error *err) {
     const stw_run_spec *run = job->run;
     const stw_cluster *cluster = job->cluster;
@@ -37,13 +50,15 @@ static stw_status cut_sizes(stw_job *job, stw_error *err) {
                         "ep %u x etp %u does not divide the sharding group of %u ranks",
                         run->parallel.ep, run->parallel.etp, job->group);
     job->expert_group = job->group / job->expert_cut;
+    stw_status status = check_experts(job, err);
+    if (status != STW_STATUS_OK) return status;
     if (run->batch.seq_len % run->parallel.cp != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.cp",
                         "cp %u does not divide batch.seq_len %llu", run->parallel.cp,
                         (unsigned long long)run->batch.seq_len);
     uint64_t tokens;
-    stw_status status = stw_mul_u64(run->batch.micro_batch, run->batch.seq_len, &tokens,
-                                    "tokens of a micro batch", err);
+    status = stw_mul_u64(run->batch.micro_batch, run->batch.seq_len, &tokens,
+                         "tokens of a micro batch", err);
     job->tokens = tokens / run->parallel.cp;
     return status;
 }

@@ -26,6 +26,7 @@ expect 3 "there is one node; leave it out, or use nodes: 2 or more" plan --set "
 expect 3 "nothing of a trainer is idle" plan --set engine=fsdp2 --set park.params=host
 expect 3 "loss.fused is false" plan --set loss.chunk=64
 expect 3 "no routed experts" plan --set moe.imbalance=2
+expect 3 "ep 16 does not divide the 8 experts" "$STOWAGE" plan --model Mixtral-8x7B --cluster "2 x h100-80g-x8" --set parallel.ep=16
 expect 3 "no tensor that its patterns match" plan --set "optimizer.groups=[{match: ['*.bias'], lr: 1e-4}]"
 expect 0 "warning: batch.seq_len: 8192 tokens exceed the 4096 positions" plan --set batch.seq_len=8k
 expect 3 "found 2048, expected at most 1024: GPT-2" "$STOWAGE" plan --model GPT-2 --cluster tiny.yaml --set batch.seq_len=2k

@@ -157,9 +157,28 @@ static void two_changes_are_offered_where_one_is_not_enough(void) {
     stw_plan_free(plan);
 }
 
+/* 12 ranks: experts can be cut over 4 of them, not over 8. */
+static void experts_are_cut_over_ranks_that_divide(void) {
+    const char *settings[] = {"nodes=3",
+                              "node.gpus=4",
+                              "node.gpu.memory=44 GiB",
+                              "node.host.memory=999 GiB",
+                              "node.host.limit=999 GiB",
+                              "engine=fsdp2",
+                              "batch.seq_len=16384",
+                              NULL};
+    stw_plan *plan = unfit("Qwen3-30B-A3B", settings);
+    const stw_fix *fix = fix_of(plan, "parallel.ep", 1);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(fix);
+    CU_ASSERT_EQUAL(4 % strtoull(fix->changes[0].value, NULL, 10), 0);
+    check_fixes("Qwen3-30B-A3B", settings, plan);
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_is_freed},
               {"both limits of a conflict are named", both_limits_of_a_conflict_are_named},
               {"a page-lock limit is raised", a_page_lock_limit_is_raised},
               {"a length is the longest that fits", a_length_is_the_longest_that_fits},
               {"two changes are offered where one is not enough",
-               two_changes_are_offered_where_one_is_not_enough})
+               two_changes_are_offered_where_one_is_not_enough},
+              {"experts are cut over ranks that divide", experts_are_cut_over_ranks_that_divide})
