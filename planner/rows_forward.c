@@ -15,12 +15,19 @@
  * blocks have freed their activations then, and the last policy's row holds for all blocks. A
  * block's activations are fetched early only into what kept blocks have freed (stw_block_held_to).
  * Of another group no more is left than the share of its blocks that lies before this group's last
- * one (blocks that save less come first). */
+ * one (blocks that save less come first).
+ *
+ * Where there is more around earlier blocks than around the last ones (with replicas, sums of
+ * gradients are kept until the end of backward), a part of the group has rows of its own. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/checked.h"
 #include "plan/program/blocks.h"
 #include "planner/rows.h"
+
+/* Where the rows of a group's blocks differ by position: so many parts. */
+#define SPANS 8
 
 /* What the programs show. */
 typedef struct stw_around {
@@ -188,13 +195,10 @@ out:
 
 /* ---- rows ---- */
 
-/* Position after the last block of a group; 0 where it has none. */
-static uint32_t end_of(const stw_around *around, uint32_t group) {
-    uint32_t end = 0;
-    for (uint32_t i = 0; i < around->n; i++)
-        if (group_of(around, i) == group) end = i + 1;
-    return end;
-}
+/* Some blocks of a group that follow each other: positions from `first` up to `end`. */
+typedef struct span {
+    uint32_t group, first, end;
+} span;
 
 /* Blocks of a group from `first` up to `end`. */
 static uint32_t count_blocks(const stw_around *around, uint32_t group, uint32_t first,
@@ -204,20 +208,43 @@ static uint32_t count_blocks(const stw_around *around, uint32_t group, uint32_t 
     return count;
 }
 
-/* The most around a group's blocks under a policy, less what the block itself saves (a row counts
+/* Position after the last block of a group; 0 where it has none. */
+static uint32_t end_of(const stw_around *around, uint32_t group) {
+    uint32_t end = around->n;
+    while (end > 0 && group_of(around, end - 1) != group) end--;
+    return end;
+}
+
+/* Position of the group's block number `instance`. */
+static uint32_t position_in(const stw_around *around, uint32_t group, uint32_t instance) {
+    uint32_t i = 0;
+    while (i < around->n && (group_of(around, i) != group || instance-- > 0)) i++;
+    return i;
+}
+
+/* The most around a span's blocks under a policy, less what the block itself saves (a row counts
  * that with the others) and less what up to `at_most` later ones save, which are done.
  * @param fetching another block's activations are on their way then, and a later block is done */
-static int64_t most_around(const stw_around *around, uint32_t group, stw_act act, uint32_t at_most,
+static int64_t most_around(const stw_around *around, span s, stw_act act, uint32_t at_most,
                            bool fetching) {
     int64_t most = 0;
-    for (uint32_t i = 0; i < around->n; i++) {
-        if (group_of(around, i) != group) continue;
-        uint64_t gone = stw_min_u64(at_most, count_blocks(around, group, i + 1, around->n));
+    for (uint32_t i = s.first; i < s.end; i++) {
+        if (group_of(around, i) != s.group) continue;
+        uint64_t gone = stw_min_u64(at_most, count_blocks(around, s.group, i + 1, around->n));
         if (fetching && gone == 0) continue;
         int64_t bytes = around->bytes[act][i] - (int64_t)((1 + gone) * saved_by(around, i, act));
         if (fetching) bytes += (int64_t)saved_by(around, i, STW_ACT_KEEP);
         if (bytes > most) most = bytes;
     }
+    return most;
+}
+
+/* The same with what the block itself saves. */
+static int64_t most_at(const stw_around *around, span s, stw_act act) {
+    int64_t most = 0;
+    for (uint32_t i = s.first; i < s.end; i++)
+        if (group_of(around, i) == s.group && around->bytes[act][i] > most)
+            most = around->bytes[act][i];
     return most;
 }
 
@@ -230,21 +257,20 @@ static int64_t host_stage_of(const stw_around *around, uint32_t group) {
     return most;
 }
 
-/* What blocks of other groups still hold when this group's last block is in its backward, and
- * offloaded ones right before a block of this group. */
-static void add_others(const stw_around *around, uint32_t group, bool offload, stw_byte_row *row) {
+/* What blocks of other groups still hold when the span's last block is in its backward, and
+ * offloaded ones right before a block of the span. */
+static void add_others(const stw_around *around, span s, bool offload, stw_byte_row *row) {
     const stw_cost *cost = around->cost;
-    uint32_t end = end_of(around, group);
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         const stw_cost_act *act = &cost->acts[a];
-        if (act->group == group) continue;
+        if (act->group == s.group) continue;
         uint32_t all = count_blocks(around, act->group, 0, around->n);
-        uint32_t before = count_blocks(around, act->group, 0, end);
+        uint32_t before = count_blocks(around, act->group, 0, s.end);
         uint64_t saved = group_saves(around, act->group, act->act);
         if (all > 0) row->act_bytes[a] = stw_div_up_u64(saved * before, all);
         if (act->act != STW_ACT_OFFLOAD || offload) continue; /* offload: it is around already */
-        for (uint32_t i = 1; i < around->n; i++)
-            if (group_of(around, i) == group && group_of(around, i - 1) == act->group)
+        for (uint32_t i = (uint32_t)stw_max_u64(s.first, 1); i < s.end; i++)
+            if (group_of(around, i) == s.group && group_of(around, i - 1) == act->group)
                 row->act_once_bytes[a] = group_saves(around, act->group, STW_ACT_KEEP);
     }
 }
@@ -258,12 +284,14 @@ static stw_byte_row *state_row(const stw_around *around, const char *name, int64
     return row;
 }
 
-/* What is around a group's blocks. */
+/* What is around a group's last blocks. */
 typedef struct group_around {
-    uint32_t group;
+    span at;
     uint32_t first, n;        /* its options in cost->acts; the last of them is the last policy */
     int64_t most[STW_N_ACTS]; /* under each policy */
     int64_t least;            /* of these */
+    int64_t fetching;         /* under the last policy with a block on its way */
+    int64_t recomputed;       /* under recompute, of all blocks */
     int64_t room;             /* what STW_LAST_BLOCKS blocks of the last policy free */
 } group_around;
 
@@ -277,11 +305,10 @@ static int64_t beside_last(const stw_around *around, const group_around *g, stw_
     stw_act last = last_policy(around, g);
     int64_t most = g->most[act] - g->room, kept = g->most[last];
     if (act == STW_ACT_OFFLOAD) {
-        int64_t fetched = most_around(around, g->group, last, STW_LAST_BLOCKS, true);
-        if (fetched > most) most = fetched;
+        if (g->fetching > most) most = g->fetching;
         if (last != STW_ACT_RECOMPUTE && around->has[STW_ACT_RECOMPUTE]) {
-            int64_t own = most_around(around, g->group, STW_ACT_RECOMPUTE, 0, false) - g->room +
-                          (int64_t)group_saves(around, g->group, STW_ACT_KEEP);
+            int64_t own =
+                g->recomputed - g->room + (int64_t)group_saves(around, g->at.group, STW_ACT_KEEP);
             if (own > most) most = own;
         }
     }
@@ -298,51 +325,136 @@ static stw_status add_policy(const stw_around *around, const group_around *g, ui
     snprintf(name, sizeof name, "blocks_g%u_%s", act->group, stw_act_name(act->act));
     stw_byte_row *row = state_row(around, name, host_stage_of(around, act->group));
     if (row == NULL) return no_memory(err);
-    add_others(around, act->group, act->act == STW_ACT_OFFLOAD, row);
+    add_others(around, g->at, act->act == STW_ACT_OFFLOAD, row);
     row->constant_bytes += (uint64_t)g->least;
     for (uint32_t i = g->first; i < g->first + g->n; i++) {
         bool other_is_last = i + 1 == g->first + g->n;
         if (is_last || !other_is_last)
-            row->act_bytes[i] = group_saves(around, g->group, cost->acts[i].act);
+            row->act_bytes[i] = group_saves(around, g->at.group, cost->acts[i].act);
         if (is_last && !other_is_last)
             row->act_once_bytes[i] = (uint64_t)beside_last(around, g, cost->acts[i].act);
         /* a recomputed block right after an offloaded one holds its input beside both */
         if (!is_last && other_is_last && cost->acts[i].act == STW_ACT_RECOMPUTE)
-            row->act_once_bytes[i] = group_saves(around, g->group, STW_ACT_RECOMPUTE);
+            row->act_once_bytes[i] = group_saves(around, g->at.group, STW_ACT_RECOMPUTE);
     }
     row->act_once_bytes[a] = (uint64_t)(g->most[act->act] - g->least);
     return STW_STATUS_OK;
 }
 
-static stw_status add_group(const stw_around *around, uint32_t group, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
+/* What is around the blocks from `first` on. */
+static group_around look_from(const stw_around *around, uint32_t group, uint32_t first) {
     const stw_cost *cost = around->cost;
-    group_around g = {.group = group, .least = INT64_MAX};
+    group_around g = {.at = {group, first, end_of(around, group)}, .least = INT64_MAX};
     while (g.first < cost->n_acts && cost->acts[g.first].group != group) g.first++;
     while (g.first + g.n < cost->n_acts && cost->acts[g.first + g.n].group == group) g.n++;
-    bool any = g.n > 0;
+    if (g.n == 0) return g;
     for (uint32_t i = 0; i < g.n; i++) {
         stw_act act = cost->acts[g.first + i].act;
         uint32_t done = g.n == 1 ? UINT32_MAX : i + 1 == g.n ? STW_LAST_BLOCKS : 0;
-        g.most[act] = most_around(around, group, act, done, false);
+        g.most[act] = most_around(around, g.at, act, done, false);
         if (g.most[act] < g.least) g.least = g.most[act];
     }
-    if (any)
-        g.room = STW_LAST_BLOCKS * (int64_t)group_saves(around, group, last_policy(around, &g));
-    for (uint32_t i = 0; i < g.n; i++) STW_TRY(add_policy(around, &g, g.first + i, err));
-    if (!any && end_of(around, group) > 0) { /* gathered by itself, but without a choice */
-        char name[64];
-        snprintf(name, sizeof name, "blocks_g%u", group);
-        stw_byte_row *row = state_row(around, name, host_stage_of(around, group));
-        if (row == NULL) return no_memory(err);
-        add_others(around, group, false, row);
-        int64_t bytes = 0; /* what is fetched ahead of it differs */
-        for (int act = 0; act < STW_N_ACTS; act++)
-            if (around->has[act] &&
-                most_around(around, group, (stw_act)act, UINT32_MAX, false) > bytes)
-                bytes = most_around(around, group, (stw_act)act, UINT32_MAX, false);
-        row->constant_bytes += (uint64_t)bytes;
+    stw_act last = last_policy(around, &g);
+    g.fetching = most_around(around, g.at, last, STW_LAST_BLOCKS, true);
+    if (around->has[STW_ACT_RECOMPUTE])
+        g.recomputed = most_around(around, g.at, STW_ACT_RECOMPUTE, 0, false);
+    g.room = STW_LAST_BLOCKS * (int64_t)group_saves(around, group, last);
+    return g;
+}
+
+static bool same_around(const group_around *a, const group_around *b) {
+    return memcmp(a->most, b->most, sizeof a->most) == 0 && a->fetching == b->fetching &&
+           a->recomputed == b->recomputed;
+}
+
+/* Where there is more around earlier blocks (sums that are kept until the end of backward), these
+ * have rows of their own: blocks before them hold their share of activations, blocks after them
+ * nothing, apart from one whose activations are on their way. */
+static stw_status add_span(const stw_around *around, const group_around *g, span s, stw_act act,
+                           stw_error *err) {
+    const stw_cost *cost = around->cost;
+    uint32_t all = count_blocks(around, s.group, 0, around->n);
+    uint32_t before = count_blocks(around, s.group, 0, s.end) - 1;
+    char name[64];
+    snprintf(name, sizeof name, "blocks_g%u_to%u_%s", s.group, before + 1, stw_act_name(act));
+    stw_byte_row *row = state_row(around, name, host_stage_of(around, s.group));
+    if (row == NULL) return no_memory(err);
+    add_others(around, s, act == STW_ACT_OFFLOAD, row);
+    int64_t least = most_at(around, s, act);
+    for (uint32_t i = g->first; i < g->first + g->n; i++) {
+        int64_t most = most_at(around, s, cost->acts[i].act);
+        if (most < least) least = most;
     }
+    row->constant_bytes += (uint64_t)least;
+    for (uint32_t i = g->first; i < g->first + g->n; i++) {
+        uint64_t saved = group_saves(around, s.group, cost->acts[i].act);
+        row->act_bytes[i] = stw_div_up_u64(saved * before, all);
+        if (cost->acts[i].act == STW_ACT_OFFLOAD && act != STW_ACT_OFFLOAD)
+            row->act_once_bytes[i] = group_saves(around, s.group, STW_ACT_KEEP);
+        if (cost->acts[i].act == act)
+            row->act_once_bytes[i] += (uint64_t)(most_at(around, s, act) - least);
+    }
+    return STW_STATUS_OK;
+}
+
+static bool more_around(const stw_around *around, span a, span b) {
+    for (int act = 0; act < STW_N_ACTS; act++)
+        if (around->has[act] && most_at(around, a, (stw_act)act) > most_at(around, b, (stw_act)act))
+            return true;
+    return false;
+}
+
+/* Rows of the blocks before the last ones, from behind; those around which there is no more than
+ * around later ones need none. */
+static stw_status add_earlier(const stw_around *around, const group_around *g, uint32_t blocks,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    span later = {0};
+    for (uint32_t k = SPANS; k-- > 0;) {
+        uint32_t from = blocks * k / SPANS, to = blocks * (k + 1) / SPANS;
+        if (from == to) continue;
+        span s = {g->at.group, position_in(around, g->at.group, from),
+                  position_in(around, g->at.group, to - 1) + 1};
+        if (later.end > 0 && !more_around(around, s, later)) continue;
+        for (uint32_t i = g->first; i < g->first + g->n; i++)
+            STW_TRY(add_span(around, g, s, around->cost->acts[i].act, err));
+        later = s;
+    }
+out:
+    return status;
+}
+
+/* Blocks gathered by themselves, but without a choice. */
+static stw_status add_fixed(const stw_around *around, span s, stw_error *err) {
+    char name[64];
+    snprintf(name, sizeof name, "blocks_g%u", s.group);
+    stw_byte_row *row = state_row(around, name, host_stage_of(around, s.group));
+    if (row == NULL) return no_memory(err);
+    add_others(around, s, false, row);
+    int64_t bytes = 0; /* what is fetched ahead of it differs */
+    for (int act = 0; act < STW_N_ACTS; act++)
+        if (around->has[act] && most_around(around, s, (stw_act)act, UINT32_MAX, false) > bytes)
+            bytes = most_around(around, s, (stw_act)act, UINT32_MAX, false);
+    row->constant_bytes += (uint64_t)bytes;
+    return STW_STATUS_OK;
+}
+
+static stw_status add_group(const stw_around *around, uint32_t group, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t blocks = count_blocks(around, group, 0, around->n);
+    if (blocks == 0) return status;
+    group_around all = look_from(around, group, 0);
+    if (all.n == 0) return add_fixed(around, all.at, err);
+    uint32_t last = all.n > 1 ? blocks - (blocks + SPANS - 1) / SPANS : 0;
+    group_around g = look_from(around, group, position_in(around, group, last));
+    while (last > 0) {
+        group_around more = look_from(around, group, position_in(around, group, last - 1));
+        if (!same_around(&more, &g)) break;
+        g = more;
+        last--;
+    }
+    for (uint32_t i = 0; i < g.n; i++) STW_TRY(add_policy(around, &g, g.first + i, err));
+    STW_TRY(add_earlier(around, &g, last, err));
 out:
     return status;
 }
