@@ -91,12 +91,15 @@ static stw_status measure(stw_candidates *all, stw_candidate *candidate, stw_err
     stw_layout *layout = NULL;
     stw_program *program = NULL;
     stw_decisions decisions;
+    stw_peaks peaks;
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
     STW_TRY(stw_cost_decide(cost, &candidate->choice, pool, &decisions, err));
     STW_TRY(stw_layout_new(cost->job, &decisions, cost->job->largest, &layout, err));
     STW_TRY(stw_program_new_phases(cost->job, &decisions, layout, MEASURED_PHASES, &program, err));
     count_work(all, program->n_ops);
+    stw_program_walk(program, &peaks);
+    candidate->forward_bytes = peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
     candidate->seconds = candidate->rows.load_s / STW_LOAD_SPREAD;
     STW_TRY(simulate(all, program, &candidate->seconds, err));
 out:
@@ -127,6 +130,19 @@ static stw_candidate *append(stw_candidates *all, const stw_choice *choice) {
     return candidate;
 }
 
+/* Rows with bytes to spare do not promise that a choice fits: does its walk? */
+static bool walk_fits(stw_candidates *all, const stw_candidate *candidate) {
+    for (uint32_t r = 0; r < all->cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &all->cost->byte_rows[r];
+        if (row->spare_bytes == 0) continue;
+        if (candidate->forward_bytes > 0 && candidate->forward_bytes <= row->limit_bytes) continue;
+        all->over_row_bytes = stw_cost_forward_bytes(all->cost, &candidate->choice);
+        all->over_walk_bytes = candidate->forward_bytes;
+        return false;
+    }
+    return true;
+}
+
 stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uint32_t *index,
                               stw_error *err) {
     stw_evaluation rows;
@@ -150,6 +166,7 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
         stw_status status = measure(all, candidate, err);
         if (status != STW_STATUS_OK) return status;
     }
+    if (!walk_fits(all, candidate)) return STW_STATUS_OK;
     if (index != NULL) *index = all->n;
     if (all->n == 0 || candidate->seconds < all->list[all->fastest].seconds) all->fastest = all->n;
     all->n++;

@@ -22,17 +22,19 @@ typedef struct stw_candidate {
     stw_evaluation rows;
     double seconds; /* of one iteration, the load spread over STW_LOAD_SPREAD of them */
     stw_plainness plain;
+    uint64_t forward_bytes; /* walked: of the GPU in forward and backward; 0: not simulated */
 } stw_candidate;
 
 typedef struct stw_candidates {
-    const stw_cost *cost;
+    stw_cost *cost;
     stw_bars bars;                 /* of all of them */
     stw_planner_simulate simulate; /* NULL: by rows */
     stw_pool *pool;
     stw_candidate *list;
     uint32_t n, fastest;
     size_t room;
-    uint64_t work_left; /* in operations built or simulated */
+    uint64_t work_left;                       /* in operations built or simulated */
+    uint64_t over_row_bytes, over_walk_bytes; /* see stw_candidates_add; of the last such choice */
     double end_s;
 } stw_candidates;
 
@@ -43,8 +45,10 @@ stw_plainness stw_choice_plainness(const stw_cost *cost, const stw_choice *choic
 int stw_plainness_compare(const stw_plainness *a, const stw_plainness *b);
 /** Is there work and time left? */
 bool stw_candidates_go_on(const stw_candidates *all);
-/** Compare one more choice. @param index out, may be NULL: the candidate, STW_NO_CANDIDATE where it
- * does not fit, is barred, or no work is left */
+/** Compare one more choice. Where rows have bytes to spare, its walk must fit as well; if it does
+ * not, over_row_bytes and over_walk_bytes say what rows and walk need in forward and backward.
+ * @param index out, may be NULL: the candidate, STW_NO_CANDIDATE where it does not fit, is barred,
+ * or no work is left */
 STW_MUST_USE stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice,
                                            uint32_t *index, stw_error *err);
 /** The plainest candidate within STW_PLAIN_SLACK of the fastest. */
@@ -54,6 +58,13 @@ uint32_t stw_candidates_choose(const stw_candidates *all);
  * ones, other rings, and their neighbours by the seconds that the candidates have. (families.c) */
 STW_MUST_USE stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first,
                                               stw_error *err);
+/** Rings, neighbours and plainer choices around the fastest ones. (families.c) */
+STW_MUST_USE stw_status stw_candidates_look_around(stw_candidates *all, stw_error *err);
+/** Look for choices in the bytes by which the walk of the fastest candidate stays below its rows.
+ * (spare.c) @param result optimal: of the problem whose rows now have these bytes to spare;
+ * anything else: they have none, nothing was added */
+STW_MUST_USE stw_status stw_candidates_use_spare(stw_candidates *all, double gap,
+                                                 stw_ilp_result *result, stw_error *err);
 /** Neighbours of a candidate, as long as one is faster. (neighbours.c)
  * @param most plainness of those that count @param index in and out */
 STW_MUST_USE stw_status stw_candidates_improve(stw_candidates *all, const stw_plainness *most,

@@ -92,7 +92,8 @@ double stw_cost_row_seconds(const stw_cost *cost, const stw_time_row *row,
 
 uint64_t stw_cost_row_limit(const stw_byte_row *row) {
     if (row->limit_bytes == UINT64_MAX) return UINT64_MAX;
-    return row->limit_bytes > STW_COST_GUARD_BYTES ? row->limit_bytes - STW_COST_GUARD_BYTES : 0;
+    uint64_t bytes = row->limit_bytes + row->spare_bytes;
+    return bytes > STW_COST_GUARD_BYTES ? bytes - STW_COST_GUARD_BYTES : 0;
 }
 
 double stw_cost_over_unit(const stw_byte_row *row) {
@@ -103,6 +104,17 @@ double stw_cost_over_unit(const stw_byte_row *row) {
 void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes) {
     for (uint32_t r = 0; r < cost->n_byte_rows; r++)
         if (cost->byte_rows[r].tier == STW_TIER_GPU) cost->byte_rows[r].limit_bytes = limit_bytes;
+}
+
+uint64_t stw_cost_forward_bytes(const stw_cost *cost, const stw_choice *choice) {
+    uint32_t uses = stw_choice_uses(cost, choice);
+    uint64_t most = 0;
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &cost->byte_rows[r];
+        if (row->tier == STW_TIER_GPU && row->phase == STW_PHASE_FORWARD_BACKWARD)
+            most = stw_max_u64(most, row_bytes(cost, row, choice, uses));
+    }
+    return most;
 }
 
 bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars) {
@@ -130,7 +142,8 @@ static void measure_bytes(const stw_cost *cost, const stw_choice *choice, uint32
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         const stw_byte_row *row = &cost->byte_rows[r];
         uint64_t bytes = row_bytes(cost, row, choice, uses), limit = stw_cost_row_limit(row);
-        if (row->tier == STW_TIER_GPU && bytes > out->gpu_bytes) out->gpu_bytes = bytes;
+        if (row->tier == STW_TIER_GPU && bytes > out->gpu_bytes + row->spare_bytes)
+            out->gpu_bytes = bytes - row->spare_bytes;
         if (row->tier == STW_TIER_HOST && !row->page_locked && bytes > out->host_bytes)
             out->host_bytes = bytes;
         if (bytes > limit && bytes - limit > worst) worst = bytes - limit;

@@ -46,6 +46,9 @@ typedef struct stw_byte_row {
     bool page_locked;
     uint32_t node_kind; /* of rows that are not on the GPU */
     uint64_t limit_bytes, constant_bytes;
+    /* By so much rows lie above the walk of the choices that are looked for: such a choice counts
+     * as fitting only after its own walk. 0 but while spare.c is at work. */
+    uint64_t spare_bytes;
     uint64_t *unit_bytes;     /* [n_places] per unit */
     uint64_t *ring_bytes;     /* [n_uses][n_rings], where it is in use */
     uint64_t *act_bytes;      /* [n_acts] per block */
@@ -138,7 +141,7 @@ uint64_t stw_cost_row_bytes(const stw_cost *cost, const stw_byte_row *row,
 double stw_cost_row_seconds(const stw_cost *cost, const stw_time_row *row,
                             const stw_choice *choice);
 void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evaluation *out);
-/** What a row may hold: its limit less the guard. */
+/** What a row may hold: its limit and what it has to spare, less the guard. */
 uint64_t stw_cost_row_limit(const stw_byte_row *row);
 /** Bytes of which a row is said to be over so many times: its limit. */
 double stw_cost_over_unit(const stw_byte_row *row);
@@ -148,6 +151,8 @@ bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars);
 bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const stw_bars *bars);
 /** Give every GPU row this limit. */
 void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes);
+/** The largest GPU row of forward and backward. */
+uint64_t stw_cost_forward_bytes(const stw_cost *cost, const stw_choice *choice);
 
 /** The decisions that a choice stands for; blocks lie in `pool`. */
 STW_MUST_USE stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice,

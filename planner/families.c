@@ -190,14 +190,11 @@ out:
     return status;
 }
 
-stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first, stw_error *err) {
+stw_status stw_candidates_look_around(stw_candidates *all, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_choice choice = stw_choice_new(all->cost, all->pool);
     if (choice.acts == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
-    STW_TRY(stw_candidates_add(all, first, NULL, err));
-    if (all->n == 0) goto out;
-    STW_TRY(try_families(all, &choice, err));
     STW_TRY(try_rings(all, all->fastest, &choice, err));
     STW_TRY(improve_fastest(all, err));
     uint32_t best = all->fastest;
@@ -208,6 +205,19 @@ stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first, s
     STW_TRY(improve_plainer(all, err));
     uint32_t chosen = stw_candidates_choose(all);
     STW_TRY(try_rings(all, chosen, &choice, err));
+out:
+    return status;
+}
+
+stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_choice choice = stw_choice_new(all->cost, all->pool);
+    if (choice.acts == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
+    STW_TRY(stw_candidates_add(all, first, NULL, err));
+    if (all->n == 0) goto out;
+    STW_TRY(try_families(all, &choice, err));
+    STW_TRY(stw_candidates_look_around(all, err));
 out:
     return status;
 }

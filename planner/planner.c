@@ -120,7 +120,7 @@ static stw_status check_limits(const solving *s, stw_error *err) {
     for (uint32_t r = 0; r < s->cost->n_byte_rows; r++) {
         const stw_byte_row *row = &s->cost->byte_rows[r];
         uint64_t bytes = stw_cost_row_bytes(s->cost, row, &s->choice);
-        if (bytes > row->limit_bytes)
+        if (bytes > row->limit_bytes + row->spare_bytes && row->limit_bytes != UINT64_MAX)
             return stw_fail(err, STW_STATUS_BUG, row->name,
                             "the solver's plan takes %llu bytes of %s, the limit is %llu",
                             (unsigned long long)bytes, row->resource,
@@ -166,11 +166,14 @@ static stw_status tell_faster(solving *s, const stw_candidates *all, uint32_t ch
 static stw_status compare_candidates(solving *s, stw_candidates *all, uint32_t *chosen,
                                      stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    stw_ilp_result spared;
     STW_TRY(stw_candidates_search(all, &s->choice, err));
     if (all->n == 0) {
         status = stw_fail(err, STW_STATUS_BUG, "planner", "the solver's choice does not fit");
         goto out;
     }
+    STW_TRY(stw_candidates_use_spare(all, gap_of(s->options), &spared, err));
+    if (spared.outcome == STW_MILP_OPTIMAL) s->ilp.stages[0] = spared.stages[0];
     *chosen = stw_candidates_choose(all);
     stw_choice_copy(s->cost, &s->choice, &all->list[*chosen].choice);
     STW_TRY(tell_faster(s, all, *chosen, err));

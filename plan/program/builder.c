@@ -52,7 +52,8 @@ void stw_end_movement(stw_builder *b) {
 
 uint32_t stw_append(stw_builder *b, stw_op op) {
     stw_program *p = b->program;
-    if (b->status != STW_STATUS_OK || b->skipping) return STW_OP_NONE;
+    if (b->status != STW_STATUS_OK) return STW_OP_NONE;
+    if (b->skipping && op.kind != STW_OP_ALLOC && op.kind != STW_OP_FREE) return STW_OP_NONE;
     stw_op *ops =
         stw_pool_regrow(p->pool, p->ops, p->n_ops, (size_t)p->n_ops + 1, &b->capacity, sizeof *ops);
     if (ops == NULL || p->n_ops == STW_OP_NONE - 1) {

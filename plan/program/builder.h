@@ -23,7 +23,7 @@ typedef struct stw_builder {
     size_t capacity;
     stw_error *err;
     stw_status status;
-    bool skipping; /* operations of a movement that the program does not hold are dropped */
+    bool skipping; /* of a movement that the program does not hold: only allocs and frees stay */
     stw_extent
         *shard_grads; /* [model.n_blocks] lazily made gradients, live from backward to step */
     struct {

@@ -57,7 +57,7 @@ typedef struct stw_movement {
 typedef struct stw_program {
     stw_pool *pool;
     uint32_t kind;
-    uint32_t phases; /* bit stw_phase: movements with operations; 0: all */
+    uint32_t phases; /* bit stw_phase: movements with all their operations; 0: all */
     uint32_t n_ops;
     stw_op *ops;
     uint32_t n_movements;
@@ -80,7 +80,8 @@ typedef struct stw_peaks {
 STW_MUST_USE stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
                                         const stw_layout *layout, stw_program **out,
                                         stw_error *err);
-/** The same with operations of some phases only, for their time: the others are empty.
+/** The same with operations of some phases only: of the others it has what is allocated and freed,
+ * so that a walk finds the bytes of all.
  * @param phases bit stw_phase; 0: all */
 STW_MUST_USE stw_status stw_program_new_phases(const stw_job *job, const stw_decisions *decisions,
                                                const stw_layout *layout, uint32_t phases,
