@@ -30,7 +30,10 @@ typedef struct word {
     }
 
 static const word byte_words[] = {SIZES("")};
-static const word bps_words[] = {SIZES("/s")};
+/* Bits per second in two spellings: 1 Gbit/s is 125 x 10^6 B/s. */
+static const word bps_words[] = {
+    SIZES("/s"),         {"Mbit/s", 0, 3, 125}, {"Gbit/s", 0, 6, 125}, {"Tbit/s", 0, 9, 125},
+    {"Mbps", 0, 3, 125}, {"Gbps", 0, 6, 125},   {"Tbps", 0, 9, 125}};
 static const word flops_words[] = {{"FLOP/s", 0, 0, 1},
                                    {"MFLOP/s", 0, 6, 1},
                                    {"GFLOP/s", 0, 9, 1},
@@ -45,7 +48,7 @@ static const word token_words[] = {{"k", 10, 0, 1}, {"K", 10, 0, 1}, {"M", 20, 0
 static const word ratio_words[] = {{"%", 0, -2, 1}};
 static const word bare = {"", 0, 0, 1};
 
-enum { MOST_WORDS = 16, LONGEST_NUMBER = 100, LARGEST_EXPONENT = 400 };
+enum { MOST_WORDS = 20, LONGEST_NUMBER = 100, LARGEST_EXPONENT = 400 };
 
 static const struct {
     const char *expected;
@@ -54,7 +57,7 @@ static const struct {
 } kinds[] = {
 #define KIND(words) words, sizeof words / sizeof words[0]
     [STW_UNIT_BYTES] = {"a size such as \"80 GiB\"", KIND(byte_words)},
-    [STW_UNIT_BPS] = {"a rate such as \"50 GB/s\"", KIND(bps_words)},
+    [STW_UNIT_BPS] = {"a rate such as \"50 GB/s\" or \"400 Gbit/s\"", KIND(bps_words)},
     [STW_UNIT_FLOPS] = {"a rate such as \"790 TFLOP/s\"", KIND(flops_words)},
     [STW_UNIT_PPS] = {"a rate such as \"4.8 Gparam/s\"", KIND(pps_words)},
     [STW_UNIT_SECONDS] = {"a time such as \"10 us\"", KIND(second_words)},
@@ -79,10 +82,30 @@ typedef struct parts {
     const word *unit;
 } parts;
 
+/* "Gb/s" is bits by the letter and bytes to many who write it: the two differ by a factor of 8. */
+static bool bits_or_bytes(const char *unit_text, stw_unit unit) {
+    return unit == STW_UNIT_BPS && strchr(unit_text, 'b') != NULL &&
+           strchr(unit_text, 'B') == NULL && strstr(unit_text, "ib") == NULL;
+}
+
+/* " (did you mean "GB/s"?)", or nothing. */
+static void hint_unit(const char *unit_text, stw_unit unit, const char *const *names, char *out,
+                      size_t out_size) {
+    const char *near = stw_nearest(unit_text, names, kinds[unit].n_words);
+    char prefix = (char)toupper((unsigned char)unit_text[0]);
+    out[0] = '\0';
+    if (near != NULL && strchr(near, 'b') != NULL)
+        snprintf(out, out_size, " (did you mean \"%s\"?)", near);
+    else if (bits_or_bytes(unit_text, unit) && strchr("MGT", prefix) != NULL)
+        snprintf(out, out_size, " (did you mean \"%cbit/s\" or \"%cB/s\"?)", prefix, prefix);
+    else if (near != NULL)
+        snprintf(out, out_size, " (did you mean \"%s\"?)", near);
+}
+
 static stw_status fail_unit(const char *text, const char *unit_text, stw_unit unit,
                             const char *where, stw_error *err) {
     const char *names[MOST_WORDS];
-    char list[160] = "", found[160], unit_found[160];
+    char list[240] = "", found[160], unit_found[160], hint[64];
     size_t used = 0;
     for (size_t i = 0; i < kinds[unit].n_words && used < sizeof list; i++) {
         names[i] = kinds[unit].words[i].text;
@@ -91,11 +114,10 @@ static stw_status fail_unit(const char *text, const char *unit_text, stw_unit un
     }
     stw_text_quote(text, found, sizeof found);
     stw_text_quote(unit_text, unit_found, sizeof unit_found);
-    const char *near = stw_nearest(unit_text, names, kinds[unit].n_words);
+    hint_unit(unit_text, unit, names, hint, sizeof hint);
     return stw_fail(err, STW_STATUS_BAD_INPUT, where,
-                    "found %s with the unknown unit %s%s%s%s, expected %s, units %s", found,
-                    unit_found, near != NULL ? " (did you mean \"" : "", near != NULL ? near : "",
-                    near != NULL ? "\"?)" : "", kinds[unit].expected, list);
+                    "found %s with the unknown unit %s%s, expected %s, units %s", found, unit_found,
+                    hint, kinds[unit].expected, list);
 }
 
 static stw_status fail_quantity(const char *text, stw_unit unit, const char *problem,

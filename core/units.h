@@ -15,7 +15,7 @@
 /** Dimension of a quantity. It decides which unit words are accepted. */
 typedef enum stw_unit {
     STW_UNIT_BYTES,   /* B, kB, MB, GB, TB, KiB, MiB, GiB, TiB */
-    STW_UNIT_BPS,     /* the same with /s */
+    STW_UNIT_BPS,     /* the same with /s; Mbit/s, Gbit/s, Tbit/s, also spelt Gbps: 8 bits a byte */
     STW_UNIT_FLOPS,   /* FLOP/s, GFLOP/s, TFLOP/s, PFLOP/s */
     STW_UNIT_PPS,     /* param/s, Mparam/s, Gparam/s */
     STW_UNIT_SECONDS, /* s, ms, us, ns, min, h */

@@ -14,6 +14,7 @@
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"
+#include "plan/spec/cluster_check.h"
 #include "stw_config.h"
 
 #define MIB (1ull << 20)
@@ -204,6 +205,7 @@ stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
     if (!found) pretend_gpu(out);
     if (out->host.bandwidth_bps < out->host.dma_bps) out->host.bandwidth_bps = out->host.dma_bps;
     round_rates(out);
+    stw_cluster_lower_rates(out, NULL);
     if (samples != NULL) STW_TRY(stw_samples_status(samples, err));
 out:
     return status;

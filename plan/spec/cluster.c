@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/units.h"
+#include "plan/spec/cluster_check.h"
 #include "plan/spec/spec_keys.h"
 
 #define AT(member)                                                                                 \
@@ -86,7 +86,7 @@ static const stw_spec_row rows[] = {
     {BPS("node.pcie.h2d", pcie.h2d_bps), .fallback = "50 GB/s", .note = "alone, per GPU", RATE},
     {BPS("node.pcie.d2h", pcie.d2h_bps), .fallback = "50 GB/s", .note = "alone, per GPU", RATE},
     {BPS("node.pcie.both", pcie.both_bps), .fallback = "45 GB/s",
-     .note = "each direction while both run, per GPU", RATE},
+     .note = "each direction while both run, per GPU; at most h2d and d2h", RATE},
     {BPS("node.pcie.direct", pcie.direct_bps), .fallback = "0",
      .note = "each direction, kernels that access host memory; 0: 0.8 of both", RATE_OR_0,
      .needs = NEEDS(STEP) | NEEDS(DIRECT)},
@@ -192,6 +192,10 @@ static stw_spec_table calibration_table(stw_spec_row out[], size_t most) {
     return (stw_spec_table){out, n};
 }
 
+static bool is_in_node(const void *node, const char *key) {
+    return stw_node_path(node, key) != NULL;
+}
+
 stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw_cluster *out,
                                  stw_error *err) {
     stw_cluster read;
@@ -210,6 +214,7 @@ stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw
     if (stw_node_path(node, "node.host.memory") != NULL &&
         stw_node_path(node, "node.host.limit") == NULL)
         read.host.limit_bytes = read.host.memory_bytes;
+    stw_cluster_lower_rates(&read, &(stw_cluster_given){is_in_node, node});
     *out = read;
 out:
     drop_copies(&copies);
@@ -234,83 +239,7 @@ stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *va
     return stw_spec_set(&spec, key, value, origin, err);
 }
 
-void stw_cluster_follow_memory(const stw_cluster *before, const char *const *settings, size_t n,
-                               stw_cluster *cluster) {
-    const char *key = "node.host.limit=";
-    for (size_t i = 0; i < n; i++)
-        if (strncmp(settings[i], key, strlen(key)) == 0) return;
-    uint64_t memory = cluster->host.memory_bytes, was = before->host.memory_bytes;
-    if (memory == was || was == 0) return;
-    double share = (double)before->host.limit_bytes / (double)was;
-    uint64_t limit = share < 1 ? (uint64_t)(share * (double)memory) : memory;
-    cluster->host.limit_bytes = limit > 0 ? limit : memory;
-}
-
 bool stw_cluster_has_key(const char *key) { return stw_spec_has_key(&table, key); }
-
-static stw_status refuse(const char *origin, const char *key, const char *found,
-                         const char *expected, stw_error *err) {
-    return stw_fail(err, STW_STATUS_BAD_INPUT, origin, "%s: found %s, expected %s", key, found,
-                    expected);
-}
-
-/* Rates that are divisors. */
-static stw_status check_rates(const stw_cluster *c, const char *origin, stw_error *err) {
-    const struct {
-        const char *key;
-        double value;
-        bool used;
-    } rates[] = {
-        {"network.nic", c->nic_bps, c->nodes > 1},
-        {"node.gpu.hbm", c->gpu.hbm_bps, true},
-        {"node.gpu.bf16", c->gpu.bf16_flops, true},
-        {"node.host.bandwidth", c->host.bandwidth_bps, true},
-        {"node.host.dma", c->host.dma_bps, true},
-        {"node.pcie.h2d", c->pcie.h2d_bps, true},
-        {"node.pcie.d2h", c->pcie.d2h_bps, true},
-        {"node.pcie.both", c->pcie.both_bps, true},
-        {"node.nvlink", c->nvlink_bps, c->gpus > 1},
-        {"node.nvme.read", c->nvme.read_bps, c->nvme.capacity_bytes > 0},
-        {"node.nvme.write", c->nvme.write_bps, c->nvme.capacity_bytes > 0},
-        {"node.cpu_adamw", c->cpu_adamw_pps, true},
-    };
-    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
-        if (rates[i].used && !(rates[i].value > 0))
-            return refuse(origin, rates[i].key, "0", "a rate above 0", err);
-    return STW_STATUS_OK;
-}
-
-/* `part` must be below `whole`; it may equal it if `may_equal`. */
-static stw_status check_below(const char *origin, const char *key, uint64_t part,
-                              const char *whole_key, uint64_t whole, bool may_equal,
-                              stw_error *err) {
-    char found[32], limit[32], expected[96];
-    if (part < whole || (may_equal && part == whole)) return STW_STATUS_OK;
-    stw_bytes_format(part, found, sizeof found);
-    stw_bytes_format(whole, limit, sizeof limit);
-    snprintf(expected, sizeof expected, "%s %s = %s", may_equal ? "at most" : "less than",
-             whole_key, limit);
-    return refuse(origin, key, found, expected, err);
-}
-
-stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    STW_TRY(check_below(origin, "node.host.limit", c->host.limit_bytes, "node.host.memory",
-                        c->host.memory_bytes, true, err));
-    STW_TRY(check_below(origin, "node.host.process", c->host.process_bytes, "node.host.limit",
-                        c->host.limit_bytes, false, err));
-    STW_TRY(check_below(origin, "node.host.process_comm", c->host.process_comm_bytes,
-                        "node.host.limit - node.host.process",
-                        c->host.limit_bytes - c->host.process_bytes, false, err));
-    STW_TRY(check_below(origin, "node.gpu.context", c->gpu.context_bytes, "node.gpu.memory",
-                        c->gpu.memory_bytes, false, err));
-    STW_TRY(check_below(origin, "node.gpu.comm", c->gpu.comm_bytes,
-                        "node.gpu.memory - node.gpu.context",
-                        c->gpu.memory_bytes - c->gpu.context_bytes, false, err));
-    STW_TRY(check_rates(c, origin, err));
-out:
-    return status;
-}
 
 void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const char *key) {
     stw_json_begin_object(json, key);

@@ -82,14 +82,9 @@ STW_MUST_USE stw_status stw_cluster_from_node(const stw_tree *tree, const stw_no
 /** `--set node.gpus=4`. @param origin "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *value,
                                         const char *origin, stw_error *err);
-/** node.host.memory alone moves node.host.limit with it: the system keeps its share. Call it after
- * the last setting, with the cluster before the first one.
- * @param settings [n] "KEY=VALUE", all that were applied; one that sets the limit keeps it */
-void stw_cluster_follow_memory(const stw_cluster *before, const char *const *settings, size_t n,
-                               stw_cluster *cluster);
 /** Does this dotted key belong to a cluster spec? */
 bool stw_cluster_has_key(const char *key);
-/** Check ranges and contradictions, such as a limit above the memory. BAD_INPUT names the key. */
+/** Check ranges and contradictions, such as a limit above the memory. BAD_INPUT names the keys. */
 STW_MUST_USE stw_status stw_cluster_check(const stw_cluster *cluster, const char *origin,
                                           stw_error *err);
 /** Bytes of a node's host that may be used: the smaller of memory and limit. */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/spec/cluster_check.h"
 #include "plan/spec/registry.h"
 
 stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err) {
@@ -95,7 +96,7 @@ stw_status stw_specs_set_all(stw_cluster *cluster, stw_run_spec *run, const char
         snprintf(origin, sizeof origin, "%s %s", option, settings[i]);
         status = stw_specs_set(cluster, run, settings[i], origin, err);
     }
-    if (status == STW_STATUS_OK) stw_cluster_follow_memory(&before, settings, n, cluster);
+    if (status == STW_STATUS_OK) stw_cluster_follow(&before, settings, n, cluster);
     return status;
 }
 

@@ -181,7 +181,7 @@ const char *stw_spec_nearest_key(const char *key);
 /** `KEY=VALUE` for the spec that has the key. @param origin "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *setting,
                                       const char *origin, stw_error *err);
-/** Settings in order, each error naming its own; then stw_cluster_follow_memory.
+/** Settings in order, each error naming its own; then stw_cluster_follow.
  * @param option "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_specs_set_all(stw_cluster *cluster, stw_run_spec *run,
                                           const char *const *settings, size_t n, const char *option,

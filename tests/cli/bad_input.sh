@@ -20,6 +20,9 @@ expect 3 "" plan --set node.gpu.memory=-1GiB
 expect 3 "error: --set node.gpu.memory=48: node.gpu.memory: found \"48\" without a unit" plan --set node.gpu.memory=48
 expect 3 "without a unit" plan --set node.pcie.h2d=1
 expect 3 "expected 1 MB/s to 1 PB/s" plan --set "node.pcie.h2d=1 B/s"
+expect 3 "expected at most node.pcie.h2d = 12 GB/s" plan --set "node.pcie.both=100 Gbit/s"
+expect 3 "did you mean \"Gbit/s\" or \"GB/s\"" plan --set "node.pcie.h2d=64 Gb/s"
+expect 0 "fits" plan --set "node.pcie.h2d=64 Gbit/s"
 expect 3 "expected 1 GFLOP/s to" plan --set "node.gpu.bf16=1e-300 FLOP/s"
 expect 3 "error: --set node.host.limit=1TiB" plan --set node.host.limit=1TiB
 expect 3 "there is one node; leave it out, or use nodes: 2 or more" plan --set "network.nic=1 GB/s"

@@ -86,6 +86,9 @@ static void parses_counts(void) {
 /* Each result is the double nearest to what is written, as the compiler reads it. */
 static void parses_quantities(void) {
     CU_ASSERT_EQUAL(double_of("50.1 GB/s", STW_UNIT_BPS), 50.1e9);
+    CU_ASSERT_EQUAL(double_of("400 Gbit/s", STW_UNIT_BPS), 50e9);
+    CU_ASSERT_EQUAL(double_of("3.2Tbps", STW_UNIT_BPS), 400e9);
+    CU_ASSERT_EQUAL(double_of("100 Mbit/s", STW_UNIT_BPS), 12.5e6);
     CU_ASSERT_EQUAL(double_of("55.3 GB/s", STW_UNIT_BPS), 55.3e9);
     CU_ASSERT_EQUAL(double_of("4.3 TB/s", STW_UNIT_BPS), 4.3e12);
     CU_ASSERT_EQUAL(double_of("1 GiB/s", STW_UNIT_BPS), gib);
@@ -150,6 +153,14 @@ static void errors_help(void) {
                 "did you mean \"GiB\"?");
     CHECK_FAILS(stw_quantity_parse("50 GBs", STW_UNIT_BPS, &real, "k", err), STW_STATUS_BAD_INPUT,
                 "did you mean \"GB/s\"?");
+    const char *bits[] = {"400 Gb/s", "400 Gb", "400 gb/s", "400 Gb/sec"};
+    for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++)
+        CHECK_FAILS(stw_quantity_parse(bits[i], STW_UNIT_BPS, &real, "k", err),
+                    STW_STATUS_BAD_INPUT, "did you mean \"Gbit/s\" or \"GB/s\"?");
+    CHECK_FAILS(stw_quantity_parse("400 gbit/s", STW_UNIT_BPS, &real, "k", err),
+                STW_STATUS_BAD_INPUT, "did you mean \"Gbit/s\"?");
+    CHECK_FAILS(stw_quantity_parse("50 gib/s", STW_UNIT_BPS, &real, "k", err), STW_STATUS_BAD_INPUT,
+                "did you mean \"GiB/s\"?");
     CHECK_FAILS(stw_quantity_parse("790 tflops", STW_UNIT_FLOPS, &real, "k", err),
                 STW_STATUS_BAD_INPUT, "did you mean \"TFLOP/s\"?");
     CHECK_FAILS(stw_u64_parse("80 furlongs", STW_UNIT_BYTES, &whole, "k", err),

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/units.h"
-#include "plan/spec/cluster.h"
+#include "plan/spec/cluster_check.h"
 #include "tests/unit/testing.h"
 
 static stw_status cluster_from_yaml(const char *text, stw_cluster *out, stw_error *err) {
@@ -123,6 +123,18 @@ static void clusters_are_checked(void) {
         {"node.pcie.both", "0", "node.pcie.both"},
         {"node.nvlink", "0", "node.nvlink"},
         {"node.cpu_adamw", "0", "node.cpu_adamw"},
+        {"node.pcie.both", "55.35 GB/s",
+         "node.pcie.both: found 55.4 GB/s, expected at most node.pcie.d2h = 55.3 GB/s"},
+        {"node.pcie.direct", "60 GB/s",
+         "node.pcie.direct: found 60 GB/s, expected at most node.pcie.h2d"},
+        {"node.gpu.norm_bf16", "20 TB/s", "found 20 TB/s, expected at most 1.25 x node.gpu.hbm = "},
+        {"node.gpu.norm", "20 TB/s", "expected at most 1.25 x node.gpu.hbm = "},
+        {"node.gpu.update", "20 TB/s", "node.gpu.hbm"},
+        {"node.host.dma", "900 GB/s", "expected at most node.host.bandwidth = "},
+        {"node.host.dma_up", "900 GB/s", "node.host.bandwidth"},
+        {"node.host.dma_down", "900 GB/s", "node.host.bandwidth"},
+        {"node.host.dma_beside", "900 GB/s", "node.host.bandwidth"},
+        {"node.nvme.both", "900 GB/s", "expected at most node.nvme.read + node.nvme.write = "},
     };
     stw_cluster c, defaults;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -312,20 +324,52 @@ static void limits_follow_memory(void) {
     CHECK_OK(cluster_from_yaml("node: {host: {memory: 125 GiB, limit: 100 GiB}}", &before, err));
     after = before;
     after.host.memory_bytes = 250ull << 30;
-    stw_cluster_follow_memory(&before, both, 2, &after);
+    stw_cluster_follow(&before, both, 2, &after);
     CU_ASSERT_EQUAL(after.host.limit_bytes, 100ull << 30);
-    stw_cluster_follow_memory(&before, memory, 2, &after);
+    stw_cluster_follow(&before, memory, 2, &after);
     CU_ASSERT_EQUAL(after.host.limit_bytes, 200ull << 30);
     CHECK_OK(cluster_from_yaml("node: {host: {memory: 125 GiB}}", &before, err));
     after = before;
     after.host.memory_bytes = 50ull << 30;
-    stw_cluster_follow_memory(&before, memory, 2, &after);
+    stw_cluster_follow(&before, memory, 2, &after);
     CU_ASSERT_EQUAL(after.host.limit_bytes, 50ull << 30);
     CHECK_OK(stw_cluster_check(&after, "cluster.yaml", err));
+}
+
+/* A slower link that is given alone is slower both ways; what is given twice is kept. */
+static void rates_follow_what_bounds_them(void) {
+    static const char *const h2d[] = {"node.pcie.h2d=20 GB/s"};
+    static const char *const both[] = {"node.pcie.h2d=20 GB/s", "node.pcie.both=30 GB/s"};
+    static const char *const host[] = {"node.host.bandwidth=60 GB/s"};
+    stw_cluster before, c;
+    CHECK_OK(cluster_from_yaml("node: {pcie: {h2d: 25 GB/s}}", &c, err));
+    CU_ASSERT_EQUAL(c.pcie.both_bps, 25e9);
+    CHECK_OK(cluster_from_yaml("node: {pcie: {h2d: 25 GB/s, both: 30 GB/s}}", &c, err));
+    CU_ASSERT_EQUAL(c.pcie.both_bps, 30e9);
+    stw_cluster_defaults(&before);
+    before.host.dma_beside_bps = 80e9;
+    c = before;
+    c.pcie.h2d_bps = 20e9;
+    stw_cluster_follow(&before, h2d, 1, &c);
+    CU_ASSERT_EQUAL(c.pcie.both_bps, 20e9);
+    CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err));
+    c.pcie.both_bps = 30e9;
+    stw_cluster_follow(&before, both, 2, &c);
+    CU_ASSERT_EQUAL(c.pcie.both_bps, 30e9);
+    c = before;
+    c.host.bandwidth_bps = 60e9;
+    stw_cluster_follow(&before, host, 1, &c);
+    CU_ASSERT_EQUAL(c.host.dma_bps, 60e9);
+    CU_ASSERT_EQUAL(c.host.dma_beside_bps, 60e9);
+    CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err));
+    c.gpu.norm_bps = c.gpu.norm_bf16_bps = c.nvme.both_bps = 1e15; /* a measurement that scatters */
+    stw_cluster_lower_rates(&c, NULL);
+    CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err));
 }
 
 STW_TEST_MAIN("plan cluster", {"clusters round-trip", clusters_round_trip},
               {"samples are kept", samples_are_kept},
               {"samples are written and skipped", samples_are_written_and_skipped},
               {"clusters are checked", clusters_are_checked},
-              {"limits follow memory", limits_follow_memory})
+              {"limits follow memory", limits_follow_memory},
+              {"rates follow what bounds them", rates_follow_what_bounds_them})
