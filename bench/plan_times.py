@@ -1,56 +1,142 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time and gap of `stowage plan` for every zoo model on every example cluster: engine stowage with
-NVMe off and on, and fsdp2, which keeps no state on NVMe. Writes a CSV and prints the median and the worst ten.
+"""CPU time, memory and gap of `stowage plan` for zoo models on example clusters and presets: engine stowage with
+NVMe off and on, and fsdp2, which keeps no state on NVMe. Rows are appended to a CSV as they come; a case that is in it
+is not run again, so that a long table can be made in pieces. Prints the median and the worst ten of each.
 
-    python3 bench/plan_times.py --stowage build/bin/stowage -o times.csv [--models A,B] [--clusters A,B] [--jobs N]
+    python3 bench/plan_times.py -o times.csv [--stowage build/bin/stowage] [--jobs N]
+        [--models A,B] [--clusters examples|presets|all|A,B]    # presets: those of `stowage clusters`
+        [--sample N [--seed S]]                                 # N cases, the same ones for the same seed
+        [--minutes M]                                           # begin no case after M minutes
+        [--summary]                                             # run nothing
 """
 import argparse
 import csv
 import json
 import os
-import resource
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FIELDS = ["model", "cluster", "engine", "nvme", "exit", "cpu_s", "rss_mib", "outcome", "gap", "iteration_s", "error"]
+EXAMPLES = os.path.join(ROOT, "models/examples")
+KEYS = ["model", "cluster", "engine", "nvme"]
+FIELDS = KEYS + ["exit", "cpu_s", "rss_mib", "outcome", "gap", "iteration_s", "error"]
 
 
-def names(folder, suffix, wanted):
-    found = sorted(f[: -len(suffix)] for f in os.listdir(os.path.join(ROOT, folder)) if f.endswith(suffix))
-    return [f for f in found if wanted is None or f in wanted.split(",")]
+def example(name):
+    return os.path.join(EXAMPLES, name + ".yaml")
 
 
 def is_cluster(name):
-    with open(os.path.join(ROOT, "models/examples", name + ".yaml")) as file:
+    with open(example(name)) as file:
         return "node:" in file.read()
+
+
+def clusters_of(arguments):
+    examples = sorted(f[:-5] for f in os.listdir(EXAMPLES) if f.endswith(".yaml") and is_cluster(f[:-5]))
+    listed = json.loads(subprocess.check_output([arguments.stowage, "clusters", "--json"]))
+    presets = [c["name"] for c in listed["clusters"]]
+    known = {"examples": examples, "presets": presets, "all": sorted(set(examples) | set(presets))}
+    return known.get(arguments.clusters) or arguments.clusters.split(",")
+
+
+def models_of(arguments):
+    zoo = sorted(f[:-len(".json")] for f in os.listdir(os.path.join(ROOT, "models/zoo")) if f.endswith(".json"))
+    return arguments.models.split(",") if arguments.models else zoo
+
+
+def cases_of(arguments):
+    cases = [(m, c, e, n) for m in models_of(arguments) for c in clusters_of(arguments)
+             for e, n in (("stowage", "off"), ("stowage", "on"), ("fsdp2", "off"))]
+    if arguments.sample and arguments.sample < len(cases):
+        cases = random.Random(arguments.seed).sample(cases, arguments.sample)
+    return cases
 
 
 def measure(arguments, case):
     model, cluster, engine, nvme = case
+    path = example(cluster)
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
-        command = [arguments.stowage, "plan", "--model", model, "--cluster",
-                   os.path.join(ROOT, "models/examples", cluster + ".yaml"), "--set", f"engine={engine}", "-o", out.name]
-        if nvme:
+        command = [arguments.stowage, "plan", "--model", model, "--cluster", path if os.path.isfile(path) else cluster,
+                   "--set", f"engine={engine}", "-o", out.name]
+        if nvme == "on":
             command += ["--set", "node.nvme.capacity=2000 GiB"]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         error = process.stderr.read().decode().strip()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-        row = {"model": model, "cluster": cluster, "engine": engine, "nvme": "on" if nvme else "off",
-               "exit": process.returncode, "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
-               "rss_mib": usage.ru_maxrss // 1024, "error": error.split("\n")[0]}
+        row = dict(zip(KEYS, case))
+        row |= {"exit": process.returncode, "cpu_s": round(usage.ru_utime + usage.ru_stime, 3),
+                "rss_mib": usage.ru_maxrss // 1024, "error": error.split("\n")[0]}
         try:
             with open(out.name) as file:
                 plan = json.load(file)
-            row |= {"outcome": plan["outcome"], "gap": plan["solver"]["gap"], "iteration_s": plan["time_s"]["iteration"]}
+            row |= {"outcome": plan["outcome"], "gap": plan["solver"]["gap"],
+                    "iteration_s": plan["time_s"]["iteration"]}
         except (ValueError, KeyError):
             pass
         return row
+
+
+def read_rows(path):
+    if not os.path.exists(path):
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def run(arguments):
+    done = {tuple(row[k] for k in KEYS) for row in read_rows(arguments.output)}
+    left = [case for case in cases_of(arguments) if case not in done]
+    end = time.monotonic() + 60 * arguments.minutes
+    lock = threading.Lock()
+    with open(arguments.output, "a", newline="") as file, ThreadPoolExecutor(arguments.jobs) as pool:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        if not done:
+            writer.writeheader()
+
+        def one(case):
+            if time.monotonic() > end:
+                return 0
+            row = measure(arguments, case)
+            with lock:
+                writer.writerow(row)
+                file.flush()
+            return 1
+
+        return len(left) - sum(pool.map(one, left))
+
+
+def of_case(row):
+    return f"{row['model']} {row['cluster']} {row['engine']} nvme {row['nvme']}"
+
+
+def worst(rows, field, form):
+    for row in sorted(rows, key=lambda r: -float(r[field]))[:10]:
+        print(f"  {form(float(row[field]))}  {of_case(row)}: {row['outcome'] or row['error']}")
+
+
+def summarize(rows):
+    seconds = [float(r["cpu_s"]) for r in rows]
+    over = sum(s > 1 for s in seconds)
+    print(f"{len(rows)} plans, CPU time: median {statistics.median(seconds):.3f} s, {over} over 1 s; the worst ten:")
+    worst(rows, "cpu_s", "{:.3f} s".format)
+    print(f"memory: median {statistics.median(float(r['rss_mib']) for r in rows):.0f} MiB; the worst ten:")
+    worst(rows, "rss_mib", "{:.0f} MiB".format)
+    gaps = [r for r in rows if r["gap"]]
+    print(f"gap, of {len(gaps)} plans that fit; the worst ten:")
+    worst(gaps, "gap", lambda gap: f"{100 * gap:.4f}%")
+    failed = [r for r in rows if r["exit"] not in ("0", "4")]
+    print(f"{len(failed)} failed")
+    for row in failed[:10]:
+        print(f"  exit {row['exit']}: {of_case(row)}: {row['error']}")
+    return 1 if failed else 0
 
 
 def main():
@@ -58,31 +144,17 @@ def main():
     parser.add_argument("--stowage", default=os.path.join(ROOT, "build/bin/stowage"))
     parser.add_argument("-o", "--output", default="plan_times.csv")
     parser.add_argument("--models")
-    parser.add_argument("--clusters")
+    parser.add_argument("--clusters", default="examples")
+    parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
-    clusters = [c for c in names("models/examples", ".yaml", arguments.clusters) if is_cluster(c)]
-    cases = [(m, c, e, n) for m in names("models/zoo", ".json", arguments.models) for c in clusters
-             for e, n in (("stowage", False), ("stowage", True), ("fsdp2", False))]
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        rows = list(pool.map(lambda case: measure(arguments, case), cases))
-    with open(arguments.output, "w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    print(f"{len(rows)} plans, CPU time: median {statistics.median(r['cpu_s'] for r in rows):.3f} s; the worst ten:")
-    for row in sorted(rows, key=lambda r: -r["cpu_s"])[:10]:
-        print(f"  {row['cpu_s']:.3f} s  {row['rss_mib']} MiB  {row['model']} {row['cluster']} {row['engine']} nvme {row['nvme']}: "
-              f"{row.get('outcome', row['error'])}")
-    gaps = [r for r in rows if r.get("gap") is not None]
-    print("the worst ten gaps:")
-    for row in sorted(gaps, key=lambda r: -r["gap"])[:10]:
-        print(f"  {100 * row['gap']:.4f}%  {row['model']} {row['cluster']} {row['engine']} nvme {row['nvme']}")
-    failed = [r for r in rows if r["exit"] not in (0, 4)]
-    print(f"{len(failed)} failed")
-    for row in failed[:10]:
-        print(f"  exit {row['exit']}: {row['model']} {row['cluster']} {row['engine']} nvme {row['nvme']}: {row['error']}")
-    return 1 if failed else 0
+    left = 0 if arguments.summary else run(arguments)
+    if left:
+        print(f"{left} cases left; run the same command again")
+    return summarize(read_rows(arguments.output))
 
 
 if __name__ == "__main__":
