@@ -101,7 +101,7 @@ static stw_status walk_changed(const changed *specs, const stw_cost *cost, stw_c
     plan->cluster = specs->cluster;
     plan->run = specs->run;
     plan->job = specs->job;
-    STW_TRY(stw_plan_derive(plan, err));
+    STW_TRY(stw_plan_derive_bytes(plan, err));
     stw_plan_judge(plan);
 out:
     for (uint32_t k = 0; k < specs->job->n_kinds; k++) {

@@ -60,11 +60,13 @@ static double time_limit_of(const stw_planner_options *options) {
 
 /* ---- from a choice to a plan ---- */
 
-static stw_status take_choice(solving *s, const stw_choice *choice, stw_error *err) {
+/* @param derive stw_plan_derive, or stw_plan_derive_bytes where the plan may not fit */
+static stw_status take_choice(solving *s, const stw_choice *choice,
+                              stw_status (*derive)(stw_plan *, stw_error *), stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = s->plan;
     STW_TRY(stw_cost_decide(s->cost, choice, plan->pool, &plan->decisions, err));
-    STW_TRY(stw_plan_derive(plan, err));
+    STW_TRY(derive(plan, err));
     STW_TRY(stw_cost_check_walk(s->cost, choice, plan->peaks, plan->node_peaks, err));
     stw_plan_judge(plan);
 
@@ -224,7 +226,7 @@ static stw_status finish_fitting(solving *s, stw_error *err) {
         STW_TRY(tell_fuller(s, here_s, err));
     }
     STW_TRY(check_limits(s, err));
-    STW_TRY(take_choice(s, &s->choice, err));
+    STW_TRY(take_choice(s, &s->choice, stw_plan_derive, err));
     STW_TRY(report_solver(s, err));
     plan->outcome = s->ilp.outcome != STW_MILP_OPTIMAL    ? STW_OUTCOME_LIMIT
                     : s->ilp.stages[0].gap <= OPTIMAL_GAP ? STW_OUTCOME_OPTIMAL
@@ -256,13 +258,14 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
                           "found; raise --time-limit");
         goto out;
     }
-    STW_TRY(take_choice(s, &s->choice, err));
+    STW_TRY(take_choice(s, &s->choice, stw_plan_derive_bytes, err));
     STW_TRY(report_solver(s, err));
     plan->solver.rows = first.rows;
     plan->solver.columns = first.columns;
     plan->solver.objective = plan->solver.bound = plan->solver.gap = NAN; /* of the true stage 1 */
     if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) {
         plan->outcome = STW_OUTCOME_FEASIBLE;
+        status = stw_plan_derive(plan, err);
         goto out;
     }
     plan->outcome = STW_OUTCOME_INFEASIBLE;
@@ -283,7 +286,7 @@ static stw_status finish_greedy(solving *s, stw_error *err) {
     double bound = s->plan->solver.bound;
     s->plan->solver.gap = (s->plan->solver.objective - bound) / s->plan->solver.objective;
     s->plan->outcome = STW_OUTCOME_LIMIT;
-    return take_choice(s, &s->greedy, err);
+    return take_choice(s, &s->greedy, stw_plan_derive, err);
 }
 
 /* The problem of a job, with room for the answers. */

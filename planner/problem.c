@@ -203,7 +203,8 @@ static stw_status read_program(const place_search *s, const stw_job *job, stw_by
                                .load = STW_LOAD_SHARDED_READ,
                                .by_group = cost->by_group,
                                .depth = cost->rings[s->ring].depth,
-                               .bucket_bytes = cost->rings[s->ring].bucket_bytes};
+                               .bucket_bytes = cost->rings[s->ring].bucket_bytes,
+                               .phases = ~(1u << STW_PHASE_LOAD)};
     STW_TRY(stw_simple_build(&simple, &layout, &program, err));
     stw_read_bytes(job, layout, program, bytes);
     stw_read_flow(job, program, s->crowded, flow);

@@ -204,7 +204,8 @@ static stw_status read_load(const load_search *s, uint32_t place, stw_load load,
                                .load = load,
                                .by_group = cost->by_group,
                                .depth = cost->rings[0].depth,
-                               .bucket_bytes = cost->rings[0].bucket_bytes};
+                               .bucket_bytes = cost->rings[0].bucket_bytes,
+                               .phases = 1u << STW_PHASE_LOAD};
     STW_TRY(stw_simple_build(&simple, &layout, &program, err));
     stw_read_load(job, program, out);
 out:

@@ -133,7 +133,8 @@ stw_transfer stw_load_transfer(stw_builder *b) {
                              .to = STW_SPACE_PARAMS,
                              .from_component = STW_COMPONENT_PARAMS,
                              .to_component = STW_COMPONENT_PARAMS};
-    if (b->status != STW_STATUS_OK) return transfer;
+    if (b->status != STW_STATUS_OK || !stw_program_is_full(b->program, STW_PHASE_LOAD))
+        return transfer; /* no operation works on its pieces */
     if (own)
         own_pieces(b, &transfer);
     else

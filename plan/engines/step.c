@@ -230,6 +230,7 @@ bool stw_step_begin(stw_step *s, stw_builder *b, stw_phase phase, stw_repeat rep
 
 void stw_step_buckets(stw_step *s) {
     stw_builder *b = s->b;
+    if (b->skipping) return; /* buckets neither take nor leave memory */
     for (uint32_t i = 0; i < b->layout->n_buckets && b->status == STW_STATUS_OK; i++) {
         uint32_t index = b->layout->order[i];
         switch (b->decisions->state[b->layout->buckets[index].decision].place.update) {

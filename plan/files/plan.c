@@ -87,7 +87,7 @@ static void sum_nodes(stw_plan *plan) {
     }
 }
 
-stw_status stw_plan_derive(stw_plan *plan, stw_error *err) {
+static stw_status derive(stw_plan *plan, uint32_t phases, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t n = plan->job->n_kinds;
     drop_derived(plan);
@@ -102,13 +102,19 @@ stw_status stw_plan_derive(stw_plan *plan, stw_error *err) {
         return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
     for (uint32_t k = 0; k < n; k++) {
         STW_TRY(stw_layout_new(plan->job, &plan->decisions, k, &plan->layouts[k], err));
-        STW_TRY(stw_program_new(plan->job, &plan->decisions, plan->layouts[k], &plan->programs[k],
-                                err));
+        STW_TRY(stw_program_new_phases(plan->job, &plan->decisions, plan->layouts[k], phases,
+                                       &plan->programs[k], err));
         stw_program_walk(plan->programs[k], &plan->peaks[k]);
     }
     sum_nodes(plan);
 out:
     return status;
+}
+
+stw_status stw_plan_derive(stw_plan *plan, stw_error *err) { return derive(plan, 0, err); }
+
+stw_status stw_plan_derive_bytes(stw_plan *plan, stw_error *err) {
+    return derive(plan, STW_NO_PHASES, err);
 }
 
 stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,

@@ -99,6 +99,9 @@ STW_MUST_USE stw_status stw_plan_new(stw_model *model, const stw_cluster *cluste
 void stw_plan_free(stw_plan *plan);
 /** Derive layouts, programs and peaks from plan->decisions (again, if there were any). */
 STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);
+/** The same with programs of memory operations alone: for plans that do not fit, which nobody times
+ * or executes. The walk and the checks of a plan take them; stw_plan_derive makes them whole. */
+STW_MUST_USE stw_status stw_plan_derive_bytes(stw_plan *plan, stw_error *err);
 /** Append an alternative; `needs` is copied, `rule` is not. @param plan_seconds of the plan */
 STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
                                                  double plan_seconds, const char *needs,

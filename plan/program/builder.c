@@ -29,7 +29,7 @@ static void no_memory(stw_builder *b) {
 void stw_begin_movement(stw_builder *b, stw_movement like) {
     stw_program *p = b->program;
     if (b->status != STW_STATUS_OK) return;
-    b->skipping = p->phases != 0 && !(p->phases & (1u << like.phase));
+    b->skipping = !stw_program_is_full(p, like.phase);
     stw_movement *list = stw_pool_grow(p->pool, p->movements, p->n_movements,
                                        (size_t)p->n_movements + 1, &p->movement_room, sizeof *list);
     if (list == NULL) {

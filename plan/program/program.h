@@ -81,12 +81,17 @@ STW_MUST_USE stw_status stw_program_new(const stw_job *job, const stw_decisions 
                                         const stw_layout *layout, stw_program **out,
                                         stw_error *err);
 /** The same with operations of some phases only: of the others it has what is allocated and freed,
- * so that a walk finds the bytes of all.
- * @param phases bit stw_phase; 0: all */
+ * so that a walk finds the bytes of all. Pieces and buckets cost nothing there.
+ * @param phases bit stw_phase; 0: all; STW_NO_PHASES: none */
 STW_MUST_USE stw_status stw_program_new_phases(const stw_job *job, const stw_decisions *decisions,
                                                const stw_layout *layout, uint32_t phases,
                                                stw_program **out, stw_error *err);
+#define STW_NO_PHASES (1u << STW_N_PHASES)
 void stw_program_free(stw_program *program);
+/** Does a program have all operations of a phase? */
+static inline bool stw_program_is_full(const stw_program *program, stw_phase phase) {
+    return program->phases == 0 || (program->phases & (1u << phase)) != 0;
+}
 
 /** Live bytes of one walk: start from zero, apply operations in program order. */
 typedef struct stw_live {
