@@ -7,7 +7,8 @@
 
 STOWAGE names the program. `forced` plans instances drawn at random (model, cluster, memory, length) and
 then the same instances with keys that force placements, shares, policies or rings: none should be
-faster. `monotone` gives an instance more GPU memory, host memory (1 GiB steps) or bandwidth (5%
+faster. Forced plans that fill the GPU beyond placement.gpu_fill do not count: the free plan may
+not. `monotone` gives an instance more GPU memory, host memory (1 GiB steps) or bandwidth (5%
 steps): the iteration should never get slower. Prints each offender as a command; exit 1 where a forced
 plan is more than 1% faster, or more resources make a plan more than 0.5% slower.
 """
@@ -28,18 +29,23 @@ CLUSTERS = {  # GPU memory limits tried, GiB; GPUs
     "h200-x2": ((14, 139), 2),
     "h200-x4": ((20, 139), 4),
     "h100-80g-x8": ((20, 79), 8),
+    "p4d.24xlarge": ((14, 39), 8),
+    "g6e.48xlarge": ((14, 44), 8),
 }
-MODELS = {  # least GPU memory worth a plan on one GPU, GiB per GPU
+MODELS = {  # worth a plan there
     "h200-x1": ["GPT-2", "Qwen3-0.6B", "Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Llama-3.1-8B", "Qwen2.5-7B"],
     "h200-x2": ["Qwen3-1.7B", "Qwen3-4B", "Qwen3-8B", "Mistral-7B-v0.3", "Phi-4", "Qwen2.5-VL-7B-Instruct"],
     "h200-x4": ["Qwen3-4B", "Qwen3-8B", "Phi-4", "Gemma-3-27b", "Qwen3-30B-A3B", "Qwen3-32B", "OLMo-2-7B"],
-    "h100-80g-x8": ["Qwen3-8B", "Phi-4", "Qwen3-32B", "Qwen3-30B-A3B", "Mixtral-8x7B", "Qwen2.5-VL-32B-Instruct"],
+    "h100-80g-x8": ["Qwen3-8B", "Phi-4", "Qwen3-32B", "Qwen3-30B-A3B", "Mixtral-8x7B", "Qwen2.5-VL-32B-Instruct",
+                    "Llama-3.1-8B", "Gemma-3-27b"],
+    "p4d.24xlarge": ["Qwen3-4B", "Qwen3-8B", "Llama-3.1-8B", "Phi-4", "Qwen3-30B-A3B"],
+    "g6e.48xlarge": ["Qwen3-4B", "Qwen2.5-7B", "Phi-4", "Qwen3-30B-A3B"],
 }
 GAIN, LOSS = 0.01, 0.005
 
 
 def plan(settings):
-    """Seconds of one simulated iteration; None where the plan is refused or does not fit."""
+    """Seconds of one simulated iteration, outcome, share of the GPU; None where the plan is refused or does not fit."""
     command = [STOWAGE, "plan", "--json"]
     for key, value in settings:
         command += ["--" + key, value] if key in ("model", "cluster") else ["--set", f"{key}={value}"]
@@ -52,7 +58,8 @@ def plan(settings):
     time_s = answer["time_s"]
     repeats = int(dict(settings).get("batch.grad_accumulation", 1))
     forward = time_s.get("forward_backward") or 0
-    return forward * repeats + time_s["optimizer_step"], answer["outcome"], answer["verdict"]
+    full = answer["peaks"]["gpu_bytes"]["peak"] / answer["cluster"]["node"]["gpu"]["memory"]
+    return forward * repeats + time_s["optimizer_step"], answer["outcome"], full
 
 
 def words(settings):
@@ -65,10 +72,11 @@ def words(settings):
 
 def instance(rng):
     cluster = rng.choice(list(CLUSTERS))
-    (least, most), _ = CLUSTERS[cluster]
+    (least, most), gpus = CLUSTERS[cluster]
+    file = os.path.join(ROOT, "models", "examples", cluster + ".yaml")
     settings = [("model", rng.choice(MODELS[cluster])),
-                ("cluster", os.path.join(ROOT, "models", "examples", cluster + ".yaml"))]
-    if cluster == "h100-80g-x8":
+                ("cluster", file if os.path.exists(file) else cluster)]
+    if CLUSTERS[cluster][1] == 8:
         settings.append(("nodes", str(rng.choice([1, 1, 2]))))
     settings.append(("node.gpu.memory", f"{rng.randint(least, most)} GiB"))
     settings.append(("batch.seq_len", str(rng.choice([1024, 2048, 4096, 8192]))))
@@ -80,6 +88,14 @@ def instance(rng):
         settings.append(("loss.fused", "true"))
     if rng.random() < 0.2:
         settings.append(("engine", "fsdp2"))
+    if gpus > 1 and rng.random() < 0.4:
+        settings.append(("parallel.dp_replicate", str(rng.choice([2, gpus // 2]))))
+    elif gpus > 2 and rng.random() < 0.2:
+        settings.append(("parallel.cp", "2"))
+    if "A3B" in settings[0][1] and rng.random() < 0.4:
+        settings.append(("parallel.ep", str(gpus)))
+    if rng.random() < 0.1:
+        settings.append(("placement.gpu_fill", rng.choice(["0.9", "1"])))
     return settings
 
 
@@ -122,6 +138,8 @@ def forced(arguments, pool):
     for number, (settings, best) in enumerate(feasible_instances(rng, arguments.instances, pool)):
         tries = [force(rng, settings) for _ in range(arguments.plans)]
         answers = list(pool.map(plan, [settings + keys for keys in tries]))
+        fill = max(best[2], float(dict(settings).get("placement.gpu_fill", 0.98)))
+        answers = [a if a is not None and a[2] <= fill else None for a in answers]
         for keys, answer in zip(tries, answers):
             gain = None if answer is None else best[0] / answer[0] - 1
             rows.append((number, words(settings), words(keys), best[0], answer[0] if answer else "", gain))

@@ -11,14 +11,19 @@
 /* Choices whose rows take this share longer than the fastest candidate are not of interest. */
 static const double OF_INTEREST = 0.02;
 
+/* The same of the family with all state on the GPU, whose programs are small: rows of plans with
+ * offloaded blocks are off by so much, and nothing else is left to make up for it. */
+static const double RESIDENT_OF_INTEREST = 0.12;
+
 /* Gap of the families' integer programs, and the most time of one. */
 static const double FAMILY_GAP = 1e-3, FAMILY_S = 0.25;
 
 /* Candidates that take so much longer than the fastest may become plain ones within the slack. */
 static const double MAY_BECOME = 0.03;
 
-/* Descents begin at so many candidates. */
+/* Descents begin at so many candidates, which take at most so much longer than the fastest. */
 #define MOST_STARTS 6
+static const double MAY_LEAD = 0.06;
 
 static uint32_t places_where(const stw_cost *cost, bool (*is)(const stw_place *place)) {
     uint32_t bits = 0;
@@ -43,8 +48,8 @@ static bool grads_on_gpu(const stw_place *p) { return p->grads == STW_TIER_GPU; 
 #define N_PLACE_BARS 7
 #define N_ACT_BARS 5
 
-static stw_status try_family(stw_candidates *all, const stw_bars *bars, stw_choice *choice,
-                             stw_error *err) {
+static stw_status try_family(stw_candidates *all, const stw_bars *bars, double of_interest,
+                             stw_choice *choice, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     double left = all->end_s - stw_planner_now_s();
     if (!stw_candidates_go_on(all) || left <= 0) return STW_STATUS_OK;
@@ -52,7 +57,7 @@ static stw_status try_family(stw_candidates *all, const stw_bars *bars, stw_choi
                                .gap = FAMILY_GAP,
                                .quick = true,
                                .bars = *bars,
-                               .most_s = all->list[all->fastest].seconds * (1 + OF_INTEREST)};
+                               .most_s = all->list[all->fastest].seconds * (1 + of_interest)};
     stw_ilp_result result;
     STW_TRY(stw_ilp_solve(all->cost, &options, choice, &result, err));
     if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE)
@@ -81,7 +86,8 @@ static stw_status try_families(stw_candidates *all, stw_choice *choice, stw_erro
         for (int j = 0; j < i; j++) again = again || places[j] == places[i];
         for (int j = 0; j < N_ACT_BARS && !again; j++) {
             const stw_bars bars = {barred, acts[j] | all->bars.acts};
-            STW_TRY(try_family(all, &bars, choice, err));
+            STW_TRY(
+                try_family(all, &bars, i == 0 ? RESIDENT_OF_INTEREST : OF_INTEREST, choice, err));
         }
     }
 out:
@@ -182,7 +188,7 @@ static stw_status improve_fastest(stw_candidates *all, stw_error *err) {
         uint32_t index = next_start(all, done, n);
         if (index == STW_NO_CANDIDATE) break;
         done[index] = true;
-        if (all->list[index].seconds > all->list[all->fastest].seconds * (1 + MAY_BECOME)) break;
+        if (all->list[index].seconds > all->list[all->fastest].seconds * (1 + MAY_LEAD)) break;
         const stw_plainness same = {UINT32_MAX - 1, all->list[index].plain.policies};
         STW_TRY(stw_candidates_improve(all, &same, &index, err));
     }
