@@ -7,7 +7,10 @@
 #include "planner/clock.h"
 
 /* From this share of the GPU on headroom counts, in steps of a twentieth. */
-static const double FULL_SHARE = 0.85, FULL_STEP = 0.05;
+static const double FULL_SHARE = 0.92, FULL_STEP = 0.03;
+
+/* What is moved counts in steps of this share. */
+static const double MOVED_STEP = 0.02;
 
 /* Seconds that differ by less than this share of the fastest are the same. */
 static const double SAME_SECONDS = 1e-3;
@@ -175,10 +178,25 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
 
 /* ---- the choice ---- */
 
-static double fullness(const stw_candidates *all, const stw_candidate *candidate) {
+double stw_candidates_fullness(const stw_candidates *all, const stw_evaluation *rows) {
     uint64_t memory = all->cost->job->cluster->gpu.memory_bytes;
-    double share = memory > 0 ? (double)candidate->rows.gpu_bytes / (double)memory : 0;
+    double share = memory > 0 ? (double)rows->gpu_bytes / (double)memory : 0;
     return share > FULL_SHARE ? ceil((share - FULL_SHARE) / FULL_STEP) : 0;
+}
+
+/* The share of state that is not wholly on the GPU and of blocks that do not keep their
+ * activations, in steps. */
+static double moved(const stw_candidates *all, const stw_candidate *candidate) {
+    const stw_cost *cost = all->cost;
+    double units = 0, blocks = 0, n = 0;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (level_of_place(&cost->places[p]) > 0) units += candidate->choice.units[p];
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        n += candidate->choice.acts[a];
+        if (cost->acts[a].act != STW_ACT_KEEP) blocks += candidate->choice.acts[a];
+    }
+    double share = units / cost->n_units + (n > 0 ? blocks / n : 0);
+    return ceil(share / MOVED_STEP);
 }
 
 static uint64_t ring_bytes(const stw_cost *cost, const stw_choice *choice) {
@@ -187,13 +205,17 @@ static uint64_t ring_bytes(const stw_cost *cost, const stw_choice *choice) {
     return ring->depth * (ring->bucket_bytes > 0 ? ring->bucket_bytes : 1);
 }
 
-/* Policies first, then headroom where it counts, then speed, the ring and host memory. */
+/* Policies first, then headroom where it counts, then what is moved, speed, the ring and host
+ * memory. */
 static bool preferred(const stw_candidates *all, const stw_candidate *a, const stw_candidate *b) {
     double least = all->list[all->fastest].seconds, step = SAME_SECONDS * least;
     int plain = stw_plainness_compare(&a->plain, &b->plain);
     if (plain != 0) return plain < 0;
-    double full_a = fullness(all, a), full_b = fullness(all, b);
+    double full_a = stw_candidates_fullness(all, &a->rows);
+    double full_b = stw_candidates_fullness(all, &b->rows);
     if (full_a != full_b) return full_a < full_b;
+    double moved_a = moved(all, a), moved_b = moved(all, b);
+    if (moved_a != moved_b) return moved_a < moved_b;
     double seconds_a = floor((a->seconds - least) / step);
     double seconds_b = floor((b->seconds - least) / step);
     if (seconds_a != seconds_b) return seconds_a < seconds_b;

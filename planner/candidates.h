@@ -51,6 +51,8 @@ bool stw_candidates_go_on(const stw_candidates *all);
  * or no work is left */
 STW_MUST_USE stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice,
                                            uint32_t *index, stw_error *err);
+/** How full the GPU is, in steps that count; 0: far enough from the limit. */
+double stw_candidates_fullness(const stw_candidates *all, const stw_evaluation *rows);
 /** The plainest candidate within STW_PLAIN_SLACK of the fastest. */
 uint32_t stw_candidates_choose(const stw_candidates *all);
 

@@ -138,6 +138,55 @@ out:
     return status;
 }
 
+/* As many of the move's units or blocks as fit without filling the GPU further than counts; 0:
+ * none.
+ */
+static uint32_t most_that_fit(stw_candidates *all, uint32_t of, bool blocks, stw_unit_move move,
+                              stw_choice *choice) {
+    const double most_full = stw_candidates_fullness(all, &all->list[of].rows);
+    uint32_t low = 0, high = move.units;
+    while (low < high) {
+        stw_evaluation rows;
+        move.units = high - (high - low) / 2;
+        stw_choice_copy(all->cost, choice, &all->list[of].choice);
+        bool moves = blocks ? stw_move_blocks(all->cost, &all->bars, &move, choice)
+                            : stw_move_units(all->cost, &all->bars, &move, choice);
+        if (moves) stw_cost_evaluate(all->cost, choice, &rows);
+        if (moves && rows.fits && stw_candidates_fullness(all, &rows) <= most_full)
+            low = move.units;
+        else
+            high = move.units - 1;
+    }
+    return low;
+}
+
+/* Less that is moved: blocks that keep their activations after all, state back on the GPU. */
+static stw_status try_fewer(stw_candidates *all, uint32_t of, stw_choice *choice, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = all->cost;
+    for (uint32_t from = 0; from < cost->n_acts; from++)
+        for (uint32_t to = 0; to < cost->n_acts; to++) {
+            stw_unit_move move = {from, to, all->list[of].choice.acts[from]};
+            if (cost->acts[to].act != STW_ACT_KEEP || from == to) continue;
+            if (cost->acts[to].group != cost->acts[from].group) continue;
+            move.units = most_that_fit(all, of, true, move, choice);
+            stw_choice_copy(cost, choice, &all->list[of].choice);
+            if (stw_move_blocks(cost, &all->bars, &move, choice))
+                STW_TRY(stw_candidates_add(all, choice, NULL, err));
+        }
+    for (uint32_t from = 0; from < cost->n_places && !cost->whole; from++)
+        for (uint32_t to = 0; to < cost->n_places; to++) {
+            stw_unit_move move = {from, to, all->list[of].choice.units[from]};
+            if (from == to || any_off_gpu(&cost->places[to])) continue;
+            move.units = most_that_fit(all, of, false, move, choice);
+            stw_choice_copy(cost, choice, &all->list[of].choice);
+            if (stw_move_units(cost, &all->bars, &move, choice))
+                STW_TRY(stw_candidates_add(all, choice, NULL, err));
+        }
+out:
+    return status;
+}
+
 /* The fastest candidate of each plainness below that of the fastest of all, plainest first, is
  * improved without leaving its plainness, until one is within the slack. */
 static stw_status improve_plainer(stw_candidates *all, stw_error *err) {
@@ -209,8 +258,8 @@ stw_status stw_candidates_look_around(stw_candidates *all, stw_error *err) {
     STW_TRY(try_rings(all, all->fastest, &choice, err));
     STW_TRY(try_merges(all, all->fastest, &choice, err));
     STW_TRY(improve_plainer(all, err));
-    uint32_t chosen = stw_candidates_choose(all);
-    STW_TRY(try_rings(all, chosen, &choice, err));
+    STW_TRY(try_fewer(all, stw_candidates_choose(all), &choice, err));
+    STW_TRY(try_rings(all, stw_candidates_choose(all), &choice, err));
 out:
     return status;
 }
