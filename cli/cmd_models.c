@@ -27,8 +27,9 @@ static stw_status list(const char *pattern, const stw_general *general, stw_erro
     if (n == 0) {
         const char *near = pattern != NULL ? stw_nearest(pattern, names, n_names) : NULL;
         status = stw_fail(err, STW_STATUS_BAD_INPUT, pattern,
-                          "matches none of the %zu models in %.200s/zoo%s%s", n_names, data,
-                          near != NULL ? "; nearest: " : "", near != NULL ? near : "");
+                          "matches none of the %zu models in %.200s/zoo%s%s%s", n_names, data,
+                          near != NULL ? "; did you mean \"" : "", near != NULL ? near : "",
+                          near != NULL ? "\"?" : "");
         goto out;
     }
     STW_TRY(stw_report_models((const stw_model *const *)models, n, format, &text, err));

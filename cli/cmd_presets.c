@@ -151,7 +151,11 @@ static stw_status fail_unknown(const stw_presets *presets, const char *what, con
         found[n_found++] = next;
     }
     for (size_t i = 0, used = 0; i < n_found && used < sizeof near - 80; i++)
-        used += (size_t)snprintf(near + used, 80, "%s%s", i > 0 ? ", " : "; nearest: ", found[i]);
+        used += (size_t)snprintf(near + used, 80, "%s%s%s",
+                                 i == 0            ? "; did you mean "
+                                 : i + 1 < n_found ? ", "
+                                                   : " or ",
+                                 found[i], i + 1 == n_found ? "?" : "");
     return stw_fail(err, STW_STATUS_BAD_INPUT, what,
                     "no such file, and none of the %zu clusters that `stowage clusters` lists%s",
                     presets->n, near);

@@ -48,8 +48,9 @@ static stw_status unknown_option(const stw_option *options, size_t n, const char
     const char *names[MOST_OPTIONS];
     for (size_t i = 0; i < n; i++) names[i] = options[i].name;
     const char *near = stw_nearest(word, names, n);
-    return stw_fail(err, STW_STATUS_USAGE, word, "unknown option%s%s",
-                    near != NULL ? ", nearest known: " : "", near != NULL ? near : "; see --help");
+    return stw_fail(err, STW_STATUS_USAGE, word, "unknown option; %s%s%s",
+                    near != NULL ? "did you mean " : "", near != NULL ? near : "see --help",
+                    near != NULL ? "?" : "");
 }
 
 static stw_status set_option(const stw_option *option, const char *value, stw_error *err) {

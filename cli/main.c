@@ -64,8 +64,9 @@ static int unknown_command(const char *name) {
         return stw_exit(
             stw_fail(&err, STW_STATUS_NOT_BUILT_IN, name, "not implemented in this version"), &err);
     const char *near = stw_nearest(name, names, n_commands);
-    (void)stw_fail(&err, STW_STATUS_USAGE, name, "unknown command%s%s",
-                   near != NULL ? ", nearest: " : "", near != NULL ? near : "; see stowage --help");
+    (void)stw_fail(&err, STW_STATUS_USAGE, name, "unknown command; %s%s%s",
+                   near != NULL ? "did you mean " : "", near != NULL ? near : "see stowage --help",
+                   near != NULL ? "?" : "");
     return stw_exit(STW_STATUS_USAGE, &err);
 }
 

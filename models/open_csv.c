@@ -111,8 +111,8 @@ static stw_status open_zoo(stw_pool *pool, const char *what, const char *data_fo
     const char *near = stw_nearest(wanted, list.names, list.n);
     return stw_fail(err, STW_STATUS_BAD_INPUT, what,
                     "not found: no such file or folder, and none of the %zu models in %.200s%s%s%s",
-                    list.n, folder, near != NULL ? "; nearest is \"" : "", near != NULL ? near : "",
-                    near != NULL ? "\"" : "");
+                    list.n, folder, near != NULL ? "; did you mean \"" : "",
+                    near != NULL ? near : "", near != NULL ? "\"?" : "");
 }
 
 stw_status stw_model_open(const char *what, const char *data_folder, stw_model **out,

@@ -41,9 +41,9 @@ static stw_status read_row(const stw_table *table, const stw_table_row *from, st
     while (kind < n_kinds && strcmp(from->fields[0], kinds[kind]) != 0) kind++;
     if (kind == n_kinds) {
         const char *near = stw_nearest(from->fields[0], kinds, n_kinds);
-        return stw_table_fail(table, from, err, "unknown kind of row \"%.40s\"%s%s",
-                              from->fields[0], near != NULL ? ", nearest is " : "",
-                              near != NULL ? near : "");
+        return stw_table_fail(table, from, err, "unknown kind of row \"%.40s\"%s%s%s",
+                              from->fields[0], near != NULL ? "; did you mean \"" : "",
+                              near != NULL ? near : "", near != NULL ? "\"?" : "");
     }
     row->kind = (stw_row_kind)kind;
     row->line = from->line;

@@ -65,12 +65,9 @@ double stw_run_spec_update_share(const stw_run_spec *run, stw_update update) {
 
 bool stw_run_spec_has_key(const char *key) { return stw_spec_has_key(stw_run_spec_table(), key); }
 
-const char *stw_spec_nearest_key(const char *key) {
-    const char *found[2] = {stw_spec_nearest(stw_run_spec_table(), key),
-                            stw_spec_nearest(stw_cluster_table(), key)};
-    if (found[0] == NULL || found[1] == NULL) return found[found[0] == NULL];
-    const char *nearer = stw_nearest(key, found, 2);
-    return nearer != NULL ? nearer : found[0];
+size_t stw_spec_near_keys(const char *key, const char **out, size_t most) {
+    const stw_spec_table *const tables[] = {stw_run_spec_table(), stw_cluster_table()};
+    return stw_spec_near(tables, 2, key, out, most);
 }
 
 stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *setting,
@@ -82,9 +79,13 @@ stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *se
     snprintf(key, sizeof key, "%.*s", (int)(equals - setting), setting);
     if (stw_run_spec_has_key(key)) return stw_run_spec_set(run, key, equals + 1, origin, err);
     if (stw_cluster_has_key(key)) return stw_cluster_set(cluster, key, equals + 1, origin, err);
-    const char *near = stw_spec_nearest_key(key);
-    return stw_fail(err, STW_STATUS_USAGE, origin, "unknown key \"%s\"%s%s", key,
-                    near != NULL ? ", nearest known: " : "", near != NULL ? near : "");
+    const char *near[STW_SPEC_MOST_NEAR];
+    char hint[512];
+    size_t n_near = stw_spec_near_keys(key, near, STW_SPEC_MOST_NEAR);
+    stw_spec_hint("", near, n_near, hint, sizeof hint);
+    return stw_fail(err, STW_STATUS_USAGE, origin, "unknown key \"%s\"%s", key,
+                    n_near > 0 ? hint
+                               : "; default.yaml among the examples lists the keys of a run");
 }
 
 stw_status stw_specs_set_all(stw_cluster *cluster, stw_run_spec *run, const char *const *settings,

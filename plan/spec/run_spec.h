@@ -176,8 +176,9 @@ STW_MUST_USE stw_status stw_run_spec_check(const stw_run_spec *run, const char *
 void stw_run_spec_write_json(const stw_run_spec *run, stw_json *json, const char *key);
 /** As run.yaml. */
 void stw_run_spec_write_yaml(const stw_run_spec *run, stw_text *out);
-/** The known key nearest to a wrong one over cluster and run specs, or NULL (for `--set`). */
-const char *stw_spec_nearest_key(const char *key);
+/** Known keys of run and cluster specs that a wrong one may mean (for `--set`), as stw_spec_near.
+ */
+size_t stw_spec_near_keys(const char *key, const char **out, size_t most);
 /** `KEY=VALUE` for the spec that has the key. @param origin "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *setting,
                                       const char *origin, stw_error *err);

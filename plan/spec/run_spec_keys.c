@@ -91,20 +91,43 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 
 /* dp_shard excludes cp; the sharding group is dp_shard x cp. */
 #define PARALLEL(where, other, forward, experts)                                                   \
-    {COUNT("parallel.dp_shard"), where(parallel.dp_shard),           .words = auto_count,          \
-     .fallback = "auto",         .note = "auto: all remaining GPUs", BOUNDS(1, MOST_WAYS)},        \
-        {COUNT("parallel.dp_replicate"), where(parallel.dp_replicate), .fallback = "1",            \
+    {COUNT("parallel.dp_shard"),                                                                   \
+     where(parallel.dp_shard),                                                                     \
+     .words = auto_count,                                                                          \
+     .also = "dp dp_size data_parallel_size data_parallel_shard_degree zero_stage",                \
+     .fallback = "auto",                                                                           \
+     .note = "auto: all remaining GPUs",                                                           \
+     BOUNDS(1, MOST_WAYS)},                                                                        \
+        {COUNT("parallel.dp_replicate"), where(parallel.dp_replicate),                             \
+         .also = "ddp hsdp replicas data_parallel_replicate_degree", .fallback = "1",              \
          BOUNDS(1, MOST_WAYS)},                                                                    \
-        {COUNT("parallel.tp"), where(parallel.tp), .fallback = "1", .instead = other,              \
+        {COUNT("parallel.tp"),                                                                     \
+         where(parallel.tp),                                                                       \
+         .also = "tensor_parallel tensor_parallel_size tensor_model_parallel_size",                \
+         .fallback = "1",                                                                          \
+         .instead = other,                                                                         \
          BOUNDS(1, MOST_WAYS)},                                                                    \
-        {COUNT("parallel.pp"), where(parallel.pp), .fallback = "1", .instead = other,              \
+        {COUNT("parallel.pp"),                                                                     \
+         where(parallel.pp),                                                                       \
+         .also = "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size",          \
+         .fallback = "1",                                                                          \
+         .instead = other,                                                                         \
          BOUNDS(1, MOST_WAYS)},                                                                    \
         {COUNT("parallel.vpp"), where(parallel.vpp), .fallback = "1", .instead = other,            \
          BOUNDS(1, MOST_WAYS)},                                                                    \
-        {COUNT("parallel.cp"), where(parallel.cp), .fallback = "1", BOUNDS(1, MOST_WAYS),          \
+        {COUNT("parallel.cp"),                                                                     \
+         where(parallel.cp),                                                                       \
+         .also = "context_parallel context_parallel_size sequence_parallel_size "                  \
+                 "ulysses_sequence_parallel_size",                                                 \
+         .fallback = "1",                                                                          \
+         BOUNDS(1, MOST_WAYS),                                                                     \
          .needs = forward},                                                                        \
         {WORDS("parallel.cp_kind", cp_kinds), where(parallel.cp_kind), .fallback = "ring"},        \
-        {COUNT("parallel.ep"), where(parallel.ep), .fallback = "1", BOUNDS(1, MOST_WAYS),          \
+        {COUNT("parallel.ep"),                                                                     \
+         where(parallel.ep),                                                                       \
+         .also = "expert_parallel expert_parallel_size expert_model_parallel_size",                \
+         .fallback = "1",                                                                          \
+         BOUNDS(1, MOST_WAYS),                                                                     \
          .needs = experts},                                                                        \
         {COUNT("parallel.etp"), where(parallel.etp), .fallback = "1", BOUNDS(1, MOST_WAYS),        \
          .needs = experts},                                                                        \
@@ -152,46 +175,60 @@ static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group)
 static const stw_spec_row rows_before[] = {
     {WORDS("engine", NULL), AT(engine)}, /* words and default: the registry's */
     PARALLEL(AT, SHARD, NEEDS(FORWARD), NEEDS(EXPERTS)),
-    {WORDS("precision.params", dtypes), AT(precision.params), .fallback = "fp32"},
-    {WORDS("precision.compute", dtypes), AT(precision.compute), .fallback = "bf16",
-     .needs = NEEDS(FORWARD)},
-    {WORDS("precision.grads", dtypes), AT(precision.grads), .fallback = "fp32"},
-    {WORDS("precision.reduce", dtypes), AT(precision.reduce), .fallback = "fp32",
-     .needs = NEEDS(FORWARD) | NEEDS(SHARDS)},
-    {WORDS("precision.master", masters), AT(precision.has_master), .fallback = "none"},
+    {WORDS("precision.params", dtypes), AT(precision.params),
+     .also = "dtype torch_dtype param_dtype model_dtype", .fallback = "fp32"},
+    {WORDS("precision.compute", dtypes), AT(precision.compute),
+     .also = "bf16 fp16 amp autocast mixed_precision", .fallback = "bf16", .needs = NEEDS(FORWARD)},
+    {WORDS("precision.grads", dtypes), AT(precision.grads),
+     .also = "grad_dtype grad_reduce_in_fp32", .fallback = "fp32"},
+    {WORDS("precision.reduce", dtypes), AT(precision.reduce), .also = "reduce_dtype",
+     .fallback = "fp32", .needs = NEEDS(FORWARD) | NEEDS(SHARDS)},
+    {WORDS("precision.master", masters), AT(precision.has_master),
+     .also = "master_weights master_dtype fp32_master main_params_dtype", .fallback = "none"},
     {WORDS("precision.exp_avg", dtypes), AT(precision.exp_avg), .fallback = "fp32"},
     {WORDS("precision.exp_avg_sq", dtypes), AT(precision.exp_avg_sq), .fallback = "fp32"},
-    {COUNT("batch.micro_batch"), AT(batch.micro_batch), .fallback = "1",
-     .note = "sequences per GPU", BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
-    {TOKENS("batch.seq_len"), AT(batch.seq_len), .words = auto_tokens, .fallback = "auto",
+    {COUNT("batch.micro_batch"), AT(batch.micro_batch),
+     .also = "batch_size bs mbs micro_batch_size per_device_train_batch_size "
+             "train_micro_batch_size_per_gpu",
+     .fallback = "1", .note = "sequences per GPU", BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {TOKENS("batch.seq_len"), AT(batch.seq_len), .words = auto_tokens,
+     .also = "sequence sequence_length seq_length seqlen max_seq_len max_seq_length "
+             "max_length context_length block_size cutoff_len",
+     .fallback = "auto",
      .note = "tokens; 8k is 8192; auto: 4096, or the model's positions if fewer",
      BOUNDS(1, MOST_TOKENS), .needs = NEEDS(FORWARD)},
     {TOKENS("batch.max_tokens_per_gpu"), AT(batch.max_tokens_per_gpu), .words = none,
+     .also = "max_tokens max_token_len_per_gpu ppo_max_token_len_per_gpu max_tokens_per_mb",
      .fallback = "none", .instead = FIXED_BATCH, .note = "none, or tokens",
      BOUNDS(1, 65536.0 * MOST_TOKENS)},
-    {COUNT("batch.grad_accumulation"), AT(batch.grad_accumulation), .fallback = "1",
-     BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {COUNT("batch.grad_accumulation"), AT(batch.grad_accumulation),
+     .also = "ga grad_accum gradient_accumulation gradient_accumulation_steps "
+             "accumulation_steps",
+     .fallback = "1", BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
     {COUNT("batch.log_prob_micro_batch"), AT(batch.log_prob_micro_batch), .words = none,
      .fallback = "none", .instead = FIXED_BATCH, .note = "none, or sequences per GPU",
      BOUNDS(1, 65536)},
-    {WORDS("optimizer.kind", adamw), .fallback = "adamw"},
+    {WORDS("optimizer.kind", adamw), .also = "optim optimizer_type adam adamw",
+     .fallback = "adamw"},
     {WORDS("optimizer.implementation", implementations), AT(optimizer.implementation),
-     .fallback = "auto"},
-    {RATIO("optimizer.clip_norm"), AT(optimizer.clip_norm), .words = none, .fallback = "1",
-     .note = "none, or the largest global norm", BOUNDS(1e-30, 1e30), .zero = true,
+     .also = "fused foreach", .fallback = "auto"},
+    {RATIO("optimizer.clip_norm"), AT(optimizer.clip_norm), .words = none,
+     .also = "clip_grad grad_clip clip_grad_norm max_grad_norm max_norm gradient_clipping",
+     .fallback = "1", .note = "none, or the largest global norm", BOUNDS(1e-30, 1e30), .zero = true,
      .needs = NEEDS(STEP)},
-    {RATIO("optimizer.lr"), AT(optimizer.lr), .fallback = "1e-3",
+    {RATIO("optimizer.lr"), AT(optimizer.lr), .also = "learning_rate", .fallback = "1e-3",
      .note = "torch.optim.AdamW's default, like the next three", BOUNDS(0, 1000),
      .needs = NEEDS(STEP)},
     {.key = "optimizer.betas",
      .kind = STW_SPEC_PAIR,
      .unit = STW_UNIT_RATIO,
      AT(optimizer.beta1),
+     .also = "beta1 beta2 adam_beta1 adam_beta2",
      .fallback = "[0.9, 0.999]",
      BOUNDS(0, 1),
      .needs = NEEDS(STEP)},
-    {RATIO("optimizer.eps"), AT(optimizer.eps), .fallback = "1e-8", BOUNDS(0, 1),
-     .needs = NEEDS(STEP)},
+    {RATIO("optimizer.eps"), AT(optimizer.eps), .also = "adam_eps adam_epsilon", .fallback = "1e-8",
+     BOUNDS(0, 1), .needs = NEEDS(STEP)},
     {RATIO("optimizer.weight_decay"), AT(optimizer.weight_decay), .fallback = "1e-2",
      BOUNDS(0, 1000), .needs = NEEDS(STEP)},
     {.key = "optimizer.groups",
@@ -213,19 +250,23 @@ static const stw_spec_row rows_before[] = {
      .kind = STW_SPEC_MAP,
      AT(trainable.lora_rank),
      .words = none,
+     .also = "peft lora_rank lora_r",
      .fallback = "none",
      .note = "none, or {rank: 16, targets: [..]}"},
     {COUNT("trainable.lora.rank"), AT(trainable.lora_rank), .fallback = "0",
      .instead = ALL_TRAINED},
     {STRINGS("trainable.lora.targets"), AT(trainable.lora_targets), .fallback = "[]"},
-    {STRINGS("trainable.freeze"), AT(trainable.freeze), .fallback = "[]", .instead = ALL_TRAINED,
-     .note = "no grads, no moments"},
-    {WORDS("placement.params", tiers), AT(placement.params), .fallback = "auto"},
+    {STRINGS("trainable.freeze"), AT(trainable.freeze), .also = "frozen freeze_vision_tower",
+     .fallback = "[]", .instead = ALL_TRAINED, .note = "no grads, no moments"},
+    {WORDS("placement.params", tiers), AT(placement.params),
+     .also = "param_offload offload_param offload_params", .fallback = "auto"},
     {WORDS("placement.grads", tiers), AT(placement.grads), .fallback = "auto"},
     {WORDS("placement.master", tiers), AT(placement.master), .fallback = "auto"},
-    {WORDS("placement.moments", tiers), AT(placement.moments), .fallback = "auto"},
-    {WORDS("placement.activations", acts), AT(placement.activations), .fallback = "auto",
-     .needs = NEEDS(FORWARD)},
+    {WORDS("placement.moments", tiers), AT(placement.moments),
+     .also = "optimizer_offload offload_optimizer cpu_offload", .fallback = "auto"},
+    {WORDS("placement.activations", acts), AT(placement.activations),
+     .also = "offload activation_offload activation_offloading enable_activation_offload",
+     .fallback = "auto", .needs = NEEDS(FORWARD)},
     {RATIO("placement.gpu_fill"), AT(placement.gpu_fill), .fallback = "0.98",
      .note = "share of the GPU memory that is filled if a plan with no more exists",
      BOUNDS(0.5, 1)},
@@ -240,21 +281,28 @@ static const stw_spec_row rows_before[] = {
      .note = "auto, or slots ahead", BOUNDS(1, 1024), .needs = NEEDS(RINGS)},
     {BYTES("prefetch.bucket"), AT(prefetch.bucket_bytes), .words = auto_bytes, .fallback = "auto",
      .note = "auto, or a size", BOUNDS(4096, 1099511627776.0), .needs = NEEDS(RINGS)},
-    {WORDS("recompute.granularity", granularities), AT(recompute.granularity), .fallback = "auto",
-     .needs = NEEDS(FORWARD)},
+    {WORDS("recompute.granularity", granularities), AT(recompute.granularity),
+     .also = "gradient_checkpointing enable_gradient_checkpointing "
+             "activation_checkpointing recompute_granularity checkpointing",
+     .fallback = "auto", .needs = NEEDS(FORWARD)},
     {WORDS("recompute.method", methods), AT(recompute.method), .fallback = "none",
      .instead = FULL_BLOCKS},
     {COUNT("recompute.num_layers"), AT(recompute.num_layers), .fallback = "0",
      .instead = FULL_BLOCKS},
     {STRINGS("recompute.modules"), AT(recompute.modules), .fallback = "[]", .instead = FULL_BLOCKS},
-    {WORDS("attention", attentions), AT(attention), .fallback = "flash", .needs = NEEDS(FORWARD)},
-    {BOOL("loss.fused"), AT(loss.fused), .fallback = "false",
-     .needs = NEEDS(FORWARD) | NEEDS(CHUNKS)},
+    {WORDS("attention", attentions), AT(attention),
+     .also = "attn attn_implementation flash_attn flash_attention use_flash_attn",
+     .fallback = "flash", .needs = NEEDS(FORWARD)},
+    {BOOL("loss.fused"), AT(loss.fused),
+     .also = "liger use_liger_kernel use_fused_kernels fused_loss fused_linear_cross_entropy "
+             "cut_cross_entropy",
+     .fallback = "false", .needs = NEEDS(FORWARD) | NEEDS(CHUNKS)},
     {TOKENS("loss.chunk"), AT(loss.chunk), .fallback = "0",
      .note = "with fused: tokens at a time; 0: 1024", BOUNDS(1, MOST_TOKENS), .zero = true,
      .needs = NEEDS(FORWARD) | NEEDS(FUSED) | NEEDS(CHUNKS)},
     {WORDS("loss.upcast", dtypes), AT(loss.upcast), .fallback = "fp32", .needs = NEEDS(FORWARD)},
-    {WORDS("moe.dispatcher", dispatchers), AT(moe.dispatcher), .fallback = "alltoall",
+    {WORDS("moe.dispatcher", dispatchers), AT(moe.dispatcher),
+     .also = "token_dispatcher moe_token_dispatcher_type", .fallback = "alltoall",
      .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
     {RATIO("moe.capacity_factor"), AT(moe.capacity_factor), .words = none, .fallback = "none",
      .instead = "moe.imbalance", .note = "none, or a factor", BOUNDS(1e-3, 1024)},
@@ -268,8 +316,9 @@ static const stw_spec_row rows_after[] = {
     {WORDS("load.dtype", load_dtypes), AT(load.dtype), .fallback = "auto",
      .note = "auto (precision.params) | stored | fp32 | bf16 | fp16: of whole models on the host",
      .needs = NEEDS(FOREIGN)},
-    {STRING("load.weights"), AT(load.weights), .words = none, .fallback = "none",
-     .note = "none, or a path", .needs = NEEDS(STEP)},
+    {STRING("load.weights"), AT(load.weights), .words = none,
+     .also = "weights checkpoint_path model_path", .fallback = "none", .note = "none, or a path",
+     .needs = NEEDS(STEP)},
     {.key = "checkpoint.contents",
      .kind = STW_SPEC_FLAGS,
      AT(checkpoint.model),

@@ -86,9 +86,10 @@ typedef struct stw_spec_row {
     const char *note;    /* the comment in written YAML; NULL: the words, if any */
     /* Bounds of a count, size or number in base units; most 0: none. Words are outside them. */
     double least, most;
-    bool zero;      /* 0 is accepted below `least` */
-    unsigned needs; /* a bit for each stw_need */
-    bool label;     /* describes; reports show it, and it changes neither bytes nor seconds */
+    bool zero;        /* 0 is accepted below `least` */
+    unsigned needs;   /* a bit for each stw_need */
+    bool label;       /* describes; reports show it, and it changes neither bytes nor seconds */
+    const char *also; /* what others call it, for hints alone: words with spaces between */
 } stw_spec_row;
 
 typedef struct stw_spec_table {
@@ -121,8 +122,15 @@ STW_MUST_USE stw_status stw_spec_set(const stw_spec *spec, const char *key, cons
                                      const char *origin, stw_error *err);
 /** Is this dotted key a row or a map of the table, or a key of a list item? */
 bool stw_spec_has_key(const stw_spec_table *table, const char *key);
-/** The row key nearest to a wrong dotted key, or NULL. */
-const char *stw_spec_nearest(const stw_spec_table *table, const char *key);
+/** Row keys that a wrong dotted key may mean. The same name in another map comes first, then what
+ * others call it, then longer and shorter names; else the key that is spelt most alike.
+ * @return how many are in `out` [most]; 0: none is near */
+size_t stw_spec_near(const stw_spec_table *const *tables, size_t n_tables, const char *key,
+                     const char **out, size_t most);
+/** "; did you mean "a" or "b"?", or "" without keys. 320 bytes always suffice for four of them. */
+void stw_spec_hint(const char *prefix, const char *const *keys, size_t n, char *out,
+                   size_t out_size);
+#define STW_SPEC_MOST_NEAR 4
 
 /** Append all members to the open JSON object, in base units. */
 void stw_spec_write_json(const stw_spec_table *table, const void *base, stw_json *json);

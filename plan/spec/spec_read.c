@@ -199,29 +199,28 @@ static size_t siblings(const stw_spec_table *table, const char *map,
 
 static stw_status refuse_key(const stw_spec_source *from, const char *map, const char *key,
                              stw_error *err) {
-    char names[MOST_SIBLINGS][LONGEST_SIBLING], quoted[160], full[LONGEST_KEY * 2];
-    const char *pointers[MOST_SIBLINGS], *dot = map[0] != '\0' ? "." : "";
+    char names[MOST_SIBLINGS][LONGEST_SIBLING], quoted[160], full[LONGEST_KEY * 2], hint[512];
+    char spelt[LONGEST_KEY * 2];
+    const char *pointers[MOST_SIBLINGS], *near[STW_SPEC_MOST_NEAR];
+    const char *dot = map[0] != '\0' ? "." : "";
     const stw_spec_table *table = from->spec->table;
-    size_t n = siblings(table, map, names);
+    size_t n = siblings(table, map, names), n_near = 0;
     for (size_t i = 0; i < n; i++) pointers[i] = names[i];
     snprintf(full, sizeof full, "%s%s%s%.100s", from->prefix, map, dot, key);
     stw_text_quote(full, quoted, sizeof quoted);
-    const char *near = stw_nearest(key, pointers, n);
-    if (near != NULL)
-        return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
-                           "unknown key %s, nearest known: \"%s%s%s%s\"", quoted, from->prefix, map,
-                           dot, near);
-    near = stw_spec_nearest(table, full + strlen(from->prefix));
-    if (near != NULL)
-        return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
-                           "unknown key %s, nearest known: \"%s%s\"", quoted, from->prefix, near);
-    char list[512] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < n && used < sizeof list; i++)
-        used +=
-            (size_t)snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", names[i]);
+    const char *sibling = stw_nearest(key, pointers, n);
+    if (sibling != NULL) {
+        snprintf(spelt, sizeof spelt, "%s%s%s", map, dot, sibling);
+        near[n_near++] = spelt;
+    } else {
+        n_near = stw_spec_near(&table, 1, full + strlen(from->prefix), near, STW_SPEC_MOST_NEAR);
+    }
+    stw_spec_hint(from->prefix, near, n_near, hint, sizeof hint);
+    for (size_t i = 0, used = 0; n_near == 0 && i < n && used < sizeof hint; i++)
+        used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s",
+                                 i > 0 ? ", " : ", known here: ", names[i]);
     return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
-                       "unknown key %s, known here: %s", quoted, list);
+                       "unknown key %s%s", quoted, hint);
 }
 
 static stw_status read_member(const stw_spec_source *from, const char *key, const stw_node *node,

@@ -7,10 +7,17 @@ tiny_cluster 1
 plan() { "$STOWAGE" plan --model tiny --cluster tiny.yaml "$@"; }
 
 # usage
-expect 2 "nearest" "$STOWAGE" pla
-expect 2 "nearest known: --model" "$STOWAGE" plan --modle tiny
+expect 2 "did you mean plan?" "$STOWAGE" pla
+expect 2 "did you mean --model?" "$STOWAGE" plan --modle tiny
 expect 2 "KEY=VALUE" plan --set nothing
-expect 2 "nearest known" plan --set placment.params=gpu
+expect 2 "did you mean \"placement.params\"?" plan --set placment.params=gpu
+expect 2 "did you mean \"placement.activations\" or \"fsdp.offload_policy\"?" plan --set offload=true
+expect 2 "did you mean \"batch.seq_len\"?" plan --set sequence=1k
+expect 2 "did you mean \"batch.seq_len\"?" plan --set batch.seq=1k
+expect 2 "did you mean \"batch.micro_batch\"?" plan --set micro_batch_size=2
+expect 2 "did you mean \"node.gpu.memory\" or \"node.host.memory\"?" plan --set "memory=80 GiB"
+expect 2 "did you mean \"deepspeed.zero_stage\"" plan --set zero_stage=3
+expect 2 "unknown key \"fridge\"; default.yaml" plan --set fridge=1
 expect 2 "PLAN RUN" "$STOWAGE" validate plan.json
 expect 7 "not implemented" "$STOWAGE" sweep
 

@@ -26,7 +26,7 @@ stored=$(sed -n 's/.*tensors, \([0-9.]* GiB\) as stored.*/\1/p' inspect.txt)
 "$STOWAGE" models Qwen3-30B-A3B | grep -q "30.5  *3.35  *$stored  *BF16  *MoE  *40,960" || fail "the line of Qwen3-30B-A3B"
 "$STOWAGE" models -o models.csv
 [ "$(wc -l <models.csv)" = "$(($(find "$STW_SOURCE_DIR/models/zoo" -name '*.json' | wc -l) + 1))" ] || fail "models as CSV"
-expect 3 "nearest: Qwen3-4B" "$STOWAGE" models Qwen3-4C
+expect 3 "did you mean \"Qwen3-4B\"?" "$STOWAGE" models Qwen3-4C
 
 # clusters: every row of the table, each with its source, each able to hold a plan
 "$STOWAGE" clusters -o clusters.csv
@@ -63,8 +63,8 @@ plan --cluster h200-x1 -o name.json >/dev/null
 "$STOWAGE" clusters --show "3 x l40s-x4" -o shown.yaml
 plan --cluster shown.yaml -o shown.json >/dev/null || fail "the cluster.yaml of --show does not read back"
 [ "$(member shown.json nodes)" = 3 ] || fail "--show lost the number of nodes"
-expect 3 "nearest: h100-80g-x8" plan --cluster h100-80gb-x8
-expect 3 "p5.4xlarge, p5.48xlarge" plan --cluster p5
+expect 3 "did you mean h100-80g-x8" plan --cluster h100-80gb-x8
+expect 3 "did you mean p5.4xlarge, p5.48xlarge, p5e.48xlarge or p5en.48xlarge?" plan --cluster p5
 expect 3 "nodes" plan --cluster "0 x h200-x1"
 expect 3 "no-such.yaml" plan --cluster no-such.yaml
 

@@ -50,7 +50,7 @@ plan -o plan.json 2>&1 >/dev/null | grep -q debug && fail "messages of -v withou
 "$STOWAGE" help plan >help.txt
 "$STOWAGE" plan --help >option.txt
 cmp -s help.txt option.txt || fail "help plan differs from plan --help"
-expect 2 "nearest: plan" "$STOWAGE" help pla
+expect 2 "did you mean plan?" "$STOWAGE" help pla
 "$STOWAGE" run --help >help.run
 head -n 1 help.run | grep -q "^Usage: stowage run PLAN" || fail "run --help has another name"
 grep -q -e --probe help.run && fail "run --help lists options of calibrate"

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "plan/spec/run_spec.h"
+#include "plan/spec/spec_keys.h"
 #include "tests/fuzz/tree_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -63,8 +64,9 @@ static void set_lines(const char *text, size_t size, stw_run_spec *run) {
         stw_error err = STW_ERROR_INIT;
         stw_status status = stw_run_spec_set(run, line, value, "--set", &err);
         FUZZ_CHECK(status == err.status);
+        const char *near[STW_SPEC_MOST_NEAR];
         if (status != STW_STATUS_OK && !stw_run_spec_has_key(line))
-            (void)stw_spec_nearest_key(line);
+            FUZZ_CHECK(stw_spec_near_keys(line, near, STW_SPEC_MOST_NEAR) <= STW_SPEC_MOST_NEAR);
     }
 }
 

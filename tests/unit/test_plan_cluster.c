@@ -167,8 +167,8 @@ static void clusters_are_checked(void) {
 
     memset(&c, 7, sizeof c);
     CHECK_FAILS(cluster_from_yaml("node: {gpu: {memroy: 80 GiB}}", &c, err), STW_STATUS_BAD_INPUT,
-                "cluster.yaml:1:14: unknown key \"node.gpu.memroy\", nearest known: "
-                "\"node.gpu.memory\"");
+                "cluster.yaml:1:14: unknown key \"node.gpu.memroy\"; did you mean "
+                "\"node.gpu.memory\"?");
     CHECK_FAILS(cluster_from_yaml("node: {gpu: {memory: unlimited}}", &c, err),
                 STW_STATUS_BAD_INPUT, "found \"unlimited\"");
     CHECK_FAILS(cluster_from_yaml("node: {pcie: {h2d: 55 GiB}}", &c, err), STW_STATUS_BAD_INPUT,
@@ -309,7 +309,7 @@ static void samples_are_written_and_skipped(void) {
     CHECK_FAILS(cluster_from_yaml("calibration: {samples: {a: 1}}", &c, err), STW_STATUS_BAD_INPUT,
                 "list of samples");
     CHECK_FAILS(cluster_from_yaml("calibration: {samples: [], dat: x}", &c, err),
-                STW_STATUS_BAD_INPUT, "nearest known: \"calibration.date\"");
+                STW_STATUS_BAD_INPUT, "did you mean \"calibration.date\"?");
     CHECK_FAILS(cluster_from_yaml("samples: []", &c, err), STW_STATUS_BAD_INPUT, "unknown key");
     CHECK_FAILS(cluster_from_yaml("node: {samples: []}", &c, err), STW_STATUS_BAD_INPUT,
                 "unknown key");

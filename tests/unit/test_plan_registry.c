@@ -58,7 +58,9 @@ static void names_are_known(void) {
     CHECK_OK(stw_run_spec_init(&run, err));
     CHECK_FAILS(stw_run_spec_set(&run, "engine", "toyota", "test", err), STW_STATUS_BAD_INPUT,
                 "| toy");
-    CU_ASSERT_STRING_EQUAL(stw_spec_nearest_key("toy.lout"), "toy.loud");
+    const char *near[1];
+    CU_ASSERT_EQUAL(stw_spec_near_keys("toy.lout", near, 1), 1);
+    CU_ASSERT_STRING_EQUAL(near[0], "toy.loud");
     CU_ASSERT_STRING_EQUAL(stw_engine_name(0), "stowage");
     CU_ASSERT_STRING_EQUAL(stw_engine_name(stw_engine_spec_count() - 1), "toy");
     CU_ASSERT_STRING_EQUAL(stw_engine_name(stw_engine_spec_count()), "?");

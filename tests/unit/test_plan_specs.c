@@ -299,6 +299,59 @@ static void every_key_round_trips(void) {
     stw_run_spec_free(&run);
 }
 
+/* The keys that a wrong one may mean, with spaces between. */
+static const char *meant_by(const char *wrong) {
+    static char out[512];
+    const char *near[STW_SPEC_MOST_NEAR];
+    size_t n = stw_spec_near_keys(wrong, near, STW_SPEC_MOST_NEAR), used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < n; i++)
+        used += (size_t)snprintf(out + used, sizeof out - used, "%s%s", i > 0 ? " " : "", near[i]);
+    return out;
+}
+
+static void other_names_are_understood(void) {
+    static const struct {
+        const char *wrong, *meant;
+    } cases[] = {
+        {"sequence", "batch.seq_len"},
+        {"batch.seq", "batch.seq_len"},
+        {"batch.max_length", "batch.seq_len"},
+        {"optimizer.learning_rate", "optimizer.lr"},
+        {"Gradient-Accumulation-Steps", "batch.grad_accumulation"},
+        {"micro_batch_size", "batch.micro_batch"},
+        {"tp_size", "parallel.tp"},
+        {"offload", "placement.activations fsdp.offload_policy"},
+        {"fsdp.offload", "fsdp.offload_policy"},
+        {"placment.params", "placement.params"},
+        {"prefetch_bucket", "prefetch.bucket deepspeed.prefetch_bucket"},
+        {"zero_stage", "deepspeed.zero_stage parallel.dp_shard fsdp.reshard_after_forward"},
+        {"gradient_checkpointing", "recompute.granularity"},
+        {"world_size", "nodes node.gpus"},
+        {"memory", "node.gpu.memory node.host.memory"},
+        {"node.memory", "node.gpu.memory node.host.memory"},
+        {"pcie", "node.pcie.h2d node.pcie.d2h node.pcie.both node.pcie.direct"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        CU_ASSERT_STRING_EQUAL(meant_by(cases[i].wrong), cases[i].meant);
+}
+
+/* What a row is called elsewhere is no key, and names nothing twice. */
+static void other_names_are_no_keys(void) {
+    const stw_spec_table *tables[] = {stw_run_spec_table(), stw_cluster_table()};
+    for (size_t t = 0; t < 2; t++)
+        for (size_t i = 0; i < tables[t]->n_rows; i++) {
+            char names[512], *next = names;
+            snprintf(names, sizeof names, "%s",
+                     tables[t]->rows[i].also != NULL ? tables[t]->rows[i].also : "");
+            for (char *name; (name = strtok_r(next, " ", &next)) != NULL;) {
+                CU_ASSERT_FALSE(stw_run_spec_has_key(name));
+                CU_ASSERT_FALSE(stw_cluster_has_key(name));
+                CU_ASSERT_PTR_NOT_NULL(strstr(meant_by(name), tables[t]->rows[i].key));
+            }
+        }
+}
+
 /* Each row by itself: its default can be written and set again, the key is known, and with a letter
  * changed it is the nearest one. */
 static void every_row_is_complete(void) {
@@ -325,15 +378,13 @@ static void every_row_is_complete(void) {
             CU_ASSERT_FALSE(t == 0 ? stw_cluster_has_key(row->key)
                                    : stw_run_spec_has_key(row->key));
             snprintf(wrong, sizeof wrong, "%sx", row->key);
-            const char *near = stw_spec_nearest_key(wrong);
-            CU_ASSERT_PTR_NOT_NULL_FATAL(near);
-            CU_ASSERT_STRING_EQUAL(near, row->key);
+            CU_ASSERT_STRING_EQUAL(meant_by(wrong), row->key);
         }
         stw_run_spec_free(&run);
     }
-    CU_ASSERT_STRING_EQUAL(stw_spec_nearest_key("seq_len"), "batch.seq_len");
-    CU_ASSERT_STRING_EQUAL(stw_spec_nearest_key("optimiser.kind"), "optimizer.kind");
-    CU_ASSERT_PTR_NULL(stw_spec_nearest_key("something else altogether"));
+    CU_ASSERT_STRING_EQUAL(meant_by("seq_len"), "batch.seq_len");
+    CU_ASSERT_STRING_EQUAL(meant_by("optimiser.kind"), "optimizer.kind");
+    CU_ASSERT_STRING_EQUAL(meant_by("something else altogether"), "");
     CU_ASSERT_TRUE(stw_run_spec_has_key("roles.3.parallel.tp"));
     CU_ASSERT_FALSE(stw_run_spec_has_key("roles.x.name"));
     CU_ASSERT_FALSE(stw_run_spec_has_key(""));
@@ -344,10 +395,10 @@ static void bad_yaml_is_placed(void) {
         const char *text, *word;
     } cases[] = {
         {"optimiser:\n  kind: adamw\n",
-         "run.yaml:1:1: unknown key \"optimiser\", nearest known: \"optimizer\""},
+         "run.yaml:1:1: unknown key \"optimiser\"; did you mean \"optimizer\"?"},
         {"batch:\n  seq_len: 1\n  micro_bach: 2\n",
-         "run.yaml:3:3: unknown key \"batch.micro_bach\", nearest known: \"batch.micro_batch\""},
-        {"seq_len: 1\n", "nearest known: \"batch.seq_len\""},
+         "run.yaml:3:3: unknown key \"batch.micro_bach\"; did you mean \"batch.micro_batch\"?"},
+        {"seq_len: 1\n", "did you mean \"batch.seq_len\"?"},
         {"batch.seq_len: 1\n", "unknown key \"batch.seq_len\""},
         {"quite_different: 1\n", "known here: engine, parallel"},
         {"optimizer: {kind: sgd}\n",
@@ -387,11 +438,11 @@ static void bad_yaml_is_placed(void) {
         {"checkpoint: {contents: model}\n", "expected a list"},
         {"trainable: {freeze: [a, {b: c}]}\n", "expected a string that is not empty"},
         {"trainable: {lora: 16}\n", "expected none or a map"},
-        {"trainable: {lora: {rang: 16}}\n", "nearest known: \"trainable.lora.rank\""},
+        {"trainable: {lora: {rang: 16}}\n", "did you mean \"trainable.lora.rank\"?"},
         {"roles: {name: a}\n", "expected a list of at most 64 maps"},
         {"roles: [a]\n", "expected a map of keys"},
         {"roles:\n- {name: a}\n- {nmae: b}\n",
-         "run.yaml:3:4: unknown key \"roles.1.nmae\", nearest known: \"roles.1.name\""},
+         "run.yaml:3:4: unknown key \"roles.1.nmae\"; did you mean \"roles.1.name\"?"},
         {"roles: [{parallel: {tp: x}}]\n", "roles.0.parallel.tp: found \"x\""},
         {"engine: [\n", "not valid YAML"},
         {"engine: stowage\nengine: fsdp2\n", "found the key \"engine\" again"},
@@ -447,12 +498,12 @@ static void set_takes_every_kind(void) {
     CHECK_FAILS(stw_run_spec_set(&run, "roles.3.name", "x", "--set", err), STW_STATUS_BAD_INPUT,
                 "expected 0 to 2 (2 appends an item)");
     CHECK_FAILS(stw_run_spec_set(&run, "roles.2.nam", "x", "--set", err), STW_STATUS_BAD_INPUT,
-                "nearest known: \"roles.2.name\"");
+                "did you mean \"roles.2.name\"?");
     CHECK_FAILS(stw_run_spec_set(&run, "roles.2.nodes", "x", "--set", err), STW_STATUS_BAD_INPUT,
                 "roles.2.nodes: found \"x\"");
     CU_ASSERT_EQUAL(run.n_roles, 2); /* a failed append appends nothing */
     CHECK_FAILS(stw_run_spec_set(&run, "batch.seqlen", "1", "--set", err), STW_STATUS_BAD_INPUT,
-                "--set: unknown key \"batch.seqlen\", nearest known: \"batch.seq_len\"");
+                "--set: unknown key \"batch.seqlen\"; did you mean \"batch.seq_len\"?");
     CHECK_FAILS(stw_run_spec_set(&run, "batch.seq_len", "", "--set", err), STW_STATUS_BAD_INPUT,
                 "--set: batch.seq_len: found \"\"");
     CHECK_FAILS(stw_run_spec_set(&run, "load.weights", "\xff", "--set", err), STW_STATUS_BAD_INPUT,
@@ -529,6 +580,8 @@ STW_TEST_MAIN("plan specs", {"terms have words", terms_have_words},
               {"defaults are the contract's", defaults_are_the_contracts},
               {"every key round-trips", every_key_round_trips},
               {"every row is complete", every_row_is_complete},
+              {"other names are understood", other_names_are_understood},
+              {"other names are no keys", other_names_are_no_keys},
               {"bad YAML is placed", bad_yaml_is_placed},
               {"set takes every kind", set_takes_every_kind},
               {"every example is read", every_example_is_read},
