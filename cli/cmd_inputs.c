@@ -136,7 +136,7 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
                         "required: a zoo name (`stowage models`), config.json, safetensors or CSV");
     STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));
-    STW_TRY(stw_option_double("--gap", in->gap, &options.gap, err));
+    STW_TRY(stw_option_share("--gap", in->gap, &options.gap, err));
     options.gap_is_set = in->gap != NULL;
     ticker = stw_ticker_start("planning");
     STW_TRY(stw_data_folder(data, sizeof data, err));

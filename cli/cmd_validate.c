@@ -16,8 +16,8 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     stw_format format;
     STW_TRY(stw_stdin_once((const char *const[]){r->plan, r->run}, 2, err));
     STW_TRY(stw_report_format(general, &format, err));
-    STW_TRY(stw_option_double("--memory-tolerance", r->memory, &tolerance.memory, err));
-    STW_TRY(stw_option_double("--time-tolerance", r->time, &tolerance.time, err));
+    STW_TRY(stw_option_share("--memory-tolerance", r->memory, &tolerance.memory, err));
+    STW_TRY(stw_option_share("--time-tolerance", r->time, &tolerance.time, err));
     STW_TRY(stw_plan_open(r->plan, &plan, err));
     STW_TRY(stw_run_result_read(r->run, &run, err));
     STW_TRY(stw_compare(plan, run, &tolerance, &comparison, err));
@@ -53,9 +53,9 @@ int stw_cmd_validate(int argc, char **argv) {
     size_t n = 0;
     const stw_option options[] = {
         {"--memory-tolerance", NULL, "SHARE",
-         "tolerance of bytes, relative; default 0.02 (at least 2 MiB)", STW_OPTION_VALUE,
+         "tolerance of bytes, relative; default 0.02 or 2% (at least 2 MiB)", STW_OPTION_VALUE,
          &r.memory},
-        {"--time-tolerance", NULL, "SHARE", "tolerance of seconds, relative; default 0.10",
+        {"--time-tolerance", NULL, "SHARE", "tolerance of seconds, relative; default 0.10 or 10%",
          STW_OPTION_VALUE, &r.time},
     };
     const stw_usage usage = {

@@ -41,7 +41,8 @@ typedef struct stw_inputs {
      STW_OPTION_VALUE, &(in).write_lp},                                                            \
     {"--time-limit", NULL, "SECONDS", "time limit of the whole planning; default 30",              \
      STW_OPTION_VALUE, &(in).time_limit},                                                          \
-    {"--gap", NULL, "SHARE", "relative gap at which the solver may stop; default 1e-4",            \
+    {"--gap", NULL, "SHARE",                                                                       \
+     "relative gap at which the solver may stop, 0.01 or 1%; default 1e-4",                        \
      STW_OPTION_VALUE, &(in).gap}
 /* clang-format on */
 

@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/tree.h"
+#include "core/units.h"
 
 #define MOST_OPTIONS 48
 
@@ -152,6 +153,16 @@ stw_status stw_option_double(const char *name, const char *text, double *out, st
     if (end == text || *end != '\0' || !isfinite(value) || value < 0.0)
         return stw_fail(err, STW_STATUS_USAGE, name,
                         "found \"%s\", expected a number of at least 0", text);
+    *out = value;
+    return STW_STATUS_OK;
+}
+
+stw_status stw_option_share(const char *name, const char *text, double *out, stw_error *err) {
+    double value = 0;
+    if (text == NULL) return STW_STATUS_OK;
+    if (stw_quantity_parse(text, STW_UNIT_RATIO, &value, name, NULL) != STW_STATUS_OK || value > 1)
+        return stw_fail(err, STW_STATUS_USAGE, name,
+                        "found \"%s\", expected a share from 0 to 1, such as 0.01 or 1%%", text);
     *out = value;
     return STW_STATUS_OK;
 }

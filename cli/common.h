@@ -56,6 +56,9 @@ STW_MUST_USE stw_status stw_option_u64(const char *name, const char *text, uint6
                                        uint64_t *out, stw_error *err);
 STW_MUST_USE stw_status stw_option_double(const char *name, const char *text, double *out,
                                           stw_error *err);
+/** A share from 0 to 1, also in percent: 0.01 and 1% are the same. */
+STW_MUST_USE stw_status stw_option_share(const char *name, const char *text, double *out,
+                                         stw_error *err);
 
 /** Print an error to stderr and return the exit code. */
 int stw_exit(stw_status status, const stw_error *err);

@@ -34,8 +34,9 @@ static void print_help(void) {
            "Commands:\n");
     for (size_t i = 0; i < n_commands; i++)
         printf("  %-10s %-18s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
-    printf("\nThe options of a command: stowage help COMMAND\n"
-           "Example:                  stowage plan --model Qwen3-0.6B\n\n"
+    printf("  %-10s %-18s %s\n", "help", "[COMMAND]",
+           "print this help, or the options of a command");
+    printf("\nExample: stowage plan --model Qwen3-0.6B\n\n"
            "Exit codes:\n"
            "   0  ok\n"
            "   1  not enough resources, or solver failure\n"
@@ -78,6 +79,8 @@ int main(int argc, char **argv) {
         return print_help(), 0;
     if (strcmp(argv[1], "--version") == 0) return print_version(), 0;
     char **words = argv + (asks ? 2 : 1);
+    if (asks && (strcmp(*words, "help") == 0 || strcmp(*words, "--help") == 0))
+        return print_help(), 0;
     char *of_command[] = {*words, help, NULL};
     for (size_t i = 0; i < n_commands; i++) {
         if (strcmp(*words, commands[i].name) != 0) continue;

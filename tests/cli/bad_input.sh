@@ -20,6 +20,17 @@ expect 2 "did you mean \"deepspeed.zero_stage\"" plan --set zero_stage=3
 expect 2 "unknown key \"fridge\"; default.yaml" plan --set fridge=1
 expect 2 "PLAN RUN" "$STOWAGE" validate plan.json
 expect 7 "not implemented" "$STOWAGE" sweep
+for gap in 5 101% 1s -1 x; do
+    expect 2 "gap: found \"$gap\", expected a share from 0 to 1, such as 0.01 or 1%" plan --gap "$gap"
+done
+expect 0 "fits" plan --gap 2%
+
+# 0 is off, as elsewhere
+plan --set optimizer.clip_norm=0 -o off.json >/dev/null
+plan --set optimizer.clip_norm=none -o none.json >/dev/null
+[ "$(member off.json hash)" = "$(member none.json hash)" ] || fail "clip_norm 0 and none differ"
+grep -q '"clip_norm": "none"' off.json || fail "clip_norm 0 is not written as none"
+grep -q "none or 0: no clipping" "$STW_SOURCE_DIR/models/examples/default.yaml" || fail "clip_norm 0 is not explained"
 
 # specs
 expect 3 "gigs" plan --set node.gpu.memory=80gigs

@@ -6,7 +6,7 @@
 readme=$STW_SOURCE_DIR/README.md
 
 "$STOWAGE" --help >main.txt || fail "--help"
-commands=$(sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' main.txt)
+commands=$(sed -n '/^Commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' main.txt | grep -v -x help)
 [ "$(echo "$commands" | wc -l)" -ge 7 ] || fail "--help lists too few commands"
 for command in $commands; do
     "$STOWAGE" "$command" --help >"help.$command" || fail "$command --help"
@@ -19,6 +19,11 @@ for code in 0 1 2 3 4 5 6 7 8 70; do
 done
 awk 'length($0) > 80 { print FILENAME ": " $0; bad = 1 } END { exit bad }' main.txt help.* ||
     fail "help is wider than 80 columns"
+
+"$STOWAGE" help --help >/dev/null || fail "help --help"
+"$STOWAGE" help help >asked.txt || fail "help help"
+cmp -s asked.txt main.txt || fail "help help is not the help"
+grep -q "^  help  *\[COMMAND\]" main.txt || fail "--help does not list help"
 
 # Each "$ stowage COMMAND ... --option" of README.
 sed -n 's/^\$ stowage \([^#]*\).*/\1/p' "$readme" >used.txt
