@@ -7,8 +7,8 @@
 
 STOWAGE names the program. `forced` plans instances drawn at random (model, cluster, memory, length) and
 then the same instances with keys that force placements, shares, policies or rings: none should be
-faster. Forced plans that fill the GPU beyond placement.gpu_fill do not count: the free plan may
-not. `monotone` gives an instance more GPU memory, host memory (1 GiB steps) or bandwidth (5%
+faster. Plans that fill the GPU beyond placement.gpu_fill, because nothing else fits, do not count:
+the others may not. `monotone` gives an instance more GPU memory, host memory (1 GiB steps) or bandwidth (5%
 steps): the iteration should never get slower. Prints each offender as a command; exit 1 where a forced
 plan is more than 1% faster, or more resources make a plan more than 0.5% slower.
 """
@@ -175,7 +175,7 @@ def monotone(arguments, pool):
             answers = list(pool.map(plan, cases))
             last = None
             for step, case, answer in zip(steps, cases, answers):
-                if answer is None:
+                if answer is None or answer[2] > float(values.get("placement.gpu_fill", 0.98)):
                     continue
                 loss = 0 if last is None else answer[0] / last - 1
                 rows.append((number, words(settings), what, step, answer[0], loss))

@@ -6,7 +6,7 @@
 
 #include "planner/clock.h"
 
-/* From this share of the GPU on headroom counts, in steps of a twentieth. */
+/* From this share of the GPU on headroom counts, in steps. */
 static const double FULL_SHARE = 0.92, FULL_STEP = 0.03;
 
 /* What is moved counts in steps of this share. */
@@ -88,7 +88,9 @@ out:
     return status;
 }
 
-static stw_status measure(stw_candidates *all, stw_candidate *candidate, stw_error *err) {
+/* @param seconds NULL: walk it only */
+static stw_status measure(stw_candidates *all, const stw_choice *choice, uint64_t *forward_bytes,
+                          double *seconds, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = all->cost;
     stw_layout *layout = NULL;
@@ -97,19 +99,23 @@ static stw_status measure(stw_candidates *all, stw_candidate *candidate, stw_err
     stw_peaks peaks;
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
-    STW_TRY(stw_cost_decide(cost, &candidate->choice, pool, &decisions, err));
+    STW_TRY(stw_cost_decide(cost, choice, pool, &decisions, err));
     STW_TRY(stw_layout_new(cost->job, &decisions, cost->job->largest, &layout, err));
     STW_TRY(stw_program_new_phases(cost->job, &decisions, layout, MEASURED_PHASES, &program, err));
     count_work(all, program->n_ops);
     stw_program_walk(program, &peaks);
-    candidate->forward_bytes = peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
-    candidate->seconds = candidate->rows.load_s / STW_LOAD_SPREAD;
-    STW_TRY(simulate(all, program, &candidate->seconds, err));
+    *forward_bytes = peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
+    if (seconds != NULL) STW_TRY(simulate(all, program, seconds, err));
 out:
     stw_layout_free(layout);
     stw_program_free(program);
     stw_pool_free(pool);
     return status;
+}
+
+stw_status stw_candidates_walk(stw_candidates *all, const stw_choice *choice,
+                               uint64_t *forward_bytes, stw_error *err) {
+    return measure(all, choice, forward_bytes, NULL, err);
 }
 
 /* ---- the list ---- */
@@ -166,7 +172,9 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     candidate->plain = stw_choice_plainness(all->cost, choice);
     candidate->seconds = rows.objective_s;
     if (all->simulate != NULL) {
-        stw_status status = measure(all, candidate, err);
+        candidate->seconds = rows.load_s / STW_LOAD_SPREAD;
+        stw_status status =
+            measure(all, &candidate->choice, &candidate->forward_bytes, &candidate->seconds, err);
         if (status != STW_STATUS_OK) return status;
     }
     if (!walk_fits(all, candidate)) return STW_STATUS_OK;

@@ -51,6 +51,9 @@ bool stw_candidates_go_on(const stw_candidates *all);
  * or no work is left */
 STW_MUST_USE stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice,
                                            uint32_t *index, stw_error *err);
+/** Bytes of the GPU in forward and backward, walked. */
+STW_MUST_USE stw_status stw_candidates_walk(stw_candidates *all, const stw_choice *choice,
+                                            uint64_t *forward_bytes, stw_error *err);
 /** How full the GPU is, in steps that count; 0: far enough from the limit. */
 double stw_candidates_fullness(const stw_candidates *all, const stw_evaluation *rows);
 /** The plainest candidate within STW_PLAIN_SLACK of the fastest. */
@@ -66,6 +69,12 @@ STW_MUST_USE stw_status stw_candidates_look_around(stw_candidates *all, stw_erro
  * (spare.c) @param result optimal: of the problem whose rows now have these bytes to spare;
  * anything else: they have none, nothing was added */
 STW_MUST_USE stw_status stw_candidates_use_spare(stw_candidates *all, double gap,
+                                                 stw_ilp_result *result, stw_error *err);
+/** Where nothing fits by the rows: does something fit in the bytes by which the walk of a choice
+ * that is the least over stays below its rows? (spare.c) @param options of the integer program
+ * @param choice in: the least over; out: what fits, if result is optimal or feasible */
+STW_MUST_USE stw_status stw_candidates_fit_spare(stw_candidates *all,
+                                                 const stw_ilp_options *options, stw_choice *choice,
                                                  stw_ilp_result *result, stw_error *err);
 /** Neighbours of a candidate, as long as one is faster. (neighbours.c)
  * @param most plainness of those that count @param index in and out */

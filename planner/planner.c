@@ -24,6 +24,9 @@
  * second or so. */
 #define SEARCH_WORK 1500000
 
+/* Limits between placement.gpu_fill and the whole GPU. */
+#define FILL_STEPS 4
+
 /* A plan that fills the GPU further is reported if it saves this share of an iteration. */
 static const double WORTH_TELLING = 0.01;
 
@@ -317,24 +320,54 @@ static uint32_t places_on_nvme(const stw_cost *cost) {
     return places;
 }
 
-/* Each attempt where the ones before fit nothing. A GPU filled to the last MiB runs out of memory
- * for reasons that no plan sees: plan below placement.gpu_fill. And state goes to a disk, which is
- * slow and wears, only where there is no other room for it, or on request. */
+/* Fill the GPU to placement.gpu_fill; where that fits nothing, no further than it has to be, in
+ * FILL_STEPS steps to its whole memory. */
+static stw_status solve_filling(solving *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t memory = s->plan->cluster.gpu.memory_bytes;
+    double fill = s->plan->run.placement.gpu_fill;
+    const int order[] = {0, FILL_STEPS, 1, 2, 3, FILL_STEPS};
+    for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
+        double share = fill + (1 - fill) * order[i] / FILL_STEPS;
+        s->limit_bytes = order[i] < FILL_STEPS ? (uint64_t)((double)memory * share) : memory;
+        STW_TRY(solve_once(s, err));
+        bool fits = s->ilp.outcome != STW_MILP_INFEASIBLE;
+        if (i == 1 ? !fits : fits) break;
+    }
+out:
+    return status;
+}
+
+/* A GPU filled to the last MiB runs out of memory for reasons that no plan sees. And state goes to
+ * a disk, which is slow and wears, only where there is no other room for it, or on request. */
 static stw_status solve_calmly(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_plan *plan = s->plan;
     bool asked =
         plan->run.placement.moments == STW_TIER_NVME || plan->run.placement.master == STW_TIER_NVME;
-    uint64_t memory = plan->cluster.gpu.memory_bytes;
-    double fill = plan->run.placement.gpu_fill;
     STW_TRY(pose(s, plan->job, err));
     uint32_t nvme = places_on_nvme(s->cost);
-    for (int attempt = nvme != 0 && !asked ? 0 : 2; attempt < 4; attempt++) {
-        s->bars.places = attempt < 2 ? nvme : 0;
-        s->limit_bytes = attempt % 2 == 0 ? (uint64_t)((double)memory * fill) : memory;
-        STW_TRY(solve_once(s, err));
+    for (int attempt = nvme != 0 && !asked ? 0 : 1; attempt < 2; attempt++) {
+        s->bars.places = attempt == 0 ? nvme : 0;
+        STW_TRY(solve_filling(s, err));
         if (s->ilp.outcome != STW_MILP_INFEASIBLE) break;
     }
+out:
+    return status;
+}
+
+/* Rows are upper bounds: nothing fits only when what they overstate does not help either. */
+static stw_status solve_in_spare(solving *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_ilp_options over = {.time_limit_s = time_for(s, LATER_S)};
+    const stw_ilp_options options = {
+        .time_limit_s = left_s(s), .gap = gap_of(s->options), .bars = s->bars};
+    stw_ilp_result result;
+    stw_candidates all = candidates_of(s, &s->bars);
+    STW_TRY(stw_ilp_solve_least_over(s->cost, &over, &s->choice, &result, err));
+    if (result.outcome != STW_MILP_OPTIMAL && result.outcome != STW_MILP_FEASIBLE) goto out;
+    STW_TRY(stw_candidates_fit_spare(&all, &options, &s->choice, &result, err));
+    if (result.outcome != STW_MILP_INFEASIBLE) s->ilp = result;
 out:
     return status;
 }
@@ -345,6 +378,7 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
     s.end_s = s.start_s + time_limit_of(options);
     plan->n_alternatives = 0;
     STW_TRY(solve_calmly(&s, err));
+    if (s.ilp.outcome == STW_MILP_INFEASIBLE) STW_TRY(solve_in_spare(&s, err));
     STW_TRY(report_solver(&s, err));
     switch (s.ilp.outcome) {
     case STW_MILP_INFEASIBLE:

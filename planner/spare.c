@@ -10,6 +10,9 @@
 /* Less than this share of the limit is left alone. */
 static const double WORTH = 2e-3;
 
+/* What is over by more than this share of the GPUs is not made up for. */
+static const double MOST_OVER = 0.1;
+
 /* So often rows are given less where a walk did not fit. */
 #define TRIES 4
 
@@ -17,12 +20,20 @@ static const double WORTH = 2e-3;
 static const double SPARE_S = 0.5;
 #define SPARE_WORK 500000
 
-static void give(stw_cost *cost, uint64_t bytes) {
+static bool has_spare(const stw_byte_row *row) {
+    return row->tier == STW_TIER_GPU && row->phase == STW_PHASE_FORWARD_BACKWARD;
+}
+
+/* @return what they had */
+static uint64_t give(stw_cost *cost, uint64_t bytes) {
+    uint64_t before = 0;
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         stw_byte_row *row = &cost->byte_rows[r];
-        if (row->tier == STW_TIER_GPU && row->phase == STW_PHASE_FORWARD_BACKWARD)
-            row->spare_bytes = bytes;
+        if (!has_spare(row)) continue;
+        before = row->spare_bytes;
+        row->spare_bytes = bytes;
     }
+    return before;
 }
 
 /* Of the GPU; 0: there is no row. */
@@ -55,7 +66,7 @@ static stw_status try_spare(stw_candidates *all, uint64_t spare, double gap, stw
     *found = STW_NO_CANDIDATE;
     result->outcome = STW_MILP_LIMIT;
     if (left <= 0) return STW_STATUS_OK;
-    give(all->cost, spare);
+    (void)give(all->cost, spare);
     all->over_row_bytes = all->over_walk_bytes = 0;
     STW_TRY(stw_ilp_solve(all->cost, &options, choice, result, err));
     if (result->outcome == STW_MILP_OPTIMAL) STW_TRY(stw_candidates_add(all, choice, found, err));
@@ -74,6 +85,7 @@ stw_status stw_candidates_use_spare(stw_candidates *all, double gap, stw_ilp_res
     if (choice.acts == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
     all->work_left += SPARE_WORK;
+    const uint64_t before = give(all->cost, spare);
     for (int i = 0; i < TRIES; i++) {
         STW_TRY(try_spare(all, spare, gap, &choice, &found, result, err));
         uint64_t over = all->over_walk_bytes, row = all->over_row_bytes;
@@ -84,7 +96,48 @@ stw_status stw_candidates_use_spare(stw_candidates *all, double gap, stw_ilp_res
     if (result->outcome == STW_MILP_OPTIMAL)
         STW_TRY(stw_candidates_look_around(all, err));
     else
-        give(all->cost, 0);
+        (void)give(all->cost, before);
+out:
+    return status;
+}
+
+/* ---- where nothing fits ---- */
+
+/* Bytes that a choice's row has to spare; 0 where they cannot make up for what is over. */
+static stw_status find_spare_of(stw_candidates *all, const stw_choice *choice, uint64_t *spare,
+                                stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_evaluation rows;
+    uint64_t walked, row = stw_cost_forward_bytes(all->cost, choice);
+    *spare = 0;
+    if (row == 0) return STW_STATUS_OK;
+    stw_cost_evaluate(all->cost, choice, &rows);
+    double ranks = all->cost->job->ranks_per_node, limit = (double)limit_of(all->cost);
+    if ((double)rows.over_bytes > MOST_OVER * ranks * limit) return STW_STATUS_OK;
+    STW_TRY(stw_candidates_walk(all, choice, &walked, err));
+    if (walked < row && (double)rows.over_bytes <= ranks * (double)(row - walked))
+        *spare = row - walked;
+out:
+    return status;
+}
+
+stw_status stw_candidates_fit_spare(stw_candidates *all, const stw_ilp_options *options,
+                                    stw_choice *choice, stw_ilp_result *result, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t spare, walked;
+    result->outcome = STW_MILP_INFEASIBLE;
+    STW_TRY(find_spare_of(all, choice, &spare, err));
+    for (int i = 0; i < TRIES && spare > 0; i++) {
+        (void)give(all->cost, spare);
+        STW_TRY(stw_ilp_solve(all->cost, options, choice, result, err));
+        if (result->outcome != STW_MILP_OPTIMAL && result->outcome != STW_MILP_FEASIBLE) break;
+        STW_TRY(stw_candidates_walk(all, choice, &walked, err));
+        if (walked <= limit_of(all->cost)) return STW_STATUS_OK;
+        uint64_t row = stw_cost_forward_bytes(all->cost, choice);
+        spare = row > walked && row - walked < spare ? row - walked : 0;
+    }
+    result->outcome = STW_MILP_INFEASIBLE;
+    (void)give(all->cost, 0);
 out:
     return status;
 }
