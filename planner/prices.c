@@ -57,9 +57,16 @@ static const char *phase_of(const stw_cost *cost, const stw_choice *choice, pric
     return stw_phase_name(phase);
 }
 
+/* Seconds of an iteration without the load's share: a faster load is no faster iteration. */
+static double without_load(const stw_cost *cost, const stw_choice *choice, double objective_s) {
+    stw_evaluation e;
+    stw_cost_evaluate(cost, choice, &e);
+    return objective_s - e.load_s / STW_LOAD_SPREAD;
+}
+
 /* Stage 1 of a problem; NaN where the time was over first. What was chosen stays possible. */
 static stw_status solve_again(const stw_price_search *search, stw_cost *cost, double end_s,
-                              double *objective, stw_error *err) {
+                              double *iteration_s, stw_error *err) {
     stw_choice choice = stw_choice_new(cost, cost->pool);
     double left_s = end_s - stw_planner_now_s();
     if (choice.acts == NULL)
@@ -75,7 +82,7 @@ static stw_status solve_again(const stw_price_search *search, stw_cost *cost, do
     /* what a short search finds is saved at least */
     if (status == STW_STATUS_OK &&
         (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE))
-        *objective = result.stages[0].objective;
+        *iteration_s = without_load(cost, &choice, result.stages[0].objective);
     return status;
 }
 
@@ -90,14 +97,14 @@ static void add_to_limits(const stw_price_search *search, priced what, int64_t b
     }
 }
 
-/* The objective with one unit more. */
-static stw_status objective_with(const stw_price_search *search, priced what, double end_s,
-                                 double *objective, stw_error *err) {
+/* The planner's seconds of an iteration with one unit more. */
+static stw_status seconds_with(const stw_price_search *search, priced what, double end_s,
+                               double *iteration_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    *objective = NAN;
+    *iteration_s = NAN;
     if (what == PRICED_GPU_MEMORY || what == PRICED_HOST_MEMORY) {
         add_to_limits(search, what, (int64_t)GIB);
-        status = solve_again(search, search->cost, end_s, objective, err);
+        status = solve_again(search, search->cost, end_s, iteration_s, err);
         add_to_limits(search, what, -(int64_t)GIB);
         return status;
     }
@@ -108,7 +115,7 @@ static stw_status objective_with(const stw_price_search *search, priced what, do
     job.cluster = &cluster;
     STW_TRY(stw_cost_new(&job, &cost, err));
     stw_cost_limit_gpu(cost, search->limit_bytes);
-    STW_TRY(solve_again(search, cost, end_s, objective, err));
+    STW_TRY(solve_again(search, cost, end_s, iteration_s, err));
 out:
     stw_cost_free(cost);
     return status;
@@ -121,13 +128,14 @@ stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search, stw
     plan->prices = stw_pool_array(plan->pool, N_PRICED, sizeof *plan->prices);
     if (plan->prices == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
+    const double now_s = without_load(search->cost, search->choice, plan->solver.objective);
     for (int i = 0; i < N_PRICED; i++) {
-        double objective;
-        STW_TRY(objective_with(search, (priced)i, end_s, &objective, err));
-        if (isnan(objective)) continue;
+        double iteration_s;
+        STW_TRY(seconds_with(search, (priced)i, end_s, &iteration_s, err));
+        if (isnan(iteration_s)) continue;
         /* The plan as it is stays possible with more of anything; what is within the gap is not
          * known to differ. */
-        double change = objective - plan->solver.objective;
+        double change = iteration_s - now_s;
         if (change > -search->gap * plan->solver.objective) change = 0;
         plan->prices[plan->n_prices++] =
             (stw_price){resources[i].resource, phase_of(search->cost, search->choice, (priced)i),

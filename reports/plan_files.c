@@ -50,9 +50,11 @@ static void put_inputs(const stw_plan *plan, const stw_plan_facts *f, stw_text *
 /* Seconds of the planner's model, not simulated ones. */
 static void put_solver(const stw_plan *plan, stw_text *out) {
     row_double(out, "solver", "", "", "gap", plan->solver.gap, "");
-    row_double(out, "solver", "", "", "estimate", plan->objective_s, "s");
-    row_double(out, "solver", "", "", "bound", plan->solver.bound, "s");
-    row_double(out, "solver", "", "", "greedy_estimate", plan->solver.greedy_objective, "s");
+    row_double(out, "solver", "", "", "estimate", stw_plan_estimate_s(plan, plan->objective_s),
+               "s");
+    row_double(out, "solver", "", "", "bound", stw_plan_estimate_s(plan, plan->solver.bound), "s");
+    row_double(out, "solver", "", "", "greedy_estimate",
+               stw_plan_estimate_s(plan, plan->solver.greedy_objective), "s");
 }
 
 static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, stw_text *out) {

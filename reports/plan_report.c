@@ -263,19 +263,18 @@ static void put_solver(const stw_section *s) {
 
 /* One item, or a word of the list of what shows no gain. */
 static void put_price(const stw_section *s, const stw_price *p, stw_text *nothing) {
-    const double negligible_s = 1e-7;
-    const char *in = p->phase != NULL ? p->phase : "";
+    const double negligible_s = 1e-7, saved_s = -p->seconds_per_unit;
+    const double iteration_s = stw_plan_iteration_s(s->plan);
     stw_word what;
     stw_resource_name_words(p->resource, what.text, sizeof what.text);
-    if (isnan(p->seconds_per_unit))
-        stw_doc_item(s->out, s->format, "1 %s more of %s: unknown.", p->unit, what.text);
-    else if (fabs(p->seconds_per_unit) < negligible_s)
+    if (isnan(saved_s))
+        stw_doc_item(s->out, s->format, "1 %s more %s: unknown.", p->unit, what.text);
+    else if (!(saved_s > negligible_s))
         stw_text_printf(nothing, "%s%s", nothing->length > 0 ? ", " : "", what.text);
     else
-        stw_doc_item(s->out, s->format, "1 %s more of %s%s%s%s %s %s per iteration.", p->unit,
-                     what.text, *in != '\0' ? " (in " : "", in, *in != '\0' ? ")" : "",
-                     p->seconds_per_unit < 0 ? "saves" : "costs",
-                     stw_word_seconds(fabs(p->seconds_per_unit)).text);
+        stw_doc_item(s->out, s->format, "1 %s more %s saves at least %s per iteration (%s).",
+                     p->unit, what.text, stw_word_seconds(saved_s).text,
+                     stw_word_share(saved_s, iteration_s).text);
 }
 
 static void put_prices(const stw_section *s) {
@@ -285,8 +284,12 @@ static void put_prices(const stw_section *s) {
     stw_doc_heading(s->out, s->format, "Value of more resources (planner's estimates)");
     for (uint32_t i = 0; i < plan->n_prices; i++) put_price(s, &plan->prices[i], &nothing);
     if (nothing.length > 0)
-        stw_doc_item(s->out, s->format, "No gain beyond the tolerance of the solver: more %s.",
+        stw_doc_item(s->out, s->format, "No gain found with 1 GiB or 1 GB/s more: %s.",
                      nothing.data);
+    stw_doc_line(
+        s->out, s->format,
+        "The search is short, so gains can be larger than these. Before you buy, plan again "
+        "with the new values, such as --set node.gpu.memory=96GiB.");
     if (nothing.failed) s->out->failed = true;
     stw_text_free(&nothing);
 }

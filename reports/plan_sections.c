@@ -221,22 +221,26 @@ void stw_section_ring(const stw_section *s) {
 static void put_estimates(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
-    char bound[64] = "", own[64] = "", greedy[128] = "no greedy placement fits";
-    if (!isfinite(stw_plan_iteration_s(plan)) || !(by->objective > 0)) return;
-    if (isfinite(by->bound))
-        snprintf(bound, sizeof bound, " (lower bound %s)", stw_word_seconds(by->bound).text);
-    if (fabs(plan->objective_s / by->objective - 1) > 1e-3)
-        snprintf(own, sizeof own, ", %s for this plan", stw_word_seconds(plan->objective_s).text);
-    double more = by->greedy_objective / by->objective - 1;
-    if (fabs(more) < 5e-4)
-        snprintf(greedy, sizeof greedy, "a greedy placement takes as long");
-    else if (isfinite(more))
-        snprintf(greedy, sizeof greedy, "a greedy placement takes %s (%+.1f%%)",
-                 stw_word_seconds(by->greedy_objective).text, 100 * more);
-    stw_doc_line(
-        s->out, s->format,
-        "Planner's estimate: %s per iteration at best%s%s; %s. 1/%.0f of the load is in it.",
-        stw_word_seconds(by->objective).text, bound, own, greedy, STW_LOAD_SPREAD);
+    const double best_s = stw_plan_estimate_s(plan, by->objective),
+                 own_s = stw_plan_estimate_s(plan, plan->objective_s),
+                 bound_s = stw_plan_estimate_s(plan, by->bound),
+                 greedy_s = stw_plan_estimate_s(plan, by->greedy_objective);
+    const stw_word own = stw_word_seconds(own_s), best = stw_word_seconds(best_s);
+    char fastest[96] = "", bound[96] = "", greedy[96] = "no greedy placement fits";
+    if (!isfinite(stw_plan_iteration_s(plan)) || !(best_s > 0)) return;
+    if (strcmp(own.text, best.text) != 0)
+        snprintf(fastest, sizeof fastest, "; best by estimates alone: %s", best.text);
+    if (isfinite(bound_s))
+        snprintf(bound, sizeof bound, "; lower bound of all plans: %s",
+                 stw_word_seconds(bound_s).text);
+    if (fabs(greedy_s / best_s - 1) < 5e-4)
+        snprintf(greedy, sizeof greedy, "greedy placement: as fast");
+    else if (isfinite(greedy_s))
+        snprintf(greedy, sizeof greedy, "greedy placement: %s (%+.1f%%)",
+                 stw_word_seconds(greedy_s).text, 100 * (greedy_s / best_s - 1));
+    stw_doc_line(s->out, s->format, "Planner's estimate: %s per iteration (simulated: %s)%s%s; %s.",
+                 own.text, stw_word_seconds(stw_plan_iteration_s(plan)).text, fastest, bound,
+                 greedy);
 }
 
 void stw_section_solver(const stw_section *s) {

@@ -219,6 +219,11 @@ uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase) {
     return phase == STW_PHASE_FORWARD_BACKWARD ? plan->run.batch.grad_accumulation : 1;
 }
 
+double stw_plan_estimate_s(const stw_plan *plan, double objective_s) {
+    double load_s = plan->time_s[STW_PHASE_LOAD];
+    return isfinite(load_s) ? objective_s - load_s / STW_LOAD_SPREAD : objective_s;
+}
+
 double stw_plan_iteration_s(const stw_plan *plan) {
     double seconds = 0.0;
     if (stw_plan_passes(plan, STW_PHASE_FORWARD_BACKWARD) == 0) return (double)NAN;

@@ -80,8 +80,8 @@ typedef struct stw_plan {
     stw_peaks *peaks;            /* [job->n_kinds] */
     stw_peaks *node_peaks;       /* [job->n_node_kinds], tier host; per node */
     double time_s[STW_N_PHASES]; /* one pass, simulated; NaN: no such movement, or unknown */
-    double objective_s;          /* the planner's estimate of an iteration by its rows, which count
-                                    1/STW_LOAD_SPREAD of the load in; reports show it as such */
+    double objective_s;          /* the planner's estimate of an iteration by its rows, and
+                                    1/STW_LOAD_SPREAD of the load; reports show it without that */
     uint32_t n_prices, n_bindings, n_fixes;
     stw_price *prices;
     stw_binding *bindings;
@@ -120,6 +120,9 @@ uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_pha
 /** How often an iteration goes through a phase: forward and backward once per micro batch; a load
  * or a first step not at all. */
 uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase);
+/** An objective of the planner without its share of the load, to be compared with seconds of an
+ * iteration. The load is the simulated one. */
+double stw_plan_estimate_s(const stw_plan *plan, double objective_s);
 /** Seconds of an iteration after the first: the sum of time_s over its passes. NaN where the time
  * of one of its phases is unknown, or forward and backward are not in the program. */
 double stw_plan_iteration_s(const stw_plan *plan);
