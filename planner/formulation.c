@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
+
 static const double MIB = 1024.0 * 1024.0, MICRO = 1e6;
 
 /* ---- columns ---- */
@@ -139,6 +141,46 @@ static bool on_cpu(const stw_place *place) { return place->update == STW_UPDATE_
 static bool grads_on_host(const stw_place *place) { return place->grads == STW_TIER_HOST; }
 static bool params_on_host(const stw_place *place) { return place->params == STW_TIER_HOST; }
 
+/* The greatest common divisor of the bytes of an element of all components; 0: none has any. */
+static uint64_t common_bytes(const stw_job *job) {
+    uint64_t common = 0;
+    for (int c = 0; c < STW_N_STATE; c++)
+        for (uint64_t bytes = stw_job_element_bytes(job, (stw_component)c); bytes > 0;) {
+            uint64_t rest = common % bytes;
+            common = bytes;
+            bytes = rest;
+        }
+    return common;
+}
+
+/* Bytes of an element's components that a place puts on the GPU. */
+static uint64_t gpu_bytes(const stw_job *job, const stw_place *place) {
+    uint64_t bytes = 0;
+    for (int c = 0; c < STW_N_STATE; c++)
+        if (stw_place_tier(place, (stw_component)c) == STW_TIER_GPU)
+            bytes += stw_job_element_bytes(job, (stw_component)c);
+    return bytes;
+}
+
+/* So is the state on the GPU, counted in the largest part of which all components of a unit are
+ * multiples. Where GPU and host are both nearly full, a fraction of such a part has no room on
+ * either: branching on this sum shows it at once. */
+static void add_gpu_sum(stw_ilp *ilp) {
+    const stw_cost *cost = ilp->cost;
+    uint64_t part = common_bytes(cost->job), most = 0;
+    if (part == 0 || cost->whole) return;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        most = stw_max_u64(most, gpu_bytes(cost->job, &cost->places[p]) / part);
+    if (most == 0) return;
+    uint32_t sum =
+        stw_milp_column_add(ilp->milp, true, 0, (double)most * cost->n_units, 0, "parts_all_gpu");
+    stw_milp_row_add(ilp->milp, 0, 0, "sum_gpu_parts");
+    stw_milp_term_add(ilp->milp, sum, -1);
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        stw_milp_term_add(ilp->milp, ilp->at.units + p,
+                          (double)(gpu_bytes(cost->job, &cost->places[p]) / part));
+}
+
 /* Units that places have in common are whole numbers too, also where those of each place may be
  * fractions. What a disk moves depends on such a sum alone, and branching on it settles at once
  * what branching on one place after the other does not. */
@@ -163,6 +205,7 @@ static void add_sums(stw_ilp *ilp) {
         for (uint32_t p = 0; p < cost->n_places; p++)
             if (sums[i].is(&cost->places[p])) stw_milp_term_add(ilp->milp, ilp->at.units + p, 1);
     }
+    add_gpu_sum(ilp);
 }
 
 static void add_counts(stw_ilp *ilp) {

@@ -241,17 +241,15 @@ static int relax(glp_prob *problem, double time_limit_s) {
     return end;
 }
 
+/* Without cuts: the planner's sums of quanta do what they would, and the simplex can cycle on rows
+ * of fractional cuts. The node with the least bound is next, because a gap is asked for. */
 static int search(glp_prob *problem, stw_glpk_call *call, bool presolve, double time_limit_s) {
     glp_iocp control;
     glp_init_iocp(&control);
     control.msg_lev = GLP_MSG_OFF;
     control.presolve = presolve ? GLP_ON : GLP_OFF;
-    control.br_tech = GLP_BR_PCH;
-    control.bt_tech = GLP_BT_BPH;
-    control.mir_cuts = GLP_ON;
-    control.gmi_cuts = GLP_ON;
-    control.cov_cuts = GLP_ON;
-    control.clq_cuts = GLP_ON;
+    control.br_tech = GLP_BR_DTH;
+    control.bt_tech = GLP_BT_BLB;
     control.mip_gap = call->options->gap;
     control.tm_lim = milliseconds(time_limit_s);
     control.cb_func = watch_tree;
@@ -391,7 +389,7 @@ stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *
 
 stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options, double *values,
                           stw_milp_result *result, stw_error *err) {
-    *result = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, 0};
+    *result = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, 0, 0};
     stw_status status = stw_milp_check(milp, err);
     if (status != STW_STATUS_OK) return status;
     double start_s = now_s();
@@ -408,6 +406,7 @@ stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,
     stw_pool_free(call.pool);
     glp_free_env(); /* nothing of GLPK survives a call, not even after an error */
     result->seconds = now_s() - start_s;
+    result->nodes = call.nodes;
     return status;
 }
 

@@ -88,6 +88,7 @@ static stw_status solve_milp(search *s, const stw_ilp *ilp, const stw_milp_optio
                              double *values, stw_milp_result *solved) {
     stw_error why = STW_ERROR_INIT;
     stw_status status = stw_milp_solve(ilp->milp, options, values, solved, &why);
+    s->result->nodes += solved->nodes;
     if (status == STW_STATUS_SOLVER) {
         *solved = (stw_milp_result){.outcome = STW_MILP_LIMIT, .objective = NAN, .bound = NAN};
         return STW_STATUS_OK;
@@ -205,7 +206,11 @@ static void judge(search *s, double start_s) {
     result->n_stages = 1;
     result->stage_names[0] = "seconds";
     result->seconds = stage->seconds = stw_planner_now_s() - start_s;
-    *stage = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, stage->seconds};
+    *stage = (stw_milp_result){.outcome = STW_MILP_LIMIT,
+                               .objective = NAN,
+                               .bound = NAN,
+                               .gap = NAN,
+                               .seconds = stage->seconds};
     if (bound > -INFINITY && bound < INFINITY) stage->bound = fmin(bound, s->best_s);
     if (s->found) {
         stage->objective = s->best_s;

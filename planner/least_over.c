@@ -105,7 +105,7 @@ static stw_status solve_shape(over_search *s, const stw_ilp_shape *shape, double
                                 .relaxed = relaxed,
                                 .max_nodes = OVER_NODES,
                                 .enough = INFINITY};
-    *solved = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, 0};
+    *solved = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, 0, 0};
     STW_TRY(stw_ilp_build(s->cost, shape, &ilp, s->err));
     double *values = stw_pool_array(ilp.milp->pool, ilp.milp->n_columns, sizeof *values);
     if (values == NULL) {

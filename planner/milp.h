@@ -90,6 +90,7 @@ typedef struct stw_milp_result {
     stw_milp_outcome outcome;
     double objective, bound, gap; /* NaN where there is none */
     double seconds;
+    uint32_t nodes; /* of the search, whose relaxations were solved */
 } stw_milp_result;
 
 /** Write the problem as it stands in CPLEX LP format. IO, or SOLVER where the solver failed. */

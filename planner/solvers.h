@@ -23,6 +23,7 @@ typedef struct stw_ilp_options {
 typedef struct stw_ilp_result {
     stw_milp_outcome outcome; /* of stage 1 */
     uint32_t rows, columns;   /* of the problem of one ring option */
+    uint64_t nodes;           /* of all searches */
     uint32_t n_stages;
     const char *stage_names[STW_MAX_STAGES];
     stw_milp_result stages[STW_MAX_STAGES];

@@ -110,10 +110,36 @@ static void short_programs_have_all_peaks(void) {
     }
 }
 
+/* GPU and host memory are both nearly full, and a quantum on NVMe costs as much as the gap: no
+ * search may go through the fractions of quanta that fit into neither. */
+static void fractions_of_quanta_are_not_searched(void) {
+    const char *const models[] = {"Qwen2.5-72B", "Llama-4-Scout"};
+    uint64_t nodes = 0;
+    for (int m = 0; m < 2; m++)
+        for (unsigned gib = 440; gib <= 490; gib += 10) {
+            char limit[64];
+            snprintf(limit, sizeof limit, "node.host.limit=%u GiB", gib);
+            const char *settings[] = {"node.gpus=4", "node.gpu.memory=139.8 GiB", limit,
+                                      "node.nvme.capacity=2000 GiB", NULL};
+            stw_plan *plan = case_zoo(models[m], settings);
+            stw_cost *cost = case_cost(plan);
+            stw_choice choice = stw_choice_new(cost, cost->pool);
+            const stw_ilp_options options = {.time_limit_s = 60, .gap = 1e-4};
+            stw_ilp_result result;
+            CHECK_OK(stw_ilp_solve(cost, &options, &choice, &result, err));
+            CU_ASSERT_EQUAL(result.outcome, STW_MILP_OPTIMAL);
+            nodes += result.nodes;
+            stw_cost_free(cost);
+            stw_plan_free(plan);
+        }
+    CU_ASSERT(nodes > 0 && nodes < 500);
+}
+
 int main(void) {
     static const stw_test tests[] = {
         {"giants have short programs", giants_have_short_programs},
         {"short programs have all peaks", short_programs_have_all_peaks},
+        {"fractions of quanta are not searched", fractions_of_quanta_are_not_searched},
     };
     case_use_fixture();
     if (register_twins(NULL) != STW_STATUS_OK) return 2;
