@@ -77,7 +77,7 @@ static uint64_t group_params(const stw_job *job, uint32_t kind, uint32_t group) 
     return rest;
 }
 
-/* What a streamed group brings to the GPU, and the temporary of foreach's sqrt. */
+/* What a streamed group brings to the GPU. */
 static uint64_t up_bytes(const stw_job *job, const stw_place *place, uint64_t params) {
     uint64_t element = stw_job_optimizer_bytes(job);
     if (place->params == STW_TIER_HOST)
@@ -86,6 +86,9 @@ static uint64_t up_bytes(const stw_job *job, const stw_place *place, uint64_t pa
     return params * element;
 }
 
+/* The roots of all exp_avg_sq, which foreach makes at once (torch/optim/adam.py,
+ * _multi_tensor_adam: _foreach_sqrt); fused kernels keep them in registers. They lie where the step
+ * is executed. */
 static uint64_t temporary_bytes(const stw_job *job, uint64_t params) {
     return uses_foreach(job) ? params * stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ) : 0;
 }
@@ -193,13 +196,13 @@ static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(job));
     if (place->update == STW_UPDATE_STREAM) {
         streamed_step(b, place);
-    } else if (place->update == STW_UPDATE_CPU) {
-        done = adam(b, STW_UPDATE_CPU, STW_OP_NONE, params, STW_OP_NONE);
     } else {
+        bool cpu = place->update == STW_UPDATE_CPU;
+        stw_tier tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
         stw_extent temporary =
-            stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(job, params));
-        done = adam(b, STW_UPDATE_RESIDENT, STW_OP_NONE, params, after);
-        stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
+            stw_alloc(b, STW_COMPONENT_STAGE, tier, temporary_bytes(job, params));
+        done = adam(b, place->update, STW_OP_NONE, params, cpu ? STW_OP_NONE : after);
+        stw_free(b, STW_COMPONENT_STAGE, tier, temporary);
     }
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
     return done;

@@ -211,7 +211,9 @@ static const stw_spec_row rows_before[] = {
     {WORDS("optimizer.kind", adamw), .also = "optim optimizer_type adam adamw",
      .fallback = "adamw"},
     {WORDS("optimizer.implementation", implementations), AT(optimizer.implementation),
-     .also = "fused foreach", .fallback = "auto"},
+     .also = "fused foreach", .fallback = "auto",
+     .note =
+         "auto | fused | foreach: a temporary as large as exp_avg_sq | streamed | cpu | direct"},
     {RATIO("optimizer.clip_norm"), AT(optimizer.clip_norm), .words = none,
      .also = "clip_grad grad_clip clip_grad_norm max_grad_norm max_norm gradient_clipping",
      .fallback = "1", .note = "largest global norm of the gradients; none or 0: no clipping",
@@ -291,6 +293,7 @@ static const stw_spec_row rows_before[] = {
      .instead = FULL_BLOCKS},
     {STRINGS("recompute.modules"), AT(recompute.modules), .fallback = "[]", .instead = FULL_BLOCKS},
     {WORDS("attention", attentions), AT(attention),
+     .note = "flash | sdpa: the same bytes | eager: keeps all scores",
      .also = "attn attn_implementation flash_attn flash_attention use_flash_attn",
      .fallback = "flash", .needs = NEEDS(FORWARD)},
     {BOOL("loss.fused"), AT(loss.fused),
