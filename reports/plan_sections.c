@@ -99,6 +99,23 @@ static void put_time(const stw_section *s) {
                      plan->cluster.calibration.versions[0] != '\0' ? "from data sheets, " : "");
 }
 
+/* Ray's memory monitor stops jobs at this share (RAY_memory_usage_threshold); other systems are as
+ * strict. */
+static const double HOST_ALARM = 0.95;
+
+/* A node whose host memory is all but full. The limit that leaves room is rounded down. */
+static void put_host_alarm(const stw_section *s) {
+    const double limit = (double)s->facts->host_capacity, tenths = (double)(1ull << 30) / 10;
+    if ((double)s->facts->host_peak <= HOST_ALARM * limit ||
+        s->facts->host_peak > s->facts->host_capacity)
+        return;
+    stw_doc_line(s->out, s->format,
+                 "Warning: host memory is filled to %s of node.host.limit. Some systems stop jobs "
+                 "above %.0f%% (Ray does); --set node.host.limit=%.1fGiB leaves that room.",
+                 stw_word_share((double)s->facts->host_peak, limit).text, 100 * HOST_ALARM,
+                 floor(HOST_ALARM * limit / tenths) / 10);
+}
+
 static void put_excesses(const stw_section *s) {
     for (uint32_t i = 0; i < s->facts->n_excesses; i++) {
         const stw_excess *e = &s->facts->excesses[i];
@@ -127,6 +144,7 @@ void stw_section_verdict(const stw_section *s) {
                          stw_word_share((double)f->nvme_peak, (double)f->nvme_capacity).text);
     }
     put_excesses(s);
+    put_host_alarm(s);
     put_time(s);
 }
 

@@ -149,6 +149,28 @@ static void what_does_not_fit_is_said(void) {
     stw_plan_free(plan);
 }
 
+/* Systems stop jobs before the memory is full. */
+static void a_full_host_is_warned_of(void) {
+    stw_plan *plan = make_plan(1, two_places, half);
+    uint64_t most = 0;
+    for (int p = 0; p < STW_N_PHASES; p++)
+        if (plan->node_peaks[0].phase[p][STW_TIER_HOST].total > most)
+            most = plan->node_peaks[0].phase[p][STW_TIER_HOST].total;
+    const double shares[] = {0.94, 0.97};
+    for (int i = 0; i < 2; i++) {
+        stw_text out = STW_TEXT_INIT;
+        plan->cluster.host.limit_bytes = (uint64_t)((double)most / shares[i]);
+        stw_plan_judge(plan);
+        CHECK_OK(stw_report_plan_summary(plan, &out, err));
+        if (i == 0) check_lacks(&out, "Warning: host memory");
+        if (i == 1)
+            check_contains(&out, "Warning: host memory is filled to 97.0% of node.host.limit.");
+        if (i == 1) check_contains(&out, "--set node.host.limit=1.0GiB leaves that room.");
+        stw_text_free(&out);
+    }
+    stw_plan_free(plan);
+}
+
 /* The value of the row with this start; NaN if there is not exactly one. */
 static double csv_value(const stw_text *csv, const char *start) {
     const char *at = strstr(csv->data, start);
@@ -303,6 +325,7 @@ static void json_holds_the_plan_whole(void) {
 STW_TEST_MAIN("reports plan", {"report answers the questions", report_answers_the_questions},
               {"summary is short", summary_is_short},
               {"what does not fit is said", what_does_not_fit_is_said},
+              {"a full host is warned of", a_full_host_is_warned_of},
               {"CSV states the plan's bytes", csv_states_the_plans_bytes},
               {"direct updates and copies are said", direct_updates_and_copies_are_said},
               {"forward has no time without GPU", forward_has_no_time_without_gpu},
