@@ -102,21 +102,22 @@ def instance(rng):
 def force(rng, given):
     """Keys that force a part of the plan."""
     out = []
+    whole = dict(given).get("engine") == "fsdp2"  # there, params on the host are a policy of the framework, taken on request
     if rng.random() < 0.4:
-        out.append(("placement.params", rng.choice(["gpu", "host"])))
+        out.append(("placement.params", rng.choice(["gpu", "gpu" if whole else "host"])))
     if rng.random() < 0.4:
-        out.append(("placement.grads", rng.choice(["gpu", "host"])))
+        out.append(("placement.grads", rng.choice(["gpu", "gpu" if whole else "host"])))
     if rng.random() < 0.4:
         out.append(("placement.moments", rng.choice(["gpu", "host"])))
     if rng.random() < 0.5:
         out.append(rng.choice([("placement.activations", w) for w in ("keep", "recompute", "offload")] +
                               [("recompute.granularity", w) for w in ("none", "full")]))
-    if rng.random() < 0.5 and dict(given).get("engine") != "fsdp2":
+    if rng.random() < 0.5 and not whole:
         kind = rng.choice(["update.cpu", "update.stream", "update.resident"])
         out.append((kind, str(round(rng.choice([0, 0, 1, rng.random()]), 4))))
     if rng.random() < 0.25:
         out.append(("prefetch.depth", str(rng.choice([1, 2, 3, 4]))))
-    if rng.random() < 0.15 and dict(given).get("engine") != "fsdp2":
+    if rng.random() < 0.15 and not whole:
         out.append(("prefetch.bucket", f"{rng.choice([4, 8, 16, 32])} MiB"))
     return out or force(rng, given)
 

@@ -66,8 +66,8 @@ STW_MUST_USE stw_status stw_candidates_search(stw_candidates *all, const stw_cho
 /** Rings, neighbours and plainer choices around the fastest ones. (families.c) */
 STW_MUST_USE stw_status stw_candidates_look_around(stw_candidates *all, stw_error *err);
 /** Look for choices in the bytes by which the walk of the fastest candidate stays below its rows.
- * (spare.c) @param result optimal: of the problem whose rows now have these bytes to spare;
- * anything else: they have none, nothing was added */
+ * (spare.c) @param result of the problem whose rows now have bytes to spare; outcome LIMIT: they
+ * have none, nothing was added */
 STW_MUST_USE stw_status stw_candidates_use_spare(stw_candidates *all, double gap,
                                                  stw_ilp_result *result, stw_error *err);
 /** Where nothing fits by the rows: does something fit in the bytes by which the walk of a choice

@@ -178,7 +178,7 @@ static stw_status compare_candidates(solving *s, stw_candidates *all, uint32_t *
         goto out;
     }
     STW_TRY(stw_candidates_use_spare(all, gap_of(s->options), &spared, err));
-    if (spared.outcome == STW_MILP_OPTIMAL) s->ilp.stages[0] = spared.stages[0];
+    if (spared.outcome != STW_MILP_LIMIT) s->ilp.stages[0] = spared.stages[0];
     *chosen = stw_candidates_choose(all);
     stw_choice_copy(s->cost, &s->choice, &all->list[*chosen].choice);
     STW_TRY(tell_faster(s, all, *chosen, err));

@@ -4,6 +4,7 @@
  * row rules out faster choices, the bytes by which the fastest candidate's walk stays below its row
  * are given to the rows to spare, and the problem is solved again. Whatever is found is held to its
  * own walk; where that does not fit, the rows have less to spare. */
+#include "core/checked.h"
 #include "planner/candidates.h"
 #include "planner/clock.h"
 
@@ -13,8 +14,8 @@ static const double WORTH = 2e-3;
 /* What is over by more than this share of the GPUs is not made up for. */
 static const double MOST_OVER = 0.1;
 
-/* So often rows are given less where a walk did not fit. */
-#define TRIES 4
+/* So often rows are given more or less. */
+#define TRIES 8
 
 /* The most time of an integer program, and work of the search after it. */
 static const double SPARE_S = 0.5;
@@ -54,6 +55,10 @@ static uint64_t find_spare(const stw_candidates *all) {
     return near && (double)spare > WORTH * (double)limit ? spare : 0;
 }
 
+static bool is_solved(const stw_ilp_result *result) {
+    return result->outcome == STW_MILP_OPTIMAL || result->outcome == STW_MILP_FEASIBLE;
+}
+
 /* Solve with so much to spare. @param found the candidate, or STW_NO_CANDIDATE */
 static stw_status try_spare(stw_candidates *all, uint64_t spare, double gap, stw_choice *choice,
                             uint32_t *found, stw_ilp_result *result, stw_error *err) {
@@ -69,7 +74,7 @@ static stw_status try_spare(stw_candidates *all, uint64_t spare, double gap, stw
     (void)give(all->cost, spare);
     all->over_row_bytes = all->over_walk_bytes = 0;
     STW_TRY(stw_ilp_solve(all->cost, &options, choice, result, err));
-    if (result->outcome == STW_MILP_OPTIMAL) STW_TRY(stw_candidates_add(all, choice, found, err));
+    if (is_solved(result)) STW_TRY(stw_candidates_add(all, choice, found, err));
 out:
     return status;
 }
@@ -86,17 +91,26 @@ stw_status stw_candidates_use_spare(stw_candidates *all, double gap, stw_ilp_res
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
     all->work_left += SPARE_WORK;
     const uint64_t before = give(all->cost, spare);
-    for (int i = 0; i < TRIES; i++) {
-        STW_TRY(try_spare(all, spare, gap, &choice, &found, result, err));
+    uint64_t least = before, most = 0; /* something was found with; nothing was */
+    stw_ilp_result now;
+    for (int i = 0; i < TRIES && spare > least; i++) {
+        STW_TRY(try_spare(all, spare, gap, &choice, &found, &now, err));
+        if (!is_solved(&now)) break;
         uint64_t over = all->over_walk_bytes, row = all->over_row_bytes;
-        if (result->outcome != STW_MILP_OPTIMAL || found != STW_NO_CANDIDATE) break;
-        if (row <= over || row - over >= spare) break;
-        spare = row - over;
+        if (found != STW_NO_CANDIDATE) {
+            *result = now;
+            least = spare;
+            if (most == 0) break;
+            spare += (most - spare) / 2;
+        } else {
+            most = spare;
+            spare = least + (most - least) / 2;
+            if (row > over && row - over < most) spare = stw_max_u64(spare, row - over);
+        }
+        if ((double)(most - least) < WORTH * (double)limit_of(all->cost)) break;
     }
-    if (result->outcome == STW_MILP_OPTIMAL)
-        STW_TRY(stw_candidates_look_around(all, err));
-    else
-        (void)give(all->cost, before);
+    (void)give(all->cost, least);
+    if (least > before) STW_TRY(stw_candidates_look_around(all, err));
 out:
     return status;
 }
@@ -130,7 +144,7 @@ stw_status stw_candidates_fit_spare(stw_candidates *all, const stw_ilp_options *
     for (int i = 0; i < TRIES && spare > 0; i++) {
         (void)give(all->cost, spare);
         STW_TRY(stw_ilp_solve(all->cost, options, choice, result, err));
-        if (result->outcome != STW_MILP_OPTIMAL && result->outcome != STW_MILP_FEASIBLE) break;
+        if (!is_solved(result)) break;
         STW_TRY(stw_candidates_walk(all, choice, &walked, err));
         if (walked <= limit_of(all->cost)) return STW_STATUS_OK;
         uint64_t row = stw_cost_forward_bytes(all->cost, choice);
