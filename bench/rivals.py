@@ -194,27 +194,18 @@ def monotone(arguments, pool):
     return rows, not over
 
 
-def cluster_rates(path):
-    out = {}
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            text = line.split("#")[0].strip()
-            if text.startswith("pcie:"):
-                out["pcie"] = {k.strip(" {}"): float(v.split()[0]) for k, v in
-                               (part.split(":") for part in text[5:].strip(" {}").split(",")) if "latency" not in k}
-            for key in ("bandwidth", "dma", "limit"):
-                if text.startswith(key + ":"):
-                    out[key] = float(text.split(":")[1].split()[0])
-    out["limit"] = int(out["limit"])
-    return out
+def cluster_rates(name):
+    """Rates in B/s and the limit of host memory in GiB, as the program reads them."""
+    done = subprocess.run([STOWAGE, "plan", "--json", "--model", "GPT-2", "--cluster", name], capture_output=True, text=True, check=False)
+    node = json.loads(done.stdout)["cluster"]["node"]
+    pcie = {key: rate for key, rate in node["pcie"].items() if key != "latency" and rate > 0}
+    host = {key: node["host"][key] for key in ("bandwidth", "dma")}
+    return {"pcie": pcie, "host": host, "limit": node["host"]["limit"] >> 30}
 
 
 def more_of(what, step, base):
-    if what == "pcie":
-        return [(f"node.pcie.{k}", f"{v * step:.4f} GB/s") for k, v in base["pcie"].items()]
-    if what == "host":
-        return [("node.host.bandwidth", f"{base['bandwidth'] * step:.4f} GB/s"),
-                ("node.host.dma", f"{base['dma'] * step:.4f} GB/s")]
+    if what in ("pcie", "host"):
+        return [(f"node.{what}.{key}", f"{rate * step / 1e9:.4f} GB/s") for key, rate in base[what].items()]
     return [(what, step)]
 
 
