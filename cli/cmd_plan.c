@@ -48,7 +48,8 @@ int stw_cmd_plan(int argc, char **argv) {
         "Decide placement, prefetch depth and load method; predict bytes and seconds. The plan is "
         "written to -o FILE, a summary to stdout. Exit code 4: nothing fits. The plan with the "
         "smallest excess is still written. It lists the limits that cannot be kept together and "
-        "changes that make the plan fit.",
+        "changes that make the plan fit. Keys for --set: examples/default.yaml in the data folder "
+        "lists those of a run, `stowage clusters --show NAME` those of a cluster.",
         options,
         sizeof options / sizeof options[0],
         0,

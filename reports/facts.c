@@ -25,6 +25,28 @@ const char *stw_resource_words(stw_resource resource) {
     return (unsigned)resource < STW_N_RESOURCES ? words[resource] : "?";
 }
 
+const char *stw_component_words(stw_component component) {
+    static const char *const words[STW_N_COMPONENTS] = {
+        [STW_COMPONENT_PARAMS] = "parameters of the shard",
+        [STW_COMPONENT_GRADS] = "gradients of the shard",
+        [STW_COMPONENT_MASTER] = "fp32 master weights",
+        [STW_COMPONENT_EXP_AVG] = "first moment of AdamW",
+        [STW_COMPONENT_EXP_AVG_SQ] = "second moment of AdamW",
+        [STW_COMPONENT_ACTIVATIONS] = "kept for the backward pass",
+        [STW_COMPONENT_LOGITS] = "output of the head, and the loss",
+        [STW_COMPONENT_UNSHARD] = "gathered parameters",
+        [STW_COMPONENT_REDUCE] = "gradients in reduction",
+        [STW_COMPONENT_STAGE] = "buffers of the step",
+        [STW_COMPONENT_COMM] = "NCCL",
+        [STW_COMPONENT_CONTEXT] = "CUDA context",
+        [STW_COMPONENT_SLACK] = "cached by the allocator for other streams",
+        [STW_COMPONENT_LOAD_STAGING] = "buffers of the load",
+        [STW_COMPONENT_PAGE_LOCK_ROUNDING] = "page-locked sizes rounded up",
+        [STW_COMPONENT_PROCESS] = "processes of the ranks"};
+    const char *word = (unsigned)component < STW_N_COMPONENTS ? words[component] : NULL;
+    return word != NULL ? word : "";
+}
+
 void stw_resource_name_words(const char *name, char *out, size_t out_size) {
     for (unsigned r = 0; r < STW_N_RESOURCES; r++)
         if (strcmp(name, stw_resource_name((stw_resource)r)) == 0)

@@ -149,8 +149,8 @@ static void kind_rows(const stw_section *s, stw_table *t, const kinds *all) {
 }
 
 static void put_peaks(const stw_section *s) {
-    static const char *const heads[] = {"memory", "each of", "phase", ">peak",
-                                        ">limit", ">share",  ""};
+    static const char *const heads[] = {"memory", "where",  "phase", ">peak",
+                                        ">limit", ">share", ""};
     const stw_plan_facts *f = s->facts;
     const stw_plan *plan = s->plan;
     const stw_job *job = plan->job;
@@ -180,7 +180,8 @@ static void put_peaks(const stw_section *s) {
 }
 
 static void put_components(const stw_section *s) {
-    static const char *const heads[] = {"component", ">GPU", ">GPU share", ">host", ">host share"};
+    static const char *const heads[] = {"component", ">GPU",        ">GPU share",
+                                        ">host",     ">host share", "what it is"};
     const stw_plan *plan = s->plan;
     const stw_plan_facts *f = s->facts;
     if (f->gpu_phase == STW_N_PHASES || plan->node_peaks == NULL) return;
@@ -189,7 +190,7 @@ static void put_components(const stw_section *s) {
     const stw_peak *host =
         &plan->node_peaks[f->phases[f->host_phase].host_kind].phase[f->host_phase][STW_TIER_HOST];
     stw_table t;
-    stw_table_begin(&t, s->pool, heads, 5);
+    stw_table_begin(&t, s->pool, heads, 6);
     for (unsigned c = 0; c < STW_N_COMPONENTS; c++) {
         if (gpu->components[c] == 0 && host->components[c] == 0) continue;
         stw_table_cell(&t, "%s", stw_component_name((stw_component)c));
@@ -200,11 +201,12 @@ static void put_components(const stw_section *s) {
             stw_table_cell(
                 &t, "%s", bytes > 0 ? stw_word_share((double)bytes, (double)peak->total).text : "");
         }
+        stw_table_cell(&t, "%s", stw_component_words((stw_component)c));
     }
     stw_doc_heading(s->out, s->format, "Peak memory by component");
     char who[128];
     stw_job_kind_words(plan->job, f->phases[f->gpu_phase].gpu_kind, who, sizeof who);
-    stw_doc_line(s->out, s->format, "GPU: %s, in %s. Host: all ranks of one node, in %s.", who,
+    stw_doc_line(s->out, s->format, "GPU: %s in %s. Host: all ranks of one node in %s.", who,
                  stw_phase_name(f->gpu_phase), stw_phase_name(f->host_phase));
     stw_table_write(&t, s->format, s->out);
 }
@@ -282,14 +284,14 @@ static void put_prices(const stw_section *s) {
     stw_text nothing = STW_TEXT_INIT;
     if (plan->n_prices == 0 || !isfinite(stw_plan_iteration_s(plan))) return;
     stw_doc_heading(s->out, s->format, "Value of more resources (planner's estimates)");
+    stw_doc_line(
+        s->out, s->format,
+        "The search is short, so gains can be larger than these. Before you buy, plan again "
+        "with the new values (--set KEY=VALUE).");
     for (uint32_t i = 0; i < plan->n_prices; i++) put_price(s, &plan->prices[i], &nothing);
     if (nothing.length > 0)
         stw_doc_item(s->out, s->format, "No gain found with 1 GiB or 1 GB/s more: %s.",
                      nothing.data);
-    stw_doc_line(
-        s->out, s->format,
-        "The search is short, so gains can be larger than these. Before you buy, plan again "
-        "with the new values, such as --set node.gpu.memory=96GiB.");
     if (nothing.failed) s->out->failed = true;
     stw_text_free(&nothing);
 }

@@ -48,7 +48,9 @@ static void put_costs(const stw_section *s) {
     if (!(iteration_s > 0)) return;
     format_passes(s, &passes);
     if (passes.failed) s->out->failed = true;
-    stw_doc_line(s->out, s->format, "Iteration time: %s (%s).", stw_word_seconds(iteration_s).text,
+    stw_doc_line(s->out, s->format, "Iteration time: %s for %s tokens (%s).",
+                 stw_word_seconds(iteration_s).text,
+                 stw_word_count((uint64_t)stw_plan_iteration_tokens(plan)).text,
                  passes.data != NULL ? passes.data : "");
     stw_text_free(&passes);
     double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
@@ -64,16 +66,16 @@ static void put_costs(const stw_section *s) {
 /* Less than this is lost in the noise of a training run. */
 static const double WORTH_TELLING = 0.002;
 
-/* Faster plans that were passed over, and what they would need: those that a key rules out stand
- * with the costs, the less plain ones with the solver. */
+/* Faster plans that were passed over, and what they need: those that a key rules out stand with the
+ * costs, the more complicated ones with the solver. */
 static void put_alternatives(const stw_section *s, bool by_key) {
     for (uint32_t i = 0; i < s->plan->n_alternatives; i++) {
         const stw_alternative *other = &s->plan->alternatives[i];
         if ((strchr(other->rule, '.') != NULL) != by_key || other->share < WORTH_TELLING) continue;
-        char rule[96] = "the plainer plan was chosen";
-        if (by_key) snprintf(rule, sizeof rule, "%s rules it out", other->rule);
-        stw_doc_line(s->out, s->format, "%.1f%% less time, %s per iteration, would need %s; %s.",
-                     100 * other->share, stw_word_seconds(other->seconds).text, other->needs, rule);
+        char rule[96] = "the simpler plan was preferred";
+        if (by_key) snprintf(rule, sizeof rule, "%s excludes it", other->rule);
+        stw_doc_line(s->out, s->format, "A plan with %s takes %s per iteration (%.1f%% less); %s.",
+                     other->needs, stw_word_seconds(other->seconds).text, 100 * other->share, rule);
     }
 }
 
@@ -148,6 +150,28 @@ void stw_section_verdict(const stw_section *s) {
     put_time(s);
 }
 
+/* What the words of the column "update" mean, for those that occur. */
+static void put_update_words(const stw_section *s) {
+    static const char *const words[STW_N_UPDATES] = {
+        [STW_UPDATE_RESIDENT] = "updated on the GPU, in place",
+        [STW_UPDATE_STREAM] = "updated on the GPU, copied in and out through a ring of buffers",
+        [STW_UPDATE_DIRECT] = "updated by GPU kernels that access host memory",
+        [STW_UPDATE_CPU] = "updated on the CPU"};
+    const stw_decisions *decisions = &s->plan->decisions;
+    stw_text line = STW_TEXT_INIT;
+    for (int u = 0; u < STW_N_UPDATES; u++) {
+        bool occurs = false;
+        for (uint32_t i = 0; i < decisions->n_state; i++)
+            occurs |= decisions->state[i].units > 0 && (int)decisions->state[i].place.update == u;
+        if (occurs)
+            stw_text_printf(&line, "%s%s: %s", line.length > 0 ? "; " : "",
+                            stw_update_name((stw_update)u), words[u]);
+    }
+    if (line.failed) s->out->failed = true;
+    if (line.length > 0) stw_doc_line(s->out, s->format, "%s.", line.data);
+    stw_text_free(&line);
+}
+
 void stw_section_decisions(const stw_section *s) {
     static const char *const heads[] = {"params",        "grads",          "moments",
                                         "update",        ">parameters",    ">share",
@@ -172,6 +196,7 @@ void stw_section_decisions(const stw_section *s) {
         }
     }
     stw_table_write(&t, s->format, s->out);
+    put_update_words(s);
 }
 
 void stw_section_activations(const stw_section *s) {
@@ -228,9 +253,9 @@ void stw_section_ring(const stw_section *s) {
                      "one is written.");
     bool chosen = plan->run.load.method == STW_AUTO;
     stw_doc_line(s->out, s->format, "Load method: %s%s.", stw_load_name(plan->decisions.load),
-                 chosen ? " (chosen: load.method is auto)" : "");
+                 chosen ? " (chosen by the planner)" : "");
     if (chosen && plan->job->engine->usual_load != NULL)
-        stw_doc_line(s->out, s->format, "What %s does by default: %s.",
+        stw_doc_line(s->out, s->format, "Load method of %s by default: %s.",
                      plan->job->engine->spec.name, plan->job->engine->usual_load);
 }
 
@@ -249,7 +274,7 @@ static void put_estimates(const stw_section *s) {
     if (strcmp(own.text, best.text) != 0)
         snprintf(fastest, sizeof fastest, "; best by estimates alone: %s", best.text);
     if (isfinite(bound_s))
-        snprintf(bound, sizeof bound, "; lower bound of all plans: %s",
+        snprintf(bound, sizeof bound, "; lower bound of all estimates: %s",
                  stw_word_seconds(bound_s).text);
     if (fabs(greedy_s / best_s - 1) < 5e-4)
         snprintf(greedy, sizeof greedy, "greedy placement: as fast");

@@ -296,8 +296,9 @@ const stw_engine stw_engine_fsdp2 = {
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU},
     /* transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
      * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
-    .usual_load = "all_ranks in plain torch scripts, with verl for tied embeddings and with AReaL "
-                  "before pull request 1182; rank0_broadcast with verl and AReaL otherwise",
+    .usual_load =
+        "rank0_broadcast with verl and AReaL; all_ranks in plain torch scripts, with verl "
+        "if embeddings are tied, and with AReaL before pull request 1182",
     .fixes = fixes,
     .places = places,
     .one_cut = true,
