@@ -139,7 +139,7 @@ static stw_status plan_changed(changed *specs, const stw_model *model, double ti
     STW_TRY(stw_job_new(model, &specs->cluster, &specs->run, stw_engine_find(specs->run.engine),
                         &specs->job, err));
     STW_TRY(stw_job_check_effect(specs->job, "fix", err));
-    STW_TRY(stw_cost_new(specs->job, &cost, err));
+    STW_TRY(stw_cost_new_bytes(specs->job, &cost, err));
     stw_choice choice = stw_choice_new(cost, cost->pool);
     if (choice.acts == NULL) {
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");

@@ -248,7 +248,7 @@ static int search(glp_prob *problem, stw_glpk_call *call, bool presolve, double 
     glp_init_iocp(&control);
     control.msg_lev = GLP_MSG_OFF;
     control.presolve = presolve ? GLP_ON : GLP_OFF;
-    control.br_tech = GLP_BR_DTH;
+    control.br_tech = GLP_BR_PCH;
     control.bt_tech = GLP_BT_BLB;
     control.mip_gap = call->options->gap;
     control.tm_lim = milliseconds(time_limit_s);

@@ -245,6 +245,15 @@ static void split(const stw_build *b, const stw_byte_reading *near, const stw_by
         }
 }
 
+/* What passes through no ring is the same under every ring option, where it is read whole. */
+static void copy_reading(const place_search *s) {
+    stw_build *b = s->build;
+    uint32_t first = s->place * b->cost->n_rings;
+    stw_place_bytes *bytes = &b->bytes[s->kind * b->cost->n_places * b->cost->n_rings];
+    bytes[first + s->ring] = bytes[first];
+    b->flows[first + s->ring] = b->flows[first];
+}
+
 static stw_status read_place(const place_search *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_build *b = s->build;
@@ -252,6 +261,10 @@ static stw_status read_place(const place_search *s, stw_error *err) {
     const stw_cost_ring *ring = &cost->rings[s->ring];
     const stw_place *place = &cost->places[s->place];
     uint32_t at = s->place * cost->n_rings + s->ring;
+    if (cost->whole && s->ring > 0 && stw_place_slot_element_bytes(cost->job, place) == 0) {
+        copy_reading(s);
+        return STW_STATUS_OK;
+    }
     uint64_t params =
         (ring->depth + 2) * stw_place_bucket_params(cost->job, place, ring->bucket_bytes);
     stw_byte_reading near, far;
@@ -302,7 +315,7 @@ static stw_status read_places(stw_build *b, stw_error *err) {
             for (s.place = 0; s.place < cost->n_places; s.place++)
                 for (s.ring = 0; s.ring < cost->n_rings; s.ring++)
                     if (cost->whole || s.kind == cost->job->largest) STW_TRY(read_place(&s, err));
-        s.crowded = is_crowded(b);
+        s.crowded = b->seconds && is_crowded(b);
         if (!s.crowded) break;
     }
     for (uint32_t k = 0; !cost->whole && k < kinds; k++)
@@ -336,6 +349,7 @@ static stw_status add_rows(stw_build *b, stw_error *err) {
     STW_TRY(stw_rows_add_gpu(b, err));
     if (forward) STW_TRY(stw_rows_add_forward_bytes(b, err));
     STW_TRY(stw_rows_add_nodes(b, err));
+    if (!b->seconds) goto out;
     STW_TRY(stw_rows_add_step(b, err));
     STW_TRY(stw_rows_add_sharing(b, err));
     if (forward) STW_TRY(stw_rows_add_forward_seconds(b, err));
@@ -363,9 +377,9 @@ static void fill_job(stw_cost *cost, const stw_job *job, const stw_engine *engin
         cost->update_units[u] = stw_job_update_units(job, (stw_update)u);
 }
 
-stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err) {
+static stw_status build_problem(const stw_job *job, bool seconds, stw_cost **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_build b = {.pool = stw_pool_new()};
+    stw_build b = {.pool = stw_pool_new(), .seconds = seconds};
     stw_pool *pool = stw_pool_new();
     if (pool != NULL) b.cost = stw_pool_alloc(pool, sizeof *b.cost);
     if (b.cost == NULL || b.pool == NULL) {
@@ -391,4 +405,12 @@ out:
     else
         stw_cost_free(b.cost);
     return status;
+}
+
+stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err) {
+    return build_problem(job, true, out, err);
+}
+
+stw_status stw_cost_new_bytes(const stw_job *job, stw_cost **out, stw_error *err) {
+    return build_problem(job, false, out, err);
 }

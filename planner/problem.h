@@ -8,5 +8,7 @@
 
 /** Free with stw_cost_free. BAD_INPUT where the spec admits no place or no option. */
 STW_MUST_USE stw_status stw_cost_new(const stw_job *job, stw_cost **out, stw_error *err);
+/** The same without rows of seconds, in which every choice takes none: what fits? */
+STW_MUST_USE stw_status stw_cost_new_bytes(const stw_job *job, stw_cost **out, stw_error *err);
 
 #endif

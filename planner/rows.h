@@ -22,6 +22,7 @@ typedef struct stw_build {
     uint64_t *stash_bytes;       /* [n_acts] of activations on the host, per block */
     uint64_t *staging_bytes;     /* [n_kinds][n_loads][STW_N_TIERS] of the load */
     uint64_t context_bytes, process_bytes;
+    bool seconds; /* are there rows of seconds? */
     bool page_tables;
     bool other_phases; /* see stw_byte_reading */
 } stw_build;
