@@ -23,7 +23,8 @@ int stw_cmd_calibrate(int argc, char **argv) {
         options,
         sizeof options / sizeof options[0],
         0,
-        0};
+        0,
+        NULL};
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
             return stw_usage_print(&usage), 0;

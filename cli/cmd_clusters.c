@@ -60,7 +60,8 @@ int stw_cmd_clusters(int argc, char **argv) {
         options,
         sizeof options / sizeof options[0],
         0,
-        1};
+        1,
+        NULL};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, pattern, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "core/log.h"
 #include "plan/program/effect.h"
+#include "plan/spec/spec_keys.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
 
@@ -104,6 +105,15 @@ static stw_status read_specs(const stw_inputs *in, stw_cluster *cluster, stw_run
     STW_TRY(named(in, stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err), err));
 out:
     return status;
+}
+
+bool stw_inputs_hint(const char *word, char *out, size_t out_size) {
+    const char *near[STW_SPEC_MOST_NEAR], *name = word + strspn(word, "-");
+    char key[96];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
+    size_t n = strlen(key) > 1 ? stw_spec_meant_keys(key, near, STW_SPEC_MOST_NEAR) : 0;
+    stw_spec_hint("--set ", near, n, out, out_size);
+    return n > 0;
 }
 
 static stw_status solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {

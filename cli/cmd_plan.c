@@ -53,7 +53,8 @@ int stw_cmd_plan(int argc, char **argv) {
         options,
         sizeof options / sizeof options[0],
         0,
-        0};
+        0,
+        stw_inputs_hint};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, none, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;

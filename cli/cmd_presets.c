@@ -150,6 +150,11 @@ static stw_status fail_unknown(const stw_presets *presets, const char *what, con
         names[i] = names[--n];
         found[n_found++] = next;
     }
+    const char *times = strrchr(what, 'x');
+    if (times != NULL && times > what && times[-1] == ' ' && strpbrk(times, "0123456789") != NULL &&
+        strspn(times + 1, " 0123456789") == strlen(times + 1))
+        return stw_fail(err, STW_STATUS_BAD_INPUT, what,
+                        "no such file or cluster; nodes are counted in front: \"2 x NAME\"");
     for (size_t i = 0, used = 0; i < n_found && used < sizeof near - 80; i++)
         used += (size_t)snprintf(near + used, 80, "%s%s%s",
                                  i == 0            ? "; did you mean "

@@ -105,7 +105,8 @@ int stw_cmd_report(int argc, char **argv) {
         NULL,
         0,
         1,
-        MOST_FILES};
+        MOST_FILES,
+        NULL};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, files, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;

@@ -71,6 +71,10 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
     stw_text text = STW_TEXT_INIT;
     stw_format format;
     STW_TRY(stw_report_format(general, &format, err));
+    if (r->plan == NULL && r->in.model == NULL) {
+        status = stw_fail(err, STW_STATUS_USAGE, "simulate", "expected PLAN or --model MODEL");
+        goto out;
+    }
     if (r->plan != NULL)
         STW_TRY(stw_plan_open(r->plan, &plan, err));
     else
@@ -118,7 +122,8 @@ int stw_cmd_simulate(int argc, char **argv) {
         options,
         sizeof options / sizeof options[0],
         0,
-        1};
+        1,
+        stw_inputs_hint};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;

@@ -68,7 +68,8 @@ int stw_cmd_validate(int argc, char **argv) {
         options,
         sizeof options / sizeof options[0],
         2,
-        2};
+        2,
+        NULL};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, files, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;

@@ -58,6 +58,8 @@ void stw_presets_free(stw_presets *presets);
  * nodes. A name alone is one node. The error lists the nearest names. */
 STW_MUST_USE stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err);
 
+/** Keys of the specs that look like options: "--nodes 2" is --set nodes=2. For stw_usage.hint. */
+bool stw_inputs_hint(const char *word, char *out, size_t out_size);
 /** Read the inputs, solve and simulate. An infeasible plan is an outcome, not an error. The caller
  * frees *out. */
 STW_MUST_USE stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err);

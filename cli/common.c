@@ -44,10 +44,13 @@ static const stw_option *find_option(const stw_option *options, size_t n, const 
     return NULL;
 }
 
-static stw_status unknown_option(const stw_option *options, size_t n, const char *word,
-                                 stw_error *err) {
+static stw_status unknown_option(const stw_usage *usage, const stw_option *options, size_t n,
+                                 const char *word, stw_error *err) {
     const char *names[MOST_OPTIONS];
     for (size_t i = 0; i < n; i++) names[i] = options[i].name;
+    char hint[512];
+    if (usage->hint != NULL && usage->hint(word, hint, sizeof hint))
+        return stw_fail(err, STW_STATUS_USAGE, word, "unknown option%s", hint);
     const char *near = stw_nearest(word, names, n);
     return stw_fail(err, STW_STATUS_USAGE, word, "unknown option; %s%s%s",
                     near != NULL ? "did you mean " : "", near != NULL ? near : "see --help",
@@ -92,7 +95,7 @@ stw_status stw_options_parse(int argc, char **argv, const stw_usage *usage, stw_
         const char *equals = strncmp(word, "--", 2) == 0 ? strchr(word, '=') : NULL;
         size_t length = equals != NULL ? (size_t)(equals - word) : strlen(word);
         const stw_option *option = find_option(options, n, word, length);
-        if (option == NULL) return unknown_option(options, n, word, err);
+        if (option == NULL) return unknown_option(usage, options, n, word, err);
         const char *value = equals != NULL ? equals + 1 : NULL;
         if (option->kind == STW_OPTION_FLAG && equals != NULL)
             return stw_fail(err, STW_STATUS_USAGE, option->name, "takes no value");

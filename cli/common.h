@@ -42,6 +42,8 @@ typedef struct stw_usage {
     const stw_option *options;
     size_t n_options;
     size_t least, most; /* positional arguments */
+    /* What an unknown option may mean, "; did you mean ...", or false; may be NULL. */
+    bool (*hint)(const char *word, char *out, size_t out_size);
 } stw_usage;
 
 /** Parse argv[1..]. Fills options, general and `positional` (room for `usage->most`). USAGE errors

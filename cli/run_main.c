@@ -206,7 +206,8 @@ int main(int argc, char **argv) {
                        options,
                        sizeof options / sizeof options[0],
                        0,
-                       1};
+                       1,
+                       NULL};
     stw_status status = stw_options_parse(argc, argv, &usage, &general, plan, &n, &err);
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) {

@@ -92,6 +92,34 @@ stw_status stw_zoo_list(const char *data_folder, stw_pool *pool, const char *con
     return status;
 }
 
+enum { SHORTEST_WORD = 3, MOST_NEAR = 5 };
+
+/* Does the name hold the word, in any case? */
+static bool holds(const char *name, const char *word) {
+    size_t length = strlen(word);
+    for (; strlen(name) >= length; name++)
+        if (strncasecmp(name, word, length) == 0) return true;
+    return false;
+}
+
+/* Names the models that hold the word, else the one that is spelt alike. */
+static stw_status fail_unknown(zoo *list, const char *what, const char *word, const char *folder,
+                               stw_error *err) {
+    char near[256] = "";
+    size_t used = 0, n = 0;
+    if (list->n > 0) qsort(list->names, list->n, sizeof *list->names, by_name);
+    for (size_t i = 0; i < list->n && strlen(word) >= SHORTEST_WORD && n < MOST_NEAR; i++)
+        if (holds(list->names[i], word))
+            used += (size_t)snprintf(near + used, sizeof near - used, "%s%.40s",
+                                     n++ > 0 ? ", " : "", list->names[i]);
+    const char *alike = n == 0 ? stw_nearest(word, list->names, list->n) : NULL;
+    if (alike != NULL) snprintf(near, sizeof near, "%.40s", alike);
+    return stw_fail(err, STW_STATUS_BAD_INPUT, what,
+                    "not found: no such file or folder, and none of the %zu models in %.200s%s%s%s",
+                    list->n, folder, near[0] != '\0' ? "; did you mean " : "", near,
+                    near[0] != '\0' ? "?" : "");
+}
+
 /* "Qwen3-4B", in any case, with or without its publisher ("Qwen/Qwen3-4B"). */
 static stw_status open_zoo(stw_pool *pool, const char *what, const char *data_folder,
                            stw_model **out, stw_error *err) {
@@ -108,11 +136,7 @@ static stw_status open_zoo(stw_pool *pool, const char *what, const char *data_fo
         if (path == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, what, "out of memory");
         return stw_model_read_config(path, data_folder, out, err);
     }
-    const char *near = stw_nearest(wanted, list.names, list.n);
-    return stw_fail(err, STW_STATUS_BAD_INPUT, what,
-                    "not found: no such file or folder, and none of the %zu models in %.200s%s%s%s",
-                    list.n, folder, near != NULL ? "; did you mean \"" : "",
-                    near != NULL ? near : "", near != NULL ? "\"?" : "");
+    return fail_unknown(&list, what, wanted, folder, err);
 }
 
 stw_status stw_model_open(const char *what, const char *data_folder, stw_model **out,

@@ -36,7 +36,7 @@ static stw_status check_plan(const stw_plan *plan, const stw_executor_options *o
     }
     if (!any)
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
-                        "no movement of this plan is Stowage's own (engine %s); plan with "
+                        "Stowage executes no part of this plan (engine %s); plan with "
                         "--set engine=stowage",
                         stw_engine_name(plan->run.engine));
     return STW_STATUS_OK;
@@ -44,9 +44,11 @@ static stw_status check_plan(const stw_plan *plan, const stw_executor_options *o
 
 static stw_status check_world(const stw_plan *plan, const stw_ranks *ranks, stw_error *err) {
     if (ranks->world == plan->job->world) return STW_STATUS_OK;
-    return stw_fail(err, STW_STATUS_DEVICE, ranks->launcher,
-                    "the plan is for %u ranks, the environment has %u", plan->job->world,
-                    ranks->world);
+    return stw_fail(err, STW_STATUS_DEVICE, ranks->world > 1 ? ranks->launcher : "run",
+                    "the plan is for %u ranks, the environment has %u; start %u process%s with "
+                    "mpirun, srun or torchrun",
+                    plan->job->world, ranks->world, plan->job->world,
+                    plan->job->world > 1 ? "es" : "");
 }
 
 /* ---- memory ---- */

@@ -70,6 +70,11 @@ size_t stw_spec_near_keys(const char *key, const char **out, size_t most) {
     return stw_spec_near(tables, 2, key, out, most);
 }
 
+size_t stw_spec_meant_keys(const char *key, const char **out, size_t most) {
+    const stw_spec_table *const tables[] = {stw_run_spec_table(), stw_cluster_table()};
+    return stw_spec_meant(tables, 2, key, out, most);
+}
+
 stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *setting,
                          const char *origin, stw_error *err) {
     const char *equals = strchr(setting, '=');

@@ -179,6 +179,8 @@ void stw_run_spec_write_yaml(const stw_run_spec *run, stw_text *out);
 /** Known keys of run and cluster specs that a wrong one may mean (for `--set`), as stw_spec_near.
  */
 size_t stw_spec_near_keys(const char *key, const char **out, size_t most);
+/** Those without keys that are merely spelt alike; a known key is meant by itself. */
+size_t stw_spec_meant_keys(const char *key, const char **out, size_t most);
 /** `KEY=VALUE` for the spec that has the key. @param origin "--set" and the like, for errors */
 STW_MUST_USE stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *setting,
                                       const char *origin, stw_error *err);

@@ -129,14 +129,19 @@ static size_t add_near(const stw_spec_table *const *tables, size_t n_tables, con
     return n;
 }
 
-size_t stw_spec_near(const stw_spec_table *const *tables, size_t n_tables, const char *key,
-                     const char **out, size_t most) {
-    if (most == 0) return 0;
+size_t stw_spec_meant(const stw_spec_table *const *tables, size_t n_tables, const char *key,
+                      const char **out, size_t most) {
     size_t n = add_near(tables, n_tables, key, 0, 0, out, most);
     bool placed = n == 1 && strchr(key, '.') != NULL; /* right but for its map */
-    if (!placed) n = add_near(tables, n_tables, key, 1, n, out, most);
-    if (n == 0 && (out[0] = alike(tables, n_tables, key, false)) != NULL) n = 1;
-    if (n == 0) n = add_near(tables, n_tables, key, 2, 0, out, most);
+    return placed ? n : add_near(tables, n_tables, key, 1, n, out, most);
+}
+
+size_t stw_spec_near(const stw_spec_table *const *tables, size_t n_tables, const char *key,
+                     const char **out, size_t most) {
+    size_t n = stw_spec_meant(tables, n_tables, key, out, most);
+    if (most == 0 || n > 0) return n;
+    if ((out[0] = alike(tables, n_tables, key, false)) != NULL) return 1;
+    n = add_near(tables, n_tables, key, 2, 0, out, most);
     if (n == 0 && (out[0] = alike(tables, n_tables, key, true)) != NULL) n = 1;
     return n;
 }

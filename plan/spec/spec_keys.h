@@ -127,6 +127,9 @@ bool stw_spec_has_key(const stw_spec_table *table, const char *key);
  * @return how many are in `out` [most]; 0: none is near */
 size_t stw_spec_near(const stw_spec_table *const *tables, size_t n_tables, const char *key,
                      const char **out, size_t most);
+/** The same without keys that are merely spelt alike. */
+size_t stw_spec_meant(const stw_spec_table *const *tables, size_t n_tables, const char *key,
+                      const char **out, size_t most);
 /** "; did you mean "a" or "b"?", or "" without keys. 320 bytes always suffice for four of them. */
 void stw_spec_hint(const char *prefix, const char *const *keys, size_t n, char *out,
                    size_t out_size);

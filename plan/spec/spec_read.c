@@ -197,6 +197,18 @@ static size_t siblings(const stw_spec_table *table, const char *map,
     return n;
 }
 
+/* "a map of keys (granularity, method, ...)" */
+static stw_status refuse_no_map(const stw_spec_source *from, const char *map, const stw_node *node,
+                                stw_error *err) {
+    char names[MOST_SIBLINGS][LONGEST_SIBLING], expected[320];
+    size_t n = map[0] != '\0' ? siblings(from->spec->table, map, names) : 0;
+    size_t used = (size_t)snprintf(expected, sizeof expected, "a map of keys");
+    for (size_t i = 0; i < n && used < sizeof expected; i++)
+        used += (size_t)snprintf(expected + used, sizeof expected - used, "%s%.39s%s",
+                                 i == 0 ? " (" : ", ", names[i], i + 1 == n ? ")" : "");
+    return refuse_node(from, map[0] != '\0' ? map : "spec", node, expected, err);
+}
+
 static stw_status refuse_key(const stw_spec_source *from, const char *map, const char *key,
                              stw_error *err) {
     char names[MOST_SIBLINGS][LONGEST_SIBLING], quoted[160], full[LONGEST_KEY * 2], hint[512];
@@ -232,8 +244,7 @@ static stw_status read_member(const stw_spec_source *from, const char *key, cons
 static stw_status read_map(const stw_spec_source *from, const char *map, const stw_node *node,
                            stw_error *err) {
     const stw_spec_table *table = from->spec->table;
-    if (node->kind != STW_NODE_OBJECT)
-        return refuse_node(from, map[0] != '\0' ? map : "spec", node, "a map of keys", err);
+    if (node->kind != STW_NODE_OBJECT) return refuse_no_map(from, map, node, err);
     for (size_t i = 0; i < node->n_items; i++) {
         const stw_node *item = node->items[i];
         char key[LONGEST_KEY];

@@ -20,6 +20,12 @@ expect 2 "did you mean \"deepspeed.zero_stage\"" plan --set zero_stage=3
 expect 2 "unknown key \"fridge\"; default.yaml" plan --set fridge=1
 expect 2 "PLAN RUN" "$STOWAGE" validate plan.json
 expect 7 "not implemented" "$STOWAGE" sweep
+expect 2 "expected PLAN or --model MODEL" "$STOWAGE" simulate
+expect 2 "did you mean \"--set nodes\"?" plan --nodes 2
+expect 2 "did you mean \"--set batch.seq_len\"?" plan --seq-len=4k
+expect 3 "a map of keys (granularity, method, num_layers, modules)" plan --set recompute=full
+expect 3 "did you mean Qwen3-0.6B, Qwen3-1.7B, " "$STOWAGE" plan --model Qwen3
+expect 3 "in front: \"2 x NAME\"" "$STOWAGE" plan --model tiny --cluster "h200-x4 x 2"
 for gap in 5 101% 1s -1 x; do
     expect 2 "gap: found \"$gap\", expected a share from 0 to 1, such as 0.01 or 1%" plan --gap "$gap"
 done

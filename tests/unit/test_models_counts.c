@@ -305,7 +305,7 @@ static void bad_configs(void) {
 static void unknown_names(void) {
     stw_model *model = NULL;
     CHECK_FAILS(stw_model_open("Qwen3-0.5B", STW_SOURCE_MODELS, &model, err), STW_STATUS_BAD_INPUT,
-                "did you mean \"Qwen3-0.6B\"?");
+                "did you mean Qwen3-0.6B?");
     CHECK_FAILS(stw_model_open("", STW_SOURCE_MODELS, &model, err), STW_STATUS_BAD_INPUT,
                 "not found");
     CHECK_FAILS(stw_model_open("Qwen3-4B", "/nonexistent", &model, err), STW_STATUS_BAD_INPUT,
