@@ -11,24 +11,53 @@
  */
 static const double SAME_MOMENT = 1e-9;
 
+/* Kinds of operation of a stream that share alike, as far as they are told apart. Buckets of one
+ * size make the same few operations run together over and over: their rates are kept. */
+#define N_KINDS 15u
+#define N_MEETINGS 1024u /* a power of two */
+
+/* Who shares how: a stream's kind of running operation, four bits each; 0: idle or starting up. */
+typedef uint64_t meeting_key;
+
+typedef struct meeting {
+    meeting_key key; /* 0: nothing is kept here */
+    double rates[STW_N_STREAMS];
+} meeting;
+
+/* Operations of a stream by their use of resources. */
+typedef struct kind {
+    double weight[STW_N_RESOURCES];
+    double priority;
+} kind;
+
 /* The head of a stream: the running operation, or the one that waits to start. */
 typedef struct lane {
     uint32_t next; /* first operation of the stream that has not ended; STW_OP_NONE: none left */
     bool active;
     double startup_s; /* left before the operation takes part in sharing */
     double work_s;    /* left, in seconds if it ran alone */
-    double alone_s;   /* the same at its start */
     stw_demand demand;
+    uint32_t kind; /* of the operation, from 1; 0: none of those that are told apart */
+    kind use;      /* of resources by it */
+    uint32_t n_kinds;
+    kind kinds[N_KINDS];
 } lane;
+
+/* What the queue knows of an operation. */
+typedef struct link {
+    uint32_t follower; /* next operation of the same stream in the movement */
+    uint32_t after[2];
+} link;
 
 typedef struct simulation {
     stw_sim *sim;
     const stw_movement *movement;
-    uint32_t *follower; /* [n_ops] next operation of the same stream in the movement */
-    bool *ended;        /* [n_ops] */
+    link *links; /* [n_ops] */
+    bool *ended; /* [n_ops] */
     double now_s;
     uint32_t left; /* operations of the movement that have not ended */
     lane lanes[STW_N_STREAMS];
+    meeting *meetings; /* [N_MEETINGS] by the hash of their key */
 } simulation;
 
 /* Queue the operations of the movement by stream. An operation may wait only for earlier operations
@@ -36,8 +65,10 @@ typedef struct simulation {
 static stw_status queue_movement(simulation *e, const stw_movement *movement, stw_error *err) {
     const stw_program *program = e->sim->program;
     uint32_t last[STW_N_STREAMS];
-    memset(e->lanes, 0, sizeof e->lanes);
-    for (unsigned s = 0; s < STW_N_STREAMS; s++) e->lanes[s].next = last[s] = STW_OP_NONE;
+    for (unsigned s = 0; s < STW_N_STREAMS; s++) {
+        e->lanes[s].next = last[s] = STW_OP_NONE;
+        e->lanes[s].active = false;
+    }
     if (movement->first_op > program->n_ops ||
         movement->n_ops > program->n_ops - movement->first_op)
         return stw_fail(err, STW_STATUS_BUG, stw_phase_name(movement->phase),
@@ -53,11 +84,11 @@ static stw_status queue_movement(simulation *e, const stw_movement *movement, st
                 return stw_fail(err, STW_STATUS_BUG, stw_phase_name(movement->phase),
                                 "operation %u waits for operation %u, expected an earlier one", i,
                                 op->after[k]);
-        e->follower[i] = STW_OP_NONE;
+        e->links[i] = (link){STW_OP_NONE, {op->after[0], op->after[1]}};
         if (last[op->stream] == STW_OP_NONE)
             e->lanes[op->stream].next = i;
         else
-            e->follower[last[op->stream]] = i;
+            e->links[last[op->stream]].follower = i;
         last[op->stream] = i;
     }
     e->movement = movement;
@@ -66,9 +97,9 @@ static stw_status queue_movement(simulation *e, const stw_movement *movement, st
 }
 
 static bool is_ready(const simulation *e, uint32_t index) {
-    const stw_op *op = &e->sim->program->ops[index];
+    const link *l = &e->links[index];
     for (unsigned k = 0; k < 2; k++)
-        if (op->after[k] != STW_OP_NONE && !e->ended[op->after[k]]) return false;
+        if (l->after[k] != STW_OP_NONE && !e->ended[l->after[k]]) return false;
     return true;
 }
 
@@ -79,7 +110,31 @@ static void end_op(simulation *e, lane *l) {
     e->ended[l->next] = true;
     e->left--;
     l->active = false;
-    l->next = e->follower[l->next];
+    l->next = e->links[l->next].follower;
+}
+
+static bool same_demand(const stw_demand *a, const stw_demand *b) {
+    return a->startup_s == b->startup_s && a->priority == b->priority &&
+           memcmp(a->seconds, b->seconds, sizeof a->seconds) == 0;
+}
+
+/* What an operation that starts asks for, and its kind: often that of the one before it. */
+static void take_demand(lane *l, const stw_demand *demand) {
+    l->startup_s = demand->startup_s;
+    l->work_s = stw_demand_alone_s(demand) - demand->startup_s;
+    l->active = l->startup_s > 0 || l->work_s > 0;
+    if (l->kind > 0 && same_demand(demand, &l->demand)) return;
+    l->demand = *demand;
+    kind *use = &l->use;
+    for (unsigned r = 0; r < STW_N_RESOURCES; r++)
+        use->weight[r] = l->work_s > 0 ? demand->seconds[r] / l->work_s : 0;
+    use->priority = demand->priority;
+    l->kind = 0;
+    for (uint32_t k = 0; k < l->n_kinds && l->kind == 0; k++)
+        if (memcmp(&l->kinds[k], use, sizeof *use) == 0) l->kind = k + 1;
+    if (l->kind > 0 || l->n_kinds == N_KINDS) return;
+    l->kinds[l->n_kinds++] = *use;
+    l->kind = l->n_kinds;
 }
 
 /* Start every operation that can start, until nothing changes. An operation without duration ends
@@ -91,11 +146,10 @@ static void start_ops(simulation *e) {
         for (unsigned s = 0; s < STW_N_STREAMS; s++) {
             lane *l = &e->lanes[s];
             while (!l->active && l->next != STW_OP_NONE && is_ready(e, l->next)) {
-                stw_demand_op(e->sim->job, &e->sim->program->ops[l->next], &l->demand);
+                stw_demand demand;
+                stw_demand_op(e->sim->job, &e->sim->program->ops[l->next], &demand);
                 e->sim->ops[l->next].start_s = e->now_s;
-                l->startup_s = l->demand.startup_s;
-                l->work_s = l->alone_s = stw_demand_alone_s(&l->demand) - l->demand.startup_s;
-                l->active = l->startup_s > 0 || l->work_s > 0;
+                take_demand(l, &demand);
                 if (!l->active) end_op(e, l);
                 changed = true;
             }
@@ -103,22 +157,43 @@ static void start_ops(simulation *e) {
     }
 }
 
+static bool shares(const lane *l) { return l->active && l->startup_s <= 0; }
+
+/* The place of a meeting; NULL where a running operation is of no kind. */
+static meeting *find_meeting(const simulation *e, meeting_key *key) {
+    *key = 0;
+    for (unsigned s = 0; s < STW_N_STREAMS; s++) {
+        const lane *l = &e->lanes[s];
+        if (shares(l) && l->kind == 0) return NULL;
+        *key = *key << 4 | (shares(l) ? l->kind : 0);
+    }
+    return &e->meetings[*key * 0x9E3779B97F4A7C15ull >> 32 & (N_MEETINGS - 1)];
+}
+
 /* Rates of the running operations; 0 for a stream that is idle or starting up. */
 static void share(const simulation *e, double rates[STW_N_STREAMS]) {
     stw_share_user users[STW_N_STREAMS];
     unsigned stream_of[STW_N_STREAMS];
     uint32_t n = 0;
+    meeting_key key;
+    meeting *known = find_meeting(e, &key);
+    if (known != NULL && known->key == key && key != 0) {
+        memcpy(rates, known->rates, sizeof known->rates);
+        return;
+    }
     for (unsigned s = 0; s < STW_N_STREAMS; s++) {
         const lane *l = &e->lanes[s];
         rates[s] = 0;
-        if (!l->active || l->startup_s > 0) continue;
-        for (unsigned r = 0; r < STW_N_RESOURCES; r++)
-            users[n].weight[r] = l->demand.seconds[r] / l->alone_s;
-        users[n].priority = l->demand.priority;
+        if (!shares(l)) continue;
+        memcpy(users[n].weight, l->use.weight, sizeof users[n].weight);
+        users[n].priority = l->use.priority;
         stream_of[n++] = s;
     }
     stw_share_rates(users, n);
     for (uint32_t i = 0; i < n; i++) rates[stream_of[i]] = users[i].rate;
+    if (known == NULL) return;
+    known->key = key;
+    memcpy(known->rates, rates, sizeof known->rates);
 }
 
 static double time_left(const lane *l, double rate) {
@@ -192,10 +267,12 @@ static stw_status make(const stw_job *job, const stw_program *program, simulatio
         sim->program = program;
         sim->ops = stw_pool_array(pool, n, sizeof *sim->ops);
         e->sim = sim;
-        e->follower = stw_pool_array(pool, n, sizeof *e->follower);
+        e->links = stw_pool_array(pool, n, sizeof *e->links);
         e->ended = stw_pool_array(pool, n, sizeof *e->ended);
+        e->meetings = stw_pool_array(pool, N_MEETINGS, sizeof *e->meetings);
     }
-    if (sim == NULL || sim->ops == NULL || e->follower == NULL || e->ended == NULL) {
+    if (sim == NULL || sim->ops == NULL || e->links == NULL || e->ended == NULL ||
+        e->meetings == NULL) {
         stw_pool_free(pool);
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL,
                         "out of memory for the simulation of %zu operations", n);
