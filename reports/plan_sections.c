@@ -281,7 +281,9 @@ static void put_estimates(const stw_section *s) {
     else if (isfinite(greedy_s))
         snprintf(greedy, sizeof greedy, "greedy placement: %s (%+.1f%%)",
                  stw_word_seconds(greedy_s).text, 100 * (greedy_s / best_s - 1));
-    stw_doc_line(s->out, s->format, "Planner's estimate: %s per iteration (simulated: %s)%s%s; %s.",
+    stw_doc_line(s->out, s->format,
+                 "Planner's estimate, by which plans are compared: %s per iteration (simulated: "
+                 "%s)%s%s; %s.",
                  own.text, stw_word_seconds(stw_plan_iteration_s(plan)).text, fastest, bound,
                  greedy);
 }
