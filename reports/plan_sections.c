@@ -257,6 +257,10 @@ void stw_section_ring(const stw_section *s) {
     if (chosen && plan->job->engine->usual_load != NULL)
         stw_doc_line(s->out, s->format, "Load method of %s by default: %s.",
                      plan->job->engine->spec.name, plan->job->engine->usual_load);
+    if (plan->run.optimizer.implementation == STW_OPTIMIZER_AUTO &&
+        plan->job->engine->assumed_optimizer != NULL)
+        stw_doc_line(s->out, s->format, "optimizer.implementation is auto, taken as %s.",
+                     plan->job->engine->assumed_optimizer);
 }
 
 /* Seconds of the planner's model. What it cannot know, as the order of operations, is in the

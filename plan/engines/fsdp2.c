@@ -299,6 +299,9 @@ const stw_engine stw_engine_fsdp2 = {
     .usual_load =
         "rank0_broadcast with verl and AReaL; all_ranks in plain torch scripts, with verl "
         "if embeddings are tied, and with AReaL before pull request 1182",
+    /* torch's own default is foreach on GPUs and a loop over tensors on the CPU */
+    .assumed_optimizer = "AdamW(fused=True). With AdamW(foreach=True), set it to foreach: the step "
+                         "needs a temporary as large as exp_avg_sq",
     .fixes = fixes,
     .places = places,
     .one_cut = true,

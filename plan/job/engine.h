@@ -42,6 +42,8 @@ typedef struct stw_engine_fix {
 typedef struct stw_engine {
     stw_engine_spec spec;   /* must be first; the run spec's view of the engine */
     const char *usual_load; /* how the framework loads if it is told nothing; NULL: as planned */
+    /* What optimizer.implementation: auto is taken to be; NULL: as planned. */
+    const char *assumed_optimizer;
     const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
 
     /* ---- partition ---- */

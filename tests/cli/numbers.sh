@@ -82,4 +82,10 @@ grep -q "load [0-9]" cpu.txt || fail "the load is not timed"
 said=$(sed -n 's/^optimizer step: median \([^;]*\);.*/\1/p' run.txt)
 [ -n "$said" ] || fail "run states no median"
 grep -q "median $said of 3 steps after the first" run.report.txt || { cat run.txt run.report.txt; fail "another median"; }
+
+# What is assumed of a framework's optimizer is said, with what the other one needs.
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 >auto.txt || fail "fsdp2"
+grep -q "optimizer.implementation is auto, taken as AdamW(fused=True)" auto.txt || fail "the assumed optimizer is not named"
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 --set optimizer.implementation=foreach >named.txt || fail "foreach"
+! grep -q "taken as" named.txt || fail "an optimizer that was named is not assumed"
 echo "numbers: ok"
