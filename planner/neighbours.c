@@ -13,8 +13,9 @@
 /* Of one kind of move so many are tried before the next of another kind. */
 #define EACH 2
 
-/* Neighbours must be faster by this share, and their rows not slower by that one. */
-static const double LEAST_GAIN = 2e-4, MOST_LOSS = 0.03;
+/* Neighbours must be faster by this share, and their rows not slower by that one. Rows of offloaded
+ * blocks are off by more than others. */
+static const double LEAST_GAIN = 2e-4, MOST_LOSS = 0.03, MOST_LOSS_OFFLOADED = 0.1;
 
 typedef struct neighbour {
     stw_choice choice;
@@ -31,6 +32,7 @@ typedef struct around {
     stw_pool *pool;
     stw_choice now, second, trial;
     uint32_t move;      /* that led to `now` */
+    bool offloads;      /* it offloads blocks */
     uint32_t uses;      /* of `now` */
     double *room_bytes; /* [n_byte_rows] that its rows leave */
     neighbour *list;
@@ -48,7 +50,8 @@ static bool evaluate(around *a, const stw_choice *choice, stw_evaluation *e) {
 static void note(around *a, const stw_choice *choice, const stw_evaluation *e) {
     double guess = a->centre->seconds + e->objective_s - a->centre->rows.objective_s;
     stw_plainness plain = stw_choice_plainness(a->all->cost, choice);
-    if (guess > a->centre->seconds * (1 + MOST_LOSS)) return;
+    double loss = a->offloads ? MOST_LOSS_OFFLOADED : MOST_LOSS;
+    if (guess > a->centre->seconds * (1 + loss)) return;
     if (plain.level > a->most->level || plain.policies > a->most->policies) return;
     neighbour *list =
         stw_pool_grow(a->pool, a->list, a->n, (size_t)a->n + 1, &a->room, sizeof *list);
@@ -163,6 +166,7 @@ static void complete(around *a, bool fits, const stw_evaluation *first) {
 static void try_first(around *a, move_function *move, const stw_unit_move *first) {
     stw_evaluation e;
     a->move = (move == stw_move_blocks ? 1u << 16 : 0) + (first->from << 8) + first->to;
+    a->offloads = move == stw_move_blocks && a->all->cost->acts[first->to].act == STW_ACT_OFFLOAD;
     stw_choice_copy(a->all->cost, &a->now, &a->centre->choice);
     if (!move(a->all->cost, &a->all->bars, first, &a->now)) return;
     bool fits = evaluate(a, &a->now, &e);
