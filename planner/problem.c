@@ -167,15 +167,14 @@ static void add_loads(stw_cost *cost) {
 static stw_status measure_staging(stw_build *b, stw_error *err) {
     const stw_cost *cost = b->cost;
     uint32_t n = cost->job->n_kinds * cost->n_loads, at = 0;
+    uint64_t whole_bytes = 0;
     b->staging_bytes = stw_pool_array(b->pool, (size_t)n * STW_N_TIERS, sizeof *b->staging_bytes);
     if (b->staging_bytes == NULL) return no_memory(err);
     for (uint32_t k = 0; k < cost->job->n_kinds; k++)
         for (uint32_t l = 0; l < cost->n_loads; l++)
-            for (int t = 0; t < STW_N_TIERS; t++) {
-                const stw_decisions decisions = {.load = cost->loads[l]};
-                b->staging_bytes[at++] =
-                    stw_load_staging_bytes(cost->job, &decisions, k, (stw_tier)t);
-            }
+            for (int t = 0; t < STW_N_TIERS; t++)
+                b->staging_bytes[at++] = stw_load_method_staging_bytes(cost->job, cost->loads[l], k,
+                                                                       (stw_tier)t, &whole_bytes);
     return STW_STATUS_OK;
 }
 

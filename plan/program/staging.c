@@ -92,12 +92,19 @@ static uint64_t whole_model_bytes(const stw_job *job) {
 
 uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
                                 stw_tier tier) {
-    stw_load method = decisions->load;
+    uint64_t whole_bytes = 0;
+    return stw_load_method_staging_bytes(job, decisions->load, kind, tier, &whole_bytes);
+}
+
+uint64_t stw_load_method_staging_bytes(const stw_job *job, stw_load method, uint32_t kind,
+                                       stw_tier tier, uint64_t *whole_bytes) {
     const stw_rank_kind *k = &job->kinds[kind];
     bool reads = method == STW_LOAD_RANK0_BROADCAST ? k->first
                  : method == STW_LOAD_NODE_LEADER   ? k->leader
                                                     : true;
     if (tier == STW_TIER_NVME || (tier == STW_TIER_HOST && !reads)) return 0;
-    if (tier == STW_TIER_HOST && stw_load_is_whole(job, method)) return whole_model_bytes(job);
-    return STW_LOAD_SLOTS * STW_LOAD_PIECE_BYTES;
+    if (tier != STW_TIER_HOST || !stw_load_is_whole(job, method))
+        return STW_LOAD_SLOTS * STW_LOAD_PIECE_BYTES;
+    if (*whole_bytes == 0) *whole_bytes = whole_model_bytes(job);
+    return *whole_bytes;
 }

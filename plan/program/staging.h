@@ -50,5 +50,9 @@ bool stw_load_is_whole(const stw_job *job, stw_load method);
  * model (stw_load_is_whole). */
 uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
                                 stw_tier tier);
+/** The same for a method, of many kinds and methods in turn: models have up to 10^5 tensors.
+ * @param whole_bytes in and out, 0 at first: of the whole model, once it was summed up */
+uint64_t stw_load_method_staging_bytes(const stw_job *job, stw_load method, uint32_t kind,
+                                       stw_tier tier, uint64_t *whole_bytes);
 
 #endif
