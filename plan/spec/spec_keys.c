@@ -97,7 +97,9 @@ static const char *alike(const stw_spec_table *const *tables, size_t n_tables, c
             spelt[n] = last ? last_part(keys[n]) : keys[n];
             n++;
         }
-    const char *near = stw_nearest(last ? last_part(key) : key, spelt, n);
+    const char *word = last ? last_part(key) : key;
+    if (strlen(word) <= SHORTEST_PART) return NULL; /* like almost any other */
+    const char *near = stw_nearest(word, spelt, n);
     for (size_t i = 0; i < n && near != NULL; i++)
         if (spelt[i] == near) return keys[i];
     return NULL;

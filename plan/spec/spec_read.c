@@ -230,7 +230,7 @@ static stw_status refuse_key(const stw_spec_source *from, const char *map, const
     stw_spec_hint(from->prefix, near, n_near, hint, sizeof hint);
     for (size_t i = 0, used = 0; n_near == 0 && i < n && used < sizeof hint; i++)
         used += (size_t)snprintf(hint + used, sizeof hint - used, "%s%s",
-                                 i > 0 ? ", " : ", known here: ", names[i]);
+                                 i > 0 ? ", " : "; known here: ", names[i]);
     return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
                        "unknown key %s%s", quoted, hint);
 }

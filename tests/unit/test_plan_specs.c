@@ -330,6 +330,7 @@ static void other_names_are_understood(void) {
         {"world_size", "nodes node.gpus"},
         {"memory", "node.gpu.memory node.host.memory"},
         {"node.memory", "node.gpu.memory node.host.memory"},
+        {"a.b.d", ""},
         {"pcie", "node.pcie.h2d node.pcie.d2h node.pcie.both node.pcie.direct"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
