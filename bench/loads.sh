@@ -27,10 +27,10 @@ for model in ${MODELS:-$model}; do
         name="$model-$method"
         samples=
         for load in $(seq 0 "$loads"); do
-            RUN_OPTIONS="--weights $scratch"
             # shellcheck disable=SC2086
             measure "$name" 1 run $few_bytes --set placement.params=gpu --set placement.grads=gpu \
-                --set placement.moments=gpu --set "load.method=$method" || break
+                --set placement.moments=gpu --set "load.method=$method" \
+                --set "load.weights=$scratch" --set load.page_cached=true || break
             [ "$load" = 0 ] || samples="$samples $(ran "$name" time_s.load)"
         done
         median=$(echo "$samples" | tr ' ' '\n' | grep . | sort -g | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)]; else print "?" }')

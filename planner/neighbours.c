@@ -15,7 +15,11 @@
 
 /* Neighbours must be faster by this share, and their rows not slower by that one. Rows of offloaded
  * blocks are off by more than others. */
-static const double LEAST_GAIN = 2e-4, MOST_LOSS = 0.03, MOST_LOSS_OFFLOADED = 0.1;
+static const double LEAST_GAIN = 2e-4, MOST_LOSS = 0.03, MOST_LOSS_OFFLOADED = 0.1,
+                    MOST_LOSS_OF_OPTION = 0.2;
+
+/* Load methods as fast as the centre's may take less memory. */
+static const double SAME_LOAD = 1e-6;
 
 typedef struct neighbour {
     stw_choice choice;
@@ -47,10 +51,11 @@ static bool evaluate(around *a, const stw_choice *choice, stw_evaluation *e) {
     return e->fits;
 }
 
-static void note(around *a, const stw_choice *choice, const stw_evaluation *e) {
+/* @param most_loss share of the seconds that the rows may promise to lose */
+static void note(around *a, const stw_choice *choice, const stw_evaluation *e, double most_loss) {
     double guess = a->centre->seconds + e->objective_s - a->centre->rows.objective_s;
     stw_plainness plain = stw_choice_plainness(a->all->cost, choice);
-    double loss = a->offloads ? MOST_LOSS_OFFLOADED : MOST_LOSS;
+    double loss = a->offloads ? fmax(MOST_LOSS_OFFLOADED, most_loss) : most_loss;
     if (guess > a->centre->seconds * (1 + loss)) return;
     if (plain.level > a->most->level || plain.policies > a->most->policies) return;
     neighbour *list =
@@ -158,7 +163,7 @@ static void complete(around *a, bool fits, const stw_evaluation *first) {
             const stw_unit_move second = {from, to, a->now.acts[from]};
             try_second(a, stw_move_blocks, second, !fits, &best, &found);
         }
-    if (found) note(a, &a->second, &best);
+    if (found) note(a, &a->second, &best, MOST_LOSS);
 }
 
 /* ---- first moves ---- */
@@ -170,8 +175,29 @@ static void try_first(around *a, move_function *move, const stw_unit_move *first
     stw_choice_copy(a->all->cost, &a->now, &a->centre->choice);
     if (!move(a->all->cost, &a->all->bars, first, &a->now)) return;
     bool fits = evaluate(a, &a->now, &e);
-    if (fits) note(a, &a->now, &e);
+    if (fits) note(a, &a->now, &e, MOST_LOSS);
     complete(a, fits, &e);
+}
+
+/* The same placement with another ring or load method. Rows know little of what rings do in caches.
+ */
+static void try_option(around *a, uint32_t ring, uint32_t load) {
+    stw_evaluation e;
+    a->move = (2u << 16) + (ring << 8) + load;
+    stw_choice_copy(a->all->cost, &a->now, &a->centre->choice);
+    a->now.ring = ring;
+    a->now.load = load;
+    if (evaluate(a, &a->now, &e)) note(a, &a->now, &e, MOST_LOSS_OF_OPTION);
+}
+
+static void find_options(around *a) {
+    const stw_cost *cost = a->all->cost;
+    const stw_choice *centre = &a->centre->choice;
+    for (uint32_t r = 0; r < cost->n_rings; r++)
+        if (r != centre->ring) try_option(a, r, centre->load);
+    for (uint32_t l = 0; l < cost->n_loads; l++)
+        if (l != centre->load && cost->load_s[l] <= cost->load_s[centre->load] * (1 + SAME_LOAD))
+            try_option(a, centre->ring, l);
 }
 
 static void find_neighbours(around *a) {
@@ -232,7 +258,10 @@ static stw_status look_around(stw_candidates *all, const stw_plainness *most, ui
     a.room_bytes = stw_pool_array(a.pool, all->cost->n_byte_rows, sizeof *a.room_bytes);
     a.out_of_memory =
         a.now.acts == NULL || a.second.acts == NULL || a.trial.acts == NULL || a.room_bytes == NULL;
-    if (!a.out_of_memory) find_neighbours(&a);
+    if (!a.out_of_memory) {
+        find_options(&a);
+        find_neighbours(&a);
+    }
     if (a.out_of_memory) {
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for neighbours");
         goto out;

@@ -45,14 +45,16 @@ static bool is_roomy(const stw_cost *cost, uint64_t bucket_bytes) {
     return ROOMY_DEPTH * bucket_bytes <= cost->job->cluster->gpu.memory_bytes / 100;
 }
 
-/* The largest bucket of which caches hold the rings of all ranks; 0 where none or no place has one.
- */
+/* The largest bucket of which caches hold the rings of all ranks, with the place that asks least of
+ * them; 0 where none or no place has one. */
 static uint64_t cached_bucket(const stw_cost *cost) {
     for (size_t b = N_BUCKETS; b-- > 0;) {
         uint64_t ring = 0;
-        for (uint32_t p = 0; p < cost->n_places; p++)
-            ring = stw_max_u64(
-                ring, stw_cpu_ring_bytes(cost->job, &cost->places[p], ROOMY_DEPTH, BUCKETS[b]));
+        for (uint32_t p = 0; p < cost->n_places; p++) {
+            uint64_t bytes =
+                stw_cpu_ring_bytes(cost->job, &cost->places[p], ROOMY_DEPTH, BUCKETS[b]);
+            if (bytes > 0 && (ring == 0 || bytes < ring)) ring = bytes;
+        }
         if (ring > 0 && stw_ring_missed(cost->job, ring) <= 0) return BUCKETS[b];
     }
     return 0;

@@ -46,6 +46,13 @@ typedef struct stw_cuda_probe_gpu {
  * What fails is a warning. */
 void stw_cuda_probe_work(const stw_probe *probe, stw_cuda_probe_gpu *gpu, stw_cluster *out);
 
+/** host.cpu_adamw_ring: CPU updates of all ranks beside the copies that fill and empty their rings.
+ * Does nothing where teams are not the ranks of the GPUs.
+ * @param gpus [n] */
+STW_MUST_USE stw_status stw_cuda_probe_ring(const stw_probe *probe, stw_cuda_probe_gpu *gpus,
+                                            uint32_t n, stw_probe_teams *teams, stw_cluster *out,
+                                            stw_error *err);
+
 /* ---- collectives that no transport of Stowage offers, in the processes of probe_comm.c ---- */
 
 typedef struct stw_cuda_probe_peers {

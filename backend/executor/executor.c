@@ -14,7 +14,6 @@
 #include "core/units.h"
 
 #define TIMEOUT_S 120.0
-#define MAX_READERS 8u /* threads that read weights: bench/results/constants.md */
 
 /* ---- does the plan suit this executor and this world ---- */
 
@@ -383,8 +382,7 @@ static stw_status open_run(stw_rank_run *run, stw_error *err) {
     STW_TRY(compare_inputs(run, err));
     STW_TRY(compare_schedules(run, err));
     STW_TRY(stw_transfer_prepare(run, err));
-    STW_TRY(stw_threads_new(run->config.threads < MAX_READERS ? run->config.threads : MAX_READERS,
-                            &run->readers, err));
+    STW_TRY(stw_threads_new(stw_transfer_readers(run), &run->readers, err));
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
     STW_TRY(stw_exec_zero_moments(run, err));
 out:

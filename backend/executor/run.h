@@ -122,6 +122,8 @@ STW_MUST_USE stw_status stw_transfer_place(stw_rank_run *run, const stw_op *op, 
 /** Bytes of a piece in its slot, in the dtype in which it comes. */
 uint64_t stw_transfer_piece_bytes(const stw_rank_run *run, uint32_t piece);
 const char *stw_transfer_piece_name(const stw_rank_run *run, uint32_t piece);
+/** Threads of this rank that read weights (backend/readers.h); 1 where it reads none. */
+uint32_t stw_transfer_readers(const stw_rank_run *run);
 /** Open weights where this rank reads, agree on dtypes. Collective. */
 STW_MUST_USE stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err);
 

@@ -8,11 +8,9 @@
 #include <stdlib.h>
 
 #include "backend/host/kernels.h"
+#include "backend/readers.h"
 #include "core/checked.h"
 #include "plan/program/staging.h"
-
-/* Elements that one reading thread takes at a time: 4 MiB of fp32, 2 of bf16. */
-#define READ_GRAIN (1u << 20)
 
 static const stw_transfer *transfer_of(const stw_rank_run *run) { return &run->movement->transfer; }
 
@@ -20,36 +18,55 @@ static uint64_t stored_bytes(const stw_rank_run *run, uint32_t tensor) {
     return stw_dtype_bits(run->dtypes[tensor]) / 8;
 }
 
-/* In a piece that spans tensors every element has 4 bytes of room; wider ones are read as fp32. */
-static stw_dtype flat_dtype(const stw_rank_run *run, uint32_t tensor) {
+/* The dtype of a tensor's elements in a slot: as stored; wider ones than fp32 are read as fp32. */
+static stw_dtype staged_dtype(const stw_rank_run *run, uint32_t tensor) {
+    if (!transfer_of(run)->from_files) return run->plan->run.precision.params;
     return stored_bytes(run, tensor) > sizeof(float) ? STW_DTYPE_F32 : run->dtypes[tensor];
 }
 
-static stw_dtype staged_dtype(const stw_rank_run *run, uint32_t tensor) {
-    const stw_transfer *transfer = transfer_of(run);
-    if (!transfer->from_files) return run->plan->run.precision.params;
-    return transfer->own ? flat_dtype(run, tensor) : run->dtypes[tensor];
-}
-
-/* Bytes of room of one element of a tensor in a piece's slot. */
 static uint64_t staged_bytes(const stw_rank_run *run, uint32_t tensor) {
-    const stw_transfer *transfer = transfer_of(run);
-    if (!transfer->from_files) return stw_dtype_bits(run->plan->run.precision.params) / 8;
-    return transfer->own ? sizeof(float) : stored_bytes(run, tensor);
+    return stw_dtype_bits(staged_dtype(run, tensor)) / 8;
 }
 
-/* Where elements of a piece begin in its slot: every run of one tensor has its room, and its
- * elements lie together at the beginning of it. */
-static uint64_t staged_offset(const stw_rank_run *run, stw_view piece, const stw_overlap *part) {
-    const stw_segment *segment = &piece.space->segments[part->a_segment];
-    uint64_t begin = stw_max_u64(segment->first, piece.first);
-    return (begin - piece.first) * staged_bytes(run, part->tensor) +
-           (part->a_first - begin) * (stw_dtype_bits(staged_dtype(run, part->tensor)) / 8);
+/* A walk over the segments of a piece in its slot, where they lie one after the other, each at a
+ * multiple of its element's size: never beyond 4 bytes for each element before it. */
+typedef struct slot_walk {
+    const stw_rank_run *run;
+    stw_view piece;
+    uint32_t segment;
+    uint64_t offset; /* of the segment */
+} slot_walk;
+
+static slot_walk walk_begin(const stw_rank_run *run, stw_view piece) {
+    return (slot_walk){run, piece, stw_view_first_segment(piece), 0};
+}
+
+/* On to the next segment; past the last one `offset` is the size of the piece. */
+static void walk_next(slot_walk *w) {
+    const stw_segment *segments = w->piece.space->segments;
+    uint64_t n = stw_view_count(w->piece, w->segment);
+    w->offset += n * staged_bytes(w->run, segments[w->segment].tensor);
+    w->segment++;
+    if (stw_view_count(w->piece, w->segment) > 0)
+        w->offset = stw_round_up_u64(w->offset, staged_bytes(w->run, segments[w->segment].tensor));
+}
+
+/* Where a part of the piece begins in its slot. Parts come in the order of the piece. */
+static uint64_t staged_offset(slot_walk *w, const stw_overlap *part) {
+    while (w->segment < part->a_segment) walk_next(w);
+    uint64_t first = w->piece.space->segments[w->segment].first;
+    return w->offset + (part->a_first - stw_max_u64(first, w->piece.first)) *
+                           staged_bytes(w->run, part->tensor);
 }
 
 uint64_t stw_transfer_piece_bytes(const stw_rank_run *run, uint32_t index) {
-    const stw_piece *piece = &transfer_of(run)->pieces[index];
-    return piece->n * staged_bytes(run, piece->tensor);
+    const stw_transfer *transfer = transfer_of(run);
+    const stw_piece *piece = &transfer->pieces[index];
+    if (!transfer->from_files) return piece->n * staged_bytes(run, piece->tensor);
+    const stw_space *space = transfer->own ? &run->spaces[transfer->from] : &run->job->files;
+    slot_walk w = walk_begin(run, (stw_view){space, piece->first, piece->n});
+    while (stw_view_count(w.piece, w.segment) > 0) walk_next(&w);
+    return w.offset;
 }
 
 const char *stw_transfer_piece_name(const stw_rank_run *run, uint32_t index) {
@@ -80,41 +97,44 @@ static stw_status piece_view(stw_rank_run *run, uint32_t index, stw_view *out, s
 
 /* ---- reading ---- */
 
+/* Neighbouring elements of one tensor, read by one thread. */
+typedef struct read_chunk {
+    uint32_t tensor;
+    uint64_t first, n; /* elements of the tensor */
+    unsigned char *out;
+} read_chunk;
+
 typedef struct read_work {
     stw_rank_run *run;
-    uint32_t tensor;
-    uint64_t first; /* element of the tensor */
-    unsigned char *out;
-    stw_dtype out_dtype;
+    read_chunk *chunks;
+    size_t n_chunks, room;
     pthread_mutex_t mutex; /* of the two below */
     stw_status status;
     stw_error error;
 } read_work;
 
 /* Elements whose dtype has no room in the slot: read apart, then rounded into it. */
-static stw_status read_rounded(read_work *work, uint64_t first, uint64_t count, stw_error *err) {
-    uint64_t size = stored_bytes(work->run, work->tensor);
-    void *wide = malloc((size_t)(count * size));
+static stw_status read_rounded(stw_rank_run *run, const read_chunk *c, stw_error *err) {
+    void *wide = malloc((size_t)(c->n * stored_bytes(run, c->tensor)));
     if (wide == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "load", "out of memory");
-    stw_status status =
-        stw_weights_read(work->run->weights, work->tensor, work->first + first, count, wide, err);
+    stw_status status = stw_weights_read(run->weights, c->tensor, c->first, c->n, wide, err);
     if (status == STW_STATUS_OK)
-        stw_host_convert(NULL, work->out + first * sizeof(float), STW_ELEMENT_F32, wide,
-                         work->run->dtypes[work->tensor], count);
+        stw_host_convert(NULL, c->out, STW_ELEMENT_F32, wide, run->dtypes[c->tensor], c->n);
     free(wide);
     return status;
 }
 
-static void read_part(void *arg, uint64_t first, uint64_t count) {
+static void read_chunks(void *arg, uint64_t first, uint64_t count) {
     read_work *work = arg;
+    stw_rank_run *run = work->run;
     stw_error error = STW_ERROR_INIT;
-    stw_status status;
-    if (work->out_dtype != work->run->dtypes[work->tensor])
-        status = read_rounded(work, first, count, &error);
-    else
-        status =
-            stw_weights_read(work->run->weights, work->tensor, work->first + first, count,
-                             work->out + first * stored_bytes(work->run, work->tensor), &error);
+    stw_status status = STW_STATUS_OK;
+    for (uint64_t i = first; i < first + count && status == STW_STATUS_OK; i++) {
+        const read_chunk *c = &work->chunks[i];
+        status = staged_dtype(run, c->tensor) != run->dtypes[c->tensor]
+                     ? read_rounded(run, c, &error)
+                     : stw_weights_read(run->weights, c->tensor, c->first, c->n, c->out, &error);
+    }
     if (status == STW_STATUS_OK) return;
     pthread_mutex_lock(&work->mutex);
     if (work->status == STW_STATUS_OK) {
@@ -124,28 +144,47 @@ static void read_part(void *arg, uint64_t first, uint64_t count) {
     pthread_mutex_unlock(&work->mutex);
 }
 
-/* Elements [first, first + count) of a tensor into memory, by several threads. */
-static stw_status read_elements(stw_rank_run *run, uint32_t tensor, uint64_t first, uint64_t count,
-                                stw_dtype out_dtype, unsigned char *out, stw_error *err) {
-    read_work work = {.run = run,
-                      .tensor = tensor,
-                      .first = first,
-                      .out = out,
-                      .out_dtype = out_dtype,
-                      .mutex = PTHREAD_MUTEX_INITIALIZER,
-                      .error = STW_ERROR_INIT};
-    stw_threads_for(run->readers, count, READ_GRAIN, read_part, &work);
+static stw_status add_chunks(read_work *work, const stw_overlap *part, unsigned char *out,
+                             stw_error *err) {
+    uint64_t size = staged_bytes(work->run, part->tensor), most = STW_READ_BYTES / size;
+    for (uint64_t done = 0, n = 0; done < part->n; done += n) {
+        if (work->n_chunks == work->room) {
+            size_t room = work->room > 0 ? 2 * work->room : 64;
+            read_chunk *more = realloc(work->chunks, room * sizeof *more);
+            if (more == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "load", "out of memory");
+            work->chunks = more;
+            work->room = room;
+        }
+        n = stw_min_u64(part->n - done, most);
+        work->chunks[work->n_chunks++] =
+            (read_chunk){part->tensor, part->tensor_first + done, n, out + done * size};
+    }
+    return STW_STATUS_OK;
+}
+
+/* A piece into memory, by several threads at once whatever tensors and files it is cut from. */
+static stw_status read_piece(stw_rank_run *run, stw_view piece, unsigned char *out,
+                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    read_work work = {.run = run, .mutex = PTHREAD_MUTEX_INITIALIZER, .error = STW_ERROR_INIT};
+    slot_walk walk = walk_begin(run, piece);
+    stw_overlap part;
+    stw_meet meet = stw_meet_begin(piece, stw_space_whole(&run->job->files));
+    while (stw_meet_next(&meet, &part))
+        STW_TRY(add_chunks(&work, &part, out + staged_offset(&walk, &part), err));
+    stw_threads_for(run->readers, work.n_chunks, 1, read_chunks, &work);
+    status = work.status;
+    if (status != STW_STATUS_OK && err != NULL && err->status == STW_STATUS_OK) *err = work.error;
+out:
     pthread_mutex_destroy(&work.mutex);
-    if (work.status != STW_STATUS_OK && err != NULL && err->status == STW_STATUS_OK)
-        *err = work.error;
-    return work.status;
+    free(work.chunks);
+    return status;
 }
 
 stw_status stw_transfer_read(stw_rank_run *run, const stw_op *op, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t bytes = stw_transfer_piece_bytes(run, op->unit);
     stw_view piece;
-    stw_overlap part;
     if (bytes > STW_LOAD_PIECE_BYTES)
         return stw_fail(err, STW_STATUS_BUG, stw_transfer_piece_name(run, op->unit),
                         "a piece of %llu bytes, expected at most %llu", (unsigned long long)bytes,
@@ -157,11 +196,7 @@ stw_status stw_transfer_read(stw_rank_run *run, const stw_op *op, stw_error *err
     if (run->weights == NULL)
         return stw_fail(err, STW_STATUS_BUG, "load", "a rank without weights is to read them");
     STW_TRY(piece_view(run, op->unit, &piece, err));
-    stw_meet meet = stw_meet_begin(piece, stw_space_whole(&run->job->files));
-    while (stw_meet_next(&meet, &part))
-        STW_TRY(read_elements(run, part.tensor, part.tensor_first, part.n,
-                              staged_dtype(run, part.tensor),
-                              out + staged_offset(run, piece, &part), err));
+    STW_TRY(read_piece(run, piece, out, err));
 out:
     return status;
 }
@@ -184,11 +219,12 @@ stw_status stw_transfer_pack(stw_rank_run *run, const stw_op *op, stw_error *err
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         if (region->component != transfer_of(run)->from_component) continue;
+        slot_walk walk = walk_begin(run, piece);
         stw_meet meet = stw_meet_begin(piece, stw_region_view(region, &run->spaces[region->space]));
         while (stw_meet_next_run(&meet, &part))
             STW_TRY(run->backend->copy(
                 run->device, op->stream,
-                stw_at(op->to, op->offset_bytes + staged_offset(run, piece, &part)),
+                stw_at(op->to, op->offset_bytes + staged_offset(&walk, &part)),
                 stw_at(region->tier, in_region(run, region, part.b_first)), part.n * size, err));
     }
 out:
@@ -203,13 +239,14 @@ stw_status stw_transfer_place(stw_rank_run *run, const stw_op *op, stw_error *er
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         if (region->component != transfer_of(run)->to_component) continue;
+        slot_walk walk = walk_begin(run, piece);
         stw_meet meet = stw_meet_begin(piece, stw_region_view(region, &run->spaces[region->space]));
         while (stw_meet_next(&meet, &part))
             STW_TRY(run->backend->convert(
                 run->device, op->stream,
                 stw_typed(region->tier, in_region(run, region, part.b_first), run->types.params,
                           part.n),
-                stw_at(op->from, op->from_offset_bytes + staged_offset(run, piece, &part)),
+                stw_at(op->from, op->from_offset_bytes + staged_offset(&walk, &part)),
                 staged_dtype(run, part.tensor), err));
     }
 out:
@@ -218,10 +255,18 @@ out:
 
 /* ---- preparing ---- */
 
-static bool reads_weights(const stw_rank_run *run) {
-    for (uint32_t i = 0; i < run->program->n_ops; i++)
-        if (run->program->ops[i].kind == STW_OP_FILE_READ) return true;
+static bool reads_weights(const stw_program *program) {
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (program->ops[i].kind == STW_OP_FILE_READ) return true;
     return false;
+}
+
+uint32_t stw_transfer_readers(const stw_rank_run *run) {
+    uint32_t first = run->ranks.rank - run->ranks.local_rank, ranks = 0;
+    if (!reads_weights(run->program)) return 1;
+    for (uint32_t r = first; r < first + run->ranks.local_world && r < run->ranks.world; r++)
+        ranks += reads_weights(run->plan->programs[stw_job_kind_of(run->job, r)]);
+    return stw_reader_threads(stw_threads_cores(), ranks);
 }
 
 stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err) {
@@ -232,7 +277,7 @@ stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err) {
     run->dtypes = stw_pool_array(run->pool, n, sizeof *run->dtypes);
     if (mine == NULL || all == NULL || run->dtypes == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "load", "out of memory"));
-    if (path == NULL || reads_weights(run))
+    if (path == NULL || reads_weights(run->program))
         STW_TRY(stw_weights_open(run->job->model, path, run->options->seed, &run->weights, err));
     for (uint32_t t = 0; run->weights != NULL && t < n; t++)
         mine[t] = (unsigned char)stw_weights_dtype(run->weights, t);

@@ -20,8 +20,7 @@
 #define GIB (1ull << 30)
 #define HUGE_BYTES (2 * MIB)
 #define GRAIN_BYTES MIB
-#define PARAM_BYTES 16 /* fp32 parameter, gradient and two moments */
-#define RING_SLOTS 3
+#define PARAM_BYTES 16        /* fp32 parameter, gradient and two moments */
 #define RING_OF_CACHES 0.25   /* all slots: what plans choose, which know that less than all fits */
 #define RING_PARAMS (4 * MIB) /* of a slot where no caches are known */
 #define CORE_BYTES (512 * MIB) /* per core where few cores are measured: beyond its caches */
@@ -58,6 +57,21 @@ static void keep_common(stw_cpus *cpus, const stw_cpus *allowed) {
     cpus->n = n;
 }
 
+/* As many teams as a node has ranks, if that cuts every NUMA node alike. */
+static void cut_teams(stw_probe_teams *teams, uint32_t ranks) {
+    const uint32_t nodes = teams->n, parts = ranks / nodes;
+    if (parts < 2 || ranks % nodes != 0 || ranks > STW_PROBE_MOST_TEAMS) return;
+    for (uint32_t i = 0; i < nodes; i++)
+        if (teams->team[i].cpus.n < parts) return;
+    for (uint32_t t = ranks; t-- > 0;) { /* from the end: a node's team lies before its parts */
+        teams->team[t].cpus = teams->team[t / parts].cpus;
+        if (t % parts == 0) continue;
+        stw_cpus_share(&teams->team[t].cpus, t % parts, parts);
+    }
+    for (uint32_t t = 0; t < ranks; t += parts) stw_cpus_share(&teams->team[t].cpus, 0, parts);
+    teams->n = teams->ranks = ranks;
+}
+
 /* One team per node with cores that this process may use; one in all where nothing is known. */
 static void find_teams(stw_probe_teams *teams) {
     enum { MOST_NODES = 64 };
@@ -79,7 +93,11 @@ static void find_teams(stw_probe_teams *teams) {
 /* A call for one team, on a thread that stays on its cores. */
 typedef struct errand {
     stw_probe_team *team;
+    uint32_t index; /* of the team */
     uint64_t params, bucket;
+    uint64_t buckets; /* that went through the ring */
+    double busy_s;    /* at them, without waits for copies */
+    const stw_probe_ring *ring;
     stw_probe_work work;
     double seconds, units_per_s;
     void (*run)(struct errand *e);
@@ -93,24 +111,31 @@ static void *run_errand(void *arg) {
     return NULL;
 }
 
-/* All teams at once. @return the sum of what they tell; 0 where a thread could not be started */
+/* All teams at once. @return the sum of what they tell, or, where teams are ranks, what it would be
+ * if all were as slow as the slowest: a step ends with its last rank. 0 where a thread could not be
+ * started */
 static double each_team(stw_probe_teams *teams, const errand *what) {
     errand errands[STW_PROBE_MOST_TEAMS];
     pthread_t threads[STW_PROBE_MOST_TEAMS];
     uint32_t started = 0;
-    double sum = 0;
+    double sum = 0, least = 0;
     for (; started < teams->n; started++) {
         errands[started] = *what;
         errands[started].team = &teams->team[started];
         errands[started].params = teams->params;
         errands[started].bucket = teams->bucket;
+        errands[started].ring = teams->ring;
+        errands[started].index = started;
         if (pthread_create(&threads[started], NULL, run_errand, &errands[started]) != 0) break;
     }
     for (uint32_t i = 0; i < started; i++) {
         (void)pthread_join(threads[i], NULL);
-        sum += errands[i].units_per_s;
+        double rate = errands[i].units_per_s;
+        sum += rate;
+        if (i == 0 || rate < least) least = rate;
     }
-    return started == teams->n ? sum : 0;
+    if (started < teams->n) return 0;
+    return teams->ranks > 1 && what->work != STW_PROBE_COPY ? least * teams->n : sum;
 }
 
 /* Floats of 0x3A3A3A3A are about 7e-4: positive, and far from denormal when squared. */
@@ -158,12 +183,13 @@ uint64_t stw_probe_cpu_bytes(const stw_probe *probe, uint32_t cores, uint64_t sh
     return stw_min_u64(stw_min_u64(bytes, probe->room_bytes / share), probe->most_bytes);
 }
 
-stw_status stw_probe_teams_open(uint32_t cores, uint64_t bytes, stw_probe_teams *teams,
-                                stw_error *err) {
+stw_status stw_probe_teams_open(uint32_t cores, uint32_t ranks, uint64_t bytes,
+                                stw_probe_teams *teams, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const errand map = {.run = map_memory};
     memset(teams, 0, sizeof *teams);
     find_teams(teams);
+    cut_teams(teams, ranks);
     /* Whole megabytes of parameters: copies without a rest. */
     teams->params = bytes / teams->n / PARAM_BYTES / MIB * MIB;
     if (teams->params == 0)
@@ -216,24 +242,30 @@ static void copy_piece(void *arg, uint64_t first, uint64_t count) {
 
 /* Buckets as runs have them: params and grads come and go through the slots of a ring, moments lie
  * one after the other. @return parameters */
-static uint64_t ring_pass(const errand *e, const stw_adamw *adamw, const stw_element_types *types) {
+static uint64_t ring_pass(errand *e, const stw_adamw *adamw, const stw_element_types *types) {
+    const stw_probe_ring *ring = e->ring;
     float *array[4];
     uint64_t n = e->params, done = 0;
     for (unsigned a = 0; a < 4; a++) array[a] = stw_probe_array(e->team, n, a);
-    for (uint64_t k = 0; e->bucket > 0 && done + e->bucket <= n; k++, done += e->bucket) {
-        uint64_t slot = k % RING_SLOTS * e->bucket;
-        const stw_host_bucket bucket = {.n = e->bucket,
-                                        .params = array[0] + slot,
-                                        .grads = array[1] + slot,
-                                        .exp_avg = array[2] + done,
-                                        .exp_avg_sq = array[3] + done};
+    for (; e->bucket > 0 && done + e->bucket <= n; e->buckets++, done += e->bucket) {
+        uint32_t slot = (uint32_t)(e->buckets % STW_PROBE_RING_SLOTS);
+        float *outside = ring != NULL ? ring->begin(ring->user, e->index, slot) : NULL;
+        const stw_host_bucket bucket = {
+            .n = e->bucket,
+            .params = outside != NULL ? outside : array[0] + slot * e->bucket,
+            .grads = outside != NULL ? outside + e->bucket : array[1] + slot * e->bucket,
+            .exp_avg = array[2] + done,
+            .exp_avg_sq = array[3] + done};
+        double start = stw_process_now_s();
         stw_host_adamw(e->team->threads, adamw, 1.0f, types, &bucket);
+        e->busy_s += stw_process_now_s() - start;
+        if (ring != NULL) ring->end(ring->user, e->index, slot);
     }
     return done;
 }
 
 /* One pass over the team's memory. @return units */
-static uint64_t pass(const errand *e, stw_norm_bins *bins) {
+static uint64_t pass(errand *e, stw_norm_bins *bins) {
     static const stw_element_types types = {STW_ELEMENT_F32, STW_ELEMENT_F32, STW_ELEMENT_NONE,
                                             STW_ELEMENT_F32, STW_ELEMENT_F32};
     float *memory = e->team->memory;
@@ -264,12 +296,15 @@ static void work_for_a_while(errand *e) {
     stw_norm_bins bins;
     memset(&bins, 0, sizeof bins);
     (void)pass(e, &bins);
+    e->busy_s = 0;
     double start = stw_process_now_s(), spent = 0;
     uint64_t done = 0;
     do {
         done += pass(e, &bins);
         spent = stw_process_now_s() - start;
     } while (spent < e->seconds);
+    /* waits for copies are not the CPU's time */
+    if (e->ring != NULL) spent = e->busy_s;
     e->units_per_s = spent > 0 ? (double)done / spent : 0;
 }
 
@@ -292,8 +327,8 @@ static stw_sample sample_of(const stw_probe_teams *teams, const char *what, cons
     char detail[64];
     uint32_t threads = 0;
     for (uint32_t i = 0; i < teams->n; i++) threads += stw_threads_count(teams->team[i].threads);
-    snprintf(detail, sizeof detail, "%u thread%s, %u NUMA node%s", threads, threads == 1 ? "" : "s",
-             teams->n, teams->n == 1 ? "" : "s");
+    snprintf(detail, sizeof detail, "%u thread%s, %u %s%s", threads, threads == 1 ? "" : "s",
+             teams->n, teams->ranks > 1 ? "rank" : "NUMA node", teams->n == 1 ? "" : "s");
     return stw_sample_make(what, detail, unit);
 }
 
@@ -324,10 +359,11 @@ out:
     return status;
 }
 
-/* The size of a ring's slot in parameters, for all teams together. */
-static uint64_t slot_params(const stw_cluster *cluster) {
+uint64_t stw_probe_ring_bucket(const stw_cluster *cluster, const stw_probe_teams *teams) {
     double bytes = RING_OF_CACHES * (double)cluster->host.cache_bytes;
-    return bytes > 0 ? (uint64_t)bytes / (RING_SLOTS * 2 * sizeof(float)) : RING_PARAMS;
+    uint64_t params =
+        bytes > 0 ? (uint64_t)bytes / (STW_PROBE_RING_SLOTS * 2 * sizeof(float)) : RING_PARAMS;
+    return stw_min_u64(params / teams->n, teams->params / (STW_PROBE_RING_SLOTS + 1));
 }
 
 static bool is_worth_more(const stw_probe *probe, const stw_sample *a, const stw_sample *b) {
@@ -338,13 +374,13 @@ static bool is_worth_more(const stw_probe *probe, const stw_sample *a, const stw
 /* One of each in turn: what disturbs the machine for a moment is in few of the values of each. More
  * are taken where they do not agree. */
 static void measure_rates(const stw_probe *probe, stw_probe_teams *teams, stw_cluster *out) {
-    const double seconds = stw_probe_seconds(probe, 0.1, 0.4);
+    const double seconds = stw_probe_seconds(probe, teams->ranks > 1 ? 0.15 : 0.1, 0.4);
     const int runs = (int)stw_probe_pick(probe, 5, 7);
     stw_sample adamw = sample_of(teams, "cpu_adamw", "param/s");
     stw_sample seen = sample_of(teams, "host memory, CPU", "B/s");
     stw_sample ring = sample_of(teams, "cpu_adamw_ring", "param/s");
     stw_sample copy = sample_of(teams, "host copy, CPU", "B/s");
-    teams->bucket = stw_min_u64(slot_params(out) / teams->n, teams->params / (RING_SLOTS + 1));
+    teams->bucket = stw_probe_ring_bucket(out, teams);
     (void)stw_probe_teams_run(teams, STW_PROBE_ADAMW, 3 * seconds); /* cores get up to speed */
     for (int i = 0; i < runs || (i < STW_SAMPLE_VALUES && is_worth_more(probe, &adamw, &ring));
          i++) {
@@ -357,8 +393,10 @@ static void measure_rates(const stw_probe *probe, stw_probe_teams *teams, stw_cl
     double pps = stw_probe_keep_rate(probe, &adamw), ring_pps = stw_probe_keep_rate(probe, &ring);
     double adamw_bps = stw_probe_keep(probe, &seen), copy_bps = stw_probe_keep(probe, &copy);
     if (pps > 0) out->cpu_adamw_pps = pps;
-    /* It asks less of memory than the other and no more of the cores. */
-    if (ring_pps > 0) out->cpu_adamw_ring_pps = ring_pps > pps ? ring_pps : pps;
+    /* GPUs measure it with the copies that fill and empty the ring. Without those it asks less of
+     * memory than the other and no more of the cores. */
+    if (ring_pps > 0 && !(out->cpu_adamw_ring_pps > 0))
+        out->cpu_adamw_ring_pps = ring_pps > pps ? ring_pps : pps;
     if (!(out->host.bandwidth_bps > 0))
         out->host.bandwidth_bps = copy_bps > adamw_bps ? copy_bps : adamw_bps;
 }
@@ -383,8 +421,8 @@ void stw_probe_host(const stw_probe *probe, stw_cluster *out) {
     stw_probe_teams *teams = calloc(1, sizeof *teams);
     stw_probe_progress(probe, STW_PROBE_PART_CPU, 0, "memory for the CPU");
     if (teams == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "host", "out of memory"));
-    STW_TRY(stw_probe_teams_open(out->host.cores, stw_probe_cpu_bytes(probe, out->host.cores, 1),
-                                 teams, err));
+    STW_TRY(stw_probe_teams_open(out->host.cores, out->gpus,
+                                 stw_probe_cpu_bytes(probe, out->host.cores, 1), teams, err));
     measure_rates(probe, teams, out);
     if (probe->depth == STW_PROBE_FULL) STW_TRY(measure_scaling(probe, teams, err));
     measure_norm(probe, teams, out);

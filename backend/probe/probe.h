@@ -55,6 +55,7 @@ typedef enum stw_probe_part {
     STW_PROBE_PART_TOGETHER,
     STW_PROBE_PART_SIZES,
     STW_PROBE_PART_CPU,
+    STW_PROBE_PART_FILES,
     STW_PROBE_PART_DISK,
     STW_N_PROBE_PARTS
 } stw_probe_part;
@@ -101,12 +102,15 @@ STW_MUST_USE stw_status stw_probe_gpus(stw_probe *probe, stw_cluster *out, bool 
                                        stw_error *err);
 /** The CPU's rates: cpu_adamw, cpu_norm, and host.bandwidth where nothing measured it yet. */
 void stw_probe_host(const stw_probe *probe, stw_cluster *out);
+/** host.file_read*: page-cached files, read as a load reads them. */
+void stw_probe_files(const stw_probe *probe, stw_cluster *out);
 /** Size and rates of the disk behind the folder; capacity 0 where that is memory. */
 void stw_probe_disk(const stw_probe *probe, stw_cluster *out);
 /** The capacity alone. */
 uint64_t stw_probe_disk_capacity(const char *folder);
 
-/* ---- the CPU's work: one team of threads per NUMA node, on memory of its own there ---- */
+/* ---- the CPU's work: one team of threads per NUMA node or rank, on memory of its own there ----
+ */
 
 #define STW_PROBE_MOST_TEAMS 16
 
@@ -117,10 +121,23 @@ typedef struct stw_probe_team {
                       stw_probe_array */
 } stw_probe_team;
 
+/** Slots of a ring of CPU buckets: each has parameters, then gradients of a bucket. */
+#define STW_PROBE_RING_SLOTS 3
+
+/** A ring outside a team's memory, whose buckets come and go while the team works on others. Called
+ * on the team's thread. */
+typedef struct stw_probe_ring {
+    void *user;
+    float *(*begin)(void *user, uint32_t team, uint32_t slot); /* once its bucket is there */
+    void (*end)(void *user, uint32_t team, uint32_t slot);     /* it may go */
+} stw_probe_ring;
+
 typedef struct stw_probe_teams {
     uint32_t n;
-    uint64_t params; /* of each team */
-    uint64_t bucket; /* of these, of a ring's slot; 0: no ring is measured */
+    uint32_t ranks;             /* that the teams are; 0: they are NUMA nodes of one process */
+    uint64_t params;            /* of each team */
+    uint64_t bucket;            /* of these, of a ring's slot; 0: no ring is measured */
+    const stw_probe_ring *ring; /* NULL: params and grads of a team's memory are the slots */
     stw_probe_team team[STW_PROBE_MOST_TEAMS];
 } stw_probe_teams;
 
@@ -133,11 +150,16 @@ float *stw_probe_array(const stw_probe_team *team, uint64_t params, unsigned arr
 uint64_t stw_probe_cpu_bytes(const stw_probe *probe, uint32_t cores, uint64_t share);
 
 /** @param cores threads of all teams together
+ * @param ranks of a node: as many teams, if its cores can be cut so; below 2: one for each NUMA
+ * node
  * @param bytes of all teams' memory together, at most
  * @param teams to be closed in every case */
-STW_MUST_USE stw_status stw_probe_teams_open(uint32_t cores, uint64_t bytes, stw_probe_teams *teams,
-                                             stw_error *err);
+STW_MUST_USE stw_status stw_probe_teams_open(uint32_t cores, uint32_t ranks, uint64_t bytes,
+                                             stw_probe_teams *teams, stw_error *err);
 void stw_probe_teams_close(stw_probe_teams *teams); /* all zero is fine */
+
+/** Parameters of a ring's slot of each team, as plans choose it. */
+uint64_t stw_probe_ring_bucket(const stw_cluster *cluster, const stw_probe_teams *teams);
 
 /** AdamW moves 28 bytes per parameter: it reads all four arrays and writes all but gradients. */
 #define STW_PROBE_ADAMW_BYTES 28.0
@@ -150,7 +172,8 @@ typedef enum stw_probe_work {
 } stw_probe_work;
 
 /** All teams do this at once for `seconds`, whole passes, after one that does not count.
- * @return units per second of all together; 0 where a thread could not be started */
+ * @return units per second of all together, copies apart those of so many as slow as the slowest
+ * where teams are ranks; 0 where a thread could not be started */
 double stw_probe_teams_run(stw_probe_teams *teams, stw_probe_work work, double seconds);
 
 #endif

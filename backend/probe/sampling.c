@@ -24,6 +24,7 @@ static const struct {
     [STW_PROBE_PART_TOGETHER] = {true, false, 3, 12},
     [STW_PROBE_PART_SIZES] = {true, false, 1, 16},
     [STW_PROBE_PART_CPU] = {false, false, 2, 14},
+    [STW_PROBE_PART_FILES] = {false, false, 2, 5},
     [STW_PROBE_PART_DISK] = {false, false, 8, 30},
 };
 

@@ -20,6 +20,7 @@ typedef struct load_slots {
 /* What one rank does with pieces. */
 typedef struct load_part {
     bool reads, sends;
+    stw_op_ranks readers;
     stw_rank_group group; /* that a piece is sent to */
 } load_part;
 
@@ -30,7 +31,7 @@ typedef struct piece_size {
 
 /* From a weights file into a host slot, and up. Returns the copy. */
 static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uint64_t gpu,
-                           const piece_size *size) {
+                           const piece_size *size, stw_op_ranks readers) {
     uint32_t slot = unit % STW_LOAD_SLOTS;
     uint64_t host =
         slots->host.offset + (slots->whole ? slots->host_used : slot * STW_LOAD_PIECE_BYTES);
@@ -44,16 +45,22 @@ static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uin
     /* a loader that narrows reads through a buffer of its own: what arrives is what has room */
     read.bytes = stw_min_u64(size->stored_bytes, size->held_bytes);
     read.params = size->params;
+    read.ranks = readers;
     if (!slots->whole) read.after[0] = slots->read_by[slot];
     uint32_t done = stw_append(b, read);
     slots->read_by[slot] = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY_PIECE,
                                                         .stream = STW_STREAM_H2D,
                                                         .component = STW_COMPONENT_LOAD_STAGING,
                                                         .unit = unit,
+                                                        .ranks = readers,
                                                         .from = {STW_TIER_HOST, host},
                                                         .to = {STW_TIER_GPU, gpu},
                                                         .bytes = size->held_bytes,
                                                         .after = {done, slots->placed_by[slot]}});
+    /* Caches see the piece in the file, then in its slot, until the next one comes there. */
+    if (!slots->whole && slots->read_by[slot] != STW_OP_NONE && !b->skipping)
+        b->program->ops[slots->read_by[slot]].ring_bytes =
+            STW_LOAD_SLOTS * (read.bytes + size->held_bytes);
     return slots->read_by[slot];
 }
 
@@ -69,7 +76,7 @@ static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, const p
     place.from_offset_bytes = place.offset_bytes = gpu;
     place.bytes = size->held_bytes;
     place.params = size->params;
-    if (part->reads) ready = read_piece(b, slots, unit, gpu, size);
+    if (part->reads) ready = read_piece(b, slots, unit, gpu, size, part->readers);
     if (part->sends) {
         stw_op send = stw_op_make(STW_OP_SEND, STW_STREAM_COMM, unit);
         send.component = STW_COMPONENT_LOAD_STAGING;
@@ -86,31 +93,28 @@ static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, const p
     slots->placed_by[slot] = stw_append(b, place);
 }
 
-/* Those of a rank's own space have 4 bytes of room an element. */
 static piece_size size_of(const stw_builder *b, const stw_transfer *transfer,
                           const stw_piece *piece) {
-    if (transfer->own) return (piece_size){piece->n, piece->n * 4, piece->n * 4};
-    uint64_t tensor = stw_job_tensor_first(b->job, piece->tensor);
-    const stw_load_piece load = {piece->tensor, piece->first - tensor, piece->n};
-    return (piece_size){piece->n, stw_load_piece_bytes(b->job, &load),
-                        stw_load_held_bytes(b->job, &load)};
+    const stw_space *own = &b->job->kinds[b->layout->kind].spaces[transfer->from];
+    const stw_view view = {transfer->own ? own : &b->job->files, piece->first, piece->n};
+    return (piece_size){piece->n, stw_load_piece_bytes(b->job, view),
+                        stw_load_held_bytes(b->job, view)};
 }
 
 /* ---- the transfer ---- */
 
 static void file_pieces(stw_builder *b, stw_transfer *transfer) {
-    stw_load_piece *pieces = NULL;
+    stw_view *pieces = NULL;
     b->status = stw_load_pieces(b->job, b->program->pool, &pieces, &transfer->n_pieces, b->err);
     if (b->status != STW_STATUS_OK) return;
     transfer->pieces =
         stw_pool_array(b->program->pool, transfer->n_pieces, sizeof *transfer->pieces);
     for (uint32_t i = 0; transfer->pieces != NULL && i < transfer->n_pieces; i++) {
-        const stw_load_piece *piece = &pieces[i];
-        uint64_t tensor = stw_job_tensor_first(b->job, piece->tensor);
-        transfer->pieces[i] = (stw_piece){.tensor = piece->tensor,
-                                          .first = tensor + piece->first,
-                                          .n = piece->count,
-                                          .room_bytes = stw_load_room_bytes(b->job, piece)};
+        const stw_segment *s = &b->job->files.segments[stw_view_first_segment(pieces[i])];
+        transfer->pieces[i] = (stw_piece){.tensor = s->tensor,
+                                          .first = pieces[i].first,
+                                          .n = pieces[i].n,
+                                          .room_bytes = stw_load_room_bytes(b->job, pieces[i])};
     }
 }
 
@@ -166,11 +170,14 @@ static void make_masters(stw_builder *b) {
 static load_part part_of(const stw_job *job, const stw_rank_kind *kind, stw_load method) {
     switch (method) {
     case STW_LOAD_RANK0_BROADCAST:
-        return (load_part){kind->first, job->world > 1, STW_RANK_GROUP_WORLD};
+        return (load_part){kind->first, job->world > 1, STW_OP_RANKS_ONE, STW_RANK_GROUP_WORLD};
     case STW_LOAD_NODE_LEADER:
-        return (load_part){kind->leader, job->ranks_per_node > 1, STW_RANK_GROUP_NODE};
+        return (load_part){kind->leader, job->ranks_per_node > 1, STW_OP_RANKS_ONE,
+                           STW_RANK_GROUP_NODE};
+    case STW_LOAD_ALL_RANKS:
+        return (load_part){true, false, STW_OP_RANKS_SAME, STW_RANK_GROUP_NONE};
     default:
-        return (load_part){true, false, STW_RANK_GROUP_NONE};
+        return (load_part){true, false, STW_OP_RANKS_EACH, STW_RANK_GROUP_NONE};
     }
 }
 

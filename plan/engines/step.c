@@ -12,8 +12,8 @@ static uint64_t slot_base(const stw_step *s, stw_ring_kind ring, uint32_t slot) 
     return r->offset_bytes + slot * r->slot_bytes;
 }
 
-/* Of the ring that buckets of a place lie in, and of what the CPU updates elsewhere while one
- * passes through it: that wants caches too. */
+/* What passes through the caches while a bucket of a place goes once around its ring: that of the
+ * ring, and what the CPU updates elsewhere in that time. */
 static uint64_t cpu_ring_bytes(const stw_step *s, const stw_place *place) {
     const stw_decisions *decisions = s->b->decisions;
     const stw_job *job = s->b->job;

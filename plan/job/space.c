@@ -113,8 +113,7 @@ stw_status stw_space_spread(stw_space *space, uint64_t step, stw_error *err) {
 
 /* ---- meets ---- */
 
-/* The first segment that ends beyond the beginning of a view. */
-static uint32_t first_segment(stw_view view) {
+uint32_t stw_view_first_segment(stw_view view) {
     uint32_t low = 0, high = view.space->n_segments;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
@@ -125,6 +124,14 @@ static uint32_t first_segment(stw_view view) {
             high = middle;
     }
     return low;
+}
+
+uint64_t stw_view_count(stw_view view, uint32_t segment) {
+    if (segment >= view.space->n_segments) return 0;
+    const stw_segment *s = &view.space->segments[segment];
+    uint64_t first = stw_max_u64(s->first, view.first);
+    uint64_t end = stw_min_u64(s->first + s->n, view.first + view.n);
+    return first < end ? end - first : 0;
 }
 
 /* The part of a segment that a view has, in the model's numbering; false where that is none. */
@@ -171,7 +178,7 @@ static uint32_t seek(const stw_space *space, uint32_t i, uint64_t global) {
 }
 
 stw_meet stw_meet_begin(stw_view a, stw_view b) {
-    uint32_t i = first_segment(a), j = 0;
+    uint32_t i = stw_view_first_segment(a), j = 0;
     uint64_t first, end;
     if (i < a.space->n_segments && part_of(a, &a.space->segments[i], &first, &end))
         j = seek(b.space, 0, first);

@@ -55,6 +55,11 @@ static inline stw_view stw_space_whole(const stw_space *space) {
     return (stw_view){space, 0, space->n};
 }
 
+/** The first segment of a view's space that has elements of the view; n_segments: none has. */
+uint32_t stw_view_first_segment(stw_view view);
+/** Elements of a segment of the view's space that the view has. */
+uint64_t stw_view_count(stw_view view, uint32_t segment);
+
 /** Elements that two views have in common and that are neighbours in both. */
 typedef struct stw_overlap {
     uint32_t tensor;

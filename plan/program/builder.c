@@ -147,6 +147,7 @@ uint32_t stw_copy(stw_builder *b, const stw_transport *copy) {
     op.from_offset_bytes = copy->from.offset;
     op.offset_bytes = copy->to.offset;
     op.bytes = copy->bytes;
+    op.ranks = copy->ranks;
     op.after[0] = copy->after[0];
     op.after[1] = copy->after[1];
     return stw_append(b, op);

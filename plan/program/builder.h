@@ -72,6 +72,7 @@ typedef struct stw_transport {
     uint32_t unit;
     stw_place_at from, to;
     uint64_t bytes;
+    stw_op_ranks ranks;
     uint32_t after[2];
 } stw_transport;
 /** Append a copy, or a read from or a write to NVMe; the op's index. */

@@ -41,17 +41,14 @@ static const double CACHED_TRAFFIC = 0.25;
 /* Priority of that traffic in host memory. An estimate: most requests hit the caches. */
 static const double CACHED_PRIORITY = 4;
 
-/* Rings of all ranks of a node, as a share of its L2 and L3 caches. Up to RINGS_HELD the caches
- * hold the rings; from RINGS_LOST on they hold nothing. */
-static const double RINGS_HELD = 0.3, RINGS_LOST = 0.5;
+/* What passes through the L2 and L3 caches of a node while CPU buckets of all ranks go once around
+ * their rings, as a share of these caches. Up to RINGS_HELD the caches hold the rings; from
+ * RINGS_LOST on they hold nothing. */
+static const double RINGS_HELD = 0.7, RINGS_LOST = 1.1;
 
 /* Time between two CPU buckets of a ring: threads synchronize with each other and with the copies.
  */
 static const double RING_BUCKET_S = 15e-6;
-
-/* CPU rate of several ranks of a node relative to one process that uses all cores. Ranks share
- * memory bandwidth unevenly, and the slowest one determines the time. */
-static const double CPU_OF_RANKS = 0.96;
 
 static const char *const resource_words[] = {
 #define X(name, text) text,
@@ -81,6 +78,16 @@ static void add_dma(const stw_job *job, bool up, double on_node, stw_demand *out
     out->seconds[STW_RESOURCE_HOST_MEMORY] += seconds_of(on_node, c->host.bandwidth_bps);
 }
 
+/* What one rank's copies reach in one direction while all ranks copy in it alone. */
+static double one_way_bps(const stw_job *job, bool up) {
+    const stw_cluster *c = job->cluster;
+    double link = up ? c->pcie.h2d_bps : c->pcie.d2h_bps;
+    double all = up ? c->host.dma_up_bps : c->host.dma_down_bps;
+    if (!(all > 0) || all > c->host.dma_bps) all = c->host.dma_bps;
+    double share = all / ranks_on_node(job);
+    return share > 0 && share < link ? share : link;
+}
+
 /* One direction of a link has its own rate. With both directions busy, their sum is limited to 2 x
  * both_bps. */
 static void add_pcie(const stw_job *job, bool up, double bytes, stw_demand *out) {
@@ -91,6 +98,9 @@ static void add_pcie(const stw_job *job, bool up, double bytes, stw_demand *out)
     out->seconds[STW_RESOURCE_PCIE] += seconds_of(bytes, 2 * c->pcie.both_bps);
     add_dma(job, up, on_node, out);
     out->startup_s += c->pcie.latency_s;
+    /* Both directions move equally many bytes where they meet, whatever each reaches alone. */
+    double mine = one_way_bps(job, up), other = one_way_bps(job, !up);
+    out->priority = mine > 0 ? (mine + other) / (2 * mine) : 1;
 }
 
 /* Reads and writes have separate rates and a common rate. If the common rate is unknown, reads and
@@ -154,10 +164,9 @@ static double cpu_priority(const stw_job *job) {
     return updates / copies;
 }
 
-/* Elements that one process would update in the time of all ranks of the node. */
+/* Elements that all ranks of the node update in that time. */
 static double on_cpus(const stw_job *job, uint64_t params) {
-    double ranks = ranks_on_node(job);
-    return (double)params * ranks / (ranks > 1 ? CPU_OF_RANKS : 1);
+    return (double)params * ranks_on_node(job);
 }
 
 /* Time of a CPU update relative to fp32 state. */
@@ -204,7 +213,7 @@ void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint
     stw_demand_copy(job, from, to, bytes, out);
     double missed = stw_ring_missed(job, ring_bytes);
     out->seconds[STW_RESOURCE_HOST_MEMORY] *= CACHED_TRAFFIC + (1 - CACHED_TRAFFIC) * missed;
-    out->priority = 1 + (CACHED_PRIORITY - 1) * (1 - missed);
+    out->priority *= 1 + (CACHED_PRIORITY - 1) * (1 - missed);
 }
 
 /* Ring traffic that hits the caches does not use host memory bandwidth. */
@@ -249,8 +258,10 @@ static void demand_nothing(const stw_job *job, const stw_op *op, stw_demand *out
 }
 
 static void demand_copy(const stw_job *job, const stw_op *op, stw_demand *out) {
+    double ranks = op->ranks == STW_OP_RANKS_ONE ? ranks_on_node(job) : 1; /* that have no ring */
     if (op->ring_bytes > 0)
-        stw_demand_cached_copy(job, op->from, op->to, op->bytes, op->ring_bytes, out);
+        stw_demand_cached_copy(job, op->from, op->to, op->bytes,
+                               (uint64_t)((double)op->ring_bytes / ranks), out);
     else
         stw_demand_copy(job, op->from, op->to, op->bytes, out);
 }
@@ -326,12 +337,38 @@ static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *
         out->seconds[STW_RESOURCE_NIC] = seconds_of(bytes, on_node * job->cluster->nic_bps);
 }
 
-/* A weights file is read from disk once per node; other ranks read the page cache. An unknown disk
- * rate costs no time. Weights made from a seed need no disk. */
+/* From the page cache: the threads of one rank reach a rate of their own, those of all ranks
+ * together another one. The copy reads and writes host memory. */
+static void add_cached_read(const stw_job *job, const stw_op *op, stw_demand *out) {
+    const stw_cluster *c = job->cluster;
+    double readers = op->ranks == STW_OP_RANKS_ONE ? 1 : ranks_on_node(job);
+    double all = c->host.file_read_bps > 0 ? c->host.file_read_bps : c->host.bandwidth_bps / 2;
+    double alone_s = seconds_of((double)op->bytes, c->host.file_read_rank_bps);
+    double together_s = seconds_of(readers * (double)op->bytes, all);
+    out->seconds[STW_RESOURCE_PAGE_CACHE] = alone_s > together_s ? alone_s : together_s;
+    add_traffic(job, STW_TIER_HOST, 2 * (double)op->bytes, out);
+}
+
+/* The disk gives bytes that several ranks of a node read once; the others read the page cache. An
+ * unknown disk rate costs no time. Weights made from a seed need no disk. */
 static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *out) {
     if (job->engine->spec.executes && job->run->load.weights == NULL) return;
+    if (job->run->load.page_cached) {
+        add_cached_read(job, op, out);
+        return;
+    }
+    double ranks = op->ranks == STW_OP_RANKS_SAME ? 1 : ranks_on_node(job);
     out->seconds[STW_RESOURCE_DISK] = out->seconds[STW_RESOURCE_DISK_READ] =
-        seconds_of((double)op->bytes, job->cluster->nvme.read_bps);
+        seconds_of((double)op->bytes * ranks, job->cluster->nvme.read_bps);
+}
+
+/* What a node shares was charged for all of its ranks. */
+static void charge_one_rank(const stw_job *job, stw_demand *out) {
+    static const stw_resource shared[] = {
+        STW_RESOURCE_DMA, STW_RESOURCE_DMA_UP, STW_RESOURCE_DMA_DOWN,  STW_RESOURCE_HOST_MEMORY,
+        STW_RESOURCE_CPU, STW_RESOURCE_DISK,   STW_RESOURCE_DISK_READ, STW_RESOURCE_DISK_WRITE};
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++)
+        out->seconds[shared[i]] /= ranks_on_node(job);
 }
 
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
@@ -342,6 +379,7 @@ void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
     };
     memset(out, 0, sizeof *out);
     if ((unsigned)op->kind < STW_N_OP_KINDS) demands[op->kind](job, op, out);
+    if (op->ranks == STW_OP_RANKS_ONE) charge_one_rank(job, out);
 }
 
 double stw_demand_alone_s(const stw_demand *demand) {

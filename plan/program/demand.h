@@ -3,7 +3,8 @@
  * become time. The planner's rows sum demands, the simulator shares resources by them.
  *
  * Resources that all ranks of a node share (host memory, DMA in all, CPU, disk, NIC is per GPU) are
- * charged for all ranks of the node at once, as if every rank issued the operation together. */
+ * charged for all ranks of the node at once, as if every rank issued the operation together, unless
+ * the operation is one rank's (stw_op.ranks). */
 #ifndef STW_PLAN_DEMAND_H
 #define STW_PLAN_DEMAND_H
 
@@ -24,7 +25,8 @@
     X(NIC, "nic")                                                                                  \
     X(DISK, "disk") /* reads and writes together */                                                \
     X(DISK_READ, "disk_read")                                                                      \
-    X(DISK_WRITE, "disk_write")
+    X(DISK_WRITE, "disk_write")                                                                    \
+    X(PAGE_CACHE, "page_cache") /* files that are read from it */
 
 #define X(name, text) STW_RESOURCE_##name,
 typedef enum stw_resource { STW_RESOURCE_TABLE(X) STW_N_RESOURCES } stw_resource;
@@ -42,15 +44,15 @@ void stw_demand_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t by
                      stw_demand *out);
 /** Demand of a copy through a ring of CPU buckets. The ring's data mostly stays in the CPU's
  * caches.
- * @param ring_bytes size of the whole ring */
+ * @param ring_bytes see stw_op.ring_bytes */
 void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint64_t bytes,
                             uint64_t ring_bytes, stw_demand *out);
 /** Share of a ring's traffic that misses the CPU's caches, 0 to 1. The rings of all ranks of a node
  * share the caches.
- * @param ring_bytes size of the whole ring of one rank */
+ * @param ring_bytes of one rank, see stw_op.ring_bytes */
 double stw_ring_missed(const stw_job *job, uint64_t ring_bytes);
 /** Demand of an update of `params` elements, without the copies to and from a ring.
- * @param ring_bytes size of the ring of a CPU update; 0: all operands are in host memory */
+ * @param ring_bytes of a CPU update, see stw_op.ring_bytes; 0: all operands are in host memory */
 void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, uint64_t ring_bytes,
                        stw_demand *out);
 /** Demand of one operation of a program. */

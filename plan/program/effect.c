@@ -71,7 +71,11 @@ static bool holds(const stw_job *job, stw_need need) {
     case STW_NEED_TIERED:
         return tiered;
     case STW_NEED_FILES:
-        return nvme || !executes || run->load.weights != NULL;
+        return nvme || (!run->load.page_cached && (!executes || run->load.weights != NULL));
+    case STW_NEED_READS:
+        return !executes || run->load.weights != NULL;
+    case STW_NEED_CACHED:
+        return run->load.page_cached;
     case STW_NEED_DIRECT:
         return stw_run_spec_update_share(run, STW_UPDATE_DIRECT) > 0;
     case STW_NEED_RINGS:

@@ -141,7 +141,9 @@ uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_rin
 uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
                             uint64_t bucket_bytes) {
     if (!stw_place_uses_ring(job, place, STW_RING_HOST_CPU)) return 0;
-    return depth * stw_ring_slot_bytes(job, place, STW_RING_HOST_CPU, bucket_bytes);
+    uint64_t params = stw_place_bucket_params(job, place, bucket_bytes);
+    return depth * (stw_ring_slot_bytes(job, place, STW_RING_HOST_CPU, bucket_bytes) +
+                    params * stw_job_optimizer_bytes(job));
 }
 
 /* An engine that prefetches by group updates groups of tensors; its layout has no buckets. */

@@ -94,7 +94,8 @@ bool stw_place_uses_ring(const stw_job *job, const stw_place *place, stw_ring_ki
  * @param bucket_bytes of the run's prefetch */
 uint64_t stw_ring_slot_bytes(const stw_job *job, const stw_place *place, stw_ring_kind ring,
                              uint64_t bucket_bytes);
-/** Bytes of the whole ring of CPU buckets that a place's go through; 0 where they use none.
+/** Bytes that pass through the caches while a bucket of a place goes once around its ring of CPU
+ * buckets: the ring, and master and moments of as many parameters. 0 where it uses none.
  * @param depth and bucket_bytes of the run's prefetch */
 uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t depth,
                             uint64_t bucket_bytes);

@@ -64,6 +64,14 @@ typedef enum stw_op_unit {
     STW_OP_UNIT_BLOCK   /* of the model */
 } stw_op_unit;
 
+/** Which ranks of a node issue an operation together. Demand counts what they take of what the node
+ * shares. */
+typedef enum stw_op_ranks {
+    STW_OP_RANKS_EACH, /* all, each on bytes of its own */
+    STW_OP_RANKS_SAME, /* all, on the same bytes of a file: the disk gives them once */
+    STW_OP_RANKS_ONE   /* one rank alone */
+} stw_op_ranks;
+
 #define STW_OP_NONE UINT32_MAX
 /* Offset of bytes outside the arena: context, NCCL, process, slack. */
 #define STW_OFFSET_EXTERNAL UINT64_MAX
@@ -76,6 +84,7 @@ typedef struct stw_op {
     stw_update update;       /* of an update: which kind of update */
     stw_tier from, to;       /* equal where nothing moves */
     stw_stream stream;
+    stw_op_ranks ranks;         /* of the node that do this at the same time */
     stw_rank_group group;       /* of a collective: the ranks that take part */
     uint32_t peer;              /* of a send: the rank that has the bytes */
     uint32_t unit;              /* see the table; STW_OP_NONE: the whole */
@@ -84,8 +93,8 @@ typedef struct stw_op {
     uint64_t offset_bytes;      /* in tier `to` */
     uint64_t bytes;             /* moved, or allocated; of a collective: of its full result */
     uint64_t params;            /* elements that it works on */
-    uint64_t ring_bytes; /* of the ring of CPU buckets that it works in, and of what the CPU updates
-                          * elsewhere while a bucket passes through; 0: it works in none */
+    uint64_t ring_bytes; /* of a CPU bucket's: what passes through the caches while it goes once
+                          * around its ring; 0: it works in none */
     double flops;        /* of compute */
 } stw_op;
 

@@ -12,12 +12,12 @@ stw_status stw_average_piece_of(const stw_job *job, stw_average_piece *out, stw_
     const stw_model *model = job->model;
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return no_memory(err);
-    stw_load_piece *pieces = NULL;
+    stw_view *pieces = NULL;
     uint32_t n = 0, largest = 0;
     uint64_t bytes = 0;
     stw_status status = stw_load_pieces(job, pool, &pieces, &n, err);
     for (uint32_t i = 0; status == STW_STATUS_OK && i < n; i++)
-        bytes += stw_load_piece_bytes(job, &pieces[i]);
+        bytes += stw_load_piece_bytes(job, pieces[i]);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         if (model->tensors[t].numel > model->tensors[largest].numel) largest = t;
     if (status == STW_STATUS_OK && n > 0)

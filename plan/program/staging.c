@@ -6,29 +6,45 @@
 
 /* ---- pieces ---- */
 
-static uint64_t piece_elements(const stw_tensor *tensor) {
-    uint64_t bytes = stw_dtype_bits(tensor->dtype) > 32 ? 8 : 4;
-    return STW_LOAD_PIECE_BYTES / bytes;
+/* Elements of a tensor that a piece may have. */
+static uint64_t piece_elements(const stw_job *job, uint32_t tensor) {
+    bool wide =
+        !job->engine->spec.executes && stw_dtype_bits(job->model->tensors[tensor].dtype) > 32;
+    return STW_LOAD_PIECE_BYTES / (wide ? 8 : 4);
 }
 
-stw_status stw_load_pieces(const stw_job *job, stw_pool *pool, stw_load_piece **pieces,
+/* The piece of the files that begins at an element of a segment. */
+static stw_view piece_at(const stw_job *job, uint32_t segment, uint64_t first) {
+    const stw_segment *s = &job->files.segments[segment];
+    uint64_t end = job->engine->spec.executes ? job->files.n : s->first + s->n;
+    uint64_t most = piece_elements(job, s->tensor);
+    return (stw_view){&job->files, first, stw_min_u64(most, end - first)};
+}
+
+/* @param out NULL: count only */
+static uint64_t cut_files(const stw_job *job, stw_view *out) {
+    uint64_t n = 0, first = 0;
+    for (uint32_t i = 0; i < job->files.n_segments; i++) {
+        const stw_segment *s = &job->files.segments[i];
+        while (first < s->first + s->n) {
+            const stw_view piece = piece_at(job, i, first);
+            if (out != NULL) out[n] = piece;
+            first += piece.n;
+            n++;
+        }
+    }
+    return n;
+}
+
+stw_status stw_load_pieces(const stw_job *job, stw_pool *pool, stw_view **pieces,
                            uint32_t *n_pieces, stw_error *err) {
-    uint64_t n = 0;
-    for (uint32_t t = 0; t < job->model->n_tensors; t++)
-        n += stw_div_up_u64(job->model->tensors[t].numel, piece_elements(&job->model->tensors[t]));
-    stw_load_piece *list = n < UINT32_MAX ? stw_pool_array(pool, n, sizeof *list) : NULL;
+    uint64_t n = cut_files(job, NULL);
+    stw_view *list = n < UINT32_MAX ? stw_pool_array(pool, n, sizeof *list) : NULL;
     if (list == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "load pieces", "no room for %llu pieces",
                         (unsigned long long)n);
-    uint32_t i = 0;
-    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
-        const stw_tensor *tensor = &job->model->tensors[t];
-        uint64_t step = piece_elements(tensor);
-        for (uint64_t first = 0; first < tensor->numel; first += step)
-            list[i++] = (stw_load_piece){t, first, stw_min_u64(step, tensor->numel - first)};
-    }
+    *n_pieces = (uint32_t)cut_files(job, list);
     *pieces = list;
-    *n_pieces = i;
     return STW_STATUS_OK;
 }
 
@@ -59,33 +75,59 @@ unsigned stw_load_element_bits(const stw_job *job, uint32_t tensor) {
     return from_seed(job) ? 32 : stw_dtype_bits(job->model->tensors[tensor].dtype);
 }
 
-uint64_t stw_load_piece_bytes(const stw_job *job, const stw_load_piece *piece) {
-    if (from_seed(job)) return piece->count * 4;
-    return stw_tensor_run_bytes(&job->model->tensors[piece->tensor], piece->first, piece->count);
+/* What one element run of a tensor takes, by one of three rules. */
+typedef uint64_t (*run_rule)(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n);
+
+static uint64_t stored(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
+    if (from_seed(job)) return n * 4;
+    return stw_tensor_run_bytes(&job->model->tensors[tensor], first, n);
 }
 
-uint64_t stw_load_held_bytes(const stw_job *job, const stw_load_piece *piece) {
+static uint64_t held(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
     const uint32_t wish = job->run->load.dtype;
-    if (job->engine->spec.executes || wish == STW_NONE) return stw_load_piece_bytes(job, piece);
+    bool wide = stw_dtype_bits(job->model->tensors[tensor].dtype) > 32;
+    if (job->engine->spec.executes) return wide ? n * 4 : stored(job, tensor, first, n);
+    if (wish == STW_NONE) return stored(job, tensor, first, n);
     stw_dtype dtype = wish == STW_AUTO ? job->run->precision.params : (stw_dtype)wish;
-    return piece->count * (stw_dtype_bits(dtype) / 8);
+    return n * (stw_dtype_bits(dtype) / 8);
 }
 
-uint64_t stw_load_room_bytes(const stw_job *job, const stw_load_piece *piece) {
-    uint64_t bytes = stw_load_held_bytes(job, piece);
-    uint64_t element = stw_dtype_bits(job->model->tensors[piece->tensor].dtype) > 32 ? 8 : 4;
-    if (job->engine->spec.executes) bytes = stw_max_u64(bytes, piece->count * element);
-    return stw_round_up_u64(bytes, STW_ALIGN_BYTES);
+static uint64_t roomy(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
+    uint64_t bytes = held(job, tensor, first, n);
+    return job->engine->spec.executes ? stw_max_u64(bytes, n * 4) : bytes;
+}
+
+static uint64_t sum_of(const stw_job *job, stw_view piece, run_rule rule) {
+    uint64_t bytes = 0, n = 0;
+    for (uint32_t i = stw_view_first_segment(piece); (n = stw_view_count(piece, i)) > 0; i++) {
+        const stw_segment *s = &piece.space->segments[i];
+        uint64_t skipped = piece.first > s->first ? piece.first - s->first : 0;
+        bytes += rule(job, s->tensor, s->tensor_first + skipped, n);
+    }
+    return bytes;
+}
+
+uint64_t stw_load_piece_bytes(const stw_job *job, stw_view piece) {
+    return sum_of(job, piece, stored);
+}
+
+uint64_t stw_load_held_bytes(const stw_job *job, stw_view piece) {
+    return sum_of(job, piece, held);
+}
+
+uint64_t stw_load_room_bytes(const stw_job *job, stw_view piece) {
+    return stw_round_up_u64(sum_of(job, piece, roomy), STW_ALIGN_BYTES);
 }
 
 static uint64_t whole_model_bytes(const stw_job *job) {
-    uint64_t bytes = 0;
-    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
-        const stw_tensor *tensor = &job->model->tensors[t];
-        uint64_t step = piece_elements(tensor);
-        for (uint64_t first = 0; first < tensor->numel; first += step)
-            bytes += stw_load_room_bytes(
-                job, &(stw_load_piece){t, first, stw_min_u64(step, tensor->numel - first)});
+    uint64_t bytes = 0, first = 0;
+    for (uint32_t i = 0; i < job->files.n_segments; i++) {
+        const stw_segment *s = &job->files.segments[i];
+        while (first < s->first + s->n) {
+            const stw_view piece = piece_at(job, i, first);
+            bytes += stw_load_room_bytes(job, piece);
+            first += piece.n;
+        }
     }
     return bytes;
 }

@@ -10,17 +10,12 @@
 #define STW_LOAD_PIECE_BYTES (32ull << 20) /* of one slot of load staging */
 #define STW_LOAD_SLOTS 3
 
-/** A run of one tensor's elements, read as a whole: at most STW_LOAD_PIECE_BYTES at 4 bytes an
- * element (8 where the stored dtype is wider). */
-typedef struct stw_load_piece {
-    uint32_t tensor;
-    uint64_t first, count; /* elements of the tensor */
-} stw_load_piece;
-
-/** Pieces of the whole model in canonical order, the same on every rank. Every load method but
- * sharded_read uses them.
+/** Pieces of the whole model in canonical order, the same on every rank: runs of stw_job.files of
+ * at most STW_LOAD_PIECE_BYTES at 4 bytes an element. What Stowage reads spans tensors; a
+ * framework's loader takes one tensor at a time (with half as many elements where the stored dtype
+ * is wider). Every load method but sharded_read uses them.
  * @param pieces lies in `pool` */
-STW_MUST_USE stw_status stw_load_pieces(const stw_job *job, stw_pool *pool, stw_load_piece **pieces,
+STW_MUST_USE stw_status stw_load_pieces(const stw_job *job, stw_pool *pool, stw_view **pieces,
                                         uint32_t *n_pieces, stw_error *err);
 /** Pieces of load method sharded_read: runs of the flat space of a kind of rank, which may span
  * tensors. @return how many */
@@ -32,16 +27,17 @@ void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *fir
 /** Bits of one element of a load piece as it is read: the published dtype, or fp32 for weights that
  * Stowage makes from a seed. */
 unsigned stw_load_element_bits(const stw_job *job, uint32_t tensor);
-/** Bytes of a load piece as it is read: its elements and its part of the tensor's block scales. The
- * pieces of a tensor add up to its bytes in the published files. */
-uint64_t stw_load_piece_bytes(const stw_job *job, const stw_load_piece *piece);
-/** Bytes of a load piece on the host and on its way to the GPUs. A framework's loader casts while
- * it reads: load.dtype, by default that of the parameters. Stowage keeps what it reads. Sources:
- * see plan/engines/load.c. */
-uint64_t stw_load_held_bytes(const stw_job *job, const stw_load_piece *piece);
+/** Bytes of a piece (a run of the files, or of a rank's parameters) as it is read: its elements and
+ * its part of the tensors' block scales. The pieces of a tensor add up to its bytes in the
+ * published files. */
+uint64_t stw_load_piece_bytes(const stw_job *job, stw_view piece);
+/** Bytes of a piece on the host and on its way to the GPUs. A framework's loader casts while it
+ * reads: load.dtype, by default that of the parameters. Stowage keeps what it reads, but for
+ * elements wider than fp32. Sources: see plan/engines/load.c. */
+uint64_t stw_load_held_bytes(const stw_job *job, stw_view piece);
 /** Room of a piece in whole-model staging: whole pages, in the dtype in which a framework loads,
  * else with room for fp32. */
-uint64_t stw_load_room_bytes(const stw_job *job, const stw_load_piece *piece);
+uint64_t stw_load_room_bytes(const stw_job *job, stw_view piece);
 /** Do the ranks that read hold the whole model on the host before anything is cut? They do with
  * all_ranks, and a framework's ranks do with every method that reads whole tensors. */
 bool stw_load_is_whole(const stw_job *job, stw_load method);

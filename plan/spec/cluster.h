@@ -44,8 +44,10 @@ typedef struct stw_cluster {
         double dma_beside_bps;           /* the same during CPU updates; 0: a fair share */
         double dma_up_bps, dma_down_bps; /* the same in one direction only; 0: dma_bps */
         double page_lock_bps;            /* mapping, touching and page-locking; 0: unknown */
-        uint64_t cache_bytes;            /* L2 and L3 caches of the node together; 0: unknown */
-        uint32_t cores;                  /* per node */
+        double file_read_bps;      /* page-cached files, all ranks; 0: half of the bandwidth */
+        double file_read_rank_bps; /* the same, one rank alone; 0: unknown */
+        uint64_t cache_bytes;      /* L2 and L3 caches of the node together; 0: unknown */
+        uint32_t cores;            /* per node */
     } host;
     struct {
         double h2d_bps, d2h_bps; /* one direction alone, per GPU */

@@ -143,6 +143,7 @@ typedef struct stw_run_spec {
         uint32_t method;     /* stw_load or STW_AUTO */
         uint32_t dtype;      /* stw_dtype, STW_AUTO: the params', STW_NONE: as stored */
         const char *weights; /* NULL: none */
+        bool page_cached;    /* its files lie in memory */
     } load;
     struct {
         bool model, optimizer;

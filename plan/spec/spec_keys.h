@@ -57,7 +57,9 @@ typedef struct stw_spec_word {
     X(PEERS, "a node has one GPU", "node.gpus: 2 or more")                                         \
     X(NVME, "no state can lie on NVMe", "engine: stowage and node.nvme.capacity above 0")          \
     X(TIERED, "the engine keeps no state on NVMe", "engine: stowage")                              \
-    X(FILES, "no weights file is read", "load.weights")                                            \
+    X(FILES, "no weights are read from disk", "load.weights")                                      \
+    X(READS, "weights are made from a seed", "load.weights")                                       \
+    X(CACHED, "files are read from disk", "load.page_cached: true")                                \
     X(FOREIGN, "load and optimizer step are Stowage's, piece by piece", NULL)                      \
     X(DIRECT, "no update is direct", "optimizer.implementation: direct")                           \
     X(RINGS, "no admissible update streams through a ring", "optimizer.implementation: streamed")  \

@@ -96,6 +96,7 @@ static const key_case stowage_cases[] = {
     {"weights",
      {"load.weights=/weights", "placement.activations=offload", "loss.upcast=bf16",
       "prefetch.depth=2", "prefetch.bucket=1 MiB"}},
+    {"cached weights", {"load.weights=/weights", "load.page_cached=true"}},
     {"auto", {NULL}},
     {"cpu ring",
      {"optimizer.implementation=cpu", "placement.params=gpu", "placement.grads=gpu",

@@ -132,7 +132,7 @@ static void survives_without_room(void) {
 static void teams_work(void) {
     stw_probe_teams *teams = calloc(1, sizeof *teams);
     CU_ASSERT_PTR_NOT_NULL_FATAL(teams);
-    CHECK_OK(stw_probe_teams_open(2, 16 * MIB * STW_PROBE_MOST_TEAMS, teams, err));
+    CHECK_OK(stw_probe_teams_open(2, 1, 16 * MIB * STW_PROBE_MOST_TEAMS, teams, err));
     CU_ASSERT_TRUE(teams->n >= 1);
     CU_ASSERT_TRUE(teams->params >= MIB && teams->params % MIB == 0);
     float before = teams->team[0].memory[0];
@@ -165,7 +165,7 @@ static void teams_work(void) {
     CU_ASSERT_EQUAL(teams->team[0].memory[0], moment);
     stw_probe_teams_close(teams);
     CU_ASSERT_EQUAL(teams->n, 0);
-    CHECK_FAILS(stw_probe_teams_open(2, MIB, teams, err), STW_STATUS_NO_RESOURCES, "at least");
+    CHECK_FAILS(stw_probe_teams_open(2, 1, MIB, teams, err), STW_STATUS_NO_RESOURCES, "at least");
     stw_probe_teams_close(teams);
     free(teams);
 }

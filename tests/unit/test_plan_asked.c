@@ -58,8 +58,9 @@ static uint64_t held_bytes(const char *const *settings) {
     stw_plan *plan = fixture_plan(size, &cluster, settings);
     uint64_t bytes = 0;
     for (uint32_t t = 0; t < plan->model->n_tensors; t++)
-        bytes +=
-            stw_load_held_bytes(plan->job, &(stw_load_piece){t, 0, plan->model->tensors[t].numel});
+        bytes += stw_load_held_bytes(plan->job, (stw_view){&plan->job->files,
+                                                           stw_job_tensor_first(plan->job, t),
+                                                           plan->model->tensors[t].numel});
     uint64_t staged = stw_load_staging_bytes(plan->job, &plan->decisions, 0, STW_TIER_HOST);
     CU_ASSERT_TRUE(staged >= bytes && staged < bytes + plan->model->n_tensors * 4096);
     CU_ASSERT_EQUAL(bytes % plan->model->params, 0);

@@ -3,6 +3,7 @@
  * every expected value can be read off. */
 #include "plan/engines/built_in.h"
 #include "plan/program/demand.h"
+#include "plan/program/share.h"
 #include "tests/unit/testing.h"
 
 #define GB 1000000000ull
@@ -208,7 +209,7 @@ static void updates_move_28_bytes(void) {
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     set_up(4, 4);
     stw_demand_update(&job, STW_UPDATE_CPU, GB, 0, &d);
-    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.8 / 0.96);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 0.8);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 4 * 28.0 / 200);
 }
 
@@ -244,7 +245,7 @@ static void compute_and_norms(void) {
     op.from = op.to = STW_TIER_HOST;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 4.0 / 200);
-    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 0.5 / 5 / 0.96);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 0.5 / 5);
     op = make_op(STW_OP_ALLOC, STW_TIER_GPU);
     op.bytes = GB;
     stw_demand_op(&job, &op, &d);
@@ -270,7 +271,7 @@ static void norms_follow_stated_rates(void) {
     CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 2.0 / 1000);
     op.from = op.to = STW_TIER_HOST;
     stw_demand_op(&job, &op, &d);
-    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 1.0 / 8 / 0.96);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 2 * 1.0 / 8);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 2.0 / 200);
 }
 
@@ -341,26 +342,26 @@ static void collectives_inside_a_node(void) {
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
 }
 
-/* Copies to CPU buckets stay in the caches while the rings of all ranks take no more than 0.3 of
- * them, and not at all from 0.5. */
+/* Copies to CPU buckets stay in the caches while the rings of all ranks take no more than 0.7 of
+ * them, and not at all from 1.1. */
 static void copies_to_cpu_buckets_are_cached(void) {
     stw_demand all, d;
     set_up(1, 1);
     cluster.host.cache_bytes = 0;
     stw_demand_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, &all);
-    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, 30ull << 20, &d);
+    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, 60ull << 20, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], all.seconds[STW_RESOURCE_HOST_MEMORY]);
-    CHECK_NEAR(d.priority, 1);
+    CHECK_NEAR(d.priority, all.priority);
     cluster.host.cache_bytes = 100ull << 20;
-    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, 30ull << 20, &d);
+    stw_demand_cached_copy(&job, STW_TIER_GPU, STW_TIER_HOST, 16ull << 20, 60ull << 20, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 0.25 * all.seconds[STW_RESOURCE_HOST_MEMORY]);
     CHECK_NEAR(d.seconds[STW_RESOURCE_PCIE_DOWN], all.seconds[STW_RESOURCE_PCIE_DOWN]);
-    CU_ASSERT(d.priority > 1);
+    CU_ASSERT(d.priority > all.priority);
     set_up(2, 2); /* twice the rings */
     cluster.host.cache_bytes = 100ull << 20;
-    CHECK_NEAR(stw_ring_missed(&job, 15ull << 20), 0);
-    CHECK_NEAR(stw_ring_missed(&job, 20ull << 20), 0.5);
-    CHECK_NEAR(stw_ring_missed(&job, 25ull << 20), 1);
+    CHECK_NEAR(stw_ring_missed(&job, 30ull << 20), 0);
+    CHECK_NEAR(stw_ring_missed(&job, 45ull << 20), 0.5);
+    CHECK_NEAR(stw_ring_missed(&job, 55ull << 20), 1);
     CHECK_NEAR(stw_ring_missed(&job, 64ull << 20), 1);
     cluster.host.cache_bytes = 0;
 }
@@ -371,18 +372,18 @@ static void updates_of_rings_read_caches(void) {
     set_up(1, 1);
     cluster.cpu_adamw_ring_pps = 8e9;
     cluster.host.cache_bytes = 100ull << 20;
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, 30ull << 20, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 60ull << 20, &d);
     CHECK_NEAR(d.startup_s, 15e-6);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 8);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 16.0 / 200);
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, 40ull << 20, &d); /* half of it */
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 90ull << 20, &d); /* half of it */
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], (1.0 / 8 + 1.0 / 5) / 2);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 22.0 / 200);
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, 50ull << 20, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 110ull << 20, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 5);
     CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 28.0 / 200);
     cluster.cpu_adamw_ring_pps = 0; /* not measured */
-    stw_demand_update(&job, STW_UPDATE_CPU, GB, 30ull << 20, &d);
+    stw_demand_update(&job, STW_UPDATE_CPU, GB, 60ull << 20, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_CPU], 1.0 / 5);
     cluster.host.cache_bytes = 0;
 }
@@ -451,8 +452,15 @@ static void reads_and_writes(void) {
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 0); /* made from a seed */
     run.load.weights = "weights";
+    op.ranks = STW_OP_RANKS_SAME; /* the disk gives the bytes once */
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 1);
+    op.ranks = STW_OP_RANKS_ONE;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 1);
+    op.ranks = STW_OP_RANKS_EACH;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 2);
     cluster.nvme.read_bps = 0;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(stw_demand_alone_s(&d), 0);
@@ -464,11 +472,75 @@ static void reads_and_writes(void) {
     CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 4);
 }
 
+/* The threads of one rank have a rate, those of all ranks another one; the copy reads and writes
+ * host memory. Nothing comes from the disk. */
+static void cached_files_are_copied(void) {
+    stw_demand d;
+    set_up(4, 4);
+    run.load.weights = "weights";
+    run.load.page_cached = true;
+    stw_op op = make_op(STW_OP_FILE_READ, STW_TIER_HOST);
+    op.from = STW_TIER_NVME;
+    op.bytes = 4 * GB;
+    stw_demand_op(&job, &op, &d); /* half of 200 GB/s */
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PAGE_CACHE], 4 * 4.0 / 100);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 4 * 2 * 4.0 / 200);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_DISK], 0);
+    cluster.host.file_read_bps = 80e9;
+    cluster.host.file_read_rank_bps = 40e9;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PAGE_CACHE], 4 * 4.0 / 80);
+    op.ranks = STW_OP_RANKS_ONE;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_PAGE_CACHE], 4.0 / 40);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 2 * 4.0 / 200);
+}
+
+/* What one rank of four copies takes a quarter of what all take of the node, and as much of its
+ * link. */
+static void one_rank_of_a_node(void) {
+    stw_demand all, one;
+    set_up(4, 4);
+    stw_op op = make_op(STW_OP_COPY_PIECE, STW_TIER_GPU);
+    op.from = STW_TIER_HOST;
+    op.bytes = GB;
+    stw_demand_op(&job, &op, &all);
+    op.ranks = STW_OP_RANKS_ONE;
+    stw_demand_op(&job, &op, &one);
+    CU_ASSERT_TRUE(one.seconds[STW_RESOURCE_PCIE_UP] > 0);
+    CHECK_NEAR(one.seconds[STW_RESOURCE_PCIE_UP], all.seconds[STW_RESOURCE_PCIE_UP]);
+    CHECK_NEAR(one.seconds[STW_RESOURCE_DMA], all.seconds[STW_RESOURCE_DMA] / 4);
+    CHECK_NEAR(one.seconds[STW_RESOURCE_HOST_MEMORY], all.seconds[STW_RESOURCE_HOST_MEMORY] / 4);
+}
+
+/* Whatever each direction reaches alone, both move equally many bytes where they share a limit. */
+static void directions_share_bytes(void) {
+    stw_demand up, down;
+    set_up(4, 4);
+    cluster.host.dma_bps = 100e9;
+    cluster.host.dma_up_bps = 160e9;
+    cluster.host.dma_down_bps = 80e9;
+    stw_demand_copy(&job, STW_TIER_HOST, STW_TIER_GPU, GB, &up);
+    stw_demand_copy(&job, STW_TIER_GPU, STW_TIER_HOST, GB, &down);
+    const stw_demand *demands[] = {&up, &down};
+    stw_share_user users[2];
+    for (int i = 0; i < 2; i++) {
+        users[i].priority = demands[i]->priority;
+        for (unsigned r = 0; r < STW_N_RESOURCES; r++)
+            users[i].weight[r] = demands[i]->seconds[r] / stw_demand_alone_s(demands[i]);
+    }
+    stw_share_rates(users, 2);
+    double up_bps = users[0].rate / stw_demand_alone_s(&up);
+    double down_bps = users[1].rate / stw_demand_alone_s(&down);
+    CU_ASSERT_DOUBLE_EQUAL(up_bps / down_bps, 1, 1e-3);
+}
+
 static void resources_have_names(void) {
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_PCIE), "pcie_both");
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_DISK), "disk");
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_DISK_WRITE), "disk_write");
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_DMA_UP), "host_dma_up");
+    CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_RESOURCE_PAGE_CACHE), "page_cache");
     CU_ASSERT_STRING_EQUAL(stw_resource_name(STW_N_RESOURCES), "?");
 }
 
@@ -493,4 +565,7 @@ STW_TEST_MAIN("plan demand", {"copies to CPU buckets are cached", copies_to_cpu_
               {"collectives inside a node", collectives_inside_a_node},
               {"collectives across nodes", collectives_across_nodes},
               {"reads and writes", reads_and_writes},
+              {"cached files are copied", cached_files_are_copied},
+              {"directions share bytes", directions_share_bytes},
+              {"one rank of a node", one_rank_of_a_node},
               {"resources have names", resources_have_names})

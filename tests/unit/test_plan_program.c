@@ -237,10 +237,11 @@ static void updates_elsewhere_want_caches(void) {
         const stw_ring *ring = &plan->layouts[0]->rings[STW_RING_HOST_CPU];
         uint64_t bucket = ring->slot_bytes / 8; /* params and grads */
         uint64_t left = n == 1 ? 0 : plan->decisions.state[1].units;
-        uint64_t want = ring->slots * (ring->slot_bytes + bucket * left / 40 * 16);
+        uint64_t want = ring->slots * (ring->slot_bytes + bucket * 8 + bucket * left / 40 * 16);
         uint32_t in_ring = 0, elsewhere = 0, wrong = 0;
         for (uint32_t i = 0; i < program->n_ops; i++) {
             const stw_op *op = &program->ops[i];
+            if (op->kind == STW_OP_COPY_PIECE) continue; /* of a load's slots */
             bool moves = op->stream == STW_STREAM_TO_CPU || op->stream == STW_STREAM_FROM_CPU;
             in_ring += op->ring_bytes > 0;
             elsewhere += op->kind == STW_OP_UPDATE && op->ring_bytes == 0;
@@ -418,6 +419,40 @@ static void load_bytes(void) {
     stw_plan_free(plan);
 }
 
+/* The fixture's tensors are stored in bf16: 2 bytes an element are read and copied up by every
+ * method, in pieces that span tensors. */
+static void loads_move_stored_bytes(void) {
+    static const char *const methods[] = {"load.method=rank0_broadcast",
+                                          "load.method=sharded_read"};
+    for (size_t m = 0; m < 2; m++) {
+        const char *const settings[] = {methods[m], "load.weights=/weights", NULL};
+        stw_cluster cluster = fixture_cluster(2);
+        stw_plan *plan = fixture_plan(small, &cluster, settings);
+        fixture_state(plan, 1, all_places, NULL);
+        plan->decisions.load = m == 0 ? STW_LOAD_RANK0_BROADCAST : STW_LOAD_SHARDED_READ;
+        CHECK_OK(stw_plan_derive(plan, err));
+        const stw_program *program = plan->programs[0];
+        const stw_movement *load = stw_program_movement(program, STW_PHASE_LOAD);
+        uint64_t params = m == 0 ? plan->model->params : plan->job->kinds[0].params;
+        uint64_t read = 0, copied = 0, reads = 0;
+        for (uint32_t i = load->first_op; i < load->first_op + load->n_ops; i++) {
+            const stw_op *op = &program->ops[i];
+            if (op->kind == STW_OP_FILE_READ) read += op->bytes;
+            if (op->kind == STW_OP_COPY_PIECE) {
+                copied += op->bytes;
+                CU_ASSERT_EQUAL(op->ring_bytes, 3 * 2 * op->bytes); /* read, and in a slot */
+            }
+            reads += op->kind == STW_OP_FILE_READ;
+            if (op->kind == STW_OP_FILE_READ || op->kind == STW_OP_COPY_PIECE)
+                CU_ASSERT_EQUAL(op->ranks, m == 0 ? STW_OP_RANKS_ONE : STW_OP_RANKS_EACH);
+        }
+        CU_ASSERT_EQUAL(read, 2 * params);
+        CU_ASSERT_EQUAL(copied, 2 * params);
+        CU_ASSERT_EQUAL(reads, (params + (8u << 20) - 1) / (8u << 20));
+        stw_plan_free(plan);
+    }
+}
+
 static void falsified_plans_are_found(void) {
     stw_cluster cluster = fixture_cluster(1);
     stw_plan *plan = new_plan(0, &cluster);
@@ -508,7 +543,7 @@ STW_TEST_MAIN("plan program", {"one place at a time equals the counter", single_
               {"masters are made at load", masters_are_made_at_load},
               {"direct updates stage nothing", direct_updates_stage_nothing},
               {"disk slots are reused in time", disk_slots_are_reused_in_time},
-              {"load staging", load_bytes},
+              {"load staging", load_bytes}, {"loads move stored bytes", loads_move_stored_bytes},
               {"falsified plans are found", falsified_plans_are_found},
               {"uneven and empty shards", uneven_shards_may_be_empty},
               {"engines and activation policies", both_engines_and_all_policies_check},

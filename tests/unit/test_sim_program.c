@@ -189,7 +189,7 @@ static void ranks_of_a_node_share_the_host(void) {
 static void cpu_and_copies_share_host_memory(void) {
     set_up();
     cluster.host.bandwidth_bps = 28e9;
-    cluster.pcie.h2d_bps = 14e9;
+    cluster.pcie.h2d_bps = cluster.pcie.d2h_bps = 14e9;
     append(STW_OP_UPDATE, STW_STREAM_CPU, GB, NONE, NONE);
     append(STW_OP_COPY, STW_STREAM_H2D, 14 * GB, NONE, NONE);
     end_movement(STW_PHASE_OPTIMIZER_STEP);
