@@ -18,7 +18,7 @@ static const double MOST_OVER = 0.1;
 #define TRIES 8
 
 /* The most time of an integer program, and work of the search after it. */
-static const double SPARE_S = 0.5;
+static const double SPARE_S = 2;
 #define SPARE_WORK 500000
 
 static bool has_spare(const stw_byte_row *row) {
