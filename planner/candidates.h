@@ -8,9 +8,6 @@
 #include "planner/planner.h"
 #include "planner/solvers.h"
 
-/** Plans that take at most this share longer than the fastest known one may be preferred to it. */
-#define STW_PLAIN_SLACK 5e-3
-
 /** What a person has to follow to understand a plan; less is plainer. */
 typedef struct stw_plainness {
     uint32_t level;    /* 0: all on the GPU and kept; 1: recompute; 2: offload; 3: NVMe */

@@ -106,6 +106,17 @@ void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes) {
         if (cost->byte_rows[r].tier == STW_TIER_GPU) cost->byte_rows[r].limit_bytes = limit_bytes;
 }
 
+uint64_t stw_cost_give_spare(stw_cost *cost, uint64_t bytes) {
+    uint64_t before = 0;
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
+        stw_byte_row *row = &cost->byte_rows[r];
+        if (row->tier != STW_TIER_GPU || row->phase != STW_PHASE_FORWARD_BACKWARD) continue;
+        before = row->spare_bytes;
+        row->spare_bytes = bytes;
+    }
+    return before;
+}
+
 uint64_t stw_cost_forward_bytes(const stw_cost *cost, const stw_choice *choice) {
     uint32_t uses = stw_choice_uses(cost, choice);
     uint64_t most = 0;

@@ -40,6 +40,7 @@ typedef struct solving {
     bool greedy_fits;
     stw_evaluation greedy_evaluation;
     stw_ilp_result ilp;
+    uint32_t proof; /* its stage whose bound is the plan's */
     double start_s, end_s;
 } solving;
 
@@ -105,9 +106,9 @@ static stw_status report_solver(solving *s, stw_error *err) {
     report->name = stw_milp_solver_version()[0] != '\0' ? "glpk" : "greedy";
     report->rows = ilp->rows;
     report->columns = ilp->columns;
-    report->objective = ilp->stages[0].objective;
-    report->bound = ilp->stages[0].bound;
-    report->gap = ilp->stages[0].gap;
+    report->objective = ilp->stages[s->proof].objective;
+    report->bound = ilp->stages[s->proof].bound;
+    report->gap = ilp->stages[s->proof].gap;
     report->greedy_objective = s->greedy_fits ? s->greedy_evaluation.objective_s : NAN;
     report->n_stages = ilp->n_stages;
     report->stages = stw_pool_array(s->plan->pool, ilp->n_stages, sizeof *report->stages);
@@ -163,8 +164,9 @@ static stw_status tell_faster(solving *s, const stw_candidates *all, uint32_t ch
     if (!(fastest->seconds < here->seconds * (1 - STW_PLAIN_SLACK / 10))) return STW_STATUS_OK;
     char needs[160];
     stw_choice_tell_more(s->cost, &fastest->choice, &here->choice, needs, sizeof needs);
-    return stw_plan_add_alternative(s->plan, "plainness", iteration_s(fastest), iteration_s(here),
-                                    needs, err);
+    bool plainer = stw_plainness_compare(&here->plain, &fastest->plain) < 0;
+    return stw_plan_add_alternative(s->plan, plainer ? "plainness" : "headroom",
+                                    iteration_s(fastest), iteration_s(here), needs, err);
 }
 
 /* Let the simulator choose between the solver's choice and others. */
@@ -178,7 +180,12 @@ static stw_status compare_candidates(solving *s, stw_candidates *all, uint32_t *
         goto out;
     }
     STW_TRY(stw_candidates_use_spare(all, gap_of(s->options), &spared, err));
-    if (spared.outcome != STW_MILP_LIMIT) s->ilp.stages[0] = spared.stages[0];
+    if (spared.outcome != STW_MILP_LIMIT) {
+        s->proof = s->ilp.n_stages++;
+        s->ilp.stage_names[s->proof] = "seconds_with_spare_memory";
+        s->ilp.stages[s->proof] = spared.stages[0];
+    }
+    if (all->simulate != NULL) s->plan->solver.simulated = all->n;
     *chosen = stw_candidates_choose(all);
     stw_choice_copy(s->cost, &s->choice, &all->list[*chosen].choice);
     STW_TRY(tell_faster(s, all, *chosen, err));
@@ -202,14 +209,19 @@ static stw_status tell_fuller(solving *s, double here_s, stw_error *err) {
     stw_ilp_result result;
     stw_candidates all = candidates_of(s, &s->bars);
     all.work_left /= 4;
+    STW_TRY(stw_candidates_add(&all, &s->choice, NULL, err));
     STW_TRY(stw_ilp_solve(s->cost, &options, &fuller, &result, err));
-    if (result.outcome != STW_MILP_OPTIMAL && result.outcome != STW_MILP_FEASIBLE) goto out;
-    STW_TRY(stw_candidates_add(&all, &fuller, NULL, err));
-    if (all.n == 0 || all.list[0].seconds > here_s * (1 - WORTH_TELLING)) goto out;
+    if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE)
+        STW_TRY(stw_candidates_add(&all, &fuller, NULL, err));
+    if (all.n == 0) goto out;
+    uint32_t best = all.fastest;
+    const stw_plainness any = {UINT32_MAX, UINT32_MAX};
+    STW_TRY(stw_candidates_improve(&all, &any, &best, err));
+    if (all.list[best].seconds > here_s * (1 - WORTH_TELLING)) goto out;
     char needs[160];
     snprintf(needs, sizeof needs, "%.1f%% of the GPU memory",
-             100 * (double)all.list[0].rows.gpu_bytes / (double)memory);
-    STW_TRY(stw_plan_add_alternative(s->plan, "placement.gpu_fill", iteration_s(&all.list[0]),
+             100 * (double)all.list[best].rows.gpu_bytes / (double)memory);
+    STW_TRY(stw_plan_add_alternative(s->plan, "placement.gpu_fill", iteration_s(&all.list[best]),
                                      here_s, needs, err));
 out:
     stw_cost_limit_gpu(s->cost, s->limit_bytes);
@@ -219,27 +231,29 @@ out:
 static stw_status finish_fitting(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = s->plan;
-    double here_s = s->ilp.stages[0].objective;
+    double here_s = s->ilp.stages[0].objective, fastest_s = here_s;
     stw_candidates all = candidates_of(s, &s->bars);
     if (!s->options->only_stage1) {
         uint32_t chosen = 0;
         STW_TRY(compare_candidates(s, &all, &chosen, err));
         here_s = iteration_s(&all.list[chosen]);
+        fastest_s = iteration_s(&all.list[all.fastest]);
         note_comparison(s, &all, chosen);
         STW_TRY(tell_fuller(s, here_s, err));
     }
     STW_TRY(check_limits(s, err));
     STW_TRY(take_choice(s, &s->choice, stw_plan_derive, err));
     STW_TRY(report_solver(s, err));
-    plan->outcome = s->ilp.outcome != STW_MILP_OPTIMAL    ? STW_OUTCOME_LIMIT
-                    : s->ilp.stages[0].gap <= OPTIMAL_GAP ? STW_OUTCOME_OPTIMAL
-                                                          : STW_OUTCOME_FEASIBLE;
+    plan->outcome = s->ilp.outcome != STW_MILP_OPTIMAL           ? STW_OUTCOME_LIMIT
+                    : s->ilp.stages[s->proof].gap <= OPTIMAL_GAP ? STW_OUTCOME_OPTIMAL
+                                                                 : STW_OUTCOME_FEASIBLE;
     if (!s->options->no_prices && plan->outcome != STW_OUTCOME_LIMIT) {
         const stw_price_search prices = {.cost = s->cost,
                                          .choice = &s->choice,
+                                         .fastest_s = fastest_s,
+                                         .simulate = s->options->simulate,
                                          .bars = s->bars,
                                          .limit_bytes = s->limit_bytes,
-                                         .gap = gap_of(s->options),
                                          .time_limit_s = time_for(s, PRICE_TIME_S)};
         STW_TRY(stw_planner_price(plan, &prices, err));
     }
@@ -377,6 +391,7 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
     solving s = {.plan = plan, .options = options, .start_s = stw_planner_now_s()};
     s.end_s = s.start_s + time_limit_of(options);
     plan->n_alternatives = 0;
+    plan->solver.simulated = 0;
     STW_TRY(solve_calmly(&s, err));
     if (s.ilp.outcome == STW_MILP_INFEASIBLE) STW_TRY(solve_in_spare(&s, err));
     STW_TRY(report_solver(&s, err));

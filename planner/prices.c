@@ -1,44 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prices: the change of the objective of a re-solve, not a dual value (the problem is integer). */
+/* Prices: seconds of the fastest plan that a short search finds with a tenth more of a resource,
+ * less those of the fastest plan that is known without. Neither is an estimate: both are simulated.
+ */
 #include <math.h>
 
+#include "planner/candidates.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"
 
-static const double GIB = 1024.0 * 1024.0 * 1024.0;
+static const double GIB = 1024.0 * 1024.0 * 1024.0, GB = 1e9;
+
+/* So much more. */
+static const double MORE = 0.1;
+
+/* Work of one search, gap and time of its integer program, as in families.c. */
+#define PRICE_WORK 250000
+static const double PRICE_GAP = 1e-3, PRICE_S = 0.25;
 
 typedef enum priced {
     PRICED_GPU_MEMORY,
     PRICED_HOST_MEMORY,
     PRICED_PCIE,
     PRICED_HOST_BANDWIDTH,
+    PRICED_NVME,
+    PRICED_NETWORK,
     N_PRICED
 } priced;
 
 static const struct {
     const char *resource, *unit;
 } resources[N_PRICED] = {
-    {"gpu memory", "GiB"},
-    {"host memory", "GiB"},
-    {"pcie", "GB/s"},           /* h2d, d2h, both and direct by one each */
+    {"gpu memory", "GiB"},      {"host memory", "GiB"},
+    {"pcie", "GB/s"},           /* all rates of the link, by the same share */
     {"host bandwidth", "GB/s"}, /* dma with it: the one bounds the other */
+    {"nvme", "GB/s"},           /* of reads; writes by the same share */
+    {"network", "GB/s"},
 };
 
-static void add_one(priced what, stw_cluster *cluster) {
+/* How much more is asked about: whole GiB, a share of a rate; 0: the plan does not use it. */
+static double amount_of(const stw_price_search *search, priced what) {
+    const stw_cost *cost = search->cost;
+    const stw_cluster *cluster = cost->job->cluster;
+    bool nvme = false;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        nvme = nvme || (search->choice->units[p] > 0 && cost->places[p].moments == STW_TIER_NVME);
     switch (what) {
+    case PRICED_GPU_MEMORY:
+        return fmax(1, rint(MORE * (double)cluster->gpu.memory_bytes / GIB));
+    case PRICED_HOST_MEMORY:
+        return fmax(1, rint(MORE * (double)stw_cluster_host_capacity(cluster) / GIB));
     case PRICED_PCIE:
-        cluster->pcie.h2d_bps += 1e9;
-        cluster->pcie.d2h_bps += 1e9;
-        cluster->pcie.both_bps += 1e9;
-        if (cluster->pcie.direct_bps > 0) cluster->pcie.direct_bps += 1e9;
-        break;
+        return MORE * cluster->pcie.h2d_bps / GB;
+    case PRICED_HOST_BANDWIDTH:
+        return MORE * cluster->host.bandwidth_bps / GB;
+    case PRICED_NVME:
+        return nvme ? MORE * cluster->nvme.read_bps / GB : 0;
     default:
-        cluster->host.bandwidth_bps += 1e9;
-        cluster->host.dma_bps += 1e9;
-        if (cluster->host.dma_up_bps > 0) cluster->host.dma_up_bps += 1e9;
-        if (cluster->host.dma_down_bps > 0) cluster->host.dma_down_bps += 1e9;
-        break;
+        return cluster->nodes > 1 ? MORE * cluster->nic_bps / GB : 0;
     }
+}
+
+static void add_to_rates(priced what, stw_cluster *cluster) {
+    double *const rates[N_PRICED][5] = {
+        [PRICED_PCIE] = {&cluster->pcie.h2d_bps, &cluster->pcie.d2h_bps, &cluster->pcie.both_bps,
+                         &cluster->pcie.direct_bps},
+        [PRICED_HOST_BANDWIDTH] = {&cluster->host.bandwidth_bps, &cluster->host.dma_bps,
+                                   &cluster->host.dma_up_bps, &cluster->host.dma_down_bps},
+        [PRICED_NVME] = {&cluster->nvme.read_bps, &cluster->nvme.write_bps,
+                         &cluster->nvme.both_bps},
+        [PRICED_NETWORK] = {&cluster->nic_bps}};
+    for (int i = 0; rates[what][i] != NULL; i++) *rates[what][i] *= 1 + MORE;
 }
 
 /* The phase in which a tier is fullest; rates count in the step. */
@@ -57,32 +88,40 @@ static const char *phase_of(const stw_cost *cost, const stw_choice *choice, pric
     return stw_phase_name(phase);
 }
 
-/* Seconds of an iteration without the load's share: a faster load is no faster iteration. */
-static double without_load(const stw_cost *cost, const stw_choice *choice, double objective_s) {
-    stw_evaluation e;
-    stw_cost_evaluate(cost, choice, &e);
-    return objective_s - e.load_s / STW_LOAD_SPREAD;
-}
-
-/* Stage 1 of a problem; NaN where the time was over first. What was chosen stays possible. */
-static stw_status solve_again(const stw_price_search *search, stw_cost *cost, double end_s,
-                              double *iteration_s, stw_error *err) {
+/* Seconds of an iteration of the fastest plan that is found; NaN: no time. What was chosen stays
+ * possible. */
+static stw_status search_again(const stw_price_search *search, stw_cost *cost, double end_s,
+                               double *iteration_s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     stw_choice choice = stw_choice_new(cost, cost->pool);
-    double left_s = end_s - stw_planner_now_s();
+    stw_candidates all = {.cost = cost,
+                          .bars = search->bars,
+                          .simulate = search->simulate,
+                          .pool = cost->pool,
+                          .work_left = PRICE_WORK,
+                          .end_s = end_s};
+    *iteration_s = NAN;
     if (choice.acts == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
+    double left_s = end_s - stw_planner_now_s();
     if (left_s <= 0) return STW_STATUS_OK;
-    stw_ilp_options options = {.time_limit_s = left_s,
-                               .gap = search->gap,
-                               .quick = search->gap > 0,
+    STW_TRY(stw_candidates_add(&all, search->choice, NULL, err));
+    if (all.n == 0) goto out;
+    stw_ilp_options options = {.time_limit_s = fmin(left_s, PRICE_S),
+                               .gap = PRICE_GAP,
+                               .quick = true,
                                .bars = search->bars,
                                .start = search->choice};
     stw_ilp_result result;
-    stw_status status = stw_ilp_solve(cost, &options, &choice, &result, err);
-    /* what a short search finds is saved at least */
-    if (status == STW_STATUS_OK &&
-        (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE))
-        *iteration_s = without_load(cost, &choice, result.stages[0].objective);
+    STW_TRY(stw_ilp_solve(cost, &options, &choice, &result, err));
+    if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE)
+        STW_TRY(stw_candidates_add(&all, &choice, NULL, err));
+    uint32_t best = all.fastest;
+    const stw_plainness any = {UINT32_MAX, UINT32_MAX};
+    STW_TRY(stw_candidates_improve(&all, &any, &best, err));
+    const stw_candidate *fastest = &all.list[all.fastest];
+    *iteration_s = fastest->seconds - fastest->rows.load_s / STW_LOAD_SPREAD;
+out:
     return status;
 }
 
@@ -97,25 +136,28 @@ static void add_to_limits(const stw_price_search *search, priced what, int64_t b
     }
 }
 
-/* The planner's seconds of an iteration with one unit more. */
-static stw_status seconds_with(const stw_price_search *search, priced what, double end_s,
-                               double *iteration_s, stw_error *err) {
+static stw_status seconds_with(const stw_price_search *search, priced what, double amount,
+                               double end_s, double *iteration_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     *iteration_s = NAN;
     if (what == PRICED_GPU_MEMORY || what == PRICED_HOST_MEMORY) {
-        add_to_limits(search, what, (int64_t)GIB);
-        status = solve_again(search, search->cost, end_s, iteration_s, err);
-        add_to_limits(search, what, -(int64_t)GIB);
+        const int64_t bytes = (int64_t)(amount * GIB);
+        add_to_limits(search, what, bytes);
+        status = search_again(search, search->cost, end_s, iteration_s, err);
+        add_to_limits(search, what, -bytes);
         return status;
     }
     stw_cost *cost = NULL;
     stw_cluster cluster = *search->cost->job->cluster;
-    add_one(what, &cluster);
+    add_to_rates(what, &cluster);
     stw_job job = *search->cost->job; /* rates do not change how it is cut */
     job.cluster = &cluster;
     STW_TRY(stw_cost_new(&job, &cost, err));
     stw_cost_limit_gpu(cost, search->limit_bytes);
-    STW_TRY(solve_again(search, cost, end_s, iteration_s, err));
+    uint64_t spare = stw_cost_give_spare(search->cost, 0);
+    (void)stw_cost_give_spare(search->cost, spare);
+    (void)stw_cost_give_spare(cost, spare);
+    STW_TRY(search_again(search, cost, end_s, iteration_s, err));
 out:
     stw_cost_free(cost);
     return status;
@@ -128,18 +170,16 @@ stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search, stw
     plan->prices = stw_pool_array(plan->pool, N_PRICED, sizeof *plan->prices);
     if (plan->prices == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
-    const double now_s = without_load(search->cost, search->choice, plan->solver.objective);
     for (int i = 0; i < N_PRICED; i++) {
-        double iteration_s;
-        STW_TRY(seconds_with(search, (priced)i, end_s, &iteration_s, err));
+        double iteration_s, amount = amount_of(search, (priced)i);
+        if (amount <= 0) continue;
+        STW_TRY(seconds_with(search, (priced)i, amount, end_s, &iteration_s, err));
         if (isnan(iteration_s)) continue;
-        /* The plan as it is stays possible with more of anything; what is within the gap is not
-         * known to differ. */
-        double change = iteration_s - now_s;
-        if (change > -search->gap * plan->solver.objective) change = 0;
+        double change = iteration_s - search->fastest_s;
+        if (change > -STW_PLAIN_SLACK * search->fastest_s) change = 0;
         plan->prices[plan->n_prices++] =
             (stw_price){resources[i].resource, phase_of(search->cost, search->choice, (priced)i),
-                        change, resources[i].unit};
+                        amount, resources[i].unit, change};
     }
 out:
     return status;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planning again with something changed: what one more unit of a resource would bring, and what
- * would have to change for anything to fit. Both fill their part of the plan. */
+/* Planning again with something changed: what more of a resource would bring, and what would have
+ * to change for anything to fit. Both fill their part of the plan. */
 #ifndef STW_PLANNER_RESOLVE_H
 #define STW_PLANNER_RESOLVE_H
 
@@ -12,13 +12,15 @@
 typedef struct stw_price_search {
     stw_cost *cost; /* its limits are changed meanwhile */
     const stw_choice *choice;
+    double fastest_s; /* an iteration of the fastest candidate, without the load */
+    stw_planner_simulate simulate;
     stw_bars bars;
-    uint64_t limit_bytes;     /* of a GPU */
-    double gap, time_limit_s; /* of all re-solves together */
+    uint64_t limit_bytes; /* of a GPU */
+    double time_limit_s;  /* of all searches together */
 } stw_price_search;
 
-/** Fill plan->prices by solving stage 1 again with one more unit of each resource; prices for which
- * no time is left are left out. */
+/** Fill plan->prices by a short search with a tenth more of each resource that the plan uses;
+ * prices for which no time is left are left out. */
 STW_MUST_USE stw_status stw_planner_price(stw_plan *plan, const stw_price_search *search,
                                           stw_error *err);
 

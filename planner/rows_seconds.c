@@ -27,7 +27,19 @@ static stw_status no_memory(stw_error *err) {
 typedef struct forward_readings {
     stw_forward_reading *places; /* [n_places] */
     stw_forward_reading acts[STW_N_ACTS];
+    bool in_a_row; /* the blocks of every group with a choice follow each other */
 } forward_readings;
+
+static bool are_in_a_row(const stw_cost *cost) {
+    const stw_model *model = cost->job->model;
+    for (uint32_t b = 1; b < model->n_blocks; b++) {
+        uint32_t group = model->blocks[b].group;
+        if (model->blocks[b].instance == 0 || model->blocks[b - 1].group == group) continue;
+        for (uint32_t a = 0; a < cost->n_acts; a++)
+            if (cost->acts[a].group == group) return false;
+    }
+    return true;
+}
 
 static stw_status read_forward(stw_build *b, uint32_t place, stw_act act, stw_forward_reading *out,
                                stw_error *err) {
@@ -111,6 +123,8 @@ static stw_status add_forward_row(stw_build *b, const forward_readings *readings
         const stw_cost_act *act = &cost->acts[a];
         const stw_forward_reading *kept = &readings->acts[STW_ACT_KEEP];
         const stw_forward_reading *here = &readings->acts[act->act];
+        bool waits = readings->in_a_row && act->act == STW_ACT_OFFLOAD;
+        if (what->kind == WAY && waits) continue; /* see add_waits */
         row->act_s[a] = more(seconds_of(&here->group[pass][act->group], what),
                              seconds_of(&kept->group[pass][act->group], what)) /
                             act->blocks +
@@ -119,41 +133,43 @@ static stw_status add_forward_row(stw_build *b, const forward_readings *readings
     return STW_STATUS_OK;
 }
 
-/* What a policy makes a group's blocks ask of forward's streams more than kept ones do. */
-static double asked_more(const forward_readings *readings, const stw_cost_act *act) {
-    const stw_pass_work *here = &readings->acts[act->act].group[0][act->group];
-    const stw_pass_work *kept = &readings->acts[STW_ACT_KEEP].group[0][act->group];
+/* What a policy makes a group's blocks ask of a pass's streams more than kept ones do. */
+static double asked_more(const forward_readings *readings, int pass, const stw_cost_act *act) {
+    const stw_pass_work *here = &readings->acts[act->act].group[pass][act->group];
+    const stw_pass_work *kept = &readings->acts[STW_ACT_KEEP].group[pass][act->group];
     double sum = 0;
     for (int s = 0; s < STW_N_STREAMS; s++)
         if (here->stream_s[s] > kept->stream_s[s]) sum += here->stream_s[s] - kept->stream_s[s];
     return sum;
 }
 
-/* Forward waits for a block's stash before the next ones need its memory, so that a block costs
- * what it does where all blocks have its policy, less what runs meanwhile: the computations of
- * blocks that are kept, in whose memory it may wait.
- * @param compute the row of forward's computations */
-static stw_status add_waits(stw_build *b, const forward_readings *readings, uint32_t compute,
-                            stw_error *err) {
+/* Where all blocks are offloaded, each waits for the stash or the fetch of its neighbour. Beside
+ * other blocks, whose memory is the room for it (stw_block_held_to), a copy runs while these
+ * compute: an offloaded block costs what it does where all are, less the others' computations.
+ * Where groups take turns there is little such room: forward has kept blocks', and ways to
+ * computations stand for backward.
+ * @param compute the row of the pass's computations */
+static stw_status add_waits(stw_build *b, const forward_readings *readings, int pass,
+                            uint32_t compute, stw_error *err) {
     stw_cost *cost = b->cost;
     const stw_forward_reading *kept = &readings->acts[STW_ACT_KEEP];
-    stw_time_row *row = stw_row_seconds(cost, STW_STRETCH_FORWARD, "forward_waits");
+    stw_time_row *row = stw_row_seconds(cost, pass ? STW_STRETCH_BACKWARD : STW_STRETCH_FORWARD,
+                                        "%s_waits", pass ? "backward" : "forward");
     if (row == NULL) return no_memory(err);
-    row->constant_s = kept->pass[0].whole_s;
+    row->constant_s = kept->pass[pass].whole_s;
     memcpy(row->unit_s, cost->time_rows[compute].unit_s,
            (size_t)cost->n_places * cost->n_rings * sizeof *row->unit_s);
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         const stw_cost_act *act = &cost->acts[a];
-        double all = 0, mine = asked_more(readings, act);
-        if (act->act == STW_ACT_KEEP) {
-            double computed_s = kept->group[0][act->group].stream_s[STW_STREAM_COMPUTE];
-            row->act_s[a] = -computed_s / act->blocks;
-            continue;
-        }
+        const stw_forward_reading *here = &readings->acts[act->act];
+        double all = 0, mine = asked_more(readings, pass, act);
         for (uint32_t o = 0; o < cost->n_acts; o++)
-            if (cost->acts[o].act == act->act) all += asked_more(readings, &cost->acts[o]);
-        double longer = more(readings->acts[act->act].pass[0].whole_s, kept->pass[0].whole_s);
+            if (cost->acts[o].act == act->act) all += asked_more(readings, pass, &cost->acts[o]);
+        double longer = more(here->pass[pass].whole_s, kept->pass[pass].whole_s);
         if (all > 0 && longer > 0) row->act_s[a] = longer * mine / all / act->blocks;
+        if (act->act == STW_ACT_KEEP || (readings->in_a_row && act->act == STW_ACT_RECOMPUTE))
+            row->act_s[a] -=
+                here->group[pass][act->group].stream_s[STW_STREAM_COMPUTE] / act->blocks;
     }
     return STW_STATUS_OK;
 }
@@ -169,13 +185,14 @@ stw_status stw_rows_add_forward_seconds(stw_build *b, stw_error *err) {
                                 {"dma", RESOURCE, STW_RESOURCE_DMA, 0},
                                 {"host_memory", RESOURCE, STW_RESOURCE_HOST_MEMORY, 0},
                                 {"way", WAY, STW_STREAM_COMPUTE, 0}};
-    forward_readings readings = {0};
+    forward_readings readings = {.in_a_row = are_in_a_row(b->cost)};
     STW_TRY(read_all_forward(b, &readings, err));
-    uint32_t first = b->cost->n_time_rows;
-    for (int pass = 0; pass < 2; pass++)
+    for (int pass = 0; pass < 2; pass++) {
+        uint32_t compute = b->cost->n_time_rows;
         for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++)
             STW_TRY(add_forward_row(b, &readings, pass, &rows[i], err));
-    STW_TRY(add_waits(b, &readings, first, err));
+        if (pass == 0 || readings.in_a_row) STW_TRY(add_waits(b, &readings, pass, compute, err));
+    }
 out:
     return status;
 }

@@ -21,22 +21,6 @@ static const double MOST_OVER = 0.1;
 static const double SPARE_S = 2;
 #define SPARE_WORK 500000
 
-static bool has_spare(const stw_byte_row *row) {
-    return row->tier == STW_TIER_GPU && row->phase == STW_PHASE_FORWARD_BACKWARD;
-}
-
-/* @return what they had */
-static uint64_t give(stw_cost *cost, uint64_t bytes) {
-    uint64_t before = 0;
-    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
-        stw_byte_row *row = &cost->byte_rows[r];
-        if (!has_spare(row)) continue;
-        before = row->spare_bytes;
-        row->spare_bytes = bytes;
-    }
-    return before;
-}
-
 /* Of the GPU; 0: there is no row. */
 static uint64_t limit_of(const stw_cost *cost) {
     for (uint32_t r = 0; r < cost->n_byte_rows; r++)
@@ -71,7 +55,7 @@ static stw_status try_spare(stw_candidates *all, uint64_t spare, double gap, stw
     *found = STW_NO_CANDIDATE;
     result->outcome = STW_MILP_LIMIT;
     if (left <= 0) return STW_STATUS_OK;
-    (void)give(all->cost, spare);
+    (void)stw_cost_give_spare(all->cost, spare);
     all->over_row_bytes = all->over_walk_bytes = 0;
     STW_TRY(stw_ilp_solve(all->cost, &options, choice, result, err));
     if (is_solved(result)) STW_TRY(stw_candidates_add(all, choice, found, err));
@@ -90,7 +74,7 @@ stw_status stw_candidates_use_spare(stw_candidates *all, double gap, stw_ilp_res
     if (choice.acts == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
     all->work_left += SPARE_WORK;
-    const uint64_t before = give(all->cost, spare);
+    const uint64_t before = stw_cost_give_spare(all->cost, spare);
     uint64_t least = before, most = 0; /* something was found with; nothing was */
     stw_ilp_result now;
     for (int i = 0; i < TRIES && spare > least; i++) {
@@ -109,7 +93,7 @@ stw_status stw_candidates_use_spare(stw_candidates *all, double gap, stw_ilp_res
         }
         if ((double)(most - least) < WORTH * (double)limit_of(all->cost)) break;
     }
-    (void)give(all->cost, least);
+    (void)stw_cost_give_spare(all->cost, least);
     if (least > before) STW_TRY(stw_candidates_look_around(all, err));
 out:
     return status;
@@ -142,7 +126,7 @@ stw_status stw_candidates_fit_spare(stw_candidates *all, const stw_ilp_options *
     result->outcome = STW_MILP_INFEASIBLE;
     STW_TRY(find_spare_of(all, choice, &spare, err));
     for (int i = 0; i < TRIES && spare > 0; i++) {
-        (void)give(all->cost, spare);
+        (void)stw_cost_give_spare(all->cost, spare);
         STW_TRY(stw_ilp_solve(all->cost, options, choice, result, err));
         if (!is_solved(result)) break;
         STW_TRY(stw_candidates_walk(all, choice, &walked, err));
@@ -151,7 +135,7 @@ stw_status stw_candidates_fit_spare(stw_candidates *all, const stw_ilp_options *
         spare = row > walked && row - walked < spare ? row - walked : 0;
     }
     result->outcome = STW_MILP_INFEASIBLE;
-    (void)give(all->cost, 0);
+    (void)stw_cost_give_spare(all->cost, 0);
 out:
     return status;
 }

@@ -130,10 +130,9 @@ static void put_answers(const stw_plan *plan, stw_text *out) {
         row(out, "alternative", other->rule, "", "needs", other->needs, "");
     }
     for (uint32_t i = 0; i < plan->n_prices; i++) {
-        char unit[64];
-        snprintf(unit, sizeof unit, "s per %s", plan->prices[i].unit);
-        row_double(out, "price", plan->prices[i].resource, plan->prices[i].phase,
-                   "seconds_per_unit", plan->prices[i].seconds_per_unit, unit);
+        const stw_price *price = &plan->prices[i];
+        row_double(out, "price", price->resource, price->phase, "more", price->amount, price->unit);
+        row_double(out, "price", price->resource, price->phase, "iteration", price->seconds, "s");
     }
     for (uint32_t i = 0; i < plan->n_bindings; i++) {
         const stw_binding *b = &plan->bindings[i];

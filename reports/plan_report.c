@@ -263,35 +263,32 @@ static void put_solver(const stw_section *s) {
     stw_section_solver(s);
 }
 
-/* One item, or a word of the list of what shows no gain. */
+/* One item, or a part of the list of what shows no gain. */
 static void put_price(const stw_section *s, const stw_price *p, stw_text *nothing) {
-    const double negligible_s = 1e-7, saved_s = -p->seconds_per_unit;
     const double iteration_s = stw_plan_iteration_s(s->plan);
     stw_word what;
     stw_resource_name_words(p->resource, what.text, sizeof what.text);
-    if (isnan(saved_s))
-        stw_doc_item(s->out, s->format, "1 %s more %s: unknown.", p->unit, what.text);
-    else if (!(saved_s > negligible_s))
-        stw_text_printf(nothing, "%s%s", nothing->length > 0 ? ", " : "", what.text);
+    if (p->seconds < 0)
+        stw_doc_item(s->out, s->format, "%.3g %s more %s: a plan with %s less per iteration (%s).",
+                     p->amount, p->unit, what.text, stw_word_seconds(-p->seconds).text,
+                     stw_word_share(-p->seconds, iteration_s).text);
     else
-        stw_doc_item(s->out, s->format, "1 %s more %s saves at least %s per iteration (%s).",
-                     p->unit, what.text, stw_word_seconds(saved_s).text,
-                     stw_word_share(saved_s, iteration_s).text);
+        stw_text_printf(nothing, "%s%.3g %s %s", nothing->length > 0 ? ", " : "", p->amount,
+                        p->unit, what.text);
 }
 
 static void put_prices(const stw_section *s) {
     const stw_plan *plan = s->plan;
     stw_text nothing = STW_TEXT_INIT;
     if (plan->n_prices == 0 || !isfinite(stw_plan_iteration_s(plan))) return;
-    stw_doc_heading(s->out, s->format, "Value of more resources (planner's estimates)");
-    stw_doc_line(
-        s->out, s->format,
-        "The search is short, so gains can be larger than these. Before you buy, plan again "
-        "with the new values (--set KEY=VALUE).");
+    stw_doc_heading(s->out, s->format, "Value of more resources (simulated)");
+    stw_doc_line(s->out, s->format,
+                 "Each line is for about 10%% more of one resource. The search is short: before "
+                 "you buy, plan again with the new values (--set KEY=VALUE).");
     for (uint32_t i = 0; i < plan->n_prices; i++) put_price(s, &plan->prices[i], &nothing);
     if (nothing.length > 0)
-        stw_doc_item(s->out, s->format, "No gain found with 1 GiB or 1 GB/s more: %s.",
-                     nothing.data);
+        stw_doc_item(s->out, s->format, "No plan found that is more than %.1f%% faster: %s.",
+                     100 * STW_PLAIN_SLACK, nothing.data);
     if (nothing.failed) s->out->failed = true;
     stw_text_free(&nothing);
 }

@@ -72,7 +72,10 @@ static void put_alternatives(const stw_section *s, bool by_key) {
     for (uint32_t i = 0; i < s->plan->n_alternatives; i++) {
         const stw_alternative *other = &s->plan->alternatives[i];
         if ((strchr(other->rule, '.') != NULL) != by_key || other->share < WORTH_TELLING) continue;
+        bool headroom = strcmp(other->rule, "headroom") == 0;
         char rule[96] = "the simpler plan was preferred";
+        if (headroom)
+            snprintf(rule, sizeof rule, "the plan with more free GPU memory was preferred");
         if (by_key) snprintf(rule, sizeof rule, "%s excludes it", other->rule);
         stw_doc_line(s->out, s->format, "A plan with %s takes %s per iteration (%.1f%% less); %s.",
                      other->needs, stw_word_seconds(other->seconds).text, 100 * other->share, rule);
@@ -263,48 +266,44 @@ void stw_section_ring(const stw_section *s) {
                      plan->job->engine->assumed_optimizer);
 }
 
-/* Seconds of the planner's model. What it cannot know, as the order of operations, is in the
+/* Seconds of the integer program. What it cannot know, as the order of operations, is in the
  * simulated times alone. */
 static void put_estimates(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
     const double best_s = stw_plan_estimate_s(plan, by->objective),
                  own_s = stw_plan_estimate_s(plan, plan->objective_s),
-                 bound_s = stw_plan_estimate_s(plan, by->bound),
                  greedy_s = stw_plan_estimate_s(plan, by->greedy_objective);
-    const stw_word own = stw_word_seconds(own_s), best = stw_word_seconds(best_s);
-    char fastest[96] = "", bound[96] = "", greedy[96] = "no greedy placement fits";
+    char greedy[96] = "no greedy placement fits";
     if (!isfinite(stw_plan_iteration_s(plan)) || !(best_s > 0)) return;
-    if (strcmp(own.text, best.text) != 0)
-        snprintf(fastest, sizeof fastest, "; best by estimates alone: %s", best.text);
-    if (isfinite(bound_s))
-        snprintf(bound, sizeof bound, "; lower bound of all estimates: %s",
-                 stw_word_seconds(bound_s).text);
-    if (fabs(greedy_s / best_s - 1) < 5e-4)
-        snprintf(greedy, sizeof greedy, "greedy placement: as fast");
-    else if (isfinite(greedy_s))
-        snprintf(greedy, sizeof greedy, "greedy placement: %s (%+.1f%%)",
-                 stw_word_seconds(greedy_s).text, 100 * (greedy_s / best_s - 1));
+    if (isfinite(greedy_s))
+        snprintf(greedy, sizeof greedy, "a greedy placement %s", stw_word_seconds(greedy_s).text);
     stw_doc_line(s->out, s->format,
-                 "Planner's estimate, by which plans are compared: %s per iteration (simulated: "
-                 "%s)%s%s; %s.",
-                 own.text, stw_word_seconds(stw_plan_iteration_s(plan)).text, fastest, bound,
-                 greedy);
+                 "Estimates before simulation, per iteration: the integer program's optimum %s, "
+                 "this plan %s, %s.",
+                 stw_word_seconds(best_s).text, stw_word_seconds(own_s).text, greedy);
+}
+
+/* "from 143 simulated plans; " */
+static void simulated_words(const stw_solver_report *by, char *out, size_t out_size) {
+    snprintf(out, out_size, "%s", "");
+    if (by->simulated > 1) snprintf(out, out_size, "best of %u simulated plans; ", by->simulated);
 }
 
 void stw_section_solver(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_solver_report *by = &plan->solver;
     static const char *const outcome[] = {
-        [STW_OUTCOME_OPTIMAL] = "optimal in the planner's model",
-        [STW_OUTCOME_FEASIBLE] = "feasible, not proven optimal",
+        [STW_OUTCOME_OPTIMAL] = "integer program solved to optimality",
+        [STW_OUTCOME_FEASIBLE] = "integer program not solved to optimality",
         [STW_OUTCOME_INFEASIBLE] = "infeasible; this plan has the smallest excess",
         [STW_OUTCOME_LIMIT] = "best found within the time limit, not proven optimal"};
     if (by->name == NULL || *by->name == '\0') return;
-    char gap[64] = "";
+    char gap[64] = "", from[64] = "";
+    if (plan->outcome != STW_OUTCOME_INFEASIBLE) simulated_words(by, from, sizeof from);
     if (by->gap > 0 && plan->outcome != STW_OUTCOME_INFEASIBLE)
         snprintf(gap, sizeof gap, ", gap at most %.3g%%", 100 * by->gap);
-    stw_doc_line(s->out, s->format, "Plan: %s%s (%s %s: %u rows, %u columns, %s).",
+    stw_doc_line(s->out, s->format, "Plan: %s%s%s (%s %s: %u rows, %u columns, %s).", from,
                  outcome[plan->outcome], gap, by->name, by->version != NULL ? by->version : "",
                  by->rows, by->columns, stw_word_seconds(by->seconds).text);
     put_estimates(s);

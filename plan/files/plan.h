@@ -29,18 +29,21 @@ typedef struct stw_solver_report {
     const char *name, *version; /* "glpk", "greedy" */
     double seconds;
     uint32_t rows, columns;
+    uint32_t simulated;           /* plans that were compared by the simulator; 0: none */
     double objective, bound, gap; /* stage 1: seconds per iteration, as the rows estimate them */
     double greedy_objective;      /* NaN where greedy found nothing */
     uint32_t n_stages;
     stw_solver_stage *stages;
 } stw_solver_report;
 
-/** What one more unit of a resource would change: the objective of a re-solve less this one. */
+/** What more of a resource would change: seconds of an iteration of the fastest plan that was found
+ * with it, less those of the fastest that is known without. */
 typedef struct stw_price {
     const char *resource;
     const char *phase;
-    double seconds_per_unit;
+    double amount; /* so much more, in units */
     const char *unit;
+    double seconds; /* negative: saved; 0: nothing above what a plainer plan may cost */
 } stw_price;
 typedef struct stw_binding {
     const char *resource;
@@ -91,6 +94,9 @@ typedef struct stw_plan {
 } stw_plan;
 
 #define STW_LOAD_SPREAD 1000.0
+
+/** Plans that take at most this share longer than the fastest known one may be preferred to it. */
+#define STW_PLAIN_SLACK 5e-3
 
 /** A plan without decisions: takes over `model` and a copy of the specs (also on failure), makes
  * the job. */

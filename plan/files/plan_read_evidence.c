@@ -49,6 +49,7 @@ static stw_status read_solver(const stw_tree *tree, stw_plan *plan, stw_error *e
     STW_TRY(stw_part_real(tree, node, "objective", &s->objective, err));
     STW_TRY(stw_part_real(tree, node, "bound", &s->bound, err));
     STW_TRY(stw_part_real(tree, node, "gap", &s->gap, err));
+    STW_TRY(stw_part_u32(tree, node, "simulated_plans", &s->simulated, err));
     STW_TRY(stw_part_real(tree, node, "greedy_objective", &s->greedy_objective, err));
     STW_TRY(stw_part_real(tree, node, "plan_objective", &plan->objective_s, err));
     STW_TRY(items_of(tree, node, "stages", plan->pool, sizeof(stw_solver_stage), &stages, err));
@@ -90,8 +91,9 @@ static stw_status read_prices(const stw_tree *tree, stw_plan *plan, stw_error *e
         stw_price *price = &plan->prices[i];
         STW_TRY(stw_part_string(tree, node, "resource", false, plan->pool, &price->resource, err));
         STW_TRY(stw_part_string(tree, node, "phase", true, plan->pool, &price->phase, err));
-        STW_TRY(stw_part_real(tree, node, "seconds_per_unit", &price->seconds_per_unit, err));
+        STW_TRY(stw_part_real(tree, node, "amount", &price->amount, err));
         STW_TRY(stw_part_string(tree, node, "unit", true, plan->pool, &price->unit, err));
+        STW_TRY(stw_part_real(tree, node, "seconds", &price->seconds, err));
     }
 out:
     return status;

@@ -23,6 +23,7 @@ static void write_solver(const stw_plan *plan, stw_json *json) {
     stw_json_double(json, "objective", solver->objective);
     stw_json_double(json, "bound", solver->bound);
     stw_json_double(json, "gap", solver->gap);
+    stw_json_u64(json, "simulated_plans", solver->simulated);
     stw_json_double(json, "greedy_objective", solver->greedy_objective);
     stw_json_double(json, "plan_objective", plan->objective_s);
     stw_json_begin_array(json, "stages");
@@ -60,8 +61,9 @@ static void write_prices(const stw_plan *plan, stw_json *json) {
         stw_json_begin_object(json, NULL);
         stw_json_string(json, "resource", plan->prices[i].resource);
         stw_json_string(json, "phase", plan->prices[i].phase);
-        stw_json_double(json, "seconds_per_unit", plan->prices[i].seconds_per_unit);
+        stw_json_double(json, "amount", plan->prices[i].amount);
         stw_json_string(json, "unit", plan->prices[i].unit);
+        stw_json_double(json, "seconds", plan->prices[i].seconds);
         stw_json_end(json);
     }
     stw_json_end(json);

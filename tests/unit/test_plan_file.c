@@ -107,15 +107,15 @@ static void round_trip_over_nodes(void) {
 static void evidence_round_trips(void) {
     stw_plan *plan = mixed_plan(2, NULL);
     stw_solver_stage stages[] = {{"seconds", 1.25, 1.249, 8e-4, 0.05}, {"gpu", 3, NAN, NAN, 0}};
-    stw_price prices[] = {{"gpu_memory", "optimizer_step", -1e-3, "GiB"},
-                          {"pcie", NULL, 0.1, NULL}};
+    stw_price prices[] = {{"gpu_memory", "optimizer_step", 8, "GiB", -1e-3},
+                          {"pcie", NULL, 0.1, NULL, NAN}};
     stw_binding binding = {"gpu memory", "load", 1ull << 40};
     stw_fix fix = {2, {{"node.host.memory", "1 TiB"}, {"nodes", "2"}}, "plans in 1.3 s"};
     plan->cluster.gpu.memory_bytes = 1545ull << 20; /* little more than context and NCCL */
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_INFEASIBLE;
     plan->solver =
-        (stw_solver_report){"glpk", "5.0", 0.1, 10, 20, 1.25, 1.249, 8e-4, NAN, 2, stages};
+        (stw_solver_report){"glpk", "5.0", 0.1, 10, 20, 143, 1.25, 1.249, 8e-4, NAN, 2, stages};
     plan->n_prices = 2;
     plan->prices = prices;
     plan->n_bindings = plan->n_fixes = 1;
