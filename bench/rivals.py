@@ -77,9 +77,9 @@ def instance(rng):
     settings = [("model", rng.choice(MODELS[cluster])),
                 ("cluster", file if os.path.exists(file) else cluster)]
     if CLUSTERS[cluster][1] == 8:
-        settings.append(("nodes", str(rng.choice([1, 1, 2]))))
+        settings.append(("nodes", str(rng.choice([1, 1, 2, 4]))))
     settings.append(("node.gpu.memory", f"{rng.randint(least, most)} GiB"))
-    settings.append(("batch.seq_len", str(rng.choice([1024, 2048, 4096, 8192]))))
+    settings.append(("batch.seq_len", str(rng.choice([1024, 2048, 4096, 8192, 32768]))))
     if rng.random() < 0.3:
         settings.append(("batch.grad_accumulation", str(rng.choice([2, 4]))))
     if rng.random() < 0.3:
