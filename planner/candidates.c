@@ -143,7 +143,7 @@ static stw_candidate *append(stw_candidates *all, const stw_choice *choice) {
 static bool walk_fits(stw_candidates *all, const stw_candidate *candidate) {
     for (uint32_t r = 0; r < all->cost->n_byte_rows; r++) {
         const stw_byte_row *row = &all->cost->byte_rows[r];
-        if (row->spare_bytes == 0) continue;
+        if (row->spare_bytes == 0 && row->spare_host_bytes == 0) continue;
         if (candidate->forward_bytes > 0 && candidate->forward_bytes <= row->limit_bytes) continue;
         all->over_row_bytes = stw_cost_forward_bytes(all->cost, &candidate->choice);
         all->over_walk_bytes = candidate->forward_bytes;

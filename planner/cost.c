@@ -106,15 +106,31 @@ void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes) {
         if (cost->byte_rows[r].tier == STW_TIER_GPU) cost->byte_rows[r].limit_bytes = limit_bytes;
 }
 
+/* Take up to so many bytes from what shards on the host cost a row once, of all that it had. */
+static void take_from_host(const stw_cost *cost, stw_byte_row *row, uint64_t bytes) {
+    uint64_t *once = &row->ring_bytes[STW_USE_HOST_PARAMS * cost->n_rings];
+    uint64_t has = once[0] + row->spare_host_bytes;
+    row->spare_host_bytes = stw_min_u64(bytes, has);
+    for (uint32_t r = 0; r < cost->n_rings; r++) once[r] = has - row->spare_host_bytes;
+}
+
 uint64_t stw_cost_give_spare(stw_cost *cost, uint64_t bytes) {
     uint64_t before = 0;
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         stw_byte_row *row = &cost->byte_rows[r];
         if (row->tier != STW_TIER_GPU || row->phase != STW_PHASE_FORWARD_BACKWARD) continue;
-        before = row->spare_bytes;
-        row->spare_bytes = bytes;
+        before = row->spare_host_bytes + row->spare_bytes;
+        take_from_host(cost, row, bytes);
+        row->spare_bytes = bytes - row->spare_host_bytes;
     }
     return before;
+}
+
+/* Of a row with nothing spared. */
+static uint64_t whole_row_bytes(const stw_cost *cost, const stw_byte_row *row,
+                                const stw_choice *choice, uint32_t uses) {
+    bool staged = (uses & (1u << STW_USE_HOST_PARAMS)) != 0;
+    return row_bytes(cost, row, choice, uses) + (staged ? row->spare_host_bytes : 0);
 }
 
 uint64_t stw_cost_forward_bytes(const stw_cost *cost, const stw_choice *choice) {
@@ -123,7 +139,7 @@ uint64_t stw_cost_forward_bytes(const stw_cost *cost, const stw_choice *choice) 
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         const stw_byte_row *row = &cost->byte_rows[r];
         if (row->tier == STW_TIER_GPU && row->phase == STW_PHASE_FORWARD_BACKWARD)
-            most = stw_max_u64(most, row_bytes(cost, row, choice, uses));
+            most = stw_max_u64(most, whole_row_bytes(cost, row, choice, uses));
     }
     return most;
 }
@@ -262,7 +278,8 @@ static bool largest_row(const stw_cost *cost, const stw_choice *choice, stw_tier
         if (tier != STW_TIER_NVME && !same_phase(row->phase, phase)) continue;
         if (tier != STW_TIER_GPU && row->node_kind != node_kind) continue;
         found = true;
-        *bytes = stw_max_u64(*bytes, stw_cost_row_bytes(cost, row, choice));
+        *bytes =
+            stw_max_u64(*bytes, whole_row_bytes(cost, row, choice, stw_choice_uses(cost, choice)));
     }
     return found;
 }

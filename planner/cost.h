@@ -47,8 +47,9 @@ typedef struct stw_byte_row {
     uint32_t node_kind; /* of rows that are not on the GPU */
     uint64_t limit_bytes, constant_bytes;
     /* By so much rows lie above the walk of the choices that are looked for: such a choice counts
-     * as fitting only after its own walk. 0 but while spare.c is at work. */
-    uint64_t spare_bytes;
+     * as fitting only after its own walk. First what the use STW_USE_HOST_PARAMS no longer asks
+     * for, then what the limit is raised by. 0 but while spare.c is at work. */
+    uint64_t spare_host_bytes, spare_bytes;
     uint64_t *unit_bytes;     /* [n_places] per unit */
     uint64_t *ring_bytes;     /* [n_uses][n_rings], where it is in use */
     uint64_t *act_bytes;      /* [n_acts] per block */
@@ -151,9 +152,10 @@ bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars);
 bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const stw_bars *bars);
 /** Give every GPU row this limit. */
 void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes);
-/** Give the GPU rows of forward and backward bytes to spare. @return what they had */
+/** Give the GPU rows of forward and backward bytes to spare, instead of what they had. @return that
+ */
 uint64_t stw_cost_give_spare(stw_cost *cost, uint64_t bytes);
-/** The largest GPU row of forward and backward. */
+/** The largest GPU row of forward and backward, nothing spared. */
 uint64_t stw_cost_forward_bytes(const stw_cost *cost, const stw_choice *choice);
 
 /** The decisions that a choice stands for; blocks lie in `pool`. */

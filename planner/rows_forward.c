@@ -26,8 +26,17 @@
 #include "plan/program/blocks.h"
 #include "planner/rows.h"
 
+/* Shards of so many blocks at most are on their way at once. */
+#define STAGED_BLOCKS 3
+
 /* Where the rows of a group's blocks differ by position: so many parts. */
 #define SPANS 8
+
+/* Which shards a place has on the host: gradients 1, parameters 2, both 3. */
+#define HOST_KINDS 4
+static unsigned host_kind_of(const stw_place *place) {
+    return (place->params == STW_TIER_HOST ? 2u : 0u) + (place->grads == STW_TIER_HOST ? 1u : 0u);
+}
 
 /* What the programs show. */
 typedef struct stw_around {
@@ -38,8 +47,10 @@ typedef struct stw_around {
     bool has[STW_N_ACTS];
     int64_t *bytes[STW_N_ACTS]; /* [n] around each block under a policy */
     int64_t tail;               /* after the first block's backward */
-    int64_t *host_stage;        /* [n] by how much more where shards are on the host */
-    int64_t host_tail;
+    /* By how much more where all shards of one kind are on the host, see host_kind_of. */
+    int64_t *host_stage[HOST_KINDS]; /* [n] */
+    int64_t host_tail[HOST_KINDS];
+    double uneven; /* a block's share of them is larger by at most this than that of the space */
 } stw_around;
 
 static stw_status no_memory(stw_error *err) {
@@ -153,44 +164,94 @@ out:
     return status;
 }
 
-/* The first place whose shards are all on the GPU, or that has most of them on the host; n_places
- * where there is none. */
-static uint32_t place_with_shards(const stw_cost *cost, stw_tier tier) {
-    uint32_t best = cost->n_places;
-    int most = 0;
-    for (uint32_t p = 0; p < cost->n_places; p++) {
-        int here = (cost->places[p].params == tier) + (cost->places[p].grads == tier);
-        if (here > most && (tier == STW_TIER_HOST || here == 2)) {
-            most = here;
-            best = p;
-        }
-    }
-    return best;
+/* The first place with shards of a kind; n_places where there is none. */
+static uint32_t place_with(const stw_cost *cost, unsigned host_kind) {
+    uint32_t p = 0;
+    while (p < cost->n_places && host_kind_of(&cost->places[p]) != host_kind) p++;
+    return p;
+}
+
+/* @param bytes,tail with all shards on the GPU */
+static stw_status read_host(stw_around *around, unsigned kind, stw_act act, const int64_t *bytes,
+                            int64_t tail, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t place = place_with(around->cost, kind);
+    int64_t host_tail = 0;
+    if (place == around->cost->n_places) return status;
+    int64_t *here =
+        stw_pool_array(around->build->pool, around->cost->job->model->n_blocks, sizeof *here);
+    if (here == NULL) return no_memory(err);
+    STW_TRY(read_program(around, place, act, here, &host_tail, err));
+    if (host_tail - tail > around->host_tail[kind]) around->host_tail[kind] = host_tail - tail;
+    for (uint32_t i = 0; i < around->n; i++)
+        if (here[i] - bytes[i] > around->host_stage[kind][i])
+            around->host_stage[kind][i] = here[i] - bytes[i];
+out:
+    return status;
 }
 
 static stw_status read_policy(stw_around *around, stw_act act, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = around->cost;
-    uint32_t n_blocks = cost->job->model->n_blocks;
-    uint32_t gpu = place_with_shards(cost, STW_TIER_GPU);
-    uint32_t host = place_with_shards(cost, STW_TIER_HOST);
-    int64_t *bytes = stw_pool_array(around->build->pool, n_blocks, sizeof *bytes);
-    int64_t *host_bytes = stw_pool_array(around->build->pool, n_blocks, sizeof *host_bytes);
-    if (bytes == NULL || host_bytes == NULL) return no_memory(err);
-    int64_t tail = 0, host_tail = 0;
+    uint32_t place = place_with(cost, 0);
+    int64_t *bytes = stw_pool_array(around->build->pool, cost->job->model->n_blocks, sizeof *bytes);
+    int64_t tail = 0;
+    if (bytes == NULL) return no_memory(err);
+    bool some_on_gpu = place < cost->n_places;
+    for (unsigned kind = HOST_KINDS - 1; place == cost->n_places && kind > 0; kind--)
+        place = place_with(cost, kind);
     STW_TRY(read_saved(around, act, err));
-    STW_TRY(read_program(around, gpu < cost->n_places ? gpu : host, act, bytes, &tail, err));
+    STW_TRY(read_program(around, place, act, bytes, &tail, err));
     around->has[act] = true;
     around->bytes[act] = bytes;
     if (tail > around->tail) around->tail = tail;
-    if (gpu == cost->n_places || host == cost->n_places) goto out;
-    STW_TRY(read_program(around, host, act, host_bytes, &host_tail, err));
-    if (host_tail - tail > around->host_tail) around->host_tail = host_tail - tail;
-    for (uint32_t i = 0; i < around->n; i++)
-        if (host_bytes[i] - bytes[i] > around->host_stage[i])
-            around->host_stage[i] = host_bytes[i] - bytes[i];
+    for (unsigned kind = 1; some_on_gpu && kind < HOST_KINDS; kind++)
+        STW_TRY(read_host(around, kind, act, bytes, tail, err));
 out:
     return status;
+}
+
+/* ---- shares of blocks ---- */
+
+/* Runs of units in the order of places: so often shards on the host begin anew. */
+#define HOST_RUNS 3
+
+/* Blocks smaller than this share of the largest are left out, and so is their staging. */
+static const double SMALL_BLOCK = 0.02;
+
+/* By how much the share that any run of the space has of a block exceeds the run's share of the
+ * space, at most. 1 where that is not known. */
+static stw_status find_uneven(stw_around *around, stw_error *err) {
+    const stw_job *job = around->cost->job;
+    const stw_rank_kind *kind = &job->kinds[job->largest];
+    const stw_space *space = &kind->spaces[STW_SPACE_PARAMS];
+    typedef struct ends {
+        double before, most, least; /* elements so far; the block's share less the space's */
+    } ends;
+    ends *of = stw_pool_array(around->build->pool, job->model->n_blocks, sizeof *of);
+    if (of == NULL) return no_memory(err);
+    uint64_t largest = 0;
+    double so_far = 0, most = 0;
+    around->uneven = 1;
+    for (uint32_t b = 0; b < job->model->n_blocks; b++)
+        largest = stw_max_u64(largest, kind->block_params[b]);
+    for (uint32_t i = 0; i < space->n_segments; i++) {
+        const stw_segment *segment = &space->segments[i];
+        uint32_t b = job->model->tensors[segment->tensor].block;
+        double all = (double)kind->block_params[b], n = (double)segment->n;
+        if (all <= 0) continue;
+        double before = of[b].before / all - so_far / (double)space->n;
+        so_far += n;
+        of[b].before += n;
+        double after = of[b].before / all - so_far / (double)space->n;
+        of[b].least = before < of[b].least ? before : of[b].least;
+        of[b].most = after > of[b].most ? after : of[b].most;
+        if (all >= SMALL_BLOCK * (double)largest && of[b].most - of[b].least > most)
+            most = of[b].most - of[b].least;
+    }
+    double uneven = HOST_RUNS * most + SMALL_BLOCK;
+    if (uneven < 1 && !around->cost->whole) around->uneven = uneven;
+    return STW_STATUS_OK;
 }
 
 /* ---- rows ---- */
@@ -248,12 +309,18 @@ static int64_t most_at(const stw_around *around, span s, stw_act act) {
     return most;
 }
 
-/* Shards on their way from and to the host, around a group's blocks. */
-static int64_t host_stage_of(const stw_around *around, uint32_t group) {
-    int64_t most = 0;
-    for (uint32_t i = 0; i < around->n; i++)
-        if (group_of(around, i) == group && around->host_stage[i] > most)
-            most = around->host_stage[i];
+/* Shards on their way from and to the host, of each kind. */
+typedef struct staging {
+    int64_t bytes[HOST_KINDS];
+} staging;
+
+/* Around a group's blocks. */
+static staging staging_of(const stw_around *around, uint32_t group) {
+    staging most = {{0}};
+    for (unsigned kind = 1; kind < HOST_KINDS; kind++)
+        for (uint32_t i = 0; i < around->n; i++)
+            if (group_of(around, i) == group && around->host_stage[kind][i] > most.bytes[kind])
+                most.bytes[kind] = around->host_stage[kind][i];
     return most;
 }
 
@@ -275,12 +342,33 @@ static void add_others(const stw_around *around, span s, bool offload, stw_byte_
     }
 }
 
-/* What lies there as forward begins; what forward and backward make is around blocks. */
-static stw_byte_row *state_row(const stw_around *around, const char *name, int64_t host_stage) {
+/* The most that shards on the host of any block beyond its fair share can add. */
+static int64_t uneven_bytes(const stw_around *around, int64_t most) {
+    const stw_job *job = around->cost->job;
+    uint64_t params = 0, element = stw_job_element_bytes(job, STW_COMPONENT_PARAMS) +
+                                   stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    for (uint32_t b = 0; b < job->model->n_blocks; b++)
+        params = stw_max_u64(params, job->kinds[job->largest].block_params[b]);
+    double bytes = STAGED_BLOCKS * (double)(params * element) * around->uneven;
+    return bytes < (double)most ? (int64_t)bytes : most;
+}
+
+/* What lies there as forward begins; what forward and backward make is around blocks. Staging is a
+ * convex function of the shares that lie on the host, so that each unit brings its part of what all
+ * of its kind would; blocks have a little more or less than their fair share of units. */
+static stw_byte_row *state_row(const stw_around *around, const char *name, staging staged) {
     stw_byte_row *row = stw_row_gpu(around->build, STW_PHASE_FORWARD_BACKWARD, STW_AT_REST, name);
-    uint32_t n_rings = around->cost->n_rings;
-    for (uint32_t r = 0; row != NULL && r < n_rings; r++)
-        row->ring_bytes[STW_USE_HOST_PARAMS * n_rings + r] = (uint64_t)host_stage;
+    const stw_cost *cost = around->cost;
+    int64_t most = 0;
+    if (row == NULL) return NULL;
+    for (unsigned kind = 1; kind < HOST_KINDS; kind++)
+        if (staged.bytes[kind] > most) most = staged.bytes[kind];
+    int64_t once = around->uneven < 1 ? uneven_bytes(around, most) : most;
+    for (uint32_t p = 0; p < cost->n_places && around->uneven < 1; p++)
+        row->unit_bytes[p] +=
+            stw_div_up_u64((uint64_t)staged.bytes[host_kind_of(&cost->places[p])], cost->n_units);
+    for (uint32_t r = 0; r < cost->n_rings; r++)
+        row->ring_bytes[STW_USE_HOST_PARAMS * cost->n_rings + r] = (uint64_t)once;
     return row;
 }
 
@@ -323,7 +411,7 @@ static stw_status add_policy(const stw_around *around, const group_around *g, ui
     bool is_last = a + 1 == g->first + g->n;
     char name[64];
     snprintf(name, sizeof name, "blocks_g%u_%s", act->group, stw_act_name(act->act));
-    stw_byte_row *row = state_row(around, name, host_stage_of(around, act->group));
+    stw_byte_row *row = state_row(around, name, staging_of(around, act->group));
     if (row == NULL) return no_memory(err);
     add_others(around, g->at, act->act == STW_ACT_OFFLOAD, row);
     row->constant_bytes += (uint64_t)g->least;
@@ -377,7 +465,7 @@ static stw_status add_span(const stw_around *around, const group_around *g, span
     uint32_t before = count_blocks(around, s.group, 0, s.end) - 1;
     char name[64];
     snprintf(name, sizeof name, "blocks_g%u_to%u_%s", s.group, before + 1, stw_act_name(act));
-    stw_byte_row *row = state_row(around, name, host_stage_of(around, s.group));
+    stw_byte_row *row = state_row(around, name, staging_of(around, s.group));
     if (row == NULL) return no_memory(err);
     add_others(around, s, act == STW_ACT_OFFLOAD, row);
     int64_t least = most_at(around, s, act);
@@ -428,7 +516,7 @@ out:
 static stw_status add_fixed(const stw_around *around, span s, stw_error *err) {
     char name[64];
     snprintf(name, sizeof name, "blocks_g%u", s.group);
-    stw_byte_row *row = state_row(around, name, host_stage_of(around, s.group));
+    stw_byte_row *row = state_row(around, name, staging_of(around, s.group));
     if (row == NULL) return no_memory(err);
     add_others(around, s, false, row);
     int64_t bytes = 0; /* what is fetched ahead of it differs */
@@ -481,15 +569,20 @@ stw_status stw_rows_add_forward_bytes(stw_build *b, stw_error *err) {
     STW_TRY(read_saved(&around, STW_ACT_KEEP, err));
     around.n = b->saved[STW_ACT_KEEP].n;
     around.blocks = b->saved[STW_ACT_KEEP].blocks;
-    around.host_stage =
-        stw_pool_array(b->pool, cost->job->model->n_blocks, sizeof *around.host_stage);
-    if (around.host_stage == NULL) return no_memory(err);
+    for (unsigned kind = 1; kind < HOST_KINDS; kind++) {
+        around.host_stage[kind] =
+            stw_pool_array(b->pool, cost->job->model->n_blocks, sizeof *around.host_stage[kind]);
+        if (around.host_stage[kind] == NULL) return no_memory(err);
+    }
+    STW_TRY(find_uneven(&around, err));
     STW_TRY(read_policy(&around, STW_ACT_KEEP, err));
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (!around.has[cost->acts[a].act]) STW_TRY(read_policy(&around, cost->acts[a].act, err));
     find_stashes(&around);
     for (uint32_t g = 0; g < cost->job->model->n_groups; g++) STW_TRY(add_group(&around, g, err));
-    stw_byte_row *row = state_row(&around, "root", around.host_tail);
+    staging tail = {{0}};
+    memcpy(tail.bytes, around.host_tail, sizeof tail.bytes);
+    stw_byte_row *row = state_row(&around, "root", tail);
     if (row == NULL)
         status = no_memory(err);
     else

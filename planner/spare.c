@@ -11,6 +11,9 @@
 /* Less than this share of the limit is left alone. */
 static const double WORTH = 2e-3;
 
+/* Candidates that take so much longer than the fastest may become faster with bytes to spare. */
+static const double MAY_BECOME = 0.05;
+
 /* What is over by more than this share of the GPUs is not made up for. */
 static const double MOST_OVER = 0.1;
 
@@ -28,15 +31,20 @@ static uint64_t limit_of(const stw_cost *cost) {
     return 0;
 }
 
-/* Bytes to spare at the fastest candidate; 0 where its row is not near the limit, or it is as fast
- * as one with any memory would be. */
+/* The most bytes to spare of the candidates that are fast enough to become the fastest with them; 0
+ * where no row of these is near the limit. */
 static uint64_t find_spare(const stw_candidates *all) {
-    const stw_candidate *fastest = &all->list[all->fastest];
-    uint64_t row = stw_cost_forward_bytes(all->cost, &fastest->choice), limit = limit_of(all->cost);
-    if (fastest->forward_bytes == 0 || row <= fastest->forward_bytes) return 0;
-    uint64_t spare = row - fastest->forward_bytes;
-    bool near = (double)(row + spare) > (double)limit;
-    return near && (double)spare > WORTH * (double)limit ? spare : 0;
+    const uint64_t limit = limit_of(all->cost);
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < all->n; i++) {
+        const stw_candidate *c = &all->list[i];
+        if (c->seconds > all->list[all->fastest].seconds * (1 + MAY_BECOME)) continue;
+        uint64_t row = stw_cost_forward_bytes(all->cost, &c->choice);
+        if (c->forward_bytes == 0 || row <= c->forward_bytes) continue;
+        uint64_t spare = row - c->forward_bytes;
+        if ((double)(row + spare) > (double)limit) most = stw_max_u64(most, spare);
+    }
+    return (double)most > WORTH * (double)limit ? most : 0;
 }
 
 static bool is_solved(const stw_ilp_result *result) {
