@@ -82,7 +82,8 @@ STW_MUST_USE stw_status stw_node_bool(const stw_tree *tree, const stw_node *pare
 /** BAD_INPUT if a member is not in `known` (n names); the error names the nearest known one. */
 STW_MUST_USE stw_status stw_node_known(const stw_tree *tree, const stw_node *object,
                                        const char *const *known, size_t n_known, stw_error *err);
-/** The candidate nearest to `word` by edit distance, or NULL if none is near. */
+/** The candidate nearest to `word` by edit distance, or NULL if none is near. A word of three
+ * letters or more is near to the only candidate that begins with it. */
 const char *stw_nearest(const char *word, const char *const *candidates, size_t n_candidates);
 /** Check "schema": `name` + "/" + major (1 accepted); BAD_INPUT otherwise. */
 STW_MUST_USE stw_status stw_tree_schema(const stw_tree *tree, const char *name, int major,

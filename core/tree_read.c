@@ -188,7 +188,7 @@ stw_status stw_node_known(const stw_tree *tree, const stw_node *object, const ch
     return STW_STATUS_OK;
 }
 
-enum { LONGEST_WORD = 63 };
+enum { LONGEST_WORD = 63, SHORTEST_BEGINNING = 3 };
 
 /* Edit distance of two short words, ignoring case. */
 static size_t edit_distance(const char *a, size_t n_a, const char *b, size_t n_b) {
@@ -209,11 +209,25 @@ static size_t edit_distance(const char *a, size_t n_a, const char *b, size_t n_b
     return row[n_b];
 }
 
+/* The only candidate that begins with the word, NULL if there are none or several. */
+static const char *completion(const char *word, const char *const *candidates, size_t n) {
+    const char *found = NULL;
+    size_t n_word = strlen(word);
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(candidates[i], word, n_word) != 0) continue;
+        if (found != NULL) return NULL;
+        found = candidates[i];
+    }
+    return found;
+}
+
 const char *stw_nearest(const char *word, const char *const *candidates, size_t n_candidates) {
     size_t n_word = strlen(word);
     if (n_word == 0 || n_word > LONGEST_WORD) return NULL;
     size_t limit = n_word / 3 > 2 ? n_word / 3 : 2;
-    const char *best = NULL;
+    const char *best =
+        n_word >= SHORTEST_BEGINNING ? completion(word, candidates, n_candidates) : NULL;
+    if (best != NULL) limit = 1; /* like a word with one letter wrong */
     for (size_t i = 0; i < n_candidates; i++) {
         size_t n = strlen(candidates[i]);
         if (n > LONGEST_WORD) continue;

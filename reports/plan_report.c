@@ -37,13 +37,15 @@ static void put_model(const stw_section *s) {
                  run->batch.grad_accumulation > 1 ? "es" : "", stw_word_count(job->tokens).text);
 }
 
-static stw_word rate(double bps) {
+static stw_word quantity(double value, stw_unit unit) {
     stw_word w;
-    if (bps > 0)
-        stw_quantity_format(bps, STW_UNIT_BPS, w.text, sizeof w.text);
-    else
-        snprintf(w.text, sizeof w.text, "none");
+    stw_quantity_format(value, unit, w.text, sizeof w.text);
     return w;
+}
+
+static stw_word rate(double bps) {
+    stw_word none = {"none"};
+    return bps > 0 ? quantity(bps, STW_UNIT_BPS) : none;
 }
 
 /* The rate of reads and writes that run at the same time. */
@@ -58,21 +60,22 @@ static stw_word combined(double bps) {
 
 static void put_cluster(const stw_section *s) {
     const stw_cluster *c = &s->plan->cluster;
-    stw_word adamw;
-    stw_quantity_format(c->cpu_adamw_pps, STW_UNIT_PPS, adamw.text, sizeof adamw.text);
     stw_doc_heading(s->out, s->format, "Cluster");
     char machine[192];
     stw_section_machine(c, machine, sizeof machine);
     stw_doc_line(s->out, s->format, "%s: %s. Memory limits: %s per %s, %s per node.", c->name,
                  machine, stw_word_gib(s->facts->gpu_capacity).text,
                  c->gpus > 0 ? "GPU" : "emulated GPU", stw_word_gib(s->facts->host_capacity).text);
+    stw_doc_line(s->out, s->format, "Per GPU: %s in bf16; memory bandwidth %s.",
+                 quantity(c->gpu.bf16_flops, STW_UNIT_FLOPS).text, rate(c->gpu.hbm_bps).text);
     stw_doc_line(s->out, s->format,
                  "Per GPU: PCIe %s host to GPU, %s GPU to host, %s each way if both are busy; "
                  "NVLink %s; network %s.",
                  rate(c->pcie.h2d_bps).text, rate(c->pcie.d2h_bps).text,
                  rate(c->pcie.both_bps).text, rate(c->nvlink_bps).text, rate(c->nic_bps).text);
     stw_doc_line(s->out, s->format, "Per node: host memory %s, at most %s for DMA; CPU AdamW %s.",
-                 rate(c->host.bandwidth_bps).text, rate(c->host.dma_bps).text, adamw.text);
+                 rate(c->host.bandwidth_bps).text, rate(c->host.dma_bps).text,
+                 quantity(c->cpu_adamw_pps, STW_UNIT_PPS).text);
     if (c->nvme.capacity_bytes > 0)
         stw_doc_line(s->out, s->format, "NVMe per node: %s (read %s, write %s, %s).",
                      stw_word_gib(c->nvme.capacity_bytes).text, rate(c->nvme.read_bps).text,
@@ -313,8 +316,10 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
                                     stw_text *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan_facts facts;
+    stw_remarks remarks;
     stw_plan_facts_get(plan, &facts);
-    stw_section section = {plan, &facts, format, stw_pool_new(), out};
+    stw_plan_remarks_get(plan, &facts, &remarks);
+    stw_section section = {plan, &facts, &remarks, format, stw_pool_new(), out};
     if (section.pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     stw_doc_title(out, format, "Capacity report: %s on %s", plan->model->name, plan->cluster.name);

@@ -82,6 +82,12 @@ static void put_alternatives(const stw_section *s, bool by_key) {
     }
 }
 
+static void put_remarks(const stw_section *s, bool of_time) {
+    for (uint32_t i = 0; i < s->remarks->n; i++)
+        if (s->remarks->items[i].of_time == of_time)
+            stw_doc_line(s->out, s->format, "%s", s->remarks->items[i].text);
+}
+
 /* Times, or why there are none. */
 static void put_time(const stw_section *s) {
     const stw_plan *plan = s->plan;
@@ -91,34 +97,7 @@ static void put_time(const stw_section *s) {
     }
     put_costs(s);
     if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, true);
-    if (!plan->model->facts_known)
-        stw_doc_line(s->out, s->format,
-                     "Forward and backward are not included: the architecture is unknown.");
-    else if (plan->cluster.gpus == 0)
-        stw_doc_line(s->out, s->format,
-                     "The time of forward and backward is not predicted: the cluster has no GPU.");
-    if (!plan->cluster.calibration.measured)
-        stw_doc_line(s->out, s->format,
-                     "The rates of this cluster are %snot measured. `stowage calibrate` measures "
-                     "them.",
-                     plan->cluster.calibration.versions[0] != '\0' ? "from data sheets, " : "");
-}
-
-/* Ray's memory monitor stops jobs at this share (RAY_memory_usage_threshold); other systems are as
- * strict. */
-static const double HOST_ALARM = 0.95;
-
-/* A node whose host memory is all but full. The limit that leaves room is rounded down. */
-static void put_host_alarm(const stw_section *s) {
-    const double limit = (double)s->facts->host_capacity, tenths = (double)(1ull << 30) / 10;
-    if ((double)s->facts->host_peak <= HOST_ALARM * limit ||
-        s->facts->host_peak > s->facts->host_capacity)
-        return;
-    stw_doc_line(s->out, s->format,
-                 "Warning: host memory is filled to %s of node.host.limit. Some systems stop jobs "
-                 "above %.0f%% (Ray does); --set node.host.limit=%.1fGiB leaves that room.",
-                 stw_word_share((double)s->facts->host_peak, limit).text, 100 * HOST_ALARM,
-                 floor(HOST_ALARM * limit / tenths) / 10);
+    put_remarks(s, true);
 }
 
 static void put_excesses(const stw_section *s) {
@@ -149,7 +128,7 @@ void stw_section_verdict(const stw_section *s) {
                          stw_word_share((double)f->nvme_peak, (double)f->nvme_capacity).text);
     }
     put_excesses(s);
-    put_host_alarm(s);
+    put_remarks(s, false);
     put_time(s);
 }
 

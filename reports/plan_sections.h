@@ -6,11 +6,13 @@
 #define STW_REPORTS_PLAN_SECTIONS_H
 
 #include "reports/facts.h"
+#include "reports/remarks.h"
 #include "reports/table.h"
 
 typedef struct stw_section {
     const stw_plan *plan;
     const stw_plan_facts *facts;
+    const stw_remarks *remarks;
     stw_format format;
     stw_pool *pool; /* for tables */
     stw_text *out;

@@ -20,8 +20,10 @@ static void put_times(const stw_section *s) {
 
 stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out, stw_error *err) {
     stw_plan_facts facts;
+    stw_remarks remarks;
     stw_plan_facts_get(plan, &facts);
-    stw_section section = {plan, &facts, STW_FORMAT_TERMINAL, stw_pool_new(), out};
+    stw_plan_remarks_get(plan, &facts, &remarks);
+    stw_section section = {plan, &facts, &remarks, STW_FORMAT_TERMINAL, stw_pool_new(), out};
     if (section.pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     stw_section_verdict(&section);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/spec/cluster_assumed.h"
 #include "plan/spec/cluster_check.h"
 #include "plan/spec/spec_keys.h"
 
@@ -30,6 +31,13 @@ static const stw_spec_word unlimited[] = {{"unlimited", STW_UNLIMITED, NULL}, {N
 /* The defaults are one H200 in a small host: its memory as the driver reports it, and rates below
  * those of models/examples/h200-x1.yaml, so that plans without a calibration are pessimistic. */
 static const stw_spec_row rows[] = {
+    {.key = "assumed",
+     .kind = STW_SPEC_FLAGS,
+     AT(assumed),
+     .words = stw_cluster_assumable,
+     .fallback = "[]",
+     .note = "keys that were not given; written by Stowage",
+     .label = true},
     {TEXT("name", name), .fallback = "default", .note = "", .label = true},
     {COUNT("nodes", nodes), .also = "nnodes n_nodes num_nodes world_size", .fallback = "1",
      BOUNDS(1, 65536)},
@@ -224,6 +232,7 @@ stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw
     if (stw_node_path(node, "node.host.memory") != NULL &&
         stw_node_path(node, "node.host.limit") == NULL)
         read.host.limit_bytes = read.host.memory_bytes;
+    if (stw_node_get(node, "assumed") == NULL) stw_cluster_assume(&read, node);
     stw_cluster_lower_rates(&read, &(stw_cluster_given){is_in_node, node});
     *out = read;
 out:
@@ -246,7 +255,9 @@ out:
 stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *value,
                            const char *origin, stw_error *err) {
     const stw_spec spec = {&table, cluster, NULL};
-    return stw_spec_set(&spec, key, value, origin, err);
+    stw_status status = stw_spec_set(&spec, key, value, origin, err);
+    if (status == STW_STATUS_OK) stw_cluster_give(cluster, key, value);
+    return status;
 }
 
 bool stw_cluster_has_key(const char *key) { return stw_spec_has_key(&table, key); }
@@ -271,8 +282,12 @@ void stw_cluster_write_measured_json(const stw_cluster *cluster, const stw_sampl
     stw_json_end(json);
 }
 
+/* Files that give all keys do not mention those that they lack. */
 void stw_cluster_write_yaml(const stw_cluster *cluster, stw_text *out) {
-    stw_spec_write_yaml(&table, cluster, out);
+    const stw_spec_table given = {rows + 1, table.n_rows - 1};
+    bool any = false;
+    for (size_t i = 0; i < STW_N_ASSUMABLE; i++) any |= cluster->assumed[i];
+    stw_spec_write_yaml(any ? &table : &given, cluster, out);
 }
 
 void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_samples *samples,
@@ -284,4 +299,15 @@ void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_sampl
 uint64_t stw_cluster_host_capacity(const stw_cluster *cluster) {
     uint64_t limit = cluster->host.limit_bytes, memory = cluster->host.memory_bytes;
     return limit < memory ? limit : memory;
+}
+
+uint32_t stw_cluster_assumed_words(const stw_cluster *cluster, stw_text *out) {
+    uint32_t n = 0;
+    for (const stw_spec_word *w = stw_cluster_assumable; w->word != NULL; w++) {
+        if (!cluster->assumed[w->value]) continue;
+        const stw_spec_row *row = stw_spec_find(stw_cluster_table(), w->word, strlen(w->word));
+        stw_text_printf(out, "%s%s ", n++ > 0 ? ", " : "", w->word);
+        if (row != NULL) stw_spec_write_value(row, cluster, out);
+    }
+    return n;
 }

@@ -17,8 +17,12 @@
 #include "core/tree.h"
 #include "plan/spec/samples.h"
 
+/* Keys whose absence from a cluster file is noted (cluster_assumed.c). */
+#define STW_N_ASSUMABLE 14
+
 typedef struct stw_cluster {
     char name[64];
+    bool assumed[STW_N_ASSUMABLE]; /* by the file not given: defaults, which are those of an H200 */
     uint32_t nodes;
     double nic_bps; /* per GPU, between nodes; 0: one node only */
     uint32_t gpus;  /* per node; 0: none, the host backend emulates one */
@@ -75,8 +79,9 @@ typedef struct stw_cluster {
 
 /** Defaults: one node, one GPU with the H200's data-sheet memory and conservative rates. */
 void stw_cluster_defaults(stw_cluster *cluster);
-/** Read cluster.yaml over the defaults. The error for an unknown key names the nearest one. The
- * list calibration.samples is accepted but not kept. */
+/** Read cluster.yaml over the defaults, and note which keys that decide plans it lacks. The error
+ * for an unknown key names the nearest one. The list calibration.samples is accepted but not kept.
+ */
 STW_MUST_USE stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err);
 /** The same from a parsed tree (a plan's `cluster` member, or a YAML document). */
 STW_MUST_USE stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node,
@@ -86,11 +91,15 @@ STW_MUST_USE stw_status stw_cluster_set(stw_cluster *cluster, const char *key, c
                                         const char *origin, stw_error *err);
 /** Does this dotted key belong to a cluster spec? */
 bool stw_cluster_has_key(const char *key);
-/** Check ranges and contradictions, such as a limit above the memory. BAD_INPUT names the keys. */
+/** Check ranges and contradictions, such as a limit above the memory, and that the memory of a GPU
+ * is given. BAD_INPUT names the keys. */
 STW_MUST_USE stw_status stw_cluster_check(const stw_cluster *cluster, const char *origin,
                                           stw_error *err);
 /** Bytes of a node's host that may be used: the smaller of memory and limit. */
 uint64_t stw_cluster_host_capacity(const stw_cluster *cluster);
+/** Append the keys that were assumed, with their values: "node.gpu.bf16 700 TFLOP/s, ...".
+ * @return how many */
+uint32_t stw_cluster_assumed_words(const stw_cluster *cluster, stw_text *out);
 /** Write as member `key` of a JSON document, in base units. Reading restores the same values. */
 void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const char *key);
 /** The same, with the raw values of the calibration as calibration.samples. */

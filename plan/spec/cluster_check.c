@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/units.h"
+#include "plan/spec/cluster_assumed.h"
 
 static stw_status refuse(const char *origin, const char *key, const char *found,
                          const char *expected, stw_error *err) {
@@ -128,6 +129,9 @@ static stw_status check_below(const char *origin, const char *key, uint64_t part
 
 stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    if (c->assumed[0])
+        return refuse(origin, stw_cluster_assumable[0].word, "nothing",
+                      "the memory of a GPU, such as 80 GiB", err);
     STW_TRY(check_below(origin, "node.host.limit", c->host.limit_bytes, "node.host.memory",
                         c->host.memory_bytes, true, err));
     STW_TRY(check_below(origin, "node.host.process", c->host.process_bytes, "node.host.limit",
@@ -176,4 +180,5 @@ void stw_cluster_follow(const stw_cluster *before, const char *const *items, siz
     const settings all = {items, n};
     follow_memory(before, &all, cluster);
     stw_cluster_lower_rates(cluster, &(stw_cluster_given){is_set, &all});
+    stw_cluster_forget_unused(cluster);
 }

@@ -16,6 +16,7 @@ expect 2 "did you mean \"batch.seq_len\"?" plan --set sequence=1k
 expect 2 "did you mean \"batch.seq_len\"?" plan --set batch.seq=1k
 expect 2 "did you mean \"batch.micro_batch\"?" plan --set micro_batch_size=2
 expect 2 "did you mean \"node.gpu.memory\" or \"node.host.memory\"?" plan --set "memory=80 GiB"
+expect 2 "did you mean \"node.gpu.memory\"?" plan --set "node.gpu.mem=80 GiB"
 expect 2 "did you mean \"deepspeed.zero_stage\"" plan --set zero_stage=3
 expect 2 "unknown key \"fridge\"; default.yaml" plan --set fridge=1
 expect 2 "PLAN RUN" "$STOWAGE" validate plan.json

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/units.h"
+#include "plan/spec/cluster_assumed.h"
 #include "plan/spec/cluster_check.h"
 #include "tests/unit/testing.h"
 
@@ -160,7 +161,7 @@ static void clusters_are_checked(void) {
     stw_cluster_defaults(&defaults);
     CU_ASSERT_EQUAL(defaults.gpus, 1);
     CHECK_OK(stw_cluster_check(&defaults, "default", err));
-    CHECK_OK(cluster_from_yaml("", &c, err));
+    CHECK_OK(cluster_from_yaml("assumed: []", &c, err));
     CU_ASSERT_EQUAL(memcmp(&c, &defaults, sizeof c), 0);
     CHECK_OK(cluster_from_yaml("node: {host: {memory: 64 GiB}}", &c, err));
     CU_ASSERT_EQUAL(c.host.limit_bytes, (uint64_t)64 << 30); /* follows the memory */
@@ -299,7 +300,7 @@ static void samples_are_written_and_skipped(void) {
     /* Skipped is the list, and nothing beside it. */
     stw_cluster defaults;
     stw_cluster_defaults(&defaults);
-    CHECK_OK(cluster_from_yaml("calibration: {samples: [{what: x, more: 1}, 7]}", &c, err));
+    CHECK_OK(cluster_from_yaml("{assumed: [], calibration: {samples: [{what: x}, 7]}}", &c, err));
     CU_ASSERT_EQUAL(memcmp(&c, &defaults, sizeof c), 0);
     CHECK_OK(cluster_from_yaml("calibration: {date: d, samples: [], measured: true}", &c, err));
     CU_ASSERT_TRUE(c.calibration.measured);
@@ -328,7 +329,8 @@ static void limits_follow_memory(void) {
     CU_ASSERT_EQUAL(after.host.limit_bytes, 100ull << 30);
     stw_cluster_follow(&before, memory, 2, &after);
     CU_ASSERT_EQUAL(after.host.limit_bytes, 200ull << 30);
-    CHECK_OK(cluster_from_yaml("node: {host: {memory: 125 GiB}}", &before, err));
+    CHECK_OK(
+        cluster_from_yaml("node: {gpu: {memory: 24 GB}, host: {memory: 125 GiB}}", &before, err));
     after = before;
     after.host.memory_bytes = 50ull << 30;
     stw_cluster_follow(&before, memory, 2, &after);
@@ -367,9 +369,49 @@ static void rates_follow_what_bounds_them(void) {
     CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err));
 }
 
+static void check_assumed(const stw_cluster *c, const char *expected) {
+    stw_text words = STW_TEXT_INIT;
+    (void)stw_cluster_assumed_words(c, &words);
+    CU_ASSERT_STRING_EQUAL(words.data != NULL ? words.data : "", expected);
+    stw_text_free(&words);
+}
+
+/* Defaults that decide a plan are named, and survive a round trip; --set gives keys as well. */
+static void missing_keys_are_named(void) {
+    static const char *const none[] = {"nodes=1"};
+    stw_cluster c, again;
+    stw_text yaml = STW_TEXT_INIT;
+    CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
+    check_assumed(&c, "");
+    stw_cluster_defaults(&c);
+    check_assumed(&c, ""); /* the default machine and presets */
+    CHECK_OK(cluster_from_yaml("node: {gpus: 2, host: {memory: 64 GiB}, pcie: {h2d: 25 GB/s}}", &c,
+                               err));
+    CU_ASSERT_STRING_EQUAL(c.gpu.name, "GPU");
+    CU_ASSERT_TRUE(c.assumed[0]);
+    CHECK_FAILS(stw_cluster_check(&c, "box.yaml", err), STW_STATUS_BAD_INPUT, "node.gpu.memory");
+    CHECK_OK(stw_cluster_set(&c, "node.gpu.memory", "24 GB", "--set", err));
+    CHECK_OK(stw_cluster_check(&c, "box.yaml", err));
+    CHECK_OK(stw_cluster_set(&c, "node.gpu", "{hbm: 1 TB/s, bf16: 165 TFLOP/s}", "--set", err));
+    CHECK_OK(stw_cluster_set(&c, "node.pcie.d2h", "24 GB/s", "--set", err));
+    stw_cluster_follow(&c, none, 1, &c); /* no network and no NVMe in it */
+    const char *words = "node.host.bandwidth 120 GB/s, node.host.dma 90 GB/s, node.pcie.both "
+                        "25 GB/s, node.nvlink 300 GB/s, node.cpu_adamw 3 Gparam/s";
+    check_assumed(&c, words);
+    stw_cluster_write_yaml(&c, &yaml);
+    CHECK_OK(cluster_from_yaml(yaml.data, &again, err));
+    check_assumed(&again, words);
+    stw_text_free(&yaml);
+    CHECK_OK(cluster_from_yaml("node: {host: {limit: 64 GiB}}", &c, err));
+    stw_cluster_assumed_words(&c, &yaml);
+    CU_ASSERT_PTR_NULL(strstr(yaml.data, "node.host.memory")); /* the limit decides */
+    stw_text_free(&yaml);
+}
+
 STW_TEST_MAIN("plan cluster", {"clusters round-trip", clusters_round_trip},
               {"samples are kept", samples_are_kept},
               {"samples are written and skipped", samples_are_written_and_skipped},
               {"clusters are checked", clusters_are_checked},
               {"limits follow memory", limits_follow_memory},
+              {"missing keys are named", missing_keys_are_named},
               {"rates follow what bounds them", rates_follow_what_bounds_them})

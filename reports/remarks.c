@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reports/remarks.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "reports/table.h"
+
+static void add(stw_remarks *out, bool of_time, const char *format, ...) STW_PRINTF(3, 4);
+static void add(stw_remarks *out, bool of_time, const char *format, ...) {
+    if (out->n == STW_MAX_REMARKS) return;
+    stw_remark *remark = &out->items[out->n++];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(remark->text, sizeof remark->text, format, args);
+    va_end(args);
+    remark->of_time = of_time;
+}
+
+static void add_assumed(const stw_plan *plan, stw_remarks *out) {
+    stw_text keys = STW_TEXT_INIT;
+    if (stw_cluster_assumed_words(&plan->cluster, &keys) > 0 && !keys.failed)
+        add(out, false,
+            "Warning: the file of cluster %s lacks these keys; defaults for an H200 node are "
+            "assumed: %s.",
+            plan->cluster.name, keys.data);
+    stw_text_free(&keys);
+}
+
+/* Ray's memory monitor stops jobs at this share (RAY_memory_usage_threshold); other systems are as
+ * strict. */
+static const double HOST_ALARM = 0.95;
+
+/* A machine whose host memory is all but full. The limit that leaves room is rounded down. */
+static void add_host_alarm(const stw_plan *plan, const stw_plan_facts *f, stw_remarks *out) {
+    const double memory = (double)plan->cluster.host.memory_bytes,
+                 tenths = (double)(1ull << 30) / 10;
+    if ((double)f->host_peak <= HOST_ALARM * memory || f->host_peak > f->host_capacity) return;
+    add(out, false,
+        "Warning: host memory is filled to %s of node.host.memory. Some systems stop jobs above "
+        "%.0f%% (Ray does); --set node.host.limit=%.1fGiB leaves that room.",
+        stw_word_share((double)f->host_peak, memory).text, 100 * HOST_ALARM,
+        floor(HOST_ALARM * memory / tenths) / 10);
+}
+
+/* Does the program send activations between ranks? */
+static bool sends_activations(const stw_plan *plan) {
+    const stw_program *program = plan->programs != NULL ? plan->programs[plan->job->largest] : NULL;
+    for (uint32_t i = 0; program != NULL && i < program->n_ops; i++)
+        if (stw_op_is(&program->ops[i], STW_OP_CLASS_COLLECTIVE) &&
+            program->ops[i].component == STW_COMPONENT_ACTIVATIONS)
+            return true;
+    return false;
+}
+
+static void add_omissions(const stw_plan *plan, stw_remarks *out) {
+    const bool forward = plan->model->facts_known && plan->cluster.gpus > 0;
+    if (!plan->model->facts_known)
+        add(out, true, "Forward and backward are not included: the architecture is unknown.");
+    else if (plan->cluster.gpus == 0)
+        add(out, true,
+            "The time of forward and backward is not predicted: the cluster has no GPU.");
+    if (!forward || sends_activations(plan)) return;
+    if (plan->run.parallel.ep > 1)
+        add(out, true, "The time of MoE all-to-all communication is not included.");
+    if (plan->run.parallel.cp > 1)
+        add(out, true, "The time of context-parallel communication is not included.");
+}
+
+void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
+    out->n = 0;
+    add_host_alarm(plan, facts, out);
+    add_assumed(plan, out);
+    if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;
+    add_omissions(plan, out);
+    if (!plan->cluster.calibration.measured)
+        add(out, true,
+            "The rates of this cluster are %snot measured. `stowage calibrate` measures them.",
+            plan->cluster.calibration.versions[0] != '\0' ? "from data sheets, " : "");
+}

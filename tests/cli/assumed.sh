@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A cluster file that lacks keys: the plan names what it assumed, and presets and examples lack nothing.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+plan() { "$STOWAGE" plan --model tiny "$@"; }
+
+printf 'node: {gpus: 1}\n' >one.yaml
+expect 3 "one.yaml: node.gpu.memory" plan --cluster one.yaml
+printf 'name: mybox\nnode: {gpus: 2, gpu: {name: RTX 4090, memory: 24 GB}, host: {memory: 64 GiB}}\n' >mybox.yaml
+expect 0 "mybox lacks these keys; defaults for an H200 node are assumed: node.gpu.bf16 700 TFLOP/s, node.gpu.hbm 4 TB/s" \
+    plan --cluster mybox.yaml -o mybox.json
+grep -q '"assumed": \["node.gpu.bf16", .*"node.nvlink", "node.cpu_adamw"\]' mybox.json || fail "JSON lacks cluster.assumed"
+for format in txt md; do
+    "$STOWAGE" report mybox.json -o mybox.$format
+    grep -q "lacks these keys.*node.cpu_adamw 3 Gparam/s" mybox.$format || fail "the $format report lacks the assumed keys"
+done
+grep -q "700 TFLOP/s in bf16; memory bandwidth 4 TB/s" mybox.txt || fail "no rates of the GPU"
+plan --cluster mybox.yaml --set node.gpu.bf16=165TFLOP/s | grep -q "assumed: node.gpu.hbm" || fail "--set does not give a key"
+
+for cluster in p5.48xlarge "2 x h100-80g-x8" cpu-only "$STW_SOURCE_DIR"/models/examples/h200-x[124].yaml; do
+    plan --cluster "$cluster" -o full.json >full.txt
+    grep "lacks these keys" full.txt && fail "$cluster lacks keys"
+    grep -q '"assumed": \[\]' full.json || fail "$cluster: something assumed"
+done
+"$STOWAGE" clusters --show p5.48xlarge | grep assumed && fail "a preset shows assumed keys"
+"$STOWAGE" clusters --show p5.48xlarge >shown.yaml
+plan --cluster shown.yaml | grep "lacks these keys" && fail "a shown cluster lacks keys"
+exit 0
