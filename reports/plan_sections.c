@@ -321,9 +321,10 @@ void stw_section_infeasible(const stw_section *s) {
     }
     if (plan->n_fixes == 0) {
         if (plan->n_bindings > 0 && plan->verdict == STW_VERDICT_DOES_NOT_FIT)
-            stw_doc_line(
-                s->out, s->format,
-                "None of the changes that were tried, alone or in pairs, makes the plan fit.");
+            stw_doc_line(s->out, s->format,
+                         "None of the changes that were tried, alone or in pairs, makes the plan "
+                         "fit%s%s.",
+                         plan->tried != NULL ? ": " : "", plan->tried != NULL ? plan->tried : "");
         return;
     }
     stw_doc_heading(s->out, s->format, "Changes that make the plan fit (each row was planned)");

@@ -282,6 +282,7 @@ static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "direc
                                              {"placement.moments", "nvme"},
                                              {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
+    {"fsdp.reshard_after_forward", "true", "frees gathered params after forward"},
     {"engine", "stowage", "places state in parts and streams it in small buckets"},
     {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host"},
     {NULL, NULL, NULL}};

@@ -62,6 +62,9 @@ static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "forea
                                              {"placement.params", "nvme"},
                                              {"placement.grads", "nvme"},
                                              {NULL, NULL}};
+static const stw_engine_fix fixes[] = {
+    {"fsdp.reshard_after_forward", "true", "frees gathered params after forward"},
+    {NULL, NULL, NULL}};
 
 const stw_engine stw_engine_stowage = {
     .spec = {.name = "stowage",
@@ -71,6 +74,7 @@ const stw_engine stw_engine_stowage = {
              .updates = (1u << STW_N_UPDATES) - 1,
              .executes = true,
              .check = stw_stowage_check_shares},
+    .fixes = fixes,
     .one_cut = true,
     .spread = true,
     .representative = stw_chunks_representative,

@@ -89,6 +89,7 @@ typedef struct stw_plan {
     stw_price *prices;
     stw_binding *bindings;
     stw_fix *fixes;
+    const char *tried; /* keys of the changes that were tried where nothing fits; NULL: none */
     uint32_t n_alternatives;
     stw_alternative *alternatives;
 } stw_plan;

@@ -142,6 +142,8 @@ static stw_status read_infeasible(const stw_tree *tree, stw_plan *plan, stw_erro
                                  i, over, stw_plan_binding_over(plan, b));
         STW_TRY(stw_node_u64(tree, row, "enough_bytes", &b->enough_bytes, err));
     }
+    if (stw_node_get(node, "tried") != NULL)
+        STW_TRY(stw_part_string(tree, node, "tried", true, plan->pool, &plan->tried, err));
     STW_TRY(items_of(tree, node, "fixes", plan->pool, sizeof(stw_fix), &rows, err));
     plan->fixes = rows.elements;
     plan->n_fixes = rows.n;

@@ -91,6 +91,7 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
         stw_json_end(json);
     }
     stw_json_end(json);
+    stw_json_string(json, "tried", plan->tried);
     stw_json_begin_array(json, "fixes");
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         const stw_fix *fix = &plan->fixes[i];

@@ -120,6 +120,7 @@ static void evidence_round_trips(void) {
     plan->prices = prices;
     plan->n_bindings = plan->n_fixes = 1;
     plan->bindings = &binding;
+    plan->tried = "nodes, parallel.cp";
     plan->fixes = &fix;
     plan->time_s[STW_PHASE_OPTIMIZER_STEP] = 0.1;
     plan->objective_s = 1.0 / 3.0;
@@ -131,6 +132,7 @@ static void evidence_round_trips(void) {
     CU_ASSERT_STRING_EQUAL(again->fixes[0].why, "plans in 1.3 s");
     CU_ASSERT_EQUAL(again->fixes[0].n_changes, 2);
     CU_ASSERT_STRING_EQUAL(again->fixes[0].changes[1].set, "nodes");
+    CU_ASSERT_STRING_EQUAL(again->tried, "nodes, parallel.cp");
     CU_ASSERT_EQUAL(again->bindings[0].enough_bytes, 1ull << 40);
     CU_ASSERT_TRUE(isnan(again->solver.greedy_objective));
     CU_ASSERT_TRUE(isnan(again->time_s[STW_PHASE_LOAD]));

@@ -175,10 +175,120 @@ static void experts_are_cut_over_ranks_that_divide(void) {
     stw_plan_free(plan);
 }
 
+static uint64_t value_of(const stw_fix *fix, const char *key, uint64_t otherwise) {
+    for (uint32_t c = 0; c < fix->n_changes; c++)
+        if (strcmp(fix->changes[c].set, key) == 0) return strtoull(fix->changes[c].value, NULL, 10);
+    return otherwise;
+}
+
+/* 7 x 2 micro batches are no change of 8 x 1 "at the same tokens per step". */
+static void a_smaller_micro_batch_keeps_the_tokens(void) {
+    const char *const sizes[] = {"node.gpu.memory=46 GiB", "node.gpu.memory=54 GiB"};
+    for (int i = 0; i < 2; i++) {
+        const char *settings[] = {"node.gpus=1", sizes[i], "batch.seq_len=8192",
+                                  "batch.micro_batch=8", NULL};
+        stw_plan *plan = unfit("Qwen3-0.6B", settings);
+        uint32_t found = 0;
+        for (uint32_t f = 0; f < plan->n_fixes; f++) {
+            const stw_fix *fix = &plan->fixes[f];
+            if (strcmp(fix->changes[0].set, "batch.micro_batch") != 0) continue;
+            found++;
+            CU_ASSERT_EQUAL(value_of(fix, "batch.micro_batch", 8) *
+                                value_of(fix, "batch.grad_accumulation", 1),
+                            8);
+        }
+        CU_ASSERT(found > 0);
+        stw_plan_free(plan);
+    }
+}
+
+/* At its last steps a knob may leave too few tokens for a loss in chunks: the specs refuse that,
+ * and earlier steps fit. */
+static void refused_steps_are_skipped(void) {
+    const char *settings[] = {"node.gpus=8",
+                              "node.gpu.memory=20 GiB",
+                              "node.host.limit=90 GiB",
+                              "batch.seq_len=131072",
+                              "loss.fused=true",
+                              "node.nvme.capacity=0",
+                              NULL};
+    stw_plan *plan = unfit("Qwen3-1.7B", settings);
+    const stw_fix *longest = fix_of(plan, "batch.seq_len", 1),
+                  *cut = fix_of(plan, "parallel.cp", 2);
+    CU_ASSERT_PTR_NOT_NULL(longest);
+    CU_ASSERT_PTR_NOT_NULL(cut);
+    check_fixes("Qwen3-1.7B", settings, plan);
+    stw_plan_free(plan);
+}
+
+/* Two replicas on 6 ranks, experts cut over 2: counts of nodes that cannot be cut so are no end of
+ * the search. */
+static void replicas_and_counts_of_nodes_are_tried(void) {
+    const char *settings[] = {"nodes=4",
+                              "node.gpus=4",
+                              "node.gpu.memory=44 GiB",
+                              "node.host.limit=100 GiB",
+                              "engine=fsdp2",
+                              "parallel.dp_replicate=2",
+                              "parallel.ep=8",
+                              "loss.fused=true",
+                              NULL};
+    stw_plan *plan = unfit("Qwen3-30B-A3B", settings);
+    const stw_fix *one = fix_of(plan, "parallel.dp_replicate", 1), *more = fix_of(plan, "nodes", 1);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(one);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(more);
+    CU_ASSERT_STRING_EQUAL(one->changes[0].value, "1");
+    uint64_t nodes = value_of(more, "nodes", 0);
+    CU_ASSERT_EQUAL(nodes % 4, 0); /* 8 ranks of a replica share the experts */
+    for (uint64_t n = 8; n < nodes; n += 4) {
+        char fewer[32];
+        snprintf(fewer, sizeof fewer, "nodes=%llu", (unsigned long long)n);
+        const char *more_nodes[] = {fewer, NULL};
+        CU_ASSERT_FALSE(fits_with("Qwen3-30B-A3B", settings, more_nodes));
+    }
+    check_fixes("Qwen3-30B-A3B", settings, plan);
+    stw_plan_free(plan);
+}
+
+/* Scores of eager attention and state: two changes, and the length alone. */
+static void an_attention_without_scores_is_offered(void) {
+    const char *settings[] = {"node.gpus=1",     "node.gpu.memory=24 GiB", "batch.seq_len=16384",
+                              "attention=eager", "loss.fused=true",        NULL};
+    stw_plan *plan = unfit("Qwen3-0.6B", settings);
+    CU_ASSERT_PTR_NOT_NULL(fix_of(plan, "attention", 1));
+    CU_ASSERT_PTR_NOT_NULL(fix_of(plan, "batch.seq_len", 1));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan->tried);
+    CU_ASSERT_PTR_NOT_NULL(strstr(plan->tried, "attention"));
+    CU_ASSERT_PTR_NOT_NULL(strstr(plan->tried, "nodes"));
+    CU_ASSERT_PTR_NULL(strstr(plan->tried, "loss.fused")); /* is true */
+    check_fixes("Qwen3-0.6B", settings, plan);
+    stw_plan_free(plan);
+}
+
+/* Gathered params that are kept after forward. */
+static void params_are_freed_after_forward(void) {
+    const char *settings[] = {"nodes=1",
+                              "node.gpus=8",
+                              "node.gpu.memory=30 GiB",
+                              "engine=fsdp2",
+                              "fsdp.reshard_after_forward=false",
+                              "loss.fused=true",
+                              NULL};
+    stw_plan *plan = unfit("Qwen3-14B", settings);
+    CU_ASSERT_PTR_NOT_NULL(fix_of(plan, "fsdp.reshard_after_forward", 1));
+    check_fixes("Qwen3-14B", settings, plan);
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_is_freed},
               {"both limits of a conflict are named", both_limits_of_a_conflict_are_named},
               {"a page-lock limit is raised", a_page_lock_limit_is_raised},
               {"a length is the longest that fits", a_length_is_the_longest_that_fits},
               {"two changes are offered where one is not enough",
                two_changes_are_offered_where_one_is_not_enough},
-              {"experts are cut over ranks that divide", experts_are_cut_over_ranks_that_divide})
+              {"experts are cut over ranks that divide", experts_are_cut_over_ranks_that_divide},
+              {"a smaller micro batch keeps the tokens", a_smaller_micro_batch_keeps_the_tokens},
+              {"refused steps are skipped", refused_steps_are_skipped},
+              {"replicas and counts of nodes are tried", replicas_and_counts_of_nodes_are_tried},
+              {"an attention without scores is offered", an_attention_without_scores_is_offered},
+              {"params are freed after forward", params_are_freed_after_forward})

@@ -129,12 +129,13 @@ static void what_does_not_fit_is_said(void) {
     plan->outcome = STW_OUTCOME_INFEASIBLE;
     plan->bindings = over;
     plan->n_bindings = 1;
+    plan->tried = "nodes, parallel.cp";
     stw_text out = STW_TEXT_INIT;
     CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
     check_contains(&out, "fixture does not fit on");
     check_contains(&out, "GiB in forward_backward.");
     check_contains(&out, "> OVER");
-    check_contains(&out, "None of the changes");
+    check_contains(&out, "makes the plan fit: nodes, parallel.cp.");
     check_contains(&out, "Limits that cannot be kept together");
     check_contains(&out, "Plan: infeasible; this plan has the smallest excess");
     check_contains(&out, "No times are predicted, because the plan does not fit.");

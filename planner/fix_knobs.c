@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/checked.h"
+#include "planner/fixes.h"
+
+static const uint64_t GIB = 1ull << 30;
+static const uint64_t MAX_NODE_FACTOR = 64;
+static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
+
+#define MAX_CUT 16 /* ranks, and experts of each kind of block */
+
+/* ---- steps ---- */
+
+static void set_count(stw_change *c, const char *key, uint64_t count, const char *unit) {
+    snprintf(c->key, sizeof c->key, "%s", key);
+    snprintf(c->value, sizeof c->value, "%llu%s", (unsigned long long)count, unit);
+}
+
+/* The i-th number below `from` that divides `whole`; 1 where there are fewer. */
+static uint64_t part_below(uint64_t from, uint64_t whole, uint64_t i) {
+    uint64_t value = from;
+    while (value > 1 && i > 0)
+        if (whole % --value == 0) i--;
+    return value;
+}
+
+static uint64_t parts_below(uint64_t from, uint64_t whole) {
+    uint64_t n = 0;
+    for (uint64_t value = 1; value < from; value++) n += whole % value == 0;
+    return n;
+}
+
+uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *k, uint64_t i, stw_change *out) {
+    uint64_t value = k->from, accumulation = plan->run.batch.grad_accumulation;
+    switch (k->kind) {
+    case STW_KNOB_WORD:
+        snprintf(out->key, sizeof out->key, "%s", k->key);
+        snprintf(out->value, sizeof out->value, "%s", k->word);
+        return 1;
+    case STW_KNOB_UP:
+    case STW_KNOB_GIB:
+        value = (k->from / k->step + i) * k->step;
+        break;
+    case STW_KNOB_DOWN:
+        value = (stw_div_up_u64(k->from, k->step) - i) * k->step;
+        break;
+    case STW_KNOB_PART:
+        value = part_below(k->from, k->whole, i);
+        accumulation = k->whole / value;
+        break;
+    case STW_KNOB_DOUBLE:
+        value = k->from << i;
+        accumulation <<= i;
+        break;
+    }
+    set_count(out, k->key, value, k->kind == STW_KNOB_GIB ? " GiB" : "");
+    if (!k->keeps_tokens) return 1;
+    set_count(&out[1], "batch.grad_accumulation", accumulation, "");
+    return 2;
+}
+
+/* ---- knobs ---- */
+
+typedef struct adding {
+    const stw_plan *plan;
+    stw_knobs *knobs;
+} adding;
+
+static void add_knob(const adding *to, stw_knob k) {
+    if (!k.in_pairs && !k.single) k.in_pairs = k.single = true;
+    if (k.n > 0 && to->knobs->n < STW_MAX_KNOBS) to->knobs->list[to->knobs->n++] = k;
+}
+
+/* Does the run have this value already? */
+static bool is_word(const stw_run_spec *run, const char *key, const char *word) {
+    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
+    stw_text text = STW_TEXT_INIT;
+    if (row == NULL) return false;
+    stw_spec_write_value(row, run, &text);
+    bool same = text.data != NULL && strcmp(text.data, word) == 0;
+    stw_text_free(&text);
+    return same;
+}
+
+static void add_word(const adding *to, const char *key, const char *word, const char *why) {
+    if (is_word(&to->plan->run, key, word)) return;
+    add_knob(to, (stw_knob){.key = key, .why = why, .kind = STW_KNOB_WORD, .word = word, .n = 1});
+}
+
+/* Choices that the spec takes from the planner. */
+static void add_choices(const adding *to) {
+    const stw_run_spec *run = &to->plan->run;
+    const struct {
+        const char *key;
+        bool fixed;
+    } choices[] = {
+        {"placement.moments", run->placement.moments != STW_AUTO},
+        {"placement.master", run->placement.master != STW_AUTO},
+        {"placement.grads", run->placement.grads != STW_AUTO},
+        {"placement.params", run->placement.params != STW_AUTO},
+        {"placement.activations", run->placement.activations != STW_AUTO},
+        {"recompute.granularity", run->recompute.granularity != STW_AUTO},
+        {"optimizer.implementation", run->optimizer.implementation != STW_OPTIMIZER_AUTO},
+        {"update.resident", run->update.resident < STW_AUTO_NUMBER},
+        {"update.stream", run->update.stream < STW_AUTO_NUMBER},
+        {"update.direct", run->update.direct > 0 && run->update.direct < STW_AUTO_NUMBER},
+        {"update.cpu", run->update.cpu < STW_AUTO_NUMBER},
+        {"load.method", run->load.method != STW_AUTO},
+        {"prefetch.bucket", run->prefetch.bucket_bytes != STW_AUTO_BYTES},
+        {"prefetch.depth", run->prefetch.depth != STW_AUTO},
+    };
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
+        if (choices[i].fixed)
+            add_word(to, choices[i].key, "auto", "leaves the choice to the planner");
+    const stw_engine *engine = stw_engine_find(run->engine);
+    for (const stw_engine_fix *f = engine->fixes; f != NULL && f->key != NULL; f++)
+        add_word(to, f->key, f->value, f->why);
+}
+
+/* Limits below what the node has. */
+static void add_host_room(const adding *to) {
+    const stw_cluster *cluster = &to->plan->cluster;
+    uint64_t memory = cluster->host.memory_bytes;
+    const struct {
+        const char *key;
+        uint64_t limit_bytes;
+    } limits[] = {{"node.host.limit", cluster->host.limit_bytes},
+                  {"node.host.page_lock_limit", cluster->host.page_lock_limit_bytes}};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        if (limits[i].limit_bytes < memory)
+            add_knob(to, (stw_knob){.key = limits[i].key,
+                                    .why = "the node has the memory",
+                                    .kind = STW_KNOB_GIB,
+                                    .from = limits[i].limit_bytes / GIB,
+                                    .step = 1,
+                                    .n = memory / GIB - limits[i].limit_bytes / GIB});
+}
+
+/* Powers of two by which `from` can grow up to `to`. */
+static uint64_t doublings(uint64_t from, uint64_t to) {
+    uint64_t n = 0;
+    while (from << (n + 1) <= to) n++;
+    return n;
+}
+
+/* The same while all of `whole` can be cut into so many parts: 8 of 24 ranks, not 16. */
+static uint64_t cutting_doublings(uint64_t from, const uint64_t *whole, size_t n_whole) {
+    for (uint64_t n = 0;; n++)
+        for (size_t i = 0; i < n_whole; i++)
+            if (whole[i] % (from << (n + 1)) != 0) return n;
+}
+
+/* The experts of the kinds of blocks that have some. */
+static size_t experts_of(const stw_model *model, uint64_t *out, size_t most) {
+    size_t n = 0;
+    for (uint32_t g = 0; g < model->n_groups && n < most; g++)
+        if (model->groups[g].facts.experts > 0) out[n++] = model->groups[g].facts.experts;
+    return n;
+}
+
+/* Other ways to compute the same, on the same machines. */
+static void add_ways(const adding *to) {
+    const stw_run_spec *run = &to->plan->run;
+    const uint64_t micro = run->batch.micro_batch, replicas = run->parallel.dp_replicate;
+    const uint64_t passes = micro * run->batch.grad_accumulation;
+    add_word(to, "attention", "flash", "keeps no attention scores");
+    add_knob(to, (stw_knob){.key = "parallel.dp_replicate",
+                            .why = "shards the state over more GPUs instead of replicating it",
+                            .kind = STW_KNOB_PART,
+                            .from = replicas,
+                            .whole = replicas,
+                            .n = parts_below(replicas, replicas)});
+    add_word(to, "loss.fused", "true", "never holds all logits at once");
+    add_knob(to, (stw_knob){.key = "batch.micro_batch",
+                            .why = "fewer activations and logits per GPU",
+                            .kind = STW_KNOB_PART,
+                            .from = micro,
+                            .whole = passes,
+                            .n = parts_below(micro, passes),
+                            .keeps_tokens = true});
+}
+
+static void add_parallel(const adding *to) {
+    const stw_run_spec *run = &to->plan->run;
+    uint64_t cut[MAX_CUT] = {to->plan->job->group};
+    size_t kinds = experts_of(to->plan->model, &cut[1], MAX_CUT - 1);
+    if (kinds > 0)
+        add_knob(to, (stw_knob){.key = "parallel.ep",
+                                .why = "gathers only a part of the experts",
+                                .kind = STW_KNOB_DOUBLE,
+                                .from = run->parallel.ep,
+                                .n = cutting_doublings(run->parallel.ep, cut, kinds + 1)});
+    add_knob(to, (stw_knob){.key = "parallel.cp",
+                            .why = "cuts sequences over GPUs",
+                            .kind = STW_KNOB_DOUBLE,
+                            .from = run->parallel.cp,
+                            .n = cutting_doublings(run->parallel.cp, cut, 1),
+                            .keeps_tokens = true});
+}
+
+/* What changes the run's meaning. */
+static void add_quality(const adding *to) {
+    const stw_run_spec *run = &to->plan->run;
+    uint64_t length = run->batch.seq_len, step = length > LONG_SEQ_LEN ? 1024 : MIN_SEQ_LEN;
+    if (run->precision.grads == STW_DTYPE_F32)
+        add_knob(to, (stw_knob){.key = "precision.grads",
+                                .why = "changes numerics: gradients in bf16",
+                                .kind = STW_KNOB_WORD,
+                                .word = "bf16",
+                                .n = 1,
+                                .single = true});
+    if (length > MIN_SEQ_LEN)
+        add_knob(to, (stw_knob){.key = "batch.seq_len",
+                                .why = "fewer activations and logits per GPU",
+                                .kind = STW_KNOB_DOWN,
+                                .from = length,
+                                .step = step,
+                                .n = stw_div_up_u64(length, step) - 1});
+}
+
+static void add_nodes(const adding *to) {
+    uint64_t nodes = to->plan->cluster.nodes;
+    add_knob(to, (stw_knob){.key = "nodes",
+                            .why = "shards the state over more GPUs",
+                            .kind = STW_KNOB_UP,
+                            .from = nodes,
+                            .step = 1,
+                            .n = nodes * (MAX_NODE_FACTOR - 1),
+                            .single = true});
+    /* beside groups of ranks, which are powers of two */
+    add_knob(to, (stw_knob){.key = "nodes",
+                            .why = "shards the state over more GPUs",
+                            .kind = STW_KNOB_DOUBLE,
+                            .from = nodes,
+                            .n = doublings(nodes, nodes * MAX_NODE_FACTOR),
+                            .in_pairs = true});
+}
+
+void stw_knobs_of(const stw_plan *plan, stw_knobs *out) {
+    const adding to = {plan, out};
+    out->n = 0;
+    add_choices(&to);
+    add_host_room(&to);
+    add_ways(&to);
+    add_parallel(&to);
+    add_quality(&to);
+    add_nodes(&to);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the search for fixes is made of: changes of one key, planning with some of them, and knobs,
+ * each of which is one change that grows in steps. Internal to the planner. */
+#ifndef STW_PLANNER_FIXES_H
+#define STW_PLANNER_FIXES_H
+
+#include "plan/files/plan.h"
+
+typedef struct stw_change {
+    char key[64], value[32];
+} stw_change;
+
+/* What planning with changes says. */
+typedef enum stw_trial {
+    STW_TRIAL_REFUSED, /* the changed specs contradict themselves */
+    STW_TRIAL_UNFIT,
+    STW_TRIAL_FITS
+} stw_trial;
+
+/* ---- planning with changes (fix_trial.c) ---- */
+
+/** Plan with these changes. @param end_s no trial starts after it: UNFIT */
+STW_MUST_USE stw_status stw_fix_try(const stw_plan *plan, double end_s, const stw_change *changes,
+                                    uint32_t n, stw_trial *out, stw_error *err);
+/** Are the changed specs a job at all? This plans nothing. */
+STW_MUST_USE stw_status stw_fix_admits(const stw_plan *plan, const stw_change *changes, uint32_t n,
+                                       bool *out, stw_error *err);
+
+/* ---- knobs (fix_knobs.c) ---- */
+
+/* What step i of a knob sets: from + i x step, from x 2^i, the i-th number below from that divides
+ * whole, or a word. */
+typedef enum stw_knob_kind {
+    STW_KNOB_WORD,
+    STW_KNOB_UP,
+    STW_KNOB_DOWN,
+    STW_KNOB_PART,
+    STW_KNOB_GIB,
+    STW_KNOB_DOUBLE
+} stw_knob_kind;
+
+typedef struct stw_knob {
+    const char *key, *why;
+    stw_knob_kind kind;
+    const char *word;
+    uint64_t from, step, n; /* steps 1 to n */
+    uint64_t whole;
+    uint64_t last;         /* of the steps that the specs admit; 0: none, or not known yet */
+    bool keeps_tokens;     /* grad_accumulation makes up for what the knob takes from a step */
+    bool single, in_pairs; /* where it is tried; neither: both */
+    bool enough;           /* by itself */
+    bool tried;            /* the specs admitted it, alone or in a pair */
+} stw_knob;
+
+#define STW_MAX_KNOBS 40
+typedef struct stw_knobs {
+    uint32_t n;
+    stw_knob list[STW_MAX_KNOBS];
+} stw_knobs;
+
+#define STW_MAX_KNOB_CHANGES 2
+/** What a step changes. @param out room for STW_MAX_KNOB_CHANGES @return how many */
+uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *knob, uint64_t step,
+                          stw_change *out);
+/** The knobs of a plan that does not fit, cheapest first: choices that the spec takes from the
+ * planner, unused room, other ways to compute the same, then what costs quality of the run, then
+ * what costs machines. */
+void stw_knobs_of(const stw_plan *plan, stw_knobs *out);
+
+#endif
