@@ -60,6 +60,8 @@ uint32_t stw_candidates_choose(const stw_candidates *all);
  * ones, other rings, and their neighbours by the seconds that the candidates have. (families.c) */
 STW_MUST_USE stw_status stw_candidates_search(stw_candidates *all, const stw_choice *first,
                                               stw_error *err);
+/** Mixes of the three activation policies, and the neighbours of the best. (mixes.c) */
+STW_MUST_USE stw_status stw_candidates_try_mixes(stw_candidates *all, stw_error *err);
 /** Rings, neighbours and plainer choices around the fastest ones. (families.c) */
 STW_MUST_USE stw_status stw_candidates_look_around(stw_candidates *all, stw_error *err);
 /** Look for choices in the bytes by which the walk of the fastest candidate stays below its rows.

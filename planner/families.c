@@ -252,6 +252,7 @@ stw_status stw_candidates_look_around(stw_candidates *all, stw_error *err) {
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
     STW_TRY(try_rings(all, all->fastest, &choice, err));
     STW_TRY(improve_fastest(all, err));
+    STW_TRY(stw_candidates_try_mixes(all, err));
     uint32_t best = all->fastest;
     const stw_plainness any = {UINT32_MAX, UINT32_MAX};
     STW_TRY(stw_candidates_improve(all, &any, &best, err));
