@@ -14,7 +14,7 @@ static const double GIB = 1024.0 * 1024.0 * 1024.0, GB = 1e9;
 static const double MORE = 0.1;
 
 /* Work of one search, gap and time of its integer program, as in families.c. */
-#define PRICE_WORK 250000
+#define PRICE_WORK 120000
 static const double PRICE_GAP = 1e-3, PRICE_S = 0.25;
 
 typedef enum priced {

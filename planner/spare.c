@@ -22,7 +22,7 @@ static const double MOST_OVER = 0.1;
 
 /* The most time of an integer program, and work of the search after it. */
 static const double SPARE_S = 2;
-#define SPARE_WORK 500000
+#define SPARE_WORK 400000
 
 /* Of the GPU; 0: there is no row. */
 static uint64_t limit_of(const stw_cost *cost) {
