@@ -134,7 +134,8 @@ static stw_status note(filter *f, const char *resource, stw_error *err) {
         bool needed = false;
         STW_TRY(try_drop(f, resource, &phase, &needed, err));
         if (needed)
-            plan->bindings[plan->n_bindings++] = (stw_binding){resource, stw_phase_name(phase), 0};
+            plan->bindings[plan->n_bindings++] =
+                (stw_binding){.resource = resource, .phase = stw_phase_name(phase)};
     }
 out:
     return status;

@@ -55,7 +55,7 @@ uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *k, uint64_t i, s
         accumulation <<= i;
         break;
     }
-    set_count(out, k->key, value, k->kind == STW_KNOB_GIB ? " GiB" : "");
+    set_count(out, k->key, value, k->kind == STW_KNOB_GIB ? "GiB" : "");
     if (!k->keeps_tokens) return 1;
     set_count(&out[1], "batch.grad_accumulation", accumulation, "");
     return 2;

@@ -287,7 +287,10 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
     }
     plan->outcome = STW_OUTCOME_INFEASIBLE;
     STW_TRY(stw_planner_conflict(plan, s->cost, time_for(s, CONFLICT_TIME_S), err));
-    if (!s->options->no_fixes) STW_TRY(stw_planner_fix(plan, time_for(s, FIX_TIME_S), err));
+    if (!s->options->no_fixes) {
+        STW_TRY(stw_planner_limits(plan, time_for(s, CONFLICT_TIME_S), err));
+        STW_TRY(stw_planner_fix(plan, time_for(s, FIX_TIME_S), err));
+    }
 out:
     return status;
 }

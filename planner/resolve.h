@@ -37,6 +37,10 @@ STW_MUST_USE stw_status stw_planner_feasible(const stw_cost *cost, double time_l
 STW_MUST_USE stw_status stw_planner_conflict(stw_plan *plan, stw_cost *cost, double time_limit_s,
                                              stw_error *err);
 
+/** Plan the bindings' limits anew as options of the command, and round them so that they fit.
+ * @param time_limit_s of the whole search */
+STW_MUST_USE stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, stw_error *err);
+
 #define STW_MAX_FIXES 12
 
 /** Fill plan->fixes with changes, one or two at a time, that were planned and fit; each is the

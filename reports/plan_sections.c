@@ -290,10 +290,11 @@ void stw_section_solver(const stw_section *s) {
 }
 
 /* As options of a command line: --set nodes=2 --set "node.host.limit=141 GiB" */
-static void put_changes(const stw_fix *fix, char *out, size_t out_size) {
+static void put_changes(const stw_fix_change *changes, uint32_t n_changes, char *out,
+                        size_t out_size) {
     size_t used = 0;
-    for (uint32_t i = 0; i < fix->n_changes && used < out_size; i++) {
-        const stw_fix_change *c = &fix->changes[i];
+    for (uint32_t i = 0; i < n_changes && used < out_size; i++) {
+        const stw_fix_change *c = &changes[i];
         const char *quote = strpbrk(c->value, " *?[]{}$'") != NULL ? "\"" : "";
         int n = snprintf(out + used, out_size - used, "%s--set %s%s=%s%s", i > 0 ? " " : "", quote,
                          c->set, c->value, quote);
@@ -301,24 +302,35 @@ static void put_changes(const stw_fix *fix, char *out, size_t out_size) {
     }
 }
 
+static void put_limits(const stw_section *s) {
+    static const char *const heads[] = {"resource", "phase", ">fits with", "options to add"};
+    bool any = false;
+    stw_table t;
+    stw_doc_heading(s->out, s->format, "Limits that cannot be kept together");
+    for (uint32_t i = 0; i < s->plan->n_bindings; i++) any |= s->plan->bindings[i].n_changes > 0;
+    if (any)
+        stw_doc_line(s->out, s->format,
+                     "Any one of these limits, raised to the figure, with the others unchanged, "
+                     "would make a plan fit. Each figure was planned.");
+    stw_table_begin(&t, s->pool, heads, 4);
+    for (uint32_t i = 0; i < s->plan->n_bindings; i++) {
+        const stw_binding *b = &s->plan->bindings[i];
+        char resource[64], changes[256] = "";
+        stw_resource_name_words(b->resource, resource, sizeof resource);
+        put_changes(b->changes, b->n_changes, changes, sizeof changes);
+        stw_table_cell(&t, "%s", resource);
+        stw_table_cell(&t, "%s", b->phase != NULL ? b->phase : "");
+        stw_table_cell(&t, "%s", b->enough_bytes > 0 ? stw_word_gib(b->enough_bytes).text : "");
+        stw_table_cell(&t, "%s", changes);
+    }
+    stw_table_write(&t, s->format, s->out);
+}
+
 void stw_section_infeasible(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    static const char *const over_heads[] = {"resource", "phase", ">fits with"};
     static const char *const fix_heads[] = {"options to add", "effect"};
     stw_table t;
-    if (plan->n_bindings > 0) {
-        stw_doc_heading(s->out, s->format, "Limits that cannot be kept together");
-        stw_table_begin(&t, s->pool, over_heads, 3);
-        for (uint32_t i = 0; i < plan->n_bindings; i++) {
-            const stw_binding *b = &plan->bindings[i];
-            char resource[64];
-            stw_resource_name_words(b->resource, resource, sizeof resource);
-            stw_table_cell(&t, "%s", resource);
-            stw_table_cell(&t, "%s", b->phase != NULL ? b->phase : "");
-            stw_table_cell(&t, "%s", b->enough_bytes > 0 ? stw_word_gib(b->enough_bytes).text : "");
-        }
-        stw_table_write(&t, s->format, s->out);
-    }
+    if (plan->n_bindings > 0) put_limits(s);
     if (plan->n_fixes == 0) {
         if (plan->n_bindings > 0 && plan->verdict == STW_VERDICT_DOES_NOT_FIT)
             stw_doc_line(s->out, s->format,
@@ -331,7 +343,7 @@ void stw_section_infeasible(const stw_section *s) {
     stw_table_begin(&t, s->pool, fix_heads, 2);
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         char changes[512];
-        put_changes(&plan->fixes[i], changes, sizeof changes);
+        put_changes(plan->fixes[i].changes, plan->fixes[i].n_changes, changes, sizeof changes);
         stw_table_cell(&t, "%s", changes);
         stw_table_cell(&t, "%s", plan->fixes[i].why != NULL ? plan->fixes[i].why : "");
     }

@@ -45,14 +45,17 @@ typedef struct stw_price {
     const char *unit;
     double seconds; /* negative: saved; 0: nothing above what a plainer plan may cost */
 } stw_price;
+typedef struct stw_fix_change {
+    const char *set, *value;
+} stw_fix_change;
+#define STW_MAX_LIMIT_CHANGES 2
 typedef struct stw_binding {
     const char *resource;
     const char *phase;
     uint64_t enough_bytes; /* a limit with which everything fits, the others unchanged; 0: none */
-} stw_binding;             /* of a minimal set of limits that contradict each other */
-typedef struct stw_fix_change {
-    const char *set, *value;
-} stw_fix_change;
+    uint32_t n_changes;    /* that set it, planned anew; 0: not known */
+    stw_fix_change changes[STW_MAX_LIMIT_CHANGES];
+} stw_binding; /* of a minimal set of limits that contradict each other */
 #define STW_MAX_FIX_CHANGES 4
 typedef struct stw_fix {
     uint32_t n_changes;

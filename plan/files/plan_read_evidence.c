@@ -99,22 +99,60 @@ out:
     return status;
 }
 
-static stw_status read_fix(const stw_tree *tree, const stw_node *node, stw_pool *pool, stw_fix *fix,
-                           stw_error *err) {
+/* @param most room of `out` @param expected if there are more, or fewer than `least` */
+typedef struct change_list {
+    stw_fix_change *out;
+    uint32_t least, most;
+    const char *expected;
+} change_list;
+
+static stw_status read_changes(const stw_tree *tree, const stw_node *node, stw_pool *pool,
+                               const change_list *into, uint32_t *n, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *list = NULL;
     STW_TRY(stw_node_array(tree, node, "changes", &list, err));
-    if (list->n_items < 1 || list->n_items > STW_MAX_FIX_CHANGES) {
-        status = stw_node_fail(tree, list, "one to four changes", err);
+    if (list->n_items < into->least || list->n_items > into->most) {
+        status = stw_node_fail(tree, list, into->expected, err);
         goto out;
     }
-    fix->n_changes = (uint32_t)list->n_items;
-    for (uint32_t i = 0; i < fix->n_changes; i++) {
-        stw_fix_change *change = &fix->changes[i];
+    *n = (uint32_t)list->n_items;
+    for (uint32_t i = 0; i < *n; i++) {
+        stw_fix_change *change = &into->out[i];
         STW_TRY(stw_part_string(tree, list->items[i], "set", false, pool, &change->set, err));
         STW_TRY(stw_part_string(tree, list->items[i], "value", false, pool, &change->value, err));
     }
+out:
+    return status;
+}
+
+static stw_status read_fix(const stw_tree *tree, const stw_node *node, stw_pool *pool, stw_fix *fix,
+                           stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const change_list into = {fix->changes, 1, STW_MAX_FIX_CHANGES, "one to four changes"};
+    STW_TRY(read_changes(tree, node, pool, &into, &fix->n_changes, err));
     STW_TRY(stw_part_string(tree, node, "why", true, pool, &fix->why, err));
+out:
+    return status;
+}
+
+static stw_status read_binding(const stw_tree *tree, const stw_node *node, stw_plan *plan,
+                               stw_binding *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const change_list into = {b->changes, 0, STW_MAX_LIMIT_CHANGES, "at most two changes"};
+    uint64_t over = 0;
+    STW_TRY(stw_part_string(tree, node, "resource", false, plan->pool, &b->resource, err));
+    STW_TRY(stw_part_string(tree, node, "phase", true, plan->pool, &b->phase, err));
+    STW_TRY(stw_node_u64(tree, node, "over_bytes", &over, err));
+    if (over != stw_plan_binding_over(plan, b)) {
+        status = stw_part_fail(
+            tree, stw_node_get(node, "over_bytes"), err,
+            "infeasible.binding[%u].over_bytes: found %" PRIu64 ", the plan's peaks give %" PRIu64,
+            (unsigned)(b - plan->bindings), over, stw_plan_binding_over(plan, b));
+        goto out;
+    }
+    STW_TRY(stw_node_u64(tree, node, "enough_bytes", &b->enough_bytes, err));
+    if (stw_node_get(node, "changes") != NULL)
+        STW_TRY(read_changes(tree, node, plan->pool, &into, &b->n_changes, err));
 out:
     return status;
 }
@@ -122,26 +160,14 @@ out:
 static stw_status read_infeasible(const stw_tree *tree, stw_plan *plan, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *node = stw_node_get(tree->root, "infeasible");
-    uint64_t over = 0;
     items rows;
     if (node != NULL && node->kind == STW_NODE_NULL) return status;
     STW_TRY(stw_node_object(tree, tree->root, "infeasible", &node, err));
     STW_TRY(items_of(tree, node, "binding", plan->pool, sizeof(stw_binding), &rows, err));
     plan->bindings = rows.elements;
     plan->n_bindings = rows.n;
-    for (uint32_t i = 0; i < rows.n; i++) {
-        const stw_node *row = rows.list->items[i];
-        stw_binding *b = &plan->bindings[i];
-        STW_TRY(stw_part_string(tree, row, "resource", false, plan->pool, &b->resource, err));
-        STW_TRY(stw_part_string(tree, row, "phase", true, plan->pool, &b->phase, err));
-        STW_TRY(stw_node_u64(tree, row, "over_bytes", &over, err));
-        if (over != stw_plan_binding_over(plan, b))
-            return stw_part_fail(tree, stw_node_get(row, "over_bytes"), err,
-                                 "infeasible.binding[%u].over_bytes: found %" PRIu64
-                                 ", the plan's peaks give %" PRIu64,
-                                 i, over, stw_plan_binding_over(plan, b));
-        STW_TRY(stw_node_u64(tree, row, "enough_bytes", &b->enough_bytes, err));
-    }
+    for (uint32_t i = 0; i < rows.n; i++)
+        STW_TRY(read_binding(tree, rows.list->items[i], plan, &plan->bindings[i], err));
     if (stw_node_get(node, "tried") != NULL)
         STW_TRY(stw_part_string(tree, node, "tried", true, plan->pool, &plan->tried, err));
     STW_TRY(items_of(tree, node, "fixes", plan->pool, sizeof(stw_fix), &rows, err));

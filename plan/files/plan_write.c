@@ -75,6 +75,17 @@ uint64_t stw_plan_binding_over(const stw_plan *plan, const stw_binding *binding)
     return stw_plan_over_bytes(plan, binding->resource, phase);
 }
 
+static void write_changes(const stw_fix_change *changes, uint32_t n, stw_json *json) {
+    stw_json_begin_array(json, "changes");
+    for (uint32_t i = 0; i < n; i++) {
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, "set", changes[i].set);
+        stw_json_string(json, "value", changes[i].value);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
 static void write_infeasible(const stw_plan *plan, stw_json *json) {
     if (plan->n_bindings == 0 && plan->n_fixes == 0) {
         stw_json_null(json, "infeasible");
@@ -88,6 +99,7 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
         stw_json_string(json, "phase", plan->bindings[i].phase);
         stw_json_u64(json, "over_bytes", stw_plan_binding_over(plan, &plan->bindings[i]));
         stw_json_u64(json, "enough_bytes", plan->bindings[i].enough_bytes);
+        write_changes(plan->bindings[i].changes, plan->bindings[i].n_changes, json);
         stw_json_end(json);
     }
     stw_json_end(json);
@@ -96,14 +108,7 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         const stw_fix *fix = &plan->fixes[i];
         stw_json_begin_object(json, NULL);
-        stw_json_begin_array(json, "changes");
-        for (uint32_t c = 0; c < fix->n_changes; c++) {
-            stw_json_begin_object(json, NULL);
-            stw_json_string(json, "set", fix->changes[c].set);
-            stw_json_string(json, "value", fix->changes[c].value);
-            stw_json_end(json);
-        }
-        stw_json_end(json);
+        write_changes(fix->changes, fix->n_changes, json);
         stw_json_string(json, "why", fix->why);
         stw_json_end(json);
     }

@@ -109,7 +109,7 @@ static void evidence_round_trips(void) {
     stw_solver_stage stages[] = {{"seconds", 1.25, 1.249, 8e-4, 0.05}, {"gpu", 3, NAN, NAN, 0}};
     stw_price prices[] = {{"gpu_memory", "optimizer_step", 8, "GiB", -1e-3},
                           {"pcie", NULL, 0.1, NULL, NAN}};
-    stw_binding binding = {"gpu memory", "load", 1ull << 40};
+    stw_binding binding = {"gpu memory", "load", 1ull << 40, 1, {{"node.gpu.memory", "1024GiB"}}};
     stw_fix fix = {2, {{"node.host.memory", "1 TiB"}, {"nodes", "2"}}, "plans in 1.3 s"};
     plan->cluster.gpu.memory_bytes = 1545ull << 20; /* little more than context and NCCL */
     stw_plan_judge(plan);
@@ -134,6 +134,8 @@ static void evidence_round_trips(void) {
     CU_ASSERT_STRING_EQUAL(again->fixes[0].changes[1].set, "nodes");
     CU_ASSERT_STRING_EQUAL(again->tried, "nodes, parallel.cp");
     CU_ASSERT_EQUAL(again->bindings[0].enough_bytes, 1ull << 40);
+    CU_ASSERT_EQUAL(again->bindings[0].n_changes, 1);
+    CU_ASSERT_STRING_EQUAL(again->bindings[0].changes[0].value, "1024GiB");
     CU_ASSERT_TRUE(isnan(again->solver.greedy_objective));
     CU_ASSERT_TRUE(isnan(again->time_s[STW_PHASE_LOAD]));
     CU_ASSERT_EQUAL(again->objective_s, 1.0 / 3.0);

@@ -265,6 +265,44 @@ static void an_attention_without_scores_is_offered(void) {
     stw_plan_free(plan);
 }
 
+/* The figures are options that fit, and 5% less of GPU memory does not. Where a limit is above what
+ * the node has, memory goes with it. */
+static void limits_can_be_pasted(void) {
+    const char *const engines[] = {"engine=fsdp2", "engine=stowage"};
+    for (int e = 0; e < 2; e++) {
+        const char *settings[] = {engines[e],
+                                  "node.gpus=8",
+                                  "node.gpu.memory=24 GiB",
+                                  "node.host.memory=100 GiB",
+                                  "node.host.limit=100 GiB",
+                                  "node.nvme.capacity=0",
+                                  "batch.seq_len=8192",
+                                  NULL};
+        stw_plan *plan = unfit("Qwen3-14B", settings);
+        const stw_binding *gpu = binding_of(plan, "gpu memory"),
+                          *host = binding_of(plan, "host memory");
+        CU_ASSERT_PTR_NOT_NULL_FATAL(gpu);
+        CU_ASSERT_EQUAL(gpu->n_changes, 1);
+        CU_ASSERT(host == NULL || strcmp(host->changes[0].set, "node.host.memory") == 0);
+        for (uint32_t b = 0; b < plan->n_bindings; b++) {
+            const stw_binding *binding = &plan->bindings[b];
+            for (int less = 0; less < (binding == gpu ? 2 : 1); less++) {
+                char texts[STW_MAX_LIMIT_CHANGES][128];
+                const char *more[STW_MAX_LIMIT_CHANGES + 1] = {NULL};
+                for (uint32_t c = 0; c < binding->n_changes; c++) {
+                    uint64_t gib = strtoull(binding->changes[c].value, NULL, 10);
+                    CU_ASSERT_EQUAL(gib << 30, binding->enough_bytes);
+                    snprintf(texts[c], sizeof texts[c], "%s=%llu GiB", binding->changes[c].set,
+                             (unsigned long long)(gib - (less > 0 ? gib / 20 : 0)));
+                    more[c] = texts[c];
+                }
+                CU_ASSERT(fits_with("Qwen3-14B", settings, more) == (less == 0));
+            }
+        }
+        stw_plan_free(plan);
+    }
+}
+
 /* Gathered params that are kept after forward. */
 static void params_are_freed_after_forward(void) {
     const char *settings[] = {"nodes=1",
@@ -291,4 +329,5 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
               {"refused steps are skipped", refused_steps_are_skipped},
               {"replicas and counts of nodes are tried", replicas_and_counts_of_nodes_are_tried},
               {"an attention without scores is offered", an_attention_without_scores_is_offered},
+              {"limits can be pasted", limits_can_be_pasted},
               {"params are freed after forward", params_are_freed_after_forward})

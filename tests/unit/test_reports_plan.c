@@ -122,7 +122,11 @@ static void summary_is_short(void) {
 
 static void what_does_not_fit_is_said(void) {
     stw_plan *plan = make_plan(1, two_places, half);
-    stw_binding over[] = {{"gpu memory", "forward_backward", 83ull << 30}};
+    stw_binding over[] = {{.resource = "gpu memory",
+                           .phase = "forward_backward",
+                           .enough_bytes = 83ull << 30,
+                           .n_changes = 1,
+                           .changes = {{"node.gpu.memory", "83GiB"}}}};
     stw_fix fix[] = {{2, {{"nodes", "2"}, {"node.host.limit", "9 GiB"}}, "halves the state"}};
     plan->cluster.gpu.memory_bytes = 256ull << 20; /* less than the context */
     stw_plan_judge(plan);
@@ -137,6 +141,8 @@ static void what_does_not_fit_is_said(void) {
     check_contains(&out, "> OVER");
     check_contains(&out, "makes the plan fit: nodes, parallel.cp.");
     check_contains(&out, "Limits that cannot be kept together");
+    check_contains(&out, "would make a plan fit.");
+    check_contains(&out, "83.00 GiB  --set node.gpu.memory=83GiB\n");
     check_contains(&out, "Plan: infeasible; this plan has the smallest excess");
     check_contains(&out, "No times are predicted, because the plan does not fit.");
     check_contains(&out, "Over the limit: GPU memory by ");
