@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of GPU bytes in forward and backward, read off one program for every policy, in which all
- * blocks are alike.
- *
- * Every instant of forward and backward belongs to one block: in forward until its compute, in
- * backward from where its successor's activations have gone until its own have; the loss belongs to
- * the last block, and what comes after the first block's backward to none. At an instant of block j
- * there live: what blocks before j saved, each by its own policy; what is around block j, which its
- * own policy decides; and the activations of an offloaded block on their way. Around block j is
- * what its policy's program has live there less what the blocks before saved in it.
+/* Rows of GPU bytes in forward and backward. At an instant of block j there live: what blocks
+ * before j saved, each by its own policy; what is around block j, which its own policy decides
+ * (around.h); and the activations of an offloaded block on their way.
  *
  * Policies are spread over a group, but the last STW_LAST_BLOCKS blocks have its last policy (keep)
  * as far as there are that many. Where there are fewer, blocks of that policy are done when the
@@ -24,7 +18,7 @@
 
 #include "core/checked.h"
 #include "plan/program/blocks.h"
-#include "planner/rows.h"
+#include "planner/around.h"
 
 /* Shards of so many blocks at most are on their way at once. */
 #define STAGED_BLOCKS 3
@@ -32,229 +26,9 @@
 /* Where the rows of a group's blocks differ by position: so many parts. */
 #define SPANS 8
 
-/* Which shards a place has on the host: gradients 1, parameters 2, both 3. */
-#define HOST_KINDS 4
-static unsigned host_kind_of(const stw_place *place) {
-    return (place->params == STW_TIER_HOST ? 2u : 0u) + (place->grads == STW_TIER_HOST ? 1u : 0u);
-}
-
-/* What the programs show. */
-typedef struct stw_around {
-    stw_build *build;
-    const stw_cost *cost;
-    uint32_t n;       /* blocks in the order of their forward */
-    uint32_t *blocks; /* [n] */
-    bool has[STW_N_ACTS];
-    int64_t *bytes[STW_N_ACTS]; /* [n] around each block under a policy */
-    int64_t tail;               /* after the first block's backward */
-    /* By how much more where all shards of one kind are on the host, see host_kind_of. */
-    int64_t *host_stage[HOST_KINDS]; /* [n] */
-    int64_t host_tail[HOST_KINDS];
-    double uneven; /* a block's share of them is larger by at most this than that of the space */
-} stw_around;
-
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
 }
-
-static uint32_t group_of(const stw_around *around, uint32_t i) {
-    return around->cost->job->model->blocks[around->blocks[i]].group;
-}
-
-static uint64_t saved_by(const stw_around *around, uint32_t i, stw_act act) {
-    return around->build->saved[act].gpu[i];
-}
-
-/* Of one block of a group. */
-static uint64_t group_saves(const stw_around *around, uint32_t group, stw_act act) {
-    uint64_t most = 0;
-    for (uint32_t i = 0; i < around->n; i++)
-        if (group_of(around, i) == group) most = stw_max_u64(most, saved_by(around, i, act));
-    return most;
-}
-
-/* ---- reading a program ---- */
-
-static uint32_t position_of(const stw_around *around, uint32_t block) {
-    uint32_t i = 0;
-    while (i < around->n && around->blocks[i] != block) i++;
-    return i;
-}
-
-/* Activations that are left when block i has finished its backward. */
-static uint64_t left_before(const stw_around *around, uint32_t i, stw_act act) {
-    uint64_t bytes = 0;
-    for (uint32_t b = 0; b < i; b++) bytes += saved_by(around, b, act);
-    if (act == STW_ACT_OFFLOAD && i > 0) bytes += saved_by(around, i - 1, STW_ACT_KEEP);
-    return bytes;
-}
-
-typedef struct reading {
-    const stw_around *around;
-    stw_act act;
-    int64_t base;
-    uint32_t at;       /* the block that instants belong to */
-    bool tail, ending; /* `ending`: block `at` has computed its backward */
-    uint64_t before;   /* saved by blocks before `at` */
-    int64_t *bytes, *tail_bytes;
-} reading;
-
-static void go_to(reading *r, uint32_t i) {
-    r->at = i;
-    r->ending = false;
-    r->before = 0;
-    for (uint32_t b = 0; b < i; b++) r->before += saved_by(r->around, b, r->act);
-}
-
-/* One operation of forward and backward, already applied to `live`. */
-static void read_op(reading *r, const stw_op *op, const stw_live *live) {
-    uint64_t activations = live->bytes[STW_TIER_GPU][STW_COMPONENT_ACTIVATIONS];
-    if (op->kind == STW_OP_FORWARD) {
-        uint32_t i = position_of(r->around, op->unit);
-        go_to(r, i + 1 < r->around->n ? i + 1 : i);
-    } else if (op->kind == STW_OP_BACKWARD) {
-        go_to(r, position_of(r->around, op->unit));
-        r->ending = true;
-    }
-    if (r->ending && op->kind == STW_OP_FREE &&
-        activations <= left_before(r->around, r->at, r->act)) {
-        if (r->at == 0)
-            r->tail = true;
-        else
-            go_to(r, r->at - 1);
-        r->ending = false;
-    }
-    if (op->kind != STW_OP_ALLOC || op->to != STW_TIER_GPU) return;
-    int64_t bytes = (int64_t)live->total[STW_TIER_GPU] - r->base;
-    int64_t *most = r->tail ? r->tail_bytes : &r->bytes[r->at];
-    if (!r->tail) bytes -= (int64_t)r->before;
-    if (bytes > *most) *most = bytes;
-}
-
-/* Walk a program. @param bytes out, [n_blocks] @param tail in and out */
-static stw_status read_program(stw_around *around, uint32_t place, stw_act act, int64_t *bytes,
-                               int64_t *tail, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_program *program = NULL;
-    STW_TRY(stw_build_program(around->build, place, act, &program, err));
-    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
-    if (movement == NULL) goto out;
-    stw_live live = {0};
-    for (uint32_t i = 0; i < movement->first_op; i++) stw_live_apply(&live, &program->ops[i]);
-    reading r = {.around = around, .act = act, .bytes = bytes, .tail_bytes = tail};
-    r.base = (int64_t)live.total[STW_TIER_GPU];
-    r.tail = around->n == 0;
-    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
-        stw_live_apply(&live, &program->ops[i]);
-        read_op(&r, &program->ops[i], &live);
-    }
-out:
-    return status;
-}
-
-/* What each block saves under a policy. */
-static stw_status read_saved(stw_around *around, stw_act act, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_build *b = around->build;
-    const stw_program *program = NULL;
-    STW_TRY(stw_build_program(b, 0, act, &program, err));
-    if (b->saved[act].blocks == NULL)
-        STW_TRY(stw_read_saved(b->cost->job, program, b->pool, &b->saved[act], err));
-out:
-    return status;
-}
-
-/* The first place with shards of a kind; n_places where there is none. */
-static uint32_t place_with(const stw_cost *cost, unsigned host_kind) {
-    uint32_t p = 0;
-    while (p < cost->n_places && host_kind_of(&cost->places[p]) != host_kind) p++;
-    return p;
-}
-
-/* @param bytes,tail with all shards on the GPU */
-static stw_status read_host(stw_around *around, unsigned kind, stw_act act, const int64_t *bytes,
-                            int64_t tail, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    uint32_t place = place_with(around->cost, kind);
-    int64_t host_tail = 0;
-    if (place == around->cost->n_places) return status;
-    int64_t *here =
-        stw_pool_array(around->build->pool, around->cost->job->model->n_blocks, sizeof *here);
-    if (here == NULL) return no_memory(err);
-    STW_TRY(read_program(around, place, act, here, &host_tail, err));
-    if (host_tail - tail > around->host_tail[kind]) around->host_tail[kind] = host_tail - tail;
-    for (uint32_t i = 0; i < around->n; i++)
-        if (here[i] - bytes[i] > around->host_stage[kind][i])
-            around->host_stage[kind][i] = here[i] - bytes[i];
-out:
-    return status;
-}
-
-static stw_status read_policy(stw_around *around, stw_act act, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    const stw_cost *cost = around->cost;
-    uint32_t place = place_with(cost, 0);
-    int64_t *bytes = stw_pool_array(around->build->pool, cost->job->model->n_blocks, sizeof *bytes);
-    int64_t tail = 0;
-    if (bytes == NULL) return no_memory(err);
-    bool some_on_gpu = place < cost->n_places;
-    for (unsigned kind = HOST_KINDS - 1; place == cost->n_places && kind > 0; kind--)
-        place = place_with(cost, kind);
-    STW_TRY(read_saved(around, act, err));
-    STW_TRY(read_program(around, place, act, bytes, &tail, err));
-    around->has[act] = true;
-    around->bytes[act] = bytes;
-    if (tail > around->tail) around->tail = tail;
-    for (unsigned kind = 1; some_on_gpu && kind < HOST_KINDS; kind++)
-        STW_TRY(read_host(around, kind, act, bytes, tail, err));
-out:
-    return status;
-}
-
-/* ---- shares of blocks ---- */
-
-/* Runs of units in the order of places: so often shards on the host begin anew. */
-#define HOST_RUNS 3
-
-/* Blocks smaller than this share of the largest are left out, and so is their staging. */
-static const double SMALL_BLOCK = 0.02;
-
-/* By how much the share that any run of the space has of a block exceeds the run's share of the
- * space, at most. 1 where that is not known. */
-static stw_status find_uneven(stw_around *around, stw_error *err) {
-    const stw_job *job = around->cost->job;
-    const stw_rank_kind *kind = &job->kinds[job->largest];
-    const stw_space *space = &kind->spaces[STW_SPACE_PARAMS];
-    typedef struct ends {
-        double before, most, least; /* elements so far; the block's share less the space's */
-    } ends;
-    ends *of = stw_pool_array(around->build->pool, job->model->n_blocks, sizeof *of);
-    if (of == NULL) return no_memory(err);
-    uint64_t largest = 0;
-    double so_far = 0, most = 0;
-    around->uneven = 1;
-    for (uint32_t b = 0; b < job->model->n_blocks; b++)
-        largest = stw_max_u64(largest, kind->block_params[b]);
-    for (uint32_t i = 0; i < space->n_segments; i++) {
-        const stw_segment *segment = &space->segments[i];
-        uint32_t b = job->model->tensors[segment->tensor].block;
-        double all = (double)kind->block_params[b], n = (double)segment->n;
-        if (all <= 0) continue;
-        double before = of[b].before / all - so_far / (double)space->n;
-        so_far += n;
-        of[b].before += n;
-        double after = of[b].before / all - so_far / (double)space->n;
-        of[b].least = before < of[b].least ? before : of[b].least;
-        of[b].most = after > of[b].most ? after : of[b].most;
-        if (all >= SMALL_BLOCK * (double)largest && of[b].most - of[b].least > most)
-            most = of[b].most - of[b].least;
-    }
-    double uneven = HOST_RUNS * most + SMALL_BLOCK;
-    if (uneven < 1 && !around->cost->whole) around->uneven = uneven;
-    return STW_STATUS_OK;
-}
-
-/* ---- rows ---- */
 
 /* Some blocks of a group that follow each other: positions from `first` up to `end`. */
 typedef struct span {
@@ -265,21 +39,21 @@ typedef struct span {
 static uint32_t count_blocks(const stw_around *around, uint32_t group, uint32_t first,
                              uint32_t end) {
     uint32_t count = 0;
-    for (uint32_t i = first; i < end; i++) count += group_of(around, i) == group;
+    for (uint32_t i = first; i < end; i++) count += stw_around_group(around, i) == group;
     return count;
 }
 
 /* Position after the last block of a group; 0 where it has none. */
 static uint32_t end_of(const stw_around *around, uint32_t group) {
     uint32_t end = around->n;
-    while (end > 0 && group_of(around, end - 1) != group) end--;
+    while (end > 0 && stw_around_group(around, end - 1) != group) end--;
     return end;
 }
 
 /* Position of the group's block number `instance`. */
 static uint32_t position_in(const stw_around *around, uint32_t group, uint32_t instance) {
     uint32_t i = 0;
-    while (i < around->n && (group_of(around, i) != group || instance-- > 0)) i++;
+    while (i < around->n && (stw_around_group(around, i) != group || instance-- > 0)) i++;
     return i;
 }
 
@@ -290,11 +64,12 @@ static int64_t most_around(const stw_around *around, span s, stw_act act, uint32
                            bool fetching) {
     int64_t most = 0;
     for (uint32_t i = s.first; i < s.end; i++) {
-        if (group_of(around, i) != s.group) continue;
+        if (stw_around_group(around, i) != s.group) continue;
         uint64_t gone = stw_min_u64(at_most, count_blocks(around, s.group, i + 1, around->n));
         if (fetching && gone == 0) continue;
-        int64_t bytes = around->bytes[act][i] - (int64_t)((1 + gone) * saved_by(around, i, act));
-        if (fetching) bytes += (int64_t)saved_by(around, i, STW_ACT_KEEP);
+        int64_t bytes =
+            around->bytes[act][i] - (int64_t)((1 + gone) * stw_around_saved(around, i, act));
+        if (fetching) bytes += (int64_t)stw_around_saved(around, i, STW_ACT_KEEP);
         if (bytes > most) most = bytes;
     }
     return most;
@@ -304,22 +79,23 @@ static int64_t most_around(const stw_around *around, span s, stw_act act, uint32
 static int64_t most_at(const stw_around *around, span s, stw_act act) {
     int64_t most = 0;
     for (uint32_t i = s.first; i < s.end; i++)
-        if (group_of(around, i) == s.group && around->bytes[act][i] > most)
+        if (stw_around_group(around, i) == s.group && around->bytes[act][i] > most)
             most = around->bytes[act][i];
     return most;
 }
 
 /* Shards on their way from and to the host, of each kind. */
 typedef struct staging {
-    int64_t bytes[HOST_KINDS];
+    int64_t bytes[STW_STAGED_KINDS];
 } staging;
 
 /* Around a group's blocks. */
 static staging staging_of(const stw_around *around, uint32_t group) {
     staging most = {{0}};
-    for (unsigned kind = 1; kind < HOST_KINDS; kind++)
+    for (unsigned kind = 1; kind < STW_STAGED_KINDS; kind++)
         for (uint32_t i = 0; i < around->n; i++)
-            if (group_of(around, i) == group && around->host_stage[kind][i] > most.bytes[kind])
+            if (stw_around_group(around, i) == group &&
+                around->host_stage[kind][i] > most.bytes[kind])
                 most.bytes[kind] = around->host_stage[kind][i];
     return most;
 }
@@ -333,12 +109,13 @@ static void add_others(const stw_around *around, span s, bool offload, stw_byte_
         if (act->group == s.group) continue;
         uint32_t all = count_blocks(around, act->group, 0, around->n);
         uint32_t before = count_blocks(around, act->group, 0, s.end);
-        uint64_t saved = group_saves(around, act->group, act->act);
+        uint64_t saved = stw_around_group_saves(around, act->group, act->act);
         if (all > 0) row->act_bytes[a] = stw_div_up_u64(saved * before, all);
         if (act->act != STW_ACT_OFFLOAD || offload) continue; /* offload: it is around already */
         for (uint32_t i = (uint32_t)stw_max_u64(s.first, 1); i < s.end; i++)
-            if (group_of(around, i) == s.group && group_of(around, i - 1) == act->group)
-                row->act_once_bytes[a] = group_saves(around, act->group, STW_ACT_KEEP);
+            if (stw_around_group(around, i) == s.group &&
+                stw_around_group(around, i - 1) == act->group)
+                row->act_once_bytes[a] = stw_around_group_saves(around, act->group, STW_ACT_KEEP);
     }
 }
 
@@ -361,12 +138,12 @@ static stw_byte_row *state_row(const stw_around *around, const char *name, stagi
     const stw_cost *cost = around->cost;
     int64_t most = 0;
     if (row == NULL) return NULL;
-    for (unsigned kind = 1; kind < HOST_KINDS; kind++)
+    for (unsigned kind = 1; kind < STW_STAGED_KINDS; kind++)
         if (staged.bytes[kind] > most) most = staged.bytes[kind];
     int64_t once = around->uneven < 1 ? uneven_bytes(around, most) : most;
     for (uint32_t p = 0; p < cost->n_places && around->uneven < 1; p++)
-        row->unit_bytes[p] +=
-            stw_div_up_u64((uint64_t)staged.bytes[host_kind_of(&cost->places[p])], cost->n_units);
+        row->unit_bytes[p] += stw_div_up_u64(
+            (uint64_t)staged.bytes[stw_staged_kind(&cost->places[p])], cost->n_units);
     for (uint32_t r = 0; r < cost->n_rings; r++)
         row->ring_bytes[STW_USE_HOST_PARAMS * cost->n_rings + r] = (uint64_t)once;
     return row;
@@ -395,8 +172,8 @@ static int64_t beside_last(const stw_around *around, const group_around *g, stw_
     if (act == STW_ACT_OFFLOAD) {
         if (g->fetching > most) most = g->fetching;
         if (last != STW_ACT_RECOMPUTE && around->has[STW_ACT_RECOMPUTE]) {
-            int64_t own =
-                g->recomputed - g->room + (int64_t)group_saves(around, g->at.group, STW_ACT_KEEP);
+            int64_t own = g->recomputed - g->room +
+                          (int64_t)stw_around_group_saves(around, g->at.group, STW_ACT_KEEP);
             if (own > most) most = own;
         }
     }
@@ -418,12 +195,12 @@ static stw_status add_policy(const stw_around *around, const group_around *g, ui
     for (uint32_t i = g->first; i < g->first + g->n; i++) {
         bool other_is_last = i + 1 == g->first + g->n;
         if (is_last || !other_is_last)
-            row->act_bytes[i] = group_saves(around, g->at.group, cost->acts[i].act);
+            row->act_bytes[i] = stw_around_group_saves(around, g->at.group, cost->acts[i].act);
         if (is_last && !other_is_last)
             row->act_once_bytes[i] = (uint64_t)beside_last(around, g, cost->acts[i].act);
         /* a recomputed block right after an offloaded one holds its input beside both */
         if (!is_last && other_is_last && cost->acts[i].act == STW_ACT_RECOMPUTE)
-            row->act_once_bytes[i] = group_saves(around, g->at.group, STW_ACT_RECOMPUTE);
+            row->act_once_bytes[i] = stw_around_group_saves(around, g->at.group, STW_ACT_RECOMPUTE);
     }
     row->act_once_bytes[a] = (uint64_t)(g->most[act->act] - g->least);
     return STW_STATUS_OK;
@@ -446,7 +223,7 @@ static group_around look_from(const stw_around *around, uint32_t group, uint32_t
     g.fetching = most_around(around, g.at, last, STW_LAST_BLOCKS, true);
     if (around->has[STW_ACT_RECOMPUTE])
         g.recomputed = most_around(around, g.at, STW_ACT_RECOMPUTE, 0, false);
-    g.room = STW_LAST_BLOCKS * (int64_t)group_saves(around, group, last);
+    g.room = STW_LAST_BLOCKS * (int64_t)stw_around_group_saves(around, group, last);
     return g;
 }
 
@@ -475,10 +252,10 @@ static stw_status add_span(const stw_around *around, const group_around *g, span
     }
     row->constant_bytes += (uint64_t)least;
     for (uint32_t i = g->first; i < g->first + g->n; i++) {
-        uint64_t saved = group_saves(around, s.group, cost->acts[i].act);
+        uint64_t saved = stw_around_group_saves(around, s.group, cost->acts[i].act);
         row->act_bytes[i] = stw_div_up_u64(saved * before, all);
         if (cost->acts[i].act == STW_ACT_OFFLOAD && act != STW_ACT_OFFLOAD)
-            row->act_once_bytes[i] = group_saves(around, s.group, STW_ACT_KEEP);
+            row->act_once_bytes[i] = stw_around_group_saves(around, s.group, STW_ACT_KEEP);
         if (cost->acts[i].act == act)
             row->act_once_bytes[i] += (uint64_t)(most_at(around, s, act) - least);
     }
@@ -553,7 +330,7 @@ static void find_stashes(const stw_around *around) {
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         const stw_saved *saved = &around->build->saved[cost->acts[a].act];
         for (uint32_t i = 0; i < around->n; i++)
-            if (group_of(around, i) == cost->acts[a].group)
+            if (stw_around_group(around, i) == cost->acts[a].group)
                 around->build->stash_bytes[a] =
                     stw_max_u64(around->build->stash_bytes[a], saved->host[i]);
     }
@@ -562,22 +339,11 @@ static void find_stashes(const stw_around *around) {
 stw_status stw_rows_add_forward_bytes(stw_build *b, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cost *cost = b->cost;
-    stw_around around = {.build = b, .cost = cost};
+    stw_around around;
     for (uint32_t p = 0; p < cost->n_places; p++)
         if (cost->places[p].params == STW_TIER_HOST || cost->places[p].grads == STW_TIER_HOST)
             cost->place_uses[p] |= 1u << STW_USE_HOST_PARAMS;
-    STW_TRY(read_saved(&around, STW_ACT_KEEP, err));
-    around.n = b->saved[STW_ACT_KEEP].n;
-    around.blocks = b->saved[STW_ACT_KEEP].blocks;
-    for (unsigned kind = 1; kind < HOST_KINDS; kind++) {
-        around.host_stage[kind] =
-            stw_pool_array(b->pool, cost->job->model->n_blocks, sizeof *around.host_stage[kind]);
-        if (around.host_stage[kind] == NULL) return no_memory(err);
-    }
-    STW_TRY(find_uneven(&around, err));
-    STW_TRY(read_policy(&around, STW_ACT_KEEP, err));
-    for (uint32_t a = 0; a < cost->n_acts; a++)
-        if (!around.has[cost->acts[a].act]) STW_TRY(read_policy(&around, cost->acts[a].act, err));
+    STW_TRY(stw_read_around(b, &around, err));
     find_stashes(&around);
     for (uint32_t g = 0; g < cost->job->model->n_groups; g++) STW_TRY(add_group(&around, g, err));
     staging tail = {{0}};
