@@ -10,6 +10,7 @@
 enum { MOST_FILES = 16, MOST_BYTES = 256 << 20 };
 
 typedef struct loaded {
+    const char *name; /* of the file */
     stw_plan *plan;
     stw_run_result *run;
 } loaded;
@@ -21,6 +22,7 @@ static stw_status load(const char *path, loaded *out, stw_error *err) {
     char *text = NULL;
     uint64_t length = 0;
     const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
+    out->name = name;
     STW_TRY(stw_file_read(path, MOST_BYTES, &text, &length, err)); /* once: it may be a pipe */
     STW_TRY(stw_tree_parse_json(name, text, (size_t)length, &tree, err));
     STW_TRY(stw_node_string(tree, tree->root, "schema", &schema, err));
@@ -42,6 +44,7 @@ out:
 /* A plan followed by its run gives one report with predicted and measured values. */
 static stw_status report_one(const loaded *file, const loaded *next, stw_format format,
                              bool *used_next, stw_text *text, stw_error *err) {
+    const bool is_first = text->length == 0;
     stw_status status = STW_STATUS_OK;
     stw_comparison *comparison = NULL;
     stw_tolerance tolerance = STW_TOLERANCE_DEFAULT;
@@ -51,8 +54,11 @@ static stw_status report_one(const loaded *file, const loaded *next, stw_format 
         STW_TRY(stw_compare(file->plan, next->run, &tolerance, &comparison, err));
         *used_next = true;
     }
-    STW_TRY(
-        stw_report_plan(file->plan, *used_next ? next->run : NULL, comparison, format, text, err));
+    const stw_run_result *run = *used_next ? next->run : NULL;
+    if (format == STW_FORMAT_CSV)
+        STW_TRY(stw_report_plan_csv(file->plan, run, comparison, file->name, is_first, text, err));
+    else
+        STW_TRY(stw_report_plan(file->plan, run, comparison, format, text, err));
 out:
     stw_comparison_free(comparison);
     return status;

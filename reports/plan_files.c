@@ -5,28 +5,56 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "reports/facts.h"
-#include "reports/table.h"
+#include "plan/files/plan_file.h"
+#include "reports/plan_sections.h"
 
-static void row(stw_text *out, const char *section, const char *of, const char *phase,
+/* Rows of one plan. */
+typedef struct rows {
+    stw_text *out;
+    const char *plan; /* the first cell of each */
+} rows;
+
+static void row(const rows *out, const char *section, const char *of, const char *phase,
                 const char *what, const char *value, const char *unit) {
-    const char *const cells[] = {section, of, phase, what, value, unit};
-    stw_csv_row(out, cells, 6);
+    const char *const cells[] = {out->plan, section, of, phase, what, value, unit};
+    stw_csv_row(out->out, cells, 7);
 }
 
-static void row_u64(stw_text *out, const char *section, const char *of, const char *phase,
+static void row_u64(const rows *out, const char *section, const char *of, const char *phase,
                     const char *what, uint64_t value, const char *unit) {
     char digits[24];
     snprintf(digits, sizeof digits, "%" PRIu64, value);
     row(out, section, of, phase, what, digits, unit);
 }
 
-static void row_double(stw_text *out, const char *section, const char *of, const char *phase,
+static void row_double(const rows *out, const char *section, const char *of, const char *phase,
                        const char *what, double value, const char *unit) {
     row(out, section, of, phase, what, stw_word_plain_double(value).text, unit);
 }
 
-static void put_inputs(const stw_plan *plan, const stw_plan_facts *f, stw_text *out) {
+/* What the text report begins with. */
+static void put_headline(const stw_plan *plan, const stw_plan_facts *f, const rows *out) {
+    static const char *const section = "headline";
+    const double iteration_s = stw_plan_iteration_s(plan), tokens = stw_plan_iteration_tokens(plan);
+    char cluster[96];
+    stw_remarks remarks;
+    stw_section_cluster_name(&plan->cluster, cluster, sizeof cluster);
+    row(out, section, "", "", "model", plan->model->name, "");
+    row(out, section, "", "", "cluster", cluster, "");
+    row(out, section, "", "", "engine", stw_engine_name(plan->run.engine), "");
+    row_u64(out, section, "", "", "nodes", plan->cluster.nodes, "count");
+    row(out, section, "", "", "verdict", stw_verdict_name(plan->verdict), "");
+    row_double(out, section, "", "", "tokens_per_iteration", tokens, "count");
+    row_double(out, section, "", "", "iteration", iteration_s, "s");
+    row_double(out, section, "", "", "tokens_per_second", tokens / iteration_s, "1/s");
+    row_double(out, section, "", "", "gpu_hours_per_1000_iterations",
+               iteration_s * 1000 / 3600 * plan->job->world, "h");
+    stw_plan_remarks_get(plan, f, &remarks);
+    for (uint32_t i = 0; i < remarks.n; i++)
+        row(out, section, "", "", "warning", remarks.items[i].text, "");
+}
+
+static void put_inputs(const stw_plan *plan, const stw_plan_facts *f, const rows *out) {
     row(out, "plan", "", "", "model", plan->model->name, "");
     row(out, "plan", "", "", "cluster", plan->cluster.name, "");
     row(out, "plan", "", "", "verdict", stw_verdict_name(plan->verdict), "");
@@ -48,7 +76,7 @@ static void put_inputs(const stw_plan *plan, const stw_plan_facts *f, stw_text *
 }
 
 /* Seconds of the planner's model, not simulated ones. */
-static void put_solver(const stw_plan *plan, stw_text *out) {
+static void put_solver(const stw_plan *plan, const rows *out) {
     row_double(out, "solver", "", "", "gap", plan->solver.gap, "");
     row_double(out, "solver", "", "", "estimate", stw_plan_estimate_s(plan, plan->objective_s),
                "s");
@@ -57,7 +85,7 @@ static void put_solver(const stw_plan *plan, stw_text *out) {
                stw_plan_estimate_s(plan, plan->solver.greedy_objective), "s");
 }
 
-static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, stw_text *out) {
+static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, const rows *out) {
     for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++) {
         char place[96];
         stw_place_format(&plan->decisions.state[i].place, place, sizeof place);
@@ -70,13 +98,15 @@ static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, stw_tex
         row_u64(out, "activations", plan->model->groups[d->group].name, "", stw_act_name(d->act),
                 d->count, "blocks");
     }
-    row_u64(out, "prefetch", "", "", "depth", plan->decisions.prefetch.depth, "count");
-    row_u64(out, "prefetch", "", "", "bucket", plan->decisions.prefetch.bucket_bytes, "B");
+    if (stw_plan_streams(plan)) {
+        row_u64(out, "prefetch", "", "", "depth", plan->decisions.prefetch.depth, "count");
+        row_u64(out, "prefetch", "", "", "bucket", plan->decisions.prefetch.bucket_bytes, "B");
+    }
     row(out, "load", "", "", "method", stw_load_name(plan->decisions.load), "");
 }
 
 static void put_peak(const char *tier, const char *of, unsigned phase, const stw_peak *peak,
-                     stw_text *out) {
+                     const rows *out) {
     const char *name = stw_phase_name((stw_phase)phase);
     char section[32];
     snprintf(section, sizeof section, "%s_peak", tier);
@@ -87,7 +117,7 @@ static void put_peak(const char *tier, const char *of, unsigned phase, const stw
                     peak->components[c], "B");
 }
 
-static void put_peaks(const stw_plan *plan, const stw_plan_facts *f, stw_text *out) {
+static void put_peaks(const stw_plan *plan, const stw_plan_facts *f, const rows *out) {
     for (uint32_t k = 0; plan->peaks != NULL && k < plan->job->n_kinds; k++)
         for (unsigned p = 0; p < STW_N_PHASES; p++)
             if (plan->peaks[k].has[p])
@@ -107,7 +137,7 @@ static void put_peaks(const stw_plan *plan, const stw_plan_facts *f, stw_text *o
 }
 
 static void put_times(const stw_plan *plan, const stw_plan_facts *f, const stw_run_result *run,
-                      stw_text *out) {
+                      const rows *out) {
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
         const char *name = stw_phase_name((stw_phase)p);
         const stw_phase_facts *phase = &f->phases[p];
@@ -122,7 +152,7 @@ static void put_times(const stw_plan *plan, const stw_plan_facts *f, const stw_r
     }
 }
 
-static void put_answers(const stw_plan *plan, stw_text *out) {
+static void put_answers(const stw_plan *plan, const rows *out) {
     for (uint32_t i = 0; i < plan->n_alternatives; i++) {
         const stw_alternative *other = &plan->alternatives[i];
         row_double(out, "alternative", other->rule, "", "iteration", other->seconds, "s");
@@ -147,7 +177,7 @@ static void put_answers(const stw_plan *plan, stw_text *out) {
     }
 }
 
-static void put_comparison(const stw_comparison *comparison, stw_text *out) {
+static void put_comparison(const stw_comparison *comparison, const rows *out) {
     for (uint32_t i = 0; i < comparison->n_lines; i++) {
         const stw_compare_line *l = &comparison->lines[i];
         const char *phase = stw_phase_name(l->phase);
@@ -163,10 +193,13 @@ static void put_comparison(const stw_comparison *comparison, stw_text *out) {
 }
 
 stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
-                               const stw_comparison *comparison, stw_text *out, stw_error *err) {
+                               const stw_comparison *comparison, const char *name, bool heads,
+                               stw_text *text, stw_error *err) {
     stw_plan_facts facts;
+    const rows all = {text, name}, *out = &all;
     stw_plan_facts_get(plan, &facts);
-    row(out, "section", "of", "phase", "what", "value", "unit");
+    if (heads) row(&(rows){text, "plan"}, "section", "of", "phase", "what", "value", "unit");
+    put_headline(plan, &facts, out);
     put_inputs(plan, &facts, out);
     put_decisions(plan, &facts, out);
     put_peaks(plan, &facts, out);
@@ -174,7 +207,7 @@ stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
     put_solver(plan, out);
     put_answers(plan, out);
     if (comparison != NULL) put_comparison(comparison, out);
-    return stw_text_status(out, err);
+    return stw_text_status(text, err);
 }
 
 stw_status stw_report_plan_json(const stw_plan *plan, const stw_run_result *run,

@@ -6,11 +6,6 @@
 
 #include "reports/reports.h"
 
-/** Rows `section,of,phase,what,value,unit`. Bytes, seconds and counts are in base units; an unknown
- * value is empty. */
-STW_MUST_USE stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
-                                            const stw_comparison *comparison, stw_text *out,
-                                            stw_error *err);
 /** {"schema":"stowage.report/1","plan":..,"run":..,"comparison":..}: the three complete documents;
  * a missing one is null. */
 STW_MUST_USE stw_status stw_report_plan_json(const stw_plan *plan, const stw_run_result *run,

@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "core/units.h"
+#include "plan/files/plan_file.h"
 #include "reports/plan_files.h"
 #include "reports/plan_sections.h"
 
@@ -218,7 +219,7 @@ static const char *executor_of(const stw_plan *plan, stw_phase phase) {
     const stw_program *program = plan->programs != NULL ? plan->programs[plan->job->largest] : NULL;
     const stw_movement *m = program != NULL ? stw_program_movement(program, phase) : NULL;
     if (m == NULL) return "";
-    return m->by_stowage ? "stowage" : "framework";
+    return stw_plan_movement_by(plan, m);
 }
 
 static void time_row(const stw_section *s, stw_table *t, unsigned p, const stw_run_result *run) {
@@ -272,12 +273,13 @@ static void put_price(const stw_section *s, const stw_price *p, stw_text *nothin
     stw_word what;
     stw_resource_name_words(p->resource, what.text, sizeof what.text);
     if (p->seconds < 0)
-        stw_doc_item(s->out, s->format, "%.3g %s more %s: a plan with %s less per iteration (%s).",
-                     p->amount, p->unit, what.text, stw_word_seconds(-p->seconds).text,
+        stw_doc_item(s->out, s->format, "%s %s more %s: a plan with %s less per iteration (%s).",
+                     stw_word_number(p->amount).text, p->unit, what.text,
+                     stw_word_seconds(-p->seconds).text,
                      stw_word_share(-p->seconds, iteration_s).text);
     else
-        stw_text_printf(nothing, "%s%.3g %s %s", nothing->length > 0 ? ", " : "", p->amount,
-                        p->unit, what.text);
+        stw_text_printf(nothing, "%s%s %s %s", nothing->length > 0 ? ", " : "",
+                        stw_word_number(p->amount).text, p->unit, what.text);
 }
 
 static void put_prices(const stw_section *s) {
@@ -322,7 +324,9 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     stw_section section = {plan, &facts, &remarks, format, stw_pool_new(), out};
     if (section.pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
-    stw_doc_title(out, format, "Capacity report: %s on %s", plan->model->name, plan->cluster.name);
+    char cluster[96];
+    stw_section_cluster_name(&plan->cluster, cluster, sizeof cluster);
+    stw_doc_title(out, format, "Capacity report: %s on %s", plan->model->name, cluster);
     stw_section_verdict(&section);
     stw_section_infeasible(&section);
     put_model(&section);
@@ -351,6 +355,7 @@ stw_status stw_report_plan(const stw_plan *plan, const stw_run_result *run,
                            const stw_comparison *comparison, stw_format format, stw_text *out,
                            stw_error *err) {
     if (format == STW_FORMAT_JSON) return stw_report_plan_json(plan, run, comparison, out, err);
-    if (format == STW_FORMAT_CSV) return stw_report_plan_csv(plan, run, comparison, out, err);
+    if (format == STW_FORMAT_CSV)
+        return stw_report_plan_csv(plan, run, comparison, plan->model->name, true, out, err);
     return report_for_people(plan, run, comparison, format, out, err);
 }

@@ -7,6 +7,13 @@
 #include <string.h>
 
 #include "plan/engines/bytes.h"
+#include "plan/files/plan_file.h"
+
+void stw_section_cluster_name(const stw_cluster *c, char *out, size_t out_size) {
+    char nodes[24] = "";
+    if (c->nodes > 1) snprintf(nodes, sizeof nodes, "%u x ", c->nodes);
+    snprintf(out, out_size, "%s%s", nodes, c->name);
+}
 
 void stw_section_machine(const stw_cluster *c, char *out, size_t out_size) {
     char gpus[96] = "without GPU (emulated in host memory)";
@@ -57,10 +64,10 @@ static void put_costs(const stw_section *s) {
     stw_doc_line(s->out, s->format, "Throughput: %s tokens/s (%s tokens/s per %s).",
                  stw_word_count((uint64_t)(per_s + 0.5)).text,
                  stw_word_count((uint64_t)(per_s / plan->job->world + 0.5)).text, rank);
-    stw_doc_line(s->out, s->format, "1000 iterations take %s on %u %s%s: %.3g %s-hours.",
+    stw_doc_line(s->out, s->format, "1000 iterations take %s on %u %s%s: %s %s-hours.",
                  stw_word_seconds(iteration_s * 1000).text, plan->job->world, rank,
-                 plan->job->world > 1 ? "s" : "", iteration_s * 1000 / 3600 * plan->job->world,
-                 rank);
+                 plan->job->world > 1 ? "s" : "",
+                 stw_word_number(iteration_s * 1000 / 3600 * plan->job->world).text, rank);
 }
 
 /* Less than this is lost in the noise of a training run. */
@@ -214,7 +221,7 @@ void stw_section_ring(const stw_section *s) {
         stw_doc_line(s->out, s->format, "%s: %u x %s.", what[r], ring->slots,
                      stw_word_size(ring->slot_bytes).text);
     }
-    if (plan->decisions.prefetch.by_group && plan->decisions.prefetch.depth > 0) {
+    if (plan->decisions.prefetch.by_group && stw_plan_streams(plan)) {
         any = true;
         stw_doc_line(s->out, s->format, "Prefetch: %u tensor group%s ahead.",
                      plan->decisions.prefetch.depth, plan->decisions.prefetch.depth > 1 ? "s" : "");
@@ -236,9 +243,9 @@ void stw_section_ring(const stw_section *s) {
     bool chosen = plan->run.load.method == STW_AUTO;
     stw_doc_line(s->out, s->format, "Load method: %s%s.", stw_load_name(plan->decisions.load),
                  chosen ? " (chosen by the planner)" : "");
-    if (chosen && plan->job->engine->usual_load != NULL)
-        stw_doc_line(s->out, s->format, "Load method of %s by default: %s.",
-                     plan->job->engine->spec.name, plan->job->engine->usual_load);
+    if (chosen && plan->decisions.load != STW_LOAD_ALL_RANKS &&
+        plan->job->engine->load_note != NULL)
+        stw_doc_line(s->out, s->format, "%s", plan->job->engine->load_note);
     if (plan->run.optimizer.implementation == STW_OPTIMIZER_AUTO &&
         plan->job->engine->assumed_optimizer != NULL)
         stw_doc_line(s->out, s->format, "optimizer.implementation is auto, taken as %s.",
@@ -276,12 +283,13 @@ void stw_section_solver(const stw_section *s) {
         [STW_OUTCOME_OPTIMAL] = "integer program solved to optimality",
         [STW_OUTCOME_FEASIBLE] = "integer program not solved to optimality",
         [STW_OUTCOME_INFEASIBLE] = "infeasible; this plan has the smallest excess",
-        [STW_OUTCOME_LIMIT] = "best found within the time limit, not proven optimal"};
+        [STW_OUTCOME_LIMIT] = "the time limit ended the search, not proven optimal"};
     if (by->name == NULL || *by->name == '\0') return;
     char gap[64] = "", from[64] = "";
     if (plan->outcome != STW_OUTCOME_INFEASIBLE) simulated_words(by, from, sizeof from);
     if (by->gap > 0 && plan->outcome != STW_OUTCOME_INFEASIBLE)
-        snprintf(gap, sizeof gap, ", gap at most %.3g%%", 100 * by->gap);
+        snprintf(gap, sizeof gap, ", gap at most %s%%",
+                 stw_word_number(fmax(100 * by->gap, 0.001)).text);
     stw_doc_line(s->out, s->format, "Plan: %s%s%s (%s %s: %u rows, %u columns, %s).", from,
                  outcome[plan->outcome], gap, by->name, by->version != NULL ? by->version : "",
                  by->rows, by->columns, stw_word_seconds(by->seconds).text);

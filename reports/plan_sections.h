@@ -18,6 +18,8 @@ typedef struct stw_section {
     stw_text *out;
 } stw_section;
 
+/** "4 x p5.48xlarge", as --cluster takes it. */
+void stw_section_cluster_name(const stw_cluster *cluster, char *out, size_t out_size);
 /** "4 nodes with 8 x NVIDIA H200 each". */
 void stw_section_machine(const stw_cluster *cluster, char *out, size_t out_size);
 /** Verdict, peaks of GPU and host memory, iteration time and throughput. */

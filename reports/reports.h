@@ -43,6 +43,12 @@ STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *
 STW_MUST_USE stw_status stw_report_plan(const stw_plan *plan, const stw_run_result *run,
                                         const stw_comparison *comparison, stw_format format,
                                         stw_text *out, stw_error *err);
+/** The same as CSV, for one file with several plans. Rows `plan,section,of,phase,what,value,unit`;
+ * bytes, seconds and counts are in base units, an unknown value is empty.
+ * @param name in the column `plan`; @param heads begin with the row of heads */
+STW_MUST_USE stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
+                                            const stw_comparison *comparison, const char *name,
+                                            bool heads, stw_text *out, stw_error *err);
 /** Report of one run file. */
 STW_MUST_USE stw_status stw_report_run(const stw_run_result *run, stw_format format, stw_text *out,
                                        stw_error *err);

@@ -266,7 +266,14 @@ static void put_markdown_cell(stw_text *out, const char *cell) {
     put(out, " |");
 }
 
+void stw_doc_gap(stw_text *out, stw_format format) {
+    const size_t n = out->length;
+    if (format != STW_FORMAT_MARKDOWN || n == 0 || out->data == NULL) return;
+    if (n < 2 || out->data[n - 1] != '\n' || out->data[n - 2] != '\n') stw_text_printf(out, "\n");
+}
+
 static void write_markdown(const stw_table *t, stw_text *out) {
+    stw_doc_gap(out, STW_FORMAT_MARKDOWN);
     for (size_t line = 0; line < rows_of(t) + 2; line++) {
         put(out, "|");
         for (uint32_t c = 0; c < t->n_columns; c++) {

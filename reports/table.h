@@ -42,6 +42,8 @@ size_t stw_line_length(const char *text, size_t width);
 /** Display width: UTF-8 continuation bytes do not count. */
 size_t stw_text_width(const char *text);
 
+/** Markdown: end a paragraph, list or table with an empty line, if it is not ended. */
+void stw_doc_gap(stw_text *out, stw_format format);
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) STW_PRINTF(3, 4);
 void stw_doc_heading(stw_text *out, stw_format format, const char *heading);
 /** One line of text (a paragraph in Markdown). */
@@ -58,6 +60,7 @@ stw_word stw_word_gib(uint64_t bytes);                /* "61.03 GiB", always GiB
 stw_word stw_word_size(uint64_t bytes);               /* "32.00 MiB", unit by size */
 stw_word stw_word_seconds(double seconds);            /* "12.3 ms"; "unknown" for NaN */
 stw_word stw_word_count(uint64_t count);              /* "4,022,468,096" */
+stw_word stw_word_number(double value);               /* three digits: "2,290", "0.0354" */
 stw_word stw_word_dtype(stw_dtype dtype);             /* "bf16", "fp32", as in run.yaml */
 stw_word stw_word_share(double part, double whole);   /* "43.7%"; "" if whole is 0 */
 stw_word stw_word_bar(uint64_t part, uint64_t whole); /* "[########............]" */

@@ -48,6 +48,14 @@ static void wrap_since(stw_text *out, size_t start, stw_format format, size_t in
     stw_text_free(&wrapped);
 }
 
+/* Does the text end with an item of a list? */
+static bool in_list(const stw_text *out) {
+    size_t at = out->length;
+    if (at < 2 || out->data == NULL) return false;
+    for (at--; at > 0 && out->data[at - 1] != '\n';) at--;
+    return strncmp(out->data + at, "- ", 2) == 0;
+}
+
 void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
     if (format == STW_FORMAT_MARKDOWN) stw_text_printf(out, "# ");
@@ -58,14 +66,16 @@ void stw_doc_title(stw_text *out, stw_format format, const char *format_text, ..
 }
 
 void stw_doc_heading(stw_text *out, stw_format format, const char *heading) {
+    stw_doc_gap(out, format);
     if (format == STW_FORMAT_MARKDOWN)
-        stw_text_printf(out, "\n## %s\n\n", heading);
+        stw_text_printf(out, "## %s\n\n", heading);
     else
         stw_text_printf(out, "\n%s\n", heading);
 }
 
 void stw_doc_line(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
+    stw_doc_gap(out, format);
     size_t start = out->length;
     if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "  ");
     va_start(args, format_text);
@@ -77,6 +87,7 @@ void stw_doc_line(stw_text *out, stw_format format, const char *format_text, ...
 
 void stw_doc_item(stw_text *out, stw_format format, const char *format_text, ...) {
     va_list args;
+    if (!in_list(out)) stw_doc_gap(out, format);
     size_t start = out->length;
     stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "- " : "  - ");
     va_start(args, format_text);
@@ -122,6 +133,20 @@ stw_word stw_word_count(uint64_t count) {
         w.text[used++] = digits[i];
     }
     w.text[used] = '\0';
+    return w;
+}
+
+/* Never with an exponent. */
+stw_word stw_word_number(double value) {
+    stw_word w = {"unknown"};
+    if (!isfinite(value) || value < 0 || value >= 1e18) return w;
+    double step = 1;
+    while (value / step >= 1000) step *= 10;
+    if (value >= 100) return stw_word_count((uint64_t)(floor(value / step + 0.5) * step));
+    if (value > 0 && value < 0.001)
+        snprintf(w.text, sizeof w.text, "< 0.001");
+    else
+        snprintf(w.text, sizeof w.text, "%.3g", value);
     return w;
 }
 

@@ -297,9 +297,9 @@ const stw_engine stw_engine_fsdp2 = {
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU},
     /* transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
      * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
-    .usual_load =
-        "rank0_broadcast with verl and AReaL; all_ranks in plain torch scripts, with verl "
-        "if embeddings are tied, and with AReaL before pull request 1182",
+    .load_note = "verl and AReaL use rank0_broadcast by default. Scripts that load the model on "
+                 "every rank need more host memory per node: plan them with --set "
+                 "load.method=all_ranks.",
     /* torch's own default is foreach on GPUs and a loop over tensors on the CPU */
     .assumed_optimizer = "AdamW(fused=True). With AdamW(foreach=True), set it to foreach: the step "
                          "needs a temporary as large as exp_avg_sq",

@@ -160,13 +160,16 @@ static stw_status read_ring(const stw_tree *tree, stw_plan *plan, stw_error *err
     d->prefetch.by_group = strcmp(unit, "group") == 0;
     if (!d->prefetch.by_group && strcmp(unit, "bucket") != 0)
         return stw_node_fail(tree, stw_node_get(node, "unit"), "bucket or group", err);
-    STW_TRY(stw_part_u64(tree, node, "depth", MAX_DEPTH, &depth, err));
-    d->prefetch.depth = (uint32_t)depth;
     STW_TRY(read_block_order(tree, d, err));
-    STW_TRY(
-        stw_part_u64(tree, node, "bucket_bytes", MAX_BUCKET_BYTES, &d->prefetch.bucket_bytes, err));
-    STW_TRY(stw_node_u64(tree, node, "live", &live, err));
-    if (live != stw_plan_prefetch_live(plan))
+    if (!stw_plan_streams(plan)) depth = live = 1; /* null, or a number that means nothing */
+    if (stw_plan_streams(plan)) {
+        STW_TRY(stw_part_u64(tree, node, "depth", MAX_DEPTH, &depth, err));
+        STW_TRY(stw_part_u64(tree, node, "bucket_bytes", MAX_BUCKET_BYTES,
+                             &d->prefetch.bucket_bytes, err));
+        STW_TRY(stw_node_u64(tree, node, "live", &live, err));
+    }
+    d->prefetch.depth = (uint32_t)depth;
+    if (stw_plan_streams(plan) && live != stw_plan_prefetch_live(plan))
         return stw_part_fail(tree, stw_node_get(node, "live"), err,
                              "live: found %" PRIu64 ", the depth gives %" PRIu32, live,
                              stw_plan_prefetch_live(plan));

@@ -162,18 +162,37 @@ uint32_t stw_plan_prefetch_live(const stw_plan *plan) {
     return plan->decisions.prefetch.by_group && depth < UINT32_MAX ? depth + 1 : depth;
 }
 
+bool stw_plan_streams(const stw_plan *plan) {
+    for (uint32_t i = 0; i < plan->decisions.n_state; i++)
+        if (plan->decisions.state[i].units > 0 &&
+            stw_place_slot_element_bytes(plan->job, &plan->decisions.state[i].place) > 0)
+            return true;
+    return false;
+}
+
+static void write_prefetch(const stw_plan *plan, stw_json *json) {
+    const stw_decisions *d = &plan->decisions;
+    stw_json_begin_object(json, "prefetch");
+    stw_json_string(json, "unit", d->prefetch.by_group ? "group" : "bucket");
+    if (stw_plan_streams(plan)) {
+        stw_json_u64(json, "live", stw_plan_prefetch_live(plan));
+        stw_json_u64(json, "depth", d->prefetch.depth);
+        stw_json_u64(json, "bucket_bytes", d->prefetch.bucket_bytes);
+    } else {
+        stw_json_null(json, "live");
+        stw_json_null(json, "depth");
+        stw_json_null(json, "bucket_bytes");
+    }
+    stw_json_end(json);
+}
+
 static void write_decisions(const stw_plan *plan, stw_json *json) {
     const stw_decisions *d = &plan->decisions;
     stw_json_begin_array(json, "decisions");
     for (uint32_t i = 0; i < d->n_state; i++) write_state_row(plan, i, json);
     for (uint32_t i = 0; i < d->n_blocks; i++) write_block_row(plan, i, json);
     stw_json_end(json);
-    stw_json_begin_object(json, "prefetch");
-    stw_json_string(json, "unit", d->prefetch.by_group ? "group" : "bucket");
-    stw_json_u64(json, "live", stw_plan_prefetch_live(plan));
-    stw_json_u64(json, "depth", d->prefetch.depth);
-    stw_json_u64(json, "bucket_bytes", d->prefetch.bucket_bytes);
-    stw_json_end(json);
+    write_prefetch(plan, json);
     stw_json_begin_object(json, "blocks");
     stw_json_string(json, "order", d->blocks_in_turn ? "in_turn" : "spread");
     stw_json_u64(json, "fetch_ahead", d->fetch_ahead);

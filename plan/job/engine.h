@@ -40,8 +40,8 @@ typedef struct stw_engine_fix {
 } stw_engine_fix;
 
 typedef struct stw_engine {
-    stw_engine_spec spec;   /* must be first; the run spec's view of the engine */
-    const char *usual_load; /* how the framework loads if it is told nothing; NULL: as planned */
+    stw_engine_spec spec;  /* must be first; the run spec's view of the engine */
+    const char *load_note; /* what reports add to a load that the planner chose; NULL: nothing */
     /* What optimizer.implementation: auto is taken to be; NULL: as planned. */
     const char *assumed_optimizer;
     const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */

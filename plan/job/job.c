@@ -3,6 +3,7 @@
 #include "plan/job/job.h"
 
 #include <fnmatch.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -237,6 +238,23 @@ out:
     return status;
 }
 
+/* A share of the updates that is too small for one unit of placement would be 0. */
+static stw_status check_shares(const stw_job *job, stw_error *err) {
+    for (int u = 0; u < STW_N_UPDATES; u++) {
+        double share = stw_run_spec_update_share(job->run, (stw_update)u);
+        if (!(share > 0) || share >= STW_AUTO_NUMBER ||
+            stw_job_update_units(job, (stw_update)u) > 0)
+            continue;
+        const double unit = 1.0 / job->n_units, digit = pow(10, floor(log10(unit)) - 1);
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "spec",
+                        "update.%s: found %g, expected 0 or at least %.2g: state is placed in "
+                        "units of %llu parameters",
+                        stw_update_name((stw_update)u), share, ceil(unit / digit) * digit,
+                        (unsigned long long)job->unit_params);
+    }
+    return STW_STATUS_OK;
+}
+
 stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const stw_run_spec *run,
                        const stw_engine *engine, stw_job **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -258,6 +276,7 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
     STW_TRY(find_kinds(job, err));
     STW_TRY(find_node_kinds(job, err));
     STW_TRY(cut_units(job, err));
+    STW_TRY(check_shares(job, err));
 out:
     if (status == STW_STATUS_OK)
         *out = job;

@@ -11,7 +11,7 @@ printf 'name: mybox\nnode: {gpus: 2, gpu: {name: RTX 4090, memory: 24 GB}, host:
 expect 0 "mybox lacks these keys; defaults for an H200 node are assumed: node.gpu.bf16 700 TFLOP/s, node.gpu.hbm 4 TB/s" \
     plan --cluster mybox.yaml -o mybox.json
 grep -q '"assumed": \["node.gpu.bf16", .*"node.nvlink", "node.cpu_adamw"\]' mybox.json || fail "JSON lacks cluster.assumed"
-for format in txt md; do
+for format in txt md csv; do
     "$STOWAGE" report mybox.json -o mybox.$format
     grep -q "lacks these keys.*node.cpu_adamw 3 Gparam/s" mybox.$format || fail "the $format report lacks the assumed keys"
 done

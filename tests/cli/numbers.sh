@@ -20,7 +20,7 @@ forward=$(seconds plan.json forward_backward)
 step=$(seconds plan.json optimizer_step)
 iteration=$(awk -v f="$forward" -v s="$step" 'BEGIN { printf "%.17g", 3 * f + s }')
 near "$(seconds plan.json iteration)" "$iteration" || fail "the iteration is not its phases: $forward, $step"
-near "$(sed -n 's/^plan,,,iteration,\([^,]*\),s$/\1/p' report.csv)" "$iteration" || fail "the CSV report's iteration"
+near "$(sed -n 's/^plan.json,plan,,,iteration,\([^,]*\),s$/\1/p' report.csv)" "$iteration" || fail "the CSV report's iteration"
 [ "$(seconds simulated.json iteration)" = "$(seconds plan.json iteration)" ] || fail "simulate has another iteration"
 grep -h "Iteration time" plan.txt | grep -q "3 x forward_backward" || fail "the summary does not count micro batches"
 [ "$(grep "Iteration time" plan.txt)" = "$(grep "Iteration time" report.txt)" ] || fail "report and summary differ"
@@ -28,7 +28,7 @@ grep -h "Iteration time" plan.txt | grep -q "3 x forward_backward" || fail "the 
 [ "$(grep -c "Estimates before simulation" plan.txt)" = 1 ] || fail "the planner's estimate is not named"
 # The estimate leaves the load out, so that it is beside the simulated seconds what they are.
 "$STOWAGE" plan --model Qwen3-0.6B --cluster h200-x1 --set node.pcie.h2d=1GB/s -o slow.json >slow.txt
-estimate=$("$STOWAGE" report slow.json -o slow.csv && sed -n 's/^solver,,,estimate,\([^,]*\),s$/\1/p' slow.csv)
+estimate=$("$STOWAGE" report slow.json -o slow.csv && sed -n 's/^slow.json,solver,,,estimate,\([^,]*\),s$/\1/p' slow.csv)
 awk -v e="$estimate" -v s="$(seconds slow.json iteration)" 'BEGIN { exit !(e > 0.99 * s && e < 1.01 * s) }' ||
     fail "the estimate is $estimate s beside $(seconds slow.json iteration) s"
 # More bandwidth for the load alone gains nothing in an iteration.
@@ -61,7 +61,7 @@ grep -q "Over the limit: GPU memory by [0-9.]* GiB" over.txt || fail "nothing is
 for file in over.txt over.report.txt over.md; do
     ! grep -i "tokens/s\|-hours\|Iteration time\|Phase times\|estimate" "$file" || fail "$file has seconds"
 done
-! grep '^time,.*predicted,[0-9]' over.csv || fail "over.csv has seconds"
+! grep '^over.json,time,.*predicted,[0-9]' over.csv || fail "over.csv has seconds"
 [ "$(sed -n '/^  "time_s"/,/}/p' over.json | grep -c ': [0-9]')" = 0 ] || fail "over.json has seconds"
 rm -f over.trace.json
 code=0

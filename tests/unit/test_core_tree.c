@@ -401,8 +401,10 @@ static void nearest_is_near(void) {
     CU_ASSERT_STRING_EQUAL(stw_nearest("memroy", words, 5), "memory");
     CU_ASSERT_STRING_EQUAL(stw_nearest("MASTER", words, 5), "master");
     CU_ASSERT_STRING_EQUAL(stw_nearest("moment", words, 5), "moments");
-    CU_ASSERT_STRING_EQUAL(stw_nearest("xp", words, 5), "tp"); /* the first of equals */
-    CU_ASSERT_PTR_NULL(stw_nearest("ab", words, 5));           /* shares no letter with any */
+    CU_ASSERT_STRING_EQUAL(stw_nearest("xp", words, 5), "tp");      /* the first of equals */
+    CU_ASSERT_STRING_EQUAL(stw_nearest("mem", words, 5), "memory"); /* the only one it begins */
+    CU_ASSERT_PTR_NULL(stw_nearest("mo", words, 1));                /* too short for that */
+    CU_ASSERT_PTR_NULL(stw_nearest("ab", words, 5));                /* shares no letter with any */
     CU_ASSERT_PTR_NULL(stw_nearest("activations", words, 5));
     CU_ASSERT_PTR_NULL(stw_nearest("", words, 5));
     CU_ASSERT_PTR_NULL(stw_nearest("memory", words, 0));

@@ -186,7 +186,9 @@ static void a_full_host_is_warned_of(void) {
 }
 
 /* The value of the row with this start; NaN if there is not exactly one. */
-static double csv_value(const stw_text *csv, const char *start) {
+static double csv_value(const stw_text *csv, const char *row) {
+    char start[256];
+    snprintf(start, sizeof start, "fixture,%.200s", row);
     const char *at = strstr(csv->data, start);
     if (at == NULL || (at != csv->data && at[-1] != '\n')) return NAN;
     if (strstr(at + 1, start) != NULL) return NAN;
@@ -199,7 +201,7 @@ static void csv_states_the_plans_bytes(void) {
     stw_text out = STW_TEXT_INIT;
     char row[160];
     CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_CSV, &out, err));
-    CU_ASSERT(strncmp(out.data, "section,of,phase,what,value,unit\n", 33) == 0);
+    CU_ASSERT(strncmp(out.data, "plan,section,of,phase,what,value,unit\n", 38) == 0);
     for (int p = 0; p < STW_N_PHASES; p++) {
         if (!plan->peaks[0].has[p]) continue;
         const stw_peak *gpu = &plan->peaks[0].phase[p][STW_TIER_GPU];

@@ -91,7 +91,7 @@ static void sentences_wrap_to_the_terminal(void) {
     stw_report_width_set(0);
     CU_ASSERT_STRING_EQUAL(out.data, "  The optimizer step takes about 12 GiB\n"
                                      "  of GPU memory.\n"
-                                     "  - short\n"
+                                     "  - short\n\n"
                                      "a paragraph of Markdown is never wrapped to a width\n\n");
     stw_text_free(&out);
 }
@@ -131,6 +131,13 @@ static void empty_and_broken_tables(void) {
 }
 
 static void figures_as_words(void) {
+    CHECK_TEXT(stw_word_number(0), "0");
+    CHECK_TEXT(stw_word_number(1e-9), "< 0.001");
+    CHECK_TEXT(stw_word_number(0.0354), "0.0354");
+    CHECK_TEXT(stw_word_number(99.96), "100");
+    CHECK_TEXT(stw_word_number(999.7), "1,000");
+    CHECK_TEXT(stw_word_number(2291.4), "2,290");
+    CHECK_TEXT(stw_word_number(3.1256e9), "3,130,000,000");
     CHECK_TEXT(stw_word_gib(1ull << 30), "1.00 GiB");
     CHECK_TEXT(stw_word_gib(0), "0.00 GiB");
     CHECK_TEXT(stw_word_gib(65530000000ull), "61.03 GiB");
@@ -156,10 +163,27 @@ static void figures_as_words(void) {
     CHECK_TEXT(stw_word_plain_double(NAN), "");
 }
 
+/* A line directly behind a table would be a row of it; one behind a list, a part of its last item.
+ */
+static void markdown_keeps_parts_apart(void) {
+    stw_text out = STW_TEXT_INIT;
+    stw_doc_gap(&out, STW_FORMAT_MARKDOWN);
+    stw_text_printf(&out, "| a |\n|---|\n| 1 |\n");
+    stw_doc_line(&out, STW_FORMAT_MARKDOWN, "sentence");
+    stw_doc_item(&out, STW_FORMAT_MARKDOWN, "one");
+    stw_doc_item(&out, STW_FORMAT_MARKDOWN, "two");
+    stw_doc_line(&out, STW_FORMAT_MARKDOWN, "sentence");
+    stw_doc_heading(&out, STW_FORMAT_MARKDOWN, "Next");
+    CU_ASSERT_STRING_EQUAL(out.data, "| a |\n|---|\n| 1 |\n\nsentence\n\n- one\n- two\n\n"
+                                     "sentence\n\n## Next\n\n");
+    stw_text_free(&out);
+}
+
 STW_TEST_MAIN("reports table", {"terminal columns line up", terminal_columns_line_up},
               {"tables wrap to the terminal", tables_wrap_to_the_terminal},
               {"sentences wrap to the terminal", sentences_wrap_to_the_terminal},
               {"markdown escapes bars", markdown_escapes_bars},
+              {"markdown keeps parts apart", markdown_keeps_parts_apart},
               {"CSV quotes and keeps columns", csv_quotes_and_keeps_columns},
               {"empty and broken tables", empty_and_broken_tables},
               {"figures as words", figures_as_words})
