@@ -15,9 +15,6 @@ static const double MOVED_STEP = 0.02;
 /* Seconds that differ by less than this share of the fastest are the same. */
 static const double SAME_SECONDS = 1e-3;
 
-/* Simulated phases. The rows give the load; the first step is like the others. */
-#define MEASURED_PHASES (1u << STW_PHASE_FORWARD_BACKWARD | 1u << STW_PHASE_OPTIMIZER_STEP)
-
 /* Work of an evaluation of the rows, in operations. */
 #define EVALUATION_WORK 4
 
@@ -64,48 +61,64 @@ static void count_work(stw_candidates *all, uint64_t work) {
     all->work_left = all->work_left > work ? all->work_left - work : 0;
 }
 
-/* One pass through forward and backward and one step. */
-static stw_status simulate(stw_candidates *all, const stw_program *program, double *seconds,
-                           stw_error *err) {
+/* Seconds of one phase of a program; 0 where it has none. */
+static stw_status simulate(stw_candidates *all, const stw_program *program, stw_phase phase,
+                           double *seconds, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_cost *cost = all->cost;
-    const stw_phase phases[] = {STW_PHASE_FORWARD_BACKWARD, STW_PHASE_OPTIMIZER_STEP};
-    const double weights[] = {cost->stretch_weight[STW_STRETCH_FORWARD], 1};
-    for (int i = 0; i < 2; i++) {
-        stw_movement *movement = NULL;
-        for (uint32_t m = 0; m < program->n_movements; m++)
-            if (program->movements[m].phase == phases[i]) movement = &program->movements[m];
-        if (movement == NULL) continue;
-        stw_program alone = *program;
-        alone.movements = movement;
-        alone.n_movements = 1;
-        double found[STW_N_PHASES];
-        STW_TRY(all->simulate(cost->job, &alone, found, err));
-        *seconds += weights[i] * found[phases[i]];
-        count_work(all, movement->n_ops);
-    }
+    stw_movement *movement = NULL;
+    double found[STW_N_PHASES];
+    *seconds = 0;
+    for (uint32_t m = 0; m < program->n_movements; m++)
+        if (program->movements[m].phase == phase) movement = &program->movements[m];
+    if (movement == NULL) return STW_STATUS_OK;
+    stw_program alone = *program;
+    alone.movements = movement;
+    alone.n_movements = 1;
+    STW_TRY(all->simulate(all->cost->job, &alone, found, err));
+    *seconds = found[phase];
+    count_work(all, movement->n_ops);
 out:
     return status;
 }
 
-/* @param seconds NULL: walk it only */
+/* Activations do not change the step: the seconds of one with the same state; NaN: none is known.
+ */
+static double known_step_s(const stw_candidates *all, const stw_choice *choice) {
+    for (uint32_t i = all->n; i-- > 0;) {
+        const stw_choice *other = &all->list[i].choice;
+        if (other->ring == choice->ring && all->list[i].forward_bytes > 0 &&
+            memcmp(other->units, choice->units, all->cost->n_places * sizeof *other->units) == 0)
+            return all->list[i].step_s;
+    }
+    return NAN;
+}
+
+/* @param simulated NULL: walk it only; its step_s, if that is known, or NaN */
 static stw_status measure(stw_candidates *all, const stw_choice *choice, uint64_t *forward_bytes,
-                          double *seconds, stw_error *err) {
+                          stw_candidate *simulated, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = all->cost;
     stw_layout *layout = NULL;
     stw_program *program = NULL;
     stw_decisions decisions;
     stw_peaks peaks;
+    double forward_s;
+    bool steps = simulated != NULL && isnan(simulated->step_s);
+    uint32_t phases = 1u << STW_PHASE_FORWARD_BACKWARD;
+    if (steps) phases |= 1u << STW_PHASE_OPTIMIZER_STEP;
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory");
     STW_TRY(stw_cost_decide(cost, choice, pool, &decisions, err));
     STW_TRY(stw_layout_new(cost->job, &decisions, cost->job->largest, &layout, err));
-    STW_TRY(stw_program_new_phases(cost->job, &decisions, layout, MEASURED_PHASES, &program, err));
+    STW_TRY(stw_program_new_phases(cost->job, &decisions, layout, phases, &program, err));
     count_work(all, program->n_ops);
     stw_program_walk(program, &peaks);
     *forward_bytes = peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
-    if (seconds != NULL) STW_TRY(simulate(all, program, seconds, err));
+    if (simulated == NULL) goto out;
+    STW_TRY(simulate(all, program, STW_PHASE_FORWARD_BACKWARD, &forward_s, err));
+    if (steps) STW_TRY(simulate(all, program, STW_PHASE_OPTIMIZER_STEP, &simulated->step_s, err));
+    simulated->seconds = simulated->rows.load_s / STW_LOAD_SPREAD + simulated->step_s +
+                         cost->stretch_weight[STW_STRETCH_FORWARD] * forward_s;
 out:
     stw_layout_free(layout);
     stw_program_free(program);
@@ -172,9 +185,9 @@ stw_status stw_candidates_add(stw_candidates *all, const stw_choice *choice, uin
     candidate->plain = stw_choice_plainness(all->cost, choice);
     candidate->seconds = rows.objective_s;
     if (all->simulate != NULL) {
-        candidate->seconds = rows.load_s / STW_LOAD_SPREAD;
+        candidate->step_s = known_step_s(all, choice);
         stw_status status =
-            measure(all, &candidate->choice, &candidate->forward_bytes, &candidate->seconds, err);
+            measure(all, &candidate->choice, &candidate->forward_bytes, candidate, err);
         if (status != STW_STATUS_OK) return status;
     }
     if (!walk_fits(all, candidate)) return STW_STATUS_OK;

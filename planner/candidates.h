@@ -20,6 +20,7 @@ typedef struct stw_candidate {
     double seconds; /* of one iteration, the load spread over STW_LOAD_SPREAD of them */
     stw_plainness plain;
     uint64_t forward_bytes; /* walked: of the GPU in forward and backward; 0: not simulated */
+    double step_s;          /* simulated */
 } stw_candidate;
 
 typedef struct stw_candidates {

@@ -6,8 +6,8 @@
 
 #include "plan/program/blocks.h"
 
-/* Blocks that are offloaded, of those that are not kept. */
-static const double PARTS[] = {0.15, 0.33, 0.6};
+/* Blocks that are kept, of those that were, and offloaded, of those that are not kept. */
+static const double KEPT[] = {1, 0.7}, PARTS[] = {0.15, 0.33, 0.6};
 
 /* A descent begins at the best mix where it takes at most so much longer than the fastest. */
 static const double MAY_LEAD = 0.06;
@@ -20,12 +20,13 @@ static bool has_all(const stw_cost *cost, uint32_t a) {
 }
 
 /* @return whether any block got another policy */
-static bool mix(const stw_cost *cost, double part, stw_choice *choice) {
+static bool mix(const stw_cost *cost, double kept, double part, stw_choice *choice) {
     bool changed = false;
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         uint32_t all = cost->acts[a].blocks;
         if (!has_all(cost, a) || all <= STW_LAST_BLOCKS) continue;
         uint32_t *blocks = &choice->acts[a], was = blocks[0];
+        blocks[2] = (uint32_t)(kept * blocks[2]);
         if (blocks[2] < STW_LAST_BLOCKS) blocks[2] = STW_LAST_BLOCKS;
         blocks[0] = (uint32_t)(part * (all - blocks[2]) + 0.5);
         blocks[1] = all - blocks[2] - blocks[0];
@@ -65,7 +66,7 @@ static bool fit(const stw_candidates *all, stw_choice *choice, stw_choice *trial
     for (uint32_t from = 0; from < cost->n_places; from++)
         for (uint32_t to = 0; to < cost->n_places && choice->units[from] > 0; to++) {
             stw_unit_move move = {from, to, 0};
-            if (from == to || choice->units[to] == 0) continue;
+            if (from == to) continue;
             move.units = fewest_that_fit(all, choice, move, trial);
             if (move.units == 0) continue;
             stw_choice_copy(cost, trial, choice);
@@ -86,10 +87,12 @@ stw_status stw_candidates_try_mixes(stw_candidates *all, stw_error *err) {
     if (choice.acts == NULL || trial.acts == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the candidates");
     const uint32_t base = all->fastest;
-    for (unsigned i = 0; i < sizeof PARTS / sizeof PARTS[0]; i++) {
+    const unsigned parts = sizeof PARTS / sizeof PARTS[0], kepts = sizeof KEPT / sizeof KEPT[0];
+    for (unsigned i = 0; i < parts * kepts; i++) {
         uint32_t found;
         stw_choice_copy(cost, &choice, &all->list[base].choice);
-        if (!mix(cost, PARTS[i], &choice) || !fit(all, &choice, &trial)) continue;
+        if (!mix(cost, KEPT[i / parts], PARTS[i % parts], &choice)) continue;
+        if (!fit(all, &choice, &trial)) continue;
         STW_TRY(stw_candidates_add(all, &choice, &found, err));
         if (found == STW_NO_CANDIDATE) continue;
         if (best == STW_NO_CANDIDATE || all->list[found].seconds < all->list[best].seconds)
