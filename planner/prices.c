@@ -88,25 +88,24 @@ static const char *phase_of(const stw_cost *cost, const stw_choice *choice, pric
     return stw_phase_name(phase);
 }
 
-/* Seconds of an iteration of the fastest plan that is found; NaN: no time. What was chosen stays
- * possible. */
-static stw_status search_again(const stw_price_search *search, stw_cost *cost, double end_s,
-                               double *iteration_s, stw_error *err) {
+/* Seconds of an iteration of the fastest plan that is found; NaN: none was. */
+static stw_status search_again(const stw_price_search *search, stw_cost *cost, priced what,
+                               double end_s, double *iteration_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_choice choice = stw_choice_new(cost, cost->pool);
     stw_candidates all = {.cost = cost,
                           .bars = search->bars,
                           .simulate = search->simulate,
                           .pool = cost->pool,
-                          .work_left = PRICE_WORK,
+                          .work_left = what == PRICED_GPU_MEMORY ? 2 * PRICE_WORK : PRICE_WORK,
                           .end_s = end_s};
     *iteration_s = NAN;
     if (choice.acts == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for prices");
     double left_s = end_s - stw_planner_now_s();
     if (left_s <= 0) return STW_STATUS_OK;
-    STW_TRY(stw_candidates_add(&all, search->choice, NULL, err));
-    if (all.n == 0) goto out;
+    /* with more host memory what was chosen takes as long as it did */
+    if (what != PRICED_HOST_MEMORY) STW_TRY(stw_candidates_add(&all, search->choice, NULL, err));
     stw_ilp_options options = {.time_limit_s = fmin(left_s, PRICE_S),
                                .gap = PRICE_GAP,
                                .quick = true,
@@ -116,6 +115,8 @@ static stw_status search_again(const stw_price_search *search, stw_cost *cost, d
     STW_TRY(stw_ilp_solve(cost, &options, &choice, &result, err));
     if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE)
         STW_TRY(stw_candidates_add(&all, &choice, NULL, err));
+    if (all.n == 0) STW_TRY(stw_candidates_add(&all, search->choice, NULL, err));
+    if (all.n == 0) goto out;
     uint32_t best = all.fastest;
     const stw_plainness any = {UINT32_MAX, UINT32_MAX};
     STW_TRY(stw_candidates_improve(&all, &any, &best, err));
@@ -142,9 +143,13 @@ static stw_status seconds_with(const stw_price_search *search, priced what, doub
     *iteration_s = NAN;
     if (what == PRICED_GPU_MEMORY || what == PRICED_HOST_MEMORY) {
         const int64_t bytes = (int64_t)(amount * GIB);
+        /* so much more of the GPU makes up for what rows overstate */
+        uint64_t spare = stw_cost_give_spare(search->cost, 0);
+        if (what != PRICED_GPU_MEMORY) (void)stw_cost_give_spare(search->cost, spare);
         add_to_limits(search, what, bytes);
-        status = search_again(search, search->cost, end_s, iteration_s, err);
+        status = search_again(search, search->cost, what, end_s, iteration_s, err);
         add_to_limits(search, what, -bytes);
+        (void)stw_cost_give_spare(search->cost, spare);
         return status;
     }
     stw_cost *cost = NULL;
@@ -157,7 +162,7 @@ static stw_status seconds_with(const stw_price_search *search, priced what, doub
     uint64_t spare = stw_cost_give_spare(search->cost, 0);
     (void)stw_cost_give_spare(search->cost, spare);
     (void)stw_cost_give_spare(cost, spare);
-    STW_TRY(search_again(search, cost, end_s, iteration_s, err));
+    STW_TRY(search_again(search, cost, what, end_s, iteration_s, err));
 out:
     stw_cost_free(cost);
     return status;
