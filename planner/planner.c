@@ -22,7 +22,7 @@
 
 /* Work of comparing choices, in operations of programs that are built or simulated: a quarter of a
  * second or so. */
-#define SEARCH_WORK 1200000
+#define SEARCH_WORK 1400000
 
 /* Limits between placement.gpu_fill and the whole GPU. */
 #define FILL_STEPS 4

@@ -11,6 +11,9 @@
 /* Less than this share of the limit is left alone. */
 static const double WORTH = 2e-3;
 
+/* Rows are near the limit from this share below it. */
+static const double NEAR = 0.03;
+
 /* Candidates that take so much longer than the fastest may become faster with bytes to spare. */
 static const double MAY_BECOME = 0.05;
 
@@ -31,20 +34,35 @@ static uint64_t limit_of(const stw_cost *cost) {
     return 0;
 }
 
+/* What rows charge once for shards on the host: whoever has none there leaves it to those who
+ * might.
+ */
+static uint64_t host_bytes(const stw_cost *cost) {
+    uint64_t most = 0;
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &cost->byte_rows[r];
+        if (row->tier == STW_TIER_GPU && row->phase == STW_PHASE_FORWARD_BACKWARD)
+            most = stw_max_u64(most, row->ring_bytes[STW_USE_HOST_PARAMS * cost->n_rings]);
+    }
+    return most;
+}
+
 /* The most bytes to spare of the candidates that are fast enough to become the fastest with them; 0
  * where no row of these is near the limit. */
 static uint64_t find_spare(const stw_candidates *all) {
     const uint64_t limit = limit_of(all->cost);
     uint64_t most = 0;
+    bool near = false;
     for (uint32_t i = 0; i < all->n; i++) {
         const stw_candidate *c = &all->list[i];
         if (c->seconds > all->list[all->fastest].seconds * (1 + MAY_BECOME)) continue;
         uint64_t row = stw_cost_forward_bytes(all->cost, &c->choice);
-        if (c->forward_bytes == 0 || row <= c->forward_bytes) continue;
-        uint64_t spare = row - c->forward_bytes;
-        if ((double)(row + spare) > (double)limit) most = stw_max_u64(most, spare);
+        if (c->forward_bytes == 0 || row < c->forward_bytes) continue;
+        most = stw_max_u64(most, row - c->forward_bytes);
+        near = near || (double)row > (1 - NEAR) * (double)limit;
     }
-    return (double)most > WORTH * (double)limit ? most : 0;
+    most = stw_max_u64(most, host_bytes(all->cost));
+    return near && (double)most > WORTH * (double)limit ? most : 0;
 }
 
 static bool is_solved(const stw_ilp_result *result) {
