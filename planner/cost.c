@@ -114,12 +114,20 @@ static void take_from_host(const stw_cost *cost, stw_byte_row *row, uint64_t byt
     for (uint32_t r = 0; r < cost->n_rings; r++) once[r] = has - row->spare_host_bytes;
 }
 
+uint64_t stw_cost_spare(const stw_cost *cost) {
+    uint64_t most = 0;
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &cost->byte_rows[r];
+        most = stw_max_u64(most, row->spare_host_bytes + row->spare_bytes);
+    }
+    return most;
+}
+
 uint64_t stw_cost_give_spare(stw_cost *cost, uint64_t bytes) {
-    uint64_t before = 0;
+    const uint64_t before = stw_cost_spare(cost);
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         stw_byte_row *row = &cost->byte_rows[r];
         if (row->tier != STW_TIER_GPU || row->phase != STW_PHASE_FORWARD_BACKWARD) continue;
-        before = row->spare_host_bytes + row->spare_bytes;
         take_from_host(cost, row, bytes);
         row->spare_bytes = bytes - row->spare_host_bytes;
     }

@@ -152,6 +152,8 @@ bool stw_act_barred(const stw_cost *cost, uint32_t a, const stw_bars *bars);
 bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const stw_bars *bars);
 /** Give every GPU row this limit. */
 void stw_cost_limit_gpu(stw_cost *cost, uint64_t limit_bytes);
+/** What the GPU rows of forward and backward have to spare. */
+uint64_t stw_cost_spare(const stw_cost *cost);
 /** Give the GPU rows of forward and backward bytes to spare, instead of what they had. @return that
  */
 uint64_t stw_cost_give_spare(stw_cost *cost, uint64_t bytes);

@@ -144,8 +144,8 @@ static stw_status seconds_with(const stw_price_search *search, priced what, doub
     if (what == PRICED_GPU_MEMORY || what == PRICED_HOST_MEMORY) {
         const int64_t bytes = (int64_t)(amount * GIB);
         /* so much more of the GPU makes up for what rows overstate */
-        uint64_t spare = stw_cost_give_spare(search->cost, 0);
-        if (what != PRICED_GPU_MEMORY) (void)stw_cost_give_spare(search->cost, spare);
+        const uint64_t spare = stw_cost_spare(search->cost);
+        if (what == PRICED_GPU_MEMORY) (void)stw_cost_give_spare(search->cost, 0);
         add_to_limits(search, what, bytes);
         status = search_again(search, search->cost, what, end_s, iteration_s, err);
         add_to_limits(search, what, -bytes);
@@ -159,9 +159,7 @@ static stw_status seconds_with(const stw_price_search *search, priced what, doub
     job.cluster = &cluster;
     STW_TRY(stw_cost_new(&job, &cost, err));
     stw_cost_limit_gpu(cost, search->limit_bytes);
-    uint64_t spare = stw_cost_give_spare(search->cost, 0);
-    (void)stw_cost_give_spare(search->cost, spare);
-    (void)stw_cost_give_spare(cost, spare);
+    (void)stw_cost_give_spare(cost, stw_cost_spare(search->cost));
     STW_TRY(search_again(search, cost, what, end_s, iteration_s, err));
 out:
     stw_cost_free(cost);

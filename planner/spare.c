@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of forward and backward are upper bounds: they charge the staging of whole blocks for shards
- * that lie on the host in part, and most of what lies around a block for all of them. Where such a
- * row rules out faster choices, the bytes by which the fastest candidate's walk stays below its row
- * are given to the rows to spare, and the problem is solved again. Whatever is found is held to its
- * own walk; where that does not fit, the rows have less to spare. */
+/* Rows of forward and backward are upper bounds: they charge the most that blocks' shares can be
+ * uneven, and most of what lies around a block for all of them. Where such a row may rule out
+ * faster choices, bytes are given to the rows to spare: what rows overstate for good candidates, or
+ * what they charge once for shards on the host. The problem is solved again, and whatever is found
+ * is held to its own walk. Where that does not fit, the rows have less to spare. */
 #include "core/checked.h"
 #include "planner/candidates.h"
 #include "planner/clock.h"
@@ -34,9 +34,8 @@ static uint64_t limit_of(const stw_cost *cost) {
     return 0;
 }
 
-/* What rows charge once for shards on the host: whoever has none there leaves it to those who
- * might.
- */
+/* What rows charge once for shards on the host. It counts even where no candidate has any there: a
+ * choice that has some may be faster with it. */
 static uint64_t host_bytes(const stw_cost *cost) {
     uint64_t most = 0;
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
