@@ -62,6 +62,12 @@ STW_MUST_USE stw_status stw_option_double(const char *name, const char *text, do
 STW_MUST_USE stw_status stw_option_share(const char *name, const char *text, double *out,
                                          stw_error *err);
 
+/** First in main: descriptors 0 to 2 that are closed become /dev/null, and a write over the limit
+ * on file sizes (SIGXFSZ) becomes an error. */
+void stw_process_begin(void);
+/** Last in main: flush stdout. Returns `code`; if stdout did not take everything and `code` is 0,
+ * the exit code of that error. */
+int stw_process_end(int code);
 /** Print an error to stderr and return the exit code. */
 int stw_exit(stw_status status, const stw_error *err);
 /** Write the text to -o FILE, or to stdout: there in colour, if it is a terminal that has colour.

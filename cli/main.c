@@ -71,7 +71,7 @@ static int unknown_command(const char *name) {
     return stw_exit(STW_STATUS_USAGE, &err);
 }
 
-int main(int argc, char **argv) {
+static int command_line(int argc, char **argv) {
     static char help[] = "--help";
     if (argc < 2) return print_help(), 2;
     bool asks = strcmp(argv[1], "help") == 0;
@@ -87,4 +87,9 @@ int main(int argc, char **argv) {
         return asks ? commands[i].run(2, of_command) : commands[i].run(argc - 1, words);
     }
     return unknown_command(*words);
+}
+
+int main(int argc, char **argv) {
+    stw_process_begin();
+    return stw_process_end(command_line(argc, argv));
 }

@@ -163,7 +163,7 @@ static void print_version(void) {
            STW_WITH_NCCL ? "yes" : "not built in", STW_WITH_MPI ? "yes" : "not built in");
 }
 
-int main(int argc, char **argv) {
+static int command_line(int argc, char **argv) {
     stw_error err = STW_ERROR_INIT;
     stw_general general = {0};
     request r = {0};
@@ -226,4 +226,9 @@ int main(int argc, char **argv) {
                         &err);
     r.plan = plan[0];
     return stw_exit(execute(&r, &general, &err), &err);
+}
+
+int main(int argc, char **argv) {
+    stw_process_begin();
+    return stw_process_end(command_line(argc, argv));
 }

@@ -17,24 +17,54 @@
 
 #include "core/text.h"
 
+stw_status stw_errno_status(int code) {
+    switch (code) {
+    case ENOMEM:
+        return STW_STATUS_NO_MEMORY;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+        return STW_STATUS_NO_RESOURCES;
+    default:
+        return STW_STATUS_IO;
+    }
+}
+
 static stw_status fail_errno(stw_error *err, const char *path, const char *what) {
     int code = errno;
-    stw_status status = code == ENOMEM ? STW_STATUS_NO_MEMORY : STW_STATUS_IO;
-    return stw_fail_native(err, status, code, path, "%s: %s", what, strerror(code));
+    return stw_fail_native(err, stw_errno_status(code), code, path, "%s: %s", what, strerror(code));
 }
 
 static void close_kept(int fd) {
     if (fd > STDERR_FILENO) close(fd);
 }
 
+/* Names of descriptors that are open already; a shell names pipes so: <(command). */
+static bool is_open(const char *path) {
+    return strcmp(path, "-") == 0 || strcmp(path, "/dev/stdin") == 0 ||
+           strncmp(path, "/dev/fd/", 8) == 0 || strncmp(path, "/proc/self/fd/", 14) == 0;
+}
+
+static stw_status check_kind(const char *path, mode_t mode, stw_error *err) {
+    if (S_ISREG(mode)) return STW_STATUS_OK;
+    if (S_ISDIR(mode))
+        return stw_fail_native(err, STW_STATUS_IO, EISDIR, path, "is a folder, expected a file");
+    if (is_open(path)) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_IO, path, "is a %s, expected a regular file",
+                    S_ISFIFO(mode) ? "FIFO" : "device");
+}
+
 static stw_status open_for_reading(const char *path, uint64_t limit_bytes, int *fd,
                                    stw_error *err) {
-    *fd = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    const int at_once = is_open(path) ? 0 : O_NONBLOCK; /* to open a FIFO would wait for a writer */
+    *fd = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC | at_once);
     if (*fd < 0) return fail_errno(err, path, "cannot be opened");
     struct stat info;
     if (fstat(*fd, &info) != 0) return fail_errno(err, path, "cannot be examined");
-    if (S_ISDIR(info.st_mode))
-        return stw_fail_native(err, STW_STATUS_IO, EISDIR, path, "is a folder, expected a file");
+    stw_status status = check_kind(path, info.st_mode, err);
+    if (status != STW_STATUS_OK) return status;
     if (S_ISREG(info.st_mode) && (uint64_t)info.st_size > limit_bytes)
         return stw_fail(err, STW_STATUS_BAD_INPUT, path,
                         "has %" PRIu64 " bytes, expected at most %" PRIu64, (uint64_t)info.st_size,
@@ -199,6 +229,50 @@ stw_status stw_file_write(const char *path, const void *data, uint64_t length, s
     stw_status status = replace(target, info.st_mode & 0777, data, length, err);
     free(target);
     return status;
+}
+
+static stw_status fill_in(const char *path, const char *named, stw_file_fill fill, void *user,
+                          stw_error *err) {
+    stw_error why = STW_ERROR_INIT;
+    stw_status status = fill(path, user, &why);
+    if (status == STW_STATUS_OK) return status;
+    return stw_fail_native(err, status, why.native, named, "%s", why.text);
+}
+
+stw_status stw_file_make(const char *path, stw_file_fill fill, void *user, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text name = STW_TEXT_INIT;
+    struct stat info;
+    int fd = -1;
+    bool exists = stat(path, &info) == 0, made = false;
+    if (exists && S_ISDIR(info.st_mode))
+        return stw_fail_native(err, STW_STATUS_IO, EISDIR, path, "is a folder, expected a file");
+    if (exists && !S_ISREG(info.st_mode)) return fill_in(path, path, fill, user, err);
+    char *target = exists ? realpath(path, NULL) : strdup(path); /* a link stays a link */
+    if (target == NULL) return fail_errno(err, path, "cannot be resolved");
+    STW_TRY(open_temporary(target, &name, &fd, err));
+    made = true;
+    STW_TRY(fill_in(name.data, path, fill, user, err));
+    if ((exists && fchmod(fd, info.st_mode & 0777) != 0) || fsync(fd) != 0 ||
+        rename(name.data, target) != 0) {
+        status = fail_errno(err, path, "cannot be written");
+        goto out;
+    }
+    made = false;
+    sync_folder(target);
+out:
+    if (fd >= 0) close(fd);
+    if (made) unlink(name.data);
+    stw_text_free(&name);
+    free(target);
+    return status;
+}
+
+stw_status stw_stdout_finish(stw_error *err) {
+    bool failed = ferror(stdout) != 0; /* of an earlier write, whose errno is lost */
+    if (fflush(stdout) != 0) return fail_errno(err, "standard output", "cannot be written");
+    if (!failed) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_IO, "standard output", "cannot be written");
 }
 
 bool stw_file_exists(const char *path) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads and writes whole files. A written file appears complete or not at all. Any thread may
- * call. */
+/* Reads and writes whole files. A written file appears complete or not at all. Only regular files
+ * are read, and descriptors that are open already ("-", /dev/stdin, /dev/fd/N): to open a FIFO can
+ * wait forever. Any thread may call. */
 #ifndef STW_CORE_FILE_H
 #define STW_CORE_FILE_H
 
@@ -17,6 +18,17 @@ STW_MUST_USE stw_status stw_file_read(const char *path, uint64_t limit_bytes, ch
  * the temporary file is removed and an existing file is kept. */
 STW_MUST_USE stw_status stw_file_write(const char *path, const void *data, uint64_t length,
                                        stw_error *err);
+/** Writes the file `path`, which exists and is empty. */
+typedef stw_status (*stw_file_fill)(const char *path, void *user, stw_error *err);
+/** stw_file_write for a writer that only takes a path: it gets the temporary file, or `path` itself
+ * if that is a device or a pipe. Errors name `path`. */
+STW_MUST_USE stw_status stw_file_make(const char *path, stw_file_fill fill, void *user,
+                                      stw_error *err);
+/** Flush stdout. An error if this or an earlier write to it failed. */
+STW_MUST_USE stw_status stw_stdout_finish(stw_error *err);
+/** The status of a failed call on a file: NO_MEMORY, NO_RESOURCES (the disk is full, a limit on the
+ * size or number of files is reached), else IO. @param code errno */
+stw_status stw_errno_status(int code);
 bool stw_file_exists(const char *path);
 bool stw_file_is_folder(const char *path);
 /** Folder of the shared library or program that holds this code, links resolved, without a final

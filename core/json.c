@@ -63,6 +63,8 @@ static void put_quoted(stw_json *json, const char *string) {
             put(json, "\\t");
         else if (*p < 0x20 || *p == 0x7F)
             stw_text_printf(&json->text, "\\u%04x", (unsigned)*p);
+        else if (p[0] == 0xC2 && p[1] < 0xA0) /* a terminal takes it for a control character */
+            stw_text_printf(&json->text, "\\u%04x", (unsigned)p[1]);
         else
             stw_text_append(&json->text, (const char *)p, n);
         p += n > 0 ? n : 1;

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/printable.h"
+
 static void to_stderr(stw_log_level level, const char *text, void *user);
 
 static stw_log_fn callback = to_stderr;
@@ -47,7 +49,9 @@ void stw_log(stw_log_level level, const char *format, ...) {
     va_end(args);
     if (length < 0) return;
     if ((size_t)length >= sizeof text) memcpy(text + sizeof text - 4, "...", 4);
-    callback(level, text, callback_user);
+    char line[2 * sizeof text];
+    (void)stw_printable_copy(text, line, sizeof line);
+    callback(level, line, callback_user);
 }
 
 static double now_s(void) {

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/printable.h"
+
 static const struct {
     int exit_code;
     const char *text;
@@ -92,8 +94,7 @@ stw_status stw_fail_native(stw_error *err, stw_status status, long native, const
 }
 
 void stw_error_format(const stw_error *err, char *out, size_t out_size) {
-    if (out_size == 0) return;
-    char rank[32] = "", place[32] = "";
+    char rank[32] = "", place[32] = "", line[1200];
     if (err->rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", err->rank);
     if (err->line > 0 && err->column > 0)
         snprintf(place, sizeof place, ":%d:%d", err->line, err->column);
@@ -101,7 +102,8 @@ void stw_error_format(const stw_error *err, char *out, size_t out_size) {
         snprintf(place, sizeof place, ":%d", err->line);
     const char *text = err->text[0] != '\0' ? err->text : stw_status_text(err->status);
     if (err->where[0] != '\0')
-        snprintf(out, out_size, "%s%s%s: %s", rank, err->where, place, text);
+        snprintf(line, sizeof line, "%s%s%s: %s", rank, err->where, place, text);
     else
-        snprintf(out, out_size, "%s%s", rank, text);
+        snprintf(line, sizeof line, "%s%s", rank, text);
+    if (out_size > 0) (void)stw_printable_copy(line, out, out_size);
 }

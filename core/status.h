@@ -68,7 +68,7 @@ stw_status stw_fail(stw_error *err, stw_status status, const char *where, const 
 stw_status stw_fail_native(stw_error *err, stw_status status, long native, const char *where,
                            const char *format, ...) STW_PRINTF(5, 6);
 
-/** Format as "where:line:column: text", always NUL-terminated. */
+/** Format as "where:line:column: text", one line for a terminal, always NUL-terminated. */
 void stw_error_format(const stw_error *err, char *out, size_t out_size);
 
 /** Go to `out` if the call fails. Requires a variable `stw_status status` and a label `out`. */

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/printable.h"
+
 /* Room for `more` bytes and a NUL. */
 static bool reserve(stw_text *text, size_t more) {
     if (text->failed) return false;
@@ -50,6 +52,13 @@ void stw_text_printf(stw_text *text, const char *format, ...) {
         text->length += (size_t)length;
     }
     va_end(again);
+}
+
+void stw_text_append_printable(stw_text *text, const char *string) {
+    size_t length = stw_printable_copy(string, NULL, 0);
+    if (length == 0 || !reserve(text, length)) return;
+    (void)stw_printable_copy(string, text->data + text->length, length + 1);
+    text->length += length;
 }
 
 stw_status stw_text_status(const stw_text *text, stw_error *err) {

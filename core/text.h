@@ -21,6 +21,8 @@ typedef struct stw_text {
 
 void stw_text_append(stw_text *text, const char *bytes, size_t length);
 void stw_text_printf(stw_text *text, const char *format, ...) STW_PRINTF(2, 3);
+/** Append a string as one line for a terminal (core/printable.h). */
+void stw_text_append_printable(stw_text *text, const char *string);
 /** NO_MEMORY if any append failed. */
 STW_MUST_USE stw_status stw_text_status(const stw_text *text, stw_error *err);
 /** Free the bytes. The text is then empty. */

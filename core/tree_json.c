@@ -3,6 +3,7 @@
  * cursor then scans the accepted text in the same order and records the position of each value. */
 #include <jansson.h>
 #include <limits.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "core/text.h"
@@ -139,6 +140,40 @@ static stw_status convert(stw_tree *tree, json_t *json, cursor *c, stw_node **ou
     return convert_scalar(tree, json, c, node, err);
 }
 
+/* ---- allocations ---- */
+
+/* jansson calls some documents invalid for which memory ran out. Its allocations go on to the
+ * functions that the process has set, and this thread notes whether one failed. */
+static json_malloc_t next_malloc;
+static _Thread_local bool memory_ran_out;
+
+static void *noting_malloc(size_t size) {
+    void *block = next_malloc(size);
+    if (block == NULL) memory_ran_out = true;
+    return block;
+}
+
+static void note_allocations(void) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    json_malloc_t present = NULL;
+    json_free_t present_free = NULL;
+    pthread_mutex_lock(&mutex);
+    json_get_alloc_funcs(&present, &present_free);
+    if (present != noting_malloc) {
+        next_malloc = present;
+        json_set_alloc_funcs(noting_malloc, present_free);
+    }
+    pthread_mutex_unlock(&mutex);
+}
+
+static json_t *load(const char *text, size_t length, json_error_t *error) {
+    note_allocations();
+    memory_ran_out = false;
+    return json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, error);
+}
+
+/* ---- errors ---- */
+
 /* What was expected, if jansson's message does not contain it. */
 static const char *expectation(const json_error_t *error) {
     switch (json_error_code(error)) {
@@ -162,8 +197,7 @@ static const char *expectation(const json_error_t *error) {
 
 static stw_status fail_syntax(const stw_tree *tree, const char *text, size_t length,
                               const json_error_t *error, stw_error *err) {
-    /* jansson sets a text for every invalid document, but rarely if memory runs out */
-    if (json_error_code(error) == json_error_out_of_memory || error->text[0] == '\0')
+    if (memory_ran_out || json_error_code(error) == json_error_out_of_memory)
         return stw_tree_no_memory(tree, err);
     /* jansson reports the end of the token that it quotes as near '...'; report its start */
     size_t offset = error->position > 0 ? (size_t)error->position : 0;
@@ -191,6 +225,10 @@ stw_status stw_tree_parse_json(const char *file, const char *text, size_t length
     *out = NULL;
     STW_TRY(stw_tree_begin(file, text, length, &tree, err));
     tree->json = true;
+    if (length >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* a byte order mark */
+        text += 3;
+        length -= 3;
+    }
     cursor c = {text, text + length, 1, 1};
     skip_blanks(&c);
     if (c.at == c.end) {
@@ -198,7 +236,7 @@ stw_status stw_tree_parse_json(const char *file, const char *text, size_t length
                              "found an empty document, expected JSON");
         goto out;
     }
-    json = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    json = load(text, length, &error);
     if (json == NULL) {
         status = fail_syntax(tree, text, length, &error, err);
         goto out;

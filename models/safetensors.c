@@ -49,14 +49,17 @@ static stw_status read_header(const char *path, char **header, uint64_t *length,
     stw_status status = STW_STATUS_OK;
     unsigned char first[8] = {0};
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for a writer */
     if (fd < 0 || fstat(fd, &info) != 0) {
         status = stw_fail_native(err, STW_STATUS_IO, errno, path, "cannot be opened: %s",
                                  strerror(errno));
         goto out;
     }
     if (!S_ISREG(info.st_mode)) {
-        status = stw_fail(err, STW_STATUS_BAD_INPUT, path, "is not a regular file");
+        status = stw_fail(err, STW_STATUS_BAD_INPUT, path, "is a %s, expected a regular file",
+                          S_ISFIFO(info.st_mode)  ? "FIFO"
+                          : S_ISDIR(info.st_mode) ? "folder"
+                                                  : "device");
         goto out;
     }
     *file_bytes = (uint64_t)info.st_size;

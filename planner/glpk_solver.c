@@ -3,6 +3,7 @@
  * after which its environment is inconsistent and must be freed whole (GLPK 5.0 reference manual,
  * glp_error_hook and glp_free_env). It also keeps a per-thread environment: everything here is
  * created, solved and deleted inside one call. Presolve and cuts are off by default in glp_iocp. */
+#include <errno.h>
 #include <float.h>
 #include <glpk.h>
 #include <setjmp.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/file.h"
 #include "planner/milp.h"
 
 typedef struct stw_glpk_call {
@@ -216,8 +218,11 @@ static stw_status write_lp(stw_glpk_call *call) {
     glp_prob *problem = glp_create_prob();
     load_columns(problem, call->milp, false);
     STW_TRY(load_rows(problem, call, false));
+    errno = 0;
     if (glp_write_lp(problem, NULL, path) != 0)
-        status = stw_fail(call->err, STW_STATUS_IO, path, "the problem could not be written here");
+        status = stw_fail_native(call->err, stw_errno_status(errno), errno, path,
+                                 "the problem cannot be written: %s",
+                                 errno != 0 ? strerror(errno) : "GLPK failed");
 out:
     glp_delete_prob(problem);
     return status;

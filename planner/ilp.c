@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/file.h"
 #include "planner/clock.h"
 #include "planner/formulation.h"
 
@@ -226,11 +227,15 @@ static void judge(search *s, double start_s) {
     result->outcome = stage->outcome;
 }
 
+static stw_status fill_lp(const char *path, void *milp, stw_error *err) {
+    return stw_milp_write_lp(milp, path, err);
+}
+
 static stw_status write_lp(const stw_cost *cost, const stw_ilp_options *options, stw_error *err) {
     const stw_ilp_shape shape = {.n_rings = cost->n_rings, .bars = options->bars};
     stw_ilp ilp = {0};
     stw_status status = stw_ilp_build(cost, &shape, &ilp, err);
-    if (status == STW_STATUS_OK) status = stw_milp_write_lp(ilp.milp, options->write_lp, err);
+    if (status == STW_STATUS_OK) status = stw_file_make(options->write_lp, fill_lp, ilp.milp, err);
     stw_milp_free(ilp.milp);
     return status;
 }

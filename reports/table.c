@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/printable.h"
+
 void stw_table_begin(stw_table *table, stw_pool *pool, const char *const *heads,
                      uint32_t n_columns) {
     memset(table, 0, sizeof *table);
@@ -22,16 +24,22 @@ void stw_table_cell(stw_table *table, const char *format, ...) {
         if (grown != NULL) table->cells = grown;
         table->failed = grown == NULL;
     }
-    char small[256];
+    char small[256], *raw = small, *cell = NULL;
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
     int length = vsnprintf(small, sizeof small, format, args);
     va_end(args);
-    char *cell = NULL;
-    if (length >= 0 && !table->failed) cell = stw_pool_alloc(table->pool, (size_t)length + 1);
-    if (cell != NULL) vsnprintf(cell, (size_t)length + 1, format, again);
+    if (length >= (int)sizeof small) {
+        raw = stw_pool_alloc(table->pool, (size_t)length + 1);
+        if (raw != NULL) vsnprintf(raw, (size_t)length + 1, format, again);
+    }
     va_end(again);
+    if (length >= 0 && raw != NULL && !table->failed) {
+        size_t size = stw_printable_copy(raw, NULL, 0) + 1;
+        cell = stw_pool_alloc(table->pool, size);
+        if (cell != NULL) (void)stw_printable_copy(raw, cell, size);
+    }
     if (cell == NULL)
         table->failed = true;
     else
@@ -288,16 +296,20 @@ static void write_markdown(const stw_table *t, stw_text *out) {
 }
 
 static void put_csv_cell(stw_text *out, const char *cell) {
-    if (strpbrk(cell, ",\"\r\n") == NULL) {
-        put(out, cell);
+    if (strpbrk(cell, ",\"") == NULL) {
+        stw_text_append_printable(out, cell);
         return;
     }
+    stw_text line = STW_TEXT_INIT;
+    stw_text_append_printable(&line, cell);
     put(out, "\"");
-    for (; *cell != '\0'; cell++) {
-        if (*cell == '"') put(out, "\"");
-        stw_text_append(out, cell, 1);
+    for (const char *at = line.data; at != NULL && *at != '\0'; at++) {
+        if (*at == '"') put(out, "\"");
+        stw_text_append(out, at, 1);
     }
     put(out, "\"");
+    if (line.failed) out->failed = true;
+    stw_text_free(&line);
 }
 
 void stw_csv_row(stw_text *out, const char *const *cells, uint32_t n_cells) {

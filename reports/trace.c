@@ -19,8 +19,9 @@ typedef struct tracer {
     uint32_t n_events;
 } tracer;
 
+/* The viewer's times end at 2^63 ns, 292 years. */
 static int64_t nanoseconds(double seconds) {
-    return isfinite(seconds) ? llround(seconds * 1e9) : 0;
+    return isfinite(seconds) ? llround(fmin(fmax(seconds, 0), 9e9) * 1e9) : 0;
 }
 
 static void put_quoted(stw_text *out, const char *text) {

@@ -9,18 +9,17 @@
 #include "core/units.h"
 #include "reports/table.h"
 
-/* vprintf onto a text. */
+/* vprintf onto a text, as one line. */
 static void put_args(stw_text *out, const char *format, va_list args) {
     char small[1024];
     int length = vsnprintf(small, sizeof small, format, args);
-    if (length < 0)
+    if (length < 0) {
         out->failed = true;
-    else if ((size_t)length < sizeof small)
-        stw_text_append(out, small, (size_t)length);
-    else { /* cut the line; only very long names get here */
-        memcpy(small + sizeof small - 4, "...", 4);
-        stw_text_append(out, small, sizeof small - 1);
+        return;
     }
+    /* cut the line; only very long names get here */
+    if ((size_t)length >= sizeof small) memcpy(small + sizeof small - 4, "...", 4);
+    stw_text_append_printable(out, small);
 }
 
 /* Wrap what was appended since `start` to the terminal; later lines are indented. */

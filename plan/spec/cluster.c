@@ -232,7 +232,7 @@ stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw
     if (stw_node_path(node, "node.host.memory") != NULL &&
         stw_node_path(node, "node.host.limit") == NULL)
         read.host.limit_bytes = read.host.memory_bytes;
-    if (stw_node_get(node, "assumed") == NULL) stw_cluster_assume(&read, node);
+    stw_cluster_assume(&read, node);
     stw_cluster_lower_rates(&read, &(stw_cluster_given){is_in_node, node});
     *out = read;
 out:

@@ -28,9 +28,10 @@ const stw_spec_word stw_cluster_assumable[STW_N_ASSUMABLE + 1] = {
 static const char *const LIMIT = "node.host.limit";
 
 void stw_cluster_assume(stw_cluster *cluster, const stw_node *node) {
-    for (const stw_spec_word *w = stw_cluster_assumable; w->word != NULL; w++)
-        cluster->assumed[w->value] = stw_node_path(node, w->word) == NULL;
-    if (stw_node_path(node, LIMIT) != NULL) cluster->assumed[HOST_MEMORY] = false;
+    for (const stw_spec_word *w = stw_cluster_assumable; w->word != NULL; w++) {
+        bool limited = w->value == HOST_MEMORY && stw_node_path(node, LIMIT) != NULL;
+        if (!limited && stw_node_path(node, w->word) == NULL) cluster->assumed[w->value] = true;
+    }
     if (stw_node_path(node, "node.gpu.name") == NULL)
         memcpy(memset(cluster->gpu.name, 0, sizeof cluster->gpu.name), "GPU", 3);
 }

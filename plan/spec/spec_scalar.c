@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/printable.h"
 #include "plan/spec/run_spec.h"
 
 stw_spec_source stw_spec_at(const stw_spec_source *from, int line, int column) {
@@ -143,28 +144,10 @@ stw_status stw_spec_put_number(const stw_spec_source *from, const stw_spec_row *
     return STW_STATUS_OK;
 }
 
-/* Number of bytes of the printable UTF-8 character at `p`, 0 where there is none: neither control
- * characters nor line separators, which YAML would fold. */
-static size_t utf8_length(const unsigned char *p) {
-    if (p[0] >= 0x20 && p[0] < 0x7f) return 1;
-    if (p[0] < 0xc2 || p[0] >= 0xf5) return 0;
-    size_t length = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
-    uint32_t code = p[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if (p[i] < 0x80 || p[i] > 0xbf) return 0;
-        code = code << 6 | (p[i] & 0x3fu);
-    }
-    if (code < (length == 4 ? 0x10000u : length == 3 ? 0x800u : 0xa0u)) return 0;
-    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
-    if (code == 0x2028 || code == 0x2029 || code == 0xfeff || (code & 0xfffe) == 0xfffe) return 0;
-    return length;
-}
-
 stw_status stw_spec_check_text(const stw_spec_source *from, const stw_spec_row *row,
                                const char *text, stw_error *err) {
-    const unsigned char *p = (const unsigned char *)text;
-    while (*p != '\0') {
-        size_t length = utf8_length(p);
+    for (const char *p = text; *p != '\0';) {
+        size_t length = stw_printable_length(p);
         if (length == 0)
             return refuse_value(from, row, text, "UTF-8 text without control characters", err);
         p += length;

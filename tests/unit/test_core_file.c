@@ -127,7 +127,7 @@ static void failed_write_leaves_the_old_file(void) {
     stw_status status = stw_file_write(path, zeros, sizeof zeros, &e);
     CU_ASSERT_EQUAL(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, handler);
-    CU_ASSERT_EQUAL(status, STW_STATUS_IO);
+    CU_ASSERT_EQUAL(status, STW_STATUS_NO_RESOURCES);
     CU_ASSERT_PTR_NOT_NULL(strstr(e.text, "File too large"));
     CU_ASSERT_TRUE(holds(path, "old"));
     CU_ASSERT_EQUAL(n_entries(), 1);
@@ -148,7 +148,74 @@ static void follows_links_and_spares_devices(void) {
     CHECK_OK(stw_file_write("/dev/null", "x", 1, err));
     CU_ASSERT_EQUAL(stat("/dev/null", &info), 0);
     CU_ASSERT_TRUE(S_ISCHR(info.st_mode));
-    CHECK_FAILS(stw_file_write("/dev/full", "x", 1, err), STW_STATUS_IO, "No space left");
+    CHECK_FAILS(stw_file_write("/dev/full", "x", 1, err), STW_STATUS_NO_RESOURCES, "No space left");
+}
+
+typedef struct filling {
+    const char *text;
+    stw_status status;
+    char path[160];
+} filling;
+
+static stw_status fill(const char *path, void *user, stw_error *err) {
+    filling *f = user;
+    snprintf(f->path, sizeof f->path, "%s", path);
+    FILE *file = fopen(path, "w");
+    if (file == NULL) return STW_STATUS_BUG;
+    fputs(f->text, file);
+    fclose(file);
+    return f->status == STW_STATUS_OK ? f->status : stw_fail(err, f->status, path, "no luck");
+}
+
+/* A writer that only takes a path fills a temporary file, which appears whole or not at all. */
+static void makes_files_by_a_writer(void) {
+    const char *path = in_folder("made"), *link = in_folder("link");
+    filling f = {.text = "first"};
+    CHECK_OK(stw_file_make(path, fill, &f, err));
+    CU_ASSERT_TRUE(holds(path, "first"));
+    CU_ASSERT_STRING_NOT_EQUAL(f.path, path);
+    CU_ASSERT_EQUAL(chmod(path, 0604), 0);
+    CU_ASSERT_EQUAL(symlink("made", link), 0);
+    f.text = "second";
+    CHECK_OK(stw_file_make(link, fill, &f, err));
+    CU_ASSERT_TRUE(holds(path, "second"));
+    struct stat info;
+    CU_ASSERT_EQUAL(stat(path, &info), 0);
+    CU_ASSERT_EQUAL(info.st_mode & 0777, 0604);
+    f = (filling){.text = "third", .status = STW_STATUS_SOLVER};
+    CHECK_FAILS(stw_file_make(path, fill, &f, err), STW_STATUS_SOLVER, "made: no luck");
+    CU_ASSERT_TRUE(holds(path, "second"));
+    unlink(link);
+    CU_ASSERT_EQUAL(n_entries(), 1);
+    unlink(path);
+    f = (filling){.text = "x"};
+    CHECK_OK(stw_file_make("/dev/null", fill, &f, err));
+    CU_ASSERT_STRING_EQUAL(f.path, "/dev/null");
+    CHECK_FAILS(stw_file_make(in_folder("."), fill, &f, err), STW_STATUS_IO, "is a folder");
+    CHECK_FAILS(stw_file_make(in_folder("no/such"), fill, &f, err), STW_STATUS_IO, "no/such");
+}
+
+/* To open a FIFO would wait for a writer. */
+static void reads_regular_files_only(void) {
+    const char *path = in_folder("fifo");
+    char *data = NULL;
+    uint64_t length = 0;
+    CU_ASSERT_EQUAL(mkfifo(path, 0600), 0);
+    CHECK_FAILS(stw_file_read(path, 100, &data, &length, err), STW_STATUS_IO,
+                "fifo: is a FIFO, expected a regular file");
+    unlink(path);
+    CHECK_FAILS(stw_file_read("/dev/zero", 100, &data, &length, err), STW_STATUS_IO,
+                "/dev/zero: is a device");
+    int ends[2];
+    char name[32];
+    CU_ASSERT_EQUAL_FATAL(pipe(ends), 0);
+    CU_ASSERT_EQUAL(write(ends[1], "abc", 3), 3);
+    close(ends[1]);
+    snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    CHECK_OK(stw_file_read(name, 100, &data, &length, err));
+    CU_ASSERT_TRUE(length == 3 && data != NULL && memcmp(data, "abc", 3) == 0);
+    free(data);
+    close(ends[0]);
 }
 
 static void dash_is_standard_output(void) {
@@ -207,6 +274,8 @@ STW_TEST_MAIN("core file", {"writes and reads back", writes_and_reads_back},
               {"keeps permissions", keeps_permissions},
               {"a failed write leaves the old file", failed_write_leaves_the_old_file},
               {"follows links and spares devices", follows_links_and_spares_devices},
+              {"makes files by a writer", makes_files_by_a_writer},
+              {"reads regular files only", reads_regular_files_only},
               {"- is standard output", dash_is_standard_output},
               {"- is standard input", dash_is_standard_input},
               {"leaves nothing behind", leaves_nothing_behind})

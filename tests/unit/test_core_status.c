@@ -13,6 +13,7 @@
 #include "core/json.h"
 #include "core/log.h"
 #include "core/pool.h"
+#include "core/printable.h"
 #include "core/status.h"
 #include "core/text.h"
 #include "core/tree.h"
@@ -46,11 +47,31 @@ static void first_error_wins(void) {
     stw_error_format(&e, text, sizeof text);
     CU_ASSERT_STRING_EQUAL(text, "rank 2: run.yaml:3: found 5");
     stw_error_format(&e, text, 8);
-    CU_ASSERT_STRING_EQUAL(text, "rank 2:");
+    CU_ASSERT_STRING_EQUAL(text, "rank...");
     CU_ASSERT_EQUAL(stw_fail(NULL, STW_STATUS_BUG, NULL, "nobody listens"), STW_STATUS_BUG);
     stw_error bare = STW_ERROR_INIT;
     stw_error_format(&bare, text, sizeof text);
     CU_ASSERT_STRING_EQUAL(text, "ok");
+}
+
+/* Names come from files: they neither move the cursor nor begin a line. */
+static void errors_are_one_line(void) {
+    stw_error e = STW_ERROR_INIT;
+    char text[200], line[16];
+    (void)stw_fail(&e, STW_STATUS_IO, "a\nb\033[2J.json", "found \"\302\233m\377\tx\" \303\274");
+    stw_error_format(&e, text, sizeof text);
+    CU_ASSERT_STRING_EQUAL(text, "a\\nb\\x1b[2J.json: found \"\\xc2\\x9bm\\xff\\tx\" \303\274");
+    CU_ASSERT_EQUAL(stw_printable_copy("a\001b", line, sizeof line), 6);
+    CU_ASSERT_STRING_EQUAL(line, "a\\x01b");
+    CU_ASSERT_EQUAL(stw_printable_copy("a\001b", NULL, 0), 6);
+    CU_ASSERT_EQUAL(stw_printable_copy("a\001b", line, 6), 6); /* no escape is cut in two */
+    CU_ASSERT_STRING_EQUAL(line, "a...");
+    CU_ASSERT_EQUAL(stw_printable_copy("abcdef", line, 6), 6);
+    CU_ASSERT_STRING_EQUAL(line, "ab...");
+    CU_ASSERT_EQUAL(stw_printable_copy("abcdef", line, 7), 6);
+    CU_ASSERT_STRING_EQUAL(line, "abcdef");
+    CU_ASSERT_EQUAL(stw_printable_copy("abcdef", line, 3), 6);
+    CU_ASSERT_STRING_EQUAL(line, "ab");
 }
 
 static void long_errors_are_cut(void) {
@@ -359,6 +380,7 @@ static void progress_is_drawn_on_terminals(void) {
 
 STW_TEST_MAIN("core status", {"statuses have exit codes", statuses_have_exit_codes},
               {"the first error wins", first_error_wins},
+              {"errors are one line", errors_are_one_line},
               {"long errors are cut", long_errors_are_cut},
               {"arithmetic is checked", arithmetic_is_checked},
               {"a pool gives zeroed, aligned memory", pool_gives_zeroed_aligned_memory},

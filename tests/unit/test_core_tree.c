@@ -93,6 +93,9 @@ static void json_numbers(void) {
     CU_ASSERT_EQUAL(items[3]->real, 1e-5);
     CU_ASSERT_TRUE(is_kind(items[3], STW_NODE_REAL, "1e-05"));
     stw_tree_free(tree);
+    tree = json_of("\xef\xbb\xbf{\"a\": 1}"); /* a byte order mark */
+    CU_ASSERT_TRUE(tree != NULL && stands_at(stw_node_get(tree->root, "a"), 1, 7));
+    stw_tree_free(tree);
     tree = json_of(" 7 "); /* any top level: its reader says what it expected */
     CU_ASSERT_TRUE(tree != NULL && is_kind(tree->root, STW_NODE_INT, "7"));
     if (tree != NULL) {
@@ -124,7 +127,8 @@ static void json_errors_have_places(void) {
         {"{\"a\": NaN}", "t.json:1:7"},
         {"{'a': 1}", "t.json:1:2"},
         {"[1 2]", "']' expected near '2'"},
-        {"\xef\xbb\xbf{}", "t.json:1:1"},
+        {"\xef\xbb\xbf{", "t.json:1:2"},
+        {"\xef\xbb\xbf \xef\xbb\xbf{}", "t.json:1:2"}, /* only the first is a byte order mark */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         CHECK_FAILS(json_status(cases[i].text, err), STW_STATUS_BAD_INPUT, cases[i].error);
@@ -504,8 +508,7 @@ static void parser_out_of_memory(void) {
         CU_ASSERT_TRUE((status == STW_STATUS_OK) == (tree != NULL));
         CU_ASSERT_EQUAL(e.status, status);
         n_memory += status == STW_STATUS_NO_MEMORY;
-        /* jansson itself takes a few of its failures for wrong syntax */
-        if (status == STW_STATUS_BAD_INPUT) CU_ASSERT_PTR_NOT_NULL(strstr(e.text, " near '"));
+        CU_ASSERT_NOT_EQUAL(status, STW_STATUS_BAD_INPUT); /* as jansson calls some of them */
         stw_tree_free(tree);
     }
     json_set_alloc_funcs(malloc, free);

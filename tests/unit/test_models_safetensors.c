@@ -256,7 +256,7 @@ static void refuses_what_is_no_file(void) {
                 "cannot be opened");
     CU_ASSERT_EQUAL(mkdir(in_folder("d.safetensors"), 0700), 0);
     CHECK_FAILS(stw_safetensors_open(folder, &set, err), STW_STATUS_BAD_INPUT,
-                "not a regular file");
+                "is a folder, expected a regular file");
     end();
 }
 

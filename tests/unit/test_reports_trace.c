@@ -210,6 +210,22 @@ static void slices_say_what_they_are(void) {
     json_decref(trace);
 }
 
+/* 2^63 ns are 292 years: a trace of something slower ends there. */
+static void times_end_at_the_last_one(void) {
+    static const double ends_s[] = {9.0e9, 9.3e9, 1e300};
+    build();
+    for (size_t i = 0; i < sizeof ends_s / sizeof ends_s[0]; i++) {
+        stw_text out = STW_TEXT_INIT;
+        const stw_trace_event event = {STW_PHASE_OPTIMIZER_STEP, &ops[2], 1, ends_s[i]};
+        const stw_trace_event *list = &event;
+        const char *name = "rank0";
+        const uint32_t count = 1;
+        CHECK_OK(stw_trace_to_json(1, &name, &list, &count, &out, err));
+        CU_ASSERT_PTR_NOT_NULL(strstr(out.data, "\"ts\":1000000.000,\"dur\":8999999999000000.000"));
+        stw_text_free(&out);
+    }
+}
+
 static void an_empty_trace_is_valid(void) {
     stw_text out = STW_TEXT_INIT;
     CHECK_OK(stw_trace_to_json(0, NULL, NULL, NULL, &out, err));
@@ -224,4 +240,5 @@ STW_TEST_MAIN("reports trace", {"tracks are named", tracks_are_named},
               {"slices of a track never overlap", slices_of_a_track_never_overlap},
               {"counters follow the bytes", counters_follow_the_bytes},
               {"slices say what they are", slices_say_what_they_are},
+              {"times end at the last one", times_end_at_the_last_one},
               {"an empty trace is valid", an_empty_trace_is_valid})
