@@ -190,12 +190,13 @@ stw_status stw_node_known(const stw_tree *tree, const stw_node *object, const ch
 
 enum { LONGEST_WORD = 63, SHORTEST_BEGINNING = 3 };
 
-/* Edit distance of two short words, ignoring case. */
-static size_t edit_distance(const char *a, size_t n_a, const char *b, size_t n_b) {
+/* Edit distance of two short words, ignoring case; limit + 1 where it is above `limit`. */
+static size_t edit_distance(const char *a, size_t n_a, const char *b, size_t n_b, size_t limit) {
     size_t row[LONGEST_WORD + 1];
+    if (n_a > n_b + limit || n_b > n_a + limit) return limit + 1;
     for (size_t j = 0; j <= n_b; j++) row[j] = j;
     for (size_t i = 1; i <= n_a; i++) {
-        size_t diagonal = row[0];
+        size_t diagonal = row[0], least = i;
         row[0] = i;
         for (size_t j = 1; j <= n_b; j++) {
             bool same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
@@ -204,7 +205,9 @@ static size_t edit_distance(const char *a, size_t n_a, const char *b, size_t n_b
             if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
             diagonal = row[j];
             row[j] = best;
+            if (best < least) least = best;
         }
+        if (least > limit) return limit + 1;
     }
     return row[n_b];
 }
@@ -231,7 +234,7 @@ const char *stw_nearest(const char *word, const char *const *candidates, size_t 
     for (size_t i = 0; i < n_candidates; i++) {
         size_t n = strlen(candidates[i]);
         if (n > LONGEST_WORD) continue;
-        size_t distance = edit_distance(word, n_word, candidates[i], n);
+        size_t distance = edit_distance(word, n_word, candidates[i], n, limit);
         /* words that share no letter are not near, however short they are */
         if (distance > limit || distance >= (n > n_word ? n : n_word)) continue;
         best = candidates[i];

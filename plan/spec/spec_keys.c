@@ -9,7 +9,8 @@
 const stw_spec_row *stw_spec_find(const stw_spec_table *table, const char *key, size_t length) {
     for (size_t i = 0; i < table->n_rows; i++) {
         const char *known = table->rows[i].key;
-        if (strncmp(known, key, length) == 0 && known[length] == '\0') return &table->rows[i];
+        if (known[0] == key[0] && strncmp(known, key, length) == 0 && known[length] == '\0')
+            return &table->rows[i];
     }
     return NULL;
 }
@@ -18,7 +19,8 @@ bool stw_spec_is_map(const stw_spec_table *table, const char *key, size_t length
     if (length == 0) return true;
     for (size_t i = 0; i < table->n_rows; i++) {
         const char *known = table->rows[i].key;
-        if (strncmp(known, key, length) == 0 && known[length] == '.') return true;
+        if (known[0] == key[0] && strncmp(known, key, length) == 0 && known[length] == '.')
+            return true;
     }
     return false;
 }
@@ -121,7 +123,7 @@ static bool in_its_map(const stw_spec_row *row, const char *key) {
 static size_t add_near(const stw_spec_table *const *tables, size_t n_tables, const char *key,
                        int level, size_t n, const char **out, size_t most) {
     size_t before = n;
-    for (int everywhere = 0; everywhere < 2 && n == before; everywhere++)
+    for (int everywhere = strchr(key, '.') == NULL; everywhere < 2 && n == before; everywhere++)
         for (size_t t = 0; t < n_tables; t++)
             for (size_t i = 0; i < tables[t]->n_rows && n < most; i++) {
                 const stw_spec_row *row = &tables[t]->rows[i];
