@@ -47,7 +47,8 @@ int stw_cmd_plan(int argc, char **argv) {
         "--model MODEL",
         "Decide placement, prefetch depth and load method; predict bytes and seconds. The plan is "
         "written to -o FILE, a summary to stdout. Exit code 4: nothing fits. The plan with the "
-        "smallest excess is still written. It lists the limits that cannot be kept together and "
+        "smallest excess (the sum of what exceeds each limit, as shares of the limits) is still "
+        "written. It lists the limits that cannot be kept together and "
         "changes that make the plan fit. Keys for --set: examples/default.yaml in the data folder "
         "lists those of a run, `stowage clusters --show NAME` those of a cluster.",
         options,

@@ -91,7 +91,8 @@ static stw_status solve(stw_plan *plan, const stw_plan_options_t *options, stw_e
                                          .simulate = stw_sim_seconds};
     stw_error why = STW_ERROR_INIT;
     stw_status status = stw_planner_solve(plan, &planner, &why);
-    if (status == STW_STATUS_TIME_LIMIT)
+    bool nothing = status == STW_STATUS_OK && plan->outcome == STW_OUTCOME_INFEASIBLE;
+    if (status == STW_STATUS_TIME_LIMIT || nothing)
         return stw_fail(err, STW_STATUS_NOTHING_FITS, "planner",
                         "the greedy rule finds no placement that fits; `stowage plan` searches "
                         "all of them and says what is missing");

@@ -21,11 +21,12 @@ typedef struct stw_glpk_call {
     stw_milp_result *result;
     stw_error *err;
     stw_pool *pool;
-    bool scaled;       /* is the problem at work in the solver's units? */
-    double bound;      /* best bound that the tree has proved so far */
-    bool cut;          /* does the search hold the cutoff in place of a solution? */
-    uint32_t nodes;    /* whose relaxations were solved */
-    bool stopped;      /* by max_nodes, with a gap that is good enough */
+    bool scaled;    /* is the problem at work in the solver's units? */
+    double bound;   /* best bound that the tree has proved so far */
+    bool cut;       /* does the search hold the cutoff in place of a solution? */
+    uint32_t nodes; /* whose relaxations were solved */
+    bool stopped;   /* by max_nodes, with a gap that is good enough */
+    bool out_of_memory;
     char message[200]; /* what GLPK said first: it is heard only where it fails */
     jmp_buf escape;
 } stw_glpk_call;
@@ -45,8 +46,15 @@ static int hear(void *info, const char *text) {
     return 1; /* and it is not printed */
 }
 
+/* GLPK's words for a failed allocation, its own or one that malloc refused (env/alloc.c). */
+static bool tells_of_memory(const char *message) {
+    return strstr(message, "no memory available") != NULL ||
+           strstr(message, "memory allocation limit exceeded") != NULL;
+}
+
 static void leave_glpk(void *info) {
     stw_glpk_call *call = info;
+    call->out_of_memory = tells_of_memory(call->message);
     longjmp(call->escape, 1);
 }
 
@@ -327,22 +335,36 @@ static stw_status attempt(stw_glpk_call *call, size_t i, double left_s, int *end
 
 /* Write the LP file (`i` is LP_FILE) or make an attempt. GLPK leaves a failed assertion by a jump
  * to here, after which nothing of its environment may be used: *broke, and the next attempt starts
- * anew. Separate from its callers so that no local of theirs lives across the jump. */
+ * anew. Separate from its callers so that no local of theirs lives across the jump.
+ *
+ * GLPK makes its environment in whatever function is called first, and aborts where that fails;
+ * hooks cannot be set before. glp_init_env fails with a status. */
 #define LP_FILE SIZE_MAX
 
 static stw_status guarded(stw_glpk_call *call, size_t i, double left_s, int *end, bool *broke) {
+    if (glp_init_env() > 1) { /* 1: there is one */
+        call->out_of_memory = *broke = true;
+        snprintf(call->message, sizeof call->message, "no memory available for its environment");
+        return STW_STATUS_OK;
+    }
     if (setjmp(call->escape) != 0) {
         glp_free_env();
         *broke = true;
         return STW_STATUS_OK;
     }
     glp_term_out(GLP_OFF);
+    if (call->options->memory_mib > 0) glp_mem_limit(call->options->memory_mib);
     glp_error_hook(leave_glpk, call);
     glp_term_hook(hear, call);
     stw_status status = i == LP_FILE ? write_lp(call) : attempt(call, i, left_s, end);
     glp_error_hook(NULL, NULL);
     glp_term_hook(NULL, NULL);
     return status;
+}
+
+static stw_status broken(const stw_glpk_call *call) {
+    return stw_fail(call->err, call->out_of_memory ? STW_STATUS_NO_MEMORY : STW_STATUS_SOLVER,
+                    call->milp->name, "GLPK failed: %s", call->message);
 }
 
 static stw_status solve(stw_glpk_call *call) {
@@ -354,28 +376,23 @@ static stw_status solve(stw_glpk_call *call) {
     for (size_t i = 0; status == STW_STATUS_OK && !broke && i < N_ATTEMPTS; i++) {
         double left_s = end_s - now_s();
         status = guarded(call, i, left_s, &end, &broke);
-        bool next = i + 1 < N_ATTEMPTS && end_s > now_s();
+        bool next = i + 1 < N_ATTEMPTS && end_s > now_s() && !call->out_of_memory;
         if (broke && next) {
             broke = false; /* other scaling or another simplex takes another path */
+            call->message[0] = '\0';
             call->bound = -DBL_MAX;
             continue;
         }
         if (!stuck(call, end)) break;
     }
-    if (broke && status == STW_STATUS_OK)
-        return stw_fail(call->err, STW_STATUS_SOLVER, call->milp->name, "GLPK failed: %s",
-                        call->message);
-    return status;
+    return broke && status == STW_STATUS_OK ? broken(call) : status;
 }
 
 static stw_status write_only(stw_glpk_call *call) {
     int end;
     bool broke = false;
     stw_status status = guarded(call, LP_FILE, 0, &end, &broke);
-    if (broke)
-        return stw_fail(call->err, STW_STATUS_SOLVER, call->milp->name, "GLPK failed: %s",
-                        call->message);
-    return status;
+    return broke ? broken(call) : status;
 }
 
 stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where nothing fits: the choice that is least over the limits. The integer program of each ring
- * option, with rows of bytes that may be exceeded, gives one start; every place by itself gives
- * others, which need no solver. A descent on the rows makes them whole, and the best is taken. */
+/* Where nothing fits: the choice that is least over the limits, by the order of solvers.h. The
+ * integer program of each ring option, with rows of bytes that may be exceeded, gives one start;
+ * every place by itself gives others, which need no solver. A descent on the rows makes them whole,
+ * and the best is taken. */
 #include <math.h>
 #include <string.h>
 
@@ -38,8 +39,8 @@ static void offer(over_search *s) {
 
 /* ---- without a solver ---- */
 
-/* One policy for every group: recompute, or the first one that is not barred. */
-static void set_acts(over_search *s) {
+/* One policy for every group: this one, or the first that the group has and that is not barred. */
+static void set_acts(over_search *s, stw_act act) {
     const stw_cost *cost = s->cost;
     for (uint32_t first = 0, a = 0; a <= cost->n_acts; a++) {
         if (a < cost->n_acts && cost->acts[a].group == cost->acts[first].group) continue;
@@ -47,23 +48,24 @@ static void set_acts(over_search *s) {
         for (uint32_t i = first; i < a; i++) {
             s->now.acts[i] = 0;
             if (stw_act_barred(cost, i, &s->bars)) continue;
-            if (chosen == a || cost->acts[i].act == STW_ACT_RECOMPUTE) chosen = i;
+            if (chosen == a || cost->acts[i].act == act) chosen = i;
         }
         if (chosen < a) s->now.acts[chosen] = cost->acts[chosen].blocks;
         first = a;
     }
 }
 
-/* All that shares leave open in one place; each fixed share in the first place that it has, and in
- * that place if it can be. */
-static bool set_units(over_search *s, uint32_t place) {
+/* All that shares leave open in one place; each fixed share in that place if it can be, else in the
+ * first or the last place that it has. */
+static bool set_units(over_search *s, uint32_t place, bool last) {
     const stw_cost *cost = s->cost;
     uint32_t left = cost->n_units;
     memset(s->now.units, 0, sizeof s->now.units);
     for (int u = 0; u < STW_N_UPDATES; u++) {
-        uint32_t units = cost->update_units[u], p = 0;
+        uint32_t units = cost->update_units[u], p = cost->n_places;
         if (units == STW_AUTO || units == 0) continue;
-        while (p < cost->n_places && cost->places[p].update != (stw_update)u) p++;
+        for (uint32_t i = 0; i < cost->n_places; i++)
+            if (cost->places[i].update == (stw_update)u && (p == cost->n_places || last)) p = i;
         if (cost->places[place].update == (stw_update)u) p = place;
         if (p == cost->n_places) return false;
         s->now.units[p] = units;
@@ -75,17 +77,39 @@ static bool set_units(over_search *s, uint32_t place) {
     return true;
 }
 
-static void try_places(over_search *s) {
+static uint32_t smallest_ring(const stw_cost *cost) {
     uint32_t smallest = 0;
-    for (uint32_t r = 1; r < s->cost->n_rings; r++) {
-        const stw_cost_ring *ring = &s->cost->rings[r], *least = &s->cost->rings[smallest];
+    for (uint32_t r = 1; r < cost->n_rings; r++) {
+        const stw_cost_ring *ring = &cost->rings[r], *least = &cost->rings[smallest];
         if (ring->depth * ring->bucket_bytes < least->depth * least->bucket_bytes) smallest = r;
     }
-    for (uint32_t p = 0; p < s->cost->n_places; p++) {
-        if ((s->bars.places & (1u << p)) || !set_units(s, p)) continue;
-        s->now.ring = smallest;
-        s->now.load = 0;
-        set_acts(s);
+    return smallest;
+}
+
+/* A descent from every place; where no solver helps, with every policy and from both ends of what
+ * shares fix. */
+static void try_places(over_search *s) {
+    static const stw_act acts[] = {STW_ACT_RECOMPUTE, STW_ACT_OFFLOAD, STW_ACT_KEEP};
+    const uint32_t n_acts = s->found ? 1 : sizeof acts / sizeof acts[0], n_ends = s->found ? 1 : 2;
+    const uint32_t ring = smallest_ring(s->cost);
+    for (uint32_t p = 0; p < s->cost->n_places; p++)
+        for (uint32_t i = 0; i < n_acts * n_ends; i++) {
+            if (s->found && stw_planner_now_s() > s->end_s) return;
+            if ((s->bars.places & (1u << p)) || !set_units(s, p, i >= n_acts)) continue;
+            s->now.ring = ring;
+            s->now.load = 0;
+            set_acts(s, acts[i % n_acts]);
+            offer(s);
+        }
+}
+
+/* The best so far with every other ring: how much of a host a ring takes shows in no relaxation. */
+static void try_rings(over_search *s) {
+    const uint32_t ring = s->best->ring;
+    for (uint32_t r = 0; r < s->cost->n_rings && s->found; r++) {
+        if (r == ring) continue;
+        stw_choice_copy(s->cost, &s->now, s->best);
+        s->now.ring = r;
         offer(s);
     }
 }
@@ -177,7 +201,6 @@ stw_status stw_ilp_solve_least_over(const stw_cost *cost, const stw_ilp_options 
                      .err = err,
                      .end_s = start_s + options->time_limit_s,
                      .best = choice};
-    s.bars.acts |= 1u << STW_ACT_KEEP;
     if (s.pool != NULL) {
         s.now = stw_choice_new(cost, s.pool);
         s.scratch = stw_choice_new(cost, s.pool);
@@ -186,8 +209,9 @@ stw_status stw_ilp_solve_least_over(const stw_cost *cost, const stw_ilp_options 
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
         goto out;
     }
-    STW_TRY(try_solver(&s));
+    if (!options->no_solver) STW_TRY(try_solver(&s));
     try_places(&s);
+    try_rings(&s);
     result->outcome = s.found ? STW_MILP_FEASIBLE : STW_MILP_LIMIT;
     result->seconds = stw_planner_now_s() - start_s;
 out:

@@ -38,11 +38,10 @@ bool stw_move_blocks(const stw_cost *cost, const stw_bars *bars, const stw_unit_
     return true;
 }
 
-/* Less over a limit; where that is equal, fewer seconds. */
+/* Less over the limits, as a share of them: what one memory has over may be worse than as many
+ * bytes of another. Where that is equal, fewer seconds. */
 static bool better(const stw_evaluation *a, const stw_evaluation *b) {
-    if (a->over_bytes != b->over_bytes)
-        return a->over_share < b->over_share ||
-               (a->over_share == b->over_share && a->over_bytes < b->over_bytes);
+    if (a->over_share != b->over_share) return a->over_share < b->over_share;
     return a->objective_s < b->objective_s * (1 - 1e-9);
 }
 

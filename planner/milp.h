@@ -76,6 +76,7 @@ typedef struct stw_milp_options {
     bool relaxed;       /* solve the linear relaxation only: objective and bound are its value */
     uint32_t max_nodes; /* > 0: after so many nodes a gap of `enough` will do */
     double enough;
+    int memory_mib; /* > 0: the solver may take no more; beyond it the call fails with NO_MEMORY */
 } stw_milp_options;
 
 typedef enum stw_milp_outcome {
@@ -93,11 +94,13 @@ typedef struct stw_milp_result {
     uint32_t nodes; /* of the search, whose relaxations were solved */
 } stw_milp_result;
 
-/** Write the problem as it stands in CPLEX LP format. IO, or SOLVER where the solver failed. */
+/** Write the problem as it stands in CPLEX LP format. IO, NO_MEMORY, or SOLVER where the solver
+ * failed. */
 STW_MUST_USE stw_status stw_milp_write_lp(const stw_milp *milp, const char *path, stw_error *err);
 /** Solve. @param values out, [n_columns], untouched without a solution; integer columns are whole
  * (not where `relaxed`).
- * @return SOLVER where the solver failed; an infeasible problem is a result, not a failure */
+ * @return SOLVER where the solver failed, NO_MEMORY where it ran out of memory; an infeasible
+ * problem is a result, not a failure */
 STW_MUST_USE stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,
                                        double *values, stw_milp_result *result, stw_error *err);
 /** Version of the solver behind stw_milp_solve ("5.0"); static text. */

@@ -261,18 +261,17 @@ out:
     return status;
 }
 
-/* Nothing fits: the least-over plan, what binds, and what would help. Rows are upper bounds, so the
- * walk of that plan may turn out to fit after all. */
+/* Nothing fits, or nothing that fits was found by a solver that failed: the least-over plan, what
+ * binds, and what would help. Rows are upper bounds, so the walk of that plan may turn out to fit
+ * after all. */
 static stw_status finish_infeasible(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = s->plan;
     const stw_ilp_result first = s->ilp;
     stw_ilp_options options = {.time_limit_s = time_for(s, LATER_S)};
     STW_TRY(stw_ilp_solve_least_over(s->cost, &options, &s->choice, &s->ilp, err));
-    if (s->ilp.outcome != STW_MILP_OPTIMAL && s->ilp.outcome != STW_MILP_FEASIBLE) {
-        status = stw_fail(err, STW_STATUS_TIME_LIMIT, "planner",
-                          "nothing fits, and the time was over before the least-over plan was "
-                          "found; raise --time-limit");
+    if (s->ilp.outcome != STW_MILP_FEASIBLE) {
+        status = stw_fail(err, STW_STATUS_BUG, "planner", "no choice keeps the shares of updates");
         goto out;
     }
     STW_TRY(take_choice(s, &s->choice, stw_plan_derive_bytes, err));
@@ -337,6 +336,13 @@ static uint32_t places_on_nvme(const stw_cost *cost) {
     return places;
 }
 
+/* Has an attempt found anything? The solver fails at times, and the greedy rule finds what it can
+ * without it. */
+static bool has_plan(const solving *s) {
+    bool solved = s->ilp.outcome == STW_MILP_OPTIMAL || s->ilp.outcome == STW_MILP_FEASIBLE;
+    return solved || s->greedy_fits;
+}
+
 /* Fill the GPU to placement.gpu_fill; where that fits nothing, no further than it has to be, in
  * FILL_STEPS steps to its whole memory. */
 static stw_status solve_filling(solving *s, stw_error *err) {
@@ -348,8 +354,7 @@ static stw_status solve_filling(solving *s, stw_error *err) {
         double share = fill + (1 - fill) * order[i] / FILL_STEPS;
         s->limit_bytes = order[i] < FILL_STEPS ? (uint64_t)((double)memory * share) : memory;
         STW_TRY(solve_once(s, err));
-        bool fits = s->ilp.outcome != STW_MILP_INFEASIBLE;
-        if (i == 1 ? !fits : fits) break;
+        if (i == 1 ? !has_plan(s) : has_plan(s)) break;
     }
 out:
     return status;
@@ -367,7 +372,7 @@ static stw_status solve_calmly(solving *s, stw_error *err) {
     for (int attempt = nvme != 0 && !asked ? 0 : 1; attempt < 2; attempt++) {
         s->bars.places = attempt == 0 ? nvme : 0;
         STW_TRY(solve_filling(s, err));
-        if (s->ilp.outcome != STW_MILP_INFEASIBLE) break;
+        if (has_plan(s)) break;
     }
 out:
     return status;
@@ -396,19 +401,15 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
     plan->n_alternatives = 0;
     plan->solver.simulated = 0;
     STW_TRY(solve_calmly(&s, err));
-    if (s.ilp.outcome == STW_MILP_INFEASIBLE) STW_TRY(solve_in_spare(&s, err));
+    bool timed_out = s.ilp.outcome == STW_MILP_LIMIT && stw_planner_now_s() >= s.end_s;
+    if (!has_plan(&s) && !timed_out) STW_TRY(solve_in_spare(&s, err));
     STW_TRY(report_solver(&s, err));
-    switch (s.ilp.outcome) {
-    case STW_MILP_INFEASIBLE:
-        STW_TRY(finish_infeasible(&s, err));
-        break;
-    case STW_MILP_LIMIT:
-        STW_TRY(finish_greedy(&s, err));
-        break;
-    default:
+    if (s.ilp.outcome == STW_MILP_OPTIMAL || s.ilp.outcome == STW_MILP_FEASIBLE)
         STW_TRY(finish_fitting(&s, err));
-        break;
-    }
+    else if (s.greedy_fits || timed_out)
+        STW_TRY(finish_greedy(&s, err));
+    else
+        STW_TRY(finish_infeasible(&s, err));
     plan->solver.seconds = stw_planner_now_s() - s.start_s;
 out:
     stw_cost_free(s.cost);

@@ -14,10 +14,10 @@
  * that a spec fixes may take three slots of any size. */
 #define STAGING_BYTES (128ull << 20)
 
-/* Buckets below 32 MiB, and rings of less than three, are for GPUs on which three such buckets are
- * more than a hundredth of the memory: short copies lose more than their start-up where several
- * GPUs crowd the host's memory, and two slots leave no slack. A ring of CPU buckets that the CPU's
- * caches hold is worth more than that. */
+/* Buckets below 32 MiB, and rings of less than three, are for GPUs and hosts on which three such
+ * buckets (of each rank) are more than a hundredth of the memory: short copies lose more than their
+ * start-up where several GPUs crowd the host's memory, and two slots leave no slack. A ring of CPU
+ * buckets that the CPU's caches hold is worth more than that. */
 #define ROOMY_BUCKET (32ull << 20)
 #define ROOMY_DEPTH 3u
 
@@ -42,7 +42,10 @@ static stw_status add_places(stw_cost *cost, const stw_engine *engine, stw_error
 }
 
 static bool is_roomy(const stw_cost *cost, uint64_t bucket_bytes) {
-    return ROOMY_DEPTH * bucket_bytes <= cost->job->cluster->gpu.memory_bytes / 100;
+    const stw_job *job = cost->job;
+    uint64_t ring = ROOMY_DEPTH * bucket_bytes;
+    return ring <= job->cluster->gpu.memory_bytes / 100 &&
+           ring <= stw_cluster_host_capacity(job->cluster) / job->ranks_per_node / 100;
 }
 
 /* The largest bucket of which caches hold the rings of all ranks, with the place that asks least of

@@ -12,6 +12,7 @@ typedef struct stw_ilp_options {
     double gap;           /* 0 asks for a proof */
     const char *write_lp; /* the whole problem, all ring options in one, goes there; or NULL */
     bool only_stage1;     /* kept for callers; there is one stage */
+    bool no_solver;       /* least over: by the descents alone, as where the solver fails */
     bool quick;           /* what rounding finds will do: do not ask for whole units */
     stw_bars bars;
     const stw_choice *start; /* known to fit, or NULL */
@@ -35,9 +36,11 @@ typedef struct stw_ilp_result {
  * fails counts as one whose time is over. */
 STW_MUST_USE stw_status stw_ilp_solve(const stw_cost *cost, const stw_ilp_options *options,
                                       stw_choice *choice, stw_ilp_result *result, stw_error *err);
-/** For problems in which nothing fits: the least over the limits, each resource's bytes over as a
- * share of its limit, then the least seconds. No block keeps its activations where its group has
- * another option. Needs no solver that succeeds: a descent on the rows stands in. */
+/** For problems in which nothing fits: the choice that is the least over. That is, in this order:
+ * the smallest sum over memories (GPU, and each kind of node's host memory, page-locked memory and
+ * NVMe) of the bytes by which the worst instant exceeds the limit, each as a share of that limit
+ * (of 1 GiB where it is smaller); then, within 1e-4 of it, the least seconds. A choice is always
+ * found, also where the solver fails or its time is over: a descent on the rows stands in. */
 STW_MUST_USE stw_status stw_ilp_solve_least_over(const stw_cost *cost,
                                                  const stw_ilp_options *options, stw_choice *choice,
                                                  stw_ilp_result *result, stw_error *err);

@@ -113,11 +113,16 @@ static void add_node(const stw_plan *plan, uint32_t node_kind, stw_phase phase,
 static void add_excesses(const stw_plan *plan, stw_plan_facts *facts) {
     static const char *const resources[STW_MAX_EXCESSES] = {"gpu memory", "host memory",
                                                             "page-locked memory", "nvme"};
+    const uint64_t limits[STW_MAX_EXCESSES] = {facts->gpu_capacity, facts->host_capacity,
+                                               plan->cluster.host.page_lock_limit_bytes,
+                                               facts->nvme_capacity};
     for (unsigned r = 0; plan->peaks != NULL && r < STW_MAX_EXCESSES; r++) {
-        stw_excess worst = {resources[r], STW_N_PHASES, 0};
+        stw_excess worst = {resources[r], STW_N_PHASES, 0, limits[r]};
         for (unsigned p = 0; p < STW_N_PHASES; p++) {
             uint64_t bytes = stw_plan_over_bytes(plan, resources[r], (stw_phase)p);
-            if (bytes > worst.bytes) worst = (stw_excess){resources[r], (stw_phase)p, bytes};
+            if (bytes <= worst.bytes) continue;
+            worst.phase = (stw_phase)p;
+            worst.bytes = bytes;
         }
         if (worst.bytes > 0) facts->excesses[facts->n_excesses++] = worst;
     }

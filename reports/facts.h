@@ -26,6 +26,7 @@ typedef struct stw_excess {
     const char *resource; /* "gpu memory", as in stw_plan_over_bytes */
     stw_phase phase;
     uint64_t bytes; /* over the limit */
+    uint64_t limit_bytes;
 } stw_excess;
 #define STW_MAX_EXCESSES 4
 

@@ -112,8 +112,12 @@ static void put_excesses(const stw_section *s) {
         const stw_excess *e = &s->facts->excesses[i];
         char resource[64];
         stw_resource_name_words(e->resource, resource, sizeof resource);
-        stw_doc_line(s->out, s->format, "Over the limit: %s by %s in %s.", resource,
-                     stw_word_gib(e->bytes).text, stw_phase_name(e->phase));
+        char share[64] = "";
+        if (e->limit_bytes > 0)
+            snprintf(share, sizeof share, " (%s of the limit)",
+                     stw_word_share((double)e->bytes, (double)e->limit_bytes).text);
+        stw_doc_line(s->out, s->format, "Over the limit: %s by %s%s in %s.", resource,
+                     stw_word_gib(e->bytes).text, share, stw_phase_name(e->phase));
     }
 }
 
@@ -282,7 +286,8 @@ void stw_section_solver(const stw_section *s) {
     static const char *const outcome[] = {
         [STW_OUTCOME_OPTIMAL] = "integer program solved to optimality",
         [STW_OUTCOME_FEASIBLE] = "integer program not solved to optimality",
-        [STW_OUTCOME_INFEASIBLE] = "infeasible; this plan has the smallest excess",
+        [STW_OUTCOME_INFEASIBLE] =
+            "infeasible; this plan has the smallest excess, as a sum of shares of the limits",
         [STW_OUTCOME_LIMIT] = "the time limit ended the search, not proven optimal"};
     if (by->name == NULL || *by->name == '\0') return;
     char gap[64] = "", from[64] = "";

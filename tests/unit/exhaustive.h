@@ -9,14 +9,16 @@ typedef struct search {
     const stw_cost *cost;
     stw_choice now, *best;
     stw_evaluation best_evaluation;
+    bool over; /* what is least over the limits counts, fitting or not */
     bool found;
 } search;
 
 static void try_now(search *s) {
     stw_evaluation evaluation;
     stw_cost_evaluate(s->cost, &s->now, &evaluation);
-    if (!evaluation.fits) return;
-    if (s->found && evaluation.objective_s >= s->best_evaluation.objective_s) return;
+    if (s->over ? !stw_choice_keeps_shares(s->cost, &s->now) : !evaluation.fits) return;
+    double least = s->over ? s->best_evaluation.over_share : s->best_evaluation.objective_s;
+    if (s->found && (s->over ? evaluation.over_share : evaluation.objective_s) >= least) return;
     s->found = true;
     s->best_evaluation = evaluation;
     stw_choice_copy(s->cost, s->best, &s->now);
@@ -77,18 +79,29 @@ static double count_choices(const stw_cost *cost) {
     return count;
 }
 
-/* @param most_choices give up (false) above so many @return false where nothing fits or there is
- * too much to try */
-static bool exhaustive_solve(const stw_cost *cost, uint64_t most_choices, stw_choice *choice,
-                             stw_evaluation *evaluation) {
+static bool try_everything(const stw_cost *cost, uint64_t most_choices, bool over,
+                           stw_choice *choice, stw_evaluation *evaluation) {
     if (count_choices(cost) > (double)most_choices) return false;
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return false;
-    search s = {.cost = cost, .now = stw_choice_new(cost, pool), .best = choice};
+    search s = {.cost = cost, .now = stw_choice_new(cost, pool), .best = choice, .over = over};
     if (s.now.acts != NULL) try_units(&s, 0, cost->n_units);
     if (s.found) *evaluation = s.best_evaluation;
     stw_pool_free(pool);
     return s.found;
+}
+
+/* @param most_choices give up (false) above so many @return false where nothing fits or there is
+ * too much to try */
+static inline bool exhaustive_solve(const stw_cost *cost, uint64_t most_choices, stw_choice *choice,
+                                    stw_evaluation *evaluation) {
+    return try_everything(cost, most_choices, false, choice, evaluation);
+}
+
+/* The choice that is the least over the limits. @return false where there is too much to try */
+static inline bool exhaustive_least_over(const stw_cost *cost, uint64_t most_choices,
+                                         stw_choice *choice, stw_evaluation *evaluation) {
+    return try_everything(cost, most_choices, true, choice, evaluation);
 }
 
 #endif

@@ -122,6 +122,77 @@ static void ilp_agrees_with_trying_everything(void) {
     CU_ASSERT(not_fitting >= 2);
 }
 
+/* ---- where nothing fits ---- */
+
+/* Limits below what random choices take: of the GPU, of the host, or of both. */
+static void too_small(stw_plan *plan, uint64_t *seed) {
+    stw_cost *cost = case_cost(plan);
+    stw_choice choice = stw_choice_new(cost, cost->pool);
+    uint64_t gpu = UINT64_MAX, host = UINT64_MAX;
+    for (int i = 0; i < 200; i++) {
+        stw_evaluation e;
+        case_choice(cost, seed, &choice);
+        stw_cost_evaluate(cost, &choice, &e);
+        gpu = stw_min_u64(gpu, e.gpu_bytes);
+        host = stw_min_u64(host, e.host_bytes);
+    }
+    stw_cost_free(cost);
+    const uint32_t which = case_random(seed, 3);
+    if (which != 1) plan->cluster.gpu.memory_bytes = gpu / 16 * (1 + case_random(seed, 15));
+    if (which != 0)
+        plan->cluster.host.limit_bytes = plan->cluster.host.memory_bytes =
+            host / 16 * (1 + case_random(seed, 15));
+    if (case_random(seed, 3) == 0)
+        plan->cluster.host.page_lock_limit_bytes = (uint64_t)case_random(seed, 512) << 20;
+    if (plan->cluster.nvme.capacity_bytes > 0)
+        plan->cluster.nvme.capacity_bytes = (uint64_t)case_random(seed, 256) << 20;
+}
+
+/* @param solver false: as if no solver answered in time */
+static void check_least(const stw_cost *cost, const char *shape, bool solver,
+                        const stw_evaluation *least) {
+    stw_choice choice = stw_choice_new(cost, cost->pool);
+    stw_evaluation e;
+    stw_ilp_result result;
+    const stw_ilp_options options = {.time_limit_s = 60, .no_solver = !solver};
+    CHECK_OK(stw_ilp_solve_least_over(cost, &options, &choice, &result, err));
+    CU_ASSERT_EQUAL(result.outcome, STW_MILP_FEASIBLE);
+    CU_ASSERT_TRUE(stw_choice_keeps_shares(cost, &choice));
+    stw_cost_evaluate(cost, &choice, &e);
+    CU_ASSERT(e.over_share <= least->over_share * (1 + 1e-3) + 1e-9);
+    if (e.over_share > least->over_share * (1 + 1e-3) + 1e-9)
+        fprintf(stderr, "%s%s: over by %.9g, the least is %.9g\n", shape,
+                solver ? "" : ", no solver", e.over_share, least->over_share);
+}
+
+static void least_over_is_the_least(void) {
+    uint32_t n = 0, over = 0;
+    uint64_t seed = 12;
+    for (int round = 0; round < 12; round++)
+        for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+            const fixture_size size = {1 + case_random(&seed, 3), 1024, 4096,
+                                       4000 + 1000 * case_random(&seed, 20)};
+            stw_cluster cluster = random_cluster(&seed);
+            stw_plan *plan = fixture_plan(size, &cluster, shapes[s]);
+            case_units(plan, 2 + case_random(&seed, 5));
+            too_small(plan, &seed);
+            stw_cost *cost = case_cost(plan);
+            stw_choice choice = stw_choice_new(cost, cost->pool);
+            stw_evaluation least = {.over_share = 0};
+            if (exhaustive_least_over(cost, MOST_CHOICES, &choice, &least)) {
+                n++;
+                over += least.over_bytes > 0;
+                check_least(cost, shapes[s][0], true, &least);
+                check_least(cost, shapes[s][0], false, &least);
+            }
+            stw_cost_free(cost);
+            stw_plan_free(plan);
+        }
+    fprintf(stderr, " (%u problems, nothing fits in %u) ", n, over);
+    CU_ASSERT(n >= 60);
+    CU_ASSERT(over >= 50);
+}
+
 /* Fixed shares are kept by all solvers, where they cost time and where they cost the plan. */
 static void shares_are_kept(void) {
     const fixture_size size = {2, 1024, 4096, 8000};
@@ -202,6 +273,7 @@ static void exhaustive_gives_up_on_large_problems(void) {
 }
 
 STW_TEST_MAIN("planner exhaustive", {"the ILP agrees", ilp_agrees_with_trying_everything},
+              {"the least over is the least", least_over_is_the_least},
               {"shares are kept", shares_are_kept},
               {"shares without room fit nowhere", shares_without_room_fit_nowhere},
               {"large problems are given up", exhaustive_gives_up_on_large_problems})

@@ -3,6 +3,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "planner/milp.h"
@@ -120,6 +122,79 @@ static void refuses_misuse_without_aborting(void) {
     stw_milp_free(milp);
 }
 
+/* Whatever allocation GLPK fails at, it is an error, and the next call works. */
+static void running_out_of_memory_is_an_error(void) {
+    stw_milp *milp = stw_milp_new("large");
+    for (int i = 0; i < 4000; i++)
+        (void)stw_milp_column_add(milp, true, 0, 9, i % 13 - 6, "x_%d", i);
+    for (uint32_t r = 0; r < 400; r++) {
+        stw_milp_row_add(milp, -INFINITY, 50 + r, "row_%u", r);
+        for (uint32_t i = r % 7; i < 4000; i += 40) stw_milp_term_add(milp, i, 1 + (i + r) % 5);
+    }
+    double values[4000], crates[3];
+    stw_milp_result result;
+    stw_milp_options options = {.time_limit_s = 10, .max_nodes = 3, .enough = INFINITY};
+    for (options.memory_mib = 1; options.memory_mib <= 4; options.memory_mib++) {
+        stw_error why = STW_ERROR_INIT;
+        stw_status status = stw_milp_solve(milp, &options, values, &result, &why);
+        if (options.memory_mib == 1) CU_ASSERT_EQUAL(status, STW_STATUS_NO_MEMORY);
+        if (status != STW_STATUS_OK) CU_ASSERT_PTR_NOT_NULL(strstr(why.text, "memory"));
+        CU_ASSERT(status == STW_STATUS_OK || stw_status_exit_code(status) == 1);
+    }
+    stw_milp_free(milp);
+    uint32_t first = 0;
+    milp = knapsack(&first);
+    CHECK_OK(stw_milp_solve(milp, &proof, crates, &result, err));
+    CU_ASSERT_DOUBLE_EQUAL(result.objective, -28, 1e-9);
+    stw_milp_free(milp);
+}
+
+#ifndef __SANITIZE_ADDRESS__ /* whose allocator needs more address space than a limit leaves */
+#define CHUNKS 200000
+static void *chunks[CHUNKS];
+
+/* In a process whose memory is used up but for `spare` pieces: exit 0 for an error or a solution.
+ */
+static int solve_without_memory(uint32_t spare) {
+    uint32_t first = 0, n = 0;
+    double crates[3];
+    stw_milp_result result;
+    stw_error why = STW_ERROR_INIT;
+    stw_milp *milp = knapsack(&first);
+    const struct rlimit none = {1 << 20, 1 << 20}; /* the heap grows no more */
+    if (setrlimit(RLIMIT_AS, &none) != 0) return 77;
+    for (size_t size = 1 << 16; size >= 256; size /= 2)
+        while (n < CHUNKS && (chunks[n] = malloc(size)) != NULL) n++;
+    for (uint32_t i = 0; i < spare && i < n; i++) free(chunks[n - 1 - i]);
+    stw_status status = stw_milp_solve(milp, &proof, crates, &result, &why);
+    return status == STW_STATUS_OK ? 1 : status == STW_STATUS_NO_MEMORY ? 0 : 2;
+}
+#endif
+
+/* GLPK makes its environment at its first call and aborts where there is no memory for it. */
+static void no_memory_at_all_is_an_error(void) {
+#ifndef __SANITIZE_ADDRESS__
+    int errors = 0, solved = 0;
+    for (uint32_t spare = 0; spare < 400 && solved < 3; spare += spare < 60 ? 1 : 20) {
+        int code = -1;
+        pid_t child = fork();
+        if (child == 0) _exit(solve_without_memory(spare));
+        CU_ASSERT(waitpid(child, &code, 0) == child);
+        CU_ASSERT(WIFEXITED(code));
+        if (!WIFEXITED(code)) {
+            fprintf(stderr, " signal %d with %u pieces ", WTERMSIG(code), spare);
+            return;
+        }
+        CU_ASSERT(WEXITSTATUS(code) != 2);
+        errors += WEXITSTATUS(code) == 0;
+        solved += WEXITSTATUS(code) == 1;
+    }
+    fprintf(stderr, " (%d errors, %d solved) ", errors, solved);
+    CU_ASSERT(errors > 10);
+    CU_ASSERT(solved > 0);
+#endif
+}
+
 static void writes_lp_files(void) {
     char path[] = "/tmp/stw_milp_XXXXXX";
     int file = mkstemp(path);
@@ -149,4 +224,6 @@ STW_TEST_MAIN("planner milp", {"solves to a proof", solves_to_a_proof},
               {"mixes whole and continuous columns", mixes_whole_and_continuous},
               {"says infeasible", says_infeasible}, {"keeps its time limit", keeps_its_time_limit},
               {"refuses misuse without aborting", refuses_misuse_without_aborting},
+              {"running out of memory is an error", running_out_of_memory_is_an_error},
+              {"no memory at all is an error", no_memory_at_all_is_an_error},
               {"writes LP files", writes_lp_files})

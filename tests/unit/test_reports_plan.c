@@ -137,7 +137,7 @@ static void what_does_not_fit_is_said(void) {
     stw_text out = STW_TEXT_INIT;
     CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
     check_contains(&out, "fixture does not fit on");
-    check_contains(&out, "GiB in forward_backward.");
+    check_contains(&out, " of the limit) in forward_backward.");
     check_contains(&out, "> OVER");
     check_contains(&out, "makes the plan fit: nodes, parallel.cp.");
     check_contains(&out, "Limits that cannot be kept together");
