@@ -78,13 +78,11 @@ out:
     return status;
 }
 
-/* Parameters of CPU buckets return beside the copies of streamed ones. With several GPUs a kernel
- * fetches them: copies of both kinds would queue behind each other. A single GPU is faster with
- * copies (bench/results/constants.md). */
+/* Parameters of CPU buckets return beside the copies of streamed ones. */
 static bool is_fetched(const stw_device *device, stw_stream stream, const transfer *t) {
     return stream == STW_STREAM_FROM_CPU && t->to.tier == STW_TIER_GPU &&
-           t->from.tier == STW_TIER_HOST && device->among_others && device->host_on_device &&
-           ((uintptr_t)t->target | (uintptr_t)t->source) % 16 == 0;
+           t->from.tier == STW_TIER_HOST && device->fetches && device->host_on_device &&
+           ((uintptr_t)t->target | (uintptr_t)t->source) % STW_CUDA_FETCH_ALIGN == 0;
 }
 
 static stw_status copy(stw_device *device, stw_stream stream, stw_location to, stw_location from,

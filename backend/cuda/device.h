@@ -121,8 +121,8 @@ struct stw_device {
     stw_tiers tiers; /* first (backend/tiers.h); its spans: page-locked, source of spans_on_gpu */
     stw_device_config config; /* nvme_folder is not kept */
     int ordinal;
-    char bus_id[32];   /* "0000:17:00.0" */
-    bool among_others; /* GPUs, on its node */
+    char bus_id[32]; /* "0000:17:00.0" */
+    bool fetches;    /* as stw_cuda_fetches says of its node */
     uint32_t sms;
     bool host_on_device; /* kernels may use host arena addresses as they are */
     stw_device_info info;

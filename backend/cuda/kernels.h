@@ -75,9 +75,15 @@ cudaError_t stw_cuda_norm_counters(stw_cuda_launch launch, const stw_norm_bins *
 cudaError_t stw_cuda_norm_factor(stw_cuda_launch launch, const uint64_t *counters, double clip_norm,
                                  double *norm, float *factor);
 
+#define STW_CUDA_FETCH_ALIGN 16
+
+/** Does a step with this many GPUs on a node fetch the parameters of CPU buckets by a kernel?
+ * Copies would queue behind those of streamed buckets. A single GPU is faster with copies
+ * (bench/results/constants.md). */
+static inline bool stw_cuda_fetches(uint32_t gpus) { return gpus > 1; }
 /** Bytes from page-locked host memory that the GPU reaches to GPU memory, by few multiprocessors
  * and without a copy engine.
- * @param to and from 16-byte aligned */
+ * @param to and from aligned to STW_CUDA_FETCH_ALIGN */
 cudaError_t stw_cuda_fetch(cudaStream_t stream, void *to, const void *from, uint64_t bytes);
 /** to[i] = to_type(float(from[i])). */
 cudaError_t stw_cuda_convert(stw_cuda_launch launch, stw_element to_type, void *to,

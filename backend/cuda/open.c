@@ -71,7 +71,8 @@ static stw_status choose(stw_device *device, stw_error *err) {
                          device->config.local_rank, count));
     if (count < 1)
         STW_TRY(stw_fail(err, STW_STATUS_DEVICE, "gpu", "no GPU is visible to this process"));
-    device->among_others = count > 1 || local_world(&device->config) > 1;
+    uint32_t ranks = local_world(&device->config);
+    device->fetches = stw_cuda_fetches(ranks > (uint32_t)count ? ranks : (uint32_t)count);
     device->ordinal = count == 1 ? 0 : (int)device->config.local_rank;
     if (device->config.gpu_is_given) device->ordinal = (int)device->config.gpu;
     STW_CUDA_TRY(cudaDeviceGetPCIBusId(device->bus_id, (int)sizeof device->bus_id, device->ordinal),

@@ -14,6 +14,7 @@
 typedef struct rank_ring {
     stw_cuda_probe_gpu *gpu;
     uint64_t bytes;                           /* of a bucket's parameters */
+    bool is_fetched;                          /* by a kernel, not by a copy engine, as in runs */
     cudaEvent_t filled[STW_PROBE_RING_SLOTS]; /* a bucket is in its slot */
     cudaEvent_t taken[STW_PROBE_RING_SLOTS];  /* its parameters are back on the GPU */
     bool failed;
@@ -43,12 +44,17 @@ static float *begin_bucket(void *user, uint32_t team, uint32_t slot) {
     return slot_of(r, slot);
 }
 
+/* Parameters of a slot back to the GPU. */
+static cudaError_t take(rank_ring *r, uint32_t slot, unsigned char *there, cudaStream_t up) {
+    if (r->is_fetched) return stw_cuda_fetch(up, there, slot_of(r, slot), r->bytes);
+    return cudaMemcpyAsync(there, slot_of(r, slot), (size_t)r->bytes, cudaMemcpyHostToDevice, up);
+}
+
 static void end_bucket(void *user, uint32_t team, uint32_t slot) {
     rank_ring *r = &((rank_ring *)user)[team];
     cudaStream_t up = r->gpu->streams[0];
     unsigned char *there = r->gpu->memory + 2 * slot * r->bytes;
-    bool ok = cudaMemcpyAsync(there, slot_of(r, slot), (size_t)r->bytes, cudaMemcpyHostToDevice,
-                              up) == cudaSuccess &&
+    bool ok = take(r, slot, there, up) == cudaSuccess &&
               cudaEventRecord(r->taken[slot], up) == cudaSuccess &&
               cudaStreamWaitEvent(r->gpu->streams[1], r->taken[slot], 0) == cudaSuccess &&
               fill(r, slot) == cudaSuccess;
@@ -91,7 +97,10 @@ stw_status stw_cuda_probe_ring(const stw_probe *probe, stw_cuda_probe_gpu *gpus,
     stw_sample sample = stw_sample_make("cpu_adamw_ring", "beside the ring's copies", "param/s");
     uint64_t bucket = stw_probe_ring_bucket(out, teams), bytes = bucket * sizeof(float);
     memset(rings, 0, sizeof rings);
-    for (uint32_t i = 0; i < n; i++) rings[i] = (rank_ring){.gpu = &gpus[i], .bytes = bytes};
+    for (uint32_t i = 0; i < n; i++) {
+        rings[i] = (rank_ring){.gpu = &gpus[i], .bytes = bytes};
+        rings[i].is_fetched = stw_cuda_fetches(n) && gpus[i].host_on_device;
+    }
     uint64_t room = stw_min_u64(2 * gpus[0].host_bytes, 2 * STW_CUDA_PROBE_SLOTS * gpus[0].largest);
     if (teams->n != n || bucket == 0 || 2 * STW_PROBE_RING_SLOTS * bytes > room) return status;
     for (uint32_t i = 0; i < n; i++) STW_TRY(open_ring(&rings[i], err));

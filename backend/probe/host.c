@@ -23,6 +23,7 @@
 #define PARAM_BYTES 16        /* fp32 parameter, gradient and two moments */
 #define RING_OF_CACHES 0.25   /* all slots: what plans choose, which know that less than all fits */
 #define RING_PARAMS (4 * MIB) /* of a slot where no caches are known */
+#define BUCKET_PARAMS 1024    /* a bucket is a multiple: kernels fetch 16-byte words */
 #define CORE_BYTES (512 * MIB) /* per core where few cores are measured: beyond its caches */
 
 /* ---- teams ---- */
@@ -363,7 +364,8 @@ uint64_t stw_probe_ring_bucket(const stw_cluster *cluster, const stw_probe_teams
     double bytes = RING_OF_CACHES * (double)cluster->host.cache_bytes;
     uint64_t params =
         bytes > 0 ? (uint64_t)bytes / (STW_PROBE_RING_SLOTS * 2 * sizeof(float)) : RING_PARAMS;
-    return stw_min_u64(params / teams->n, teams->params / (STW_PROBE_RING_SLOTS + 1));
+    params = stw_min_u64(params / teams->n, teams->params / (STW_PROBE_RING_SLOTS + 1));
+    return params / BUCKET_PARAMS * BUCKET_PARAMS;
 }
 
 static bool is_worth_more(const stw_probe *probe, const stw_sample *a, const stw_sample *b) {
