@@ -9,6 +9,9 @@
 #include "core/log.h"
 
 #define MAX_GPUS STW_CUDA_PROBE_MOST_GPUS
+/* A step takes about so long, and ends with its slowest rank. Which rank is slow changes from
+ * moment to moment: shorter samples have a slower slowest one. */
+#define STEP_S 0.4
 
 /* The ring of one rank. */
 typedef struct rank_ring {
@@ -108,7 +111,7 @@ stw_status stw_cuda_probe_ring(const stw_probe *probe, stw_cuda_probe_gpu *gpus,
     teams->ring = &ring;
     for (int run = 0; run < (int)stw_probe_pick(probe, 5, 7); run++) {
         double pps =
-            stw_probe_teams_run(teams, STW_PROBE_RING, stw_probe_seconds(probe, 0.15, 0.4));
+            stw_probe_teams_run(teams, STW_PROBE_RING, stw_probe_seconds(probe, STEP_S, STEP_S));
         if (pps > 0) stw_sample_add(&sample, pps);
     }
     for (uint32_t i = 0; i < n; i++)
