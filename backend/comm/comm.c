@@ -9,6 +9,7 @@ struct stw_comm {
     const stw_comm_ops *ops;
     void *state;
     stw_ranks ranks;
+    stw_comm_config config;
     void *mpi; /* carries NCCL's unique id, and keeps mpirun content till the end; or NULL */
 };
 
@@ -95,26 +96,25 @@ static stw_status choose(const stw_ranks *ranks, const stw_backend *backend,
     return STW_STATUS_OK;
 }
 
-stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend, stw_device *device,
-                         uint64_t scratch_offset, double timeout_s, stw_comm **out,
-                         stw_error *err) {
+stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend, double timeout_s,
+                         stw_comm **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_comm_ops *mpi = stw_comm_mpi_ops();
+    const stw_comm_ops *mpi = stw_comm_mpi_ops(), *ops = NULL;
     *out = NULL;
     stw_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "comm", "out of memory");
     comm->ranks = *ranks;
-    stw_comm_config config = {&comm->ranks, backend, device, scratch_offset, timeout_s, NULL, NULL};
-    const stw_comm_ops *ops = NULL;
+    comm->config =
+        (stw_comm_config){.ranks = &comm->ranks, .backend = backend, .timeout_s = timeout_s};
     STW_TRY(choose(ranks, backend, &ops, err));
     /* Only mpirun: under srun MPI may not be able to join, and then ends the process. */
     if (backend->gpu && ranks->world > 1 && strcmp(ranks->launcher, "mpirun") == 0 &&
         stw_comm_mpi_found()) {
-        STW_TRY(mpi->open(&config, &comm->mpi, err));
-        config.share = stw_comm_mpi_share;
-        config.share_state = comm->mpi;
+        STW_TRY(mpi->open(&comm->config, &comm->mpi, err));
+        comm->config.share = stw_comm_mpi_share;
+        comm->config.share_state = comm->mpi;
     }
-    STW_TRY(ops->open(&config, &comm->state, err));
+    if (ranks->world == 1 || !backend->gpu) STW_TRY(ops->open(&comm->config, &comm->state, err));
     comm->ops = ops;
 out:
     if (status == STW_STATUS_OK) {
@@ -126,16 +126,28 @@ out:
     return status;
 }
 
+bool stw_comm_meets(const stw_comm *comm) {
+    return comm->mpi != NULL || comm->ranks.world == 1 || !comm->config.backend->gpu;
+}
+
+stw_status stw_comm_attach(stw_comm *comm, stw_device *device, uint64_t scratch_offset,
+                           stw_error *err) {
+    comm->config.device = device;
+    comm->config.scratch_offset = scratch_offset;
+    if (comm->ranks.world == 1 || !comm->config.backend->gpu) return STW_STATUS_OK;
+    return comm->ops->open(&comm->config, &comm->state, err);
+}
+
 void stw_comm_close(stw_comm *comm) {
     if (comm == NULL) return;
-    if (comm->ops != NULL) comm->ops->close(comm->state);
+    if (comm->ops != NULL && comm->state != NULL) comm->ops->close(comm->state);
     if (comm->mpi != NULL) stw_comm_mpi_ops()->close(comm->mpi);
     free(comm);
 }
 
 void stw_comm_abort(stw_comm *comm) {
     if (comm == NULL) return;
-    comm->ops->abort(comm->state);
+    if (comm->state != NULL) comm->ops->abort(comm->state);
     if (comm->mpi != NULL) stw_comm_mpi_ops()->abort(comm->mpi);
 }
 
@@ -160,6 +172,12 @@ stw_status stw_comm_sum_counters(stw_comm *comm, uint64_t *counters, uint32_t n,
 stw_status stw_comm_gather(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
                            stw_error *err) {
     return note_rank(comm, comm->ops->gather(comm->state, mine, out, bytes, err), err);
+}
+
+stw_status stw_comm_exchange(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
+                             stw_error *err) {
+    if (comm->mpi == NULL) return stw_comm_gather(comm, mine, out, bytes, err);
+    return note_rank(comm, stw_comm_mpi_ops()->gather(comm->mpi, mine, out, bytes, err), err);
 }
 
 stw_status stw_comm_broadcast(stw_comm *comm, stw_tier tier, uint64_t offset, uint64_t bytes,

@@ -23,14 +23,26 @@ STW_MUST_USE stw_status stw_ranks_from_environment(stw_ranks *out, stw_error *er
 
 typedef struct stw_comm stw_comm;
 
-/** Join. With a GPU backend NCCL is opened at run time (libnccl.so.2): the id comes through MPI
- * under mpirun where the plugin is there, else by NCCL_COMM_ID on a port of its own (MASTER_PORT +
- * 17 for torchrun; loopback for ranks of one node). torchrun with the host backend is NOT_BUILT_IN.
- * A world size that differs from the transport's is a DEVICE error.
- * @param scratch_offset STW_COMM_SCRATCH_BYTES of the GPU arena, used for small collectives */
+/** Find the others, with what needs no device: MPI. With a GPU backend NCCL joins later, by
+ * stw_comm_attach. Once a rank is here it can tell the others what became of it (stw_comm_meets).
+ */
 STW_MUST_USE stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend,
-                                      stw_device *device, uint64_t scratch_offset, double timeout_s,
-                                      stw_comm **out, stw_error *err);
+                                      double timeout_s, stw_comm **out, stw_error *err);
+/** Can ranks exchange anything before stw_comm_attach? Not with NCCL alone. */
+bool stw_comm_meets(const stw_comm *comm);
+/** `bytes` of every rank to every rank, by MPI where it is open, so without a device; else as
+ * stw_comm_gather. Collective. */
+STW_MUST_USE stw_status stw_comm_exchange(stw_comm *comm, const void *mine, void *out,
+                                          uint32_t bytes, stw_error *err);
+
+/** Join with the device, for all other calls. With a GPU backend NCCL is opened at run time
+ * (libnccl.so.2): the id comes through MPI under mpirun where the plugin is there, else by
+ * NCCL_COMM_ID on a port of its own (MASTER_PORT + 17 for torchrun; loopback for ranks of one
+ * node). torchrun with the host backend is NOT_BUILT_IN. A world size that differs from the
+ * transport's is a DEVICE error.
+ * @param scratch_offset STW_COMM_SCRATCH_BYTES of the GPU arena, used for small collectives */
+STW_MUST_USE stw_status stw_comm_attach(stw_comm *comm, stw_device *device, uint64_t scratch_offset,
+                                        stw_error *err);
 void stw_comm_close(stw_comm *comm);
 const char *stw_comm_name(const stw_comm *comm); /* "nccl", "mpi", "alone" */
 /** Sum of n 64-bit counters over all ranks, in place. */

@@ -16,8 +16,8 @@
 
 typedef struct mpi_state {
     const stw_mpi_calls *calls;
+    const stw_comm_config *config; /* its device comes after `open` */
     const stw_backend *backend;
-    stw_device *device;
     double timeout_s;
     atomic_bool broken; /* set by any thread */
 } mpi_state;
@@ -104,7 +104,7 @@ static stw_status mpi_open(const stw_comm_config *config, void **state, stw_erro
     mpi_state *mpi = calloc(1, sizeof *mpi);
     if (mpi == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "MPI", "out of memory");
     mpi->backend = config->backend;
-    mpi->device = config->device;
+    mpi->config = config;
     mpi->timeout_s = config->timeout_s;
     STW_TRY(find_plugin(&mpi->calls, err));
     STW_TRY(result_status(mpi, mpi->calls->join(&rank, &world, error, sizeof error), "joining",
@@ -173,9 +173,10 @@ static stw_status mpi_broadcast(void *state, stw_tier tier, uint64_t offset, uin
     void *memory = NULL;
     stw_status status = check_alive(mpi, "broadcast", err);
     if (status != STW_STATUS_OK) return status;
-    if (tier == STW_TIER_HOST) memory = mpi->backend->host_address(mpi->device, offset, bytes);
+    if (tier == STW_TIER_HOST)
+        memory = mpi->backend->host_address(mpi->config->device, offset, bytes);
     if (tier == STW_TIER_GPU && !mpi->backend->gpu)
-        memory = mpi->backend->device_address(mpi->device, offset, bytes);
+        memory = mpi->backend->device_address(mpi->config->device, offset, bytes);
     if (memory == NULL)
         return stw_fail(err, STW_STATUS_BUG, "broadcast", "MPI cannot reach %llu bytes of tier %s",
                         (unsigned long long)bytes, stw_tier_name(tier));

@@ -12,7 +12,7 @@
 typedef struct stw_comm_config {
     const stw_ranks *ranks;
     const stw_backend *backend;
-    stw_device *device;
+    stw_device *device;      /* MPI: set after `open`, before the first broadcast */
     uint64_t scratch_offset; /* STW_COMM_SCRATCH_BYTES of the GPU arena; NCCL only */
     double timeout_s;        /* of every call that waits; > 0 */
     /** Give `bytes` of rank 0 to every rank, by means that need no GPU (NCCL's unique id: 128

@@ -147,7 +147,7 @@ stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, do
     run->movement = schedule->movement;
     STW_TRY(run->backend->norm_reset(run->device, STW_STREAM_COMPUTE, err));
     STW_TRY(run->backend->synchronize(run->device, err));
-    if (schedule->movement->barrier) STW_TRY(stw_comm_barrier(run->comm, err));
+    if (schedule->movement->barrier) STW_TRY(stw_exec_begin_together(run, schedule->movement, err));
     STW_TRY(stw_timeline_begin(run, err));
     double start = stw_process_now_s();
     STW_TRY(stw_streams_run(run->streams, schedule, err));
@@ -234,101 +234,6 @@ out:
     return status;
 }
 
-/* ---- do all ranks have the same schedule ---- */
-
-/* The i-th collective of a movement, NULL past the last. */
-static const stw_op *collective(const stw_rank_run *run, const stw_movement *movement, uint32_t i) {
-    for (uint32_t k = 0; k < movement->n_ops; k++) {
-        const stw_op *op = &run->program->ops[movement->first_op + k];
-        if (stw_op_is(op, STW_OP_CLASS_COLLECTIVE) && i-- == 0) return op;
-    }
-    return NULL;
-}
-
-/* Some rank's collectives of a phase differ from rank 0's: find the first difference and say what
- * this rank would do there. Collective; fails on every rank. */
-static stw_status name_difference(stw_rank_run *run, const stw_movement *movement,
-                                  uint32_t other_rank, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    uint32_t world = run->ranks.world;
-    uint64_t most = 0, *hashes = NULL, *all = NULL;
-    uint64_t *counts = calloc(world, sizeof *counts), count = 0;
-    if (counts == NULL) goto no_memory;
-    while (collective(run, movement, (uint32_t)count) != NULL) count++;
-    STW_TRY(stw_exec_gather(run, &count, counts, sizeof count, err));
-    for (uint32_t r = 0; r < world; r++) most = stw_max_u64(most, counts[r]);
-    hashes = calloc((size_t)most + 1, sizeof *hashes);
-    all = calloc(((size_t)most + 1) * world, sizeof *all);
-    if (hashes == NULL || all == NULL) goto no_memory;
-    for (uint64_t i = 0; i < count; i++)
-        hashes[i] = stw_op_hash(0, collective(run, movement, (uint32_t)i));
-    STW_TRY(stw_exec_gather(run, hashes, all, (most + 1) * sizeof *hashes, err));
-    uint64_t i = 0;
-    while (i < most && all[i] == all[(most + 1) * other_rank + i]) i++;
-    const stw_op *mine = collective(run, movement, (uint32_t)i);
-    char text[160];
-    if (mine == NULL)
-        snprintf(text, sizeof text, "nothing");
-    else
-        snprintf(text, sizeof text, "%s %u of %llu bytes", stw_op_kind_name(mine->kind), mine->unit,
-                 (unsigned long long)mine->bytes);
-    status = stw_fail(err, STW_STATUS_DEVICE, stw_phase_name(movement->phase),
-                      "ranks 0 and %u would issue different collectives: rank 0 has %llu, rank %u "
-                      "%llu; the first difference is number %llu, where this rank (%u) has %s. Do "
-                      "all ranks read the same plan?",
-                      other_rank, (unsigned long long)counts[0], other_rank,
-                      (unsigned long long)counts[other_rank], (unsigned long long)i,
-                      run->ranks.rank, text);
-out:
-    free(counts);
-    free(hashes);
-    free(all);
-    return status;
-no_memory:
-    status = stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
-    goto out;
-}
-
-#define N_INPUTS 4
-
-/* Does every rank have rank 0's value? */
-static stw_status compare_inputs(stw_rank_run *run, stw_error *err) {
-    static const char *const names[N_INPUTS] = {"--steps", "--seed", "the plan's layout hash",
-                                                "the number of movements"};
-    stw_status status = STW_STATUS_OK;
-    const uint64_t mine[N_INPUTS] = {run->options->steps, run->options->seed,
-                                     strtoull(run->plan->layouts[0]->hash, NULL, 16),
-                                     run->program->n_movements};
-    uint64_t *all = calloc(run->ranks.world, sizeof mine);
-    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
-    STW_TRY(stw_exec_gather(run, mine, all, sizeof mine, err));
-    for (uint32_t r = 1; r < run->ranks.world; r++)
-        for (size_t i = 0; i < N_INPUTS; i++)
-            if (all[r * N_INPUTS + i] != all[i])
-                STW_TRY(stw_fail(err, STW_STATUS_DEVICE, names[i], "rank 0 has %llx, rank %u %llx",
-                                 (unsigned long long)all[i], r,
-                                 (unsigned long long)all[r * N_INPUTS + i]));
-out:
-    free(all);
-    return status;
-}
-
-static stw_status compare_schedules(stw_rank_run *run, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    uint64_t *all = calloc(run->ranks.world, sizeof *all);
-    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "schedule", "out of memory");
-    for (uint32_t m = 0; m < run->program->n_movements; m++) {
-        const stw_movement *movement = &run->program->movements[m];
-        uint64_t mine = stw_program_schedule_hash(run->program, movement);
-        STW_TRY(stw_exec_gather(run, &mine, all, sizeof mine, err));
-        for (uint32_t r = 1; r < run->ranks.world; r++)
-            if (all[r] != all[0]) STW_TRY(name_difference(run, movement, r, err));
-    }
-out:
-    free(all);
-    return status;
-}
-
 /* ---- all of it ---- */
 
 static stw_status prepare_movements(stw_rank_run *run, stw_error *err) {
@@ -354,7 +259,6 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_plan(run->plan, run->options, err));
     STW_TRY(stw_exec_types(&run->plan->run, &run->types, err));
-    STW_TRY(stw_ranks_from_environment(&run->ranks, err));
     STW_TRY(check_world(run->plan, &run->ranks, err));
     run->kind = stw_job_kind_of(run->job, run->ranks.rank);
     run->layout = run->plan->layouts[run->kind];
@@ -367,24 +271,47 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
         STW_TRY(stw_job_space(run->job, id, run->ranks.rank, run->pool, &run->spaces[id], err));
     STW_TRY(stw_exec_make_spans(run, err));
     STW_TRY(prepare_movements(run, err));
+    STW_TRY(stw_timeline_prepare(run, err));
+out:
+    return status;
+}
+
+/* Find the others and compare with them what this rank is about to do, before any memory is taken
+ * where that needs no device.
+ * @param prepared what this rank found for itself; told to all */
+static stw_status join(stw_rank_run *run, stw_status prepared, stw_error *err) {
+    stw_status status = stw_comm_open(&run->ranks, run->backend, run->timeout_s, &run->comm, err);
+    if (status != STW_STATUS_OK) return prepared != STW_STATUS_OK ? prepared : status;
+    return stw_comm_meets(run->comm) ? stw_exec_agree(run, prepared, err) : prepared;
+}
+
+static stw_status attach(stw_rank_run *run, stw_error *err) {
+    stw_status status = open_device(run, err);
+    if (stw_comm_meets(run->comm)) status = stw_exec_agree_status(run, status, err);
+    STW_TRY(status);
+    STW_TRY(stw_comm_attach(run->comm, run->device, run->layout->comm_offset_bytes, err));
+    if (!stw_comm_meets(run->comm)) STW_TRY(stw_exec_agree(run, STW_STATUS_OK, err));
+out:
+    return status;
+}
+
+static stw_status open_streams(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_streams_calls calls = {run, issue, settle, failed};
+    STW_TRY(stw_threads_new(stw_transfer_readers(run), &run->readers, err));
+    STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
+    STW_TRY(stw_exec_zero_moments(run, err));
 out:
     return status;
 }
 
 static stw_status open_run(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_streams_calls calls = {run, issue, settle, failed};
-    STW_TRY(prepare(run, err));
-    STW_TRY(stw_timeline_prepare(run, err));
-    STW_TRY(open_device(run, err));
-    STW_TRY(stw_comm_open(&run->ranks, run->backend, run->device, run->layout->comm_offset_bytes,
-                          run->timeout_s, &run->comm, err));
-    STW_TRY(compare_inputs(run, err));
-    STW_TRY(compare_schedules(run, err));
+    STW_TRY(stw_ranks_from_environment(&run->ranks, err));
+    STW_TRY(join(run, prepare(run, err), err));
+    STW_TRY(attach(run, err));
     STW_TRY(stw_transfer_prepare(run, err));
-    STW_TRY(stw_threads_new(stw_transfer_readers(run), &run->readers, err));
-    STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
-    STW_TRY(stw_exec_zero_moments(run, err));
+    STW_TRY(stw_exec_agree_status(run, open_streams(run, err), err));
 out:
     return status;
 }
@@ -413,7 +340,7 @@ stw_status stw_exec_open(const stw_plan *plan, const stw_executor_options *optio
     if (status == STW_STATUS_OK) {
         *out = run;
     } else {
-        stw_comm_abort(run->comm);
+        if (!run->agreed) stw_comm_abort(run->comm);
         stw_exec_close(run);
     }
     return status;

@@ -52,6 +52,7 @@ typedef struct stw_rank_run {
     stw_device_config config;
     stw_device *device;
     stw_comm *comm;
+    bool agreed;          /* all ranks know why the run ends: none waits for another */
     stw_threads *readers; /* for reading one piece by several threads */
     stw_streams *streams;
     stw_schedule **schedules;      /* [program->n_movements]; NULL: not executed */
@@ -126,6 +127,23 @@ const char *stw_transfer_piece_name(const stw_rank_run *run, uint32_t piece);
 uint32_t stw_transfer_readers(const stw_rank_run *run);
 /** Open weights where this rank reads, agree on dtypes. Collective. */
 STW_MUST_USE stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err);
+
+/* agree.c: do all ranks do the same? Nothing is done with one rank. */
+/** What must be the same on all ranks, one line "key = value" each. */
+STW_MUST_USE stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *err);
+/** DEVICE names the first line in which the settings of rank 0 and of another rank differ.
+ * @param others how many ranks differ from rank 0 */
+STW_MUST_USE stw_status stw_exec_compare_settings(const char *zero, const char *other,
+                                                  uint32_t rank, uint32_t others, stw_error *err);
+/** Compare version, options and plan of all ranks, then adopt the first rank's failure.
+ * @param so_far what this rank has met, with its error in `err`
+ * @return the same on every rank; DEVICE names the first difference: key, rank, both values */
+STW_MUST_USE stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err);
+/** Tell all ranks what this one has met: the first failure becomes everybody's. Collective. */
+STW_MUST_USE stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_far, stw_error *err);
+/** A barrier; DEVICE where ranks begin another movement, step, or with other learning rates. */
+STW_MUST_USE stw_status stw_exec_begin_together(stw_rank_run *run, const stw_movement *movement,
+                                                stw_error *err);
 
 /* check.c: gradients before, digests and a replay after */
 STW_MUST_USE stw_status stw_exec_zero_moments(stw_rank_run *run, stw_error *err);

@@ -269,6 +269,25 @@ uint32_t stw_transfer_readers(const stw_rank_run *run) {
     return stw_reader_threads(stw_threads_cores(), ranks);
 }
 
+/* Ranks that read weights read the same files: their tensors have the same dtypes.
+ * @param all [world][n_tensors + 1] dtypes, then whether the rank reads */
+static stw_status compare_readers(const stw_rank_run *run, const unsigned char *all,
+                                  stw_error *err) {
+    const stw_model *model = run->job->model;
+    uint32_t n = model->n_tensors;
+    for (uint32_t r = 1; r < run->ranks.world; r++) {
+        const unsigned char *other = all + (size_t)r * (n + 1u);
+        for (uint32_t t = 0; other[n] != 0 && all[n] != 0 && t < n; t++)
+            if (other[t] != all[t])
+                return stw_fail(err, STW_STATUS_DEVICE, model->tensors[t].name,
+                                "rank %u reads weights stored as %s, rank 0 as %s; do all ranks "
+                                "see the same files?",
+                                r, stw_dtype_name((stw_dtype)other[t]),
+                                stw_dtype_name((stw_dtype)all[t]));
+    }
+    return STW_STATUS_OK;
+}
+
 stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t n = run->job->model->n_tensors;
@@ -278,11 +297,14 @@ stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err) {
     if (mine == NULL || all == NULL || run->dtypes == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "load", "out of memory"));
     if (path == NULL || reads_weights(run->program))
-        STW_TRY(stw_weights_open(run->job->model, path, run->options->seed, &run->weights, err));
+        status = stw_weights_open(run->job->model, path, run->options->seed, &run->weights, err);
+    STW_TRY(stw_exec_agree_status(run, status, err));
+    mine[n] = run->weights != NULL;
     for (uint32_t t = 0; run->weights != NULL && t < n; t++)
         mine[t] = (unsigned char)stw_weights_dtype(run->weights, t);
     /* Ranks that read nothing need not see the files: rank 0 says what comes. */
-    STW_TRY(stw_exec_gather(run, mine, all, n, err));
+    STW_TRY(stw_exec_gather(run, mine, all, n + 1u, err));
+    STW_TRY(compare_readers(run, all, err));
     for (uint32_t t = 0; t < n; t++) {
         run->dtypes[t] = (stw_dtype)all[t];
         if (!stw_host_can_convert(run->dtypes[t]))

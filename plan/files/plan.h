@@ -153,6 +153,10 @@ STW_MUST_USE stw_status stw_plan_read(const char *path, stw_plan **out, stw_erro
 STW_MUST_USE stw_status stw_plan_parse(const char *file, const char *text, size_t length,
                                        stw_plan **out, stw_error *err);
 
+/** Append what decides what ranks do, as members of the open object: model, run, cluster,
+ * decisions, hashes of the layouts. Evidence and predicted figures are left out. */
+void stw_plan_write_terms(const stw_plan *plan, stw_json *json);
+
 const char *stw_outcome_name(stw_outcome outcome);
 const char *stw_verdict_name(stw_verdict verdict);
 

@@ -210,6 +210,21 @@ const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movem
     return engine->trains_as != NULL ? engine->trains_as : engine->name;
 }
 
+void stw_plan_write_terms(const stw_plan *plan, stw_json *json) {
+    stw_json_begin_object(json, "model");
+    stw_json_string(json, "name", plan->model->name);
+    stw_json_string(json, "digest", plan->model->digest);
+    stw_json_u64(json, "tensors", plan->model->n_tensors);
+    stw_json_end(json);
+    stw_run_spec_write_json(&plan->run, json, "run");
+    stw_cluster_write_json(&plan->cluster, json, "cluster");
+    write_decisions(plan, json);
+    stw_json_begin_object(json, "layout");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        stw_json_string(json, plan->job->kinds[k].name, plan->layouts[k]->hash);
+    stw_json_end(json);
+}
+
 static void write_movements(const stw_plan *plan, stw_json *json) {
     const stw_program *program = plan->programs[0];
     stw_json_begin_array(json, "movements");

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/program/program.h"
 
+#define XXH_INLINE_ALL
 #include <string.h>
+#include <xxhash.h>
 
 stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
                            const stw_layout *layout, stw_program **out, stw_error *err) {
@@ -85,6 +87,39 @@ bool stw_movement_has(const stw_program *program, const stw_movement *movement, 
     for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++)
         if (program->ops[i].kind == kind) return true;
     return false;
+}
+
+uint64_t stw_program_movement_hash(const stw_program *program, const stw_movement *movement) {
+    const uint64_t about[] = {(uint64_t)movement->phase,     movement->by_stowage,
+                              movement->executable,          (uint64_t)movement->repeat,
+                              (uint64_t)movement->threading, movement->barrier,
+                              movement->transfer.n_pieces,   movement->n_ops};
+    uint64_t hash = XXH3_64bits(about, sizeof about);
+    for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        const uint64_t fields[] = {(uint64_t)op->kind,
+                                   (uint64_t)op->component,
+                                   (uint64_t)op->update,
+                                   (uint64_t)op->from,
+                                   (uint64_t)op->to,
+                                   (uint64_t)op->stream,
+                                   (uint64_t)op->group,
+                                   op->peer,
+                                   op->unit,
+                                   op->after[0],
+                                   op->after[1],
+                                   op->from_offset_bytes,
+                                   op->offset_bytes,
+                                   op->bytes,
+                                   op->params};
+        hash = XXH3_64bits_withSeed(fields, sizeof fields, hash);
+    }
+    for (uint32_t i = 0; i < movement->transfer.n_pieces; i++) {
+        const stw_piece *piece = &movement->transfer.pieces[i];
+        const uint64_t fields[] = {piece->peer, piece->tensor, piece->first, piece->n};
+        hash = XXH3_64bits_withSeed(fields, sizeof fields, hash);
+    }
+    return hash;
 }
 
 uint64_t stw_program_schedule_hash(const stw_program *program, const stw_movement *movement) {

@@ -110,6 +110,8 @@ uint64_t stw_peak_reserved(const stw_peak *peak);
 const stw_movement *stw_program_movement(const stw_program *program, stw_phase phase);
 /** Does a movement have an operation of this kind? */
 bool stw_movement_has(const stw_program *program, const stw_movement *movement, stw_op_kind kind);
+/** Hash of all operations of one movement, for ranks that derived it apart from each other. */
+uint64_t stw_program_movement_hash(const stw_program *program, const stw_movement *movement);
 /** Hash of the operations that ranks must agree on (collectives in order) of one movement. */
 uint64_t stw_program_schedule_hash(const stw_program *program, const stw_movement *movement);
 

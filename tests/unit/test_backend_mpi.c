@@ -6,7 +6,7 @@
 #define _DEFAULT_SOURCE /* setenv */
 #include <unistd.h>
 
-#include "backend/executor/run.h"
+#include "backend/executor/session.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
@@ -64,6 +64,23 @@ static stw_status late_counters(stw_device *device, stw_stream stream, bool coun
     return stw_backend_host.norm_counters(device, stream, counts, counters, err);
 }
 
+/* A caller's session in which one rank sets another learning rate. */
+static int be_session(const stw_plan *plan, const stw_executor_options *options, uint32_t rank) {
+    stw_error err = STW_ERROR_INIT;
+    stw_session *session = NULL;
+    stw_session_sample sample;
+    stw_status status = stw_session_open(plan, options, &session, &err);
+    if (status != STW_STATUS_OK) rank_failed(&err);
+    status = stw_session_issue(session, STW_PHASE_LOAD, 0, &sample, &err);
+    if (status == STW_STATUS_OK) status = stw_session_seed_grads(session, 1, &err);
+    if (status == STW_STATUS_OK && rank == 3) status = stw_session_set_lr(session, 0, 0.25, &err);
+    if (status == STW_STATUS_OK)
+        status = stw_session_issue(session, STW_PHASE_FIRST_OPTIMIZER_STEP, 1, &sample, &err);
+    if (status != STW_STATUS_OK) rank_failed(&err);
+    stw_session_close(session);
+    return 0;
+}
+
 static int be_rank(const char *name, const char *path, const char *amiss) {
     stw_error err = STW_ERROR_INIT;
     stw_run_result *result = NULL;
@@ -79,6 +96,7 @@ static int be_rank(const char *name, const char *path, const char *amiss) {
         if (ranks.rank == 1) backend.norm_counters = late_counters; /* not there for the sum */
     }
     if (strcmp(amiss, "other_steps") == 0 && ranks.rank == 1) options.steps = 2;
+    if (strcmp(amiss, "other_rate") == 0) return be_session(plan, &options, ranks.rank);
     if (stw_execute_with(plan, &options, &backend, &result, &err) != STW_STATUS_OK)
         rank_failed(&err);
     if (ranks.rank == 0 && result != NULL) {
@@ -145,10 +163,11 @@ static void different_plans_are_told(const char *amiss, const char *word) {
 }
 
 static void ranks_that_differ_are_named(void) {
-    different_plans_are_told("other_plan", "ranks 0 and 2 would issue different collectives");
-    different_plans_are_told("other_plan", "has send 0 of");
-    different_plans_are_told("other_depth", "layout hash");
-    different_plans_are_told("other_steps", "--steps");
+    different_plans_are_told("other_plan",
+                             "load.method: rank 2 has sharded_read, rank 0 has rank0_broadcast");
+    different_plans_are_told("other_depth", "prefetch.live: rank 3 has ");
+    different_plans_are_told("other_steps", "--steps: rank 1 has 2, rank 0 has 3");
+    different_plans_are_told("other_rate", "parameter group 0: rank 3 updates by 2.4999");
 }
 
 static void a_late_rank_is_not_awaited_for_ever(void) {

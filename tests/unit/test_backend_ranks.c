@@ -111,7 +111,7 @@ static void transports(void) {
     stw_ranks r = {.world = 1, .local_world = 1, .launcher = "alone"};
     stw_comm *comm = NULL;
     uint64_t value = 3, all = 0;
-    CHECK_OK(stw_comm_open(&r, &stw_backend_host, NULL, 0, 1.0, &comm, err));
+    CHECK_OK(stw_comm_open(&r, &stw_backend_host, 1.0, &comm, err));
     CU_ASSERT_STRING_EQUAL(stw_comm_name(comm), "alone");
     CHECK_OK(stw_comm_sum_u64(comm, &value, 1, err));
     CHECK_OK(stw_comm_gather(comm, &value, &all, sizeof value, err));
@@ -120,12 +120,12 @@ static void transports(void) {
     CHECK_OK(stw_comm_wait(comm, "nothing", err));
     stw_comm_close(comm);
     r = (stw_ranks){.world = 2, .local_world = 2, .launcher = "torchrun"};
-    CHECK_FAILS(stw_comm_open(&r, &stw_backend_host, NULL, 0, 1.0, &comm, err),
-                STW_STATUS_NOT_BUILT_IN, "torchrun");
+    CHECK_FAILS(stw_comm_open(&r, &stw_backend_host, 1.0, &comm, err), STW_STATUS_NOT_BUILT_IN,
+                "torchrun");
     r = (stw_ranks){.world = 2, .local_world = 2, .launcher = "mpirun"};
     setenv("STOWAGE_MPI_PLUGIN", "no-such-plugin.so", 1);
-    CHECK_FAILS(stw_comm_open(&r, &stw_backend_host, NULL, 0, 1.0, &comm, err),
-                STW_STATUS_NOT_BUILT_IN, "no-such-plugin.so");
+    CHECK_FAILS(stw_comm_open(&r, &stw_backend_host, 1.0, &comm, err), STW_STATUS_NOT_BUILT_IN,
+                "no-such-plugin.so");
     CU_ASSERT_FALSE(stw_comm_mpi_found());
     CU_ASSERT_PTR_NULL(comm);
     stw_comm_close(NULL);

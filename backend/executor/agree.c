@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Do all ranks do the same? Each rank lists what changes a result or a schedule, as lines "key =
+ * value": options, model, run spec, cluster, decisions, layouts and programs. Ranks compare a hash
+ * of the list; where it differs they exchange the lists, so that all of them name the first line
+ * that differs. The version of the program is compared before anything else is looked at. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "backend/executor/run.h"
+#include "core/checked.h"
+#include "core/json.h"
+#include "core/tree.h"
+#include "stw_config.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* ---- the list ---- */
+
+static void write_options(const stw_rank_run *run, stw_json *json) {
+    const stw_executor_options *o = run->options;
+    stw_json_string(json, "--backend", run->backend->name);
+    stw_json_u64(json, "--steps", o->steps);
+    stw_json_u64(json, "--seed", o->seed);
+    /* Paths may differ from node to node. */
+    stw_json_string(json, "--weights", run->weights_path != NULL ? "files" : "seeded");
+    stw_json_double(json, "--timeout", run->timeout_s);
+    stw_json_bool(json, "--no-digest", o->no_digest);
+    stw_json_bool(json, "poison_freed", o->poison_freed);
+    stw_json_bool(json, "after_iteration", o->after_iteration != NULL);
+}
+
+typedef uint64_t hash_of(const stw_program *program, const stw_movement *movement);
+
+/* Of each movement; a phase may have several. */
+static void write_hashes(stw_json *json, const char *key, const stw_program *program,
+                         hash_of *hash) {
+    char hex[17];
+    stw_json_begin_array(json, key);
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash(program, movement));
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, stw_phase_name(movement->phase), hex);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
+static void write_programs(const stw_rank_run *run, stw_json *json) {
+    const stw_plan *plan = run->plan;
+    stw_json_begin_object(json, "program");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        write_hashes(json, plan->job->kinds[k].name, plan->programs[k], stw_program_movement_hash);
+    stw_json_end(json);
+    /* Programs of different kinds of rank differ, but not in what ranks do together. */
+    write_hashes(json, "collectives", plan->programs[stw_job_kind_of(plan->job, run->ranks.rank)],
+                 stw_program_schedule_hash);
+}
+
+/* One line per scalar; keys as --set takes them, but for those outside the run spec. */
+static void flatten(const stw_node *node, const char *prefix, stw_text *out) {
+    if (node->kind != STW_NODE_ARRAY && node->kind != STW_NODE_OBJECT) {
+        stw_text_printf(out, "%s = %s\n", prefix, node->text != NULL ? node->text : "null");
+        return;
+    }
+    if (node->n_items == 0) stw_text_printf(out, "%s = []\n", prefix);
+    for (size_t i = 0; i < node->n_items; i++) {
+        const stw_node *item = node->items[i];
+        stw_text key = STW_TEXT_INIT;
+        const char *dot = prefix[0] != '\0' ? "." : "";
+        if (item->key != NULL)
+            stw_text_printf(&key, "%s%s%s", prefix, dot, item->key);
+        else
+            stw_text_printf(&key, "%s%s%zu", prefix, dot, i);
+        if (key.failed || key.data == NULL)
+            out->failed = true;
+        else
+            flatten(item, strcmp(key.data, "run") == 0 ? "" : key.data, out);
+        stw_text_free(&key);
+    }
+}
+
+stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    stw_tree *tree = NULL;
+    stw_json *json = stw_json_new();
+    stw_json_begin_object(json, NULL);
+    write_options(run, json);
+    stw_plan_write_terms(run->plan, json);
+    write_programs(run, json);
+    stw_json_end(json);
+    STW_TRY(stw_json_finish(json, &text, err));
+    STW_TRY(stw_tree_parse_json("ranks", text.data, text.length, &tree, err));
+    flatten(tree->root, "", out);
+    STW_TRY(stw_text_status(out, err));
+out:
+    stw_tree_free(tree);
+    stw_text_free(&text);
+    return status;
+}
+
+/* ---- comparing ---- */
+
+/* What every rank says first. Every version says `version` in the same place and sends the same
+ * number of bytes; the rest belongs to the version. */
+typedef struct hello {
+    char version[128];
+    uint64_t hash, bytes; /* of the list, its NUL included */
+    stw_error error;      /* what has failed on the rank so far */
+} hello;
+#define HELLO_BYTES 2048
+_Static_assert(sizeof(hello) <= HELLO_BYTES, "the first exchange has a fixed size");
+
+typedef struct line {
+    const char *key, *value;
+    int key_length, value_length; /* 0: past the end */
+} line;
+
+static line line_at(const char *text) {
+    const char *equals = strstr(text, " = ");
+    if (equals == NULL) return (line){0};
+    const char *value = equals + 3;
+    return (line){text, value, (int)(equals - text), (int)strcspn(value, "\n")};
+}
+
+static const char *after(const line *l) { return l->value + l->value_length + 1; }
+
+static bool same_key(const line *a, const line *b) {
+    return a->key_length == b->key_length && memcmp(a->key, b->key, (size_t)a->key_length) == 0;
+}
+
+static bool same(const line *a, const line *b) {
+    return same_key(a, b) && a->value_length == b->value_length &&
+           memcmp(a->value, b->value, (size_t)a->value_length) == 0;
+}
+
+static bool has_key(const char *list, const line *wanted) {
+    for (line l = line_at(list); l.key_length > 0; l = line_at(after(&l)))
+        if (same_key(&l, wanted)) return true;
+    return false;
+}
+
+static stw_status fail_line(const line *zero, const line *other, uint32_t rank, uint32_t others,
+                            stw_error *err) {
+    static const line none = {"", "none", 0, 4};
+    const line *named = zero != NULL ? zero : other;
+    char key[200];
+    snprintf(key, sizeof key, "%.*s", named->key_length, named->key);
+    if (zero == NULL) zero = &none;
+    if (other == NULL) other = &none;
+    return stw_fail(err, STW_STATUS_DEVICE, key,
+                    "rank %u has %.*s, rank 0 has %.*s; ranks run only with the same plan, options "
+                    "and version (%u differ%s from rank 0)",
+                    rank, other->value_length < 200 ? other->value_length : 200, other->value,
+                    zero->value_length < 200 ? zero->value_length : 200, zero->value, others,
+                    others == 1 ? "s" : "");
+}
+
+stw_status stw_exec_compare_settings(const char *zero, const char *other, uint32_t rank,
+                                     uint32_t others, stw_error *err) {
+    line a = line_at(zero), b = line_at(other);
+    while (a.key_length > 0 && b.key_length > 0 && same(&a, &b)) {
+        a = line_at(after(&a));
+        b = line_at(after(&b));
+    }
+    if (a.key_length == 0 && b.key_length == 0) return STW_STATUS_OK;
+    if (a.key_length == 0 || (!same_key(&a, &b) && b.key_length > 0 && has_key(other, &a)))
+        return fail_line(NULL, &b, rank, others, err); /* rank 0 lacks this key */
+    return fail_line(&a, b.key_length > 0 && same_key(&a, &b) ? &b : NULL, rank, others, err);
+}
+
+static stw_status exchange_lists(stw_rank_run *run, const stw_text *list, const hello *all,
+                                 stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t world = run->ranks.world, first = 0, others = 0;
+    uint64_t room = 0;
+    char *mine = NULL, *lists = NULL;
+    for (uint32_t r = 0; r < world; r++) {
+        room = stw_max_u64(room, all[r].bytes);
+        if (all[r].hash == all[0].hash && all[r].bytes == all[0].bytes) continue;
+        if (others++ == 0) first = r;
+    }
+    if (others == 0) return STW_STATUS_OK;
+    mine = calloc(1, room + 1);
+    lists = calloc(world, room + 1);
+    if (mine == NULL || lists == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory for their settings"));
+    memcpy(mine, list->data, list->length);
+    STW_TRY(stw_comm_exchange(run->comm, mine, lists, (uint32_t)(room + 1), err));
+    run->agreed = true;
+    status = stw_exec_compare_settings(lists, lists + first * (room + 1), first, others, err);
+    if (status == STW_STATUS_OK)
+        status = stw_fail(err, STW_STATUS_BUG, "ranks", "lists of ranks 0 and %u have other hashes",
+                          first);
+out:
+    free(mine);
+    free(lists);
+    return status;
+}
+
+static stw_status compare_versions(stw_rank_run *run, const hello *all, stw_error *err) {
+    for (uint32_t r = 1; r < run->ranks.world; r++) {
+        if (memcmp(all[r].version, all[0].version, sizeof all[0].version) == 0) continue;
+        run->agreed = true;
+        return stw_fail(err, STW_STATUS_DEVICE, "version",
+                        "rank %u is %.120s, rank 0 is %.120s; all ranks must be the same version",
+                        r, all[r].version, all[0].version);
+    }
+    return STW_STATUS_OK;
+}
+
+/* The error of the first rank that has one becomes everybody's. */
+static stw_status adopt(stw_rank_run *run, const void *errors, size_t stride, stw_error *err) {
+    for (uint32_t r = 0; r < run->ranks.world; r++) {
+        stw_error error;
+        memcpy(&error, (const char *)errors + r * stride, sizeof error);
+        if (error.status == STW_STATUS_OK) continue;
+        run->agreed = true;
+        error.rank = (int)r;
+        if (err != NULL) *err = error;
+        return error.status;
+    }
+    return STW_STATUS_OK;
+}
+
+/* What this rank has met so far, in a form to be sent; `err` is then free for what all meet. */
+static stw_error take_error(stw_status status, stw_error *err) {
+    stw_error own = STW_ERROR_INIT;
+    if (status != STW_STATUS_OK && err != NULL) own = *err;
+    own.status = status;
+    if (err != NULL) *err = (stw_error)STW_ERROR_INIT;
+    return own;
+}
+
+/* Nobody could be told: the rank's own error is the first. */
+static stw_status untold(stw_status status, const stw_error *own, stw_error *err) {
+    if (own->status == STW_STATUS_OK) return status;
+    if (err != NULL) *err = *own;
+    return own->status;
+}
+
+stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_far, stw_error *err) {
+    uint32_t world = run->ranks.world;
+    if (world == 1) return so_far;
+    stw_error own = take_error(so_far, err);
+    stw_error *all = calloc(world, sizeof *all);
+    stw_status status = all == NULL
+                            ? stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory")
+                            : stw_comm_exchange(run->comm, &own, all, (uint32_t)sizeof own, err);
+    status =
+        status == STW_STATUS_OK ? adopt(run, all, sizeof *all, err) : untold(status, &own, err);
+    free(all);
+    return status;
+}
+
+/* Exchange hellos and judge them: versions, then lists, then what has failed. */
+static stw_status meet(stw_rank_run *run, hello *mine, const stw_text *list, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t world = run->ranks.world;
+    unsigned char *sent = calloc(1, HELLO_BYTES), *got = calloc(world, HELLO_BYTES);
+    hello *all = calloc(world, sizeof *all);
+    if (sent == NULL || got == NULL || all == NULL) {
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory");
+    } else {
+        memcpy(sent, mine, sizeof *mine);
+        status = stw_comm_exchange(run->comm, sent, got, HELLO_BYTES, err);
+    }
+    if (status != STW_STATUS_OK) {
+        status = untold(status, &mine->error, err);
+        goto out;
+    }
+    for (uint32_t r = 0; r < world; r++) memcpy(&all[r], got + r * HELLO_BYTES, sizeof *all);
+    STW_TRY(compare_versions(run, all, err));
+    STW_TRY(exchange_lists(run, list, all, err));
+    STW_TRY(adopt(run, &all[0].error, sizeof *all, err));
+out:
+    free(sent);
+    free(got);
+    free(all);
+    return status;
+}
+
+stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err) {
+    static const char version[] = "stowage " STW_VERSION " (ranks 1, plan 1, layout %d, operations "
+                                  "%d, phases %d)";
+    stw_text list = STW_TEXT_INIT;
+    hello mine;
+    if (run->ranks.world == 1) return so_far;
+    stw_status listed = stw_exec_settings(run, &list, err);
+    memset(&mine, 0, sizeof mine);
+    mine.error = take_error(so_far != STW_STATUS_OK ? so_far : listed, err);
+    mine.hash = XXH3_64bits(list.data != NULL ? list.data : "", list.length);
+    mine.bytes = list.length + 1;
+    snprintf(mine.version, sizeof mine.version, version, STW_LAYOUT_VERSION, STW_N_OP_KINDS,
+             STW_N_PHASES);
+    stw_status status = meet(run, &mine, &list, err);
+    stw_text_free(&list);
+    return status;
+}
+
+/* ---- when a movement begins ---- */
+
+/* What may differ from one movement to the next: the caller of a session sets steps and rates. */
+typedef struct moment {
+    uint64_t movement, step;
+    stw_adamw adamw;
+} moment;
+
+static stw_status fail_moment(const moment *zero, const moment *other, uint32_t rank,
+                              const char *phase, stw_error *err) {
+    if (other->movement != zero->movement)
+        return stw_fail(err, STW_STATUS_DEVICE, phase,
+                        "rank %u begins movement %llu, rank 0 movement %llu of the plan", rank,
+                        (unsigned long long)other->movement, (unsigned long long)zero->movement);
+    if (other->step != zero->step)
+        return stw_fail(err, STW_STATUS_DEVICE, phase, "rank %u takes step %llu, rank 0 step %llu",
+                        rank, (unsigned long long)other->step, (unsigned long long)zero->step);
+    for (uint32_t g = 0; g < STW_MAX_PARAM_GROUPS; g++)
+        if (memcmp(&other->adamw.groups[g], &zero->adamw.groups[g], sizeof zero->adamw.groups[g]))
+            return stw_fail(err, STW_STATUS_DEVICE, phase,
+                            "parameter group %u: rank %u updates by %.9g, rank 0 by %.9g (learning "
+                            "rate over bias correction); their weight decays are %.9g and %.9g",
+                            g, rank, (double)other->adamw.groups[g].step_size,
+                            (double)zero->adamw.groups[g].step_size,
+                            (double)other->adamw.groups[g].lr_wd,
+                            (double)zero->adamw.groups[g].lr_wd);
+    return stw_fail(err, STW_STATUS_DEVICE, phase,
+                    "the optimizer's scalars of ranks %u and 0 differ", rank);
+}
+
+stw_status stw_exec_begin_together(stw_rank_run *run, const stw_movement *movement,
+                                   stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t world = run->ranks.world;
+    moment mine, *all = NULL;
+    if (world == 1) return STW_STATUS_OK;
+    all = calloc(world, sizeof *all);
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory");
+    memset(&mine, 0, sizeof mine);
+    mine.movement = (uint64_t)(movement - run->program->movements);
+    mine.step = run->step;
+    mine.adamw = run->adamw;
+    STW_TRY(stw_exec_gather(run, &mine, all, sizeof mine, err));
+    for (uint32_t r = 1; r < world; r++)
+        if (memcmp(&all[r], &all[0], sizeof mine) != 0)
+            STW_TRY(fail_moment(&all[0], &all[r], r, stw_phase_name(movement->phase), err));
+out:
+    free(all);
+    return status;
+}
