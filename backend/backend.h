@@ -14,6 +14,7 @@
 #define STW_BACKEND_BACKEND_H
 
 #include "backend/element.h"
+#include "backend/nvme/nvme.h"
 #include "core/status.h"
 #include "plan/program/layout.h"
 
@@ -49,6 +50,7 @@ typedef struct stw_device_config {
     uint32_t threads;        /* for CPU work of this rank; 0: cores / ranks on the node */
     const char *nvme_folder; /* folder of the NVMe arena's file; NULL: $TMPDIR, else /tmp */
     uint32_t nvme_copies;    /* 1: written in place; 2: see `commit` */
+    const stw_nvme_shape *nvme_shape; /* looked at by `open`; NULL: no cuts, no names */
 } stw_device_config;
 
 typedef struct stw_device_info {
@@ -162,7 +164,8 @@ typedef struct stw_backend {
 
     /* ---- NVMe and values; all of these block ---- */
 
-    /** Copy from the NVMe arena to the host arena. */
+    /** Copy from the NVMe arena to the host arena, and verify its checksums: DISAGREE where they
+     * differ. */
     STW_MUST_USE stw_status (*read)(stw_device *device, uint64_t host_offset, uint64_t nvme_offset,
                                     uint64_t bytes, stw_error *err);
     /** Copy from the host arena to the NVMe arena. */
@@ -175,6 +178,8 @@ typedef struct stw_backend {
      * commit, whichever movement issues it. Without an NVMe arena, or with one copy, this does
      * nothing: one copy is written in place. */
     STW_MUST_USE stw_status (*commit)(stw_device *device, uint64_t step, stw_error *err);
+    /** The NVMe arena, for what concerns its file alone; NULL where there is none. */
+    stw_nvme *(*nvme)(stw_device *device);
     /** Convert the to.n elements of `from_dtype` at `from`: to[i] = to.type(float(from[i])). On a
      * GPU stream it does not block, unless the target is NVMe. The source must not be NVMe. */
     STW_MUST_USE stw_status (*convert)(stw_device *device, stw_stream stream, stw_typed_range to,

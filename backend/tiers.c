@@ -21,10 +21,11 @@ stw_status stw_tiers_open(stw_tiers *tiers, const stw_device_config *config, stw
 stw_status stw_tiers_open_nvme(stw_tiers *tiers, const stw_device_config *config, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     void *memory = NULL;
-    const stw_nvme_options options = {.folder = config->nvme_folder,
-                                      .bytes = tiers->arenas.reach[STW_TIER_NVME],
-                                      .copies = tiers->commits ? 2 : 1,
-                                      .rank = config->local_rank};
+    stw_nvme_options options = {.folder = config->nvme_folder,
+                                .bytes = tiers->arenas.reach[STW_TIER_NVME],
+                                .copies = tiers->commits ? 2 : 1,
+                                .rank = config->local_rank};
+    if (config->nvme_shape != NULL) options.shape = *config->nvme_shape;
     if (options.bytes == 0) goto out;
     STW_TRY(stw_nvme_open(&options, &tiers->nvme, err));
     if (posix_memalign(&memory, STW_NVME_ALIGN_BYTES, STW_BOUNCE_BYTES) != 0)
@@ -74,8 +75,8 @@ static stw_status visit_nvme(stw_tiers *tiers, uint64_t offset, uint64_t bytes,
     pthread_mutex_lock(&tiers->mutex);
     stw_tiers_piece p = {.memory = tiers->bounce};
     for (; p.done < bytes; p.done += p.bytes) {
-        p.bytes = stw_min_u64(bytes - p.done, most);
         uint64_t at = offset + p.done;
+        p.bytes = stw_min_u64(bytes - p.done, stw_nvme_fit(tiers->nvme, at, most));
         if (!v->writes) STW_TRY(stw_nvme_read(tiers->nvme, at, p.memory, p.bytes, err));
         STW_TRY(v->fn(&p, v->arg, err));
         if (v->writes) STW_TRY(stw_nvme_write(tiers->nvme, at, p.memory, p.bytes, err));
@@ -221,6 +222,10 @@ stw_status stw_tiers_write(stw_device *device, uint64_t nvme_offset, uint64_t ho
 
 stw_status stw_tiers_commit(stw_device *device, uint64_t step, stw_error *err) {
     stw_tiers *tiers = tiers_of(device);
-    if (tiers->nvme == NULL || !tiers->commits) return STW_STATUS_OK;
-    return stw_nvme_commit(tiers->nvme, step, err);
+    if (tiers->nvme == NULL) return STW_STATUS_OK;
+    if (tiers->commits) return stw_nvme_commit(tiers->nvme, step, err);
+    stw_nvme_note_step(tiers->nvme, step);
+    return STW_STATUS_OK;
 }
+
+stw_nvme *stw_tiers_nvme(stw_device *device) { return tiers_of(device)->nvme; }

@@ -103,5 +103,6 @@ STW_MUST_USE stw_status stw_tiers_read(stw_device *device, uint64_t host_offset,
 STW_MUST_USE stw_status stw_tiers_write(stw_device *device, uint64_t nvme_offset,
                                         uint64_t host_offset, uint64_t bytes, stw_error *err);
 STW_MUST_USE stw_status stw_tiers_commit(stw_device *device, uint64_t step, stw_error *err);
+stw_nvme *stw_tiers_nvme(stw_device *device);
 
 #endif

@@ -10,6 +10,7 @@
 #include "backend/executor/executor.h"
 #include "backend/probe/probe.h"
 #include "cli/common.h"
+#include "cli/run_state.h"
 #include "core/file.h"
 #include "core/units.h"
 #include "reports/reports.h"
@@ -17,7 +18,7 @@
 
 typedef struct request {
     const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace;
-    bool probe, calibrate, quick, version, no_digest;
+    bool probe, calibrate, quick, version, no_digest, keep_state, allow_tmpfs;
 } request;
 
 /* --probe writes sizes only; --calibrate adds measured rates with raw samples. */
@@ -67,8 +68,9 @@ static void summarize(const stw_run_result *run) {
            rate);
     if (run->up_bps > 0 || run->down_bps > 0) printf(", %s host to GPU, %s GPU to host", up, down);
     printf("\n");
-    printf("verification: %llu elements checked, %llu mismatches\n",
-           (unsigned long long)run->checked, (unsigned long long)run->mismatched);
+    printf("verification: %llu of %llu elements checked, %llu mismatches\n",
+           (unsigned long long)run->checked, (unsigned long long)run->elements,
+           (unsigned long long)run->mismatched);
     printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx",
            (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
            (unsigned long long)run->digest[2]);
@@ -115,9 +117,11 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     stw_text text = STW_TEXT_INIT;
     stw_timeline timeline = {0};
     uint64_t steps = 5, seed = 1;
+    char hash[17] = "";
     stw_executor_options options = {.backend = r->backend != NULL ? r->backend : "auto",
                                     .weights = r->weights,
                                     .nvme_folder = r->nvme,
+                                    .nvme_in_memory = r->allow_tmpfs,
                                     .no_digest = r->no_digest,
                                     .timeline = r->trace != NULL ? &timeline : NULL};
     STW_TRY(stw_check_suffix(general->output, "a run", ".json", err));
@@ -133,8 +137,11 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     options.seed = seed;
     STW_TRY(stw_plan_read(r->plan, &plan, err));
     STW_TRY(stw_plan_check(plan, false, err));
+    if (r->keep_state) STW_TRY(stw_run_keep_state(plan, hash, err));
+    stw_run_catch_signals();
     STW_TRY(stw_execute(plan, &options, &result, err));
     if (result == NULL) goto out; /* not rank 0 */
+    if (r->keep_state) result->plan_hash = hash;
     if (r->trace != NULL) STW_TRY(write_trace(plan, result, &timeline, r->trace, err));
     if (general->output != NULL) STW_TRY(stw_run_result_write(result, general->output, err));
     if (general->json && general->output == NULL) {
@@ -179,6 +186,11 @@ static int command_line(int argc, char **argv) {
         {"--nvme", NULL, "FOLDER",
          "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,
          &r.nvme},
+        {"--keep-state", NULL, NULL,
+         "keep two copies of the state on NVMe: the last step survives a crash", STW_OPTION_FLAG,
+         &r.keep_state},
+        {"--allow-tmpfs", NULL, NULL, "state on NVMe may be in memory (tmpfs)", STW_OPTION_FLAG,
+         &r.allow_tmpfs},
         {"--timeout", NULL, "SECONDS", "time limit of a collective; default 120", STW_OPTION_VALUE,
          &r.timeout},
         {"--no-digest", NULL, NULL, "do not compute digests of the final state", STW_OPTION_FLAG,

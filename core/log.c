@@ -40,18 +40,30 @@ void stw_log_set(stw_log_fn fn, void *user) {
 
 void stw_log_level_set(stw_log_level most) { atomic_store(&most_level, (int)most); }
 
-void stw_log(stw_log_level level, const char *format, ...) {
-    if ((int)level > atomic_load(&most_level)) return;
+STW_PRINTF(2, 0)
+static void log_to_callback(stw_log_level level, const char *format, va_list args) {
     char text[2048];
-    va_list args;
-    va_start(args, format);
     int length = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
     if (length < 0) return;
     if ((size_t)length >= sizeof text) memcpy(text + sizeof text - 4, "...", 4);
     char line[2 * sizeof text];
     (void)stw_printable_copy(text, line, sizeof line);
     callback(level, line, callback_user);
+}
+
+void stw_log(stw_log_level level, const char *format, ...) {
+    if ((int)level > atomic_load(&most_level)) return;
+    va_list args;
+    va_start(args, format);
+    log_to_callback(level, format, args);
+    va_end(args);
+}
+
+void stw_log_always(stw_log_level level, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    log_to_callback(level, format, args);
+    va_end(args);
 }
 
 static double now_s(void) {

@@ -265,6 +265,7 @@ typedef struct stw_run_options_t {
     const char *nvme_folder; /* NULL: $TMPDIR or /tmp */
     double timeout_s;        /* of a collective; 0: 120 */
     int no_verify;           /* 1: no digests of the final state and no comparison */
+    int nvme_in_memory;      /* 1: nvme_folder may be memory (tmpfs) */
 } stw_run_options_t;
 
 typedef struct stw_result_t stw_result_t;
@@ -327,7 +328,8 @@ typedef struct stw_session_options_t {
     const char *weights; /* for the load: safetensors file, index or folder; NULL: the plan's */
     uint64_t seed;       /* of weights if none are given, and of stw_seed_gradients */
     const char *nvme_folder;
-    double timeout_s; /* of a collective; 0: 120 */
+    double timeout_s;   /* of a collective; 0: 120 */
+    int nvme_in_memory; /* 1: nvme_folder may be memory (tmpfs) */
 } stw_session_options_t;
 
 typedef struct stw_session_t stw_session_t;

@@ -27,6 +27,7 @@ stw_status_t stw_execute_plan(const stw_plan_t *plan, const stw_run_options_t *o
                                            .seed = mine.seed,
                                            .weights = mine.weights,
                                            .nvme_folder = mine.nvme_folder,
+                                           .nvme_in_memory = mine.nvme_in_memory != 0,
                                            .timeout_s = mine.timeout_s,
                                            .no_digest = mine.no_verify != 0};
     STW_TRY(stw_execute(plan->plan, &executor, &result, err));

@@ -29,6 +29,7 @@ static void take_options(const stw_session_options_t *from, stw_session_t *handl
                                .seed = from->seed,
                                .weights = from->weights,
                                .nvme_folder = from->nvme_folder,
+                               .nvme_in_memory = from->nvme_in_memory != 0,
                                .timeout_s = from->timeout_s,
                                .caller = c};
 }

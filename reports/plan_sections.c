@@ -242,8 +242,7 @@ void stw_section_ring(const stw_section *s) {
                      stw_word_count(direct).text);
     if (s->facts->state_bytes[STW_TIER_NVME] > 0 && stw_nvme_copies(plan->job) > 1)
         stw_doc_line(s->out, s->format,
-                     "State on NVMe is stored twice: the last step stays readable while the next "
-                     "one is written.");
+                     "State on NVMe is stored twice: the last step survives a crash.");
     bool chosen = plan->run.load.method == STW_AUTO;
     stw_doc_line(s->out, s->format, "Load method: %s%s.", stw_load_name(plan->decisions.load),
                  chosen ? " (chosen by the planner)" : "");

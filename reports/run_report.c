@@ -79,8 +79,10 @@ static void put_links(const stw_run_result *run, stw_format format, stw_text *ou
 
 static void put_checks(const stw_run_result *run, stw_format format, stw_text *out) {
     if (run->checked > 0)
-        stw_doc_line(out, format, "Verification: %s elements checked, %s mismatches.",
-                     stw_word_count(run->checked).text, stw_word_count(run->mismatched).text);
+        stw_doc_line(out, format, "Verification: %s%s%s elements checked, %s mismatches.",
+                     stw_word_count(run->checked).text, run->elements > 0 ? " of " : "",
+                     run->elements > 0 ? stw_word_count(run->elements).text : "",
+                     stw_word_count(run->mismatched).text);
     char master[32] = "";
     if (run->digest[3] != 0)
         snprintf(master, sizeof master, ", master %016" PRIx64, run->digest[3]);

@@ -418,6 +418,7 @@ static const stw_backend backend_cuda = {
     .read = stw_tiers_read,
     .write = stw_tiers_write,
     .commit = stw_tiers_commit,
+    .nvme = stw_tiers_nvme,
     .convert = stw_cuda_device_convert,
     .seed_grads = stw_cuda_device_seed_grads,
     .zero = stw_cuda_device_zero,

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 
 #include "backend/executor/run.h"
+#include "backend/nvme/kept.h"
+#include "backend/nvme/names.h"
 #include "backend/process.h"
 #include "core/checked.h"
 #include "core/log.h"
@@ -103,13 +105,19 @@ static stw_status open_device(stw_rank_run *run, stw_error *err) {
     c->n_spans = run->n_spans;
     c->nvme_copies = (uint32_t)stw_nvme_copies(run->job);
     c->nvme_folder = run->options->nvme_folder;
+    stw_nvme_shape shape;
+    STW_TRY(stw_exec_nvme_shape(run, &shape, err));
+    c->nvme_shape = &shape;
     c->threads = stw_threads_cores() / run->ranks.local_world;
     if (c->threads == 0) c->threads = 1;
     for (uint32_t m = 0; m < run->program->n_movements; m++)
         if (run->schedules[m] != NULL && run->schedules[m]->n_events > c->n_events)
             c->n_events = run->schedules[m]->n_events;
     c->n_marks = stw_timeline_marks(run);
+    if (c->local_rank == 0 && c->arena_bytes[STW_TIER_NVME] > 0)
+        stw_kept_warn(stw_nvme_folder(c->nvme_folder));
     STW_TRY(run->backend->open(c, &run->device, err));
+    c->nvme_shape = NULL;
     STW_TRY(run->backend->set_spans(run->device, run->spans, run->n_spans, err));
 out:
     return status;
@@ -126,13 +134,15 @@ static stw_status issue(void *state, uint32_t index, stw_error *err) {
     const stw_op *op = &run->program->ops[index];
     stw_op_unit counts = stw_op_row_of(op->kind)->unit;
     size_t used = strlen(err->text);
-    char unit[160] = "";
+    char unit[320] = "", bucket[256] = "";
     if (counts == STW_OP_UNIT_PIECE && op->unit != STW_OP_NONE)
         snprintf(unit, sizeof unit, " of %.120s", stw_transfer_piece_name(run, op->unit));
     else if (counts == STW_OP_UNIT_BUCKET && op->unit != STW_OP_NONE)
-        snprintf(unit, sizeof unit, " of bucket %u", op->unit);
-    snprintf(err->text + used, sizeof err->text - used, " [operation %u, %s%s, stream %s]", index,
-             stw_op_kind_name(op->kind), unit, stw_stream_name(op->stream));
+        stw_exec_bucket_words(run, op->unit, bucket, sizeof bucket);
+    if (bucket[0] != '\0') snprintf(unit, sizeof unit, " of %s", bucket);
+    snprintf(err->text + used, sizeof err->text - used,
+             " [operation %u, %s%s, stream %s, step %llu]", index, stw_op_kind_name(op->kind), unit,
+             stw_stream_name(op->stream), (unsigned long long)run->step);
     if (run->ranks.world > 1 && err->rank < 0) err->rank = (int)run->ranks.rank;
     return status;
 }
@@ -156,7 +166,9 @@ stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, do
     STW_TRY(run->backend->synchronize(run->device, err));
     *seconds = stw_process_now_s() - start;
     STW_TRY(stw_timeline_end(run, err));
+    if (schedule->movement->barrier) STW_TRY(stw_exec_agree_state(run, err));
 out:
+    if (status != STW_STATUS_OK) run->failed = true;
     return status;
 }
 
@@ -310,6 +322,7 @@ static stw_status open_run(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_ranks_from_environment(&run->ranks, err));
     STW_TRY(join(run, prepare(run, err), err));
     STW_TRY(attach(run, err));
+    STW_TRY(stw_exec_own_state(run, err));
     STW_TRY(stw_transfer_prepare(run, err));
     STW_TRY(stw_exec_agree_status(run, open_streams(run, err), err));
 out:
@@ -352,6 +365,7 @@ void stw_exec_close(stw_rank_run *run) {
     stw_threads_free(run->readers);
     stw_weights_close(run->weights);
     stw_comm_close(run->comm);
+    stw_exec_end_state(run);
     if (run->device != NULL) run->backend->close(run->device);
     pthread_mutex_destroy(&run->mutex);
     stw_pool_free(run->pool);
@@ -370,6 +384,7 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     STW_TRY(stw_comm_barrier(run->comm, err));
 out:
     if (status != STW_STATUS_OK) stw_comm_abort(run->comm);
+    run->failed |= status != STW_STATUS_OK;
     return status;
 }
 

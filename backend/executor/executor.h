@@ -27,7 +27,8 @@ typedef struct stw_executor_options {
     uint64_t seed;
     const char *weights; /* safetensors file, index or folder; NULL: seeded weights */
     const char *nvme_folder;
-    double timeout_s; /* of a collective; 0: 120 */
+    bool nvme_in_memory; /* the folder may be tmpfs */
+    double timeout_s;    /* of a collective; 0: 120 */
     bool no_digest;
     bool poison_freed; /* host backend: regions that the program frees are filled with 0xff */
     /** Called on every rank after every iteration, numbered from 0, between movements: what a

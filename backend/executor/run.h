@@ -78,6 +78,7 @@ typedef struct stw_rank_run {
     uint64_t gpu_growth, host_growth; /* bytes taken from base to the last step */
     uint64_t digest[STW_N_DIGESTS];
     uint64_t checked, mismatched;
+    bool failed; /* a movement, or what surrounds it */
 } stw_rank_run;
 
 /* ops.c: what operations do */
@@ -93,6 +94,18 @@ STW_MUST_USE stw_status stw_exec_types(const stw_run_spec *spec, stw_element_typ
 /** Type of one component of the state. */
 stw_element stw_exec_type(const stw_element_types *types, stw_component component);
 STW_MUST_USE stw_status stw_exec_make_spans(stw_rank_run *run, stw_error *err);
+
+/* disk.c: state on NVMe */
+/** Cuts and names, in the run's pool. */
+STW_MUST_USE stw_status stw_exec_nvme_shape(stw_rank_run *run, stw_nvme_shape *out, stw_error *err);
+/** Two copies: write whose state it is. Collective. */
+STW_MUST_USE stw_status stw_exec_own_state(stw_rank_run *run, stw_error *err);
+/** Two copies: after a movement that all ranks begin together. Collective. */
+STW_MUST_USE stw_status stw_exec_agree_state(stw_rank_run *run, stw_error *err);
+/** The state of a run that did not fail goes with it. */
+void stw_exec_end_state(stw_rank_run *run);
+/** "bucket 3 (first tensor to last tensor)" */
+void stw_exec_bucket_words(const stw_rank_run *run, uint32_t bucket, char *out, size_t out_size);
 
 /* timeline.c: when operations run */
 STW_MUST_USE stw_status stw_timeline_prepare(stw_rank_run *run, stw_error *err);

@@ -317,6 +317,7 @@ const stw_backend stw_backend_host = {
     .read = stw_tiers_read,
     .write = stw_tiers_write,
     .commit = stw_tiers_commit,
+    .nvme = stw_tiers_nvme,
     .convert = convert,
     .seed_grads = seed_grads,
     .zero = zero,

@@ -1,30 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the NVMe arena's bytes move: two methods behind one table. Only backend/nvme*.c use it. */
+/* How the NVMe arena's bytes move: two methods behind one table. A transfer of the arena is cut
+ * into pieces of whole cells. Their checksums are computed beside the transfer: of a piece that is
+ * read while others are under way, of one that is written while the disk takes it. Only
+ * backend/nvme/ uses this. */
 #ifndef STW_BACKEND_NVME_IO_H
 #define STW_BACKEND_NVME_IO_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/status.h"
+#include "backend/nvme/cells.h"
+#include "core/checked.h"
 
-/* Both methods cut a range into pieces of this size: large enough for the device's full speed,
- * small enough that a range of a few of them keeps several in flight. */
+/* The most bytes of a piece: large enough for the device's full speed, small enough that a transfer
+ * of a few of them keeps several in flight. */
 #define STW_NVME_PIECE_BYTES (1ull << 20)
+/* What direct I/O asks offsets, addresses and sizes to be multiples of. */
+#define STW_NVME_BLOCK_BYTES 4096u
+
+/** What checksums cost. `alone`: while nothing of the transfer was under way (io_uring only). */
+typedef struct stw_nvme_hashing {
+    atomic_ullong bytes, nanoseconds, alone_nanoseconds;
+} stw_nvme_hashing;
 
 /** Bytes of a file and where they lie in memory. */
 typedef struct stw_nvme_range {
-    int file;
-    bool direct; /* `file` was opened for direct I/O; offset, memory and bytes are aligned */
-    bool writes; /* from memory to the file; `memory` is not changed then */
+    int direct, buffered; /* one file; direct is -1 where direct I/O is not used */
+    bool writes;          /* from memory to the file; `memory` is not changed then */
     char *memory;
-    uint64_t offset, bytes;
+    uint64_t offset, bytes; /* in the file */
+    /* Checksums; NULL cells: none. The range begins and ends where cells do. */
+    const stw_nvme_cells *cells;
+    uint64_t first; /* its first byte in the arena */
+    uint64_t *sums; /* [cells->n] writes set them, reads compare */
+    stw_nvme_hashing *hashing;
 } stw_nvme_range;
+
+/** A part of a range that is moved by one call. */
+typedef struct stw_nvme_piece {
+    uint64_t done; /* bytes of the range before it */
+    uint64_t bytes;
+} stw_nvme_piece;
 
 /** Why a range was not moved completely. */
 typedef struct stw_nvme_stop {
-    int code;        /* errno; 0: the file gave or took nothing more */
-    uint64_t offset; /* in the file, of the first byte of the piece that failed */
+    int code;     /* errno; 0: the file gave or took nothing more */
+    bool damaged; /* what was read does not have its checksum */
+    uint64_t
+        offset; /* in the file, of the first byte of the piece that failed; damaged: the cell */
+    uint64_t found, expected; /* checksums */
 } stw_nvme_stop;
 
 /** A way of moving ranges. `move` may be called from several threads at once; it returns when
@@ -42,11 +67,28 @@ extern const stw_nvme_method_ops stw_nvme_uring, stw_nvme_threads;
 
 /** Move a range by this thread alone. */
 STW_MUST_USE bool stw_nvme_move_here(const stw_nvme_range *range, stw_nvme_stop *stop);
+/** Move a piece by this thread alone, without checksums. */
+STW_MUST_USE bool stw_nvme_move_piece(const stw_nvme_range *range, stw_nvme_piece piece,
+                                      stw_nvme_stop *stop);
+/** The piece that begins after `done` bytes. */
+stw_nvme_piece stw_nvme_piece_at(const stw_nvme_range *range, uint64_t done);
+/** Set or compare the checksums of a piece. False, and `stop`, for the first that differs.
+ * @param alone nothing else of the range is under way */
+STW_MUST_USE bool stw_nvme_piece_check(const stw_nvme_range *range, stw_nvme_piece piece,
+                                       bool alone, stw_nvme_stop *stop);
+
+/** Can a piece, or what is left of it, go past the page cache? */
+static inline bool stw_nvme_piece_is_direct(const stw_nvme_range *range, stw_nvme_piece piece) {
+    return range->direct >= 0 && ((range->offset + piece.done) | piece.bytes |
+                                  (uint64_t)(uintptr_t)(range->memory + piece.done)) %
+                                         STW_NVME_BLOCK_BYTES ==
+                                     0;
+}
 
 /** Of `moved` bytes (> 0) of a piece of `bytes`, those that count: a direct call that was cut short
  * inside a block must go on at the start of that block. */
 static inline uint64_t stw_nvme_progress(bool direct, uint64_t moved, uint64_t bytes) {
-    return direct && moved < bytes ? moved & ~(uint64_t)4095 : moved;
+    return direct && moved < bytes ? moved / STW_NVME_BLOCK_BYTES * STW_NVME_BLOCK_BYTES : moved;
 }
 
 #endif

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of two copies: copy 0, copy 1, each rounded up to whole blocks, then two records. A
- * commit writes the record that is not the newest, so a record torn half-way leaves the other.
- *
- * Between commits the copy that is not read ("the next copy") takes the writes. Where it was not
- * written it may be older than the committed copy: exactly where the commit before wrote (`stale`).
- * A commit first brings those bytes over, unless they were written again. A step that writes all
- * of its state brings over nothing. */
-#define _GNU_SOURCE /* O_DIRECT, fallocate */
-#define XXH_INLINE_ALL
+/* Between commits the copy that is not read ("the next copy") takes the writes. Where it was not
+ * written it may be older than the committed copy: in exactly those cells that the commit before
+ * wrote (`stale`). A commit first brings those cells over, unless they were written again. A step
+ * that writes all of its state brings over nothing. */
+#define _GNU_SOURCE /* O_DIRECT, O_TMPFILE, fallocate */
 #include "backend/nvme/nvme.h"
 
 #include <errno.h>
@@ -19,71 +15,60 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
-#include "backend/nvme/extents.h"
 #include "backend/nvme/io.h"
+#include "backend/nvme/kept.h"
+#include "backend/nvme/names.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"
 
 #define ALIGN ((uint64_t)STW_NVME_ALIGN_BYTES)
-#define N_RECORDS 2u
-#define RECORDS_BYTES (N_RECORDS * ALIGN)
-#define BRING_OVER_BYTES (4ull << 20)
 #define MOST_NAMES 1000u /* files that stayed from earlier processes of our id */
 
 struct stw_nvme {
     int buffered, direct; /* two descriptions of one file; direct is -1 where there is none */
     atomic_bool use_direct;
-    uint64_t bytes;           /* of one copy */
-    uint64_t stride;          /* from copy 0 to copy 1; 0 with one copy */
-    uint32_t copies;          /* 1 or 2 */
-    uint32_t committed;       /* the copy that is read */
-    uint64_t sequence;        /* commits so far; its record is number sequence % N_RECORDS */
-    uint64_t step;            /* of the last commit */
-    pthread_mutex_t mutex;    /* of `written` */
-    stw_extents written;      /* since the last commit, into the next copy */
-    stw_extents stale;        /* in the next copy, unless written */
-    atomic_bool torn;         /* a write since the last commit failed */
-    bool broken;              /* a record may or may not count: the copy it names must not change */
-    bool kept;                /* opened to read what stayed */
-    bool named;               /* `path` exists */
-    char path[PATH_MAX + 64]; /* also in messages, where it is gone */
+    uint64_t bytes;     /* of one copy */
+    uint32_t copies;    /* 1 or 2 */
+    uint32_t committed; /* the copy that is read */
+    stw_nvme_places places;
+    stw_nvme_cells cells;
+    uint64_t *sums[2];       /* [cells.n] of each copy */
+    unsigned char *written;  /* [cells.n] since the last commit, into the next copy */
+    unsigned char *stale;    /* [cells.n] in the next copy, unless written */
+    atomic_bool dirty;       /* a cell is written */
+    atomic_bool torn;        /* a write since the last commit failed */
+    bool broken;             /* a record may or may not count: the copy it names must not change */
+    bool kept;               /* opened to read what stayed */
+    bool released;           /* the run ended well */
+    bool named;              /* `path` exists */
+    pthread_mutex_t mutex;   /* of `edge` and the cells that go through it, and of becoming dirty */
+    char *edge;              /* one cell, aligned: for ranges that hold a part of it */
+    uint64_t sequence, step; /* of the last commit */
+    uint64_t agreed;         /* the last step that all ranks have committed */
+    stw_nvme_header header;
+    stw_nvme_record records[STW_NVME_RECORDS]; /* as they lie in the file */
+    stw_nvme_hashing hashing;
+    int entry;                                  /* in the table of names */
+    char folder[PATH_MAX], path[PATH_MAX + 64]; /* path: in messages also without that name */
     const stw_nvme_method_ops *ops;
     void *method;
 };
-
-/* A block of the file. The hash covers all that is before it, so no part of a block can be old. */
-typedef struct record {
-    char magic[8];
-    uint32_t version, copy;
-    uint64_t sequence, step, bytes;
-    unsigned char zeros[STW_NVME_ALIGN_BYTES - 48];
-    uint64_t hash;
-} record;
-_Static_assert(sizeof(record) == STW_NVME_ALIGN_BYTES, "a record is one block");
-
-static const char record_magic[8] = {'S', 'T', 'W', 'N', 'V', 'M', 'E', '\n'};
-#define RECORD_VERSION 1u
-
-static uint64_t record_hash(const record *r) { return XXH3_64bits(r, offsetof(record, hash)); }
-
-static uint64_t file_bytes(const stw_nvme *nvme) {
-    return nvme->copies == 1 ? nvme->bytes : 2 * nvme->stride + RECORDS_BYTES;
-}
-
-static uint64_t record_offset(const stw_nvme *nvme, uint64_t sequence) {
-    return 2 * nvme->stride + sequence % N_RECORDS * ALIGN;
-}
 
 static stw_status fail(const stw_nvme *nvme, int code, const char *doing, stw_error *err) {
     bool full = code == ENOSPC || code == EDQUOT;
     return stw_fail_native(err, full ? STW_STATUS_NO_RESOURCES : STW_STATUS_IO, code, nvme->path,
                            "%s the NVMe arena's file: %s", doing, strerror(code));
+}
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory");
 }
 
 /* ---- opening ---- */
@@ -105,19 +90,23 @@ static stw_status choose_method(stw_nvme *nvme, stw_error *err) {
     return nvme->ops->open(&nvme->method, err);
 }
 
-static stw_status check_room(const stw_nvme *nvme, const char *folder, stw_error *err) {
+static stw_status check_folder(const stw_nvme *nvme, const stw_nvme_options *options,
+                               stw_error *err) {
     struct statvfs room;
-    if (statvfs(folder, &room) != 0)
-        return stw_fail_native(err, STW_STATUS_IO, errno, folder,
+    if (statvfs(nvme->folder, &room) != 0)
+        return stw_fail_native(err, STW_STATUS_IO, errno, nvme->folder,
                                "finding room for the NVMe arena's file: %s", strerror(errno));
+    if (!options->shape.in_memory && stw_nvme_folder_is_memory(nvme->folder))
+        return stw_fail(err, STW_STATUS_USAGE, nvme->folder,
+                        "it is memory (tmpfs) and no disk: --nvme FOLDER or TMPDIR names another "
+                        "one, --allow-tmpfs allows it");
     uint64_t free_bytes = (uint64_t)room.f_bavail * room.f_frsize;
-    uint64_t extra = nvme->copies == 1 ? 0 : 2 * (ALIGN - 1) + RECORDS_BYTES;
-    if (nvme->bytes <= UINT64_MAX / 4 && nvme->bytes * nvme->copies + extra <= free_bytes)
-        return STW_STATUS_OK;
+    if (nvme->places.end > 0 && nvme->places.end <= free_bytes) return STW_STATUS_OK;
+    if (nvme->copies == 1 && nvme->bytes <= free_bytes) return STW_STATUS_OK;
     char need[32], have[32];
     stw_bytes_format(nvme->bytes, need, sizeof need);
     stw_bytes_format(free_bytes, have, sizeof have);
-    return stw_fail(err, STW_STATUS_NO_RESOURCES, folder,
+    return stw_fail(err, STW_STATUS_NO_RESOURCES, nvme->folder,
                     "the NVMe arena needs %s%s (%" PRIu64 " bytes each), the file system has %s "
                     "(%" PRIu64 " bytes) free",
                     nvme->copies == 2 ? "two copies of " : "", need, nvme->bytes, have, free_bytes);
@@ -126,7 +115,7 @@ static stw_status check_room(const stw_nvme *nvme, const char *folder, stw_error
 /* Blocks are taken now: a write that finds the disk full in the middle of a step would be too late.
  * A file system that cannot reserve gives a file of the right size with holes. */
 static stw_status reserve(stw_nvme *nvme, stw_error *err) {
-    uint64_t bytes = file_bytes(nvme);
+    uint64_t bytes = nvme->copies == 1 ? nvme->bytes : nvme->places.end;
     if (bytes == 0) return STW_STATUS_OK;
     if (bytes > (uint64_t)INT64_MAX) return fail(nvme, EFBIG, "reserving", err);
     int code;
@@ -143,17 +132,42 @@ static stw_status reserve(stw_nvme *nvme, stw_error *err) {
     return code == 0 ? STW_STATUS_OK : fail(nvme, code, "reserving", err);
 }
 
-/* A file that stayed from an earlier process of the same id holds somebody's last step: it is never
- * opened here, the next free name is taken. */
-static stw_status make_file(stw_nvme *nvme, const char *folder, uint32_t rank, stw_error *err) {
+static void lock_file(const stw_nvme *nvme) {
+    while (flock(nvme->buffered, LOCK_EX) != 0 && errno == EINTR) {
+    }
+}
+
+/* The i-th name that the file may have. */
+static void set_path(stw_nvme *nvme, uint32_t rank, uint32_t i) {
+    char again[16] = "";
+    if (i > 1) snprintf(again, sizeof again, "-%" PRIu32, i);
+    snprintf(nvme->path, sizeof nvme->path, "%s/stowage-nvme-%ld-rank%" PRIu32 "%s.state",
+             nvme->folder, (long)getpid(), rank, again);
+}
+
+static void own_path(const stw_nvme *nvme, char *out, size_t out_size) {
+    snprintf(out, out_size, "/proc/self/fd/%d", nvme->buffered);
+}
+
+/* Without a name, which it may get later; where the file system cannot do that, with one from the
+ * beginning. A file that stayed from an earlier process of the same id holds somebody's last step:
+ * it is never opened here, the next free name is taken. */
+static stw_status make_file(stw_nvme *nvme, uint32_t rank, stw_error *err) {
+    char own[64];
+    set_path(nvme, rank, 1);
+    nvme->buffered = open(nvme->folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    own_path(nvme, own, sizeof own);
+    if (nvme->buffered >= 0 && access(own, F_OK) == 0) return STW_STATUS_OK;
+    if (nvme->buffered >= 0) close(nvme->buffered);
     int code = EEXIST;
     for (uint32_t i = 1; i <= MOST_NAMES && code == EEXIST; i++) {
-        char again[16] = "";
-        if (i > 1) snprintf(again, sizeof again, "-%" PRIu32, i);
-        snprintf(nvme->path, sizeof nvme->path, "%s/stowage-nvme-%ld-rank%" PRIu32 "%s.state",
-                 folder, (long)getpid(), rank, again);
+        set_path(nvme, rank, i);
+        nvme->entry =
+            stw_nvme_names_set(nvme->entry, nvme->folder, nvme->path, 0, STW_NVME_FATE_REMOVE);
         nvme->buffered = open(nvme->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         code = nvme->buffered >= 0 ? 0 : errno;
+        if (code == EEXIST) stw_nvme_names_drop(nvme->entry);
+        if (code == EEXIST) nvme->entry = -1;
     }
     nvme->named = code == 0;
     return code == 0 ? STW_STATUS_OK : fail(nvme, code, "making", err);
@@ -171,16 +185,20 @@ static void sync_folder(const char *folder) {
 static stw_nvme *nvme_new(stw_error *err) {
     stw_nvme *nvme = calloc(1, sizeof *nvme);
     if (nvme == NULL) {
-        (void)stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory");
+        (void)no_memory(err);
         return NULL;
     }
-    nvme->buffered = nvme->direct = -1;
+    nvme->buffered = nvme->direct = nvme->entry = -1;
     pthread_mutex_init(&nvme->mutex, NULL);
     return nvme;
 }
 
-static void open_direct(stw_nvme *nvme, int access) {
-    nvme->direct = open(nvme->path, access | O_DIRECT | O_CLOEXEC);
+static void open_direct(stw_nvme *nvme, int access_mode) {
+    char own[64];
+    own_path(nvme, own, sizeof own);
+    nvme->direct = open(own, access_mode | O_DIRECT | O_CLOEXEC);
+    if (nvme->direct < 0 && nvme->named)
+        nvme->direct = open(nvme->path, access_mode | O_DIRECT | O_CLOEXEC);
     atomic_store(&nvme->use_direct, nvme->direct >= 0);
     /* What is read buffered then are ends of ranges: nothing beyond them belongs in the cache. */
     if (nvme->direct >= 0) (void)posix_fadvise(nvme->buffered, 0, 0, POSIX_FADV_RANDOM);
@@ -188,14 +206,94 @@ static void open_direct(stw_nvme *nvme, int access) {
 
 static void nvme_free(stw_nvme *nvme) {
     if (nvme == NULL) return;
-    if (nvme->named) unlink(nvme->path);
+    if (nvme->named && !nvme->kept) unlink(nvme->path);
+    stw_nvme_names_drop(nvme->entry);
     if (nvme->ops != NULL) nvme->ops->close(nvme->method);
     if (nvme->direct >= 0) close(nvme->direct);
     if (nvme->buffered >= 0) close(nvme->buffered);
-    free(nvme->written.list);
-    free(nvme->stale.list);
+    stw_nvme_cells_free(&nvme->cells);
+    for (int c = 0; c < 2; c++) free(nvme->sums[c]);
+    free(nvme->written);
+    free(nvme->stale);
+    free(nvme->edge);
     pthread_mutex_destroy(&nvme->mutex);
     free(nvme);
+}
+
+/* Cells, and the checksums of zeros, which every copy holds at first. */
+static stw_status divide(stw_nvme *nvme, const stw_nvme_shape *shape, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    void *memory = NULL;
+    STW_TRY(stw_nvme_cells_make(nvme->bytes, shape->cuts, shape->n_cuts, &nvme->cells, err));
+    const size_t n = (size_t)nvme->cells.n;
+    if (posix_memalign(&memory, ALIGN, STW_NVME_CELL_BYTES) != 0) return no_memory(err);
+    nvme->edge = memset(memory, 0, STW_NVME_CELL_BYTES);
+    for (uint32_t c = 0; c < nvme->copies; c++) {
+        nvme->sums[c] = calloc(n + 1, sizeof(uint64_t));
+        if (nvme->sums[c] == NULL) return no_memory(err);
+    }
+    nvme->written = calloc(n + 1, 1);
+    nvme->stale = calloc(n + 1, 1);
+    if (nvme->written == NULL || nvme->stale == NULL) return no_memory(err);
+    uint64_t size = 0, sum = 0;
+    for (uint64_t i = 0; i < nvme->cells.n; i++) {
+        const stw_nvme_cell cell = stw_nvme_cells_get(&nvme->cells, i);
+        if (cell.end - cell.first != size) {
+            size = cell.end - cell.first;
+            sum = stw_nvme_hash(nvme->edge, size);
+        }
+        for (uint32_t c = 0; c < nvme->copies; c++) nvme->sums[c][i] = sum;
+    }
+out:
+    return status;
+}
+
+static bool move_block(const stw_nvme *nvme, bool writes, void *memory, uint64_t offset,
+                       uint64_t bytes, stw_nvme_stop *stop) {
+    const stw_nvme_range range = {.direct = -1,
+                                  .buffered = nvme->buffered,
+                                  .writes = writes,
+                                  .memory = memory,
+                                  .offset = offset,
+                                  .bytes = bytes};
+    return stw_nvme_move_here(&range, stop);
+}
+
+static stw_status write_block(const stw_nvme *nvme, const void *memory, uint64_t offset,
+                              uint64_t bytes, const char *doing, stw_error *err) {
+    stw_nvme_stop stop = {0};
+    if (move_block(nvme, true, (void *)(uintptr_t)memory, offset, bytes, &stop))
+        return STW_STATUS_OK;
+    return fail(nvme, stop.code != 0 ? stop.code : EIO, doing, err);
+}
+
+static stw_status write_header(stw_nvme *nvme, stw_error *err) {
+    stw_nvme_header_seal(&nvme->header);
+    return write_block(nvme, &nvme->header, 0, sizeof nvme->header, "writing the header of", err);
+}
+
+static stw_status describe_file(stw_nvme *nvme, const stw_nvme_options *options, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_nvme_header *h = &nvme->header;
+    const stw_nvme_shape *shape = &options->shape;
+    const uint64_t cuts_bytes = (nvme->cells.n_cuts + 1) * sizeof(uint64_t);
+    h->n_parts = shape->n_parts < STW_NVME_MOST_PARTS ? shape->n_parts : STW_NVME_MOST_PARTS;
+    for (uint32_t i = 0; i < h->n_parts; i++) h->parts[i] = shape->parts[i];
+    if (nvme->copies == 1) goto out;
+    h->bytes = nvme->bytes;
+    h->n_cuts = nvme->cells.n_cuts;
+    h->n_cells = nvme->cells.n;
+    h->cuts_hash = stw_nvme_hash(nvme->cells.cuts, cuts_bytes);
+    h->rank = h->local_rank = options->rank; /* until the owner is known */
+    h->world = h->local_world = options->rank + 1;
+    h->pid = (int64_t)getpid();
+    h->created_s = (int64_t)time(NULL);
+    (void)gethostname(h->host, sizeof h->host - 1);
+    STW_TRY(write_header(nvme, err));
+    STW_TRY(write_block(nvme, nvme->cells.cuts, nvme->places.cuts, cuts_bytes,
+                        "writing the header of", err));
+out:
+    return status;
 }
 
 stw_status stw_nvme_open(const stw_nvme_options *options, stw_nvme **out, stw_error *err) {
@@ -204,26 +302,36 @@ stw_status stw_nvme_open(const stw_nvme_options *options, stw_nvme **out, stw_er
     if (options->copies != 1 && options->copies != 2)
         return stw_fail(err, STW_STATUS_BUG, "nvme", "%" PRIu32 " copies, 1 or 2 were expected",
                         options->copies);
-    const char *folder = options->folder != NULL ? options->folder : getenv("TMPDIR");
-    if (folder == NULL || folder[0] == '\0') folder = "/tmp";
+    const char *folder = stw_nvme_folder(options->folder);
     if (strlen(folder) >= PATH_MAX)
         return stw_fail(err, STW_STATUS_USAGE, folder, "the NVMe folder's name is too long");
     stw_nvme *nvme = nvme_new(err);
     if (nvme == NULL) return STW_STATUS_NO_MEMORY;
+    memcpy(nvme->folder, folder, strlen(folder) + 1);
     nvme->bytes = options->bytes;
     nvme->copies = options->copies;
-    STW_TRY(check_room(nvme, folder, err));
-    if (nvme->copies == 2) nvme->stride = stw_round_up_u64(nvme->bytes, ALIGN);
-    STW_TRY(make_file(nvme, folder, options->rank, err));
+    /* Twice the cells at most: every cut may add one. */
+    uint64_t cells = nvme->bytes / STW_NVME_CELL_BYTES + options->shape.n_cuts + 2;
+    if (nvme->copies == 2 &&
+        !stw_nvme_places_of(nvme->bytes, options->shape.n_cuts + 1, cells, &nvme->places))
+        nvme->places.end = UINT64_MAX;
+    STW_TRY(check_folder(nvme, options, err));
+    STW_TRY(divide(nvme, &options->shape, err));
+    if (nvme->copies == 2 &&
+        !stw_nvme_places_of(nvme->bytes, nvme->cells.n_cuts, nvme->cells.n, &nvme->places))
+        STW_TRY(stw_fail(err, STW_STATUS_BUG, "nvme", "the size of the file overflows"));
+    STW_TRY(make_file(nvme, options->rank, err));
+    if (nvme->copies == 2) lock_file(nvme);
     STW_TRY(reserve(nvme, err));
     STW_TRY(choose_method(nvme, err));
     open_direct(nvme, O_RDWR);
-    if (nvme->copies == 1) {
+    STW_TRY(describe_file(nvme, options, err));
+    if (nvme->copies == 1 && nvme->named) {
         /* Without its name the file goes with the process, however that ends. */
         unlink(nvme->path);
         nvme->named = false;
-    } else {
-        sync_folder(folder);
+        stw_nvme_names_drop(nvme->entry);
+        nvme->entry = -1;
     }
     *out = nvme;
     nvme = NULL;
@@ -234,77 +342,95 @@ out:
 
 void stw_nvme_close(stw_nvme *nvme) {
     if (nvme == NULL) return;
-    bool stays = nvme->named && nvme->sequence > 0 && nvme->written.n > 0;
-    if (stays && !nvme->kept)
-        stw_log(STW_LOG_WARN,
-                "the state on NVMe of step %" PRIu64 ", the last one committed, stays "
-                "in %s",
-                nvme->step, nvme->path);
-    if (stays || nvme->kept) nvme->named = false;
+    const stw_nvme_cost cost = stw_nvme_checksum_cost(nvme);
+    if (cost.bytes > 0)
+        stw_log(STW_LOG_DEBUG,
+                "checksums of NVMe state: %" PRIu64 " bytes in %.6f s, %.6f s of it delayed a "
+                "transfer (%s)",
+                cost.bytes, cost.seconds, cost.alone_s, nvme->ops->name);
+    if (nvme->named && !nvme->kept && nvme->agreed > 0 && !nvme->released) {
+        stw_log_always(STW_LOG_WARN,
+                       "the state on NVMe of step %" PRIu64 " is kept in %s; see: stowage state "
+                       "list %s",
+                       nvme->agreed, nvme->path, nvme->folder);
+        nvme->named = false;
+    }
     nvme_free(nvme);
 }
 
 bool stw_nvme_is_direct(const stw_nvme *nvme) {
-    return nvme != NULL && atomic_load(&((stw_nvme *)nvme)->use_direct);
+    return nvme != NULL && atomic_load(&((stw_nvme *)(uintptr_t)nvme)->use_direct);
 }
 
 const char *stw_nvme_method(const stw_nvme *nvme) { return nvme->ops->name; }
 
 const char *stw_nvme_path(const stw_nvme *nvme) { return nvme->named ? nvme->path : ""; }
 
+stw_nvme_cost stw_nvme_checksum_cost(const stw_nvme *nvme) {
+    const stw_nvme_hashing *h = &nvme->hashing;
+    return (stw_nvme_cost){atomic_load(&h->bytes), 1e-9 * (double)atomic_load(&h->nanoseconds),
+                           1e-9 * (double)atomic_load(&h->alone_nanoseconds)};
+}
+
 /* ---- moving bytes ---- */
 
-/* A call's range: `memory` is written to by reads alone. */
+/* A call's range: `memory` is written to by reads alone. It is of whole cells. */
 typedef struct transfer {
     bool writes;
+    uint32_t copy;
     char *memory;
-    uint64_t offset, bytes; /* in the file */
+    uint64_t offset, bytes; /* in the arena */
 } transfer;
 
-static stw_nvme_range part_of(const stw_nvme *nvme, transfer t, bool direct, uint64_t first,
-                              uint64_t bytes) {
-    stw_nvme_range part = {.file = direct ? nvme->direct : nvme->buffered,
-                           .direct = direct,
-                           .writes = t.writes,
-                           .memory = t.memory + first,
-                           .offset = t.offset + first,
-                           .bytes = bytes};
-    return part;
+static uint64_t copy_at(const stw_nvme *nvme, uint32_t copy) {
+    return nvme->copies == 1 ? 0 : nvme->places.copies[copy];
 }
 
-/* The whole blocks in the middle go direct, the ends buffered, and not while the middle is under
- * way. The kernel keeps the two coherent: a direct call first writes out, then drops, the pages
- * that it passes by. */
+/* Pieces that begin and end with blocks go direct, the others buffered; no two of them share a
+ * block of which one is direct. */
 static bool move(stw_nvme *nvme, transfer t, stw_nvme_stop *stop) {
-    stw_nvme_range all = part_of(nvme, t, false, 0, t.bytes);
-    uint64_t head = stw_min_u64((ALIGN - t.offset % ALIGN) % ALIGN, t.bytes);
-    uint64_t middle = (t.bytes - head) / ALIGN * ALIGN;
-    if (!atomic_load(&nvme->use_direct) || (uintptr_t)t.memory % ALIGN != t.offset % ALIGN ||
-        middle == 0)
-        return nvme->ops->move(nvme->method, &all, stop);
-    stw_nvme_range first = part_of(nvme, t, false, 0, head);
-    stw_nvme_range blocks = part_of(nvme, t, true, head, middle);
-    stw_nvme_range last = part_of(nvme, t, false, head + middle, t.bytes - head - middle);
-    if (!stw_nvme_move_here(&first, stop)) return false;
-    if (!nvme->ops->move(nvme->method, &blocks, stop)) {
-        if (stop->code != EINVAL) return false;
-        /* A device with stricter rules than 4096. */
-        atomic_store(&nvme->use_direct, false);
-        blocks.file = nvme->buffered;
-        blocks.direct = false;
-        if (!nvme->ops->move(nvme->method, &blocks, stop)) return false;
-    }
-    return stw_nvme_move_here(&last, stop);
+    stw_nvme_range range = {.direct = atomic_load(&nvme->use_direct) ? nvme->direct : -1,
+                            .buffered = nvme->buffered,
+                            .writes = t.writes,
+                            .memory = t.memory,
+                            .offset = copy_at(nvme, t.copy) + t.offset,
+                            .bytes = t.bytes,
+                            .cells = &nvme->cells,
+                            .first = t.offset,
+                            .sums = nvme->sums[t.copy],
+                            .hashing = &nvme->hashing};
+    if (nvme->ops->move(nvme->method, &range, stop)) return true;
+    if (stop->damaged || stop->code != EINVAL || range.direct < 0) return false;
+    /* A device with stricter rules than 4096. */
+    atomic_store(&nvme->use_direct, false);
+    range.direct = -1;
+    return nvme->ops->move(nvme->method, &range, stop);
 }
 
-static stw_status stopped(const stw_nvme *nvme, const transfer *t, uint64_t offset,
-                          const stw_nvme_stop *stop, stw_error *err) {
+static stw_status damaged(const stw_nvme *nvme, const transfer *t, const stw_nvme_stop *stop,
+                          stw_error *err) {
+    char range[160];
+    const uint64_t at = stop->offset - copy_at(nvme, t->copy);
+    const stw_nvme_cell cell =
+        stw_nvme_cells_get(&nvme->cells, stw_nvme_cells_at(&nvme->cells, at));
+    stw_nvme_format_range(nvme->header.parts, nvme->header.n_parts, cell.first, cell.end, range,
+                          sizeof range);
+    return stw_fail(err, STW_STATUS_DISAGREE, nvme->path,
+                    "the state on NVMe of step %" PRIu64
+                    " is damaged: %s do not have their checksum (%016" PRIx64
+                    " was found, %016" PRIx64 " was expected)",
+                    nvme->step, range, stop->found, stop->expected);
+}
+
+static stw_status stopped(const stw_nvme *nvme, const transfer *t, const stw_nvme_stop *stop,
+                          stw_error *err) {
+    if (stop->damaged) return damaged(nvme, t, stop, err);
     bool full = stop->code == ENOSPC || stop->code == EDQUOT;
     return stw_fail_native(err, full ? STW_STATUS_NO_RESOURCES : STW_STATUS_IO, stop->code,
                            nvme->path,
                            "%s %" PRIu64 " bytes at %" PRIu64
                            " of the NVMe arena stopped at byte %" PRIu64 " of its file: %s",
-                           t->writes ? "writing" : "reading", t->bytes, offset, stop->offset,
+                           t->writes ? "writing" : "reading", t->bytes, t->offset, stop->offset,
                            stop->code != 0 ? strerror(stop->code)
                            : t->writes     ? "nothing more was taken"
                                            : "the file ends there");
@@ -319,24 +445,70 @@ static stw_status check_range(const stw_nvme *nvme, uint64_t offset, uint64_t by
                     bytes, offset, nvme->bytes);
 }
 
-/* Shall this write fail? Writes are counted while STOWAGE_FAIL_NVME_WRITE is set. */
-static bool injected_failure(void) {
-    static atomic_ullong count;
-    const char *text = getenv("STOWAGE_FAIL_NVME_WRITE");
-    if (text == NULL) {
-        atomic_store(&count, 0);
-        return false;
-    }
-    return atomic_fetch_add(&count, 1) + 1 == strtoull(text, NULL, 10);
+/* The copy that takes writes. */
+static uint32_t next_copy(const stw_nvme *nvme) {
+    return nvme->copies == 1 ? 0 : 1 - nvme->committed;
+}
+
+uint64_t stw_nvme_fit(const stw_nvme *nvme, uint64_t offset, uint64_t most) {
+    if (offset >= nvme->bytes || most >= nvme->bytes - offset) return most;
+    uint64_t last = stw_nvme_cells_at(&nvme->cells, offset + most);
+    uint64_t first = stw_nvme_cells_get(&nvme->cells, last).first;
+    return first > offset ? first - offset : most;
+}
+
+/* The first bytes of a range that are whole cells, or are a part of one cell. */
+static uint64_t next_part(const stw_nvme *nvme, uint64_t at, uint64_t end, uint64_t *index,
+                          bool *whole) {
+    *index = stw_nvme_cells_at(&nvme->cells, at);
+    const stw_nvme_cell cell = stw_nvme_cells_get(&nvme->cells, *index);
+    *whole = at == cell.first && cell.end <= end;
+    if (!*whole) return stw_min_u64(end, cell.end) - at;
+    const stw_nvme_cell last =
+        stw_nvme_cells_get(&nvme->cells, stw_nvme_cells_at(&nvme->cells, end - 1));
+    return (last.end <= end ? last.end : last.first) - at;
+}
+
+/* A cell of a copy into `edge`; the mutex is held. */
+static stw_status load_cell(stw_nvme *nvme, uint32_t copy, uint64_t index, stw_error *err) {
+    const stw_nvme_cell cell = stw_nvme_cells_get(&nvme->cells, index);
+    const transfer t = {false, copy, nvme->edge, cell.first, cell.end - cell.first};
+    stw_nvme_stop stop = {0};
+    return move(nvme, t, &stop) ? STW_STATUS_OK : stopped(nvme, &t, &stop, err);
+}
+
+static stw_status store_cell(stw_nvme *nvme, uint32_t copy, uint64_t index, stw_error *err) {
+    const stw_nvme_cell cell = stw_nvme_cells_get(&nvme->cells, index);
+    const transfer t = {true, copy, nvme->edge, cell.first, cell.end - cell.first};
+    stw_nvme_stop stop = {0};
+    return move(nvme, t, &stop) ? STW_STATUS_OK : stopped(nvme, &t, &stop, err);
+}
+
+static stw_status read_part(stw_nvme *nvme, uint64_t index, uint64_t at, void *to, uint64_t bytes,
+                            stw_error *err) {
+    const uint64_t first = stw_nvme_cells_get(&nvme->cells, index).first;
+    pthread_mutex_lock(&nvme->mutex);
+    stw_status status = load_cell(nvme, nvme->committed, index, err);
+    if (status == STW_STATUS_OK) memcpy(to, nvme->edge + (at - first), (size_t)bytes);
+    pthread_mutex_unlock(&nvme->mutex);
+    return status;
 }
 
 stw_status stw_nvme_read(stw_nvme *nvme, uint64_t offset, void *to, uint64_t bytes,
                          stw_error *err) {
     stw_status status = check_range(nvme, offset, bytes, err);
-    if (status != STW_STATUS_OK || bytes == 0) return status;
-    transfer t = {false, to, nvme->committed * nvme->stride + offset, bytes};
-    stw_nvme_stop stop = {0, 0};
-    return move(nvme, t, &stop) ? STW_STATUS_OK : stopped(nvme, &t, offset, &stop, err);
+    uint64_t index = 0, part = 0;
+    bool whole = false;
+    for (uint64_t done = 0; status == STW_STATUS_OK && done < bytes; done += part) {
+        part = next_part(nvme, offset + done, offset + bytes, &index, &whole);
+        const transfer t = {false, nvme->committed, (char *)to + done, offset + done, part};
+        stw_nvme_stop stop = {0};
+        if (!whole)
+            status = read_part(nvme, index, t.offset, t.memory, part, err);
+        else if (!move(nvme, t, &stop))
+            status = stopped(nvme, &t, &stop, err);
+    }
+    return status;
 }
 
 static stw_status check_writable(const stw_nvme *nvme, stw_error *err) {
@@ -349,15 +521,34 @@ static stw_status check_writable(const stw_nvme *nvme, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-/* The copy that takes writes. */
-static uint32_t next_copy(const stw_nvme *nvme) {
-    return nvme->copies == 1 ? 0 : 1 - nvme->committed;
+/* Before the first write since a commit: the next copy will not be what a record says. */
+static stw_status begin_writing(stw_nvme *nvme, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    if (nvme->copies == 1 || atomic_load(&nvme->dirty)) return status;
+    pthread_mutex_lock(&nvme->mutex);
+    for (uint32_t i = 0; i < STW_NVME_RECORDS && !atomic_load(&nvme->dirty); i++) {
+        stw_nvme_record *r = &nvme->records[i];
+        if (r->sequence == 0 || r->copy != next_copy(nvme)) continue;
+        memset(r, 0, sizeof *r);
+        STW_TRY(write_block(nvme, r, nvme->places.records + i * sizeof *r, sizeof *r,
+                            "writing a record into", err));
+    }
+    atomic_store(&nvme->dirty, true);
+out:
+    pthread_mutex_unlock(&nvme->mutex);
+    return status;
 }
 
-static stw_status note_written(stw_nvme *nvme, uint64_t offset, uint64_t bytes, stw_error *err) {
-    if (nvme->copies == 1) return STW_STATUS_OK;
+static stw_status write_part(stw_nvme *nvme, uint64_t index, uint64_t at, const void *from,
+                             uint64_t bytes, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint64_t first = stw_nvme_cells_get(&nvme->cells, index).first;
     pthread_mutex_lock(&nvme->mutex);
-    stw_status status = stw_extents_add(&nvme->written, offset, offset + bytes, err);
+    STW_TRY(load_cell(nvme, nvme->written[index] ? next_copy(nvme) : nvme->committed, index, err));
+    memcpy(nvme->edge + (at - first), from, (size_t)bytes);
+    nvme->written[index] = 1;
+    STW_TRY(store_cell(nvme, next_copy(nvme), index, err));
+out:
     pthread_mutex_unlock(&nvme->mutex);
     return status;
 }
@@ -365,20 +556,25 @@ static stw_status note_written(stw_nvme *nvme, uint64_t offset, uint64_t bytes, 
 stw_status stw_nvme_write(stw_nvme *nvme, uint64_t offset, const void *from, uint64_t bytes,
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    uint64_t index = 0, part = 0;
+    bool whole = false;
     STW_TRY(check_range(nvme, offset, bytes, err));
     STW_TRY(check_writable(nvme, err));
-    if (bytes == 0) return STW_STATUS_OK;
-    STW_TRY(note_written(nvme, offset, bytes, err));
-    transfer t = {true, (char *)from, next_copy(nvme) * nvme->stride + offset, bytes};
-    stw_nvme_stop stop = {0, 0};
-    bool cut = injected_failure();
-    if (cut) t.bytes = bytes / 2;
-    bool moved = move(nvme, t, &stop);
-    if (moved && !cut) return STW_STATUS_OK;
-    atomic_store(&nvme->torn, true);
-    if (moved) stop = (stw_nvme_stop){ENOSPC, t.offset + t.bytes};
-    t.bytes = bytes;
-    return stopped(nvme, &t, offset, &stop, err);
+    if (bytes > 0) STW_TRY(begin_writing(nvme, err));
+    for (uint64_t done = 0; status == STW_STATUS_OK && done < bytes; done += part) {
+        part = next_part(nvme, offset + done, offset + bytes, &index, &whole);
+        const transfer t = {true, next_copy(nvme), (char *)(uintptr_t)from + done, offset + done,
+                            part};
+        stw_nvme_stop stop = {0};
+        if (!whole) {
+            status = write_part(nvme, index, t.offset, t.memory, part, err);
+            continue;
+        }
+        uint64_t last = stw_nvme_cells_at(&nvme->cells, t.offset + part - 1);
+        memset(&nvme->written[index], 1, (size_t)(last - index + 1));
+        if (!move(nvme, t, &stop)) status = stopped(nvme, &t, &stop, err);
+    }
+    if (status != STW_STATUS_OK) atomic_store(&nvme->torn, true);
 out:
     return status;
 }
@@ -396,41 +592,53 @@ static stw_status sync_data(const stw_nvme *nvme, stw_error *err) {
 /* Make the next copy as new as the committed one where nothing was written. */
 static stw_status bring_over(stw_nvme *nvme, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const uint64_t from = nvme->committed * nvme->stride, to = next_copy(nvme) * nvme->stride;
-    void *memory = NULL;
-    stw_extent e;
-    for (uint64_t at = 0; stw_extents_next(&nvme->stale, &nvme->written, at, &e); at = e.end) {
-        stw_nvme_stop stop = {0, 0};
-        e.end = stw_min_u64(e.end, e.first + BRING_OVER_BYTES);
-        if (memory == NULL && posix_memalign(&memory, ALIGN, BRING_OVER_BYTES + ALIGN) != 0)
-            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory"));
-        char *place = (char *)memory + e.first % ALIGN; /* both ways direct */
-        transfer in = {false, place, from + e.first, e.end - e.first};
-        transfer out = {true, place, to + e.first, e.end - e.first};
-        if (!move(nvme, in, &stop)) STW_TRY(stopped(nvme, &in, e.first, &stop, err));
-        if (!move(nvme, out, &stop)) STW_TRY(stopped(nvme, &out, e.first, &stop, err));
+    for (uint64_t i = 0; i < nvme->cells.n; i++) {
+        if (!nvme->stale[i] || nvme->written[i]) continue;
+        STW_TRY(load_cell(nvme, nvme->committed, i, err));
+        STW_TRY(store_cell(nvme, next_copy(nvme), i, err));
     }
 out:
-    free(memory);
     return status;
 }
 
 static stw_status write_record(stw_nvme *nvme, uint32_t copy, uint64_t step, stw_error *err) {
-    record r = {.version = RECORD_VERSION,
-                .copy = copy,
-                .sequence = nvme->sequence + 1,
-                .step = step,
-                .bytes = nvme->bytes};
-    memcpy(r.magic, record_magic, sizeof r.magic);
-    r.hash = record_hash(&r);
-    stw_nvme_range range = {.file = nvme->buffered,
-                            .writes = true,
-                            .memory = (char *)&r,
-                            .offset = record_offset(nvme, r.sequence),
-                            .bytes = sizeof r};
-    stw_nvme_stop stop = {0, 0};
-    if (stw_nvme_move_here(&range, &stop)) return STW_STATUS_OK;
-    return fail(nvme, stop.code != 0 ? stop.code : EIO, "writing a record into", err);
+    const uint32_t number = (uint32_t)((nvme->sequence + 1) % STW_NVME_RECORDS);
+    const uint64_t sums_bytes = nvme->cells.n * sizeof(uint64_t);
+    stw_nvme_record r = {.copy = copy,
+                         .sequence = nvme->sequence + 1,
+                         .step = step,
+                         .bytes = nvme->bytes,
+                         .sums_hash = stw_nvme_hash(nvme->sums[copy], sums_bytes),
+                         .time_s = (int64_t)time(NULL)};
+    stw_nvme_record_seal(&r);
+    stw_status status = write_block(nvme, &r, nvme->places.records + number * sizeof r, sizeof r,
+                                    "writing a record into", err);
+    nvme->records[number] = r;
+    return status;
+}
+
+static stw_status commit_copy(stw_nvme *nvme, uint64_t step, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const bool flips = atomic_load(&nvme->dirty); /* else the committed copy is this step's, too */
+    const uint32_t copy = flips ? next_copy(nvme) : nvme->committed;
+    if (flips) {
+        STW_TRY(bring_over(nvme, err));
+        STW_TRY(write_block(nvme, nvme->sums[copy], nvme->places.sums[copy],
+                            nvme->cells.n * sizeof(uint64_t), "writing checksums into", err));
+        STW_TRY(sync_data(nvme, err));
+    }
+    STW_TRY(write_record(nvme, copy, step, err));
+    STW_TRY(sync_data(nvme, err));
+    nvme->committed = copy;
+    nvme->sequence++;
+    if (flips) {
+        unsigned char *before = nvme->stale;
+        nvme->stale = nvme->written;
+        nvme->written = memset(before, 0, (size_t)nvme->cells.n);
+        atomic_store(&nvme->dirty, false);
+    }
+out:
+    return status;
 }
 
 stw_status stw_nvme_commit(stw_nvme *nvme, uint64_t step, stw_error *err) {
@@ -444,121 +652,134 @@ stw_status stw_nvme_commit(stw_nvme *nvme, uint64_t step, stw_error *err) {
      * without the pages that the first one lost, and a record may count or not. Both copies stay as
      * they are then, so that the step before is whole whichever record is read. */
     nvme->broken = true;
-    if (nvme->copies == 2) {
-        bool flips = nvme->written.n > 0; /* else the committed copy is that of this step, too */
-        if (flips) STW_TRY(bring_over(nvme, err));
-        if (flips) STW_TRY(sync_data(nvme, err));
-        uint32_t copy = flips ? next_copy(nvme) : nvme->committed;
-        STW_TRY(write_record(nvme, copy, step, err));
+    if (nvme->copies == 2)
+        STW_TRY(commit_copy(nvme, step, err));
+    else
         STW_TRY(sync_data(nvme, err));
-        nvme->committed = copy;
-        nvme->sequence++;
-        if (flips) {
-            stw_extents before = nvme->stale;
-            nvme->stale = nvme->written;
-            nvme->written = (stw_extents){before.list, 0, before.room};
-        }
-    } else {
-        STW_TRY(sync_data(nvme, err));
-    }
     nvme->broken = false;
     nvme->step = step;
 out:
     return status;
 }
 
-/* ---- what stayed ---- */
-
-/* Is it a record of a file of this size? */
-static bool record_holds(const record *r, uint64_t size_bytes) {
-    return memcmp(r->magic, record_magic, sizeof r->magic) == 0 && r->version == RECORD_VERSION &&
-           r->hash == record_hash(r) && r->copy < 2 && r->sequence > 0 && r->bytes <= size_bytes &&
-           2 * stw_round_up_u64(r->bytes, ALIGN) + RECORDS_BYTES == size_bytes;
+void stw_nvme_note_step(stw_nvme *nvme, uint64_t step) {
+    if (nvme->copies == 1) nvme->step = step;
 }
 
-static bool record_blank(const record *r) {
-    static const record blank;
-    return memcmp(r, &blank, sizeof blank) == 0;
+/* ---- whose it is, and what is left of it ---- */
+
+stw_status stw_nvme_own(stw_nvme *nvme, const stw_nvme_owner *owner, stw_error *err) {
+    stw_nvme_header *h = &nvme->header;
+    if (nvme->copies == 1) return STW_STATUS_OK;
+    h->run = owner->run != 0 ? owner->run : 1;
+    h->rank = owner->rank;
+    h->world = owner->world;
+    h->local_rank = owner->local_rank;
+    h->local_world = owner->local_world;
+    snprintf(h->plan, sizeof h->plan, "%s", owner->plan != NULL ? owner->plan : "");
+    return write_header(nvme, err);
 }
 
-static stw_status read_records(const stw_nvme *nvme, uint64_t size_bytes, record *records,
-                               stw_error *err) {
-    stw_nvme_range range = {.file = nvme->buffered,
-                            .memory = (char *)records,
-                            .offset = size_bytes - RECORDS_BYTES,
-                            .bytes = RECORDS_BYTES};
-    stw_nvme_stop stop = {0, 0};
-    if (stw_nvme_move_here(&range, &stop)) return STW_STATUS_OK;
-    return fail(nvme, stop.code != 0 ? stop.code : EIO, "reading the records of", err);
+static stw_status give_name(stw_nvme *nvme, uint64_t step, stw_error *err) {
+    char own[64];
+    int code = EEXIST;
+    own_path(nvme, own, sizeof own);
+    for (uint32_t i = 1; i <= MOST_NAMES && code == EEXIST; i++) {
+        set_path(nvme, nvme->header.local_rank, i);
+        if (access(nvme->path, F_OK) == 0) continue;
+        nvme->entry =
+            stw_nvme_names_set(nvme->entry, nvme->folder, nvme->path, step, STW_NVME_FATE_KEEP);
+        code = linkat(AT_FDCWD, own, AT_FDCWD, nvme->path, AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
+    }
+    nvme->named = code == 0;
+    if (code != 0) return fail(nvme, code, "naming", err);
+    sync_folder(nvme->folder);
+    return STW_STATUS_OK;
 }
 
-/* Sets what the newest valid record says. */
-static stw_status find_committed(stw_nvme *nvme, uint64_t size_bytes, stw_error *err) {
+stw_status stw_nvme_agree(stw_nvme *nvme, uint64_t step, stw_error *err) {
+    if (nvme->copies == 1 || nvme->header.run == 0 || step == 0 || step != nvme->step)
+        return STW_STATUS_OK;
+    nvme->agreed = step;
+    if (!nvme->named) return give_name(nvme, step, err);
+    nvme->entry =
+        stw_nvme_names_set(nvme->entry, nvme->folder, nvme->path, step, STW_NVME_FATE_KEEP);
+    return STW_STATUS_OK;
+}
+
+void stw_nvme_release(stw_nvme *nvme) { nvme->released = true; }
+
+/* The newest step of which everything verifies. */
+static stw_status choose_step(const stw_kept *kept, stw_kept_step *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    record *records = calloc(N_RECORDS, sizeof *records), *newest = NULL;
-    if (records == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "nvme", "out of memory");
-    STW_TRY(read_records(nvme, size_bytes, records, err));
-    unsigned damaged = 0;
-    for (unsigned i = 0; i < N_RECORDS; i++) {
-        record *r = &records[i];
-        if (!record_holds(r, size_bytes))
-            damaged += !record_blank(r);
-        else if (newest == NULL || r->sequence > newest->sequence)
-            newest = r;
+    stw_kept_check check = {0};
+    for (uint32_t i = 0; i < kept->n_steps; i++) {
+        *out = kept->steps[i];
+        STW_TRY(stw_kept_verify(kept, out, &check, err));
+        if (check.damaged == 0) {
+            if (i > 0 || kept->damaged > 0)
+                stw_log_always(STW_LOG_WARN,
+                               "%s: the newest state is damaged; step %" PRIu64 " is used",
+                               kept->path, out->step);
+            return status;
+        }
+        stw_log_always(STW_LOG_WARN, "%s: the state of step %" PRIu64 " is damaged: %s", kept->path,
+                       out->step, check.first);
     }
-    if (newest == NULL) {
-        status =
-            stw_fail(err, STW_STATUS_BAD_INPUT, nvme->path, "it holds no committed step: %s",
-                     damaged == 0 ? "none was ever committed" : "no record of a commit is whole");
-        goto out;
-    }
-    if (damaged > 0)
-        stw_log(STW_LOG_WARN, "%s: one record of a commit is damaged; step %" PRIu64 " is used",
-                nvme->path, newest->step);
-    nvme->bytes = newest->bytes;
-    nvme->stride = stw_round_up_u64(newest->bytes, ALIGN);
-    nvme->committed = newest->copy;
-    nvme->sequence = newest->sequence;
-    nvme->step = newest->step;
+    status = stw_fail(err, STW_STATUS_DISAGREE, kept->path,
+                      "no step of it verifies: the state of step %" PRIu64 " is damaged: %s",
+                      out->step, check.first);
 out:
-    free(records);
     return status;
+}
+
+static stw_status check_kept(const stw_kept *kept, stw_error *err) {
+    if (kept->problem != NULL)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, kept->path, "it holds no committed step: %s",
+                        kept->problem);
+    if (kept->live)
+        return stw_fail(err, STW_STATUS_USAGE, kept->path, "process %" PRId64 " uses it",
+                        kept->header.pid);
+    if (kept->n_steps > 0) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BAD_INPUT, kept->path, "it holds no committed step: %s",
+                    kept->damaged == 0 ? "none was ever committed"
+                                       : "no record of a commit is whole");
 }
 
 stw_status stw_nvme_open_kept(const char *path, uint64_t *bytes, uint64_t *step, stw_nvme **out,
                               stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    struct stat about;
+    stw_kept *kept = NULL;
+    stw_kept_step chosen = {0};
+    void *memory = NULL;
     *out = NULL;
     stw_nvme *nvme = nvme_new(err);
     if (nvme == NULL) return STW_STATUS_NO_MEMORY;
-    nvme->kept = true;
+    STW_TRY(stw_kept_open(path, &kept, err));
+    STW_TRY(check_kept(kept, err));
+    STW_TRY(choose_step(kept, &chosen, err));
+    nvme->kept = nvme->named = true;
     nvme->copies = 2;
-    size_t length = strlen(path);
-    if (length >= sizeof nvme->path) {
-        status = stw_fail(err, STW_STATUS_USAGE, path, "the file's name is too long");
-        goto out;
-    }
-    memcpy(nvme->path, path, length + 1);
+    nvme->header = kept->header;
+    nvme->bytes = kept->header.bytes;
+    nvme->committed = chosen.copy;
+    nvme->sequence = chosen.sequence;
+    nvme->step = chosen.step;
+    snprintf(nvme->path, sizeof nvme->path, "%s", path);
+    STW_TRY(stw_kept_sums(kept, &chosen, &nvme->cells, &nvme->sums[chosen.copy], err));
+    (void)stw_nvme_places_of(nvme->bytes, nvme->cells.n_cuts, nvme->cells.n, &nvme->places);
+    if (posix_memalign(&memory, ALIGN, STW_NVME_CELL_BYTES) != 0) STW_TRY(no_memory(err));
+    nvme->edge = memory;
     nvme->buffered = open(path, O_RDONLY | O_CLOEXEC);
-    if (nvme->buffered < 0 || fstat(nvme->buffered, &about) != 0) {
-        status = fail(nvme, errno, "opening", err);
-        goto out;
-    }
-    if (!S_ISREG(about.st_mode) || (uint64_t)about.st_size < RECORDS_BYTES) {
-        status = stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                          "it is no file of an NVMe arena with two copies");
-        goto out;
-    }
-    STW_TRY(find_committed(nvme, (uint64_t)about.st_size, err));
+    if (nvme->buffered < 0) STW_TRY(fail(nvme, errno, "opening", err));
     STW_TRY(choose_method(nvme, err));
     open_direct(nvme, O_RDONLY);
-    nvme->named = true;
     *bytes = nvme->bytes;
     *step = nvme->step;
     *out = nvme;
     nvme = NULL;
 out:
+    stw_kept_close(kept);
     nvme_free(nvme);
     return status;
 }

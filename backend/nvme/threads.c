@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NVMe I/O without io_uring: pread and pwrite by a few threads. Reads and writes have threads of
- * their own, so that neither waits for the other's pieces. */
+ * their own, so that neither waits for the other's pieces. While one of them computes a checksum,
+ * the others' pieces are under way. */
 #define _POSIX_C_SOURCE 200809L
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/types.h>
-#include <unistd.h>
 
 #include "backend/host/pool.h"
 #include "backend/nvme/io.h"
@@ -28,23 +26,12 @@ typedef struct transfer {
     bool failed;
 } transfer;
 
-bool stw_nvme_move_here(const stw_nvme_range *range, stw_nvme_stop *stop) {
-    for (uint64_t done = 0; done < range->bytes;) {
-        uint64_t left = range->bytes - done;
-        size_t part = (size_t)stw_min_u64(left, STW_NVME_PIECE_BYTES);
-        off_t at = (off_t)(range->offset + done);
-        ssize_t moved = range->writes ? pwrite(range->file, range->memory + done, part, at)
-                                      : pread(range->file, range->memory + done, part, at);
-        if (moved < 0 && errno == EINTR) continue;
-        uint64_t counts =
-            moved > 0 ? stw_nvme_progress(range->direct, (uint64_t)moved, (uint64_t)part) : 0;
-        if (counts == 0) {
-            *stop = (stw_nvme_stop){moved < 0 ? errno : 0, (uint64_t)at};
-            return false;
-        }
-        done += counts;
-    }
-    return true;
+static bool move_one(const stw_nvme_range *range, stw_nvme_piece piece, stw_nvme_stop *stop) {
+    if (range->writes)
+        return stw_nvme_piece_check(range, piece, false, stop) &&
+               stw_nvme_move_piece(range, piece, stop);
+    return stw_nvme_move_piece(range, piece, stop) &&
+           stw_nvme_piece_check(range, piece, false, stop);
 }
 
 static void take_pieces(void *arg, uint64_t first, uint64_t count) {
@@ -53,14 +40,11 @@ static void take_pieces(void *arg, uint64_t first, uint64_t count) {
     (void)count;
     pthread_mutex_lock(&t->mutex);
     while (!t->failed && t->next < t->range->bytes) {
-        stw_nvme_range piece = *t->range;
-        piece.memory += t->next;
-        piece.offset += t->next;
-        piece.bytes = stw_min_u64(t->range->bytes - t->next, STW_NVME_PIECE_BYTES);
+        const stw_nvme_piece piece = stw_nvme_piece_at(t->range, t->next);
         t->next += piece.bytes;
         pthread_mutex_unlock(&t->mutex);
         stw_nvme_stop stop;
-        bool moved = stw_nvme_move_here(&piece, &stop);
+        bool moved = move_one(t->range, piece, &stop);
         pthread_mutex_lock(&t->mutex);
         if (!moved && !t->failed) {
             t->failed = true;
@@ -94,7 +78,7 @@ out:
 
 static bool threads_move(void *method, const stw_nvme_range *range, stw_nvme_stop *stop) {
     pools *p = method;
-    uint64_t pieces = stw_div_up_u64(range->bytes, STW_NVME_PIECE_BYTES);
+    uint64_t pieces = stw_div_up_u64(range->bytes, STW_NVME_PIECE_BYTES); /* at least */
     if (pieces <= 1) return stw_nvme_move_here(range, stop);
     transfer t = {.range = range, .stop = stop};
     pthread_mutex_init(&t.mutex, NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVMe I/O by io_uring: the calling thread keeps many pieces in flight and sleeps in between. Each
- * call borrows a ring of its own, so readers and writers never wait for each other. */
+/* NVMe I/O by io_uring: the calling thread keeps many pieces in flight, computes checksums while
+ * they are, and sleeps in between. Each call borrows a ring of its own, so readers and writers
+ * never wait for each other. */
 #define _GNU_SOURCE /* what liburing.h wants */
 #include "backend/nvme/io.h"
 
@@ -14,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "core/checked.h"
 
 #define DEPTH 32u       /* pieces in flight, of a ring */
 #define MOST_RINGS 8u   /* of an arena; further callers wait for one */
@@ -33,9 +32,10 @@ typedef struct rings {
     uint32_t made, most; /* rings that exist; that may exist */
 } rings;
 
-/* What is left of a piece. */
+/* A piece on its way. A slot is free again once its piece was moved and checked. */
 typedef struct slot {
-    uint64_t offset, bytes;
+    stw_nvme_piece whole, rest; /* rest: not moved yet */
+    bool moved, checked;
 } slot;
 
 /* One range on its way. */
@@ -45,6 +45,7 @@ typedef struct flight {
     stw_nvme_stop *stop;
     slot slots[DEPTH];
     uint32_t free_slots[DEPTH], n_free;
+    uint32_t to_check[DEPTH], n_to_check; /* slots whose checksums can be computed */
     uint32_t prepared, submitted; /* entries that the kernel has not taken, has not finished */
     uint64_t next;                /* bytes of the range that slots were given for */
     bool failed, broken;          /* broken: this ring cannot be used again */
@@ -176,20 +177,27 @@ static stw_status uring_open(void **out, stw_error *err) {
 
 /* ---- pieces ---- */
 
-static void stop_at(flight *f, int code, uint64_t offset) {
-    if (!f->failed) *f->stop = (stw_nvme_stop){code, offset};
+static void stop_at(flight *f, stw_nvme_stop why) {
+    if (!f->failed) *f->stop = why;
     f->failed = true;
+}
+
+static void free_if_done(flight *f, uint32_t index) {
+    if (f->slots[index].moved && f->slots[index].checked) f->free_slots[f->n_free++] = index;
 }
 
 static void prepare(flight *f, uint32_t index) {
     const slot *s = &f->slots[index];
-    char *memory = f->range->memory + (s->offset - f->range->offset);
+    char *memory = f->range->memory + s->rest.done;
+    const uint64_t offset = f->range->offset + s->rest.done;
+    const int file =
+        stw_nvme_piece_is_direct(f->range, s->rest) ? f->range->direct : f->range->buffered;
     /* Never NULL: the ring has an entry for each slot. */
     struct io_uring_sqe *entry = io_uring_get_sqe(f->uring);
     if (f->range->writes)
-        io_uring_prep_write(entry, f->range->file, memory, (unsigned)s->bytes, s->offset);
+        io_uring_prep_write(entry, file, memory, (unsigned)s->rest.bytes, offset);
     else
-        io_uring_prep_read(entry, f->range->file, memory, (unsigned)s->bytes, s->offset);
+        io_uring_prep_read(entry, file, memory, (unsigned)s->rest.bytes, offset);
     io_uring_sqe_set_data64(entry, index);
     f->prepared++;
 }
@@ -198,11 +206,22 @@ static void fill(flight *f) {
     while (!f->failed && f->n_free > 0 && f->next < f->range->bytes) {
         uint32_t index = f->free_slots[--f->n_free];
         slot *s = &f->slots[index];
-        s->offset = f->range->offset + f->next;
-        s->bytes = stw_min_u64(f->range->bytes - f->next, STW_NVME_PIECE_BYTES);
-        f->next += s->bytes;
+        s->whole = s->rest = stw_nvme_piece_at(f->range, f->next);
+        s->moved = false;
+        s->checked = f->range->cells == NULL;
+        f->next += s->whole.bytes;
         prepare(f, index);
+        if (f->range->writes && !s->checked) f->to_check[f->n_to_check++] = index;
     }
+}
+
+/* All of a piece was moved, or it failed. */
+static void settle(flight *f, uint32_t index) {
+    slot *s = &f->slots[index];
+    s->moved = true;
+    if (f->failed && !f->range->writes) s->checked = true; /* there is nothing to compare */
+    if (!f->range->writes && !s->checked) f->to_check[f->n_to_check++] = index;
+    free_if_done(f, index);
 }
 
 /* One entry came back with `result`: bytes, or minus an errno. */
@@ -210,27 +229,25 @@ static void finish(flight *f, uint32_t index, int result) {
     slot *s = &f->slots[index];
     if (result == -EAGAIN || result == -EINTR) {
         /* Not now, says the kernel: this piece the plain way. */
-        stw_nvme_range rest = *f->range;
-        rest.memory += s->offset - f->range->offset;
-        rest.offset = s->offset;
-        rest.bytes = s->bytes;
         stw_nvme_stop stop;
-        if (!stw_nvme_move_here(&rest, &stop)) stop_at(f, stop.code, stop.offset);
+        if (!stw_nvme_move_piece(f->range, s->rest, &stop)) stop_at(f, stop);
     } else {
+        const bool direct = stw_nvme_piece_is_direct(f->range, s->rest);
         uint64_t counts =
-            result > 0 ? stw_nvme_progress(f->range->direct, (uint64_t)result, s->bytes) : 0;
+            result > 0 ? stw_nvme_progress(direct, (uint64_t)result, s->rest.bytes) : 0;
         if (counts == 0) {
-            stop_at(f, result < 0 ? -result : 0, s->offset);
-        } else if (counts < s->bytes) {
-            s->offset += counts;
-            s->bytes -= counts;
+            stop_at(f, (stw_nvme_stop){.code = result < 0 ? -result : 0,
+                                       .offset = f->range->offset + s->rest.done});
+        } else if (counts < s->rest.bytes) {
+            s->rest.done += counts;
+            s->rest.bytes -= counts;
             if (!f->failed) {
                 prepare(f, index);
                 return;
             }
         }
     }
-    f->free_slots[f->n_free++] = index;
+    settle(f, index);
 }
 
 static void reap(flight *f) {
@@ -244,9 +261,11 @@ static void reap(flight *f) {
     }
 }
 
-/* Hand the prepared entries over and wait until one comes back. */
+/* Hand the prepared entries over; where there is nothing else to do, wait until one comes back. */
 static void submit(flight *f) {
-    int taken = io_uring_submit_and_wait(f->uring, 1);
+    const bool waits = f->n_to_check == 0;
+    if (f->prepared == 0 && !(waits && f->submitted > 0)) return;
+    int taken = io_uring_submit_and_wait(f->uring, waits ? 1 : 0);
     if (taken >= 0) {
         f->prepared -= (uint32_t)taken;
         f->submitted += (uint32_t)taken;
@@ -259,6 +278,19 @@ static void submit(flight *f) {
     } else {
         f->broken = true;
     }
+}
+
+/* The checksums of one piece, while others are on their way. */
+static void check_one(flight *f) {
+    if (f->n_to_check == 0) return;
+    const uint32_t index = f->to_check[--f->n_to_check];
+    slot *s = &f->slots[index];
+    stw_nvme_stop stop;
+    if ((!f->failed || f->range->writes) &&
+        !stw_nvme_piece_check(f->range, s->whole, f->prepared + f->submitted == 0, &stop))
+        stop_at(f, stop);
+    s->checked = true;
+    free_if_done(f, index);
 }
 
 /* Memory that the kernel still reads or writes must not be given back to its owner. */
@@ -279,10 +311,11 @@ static bool uring_move(void *method, const stw_nvme_range *range, stw_nvme_stop 
     f.uring = &r->uring;
     for (;;) {
         fill(&f);
-        if (f.prepared + f.submitted == 0) break;
+        if (f.prepared + f.submitted + f.n_to_check == 0) break;
         submit(&f);
         if (f.broken) break;
         reap(&f);
+        check_one(&f);
     }
     if (f.broken) drain(&f);
     give_back(all, r, f.broken);

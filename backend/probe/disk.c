@@ -2,7 +2,7 @@
 /* The disk's part of a calibration: the NVMe arena as a run uses it, in pieces of a bucket's size,
  * each way alone and then both at once. Writing is timed until the disk has the data. What is
  * measured has been written before: the first writes into new blocks cost the file system more. */
-#define _GNU_SOURCE /* statfs, madvise */
+#define _GNU_SOURCE /* madvise */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/statvfs.h>
-#include <sys/vfs.h>
 
 #include "backend/element.h"
+#include "backend/nvme/names.h"
 #include "backend/nvme/nvme.h"
 #include "backend/probe/probe.h"
 #include "core/checked.h"
@@ -23,20 +23,6 @@
 #define PIECE_BYTES (32 * MIB)
 #define RING_SLOTS 2
 #define HUGE_BYTES (2 * MIB)
-#define TMPFS 0x01021994 /* linux/magic.h */
-#define RAMFS 0x858458f6
-
-static const char *folder_of(const char *named) {
-    const char *folder = named != NULL ? named : getenv("TMPDIR");
-    return folder != NULL && folder[0] != '\0' ? folder : "/tmp";
-}
-
-static bool is_memory(const char *folder) {
-    struct statfs about;
-    if (statfs(folder, &about) != 0) return false;
-    uint32_t type = (uint32_t)about.f_type;
-    return type == TMPFS || type == RAMFS;
-}
 
 static uint64_t free_bytes(const char *folder) {
     struct statvfs room;
@@ -46,12 +32,13 @@ static uint64_t free_bytes(const char *folder) {
 
 /* Half of what is free, if the folder is on a disk that takes direct writes and not in memory. */
 uint64_t stw_probe_disk_capacity(const char *named) {
-    const char *folder = folder_of(named);
-    const stw_nvme_options options = {folder, STW_NVME_ALIGN_BYTES, 1, 0};
+    const char *folder = stw_nvme_folder(named);
+    const stw_nvme_options options = {.folder = folder, .bytes = STW_NVME_ALIGN_BYTES, .copies = 1};
     stw_nvme *nvme = NULL;
     void *block = NULL;
     bool direct = false;
-    if (is_memory(folder) || stw_nvme_open(&options, &nvme, NULL) != STW_STATUS_OK) return 0;
+    if (stw_nvme_folder_is_memory(folder) || stw_nvme_open(&options, &nvme, NULL) != STW_STATUS_OK)
+        return 0;
     if (posix_memalign(&block, STW_NVME_ALIGN_BYTES, STW_NVME_ALIGN_BYTES) == 0) {
         memset(block, 1, STW_NVME_ALIGN_BYTES);
         direct = stw_nvme_write(nvme, 0, block, STW_NVME_ALIGN_BYTES, NULL) == STW_STATUS_OK &&
@@ -218,7 +205,7 @@ static void measure_file(const stw_probe *probe, stw_nvme *nvme, uint64_t bytes,
 }
 
 void stw_probe_disk(const stw_probe *probe, stw_cluster *out) {
-    const char *folder = folder_of(probe->nvme_folder);
+    const char *folder = stw_nvme_folder(probe->nvme_folder);
     stw_nvme *nvme = NULL;
     void *pieces = NULL;
     stw_error error = STW_ERROR_INIT;
@@ -226,13 +213,13 @@ void stw_probe_disk(const stw_probe *probe, stw_cluster *out) {
     out->nvme.capacity_bytes = stw_probe_disk_capacity(probe->nvme_folder);
     uint64_t bytes = stw_min_u64(4 * GIB, free_bytes(folder) / 4);
     bytes = stw_min_u64(bytes, probe->most_bytes) / PIECE_BYTES * PIECE_BYTES;
-    const stw_nvme_options options = {folder, bytes, 1, 0};
+    const stw_nvme_options options = {.folder = folder, .bytes = bytes, .copies = 1};
     if (bytes == 0) {
         stw_log(STW_LOG_WARN,
                 "%s has no room for a file of 32 MiB in a quarter of what is free: "
                 "the disk is not measured",
                 folder);
-    } else if (is_memory(folder)) {
+    } else if (stw_nvme_folder_is_memory(folder)) {
         stw_log(STW_LOG_WARN, "%s is memory and no disk: --nvme FOLDER or TMPDIR names another one",
                 folder);
     } else if (stw_nvme_open(&options, &nvme, &error) != STW_STATUS_OK) {

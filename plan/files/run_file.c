@@ -172,6 +172,7 @@ static void write_verify(const stw_run_result *result, stw_json *json) {
     stw_json_begin_object(json, "verify");
     stw_json_u64(json, "checked", result->checked);
     stw_json_u64(json, "mismatched", result->mismatched);
+    if (result->elements > 0) stw_json_u64(json, "elements", result->elements);
     stw_json_begin_object(json, "digest");
     for (int i = 0; i < STW_N_DIGESTS; i++) {
         char hex[17];
@@ -550,6 +551,8 @@ static stw_status read_verify(const reader *r, stw_error *err) {
     if (verify == NULL) goto out;
     STW_TRY(read_u64(r, verify, "checked", &r->result->checked, err));
     STW_TRY(read_u64(r, verify, "mismatched", &r->result->mismatched, err));
+    if (stw_node_get(verify, "elements") != NULL)
+        STW_TRY(read_u64(r, verify, "elements", &r->result->elements, err));
     STW_TRY(read_seconds(r, verify, "grad_norm", &r->result->grad_norm, err));
     STW_TRY(read_object(r, verify, "digest", &digest, err));
     for (int i = 0; i < STW_N_DIGESTS && digest != NULL; i++) {

@@ -75,6 +75,7 @@ typedef struct stw_run_result {
     double gpu_growth_bytes, host_growth_bytes; /* over the steps after the first tenth; NaN */
     double params_per_s, up_bps, down_bps;      /* of the optimizer step, per rank */
     uint64_t checked, mismatched;               /* elements verified */
+    uint64_t elements;                          /* of the state of all ranks; 0: unknown */
     uint64_t digest[STW_N_DIGESTS];             /* params, exp_avg, exp_avg_sq, master (0: none) */
     double grad_norm;                           /* of the last step; NaN without clipping */
 } stw_run_result;

@@ -35,7 +35,7 @@ check master $streamed $master
 # shellcheck disable=SC2086
 check master-params $streamed $master --set placement.params=host --set placement.grads=host --set placement.master=host
 check cpu --set placement.moments=host --set optimizer.implementation=cpu
-check nvme --set placement.moments=nvme --set placement.nvme_copies=1
+check nvme --set placement.moments=nvme
 expect 2 "PLAN" "$STW_CEILING"
 expect 2 "steps" "$STW_CEILING" streamed.json --steps 0
 

@@ -30,8 +30,8 @@ check streamed-params stream --set placement.moments=host --set placement.params
 check cpu cpu --set placement.moments=host --set optimizer.implementation=cpu
 check direct direct --set optimizer.implementation=direct --set update.direct=1
 check shares "resident stream direct cpu" --set update.resident=0.2 --set update.stream=0.3 --set update.direct=0.1 --set update.cpu=0.4
-check nvme-one-copy stream --set placement.moments=nvme --set placement.nvme_copies=1
 check nvme stream --set placement.moments=nvme
+check nvme-two-copies stream --set placement.moments=nvme --set placement.nvme_copies=2
 # a GPU that holds part of the state, hosts that hold the rest or part of it
 check mixed "resident stream" --set optimizer.implementation=fused --set node.gpu.memory=160MiB --set batch.seq_len=64
 check mixed-nvme "resident stream" --set optimizer.implementation=fused --set node.gpu.memory=160MiB --set batch.seq_len=64 --set node.host.memory=176MiB --set node.host.limit=176MiB

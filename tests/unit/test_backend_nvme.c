@@ -18,50 +18,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "backend/nvme/kept.h"
 #include "backend/nvme/nvme.h"
 #include "core/log.h"
 #include "stw_config.h"
+#include "tests/unit/nvme_case.h"
 #include "tests/unit/testing.h"
-
-#define KIB 1024u
-#define MIB (1024u * KIB)
-#define ARENA (3u * MIB + 1234u)
-#define BLOCK STW_NVME_ALIGN_BYTES
-
-static uint32_t random_state = 1;
-static uint32_t random32(void) {
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    random_state ^= random_state << 5;
-    return random_state;
-}
-
-static unsigned char *aligned_bytes(size_t bytes) {
-    void *memory = NULL;
-    CU_ASSERT_EQUAL_FATAL(posix_memalign(&memory, BLOCK, bytes), 0);
-    memset(memory, 0, bytes);
-    return memory;
-}
-
-/* The bytes of a step, different everywhere and from step to step. */
-static void step_bytes(unsigned char *to, uint64_t offset, uint64_t bytes, uint64_t step) {
-    for (uint64_t i = 0; i < bytes; i++)
-        to[i] = (unsigned char)((offset + i) * 2654435761u >> 13 ^ step * 37);
-}
-
-static stw_nvme *open_arena(const char *folder, uint64_t bytes, uint32_t copies) {
-    stw_nvme_options options = {.folder = folder, .bytes = bytes, .copies = copies, .rank = 3};
-    stw_nvme *nvme = NULL;
-    CHECK_OK(stw_nvme_open(&options, &nvme, err));
-    CU_ASSERT_PTR_NOT_NULL_FATAL(nvme);
-    return nvme;
-}
 
 /* Runs a test once for each method that this system has. */
 static void with_each_method(void (*run)(const char *method)) {
     static const char *const methods[] = {"threads", "io_uring"};
     for (unsigned i = 0; i < 2; i++) {
-        stw_nvme_options options = {.bytes = 1, .copies = 1};
+        stw_nvme_options options = {.bytes = 1, .copies = 1, .shape = {.in_memory = true}};
         stw_nvme *nvme = NULL;
         stw_error why = STW_ERROR_INIT;
         setenv("STOWAGE_NVME_IO", methods[i], 1);
@@ -77,15 +45,6 @@ static void with_each_method(void (*run)(const char *method)) {
     }
     unsetenv("STOWAGE_NVME_IO");
 }
-
-/* An empty folder for a test, that must be empty again when it is removed. */
-static char folder_name[64];
-static const char *make_folder(void) {
-    snprintf(folder_name, sizeof folder_name, "nvme-test-XXXXXX");
-    CU_ASSERT_PTR_NOT_NULL_FATAL(mkdtemp(folder_name));
-    return folder_name;
-}
-static void remove_folder(void) { CU_ASSERT_EQUAL(rmdir(folder_name), 0); }
 
 /* ---- bytes ---- */
 
@@ -254,76 +213,36 @@ static void reads_beside_writes(void) { with_each_method(beside_each_other); }
 
 /* ---- commits ---- */
 
-/* Write step's bytes everywhere, in uneven pieces. */
-static void write_step(stw_nvme *nvme, uint64_t arena, uint64_t step) {
-    unsigned char *memory = aligned_bytes(arena);
-    step_bytes(memory, 0, arena, step);
-    for (uint64_t done = 0; done < arena;) {
-        uint64_t part = 1 + random32() % (700 * KIB);
-        if (part > arena - done) part = arena - done;
-        CHECK_OK(stw_nvme_write(nvme, done, memory + done, part, err));
-        done += part;
-    }
-    free(memory);
-}
-
-static bool reads_step(stw_nvme *nvme, uint64_t arena, uint64_t step) {
-    unsigned char *memory = aligned_bytes(arena), *expected = aligned_bytes(arena);
-    if (step > 0) step_bytes(expected, 0, arena, step);
-    memset(memory, 0xEE, arena);
-    CHECK_OK(stw_nvme_read(nvme, 0, memory, arena, err));
-    bool same = memcmp(memory, expected, arena) == 0;
-    free(memory);
-    free(expected);
-    return same;
-}
-
-static void check_kept(const char *path, uint64_t arena, uint64_t step) {
-    stw_nvme *kept = NULL;
-    uint64_t bytes = 0, kept_step = 0;
-    CHECK_OK(stw_nvme_open_kept(path, &bytes, &kept_step, &kept, err));
-    CU_ASSERT_PTR_NOT_NULL_FATAL(kept);
-    CU_ASSERT_EQUAL(bytes, arena);
-    CU_ASSERT_EQUAL(kept_step, step);
-    CU_ASSERT_STRING_EQUAL(stw_nvme_path(kept), path);
-    CU_ASSERT_TRUE(reads_step(kept, arena, step));
-    CHECK_FAILS(stw_nvme_write(kept, 0, "x", 1, err), STW_STATUS_BUG, "for reading alone");
-    CHECK_FAILS(stw_nvme_commit(kept, 1, err), STW_STATUS_BUG, "for reading alone");
-    stw_nvme_close(kept);
-    CU_ASSERT_EQUAL(access(path, R_OK), 0);
-}
-
-static char logged[1024];
-static void keep_log(stw_log_level level, const char *text, void *user) {
-    (void)user;
-    if (level <= STW_LOG_WARN) snprintf(logged, sizeof logged, "%s", text);
-}
-
 static void commits(const char *method) {
     (void)method;
     char path[512];
     const char *folder = make_folder();
     stw_nvme *nvme = open_arena(folder, ARENA, 2);
     snprintf(path, sizeof path, "%s/stowage-nvme-%ld-rank3.state", folder, (long)getpid());
-    CU_ASSERT_STRING_EQUAL(stw_nvme_path(nvme), path);
-    struct stat about;
-    CU_ASSERT_EQUAL_FATAL(stat(path, &about), 0);
-    CU_ASSERT_EQUAL(about.st_size, 2 * (3 * 1048576 + 4096) + 2 * 4096);
-    CU_ASSERT_EQUAL(about.st_mode & 0777, 0600);
+    CU_ASSERT_STRING_EQUAL(stw_nvme_path(nvme), ""); /* nothing that anybody could use */
+    CU_ASSERT_NOT_EQUAL(access(path, F_OK), 0);
+    commit_and_agree(nvme, 0);
+    CU_ASSERT_NOT_EQUAL(access(path, F_OK), 0);
     uint64_t bytes = 0, step = 0;
     stw_nvme *kept = NULL;
-    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
-                "none was ever committed");
     for (step = 1; step <= 5; step++) {
         write_step(nvme, ARENA, step);
         CU_ASSERT_TRUE(reads_step(nvme, ARENA, step - 1)); /* not yet */
         if (step > 1) check_kept(path, ARENA, step - 1);
-        CHECK_OK(stw_nvme_commit(nvme, step, err));
+        commit_and_agree(nvme, step);
         CU_ASSERT_TRUE(reads_step(nvme, ARENA, step));
+        CU_ASSERT_STRING_EQUAL(stw_nvme_path(nvme), path);
         check_kept(path, ARENA, step);
+        CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_USAGE,
+                    "uses it");
     }
+    struct stat about;
+    CU_ASSERT_EQUAL_FATAL(stat(path, &about), 0);
+    CU_ASSERT_EQUAL(about.st_size, 2 * (3 * 1048576 + 4096) + 6 * 4096);
+    CU_ASSERT_EQUAL(about.st_mode & 0777, 0600);
+    stw_nvme_release(nvme);
     stw_nvme_close(nvme);
-    CU_ASSERT_NOT_EQUAL(access(path, F_OK), 0); /* nothing was under way */
+    CU_ASSERT_NOT_EQUAL(access(path, F_OK), 0); /* the run ended well */
 
     /* Written to, never committed: nothing is lost with the file. */
     nvme = open_arena(folder, ARENA, 2);
@@ -384,8 +303,6 @@ static void free_expected(expected_state *s) {
 static void partial(const char *method) {
     (void)method;
     expected_state s = new_expected(make_folder());
-    char path[512];
-    snprintf(path, sizeof path, "%s", stw_nvme_path(s.nvme));
     CHECK_OK(stw_nvme_commit(s.nvme, 0, err)); /* before any write: zeros */
     CU_ASSERT_TRUE(reads_committed(&s));
     write_part(&s, 0, ARENA, 1);
@@ -403,11 +320,15 @@ static void partial(const char *method) {
     }
     uint64_t bytes = 0, step = 0;
     stw_nvme *kept = NULL;
-    CHECK_OK(stw_nvme_open_kept(path, &bytes, &step, &kept, err));
+    CHECK_OK(stw_nvme_agree(s.nvme, 6, err));
+    const char *copy = snapshot(stw_nvme_path(s.nvme));
+    CHECK_OK(stw_nvme_open_kept(copy, &bytes, &step, &kept, err));
     CU_ASSERT_EQUAL(step, 6);
     CHECK_OK(stw_nvme_read(kept, 0, s.memory, ARENA, err));
     CU_ASSERT_EQUAL(memcmp(s.memory, s.committed, ARENA), 0);
     stw_nvme_close(kept);
+    CU_ASSERT_EQUAL(unlink(copy), 0);
+    stw_nvme_release(s.nvme);
     free_expected(&s);
     remove_folder();
 }
@@ -432,169 +353,64 @@ static void random_commits(const char *method) {
 }
 static void commits_of_random_writes(void) { with_each_method(random_commits); }
 
-/* The k-th write is cut short: the error says so, half of it was written, and the step before is
- * what this process and the file that stays give. */
+/* A write that is cut short: the error says so, half of it was written, and the step before is what
+ * this process and the file that stays give. The device takes `limit` bytes of the file. */
+static void limit_file(rlim_t limit) {
+    struct rlimit small;
+    CU_ASSERT_EQUAL_FATAL(getrlimit(RLIMIT_FSIZE, &small), 0);
+    small.rlim_cur = limit;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    CU_ASSERT_EQUAL_FATAL(setrlimit(RLIMIT_FSIZE, &small), 0);
+}
+
 static void failing_write(const char *method) {
     (void)method;
-    char path[512], number[32];
+    char path[512];
     unsigned char *memory = aligned_bytes(ARENA), *read = aligned_bytes(ARENA);
     memset(memory, 0x77, ARENA);
     const char *folder = make_folder();
-    for (uint64_t k = 1; k <= 3; k++) {
-        stw_nvme *nvme = open_arena(folder, ARENA, 2);
-        snprintf(path, sizeof path, "%s", stw_nvme_path(nvme));
-        write_step(nvme, ARENA, 1);
-        CHECK_OK(stw_nvme_commit(nvme, 41, err));
-        write_step(nvme, ARENA, 2);
-        CHECK_OK(stw_nvme_commit(nvme, 2, err));
-        snprintf(number, sizeof number, "%llu", (unsigned long long)k);
-        setenv("STOWAGE_FAIL_NVME_WRITE", number, 1);
-        for (uint64_t i = 1; i < k; i++) CHECK_OK(stw_nvme_write(nvme, i, memory, 3, err));
-        CHECK_FAILS(stw_nvme_write(nvme, 4096, memory, 2 * MIB, err), STW_STATUS_NO_RESOURCES,
-                    strerror(ENOSPC));
-        CHECK_OK(stw_nvme_write(nvme, 0, memory, 1, err)); /* the k-th alone */
-        unsetenv("STOWAGE_FAIL_NVME_WRITE");
-        CU_ASSERT_TRUE(reads_step(nvme, ARENA, 2));
-        CHECK_FAILS(stw_nvme_commit(nvme, 3, err), STW_STATUS_IO, "is not committed");
-        CU_ASSERT_TRUE(reads_step(nvme, ARENA, 2));
-        stw_log_set(keep_log, NULL);
-        stw_nvme_close(nvme);
-        stw_log_set(NULL, NULL);
-        CU_ASSERT_PTR_NOT_NULL(strstr(logged, path));
-        CU_ASSERT_PTR_NOT_NULL(strstr(logged, "step 2"));
-        check_kept(path, ARENA, 2);
-        CU_ASSERT_EQUAL(unlink(path), 0);
-    }
+    stw_nvme *nvme = open_arena(folder, ARENA, 2);
+    write_step(nvme, ARENA, 1);
+    commit_and_agree(nvme, 1);
+    snprintf(path, sizeof path, "%s", stw_nvme_path(nvme));
+    CHECK_OK(stw_nvme_write(nvme, 0, memory, 1, err)); /* into copy 0 */
+    limit_file(24 * KIB + 2 * MIB);
+    CHECK_FAILS(stw_nvme_write(nvme, MIB, memory, 2 * MIB, err), STW_STATUS_IO, strerror(EFBIG));
+    limit_file(RLIM_INFINITY);
+    CU_ASSERT_TRUE(reads_step(nvme, ARENA, 1));
+    CHECK_FAILS(stw_nvme_commit(nvme, 2, err), STW_STATUS_IO, "is not committed");
+    CU_ASSERT_TRUE(reads_step(nvme, ARENA, 1));
+    stw_log_set(keep_log, NULL);
+    stw_log_level_set(STW_LOG_ERROR);
+    stw_nvme_close(nvme);
+    stw_log_level_set(STW_LOG_INFO);
+    stw_log_set(NULL, NULL);
+    CU_ASSERT_PTR_NOT_NULL(strstr(logged, path)); /* though only errors were asked for */
+    CU_ASSERT_PTR_NOT_NULL(strstr(logged, "step 1"));
+    check_file(path, ARENA, 1);
+    CU_ASSERT_EQUAL(unlink(path), 0);
     remove_folder();
-    stw_nvme *nvme = open_arena(NULL, ARENA, 1); /* in place: half of the new, then the old */
+
+    nvme = open_arena(NULL, ARENA, 1); /* in place: half of the new, then the old */
     write_step(nvme, ARENA, 5);
-    setenv("STOWAGE_FAIL_NVME_WRITE", "1", 1);
-    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, 2 * MIB, err), STW_STATUS_NO_RESOURCES, "1048576");
-    unsetenv("STOWAGE_FAIL_NVME_WRITE");
-    CHECK_OK(stw_nvme_read(nvme, 0, read, ARENA, err));
+    limit_file(MIB);
+    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, 2 * MIB, err), STW_STATUS_IO, "1048576");
+    limit_file(RLIM_INFINITY);
+    CHECK_OK(stw_nvme_read(nvme, 0, read, MIB, err));
     CU_ASSERT_EQUAL(memcmp(read, memory, MIB), 0);
-    step_bytes(memory, 0, ARENA, 5);
-    CU_ASSERT_EQUAL(memcmp(read + MIB, memory + MIB, ARENA - MIB), 0);
+    CHECK_FAILS(stw_nvme_read(nvme, 0, read, ARENA, err), STW_STATUS_DISAGREE,
+                "bytes 1048576 to 1310720");
     stw_nvme_close(nvme);
     free(memory);
     free(read);
 }
 static void a_failing_write_loses_nothing(void) { with_each_method(failing_write); }
 
-/* A process that is killed in the middle of a step cannot close anything. */
-static void survives_a_kill(void) {
-    char path[512];
-    const char *folder = make_folder();
-    fflush(NULL);
-    pid_t child = fork();
-    CU_ASSERT_TRUE_FATAL(child >= 0);
-    if (child == 0) {
-        stw_nvme *nvme = open_arena(folder, ARENA, 2);
-        for (uint64_t step = 1; step <= 3; step++) {
-            write_step(nvme, ARENA, step);
-            if (stw_nvme_commit(nvme, step, NULL) != STW_STATUS_OK) _exit(1);
-        }
-        if (stw_nvme_write(nvme, 1000, "half of a step", 14, NULL) != STW_STATUS_OK) _exit(1);
-        (void)raise(SIGKILL);
-    }
-    int result = 0;
-    CU_ASSERT_EQUAL(waitpid(child, &result, 0), child);
-    CU_ASSERT_TRUE(WIFSIGNALED(result));
-    snprintf(path, sizeof path, "%s/stowage-nvme-%ld-rank3.state", folder, (long)child);
-    check_kept(path, ARENA, 3);
-    CU_ASSERT_EQUAL(unlink(path), 0);
-    remove_folder();
-}
-
-static void flip_byte(const char *path, off_t offset) {
-    char byte = 0;
-    int file = open(path, O_RDWR | O_CLOEXEC);
-    CU_ASSERT_TRUE_FATAL(file >= 0);
-    CU_ASSERT_EQUAL(pread(file, &byte, 1, offset), 1);
-    byte = (char)(byte ^ 0x10);
-    CU_ASSERT_EQUAL(pwrite(file, &byte, 1, offset), 1);
-    close(file);
-}
-
-/* Any byte of the newest record, and the older one is used; the record of step s is number s % 2
- * here. */
-static void uses_the_older_record(void) {
-    static const off_t places[] = {0, 9, 12, 16, 24, 32, 40, 2048, 4088, 4095};
-    const off_t records = 2 * (3 * 1048576 + 4096);
-    uint64_t bytes = 0, step = 0;
-    stw_nvme *kept = NULL, *nvme = open_arena(make_folder(), ARENA, 2);
-    char path[512];
-    snprintf(path, sizeof path, "%s", stw_nvme_path(nvme));
-    stw_log_set(keep_log, NULL);
-    for (uint64_t s = 1; s <= 4; s++) {
-        write_step(nvme, ARENA, s);
-        CHECK_OK(stw_nvme_commit(nvme, s, err));
-        for (unsigned i = 0; s > 1 && i < sizeof places / sizeof places[0]; i++) {
-            off_t newest = records + (off_t)(s % 2) * 4096 + places[i];
-            flip_byte(path, newest);
-            logged[0] = '\0';
-            check_kept(path, ARENA, s - 1);
-            CU_ASSERT_PTR_NOT_NULL(strstr(logged, "damaged"));
-            off_t older = records + (off_t)((s + 1) % 2) * 4096 + places[i];
-            flip_byte(path, older);
-            CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
-                        "no record of a commit is whole");
-            CU_ASSERT_PTR_NULL(kept);
-            flip_byte(path, newest);
-            check_kept(path, ARENA, s); /* the older one does not matter */
-            flip_byte(path, older);
-        }
-        check_kept(path, ARENA, s);
-    }
-    stw_log_set(NULL, NULL);
-    stw_nvme_close(nvme);
-    remove_folder();
-}
-
-static void refuses_other_files(void) {
-    uint64_t bytes = 0, step = 0;
-    stw_nvme *kept = NULL, *nvme = open_arena(make_folder(), ARENA, 2);
-    char path[512];
-    snprintf(path, sizeof path, "%s", stw_nvme_path(nvme));
-    write_step(nvme, ARENA, 1);
-    CHECK_OK(stw_nvme_commit(nvme, 1, err));
-    check_kept(path, ARENA, 1);
-    CU_ASSERT_EQUAL(truncate(path, 3 * 1048576), 0);
-    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
-                "holds no committed step");
-    CU_ASSERT_EQUAL(truncate(path, 100), 0);
-    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
-                "no file of an NVMe arena");
-    CHECK_FAILS(stw_nvme_open_kept(folder_name, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
-                "no file of an NVMe arena");
-    stw_nvme_close(nvme);
-    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_IO, path);
-    CU_ASSERT_PTR_NULL(kept);
-    remove_folder();
-}
-
-/* A file that an earlier process of the same id left is somebody's last step. */
-static void leaves_files_that_stayed(void) {
-    const char *folder = make_folder();
-    char first[512], second[512];
-    stw_nvme *one = open_arena(folder, ARENA, 2), *two = open_arena(folder, ARENA, 2);
-    snprintf(first, sizeof first, "%s", stw_nvme_path(one));
-    snprintf(second, sizeof second, "%s", stw_nvme_path(two));
-    CU_ASSERT_STRING_NOT_EQUAL(first, second);
-    write_step(one, ARENA, 1);
-    CHECK_OK(stw_nvme_commit(one, 1, err));
-    stw_nvme_close(two);
-    CU_ASSERT_NOT_EQUAL(access(second, F_OK), 0);
-    check_kept(first, ARENA, 1);
-    stw_nvme_close(one);
-    remove_folder();
-}
-
 /* ---- what goes wrong ---- */
 
 static void refuses_what_does_not_fit(void) {
     stw_nvme *nvme = NULL;
-    stw_nvme_options options = {.bytes = 1ull << 62, .copies = 1};
+    stw_nvme_options options = {.bytes = 1ull << 62, .copies = 1, .shape = {.in_memory = true}};
     CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_NO_RESOURCES, "free");
     CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_NO_RESOURCES,
                 "4611686018427387904 bytes");
@@ -627,7 +443,8 @@ static void limited(const char *method) {
     const uint64_t arena = 4 * MIB, limit = 2 * MIB + 512 * KIB;
     unsigned char *memory = aligned_bytes(arena), *read = aligned_bytes(arena);
     step_bytes(memory, 0, arena, 1);
-    stw_nvme_options options = {.folder = make_folder(), .bytes = arena, .copies = 1};
+    stw_nvme_options options = {
+        .folder = make_folder(), .bytes = arena, .copies = 1, .shape = {.in_memory = true}};
     stw_nvme *none = NULL, *nvme = open_arena(folder_name, arena, 1);
     CU_ASSERT_EQUAL_FATAL(getrlimit(RLIMIT_FSIZE, &before), 0);
     small = before;
@@ -637,9 +454,9 @@ static void limited(const char *method) {
     CHECK_FAILS(stw_nvme_open(&options, &none, err), STW_STATUS_IO, "reserving");
     CU_ASSERT_PTR_NULL(none);
     CHECK_FAILS(stw_nvme_write(nvme, 0, memory, arena, err), STW_STATUS_IO, strerror(EFBIG));
-    CHECK_FAILS(stw_nvme_write(nvme, 4096, memory, 3 * MIB, err), STW_STATUS_IO,
-                "writing 3145728 bytes at 4096");
-    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, limit + 4096, err), STW_STATUS_IO, "stopped");
+    CHECK_FAILS(stw_nvme_write(nvme, MIB, memory, 3 * MIB, err), STW_STATUS_IO,
+                "writing 3145728 bytes at 1048576");
+    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, limit + 256 * KIB, err), STW_STATUS_IO, "stopped");
     CHECK_OK(stw_nvme_write(nvme, 0, memory, limit, err));
     CU_ASSERT_EQUAL(setrlimit(RLIMIT_FSIZE, &before), 0);
     (void)signal(SIGXFSZ, handler);
@@ -656,14 +473,17 @@ static void reports_a_disk_that_fills(void) { with_each_method(limited); }
 /* Somebody cut the file: reads beyond are an error that names file and place, not zeros. */
 static void shortened(const char *method) {
     (void)method;
+    const uint64_t copies = 6 * 4096, copy = 3 * MIB + 4096;
     unsigned char *memory = aligned_bytes(ARENA);
     stw_nvme *nvme = open_arena(make_folder(), ARENA, 2);
-    CU_ASSERT_EQUAL(truncate(stw_nvme_path(nvme), 2 * 1048576 + 8192), 0);
-    CHECK_OK(stw_nvme_read(nvme, 0, memory, 2 * MIB + 8192, err));
+    write_step(nvme, ARENA, 1);
+    commit_and_agree(nvme, 1); /* copy 1 */
+    CU_ASSERT_EQUAL(truncate(stw_nvme_path(nvme), (off_t)(copies + copy + 2 * MIB)), 0);
+    CHECK_OK(stw_nvme_read(nvme, 0, memory, 2 * MIB, err));
     CHECK_FAILS(stw_nvme_read(nvme, 0, memory, ARENA, err), STW_STATUS_IO, "the file ends there");
     CHECK_FAILS(stw_nvme_read(nvme, 3 * MIB, memory, 1000, err), STW_STATUS_IO,
                 stw_nvme_path(nvme));
-    CHECK_FAILS(stw_nvme_read(nvme, 3 * MIB, memory, 1, err), STW_STATUS_IO, "3145728");
+    stw_nvme_release(nvme);
     stw_nvme_close(nvme);
     remove_folder();
     free(memory);
@@ -674,7 +494,7 @@ static void reports_short_reads(void) { with_each_method(shortened); }
 
 static void takes_the_method_asked_for(void) {
     stw_nvme *nvme = NULL;
-    stw_nvme_options options = {.bytes = 4096, .copies = 1};
+    stw_nvme_options options = {.bytes = 4096, .copies = 1, .shape = {.in_memory = true}};
     setenv("STOWAGE_NVME_IO", "paper", 1);
     CHECK_FAILS(stw_nvme_open(&options, &nvme, err), STW_STATUS_USAGE, "'paper'");
     CU_ASSERT_PTR_NULL(nvme);
@@ -721,7 +541,7 @@ static bool round_trip(stw_nvme *nvme, uint64_t step) {
 /* In a process of its own: 0 as it should be, 1 not, 77 no filters. */
 static int without_call(uint32_t call, uint32_t code) {
     stw_nvme *nvme = NULL;
-    stw_nvme_options options = {.bytes = ARENA, .copies = 2};
+    stw_nvme_options options = {.bytes = ARENA, .copies = 2, .shape = {.in_memory = true}};
     if (!forbid(call, code)) return 77;
     if (stw_nvme_open(&options, &nvme, NULL) != STW_STATUS_OK) return 1;
     bool good = strcmp(stw_nvme_method(nvme), "threads") == 0 && round_trip(nvme, 1);
@@ -734,7 +554,7 @@ static int without_call(uint32_t call, uint32_t code) {
 /* The same where it is taken away from an arena that is using it. */
 static int losing_call(uint32_t call, uint32_t code) {
     stw_nvme *nvme = NULL;
-    stw_nvme_options options = {.bytes = ARENA, .copies = 2};
+    stw_nvme_options options = {.bytes = ARENA, .copies = 2, .shape = {.in_memory = true}};
     if (stw_nvme_open(&options, &nvme, NULL) != STW_STATUS_OK) return 1;
     bool good = round_trip(nvme, 1);
     if (!forbid(call, code)) return 77;
@@ -774,10 +594,6 @@ STW_TEST_MAIN("backend nvme", {"behaves like memory", behaves_like_memory},
               {"commits keep what was not written", commits_keep_the_rest},
               {"commits of random writes", commits_of_random_writes},
               {"a failing write loses nothing", a_failing_write_loses_nothing},
-              {"a killed process", survives_a_kill},
-              {"a torn record: the older one", uses_the_older_record},
-              {"other files are refused", refuses_other_files},
-              {"files that stayed are left alone", leaves_files_that_stayed},
               {"what does not fit is refused", refuses_what_does_not_fit},
               {"a disk that fills", reports_a_disk_that_fills},
               {"short reads", reports_short_reads},

@@ -99,12 +99,13 @@ static const struct {
     const char *settings[5];
     definition is;
 } runs[] = {
-    {{NULL}, {.element = {4, 4, 0, 4, 4}, .nvme_copies = 2}},
-    {{"placement.nvme_copies=1", NULL}, {.element = {4, 4, 0, 4, 4}, .nvme_copies = 1}},
-    {{"precision.params=bf16", "precision.grads=bf16", "precision.master=fp32", NULL},
+    {{NULL}, {.element = {4, 4, 0, 4, 4}, .nvme_copies = 1}},
+    {{"placement.nvme_copies=2", NULL}, {.element = {4, 4, 0, 4, 4}, .nvme_copies = 2}},
+    {{"precision.params=bf16", "precision.grads=bf16", "precision.master=fp32",
+      "placement.nvme_copies=2", NULL},
      {.element = {2, 2, 4, 4, 4}, .nvme_copies = 2}},
     {{"precision.params=bf16", "precision.master=fp32", "precision.exp_avg=bf16", NULL},
-     {.element = {2, 4, 4, 2, 4}, .nvme_copies = 2}},
+     {.element = {2, 4, 4, 2, 4}, .nvme_copies = 1}},
 };
 #define N_RUNS (sizeof runs / sizeof runs[0])
 

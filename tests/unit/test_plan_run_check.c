@@ -221,14 +221,14 @@ static void groups_and_copies_are_checked(void) {
         {{"engine=fsdp2", "optimizer.groups=[{match: [1d]}]"},
          STW_STATUS_BAD_INPUT,
          "optimizer.groups"},
-        {{"placement.nvme_copies=1"}, STW_STATUS_OK, ""},
+        {{"placement.nvme_copies=2"}, STW_STATUS_OK, ""},
         {{"placement.nvme_copies=0"},
          STW_STATUS_BAD_INPUT,
          "placement.nvme_copies: found \"0\", expected 1 to 2"},
         {{"placement.nvme_copies=3"}, STW_STATUS_BAD_INPUT, "placement.nvme_copies: found \"3\""},
-        {{"engine=fsdp2", "placement.nvme_copies=1"},
+        {{"engine=fsdp2", "placement.nvme_copies=2"},
          STW_STATUS_BAD_INPUT,
-         "placement.nvme_copies: found 1, expected its default, because engine is fsdp2"},
+         "placement.nvme_copies: found 2, expected its default, because engine is fsdp2"},
     };
     run_checks(cases, sizeof cases / sizeof cases[0]);
 }

@@ -48,6 +48,7 @@ static stw_run_result *full_result(void) {
     r->up_bps = 5e10;
     r->copies_s = 0.09;
     r->checked = 1000;
+    r->elements = 4000;
     r->mismatched = 1;
     r->digest[0] = 0xfedcba9876543210u;
     r->digest[2] = 7;

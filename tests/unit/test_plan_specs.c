@@ -64,7 +64,7 @@ static const char contract_run[] =
     "update:    {resident: auto, stream: auto, direct: 0, cpu: auto}\n"
     "trainable: {lora: none, freeze: []}\n"
     "placement: {params: auto, grads: auto, master: auto, moments: auto, activations: auto,\n"
-    "            gpu_fill: 0.98, nvme_copies: 2}\n"
+    "            gpu_fill: 0.98, nvme_copies: 1}\n"
     "park:      {params: none, grads: none, moments: none}\n"
     "prefetch:  {depth: auto, bucket: auto}\n"
     "recompute: {granularity: auto, method: none, num_layers: 0, modules: []}\n"
@@ -96,7 +96,7 @@ static const char changed_run[] =
     "update: {resident: 0.1, stream: 20%, direct: auto, cpu: 0}\n"
     "trainable: {lora: {rank: 16, targets: [q_proj, 'a, b: c']}, freeze: [vision, \"1\"]}\n"
     "placement: {params: gpu, grads: host, master: nvme, moments: host, activations: offload,\n"
-    "            gpu_fill: 0.9, nvme_copies: 1}\n"
+    "            gpu_fill: 0.9, nvme_copies: 2}\n"
     "park: {params: host, grads: host, moments: host}\n"
     "prefetch: {depth: 2, bucket: 32 MiB}\n"
     "recompute: {granularity: selective, method: block, num_layers: 11, modules: [core_attn]}\n"
@@ -173,7 +173,7 @@ static void defaults_are_the_contracts(void) {
     CU_ASSERT_EQUAL(run.update.stream, STW_AUTO_NUMBER);
     CU_ASSERT_EQUAL(run.update.direct, 0.0);
     CU_ASSERT_EQUAL(run.update.cpu, STW_AUTO_NUMBER);
-    CU_ASSERT_EQUAL(run.placement.nvme_copies, 2);
+    CU_ASSERT_EQUAL(run.placement.nvme_copies, 1);
     CU_ASSERT_EQUAL(run.placement.activations, STW_AUTO);
     CU_ASSERT_EQUAL(run.prefetch.depth, STW_AUTO);
     CU_ASSERT_EQUAL(run.prefetch.bucket_bytes, STW_AUTO_BYTES);
@@ -213,7 +213,7 @@ static void check_changed(const stw_run_spec *run) {
     CU_ASSERT_EQUAL(run->update.stream, 0.2);
     CU_ASSERT_EQUAL(run->update.direct, STW_AUTO_NUMBER);
     CU_ASSERT_EQUAL(run->update.cpu, 0.0);
-    CU_ASSERT_EQUAL(run->placement.nvme_copies, 1);
+    CU_ASSERT_EQUAL(run->placement.nvme_copies, 2);
     CU_ASSERT_STRING_EQUAL(stw_run_spec_engine(run)->name, "megatron");
     CU_ASSERT_EQUAL(run->parallel.dp_shard, 8);
     CU_ASSERT_EQUAL(run->parallel.etp, 9);

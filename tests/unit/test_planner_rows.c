@@ -42,7 +42,7 @@ static void rows_hold_for_the_fixture(void) {
         {"fsdp.reshard_after_forward=false", "batch.seq_len=256"},
         {"fsdp.reshard_after_forward=false", NULL},
         {"precision.master=fp32", "precision.params=bf16", "precision.grads=bf16", NULL},
-        {"update.direct=auto", "placement.nvme_copies=1", NULL}};
+        {"update.direct=auto", "placement.nvme_copies=2", NULL}};
     const fixture_size sizes[] = {{1, 256, 512, 1000}, {3, 512, 1536, 8000}, {6, 1024, 4096, 500}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         for (uint32_t gpus = 1; gpus <= 4; gpus += 3) {
@@ -83,7 +83,7 @@ static void rows_hold_for_uneven_shards(void) {
 
 static void rows_hold_with_nvme(void) {
     const char *settings[] = {"nodes=1", "node.gpus=2", "placement.moments=nvme", NULL};
-    const char *once[] = {"nodes=1", "node.gpus=2", "placement.nvme_copies=1", "update.direct=auto",
+    const char *once[] = {"nodes=1", "node.gpus=2", "placement.nvme_copies=2", "update.direct=auto",
                           NULL};
     check_random_choices(case_zoo("Qwen3-1.7B", settings), 10, 41);
     check_random_choices(case_zoo("Qwen3-1.7B", once), 10, 42);

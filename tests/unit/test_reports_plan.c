@@ -247,6 +247,8 @@ static void direct_updates_and_copies_are_said(void) {
     stw_decision_range(plan->job, &plan->decisions, 0, 1, &first, &params);
     stw_place_format(&places[1], place, sizeof place);
     snprintf(row, sizeof row, "state,\"%s\",,nvme,", place);
+    plan->run.placement.nvme_copies = 2;
+    CHECK_OK(stw_plan_derive(plan, err));
     CHECK_OK(stw_report_plan(plan, NULL, NULL, STW_FORMAT_TERMINAL, &out, err));
     check_contains(&out, "parameters in host memory, without staging.");
     check_contains(&out, "State on NVMe is stored twice");

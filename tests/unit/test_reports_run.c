@@ -43,6 +43,7 @@ static void set_up(void) {
     run.params_per_s = 6.2e9;
     run.up_bps = run.down_bps = 49.6e9;
     run.checked = 1000;
+    run.elements = 4000;
     run.digest[0] = 0xabcdef;
     run.grad_norm = NAN;
     static double rates[] = {50.5e9};
@@ -71,7 +72,7 @@ static void run_for_people(void) {
     check_contains(&out,
                    "Optimizer step: median 225 ms of 4 steps after the first (100 ms to 300 ms).");
     check_contains(&out, "6.2 Gparam/s, 49.6 GB/s host to GPU");
-    check_contains(&out, "1,000 elements checked, 0 mismatches.");
+    check_contains(&out, "1,000 of 4,000 elements checked, 0 mismatches.");
     check_contains(&out, "params 0000000000abcdef");
     check_contains(&out, "master 0000000000000123");
     check_contains(&out, "The copies of an optimizer step alone: 190 ms.");

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State on NVMe that runs left: finding its files, looking at them, verifying and removing them.
+ * A run holds a lock (flock) on its file as long as it lives, however it ends; where the file
+ * system has no locks, its process id decides. One thread at a time uses a stw_kept. */
+#ifndef STW_BACKEND_NVME_KEPT_H
+#define STW_BACKEND_NVME_KEPT_H
+
+#include "backend/nvme/cells.h"
+#include "backend/nvme/format.h"
+
+/** A commit that a file holds. */
+typedef struct stw_kept_step {
+    uint64_t step, sequence, sums_hash;
+    uint32_t copy;
+    int64_t time_s; /* seconds since 1970 */
+} stw_kept_step;
+
+typedef struct stw_kept {
+    char path[4096];
+    int file;
+    bool live;                             /* its run goes on */
+    uint64_t bytes;                        /* on the disk */
+    int64_t changed_s;                     /* seconds since 1970 */
+    const char *problem;                   /* why there is no header, NULL if there is one */
+    stw_nvme_header header;                /* zeros if there is none */
+    uint32_t n_steps;                      /* 0: nothing was committed, or no record is whole */
+    uint32_t damaged;                      /* records that are not whole */
+    stw_kept_step steps[STW_NVME_RECORDS]; /* newest first */
+} stw_kept;
+
+/** Open a file and read header and records; what is wrong with them is no error. IO where it cannot
+ * be read, BAD_INPUT for what is no regular file. */
+STW_MUST_USE stw_status stw_kept_open(const char *path, stw_kept **out, stw_error *err);
+void stw_kept_close(stw_kept *kept); /* NULL is fine */
+
+/** Cells and checksums of a commit. DISAGREE where they are damaged.
+ * @param sums out, [cells->n], the caller frees it */
+STW_MUST_USE stw_status stw_kept_sums(const stw_kept *kept, const stw_kept_step *step,
+                                      stw_nvme_cells *cells, uint64_t **sums, stw_error *err);
+
+typedef struct stw_kept_check {
+    uint64_t bytes;   /* verified */
+    uint64_t damaged; /* cells */
+    char first[192];  /* names the first of them, or says why nothing was read */
+} stw_kept_check;
+/** Read a commit's copy and compare all its checksums. Damage is in `out`, not an error; IO where
+ * the disk cannot be read. */
+STW_MUST_USE stw_status stw_kept_verify(const stw_kept *kept, const stw_kept_step *step,
+                                        stw_kept_check *out, stw_error *err);
+/** Remove the file. USAGE, naming the process, while its run goes on. */
+STW_MUST_USE stw_status stw_kept_remove(stw_kept *kept, stw_error *err);
+
+/** Files of NVMe state, ordered by run and rank. */
+typedef struct stw_kept_list {
+    uint32_t n;
+    stw_kept **files;
+} stw_kept_list;
+/** Those in a folder; or the one, if `path` is a file. */
+STW_MUST_USE stw_status stw_kept_scan(const char *path, stw_kept_list *out, stw_error *err);
+void stw_kept_list_free(stw_kept_list *list); /* what is in it; zeros are fine */
+
+/** The newest step that every rank of the file's run on this node has committed, as an index into
+ * steps of file i; -1 where there is none.
+ * @param why out, NULL or a text that says what is missing; may be NULL */
+int stw_kept_whole(const stw_kept_list *list, uint32_t i, char *why, size_t why_size);
+
+/** Log a warning, which -q does not hide, if runs that have ended left state in the folder. */
+void stw_kept_warn(const char *folder);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* sigaction */
+#include "cli/run_state.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/nvme/names.h"
+
+stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
+    bool any = false;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        any = any || plan->layouts[k]->arena_bytes[STW_TIER_NVME] > 0;
+    if (!any)
+        return stw_fail(err, STW_STATUS_USAGE, "--keep-state",
+                        "the plan has no state on NVMe, which alone can survive a run");
+    snprintf(hash, 17, "%s", plan->layouts[0]->hash);
+    if (stw_nvme_copies(plan->job) == 2) return STW_STATUS_OK;
+    plan->run.placement.nvme_copies = 2;
+    return stw_plan_derive(plan, err);
+}
+
+/* The state of files is told first; then the signal does what it would have done. */
+static void on_signal(int number) {
+    struct sigaction plain;
+    memset(&plain, 0, sizeof plain);
+    plain.sa_handler = SIG_DFL;
+    stw_nvme_on_signal();
+    (void)sigaction(number, &plain, NULL);
+    (void)raise(number);
+}
+
+void stw_run_catch_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action, before;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    (void)sigfillset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        /* What a launcher ignores (nohup) stays ignored. */
+        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            (void)sigaction(numbers[i], &action, NULL);
+}

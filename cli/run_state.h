@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `stowage run` does about state on NVMe: crash safety, and signals. */
+#ifndef STW_CLI_RUN_STATE_H
+#define STW_CLI_RUN_STATE_H
+
+#include "plan/files/plan.h"
+
+/** --keep-state: give the plan two copies of its state on NVMe. USAGE where it has none there.
+ * @param hash out, of the plan as its file states it; result.plan_hash of the run */
+STW_MUST_USE stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err);
+
+/** SIGINT, SIGTERM and SIGHUP end the process as they do by default, but tell where state on NVMe
+ * is kept, and remove files that hold nothing of use. */
+void stw_run_catch_signals(void);
+
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is readable of an NVMe arena with two copies after its process has ended: the last step that
+ * has all its checksums, or nothing. */
+#define _GNU_SOURCE /* mkdtemp, posix_memalign */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/unit/nvme_case.h"
+
+/* A process that is killed in the middle of a step cannot close anything. */
+static void survives_a_kill(void) {
+    char path[512];
+    const char *folder = make_folder();
+    fflush(NULL);
+    pid_t child = fork();
+    CU_ASSERT_TRUE_FATAL(child >= 0);
+    if (child == 0) {
+        stw_nvme *nvme = open_arena(folder, ARENA, 2);
+        for (uint64_t step = 1; step <= 3; step++) {
+            write_step(nvme, ARENA, step);
+            if (stw_nvme_commit(nvme, step, NULL) != STW_STATUS_OK) _exit(1);
+            if (stw_nvme_agree(nvme, step, NULL) != STW_STATUS_OK) _exit(1);
+        }
+        if (stw_nvme_write(nvme, 1000, "half of a step", 14, NULL) != STW_STATUS_OK) _exit(1);
+        (void)raise(SIGKILL);
+    }
+    int result = 0;
+    CU_ASSERT_EQUAL(waitpid(child, &result, 0), child);
+    CU_ASSERT_TRUE(WIFSIGNALED(result));
+    snprintf(path, sizeof path, "%s/stowage-nvme-%ld-rank3.state", folder, (long)child);
+    check_file(path, ARENA, 3);
+    stw_log_set(keep_log, NULL); /* the next run names it */
+    logged[0] = '\0';
+    stw_kept_warn(folder);
+    stw_log_set(NULL, NULL);
+    CU_ASSERT_PTR_NOT_NULL(strstr(logged, path));
+    CU_ASSERT_PTR_NOT_NULL(strstr(logged, "stowage state list"));
+    CU_ASSERT_EQUAL(unlink(path), 0);
+    remove_folder();
+}
+
+static void flip_byte(const char *path, off_t offset) {
+    char byte = 0;
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    CU_ASSERT_TRUE_FATAL(file >= 0);
+    CU_ASSERT_EQUAL(pread(file, &byte, 1, offset), 1);
+    byte = (char)(byte ^ 0x10);
+    CU_ASSERT_EQUAL(pwrite(file, &byte, 1, offset), 1);
+    close(file);
+}
+
+/* Any byte of the newest record, and the older one is used; the record of step s is number s % 2
+ * here. */
+static void uses_the_older_record(void) {
+    static const off_t places[] = {0, 9, 12, 16, 24, 32, 40, 48, 2048, 4088, 4095};
+    uint64_t bytes = 0, step = 0;
+    stw_nvme *kept = NULL, *nvme = open_arena(make_folder(), ARENA, 2);
+    stw_log_set(keep_log, NULL);
+    for (uint64_t s = 1; s <= 3; s++) {
+        write_step(nvme, ARENA, s);
+        commit_and_agree(nvme, s);
+        const char *path = snapshot(stw_nvme_path(nvme));
+        for (unsigned i = 0; s > 1 && i < sizeof places / sizeof places[0]; i++) {
+            off_t newest = 4096 + (off_t)(s % 2) * 4096 + places[i];
+            flip_byte(path, newest);
+            logged[0] = '\0';
+            check_file(path, ARENA, s - 1);
+            CU_ASSERT_PTR_NOT_NULL(strstr(logged, "damaged"));
+            off_t older = 4096 + (off_t)((s + 1) % 2) * 4096 + places[i];
+            flip_byte(path, older);
+            CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                        "no record of a commit is whole");
+            CU_ASSERT_PTR_NULL(kept);
+            flip_byte(path, newest);
+            flip_byte(path, older);
+        }
+        check_file(path, ARENA, s);
+        CU_ASSERT_EQUAL(unlink(path), 0);
+    }
+    stw_log_set(NULL, NULL);
+    stw_nvme_release(nvme);
+    stw_nvme_close(nvme);
+    remove_folder();
+}
+
+/* A byte of the newest state or of its checksums, and the step before is used if it is whole: never
+ * a mixture. Once the next step has begun there is no step before. */
+static void uses_the_older_state(void) {
+    const off_t copy = 3 * 1048576 + 4096, copies = 6 * 4096;
+    uint64_t bytes = 0, step = 0;
+    stw_nvme *kept = NULL, *nvme = open_arena(make_folder(), ARENA, 2);
+    stw_log_set(keep_log, NULL);
+    for (uint64_t s = 1; s <= 3; s++) {
+        write_step(nvme, ARENA, s);
+        commit_and_agree(nvme, s);
+    }
+    const off_t newest = copies + 1 * copy; /* step 1 went to copy 1 */
+    const off_t flips[] = {newest, newest + 1234567, newest + (off_t)ARENA - 1, 5 * 4096};
+    for (unsigned i = 0; i < sizeof flips / sizeof flips[0]; i++) {
+        const char *path = snapshot(stw_nvme_path(nvme));
+        flip_byte(path, flips[i]);
+        logged[0] = '\0';
+        check_file(path, ARENA, 2);
+        CU_ASSERT_PTR_NOT_NULL(strstr(logged, "step 2 is used"));
+        flip_byte(path, copies + 99); /* of the other copy */
+        CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_DISAGREE,
+                    "no step of it verifies");
+        CU_ASSERT_EQUAL(unlink(path), 0);
+    }
+    CHECK_OK(stw_nvme_write(nvme, 5, "x", 1, err));
+    const char *path = snapshot(stw_nvme_path(nvme));
+    check_file(path, ARENA, 3);
+    flip_byte(path, newest);
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_DISAGREE,
+                "bytes 0 to 262144");
+    CU_ASSERT_EQUAL(unlink(path), 0);
+    stw_log_set(NULL, NULL);
+    stw_nvme_release(nvme);
+    stw_nvme_close(nvme);
+    remove_folder();
+}
+
+static void refuses_other_files(void) {
+    uint64_t bytes = 0, step = 0;
+    stw_nvme *kept = NULL, *nvme = open_arena(make_folder(), ARENA, 2);
+    write_step(nvme, ARENA, 1);
+    commit_and_agree(nvme, 1);
+    const char *path = snapshot(stw_nvme_path(nvme));
+    check_file(path, ARENA, 1);
+    CU_ASSERT_EQUAL(truncate(path, 3 * 1048576), 0);
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                "it does not have the size");
+    CU_ASSERT_EQUAL(truncate(path, 100), 0);
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                "no state of this version");
+    CHECK_FAILS(stw_nvme_open_kept(folder_name, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                "no file of NVMe state");
+    CU_ASSERT_EQUAL(unlink(path), 0);
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_IO, path);
+    CU_ASSERT_PTR_NULL(kept);
+    stw_nvme_release(nvme);
+    stw_nvme_close(nvme);
+    remove_folder();
+}
+
+/* A file that an earlier process of the same id left is somebody's last step. */
+static void leaves_files_that_stayed(void) {
+    const char *folder = make_folder();
+    char first[512], second[512];
+    stw_nvme *one = open_arena(folder, ARENA, 2), *two = open_arena(folder, ARENA, 2);
+    write_step(one, ARENA, 1);
+    commit_and_agree(one, 1);
+    commit_and_agree(two, 1);
+    snprintf(first, sizeof first, "%s", stw_nvme_path(one));
+    snprintf(second, sizeof second, "%s", stw_nvme_path(two));
+    CU_ASSERT_STRING_NOT_EQUAL(first, second);
+    stw_nvme_release(two);
+    stw_nvme_close(two);
+    CU_ASSERT_NOT_EQUAL(access(second, F_OK), 0);
+    check_kept(first, ARENA, 1);
+    stw_nvme_release(one);
+    stw_nvme_close(one);
+    remove_folder();
+}
+
+STW_TEST_MAIN("backend nvme kept", {"a killed process", survives_a_kill},
+              {"a torn record: the older one", uses_the_older_record},
+              {"the step before, where the newest is damaged", uses_the_older_state},
+              {"other files are refused", refuses_other_files},
+              {"files that stayed are left alone", leaves_files_that_stayed})
