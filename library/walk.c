@@ -239,13 +239,13 @@ int stw_find_extent(const stw_plan_t *handle, uint32_t rank, const char *compone
     if (r == NULL) return 0;
     uint64_t element_bytes = stw_job_element_bytes(plan->job, wanted);
     uint64_t end = stw_min_u64(run.b_first + run.n, r->first_param + r->params);
-    const stw_extent_t extent = {.element = run.tensor_first,
-                                 .elements = end - run.b_first,
-                                 .tier = stw_tier_name(r->tier),
-                                 .offset_bytes = r->offset_bytes +
-                                                 (run.b_first - r->first_param) * element_bytes,
-                                 .bytes = (end - run.b_first) * element_bytes,
-                                 .dtype = stw_dtype_name(dtype)};
+    const stw_extent_t extent = {
+        .element = run.tensor_first,
+        .elements = end - run.b_first,
+        .tier = stw_tier_name(r->tier),
+        .offset_bytes = r->offset_bytes + stw_times(run.b_first - r->first_param, element_bytes),
+        .bytes = stw_times(end - run.b_first, element_bytes),
+        .dtype = stw_dtype_name(dtype)};
     stw_library_copy(out, size, &extent, sizeof extent);
     return 1;
 }

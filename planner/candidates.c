@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "planner/clock.h"
 
 /* From this share of the GPU on headroom counts, in steps. */
@@ -223,7 +224,7 @@ static double moved(const stw_candidates *all, const stw_candidate *candidate) {
 static uint64_t ring_bytes(const stw_cost *cost, const stw_choice *choice) {
     if (stw_choice_uses(cost, choice) == 0) return 0;
     const stw_cost_ring *ring = &cost->rings[choice->ring];
-    return ring->depth * (ring->bucket_bytes > 0 ? ring->bucket_bytes : 1);
+    return stw_times(ring->depth, ring->bucket_bytes > 0 ? ring->bucket_bytes : 1);
 }
 
 /* Policies first, then headroom where it counts, then what is moved, speed, the ring and host

@@ -58,11 +58,12 @@ uint32_t stw_choice_uses(const stw_cost *cost, const stw_choice *choice) {
 static uint64_t row_bytes(const stw_cost *cost, const stw_byte_row *row, const stw_choice *choice,
                           uint32_t uses) {
     uint64_t bytes = row->constant_bytes + row->load_bytes[choice->load];
-    for (uint32_t p = 0; p < cost->n_places; p++) bytes += choice->units[p] * row->unit_bytes[p];
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        bytes = stw_plus(bytes, stw_times(choice->units[p], row->unit_bytes[p]));
     for (uint32_t u = 0; uses >> u != 0; u++)
         if (uses & (1u << u)) bytes += row->ring_bytes[u * cost->n_rings + choice->ring];
     for (uint32_t a = 0; a < cost->n_acts; a++) {
-        bytes += choice->acts[a] * row->act_bytes[a];
+        bytes = stw_plus(bytes, stw_times(choice->acts[a], row->act_bytes[a]));
         if (choice->acts[a] > 0) bytes += row->act_once_bytes[a];
     }
     return bytes;

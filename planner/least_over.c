@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "planner/clock.h"
 #include "planner/formulation.h"
 
@@ -81,7 +82,9 @@ static uint32_t smallest_ring(const stw_cost *cost) {
     uint32_t smallest = 0;
     for (uint32_t r = 1; r < cost->n_rings; r++) {
         const stw_cost_ring *ring = &cost->rings[r], *least = &cost->rings[smallest];
-        if (ring->depth * ring->bucket_bytes < least->depth * least->bucket_bytes) smallest = r;
+        if (stw_times(ring->depth, ring->bucket_bytes) <
+            stw_times(least->depth, least->bucket_bytes))
+            smallest = r;
     }
     return smallest;
 }

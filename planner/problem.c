@@ -43,7 +43,7 @@ static stw_status add_places(stw_cost *cost, const stw_engine *engine, stw_error
 
 static bool is_roomy(const stw_cost *cost, uint64_t bucket_bytes) {
     const stw_job *job = cost->job;
-    uint64_t ring = ROOMY_DEPTH * bucket_bytes;
+    uint64_t ring = stw_times(ROOMY_DEPTH, bucket_bytes);
     return ring <= job->cluster->gpu.memory_bytes / 100 &&
            ring <= stw_cluster_host_capacity(job->cluster) / job->ranks_per_node / 100;
 }
@@ -240,10 +240,8 @@ static void split(const stw_build *b, const stw_byte_reading *near, const stw_by
         for (int t = 0; t < STW_N_TIERS; t++) {
             uint64_t all = far->all[at][t], state = far->state[at][t];
             uint64_t growth = all > near->all[at][t] ? all - near->all[at][t] : 0;
-            out->unit[at][t] = b->cost->whole
-                                   ? stw_div_up_u64(state, b->cost->n_units)
-                                   : growth / params * unit_params +
-                                         stw_div_up_u64(growth % params * unit_params, params);
+            out->unit[at][t] = b->cost->whole ? stw_div_up_u64(state, b->cost->n_units)
+                                              : stw_ratio_up(growth, unit_params, params);
             uint64_t grown = b->cost->whole ? state : 2 * growth;
             out->once[at][t] = all > grown ? all - grown : 0;
         }
@@ -270,7 +268,7 @@ static stw_status read_place(const place_search *s, stw_error *err) {
         return STW_STATUS_OK;
     }
     uint64_t params =
-        (ring->depth + 2) * stw_place_bucket_params(cost->job, place, ring->bucket_bytes);
+        stw_times(ring->depth + 2, stw_place_bucket_params(cost->job, place, ring->bucket_bytes));
     stw_byte_reading near, far;
     stw_flow flow;
     if (cost->whole) {
@@ -278,7 +276,7 @@ static stw_status read_place(const place_search *s, stw_error *err) {
         near = far;
     } else {
         STW_TRY(read_shortened(s, params, &near, &flow, err));
-        STW_TRY(read_shortened(s, 2 * params, &far, &flow, err));
+        STW_TRY(read_shortened(s, stw_times(2, params), &far, &flow, err));
     }
     split(b, &near, &far, params, &b->bytes[s->kind * cost->n_places * cost->n_rings + at]);
     if (s->kind == cost->job->largest) b->flows[at] = flow;

@@ -39,11 +39,11 @@ static void add_rank(const stw_build *b, const node_row *node, uint32_t kind, ui
     const stw_cost *cost = b->cost;
     stw_row_add_places(b, node->at, kind, ranks, row);
     if (node->tier == STW_TIER_NVME) return;
-    if (!node->page_locked) row->constant_bytes += ranks * b->process_bytes;
+    if (!node->page_locked) row->constant_bytes += stw_times(ranks, b->process_bytes);
     for (uint32_t l = 0; node->at == STW_AT_LOAD && l < cost->n_loads; l++)
         row->load_bytes[l] += ranks * stw_build_staging(b, kind, l, STW_TIER_HOST);
     for (uint32_t a = 0; node->at == STW_AT_BACKWARD && a < cost->n_acts; a++)
-        row->act_bytes[a] += ranks * b->stash_bytes[a];
+        row->act_bytes[a] += stw_times(ranks, b->stash_bytes[a]);
 }
 
 static stw_status add_node_row(const stw_build *b, uint32_t node_kind, const node_row *node,

@@ -126,7 +126,7 @@ static int64_t uneven_bytes(const stw_around *around, int64_t most) {
                                    stw_job_element_bytes(job, STW_COMPONENT_GRADS);
     for (uint32_t b = 0; b < job->model->n_blocks; b++)
         params = stw_max_u64(params, job->kinds[job->largest].block_params[b]);
-    double bytes = STAGED_BLOCKS * (double)(params * element) * around->uneven;
+    double bytes = STAGED_BLOCKS * (double)stw_times(params, element) * around->uneven;
     return bytes < (double)most ? (int64_t)bytes : most;
 }
 

@@ -240,7 +240,7 @@ static stw_status add_load(const load_search *s, uint32_t l, stw_error *err) {
     uint64_t params = SHORT_PIECES * (STW_LOAD_PIECE_BYTES / 4);
     stw_load_reading near, longer_shard, longer_model;
     STW_TRY(read_load(s, 0, load, params, SHORT_PIECES, &near, err));
-    STW_TRY(read_load(s, 0, load, 2 * params, SHORT_PIECES, &longer_shard, err));
+    STW_TRY(read_load(s, 0, load, stw_times(2, params), SHORT_PIECES, &longer_shard, err));
     STW_TRY(read_load(s, 0, load, params, 2 * SHORT_PIECES, &longer_model, err));
     double shards = (double)stw_job_placed_params(job, job->largest) / (double)params;
     double models = (double)s->piece.pieces / SHORT_PIECES;

@@ -186,7 +186,8 @@ static stw_status compare(stw_rank_run *run, const stw_region *region, const ext
     for (uint64_t i = 0; i < e->n; i++) {
         uint64_t one = 0;
         STW_TRY(run->backend->digest(
-            run->device, stw_typed(region->tier, e->offset + i * stw_element_bytes(type), type, 1),
+            run->device,
+            stw_typed(region->tier, e->offset + stw_times(i, stw_element_bytes(type)), type, 1),
             e->global_first + i, &one, err));
         if (one == stw_digest_element(e->global_first + i, stored_bits(type, expected[i])))
             continue;

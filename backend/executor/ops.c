@@ -34,7 +34,7 @@ static stw_operand operand(const stw_rank_run *run, const stw_bucket *bucket,
         bool cpu = place->update == STW_UPDATE_CPU;
         const stw_ring *ring = &run->layout->rings[cpu ? STW_RING_HOST_CPU : STW_RING_GPU];
         out.tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
-        out.offset = ring->offset_bytes + bucket->slot * ring->slot_bytes +
+        out.offset = ring->offset_bytes + stw_times(bucket->slot, ring->slot_bytes) +
                      stw_slot_offset(run->job, place, component, bucket->params);
         return out;
     }
@@ -119,7 +119,7 @@ static stw_status make_master(stw_rank_run *run, const stw_op *op, stw_error *er
                               (part.a_first - master->first_param) * sizeof(float),
                           STW_ELEMENT_F32, part.n),
                 stw_at(params->tier,
-                       params->offset_bytes + (part.b_first - params->first_param) * size),
+                       params->offset_bytes + stw_times(part.b_first - params->first_param, size)),
                 run->plan->run.precision.params, err));
         }
     }

@@ -67,7 +67,7 @@ stw_status stw_exec_gather(stw_rank_run *run, const void *mine, void *out, uint6
         STW_TRY(stw_comm_gather(run->comm, (const unsigned char *)mine + done, buffer, (uint32_t)n,
                                 err));
         for (uint32_t r = 0; r < world; r++)
-            memcpy((unsigned char *)out + r * bytes + done, buffer + r * n, (size_t)n);
+            memcpy((unsigned char *)out + stw_times(r, bytes) + done, buffer + r * n, (size_t)n);
     }
 out:
     free(buffer);
@@ -149,7 +149,7 @@ uint64_t stw_exec_link_bytes(const stw_rank_run *run, const stw_movement *moveme
         if (stw_op_is(op, STW_OP_CLASS_MOVE) && op->from == from && op->to == to)
             bytes += op->bytes;
         if (op->kind == STW_OP_UPDATE && op->update == STW_UPDATE_DIRECT)
-            bytes += op->params * stw_job_optimizer_bytes(run->job);
+            bytes += stw_times(op->params, stw_job_optimizer_bytes(run->job));
     }
     return bytes;
 }

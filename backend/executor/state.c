@@ -98,8 +98,9 @@ static stw_status find_homes(stw_rank_run *run, stw_component component, homes *
  */
 static bool joins(const stw_rank_run *run, const stw_span *last, const stw_span *next) {
     return last->group == next->group && last->first + last->n == next->first &&
-           last->params + last->n * stw_element_bytes(run->types.params) == next->params &&
-           last->grads + last->n * stw_element_bytes(run->types.grads) == next->grads;
+           last->params + stw_times(last->n, stw_element_bytes(run->types.params)) ==
+               next->params &&
+           last->grads + stw_times(last->n, stw_element_bytes(run->types.grads)) == next->grads;
 }
 
 /* Elements that have both homes, cut where either ends. */
@@ -118,8 +119,8 @@ static stw_status cut_spans(stw_rank_run *run, const homes *params, const homes 
         stw_span span = {
             .first = first,
             .n = end - first,
-            .params = p->offset + (first - p->first) * stw_element_bytes(run->types.params),
-            .grads = g->offset + (first - g->first) * stw_element_bytes(run->types.grads),
+            .params = p->offset + stw_times(first - p->first, stw_element_bytes(run->types.params)),
+            .grads = g->offset + stw_times(first - g->first, stw_element_bytes(run->types.grads)),
             .group = stw_job_param_group(run->job, p->tensor),
         };
         covered += span.n;

@@ -45,7 +45,7 @@ static slot_walk walk_begin(const stw_rank_run *run, stw_view piece) {
 static void walk_next(slot_walk *w) {
     const stw_segment *segments = w->piece.space->segments;
     uint64_t n = stw_view_count(w->piece, w->segment);
-    w->offset += n * staged_bytes(w->run, segments[w->segment].tensor);
+    w->offset += stw_times(n, staged_bytes(w->run, segments[w->segment].tensor));
     w->segment++;
     if (stw_view_count(w->piece, w->segment) > 0)
         w->offset = stw_round_up_u64(w->offset, staged_bytes(w->run, segments[w->segment].tensor));
@@ -55,14 +55,14 @@ static void walk_next(slot_walk *w) {
 static uint64_t staged_offset(slot_walk *w, const stw_overlap *part) {
     while (w->segment < part->a_segment) walk_next(w);
     uint64_t first = w->piece.space->segments[w->segment].first;
-    return w->offset + (part->a_first - stw_max_u64(first, w->piece.first)) *
-                           staged_bytes(w->run, part->tensor);
+    uint64_t before = part->a_first - stw_max_u64(first, w->piece.first);
+    return w->offset + stw_times(before, staged_bytes(w->run, part->tensor));
 }
 
 uint64_t stw_transfer_piece_bytes(const stw_rank_run *run, uint32_t index) {
     const stw_transfer *transfer = transfer_of(run);
     const stw_piece *piece = &transfer->pieces[index];
-    if (!transfer->from_files) return piece->n * staged_bytes(run, piece->tensor);
+    if (!transfer->from_files) return stw_times(piece->n, staged_bytes(run, piece->tensor));
     const stw_space *space = transfer->own ? &run->spaces[transfer->from] : &run->job->files;
     slot_walk w = walk_begin(run, (stw_view){space, piece->first, piece->n});
     while (stw_view_count(w.piece, w.segment) > 0) walk_next(&w);
@@ -115,7 +115,7 @@ typedef struct read_work {
 
 /* Elements whose dtype has no room in the slot: read apart, then rounded into it. */
 static stw_status read_rounded(stw_rank_run *run, const read_chunk *c, stw_error *err) {
-    void *wide = malloc((size_t)(c->n * stored_bytes(run, c->tensor)));
+    void *wide = malloc((size_t)stw_times(c->n, stored_bytes(run, c->tensor)));
     if (wide == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "load", "out of memory");
     stw_status status = stw_weights_read(run->weights, c->tensor, c->first, c->n, wide, err);
     if (status == STW_STATUS_OK)
@@ -206,7 +206,7 @@ out:
 /* Where an overlap of a piece with a region lies in the region's tier. */
 static uint64_t in_region(const stw_rank_run *run, const stw_region *region, uint64_t element) {
     return region->offset_bytes +
-           (element - region->first_param) * stw_element_bytes(run->types.params);
+           stw_times(element - region->first_param, stw_element_bytes(run->types.params));
 }
 
 stw_status stw_transfer_pack(stw_rank_run *run, const stw_op *op, stw_error *err) {

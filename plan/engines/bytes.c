@@ -50,33 +50,34 @@ static uint64_t compute_bytes(const stw_job *job) {
 /* ---- blocks ---- */
 
 static uint64_t linear_attention_elements(const stw_block_facts *f) {
-    return 2 * f->linear_k_heads * f->linear_k_dim + 3 * f->linear_v_heads * f->linear_v_dim;
+    return stw_plus(stw_times(stw_times(2, f->linear_k_heads), f->linear_k_dim),
+                    stw_times(stw_times(3, f->linear_v_heads), f->linear_v_dim));
 }
 
 /* Query, key, value: their widths together. */
 static uint64_t qkv_elements(const stw_block_facts *f) {
-    return f->q_heads * f->qk_dim + f->kv_heads * (f->qk_dim + f->v_dim);
+    return stw_plus(stw_times(f->q_heads, f->qk_dim),
+                    stw_times(f->kv_heads, stw_plus(f->qk_dim, f->v_dim)));
 }
 
 /* Width of everything between the two products of the MLP, experts per token included. */
 static uint64_t mlp_width(const stw_job *job, const stw_block_facts *f) {
-    double routed = (double)(f->experts_per_token * f->expert_ffn) * job->run->moe.imbalance;
-    return f->ffn + f->shared_ffn + (f->experts > 0 ? (uint64_t)routed : 0);
+    uint64_t routed =
+        stw_scaled(stw_times(f->experts_per_token, f->expert_ffn), job->run->moe.imbalance);
+    return STW_SUM(f->ffn, f->shared_ffn, f->experts > 0 ? routed : 0);
 }
 
 static uint64_t mlp_elements(const stw_job *job, const stw_block_facts *f) {
     /* gated: gate, activated gate, up, product; plain: first product and its activation */
-    uint64_t elements = (f->gated ? 4 : 2) * mlp_width(job, f);
-    if (f->experts > 0) {
-        double copies = (double)(f->experts_per_token * 2 * f->hidden) * job->run->moe.imbalance;
-        elements += (uint64_t)copies + f->experts;
-    }
-    return elements;
+    uint64_t elements = stw_times(f->gated ? 4 : 2, mlp_width(job, f));
+    if (f->experts == 0) return elements;
+    uint64_t copies = stw_times(stw_times(f->experts_per_token, 2), f->hidden);
+    return STW_SUM(elements, stw_scaled(copies, job->run->moe.imbalance), f->experts);
 }
 
 /* What a norm saves per token over `rows` rows of together `width` elements, its output apart. */
 static uint64_t norm_token_bytes(const stw_job *job, uint64_t width, uint64_t rows) {
-    return width * (4 + compute_bytes(job)) + 4 * rows;
+    return stw_plus(stw_times(width, stw_plus(4, compute_bytes(job))), stw_times(4, rows));
 }
 
 static bool has_query_norm(const stw_job *job, uint32_t group) {
@@ -93,16 +94,22 @@ static bool has_query_norm(const stw_job *job, uint32_t group) {
 
 static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
-    uint64_t c = compute_bytes(job), q = f->q_heads * f->qk_dim, k = f->kv_heads * f->qk_dim;
-    uint64_t elements = 2 * f->hidden + qkv_elements(f) + f->q_heads * f->v_dim + f->q_rank +
-                        f->kv_rank + linear_attention_elements(f) + mlp_elements(job, f);
-    uint64_t token = c * elements + 2 * norm_token_bytes(job, f->hidden, 1) + 4 * f->q_heads;
+    const uint64_t c = compute_bytes(job);
+    uint64_t q = stw_times(f->q_heads, f->qk_dim), k = stw_times(f->kv_heads, f->qk_dim);
+    uint64_t elements =
+        STW_SUM(stw_times(2, f->hidden), qkv_elements(f), stw_times(f->q_heads, f->v_dim),
+                f->q_rank, f->kv_rank, linear_attention_elements(f), mlp_elements(job, f));
+    uint64_t token =
+        STW_SUM(stw_times(c, elements), stw_times(2, norm_token_bytes(job, f->hidden, 1)),
+                stw_times(4, f->q_heads));
     if (has_query_norm(job, group))
-        token += norm_token_bytes(job, q, f->q_heads) + norm_token_bytes(job, k, f->kv_heads);
-    /* eager attention: scores, softmax in fp32, cast */
-    if (job->run->attention == STW_ATTENTION_EAGER)
-        token += job->run->batch.seq_len * f->q_heads * (2 * c + 4);
-    return job->tokens * token;
+        token = STW_SUM(token, norm_token_bytes(job, q, f->q_heads),
+                        norm_token_bytes(job, k, f->kv_heads));
+    if (job->run->attention == STW_ATTENTION_EAGER) { /* scores, softmax in fp32, cast */
+        uint64_t scores = stw_times(job->run->batch.seq_len, f->q_heads);
+        token = stw_plus(token, stw_times(scores, stw_plus(stw_times(2, c), 4)));
+    }
+    return stw_times(job->tokens, token);
 }
 
 static bool residual(const stw_block_facts *f) { return f->transformer && !f->vision; }
@@ -114,7 +121,7 @@ uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
     case STW_ACT_KEEP:
         return kept_bytes(job, group);
     case STW_ACT_RECOMPUTE:
-        return job->tokens * compute_bytes(job) * f->hidden;
+        return stw_times(stw_times(job->tokens, compute_bytes(job)), f->hidden);
     default:
         return 0;
     }
@@ -122,21 +129,22 @@ uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
 
 uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
-    return residual(f) ? job->tokens * compute_bytes(job) * mlp_elements(job, f) : 0;
+    uint64_t element = stw_times(job->tokens, compute_bytes(job));
+    return residual(f) ? stw_times(element, mlp_elements(job, f)) : 0;
 }
 
 stw_backward_bytes stw_block_backward_bytes(const stw_job *job, uint32_t block) {
     const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
     stw_backward_bytes out = {.grads = stw_unsharded_grad_bytes(job, block)};
     if (!residual(f)) return out;
-    uint64_t c = compute_bytes(job), cut = job->expert_cut > 0 ? job->expert_cut : 1;
-    uint64_t width = mlp_width(job, f);
-    out.mlp_acts = job->tokens * c * ((f->gated ? 2 : 1) * width + f->hidden);
-    uint64_t down = c * f->hidden * (f->ffn + f->shared_ffn + f->experts * f->expert_ffn / cut);
-    out.mlp_grads = stw_min_u64(down, out.grads);
-    out.attention_acts =
-        job->tokens * c *
-        (qkv_elements(f) + f->q_heads * f->v_dim + linear_attention_elements(f) + f->hidden);
+    const uint64_t c = compute_bytes(job), cut = job->expert_cut > 0 ? job->expert_cut : 1;
+    const uint64_t column = stw_times(job->tokens, c); /* one element of every token */
+    uint64_t width = stw_times(f->gated ? 2 : 1, mlp_width(job, f));
+    uint64_t rows = STW_SUM(f->ffn, f->shared_ffn, stw_times(f->experts, f->expert_ffn) / cut);
+    out.mlp_acts = stw_times(column, stw_plus(width, f->hidden));
+    out.mlp_grads = stw_min_u64(stw_times(stw_times(c, f->hidden), rows), out.grads);
+    out.attention_acts = stw_times(column, STW_SUM(qkv_elements(f), stw_times(f->q_heads, f->v_dim),
+                                                   linear_attention_elements(f), f->hidden));
     return out;
 }
 
@@ -147,7 +155,7 @@ static bool gathers(const stw_job *job) {
 }
 
 uint64_t stw_unshard_bytes(const stw_job *job, uint32_t block) {
-    return gathers(job) ? stw_job_gathered_params(job, block) * compute_bytes(job) : 0;
+    return gathers(job) ? stw_times(stw_job_gathered_params(job, block), compute_bytes(job)) : 0;
 }
 
 uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block) {
@@ -156,7 +164,7 @@ uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block) {
 
 uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block) {
     if (!gathers(job) && job->run->precision.grads == job->run->precision.compute) return 0;
-    return stw_job_gathered_params(job, block) * compute_bytes(job);
+    return stw_times(stw_job_gathered_params(job, block), compute_bytes(job));
 }
 
 static uint64_t reduce_element_bytes(const stw_job *job) {
@@ -165,7 +173,7 @@ static uint64_t reduce_element_bytes(const stw_job *job) {
 
 uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block) {
     if (job->group == 1) return 0;
-    return stw_job_gathered_params(job, block) * reduce_element_bytes(job);
+    return stw_times(stw_job_gathered_params(job, block), reduce_element_bytes(job));
 }
 
 uint64_t stw_reduce_output_bytes(const stw_job *job, uint64_t input_bytes) {
@@ -176,7 +184,7 @@ uint64_t stw_reduce_output_bytes(const stw_job *job, uint64_t input_bytes) {
 uint64_t stw_replica_reduce_bytes(const stw_job *job, uint64_t params) {
     if (job->world <= job->group || job->run->precision.reduce == job->run->precision.grads)
         return 0;
-    return params * reduce_element_bytes(job);
+    return stw_times(params, reduce_element_bytes(job));
 }
 
 /* ---- loss and root ---- */
@@ -187,7 +195,7 @@ static uint64_t logit_elements(const stw_job *job) {
         uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
         tokens = stw_min_u64(tokens, chunk);
     }
-    return tokens * job->model->vocab;
+    return stw_times(tokens, job->model->vocab);
 }
 
 static uint64_t upcast_bytes(const stw_job *job) {
@@ -197,26 +205,28 @@ static uint64_t upcast_bytes(const stw_job *job) {
 /* What the final norm saves, and its output, which the head saves. */
 static uint64_t final_norm_bytes(const stw_job *job) {
     uint64_t hidden = job->model->hidden;
-    return job->tokens * (norm_token_bytes(job, hidden, 1) + hidden * compute_bytes(job));
+    return stw_times(job->tokens, stw_plus(norm_token_bytes(job, hidden, 1),
+                                           stw_times(hidden, compute_bytes(job))));
 }
 
 uint64_t stw_logits_forward_bytes(const stw_job *job) {
     bool casts = job->run->loss.upcast != job->run->precision.compute;
-    uint64_t element = 2 * upcast_bytes(job) + (casts ? compute_bytes(job) : 0);
-    return final_norm_bytes(job) + logit_elements(job) * element;
+    uint64_t element = stw_plus(stw_times(2, upcast_bytes(job)), casts ? compute_bytes(job) : 0);
+    return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), element));
 }
 
 uint64_t stw_logits_saved_bytes(const stw_job *job) {
-    return final_norm_bytes(job) + logit_elements(job) * upcast_bytes(job);
+    return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), upcast_bytes(job)));
 }
 
 uint64_t stw_logits_backward_bytes(const stw_job *job) {
-    return final_norm_bytes(job) + logit_elements(job) * 3 * upcast_bytes(job);
+    uint64_t element = stw_times(3, upcast_bytes(job));
+    return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), element));
 }
 
 uint64_t stw_logits_grad_bytes(const stw_job *job) {
-    uint64_t c = compute_bytes(job);
-    return final_norm_bytes(job) + (logit_elements(job) + job->tokens * job->model->hidden) * c;
+    uint64_t elements = stw_plus(logit_elements(job), stw_times(job->tokens, job->model->hidden));
+    return stw_plus(final_norm_bytes(job), stw_times(elements, compute_bytes(job)));
 }
 
 bool stw_job_in_root(const stw_job *job, uint32_t block) {
@@ -248,7 +258,7 @@ double stw_block_forward_flops(const stw_job *job, uint32_t block) {
     double seen = (double)job->run->batch.seq_len;
     if (f->window > 0 && (double)f->window < seen) seen = 2.0 * (double)f->window;
     /* causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products */
-    double attention = seen * (double)(f->q_heads * (f->qk_dim + f->v_dim));
+    double attention = seen * (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
     return (double)job->tokens * (2.0 * active + attention);
 }
 
@@ -265,7 +275,8 @@ uint64_t stw_moments_rounding_bytes(const stw_job *job, uint32_t kind) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < space->n_segments; i++)
         for (int m = 0; m < 2; m++)
-            bytes += stw_page_lock_rounding_bytes(space->segments[i].n *
-                                                  stw_job_element_bytes(job, moments[m]));
+            bytes =
+                stw_plus(bytes, stw_page_lock_rounding_bytes(stw_times(
+                                    space->segments[i].n, stw_job_element_bytes(job, moments[m]))));
     return bytes;
 }

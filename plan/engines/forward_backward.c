@@ -121,7 +121,7 @@ static stw_extent stage(pass *p, uint32_t block, uint64_t bytes, uint32_t *free_
 static void gather(pass *p, uint32_t block) {
     block_state *s = &p->blocks[block];
     const stw_job *job = p->b->job;
-    uint64_t bytes = s->host_params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
+    uint64_t bytes = stw_times(s->host_params, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
     uint32_t free_by, slot = p->side.stage_turn % 2;
     s->shard = stage(p, block, bytes, &free_by);
     s->all_gather =
@@ -294,8 +294,8 @@ static void prepare_backward(pass *p, uint32_t at) {
 
 /* The gradient of one block's shard: an engine with lazy state makes it as its reduction ends. */
 static void shard_grad(stw_builder *b, uint32_t block) {
-    uint64_t bytes = b->job->kinds[b->layout->kind].block_params[block] *
-                     stw_job_element_bytes(b->job, STW_COMPONENT_GRADS);
+    uint64_t bytes = stw_times(b->job->kinds[b->layout->kind].block_params[block],
+                               stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
     stw_tier tier = stw_place_tier(&b->decisions->state[0].place, STW_COMPONENT_GRADS);
     b->shard_grads[block] = stw_alloc(b, STW_COMPONENT_GRADS, tier, bytes);
 }
@@ -338,7 +338,7 @@ static uint32_t send_grads(pass *p, uint32_t block, stw_extent from) {
                                            .unit = block,
                                            .from = {STW_TIER_GPU, from.offset},
                                            .to = {STW_TIER_HOST, 0},
-                                           .bytes = s->host_grads * element,
+                                           .bytes = stw_times(s->host_grads, element),
                                            .after = {s->reduced, from.alloc}});
 }
 
@@ -382,7 +382,8 @@ static void alloc_reduce(pass *p, uint32_t block) {
     const stw_job *job = p->b->job;
     uint64_t bytes = stw_reduce_bytes(job, block);
     if (job->group == 1)
-        bytes = p->blocks[block].host_grads * stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+        bytes =
+            stw_times(p->blocks[block].host_grads, stw_job_element_bytes(job, STW_COMPONENT_GRADS));
     p->blocks[block].reduce = stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, bytes);
 }
 
@@ -458,7 +459,8 @@ static void loss_and_head(pass *p) {
     stw_extent kept = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, saved);
     stw_extent more =
         stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_forward_bytes(job) - saved);
-    double flops = 2.0 * (double)job->tokens * (double)(job->model->vocab * job->model->hidden);
+    double flops =
+        2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
     uint32_t done = compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     drop_root_gather(p);
@@ -563,14 +565,14 @@ static void alloc_side(pass *p) {
     uint64_t shard = 0, root = 0, output = 0, sent = 0;
     uint64_t grad = stw_job_element_bytes(job, STW_COMPONENT_GRADS);
     for (uint32_t i = 0; i < p->n && job->group > 1; i++) {
-        uint64_t bytes = p->blocks[i].host_params * element;
+        uint64_t bytes = stw_times(p->blocks[i].host_params, element);
         if (in_root(p, i)) {
             p->blocks[i].side_offset = root;
             root += bytes;
         } else {
             shard = stw_max_u64(shard, bytes);
         }
-        if (sends_in_turn(p, i)) sent = stw_max_u64(sent, p->blocks[i].host_grads * grad);
+        if (sends_in_turn(p, i)) sent = stw_max_u64(sent, stw_times(p->blocks[i].host_grads, grad));
         output = stw_max_u64(output, stw_reduce_output_bytes(job, stw_reduce_bytes(job, i)));
     }
     if (job->world > job->group) output = 0; /* they are kept until replicas have summed them */

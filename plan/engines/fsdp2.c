@@ -83,14 +83,15 @@ static uint64_t up_bytes(const stw_job *job, const stw_place *place, uint64_t pa
     if (place->params == STW_TIER_HOST)
         element += stw_job_element_bytes(job, STW_COMPONENT_PARAMS) +
                    stw_job_element_bytes(job, STW_COMPONENT_GRADS);
-    return params * element;
+    return stw_times(params, element);
 }
 
 /* The roots of all exp_avg_sq, which foreach makes at once (torch/optim/adam.py,
  * _multi_tensor_adam: _foreach_sqrt); fused kernels keep them in registers. They lie where the step
  * is executed. */
 static uint64_t temporary_bytes(const stw_job *job, uint64_t params) {
-    return uses_foreach(job) ? params * stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ) : 0;
+    if (!uses_foreach(job)) return 0;
+    return stw_times(params, stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ));
 }
 
 /* ---- the step ---- */
@@ -149,16 +150,16 @@ static void streamed_step(stw_builder *b, const stw_place *place) {
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
         if (fetched < groups) fetch_group(b, place, &s, fetched++);
         if (g > 0) stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[g - 1], s.down);
-        uint64_t down = params * stw_job_optimizer_bytes(job);
+        uint64_t element = stw_job_optimizer_bytes(job);
         if (place->params == STW_TIER_HOST)
-            down += params * stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
+            element += stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
         s.down = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
                                               .stream = STW_STREAM_D2H,
                                               .component = STW_COMPONENT_EXP_AVG,
                                               .unit = g,
                                               .from = {STW_TIER_GPU, s.window[g].offset},
                                               .to = {STW_TIER_HOST, 0},
-                                              .bytes = down,
+                                              .bytes = stw_times(params, element),
                                               .after = {done, STW_OP_NONE}});
     }
     if (groups > 0)
@@ -168,7 +169,7 @@ static void streamed_step(stw_builder *b, const stw_place *place) {
 static uint32_t park(stw_builder *b, bool out, uint32_t after) {
     /* Moments parked between steps come back whole before the step and leave whole after it. */
     const stw_job *job = b->job;
-    uint64_t bytes = job->kinds[b->layout->kind].params * stw_job_optimizer_bytes(job);
+    uint64_t bytes = stw_times(job->kinds[b->layout->kind].params, stw_job_optimizer_bytes(job));
     const stw_place_at gpu = {STW_TIER_GPU, 0}, host = {STW_TIER_HOST, 0};
     return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
                                         .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,

@@ -60,7 +60,7 @@ static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uin
     /* Caches see the piece in the file, then in its slot, until the next one comes there. */
     if (!slots->whole && slots->read_by[slot] != STW_OP_NONE && !b->skipping)
         b->program->ops[slots->read_by[slot]].ring_bytes =
-            STW_LOAD_SLOTS * (read.bytes + size->held_bytes);
+            stw_times(STW_LOAD_SLOTS, stw_plus(read.bytes, size->held_bytes));
     return slots->read_by[slot];
 }
 

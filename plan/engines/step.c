@@ -9,7 +9,7 @@
 
 static uint64_t slot_base(const stw_step *s, stw_ring_kind ring, uint32_t slot) {
     const stw_ring *r = &s->b->layout->rings[ring];
-    return r->offset_bytes + slot * r->slot_bytes;
+    return stw_plus(r->offset_bytes, stw_times(slot, r->slot_bytes));
 }
 
 /* What passes through the caches while a bucket of a place goes once around its ring: that of the
@@ -29,11 +29,11 @@ static uint64_t cpu_ring_bytes(const stw_step *s, const stw_place *place) {
         else
             elsewhere += d->units;
     }
-    uint64_t params = depth * stw_place_bucket_params(job, place, bucket_bytes);
+    uint64_t params = stw_times(depth, stw_place_bucket_params(job, place, bucket_bytes));
     uint64_t element = stw_job_optimizer_bytes(job) +
                        stw_job_element_bytes(job, STW_COMPONENT_PARAMS) +
                        stw_job_element_bytes(job, STW_COMPONENT_GRADS);
-    return bytes + params * elsewhere / in_ring * element;
+    return stw_plus(bytes, stw_times(stw_times(params, elsewhere) / in_ring, element));
 }
 
 static uint32_t update(stw_step *s, uint32_t index, uint32_t after) {
@@ -62,7 +62,7 @@ static uint32_t move_disk(stw_step *s, uint32_t index, bool in, uint32_t after) 
     uint32_t last = STW_OP_NONE;
     for (int c = 0; c < STW_N_STATE; c++) {
         stw_component component = (stw_component)c;
-        uint64_t bytes = bucket->params * stw_job_element_bytes(s->b->job, component);
+        uint64_t bytes = stw_times(bucket->params, stw_job_element_bytes(s->b->job, component));
         if (bytes == 0 || stw_place_tier(place, component) != STW_TIER_NVME) continue;
         uint64_t there =
             stw_layout_address(s->b->job, s->b->layout, component, bucket->first_param);
@@ -111,6 +111,7 @@ static uint32_t move(stw_step *s, uint32_t index, stw_ring_kind ring, bool in, u
         stw_component component = (stw_component)c;
         bool moves = in ? stw_place_moves_up(s->b->job, place, component)
                         : stw_place_moves_down(s->b->job, place, component);
+        uint64_t bytes = stw_times(bucket->params, stw_job_element_bytes(s->b->job, component));
         if (!moves) continue;
         const stw_place_at there = home(s, bucket, place, component);
         const stw_place_at here = {
@@ -121,8 +122,7 @@ static uint32_t move(stw_step *s, uint32_t index, stw_ring_kind ring, bool in, u
                                                .unit = index,
                                                .from = in ? there : here,
                                                .to = in ? here : there,
-                                               .bytes = bucket->params *
-                                                        stw_job_element_bytes(s->b->job, component),
+                                               .bytes = bytes,
                                                .after = {after0, after1}});
         if (cpu && last != STW_OP_NONE)
             s->b->program->ops[last].ring_bytes = cpu_ring_bytes(s, place);
@@ -196,13 +196,12 @@ static void rings(stw_step *s, bool alloc) {
     for (int r = 0; r < STW_N_RINGS; r++) {
         const stw_ring *ring = &s->b->layout->rings[r];
         stw_tier tier = r == STW_RING_GPU ? STW_TIER_GPU : STW_TIER_HOST;
+        uint64_t bytes = stw_times(ring->slots, ring->slot_bytes);
         if (ring->slots == 0) continue;
         if (alloc)
-            stw_alloc_at(s->b, STW_COMPONENT_STAGE, tier, ring->offset_bytes,
-                         ring->slots * ring->slot_bytes);
+            stw_alloc_at(s->b, STW_COMPONENT_STAGE, tier, ring->offset_bytes, bytes);
         else
-            stw_free_at(s->b, STW_COMPONENT_STAGE, tier, ring->offset_bytes,
-                        ring->slots * ring->slot_bytes);
+            stw_free_at(s->b, STW_COMPONENT_STAGE, tier, ring->offset_bytes, bytes);
     }
 }
 

@@ -3,6 +3,7 @@
  * All state is in place from load on. A step streams buckets through rings of slots, updates
  * resident ones in place, reaches into page-locked memory from the GPU where that is asked for, and
  * lets the CPU update its share, all at once. */
+#include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
@@ -18,7 +19,8 @@ static void build_shadows(stw_builder *b) {
             const stw_region *r = &layout->regions[i];
             if (r->tier == STW_TIER_NVME)
                 stw_alloc_at(b, r->component, r->tier,
-                             copy * layout->persistent_bytes[STW_TIER_NVME] + r->offset_bytes,
+                             stw_plus(stw_times(copy, layout->persistent_bytes[STW_TIER_NVME]),
+                                      r->offset_bytes),
                              r->bytes);
         }
 }

@@ -28,7 +28,7 @@ static stw_status cut_rank(stw_builder *b, const stw_transfer_ends *ends, uint32
                              .tensor = space.segments[0].tensor,
                              .first = done,
                              .n = stw_min_u64(most, space.n - done)};
-        piece->room_bytes = piece->n * ends->element_bytes;
+        piece->room_bytes = stw_times(piece->n, ends->element_bytes);
     }
     return STW_STATUS_OK;
 }

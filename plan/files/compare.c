@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "core/json.h"
 #include "plan/files/plan_file.h"
 
@@ -27,8 +28,9 @@ static bool is_external(const comparer *c) { return strcmp(c->run->source, "exte
 static bool within(const comparer *c, const stw_compare_line *line) {
     double off = fabs(line->predicted - line->measured), about = fabs(line->measured);
     if (line->is_time) return off <= fmax(c->tolerance.time * about, c->tolerance.time_floor_s);
-    uint64_t floor = line->processes > 0 ? line->processes * c->tolerance.process_floor_bytes
-                                         : c->tolerance.memory_floor_bytes;
+    uint64_t floor = line->processes > 0
+                         ? stw_times(line->processes, c->tolerance.process_floor_bytes)
+                         : c->tolerance.memory_floor_bytes;
     return off <= fmax(c->tolerance.memory * about, (double)floor);
 }
 

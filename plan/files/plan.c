@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "core/units.h"
+#include "plan/engines/sizes.h"
 #include "plan/program/check.h"
 #include "plan/program/effect.h"
 
@@ -35,7 +36,9 @@ stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster, stw_run_sp
         STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine", "engine %s is not built in",
                          stw_engine_name(plan->run.engine)));
     if (plan->run.batch.seq_len == 0) plan->run.batch.seq_len = stw_default_seq_len(plan->model);
+    STW_TRY(stw_check_model_sizes(plan->model, &plan->cluster, err));
     STW_TRY(stw_job_new(plan->model, &plan->cluster, &plan->run, engine, &plan->job, err));
+    STW_TRY(stw_check_batch_sizes(plan->job, err));
     STW_TRY(stw_job_check_effect(plan->job, "run", err));
     if (plan->job->n_units == 0)
         status = stw_fail(err, STW_STATUS_BAD_INPUT, model->source, "the model has no parameters");
@@ -78,9 +81,10 @@ static void sum_nodes(stw_plan *plan) {
                 for (int t = STW_TIER_HOST; t < STW_N_TIERS; t++) {
                     const stw_peak *from = &plan->peaks[k].phase[p][t];
                     stw_peak *to = &node->phase[p][t];
-                    to->total += ranks * from->total;
+                    to->total = stw_plus(to->total, stw_times(ranks, from->total));
                     for (int c = 0; c < STW_N_COMPONENTS; c++)
-                        to->components[c] += ranks * from->components[c];
+                        to->components[c] =
+                            stw_plus(to->components[c], stw_times(ranks, from->components[c]));
                 }
             }
         }

@@ -9,8 +9,9 @@
 #include "plan/files/model_json.h"
 #include "plan/files/plan_file.h"
 
-#define MAX_DEPTH 4096                /* slots of a ring */
-#define MAX_BUCKET_BYTES (1ull << 40) /* so that no ring comes near 2^64 */
+/* As the keys prefetch.depth and prefetch.bucket, so that no ring comes near 2^64. */
+#define MAX_DEPTH 1024
+#define MAX_BUCKET_BYTES (1ull << 40)
 
 /* ---- inputs ---- */
 

@@ -15,7 +15,7 @@ static stw_status component_covered(const stw_job *job, const stw_layout *layout
     for (uint32_t i = 0; i < layout->n_regions; i++) {
         const stw_region *r = &layout->regions[i];
         if (r->component != component) continue;
-        if (r->first_param != next || r->bytes != r->params * element)
+        if (r->first_param != next || r->bytes != stw_times(r->params, element))
             return stw_fail(err, STW_STATUS_BUG, stw_component_name(component),
                             "region %u starts at element %llu, expected %llu", i,
                             (unsigned long long)r->first_param, (unsigned long long)next);

@@ -15,10 +15,11 @@ uint32_t stw_place_order(const stw_place *place) {
                      : place->update == STW_UPDATE_CPU    ? 3u
                      : place->moments == STW_TIER_NVME    ? 4u
                                                           : 1u;
-    return ((major * STW_N_TIERS + (uint32_t)place->moments) * STW_N_TIERS +
-            (uint32_t)place->params) *
-               STW_N_TIERS +
-           (uint32_t)place->grads;
+    const stw_tier tiers[] = {place->moments, place->params, place->grads};
+    uint32_t order = major;
+    for (size_t i = 0; i < sizeof tiers / sizeof tiers[0]; i++)
+        order = order * STW_N_TIERS + (uint32_t)tiers[i];
+    return order;
 }
 
 void stw_place_format(const stw_place *place, char *out, size_t out_size) {
@@ -99,8 +100,9 @@ void stw_decision_range(const stw_job *job, const stw_decisions *decisions, uint
                         uint32_t i, uint64_t *first_param, uint64_t *params) {
     uint64_t all = stw_job_placed_params(job, kind), before = 0;
     for (uint32_t d = 0; d < i; d++) before += decisions->state[d].units;
-    uint64_t first = stw_min_u64(all, before * job->unit_params);
-    uint64_t end = stw_min_u64(all, first + (uint64_t)decisions->state[i].units * job->unit_params);
+    uint64_t first = stw_min_u64(all, stw_times(before, job->unit_params));
+    uint64_t end = stw_plus(first, stw_times(decisions->state[i].units, job->unit_params));
+    end = stw_min_u64(all, end);
     *first_param = first;
     *params = end - first;
 }

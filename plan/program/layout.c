@@ -21,7 +21,9 @@ static uint64_t slot_offset(const stw_job *job, const stw_place *place, stw_comp
             disk ? stw_place_tier(place, other) == STW_TIER_NVME
                  : stw_place_moves_up(job, place, other) || stw_place_moves_down(job, place, other);
         if (inside)
-            offset += stw_round_up_u64(params * stw_job_element_bytes(job, other), STW_ALIGN_BYTES);
+            offset = stw_plus(offset,
+                              stw_round_up_u64(stw_times(params, stw_job_element_bytes(job, other)),
+                                               STW_ALIGN_BYTES));
     }
     return offset;
 }
@@ -47,9 +49,9 @@ static stw_status add_region(stw_layout *layout, stw_region region, uint64_t ele
     if (list == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "layout", "out of memory");
     layout->regions = list;
     region.offset_bytes = layout->persistent_bytes[region.tier];
-    region.bytes = region.params * element_bytes;
+    region.bytes = stw_times(region.params, element_bytes);
     layout->persistent_bytes[region.tier] =
-        stw_round_up_u64(region.offset_bytes + region.bytes, STW_ALIGN_BYTES);
+        stw_round_up_u64(stw_plus(region.offset_bytes, region.bytes), STW_ALIGN_BYTES);
     layout->regions[layout->n_regions++] = region;
     return STW_STATUS_OK;
 }
@@ -142,8 +144,9 @@ uint64_t stw_cpu_ring_bytes(const stw_job *job, const stw_place *place, uint32_t
                             uint64_t bucket_bytes) {
     if (!stw_place_uses_ring(job, place, STW_RING_HOST_CPU)) return 0;
     uint64_t params = stw_place_bucket_params(job, place, bucket_bytes);
-    return depth * (stw_ring_slot_bytes(job, place, STW_RING_HOST_CPU, bucket_bytes) +
-                    params * stw_job_optimizer_bytes(job));
+    return stw_times(depth,
+                     stw_plus(stw_ring_slot_bytes(job, place, STW_RING_HOST_CPU, bucket_bytes),
+                              stw_times(params, stw_job_optimizer_bytes(job))));
 }
 
 /* An engine that prefetches by group updates groups of tensors; its layout has no buckets. */
@@ -243,10 +246,11 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
         ring->slots = ring_slots(job, decisions, (stw_ring_kind)r, &ring->slot_bytes);
         if (ring->slots == 0) continue;
         ring->offset_bytes = top[tier];
-        top[tier] += ring->slots * ring->slot_bytes;
+        top[tier] = stw_plus(top[tier], stw_times(ring->slots, ring->slot_bytes));
     }
     for (int t = 0; t < STW_N_TIERS; t++) layout->arena_bytes[t] = top[t];
-    layout->arena_bytes[STW_TIER_NVME] *= stw_nvme_copies(job);
+    layout->arena_bytes[STW_TIER_NVME] =
+        stw_times(layout->arena_bytes[STW_TIER_NVME], stw_nvme_copies(job));
     for (int t = 0; t < STW_TIER_NVME; t++) {
         uint64_t staged = layout->persistent_bytes[t] +
                           stw_load_staging_bytes(job, decisions, layout->kind, (stw_tier)t);
@@ -321,5 +325,6 @@ uint64_t stw_layout_address(const stw_job *job, const stw_layout *layout, stw_co
                             uint64_t param) {
     const stw_region *r = stw_layout_region(layout, component, param);
     if (r == NULL) return UINT64_MAX;
-    return r->offset_bytes + (param - r->first_param) * stw_job_element_bytes(job, component);
+    uint64_t inside = stw_times(param - r->first_param, stw_job_element_bytes(job, component));
+    return stw_plus(r->offset_bytes, inside);
 }

@@ -44,7 +44,7 @@ static stw_status shorten_model(const stw_model *model, uint32_t pieces,
                                   .experts = 1};
     *m = *model;
     m->facts_known = false;
-    m->params = m->active_params = pieces * average->numel;
+    m->params = m->active_params = stw_times(pieces, average->numel);
     m->n_tensors = pieces;
     m->n_blocks = m->n_groups = 1;
     m->tensors = tensors;
@@ -98,7 +98,8 @@ stw_status stw_job_shortened(const stw_job *job, uint64_t params, uint32_t piece
     short_job->kinds = kinds;
     short_job->files = (stw_space){.pool = pool};
     for (uint32_t t = 0; t < pieces; t++)
-        STW_TRY(stw_space_add(&short_job->files, t, t * average->numel, 0, average->numel, err));
+        STW_TRY(stw_space_add(&short_job->files, t, stw_times(t, average->numel), 0, average->numel,
+                              err));
     short_job->unit_params = params;
     short_job->n_units = 1;
     *out = short_job;

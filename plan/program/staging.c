@@ -79,22 +79,22 @@ unsigned stw_load_element_bits(const stw_job *job, uint32_t tensor) {
 typedef uint64_t (*run_rule)(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n);
 
 static uint64_t stored(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
-    if (from_seed(job)) return n * 4;
+    if (from_seed(job)) return stw_times(n, 4);
     return stw_tensor_run_bytes(&job->model->tensors[tensor], first, n);
 }
 
 static uint64_t held(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
     const uint32_t wish = job->run->load.dtype;
     bool wide = stw_dtype_bits(job->model->tensors[tensor].dtype) > 32;
-    if (job->engine->spec.executes) return wide ? n * 4 : stored(job, tensor, first, n);
+    if (job->engine->spec.executes) return wide ? stw_times(n, 4) : stored(job, tensor, first, n);
     if (wish == STW_NONE) return stored(job, tensor, first, n);
     stw_dtype dtype = wish == STW_AUTO ? job->run->precision.params : (stw_dtype)wish;
-    return n * (stw_dtype_bits(dtype) / 8);
+    return stw_times(n, stw_dtype_bits(dtype) / 8);
 }
 
 static uint64_t roomy(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
     uint64_t bytes = held(job, tensor, first, n);
-    return job->engine->spec.executes ? stw_max_u64(bytes, n * 4) : bytes;
+    return job->engine->spec.executes ? stw_max_u64(bytes, stw_times(n, 4)) : bytes;
 }
 
 static uint64_t sum_of(const stw_job *job, stw_view piece, run_rule rule) {
@@ -102,7 +102,7 @@ static uint64_t sum_of(const stw_job *job, stw_view piece, run_rule rule) {
     for (uint32_t i = stw_view_first_segment(piece); (n = stw_view_count(piece, i)) > 0; i++) {
         const stw_segment *s = &piece.space->segments[i];
         uint64_t skipped = piece.first > s->first ? piece.first - s->first : 0;
-        bytes += rule(job, s->tensor, s->tensor_first + skipped, n);
+        bytes = stw_plus(bytes, rule(job, s->tensor, s->tensor_first + skipped, n));
     }
     return bytes;
 }
@@ -125,7 +125,7 @@ static uint64_t whole_model_bytes(const stw_job *job) {
         const stw_segment *s = &job->files.segments[i];
         while (first < s->first + s->n) {
             const stw_view piece = piece_at(job, i, first);
-            bytes += stw_load_room_bytes(job, piece);
+            bytes = stw_plus(bytes, stw_load_room_bytes(job, piece));
             first += piece.n;
         }
     }

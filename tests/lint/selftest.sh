@@ -45,7 +45,7 @@ refuse() {
 }
 
 fresh
-for check in includes spdx size readme pairs arguments frameworks; do expect pass $check "a good tree"; done
+for check in includes spdx size readme pairs arguments frameworks products; do expect pass $check "a good tree"; done
 refuse includes core/e.c '#include "models/model.h"'
 refuse includes models/e.c '#include "plan/files/plan.h"'
 refuse includes sim/e.c '#include "planner/solve.h"'
@@ -84,6 +84,18 @@ refuse size core/a.h "$(printf '\tint x;')"
 refuse size core/a.h "int x; "
 refuse size core/a.h "/* $(printf '%0100d' 0) */"
 refuse size core/a.h "$(yes '' | head -n 900; echo 'int x;')"
+refuse products plan/spec/e.c 'uint64_t f(uint64_t n_params, uint64_t b) { return n_params * b; }'
+refuse products sim/e.c 'uint64_t f(uint64_t a, uint64_t b) { return a * stw_job_element_bytes(b); }'
+refuse products planner/e.c 'void f(struct x *x) { x->row[1].bytes *= 2; }'
+refuse products backend/executor/e.c "$(printf 'uint64_t f(struct x *x) {\n    return (uint64_t)x->n *\n           x->units[x->at];\n}')"
+refuse products library/e.c "$(printf 'double f(double bytes) {\n    return 2 * bytes;\n}\nuint64_t g(uint64_t bytes) {\n    return 2 * bytes;\n}')"
+refuse products plan/engines/bytes.c 'uint64_t f(uint64_t bytes) { return 1 + bytes; }'
+refuse products backend/e.h 'static uint64_t f(uint64_t a) { return a * (1 + the_tokens); }'
+for line in 'double f(uint64_t bytes) { return 2.5 * bytes; } /* bytes * bytes */' 'uint64_t *bytes = at(&x[3 * i].bytes), n = 2 * 3;' \
+    'double f(uint64_t bytes, double rate) { return rate * (double)bytes; }' 'void *f(int n) { return malloc(n * sizeof *all->bytes); }' \
+    'uint64_t f(uint64_t bytes) { return stw_times(2, bytes) + bytes; }' 'const char *f(void) { return "bytes * 2"; }'; do
+    fresh && echo "$line" >>"$tree/sim/e.c" && expect pass products "$line"
+done
 fresh && echo 'int x;' >"$tree/core/f.c" && expect fail spdx "a file without the line"
 fresh && printf '#include "core/x.h"\n' >"$tree/core/y.h" && printf '#include "core/y.h"\n' >"$tree/core/x.h" &&
     expect fail pairs "two headers that include each other"

@@ -106,6 +106,28 @@ static void arithmetic_is_checked(void) {
     CU_ASSERT_EQUAL(stw_div_up_u64(UINT64_MAX, 2), UINT64_C(1) << 63);
     CU_ASSERT_EQUAL(stw_round_up_u64(513, 512), 1024);
     CU_ASSERT_EQUAL(stw_round_up_u64(0, 512), 0);
+    CU_ASSERT_EQUAL(stw_round_up_u64(UINT64_MAX - 5, 512), STW_TOO_LARGE);
+}
+
+static void formulas_saturate(void) {
+    const uint64_t half = UINT64_C(1) << 32;
+    CU_ASSERT_EQUAL(stw_times(half, half - 1), UINT64_C(18446744069414584320));
+    CU_ASSERT_EQUAL(stw_times(half, half), STW_TOO_LARGE);
+    CU_ASSERT_EQUAL(stw_times(STW_TOO_LARGE, 0), 0);
+    CU_ASSERT_EQUAL(stw_plus(STW_TOO_LARGE - 1, 1), STW_TOO_LARGE);
+    CU_ASSERT_EQUAL(stw_plus(STW_TOO_LARGE, 1), STW_TOO_LARGE);
+    CU_ASSERT_EQUAL(STW_SUM(1, 2, 3), 6);
+    CU_ASSERT_EQUAL(STW_SUM(1, STW_TOO_LARGE - 1, 3), STW_TOO_LARGE);
+    CU_ASSERT_EQUAL(stw_scaled(10, 1.29), 12);
+    CU_ASSERT_EQUAL(stw_scaled(UINT64_C(1) << 63, 2), STW_TOO_LARGE);
+    CU_ASSERT_EQUAL(stw_scaled(1, 1e308), STW_TOO_LARGE);
+    CU_ASSERT_EQUAL(stw_scaled(1, (double)NAN), 0);
+    CU_ASSERT_EQUAL(stw_scaled(5, -1), 0);
+    CU_ASSERT_EQUAL(stw_ratio_up(7, 3, 2), 11);
+    CU_ASSERT_EQUAL(stw_ratio_up(half * half - 1, half, half), UINT64_MAX);
+    CU_ASSERT_EQUAL(stw_ratio_up(UINT64_MAX, UINT64_MAX, 1), STW_TOO_LARGE);
+    CU_ASSERT_EQUAL(stw_ratio_up(UINT64_C(1) << 40, UINT64_C(1) << 40, UINT64_C(1) << 20),
+                    UINT64_C(1) << 60);
 }
 
 static void pool_gives_zeroed_aligned_memory(void) {
@@ -383,6 +405,7 @@ STW_TEST_MAIN("core status", {"statuses have exit codes", statuses_have_exit_cod
               {"errors are one line", errors_are_one_line},
               {"long errors are cut", long_errors_are_cut},
               {"arithmetic is checked", arithmetic_is_checked},
+              {"formulas saturate", formulas_saturate},
               {"a pool gives zeroed, aligned memory", pool_gives_zeroed_aligned_memory},
               {"a pool holds strings and arrays", pool_holds_strings_and_arrays},
               {"a text grows", text_grows}, {"a text quotes", text_quotes},

@@ -202,7 +202,7 @@ static const edit refused[] = {
     {"\"decisions\"", "\"activations\": \"keep\"", "\"activations\": \"drop\"", "recompute"},
     {"\"decisions\"", "\"count\": 3", "\"count\": 2", "activation policies cover 2"},
     {"\"prefetch\"", "\"depth\": 3", "\"depth\": 0", "live"},
-    {"\"prefetch\"", "\"depth\": 3", "\"depth\": 5000", "at most 4096"},
+    {"\"prefetch\"", "\"depth\": 3", "\"depth\": 5000", "at most 1024"},
     {"\"prefetch\"", "\"live\": 3", "\"live\": 4", "live"},
     {"\"prefetch\"", "1048576", "9223372036854775807", "at most"},
     {"\"prefetch\"", "\"unit\": \"bucket\"", "\"unit\": \"bag\"", "bucket or group"},

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/engines/sizes.h"
+
+#include <inttypes.h>
+
+#include "core/checked.h"
+#include "plan/engines/bytes.h"
+
+/* Bytes per parameter of all that a rank can hold of a model at once: state with two copies on
+ * NVMe, gathered parameters and gradients, weights that are loaded. Above any such sum. */
+#define BYTES_PER_PARAM 128
+
+static uint64_t ranks_of_node(const stw_cluster *cluster) {
+    return cluster->gpus > 0 ? cluster->gpus : 1;
+}
+
+stw_status stw_check_model_sizes(const stw_model *model, const stw_cluster *cluster,
+                                 stw_error *err) {
+    const uint64_t ranks = ranks_of_node(cluster);
+    uint64_t state = stw_times(model->params, BYTES_PER_PARAM);
+    uint64_t stored = stw_times(model->stored_bytes, 2);
+    uint64_t process = stw_plus(cluster->host.process_bytes, cluster->host.process_comm_bytes);
+    if (stw_times(ranks, stw_plus(state, stored)) > STW_MOST_NODE_BYTES)
+        return stw_fail(
+            err, STW_STATUS_BAD_INPUT, model->source,
+            "found %" PRIu64 " parameters, %" PRIu64 " bytes as stored; expected at most %" PRIu64
+            " parameters, so that the sizes of a node with %" PRIu64 " ranks fit in 64 bits",
+            model->params, model->stored_bytes,
+            STW_MOST_NODE_BYTES / ranks / (BYTES_PER_PARAM + 16), ranks);
+    if (stw_times(ranks, process) > STW_MOST_NODE_BYTES)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "cluster",
+                        "node.host.process: found %" PRIu64 " bytes with node.host.process_comm, "
+                        "expected at most %" PRIu64 " with %" PRIu64 " ranks in a node",
+                        process, STW_MOST_NODE_BYTES / ranks, ranks);
+    return STW_STATUS_OK;
+}
+
+/* Above all bytes of a rank that grow with its tokens: every policy of every block together. */
+static uint64_t batch_bytes(const stw_job *job) {
+    const stw_model *model = job->model;
+    uint64_t sum = STW_SUM(stw_logits_forward_bytes(job), stw_logits_saved_bytes(job),
+                           stw_logits_backward_bytes(job), stw_logits_grad_bytes(job));
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        const uint32_t group = model->blocks[b].group;
+        if (model->blocks[b].instance > 0) continue; /* the blocks of a group are alike */
+        const stw_backward_bytes backward = stw_block_backward_bytes(job, b);
+        uint64_t block = STW_SUM(stw_activation_bytes(job, group, STW_ACT_KEEP),
+                                 stw_activation_bytes(job, group, STW_ACT_RECOMPUTE),
+                                 stw_mlp_activation_bytes(job, group), backward.mlp_acts,
+                                 backward.attention_acts);
+        sum = stw_plus(sum, stw_times(block, model->groups[group].count));
+    }
+    return stw_times(sum, job->ranks_per_node);
+}
+
+/* Would the job's sizes do with this batch? */
+static bool batch_fits(const stw_job *job, uint64_t micro_batch, uint64_t seq_len) {
+    stw_run_spec run = *job->run;
+    stw_job other = *job;
+    run.batch.micro_batch = micro_batch;
+    run.batch.seq_len = seq_len;
+    other.run = &run;
+    other.tokens = stw_times(micro_batch, seq_len) / run.parallel.cp;
+    return batch_bytes(&other) <= STW_MOST_NODE_BYTES;
+}
+
+/* The largest value below `most` that would do, 0 if none; other sequences or other lengths. */
+static uint64_t largest(const stw_job *job, bool of_micro_batch, uint64_t most) {
+    uint64_t low = 0, high = most; /* low does, high does not */
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        bool fits = of_micro_batch ? batch_fits(job, middle, job->run->batch.seq_len)
+                                   : batch_fits(job, 1, middle);
+        if (fits)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+stw_status stw_check_batch_sizes(const stw_job *job, stw_error *err) {
+    const uint64_t micro_batch = job->run->batch.micro_batch, seq_len = job->run->batch.seq_len;
+    if (batch_fits(job, micro_batch, seq_len)) return STW_STATUS_OK;
+    uint64_t most = largest(job, true, micro_batch);
+    if (most > 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "spec",
+                        "batch.micro_batch: found %" PRIu64 ", expected at most %" PRIu64
+                        " with sequences of %" PRIu64 " tokens, so that sizes fit in 64 bits",
+                        micro_batch, most, seq_len);
+    most = largest(job, false, seq_len);
+    if (most > 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "spec",
+                        "batch.seq_len: found %" PRIu64 ", expected at most %" PRIu64
+                        ", so that sizes fit in 64 bits",
+                        seq_len, most);
+    return stw_fail(err, STW_STATUS_BAD_INPUT, job->model->source,
+                    "what one token needs in the model's blocks does not fit in 64 bits");
+}
