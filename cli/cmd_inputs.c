@@ -26,18 +26,23 @@ static stw_status probe_text(stw_text *out, stw_error *err) {
         return stw_fail_native(err, STW_STATUS_NO_RESOURCES, errno, "pipe", "%s", strerror(errno));
     pid_t child = fork();
     if (child == 0) {
-        (void)dup2(pipe_ends[1], STDOUT_FILENO);
+        if (dup2(pipe_ends[1], STDOUT_FILENO) < 0) _exit(127);
         close(pipe_ends[0]);
         close(pipe_ends[1]);
         execl(program, program, "--probe", (char *)NULL);
         _exit(127);
     }
     close(pipe_ends[1]);
-    for (ssize_t n; child > 0 && (n = read(pipe_ends[0], buffer, sizeof buffer)) > 0;)
-        stw_text_append(out, buffer, (size_t)n);
+    ssize_t n = child > 0 ? 1 : -1;
+    while (n > 0 || (n < 0 && child > 0 && errno == EINTR)) {
+        n = read(pipe_ends[0], buffer, sizeof buffer);
+        if (n > 0) stw_text_append(out, buffer, (size_t)n);
+    }
     close(pipe_ends[0]);
     int code = -1;
-    if (child < 0 || waitpid(child, &code, 0) < 0 || !WIFEXITED(code) || WEXITSTATUS(code) != 0)
+    pid_t ended = -1;
+    while (child > 0 && (ended = waitpid(child, &code, 0)) < 0 && errno == EINTR) continue;
+    if (n < 0 || ended < 0 || !WIFEXITED(code) || WEXITSTATUS(code) != 0)
         return stw_fail(err, STW_STATUS_DEVICE, program,
                         "cannot detect this machine; use --cluster FILE");
     return stw_text_status(out, err);
@@ -48,7 +53,7 @@ static stw_status read_cluster(const char *path, stw_cluster *cluster, stw_error
     stw_status status = STW_STATUS_OK;
     stw_text text = STW_TEXT_INIT;
     stw_tree *tree = NULL;
-    stw_cluster_defaults(cluster);
+    STW_TRY(stw_cluster_defaults(cluster, err));
     STW_TRY(probe_text(&text, err));
     STW_TRY(stw_tree_parse_yaml("this machine", text.data, text.length, &tree, err));
     STW_TRY(stw_cluster_from_node(tree, tree->root, cluster, err));

@@ -64,7 +64,7 @@ static stw_status read_preset(const char *data_folder, const stw_table *gpus,
     char path[4096];
     const char *name = field_of(nodes, row, "name"), *gpu = field_of(nodes, row, "gpu");
     const char *file = field_of(nodes, row, "file");
-    stw_cluster_defaults(cluster);
+    STW_TRY(stw_cluster_defaults(cluster, err));
     if (file[0] != '\0') {
         snprintf(path, sizeof path, "%s/%s", data_folder, file);
         STW_TRY(stw_cluster_read(path, cluster, err));

@@ -237,7 +237,7 @@ stw_status stw_tree_parse_json(const char *file, const char *text, size_t length
         goto out;
     }
     json = load(text, length, &error);
-    if (json == NULL) {
+    if (json == NULL || memory_ran_out) { /* jansson then also leaves members out */
         status = fail_syntax(tree, text, length, &error, err);
         goto out;
     }

@@ -66,7 +66,7 @@ static stw_status read_specs(const stw_plan_options_t *options, stw_cluster *clu
                              stw_run_spec *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_probe_options sizes = {.depth = STW_PROBE_SIZES};
-    stw_cluster_defaults(cluster);
+    STW_TRY(stw_cluster_defaults(cluster, err));
     if (options->cluster != NULL)
         STW_TRY(stw_cluster_read(options->cluster, cluster, err));
     else

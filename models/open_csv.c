@@ -4,6 +4,7 @@
 #endif
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,8 @@ static stw_status list_zoo(stw_pool *pool, const char *folder_path, zoo *list, s
     DIR *folder = opendir(folder_path);
     if (folder == NULL) return STW_STATUS_OK; /* no zoo: no names to offer */
     stw_status status = STW_STATUS_OK;
-    for (const struct dirent *one = readdir(folder); one != NULL; one = readdir(folder)) {
+    errno = 0; /* what readdir sets where it fails, and leaves at the end */
+    for (const struct dirent *one; (one = readdir(folder)) != NULL; errno = 0) {
         if (!ends_with(one->d_name, ".json")) continue;
         const char **grown =
             stw_pool_grow(pool, list->names, list->n, list->n + 1, &list->capacity, sizeof *grown);
@@ -60,6 +62,9 @@ static stw_status list_zoo(stw_pool *pool, const char *folder_path, zoo *list, s
         list->names = grown;
         list->names[list->n++] = name;
     }
+    if (errno != 0 && status == STW_STATUS_OK)
+        status = stw_fail_native(err, STW_STATUS_IO, errno, folder_path, "cannot be listed: %s",
+                                 strerror(errno));
     closedir(folder);
     return status;
 }

@@ -159,7 +159,8 @@ static stw_status list_folder(opener *o, const char *path, const char ***names, 
     if (folder == NULL)
         return stw_fail_native(o->err, STW_STATUS_IO, errno, path, "cannot be opened: %s",
                                strerror(errno));
-    for (const struct dirent *one = readdir(folder); one != NULL; one = readdir(folder)) {
+    errno = 0; /* what readdir sets where it fails, and leaves at the end */
+    for (const struct dirent *one; (one = readdir(folder)) != NULL; errno = 0) {
         if (!has_ending(one->d_name)) continue;
         const char **grown = stw_pool_grow(pool, *names, *n, *n + 1, &capacity, sizeof *grown);
         const char *name = stw_pool_printf(pool, "%s/%s", path, one->d_name);
@@ -170,6 +171,9 @@ static stw_status list_folder(opener *o, const char *path, const char ***names, 
         *names = grown;
         (*names)[(*n)++] = name;
     }
+    if (errno != 0 && status == STW_STATUS_OK)
+        status = stw_fail_native(o->err, STW_STATUS_IO, errno, path, "cannot be listed: %s",
+                                 strerror(errno));
     closedir(folder);
     return status;
 }

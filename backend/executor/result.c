@@ -156,21 +156,20 @@ uint64_t stw_exec_link_bytes(const stw_rank_run *run, const stw_movement *moveme
 
 /* ---- seconds ---- */
 
-/* Median of the samples of all movements of a phase; NaN where none was executed. */
-static double phase_seconds(const stw_rank_run *run, stw_phase phase) {
-    double seconds = 0;
-    bool any = false;
+/* Median of the samples of all movements of a phase; NaN where none was executed.
+ * @return false: out of memory */
+static bool phase_seconds(const stw_rank_run *run, stw_phase phase, double *out) {
+    *out = (double)NAN;
     for (uint32_t m = 0; m < run->program->n_movements; m++) {
         const stw_movement_samples *samples = &run->samples[m];
         if (run->program->movements[m].phase != phase || samples->n == 0) continue;
         double *sorted = malloc(samples->n * sizeof *sorted);
-        if (sorted == NULL) return (double)NAN;
+        if (sorted == NULL) return false;
         memcpy(sorted, samples->seconds, samples->n * sizeof *sorted);
-        seconds += stw_median(sorted, samples->n);
+        *out = (isnan(*out) ? 0 : *out) + stw_median(sorted, samples->n);
         free(sorted);
-        any = true;
     }
-    return any ? seconds : (double)NAN;
+    return true;
 }
 
 static void fill_rates(const stw_rank_run *run, stw_run_result *result) {
@@ -203,7 +202,8 @@ static stw_status fill_times(const stw_rank_run *run, stw_run_result *result, st
             if (result->n_step_all < run->options->steps)
                 result->step_all_s[result->n_step_all++] = samples->seconds[i];
     }
-    for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = phase_seconds(run, (stw_phase)p);
+    for (int p = 0; p < STW_N_PHASES; p++)
+        if (!phase_seconds(run, (stw_phase)p, &result->time_s[p])) goto no_memory;
     fill_rates(run, result);
     return STW_STATUS_OK;
 no_memory:
@@ -234,6 +234,8 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     result->backend = run->backend->name;
     result->device = stw_pool_string(result->pool, info.name);
     result->plan_hash = stw_pool_string(result->pool, run->plan->layouts[0]->hash);
+    if (result->device == NULL || result->plan_hash == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
     result->world = run->ranks.world;
     result->steps = run->options->steps;
     result->seed = run->options->seed;

@@ -187,7 +187,7 @@ stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
                        .time_scale = 1,
                        .start_s = stw_process_now_s(),
                        .samples = samples};
-    stw_cluster_defaults(out);
+    STW_TRY(stw_cluster_defaults(out, err));
     STW_TRY(read_environment(&probe, err));
     STW_TRY(describe_host(&probe, out, err));
     guess_host(out);

@@ -143,12 +143,10 @@ static const stw_spec_table table = {rows, sizeof rows / sizeof rows[0]};
 
 const stw_spec_table *stw_cluster_table(void) { return &table; }
 
-void stw_cluster_defaults(stw_cluster *cluster) {
+stw_status stw_cluster_defaults(stw_cluster *cluster, stw_error *err) {
     memset(cluster, 0, sizeof *cluster);
     const stw_spec spec = {&table, cluster, NULL};
-    /* The table is constant and its defaults are tested: this cannot fail. */
-    stw_status status = stw_spec_defaults(&spec, NULL);
-    (void)status;
+    return stw_spec_defaults(&spec, err);
 }
 
 /* ---- raw samples: written after the last row, accepted but not kept ---- */
@@ -220,7 +218,7 @@ stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw
     stw_status status = STW_STATUS_OK;
     without_samples copies;
     memset(&copies, 0, sizeof copies);
-    stw_cluster_defaults(&read);
+    STW_TRY(stw_cluster_defaults(&read, err));
     const stw_spec spec = {&table, &read, NULL};
     const stw_node *calibration = stw_node_get(node, "calibration");
     if (stw_node_get(calibration, "samples") != NULL) {

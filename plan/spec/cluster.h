@@ -77,8 +77,9 @@ typedef struct stw_cluster {
     } calibration;
 } stw_cluster;
 
-/** Defaults: one node, one GPU with the H200's data-sheet memory and conservative rates. */
-void stw_cluster_defaults(stw_cluster *cluster);
+/** Defaults: one node, one GPU with the H200's data-sheet memory and conservative rates.
+ * NO_MEMORY. */
+STW_MUST_USE stw_status stw_cluster_defaults(stw_cluster *cluster, stw_error *err);
 /** Read cluster.yaml over the defaults, and note which keys that decide plans it lacks. The error
  * for an unknown key names the nearest one. The list calibration.samples is accepted but not kept.
  */

@@ -84,7 +84,7 @@ static stw_model *fixture_model(fixture_size s) {
 /* One node of `gpus` GPUs with round figures for every rate. */
 static stw_cluster fixture_cluster(uint32_t gpus) {
     stw_cluster c;
-    stw_cluster_defaults(&c);
+    if (stw_cluster_defaults(&c, NULL) != STW_STATUS_OK) exit(2);
     c.nodes = 1;
     c.gpus = gpus;
     c.gpu.memory_bytes = 80ull << 30;

@@ -145,7 +145,7 @@ static stw_status make_plan(size_t model_index, const key_case *c, const char *s
     stw_cluster cluster;
     stw_run_spec run = {0};
     model_path(model_index + (one_rank ? N_MODELS : 0), path, sizeof path);
-    stw_cluster_defaults(&cluster);
+    STW_TRY(stw_cluster_defaults(&cluster, err));
     STW_TRY(stw_run_spec_init(&run, err));
     STW_TRY(set_all(cluster_settings, 16, &cluster, &run, err));
     STW_TRY(set_all(c->settings, MOST_SETTINGS, &cluster, &run, err));

@@ -218,10 +218,10 @@ static stw_plan *new_plan(const char *name, unsigned layers, uint32_t gpus,
     stw_run_spec run;
     stw_plan *plan = NULL;
     stw_cluster cluster;
-    stw_cluster_defaults(&cluster);
+    stw_status status = stw_cluster_defaults(&cluster, &err);
     cluster.gpus = gpus;
     cluster.host.process_bytes = 0;
-    stw_status status = stw_run_spec_init(&run, &err);
+    if (status == STW_STATUS_OK) status = stw_run_spec_init(&run, &err);
     for (; status == STW_STATUS_OK && *settings != NULL; settings++) {
         char key[128];
         const char *equals = strchr(*settings, '=');

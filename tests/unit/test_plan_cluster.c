@@ -109,7 +109,7 @@ static void clusters_round_trip(void) {
 /* The defaults, but for what says that they were assumed. */
 static bool is_default(stw_cluster c) {
     stw_cluster defaults;
-    stw_cluster_defaults(&defaults);
+    CHECK_OK(stw_cluster_defaults(&defaults, err));
     memset(c.assumed, 0, sizeof c.assumed);
     memcpy(c.gpu.name, defaults.gpu.name, sizeof c.gpu.name);
     return memcmp(&c, &defaults, sizeof c) == 0;
@@ -167,7 +167,7 @@ static void clusters_are_checked(void) {
     CHECK_FAILS(stw_cluster_check(&c, "cluster.yaml", err), STW_STATUS_BAD_INPUT,
                 "node.nvme.write");
 
-    stw_cluster_defaults(&defaults);
+    CHECK_OK(stw_cluster_defaults(&defaults, err));
     CU_ASSERT_EQUAL(defaults.gpus, 1);
     CHECK_OK(stw_cluster_check(&defaults, "default", err));
     CHECK_OK(cluster_from_yaml("assumed: []", &c, err)); /* which does not make it true */
@@ -357,7 +357,7 @@ static void rates_follow_what_bounds_them(void) {
     CU_ASSERT_EQUAL(c.pcie.both_bps, 25e9);
     CHECK_OK(cluster_from_yaml("node: {pcie: {h2d: 25 GB/s, both: 30 GB/s}}", &c, err));
     CU_ASSERT_EQUAL(c.pcie.both_bps, 30e9);
-    stw_cluster_defaults(&before);
+    CHECK_OK(stw_cluster_defaults(&before, err));
     before.host.dma_beside_bps = 80e9;
     c = before;
     c.pcie.h2d_bps = 20e9;
@@ -392,7 +392,7 @@ static void missing_keys_are_named(void) {
     stw_text yaml = STW_TEXT_INIT;
     CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
     check_assumed(&c, "");
-    stw_cluster_defaults(&c);
+    CHECK_OK(stw_cluster_defaults(&c, err));
     check_assumed(&c, ""); /* the default machine and presets */
     CHECK_OK(cluster_from_yaml("node: {gpus: 2, host: {memory: 64 GiB}, pcie: {h2d: 25 GB/s}}", &c,
                                err));

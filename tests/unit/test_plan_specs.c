@@ -361,7 +361,7 @@ static void every_row_is_complete(void) {
         stw_run_spec run;
         stw_cluster cluster;
         CHECK_OK(stw_run_spec_init(&run, err));
-        stw_cluster_defaults(&cluster);
+        CHECK_OK(stw_cluster_defaults(&cluster, err));
         const stw_spec spec = {tables[t], t == 0 ? (void *)&run : &cluster, run.pool};
         for (size_t i = 0; i < tables[t]->n_rows; i++) {
             const stw_spec_row *row = &tables[t]->rows[i];

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/faults/walk_cases.h"
+
+#define LENGTH(array) (sizeof(array) / sizeof(array)[0])
+
+const walk_file walk_files[] = {
+    {"tiny.csv", "name,shape,dtype,group\n"
+                 "embed.weight,\"[1024, 64]\",BF16,embed\n"
+                 "layers.0.w,\"[64, 64]\",BF16,layer\n"
+                 "layers.1.w,\"[64, 64]\",BF16,layer\n"
+                 "norm.weight,[64],BF16,norm\n"},
+    {"config.json",
+     "{\"model_type\": \"llama\", \"hidden_size\": 64, \"num_hidden_layers\": 2,\n"
+     " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"vocab_size\": 128,\n"
+     " \"intermediate_size\": 128, \"torch_dtype\": \"bfloat16\"}\n"},
+    {"cluster.yaml",
+     "name: walk\nnodes: 1\nnode:\n  gpus: 1\n  gpu: {memory: 1 GiB, context: 0, comm: 16 MiB}\n"
+     "  host: {memory: 1 GiB, process: 16 MiB}\n  nvme: {capacity: 1 GiB}\n"},
+    {"two.yaml", "name: walk\nnodes: 1\nnode:\n  gpus: 2\n  gpu: {memory: 1 GiB, context: 0, "
+                 "comm: 16 MiB}\n  host: {memory: 1 GiB, process: 16 MiB}\n"},
+    {"run.yaml", "batch: {micro_batch: 1, seq_len: 32}\nplacement: {moments: host}\n"
+                 "optimizer: {clip_norm: 1}\n"},
+};
+
+#define PLAN "stowage", "plan", "--cluster", "{in}/cluster.yaml", "--model"
+/* Little is left to decide, so that every call can fail in turn. */
+#define FORCED                                                                                     \
+    "--set", "placement.params=gpu", "--set", "placement.grads=gpu", "--set",                      \
+        "placement.moments=host", "--set", "update.stream=1", "--set", "prefetch.depth=2"
+#define NVME_PLAN                                                                                  \
+    "--set", "placement.moments=nvme", "--set", "prefetch.bucket=64 KiB", "--set",                 \
+        "prefetch.depth=2"
+
+const walk_case walk_setup[] = {
+    {.name = "setup plan",
+     .arguments = {PLAN, "{in}/tiny.csv", "-o", "tiny.json"},
+     .outputs = {"tiny.json"}},
+    {.name = "setup nvme",
+     .arguments = {PLAN, "{in}/tiny.csv", NVME_PLAN, "-o", "nvme.json"},
+     .outputs = {"nvme.json"}},
+    {.name = "setup ranks",
+     .arguments = {"stowage", "plan", "--cluster", "{in}/two.yaml", "--model", "{in}/tiny.csv",
+                   "-o", "two.json"},
+     .outputs = {"two.json"}},
+    {.name = "setup run",
+     .arguments = {"stowage-run", "{in}/tiny.json", "-b", "host", "-n", "2", "-o", "run.json"},
+     .outputs = {"run.json"}},
+};
+
+const walk_case walk_cases[] = {
+    {.name = "models", .arguments = {"stowage", "models", "Qwen3"}, .exact = true},
+    {.name = "clusters", .arguments = {"stowage", "clusters", "h200"}, .exact = true},
+    {.name = "clusters --show",
+     .arguments = {"stowage", "clusters", "--show", "h200-x1"},
+     .exact = true},
+    {.name = "help", .arguments = {"stowage", "plan", "--help"}, .exact = true},
+    {.name = "version", .arguments = {"stowage", "--version"}, .exact = true},
+    {.name = "inspect csv",
+     .arguments = {"stowage", "inspect", "{in}/tiny.csv", "--tensors", "tensors.csv"},
+     .outputs = {"tensors.csv"},
+     .exact = true},
+    {.name = "inspect config",
+     .arguments = {"stowage", "inspect", "{in}/config.json", "--json"},
+     .exact = true},
+    {.name = "plan",
+     .arguments = {PLAN, "{in}/tiny.csv", FORCED, "-o", "plan.json"},
+     .outputs = {"plan.json"}},
+    {.name = "plan free",
+     .arguments = {PLAN, "{in}/tiny.csv", "-o", "plan.json"},
+     .outputs = {"plan.json"},
+     .sampled = true},
+    {.name = "plan config",
+     .arguments = {PLAN, "{in}/config.json", "--run", "{in}/run.yaml", "--json"},
+     .sampled = true},
+    {.name = "plan --write-lp",
+     .arguments = {PLAN, "{in}/tiny.csv", NVME_PLAN, "--write-lp", "plan.lp", "-o", "plan.json"},
+     .outputs = {"plan.lp", "plan.json"}},
+    {.name = "plan over",
+     .sampled = true,
+     .arguments = {PLAN, "{in}/tiny.csv", "--set", "node.gpu.memory=16.5 MiB", "--set",
+                   "node.host.memory=16.5 MiB", "--set", "node.nvme.capacity=0", "-o", "plan.json"},
+     .outputs = {"plan.json"},
+     .code = 4},
+    {.name = "plan here",
+     .sampled = true,
+     .asks = true,
+     .arguments = {"stowage", "plan", "--model", "{in}/tiny.csv", "-o", "plan.json"},
+     .outputs = {"plan.json"}},
+    {.name = "simulate",
+     .arguments = {"stowage", "simulate", "{in}/tiny.json", "--trace", "t.json"},
+     .outputs = {"t.json"}},
+    {.name = "report", .arguments = {"stowage", "report", "{in}/tiny.json"}},
+    {.name = "report md",
+     .arguments = {"stowage", "report", "{in}/tiny.json", "{in}/run.json", "-o", "r.md"},
+     .outputs = {"r.md"}},
+    {.name = "report csv",
+     .arguments = {"stowage", "report", "{in}/tiny.json", "-o", "r.csv"},
+     .outputs = {"r.csv"}},
+    {.name = "report json",
+     .arguments = {"stowage", "report", "{in}/tiny.json", "-o", "r.json"},
+     .outputs = {"r.json"}},
+    {.name = "report run", .arguments = {"stowage", "report", "{in}/run.json"}},
+    {.name = "validate",
+     .arguments = {"stowage", "validate", "{in}/tiny.json", "{in}/run.json", "--json"}},
+    {.name = "probe",
+     .asks = true,
+     .arguments = {"stowage-run", "--probe", "-o", "c.yaml"},
+     .outputs = {"c.yaml"}},
+    {.name = "run",
+     .arguments = {"stowage-run", "{in}/tiny.json", "-b", "host", "-n", "2", "-o", "run.json",
+                   "--trace", "t.json"},
+     .outputs = {"run.json", "t.json"}},
+    {.name = "stowage run",
+     .arguments = {"stowage", "run", "{in}/tiny.json", "--backend", "host", "--json"}},
+    {.name = "run nvme",
+     .arguments = {"stowage-run", "{in}/nvme.json", "-b", "host", "-n", "2", "--nvme", ".", "-o",
+                   "run.json"},
+     .outputs = {"run.json"},
+     .environment = {"STOWAGE_NVME_IO=io_uring"}},
+    {.name = "run nvme threads",
+     .arguments = {"stowage-run", "{in}/nvme.json", "-b", "host", "-n", "2", "--nvme", ".", "-o",
+                   "run.json"},
+     .outputs = {"run.json"},
+     .environment = {"STOWAGE_NVME_IO=threads"}},
+};
+
+const size_t walk_n_files = LENGTH(walk_files), walk_n_setup = LENGTH(walk_setup),
+             walk_n_cases = LENGTH(walk_cases);

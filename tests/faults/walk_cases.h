@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the walk over failing calls runs (walk.c). "{in}" is the folder of the inputs, "{models}"
+ * the data folder. */
+#ifndef STW_TESTS_FAULTS_WALK_CASES_H
+#define STW_TESTS_FAULTS_WALK_CASES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { WALK_MOST_ARGUMENTS = 24, WALK_MOST_OUTPUTS = 3 };
+
+typedef struct walk_case {
+    const char *name;
+    const char *arguments[WALK_MOST_ARGUMENTS]; /* the program first */
+    const char *outputs[WALK_MOST_OUTPUTS];     /* files that it writes */
+    int code;                                   /* of an undisturbed run */
+    bool exact;                                 /* digits are compared as well */
+    bool sampled; /* a walk over all calls takes 500 of each here: a search makes too many */
+    bool asks;    /* about the machine: what cannot be learnt is left out */
+    const char *environment[2];
+    const char *rank; /* "@1": the call fails on that rank alone */
+} walk_case;
+
+typedef struct walk_file {
+    const char *name, *text;
+} walk_file;
+
+extern const walk_file walk_files[];
+extern const walk_case walk_setup[], walk_cases[];
+extern const size_t walk_n_files, walk_n_setup, walk_n_cases;
+
+#endif
