@@ -21,7 +21,7 @@ static const command commands[] = {
     {"plan", "--model MODEL", "decide placement and load; write the plan", stw_cmd_plan},
     {"simulate", "PLAN", "predict peak memory and the time line", stw_cmd_simulate},
     {"run", "PLAN", "execute the plan on this machine", stw_cmd_run},
-    {"validate", "PLAN RUN", "compare predicted and measured values", stw_cmd_validate},
+    {"validate", "PLAN RUN...", "compare predicted and measured values", stw_cmd_validate},
     {"report", "PLAN|RUN...", "write a capacity report", stw_cmd_report},
 };
 static const size_t n_commands = sizeof commands / sizeof commands[0];

@@ -95,6 +95,36 @@ static void put_summary(const stw_comparison *comparison, stw_format format, stw
                      comparison->time_note != NULL ? comparison->time_note : "");
 }
 
+/* How many of the runs have digests that differ from the others'. */
+static void put_differences(const stw_comparison *comparison, stw_format format, stw_text *out) {
+    for (uint32_t i = 0; i < comparison->n_runs; i++)
+        for (int d = 0; d < STW_N_DIGESTS; d++)
+            if (comparison->runs[i].differs[d])
+                stw_doc_line(out, format, "The digest of %s of %s DIFFERS from that of %s.",
+                             stw_digest_name(d), comparison->runs[i].name,
+                             comparison->n_runs > 2 ? "most runs" : comparison->runs[0].name);
+}
+
+static void put_verify(const stw_comparison *comparison, stw_format format, stw_text *out) {
+    for (uint32_t i = 0; i < comparison->n_runs; i++) {
+        const stw_compare_run *run = &comparison->runs[i];
+        char of[200] = "";
+        if (comparison->n_runs > 1) snprintf(of, sizeof of, " of %.180s", run->name);
+        if (run->mismatched > 0)
+            stw_doc_line(out, format, "Verification%s FAILED: %s of %s checked elements differ.",
+                         of, stw_word_count(run->mismatched).text,
+                         stw_word_count(run->checked).text);
+        else if (run->checked > 0)
+            stw_doc_line(out, format, "Verification%s: %s elements checked, none differs.", of,
+                         stw_word_count(run->checked).text);
+        else
+            stw_doc_line(out, format, "Verification%s: no element was checked.", of);
+    }
+    put_differences(comparison, format, out);
+    if (comparison->n_runs > 1 && comparison->differing == 0)
+        stw_doc_line(out, format, "The digests of all %u runs are equal.", comparison->n_runs);
+}
+
 stw_status stw_report_comparison(const stw_comparison *comparison, stw_format format, stw_text *out,
                                  stw_error *err) {
     if (format == STW_FORMAT_JSON) return stw_comparison_to_json(comparison, out, err);
@@ -105,6 +135,7 @@ stw_status stw_report_comparison(const stw_comparison *comparison, stw_format fo
         write_table(comparison, format, pool, out);
     } else {
         put_summary(comparison, format, out);
+        put_verify(comparison, format, out);
         if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
         write_table(comparison, format, pool, out);
     }

@@ -101,6 +101,30 @@ out:
     return status;
 }
 
+/* Lines that determine the digests of the state. Placement, layout and world do not. */
+static bool determines_digests(const char *key) {
+    static const char *const keys[] = {"--steps ",   "--seed ",    "--weights ", "model.digest ",
+                                       "precision.", "optimizer.", "trainable."};
+    if (strncmp(key, "optimizer.implementation ", 25) == 0) return false;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strncmp(key, keys[i], strlen(keys[i])) == 0) return true;
+    return false;
+}
+
+stw_status stw_exec_digest_of(const stw_rank_run *run, char hex[17], stw_error *err) {
+    stw_text list = STW_TEXT_INIT;
+    uint64_t hash = 0;
+    stw_status status = stw_exec_settings(run, &list, err);
+    for (const char *l = list.data; status == STW_STATUS_OK && *l != '\0';) {
+        size_t length = strcspn(l, "\n") + 1; /* every line ends in one */
+        if (determines_digests(l)) hash = XXH3_64bits_withSeed(l, length, hash);
+        l += length;
+    }
+    snprintf(hex, 17, "%016llx", (unsigned long long)hash);
+    stw_text_free(&list);
+    return status;
+}
+
 /* ---- comparing ---- */
 
 /* What every rank says first. Every version says `version` in the same place and sends the same

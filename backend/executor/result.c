@@ -228,6 +228,7 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     stw_status status = STW_STATUS_OK;
     stw_run_result *result = NULL;
     stw_device_info info;
+    char digest_of[17];
     run->backend->info(run->device, &info);
     STW_TRY(stw_run_result_new(&result, err));
     result->source = "stowage";
@@ -245,7 +246,9 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
         result->not_run[phase] = !run->measured[phase].known;
     }
     STW_TRY(fill_ranks(run, all, result, err));
-    if (result->device == NULL || result->plan_hash == NULL)
+    STW_TRY(stw_exec_digest_of(run, digest_of, err));
+    result->digest_of = run->options->no_digest ? "" : stw_pool_string(result->pool, digest_of);
+    if (result->device == NULL || result->plan_hash == NULL || result->digest_of == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
     STW_TRY(fill_times(run, result, err));
     memcpy(result->digest, run->digest, sizeof result->digest);

@@ -144,6 +144,8 @@ STW_MUST_USE stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err);
 /* agree.c: do all ranks do the same? Nothing is done with one rank. */
 /** What must be the same on all ranks, one line "key = value" each. */
 STW_MUST_USE stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *err);
+/** Hash of those that determine the digests of the state (stw_run_result.digest_of). */
+STW_MUST_USE stw_status stw_exec_digest_of(const stw_rank_run *run, char hex[17], stw_error *err);
 /** DEVICE names the first line in which the settings of rank 0 and of another rank differ.
  * @param others how many ranks differ from rank 0 */
 STW_MUST_USE stw_status stw_exec_compare_settings(const char *zero, const char *other,

@@ -446,6 +446,8 @@ stw_status stw_compare(const stw_plan *plan, const stw_run_result *run,
     c.tolerance = tolerance != NULL ? *tolerance : standard;
     compare_all(&c);
     if (c.status == STW_STATUS_OK)
+        c.status = stw_compare_digests(comparison, &run, &(const char *){"run"}, 1, err);
+    if (c.status == STW_STATUS_OK)
         *out = comparison;
     else
         stw_comparison_free(comparison);
@@ -468,6 +470,7 @@ stw_status stw_comparison_to_json(const stw_comparison *comparison, stw_text *ou
     stw_json_u64(json, "outside", comparison->outside);
     stw_json_bool(json, "time_judged", comparison->time_judged);
     stw_json_string(json, "time_note", comparison->time_note);
+    stw_comparison_write_verify(comparison, json);
     stw_json_begin_array(json, "lines");
     for (uint32_t i = 0; i < comparison->n_lines; i++) {
         const stw_compare_line *line = &comparison->lines[i];

@@ -5,6 +5,7 @@
 #ifndef STW_PLAN_COMPARE_H
 #define STW_PLAN_COMPARE_H
 
+#include "core/json.h"
 #include "plan/files/plan.h"
 #include "plan/files/run_file.h"
 
@@ -41,18 +42,41 @@ typedef struct stw_compare_line {
     const char *note; /* why not judged, or NULL */
 } stw_compare_line;
 
+/** What a run verified of itself, and whether its digests are those of the other runs. */
+typedef struct stw_compare_run {
+    const char *name; /* file, for people */
+    uint64_t checked, mismatched;
+    bool known[STW_N_DIGESTS]; /* the run states this digest */
+    uint64_t digest[STW_N_DIGESTS];
+    bool differs[STW_N_DIGESTS]; /* from the one that most runs have; of two, from the first's */
+} stw_compare_run;
+
 typedef struct stw_comparison {
     stw_pool *pool;
     uint32_t n_lines, outside, judged;
     stw_compare_line *lines;
     bool time_judged; /* backend cuda, and the cluster calibrated on that GPU model */
     const char *time_note;
+    uint32_t n_runs; /* verified; the first is the one that the lines are of */
+    stw_compare_run *runs;
+    uint32_t differing; /* digests that differ, over all runs */
 } stw_comparison;
 
 /** BAD_INPUT if the run belongs to another plan (world, layout hash). */
 STW_MUST_USE stw_status stw_compare(const stw_plan *plan, const stw_run_result *run,
                                     const stw_tolerance *tolerance, stw_comparison **out,
                                     stw_error *err);
+/** Hold the digests of n runs against each other; runs[0] is the one that was compared. They may be
+ * of plans with other placements. BAD_INPUT names a run that has no digests, or whose digests are
+ * of something else (model, seed, steps, optimizer, precision).
+ * @param names of the runs, for people; kept */
+STW_MUST_USE stw_status stw_compare_digests(stw_comparison *comparison,
+                                            const stw_run_result *const *runs,
+                                            const char *const *names, uint32_t n, stw_error *err);
+/** "RUN: params" of the first digest that differs, else "". */
+void stw_comparison_first_difference(const stw_comparison *comparison, char *out, size_t out_size);
+/** Add the member "verify": what the runs checked, and their digests. */
+void stw_comparison_write_verify(const stw_comparison *comparison, stw_json *json);
 void stw_comparison_free(stw_comparison *comparison);
 /** As JSON, schema stowage.comparison/1. */
 STW_MUST_USE stw_status stw_comparison_to_json(const stw_comparison *comparison, stw_text *out,

@@ -13,6 +13,10 @@
 static const char *const digest_names[STW_N_DIGESTS] = {"params", "exp_avg", "exp_avg_sq",
                                                         "master"};
 
+const char *stw_digest_name(int digest) {
+    return (unsigned)digest < STW_N_DIGESTS ? digest_names[digest] : "?";
+}
+
 stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     stw_pool *pool = stw_pool_new();
     stw_run_result *result = stw_pool_alloc(pool, sizeof *result);
@@ -22,7 +26,7 @@ stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     }
     result->pool = pool;
     result->source = "stowage";
-    result->backend = result->device = result->plan_hash = "";
+    result->backend = result->device = result->plan_hash = result->digest_of = "";
     for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = NAN;
     result->copies_s = result->params_per_s = result->up_bps = result->down_bps =
         result->grad_norm = result->link_share = result->gpu_growth_bytes =
@@ -181,6 +185,7 @@ static void write_verify(const stw_run_result *result, stw_json *json) {
         stw_json_string(json, digest_names[i], hex);
     }
     stw_json_end(json);
+    if (result->digest_of[0] != '\0') stw_json_string(json, "digest_of", result->digest_of);
     stw_json_double(json, "grad_norm", result->grad_norm);
     stw_json_end(json);
 }
@@ -553,7 +558,13 @@ static stw_status read_verify(const reader *r, stw_error *err) {
     STW_TRY(read_u64(r, verify, "mismatched", &r->result->mismatched, err));
     if (stw_node_get(verify, "elements") != NULL)
         STW_TRY(read_u64(r, verify, "elements", &r->result->elements, err));
+    if (r->result->mismatched > r->result->checked)
+        return stw_node_fail(r->tree, stw_node_get(verify, "mismatched"),
+                             "at most as many as were checked", err);
     STW_TRY(read_seconds(r, verify, "grad_norm", &r->result->grad_norm, err));
+    if (stw_node_get(verify, "digest_of") != NULL)
+        STW_TRY(stw_part_string(r->tree, verify, "digest_of", false, r->result->pool,
+                                &r->result->digest_of, err));
     STW_TRY(read_object(r, verify, "digest", &digest, err));
     for (int i = 0; i < STW_N_DIGESTS && digest != NULL; i++) {
         const char *hex = NULL;

@@ -77,12 +77,17 @@ typedef struct stw_run_result {
     uint64_t checked, mismatched;               /* elements verified */
     uint64_t elements;                          /* of the state of all ranks; 0: unknown */
     uint64_t digest[STW_N_DIGESTS];             /* params, exp_avg, exp_avg_sq, master (0: none) */
-    double grad_norm;                           /* of the last step; NaN without clipping */
+    /* Hash of what determines the digests (model, precision, optimizer, weights, seed, steps): runs
+     * with the same one have the same digests, whatever their placement. "": not known. */
+    const char *digest_of;
+    double grad_norm; /* of the last step; NaN without clipping */
 } stw_run_result;
 
 /** An empty result: strings "", counts 0, times and rates NaN; source is "stowage". */
 STW_MUST_USE stw_status stw_run_result_new(stw_run_result **out, stw_error *err);
 void stw_run_result_free(stw_run_result *result);
+/** "params", ... in the order of stw_run_result.digest. */
+const char *stw_digest_name(int digest);
 STW_MUST_USE stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out,
                                                stw_error *err);
 STW_MUST_USE stw_status stw_run_result_write(const stw_run_result *result, const char *path,
