@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses the transport and dispatches to it. Alone is a transport too: every sum and gather is of
  * one rank. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "backend/comm/ops.h"
@@ -10,7 +11,9 @@ struct stw_comm {
     void *state;
     stw_ranks ranks;
     stw_comm_config config;
-    void *mpi; /* carries NCCL's unique id, and keeps mpirun content till the end; or NULL */
+    bool watched;   /* a collective has succeeded: the others' pages were looked for */
+    char about[96]; /* what the next collective is for; "": its kind alone */
+    void *mpi;      /* carries NCCL's unique id, and keeps mpirun content till the end; or NULL */
 };
 
 /* ---- alone ---- */
@@ -107,6 +110,8 @@ stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend, dou
     comm->config =
         (stw_comm_config){.ranks = &comm->ranks, .backend = backend, .timeout_s = timeout_s};
     STW_TRY(choose(ranks, backend, &ops, err));
+    if (ranks->world > 1) comm->config.watch = stw_watch_open(ranks);
+    stw_watch_begin(comm->config.watch, "joining");
     /* Only mpirun: under srun MPI may not be able to join, and then ends the process. */
     if (backend->gpu && ranks->world > 1 && strcmp(ranks->launcher, "mpirun") == 0 &&
         stw_comm_mpi_found()) {
@@ -116,11 +121,14 @@ stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend, dou
     }
     if (ranks->world == 1 || !backend->gpu) STW_TRY(ops->open(&comm->config, &comm->state, err));
     comm->ops = ops;
+    stw_watch_end(comm->config.watch);
 out:
     if (status == STW_STATUS_OK) {
         *out = comm;
     } else {
+        if (err != NULL && err->rank < 0 && ranks->world > 1) err->rank = (int)ranks->rank;
         if (comm->mpi != NULL) mpi->abort(comm->mpi);
+        stw_watch_give_up(comm->config.watch);
         stw_comm_close(comm);
     }
     return status;
@@ -140,13 +148,16 @@ stw_status stw_comm_attach(stw_comm *comm, stw_device *device, uint64_t scratch_
 
 void stw_comm_close(stw_comm *comm) {
     if (comm == NULL) return;
+    stw_watch_linger(comm->config.watch);
     if (comm->ops != NULL && comm->state != NULL) comm->ops->close(comm->state);
     if (comm->mpi != NULL) stw_comm_mpi_ops()->close(comm->mpi);
+    stw_watch_close(comm->config.watch);
     free(comm);
 }
 
 void stw_comm_abort(stw_comm *comm) {
     if (comm == NULL) return;
+    stw_watch_give_up(comm->config.watch);
     if (comm->state != NULL) comm->ops->abort(comm->state);
     if (comm->mpi != NULL) stw_comm_mpi_ops()->abort(comm->mpi);
 }
@@ -155,40 +166,64 @@ void stw_comm_abort(stw_comm *comm) {
 
 const char *stw_comm_name(const stw_comm *comm) { return comm->ops->name; }
 
+/* Show the others of this node what this rank waits in. */
+static void begin(stw_comm *comm, const char *kind) {
+    if (comm->config.watch == NULL) return;
+    stw_watch_begin(comm->config.watch, comm->about[0] != '\0' ? comm->about : kind);
+    comm->about[0] = '\0';
+}
+
 /* Errors say which rank met them. */
-static stw_status note_rank(const stw_comm *comm, stw_status status, stw_error *err) {
+static stw_status end(stw_comm *comm, stw_status status, stw_error *err) {
+    stw_watch_end(comm->config.watch);
+    if (status == STW_STATUS_OK && !comm->watched) {
+        comm->watched = true;
+        stw_watch_find(comm->config.watch);
+    }
     if (status != STW_STATUS_OK && err != NULL && err->rank < 0) err->rank = (int)comm->ranks.rank;
     return status;
 }
 
+void stw_comm_about(stw_comm *comm, const char *about) {
+    snprintf(comm->about, sizeof comm->about, "%s", about);
+}
+
 stw_status stw_comm_sum_u64(stw_comm *comm, uint64_t *values, uint32_t n, stw_error *err) {
-    return note_rank(comm, comm->ops->sum_u64(comm->state, values, n, err), err);
+    begin(comm, "sum");
+    return end(comm, comm->ops->sum_u64(comm->state, values, n, err), err);
 }
 
 stw_status stw_comm_sum_counters(stw_comm *comm, uint64_t *counters, uint32_t n, stw_error *err) {
-    return note_rank(comm, comm->ops->sum_counters(comm->state, counters, n, err), err);
+    begin(comm, "sum of squared gradients");
+    return end(comm, comm->ops->sum_counters(comm->state, counters, n, err), err);
 }
 
 stw_status stw_comm_gather(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
                            stw_error *err) {
-    return note_rank(comm, comm->ops->gather(comm->state, mine, out, bytes, err), err);
+    begin(comm, "gather");
+    return end(comm, comm->ops->gather(comm->state, mine, out, bytes, err), err);
 }
 
 stw_status stw_comm_exchange(stw_comm *comm, const void *mine, void *out, uint32_t bytes,
                              stw_error *err) {
     if (comm->mpi == NULL) return stw_comm_gather(comm, mine, out, bytes, err);
-    return note_rank(comm, stw_comm_mpi_ops()->gather(comm->mpi, mine, out, bytes, err), err);
+    begin(comm, "gather");
+    return end(comm, stw_comm_mpi_ops()->gather(comm->mpi, mine, out, bytes, err), err);
 }
 
 stw_status stw_comm_broadcast(stw_comm *comm, stw_tier tier, uint64_t offset, uint64_t bytes,
                               uint32_t root, stw_error *err) {
-    return note_rank(comm, comm->ops->broadcast(comm->state, tier, offset, bytes, root, err), err);
+    begin(comm, "broadcast");
+    return end(comm, comm->ops->broadcast(comm->state, tier, offset, bytes, root, err), err);
 }
 
 stw_status stw_comm_barrier(stw_comm *comm, stw_error *err) {
-    return note_rank(comm, comm->ops->barrier(comm->state, err), err);
+    begin(comm, "barrier");
+    return end(comm, comm->ops->barrier(comm->state, err), err);
 }
 
 stw_status stw_comm_wait(stw_comm *comm, const char *what, stw_error *err) {
-    return note_rank(comm, comm->ops->wait(comm->state, what, err), err);
+    stw_status status = comm->ops->wait(comm->state, what, err);
+    if (status != STW_STATUS_OK && err != NULL && err->rank < 0) err->rank = (int)comm->ranks.rank;
+    return status;
 }

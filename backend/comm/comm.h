@@ -45,6 +45,8 @@ STW_MUST_USE stw_status stw_comm_attach(stw_comm *comm, stw_device *device, uint
                                         stw_error *err);
 void stw_comm_close(stw_comm *comm);
 const char *stw_comm_name(const stw_comm *comm); /* "nccl", "mpi", "alone" */
+/** Say what the next collective is for, in errors that name it. */
+void stw_comm_about(stw_comm *comm, const char *about);
 /** Sum of n 64-bit counters over all ranks, in place. */
 STW_MUST_USE stw_status stw_comm_sum_u64(stw_comm *comm, uint64_t *values, uint32_t n,
                                          stw_error *err);

@@ -82,12 +82,22 @@ static stw_status find_plugin(const stw_mpi_calls **out, stw_error *err) {
 static stw_status result_status(mpi_state *mpi, stw_mpi_result result, const char *what,
                                 const char *error, stw_error *err) {
     if (result == STW_MPI_OK) return STW_STATUS_OK;
+    bool told = stw_watch_others_gave_up(mpi->config->watch);
     mpi->broken = true;
-    if (result == STW_MPI_TIMED_OUT)
-        return stw_fail(err, STW_STATUS_DEVICE, what,
-                        "not all ranks took part within %.0f s (MPI); a rank has failed or issues "
-                        "other operations",
-                        mpi->timeout_s);
+    stw_watch_give_up(mpi->config->watch);
+    if (result == STW_MPI_TIMED_OUT) {
+        char missing[600], operation[160];
+        stw_watch_operation(mpi->config->watch, what, operation, sizeof operation);
+        stw_watch_describe(mpi->config->watch, missing, sizeof missing);
+        if (told)
+            return stw_fail(err, STW_STATUS_DEVICE, operation,
+                            "another rank has given up (MPI): %s",
+                            missing[0] != '\0' ? missing : "it says why");
+        return stw_fail(err, STW_STATUS_DEVICE, operation,
+                        "not all ranks took part within %.3g s (MPI): %s", mpi->timeout_s,
+                        missing[0] != '\0' ? missing
+                                           : "a rank has failed or issues other operations");
+    }
     return stw_fail(err, STW_STATUS_DEVICE, what, "MPI says: %.300s", error);
 }
 
@@ -95,6 +105,8 @@ static stw_status check_alive(const mpi_state *mpi, const char *what, stw_error 
     if (!mpi->broken) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_DEVICE, what, "the communicator has failed before");
 }
+
+static int others_gave_up(void *state) { return stw_watch_others_gave_up(state); }
 
 static stw_status mpi_open(const stw_comm_config *config, void **state, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -107,8 +119,10 @@ static stw_status mpi_open(const stw_comm_config *config, void **state, stw_erro
     mpi->config = config;
     mpi->timeout_s = config->timeout_s;
     STW_TRY(find_plugin(&mpi->calls, err));
-    STW_TRY(result_status(mpi, mpi->calls->join(&rank, &world, error, sizeof error), "joining",
-                          error, err));
+    STW_TRY(result_status(mpi,
+                          mpi->calls->join(&rank, &world, mpi->timeout_s, others_gave_up,
+                                           config->watch, error, sizeof error),
+                          "joining", error, err));
     if (rank != config->ranks->rank || world != config->ranks->world)
         status = stw_fail(err, STW_STATUS_DEVICE, "MPI",
                           "%s says rank %u of %u, MPI says rank %u of %u", config->ranks->launcher,

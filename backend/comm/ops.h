@@ -7,6 +7,7 @@
 #define STW_BACKEND_COMM_OPS_H
 
 #include "backend/comm/comm.h"
+#include "backend/comm/watch.h"
 
 /** What a transport is opened with; everything is borrowed and outlives the transport. */
 typedef struct stw_comm_config {
@@ -20,6 +21,7 @@ typedef struct stw_comm_config {
      * set by `open` to the address and port that comm.h names). Collective. */
     stw_status (*share)(void *share_state, void *data, uint32_t bytes, stw_error *err);
     void *share_state;
+    stw_watch *watch; /* names ranks that do not come; or NULL */
 } stw_comm_config;
 
 typedef struct stw_comm_ops {

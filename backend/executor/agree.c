@@ -270,6 +270,7 @@ stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_far, stw_error
     if (world == 1) return so_far;
     stw_error own = take_error(so_far, err);
     stw_error *all = calloc(world, sizeof *all);
+    stw_comm_about(run->comm, "opening");
     stw_status status = all == NULL
                             ? stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory")
                             : stw_comm_exchange(run->comm, &own, all, (uint32_t)sizeof own, err);
@@ -289,6 +290,7 @@ static stw_status meet(stw_rank_run *run, hello *mine, const stw_text *list, stw
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory");
     } else {
         memcpy(sent, mine, sizeof *mine);
+        stw_comm_about(run->comm, "comparing versions and settings");
         status = stw_comm_exchange(run->comm, sent, got, HELLO_BYTES, err);
     }
     if (status != STW_STATUS_OK) {
@@ -359,6 +361,7 @@ stw_status stw_exec_begin_together(stw_rank_run *run, const stw_movement *moveme
     stw_status status = STW_STATUS_OK;
     uint32_t world = run->ranks.world;
     moment mine, *all = NULL;
+    char about[64];
     if (world == 1) return STW_STATUS_OK;
     all = calloc(world, sizeof *all);
     if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory");
@@ -366,7 +369,10 @@ stw_status stw_exec_begin_together(stw_rank_run *run, const stw_movement *moveme
     mine.movement = (uint64_t)(movement - run->program->movements);
     mine.step = run->step;
     mine.adamw = run->adamw;
-    STW_TRY(stw_exec_gather(run, &mine, all, sizeof mine, err));
+    snprintf(about, sizeof about, "start of %s, step %llu", stw_phase_name(movement->phase),
+             (unsigned long long)run->step);
+    stw_comm_about(run->comm, about);
+    STW_TRY(stw_comm_gather(run->comm, &mine, all, (uint32_t)sizeof mine, err));
     for (uint32_t r = 1; r < world; r++)
         if (memcmp(&all[r], &all[0], sizeof mine) != 0)
             STW_TRY(fail_moment(&all[0], &all[r], r, stw_phase_name(movement->phase), err));

@@ -104,6 +104,7 @@ stw_status stw_exec_digest(stw_rank_run *run, stw_error *err) {
                                                stw_exec_type(&run->types, region->component), e.n),
                                      e.global_first, &sums[d], err));
     }
+    stw_comm_about(run->comm, "digests");
     STW_TRY(stw_comm_sum_u64(run->comm, sums, STW_N_DIGESTS, err));
     memcpy(run->digest, sums, sizeof run->digest);
 out:

@@ -174,6 +174,7 @@ static stw_status send(stw_rank_run *run, const stw_op *op, stw_error *err) {
              op->unit == STW_OP_NONE ? "parameters" : stw_transfer_piece_name(run, op->unit));
     run->sending = true;
     uint64_t bytes = op->unit == STW_OP_NONE ? op->bytes : stw_transfer_piece_bytes(run, op->unit);
+    stw_comm_about(run->comm, run->sending_what);
     STW_TRY(stw_comm_broadcast(run->comm, op->to, op->offset_bytes, bytes, op->peer, err));
 out:
     return status;

@@ -273,6 +273,7 @@ stw_status stw_exec_collect(stw_rank_run *run, stw_run_result **out, stw_error *
     mine->gpu_growth = run->gpu_growth;
     mine->host_growth = run->host_growth;
     memcpy(mine->phases, run->measured, sizeof mine->phases);
+    stw_comm_about(run->comm, "collecting results");
     STW_TRY(stw_exec_gather(run, mine, all, sizeof *mine, err));
     for (uint32_t m = 0; m < run->program->n_movements; m++)
         if (run->samples[m].n > 0)

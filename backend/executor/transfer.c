@@ -303,6 +303,7 @@ stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err) {
     for (uint32_t t = 0; run->weights != NULL && t < n; t++)
         mine[t] = (unsigned char)stw_weights_dtype(run->weights, t);
     /* Ranks that read nothing need not see the files: rank 0 says what comes. */
+    stw_comm_about(run->comm, "dtypes of the weights");
     STW_TRY(stw_exec_gather(run, mine, all, n + 1u, err));
     STW_TRY(compare_readers(run, all, err));
     for (uint32_t t = 0; t < n; t++) {

@@ -3,6 +3,7 @@
 #include "backend/mpi/stowage_mpi.h"
 
 #include <mpi.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -29,49 +30,22 @@ static stw_mpi_result failed(int code, char *error, size_t error_size) {
     return STW_MPI_FAILED;
 }
 
+#define FINALISE_S 10.0 /* how long a rank waits for the others at its end */
+
 static bool left_broken; /* this rank failed: it does not wait for the others at its end */
-
-/* MPI cannot be initialised again, so who initialised it finalises it when the process ends, not
- * when a run does. A caller's MPI is the caller's to finalise. MPI_Finalize waits for everybody; a
- * rank that failed just goes, and its launcher ends the rest. */
-static void finalise(void) {
-    int finalised = 0;
-    if (!left_broken && MPI_Finalized(&finalised) == MPI_SUCCESS && !finalised) MPI_Finalize();
-}
-
-static stw_mpi_result join(uint32_t *rank, uint32_t *world, char *error, size_t error_size) {
-    int initialised = 0, provided = 0, my_rank = 0, size = 0;
-    CHECK(MPI_Initialized(&initialised));
-    if (!initialised) {
-        CHECK(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
-        (void)atexit(finalise);
-    }
-    CHECK(MPI_Query_thread(&provided));
-    if (provided < MPI_THREAD_SERIALIZED) {
-        if (error != NULL)
-            snprintf(error, error_size, "this MPI does not allow calls from several threads");
-        return STW_MPI_FAILED;
-    }
-    CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-    CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &my_rank));
-    CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    *rank = (uint32_t)my_rank;
-    *world = (uint32_t)size;
-    return STW_MPI_OK;
-}
-
-static void leave(int broken) {
-    if (broken) left_broken = true;
-}
-
 static atomic_bool interrupted;
-
-static void interrupt(void) { atomic_store(&interrupted, true); }
+static int (*gave_up)(void *state); /* will a peer not come? Or NULL */
+static void *gave_up_state;
 
 static double now_s(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void nap(long nanoseconds) {
+    struct timespec t = {0, nanoseconds};
+    nanosleep(&t, NULL);
 }
 
 /* Poll a request: give way to other processes at first, sleep once it takes long. */
@@ -87,12 +61,87 @@ static stw_mpi_result finish(MPI_Request *request, double timeout_s, char *error
         if (waited > timeout_s || atomic_load(&interrupted)) return STW_MPI_TIMED_OUT;
         if (waited < patience_s) {
             sched_yield();
-        } else {
-            struct timespec nap = {0, 50000};
-            nanosleep(&nap, NULL);
+            continue;
         }
+        if (gave_up != NULL && gave_up(gave_up_state)) return STW_MPI_TIMED_OUT;
+        nap(50000);
     }
 }
+
+/* MPI cannot be initialised again, so who initialised it finalises it when the process ends, not
+ * when a run does. A caller's MPI is the caller's to finalise. MPI_Finalize waits for everybody,
+ * for ever: a barrier before it has a deadline. A rank that failed just goes, and its launcher
+ * ends the rest; a moment later, for the others to say what they met. */
+static void finalise(void) {
+    int finalised = 0;
+    MPI_Request request;
+    if (left_broken) {
+        nap(300000000);
+        return;
+    }
+    if (MPI_Finalized(&finalised) != MPI_SUCCESS || finalised) return;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) == MPI_SUCCESS &&
+        finish(&request, FINALISE_S, NULL, 0) == STW_MPI_OK)
+        MPI_Finalize();
+}
+
+/* MPI_Init returns when all ranks have called it, so it gets a thread and a limit. */
+static atomic_int start_code = -1;
+
+static void *start_mpi(void *unused) {
+    int provided = 0;
+    (void)unused;
+    atomic_store(&start_code, MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
+    return NULL;
+}
+
+static stw_mpi_result start(double timeout_s, char *error, size_t error_size) {
+    pthread_t thread;
+    double end = now_s() + timeout_s;
+    if (pthread_create(&thread, NULL, start_mpi, NULL) != 0) {
+        if (error != NULL) snprintf(error, error_size, "cannot start a thread");
+        return STW_MPI_FAILED;
+    }
+    (void)pthread_detach(thread);
+    while (atomic_load(&start_code) == -1) {
+        if (now_s() > end) return STW_MPI_TIMED_OUT;
+        nap(1000000);
+    }
+    CHECK(atomic_load(&start_code));
+    (void)atexit(finalise);
+    return STW_MPI_OK;
+}
+
+static stw_mpi_result join(uint32_t *rank, uint32_t *world, double timeout_s,
+                           int (*asked)(void *state), void *state, char *error, size_t error_size) {
+    int initialised = 0, provided = 0, my_rank = 0, size = 0;
+    CHECK(MPI_Initialized(&initialised));
+    if (!initialised) {
+        stw_mpi_result started = start(timeout_s, error, error_size);
+        if (started != STW_MPI_OK) return started;
+    }
+    CHECK(MPI_Query_thread(&provided));
+    if (provided < MPI_THREAD_SERIALIZED) {
+        if (error != NULL)
+            snprintf(error, error_size, "this MPI does not allow calls from several threads");
+        return STW_MPI_FAILED;
+    }
+    CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &my_rank));
+    CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    gave_up = asked;
+    gave_up_state = state;
+    *rank = (uint32_t)my_rank;
+    *world = (uint32_t)size;
+    return STW_MPI_OK;
+}
+
+static void leave(int broken) {
+    gave_up = NULL;
+    if (broken) left_broken = true;
+}
+
+static void interrupt(void) { atomic_store(&interrupted, true); }
 
 static stw_mpi_result sum_u64(uint64_t *values, uint32_t n, double timeout_s, char *error,
                               size_t error_size) {

@@ -8,21 +8,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define STW_MPI_PLUGIN_VERSION 1u
+#define STW_MPI_PLUGIN_VERSION 2u
 #define STW_MPI_PLUGIN_SYMBOL "stowage_mpi_calls"
 
 typedef enum stw_mpi_result {
     STW_MPI_OK,
     STW_MPI_FAILED,   /* `error` says why */
-    STW_MPI_TIMED_OUT /* the peers did not come; no further call but leave(1) */
+    STW_MPI_TIMED_OUT /* the peers did not come, or one gave up; no further call but leave(1) */
 } stw_mpi_result;
 
 typedef struct stw_mpi_calls {
     uint32_t version; /* STW_MPI_PLUGIN_VERSION; the first member for ever */
     const char *library;
-    /** Join (a second call only reports). `error` of every call: text, may be NULL. */
-    stw_mpi_result (*join)(uint32_t *rank, uint32_t *world, char *error, size_t error_size);
-    /** @param broken 1: leave without speaking to the others */
+    /** Join (a second call only reports). `error` of every call: text, may be NULL.
+     * @param gave_up asked while a call waits, with `state`; not 0: a peer will not come. May be
+     * NULL */
+    stw_mpi_result (*join)(uint32_t *rank, uint32_t *world, double timeout_s,
+                           int (*gave_up)(void *state), void *state, char *error,
+                           size_t error_size);
+    /** @param broken 1: leave without speaking to the others; `gave_up` is asked no more */
     void (*leave)(int broken);
     /* In place; counters of all ranks. */
     stw_mpi_result (*sum_u64)(uint64_t *values, uint32_t n, double timeout_s, char *error,

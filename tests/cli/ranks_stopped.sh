@@ -1,0 +1,89 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# A rank that is stopped, killed or late is named by the others, with the operation in which they wait for
+# it, within the deadline plus 10 s, while they join and while they step.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+[ "${STW_WITH_MPI:-0}" != 0 ] && [ "${STW_WITH_MPI:-OFF}" != OFF ] || exit 77
+mpirun=${STW_MPIEXEC:-mpirun}
+command -v "$mpirun" >/dev/null 2>&1 || exit 77
+[ -r /proc/self/environ ] || exit 77
+tiny_model
+deadline=2
+
+# A rank: it keeps its process id; the odd one does something amiss before it starts.
+cat >rank.sh <<'EOF2'
+echo $$ >"pid.$OMPI_COMM_WORLD_RANK"
+[ "$OMPI_COMM_WORLD_RANK" != 1 ] || eval "$BEFORE"
+exec "$STOWAGE_RUN" plan.json --backend host --steps 100000 --timeout "$DEADLINE" -q >"out.$OMPI_COMM_WORLD_RANK" 2>&1
+EOF2
+export STOWAGE_RUN DEADLINE=$deadline BEFORE=''
+
+# plan N: a streamed plan of N ranks
+plan() {
+    tiny_cluster "$1"
+    "$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=host --set optimizer.implementation=streamed \
+        -o plan.json >/dev/null || fail "no plan"
+}
+
+# start N OPTION...: the ranks in the background
+start() {
+    ranks=$1
+    shift
+    rm -f pid.* out.*
+    began=$(date +%s)
+    "$mpirun" "$@" -n "$ranks" sh rank.sh >mpirun.txt 2>&1 &
+    job=$!
+}
+
+# steps: until rank 0 has been stepping for a moment
+steps() {
+    tries=0
+    until [ -s pid.0 ] && [ -s pid.1 ] && [ "$(sed 's/ .*//' "/proc/$(cat pid.1)/comm" 2>/dev/null)" = stowage-run ]; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 200 ] || { cat mpirun.txt; fail "$1: the ranks do not start"; }
+        sleep 0.1
+    done
+    sleep 2
+    began=$(date +%s)
+}
+
+# ended NAME CODE WORDS...: the job is over in time; rank 0 says all words
+ended() {
+    name=$1 expected=$2
+    shift 2
+    code=0
+    wait "$job" || code=$?
+    took=$(($(date +%s) - began))
+    [ "$code" = "$expected" ] || { cat mpirun.txt out.*; fail "$name: exit $code, expected $expected"; }
+    [ "$took" -le $((deadline + 10)) ] || fail "$name: it took $took s, expected at most $((deadline + 10))"
+    for word in "$@"; do
+        grep -q -F -e "$word" out.0 || { cat out.*; fail "$name: rank 0 does not say \"$word\""; }
+    done
+    for rank in 0 1 2 3; do # who died, or was ended by the launcher
+        [ -s "pid.$rank" ] || continue
+        ! grep -q -v -e ' (.*) Z ' "/proc/$(cat "pid.$rank")/stat" 2>/dev/null || fail "$name: rank $rank is still there"
+    done
+    echo "$name: $took s, exit $code: $(sed 's/^stowage: error: //' out.0)"
+}
+
+plan 4
+start 4
+steps "stopped"
+kill -STOP "$(cat pid.1)"
+ended "stopped" 6 "rank 0: operation " "rank 1 (process $(cat pid.1)) is stopped"
+grep -q "rank 1 (process" out.2 out.3 || { cat out.*; fail "the other ranks do not name it"; }
+
+plan 2
+start 2 --enable-recovery # else the launcher ends the others before they notice
+steps "killed"
+kill -KILL "$(cat pid.1)"
+ended "killed" 0 "rank 0: operation " "rank 1 (process $(cat pid.1)) has ended" "squared gradients"
+
+# shellcheck disable=SC2016
+BEFORE='kill -STOP $$' start 2
+ended "stopped before it joins" 6 "rank 0: operation 1 (joining): " ") is stopped"
+BEFORE='sleep 60' start 2
+ended "late" 6 "rank 0: operation 1 (joining): " ") has not joined"
+BEFORE='exit 0' start 2
+ended "gone" 6 "rank 0: operation 1 (joining): " "rank 1 has no process on this node"
+echo "ranks_stopped: ok"
