@@ -30,7 +30,7 @@ int stw_cuda_nccl_version(void) { return 0; }
 #include "core/log.h"
 
 #define OLDEST_VERSION 21400 /* the first with non-blocking communicators */
-#define ABORT_S 20.0         /* how long an abort may take before it is left behind */
+#define ABORT_S 5.0          /* how long an abort may take before it is left behind */
 #define SPINS 2000           /* polls before the thread starts to sleep between them */
 
 /* X(member, function) */
@@ -186,14 +186,30 @@ static stw_status fail_result(nccl *n, ncclResult_t result, stw_error *err) {
     return status;
 }
 
-static stw_status fail_deadline(nccl *n, const char *where, stw_error *err) {
-    stw_status status = stw_fail(
-        err, STW_STATUS_DEVICE, "NCCL",
-        "%s is not done after %.3g s (%s): at least one of %u ranks is missing or does something "
-        "else; the communicator is aborted",
-        n->what, n->config.timeout_s, where, n->config.ranks->world);
+/* The time is over, or another rank of this node has given up. */
+static stw_status fail_waiting(nccl *n, const char *where, bool told, stw_error *err) {
+    char operation[200], missing[600], why[60];
+    stw_watch_give_up(n->config.watch);
+    stw_watch_operation(n->config.watch, n->what, operation, sizeof operation);
+    stw_watch_describe(n->config.watch, missing, sizeof missing);
+    if (missing[0] == '\0')
+        snprintf(missing, sizeof missing,
+                 "at least one of %u ranks is missing or does something else",
+                 n->config.ranks->world);
+    if (told)
+        snprintf(why, sizeof why, "another rank has given up");
+    else
+        snprintf(why, sizeof why, "not all ranks took part within %.3g s", n->config.timeout_s);
+    stw_status status = stw_fail(err, STW_STATUS_DEVICE, operation, "%s (NCCL: %s, %s): %s", why,
+                                 n->what, where, missing);
     abort_comm(n);
     return status;
+}
+
+/* Is there no use in waiting any longer? Asked often, so that the others' pages are not. */
+static bool is_over(const nccl *n, double end_s, unsigned polls, bool *told) {
+    *told = polls >= SPINS && stw_watch_others_gave_up(n->config.watch);
+    return *told || stw_process_now_s() > end_s;
 }
 
 /* ---- waiting ---- */
@@ -213,10 +229,12 @@ static ncclResult_t state_of(nccl *n) {
 /* Wait until a call of the non-blocking communicator has done its part on the host. */
 static stw_status settle(nccl *n, ncclResult_t result, stw_error *err) {
     unsigned polls = 0;
+    bool told;
     for (double end = stw_process_now_s() + n->config.timeout_s; result == ncclInProgress;) {
         result = state_of(n);
         if (result != ncclInProgress) break;
-        if (stw_process_now_s() > end) return fail_deadline(n, "NCCL is still preparing it", err);
+        if (is_over(n, end, polls, &told))
+            return fail_waiting(n, "which NCCL still prepares", told, err);
         pause_poll(&polls);
     }
     return result == ncclSuccess ? STW_STATUS_OK : fail_result(n, result, err);
@@ -227,6 +245,7 @@ static stw_status finish(nccl *n, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_CUDA_TRY(cudaEventRecord(n->done, n->stream), "recording the end of a collective");
     unsigned polls = 0;
+    bool told;
     for (double end = stw_process_now_s() + n->config.timeout_s;;) {
         cudaError_t code = stw_cuda_call_must_fail() ? cudaErrorUnknown : cudaEventQuery(n->done);
         if (code == cudaSuccess) break;
@@ -236,7 +255,8 @@ static stw_status finish(nccl *n, stw_error *err) {
         }
         ncclResult_t state = state_of(n);
         if (state != ncclSuccess && state != ncclInProgress) return fail_result(n, state, err);
-        if (stw_process_now_s() > end) return fail_deadline(n, "its kernel waits on the GPU", err);
+        if (is_over(n, end, polls, &told))
+            return fail_waiting(n, "whose kernel waits on the GPU", told, err);
         pause_poll(&polls);
     }
 out:
@@ -425,8 +445,7 @@ out:
 static void name_operation(nccl *n, const char *kind, uint64_t bytes, int root) {
     char from[32] = "";
     if (root >= 0) snprintf(from, sizeof from, " from rank %d", root);
-    snprintf(n->what, sizeof n->what, "%s of %" PRIu64 " bytes%s (operation %" PRIu64 ")", kind,
-             bytes, from, n->operations);
+    snprintf(n->what, sizeof n->what, "%s of %" PRIu64 " bytes%s", kind, bytes, from);
 }
 
 static stw_status sum(nccl *n, const char *kind, uint64_t *values, uint32_t count, stw_error *err) {

@@ -241,7 +241,7 @@ static stw_status join_and_talk(child *c, told *out, stw_error *err) {
     STW_TRY(backend->open(&config, &t.device, err));
     backend->info(t.device, &info);
     t.used_before = info.used_now;
-    const stw_comm_config join = {&ranks, backend, t.device, 0, CALL_S, share, c};
+    const stw_comm_config join = {&ranks, backend, t.device, 0, CALL_S, share, c, NULL};
     STW_TRY(t.ops->open(&join, &t.comm, err));
     STW_TRY(talk_to_peers(&t, err));
     atomic_store(&out->ok, true);
