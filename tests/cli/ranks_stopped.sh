@@ -35,7 +35,7 @@ start() {
     job=$!
 }
 
-# steps: until rank 0 has been stepping for a moment
+# steps NAME: until ranks have started, and a while for them to join and step
 steps() {
     tries=0
     until [ -s pid.0 ] && [ -s pid.1 ] && [ "$(sed 's/ .*//' "/proc/$(cat pid.1)/comm" 2>/dev/null)" = stowage-run ]; do
@@ -77,7 +77,7 @@ plan 2
 start 2 --enable-recovery # else the launcher ends the others before they notice
 steps "killed"
 kill -KILL "$(cat pid.1)"
-ended "killed" 0 "rank 0: operation " "rank 1 (process $(cat pid.1)) has ended" "squared gradients"
+ended "killed" 0 "rank 0: operation " "rank 1 (process $(cat pid.1)) has ended"
 
 # shellcheck disable=SC2016
 BEFORE='kill -STOP $$' start 2
