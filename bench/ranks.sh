@@ -4,7 +4,7 @@
 # version of the program? Prints a Markdown table: exit codes of all ranks, seconds until the others have
 # ended, and what rank 0 says. Exit code 1 where a rank hangs, or is not named.
 #
-#     bench/ranks.sh [OUT_FOLDER]         RANKS="1 2 4" BACKEND=host DEADLINE=2
+#     bench/ranks.sh [OUT_FOLDER]         RANKS="1 2 4" BACKEND=host DEADLINE=2 START_S=3
 #
 # The odd rank is the last one. BACKEND=host starts ranks with mpirun; BACKEND=cuda starts them by
 # itself, one for each GPU, with the environment that torchrun gives. No GPU is needed for host.
@@ -12,8 +12,9 @@ set -u
 STOWAGE=$(realpath "${STOWAGE:-build/bin/stowage}")
 STOWAGE_RUN=$(realpath "${STOWAGE_RUN:-$(dirname "$STOWAGE")/stowage-run}")
 backend=${BACKEND:-host}
-deadline=${DEADLINE:-2}
-start_s=${START_S:-3} # until ranks step
+if [ "$backend" = host ]; then wait_s=2 start_s=3; else wait_s=10 start_s=20; fi # NCCL takes seconds to join
+deadline=${DEADLINE:-$wait_s}
+start_s=${START_S:-$start_s} # until ranks step
 out=${1:-bench/results/ranks}
 export STOWAGE STOWAGE_RUN NCCL_NVLS_ENABLE="${NCCL_NVLS_ENABLE:-0}"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1

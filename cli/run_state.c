@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/comm/watch.h"
 #include "backend/nvme/names.h"
 
 stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
@@ -27,6 +28,7 @@ static void on_signal(int number) {
     memset(&plain, 0, sizeof plain);
     plain.sa_handler = SIG_DFL;
     stw_nvme_on_signal();
+    stw_watch_on_signal();
     (void)sigaction(number, &plain, NULL);
     (void)raise(number);
 }

@@ -128,7 +128,7 @@ out:
     } else {
         if (err != NULL && err->rank < 0 && ranks->world > 1) err->rank = (int)ranks->rank;
         if (comm->mpi != NULL) mpi->abort(comm->mpi);
-        stw_watch_give_up(comm->config.watch);
+        stw_watch_give_up(comm->config.watch, NULL);
         stw_comm_close(comm);
     }
     return status;
@@ -155,9 +155,16 @@ void stw_comm_close(stw_comm *comm) {
     free(comm);
 }
 
+void stw_comm_fail(stw_comm *comm, const stw_error *err) {
+    char why[400];
+    if (comm == NULL || comm->config.watch == NULL || err == NULL) return;
+    snprintf(why, sizeof why, "%.120s: %.270s", err->where, err->text);
+    stw_watch_give_up(comm->config.watch, why);
+}
+
 void stw_comm_abort(stw_comm *comm) {
     if (comm == NULL) return;
-    stw_watch_give_up(comm->config.watch);
+    stw_watch_give_up(comm->config.watch, NULL);
     if (comm->state != NULL) comm->ops->abort(comm->state);
     if (comm->mpi != NULL) stw_comm_mpi_ops()->abort(comm->mpi);
 }

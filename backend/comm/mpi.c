@@ -84,7 +84,7 @@ static stw_status result_status(mpi_state *mpi, stw_mpi_result result, const cha
     if (result == STW_MPI_OK) return STW_STATUS_OK;
     bool told = stw_watch_others_gave_up(mpi->config->watch);
     mpi->broken = true;
-    stw_watch_give_up(mpi->config->watch);
+    stw_watch_give_up(mpi->config->watch, NULL);
     if (result == STW_MPI_TIMED_OUT) {
         char missing[600], operation[160];
         stw_watch_operation(mpi->config->watch, what, operation, sizeof operation);

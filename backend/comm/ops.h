@@ -56,6 +56,8 @@ bool stw_comm_mpi_found(void);
 /** An opened MPI transport as stw_comm_config.share. */
 STW_MUST_USE stw_status stw_comm_mpi_share(void *state, void *data, uint32_t bytes, stw_error *err);
 
+/** Show the other ranks of this node why this one ends; then stw_comm_abort. NULL is fine. */
+void stw_comm_fail(stw_comm *comm, const stw_error *err);
 /** End what is under way on all ranks' behalf: called where this rank has failed for good, so that
  * closing does not wait for the others. NULL is fine. */
 void stw_comm_abort(stw_comm *comm);

@@ -4,7 +4,9 @@
 
 #include <ctype.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +18,9 @@
 
 #define PAGE_BYTES 4096u
 #define PAGE_NAME "stowage-rank"
-#define PAGE_MAGIC 0x73747701u /* raise it where the page changes */
+#define PAGE_MAGIC 0x73747702u /* raise it where the page changes */
 #define WHAT_BYTES 96
+#define WHY_BYTES 320
 #define MOST_NAMED 4 /* ranks in one error */
 
 /* Written by one rank, read by the others of its node. */
@@ -26,6 +29,7 @@ typedef struct page {
     atomic_ullong begun, ended; /* collectives */
     atomic_bool gave_up;
     char what[2][WHAT_BYTES]; /* of collective n in [n % 2] */
+    char why[WHY_BYTES];      /* it gave up; "" or not known */
 } page;
 _Static_assert(sizeof(page) <= PAGE_BYTES, "what a rank shows fits into a page");
 
@@ -38,9 +42,12 @@ struct stw_watch {
     stw_ranks ranks;
     page *own;
     int file;
-    uint32_t first; /* rank of this node */
-    peer *peers;    /* [ranks.local_world] */
+    atomic_bool gives_up; /* only the first reason is told */
+    uint32_t first;       /* rank of this node */
+    peer *peers;          /* [ranks.local_world] */
 };
+
+static _Atomic(stw_watch *) current; /* for signals */
 
 /* ---- the page of this rank ---- */
 
@@ -61,13 +68,16 @@ stw_watch *stw_watch_open(const stw_ranks *ranks) {
         return NULL;
     }
     w->own = memory;
+    atomic_store(&current, w);
     atomic_store(&w->own->rank, ranks->rank);
     atomic_store(&w->own->magic, PAGE_MAGIC);
     return w;
 }
 
 void stw_watch_close(stw_watch *w) {
+    stw_watch *mine = w;
     if (w == NULL) return;
+    (void)atomic_compare_exchange_strong(&current, &mine, NULL);
     for (uint32_t i = 0; i < w->ranks.local_world; i++)
         if (w->peers[i].page != NULL) (void)munmap((void *)(uintptr_t)w->peers[i].page, PAGE_BYTES);
     (void)munmap(w->own, PAGE_BYTES);
@@ -90,8 +100,10 @@ void stw_watch_end(stw_watch *w) {
                               memory_order_release);
 }
 
-void stw_watch_give_up(stw_watch *w) {
-    if (w != NULL) atomic_store(&w->own->gave_up, true);
+void stw_watch_give_up(stw_watch *w, const char *why) {
+    if (w == NULL || atomic_exchange(&w->gives_up, true)) return;
+    snprintf(w->own->why, WHY_BYTES, "%s", why != NULL ? why : "");
+    atomic_store(&w->own->gave_up, true);
 }
 
 bool stw_watch_others_gave_up(const stw_watch *w) {
@@ -255,7 +267,8 @@ static void describe_rank(const stw_watch *w, uint32_t rank, unsigned long long 
     else if (p->page == NULL)
         snprintf(out, out_size, "%s has not joined", who);
     else if (atomic_load(&p->page->gave_up) && begun < number)
-        snprintf(out, out_size, "%s has failed%s", who, last);
+        snprintf(out, out_size, "%s has failed%s%s%.*s", who, last,
+                 p->page->why[0] != '\0' ? ": " : "", WHY_BYTES - 1, p->page->why);
     else if (begun < number)
         snprintf(out, out_size, "%s has not come to it: it runs, and is%s", who,
                  begun > 0 ? last : " before its first operation");
@@ -277,7 +290,7 @@ void stw_watch_describe(stw_watch *w, char *out, size_t out_size) {
     size_t used = 0;
     stw_watch_find(w);
     for (uint32_t rank = w->first; rank < w->first + w->ranks.local_world; rank++) {
-        char text[300] = "";
+        char text[WHY_BYTES + 300] = "";
         if (rank != w->ranks.rank) describe_rank(w, rank, number, text, sizeof text);
         if (text[0] == '\0') continue;
         if (named++ >= MOST_NAMED) {
@@ -295,8 +308,48 @@ void stw_watch_describe(stw_watch *w, char *out, size_t out_size) {
             used = (size_t)snprintf(out, out_size, "rank %u (process %d) waits no longer", rank,
                                     (int)p->process);
     }
-    if (used == 0 && elsewhere > 0)
+    if (used == 0 && elsewhere == 1)
+        snprintf(out, out_size, "rank %u, on another node, has not come to it",
+                 w->first > 0 ? 0 : w->ranks.local_world);
+    else if (used == 0 && elsewhere > 0)
         snprintf(out, out_size,
                  "all %u ranks of this node have come to it; one of the %u on other nodes has not",
                  w->ranks.local_world, elsewhere);
+}
+
+/* ---- signals: only what a handler may call ---- */
+
+static void say(const char *text) {
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+    (void)ignored;
+}
+
+static void say_number(unsigned long long number) {
+    char digits[24], *p = digits + sizeof digits - 1;
+    *p = '\0';
+    do *--p = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    say(p);
+}
+
+void stw_watch_on_signal(void) {
+    const stw_watch *w = atomic_load(&current);
+    int error = errno;
+    for (uint32_t i = 0; w != NULL && i < w->ranks.local_world; i++) {
+        const peer *p = &w->peers[i];
+        if (p->process == 0 || kill(p->process, 0) == 0 || errno != ESRCH) continue;
+        unsigned long long number = atomic_load(&w->own->begun);
+        say("stowage: rank ");
+        say_number(w->ranks.rank);
+        say(" is ended in operation ");
+        say_number(number);
+        say(" (");
+        say(w->own->what[number % 2]);
+        say("): rank ");
+        say_number(w->first + i);
+        say(" (process ");
+        say_number((unsigned long long)p->process);
+        say(") has ended before\n");
+    }
+    errno = error;
 }

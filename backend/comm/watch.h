@@ -21,8 +21,9 @@ void stw_watch_find(stw_watch *watch);
 /** A collective begins: `what` it is, for errors of this rank and of others. */
 void stw_watch_begin(stw_watch *watch, const char *what);
 void stw_watch_end(stw_watch *watch);
-/** This rank ends with an error, so nobody should wait for it. */
-void stw_watch_give_up(stw_watch *watch);
+/** This rank ends with an error, so nobody should wait for it.
+ * @param why told to the others; the first call's; NULL: not known, or for want of others */
+void stw_watch_give_up(stw_watch *watch, const char *why);
 /** Once this rank has given up: wait, for a second at most, until the other ranks of this node have
  * as well, for a launcher ends them as soon as one has gone. */
 void stw_watch_linger(const stw_watch *watch);
@@ -35,5 +36,9 @@ void stw_watch_operation(const stw_watch *watch, const char *otherwise, char *ou
  * operation 11 (digests)".
  * @param out always NUL-terminated; "" where nothing is known */
 void stw_watch_describe(stw_watch *watch, char *out, size_t out_size);
+
+/** For a handler of signals that end the process: if other ranks of this node have ended before,
+ * name them and the operation on stderr. Launchers end all ranks where one has died. */
+void stw_watch_on_signal(void);
 
 #endif

@@ -189,7 +189,7 @@ static stw_status fail_result(nccl *n, ncclResult_t result, stw_error *err) {
 /* The time is over, or another rank of this node has given up. */
 static stw_status fail_waiting(nccl *n, const char *where, bool told, stw_error *err) {
     char operation[200], missing[600], why[60];
-    stw_watch_give_up(n->config.watch);
+    stw_watch_give_up(n->config.watch, NULL);
     stw_watch_operation(n->config.watch, n->what, operation, sizeof operation);
     stw_watch_describe(n->config.watch, missing, sizeof missing);
     if (missing[0] == '\0')

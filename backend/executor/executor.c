@@ -144,6 +144,7 @@ static stw_status issue(void *state, uint32_t index, stw_error *err) {
              " [operation %u, %s%s, stream %s, step %llu]", index, stw_op_kind_name(op->kind), unit,
              stw_stream_name(op->stream), (unsigned long long)run->step);
     if (run->ranks.world > 1 && err->rank < 0) err->rank = (int)run->ranks.rank;
+    stw_comm_fail(run->comm, err);
     return status;
 }
 static stw_status settle(void *state, uint32_t op, stw_error *err) {

@@ -70,6 +70,7 @@ static stw_status issue(stw_session *session, const stw_schedule *schedule,
     float factor = 1.0f;
     stw_status status = stw_exec_schedule(run, schedule, &seconds, err);
     if (status != STW_STATUS_OK) {
+        stw_comm_fail(run->comm, err);
         stw_comm_abort(run->comm); /* the others wait for this rank */
         return status;
     }

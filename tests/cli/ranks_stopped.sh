@@ -79,6 +79,12 @@ steps "killed"
 kill -KILL "$(cat pid.1)"
 ended "killed" 0 "rank 0: operation " "rank 1 (process $(cat pid.1)) has ended"
 
+start 2
+steps "killed"
+kill -KILL "$(cat pid.1)"
+ended "killed, and the launcher ends the others" 137 "rank 0 is ended in operation " "rank 1 (process $(cat pid.1)) has ended before"
+grep -q "process rank 1 .*signal 9" mpirun.txt || { cat mpirun.txt; fail "mpirun does not name the rank"; }
+
 # shellcheck disable=SC2016
 BEFORE='kill -STOP $$' start 2
 ended "stopped before it joins" 6 "rank 0: operation 1 (joining): " ") is stopped"

@@ -64,6 +64,15 @@ static stw_status late_counters(stw_device *device, stw_stream stream, bool coun
     return stw_backend_host.norm_counters(device, stream, counts, counters, err);
 }
 
+static stw_status broken_counters(stw_device *device, stw_stream stream, bool counts,
+                                  uint64_t **counters, stw_error *err) {
+    (void)device;
+    (void)stream;
+    (void)counts;
+    (void)counters;
+    return stw_fail(err, STW_STATUS_DEVICE, "device", "has fallen off the bus");
+}
+
 /* A caller's session in which one rank sets another learning rate. */
 static int be_session(const stw_plan *plan, const stw_executor_options *options, uint32_t rank) {
     stw_error err = STW_ERROR_INIT;
@@ -95,6 +104,7 @@ static int be_rank(const char *name, const char *path, const char *amiss) {
         options.timeout_s = 3.0;
         if (ranks.rank == 1) backend.norm_counters = late_counters; /* not there for the sum */
     }
+    if (strcmp(amiss, "broken") == 0 && ranks.rank == 1) backend.norm_counters = broken_counters;
     if (strcmp(amiss, "other_steps") == 0 && ranks.rank == 1) options.steps = 2;
     if (strcmp(amiss, "other_rate") == 0) return be_session(plan, &options, ranks.rank);
     if (stw_execute_with(plan, &options, &backend, &result, &err) != STW_STATUS_OK)
@@ -179,6 +189,12 @@ static void a_late_rank_is_not_awaited_for_ever(void) {
             "(sum of squared gradients): ");
 }
 
+static void a_failure_is_told_to_the_others(void) {
+    IS_TOLD("broken", "[1] rank 1: device: has fallen off the bus [operation ",
+            "[0] rank 0: operation ", "another rank has given up (MPI): rank 1 (process ",
+            " has failed after operation ", "): device: has fallen off the bus [operation ");
+}
+
 static void the_world_must_be_the_plans(void) {
     char log[8000];
     CU_ASSERT_EQUAL(start(2, "four", "world", "no"), 6);
@@ -191,6 +207,7 @@ int main(int argc, char **argv) {
         {"four ranks give the digest of one", four_ranks_give_the_digest_of_one},
         {"ranks that differ are named", ranks_that_differ_are_named},
         {"a late rank is not awaited for ever", a_late_rank_is_not_awaited_for_ever},
+        {"a failure is told to the others", a_failure_is_told_to_the_others},
         {"the world must be the plan's", the_world_must_be_the_plans}};
     if (argc == 5 && strcmp(argv[1], "rank") == 0) return be_rank(argv[2], argv[3], argv[4]);
     static char path[4096], plugin[4200];
