@@ -1,22 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define XXH_INLINE_ALL
 #include "backend/nvme/format.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
+#include "backend/nvme/sum.h"
 #include "core/checked.h"
 
 #define BLOCK 4096u
 
 static const char header_magic[8] = {'S', 'T', 'W', 'S', 'T', 'A', 'T', 'E'};
 static const char record_magic[8] = {'S', 'T', 'W', 'N', 'V', 'M', 'E', '\n'};
-
-uint64_t stw_nvme_hash(const void *data, uint64_t bytes) {
-    return XXH3_64bits(data, (size_t)bytes);
-}
 
 /* Add a part of `count` times `each` bytes behind *end. */
 static bool put(uint64_t *end, uint64_t *place, uint64_t count, uint64_t each) {
@@ -40,13 +35,13 @@ bool stw_nvme_places_of(uint64_t bytes, uint64_t n_cuts, uint64_t n_cells, stw_n
 void stw_nvme_header_seal(stw_nvme_header *header) {
     memcpy(header->magic, header_magic, sizeof header->magic);
     header->version = STW_NVME_VERSION;
-    header->hash = stw_nvme_hash(header, offsetof(stw_nvme_header, hash));
+    header->hash = stw_nvme_sum(header, offsetof(stw_nvme_header, hash));
 }
 
 void stw_nvme_record_seal(stw_nvme_record *record) {
     memcpy(record->magic, record_magic, sizeof record->magic);
     record->version = STW_NVME_VERSION;
-    record->hash = stw_nvme_hash(record, offsetof(stw_nvme_record, hash));
+    record->hash = stw_nvme_sum(record, offsetof(stw_nvme_record, hash));
 }
 
 static bool text_ends(const char *text, size_t size) { return memchr(text, '\0', size) != NULL; }
@@ -59,7 +54,7 @@ bool stw_nvme_header_holds(const stw_nvme_header *h, uint64_t file_bytes, const 
     if (memcmp(h->magic, header_magic, sizeof h->magic) != 0 || h->version != STW_NVME_VERSION)
         return false;
     *why = "its header is damaged";
-    if (h->hash != stw_nvme_hash(h, offsetof(stw_nvme_header, hash))) return false;
+    if (h->hash != stw_nvme_sum(h, offsetof(stw_nvme_header, hash))) return false;
     if (h->n_parts > STW_NVME_MOST_PARTS || h->n_cuts > file_bytes || h->n_cells > file_bytes ||
         h->rank >= h->world || h->local_rank >= h->local_world || h->local_rank > h->rank ||
         !text_ends(h->host, sizeof h->host) || !text_ends(h->plan, sizeof h->plan))
@@ -72,7 +67,7 @@ bool stw_nvme_header_holds(const stw_nvme_header *h, uint64_t file_bytes, const 
 
 bool stw_nvme_record_holds(const stw_nvme_record *r, const stw_nvme_header *h) {
     return memcmp(r->magic, record_magic, sizeof r->magic) == 0 && r->version == STW_NVME_VERSION &&
-           r->hash == stw_nvme_hash(r, offsetof(stw_nvme_record, hash)) && r->copy < 2 &&
+           r->hash == stw_nvme_sum(r, offsetof(stw_nvme_record, hash)) && r->copy < 2 &&
            r->sequence > 0 && r->bytes == h->bytes;
 }
 

@@ -65,7 +65,6 @@ typedef struct stw_nvme_places {
 
 /** False if the sum exceeds what a file can have. */
 bool stw_nvme_places_of(uint64_t bytes, uint64_t n_cuts, uint64_t n_cells, stw_nvme_places *out);
-uint64_t stw_nvme_hash(const void *data, uint64_t bytes);
 /** Set magic, version and hash. */
 void stw_nvme_header_seal(stw_nvme_header *header);
 void stw_nvme_record_seal(stw_nvme_record *record);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "backend/nvme/io.h"
+#include "backend/nvme/sum.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -123,8 +124,8 @@ stw_status stw_kept_sums(const stw_kept *kept, const stw_kept_step *step, stw_nv
     if (!move(kept->file, false, cuts, places.cuts, (h->n_cuts + 1) * sizeof *cuts) ||
         !move(kept->file, false, list, places.sums[step->copy], h->n_cells * sizeof *list))
         STW_TRY(fail(kept->path, "reading its checksums", err));
-    if (stw_nvme_hash(cuts, (h->n_cuts + 1) * sizeof *cuts) != h->cuts_hash ||
-        stw_nvme_hash(list, h->n_cells * sizeof *list) != step->sums_hash)
+    if (stw_nvme_sum(cuts, (h->n_cuts + 1) * sizeof *cuts) != h->cuts_hash ||
+        stw_nvme_sum(list, h->n_cells * sizeof *list) != step->sums_hash)
         STW_TRY(stw_fail(err, STW_STATUS_DISAGREE, kept->path,
                          "the list of checksums of step %" PRIu64 " is damaged", step->step));
     STW_TRY(stw_nvme_cells_make(h->bytes, cuts, h->n_cuts + 1, cells, err));
@@ -260,7 +261,12 @@ stw_status stw_kept_scan(const char *path, stw_kept_list *out, stw_error *err) {
     char name[PATH_MAX];
     *out = (stw_kept_list){0};
     DIR *folder = opendir(path);
-    if (folder == NULL && errno == ENOTDIR) return add(path, out, err);
+    if (folder == NULL && errno == ENOTDIR) {
+        const char *slash = strrchr(path, '/');
+        if (is_state(slash != NULL ? slash + 1 : path)) return add(path, out, err);
+        return stw_fail(err, STW_STATUS_BAD_INPUT, path,
+                        "expected a folder, or a file stowage-nvme-*.state");
+    }
     if (folder == NULL) return fail(path, "opening the folder", err);
     for (const struct dirent *e = readdir(folder); e != NULL; e = readdir(folder)) {
         if (!is_state(e->d_name)) continue;

@@ -24,6 +24,7 @@
 #include "backend/nvme/io.h"
 #include "backend/nvme/kept.h"
 #include "backend/nvme/names.h"
+#include "backend/nvme/sum.h"
 #include "core/checked.h"
 #include "core/log.h"
 #include "core/units.h"
@@ -240,7 +241,7 @@ static stw_status divide(stw_nvme *nvme, const stw_nvme_shape *shape, stw_error 
         const stw_nvme_cell cell = stw_nvme_cells_get(&nvme->cells, i);
         if (cell.end - cell.first != size) {
             size = cell.end - cell.first;
-            sum = stw_nvme_hash(nvme->edge, size);
+            sum = stw_nvme_sum(nvme->edge, size);
         }
         for (uint32_t c = 0; c < nvme->copies; c++) nvme->sums[c][i] = sum;
     }
@@ -283,7 +284,7 @@ static stw_status describe_file(stw_nvme *nvme, const stw_nvme_options *options,
     h->bytes = nvme->bytes;
     h->n_cuts = nvme->cells.n_cuts;
     h->n_cells = nvme->cells.n;
-    h->cuts_hash = stw_nvme_hash(nvme->cells.cuts, cuts_bytes);
+    h->cuts_hash = stw_nvme_sum(nvme->cells.cuts, cuts_bytes);
     h->rank = h->local_rank = options->rank; /* until the owner is known */
     h->world = h->local_world = options->rank + 1;
     h->pid = (int64_t)getpid();
@@ -608,7 +609,7 @@ static stw_status write_record(stw_nvme *nvme, uint32_t copy, uint64_t step, stw
                          .sequence = nvme->sequence + 1,
                          .step = step,
                          .bytes = nvme->bytes,
-                         .sums_hash = stw_nvme_hash(nvme->sums[copy], sums_bytes),
+                         .sums_hash = stw_nvme_sum(nvme->sums[copy], sums_bytes),
                          .time_s = (int64_t)time(NULL)};
     stw_nvme_record_seal(&r);
     stw_status status = write_block(nvme, &r, nvme->places.records + number * sizeof r, sizeof r,

@@ -2,20 +2,20 @@
 /* Pieces of a transfer: their borders, their checksums (XXH3, 64 bits), and moving one by pread or
  * pwrite. */
 #define _POSIX_C_SOURCE 200809L
-#define XXH_INLINE_ALL
 #include <errno.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "backend/nvme/io.h"
+#include "backend/nvme/sum.h"
 
 stw_nvme_piece stw_nvme_piece_at(const stw_nvme_range *range, uint64_t done) {
     uint64_t bytes = stw_min_u64(range->bytes - done, STW_NVME_PIECE_BYTES);
     if (range->cells != NULL) {
         uint64_t at = range->first + done;
-        uint64_t end = stw_nvme_cells_piece_end(range->cells, at, STW_NVME_PIECE_BYTES);
+        const uint64_t most = range->writes ? STW_NVME_PIECE_BYTES : STW_NVME_READ_BYTES;
+        const uint64_t end = stw_nvme_cells_piece_end(range->cells, at, most);
         bytes = stw_min_u64(bytes, end - at);
     }
     return (stw_nvme_piece){done, bytes};
@@ -36,7 +36,7 @@ bool stw_nvme_piece_check(const stw_nvme_range *range, stw_nvme_piece piece, boo
     for (uint64_t at = from; at < end && same; index++) {
         const stw_nvme_cell cell = stw_nvme_cells_get(range->cells, index);
         const char *memory = range->memory + (at - range->first);
-        uint64_t sum = XXH3_64bits(memory, (size_t)(cell.end - cell.first));
+        uint64_t sum = stw_nvme_sum(memory, cell.end - cell.first);
         if (range->writes) {
             range->sums[index] = sum;
         } else if (sum != range->sums[index]) {

@@ -16,8 +16,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "backend/host/pool.h"
+
 #define DEPTH 32u       /* pieces in flight, of a ring */
 #define MOST_RINGS 8u   /* of an arena; further callers wait for one */
+#define N_HASHERS 4u    /* threads that compute the last checksums of a transfer together */
 #define MOST_BUSY 1000u /* times in a row, of a millisecond, that the kernel may lack memory */
 
 typedef struct ring {
@@ -30,6 +33,7 @@ typedef struct rings {
     pthread_cond_t freed;
     ring *idle;
     uint32_t made, most; /* rings that exist; that may exist */
+    stw_threads *hashers;
 } rings;
 
 /* A piece on its way. A slot is free again once its piece was moved and checked. */
@@ -151,6 +155,7 @@ static void uring_close(void *method) {
         all->idle = r->next;
         ring_free(r);
     }
+    stw_threads_free(all->hashers);
     pthread_cond_destroy(&all->freed);
     pthread_mutex_destroy(&all->mutex);
     free(all);
@@ -171,8 +176,12 @@ static stw_status uring_open(void **out, stw_error *err) {
                                "this system does not allow it: %s", strerror(code));
     }
     give_back(all, first, false);
-    *out = all;
-    return STW_STATUS_OK;
+    stw_status status = stw_threads_new(N_HASHERS, &all->hashers, err);
+    if (status != STW_STATUS_OK)
+        uring_close(all);
+    else
+        *out = all;
+    return status;
 }
 
 /* ---- pieces ---- */
@@ -293,6 +302,28 @@ static void check_one(flight *f) {
     free_if_done(f, index);
 }
 
+/* The checksums of pieces that came last, by several threads: nobody else works on the transfer. */
+typedef struct tail {
+    flight *f;
+    stw_nvme_stop stops[DEPTH];
+    bool same[DEPTH];
+} tail;
+
+static void check_some(void *arg, uint64_t first, uint64_t count) {
+    tail *t = arg;
+    for (uint64_t i = first; i < first + count; i++)
+        t->same[i] = stw_nvme_piece_check(t->f->range, t->f->slots[t->f->to_check[i]].whole, true,
+                                          &t->stops[i]);
+}
+
+static void check_rest(flight *f, stw_threads *hashers) {
+    tail t = {.f = f};
+    stw_threads_for(hashers, f->n_to_check, 1, check_some, &t);
+    for (uint32_t i = 0; i < f->n_to_check; i++)
+        if (!t.same[i]) stop_at(f, t.stops[i]);
+    f->n_to_check = 0; /* their slots are not needed any more */
+}
+
 /* Memory that the kernel still reads or writes must not be given back to its owner. */
 static void drain(flight *f) {
     while (f->submitted > 0) {
@@ -315,7 +346,10 @@ static bool uring_move(void *method, const stw_nvme_range *range, stw_nvme_stop 
         submit(&f);
         if (f.broken) break;
         reap(&f);
-        check_one(&f);
+        if (f.prepared + f.submitted == 0 && f.next == range->bytes && f.n_to_check > 1)
+            check_rest(&f, all->hashers);
+        else
+            check_one(&f);
     }
     if (f.broken) drain(&f);
     give_back(all, r, f.broken);

@@ -1,0 +1,104 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# State on NVMe: what runs leave, how it is named, and `stowage state`.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+tiny_cluster 1
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=nvme -o nvme.json >/dev/null
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=host -o host.json >/dev/null
+rm -rf state
+mkdir state
+files() { find state -type f | wc -l | tr -d ' '; }
+# The folder may lie on any file system: the build tree may be in memory.
+run() { "$STOWAGE" run "$@" --backend host --nvme state --allow-tmpfs; }
+
+# One copy: nothing has a name, whatever ends the run. Two copies: the file goes with a run that ends well.
+run nvme.json --steps 2 -o one.json >/dev/null || fail "one copy"
+run nvme.json --steps 2 --keep-state -o two.json >/dev/null || fail "two copies"
+[ "$(files)" = 0 ] || fail "a run that ended well left files"
+[ "$(digests one.json)" = "$(digests two.json)" ] || fail "copies change the result"
+"$STOWAGE" validate nvme.json two.json >/dev/null || fail "a run with --keep-state is one of the plan"
+run nvme.json --steps 2 >summary.txt || fail "summary"
+grep -q "verification: [0-9]* of [0-9]* elements checked, 0 mismatches" summary.txt || fail "of how many elements"
+
+# The plan's space is that of its copies.
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=nvme --set placement.nvme_copies=2 -o twice.json >/dev/null
+once=$(sed -n '/"nvme": {/,/}/s/^ *"total": \([0-9]*\).*/\1/p' nvme.json | sort -n | tail -n 1)
+twice=$(sed -n '/"nvme": {/,/}/s/^ *"total": \([0-9]*\).*/\1/p' twice.json | sort -n | tail -n 1)
+[ -n "$once" ] && [ "$twice" = $((2 * once)) ] || fail "two copies take $twice bytes, one $once"
+expect 2 "no state on NVMe" "$STOWAGE" run host.json --backend host --keep-state
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=nvme --set node.nvme.capacity=70MiB -o small.json >/dev/null
+expect 1 "the plan's cluster has 70.00 MiB" "$STOWAGE" run small.json --backend host --nvme state --allow-tmpfs --keep-state
+
+# stop SIGNAL FILE: a run that was stopped after some steps; its messages in FILE
+stop() {
+    "$STOWAGE" run nvme.json --backend host --nvme state --allow-tmpfs --steps 1000000 -q --keep-state 2>"$2" &
+    pid=$!
+    for wait in $(seq 300); do
+        [ "$(files)" = 0 ] || break
+        sleep 0.1
+    done
+    kill "-$1" $pid
+    wait $pid && fail "$1: the run did not end" || true
+    [ "$(files)" = 1 ] || { cat "$2"; fail "$1: $(files) files after $wait"; }
+}
+
+# A signal names what is kept, also with -q; what SIGKILL left is named by the next run.
+for signal in TERM HUP INT; do
+    if [ "$signal" = INT ]; then # ignored by what a shell starts in the background
+        timeout -s INT 2 "$STOWAGE" run nvme.json --backend host --nvme state --allow-tmpfs --steps 1000000 -q --keep-state 2>stopped.txt &&
+            fail "INT: the run did not end"
+        [ "$(files)" = 1 ] || fail "INT: $(files) files"
+    else
+        stop "$signal" stopped.txt
+    fi
+    path=$(find state -type f)
+    grep -q "step [0-9]* is kept in $path; see: stowage state list state" stopped.txt || { cat stopped.txt; fail "$signal names nothing"; }
+    "$STOWAGE" state remove state | grep -q "removed $path" || fail "remove"
+    [ "$(files)" = 0 ] || fail "remove left files"
+done
+stop KILL killed.txt
+path=$(find state -type f)
+run nvme.json --steps 1 -q -o next.json 2>next.txt || fail "the next run"
+grep -q "1 file of .*$path; see: stowage state list state" next.txt || { cat next.txt; fail "the next run names nothing"; }
+
+# list, verify
+"$STOWAGE" state list state >list.txt || fail "list"
+grep -q "$path *[1-9][0-9]* *0 of 1 .* yes .* ended" list.txt || { cat list.txt; fail "list"; }
+"$STOWAGE" state list state --json | grep -q '"whole": true' || fail "list --json"
+"$STOWAGE" state verify state >verify.txt || { cat verify.txt; fail "verify"; }
+grep -q "all checksums are right" verify.txt || fail "verify says nothing"
+size=$(stat -c %s "$path")
+printf '\125' | dd of="$path" bs=1 seek=$((size / 4)) conv=notrunc 2>/dev/null
+printf '\125' | dd of="$path" bs=1 seek=$((size * 3 / 4)) conv=notrunc 2>/dev/null
+expect 8 "damaged; the first: bytes [0-9]* to [0-9]* (exp_avg" "$STOWAGE" state verify state
+expect 8 '"damaged": true' "$STOWAGE" state verify state --json
+
+# Files of a live run stay; other files are not ours.
+echo mine >state/notes.txt
+"$STOWAGE" state remove "$path" >/dev/null || fail "remove one file"
+"$STOWAGE" run nvme.json --backend host --nvme state --allow-tmpfs --steps 1000000 -q --keep-state 2>/dev/null &
+pid=$!
+for wait in $(seq 300); do
+    [ "$(files)" = 1 ] || break
+    sleep 0.1
+done
+expect 2 "process $pid .* uses it" "$STOWAGE" state remove state
+"$STOWAGE" state list state | grep -q running || fail "list of a live run after $wait"
+[ "$(files)" = 2 ] || fail "a live run's file was removed"
+kill -KILL $pid
+wait $pid || true
+"$STOWAGE" state remove state >/dev/null || fail "remove after the end"
+[ "$(files)" = 1 ] || fail "remove took or left something"
+expect 3 "expected a folder" "$STOWAGE" state remove state/notes.txt
+expect 2 "did you mean list" "$STOWAGE" state lists state
+rm state/notes.txt
+"$STOWAGE" state list state | grep -q "holds no state" || fail "an empty folder"
+
+# tmpfs is memory
+for folder in /dev/shm /run; do
+    [ "$(stat -f -c %T "$folder" 2>/dev/null)" = tmpfs ] && [ -w "$folder" ] || continue
+    expect 2 "is memory (tmpfs) and no disk" "$STOWAGE" run nvme.json --backend host --nvme "$folder"
+    break
+done
+echo "state: ok"
