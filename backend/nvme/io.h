@@ -22,7 +22,8 @@
 /* What direct I/O asks offsets, addresses and sizes to be multiples of. */
 #define STW_NVME_BLOCK_BYTES 4096u
 
-/** What checksums cost. `alone`: while nothing of the transfer was under way (io_uring only). */
+/** What checksums cost: time of threads; `alone`: of the caller, while nothing of its transfer was
+ * under way (io_uring only). */
 typedef struct stw_nvme_hashing {
     atomic_ullong bytes, nanoseconds, alone_nanoseconds;
 } stw_nvme_hashing;
@@ -75,10 +76,11 @@ STW_MUST_USE bool stw_nvme_move_piece(const stw_nvme_range *range, stw_nvme_piec
                                       stw_nvme_stop *stop);
 /** The piece that begins after `done` bytes. */
 stw_nvme_piece stw_nvme_piece_at(const stw_nvme_range *range, uint64_t done);
-/** Set or compare the checksums of a piece. False, and `stop`, for the first that differs.
- * @param alone nothing else of the range is under way */
+/** Set or compare the checksums of a piece. False, and `stop`, for the first that differs. */
 STW_MUST_USE bool stw_nvme_piece_check(const stw_nvme_range *range, stw_nvme_piece piece,
-                                       bool alone, stw_nvme_stop *stop);
+                                       stw_nvme_stop *stop);
+/** Nanoseconds of a clock that only goes forward. */
+uint64_t stw_nvme_now_ns(void);
 
 /** Can a piece, or what is left of it, go past the page cache? */
 static inline bool stw_nvme_piece_is_direct(const stw_nvme_range *range, stw_nvme_piece piece) {

@@ -98,8 +98,8 @@ STW_MUST_USE stw_status stw_nvme_agree(stw_nvme *nvme, uint64_t step, stw_error 
 /** The run ended well: the file goes when it is closed. */
 void stw_nvme_release(stw_nvme *nvme);
 
-/** What checksums cost so far, in seconds of threads; `alone_s`: while nothing of the same transfer
- * was under way, which delays it (io_uring only). */
+/** What checksums cost so far, in seconds of threads; `alone_s`: what a transfer took longer
+ * because nothing else of it was under way (io_uring only). */
 typedef struct stw_nvme_cost {
     uint64_t bytes;
     double seconds, alone_s;

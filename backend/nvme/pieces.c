@@ -21,16 +21,16 @@ stw_nvme_piece stw_nvme_piece_at(const stw_nvme_range *range, uint64_t done) {
     return (stw_nvme_piece){done, bytes};
 }
 
-static uint64_t now_ns(void) {
+uint64_t stw_nvme_now_ns(void) {
     struct timespec now;
     if (clock_gettime(CLOCK_MONOTONIC, &now) != 0) return 0;
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-bool stw_nvme_piece_check(const stw_nvme_range *range, stw_nvme_piece piece, bool alone,
-                          stw_nvme_stop *stop) {
+bool stw_nvme_piece_check(const stw_nvme_range *range, stw_nvme_piece piece, stw_nvme_stop *stop) {
     if (range->cells == NULL) return true;
-    const uint64_t from = range->first + piece.done, end = from + piece.bytes, start = now_ns();
+    const uint64_t from = range->first + piece.done, end = from + piece.bytes,
+                   start = stw_nvme_now_ns();
     uint64_t index = stw_nvme_cells_at(range->cells, from);
     bool same = true;
     for (uint64_t at = from; at < end && same; index++) {
@@ -48,13 +48,10 @@ bool stw_nvme_piece_check(const stw_nvme_range *range, stw_nvme_piece piece, boo
         }
         at = cell.end;
     }
-    const uint64_t spent = now_ns() - start;
+    const uint64_t spent = stw_nvme_now_ns() - start;
     if (range->hashing != NULL) {
         atomic_fetch_add_explicit(&range->hashing->bytes, piece.bytes, memory_order_relaxed);
         atomic_fetch_add_explicit(&range->hashing->nanoseconds, spent, memory_order_relaxed);
-        if (alone)
-            atomic_fetch_add_explicit(&range->hashing->alone_nanoseconds, spent,
-                                      memory_order_relaxed);
     }
     return same;
 }
@@ -84,9 +81,9 @@ bool stw_nvme_move_here(const stw_nvme_range *range, stw_nvme_stop *stop) {
     stw_nvme_piece piece;
     for (uint64_t done = 0; done < range->bytes; done += piece.bytes) {
         piece = stw_nvme_piece_at(range, done);
-        if (range->writes && !stw_nvme_piece_check(range, piece, false, stop)) return false;
+        if (range->writes && !stw_nvme_piece_check(range, piece, stop)) return false;
         if (!stw_nvme_move_piece(range, piece, stop)) return false;
-        if (!range->writes && !stw_nvme_piece_check(range, piece, false, stop)) return false;
+        if (!range->writes && !stw_nvme_piece_check(range, piece, stop)) return false;
     }
     return true;
 }

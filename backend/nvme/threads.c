@@ -28,10 +28,8 @@ typedef struct transfer {
 
 static bool move_one(const stw_nvme_range *range, stw_nvme_piece piece, stw_nvme_stop *stop) {
     if (range->writes)
-        return stw_nvme_piece_check(range, piece, false, stop) &&
-               stw_nvme_move_piece(range, piece, stop);
-    return stw_nvme_move_piece(range, piece, stop) &&
-           stw_nvme_piece_check(range, piece, false, stop);
+        return stw_nvme_piece_check(range, piece, stop) && stw_nvme_move_piece(range, piece, stop);
+    return stw_nvme_move_piece(range, piece, stop) && stw_nvme_piece_check(range, piece, stop);
 }
 
 static void take_pieces(void *arg, uint64_t first, uint64_t count) {

@@ -295,8 +295,7 @@ static void check_one(flight *f) {
     const uint32_t index = f->to_check[--f->n_to_check];
     slot *s = &f->slots[index];
     stw_nvme_stop stop;
-    if ((!f->failed || f->range->writes) &&
-        !stw_nvme_piece_check(f->range, s->whole, f->prepared + f->submitted == 0, &stop))
+    if ((!f->failed || f->range->writes) && !stw_nvme_piece_check(f->range, s->whole, &stop))
         stop_at(f, stop);
     s->checked = true;
     free_if_done(f, index);
@@ -312,8 +311,8 @@ typedef struct tail {
 static void check_some(void *arg, uint64_t first, uint64_t count) {
     tail *t = arg;
     for (uint64_t i = first; i < first + count; i++)
-        t->same[i] = stw_nvme_piece_check(t->f->range, t->f->slots[t->f->to_check[i]].whole, true,
-                                          &t->stops[i]);
+        t->same[i] =
+            stw_nvme_piece_check(t->f->range, t->f->slots[t->f->to_check[i]].whole, &t->stops[i]);
 }
 
 static void check_rest(flight *f, stw_threads *hashers) {
@@ -322,6 +321,17 @@ static void check_rest(flight *f, stw_threads *hashers) {
     for (uint32_t i = 0; i < f->n_to_check; i++)
         if (!t.same[i]) stop_at(f, t.stops[i]);
     f->n_to_check = 0; /* their slots are not needed any more */
+}
+
+static void check(flight *f, stw_threads *hashers) {
+    const bool alone = f->prepared + f->submitted == 0 && f->n_to_check > 0;
+    const uint64_t start = alone ? stw_nvme_now_ns() : 0;
+    if (alone && f->next == f->range->bytes && f->n_to_check > 1)
+        check_rest(f, hashers);
+    else
+        check_one(f);
+    if (alone && f->range->hashing != NULL)
+        atomic_fetch_add(&f->range->hashing->alone_nanoseconds, stw_nvme_now_ns() - start);
 }
 
 /* Memory that the kernel still reads or writes must not be given back to its owner. */
@@ -346,10 +356,7 @@ static bool uring_move(void *method, const stw_nvme_range *range, stw_nvme_stop 
         submit(&f);
         if (f.broken) break;
         reap(&f);
-        if (f.prepared + f.submitted == 0 && f.next == range->bytes && f.n_to_check > 1)
-            check_rest(&f, all->hashers);
-        else
-            check_one(&f);
+        check(&f, all->hashers);
     }
     if (f.broken) drain(&f);
     give_back(all, r, f.broken);
