@@ -268,7 +268,11 @@ stw_status stw_kept_scan(const char *path, stw_kept_list *out, stw_error *err) {
                         "expected a folder, or a file stowage-nvme-*.state");
     }
     if (folder == NULL) return fail(path, "opening the folder", err);
-    for (const struct dirent *e = readdir(folder); e != NULL; e = readdir(folder)) {
+    for (;;) {
+        errno = 0;
+        const struct dirent *e = readdir(folder);
+        if (e == NULL && errno != 0) status = fail(path, "reading the folder", err);
+        if (e == NULL) break;
         if (!is_state(e->d_name)) continue;
         int n = snprintf(name, sizeof name, "%s/%s", path, e->d_name);
         if (n < 0 || (size_t)n >= sizeof name) continue;
