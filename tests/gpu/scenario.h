@@ -75,6 +75,8 @@ static void empty_folder(void) {
     if (files != NULL) (void)closedir(files);
 }
 
+static const stw_nvme_shape nvme_shape = {.in_memory = true};
+
 static stw_device_config configuration(const stw_element_types *types) {
     stw_device_config config = {.arena_bytes = {GPU_ARENA, HOST_ARENA, 2 * NVME_COPY},
                                 .capacity_bytes = {GPU_ARENA, HOST_ARENA, 2 * NVME_COPY},
@@ -84,7 +86,8 @@ static stw_device_config configuration(const stw_element_types *types) {
                                 .types = *types,
                                 .threads = 2,
                                 .nvme_folder = folder,
-                                .nvme_copies = 2};
+                                .nvme_copies = 2,
+                                .nvme_shape = &nvme_shape};
     return config;
 }
 

@@ -115,8 +115,12 @@ static stw_status measure_link(void *state, stw_rank_run *run, uint32_t iteratio
  * which is much of the same: digests and a replay of single elements, and the link beside. */
 static void every_call_of_a_run_may_fail(void) {
     stw_plan *plan = small_plan();
-    stw_executor_options options = {
-        .backend = "cuda", .steps = 1, .seed = 11, .nvme_folder = folder, .no_digest = true};
+    stw_executor_options options = {.backend = "cuda",
+                                    .steps = 1,
+                                    .seed = 11,
+                                    .nvme_folder = folder,
+                                    .nvme_in_memory = true,
+                                    .no_digest = true};
     alarm(450); /* a hang must not look like patience */
     uint64_t calls = fail_calls_of_a_run(plan, &options, 1, 1);
     options.no_digest = false;

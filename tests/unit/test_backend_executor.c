@@ -17,7 +17,8 @@ static const fixture_size small_size = {2, 64, 128, 512};
 static const fixture_size middle_size = {3, 256, 512, 2000};
 
 static stw_executor_options options_of(uint32_t steps) {
-    stw_executor_options o = {.backend = "host", .steps = steps, .seed = 11};
+    stw_executor_options o = {
+        .backend = "host", .steps = steps, .seed = 11, .nvme_in_memory = true};
     return o;
 }
 

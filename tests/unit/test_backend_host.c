@@ -15,6 +15,8 @@ static const stw_element_types all_f32 = {STW_ELEMENT_F32, STW_ELEMENT_F32, STW_
 static const stw_element_types with_master = {STW_ELEMENT_BF16, STW_ELEMENT_BF16, STW_ELEMENT_F32,
                                               STW_ELEMENT_F32, STW_ELEMENT_BF16};
 
+static const stw_nvme_shape nvme_shape = {.in_memory = true};
+
 static stw_device_config config_of(uint64_t gpu, uint64_t host_bytes, uint64_t nvme) {
     stw_device_config c = {.arena_bytes = {gpu, host_bytes, nvme},
                            .capacity_bytes = {gpu, host_bytes, nvme},
@@ -22,7 +24,8 @@ static stw_device_config config_of(uint64_t gpu, uint64_t host_bytes, uint64_t n
                            .n_spans = 8,
                            .types = all_f32,
                            .threads = 2,
-                           .nvme_folder = "."};
+                           .nvme_folder = ".",
+                           .nvme_shape = &nvme_shape};
     return c;
 }
 
