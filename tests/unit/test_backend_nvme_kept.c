@@ -2,10 +2,17 @@
 /* What is readable of an NVMe arena with two copies after its process has ended: the last step that
  * has all its checksums, or nothing. */
 #define _GNU_SOURCE /* mkdtemp, posix_memalign */
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "backend/nvme/names.h"
 #include "tests/unit/nvme_case.h"
 
 /* A process that is killed in the middle of a step cannot close anything. */
@@ -164,8 +171,79 @@ static void leaves_files_that_stayed(void) {
     remove_folder();
 }
 
+/* ---- file systems without files that have no name ---- */
+
+static bool forbid_unnamed_files(void) {
+    struct sock_filter lines[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_TMPFILE & ~O_DIRECTORY, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof lines / sizeof lines[0], .filter = lines};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+static void end_by_signal(int number) {
+    (void)number;
+    stw_nvme_on_signal();
+    _exit(0);
+}
+
+/* In a process of its own: 0 as it should be, 1 not, 77 no filters.
+ * @param agrees all ranks have committed a step; @param signals the process ends by a signal */
+static int without_unnamed_files(const char *folder, bool agrees, bool signals) {
+    if (!forbid_unnamed_files()) return 77;
+    stw_nvme *one = open_arena(folder, ARENA, 1);
+    bool good = stw_nvme_path(one)[0] == '\0';
+    stw_nvme *two = open_arena(folder, ARENA, 2);
+    good = good && stw_nvme_path(two)[0] != '\0' && access(stw_nvme_path(two), F_OK) == 0;
+    write_step(two, ARENA, 1);
+    good = good && stw_nvme_commit(two, 1, NULL) == STW_STATUS_OK;
+    good = good && (!agrees || stw_nvme_agree(two, 1, NULL) == STW_STATUS_OK);
+    if (signals) {
+        (void)signal(SIGTERM, end_by_signal);
+        if (good) (void)raise(SIGTERM);
+    }
+    stw_nvme_close(two);
+    stw_nvme_close(one);
+    return good && !signals ? 0 : 1;
+}
+
+static void does_without_unnamed_files(void) {
+    char path[512];
+    for (int kind = 0; kind < 4; kind++) {
+        const bool agrees = kind % 2 == 1;
+        const char *folder = make_folder();
+        int result = 0;
+        fflush(NULL);
+        pid_t child = fork();
+        CU_ASSERT_TRUE_FATAL(child >= 0);
+        if (child == 0) {
+            stw_log_set(keep_log, NULL);
+            if (freopen("/dev/null", "w", stderr) == NULL) _exit(1);
+            _exit(without_unnamed_files(folder, agrees, kind >= 2));
+        }
+        CU_ASSERT_EQUAL(waitpid(child, &result, 0), child);
+        CU_ASSERT_TRUE(WIFEXITED(result));
+        snprintf(path, sizeof path, "%s/stowage-nvme-%ld-rank3.state", folder, (long)child);
+        if (WEXITSTATUS(result) == 77) {
+            printf(" (no filters here) ");
+        } else {
+            CU_ASSERT_EQUAL(WEXITSTATUS(result), 0);
+            if (agrees) check_file(path, ARENA, 1);
+            if (agrees) CU_ASSERT_EQUAL(unlink(path), 0);
+        }
+        remove_folder();
+    }
+}
+
 STW_TEST_MAIN("backend nvme kept", {"a killed process", survives_a_kill},
               {"a torn record: the older one", uses_the_older_record},
               {"the step before, where the newest is damaged", uses_the_older_state},
               {"other files are refused", refuses_other_files},
-              {"files that stayed are left alone", leaves_files_that_stayed})
+              {"files that stayed are left alone", leaves_files_that_stayed},
+              {"without unnamed files", does_without_unnamed_files})
