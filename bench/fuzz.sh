@@ -77,6 +77,11 @@ while [ "$(($(date +%s) + slice))" -le "$end" ]; do
     done
 done
 
+# Hostile values in place of every scalar of every kind of file; a part of them where time is short.
+part=()
+[ "$limit" -ge 600 ] || part=(-t $((limit / 8 + 1)) -s "$(date +%s)")
+"$build/tests/mutate" "${part[@]}" models || bad=1
+
 if [ -n "${GROW:-}" ]; then
     for target; do
         "$build/tests/fuzz_$target" -merge=1 -max_len=2048 "tests/fuzz/corpus/$target" \

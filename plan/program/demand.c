@@ -260,8 +260,8 @@ static void demand_nothing(const stw_job *job, const stw_op *op, stw_demand *out
 static void demand_copy(const stw_job *job, const stw_op *op, stw_demand *out) {
     double ranks = op->ranks == STW_OP_RANKS_ONE ? ranks_on_node(job) : 1; /* that have no ring */
     if (op->ring_bytes > 0)
-        stw_demand_cached_copy(job, op->from, op->to, op->bytes,
-                               (uint64_t)((double)op->ring_bytes / ranks), out);
+        stw_demand_cached_copy(job, op->from, op->to, op->bytes, op->ring_bytes / (uint64_t)ranks,
+                               out);
     else
         stw_demand_copy(job, op->from, op->to, op->bytes, out);
 }
