@@ -65,7 +65,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     (void)argc;
     (void)argv;
     CPU_ZERO(&one);
-    CPU_SET(sched_getcpu(), &one);
+    CPU_SET((size_t)sched_getcpu(), &one);
     (void)sched_setaffinity(0, sizeof one, &one);
     stw_log_level_set(STW_LOG_ERROR);
     return 0;
