@@ -80,6 +80,33 @@
     X(glp_write_lp, int, (glp_prob * p, const glp_cpxcp *how, const char *path), (p, how, path),   \
       1, 0)
 
+/* In the module of MPI. */
+#define STW_FAULTS_MPI(X)                                                                          \
+    X(MPI_Initialized, int, (int *out), (out), MPI_ERR_OTHER, 0)                                   \
+    X(MPI_Init_thread, int, (int *argc, char ***argv, int wanted, int *provided),                  \
+      (argc, argv, wanted, provided), MPI_ERR_OTHER, 0)                                            \
+    X(MPI_Query_thread, int, (int *out), (out), MPI_ERR_OTHER, 0)                                  \
+    X(MPI_Comm_set_errhandler, int, (MPI_Comm comm, MPI_Errhandler handler), (comm, handler),      \
+      MPI_ERR_COMM, 0)                                                                             \
+    X(MPI_Comm_rank, int, (MPI_Comm comm, int *out), (comm, out), MPI_ERR_COMM, 0)                 \
+    X(MPI_Comm_size, int, (MPI_Comm comm, int *out), (comm, out), MPI_ERR_COMM, 0)                 \
+    X(MPI_Test, int, (MPI_Request * request, int *done, MPI_Status *status),                       \
+      (request, done, status), MPI_ERR_INTERN, 0)                                                  \
+    X(MPI_Iallreduce, int,                                                                         \
+      (const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm,             \
+       MPI_Request *request),                                                                      \
+      (from, to, n, type, op, comm, request), MPI_ERR_INTERN, 0)                                   \
+    X(MPI_Iallgather, int,                                                                         \
+      (const void *from, int n, MPI_Datatype type, void *to, int n_to, MPI_Datatype type_to,       \
+       MPI_Comm comm, MPI_Request *request),                                                       \
+      (from, n, type, to, n_to, type_to, comm, request), MPI_ERR_NO_MEM, 0)                        \
+    X(MPI_Ibcast, int,                                                                             \
+      (void *data, int n, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request *request),       \
+      (data, n, type, root, comm, request), MPI_ERR_INTERN, 0)                                     \
+    X(MPI_Ibarrier, int, (MPI_Comm comm, MPI_Request * request), (comm, request), MPI_ERR_INTERN,  \
+      0)                                                                                           \
+    X(MPI_Finalize, int, (void), (), MPI_ERR_OTHER, 0)
+
 /* Calls that wrap.c has by hand, for their shape or for further ways in which they fail: short
  * ("read/short", "write/short", "pread/short", "pwrite/short", "io_uring/short"), interrupted
  * ("read/again", "write/again"), at the end of the file ("pread/end"), in the kernel

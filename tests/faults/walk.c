@@ -26,7 +26,7 @@
 
 #include "tests/faults/walk_cases.h"
 
-enum { MOST_CALLS = 128, LEAK_CODE = 99, LIMIT_S = 60, MOST_SAMPLED = 500, MOST_TEXT = 1 << 20 };
+enum { MOST_CALLS = 128, LEAK_CODE = 99, LIMIT_S = 60, MOST_TEXT = 1 << 20 };
 
 typedef struct outcome {
     int code; /* -1: a signal, -2: it ran too long */
@@ -103,6 +103,7 @@ static void spread(const char *from, char *out, size_t size) {
     size_t used = 0;
     for (const char *p = from; *p != '\0' && used + 1 < size;) {
         const char *with = strncmp(p, "{models}", 8) == 0 ? models
+                           : strncmp(p, "{bin}", 5) == 0  ? bin
                            : strncmp(p, "{in}", 4) == 0   ? top
                                                           : NULL;
         if (with == NULL) {
@@ -124,7 +125,7 @@ static pid_t start(const walk_case *c, const char *fail) {
         spread(c->arguments[i], text[i], sizeof text[i]);
         args[i] = text[i];
     }
-    bool found = strchr(args[0], '/') != NULL || strncmp(args[0], "stowage", 7) != 0;
+    bool found = strncmp(args[0], "stowage", 7) != 0;
     snprintf(program, sizeof program, "%s%s%s", found ? "" : bin, found ? "" : "/", args[0]);
     if (fail != NULL) setenv("STOWAGE_FAIL", fail, 1);
     setenv("STOWAGE_FAIL_LOG", "log", 1);
@@ -229,7 +230,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const walked_call *)a)->name, ((const walked_call *)b)->name);
 }
 
-static void read_counts(good *g) {
+static void read_counts(good *g, const char *only) {
     char *log = read_text("log");
     for (char *line = strtok(log, "\n"); line != NULL; line = strtok(NULL, "\n")) {
         walked_call one = {.n = 0};
@@ -237,6 +238,7 @@ static void read_counts(good *g) {
         size_t i = 0;
         while (i < g->n_calls && strcmp(g->calls[i].name, one.name) != 0) i++;
         if (i == MOST_CALLS) continue;
+        if (only != NULL && strncmp(one.name, only, strlen(only)) != 0) continue;
         if (i == g->n_calls) g->calls[g->n_calls++] = one;
         if (one.n > g->calls[i].n) g->calls[i].n = one.n; /* of several processes the most */
     }
@@ -255,7 +257,7 @@ static bool learn(const walk_case *c, good *g) {
     g->code = o.code;
     for (size_t i = 0; i <= n_outputs(c); i++) g->text[i] = output(c, &o, i);
     bool right = o.code == c->code;
-    if (right) read_counts(g);
+    if (right) read_counts(g, c->calls);
     if (!right) printf("%s: exit %d, expected %d\n%s", c->name, o.code, c->code, o.err);
     drop(&o);
     return right;
@@ -399,8 +401,9 @@ static void walk(good *goods, const walk_choice *choice) {
             for (size_t k = 0; k < goods[i].n_calls; k++) {
                 walked_call *call = &goods[i].calls[k];
                 if (choice->call != NULL && strcmp(choice->call, call->name) != 0) continue;
-                bool some = walk_cases[i].sampled && call->n > MOST_SAMPLED;
-                if (r >= (some ? MOST_SAMPLED : call->n)) continue;
+                unsigned long most = walk_cases[i].most;
+                bool some = most > 0 && call->n > most;
+                if (r >= (some ? most : call->n)) continue;
                 if (r > 0 && choice->seconds > 0 && now_s() > end) return;
                 any = true;
                 walk_one(&walk_cases[i], &goods[i], call, number(r, call->n, all && !some));
@@ -424,6 +427,15 @@ static void print_table(const good *goods) {
         }
     printf("%llu of %llu calls failed in turn, %u wrong\n", walked, calls, n_wrong);
     if (walked == 0) n_wrong++;
+}
+
+static bool is_possible(const walk_case *c) {
+    char path[4096];
+    if (c->needs == NULL) return true;
+    snprintf(path, sizeof path, "%s/../%s", bin, c->needs);
+    if (access(path, F_OK) == 0) return true;
+    printf("%s: left out, %s is missing\n", c->name, c->needs);
+    return false;
 }
 
 /* Inputs of the cases, made by the programs themselves. */
@@ -476,7 +488,7 @@ int main(int argc, char **argv) {
     make_inputs();
     for (size_t i = 0; i < walk_n_cases; i++)
         if ((choice.name == NULL || strcmp(choice.name, walk_cases[i].name) == 0) &&
-            !learn(&walk_cases[i], &goods[i]))
+            is_possible(&walk_cases[i]) && !learn(&walk_cases[i], &goods[i]))
             n_wrong++;
     walk(goods, &choice);
     fresh_folder();

@@ -3,6 +3,8 @@
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 
+enum { SAMPLED = 300 }; /* of a search that makes tens of thousands of calls */
+
 const walk_file walk_files[] = {
     {"tiny.csv", "name,shape,dtype,group\n"
                  "embed.weight,\"[1024, 64]\",BF16,embed\n"
@@ -68,21 +70,21 @@ const walk_case walk_cases[] = {
     {.name = "plan free",
      .arguments = {PLAN, "{in}/tiny.csv", "-o", "plan.json"},
      .outputs = {"plan.json"},
-     .sampled = true},
+     .most = SAMPLED},
     {.name = "plan config",
      .arguments = {PLAN, "{in}/config.json", "--run", "{in}/run.yaml", "--json"},
-     .sampled = true},
+     .most = SAMPLED},
     {.name = "plan --write-lp",
      .arguments = {PLAN, "{in}/tiny.csv", NVME_PLAN, "--write-lp", "plan.lp", "-o", "plan.json"},
      .outputs = {"plan.lp", "plan.json"}},
     {.name = "plan over",
-     .sampled = true,
+     .most = SAMPLED,
      .arguments = {PLAN, "{in}/tiny.csv", "--set", "node.gpu.memory=16.5 MiB", "--set",
                    "node.host.memory=16.5 MiB", "--set", "node.nvme.capacity=0", "-o", "plan.json"},
      .outputs = {"plan.json"},
      .code = 4},
     {.name = "plan here",
-     .sampled = true,
+     .most = SAMPLED,
      .asks = true,
      .arguments = {"stowage", "plan", "--model", "{in}/tiny.csv", "-o", "plan.json"},
      .outputs = {"plan.json"}},
@@ -122,6 +124,23 @@ const walk_case walk_cases[] = {
                    "run.json"},
      .outputs = {"run.json"},
      .environment = {"STOWAGE_NVME_IO=threads"}},
+    {.name = "run 2 ranks",
+     .arguments = {"mpirun", "--oversubscribe", "-n", "2", "{bin}/stowage-run", "{in}/two.json",
+                   "-b", "host", "-n", "1", "--timeout", "20", "-o", "run.json"},
+     .outputs = {"run.json"},
+     .needs = "lib/stowage/stowage-mpi.so",
+     .environment = {"LSAN_OPTIONS=detect_leaks=0:exitcode=99", "ASAN_OPTIONS=detect_leaks=0"},
+     .calls = "MPI_",
+     .most = 20},
+    {.name = "run 2 ranks, @1",
+     .arguments = {"mpirun", "--oversubscribe", "-n", "2", "{bin}/stowage-run", "{in}/two.json",
+                   "-b", "host", "-n", "1", "--timeout", "20", "-o", "run.json"},
+     .outputs = {"run.json"},
+     .needs = "lib/stowage/stowage-mpi.so",
+     .environment = {"LSAN_OPTIONS=detect_leaks=0:exitcode=99", "ASAN_OPTIONS=detect_leaks=0"},
+     .calls = "MPI_",
+     .rank = "@1",
+     .most = 20},
 };
 
 const size_t walk_n_files = LENGTH(walk_files), walk_n_setup = LENGTH(walk_setup),

@@ -15,10 +15,12 @@ typedef struct walk_case {
     const char *outputs[WALK_MOST_OUTPUTS];     /* files that it writes */
     int code;                                   /* of an undisturbed run */
     bool exact;                                 /* digits are compared as well */
-    bool sampled; /* a walk over all calls takes 500 of each here: a search makes too many */
-    bool asks;    /* about the machine: what cannot be learnt is left out */
+    unsigned long most; /* a walk over all calls takes so many of each; 0: all */
+    const char *calls;  /* only those whose names begin so; NULL: all */
+    bool asks;          /* about the machine: what cannot be learnt is left out */
     const char *environment[2];
-    const char *rank; /* "@1": the call fails on that rank alone */
+    const char *needs; /* a file beside the folder of the programs, else the case is left out */
+    const char *rank;  /* "@1": the call fails on that rank alone */
 } walk_case;
 
 typedef struct walk_file {
