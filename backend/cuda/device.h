@@ -15,13 +15,17 @@
 
 /* ---- CUDA runtime calls ---- */
 
+/* Tests compile this folder with calls that can fail (tests/faults/fail_cuda.h). */
+#ifndef STW_CUDA_CALL
+#define STW_CUDA_CALL(call) (call)
+#define STW_NCCL_CALL(call) (call)
+#endif
+
 /** Make a CUDA runtime call, or leave for `out:` with an error that keeps the native code, its
- * name, the function and what it was for. Needs `status`, `err` and `out:`. With
- * STOWAGE_FAIL_CUDA_CALL=k in the environment the k-th such call of the process (from 1) is not
- * made and reports cudaErrorUnknown. */
+ * name, the function and what it was for. Needs `status`, `err` and `out:`. */
 #define STW_CUDA_TRY(call, purpose)                                                                \
     do {                                                                                           \
-        cudaError_t cuda_code_ = stw_cuda_call_must_fail() ? cudaErrorUnknown : (call);            \
+        cudaError_t cuda_code_ = STW_CUDA_CALL(call);                                              \
         if (cuda_code_ != cudaSuccess) {                                                           \
             status = stw_cuda_fail(err, cuda_code_, #call, purpose);                               \
             goto out;                                                                              \
@@ -32,12 +36,6 @@
  * shows
  */
 stw_status stw_cuda_fail(stw_error *err, cudaError_t code, const char *call, const char *purpose);
-/** Counts a call; true for the one that is to fail. */
-bool stw_cuda_call_must_fail(void);
-/** Fail the k-th call from now (0: none), instead of what the environment says; for tests. */
-void stw_cuda_fail_call(uint64_t k);
-/** How many calls were counted since the start or the last stw_cuda_fail_call. */
-uint64_t stw_cuda_calls(void);
 
 /** Bytes in use on a GPU, others' included, without making a context (through NVML); false where
  * NVML is missing or does not say. @param bus_id as cudaDeviceGetPCIBusId gives it */

@@ -219,7 +219,7 @@ static ncclResult_t state_of(nccl *n) {
     ncclResult_t state = ncclSystemError;
     pthread_mutex_lock(&n->mutex);
     if (!n->aborted) {
-        ncclResult_t code = n->api.async_error(n->comm, &state);
+        ncclResult_t code = STW_NCCL_CALL(n->api.async_error(n->comm, &state));
         if (code != ncclSuccess) state = code;
     }
     pthread_mutex_unlock(&n->mutex);
@@ -247,7 +247,7 @@ static stw_status finish(nccl *n, stw_error *err) {
     unsigned polls = 0;
     bool told;
     for (double end = stw_process_now_s() + n->config.timeout_s;;) {
-        cudaError_t code = stw_cuda_call_must_fail() ? cudaErrorUnknown : cudaEventQuery(n->done);
+        cudaError_t code = STW_CUDA_CALL(cudaEventQuery(n->done));
         if (code == cudaSuccess) break;
         if (code != cudaErrorNotReady) {
             status = stw_cuda_fail(err, code, "cudaEventQuery", n->what);
@@ -269,7 +269,7 @@ out:
     do {                                                                                           \
         ncclResult_t result_ = ncclSystemError;                                                    \
         pthread_mutex_lock(&n->mutex);                                                             \
-        if (!n->aborted) result_ = (call);                                                         \
+        if (!n->aborted) result_ = STW_NCCL_CALL(call);                                            \
         pthread_mutex_unlock(&n->mutex);                                                           \
         n->operations++;                                                                           \
         STW_TRY(settle(n, result_, err));                                                          \
@@ -312,7 +312,7 @@ static stw_status make_id(nccl *n, ncclUniqueId *id, stw_error *err) {
     memset(id, 0, sizeof *id);
     if (config->share == NULL) STW_TRY(meet(config->ranks, err));
     if (config->share == NULL || config->ranks->rank == 0) {
-        ncclResult_t result = n->api.unique_id(id);
+        ncclResult_t result = STW_NCCL_CALL(n->api.unique_id(id));
         if (result != ncclSuccess) {
             const char *at = getenv("NCCL_COMM_ID");
             status = stw_fail_native(err, STW_STATUS_DEVICE, (long)result, "NCCL",

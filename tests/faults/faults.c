@@ -18,9 +18,10 @@ extern const char __executable_start __attribute__((weak));
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static stw_fault_call *calls; /* those that were made */
-static bool is_read;          /* the environment */
-static char wanted[64];       /* "": none fails */
-static unsigned long long wanted_n;
+static bool held;
+static bool is_read;                         /* the environment */
+static char wanted[64];                      /* "": none fails */
+static unsigned long long wanted_n, n_alike; /* n_alike: calls so far that match a "name*" */
 static const char *log_path;
 
 /* Not inlined: a debugger can stop here. */
@@ -54,21 +55,47 @@ static void read_environment(void) {
     memcpy(wanted, text, (size_t)(colon - text));
 }
 
-bool stw_fault_now(stw_fault_call *call, const void *from) {
-    pthread_mutex_lock(&mutex);
-    if (!is_read) read_environment();
-    if (!call->known) {
-        call->known = true;
+static bool same_name(const char *a, const char *b) {
+    size_t n = strcspn(a, "(");
+    return strcspn(b, "(") == n && strncmp(a, b, n) == 0;
+}
+
+/* Adds a place, unless another one makes calls of this name. */
+static stw_fault_call *first_of(stw_fault_call *call) {
+    stw_fault_call *first = calls;
+    while (first != NULL && !same_name(first->name, call->name)) first = first->next;
+    if (first == NULL) {
+        first = call;
         call->next = calls;
         calls = call;
     }
-    call->count++;
-    bool fails = call->count == wanted_n && strcmp(call->name, wanted) == 0;
+    return call->first = first;
+}
+
+/* Is this the call that is to fail? */
+static bool is_wanted(const stw_fault_call *call) {
+    size_t n = strlen(wanted);
+    if (n == 0 || wanted[n - 1] != '*')
+        return same_name(call->name, wanted) && call->count == wanted_n;
+    return strncmp(call->name, wanted, n - 1) == 0 && ++n_alike == wanted_n;
+}
+
+void stw_fault_hold(void) { held = true; }
+void stw_fault_begin(void) { held = false; }
+
+bool stw_fault_now(stw_fault_call *call, const void *from) {
+    if (held) return false;
+    pthread_mutex_lock(&mutex);
+    if (!is_read) read_environment();
+    stw_fault_call *first = call->first != NULL ? call->first : first_of(call);
+    first->count++;
+    bool fails = is_wanted(first);
     pthread_mutex_unlock(&mutex);
     if (fails && log_path != NULL) {
-        char line[128];
-        int n = snprintf(line, sizeof line, "failed %s %llu at 0x%" PRIxPTR "\n", call->name,
-                         wanted_n, (uintptr_t)from - (uintptr_t)&__executable_start);
+        char line[160];
+        int n = snprintf(line, sizeof line, "failed %.*s %llu at 0x%" PRIxPTR "\n",
+                         (int)strcspn(call->name, "("), call->name, wanted_n,
+                         (uintptr_t)from - (uintptr_t)&__executable_start);
         log_line(line, (size_t)n);
     }
     return fails;
@@ -79,6 +106,7 @@ void stw_fault_set(const char *name, unsigned long long n) {
     if (!is_read) read_environment();
     snprintf(wanted, sizeof wanted, "%s", name != NULL ? name : "");
     wanted_n = n;
+    n_alike = 0;
     for (stw_fault_call *c = calls; c != NULL; c = c->next) c->count = 0;
     pthread_mutex_unlock(&mutex);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts calls and makes one of them fail: STOWAGE_FAIL=call:n in the environment names the n-th
- * `call` of the process (from 1), of those that table.h lists. STOWAGE_FAIL=call:n@rank: only in
+ * `call` of the process (from 1), of those that table.h lists; "cuda*" all whose names begin so.
+ * STOWAGE_FAIL=call:n@rank: only in
  * the process of that rank. With STOWAGE_FAIL_LOG=FILE the failed call and, when the process ends
  * or is replaced, the number of calls of each kind are appended to FILE. Any thread. Only programs
  * for tests have this; what people run holds no hook. */
@@ -9,12 +10,12 @@
 
 #include <stdbool.h>
 
-/** One call in the count; static storage, zeroed but for the name. */
+/** Calls of one name, or one place that makes them; static storage, zeroed but for the name. */
 typedef struct stw_fault_call {
-    const char *name;
-    bool known; /* in the list of those that were made */
+    const char *name; /* up to a '(' */
     unsigned long long count;
-    struct stw_fault_call *next;
+    struct stw_fault_call *first; /* the first place that made a call of this name */
+    struct stw_fault_call *next;  /* of the first places */
 } stw_fault_call;
 
 /** Count a call. @param from whence it was made, for the log. @return must it fail? */
@@ -24,6 +25,9 @@ void stw_fault_set(const char *name, unsigned long long n);
 /** Calls of all kinds whose names begin with `prefix` since the last stw_fault_set. */
 unsigned long long stw_fault_count(const char *prefix);
 
+/** Count nothing until stw_fault_begin: what libraries do before `main` is not the program's. */
+void stw_fault_hold(void);
+void stw_fault_begin(void);
 /** Appends the counts to the log; once a process, at its end or before another program replaces it.
  */
 void stw_fault_tell(void);

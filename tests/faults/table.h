@@ -110,7 +110,7 @@
 /* Calls that wrap.c has by hand, for their shape or for further ways in which they fail: short
  * ("read/short", "write/short", "pread/short", "pwrite/short", "io_uring/short"), interrupted
  * ("read/again", "write/again"), at the end of the file ("pread/end"), in the kernel
- * ("io_uring/result"). ferror only tells of a stream that failed. */
+ * ("io_uring/result"). ferror only tells of a stream that failed, and main begins the count. */
 #define STW_FAULTS_BY_HAND(X)                                                                      \
     X(read)                                                                                        \
     X(write)                                                                                       \
@@ -123,7 +123,8 @@
     X(puts)                                                                                        \
     X(putchar)                                                                                     \
     X(execl)                                                                                       \
-    X(execv)
+    X(execv)                                                                                       \
+    X(main)
 #define STW_FAULTS_URING_BY_HAND(X) X(io_uring_submit_and_wait)
 
 #endif

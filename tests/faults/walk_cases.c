@@ -20,6 +20,11 @@ const walk_file walk_files[] = {
      "  host: {memory: 1 GiB, process: 16 MiB}\n  nvme: {capacity: 1 GiB}\n"},
     {"two.yaml", "name: walk\nnodes: 1\nnode:\n  gpus: 2\n  gpu: {memory: 1 GiB, context: 0, "
                  "comm: 16 MiB}\n  host: {memory: 1 GiB, process: 16 MiB}\n"},
+    {"gpu.yaml", "name: walk\nnodes: 1\nnode:\n  gpus: 1\n  gpu: {memory: 40 GiB, context: 1 GiB}\n"
+                 "  host: {memory: 8 GiB, process: 2 GiB}\n  nvme: {capacity: 1 GiB}\n"},
+    {"gpus.yaml",
+     "name: walk\nnodes: 1\nnode:\n  gpus: 2\n  gpu: {memory: 40 GiB, context: 1 GiB}\n"
+     "  host: {memory: 16 GiB, process: 2 GiB}\n"},
     {"run.yaml", "batch: {micro_batch: 1, seq_len: 32}\nplacement: {moments: host}\n"
                  "optimizer: {clip_norm: 1}\n"},
 };
@@ -44,6 +49,14 @@ const walk_case walk_setup[] = {
      .arguments = {"stowage", "plan", "--cluster", "{in}/two.yaml", "--model", "{in}/tiny.csv",
                    "-o", "two.json"},
      .outputs = {"two.json"}},
+    {.name = "setup gpu",
+     .arguments = {"stowage", "plan", "--cluster", "{in}/gpu.yaml", "--model", "{in}/tiny.csv",
+                   FORCED, "-o", "gpu.json"},
+     .outputs = {"gpu.json"}},
+    {.name = "setup gpus",
+     .arguments = {"stowage", "plan", "--cluster", "{in}/gpus.yaml", "--model", "{in}/tiny.csv",
+                   "-o", "gpus.json"},
+     .outputs = {"gpus.json"}},
     {.name = "setup run",
      .arguments = {"stowage-run", "{in}/tiny.json", "-b", "host", "-n", "2", "-o", "run.json"},
      .outputs = {"run.json"}},
@@ -141,6 +154,19 @@ const walk_case walk_cases[] = {
      .calls = "MPI_",
      .rank = "@1",
      .most = 20},
+    {.name = "run cuda",
+     .arguments = {"stowage-run", "{in}/gpu.json", "-b", "cuda", "-n", "2", "-o", "run.json"},
+     .outputs = {"run.json"},
+     .environment = {"LSAN_OPTIONS=detect_leaks=0:exitcode=99"},
+     .gpu = true},
+    {.name = "run nccl",
+     .arguments = {"mpirun", "--oversubscribe", "-n", "2", "{bin}/stowage-run", "{in}/gpus.json",
+                   "-b", "cuda", "-n", "1", "--timeout", "20", "-o", "run.json"},
+     .outputs = {"run.json"},
+     .environment = {"LSAN_OPTIONS=detect_leaks=0:exitcode=99"},
+     .calls = "n->",
+     .rank = "@1",
+     .gpu = true},
 };
 
 const size_t walk_n_files = LENGTH(walk_files), walk_n_setup = LENGTH(walk_setup),

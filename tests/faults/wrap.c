@@ -136,6 +136,15 @@ BY_HAND(int, io_uring_submit_and_wait, struct io_uring *ring, unsigned wait) {
 }
 #endif
 
+/* ---- what is counted begins with main ---- */
+
+__attribute__((constructor(101))) static void hold(void) { stw_fault_hold(); }
+
+BY_HAND(int, main, int argc, char **argv) {
+    stw_fault_begin();
+    return __real_main(argc, argv);
+}
+
 /* ---- the count goes before what replaces the process ---- */
 
 BY_HAND(int, execl, const char *path, const char *arg0, ...) {

@@ -4,6 +4,7 @@
 #include "tests/gpu/scenario.h"
 
 #include "backend/executor/run.h"
+#include "tests/faults/faults.h"
 #include "tests/unit/fixture.h"
 
 /* Is this the error of the call that was made to fail, and does it name the call? */
@@ -17,13 +18,13 @@ static void every_call_may_fail(void) {
     static const stw_element_types types = {STW_ELEMENT_BF16, STW_ELEMENT_BF16, STW_ELEMENT_F32,
                                             STW_ELEMENT_F32, STW_ELEMENT_F32};
     outcome out;
-    stw_cuda_fail_call(0);
+    stw_fault_set(NULL, 0);
     CHECK_OK(run_scenario(cuda, &types, 1, &out, err));
-    uint64_t calls = stw_cuda_calls(), silent = 0;
+    uint64_t calls = stw_fault_count(""), silent = 0;
     CU_ASSERT_TRUE(calls > 100);
     for (uint64_t k = 1; k <= calls; k += k < 150 ? 1 : 5) {
         stw_error error = STW_ERROR_INIT;
-        stw_cuda_fail_call(k);
+        stw_fault_set("*", k);
         stw_status status = run_scenario(cuda, &types, 1, &out, &error);
         if (!told(status, &error) && silent++ < 5)
             fprintf(stderr, "call %llu: status %d, %s: %s\n", (unsigned long long)k, (int)status,
@@ -31,7 +32,7 @@ static void every_call_may_fail(void) {
         empty_folder();
     }
     CU_ASSERT_EQUAL(silent, 0);
-    stw_cuda_fail_call(0);
+    stw_fault_set(NULL, 0);
     CHECK_OK(run_scenario(cuda, &types, 1, &out, err));
 }
 
@@ -57,29 +58,29 @@ static uint64_t used_bytes(void) {
 static uint64_t fail_calls_of_a_run(const stw_plan *plan, const stw_executor_options *options,
                                     uint64_t first, uint64_t stride) {
     stw_run_result *result = NULL;
-    stw_cuda_fail_call(0);
+    stw_fault_set(NULL, 0);
     CHECK_OK(stw_execute_with(plan, options, cuda, &result, err));
-    uint64_t calls = stw_cuda_calls(), wrong = 0;
+    uint64_t calls = stw_fault_count(""), wrong = 0;
     if (result != NULL) CU_ASSERT_EQUAL(result->mismatched, 0);
     stw_run_result_free(result);
     uint64_t used = used_bytes();
     CU_ASSERT_TRUE(calls > 200);
     for (uint64_t k = first; k <= calls; k += stride) {
         stw_error error = STW_ERROR_INIT;
-        stw_cuda_fail_call(k);
+        stw_fault_set("*", k);
         stw_status status = stw_execute_with(plan, options, cuda, &result, &error);
         /* Threads may need a call less than before; then none was made to fail. */
-        bool reached = stw_cuda_calls() >= k;
+        bool reached = stw_fault_count("") >= k;
         bool right = reached ? told(status, &error) && result == NULL : status == STW_STATUS_OK;
         if (!right && wrong++ < 5)
             fprintf(stderr, "call %llu of %llu: status %d, %s: %s\n", (unsigned long long)k,
-                    (unsigned long long)stw_cuda_calls(), (int)status, error.where, error.text);
+                    (unsigned long long)stw_fault_count(""), (int)status, error.where, error.text);
         stw_run_result_free(result);
         empty_folder();
     }
     CU_ASSERT_EQUAL(wrong, 0);
     CU_ASSERT_TRUE(used_bytes() <= used + 2 * MIB); /* failed runs give everything back */
-    stw_cuda_fail_call(0);
+    stw_fault_set(NULL, 0);
     CHECK_OK(stw_execute_with(plan, options, cuda, &result, err));
     if (result != NULL) CU_ASSERT_EQUAL(result->mismatched, 0);
     stw_run_result_free(result);
