@@ -20,6 +20,7 @@ typedef struct mpi_state {
     const stw_backend *backend;
     double timeout_s;
     atomic_bool broken; /* set by any thread */
+    bool reported;      /* to ranks of other nodes */
 } mpi_state;
 
 /* ---- the plugin ---- */
@@ -79,26 +80,71 @@ static stw_status find_plugin(const stw_mpi_calls **out, stw_error *err) {
 
 /* ---- the transport ---- */
 
+#define REPORT_S 2.0 /* how long ranks that give up hear of each other */
+
+static void append(char *out, size_t out_size, const char *text) {
+    size_t used = strlen(out);
+    if (text[0] != '\0')
+        snprintf(out + used, out_size - used, "%s%.*s", used > 0 ? "; " : "",
+                 (int)STW_MPI_REPORT_BYTES, text);
+}
+
+/* What the ranks of other nodes say of the ranks there, appended; those who say nothing are named.
+ */
+static void hear_nodes(const stw_ranks *ranks, const char *all, const unsigned char *heard,
+                       char *out, size_t out_size) {
+    uint32_t own = ranks->rank / ranks->local_world, each = ranks->local_world;
+    for (uint32_t first = 0; first < ranks->world; first += each) {
+        const char *said = "";
+        uint32_t silent = UINT32_MAX;
+        char text[80] = "";
+        for (uint32_t r = first; r < first + each && r < ranks->world; r++) {
+            if (!heard[r] && silent == UINT32_MAX) silent = r;
+            if (heard[r] && said[0] == '\0') said = all + (size_t)r * STW_MPI_REPORT_BYTES;
+        }
+        if (first / each == own) continue;
+        if (said[0] == '\0' && silent != UINT32_MAX)
+            snprintf(text, sizeof text, "rank %u on another node does not answer", silent);
+        append(out, out_size, said[0] != '\0' ? said : text);
+    }
+}
+
+/* Ranks of other nodes are not seen, so ranks that give up tell each other what they see.
+ * @param missing what this rank sees; the others' is appended */
+static void report(mpi_state *mpi, char *missing, size_t missing_size, double wait_s) {
+    const stw_ranks *ranks = mpi->config->ranks;
+    if (mpi->reported || ranks->local_world >= ranks->world) return;
+    mpi->reported = true;
+    char mine[STW_MPI_REPORT_BYTES] = "";
+    char *all = calloc(ranks->world, STW_MPI_REPORT_BYTES);
+    unsigned char *heard = calloc(ranks->world, 1);
+    if (all != NULL && heard != NULL) {
+        snprintf(mine, sizeof mine, "%s", missing);
+        mpi->calls->report(mine, all, heard, wait_s);
+        for (uint32_t r = 0; r < ranks->world; r++) all[(r + 1u) * STW_MPI_REPORT_BYTES - 1] = '\0';
+        if (wait_s > 0) hear_nodes(ranks, all, heard, missing, missing_size);
+    }
+    free(all);
+    free(heard);
+}
+
 static stw_status result_status(mpi_state *mpi, stw_mpi_result result, const char *what,
                                 const char *error, stw_error *err) {
+    char missing[700], operation[160];
     if (result == STW_MPI_OK) return STW_STATUS_OK;
-    bool told = stw_watch_others_gave_up(mpi->config->watch);
     mpi->broken = true;
     stw_watch_give_up(mpi->config->watch, NULL);
-    if (result == STW_MPI_TIMED_OUT) {
-        char missing[600], operation[160];
-        stw_watch_operation(mpi->config->watch, what, operation, sizeof operation);
-        stw_watch_describe(mpi->config->watch, missing, sizeof missing);
-        if (told)
-            return stw_fail(err, STW_STATUS_DEVICE, operation,
-                            "another rank has given up (MPI): %s",
-                            missing[0] != '\0' ? missing : "it says why");
-        return stw_fail(err, STW_STATUS_DEVICE, operation,
-                        "not all ranks took part within %.3g s (MPI): %s", mpi->timeout_s,
-                        missing[0] != '\0' ? missing
-                                           : "a rank has failed or issues other operations");
-    }
-    return stw_fail(err, STW_STATUS_DEVICE, what, "MPI says: %.300s", error);
+    if (result == STW_MPI_FAILED)
+        return stw_fail(err, STW_STATUS_DEVICE, what, "MPI says: %.300s", error);
+    stw_watch_operation(mpi->config->watch, what, operation, sizeof operation);
+    stw_watch_describe(mpi->config->watch, missing, sizeof missing);
+    report(mpi, missing, sizeof missing, REPORT_S);
+    if (missing[0] == '\0') stw_watch_who_gave_up(mpi->config->watch, missing, sizeof missing);
+    if (result == STW_MPI_GIVEN_UP)
+        return stw_fail(err, STW_STATUS_DEVICE, operation, "another rank has given up (MPI): %s",
+                        missing);
+    return stw_fail(err, STW_STATUS_DEVICE, operation,
+                    "not all ranks took part within %.3g s (MPI): %s", mpi->timeout_s, missing);
 }
 
 static stw_status check_alive(const mpi_state *mpi, const char *what, stw_error *err) {
@@ -139,7 +185,10 @@ out:
 
 static void mpi_close(void *state) {
     mpi_state *mpi = state;
+    char why[STW_MPI_REPORT_BYTES];
     if (mpi == NULL) return;
+    stw_watch_why(mpi->config->watch, why, sizeof why);
+    if (mpi->broken && why[0] != '\0') report(mpi, why, sizeof why, 0);
     mpi->calls->leave(mpi->broken ? 1 : 0);
     free(mpi);
 }

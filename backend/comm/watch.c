@@ -106,6 +106,12 @@ void stw_watch_give_up(stw_watch *w, const char *why) {
     atomic_store(&w->own->gave_up, true);
 }
 
+void stw_watch_why(const stw_watch *w, char *out, size_t out_size) {
+    out[0] = '\0';
+    if (w != NULL && w->own->why[0] != '\0')
+        snprintf(out, out_size, "rank %u has failed: %s", w->ranks.rank, w->own->why);
+}
+
 bool stw_watch_others_gave_up(const stw_watch *w) {
     if (w == NULL) return false;
     for (uint32_t i = 0; i < w->ranks.local_world; i++)
@@ -286,7 +292,7 @@ void stw_watch_describe(stw_watch *w, char *out, size_t out_size) {
     if (out_size > 0) out[0] = '\0';
     if (w == NULL || out_size == 0) return;
     unsigned long long number = atomic_load(&w->own->begun);
-    uint32_t named = 0, more = 0, elsewhere = w->ranks.world - w->ranks.local_world;
+    uint32_t named = 0, more = 0;
     size_t used = 0;
     stw_watch_find(w);
     for (uint32_t rank = w->first; rank < w->first + w->ranks.local_world; rank++) {
@@ -302,19 +308,14 @@ void stw_watch_describe(stw_watch *w, char *out, size_t out_size) {
     }
     if (more > 0)
         used += (size_t)snprintf(out + used, out_size - used, "; and %u more ranks", more);
-    for (uint32_t rank = w->first; used == 0 && rank < w->first + w->ranks.local_world; rank++) {
-        const peer *p = &w->peers[rank - w->first];
-        if (p->page != NULL && atomic_load(&p->page->gave_up))
-            used = (size_t)snprintf(out, out_size, "rank %u (process %d) waits no longer", rank,
-                                    (int)p->process);
-    }
-    if (used == 0 && elsewhere == 1)
-        snprintf(out, out_size, "rank %u, on another node, has not come to it",
-                 w->first > 0 ? 0 : w->ranks.local_world);
-    else if (used == 0 && elsewhere > 0)
-        snprintf(out, out_size,
-                 "all %u ranks of this node have come to it; one of the %u on other nodes has not",
-                 w->ranks.local_world, elsewhere);
+}
+
+void stw_watch_who_gave_up(const stw_watch *w, char *out, size_t out_size) {
+    snprintf(out, out_size, "a rank has failed or issues other operations");
+    for (uint32_t i = 0; w != NULL && i < w->ranks.local_world; i++)
+        if (w->peers[i].page != NULL && atomic_load(&w->peers[i].page->gave_up))
+            snprintf(out, out_size, "rank %u (process %d) waits no longer", w->first + i,
+                     (int)w->peers[i].process);
 }
 
 /* ---- signals: only what a handler may call ---- */

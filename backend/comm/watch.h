@@ -27,6 +27,8 @@ void stw_watch_give_up(stw_watch *watch, const char *why);
 /** Once this rank has given up: wait, for a second at most, until the other ranks of this node have
  * as well, for a launcher ends them as soon as one has gone. */
 void stw_watch_linger(const stw_watch *watch);
+/** "rank 1 has failed: ..." where this rank has given up with a reason, else "". */
+void stw_watch_why(const stw_watch *watch, char *out, size_t out_size);
 /** Has another rank of this node given up? */
 bool stw_watch_others_gave_up(const stw_watch *watch);
 /** What this rank is in: "operation 12 (barrier)".
@@ -37,6 +39,8 @@ void stw_watch_operation(const stw_watch *watch, const char *otherwise, char *ou
  * @param out always NUL-terminated; "" where nothing is known */
 void stw_watch_describe(stw_watch *watch, char *out, size_t out_size);
 
+/** Where that names none: a rank that has given up, for people to look at its error. */
+void stw_watch_who_gave_up(const stw_watch *watch, char *out, size_t out_size);
 /** For a handler of signals that end the process: if other ranks of this node have ended before,
  * name them and the operation on stderr. Launchers end all ranks where one has died. */
 void stw_watch_on_signal(void);

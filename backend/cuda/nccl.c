@@ -192,10 +192,7 @@ static stw_status fail_waiting(nccl *n, const char *where, bool told, stw_error 
     stw_watch_give_up(n->config.watch, NULL);
     stw_watch_operation(n->config.watch, n->what, operation, sizeof operation);
     stw_watch_describe(n->config.watch, missing, sizeof missing);
-    if (missing[0] == '\0')
-        snprintf(missing, sizeof missing,
-                 "at least one of %u ranks is missing or does something else",
-                 n->config.ranks->world);
+    if (missing[0] == '\0') stw_watch_who_gave_up(n->config.watch, missing, sizeof missing);
     if (told)
         snprintf(why, sizeof why, "another rank has given up");
     else

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 const stw_mpi_calls *stowage_mpi_calls(void);
@@ -36,6 +37,9 @@ static bool left_broken; /* this rank failed: it does not wait for the others at
 static atomic_bool interrupted;
 static int (*gave_up)(void *state); /* will a peer not come? Or NULL */
 static void *gave_up_state;
+static MPI_Comm reports =
+    MPI_COMM_NULL; /* of ranks that give up; apart from the caller's messages */
+#define REPORT_TAG 1
 
 static double now_s(void) {
     struct timespec t;
@@ -63,7 +67,11 @@ static stw_mpi_result finish(MPI_Request *request, double timeout_s, char *error
             sched_yield();
             continue;
         }
-        if (gave_up != NULL && gave_up(gave_up_state)) return STW_MPI_TIMED_OUT;
+        if (gave_up != NULL && gave_up(gave_up_state)) return STW_MPI_GIVEN_UP;
+        int told = 0;
+        if (reports != MPI_COMM_NULL)
+            CHECK(MPI_Iprobe(MPI_ANY_SOURCE, REPORT_TAG, reports, &told, MPI_STATUS_IGNORE));
+        if (told) return STW_MPI_GIVEN_UP;
         nap(50000);
     }
 }
@@ -131,6 +139,15 @@ static stw_mpi_result join(uint32_t *rank, uint32_t *world, double timeout_s,
     CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
     gave_up = asked;
     gave_up_state = state;
+    if (reports == MPI_COMM_NULL && size > 1) {
+        MPI_Request request;
+        MPI_Comm made = MPI_COMM_NULL;
+        CHECK(MPI_Comm_idup(MPI_COMM_WORLD, &made, &request));
+        stw_mpi_result joined = finish(&request, timeout_s, error, error_size);
+        if (joined != STW_MPI_OK) return joined;
+        reports = made;
+        CHECK(MPI_Comm_set_errhandler(reports, MPI_ERRORS_RETURN));
+    }
     *rank = (uint32_t)my_rank;
     *world = (uint32_t)size;
     return STW_MPI_OK;
@@ -177,6 +194,37 @@ static stw_mpi_result barrier(double timeout_s, char *error, size_t error_size) 
     return finish(&request, timeout_s, error, error_size);
 }
 
+/* What is sent lives until the process ends: a peer that is stopped may never take it. */
+static void report(const char *mine, char *all, unsigned char *heard, double wait_s) {
+    static char sent[STW_MPI_REPORT_BYTES];
+    int world = 0, rank = 0, missing;
+    if (reports == MPI_COMM_NULL || MPI_Comm_size(reports, &world) != MPI_SUCCESS ||
+        MPI_Comm_rank(reports, &rank) != MPI_SUCCESS)
+        return;
+    missing = world - 1;
+    memcpy(sent, mine, sizeof sent);
+    for (int r = 0; r < world; r++) {
+        MPI_Request request;
+        if (r != rank)
+            (void)MPI_Isend(sent, sizeof sent, MPI_BYTE, r, REPORT_TAG, reports, &request);
+    }
+    for (double end = now_s() + wait_s; missing > 0 && now_s() < end; nap(1000000)) {
+        int there = 1;
+        MPI_Status from;
+        while (there) {
+            if (MPI_Iprobe(MPI_ANY_SOURCE, REPORT_TAG, reports, &there, &from) != MPI_SUCCESS)
+                return;
+            if (!there) break;
+            char *to = all + (size_t)from.MPI_SOURCE * STW_MPI_REPORT_BYTES;
+            if (MPI_Recv(to, STW_MPI_REPORT_BYTES, MPI_BYTE, from.MPI_SOURCE, REPORT_TAG, reports,
+                         MPI_STATUS_IGNORE) != MPI_SUCCESS)
+                return;
+            missing -= !heard[from.MPI_SOURCE];
+            heard[from.MPI_SOURCE] = 1;
+        }
+    }
+}
+
 const stw_mpi_calls *stowage_mpi_calls(void) {
     static const stw_mpi_calls calls = {
         .version = STW_MPI_PLUGIN_VERSION,
@@ -192,6 +240,7 @@ const stw_mpi_calls *stowage_mpi_calls(void) {
         .broadcast = broadcast,
         .interrupt = interrupt,
         .barrier = barrier,
+        .report = report,
     };
     return &calls;
 }

@@ -9,12 +9,14 @@
 #include <stdint.h>
 
 #define STW_MPI_PLUGIN_VERSION 2u
+#define STW_MPI_REPORT_BYTES 512u
 #define STW_MPI_PLUGIN_SYMBOL "stowage_mpi_calls"
 
 typedef enum stw_mpi_result {
     STW_MPI_OK,
-    STW_MPI_FAILED,   /* `error` says why */
-    STW_MPI_TIMED_OUT /* the peers did not come, or one gave up; no further call but leave(1) */
+    STW_MPI_FAILED,    /* `error` says why */
+    STW_MPI_TIMED_OUT, /* the peers did not come; no further call but report and leave(1) */
+    STW_MPI_GIVEN_UP   /* the same, because a peer has given up */
 } stw_mpi_result;
 
 typedef struct stw_mpi_calls {
@@ -38,6 +40,11 @@ typedef struct stw_mpi_calls {
     /** Any thread: a call that waits returns at once, as timed out; so do all later ones. */
     void (*interrupt)(void);
     stw_mpi_result (*barrier)(double timeout_s, char *error, size_t error_size);
+    /** After a call that timed out: tell all ranks `mine` and hear what they tell, for wait_s.
+     * Ranks that wait in a call hear of it, and their call returns as timed out.
+     * @param mine STW_MPI_REPORT_BYTES
+     * @param all [world][STW_MPI_REPORT_BYTES] of the other ranks; @param heard [world] 0 or 1 */
+    void (*report)(const char *mine, char *all, unsigned char *heard, double wait_s);
 } stw_mpi_calls;
 
 typedef const stw_mpi_calls *(*stw_mpi_calls_fn)(void);

@@ -14,9 +14,10 @@ deadline=2
 cat >rank.sh <<'EOF2'
 echo $$ >"pid.$OMPI_COMM_WORLD_RANK"
 [ "$OMPI_COMM_WORLD_RANK" != 1 ] || eval "$BEFORE"
+[ -z "$OWN_NODE" ] || export OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0
 exec "$STOWAGE_RUN" plan.json --backend host --steps 100000 --timeout "$DEADLINE" -q >"out.$OMPI_COMM_WORLD_RANK" 2>&1
 EOF2
-export STOWAGE_RUN DEADLINE=$deadline BEFORE=''
+export STOWAGE_RUN DEADLINE=$deadline BEFORE='' OWN_NODE=''
 
 # plan N: a streamed plan of N ranks
 plan() {
@@ -84,6 +85,11 @@ steps "killed"
 kill -KILL "$(cat pid.1)"
 ended "killed, and the launcher ends the others" 137 "rank 0 is ended in operation " "rank 1 (process $(cat pid.1)) has ended before"
 grep -q "process rank 1 .*signal 9" mpirun.txt || { cat mpirun.txt; fail "mpirun does not name the rank"; }
+
+OWN_NODE=1 start 2 # ranks that do not see each other's processes tell each other what they see
+steps "stopped on another node"
+kill -STOP "$(cat pid.1)"
+ended "stopped on another node" 6 "rank 0: operation " "rank 1 on another node does not answer"
 
 # shellcheck disable=SC2016
 BEFORE='kill -STOP $$' start 2
