@@ -27,7 +27,7 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_double(json, "--timeout", run->timeout_s);
     stw_json_bool(json, "--no-digest", o->no_digest);
     stw_json_bool(json, "poison_freed", o->poison_freed);
-    stw_json_bool(json, "after_iteration", o->after_iteration != NULL);
+    stw_json_bool(json, "ceiling", o->after_iteration != NULL); /* measured after every step */
 }
 
 typedef uint64_t hash_of(const stw_program *program, const stw_movement *movement);

@@ -58,6 +58,9 @@ ODD_OPTIONS=--no-digest differ "digest" 2 0 --no-digest "rank 1 has false, rank 
 ODD_OPTIONS="--seed 7" differ "seed" 2 1 --seed "rank 1 has 7, rank 0 has 1"
 ODD_OPTIONS="--timeout 5" differ "time limit" 2 1 --timeout "rank 1 has 5.0, rank 0 has 20.0"
 
+# The benchmark program, which measures after every step, on one rank.
+[ -z "${STW_CEILING:-}" ] || ODD_OPTIONS='' ODD_PROGRAM=$STW_CEILING differ "ceiling" 2 1 ceiling "rank 1 has true, rank 0 has false"
+
 # A failure of one rank is told to all.
 cp plan-2.json kept.json
 cp nvme.json plan-2.json
