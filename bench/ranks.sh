@@ -21,6 +21,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 export OMPI_MCA_mpi_yield_when_idle=1
 mkdir -p "$out" && cd "$out" || exit 2
 bad=0
+port=$((20000 + $$ % 9000)) # one for each row: a rank that is late meets nobody
 
 cat >config.json <<'EOF2'
 {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": false, "head_dim": 64,
@@ -43,9 +44,10 @@ EOF2
 cat >rank.sh <<'EOF2'
 rank=${OMPI_COMM_WORLD_RANK:-${RANK:-0}}
 plan=$PLAN program=$STOWAGE_RUN
+echo $$ >"shell.$rank"
 if [ "$rank" = "$ODD" ]; then
     case $CASE in
-    sleeping) sleep 40 ;;
+    sleeping) sleep "$SLEEP_S" ;;
     other_plan) plan=$OTHER_PLAN ;;
     other_version) program=./other-run ;;
     esac
@@ -58,8 +60,9 @@ EOF2
 version=$("$STOWAGE_RUN" --version | sed -n '1s/stowage-run //p')
 LC_ALL=C sed "s/stowage $version (ranks/stowage $(echo "$version" | tr 0-9 1-90) (ranks/" "$STOWAGE_RUN" >other-run
 chmod +x other-run
-[ -n "${STOWAGE_MPI_PLUGIN:-}" ] || export STOWAGE_MPI_PLUGIN="$(dirname "$STOWAGE_RUN")/../lib/stowage/stowage-mpi.so"
-export PLAN OTHER_PLAN STEPS ODD CASE BACKEND="$backend" DEADLINE="$deadline"
+STOWAGE_MPI_PLUGIN=${STOWAGE_MPI_PLUGIN:-$(dirname "$STOWAGE_RUN")/../lib/stowage/stowage-mpi.so}
+export STOWAGE_MPI_PLUGIN
+export PLAN OTHER_PLAN SLEEP_S STEPS ODD CASE BACKEND="$backend" DEADLINE="$deadline"
 
 plan() {
     "$STOWAGE" plan --model config.json --cluster cluster.yaml --set node.gpus="$1" --set placement.moments=host \
@@ -75,7 +78,7 @@ launch() {
     (
         rank=0
         while [ "$rank" -lt "$1" ]; do
-            RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$1 LOCAL_WORLD_SIZE=$1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) \
+            RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=$1 LOCAL_WORLD_SIZE=$1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
                 sh rank.sh &
             rank=$((rank + 1))
         done
@@ -95,18 +98,20 @@ is_there() { [ -n "$(pid "$1")" ] && grep -q -v ') [ZX] ' "/proc/$(pid "$1")/sta
 one() {
     ranks=$1 CASE=$2 word=$3
     ODD=$((ranks - 1)) PLAN=plan-$ranks.json OTHER_PLAN=other-$ranks.json STEPS=1000000
-    [ -n "$word" ] || STEPS=3
-    rm -f out.* code.* pid.*
+    SLEEP_S=$((deadline + 30)) pause=$start_s
+    [ -n "$word" ] || STEPS=3 SLEEP_S=3 pause=0.3 # nobody waits for it: it goes on later
+    rm -f out.* code.* pid.* shell.*
+    port=$((port + 1))
     began=$(now)
     launch "$ranks"
     case $CASE in
     killed | stopped)
-        sleep "$start_s"
+        sleep "$pause"
         began=$(now)
         signal=KILL
         [ "$CASE" = killed ] || signal=STOP
         [ -z "$(pid "$ODD")" ] || kill -s "$signal" "$(pid "$ODD")"
-        [ "$ranks$CASE" != 1stopped ] || { sleep 3; kill -s CONT "$(pid 0)"; } # nobody waits for it
+        [ "$ranks$CASE" != 1stopped ] || { sleep 3; kill -s CONT "$(pid 0)"; }
         ;;
     esac
     hangs=
@@ -122,10 +127,11 @@ one() {
     done
     seconds=$(since "$began")
     sleep 1
-    codes= rank=0
+    codes='' rank=0
     while [ "$rank" -lt "$ranks" ]; do
         [ -s "code.$rank" ] || ! is_there "$rank" || kill -s KILL "$(pid "$rank")"
         sleep 0.1
+        [ -s "code.$rank" ] || kill -s KILL "$(cat "shell.$rank" 2>/dev/null)" 2>/dev/null # it sleeps
         codes="$codes $(cat "code.$rank" 2>/dev/null || echo -)"
         rank=$((rank + 1))
     done
@@ -153,14 +159,13 @@ for n in ${RANKS:-1 2 4}; do
     plan "$n" optimizer.lr=0.5 "other-$n.json"
     odd=$((n - 1))
     one "$n" killed "rank $odd (process"
-    [ "$n" = 1 ] || one "$n" stopped "rank $odd (process"
-    [ "$n" = 1 ] || one "$n" sleeping "rank $odd (process"
     if [ "$n" = 1 ]; then
-        one "$n" other_plan ""
-        one "$n" other_version ""
-    else
-        one "$n" other_plan "optimizer.lr: rank $odd has 0.5, rank 0 has 0.001"
-        one "$n" other_version "version: rank $odd is stowage"
+        for case in stopped sleeping other_plan other_version; do one "$n" $case ""; done
+        continue
     fi
+    one "$n" stopped "rank $odd (process"
+    one "$n" sleeping "rank $odd (process"
+    one "$n" other_plan "optimizer.lr: rank $odd has 0.5, rank 0 has 0.001"
+    one "$n" other_version "version: rank $odd is stowage"
 done
 exit $bad
