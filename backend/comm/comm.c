@@ -138,14 +138,6 @@ bool stw_comm_meets(const stw_comm *comm) {
     return comm->mpi != NULL || comm->ranks.world == 1 || !comm->config.backend->gpu;
 }
 
-stw_status stw_comm_attach(stw_comm *comm, stw_device *device, uint64_t scratch_offset,
-                           stw_error *err) {
-    comm->config.device = device;
-    comm->config.scratch_offset = scratch_offset;
-    if (comm->ranks.world == 1 || !comm->config.backend->gpu) return STW_STATUS_OK;
-    return comm->ops->open(&comm->config, &comm->state, err);
-}
-
 void stw_comm_close(stw_comm *comm) {
     if (comm == NULL) return;
     stw_watch_linger(comm->config.watch);
@@ -189,6 +181,15 @@ static stw_status end(stw_comm *comm, stw_status status, stw_error *err) {
     }
     if (status != STW_STATUS_OK && err != NULL && err->rank < 0) err->rank = (int)comm->ranks.rank;
     return status;
+}
+
+stw_status stw_comm_attach(stw_comm *comm, stw_device *device, uint64_t scratch_offset,
+                           stw_error *err) {
+    comm->config.device = device;
+    comm->config.scratch_offset = scratch_offset;
+    if (comm->ranks.world == 1 || !comm->config.backend->gpu) return STW_STATUS_OK;
+    begin(comm, "joining with the device");
+    return end(comm, comm->ops->open(&comm->config, &comm->state, err), err);
 }
 
 void stw_comm_about(stw_comm *comm, const char *about) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communication between ranks: who am I, small exact sums and gathers, and broadcasts of load
  * pieces. NCCL over GPUs, MPI (a plugin loaded at run time) over hosts, or alone. Every call is
- * collective: all ranks make the same calls in the same order; the executor compares schedule
- * hashes before the first data collective. One thread at a time. */
+ * collective: all ranks make the same calls in the same order; the executor compares plans, options
+ * and versions before the first data collective. One thread at a time. */
 #ifndef STW_BACKEND_COMM_H
 #define STW_BACKEND_COMM_H
 

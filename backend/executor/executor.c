@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of a run: who am I, does this plan suit, open the device with all memory, join the
- * others, compare schedules, load, step, check, collect. */
+/* The life of a run: who am I, does this plan suit, find the others, do they do the same, open the
+ * device with all memory, join, load, step, check, collect. */
 #define _POSIX_C_SOURCE 200809L
 #include "backend/executor/executor.h"
 
