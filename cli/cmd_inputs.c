@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L /* fork, pipe, waitpid */
 /* Makes a solved plan from --model, --cluster, --run and --set. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "core/deadline.h"
 #include "core/log.h"
 #include "plan/program/effect.h"
 #include "plan/spec/spec_keys.h"
@@ -138,22 +140,15 @@ out:
     return status;
 }
 
-stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
+/* Within the thread's deadline. */
+static stw_status make_plan(const stw_inputs *in, stw_planner_options options, stw_plan **out,
+                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char data[4096];
     stw_model *model = NULL;
     stw_cluster cluster;
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
-    stw_ticker *ticker = NULL;
-    stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
-    if (in->model == NULL)
-        return stw_fail(err, STW_STATUS_USAGE, "--model",
-                        "required: a zoo name (`stowage models`), config.json, safetensors or CSV");
-    STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));
-    STW_TRY(stw_option_share("--gap", in->gap, &options.gap, err));
-    options.gap_is_set = in->gap != NULL;
-    ticker = stw_ticker_start("planning");
     STW_TRY(stw_data_folder(data, sizeof data, err));
     STW_TRY(stw_model_open(in->model, data, &model, err));
     STW_TRY(stw_run_spec_init(&run, err));
@@ -167,10 +162,29 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     *out = plan;
     plan = NULL;
 out:
-    stw_ticker_stop(ticker);
     stw_plan_free(plan);
     stw_model_free(model);
     stw_run_spec_free(&run);
+    return status;
+}
+
+stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_ticker *ticker = NULL;
+    stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
+    if (in->model == NULL)
+        return stw_fail(err, STW_STATUS_USAGE, "--model",
+                        "required: a zoo name (`stowage models`), config.json, safetensors or CSV");
+    STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));
+    STW_TRY(stw_option_share("--gap", in->gap, &options.gap, err));
+    options.gap_is_set = in->gap != NULL;
+    if (!(options.time_limit_s > 0)) options.time_limit_s = STW_PLANNER_TIME_LIMIT_S;
+    (void)stw_deadline_set(stw_now_s() + options.time_limit_s);
+    ticker = stw_ticker_start("planning");
+    status = make_plan(in, options, out, err);
+    stw_ticker_stop(ticker);
+out:
+    (void)stw_deadline_set((double)INFINITY);
     return status;
 }
 

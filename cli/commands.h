@@ -40,7 +40,7 @@ typedef struct stw_inputs {
      STW_OPTION_LIST, &(in).set},                                                                  \
     {"--write-lp", NULL, "FILE", "write the whole integer program (CPLEX LP)",                     \
      STW_OPTION_VALUE, &(in).write_lp},                                                            \
-    {"--time-limit", NULL, "SECONDS", "limit of the search; one plan is always made; default 30", \
+    {"--time-limit", NULL, "SECONDS", "limit of everything, the search included; default 30", \
      STW_OPTION_VALUE, &(in).time_limit},                                                          \
     {"--gap", NULL, "SHARE",                                                                       \
      "relative gap at which the solver may stop, 0.01 or 1%; default 1e-4",                        \

@@ -146,7 +146,7 @@ typedef struct stw_plan_options_t {
     const char *run;     /* path of run.yaml; NULL: defaults */
     const char *const *settings; /* "key=value" over both, as --set of the programs */
     size_t n_settings;
-    double time_limit_s; /* of the solver; 0: 30 */
+    double time_limit_s; /* of the whole call; 0: 30 */
 } stw_plan_options_t;
 
 /** Plan, and predict bytes and seconds. The library links no ILP solver: it places by a greedy rule

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "backend/probe/probe.h"
+#include "core/deadline.h"
 #include "library/handles.h"
 #include "plan/program/effect.h"
 #include "planner/planner.h"
@@ -92,7 +93,7 @@ static stw_status solve(stw_plan *plan, const stw_plan_options_t *options, stw_e
     stw_error why = STW_ERROR_INIT;
     stw_status status = stw_planner_solve(plan, &planner, &why);
     bool nothing = status == STW_STATUS_OK && plan->outcome == STW_OUTCOME_INFEASIBLE;
-    if (status == STW_STATUS_TIME_LIMIT || nothing)
+    if (nothing)
         return stw_fail(err, STW_STATUS_NOTHING_FITS, "planner",
                         "the greedy rule finds no placement that fits; `stowage plan` searches "
                         "all of them and says what is missing");
@@ -111,11 +112,14 @@ stw_status_t stw_make_plan(const stw_model_t *model, const stw_plan_options_t *o
     stw_cluster cluster;
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
+    double before_s = stw_deadline_end_s();
     if (out != NULL) *out = NULL;
     STW_TRY(stw_library_need(model, "model", err));
     STW_TRY(stw_library_need(out, "out", err));
     if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
     STW_TRY(check_options(&mine, err));
+    before_s = stw_deadline_set(
+        stw_now_s() + (mine.time_limit_s > 0 ? mine.time_limit_s : STW_PLANNER_TIME_LIMIT_S));
     STW_TRY(read_specs(&mine, &cluster, &run, err));
     STW_TRY(view_of(model->model, &view, err));
     STW_TRY(stw_plan_new(view, &cluster, &run, &plan, err)); /* takes over also on failure */
@@ -127,6 +131,7 @@ stw_status_t stw_make_plan(const stw_model_t *model, const stw_plan_options_t *o
     status = wrap(plan, out, err);
     plan = NULL;
 out:
+    (void)stw_deadline_set(before_s);
     stw_plan_free(plan);
     stw_run_spec_free(&run);
     return stw_library_end(status, error);

@@ -157,6 +157,20 @@ static stw_status reset_group(const stw_model *model, stw_block_group *group, st
     return STW_STATUS_OK;
 }
 
+static stw_status check_size(const stw_model *model, stw_error *err) {
+    const stw_tensor *largest = &model->tensors[0];
+    if (model->n_tensors > STW_MODEL_MAX_TENSORS)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, model->source,
+                        "found %" PRIu32 " tensors, expected at most %u", model->n_tensors,
+                        STW_MODEL_MAX_TENSORS);
+    for (uint32_t t = 1; t < model->n_tensors; t++)
+        if (model->tensors[t].numel > largest->numel) largest = &model->tensors[t];
+    if (model->params <= STW_MODEL_MAX_PARAMS) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BAD_INPUT, model->source,
+                    "found %" PRIu64 " parameters (%" PRIu64 " in %s), expected at most %llu",
+                    model->params, largest->numel, largest->name, STW_MODEL_MAX_PARAMS);
+}
+
 /* Bytes of every tensor of the published files. */
 static stw_status sum_stored(stw_model *model, stw_error *err) {
     const stw_tensor *lists[] = {model->tensors, model->buffer_tensors, model->extra_tensors};
@@ -239,6 +253,7 @@ stw_status stw_model_finish(stw_model *model, stw_error *err) {
         STW_TRY(stw_tensor_count(buffer, err));
         STW_TRY(stw_add_u64(model->buffers, buffer->numel, &model->buffers, buffer->name, err));
     }
+    STW_TRY(check_size(model, err));
     STW_TRY(sum_stored(model, err));
     write_digest(model);
 out:

@@ -99,6 +99,11 @@ typedef struct stw_block_group {
     stw_block_facts facts;
 } stw_block_group;
 
+/** Of a model, at most: ten times the largest published one, and enough tensors for one that stores
+ * every expert by itself. */
+#define STW_MODEL_MAX_PARAMS (1ull << 43)
+#define STW_MODEL_MAX_TENSORS (1u << 19)
+
 typedef struct stw_model {
     stw_pool *pool;
     const char *name;                        /* zoo name or file name */

@@ -6,11 +6,12 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "core/deadline.h"
 #include "models/expression.h"
 #include "models/internal.h"
 
 /* Far above any published model. More is a mistake or an attack. */
-enum { MAX_REPEAT = 10000, MAX_NAME = 512 };
+enum { MAX_REPEAT = 1024, MAX_NAME = 512 };
 
 typedef struct builder {
     const stw_template *template;
@@ -351,6 +352,7 @@ static bool same_run(const stw_template_row *a, const stw_template_row *b) {
 
 static stw_status build_index(builder *b, const stw_template_row *rows, size_t n) {
     stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_deadline_check("reading the model", b->err));
     for (size_t r = 0; r < n; r++) {
         bool chosen = false;
         at_row(b, &rows[r]);
@@ -450,9 +452,13 @@ static stw_status read_model_row(builder *b, const stw_template_row *row) {
     at_row(b, row);
     if (strcmp(row->name, "tied") == 0)
         return stw_expression_bool(&b->env, row->value, &model->tied_embeddings, b->err);
-    for (unsigned k = 0; k < 4; k++)
-        if (strcmp(row->name, sizes[k].name) == 0)
-            return stw_expression_size(&b->env, row->value, sizes[k].out, b->err);
+    for (unsigned k = 0; k < 4; k++) {
+        if (strcmp(row->name, sizes[k].name) != 0) continue;
+        stw_status status = stw_expression_size(&b->env, row->value, sizes[k].out, b->err);
+        if (status == STW_STATUS_OK && sizes[k].out == &model->layers && model->layers == 0)
+            return stw_expression_blame(&b->env, b->err, "expected at least 1 layer");
+        return status;
+    }
     return bad_row(b, row, "unknown property of a model", row->name);
 }
 

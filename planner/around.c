@@ -7,10 +7,6 @@ static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
 }
 
-uint32_t stw_around_group(const stw_around *around, uint32_t i) {
-    return around->cost->job->model->blocks[around->blocks[i]].group;
-}
-
 uint64_t stw_around_saved(const stw_around *around, uint32_t i, stw_act act) {
     return around->build->saved[act].gpu[i];
 }
@@ -18,23 +14,15 @@ uint64_t stw_around_saved(const stw_around *around, uint32_t i, stw_act act) {
 uint64_t stw_around_group_saves(const stw_around *around, uint32_t group, stw_act act) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < around->n; i++)
-        if (stw_around_group(around, i) == group)
-            most = stw_max_u64(most, stw_around_saved(around, i, act));
+        if (around->group[i] == group) most = stw_max_u64(most, stw_around_saved(around, i, act));
     return most;
 }
 
 /* ---- reading a program ---- */
 
-static uint32_t position_of(const stw_around *around, uint32_t block) {
-    uint32_t i = 0;
-    while (i < around->n && around->blocks[i] != block) i++;
-    return i;
-}
-
 /* Activations that are left when block i has finished its backward. */
 static uint64_t left_before(const stw_around *around, uint32_t i, stw_act act) {
-    uint64_t bytes = 0;
-    for (uint32_t b = 0; b < i; b++) bytes += stw_around_saved(around, b, act);
+    uint64_t bytes = around->before[act][i];
     if (act == STW_ACT_OFFLOAD && i > 0) bytes += stw_around_saved(around, i - 1, STW_ACT_KEEP);
     return bytes;
 }
@@ -52,18 +40,17 @@ typedef struct reading {
 static void go_to(reading *r, uint32_t i) {
     r->at = i;
     r->ending = false;
-    r->before = 0;
-    for (uint32_t b = 0; b < i; b++) r->before += stw_around_saved(r->around, b, r->act);
+    r->before = r->around->before[r->act][i];
 }
 
 /* One operation of forward and backward, already applied to `live`. */
 static void read_op(reading *r, const stw_op *op, const stw_live *live) {
     uint64_t activations = live->bytes[STW_TIER_GPU][STW_COMPONENT_ACTIVATIONS];
     if (op->kind == STW_OP_FORWARD) {
-        uint32_t i = position_of(r->around, op->unit);
+        uint32_t i = r->around->position[op->unit];
         go_to(r, i + 1 < r->around->n ? i + 1 : i);
     } else if (op->kind == STW_OP_BACKWARD) {
-        go_to(r, position_of(r->around, op->unit));
+        go_to(r, r->around->position[op->unit]);
         r->ending = true;
     }
     if (r->ending && op->kind == STW_OP_FREE &&
@@ -110,8 +97,35 @@ static stw_status read_saved(stw_around *around, stw_act act, stw_error *err) {
     STW_TRY(stw_build_program(b, 0, act, &program, err));
     if (b->saved[act].blocks == NULL)
         STW_TRY(stw_read_saved(b->cost->job, program, b->pool, &b->saved[act], err));
+    const stw_saved *saved = &b->saved[act];
+    uint64_t *before = stw_pool_array(b->pool, (size_t)saved->n + 1, sizeof *before);
+    if (before == NULL) return no_memory(err);
+    for (uint32_t i = 0; i < saved->n; i++) before[i + 1] = before[i] + saved->gpu[i];
+    around->before[act] = before;
 out:
     return status;
+}
+
+/* Where blocks stand, and among which. */
+static stw_status order_blocks(stw_around *around, stw_error *err) {
+    const stw_model *model = around->cost->job->model;
+    stw_pool *pool = around->build->pool;
+    const stw_saved *kept = &around->build->saved[STW_ACT_KEEP];
+    around->n = kept->n;
+    around->blocks = kept->blocks;
+    around->group = stw_pool_array(pool, kept->n, sizeof *around->group);
+    around->later = stw_pool_array(pool, kept->n, sizeof *around->later);
+    around->position = stw_pool_array(pool, model->n_blocks, sizeof *around->position);
+    uint32_t *seen = stw_pool_array(pool, model->n_groups, sizeof *seen);
+    if (around->group == NULL || around->later == NULL || around->position == NULL || seen == NULL)
+        return no_memory(err);
+    for (uint32_t b = 0; b < model->n_blocks; b++) around->position[b] = kept->n;
+    for (uint32_t i = kept->n; i-- > 0;) {
+        around->position[kept->blocks[i]] = i;
+        around->group[i] = model->blocks[kept->blocks[i]].group;
+        around->later[i] = seen[around->group[i]]++;
+    }
+    return STW_STATUS_OK;
 }
 
 /* The first place with shards of a kind; n_places where there is none. */
@@ -211,8 +225,7 @@ stw_status stw_read_around(stw_build *build, stw_around *out, stw_error *err) {
     const stw_cost *cost = build->cost;
     *out = (stw_around){.build = build, .cost = cost};
     STW_TRY(read_saved(out, STW_ACT_KEEP, err));
-    out->n = build->saved[STW_ACT_KEEP].n;
-    out->blocks = build->saved[STW_ACT_KEEP].blocks;
+    STW_TRY(order_blocks(out, err));
     for (unsigned kind = 1; kind < STW_STAGED_KINDS; kind++) {
         out->host_stage[kind] =
             stw_pool_array(build->pool, cost->job->model->n_blocks, sizeof *out->host_stage[kind]);

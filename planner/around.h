@@ -22,12 +22,16 @@ typedef struct stw_around {
     const stw_cost *cost;
     uint32_t n;       /* blocks in the order of their forward */
     uint32_t *blocks; /* [n] */
+    uint32_t *group;  /* [n] of the block */
+    uint32_t *later;  /* [n] blocks of its group that come after it */
     bool has[STW_N_ACTS];
     int64_t *bytes[STW_N_ACTS]; /* [n] around each block under a policy */
     int64_t tail;               /* after the first block's backward */
     /** By how much more where all shards of one kind are on the host. */
     int64_t *host_stage[STW_STAGED_KINDS]; /* [n] */
     int64_t host_tail[STW_STAGED_KINDS];
+    uint32_t *position;           /* [blocks of the model]; n: in no forward */
+    uint64_t *before[STW_N_ACTS]; /* [n + 1] saved by the blocks before a position */
     double uneven; /* a block's share of them is larger by at most this than that of the space */
 } stw_around;
 
@@ -35,9 +39,7 @@ typedef struct stw_around {
  * makes lies in the build's pool. */
 STW_MUST_USE stw_status stw_read_around(stw_build *build, stw_around *out, stw_error *err);
 
-/** Group of the block at position i, what it saves under a policy, and what one block of a group
- * saves. */
-uint32_t stw_around_group(const stw_around *around, uint32_t i);
+/** What the block at position i saves under a policy, and what one block of a group saves. */
 uint64_t stw_around_saved(const stw_around *around, uint32_t i, stw_act act);
 uint64_t stw_around_group_saves(const stw_around *around, uint32_t group, stw_act act);
 

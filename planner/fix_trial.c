@@ -106,7 +106,7 @@ stw_status stw_fix_admits(const stw_plan *plan, const stw_change *changes, uint3
     stw_status status = change_specs(plan, changes, n, &specs, &refused);
     stw_job_free(specs.job);
     *out = status == STW_STATUS_OK;
-    if (*out || is_refusal(status)) return STW_STATUS_OK;
+    if (*out || is_refusal(status) || status == STW_STATUS_TIME_LIMIT) return STW_STATUS_OK;
     if (err != NULL) *err = refused;
     return status;
 }
@@ -124,7 +124,8 @@ stw_status stw_fix_try(const stw_plan *plan, double end_s, const stw_change *cha
         status = plan_changed(&specs, plan->model, left_s, &fits, &refused);
     stw_job_free(specs.job);
     *out = is_refusal(status) ? STW_TRIAL_REFUSED : fits ? STW_TRIAL_FITS : STW_TRIAL_UNFIT;
-    if (status == STW_STATUS_OK || is_refusal(status)) return STW_STATUS_OK;
+    if (status == STW_STATUS_OK || is_refusal(status) || status == STW_STATUS_TIME_LIMIT)
+        return STW_STATUS_OK;
     if (err != NULL) *err = refused;
     return status;
 }

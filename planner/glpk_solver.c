@@ -9,8 +9,8 @@
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/deadline.h"
 #include "core/file.h"
 #include "planner/milp.h"
 
@@ -30,12 +30,6 @@ typedef struct stw_glpk_call {
     char message[200]; /* what GLPK said first: it is heard only where it fails */
     jmp_buf escape;
 } stw_glpk_call;
-
-static double now_s(void) {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* GLPK prints its errors even with its output off. */
 static int hear(void *info, const char *text) {
@@ -284,9 +278,9 @@ static int run_attempt(glp_prob *problem, stw_glpk_call *call, size_t i, double 
     call->cut = call->stopped = false;
     call->nodes = 0;
     double slice_s = left_s < attempts[i].root_s ? left_s : attempts[i].root_s;
-    double start_s = now_s();
+    double start_s = stw_now_s();
     int end = attempts[i].presolve ? search(problem, call, true, slice_s) : relax(problem, slice_s);
-    double rest_s = left_s - (now_s() - start_s);
+    double rest_s = left_s - (stw_now_s() - start_s);
     if (!attempts[i].presolve && end == 0) return search(problem, call, false, rest_s);
     bool bounded = call->bound > -DBL_MAX / 2;
     if (end == GLP_ETMLIM && bounded && rest_s > 0) return search(problem, call, true, rest_s);
@@ -368,15 +362,15 @@ static stw_status broken(const stw_glpk_call *call) {
 }
 
 static stw_status solve(stw_glpk_call *call) {
-    double end_s = now_s() + call->options->time_limit_s;
+    double end_s = stw_now_s() + call->options->time_limit_s;
     int end = 0;
     bool broke = false;
     stw_status status = STW_STATUS_OK;
     if (call->options->write_lp != NULL) status = guarded(call, LP_FILE, 0, &end, &broke);
     for (size_t i = 0; status == STW_STATUS_OK && !broke && i < N_ATTEMPTS; i++) {
-        double left_s = end_s - now_s();
+        double left_s = end_s - stw_now_s();
         status = guarded(call, i, left_s, &end, &broke);
-        bool next = i + 1 < N_ATTEMPTS && end_s > now_s() && !call->out_of_memory;
+        bool next = i + 1 < N_ATTEMPTS && end_s > stw_now_s() && !call->out_of_memory;
         if (broke && next) {
             broke = false; /* other scaling or another simplex takes another path */
             call->message[0] = '\0';
@@ -414,7 +408,7 @@ stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,
     *result = (stw_milp_result){STW_MILP_LIMIT, NAN, NAN, NAN, 0, 0};
     stw_status status = stw_milp_check(milp, err);
     if (status != STW_STATUS_OK) return status;
-    double start_s = now_s();
+    double start_s = stw_now_s();
     stw_glpk_call call = {.milp = milp,
                           .options = options,
                           .values = values,
@@ -427,7 +421,7 @@ stw_status stw_milp_solve(const stw_milp *milp, const stw_milp_options *options,
     status = solve(&call);
     stw_pool_free(call.pool);
     glp_free_env(); /* nothing of GLPK survives a call, not even after an error */
-    result->seconds = now_s() - start_s;
+    result->seconds = stw_now_s() - start_s;
     result->nodes = call.nodes;
     return status;
 }

@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/deadline.h"
 #include "planner/candidates.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"
 #include "planner/solvers.h"
 
-#define USUAL_TIME_LIMIT_S 30.0
 #define USUAL_GAP 1e-4
 #define OPTIMAL_GAP                                                                                \
     1e-3 /* what `optimal` may mean at most; a looser gap asked for is `feasible`                  \
@@ -23,6 +23,9 @@
 /* Work of comparing choices, in operations of programs that are built or simulated: a quarter of a
  * second or so. */
 #define SEARCH_WORK 1400000
+
+/* Of the time up to the thread's deadline: the plan is simulated and checked after the search. */
+static const double SEARCH_SHARE = 0.7;
 
 /* Limits between placement.gpu_fill and the whole GPU. */
 #define FILL_STEPS 4
@@ -42,6 +45,7 @@ typedef struct solving {
     stw_ilp_result ilp;
     uint32_t proof; /* its stage whose bound is the plan's */
     double start_s, end_s;
+    double here_s, fastest_s; /* an iteration of the choice, and of the fastest that was found */
 } solving;
 
 static stw_status no_memory(stw_error *err) {
@@ -59,7 +63,7 @@ static double left_s(const solving *s) {
 }
 
 static double time_limit_of(const stw_planner_options *options) {
-    return options->time_limit_s > 0 ? options->time_limit_s : USUAL_TIME_LIMIT_S;
+    return options->time_limit_s > 0 ? options->time_limit_s : STW_PLANNER_TIME_LIMIT_S;
 }
 
 /* ---- from a choice to a plan ---- */
@@ -136,6 +140,20 @@ static stw_status check_limits(const solving *s, stw_error *err) {
 }
 
 /* ---- outcomes ---- */
+
+/* A step that makes a plan better or tells more of it. It ends at the planner's limit, and what it
+ * has found by then counts. */
+typedef stw_status optional_step(solving *s, stw_error *err);
+
+static stw_status try_step(solving *s, optional_step *step, stw_error *err) {
+    stw_error why = STW_ERROR_INIT;
+    double before = stw_deadline_set(fmin(s->end_s, stw_deadline_end_s()));
+    stw_status status = step(s, &why);
+    (void)stw_deadline_set(before);
+    if (status == STW_STATUS_TIME_LIMIT) return STW_STATUS_OK;
+    if (status != STW_STATUS_OK && err != NULL) *err = why;
+    return status;
+}
 
 /* Time for a step that only adds information: what is left, at most `most_s`. */
 static double time_for(const solving *s, double most_s) {
@@ -228,35 +246,58 @@ out:
     return status;
 }
 
+/* What the simulator says of the solver's choice and others. */
+static stw_status simulate_choices(solving *s, stw_error *err) {
+    stw_candidates all = candidates_of(s, &s->bars);
+    uint32_t chosen = 0;
+    stw_status status = compare_candidates(s, &all, &chosen, err);
+    if (status == STW_STATUS_TIME_LIMIT && all.n > 0) {
+        chosen = stw_candidates_choose(&all);
+        stw_choice_copy(s->cost, &s->choice, &all.list[chosen].choice);
+    } else if (status != STW_STATUS_OK) {
+        return status;
+    }
+    s->here_s = iteration_s(&all.list[chosen]);
+    s->fastest_s = iteration_s(&all.list[all.fastest]);
+    note_comparison(s, &all, chosen);
+    return status == STW_STATUS_OK ? tell_fuller(s, s->here_s, err) : status;
+}
+
+static stw_status price(solving *s, stw_error *err) {
+    const stw_price_search prices = {.cost = s->cost,
+                                     .choice = &s->choice,
+                                     .fastest_s = s->fastest_s,
+                                     .simulate = s->options->simulate,
+                                     .bars = s->bars,
+                                     .limit_bytes = s->limit_bytes,
+                                     .time_limit_s = time_for(s, PRICE_TIME_S)};
+    return stw_planner_price(s->plan, &prices, err);
+}
+
 static stw_status finish_fitting(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = s->plan;
-    double here_s = s->ilp.stages[0].objective, fastest_s = here_s;
-    stw_candidates all = candidates_of(s, &s->bars);
-    if (!s->options->only_stage1) {
-        uint32_t chosen = 0;
-        STW_TRY(compare_candidates(s, &all, &chosen, err));
-        here_s = iteration_s(&all.list[chosen]);
-        fastest_s = iteration_s(&all.list[all.fastest]);
-        note_comparison(s, &all, chosen);
-        STW_TRY(tell_fuller(s, here_s, err));
-    }
+    s->here_s = s->fastest_s = s->ilp.stages[0].objective;
+    if (!s->options->only_stage1) STW_TRY(try_step(s, simulate_choices, err));
     STW_TRY(check_limits(s, err));
     STW_TRY(take_choice(s, &s->choice, stw_plan_derive, err));
     STW_TRY(report_solver(s, err));
     plan->outcome = s->ilp.outcome != STW_MILP_OPTIMAL           ? STW_OUTCOME_LIMIT
                     : s->ilp.stages[s->proof].gap <= OPTIMAL_GAP ? STW_OUTCOME_OPTIMAL
                                                                  : STW_OUTCOME_FEASIBLE;
-    if (!s->options->no_prices && plan->outcome != STW_OUTCOME_LIMIT) {
-        const stw_price_search prices = {.cost = s->cost,
-                                         .choice = &s->choice,
-                                         .fastest_s = fastest_s,
-                                         .simulate = s->options->simulate,
-                                         .bars = s->bars,
-                                         .limit_bytes = s->limit_bytes,
-                                         .time_limit_s = time_for(s, PRICE_TIME_S)};
-        STW_TRY(stw_planner_price(plan, &prices, err));
-    }
+    if (!s->options->no_prices && plan->outcome != STW_OUTCOME_LIMIT)
+        STW_TRY(try_step(s, price, err));
+out:
+    return status;
+}
+
+/* What binds, and what would help. */
+static stw_status explain(solving *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_planner_conflict(s->plan, s->cost, time_for(s, CONFLICT_TIME_S), err));
+    if (s->options->no_fixes) goto out;
+    STW_TRY(stw_planner_limits(s->plan, time_for(s, CONFLICT_TIME_S), err));
+    STW_TRY(stw_planner_fix(s->plan, time_for(s, FIX_TIME_S), err));
 out:
     return status;
 }
@@ -285,11 +326,7 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
         goto out;
     }
     plan->outcome = STW_OUTCOME_INFEASIBLE;
-    STW_TRY(stw_planner_conflict(plan, s->cost, time_for(s, CONFLICT_TIME_S), err));
-    if (!s->options->no_fixes) {
-        STW_TRY(stw_planner_limits(plan, time_for(s, CONFLICT_TIME_S), err));
-        STW_TRY(stw_planner_fix(plan, time_for(s, FIX_TIME_S), err));
-    }
+    STW_TRY(try_step(s, explain, err));
 out:
     return status;
 }
@@ -397,12 +434,13 @@ out:
 stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     solving s = {.plan = plan, .options = options, .start_s = stw_planner_now_s()};
-    s.end_s = s.start_s + time_limit_of(options);
+    s.end_s = s.start_s + fmin(time_limit_of(options),
+                               SEARCH_SHARE * fmax(stw_deadline_end_s() - s.start_s, 0));
     plan->n_alternatives = 0;
     plan->solver.simulated = 0;
     STW_TRY(solve_calmly(&s, err));
     bool timed_out = s.ilp.outcome == STW_MILP_LIMIT && stw_planner_now_s() >= s.end_s;
-    if (!has_plan(&s) && !timed_out) STW_TRY(solve_in_spare(&s, err));
+    if (!has_plan(&s) && !timed_out) STW_TRY(try_step(&s, solve_in_spare, err));
     STW_TRY(report_solver(&s, err));
     if (s.ilp.outcome == STW_MILP_OPTIMAL || s.ilp.outcome == STW_MILP_FEASIBLE)
         STW_TRY(finish_fitting(&s, err));

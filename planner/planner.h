@@ -13,9 +13,13 @@
 typedef stw_status (*stw_planner_simulate)(const stw_job *job, const stw_program *program,
                                            double seconds[STW_N_PHASES], stw_error *err);
 
+#define STW_PLANNER_TIME_LIMIT_S 30.0
+
 typedef struct stw_planner_options {
-    double time_limit_s; /* of the whole call; 0: 30 */
-    double gap;          /* relative MIP gap of stage 1; negative: 1e-4; 0 asks for a proof */
+    /* Of the search; 0: STW_PLANNER_TIME_LIMIT_S. It also ends in time for what follows before the
+     * thread's deadline (core/deadline.h), which limits the whole call. */
+    double time_limit_s;
+    double gap; /* relative MIP gap of stage 1; negative: 1e-4; 0 asks for a proof */
     bool gap_is_set;
     const char *write_lp; /* path of the stage-1 problem in CPLEX LP format, or NULL */
     bool no_fixes;        /* do not search for fixes when nothing fits */

@@ -14,6 +14,9 @@
  * that a spec fixes may take three slots of any size. */
 #define STAGING_BYTES (128ull << 20)
 
+/* 2^62: what rows overstate and the limits that they are compared with fit beside it. */
+static const double MOST_BYTES = 4611686018427387904.0;
+
 /* Buckets below 32 MiB, and rings of less than three, are for GPUs and hosts on which three such
  * buckets (of each rank) are more than a hundredth of the memory: short copies lose more than their
  * start-up where several GPUs crowd the host's memory, and two slots leave no slack. A ring of CPU
@@ -360,6 +363,36 @@ out:
     return status;
 }
 
+/* The most that any choice could make of a row, in doubles, which do not overflow. */
+static double most_bytes(const stw_cost *cost, const stw_byte_row *row) {
+    double bytes = (double)row->constant_bytes, most = 0;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if ((double)row->unit_bytes[p] > most) most = (double)row->unit_bytes[p];
+    bytes += most * cost->n_units;
+    for (uint32_t i = 0; i < cost->n_uses * cost->n_rings; i++) bytes += (double)row->ring_bytes[i];
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        bytes += (double)row->act_bytes[a] * cost->acts[a].blocks + (double)row->act_once_bytes[a];
+    for (uint32_t l = 0; l < cost->n_loads; l++) bytes += (double)row->load_bytes[l];
+    return bytes;
+}
+
+/* Rows are summed without a check: none may come near what 64 bits hold. */
+static stw_status check_sizes(const stw_cost *cost, stw_error *err) {
+    const stw_run_spec *run = cost->job->run;
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &cost->byte_rows[r];
+        if (most_bytes(cost, row) < MOST_BYTES) continue;
+        return stw_fail(err, STW_STATUS_BAD_INPUT, stw_phase_name(row->phase),
+                        "found more than 2^62 bytes of %s, expected less: reduce "
+                        "batch.micro_batch (%llu), batch.seq_len (%llu) or the model (%llu "
+                        "parameters)",
+                        row->resource, (unsigned long long)run->batch.micro_batch,
+                        (unsigned long long)run->batch.seq_len,
+                        (unsigned long long)cost->job->model->params);
+    }
+    return STW_STATUS_OK;
+}
+
 static void end_build(stw_build *b) {
     for (uint32_t i = 0; b->programs != NULL && i < b->cost->n_places * STW_N_ACTS; i++)
         stw_program_free(b->programs[i]);
@@ -400,6 +433,7 @@ static stw_status build_problem(const stw_job *job, bool seconds, stw_cost **out
     fill_job(b.cost, job, engine);
     STW_TRY(add_options(&b, engine, err));
     STW_TRY(add_rows(&b, err));
+    STW_TRY(check_sizes(b.cost, err));
 out:
     end_build(&b);
     if (status == STW_STATUS_OK)

@@ -39,21 +39,21 @@ typedef struct span {
 static uint32_t count_blocks(const stw_around *around, uint32_t group, uint32_t first,
                              uint32_t end) {
     uint32_t count = 0;
-    for (uint32_t i = first; i < end; i++) count += stw_around_group(around, i) == group;
+    for (uint32_t i = first; i < end; i++) count += around->group[i] == group;
     return count;
 }
 
 /* Position after the last block of a group; 0 where it has none. */
 static uint32_t end_of(const stw_around *around, uint32_t group) {
     uint32_t end = around->n;
-    while (end > 0 && stw_around_group(around, end - 1) != group) end--;
+    while (end > 0 && around->group[end - 1] != group) end--;
     return end;
 }
 
 /* Position of the group's block number `instance`. */
 static uint32_t position_in(const stw_around *around, uint32_t group, uint32_t instance) {
     uint32_t i = 0;
-    while (i < around->n && (stw_around_group(around, i) != group || instance-- > 0)) i++;
+    while (i < around->n && (around->group[i] != group || instance-- > 0)) i++;
     return i;
 }
 
@@ -64,8 +64,8 @@ static int64_t most_around(const stw_around *around, span s, stw_act act, uint32
                            bool fetching) {
     int64_t most = 0;
     for (uint32_t i = s.first; i < s.end; i++) {
-        if (stw_around_group(around, i) != s.group) continue;
-        uint64_t gone = stw_min_u64(at_most, count_blocks(around, s.group, i + 1, around->n));
+        if (around->group[i] != s.group) continue;
+        uint64_t gone = stw_min_u64(at_most, around->later[i]);
         if (fetching && gone == 0) continue;
         int64_t bytes =
             around->bytes[act][i] - (int64_t)((1 + gone) * stw_around_saved(around, i, act));
@@ -79,7 +79,7 @@ static int64_t most_around(const stw_around *around, span s, stw_act act, uint32
 static int64_t most_at(const stw_around *around, span s, stw_act act) {
     int64_t most = 0;
     for (uint32_t i = s.first; i < s.end; i++)
-        if (stw_around_group(around, i) == s.group && around->bytes[act][i] > most)
+        if (around->group[i] == s.group && around->bytes[act][i] > most)
             most = around->bytes[act][i];
     return most;
 }
@@ -94,8 +94,7 @@ static staging staging_of(const stw_around *around, uint32_t group) {
     staging most = {{0}};
     for (unsigned kind = 1; kind < STW_STAGED_KINDS; kind++)
         for (uint32_t i = 0; i < around->n; i++)
-            if (stw_around_group(around, i) == group &&
-                around->host_stage[kind][i] > most.bytes[kind])
+            if (around->group[i] == group && around->host_stage[kind][i] > most.bytes[kind])
                 most.bytes[kind] = around->host_stage[kind][i];
     return most;
 }
@@ -113,8 +112,7 @@ static void add_others(const stw_around *around, span s, bool offload, stw_byte_
         if (all > 0) row->act_bytes[a] = stw_div_up_u64(saved * before, all);
         if (act->act != STW_ACT_OFFLOAD || offload) continue; /* offload: it is around already */
         for (uint32_t i = (uint32_t)stw_max_u64(s.first, 1); i < s.end; i++)
-            if (stw_around_group(around, i) == s.group &&
-                stw_around_group(around, i - 1) == act->group)
+            if (around->group[i] == s.group && around->group[i - 1] == act->group)
                 row->act_once_bytes[a] = stw_around_group_saves(around, act->group, STW_ACT_KEEP);
     }
 }
@@ -206,10 +204,11 @@ static stw_status add_policy(const stw_around *around, const group_around *g, ui
     return STW_STATUS_OK;
 }
 
-/* What is around the blocks from `first` on. */
-static group_around look_from(const stw_around *around, uint32_t group, uint32_t first) {
+/* What is around the blocks of a span. */
+static group_around look_at(const stw_around *around, span at) {
     const stw_cost *cost = around->cost;
-    group_around g = {.at = {group, first, end_of(around, group)}, .least = INT64_MAX};
+    const uint32_t group = at.group;
+    group_around g = {.at = at, .least = INT64_MAX};
     while (g.first < cost->n_acts && cost->acts[g.first].group != group) g.first++;
     while (g.first + g.n < cost->n_acts && cost->acts[g.first + g.n].group == group) g.n++;
     if (g.n == 0) return g;
@@ -227,9 +226,11 @@ static group_around look_from(const stw_around *around, uint32_t group, uint32_t
     return g;
 }
 
-static bool same_around(const group_around *a, const group_around *b) {
-    return memcmp(a->most, b->most, sizeof a->most) == 0 && a->fetching == b->fetching &&
-           a->recomputed == b->recomputed;
+/* Is there no more around a block than around the last ones? */
+static bool is_covered(const group_around *block, const group_around *last) {
+    for (int act = 0; act < STW_N_ACTS; act++)
+        if (block->most[act] > last->most[act]) return false;
+    return block->fetching <= last->fetching && block->recomputed <= last->recomputed;
 }
 
 /* Where there is more around earlier blocks (sums that are kept until the end of backward), these
@@ -308,14 +309,18 @@ static stw_status add_group(const stw_around *around, uint32_t group, stw_error 
     stw_status status = STW_STATUS_OK;
     uint32_t blocks = count_blocks(around, group, 0, around->n);
     if (blocks == 0) return status;
-    group_around all = look_from(around, group, 0);
-    if (all.n == 0) return add_fixed(around, all.at, err);
-    uint32_t last = all.n > 1 ? blocks - (blocks + SPANS - 1) / SPANS : 0;
-    group_around g = look_from(around, group, position_in(around, group, last));
+    const span whole = {group, 0, end_of(around, group)};
+    group_around g = look_at(around, whole);
+    if (g.n == 0) return add_fixed(around, whole, err);
+    uint32_t last = g.n > 1 ? blocks - (blocks + SPANS - 1) / SPANS : 0;
+    uint32_t first = position_in(around, group, last);
+    g = look_at(around, (span){group, first, whole.end});
     while (last > 0) {
-        group_around more = look_from(around, group, position_in(around, group, last - 1));
-        if (!same_around(&more, &g)) break;
-        g = more;
+        uint32_t i = first - 1;
+        while (around->group[i] != group) i--;
+        const group_around one = look_at(around, (span){group, i, i + 1});
+        if (!is_covered(&one, &g)) break;
+        g.at.first = first = i;
         last--;
     }
     for (uint32_t i = 0; i < g.n; i++) STW_TRY(add_policy(around, &g, g.first + i, err));
@@ -330,7 +335,7 @@ static void find_stashes(const stw_around *around) {
     for (uint32_t a = 0; a < cost->n_acts; a++) {
         const stw_saved *saved = &around->build->saved[cost->acts[a].act];
         for (uint32_t i = 0; i < around->n; i++)
-            if (stw_around_group(around, i) == cost->acts[a].group)
+            if (around->group[i] == cost->acts[a].group)
                 around->build->stash_bytes[a] =
                     stw_max_u64(around->build->stash_bytes[a], saved->host[i]);
     }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/deadline.h"
 #include "plan/program/share.h"
 
 /* Operations that end within this share of a step end together: their times differ only by
@@ -231,7 +232,8 @@ static stw_status run_movement(simulation *e, const stw_movement *movement, stw_
     STW_TRY(queue_movement(e, movement, err));
     e->sim->phase_start_s[movement->phase] = e->now_s;
     start_ops(e);
-    while (e->left > 0) {
+    for (uint64_t step = 0; e->left > 0; step++) {
+        STW_TRY(stw_deadline_check_step(step, "simulating", err));
         STW_TRY(advance(e, err));
         start_ops(e);
     }

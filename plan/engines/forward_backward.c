@@ -252,9 +252,15 @@ static void forward_block(pass *p, uint32_t block) {
     if (stw_fsdp_settings_of(job->run).reshard_after_forward) release(p, block);
 }
 
+/* The first block of the chain that may be held up to `at` (see stw_block_held_to). */
+static uint32_t first_held(const pass *p, uint32_t at) {
+    uint32_t ahead = p->b->decisions->fetch_ahead > 0 ? p->b->decisions->fetch_ahead : 1;
+    return at > ahead ? at - ahead : 0;
+}
+
 /* Activations go where block `at` of the chain has run. */
 static void drop_offloaded(pass *p, uint32_t at) {
-    for (uint32_t i = 0; i < p->n_chain; i++) {
+    for (uint32_t i = first_held(p, at); i < at; i++) {
         block_state *s = &p->blocks[p->chain[i]];
         if (p->acts[p->chain[i]] != STW_ACT_OFFLOAD || s->held_to != at) continue;
         free_acts(p, p->chain[i], 0, s->stashed);
@@ -282,7 +288,7 @@ static void forward(pass *p) {
 /* Before the backward of block `at` of the chain, or the loss: what backward needs next. */
 static void prepare_backward(pass *p, uint32_t at) {
     if (at > 0 && is_released(p, p->chain[at - 1])) gather(p, p->chain[at - 1]);
-    for (uint32_t i = at; i-- > 0;) {
+    for (uint32_t i = at, first = first_held(p, at); i-- > first;) {
         uint32_t block = p->chain[i];
         block_state *s = &p->blocks[block];
         if (p->acts[block] != STW_ACT_OFFLOAD || s->held_to != at) continue;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "core/deadline.h"
 
 /* ---- sizes ---- */
 
@@ -29,6 +30,10 @@ static stw_status cut_sizes(stw_job *job, stw_error *err) {
     const stw_cluster *cluster = job->cluster;
     job->ranks_per_node = cluster->gpus > 0 ? cluster->gpus : 1;
     job->world = cluster->nodes * job->ranks_per_node;
+    if (job->world > STW_MAX_RANKS)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "nodes",
+                        "found %u nodes of %u GPUs, expected at most %u GPUs", cluster->nodes,
+                        job->ranks_per_node, STW_MAX_RANKS);
     uint32_t rest = run->parallel.dp_replicate * run->parallel.cp;
     if (run->parallel.dp_shard == STW_AUTO) {
         if (rest == 0 || job->world % rest != 0)
@@ -176,6 +181,7 @@ static stw_status find_kinds(stw_job *job, stw_error *err) {
         return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
     for (uint32_t rank = 0; rank < job->world; rank++) {
         uint32_t like = job->engine->representative(job, rank), k;
+        if (like == rank) STW_TRY(stw_deadline_check("cutting the model", err));
         if (like == rank)
             STW_TRY(fingerprint(job, rank, &prints[rank], err));
         else

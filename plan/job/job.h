@@ -69,6 +69,7 @@ typedef struct stw_job {
 } stw_job;
 
 #define STW_MAX_UNITS 1024
+#define STW_MAX_RANKS (1u << 18) /* of the largest cluster */
 /* Stretches of a spread space: fractions of a quantum, so that a block's share of a placement is
  * fine-grained, and long enough to be read and converted at full speed. */
 #define STW_SPREADS_PER_UNIT 4

@@ -59,11 +59,11 @@ void stw_block_acts(const stw_job *job, const stw_decisions *decisions, stw_act 
     }
 }
 
-/* Kept blocks of the group at `at` that come after it. */
+/* Kept blocks of the group at `at` that come after it, or `enough` if there are more. */
 static uint32_t kept_after(const stw_job *job, const stw_act *acts, const uint32_t *chain,
-                           uint32_t n, uint32_t at) {
+                           uint32_t n, uint32_t at, uint32_t enough) {
     uint32_t kept = 0, group = job->model->blocks[chain[at]].group;
-    for (uint32_t i = at + 1; i < n; i++)
+    for (uint32_t i = n; i-- > at + 1 && kept < enough;) /* the last ones are kept first */
         kept += job->model->blocks[chain[i]].group == group && acts[chain[i]] == STW_ACT_KEEP;
     return kept;
 }
@@ -79,7 +79,7 @@ uint32_t stw_block_held_to(const stw_job *job, const stw_decisions *decisions, c
         if (blocks[chain[next]].group != blocks[chain[at]].group) break;
         if (acts[chain[next - 1]] == STW_ACT_OFFLOAD) break;
         uint32_t brought = acts[chain[next]] == STW_ACT_KEEP ? 1 : 2;
-        if (kept_after(job, acts, chain, n, next) < brought) break;
+        if (kept_after(job, acts, chain, n, next, brought) < brought) break;
         to = next;
     }
     return to;

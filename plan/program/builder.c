@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "core/deadline.h"
 
 void stw_builder_init(stw_builder *b, const stw_job *job, const stw_decisions *decisions,
                       const stw_layout *layout, stw_program *program, stw_error *err) {
@@ -50,9 +51,22 @@ void stw_end_movement(stw_builder *b) {
     movement->n_ops = b->program->n_ops - movement->first_op;
 }
 
+/* Is there time and room for one more operation? */
+static bool may_append(stw_builder *b) {
+    const uint32_t n = b->program->n_ops;
+    if (b->status == STW_STATUS_OK)
+        b->status = stw_deadline_check_step(n, "building programs", b->err);
+    if (b->status == STW_STATUS_OK && n >= STW_MAX_OPS)
+        b->status = stw_fail(b->err, STW_STATUS_BAD_INPUT, "program",
+                             "found more than %u operations in the program of a rank, expected at "
+                             "most so many: use more ranks, larger buckets or a smaller model",
+                             STW_MAX_OPS);
+    return b->status == STW_STATUS_OK;
+}
+
 uint32_t stw_append(stw_builder *b, stw_op op) {
     stw_program *p = b->program;
-    if (b->status != STW_STATUS_OK) return STW_OP_NONE;
+    if (!may_append(b)) return STW_OP_NONE;
     if (b->skipping && op.kind != STW_OP_ALLOC && op.kind != STW_OP_FREE) return STW_OP_NONE;
     stw_op *ops =
         stw_pool_regrow(p->pool, p->ops, p->n_ops, (size_t)p->n_ops + 1, &b->capacity, sizeof *ops);
@@ -92,10 +106,17 @@ void stw_free_at(stw_builder *b, stw_component component, stw_tier tier, uint64_
     if (bytes > 0) (void)stw_append(b, bytes_op(STW_OP_FREE, component, tier, offset, bytes));
 }
 
+/* Where the next bytes may begin after the first `at` of the live ones. */
+static uint64_t end_of(const stw_builder *b, stw_tier tier, size_t at) {
+    const stw_extent *live = b->transient[tier].live;
+    if (at == 0) return b->layout->persistent_bytes[tier];
+    return stw_round_up_u64(live[at - 1].offset + live[at - 1].bytes, STW_ALIGN_BYTES);
+}
+
 stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uint64_t bytes) {
     stw_extent extent = {0, bytes, STW_OP_NONE};
     if (bytes == 0 || b->status != STW_STATUS_OK) return extent;
-    size_t n = b->transient[tier].n, at = 0;
+    size_t n = b->transient[tier].n, at = b->transient[tier].packed;
     stw_extent *live = stw_pool_grow(b->program->pool, b->transient[tier].live, n, n + 1,
                                      &b->transient[tier].capacity, sizeof *live);
     if (live == NULL) {
@@ -103,14 +124,15 @@ stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uin
         return extent;
     }
     b->transient[tier].live = live;
-    extent.offset = b->layout->persistent_bytes[tier];
     uint64_t room = stw_round_up_u64(bytes, STW_ALIGN_BYTES);
-    for (; at < n && live[at].offset < extent.offset + room; at++)
-        extent.offset = stw_round_up_u64(live[at].offset + live[at].bytes, STW_ALIGN_BYTES);
+    while (at < n && live[at].offset < end_of(b, tier, at) + room) at++;
+    extent.offset = end_of(b, tier, at);
     memmove(&live[at + 1], &live[at], (n - at) * sizeof *live);
     extent.alloc = stw_append(b, bytes_op(STW_OP_ALLOC, component, tier, extent.offset, bytes));
     live[at] = extent;
-    b->transient[tier].n++;
+    b->transient[tier].n = ++n;
+    size_t *packed = &b->transient[tier].packed;
+    while (*packed < n && live[*packed].offset == end_of(b, tier, *packed)) ++*packed;
     return extent;
 }
 
@@ -119,14 +141,21 @@ void stw_free_after(stw_builder *b, stw_component component, stw_tier tier, stw_
     if (extent.bytes == 0 || b->status != STW_STATUS_OK) return;
     stw_extent *live = b->transient[tier].live;
     size_t n = b->transient[tier].n, at = 0;
-    while (at < n && live[at].offset != extent.offset) at++;
-    if (at == n) {
+    for (size_t end = n; at < end;) { /* by offset, ascending */
+        size_t middle = at + (end - at) / 2;
+        if (live[middle].offset < extent.offset)
+            at = middle + 1;
+        else
+            end = middle;
+    }
+    if (at == n || live[at].offset != extent.offset) {
         b->status = stw_fail(b->err, STW_STATUS_BUG, "program", "%s freed that was not live",
                              stw_component_name(component));
         return;
     }
     memmove(&live[at], &live[at + 1], (n - at - 1) * sizeof *live);
     b->transient[tier].n--;
+    if (b->transient[tier].packed > at) b->transient[tier].packed = at;
     stw_op op = bytes_op(STW_OP_FREE, component, tier, extent.offset, extent.bytes);
     op.after[0] = after;
     (void)stw_append(b, op);

@@ -29,6 +29,7 @@ typedef struct stw_builder {
     struct {
         stw_extent *live;
         size_t n, capacity;
+        size_t packed;        /* so many of them leave no gap */
     } transient[STW_N_TIERS]; /* by offset, ascending */
 } stw_builder;
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "core/deadline.h"
 
 /* ---- regions ---- */
 
@@ -232,8 +233,10 @@ static stw_status check_movements(checker *c, stw_error *err) {
     for (uint32_t m = 0; m < c->program->n_movements; m++) {
         c->movement = &c->program->movements[m];
         STW_TRY(edges(c->program, c->movement, err));
-        for (uint32_t i = 0; i < c->movement->n_ops; i++)
+        for (uint32_t i = 0; i < c->movement->n_ops; i++) {
+            STW_TRY(stw_deadline_check_step(i, "checking programs", err));
             STW_TRY(check_op(c, c->movement->first_op + i, err));
+        }
         if (c->movement->executable && c->uncommitted)
             STW_TRY(stw_fail(err, STW_STATUS_BUG, stw_phase_name(c->movement->phase),
                              "the movement writes to NVMe and does not commit"));

@@ -54,6 +54,10 @@ typedef struct stw_movement {
     uint32_t first_op, n_ops;
 } stw_movement;
 
+/** Operations of one program, at most: 3 for each of the pieces in which the largest model is read,
+ * and some. */
+#define STW_MAX_OPS (1u << 22)
+
 typedef struct stw_program {
     stw_pool *pool;
     uint32_t kind;
