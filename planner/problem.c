@@ -368,7 +368,7 @@ static double most_bytes(const stw_cost *cost, const stw_byte_row *row) {
     double bytes = (double)row->constant_bytes, most = 0;
     for (uint32_t p = 0; p < cost->n_places; p++)
         if ((double)row->unit_bytes[p] > most) most = (double)row->unit_bytes[p];
-    bytes += most * cost->n_units;
+    bytes += most * (double)cost->n_units;
     for (uint32_t i = 0; i < cost->n_uses * cost->n_rings; i++) bytes += (double)row->ring_bytes[i];
     for (uint32_t a = 0; a < cost->n_acts; a++)
         bytes += (double)row->act_bytes[a] * cost->acts[a].blocks + (double)row->act_once_bytes[a];

@@ -97,14 +97,23 @@ static uint64_t roomy(const stw_job *job, uint32_t tensor, uint64_t first, uint6
     return job->engine->spec.executes ? stw_max_u64(bytes, stw_times(n, 4)) : bytes;
 }
 
-static uint64_t sum_of(const stw_job *job, stw_view piece, run_rule rule) {
+/* @param i the segment in which the piece begins */
+static uint64_t sum_from(const stw_job *job, stw_view piece, run_rule rule, uint32_t i) {
     uint64_t bytes = 0, n = 0;
-    for (uint32_t i = stw_view_first_segment(piece); (n = stw_view_count(piece, i)) > 0; i++) {
+    for (; (n = stw_view_count(piece, i)) > 0; i++) {
         const stw_segment *s = &piece.space->segments[i];
         uint64_t skipped = piece.first > s->first ? piece.first - s->first : 0;
         bytes = stw_plus(bytes, rule(job, s->tensor, s->tensor_first + skipped, n));
     }
     return bytes;
+}
+
+static uint64_t sum_of(const stw_job *job, stw_view piece, run_rule rule) {
+    return sum_from(job, piece, rule, stw_view_first_segment(piece));
+}
+
+static uint64_t room_from(const stw_job *job, stw_view piece, uint32_t i) {
+    return stw_round_up_u64(sum_from(job, piece, roomy, i), STW_ALIGN_BYTES);
 }
 
 uint64_t stw_load_piece_bytes(const stw_job *job, stw_view piece) {
@@ -116,7 +125,7 @@ uint64_t stw_load_held_bytes(const stw_job *job, stw_view piece) {
 }
 
 uint64_t stw_load_room_bytes(const stw_job *job, stw_view piece) {
-    return stw_round_up_u64(sum_of(job, piece, roomy), STW_ALIGN_BYTES);
+    return room_from(job, piece, stw_view_first_segment(piece));
 }
 
 static uint64_t whole_model_bytes(const stw_job *job) {
@@ -125,7 +134,7 @@ static uint64_t whole_model_bytes(const stw_job *job) {
         const stw_segment *s = &job->files.segments[i];
         while (first < s->first + s->n) {
             const stw_view piece = piece_at(job, i, first);
-            bytes = stw_plus(bytes, stw_load_room_bytes(job, piece));
+            bytes = stw_plus(bytes, room_from(job, piece, i));
             first += piece.n;
         }
     }
