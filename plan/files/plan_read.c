@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a plan file. Inputs and decisions are read. Everything else is derived from them again and
- * must equal the file. Edited or foreign files are found before they are used. */
+ * must equal the file. What cannot be derived again, inputs and the planner's evidence, has
+ * checksums. Edited or foreign files are found before they are used. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/files/checksums.h"
 #include "plan/files/file_parts.h"
 #include "plan/files/model_json.h"
 #include "plan/files/plan_file.h"
@@ -140,12 +142,14 @@ static stw_status read_block_order(const stw_tree *tree, stw_decisions *d, stw_e
     stw_status status = STW_STATUS_OK;
     const stw_node *node = NULL;
     const char *order = NULL;
+    uint64_t ahead = 0;
     STW_TRY(stw_node_object(tree, tree->root, "blocks", &node, err));
     STW_TRY(stw_node_string(tree, node, "order", &order, err));
     d->blocks_in_turn = strcmp(order, "in_turn") == 0;
     if (!d->blocks_in_turn && strcmp(order, "spread") != 0)
         return stw_node_fail(tree, stw_node_get(node, "order"), "spread or in_turn", err);
-    STW_TRY(stw_part_u32(tree, node, "fetch_ahead", &d->fetch_ahead, err));
+    STW_TRY(stw_part_u64(tree, node, "fetch_ahead", STW_MAX_FETCH_AHEAD, &ahead, err));
+    d->fetch_ahead = (uint32_t)ahead;
 out:
     return status;
 }
@@ -343,7 +347,16 @@ out:
 
 /* ---- the whole ---- */
 
-static stw_status from_tree(const stw_tree *tree, stw_plan **out, stw_error *err) {
+/* All members: an edit of what is derived again is named by its own key before this. */
+static stw_status check_checksums(const stw_tree *tree, stw_error *err) {
+    static const char *const known[] = {
+        "outcome", "verdict", "solver",       "cluster", "run",        "decisions", "prefetch",
+        "blocks",  "load",    "layout",       "ranks",   "movements",  "rank_map",  "peaks",
+        "nodes",   "time_s",  "alternatives", "prices",  "infeasible", "model"};
+    return stw_checksums_check(tree, known, sizeof known / sizeof known[0], err);
+}
+
+static stw_status from_tree(const stw_tree *tree, bool edited, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
     STW_TRY(stw_tree_schema(tree, "stowage.plan", 1, err));
@@ -358,6 +371,7 @@ static stw_status from_tree(const stw_tree *tree, stw_plan **out, stw_error *err
     STW_TRY(check_rank_map(tree, plan, err));
     STW_TRY(stw_plan_read_evidence(tree, plan, err));
     STW_TRY(stw_plan_read_figures(tree, plan, err));
+    if (!edited) STW_TRY(check_checksums(tree, err));
 out:
     if (status == STW_STATUS_OK)
         *out = plan;
@@ -370,7 +384,16 @@ stw_status stw_plan_parse(const char *file, const char *text, size_t length, stw
                           stw_error *err) {
     stw_tree *tree = NULL;
     stw_status status = stw_tree_parse_json(file, text, length, &tree, err);
-    if (status == STW_STATUS_OK) status = from_tree(tree, out, err);
+    if (status == STW_STATUS_OK) status = from_tree(tree, false, out, err);
+    stw_tree_free(tree);
+    return status;
+}
+
+stw_status stw_plan_parse_edited(const char *file, const char *text, size_t length, stw_plan **out,
+                                 stw_error *err) {
+    stw_tree *tree = NULL;
+    stw_status status = stw_tree_parse_json(file, text, length, &tree, err);
+    if (status == STW_STATUS_OK) status = from_tree(tree, true, out, err);
     stw_tree_free(tree);
     return status;
 }
@@ -378,7 +401,7 @@ stw_status stw_plan_parse(const char *file, const char *text, size_t length, stw
 stw_status stw_plan_read(const char *path, stw_plan **out, stw_error *err) {
     stw_tree *tree = NULL;
     stw_status status = stw_tree_read_json(path, &tree, err);
-    if (status == STW_STATUS_OK) status = from_tree(tree, out, err);
+    if (status == STW_STATUS_OK) status = from_tree(tree, false, out, err);
     stw_tree_free(tree);
     return status;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the planner's evidence. It is only printed; nothing is computed from it. */
+/* Reads the planner's evidence. It is only printed; nothing is computed from it. It cannot be
+ * derived again without planning: it must be consistent, and has checksums. */
 #include <inttypes.h>
+#include <math.h>
 
 #include "plan/files/file_parts.h"
 #include "plan/files/plan_file.h"
@@ -23,6 +25,21 @@ static stw_status items_of(const stw_tree *tree, const stw_node *parent, const c
     return STW_STATUS_OK;
 }
 
+/* No objective is below its bound, and the gap is what lies between them. */
+static stw_status check_gap(const stw_tree *tree, const stw_node *node, double objective,
+                            double bound, double gap, stw_error *err) {
+    const double slack = 1e-6;
+    if (!isfinite(objective) || !isfinite(bound)) return STW_STATUS_OK;
+    if (bound > objective + slack * fabs(objective))
+        return stw_part_fail(tree, stw_node_get(node, "bound"), err,
+                             "bound: found %.9g, expected at most the objective %.9g", bound,
+                             objective);
+    double follows = objective > 0 ? (objective - bound) / objective : 0;
+    if (!isfinite(gap) || fabs(gap - follows) <= slack) return STW_STATUS_OK;
+    return stw_part_fail(tree, stw_node_get(node, "gap"), err,
+                         "gap: found %.9g, objective and bound give %.9g", gap, follows);
+}
+
 static stw_status read_stage(const stw_tree *tree, const stw_node *node, stw_pool *pool,
                              stw_solver_stage *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -31,6 +48,7 @@ static stw_status read_stage(const stw_tree *tree, const stw_node *node, stw_poo
     STW_TRY(stw_part_real(tree, node, "bound", &out->bound, err));
     STW_TRY(stw_part_real(tree, node, "gap", &out->gap, err));
     STW_TRY(stw_part_seconds(tree, node, "seconds", &out->seconds, err));
+    STW_TRY(check_gap(tree, node, out->objective, out->bound, out->gap, err));
 out:
     return status;
 }
@@ -49,6 +67,7 @@ static stw_status read_solver(const stw_tree *tree, stw_plan *plan, stw_error *e
     STW_TRY(stw_part_real(tree, node, "objective", &s->objective, err));
     STW_TRY(stw_part_real(tree, node, "bound", &s->bound, err));
     STW_TRY(stw_part_real(tree, node, "gap", &s->gap, err));
+    STW_TRY(check_gap(tree, node, s->objective, s->bound, s->gap, err));
     STW_TRY(stw_part_u32(tree, node, "simulated_plans", &s->simulated, err));
     STW_TRY(stw_part_real(tree, node, "greedy_objective", &s->greedy_objective, err));
     STW_TRY(stw_part_real(tree, node, "plan_objective", &plan->objective_s, err));

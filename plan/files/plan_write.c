@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "core/file.h"
+#include "plan/files/checksums.h"
 #include "plan/files/file_parts.h"
 #include "plan/files/model_json.h"
 #include "plan/files/plan_file.h"
@@ -445,11 +446,12 @@ stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err)
     write_alternatives(plan, json);
     write_prices(plan, json);
     write_infeasible(plan, json);
-    stw_model_write_json(plan->model, json, "model"); /* last: it is the longest */
+    stw_model_write_json(plan->model, json, "model"); /* the longest */
     stw_json_end(json);
     stw_text text = STW_TEXT_INIT;
     stw_status status = stw_json_finish(json, &text, mapped == STW_STATUS_OK ? err : NULL);
     if (mapped != STW_STATUS_OK) status = mapped;
+    if (status == STW_STATUS_OK) status = stw_checksums_append(&text, err);
     if (status == STW_STATUS_OK) {
         stw_text_append(out, text.data, text.length);
         status = stw_text_status(out, err);

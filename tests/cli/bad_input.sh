@@ -90,6 +90,26 @@ expect 3 "stowage.plan/9" "$STOWAGE" simulate major.json
 awk '/"offset":/ && !done && $2 + 0 > 0 { sub(/[0-9]+/, "4096"); done = 1 } { print }' plan.json >overlap.json
 cmp -s plan.json overlap.json && fail "the plan was not edited"
 expect 3 "offset" "$STOWAGE" run overlap.json --backend host
+# what follows from the file is derived again; inputs and the planner's evidence have checksums
+changed() { # WORD KEY VALUE: the first "KEY" becomes VALUE
+    awk -v key="\"$2\":" -v value="$3" '$1 == key && !done { sub(/: [^,]*/, ": " value); done = 1 } { print }' plan.json >changed.json
+    cmp -s plan.json changed.json && fail "$2 was not changed"
+    for command in report simulate "run --backend host --steps 1"; do
+        # shellcheck disable=SC2086 # a command and its options
+        expect 3 "changed.json:[0-9]*:[0-9]*: $1" "$STOWAGE" $command changed.json
+    done
+}
+changed "verdict: found fits, the plan's peaks and limits give does_not_fit" memory 157286400
+changed "cluster: was changed since the file was written" memory 2147483649
+changed "run: was changed" lr 0.5
+changed "run: was changed" clip_norm 2.0
+changed "solver: was changed" simulated_plans 1000000
+changed "gap: found 0, objective and bound give" gap 0.0
+changed "bound: found 9, expected at most the objective" bound 9.0
+changed "\"fetch_ahead\": found the number 4000000000, expected at most 8" fetch_ahead 4000000000
+changed "model: was changed" max_positions 1
+changed "time_s.iteration: found" iteration 0.001
+changed "ranks\[0\].gpu_allocated_bytes: found" gpu_allocated_bytes 1
 head -c 2000 plan.json >short.json
 expect 3 "short.json" "$STOWAGE" run short.json --backend host
 plan --set optimizer.lr=0.5 -o other.json >/dev/null

@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stw_plan *plan = NULL;
     stw_error err = STW_ERROR_INIT;
     if (!is_small(data, size)) return 0;
-    stw_status status = stw_plan_parse("plan.json", (const char *)data, size, &plan, &err);
+    stw_status status = stw_plan_parse_edited("plan.json", (const char *)data, size, &plan, &err);
     FUZZ_CHECK((status == STW_STATUS_OK) == (plan != NULL));
     FUZZ_CHECK(status == err.status);
     if (status == STW_STATUS_OK)

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define XXH_INLINE_ALL
+#include "plan/files/checksums.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "plan/files/file_parts.h"
+
+static const char member_name[] = "checksums";
+
+static uint64_t mix(stw_node_kind kind, const void *bytes, size_t length) {
+    return XXH3_64bits_withSeed(bytes, length, (uint64_t)kind + 1);
+}
+
+/* 7, 7.0 and 7e0 are the same; a whole number beyond 2^53 has no equal among doubles. */
+static uint64_t of_number(const stw_node *node) {
+    const double exact = 9007199254740992.0;
+    int64_t whole = node->integer;
+    bool is_whole = node->kind == STW_NODE_INT;
+    if (!is_whole && fabs(node->real) <= exact && node->real == floor(node->real)) {
+        whole = (int64_t)node->real;
+        is_whole = true;
+    }
+    return is_whole ? mix(STW_NODE_INT, &whole, sizeof whole)
+                    : mix(STW_NODE_REAL, &node->real, sizeof node->real);
+}
+
+/* Recursion is as deep as the document, which its parser limits. */
+static uint64_t value_of(const stw_node *node) {
+    uint64_t sum[2] = {node->n_items, 0};
+    switch (node->kind) {
+    case STW_NODE_NULL:
+        return mix(node->kind, "", 0);
+    case STW_NODE_BOOL:
+        return mix(node->kind, node->boolean ? "t" : "f", 1);
+    case STW_NODE_STRING:
+        return mix(node->kind, node->text, strlen(node->text));
+    case STW_NODE_INT:
+    case STW_NODE_REAL:
+        return of_number(node);
+    case STW_NODE_ARRAY:
+        for (size_t i = 0; i < node->n_items; i++) {
+            const uint64_t step[2] = {sum[1], value_of(node->items[i])};
+            sum[1] = mix(node->kind, step, sizeof step);
+        }
+        return mix(node->kind, sum, sizeof sum);
+    default: /* an object: in any order */
+        for (size_t i = 0; i < node->n_items; i++) {
+            const stw_node *item = node->items[i];
+            const uint64_t member[2] = {mix(STW_NODE_STRING, item->key, strlen(item->key)),
+                                        value_of(item)};
+            sum[1] += mix(node->kind, member, sizeof member); /* modulo 2^64 */
+        }
+        return mix(node->kind, sum, sizeof sum);
+    }
+}
+
+stw_status stw_checksums_append(stw_text *text, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tree *tree = NULL;
+    STW_TRY(stw_text_status(text, err));
+    STW_TRY(stw_tree_parse_json("the plan", text->data, text->length, &tree, err));
+    const size_t end = strlen("\n}\n"); /* as core/json.h writes it */
+    if (tree->root->n_items == 0 || strcmp(text->data + text->length - end, "\n}\n") != 0)
+        STW_TRY(stw_fail(err, STW_STATUS_BUG, member_name, "the text is no object with members"));
+    text->length -= end;
+    stw_text_printf(text, ",\n  \"%s\": {", member_name);
+    const char *comma = "";
+    for (size_t i = 0; i < tree->root->n_items; i++) {
+        const stw_node *item = tree->root->items[i];
+        if (strcmp(item->key, "schema") == 0) continue; /* its readers check it */
+        stw_text_printf(text, "%s\n    \"%s\": \"%016" PRIx64 "\"", comma, item->key,
+                        value_of(item));
+        comma = ",";
+    }
+    stw_text_printf(text, "\n  }\n}\n");
+    status = stw_text_status(text, err);
+out:
+    stw_tree_free(tree);
+    return status;
+}
+
+static stw_status check_member(const stw_tree *tree, const stw_node *stated, const stw_node *node,
+                               stw_error *err) {
+    char digest[24], found[160];
+    snprintf(digest, sizeof digest, "%016" PRIx64, value_of(node));
+    if (stated->kind != STW_NODE_STRING) return stw_node_fail(tree, stated, "a checksum", err);
+    if (strcmp(stated->text, digest) == 0) return STW_STATUS_OK;
+    stw_text_quote(stated->text, found, sizeof found);
+    return stw_part_fail(tree, node, err,
+                         "%s: was changed since the file was written (its checksum is \"%s\", the "
+                         "file states %s); plan again with other inputs instead",
+                         node->key, digest, found);
+}
+
+stw_status stw_checksums_check(const stw_tree *tree, const char *const *known, size_t n_known,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *list = NULL;
+    STW_TRY(stw_node_object(tree, tree->root, member_name, &list, err));
+    for (size_t i = 0; i < n_known; i++) {
+        const stw_node *stated = NULL;
+        const char *text = NULL;
+        STW_TRY(stw_node_string(tree, list, known[i], &text, err));
+        stated = stw_node_get(list, known[i]);
+        if (stw_node_get(tree->root, known[i]) == NULL)
+            return stw_node_fail(tree, stated, "no checksum of a member that is missing", err);
+    }
+    for (size_t i = 0; i < list->n_items; i++) {
+        const stw_node *stated = list->items[i], *node = stw_node_get(tree->root, stated->key);
+        if (node == NULL)
+            return stw_node_fail(tree, stated, "no checksum of a member that is missing", err);
+        STW_TRY(check_member(tree, stated, node, err));
+    }
+out:
+    return status;
+}
