@@ -4,8 +4,10 @@
 #include <jansson.h>
 #include <limits.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <string.h>
 
+#include "core/pool.h"
 #include "core/text.h"
 #include "core/tree_build.h"
 
@@ -142,34 +144,56 @@ static stw_status convert(stw_tree *tree, json_t *json, cursor *c, stw_node **ou
 
 /* ---- allocations ---- */
 
-/* jansson calls some documents invalid for which memory ran out. Its allocations go on to the
- * functions that the process has set, and this thread notes whether one failed. */
-static json_malloc_t next_malloc;
-static _Thread_local bool memory_ran_out;
+/* jansson takes no care of memory that runs out: it writes behind a string whose text it could not
+ * keep whole (lex_scan_string), calls documents invalid, and leaves members out. While this thread
+ * loads a document, jansson therefore allocates from a pool, and the first allocation that fails
+ * leaves jansson for good. Other allocations go on to the functions that the process has set. */
+typedef struct loading {
+    stw_pool *pool; /* of all that jansson makes of the document */
+    jmp_buf escape;
+} loading;
 
-static void *noting_malloc(size_t size) {
-    void *block = next_malloc(size);
-    if (block == NULL) memory_ran_out = true;
+static _Thread_local loading *under_way;
+static json_malloc_t next_malloc;
+static json_free_t next_free;
+
+static void *take_block(size_t size) {
+    if (under_way == NULL) return next_malloc(size);
+    void *block = stw_pool_alloc(under_way->pool, size);
+    if (block == NULL) longjmp(under_way->escape, 1);
     return block;
 }
 
-static void note_allocations(void) {
+static void give_block(void *block) {
+    if (under_way == NULL) next_free(block);
+}
+
+static void take_over_allocations(void) {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     json_malloc_t present = NULL;
     json_free_t present_free = NULL;
     pthread_mutex_lock(&mutex);
     json_get_alloc_funcs(&present, &present_free);
-    if (present != noting_malloc) {
+    if (present != take_block) {
         next_malloc = present;
-        json_set_alloc_funcs(noting_malloc, present_free);
+        next_free = present_free;
+        json_set_alloc_funcs(take_block, give_block);
     }
     pthread_mutex_unlock(&mutex);
 }
 
-static json_t *load(const char *text, size_t length, json_error_t *error) {
-    note_allocations();
-    memory_ran_out = false;
-    return json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, error);
+/* *out lives as long as the pool; NULL where the text is invalid, as `error` says.
+ * @return false: out of memory */
+static bool load(stw_pool *pool, const char *text, size_t length, json_t **out,
+                 json_error_t *error) {
+    loading here = {.pool = pool};
+    if (pool == NULL) return false;
+    take_over_allocations();
+    under_way = &here;
+    bool enough = setjmp(here.escape) == 0;
+    if (enough) *out = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, error);
+    under_way = NULL;
+    return enough;
 }
 
 /* ---- errors ---- */
@@ -197,8 +221,7 @@ static const char *expectation(const json_error_t *error) {
 
 static stw_status fail_syntax(const stw_tree *tree, const char *text, size_t length,
                               const json_error_t *error, stw_error *err) {
-    if (memory_ran_out || json_error_code(error) == json_error_out_of_memory)
-        return stw_tree_no_memory(tree, err);
+    if (json_error_code(error) == json_error_out_of_memory) return stw_tree_no_memory(tree, err);
     /* jansson reports the end of the token that it quotes as near '...'; report its start */
     size_t offset = error->position > 0 ? (size_t)error->position : 0;
     if (offset > length) offset = length;
@@ -220,6 +243,7 @@ stw_status stw_tree_parse_json(const char *file, const char *text, size_t length
                                stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_tree *tree = NULL;
+    stw_pool *pool = NULL;
     json_t *json = NULL;
     json_error_t error;
     *out = NULL;
@@ -236,8 +260,12 @@ stw_status stw_tree_parse_json(const char *file, const char *text, size_t length
                              "found an empty document, expected JSON");
         goto out;
     }
-    json = load(text, length, &error);
-    if (json == NULL || memory_ran_out) { /* jansson then also leaves members out */
+    pool = stw_pool_new();
+    if (!load(pool, text, length, &json, &error)) {
+        status = stw_tree_no_memory(tree, err);
+        goto out;
+    }
+    if (json == NULL) {
         status = fail_syntax(tree, text, length, &error, err);
         goto out;
     }
@@ -250,7 +278,7 @@ stw_status stw_tree_parse_json(const char *file, const char *text, size_t length
     *out = tree;
     tree = NULL;
 out:
-    json_decref(json);
+    stw_pool_free(pool); /* and `json` with it */
     stw_tree_free(tree);
     return status;
 }

@@ -488,32 +488,27 @@ static void files_are_read(void) {
     stw_tree_free(NULL);
 }
 
-static size_t calls_left;
+static size_t n_own;
 
-static void *failing_malloc(size_t size) {
-    return calls_left > 0 && calls_left-- ? malloc(size) : NULL;
+static void *own_malloc(size_t size) {
+    n_own++;
+    return malloc(size);
 }
 
-/* Every allocation of the parser fails once; each time the call says so and nothing leaks. */
-static void parser_out_of_memory(void) {
-    static const char text[] = "{\"a\": [1, 2.5, \"three\"], \"b\": {\"c\": null}}";
-    size_t n = 0, n_memory = 0;
-    stw_status status = STW_STATUS_NO_MEMORY;
-    json_set_alloc_funcs(failing_malloc, free);
-    for (; status != STW_STATUS_OK && n < 1000; n++) {
-        stw_tree *tree = NULL;
-        stw_error e = STW_ERROR_INIT;
-        calls_left = n;
-        status = stw_tree_parse_json("t.json", text, sizeof text - 1, &tree, &e);
-        CU_ASSERT_TRUE((status == STW_STATUS_OK) == (tree != NULL));
-        CU_ASSERT_EQUAL(e.status, status);
-        n_memory += status == STW_STATUS_NO_MEMORY;
-        CU_ASSERT_NOT_EQUAL(status, STW_STATUS_BAD_INPUT); /* as jansson calls some of them */
+/* The program around the library has set its own allocator for jansson. faults.walk lets the
+ * allocations of the parser fail. */
+static void others_keep_their_allocator(void) {
+    stw_tree *tree = NULL;
+    json_set_alloc_funcs(own_malloc, free);
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(stw_tree_parse_json("t.json", "{\"a\": [1, \"b\"]}", 15, &tree, err));
         stw_tree_free(tree);
+        size_t before = n_own;
+        json_t *theirs = json_string("theirs");
+        CU_ASSERT_TRUE(theirs != NULL && n_own > before);
+        json_decref(theirs);
     }
     json_set_alloc_funcs(malloc, free);
-    CU_ASSERT_EQUAL(status, STW_STATUS_OK);
-    CU_ASSERT_TRUE(n_memory > 10);
 }
 
 STW_TEST_MAIN("core tree", {"JSON has values and places", json_has_values_and_places},
@@ -526,4 +521,4 @@ STW_TEST_MAIN("core tree", {"JSON has values and places", json_has_values_and_pl
               {"unknown keys are refused", unknown_keys_are_refused},
               {"nearest is near", nearest_is_near}, {"descriptions", descriptions},
               {"schemas are checked", schemas_are_checked}, {"files are read", files_are_read},
-              {"the parser is out of memory", parser_out_of_memory})
+              {"others keep their allocator", others_keep_their_allocator})
