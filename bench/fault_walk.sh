@@ -18,3 +18,4 @@ trap 'rm -rf "$scratch"' EXIT
 walk=$PWD/$build/tests/faults/fault_walk bin=$PWD/$build/faults/bin models=$PWD/models
 cd "$scratch"
 "$walk" "$@" "$bin" "$models"
+[ $# -gt 0 ] || "$walk" -c calibrate "$bin" "$models"

@@ -322,7 +322,7 @@ static const char *check_files(const walk_case *c, const good *g, const char *er
         bool whole = text[0] != '\0' && strlen(text) + 64 > strlen(g->text[i + 1]) * 3 / 4;
         *same = *same && equal;
         free(text);
-        if (!whole || (!success && !equal)) return "an output is not whole";
+        if (!whole || (!success && !equal && !c->asks)) return "an output is not whole";
     }
     left[0] = '\0';
     present = c;
@@ -487,7 +487,7 @@ int main(int argc, char **argv) {
     setenv("ASAN_OPTIONS", "exitcode=99:allocator_may_return_null=1", 0);
     make_inputs();
     for (size_t i = 0; i < walk_n_cases; i++)
-        if ((choice.name == NULL ? !walk_cases[i].gpu
+        if ((choice.name == NULL ? !walk_cases[i].named
                                  : strcmp(choice.name, walk_cases[i].name) == 0) &&
             is_possible(&walk_cases[i]) && !learn(&walk_cases[i], &goods[i]))
             n_wrong++;

@@ -15,7 +15,7 @@ typedef struct walk_case {
     const char *outputs[WALK_MOST_OUTPUTS];     /* files that it writes */
     int code;                                   /* of an undisturbed run */
     bool exact;                                 /* digits are compared as well */
-    bool gpu;                                   /* only where the case is named */
+    bool named;                                 /* slow, or needs a GPU: only where -c names it */
     unsigned long most; /* a walk over all calls takes so many of each; 0: all */
     const char *calls;  /* only those whose names begin so; NULL: all */
     bool asks;          /* about the machine: what cannot be learnt is left out */
