@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Walks over the calls that the two programs make on a tiny job, lets each fail in turn and looks
- * at what comes of it: clean  an error with an exit code that is documented, and a message same
- * success, with the output of an undisturbed run other  success with another output: allowed where
- * a call only asks about the machine Everything else is wrong: a signal, a hang, exit 70, an exit
+ * at what comes of it. Right are: an error with an exit code that is documented, and a message
+ * ("clean"); success with the output of an undisturbed run ("same"); success with another output
+ * ("other") where a call only asks about the machine. Wrong are a signal, a hang, exit 70, an exit
  * code of bad input where memory was out, a leak, a file that is half written or left behind.
  *
- * Usage: walk BIN_FOLDER MODELS_FOLDER [-m MOST] [-c CASE] [-f CALL] [-v]
- * MOST: of each call of a case so many numbers, spread evenly from the first to the last; 0: all.
- */
+ * Usage: walk [-m MOST] [-t SECONDS] [-c CASE] [-f CALL] [-v] BIN_FOLDER MODELS_FOLDER
+ *
+ * Without -m and -t every number of every call. With them the numbers are spread over all there
+ * are: MOST of each call, or as many as the time allows, one of each at least. */
 #define _GNU_SOURCE /* nftw, asprintf */
 #include <ctype.h>
 #include <errno.h>
