@@ -191,8 +191,9 @@ typedef struct good {
 
 /* Bytes of a unit of time or of a rate at `p`, with the blank before it. */
 static size_t unit_length(const char *p) {
-    static const char *const units[] = {"ns", "us",       "ms",       "s",       "min",
-                                        "h",  "kparam/s", "Mparam/s", "Gparam/s"};
+    static const char *const units[] = {"ns",   "us",       "ms",       "s",        "min",
+                                        "h",    "kparam/s", "Mparam/s", "Gparam/s", "B/s",
+                                        "kB/s", "MB/s",     "GB/s",     "TB/s"};
     size_t blank = *p == ' ';
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
         size_t n = strlen(units[i]);
