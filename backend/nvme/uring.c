@@ -19,6 +19,7 @@
 #include "backend/host/pool.h"
 
 #define DEPTH 32u       /* pieces in flight, of a ring */
+#define READ_DEPTH 16u  /* of a range that is read and verified */
 #define MOST_RINGS 8u   /* of an arena; further callers wait for one */
 #define N_HASHERS 4u    /* threads that compute the last checksums of a transfer together */
 #define MOST_BUSY 1000u /* times in a row, of a millisecond, that the kernel may lack memory */
@@ -212,7 +213,10 @@ static void prepare(flight *f, uint32_t index) {
 }
 
 static void fill(flight *f) {
-    while (!f->failed && f->n_free > 0 && f->next < f->range->bytes) {
+    /* Few that are read at once: checksums of the last ones are computed while nothing is. */
+    const bool verifies = !f->range->writes && f->range->cells != NULL;
+    const uint32_t kept_free = verifies ? DEPTH - READ_DEPTH : 0;
+    while (!f->failed && f->n_free > kept_free && f->next < f->range->bytes) {
         uint32_t index = f->free_slots[--f->n_free];
         slot *s = &f->slots[index];
         s->whole = s->rest = stw_nvme_piece_at(f->range, f->next);
