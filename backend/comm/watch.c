@@ -272,9 +272,10 @@ static void describe_rank(const stw_watch *w, uint32_t rank, unsigned long long 
         snprintf(out, out_size, "%s is stopped%s", who, last);
     else if (p->page == NULL)
         snprintf(out, out_size, "%s has not joined", who);
-    else if (atomic_load(&p->page->gave_up) && begun < number)
-        snprintf(out, out_size, "%s has failed%s%s%.*s", who, last,
-                 p->page->why[0] != '\0' ? ": " : "", WHY_BYTES - 1, p->page->why);
+    else if (atomic_load(&p->page->gave_up) && p->page->why[0] != '\0' && begun < number)
+        snprintf(out, out_size, "%s has failed%s: %.*s", who, last, WHY_BYTES - 1, p->page->why);
+    else if (atomic_load(&p->page->gave_up))
+        return; /* it waited for another one */
     else if (begun < number)
         snprintf(out, out_size, "%s has not come to it: it runs, and is%s", who,
                  begun > 0 ? last : " before its first operation");
