@@ -165,7 +165,25 @@ static void direct_updates_take_the_link(void) {
     stw_plan_free(plan);
 }
 
-STW_TEST_MAIN("sim plan", {"peaks of the stowage engine", peaks_of_the_stowage_engine},
+/* Seconds of a file are simulated again, whatever its checksums say. */
+static void stated_seconds_are_held(void) {
+    static const stw_place resident[] = {FIXTURE_RESIDENT};
+    stw_plan *plan = make_plan(1, "engine=stowage", resident, 1, 3);
+    CHECK_OK(stw_sim_plan(plan, NULL, err));
+    CHECK_OK(stw_sim_check(plan, "plan.json", NULL, err));
+    double load_s = plan->time_s[STW_PHASE_LOAD];
+    plan->time_s[STW_PHASE_LOAD] = load_s * 1.001;
+    CHECK_FAILS(stw_sim_check(plan, "plan.json", NULL, err), STW_STATUS_BAD_INPUT,
+                "plan.json: time_s.load: found ");
+    plan->time_s[STW_PHASE_LOAD] = (double)NAN;
+    CHECK_FAILS(stw_sim_check(plan, "plan.json", NULL, err), STW_STATUS_BAD_INPUT,
+                "time_s.load: found null");
+    CU_ASSERT_EQUAL(plan->time_s[STW_PHASE_LOAD], load_s); /* what follows is kept */
+    stw_plan_free(plan);
+}
+
+STW_TEST_MAIN("sim plan", {"stated seconds are held", stated_seconds_are_held},
+              {"peaks of the stowage engine", peaks_of_the_stowage_engine},
               {"peaks of the fsdp2 engine", peaks_of_the_fsdp2_engine},
               {"depth one is serial", depth_one_is_serial},
               {"deeper rings are faster", deeper_rings_are_faster},
