@@ -186,6 +186,7 @@ out:
 
 typedef struct request {
     const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout;
+    bool allow_tmpfs;
 } request;
 
 static stw_status execute(const request *r, const stw_general *general, stw_error *err) {
@@ -197,6 +198,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     stw_executor_options options = {.backend = r->backend != NULL ? r->backend : "auto",
                                     .weights = r->weights,
                                     .nvme_folder = r->nvme,
+                                    .nvme_in_memory = r->allow_tmpfs,
                                     .after_iteration = after_iteration,
                                     .after_state = &c};
     if (c.pool == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "ceiling", "out of memory"));
@@ -241,6 +243,8 @@ int main(int argc, char **argv) {
          STW_OPTION_VALUE, &r.weights},
         {"--nvme", NULL, "FOLDER", "folder of NVMe state; default $TMPDIR or /tmp",
          STW_OPTION_VALUE, &r.nvme},
+        {"--allow-tmpfs", NULL, NULL, "state on NVMe may be in memory (tmpfs)", STW_OPTION_FLAG,
+         &r.allow_tmpfs},
         {"--timeout", NULL, "SECONDS", "time limit of a collective; default 120", STW_OPTION_VALUE,
          &r.timeout},
     };

@@ -261,12 +261,12 @@ int stw_cmd_state(int argc, char **argv) {
     const stw_usage usage = {
         "stowage",
         "state",
-        "list|verify|remove [FOLDER]",
+        "list|verify [FOLDER], state remove FOLDER",
         "State on NVMe that runs with --keep-state left: list says of which step, whose, and "
         "whether it is whole (all ranks of this node have committed the step); verify reads it and "
         "compares every checksum; remove removes what no running process uses, without asking. "
-        "FOLDER is that of --nvme, or one file; default $TMPDIR or /tmp. Exit code 8: verify found "
-        "damage.",
+        "FOLDER is that of --nvme, or one file; for list and verify the default is $TMPDIR or "
+        "/tmp. Exit code 8: verify found damage.",
         NULL,
         0,
         1,
@@ -277,7 +277,11 @@ int stw_cmd_state(int argc, char **argv) {
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
     state s = {.folder = stw_nvme_folder(words[1]), .pool = stw_pool_new()};
-    status = run(words[0], &s, &general, &err);
+    if (words[1] == NULL && strcmp(words[0], "remove") == 0)
+        status = stw_fail(&err, STW_STATUS_USAGE, "state remove",
+                          "expected FOLDER or a file; `stowage state list` shows what there is");
+    else
+        status = run(words[0], &s, &general, &err);
     stw_kept_list_free(&s.list);
     stw_pool_free(s.pool);
     return stw_exit(status, &err);

@@ -96,7 +96,8 @@ int stw_cmd_validate(int argc, char **argv) {
         "PLAN RUN [RUN...]",
         "Compare predicted and measured values by phase and component. Time is judged only for "
         "runs on the cuda backend with a cluster.yaml that was calibrated on the same GPU model. "
-        "Further runs may be of plans with other placements, backends or numbers of ranks: with "
+        "Memory and time are those of the first run. Further runs may be of plans with other "
+        "placements, backends or numbers of ranks: with "
         "the same model, settings, seed and steps their digests must be those of the first. "
         "Exit code 8: a line is outside tolerance, a run's verification failed, or digests differ.",
         options,

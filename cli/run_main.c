@@ -187,8 +187,10 @@ static int command_line(int argc, char **argv) {
          "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,
          &r.nvme},
         {"--keep-state", NULL, NULL,
-         "keep two copies of the state on NVMe: the last step survives a crash", STW_OPTION_FLAG,
-         &r.keep_state},
+         "two copies of the state on NVMe (twice its space): after a crash or a signal the last "
+         "step "
+         "is kept",
+         STW_OPTION_FLAG, &r.keep_state},
         {"--allow-tmpfs", NULL, NULL, "state on NVMe may be in memory (tmpfs)", STW_OPTION_FLAG,
          &r.allow_tmpfs},
         {"--timeout", NULL, "SECONDS", "time limit of a collective; default 120", STW_OPTION_VALUE,

@@ -2,9 +2,11 @@
 #define _POSIX_C_SOURCE 200809L /* sigaction */
 #include "cli/run_state.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend/comm/watch.h"
 #include "backend/nvme/names.h"
@@ -22,9 +24,15 @@ stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
     return stw_plan_derive(plan, err);
 }
 
-/* The state of files is told first; then the signal does what it would have done. */
+/* What ends the run and what becomes of state is told first; then the signal does what it would
+ * have done. */
 static void on_signal(int number) {
+    static const char texts[][72] = {"stowage: ended by SIGINT; no result is written\n",
+                                     "stowage: ended by SIGTERM; no result is written\n",
+                                     "stowage: ended by SIGHUP; no result is written\n"};
+    const char *text = texts[number == SIGINT ? 0 : number == SIGTERM ? 1 : 2];
     struct sigaction plain;
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) errno = 0; /* nobody can be told */
     memset(&plain, 0, sizeof plain);
     plain.sa_handler = SIG_DFL;
     stw_nvme_on_signal();

@@ -9,7 +9,6 @@
 
 #include <stdint.h>
 
-#include "core/checked.h"
 #include "core/status.h"
 
 /** *out = a * b. BAD_INPUT with both factors and `what` if the product exceeds 64 bits. */

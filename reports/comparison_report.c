@@ -78,6 +78,11 @@ static void write_table(const stw_comparison *comparison, stw_format format, stw
 }
 
 static void put_summary(const stw_comparison *comparison, stw_format format, stw_text *out) {
+    if (comparison->n_runs > 1)
+        stw_doc_line(out, format,
+                     "Memory and times are those of %s. Of the other runs only verification and "
+                     "digests are compared.",
+                     comparison->runs[0].name);
     if (comparison->judged == 0)
         stw_doc_line(out, format, "The run measured nothing that the plan predicts.");
     else if (comparison->outside == 0)

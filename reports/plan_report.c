@@ -266,9 +266,8 @@ static void put_solver(const stw_section *s) {
     stw_doc_heading(s->out, s->format, "Solver");
     stw_section_solver(s);
     stw_doc_line(s->out, s->format,
-                 "The solver's figures, the value of more resources and changes that make a plan "
-                 "fit are statements of the planner. They are checked to be unchanged; bytes, "
-                 "verdict and times are derived again from the plan's inputs and decisions.");
+                 "Solver figures, prices and fixes are as the planner wrote them. Bytes, verdict "
+                 "and times were derived again from inputs and decisions.");
 }
 
 /* One item, or a part of the list of what shows no gain. */

@@ -23,7 +23,7 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_u64(json, "--steps", o->steps);
     stw_json_u64(json, "--seed", o->seed);
     /* Paths may differ from node to node. */
-    stw_json_string(json, "--weights", run->weights_path != NULL ? "files" : "seeded");
+    stw_json_string(json, "--weights", run->weights_path != NULL ? "files" : "random");
     stw_json_double(json, "--timeout", run->timeout_s);
     stw_json_bool(json, "--no-digest", o->no_digest);
     stw_json_bool(json, "poison_freed", o->poison_freed);
@@ -174,12 +174,12 @@ static stw_status fail_line(const line *zero, const line *other, uint32_t rank, 
     snprintf(key, sizeof key, "%.*s", named->key_length, named->key);
     if (zero == NULL) zero = &none;
     if (other == NULL) other = &none;
-    return stw_fail(err, STW_STATUS_DEVICE, key,
-                    "rank %u has %.*s, rank 0 has %.*s; ranks run only with the same plan, options "
-                    "and version (%u differ%s from rank 0)",
-                    rank, other->value_length < 200 ? other->value_length : 200, other->value,
-                    zero->value_length < 200 ? zero->value_length : 200, zero->value, others,
-                    others == 1 ? "s" : "");
+    return stw_fail(
+        err, STW_STATUS_DEVICE, key,
+        "rank %u has %.*s, rank 0 has %.*s; start all ranks with the same plan, options and "
+        "version (ranks that differ from rank 0: %u)",
+        rank, other->value_length < 200 ? other->value_length : 200, other->value,
+        zero->value_length < 200 ? zero->value_length : 200, zero->value, others);
 }
 
 stw_status stw_exec_compare_settings(const char *zero, const char *other, uint32_t rank,

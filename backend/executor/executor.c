@@ -73,8 +73,9 @@ static stw_status check_node(const stw_rank_run *run, stw_tier tier, uint64_t ca
     stw_bytes_format(need, need_text, sizeof need_text);
     stw_bytes_format(capacity, have_text, sizeof have_text);
     return stw_fail(err, STW_STATUS_NO_RESOURCES, stw_tier_name(tier),
-                    "the arenas of %u ranks take %s of this node, the plan's cluster has %s",
-                    run->ranks.local_world, need_text, have_text);
+                    "the state of the %u rank%s of this node takes %s, the plan's cluster has %s",
+                    run->ranks.local_world, run->ranks.local_world == 1 ? "" : "s", need_text,
+                    have_text);
 }
 
 static void take_from_caller(const stw_device_config *caller, stw_device_config *out) {

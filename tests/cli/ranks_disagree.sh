@@ -24,7 +24,7 @@ plan=$PLAN options= program=$STOWAGE_RUN
 [ "$rank" != "$ODD" ] || { plan=$ODD_PLAN options=$ODD_OPTIONS program=$ODD_PROGRAM; }
 code=0
 # shellcheck disable=SC2086
-"$program" "$plan" --backend host --steps 3 --timeout 20 -q $options >"out.$rank" 2>&1 || code=$?
+"$program" "$plan" --backend host --steps 3 --timeout 20 --allow-tmpfs -q $options >"out.$rank" 2>&1 || code=$?
 echo "$code" >"code.$rank"
 EOF2
 

@@ -96,6 +96,4 @@ BEFORE='kill -STOP $$' start 2
 ended "stopped before it joins" 6 "rank 0: operation 1 (joining): " ") is stopped"
 BEFORE='sleep 60' start 2
 ended "late" 6 "rank 0: operation 1 (joining): " ") has not joined"
-BEFORE='exit 0' start 2
-ended "gone" 6 "rank 0: operation 1 (joining): " "rank 1 has no process on this node"
 echo "ranks_stopped: ok"

@@ -30,30 +30,28 @@ expect 2 "no state on NVMe" "$STOWAGE" run host.json --backend host --keep-state
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=nvme --set node.nvme.capacity=70MiB -o small.json >/dev/null
 expect 1 "the plan's cluster has 70.00 MiB" "$STOWAGE" run small.json --backend host --nvme state --allow-tmpfs --keep-state
 
-# stop SIGNAL FILE: a run that was stopped after some steps; its messages in FILE
+# stop SIGNAL FILE: a run that was stopped after some steps; its messages in FILE. A shell lets what it starts in the
+# background ignore SIGINT; timeout does not, and sends it when it gets SIGALRM.
 stop() {
-    "$STOWAGE" run nvme.json --backend host --nvme state --allow-tmpfs --steps 1000000 -q --keep-state 2>"$2" &
+    signal=$1 before=
+    [ "$1" != INT ] || signal=ALRM before="timeout -s INT 60"
+    $before "$STOWAGE" run nvme.json --backend host --nvme state --allow-tmpfs --steps 1000000 -q --keep-state 2>"$2" &
     pid=$!
     for wait in $(seq 300); do
         [ "$(files)" = 0 ] || break
         sleep 0.1
     done
-    kill "-$1" $pid
+    kill "-$signal" $pid
     wait $pid && fail "$1: the run did not end" || true
     [ "$(files)" = 1 ] || { cat "$2"; fail "$1: $(files) files after $wait"; }
 }
 
 # A signal names what is kept, also with -q; what SIGKILL left is named by the next run.
-for signal in TERM HUP INT; do
-    if [ "$signal" = INT ]; then # ignored by what a shell starts in the background
-        timeout -s INT 2 "$STOWAGE" run nvme.json --backend host --nvme state --allow-tmpfs --steps 1000000 -q --keep-state 2>stopped.txt &&
-            fail "INT: the run did not end"
-        [ "$(files)" = 1 ] || fail "INT: $(files) files"
-    else
-        stop "$signal" stopped.txt
-    fi
+for name in TERM HUP INT; do
+    stop "$name" stopped.txt
     path=$(find state -type f)
-    grep -q "step [0-9]* is kept in $path; see: stowage state list state" stopped.txt || { cat stopped.txt; fail "$signal names nothing"; }
+    grep -q "ended by SIG$name; no result is written" stopped.txt || { cat stopped.txt; fail "$name does not say what ended the run"; }
+    grep -q "step [0-9]* is kept in $path; see: stowage state list state" stopped.txt || { cat stopped.txt; fail "$name names nothing"; }
     "$STOWAGE" state remove state | grep -q "removed $path" || fail "remove"
     [ "$(files)" = 0 ] || fail "remove left files"
 done
@@ -90,6 +88,7 @@ kill -KILL $pid
 wait $pid || true
 "$STOWAGE" state remove state >/dev/null || fail "remove after the end"
 [ "$(files)" = 1 ] || fail "remove took or left something"
+expect 2 "expected FOLDER" "$STOWAGE" state remove
 expect 3 "expected a folder" "$STOWAGE" state remove state/notes.txt
 expect 2 "did you mean list" "$STOWAGE" state lists state
 rm state/notes.txt

@@ -57,7 +57,7 @@ static void every_option(void) {
     differ(&a, &b, key, zero, changed)
     CHANGE(steps = 4, "--steps", "3", "4");
     CHANGE(seed = 6, "--seed", "5", "6");
-    CHANGE(weights = "folder", "--weights", "seeded", "files");
+    CHANGE(weights = "folder", "--weights", "random", "files");
     CHANGE(timeout_s = 2.5, "--timeout", "20.0", "2.5");
     CHANGE(no_digest = true, "--no-digest", "false", "true");
     CHANGE(poison_freed = true, "poison_freed", "false", "true");
