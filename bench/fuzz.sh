@@ -8,7 +8,7 @@
 #     bench/fuzz.sh HOURS [TARGET...]     BUILD=build-fuzz WORK=BUILD/fuzz SLICE_S=300 CLANG=clang
 #
 # WORK/log.csv gets a line for each turn, WORK/TARGET/found-* is what crashed, leaked or took too long.
-# GROW=1 adds at the end what the corpora of tests/fuzz/corpus lack: small inputs that reach new code.
+# GROW=N adds to each corpus of tests/fuzz/corpus the N inputs that reach most, each of at most 2 KiB.
 # BUILT=1 uses the targets of BUILD as they are.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -82,11 +82,19 @@ part=()
 [ "$limit" -ge 600 ] || part=(-t $((limit / 8 + 1)) -s "$(date +%s)")
 "$build/tests/mutate" "${part[@]}" models || bad=1
 
+# The inputs that together reach all that was reached, those with most of it first.
 if [ -n "${GROW:-}" ]; then
     for target; do
-        "$build/tests/fuzz_$target" -merge=1 -max_len=2048 "tests/fuzz/corpus/$target" \
+        corpus=tests/fuzz/corpus/$target cover=$work/$target/cover
+        rm -rf "$cover"
+        mkdir "$cover"
+        "$build/tests/fuzz_$target" -set_cover_merge=1 -max_len=2048 "$cover" "$corpus" \
             "$work/$target/inputs" >"$work/$target/merge.log" 2>&1
-        echo "$target: $(find "tests/fuzz/corpus/$target" -type f | wc -l) inputs in its corpus"
+        find "$cover" -type f -printf '%T@ %p\n' | sort -n | head -n "$GROW" | cut -d' ' -f2 |
+            while read -r input; do
+                cmp -s "$input" "$corpus/$(basename "$input")" || cp "$input" "$corpus/"
+            done
+        echo "$target: $(find "$corpus" -type f | wc -l) inputs in its corpus"
     done
 fi
 
