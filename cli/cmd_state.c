@@ -34,6 +34,11 @@ static bool is_damaged(const stw_kept *kept, const found *f) {
     return damaged;
 }
 
+/* What verify finds wrong: damage, or a state that lacks a rank. */
+static bool is_bad(const stw_kept *kept, const found *f) {
+    return f->verified && (is_damaged(kept, f) || f->whole < 0);
+}
+
 static stw_status look(state *s, bool verifies, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_kept_scan(s->folder, &s->list, err));
@@ -110,8 +115,9 @@ static void verify_row(stw_table *table, const stw_kept *kept, const found *f, u
         stw_table_cell(table, "%" PRIu64 " part%s damaged; the first: %s", check->damaged,
                        check->damaged > 1 ? "s" : "", check->first);
     else
-        stw_table_cell(table, "all checksums are right%s",
-                       kept->damaged > 0 ? "; another step's record is damaged" : "");
+        stw_table_cell(table, "all checksums are right%s%s%s",
+                       kept->damaged > 0 ? "; another step's record is damaged" : "",
+                       f->whole < 0 ? "; " : "", f->whole < 0 ? f->why : "");
 }
 
 static void put_table(const state *s, bool verifies, stw_format format, stw_text *out) {
@@ -197,7 +203,7 @@ static stw_status show(state *s, bool verifies, const stw_general *general, stw_
     stw_status status = STW_STATUS_OK;
     stw_text text = STW_TEXT_INIT;
     stw_format format;
-    uint32_t damaged = 0;
+    uint32_t bad = 0;
     STW_TRY(stw_report_format(general, &format, err));
     STW_TRY(look(s, verifies, err));
     if (format == STW_FORMAT_JSON)
@@ -205,12 +211,13 @@ static stw_status show(state *s, bool verifies, const stw_general *general, stw_
     else
         put_table(s, verifies, format, &text);
     STW_TRY(stw_emit(general, &text, err));
-    for (uint32_t i = 0; i < s->list.n; i++)
-        damaged += s->found[i].verified && is_damaged(s->list.files[i], &s->found[i]);
-    if (damaged > 0)
-        status = stw_fail(err, STW_STATUS_DISAGREE, s->folder,
-                          "%" PRIu32 " of %" PRIu32 " files of NVMe state %s damaged", damaged,
-                          s->list.n, damaged > 1 ? "are" : "is");
+    for (uint32_t i = 0; i < s->list.n; i++) bad += is_bad(s->list.files[i], &s->found[i]);
+    if (bad > 0)
+        status =
+            stw_fail(err, STW_STATUS_DISAGREE, s->folder,
+                     "%" PRIu32 " of %" PRIu32 " files of NVMe state: damaged, not readable, or "
+                     "without the other ranks' state",
+                     bad, s->list.n);
 out:
     stw_text_free(&text);
     return status;
@@ -266,7 +273,8 @@ int stw_cmd_state(int argc, char **argv) {
         "whether it is whole (all ranks of this node have committed the step); verify reads it and "
         "compares every checksum; remove removes what no running process uses, without asking. "
         "FOLDER is that of --nvme, or one file; for list and verify the default is $TMPDIR or "
-        "/tmp. Exit code 8: verify found damage.",
+        "/tmp. Exit code 8: verify found damage, a file that "
+        "it cannot read, or a rank without state.",
         NULL,
         0,
         1,

@@ -74,7 +74,7 @@ stw_status stw_kept_open(const char *path, stw_kept **out, stw_error *err) {
     if (strlen(path) >= sizeof kept->path)
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, path, "the file's name is too long"));
     memcpy(kept->path, path, strlen(path) + 1);
-    kept->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    kept->file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (kept->file < 0 || fstat(kept->file, &about) != 0) STW_TRY(fail(path, "opening it", err));
     if (!S_ISREG(about.st_mode))
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, path, "it is no file of NVMe state"));
@@ -214,6 +214,9 @@ stw_status stw_kept_verify(const stw_kept *kept, const stw_kept_step *step, stw_
 }
 
 stw_status stw_kept_remove(stw_kept *kept, stw_error *err) {
+    if (kept->file < 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, kept->path, "%s: it is not removed",
+                        kept->problem);
     const bool live =
         kept->live || (flock(kept->file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK);
     if (live)
@@ -233,9 +236,29 @@ static bool is_state(const char *name) {
            strcmp(name + length - (sizeof after - 1), after) == 0;
 }
 
+/* What has the name of state and cannot be looked at. */
+static stw_status make_odd(const char *path, const stw_error *why, stw_kept **out, stw_error *err) {
+    stw_kept *kept = calloc(1, sizeof *kept);
+    if (kept == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    kept->file = -1;
+    snprintf(kept->path, sizeof kept->path, "%s", path);
+    kept->problem = why->native == ELOOP                            ? "it is a symbolic link"
+                    : why->status == STW_STATUS_BAD_INPUT           ? "it is no regular file"
+                    : why->native == EACCES || why->native == EPERM ? "this user may not read it"
+                                                                    : "it cannot be read";
+    *out = kept;
+    return STW_STATUS_OK;
+}
+
 static stw_status add(const char *path, stw_kept_list *list, stw_error *err) {
     stw_kept *kept = NULL;
-    stw_status status = stw_kept_open(path, &kept, err);
+    stw_error why = STW_ERROR_INIT;
+    stw_status status = stw_kept_open(path, &kept, &why);
+    if (status == STW_STATUS_IO && why.native == ENOENT) return STW_STATUS_OK; /* it went */
+    if (status == STW_STATUS_IO || status == STW_STATUS_BAD_INPUT)
+        status = make_odd(path, &why, &kept, err);
+    else if (status != STW_STATUS_OK && err != NULL)
+        *err = why;
     if (status != STW_STATUS_OK) return status;
     stw_kept **files = realloc(list->files, (list->n + 1) * sizeof(stw_kept *));
     if (files == NULL) {
@@ -276,15 +299,8 @@ stw_status stw_kept_scan(const char *path, stw_kept_list *out, stw_error *err) {
         if (!is_state(e->d_name)) continue;
         int n = snprintf(name, sizeof name, "%s/%s", path, e->d_name);
         if (n < 0 || (size_t)n >= sizeof name) continue;
-        stw_error gone = STW_ERROR_INIT;
-        status = add(name, out, &gone);
-        /* It went while we looked, or is somebody else's to read. */
-        if (status == STW_STATUS_IO && (gone.native == ENOENT || gone.native == EACCES))
-            status = STW_STATUS_OK;
-        if (status != STW_STATUS_OK) {
-            if (err != NULL && err->status == STW_STATUS_OK) *err = gone;
-            break;
-        }
+        status = add(name, out, err);
+        if (status != STW_STATUS_OK) break;
     }
     closedir(folder);
     if (status != STW_STATUS_OK) stw_kept_list_free(out);
@@ -352,7 +368,7 @@ void stw_kept_warn(const char *folder) {
     char size[32];
     if (stw_kept_scan(folder, &list, NULL) != STW_STATUS_OK) return;
     for (uint32_t i = 0; i < list.n; i++) {
-        if (list.files[i]->live) continue;
+        if (list.files[i]->live || list.files[i]->file < 0) continue;
         if (n++ == 0) first = list.files[i];
         bytes += list.files[i]->bytes;
     }

@@ -17,7 +17,7 @@ typedef struct stw_kept_step {
 
 typedef struct stw_kept {
     char path[4096];
-    int file;
+    int file;                              /* -1: it could not be opened, `problem` says why */
     bool live;                             /* its run goes on */
     uint64_t bytes;                        /* on the disk */
     int64_t changed_s;                     /* seconds since 1970 */
@@ -47,7 +47,8 @@ typedef struct stw_kept_check {
  * the disk cannot be read. */
 STW_MUST_USE stw_status stw_kept_verify(const stw_kept *kept, const stw_kept_step *step,
                                         stw_kept_check *out, stw_error *err);
-/** Remove the file. USAGE, naming the process, while its run goes on. */
+/** Remove the file. USAGE, naming the process, while its run goes on; BAD_INPUT for what could not
+ * be opened. */
 STW_MUST_USE stw_status stw_kept_remove(stw_kept *kept, stw_error *err);
 
 /** Files of NVMe state, ordered by run and rank. */
@@ -55,7 +56,8 @@ typedef struct stw_kept_list {
     uint32_t n;
     stw_kept **files;
 } stw_kept_list;
-/** Those in a folder; or the one, if `path` is a file. */
+/** Those in a folder; or the one, if `path` is a file. What has such a name and cannot be opened (a
+ * folder, a FIFO, a link, another user's file) is among them, with its problem. */
 STW_MUST_USE stw_status stw_kept_scan(const char *path, stw_kept_list *out, stw_error *err);
 void stw_kept_list_free(stw_kept_list *list); /* what is in it; zeros are fine */
 

@@ -72,6 +72,16 @@ printf '\125' | dd of="$path" bs=1 seek=$((size * 3 / 4)) conv=notrunc 2>/dev/nu
 expect 8 "damaged; the first: bytes [0-9]* to [0-9]* (exp_avg" "$STOWAGE" state verify state
 expect 8 '"damaged": true' "$STOWAGE" state verify state --json
 
+# What only has the name of state is named, and hides nothing else.
+mkfifo state/stowage-nvme-1-rank0.state
+ln -s /etc/passwd state/stowage-nvme-2-rank0.state
+"$STOWAGE" state list state >list.txt || fail "list beside a FIFO"
+grep -q "$path " list.txt && grep -q "no: it is no regular file" list.txt && grep -q "no: it is a symbolic link" list.txt ||
+    { cat list.txt; fail "list beside odd files"; }
+expect 8 "it is no regular file" "$STOWAGE" state verify state
+expect 3 "it is not removed" "$STOWAGE" state remove state/stowage-nvme-1-rank0.state
+rm state/stowage-nvme-1-rank0.state state/stowage-nvme-2-rank0.state
+
 # Files of a live run stay; other files are not ours.
 echo mine >state/notes.txt
 "$STOWAGE" state remove "$path" >/dev/null || fail "remove one file"
