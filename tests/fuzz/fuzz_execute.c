@@ -11,6 +11,7 @@
 #include "backend/executor/run.h"
 #include "core/log.h"
 #include "sim/sim.h"
+#include "tests/fuzz/plan_check.h"
 #include "tests/fuzz/spec_check.h"
 #include "tests/unit/fixture.h"
 
@@ -127,21 +128,6 @@ static void simulate(stw_plan *plan) {
     FUZZ_CHECK(status == STW_STATUS_OK);
 }
 
-static void check_written(const stw_plan *plan) {
-    stw_text first = STW_TEXT_INIT, second = STW_TEXT_INIT;
-    stw_plan *again = NULL;
-    stw_error err = STW_ERROR_INIT;
-    FUZZ_CHECK(stw_plan_to_json(plan, &first, &err) == STW_STATUS_OK);
-    stw_status status = stw_plan_parse("plan.json", first.data, first.length, &again, &err);
-    if (status != STW_STATUS_OK) fprintf(stderr, "%d: %s\n", err.line, err.text);
-    FUZZ_CHECK(status == STW_STATUS_OK);
-    FUZZ_CHECK(stw_plan_to_json(again, &second, &err) == STW_STATUS_OK);
-    FUZZ_CHECK(strcmp(first.data, second.data) == 0);
-    stw_plan_free(again);
-    stw_text_free(&first);
-    stw_text_free(&second);
-}
-
 /* Arenas that stay: to map and zero new ones would take most of an execution. */
 static const stw_device_config *arenas(void) {
     enum { ARENA_BYTES = 256 << 20 };
@@ -188,7 +174,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         stw_plan_judge(plan);
         if (nvme || what % 4 == 1) simulate(plan);
         if (nvme || what % 4 == 1)
-            check_written(plan);
+            fuzz_plan_round_trip(plan);
         else
             execute(&in, plan);
     }

@@ -5,7 +5,7 @@
 
 #include "core/text.h"
 #include "plan/files/plan.h"
-#include "tests/fuzz/tree_check.h"
+#include "tests/fuzz/plan_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -31,21 +31,6 @@ static bool is_small(const uint8_t *data, size_t size) {
     return largest(text, size, "params\"") < 1e8 && ranks <= 64;
 }
 
-static void check_same(const stw_plan *plan) {
-    stw_text first = STW_TEXT_INIT, second = STW_TEXT_INIT;
-    stw_plan *again = NULL;
-    stw_error err = STW_ERROR_INIT;
-    FUZZ_CHECK(stw_plan_to_json(plan, &first, &err) == STW_STATUS_OK);
-    stw_status status = stw_plan_parse("plan.json", first.data, first.length, &again, &err);
-    if (status != STW_STATUS_OK) fprintf(stderr, "%d: %s\n", err.line, err.text);
-    FUZZ_CHECK(status == STW_STATUS_OK);
-    FUZZ_CHECK(stw_plan_to_json(again, &second, &err) == STW_STATUS_OK);
-    FUZZ_CHECK(strcmp(first.data, second.data) == 0);
-    stw_plan_free(again);
-    stw_text_free(&first);
-    stw_text_free(&second);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stw_plan *plan = NULL;
     stw_error err = STW_ERROR_INIT;
@@ -54,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FUZZ_CHECK((status == STW_STATUS_OK) == (plan != NULL));
     FUZZ_CHECK(status == err.status);
     if (status == STW_STATUS_OK)
-        check_same(plan);
+        fuzz_plan_round_trip(plan);
     else
         FUZZ_CHECK(err.text[0] != '\0' && status != STW_STATUS_BUG);
     stw_plan_free(plan);
