@@ -122,6 +122,8 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                                     .weights = r->weights,
                                     .nvme_folder = r->nvme,
                                     .nvme_in_memory = r->allow_tmpfs,
+                                    .output = general->output,
+                                    .trace = r->trace,
                                     .no_digest = r->no_digest,
                                     .timeline = r->trace != NULL ? &timeline : NULL};
     STW_TRY(stw_check_suffix(general->output, "a run", ".json", err));
@@ -181,7 +183,9 @@ static int command_line(int argc, char **argv) {
         {"--steps", "-n", "N", "number of optimizer steps; default 5", STW_OPTION_VALUE, &r.steps},
         {"--seed", "-s", "N", "random seed of weights and gradients; default 1", STW_OPTION_VALUE,
          &r.seed},
-        {"--weights", "-w", "PATH", "safetensors file, index or folder; default: random weights",
+        {"--weights", "-w", "PATH",
+         "safetensors file, index or folder; default: random weights. Ranks compare a sample of "
+         "the files: names, sizes, headers and up to 17 blocks of 64 KiB each",
          STW_OPTION_VALUE, &r.weights},
         {"--nvme", NULL, "FOLDER",
          "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,

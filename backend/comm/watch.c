@@ -21,6 +21,7 @@
 #define PAGE_MAGIC 0x73747702u /* raise it where the page changes */
 #define WHAT_BYTES 96
 #define WHY_BYTES 320
+#define HOST_BYTES 65
 #define MOST_NAMED 4 /* ranks in one error */
 
 /* Written by one rank, read by the others of its node. */
@@ -44,7 +45,8 @@ struct stw_watch {
     int file;
     atomic_bool gives_up; /* only the first reason is told */
     uint32_t first;       /* rank of this node */
-    peer *peers;          /* [ranks.local_world] */
+    char host[HOST_BYTES];
+    peer *peers; /* [ranks.local_world] */
 };
 
 static _Atomic(stw_watch *) current; /* for signals */
@@ -55,6 +57,8 @@ stw_watch *stw_watch_open(const stw_ranks *ranks) {
     stw_watch *w = calloc(1, sizeof *w);
     if (w == NULL) return NULL;
     w->ranks = *ranks;
+    if (gethostname(w->host, sizeof w->host - 1) != 0)
+        snprintf(w->host, sizeof w->host, "its node");
     w->first = ranks->rank - ranks->local_rank;
     w->peers = calloc(ranks->local_world, sizeof *w->peers);
     w->file = memfd_create(PAGE_NAME, MFD_CLOEXEC);
@@ -268,8 +272,11 @@ static void describe_rank(const stw_watch *w, uint32_t rank, unsigned long long 
         snprintf(out, out_size, "rank %u has no process on this node", rank);
     else if (state == 0)
         snprintf(out, out_size, "%s has ended%s", who, last);
-    else if (state == 'T' || state == 't')
-        snprintf(out, out_size, "%s is stopped%s", who, last);
+    else if (state == 't')
+        snprintf(out, out_size, "%s is stopped%s by a debugger", who, last);
+    else if (state == 'T')
+        snprintf(out, out_size, "%s is stopped%s; to continue it: kill -CONT %d on %s", who, last,
+                 (int)p->process, w->host);
     else if (p->page == NULL)
         snprintf(out, out_size, "%s has not joined", who);
     else if (atomic_load(&p->page->gave_up) && p->page->why[0] != '\0' && begun < number)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Do all ranks do the same? Each rank lists what changes a result or a schedule, as lines "key =
- * value": options, model, run spec, cluster, decisions, layouts and programs. Ranks compare a hash
- * of the list; where it differs they exchange the lists, so that all of them name the first line
- * that differs. The version of the program is compared before anything else is looked at. */
+ * value": options, model, run spec, cluster, decisions, layouts and programs; and, where it sees
+ * weights files, a sample of them. Ranks compare a hash of each list; where it differs they
+ * exchange the lists, so that all of them name the first line that differs. The version of the
+ * program is compared before anything else is looked at. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,6 +27,8 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_string(json, "--weights", run->weights_path != NULL ? "files" : "random");
     stw_json_double(json, "--timeout", run->timeout_s);
     stw_json_bool(json, "--no-digest", o->no_digest);
+    stw_json_string(json, "--output", o->output != NULL ? o->output : "none");
+    stw_json_string(json, "--trace", o->trace != NULL ? o->trace : "none");
     stw_json_bool(json, "poison_freed", o->poison_freed);
     stw_json_bool(json, "ceiling", o->after_iteration != NULL); /* measured after every step */
 }
@@ -120,6 +123,8 @@ stw_status stw_exec_digest_of(const stw_rank_run *run, char hex[17], stw_error *
         if (determines_digests(l)) hash = XXH3_64bits_withSeed(l, length, hash);
         l += length;
     }
+    if (run->sample.length > 0)
+        hash = XXH3_64bits_withSeed(run->sample.data, run->sample.length, hash);
     snprintf(hex, 17, "%016llx", (unsigned long long)hash);
     stw_text_free(&list);
     return status;
@@ -127,12 +132,16 @@ stw_status stw_exec_digest_of(const stw_rank_run *run, char hex[17], stw_error *
 
 /* ---- comparing ---- */
 
+enum { SETTINGS, WEIGHTS, N_LISTS };
+
 /* What every rank says first. Every version says `version` in the same place and sends the same
  * number of bytes; the rest belongs to the version. */
 typedef struct hello {
     char version[128];
-    uint64_t hash, bytes; /* of the list, its NUL included */
-    stw_error error;      /* what has failed on the rank so far */
+    struct {
+        uint64_t hash, bytes; /* its NUL included; 0: the rank has no such list */
+    } lists[N_LISTS];
+    stw_error error; /* what has failed on the rank so far */
 } hello;
 #define HELLO_BYTES 2048
 _Static_assert(sizeof(hello) <= HELLO_BYTES, "the first exchange has a fixed size");
@@ -166,44 +175,50 @@ static bool has_key(const char *list, const line *wanted) {
     return false;
 }
 
-static stw_status fail_line(const line *zero, const line *other, uint32_t rank, uint32_t others,
+static stw_status fail_line(const stw_exec_lists *lists, const line *base, const line *other,
                             stw_error *err) {
     static const line none = {"", "none", 0, 4};
-    const line *named = zero != NULL ? zero : other;
+    const line *named = base != NULL ? base : other;
     char key[200];
     snprintf(key, sizeof key, "%.*s", named->key_length, named->key);
-    if (zero == NULL) zero = &none;
+    if (base == NULL) base = &none;
     if (other == NULL) other = &none;
-    return stw_fail(
-        err, STW_STATUS_DEVICE, key,
-        "rank %u has %.*s, rank 0 has %.*s; start all ranks with the same plan, options and "
-        "version (ranks that differ from rank 0: %u)",
-        rank, other->value_length < 200 ? other->value_length : 200, other->value,
-        zero->value_length < 200 ? zero->value_length : 200, zero->value, others);
+    return stw_fail(err, STW_STATUS_DEVICE, key,
+                    "rank %u has %.*s, rank %u has %.*s; %s (ranks that differ from rank %u: %u)",
+                    lists->rank, other->value_length < 200 ? other->value_length : 200,
+                    other->value, lists->base_rank,
+                    base->value_length < 200 ? base->value_length : 200, base->value, lists->advice,
+                    lists->base_rank, lists->others);
 }
 
-stw_status stw_exec_compare_settings(const char *zero, const char *other, uint32_t rank,
-                                     uint32_t others, stw_error *err) {
-    line a = line_at(zero), b = line_at(other);
+stw_status stw_exec_compare_lists(const stw_exec_lists *lists, stw_error *err) {
+    line a = line_at(lists->base), b = line_at(lists->other);
     while (a.key_length > 0 && b.key_length > 0 && same(&a, &b)) {
         a = line_at(after(&a));
         b = line_at(after(&b));
     }
     if (a.key_length == 0 && b.key_length == 0) return STW_STATUS_OK;
-    if (a.key_length == 0 || (!same_key(&a, &b) && b.key_length > 0 && has_key(other, &a)))
-        return fail_line(NULL, &b, rank, others, err); /* rank 0 lacks this key */
-    return fail_line(&a, b.key_length > 0 && same_key(&a, &b) ? &b : NULL, rank, others, err);
+    if (a.key_length == 0 || (!same_key(&a, &b) && b.key_length > 0 && has_key(lists->other, &a)))
+        return fail_line(lists, NULL, &b, err); /* the first rank lacks this key */
+    return fail_line(lists, &a, b.key_length > 0 && same_key(&a, &b) ? &b : NULL, err);
 }
 
-static stw_status exchange_lists(stw_rank_run *run, const stw_text *list, const hello *all,
-                                 stw_error *err) {
+/* Ranks without the list are not compared. */
+static stw_status exchange_lists(stw_rank_run *run, int which, const stw_text *list,
+                                 const hello *all, stw_error *err) {
+    static const char *const advice[] = {
+        [SETTINGS] = "start all ranks with the same plan, options and version",
+        [WEIGHTS] = "give all ranks the same weights files"};
     stw_status status = STW_STATUS_OK;
-    uint32_t world = run->ranks.world, first = 0, others = 0;
+    uint32_t world = run->ranks.world, base = world, first = 0, others = 0;
     uint64_t room = 0;
     char *mine = NULL, *lists = NULL;
     for (uint32_t r = 0; r < world; r++) {
-        room = stw_max_u64(room, all[r].bytes);
-        if (all[r].hash == all[0].hash && all[r].bytes == all[0].bytes) continue;
+        room = stw_max_u64(room, all[r].lists[which].bytes);
+        if (all[r].lists[which].bytes == 0) continue;
+        if (base == world) base = r;
+        if (memcmp(&all[r].lists[which], &all[base].lists[which], sizeof all[r].lists[which]) == 0)
+            continue;
         if (others++ == 0) first = r;
     }
     if (others == 0) return STW_STATUS_OK;
@@ -211,13 +226,15 @@ static stw_status exchange_lists(stw_rank_run *run, const stw_text *list, const 
     lists = calloc(world, room + 1);
     if (mine == NULL || lists == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory for their settings"));
-    memcpy(mine, list->data, list->length);
+    if (list->length > 0) memcpy(mine, list->data, list->length);
     STW_TRY(stw_comm_exchange(run->comm, mine, lists, (uint32_t)(room + 1), err));
     run->agreed = true;
-    status = stw_exec_compare_settings(lists, lists + first * (room + 1), first, others, err);
+    const stw_exec_lists two = {
+        lists + base * (room + 1), lists + first * (room + 1), base, first, others, advice[which]};
+    status = stw_exec_compare_lists(&two, err);
     if (status == STW_STATUS_OK)
-        status = stw_fail(err, STW_STATUS_BUG, "ranks", "lists of ranks 0 and %u have other hashes",
-                          first);
+        status = stw_fail(err, STW_STATUS_BUG, "ranks",
+                          "lists of ranks %u and %u have other hashes", base, first);
 out:
     free(mine);
     free(lists);
@@ -299,7 +316,8 @@ static stw_status meet(stw_rank_run *run, hello *mine, const stw_text *list, stw
     }
     for (uint32_t r = 0; r < world; r++) memcpy(&all[r], got + r * HELLO_BYTES, sizeof *all);
     STW_TRY(compare_versions(run, all, err));
-    STW_TRY(exchange_lists(run, list, all, err));
+    STW_TRY(exchange_lists(run, SETTINGS, list, all, err));
+    STW_TRY(exchange_lists(run, WEIGHTS, &run->sample, all, err));
     STW_TRY(adopt(run, &all[0].error, sizeof *all, err));
 out:
     free(sent);
@@ -308,8 +326,13 @@ out:
     return status;
 }
 
+static void introduce(hello *mine, int which, const stw_text *list) {
+    mine->lists[which].hash = XXH3_64bits(list->data != NULL ? list->data : "", list->length);
+    mine->lists[which].bytes = list->length + 1;
+}
+
 stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err) {
-    static const char version[] = "stowage " STW_VERSION " (ranks 1, plan 1, layout %d, operations "
+    static const char version[] = "stowage " STW_VERSION " (ranks 2, plan 1, layout %d, operations "
                                   "%d, phases %d)";
     stw_text list = STW_TEXT_INIT;
     hello mine;
@@ -317,8 +340,8 @@ stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err) 
     stw_status listed = stw_exec_settings(run, &list, err);
     memset(&mine, 0, sizeof mine);
     mine.error = take_error(so_far != STW_STATUS_OK ? so_far : listed, err);
-    mine.hash = XXH3_64bits(list.data != NULL ? list.data : "", list.length);
-    mine.bytes = list.length + 1;
+    introduce(&mine, SETTINGS, &list);
+    if (run->sample.length > 0) introduce(&mine, WEIGHTS, &run->sample);
     snprintf(mine.version, sizeof mine.version, version, STW_LAYOUT_VERSION, STW_N_OP_KINDS,
              STW_N_PHASES);
     stw_status status = meet(run, &mine, &list, err);

@@ -296,6 +296,8 @@ out:
 static stw_status join(stw_rank_run *run, stw_status prepared, stw_error *err) {
     stw_status status = stw_comm_open(&run->ranks, run->backend, run->timeout_s, &run->comm, err);
     if (status != STW_STATUS_OK) return prepared != STW_STATUS_OK ? prepared : status;
+    if (prepared == STW_STATUS_OK && stw_comm_meets(run->comm))
+        prepared = stw_transfer_open(run, err);
     return stw_comm_meets(run->comm) ? stw_exec_agree(run, prepared, err) : prepared;
 }
 
@@ -304,7 +306,7 @@ static stw_status attach(stw_rank_run *run, stw_error *err) {
     if (stw_comm_meets(run->comm)) status = stw_exec_agree_status(run, status, err);
     STW_TRY(status);
     STW_TRY(stw_comm_attach(run->comm, run->device, run->layout->comm_offset_bytes, err));
-    if (!stw_comm_meets(run->comm)) STW_TRY(stw_exec_agree(run, STW_STATUS_OK, err));
+    if (!stw_comm_meets(run->comm)) STW_TRY(stw_exec_agree(run, stw_transfer_open(run, err), err));
 out:
     return status;
 }
@@ -366,6 +368,7 @@ void stw_exec_close(stw_rank_run *run) {
     stw_streams_free(run->streams);
     stw_threads_free(run->readers);
     stw_weights_close(run->weights);
+    stw_text_free(&run->sample);
     stw_comm_close(run->comm);
     stw_exec_end_state(run);
     if (run->device != NULL) run->backend->close(run->device);

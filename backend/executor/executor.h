@@ -6,6 +6,7 @@
 #define STW_BACKEND_EXECUTOR_H
 
 #include "backend/comm/comm.h"
+#include "core/text.h"
 #include "plan/files/plan.h"
 #include "plan/files/run_file.h"
 
@@ -27,8 +28,10 @@ typedef struct stw_executor_options {
     uint64_t seed;
     const char *weights; /* safetensors file, index or folder; NULL: seeded weights */
     const char *nvme_folder;
-    bool nvme_in_memory; /* the folder may be tmpfs */
-    double timeout_s;    /* of a collective; 0: 120 */
+    const char *output, *trace; /* files that the caller makes of the result; only compared between
+                                 * ranks, of which rank 0 alone has a result. NULL: none */
+    bool nvme_in_memory;        /* the folder may be tmpfs */
+    double timeout_s;           /* of a collective; 0: 120 */
     bool no_digest;
     bool poison_freed; /* host backend: regions that the program frees are filled with 0xff */
     /** Called on every rank after every iteration, numbered from 0, between movements: what a
@@ -59,5 +62,10 @@ stw_dtype stw_weights_dtype(const stw_weights *weights, uint32_t tensor);
 /** Elements [first, first + count) of a tensor as stored; blocking, any thread. */
 STW_MUST_USE stw_status stw_weights_read(stw_weights *weights, uint32_t tensor, uint64_t first,
                                          uint64_t count, void *out, stw_error *err);
+/** Append lines "key = value" that tell files of other content apart: names, sizes, hashes of the
+ * headers and of up to 17 blocks of 64 KiB in each file. A sample: other bytes are not looked at.
+ * Nothing for seeded weights. */
+STW_MUST_USE stw_status stw_weights_sample(const stw_weights *weights, stw_text *out,
+                                           stw_error *err);
 
 #endif

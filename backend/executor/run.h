@@ -48,6 +48,7 @@ typedef struct stw_rank_run {
     stw_span_range *bucket_spans; /* [layout->n_buckets] */
     stw_dtype *dtypes;    /* [n_tensors] in which pieces of files come; the same on every rank */
     stw_weights *weights; /* NULL on ranks that read nothing */
+    stw_text sample;      /* of the weights files; empty: seeded, or the rank does not see them */
 
     stw_device_config config;
     stw_device *device;
@@ -138,7 +139,9 @@ uint64_t stw_transfer_piece_bytes(const stw_rank_run *run, uint32_t piece);
 const char *stw_transfer_piece_name(const stw_rank_run *run, uint32_t piece);
 /** Threads of this rank that read weights (backend/readers.h); 1 where it reads none. */
 uint32_t stw_transfer_readers(const stw_rank_run *run);
-/** Open weights where this rank reads, agree on dtypes. Collective. */
+/** Open weights where this rank reads; take a sample of the files where it sees them. */
+STW_MUST_USE stw_status stw_transfer_open(stw_rank_run *run, stw_error *err);
+/** Agree on dtypes. Collective. */
 STW_MUST_USE stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err);
 
 /* agree.c: do all ranks do the same? Nothing is done with one rank. */
@@ -146,11 +149,16 @@ STW_MUST_USE stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err);
 STW_MUST_USE stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *err);
 /** Hash of those that determine the digests of the state (stw_run_result.digest_of). */
 STW_MUST_USE stw_status stw_exec_digest_of(const stw_rank_run *run, char hex[17], stw_error *err);
-/** DEVICE names the first line in which the settings of rank 0 and of another rank differ.
- * @param others how many ranks differ from rank 0 */
-STW_MUST_USE stw_status stw_exec_compare_settings(const char *zero, const char *other,
-                                                  uint32_t rank, uint32_t others, stw_error *err);
-/** Compare version, options and plan of all ranks, then adopt the first rank's failure.
+/** The lists of two ranks, and who they are. */
+typedef struct stw_exec_lists {
+    const char *base, *other;
+    uint32_t base_rank, rank;
+    uint32_t others;    /* how many ranks differ from base_rank */
+    const char *advice; /* "start all ranks with ..." */
+} stw_exec_lists;
+/** DEVICE names the first line in which the lists of two ranks differ. */
+STW_MUST_USE stw_status stw_exec_compare_lists(const stw_exec_lists *lists, stw_error *err);
+/** Compare version, options, plan and weights of all ranks, then adopt the first rank's failure.
  * @param so_far what this rank has met, with its error in `err`
  * @return the same on every rank; DEVICE names the first difference: key, rank, both values */
 STW_MUST_USE stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err);

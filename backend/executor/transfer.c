@@ -288,17 +288,29 @@ static stw_status compare_readers(const stw_rank_run *run, const unsigned char *
     return STW_STATUS_OK;
 }
 
+stw_status stw_transfer_open(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_weights *seen = NULL;
+    const char *path = run->weights_path;
+    const bool reads = path == NULL || reads_weights(run->program);
+    /* Ranks that read nothing need not see the files; those that do replay their part of them. */
+    status = stw_weights_open(run->job->model, path, run->options->seed,
+                              reads ? &run->weights : &seen, reads ? err : NULL);
+    if (status == STW_STATUS_OK)
+        status = stw_weights_sample(reads ? run->weights : seen, &run->sample, reads ? err : NULL);
+    stw_weights_close(seen);
+    if (status == STW_STATUS_OK || reads) return status;
+    stw_text_free(&run->sample);
+    return STW_STATUS_OK;
+}
+
 stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t n = run->job->model->n_tensors;
-    const char *path = run->weights_path;
     unsigned char *mine = calloc(n + 1u, 1), *all = calloc(n + 1u, run->ranks.world);
     run->dtypes = stw_pool_array(run->pool, n, sizeof *run->dtypes);
     if (mine == NULL || all == NULL || run->dtypes == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "load", "out of memory"));
-    if (path == NULL || reads_weights(run->program))
-        status = stw_weights_open(run->job->model, path, run->options->seed, &run->weights, err);
-    STW_TRY(stw_exec_agree_status(run, status, err));
     mine[n] = run->weights != NULL;
     for (uint32_t t = 0; run->weights != NULL && t < n; t++)
         mine[t] = (unsigned char)stw_weights_dtype(run->weights, t);

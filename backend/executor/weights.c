@@ -12,6 +12,13 @@
 #include "core/text.h"
 #include "models/safetensors.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#define SAMPLE_BYTES (64ull << 10) /* one block */
+#define MOST_SAMPLES 17u           /* of a file: first, last and evenly between */
+#define ALL_SAMPLES 1024u          /* of all files; three of each at least */
+
 struct stw_weights {
     const stw_model *model; /* borrowed */
     uint64_t seed;
@@ -115,21 +122,19 @@ stw_dtype stw_weights_dtype(const stw_weights *w, uint32_t tensor) {
     return w->set == NULL ? STW_DTYPE_F32 : w->entries[tensor]->dtype;
 }
 
-static stw_status read_exactly(const stw_weights *w, const stw_safetensors_entry *entry,
-                               uint64_t offset, unsigned char *out, uint64_t bytes,
-                               stw_error *err) {
+static stw_status read_exactly(const stw_weights *w, uint32_t file, const char *what,
+                               uint64_t offset, void *out, uint64_t bytes, stw_error *err) {
     const uint64_t call_bytes = 64ull << 20;
-    const char *path = w->set->files[entry->file];
+    const char *path = w->set->files[file];
     for (uint64_t done = 0; done < bytes;) {
-        ssize_t got = pread(w->files[entry->file], out + done,
+        ssize_t got = pread(w->files[file], (unsigned char *)out + done,
                             (size_t)stw_min_u64(bytes - done, call_bytes), (off_t)(offset + done));
         if (got > 0)
             done += (uint64_t)got;
         else if (got == 0)
             return stw_fail(err, STW_STATUS_BAD_INPUT, path,
-                            "ends inside tensor %.200s: it has become shorter since its header was "
-                            "read",
-                            entry->name);
+                            "ends inside %.200s: it has become shorter since its header was read",
+                            what);
         else if (errno != EINTR)
             return stw_fail_native(err, STW_STATUS_IO, errno, path, "cannot be read: %s",
                                    strerror(errno));
@@ -150,5 +155,77 @@ stw_status stw_weights_read(stw_weights *w, uint32_t tensor, uint64_t first, uin
     }
     const stw_safetensors_entry *entry = w->entries[tensor];
     uint64_t size = stw_dtype_bits(entry->dtype) / 8;
-    return read_exactly(w, entry, entry->offset_bytes + first * size, out, count * size, err);
+    return read_exactly(w, entry->file, entry->name, entry->offset_bytes + first * size, out,
+                        count * size, err);
+}
+
+/* ---- a sample of the files ---- */
+
+static unsigned long long hash_of(const void *data, uint64_t bytes) {
+    return XXH3_64bits(data, (size_t)bytes);
+}
+
+static stw_status sample_blocks(const stw_weights *w, uint32_t file, const char *name,
+                                uint64_t data_offset, stw_text *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    unsigned char *block = malloc(SAMPLE_BYTES);
+    uint64_t data = w->set->file_bytes[file] - data_offset, before = UINT64_MAX;
+    uint64_t bytes = stw_min_u64(data, SAMPLE_BYTES), last = data - bytes;
+    uint64_t n = stw_min_u64(MOST_SAMPLES, stw_max_u64(3, ALL_SAMPLES / w->set->n_files));
+    if (block == NULL) STW_TRY(no_memory(err));
+    for (uint64_t k = 0; k < n && data > 0; k++) {
+        uint64_t at = last / (n - 1) * k + last % (n - 1) * k / (n - 1);
+        if (at == before) continue;
+        before = at;
+        at += data_offset;
+        STW_TRY(read_exactly(w, file, "its data", at, block, bytes, err));
+        stw_text_printf(out, "weights: %s at byte %llu = %016llx\n", name, (unsigned long long)at,
+                        hash_of(block, bytes));
+    }
+out:
+    free(block);
+    return status;
+}
+
+static stw_status sample_file(const stw_weights *w, uint32_t file, stw_text *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    unsigned char first[8], *header = NULL;
+    uint64_t length = 0;
+    const char *path = w->set->files[file], *slash = strrchr(path, '/');
+    stw_text name = STW_TEXT_INIT; /* on one line */
+    stw_text_append_printable(&name, slash != NULL ? slash + 1 : path);
+    STW_TRY(stw_text_status(&name, err));
+    STW_TRY(read_exactly(w, file, "its header", 0, first, sizeof first, err));
+    for (int i = 7; i >= 0; i--) length = length << 8 | first[i];
+    if (length > w->set->file_bytes[file] - sizeof first)
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, path,
+                         "its header is longer than when it was opened"));
+    header = malloc((size_t)length + 1);
+    if (header == NULL) STW_TRY(no_memory(err));
+    STW_TRY(read_exactly(w, file, "its header", sizeof first, header, length, err));
+    stw_text_printf(out, "weights: file %u = %s\nweights: %s bytes = %llu\n", file + 1, name.data,
+                    name.data, (unsigned long long)w->set->file_bytes[file]);
+    stw_text_printf(out, "weights: %s header = %016llx\n", name.data, hash_of(header, length));
+    STW_TRY(sample_blocks(w, file, name.data, sizeof first + length, out, err));
+out:
+    free(header);
+    stw_text_free(&name);
+    return status;
+}
+
+stw_status stw_weights_sample(const stw_weights *w, stw_text *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint64_t places = 0;
+    if (w->set == NULL) return STW_STATUS_OK;
+    stw_text_printf(out, "weights: files = %u\n", w->set->n_files);
+    for (uint32_t f = 0; f < w->set->n_files; f++) STW_TRY(sample_file(w, f, out, err));
+    /* An index may say that a tensor comes from another one of the files. */
+    for (uint32_t t = 0; t < w->model->n_tensors; t++) {
+        const uint64_t place[] = {w->entries[t]->file, w->entries[t]->offset_bytes};
+        places = XXH3_64bits_withSeed(place, sizeof place, places);
+    }
+    stw_text_printf(out, "weights: places of the tensors = %016llx\n", (unsigned long long)places);
+    STW_TRY(stw_text_status(out, err));
+out:
+    return status;
 }

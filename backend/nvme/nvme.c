@@ -26,6 +26,7 @@
 #include "backend/nvme/names.h"
 #include "backend/nvme/sum.h"
 #include "core/checked.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -97,6 +98,9 @@ static stw_status check_folder(const stw_nvme *nvme, const stw_nvme_options *opt
     if (statvfs(nvme->folder, &room) != 0)
         return stw_fail_native(err, STW_STATUS_IO, errno, nvme->folder,
                                "finding room for the NVMe arena's file: %s", strerror(errno));
+    if (!stw_file_is_folder(nvme->folder))
+        return stw_fail(err, STW_STATUS_BAD_INPUT, nvme->folder,
+                        "it is not a folder; state on NVMe needs one: --nvme FOLDER or TMPDIR");
     if (!options->shape.in_memory && stw_nvme_folder_is_memory(nvme->folder))
         return stw_fail(err, STW_STATUS_USAGE, nvme->folder,
                         "it is memory (tmpfs) and no disk: --nvme FOLDER or TMPDIR names another "

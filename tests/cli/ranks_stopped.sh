@@ -71,7 +71,7 @@ plan 4
 start 4
 steps "stopped"
 kill -STOP "$(cat pid.1)"
-ended "stopped" 6 "rank 0: operation " "rank 1 (process $(cat pid.1)) is stopped"
+ended "stopped" 6 "rank 0: operation " "rank 1 (process $(cat pid.1)) is stopped" "to continue it: kill -CONT $(cat pid.1) on $(uname -n)"
 grep -q "rank 1 (process" out.2 out.3 || { cat out.*; fail "the other ranks do not name it"; }
 
 plan 2

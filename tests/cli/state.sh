@@ -104,6 +104,11 @@ expect 2 "did you mean list" "$STOWAGE" state lists state
 rm state/notes.txt
 "$STOWAGE" state list state | grep -q "holds no state" || fail "an empty folder"
 
+# What is no folder is called so, also where it lies in memory.
+for path in /dev/null nvme.json; do
+    expect 3 "$path: it is not a folder" "$STOWAGE" run nvme.json --backend host --nvme "$path"
+done
+
 # tmpfs is memory
 for folder in /dev/shm /run; do
     [ "$(stat -f -c %T "$folder" 2>/dev/null)" = tmpfs ] && [ -w "$folder" ] || continue
