@@ -62,8 +62,9 @@ STW_MUST_USE stw_status stw_option_double(const char *name, const char *text, do
 STW_MUST_USE stw_status stw_option_share(const char *name, const char *text, double *out,
                                          stw_error *err);
 
-/** First in main: descriptors 0 to 2 that are closed become /dev/null, and a write over the limit
- * on file sizes (SIGXFSZ) becomes an error. */
+/** First in main: descriptors 0 to 2 that are closed become a /dev/null where reads and writes
+ * fail, a write over the limit on file sizes (SIGXFSZ) becomes an error, and SIGINT, SIGTERM and
+ * SIGHUP remove temporary files before they end the process. */
 void stw_process_begin(void);
 /** Last in main: flush stdout. Returns `code`; if stdout did not take everything and `code` is 0,
  * the exit code of that error. */

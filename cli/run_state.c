@@ -10,6 +10,7 @@
 
 #include "backend/comm/watch.h"
 #include "backend/nvme/names.h"
+#include "core/file.h"
 
 stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
     bool any = false;
@@ -35,6 +36,7 @@ static void on_signal(int number) {
     if (write(STDERR_FILENO, text, strlen(text)) < 0) errno = 0; /* nobody can be told */
     memset(&plain, 0, sizeof plain);
     plain.sa_handler = SIG_DFL;
+    stw_file_on_signal();
     stw_nvme_on_signal();
     stw_watch_on_signal();
     (void)sigaction(number, &plain, NULL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads and writes whole files. A written file appears complete or not at all. Only regular files
  * are read, and descriptors that are open already ("-", /dev/stdin, /dev/fd/N): to open a FIFO can
- * wait forever. Any thread may call. */
+ * wait forever. Descriptors, devices, and FIFOs that have a reader are written in place. Any thread
+ * may call. */
 #ifndef STW_CORE_FILE_H
 #define STW_CORE_FILE_H
 
@@ -14,8 +15,10 @@
  * BAD_INPUT if the file exceeds `limit_bytes`. */
 STW_MUST_USE stw_status stw_file_read(const char *path, uint64_t limit_bytes, char **data,
                                       uint64_t *length, stw_error *err);
-/** Write a whole file: temporary file in the same folder, fsync, rename ("-" is stdout). On failure
- * the temporary file is removed and an existing file is kept. */
+/** Write a whole file ("-" is stdout): a file without a name in the same folder, fsync, link,
+ * rename. Where the file system has no such files, the file has a temporary name meanwhile. On
+ * failure an existing file is kept and nothing else is left. A link stays a link, also where its
+ * target does not exist yet. */
 STW_MUST_USE stw_status stw_file_write(const char *path, const void *data, uint64_t length,
                                        stw_error *err);
 /** Writes the file `path`, which exists and is empty. */
@@ -24,11 +27,16 @@ typedef stw_status (*stw_file_fill)(const char *path, void *user, stw_error *err
  * if that is a device or a pipe. Errors name `path`. */
 STW_MUST_USE stw_status stw_file_make(const char *path, stw_file_fill fill, void *user,
                                       stw_error *err);
+/** Remove the temporary files that exist. For handlers of signals that end the process. */
+void stw_file_on_signal(void);
 /** Flush stdout. An error if this or an earlier write to it failed. */
 STW_MUST_USE stw_status stw_stdout_finish(stw_error *err);
 /** The status of a failed call on a file: NO_MEMORY, NO_RESOURCES (the disk is full, a limit on the
- * size or number of files is reached), else IO. @param code errno */
+ * size or number of files is reached, a standard descriptor is closed), else IO.
+ * @param code errno */
 stw_status stw_errno_status(int code);
+/** Fill `err` with errno of a failed call on a file. @param what such as "cannot be opened" */
+stw_status stw_fail_errno(stw_error *err, const char *path, const char *what);
 bool stw_file_exists(const char *path);
 bool stw_file_is_folder(const char *path);
 /** Folder of the shared library or program that holds this code, links resolved, without a final

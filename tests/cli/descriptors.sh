@@ -7,8 +7,15 @@ tiny_cluster 1
 "$STOWAGE" plan --model tiny --cluster tiny.yaml -q -o plan.json
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=nvme -q -o nvme.json
 
-# descriptors 0 to 2 that are closed are /dev/null, in both programs: no file gets their numbers
-"$STOWAGE" models >&- || fail "stdout is closed: exit $?"
+# descriptors 0 to 2 that are closed are /dev/null, in both programs: no file gets their numbers. What is written to one
+# that was closed is an error.
+closed() { expect 1 "$1: cannot be written: it is closed" sh -c '"$@" >&-' sh "$STOWAGE" $2; }
+for words in --help --version models "inspect tiny" "simulate plan.json" "report plan.json" "run --help" \
+    "run plan.json --backend host --steps 1" "plan --model tiny --cluster tiny.yaml --json"; do
+    closed "standard output" "$words"
+done
+closed /dev/stdout "plan --model tiny --cluster tiny.yaml -q -o /dev/stdout"
+expect 1 "standard input: cannot be read: it is closed" sh -c '"$0" simulate - <&-' "$STOWAGE"
 "$STOWAGE" plan --model tiny --cluster tiny.yaml -q -o closed.json <&- >&- 2>&-
 cmp -s plan.json closed.json || [ "$(member plan.json hash)" = "$(member closed.json hash)" ] ||
     fail "another plan with closed descriptors"
@@ -62,6 +69,28 @@ expect 1 "small/p.lp: the problem cannot be written: File too large" limited "$S
 expect 1 "small/trace.json: cannot be written: File too large" limited "$STOWAGE_RUN" plan.json --backend host --steps 1 \
     --trace small/trace.json
 [ "$(ls -A small)" = p.json ] || fail "left behind: $(ls -A small)"
+
+# a FIFO is written at once or refused; descriptors are written where they stand; a link stays a link
+rm -rf way && mkdir -p way/sub && mkfifo way/fifo && ln -s sub/p.json way/link
+tiny_plan() { timeout 20 "$STOWAGE" plan --model tiny --cluster tiny.yaml -q "$@"; }
+expect 3 "way/fifo: is a FIFO that no process reads" tiny_plan -o way/fifo
+expect 3 "way/fifo: is a FIFO that no process reads" tiny_plan --write-lp way/fifo
+expect 3 "way/no/p.json: cannot be written: its folder does not exist" tiny_plan -o way/no/p.json
+cat way/fifo >way/read.json &
+exec 3>way/fifo # when it is open, cat has it open
+tiny_plan -o way/fifo || fail "a FIFO with a reader: exit $?"
+exec 3>&-
+wait $!
+[ "$(member way/read.json hash)" = "$(member plan.json hash)" ] || fail "a FIFO got another plan"
+{ echo first && tiny_plan -o /dev/stdout; } >way/out
+[ "$(head -n 1 way/out)" = first ] || fail "/dev/stdout is replaced or cut"
+[ "$(tail -n +2 way/out | wc -l)" = "$(wc -l <plan.json)" ] || fail "/dev/stdout got another plan"
+for turn in 1 2; do # its target does not exist, then it does
+    tiny_plan -o way/link
+    [ -L way/link ] && [ ! -L way/sub/p.json ] && [ -s way/sub/p.json ] || fail "a link is replaced ($turn)"
+done
+[ "$(ls -A way way/sub | sort | tr '\n' ' ')" = " fifo link out p.json read.json sub way/sub: way: " ] ||
+    fail "left behind: $(ls -A way way/sub)"
 
 # to open a FIFO would wait for a writer
 rm -rf odd && mkdir -p odd && mkfifo odd/config.json odd/f.safetensors odd/f.yaml odd/f.json odd/f.csv

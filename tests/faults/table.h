@@ -30,6 +30,8 @@
     X(posix_fadvise, int, (int fd, off_t at, off_t n, int advice), (fd, at, n, advice), EINVAL,    \
       EINVAL)                                                                                      \
     X(rename, int, (const char *from, const char *to), (from, to), -1, EIO)                        \
+    X(linkat, int, (int from_folder, const char *from, int to_folder, const char *to, int flags),  \
+      (from_folder, from, to_folder, to, flags), -1, EIO)                                          \
     X(unlink, int, (const char *path), (path), -1, EIO)                                            \
     X(fchmod, int, (int fd, mode_t mode), (fd, mode), -1, EPERM)                                   \
     X(stat, int, (const char *path, struct stat *out), (path, out), -1, EIO)                       \
