@@ -20,7 +20,7 @@
 #include "cli/common.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "models/model.h"
 
@@ -167,14 +167,16 @@ static stw_status write_all(writer *w, stw_error *err) {
         first = shard_end(w, first);
     STW_TRY(stw_threads_new(0, &w->threads, err));
     uint64_t element = 0;
+    stw_progress_phase("shards", STW_PROGRESS_SHARE, w->n_shards);
     for (uint32_t shard = 0, first = 0; shard < w->n_shards; shard++) {
         uint32_t end = shard_end(w, first);
         STW_TRY(write_shard(w, shard, first, end, element, err));
         for (; first < end; first++) element += w->model->tensors[first].numel;
-        stw_progress("shards", shard + 1, w->n_shards);
+        stw_progress_add(1);
     }
     STW_TRY(write_index(w, err));
 out:
+    stw_progress_end();
     stw_threads_free(w->threads);
     return status;
 }

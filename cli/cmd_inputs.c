@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "core/deadline.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "plan/program/effect.h"
 #include "plan/spec/spec_keys.h"
 #include "planner/planner.h"
@@ -125,17 +126,17 @@ bool stw_inputs_hint(const char *word, char *out, size_t out_size) {
 
 static stw_status solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    double start_s = stw_clock_s();
+    double start_s = stw_now_s();
     stw_log(STW_LOG_DEBUG, "model %s: %llu parameters in %u tensors; cluster %s: %u x %u GPUs",
             plan->model->name, (unsigned long long)plan->model->params, plan->model->n_tensors,
             plan->cluster.name, plan->cluster.nodes, plan->cluster.gpus);
     STW_TRY(stw_planner_solve(plan, options, err));
-    double solved_s = stw_clock_s();
+    double solved_s = stw_now_s();
     stw_log(STW_LOG_DEBUG, "solve: %.3f s, %s", solved_s - start_s,
             stw_outcome_name(plan->outcome));
     STW_TRY(stw_sim_plan(plan, NULL, err));
     STW_TRY(stw_plan_check(plan, true, err));
-    stw_log(STW_LOG_DEBUG, "simulate and check: %.3f s", stw_clock_s() - solved_s);
+    stw_log(STW_LOG_DEBUG, "simulate and check: %.3f s", stw_now_s() - solved_s);
 out:
     return status;
 }
@@ -170,7 +171,6 @@ out:
 
 stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_ticker *ticker = NULL;
     stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
     if (in->model == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
@@ -180,9 +180,9 @@ stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err)
     options.gap_is_set = in->gap != NULL;
     if (!(options.time_limit_s > 0)) options.time_limit_s = STW_PLANNER_TIME_LIMIT_S;
     (void)stw_deadline_set(stw_now_s() + options.time_limit_s);
-    ticker = stw_ticker_start("planning");
+    stw_progress_phase("planning", STW_PROGRESS_SECONDS, 0);
     status = make_plan(in, options, out, err);
-    stw_ticker_stop(ticker);
+    stw_progress_end();
 out:
     (void)stw_deadline_set((double)INFINITY);
     return status;

@@ -9,8 +9,10 @@
 #include "backend/nvme/kept.h"
 #include "backend/nvme/names.h"
 #include "cli/commands.h"
+#include "core/checked.h"
 #include "core/json.h"
 #include "core/pool.h"
+#include "core/progress.h"
 #include "reports/table.h"
 
 /* What is known of a file. */
@@ -39,11 +41,22 @@ static bool is_bad(const stw_kept *kept, const found *f) {
     return f->verified && (is_damaged(kept, f) || f->whole < 0);
 }
 
+/* Bytes that verifying reads, for the progress. */
+static uint64_t bytes_to_verify(const state *s) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->list.n; i++)
+        if (!s->list.files[i]->live)
+            bytes = stw_plus(bytes,
+                             stw_times(s->list.files[i]->n_steps, s->list.files[i]->header.bytes));
+    return bytes;
+}
+
 static stw_status look(state *s, bool verifies, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_kept_scan(s->folder, &s->list, err));
     s->found = stw_pool_array(s->pool, s->list.n, sizeof *s->found);
     if (s->found == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, s->folder, "out of memory");
+    if (verifies) stw_progress_phase("verifying", STW_PROGRESS_BYTES, bytes_to_verify(s));
     for (uint32_t i = 0; i < s->list.n; i++) {
         const stw_kept *kept = s->list.files[i];
         s->found[i].whole = stw_kept_whole(&s->list, i, s->found[i].why, sizeof s->found[i].why);
@@ -52,6 +65,7 @@ static stw_status look(state *s, bool verifies, stw_error *err) {
             STW_TRY(stw_kept_verify(kept, &kept->steps[k], &s->found[i].checks[k], err));
     }
 out:
+    stw_progress_end();
     return status;
 }
 

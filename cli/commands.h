@@ -69,13 +69,6 @@ STW_MUST_USE stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, st
 STW_MUST_USE stw_status stw_plan_open(const char *path, stw_plan **out, stw_error *err);
 /** The same of a plan that was parsed. @param name of its file, for errors */
 STW_MUST_USE stw_status stw_plan_hold(stw_plan *plan, const char *name, stw_error *err);
-/** A line on the terminal that counts the seconds of `what` (a literal) until it is stopped. NULL,
- * which may be stopped too, if stderr is not a terminal. */
-typedef struct stw_ticker stw_ticker;
-stw_ticker *stw_ticker_start(const char *what);
-void stw_ticker_stop(stw_ticker *ticker);
-/** Seconds of a clock that only goes forward. */
-double stw_clock_s(void);
 /** Exit code of a plan's outcome: 0, 4 (nothing fits) or 5 (time limit). */
 int stw_plan_exit_code(const stw_plan *plan);
 /** Format of a report by --json and the suffix of -o FILE; USAGE if there is no such format. Tables

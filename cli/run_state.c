@@ -11,6 +11,7 @@
 #include "backend/comm/watch.h"
 #include "backend/nvme/names.h"
 #include "core/file.h"
+#include "core/log.h"
 
 stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
     bool any = false;
@@ -33,6 +34,7 @@ static void on_signal(int number) {
                                      "stowage: ended by SIGHUP; no result is written\n"};
     const char *text = texts[number == SIGINT ? 0 : number == SIGTERM ? 1 : 2];
     struct sigaction plain;
+    if (stw_log_line_is_open() && write(STDERR_FILENO, "\r\033[K", 4) < 0) errno = 0;
     if (write(STDERR_FILENO, text, strlen(text)) < 0) errno = 0; /* nobody can be told */
     memset(&plain, 0, sizeof plain);
     plain.sa_handler = SIG_DFL;

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef _POSIX_C_SOURCE
-#define _POSIX_C_SOURCE 200809L /* isatty, clock_gettime */
-#endif
 #include "core/log.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/printable.h"
 
@@ -21,10 +14,7 @@ static stw_log_fn callback = to_stderr;
 static void *callback_user;
 static atomic_int most_level = STW_LOG_INFO;
 
-/* A thread skips drawing while another thread draws. */
-static atomic_flag drawing = ATOMIC_FLAG_INIT;
 static atomic_bool line_is_open; /* a progress line stands on the terminal, cursor at its end */
-static double last_drawn_s;
 
 static void to_stderr(stw_log_level level, const char *text, void *user) {
     static const char *const names[] = {"error", "warning", "info", "debug"};
@@ -66,43 +56,15 @@ void stw_log_always(stw_log_level level, const char *format, ...) {
     va_end(args);
 }
 
-static double now_s(void) {
-    struct timespec now;
-    if (clock_gettime(CLOCK_MONOTONIC, &now) != 0) return 0;
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+bool stw_log_shows_progress(void) {
+    return atomic_load(&most_level) >= (int)STW_LOG_INFO && callback == to_stderr;
 }
 
-static void draw(const char *what, uint64_t done, uint64_t total) {
-    bool last = done >= total;
-    double now = now_s();
-    bool open = atomic_load(&line_is_open);
-    if (last ? !open : now - last_drawn_s < 0.1) return; /* what ends at once needs no line */
-    if (isatty(STDERR_FILENO) != 1) return;
-    last_drawn_s = now;
-    double percent = total == 0 ? 100.0 : 100.0 * (double)done / (double)total;
-    fprintf(stderr, "\r\033[K%s: %3.0f%% (%" PRIu64 " of %" PRIu64 ")%s", what,
-            percent > 100 ? 100.0 : percent, done, total, last ? "\n" : "");
+void stw_log_draw(const char *text) {
+    if (text == NULL && !atomic_load(&line_is_open)) return;
+    atomic_store(&line_is_open, text != NULL);
+    fprintf(stderr, "\r\033[K%s", text != NULL ? text : "");
     fflush(stderr);
-    atomic_store(&line_is_open, !last);
 }
 
-static bool may_draw(void) {
-    if (atomic_load(&most_level) < (int)STW_LOG_INFO || callback != to_stderr) return false;
-    return !atomic_flag_test_and_set(&drawing);
-}
-
-void stw_progress_line(const char *text) {
-    if (!may_draw()) return;
-    if ((text != NULL || atomic_load(&line_is_open)) && isatty(STDERR_FILENO) == 1) {
-        fprintf(stderr, "\r\033[K%s", text != NULL ? text : "");
-        fflush(stderr);
-        atomic_store(&line_is_open, text != NULL);
-    }
-    atomic_flag_clear(&drawing);
-}
-
-void stw_progress(const char *what, uint64_t done, uint64_t total) {
-    if (!may_draw()) return;
-    draw(what, done, total);
-    atomic_flag_clear(&drawing);
-}
+bool stw_log_line_is_open(void) { return atomic_load(&line_is_open); }

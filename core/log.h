@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log messages and progress of long work. Library code logs through one callback per process; the
+/* Log messages. Library code logs through one callback per process; the
  * default writes warnings and errors to stderr. Set the callback before starting threads; then any
  * thread may log. */
 #ifndef STW_CORE_LOG_H
 #define STW_CORE_LOG_H
 
-#include <stdint.h>
+#include <stdbool.h>
 
 #include "core/status.h"
 
@@ -23,11 +23,15 @@ void stw_log_level_set(stw_log_level most);
 void stw_log(stw_log_level level, const char *format, ...) STW_PRINTF(2, 3);
 /** The same whatever the level: for what a user must know later, such as a file that was left. */
 void stw_log_always(stw_log_level level, const char *format, ...) STW_PRINTF(2, 3);
-/** Report progress of `what`. Drawn at most ten times a second, if stderr is a terminal, the level
- * is at least INFO and the default callback is set. done == total ends the line. */
-void stw_progress(const char *what, uint64_t done, uint64_t total);
-/** Draw `text` as the progress line of work without a known end, under the same conditions; NULL
- * removes the line. */
-void stw_progress_line(const char *text);
+
+/* ---- for core/progress.c and for what writes to the terminal beside the log ---- */
+
+/** The level is at least INFO and the log has no callback. */
+bool stw_log_shows_progress(void);
+/** Draw a line on the terminal in place of the last one that was drawn; NULL removes that. Messages
+ * remove it too. */
+void stw_log_draw(const char *text);
+/** A drawn line stands on the terminal, with the cursor at its end. Safe in a signal handler. */
+bool stw_log_line_is_open(void);
 
 #endif

@@ -58,15 +58,18 @@ out:
 
 stw_status stw_exec_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    stw_exec_progress_grads(run, step);
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         if (region->component != STW_COMPONENT_GRADS) continue;
         extents walk = extents_of_all(run, region);
         extent e;
-        while (next_extent(&walk, &e))
+        while (next_extent(&walk, &e)) {
             STW_TRY(run->backend->seed_grads(
                 run->device, stw_typed(region->tier, e.offset, run->types.grads, e.n),
                 e.global_first, run->options->seed, step, err));
+            stw_exec_progress_add(run, e.n);
+        }
     }
 out:
     return status;
@@ -91,18 +94,21 @@ static int digest_index(stw_component component) {
 stw_status stw_exec_digest(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t sums[STW_N_DIGESTS] = {0};
+    stw_exec_progress_digest(run);
     for (uint32_t i = 0; i < run->layout->n_regions; i++) {
         const stw_region *region = &run->layout->regions[i];
         int d = digest_index(region->component);
         if (d < 0 || !stw_job_counts(run->job, region->space, run->ranks.rank)) continue;
         extents walk = extents_of_all(run, region);
         extent e;
-        while (next_extent(&walk, &e))
+        while (next_extent(&walk, &e)) {
             STW_TRY(
                 run->backend->digest(run->device,
                                      stw_typed(region->tier, e.offset,
                                                stw_exec_type(&run->types, region->component), e.n),
                                      e.global_first, &sums[d], err));
+            stw_exec_progress_add(run, e.n);
+        }
     }
     stw_comm_about(run->comm, "digests");
     STW_TRY(stw_comm_sum_u64(run->comm, sums, STW_N_DIGESTS, err));
@@ -261,6 +267,7 @@ stw_status stw_exec_verify(stw_rank_run *run, stw_error *err) {
     uint32_t n = 0, seen = 0;
     extent e;
     for (int pass = 0; pass < 2 && weights != NULL; pass++) {
+        stw_exec_progress(run, "verification", STW_PROGRESS_SHARE, n);
         for (uint32_t i = 0; i < run->layout->n_regions; i++) {
             const stw_region *region = &run->layout->regions[i];
             if (region->component != STW_COMPONENT_PARAMS) continue;
@@ -270,6 +277,7 @@ stw_status stw_exec_verify(stw_rank_run *run, stw_error *err) {
                     n++;
                     continue;
                 }
+                stw_exec_progress_add(run, 1);
                 if (seen++ % (n / (SAMPLE / RUN) + 1) != 0) continue;
                 STW_TRY(verify_extent(run, weights, &e, stw_max_u64(2, SAMPLE / RUN / n), err));
             }

@@ -12,7 +12,6 @@
 #include "backend/nvme/names.h"
 #include "backend/process.h"
 #include "core/checked.h"
-#include "core/log.h"
 #include "core/units.h"
 
 #define TIMEOUT_S 120.0
@@ -131,8 +130,9 @@ static stw_status issue(void *state, uint32_t index, stw_error *err) {
     stw_rank_run *run = state;
     stw_status status =
         run->timed ? stw_timeline_issue(run, index, err) : stw_exec_issue(run, index, err);
-    if (status == STW_STATUS_OK || err == NULL) return status;
     const stw_op *op = &run->program->ops[index];
+    if (status == STW_STATUS_OK) stw_exec_progress_op(run, op);
+    if (status == STW_STATUS_OK || err == NULL) return status;
     stw_op_unit counts = stw_op_row_of(op->kind)->unit;
     size_t used = strlen(err->text);
     char unit[320] = "", bucket[256] = "";
@@ -185,6 +185,7 @@ static stw_status run_movement(stw_rank_run *run, uint32_t m, stw_error *err) {
         memcpy(run->peak[t].components, run->live.bytes[t], sizeof run->peak[t].components);
     }
     if (updates) STW_TRY(stw_exec_seed_grads(run, run->step, err));
+    stw_exec_progress_movement(run, movement);
     STW_TRY(stw_exec_schedule(run, run->schedules[m], &samples->seconds[samples->n++], err));
     if (updates && run->adamw.clip)
         run->backend->norm_result(run->device, &run->norm, &run->factors[run->step - 1]);
@@ -233,7 +234,6 @@ static stw_status run_iterations(stw_rank_run *run, stw_error *err) {
         if (run->options->after_iteration != NULL)
             STW_TRY(run->options->after_iteration(run->options->after_state, run, i, err));
         note_growth(run, i);
-        stw_progress("optimizer steps", i + 1u, run->options->steps);
     }
 out:
     return status;
@@ -302,6 +302,7 @@ static stw_status join(stw_rank_run *run, stw_status prepared, stw_error *err) {
 }
 
 static stw_status attach(stw_rank_run *run, stw_error *err) {
+    stw_exec_progress(run, "taking memory", STW_PROGRESS_SECONDS, 0);
     stw_status status = open_device(run, err);
     if (stw_comm_meets(run->comm)) status = stw_exec_agree_status(run, status, err);
     STW_TRY(status);
@@ -365,6 +366,7 @@ stw_status stw_exec_open(const stw_plan *plan, const stw_executor_options *optio
 
 void stw_exec_close(stw_rank_run *run) {
     if (run == NULL) return;
+    bool tells = run->ranks.rank == 0;
     stw_streams_free(run->streams);
     stw_threads_free(run->readers);
     stw_weights_close(run->weights);
@@ -375,6 +377,7 @@ void stw_exec_close(stw_rank_run *run) {
     pthread_mutex_destroy(&run->mutex);
     stw_pool_free(run->pool);
     free(run);
+    if (tells) stw_progress_end();
 }
 
 static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error *err) {
@@ -385,6 +388,7 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
         STW_TRY(stw_exec_digest(run, err));
         STW_TRY(stw_exec_verify(run, err));
     }
+    stw_exec_progress(run, "collecting results", STW_PROGRESS_SECONDS, 0);
     STW_TRY(stw_exec_collect(run, result, err));
     STW_TRY(stw_comm_barrier(run->comm, err));
 out:

@@ -10,6 +10,7 @@
 #include "backend/executor/executor.h"
 #include "backend/executor/schedule.h"
 #include "backend/host/pool.h"
+#include "core/progress.h"
 
 /** stw_execute with a backend of the caller's choice (options->backend is not looked at). */
 STW_MUST_USE stw_status stw_execute_with(const stw_plan *plan, const stw_executor_options *options,
@@ -167,6 +168,18 @@ STW_MUST_USE stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_f
 /** A barrier; DEVICE where ranks begin another movement, step, or with other learning rates. */
 STW_MUST_USE stw_status stw_exec_begin_together(stw_rank_run *run, const stw_movement *movement,
                                                 stw_error *err);
+
+/* progress.c: what rank 0 tells of a run under way (core/progress.h) */
+void stw_exec_progress(const stw_rank_run *run, const char *what, stw_progress_unit unit,
+                       uint64_t total);
+/** A movement of a run of options->steps steps begins. */
+void stw_exec_progress_movement(const stw_rank_run *run, const stw_movement *movement);
+/** An operation of it was issued. */
+void stw_exec_progress_op(const stw_rank_run *run, const stw_op *op);
+/** Gradients of a step, and digests: counted in elements. */
+void stw_exec_progress_grads(const stw_rank_run *run, uint64_t step);
+void stw_exec_progress_digest(const stw_rank_run *run);
+void stw_exec_progress_add(const stw_rank_run *run, uint64_t count);
 
 /* check.c: gradients before, digests and a replay after */
 STW_MUST_USE stw_status stw_exec_zero_moments(stw_rank_run *run, stw_error *err);

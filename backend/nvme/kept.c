@@ -19,6 +19,7 @@
 #include "backend/nvme/sum.h"
 #include "core/checked.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 
 #define VERIFY_BYTES (8ull << 20) /* read at once */
@@ -178,6 +179,7 @@ static stw_status compare(const stw_kept *kept, const stw_kept_step *step,
         uint64_t done = same ? range.bytes : stop.offset - range.offset;
         out->bytes += done;
         at += done;
+        stw_progress_add(done);
         if (same) continue;
         stw_nvme_cell cell = stw_nvme_cells_get(cells, stw_nvme_cells_at(cells, at));
         if (out->damaged++ == 0)

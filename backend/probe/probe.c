@@ -13,6 +13,7 @@
 #include "backend/limits.h"
 #include "core/checked.h"
 #include "core/log.h"
+#include "core/progress.h"
 #include "core/units.h"
 #include "plan/spec/cluster_check.h"
 #include "stw_config.h"
@@ -174,7 +175,6 @@ static void measure(const stw_probe *probe, stw_cluster *out) {
     stw_sample spent = stw_sample_make("calibration", "whole", "s");
     stw_sample_add(&spent, stw_process_now_s() - probe->start_s);
     (void)stw_probe_keep(probe, &spent);
-    stw_progress("calibrating", 1000, 1000); /* ends the line */
 }
 
 stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
@@ -211,5 +211,6 @@ stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
     stw_cluster_lower_rates(out, NULL);
     if (samples != NULL) STW_TRY(stw_samples_status(samples, err));
 out:
+    stw_progress_end();
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "backend/probe/probe.h"
 #include "core/log.h"
+#include "core/progress.h"
 
 #define QUICK_S 12.0 /* after these no sample is taken that no plan needs */
 #define FULL_S 140.0
@@ -40,9 +41,9 @@ void stw_probe_progress(const stw_probe *probe, stw_probe_part part, double shar
         if (p == (int)part) mine_s = s;
     }
     snprintf(line, sizeof line, "calibrating, %s", what);
-    /* In thousandths: what is done by the last part is less than all, so that the line stays. */
-    double done = 999 * (before_s + mine_s * share) / all_s;
-    stw_progress(line, (uint64_t)done, 1000);
+    double done = 1000 * (before_s + mine_s * share) / all_s;
+    stw_progress_phase(line, STW_PROGRESS_SHARE, 1000);
+    stw_progress_add((uint64_t)done);
 }
 
 double stw_probe_seconds(const stw_probe *probe, double quick, double full) {

@@ -46,6 +46,24 @@ plan -v -o plan.json >verbose.txt 2>verbose.err
 grep -q "debug: .*solve" verbose.err || fail "-v has no message on the solver"
 plan -o plan.json 2>&1 >/dev/null | grep -q debug && fail "messages of -v without -v"
 
+# progress without a terminal: a line after ten seconds, here those of a run that is stopped meanwhile
+for quiet in "" -q; do
+    # shellcheck disable=SC2086
+    "$STOWAGE" run plan.json $quiet --backend host --no-digest --steps 1000000 >/dev/null 2>"long$quiet.err" &
+    run=$!
+    sleep 1
+    kill -STOP "$run"
+    [ -n "$quiet" ] || lines=$(wc -l <"long$quiet.err")
+    sleep 10
+    kill -CONT "$run"
+    sleep 1
+    kill -TERM "$run"
+    wait "$run" && fail "a run that was ended exits with 0"
+done
+[ "$lines" = 0 ] || fail "a line of progress in the first second"
+grep -q "^stowage: [a-z].*: .*[0-9][0-9] s$" long.err || { cat long.err; fail "no progress after ten seconds"; }
+grep -v "ended by SIGTERM" long-q.err && fail "-q does not silence progress in a file"
+
 # help
 "$STOWAGE" help plan >help.txt
 "$STOWAGE" plan --help >option.txt
@@ -90,4 +108,14 @@ grep -q "planning: 1 s.*planning: 2 s.*$escape\[K" slow.txt || { cat -v slow.txt
 script -qec "$slow -q -o slow.json" /dev/null </dev/null >slow.txt
 grep -q planning slow.txt && fail "-q does not silence the line of progress"
 sh -c "$slow -o slow.json" 2>&1 | grep -q planning && fail "a line of progress without a terminal"
+# so does a run, which tells phase, amount and seconds
+for seconds in 3 10 60; do # a busy machine needs more until the steps begin
+    long="timeout --foreground -s TERM $seconds $STOWAGE run plan.json --backend host --no-digest --steps 1000000"
+    script -qec "$long" /dev/null </dev/null >run.txt || true
+    grep -q "$escape\[Kstep [0-9]* of 1000000[:,].* [0-9]* s" run.txt && break
+done
+grep -q "$escape\[Kstep [0-9]* of 1000000[:,].* [0-9]* s" run.txt || { cat -v run.txt; fail "a run shows no progress"; }
+grep -q "$escape\[Kstowage: ended by SIGTERM" run.txt || { cat -v run.txt; fail "a signal leaves the line of progress"; }
+script -qec "$long -q" /dev/null </dev/null >run.txt || true
+grep -q "step [0-9]" run.txt && fail "-q does not silence the progress of a run"
 echo "terminal: ok"

@@ -14,6 +14,7 @@
 #include "core/log.h"
 #include "core/pool.h"
 #include "core/printable.h"
+#include "core/progress.h"
 #include "core/status.h"
 #include "core/text.h"
 #include "core/tree.h"
@@ -358,8 +359,8 @@ static void log_goes_to_stderr(void) {
     int saved = dup(STDERR_FILENO);
     dup2(fileno(file), STDERR_FILENO);
     stw_log(STW_LOG_WARN, "the page-lock limit is %d", 64);
-    stw_progress("loading", 1, 2); /* not a terminal: nothing is drawn */
-    stw_progress("loading", 2, 2);
+    stw_progress_phase("loading", STW_PROGRESS_SHARE, 2); /* not a terminal, no 10 s: no line */
+    stw_progress_end();
     fflush(stderr);
     dup2(saved, STDERR_FILENO);
     close(saved);
@@ -379,25 +380,41 @@ static void progress_is_drawn_on_terminals(void) {
     CU_ASSERT_FATAL(far_end >= 0 && saved >= 0);
     fflush(stderr);
     dup2(far_end, STDERR_FILENO);
-    stw_progress("quick", 1, 1); /* over at once: no line */
-    stw_progress("loading", 1, 4);
-    stw_progress("loading", 2, 4); /* within a tenth of a second: not drawn */
+    stw_progress_phase("quick", STW_PROGRESS_SHARE, 1); /* over at once: no line */
+    stw_progress_end();
+    stw_log_level_set(STW_LOG_ERROR);
+    stw_progress_phase("silent", STW_PROGRESS_SHARE, 1);
+    stw_log_level_set(STW_LOG_INFO);
+    stw_progress_phase("load", STW_PROGRESS_BYTES, 4ull << 20);
+    stw_progress_add(1ull << 20);
+    while (!stw_log_line_is_open()) (void)poll(NULL, 0, 1);
     stw_log(STW_LOG_WARN, "slow");
+    stw_progress_phase("step 2 of 3", STW_PROGRESS_SHARE, 8);
+    stw_progress_add(1);
+    stw_progress_add(1);
+    while (!stw_log_line_is_open()) (void)poll(NULL, 0, 1);
+    stw_progress_end();
+    stw_progress_end(); /* nothing to end */
+    CU_ASSERT_FALSE(stw_log_line_is_open());
+    fprintf(stderr, "!");
     fflush(stderr);
     dup2(saved, STDERR_FILENO);
     close(saved);
-    char text[400] = "";
+    char text[800] = "";
     size_t used = 0;
     struct pollfd ready = {.fd = terminal, .events = POLLIN};
-    while (strchr(text, '\n') == NULL && poll(&ready, 1, 5000) == 1) { /* it comes in pieces */
+    while (strchr(text, '!') == NULL && poll(&ready, 1, 5000) == 1) { /* it comes in pieces */
         ssize_t got = read(terminal, text + used, sizeof text - 1 - used);
         if (got <= 0) break;
         used += (size_t)got;
     }
     close(far_end);
     close(terminal);
-    CU_ASSERT_STRING_EQUAL(text, "\r\033[Kloading:  25% (1 of 4)"
-                                 "\r\033[Kstowage: warning: slow\r\n");
+    const char *begins = "\r\033[Kload: 1.00 MiB of 4.00 MiB (25%), ";
+    CU_ASSERT_NSTRING_EQUAL(text, begins, strlen(begins));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, "\r\033[Kstowage: warning: slow\r\n"
+                                        "\r\033[Kstep 2 of 3: 25%, "));
+    CU_ASSERT_PTR_NOT_NULL(strstr(text, " s\r\033[K!"));
 }
 
 STW_TEST_MAIN("core status", {"statuses have exit codes", statuses_have_exit_codes},
