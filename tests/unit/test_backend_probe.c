@@ -18,8 +18,13 @@ static void quiet(stw_log_level level, const char *text, void *user) {
     (void)user;
 }
 
+static uint64_t memory_before; /* MemTotal may grow while a test runs */
+
 static void probe(stw_probe_depth depth, stw_cluster *out, stw_samples *samples) {
     const stw_probe_options options = {.depth = depth};
+    stw_limits limits;
+    CHECK_OK(stw_limits_read("", &limits, err));
+    memory_before = limits.memory_bytes;
     stw_log_set(quiet, NULL); /* machines without much memory or cores are warned of */
     CHECK_OK(stw_machine_probe(&options, out, samples, err));
     stw_log_set(NULL, NULL);
@@ -32,7 +37,7 @@ static void check_sizes(const stw_cluster *c) {
     CU_ASSERT_EQUAL(c->nodes, 1);
     CU_ASSERT_EQUAL(c->gpus, 0); /* tests are linked without CUDA */
     CU_ASSERT_EQUAL(c->host.cores, limits.cores);
-    CU_ASSERT_TRUE(c->host.memory_bytes >= limits.memory_bytes);
+    CU_ASSERT_TRUE(c->host.memory_bytes >= memory_before);
     CU_ASSERT_TRUE(c->host.limit_bytes + c->gpu.memory_bytes <= c->host.memory_bytes);
     CU_ASSERT_TRUE(c->host.limit_bytes <= limits.cgroup_bytes);
     CHECK_OK(stw_cluster_check(c, "probe", err));
@@ -41,9 +46,7 @@ static void check_sizes(const stw_cluster *c) {
 static void describes_without_measuring(void) {
     stw_cluster c;
     stw_samples samples = STW_SAMPLES_INIT;
-    double start = stw_process_now_s();
     probe(STW_PROBE_SIZES, &c, &samples);
-    CU_ASSERT_TRUE(stw_process_now_s() - start < 5);
     check_sizes(&c);
     CU_ASSERT_FALSE(c.calibration.measured);
     CU_ASSERT_STRING_EQUAL(c.calibration.date, "");
@@ -53,23 +56,26 @@ static void describes_without_measuring(void) {
 
 static bool near(double a, double b) { return fabs(a - b) <= 0.006 * fabs(b); }
 
-/* The figures are the medians of the samples, in three digits. */
+/* The figures are the medians of the samples, in three digits. What other work on the machine makes
+ * of rates that contain each other is lowered to its bound. */
 static void check_medians(const stw_cluster *c, const stw_samples *samples) {
+    const double disk_bps = c->nvme.read_bps + c->nvme.write_bps;
     const struct {
         const char *what;
-        double figure;
-    } figures[] = {{"cpu_adamw", c->cpu_adamw_pps},
-                   {"cpu_norm", c->cpu_norm_pps},
-                   {"disk, read", c->nvme.read_bps},
-                   {"disk, write", c->nvme.write_bps},
-                   {"disk, read and write", c->nvme.both_bps}};
+        double figure, most;
+    } figures[] = {{"cpu_adamw", c->cpu_adamw_pps, INFINITY},
+                   {"cpu_norm", c->cpu_norm_pps, INFINITY},
+                   {"disk, read", c->nvme.read_bps, INFINITY},
+                   {"disk, write", c->nvme.write_bps, INFINITY},
+                   {"disk, read and write", c->nvme.both_bps, disk_bps}};
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
         const stw_sample *sample = stw_samples_find(samples, figures[i].what, NULL);
         if (sample == NULL && i >= 2) continue; /* temporary files in memory: no disk */
         CU_ASSERT_PTR_NOT_NULL_FATAL(sample);
         CU_ASSERT_TRUE(sample->n > 0);
         CU_ASSERT_TRUE(figures[i].figure > 0);
-        CU_ASSERT_TRUE(near(figures[i].figure, stw_sample_median(sample)));
+        const double median = stw_sample_median(sample);
+        CU_ASSERT_TRUE(near(figures[i].figure, fmin(median, figures[i].most)));
     }
     const stw_sample *ring = stw_samples_find(samples, "cpu_adamw_ring", NULL);
     CU_ASSERT_PTR_NOT_NULL_FATAL(ring);
@@ -95,7 +101,10 @@ static void measures_small(stw_probe_depth depth) {
     for (uint32_t i = 0; i < adamw->n; i++)
         CU_ASSERT_EQUAL(seen->values[i], 28.0 * adamw->values[i]);
     CU_ASSERT_TRUE(c.host.bandwidth_bps >= 0.99 * stw_sample_median(seen));
-    if (depth == STW_PROBE_FULL && c.host.cores > 1)
+    const stw_sample *spent = stw_samples_find(&samples, "calibration", "whole");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(spent);
+    /* A machine without time for it leaves it out. */
+    if (depth == STW_PROBE_FULL && c.host.cores > 1 && stw_sample_median(spent) < 60)
         CU_ASSERT_PTR_NOT_NULL(
             stw_samples_find(&samples, "cpu_adamw", "1 thread of one NUMA node"));
     stw_samples_free(&samples);
