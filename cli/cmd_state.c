@@ -103,7 +103,8 @@ static void list_row(stw_table *table, const stw_kept *kept, const found *f) {
         stw_table_cell(table, "unknown");
     stw_table_cell(table, "%s", stw_word_size(kept->bytes).text);
     if (f->whole >= 0)
-        stw_table_cell(table, "yes");
+        stw_table_cell(table, "yes%s",
+                       kept->damaged > 0 ? "; another step's record is damaged" : "");
     else
         stw_table_cell(table, "no: %s", f->why);
     stw_table_cell(table, "%s", when);
@@ -183,6 +184,7 @@ static void put_file(const stw_kept *kept, const found *f, stw_json *json) {
         stw_json_u64(json, "step", kept->steps[f->whole].step);
     else
         stw_json_string(json, "why", f->why);
+    stw_json_u64(json, "damaged_records", kept->damaged);
     if (f->verified) stw_json_bool(json, "damaged", is_damaged(kept, f));
     stw_json_begin_array(json, "steps");
     for (uint32_t k = 0; k < kept->n_steps; k++) {

@@ -26,15 +26,18 @@
 
 /* ---- opening ---- */
 
+/* Sets errno where it fails. */
 static bool move(int file, bool writes, void *memory, uint64_t offset, uint64_t bytes) {
-    stw_nvme_stop stop;
+    stw_nvme_stop stop = {0};
     const stw_nvme_range range = {.direct = -1,
                                   .buffered = file,
                                   .writes = writes,
                                   .memory = memory,
                                   .offset = offset,
                                   .bytes = bytes};
-    return stw_nvme_move_here(&range, &stop);
+    if (stw_nvme_move_here(&range, &stop)) return true;
+    errno = stop.code != 0 ? stop.code : EIO;
+    return false;
 }
 
 /* Does the process that made the file live? Asked only where locks do not work. */
@@ -48,9 +51,9 @@ static void read_records(stw_kept *kept) {
     static const stw_nvme_record blank;
     stw_nvme_record r;
     for (uint32_t i = 0; i < STW_NVME_RECORDS; i++) {
-        if (!move(kept->file, false, &r, (i + 1) * sizeof r, sizeof r)) continue;
-        if (!stw_nvme_record_holds(&r, &kept->header)) {
-            kept->damaged += memcmp(&r, &blank, sizeof r) != 0;
+        bool seen = move(kept->file, false, &r, (i + 1) * sizeof r, sizeof r);
+        if (!seen || !stw_nvme_record_holds(&r, &kept->header)) {
+            kept->damaged += !seen || memcmp(&r, &blank, sizeof r) != 0;
             continue;
         }
         const stw_kept_step step = {r.step, r.sequence, r.sums_hash, r.copy, r.time_s};
@@ -82,8 +85,10 @@ stw_status stw_kept_open(const char *path, stw_kept **out, stw_error *err) {
     kept->bytes = (uint64_t)about.st_size;
     kept->changed_s = (int64_t)about.st_mtime;
     int locked = flock(kept->file, LOCK_SH | LOCK_NB) == 0 ? 0 : errno;
-    if (!move(kept->file, false, &kept->header, 0, sizeof kept->header))
+    if (kept->bytes < sizeof kept->header)
         kept->problem = "it is no state of this version";
+    else if (!move(kept->file, false, &kept->header, 0, sizeof kept->header))
+        kept->problem = "it cannot be read";
     else
         (void)stw_nvme_header_holds(&kept->header, kept->bytes, &kept->problem);
     if (stw_nvme_header_holds(&kept->header, kept->bytes, NULL)) {

@@ -33,6 +33,8 @@
     X(linkat, int, (int from_folder, const char *from, int to_folder, const char *to, int flags),  \
       (from_folder, from, to_folder, to, flags), -1, EIO)                                          \
     X(unlink, int, (const char *path), (path), -1, EIO)                                            \
+    X(flock, int, (int fd, int how), (fd, how), -1, ENOLCK)                                        \
+    X(getrandom, ssize_t, (void *to, size_t n, unsigned flags), (to, n, flags), -1, EAGAIN)        \
     X(fchmod, int, (int fd, mode_t mode), (fd, mode), -1, EPERM)                                   \
     X(stat, int, (const char *path, struct stat *out), (path, out), -1, EIO)                       \
     X(fstat, int, (int fd, struct stat *out), (fd, out), -1, EIO)                                  \
@@ -62,6 +64,10 @@
     X(pthread_create, int,                                                                         \
       (pthread_t * out, const pthread_attr_t *how, void *(*start)(void *), void *of),              \
       (out, how, start, of), EAGAIN, EAGAIN)                                                       \
+    X(pthread_setaffinity_np, int, (pthread_t thread, size_t n, const cpu_set_t *set),             \
+      (thread, n, set), EINVAL, EINVAL)                                                            \
+    X(pthread_condattr_setclock, int, (pthread_condattr_t * how, clockid_t clock), (how, clock),   \
+      EINVAL, EINVAL)                                                                              \
     X(pthread_mutex_init, int, (pthread_mutex_t * m, const pthread_mutexattr_t *how), (m, how),    \
       ENOMEM, ENOMEM)                                                                              \
     X(pthread_cond_init, int, (pthread_cond_t * c, const pthread_condattr_t *how), (c, how),       \

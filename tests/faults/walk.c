@@ -5,12 +5,16 @@
  * ("other") where a call only asks about the machine. Wrong are a signal, a hang, exit 70, an exit
  * code of bad input where memory was out, a leak, a file that is half written or left behind.
  *
- * Usage: walk [-m MOST] [-t SECONDS] [-c CASE] [-f CALL] [-v] BIN_FOLDER MODELS_FOLDER
+ * Usage: walk [-m MOST] [-d DENSE] [-t SECONDS] [-c CASE]... [-f CALL] [-p PART/OF] [-v]
+ *             BIN_FOLDER MODELS_FOLDER
  *
- * Without -m and -t every number of every call. With them the numbers are spread over all there
- * are: MOST of each call, or as many as the time allows, one of each at least. */
+ * Without -m, -d and -t every number of every call. With -m and -t the numbers are spread over all
+ * there are: MOST of each call, or as many as the time allows, one of each at least. With -d every
+ * number up to DENSE, and up to DENSE more of those behind it, at even distances. -p takes every
+ * OF-th of all this, from PART = 0 on: several processes share the work. */
 #define _GNU_SOURCE /* nftw, asprintf */
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -27,7 +31,7 @@
 
 #include "tests/faults/walk_cases.h"
 
-enum { MOST_CALLS = 128, LEAK_CODE = 99, LIMIT_S = 60, MOST_TEXT = 1 << 20 };
+enum { MOST_CALLS = 128, MOST_NAMES = 64, LEAK_CODE = 99, LIMIT_S = 60, MOST_TEXT = 1 << 20 };
 
 typedef struct outcome {
     int code; /* -1: a signal, -2: it ran too long */
@@ -43,9 +47,11 @@ static bool verbose;
 static unsigned n_wrong;
 
 typedef struct walk_choice {
-    unsigned long most;
+    unsigned long most, dense, part, parts;
     double seconds;
-    const char *name, *call; /* of a case, of a call; NULL: all */
+    const char *names[MOST_NAMES]; /* of cases; none: all */
+    size_t n_names;
+    const char *call; /* NULL: all */
 } walk_choice;
 
 static void stop(const char *what) {
@@ -81,6 +87,58 @@ static void fresh_folder(void) {
     if (chdir("work") != 0) stop("work");
 }
 
+/* ---- state on NVMe ---- */
+
+static bool is_state(const char *name) {
+    size_t n = strlen(name);
+    return strncmp(name, "stowage-nvme-", 13) == 0 && n > 6 && strcmp(name + n - 6, ".state") == 0;
+}
+
+/* @return files of state in a folder; they are entered into the present one, too, if `enter` */
+static size_t count_state(const char *path, bool enter) {
+    DIR *folder = opendir(path);
+    size_t n = 0;
+    if (folder == NULL) stop(path);
+    for (const struct dirent *e; (e = readdir(folder)) != NULL;) {
+        if (!is_state(e->d_name)) continue;
+        n++;
+        if (enter && linkat(dirfd(folder), e->d_name, AT_FDCWD, e->d_name, 0) != 0) stop(path);
+    }
+    closedir(folder);
+    return n;
+}
+
+static size_t n_matches(const char *text, const char *what) {
+    size_t n = 0;
+    for (const char *p = text; (p = strstr(p, what)) != NULL; p += strlen(what)) n++;
+    return n;
+}
+
+static outcome launch(const walk_case *c, const char *fail);
+static void drop(outcome *o);
+
+/* What a run left: is there damage in a file that is called whole, or does looking at it fail? */
+static const char *check_left(void) {
+    static const walk_case verify = {.arguments = {"stowage", "state", "verify", ".", "--json"}};
+    if (count_state(".", false) == 0) return NULL;
+    outcome o = launch(&verify, NULL);
+    bool right = (o.code == 0 || o.code == 8) &&
+                 n_matches(o.out, "\"file\": ") == count_state(".", false) &&
+                 n_matches(o.out, "\"whole\": true") <= n_matches(o.out, "\"damaged\": false");
+    drop(&o);
+    return right ? NULL : "state that is called whole does not verify";
+}
+
+static const char *check_state(const walk_case *c, bool success) {
+    if (c->state == WALK_STATE_LEFT) return check_left();
+    size_t n = count_state(".", false);
+    if (c->state == WALK_STATE_STAYS && n != count_state("../in", false)) return "state is lost";
+    if (c->state == WALK_STATE_GOES && success && n > 0) return "state is not removed";
+    return NULL;
+}
+
+/* ---- files that are left ---- */
+
 static char left[256]; /* the first file that nobody asked for, and that no message names */
 static const walk_case *present;
 static const char *messages;
@@ -92,6 +150,8 @@ static int look_at(const char *path, const struct stat *info, int kind, struct F
     const char *name = path + 2;
     for (size_t i = 0; i < WALK_MOST_OUTPUTS && present->outputs[i] != NULL; i++)
         if (strcmp(present->outputs[i], name) == 0) return 0;
+    bool works_on_it = present->state == WALK_STATE_STAYS || present->state == WALK_STATE_GOES;
+    if (works_on_it && is_state(name)) return 0;
     if (strcmp(name, "out") == 0 || strcmp(name, "err") == 0 || strcmp(name, "log") == 0) return 0;
     if (strstr(messages, name) != NULL) return 0; /* kept on purpose */
     snprintf(left, sizeof left, "%s", name);
@@ -141,9 +201,9 @@ static pid_t start(const walk_case *c, const char *fail) {
     _exit(127);
 }
 
-static outcome run(const walk_case *c, const char *fail) {
+/* In the present folder. */
+static outcome launch(const walk_case *c, const char *fail) {
     outcome o = {.code = -2};
-    fresh_folder();
     pid_t pid = start(c, fail);
     if (pid < 0) stop("fork");
     struct timespec nap = {0, 1000000};
@@ -167,6 +227,13 @@ static outcome run(const walk_case *c, const char *fail) {
     if (failed != NULL) sscanf(failed, "%*s %*s %*s at %31s", o.where);
     free(log);
     return o;
+}
+
+static outcome run(const walk_case *c, const char *fail) {
+    fresh_folder();
+    if (c->state == WALK_STATE_STAYS || c->state == WALK_STATE_GOES)
+        (void)count_state("../in", true);
+    return launch(c, fail);
 }
 
 static void drop(outcome *o) {
@@ -203,8 +270,9 @@ static size_t unit_length(const char *p) {
     return 0;
 }
 
-/* Numbers and their units are not compared, nor is the width of columns: seconds, dates and rates
- * are measured. The same holds for the digest of the solver's section of a plan, which has seconds.
+/* Numbers and their units are not compared, nor is the width of columns and rules: seconds, dates
+ * and rates are measured. The same holds for the digest of the solver's section of a plan, which
+ * has seconds.
  */
 static void mask(char *text) {
     static const char solver[] = "\"solver\": \"";
@@ -217,6 +285,8 @@ static void mask(char *text) {
             p += n + unit_length(p + n);
             *to++ = '#';
         } else if (*p == ' ' && to > text && (to[-1] == ' ' || to[-1] == '\n')) {
+            p++;
+        } else if (*p == '-' && to > text && to[-1] == '-') {
             p++;
         } else {
             *to++ = *p++;
@@ -334,7 +404,14 @@ static const char *check_files(const walk_case *c, const good *g, const char *er
     present = c;
     messages = err;
     (void)nftw(".", look_at, 16, FTW_PHYS);
-    return left[0] != '\0' ? left : NULL;
+    return left[0] != '\0' ? left : check_state(c, success);
+}
+
+/* State that cannot be read is listed, and why. */
+static bool is_told(const walk_case *c, const outcome *o) {
+    return c->state == WALK_STATE_STAYS &&
+           (strstr(o->out, "cannot be read") != NULL || strstr(o->out, "is damaged") != NULL ||
+            strstr(o->out, "\"damaged_records\": 1") != NULL);
 }
 
 static const char *judge(const walk_case *c, const good *g, const char *call, const outcome *o,
@@ -355,7 +432,7 @@ static const char *judge(const walk_case *c, const good *g, const char *call, co
     same = same && strcmp(out, g->text[0]) == 0;
     free(out);
     *kind = !success ? "clean" : same ? "same" : "other";
-    if (!success || same || c->asks || may_change(call)) return NULL;
+    if (!success || same || c->asks || may_change(call) || is_told(c, o)) return NULL;
     *kind = "wrong";
     return "success with another output";
 }
@@ -381,6 +458,13 @@ static void walk_one(const walk_case *c, const good *g, walked_call *call, unsig
     drop(&o);
 }
 
+/* How many numbers from 1 to n are taken, one after the other. */
+static unsigned long long n_numbers(const walk_choice *choice, unsigned long most,
+                                    unsigned long long n) {
+    if (choice->dense > 0 && n > 2 * choice->dense) n = 2 * choice->dense;
+    return most > 0 && n > most ? most : n;
+}
+
 /* The r-th number from 1 to n: all in turn, or the first, the last and then those between that lie
  * farthest from each other. */
 static unsigned long long number(unsigned long long r, unsigned long long n, bool all) {
@@ -392,27 +476,44 @@ static unsigned long long number(unsigned long long r, unsigned long long n, boo
     return 1 + (unsigned long long)(at * (double)(n - 1));
 }
 
+/* The same, all up to `dense` and then every k-th. */
+static unsigned long long dense_number(unsigned long long r, unsigned long long n,
+                                       unsigned long long dense) {
+    if (r < dense || n <= 2 * dense) return r + 1;
+    return dense + (r - dense + 1) * (n - dense) / dense;
+}
+
 static double now_s(void) {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Of one call the r-th number, if there is one and it is this process's.
+ * @param turn counts what all processes do; @return whether there is one */
+static bool walk_next(good *g, size_t i, walked_call *call, unsigned long long r,
+                      const walk_choice *choice, unsigned long long *turn) {
+    const walk_case *c = &walk_cases[i];
+    bool all = choice->most == 0 && choice->seconds <= 0 && (c->most == 0 || call->n <= c->most);
+    if (choice->call != NULL && strcmp(choice->call, call->name) != 0) return false;
+    if (r >= n_numbers(choice, c->most, call->n)) return false;
+    bool dense = choice->dense > 0 && c->most == 0;
+    if ((*turn)++ % choice->parts == choice->part)
+        walk_one(c, g, call,
+                 dense ? dense_number(r, call->n, choice->dense) : number(r, call->n, all));
+    return true;
+}
+
 static void walk(good *goods, const walk_choice *choice) {
-    bool any = true, all = choice->most == 0 && choice->seconds <= 0;
+    bool any = true;
     double end = now_s() + choice->seconds;
+    unsigned long long turn = 0;
     for (unsigned long long r = 0; any && (choice->most == 0 || r < choice->most); r++) {
         any = false;
         for (size_t i = 0; i < walk_n_cases; i++)
             for (size_t k = 0; k < goods[i].n_calls; k++) {
-                walked_call *call = &goods[i].calls[k];
-                if (choice->call != NULL && strcmp(choice->call, call->name) != 0) continue;
-                unsigned long most = walk_cases[i].most;
-                bool some = most > 0 && call->n > most;
-                if (r >= (some ? most : call->n)) continue;
                 if (r > 0 && choice->seconds > 0 && now_s() > end) return;
-                any = true;
-                walk_one(&walk_cases[i], &goods[i], call, number(r, call->n, all && !some));
+                any = walk_next(&goods[i], i, &goods[i].calls[k], r, choice, &turn) || any;
             }
     }
 }
@@ -458,7 +559,12 @@ static void make_inputs(void) {
     for (size_t i = 0; i < walk_n_setup; i++) {
         outcome o = run(&walk_setup[i], NULL);
         char *from = NULL, *to = NULL;
-        for (size_t k = 0; k < n_outputs(&walk_setup[i]); k++) {
+        size_t n = n_outputs(&walk_setup[i]);
+        if (n == 0 && o.code != walk_setup[i].code) {
+            fprintf(stderr, "%s: exit %d\n%s", walk_setup[i].name, o.code, o.err);
+            exit(2);
+        }
+        for (size_t k = 0; k < n; k++) {
             if (asprintf(&to, "%s/in/%s", top, walk_setup[i].outputs[k]) < 0) stop("walk");
             from = (char *)(uintptr_t)walk_setup[i].outputs[k];
             if (o.code != walk_setup[i].code || rename(from, to) != 0) {
@@ -471,20 +577,36 @@ static void make_inputs(void) {
     }
 }
 
-int main(int argc, char **argv) {
-    walk_choice choice = {.most = 0};
-    for (int c; (c = getopt(argc, argv, "m:t:c:f:v")) != -1;) {
+static void usage(void) {
+    fprintf(stderr, "usage: walk [-m MOST] [-d DENSE] [-t SECONDS] [-c CASE]... [-f CALL] "
+                    "[-p PART/OF] [-v] BIN_FOLDER MODELS_FOLDER\n");
+    exit(2);
+}
+
+static walk_choice read_arguments(int argc, char **argv) {
+    walk_choice choice = {.parts = 1};
+    for (int c; (c = getopt(argc, argv, "m:d:t:c:f:p:v")) != -1;) {
         if (c == 'm') choice.most = strtoul(optarg, NULL, 10);
+        if (c == 'd') choice.dense = strtoul(optarg, NULL, 10);
         if (c == 't') choice.seconds = strtod(optarg, NULL);
-        if (c == 'c') choice.name = optarg;
+        if (c == 'c' && choice.n_names < MOST_NAMES) choice.names[choice.n_names++] = optarg;
         if (c == 'f') choice.call = optarg;
+        if (c == 'p' && sscanf(optarg, "%lu/%lu", &choice.part, &choice.parts) != 2) usage();
         if (c == 'v') verbose = true;
+        if (c == '?') usage();
     }
-    if (argc - optind != 2) {
-        fprintf(stderr, "usage: walk [-m MOST] [-t SECONDS] [-c CASE] [-f CALL] [-v] BIN_FOLDER "
-                        "MODELS_FOLDER\n");
-        return 2;
-    }
+    if (argc - optind != 2 || choice.part >= choice.parts) usage();
+    return choice;
+}
+
+static bool is_chosen(const walk_choice *choice, const walk_case *c) {
+    for (size_t i = 0; i < choice->n_names; i++)
+        if (strcmp(choice->names[i], c->name) == 0) return true;
+    return choice->n_names == 0 && !c->named;
+}
+
+int main(int argc, char **argv) {
+    const walk_choice choice = read_arguments(argc, argv);
     bin = realpath(argv[optind], NULL);
     models = realpath(argv[optind + 1], NULL);
     good *goods = calloc(walk_n_cases, sizeof *goods);
@@ -493,9 +615,8 @@ int main(int argc, char **argv) {
     setenv("ASAN_OPTIONS", "exitcode=99:allocator_may_return_null=1", 0);
     make_inputs();
     for (size_t i = 0; i < walk_n_cases; i++)
-        if ((choice.name == NULL ? !walk_cases[i].named
-                                 : strcmp(choice.name, walk_cases[i].name) == 0) &&
-            is_possible(&walk_cases[i]) && !learn(&walk_cases[i], &goods[i]))
+        if (is_chosen(&choice, &walk_cases[i]) && is_possible(&walk_cases[i]) &&
+            !learn(&walk_cases[i], &goods[i]))
             n_wrong++;
     walk(goods, &choice);
     fresh_folder();

@@ -38,6 +38,9 @@ const walk_file walk_files[] = {
     "--set", "placement.moments=nvme", "--set", "prefetch.bucket=64 KiB", "--set",                 \
         "prefetch.depth=2"
 
+#define RUN_KEPT "stowage-run", "{in}/nvme.json", "-b", "host", "-n", "4", "--keep-state", "--nvme"
+#define STATE_ERROR "STOWAGE_FAIL=pread:150", "STOWAGE_NVME_IO=threads"
+
 const walk_case walk_setup[] = {
     {.name = "setup plan",
      .arguments = {PLAN, "{in}/tiny.csv", "-o", "tiny.json"},
@@ -60,6 +63,15 @@ const walk_case walk_setup[] = {
     {.name = "setup run",
      .arguments = {"stowage-run", "{in}/tiny.json", "-b", "host", "-n", "2", "-o", "run.json"},
      .outputs = {"run.json"}},
+    /* Two runs that meet an error in their third step and leave their state. */
+    {.name = "setup state",
+     .arguments = {RUN_KEPT, "{in}"},
+     .environment = {STATE_ERROR},
+     .code = 3},
+    {.name = "setup state again",
+     .arguments = {RUN_KEPT, "{in}"},
+     .environment = {STATE_ERROR},
+     .code = 3},
 };
 
 const walk_case walk_cases[] = {
@@ -137,6 +149,31 @@ const walk_case walk_cases[] = {
                    "run.json"},
      .outputs = {"run.json"},
      .environment = {"STOWAGE_NVME_IO=threads"}},
+    {.name = "run keep",
+     .arguments = {RUN_KEPT, ".", "-o", "run.json"},
+     .outputs = {"run.json"},
+     .environment = {"STOWAGE_NVME_IO=io_uring"},
+     .state = WALK_STATE_LEFT},
+    {.name = "run keep threads",
+     .arguments = {RUN_KEPT, ".", "-o", "run.json"},
+     .outputs = {"run.json"},
+     .environment = {"STOWAGE_NVME_IO=threads"},
+     .state = WALK_STATE_LEFT},
+    {.name = "state list",
+     .arguments = {"stowage", "state", "list", "."},
+     .state = WALK_STATE_STAYS},
+    {.name = "state list json",
+     .arguments = {"stowage", "state", "list", ".", "--json"},
+     .state = WALK_STATE_STAYS},
+    {.name = "state verify",
+     .arguments = {"stowage", "state", "verify", "."},
+     .state = WALK_STATE_STAYS},
+    {.name = "state verify json",
+     .arguments = {"stowage", "state", "verify", ".", "--json"},
+     .state = WALK_STATE_STAYS},
+    {.name = "state remove",
+     .arguments = {"stowage", "state", "remove", "."},
+     .state = WALK_STATE_GOES},
     {.name = "run 2 ranks",
      .arguments = {"mpirun", "--oversubscribe", "-n", "2", "{bin}/stowage-run", "{in}/two.json",
                    "-b", "host", "-n", "1", "--timeout", "20", "-o", "run.json"},

@@ -9,6 +9,14 @@
 
 enum { WALK_MOST_ARGUMENTS = 24, WALK_MOST_OUTPUTS = 3 };
 
+/* State on NVMe that runs left, which a case works on. */
+typedef enum walk_state {
+    WALK_STATE_NONE,
+    WALK_STATE_STAYS, /* it is looked at */
+    WALK_STATE_GOES,  /* it is removed; after a failure what is left of it may stay */
+    WALK_STATE_LEFT   /* a run may leave some: what `state list` then calls whole must verify */
+} walk_state;
+
 typedef struct walk_case {
     const char *name;
     const char *arguments[WALK_MOST_ARGUMENTS]; /* the program first */
@@ -21,7 +29,8 @@ typedef struct walk_case {
     bool asks;          /* about the machine: what cannot be learnt is left out */
     const char *environment[2];
     const char *needs; /* a file beside the folder of the programs, else the case is left out */
-    const char *rank;  /* "@1": the call fails on that rank alone */
+    walk_state state;
+    const char *rank; /* "@1": the call fails on that rank alone */
 } walk_case;
 
 typedef struct walk_file {
