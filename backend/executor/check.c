@@ -237,12 +237,12 @@ out:
 /* Both ends of an extent, where neighbours meet, and evenly between. */
 static stw_status verify_extent(stw_rank_run *run, stw_weights *weights, const extent *e,
                                 uint64_t looks, stw_error *err) {
-    uint64_t last = e->n > RUN ? e->n - RUN : 0, before = UINT64_MAX;
+    uint64_t last = e->n > RUN ? e->n - RUN : 0, next = 0;
     stw_status status = STW_STATUS_OK;
     for (uint64_t k = 0; k < looks; k++) {
-        uint64_t at = k * last / (looks - 1);
-        if (at == before) continue;
-        before = at;
+        uint64_t at = stw_max_u64(k * last / (looks - 1), next); /* no element is counted twice */
+        if (at >= e->n) break;
+        next = at + RUN;
         STW_TRY(verify_at(run, weights, e, at, err));
     }
 out:

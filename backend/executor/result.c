@@ -210,19 +210,6 @@ no_memory:
     return stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory");
 }
 
-/* Those of the components that are verified, on all ranks. */
-static uint64_t state_elements(const stw_rank_run *run) {
-    uint64_t elements = 0;
-    for (uint32_t r = 0; r < run->ranks.world; r++) {
-        const stw_layout *layout = run->plan->layouts[stw_job_kind_of(run->job, r)];
-        for (uint32_t i = 0; i < layout->n_regions; i++)
-            if (layout->regions[i].component != STW_COMPONENT_GRADS &&
-                layout->regions[i].component < STW_N_STATE)
-                elements += layout->regions[i].params;
-    }
-    return elements;
-}
-
 static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_result **out,
                               stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -240,7 +227,7 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     result->world = run->ranks.world;
     result->steps = run->options->steps;
     result->seed = run->options->seed;
-    result->elements = state_elements(run);
+    result->elements = stw_plan_state_elements(run->plan);
     for (uint32_t m = 0; m < run->program->n_movements; m++) {
         stw_phase phase = run->program->movements[m].phase;
         result->not_run[phase] = !run->measured[phase].known;

@@ -373,21 +373,36 @@ static void compare_phase(comparer *c, stw_phase phase) {
     compare_time(c, phase);
 }
 
+static const char *name_of(const char *file, const char *else_name) {
+    return file != NULL ? file : else_name;
+}
+
+/* What both files say of themselves must be the same. */
+static stw_status fail_other_plan(const stw_plan *plan, const stw_run_result *run, const char *what,
+                                  stw_error *err) {
+    return stw_fail(err, STW_STATUS_BAD_INPUT, name_of(run->file, "the run"),
+                    "%s as in %s: the run belongs to another plan; name the plan that was "
+                    "executed, or execute this one",
+                    what, name_of(plan->file, "the plan"));
+}
+
 /* Each rank must be in the plan, and appear once. */
 static stw_status check_ranks(const stw_job *job, const stw_run_result *run, stw_error *err) {
+    const char *file = name_of(run->file, "the run");
     stw_pool *pool = stw_pool_new();
     bool *seen = stw_pool_array(pool, job->world, sizeof *seen);
     stw_status status = STW_STATUS_OK;
-    if (seen == NULL) status = stw_fail(err, STW_STATUS_NO_MEMORY, "ranks", "out of memory");
+    if (seen == NULL) status = stw_fail(err, STW_STATUS_NO_MEMORY, file, "out of memory");
     for (uint32_t i = 0; i < run->n_ranks && status == STW_STATUS_OK; i++) {
         uint32_t rank = run->ranks[i].rank;
         if (rank >= job->world)
-            status =
-                stw_fail(err, STW_STATUS_BAD_INPUT, "ranks",
-                         "found rank %" PRIu32 ", expected less than %" PRIu32, rank, job->world);
+            status = stw_fail(err, STW_STATUS_BAD_INPUT, file,
+                              "ranks: found rank %" PRIu32 ", expected less than %" PRIu32
+                              ", the number of ranks in the plan",
+                              rank, job->world);
         else if (seen[rank])
-            status =
-                stw_fail(err, STW_STATUS_BAD_INPUT, "ranks", "found rank %" PRIu32 " twice", rank);
+            status = stw_fail(err, STW_STATUS_BAD_INPUT, file,
+                              "ranks: found rank %" PRIu32 " twice, expected each rank once", rank);
         else
             seen[rank] = true;
     }
@@ -398,22 +413,26 @@ static stw_status check_ranks(const stw_job *job, const stw_run_result *run, stw
 static stw_status check_same_plan(const stw_plan *plan, const stw_run_result *run, stw_error *err) {
     const stw_job *job = plan->job;
     bool external = strcmp(run->source, "external") == 0;
-    char quoted[160];
+    uint64_t elements = stw_plan_state_elements(plan);
+    char quoted[160], what[320];
     stw_text_quote(run->plan_hash, quoted, sizeof quoted);
+    snprintf(what, sizeof what, "plan_hash: found %s, expected \"%s\"", quoted,
+             plan->layouts[0]->hash);
     if ((!external || run->plan_hash[0] != '\0') &&
         strcmp(run->plan_hash, plan->layouts[0]->hash) != 0)
-        return stw_fail(
-            err, STW_STATUS_BAD_INPUT, "plan_hash",
-            "found a run of layout %s, expected \"%s\": the run belongs to another plan", quoted,
-            plan->layouts[0]->hash);
+        return fail_other_plan(plan, run, what, err);
+    snprintf(what, sizeof what, "world: found %" PRIu32 " ranks, expected %" PRIu32, run->world,
+             job->world);
     if ((!external || run->world > 0) && run->world != job->world)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "world",
-                        "found a run of %" PRIu32 " ranks, expected %" PRIu32 " as in the plan",
-                        run->world, job->world);
+        return fail_other_plan(plan, run, what, err);
     if (!external && run->n_ranks != job->world)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "ranks",
-                        "found %" PRIu32 " entries, expected %" PRIu32 ", one per rank",
+        return stw_fail(err, STW_STATUS_BAD_INPUT, name_of(run->file, "the run"),
+                        "ranks: found %" PRIu32 " entries, expected %" PRIu32 ", one per rank",
                         run->n_ranks, job->world);
+    snprintf(what, sizeof what, "verify.elements: found %" PRIu64 ", expected %" PRIu64,
+             run->elements, elements);
+    if (!external && run->elements > 0 && run->elements != elements)
+        return fail_other_plan(plan, run, what, err);
     return check_ranks(job, run, err);
 }
 

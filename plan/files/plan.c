@@ -121,6 +121,18 @@ stw_status stw_plan_derive_bytes(stw_plan *plan, stw_error *err) {
     return derive(plan, STW_NO_PHASES, err);
 }
 
+uint64_t stw_plan_state_elements(const stw_plan *plan) {
+    uint64_t elements = 0;
+    for (uint32_t r = 0; r < plan->job->world; r++) {
+        const stw_layout *layout = plan->layouts[stw_job_kind_of(plan->job, r)];
+        for (uint32_t i = 0; i < layout->n_regions; i++)
+            if (layout->regions[i].component != STW_COMPONENT_GRADS &&
+                layout->regions[i].component < STW_N_STATE)
+                elements = stw_plus(elements, layout->regions[i].params);
+    }
+    return elements;
+}
+
 stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
                                     double plan_seconds, const char *needs, stw_error *err) {
     if (plan->n_alternatives == STW_MAX_ALTERNATIVES) return STW_STATUS_OK;

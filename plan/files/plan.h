@@ -73,6 +73,7 @@ typedef struct stw_alternative {
 
 typedef struct stw_plan {
     stw_pool *pool;
+    const char *file; /* that it was read from, for errors; NULL: none */
     stw_model *model; /* owned */
     stw_cluster cluster;
     stw_run_spec run; /* owned */
@@ -112,6 +113,8 @@ STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);
 /** The same with programs of memory operations alone: for plans that do not fit, which nobody times
  * or executes. The walk and the checks of a plan take them; stw_plan_derive makes them whole. */
 STW_MUST_USE stw_status stw_plan_derive_bytes(stw_plan *plan, stw_error *err);
+/** Elements of the state that runs verify (params, moments, master), on all ranks. */
+uint64_t stw_plan_state_elements(const stw_plan *plan);
 /** Append an alternative; `needs` is copied, `rule` is not. @param plan_seconds of the plan */
 STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
                                                  double plan_seconds, const char *needs,

@@ -361,6 +361,7 @@ static stw_status from_tree(const stw_tree *tree, bool edited, stw_plan **out, s
     stw_plan *plan = NULL;
     STW_TRY(stw_tree_schema(tree, "stowage.plan", 1, err));
     STW_TRY(read_inputs(tree, &plan, err));
+    plan->file = stw_pool_string(plan->pool, tree->file);
     STW_TRY(read_rows(tree, plan, err));
     STW_TRY(read_ring(tree, plan, err));
     STW_TRY(stw_decisions_check(plan->job, &plan->decisions, err));

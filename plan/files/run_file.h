@@ -50,6 +50,7 @@ typedef struct stw_run_movement {
 
 typedef struct stw_run_result {
     stw_pool *pool;
+    const char *file;             /* that it was read from, for errors; NULL: none */
     const char *source;           /* "stowage" or "external" */
     const char *backend, *device; /* "cuda", "NVIDIA H200" */
     const char *plan_hash;        /* layout hash of kind 0 of the plan that was run */
@@ -92,8 +93,9 @@ STW_MUST_USE stw_status stw_run_result_to_json(const stw_run_result *result, stw
                                                stw_error *err);
 STW_MUST_USE stw_status stw_run_result_write(const stw_run_result *result, const char *path,
                                              stw_error *err);
-/** Read stowage.run/1. Of an external record only schema, source and some peak are required; what
- * it lacks stays as stw_run_result_new leaves it. */
+/** Read stowage.run/1. Members that contradict each other are refused. Of an external record only
+ * schema, source and some peak are required; what it lacks stays as stw_run_result_new leaves it.
+ */
 STW_MUST_USE stw_status stw_run_result_read(const char *path, stw_run_result **out, stw_error *err);
 STW_MUST_USE stw_status stw_run_result_parse(const char *file, const char *text, size_t length,
                                              stw_run_result **out, stw_error *err);

@@ -316,12 +316,22 @@ static void runs_of_other_plans_are_refused(void) {
     stw_plan *plan = planned(1, 2, NULL);
     stw_run_result *run = exact_run(plan);
     stw_comparison *c = NULL;
+    run->file = "r.json"; /* errors name both files, the values, and what to do */
+    plan->file = "p.json";
     run->plan_hash = "0000000000000000";
-    CHECK_FAILS(stw_compare(plan, run, NULL, &c, err), STW_STATUS_BAD_INPUT, "another plan");
+    CHECK_FAILS(stw_compare(plan, run, NULL, &c, err), STW_STATUS_BAD_INPUT,
+                "r.json: plan_hash: found \"0000000000000000\", expected \"");
+    CHECK_FAILS(stw_compare(plan, run, NULL, &c, err), STW_STATUS_BAD_INPUT,
+                "as in p.json: the run belongs to another plan; name the plan that was executed");
     run->plan_hash = plan->layouts[0]->hash;
     run->world = 3;
-    CHECK_FAILS(stw_compare(plan, run, NULL, &c, err), STW_STATUS_BAD_INPUT, "3 ranks");
+    CHECK_FAILS(stw_compare(plan, run, NULL, &c, err), STW_STATUS_BAD_INPUT,
+                "r.json: world: found 3 ranks, expected 2 as in p.json");
     run->world = 2;
+    run->elements = 7;
+    CHECK_FAILS(stw_compare(plan, run, NULL, &c, err), STW_STATUS_BAD_INPUT,
+                "r.json: verify.elements: found 7, expected ");
+    run->elements = 0;
     run->n_ranks = 1;
     CHECK_FAILS(stw_compare(plan, run, NULL, &c, err), STW_STATUS_BAD_INPUT, "1 entries");
     run->n_ranks = 2;

@@ -38,12 +38,15 @@ static stw_run_result *full_result(void) {
     }
     r->n_nodes = 1;
     r->nodes = stw_pool_array(r->pool, 1, sizeof *r->nodes);
-    r->nodes[0].host[STW_PHASE_LOAD] = 123;
-    r->nodes[0].page_locked[STW_PHASE_LOAD] = 45;
+    for (uint32_t i = 0; i < 2; i++)
+        for (int p = 0; p < STW_N_PHASES; p++) {
+            r->nodes[0].host[p] += r->ranks[i].phases[p].host;
+            r->nodes[0].page_locked[p] += r->ranks[i].phases[p].page_locked;
+        }
     r->time_s[STW_PHASE_OPTIMIZER_STEP] = 0.1;
-    r->n_step_all = 3;
-    r->step_all_s = stw_pool_array(r->pool, 3, sizeof *r->step_all_s);
-    for (int i = 0; i < 3; i++) r->step_all_s[i] = 0.1 / (i + 1);
+    r->n_step_all = 5;
+    r->step_all_s = stw_pool_array(r->pool, 5, sizeof *r->step_all_s);
+    for (int i = 0; i < 5; i++) r->step_all_s[i] = 0.1 / (i + 1);
     r->params_per_s = 1e10 / 3;
     r->up_bps = 5e10;
     r->copies_s = 0.09;
@@ -53,6 +56,7 @@ static stw_run_result *full_result(void) {
     r->digest[0] = 0xfedcba9876543210u;
     r->digest[2] = 7;
     r->digest[3] = 9;
+    r->digest_of = "00000000000000aa";
     r->grad_norm = 1.5;
     r->n_links = 2;
     r->links = stw_pool_array(r->pool, 2, sizeof *r->links);
@@ -68,7 +72,8 @@ static stw_run_result *full_result(void) {
     /* what a complete file repeats */
     r->gpu_bytes[STW_PHASE_LOAD] = 1003;
     r->gpu_bytes[STW_PHASE_OPTIMIZER_STEP] = r->gpu_peak_bytes = 2000003;
-    r->host_bytes[STW_PHASE_LOAD] = r->host_peak_bytes = 123;
+    r->host_bytes[STW_PHASE_LOAD] = 1008;
+    r->host_bytes[STW_PHASE_OPTIMIZER_STEP] = r->host_peak_bytes = 3000008;
     return r;
 }
 
@@ -129,7 +134,7 @@ static void summary_follows_from_ranks_and_nodes(void) {
     CHECK_OK(parse_run(text, &again, err));
     CU_ASSERT_EQUAL(again->gpu_bytes[STW_PHASE_LOAD], 1003);
     CU_ASSERT_EQUAL(again->gpu_peak_bytes, 2000003);
-    CU_ASSERT_EQUAL(again->host_peak_bytes, 123);
+    CU_ASSERT_EQUAL(again->host_peak_bytes, 3000008);
     free(text);
     stw_run_result_free(again);
     stw_run_result_free(r);
@@ -189,8 +194,29 @@ static const edit refused[] = {
     {"\"ranks\"", "\"device\": 3", "\"device\": 3.5", "whole number"},
     {"\"ranks\"", "\"params\": 6", "\"parms\": 6", "parms"},
     {"\"ranks\"", "\"params\": 6,", "\"params\": 6, \"params\": 6,", "params"},
-    {"\"nodes\"", "\"host\": 123", "\"host\": {}", "whole number"},
+    {"\"nodes\"", "\"host\": 1008", "\"host\": {}", "whole number"},
     {"\"nodes\"", "\"node\": 0", "\"node\": null", "whole number"},
+    /* members that contradict each other */
+    {"", "\"steps\": 5", "\"steps\": 0", "steps: found 0, expected at least 1"},
+    {"", "\"steps\": 5", "\"steps\": 6", "step_all: found 5 samples, expected 6"},
+    {"", "\"world\": 2", "\"world\": 0", "world: found 0, expected at least 1"},
+    {"", "\"world\": 2", "\"world\": 3", "ranks: found 2 entries, expected 3"},
+    {"\"ranks\"", "\"rank\": 1", "\"rank\": 0", "found rank 0 twice"},
+    {"\"ranks\"", "\"rank\": 1", "\"rank\": 2", "ranks[1].rank: found 2, expected less than"},
+    {"\"ranks\"", "\"node\": 0", "\"node\": 1", "ranks[0].node: found 1, expected one of the 1"},
+    {"\"nodes\"", "\"node\": 0", "\"node\": 1", "nodes[0].node: found 1, expected 0"},
+    {"\"nodes\"", "\"host\": 1008", "\"host\": 1007", "phases.load.host: found 1007, the node's"},
+    {"\"nodes\"", "\"page_locked\": 1010", "\"page_locked\": 0", "page_locked: found 0, the node"},
+    {"\"gpu_bytes\"", "1003", "1002", "peaks.gpu_bytes.load: found 1002, the largest"},
+    {"\"gpu_bytes\"", "\"peak\": 2000003", "\"peak\": 9", "gpu_bytes.peak: found 9, the largest"},
+    {"\"host_bytes\"", "1008", "1", "peaks.host_bytes.load: found 1, the largest"},
+    {"\"not_run\"", "forward_backward", "optimizer_step", "but not_run lists this phase"},
+    {"\"not_run\"", "forward_backward", "load", "found bytes, but not_run lists this phase"},
+    {"\"verify\"", "\"mismatched\": 1", "\"mismatched\": 1001", "which is 1000"},
+    {"\"verify\"", "\"elements\": 4000", "\"elements\": 999", "verify.elements: found 999"},
+    {"\"verify\"", "\"checked\": 1000,\n    \"mismatched\": 1", "\"checked\": 0, \"mismatched\": 0",
+     "verify.checked: found 0, expected at least 1"},
+    {"\"verify\"", "\"elements\": 4000", "\"elements\": 0", "verify.elements: found 0"},
 };
 
 static void wrong_files_are_refused(void) {
@@ -205,6 +231,46 @@ static void wrong_files_are_refused(void) {
     }
     free(text);
     stw_run_result_free(r);
+}
+
+/* Lists of Stowage's own files are never empty; those of others may be. */
+static void empty_lists_are_refused(void) {
+    static const char *const lists[] = {"ranks", "nodes"};
+    stw_run_result *r = full_result(), *read = NULL;
+    char *text = run_text(r), anchor[32], word[48];
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(anchor, sizeof anchor, "\"%s\": [", lists[i]);
+        snprintf(word, sizeof word, "%s: found ", lists[i]);
+        const char *from = strstr(text, anchor), *end = strstr(from, "\n  ]");
+        char list[4096], empty[32];
+        snprintf(list, sizeof list, "%.*s", (int)(end - from), from);
+        snprintf(empty, sizeof empty, "%s", anchor);
+        char *wrong = edited(text, "", list, empty);
+        CHECK_FAILS(parse_run(wrong, &read, err), STW_STATUS_BAD_INPUT, word);
+        free(wrong);
+    }
+    free(text);
+    stw_run_result_free(r);
+}
+
+static void records_of_others_agree_with_themselves(void) {
+    static const char *const members[][2] = {
+        {"\"verify\": {\"checked\": 5, \"mismatched\": 6}", "verify.mismatched: found 6"},
+        {"\"verify\": {\"checked\": 5, \"elements\": 4}", "verify.elements: found 4"},
+        {"\"ranks\": [{\"rank\": 3}, {\"rank\": 3}]", "found rank 3 twice"},
+        {"\"world\": 2, \"ranks\": [{\"rank\": 2}]", "found 2, expected less than world"},
+        {"\"not_run\": [\"load\"], \"time_s\": {\"load\": 1.5}", "found 1.5 s, but not_run"},
+    };
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        stw_run_result *read = NULL;
+        char text[400];
+        snprintf(text, sizeof text,
+                 "{\"schema\": \"stowage.run/1\", \"source\": \"external\","
+                 " \"peaks\": {\"gpu_bytes\": {\"peak\": 77}}, %s}",
+                 members[i][0]);
+        CHECK_FAILS(parse_run(text, &read, err), STW_STATUS_BAD_INPUT, members[i][1]);
+        CU_ASSERT_PTR_NULL(read);
+    }
 }
 
 static void every_member_is_required(void) {
@@ -244,5 +310,7 @@ STW_TEST_MAIN("run file", {"round trips", round_trips},
               {"summary follows from ranks and nodes", summary_follows_from_ranks_and_nodes},
               {"records of others may lack most", records_of_others_may_lack_most},
               {"wrong files are refused", wrong_files_are_refused},
+              {"empty lists are refused", empty_lists_are_refused},
+              {"records of others agree with themselves", records_of_others_agree_with_themselves},
               {"every member is required", every_member_is_required},
               {"truncated files are refused", truncated_files_are_refused})
