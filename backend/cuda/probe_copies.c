@@ -258,7 +258,8 @@ static stw_status measure_ways(const stw_probe *probe, stw_cuda_probe_gpu *gpus,
     stw_status status = STW_STATUS_OK;
     const int runs = (int)stw_probe_pick(probe, 3, 5);
     for (int i = 0; i < 3; i++) {
-        const double quick_s = n > 1 ? 0.2 : 0.12;
+        /* steps depend most on both ways of all GPUs, which vary most from sample to sample */
+        const double quick_s = n == 1 ? 0.12 : ways[i] == WAY_BOTH ? 0.6 : 0.2;
         const shape what = {ways[i], PIECE_BYTES, stw_probe_seconds(probe, quick_s, 0.5), NULL};
         stw_probe_progress(probe, part, i / 4.0,
                            n == 1 ? "copies of one GPU" : "copies of all GPUs at once");
