@@ -19,7 +19,7 @@
 #include "backend/host/pool.h"
 
 #define DEPTH 32u       /* pieces in flight, of a ring */
-#define READ_DEPTH 16u  /* of a range that is read and verified */
+#define READ_DEPTH 8u   /* of a range that is read and verified */
 #define MOST_RINGS 8u   /* of an arena; further callers wait for one */
 #define N_HASHERS 4u    /* threads that compute the last checksums of a transfer together */
 #define MOST_BUSY 1000u /* times in a row, of a millisecond, that the kernel may lack memory */

@@ -89,17 +89,22 @@ static uint64_t fail_calls_of_a_run(const stw_plan *plan, const stw_executor_opt
 
 /* What the GPU says of when it worked: in the order of streams and of what waits for what. */
 static void check_times(const stw_program *program, const stw_timeline *t) {
-    unsigned wrong = 0, timed = 0;
+    unsigned wrong = 0;
     double free_from_s[STW_N_STREAMS] = {0};
     CU_ASSERT_EQUAL_FATAL(t->n_ops, program->n_ops);
-    for (uint32_t i = 0; i < t->n_ops; i++) {
-        const stw_op *op = &program->ops[i];
-        if (op->kind == STW_OP_ALLOC || op->kind == STW_OP_FREE || isnan(t->start_s[i])) continue;
-        timed++;
-        wrong += t->end_s[i] < t->start_s[i] || t->start_s[i] < free_from_s[op->stream] - 5e-5;
-        free_from_s[op->stream] = t->end_s[i];
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        const bool ran =
+            movement->repeat == STW_REPEAT_ONCE || movement->repeat == STW_REPEAT_FIRST;
+        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+            const stw_op *op = &program->ops[i];
+            if (op->kind == STW_OP_ALLOC || op->kind == STW_OP_FREE) continue;
+            wrong += isnan(t->start_s[i]) == ran;
+            if (isnan(t->start_s[i])) continue;
+            wrong += t->end_s[i] < t->start_s[i] || t->start_s[i] < free_from_s[op->stream] - 5e-5;
+            free_from_s[op->stream] = t->end_s[i];
+        }
     }
-    CU_ASSERT_TRUE(timed > 50);
     CU_ASSERT_EQUAL(wrong, 0);
 }
 
