@@ -18,11 +18,12 @@
 
 #include "backend/host/pool.h"
 
-#define DEPTH 32u       /* pieces in flight, of a ring */
-#define READ_DEPTH 8u   /* of a range that is read and verified */
-#define MOST_RINGS 8u   /* of an arena; further callers wait for one */
-#define N_HASHERS 4u    /* threads that compute the last checksums of a transfer together */
-#define MOST_BUSY 1000u /* times in a row, of a millisecond, that the kernel may lack memory */
+#define DEPTH 32u        /* pieces in flight, of a ring */
+#define READ_DEPTH 16u   /* of a range that is read and verified */
+#define MOST_RINGS 8u    /* of an arena; further callers wait for one */
+#define N_HASHERS 4u     /* threads that compute checksums together, */
+#define WORTH_THREADS 4u /* of at least so many pieces */
+#define MOST_BUSY 1000u  /* times in a row, of a millisecond, that the kernel may lack memory */
 
 typedef struct ring {
     struct io_uring uring;
@@ -305,33 +306,36 @@ static void check_one(flight *f) {
     free_if_done(f, index);
 }
 
-/* The checksums of pieces that came last, by several threads: nobody else works on the transfer. */
-typedef struct tail {
+/* The checksums of all pieces that wait for them, by several threads. */
+typedef struct crowd {
     flight *f;
     stw_nvme_stop stops[DEPTH];
     bool same[DEPTH];
-} tail;
+} crowd;
 
 static void check_some(void *arg, uint64_t first, uint64_t count) {
-    tail *t = arg;
+    crowd *c = arg;
     for (uint64_t i = first; i < first + count; i++)
-        t->same[i] =
-            stw_nvme_piece_check(t->f->range, t->f->slots[t->f->to_check[i]].whole, &t->stops[i]);
+        c->same[i] =
+            stw_nvme_piece_check(c->f->range, c->f->slots[c->f->to_check[i]].whole, &c->stops[i]);
 }
 
-static void check_rest(flight *f, stw_threads *hashers) {
-    tail t = {.f = f};
-    stw_threads_for(hashers, f->n_to_check, 1, check_some, &t);
-    for (uint32_t i = 0; i < f->n_to_check; i++)
-        if (!t.same[i]) stop_at(f, t.stops[i]);
-    f->n_to_check = 0; /* their slots are not needed any more */
+static void check_all(flight *f, stw_threads *hashers) {
+    crowd c = {.f = f};
+    stw_threads_for(hashers, f->n_to_check, 1, check_some, &c);
+    for (uint32_t i = 0; i < f->n_to_check; i++) {
+        if (!c.same[i]) stop_at(f, c.stops[i]);
+        f->slots[f->to_check[i]].checked = true;
+        free_if_done(f, f->to_check[i]);
+    }
+    f->n_to_check = 0;
 }
 
 static void check(flight *f, stw_threads *hashers) {
     const bool alone = f->prepared + f->submitted == 0 && f->n_to_check > 0;
     const uint64_t start = alone ? stw_nvme_now_ns() : 0;
-    if (alone && f->next == f->range->bytes && f->n_to_check > 1)
-        check_rest(f, hashers);
+    if (f->n_to_check >= WORTH_THREADS)
+        check_all(f, hashers);
     else
         check_one(f);
     if (alone && f->range->hashing != NULL)
