@@ -8,8 +8,6 @@
 
 /* Limits are told in steps of this many bytes. */
 static const uint64_t STEP_BYTES = 1ull << 30;
-/* One question to the solver may take this long; no answer counts as "does not fit". */
-static const double QUESTION_S = 0.25;
 
 typedef struct filter {
     stw_plan *plan;
@@ -36,9 +34,7 @@ static void restore(filter *f, const char *resource, const stw_phase *phase) {
 }
 
 static stw_status fits_now(filter *f, bool *fits, stw_error *err) {
-    double left_s = f->end_s - stw_planner_now_s();
-    return stw_planner_feasible(f->cost, left_s < QUESTION_S ? left_s : QUESTION_S, &f->choice,
-                                fits, err);
+    return stw_planner_feasible(f->cost, f->end_s - stw_planner_now_s(), &f->choice, fits, err);
 }
 
 /* Drop a limit for good if nothing fits without it. */

@@ -6,7 +6,7 @@
 #include "planner/fixes.h"
 
 static const uint64_t GIB = 1ull << 30;
-static const uint64_t MAX_NODE_FACTOR = 64;
+static const uint64_t MAX_NODE_FACTOR = 1024;
 static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 
 #define MAX_CUT 16 /* ranks, and experts of each kind of block */
@@ -191,7 +191,8 @@ static void add_parallel(const adding *to) {
                                 .why = "gathers only a part of the experts",
                                 .kind = STW_KNOB_DOUBLE,
                                 .from = run->parallel.ep,
-                                .n = cutting_doublings(run->parallel.ep, cut, kinds + 1)});
+                                .n = cutting_doublings(run->parallel.ep, &cut[1], kinds),
+                                .needs_nodes = true});
     add_knob(to, (stw_knob){.key = "parallel.cp",
                             .why = "cuts sequences over GPUs",
                             .kind = STW_KNOB_DOUBLE,

@@ -111,17 +111,20 @@ stw_status stw_fix_admits(const stw_plan *plan, const stw_change *changes, uint3
     return status;
 }
 
-stw_status stw_fix_try(const stw_plan *plan, double end_s, const stw_change *changes, uint32_t n,
-                       stw_trial *out, stw_error *err) {
-    double left_s = end_s - stw_planner_now_s();
+stw_status stw_fix_try(const stw_plan *plan, stw_fix_budget *budget, const stw_change *changes,
+                       uint32_t n, stw_trial *out, stw_error *err) {
+    double left_s = budget->end_s - stw_planner_now_s();
     *out = STW_TRIAL_UNFIT;
-    if (left_s <= 0) return STW_STATUS_OK;
+    if (left_s <= 0) budget->late = true;
+    if (left_s <= 0 || budget->trials == 0) return STW_STATUS_OK;
     changed specs = {.cluster = plan->cluster, .run = plan->run};
     stw_error refused = STW_ERROR_INIT;
     bool fits = false;
     stw_status status = change_specs(plan, changes, n, &specs, &refused);
-    if (status == STW_STATUS_OK)
+    if (status == STW_STATUS_OK) {
+        budget->trials--;
         status = plan_changed(&specs, plan->model, left_s, &fits, &refused);
+    }
     stw_job_free(specs.job);
     *out = is_refusal(status) ? STW_TRIAL_REFUSED : fits ? STW_TRIAL_FITS : STW_TRIAL_UNFIT;
     if (status == STW_STATUS_OK || is_refusal(status) || status == STW_STATUS_TIME_LIMIT)

@@ -12,9 +12,12 @@
 /* Pairs are sought where fewer changes than this are enough alone. */
 #define ENOUGH_FIXES 3
 
+/* Trials of a whole search: one to two seconds. */
+#define MOST_TRIALS 120
+
 typedef struct fix_search {
     stw_plan *plan;
-    double end_s;
+    stw_fix_budget *budget;
     stw_knobs knobs;
 } fix_search;
 
@@ -38,7 +41,7 @@ static stw_status try_setting(const fix_search *search, const setting *at, stw_t
                               stw_error *err) {
     stw_change changes[2 * STW_MAX_KNOB_CHANGES];
     uint32_t n = changes_of(search, at, changes);
-    stw_status status = stw_fix_try(search->plan, search->end_s, changes, n, out, err);
+    stw_status status = stw_fix_try(search->plan, search->budget, changes, n, out, err);
     for (int k = 0; k < 2 && *out != STW_TRIAL_REFUSED; k++)
         if (at->knobs[k] != NULL) at->knobs[k]->tried = true;
     return status;
@@ -223,21 +226,36 @@ out:
     return status;
 }
 
-/* The later knob of a pair costs more: it is brought back first. */
+/* The last step of the first knob of a pair; 0: none. */
+static uint64_t last_beside(const stw_knob *k, const stw_knob *second) {
+    bool nodes = second->kind == STW_KNOB_DOUBLE && strcmp(second->key, "nodes") == 0;
+    return k->last == 0 && k->needs_nodes && nodes ? k->n : k->last;
+}
+
+/* The later knob of a pair costs more: it is brought back first, but where the first one needs it.
+ */
+static stw_status bring_back(const fix_search *search, setting *at, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    int first = at->knobs[0]->last == 0 ? 0 : 1;
+    STW_TRY(fewest(search, at, first, 0, err));
+    STW_TRY(fewest(search, at, 1 - first, 0, err));
+out:
+    return status;
+}
+
 static stw_status try_pairs(fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t b = 1; b < search->knobs.n; b++)
         for (uint32_t a = 0; a < b && search->plan->n_fixes < ENOUGH_FIXES; a++) {
             stw_knob *first = &search->knobs.list[a], *second = &search->knobs.list[b];
-            setting at = {{first, second}, {first->last, second->last}};
+            setting at = {{first, second}, {last_beside(first, second), second->last}};
             stw_trial trial;
             if (is_enough(search, first->key) || is_enough(search, second->key) ||
-                !first->in_pairs || !second->in_pairs || first->last == 0 || second->last == 0)
+                !first->in_pairs || !second->in_pairs || at.steps[0] == 0 || at.steps[1] == 0)
                 continue;
             STW_TRY(try_last_pair(search, &at, &trial, err));
             if (trial != STW_TRIAL_FITS) continue;
-            STW_TRY(fewest(search, &at, 1, 0, err));
-            STW_TRY(fewest(search, &at, 0, 0, err));
+            STW_TRY(bring_back(search, &at, err));
             STW_TRY(note_fix(search, &at, err));
         }
 out:
@@ -253,7 +271,11 @@ static stw_status note_tried(const fix_search *search, stw_error *err) {
         for (uint32_t b = 0; b < i; b++)
             again |= search->knobs.list[b].tried && strcmp(search->knobs.list[b].key, k->key) == 0;
         if (k->tried && !again) stw_text_printf(&keys, "%s%s", keys.length > 0 ? ", " : "", k->key);
+        if (k->tried && !again && k->kind == STW_KNOB_UP && k->last > 0)
+            stw_text_printf(&keys, " (up to %llu)", (unsigned long long)(k->from + k->last));
     }
+    if (search->budget->late && keys.length > 0)
+        stw_text_printf(&keys, "; the time limit ended the search");
     stw_status status = stw_text_status(&keys, err);
     if (status == STW_STATUS_OK && keys.data != NULL) {
         search->plan->tried = stw_pool_string(search->plan->pool, keys.data);
@@ -266,7 +288,8 @@ static stw_status note_tried(const fix_search *search, stw_error *err) {
 
 stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    fix_search search = {.plan = plan, .end_s = stw_planner_now_s() + time_limit_s};
+    stw_fix_budget budget = {.trials = MOST_TRIALS, .end_s = stw_planner_now_s() + time_limit_s};
+    fix_search search = {.plan = plan, .budget = &budget};
     plan->n_fixes = 0;
     plan->fixes = stw_pool_array(plan->pool, STW_MAX_FIXES, sizeof *plan->fixes);
     if (plan->fixes == NULL)

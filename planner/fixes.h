@@ -19,9 +19,19 @@ typedef enum stw_trial {
 
 /* ---- planning with changes (fix_trial.c) ---- */
 
-/** Plan with these changes. @param end_s no trial starts after it: UNFIT */
-STW_MUST_USE stw_status stw_fix_try(const stw_plan *plan, double end_s, const stw_change *changes,
-                                    uint32_t n, stw_trial *out, stw_error *err);
+/* What a search may still spend. Its answer depends on the number of trials, not on how fast a
+ * machine makes them, unless the time limit of the whole plan passes. */
+typedef struct stw_fix_budget {
+    uint32_t trials;
+    double end_s;
+    bool late; /* out: the time was over before the trials were */
+} stw_fix_budget;
+
+/** Plan with these changes; UNFIT, without a look, where the budget is spent. Specs that contradict
+ * themselves cost nothing. */
+STW_MUST_USE stw_status stw_fix_try(const stw_plan *plan, stw_fix_budget *budget,
+                                    const stw_change *changes, uint32_t n, stw_trial *out,
+                                    stw_error *err);
 /** Are the changed specs a job at all? This plans nothing. */
 STW_MUST_USE stw_status stw_fix_admits(const stw_plan *plan, const stw_change *changes, uint32_t n,
                                        bool *out, stw_error *err);
@@ -48,6 +58,7 @@ typedef struct stw_knob {
     uint64_t last;         /* of the steps that the specs admit; 0: none, or not known yet */
     bool keeps_tokens;     /* grad_accumulation makes up for what the knob takes from a step */
     bool single, in_pairs; /* where it is tried; neither: both */
+    bool needs_nodes;      /* beside more nodes all its steps may be admitted */
     bool enough;           /* by itself */
     bool tried;            /* the specs admitted it, alone or in a pair */
 } stw_knob;

@@ -97,8 +97,9 @@ static void watch_tree(glp_tree *tree, void *info) {
     int reason = glp_ios_reason(tree);
     if (reason == GLP_IHEUR && options->has_cutoff && call->nodes == 0) hand_cutoff(tree, call);
     if (reason == GLP_IHEUR) call->nodes++;
-    if (reason == GLP_ISELECT && options->max_nodes > 0 && call->nodes >= options->max_nodes &&
-        is_enough(call, tree)) {
+    bool full = options->most_nodes > 0 && call->nodes >= options->most_nodes;
+    bool many = options->max_nodes > 0 && call->nodes >= options->max_nodes;
+    if (reason == GLP_ISELECT && (full || (many && is_enough(call, tree)))) {
         call->stopped = true;
         glp_ios_terminate(tree);
     }

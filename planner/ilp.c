@@ -106,6 +106,7 @@ static stw_milp_options options_of(const search *s, effort how) {
     stw_milp_options options = {.time_limit_s = left_s(s), .gap = gap};
     if (how == SPLIT) options.gap = gap / 4;
     options.relaxed = how == RELAX;
+    options.most_nodes = s->options->most_nodes;
     if (how != RELAX && isfinite(s->best_s)) {
         options.has_cutoff = true;
         options.cutoff = s->best_s;

@@ -10,10 +10,13 @@
 
 static const uint64_t GIB = 1ull << 30;
 
+/* For one limit; a search by halves needs twice the digits of a figure at most. */
+#define MOST_TRIALS 64
+
 typedef struct limit_search {
     stw_plan *plan;
     const char *resource;
-    double end_s;
+    stw_fix_budget *budget;
 } limit_search;
 
 static void set_gib(stw_change *c, const char *key, uint64_t gib) {
@@ -42,7 +45,7 @@ static stw_status fits_with(const limit_search *s, uint64_t gib, bool *fits, stw
     stw_change changes[STW_MAX_LIMIT_CHANGES];
     uint32_t n = changes_of(s, gib, changes);
     stw_trial trial = STW_TRIAL_UNFIT;
-    stw_status status = stw_fix_try(s->plan, s->end_s, changes, n, &trial, err);
+    stw_status status = stw_fix_try(s->plan, s->budget, changes, n, &trial, err);
     *fits = n > 0 && trial == STW_TRIAL_FITS;
     return status;
 }
@@ -95,7 +98,8 @@ stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, stw_error *er
     const double end_s = stw_planner_now_s() + time_limit_s;
     for (uint32_t b = 0; b < plan->n_bindings; b++) {
         stw_binding *here = &plan->bindings[b];
-        const limit_search search = {plan, here->resource, end_s};
+        stw_fix_budget budget = {.trials = MOST_TRIALS, .end_s = end_s};
+        const limit_search search = {plan, here->resource, &budget};
         uint64_t gib = stw_div_up_u64(here->enough_bytes, GIB);
         if (b > 0 && strcmp(here[-1].resource, here->resource) == 0) {
             const char *phase = here->phase;

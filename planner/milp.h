@@ -76,6 +76,7 @@ typedef struct stw_milp_options {
     bool relaxed;       /* solve the linear relaxation only: objective and bound are its value */
     uint32_t max_nodes; /* > 0: after so many nodes a gap of `enough` will do */
     double enough;
+    uint32_t most_nodes; /* > 0: the search ends after so many, with a solution or without one */
     int memory_mib; /* > 0: the solver may take no more; beyond it the call fails with NO_MEMORY */
 } stw_milp_options;
 

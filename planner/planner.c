@@ -17,8 +17,6 @@
           */
 #define PRICE_TIME_S 10.0
 #define LATER_S 1.0
-#define CONFLICT_TIME_S 5.0
-#define FIX_TIME_S 20.0
 
 /* Work of comparing choices, in operations of programs that are built or simulated: a quarter of a
  * second or so. */
@@ -294,10 +292,10 @@ out:
 /* What binds, and what would help. */
 static stw_status explain(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    STW_TRY(stw_planner_conflict(s->plan, s->cost, time_for(s, CONFLICT_TIME_S), err));
+    STW_TRY(stw_planner_conflict(s->plan, s->cost, left_s(s), err));
     if (s->options->no_fixes) goto out;
-    STW_TRY(stw_planner_limits(s->plan, time_for(s, CONFLICT_TIME_S), err));
-    STW_TRY(stw_planner_fix(s->plan, time_for(s, FIX_TIME_S), err));
+    STW_TRY(stw_planner_limits(s->plan, left_s(s), err));
+    STW_TRY(stw_planner_fix(s->plan, left_s(s), err));
 out:
     return status;
 }
@@ -309,7 +307,7 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = s->plan;
     const stw_ilp_result first = s->ilp;
-    stw_ilp_options options = {.time_limit_s = time_for(s, LATER_S)};
+    stw_ilp_options options = {.time_limit_s = left_s(s)}; /* searches end by their nodes */
     STW_TRY(stw_ilp_solve_least_over(s->cost, &options, &s->choice, &s->ilp, err));
     if (s->ilp.outcome != STW_MILP_FEASIBLE) {
         status = stw_fail(err, STW_STATUS_BUG, "planner", "no choice keeps the shares of updates");

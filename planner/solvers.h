@@ -13,6 +13,7 @@ typedef struct stw_ilp_options {
     const char *write_lp; /* the whole problem, all ring options in one, goes there; or NULL */
     bool only_stage1;     /* kept for callers; there is one stage */
     bool no_solver;       /* least over: by the descents alone, as where the solver fails */
+    uint32_t most_nodes;  /* > 0: of each search; so that the answer depends on no clock */
     bool quick;           /* what rounding finds will do: do not ask for whole units */
     stw_bars bars;
     const stw_choice *start; /* known to fit, or NULL */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a plan says when nothing fits: the limits of a minimal conflict, and changes, one or two at
  * a time, that make it fit and are the smallest of their kind. */
+#include <math.h>
 #include <string.h>
 
+#include "planner/fixes.h"
 #include "planner/planner.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
@@ -318,6 +320,53 @@ static void params_are_freed_after_forward(void) {
     stw_plan_free(plan);
 }
 
+/* The largest models on one GPU: some number of GPUs is always found, if need be with experts cut
+ * over some of them. */
+static void the_largest_models_have_a_fix(void) {
+    static const struct {
+        const char *model, *key;
+        uint32_t n;
+    } cases[] = {
+        {"Kimi-K2", "parallel.ep", 2}, {"DeepSeek-V3", "nodes", 1}, {"Llama-3.1-405B", "nodes", 1}};
+    const char *settings[] = {"nodes=1", "node.gpus=1", "node.gpu.memory=139.8 GiB", NULL};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_plan *plan = unfit(cases[i].model, settings);
+        CU_ASSERT_PTR_NOT_NULL(fix_of(plan, cases[i].key, cases[i].n));
+        check_fixes(cases[i].model, settings, plan);
+        stw_plan_free(plan);
+    }
+}
+
+/* What is found depends on the number of trials, and on time only where that is over. */
+static void trials_are_counted(void) {
+    const char *settings[] = {"node.gpus=1", "node.gpu.memory=6 GiB", "placement.moments=gpu",
+                              "batch.seq_len=512", NULL};
+    static const struct {
+        double end_s;
+        uint32_t trials, left;
+        bool late;
+        stw_trial trial;
+    } cases[] = {{INFINITY, 1, 0, false, STW_TRIAL_FITS},
+                 {INFINITY, 0, 0, false, STW_TRIAL_UNFIT},
+                 {0, 5, 5, true, STW_TRIAL_UNFIT}};
+    const stw_change freed = {"placement.moments", "auto"}, refused = {"batch.seq_len", "0"};
+    stw_plan *plan = unfit("Qwen3-0.6B", settings);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_fix_budget budget = {.trials = cases[i].trials, .end_s = cases[i].end_s};
+        stw_trial trial;
+        CHECK_OK(stw_fix_try(plan, &budget, &freed, 1, &trial, err));
+        CU_ASSERT_EQUAL(trial, cases[i].trial);
+        CU_ASSERT_EQUAL(budget.trials, cases[i].left);
+        CU_ASSERT_EQUAL(budget.late, cases[i].late);
+    }
+    stw_fix_budget budget = {.trials = 1, .end_s = INFINITY};
+    stw_trial trial;
+    CHECK_OK(stw_fix_try(plan, &budget, &refused, 1, &trial, err));
+    CU_ASSERT_EQUAL(trial, STW_TRIAL_REFUSED);
+    CU_ASSERT_EQUAL(budget.trials, 1);
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_is_freed},
               {"both limits of a conflict are named", both_limits_of_a_conflict_are_named},
               {"a page-lock limit is raised", a_page_lock_limit_is_raised},
@@ -330,4 +379,6 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
               {"replicas and counts of nodes are tried", replicas_and_counts_of_nodes_are_tried},
               {"an attention without scores is offered", an_attention_without_scores_is_offered},
               {"limits can be pasted", limits_can_be_pasted},
-              {"params are freed after forward", params_are_freed_after_forward})
+              {"params are freed after forward", params_are_freed_after_forward},
+              {"the largest models have a fix", the_largest_models_have_a_fix},
+              {"trials are counted", trials_are_counted})
