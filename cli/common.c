@@ -171,7 +171,7 @@ stw_status stw_option_share(const char *name, const char *text, double *out, stw
 }
 
 int stw_exit(stw_status status, const stw_error *err) {
-    if (status != STW_STATUS_OK) {
+    if (status != STW_STATUS_OK && (err == NULL || !err->told)) {
         char text[1400];
         stw_error_format(err, text, sizeof text);
         bool colour = stw_terminal_has_colour(STDERR_FILENO);

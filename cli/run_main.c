@@ -110,41 +110,35 @@ out:
     return status;
 }
 
-static stw_status execute(const request *r, const stw_general *general, stw_error *err) {
+/* What the program is asked for, and the plan; `options` has what the ranks need to speak. */
+static stw_status read_request(const request *r, const stw_general *general,
+                               stw_executor_options *options, stw_plan **plan, char hash[17],
+                               stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_plan *plan = NULL;
-    stw_run_result *result = NULL;
-    stw_text text = STW_TEXT_INIT;
-    stw_timeline timeline = {0};
-    uint64_t steps = 5, seed = 1;
-    char hash[17] = "";
-    stw_executor_options options = {.backend = r->backend != NULL ? r->backend : "auto",
-                                    .weights = r->weights,
-                                    .nvme_folder = r->nvme,
-                                    .nvme_in_memory = r->allow_tmpfs,
-                                    .output = general->output,
-                                    .trace = r->trace,
-                                    .no_digest = r->no_digest,
-                                    .timeline = r->trace != NULL ? &timeline : NULL};
+    uint64_t steps = 5;
+    options->seed = 1;
     STW_TRY(stw_check_suffix(general->output, "a run", ".json", err));
     STW_TRY(stw_option_u64("--steps", r->steps, 1, &steps, err));
-    STW_TRY(stw_option_u64("--seed", r->seed, 0, &seed, err));
-    STW_TRY(stw_option_double("--timeout", r->timeout, &options.timeout_s, err));
-    if (steps > UINT32_MAX) {
-        status = stw_fail(err, STW_STATUS_USAGE, "--steps",
-                          "found %s, expected a number below 2^32", r->steps);
-        goto out;
-    }
-    options.steps = (uint32_t)steps;
-    options.seed = seed;
-    STW_TRY(stw_plan_read(r->plan, &plan, err));
-    STW_TRY(stw_plan_check(plan, false, err));
-    if (r->keep_state) STW_TRY(stw_run_keep_state(plan, hash, err));
-    stw_run_catch_signals();
-    STW_TRY(stw_execute(plan, &options, &result, err));
-    if (result == NULL) goto out; /* not rank 0 */
-    if (r->keep_state) result->plan_hash = hash;
-    if (r->trace != NULL) STW_TRY(write_trace(plan, result, &timeline, r->trace, err));
+    STW_TRY(stw_option_u64("--seed", r->seed, 0, &options->seed, err));
+    STW_TRY(stw_option_double("--timeout", r->timeout, &options->timeout_s, err));
+    if (steps > UINT32_MAX)
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "--steps", "found %s, expected a number below 2^32",
+                         r->steps));
+    options->steps = (uint32_t)steps;
+    STW_TRY(stw_plan_read(r->plan, plan, err));
+    STW_TRY(stw_plan_check(*plan, false, err));
+    if (r->keep_state) STW_TRY(stw_run_keep_state(*plan, hash, err));
+out:
+    return status;
+}
+
+/* Rank 0 shows and writes the result. */
+static stw_status give_result(const request *r, const stw_general *general, const stw_plan *plan,
+                              const stw_run_result *result, const stw_timeline *timeline,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    if (r->trace != NULL) STW_TRY(write_trace(plan, result, timeline, r->trace, err));
     if (general->output != NULL) STW_TRY(stw_run_result_write(result, general->output, err));
     if (general->json && general->output == NULL) {
         STW_TRY(stw_run_result_to_json(result, &text, err));
@@ -160,6 +154,34 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                      (unsigned long long)result->mismatched, (unsigned long long)result->checked);
 out:
     stw_text_free(&text);
+    return status;
+}
+
+static stw_status execute(const request *r, const stw_general *general, stw_error *err) {
+    stw_plan *plan = NULL;
+    stw_run_result *result = NULL;
+    stw_timeline timeline = {0};
+    char hash[17] = "";
+    stw_executor_options options = {.backend = r->backend != NULL ? r->backend : "auto",
+                                    .weights = r->weights,
+                                    .nvme_folder = r->nvme,
+                                    .nvme_in_memory = r->allow_tmpfs,
+                                    .output = general->output,
+                                    .trace = r->trace,
+                                    .no_digest = r->no_digest,
+                                    .failed = stw_run_failed,
+                                    .timeline = r->trace != NULL ? &timeline : NULL};
+    stw_status status = read_request(r, general, &options, &plan, hash, err);
+    stw_run_catch_signals();
+    if (status != STW_STATUS_OK) {
+        status = stw_execute_refuse(&options, status, err);
+        stw_run_failed(NULL, err, false);
+    } else {
+        status = stw_execute(plan, &options, &result, err);
+    }
+    if (result != NULL && r->keep_state) result->plan_hash = hash;
+    if (status == STW_STATUS_OK && result != NULL) /* rank 0 */
+        status = give_result(r, general, plan, result, &timeline, err);
     stw_timeline_free(&timeline);
     stw_run_result_free(result);
     stw_plan_free(plan);

@@ -10,6 +10,7 @@
 
 #include "backend/comm/watch.h"
 #include "backend/nvme/names.h"
+#include "cli/common.h"
 #include "core/file.h"
 #include "core/log.h"
 
@@ -26,6 +27,8 @@ stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
     return stw_plan_derive(plan, err);
 }
 
+static volatile sig_atomic_t failure_is_told, failed_code;
+
 /* What ends the run and what becomes of state is told first; then the signal does what it would
  * have done. */
 static void on_signal(int number) {
@@ -34,6 +37,7 @@ static void on_signal(int number) {
                                      "stowage: ended by SIGHUP; no result is written\n"};
     const char *text = texts[number == SIGINT ? 0 : number == SIGTERM ? 1 : 2];
     struct sigaction plain;
+    if (failure_is_told) text = ""; /* a launcher ends the ranks that remain */
     if (stw_log_line_is_open() && write(STDERR_FILENO, "\r\033[K", 4) < 0) errno = 0;
     if (write(STDERR_FILENO, text, strlen(text)) < 0) errno = 0; /* nobody can be told */
     memset(&plain, 0, sizeof plain);
@@ -43,6 +47,31 @@ static void on_signal(int number) {
     stw_watch_on_signal();
     (void)sigaction(number, &plain, NULL);
     (void)raise(number);
+}
+
+#define CLOSE_S 4 /* with an abort of 5 s: less than 10 s after the deadline */
+
+static void on_alarm(int number) {
+    static const char text[] = "stowage: warning: closing after the failure takes longer than 4 s "
+                               "and is left to the system\n";
+    (void)number;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) errno = 0;
+    stw_file_on_signal();
+    stw_nvme_on_signal();
+    _exit(failed_code);
+}
+
+void stw_run_failed(void *unused, stw_error *err, bool broken) {
+    struct sigaction action;
+    (void)unused;
+    failed_code = stw_exit(err->status, err);
+    err->told = true;
+    failure_is_told = 1;
+    if (!broken) return;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_alarm;
+    (void)sigfillset(&action.sa_mask);
+    if (sigaction(SIGALRM, &action, NULL) == 0) (void)alarm(CLOSE_S);
 }
 
 void stw_run_catch_signals(void) {

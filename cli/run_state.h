@@ -13,4 +13,8 @@ STW_MUST_USE stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_er
  * is kept, and remove files that hold nothing of use. */
 void stw_run_catch_signals(void);
 
+/** stw_executor_options.failed of the program: print the error at once; where peers may not come,
+ * end the process a few seconds later even if closing waits for them. */
+void stw_run_failed(void *unused, stw_error *err, bool broken);
+
 #endif

@@ -10,6 +10,7 @@
 #define STW_CORE_STATUS_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #define STW_MUST_USE __attribute__((warn_unused_result))
@@ -45,11 +46,12 @@ typedef struct stw_error {
     int line, column; /* 1-based place in `where`; 0 if unknown */
     char where[256];  /* file, key, operation or resource; "" if none is meant */
     char text[768];   /* what was found and what was expected */
+    bool told;        /* somebody shows it already: another rank of the job, or this one before */
 } stw_error;
 
 /** An empty error: `stw_error err = STW_ERROR_INIT;` */
 #define STW_ERROR_INIT                                                                             \
-    { STW_STATUS_OK, 0, -1, 0, 0, "", "" }
+    { STW_STATUS_OK, 0, -1, 0, 0, "", "", false }
 
 /** The process exit code of a status. */
 int stw_status_exit_code(stw_status status);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "backend/comm/ops.h"
+#include "backend/comm/remind.h"
 
 struct stw_comm {
     const stw_comm_ops *ops;
@@ -103,6 +104,7 @@ stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend, dou
                          stw_comm **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_comm_ops *mpi = stw_comm_mpi_ops(), *ops = NULL;
+    stw_remind *remind = NULL;
     *out = NULL;
     stw_comm *comm = calloc(1, sizeof *comm);
     if (comm == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "comm", "out of memory");
@@ -112,6 +114,7 @@ stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend, dou
     STW_TRY(choose(ranks, backend, &ops, err));
     if (ranks->world > 1) comm->config.watch = stw_watch_open(ranks);
     stw_watch_begin(comm->config.watch, "joining");
+    remind = stw_remind_begin(comm->config.watch, timeout_s);
     /* Only mpirun: under srun MPI may not be able to join, and then ends the process. */
     if (backend->gpu && ranks->world > 1 && strcmp(ranks->launcher, "mpirun") == 0 &&
         stw_comm_mpi_found()) {
@@ -123,6 +126,7 @@ stw_status stw_comm_open(const stw_ranks *ranks, const stw_backend *backend, dou
     comm->ops = ops;
     stw_watch_end(comm->config.watch);
 out:
+    stw_remind_end(remind);
     if (status == STW_STATUS_OK) {
         *out = comm;
     } else {
@@ -189,7 +193,10 @@ stw_status stw_comm_attach(stw_comm *comm, stw_device *device, uint64_t scratch_
     comm->config.scratch_offset = scratch_offset;
     if (comm->ranks.world == 1 || !comm->config.backend->gpu) return STW_STATUS_OK;
     begin(comm, "joining with the device");
-    return end(comm, comm->ops->open(&comm->config, &comm->state, err), err);
+    stw_remind *remind = stw_remind_begin(comm->config.watch, comm->config.timeout_s);
+    stw_status status = comm->ops->open(&comm->config, &comm->state, err);
+    stw_remind_end(remind);
+    return end(comm, status, err);
 }
 
 void stw_comm_about(stw_comm *comm, const char *about) {

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -46,7 +47,8 @@ struct stw_watch {
     atomic_bool gives_up; /* only the first reason is told */
     uint32_t first;       /* rank of this node */
     char host[HOST_BYTES];
-    peer *peers; /* [ranks.local_world] */
+    pthread_mutex_t mutex;
+    peer *peers; /* [ranks.local_world], under the mutex but for signals */
 };
 
 static _Atomic(stw_watch *) current; /* for signals */
@@ -72,6 +74,7 @@ stw_watch *stw_watch_open(const stw_ranks *ranks) {
         return NULL;
     }
     w->own = memory;
+    pthread_mutex_init(&w->mutex, NULL);
     atomic_store(&current, w);
     atomic_store(&w->own->rank, ranks->rank);
     atomic_store(&w->own->magic, PAGE_MAGIC);
@@ -86,6 +89,7 @@ void stw_watch_close(stw_watch *w) {
         if (w->peers[i].page != NULL) (void)munmap((void *)(uintptr_t)w->peers[i].page, PAGE_BYTES);
     (void)munmap(w->own, PAGE_BYTES);
     (void)close(w->file);
+    pthread_mutex_destroy(&w->mutex);
     free(w->peers);
     free(w);
 }
@@ -116,11 +120,14 @@ void stw_watch_why(const stw_watch *w, char *out, size_t out_size) {
         snprintf(out, out_size, "rank %u has failed: %s", w->ranks.rank, w->own->why);
 }
 
-bool stw_watch_others_gave_up(const stw_watch *w) {
+bool stw_watch_others_gave_up(stw_watch *w) {
+    bool any = false;
     if (w == NULL) return false;
-    for (uint32_t i = 0; i < w->ranks.local_world; i++)
-        if (w->peers[i].page != NULL && atomic_load(&w->peers[i].page->gave_up)) return true;
-    return false;
+    pthread_mutex_lock(&w->mutex);
+    for (uint32_t i = 0; i < w->ranks.local_world && !any; i++)
+        any = w->peers[i].page != NULL && atomic_load(&w->peers[i].page->gave_up);
+    pthread_mutex_unlock(&w->mutex);
+    return any;
 }
 
 /* ---- processes of the other ranks ---- */
@@ -202,8 +209,8 @@ static const page *page_of(pid_t process) {
     return found;
 }
 
-void stw_watch_find(stw_watch *w) {
-    if (w == NULL || w->ranks.local_world < 2) return;
+static void find_peers(stw_watch *w) {
+    if (w->ranks.local_world < 2) return;
     DIR *processes = opendir("/proc");
     for (struct dirent *e; processes != NULL && (e = readdir(processes)) != NULL;) {
         pid_t process = (pid_t)strtol(e->d_name, NULL, 10);
@@ -217,6 +224,24 @@ void stw_watch_find(stw_watch *w) {
         if (p->page != NULL || p->process == 0) p->process = process;
     }
     if (processes != NULL) (void)closedir(processes);
+}
+
+void stw_watch_find(stw_watch *w) {
+    if (w == NULL) return;
+    pthread_mutex_lock(&w->mutex);
+    find_peers(w);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* The program that a process runs; "" where it is not known. */
+static void program_of(pid_t process, char *out, size_t out_size) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)process);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = file >= 0 ? read(file, out, out_size - 1) : 0;
+    if (file >= 0) (void)close(file);
+    out[n > 0 ? n : 0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
 }
 
 /* 'R', 'S', 'T', ...; 0 where there is no such process. */
@@ -253,6 +278,20 @@ void stw_watch_linger(const stw_watch *w) {
 
 /* ---- naming ---- */
 
+/* A process that shows no page: it still starts, or it is no rank of this program at all. */
+static void describe_late(const stw_watch *w, const char *who, pid_t process, char *out,
+                          size_t out_size) {
+    char program[32] = "";
+    program_of(process, program, sizeof program);
+    if (strncmp(program, "stowage", 7) == 0 || program[0] == '\0')
+        snprintf(out, out_size, "%s has not joined", who);
+    else
+        snprintf(out, out_size,
+                 "%s has not joined: it runs %s; if that is no rank of this plan, take it out of "
+                 "the launcher's command; see: ps -fp %d on %s",
+                 who, program, (int)process, w->host);
+}
+
 /* What keeps the others from a collective, "" where the rank has come to it. */
 static void describe_rank(const stw_watch *w, uint32_t rank, unsigned long long number, char *out,
                           size_t out_size) {
@@ -278,7 +317,7 @@ static void describe_rank(const stw_watch *w, uint32_t rank, unsigned long long 
         snprintf(out, out_size, "%s is stopped%s; to continue it: kill -CONT %d on %s", who, last,
                  (int)p->process, w->host);
     else if (p->page == NULL)
-        snprintf(out, out_size, "%s has not joined", who);
+        describe_late(w, who, p->process, out, out_size);
     else if (atomic_load(&p->page->gave_up) && p->page->why[0] != '\0' && begun < number)
         snprintf(out, out_size, "%s has failed%s: %.*s", who, last, WHY_BYTES - 1, p->page->why);
     else if (atomic_load(&p->page->gave_up))
@@ -302,7 +341,8 @@ void stw_watch_describe(stw_watch *w, char *out, size_t out_size) {
     unsigned long long number = atomic_load(&w->own->begun);
     uint32_t named = 0, more = 0;
     size_t used = 0;
-    stw_watch_find(w);
+    pthread_mutex_lock(&w->mutex);
+    find_peers(w);
     for (uint32_t rank = w->first; rank < w->first + w->ranks.local_world; rank++) {
         char text[WHY_BYTES + 300] = "";
         if (rank != w->ranks.rank) describe_rank(w, rank, number, text, sizeof text);
@@ -312,10 +352,35 @@ void stw_watch_describe(stw_watch *w, char *out, size_t out_size) {
             continue;
         }
         used += (size_t)snprintf(out + used, out_size - used, "%s%s", used > 0 ? "; " : "", text);
-        if (used >= out_size) return;
+        if (used >= out_size) break;
     }
-    if (more > 0)
-        used += (size_t)snprintf(out + used, out_size - used, "; and %u more ranks", more);
+    pthread_mutex_unlock(&w->mutex);
+    if (more > 0 && used < out_size)
+        (void)snprintf(out + used, out_size - used, "; and %u more ranks", more);
+}
+
+bool stw_watch_missing(stw_watch *w, char *out, size_t out_size) {
+    uint32_t missing = 0, before = 0;
+    char who[600];
+    if (w == NULL) return false;
+    stw_watch_find(w);
+    pthread_mutex_lock(&w->mutex);
+    for (uint32_t i = 0; i < w->ranks.local_world; i++) {
+        if (i == w->ranks.local_rank) continue;
+        missing += w->peers[i].page == NULL;
+        before += w->peers[i].page != NULL && i < w->ranks.local_rank;
+    }
+    pthread_mutex_unlock(&w->mutex);
+    if (before > 0 || (missing == 0 && w->ranks.local_world == w->ranks.world)) return false;
+    stw_watch_describe(w, who, sizeof who);
+    if (w->ranks.local_world == w->ranks.world)
+        snprintf(out, out_size, "%u of %u ranks to start: %s", missing, w->ranks.world, who);
+    else if (missing > 0)
+        snprintf(out, out_size, "%u of the %u ranks of %s, and maybe for other nodes: %s", missing,
+                 w->ranks.local_world, w->host, who);
+    else
+        snprintf(out, out_size, "ranks of other nodes than %s", w->host);
+    return true;
 }
 
 void stw_watch_who_gave_up(const stw_watch *w, char *out, size_t out_size) {

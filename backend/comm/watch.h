@@ -30,7 +30,7 @@ void stw_watch_linger(const stw_watch *watch);
 /** "rank 1 has failed: ..." where this rank has given up with a reason, else "". */
 void stw_watch_why(const stw_watch *watch, char *out, size_t out_size);
 /** Has another rank of this node given up? */
-bool stw_watch_others_gave_up(const stw_watch *watch);
+bool stw_watch_others_gave_up(stw_watch *watch);
 /** What this rank is in: "operation 12 (barrier)".
  * @param otherwise where nothing is known */
 void stw_watch_operation(const stw_watch *watch, const char *otherwise, char *out, size_t out_size);
@@ -38,6 +38,11 @@ void stw_watch_operation(const stw_watch *watch, const char *otherwise, char *ou
  * operation 11 (digests)".
  * @param out always NUL-terminated; "" where nothing is known */
 void stw_watch_describe(stw_watch *watch, char *out, size_t out_size);
+
+/** "1 of 4 ranks to start: rank 1 (process 4711) has not joined: ..." where ranks of this node have
+ * not joined and this is the lowest one that has. Any thread.
+ * @return false: there is nothing for this rank to say */
+bool stw_watch_missing(stw_watch *watch, char *out, size_t out_size);
 
 /** Where that names none: a rank that has given up, for people to look at its error. */
 void stw_watch_who_gave_up(const stw_watch *watch, char *out, size_t out_size);

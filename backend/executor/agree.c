@@ -252,18 +252,48 @@ static stw_status compare_versions(stw_rank_run *run, const hello *all, stw_erro
     return STW_STATUS_OK;
 }
 
-/* The error of the first rank that has one becomes everybody's. */
+/* The same text, but for numbers: free bytes differ from rank to rank. */
+static bool same_text(const char *a, const char *b) {
+    for (;;) {
+        a += strspn(a, "0123456789.");
+        b += strspn(b, "0123456789.");
+        if (*a != *b) return false;
+        if (*a == '\0') return true;
+        a++;
+        b++;
+    }
+}
+
+static bool same_reason(const stw_error *a, const stw_error *b) {
+    return a->status == b->status && strcmp(a->where, b->where) == 0 && same_text(a->text, b->text);
+}
+
+/* The error of the first rank that has one becomes everybody's. Where all ranks have it, rank 0
+ * shows it alone. */
 static stw_status adopt(stw_rank_run *run, const void *errors, size_t stride, stw_error *err) {
+    stw_error first = STW_ERROR_INIT;
+    uint32_t same = 0;
     for (uint32_t r = 0; r < run->ranks.world; r++) {
         stw_error error;
         memcpy(&error, (const char *)errors + r * stride, sizeof error);
         if (error.status == STW_STATUS_OK) continue;
-        run->agreed = true;
-        error.rank = (int)r;
-        if (err != NULL) *err = error;
-        return error.status;
+        if (first.status == STW_STATUS_OK) {
+            first = error;
+            first.rank = (int)r;
+        }
+        same += same_reason(&error, &first);
     }
-    return STW_STATUS_OK;
+    if (first.status == STW_STATUS_OK) return STW_STATUS_OK;
+    run->agreed = true;
+    size_t used = strlen(first.text);
+    if (same > 1)
+        snprintf(first.text + used, sizeof first.text - used,
+                 "%s%u ranks refuse for the same reason", used > 0 ? "; " : "", same);
+    if (same == run->ranks.world) first.rank = -1;
+    /* Ranks that leave together, as they do by MPI, give rank 0 the time to say it. */
+    first.told = same == run->ranks.world && run->ranks.rank != 0 && stw_comm_meets(run->comm);
+    if (err != NULL) *err = first;
+    return first.status;
 }
 
 /* What this rank has met so far, in a form to be sent; `err` is then free for what all meet. */
@@ -337,10 +367,11 @@ stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err) 
     stw_text list = STW_TEXT_INIT;
     hello mine;
     if (run->ranks.world == 1) return so_far;
-    stw_status listed = stw_exec_settings(run, &list, err);
+    stw_status listed = STW_STATUS_OK;
+    if (run->plan != NULL) listed = stw_exec_settings(run, &list, err);
     memset(&mine, 0, sizeof mine);
     mine.error = take_error(so_far != STW_STATUS_OK ? so_far : listed, err);
-    introduce(&mine, SETTINGS, &list);
+    if (list.length > 0) introduce(&mine, SETTINGS, &list);
     if (run->sample.length > 0) introduce(&mine, WEIGHTS, &run->sample);
     snprintf(mine.version, sizeof mine.version, version, STW_LAYOUT_VERSION, STW_N_OP_KINDS,
              STW_N_PHASES);

@@ -334,6 +334,12 @@ out:
     return status;
 }
 
+static void tell_failure(const stw_rank_run *run, stw_error *err) {
+    const stw_executor_options *o = run->options;
+    if (o->failed != NULL && err != NULL)
+        o->failed(o->failed_state, err, run->ranks.world > 1 && !run->agreed);
+}
+
 stw_status stw_exec_open(const stw_plan *plan, const stw_executor_options *options,
                          const stw_backend *backend, stw_rank_run **out, stw_error *err) {
     *out = NULL;
@@ -358,6 +364,7 @@ stw_status stw_exec_open(const stw_plan *plan, const stw_executor_options *optio
     if (status == STW_STATUS_OK) {
         *out = run;
     } else {
+        tell_failure(run, err);
         if (!run->agreed) stw_comm_abort(run->comm);
         stw_exec_close(run);
     }
@@ -392,7 +399,10 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     STW_TRY(stw_exec_collect(run, result, err));
     STW_TRY(stw_comm_barrier(run->comm, err));
 out:
-    if (status != STW_STATUS_OK) stw_comm_abort(run->comm);
+    if (status != STW_STATUS_OK) {
+        stw_comm_abort(run->comm);
+        tell_failure(run, err);
+    }
     run->failed |= status != STW_STATUS_OK;
     return status;
 }
@@ -408,6 +418,30 @@ stw_status stw_execute_with(const stw_plan *plan, const stw_executor_options *op
         stw_run_result_free(*result);
         *result = NULL;
     }
+    return status;
+}
+
+#define REFUSE_S 10.0 /* a rank that refuses waits no longer for the others */
+
+stw_status stw_execute_refuse(const stw_executor_options *options, stw_status refused,
+                              stw_error *err) {
+    stw_rank_run run = {.options = options, .timeout_s = options->timeout_s};
+    stw_error own = STW_ERROR_INIT;
+    if (err != NULL) own = *err;
+    if (stw_ranks_from_environment(&run.ranks, NULL) != STW_STATUS_OK || run.ranks.world == 1)
+        return refused;
+    if (stw_backend_select(options->backend, &run.backend, NULL) != STW_STATUS_OK) return refused;
+    if (run.timeout_s <= 0 || run.timeout_s > REFUSE_S) run.timeout_s = REFUSE_S;
+    if (stw_comm_open(&run.ranks, run.backend, run.timeout_s, &run.comm, NULL) != STW_STATUS_OK)
+        return refused;
+    stw_status status = refused;
+    if (stw_comm_meets(run.comm)) status = stw_exec_agree(&run, refused, err);
+    if (!run.agreed) {
+        stw_comm_abort(run.comm);
+        status = refused;
+        if (err != NULL) *err = own;
+    }
+    stw_comm_close(run.comm);
     return status;
 }
 

@@ -39,11 +39,24 @@ typedef struct stw_executor_options {
     stw_status (*after_iteration)(void *state, struct stw_rank_run *run, uint32_t iteration,
                                   stw_error *err);
     void *after_state;
+    /** Called once if the run fails, before anything is closed: closing may take long, or for ever
+     * where a device waits for a peer that is stopped. May set err->told. NULL: none.
+     * @param broken peers may not come any more */
+    void (*failed)(void *state, stw_error *err, bool broken);
+    void *failed_state;
     /** Memory, streams and GPU of the caller's: `external`, `streams` and `gpu` of it are looked
      * at. NULL: the executor's own. */
     const stw_device_config *caller;
     stw_timeline *timeline; /* zeroed or of an earlier run: filled on rank 0; NULL: no marks */
 } stw_executor_options;
+
+/** For a rank that cannot execute (its plan file is bad): tell the others, which wait for it, and
+ * hear whether they refuse as well. Nothing is done with one rank, or where ranks meet by NCCL
+ * alone.
+ * @param refused what this rank has met, with its error in `err`
+ * @return an error always; the first rank's where the ranks have met */
+STW_MUST_USE stw_status stw_execute_refuse(const stw_executor_options *options, stw_status refused,
+                                           stw_error *err);
 
 /** Run the plan on this rank. `result` is complete on rank 0 (all ranks gathered) and NULL
  * elsewhere. NOT_BUILT_IN where no movement of the plan is Stowage's own, naming --set
