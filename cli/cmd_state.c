@@ -109,8 +109,11 @@ static void list_row(stw_table *table, const stw_kept *kept, const found *f) {
         stw_table_cell(table, "no: %s", f->why);
     stw_table_cell(table, "%s", when);
     if (h->pid > 0)
-        stw_table_cell(table, "process %" PRId64 " on %s, %s", h->pid, h->host,
-                       kept->live ? "running" : "ended");
+        stw_table_cell(table, "%sprocess %" PRId64 " on %s%s",
+                       kept->is_copy ? "copy of a file of " : "", h->pid, h->host,
+                       kept->live      ? ", running"
+                       : kept->is_copy ? ""
+                                       : ", ended");
     else
         stw_table_cell(table, "%s", kept->live ? "running" : "unknown");
 }
@@ -178,6 +181,7 @@ static void put_file(const stw_kept *kept, const found *f, stw_json *json) {
     stw_json_string(json, "host", h->host);
     stw_json_u64(json, "pid", h->pid > 0 ? (uint64_t)h->pid : 0);
     stw_json_bool(json, "running", kept->live);
+    stw_json_bool(json, "copy", kept->is_copy);
     stw_json_double(json, "age_s", difftime(time(NULL), (time_t)time_of(kept)));
     stw_json_bool(json, "whole", f->whole >= 0);
     if (f->whole >= 0)

@@ -151,7 +151,20 @@ static stw_status issue(void *state, uint32_t index, stw_error *err) {
 static stw_status settle(void *state, uint32_t op, stw_error *err) {
     return stw_exec_settle(state, op, err);
 }
-static void failed(void *state) { stw_comm_abort(((stw_rank_run *)state)->comm); }
+
+/* Before anything waits for a device that may wait for a peer. */
+static void tell_failure(stw_rank_run *run, stw_error *err) {
+    const stw_executor_options *o = run->options;
+    if (o->failed != NULL && err != NULL && !run->told)
+        o->failed(o->failed_state, err, run->ranks.world > 1 && !run->agreed);
+    run->told = true;
+}
+
+static void failed(void *state, stw_error *error) {
+    stw_rank_run *run = state;
+    stw_comm_abort(run->comm);
+    tell_failure(run, error);
+}
 
 stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, double *seconds,
                              stw_error *err) {
@@ -332,12 +345,6 @@ static stw_status open_run(stw_rank_run *run, stw_error *err) {
     STW_TRY(stw_exec_agree_status(run, open_streams(run, err), err));
 out:
     return status;
-}
-
-static void tell_failure(const stw_rank_run *run, stw_error *err) {
-    const stw_executor_options *o = run->options;
-    if (o->failed != NULL && err != NULL)
-        o->failed(o->failed_state, err, run->ranks.world > 1 && !run->agreed);
 }
 
 stw_status stw_exec_open(const stw_plan *plan, const stw_executor_options *options,

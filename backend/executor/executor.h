@@ -39,8 +39,9 @@ typedef struct stw_executor_options {
     stw_status (*after_iteration)(void *state, struct stw_rank_run *run, uint32_t iteration,
                                   stw_error *err);
     void *after_state;
-    /** Called once if the run fails, before anything is closed: closing may take long, or for ever
-     * where a device waits for a peer that is stopped. May set err->told. NULL: none.
+    /** Called once if the run fails, from any thread, before anything is closed: closing may take
+     * long, or for ever where a device waits for a peer that is stopped. May set err->told. NULL:
+     * none.
      * @param broken peers may not come any more */
     void (*failed)(void *state, stw_error *err, bool broken);
     void *failed_state;

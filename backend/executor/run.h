@@ -54,6 +54,7 @@ typedef struct stw_rank_run {
     stw_device_config config;
     stw_device *device;
     stw_comm *comm;
+    bool told;            /* options->failed was called */
     bool agreed;          /* all ranks know why the run ends: none waits for another */
     stw_threads *readers; /* for reading one piece by several threads */
     stw_streams *streams;

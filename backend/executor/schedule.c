@@ -154,7 +154,7 @@ static void note_failure(stw_streams *s, stw_status status, const stw_error *err
     }
     pthread_cond_broadcast(&s->change);
     pthread_mutex_unlock(&s->mutex);
-    if (first) s->calls.failed(s->calls.state);
+    if (first) s->calls.failed(s->calls.state, &s->error);
 }
 
 /* The next op of a crew that is ready, the first stream's before the others'; waits for one.

@@ -33,8 +33,9 @@ typedef struct stw_streams_calls {
     /** After the op was issued, its event recorded and its followers let go: wait for what must not
      * be waited for without a deadline. The op's thread issues nothing meanwhile. */
     stw_status (*settle)(void *state, uint32_t op, stw_error *err);
-    /** Once, from the thread that met the first error: make calls that wait for peers return. */
-    void (*failed)(void *state);
+    /** Once, from the thread that met the first error: make calls that wait for peers return. Other
+     * threads may still wait for the device. */
+    void (*failed)(void *state, stw_error *error);
 } stw_streams_calls;
 
 typedef struct stw_streams stw_streams;

@@ -42,7 +42,8 @@ typedef struct stw_nvme_header {
     int64_t pid, created_s; /* seconds since 1970 */
     char host[64], plan[24];
     stw_nvme_part parts[STW_NVME_MOST_PARTS];
-    unsigned char zeros[4096 - 88 - 88 - STW_NVME_MOST_PARTS * sizeof(stw_nvme_part) - 8];
+    uint64_t inode; /* of the file that the run made: a copy has another; 0: not known */
+    unsigned char zeros[4096 - 88 - 96 - STW_NVME_MOST_PARTS * sizeof(stw_nvme_part) - 8];
     uint64_t hash;
 } stw_nvme_header;
 _Static_assert(sizeof(stw_nvme_header) == 4096, "a header is one block");

@@ -97,7 +97,9 @@ stw_status stw_kept_open(const char *path, stw_kept **out, stw_error *err) {
     } else {
         kept->header = (stw_nvme_header){0};
     }
-    kept->live = locked == EWOULDBLOCK || (locked != 0 && process_lives(&kept->header));
+    kept->is_copy = kept->header.inode != 0 && kept->header.inode != (uint64_t)about.st_ino;
+    kept->live =
+        locked == EWOULDBLOCK || (locked != 0 && !kept->is_copy && process_lives(&kept->header));
     *out = kept;
     kept = NULL;
 out:

@@ -19,6 +19,8 @@ typedef struct stw_kept {
     char path[4096];
     int file;                              /* -1: it could not be opened, `problem` says why */
     bool live;                             /* its run goes on */
+    bool is_copy;                          /* of the file that the run made, or moved from it to
+                                            * another file system */
     uint64_t bytes;                        /* on the disk */
     int64_t changed_s;                     /* seconds since 1970 */
     const char *problem;                   /* why there is no header, NULL if there is one */

@@ -292,6 +292,8 @@ static stw_status describe_file(stw_nvme *nvme, const stw_nvme_options *options,
     h->rank = h->local_rank = options->rank; /* until the owner is known */
     h->world = h->local_world = options->rank + 1;
     h->pid = (int64_t)getpid();
+    struct stat about;
+    if (fstat(nvme->buffered, &about) == 0) h->inode = (uint64_t)about.st_ino;
     h->created_s = (int64_t)time(NULL);
     (void)gethostname(h->host, sizeof h->host - 1);
     STW_TRY(write_header(nvme, err));

@@ -15,9 +15,10 @@ cat >rank.sh <<'EOF2'
 echo $$ >"pid.$OMPI_COMM_WORLD_RANK"
 [ "$OMPI_COMM_WORLD_RANK" != 1 ] || eval "$BEFORE"
 [ -z "$OWN_NODE" ] || export OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_COMM_WORLD_LOCAL_RANK=0
+[ -z "$PRELOAD" ] || [ "$OMPI_COMM_WORLD_RANK" != 0 ] || export LD_PRELOAD="$PRELOAD"
 exec "$STOWAGE_RUN" plan.json --backend host --steps 100000 --timeout "$DEADLINE" -q >"out.$OMPI_COMM_WORLD_RANK" 2>&1
 EOF2
-export STOWAGE_RUN DEADLINE=$deadline BEFORE='' OWN_NODE=''
+export STOWAGE_RUN DEADLINE=$deadline BEFORE='' OWN_NODE='' PRELOAD=''
 
 # plan N: a streamed plan of N ranks
 plan() {
@@ -75,6 +76,23 @@ ended "stopped" 6 "rank 0: operation " "rank 1 (process $(cat pid.1)) is stopped
 grep -q "rank 1 (process" out.2 out.3 || { cat out.*; fail "the other ranks do not name it"; }
 
 plan 2
+# Closing waits for ever, as a device can whose peer is stopped: here the last pause of a rank that failed.
+cat >hang.c <<'EOF2'
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int nanosleep(const struct timespec *t, struct timespec *left) {
+    while (t->tv_nsec == 300000000) pause();
+    return (int)syscall(SYS_nanosleep, t, left);
+}
+EOF2
+if "${CC:-cc}" -shared -fPIC -o hang.so hang.c 2>/dev/null && LD_PRELOAD=$PWD/hang.so "$STOWAGE_RUN" --version >/dev/null 2>&1; then
+    PRELOAD=$PWD/hang.so start 2
+    steps "closing hangs"
+    kill -STOP "$(cat pid.1)"
+    ended "closing hangs" 6 "rank 0: operation " "rank 1 (process $(cat pid.1)) is stopped" "closing after the failure takes longer than 4 s"
+fi
+
 start 2 --enable-recovery # else the launcher ends the others before they notice
 steps "killed"
 kill -KILL "$(cat pid.1)"

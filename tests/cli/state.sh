@@ -94,6 +94,12 @@ done
 expect 2 "process $pid .* uses it" "$STOWAGE" state remove state
 "$STOWAGE" state list state | grep -q running || fail "list of a live run after $wait"
 [ "$(files)" = 2 ] || fail "a live run's file was removed"
+live=$(cd state && ls -- *.state | head -n 1)
+cp "state/$live" state/stowage-nvme-copied.state
+"$STOWAGE" state list state >list.txt || fail "list of a copy"
+grep -q "copied.state .* copy of a file of process $pid on" list.txt || { cat list.txt; fail "a copy is not called so"; }
+grep "$live" list.txt | grep -q "process $pid on .*, running" || { cat list.txt; fail "the file beside its copy"; }
+rm state/stowage-nvme-copied.state
 kill -KILL $pid
 wait $pid || true
 "$STOWAGE" state remove state >/dev/null || fail "remove after the end"
