@@ -138,6 +138,7 @@ one() {
     kill "$launched" 2>/dev/null
     wait "$launched" 2>/dev/null
     said=$(sed -n 's/^stowage: error: //p' out.0 2>/dev/null | head -n 1 | tr '|' '/')
+    if cat out.* 2>/dev/null | grep -q 'left to the system'; then said="$said (closing was cut off after 4 s)"; fi
     verdict=$hangs
     if [ -n "$word" ] && [ "$ranks" -gt 1 ]; then
         case $said in
