@@ -39,7 +39,7 @@
 #include <string.h>
 
 #include "core/checked.h"
-#include "plan/engines/fsdp2_keys.h"
+#include "plan/engines/fsdp2/keys.h"
 
 #define CUBLAS_WORKSPACE_BYTES (32ull << 20)
 

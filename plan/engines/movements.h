@@ -15,7 +15,7 @@ void stw_build_load(stw_builder *b);
 /** The transfer of a load movement: files -> params. */
 stw_transfer stw_load_transfer(stw_builder *b);
 
-/* ---- the optimizer step of buckets (step.c) ---- */
+/* ---- the optimizer step of buckets (stowage/step.c) ---- */
 
 /** A whole optimizer step: rings, gradient norm, every bucket, commit of state on NVMe. */
 void stw_build_step(stw_builder *b, stw_phase phase, stw_repeat repeat);
@@ -47,7 +47,7 @@ stw_transfer stw_space_transfer(stw_builder *b, const stw_transfer_ends *ends);
 /** The operations of the transfer of the movement that was begun last. */
 void stw_build_transfer(stw_builder *b);
 
-/* ---- forward and backward (forward_backward.c) ---- */
+/* ---- forward and backward (fsdp2/forward_backward.c) ---- */
 
 /** Gradients of the shards appear (as a backward leaves them) or go. */
 void stw_build_shard_grads(stw_builder *b, bool alloc);

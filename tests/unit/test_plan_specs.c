@@ -6,9 +6,9 @@
 #include <stdlib.h>
 
 #include "core/file.h"
-#include "plan/engines/deepspeed.h"
-#include "plan/engines/fsdp2_keys.h"
-#include "plan/engines/megatron.h"
+#include "plan/engines/deepspeed/deepspeed.h"
+#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/megatron/megatron.h"
 #include "plan/spec/cluster.h"
 #include "tests/unit/testing.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/engines/stowage_places.h"
+#include "plan/engines/stowage/places.h"
 
 #include <stdio.h>
 

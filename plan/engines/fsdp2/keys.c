@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/engines/fsdp2_keys.h"
+#include "plan/engines/fsdp2/keys.h"
 
 #include "plan/spec/spec_rows.h"
 

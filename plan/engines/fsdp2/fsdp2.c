@@ -7,7 +7,7 @@
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/fsdp2_keys.h"
+#include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
 

@@ -7,7 +7,7 @@
 #include "plan/engines/built_in.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
-#include "plan/engines/stowage_places.h"
+#include "plan/engines/stowage/places.h"
 
 /* What CUDA keeps on the GPU for the host arena, and further copies of state on NVMe. */
 static void build_shadows(stw_builder *b) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/engines/deepspeed.h"
+#include "plan/engines/deepspeed/deepspeed.h"
 
 #include "plan/engines/built_in.h"
 #include "plan/spec/spec_rows.h"
