@@ -323,12 +323,18 @@ void stw_kept_list_free(stw_kept_list *list) {
     *list = (stw_kept_list){0};
 }
 
-static const stw_kept *rank_of(const stw_kept_list *list, uint64_t run, uint32_t rank) {
-    for (uint32_t i = 0; i < list->n; i++)
-        if (list->files[i]->header.run == run && list->files[i]->header.rank == rank &&
-            list->files[i]->problem == NULL)
-            return list->files[i];
-    return NULL;
+/* The file of a rank of the same run: itself, else one that is no copy, else a copy. */
+static const stw_kept *rank_of(const stw_kept_list *list, const stw_kept *kept, uint32_t rank) {
+    const stw_kept *found = NULL;
+    if (rank == kept->header.rank) return kept;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const stw_kept *other = list->files[i];
+        if (other->header.run != kept->header.run || other->header.rank != rank ||
+            other->problem != NULL)
+            continue;
+        if (found == NULL || (found->is_copy && !other->is_copy)) found = other;
+    }
+    return found;
 }
 
 static bool has_step(const stw_kept *kept, uint64_t step) {
@@ -356,7 +362,7 @@ int stw_kept_whole(const stw_kept_list *list, uint32_t index, char *why, size_t 
     for (uint32_t s = 0; s < kept->n_steps; s++) {
         bool all = true;
         for (uint32_t r = first; r - first < h->local_world && all; r++) {
-            const stw_kept *other = rank_of(list, h->run, r);
+            const stw_kept *other = rank_of(list, kept, r);
             all = other != NULL && has_step(other, kept->steps[s].step);
             if (all) continue;
             snprintf(why, why_size,

@@ -97,7 +97,7 @@ expect 2 "process $pid .* uses it" "$STOWAGE" state remove state
 live=$(cd state && ls -- *.state | head -n 1)
 cp "state/$live" state/stowage-nvme-copied.state
 "$STOWAGE" state list state >list.txt || fail "list of a copy"
-grep -q "copied.state .* copy of a file of process $pid on" list.txt || { cat list.txt; fail "a copy is not called so"; }
+grep -q "copied.state .* yes .* copy of a file of process $pid on" list.txt || { cat list.txt; fail "a copy is not called so"; }
 grep "$live" list.txt | grep -q "process $pid on .*, running" || { cat list.txt; fail "the file beside its copy"; }
 rm state/stowage-nvme-copied.state
 kill -KILL $pid
