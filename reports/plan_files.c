@@ -50,6 +50,7 @@ static void put_headline(const stw_plan *plan, const stw_plan_facts *f, const ro
     row_double(out, section, "", "", "gpu_hours_per_1000_iterations",
                iteration_s * 1000 / 3600 * plan->job->world, "h");
     stw_plan_remarks_get(plan, f, &remarks);
+    if (remarks.failed) out->out->failed = true;
     for (uint32_t i = 0; i < remarks.n; i++)
         row(out, section, "", "", "warning", remarks.items[i].text, "");
 }

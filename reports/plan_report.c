@@ -328,6 +328,7 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     if (section.pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     char cluster[96];
+    if (remarks.failed) out->failed = true;
     stw_section_cluster_name(&plan->cluster, cluster, sizeof cluster);
     stw_doc_title(out, format, "Capacity report: %s on %s", plan->model->name, cluster);
     stw_section_verdict(&section);

@@ -26,6 +26,7 @@ stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out, stw_erro
     stw_section section = {plan, &facts, &remarks, STW_FORMAT_TERMINAL, stw_pool_new(), out};
     if (section.pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    if (remarks.failed) out->failed = true;
     stw_section_verdict(&section);
     put_times(&section);
     stw_section_solver(&section);

@@ -25,6 +25,7 @@ static void add_assumed(const stw_plan *plan, stw_remarks *out) {
             "Warning: the file of cluster %s lacks these keys; defaults for an H200 node are "
             "assumed: %s.",
             plan->cluster.name, keys.data);
+    out->failed |= keys.failed;
     stw_text_free(&keys);
 }
 
@@ -70,6 +71,7 @@ static void add_omissions(const stw_plan *plan, stw_remarks *out) {
 
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
     out->n = 0;
+    out->failed = false;
     add_host_alarm(plan, facts, out);
     add_assumed(plan, out);
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;

@@ -15,6 +15,7 @@ typedef struct stw_remark {
 } stw_remark;
 
 typedef struct stw_remarks {
+    bool failed; /* one is left out: memory is out */
     uint32_t n;
     stw_remark items[STW_MAX_REMARKS];
 } stw_remarks;

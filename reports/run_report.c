@@ -13,13 +13,16 @@ static const char *const digest_names[STW_N_DIGESTS] = {"params", "exp_avg", "ex
                                                         "master"};
 
 /* The seconds of the steps after the first, which are those behind time_s: the first is a phase of
- * its own. The caller may sort the copy. */
-static double *copy_later_steps(const stw_run_result *run, stw_pool *pool, uint32_t *n) {
+ * its own. The caller may sort the copy. @param failed out: memory is out */
+static double *copy_later_steps(const stw_run_result *run, stw_pool *pool, uint32_t *n,
+                                bool *failed) {
     *n = 0;
+    *failed = false;
     for (uint32_t m = 0; m < run->n_movements; m++) {
         const stw_run_movement *movement = &run->movements[m];
         if (movement->phase != STW_PHASE_OPTIMIZER_STEP || movement->n_samples == 0) continue;
         double *copy = stw_pool_array(pool, movement->n_samples, sizeof *copy);
+        *failed = copy == NULL;
         if (copy == NULL) return NULL;
         memcpy(copy, movement->samples_s, movement->n_samples * sizeof *copy);
         *n = movement->n_samples;
@@ -31,7 +34,9 @@ static double *copy_later_steps(const stw_run_result *run, stw_pool *pool, uint3
 static void put_steps(const stw_run_result *run, stw_format format, stw_pool *pool, stw_text *out) {
     const double first_s = run->time_s[STW_PHASE_FIRST_OPTIMIZER_STEP];
     uint32_t n;
-    double *steps_s = copy_later_steps(run, pool, &n);
+    bool failed;
+    double *steps_s = copy_later_steps(run, pool, &n, &failed);
+    if (failed) out->failed = true;
     if (isfinite(first_s))
         stw_doc_line(out, format, "First optimizer step: %s.", stw_word_seconds(first_s).text);
     if (steps_s == NULL) return;

@@ -61,32 +61,43 @@ static void write_programs(const stw_rank_run *run, stw_json *json) {
                  stw_program_schedule_hash);
 }
 
-/* One line per scalar; keys as --set takes them, but for those outside the run spec. */
-static void flatten(const stw_node *node, const char *prefix, stw_text *out) {
-    if (node->kind != STW_NODE_ARRAY && node->kind != STW_NODE_OBJECT) {
-        stw_text_printf(out, "%s = %s\n", prefix, node->text != NULL ? node->text : "null");
+static void put(stw_text *out, const char *text) { stw_text_append(out, text, strlen(text)); }
+
+static void cut(stw_text *text, size_t length) {
+    if (text->data != NULL) text->data[length] = '\0';
+    text->length = length;
+}
+
+/* One line per scalar; keys as --set takes them, but for those outside the run spec.
+ * @param key the node's; longer again and as before when this returns */
+static void flatten(const stw_node *node, stw_text *key, stw_text *out) {
+    const size_t length = key->length;
+    if (node->n_items == 0 || (node->kind != STW_NODE_ARRAY && node->kind != STW_NODE_OBJECT)) {
+        bool list = node->kind == STW_NODE_ARRAY || node->kind == STW_NODE_OBJECT;
+        if (length > 0) put(out, key->data);
+        put(out, " = ");
+        put(out, list ? "[]" : node->text != NULL ? node->text : "null");
+        put(out, "\n");
         return;
     }
-    if (node->n_items == 0) stw_text_printf(out, "%s = []\n", prefix);
     for (size_t i = 0; i < node->n_items; i++) {
         const stw_node *item = node->items[i];
-        stw_text key = STW_TEXT_INIT;
-        const char *dot = prefix[0] != '\0' ? "." : "";
-        if (item->key != NULL)
-            stw_text_printf(&key, "%s%s%s", prefix, dot, item->key);
-        else
-            stw_text_printf(&key, "%s%s%zu", prefix, dot, i);
-        if (key.failed || key.data == NULL)
-            out->failed = true;
-        else
-            flatten(item, strcmp(key.data, "run") == 0 ? "" : key.data, out);
-        stw_text_free(&key);
+        char index[24];
+        snprintf(index, sizeof index, "%zu", i);
+        if (length > 0) put(key, ".");
+        put(key, item->key != NULL ? item->key : index);
+        if (key->failed) break;
+        /* The run spec's own keys are those of --set. */
+        if (strcmp(key->data, "run") == 0) cut(key, 0);
+        flatten(item, key, out);
+        cut(key, length);
     }
+    out->failed |= key->failed;
 }
 
 stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_text text = STW_TEXT_INIT;
+    stw_text text = STW_TEXT_INIT, key = STW_TEXT_INIT;
     stw_tree *tree = NULL;
     stw_json *json = stw_json_new();
     stw_json_begin_object(json, NULL);
@@ -96,10 +107,11 @@ stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *
     stw_json_end(json);
     STW_TRY(stw_json_finish(json, &text, err));
     STW_TRY(stw_tree_parse_json("ranks", text.data, text.length, &tree, err));
-    flatten(tree->root, "", out);
+    flatten(tree->root, &key, out);
     STW_TRY(stw_text_status(out, err));
 out:
     stw_tree_free(tree);
+    stw_text_free(&key);
     stw_text_free(&text);
     return status;
 }

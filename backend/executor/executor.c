@@ -327,7 +327,7 @@ out:
 
 static stw_status open_streams(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_streams_calls calls = {run, issue, settle, failed};
+    const stw_streams_calls calls = {run, issue, settle, failed, run->options->one_thread};
     STW_TRY(stw_threads_new(stw_transfer_readers(run), &run->readers, err));
     STW_TRY(stw_streams_new(run->backend, run->device, &calls, &run->streams, err));
     STW_TRY(stw_exec_zero_moments(run, err));

@@ -34,6 +34,7 @@ typedef struct stw_executor_options {
     double timeout_s;           /* of a collective; 0: 120 */
     bool no_digest;
     bool poison_freed; /* host backend: regions that the program frees are filled with 0xff */
+    bool one_thread;   /* host backend, one rank: no thread for each stream */
     /** Called on every rank after every iteration, numbered from 0, between movements: what a
      * benchmark measures beside them. NULL: none. */
     stw_status (*after_iteration)(void *state, struct stw_rank_run *run, uint32_t iteration,

@@ -232,7 +232,7 @@ stw_status stw_streams_new(const stw_backend *backend, stw_device *device,
     pthread_cond_init(&s->begun, NULL);
     pthread_cond_init(&s->ended, NULL);
     pthread_cond_init(&s->change, NULL);
-    for (int t = 0; t < STW_N_STREAMS; t++) {
+    for (int t = 0; t < STW_N_STREAMS && !calls->one_thread; t++) {
         lane *l = &s->lanes[t];
         l->streams = s;
         l->stream = (stw_stream)t;
@@ -264,7 +264,22 @@ void stw_streams_free(stw_streams *s) {
     free(s);
 }
 
+/* An operation follows earlier ones alone. */
+static stw_status run_here(stw_streams *s, const stw_schedule *schedule, stw_error *err) {
+    const stw_movement *movement = schedule->movement;
+    stw_status status = STW_STATUS_OK;
+    stw_error error = STW_ERROR_INIT;
+    memset(s->issued, 0, sizeof s->issued);
+    for (uint32_t i = 0; i < movement->n_ops && status == STW_STATUS_OK; i++)
+        status = issue_one(s, schedule, movement->first_op + i, &error);
+    if (status == STW_STATUS_OK) return status;
+    s->calls.failed(s->calls.state, &error);
+    if (err != NULL && err->status == STW_STATUS_OK) *err = error;
+    return status;
+}
+
 stw_status stw_streams_run(stw_streams *s, const stw_schedule *schedule, stw_error *err) {
+    if (s->calls.one_thread) return run_here(s, schedule, err);
     pthread_mutex_lock(&s->mutex);
     s->schedule = schedule;
     s->failed = false;

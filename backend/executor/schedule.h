@@ -36,6 +36,9 @@ typedef struct stw_streams_calls {
     /** Once, from the thread that met the first error: make calls that wait for peers return. Other
      * threads may still wait for the device. */
     void (*failed)(void *state, stw_error *error);
+    /** No threads: the caller of stw_streams_run issues everything, in program order. For backends
+     * whose calls are done when they return. */
+    bool one_thread;
 } stw_streams_calls;
 
 typedef struct stw_streams stw_streams;

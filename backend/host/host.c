@@ -48,10 +48,12 @@ static void close_device(stw_device *device) {
 static stw_status check_machine(const stw_device_config *config, stw_error *err) {
     stw_limits limits;
     uint64_t own = 0;
-    stw_status status = stw_limits_read("", &limits, err);
+    stw_status status = STW_STATUS_OK;
     for (int t = 0; t < STW_TIER_NVME && status == STW_STATUS_OK; t++)
         if (!stw_arena_is_external(config, (stw_tier)t))
             status = stw_add_u64(own, config->arena_bytes[t], &own, "arenas", err);
+    if (status != STW_STATUS_OK || (own == 0 && config->machine_host_bytes == 0)) return status;
+    status = stw_limits_read("", &limits, err);
     if (status != STW_STATUS_OK) return status;
     return stw_limits_check(&limits, stw_max_u64(own, config->machine_host_bytes), 0, err);
 }
@@ -126,20 +128,28 @@ out:
     return status;
 }
 
-static void info(stw_device *device, stw_device_info *out) {
-    (void)device;
-    memset(out, 0, sizeof *out);
-    snprintf(out->name, sizeof out->name, "CPU");
+static char cpu_name[96];
+static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
+
+static void read_cpu_name(void) {
     FILE *file = fopen("/proc/cpuinfo", "r");
     char line[256];
+    snprintf(cpu_name, sizeof cpu_name, "CPU");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         char *colon = strchr(line, ':');
         if (colon == NULL || strncmp(line, "model name", 10) != 0) continue;
         line[strcspn(line, "\n")] = '\0';
-        snprintf(out->name, sizeof out->name, "%.90s", colon + 2);
+        snprintf(cpu_name, sizeof cpu_name, "%.90s", colon + 2);
         break;
     }
     if (file != NULL) fclose(file);
+}
+
+static void info(stw_device *device, stw_device_info *out) {
+    (void)device;
+    memset(out, 0, sizeof *out);
+    (void)pthread_once(&cpu_once, read_cpu_name);
+    snprintf(out->name, sizeof out->name, "%s", cpu_name);
 }
 
 /* ---- operations ---- */

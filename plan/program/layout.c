@@ -258,7 +258,7 @@ static void place_rings(const stw_job *job, const stw_decisions *decisions, stw_
     }
 }
 
-static void hash_layout(const stw_job *job, stw_layout *layout) {
+static stw_status hash_layout(const stw_job *job, stw_layout *layout, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
     stw_text_printf(&text, "v%d %s %u", STW_LAYOUT_VERSION, job->model->digest, layout->kind);
     for (uint32_t i = 0; i < layout->n_regions; i++) {
@@ -275,9 +275,11 @@ static void hash_layout(const stw_job *job, stw_layout *layout) {
     stw_text_printf(&text, "|%u buckets", layout->n_buckets);
     for (int t = 0; t < STW_N_TIERS; t++)
         stw_text_printf(&text, "|%llu", (unsigned long long)layout->arena_bytes[t]);
-    uint64_t hash = text.data != NULL ? XXH3_64bits(text.data, text.length) : 0;
+    stw_status status = stw_text_status(&text, err);
+    uint64_t hash = status == STW_STATUS_OK ? XXH3_64bits(text.data, text.length) : 0;
     snprintf(layout->hash, sizeof layout->hash, "%016llx", (unsigned long long)hash);
     stw_text_free(&text);
+    return status;
 }
 
 stw_status stw_layout_new(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
@@ -297,7 +299,7 @@ stw_status stw_layout_new(const stw_job *job, const stw_decisions *decisions, ui
     STW_TRY(cut_buckets(job, decisions, layout, err));
     place_rings(job, decisions, layout);
     order_buckets(job, decisions, layout);
-    hash_layout(job, layout);
+    STW_TRY(hash_layout(job, layout, err));
 out:
     if (status == STW_STATUS_OK)
         *out = layout;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes as a tiny model, settings and decisions. What can be derived holds its invariants, is
- * written and read back, simulated, and executed on the host backend with the bits of the
- * reference. */
+/* Bytes as a tiny model, settings and decisions. What can be derived holds its invariants. A part
+ * of the plans, picked by a hash of the bytes, is written and read back, simulated, or executed on
+ * the host backend with the bits of the reference: by one thread, sometimes by a thread of each
+ * stream, which takes many times as long. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* sched_setaffinity */
 #endif
@@ -14,6 +15,9 @@
 #include "tests/fuzz/plan_check.h"
 #include "tests/fuzz/spec_check.h"
 #include "tests/unit/fixture.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -76,7 +80,9 @@ static stw_plan *new_plan(bytes *in, stw_error *err) {
     const fixture_size size = {1 + take(in) % 3, 4 * (1 + take(in) % 8), 1 + take(in) % 32,
                                1 + take(in) % 64};
     stw_run_spec run = fuzz_run_spec_new();
-    stw_cluster cluster = fixture_cluster(1);
+    static stw_cluster one;
+    if (one.gpus == 0) one = fixture_cluster(1);
+    stw_cluster cluster = one;
     stw_plan *plan = NULL;
     stw_status status = STW_STATUS_OK;
     cluster.gpu.context_bytes = cluster.gpu.comm_bytes = cluster.host.process_bytes = 0;
@@ -141,12 +147,13 @@ static const stw_device_config *arenas(void) {
     return &config;
 }
 
-static void execute(bytes *in, const stw_plan *plan) {
+static void execute(bytes *in, const stw_plan *plan, bool one_thread) {
     unsigned how = take(in);
     const stw_executor_options options = {.backend = "host",
                                           .steps = 1 + how % 2,
                                           .seed = take(in),
                                           .poison_freed = how % 64 == 63,
+                                          .one_thread = one_thread,
                                           .caller = arenas()};
     stw_run_result *result = NULL;
     stw_error err = STW_ERROR_INIT;
@@ -158,11 +165,14 @@ static void execute(bytes *in, const stw_plan *plan) {
     stw_run_result_free(result);
 }
 
+enum { EXECUTES = 8, EXECUTES_THREADS = 128, SIMULATES = 8, ROUND_TRIPS = 64 }; /* one of so many */
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bytes in = {data, data + size};
     stw_error err = STW_ERROR_INIT;
-    unsigned what = take(&in);
-    bool nvme = what % 16 == 15; /* is not executed: each run would take as long as 100 others */
+    const uint64_t pick = XXH3_64bits(data, size);
+    bool nvme =
+        take(&in) % 16 == 15; /* is not executed: each run would take as long as 100 others */
     stw_plan *plan = new_plan(&in, &err);
     if (plan == NULL) return 0;
     decide(&in, nvme, plan);
@@ -172,11 +182,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FUZZ_CHECK(status != STW_STATUS_BUG && status == err.status);
     if (status == STW_STATUS_OK) {
         stw_plan_judge(plan);
-        if (nvme || what % 4 == 1) simulate(plan);
-        if (nvme || what % 4 == 1)
-            fuzz_plan_round_trip(plan);
-        else
-            execute(&in, plan);
+        if (pick % EXECUTES == 0 && !nvme) execute(&in, plan, pick % EXECUTES_THREADS != 0);
+        if (pick % SIMULATES == 1 || pick % ROUND_TRIPS == 2) simulate(plan);
+        if (pick % ROUND_TRIPS == 2) fuzz_plan_round_trip(plan);
     }
     stw_plan_free(plan);
     return 0;
