@@ -50,13 +50,14 @@ max_len() {
 }
 
 # A plan reaches thousands of edges: to weigh inputs by how rare theirs are takes longer than most plans.
-flags() { [ "$1" != execute ] || echo -entropic=0; }
+options_of() { [ "$1" != execute ] || echo -entropic=0; }
 
 # turn TARGET SECONDS
 turn() {
+    options=$(options_of "$1")
     mkdir -p "$work/$1/inputs"
     begin=$(date +%s)
-    { time "$build/tests/fuzz_$1" -max_total_time="$2" -max_len="$(max_len "$1")" $(flags "$1") -timeout=20 \
+    { time "$build/tests/fuzz_$1" -max_total_time="$2" -max_len="$(max_len "$1")" ${options:+"$options"} -timeout=20 \
         -rss_limit_mb=2048 -print_final_stats=1 -verbosity=1 -artifact_prefix="$work/$1/found-" \
         "$work/$1/inputs" "tests/fuzz/corpus/$1"; } >"$work/$1/last.log" 2>&1 || {
         bad=1

@@ -174,7 +174,8 @@ static stw_status uring_open(void **out, stw_error *err) {
     ring *first = borrow(all, &code);
     if (first == NULL) {
         uring_close(all);
-        return stw_fail_native(err, STW_STATUS_NOT_BUILT_IN, code, "io_uring",
+        stw_status status = code == ENOMEM ? STW_STATUS_NO_MEMORY : STW_STATUS_NOT_BUILT_IN;
+        return stw_fail_native(err, status, code, "io_uring",
                                "this system does not allow it: %s", strerror(code));
     }
     give_back(all, first, false);
