@@ -52,6 +52,7 @@ one=$(($(now) - begun)) begun=$(now)
 four=$(($(now) - begun))
 echo "three steps take $one ms on 1 rank, $four ms on 4"
 
+steps=$((1000000 + $$)) # tells the runs of two of these scripts apart
 late=0 total=0 left=0 whole=0 verified=0 unnamed=0 wrong=0 silent=0 alive=0
 while [ $total -lt "$kills" ]; do
     ranks=$(((total % 2) * 3 + 1))
@@ -59,7 +60,7 @@ while [ $total -lt "$kills" ]; do
     keep=--keep-state
     [ $((total / 6 % 3)) != 2 ] || keep=
     [ $ranks = 1 ] && after=$(random $((3 * one))) || after=$(random $((3 * four)))
-    set -- "$stowage" run "plan-$ranks.json" --backend host --nvme state --steps 1000000 --timeout 20 -q $keep
+    set -- "$stowage" run "plan-$ranks.json" --backend host --nvme state --steps $steps --timeout 20 -q $keep
     [ $ranks = 1 ] || set -- "$mpiexec" -n $ranks "$@"
     # A shell has SIGINT ignored in what it starts in the background, until env has set it back.
     env --default-signal=INT "$@" >run.txt 2>&1 &
@@ -77,10 +78,10 @@ while [ $total -lt "$kills" ]; do
     [ $code -gt 0 ] || silent=$((silent + 1))
     # A launcher that is killed leaves its ranks to end by themselves.
     for i in $(seq 100); do
-        pgrep -f "plan-$ranks.json --backend host --nvme state --steps 1000000" >/dev/null || break
+        pgrep -f "plan-$ranks.json --backend host --nvme state --steps $steps" >/dev/null || break
         sleep 0.1
     done
-    pgrep -f "plan-$ranks.json --backend host --nvme state --steps 1000000" >/dev/null && alive=$((alive + 1))
+    pgrep -f "plan-$ranks.json --backend host --nvme state --steps $steps" >/dev/null && alive=$((alive + 1))
     "$stowage" state list state >list.txt 2>&1
     "$stowage" state list state --json >list.json 2>&1
     "$stowage" state verify state --json >verify.json 2>verify.txt || wrong=$((wrong + 1))
