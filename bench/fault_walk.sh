@@ -30,7 +30,7 @@ for pid in "${pids[@]}"; do wait "$pid" || bad=1; done
 # The tables of all, added up; a case has up to 18 characters, a call up to 24.
 grep -hv ' [0-9]* *[0-9]* *[0-9]* *[0-9]* *[0-9]*$' ./*/out | grep -v 'calls failed in turn' || true
 cat ./*/out | awk '
-    {key = substr($0, 1, 43)}
+    {key = $0; sub(/( +[0-9]+)+ *$/, "", key); key = sprintf("%-43s", key)}
     NF >= 8 && $(NF - 5) ~ /^[0-9]+$/ && $NF ~ /^[0-9]+$/ {
         if (!(key in calls)) order[++n] = key
         calls[key] = $(NF - 5)
