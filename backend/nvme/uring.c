@@ -175,8 +175,8 @@ static stw_status uring_open(void **out, stw_error *err) {
     if (first == NULL) {
         uring_close(all);
         stw_status status = code == ENOMEM ? STW_STATUS_NO_MEMORY : STW_STATUS_NOT_BUILT_IN;
-        return stw_fail_native(err, status, code, "io_uring",
-                               "this system does not allow it: %s", strerror(code));
+        return stw_fail_native(err, status, code, "io_uring", "this system does not allow it: %s",
+                               strerror(code));
     }
     give_back(all, first, false);
     stw_status status = stw_threads_new(N_HASHERS, &all->hashers, err);
