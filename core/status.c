@@ -93,17 +93,42 @@ stw_status stw_fail_native(stw_error *err, stw_status status, long native, const
     return status;
 }
 
-void stw_error_format(const stw_error *err, char *out, size_t out_size) {
-    char rank[32] = "", place[32] = "", line[1200];
-    if (err->rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", err->rank);
+/* "where:line:column", as far as they are known. */
+static void print_place(const stw_error *err, char *out, size_t out_size) {
+    char place[32] = "";
     if (err->line > 0 && err->column > 0)
         snprintf(place, sizeof place, ":%d:%d", err->line, err->column);
     else if (err->line > 0)
         snprintf(place, sizeof place, ":%d", err->line);
+    snprintf(out, out_size, "%s%s", err->where, place);
+}
+
+static void print_to(char *out, size_t out_size, const char *format, ...) STW_PRINTF(3, 4);
+static void print_to(char *out, size_t out_size, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    print_text(out, out_size, format, args);
+    va_end(args);
+}
+
+stw_status stw_error_in(stw_status status, const char *file, stw_error *err) {
+    char name[sizeof err->where], place[sizeof err->where + 32], text[sizeof err->text];
+    if (status == STW_STATUS_OK || err == NULL || err->status == STW_STATUS_OK) return status;
+    copy_where(name, sizeof name, file);
+    if (strncmp(err->where, name, strlen(name)) == 0) return status;
+    print_place(err, place, sizeof place);
+    memcpy(text, err->text, sizeof text);
+    print_to(err->text, sizeof err->text, "%s%s%s", place, place[0] != '\0' ? ": " : "", text);
+    memcpy(err->where, name, sizeof name);
+    err->line = err->column = 0;
+    return status;
+}
+
+void stw_error_format(const stw_error *err, char *out, size_t out_size) {
+    char rank[32] = "", place[sizeof err->where + 32], line[1200];
+    if (err->rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", err->rank);
+    print_place(err, place, sizeof place);
     const char *text = err->text[0] != '\0' ? err->text : stw_status_text(err->status);
-    if (err->where[0] != '\0')
-        snprintf(line, sizeof line, "%s%s%s: %s", rank, err->where, place, text);
-    else
-        snprintf(line, sizeof line, "%s%s", rank, text);
+    snprintf(line, sizeof line, "%s%s%s%s", rank, place, err->where[0] != '\0' ? ": " : "", text);
     if (out_size > 0) (void)stw_printable_copy(line, out, out_size);
 }

@@ -70,6 +70,10 @@ stw_status stw_fail(stw_error *err, stw_status status, const char *where, const 
 stw_status stw_fail_native(stw_error *err, stw_status status, long native, const char *where,
                            const char *format, ...) STW_PRINTF(5, 6);
 
+/** For the outermost call of a reader: an error that does not begin with the name of its file gets
+ * it, before what it named. Returns `status`; does nothing where it is OK. */
+stw_status stw_error_in(stw_status status, const char *file, stw_error *err);
+
 /** Format as "where:line:column: text", one line for a terminal, always NUL-terminated. */
 void stw_error_format(const stw_error *err, char *out, size_t out_size);
 

@@ -71,7 +71,7 @@ stw_status stw_model_parse_config(const char *path, const char *text, size_t len
     stw_status status = stw_tree_parse_json(path, text, length, &tree, err);
     if (status == STW_STATUS_OK) status = build(tree, data_folder, out, err);
     stw_tree_free(tree);
-    return status;
+    return stw_error_in(status, path, err);
 }
 
 stw_status stw_model_read_config(const char *path, const char *data_folder, stw_model **out,

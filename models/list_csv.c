@@ -168,7 +168,7 @@ stw_status stw_model_parse_csv(const char *path, const char *text, size_t length
     model = NULL;
 out:
     stw_model_free(model);
-    return status;
+    return stw_error_in(status, path, err);
 }
 
 stw_status stw_model_read_csv(const char *path, stw_model **out, stw_error *err) {

@@ -185,5 +185,5 @@ stw_status stw_safetensors_parse(stw_pool *pool, const stw_safetensors_header *h
     STW_TRY(check_cover(path, *entries, *n_entries, data_start, header->file_bytes, err));
 out:
     stw_tree_free(tree);
-    return status;
+    return stw_error_in(status, path, err);
 }

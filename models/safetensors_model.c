@@ -44,7 +44,7 @@ stw_status stw_model_read_safetensors(const char *path, stw_model **out, stw_err
         status = stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
         goto out;
     }
-    STW_TRY(fill(model, set, err));
+    STW_TRY(stw_error_in(fill(model, set, err), path, err));
     *out = model;
     model = NULL;
 out:

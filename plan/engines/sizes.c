@@ -84,14 +84,14 @@ stw_status stw_check_batch_sizes(const stw_job *job, stw_error *err) {
     if (batch_fits(job, micro_batch, seq_len)) return STW_STATUS_OK;
     uint64_t most = largest(job, true, micro_batch);
     if (most > 0)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "spec",
-                        "batch.micro_batch: found %" PRIu64 ", expected at most %" PRIu64
-                        " with sequences of %" PRIu64 " tokens, so that sizes fit in 64 bits",
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.micro_batch",
+                        "found %" PRIu64 ", expected at most %" PRIu64 " with sequences of %" PRIu64
+                        " tokens, so that sizes fit in 64 bits",
                         micro_batch, most, seq_len);
     most = largest(job, false, seq_len);
     if (most > 0)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "spec",
-                        "batch.seq_len: found %" PRIu64 ", expected at most %" PRIu64
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.seq_len",
+                        "found %" PRIu64 ", expected at most %" PRIu64
                         ", so that sizes fit in 64 bits",
                         seq_len, most);
     return stw_fail(err, STW_STATUS_BAD_INPUT, job->model->source,

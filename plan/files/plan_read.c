@@ -378,7 +378,7 @@ out:
         *out = plan;
     else
         stw_plan_free(plan);
-    return status;
+    return stw_error_in(status, tree->file, err);
 }
 
 stw_status stw_plan_parse(const char *file, const char *text, size_t length, stw_plan **out,

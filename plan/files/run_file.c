@@ -631,7 +631,7 @@ out:
         *out = r.result;
     else
         stw_run_result_free(r.result);
-    return status;
+    return stw_error_in(status, tree->file, err);
 }
 
 stw_status stw_run_result_parse(const char *file, const char *text, size_t length,

@@ -252,7 +252,7 @@ static stw_status check_shares(const stw_job *job, stw_error *err) {
             stw_job_update_units(job, (stw_update)u) > 0)
             continue;
         const double unit = 1.0 / job->n_units, digit = pow(10, floor(log10(unit)) - 1);
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "spec",
+        return stw_fail(err, STW_STATUS_BAD_INPUT, NULL,
                         "update.%s: found %g, expected 0 or at least %.2g: state is placed in "
                         "units of %llu parameters",
                         stw_update_name((stw_update)u), share, ceil(unit / digit) * digit,

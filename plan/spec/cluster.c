@@ -235,7 +235,7 @@ stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw
     *out = read;
 out:
     drop_copies(&copies);
-    return status;
+    return stw_error_in(status, tree->file, err);
 }
 
 stw_status stw_cluster_read(const char *path, stw_cluster *out, stw_error *err) {

@@ -62,7 +62,7 @@ stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_node *node, st
     const stw_spec spec = {stw_run_spec_table(), &read, run->pool};
     stw_status status = stw_spec_read(&spec, tree, node, err);
     if (status == STW_STATUS_OK) *run = read;
-    return status;
+    return stw_error_in(status, tree->file, err);
 }
 
 stw_status stw_run_spec_read(const char *path, stw_run_spec *run, stw_error *err) {

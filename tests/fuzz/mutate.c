@@ -78,6 +78,15 @@ static void report(const stw_plan *plan) {
     stw_text_free(&text);
 }
 
+/* The error of a reader begins with the name of its file. */
+static void must_name(const char *file, stw_status status, const stw_error *err) {
+    char text[1400];
+    must_be_told(status, err);
+    if (status == STW_STATUS_OK) return;
+    stw_error_format(err, text, sizeof text);
+    FUZZ_CHECK(strncmp(text, file, strlen(file)) == 0);
+}
+
 /* Takes over the model and the run. */
 static void plan_it(stw_model *model, const stw_cluster *cluster, stw_run_spec *run) {
     const stw_planner_options options = {
@@ -98,7 +107,7 @@ static void try_plan(const char *text, size_t length) {
     stw_plan *plan = NULL;
     stw_error err = STW_ERROR_INIT;
     stw_status status = stw_plan_parse_edited("plan.json", text, length, &plan, &err);
-    must_be_told(status, &err);
+    must_name("plan.json", status, &err);
     if (status == STW_STATUS_OK) {
         status = stw_sim_check(plan, "plan.json", NULL, &err);
         must_be_told(status, &err);
@@ -112,7 +121,7 @@ static void try_run_file(const char *text, size_t length) {
     stw_text out = STW_TEXT_INIT;
     stw_error err = STW_ERROR_INIT;
     stw_status status = stw_run_result_parse("run.json", text, length, &result, &err);
-    must_be_told(status, &err);
+    must_name("run.json", status, &err);
     if (status == STW_STATUS_OK)
         FUZZ_CHECK(stw_run_result_to_json(result, &out, &err) == STW_STATUS_OK);
     stw_text_free(&out);
@@ -127,7 +136,7 @@ static void try_run_spec(const char *text, size_t length) {
     stw_status status = stw_tree_parse_yaml("run.yaml", text, length, &tree, &err);
     if (status == STW_STATUS_OK) status = stw_run_spec_from_node(tree, tree->root, &run, &err);
     if (status == STW_STATUS_OK) status = stw_run_spec_check(&run, "run.yaml", &err);
-    must_be_told(status, &err);
+    must_name("run.yaml", status, &err);
     stw_tree_free(tree);
     if (status != STW_STATUS_OK) {
         stw_run_spec_free(&run);
@@ -144,7 +153,7 @@ static void try_cluster(const char *text, size_t length) {
     stw_status status = stw_tree_parse_yaml("cluster.yaml", text, length, &tree, &err);
     if (status == STW_STATUS_OK) status = stw_cluster_from_node(tree, tree->root, &cluster, &err);
     if (status == STW_STATUS_OK) status = stw_cluster_check(&cluster, "cluster.yaml", &err);
-    must_be_told(status, &err);
+    must_name("cluster.yaml", status, &err);
     stw_tree_free(tree);
     if (status != STW_STATUS_OK) return;
     stw_run_spec run = fuzz_run_spec_new();
@@ -156,7 +165,7 @@ static void try_config(const char *text, size_t length) {
     stw_error err = STW_ERROR_INIT;
     stw_cluster cluster = fixture_cluster(1);
     stw_status status = stw_model_parse_config("config.json", text, length, models, &model, &err);
-    must_be_told(status, &err);
+    must_name("config.json", status, &err);
     if (status != STW_STATUS_OK) return;
     stw_run_spec run = fuzz_run_spec_new();
     plan_it(model, &cluster, &run);

@@ -91,6 +91,37 @@ static void long_errors_are_cut(void) {
     CU_ASSERT_STRING_EQUAL(e.text + sizeof e.text - 4, "...");
 }
 
+static void errors_of_readers_begin_with_the_file(void) {
+    char text[400], name[400], expected[400];
+    stw_error err = STW_ERROR_INIT;
+    CU_ASSERT_EQUAL(stw_error_in(STW_STATUS_OK, "a.json", &err), STW_STATUS_OK);
+    CU_ASSERT_EQUAL(stw_error_in(STW_STATUS_IO, "a.json", NULL), STW_STATUS_IO);
+    CU_ASSERT_EQUAL(err.where[0], '\0');
+    stw_status status = stw_fail(&err, STW_STATUS_BAD_INPUT, "a.json", "found 7");
+    CU_ASSERT_EQUAL(stw_error_in(status, "a.json", &err), STW_STATUS_BAD_INPUT);
+    stw_error_format(&err, text, sizeof text);
+    CU_ASSERT_STRING_EQUAL(text, "a.json: found 7"); /* as it was */
+    err = (stw_error)STW_ERROR_INIT;
+    (void)stw_fail_at(&err, STW_STATUS_BAD_INPUT, "b.csv", 3, 4, "found %d%%", 7);
+    CU_ASSERT_EQUAL(stw_error_in(status, "a.json", &err), STW_STATUS_BAD_INPUT);
+    stw_error_format(&err, text, sizeof text);
+    CU_ASSERT_STRING_EQUAL(text, "a.json: b.csv:3:4: found 7%");
+    err = (stw_error)STW_ERROR_INIT;
+    (void)stw_fail(&err, STW_STATUS_BAD_INPUT, NULL, "found 7");
+    (void)stw_error_in(status, "a.json", &err);
+    stw_error_format(&err, text, sizeof text);
+    CU_ASSERT_STRING_EQUAL(text, "a.json: found 7");
+    /* a name that does not fit keeps its end, and is known again */
+    memset(name, 'x', sizeof name);
+    strcpy(name + 390, "a.json");
+    err = (stw_error)STW_ERROR_INIT;
+    (void)stw_fail(&err, STW_STATUS_BAD_INPUT, name, "found 7");
+    stw_error_format(&err, expected, sizeof expected);
+    (void)stw_error_in(status, name, &err);
+    stw_error_format(&err, text, sizeof text);
+    CU_ASSERT_STRING_EQUAL(text, expected);
+}
+
 static void arithmetic_is_checked(void) {
     uint64_t out = 0;
     CHECK_OK(stw_mul_u64(UINT32_MAX, UINT32_MAX, &out, "k", err));
@@ -421,6 +452,7 @@ STW_TEST_MAIN("core status", {"statuses have exit codes", statuses_have_exit_cod
               {"the first error wins", first_error_wins},
               {"errors are one line", errors_are_one_line},
               {"long errors are cut", long_errors_are_cut},
+              {"errors of readers begin with the file", errors_of_readers_begin_with_the_file},
               {"arithmetic is checked", arithmetic_is_checked},
               {"formulas saturate", formulas_saturate},
               {"a pool gives zeroed, aligned memory", pool_gives_zeroed_aligned_memory},
