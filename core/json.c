@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/printable.h"
+
 enum { DEEPEST = 64 };
 
 typedef struct level {
@@ -48,6 +50,17 @@ static size_t utf8_length(const unsigned char *p) {
     return n;
 }
 
+/* \uXXXX of a character, two of them beyond the first 2^16: a terminal shows those. */
+static void put_escaped(stw_json *json, const unsigned char *p, size_t n) {
+    unsigned code = n == 1 ? p[0] : p[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++) code = code << 6 | (p[i] & 0x3Fu);
+    if (code >= 0x10000) {
+        stw_text_printf(&json->text, "\\u%04x", 0xD800u + ((code - 0x10000) >> 10));
+        code = 0xDC00u + ((code - 0x10000) & 0x3FFu);
+    }
+    stw_text_printf(&json->text, "\\u%04x", code);
+}
+
 /* Replace bytes that are not UTF-8, as in file names, with U+FFFD. The document stays valid. */
 static void put_quoted(stw_json *json, const char *string) {
     put(json, "\"");
@@ -61,10 +74,8 @@ static void put_quoted(stw_json *json, const char *string) {
             put(json, "\\n");
         else if (*p == '\t')
             put(json, "\\t");
-        else if (*p < 0x20 || *p == 0x7F)
-            stw_text_printf(&json->text, "\\u%04x", (unsigned)*p);
-        else if (p[0] == 0xC2 && p[1] < 0xA0) /* a terminal takes it for a control character */
-            stw_text_printf(&json->text, "\\u%04x", (unsigned)p[1]);
+        else if (stw_printable_length((const char *)p) == 0)
+            put_escaped(json, p, n);
         else
             stw_text_append(&json->text, (const char *)p, n);
         p += n > 0 ? n : 1;

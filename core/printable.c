@@ -1,9 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/printable.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Characters that show nothing and change how the others are shown: order of writing (bidi), line
+ * separators, zero width, tags. */
+static bool is_format(uint32_t code) {
+    static const uint32_t ranges[][2] = {
+        {0x00ad, 0x00ad}, {0x034f, 0x034f}, {0x061c, 0x061c}, {0x180e, 0x180e}, {0x200b, 0x200f},
+        {0x2028, 0x202e}, {0x2060, 0x206f}, {0xfeff, 0xfeff}, {0xfff9, 0xfffb}, {0xe0000, 0xe007f},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
+        if (code >= ranges[i][0] && code <= ranges[i][1]) return true;
+    return false;
+}
 
 size_t stw_printable_length(const char *at) {
     const unsigned char *p = (const unsigned char *)at;
@@ -17,7 +30,7 @@ size_t stw_printable_length(const char *at) {
     }
     if (code < (length == 4 ? 0x10000u : length == 3 ? 0x800u : 0xa0u)) return 0;
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return 0;
-    if (code == 0x2028 || code == 0x2029 || code == 0xfeff || (code & 0xfffe) == 0xfffe) return 0;
+    if (is_format(code) || (code & 0xfffe) == 0xfffe) return 0;
     return length;
 }
 

@@ -7,7 +7,9 @@ tiny_model
 tiny_cluster 1
 escape=$(printf '\033')
 csi=$(printf '\302\233')
-bad="x${escape}[2J${csi}31m
+# right-to-left override, isolate, Arabic letter mark, zero width space, line separator, tag
+hidden=$(printf '\342\200\256 \342\201\246 \330\234 \342\200\213 \342\200\250 \363\240\201\201')
+bad="x${escape}[2J${csi}31m$hidden
   fits on 1 node"
 rm -rf hostile && mkdir -p hostile "hostile/$bad"
 cp tiny/config.json "hostile/$bad/config.json"
@@ -17,6 +19,9 @@ printf 'name,shape,dtype,group\n"a%sb\nc","[2048, 4]",F32,"g%s\n  h"\n' "$bad" "
 clean() {
     [ "$(LC_ALL=C tr -d '\n' <"$1" | LC_ALL=C tr -dc '\000-\037\177' | wc -c)" = 0 ] || fail "$2: control characters"
     ! grep -q "$csi" "$1" || fail "$2: an escape of eight bits"
+    for mark in $hidden; do
+        ! grep -qF "$mark" "$1" || fail "$2: a character that hides or reorders text"
+    done
     ! grep -q "^  fits on 1 node$" "$1" || fail "$2: a name has begun a line"
 }
 shown() {
@@ -53,7 +58,7 @@ shown "$STOWAGE" models "$bad"
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set node.gpu.memory=100MiB -q -o over.json || true
 "$STOWAGE" plan --model tiny --cluster tiny.yaml -q -o plan.json
 "$STOWAGE" run plan.json --backend host --steps 1 -o run.json >/dev/null
-json='\\u001b[2J\\n  fits on 1 node'
+json='\\u001b[2J\\u202e\\u2066\\u061c\\u200b\\u2028\\udb40\\udc41\\n  fits on 1 node'
 for key in name version set value resource phase tried device backend source rule needs unit why; do
     for file in plan over run; do
         sed "s/\"$key\": \"[^\"]*\"/\"$key\": \"$json\"/" $file.json >hostile/edited.json

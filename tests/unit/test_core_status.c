@@ -62,6 +62,17 @@ static void errors_are_one_line(void) {
     (void)stw_fail(&e, STW_STATUS_IO, "a\nb\033[2J.json", "found \"\302\233m\377\tx\" \303\274");
     stw_error_format(&e, text, sizeof text);
     CU_ASSERT_STRING_EQUAL(text, "a\\nb\\x1b[2J.json: found \"\\xc2\\x9bm\\xff\\tx\" \303\274");
+    /* override, isolate, Arabic letter mark, zero width, line separator; letters of such scripts
+     * stay, and so do accents */
+    static const char *const hidden[] = {
+        "\342\200\256", "\342\200\252", "\342\201\246", "\342\201\251", "\342\200\216", "\330\234",
+        "\342\200\213", "\342\200\215", "\342\201\240", "\342\200\250", "\342\200\251", "\303\255"};
+    enum { N_HIDDEN = sizeof hidden / sizeof hidden[0] - 1 };
+    for (size_t i = 0; i <= N_HIDDEN; i++)
+        CU_ASSERT_EQUAL(stw_printable_length(hidden[i]), i < N_HIDDEN ? 0 : 2);
+    CU_ASSERT_EQUAL(stw_printable_length("\327\220"), 2);
+    (void)stw_printable_copy("a\342\200\256b", line, sizeof line);
+    CU_ASSERT_STRING_EQUAL(line, "a\\xe2\\x80\\xaeb");
     CU_ASSERT_EQUAL(stw_printable_copy("a\001b", line, sizeof line), 6);
     CU_ASSERT_STRING_EQUAL(line, "a\\x01b");
     CU_ASSERT_EQUAL(stw_printable_copy("a\001b", NULL, 0), 6);
