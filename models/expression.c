@@ -403,6 +403,8 @@ static stw_status arithmetic(parser *p, char symbol, stw_value *a, const stw_val
     int64_t x = a->integer, y = b->integer, result = 0;
     bool over = false;
     if (!p->live) return STW_STATUS_OK;
+    const bool exact = symbol == ':'; /* a / b: without a rest */
+    if (exact) symbol = '/';
     if ((symbol == '/' || symbol == '%') && y == 0)
         return stw_expression_blame(p->env, p->err, "division by zero in \"%.120s\"", p->text);
     if (symbol == '+') over = __builtin_add_overflow(x, y, &result);
@@ -414,6 +416,10 @@ static stw_status arithmetic(parser *p, char symbol, stw_value *a, const stw_val
         /* towards minus infinity, as Python has it */
         if (!over && x % y != 0 && (x < 0) != (y < 0)) result += symbol == '/' ? -1 : y;
     }
+    if (exact && !over && x % y != 0)
+        return stw_expression_blame(p->env, p->err,
+                                    "%" PRId64 " is not a multiple of %" PRId64 " in \"%.120s\"", x,
+                                    y, p->text);
     if (over)
         return stw_expression_blame(
             p->env, p->err, "%" PRId64 " %s %" PRId64 " does not fit in 64 bits in \"%.120s\"", x,
@@ -446,7 +452,11 @@ static stw_status parse_product(parser *p, stw_value *out) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(parse_unary(p, out));
     for (;;) {
-        char symbol = take(p, "*") ? '*' : take(p, "//") ? '/' : take(p, "%") ? '%' : '\0';
+        char symbol = take(p, "*")    ? '*'
+                      : take(p, "//") ? '/'
+                      : take(p, "/")  ? ':'
+                      : take(p, "%")  ? '%'
+                                      : '\0';
         if (symbol == '\0') return status;
         stw_value right = {.kind = STW_VALUE_INT};
         STW_TRY(need_int(p, out));
@@ -573,6 +583,11 @@ stw_status stw_expression_bool(stw_environment *env, const char *text, bool *out
 static stw_status size_of(parser *p, const stw_value *value, uint64_t least, uint64_t *out) {
     stw_status status = need_int(p, value);
     if (status != STW_STATUS_OK) return status;
+    if (value->integer < (int64_t)least && value->node != NULL) {
+        char expected[40];
+        snprintf(expected, sizeof expected, "at least %" PRIu64, least);
+        return stw_node_fail(p->env->tree, value->node, expected, p->err);
+    }
     if (value->integer < (int64_t)least)
         return stw_expression_blame(p->env, p->err,
                                     "\"%.120s\" comes to %" PRId64 ", expected at least %" PRIu64,
@@ -588,6 +603,16 @@ stw_status stw_expression_size(stw_environment *env, const char *text, uint64_t 
     env->last = env->suspect = NULL;
     stw_status status = stw_expression_value(env, text, &value, err);
     return status == STW_STATUS_OK ? size_of(&p, &value, 0, out) : status;
+}
+
+stw_status stw_expression_count(stw_environment *env, const char *text, uint64_t *out,
+                                stw_error *err) {
+    parser p = {.env = env, .text = text, .at = text, .live = true, .err = err};
+    stw_value value;
+    env->last = env->suspect = NULL;
+    stw_status status = stw_expression_value(env, text, &value, err);
+    if (status != STW_STATUS_OK) return status;
+    return size_of(&p, &value, value.node != NULL ? 1 : 0, out);
 }
 
 stw_status stw_expression_shape(stw_environment *env, const char *text, uint32_t max,

@@ -2,7 +2,8 @@
 /* The expression language of the architecture templates (models/arch): whole numbers, true, false,
  * 'strings', keys of a config.json and operators. Grammar, lowest precedence first:
  *
- *     a or b    a and b    not a    < <= > >= == !=    + -    * // %    -a    (a)
+ *     a or b    a and b    not a    < <= > >= == !=    + -    * / // %    -a    (a)
+ *     a / b                       b divides a; else the config is refused
  *     key, key.inner, list[a]     a key of the config: in the scope's object, then in the root
  *     default(key, a)             the key, or a if it is absent or null
  *     if(a, b, c)                 b if a is true, else c; only that one is evaluated
@@ -59,6 +60,9 @@ STW_MUST_USE stw_status stw_expression_bool(stw_environment *env, const char *te
 /** A whole number, not negative. */
 STW_MUST_USE stw_status stw_expression_size(stw_environment *env, const char *text, uint64_t *out,
                                             stw_error *err);
+/** The same; a key of the config itself must be at least 1. */
+STW_MUST_USE stw_status stw_expression_count(stw_environment *env, const char *text, uint64_t *out,
+                                             stw_error *err);
 /** "[a, b]": a shape of at most `max` positive sizes; "[]" has none. */
 STW_MUST_USE stw_status stw_expression_shape(stw_environment *env, const char *text, uint32_t max,
                                              uint64_t *sizes, uint32_t *n, stw_error *err);

@@ -454,7 +454,7 @@ static stw_status read_model_row(builder *b, const stw_template_row *row) {
         return stw_expression_bool(&b->env, row->value, &model->tied_embeddings, b->err);
     for (unsigned k = 0; k < 4; k++) {
         if (strcmp(row->name, sizes[k].name) != 0) continue;
-        stw_status status = stw_expression_size(&b->env, row->value, sizes[k].out, b->err);
+        stw_status status = stw_expression_count(&b->env, row->value, sizes[k].out, b->err);
         if (status == STW_STATUS_OK && sizes[k].out == &model->layers && model->layers == 0)
             return stw_expression_blame(&b->env, b->err, "expected at least 1 layer");
         return status;

@@ -22,7 +22,7 @@ expect 4 "does not fit" plan --model tiny
 with num_hidden_layers 1000000000
 expect 3 "\"num_hidden_layers\" is the number 1000000000: expected at most 1024 blocks" plan --model tiny
 with num_hidden_layers 0
-expect 3 "\"num_hidden_layers\" is the number 0: expected at least 1 layer" plan --model tiny
+expect 3 "\"num_hidden_layers\": found the number 0, expected at least 1" plan --model tiny
 with num_hidden_layers 1024
 expect 0 "fits" plan --model tiny
 tiny_model

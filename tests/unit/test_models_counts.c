@@ -269,7 +269,22 @@ static const struct {
      "num_attention_heads"},
     {"{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":64,\"intermediate_size\":0,"
      "\"num_hidden_layers\":6,\"num_attention_heads\":8}",
-     "\"intermediate_size\" is the number 0"},
+     "\"intermediate_size\": found the number 0, expected at least 1"},
+    {"{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":0}",
+     "\"hidden_size\": found the number 0, expected at least 1"},
+    {"{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":-3}",
+     "\"hidden_size\": found the number -3, expected at least 1"},
+    {"{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":64,\"num_hidden_layers\":6,"
+     "\"max_position_embeddings\":0}",
+     "\"max_position_embeddings\": found the number 0, expected at least 1"},
+    {"{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":68,\"intermediate_size\":9,"
+     "\"num_hidden_layers\":6,\"num_attention_heads\":8}",
+     "68 is not a multiple of 8"},
+    /* errors of sums name the file, too */
+    {"{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":1,"
+     "\"intermediate_size\":9000000000000000000,\"num_hidden_layers\":6,"
+     "\"num_attention_heads\":1}",
+     "config.json: "},
     {"{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":64,\"intermediate_size\":9,"
      "\"num_hidden_layers\":6,\"num_attention_heads\":0}",
      "division by zero"},
@@ -294,6 +309,16 @@ static const struct {
     {"{\"model_type\":\"llama\"", "config.json"},
 };
 
+/* Some models state head_dim, and heads that do not divide hidden_size. */
+static void head_dim_need_not_divide(void) {
+    stw_model *model = NULL;
+    CHECK_OK(parse("{\"model_type\":\"llama\",\"vocab_size\":1000,\"hidden_size\":68,"
+                   "\"intermediate_size\":9,\"num_hidden_layers\":6,\"num_attention_heads\":8,"
+                   "\"head_dim\":16}",
+                   &model, err));
+    stw_model_free(model);
+}
+
 static void bad_configs(void) {
     for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
         stw_model *model = NULL;
@@ -315,4 +340,5 @@ static void unknown_names(void) {
 
 STW_TEST_MAIN("models counts", {"zoo counts", zoo_counts}, {"small counts", small_counts},
               {"groups and facts", groups_and_facts}, {"dtype of the config", dtype_of_config},
-              {"bad configs", bad_configs}, {"unknown names", unknown_names})
+              {"head_dim need not divide", head_dim_need_not_divide}, {"bad configs", bad_configs},
+              {"unknown names", unknown_names})

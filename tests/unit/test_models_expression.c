@@ -48,6 +48,8 @@ static const struct {
     {"(1 + 2) * 3", 9},
     {"10 - 2 - 3", 5},
     {"7 // 2", 3},
+    {"6 / 2 / 3", 1}, /* without a rest */
+    {"-6 / 2", -3},
     {"-7 // 2", -4}, /* as Python: towards minus infinity */
     {"-7 % 4", 1},
     {"7 % 4", 3},
@@ -180,6 +182,8 @@ static const struct {
     {"big * 2", "does not fit"},
     {"0 - big - 2", "does not fit"},
     {"1 // zero", "division by zero"},
+    {"1 / zero", "division by zero"},
+    {"7 / 2", "7 is not a multiple of 2"},
     {"1 % zero", "division by zero"},
     {"99999999999999999999", "63 bits"},
     {"ping", "missing"}, /* a cycle ends at the config, which has no such key */
@@ -228,7 +232,7 @@ static void shapes(void) {
     CHECK_OK(stw_expression_shape(&env, " [ ] ", 4, sizes, &n, err));
     CU_ASSERT_EQUAL(n, 0);
     CHECK_FAILS(stw_expression_shape(&env, "[heads, zero]", 4, sizes, &n, err),
-                STW_STATUS_BAD_INPUT, "\"zero\" is the number 0");
+                STW_STATUS_BAD_INPUT, "\"zero\": found the number 0, expected at least 1");
     CHECK_FAILS(stw_expression_shape(&env, "[heads - 9]", 4, sizes, &n, err), STW_STATUS_BAD_INPUT,
                 "comes to -1");
     CHECK_FAILS(stw_expression_shape(&env, "[1, 2, 3, 4, 5]", 4, sizes, &n, err),
