@@ -210,12 +210,23 @@ static const char *expectation(const json_error_t *error) {
         return ", the document is cut short";
     case json_error_invalid_utf8:
         return ", expected UTF-8";
+    default:
+        return "";
+    }
+}
+
+/* What is valid JSON, and refused all the same: "found %s<expected>" with jansson's token. */
+static const char *refusal(const json_error_t *error) {
+    switch (json_error_code(error)) {
     case json_error_numeric_overflow:
         return ", expected a number that fits in 64 bits";
     case json_error_duplicate_key:
-        return ", expected each key once";
+        return " as a key a second time, expected each key once";
+    case json_error_null_character:
+    case json_error_null_byte_in_key:
+        return ", expected text without the character \\u0000";
     default:
-        return "";
+        return NULL;
     }
 }
 
@@ -235,6 +246,12 @@ static stw_status fail_syntax(const stw_tree *tree, const char *text, size_t len
     for (const char *p = error->text; *p != '\0' && used + 1 < sizeof message; p++)
         message[used++] = (unsigned char)*p < 0x20 ? '?' : *p;
     message[used] = '\0';
+    const char *refused = refusal(error), *found = strstr(message, " near '");
+    if (refused != NULL && found != NULL) {
+        message[used - 1] = '\0'; /* the closing quote */
+        return stw_fail_at(err, STW_STATUS_BAD_INPUT, tree->file, line, column, "found %s%s",
+                           found + 7, refused);
+    }
     return stw_fail_at(err, STW_STATUS_BAD_INPUT, tree->file, line, column, "not valid JSON: %s%s",
                        message, expectation(error));
 }

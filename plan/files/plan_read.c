@@ -221,7 +221,9 @@ static stw_status differs(const place *at, const stw_node *item, const char *key
     const stw_node *node = stw_node_get(item, key);
     if (node == NULL) node = item;
     stw_node_describe(node, found, sizeof found);
-    return stw_part_fail(at->tree, node, err, "%s[%zu].%s: found %s, the decisions give %s",
+    return stw_part_fail(at->tree, node, err,
+                         "%s[%zu].%s: found %s, the decisions give %s; the file was changed: plan "
+                         "again",
                          at->list, at->index, key, found, expected);
 }
 

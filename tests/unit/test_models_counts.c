@@ -305,7 +305,7 @@ static const struct {
      "\"moe_intermediate_size\":32}",
      "9 experts"},
     {"{\"model_type\":\"qwen3_vl\",\"vision_config\":[]}", "vision_config.hidden_size"},
-    {"{\"model_type\":\"llama\",\"model_type\":\"llama\"}", "uplicate"},
+    {"{\"model_type\":\"llama\",\"model_type\":\"llama\"}", "a second time"},
     {"{\"model_type\":\"llama\"", "config.json"},
 };
 

@@ -149,7 +149,7 @@ static const struct {
      0, 10, "a hole"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},"
      "\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,8]}}",
-     0, 8, "uplicate"},
+     0, 8, "a second time"},
     {"{\"q\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,1]}}", 0, 1, "whole bytes"},
 };
 
