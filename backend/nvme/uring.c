@@ -16,14 +16,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "backend/host/pool.h"
-
-#define DEPTH 32u        /* pieces in flight, of a ring */
-#define READ_DEPTH 16u   /* of a range that is read and verified */
-#define MOST_RINGS 8u    /* of an arena; further callers wait for one */
-#define N_HASHERS 4u     /* threads that compute checksums together, */
-#define WORTH_THREADS 4u /* of at least so many pieces */
-#define MOST_BUSY 1000u  /* times in a row, of a millisecond, that the kernel may lack memory */
+#define DEPTH 32u       /* pieces in flight, of a ring */
+#define READ_DEPTH 8u   /* of a range that is read and verified */
+#define MOST_RINGS 8u   /* of an arena; further callers wait for one */
+#define MOST_BUSY 1000u /* times in a row, of a millisecond, that the kernel may lack memory */
 
 typedef struct ring {
     struct io_uring uring;
@@ -35,7 +31,6 @@ typedef struct rings {
     pthread_cond_t freed;
     ring *idle;
     uint32_t made, most; /* rings that exist; that may exist */
-    stw_threads *hashers;
 } rings;
 
 /* A piece on its way. A slot is free again once its piece was moved and checked. */
@@ -157,7 +152,6 @@ static void uring_close(void *method) {
         all->idle = r->next;
         ring_free(r);
     }
-    stw_threads_free(all->hashers);
     pthread_cond_destroy(&all->freed);
     pthread_mutex_destroy(&all->mutex);
     free(all);
@@ -179,12 +173,8 @@ static stw_status uring_open(void **out, stw_error *err) {
                                strerror(code));
     }
     give_back(all, first, false);
-    stw_status status = stw_threads_new(N_HASHERS, &all->hashers, err);
-    if (status != STW_STATUS_OK)
-        uring_close(all);
-    else
-        *out = all;
-    return status;
+    *out = all;
+    return STW_STATUS_OK;
 }
 
 /* ---- pieces ---- */
@@ -295,9 +285,12 @@ static void submit(flight *f) {
     }
 }
 
-/* The checksums of one piece, while others are on their way. */
-static void check_one(flight *f) {
+/* The checksums of one piece, while others are on their way. (Handing the last ones to other
+ * threads costs more than it saves: a piece takes 30 us, waking a thread longer.) */
+static void check(flight *f) {
     if (f->n_to_check == 0) return;
+    const bool alone = f->prepared + f->submitted == 0;
+    const uint64_t start = alone ? stw_nvme_now_ns() : 0;
     const uint32_t index = f->to_check[--f->n_to_check];
     slot *s = &f->slots[index];
     stw_nvme_stop stop;
@@ -305,40 +298,6 @@ static void check_one(flight *f) {
         stop_at(f, stop);
     s->checked = true;
     free_if_done(f, index);
-}
-
-/* The checksums of all pieces that wait for them, by several threads. */
-typedef struct crowd {
-    flight *f;
-    stw_nvme_stop stops[DEPTH];
-    bool same[DEPTH];
-} crowd;
-
-static void check_some(void *arg, uint64_t first, uint64_t count) {
-    crowd *c = arg;
-    for (uint64_t i = first; i < first + count; i++)
-        c->same[i] =
-            stw_nvme_piece_check(c->f->range, c->f->slots[c->f->to_check[i]].whole, &c->stops[i]);
-}
-
-static void check_all(flight *f, stw_threads *hashers) {
-    crowd c = {.f = f};
-    stw_threads_for(hashers, f->n_to_check, 1, check_some, &c);
-    for (uint32_t i = 0; i < f->n_to_check; i++) {
-        if (!c.same[i]) stop_at(f, c.stops[i]);
-        f->slots[f->to_check[i]].checked = true;
-        free_if_done(f, f->to_check[i]);
-    }
-    f->n_to_check = 0;
-}
-
-static void check(flight *f, stw_threads *hashers) {
-    const bool alone = f->prepared + f->submitted == 0 && f->n_to_check > 0;
-    const uint64_t start = alone ? stw_nvme_now_ns() : 0;
-    if (f->n_to_check >= WORTH_THREADS)
-        check_all(f, hashers);
-    else
-        check_one(f);
     if (alone && f->range->hashing != NULL)
         atomic_fetch_add(&f->range->hashing->alone_nanoseconds, stw_nvme_now_ns() - start);
 }
@@ -365,7 +324,7 @@ static bool uring_move(void *method, const stw_nvme_range *range, stw_nvme_stop 
         submit(&f);
         if (f.broken) break;
         reap(&f);
-        check(&f, all->hashers);
+        check(&f);
     }
     if (f.broken) drain(&f);
     give_back(all, r, f.broken);
