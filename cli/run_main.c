@@ -213,9 +213,8 @@ static int command_line(int argc, char **argv) {
          "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,
          &r.nvme},
         {"--keep-state", NULL, NULL,
-         "two copies of the state on NVMe (twice its space): after a crash or a signal the last "
-         "step "
-         "is kept",
+         "two copies of the state on NVMe, as --set placement.nvme_copies=2 plans them: after a "
+         "crash or a signal the last whole step is kept for `stowage state`",
          STW_OPTION_FLAG, &r.keep_state},
         {"--allow-tmpfs", NULL, NULL, "state on NVMe may be in memory (tmpfs)", STW_OPTION_FLAG,
          &r.allow_tmpfs},

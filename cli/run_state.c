@@ -8,11 +8,37 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "backend/comm/comm.h"
 #include "backend/comm/watch.h"
 #include "backend/nvme/names.h"
 #include "cli/common.h"
+#include "core/checked.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/units.h"
+
+/* The plan counted one copy: do two fit on the NVMe of its nodes? */
+static stw_status check_copies(const stw_plan *plan, stw_error *err) {
+    const uint64_t capacity = plan->cluster.nvme.capacity_bytes;
+    uint64_t over = 0;
+    char need[32], have[32];
+    for (int p = 0; p < STW_N_PHASES; p++)
+        over = stw_max_u64(over, stw_plan_over_bytes(plan, "nvme", (stw_phase)p));
+    stw_bytes_format(stw_plus(capacity, over), need, sizeof need);
+    stw_bytes_format(capacity, have, sizeof have);
+    if (over > 0)
+        return stw_fail(err, STW_STATUS_NO_RESOURCES, "--keep-state",
+                        "the plan counts one copy of the state on NVMe; two take %s per node, the "
+                        "plan's cluster has %s. Plan again with --set placement.nvme_copies=2",
+                        need, have);
+    stw_ranks ranks;
+    if (stw_ranks_from_environment(&ranks, NULL) == STW_STATUS_OK && ranks.rank > 0)
+        return STW_STATUS_OK; /* rank 0 tells it */
+    stw_log(STW_LOG_WARN,
+            "--keep-state writes two copies of the state on NVMe, the plan counts one; to plan "
+            "both: --set placement.nvme_copies=2");
+    return STW_STATUS_OK;
+}
 
 stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
     bool any = false;
@@ -24,7 +50,8 @@ stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
     snprintf(hash, 17, "%s", plan->layouts[0]->hash);
     if (stw_nvme_copies(plan->job) == 2) return STW_STATUS_OK;
     plan->run.placement.nvme_copies = 2;
-    return stw_plan_derive(plan, err);
+    stw_status status = stw_plan_derive(plan, err);
+    return status == STW_STATUS_OK ? check_copies(plan, err) : status;
 }
 
 static volatile sig_atomic_t failure_is_told, failed_code;

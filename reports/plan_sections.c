@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/files/plan_file.h"
 
@@ -134,13 +135,31 @@ void stw_section_verdict(const stw_section *s) {
         put_use(s, true);
         put_use(s, false);
         if (f->nvme_peak > 0)
-            stw_doc_line(s->out, s->format, "NVMe: %s of %s per node (%s).",
+            stw_doc_line(s->out, s->format, "NVMe: %s of %s per node (%s)%s.",
                          stw_word_gib(f->nvme_peak).text, stw_word_gib(f->nvme_capacity).text,
-                         stw_word_share((double)f->nvme_peak, (double)f->nvme_capacity).text);
+                         stw_word_share((double)f->nvme_peak, (double)f->nvme_capacity).text,
+                         !s->plan->job->engine->nvme_commits ? ""
+                         : stw_nvme_copies(s->plan->job) > 1 ? ", two copies of the state"
+                                                             : ", one copy of the state");
     }
     put_excesses(s);
     put_remarks(s, false);
     put_time(s);
+}
+
+/* How many copies of the state on NVMe the plan counts, and what the other number would mean. */
+static void put_copies(const stw_section *s) {
+    const uint64_t one = s->facts->nvme_peak, two = stw_times(2, one);
+    if (stw_nvme_copies(s->plan->job) > 1)
+        stw_doc_line(s->out, s->format,
+                     "State on NVMe: two copies; the last step survives a crash of the run.");
+    else
+        stw_doc_line(s->out, s->format,
+                     "State on NVMe: one copy, written in place; a crash loses it. Two copies "
+                     "(--set placement.nvme_copies=2, which run --keep-state needs) take %s per "
+                     "node%s.",
+                     stw_word_gib(two).text,
+                     two > s->facts->nvme_capacity ? ", more than it has" : "");
 }
 
 /* What the words of the column "update" mean, for those that occur. */
@@ -240,9 +259,7 @@ void stw_section_ring(const stw_section *s) {
                      "Direct updates: the GPU reads and writes the moments of %s parameters in "
                      "host memory, without staging.",
                      stw_word_count(direct).text);
-    if (s->facts->state_bytes[STW_TIER_NVME] > 0 && stw_nvme_copies(plan->job) > 1)
-        stw_doc_line(s->out, s->format,
-                     "State on NVMe is stored twice: the last step survives a crash.");
+    if (s->facts->state_bytes[STW_TIER_NVME] > 0 && plan->job->engine->nvme_commits) put_copies(s);
     bool chosen = plan->run.load.method == STW_AUTO;
     stw_doc_line(s->out, s->format, "Load method: %s%s.", stw_load_name(plan->decisions.load),
                  chosen ? " (chosen by the planner)" : "");

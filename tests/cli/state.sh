@@ -28,7 +28,16 @@ twice=$(sed -n '/"nvme": {/,/}/s/^ *"total": \([0-9]*\).*/\1/p' twice.json | sor
 [ -n "$once" ] && [ "$twice" = $((2 * once)) ] || fail "two copies take $twice bytes, one $once"
 expect 2 "no state on NVMe" "$STOWAGE" run host.json --backend host --keep-state
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=nvme --set node.nvme.capacity=70MiB -o small.json >/dev/null
-expect 1 "the plan's cluster has 70.00 MiB" "$STOWAGE" run small.json --backend host --nvme state --allow-tmpfs --keep-state
+expect 1 "two take 79.29 MiB per node, the plan's cluster has 70.00 MiB. .*--set placement.nvme_copies=2" \
+    "$STOWAGE" run small.json --backend host --nvme state --allow-tmpfs --keep-state
+# plans say how many copies they count, and what two would take
+"$STOWAGE" report nvme.json >one.txt
+grep -q "NVMe: 0.04 GiB of 16.00 GiB per node (0.2%), one copy of the state" one.txt || fail "no count of copies"
+grep -q "one copy, written in place.*placement.nvme_copies=2.*--keep-state.* 0.08 GiB per node\.$" one.txt || fail "what two copies take"
+"$STOWAGE" report small.json | grep -q "0.08 GiB per node, more than it has" || fail "two copies do not fit"
+"$STOWAGE" report twice.json | grep -q "0.08 GiB of 16.00 GiB per node (0.5%), two copies of the state" || fail "two copies"
+run nvme.json --steps 1 --keep-state 2>&1 >/dev/null | grep -q "two copies.*placement.nvme_copies=2" || fail "run does not tell of two copies"
+[ -z "$(run twice.json --steps 1 --keep-state 2>&1 >/dev/null)" ] || fail "the plan counts two copies, and run warns"
 
 # stop SIGNAL FILE: a run that was stopped after some steps; its messages in FILE. A shell lets what it starts in the
 # background ignore SIGINT; timeout does not, and sends it when it gets SIGALRM.
