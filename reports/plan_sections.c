@@ -96,13 +96,58 @@ static void put_remarks(const stw_section *s, bool of_time) {
             stw_doc_line(s->out, s->format, "%s", s->remarks->items[i].text);
 }
 
+/* As options of a command line: --set nodes=2 --set "node.host.limit=141 GiB" */
+static void put_changes(const stw_fix_change *changes, uint32_t n_changes, char *out,
+                        size_t out_size) {
+    size_t used = 0;
+    for (uint32_t i = 0; i < n_changes && used < out_size; i++) {
+        const stw_fix_change *c = &changes[i];
+        const char *quote = strpbrk(c->value, " *?[]{}$'") != NULL ? "\"" : "";
+        int n = snprintf(out + used, out_size - used, "%s--set %s%s=%s%s", i > 0 ? " " : "", quote,
+                         c->set, c->value, quote);
+        used += n > 0 ? (size_t)n : 0;
+    }
+}
+
+/* The first change that helps; the others follow in a section of their own. */
+static void put_remedy(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    char changes[512], why[192] = "";
+    if (plan->n_fixes > 0) {
+        put_changes(plan->fixes[0].changes, plan->fixes[0].n_changes, changes, sizeof changes);
+        snprintf(why, sizeof why, " (%s)", plan->fixes[0].why);
+    } else if (plan->n_bindings > 0 && plan->bindings[0].n_changes > 0) {
+        put_changes(plan->bindings[0].changes, plan->bindings[0].n_changes, changes,
+                    sizeof changes);
+        snprintf(why, sizeof why, ", on another machine; no other change that was tried is enough");
+    } else {
+        return;
+    }
+    stw_doc_line(s->out, s->format, "It fits with %s%s. Everything that was found is listed below.",
+                 changes, why);
+}
+
+/* A plan that fills the GPU. Full hosts have a remark of their own. */
+static void put_risk(const stw_section *s) {
+    const stw_plan_facts *f = s->facts;
+    if ((double)f->gpu_peak <= STW_RISK_SHARE * (double)f->gpu_capacity) return;
+    const bool filled = s->plan->run.placement.gpu_fill > STW_RISK_SHARE;
+    stw_doc_line(s->out, s->format,
+                 "Other processes on the GPU or a larger CUDA context can make the run fail. To "
+                 "leave more GPU memory free: %s.",
+                 filled ? "--set placement.gpu_fill=0.98"
+                        : "a smaller batch.micro_batch or batch.seq_len, or more GPUs");
+}
+
 /* Times, or why there are none. */
 static void put_time(const stw_section *s) {
     const stw_plan *plan = s->plan;
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) {
         stw_doc_line(s->out, s->format, "No times are predicted, because the plan does not fit.");
+        put_remedy(s);
         return;
     }
+    if (plan->verdict == STW_VERDICT_AT_RISK) put_risk(s);
     put_costs(s);
     if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, true);
     put_remarks(s, true);
@@ -316,19 +361,6 @@ void stw_section_solver(const stw_section *s) {
                  by->rows, by->columns, stw_word_seconds(by->seconds).text);
     put_estimates(s);
     if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, false);
-}
-
-/* As options of a command line: --set nodes=2 --set "node.host.limit=141 GiB" */
-static void put_changes(const stw_fix_change *changes, uint32_t n_changes, char *out,
-                        size_t out_size) {
-    size_t used = 0;
-    for (uint32_t i = 0; i < n_changes && used < out_size; i++) {
-        const stw_fix_change *c = &changes[i];
-        const char *quote = strpbrk(c->value, " *?[]{}$'") != NULL ? "\"" : "";
-        int n = snprintf(out + used, out_size - used, "%s--set %s%s=%s%s", i > 0 ? " " : "", quote,
-                         c->set, c->value, quote);
-        used += n > 0 ? (size_t)n : 0;
-    }
 }
 
 static void put_limits(const stw_section *s) {

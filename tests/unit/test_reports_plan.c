@@ -146,6 +146,7 @@ static void what_does_not_fit_is_said(void) {
     check_contains(&out, "Plan: infeasible; this plan has the smallest excess");
     check_contains(&out, "No times are predicted, because the plan does not fit.");
     check_contains(&out, "Over the limit: GPU memory by ");
+    check_contains(&out, "It fits with --set node.gpu.memory=83GiB, on another machine; no other ");
     check_lacks(&out, "Iteration time");
     check_lacks(&out, "tokens/s");
     check_lacks(&out, "GPU-hours");
@@ -155,6 +156,8 @@ static void what_does_not_fit_is_said(void) {
     plan->n_fixes = 1;
     CHECK_OK(stw_report_plan_summary(plan, &out, err));
     check_contains(&out, "--set nodes=2 --set \"node.host.limit=9 GiB\"  halves the state\n");
+    check_contains(&out, "It fits with --set nodes=2 --set \"node.host.limit=9 GiB\" (halves the "
+                         "state). Everything that was found is listed below.");
     check_lacks(&out, "None of the changes");
     stw_text_free(&out);
     stw_plan_free(plan);
