@@ -77,6 +77,25 @@ static void write_table(const stw_comparison *comparison, stw_format format, stw
     stw_table_write(&t, format, out);
 }
 
+/* What a user can do about lines that are outside. */
+static void put_advice(const stw_comparison *comparison, stw_format format, stw_text *out) {
+    bool times = false, bytes = false;
+    for (uint32_t i = 0; i < comparison->n_lines; i++) {
+        const stw_compare_line *line = &comparison->lines[i];
+        if (line->verdict != STW_LINE_OUTSIDE) continue;
+        times = times || line->is_time;
+        bytes = bytes || !line->is_time;
+    }
+    if (times)
+        stw_doc_line(out, format,
+                     "Times: check that nothing else ran on this machine, measure it again "
+                     "(stowage calibrate -o FILE), and plan with --cluster FILE.");
+    if (bytes)
+        stw_doc_line(out, format,
+                     "Memory: a plan that is near a limit may not fit on this machine; lower "
+                     "node.gpu.memory or node.host.limit by the difference and plan again.");
+}
+
 static void put_summary(const stw_comparison *comparison, stw_format format, stw_text *out) {
     if (comparison->n_runs > 1)
         stw_doc_line(out, format,
@@ -94,6 +113,7 @@ static void put_summary(const stw_comparison *comparison, stw_format format, stw
                      "Prediction and measurement DISAGREE: %u of %u judged lines are outside "
                      "tolerance.",
                      comparison->outside, comparison->judged);
+    put_advice(comparison, format, out);
     if (!comparison->time_judged)
         stw_doc_line(out, format, "Time is not judged%s%s.",
                      comparison->time_note != NULL ? ": " : "",

@@ -142,6 +142,8 @@ static void comparison_for_people(void) {
     set_up_comparison();
     CHECK_OK(stw_report_comparison(&comparison, STW_FORMAT_TERMINAL, &out, err));
     check_contains(&out, "DISAGREE: 1 of 2 judged lines are outside tolerance.");
+    check_contains(&out, "Memory: a plan that is near a limit may not fit on this machine");
+    CU_ASSERT_PTR_NULL(strstr(out.data, "Times: "));
     check_contains(&out, "Time is not judged: the cluster was not calibrated.");
     check_contains(&out, "2.00 GiB");
     check_contains(&out, "-20.00%  OUTSIDE");
