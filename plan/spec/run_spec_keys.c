@@ -273,7 +273,8 @@ static const stw_spec_row rows_before[] = {
      .note = "share of the GPU memory that is filled if a plan with no more exists",
      BOUNDS(0.5, 1)},
     {COUNT("placement.nvme_copies"), AT(placement.nvme_copies), .fallback = "1",
-     .note = "1: written in place; 2: the last step survives a crash, at twice the space",
+     .note = "1: written in place; 2: the last step survives a crash (run --keep-state), at twice "
+             "the space",
      BOUNDS(1, 2), .needs = NEEDS(NVME)},
     {WORDS("park.params", parked), AT(park.params), .fallback = "none",
      .note = "none | host: moved to the host between phases", .needs = NEEDS(ROLES)},
