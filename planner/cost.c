@@ -276,13 +276,15 @@ static bool same_phase(stw_phase row, stw_phase walked) {
 }
 
 /* The largest row of a resource in a phase; false where the problem has none. */
-static bool largest_row(const stw_cost *cost, const stw_choice *choice, stw_tier tier,
+static bool largest_row(const stw_cost *cost, const stw_choice *choice, uint32_t memory,
                         uint32_t node_kind, stw_phase phase, uint64_t *bytes) {
+    const bool page_locked = memory == STW_MEMORY_PAGE_LOCKED;
+    const stw_tier tier = page_locked ? STW_TIER_HOST : (stw_tier)memory;
     bool found = false;
     *bytes = 0;
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         const stw_byte_row *row = &cost->byte_rows[r];
-        if (row->tier != tier || row->page_locked) continue;
+        if (row->tier != tier || row->page_locked != page_locked) continue;
         /* what lies on NVMe lies there in every phase */
         if (tier != STW_TIER_NVME && !same_phase(row->phase, phase)) continue;
         if (tier != STW_TIER_GPU && row->node_kind != node_kind) continue;
@@ -293,16 +295,18 @@ static bool largest_row(const stw_cost *cost, const stw_choice *choice, stw_tier
     return found;
 }
 
-static stw_status compare(const stw_cost *cost, const stw_choice *choice, stw_tier tier,
+static stw_status compare(const stw_cost *cost, const stw_choice *choice, uint32_t memory,
                           uint32_t node_kind, stw_phase phase, uint64_t walked, stw_error *err) {
     uint64_t bytes;
     if (walked == 0) return STW_STATUS_OK;
-    if (largest_row(cost, choice, tier, node_kind, phase, &bytes) && bytes >= walked)
+    if (largest_row(cost, choice, memory, node_kind, phase, &bytes) && bytes >= walked)
         return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_BUG, "planner",
                     "the walk reaches %llu bytes of %s in %s, the planner's rows only %llu",
-                    (unsigned long long)walked, stw_tier_name(tier), stw_phase_name(phase),
-                    (unsigned long long)bytes);
+                    (unsigned long long)walked,
+                    memory == STW_MEMORY_PAGE_LOCKED ? "page-locked memory"
+                                                     : stw_tier_name((stw_tier)memory),
+                    stw_phase_name(phase), (unsigned long long)bytes);
 }
 
 stw_status stw_cost_check_walk(const stw_cost *cost, const stw_choice *choice,
@@ -314,10 +318,15 @@ stw_status stw_cost_check_walk(const stw_cost *cost, const stw_choice *choice,
             if (peaks[k].has[p])
                 STW_TRY(compare(cost, choice, STW_TIER_GPU, 0, (stw_phase)p,
                                 peaks[k].phase[p][STW_TIER_GPU].total, err));
-        for (uint32_t n = 0; n < cost->job->n_node_kinds; n++)
+        for (uint32_t n = 0; n < cost->job->n_node_kinds; n++) {
+            const stw_peak *node = node_peaks[n].phase[p];
             for (int t = STW_TIER_HOST; t < STW_N_TIERS && node_peaks[n].has[p]; t++)
-                STW_TRY(compare(cost, choice, (stw_tier)t, n, (stw_phase)p,
-                                node_peaks[n].phase[p][t].total, err));
+                STW_TRY(compare(cost, choice, (uint32_t)t, n, (stw_phase)p, node[t].total, err));
+            if (node_peaks[n].has[p] &&
+                cost->job->cluster->host.page_lock_limit_bytes != STW_UNLIMITED)
+                STW_TRY(compare(cost, choice, STW_MEMORY_PAGE_LOCKED, n, (stw_phase)p,
+                                node[STW_TIER_HOST].page_locked, err));
+        }
     }
 out:
     return status;

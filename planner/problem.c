@@ -240,7 +240,7 @@ static void split(const stw_build *b, const stw_byte_reading *near, const stw_by
                   uint64_t params, stw_place_bytes *out) {
     uint64_t unit_params = b->cost->job->unit_params;
     for (int at = 0; at < STW_N_INSTANTS; at++)
-        for (int t = 0; t < STW_N_TIERS; t++) {
+        for (int t = 0; t < STW_N_MEMORIES; t++) {
             uint64_t all = far->all[at][t], state = far->state[at][t];
             uint64_t growth = all > near->all[at][t] ? all - near->all[at][t] : 0;
             out->unit[at][t] = b->cost->whole ? stw_div_up_u64(state, b->cost->n_units)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/program/staging.h"
 
 static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for a reading");
@@ -74,6 +75,14 @@ static void note(const stw_layout *layout, const uint64_t *components, stw_insta
     out->state[at][tier] = state;
 }
 
+/* All in one: only engines that divide no state have less page-locked than they hold. */
+static void note_locked(const stw_job *job, const stw_peak *host, stw_instant at,
+                        stw_byte_reading *out) {
+    uint64_t staging = stw_load_is_pageable(job) ? 0 : host->components[STW_COMPONENT_LOAD_STAGING];
+    uint64_t *all = &out->all[at][STW_MEMORY_PAGE_LOCKED];
+    *all = stw_max_u64(*all, host->page_locked - staging);
+}
+
 static stw_instant instant_of(stw_phase phase) {
     switch (phase) {
     case STW_PHASE_LOAD:
@@ -103,6 +112,9 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
         note(layout, live.bytes[t], STW_AT_REST, (stw_tier)t, out);
         note(layout, live.bytes[t], STW_AT_BACKWARD, (stw_tier)t, out);
     }
+    const stw_peak held = {.page_locked = live.page_locked};
+    note_locked(job, &held, STW_AT_REST, out);
+    note_locked(job, &held, STW_AT_BACKWARD, out);
     out->process_bytes = live.bytes[STW_TIER_HOST][STW_COMPONENT_PROCESS];
     out->context_bytes = live.bytes[STW_TIER_GPU][STW_COMPONENT_CONTEXT];
     out->page_tables = out->context_bytes > job->cluster->gpu.context_bytes;
@@ -116,6 +128,7 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
         out->other_phases = out->other_phases || at == STW_AT_OTHER;
         for (int t = 0; t < STW_N_TIERS; t++)
             note(layout, peaks.phase[p][t].components, at, (stw_tier)t, out);
+        note_locked(job, &peaks.phase[p][STW_TIER_HOST], at, out);
     }
 }
 

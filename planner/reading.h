@@ -50,10 +50,11 @@ typedef enum stw_instant {
 /** Bytes of a rank; without `context`, `process` and load staging, which have terms of their own.
  */
 typedef struct stw_byte_reading {
-    uint64_t all[STW_N_INSTANTS][STW_N_TIERS];
-    uint64_t state[STW_N_INSTANTS][STW_N_TIERS]; /* of these, components of the layout's regions */
-    uint64_t context_bytes, process_bytes;       /* the context without page tables */
-    bool other_phases;                           /* is there anything to read at STW_AT_OTHER? */
+    uint64_t all[STW_N_INSTANTS][STW_N_MEMORIES];
+    uint64_t state[STW_N_INSTANTS][STW_N_MEMORIES]; /* of these, components of the layout's regions;
+                                                       0 of what is page-locked */
+    uint64_t context_bytes, process_bytes;          /* the context without page tables */
+    bool other_phases;                              /* is there anything to read at STW_AT_OTHER? */
     bool page_tables; /* does the context hold page tables of the host arena? */
     uint32_t rings;   /* of the layout: bit stw_ring_kind */
 } stw_byte_reading;

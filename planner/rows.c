@@ -114,11 +114,11 @@ uint32_t stw_row_use(const stw_cost *cost, uint32_t place, stw_tier tier) {
     return STW_USE_OWN(place);
 }
 
-static uint64_t least_once(const stw_build *b, stw_instant at, stw_tier tier, uint32_t kind) {
+static uint64_t least_once(const stw_build *b, stw_instant at, uint32_t memory, uint32_t kind) {
     uint64_t least = UINT64_MAX;
     for (uint32_t p = 0; p < b->cost->n_places; p++)
         for (uint32_t r = 0; r < b->cost->n_rings; r++)
-            least = stw_min_u64(least, stw_build_bytes(b, kind, p, r)->once[at][tier]);
+            least = stw_min_u64(least, stw_build_bytes(b, kind, p, r)->once[at][memory]);
     return least;
 }
 
@@ -127,7 +127,7 @@ static uint64_t least_once(const stw_build *b, stw_instant at, stw_tier tier, ui
 typedef struct place_terms {
     const stw_build *build;
     stw_instant at;
-    stw_tier tier;
+    uint32_t memory; /* a tier or STW_MEMORY_PAGE_LOCKED */
     uint32_t kind;
     uint64_t ranks, share;
 } place_terms;
@@ -138,12 +138,13 @@ static uint64_t part_of(const place_terms *t, uint64_t bytes) {
 
 static void add_once(const place_terms *t, uint64_t least, uint32_t use, stw_byte_row *row) {
     stw_cost *cost = t->build->cost;
+    const stw_tier tier = t->memory == STW_MEMORY_PAGE_LOCKED ? STW_TIER_HOST : (stw_tier)t->memory;
     for (uint32_t r = 0; r < cost->n_rings; r++) {
         uint64_t most = 0;
         for (uint32_t p = 0; p < cost->n_places; p++) {
-            if (stw_row_use(cost, p, t->tier) != use) continue;
+            if (stw_row_use(cost, p, tier) != use) continue;
             const stw_place_bytes *bytes = stw_build_bytes(t->build, t->kind, p, r);
-            uint64_t more = bytes->once[t->at][t->tier] - least;
+            uint64_t more = bytes->once[t->at][t->memory] - least;
             if (more > 0) cost->place_uses[p] |= 1u << use;
             most = stw_max_u64(most, more);
         }
@@ -153,18 +154,19 @@ static void add_once(const place_terms *t, uint64_t least, uint32_t use, stw_byt
 
 static void add_terms(const place_terms *t, stw_byte_row *row) {
     const stw_cost *cost = t->build->cost;
-    uint64_t least = least_once(t->build, t->at, t->tier, t->kind);
+    uint64_t least = least_once(t->build, t->at, t->memory, t->kind);
     row->constant_bytes += part_of(t, least);
     for (uint32_t p = 0; p < cost->n_places; p++)
         row->unit_bytes[p] +=
-            part_of(t, stw_build_bytes(t->build, t->kind, p, 0)->unit[t->at][t->tier]);
+            part_of(t, stw_build_bytes(t->build, t->kind, p, 0)->unit[t->at][t->memory]);
     for (uint32_t u = 0; u < cost->n_uses; u++)
         if (u != STW_USE_HOST_PARAMS) add_once(t, least, u, row);
 }
 
 void stw_row_add_places(const stw_build *b, stw_instant at, uint32_t kind, uint64_t ranks,
                         stw_byte_row *row) {
-    const place_terms terms = {b, at, row->tier, kind, ranks, 1};
+    const place_terms terms = {
+        b, at, row->page_locked ? STW_MEMORY_PAGE_LOCKED : (uint32_t)row->tier, kind, ranks, 1};
     add_terms(&terms, row);
 }
 

@@ -9,7 +9,7 @@
 
 /** Bytes that a place needs: per unit, and once as soon as any unit lies there. */
 typedef struct stw_place_bytes {
-    uint64_t unit[STW_N_INSTANTS][STW_N_TIERS], once[STW_N_INSTANTS][STW_N_TIERS];
+    uint64_t unit[STW_N_INSTANTS][STW_N_MEMORIES], once[STW_N_INSTANTS][STW_N_MEMORIES];
 } stw_place_bytes;
 
 typedef struct stw_build {

@@ -3,6 +3,7 @@
  * stand for the largest kind of rank, whose shards hold every other kind's; host rows for a kind of
  * node, all of whose ranks peak together. Forward and backward on the GPU: rows_forward.c. */
 #include "core/checked.h"
+#include "plan/program/staging.h"
 #include "planner/rows.h"
 
 static stw_status no_memory(stw_error *err) {
@@ -40,7 +41,9 @@ static void add_rank(const stw_build *b, const node_row *node, uint32_t kind, ui
     stw_row_add_places(b, node->at, kind, ranks, row);
     if (node->tier == STW_TIER_NVME) return;
     if (!node->page_locked) row->constant_bytes += stw_times(ranks, b->process_bytes);
-    for (uint32_t l = 0; node->at == STW_AT_LOAD && l < cost->n_loads; l++)
+    const bool stages =
+        node->at == STW_AT_LOAD && !(node->page_locked && stw_load_is_pageable(cost->job));
+    for (uint32_t l = 0; stages && l < cost->n_loads; l++)
         row->load_bytes[l] += ranks * stw_build_staging(b, kind, l, STW_TIER_HOST);
     for (uint32_t a = 0; node->at == STW_AT_BACKWARD && a < cost->n_acts; a++)
         row->act_bytes[a] += stw_times(ranks, b->stash_bytes[a]);

@@ -95,17 +95,18 @@ static void peak_row(stw_table *t, const char *of, const char *who, unsigned pha
     stw_table_cell(t, "%s", who);
     stw_table_cell(t, "%s", stw_phase_name((stw_phase)phase));
     stw_table_cell(t, "%s", stw_word_gib(bytes).text);
-    stw_table_cell(t, "%s", stw_word_gib(capacity).text);
-    stw_table_cell(t, "%s", stw_word_share((double)bytes, (double)capacity).text);
-    stw_table_cell(t, "%s", stw_word_bar(bytes, capacity).text);
+    const bool limited = capacity != STW_UNLIMITED;
+    stw_table_cell(t, "%s", limited ? stw_word_gib(capacity).text : "none");
+    stw_table_cell(t, "%s", limited ? stw_word_share((double)bytes, (double)capacity).text : "");
+    stw_table_cell(t, "%s", limited ? stw_word_bar(bytes, capacity).text : "");
 }
 
 /* Kinds whose peaks differ by at most this share are shown as one. */
 static const double ALIKE = 0.01;
 
-static bool alike(const stw_peaks *a, const stw_peaks *b, stw_tier tier) {
+static bool alike(const stw_peaks *a, const stw_peaks *b, uint32_t memory) {
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
-        double x = (double)a->phase[p][tier].total, y = (double)b->phase[p][tier].total;
+        double x = (double)stw_peaks_bytes(a, p, memory), y = (double)stw_peaks_bytes(b, p, memory);
         if (a->has[p] != b->has[p] || fabs(x - y) > ALIKE * fmax(x, y)) return false;
     }
     return true;
@@ -116,7 +117,7 @@ typedef struct kinds {
     const stw_job *job;
     const stw_peaks *peaks; /* [n] */
     uint32_t n;
-    stw_tier tier;
+    uint32_t of; /* a tier or STW_MEMORY_PAGE_LOCKED */
     const char *memory;
     uint64_t capacity;
     void (*words)(const stw_job *job, const bool *kinds, char *out, size_t out_size);
@@ -126,7 +127,7 @@ typedef struct kinds {
 static uint64_t largest(const kinds *all, const bool *of, unsigned phase) {
     uint64_t most = 0;
     for (uint32_t k = 0; k < all->n; k++)
-        if (of[k]) most = stw_max_u64(most, all->peaks[k].phase[phase][all->tier].total);
+        if (of[k]) most = stw_max_u64(most, stw_peaks_bytes(&all->peaks[k], phase, all->of));
     return most;
 }
 
@@ -142,12 +143,12 @@ static void kind_rows(const stw_section *s, stw_table *t, const kinds *all) {
     for (uint32_t i = 0; i < all->n; i++) {
         if (shown[i]) continue;
         for (uint32_t k = 0; k < all->n; k++) {
-            like[k] = !shown[k] && alike(&all->peaks[i], &all->peaks[k], all->tier);
+            like[k] = !shown[k] && alike(&all->peaks[i], &all->peaks[k], all->of);
             shown[k] |= like[k];
         }
         all->words(all->job, like, who, sizeof who);
         for (unsigned p = 0; p < STW_N_PHASES; p++)
-            if (all->peaks[i].has[p])
+            if (all->peaks[i].has[p] && (all->of < STW_N_TIERS || largest(all, like, p) > 0))
                 peak_row(t, all->memory, who, p, largest(all, like, p), all->capacity);
     }
 }
@@ -176,6 +177,13 @@ static void put_peaks(const stw_section *s) {
     stw_table_begin(&t, s->pool, heads, 7);
     kind_rows(s, &t, &ranks);
     kind_rows(s, &t, &nodes);
+    if (!job->engine->spec.executes) { /* Stowage's own host bytes are page-locked, all of them */
+        kinds locked = nodes;
+        locked.of = STW_MEMORY_PAGE_LOCKED;
+        locked.memory = "page-locked";
+        locked.capacity = plan->cluster.host.page_lock_limit_bytes;
+        kind_rows(s, &t, &locked);
+    }
     for (unsigned p = 0; p < STW_N_PHASES; p++)
         if (f->phases[p].nvme_bytes > 0)
             peak_row(&t, "NVMe", "worst node", p, f->phases[p].nvme_bytes, f->nvme_capacity);

@@ -250,11 +250,7 @@ static void account(stw_sim *sim, const stw_movement *movement, stw_live *live) 
     sim->peaks.has[movement->phase] = true;
     for (uint32_t i = 0; i <= movement->n_ops; i++) {
         if (i > 0) stw_live_apply(live, &sim->program->ops[movement->first_op + i - 1]);
-        for (unsigned t = 0; t < STW_N_TIERS; t++) {
-            if (live->total[t] < peaks[t].total) continue;
-            peaks[t].total = live->total[t];
-            memcpy(peaks[t].components, live->bytes[t], sizeof peaks[t].components);
-        }
+        for (unsigned t = 0; t < STW_N_TIERS; t++) stw_live_note(live, (stw_tier)t, &peaks[t]);
     }
 }
 

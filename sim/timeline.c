@@ -100,12 +100,6 @@ static uint32_t list_events(const timeline *t, event *events) {
     return n;
 }
 
-static void note(const stw_live *live, stw_tier tier, stw_peak *peak) {
-    if (live->total[tier] < peak->total) return;
-    peak->total = live->total[tier];
-    memcpy(peak->components, live->bytes[tier], sizeof peak->components);
-}
-
 static void replay(const timeline *t, const event *events, uint32_t n, stw_peaks *peaks) {
     stw_live live;
     memset(&live, 0, sizeof live);
@@ -114,14 +108,14 @@ static void replay(const timeline *t, const event *events, uint32_t n, stw_peaks
             stw_phase phase = t->sim->program->movements[events[i].of].phase;
             peaks->has[phase] = true;
             for (int tier = 0; tier < STW_N_TIERS; tier++)
-                note(&live, (stw_tier)tier, &peaks->phase[phase][tier]);
+                stw_live_note(&live, (stw_tier)tier, &peaks->phase[phase][tier]);
             continue;
         }
         stw_op op = *alloc_of(t, events[i].of);
         if (events[i].kind == GO) op.kind = STW_OP_FREE;
         stw_live_apply(&live, &op);
         if (events[i].kind == COME)
-            note(&live, op.to, &peaks->phase[t->stretches[events[i].of].phase][op.to]);
+            stw_live_note(&live, op.to, &peaks->phase[t->stretches[events[i].of].phase][op.to]);
     }
 }
 

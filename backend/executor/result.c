@@ -15,10 +15,7 @@
 /* The mutex is held. */
 void stw_exec_count(stw_rank_run *run, const stw_op *op) {
     stw_live_apply(&run->live, op);
-    stw_peak *peak = &run->peak[op->to];
-    if (op->kind != STW_OP_ALLOC || run->live.total[op->to] < peak->total) return;
-    peak->total = run->live.total[op->to];
-    memcpy(peak->components, run->live.bytes[op->to], sizeof peak->components);
+    if (op->kind == STW_OP_ALLOC) stw_live_note(&run->live, op->to, &run->peak[op->to]);
 }
 
 static uint64_t less(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }

@@ -269,14 +269,12 @@ uint64_t stw_page_lock_rounding_bytes(uint64_t bytes) {
     return power - bytes;
 }
 
-uint64_t stw_moments_rounding_bytes(const stw_job *job, uint32_t kind) {
-    static const stw_component moments[] = {STW_COMPONENT_EXP_AVG, STW_COMPONENT_EXP_AVG_SQ};
-    const stw_space *space = &job->kinds[kind].spaces[STW_SPACE_OPTIMIZER];
+uint64_t stw_state_rounding_bytes(const stw_job *job, uint32_t kind, stw_component component) {
+    const stw_space *space = &job->kinds[kind].spaces[stw_component_space(component)];
+    const uint64_t element = stw_job_element_bytes(job, component);
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < space->n_segments; i++)
-        for (int m = 0; m < 2; m++)
-            bytes =
-                stw_plus(bytes, stw_page_lock_rounding_bytes(stw_times(
-                                    space->segments[i].n, stw_job_element_bytes(job, moments[m]))));
+        bytes =
+            stw_plus(bytes, stw_page_lock_rounding_bytes(stw_times(space->segments[i].n, element)));
     return bytes;
 }

@@ -53,9 +53,8 @@ double stw_block_forward_flops(const stw_job *job, uint32_t block);
 /** Bytes that page-locking a buffer adds under torch's caching host allocator (next power of two).
  */
 uint64_t stw_page_lock_rounding_bytes(uint64_t bytes);
-/** The same for all moments of a kind of rank, page-locked tensor by tensor (torch's streamed
- * step). */
-uint64_t stw_moments_rounding_bytes(const stw_job *job, uint32_t kind);
+/** The same for one component of the state of a kind of rank, page-locked tensor by tensor. */
+uint64_t stw_state_rounding_bytes(const stw_job *job, uint32_t kind, stw_component component);
 
 /** Does this block belong to FSDP's root group (gathered for the whole of forward and backward)? */
 bool stw_job_in_root(const stw_job *job, uint32_t block);

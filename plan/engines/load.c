@@ -189,8 +189,10 @@ void stw_build_load(stw_builder *b) {
     const stw_transfer transfer = b->program->movements[b->program->n_movements - 1].transfer;
     load_slots slots = {.whole = stw_load_is_whole(b->job, method)};
     for (int i = 0; i < STW_LOAD_SLOTS; i++) slots.read_by[i] = slots.placed_by[i] = STW_OP_NONE;
+    b->pageable = stw_load_is_pageable(b->job);
     slots.host = stw_alloc(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_HOST,
                            stw_load_staging_bytes(b->job, b->decisions, k, STW_TIER_HOST));
+    b->pageable = false;
     slots.gpu = stw_alloc(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_GPU,
                           stw_load_staging_bytes(b->job, b->decisions, k, STW_TIER_GPU));
     for (uint32_t i = 0; i < transfer.n_pieces && b->status == STW_STATUS_OK; i++) {

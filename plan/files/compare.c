@@ -202,18 +202,19 @@ static void compare_ranks(comparer *c, stw_phase phase) {
 /* ---- nodes ---- */
 
 typedef struct node_sums {
-    uint32_t ranks;        /* measured, of this node */
-    uint64_t host, arenas; /* over its ranks */
+    uint32_t ranks;                     /* measured, of this node */
+    uint64_t host, page_locked, arenas; /* over its ranks */
 } node_sums;
 
 static node_sums sum_node(const comparer *c, stw_phase phase, uint32_t node) {
-    node_sums sums = {0, 0, 0};
+    node_sums sums = {0};
     for (uint32_t i = 0; i < c->run->n_ranks; i++) {
         const stw_run_rank *rank = &c->run->ranks[i];
         if (rank->rank / c->plan->job->ranks_per_node != node || !rank->phases[phase].known)
             continue;
         sums.ranks++;
         sums.host += rank->phases[phase].host;
+        sums.page_locked += rank->phases[phase].page_locked;
         sums.arenas += arenas_on_host(&rank->phases[phase]);
     }
     return sums;
@@ -230,15 +231,19 @@ static void keep_worse(stw_compare_line *worst, bool *any, const stw_compare_lin
 /* "host": everything on the node, processes included; "host arenas": what Stowage allocated. */
 static void compare_nodes(comparer *c, stw_phase phase) {
     const stw_job *job = c->plan->job;
-    stw_compare_line all = {0}, arenas = {0};
-    bool any_all = false, any_arenas = false;
+    stw_compare_line all = {0}, arenas = {0}, locked = {0};
+    bool any_all = false, any_arenas = false, any_locked = false;
     for (uint32_t node = 0; node < c->plan->cluster.nodes; node++) {
         node_sums sums = sum_node(c, phase, node);
         uint64_t host = sums.ranks == job->ranks_per_node ? sums.host : 0;
-        for (uint32_t i = 0; i < c->run->n_nodes; i++)
-            if (c->run->nodes[i].node == node && c->run->nodes[i].host[phase] > 0)
-                host = c->run->nodes[i].host[phase];
-        if (host == 0 && sums.ranks == 0) continue;
+        uint64_t page_locked = sums.ranks == job->ranks_per_node ? sums.page_locked : 0;
+        for (uint32_t i = 0; i < c->run->n_nodes; i++) {
+            if (c->run->nodes[i].node != node) continue;
+            if (c->run->nodes[i].host[phase] > 0) host = c->run->nodes[i].host[phase];
+            if (c->run->nodes[i].page_locked[phase] > 0)
+                page_locked = c->run->nodes[i].page_locked[phase];
+        }
+        if (host == 0 && page_locked == 0 && sums.ranks == 0) continue;
         const stw_peak *peak =
             &c->plan->node_peaks[stw_job_node_kind_of(job, node)].phase[phase][STW_TIER_HOST];
         stw_compare_line line = {.phase = phase, .kind = "node"};
@@ -249,18 +254,25 @@ static void compare_nodes(comparer *c, stw_phase phase) {
         line.measured = (double)host;
         line.note = c->host_note;
         if (host > 0) keep_worse(&all, &any_all, &line);
+        line.what = "host page-locked";
+        line.processes = 0;
+        line.predicted = (double)peak->page_locked;
+        line.measured = (double)page_locked;
+        line.note = NULL;
+        if (page_locked > 0 && is_external(c)) keep_worse(&locked, &any_locked, &line);
         line.what = "host arenas";
         line.processes = 0;
-        line.predicted = (double)(stw_plan_page_locked(peak) -
+        line.predicted = (double)(peak->total - peak->components[STW_COMPONENT_PROCESS] -
                                   peak->components[STW_COMPONENT_PAGE_LOCK_ROUNDING]);
         line.measured = (double)sums.arenas;
-        line.note = NULL;
         if (sums.ranks == job->ranks_per_node && !is_external(c))
             keep_worse(&arenas, &any_arenas, &line);
     }
+    locked.who = who(c, "node", locked.rank / job->ranks_per_node, c->plan->cluster.nodes);
     all.who = who(c, "node", all.rank / job->ranks_per_node, c->plan->cluster.nodes);
     arenas.who = who(c, "node", arenas.rank / job->ranks_per_node, c->plan->cluster.nodes);
     if (any_all) add_line(c, all);
+    if (any_locked) add_line(c, locked);
     if (any_arenas) add_line(c, arenas);
 }
 

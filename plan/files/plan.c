@@ -82,6 +82,8 @@ static void sum_nodes(stw_plan *plan) {
                     const stw_peak *from = &plan->peaks[k].phase[p][t];
                     stw_peak *to = &node->phase[p][t];
                     to->total = stw_plus(to->total, stw_times(ranks, from->total));
+                    to->page_locked =
+                        stw_plus(to->page_locked, stw_times(ranks, from->page_locked));
                     for (int c = 0; c < STW_N_COMPONENTS; c++)
                         to->components[c] =
                             stw_plus(to->components[c], stw_times(ranks, from->components[c]));
@@ -158,7 +160,8 @@ static stw_status check_peaks_equal(const stw_plan *plan, uint32_t kind, stw_err
     stw_program_walk(plan->programs[kind], &walked);
     for (int p = 0; p < STW_N_PHASES; p++)
         for (int t = 0; t < STW_N_TIERS; t++)
-            if (walked.phase[p][t].total != plan->peaks[kind].phase[p][t].total)
+            if (walked.phase[p][t].total != plan->peaks[kind].phase[p][t].total ||
+                walked.phase[p][t].page_locked != plan->peaks[kind].phase[p][t].page_locked)
                 return stw_fail(err, STW_STATUS_BUG, stw_phase_name((stw_phase)p),
                                 "the plan states a peak of %llu B in %s, its program gives %llu B",
                                 (unsigned long long)plan->peaks[kind].phase[p][t].total,
@@ -193,10 +196,9 @@ void stw_plan_judge(stw_plan *plan) {
                                       stw_plan_gpu_capacity(plan)));
         for (uint32_t n = 0; n < job->n_node_kinds; n++) {
             const stw_peak *node = plan->node_peaks[n].phase[p];
-            uint64_t locked =
-                node[STW_TIER_HOST].total - node[STW_TIER_HOST].components[STW_COMPONENT_PROCESS];
             worst = fmax(worst, share(node[STW_TIER_HOST].total, stw_plan_host_capacity(plan)));
-            worst = fmax(worst, share(locked, plan->cluster.host.page_lock_limit_bytes));
+            worst = fmax(worst, share(node[STW_TIER_HOST].page_locked,
+                                      plan->cluster.host.page_lock_limit_bytes));
             worst =
                 fmax(worst, share(node[STW_TIER_NVME].total, plan->cluster.nvme.capacity_bytes));
         }
@@ -219,11 +221,10 @@ uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_pha
     for (uint32_t n = 0; !gpu && n < plan->job->n_node_kinds; n++) {
         const stw_peak *node = plan->node_peaks[n].phase[phase];
         const stw_peak *used = &node[host || locked ? STW_TIER_HOST : STW_TIER_NVME];
-        uint64_t own = locked ? used->components[STW_COMPONENT_PROCESS] : 0;
         uint64_t limit = host     ? stw_plan_host_capacity(plan)
                          : locked ? plan->cluster.host.page_lock_limit_bytes
                                   : plan->cluster.nvme.capacity_bytes;
-        most = stw_max_u64(most, excess(used->total - own, limit));
+        most = stw_max_u64(most, excess(locked ? used->page_locked : used->total, limit));
     }
     return most;
 }

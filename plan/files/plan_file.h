@@ -28,10 +28,6 @@ uint64_t stw_plan_worst_bytes(const stw_plan *plan, stw_phase phase, stw_tier ti
 /** Most GPU bytes of a kind of rank over its phases. */
 void stw_plan_rank_maxima(const stw_peaks *peaks, uint64_t *allocated, uint64_t *reserved,
                           uint64_t *device);
-/** Page-locked bytes of a host peak: all but what the processes take themselves. */
-static inline uint64_t stw_plan_page_locked(const stw_peak *host) {
-    return host->total - host->components[STW_COMPONENT_PROCESS];
-}
 
 /** Peaks of ranks and nodes and the times, over the derived ones (plan_read_figures.c). */
 STW_MUST_USE stw_status stw_plan_read_figures(const stw_tree *tree, stw_plan *plan, stw_error *err);

@@ -149,7 +149,7 @@ static stw_status check_node(const reader *r, const stw_node *node, uint32_t n, 
         of.phase = stw_phase_name((stw_phase)p);
         STW_TRY(stw_node_object(r->tree, phases, of.phase, &phase, err));
         STW_TRY(check_peak(r, phase, "host", of, host, err));
-        STW_TRY(follows_from(r, phase, "page_locked", of, stw_plan_page_locked(host), err));
+        STW_TRY(follows_from(r, phase, "page_locked", of, host->page_locked, err));
         STW_TRY(check_tier(r, phase, "nvme", of, &peaks->phase[p][STW_TIER_NVME], err));
     }
 out:

@@ -399,7 +399,7 @@ static void write_nodes(const stw_plan *plan, stw_json *json) {
             if (!plan->node_peaks[n].has[p]) continue;
             stw_json_begin_object(json, stw_phase_name((stw_phase)p));
             stw_json_u64(json, "host", peak[STW_TIER_HOST].total);
-            stw_json_u64(json, "page_locked", stw_plan_page_locked(&peak[STW_TIER_HOST]));
+            stw_json_u64(json, "page_locked", peak[STW_TIER_HOST].page_locked);
             stw_part_write_components(json, "components", peak[STW_TIER_HOST].components);
             write_tier(&peak[STW_TIER_NVME], "nvme", json);
             stw_json_end(json);

@@ -87,23 +87,26 @@ uint32_t stw_append(stw_builder *b, stw_op op) {
 }
 
 static stw_op bytes_op(stw_op_kind kind, stw_component component, stw_tier tier, uint64_t offset,
-                       uint64_t bytes) {
+                       uint64_t bytes, bool pageable) {
     stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, STW_OP_NONE);
     op.component = component;
     op.from = op.to = tier;
     op.offset_bytes = offset;
     op.bytes = bytes;
+    op.pageable = pageable && tier == STW_TIER_HOST;
     return op;
 }
 
 void stw_alloc_at(stw_builder *b, stw_component component, stw_tier tier, uint64_t offset,
                   uint64_t bytes) {
-    if (bytes > 0) (void)stw_append(b, bytes_op(STW_OP_ALLOC, component, tier, offset, bytes));
+    if (bytes > 0)
+        (void)stw_append(b, bytes_op(STW_OP_ALLOC, component, tier, offset, bytes, b->pageable));
 }
 
 void stw_free_at(stw_builder *b, stw_component component, stw_tier tier, uint64_t offset,
                  uint64_t bytes) {
-    if (bytes > 0) (void)stw_append(b, bytes_op(STW_OP_FREE, component, tier, offset, bytes));
+    if (bytes > 0)
+        (void)stw_append(b, bytes_op(STW_OP_FREE, component, tier, offset, bytes, b->pageable));
 }
 
 /* Where the next bytes may begin after the first `at` of the live ones. */
@@ -114,7 +117,7 @@ static uint64_t end_of(const stw_builder *b, stw_tier tier, size_t at) {
 }
 
 stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uint64_t bytes) {
-    stw_extent extent = {0, bytes, STW_OP_NONE};
+    stw_extent extent = {0, bytes, STW_OP_NONE, b->pageable};
     if (bytes == 0 || b->status != STW_STATUS_OK) return extent;
     size_t n = b->transient[tier].n, at = b->transient[tier].packed;
     stw_extent *live = stw_pool_grow(b->program->pool, b->transient[tier].live, n, n + 1,
@@ -128,7 +131,8 @@ stw_extent stw_alloc(stw_builder *b, stw_component component, stw_tier tier, uin
     while (at < n && live[at].offset < end_of(b, tier, at) + room) at++;
     extent.offset = end_of(b, tier, at);
     memmove(&live[at + 1], &live[at], (n - at) * sizeof *live);
-    extent.alloc = stw_append(b, bytes_op(STW_OP_ALLOC, component, tier, extent.offset, bytes));
+    extent.alloc =
+        stw_append(b, bytes_op(STW_OP_ALLOC, component, tier, extent.offset, bytes, b->pageable));
     live[at] = extent;
     b->transient[tier].n = ++n;
     size_t *packed = &b->transient[tier].packed;
@@ -156,7 +160,8 @@ void stw_free_after(stw_builder *b, stw_component component, stw_tier tier, stw_
     memmove(&live[at], &live[at + 1], (n - at - 1) * sizeof *live);
     b->transient[tier].n--;
     if (b->transient[tier].packed > at) b->transient[tier].packed = at;
-    stw_op op = bytes_op(STW_OP_FREE, component, tier, extent.offset, extent.bytes);
+    stw_op op =
+        bytes_op(STW_OP_FREE, component, tier, extent.offset, extent.bytes, extent.pageable);
     op.after[0] = after;
     (void)stw_append(b, op);
 }
@@ -204,7 +209,9 @@ void stw_build_externals(stw_builder *b) {
                      cluster->gpu.comm_bytes);
     uint64_t process_bytes = cluster->host.process_bytes;
     if (b->job->world > 1) process_bytes += cluster->host.process_comm_bytes;
+    b->pageable = true;
     stw_alloc_at(b, STW_COMPONENT_PROCESS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, process_bytes);
+    b->pageable = false;
 }
 
 void stw_build_regions(stw_builder *b, bool alloc, bool (*which)(const stw_region *region)) {

@@ -10,6 +10,7 @@
 typedef struct stw_extent {
     uint64_t offset, bytes;
     uint32_t alloc; /* the operation from which on the bytes are there; STW_OP_NONE: no bytes */
+    bool pageable;  /* see stw_builder */
 } stw_extent;
 /* The extent that has no bytes. */
 #define STW_NO_EXTENT                                                                              \
@@ -23,6 +24,7 @@ typedef struct stw_builder {
     size_t capacity;
     stw_error *err;
     stw_status status;
+    bool pageable; /* what is allocated or freed on the host from now on is not page-locked */
     bool skipping; /* of a movement that the program does not hold: only allocs and frees stay */
     stw_extent
         *shard_grads; /* [model.n_blocks] lazily made gradients, live from backward to step */

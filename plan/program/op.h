@@ -84,6 +84,7 @@ typedef struct stw_op {
     stw_update update;       /* of an update: which kind of update */
     stw_tier from, to;       /* equal where nothing moves */
     stw_stream stream;
+    bool pageable;              /* of an alloc or free on the host: not page-locked */
     stw_op_ranks ranks;         /* of the node that do this at the same time */
     stw_rank_group group;       /* of a collective: the ranks that take part */
     uint32_t peer;              /* of a send: the rank that has the bytes */

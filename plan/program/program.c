@@ -39,13 +39,17 @@ void stw_live_apply(stw_live *live, const stw_op *op) {
     if (op->kind == STW_OP_ALLOC) {
         live->bytes[op->to][op->component] += op->bytes;
         live->total[op->to] += op->bytes;
+        if (op->to == STW_TIER_HOST && !op->pageable) live->page_locked += op->bytes;
     } else if (op->kind == STW_OP_FREE) {
         live->bytes[op->to][op->component] -= op->bytes;
         live->total[op->to] -= op->bytes;
+        if (op->to == STW_TIER_HOST && !op->pageable) live->page_locked -= op->bytes;
     }
 }
 
-static void note_peak(const stw_live *live, stw_tier tier, stw_peak *peak) {
+void stw_live_note(const stw_live *live, stw_tier tier, stw_peak *peak) {
+    if (tier == STW_TIER_HOST && live->page_locked > peak->page_locked)
+        peak->page_locked = live->page_locked;
     if (live->total[tier] < peak->total) return;
     peak->total = live->total[tier];
     memcpy(peak->components, live->bytes[tier], sizeof peak->components);
@@ -59,11 +63,11 @@ void stw_program_walk(const stw_program *program, stw_peaks *peaks) {
         const stw_movement *movement = &program->movements[m];
         peaks->has[movement->phase] = true;
         stw_peak *peak = peaks->phase[movement->phase];
-        for (int t = 0; t < STW_N_TIERS; t++) note_peak(&live, (stw_tier)t, &peak[t]);
+        for (int t = 0; t < STW_N_TIERS; t++) stw_live_note(&live, (stw_tier)t, &peak[t]);
         for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
             const stw_op *op = &program->ops[i];
             stw_live_apply(&live, op);
-            if (op->kind == STW_OP_ALLOC) note_peak(&live, op->to, &peak[op->to]);
+            if (op->kind == STW_OP_ALLOC) stw_live_note(&live, op->to, &peak[op->to]);
         }
     }
 }

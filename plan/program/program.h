@@ -69,10 +69,14 @@ typedef struct stw_program {
     stw_movement *movements; /* in the order in which they first happen */
 } stw_program;
 
+/** What bytes are counted in: the tiers, and of the host what is page-locked. */
+enum { STW_MEMORY_PAGE_LOCKED = STW_N_TIERS, STW_N_MEMORIES };
+
 /** Bytes at the moment of a tier's peak. */
 typedef struct stw_peak {
     uint64_t total;                        /* everything, context and process included */
     uint64_t components[STW_N_COMPONENTS]; /* at that moment; they sum to total */
+    uint64_t page_locked;                  /* of the host: the most, at whatever moment */
 } stw_peak;
 
 typedef struct stw_peaks {
@@ -97,13 +101,22 @@ static inline bool stw_program_is_full(const stw_program *program, stw_phase pha
     return program->phases == 0 || (program->phases & (1u << phase)) != 0;
 }
 
+/** The peak of a phase in a tier, or of its page-locked bytes (STW_MEMORY_PAGE_LOCKED). */
+static inline uint64_t stw_peaks_bytes(const stw_peaks *peaks, unsigned phase, uint32_t memory) {
+    const stw_peak *peak = peaks->phase[phase];
+    return memory == STW_MEMORY_PAGE_LOCKED ? peak[STW_TIER_HOST].page_locked : peak[memory].total;
+}
+
 /** Live bytes of one walk: start from zero, apply operations in program order. */
 typedef struct stw_live {
     uint64_t bytes[STW_N_TIERS][STW_N_COMPONENTS];
     uint64_t total[STW_N_TIERS];
+    uint64_t page_locked; /* of the host */
 } stw_live;
 /** Apply one operation; anything but alloc and free changes nothing. */
 void stw_live_apply(stw_live *live, const stw_op *op);
+/** Keep the live bytes of a tier if they are a peak; of equal ones the last counts. */
+void stw_live_note(const stw_live *live, stw_tier tier, stw_peak *peak);
 /** Peaks of every phase and tier: one walk over the movements in order, no time. Never fails. */
 void stw_program_walk(const stw_program *program, stw_peaks *peaks);
 /** What the engine's allocator hands out of a GPU peak: total less context, comm and slack. */

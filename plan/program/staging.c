@@ -66,6 +66,8 @@ bool stw_load_is_whole(const stw_job *job, stw_load method) {
            (!job->engine->spec.executes && method != STW_LOAD_SHARDED_READ);
 }
 
+bool stw_load_is_pageable(const stw_job *job) { return !job->engine->spec.executes; }
+
 /* Weights from a seed are made in fp32. */
 static bool from_seed(const stw_job *job) {
     return job->engine->spec.executes && job->run->load.weights == NULL;

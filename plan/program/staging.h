@@ -41,6 +41,8 @@ uint64_t stw_load_room_bytes(const stw_job *job, stw_view piece);
 /** Do the ranks that read hold the whole model on the host before anything is cut? They do with
  * all_ranks, and a framework's ranks do with every method that reads whole tensors. */
 bool stw_load_is_whole(const stw_job *job, stw_load method);
+/** Is the staging on the host pageable? A framework's is. */
+bool stw_load_is_pageable(const stw_job *job);
 /** Bytes of load staging that a kind of rank needs in a tier under the decided method:
  * STW_LOAD_SLOTS slots on the GPU; on the host, where the rank reads, as many slots or the whole
  * model (stw_load_is_whole). */

@@ -404,7 +404,55 @@ static void page_locked_moments(void) {
     CU_ASSERT_EQUAL(stw_page_lock_rounding_bytes(4097), 4095);
 }
 
+typedef struct host_case {
+    const char *model;
+    unsigned layers;
+    uint32_t gpus;
+    const char *settings[MAX_SETTINGS];
+    stw_update update;
+    uint32_t depth;
+    /* GiB of a rank: page-locked when the parameters are there and at the second step; by how much
+     * its resident memory grew from its start, before the model, to then */
+    double at_load, page_locked, growth;
+} host_case;
+
+#define FP32 FSDP2, "precision.params=fp32"
+#define CPU STW_UPDATE_CPU
+#define PARK "park.moments=host"
+/* Measured on 4 x H200 (4 ranks) and 2 x H200, torch 2.11, processes that did nothing before.
+ * CPUOffloadPolicy page-locks parameters and gradients, in the parameters' dtype, tensor by tensor;
+ * moments are pageable. The streamed wrapper page-locks moments, parking what it parks. */
+static const host_case host_cases[] = {
+    {"Qwen3-4B", 0, 4, {FP32, FUSED, OFFLOAD}, CPU, 1, 5.282, 10.569, 18.70},
+    {"Qwen3-8B", 0, 4, {BF16, FUSED, OFFLOAD}, CPU, 1, 5.078, 10.171, 18.40},
+    {"Qwen3-30B-A3B", 6, 4, {FP32, FUSED, OFFLOAD}, CPU, 1, 5.607, 11.234, 20.21},
+    {"Qwen3-4B", 0, 4, {FP32, STREAMED}, STREAM, 1, 0, 10.569, 11.38},
+    {"Qwen3-8B", 0, 4, {FP32, STREAMED, "fsdp.wrap_embeddings=true"}, STREAM, 2, 0, 20.327, 21.17},
+    {"Qwen3-4B", 0, 4, {FP32, FUSED, PARK}, RESIDENT, 1, 0, 10.803, 11.48},
+    {"Qwen3-1.7B", 0, 2, {FP32, FUSED, OFFLOAD}, CPU, 1, 4.2815, 8.5677, 15.81},
+    {"Qwen3-4B", 0, 2, {FP32, FUSED, OFFLOAD}, CPU, 1, 10.5631, 21.1313, 36.93},
+};
+
+static void page_locked_and_resident(void) {
+    for (size_t i = 0; i < sizeof host_cases / sizeof host_cases[0]; i++) {
+        const host_case *c = &host_cases[i];
+        stw_plan *plan = new_plan(c->model, c->layers, c->gpus, c->settings);
+        derive(plan, RECOMPUTE, c->update, c->depth);
+        const stw_peak *load = &plan->peaks[0].phase[STW_PHASE_LOAD][STW_TIER_HOST];
+        const stw_peak *step = &plan->peaks[0].phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_HOST];
+        const double locked = gib(step->page_locked);
+        CU_ASSERT_DOUBLE_EQUAL(gib(load->page_locked), c->at_load, 0.002 * c->at_load);
+        CU_ASSERT_DOUBLE_EQUAL(locked, c->page_locked, 0.03 * c->page_locked);
+        CU_ASSERT_DOUBLE_EQUAL(gib(step->total), c->growth, 0.1 * c->growth);
+        CU_ASSERT_EQUAL(
+            plan->node_peaks[0].phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_HOST].page_locked,
+            c->gpus * step->page_locked);
+        stw_plan_free(plan);
+    }
+}
+
 STW_TEST_MAIN("plan bytes", {"equal measured FSDP2 runs", measured_runs},
               {"streamed window of a 32B model", streamed_window_of_a_32b},
               {"page-locked moments", page_locked_moments},
-              {"foreach on the CPU", foreach_on_the_cpu})
+              {"foreach on the CPU", foreach_on_the_cpu},
+              {"page-locked and resident host bytes", page_locked_and_resident})

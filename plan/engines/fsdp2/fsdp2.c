@@ -200,8 +200,10 @@ static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after
     } else {
         bool cpu = place->update == STW_UPDATE_CPU;
         stw_tier tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
+        b->pageable = cpu;
         stw_extent temporary =
             stw_alloc(b, STW_COMPONENT_STAGE, tier, temporary_bytes(job, params));
+        b->pageable = false;
         done = adam(b, place->update, STW_OP_NONE, params, cpu ? STW_OP_NONE : after);
         stw_free(b, STW_COMPONENT_STAGE, tier, temporary);
     }
@@ -221,28 +223,44 @@ static void move_moments(stw_builder *b, bool to_gpu) {
     }
 }
 
+/* Page-locked memory is torch's caching host allocator's, which rounds every tensor to a power of
+ * two and keeps what is freed. */
+static void round_up(stw_builder *b, stw_component component) {
+    stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                 stw_state_rounding_bytes(b->job, b->layout->kind, component));
+}
+
+/* Optimizer state appears where the parameters lie (torch/optim/adam.py, zeros_like), so that it is
+ * pageable if torch steps on the CPU; the streamed wrapper page-locks it. */
+static void make_moments(stw_builder *b, const stw_place *place, bool parks) {
+    b->pageable = place->update == STW_UPDATE_CPU;
+    stw_build_regions(b, true, is_moment);
+    b->pageable = false;
+    if (place->update != STW_UPDATE_STREAM && !parks) return;
+    round_up(b, STW_COMPONENT_EXP_AVG);
+    round_up(b, STW_COMPONENT_EXP_AVG_SQ);
+}
+
 static stw_status build(const stw_job *job, const stw_decisions *decisions,
                         const stw_layout *layout, stw_program *program, stw_error *err) {
     stw_builder b;
     stw_builder_init(&b, job, decisions, layout, program, err);
     const stw_place *place = &decisions->state[0].place;
     bool parks = job->run->park.moments && place->update == STW_UPDATE_RESIDENT;
-    uint64_t rounding =
-        place->update == STW_UPDATE_STREAM ? stw_moments_rounding_bytes(job, layout->kind) : 0;
     stw_begin_movement(&b, (stw_movement){.phase = STW_PHASE_LOAD,
                                           .repeat = STW_REPEAT_ONCE,
                                           .transfer = stw_load_transfer(&b)});
     stw_build_externals(&b);
     stw_build_regions(&b, true, is_params);
+    if (place->params == STW_TIER_HOST) round_up(&b, STW_COMPONENT_PARAMS);
     stw_build_load(&b);
     stw_end_movement(&b);
 
     stw_begin_movement(
         &b, (stw_movement){.phase = STW_PHASE_FIRST_OPTIMIZER_STEP, .repeat = STW_REPEAT_FIRST});
     stw_build_shard_grads(&b, true);
-    stw_build_regions(&b, true, is_moment);
-    stw_alloc_at(&b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
-                 rounding);
+    if (place->grads == STW_TIER_HOST) round_up(&b, STW_COMPONENT_GRADS);
+    make_moments(&b, place, parks);
     uint32_t updated = step_body(&b, place, STW_OP_NONE);
     stw_build_shard_grads(&b, false);
     if (parks) {
