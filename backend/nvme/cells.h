@@ -10,7 +10,7 @@
 
 #include "core/status.h"
 
-#define STW_NVME_CELL_BYTES (256ull << 10)
+#define STW_NVME_CELL_BYTES (64ull << 10)
 
 typedef struct stw_nvme_cells {
     uint64_t n;       /* cells */

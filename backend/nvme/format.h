@@ -22,7 +22,7 @@
 
 #include "core/status.h"
 
-#define STW_NVME_VERSION 2u
+#define STW_NVME_VERSION 3u
 #define STW_NVME_RECORDS 2u
 #define STW_NVME_MOST_PARTS 64u
 

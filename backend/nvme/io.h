@@ -16,9 +16,11 @@
 /* The most bytes of a piece: large enough for the device's full speed, small enough that a transfer
  * of a few of them keeps several in flight. */
 #define STW_NVME_PIECE_BYTES (1ull << 20)
-/* Of a piece that is read and verified. Smaller: the checksums of the last pieces of a transfer are
- * computed while no others are under way. */
-#define STW_NVME_READ_BYTES STW_NVME_CELL_BYTES
+/* Of a piece that is read and verified; of the last ones of a transfer, whose checksums are
+ * computed when nothing else is under way. */
+#define STW_NVME_READ_BYTES (256ull << 10)
+#define STW_NVME_LAST_READ_BYTES STW_NVME_CELL_BYTES
+#define STW_NVME_LAST_BYTES (1ull << 20) /* of a transfer: where those begin */
 /* What direct I/O asks offsets, addresses and sizes to be multiples of. */
 #define STW_NVME_BLOCK_BYTES 4096u
 

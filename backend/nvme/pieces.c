@@ -14,7 +14,10 @@ stw_nvme_piece stw_nvme_piece_at(const stw_nvme_range *range, uint64_t done) {
     uint64_t bytes = stw_min_u64(range->bytes - done, STW_NVME_PIECE_BYTES);
     if (range->cells != NULL) {
         uint64_t at = range->first + done;
-        const uint64_t most = range->writes ? STW_NVME_PIECE_BYTES : STW_NVME_READ_BYTES;
+        const bool last = range->bytes - done <= STW_NVME_LAST_BYTES;
+        const uint64_t most = range->writes ? STW_NVME_PIECE_BYTES
+                              : last        ? STW_NVME_LAST_READ_BYTES
+                                            : STW_NVME_READ_BYTES;
         const uint64_t end = stw_nvme_cells_piece_end(range->cells, at, most);
         bytes = stw_min_u64(bytes, end - at);
     }

@@ -17,7 +17,8 @@
 #include <time.h>
 
 #define DEPTH 32u       /* pieces in flight, of a ring */
-#define READ_DEPTH 8u   /* of a range that is read and verified */
+#define READ_DEPTH 16u  /* of a range that is read and verified */
+#define N_SLOTS 96u     /* pieces in flight, or that wait for their checksums */
 #define MOST_RINGS 8u   /* of an arena; further callers wait for one */
 #define MOST_BUSY 1000u /* times in a row, of a millisecond, that the kernel may lack memory */
 
@@ -44,9 +45,9 @@ typedef struct flight {
     struct io_uring *uring;
     const stw_nvme_range *range;
     stw_nvme_stop *stop;
-    slot slots[DEPTH];
-    uint32_t free_slots[DEPTH], n_free;
-    uint32_t to_check[DEPTH], n_to_check; /* slots whose checksums can be computed */
+    slot slots[N_SLOTS];
+    uint32_t free_slots[N_SLOTS], n_free;
+    uint32_t to_check[N_SLOTS], n_to_check; /* slots whose checksums can be computed */
     uint32_t prepared, submitted; /* entries that the kernel has not taken, has not finished */
     uint64_t next;                /* bytes of the range that slots were given for */
     bool failed, broken;          /* broken: this ring cannot be used again */
@@ -194,7 +195,7 @@ static void prepare(flight *f, uint32_t index) {
     const uint64_t offset = f->range->offset + s->rest.done;
     const int file =
         stw_nvme_piece_is_direct(f->range, s->rest) ? f->range->direct : f->range->buffered;
-    /* Never NULL: the ring has an entry for each slot. */
+    /* Never NULL: the ring has an entry for each piece in flight. */
     struct io_uring_sqe *entry = io_uring_get_sqe(f->uring);
     if (f->range->writes)
         io_uring_prep_write(entry, file, memory, (unsigned)s->rest.bytes, offset);
@@ -205,10 +206,10 @@ static void prepare(flight *f, uint32_t index) {
 }
 
 static void fill(flight *f) {
-    /* Few that are read at once: checksums of the last ones are computed while nothing is. */
     const bool verifies = !f->range->writes && f->range->cells != NULL;
-    const uint32_t kept_free = verifies ? DEPTH - READ_DEPTH : 0;
-    while (!f->failed && f->n_free > kept_free && f->next < f->range->bytes) {
+    const uint32_t depth = verifies ? READ_DEPTH : DEPTH;
+    while (!f->failed && f->n_free > 0 && f->prepared + f->submitted < depth &&
+           f->next < f->range->bytes) {
         uint32_t index = f->free_slots[--f->n_free];
         slot *s = &f->slots[index];
         s->whole = s->rest = stw_nvme_piece_at(f->range, f->next);
@@ -312,8 +313,8 @@ static void drain(flight *f) {
 
 static bool uring_move(void *method, const stw_nvme_range *range, stw_nvme_stop *stop) {
     rings *all = method;
-    flight f = {.range = range, .stop = stop, .n_free = DEPTH};
-    for (uint32_t i = 0; i < DEPTH; i++) f.free_slots[i] = i;
+    flight f = {.range = range, .stop = stop, .n_free = N_SLOTS};
+    for (uint32_t i = 0; i < N_SLOTS; i++) f.free_slots[i] = i;
     int code = 0;
     ring *r = borrow(all, &code);
     if (r == NULL) return stw_nvme_move_here(range, stop);

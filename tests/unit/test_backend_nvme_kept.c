@@ -120,7 +120,7 @@ static void uses_the_older_state(void) {
     check_file(path, ARENA, 3);
     flip_byte(path, newest);
     CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_DISAGREE,
-                "bytes 0 to 262144");
+                "bytes 0 to 65536");
     CU_ASSERT_EQUAL(unlink(path), 0);
     stw_log_set(NULL, NULL);
     stw_nvme_release(nvme);
