@@ -80,6 +80,12 @@ typedef struct stw_engine {
     STW_MUST_USE stw_status (*more_regions)(const struct stw_job *job, struct stw_layout *layout,
                                             stw_error *err);
 
+    /* ---- time ---- */
+    /** What the framework's code takes on the CPU of one rank for `params` elements: an update, or
+     * the norm and the scaling of gradients. NULL: Stowage's own kernels at the cluster's rates.
+     * @param bytes out: of memory traffic @return seconds */
+    double (*cpu_step)(const struct stw_job *job, bool norm, uint64_t params, double *bytes);
+
     /* ---- program ---- */
     STW_MUST_USE stw_status (*build)(const struct stw_job *job,
                                      const struct stw_decisions *decisions,

@@ -216,10 +216,25 @@ void stw_demand_cached_copy(const stw_job *job, stw_tier from, stw_tier to, uint
     out->priority *= 1 + (CACHED_PRIORITY - 1) * (1 - missed);
 }
 
+static bool has_framework_step(const stw_job *job) {
+    return job->engine != NULL && job->engine->cpu_step != NULL;
+}
+
+/* A framework's threads: each rank has its own. */
+static void add_framework_step(const stw_job *job, bool norm, uint64_t params, stw_demand *out) {
+    double bytes = 0;
+    out->seconds[STW_RESOURCE_CPU] += job->engine->cpu_step(job, norm, params, &bytes);
+    add_traffic(job, STW_TIER_HOST, bytes, out);
+}
+
 /* Ring traffic that hits the caches does not use host memory bandwidth. */
 static void add_cpu_update(const stw_job *job, uint64_t params, uint64_t ring_bytes,
                            stw_demand *out) {
     const stw_cluster *c = job->cluster;
+    if (has_framework_step(job)) {
+        add_framework_step(job, false, params, out);
+        return;
+    }
     double held = ring_bytes > 0 ? 1 - stw_ring_missed(job, ring_bytes) : 0;
     double ring_pps = c->cpu_adamw_ring_pps > 0 ? c->cpu_adamw_ring_pps : c->cpu_adamw_pps;
     double in_ring = update_component_bytes(job, STW_COMPONENT_PARAMS) +
@@ -282,6 +297,10 @@ static void demand_norm(const stw_job *job, const stw_op *op, stw_demand *out) {
     double bytes = (double)op->params * (double)element_bytes;
     if (op->to == STW_TIER_GPU) {
         out->seconds[STW_RESOURCE_HBM] += seconds_of(bytes, gpu_norm_bps(c, element_bytes));
+        return;
+    }
+    if (has_framework_step(job)) {
+        add_framework_step(job, true, op->params, out);
         return;
     }
     add_traffic(job, op->to, bytes, out);

@@ -35,6 +35,15 @@ static bool may_stream(const stw_job *job) {
     return job->engine->whole ? with == n : with > 0;
 }
 
+/* Does any admissible placement update on the CPU? */
+static bool may_update_on_cpu(const stw_job *job) {
+    stw_place places[STW_MAX_PLACES];
+    uint32_t n = job->engine->places(job, places, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        if (places[i].update == STW_UPDATE_CPU) return true;
+    return false;
+}
+
 static bool cuts_loss(const stw_job *job) {
     const uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
     return job->tokens > chunk;
@@ -76,6 +85,10 @@ static bool holds(const stw_job *job, stw_need need) {
         return !executes || run->load.weights != NULL;
     case STW_NEED_CACHED:
         return run->load.page_cached;
+    case STW_NEED_CPU_STEP:
+        return may_update_on_cpu(job);
+    case STW_NEED_OWN_KERNELS:
+        return job->engine->cpu_step == NULL;
     case STW_NEED_DIRECT:
         return stw_run_spec_update_share(run, STW_UPDATE_DIRECT) > 0;
     case STW_NEED_RINGS:

@@ -122,7 +122,7 @@ static const stw_spec_row rows[] = {
      .note = "reads and writes at the same time; 0: they take turns", RATE_OR_0,
      .needs = NEEDS(NVME)},
     {IN(STW_UNIT_PPS, "node.cpu_adamw", cpu_adamw_pps), .fallback = "3 Gparam/s",
-     .note = "whole node, fp32, all operands in host memory", UPDATES},
+     .note = "whole node, fp32, all operands in host memory", UPDATES, .needs = NEEDS(OWN_KERNELS)},
     {IN(STW_UNIT_PPS, "node.cpu_adamw_ring", cpu_adamw_ring_pps), .fallback = "0",
      .note = "the same, parameters and gradients in rings; 0: as cpu_adamw", UPDATES, .zero = true,
      .needs = NEEDS(STEP)},

@@ -26,6 +26,7 @@ typedef enum stw_optimizer_implementation {
     STW_OPTIMIZER_AUTO,
     STW_OPTIMIZER_FUSED,
     STW_OPTIMIZER_FOREACH,
+    STW_OPTIMIZER_LOOP,
     STW_OPTIMIZER_STREAMED,
     STW_OPTIMIZER_CPU,
     STW_OPTIMIZER_DIRECT
@@ -94,7 +95,8 @@ typedef struct stw_run_spec {
     } batch;
     struct {
         stw_optimizer_implementation implementation;
-        double clip_norm; /* 0: none */
+        uint32_t cpu_threads; /* of a rank; STW_AUTO: as the launcher sets it */
+        double clip_norm;     /* 0: none */
         double lr, beta1, beta2, eps, weight_decay;
         uint32_t n_groups;
         stw_param_group *groups;

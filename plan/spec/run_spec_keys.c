@@ -36,13 +36,11 @@ static const stw_spec_word auto_number[] = {{"auto", STW_AUTO, NULL}, END};
 static const stw_spec_word same_number[] = {{"same", STW_AUTO, NULL}, END};
 static const stw_spec_word none[] = {{"none", 0, NULL}, END};
 static const stw_spec_word adamw[] = {{"adamw", 0, NULL}, END};
-static const stw_spec_word implementations[] = {{"auto", STW_OPTIMIZER_AUTO, NULL},
-                                                {"fused", STW_OPTIMIZER_FUSED, NULL},
-                                                {"foreach", STW_OPTIMIZER_FOREACH, NULL},
-                                                {"streamed", STW_OPTIMIZER_STREAMED, NULL},
-                                                {"cpu", STW_OPTIMIZER_CPU, NULL},
-                                                {"direct", STW_OPTIMIZER_DIRECT, NULL},
-                                                END};
+static const stw_spec_word implementations[] = {
+    {"auto", STW_OPTIMIZER_AUTO, NULL},         {"fused", STW_OPTIMIZER_FUSED, NULL},
+    {"foreach", STW_OPTIMIZER_FOREACH, NULL},   {"loop", STW_OPTIMIZER_LOOP, NULL},
+    {"streamed", STW_OPTIMIZER_STREAMED, NULL}, {"cpu", STW_OPTIMIZER_CPU, NULL},
+    {"direct", STW_OPTIMIZER_DIRECT, NULL},     END};
 static const stw_spec_word cp_kinds[] = {
     {"ring", 0, NULL}, {"ulysses", 1, "parallel.cp_kind: ring"}, END};
 static const stw_spec_word granularities[] = {
@@ -212,12 +210,17 @@ static const stw_spec_row rows_before[] = {
      .fallback = "adamw"},
     {WORDS("optimizer.implementation", implementations), AT(optimizer.implementation),
      .also = "fused foreach", .fallback = "auto",
-     .note =
-         "auto | fused | foreach: a temporary as large as exp_avg_sq | streamed | cpu | direct"},
+     .note = "auto | fused | foreach: a temporary as large as exp_avg_sq | loop: over tensors | "
+             "streamed | cpu | direct"},
+    {COUNT("optimizer.cpu_threads"), AT(optimizer.cpu_threads), .words = auto_count,
+     .also = "omp_num_threads", .fallback = "auto",
+     .note = "of a rank, where a framework updates on the CPU; auto: 1 (OMP_NUM_THREADS of "
+             "torchrun), or all cores where a node has one rank",
+     BOUNDS(1, 65536), .needs = NEEDS(FOREIGN) | NEEDS(CPU_STEP)},
     {RATIO("optimizer.clip_norm"), AT(optimizer.clip_norm), .words = none,
      .also = "clip_grad grad_clip clip_grad_norm max_grad_norm max_norm gradient_clipping",
      .fallback = "1", .note = "largest global norm of the gradients; none or 0: no clipping",
-     BOUNDS(1e-30, 1e30), .zero = true, .needs = NEEDS(STEP)},
+     BOUNDS(1e-30, 1e30), .zero = true},
     {RATIO("optimizer.lr"), AT(optimizer.lr), .also = "learning_rate", .fallback = "1e-3",
      .note = "torch.optim.AdamW's default, like the next three", BOUNDS(0, 1000),
      .needs = NEEDS(STEP)},

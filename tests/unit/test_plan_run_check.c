@@ -193,7 +193,8 @@ static void shares_are_checked(void) {
          "optimizer.implementation is direct"},
         {{"engine=fsdp2", "optimizer.implementation=direct"},
          STW_STATUS_BAD_INPUT,
-         "optimizer.implementation: found direct, expected auto | fused | foreach | streamed | "
+         "optimizer.implementation: found direct, expected auto | fused | foreach | loop | "
+         "streamed | "
          "cpu, "
          "because engine is fsdp2"},
         {{"engine=fsdp2", "update.stream=1"},

@@ -7,6 +7,7 @@
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
@@ -20,7 +21,8 @@ static bool place_allowed(const stw_job *job, const stw_place *p) {
     stw_optimizer_implementation how = run->optimizer.implementation;
     const bool offload_policy = stw_fsdp_settings_of(run).offload_policy;
     if (offload_policy && p->params != STW_TIER_HOST) return false;
-    if (!offload_policy && p->params == STW_TIER_HOST && (run->placement.params != STW_TIER_HOST))
+    if (!offload_policy && p->params == STW_TIER_HOST && run->placement.params != STW_TIER_HOST &&
+        how != STW_OPTIMIZER_CPU)
         return false;
     if (!wants(run->placement.params, p->params) || !wants(run->placement.grads, p->grads) ||
         !wants(run->placement.moments, p->moments) || !wants(run->placement.master, p->moments))
@@ -54,11 +56,6 @@ static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
 
 /* ---- groups of the streamed wrapper: every wrapped block, then one group of all the rest ---- */
 
-static bool uses_foreach(const stw_job *job) {
-    return job->run->optimizer.implementation == STW_OPTIMIZER_FOREACH ||
-           job->run->optimizer.implementation == STW_OPTIMIZER_STREAMED;
-}
-
 static uint32_t prefetch_groups(const stw_job *job) {
     uint32_t n = 1;
     for (uint32_t i = 0; i < job->model->n_blocks; i++) n += !stw_job_in_root(job, i);
@@ -86,25 +83,61 @@ static uint64_t up_bytes(const stw_job *job, const stw_place *place, uint64_t pa
     return stw_times(params, element);
 }
 
-/* The roots of all exp_avg_sq, which foreach makes at once (torch/optim/adam.py,
- * _multi_tensor_adam: _foreach_sqrt); fused kernels keep them in registers. They lie where the step
- * is executed. */
-static uint64_t temporary_bytes(const stw_job *job, uint64_t params) {
-    if (!uses_foreach(job)) return 0;
-    return stw_times(params, stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ));
+static uint64_t largest_segment(const stw_job *job, uint32_t kind) {
+    const stw_space *space = &job->kinds[kind].spaces[STW_SPACE_OPTIMIZER];
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < space->n_segments; i++) most = stw_max_u64(most, space->segments[i].n);
+    return most;
+}
+
+/* Roots of exp_avg_sq, which lie where the step is executed (torch/optim/adam.py at v2.11). foreach
+ * makes all at once (_multi_tensor_adam: _foreach_sqrt). The loop makes those of one tensor, and
+ * divides them into a second temporary (_single_tensor_adam: denom). Fused kernels keep them in
+ * registers.
+ */
+static uint64_t temporary_bytes(const stw_builder *b, bool cpu, uint64_t params) {
+    const stw_job *job = b->job;
+    const uint64_t element = stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ);
+    switch (stw_fsdp2_implementation(job, cpu)) {
+    case STW_OPTIMIZER_LOOP:
+        return stw_times(stw_times(2, element), largest_segment(job, b->layout->kind));
+    case STW_OPTIMIZER_FUSED:
+        return 0;
+    default:
+        return stw_times(params, element);
+    }
 }
 
 /* ---- the step ---- */
 
+/* clip_grad_norm_: the norm of the rank's gradients, their sum over ranks, and the scaling, which
+ * is counted with the norm. STW_OP_NONE without clipping. */
+static uint32_t clip(stw_builder *b, const stw_place *place, uint64_t params) {
+    const bool cpu = place->grads == STW_TIER_HOST;
+    if (!(b->job->run->optimizer.clip_norm > 0) || params == 0) return STW_OP_NONE;
+    stw_op norm = stw_op_make(STW_OP_NORM, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, STW_OP_NONE);
+    norm.component = STW_COMPONENT_GRADS;
+    norm.from = norm.to = place->grads;
+    norm.params = params;
+    stw_op sum = stw_op_make(STW_OP_NORM_SUM, STW_STREAM_COMM, STW_OP_NONE);
+    sum.component = STW_COMPONENT_COMM;
+    sum.from = sum.to = place->grads;
+    sum.bytes = sizeof(float);
+    sum.after[0] = stw_append(b, norm);
+    return stw_append(b, sum);
+}
+
+/* @param after two operations, or STW_OP_NONE */
 static uint32_t adam(stw_builder *b, stw_update update, uint32_t unit, uint64_t params,
-                     uint32_t after) {
+                     const uint32_t after[2]) {
     bool cpu = update == STW_UPDATE_CPU;
     stw_op op = stw_op_make(STW_OP_UPDATE, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, unit);
     op.component = STW_COMPONENT_PARAMS;
     op.update = update;
     op.from = op.to = cpu ? STW_TIER_HOST : STW_TIER_GPU;
     op.params = params;
-    op.after[0] = after;
+    op.after[0] = after[0];
+    op.after[1] = after[1];
     return stw_append(b, op);
 }
 
@@ -131,7 +164,7 @@ static void fetch_group(stw_builder *b, const stw_place *place, streamed *s, uin
 /* PerLayerOptimWrapper.step (AReaL pull request 983): depth + 1 groups are fetched before the first
  * update, one more after every update; a group's tensors stay referenced (cur_states_offload) until
  * the next group is offloaded, so that up to depth + 3 groups are there at once. */
-static void streamed_step(stw_builder *b, const stw_place *place) {
+static void streamed_step(stw_builder *b, const stw_place *place, uint32_t clipped) {
     const stw_job *job = b->job;
     uint32_t groups = prefetch_groups(job), depth = b->decisions->prefetch.depth, fetched = 0;
     streamed s = {.window = stw_pool_array(b->program->pool, groups, sizeof *s.window),
@@ -145,8 +178,9 @@ static void streamed_step(stw_builder *b, const stw_place *place) {
     for (uint32_t g = 0; g < groups; g++) {
         uint64_t params = group_params(job, b->layout->kind, g);
         stw_extent temporary =
-            stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(job, params));
-        uint32_t done = adam(b, STW_UPDATE_STREAM, g, params, s.up[g]);
+            stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(b, false, params));
+        const uint32_t after[2] = {s.up[g], clipped};
+        uint32_t done = adam(b, STW_UPDATE_STREAM, g, params, after);
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
         if (fetched < groups) fetch_group(b, place, &s, fetched++);
         if (g > 0) stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[g - 1], s.down);
@@ -195,16 +229,18 @@ static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after
     uint32_t done = STW_OP_NONE;
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(job));
+    const uint32_t clipped = clip(b, place, params);
     if (place->update == STW_UPDATE_STREAM) {
-        streamed_step(b, place);
+        streamed_step(b, place, clipped);
     } else {
         bool cpu = place->update == STW_UPDATE_CPU;
         stw_tier tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
         b->pageable = cpu;
         stw_extent temporary =
-            stw_alloc(b, STW_COMPONENT_STAGE, tier, temporary_bytes(job, params));
+            stw_alloc(b, STW_COMPONENT_STAGE, tier, temporary_bytes(b, cpu, params));
         b->pageable = false;
-        done = adam(b, place->update, STW_OP_NONE, params, cpu ? STW_OP_NONE : after);
+        const uint32_t before[2] = {cpu ? STW_OP_NONE : after, clipped};
+        done = adam(b, place->update, STW_OP_NONE, params, before);
         stw_free(b, STW_COMPONENT_STAGE, tier, temporary);
     }
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
@@ -292,8 +328,9 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {"fsdp.reshard_after_forward", "fsdp.wrap_embeddings",
-                                   "fsdp.offload_policy", "park.moments", NULL};
+static const char *const keys[] = {"optimizer.clip_norm",  "fsdp.reshard_after_forward",
+                                   "fsdp.wrap_embeddings", "fsdp.offload_policy",
+                                   "park.moments",         NULL};
 static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "direct"},
                                              {"placement.params", "nvme"},
                                              {"placement.grads", "nvme"},
@@ -319,9 +356,11 @@ const stw_engine stw_engine_fsdp2 = {
     .load_note = "verl and AReaL use rank0_broadcast by default. Scripts that load the model on "
                  "every rank need more host memory per node: plan them with --set "
                  "load.method=all_ranks.",
-    /* torch's own default is foreach on GPUs and a loop over tensors on the CPU */
+    /* torch's own default is foreach on GPUs */
     .assumed_optimizer = "AdamW(fused=True). With AdamW(foreach=True), set it to foreach: the step "
-                         "needs a temporary as large as exp_avg_sq",
+                         "needs a temporary as large as exp_avg_sq. On the CPU it is taken as "
+                         "torch's default, a loop over tensors",
+    .cpu_step = stw_fsdp2_cpu_step,
     .fixes = fixes,
     .places = places,
     .one_cut = true,

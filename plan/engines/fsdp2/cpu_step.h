@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* torch's AdamW on the CPU: which implementation runs, with how many threads, and how long it
+ * takes. Pure functions of the job; any thread. */
+#ifndef STW_PLAN_FSDP2_CPU_STEP_H
+#define STW_PLAN_FSDP2_CPU_STEP_H
+
+#include "plan/job/job.h"
+
+/** FUSED, FOREACH (also of the streamed step) or LOOP. `auto` on the GPU is fused. On the CPU,
+ * `auto` and `cpu` are the loop, torch's default there (torch/optim/optimizer.py at v2.11,
+ * _default_to_fused_or_foreach). */
+stw_optimizer_implementation stw_fsdp2_implementation(const stw_job *job, bool cpu);
+
+/** Threads of one rank: optimizer.cpu_threads. auto: 1 where a node has several ranks (torchrun
+ * sets OMP_NUM_THREADS=1 then: torch/distributed/run.py, config_from_args), else one per core. */
+uint32_t stw_fsdp2_cpu_threads(const stw_job *job);
+
+/** See stw_engine.cpu_step. */
+double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
+
+#endif
