@@ -35,6 +35,13 @@ node:
 EOF
 }
 
+# needs_mpi: the test is skipped without MPI; `mpirun` names the launcher
+needs_mpi() {
+    [ "${STW_WITH_MPI:-0}" != 0 ] && [ "${STW_WITH_MPI:-OFF}" != OFF ] || exit 77
+    mpirun=${STW_MPIEXEC:-mpirun}
+    command -v "$mpirun" >/dev/null 2>&1 || exit 77
+}
+
 # expect CODE WORD COMMAND...: the command exits with CODE and says WORD
 expect() {
     expected=$1

@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # 1, 2 and 4 ranks under mpirun on the host backend: the same digests; the wrong number is refused.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
-[ "${STW_WITH_MPI:-0}" != 0 ] && [ "${STW_WITH_MPI:-OFF}" != OFF ] || exit 77
-mpirun=${STW_MPIEXEC:-mpirun}
-command -v "$mpirun" >/dev/null 2>&1 || exit 77
+needs_mpi
 tiny_model
 reference=
 for ranks in 1 2 4; do

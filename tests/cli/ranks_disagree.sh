@@ -3,9 +3,7 @@
 # Ranks that would not do the same are refused before they train: the first difference is named with key,
 # rank and both values, by every rank, and all ranks end with the same exit code.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
-[ "${STW_WITH_MPI:-0}" != 0 ] && [ "${STW_WITH_MPI:-OFF}" != OFF ] || exit 77
-mpirun=${STW_MPIEXEC:-mpirun}
-command -v "$mpirun" >/dev/null 2>&1 || exit 77
+needs_mpi
 tiny_model
 
 # plan NAME RANKS SETTING...: a streamed plan

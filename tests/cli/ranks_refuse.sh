@@ -3,9 +3,7 @@
 # What all ranks refuse for the same reason is said once, with their number, also where no plan could be read;
 # what one of them refuses is told to all. A process among the ranks that is none is named while they wait for it.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
-[ "${STW_WITH_MPI:-0}" != 0 ] && [ "${STW_WITH_MPI:-OFF}" != OFF ] || exit 77
-mpirun=${STW_MPIEXEC:-mpirun}
-command -v "$mpirun" >/dev/null 2>&1 || exit 77
+needs_mpi
 tiny_model
 tiny_cluster 2
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=nvme -o nvme.json >/dev/null

@@ -3,9 +3,7 @@
 # A rank that is stopped, killed or late is named by the others, with the operation in which they wait for
 # it, within the deadline plus 10 s, while they join and while they step.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
-[ "${STW_WITH_MPI:-0}" != 0 ] && [ "${STW_WITH_MPI:-OFF}" != OFF ] || exit 77
-mpirun=${STW_MPIEXEC:-mpirun}
-command -v "$mpirun" >/dev/null 2>&1 || exit 77
+needs_mpi
 [ -r /proc/self/environ ] || exit 77
 tiny_model
 deadline=2

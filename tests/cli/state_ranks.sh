@@ -3,9 +3,7 @@
 # State on NVMe of several ranks: it is whole when all ranks have committed the step; a rank that fails leaves no
 # useless files of the others.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
-[ "${STW_WITH_MPI:-0}" != 0 ] && [ "${STW_WITH_MPI:-OFF}" != OFF ] || exit 77
-mpirun=${STW_MPIEXEC:-mpirun}
-command -v "$mpirun" >/dev/null 2>&1 || exit 77
+needs_mpi
 tiny_model
 tiny_cluster 4
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set placement.moments=nvme --set load.method=rank0_broadcast -o nvme.json >/dev/null
