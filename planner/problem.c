@@ -116,9 +116,19 @@ static stw_status add_rings(stw_cost *cost, const stw_engine *engine, stw_error 
     return STW_STATUS_OK;
 }
 
+/* Does the engine refuse this policy? */
+static bool act_refused(const stw_job *job, stw_act act) {
+    const stw_engine_refusal *r = job->engine->spec.refuses;
+    for (; r != NULL && r->key != NULL; r++)
+        if (strcmp(r->key, "placement.activations") == 0 && strcmp(r->word, stw_act_name(act)) == 0)
+            return true;
+    return false;
+}
+
 /* May blocks of a text model's transformer group take this policy? */
 static bool act_admitted(const stw_job *job, stw_act act) {
     const stw_run_spec *run = job->run;
+    if (act_refused(job, act)) return false;
     if (!job->model->facts_known) return act == STW_ACT_KEEP; /* nothing is known to move */
     if (run->placement.activations != STW_AUTO) return run->placement.activations == (uint32_t)act;
     if (run->recompute.granularity == 1) return act == STW_ACT_RECOMPUTE;

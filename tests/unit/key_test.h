@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every key of both tables does something, or is refused. The keys come from the tables. Each is
- * set to other legal values in several plans of two engines, of a dense model and of one with
+ * set to other legal values in several plans of three engines, of a dense model and of one with
  * experts; a value that is accepted must change the program, a byte, a second, a decision, or the
  * bits of a run. */
 #ifndef STW_TESTS_UNIT_KEY_TEST_H
@@ -114,6 +114,17 @@ static const key_case fsdp2_cases[] = {
     {"roomy",
      {"engine=fsdp2", "node.gpu.memory=2 GiB", "optimizer.implementation=fused",
       "load.method=all_ranks"}},
+    {NULL, {NULL}}};
+
+#define ZERO                                                                                       \
+    "engine=deepspeed", "precision.params=bf16", "precision.grads=bf16", "precision.reduce=bf16",  \
+        "precision.master=fp32", "node.gpu.memory=6 GiB"
+static const key_case deepspeed_cases[] = {
+    {"shards", {ZERO, "deepspeed.reduce_bucket=1e6", "deepspeed.sub_group_size=1e6"}},
+    {"few live", {ZERO, "deepspeed.max_live_parameters=1e6", "deepspeed.max_reuse_distance=1e6"}},
+    {"offloaded", {ZERO, "deepspeed.offload_optimizer=cpu", "deepspeed.pin_memory=true"}},
+    {"stage 2", {ZERO, "deepspeed.zero_stage=2"}},
+    {"stage 1", {ZERO, "deepspeed.zero_stage=1", "batch.grad_accumulation=2"}},
     {NULL, {NULL}}};
 
 static bool is_refusal(stw_status status) {
@@ -444,10 +455,13 @@ static size_t key_model;
 static void keys_of_stowage(void) { check_cases(key_model, stowage_cases); }
 static void keys_of_fsdp2(void) { check_cases(key_model, fsdp2_cases); }
 
+static void keys_of_deepspeed(void) { check_cases(key_model, deepspeed_cases); }
+
 static int key_test_main(const char *name, size_t model) {
     static const stw_test tests[] = {
         {"every key of engine stowage has an effect or is refused", keys_of_stowage},
         {"every key of engine fsdp2 has an effect or is refused", keys_of_fsdp2},
+        {"every key of engine deepspeed has an effect or is refused", keys_of_deepspeed},
     };
     key_model = model;
     if (!write_models()) return 2;

@@ -5,7 +5,7 @@
 
 /* Settings "key=value", NULL at the end, and what the check says of them together. */
 typedef struct check_case {
-    const char *set[5];
+    const char *set[8];
     stw_status status;
     const char *word;
 } check_case;
@@ -16,7 +16,7 @@ static void run_checks(const check_case *cases, size_t n_cases) {
         stw_error why = STW_ERROR_INIT; /* of reading or of the check */
         stw_status status = STW_STATUS_OK;
         CHECK_OK(stw_run_spec_init(&run, err));
-        for (size_t s = 0; s < 5 && cases[i].set[s] != NULL; s++) {
+        for (size_t s = 0; s < 8 && cases[i].set[s] != NULL; s++) {
             char key[64];
             const char *equals = strchr(cases[i].set[s], '=');
             snprintf(key, sizeof key, "%.*s", (int)(equals - cases[i].set[s]), cases[i].set[s]);
@@ -33,6 +33,10 @@ static void run_checks(const check_case *cases, size_t n_cases) {
         stw_run_spec_free(&run);
     }
 }
+
+#define ZERO_PRECISION                                                                             \
+    "precision.params=bf16", "precision.grads=bf16", "precision.reduce=bf16",                      \
+        "precision.master=fp32"
 
 static void contradictions_are_refused(void) {
     static const check_case cases[] = {
@@ -107,6 +111,29 @@ static void contradictions_are_refused(void) {
          STW_STATUS_BAD_INPUT,
          "found gpu, expected auto | host, because optimizer"},
         {{"megatron.fsdp=true"}, STW_STATUS_BAD_INPUT, "megatron.fsdp: found true"},
+        {{"engine=deepspeed"}, STW_STATUS_BAD_INPUT, "precision.params: found fp32"},
+        {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.zero_stage=2",
+          "deepspeed.prefetch_bucket=1"},
+         STW_STATUS_BAD_INPUT,
+         "deepspeed.prefetch_bucket: found 1, expected the default, or deepspeed.zero_stage: 3"},
+        {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.overlap_comm=true"},
+         STW_STATUS_BAD_INPUT,
+         "deepspeed.overlap_comm: found true"},
+        {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.offload_param=cpu"},
+         STW_STATUS_BAD_INPUT,
+         "deepspeed.offload_param: found cpu, expected none, or deepspeed.offload_optimizer: cpu"},
+        {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.pin_memory=true"},
+         STW_STATUS_BAD_INPUT,
+         "deepspeed.pin_memory: found true"},
+        {{"engine=deepspeed", ZERO_PRECISION, "parallel.cp=2"},
+         STW_STATUS_BAD_INPUT,
+         "parallel.cp: found 2, expected 1"},
+        {{"engine=deepspeed", ZERO_PRECISION, "placement.activations=offload"},
+         STW_STATUS_BAD_INPUT,
+         "placement.activations: found offload"},
+        {{"engine=deepspeed", ZERO_PRECISION, "optimizer.implementation=cpu"},
+         STW_STATUS_BAD_INPUT,
+         "optimizer.implementation: found cpu"},
         {{"engine=fsdp2", "deepspeed.ratio=0.5"}, STW_STATUS_BAD_INPUT, "because engine is fsdp2"},
         {{"engine=megatron", "fsdp.offload_policy=true"},
          STW_STATUS_BAD_INPUT,
@@ -239,7 +266,12 @@ static void keys_without_effect_are_refused(void) {
         {{"engine=megatron", "megatron.fsdp=true"},
          STW_STATUS_NOT_BUILT_IN,
          "engine: megatron is not implemented; use engine: stowage or fsdp2"},
-        {{"engine=deepspeed"}, STW_STATUS_NOT_BUILT_IN, "engine: deepspeed"},
+        {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.ratio=0.5"},
+         STW_STATUS_NOT_BUILT_IN,
+         "deepspeed.ratio: 0.5 is not implemented"},
+        {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.offload_optimizer=nvme"},
+         STW_STATUS_NOT_BUILT_IN,
+         "deepspeed.offload_optimizer: nvme is not implemented"},
         {{"parallel.tp=2"}, STW_STATUS_NOT_BUILT_IN, "parallel.tp: 2 is not implemented"},
         {{"parallel.pp=2"}, STW_STATUS_NOT_BUILT_IN, "parallel.pp"},
         {{"parallel.vpp=2"}, STW_STATUS_NOT_BUILT_IN, "parallel.vpp"},

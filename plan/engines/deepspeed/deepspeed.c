@@ -1,46 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/engines/deepspeed/deepspeed.h"
-
+/* DeepSpeed's ZeRO stages 1 to 3, with the optimizer or all state on the host, of a model of
+ * transformers. Stowage predicts it and executes none of it. */
+#include "core/checked.h"
 #include "plan/engines/built_in.h"
-#include "plan/spec/spec_rows.h"
+#include "plan/engines/deepspeed/parts.h"
 
-#define AT(member) IN(stw_deepspeed_settings, member)
-_Static_assert(sizeof(stw_deepspeed_settings) <= STW_SECTION_BYTES, "the settings fit");
-
-/* No row needs an `instead`: a value that is not the default is refused with any other engine. */
-static const stw_spec_row rows[] = {
-    {COUNT("deepspeed.zero_stage"), AT(zero_stage), .fallback = "3"},
-    {RATIO("deepspeed.ratio"), AT(ratio), .fallback = "1"},
-    {COUNT("deepspeed.sub_group_size"), AT(sub_group_size), .fallback = "1e9"},
-    {COUNT("deepspeed.prefetch_bucket"), AT(prefetch_bucket), .fallback = "5e7"},
-    {COUNT("deepspeed.max_live_parameters"), AT(max_live_parameters), .fallback = "1e9"},
-};
-
-static stw_status check(const stw_run_spec *run, const char *origin, stw_error *err) {
-    stw_deepspeed_settings settings = stw_deepspeed_settings_of(run);
-    if (settings.ratio > 1)
-        return stw_run_spec_refuse_value(run, origin, err, "deepspeed.ratio", "0 to 1");
-    if (settings.zero_stage > 3)
-        return stw_run_spec_refuse_value(run, origin, err, "deepspeed.zero_stage", "0 to 3");
-    return STW_STATUS_OK;
+static bool wants(uint32_t wish, stw_tier tier) {
+    return wish == STW_AUTO || wish == (uint32_t)tier;
 }
 
-static const stw_spec_section section = {.name = "deepspeed",
-                                         .rows = rows,
-                                         .n_rows = sizeof rows / sizeof rows[0],
-                                         .size = sizeof(stw_deepspeed_settings),
-                                         .check = check};
-
-stw_deepspeed_settings stw_deepspeed_settings_of(const stw_run_spec *run) {
-    stw_deepspeed_settings settings;
-    stw_run_spec_settings(run, &section, &settings);
-    return settings;
+static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
+    const stw_deepspeed_settings set = stw_deepspeed_settings_of(job->run);
+    const stw_tier optimizer = set.offload_optimizer ? STW_TIER_HOST : STW_TIER_GPU;
+    const stw_place place = {set.offload_param ? STW_TIER_HOST : STW_TIER_GPU, optimizer, optimizer,
+                             set.offload_optimizer ? STW_UPDATE_CPU : STW_UPDATE_RESIDENT};
+    const struct {
+        const char *key;
+        uint32_t wish;
+        stw_tier tier;
+    } wishes[] = {{"placement.params", job->run->placement.params, place.params},
+                  {"placement.grads", job->run->placement.grads, place.grads},
+                  {"placement.master", job->run->placement.master, place.moments},
+                  {"placement.moments", job->run->placement.moments, place.moments}};
+    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++)
+        if (!wants(wishes[i].wish, wishes[i].tier)) {
+            (void)stw_fail(err, STW_STATUS_BAD_INPUT, wishes[i].key,
+                           "found %s, expected auto or %s: deepspeed.offload_optimizer and "
+                           "deepspeed.offload_param say where state lies",
+                           stw_tier_name((stw_tier)wishes[i].wish), stw_tier_name(wishes[i].tier));
+            return 0;
+        }
+    if (job->world > 1 && job->run->precision.reduce != job->run->precision.params) {
+        (void)stw_fail(err, STW_STATUS_BAD_INPUT, "precision.reduce",
+                       "found fp32, expected the dtype of precision.params, in which DeepSpeed "
+                       "reduces gradients (communication_data_type)");
+        return 0;
+    }
+    *out = place;
+    return 1;
 }
 
-static const char *const keys[] = {"deepspeed.", NULL};
+static stw_status build(const stw_job *job, const stw_decisions *decisions,
+                        const stw_layout *layout, stw_program *program, stw_error *err) {
+    stw_builder b;
+    stw_zero z;
+    stw_builder_init(&b, job, decisions, layout, program, err);
+    if (!stw_zero_init(&z, &b)) return stw_builder_finish(&b);
+    stw_zero_build_load(&z);
+    stw_zero_build_step(&z, true);
+    if (job->model->facts_known) stw_zero_build_forward_backward(&z);
+    stw_zero_build_step(&z, false);
+    return stw_builder_finish(&b);
+}
+
+static const char *const keys[] = {"deepspeed.", "optimizer.clip_norm", NULL};
+static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "foreach"},
+                                             {"optimizer.implementation", "loop"},
+                                             {"optimizer.implementation", "streamed"},
+                                             {"optimizer.implementation", "direct"},
+                                             {"placement.params", "nvme"},
+                                             {"placement.grads", "nvme"},
+                                             {"placement.master", "nvme"},
+                                             {"placement.moments", "nvme"},
+                                             {"placement.activations", "offload"},
+                                             {NULL, NULL}};
+static const stw_engine_fix fixes[] = {
+    {"deepspeed.zero_stage", "3", "cuts parameters and gradients over ranks"},
+    {"deepspeed.offload_optimizer", "cpu", "keeps master weights and moments on the host"},
+    {NULL, NULL, NULL}};
+static const uint32_t depths[] = {1, 0};
+
 const stw_engine stw_engine_deepspeed = {
     .spec = {.name = "deepspeed",
-             .instead = "engine: stowage or fsdp2",
-             .section = &section,
-             .keys = keys},
+             .section = &stw_deepspeed_section,
+             .keys = keys,
+             .refuses = refuses,
+             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
+             .check = stw_deepspeed_check},
+    .assumed_optimizer = "FusedAdam on the GPU, DeepSpeedCPUAdam on the host",
+    .cpu_step = stw_zero_cpu_step,
+    .fixes = fixes,
+    .places = places,
+    .representative = stw_zero_representative,
+    .cut = stw_zero_cut,
+    .counts = stw_zero_counts,
+    .whole = true,
+    .prefetch_by_group = true,
+    .depths = depths,
+    .build = build,
 };

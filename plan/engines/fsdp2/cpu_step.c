@@ -73,15 +73,19 @@ static double update_bytes(const stw_job *job) {
     }
 }
 
-double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes) {
+double stw_fsdp2_cpu_pass_s(const stw_job *job, double bytes, double slower) {
     const uint32_t ranks = ranks_on_node(job), threads = stw_fsdp2_cpu_threads(job);
-    const double widest = element_bytes(job, STW_COMPONENT_PARAMS);
-    double element = norm ? 3.0 * element_bytes(job, STW_COMPONENT_GRADS) : update_bytes(job);
     double node_bps = LOOP_SHARE * job->cluster->host.bandwidth_bps;
     double rank_bps = node_bps / (ranks < NUMA_NODES ? NUMA_NODES : ranks);
-    double narrow = norm || widest >= THREAD_ELEMENT_BYTES ? 1 : THREAD_ELEMENT_BYTES / widest;
-    double by_memory_s = rank_bps > 0 ? (double)params * element / rank_bps : 0;
-    double by_threads_s = (double)params * element * narrow / (threads * THREAD_BPS);
-    *bytes = (double)params * element;
+    double by_memory_s = rank_bps > 0 ? bytes / rank_bps : 0;
+    double by_threads_s = bytes * slower / (threads * THREAD_BPS);
     return by_memory_s > by_threads_s ? by_memory_s : by_threads_s;
+}
+
+double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes) {
+    const double widest = element_bytes(job, STW_COMPONENT_PARAMS);
+    double element = norm ? 3.0 * element_bytes(job, STW_COMPONENT_GRADS) : update_bytes(job);
+    double narrow = norm || widest >= THREAD_ELEMENT_BYTES ? 1 : THREAD_ELEMENT_BYTES / widest;
+    *bytes = (double)params * element;
+    return stw_fsdp2_cpu_pass_s(job, *bytes, narrow);
 }

@@ -15,6 +15,10 @@ stw_optimizer_implementation stw_fsdp2_implementation(const stw_job *job, bool c
  * sets OMP_NUM_THREADS=1 then: torch/distributed/run.py, config_from_args), else one per core. */
 uint32_t stw_fsdp2_cpu_threads(const stw_job *job);
 
+/** Seconds in which the threads of a rank read and write so many bytes of arrays; `slower` is how
+ * much more a thread has to do for them than for as many bytes of fp32. */
+double stw_fsdp2_cpu_pass_s(const stw_job *job, double bytes, double slower);
+
 /** See stw_engine.cpu_step. */
 double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
 

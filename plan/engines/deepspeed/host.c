@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* accelerator.pin_memory is torch's tensor.pin_memory (accelerator/abstract_accelerator.py): a copy
+ * in a block of torch's caching host allocator, of the next power of two, made beside the pageable
+ * original. A block that has been given back serves later requests of the same size. */
+#include "plan/engines/deepspeed/host.h"
+
+#include "core/checked.h"
+#include "plan/engines/bytes.h"
+
+static void alloc(stw_zero *z, stw_component component, uint64_t bytes) {
+    stw_alloc_at(z->b, component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, bytes);
+}
+
+/* ---- buffers ---- */
+
+typedef struct buffers {
+    stw_zero *z;
+    uint32_t given_back[64]; /* page-locked blocks by the power of two of their size */
+} buffers;
+
+static unsigned power_of(uint64_t bytes) {
+    unsigned power = 0;
+    while (power < 63 && (1ull << power) < bytes) power++;
+    return power;
+}
+
+/* A buffer that stays. It is filled first and copied into page-locked memory then. */
+static void add(buffers *of, stw_component component, uint64_t bytes, bool locked) {
+    stw_zero *z = of->z;
+    if (!locked) {
+        z->b->pageable = true;
+        alloc(z, component, bytes);
+        z->b->pageable = false;
+        return;
+    }
+    z->b->pageable = true;
+    stw_extent original = stw_alloc(z->b, component, STW_TIER_HOST, bytes);
+    z->b->pageable = false;
+    if (of->given_back[power_of(bytes)] > 0) { /* the block is there: it counts as what it was */
+        of->given_back[power_of(bytes)]--;
+    } else {
+        alloc(z, component, bytes);
+        alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(bytes));
+    }
+    stw_free(z->b, component, STW_TIER_HOST, original);
+}
+
+void stw_host_region(stw_zero *z, const stw_region *r, bool locked) {
+    z->b->pageable = !locked;
+    stw_alloc_at(z->b, r->component, r->tier, r->offset_bytes, r->bytes);
+    z->b->pageable = false;
+    if (locked) alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(r->bytes));
+}
+
+static const stw_region *region_of(const stw_zero *z, stw_component component) {
+    return stw_layout_region(z->b->layout, component, 0);
+}
+
+/* ---- stages 1 and 2 (stage_1_and_2.py, __init__ and initialize_optimizer_states) ---- */
+
+/* Per tensor of the partition, where gradients of several micro batches are added up
+ * (async_accumulate_grad_in_cpu_via_gpu). */
+static void add_accumulators(buffers *of) {
+    const stw_zero *z = of->z;
+    if (z->job->run->batch.grad_accumulation == 1 || z->fp32_grads) return;
+    for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
+        if (stw_zero_owned(z, t) > 0)
+            add(of, STW_COMPONENT_GRADS, stw_times(z->job->model->tensors[t].numel, z->element),
+                z->set.pin_memory);
+}
+
+static void begin_flat(buffers *of) {
+    stw_zero *z = of->z;
+    const bool locked = z->set.pin_memory;
+    const stw_region *master = region_of(z, STW_COMPONENT_MASTER);
+    if (master != NULL) stw_host_region(z, master, locked);
+    add(of, STW_COMPONENT_STAGE, stw_times(z->placed, z->element), locked);
+    add(of, STW_COMPONENT_STAGE, stw_times(z->largest, z->element), locked);
+    add(of, STW_COMPONENT_GRADS, stw_times(z->placed, 4), locked);
+    add_accumulators(of);
+}
+
+/* ---- stage 3 ---- */
+
+/* zero.Init page-locks every shard by itself; the blocks stay with the allocator when the shards
+ * have moved to one buffer (partition_parameters.py, _partition_param; stage3.py,
+ * _create_param_groups_fp16_flat_cpu_memory and _move_to_flat_buffer). A head that is tied later is
+ * a tensor of its own then. Small tensors stay on the GPU. */
+static void add_shards(buffers *of, uint32_t *locked) {
+    const stw_zero *z = of->z;
+    for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
+        uint64_t bytes = stw_times(stw_zero_shard(z, t), z->element);
+        if (z->job->model->tensors[t].numel <= z->set.persistence_threshold) continue;
+        uint32_t n = t == stw_zero_embedding(z) ? 2 : 1;
+        for (uint32_t i = 0; i < n; i++) add(of, STW_COMPONENT_STAGE, bytes, true);
+        locked[power_of(bytes)] += n;
+    }
+}
+
+static void begin_shards(buffers *of) {
+    stw_zero *z = of->z;
+    const stw_region *params = region_of(z, STW_COMPONENT_PARAMS);
+    uint32_t locked[64] = {0};
+    if (!z->set.offload_param || params == NULL) return;
+    if (z->set.pin_memory) add_shards(of, locked);
+    stw_host_region(z, params, true);
+    for (int i = 0; i < 64; i++) of->given_back[i] += locked[i];
+}
+
+/* Master weights are pageable: a cast, and a copy of it. Gradients of every sub-group follow,
+ * beside a buffer of the largest one, then the shards of all gradients in the dtype in which they
+ * are collected (stage3.py, _create_fp32_partitions, initialize_optimizer_states and
+ * _setup_for_real_optimizer). */
+static void begin_sub_groups(buffers *of) {
+    stw_zero *z = of->z;
+    const stw_region *master = region_of(z, STW_COMPONENT_MASTER);
+    uint64_t largest = 0;
+    for (uint32_t i = 0; stw_zero_sub_group(z, i) > 0; i++)
+        largest = stw_max_u64(largest, stw_times(4, stw_zero_sub_group(z, i)));
+    z->b->pageable = true;
+    stw_extent beside = stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, largest);
+    if (master != NULL) stw_host_region(z, master, false);
+    for (uint32_t i = 0; stw_zero_sub_group(z, i) > 0; i++)
+        add(of, STW_COMPONENT_GRADS, stw_times(4, stw_zero_sub_group(z, i)), z->set.pin_memory);
+    stw_free(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, beside);
+    add(of, STW_COMPONENT_GRADS, stw_times(z->placed, z->fp32_grads ? 4 : z->element),
+        z->set.pin_memory);
+}
+
+void stw_host_begin(stw_zero *z) {
+    buffers of = {.z = z};
+    if (!z->set.offload_optimizer) return;
+    if (z->set.zero_stage < 3) {
+        begin_flat(&of);
+        return;
+    }
+    begin_shards(&of);
+    begin_sub_groups(&of);
+}
+
+/* ---- the step ---- */
+
+stw_extent stw_host_cast(stw_zero *z, uint64_t params) {
+    const bool through = z->set.zero_stage < 3 || z->set.offload_param;
+    z->b->pageable = true;
+    stw_extent cast = stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST,
+                                through ? 0 : stw_times(params, z->element));
+    z->b->pageable = false;
+    return cast;
+}
+
+void stw_host_cast_done(stw_zero *z, stw_extent cast, uint32_t after) {
+    stw_free_after(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, cast, after);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The keys deepspeed.* of a run spec: those of "zero_optimization" in a DeepSpeed config, with the
+ * same defaults (deepspeed/runtime/zero/config.py and offload_config.py at 0.19.8). */
+#ifndef STW_PLAN_DEEPSPEED_KEYS_H
+#define STW_PLAN_DEEPSPEED_KEYS_H
+
+#include "plan/spec/registry.h"
+
+typedef struct stw_deepspeed_settings {
+    uint32_t zero_stage;
+    uint32_t offload_optimizer, offload_param; /* 1: to the CPU */
+    bool pin_memory, overlap_comm;
+    double ratio;
+    /* elements */
+    uint64_t reduce_bucket, sub_group_size, prefetch_bucket, max_live_parameters;
+    uint64_t max_reuse_distance, persistence_threshold;
+} stw_deepspeed_settings;
+
+extern const stw_spec_section stw_deepspeed_section;
+stw_deepspeed_settings stw_deepspeed_settings_of(const stw_run_spec *run);
+/** Refuse what a run with this engine cannot be. */
+stw_status stw_deepspeed_check(const stw_run_spec *run, const char *origin, stw_error *err);
+
+#endif

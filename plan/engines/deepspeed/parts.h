@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The movements of this engine. Every function appends to the builder of `z`. */
+#ifndef STW_PLAN_DEEPSPEED_PARTS_H
+#define STW_PLAN_DEEPSPEED_PARTS_H
+
+#include "plan/engines/deepspeed/zero.h"
+
+void stw_zero_build_load(stw_zero *z);
+/** Forward and backward of the step's last micro batch; what earlier ones have left is there. */
+void stw_zero_build_forward_backward(stw_zero *z);
+/** @param first the step that makes the moments; no backward comes before it in a program */
+void stw_zero_build_step(stw_zero *z, bool first);
+
+/** See stw_engine.cpu_step. */
+double stw_zero_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/engines/deepspeed/zero.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+
+/* ---- partitions ---- */
+
+uint32_t stw_zero_representative(const stw_job *job, uint32_t rank) {
+    (void)job;
+    return rank;
+}
+
+/* Flat buffers are cut into equal parts, aligned to two elements per rank (stage_1_and_2.py,
+ * flatten_dense_tensors_aligned and get_data_parallel_partitions; bf16_optimizer.py,
+ * _setup_for_real_optimizer). */
+uint64_t stw_zero_part(const stw_job *job) {
+    return stw_times(2, stw_div_up_u64(job->model->params, stw_times(2, job->group)));
+}
+
+/* The elements of a tensor that lie in one part of the flat buffer. */
+static uint64_t in_part(const stw_job *job, uint32_t tensor, uint32_t part, uint64_t *first) {
+    uint64_t begin = stw_job_tensor_first(job, tensor);
+    uint64_t end = stw_plus(begin, job->model->tensors[tensor].numel);
+    uint64_t from = stw_times(part, stw_zero_part(job)), to = stw_plus(from, stw_zero_part(job));
+    *first = stw_max_u64(begin, from);
+    end = stw_min_u64(end, to);
+    if (end <= *first) return 0;
+    uint64_t n = end - *first;
+    *first -= begin;
+    return n;
+}
+
+/* Stage 3 cuts every tensor by itself (partition_parameters.py, _partition_param); stages 1 and 2
+ * cut the optimizer's state alone. */
+stw_status stw_zero_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_space *out,
+                        stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const bool by_tensor = stw_deepspeed_settings_of(job->run).zero_stage == 3;
+    uint64_t global = 0;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
+        const uint64_t numel = job->model->tensors[t].numel;
+        uint64_t first = 0, n = numel;
+        if (by_tensor) {
+            uint64_t shard = stw_div_up_u64(numel, job->group);
+            first = stw_min_u64(numel, stw_times(rank % job->group, shard));
+            n = stw_min_u64(shard, numel - first);
+        } else if (space == STW_SPACE_OPTIMIZER) {
+            n = in_part(job, t, rank % job->group, &first);
+        }
+        if (n > 0) STW_TRY(stw_space_add(out, t, global, first, n, err));
+        global += numel;
+    }
+out:
+    return status;
+}
+
+bool stw_zero_counts(const stw_job *job, uint32_t space, uint32_t rank) {
+    const bool by_tensor = stw_deepspeed_settings_of(job->run).zero_stage == 3;
+    return by_tensor || space == STW_SPACE_OPTIMIZER ? rank < job->group : rank == 0;
+}
+
+/* ---- what movements ask ---- */
+
+bool stw_zero_init(stw_zero *z, stw_builder *b) {
+    const stw_job *job = b->job;
+    *z = (stw_zero){.b = b,
+                    .job = job,
+                    .set = stw_deepspeed_settings_of(job->run),
+                    .ranks = job->group,
+                    .element = stw_job_element_bytes(job, STW_COMPONENT_PARAMS),
+                    .fp32_grads = job->run->precision.grads == STW_DTYPE_F32,
+                    .placed = job->kinds[b->layout->kind].spaces[STW_SPACE_OPTIMIZER].n,
+                    .partition = STW_NO_EXTENT};
+    z->bf16_optimizer = z->set.zero_stage == 1 && z->fp32_grads && !z->set.offload_optimizer &&
+                        job->run->precision.params == STW_DTYPE_BF16;
+    z->reduces_in_backward = z->set.zero_stage > 1 || z->set.overlap_comm;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++)
+        z->largest = stw_max_u64(z->largest, job->model->tensors[t].numel);
+    z->whole = stw_pool_array(b->program->pool, job->model->n_tensors, sizeof *z->whole);
+    if (b->status == STW_STATUS_OK && z->whole == NULL)
+        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+    return b->status == STW_STATUS_OK;
+}
+
+uint32_t stw_zero_embedding(const stw_zero *z) {
+    const stw_model *model = z->job->model;
+    for (uint32_t t = 0; model->tied_embeddings && t < model->n_tensors; t++) {
+        const stw_block_group *group = &model->groups[model->blocks[model->tensors[t].block].group];
+        if (strcmp(group->name, "embed") == 0 && model->tensors[t].shape[0] == model->vocab)
+            return t;
+    }
+    return UINT32_MAX;
+}
+
+uint64_t stw_zero_shard(const stw_zero *z, uint32_t tensor) {
+    return stw_div_up_u64(z->job->model->tensors[tensor].numel, z->ranks);
+}
+
+uint64_t stw_zero_owned(const stw_zero *z, uint32_t tensor) {
+    uint64_t first;
+    return in_part(z->job, tensor, z->reduces_in_backward ? z->ranks - 1 : 0, &first);
+}
+
+uint64_t stw_zero_owned_whole(const stw_zero *z) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
+        if (stw_zero_owned(z, t) > 0) n = stw_plus(n, z->job->model->tensors[t].numel);
+    return n;
+}
+
+uint64_t stw_zero_sub_group(const stw_zero *z, uint32_t i) {
+    const stw_space *space = &z->job->kinds[z->b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
+    uint64_t n = 0;
+    for (uint32_t s = 0; s < space->n_segments; s++) {
+        n += space->segments[s].n;
+        if (n < z->set.sub_group_size) continue;
+        if (i-- == 0) return n;
+        n = 0;
+    }
+    return i == 0 ? n : 0;
+}

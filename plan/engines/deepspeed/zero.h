@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the movements of this engine share: how DeepSpeed cuts state, and bytes that live from one
+ * movement to another. All sources are those of DeepSpeed 0.19.8, paths below deepspeed/runtime/:
+ * zero/stage_1_and_2.py, zero/stage3.py, zero/partition_parameters.py,
+ * zero/partitioned_param_coordinator.py, bf16_optimizer.py.
+ *
+ * Element counts leave out the padding of flat buffers: up to two elements per rank in stages 1 and
+ * 2, up to one per rank and tensor in stage 3. */
+#ifndef STW_PLAN_DEEPSPEED_ZERO_H
+#define STW_PLAN_DEEPSPEED_ZERO_H
+
+#include "plan/engines/deepspeed/keys.h"
+#include "plan/program/builder.h"
+
+typedef struct stw_zero {
+    stw_builder *b;
+    const stw_job *job;
+    stw_deepspeed_settings set;
+    uint32_t ranks;           /* that share the state */
+    uint64_t element;         /* bytes of a parameter and of its gradient */
+    bool fp32_grads;          /* gradients are collected in fp32 */
+    bool bf16_optimizer;      /* stage 1 with fp32_grads on the GPU: BF16_Optimizer */
+    bool reduces_in_backward; /* else when the last backward has ended */
+    uint64_t placed;          /* elements of the optimizer's state of this rank */
+    uint64_t largest;         /* elements of the largest tensor */
+    uint32_t normed;          /* in a step: the operation that knows the global norm */
+    /** From backward to the step. */
+    stw_extent partition; /* reduced gradients of the tensors that the rank owns, stages 1 and 2 */
+    stw_extent *whole;    /* [n_tensors] gradients that no reduction has taken yet */
+} stw_zero;
+
+/** @param b begun; what `z` holds lies in the program's pool; false after a failure */
+bool stw_zero_init(stw_zero *z, stw_builder *b);
+/** The embedding that the head shares; UINT32_MAX where there is none. */
+uint32_t stw_zero_embedding(const stw_zero *z);
+/** Elements of a rank's shard of a tensor in stage 3, padding included. */
+uint64_t stw_zero_shard(const stw_zero *z, uint32_t tensor);
+/** Elements of a rank's part of the flat buffer of stages 1 and 2. */
+uint64_t stw_zero_part(const stw_job *job);
+/** Elements of a tensor in the partition of stages 1 and 2 whose rank needs the most bytes: the
+ * first one where all gradients wait for the end of backward and are reduced from the first tensor
+ * on, else the last one, which fills first. */
+uint64_t stw_zero_owned(const stw_zero *z, uint32_t tensor);
+/** The sum over tensors that have elements in that partition, of all their elements. */
+uint64_t stw_zero_owned_whole(const stw_zero *z);
+/** Elements of sub-group `i` of stage 3, 0 beyond the last: tensors in order until they have
+ * sub_group_size elements of the rank (stage3.py, _create_fp16_sub_groups). */
+uint64_t stw_zero_sub_group(const stw_zero *z, uint32_t i);
+
+/* ---- the engine's partitions (stw_engine) ---- */
+
+uint32_t stw_zero_representative(const stw_job *job, uint32_t rank);
+stw_status stw_zero_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_space *out,
+                        stw_error *err);
+bool stw_zero_counts(const stw_job *job, uint32_t space, uint32_t rank);
+
+#endif

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engine deepspeed against runs of DeepSpeed (tests/measured/deepspeed.csv): allocated bytes of
+ * each phase and host bytes, page-locked ones apart; and what its programs issue. */
+#define _POSIX_C_SOURCE 200809L /* strtok_r */
+#include <math.h>
+#include <stdlib.h>
+
+#include "models/table.h"
+#include "planner/planner.h"
+#include "tests/unit/testing.h"
+
+/* Of the measured value. */
+static const double MEDIAN = 0.04, WORST = 0.10, PAGE_LOCKED = 0.05, HOST = 0.10;
+
+enum { MOST_SETTINGS = 24, MOST_ROWS = 64 };
+
+/* A plan by the settings of a row, "key=value ..." */
+static stw_plan *plan_of(const char *name, const char *cluster_name, const char *settings) {
+    const stw_planner_options options = {.no_fixes = true, .no_prices = true};
+    char text[1024], path[256], *rest = NULL;
+    const char *list[MOST_SETTINGS];
+    size_t n = 0;
+    stw_model *model = NULL;
+    stw_plan *plan = NULL;
+    stw_cluster cluster;
+    stw_run_spec run;
+    snprintf(text, sizeof text, "%s", settings);
+    for (char *s = strtok_r(text, " ", &rest); s != NULL && n < MOST_SETTINGS;
+         s = strtok_r(NULL, " ", &rest))
+        list[n++] = s;
+    snprintf(path, sizeof path, STW_SOURCE_MODELS "/examples/%s.yaml", cluster_name);
+    CHECK_OK(stw_cluster_read(path, &cluster, err));
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_specs_set_all(&cluster, &run, list, n, "row", err));
+    CHECK_OK(stw_run_spec_check(&run, "row", err));
+    CHECK_OK(stw_model_open(name, STW_SOURCE_MODELS, &model, err));
+    CHECK_OK(stw_plan_new(model, &cluster, &run, &plan, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    CHECK_OK(stw_planner_solve(plan, &options, err));
+    stw_run_spec_free(&run);
+    return plan;
+}
+
+/* ---- measured rows ---- */
+
+static double allocated(const stw_plan *plan, stw_phase phase) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        uint64_t bytes = stw_peak_allocated(&plan->peaks[k].phase[phase][STW_TIER_GPU]);
+        most = bytes > most ? bytes : most;
+    }
+    return (double)most;
+}
+
+static double on_host(const stw_plan *plan, bool page_locked) {
+    uint64_t most = 0;
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        const stw_peak *peak = &plan->node_peaks[0].phase[p][STW_TIER_HOST];
+        uint64_t bytes = page_locked ? peak->page_locked : peak->total;
+        most = bytes > most ? bytes : most;
+    }
+    return (double)most;
+}
+
+static double error_of(const char *row, const char *what, double predicted, double measured) {
+    double error = fabs(predicted - measured) / measured;
+    if (error > WORST)
+        fprintf(stderr, "%s: %s: predicted %.0f, measured %.0f\n", row, what, predicted, measured);
+    return error;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void rows_are_predicted(void) {
+    enum { NAME, MODEL, CLUSTER, SETTINGS, LOAD, BACKWARD, STEP, LOCKED, ON_HOST };
+    static const stw_phase phases[] = {STW_PHASE_LOAD, STW_PHASE_FORWARD_BACKWARD,
+                                       STW_PHASE_OPTIMIZER_STEP};
+    double errors[3][MOST_ROWS];
+    stw_pool *pool = stw_pool_new();
+    stw_table table = {.n_rows = 0};
+    CHECK_OK(
+        stw_table_read(pool, STW_SOURCE_MODELS "/../tests/measured/deepspeed.csv", &table, err));
+    CU_ASSERT_FATAL(table.n_rows > 10 && table.n_rows <= MOST_ROWS);
+    for (size_t r = 1; r < table.n_rows; r++) {
+        const char **row = table.rows[r].fields;
+        stw_plan *plan = plan_of(row[MODEL], row[CLUSTER], row[SETTINGS]);
+        for (int p = 0; p < 3; p++) {
+            errors[p][r - 1] = error_of(row[NAME], stw_phase_name(phases[p]),
+                                        allocated(plan, phases[p]), strtod(row[LOAD + p], NULL));
+            CU_ASSERT(errors[p][r - 1] <= WORST);
+        }
+        double locked = strtod(row[LOCKED], NULL);
+        double predicted = on_host(plan, true) / plan->job->ranks_per_node;
+        CU_ASSERT(fabs(predicted - locked) <= PAGE_LOCKED * locked);
+        if (row[ON_HOST][0] != '\0')
+            CU_ASSERT(error_of(row[NAME], "host", on_host(plan, false),
+                               strtod(row[ON_HOST], NULL)) <= HOST);
+        stw_plan_free(plan);
+    }
+    for (int p = 0; p < 3; p++) {
+        qsort(errors[p], table.n_rows - 1, sizeof(double), ascending);
+        CU_ASSERT(errors[p][(table.n_rows - 1) / 2] <= MEDIAN);
+    }
+    stw_pool_free(pool);
+}
+
+/* ---- collectives ---- */
+
+#define BF16                                                                                       \
+    "engine=deepspeed precision.params=bf16 precision.grads=bf16 precision.reduce=bf16 "           \
+    "precision.master=fp32 recompute.granularity=full "
+
+/* Bytes of the collectives of a kind in one phase. */
+static uint64_t sent(const stw_plan *plan, stw_phase phase, stw_op_kind kind) {
+    const stw_program *program = plan->programs[0];
+    const stw_movement *movement = stw_program_movement(program, phase);
+    uint64_t bytes = 0;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(movement);
+    for (uint32_t i = 0; i < movement->n_ops; i++) {
+        const stw_op *op = &program->ops[movement->first_op + i];
+        if (op->kind != kind) continue;
+        CU_ASSERT_EQUAL(op->group, STW_RANK_GROUP_SHARD);
+        CU_ASSERT_EQUAL(op->stream, STW_STREAM_COMM);
+        bytes += op->bytes;
+    }
+    return bytes;
+}
+
+static void collectives_have_their_bytes(void) {
+    const stw_phase backward = STW_PHASE_FORWARD_BACKWARD, step = STW_PHASE_OPTIMIZER_STEP;
+    for (int stage = 1; stage <= 3; stage++) {
+        char settings[256];
+        snprintf(settings, sizeof settings, BF16 "deepspeed.zero_stage=%d%s", stage,
+                 stage == 3 ? " deepspeed.max_live_parameters=0 deepspeed.max_reuse_distance=0"
+                              " deepspeed.persistence_threshold=0"
+                            : "");
+        stw_plan *plan = plan_of("Qwen3-1.7B", "h200-x2", settings);
+        const uint64_t all = 2 * plan->model->params;
+        CU_ASSERT_EQUAL(sent(plan, backward, STW_OP_ALL_REDUCE), stage < 3 ? all : 0);
+        CU_ASSERT_EQUAL(sent(plan, backward, STW_OP_REDUCE_SCATTER), stage == 3 ? all : 0);
+        CU_ASSERT_EQUAL(sent(plan, step, STW_OP_ALL_GATHER), stage < 3 ? all : 0);
+        /* forward, recomputation and backward of the layers, and the embedding as embedding, as
+         * head (forward, backward at once) and again for its own gradient */
+        const uint64_t embedding = 2 * plan->model->vocab * plan->model->hidden;
+        const uint64_t norm = 2 * plan->model->hidden;
+        const uint64_t layers = all - embedding - norm;
+        const uint64_t gathered = sent(plan, backward, STW_OP_ALL_GATHER);
+        if (stage == 3) {
+            CU_ASSERT(gathered >= 2 * layers + 3 * embedding);
+            CU_ASSERT(gathered <= 3 * layers + 4 * embedding + 2 * norm);
+        } else {
+            CU_ASSERT_EQUAL(gathered, 0);
+        }
+        stw_plan_free(plan);
+    }
+}
+
+/* With accumulation, what is reduced once in a step is the step's. */
+static void reductions_of_a_step_count_once(void) {
+    stw_plan *plan =
+        plan_of("Qwen3-1.7B", "h200-x2", BF16 "deepspeed.zero_stage=1 batch.grad_accumulation=4");
+    CU_ASSERT_EQUAL(sent(plan, STW_PHASE_FORWARD_BACKWARD, STW_OP_ALL_REDUCE), 0);
+    CU_ASSERT_EQUAL(sent(plan, STW_PHASE_OPTIMIZER_STEP, STW_OP_ALL_REDUCE),
+                    2 * plan->model->params);
+    stw_plan_free(plan);
+}
+
+/* ---- reports from the field: models/examples/deepspeed-*.yaml ---- */
+
+static void reports_fit_or_not(void) {
+    static const struct {
+        const char *model, *cluster, *settings;
+        stw_verdict verdict;
+    } cases[] = {
+        {"Qwen3-30B-A3B", "h100-80g-x8", BF16 "deepspeed.zero_stage=2 batch.seq_len=8192",
+         STW_VERDICT_DOES_NOT_FIT},
+        {"Llama-3.1-70B", "h200-x2", BF16 "node.gpus=8 batch.seq_len=1024",
+         STW_VERDICT_DOES_NOT_FIT},
+        {"Llama-3.1-70B", "h200-x2",
+         BF16 "node.gpus=8 batch.seq_len=1024 deepspeed.offload_optimizer=cpu "
+              "deepspeed.offload_param=cpu node.host.memory=1600GiB node.host.limit=1600GiB",
+         STW_VERDICT_FITS},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_plan *plan = plan_of(cases[i].model, cases[i].cluster, cases[i].settings);
+        CU_ASSERT_EQUAL(plan->verdict, cases[i].verdict);
+        stw_plan_free(plan);
+    }
+}
+
+static const stw_test tests[] = {
+    {"measured rows are predicted", rows_are_predicted},
+    {"collectives have their bytes", collectives_have_their_bytes},
+    {"reductions of a step count once", reductions_of_a_step_count_once},
+    {"reports fit or do not", reports_fit_or_not},
+};
+
+int main(void) { return stw_test_run_all("engine deepspeed", tests, sizeof tests / sizeof *tests); }
