@@ -15,6 +15,10 @@
  *   pull request 6782).
  * - Backward of a block: the gradient of a product's factors (2 x ffn) replaces the product, beside
  *   everything saved before it; weight gradients collect from the down projection upwards.
+ * - A product saves its input only for the gradient of its weight, a norm its normalised input
+ *   (tools/autograd/derivatives.yaml: a factor is saved if the other's gradient is wanted): frozen
+ *   ones do not. LoRA's first product saves the same input once more for all adapters that read it,
+ *   its second one the inner result.
  * - Loss (transformers/loss/loss_utils.py, ForCausalLMLoss): logits, their upcast and the
  *   log-softmax live together in forward; autograd keeps the log-softmax alone; backward adds the
  *   gradients of log-softmax and of upcast logits, then casts down.
@@ -67,17 +71,74 @@ static uint64_t mlp_width(const stw_job *job, const stw_block_facts *f) {
     return STW_SUM(f->ffn, f->shared_ffn, f->experts > 0 ? routed : 0);
 }
 
-static uint64_t mlp_elements(const stw_job *job, const stw_block_facts *f) {
+/* Which inputs of a block's products and norms are saved: those whose weights are trained, and
+ * those of adapters. */
+typedef struct saved_inputs {
+    bool attention, mlp, down; /* of the projections of attention, of the MLP, and of its last */
+    bool norms, query_norms;
+    uint64_t adapters; /* widths of LoRA's inner results together */
+} saved_inputs;
+
+static bool is_one_of(const char *name, const char *const *words) {
+    for (; *words != NULL; words++)
+        if (strstr(name, *words) != NULL) return true;
+    return false;
+}
+
+static void add_trained(const stw_tensor *tensor, saved_inputs *out) {
+    static const char *const query_norms[] = {"q_norm", "k_norm", NULL};
+    static const char *const output[] = {"o_proj", "out_proj", "attn.c_proj", ".o.", NULL};
+    static const char *const last[] = {"down_proj", "fc2", "mlp.c_proj", ".w2.", NULL};
+    static const char *const mlp[] = {"gate",    "up_proj", "fc1",  "c_fc", "mlp",
+                                      "experts", ".w1.",    ".w3.", NULL};
+    if (is_one_of(tensor->name, query_norms))
+        out->query_norms = true;
+    else if (strstr(tensor->name, "norm") != NULL)
+        out->norms = true;
+    else if (strstr(tensor->name, ".lora_B.weight") != NULL)
+        out->adapters = stw_plus(out->adapters, tensor->shape[1]);
+    else if (is_one_of(tensor->name, output))
+        return; /* attention saves its own output */
+    else if (is_one_of(tensor->name, last))
+        out->down = true;
+    else if (is_one_of(tensor->name, mlp))
+        out->mlp = true;
+    else
+        out->attention = true;
+}
+
+/* Of the blocks of a group, which are alike. */
+static saved_inputs saved_inputs_of(const stw_job *job, uint32_t group) {
+    const stw_model *model = job->model;
+    saved_inputs out = {true, true, true, true, true, 0};
+    if (job->frozen == NULL) return out;
+    memset(&out, 0, sizeof out);
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        const stw_block *block = &model->blocks[b];
+        if (block->group != group) continue;
+        for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
+            if (stw_job_trains(job, t)) add_trained(&model->tensors[t], &out);
+        break;
+    }
+    return out;
+}
+
+static uint64_t mlp_elements(const stw_job *job, const stw_block_facts *f,
+                             const saved_inputs *saved) {
     /* gated: gate, activated gate, up, product; plain: first product and its activation */
-    uint64_t elements = stw_times(f->gated ? 4 : 2, mlp_width(job, f));
+    uint64_t elements =
+        stw_times((f->gated ? 3 : 1) + (uint64_t)(saved->down ? 1 : 0), mlp_width(job, f));
     if (f->experts == 0) return elements;
-    uint64_t copies = stw_times(stw_times(f->experts_per_token, 2), f->hidden);
+    uint64_t copies =
+        stw_times(stw_times(f->experts_per_token, 1 + (uint64_t)(saved->mlp ? 1 : 0)), f->hidden);
     return STW_SUM(elements, stw_scaled(copies, job->run->moe.imbalance), f->experts);
 }
 
-/* What a norm saves per token over `rows` rows of together `width` elements, its output apart. */
-static uint64_t norm_token_bytes(const stw_job *job, uint64_t width, uint64_t rows) {
-    return stw_plus(stw_times(width, stw_plus(4, compute_bytes(job))), stw_times(4, rows));
+/* What a norm saves per token over `rows` rows of together `width` elements, its output apart. The
+ * normalised input is the factor of the weight's gradient. */
+static uint64_t norm_token_bytes(const stw_job *job, uint64_t width, uint64_t rows, bool trained) {
+    return stw_plus(stw_times(width, stw_plus(4, trained ? compute_bytes(job) : 0)),
+                    stw_times(4, rows));
 }
 
 static bool has_query_norm(const stw_job *job, uint32_t group) {
@@ -95,16 +156,19 @@ static bool has_query_norm(const stw_job *job, uint32_t group) {
 static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     const uint64_t c = compute_bytes(job);
+    const saved_inputs in = saved_inputs_of(job, group);
+    const uint64_t norm_outputs = (uint64_t)(in.attention ? 1 : 0) + (in.mlp ? 1 : 0);
     uint64_t q = stw_times(f->q_heads, f->qk_dim), k = stw_times(f->kv_heads, f->qk_dim);
     uint64_t elements =
-        STW_SUM(stw_times(2, f->hidden), qkv_elements(f), stw_times(f->q_heads, f->v_dim),
-                f->q_rank, f->kv_rank, linear_attention_elements(f), mlp_elements(job, f));
+        STW_SUM(stw_times(norm_outputs, f->hidden), qkv_elements(f),
+                stw_times(f->q_heads, f->v_dim), f->q_rank, f->kv_rank,
+                linear_attention_elements(f), mlp_elements(job, f, &in), in.adapters);
     uint64_t token =
-        STW_SUM(stw_times(c, elements), stw_times(2, norm_token_bytes(job, f->hidden, 1)),
+        STW_SUM(stw_times(c, elements), stw_times(2, norm_token_bytes(job, f->hidden, 1, in.norms)),
                 stw_times(4, f->q_heads));
     if (has_query_norm(job, group))
-        token = STW_SUM(token, norm_token_bytes(job, q, f->q_heads),
-                        norm_token_bytes(job, k, f->kv_heads));
+        token = STW_SUM(token, norm_token_bytes(job, q, f->q_heads, in.query_norms),
+                        norm_token_bytes(job, k, f->kv_heads, in.query_norms));
     if (job->run->attention == STW_ATTENTION_EAGER) { /* scores, softmax in fp32, cast */
         uint64_t scores = stw_times(job->run->batch.seq_len, f->q_heads);
         token = stw_plus(token, stw_times(scores, stw_plus(stw_times(2, c), 4)));
@@ -130,7 +194,8 @@ uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
 uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     uint64_t element = stw_times(job->tokens, compute_bytes(job));
-    return residual(f) ? stw_times(element, mlp_elements(job, f)) : 0;
+    const saved_inputs in = saved_inputs_of(job, group);
+    return residual(f) ? stw_times(element, mlp_elements(job, f, &in)) : 0;
 }
 
 stw_backward_bytes stw_block_backward_bytes(const stw_job *job, uint32_t block) {
@@ -164,16 +229,20 @@ uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block) {
 
 uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block) {
     if (!gathers(job) && job->run->precision.grads == job->run->precision.compute) return 0;
-    return stw_times(stw_job_gathered_params(job, block), compute_bytes(job));
+    return stw_times(stw_job_gathered_grads(job, block), compute_bytes(job));
 }
 
 static uint64_t reduce_element_bytes(const stw_job *job) {
     return stw_dtype_bits(job->run->precision.reduce) / 8;
 }
 
+uint64_t stw_accumulated_grad_bytes(const stw_job *job, uint32_t block) {
+    return stw_times(stw_job_gathered_grads(job, block), reduce_element_bytes(job));
+}
+
 uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block) {
     if (job->group == 1) return 0;
-    return stw_times(stw_job_gathered_params(job, block), reduce_element_bytes(job));
+    return stw_times(stw_job_gathered_grads(job, block), reduce_element_bytes(job));
 }
 
 uint64_t stw_reduce_output_bytes(const stw_job *job, uint64_t input_bytes) {
@@ -202,11 +271,26 @@ static uint64_t upcast_bytes(const stw_job *job) {
     return stw_dtype_bits(job->run->loss.upcast) / 8;
 }
 
+/* Is any tensor of the groups of this name trained? A tied head is the embedding. */
+static bool trains_group(const stw_job *job, const char *name) {
+    const stw_model *model = job->model;
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        if (stw_job_trains(job, t) &&
+            strcmp(model->groups[model->blocks[model->tensors[t].block].group].name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool trains_head(const stw_job *job) {
+    return trains_group(job, job->model->tied_embeddings ? "embed" : "head");
+}
+
 /* What the final norm saves, and its output, which the head saves. */
 static uint64_t final_norm_bytes(const stw_job *job) {
     uint64_t hidden = job->model->hidden;
-    return stw_times(job->tokens, stw_plus(norm_token_bytes(job, hidden, 1),
-                                           stw_times(hidden, compute_bytes(job))));
+    bool frozen = job->frozen != NULL, norm = !frozen || trains_group(job, "norm");
+    uint64_t output = !frozen || trains_head(job) ? stw_times(hidden, compute_bytes(job)) : 0;
+    return stw_times(job->tokens, stw_plus(norm_token_bytes(job, hidden, 1, norm), output));
 }
 
 uint64_t stw_logits_forward_bytes(const stw_job *job) {
@@ -250,16 +334,36 @@ uint64_t stw_workspace_bytes(const stw_job *job) {
     return torch_step ? 2 * CUBLAS_WORKSPACE_BYTES : 0;
 }
 
-double stw_block_forward_flops(const stw_job *job, uint32_t block) {
+/* Of one block's forward: products with weights, and of tokens with each other. */
+static void block_flops(const stw_job *job, uint32_t block, double *weights, double *attention) {
     const stw_block_group *group = &job->model->groups[job->model->blocks[block].group];
     const stw_block_facts *f = &group->facts;
-    if (!f->transformer || f->vision) return 0.0; /* the head's product is counted with the loss */
-    double active = (double)group->active_params / group->count;
+    *weights = *attention = 0.0;
+    if (!f->transformer || f->vision) return; /* the head's product is counted with the loss */
     double seen = (double)job->run->batch.seq_len;
     if (f->window > 0 && (double)f->window < seen) seen = 2.0 * (double)f->window;
     /* causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products */
-    double attention = seen * (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
-    return (double)job->tokens * (2.0 * active + attention);
+    *weights = 2.0 * (double)job->tokens * (double)group->active_params / group->count;
+    *attention =
+        (double)job->tokens * seen * (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
+}
+
+double stw_block_forward_flops(const stw_job *job, uint32_t block) {
+    double weights, attention;
+    block_flops(job, block, &weights, &attention);
+    return weights + attention;
+}
+
+double stw_block_backward_flops(const stw_job *job, uint32_t block) {
+    const double params = (double)stw_job_gathered_params(job, block);
+    const double trained = (double)stw_job_gathered_grads(job, block);
+    double weights, attention;
+    block_flops(job, block, &weights, &attention);
+    return (1.0 + (params > 0 ? trained / params : 1.0)) * weights + 2.0 * attention;
+}
+
+double stw_head_backward_share(const stw_job *job) {
+    return job->frozen == NULL || trains_head(job) ? 2.0 : 1.0;
 }
 
 uint64_t stw_page_lock_rounding_bytes(uint64_t bytes) {

@@ -28,6 +28,8 @@ uint64_t stw_unshard_bytes(const stw_job *job, uint32_t block);
 uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block);
 /** Unsharded gradients of a block while its backward runs (compute dtype). */
 uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block);
+/** The same of earlier micro batches that were not reduced (reduce dtype). */
+uint64_t stw_accumulated_grad_bytes(const stw_job *job, uint32_t block);
 /** Input of the block's reduce-scatter (reduce dtype); 0 with a group of one that needs no cast. */
 uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block);
 /** Output of a reduce-scatter of `input_bytes` where it is not the sharded gradient itself. */
@@ -48,8 +50,12 @@ bool stw_reduced_last(const stw_job *job, uint32_t block);
 /** Work areas of cuBLAS that torch's allocator holds from the first forward on; 0 for an engine
  * whose step is not torch's. */
 uint64_t stw_workspace_bytes(const stw_job *job);
-/** Floating-point operations of one block's forward (backward is twice that). */
+/** Floating-point operations of one block's forward, and of its backward: as many for the inputs'
+ * gradients, and the trained part of them for the weights'. */
 double stw_block_forward_flops(const stw_job *job, uint32_t block);
+double stw_block_backward_flops(const stw_job *job, uint32_t block);
+/** Backward of the head and the loss, relative to their forward. */
+double stw_head_backward_share(const stw_job *job);
 /** Bytes that page-locking a buffer adds under torch's caching host allocator (next power of two).
  */
 uint64_t stw_page_lock_rounding_bytes(uint64_t bytes);

@@ -45,12 +45,15 @@ uint32_t stw_chunks_representative(const stw_job *job, uint32_t rank) { return r
 stw_status stw_chunks_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_space *out,
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    (void)space; /* all are cut alike */
     STW_TRY(check_experts(job, err));
     uint64_t global = 0;
     for (uint32_t t = 0; t < job->model->n_tensors; t++) {
         const stw_tensor *tensor = &job->model->tensors[t];
         uint64_t first, count;
+        if (space != STW_SPACE_PARAMS && !stw_job_trains(job, t)) {
+            global += tensor->numel;
+            continue;
+        }
         shard_range(job, tensor, rank % job->group, &first, &count);
         STW_TRY(stw_space_add(out, t, global, first, count, err));
         global += tensor->numel;

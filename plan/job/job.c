@@ -9,6 +9,7 @@
 
 #include "core/checked.h"
 #include "core/deadline.h"
+#include "plan/job/trainable.h"
 
 /* ---- sizes ---- */
 
@@ -88,7 +89,7 @@ static stw_status make_spaces(const stw_job *job, uint32_t rank, stw_pool *pool,
                               stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t id = 0; id < job->n_spaces; id++) {
-        if (id > 0 && id < STW_N_STATE_SPACES && job->engine->one_cut)
+        if (id > 0 && id < STW_N_STATE_SPACES && job->one_cut)
             spaces[id] = spaces[0];
         else
             STW_TRY(stw_job_space(job, id, rank, pool, &spaces[id], err));
@@ -122,9 +123,11 @@ out:
 static stw_status fill_kind(stw_job *job, stw_rank_kind *kind, uint32_t rank, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     kind->block_params = stw_pool_array(job->pool, job->model->n_blocks, sizeof(uint64_t));
+    kind->block_grads = stw_pool_array(job->pool, job->model->n_blocks, sizeof(uint64_t));
     kind->ranks = stw_pool_array(job->pool, job->world, sizeof(uint32_t));
     kind->spaces = stw_pool_array(job->pool, job->n_spaces, sizeof *kind->spaces);
-    if (kind->block_params == NULL || kind->ranks == NULL || kind->spaces == NULL)
+    if (kind->block_params == NULL || kind->block_grads == NULL || kind->ranks == NULL ||
+        kind->spaces == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
     kind->first = rank == 0;
     kind->leader = rank % job->ranks_per_node == 0;
@@ -134,6 +137,10 @@ static stw_status fill_kind(stw_job *job, stw_rank_kind *kind, uint32_t rank, st
         kind->block_params[job->model->tensors[params->segments[i].tensor].block] +=
             params->segments[i].n;
     kind->params = params->n;
+    const stw_space *grads = &kind->spaces[STW_SPACE_GRADS];
+    for (uint32_t i = 0; i < grads->n_segments; i++)
+        kind->block_grads[job->model->tensors[grads->segments[i].tensor].block] +=
+            grads->segments[i].n;
 out:
     return status;
 }
@@ -261,6 +268,15 @@ static stw_status check_shares(const stw_job *job, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+static stw_status choose_trained(stw_job *job, const stw_model *model, stw_error *err) {
+    stw_trainable trainable;
+    stw_status status = stw_trainable_new(model, job->run, job->pool, &trainable, err);
+    job->model = trainable.model;
+    job->frozen = trainable.frozen;
+    job->one_cut = job->engine->one_cut && job->frozen == NULL;
+    return status;
+}
+
 stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const stw_run_spec *run,
                        const stw_engine *engine, stw_job **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -272,11 +288,11 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
         return stw_fail(err, STW_STATUS_NO_MEMORY, "job", "out of memory");
     }
     job->pool = pool;
-    job->model = model;
     job->cluster = cluster;
     job->run = run;
     job->engine = engine;
     job->n_spaces = STW_N_STATE_SPACES + engine->n_more_spaces;
+    STW_TRY(choose_trained(job, model, err));
     STW_TRY(cut_sizes(job, err));
     STW_TRY(make_files(job, err));
     STW_TRY(find_kinds(job, err));
@@ -317,7 +333,7 @@ stw_status stw_job_space(const stw_job *job, uint32_t id, uint32_t rank, stw_poo
                          stw_space *out, stw_error *err) {
     *out = (stw_space){.pool = pool};
     bool spread = id < STW_N_STATE_SPACES && job->spread_params > 0;
-    if (id < STW_N_STATE_SPACES && job->engine->one_cut) id = STW_SPACE_PARAMS;
+    if (id < STW_N_STATE_SPACES && job->one_cut) id = STW_SPACE_PARAMS;
     stw_status status = job->engine->cut(job, id, rank, out, err);
     if (status != STW_STATUS_OK || !spread) return status;
     return stw_space_spread(out, job->spread_params, err);
@@ -440,12 +456,21 @@ uint64_t stw_job_optimizer_bytes(const stw_job *job) {
            stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ);
 }
 
-uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block) {
+static uint64_t gathered(const stw_job *job, uint32_t block, bool grads) {
     const stw_block *b = &job->model->blocks[block];
     uint64_t params = 0;
     for (uint32_t t = b->first_tensor; t < b->first_tensor + b->n_tensors; t++) {
         const stw_tensor *tensor = &job->model->tensors[t];
+        if (grads && !stw_job_trains(job, t)) continue;
         params += tensor->expert ? tensor->numel / job->expert_cut : tensor->numel;
     }
     return params;
+}
+
+uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block) {
+    return gathered(job, block, false);
+}
+
+uint64_t stw_job_gathered_grads(const stw_job *job, uint32_t block) {
+    return gathered(job, block, true);
 }

@@ -35,6 +35,7 @@ typedef struct stw_rank_kind {
     stw_space *spaces;      /* [job.n_spaces] of ranks[0]; others hold as many elements of each */
     uint64_t params;        /* elements of the params space; may be 0 */
     uint64_t *block_params; /* [model.n_blocks] elements of each block in the params space */
+    uint64_t *block_grads;  /* [model.n_blocks] the same in the grads space: what is trained */
 } stw_rank_kind;
 
 /** Nodes that hold the same numbers of the same kinds of rank. */
@@ -45,7 +46,9 @@ typedef struct stw_host_kind {
 
 typedef struct stw_job {
     stw_pool *pool;
-    const stw_model *model;
+    const stw_model *model; /* with the adapters of trainable.lora */
+    bool *frozen;           /* [model.n_tensors] without gradients and moments; NULL: none is */
+    bool one_cut;           /* params, grads and optimizer state share one partition */
     const stw_cluster *cluster;
     const stw_run_spec *run;
     const stw_engine *engine;
@@ -120,5 +123,10 @@ uint32_t stw_job_param_group(const stw_job *job, uint32_t tensor);
 uint64_t stw_job_optimizer_bytes(const stw_job *job);
 /** Elements of one block before sharding as one rank gathers it (after the ep x etp cut). */
 uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block);
+/** The same of what is trained: elements that have gradients. */
+uint64_t stw_job_gathered_grads(const stw_job *job, uint32_t block);
+static inline bool stw_job_trains(const stw_job *job, uint32_t tensor) {
+    return job->frozen == NULL || !job->frozen[tensor];
+}
 
 #endif

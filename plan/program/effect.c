@@ -89,6 +89,8 @@ static bool holds(const stw_job *job, stw_need need) {
         return may_update_on_cpu(job);
     case STW_NEED_OWN_KERNELS:
         return job->engine->cpu_step == NULL;
+    case STW_NEED_ACCUMULATES:
+        return run->batch.grad_accumulation > 1;
     case STW_NEED_DIRECT:
         return stw_run_spec_update_share(run, STW_UPDATE_DIRECT) > 0;
     case STW_NEED_RINGS:

@@ -90,7 +90,7 @@ static stw_status place_component(const stw_job *job, const stw_decisions *decis
                                   stw_layout *layout, stw_component component, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t unit = 0, space = (uint32_t)stw_component_space(component);
-    if (space != STW_SPACE_OPTIMIZER && !job->engine->one_cut)
+    if (space != STW_SPACE_OPTIMIZER && !job->one_cut)
         return place_whole(job, decisions, layout, component, err);
     for (uint32_t i = 0; i < decisions->n_state; i++) {
         const stw_state_decision *decision = &decisions->state[i];

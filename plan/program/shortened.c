@@ -77,7 +77,7 @@ stw_status stw_job_shortened(const stw_job *job, uint64_t params, uint32_t piece
     STW_TRY(shorten_model(job->model, pieces, average, pool, &model, err));
     stw_job *short_job = stw_pool_alloc(pool, sizeof *short_job);
     stw_rank_kind *kinds = stw_pool_array(pool, job->n_kinds, sizeof *kinds);
-    uint64_t *block_params = stw_pool_alloc(pool, sizeof *block_params);
+    uint64_t *block_params = stw_pool_array(pool, 2, sizeof *block_params);
     if (short_job == NULL || kinds == NULL || block_params == NULL) return no_memory(err);
     stw_space *spaces = stw_pool_array(pool, job->n_spaces, sizeof *spaces);
     if (spaces == NULL) return no_memory(err);
@@ -85,16 +85,19 @@ stw_status stw_job_shortened(const stw_job *job, uint64_t params, uint32_t piece
         spaces[id] = (stw_space){.pool = pool};
         STW_TRY(stw_space_add(&spaces[id], 0, 0, 0, shortened_space(job, id, params), err));
     }
-    *block_params = spaces[STW_SPACE_PARAMS].n;
+    block_params[0] = spaces[STW_SPACE_PARAMS].n;
+    block_params[1] = spaces[STW_SPACE_GRADS].n;
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         kinds[k] = job->kinds[k];
-        kinds[k].params = *block_params;
-        kinds[k].block_params = block_params;
+        kinds[k].params = block_params[0];
+        kinds[k].block_params = &block_params[0];
+        kinds[k].block_grads = &block_params[1];
         kinds[k].spaces = spaces;
     }
     *short_job = *job;
     short_job->pool = pool;
     short_job->model = model;
+    short_job->frozen = NULL;
     short_job->kinds = kinds;
     short_job->files = (stw_space){.pool = pool};
     for (uint32_t t = 0; t < pieces; t++)

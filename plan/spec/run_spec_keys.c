@@ -81,7 +81,6 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 #define SHARD "parallel.dp_shard, dp_replicate, cp, ep and etp"
 #define FULL_BLOCKS "recompute.granularity: full, none or auto"
 #define FIXED_BATCH "batch.micro_batch with batch.seq_len"
-#define ALL_TRAINED ""
 #define NO_ROLES ""
 #define MOST_WAYS 32768      /* two of them multiply within 32 bits */
 #define MOST_TOKENS 16777216 /* of a sequence */
@@ -258,11 +257,11 @@ static const stw_spec_row rows_before[] = {
      .also = "peft lora_rank lora_r",
      .fallback = "none",
      .note = "none, or {rank: 16, targets: [..]}"},
-    {COUNT("trainable.lora.rank"), AT(trainable.lora_rank), .fallback = "0",
-     .instead = ALL_TRAINED},
+    {COUNT("trainable.lora.rank"), AT(trainable.lora_rank), .fallback = "0", BOUNDS(1, 65536),
+     .zero = true},
     {STRINGS("trainable.lora.targets"), AT(trainable.lora_targets), .fallback = "[]"},
     {STRINGS("trainable.freeze"), AT(trainable.freeze), .also = "frozen freeze_vision_tower",
-     .fallback = "[]", .instead = ALL_TRAINED, .note = "no grads, no moments"},
+     .fallback = "[]", .note = "shell patterns of tensor names: no grads, no moments"},
     {WORDS("placement.params", tiers), AT(placement.params),
      .also = "param_offload offload_param offload_params", .fallback = "auto"},
     {WORDS("placement.grads", tiers), AT(placement.grads), .fallback = "auto"},

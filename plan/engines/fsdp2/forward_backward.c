@@ -20,6 +20,7 @@ typedef struct block_state {
     stw_extent shard, all_gather, unshard; /* shard: of it, what comes from the host */
     stw_extent reduce, output;             /* output: what waits for its all-reduce */
     stw_extent saved, acts[2], grads[2];   /* acts: the MLP's part, the rest */
+    stw_extent accumulated;                /* unsharded gradients of earlier micro batches */
     uint32_t gathered;                     /* the last operation that made `unshard` */
     uint32_t reduced;                      /* the last operation on `reduce` and `output` */
     uint64_t host_params, host_grads;      /* elements of this rank's shard that lie on the host */
@@ -39,6 +40,7 @@ typedef struct pass {
     uint32_t root;   /* the last block of the root group, the head where there is one: the loss */
     uint32_t worked; /* the last computation */
     bool lazy_grads;
+    bool accumulates; /* sharded gradients of earlier micro batches are there */
     struct {
         stw_extent root, output;
         stw_extent staged[2];  /* shards on their way up, in turn */
@@ -300,7 +302,7 @@ static void prepare_backward(pass *p, uint32_t at) {
 
 /* The gradient of one block's shard: an engine with lazy state makes it as its reduction ends. */
 static void shard_grad(stw_builder *b, uint32_t block) {
-    uint64_t bytes = stw_times(b->job->kinds[b->layout->kind].block_params[block],
+    uint64_t bytes = stw_times(b->job->kinds[b->layout->kind].block_grads[block],
                                stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
     stw_tier tier = stw_place_tier(&b->decisions->state[0].place, STW_COMPONENT_GRADS);
     b->shard_grads[block] = stw_alloc(b, STW_COMPONENT_GRADS, tier, bytes);
@@ -321,6 +323,30 @@ static void free_grads(pass *p, uint32_t block) {
     for (int i = 0; i < 2; i++) {
         drop(p, STW_COMPONENT_GRADS, &s->grads[i], STW_OP_NONE);
     }
+    drop(p, STW_COMPONENT_GRADS, &s->accumulated, STW_OP_NONE);
+}
+
+/* A block's gradients are added to those of earlier micro batches, if these were not reduced. */
+static void add_to_accumulated(pass *p, uint32_t block) {
+    block_state *s = &p->blocks[block];
+    for (int i = 0; i < 2 && s->accumulated.bytes > 0; i++)
+        drop(p, STW_COMPONENT_GRADS, &s->grads[i], STW_OP_NONE);
+}
+
+/* What a reduction makes is added to the sharded gradient that is there. One that lies on the host
+ * is added there, from pageable memory. */
+static void add_to_shard(pass *p, uint32_t block, uint64_t params) {
+    uint64_t element = stw_job_element_bytes(p->b->job, STW_COMPONENT_GRADS);
+    stw_tier tier = p->blocks[block].host_grads > 0 ? STW_TIER_HOST : STW_TIER_GPU;
+    if (!p->accumulates) return;
+    stw_extent added =
+        stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, stw_times(params, element));
+    stw_free(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, added);
+    if (tier == STW_TIER_GPU) return;
+    p->b->pageable = true;
+    added = stw_alloc(p->b, STW_COMPONENT_STAGE, tier, stw_times(params, element));
+    p->b->pageable = false;
+    stw_free(p->b, STW_COMPONENT_STAGE, tier, added);
 }
 
 static void drop_reduced(pass *p, uint32_t block) {
@@ -353,12 +379,14 @@ static uint32_t send_grads(pass *p, uint32_t block, stw_extent from) {
 static void reduce_out(pass *p, uint32_t block, uint32_t after) {
     block_state *s = &p->blocks[block];
     const stw_job *job = p->b->job;
-    uint64_t params = job->kinds[p->b->layout->kind].block_params[block];
+    uint64_t params = job->kinds[p->b->layout->kind].block_grads[block];
+    if (stw_job_gathered_grads(job, block) == 0) return; /* a group of frozen tensors */
     uint64_t waits = stw_replica_reduce_bytes(job, params);
     stw_extent output =
         stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU,
                   waits > 0 ? waits : stw_reduce_output_bytes(job, s->reduce.bytes));
     if (p->lazy_grads) shard_grad(p->b, block);
+    add_to_shard(p, block, params);
     if (waits > 0) {
         s->output = output;
     } else {
@@ -415,18 +443,19 @@ static uint32_t block_work(pass *p, uint32_t block, double flops) {
 
 static void backward_block(pass *p, uint32_t at, uint32_t behind) {
     uint32_t block = p->chain[at];
-    double flops = 2.0 * stw_block_forward_flops(p->b->job, block);
+    double flops = stw_block_backward_flops(p->b->job, block);
     if (p->blocks[block].unshard.bytes == 0) copy_out(p, block);
     drop_all_gather(p, block);
     prepare_backward(p, at);
     if (p->acts[block] == STW_ACT_RECOMPUTE) {
         alloc_acts(p, block);
-        flops *= 1.5;
+        flops += stw_block_forward_flops(p->b->job, block);
     }
     uint32_t done = block_work(p, block, flops);
     if (reduced_last(p, block)) return;
     release(p, block);
     drop_reduced(p, behind);
+    add_to_accumulated(p, block);
     alloc_reduce(p, block);
     free_grads(p, block);
     reduce_out(p, block, done);
@@ -477,7 +506,7 @@ static void loss_and_head(pass *p) {
     drop_root_gather(p);
     prepare_backward(p, p->n_chain);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, most - saved);
-    (void)compute(p, p->root, STW_OP_LOSS, 2.0 * flops, done);
+    (void)compute(p, p->root, STW_OP_LOSS, stw_head_backward_share(job) * flops, done);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, kept);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_grad_bytes(job));
@@ -511,6 +540,7 @@ static void finish(pass *p, uint32_t behind) {
     drop_reduced(p, behind);
     for (uint32_t i = 0; i < p->n; i++)
         if (in_root(p, i)) {
+            add_to_accumulated(p, i);
             alloc_reduce(p, i);
             last = i;
         }
@@ -524,6 +554,7 @@ static void finish(pass *p, uint32_t behind) {
         release(p, i);
         for (uint32_t r = 0; r < p->n; r++)
             if (in_root(p, r)) drop_reduced(p, r);
+        add_to_accumulated(p, i);
         alloc_reduce(p, i);
         reduce_out(p, i, p->worked);
         free_grads(p, i);
@@ -591,6 +622,23 @@ static void alloc_side(pass *p) {
     }
 }
 
+/* Gradients of earlier micro batches: a movement stands for the last one, which holds the most.
+ * Reduced after each, they are sharded; else they are kept unsharded in the dtype of the reduction
+ * (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, to_accumulated_grad_if_needed). */
+static void accumulate(pass *p) {
+    stw_builder *b = p->b;
+    const bool syncs = stw_fsdp_settings_of(b->job->run).sync_each_micro_batch;
+    if (b->job->run->batch.grad_accumulation < 2 || !p->lazy_grads) return;
+    if (syncs) {
+        stw_build_shard_grads(b, true);
+        p->lazy_grads = false;
+        p->accumulates = true;
+    }
+    for (uint32_t i = 0; i < p->n && !syncs; i++)
+        p->blocks[i].accumulated =
+            stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, stw_accumulated_grad_bytes(b->job, i));
+}
+
 void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
     pass p = {
         .b = b, .n = b->job->model->n_blocks, .worked = STW_OP_NONE, .lazy_grads = lazy_grads};
@@ -600,6 +648,7 @@ void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
     alloc_side(&p);
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(b->job));
+    accumulate(&p);
     forward(&p);
     loss_and_head(&p);
     finish(&p, backward(&p));

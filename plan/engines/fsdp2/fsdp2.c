@@ -67,9 +67,9 @@ static uint64_t group_params(const stw_job *job, uint32_t kind, uint32_t group) 
     uint32_t seen = 0;
     for (uint32_t i = 0; i < job->model->n_blocks; i++) {
         if (stw_job_in_root(job, i))
-            rest += job->kinds[kind].block_params[i];
+            rest += job->kinds[kind].block_grads[i];
         else if (seen++ == group)
-            return job->kinds[kind].block_params[i];
+            return job->kinds[kind].block_grads[i];
     }
     return rest;
 }
@@ -203,7 +203,8 @@ static void streamed_step(stw_builder *b, const stw_place *place, uint32_t clipp
 static uint32_t park(stw_builder *b, bool out, uint32_t after) {
     /* Moments parked between steps come back whole before the step and leave whole after it. */
     const stw_job *job = b->job;
-    uint64_t bytes = stw_times(job->kinds[b->layout->kind].params, stw_job_optimizer_bytes(job));
+    uint64_t bytes =
+        stw_times(stw_job_placed_params(job, b->layout->kind), stw_job_optimizer_bytes(job));
     const stw_place_at gpu = {STW_TIER_GPU, 0}, host = {STW_TIER_HOST, 0};
     return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
                                         .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
@@ -225,7 +226,7 @@ static bool is_params(const stw_region *r) { return r->component == STW_COMPONEN
 /* The last update; a resident one waits for `after`. */
 static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after) {
     const stw_job *job = b->job;
-    uint64_t params = job->kinds[b->layout->kind].params;
+    uint64_t params = stw_job_placed_params(job, b->layout->kind);
     uint32_t done = STW_OP_NONE;
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(job));
@@ -328,9 +329,12 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {"optimizer.clip_norm",  "fsdp.reshard_after_forward",
-                                   "fsdp.wrap_embeddings", "fsdp.offload_policy",
-                                   "park.moments",         NULL};
+static const char *const keys[] = {
+    "optimizer.clip_norm",
+
+    "trainable.lora.rank",        "trainable.lora.targets", "trainable.freeze",
+    "fsdp.reshard_after_forward", "fsdp.wrap_embeddings",   "fsdp.offload_policy",
+    "fsdp.sync_each_micro_batch", "park.moments",           NULL};
 static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "direct"},
                                              {"placement.params", "nvme"},
                                              {"placement.grads", "nvme"},

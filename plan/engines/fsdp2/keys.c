@@ -13,6 +13,11 @@ static const stw_spec_row rows[] = {
      .fallback = "false", .note = "params, grads and moments on the host together"},
     {BOOL("fsdp.wrap_embeddings"), AT(wrap_embeddings), .also = "wrap_policy", .fallback = "false",
      .needs = NEEDS(FORWARD) | NEEDS(UNTIED)},
+    {BOOL("fsdp.sync_each_micro_batch"), AT(sync_each_micro_batch),
+     .also = "no_sync requires_gradient_sync", .fallback = "true",
+     .note =
+         "false: gradients stay unsharded until the last one; seconds count a reduction after each",
+     .needs = NEEDS(FORWARD) | NEEDS(SHARDS) | NEEDS(ACCUMULATES)},
 };
 
 /* torch's CPUOffloadPolicy keeps params, grads and moments on the host, all of them, and steps

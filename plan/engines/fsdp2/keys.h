@@ -6,7 +6,7 @@
 #include "plan/spec/registry.h"
 
 typedef struct stw_fsdp_settings {
-    bool reshard_after_forward, offload_policy, wrap_embeddings;
+    bool reshard_after_forward, offload_policy, wrap_embeddings, sync_each_micro_batch;
 } stw_fsdp_settings;
 
 extern const stw_spec_section stw_fsdp_section;

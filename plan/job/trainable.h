@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which tensors a run trains: all of them, those that trainable.freeze leaves, or the adapters of
+ * trainable.lora alone, which become tensors of the model beside the frozen ones. */
+#ifndef STW_PLAN_JOB_TRAINABLE_H
+#define STW_PLAN_JOB_TRAINABLE_H
+
+#include "models/model.h"
+#include "plan/spec/run_spec.h"
+
+typedef struct stw_trainable {
+    const stw_model *model; /* the given one, or a copy with adapters in the pool */
+    bool *frozen;           /* [model->n_tensors]; NULL: nothing is frozen */
+} stw_trainable;
+
+/** For each product `X.weight` of [out, in] elements that a target names, LoRA adds `X.lora_A` of
+ * [rank, in] and `X.lora_B` of [out, rank] elements to its block (PEFT, peft/tuners/lora/layer.py).
+ * A target is the last part of X, or a shell pattern of X. BAD_INPUT: a pattern matches nothing, or
+ * nothing is left to train. */
+STW_MUST_USE stw_status stw_trainable_new(const stw_model *model, const stw_run_spec *run,
+                                          stw_pool *pool, stw_trainable *out, stw_error *err);
+
+#endif

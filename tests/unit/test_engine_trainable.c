@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is trained, and gradients of several micro batches: adapters, frozen tensors, accumulation
+ * with and without a reduction after each micro batch. */
+#include "plan/engines/bytes.h"
+
+#include "core/checked.h"
+#include "tests/unit/fixture.h"
+#include "tests/unit/testing.h"
+
+static const fixture_size size = {4, 1024, 4096, 32000};
+enum { GPUS = 4, RANK = 16 };
+
+#define FSDP2 "engine=fsdp2", "batch.seq_len=512"
+
+static stw_plan *make(const char *const *settings, stw_act act) {
+    const stw_cluster cluster = fixture_cluster(GPUS);
+    stw_plan *plan = fixture_plan(size, &cluster, settings);
+    stw_place place = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT};
+    stw_decisions *d = &plan->decisions;
+    d->n_state = 1;
+    d->state[0] = (stw_state_decision){place, plan->job->n_units};
+    d->blocks[0] = (stw_block_decision){1, act, size.layers};
+    d->n_blocks = 1;
+    d->prefetch.by_group = true;
+    d->prefetch.depth = 1;
+    CHECK_OK(stw_plan_derive(plan, err));
+    CHECK_OK(stw_plan_check(plan, true, err));
+    return plan;
+}
+
+static const stw_peak *peak_of(const stw_plan *plan, stw_phase phase) {
+    return &plan->peaks[0].phase[phase][STW_TIER_GPU];
+}
+
+/* Most live bytes of a component in forward and backward. */
+static uint64_t most_of(const stw_plan *plan, stw_component component) {
+    const stw_program *program = plan->programs[0];
+    const stw_movement *m = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+    stw_live live = {0};
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < m->first_op + m->n_ops; i++) {
+        stw_live_apply(&live, &program->ops[i]);
+        if (i >= m->first_op) most = stw_max_u64(most, live.bytes[STW_TIER_GPU][component]);
+    }
+    return most;
+}
+
+/* o.weight is [1024, 1024]: adapters [16, 1024] and [1024, 16] of each of 4 layers. */
+static void adapters(void) {
+    const char *all[] = {FSDP2, NULL};
+    const char *lora[] = {FSDP2, "trainable.lora.rank=16", "trainable.lora.targets=[o]", NULL};
+    stw_plan *full = make(all, STW_ACT_KEEP), *plan = make(lora, STW_ACT_KEEP);
+    const stw_rank_kind *kind = &plan->job->kinds[0];
+    const uint64_t adapter = 2ull * RANK * 1024, mine = size.layers * adapter / GPUS;
+    CU_ASSERT_EQUAL(plan->job->model->params, full->job->model->params + size.layers * adapter);
+    CU_ASSERT_EQUAL(plan->model->params, full->model->params);
+    CU_ASSERT_EQUAL(kind->spaces[STW_SPACE_GRADS].n, mine);
+    CU_ASSERT_EQUAL(kind->spaces[STW_SPACE_OPTIMIZER].n, mine);
+    CU_ASSERT_EQUAL(kind->params, full->job->kinds[0].params + mine);
+    const stw_peak *step = peak_of(plan, STW_PHASE_OPTIMIZER_STEP);
+    CU_ASSERT_EQUAL(step->components[STW_COMPONENT_EXP_AVG], 4 * mine);
+    CU_ASSERT_EQUAL(step->components[STW_COMPONENT_GRADS], 4 * mine);
+    /* a layer's gradients, of the adapters alone; nothing of embedding and head is reduced */
+    CU_ASSERT_EQUAL(stw_unsharded_grad_bytes(plan->job, 1), 2 * adapter);
+    CU_ASSERT_EQUAL(stw_reduce_bytes(plan->job, 0), 0);
+    CU_ASSERT_TRUE(most_of(plan, STW_COMPONENT_REDUCE) <= 2 * 4 * adapter);
+    uint32_t scatters = 0;
+    for (uint32_t i = 0; i < plan->programs[0]->n_ops; i++)
+        scatters += plan->programs[0]->ops[i].kind == STW_OP_REDUCE_SCATTER;
+    CU_ASSERT_EQUAL(scatters, size.layers);
+    /* inputs of attention and MLP, the product and the norms' factors are not saved; the inner
+     * result of o's adapter is, its input attention saves */
+    const uint64_t saved = stw_activation_bytes(full->job, 1, STW_ACT_KEEP) -
+                           stw_activation_bytes(plan->job, 1, STW_ACT_KEEP);
+    const uint64_t inputs = 2 * 1024, product = 4096, norms = 2 * 1024;
+    CU_ASSERT_EQUAL(saved, 512 * 2 * (inputs + product + norms - RANK));
+    stw_plan_free(full);
+    stw_plan_free(plan);
+}
+
+static void frozen_tensors(void) {
+    const char *frozen[] = {FSDP2, "trainable.freeze=['0.embed.weight']", NULL};
+    const char *all[] = {FSDP2, NULL};
+    stw_plan *plan = make(frozen, STW_ACT_RECOMPUTE), *full = make(all, STW_ACT_RECOMPUTE);
+    const uint64_t embedding = size.vocab * size.hidden;
+    CU_ASSERT_EQUAL(full->job->kinds[0].spaces[STW_SPACE_OPTIMIZER].n -
+                        plan->job->kinds[0].spaces[STW_SPACE_OPTIMIZER].n,
+                    embedding / GPUS);
+    CU_ASSERT_EQUAL(plan->job->kinds[0].params, full->job->kinds[0].params);
+    CU_ASSERT_EQUAL(peak_of(full, STW_PHASE_OPTIMIZER_STEP)->total -
+                        peak_of(plan, STW_PHASE_OPTIMIZER_STEP)->total,
+                    3 * 4 * embedding / GPUS);
+    stw_plan_free(plan);
+    stw_plan_free(full);
+}
+
+static void refused(void) {
+    static const struct {
+        const char *settings[4], *text;
+    } cases[] = {{{"engine=fsdp2", "trainable.freeze=[nothing]"}, "trainable.freeze"},
+                 {{"engine=fsdp2", "trainable.freeze=['*']"}, "leave some to train"},
+                 {{"engine=fsdp2", "trainable.lora.rank=8", "trainable.lora.targets=[q_proj]"},
+                  "trainable.lora.targets"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_error err = STW_ERROR_INIT;
+        stw_cluster cluster = fixture_cluster(GPUS);
+        stw_model *model = fixture_model(size);
+        stw_run_spec run;
+        stw_plan *plan = NULL;
+        CU_ASSERT_EQUAL_FATAL(stw_run_spec_init(&run, &err), STW_STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(stw_specs_set_all(&cluster, &run, cases[i].settings,
+                                                cases[i].settings[2] != NULL ? 3 : 2, "test", &err),
+                              STW_STATUS_OK);
+        CU_ASSERT_EQUAL(stw_plan_new(model, &cluster, &run, &plan, &err), STW_STATUS_BAD_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(err.text, cases[i].text));
+    }
+}
+
+/* Sharded gradients of the micro batches before are there from the start, or unsharded ones in the
+ * dtype of the reduction. */
+static void accumulation(void) {
+    const char *one[] = {FSDP2, NULL};
+    const char *two[] = {FSDP2, "batch.grad_accumulation=2", NULL};
+    const char *unsynced[] = {FSDP2, "batch.grad_accumulation=2",
+                              "fsdp.sync_each_micro_batch=false", NULL};
+    const char *const *cases[] = {one, two, unsynced};
+    uint64_t at_loss[3];
+    for (int i = 0; i < 3; i++) {
+        stw_plan *plan = make(cases[i], STW_ACT_RECOMPUTE);
+        const stw_program *program = plan->programs[0];
+        const stw_movement *m = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+        stw_live live = {0};
+        for (uint32_t op = 0; op < m->first_op + m->n_ops; op++) {
+            stw_live_apply(&live, &program->ops[op]);
+            if (program->ops[op].kind == STW_OP_LOSS) break;
+        }
+        at_loss[i] = live.bytes[STW_TIER_GPU][STW_COMPONENT_GRADS];
+        const uint64_t params = plan->job->model->params;
+        CU_ASSERT_EQUAL(at_loss[i], i == 0 ? 0 : i == 1 ? 4 * params / GPUS : 4 * params);
+        CU_ASSERT_EQUAL(peak_of(plan, STW_PHASE_OPTIMIZER_STEP)->components[STW_COMPONENT_GRADS],
+                        4 * params / GPUS);
+        stw_plan_free(plan);
+    }
+}
+
+STW_TEST_MAIN("engine trainable", {"adapters", adapters}, {"frozen tensors", frozen_tensors},
+              {"refused", refused}, {"accumulation", accumulation})
