@@ -160,12 +160,43 @@ static void collectives_have_their_bytes(void) {
 
 /* With accumulation, what is reduced once in a step is the step's. */
 static void reductions_of_a_step_count_once(void) {
-    stw_plan *plan =
-        plan_of("Qwen3-1.7B", "h200-x2", BF16 "deepspeed.zero_stage=1 batch.grad_accumulation=4");
-    CU_ASSERT_EQUAL(sent(plan, STW_PHASE_FORWARD_BACKWARD, STW_OP_ALL_REDUCE), 0);
-    CU_ASSERT_EQUAL(sent(plan, STW_PHASE_OPTIMIZER_STEP, STW_OP_ALL_REDUCE),
-                    2 * plan->model->params);
-    stw_plan_free(plan);
+    static const char *const overlaps[] = {"false", "true"};
+    for (int i = 0; i < 2; i++) {
+        char settings[256];
+        snprintf(settings, sizeof settings,
+                 BF16 "deepspeed.zero_stage=1 batch.grad_accumulation=4 deepspeed.overlap_comm=%s",
+                 overlaps[i]);
+        stw_plan *plan = plan_of("Qwen3-1.7B", "h200-x2", settings);
+        CU_ASSERT_EQUAL(sent(plan, STW_PHASE_FORWARD_BACKWARD, STW_OP_ALL_REDUCE), 0);
+        CU_ASSERT_EQUAL(sent(plan, STW_PHASE_OPTIMIZER_STEP, STW_OP_ALL_REDUCE),
+                        2 * plan->model->params);
+        stw_plan_free(plan);
+    }
+}
+
+/* What earlier micro batches leave: in stage 2 their part of the gradients beside the present
+ * one's, on the host one page-locked buffer for every tensor that the rank owns a part of. */
+static void earlier_micro_batches_leave_gradients(void) {
+    static const char *const settings[2][2] = {
+        {BF16 "deepspeed.zero_stage=2 batch.seq_len=64",
+         BF16 "deepspeed.zero_stage=2 batch.seq_len=64 batch.grad_accumulation=2"},
+        {BF16 "deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true",
+         BF16 "deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true "
+              "batch.grad_accumulation=2"}};
+    double bytes[2][2];
+    uint64_t part = 0;
+    for (int host = 0; host < 2; host++)
+        for (int more = 0; more < 2; more++) {
+            stw_plan *plan = plan_of("Qwen3-1.7B", "h200-x2", settings[host][more]);
+            bytes[host][more] =
+                host ? on_host(plan, true) : allocated(plan, STW_PHASE_FORWARD_BACKWARD);
+            part = plan->model->params / 2;
+            stw_plan_free(plan);
+        }
+    CU_ASSERT(bytes[0][1] - bytes[0][0] >= 2.0 * (double)part);
+    /* both ranks' tensors in 16 bits, rounded up to at most twice as much */
+    CU_ASSERT(bytes[1][1] - bytes[1][0] >= 4.0 * (double)part);
+    CU_ASSERT(bytes[1][1] - bytes[1][0] <= 8.5 * (double)part);
 }
 
 /* ---- reports from the field: models/examples/deepspeed-*.yaml ---- */
@@ -195,6 +226,7 @@ static const stw_test tests[] = {
     {"measured rows are predicted", rows_are_predicted},
     {"collectives have their bytes", collectives_have_their_bytes},
     {"reductions of a step count once", reductions_of_a_step_count_once},
+    {"earlier micro batches leave gradients", earlier_micro_batches_leave_gradients},
     {"reports fit or do not", reports_fit_or_not},
 };
 

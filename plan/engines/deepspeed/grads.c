@@ -33,6 +33,9 @@ static uint64_t partition_bytes(const stw_zero *z) {
 
 static bool accumulates(const stw_zero *z) { return z->job->run->batch.grad_accumulation > 1; }
 
+/* Stage 1 reduces in the last backward of a step alone. */
+static bool is_reduced_once(const stw_zero *z) { return z->set.zero_stage == 1; }
+
 /* Buckets of stages 1 and 2 are there from the first gradient on (setup_buckets); in stage 1 they
  * have the dtype in which gradients are collected. */
 static void begin_buckets(stw_grads *g) {
@@ -57,6 +60,7 @@ bool stw_grads_begin(stw_grads *g, stw_zero *z) {
         return false;
     }
     if (!accumulates(z)) return true;
+    g->silent = is_reduced_once(z);
     if (z->set.zero_stage == 2) z->partition = alloc(z, STW_COMPONENT_GRADS, partition_bytes(z));
     if (z->set.zero_stage > 1) return z->b->status == STW_STATUS_OK;
     const uint64_t element = z->fp32_grads && !z->bf16_optimizer ? 4 : z->element;
@@ -99,6 +103,7 @@ static bool is_one_part(const stw_grads *g) {
 static uint32_t copy_grads(stw_grads *g, bool up, uint64_t gpu_offset, uint64_t bytes,
                            uint32_t after) {
     const stw_place_at gpu = {STW_TIER_GPU, gpu_offset}, host = {STW_TIER_HOST, 0};
+    if (g->silent) return after;
     return stw_copy(g->z->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
                                               .stream = up ? STW_STREAM_H2D : STW_STREAM_D2H,
                                               .component = STW_COMPONENT_GRADS,
@@ -269,7 +274,6 @@ static void reduce_cast(stw_grads *g) {
 }
 
 void stw_grads_end(stw_grads *g) {
-    g->silent = waits(g->z) && accumulates(g->z);
     if (g->z->bf16_optimizer)
         reduce_cast(g);
     else if (waits(g->z))
@@ -280,7 +284,17 @@ void stw_grads_end(stw_grads *g) {
 }
 
 void stw_grads_reduce_once(stw_zero *z) {
-    if (z->ranks == 1 || !waits(z) || !accumulates(z)) return;
+    if (!is_reduced_once(z) || !accumulates(z)) return;
+    if (z->set.offload_optimizer)
+        (void)stw_copy(z->b, &(stw_transport){.kind = STW_OP_COPY,
+                                              .stream = STW_STREAM_D2H,
+                                              .component = STW_COMPONENT_GRADS,
+                                              .unit = STW_OP_NONE,
+                                              .from = {STW_TIER_GPU, 0},
+                                              .to = {STW_TIER_HOST, 0},
+                                              .bytes = stw_times(4, z->placed),
+                                              .after = {STW_OP_NONE, STW_OP_NONE}});
+    if (z->ranks == 1) return;
     stw_op op = stw_op_make(STW_OP_ALL_REDUCE, STW_STREAM_COMM, STW_OP_NONE);
     op.group = STW_RANK_GROUP_SHARD;
     op.component = STW_COMPONENT_REDUCE;

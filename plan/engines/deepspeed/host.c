@@ -58,15 +58,16 @@ static const stw_region *region_of(const stw_zero *z, stw_component component) {
 
 /* ---- stages 1 and 2 (stage_1_and_2.py, __init__ and initialize_optimizer_states) ---- */
 
-/* Per tensor of the partition, where gradients of several micro batches are added up
- * (async_accumulate_grad_in_cpu_via_gpu). */
+/* Whole tensors of which the rank owns a part, where gradients of several micro batches are added
+ * up (async_accumulate_grad_in_cpu_via_gpu). */
 static void add_accumulators(buffers *of) {
     const stw_zero *z = of->z;
+    const stw_space *own = &z->job->kinds[z->b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
     if (z->job->run->batch.grad_accumulation == 1 || z->fp32_grads) return;
-    for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
-        if (stw_zero_owned(z, t) > 0)
-            add(of, STW_COMPONENT_GRADS, stw_times(z->job->model->tensors[t].numel, z->element),
-                z->set.pin_memory);
+    for (uint32_t i = 0; i < own->n_segments; i++)
+        add(of, STW_COMPONENT_GRADS,
+            stw_times(z->job->model->tensors[own->segments[i].tensor].numel, z->element),
+            z->set.pin_memory);
 }
 
 static void begin_flat(buffers *of) {
