@@ -116,13 +116,13 @@ static void begin_sub_groups(buffers *of) {
     stw_zero *z = of->z;
     const stw_region *master = region_of(z, STW_COMPONENT_MASTER);
     uint64_t largest = 0;
-    for (uint32_t i = 0; stw_zero_sub_group(z, i) > 0; i++)
-        largest = stw_max_u64(largest, stw_times(4, stw_zero_sub_group(z, i)));
+    for (uint32_t i = 0; i < z->n_sub_groups; i++)
+        largest = stw_max_u64(largest, stw_times(4, z->sub_groups[i]));
     z->b->pageable = true;
     stw_extent beside = stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, largest);
     if (master != NULL) stw_host_region(z, master, false);
-    for (uint32_t i = 0; stw_zero_sub_group(z, i) > 0; i++)
-        add(of, STW_COMPONENT_GRADS, stw_times(4, stw_zero_sub_group(z, i)), z->set.pin_memory);
+    for (uint32_t i = 0; i < z->n_sub_groups; i++)
+        add(of, STW_COMPONENT_GRADS, stw_times(4, z->sub_groups[i]), z->set.pin_memory);
     stw_free(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, beside);
     add(of, STW_COMPONENT_GRADS, stw_times(z->placed, z->fp32_grads ? 4 : z->element),
         z->set.pin_memory);

@@ -62,8 +62,9 @@ static void begin_bf16(stw_zero *z) {
 
 /* Shards of a sub-group are cast and the cast is copied; sub-groups before it are there. */
 static void cast_sub_groups(stw_zero *z) {
-    uint64_t largest = 0, last = 0, all = 0;
-    for (uint32_t i = 0; (last = stw_times(4, stw_zero_sub_group(z, i))) > 0; i++) {
+    uint64_t largest = 0, all = 0;
+    for (uint32_t i = 0; i < z->n_sub_groups; i++) {
+        const uint64_t last = stw_times(4, z->sub_groups[i]);
         largest = stw_max_u64(largest, last);
         all = stw_plus(all, last);
         drop(z, alloc(z, stw_plus(all, last)));

@@ -134,9 +134,10 @@ static void step_flat(stw_zero *z, bool first) {
 /* Stage 3: one sub-group after the other, then the tensors that stay whole (stage3.py, step and
  * _post_step). */
 static void step_sub_groups(stw_zero *z, bool first) {
-    uint64_t params, small = 0;
+    uint64_t small = 0;
     uint32_t done = STW_OP_NONE;
-    for (uint32_t i = 0; (params = stw_zero_sub_group(z, i)) > 0; i++) {
+    for (uint32_t i = 0; i < z->n_sub_groups; i++) {
+        const uint64_t params = z->sub_groups[i];
         stw_extent cast = cast_grads(z, params, false);
         make_moments(z, first && i == 0);
         done = return_params(z, params, adam(z, params, scale(z, params)));

@@ -63,15 +63,26 @@ bool stw_zero_counts(const stw_job *job, uint32_t space, uint32_t rank) {
 
 /* ---- what movements ask ---- */
 
+static void find_sub_groups(stw_zero *z, const stw_space *space) {
+    uint64_t n = 0;
+    for (uint32_t s = 0; s < space->n_segments; s++) {
+        n += space->segments[s].n;
+        if (n < z->set.sub_group_size && s + 1 < space->n_segments) continue;
+        z->sub_groups[z->n_sub_groups++] = n;
+        n = 0;
+    }
+}
+
 bool stw_zero_init(stw_zero *z, stw_builder *b) {
     const stw_job *job = b->job;
+    const stw_space *own = &job->kinds[b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
     *z = (stw_zero){.b = b,
                     .job = job,
                     .set = stw_deepspeed_settings_of(job->run),
                     .ranks = job->group,
                     .element = stw_job_element_bytes(job, STW_COMPONENT_PARAMS),
                     .fp32_grads = job->run->precision.grads == STW_DTYPE_F32,
-                    .placed = job->kinds[b->layout->kind].spaces[STW_SPACE_OPTIMIZER].n,
+                    .placed = own->n,
                     .partition = STW_NO_EXTENT};
     z->bf16_optimizer = z->set.zero_stage == 1 && z->fp32_grads && !z->set.offload_optimizer &&
                         job->run->precision.params == STW_DTYPE_BF16;
@@ -79,8 +90,11 @@ bool stw_zero_init(stw_zero *z, stw_builder *b) {
     for (uint32_t t = 0; t < job->model->n_tensors; t++)
         z->largest = stw_max_u64(z->largest, job->model->tensors[t].numel);
     z->whole = stw_pool_array(b->program->pool, job->model->n_tensors, sizeof *z->whole);
-    if (b->status == STW_STATUS_OK && z->whole == NULL)
+    z->sub_groups =
+        stw_pool_array(b->program->pool, (size_t)own->n_segments + 1, sizeof *z->sub_groups);
+    if (b->status == STW_STATUS_OK && (z->whole == NULL || z->sub_groups == NULL))
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+    if (b->status == STW_STATUS_OK) find_sub_groups(z, own);
     return b->status == STW_STATUS_OK;
 }
 
@@ -108,16 +122,4 @@ uint64_t stw_zero_owned_whole(const stw_zero *z) {
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
         if (stw_zero_owned(z, t) > 0) n = stw_plus(n, z->job->model->tensors[t].numel);
     return n;
-}
-
-uint64_t stw_zero_sub_group(const stw_zero *z, uint32_t i) {
-    const stw_space *space = &z->job->kinds[z->b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
-    uint64_t n = 0;
-    for (uint32_t s = 0; s < space->n_segments; s++) {
-        n += space->segments[s].n;
-        if (n < z->set.sub_group_size) continue;
-        if (i-- == 0) return n;
-        n = 0;
-    }
-    return i == 0 ? n : 0;
 }

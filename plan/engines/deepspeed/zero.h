@@ -23,7 +23,11 @@ typedef struct stw_zero {
     bool reduces_in_backward; /* else when the last backward has ended */
     uint64_t placed;          /* elements of the optimizer's state of this rank */
     uint64_t largest;         /* elements of the largest tensor */
-    uint32_t normed;          /* in a step: the operation that knows the global norm */
+    /** Elements of the sub-groups of stage 3: tensors in order until they have sub_group_size
+     * elements of the rank (stage3.py, _create_fp16_sub_groups). */
+    uint64_t *sub_groups; /* [n_sub_groups] */
+    uint32_t n_sub_groups;
+    uint32_t normed; /* in a step: the operation that knows the global norm */
     /** From backward to the step. */
     stw_extent partition; /* reduced gradients of the tensors that the rank owns, stages 1 and 2 */
     stw_extent *whole;    /* [n_tensors] gradients that no reduction has taken yet */
@@ -43,10 +47,6 @@ uint64_t stw_zero_part(const stw_job *job);
 uint64_t stw_zero_owned(const stw_zero *z, uint32_t tensor);
 /** The sum over tensors that have elements in that partition, of all their elements. */
 uint64_t stw_zero_owned_whole(const stw_zero *z);
-/** Elements of sub-group `i` of stage 3, 0 beyond the last: tensors in order until they have
- * sub_group_size elements of the rank (stage3.py, _create_fp16_sub_groups). */
-uint64_t stw_zero_sub_group(const stw_zero *z, uint32_t i);
-
 /* ---- the engine's partitions (stw_engine) ---- */
 
 uint32_t stw_zero_representative(const stw_job *job, uint32_t rank);
