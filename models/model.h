@@ -86,6 +86,9 @@ typedef struct stw_block_facts {
     uint64_t ffn;     /* width of the dense MLP, 0 if the block has MoE only */
     bool gated;       /* gate and up projections (SwiGLU), two matrices into `ffn` */
     uint64_t experts, experts_per_token, expert_ffn, shared_ffn; /* MoE, 0 otherwise */
+    uint64_t norms;     /* of the residual's width; 0: two */
+    bool wide_norms;    /* they multiply by their weight in fp32 */
+    bool capped_scores; /* of eager attention: tanh bounds them */
 } stw_block_facts;
 
 /** A tensor group: all blocks of one kind, with equal shapes and facts. */
@@ -123,7 +126,8 @@ typedef struct stw_model {
     uint64_t stored_bytes;     /* of the published files: tensors, buffers, extras, scales */
     uint64_t vocab, hidden, layers, max_positions; /* 0 if unknown */
     bool tied_embeddings;
-    char digest[33]; /* of names, shapes, dtypes, order (hex, XXH3-128) */
+    bool soft_capped; /* tanh bounds the logits */
+    char digest[33];  /* of names, shapes, dtypes, order (hex, XXH3-128) */
 } stw_model;
 
 void stw_model_free(stw_model *model); /* NULL is fine */

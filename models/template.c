@@ -254,7 +254,8 @@ static const fact_field fact_fields[] = {
     SIZE(window),       SIZE(linear_k_heads), SIZE(linear_v_heads),
     SIZE(linear_k_dim), SIZE(linear_v_dim),   SIZE(ffn),
     FLAG(gated),        SIZE(experts),        SIZE(experts_per_token),
-    SIZE(expert_ffn),   SIZE(shared_ffn),
+    SIZE(expert_ffn),   SIZE(shared_ffn),     SIZE(norms),
+    FLAG(wide_norms),   FLAG(capped_scores),
 };
 #undef SIZE
 #undef FLAG
@@ -452,6 +453,8 @@ static stw_status read_model_row(builder *b, const stw_template_row *row) {
     at_row(b, row);
     if (strcmp(row->name, "tied") == 0)
         return stw_expression_bool(&b->env, row->value, &model->tied_embeddings, b->err);
+    if (strcmp(row->name, "soft_capped") == 0)
+        return stw_expression_bool(&b->env, row->value, &model->soft_capped, b->err);
     for (unsigned k = 0; k < 4; k++) {
         if (strcmp(row->name, sizes[k].name) != 0) continue;
         stw_status status = stw_expression_count(&b->env, row->value, sizes[k].out, b->err);

@@ -6,6 +6,7 @@
  *   - RMSNorm computes in fp32: it saves the fp32 copy of its input (pow and mul share it), one
  *     fp32 reciprocal root per row, the normalised input in the compute dtype (factor of the
  *     weight); its output is saved by the next product. The residual itself is not saved.
+ *     Gemma's multiply by their weight in fp32 (models/gemma2/modeling_gemma2.py, Gemma2RMSNorm).
  *   - A norm on queries and keys (Qwen3) saves the same per head. Rotary embedding saves only its
  *     tables: they need no gradient.
  *   - Attention (flash or torch's SDPA with enable_gqa): query, key, value, output, and one fp32
@@ -136,9 +137,10 @@ static uint64_t mlp_elements(const stw_job *job, const stw_block_facts *f,
 
 /* What a norm saves per token over `rows` rows of together `width` elements, its output apart. The
  * normalised input is the factor of the weight's gradient. */
-static uint64_t norm_token_bytes(const stw_job *job, uint64_t width, uint64_t rows, bool trained) {
-    return stw_plus(stw_times(width, stw_plus(4, trained ? compute_bytes(job) : 0)),
-                    stw_times(4, rows));
+static uint64_t norm_token_bytes(const stw_job *job, const stw_block_facts *f, uint64_t width,
+                                 uint64_t rows, bool trained) {
+    uint64_t factor = f->wide_norms ? 4 : compute_bytes(job);
+    return stw_plus(stw_times(width, stw_plus(4, trained ? factor : 0)), stw_times(4, rows));
 }
 
 static bool has_query_norm(const stw_job *job, uint32_t group) {
@@ -153,6 +155,17 @@ static bool has_query_norm(const stw_job *job, uint32_t group) {
     return false;
 }
 
+/* Eager attention: softmax in fp32 and its cast, tanh of capped scores, keys and values once for
+ * each query head. */
+static uint64_t eager_token_bytes(const stw_job *job, const stw_block_facts *f) {
+    const uint64_t c = compute_bytes(job);
+    uint64_t scores = stw_times(job->run->batch.seq_len, f->q_heads);
+    uint64_t more = f->q_heads > f->kv_heads ? f->q_heads - f->kv_heads : 0;
+    uint64_t copies = stw_times(more, stw_plus(f->qk_dim, f->v_dim));
+    uint64_t score = stw_plus(4, f->capped_scores ? stw_times(2, c) : c);
+    return stw_plus(stw_times(scores, score), stw_times(c, copies));
+}
+
 static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     const uint64_t c = compute_bytes(job);
@@ -163,17 +176,19 @@ static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
         STW_SUM(stw_times(norm_outputs, f->hidden), qkv_elements(f),
                 stw_times(f->q_heads, f->v_dim), f->q_rank, f->kv_rank,
                 linear_attention_elements(f), mlp_elements(job, f, &in), in.adapters);
-    uint64_t token =
-        STW_SUM(stw_times(c, elements), stw_times(2, norm_token_bytes(job, f->hidden, 1, in.norms)),
-                stw_times(4, f->q_heads));
+    const uint64_t norms = f->norms > 0 ? f->norms : 2;
+    uint64_t token = stw_plus(stw_times(c, elements),
+                              stw_times(norms, norm_token_bytes(job, f, f->hidden, 1, in.norms)));
     if (has_query_norm(job, group))
-        token = STW_SUM(token, norm_token_bytes(job, q, f->q_heads, in.query_norms),
-                        norm_token_bytes(job, k, f->kv_heads, in.query_norms));
-    if (job->run->attention == STW_ATTENTION_EAGER) { /* scores, softmax in fp32, cast */
-        uint64_t scores = stw_times(job->run->batch.seq_len, f->q_heads);
-        token = stw_plus(token, stw_times(scores, stw_plus(stw_times(2, c), 4)));
-    }
-    return stw_times(job->tokens, token);
+        token = STW_SUM(token, norm_token_bytes(job, f, q, f->q_heads, in.query_norms),
+                        norm_token_bytes(job, f, k, f->kv_heads, in.query_norms));
+    if (job->run->attention == STW_ATTENTION_EAGER)
+        token = stw_plus(token, eager_token_bytes(job, f));
+    else
+        token = stw_plus(token, stw_times(4, f->q_heads));
+    /* 1 + weight in fp32 */
+    uint64_t weights = f->wide_norms ? stw_times(stw_times(4, norms), f->hidden) : 0;
+    return stw_plus(stw_times(job->tokens, token), weights);
 }
 
 static bool residual(const stw_block_facts *f) { return f->transformer && !f->vision; }
@@ -285,26 +300,42 @@ static bool trains_head(const stw_job *job) {
     return trains_group(job, job->model->tied_embeddings ? "embed" : "head");
 }
 
+/* Of the first transformer block; the final norm is like those of the blocks. */
+static const stw_block_facts *layer_facts(const stw_job *job) {
+    uint32_t g = 0;
+    while (g + 1 < job->model->n_groups && !residual(&job->model->groups[g].facts)) g++;
+    return &job->model->groups[g].facts;
+}
+
+/* What tanh saves of soft-capped logits, until their gradient has passed through it
+ * (transformers/models/gemma2/modeling_gemma2.py, Gemma2ForCausalLM.forward). */
+static uint64_t cap_bytes(const stw_job *job) {
+    return job->model->soft_capped && !job->run->loss.fused ? compute_bytes(job) : 0;
+}
+
 /* What the final norm saves, and its output, which the head saves. */
 static uint64_t final_norm_bytes(const stw_job *job) {
     uint64_t hidden = job->model->hidden;
     bool frozen = job->frozen != NULL, norm = !frozen || trains_group(job, "norm");
     uint64_t output = !frozen || trains_head(job) ? stw_times(hidden, compute_bytes(job)) : 0;
-    return stw_times(job->tokens, stw_plus(norm_token_bytes(job, hidden, 1, norm), output));
+    return stw_times(job->tokens,
+                     stw_plus(norm_token_bytes(job, layer_facts(job), hidden, 1, norm), output));
 }
 
 uint64_t stw_logits_forward_bytes(const stw_job *job) {
     bool casts = job->run->loss.upcast != job->run->precision.compute;
-    uint64_t element = stw_plus(stw_times(2, upcast_bytes(job)), casts ? compute_bytes(job) : 0);
+    uint64_t element =
+        STW_SUM(stw_times(2, upcast_bytes(job)), casts ? compute_bytes(job) : 0, cap_bytes(job));
     return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), element));
 }
 
 uint64_t stw_logits_saved_bytes(const stw_job *job) {
-    return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), upcast_bytes(job)));
+    return stw_plus(final_norm_bytes(job),
+                    stw_times(logit_elements(job), stw_plus(upcast_bytes(job), cap_bytes(job))));
 }
 
 uint64_t stw_logits_backward_bytes(const stw_job *job) {
-    uint64_t element = stw_times(3, upcast_bytes(job));
+    uint64_t element = stw_plus(stw_times(3, upcast_bytes(job)), cap_bytes(job));
     return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), element));
 }
 

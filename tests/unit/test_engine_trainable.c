@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _XOPEN_SOURCE 700 /* mkstemp, fdopen */
 /* What is trained, and gradients of several micro batches: adapters, frozen tensors, accumulation
  * with and without a reduction after each micro batch. */
 #include "plan/engines/bytes.h"
 
+#include <unistd.h>
+
 #include "core/checked.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
+
+#ifndef STW_SOURCE_MODELS
+#define STW_SOURCE_MODELS "models"
+#endif
 
 static const fixture_size size = {4, 1024, 4096, 32000};
 enum { GPUS = 4, RANK = 16 };
@@ -143,5 +150,72 @@ static void accumulation(void) {
     }
 }
 
+typedef struct saved_case {
+    const char *type, *settings[4];
+    uint64_t token_bytes; /* of one layer */
+    uint64_t logits_bytes;
+} saved_case;
+
+#define LORA(targets) "trainable.lora.rank=16", "trainable.lora.targets=[" targets "]"
+/* torch 2.15 on the CPU, transformers 5.17, bf16, 256 tokens: storages that autograd saves (hooks
+ * of torch.autograd.graph.saved_tensors_hooks), those of the parameters apart, by the difference of
+ * models of 4 and 2 layers; of the rest, final norm and loss. */
+static const saved_case saved_cases[] = {
+    {"qwen3", {NULL}, 14128, 6052},
+    {"qwen3", {LORA("q_proj, v_proj")}, 10352, 5028},
+    {"qwen3", {LORA("q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj")}, 12560, 5028},
+    {"llama", {NULL}, 11800, 6052},
+    {"llama", {"attention=eager"}, 18440, 6052},
+    {"gemma2", {"attention=eager"}, 25632, 8564},
+};
+
+static stw_model *small_model(const char *type) {
+    char path[] = "/tmp/stw_trainable_XXXXXX";
+    stw_model *model = NULL;
+    int fd = mkstemp(path);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(file);
+    fprintf(file,
+            "{\"model_type\": \"%s\", \"hidden_size\": 256, \"intermediate_size\": 768,"
+            " \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 64,"
+            " \"num_hidden_layers\": 4, \"vocab_size\": 1000, \"tie_word_embeddings\": false,"
+            " \"max_position_embeddings\": 512, \"torch_dtype\": \"bfloat16\"%s}",
+            type,
+            strcmp(type, "gemma2") == 0
+                ? ", \"final_logit_softcapping\": 30.0, \"attn_logit_softcapping\": 50.0"
+                : "");
+    fclose(file);
+    CHECK_OK(stw_model_read_config(path, STW_SOURCE_MODELS, &model, err));
+    unlink(path);
+    return model;
+}
+
+static void saved_tensors(void) {
+    for (size_t i = 0; i < sizeof saved_cases / sizeof saved_cases[0]; i++) {
+        const saved_case *c = &saved_cases[i];
+        const char *common[] = {"engine=fsdp2", "batch.seq_len=256"};
+        stw_cluster cluster = fixture_cluster(GPUS);
+        stw_run_spec run;
+        stw_plan *plan = NULL;
+        size_t n = 0;
+        while (c->settings[n] != NULL) n++;
+        CHECK_OK(stw_run_spec_init(&run, err));
+        CHECK_OK(stw_specs_set_all(&cluster, &run, common, 2, "test", err));
+        CHECK_OK(stw_specs_set_all(&cluster, &run, c->settings, n, "test", err));
+        CHECK_OK(stw_plan_new(small_model(c->type), &cluster, &run, &plan, err));
+        for (uint32_t g = 0; g < plan->job->model->n_groups; g++) {
+            const uint64_t bytes = stw_activation_bytes(plan->job, g, STW_ACT_KEEP) / 256;
+            if (!plan->job->model->groups[g].facts.transformer) continue;
+            CU_ASSERT_EQUAL(bytes, c->token_bytes);
+            if (bytes != c->token_bytes)
+                fprintf(stderr, "%s: %llu, expected %llu\n", c->type, (unsigned long long)bytes,
+                        (unsigned long long)c->token_bytes);
+        }
+        CU_ASSERT_EQUAL(stw_logits_saved_bytes(plan->job) / 256, c->logits_bytes);
+        stw_plan_free(plan);
+    }
+}
+
 STW_TEST_MAIN("engine trainable", {"adapters", adapters}, {"frozen tensors", frozen_tensors},
-              {"refused", refused}, {"accumulation", accumulation})
+              {"refused", refused}, {"accumulation", accumulation},
+              {"saved tensors", saved_tensors})
