@@ -150,6 +150,26 @@ static void accumulation(void) {
     }
 }
 
+/* The loss by chunks makes the gradient of the head's weight, here the tied embedding's, beside the
+ * logits of a chunk; the whole loss makes it after them. */
+static void fused_loss(void) {
+    const char *whole[] = {FSDP2, NULL};
+    const char *fused[] = {FSDP2, "loss.fused=true", "loss.chunk=128", NULL};
+    for (int i = 0; i < 2; i++) {
+        stw_plan *plan = make(i == 0 ? whole : fused, STW_ACT_RECOMPUTE);
+        const stw_program *program = plan->programs[0];
+        stw_live live = {0};
+        uint32_t losses = 0;
+        for (uint32_t op = 0; op < program->n_ops && losses < 2; op++) {
+            stw_live_apply(&live, &program->ops[op]);
+            losses += program->ops[op].kind == STW_OP_LOSS;
+        }
+        CU_ASSERT_EQUAL(live.bytes[STW_TIER_GPU][STW_COMPONENT_GRADS],
+                        i == 0 ? 0 : 2 * (size.vocab * size.hidden + size.hidden));
+        stw_plan_free(plan);
+    }
+}
+
 typedef struct saved_case {
     const char *type, *settings[4];
     uint64_t token_bytes; /* of one layer */
@@ -218,4 +238,4 @@ static void saved_tensors(void) {
 
 STW_TEST_MAIN("engine trainable", {"adapters", adapters}, {"frozen tensors", frozen_tensors},
               {"refused", refused}, {"accumulation", accumulation},
-              {"saved tensors", saved_tensors})
+              {"saved tensors", saved_tensors}, {"fused loss", fused_loss})

@@ -489,7 +489,9 @@ static void root_grads(pass *p, bool embedding) {
 static void loss_and_head(pass *p) {
     stw_builder *b = p->b;
     const stw_job *job = b->job;
-    bool reshard = stw_fsdp_settings_of(job->run).reshard_after_forward;
+    /* a fused loss adds every chunk's part to the gradient of the head's weight */
+    bool reshard = stw_fsdp_settings_of(job->run).reshard_after_forward,
+         fused = job->run->loss.fused;
     uint64_t saved = stw_logits_saved_bytes(job), most = stw_logits_backward_bytes(job);
     stw_extent kept = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, saved);
     stw_extent more =
@@ -505,12 +507,13 @@ static void loss_and_head(pass *p) {
     if (reshard) gather_root(p);
     drop_root_gather(p);
     prepare_backward(p, p->n_chain);
+    if (fused) root_grads(p, false);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, most - saved);
     (void)compute(p, p->root, STW_OP_LOSS, stw_head_backward_share(job) * flops, done);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, kept);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_grad_bytes(job));
-    root_grads(p, false);
+    if (!fused) root_grads(p, false);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
 }
 
