@@ -302,6 +302,12 @@ static bool node_measured(const stw_run_result *run, stw_phase phase) {
     return false;
 }
 
+static bool page_locked_measured(const stw_run_result *run, stw_phase phase) {
+    for (uint32_t i = 0; i < run->n_nodes; i++)
+        if (run->nodes[i].page_locked[phase] > 0) return true;
+    return false;
+}
+
 static void compare_totals(comparer *c, stw_phase phase) {
     if (!rank_measured(c->run, phase))
         compare_total(c, phase, "gpu device", stw_plan_worst_bytes(c->plan, phase, STW_TIER_GPU),
@@ -366,7 +372,8 @@ static const char *why_no_host(const comparer *c) {
 static void compare_phase(comparer *c, stw_phase phase) {
     const stw_run_result *run = c->run;
     bool bytes = rank_measured(run, phase) || node_measured(run, phase) ||
-                 run->gpu_bytes[phase] > 0 || run->host_bytes[phase] > 0;
+                 page_locked_measured(run, phase) || run->gpu_bytes[phase] > 0 ||
+                 run->host_bytes[phase] > 0;
     if (!stw_plan_has_phase(c->plan, phase)) return;
     if (run->not_run[phase] || (!bytes && isnan(run->time_s[phase]))) {
         double predicted = (double)stw_plan_worst_bytes(c->plan, phase, STW_TIER_GPU);

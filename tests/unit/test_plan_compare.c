@@ -383,6 +383,40 @@ static void records_of_others(void) {
     stw_plan_free(plan);
 }
 
+/* What a record says of a node's page-locked memory is compared with what the plan page-locks:
+ * moments, each rounded to a power of two, and nothing of the processes. */
+static void page_locked_of_others(void) {
+    const char *const fsdp2[] = {"engine=fsdp2", "optimizer.implementation=streamed", NULL};
+    static const stw_place stream[] = {FIXTURE_STREAM};
+    const stw_phase p = STW_PHASE_OPTIMIZER_STEP;
+    stw_cluster cluster = fixture_cluster(2);
+    stw_plan *plan = fixture_plan(large, &cluster, fsdp2);
+    fixture_state(plan, 1, stream, NULL);
+    plan->decisions.prefetch.by_group = true;
+    plan->decisions.prefetch.depth = 1;
+    CHECK_OK(stw_plan_derive(plan, err));
+    const stw_peak *host = &plan->node_peaks[0].phase[p][STW_TIER_HOST];
+    CU_ASSERT_EQUAL(host->page_locked, host->components[STW_COMPONENT_EXP_AVG] +
+                                           host->components[STW_COMPONENT_EXP_AVG_SQ] +
+                                           host->components[STW_COMPONENT_PAGE_LOCK_ROUNDING]);
+    for (int twice = 0; twice < 2; twice++) {
+        stw_run_result *run = NULL;
+        CHECK_OK(stw_run_result_new(&run, err));
+        stw_run_node node = {.node = 0};
+        node.page_locked[p] = host->page_locked << twice;
+        run->source = "external";
+        run->n_nodes = 1;
+        run->nodes = &node;
+        stw_comparison *c = compared(plan, run);
+        CU_ASSERT_EQUAL(verdict(c, p, "host page-locked", "node"),
+                        twice ? STW_LINE_OUTSIDE : STW_LINE_WITHIN);
+        CU_ASSERT_PTR_NULL(find(c, p, "host", "node"));
+        stw_comparison_free(c);
+        stw_run_result_free(run);
+    }
+    stw_plan_free(plan);
+}
+
 static void json_tells_all(void) {
     stw_plan *plan = planned(1, 1, NULL);
     stw_run_result *run = exact_run(plan);
@@ -407,14 +441,14 @@ static void json_tells_all(void) {
     stw_plan_free(plan);
 }
 
-STW_TEST_MAIN("plan compare", {"an exact run agrees", an_exact_run_agrees},
-              {"each figure is found", each_figure_is_found},
-              {"the worst rank stands for its kind", the_worst_rank_stands_for_its_kind},
-              {"context is shown", context_is_shown},
-              {"tolerances are kept to", tolerances_are_kept_to},
-              {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
-              {"host processes count only where calibrated",
-               host_processes_count_only_where_calibrated},
-              {"what does not fit has no time", what_does_not_fit_has_no_time},
-              {"runs of other plans are refused", runs_of_other_plans_are_refused},
-              {"records of others", records_of_others}, {"json tells all", json_tells_all})
+STW_TEST_MAIN(
+    "plan compare", {"an exact run agrees", an_exact_run_agrees},
+    {"each figure is found", each_figure_is_found},
+    {"the worst rank stands for its kind", the_worst_rank_stands_for_its_kind},
+    {"context is shown", context_is_shown}, {"tolerances are kept to", tolerances_are_kept_to},
+    {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
+    {"host processes count only where calibrated", host_processes_count_only_where_calibrated},
+    {"what does not fit has no time", what_does_not_fit_has_no_time},
+    {"runs of other plans are refused", runs_of_other_plans_are_refused},
+    {"records of others", records_of_others},
+    {"page-locked memory of others", page_locked_of_others}, {"json tells all", json_tells_all})
