@@ -322,6 +322,8 @@ static void other_names_are_understood(void) {
         {"batch.max_length", "batch.seq_len"},
         {"optimizer.learning_rate", "optimizer.lr"},
         {"Gradient-Accumulation-Steps", "batch.grad_accumulation"},
+        {"grad_accum_dtype", "precision.grads"},
+        {"communication_data_type", "precision.reduce"},
         {"micro_batch_size", "batch.micro_batch"},
         {"tp_size", "parallel.tp"},
         {"offload", "placement.activations fsdp.offload_policy"},
