@@ -11,6 +11,7 @@
 #include "plan/files/file_parts.h"
 
 static const char member_name[] = "checksums";
+static const char whole_name[] = "whole"; /* of all members but "checksums" */
 
 static uint64_t mix(stw_node_kind kind, const void *bytes, size_t length) {
     return XXH3_64bits_withSeed(bytes, length, (uint64_t)kind + 1);
@@ -28,6 +29,8 @@ static uint64_t of_number(const stw_node *node) {
     return is_whole ? mix(STW_NODE_INT, &whole, sizeof whole)
                     : mix(STW_NODE_REAL, &node->real, sizeof node->real);
 }
+
+static uint64_t of_member(const stw_node *item);
 
 /* Recursion is as deep as the document, which its parser limits. */
 static uint64_t value_of(const stw_node *node) {
@@ -49,14 +52,27 @@ static uint64_t value_of(const stw_node *node) {
         }
         return mix(node->kind, sum, sizeof sum);
     default: /* an object: in any order */
-        for (size_t i = 0; i < node->n_items; i++) {
-            const stw_node *item = node->items[i];
-            const uint64_t member[2] = {mix(STW_NODE_STRING, item->key, strlen(item->key)),
-                                        value_of(item)};
-            sum[1] += mix(node->kind, member, sizeof member); /* modulo 2^64 */
-        }
+        for (size_t i = 0; i < node->n_items; i++) sum[1] += of_member(node->items[i]);
         return mix(node->kind, sum, sizeof sum);
     }
+}
+
+/* Sums of these are modulo 2^64. */
+static uint64_t of_member(const stw_node *item) {
+    const uint64_t member[2] = {mix(STW_NODE_STRING, item->key, strlen(item->key)), value_of(item)};
+    return mix(STW_NODE_OBJECT, member, sizeof member);
+}
+
+/* Members that have their own checksums may come from several files; the whole binds them. */
+static uint64_t of_whole(const stw_tree *tree) {
+    uint64_t sum[2] = {0, 0};
+    for (size_t i = 0; i < tree->root->n_items; i++) {
+        const stw_node *item = tree->root->items[i];
+        if (strcmp(item->key, member_name) == 0) continue;
+        sum[0]++;
+        sum[1] += of_member(item);
+    }
+    return mix(STW_NODE_OBJECT, sum, sizeof sum);
 }
 
 stw_status stw_checksums_append(stw_text *text, stw_error *err) {
@@ -69,13 +85,11 @@ stw_status stw_checksums_append(stw_text *text, stw_error *err) {
         STW_TRY(stw_fail(err, STW_STATUS_BUG, member_name, "the text is no object with members"));
     text->length -= end;
     stw_text_printf(text, ",\n  \"%s\": {", member_name);
-    const char *comma = "";
+    stw_text_printf(text, "\n    \"%s\": \"%016" PRIx64 "\"", whole_name, of_whole(tree));
     for (size_t i = 0; i < tree->root->n_items; i++) {
         const stw_node *item = tree->root->items[i];
         if (strcmp(item->key, "schema") == 0) continue; /* its readers check it */
-        stw_text_printf(text, "%s\n    \"%s\": \"%016" PRIx64 "\"", comma, item->key,
-                        value_of(item));
-        comma = ",";
+        stw_text_printf(text, ",\n    \"%s\": \"%016" PRIx64 "\"", item->key, value_of(item));
     }
     stw_text_printf(text, "\n  }\n}\n");
     status = stw_text_status(text, err);
@@ -97,11 +111,39 @@ static stw_status check_member(const stw_tree *tree, const stw_node *stated, con
                          node->key, digest, found);
 }
 
+/* A member without a checksum was added; with one, it or another is of another file. */
+static stw_status check_whole(const stw_tree *tree, const stw_node *list, stw_error *err) {
+    const stw_node *stated = stw_node_get(list, whole_name);
+    char digest[24];
+    snprintf(digest, sizeof digest, "%016" PRIx64, of_whole(tree));
+    for (size_t i = 0; i < tree->root->n_items; i++) {
+        const stw_node *item = tree->root->items[i];
+        if (strcmp(item->key, "schema") == 0 || strcmp(item->key, member_name) == 0 ||
+            stw_node_get(list, item->key) != NULL)
+            continue;
+        return stw_part_fail(tree, item, err, "%s: was added since the file was written",
+                             item->key);
+    }
+    if (stated->kind != STW_NODE_STRING) return stw_node_fail(tree, stated, "a checksum", err);
+    if (strcmp(stated->text, digest) == 0) return STW_STATUS_OK;
+    return stw_part_fail(tree, stated, err,
+                         "%s.%s: the members are not those that the file was written with: some "
+                         "were added, removed or copied from another plan; plan again",
+                         member_name, whole_name);
+}
+
 stw_status stw_checksums_check(const stw_tree *tree, const char *const *known, size_t n_known,
                                stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *list = NULL;
     STW_TRY(stw_node_object(tree, tree->root, member_name, &list, err));
+    if (stw_node_get(list, whole_name) == NULL) {
+        status = stw_part_fail(tree, list, err,
+                               "%s.%s: is missing; the file was changed, or an earlier version "
+                               "wrote it: plan again",
+                               member_name, whole_name);
+        goto out;
+    }
     for (size_t i = 0; i < n_known; i++) {
         const stw_node *stated = NULL;
         const char *text = NULL;
@@ -112,10 +154,12 @@ stw_status stw_checksums_check(const stw_tree *tree, const char *const *known, s
     }
     for (size_t i = 0; i < list->n_items; i++) {
         const stw_node *stated = list->items[i], *node = stw_node_get(tree->root, stated->key);
+        if (strcmp(stated->key, whole_name) == 0) continue;
         if (node == NULL)
             return stw_node_fail(tree, stated, "no checksum of a member that is missing", err);
         STW_TRY(check_member(tree, stated, node, err));
     }
+    STW_TRY(check_whole(tree, list, err));
 out:
     return status;
 }

@@ -207,6 +207,44 @@ static stw_status check_counts(const stw_tree *tree, const stw_plan *plan, stw_e
     return STW_STATUS_OK;
 }
 
+/* ---- decisions must be among those that the run's settings leave ---- */
+
+static bool is_admitted(const stw_place *place, const stw_place *places, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (places[i].params == place->params && places[i].grads == place->grads &&
+            places[i].moments == place->moments && places[i].update == place->update)
+            return true;
+    return false;
+}
+
+static stw_status check_settings(const stw_tree *tree, const stw_plan *plan, stw_error *err) {
+    const stw_decisions *d = &plan->decisions;
+    const stw_node *rows = stw_node_get(tree->root, "decisions");
+    const uint32_t acts = plan->run.placement.activations;
+    stw_place places[STW_MAX_PLACES];
+    char text[96];
+    const uint32_t n = plan->job->engine->places(plan->job, places, err);
+    if (n == 0) return STW_STATUS_BAD_INPUT; /* the engine said why */
+    for (uint32_t i = 0; i < d->n_state; i++) {
+        const stw_place *place = &d->state[i].place;
+        if (d->state[i].units == 0 || is_admitted(place, places, n)) continue;
+        stw_place_format(place, text, sizeof text);
+        return stw_part_fail(tree, rows, err,
+                             "decisions: found %s, which the settings in \"run\" (placement, "
+                             "update, optimizer.implementation) do not admit; plan again",
+                             text);
+    }
+    /* Blocks that save nothing are kept whatever the setting. */
+    for (uint32_t i = 0; acts != STW_AUTO && i < d->n_blocks; i++)
+        if (d->blocks[i].count > 0 && d->blocks[i].act != STW_ACT_KEEP &&
+            (uint32_t)d->blocks[i].act != acts)
+            return stw_part_fail(tree, rows, err,
+                                 "decisions: found blocks with activations %s, "
+                                 "run.placement.activations is %s; plan again",
+                                 stw_act_name(d->blocks[i].act), stw_act_name((stw_act)acts));
+    return STW_STATUS_OK;
+}
+
 /* ---- what follows from the decisions must be what the file says ---- */
 
 typedef struct place {
@@ -368,6 +406,7 @@ static stw_status from_tree(const stw_tree *tree, bool edited, stw_plan **out, s
     STW_TRY(read_ring(tree, plan, err));
     STW_TRY(stw_decisions_check(plan->job, &plan->decisions, err));
     STW_TRY(check_counts(tree, plan, err));
+    STW_TRY(check_settings(tree, plan, err));
     STW_TRY(stw_plan_derive(plan, err));
     STW_TRY(check_layout(tree, plan, err));
     STW_TRY(check_movements(tree, plan, err));

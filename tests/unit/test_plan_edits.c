@@ -10,21 +10,21 @@
 static const stw_place mixed[] = {FIXTURE_RESIDENT, FIXTURE_STREAM, FIXTURE_CPU};
 static const uint32_t units[] = {20, 40, 0};
 
-/* A derived plan with evidence, as a document. */
-static json_t *plan_document(void) {
+/* A derived plan with evidence, as a document. @param seconds of the evidence */
+static json_t *plan_document(double seconds) {
     const fixture_size size = {3, 256, 512, 1000};
     stw_cluster cluster = fixture_cluster(2);
     stw_plan *plan = fixture_plan(size, &cluster, NULL);
     stw_text text = STW_TEXT_INIT;
     stw_solver_stage stages[] = {{"seconds", 1.25, 1.249, 8e-4, 0.05}};
-    stw_price prices[] = {{"gpu_memory", "optimizer_step", 8, "GiB", -1e-3}};
+    stw_price prices[] = {{"gpu_memory", "optimizer_step", 8, "GiB", -1e-3 * seconds}};
     stw_alternative others[] = {{"plainness", 0.5, 0.1, "9 blocks offloaded"}};
     fixture_state(plan, 3, mixed, units);
     CHECK_OK(stw_plan_derive(plan, err));
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_OPTIMAL;
     plan->solver =
-        (stw_solver_report){"glpk", "5.0", 0.1, 10, 20, 143, 1.25, 1.249, 8e-4, 1.5, 1, stages};
+        (stw_solver_report){"glpk", "5.0", seconds, 10, 20, 143, 1.25, 1.249, 8e-4, 1.5, 1, stages};
     plan->objective_s = 1.25;
     plan->n_prices = plan->n_alternatives = 1;
     plan->prices = prices;
@@ -50,7 +50,7 @@ static stw_status read_document(const json_t *document, size_t flags, stw_error 
 }
 
 static void layout_does_not_count(void) {
-    json_t *document = plan_document();
+    json_t *document = plan_document(1);
     CHECK_OK(read_document(document, 0, err));
     CHECK_OK(read_document(document, JSON_COMPACT | JSON_SORT_KEYS, err));
     CHECK_OK(read_document(document, JSON_INDENT(4) | JSON_ENSURE_ASCII, err));
@@ -136,7 +136,7 @@ static void change_all(changing *c, json_t *parent) {
 }
 
 static void every_value_counts(void) {
-    changing c = {.document = plan_document()};
+    changing c = {.document = plan_document(1)};
     change_all(&c, c.document);
     CU_ASSERT_TRUE(c.changed > 300);
     CU_ASSERT_EQUAL(c.accepted, 0);
@@ -155,7 +155,7 @@ static void changed_members_are_named(void) {
         {"blocks", NULL, "fetch_ahead", "expected at most 8"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        json_t *document = plan_document();
+        json_t *document = plan_document(1);
         json_t *at = json_object_get(document, cases[i].member);
         if (cases[i].inner != NULL) at = json_object_get(at, cases[i].inner);
         json_t *value = json_object_get(at, cases[i].key);
@@ -164,16 +164,59 @@ static void changed_members_are_named(void) {
         CHECK_FAILS(read_document(document, 0, err), STW_STATUS_BAD_INPUT, cases[i].word);
         json_decref(document);
     }
-    json_t *document = plan_document();
+    json_t *document = plan_document(1);
     json_object_del(document, "checksums");
     CHECK_FAILS(read_document(document, 0, err), STW_STATUS_BAD_INPUT, "\"checksums\" is missing");
     json_decref(document);
-    document = plan_document();
+    document = plan_document(1);
     json_object_del(json_object_get(document, "checksums"), "run");
     CHECK_FAILS(read_document(document, 0, err), STW_STATUS_BAD_INPUT, "\"run\" is missing");
     json_decref(document);
 }
 
+/* Members with their own checksums, all genuine, of two plans. */
+static void members_of_two_plans_are_refused(void) {
+    static const char *const members[] = {"solver", "prices"};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        json_t *one = plan_document(1), *two = plan_document(2);
+        json_object_set(one, members[i], json_object_get(two, members[i]));
+        json_object_set(json_object_get(one, "checksums"), members[i],
+                        json_object_get(json_object_get(two, "checksums"), members[i]));
+        CHECK_FAILS(read_document(one, 0, err), STW_STATUS_BAD_INPUT, "copied from another plan");
+        json_decref(one);
+        json_decref(two);
+    }
+}
+
+static void added_members_are_refused(void) {
+    json_t *document = plan_document(1), *sums = json_object_get(document, "checksums");
+    json_object_set_new(document, "remark", json_true());
+    CHECK_FAILS(read_document(document, 0, err), STW_STATUS_BAD_INPUT,
+                "remark: was added since the file was written");
+    json_object_set(document, "remark", json_object_get(document, "outcome"));
+    json_object_set(sums, "remark", json_object_get(sums, "outcome"));
+    CHECK_FAILS(read_document(document, 0, err), STW_STATUS_BAD_INPUT, "some were added");
+    json_decref(document);
+    document = plan_document(1);
+    json_object_del(json_object_get(document, "checksums"), "whole");
+    CHECK_FAILS(read_document(document, 0, err), STW_STATUS_BAD_INPUT, "plan again");
+    json_decref(document);
+}
+
+/* Where the run says gpu, moments on the host are of another plan. */
+static void forced_placements_are_held(void) {
+    json_t *document = plan_document(1);
+    json_t *placement = json_object_get(json_object_get(document, "run"), "placement");
+    CU_ASSERT_PTR_NOT_NULL_FATAL(placement);
+    json_object_set_new(placement, "moments", json_string("gpu"));
+    CHECK_FAILS(read_document(document, 0, err), STW_STATUS_BAD_INPUT,
+                "which the settings in \"run\"");
+    json_decref(document);
+}
+
 STW_TEST_MAIN("plan edits", {"layout does not count", layout_does_not_count},
+              {"members of two plans are refused", members_of_two_plans_are_refused},
+              {"added members are refused", added_members_are_refused},
+              {"forced placements are held", forced_placements_are_held},
               {"every value counts", every_value_counts},
               {"changed members are named", changed_members_are_named})
