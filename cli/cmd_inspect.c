@@ -10,6 +10,9 @@ static stw_status inspect(const char *what, const stw_general *general, const ch
     stw_text text = STW_TEXT_INIT;
     stw_format format;
     STW_TRY(stw_report_format(general, &format, err));
+    const stw_named_path outputs[] = {{"-o", general->output}, {"--tensors", tensors}};
+    const stw_named_path input = {"MODEL", what};
+    STW_TRY(stw_check_outputs(outputs, 2, &input, 1, err));
     STW_TRY(stw_data_folder(data, sizeof data, err));
     STW_TRY(stw_model_open(what, data, &model, err));
     if (tensors != NULL) STW_TRY(stw_model_write_csv(model, tensors, err));

@@ -13,6 +13,9 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, in
     stw_format format;
     STW_TRY(stw_check_suffix(general->output, "a plan", ".json", err));
     STW_TRY(stw_report_format(&(stw_general){0}, &format, err)); /* of the summary */
+    const stw_named_path outputs[] = {{"-o", general->output}, {"--write-lp", in->write_lp}};
+    const stw_named_path inputs[] = {STW_INPUT_PATHS(*in)};
+    STW_TRY(stw_check_outputs(outputs, 2, inputs, sizeof inputs / sizeof inputs[0], err));
     STW_TRY(stw_inputs_plan(in, &plan, err));
     *code = stw_plan_exit_code(plan);
     STW_TRY(stw_plan_to_json(plan, &json, err));

@@ -72,6 +72,11 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
     stw_format format;
     STW_TRY(stw_stdin_once(paths, n, err));
     STW_TRY(stw_report_format(general, &format, err));
+    const stw_named_path output = {"-o", general->output};
+    for (size_t i = 0; i < n; i++) {
+        const stw_named_path input = {"PLAN|RUN", paths[i]};
+        STW_TRY(stw_check_outputs(&output, 1, &input, 1, err));
+    }
     for (size_t i = 0; i < n; i++) STW_TRY(load(paths[i], &files[i], err));
     if (format == STW_FORMAT_JSON &&
         (n > 2 || (n == 2 && (files[0].plan == NULL || files[1].run == NULL)))) {
@@ -105,7 +110,10 @@ int stw_cmd_report(int argc, char **argv) {
         "report",
         "PLAN|RUN...",
         "Write a capacity report: verdict, state placement, peak memory and limits, phase times, "
-        "bottlenecks, value of more resources. A plan followed by its run gives one report with "
+        "bottlenecks, value of more resources. The verdict comes first; a plan that does not fit "
+        "is "
+        "reported with exit code 0 (plan and simulate: 4). A plan followed by its run gives one "
+        "report with "
         "predicted and measured values. - reads standard input. The suffix of -o FILE selects the "
         "format: .txt (or none), .md, .csv, .json.",
         NULL,

@@ -75,6 +75,10 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
         status = stw_fail(err, STW_STATUS_USAGE, "simulate", "expected PLAN or --model MODEL");
         goto out;
     }
+    const stw_named_path outputs[] = {
+        {"-o", general->output}, {"--trace", r->trace}, {"--write-lp", r->in.write_lp}};
+    const stw_named_path inputs[] = {{"PLAN", r->plan}, STW_INPUT_PATHS(r->in)};
+    STW_TRY(stw_check_outputs(outputs, 3, inputs, sizeof inputs / sizeof inputs[0], err));
     if (r->plan != NULL)
         STW_TRY(stw_plan_open(r->plan, &plan, err));
     else
@@ -118,7 +122,9 @@ int stw_cmd_simulate(int argc, char **argv) {
         "simulate",
         "PLAN | --model MODEL",
         "Simulate a plan: its operations share links, memory bandwidth and CPUs. Prints the "
-        "capacity report with peak memory by phase and component and seconds by phase.",
+        "capacity report with peak memory by phase and component and seconds by phase. Exit code "
+        "4: "
+        "the plan does not fit.",
         options,
         sizeof options / sizeof options[0],
         0,

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/common_plan.h"
 #include "reports/reports.h"
 
 #define MOST_RUNS 64
@@ -56,10 +57,16 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     memcpy(files + 1, r->runs, sizeof r->runs);
     STW_TRY(stw_stdin_once(files, r->n_runs + 1, err));
     STW_TRY(stw_report_format(general, &format, err));
+    const stw_named_path output = {"-o", general->output};
+    stw_named_path inputs[MOST_RUNS + 1];
+    for (uint32_t i = 0; i <= r->n_runs; i++)
+        inputs[i] = (stw_named_path){i == 0 ? "PLAN" : "RUN", files[i]};
+    STW_TRY(stw_check_outputs(&output, 1, inputs, r->n_runs + 1, err));
     STW_TRY(stw_option_share("--memory-tolerance", r->memory, &tolerance.memory, err));
     STW_TRY(stw_option_share("--time-tolerance", r->time, &tolerance.time, err));
     STW_TRY(stw_plan_open(r->plan, &plan, err));
     STW_TRY(read_runs(r, runs, err));
+    stw_warn_of_excess(plan, r->plan);
     STW_TRY(stw_compare(plan, runs[0], &tolerance, &comparison, err));
     STW_TRY(stw_compare_digests(comparison, (const stw_run_result *const *)runs, r->runs, r->n_runs,
                                 err));

@@ -47,6 +47,10 @@ typedef struct stw_inputs {
      STW_OPTION_VALUE, &(in).gap}
 /* clang-format on */
 
+/** Files among these options. */
+#define STW_INPUT_PATHS(in)                                                                        \
+    {"--model", (in).model}, {"--cluster", (in).cluster}, { "--run", (in).run }
+
 /** Clusters that have a name, `<data>/clusters/`. */
 typedef struct stw_presets {
     stw_pool *pool;

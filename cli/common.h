@@ -80,6 +80,15 @@ const char *stw_path_suffix(const char *path);
  * @param what is written, for the error; @param suffixes ".md .csv" */
 STW_MUST_USE stw_status stw_check_suffix(const char *path, const char *what, const char *suffixes,
                                          stw_error *err);
+/** A path, and how the command line gives it: "-o", "--model". The path may be NULL or "-". */
+typedef struct stw_named_path {
+    const char *name, *path;
+} stw_named_path;
+/** USAGE if an output is the same file as an input, a file of an input folder that models are read
+ * from, or another output. Before any work. */
+STW_MUST_USE stw_status stw_check_outputs(const stw_named_path *outputs, size_t n_outputs,
+                                          const stw_named_path *inputs, size_t n_inputs,
+                                          stw_error *err);
 /** Columns of the terminal `fd`: $COLUMNS, else as the terminal says; 0 if it is not a terminal. */
 unsigned stw_terminal_columns(int fd);
 /** `fd` is a terminal; NO_COLOR is not set; TERM is set and not "dumb". */

@@ -10,6 +10,7 @@
 #include "backend/executor/executor.h"
 #include "backend/probe/probe.h"
 #include "cli/common.h"
+#include "cli/common_plan.h"
 #include "cli/run_state.h"
 #include "core/file.h"
 #include "core/units.h"
@@ -117,7 +118,10 @@ static stw_status read_request(const request *r, const stw_general *general,
     stw_status status = STW_STATUS_OK;
     uint64_t steps = 5;
     options->seed = 1;
+    const stw_named_path inputs[] = {{"PLAN", r->plan}, {"--weights", r->weights}};
+    const stw_named_path outputs[] = {{"-o", general->output}, {"--trace", r->trace}};
     STW_TRY(stw_check_suffix(general->output, "a run", ".json", err));
+    STW_TRY(stw_check_outputs(outputs, 2, inputs, 2, err));
     STW_TRY(stw_option_u64("--steps", r->steps, 1, &steps, err));
     STW_TRY(stw_option_u64("--seed", r->seed, 0, &options->seed, err));
     STW_TRY(stw_option_double("--timeout", r->timeout, &options->timeout_s, err));
@@ -127,18 +131,25 @@ static stw_status read_request(const request *r, const stw_general *general,
     options->steps = (uint32_t)steps;
     STW_TRY(stw_plan_read(r->plan, plan, err));
     STW_TRY(stw_plan_check(*plan, false, err));
+    if (stw_run_is_told()) stw_warn_of_excess(*plan, r->plan);
     if (r->keep_state) STW_TRY(stw_run_keep_state(*plan, hash, err));
 out:
     return status;
 }
 
-/* Rank 0 shows and writes the result. */
+static stw_status judge(const stw_run_result *result, stw_error *err) {
+    if (result->mismatched == 0) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_DISAGREE, "verify",
+                    "%llu of %llu checked elements differ from the reference",
+                    (unsigned long long)result->mismatched, (unsigned long long)result->checked);
+}
+
+/* Rank 0 shows and writes the result; the trace last, whose failure then costs nothing else. */
 static stw_status give_result(const request *r, const stw_general *general, const stw_plan *plan,
                               const stw_run_result *result, const stw_timeline *timeline,
                               stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_text text = STW_TEXT_INIT;
-    if (r->trace != NULL) STW_TRY(write_trace(plan, result, timeline, r->trace, err));
     if (general->output != NULL) STW_TRY(stw_run_result_write(result, general->output, err));
     if (general->json && general->output == NULL) {
         STW_TRY(stw_run_result_to_json(result, &text, err));
@@ -147,11 +158,14 @@ static stw_status give_result(const request *r, const stw_general *general, cons
                                   (!general->quiet && strcmp(general->output, "-") != 0))) {
         summarize(result);
     }
-    if (result->mismatched > 0)
-        status =
-            stw_fail(err, STW_STATUS_DISAGREE, "verify",
-                     "%llu of %llu checked elements differ from the reference",
-                     (unsigned long long)result->mismatched, (unsigned long long)result->checked);
+    if (r->trace != NULL) {
+        status = write_trace(plan, result, timeline, r->trace, err);
+        if (status != STW_STATUS_OK && result->mismatched > 0) (void)stw_exit(status, err);
+    }
+    if (status == STW_STATUS_OK || result->mismatched > 0) {
+        stw_status judged = judge(result, err);
+        if (judged != STW_STATUS_OK) status = judged;
+    }
 out:
     stw_text_free(&text);
     return status;

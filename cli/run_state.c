@@ -17,6 +17,11 @@
 #include "core/log.h"
 #include "core/units.h"
 
+bool stw_run_is_told(void) {
+    stw_ranks ranks;
+    return stw_ranks_from_environment(&ranks, NULL) != STW_STATUS_OK || ranks.rank == 0;
+}
+
 /* The plan counted one copy: do two fit on the NVMe of its nodes? */
 static stw_status check_copies(const stw_plan *plan, stw_error *err) {
     const uint64_t capacity = plan->cluster.nvme.capacity_bytes;
@@ -31,9 +36,7 @@ static stw_status check_copies(const stw_plan *plan, stw_error *err) {
                         "the plan counts one copy of the state on NVMe; two take %s per node, the "
                         "plan's cluster has %s. Plan again with --set placement.nvme_copies=2",
                         need, have);
-    stw_ranks ranks;
-    if (stw_ranks_from_environment(&ranks, NULL) == STW_STATUS_OK && ranks.rank > 0)
-        return STW_STATUS_OK; /* rank 0 tells it */
+    if (!stw_run_is_told()) return STW_STATUS_OK;
     stw_log(STW_LOG_WARN,
             "--keep-state writes two copies of the state on NVMe, the plan counts one; to plan "
             "both: --set placement.nvme_copies=2");

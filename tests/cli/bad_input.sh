@@ -118,9 +118,79 @@ plan --set placement.moments=nvme -o elsewhere.json >/dev/null
 expect 3 "another plan" "$STOWAGE" validate elsewhere.json run.json
 expect 7 "engine=stowage" sh -c '"$0" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 -o fsdp2.json >/dev/null && "$0" run fsdp2.json --backend host' "$STOWAGE"
 
+# members of another plan, with their checksums
+plan --set placement.moments=gpu -o on_gpu.json >/dev/null
+plan --set placement.moments=host -o on_host.json >/dev/null
+section() { # KEY FILE: the whole member
+    awk -v key="\"$1\":" '$1 == key && /^  "/ { on = 1 } on { print } on && /^  [\]}]/ { exit }' "$2"
+}
+moved() { # KEY: on_host.json with this member, and its checksum, of on_gpu.json
+    section "$1" on_gpu.json >section.txt
+    sum=$(sed -n "s/^    \"$1\": \"\([0-9a-f]*\)\".*/\1/p" on_gpu.json | tail -n 1)
+    awk -v key="\"$1\":" -v sum="$sum" '
+        $1 == key && /^  "/ { while ((getline line < "section.txt") > 0) print line; skip = 1 }
+        skip { if (/^  [\]}]/) skip = 0; next }
+        /^  "checksums"/ { sums = 1 }
+        sums && $1 == key { sub(/: "[0-9a-f]*"/, ": \"" sum "\"") }
+        { print }' on_host.json >moved.json
+    cmp -s on_host.json moved.json && fail "$1 was not moved"
+    for command in report simulate "run --backend host --steps 1"; do
+        # shellcheck disable=SC2086 # a command and its options
+        expect 3 "$2" "$STOWAGE" $command moved.json
+    done
+}
+moved solver "copied from another plan"
+moved run "decisions: found .* do not admit"
+sed '2i\  "remark": true,' plan.json >added.json
+expect 3 "remark: was added since" "$STOWAGE" report added.json
+
+# outputs that are inputs, or each other
+cp plan.json kept.json
+ln -f plan.json hard.json
+ln -sf plan.json soft.json
+for file in plan.json ./plan.json hard.json soft.json; do
+    expect 2 "is also an input: PLAN" "$STOWAGE" run plan.json --backend host --steps 1 -o $file
+    expect 2 "is also an input: PLAN" "$STOWAGE" run plan.json --backend host --steps 1 -t $file
+    expect 2 "is also an input: PLAN" "$STOWAGE" simulate plan.json --json -o $file
+    expect 2 "is also an input: PLAN" "$STOWAGE" report plan.json --json -o $file
+done
+cmp kept.json plan.json
+cp tiny/config.json kept.config.json
+expect 2 "is also an input: --model" plan -o tiny/config.json
+expect 2 "is also an input: --cluster" plan --write-lp tiny.yaml
+expect 2 "is also an input: MODEL" "$STOWAGE" inspect tiny --json -o tiny/config.json
+cmp kept.config.json tiny/config.json
+expect 2 "same file" plan -o both.json --write-lp ./both.json
+expect 2 "same file" "$STOWAGE" simulate plan.json --json -o both.json -t both.json
+expect 2 "same file" "$STOWAGE" run plan.json --backend host --steps 1 -o both.json -t both.json
+[ ! -e both.json ] || fail "both.json was written"
+cp run.json kept.run.json
+expect 2 "is also an input: RUN" "$STOWAGE" validate plan.json run.json --json -o run.json
+cmp kept.run.json run.json
+expect 0 "" "$STOWAGE" run plan.json --backend host --steps 1 -o /dev/null -t /dev/null
+
+# a trace that cannot be written does not cost the result
+rm -f result.json
+expect 3 "no-such-folder" "$STOWAGE" run plan.json --backend host --steps 1 -o result.json -t no-such-folder/trace.json
+"$STOWAGE" validate plan.json result.json >/dev/null || fail "the result is lost"
+
 # nothing fits: exit 4; the plan with the smallest excess is written, with the exceeded limits
 rm -f over.json
 expect 4 "does not fit" plan --set node.gpu.memory=120MiB -o over.json
+for command in simulate report "run --backend host --steps 1 -o over.run.json" "validate over.json over.run.json"; do
+    code=0
+    file=over.json
+    case $command in validate*) file= ;; esac
+    # shellcheck disable=SC2086 # a command and its options
+    "$STOWAGE" $command $file >expect.out 2>&1 || code=$?
+    grep -q "does not fit" expect.out || { cat expect.out >&2; fail "$command says nothing of the verdict"; }
+    case $command in
+    simulate) [ "$code" = 4 ] || fail "simulate: exit $code" ;;
+    report) [ "$code" = 0 ] || fail "report: exit $code" ;;
+    *) grep -q "warning: over.json: the plan does not fit: gpu memory of [a-z_]* is over its limit by [0-9]" expect.out ||
+        { cat expect.out >&2; fail "$command does not say what is over"; } ;;
+    esac
+done
 grep -q '"over_bytes"' over.json || fail "the infeasible plan lists no exceeded limit"
 # a failed write leaves no files
 expect 3 "no-such-folder" plan -o no-such-folder/plan.json
