@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State on NVMe that runs left: list, verify, remove. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +92,10 @@ static void list_row(stw_table *table, const stw_kept *kept, const found *f) {
     const stw_nvme_header *h = &kept->header;
     const int step = f->whole >= 0 ? f->whole : 0;
     char when[32];
-    age(time_of(kept), when, sizeof when);
+    if (kept->file >= 0)
+        age(time_of(kept), when, sizeof when);
+    else
+        snprintf(when, sizeof when, "unknown");
     stw_table_cell(table, "%s", kept->path);
     if (kept->n_steps > 0)
         stw_table_cell(table, "%" PRIu64, kept->steps[step].step);
@@ -182,7 +186,8 @@ static void put_file(const stw_kept *kept, const found *f, stw_json *json) {
     stw_json_u64(json, "pid", h->pid > 0 ? (uint64_t)h->pid : 0);
     stw_json_bool(json, "running", kept->live);
     stw_json_bool(json, "copy", kept->is_copy);
-    stw_json_double(json, "age_s", difftime(time(NULL), (time_t)time_of(kept)));
+    stw_json_double(json, "age_s",
+                    kept->file < 0 ? (double)NAN : difftime(time(NULL), (time_t)time_of(kept)));
     stw_json_bool(json, "whole", f->whole >= 0);
     if (f->whole >= 0)
         stw_json_u64(json, "step", kept->steps[f->whole].step);
@@ -243,6 +248,16 @@ out:
     return status;
 }
 
+/* What another version may read goes only where it is named itself. */
+static stw_status remove_one(const state *s, stw_kept *kept, stw_error *err) {
+    if (kept->foreign && strcmp(s->folder, kept->path) != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, kept->path,
+                        "it is no state of this version, and another may read it: it is not "
+                        "removed; to remove it, name the file: stowage state remove %s",
+                        kept->path);
+    return stw_kept_remove(kept, err);
+}
+
 /* Files in use stay, and are an error once the others are removed. */
 static stw_status remove_files(state *s, const stw_general *general, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -251,7 +266,7 @@ static stw_status remove_files(state *s, const stw_general *general, stw_error *
     uint64_t bytes = 0;
     STW_TRY(stw_kept_scan(s->folder, &s->list, err));
     for (uint32_t i = 0; i < s->list.n; i++) {
-        stw_status one = stw_kept_remove(s->list.files[i], err);
+        stw_status one = remove_one(s, s->list.files[i], err);
         if (one != STW_STATUS_OK) {
             if (status == STW_STATUS_OK) status = one;
             continue;
@@ -291,8 +306,10 @@ int stw_cmd_state(int argc, char **argv) {
         "list|verify [FOLDER], state remove FOLDER",
         "State on NVMe that runs with --keep-state left: list says of which step, whose, and "
         "whether it is whole (all ranks of this node have committed the step); verify reads it and "
-        "compares every checksum; remove removes what no running process uses, without asking. "
-        "FOLDER is that of --nvme, or one file; for list and verify the default is $TMPDIR or "
+        "compares every checksum; remove removes what no running process uses, without asking, and "
+        "what is no state of "
+        "this version only if the file is named. FOLDER is that of --nvme, or one file; for list "
+        "and verify the default is $TMPDIR or "
         "/tmp. Exit code 8: verify found damage, a file that "
         "it cannot read, or a rank without state.",
         NULL,

@@ -63,8 +63,8 @@ STW_MUST_USE stw_status stw_option_share(const char *name, const char *text, dou
                                          stw_error *err);
 
 /** First in main: descriptors 0 to 2 that are closed become a /dev/null where reads and writes
- * fail, a write over the limit on file sizes (SIGXFSZ) becomes an error, and SIGINT, SIGTERM and
- * SIGHUP remove temporary files before they end the process. */
+ * fail, a write over the limit on file sizes (SIGXFSZ) becomes an error, and signals that end
+ * the process (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGALRM, SIGXCPU) remove temporary files first. */
 void stw_process_begin(void);
 /** Last in main: flush stdout. Returns `code`; if stdout did not take everything and `code` is 0,
  * the exit code of that error. */

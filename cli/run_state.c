@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L /* sigaction */
+#define _XOPEN_SOURCE 700 /* sigaction, SIGXCPU */
 #include "cli/run_state.h"
 
 #include <errno.h>
@@ -59,13 +59,23 @@ stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
 
 static volatile sig_atomic_t failure_is_told, failed_code;
 
+/* Batch systems announce the end of a job's time by SIGUSR1 or SIGXCPU. */
+static const struct {
+    int number;
+    char text[64];
+} ending[] = {{SIGINT, "stowage: ended by SIGINT; no result is written\n"},
+              {SIGTERM, "stowage: ended by SIGTERM; no result is written\n"},
+              {SIGHUP, "stowage: ended by SIGHUP; no result is written\n"},
+              {SIGUSR1, "stowage: ended by SIGUSR1; no result is written\n"},
+              {SIGALRM, "stowage: ended by SIGALRM; no result is written\n"},
+              {SIGXCPU, "stowage: ended by SIGXCPU; no result is written\n"}};
+
 /* What ends the run and what becomes of state is told first; then the signal does what it would
  * have done. */
 static void on_signal(int number) {
-    static const char texts[][72] = {"stowage: ended by SIGINT; no result is written\n",
-                                     "stowage: ended by SIGTERM; no result is written\n",
-                                     "stowage: ended by SIGHUP; no result is written\n"};
-    const char *text = texts[number == SIGINT ? 0 : number == SIGTERM ? 1 : 2];
+    const char *text = "";
+    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++)
+        if (ending[i].number == number) text = ending[i].text;
     struct sigaction plain;
     if (failure_is_told) text = ""; /* a launcher ends the ranks that remain */
     if (stw_log_line_is_open() && write(STDERR_FILENO, "\r\033[K", 4) < 0) errno = 0;
@@ -105,13 +115,12 @@ void stw_run_failed(void *unused, stw_error *err, bool broken) {
 }
 
 void stw_run_catch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action, before;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
     (void)sigfillset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+    for (size_t i = 0; i < sizeof ending / sizeof ending[0]; i++)
         /* What a launcher ignores (nohup) stays ignored. */
-        if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-            (void)sigaction(numbers[i], &action, NULL);
+        if (sigaction(ending[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            (void)sigaction(ending[i].number, &action, NULL);
 }

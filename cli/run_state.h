@@ -12,7 +12,8 @@ STW_MUST_USE stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_er
 /** Is this the rank that tells what all would tell? Rank 0, or the only one. */
 bool stw_run_is_told(void);
 
-/** SIGINT, SIGTERM and SIGHUP end the process as they do by default, but tell where state on NVMe
+/** SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGALRM and SIGXCPU end the process as they do by default, but
+ * tell where state on NVMe
  * is kept, and remove files that hold nothing of use. */
 void stw_run_catch_signals(void);
 

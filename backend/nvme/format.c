@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* O_NOFOLLOW, pread */
 #include "backend/nvme/format.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "backend/nvme/sum.h"
 #include "core/checked.h"
@@ -46,13 +51,16 @@ void stw_nvme_record_seal(stw_nvme_record *record) {
 
 static bool text_ends(const char *text, size_t size) { return memchr(text, '\0', size) != NULL; }
 
+bool stw_nvme_header_is_known(const stw_nvme_header *h) {
+    return memcmp(h->magic, header_magic, sizeof h->magic) == 0 && h->version == STW_NVME_VERSION;
+}
+
 bool stw_nvme_header_holds(const stw_nvme_header *h, uint64_t file_bytes, const char **why) {
     stw_nvme_places places;
     const char *unused = NULL;
     if (why == NULL) why = &unused;
     *why = "it is no state of this version";
-    if (memcmp(h->magic, header_magic, sizeof h->magic) != 0 || h->version != STW_NVME_VERSION)
-        return false;
+    if (!stw_nvme_header_is_known(h)) return false;
     *why = "its header is damaged";
     if (h->hash != stw_nvme_sum(h, offsetof(stw_nvme_header, hash))) return false;
     if (h->n_parts > STW_NVME_MOST_PARTS || h->n_cuts > file_bytes || h->n_cells > file_bytes ||
@@ -69,6 +77,30 @@ bool stw_nvme_record_holds(const stw_nvme_record *r, const stw_nvme_header *h) {
     return memcmp(r->magic, record_magic, sizeof r->magic) == 0 && r->version == STW_NVME_VERSION &&
            r->hash == stw_nvme_sum(r, offsetof(stw_nvme_record, hash)) && r->copy < 2 &&
            r->sequence > 0 && r->bytes == h->bytes;
+}
+
+static bool read_block(int file, uint64_t index, void *block) {
+    ssize_t n;
+    do {
+        n = pread(file, block, sizeof(stw_nvme_header), (off_t)(index * sizeof(stw_nvme_header)));
+    } while (n < 0 && errno == EINTR);
+    return n == (ssize_t)sizeof(stw_nvme_header);
+}
+
+bool stw_nvme_file_holds(const char *path, uint64_t step) {
+    stw_nvme_header header;
+    stw_nvme_record record;
+    struct stat about;
+    bool found = false;
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (file < 0) return false;
+    if (fstat(file, &about) == 0 && S_ISREG(about.st_mode) && read_block(file, 0, &header) &&
+        stw_nvme_header_holds(&header, (uint64_t)about.st_size, NULL))
+        for (uint32_t i = 0; i < STW_NVME_RECORDS && !found; i++)
+            found = read_block(file, i + 1, &record) && stw_nvme_record_holds(&record, &header) &&
+                    record.step == step;
+    close(file);
+    return found;
 }
 
 const stw_nvme_part *stw_nvme_part_at(const stw_nvme_part *parts, uint32_t n, uint64_t offset) {

@@ -69,10 +69,15 @@ bool stw_nvme_places_of(uint64_t bytes, uint64_t n_cuts, uint64_t n_cells, stw_n
 /** Set magic, version and hash. */
 void stw_nvme_header_seal(stw_nvme_header *header);
 void stw_nvme_record_seal(stw_nvme_record *record);
+/** Does it begin as headers of this version do? It may be damaged all the same. */
+bool stw_nvme_header_is_known(const stw_nvme_header *header);
 /** Is it the header of a file of this size? @param why NULL, or receives a constant text if not */
 bool stw_nvme_header_holds(const stw_nvme_header *header, uint64_t file_bytes, const char **why);
 /** Is it a record of a file with this header? */
 bool stw_nvme_record_holds(const stw_nvme_record *record, const stw_nvme_header *header);
+/** Does the file have a header and the record of this step, as they were written? The state itself
+ * is not read. Async-signal-safe. */
+bool stw_nvme_file_holds(const char *path, uint64_t step);
 /** The part with a byte of the arena; NULL where none is. */
 const stw_nvme_part *stw_nvme_part_at(const stw_nvme_part *parts, uint32_t n, uint64_t offset);
 /** Name bytes [first, end) of the arena: "bytes 4096 to 8192 (exp_avg from its byte 0)". */

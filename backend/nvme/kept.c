@@ -91,6 +91,7 @@ stw_status stw_kept_open(const char *path, stw_kept **out, stw_error *err) {
         kept->problem = "it cannot be read";
     else
         (void)stw_nvme_header_holds(&kept->header, kept->bytes, &kept->problem);
+    kept->foreign = kept->problem != NULL && !stw_nvme_header_is_known(&kept->header);
     if (stw_nvme_header_holds(&kept->header, kept->bytes, NULL)) {
         kept->problem = NULL;
         read_records(kept);

@@ -17,12 +17,13 @@ typedef struct stw_kept_step {
 
 typedef struct stw_kept {
     char path[4096];
-    int file;                              /* -1: it could not be opened, `problem` says why */
-    bool live;                             /* its run goes on */
-    bool is_copy;                          /* of the file that the run made, or moved from it to
-                                            * another file system */
-    uint64_t bytes;                        /* on the disk */
-    int64_t changed_s;                     /* seconds since 1970 */
+    int file;          /* -1: it could not be opened, `problem` says why */
+    bool live;         /* its run goes on */
+    bool is_copy;      /* of the file that the run made, or moved from it to
+                        * another file system */
+    uint64_t bytes;    /* on the disk */
+    int64_t changed_s; /* seconds since 1970 */
+    bool foreign; /* no header that this version knows: damage, another version's, or no state */
     const char *problem;                   /* why there is no header, NULL if there is one */
     stw_nvme_header header;                /* zeros if there is none */
     uint32_t n_steps;                      /* 0: nothing was committed, or no record is whole */

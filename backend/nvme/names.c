@@ -11,6 +11,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "backend/nvme/format.h"
+
 #define MOST_FILES 64
 #define TMPFS 0x01021994 /* linux/magic.h */
 #define RAMFS 0x858458f6
@@ -91,11 +93,13 @@ void stw_nvme_on_signal(void) {
         int state = atomic_load(&e->state);
         if (state == REMOVE) unlink(e->path);
         if (state != KEEP || access(e->path, F_OK) != 0) continue;
+        const uint64_t step = atomic_load(&e->step);
+        const bool holds = stw_nvme_file_holds(e->path, step);
         tell("stowage: warning: the state on NVMe of step ");
-        tell_number(atomic_load(&e->step));
-        tell(" is kept in ");
+        tell_number(step);
+        tell(holds ? " is kept in " : " is damaged: the header or the record was changed in ");
         tell(e->path);
-        tell("; see: stowage state list ");
+        tell(holds ? "; see: stowage state list " : "; see: stowage state verify ");
         tell(e->folder);
         tell("\n");
     }

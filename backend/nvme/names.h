@@ -27,7 +27,8 @@ int stw_nvme_names_set(int entry, const char *folder, const char *path, uint64_t
 void stw_nvme_names_drop(int entry);
 
 /** For a handler of SIGINT, SIGTERM and the like, which ends the process afterwards: remove what is
- * of no use, and tell on stderr what is kept. Async-signal-safe. */
+ * of no use, and tell on stderr what is kept, or that its header or record no longer is what was
+ * written. Async-signal-safe. */
 void stw_nvme_on_signal(void);
 
 #endif

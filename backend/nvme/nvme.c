@@ -64,8 +64,7 @@ struct stw_nvme {
 };
 
 static stw_status fail(const stw_nvme *nvme, int code, const char *doing, stw_error *err) {
-    bool full = code == ENOSPC || code == EDQUOT;
-    return stw_fail_native(err, full ? STW_STATUS_NO_RESOURCES : STW_STATUS_IO, code, nvme->path,
+    return stw_fail_native(err, stw_errno_status(code), code, nvme->path,
                            "%s the NVMe arena's file: %s", doing, strerror(code));
 }
 
@@ -356,10 +355,12 @@ void stw_nvme_close(stw_nvme *nvme) {
                 "transfer (%s)",
                 cost.bytes, cost.seconds, cost.alone_s, nvme->ops->name);
     if (nvme->named && !nvme->kept && nvme->agreed > 0 && !nvme->released) {
+        const bool holds = stw_nvme_file_holds(nvme->path, nvme->agreed);
         stw_log_always(STW_LOG_WARN,
-                       "the state on NVMe of step %" PRIu64 " is kept in %s; see: stowage state "
-                       "list %s",
-                       nvme->agreed, nvme->path, nvme->folder);
+                       "the state on NVMe of step %" PRIu64 " is %s %s; see: stowage state %s %s",
+                       nvme->agreed,
+                       holds ? "kept in" : "damaged: the header or the record was changed in",
+                       nvme->path, holds ? "list" : "verify", nvme->folder);
         nvme->named = false;
     }
     nvme_free(nvme);
@@ -432,9 +433,7 @@ static stw_status damaged(const stw_nvme *nvme, const transfer *t, const stw_nvm
 static stw_status stopped(const stw_nvme *nvme, const transfer *t, const stw_nvme_stop *stop,
                           stw_error *err) {
     if (stop->damaged) return damaged(nvme, t, stop, err);
-    bool full = stop->code == ENOSPC || stop->code == EDQUOT;
-    return stw_fail_native(err, full ? STW_STATUS_NO_RESOURCES : STW_STATUS_IO, stop->code,
-                           nvme->path,
+    return stw_fail_native(err, stw_errno_status(stop->code), stop->code, nvme->path,
                            "%s %" PRIu64 " bytes at %" PRIu64
                            " of the NVMe arena stopped at byte %" PRIu64 " of its file: %s",
                            t->writes ? "writing" : "reading", t->bytes, t->offset, stop->offset,

@@ -56,7 +56,7 @@ stop() {
 }
 
 # A signal names what is kept, also with -q; what SIGKILL left is named by the next run.
-for name in TERM HUP INT; do
+for name in TERM HUP INT USR1 XCPU; do
     stop "$name" stopped.txt
     path=$(find state -type f)
     grep -q "ended by SIG$name; no result is written" stopped.txt || { cat stopped.txt; fail "$name does not say what ended the run"; }
@@ -89,11 +89,47 @@ grep -q "$path " list.txt && grep -q "no: it is no regular file" list.txt && gre
     { cat list.txt; fail "list beside odd files"; }
 expect 8 "it is no regular file" "$STOWAGE" state verify state
 expect 3 "it is not removed" "$STOWAGE" state remove state/stowage-nvme-1-rank0.state
+grep "stowage-nvme-2-rank0" list.txt | grep -q "unknown *unknown$" || { cat list.txt; fail "the age of a link"; }
+"$STOWAGE" state list state --json | grep -q '"age_s": null' || fail "the age of a link in JSON"
 rm state/stowage-nvme-1-rank0.state state/stowage-nvme-2-rank0.state
+
+# What another version may read is removed by its own name alone.
+head -c 20000 /dev/zero >state/stowage-nvme-9-rank0.state
+expect 3 "no state of this version, and another may read it" "$STOWAGE" state remove state
+[ -e state/stowage-nvme-9-rank0.state ] || fail "a file of another version was removed"
+"$STOWAGE" state remove state/stowage-nvme-9-rank0.state >/dev/null || fail "remove a named file"
+[ "$(files)" = 0 ] || fail "remove left files"
+
+# State that was destroyed while the run went on is not called kept.
+destroy() { # SIGNAL COMMAND...
+    signal=$1
+    shift
+    "$STOWAGE" run nvme.json --backend host --nvme state --allow-tmpfs --steps 1000000 -q --keep-state 2>destroyed.txt &
+    pid=$!
+    for wait in $(seq 300); do
+        [ "$(files)" = 0 ] || break
+        sleep 0.1
+    done
+    kill -STOP $pid
+    path=$(find state -type f)
+    "$@"
+    kill "-$signal" $pid
+    kill -CONT $pid
+    wait $pid && fail "the run did not end" || true
+    grep -q "is damaged: the header or the record was changed in $path; see: stowage state verify state" destroyed.txt ||
+        { cat destroyed.txt; fail "destroyed state is called kept: $*"; }
+    rm -f "$path"
+}
+cut() { truncate -s 4096 "$path"; }
+spoil() { printf '\125' | dd of="$path" bs=1 seek=20 conv=notrunc 2>/dev/null; }
+destroy TERM cut
+destroy TERM spoil
+
+# A limit on the size of files is a limit, exit 1.
+expect 1 "File too large" sh -c 'ulimit -f 100; exec "$0" run nvme.json --backend host --nvme state --allow-tmpfs' "$STOWAGE"
 
 # Files of a live run stay; other files are not ours.
 echo mine >state/notes.txt
-"$STOWAGE" state remove "$path" >/dev/null || fail "remove one file"
 "$STOWAGE" run nvme.json --backend host --nvme state --allow-tmpfs --steps 1000000 -q --keep-state 2>/dev/null &
 pid=$!
 for wait in $(seq 300); do

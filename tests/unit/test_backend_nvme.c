@@ -375,7 +375,8 @@ static void failing_write(const char *method) {
     snprintf(path, sizeof path, "%s", stw_nvme_path(nvme));
     CHECK_OK(stw_nvme_write(nvme, 0, memory, 1, err)); /* into copy 0 */
     limit_file(24 * KIB + 2 * MIB);
-    CHECK_FAILS(stw_nvme_write(nvme, MIB, memory, 2 * MIB, err), STW_STATUS_IO, strerror(EFBIG));
+    CHECK_FAILS(stw_nvme_write(nvme, MIB, memory, 2 * MIB, err), STW_STATUS_NO_RESOURCES,
+                strerror(EFBIG));
     limit_file(RLIM_INFINITY);
     CU_ASSERT_TRUE(reads_step(nvme, ARENA, 1));
     CHECK_FAILS(stw_nvme_commit(nvme, 2, err), STW_STATUS_IO, "is not committed");
@@ -394,7 +395,7 @@ static void failing_write(const char *method) {
     nvme = open_arena(NULL, ARENA, 1); /* in place: half of the new, then the old */
     write_step(nvme, ARENA, 5);
     limit_file(MIB);
-    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, 2 * MIB, err), STW_STATUS_IO, "1048576");
+    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, 2 * MIB, err), STW_STATUS_NO_RESOURCES, "1048576");
     limit_file(RLIM_INFINITY);
     CHECK_OK(stw_nvme_read(nvme, 0, read, MIB, err));
     CU_ASSERT_EQUAL(memcmp(read, memory, MIB), 0);
@@ -451,12 +452,14 @@ static void limited(const char *method) {
     small.rlim_cur = limit;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     CU_ASSERT_EQUAL_FATAL(setrlimit(RLIMIT_FSIZE, &small), 0);
-    CHECK_FAILS(stw_nvme_open(&options, &none, err), STW_STATUS_IO, "reserving");
+    CHECK_FAILS(stw_nvme_open(&options, &none, err), STW_STATUS_NO_RESOURCES, "reserving");
     CU_ASSERT_PTR_NULL(none);
-    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, arena, err), STW_STATUS_IO, strerror(EFBIG));
-    CHECK_FAILS(stw_nvme_write(nvme, MIB, memory, 3 * MIB, err), STW_STATUS_IO,
+    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, arena, err), STW_STATUS_NO_RESOURCES,
+                strerror(EFBIG));
+    CHECK_FAILS(stw_nvme_write(nvme, MIB, memory, 3 * MIB, err), STW_STATUS_NO_RESOURCES,
                 "writing 3145728 bytes at 1048576");
-    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, limit + 256 * KIB, err), STW_STATUS_IO, "stopped");
+    CHECK_FAILS(stw_nvme_write(nvme, 0, memory, limit + 256 * KIB, err), STW_STATUS_NO_RESOURCES,
+                "stopped");
     CHECK_OK(stw_nvme_write(nvme, 0, memory, limit, err));
     CU_ASSERT_EQUAL(setrlimit(RLIMIT_FSIZE, &before), 0);
     (void)signal(SIGXFSZ, handler);
