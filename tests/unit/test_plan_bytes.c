@@ -374,6 +374,17 @@ static void loop_on_the_cpu(void) {
     CU_ASSERT_DOUBLE_EQUAL((double)(bytes[0] - bytes[1]) / 1e9, 19.233 - 17.993, 0.01);
 }
 
+/* CPUOffloadPolicy on one rank, torch 2.11: 4.662541 GB at the most; nothing is gathered ahead. The
+ * run had one work area of cuBLAS, where two are counted. */
+static void one_rank_with_offload(void) {
+    const char *settings[] = {FSDP2, OFFLOAD, FUSED, "batch.seq_len=2048", NULL};
+    stw_plan *plan = new_plan("Qwen3-1.7B", 0, 1, settings);
+    derive(plan, RECOMPUTE, STW_UPDATE_CPU, 1);
+    const stw_peak *gpu = &plan->peaks[0].phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU];
+    CU_ASSERT_DOUBLE_EQUAL((double)stw_peak_allocated(gpu) / 1e9, 4.662541, 0.01 * 4.662541);
+    stw_plan_free(plan);
+}
+
 /* The window while a layer with like neighbours is updated, and the most until the next update. */
 static void watch_layers(const stw_program *program, uint64_t layer_params, uint64_t *at_update,
                          uint64_t *between) {
@@ -504,6 +515,7 @@ static void page_locked_and_resident(void) {
 STW_TEST_MAIN("plan bytes", {"equal measured FSDP2 runs", measured_runs},
               {"streamed window of a 32B model", streamed_window_of_a_32b},
               {"page-locked moments", page_locked_moments},
-              {"foreach on the CPU", foreach_on_the_cpu}, {"loop on the CPU", loop_on_the_cpu},
-              {"torch on the CPU", torch_on_the_cpu},
+              {"foreach on the CPU", foreach_on_the_cpu},
+              {"one rank with offload", one_rank_with_offload},
+              {"loop on the CPU", loop_on_the_cpu}, {"torch on the CPU", torch_on_the_cpu},
               {"page-locked and resident host bytes", page_locked_and_resident})

@@ -119,8 +119,8 @@ static stw_extent stage(pass *p, uint32_t block, uint64_t bytes, uint32_t *free_
     return extent;
 }
 
-/* Start gathering a block: its host-resident shard goes up first. */
-static void gather(pass *p, uint32_t block) {
+/* A block's host-resident shard goes up and is gathered. */
+static void bring(pass *p, uint32_t block) {
     block_state *s = &p->blocks[block];
     const stw_job *job = p->b->job;
     uint64_t bytes = stw_times(s->host_params, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
@@ -145,6 +145,21 @@ static void gather(pass *p, uint32_t block) {
     p->side.stage_turn++;
 }
 
+static bool is_released(const pass *p, uint32_t block) {
+    return p->blocks[block].unshard.bytes == 0 && p->blocks[block].shard.bytes == 0;
+}
+
+/* torch's group of one gathers nothing ahead: it copies its shard when the block is due
+ * (_fsdp_param_group.py, wait_for_unshard). */
+static bool copies_late(const pass *p) {
+    return p->b->job->group == 1 && !p->b->job->engine->spec.executes;
+}
+
+/* Start gathering a block. */
+static void gather(pass *p, uint32_t block) {
+    if (!copies_late(p)) bring(p, block);
+}
+
 static void drop(pass *p, stw_component component, stw_extent *extent, uint32_t after) {
     stw_free_after(p->b, component, STW_TIER_GPU, *extent, after);
     *extent = STW_NO_EXTENT;
@@ -159,6 +174,7 @@ static void drop_all_gather(pass *p, uint32_t block) {
  * the shard, or are the shard. */
 static void copy_out(pass *p, uint32_t block) {
     block_state *s = &p->blocks[block];
+    if (copies_late(p) && is_released(p, block)) bring(p, block);
     if (p->b->job->group > 1) s->shard = STW_NO_EXTENT;
     s->unshard =
         stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_unshard_bytes(p->b->job, block));
@@ -168,10 +184,6 @@ static void copy_out(pass *p, uint32_t block) {
 static void release(pass *p, uint32_t block) {
     drop(p, STW_COMPONENT_UNSHARD, &p->blocks[block].unshard, STW_OP_NONE);
     drop(p, STW_COMPONENT_STAGE, &p->blocks[block].shard, p->blocks[block].gathered);
-}
-
-static bool is_released(const pass *p, uint32_t block) {
-    return p->blocks[block].unshard.bytes == 0 && p->blocks[block].shard.bytes == 0;
 }
 
 /* The root is one group: all its blocks are gathered, then all copied out. */
