@@ -3,7 +3,7 @@
 """Predicted against measured figures of a framework's runs: measured.py ENGINE...
 
 Reads tests/measured/ENGINE.csv: name, model, cluster, settings ("key=value ..."), then measured figures. A figure
-without a value was not measured. Prints each figure of every row, then median and worst error by figure.
+without a value was not measured. With a column "stage" the figures are those of ranks of that pipeline stage. Prints each figure of every row, then median and worst error by figure.
 STOWAGE names the program (default: build/bin/stowage)."""
 import csv
 import json
@@ -18,7 +18,8 @@ STOWAGE = os.environ.get("STOWAGE", os.path.join(TOP, "build", "bin", "stowage")
 
 def allocated(phase):
     """The most bytes that a rank's GPU allocator hands out in a phase."""
-    return lambda plan: max(rank["phases"][phase]["allocated"] for rank in plan["ranks"])
+    return lambda plan, stage: max(rank["phases"][phase]["allocated"] for rank in plan["ranks"]
+                                   if stage in ("", str(rank["stage"])))
 
 
 def on_nodes(plan, figure):
@@ -34,9 +35,9 @@ FIGURES = {
     "load": allocated("load"),
     "forward_backward": allocated("forward_backward"),
     "optimizer_step": allocated("optimizer_step"),
-    "page_locked": lambda plan: max(on_nodes(plan, "page_locked")) / ranks_per_node(plan),
-    "host": lambda plan: max(on_nodes(plan, "host")),
-    "step_s": lambda plan: plan["time_s"]["optimizer_step"],
+    "page_locked": lambda plan, stage: max(on_nodes(plan, "page_locked")) / ranks_per_node(plan),
+    "host": lambda plan, stage: max(on_nodes(plan, "host")),
+    "step_s": lambda plan, stage: plan["time_s"]["optimizer_step"],
 }
 
 
@@ -60,7 +61,7 @@ def compare(engine):
         for figure, predict in FIGURES.items():
             if not row.get(figure):
                 continue
-            measured, predicted = float(row[figure]), predict(plan)
+            measured, predicted = float(row[figure]), predict(plan, row.get("stage") or "")
             error = (predicted - measured) / measured if measured else float(predicted != 0)
             errors[figure].append(abs(error))
             print(f"{row['name']:28} {figure:18} {predicted:18.11g} {measured:18.11g} {100 * error:+7.2f}%")

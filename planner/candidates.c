@@ -94,6 +94,36 @@ static double known_step_s(const stw_candidates *all, const stw_choice *choice) 
     return NAN;
 }
 
+/* What a kind of rank holds in forward and backward. @param most in and out */
+static stw_status walk_kind(stw_candidates *all, const stw_decisions *decisions, uint32_t kind,
+                            uint64_t *most, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_job *job = all->cost->job;
+    stw_layout *layout = NULL;
+    stw_program *program = NULL;
+    stw_peaks peaks;
+    STW_TRY(stw_layout_new(job, decisions, kind, &layout, err));
+    STW_TRY(stw_program_new_phases(job, decisions, layout, STW_NO_PHASES, &program, err));
+    count_work(all, program->n_ops);
+    stw_program_walk(program, &peaks);
+    *most = stw_max_u64(*most, peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total);
+out:
+    stw_layout_free(layout);
+    stw_program_free(program);
+    return status;
+}
+
+/* The same of all kinds but the largest, where pipeline stages differ. */
+static stw_status walk_stages(stw_candidates *all, const stw_decisions *decisions, uint64_t *most,
+                              stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_job *job = all->cost->job;
+    for (uint32_t k = 0; job->engine->stage != NULL && k < job->n_kinds; k++)
+        if (k != job->largest) STW_TRY(walk_kind(all, decisions, k, most, err));
+out:
+    return status;
+}
+
 /* @param simulated NULL: walk it only; its step_s, if that is known, or NaN */
 static stw_status measure(stw_candidates *all, const stw_choice *choice, uint64_t *forward_bytes,
                           stw_candidate *simulated, stw_error *err) {
@@ -115,6 +145,7 @@ static stw_status measure(stw_candidates *all, const stw_choice *choice, uint64_
     count_work(all, program->n_ops);
     stw_program_walk(program, &peaks);
     *forward_bytes = peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
+    STW_TRY(walk_stages(all, &decisions, forward_bytes, err));
     if (simulated == NULL) goto out;
     STW_TRY(simulate(all, program, STW_PHASE_FORWARD_BACKWARD, &forward_s, err));
     if (steps) STW_TRY(simulate(all, program, STW_PHASE_OPTIMIZER_STEP, &simulated->step_s, err));

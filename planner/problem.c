@@ -130,6 +130,7 @@ static bool act_admitted(const stw_job *job, stw_act act) {
     const stw_run_spec *run = job->run;
     if (act_refused(job, act)) return false;
     if (!job->model->facts_known) return act == STW_ACT_KEEP; /* nothing is known to move */
+    if (job->engine->acts != 0 && (job->engine->acts & 1u << act) == 0) return false;
     if (run->placement.activations != STW_AUTO) return run->placement.activations == (uint32_t)act;
     if (run->recompute.granularity == 1) return act == STW_ACT_RECOMPUTE;
     if (run->recompute.granularity != STW_AUTO) return act != STW_ACT_RECOMPUTE;
@@ -362,7 +363,10 @@ static stw_status add_rows(stw_build *b, stw_error *err) {
     bool forward = b->cost->forward_backward_known;
     STW_TRY(read_places(b, err));
     STW_TRY(stw_rows_add_gpu(b, err));
-    if (forward) STW_TRY(stw_rows_add_forward_bytes(b, err));
+    if (forward && b->cost->job->engine->stage != NULL)
+        STW_TRY(stw_rows_add_stages(b, err));
+    else if (forward)
+        STW_TRY(stw_rows_add_forward_bytes(b, err));
     STW_TRY(stw_rows_add_nodes(b, err));
     if (!b->seconds) goto out;
     STW_TRY(stw_rows_add_step(b, err));

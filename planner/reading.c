@@ -97,6 +97,18 @@ static stw_instant instant_of(stw_phase phase) {
     }
 }
 
+/* Staging of the load may hide what comes after it: every moment counts. */
+static void note_load(const stw_layout *layout, const stw_program *program, stw_byte_reading *out) {
+    const stw_movement *load = stw_program_movement(program, STW_PHASE_LOAD);
+    stw_live live = {0};
+    for (uint32_t i = 0; load != NULL && i < load->first_op + load->n_ops; i++) {
+        const stw_op *op = &program->ops[i];
+        stw_live_apply(&live, op);
+        if (i >= load->first_op && op->kind == STW_OP_ALLOC)
+            note(layout, live.bytes[op->to], STW_AT_LOAD, op->to, out);
+    }
+}
+
 void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_program *program,
                     stw_byte_reading *out) {
     memset(out, 0, sizeof *out);
@@ -120,6 +132,7 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
     out->page_tables = out->context_bytes > job->cluster->gpu.context_bytes;
     if (out->page_tables) out->context_bytes -= stw_page_table_bytes(job, layout);
 
+    note_load(layout, program, out);
     stw_peaks peaks;
     stw_program_walk(program, &peaks);
     for (int p = 0; p < STW_N_PHASES; p++) {
@@ -290,6 +303,7 @@ static stw_status read_demands(const stw_job *job, const stw_program *program, s
     for (uint32_t i = 0; i < out->n; i++) {
         stw_demand_op(job, &out->ops[i], &out->demands[i]);
         if (out->ops[i].kind == STW_OP_LOSS && out->turn == out->n) out->turn = i + 1;
+        if (out->ops[i].kind == STW_OP_BACKWARD && out->turn == out->n) out->turn = i;
     }
     return STW_STATUS_OK;
 }
@@ -475,7 +489,7 @@ out:
 }
 
 /* Bytes on the GPU come before their block's forward, copies of them on the host after it. What has
- * gone when the loss is computed is not kept. */
+ * gone when the loss is computed, or the first backward of a stage without one, is not kept. */
 stw_status stw_read_saved(const stw_job *job, const stw_program *program, stw_pool *pool,
                           stw_saved *out, stw_error *err) {
     uint32_t n_blocks = job->model->n_blocks;
@@ -492,7 +506,7 @@ stw_status stw_read_saved(const stw_job *job, const stw_program *program, stw_po
         const stw_op *op = &program->ops[movement->first_op + i];
         stw_live_apply(&live, op);
         if (out->n > 0) out->host[out->n - 1] = *now_host - host;
-        if (op->kind == STW_OP_LOSS) break;
+        if (op->kind == STW_OP_LOSS || op->kind == STW_OP_BACKWARD) break;
         if (op->kind != STW_OP_FORWARD) continue;
         out->blocks[out->n] = op->unit;
         out->gpu[out->n++] = *now_gpu - gpu;

@@ -172,9 +172,8 @@ void stw_row_add_places(const stw_build *b, stw_instant at, uint32_t kind, uint6
 
 /* The host arena is there from the start, with rings and the staging of the load. Every part is
  * rounded up; one step covers the rounding of their sum, a page that of its regions. */
-static void add_page_tables(const stw_build *b, stw_byte_row *row) {
+static void add_page_tables(const stw_build *b, uint32_t kind, stw_byte_row *row) {
     const stw_cost *cost = b->cost;
-    uint32_t kind = cost->job->largest;
     const place_terms arena = {b, STW_AT_STEP, STW_TIER_HOST, kind, 1, STW_PAGE_TABLE_SHARE};
     add_terms(&arena, row);
     row->constant_bytes += STW_PAGE_TABLE_STEP_BYTES + STW_ALIGN_BYTES;
@@ -183,13 +182,18 @@ static void add_page_tables(const stw_build *b, stw_byte_row *row) {
             stw_div_up_u64(stw_build_most_staging(b, l, STW_TIER_HOST), STW_PAGE_TABLE_SHARE);
 }
 
-stw_byte_row *stw_row_gpu(const stw_build *b, stw_phase phase, stw_instant at, const char *name) {
+stw_byte_row *stw_row_gpu_of(const stw_build *b, uint32_t kind, stw_phase phase, stw_instant at,
+                             const char *name) {
     const stw_job *job = b->cost->job;
     stw_byte_row *row = stw_row_bytes(b->cost, phase, STW_TIER_GPU, "gpu memory",
                                       job->cluster->gpu.memory_bytes, "gpu_%s", name);
     if (row == NULL) return NULL;
     row->constant_bytes = b->context_bytes;
-    stw_row_add_places(b, at, job->largest, 1, row);
-    if (b->page_tables) add_page_tables(b, row);
+    stw_row_add_places(b, at, kind, 1, row);
+    if (b->page_tables) add_page_tables(b, kind, row);
     return row;
+}
+
+stw_byte_row *stw_row_gpu(const stw_build *b, stw_phase phase, stw_instant at, const char *name) {
+    return stw_row_gpu_of(b, b->cost->job->largest, phase, at, name);
 }

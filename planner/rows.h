@@ -66,12 +66,18 @@ void stw_row_add_places(const stw_build *b, stw_instant at, uint32_t kind, uint6
 /** A GPU row of the largest kind with all that its places hold at an instant, the context, and page
  * tables of the host arena. */
 stw_byte_row *stw_row_gpu(const stw_build *b, stw_phase phase, stw_instant at, const char *name);
+/** The same of another kind of rank. */
+stw_byte_row *stw_row_gpu_of(const stw_build *b, uint32_t kind, stw_phase phase, stw_instant at,
+                             const char *name);
 
 /* ---- what problem.c calls, in this order ---- */
 
 /** Bytes of load and step on the GPU; of forward and backward; of nodes. */
 STW_MUST_USE stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_forward_bytes(stw_build *b, stw_error *err);
+/** The same, and of the step, for an engine with pipeline stages: rows of every kind of rank.
+ * (rows_stages.c) */
+STW_MUST_USE stw_status stw_rows_add_stages(stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_nodes(const stw_build *b, stw_error *err);
 /** Seconds. stw_rows_add_loads fills load_s and load_unit_s instead of rows. */
 STW_MUST_USE stw_status stw_rows_add_step(const stw_build *b, stw_error *err);

@@ -12,16 +12,27 @@ static stw_status no_memory(stw_error *err) {
 
 /* ---- GPU ---- */
 
-stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err) {
-    stw_byte_row *row = stw_row_gpu(b, STW_PHASE_LOAD, STW_AT_LOAD, "load");
+static stw_status add_gpu_of(const stw_build *b, uint32_t kind, stw_error *err) {
+    stw_byte_row *row = stw_row_gpu_of(b, kind, STW_PHASE_LOAD, STW_AT_LOAD, "load");
     if (row == NULL) return no_memory(err);
     for (uint32_t l = 0; l < b->cost->n_loads; l++)
         row->load_bytes[l] += stw_build_most_staging(b, l, STW_TIER_GPU);
-    if (stw_row_gpu(b, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step") == NULL)
+    if (stw_row_gpu_of(b, kind, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step") == NULL)
         return no_memory(err);
-    if (b->other_phases && stw_row_gpu(b, STW_PHASE_WEIGHT_SYNC, STW_AT_OTHER, "other") == NULL)
+    if (b->other_phases &&
+        stw_row_gpu_of(b, kind, STW_PHASE_WEIGHT_SYNC, STW_AT_OTHER, "other") == NULL)
         return no_memory(err);
     return STW_STATUS_OK;
+}
+
+/* Pipeline stages differ in more than the sizes of their shards. */
+stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err) {
+    const stw_job *job = b->cost->job;
+    stw_status status = STW_STATUS_OK;
+    if (job->engine->stage == NULL) return add_gpu_of(b, job->largest, err);
+    for (uint32_t k = 0; k < job->n_kinds; k++) STW_TRY(add_gpu_of(b, k, err));
+out:
+    return status;
 }
 
 /* ---- nodes ---- */

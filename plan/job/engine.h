@@ -16,6 +16,25 @@ struct stw_decisions;
 struct stw_layout;
 struct stw_program;
 
+/* X(enum, name). A named set of ranks; every collective names its group. */
+#define STW_RANK_GROUP_TABLE(X)                                                                    \
+    X(NONE, "none")           /* of operations of one rank */                                      \
+    X(WORLD, "world")         /* all ranks */                                                      \
+    X(NODE, "node")           /* the ranks of one node */                                          \
+    X(SHARD, "shard")         /* dp_shard x cp: neighbouring ranks that cut dense state */         \
+    X(REPLICATE, "replicate") /* ranks that hold the same shard */                                 \
+    X(TP, "tp")               /* ranks that cut the matrices of a block */                         \
+    X(CP, "cp")               /* ranks that cut the sequence */                                    \
+    X(EP, "ep")               /* ranks that share the experts of a block */                        \
+    X(ETP, "etp")             /* ranks that cut the matrices of an expert */                       \
+    X(PP, "pp")               /* one rank of every pipeline stage */                               \
+    X(DP, "dp")               /* data parallel x cp: ranks that sum dense gradients */             \
+    X(EXPERT_DP, "expert_dp") /* ranks that sum the gradients of the same experts */
+
+#define X(name, text) STW_RANK_GROUP_##name,
+typedef enum stw_rank_group { STW_RANK_GROUP_TABLE(X) STW_N_RANK_GROUPS } stw_rank_group;
+#undef X
+
 /** Spaces that every engine has, one per kind of state with its own partition. Further spaces of an
  * engine start at STW_N_STATE_SPACES. Quanta and buckets are ranges of the optimizer
  * space. */
@@ -46,12 +65,26 @@ typedef struct stw_engine {
     const char *assumed_optimizer;
     const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
 
+    /* ---- ranks ---- */
+    /** Fill the sizes that follow from run.parallel and the cluster: dp_shard, group, expert_cut,
+     * expert_group and tokens. BAD_INPUT where they do not divide. NULL: the ranks that share dense
+     * state are neighbours, dp_shard x cp. */
+    stw_status (*sizes)(struct stw_job *job, stw_error *err);
+    /** Ranks of a group, and how many of them share a node; see stw_job_group_size. NULL with
+     * `sizes` NULL. */
+    void (*group_size)(const struct stw_job *job, stw_rank_group group, uint32_t *ranks,
+                       uint32_t *on_node);
+    /** Pipeline stage of a rank. NULL: there is one stage. An engine with stages holds different
+     * bytes on each of them in forward and backward, and every stage has rows of its own. */
+    uint32_t (*stage)(const struct stw_job *job, uint32_t rank);
+
     /* ---- partition ---- */
     bool one_cut;           /* params, grads and optimizer state share one partition */
     bool spread;            /* the order of these spaces is that of stw_space_spread, so that quanta
                                of any placement come from all blocks alike; needs one_cut */
     uint32_t n_more_spaces; /* in addition to STW_N_STATE_SPACES */
-    /** A representative of all ranks that hold the same elements of every space. */
+    /** A representative of all ranks that hold as many elements of every space: the same ones, or
+     * others of the same sizes where nothing else is asked of them. */
     uint32_t (*representative)(const struct stw_job *job, uint32_t rank);
     /** Append the elements of a space that a rank holds, in the model's order. `out` keeps its
      * pool. */
@@ -66,6 +99,7 @@ typedef struct stw_engine {
      * @param places out, room for STW_MAX_PLACES
      * @return number of places; 0 if the spec contradicts itself (`err` holds the reason) */
     uint32_t (*places)(const struct stw_job *job, struct stw_place *places, stw_error *err);
+    unsigned acts;          /* a bit for each stw_act that blocks may have; 0: all */
     bool whole;             /* all quanta of a plan have the same place */
     bool prefetch_by_group; /* prefetch depth counts groups of tensors; no bucket size */
     const uint32_t *depths; /* prefetch depths to try, terminated by 0; NULL: defaults */

@@ -26,15 +26,9 @@ static stw_status check_experts(const stw_job *job, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-static stw_status cut_sizes(stw_job *job, stw_error *err) {
+/* Ranks that share dense state, where all of them are neighbours. */
+static stw_status cut_shards(stw_job *job, stw_error *err) {
     const stw_run_spec *run = job->run;
-    const stw_cluster *cluster = job->cluster;
-    job->ranks_per_node = cluster->gpus > 0 ? cluster->gpus : 1;
-    job->world = cluster->nodes * job->ranks_per_node;
-    if (job->world > STW_MAX_RANKS)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "nodes",
-                        "found %u nodes of %u GPUs, expected at most %u GPUs", cluster->nodes,
-                        job->ranks_per_node, STW_MAX_RANKS);
     uint32_t rest = run->parallel.dp_replicate * run->parallel.cp;
     if (run->parallel.dp_shard == STW_AUTO) {
         if (rest == 0 || job->world % rest != 0)
@@ -57,16 +51,30 @@ static stw_status cut_sizes(stw_job *job, stw_error *err) {
                         "ep %u x etp %u does not divide the sharding group of %u ranks",
                         run->parallel.ep, run->parallel.etp, job->group);
     job->expert_group = job->group / job->expert_cut;
-    stw_status status = check_experts(job, err);
-    if (status != STW_STATUS_OK) return status;
+    return STW_STATUS_OK;
+}
+
+static stw_status cut_sizes(stw_job *job, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_run_spec *run = job->run;
+    const stw_cluster *cluster = job->cluster;
+    job->ranks_per_node = cluster->gpus > 0 ? cluster->gpus : 1;
+    job->world = cluster->nodes * job->ranks_per_node;
+    if (job->world > STW_MAX_RANKS)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "nodes",
+                        "found %u nodes of %u GPUs, expected at most %u GPUs", cluster->nodes,
+                        job->ranks_per_node, STW_MAX_RANKS);
+    STW_TRY((job->engine->sizes != NULL ? job->engine->sizes : cut_shards)(job, err));
+    STW_TRY(check_experts(job, err));
     if (run->batch.seq_len % run->parallel.cp != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.cp",
                         "cp %u does not divide batch.seq_len %llu", run->parallel.cp,
                         (unsigned long long)run->batch.seq_len);
-    uint64_t tokens;
-    status = stw_mul_u64(run->batch.micro_batch, run->batch.seq_len, &tokens,
-                         "tokens of a micro batch", err);
+    uint64_t tokens = 0;
+    STW_TRY(stw_mul_u64(run->batch.micro_batch, run->batch.seq_len, &tokens,
+                        "tokens of a micro batch", err));
     job->tokens = tokens / run->parallel.cp;
+out:
     return status;
 }
 
@@ -131,6 +139,7 @@ static stw_status fill_kind(stw_job *job, stw_rank_kind *kind, uint32_t rank, st
         return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
     kind->first = rank == 0;
     kind->leader = rank % job->ranks_per_node == 0;
+    kind->stage = job->engine->stage != NULL ? job->engine->stage(job, rank) : 0;
     STW_TRY(make_spaces(job, rank, job->pool, kind->spaces, err));
     const stw_space *params = &kind->spaces[STW_SPACE_PARAMS];
     for (uint32_t i = 0; i < params->n_segments; i++)
@@ -149,8 +158,12 @@ static void name_kind(const stw_job *job, stw_rank_kind *kind, uint32_t index) {
     const char *base = kind->first ? "rank0" : kind->leader ? "leader" : "rank";
     uint32_t same = 1;
     for (uint32_t k = 0; k < index; k++)
-        if (job->kinds[k].first == kind->first && job->kinds[k].leader == kind->leader) same++;
-    if (same == 1)
+        if (job->kinds[k].first == kind->first && job->kinds[k].leader == kind->leader &&
+            job->kinds[k].stage == kind->stage)
+            same++;
+    if (kind->stage > 0)
+        snprintf(kind->name, sizeof kind->name, "%s-stage%u", base, kind->stage);
+    else if (same == 1)
         snprintf(kind->name, sizeof kind->name, "%s", base);
     else
         snprintf(kind->name, sizeof kind->name, "%s-%u", base, same);
@@ -161,9 +174,10 @@ static stw_status kind_for(stw_job *job, uint64_t **kind_prints, size_t *capacit
                            uint64_t print, uint32_t *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     bool first = rank == 0, leader = rank % job->ranks_per_node == 0;
+    const uint32_t stage = job->engine->stage != NULL ? job->engine->stage(job, rank) : 0;
     uint32_t k = 0;
     while (k < job->n_kinds && !((*kind_prints)[k] == print && job->kinds[k].first == first &&
-                                 job->kinds[k].leader == leader))
+                                 job->kinds[k].leader == leader && job->kinds[k].stage == stage))
         k++;
     *out = k;
     if (k < job->n_kinds) return STW_STATUS_OK;
@@ -369,6 +383,11 @@ uint64_t stw_job_placed_params(const stw_job *job, uint32_t kind) {
 void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
                         uint32_t *on_node) {
     uint32_t shard = job->group > 0 ? job->group : 1, stride = 1;
+    if (job->engine != NULL && job->engine->group_size != NULL && group != STW_RANK_GROUP_WORLD &&
+        group != STW_RANK_GROUP_NODE) {
+        job->engine->group_size(job, group, ranks, on_node);
+        return;
+    }
     switch (group) {
     case STW_RANK_GROUP_WORLD:
         *ranks = job->world;

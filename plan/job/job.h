@@ -13,25 +13,13 @@
 #include "plan/spec/run_spec.h"
 #include "plan/spec/terms.h"
 
-/* X(enum, name). A named set of ranks; every collective names its group. */
-#define STW_RANK_GROUP_TABLE(X)                                                                    \
-    X(NONE, "none")           /* of operations of one rank */                                      \
-    X(WORLD, "world")         /* all ranks */                                                      \
-    X(NODE, "node")           /* the ranks of one node */                                          \
-    X(SHARD, "shard")         /* dp_shard x cp: neighbouring ranks that cut dense state */         \
-    X(REPLICATE, "replicate") /* ranks that hold the same shard */
-
-#define X(name, text) STW_RANK_GROUP_##name,
-typedef enum stw_rank_group { STW_RANK_GROUP_TABLE(X) STW_N_RANK_GROUPS } stw_rank_group;
-#undef X
-
 /** Ranks that are alike: equal shard sizes and equal part in loading. */
 typedef struct stw_rank_kind {
     char name[24]; /* "rank0", "leader", "rank", with a suffix where shards differ */
     uint32_t n_ranks;
     uint32_t *ranks;        /* ascending */
     bool first, leader;     /* global rank 0; first rank of its node (rank 0 is both) */
-    uint32_t stage;         /* pipeline stage, 0 */
+    uint32_t stage;         /* pipeline stage, 0: the first or only one */
     stw_space *spaces;      /* [job.n_spaces] of ranks[0]; others hold as many elements of each */
     uint64_t params;        /* elements of the params space; may be 0 */
     uint64_t *block_params; /* [model.n_blocks] elements of each block in the params space */

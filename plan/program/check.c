@@ -15,7 +15,8 @@ static stw_status component_covered(const stw_job *job, const stw_layout *layout
     if (element == 0) return STW_STATUS_OK;
     for (uint32_t i = 0; i < layout->n_regions; i++) {
         const stw_region *r = &layout->regions[i];
-        if (r->component != component) continue;
+        if (r->component != component || r->space != (uint32_t)stw_component_space(component))
+            continue;
         if (r->first_param != next || r->bytes != stw_times(r->params, element))
             return stw_fail(err, STW_STATUS_BUG, stw_component_name(component),
                             "region %u starts at element %llu, expected %llu", i,

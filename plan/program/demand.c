@@ -356,6 +356,22 @@ static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *
         out->seconds[STW_RESOURCE_NIC] = seconds_of(bytes, on_node * job->cluster->nic_bps);
 }
 
+/* Every rank sends an equal part to every other one, each by its own link: what stays on the node
+ * by NVLink, the rest by the rank's NIC. */
+static void demand_all_to_all(const stw_job *job, const stw_op *op, stw_demand *out) {
+    uint32_t ranks, on_node;
+    stw_job_group_size(job, op->group, &ranks, &on_node);
+    if (ranks <= 1) return;
+    out->startup_s = job->cluster->pcie.latency_s;
+    double part = (double)op->bytes / (double)ranks;
+    if (on_node > 1)
+        out->seconds[STW_RESOURCE_NVLINK] =
+            seconds_of(part * (double)(on_node - 1), job->cluster->nvlink_bps);
+    if (ranks > on_node)
+        out->seconds[STW_RESOURCE_NIC] =
+            seconds_of(part * (double)(ranks - on_node), job->cluster->nic_bps);
+}
+
 /* From the page cache: the threads of one rank reach a rate of their own, those of all ranks
  * together another one. The copy reads and writes host memory. */
 static void add_cached_read(const stw_job *job, const stw_op *op, stw_demand *out) {

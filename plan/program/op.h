@@ -38,9 +38,13 @@
     X(FORWARD, "forward", COMPUTE, BLOCK, flops, unit)                                             \
     X(BACKWARD, "backward", COMPUTE, BLOCK, flops, unit)                                           \
     X(LOSS, "loss", COMPUTE, BLOCK, flops, unit)                                                   \
+    /* as long as such work takes, the rank waits for other pipeline stages */                     \
+    X(IDLE, "idle", COMPUTE, NOTHING, flops, nothing)                                              \
     X(ALL_GATHER, "all_gather", COLLECTIVE, BLOCK, collective, unit)                               \
     X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, BLOCK, collective, unit)                       \
-    X(ALL_REDUCE, "all_reduce", COLLECTIVE, BLOCK, collective, unit)
+    X(ALL_REDUCE, "all_reduce", COLLECTIVE, BLOCK, collective, unit)                               \
+    /* `bytes`: what one rank has for all of them together */                                      \
+    X(ALL_TO_ALL, "all_to_all", COLLECTIVE, BLOCK, all_to_all, unit)
 
 #define X(name, text, class, unit, demand, check) STW_OP_##name,
 typedef enum stw_op_kind { STW_OP_TABLE(X) STW_N_OP_KINDS } stw_op_kind;

@@ -44,11 +44,7 @@ static const stw_spec_word implementations[] = {
 static const stw_spec_word cp_kinds[] = {
     {"ring", 0, NULL}, {"ulysses", 1, "parallel.cp_kind: ring"}, END};
 static const stw_spec_word granularities[] = {
-    {"auto", STW_AUTO, NULL},
-    {"none", 0, NULL},
-    {"full", 1, NULL},
-    {"selective", 2, "recompute.granularity: full, or auto"},
-    END};
+    {"auto", STW_AUTO, NULL}, {"none", 0, NULL}, {"full", 1, NULL}, {"selective", 2, NULL}, END};
 static const stw_spec_word methods[] = {
     {"none", 0, NULL}, {"uniform", 1, NULL}, {"block", 2, NULL}, END};
 static const stw_spec_word attentions[] = {{"flash", STW_ATTENTION_FLASH, NULL},
@@ -78,8 +74,6 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 #define OF(member) IN(stw_role, member)
 
 /* What to use instead of a key that is not implemented. */
-#define SHARD "parallel.dp_shard, dp_replicate, cp, ep and etp"
-#define FULL_BLOCKS "recompute.granularity: full, none or auto"
 #define FIXED_BATCH "batch.micro_batch with batch.seq_len"
 #define NO_ROLES ""
 #define MOST_WAYS 32768      /* two of them multiply within 32 bits */
@@ -103,15 +97,17 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
          .also = "tensor_parallel tensor_parallel_size tensor_model_parallel_size",                \
          .fallback = "1",                                                                          \
          .instead = other,                                                                         \
+         .needs = forward,                                                                         \
          BOUNDS(1, MOST_WAYS)},                                                                    \
         {COUNT("parallel.pp"),                                                                     \
          where(parallel.pp),                                                                       \
          .also = "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size",          \
          .fallback = "1",                                                                          \
          .instead = other,                                                                         \
+         .needs = forward,                                                                         \
          BOUNDS(1, MOST_WAYS)},                                                                    \
-        {COUNT("parallel.vpp"), where(parallel.vpp), .fallback = "1", .instead = other,            \
-         BOUNDS(1, MOST_WAYS)},                                                                    \
+        {COUNT("parallel.vpp"), where(parallel.vpp), .fallback = "1",                              \
+         .instead = other,      .needs = forward,    BOUNDS(1, MOST_WAYS)},                        \
         {COUNT("parallel.cp"),                                                                     \
          where(parallel.cp),                                                                       \
          .also = "context_parallel context_parallel_size sequence_parallel_size "                  \
@@ -130,7 +126,7 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
          .needs = experts},                                                                        \
     {                                                                                              \
         BOOL("parallel.sequence_parallel"), where(parallel.sequence_parallel),                     \
-            .fallback = "false", .instead = other                                                  \
+            .fallback = "false", .instead = other, .needs = forward                                \
     }
 
 static const stw_spec_row role_rows[] = {
@@ -171,7 +167,7 @@ static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group)
 
 static const stw_spec_row rows_before[] = {
     {WORDS("engine", NULL), AT(engine)}, /* words and default: the registry's */
-    PARALLEL(AT, SHARD, NEEDS(FORWARD), NEEDS(EXPERTS)),
+    PARALLEL(AT, NULL, NEEDS(FORWARD), NEEDS(EXPERTS)),
     {WORDS("precision.params", dtypes), AT(precision.params),
      .also = "dtype torch_dtype param_dtype model_dtype", .fallback = "fp32"},
     {WORDS("precision.compute", dtypes), AT(precision.compute),
@@ -292,10 +288,15 @@ static const stw_spec_row rows_before[] = {
              "activation_checkpointing recompute_granularity checkpointing",
      .fallback = "auto", .needs = NEEDS(FORWARD)},
     {WORDS("recompute.method", methods), AT(recompute.method), .fallback = "none",
-     .instead = FULL_BLOCKS},
-    {COUNT("recompute.num_layers"), AT(recompute.num_layers), .fallback = "0",
-     .instead = FULL_BLOCKS},
-    {STRINGS("recompute.modules"), AT(recompute.modules), .fallback = "[]", .instead = FULL_BLOCKS},
+     .note = "none | uniform: every num_layers blocks keep one input | block: the first num_layers "
+             "blocks of a stage",
+     .needs = NEEDS(FORWARD)},
+    {COUNT("recompute.num_layers"), AT(recompute.num_layers), .fallback = "0", BOUNDS(1, MOST_WAYS),
+     .zero = true, .needs = NEEDS(FORWARD)},
+    {STRINGS("recompute.modules"), AT(recompute.modules), .fallback = "[]",
+     .note = "of selective recomputation: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, "
+             "shared_experts",
+     .needs = NEEDS(FORWARD)},
     {WORDS("attention", attentions), AT(attention),
      .note = "flash | sdpa: the same bytes | eager: keeps all scores",
      .also = "attn attn_implementation flash_attn flash_attention use_flash_attn",

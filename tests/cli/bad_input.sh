@@ -62,8 +62,8 @@ expect 3 "dp_shard" plan --set parallel.dp_shard=3
 printf 'optimiser: {clip_norm: 1.0}\n' >run.yaml
 expect 3 "run.yaml:1" "$STOWAGE" plan --model tiny --cluster tiny.yaml --run run.yaml
 expect 3 "optimizer" "$STOWAGE" plan --model tiny --cluster tiny.yaml --run run.yaml
-expect 7 "tp" plan --set parallel.tp=2
-expect 7 "megatron" plan --set engine=megatron
+expect 3 "tp" plan --set parallel.tp=2
+expect 7 "megatron.fsdp" plan --set engine=megatron --set precision.params=bf16 --set precision.master=fp32 --set megatron.fsdp=true
 
 # models
 expect 3 "no-such-model" "$STOWAGE" inspect no-such-model

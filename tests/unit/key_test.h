@@ -126,6 +126,20 @@ static const key_case deepspeed_cases[] = {
     {"stage 2", {ZERO, "deepspeed.zero_stage=2"}},
     {"stage 1", {ZERO, "deepspeed.zero_stage=1", "batch.grad_accumulation=2"}},
     {NULL, {NULL}}};
+#define MEGATRON                                                                                   \
+    "engine=megatron", "precision.params=bf16", "precision.master=fp32", "node.gpu.memory=2 GiB"
+static const key_case megatron_cases[] = {
+    {"data parallel", {MEGATRON}},
+    {"stages", {MEGATRON, "parallel.pp=2", "batch.grad_accumulation=4"}},
+    {"tensor parallel",
+     {MEGATRON, "parallel.tp=2", "parallel.sequence_parallel=true",
+      "recompute.granularity=selective"}},
+    {"offload",
+     {MEGATRON, "megatron.optimizer_offload_fraction=0.5", "megatron.precision_aware=true"}},
+    {"blocks",
+     {MEGATRON, "recompute.granularity=full", "recompute.method=block", "recompute.num_layers=1"}},
+    {"overlapped", {MEGATRON, "megatron.overlap_grad_reduce=true"}},
+    {NULL, {NULL}}};
 
 static bool is_refusal(stw_status status) {
     return status == STW_STATUS_BAD_INPUT || status == STW_STATUS_NOT_BUILT_IN;
@@ -454,6 +468,7 @@ static void check_cases(size_t model, const key_case *cases) {
 static size_t key_model;
 static void keys_of_stowage(void) { check_cases(key_model, stowage_cases); }
 static void keys_of_fsdp2(void) { check_cases(key_model, fsdp2_cases); }
+static void keys_of_megatron(void) { check_cases(key_model, megatron_cases); }
 
 static void keys_of_deepspeed(void) { check_cases(key_model, deepspeed_cases); }
 
@@ -462,6 +477,7 @@ static int key_test_main(const char *name, size_t model) {
         {"every key of engine stowage has an effect or is refused", keys_of_stowage},
         {"every key of engine fsdp2 has an effect or is refused", keys_of_fsdp2},
         {"every key of engine deepspeed has an effect or is refused", keys_of_deepspeed},
+        {"every key of engine megatron has an effect or is refused", keys_of_megatron},
     };
     key_model = model;
     if (!write_models()) return 2;

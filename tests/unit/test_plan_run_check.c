@@ -5,7 +5,7 @@
 
 /* Settings "key=value", NULL at the end, and what the check says of them together. */
 typedef struct check_case {
-    const char *set[8];
+    const char *set[9];
     stw_status status;
     const char *word;
 } check_case;
@@ -263,28 +263,65 @@ static void groups_and_copies_are_checked(void) {
     run_checks(cases, sizeof cases / sizeof cases[0]);
 }
 
+#define MEGATRON "engine=megatron", "precision.params=bf16", "precision.master=fp32"
+
 static void keys_without_effect_are_refused(void) {
     static const check_case cases[] = {
-        {{"engine=megatron", "megatron.fsdp=true"},
+        {{"engine=megatron", "precision.params=bf16", "precision.master=fp32",
+          "megatron.fsdp=true"},
          STW_STATUS_NOT_BUILT_IN,
-         "engine: megatron is not implemented; use engine: stowage or fsdp2"},
+         "megatron.fsdp: true is not implemented; set it to false and use engine: fsdp2"},
         {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.ratio=0.5"},
          STW_STATUS_NOT_BUILT_IN,
          "deepspeed.ratio: 0.5 is not implemented"},
         {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.offload_optimizer=nvme"},
          STW_STATUS_NOT_BUILT_IN,
          "deepspeed.offload_optimizer: nvme is not implemented"},
-        {{"parallel.tp=2"}, STW_STATUS_NOT_BUILT_IN, "parallel.tp: 2 is not implemented"},
-        {{"parallel.pp=2"}, STW_STATUS_NOT_BUILT_IN, "parallel.pp"},
-        {{"parallel.vpp=2"}, STW_STATUS_NOT_BUILT_IN, "parallel.vpp"},
-        {{"parallel.sequence_parallel=true"}, STW_STATUS_NOT_BUILT_IN, "sequence_parallel: true"},
+        {{"parallel.tp=2"},
+         STW_STATUS_BAD_INPUT,
+         "parallel.tp: found 2, expected its default, because engine is stowage (it has an effect "
+         "with engine megatron)"},
+        {{"parallel.pp=2"}, STW_STATUS_BAD_INPUT, "parallel.pp"},
+        {{"parallel.vpp=2"}, STW_STATUS_BAD_INPUT, "parallel.vpp"},
+        {{"parallel.sequence_parallel=true"}, STW_STATUS_BAD_INPUT, "with engine megatron"},
         {{"parallel.cp_kind=ulysses"}, STW_STATUS_NOT_BUILT_IN, "use parallel.cp_kind: ring"},
         {{"batch.max_tokens_per_gpu=1"}, STW_STATUS_NOT_BUILT_IN, "set it to none"},
         {{"batch.log_prob_micro_batch=1"}, STW_STATUS_NOT_BUILT_IN, "log_prob_micro_batch"},
-        {{"recompute.granularity=selective"}, STW_STATUS_NOT_BUILT_IN, "selective"},
-        {{"recompute.method=block"}, STW_STATUS_NOT_BUILT_IN, "recompute.method: block"},
-        {{"recompute.num_layers=1"}, STW_STATUS_NOT_BUILT_IN, "recompute.num_layers"},
-        {{"recompute.modules=[core_attn]"}, STW_STATUS_NOT_BUILT_IN, "[core_attn]"},
+        {{"recompute.granularity=selective"}, STW_STATUS_BAD_INPUT, "engine is stowage"},
+        {{"recompute.method=block"}, STW_STATUS_BAD_INPUT, "with engine megatron"},
+        {{"recompute.num_layers=1"}, STW_STATUS_BAD_INPUT, "recompute.num_layers"},
+        {{"recompute.modules=[core_attn]"}, STW_STATUS_BAD_INPUT, "[core_attn]"},
+        {{MEGATRON, "recompute.modules=[core_attn]"},
+         STW_STATUS_BAD_INPUT,
+         "expected [], or recompute.granularity: selective"},
+        {{MEGATRON, "recompute.granularity=selective", "recompute.modules=[attn]"},
+         STW_STATUS_BAD_INPUT,
+         "of core_attn, mlp"},
+        {{MEGATRON, "recompute.granularity=full", "recompute.method=block"},
+         STW_STATUS_BAD_INPUT,
+         "at least 1 with a recompute.method"},
+        {{MEGATRON, "recompute.method=uniform"}, STW_STATUS_BAD_INPUT, "granularity: full"},
+        {{"engine=megatron"}, STW_STATUS_BAD_INPUT, "bf16 or fp16, with precision.master: fp32"},
+        {{"engine=megatron", "precision.params=bf16"}, STW_STATUS_BAD_INPUT, "expected fp32"},
+        {{MEGATRON, "precision.exp_avg=bf16"},
+         STW_STATUS_BAD_INPUT,
+         "fp32, or megatron.precision_aware: true"},
+        {{MEGATRON, "precision.grads=bf16"}, STW_STATUS_BAD_INPUT, "precision.reduce"},
+        {{MEGATRON, "megatron.distributed_optimizer=false",
+          "megatron.optimizer_offload_fraction=1"},
+         STW_STATUS_BAD_INPUT,
+         "true with megatron.optimizer_offload_fraction"},
+        {{MEGATRON, "megatron.overlap_d2h_h2d=true"}, STW_STATUS_BAD_INPUT, "overlap_d2h_h2d"},
+        {{MEGATRON, "megatron.overlap_param_gather=true"},
+         STW_STATUS_BAD_INPUT,
+         "megatron.overlap_grad_reduce"},
+        {{MEGATRON, "parallel.dp_replicate=2"}, STW_STATUS_BAD_INPUT, "are data parallel"},
+        {{MEGATRON, "parallel.sequence_parallel=true"},
+         STW_STATUS_BAD_INPUT,
+         "parallel.tp above 1"},
+        {{MEGATRON, "loss.fused=true"}, STW_STATUS_BAD_INPUT, "megatron.cross_entropy_fusion"},
+        {{MEGATRON, "prefetch.depth=2"}, STW_STATUS_BAD_INPUT, "because engine is megatron"},
+        {{MEGATRON, "placement.activations=offload"}, STW_STATUS_BAD_INPUT, "engine is megatron"},
         {{"moe.dispatcher=deepep"}, STW_STATUS_NOT_BUILT_IN, "moe.dispatcher: deepep"},
         {{"moe.capacity_factor=1.25"}, STW_STATUS_NOT_BUILT_IN, "moe.capacity_factor: 1.25"},
         {{"trainable.lora={rank: 16}"}, STW_STATUS_BAD_INPUT, "trainable.lora.rank: found 16"},
@@ -295,6 +332,10 @@ static void keys_without_effect_are_refused(void) {
         {{"checkpoint.contents=[]"}, STW_STATUS_NOT_BUILT_IN, "checkpoint.contents: []"},
         {{"roles=[{name: a}]"}, STW_STATUS_NOT_BUILT_IN, "roles: "},
         /* and what has one */
+        {{MEGATRON, "parallel.tp=2", "parallel.pp=2", "parallel.sequence_parallel=true",
+          "recompute.granularity=selective"},
+         STW_STATUS_OK,
+         ""},
         {{"engine=fsdp2", "park.moments=host"}, STW_STATUS_OK, ""},
         {{"parallel.dp_shard=4", "parallel.dp_replicate=2", "parallel.cp=2", "parallel.ep=4",
           "parallel.etp=2"},

@@ -54,7 +54,8 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 }
 
 static const char *const keys[] = {"deepspeed.", "optimizer.clip_norm", NULL};
-static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "foreach"},
+static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
+                                             {"optimizer.implementation", "foreach"},
                                              {"optimizer.implementation", "loop"},
                                              {"optimizer.implementation", "streamed"},
                                              {"optimizer.implementation", "direct"},

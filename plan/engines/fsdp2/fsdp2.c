@@ -335,7 +335,8 @@ static const char *const keys[] = {
     "trainable.lora.rank",        "trainable.lora.targets", "trainable.freeze",
     "fsdp.reshard_after_forward", "fsdp.wrap_embeddings",   "fsdp.offload_policy",
     "fsdp.sync_each_micro_batch", "park.moments",           NULL};
-static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "direct"},
+static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
+                                             {"optimizer.implementation", "direct"},
                                              {"placement.params", "nvme"},
                                              {"placement.grads", "nvme"},
                                              {"placement.master", "nvme"},

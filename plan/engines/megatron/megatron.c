@@ -1,46 +1,102 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Megatron-LM with local layers (transformer-impl local): parameters and gradients in flat buffers,
+ * optimizer state whole or in ranges over data-parallel ranks (distributed optimizer), on the GPU
+ * or partly on the host (HybridDeviceOptimizer). Stowage predicts it and executes none of it. */
 #include "plan/engines/megatron/megatron.h"
 
+#include "core/checked.h"
 #include "plan/engines/built_in.h"
-#include "plan/spec/spec_rows.h"
+#include "plan/engines/megatron/params.h"
+#include "plan/engines/megatron/pass.h"
+#include "plan/engines/megatron/state.h"
 
-#define AT(member) IN(stw_megatron_settings, member)
-_Static_assert(sizeof(stw_megatron_settings) <= STW_SECTION_BYTES, "the settings fit");
+static const stw_place resident = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT};
+static const stw_place offloaded = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_CPU};
 
-/* No row needs an `instead`: a value that is not the default is refused with any other engine. */
-static const stw_spec_row rows[] = {
-    {BOOL("megatron.distributed_optimizer"), AT(distributed_optimizer), .fallback = "true"},
-    {BOOL("megatron.fsdp"), AT(fsdp), .fallback = "false"},
-    {RATIO("megatron.optimizer_offload_fraction"), AT(optimizer_offload_fraction), .fallback = "0"},
-    {BOOL("megatron.overlap_d2h_h2d"), AT(overlap_d2h_h2d), .fallback = "false"},
-    {BOOL("megatron.precision_aware"), AT(precision_aware), .fallback = "false"},
-    {BOOL("megatron.overlap_grad_reduce"), AT(overlap_grad_reduce), .fallback = "false"},
-    {BOOL("megatron.overlap_param_gather"), AT(overlap_param_gather), .fallback = "false"},
-    {STRING("megatron.ckpt_format"), AT(ckpt_format), .fallback = "torch_dist"},
-};
-
-static stw_status check(const stw_run_spec *run, const char *origin, stw_error *err) {
-    if (stw_megatron_settings_of(run).optimizer_offload_fraction <= 1) return STW_STATUS_OK;
-    return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_offload_fraction",
-                                     "0 to 1");
+static bool wants(uint32_t wish, stw_tier tier) {
+    return wish == STW_AUTO || wish == (uint32_t)tier;
 }
 
-static const stw_spec_section section = {.name = "megatron",
-                                         .rows = rows,
-                                         .n_rows = sizeof rows / sizeof rows[0],
-                                         .size = sizeof(stw_megatron_settings),
-                                         .check = check};
-
-stw_megatron_settings stw_megatron_settings_of(const stw_run_spec *run) {
-    stw_megatron_settings settings;
-    stw_run_spec_settings(run, &section, &settings);
-    return settings;
+static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
+    const stw_run_spec *run = job->run;
+    const stw_place *place = stw_megatron_offloads(job) ? &offloaded : &resident;
+    if (wants(run->placement.params, place->params) && wants(run->placement.grads, place->grads) &&
+        wants(run->placement.moments, place->moments) &&
+        wants(run->placement.master, place->moments)) {
+        out[0] = *place;
+        return 1;
+    }
+    (void)stw_fail(err, STW_STATUS_BAD_INPUT, "placement",
+                   "Megatron-LM cannot execute this placement: params and grads stay on the GPU, "
+                   "master and moments too unless megatron.optimizer_offload_fraction is above 0");
+    return 0;
 }
 
-static const char *const keys[] = {"megatron.", NULL};
+static stw_status build(const stw_job *job, const stw_decisions *decisions,
+                        const stw_layout *layout, stw_program *program, stw_error *err) {
+    stw_builder b;
+    stw_megatron_state state;
+    stw_builder_init(&b, job, decisions, layout, program, err);
+    stw_extent *left = stw_pool_array(program->pool, job->model->n_blocks, sizeof *left);
+    if (left == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+    stw_megatron_look_at_state(&b, &state);
+    stw_megatron_build_load(&b, &state);
+    stw_megatron_build_step(&b, &state, true, NULL);
+    if (job->model->facts_known) stw_megatron_build_pass(&b, &state, left);
+    stw_megatron_build_step(&b, &state, false, left);
+    return stw_builder_finish(&b);
+}
+
+static const char *const keys[] = {"megatron.",
+                                   "parallel.tp",
+                                   "parallel.pp",
+                                   "parallel.vpp",
+                                   "parallel.sequence_parallel",
+                                   "optimizer.clip_norm",
+                                   "recompute.method",
+                                   "recompute.num_layers",
+                                   "recompute.modules",
+                                   NULL};
+static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "streamed"},
+                                             {"optimizer.implementation", "loop"},
+                                             {"optimizer.implementation", "direct"},
+                                             {"optimizer.implementation", "cpu"},
+                                             {"placement.params", "host"},
+                                             {"placement.params", "nvme"},
+                                             {"placement.grads", "host"},
+                                             {"placement.grads", "nvme"},
+                                             {"placement.master", "nvme"},
+                                             {"placement.moments", "nvme"},
+                                             {"placement.activations", "offload"},
+                                             {NULL, NULL}};
+static const stw_engine_fix fixes[] = {
+    {"recompute.granularity", "full", "keeps only the input of every block"},
+    {"megatron.optimizer_offload_fraction", "1", "keeps master and moments on the host"},
+    {NULL, NULL, NULL}};
+
 const stw_engine stw_engine_megatron = {
     .spec = {.name = "megatron",
-             .instead = "engine: stowage or fsdp2",
-             .section = &section,
-             .keys = keys},
+             .section = &stw_megatron_section,
+             .keys = keys,
+             .refuses = refuses,
+             .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
+             .check = stw_megatron_check},
+    .load_note = "Megatron-LM reads its own checkpoints rank by rank; plan whole-model loading "
+                 "with --set load.method=all_ranks.",
+    .assumed_optimizer = "fused",
+    .fixes = fixes,
+    .sizes = stw_megatron_sizes,
+    .group_size = stw_megatron_group_size,
+    .stage = stw_megatron_stage,
+    .n_more_spaces = 1,
+    .representative = stw_megatron_representative,
+    .cut = stw_megatron_cut,
+    .counts = stw_megatron_counts,
+    .places = places,
+    .acts = 1u << STW_ACT_KEEP | 1u << STW_ACT_RECOMPUTE,
+    .whole = true,
+    .prefetch_by_group = true,
+    .cpu_step = stw_megatron_cpu_step,
+    .more_regions = stw_megatron_regions,
+    .build = build,
 };

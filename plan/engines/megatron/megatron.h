@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys megatron.* of a run spec. The engine is not built in yet. */
+/* The keys megatron.* of a run spec, and what else of it only this engine reads. */
 #ifndef STW_PLAN_MEGATRON_H
 #define STW_PLAN_MEGATRON_H
 
@@ -9,9 +9,20 @@ typedef struct stw_megatron_settings {
     bool distributed_optimizer, fsdp;
     double optimizer_offload_fraction;
     bool overlap_d2h_h2d, precision_aware, overlap_grad_reduce, overlap_param_gather;
+    bool cross_entropy_fusion, optimizer_cpu_offload;
+    uint32_t vocab_multiple;
     const char *ckpt_format;
 } stw_megatron_settings;
 
+extern const stw_spec_section stw_megatron_section;
 stw_megatron_settings stw_megatron_settings_of(const stw_run_spec *run);
+/** Modules of recompute.modules (transformer_config.py, recompute_modules). */
+typedef struct stw_megatron_modules {
+    bool core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts;
+} stw_megatron_modules;
+stw_megatron_modules stw_megatron_modules_of(const stw_run_spec *run);
+/** stw_engine_spec.check. */
+STW_MUST_USE stw_status stw_megatron_check(const stw_run_spec *run, const char *origin,
+                                           stw_error *err);
 
 #endif

@@ -60,7 +60,8 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 static const char *const keys[] = {
     "fsdp.reshard_after_forward", "fsdp.wrap_embeddings",  "update.",         "optimizer.groups",
     "optimizer.clip_norm",        "placement.nvme_copies", "prefetch.bucket", NULL};
-static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "foreach"},
+static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
+                                             {"optimizer.implementation", "foreach"},
                                              {"optimizer.implementation", "loop"},
                                              {"placement.params", "nvme"},
                                              {"placement.grads", "nvme"},

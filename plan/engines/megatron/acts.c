@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sources (megatron/core at d98e8a6; torch 2.11):
+ * - Norms: torch's fused rms_norm saves its input and one fp32 reciprocal root per row; the next
+ *   product saves the output. The input is the residual, which the block keeps once for each norm
+ *   (transformer_layer.py, _forward_attention, _forward_mlp).
+ * - Query, key, value: one product into a mixed tensor; value is a view of it, so that all of it
+ *   lives as long as value does (attention.py, get_query_key_value_tensors). Query is copied out of
+ *   it before its norm where a rank has more than one group of queries, and the norm saves that
+ *   copy.
+ * - Rotary embedding without fusion (rope_utils.py, _apply_rotary_pos_emb_bshd) makes query and key
+ *   anew and saves cosine and sine in the compute dtype, for each of both.
+ * - Core attention: flash saves query, key, value, output and one fp32 log-sum-exp per head.
+ * Unfused (dot_product_attention.py) repeats keys and values for every query head and saves the
+ * softmax.
+ * - Multi-latent attention (multi_latent_attention.py): query and key are concatenated of their
+ *   parts with and without positions, value is a view of the up projection; the latent is saved by
+ *   its norm, the norm's output by the up projection.
+ * - MLP (mlp.py; fused_bias_swiglu.py, SwiGLUFunction): the first product's output, its activation.
+ * - Experts (moe_layer.py; token_dispatcher.py, MoEAlltoAllTokenDispatcher; experts.py): permuted
+ *   rows as they arrive, and the two tensors of the MLP for each of them; probabilities are applied
+ *   to the activation.
+ *   Rows on their way back: the experts' output, its sorted copy and the result of the all-to-all.
+ * - Tensor parallelism (tensor_parallel/layers.py,
+ *   LinearWithGradAccumulationAndAsyncCommunication): with sequence parallelism products save their
+ *   part of the rows and gather them into one buffer again (utils.py, GlobalMemoryBuffer); without,
+ *   all rows.
+ * - Weight gradients are in the compute dtype for a moment, then added to the main gradients
+ *   (no gradient accumulation fusion).
+ * - Selective recomputation (transformer_config.py, recompute_modules; tensor_parallel/random.py,
+ *   CheckpointWithoutOutput): norms without their output, core attention without what it saves
+ *   beside query, key, value and output, the MLP and the experts without anything between their
+ *   input and output.
+ * - Loss (tensor_parallel/cross_entropy.py, _VocabParallelCrossEntropy): logits, their fp32 copy,
+ * in which the softmax is made in place; backward turns it into the gradient in place and casts it.
+ *   The fused form (fused_cross_entropy.py) is compiled and makes the softmax apart. */
+#include "plan/engines/megatron/acts.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+#include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/params.h"
+
+static uint64_t compute_bytes(const stw_job *job) {
+    return stw_dtype_bits(job->run->precision.compute) / 8;
+}
+
+/* Rows of which this rank works on all elements: those that tp cuts by elements, and those that
+ * sequence parallelism leaves it. */
+static uint64_t all_rows(const stw_job *job) { return job->tokens; }
+
+uint64_t stw_megatron_hidden_bytes(const stw_job *job) {
+    return stw_times(stw_times(stw_megatron_row_tokens(job), job->model->hidden),
+                     compute_bytes(job));
+}
+
+static uint64_t gathered_bytes(const stw_job *job) {
+    const stw_parallel *p = &job->run->parallel;
+    if (!p->sequence_parallel || p->tp == 1) return 0;
+    return stw_times(stw_times(all_rows(job), job->model->hidden), compute_bytes(job));
+}
+
+/* Scores of all heads of this rank. */
+static uint64_t scores_bytes(const stw_job *job, uint64_t heads) {
+    uint64_t seq = job->run->batch.seq_len / job->run->parallel.cp;
+    return stw_times(stw_times(stw_times(all_rows(job), seq), heads), compute_bytes(job));
+}
+
+/* Both are the buffer "mpu" of one dtype. */
+uint64_t stw_megatron_buffer_bytes(const stw_job *job) {
+    uint64_t bytes = gathered_bytes(job);
+    for (uint32_t g = 0; g < job->model->n_groups; g++) {
+        const stw_block_facts *f = &job->model->groups[g].facts;
+        if (f->transformer && job->run->attention == STW_ATTENTION_EAGER)
+            bytes = stw_max_u64(bytes, scores_bytes(job, f->q_heads / job->run->parallel.tp));
+    }
+    return bytes;
+}
+
+/* ---- attention ---- */
+
+static bool has_query_norm(const stw_job *job, uint32_t group) {
+    const stw_model *model = job->model;
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        const stw_block *block = &model->blocks[b];
+        if (block->group != group) continue;
+        for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
+            if (strstr(model->tensors[t].name, "q_norm.weight") != NULL) return true;
+        return false;
+    }
+    return false;
+}
+
+typedef struct attention_bytes {
+    uint64_t always;      /* query, key, value, output */
+    uint64_t core;        /* what core attention saves beside these */
+    uint64_t up;          /* of `always`: outputs of MLA's up projections */
+    uint64_t weight_grad; /* of its largest matrix */
+} attention_bytes;
+
+/* What keeps the attention's products: of rows and heads of this rank. */
+static attention_bytes attention_of(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const uint64_t c = compute_bytes(job), tp = job->run->parallel.tp, rows = all_rows(job);
+    const uint64_t heads = f->q_heads / tp, groups = f->kv_heads / tp;
+    const bool eager = job->run->attention == STW_ATTENTION_EAGER;
+    attention_bytes out = {0};
+    uint64_t q = stw_times(heads, f->qk_dim), k = stw_times(groups, f->qk_dim);
+    uint64_t v = stw_times(groups, f->v_dim), result = stw_times(heads, f->v_dim);
+    uint64_t row = result; /* elements of a row */
+    if (f->kv_rank > 0) {
+        uint64_t rope = f->qk_dim > f->v_dim ? f->qk_dim - f->v_dim : 0;
+        uint64_t up = STW_SUM(q, q, stw_times(heads, stw_plus(f->qk_dim - rope, f->v_dim)));
+        uint64_t latents = STW_SUM(stw_times(2, f->kv_rank), rope, stw_times(2, f->q_rank));
+        out.up = stw_times(stw_times(rows, c), up);
+        row = STW_SUM(row, up, latents);
+    } else {
+        row = STW_SUM(row, q, k, v, q, k); /* mixed; query and key with positions */
+        if (has_query_norm(job, group) && groups > 1) row = stw_plus(row, q);
+    }
+    out.always = stw_times(stw_times(rows, c), row);
+    if (f->kv_rank == 0) { /* cosine and sine, of query and key */
+        uint64_t tables = stw_times(stw_times(4, f->qk_dim), c);
+        out.always = stw_plus(out.always,
+                              stw_times(tables, job->run->batch.seq_len / job->run->parallel.cp));
+        if (has_query_norm(job, group))
+            out.always = stw_plus(out.always, stw_times(stw_times(4, rows), heads + groups));
+    }
+    out.core = stw_times(stw_times(4, rows), heads);
+    if (eager) {
+        uint64_t seq = job->run->batch.seq_len / job->run->parallel.cp;
+        out.core = stw_plus(scores_bytes(job, heads), stw_times(seq, seq)); /* and the mask */
+    }
+    if (eager && heads != groups) { /* repeated keys and values in the place of keys */
+        out.core = stw_plus(out.core, stw_times(stw_times(rows, c), stw_plus(q, result)));
+        out.always -= stw_min_u64(out.always, stw_times(stw_times(rows, c), k));
+    }
+    out.weight_grad = stw_times(stw_times(c, f->hidden), STW_SUM(q, k, v));
+    return out;
+}
+
+uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    uint64_t row = stw_times(f->kv_heads / job->run->parallel.tp, stw_plus(f->qk_dim, f->v_dim));
+    return stw_times(stw_times(all_rows(job), compute_bytes(job)), row);
+}
+
+/* ---- MLP and experts ---- */
+
+/* Of every token and expert: logits, softmax of the auxiliary loss, probabilities and their
+ * transposed copy in fp32; the routing map and its transposed copy. Of every routed row: indices of
+ * top-k and of the permutation in 64 bits; probabilities as selected, sent and sorted. (router.py,
+ * TopKRouter; moe_utils.py, topk_routing_with_score_function, permute, sort_chunks_by_idxs) */
+enum { ROUTER_EXPERT_BYTES = 4 * 4 + 2, ROUTER_ROW_BYTES = 2 * 8 + 3 * 4 };
+
+typedef struct mlp_bytes {
+    uint64_t dense;             /* between the products of the dense MLP */
+    uint64_t shared;            /* of the shared expert */
+    uint64_t routed;            /* rows of experts, and between their products */
+    uint64_t activation;        /* of `routed`: input of the second product */
+    uint64_t forward, backward; /* at the widest moments */
+} mlp_bytes;
+
+/* Backward of an MLP of width f on n rows: after the second product its gradients of input and
+ * weight lie beside all that was saved; then the gradient of the first product's output takes the
+ * place of the activation and its gradient. */
+static uint64_t mlp_backward(const stw_job *job, uint64_t rows, uint64_t width, uint64_t products) {
+    const uint64_t c = compute_bytes(job);
+    uint64_t grad = stw_times(stw_times(rows, width), c);
+    uint64_t weight = stw_times(stw_times(job->model->hidden, width), c);
+    return stw_max_u64(STW_SUM(gathered_bytes(job), grad, weight), stw_times(grad, products));
+}
+
+/* Rows that arrive at the experts of this rank: every rank of the EP group sends its share, the
+ * busiest rank gets more. */
+static uint64_t routed_rows(const stw_job *job, const stw_block_facts *f) {
+    uint64_t rows = stw_times(stw_megatron_row_tokens(job), f->experts_per_token);
+    return stw_scaled(stw_times(rows, job->run->parallel.etp), job->run->moe.imbalance);
+}
+
+uint64_t stw_megatron_dispatched_bytes(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    uint64_t rows = stw_times(stw_megatron_row_tokens(job), f->experts_per_token);
+    return f->experts > 0 ? stw_times(stw_times(rows, f->hidden), compute_bytes(job)) : 0;
+}
+
+static mlp_bytes mlp_of(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const stw_parallel *p = &job->run->parallel;
+    const uint64_t c = compute_bytes(job), products = f->gated ? 2 : 1, rows = all_rows(job);
+    mlp_bytes out = {0};
+    out.dense = stw_times(stw_times(rows, c), stw_times(f->ffn / p->tp, products + 1));
+    out.shared = stw_times(stw_times(rows, c), stw_times(f->shared_ffn / p->tp, products + 1));
+    out.backward = mlp_backward(job, rows, stw_max_u64(f->ffn, f->shared_ffn) / p->tp, products);
+    if (f->experts == 0) return out;
+    const uint64_t routed = routed_rows(job, f), tokens = stw_megatron_row_tokens(job);
+    uint64_t hidden = stw_times(stw_times(routed, f->hidden), c);
+    out.activation = stw_times(stw_times(routed, f->expert_ffn / p->etp), c);
+    uint64_t router = STW_SUM(stw_times(stw_times(tokens, f->experts), ROUTER_EXPERT_BYTES),
+                              stw_times(stw_times(tokens, f->experts_per_token), ROUTER_ROW_BYTES));
+    out.routed = STW_SUM(hidden, stw_times(out.activation, products + 1), router);
+    out.forward = stw_times(3, hidden);
+    out.backward = stw_max_u64(out.backward, stw_times(3, hidden));
+    return out;
+}
+
+/* ---- blocks ---- */
+
+stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    stw_megatron_modules m = {0};
+    if (job->run->recompute.granularity == 2) m = stw_megatron_modules_of(job->run);
+    const attention_bytes a = attention_of(job, group);
+    const mlp_bytes mlp = mlp_of(job, group);
+    const uint64_t hidden = stw_megatron_hidden_bytes(job);
+    const uint64_t roots = stw_times(4, stw_megatron_row_tokens(job));
+    uint64_t attention = a.core, dropped_mlp = 0, dropped = 0;
+    stw_megatron_layer out = {.input = hidden, .router = f->experts > 0};
+    out.whole = STW_SUM(stw_times(4, hidden), stw_times(2, roots), a.always, a.core, mlp.dense,
+                        mlp.shared, mlp.routed);
+    attention = STW_SUM(m.core_attn ? a.core : 0, m.mla_up_proj ? a.up : 0);
+    if (f->experts == 0)
+        dropped_mlp = m.mlp ? mlp.dense : 0;
+    else if (m.moe)
+        dropped_mlp = stw_plus(mlp.routed, mlp.shared);
+    else
+        dropped_mlp = stw_plus(m.moe_act ? mlp.activation : 0, m.shared_experts ? mlp.shared : 0);
+    dropped = STW_SUM(attention, dropped_mlp, m.layernorm ? stw_times(2, hidden) : 0);
+    out.kept = out.whole - stw_min_u64(dropped, out.whole);
+    out.again = stw_plus(m.layernorm ? hidden : 0, stw_max_u64(attention, dropped_mlp));
+    out.forward = mlp.forward;
+    out.backward = stw_max_u64(mlp.backward, a.weight_grad);
+    return out;
+}
+
+/* ---- loss ---- */
+
+stw_megatron_loss stw_megatron_loss_of(const stw_job *job) {
+    const uint64_t c = compute_bytes(job), vocab = stw_megatron_vocab(job);
+    const uint64_t logits = stw_times(all_rows(job), vocab);
+    const uint64_t hidden = stw_times(stw_times(all_rows(job), job->model->hidden), c);
+    const bool fused = stw_megatron_settings_of(job->run).cross_entropy_fusion;
+    stw_megatron_loss out = {.kept = stw_times(2, stw_megatron_hidden_bytes(job)),
+                             .logits = stw_times(logits, 4)};
+    out.forward = stw_times(logits, stw_plus(c, fused ? 4 : 0));
+    out.backward = stw_times(logits, c);
+    out.head = STW_SUM(out.backward, hidden, stw_times(stw_times(vocab, job->model->hidden), c));
+    return out;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes that forward and backward of Megatron-LM's local layers (transformer-impl local) hold on a
+ * rank. Sources: acts.c. All figures are per micro batch. Pure functions of the job; any thread. */
+#ifndef STW_PLAN_MEGATRON_ACTS_H
+#define STW_PLAN_MEGATRON_ACTS_H
+
+#include "plan/engines/megatron/ranks.h"
+
+/** One transformer block. */
+typedef struct stw_megatron_layer {
+    uint64_t input;    /* its input: all that a block keeps that is recomputed as a whole */
+    uint64_t whole;    /* all that its backward needs, the input included */
+    uint64_t kept;     /* the same without what selective recomputation leaves out */
+    uint64_t again;    /* what selective recomputation brings back at once, at most */
+    uint64_t forward;  /* beside what is kept, at the widest moment of the forward */
+    uint64_t backward; /* beside what is kept, at the widest moment of the backward */
+    bool router;       /* a block with experts */
+} stw_megatron_layer;
+
+stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group);
+
+/** Final norm, logits and loss of the last stage: what forward keeps; what the loss needs beside it
+ * in forward, in backward; what the head's weight gradient needs. */
+typedef struct stw_megatron_loss {
+    uint64_t kept, logits, forward, backward, head;
+} stw_megatron_loss;
+
+stw_megatron_loss stw_megatron_loss_of(const stw_job *job);
+/** The global buffer that stays from the first forward on: rows that sequence parallelism gathers,
+ * or scores of unfused attention. */
+uint64_t stw_megatron_buffer_bytes(const stw_job *job);
+/** A row of hidden states of a micro batch: what pipeline stages send. */
+uint64_t stw_megatron_hidden_bytes(const stw_job *job);
+/** Elements of q, k and v that a context-parallel ring moves: keys and values of a micro batch. */
+uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group);
+/** Bytes that a rank sends to the experts of its EP group in one block; 0 without experts. */
+uint64_t stw_megatron_dispatched_bytes(const stw_job *job, uint32_t group);
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "plan/engines/megatron/megatron.h"
+#include "plan/spec/spec_rows.h"
+
+#define AT(member) IN(stw_megatron_settings, member)
+_Static_assert(sizeof(stw_megatron_settings) <= STW_SECTION_BYTES, "the settings fit");
+
+static const stw_spec_row rows[] = {
+    {BOOL("megatron.distributed_optimizer"), AT(distributed_optimizer), .fallback = "true",
+     .also = "use_distributed_optimizer", .needs = NEEDS(SHARDS)},
+    {BOOL("megatron.fsdp"), AT(fsdp), .fallback = "false",
+     .instead = "engine: fsdp2, or megatron.distributed_optimizer"},
+    {BOOL("megatron.optimizer_cpu_offload"), AT(optimizer_cpu_offload), .fallback = "false",
+     .note = "HybridDeviceOptimizer, even where the fraction is 0"},
+    {RATIO("megatron.optimizer_offload_fraction"), AT(optimizer_offload_fraction), .fallback = "0",
+     .note = "share of each rank's state that the CPU updates; 0: none", BOUNDS(0, 1)},
+    {BOOL("megatron.overlap_d2h_h2d"), AT(overlap_d2h_h2d), .also = "overlap_cpu_optimizer_d2h_h2d",
+     .fallback = "false"},
+    {BOOL("megatron.precision_aware"), AT(precision_aware), .also = "use_precision_aware_optimizer",
+     .fallback = "false",
+     .note = "with an offload fraction: no fp32 parameters of offloaded state on the GPU"},
+    {BOOL("megatron.overlap_grad_reduce"), AT(overlap_grad_reduce), .fallback = "false",
+     .needs = NEEDS(SHARDS)},
+    {BOOL("megatron.overlap_param_gather"), AT(overlap_param_gather), .fallback = "false",
+     .needs = NEEDS(SHARDS)},
+    {BOOL("megatron.cross_entropy_fusion"), AT(cross_entropy_fusion),
+     .also = "cross_entropy_loss_fusion", .fallback = "false", .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.vocab_multiple"), AT(vocab_multiple), .also = "make_vocab_size_divisible_by",
+     .fallback = "128", .note = "the vocabulary is padded to a multiple of this times tp",
+     BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {STRING("megatron.ckpt_format"), AT(ckpt_format), .fallback = "torch_dist",
+     .instead = "checkpoint files of Megatron-LM are not planned"},
+};
+
+const stw_spec_section stw_megatron_section = {.name = "megatron",
+                                               .rows = rows,
+                                               .n_rows = sizeof rows / sizeof rows[0],
+                                               .size = sizeof(stw_megatron_settings)};
+
+stw_megatron_settings stw_megatron_settings_of(const stw_run_spec *run) {
+    stw_megatron_settings settings;
+    stw_run_spec_settings(run, &stw_megatron_section, &settings);
+    return settings;
+}
+
+/* ---- recompute.modules ---- */
+
+static bool *module_named(stw_megatron_modules *modules, const char *name) {
+    if (strcmp(name, "core_attn") == 0) return &modules->core_attn;
+    if (strcmp(name, "mlp") == 0) return &modules->mlp;
+    if (strcmp(name, "moe") == 0) return &modules->moe;
+    if (strcmp(name, "moe_act") == 0) return &modules->moe_act;
+    if (strcmp(name, "layernorm") == 0) return &modules->layernorm;
+    if (strcmp(name, "mla_up_proj") == 0) return &modules->mla_up_proj;
+    if (strcmp(name, "shared_experts") == 0) return &modules->shared_experts;
+    return NULL;
+}
+
+/* Without a list, core attention (transformer_config.py). */
+stw_megatron_modules stw_megatron_modules_of(const stw_run_spec *run) {
+    stw_megatron_modules modules = {.core_attn = run->recompute.modules.n == 0};
+    for (uint32_t i = 0; i < run->recompute.modules.n; i++) {
+        bool *module = module_named(&modules, run->recompute.modules.items[i]);
+        if (module != NULL) *module = true;
+    }
+    return modules;
+}
+
+/* ---- checks ---- */
+
+static stw_status check_recompute(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const bool full = run->recompute.granularity == 1;
+    stw_megatron_modules modules = {0};
+    if (run->recompute.modules.n > 0 && run->recompute.granularity != 2)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.modules",
+                                         "[], or recompute.granularity: selective");
+    for (uint32_t i = 0; i < run->recompute.modules.n; i++)
+        if (module_named(&modules, run->recompute.modules.items[i]) == NULL)
+            return stw_run_spec_refuse_value(run, origin, err, "recompute.modules",
+                                             "of core_attn, mlp, moe, moe_act, layernorm, "
+                                             "mla_up_proj, shared_experts");
+    if (run->recompute.method != 0 && !full)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.method",
+                                         "none, or recompute.granularity: full");
+    if (run->recompute.num_layers > 0 && run->recompute.method == 0)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.num_layers",
+                                         "0, or a recompute.method");
+    if (run->recompute.num_layers == 0 && run->recompute.method != 0)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.num_layers",
+                                         "at least 1 with a recompute.method");
+    return STW_STATUS_OK;
+}
+
+/* Float16OptimizerWithFloat16Params and DistributedOptimizer (optimizer/optimizer.py,
+ * distrib_optimizer.py): 16-bit parameters with fp32 main parameters. */
+static stw_status check_precision(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const bool aware = stw_megatron_settings_of(run).precision_aware;
+    if (run->precision.params == STW_DTYPE_F32)
+        return stw_run_spec_refuse_value(run, origin, err, "precision.params",
+                                         "bf16 or fp16, with precision.master: fp32");
+    if (!run->precision.has_master)
+        return stw_run_spec_refuse_value(run, origin, err, "precision.master",
+                                         "fp32, because engine is megatron");
+    if (run->precision.compute != run->precision.params)
+        return stw_run_spec_refuse_value(run, origin, err, "precision.compute",
+                                         "the same as precision.params");
+    if (run->precision.reduce != run->precision.grads)
+        return stw_run_spec_refuse_value(run, origin, err, "precision.reduce",
+                                         "the same as precision.grads: one buffer is both");
+    if (!aware && run->precision.exp_avg != STW_DTYPE_F32)
+        return stw_run_spec_refuse_value(run, origin, err, "precision.exp_avg",
+                                         "fp32, or megatron.precision_aware: true");
+    if (!aware && run->precision.exp_avg_sq != STW_DTYPE_F32)
+        return stw_run_spec_refuse_value(run, origin, err, "precision.exp_avg_sq",
+                                         "fp32, or megatron.precision_aware: true");
+    return STW_STATUS_OK;
+}
+
+static stw_status check_settings(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_megatron_settings s = stw_megatron_settings_of(run);
+    if (s.optimizer_offload_fraction > 0 && !s.distributed_optimizer)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.distributed_optimizer",
+                                         "true with megatron.optimizer_offload_fraction");
+    if (s.optimizer_cpu_offload && !s.distributed_optimizer)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_cpu_offload",
+                                         "false, or megatron.distributed_optimizer: true");
+    if (s.overlap_d2h_h2d && !(s.optimizer_offload_fraction > 0))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.overlap_d2h_h2d",
+                                         "false, or megatron.optimizer_offload_fraction above 0");
+    if (s.overlap_param_gather && !(s.distributed_optimizer && s.overlap_grad_reduce))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.overlap_param_gather",
+                                         "false, or megatron.distributed_optimizer and "
+                                         "megatron.overlap_grad_reduce");
+    return STW_STATUS_OK;
+}
+
+stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(check_precision(run, origin, err));
+    STW_TRY(check_settings(run, origin, err));
+    STW_TRY(check_recompute(run, origin, err));
+    if (run->parallel.dp_replicate != 1)
+        return stw_run_spec_refuse_value(run, origin, err, "parallel.dp_replicate",
+                                         "1: all GPUs that tp, cp and pp leave are data parallel");
+    if (run->parallel.sequence_parallel && run->parallel.tp == 1)
+        return stw_run_spec_refuse_value(run, origin, err, "parallel.sequence_parallel",
+                                         "false, or parallel.tp above 1");
+    if (run->prefetch.depth != STW_AUTO)
+        return stw_run_spec_refuse_value(run, origin, err, "prefetch.depth",
+                                         "auto, because engine is megatron");
+    if (run->loss.fused)
+        return stw_run_spec_refuse_value(run, origin, err, "loss.fused",
+                                         "false, or megatron.cross_entropy_fusion: true");
+    if (run->loss.upcast != STW_DTYPE_F32)
+        return stw_run_spec_refuse_value(run, origin, err, "loss.upcast",
+                                         "fp32, because engine is megatron");
+out:
+    return status;
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Only counts matter here: a matrix that is cut by columns (RowParallelLinear) counts as a run of
+ * as many elements, and so does the part of the flat buffers that a data-parallel rank holds. */
+#include "plan/engines/megatron/params.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/checked.h"
+#include "plan/engines/megatron/megatron.h"
+
+/* Buckets of the distributed optimizer end at multiples of lcm(ranks, 128) elements, parameters
+ * begin at multiples of 64 (param_and_grad_buffer.py, _pad_end_of_bucket_if_needed,
+ * _pad_start_of_param_if_needed). With overlapped reductions a bucket has at least 40 M elements,
+ * or 1 M per rank (distributed_data_parallel.py); otherwise there is one. */
+enum { BUCKET_STEP = 128, PARAM_STEP = 64 };
+#define BUCKET_PARAMS 40000000ull
+#define BUCKET_PARAMS_PER_RANK 1000000ull
+
+/* ---- tensors ---- */
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+static bool is_any(const char *name, const char *const *ends) {
+    for (; *ends != NULL; ends++)
+        if (ends_with(name, *ends)) return true;
+    return false;
+}
+
+/* Column-parallel vectors are cut, all others are whole on every rank of the TP group, and so are
+ * routers, the down projections of MLA and tables of positions. */
+static bool is_replicated(const stw_tensor *t) {
+    static const char *const vectors[] = {"q_proj.bias",  "k_proj.bias",    "v_proj.bias",
+                                          "up_proj.bias", "gate_proj.bias", NULL};
+    static const char *const matrices[] = {"mlp.gate.weight",
+                                           "router.weight",
+                                           "q_a_proj.weight",
+                                           "wpe.weight",
+                                           "kv_a_proj_with_mqa.weight",
+                                           "shared_expert_gate.weight",
+                                           NULL};
+    if (t->rank <= 1) return !is_any(t->name, vectors);
+    return is_any(t->name, matrices);
+}
+
+uint64_t stw_megatron_vocab(const stw_job *job) {
+    uint64_t tp = job->run->parallel.tp;
+    uint64_t multiple = stw_times(stw_megatron_settings_of(job->run).vocab_multiple, tp);
+    return stw_round_up_u64(job->model->vocab, multiple > 0 ? multiple : 1) / tp;
+}
+
+static bool is_vocabulary(const stw_job *job, const stw_tensor *t) {
+    return t->rank == 2 && t->shape[0] == job->model->vocab && job->model->vocab > 0 &&
+           (stw_megatron_is_embedding(job, t->block) || stw_megatron_is_head(job, t->block));
+}
+
+/* Elements of a tensor on a rank, without padding. @param tp,expert numbers of the rank in its
+ * groups */
+static void run_of(const stw_job *job, const stw_tensor *t, uint32_t tp, uint32_t expert,
+                   uint64_t *first, uint64_t *n) {
+    uint32_t ways = job->run->parallel.tp, part = tp;
+    if (t->expert) {
+        ways = job->expert_cut;
+        part = expert;
+    } else if (is_replicated(t)) {
+        ways = 1;
+        part = 0;
+    }
+    uint64_t each = stw_div_up_u64(t->numel, ways);
+    if (is_vocabulary(job, t)) each = stw_times(stw_megatron_vocab(job), t->shape[1]);
+    *first = stw_min_u64(stw_times(each, part), t->numel);
+    *n = stw_min_u64(each, t->numel - *first);
+}
+
+/* ---- parameters as modules have them ---- */
+
+/* Tensors that are one parameter: q, k and v; gate and up; of shared experts likewise. */
+static int merged_as(const char *name) {
+    static const char *const qkv[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight", NULL};
+    static const char *const qkv_bias[] = {"q_proj.bias", "k_proj.bias", "v_proj.bias", NULL};
+    static const char *const fc1[] = {"gate_proj.weight", "up_proj.weight", NULL};
+    static const char *const fc1_bias[] = {"gate_proj.bias", "up_proj.bias", NULL};
+    int shared = strstr(name, "shared_expert") != NULL ? 4 : 0;
+    if (is_any(name, qkv)) return 1;
+    if (is_any(name, qkv_bias)) return 2;
+    if (is_any(name, fc1)) return 3 + shared;
+    if (is_any(name, fc1_bias)) return 4 + shared;
+    return 0;
+}
+
+typedef struct adding {
+    stw_pool *pool;
+    stw_megatron_params *out;
+    size_t room;
+} adding;
+
+static stw_megatron_param *append(adding *a) {
+    stw_megatron_params *out = a->out;
+    stw_megatron_param *list =
+        stw_pool_grow(a->pool, out->list, out->n, (size_t)out->n + 1, &a->room, sizeof *list);
+    if (list == NULL) return NULL;
+    out->list = list;
+    return memset(&list[out->n++], 0, sizeof *list);
+}
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "parameters of a rank", "out of memory");
+}
+
+/* Every expert of the rank. */
+static stw_status add_experts(const stw_job *job, const stw_tensor *t, adding *a, stw_error *err) {
+    uint64_t n = stw_max_u64(t->experts / job->run->parallel.ep, 1), first, all;
+    run_of(job, t, 0, 0, &first, &all);
+    for (uint64_t e = 0; e < n; e++) {
+        stw_megatron_param *p = append(a);
+        if (p == NULL) return no_memory(err);
+        *p = (stw_megatron_param){.numel = all / n, .expert = true};
+    }
+    a->out->expert = stw_plus(a->out->expert, all / n * n);
+    return STW_STATUS_OK;
+}
+
+static stw_status add_block(const stw_job *job, const stw_block *block, adding *a, stw_error *err) {
+    uint32_t merged[9] = {0}; /* number of the parameter that a kind is merged into, plus 1 */
+    for (uint32_t i = block->first_tensor; i < block->first_tensor + block->n_tensors; i++) {
+        const stw_tensor *t = &job->model->tensors[i];
+        uint64_t first, n;
+        if (t->expert) {
+            stw_status status = add_experts(job, t, a, err);
+            if (status != STW_STATUS_OK) return status;
+            continue;
+        }
+        run_of(job, t, 0, 0, &first, &n);
+        if (is_vocabulary(job, t)) n = stw_times(stw_megatron_vocab(job), t->shape[1]);
+        a->out->dense = stw_plus(a->out->dense, n);
+        int kind = merged_as(t->name);
+        if (kind > 0 && merged[kind] > 0) {
+            a->out->list[merged[kind] - 1].numel += n;
+            continue;
+        }
+        stw_megatron_param *p = append(a);
+        if (p == NULL) return no_memory(err);
+        *p = (stw_megatron_param){.numel = n,
+                                  .embedding = stw_megatron_is_embedding(job, t->block),
+                                  .head = stw_megatron_is_head(job, t->block)};
+        if (kind > 0) merged[kind] = a->out->n;
+    }
+    return STW_STATUS_OK;
+}
+
+static uint64_t common_multiple(uint64_t a, uint64_t b) {
+    uint64_t x = a, y = b;
+    while (y > 0) {
+        uint64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return x > 0 ? stw_times(a / x, b) : b;
+}
+
+/* Elements of the flat buffers of dense or of expert parameters. */
+static uint64_t padded(const stw_job *job, const stw_megatron_params *params, bool expert) {
+    const stw_megatron_settings s = stw_megatron_settings_of(job->run);
+    uint64_t ranks = expert ? job->expert_group : job->group, at = 0, begin = 0;
+    if (!s.distributed_optimizer) return expert ? params->expert : params->dense;
+    uint64_t step = common_multiple(ranks, BUCKET_STEP), full = UINT64_MAX;
+    if (s.overlap_grad_reduce)
+        full = stw_max_u64(BUCKET_PARAMS, stw_times(BUCKET_PARAMS_PER_RANK, ranks));
+    for (uint32_t i = params->n; i-- > 0;) {
+        const stw_megatron_param *p = &params->list[i];
+        if (p->expert != expert) continue;
+        at = stw_plus(stw_round_up_u64(at, PARAM_STEP), p->numel);
+        if (at - begin >= full) begin = at = stw_round_up_u64(at, step);
+    }
+    return stw_round_up_u64(at, step);
+}
+
+stw_status stw_megatron_params_of(const stw_job *job, uint32_t stage, stw_pool *pool,
+                                  stw_megatron_params *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    *out = (stw_megatron_params){0};
+    adding a = {pool, out, 0};
+    uint32_t copy = job->model->n_blocks;
+    for (uint32_t b = 0; b < job->model->n_blocks; b++) {
+        if (stw_megatron_is_head_copy(job, stage, b)) copy = b; /* made last */
+        if (copy != b && stw_megatron_holds(job, stage, b))
+            STW_TRY(add_block(job, &job->model->blocks[b], &a, err));
+    }
+    if (copy < job->model->n_blocks) STW_TRY(add_block(job, &job->model->blocks[copy], &a, err));
+    out->dense_padded = padded(job, out, false);
+    out->expert_padded = padded(job, out, true);
+out:
+    return status;
+}
+
+/* ---- the distributed optimizer's range ---- */
+
+static uint64_t share(const stw_job *job, uint64_t elements, uint32_t ranks) {
+    return stw_megatron_settings_of(job->run).distributed_optimizer
+               ? stw_div_up_u64(elements, ranks)
+               : elements;
+}
+
+uint64_t stw_megatron_dense_share(const stw_job *job, const stw_megatron_params *params) {
+    return share(job, params->dense_padded, job->group);
+}
+
+uint64_t stw_megatron_expert_share(const stw_job *job, const stw_megatron_params *params) {
+    return share(job, params->expert_padded, job->expert_group);
+}
+
+stw_status stw_megatron_shard_of(const stw_job *job, const stw_megatron_params *params,
+                                 stw_pool *pool, stw_megatron_params *out, stw_error *err) {
+    uint64_t left[2] = {stw_megatron_dense_share(job, params),
+                        stw_megatron_expert_share(job, params)};
+    *out = (stw_megatron_params){.list = stw_pool_array(pool, params->n, sizeof *out->list)};
+    if (out->list == NULL && params->n > 0) return no_memory(err);
+    for (uint32_t i = params->n; i-- > 0;) {
+        stw_megatron_param p = params->list[i];
+        p.numel = stw_min_u64(p.numel, left[p.expert]);
+        left[p.expert] -= p.numel;
+        if (p.numel == 0) continue;
+        out->list[out->n++] = p;
+        *(p.expert ? &out->expert : &out->dense) += p.numel;
+    }
+    return STW_STATUS_OK;
+}
+
+/* ---- HybridDeviceOptimizer ---- */
+
+bool stw_megatron_is_hybrid(const stw_job *job) {
+    return stw_megatron_offloads(job) || stw_megatron_settings_of(job->run).optimizer_cpu_offload;
+}
+
+bool stw_megatron_offloads(const stw_job *job) {
+    return stw_megatron_settings_of(job->run).optimizer_offload_fraction > 0;
+}
+
+/* Dense and expert parameters have optimizers of their own, and the fraction applies to each. The
+ * list of a shard is in the order of the buffers, from behind. */
+static uint64_t first_fit(const stw_megatron_params *shard, bool expert, double fraction) {
+    uint64_t all = expert ? shard->expert : shard->dense, taken = 0;
+    double threshold = (double)all * fraction;
+    for (uint32_t i = shard->n; i-- > 0;)
+        if (shard->list[i].expert == expert && (double)taken < threshold)
+            taken += shard->list[i].numel;
+    return taken;
+}
+
+uint64_t stw_megatron_offloaded(const stw_job *job, const stw_megatron_params *shard, bool expert) {
+    return first_fit(shard, expert, stw_megatron_settings_of(job->run).optimizer_offload_fraction);
+}
+
+/* ---- spaces ---- */
+
+/* Numbers of a rank in its groups, and what it holds of dense or expert elements: a range, counted
+ * over the parameters of its stage. */
+typedef struct cutting {
+    uint32_t stage, tp, expert_part;
+    uint64_t low[2], high[2]; /* dense, expert */
+    uint64_t seen[2];
+} cutting;
+
+static void count_stage(const stw_job *job, const cutting *c, uint64_t *elements) {
+    elements[0] = elements[1] = 0;
+    for (uint32_t i = 0; i < job->model->n_tensors; i++) {
+        const stw_tensor *t = &job->model->tensors[i];
+        uint64_t first, n;
+        if (!stw_megatron_holds(job, c->stage, t->block)) continue;
+        run_of(job, t, c->tp, c->expert_part, &first, &n);
+        elements[t->expert] += n;
+    }
+}
+
+/* The buffers are in the order of the backward: the first rank holds the last elements. */
+static stw_status cut_state(const stw_job *job, uint32_t space, uint32_t rank, cutting *c,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_megatron_settings s = stw_megatron_settings_of(job->run);
+    const stw_parallel *p = &job->run->parallel;
+    uint32_t inside = rank % (job->world / p->pp);
+    uint32_t number[2] = {inside / p->tp, inside / job->expert_cut};
+    uint32_t ranks[2] = {job->group, job->expert_group};
+    stw_megatron_params params, shard = {0};
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL) return no_memory(err);
+    STW_TRY(stw_megatron_params_of(job, c->stage, pool, &params, err));
+    STW_TRY(stw_megatron_shard_of(job, &params, pool, &shard, err));
+    for (int e = 0; e < 2; e++) {
+        uint64_t all = c->high[e], each = all;
+        if (s.distributed_optimizer) each = stw_div_up_u64(all, ranks[e]);
+        uint64_t skipped =
+            s.distributed_optimizer ? stw_min_u64(all, stw_times(number[e], each)) : 0;
+        c->high[e] = all - skipped;
+        c->low[e] = c->high[e] - stw_min_u64(each, c->high[e]);
+        uint64_t off = stw_megatron_offloaded(job, &shard, e == 1);
+        off = stw_min_u64(off, c->high[e] - c->low[e]);
+        if (!stw_megatron_offloads(job)) off = c->high[e] - c->low[e];
+        if (space == STW_SPACE_OPTIMIZER)
+            c->high[e] = c->low[e] + off;
+        else
+            c->low[e] += off;
+    }
+out:
+    stw_pool_free(pool);
+    return status;
+}
+
+stw_status stw_megatron_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_space *out,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_parallel *p = &job->run->parallel;
+    uint32_t inside = rank % (job->world / p->pp);
+    cutting c = {.stage = stw_megatron_stage(job, rank),
+                 .tp = inside % p->tp,
+                 .expert_part = inside % job->expert_cut};
+    count_stage(job, &c, c.high);
+    if (space != STW_SPACE_PARAMS && space != STW_SPACE_GRADS)
+        STW_TRY(cut_state(job, space, rank, &c, err));
+    uint64_t global = 0;
+    for (uint32_t i = 0; i < job->model->n_tensors; i++) {
+        const stw_tensor *t = &job->model->tensors[i];
+        uint64_t first, n, *seen = &c.seen[t->expert];
+        if (stw_megatron_holds(job, c.stage, t->block)) {
+            run_of(job, t, c.tp, c.expert_part, &first, &n);
+            uint64_t low = stw_max_u64(c.low[t->expert], *seen);
+            uint64_t high = stw_min_u64(c.high[t->expert], *seen + n);
+            if (low < high)
+                STW_TRY(stw_space_add(out, i, global, first + low - *seen, high - low, err));
+            *seen += n;
+        }
+        global += t->numel;
+    }
+out:
+    return status;
+}
+
+/* The first replica of each part; of a tied embedding the first stage's. */
+bool stw_megatron_counts(const stw_job *job, uint32_t space, uint32_t rank) {
+    const stw_parallel *p = &job->run->parallel;
+    if (space != STW_SPACE_PARAMS && space != STW_SPACE_GRADS &&
+        stw_megatron_settings_of(job->run).distributed_optimizer)
+        return true;
+    return rank % (job->world / p->pp) < p->tp;
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank of Megatron-LM holds: parameters by TP, PP, EP and ETP, and its range of the flat
+ * buffers of the distributed optimizer. Pure functions of the job; any thread. */
+#ifndef STW_PLAN_MEGATRON_PARAMS_H
+#define STW_PLAN_MEGATRON_PARAMS_H
+
+#include "plan/engines/megatron/ranks.h"
+
+/** Space of the state that HybridDeviceOptimizer leaves on the GPU; the optimizer space holds what
+ * it updates on the host. Empty without it: the optimizer space holds all. */
+#define STW_MEGATRON_SPACE_RESIDENT STW_N_STATE_SPACES
+
+/** One parameter as Megatron makes it: q, k and v in one matrix, gate and up in one, experts apart.
+ */
+typedef struct stw_megatron_param {
+    uint64_t numel; /* of this rank */
+    bool expert, head, embedding;
+} stw_megatron_param;
+
+typedef struct stw_megatron_params {
+    uint32_t n;
+    stw_megatron_param *list;             /* [n] in the order of the model's modules */
+    uint64_t dense, expert;               /* elements, padding of the vocabulary included */
+    uint64_t dense_padded, expert_padded; /* of the flat buffers */
+} stw_megatron_params;
+
+/** Parameters of a rank of a stage. @param out lists lie in `pool` */
+STW_MUST_USE stw_status stw_megatron_params_of(const stw_job *job, uint32_t stage, stw_pool *pool,
+                                               stw_megatron_params *out, stw_error *err);
+/** Elements whose optimizer state the first data-parallel rank holds: of dense and of expert
+ * parameters. */
+uint64_t stw_megatron_dense_share(const stw_job *job, const stw_megatron_params *params);
+uint64_t stw_megatron_expert_share(const stw_job *job, const stw_megatron_params *params);
+/** The same as a list of parts of parameters in the order of the flat buffers, which is that of the
+ * backward (param_and_grad_buffer.py, _ParamAndGradBuffer). */
+STW_MUST_USE stw_status stw_megatron_shard_of(const stw_job *job, const stw_megatron_params *params,
+                                              stw_pool *pool, stw_megatron_params *out,
+                                              stw_error *err);
+/** Rows of the vocabulary on this rank (training/tokenizer, _vocab_size_with_padding: a multiple of
+ * make-vocab-size-divisible-by x tp). */
+uint64_t stw_megatron_vocab(const stw_job *job);
+/** Does HybridDeviceOptimizer take part, does it offload, and how many elements in the order of its
+ * parameters it updates on the host: whole parameters until the fraction is reached
+ * (hybrid_optimizer.py, _get_sub_optimizer_param_groups). */
+bool stw_megatron_is_hybrid(const stw_job *job);
+bool stw_megatron_offloads(const stw_job *job);
+uint64_t stw_megatron_offloaded(const stw_job *job, const stw_megatron_params *shard, bool expert);
+
+/** Slots of stw_engine. */
+STW_MUST_USE stw_status stw_megatron_cut(const stw_job *job, uint32_t space, uint32_t rank,
+                                         stw_space *out, stw_error *err);
+bool stw_megatron_counts(const stw_job *job, uint32_t space, uint32_t rank);
+
+#endif

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One micro batch of 1F1B or of the interleaved schedule (pipeline_parallel/schedules.py). The peak
+ * of a stage is where its first backward begins: as many chunk passes have run forward as are in
+ * flight. Checkpointed blocks keep their input (tensor_parallel/random.py, CheckpointFunction);
+ * which ones those are: transformer_block.py, _checkpointed_forward. */
+#include "plan/engines/megatron/pass.h"
+
+#include "core/checked.h"
+#include "plan/engines/bytes.h"
+#include "plan/engines/megatron/acts.h"
+#include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/params.h"
+
+/* Hidden states that a stage's schedule keeps beside the activations: the gradient that came, the
+ * one that went (first stage: none), those on their way with several chunks. */
+enum { SENT_BY_CHUNKS = 4 };
+
+typedef struct layer_state {
+    uint32_t block;
+    stw_megatron_layer bytes;
+    bool recompute, heads_segment; /* the first block of those that are recomputed together */
+    uint64_t kept;
+    uint64_t times; /* chunk passes in flight */
+    stw_extent own, others, again;
+} layer_state;
+
+typedef struct pass {
+    stw_builder *b;
+    const stw_job *job;
+    uint32_t stage, n, chunk_layers;
+    layer_state *layers; /* [n] of this stage, in the order of forward */
+    stw_extent *left;
+    uint32_t worked, sent; /* last computation, last operation of communication */
+    double flops;          /* of the whole pass */
+} pass;
+
+/* ---- which blocks are recomputed ---- */
+
+/* Of the blocks of a group in one chunk, how many are recomputed: their share of the group's,
+ * rounded up. */
+static uint64_t recomputed_in_chunk(const pass *p, uint32_t group, uint32_t in_chunk) {
+    uint64_t recomputed = 0;
+    for (uint32_t i = 0; i < p->b->decisions->n_blocks; i++) {
+        const stw_block_decision *d = &p->b->decisions->blocks[i];
+        if (d->group == group && d->act == STW_ACT_RECOMPUTE) recomputed += d->count;
+    }
+    return stw_ratio_up(recomputed, in_chunk, p->job->model->groups[group].count);
+}
+
+static void choose_recomputed(pass *p, uint32_t first) {
+    const stw_run_spec *run = p->job->run;
+    const bool fixed = run->recompute.granularity == 1;
+    const uint32_t together = fixed && run->recompute.method == 1 && run->recompute.num_layers > 0
+                                  ? run->recompute.num_layers
+                                  : 1;
+    for (uint32_t i = 0; i < p->chunk_layers; i++) {
+        layer_state *s = &p->layers[first + i];
+        uint32_t group = p->job->model->blocks[s->block].group, before = 0, all = 0;
+        for (uint32_t k = 0; k < p->chunk_layers; k++) {
+            bool same = p->job->model->blocks[p->layers[first + k].block].group == group;
+            before += same && k < i;
+            all += same;
+        }
+        s->recompute = before < recomputed_in_chunk(p, group, all);
+        if (fixed && run->recompute.method == 2) s->recompute = i < run->recompute.num_layers;
+        s->heads_segment = i % together == 0;
+        s->kept = s->recompute ? (s->heads_segment ? s->bytes.input : 0) : s->bytes.kept;
+    }
+}
+
+/* Chunk passes of chunk `chunk` of this stage among the first ones in flight: micro batches come in
+ * groups as large as the pipeline (schedules.py, get_schedule_table). */
+static uint64_t times_of(const pass *p, uint32_t chunk) {
+    const stw_parallel *way = &p->job->run->parallel;
+    uint64_t in_flight = stw_megatron_in_flight(p->job, p->stage), times = 0;
+    if (way->vpp == 1) return in_flight;
+    for (uint64_t i = 0; i < in_flight; i++) times += i / way->pp % way->vpp == chunk;
+    return stw_max_u64(times, 1);
+}
+
+static bool look_at_layers(pass *p) {
+    const stw_parallel *way = &p->job->run->parallel;
+    const stw_model *model = p->job->model;
+    p->layers = stw_pool_array(p->b->program->pool, model->n_blocks, sizeof *p->layers);
+    if (p->layers == NULL) {
+        p->b->status = stw_fail(p->b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+        return false;
+    }
+    p->chunk_layers = stw_megatron_chunk_layers(p->job);
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        if (!model->groups[model->blocks[b].group].facts.transformer) continue;
+        uint32_t chunk = stw_megatron_chunk_of(p->job, b);
+        if (chunk % way->pp != p->stage) continue;
+        p->layers[p->n++] =
+            (layer_state){.block = b,
+                          .bytes = stw_megatron_layer_of(p->job, model->blocks[b].group),
+                          .times = times_of(p, chunk / way->pp)};
+    }
+    for (uint32_t first = 0; first < p->n; first += p->chunk_layers) choose_recomputed(p, first);
+    return true;
+}
+
+/* ---- work ---- */
+
+static uint32_t compute(pass *p, stw_op_kind kind, uint32_t block, double flops) {
+    stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
+    op.component = STW_COMPONENT_ACTIVATIONS;
+    op.from = op.to = STW_TIER_GPU;
+    op.flops = flops / p->job->run->parallel.tp;
+    op.after[0] = p->sent;
+    p->flops += op.flops;
+    return p->worked = stw_append(p->b, op);
+}
+
+/* A collective that the next computation waits for. */
+static void communicate(pass *p, stw_op_kind kind, stw_rank_group group, uint32_t block,
+                        uint64_t bytes) {
+    uint32_t ranks, on_node;
+    stw_job_group_size(p->job, group, &ranks, &on_node);
+    if (ranks <= 1 || bytes == 0) return;
+    stw_op op = stw_op_make(kind, STW_STREAM_COMM, block);
+    op.component = STW_COMPONENT_ACTIVATIONS;
+    op.group = group;
+    op.from = op.to = STW_TIER_GPU;
+    op.bytes = bytes;
+    op.after[0] = p->worked;
+    p->sent = stw_append(p->b, op);
+}
+
+/* Tensor parallelism: before and after the attention, before and after the MLP. Context
+ * parallelism: keys and values of all ranks pass every rank. Experts: rows go out and come back.
+ * @param gathers how often rows are gathered for each product that needs them all */
+static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
+    const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
+    const uint32_t group = p->job->model->blocks[s->block].group, cp = p->job->run->parallel.cp;
+    uint64_t rows = stw_times(stw_times(p->job->tokens, p->job->model->hidden), c);
+    if (p->job->run->parallel.sequence_parallel) {
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, s->block,
+                    stw_times(rows, 2 * gathers));
+        communicate(p, STW_OP_REDUCE_SCATTER, STW_RANK_GROUP_TP, s->block, stw_times(rows, 2));
+    } else {
+        communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, s->block, stw_times(rows, 2));
+    }
+    uint64_t ring = stw_times(stw_megatron_key_value_bytes(p->job, group), cp);
+    communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_CP, s->block, stw_times(ring, gathers));
+    uint64_t rows_out = stw_megatron_dispatched_bytes(p->job, group);
+    communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_EP, s->block, stw_times(rows_out, 2));
+    communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_ETP, s->block,
+                stw_times(rows_out, 2 * p->job->run->parallel.etp));
+}
+
+/* To and from the neighbouring stages; the embedding and the loss have one side. */
+static void pass_on(pass *p) {
+    communicate(p, STW_OP_SEND, STW_RANK_GROUP_PP, STW_OP_NONE,
+                stw_times(stw_megatron_hidden_bytes(p->job), p->job->run->parallel.vpp));
+}
+
+/* Work of a block's forward that selective recomputation does again. */
+static double again_flops(const pass *p, const layer_state *s) {
+    const stw_block_facts *f = &p->job->model->groups[p->job->model->blocks[s->block].group].facts;
+    const double rows = (double)p->job->tokens;
+    double flops = 0;
+    if (p->job->run->recompute.granularity != 2) return 0;
+    const stw_megatron_modules m = stw_megatron_modules_of(p->job->run);
+    double seen = (double)p->job->run->batch.seq_len;
+    if (m.core_attn)
+        flops += rows * seen * (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
+    double width =
+        (double)STW_SUM(f->ffn, f->shared_ffn, stw_times(f->experts_per_token, f->expert_ffn));
+    if (f->experts > 0 ? m.moe : m.mlp)
+        flops += rows * 2.0 * (f->gated ? 3.0 : 2.0) * width * (double)f->hidden;
+    return flops;
+}
+
+/* ---- forward ---- */
+
+static void forward(pass *p) {
+    if (p->stage > 0) pass_on(p);
+    for (uint32_t i = 0; i < p->n; i++) {
+        layer_state *s = &p->layers[i];
+        s->others = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
+                              stw_times(s->kept, s->times - 1));
+        s->own = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->kept);
+        uint64_t more = s->bytes.forward;
+        if (s->recompute) more = stw_plus(more, s->bytes.whole - s->kept);
+        exchange(p, s, 1);
+        stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
+        (void)compute(p, STW_OP_FORWARD, s->block, stw_block_forward_flops(p->job, s->block));
+        stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
+    }
+}
+
+/* The head's block; a tied head is the embedding. */
+static uint32_t head_block(const pass *p) {
+    uint32_t head = 0;
+    for (uint32_t b = 0; b < p->job->model->n_blocks; b++)
+        if (stw_megatron_is_head(p->job, b) ||
+            (p->job->model->tied_embeddings && stw_megatron_is_embedding(p->job, b)))
+            head = b;
+    return head;
+}
+
+static void loss(pass *p) {
+    const stw_job *job = p->job;
+    if (p->stage + 1 < job->run->parallel.pp) {
+        pass_on(p); /* the output goes, its gradient comes */
+        pass_on(p);
+        return;
+    }
+    const stw_megatron_loss bytes = stw_megatron_loss_of(job);
+    const double flops =
+        2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
+    const uint32_t head = head_block(p);
+    stw_extent kept = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, bytes.kept);
+    stw_extent softmax = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.logits);
+    stw_extent more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.forward);
+    (void)compute(p, STW_OP_LOSS, head, flops);
+    stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.backward);
+    (void)compute(p, STW_OP_LOSS, head, 2.0 * flops);
+    stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, softmax);
+    more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.head);
+    stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, kept);
+}
+
+/* ---- backward ---- */
+
+/* Blocks that were checkpointed together run forward again up to block i. */
+static void run_again(pass *p, uint32_t i) {
+    if (!p->layers[i].recompute || p->layers[i].again.alloc != STW_OP_NONE) return;
+    uint32_t first = i;
+    while (!p->layers[first].heads_segment) first--;
+    for (uint32_t k = first; k <= i; k++) {
+        layer_state *s = &p->layers[k];
+        s->again = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
+                             s->bytes.whole - stw_min_u64(s->kept, s->bytes.whole));
+    }
+}
+
+/* Under recomputation the token dispatcher keeps the graph of its last forward, and with it the
+ * checkpoint's detached input and that input's gradient, until the block runs forward again
+ * (token_dispatcher.py: probs is an attribute; random.py, CheckpointFunction.backward). */
+static bool leaves_graph(const pass *p, const layer_state *s) {
+    if (!s->bytes.router) return false;
+    if (s->recompute) return true;
+    return p->job->run->recompute.granularity == 2 && stw_megatron_modules_of(p->job->run).moe;
+}
+
+static void backward(pass *p) {
+    for (uint32_t i = p->n; i-- > 0;) {
+        layer_state *s = &p->layers[i];
+        double flops = stw_block_forward_flops(p->job, s->block);
+        run_again(p, i);
+        uint64_t more = stw_plus(s->bytes.backward, s->recompute ? 0 : s->bytes.again);
+        if (s->recompute) exchange(p, s, 1);
+        exchange(p, s, 2);
+        stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
+        (void)compute(p, STW_OP_BACKWARD, s->block,
+                      (s->recompute ? 3.0 : 2.0) * flops + again_flops(p, s));
+        stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
+        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->again);
+        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->own);
+        if (leaves_graph(p, s))
+            p->left[s->block] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
+                                          stw_times(2, stw_megatron_hidden_bytes(p->job)));
+    }
+    if (p->stage > 0) {
+        pass_on(p);
+        return;
+    }
+    const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
+    stw_extent grad =
+        stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU,
+                  stw_times(stw_times(stw_megatron_vocab(p->job), p->job->model->hidden), c));
+    stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, grad);
+}
+
+/* ---- all of it ---- */
+
+/* A stage waits (pp - 1) / vpp passes in every iteration (arXiv 2104.04473, section 2.2). */
+static void wait_for_others(pass *p) {
+    const stw_parallel *way = &p->job->run->parallel;
+    double passes = (double)p->job->run->batch.grad_accumulation;
+    if (way->pp == 1) return;
+    stw_op op = stw_op_make(STW_OP_IDLE, STW_STREAM_COMPUTE, STW_OP_NONE);
+    op.flops = p->flops * (double)(way->pp - 1) / (double)way->vpp / passes;
+    op.after[0] = p->sent;
+    (void)stw_append(p->b, op);
+}
+
+static uint64_t sent_bytes(const pass *p) {
+    const stw_parallel *way = &p->job->run->parallel;
+    if (way->pp == 1) return 0;
+    uint64_t n = p->stage == 0 ? 1 : 2;
+    if (way->vpp > 1) n += SENT_BY_CHUNKS;
+    return stw_times(n, stw_megatron_hidden_bytes(p->job));
+}
+
+/* All-gathers that overlap the first micro batch's forward, and reductions that overlap the last
+ * one's backward, have their share in every micro batch. */
+void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, stw_extent *left) {
+    const stw_megatron_settings set = stw_megatron_settings_of(b->job->run);
+    const uint64_t parts = b->job->run->batch.grad_accumulation;
+    pass p = {.b = b,
+              .job = b->job,
+              .stage = b->job->kinds[b->layout->kind].stage,
+              .left = left,
+              .worked = STW_OP_NONE,
+              .sent = STW_OP_NONE};
+    if (b->status != STW_STATUS_OK || !look_at_layers(&p)) return;
+    stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
+                                         .repeat = STW_REPEAT_EVERY_ITERATION});
+    for (uint32_t i = 0; i < p.n; i++) p.layers[i].again = STW_NO_EXTENT;
+    stw_extent workspace =
+        stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(b->job) / 2);
+    stw_extent gathered =
+        stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_buffer_bytes(b->job));
+    stw_extent sent = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent_bytes(&p));
+    if (set.overlap_param_gather) stw_megatron_exchange(b, state, true, parts, STW_OP_NONE);
+    forward(&p);
+    loss(&p);
+    backward(&p);
+    for (uint32_t i = 0; i < p.n; i++)
+        stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.layers[i].others);
+    if (set.overlap_grad_reduce) stw_megatron_exchange(b, state, false, parts, STW_OP_NONE);
+    wait_for_others(&p);
+    stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent);
+    stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, gathered);
+    stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
+    stw_end_movement(b);
+}

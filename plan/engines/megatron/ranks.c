@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/engines/megatron/ranks.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+
+stw_megatron_ways stw_megatron_ways_of(const stw_job *job) {
+    const stw_parallel *p = &job->run->parallel;
+    return (stw_megatron_ways){.tp = p->tp,
+                               .cp = p->cp,
+                               .dp = job->dp_shard,
+                               .pp = p->pp,
+                               .vpp = p->vpp,
+                               .ep = p->ep,
+                               .etp = p->etp,
+                               .expert_dp = job->expert_group};
+}
+
+/* ---- blocks ---- */
+
+static bool is_layer(const stw_job *job, uint32_t block) {
+    return job->model->groups[job->model->blocks[block].group].facts.transformer;
+}
+
+static bool has_name(const stw_job *job, uint32_t block, const char *name) {
+    return strcmp(job->model->groups[job->model->blocks[block].group].name, name) == 0;
+}
+
+bool stw_megatron_is_embedding(const stw_job *job, uint32_t block) {
+    return has_name(job, block, "embed");
+}
+
+bool stw_megatron_is_head(const stw_job *job, uint32_t block) {
+    return has_name(job, block, "head");
+}
+
+uint32_t stw_megatron_layers(const stw_job *job) {
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < job->model->n_blocks; b++) n += is_layer(job, b);
+    return n;
+}
+
+uint32_t stw_megatron_chunk_layers(const stw_job *job) {
+    const stw_parallel *p = &job->run->parallel;
+    return stw_megatron_layers(job) / (p->pp * p->vpp);
+}
+
+uint32_t stw_megatron_chunk_of(const stw_job *job, uint32_t block) {
+    const stw_parallel *p = &job->run->parallel;
+    uint32_t each = stw_megatron_chunk_layers(job), before = 0;
+    for (uint32_t b = 0; b < block; b++) before += is_layer(job, b);
+    if (each == 0 || before == 0) return 0;
+    if (!is_layer(job, block)) return p->pp * p->vpp - 1;
+    return before / each;
+}
+
+bool stw_megatron_is_head_copy(const stw_job *job, uint32_t stage, uint32_t block) {
+    const uint32_t pp = job->run->parallel.pp;
+    return pp > 1 && stage == pp - 1 && job->model->tied_embeddings &&
+           stw_megatron_is_embedding(job, block);
+}
+
+bool stw_megatron_holds(const stw_job *job, uint32_t stage, uint32_t block) {
+    return stw_megatron_chunk_of(job, block) % job->run->parallel.pp == stage ||
+           stw_megatron_is_head_copy(job, stage, block);
+}
+
+/* ---- sizes ---- */
+
+static stw_status check_model(const stw_job *job, stw_error *err) {
+    const stw_parallel *p = &job->run->parallel;
+    const stw_model *model = job->model;
+    uint32_t layers = stw_megatron_layers(job);
+    if (!model->facts_known) {
+        if (p->tp == 1 && p->pp == 1) return STW_STATUS_OK;
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.tp",
+                        "tp %u x pp %u cut a list of tensors of which nothing else is known; "
+                        "expected a config.json as model, or tp and pp 1",
+                        p->tp, p->pp);
+    }
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+        const stw_block_facts *f = &model->groups[g].facts;
+        if (f->vision || f->linear_v_heads > 0)
+            return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
+                            "megatron: %s (%s) is not implemented; use engine: fsdp2",
+                            f->vision ? "a vision tower" : "linear attention",
+                            model->groups[g].name);
+        if (!f->transformer) continue;
+        if (f->q_heads % p->tp != 0 || f->kv_heads % p->tp != 0)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.tp",
+                            "tp %u does not divide the %llu query heads and %llu key heads", p->tp,
+                            (unsigned long long)f->q_heads, (unsigned long long)f->kv_heads);
+    }
+    if (layers % (p->pp * p->vpp) != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.pp",
+                        "pp %u x vpp %u does not divide the model's %u layers", p->pp, p->vpp,
+                        layers);
+    return STW_STATUS_OK;
+}
+
+/* parallel_state.py, initialize_model_parallel: both decompositions of the world have the same
+ * stages. */
+stw_status stw_megatron_sizes(stw_job *job, stw_error *err) {
+    const stw_run_spec *run = job->run;
+    const stw_parallel *p = &run->parallel;
+    uint64_t model_ways = stw_times(stw_times(p->tp, p->cp), p->pp);
+    uint64_t expert_ways = stw_times(stw_times(p->ep, p->etp), p->pp);
+    if (model_ways == 0 || job->world % model_ways != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
+                        "tp %u x cp %u x pp %u does not divide the cluster's %u GPUs", p->tp, p->cp,
+                        p->pp, job->world);
+    job->dp_shard = (uint32_t)(job->world / model_ways);
+    if (p->dp_shard != STW_AUTO && p->dp_shard != job->dp_shard)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.dp_shard",
+                        "tp %u x cp %u x pp %u leaves %u of %u GPUs for data parallelism, found %u",
+                        p->tp, p->cp, p->pp, job->dp_shard, job->world, p->dp_shard);
+    if (expert_ways == 0 || job->world % expert_ways != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.ep",
+                        "ep %u x etp %u x pp %u does not divide the cluster's %u GPUs", p->ep,
+                        p->etp, p->pp, job->world);
+    job->group = job->dp_shard * p->cp;
+    job->expert_cut = p->ep * p->etp;
+    job->expert_group = (uint32_t)(job->world / expert_ways);
+    if (p->vpp > 1 && p->pp == 1)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.vpp",
+                        "found %u chunks of a stage, expected 1 with parallel.pp 1", p->vpp);
+    if (p->vpp > 1 && run->batch.grad_accumulation % p->pp != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.grad_accumulation",
+                        "an interleaved schedule needs a multiple of pp (%u) micro batches, found "
+                        "%llu",
+                        p->pp, (unsigned long long)run->batch.grad_accumulation);
+    if (run->batch.seq_len % stw_times(p->cp, p->sequence_parallel ? p->tp : 1) != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.seq_len",
+                        "cp %u and tp %u do not divide %llu tokens", p->cp, p->tp,
+                        (unsigned long long)run->batch.seq_len);
+    return check_model(job, err);
+}
+
+/* Neighbours in tp are neighbours in the world; stages lie furthest apart. */
+void stw_megatron_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
+                             uint32_t *on_node) {
+    const stw_megatron_ways w = stw_megatron_ways_of(job);
+    uint32_t n = 1, stride = 1;
+    switch (group) {
+    case STW_RANK_GROUP_TP:
+        n = w.tp;
+        break;
+    case STW_RANK_GROUP_CP:
+        n = w.cp;
+        stride = w.tp;
+        break;
+    case STW_RANK_GROUP_SHARD:
+    case STW_RANK_GROUP_DP:
+        n = w.dp * w.cp;
+        stride = w.tp;
+        break;
+    case STW_RANK_GROUP_ETP:
+        n = w.etp;
+        break;
+    case STW_RANK_GROUP_EP:
+        n = w.ep;
+        stride = w.etp;
+        break;
+    case STW_RANK_GROUP_EXPERT_DP:
+        n = w.expert_dp;
+        stride = w.ep * w.etp;
+        break;
+    case STW_RANK_GROUP_PP:
+        n = w.pp;
+        stride = job->world / w.pp;
+        break;
+    default:
+        break;
+    }
+    *ranks = n;
+    *on_node = stride > job->ranks_per_node ? 1 : job->ranks_per_node / stride;
+    if (*on_node > n) *on_node = n;
+}
+
+uint32_t stw_megatron_stage(const stw_job *job, uint32_t rank) {
+    return rank / (job->world / job->run->parallel.pp);
+}
+
+/* Ranks of a stage hold different parts of equal size. */
+uint32_t stw_megatron_representative(const stw_job *job, uint32_t rank) {
+    uint32_t each = job->world / job->run->parallel.pp;
+    return rank / each * each;
+}
+
+/* ---- schedules ---- */
+
+uint64_t stw_megatron_in_flight(const stw_job *job, uint32_t stage) {
+    const stw_parallel *p = &job->run->parallel;
+    uint64_t micro_batches = job->run->batch.grad_accumulation;
+    if (p->pp == 1) return 1;
+    if (p->vpp == 1) return stw_min_u64(p->pp - stage, micro_batches);
+    uint64_t warm_up = stw_plus(stw_times(p->pp - stage - 1, 2), stw_times(p->vpp - 1, p->pp));
+    return stw_min_u64(warm_up + 1, stw_times(micro_batches, p->vpp));
+}
+
+uint64_t stw_megatron_row_tokens(const stw_job *job) {
+    const stw_parallel *p = &job->run->parallel;
+    return p->sequence_parallel ? job->tokens / p->tp : job->tokens;
+}

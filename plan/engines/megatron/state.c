@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sources (megatron/core at d98e8a6):
+ * - The model is made in 16 bits, then distributed/param_and_grad_buffer.py makes the buffers of
+ * one model chunk after the other, dense parameters before those of experts. With the distributed
+ *   optimizer parameters move into a buffer of their own: both copies are there until then.
+ * - optimizer/distrib_optimizer.py, _build_model_and_main_param_groups: fp32 main parameters of the
+ *   rank's range; each passes through a 16-bit clone. Without it (optimizer.py,
+ *   Float16OptimizerWithFloat16Params): of all parameters.
+ * - optimizer/cpu_offloading/hybrid_optimizer.py: the optimizer is made once for whole parameters
+ *   and, beside it, again for the rank's ranges. A parameter that the CPU updates is copied into
+ *   page-locked memory in 16 bits, then as fp32; gradients are copied into page-locked fp32
+ * tensors, moments are pageable. Without the precision-aware optimizer the ranges are fp32 main
+ * parameters that stay on the GPU.
+ * - torch's CachingHostAllocator rounds blocks to powers of two and keeps freed ones for requests
+ * of the same size.
+ * - optimizer/clip_grads.py without Apex and TransformerEngine: gradients are scaled tensor by
+ *   tensor through a temporary.
+ * - Main gradients in 16 bits are copied to fp32 for the step, except by the precision-aware
+ *   optimizer.
+ * - torch/optim/adam.py, _multi_tensor_adam: foreach makes the roots of all exp_avg_sq at once. */
+#include "plan/engines/megatron/state.h"
+
+#include "core/checked.h"
+#include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2/cpu_step.h"
+#include "plan/engines/megatron/acts.h"
+#include "plan/engines/megatron/megatron.h"
+#include "plan/engines/movements.h"
+
+static uint64_t element(const stw_job *job, stw_component component) {
+    return stw_job_element_bytes(job, component);
+}
+
+void stw_megatron_look_at_state(stw_builder *b, stw_megatron_state *out) {
+    const stw_job *job = b->job;
+    *out = (stw_megatron_state){.workspace = STW_NO_EXTENT};
+    if (b->status != STW_STATUS_OK) return;
+    b->status = stw_megatron_params_of(job, job->kinds[b->layout->kind].stage, b->program->pool,
+                                       &out->params, b->err);
+    if (b->status == STW_STATUS_OK)
+        b->status = stw_megatron_shard_of(job, &out->params, b->program->pool, &out->shard, b->err);
+    out->share = stw_plus(stw_megatron_dense_share(job, &out->params),
+                          stw_megatron_expert_share(job, &out->params));
+    if (stw_megatron_offloads(job))
+        out->offloaded = stw_plus(stw_megatron_offloaded(job, &out->shard, false),
+                                  stw_megatron_offloaded(job, &out->shard, true));
+}
+
+/* Without the precision-aware optimizer, main parameters of offloaded state stay on the GPU. */
+static bool keeps_main_params(const stw_job *job) {
+    return stw_megatron_offloads(job) && !stw_megatron_settings_of(job->run).precision_aware;
+}
+
+stw_status stw_megatron_regions(const stw_job *job, stw_layout *layout, stw_error *err) {
+    static const stw_component state[] = {STW_COMPONENT_MASTER, STW_COMPONENT_EXP_AVG,
+                                          STW_COMPONENT_EXP_AVG_SQ};
+    stw_status status = STW_STATUS_OK;
+    uint64_t n = job->kinds[layout->kind].spaces[STW_MEGATRON_SPACE_RESIDENT].n;
+    for (int i = 0; i < 3 && n > 0; i++)
+        STW_TRY(stw_layout_add_region(layout, state[i], STW_MEGATRON_SPACE_RESIDENT, STW_TIER_GPU,
+                                      n, element(job, state[i]), err));
+out:
+    return status;
+}
+
+static bool is_weights(const stw_region *r) { return r->component == STW_COMPONENT_PARAMS; }
+static bool is_grads(const stw_region *r) { return r->component == STW_COMPONENT_GRADS; }
+static bool is_master(const stw_region *r) { return r->component == STW_COMPONENT_MASTER; }
+static bool is_moment(const stw_region *r) {
+    return r->component == STW_COMPONENT_EXP_AVG || r->component == STW_COMPONENT_EXP_AVG_SQ;
+}
+
+/* Bytes of a component beyond its space: rows that pad the vocabulary, ends of buckets. */
+static void add_padding(stw_builder *b, stw_component component, uint64_t elements, uint64_t in) {
+    if (elements > in)
+        (void)stw_alloc(b, component, STW_TIER_GPU,
+                        stw_times(elements - in, element(b->job, component)));
+}
+
+static uint64_t space_of(const stw_builder *b, uint32_t space) {
+    return b->job->kinds[b->layout->kind].spaces[space].n;
+}
+
+/* ---- page-locked memory ---- */
+
+/* Blocks of torch's host allocator by their power of two. */
+typedef struct locked_pool {
+    uint64_t free[64], bytes;
+} locked_pool;
+
+static int power_of(uint64_t bytes) {
+    int power = 0;
+    while (power < 62 && (1ull << power) < bytes) power++;
+    return power;
+}
+
+static void lock(locked_pool *pool, uint64_t bytes) {
+    int power = power_of(bytes);
+    if (bytes == 0) return;
+    if (pool->free[power] > 0)
+        pool->free[power]--;
+    else
+        pool->bytes = stw_plus(pool->bytes, 1ull << power);
+}
+
+static void unlock(locked_pool *pool, uint64_t bytes) {
+    if (bytes > 0) pool->free[power_of(bytes)]++;
+}
+
+/* Parameters of a list that the CPU updates. @param held_bytes of each element while its fp32 copy
+ * is made, 0: it is that copy */
+static void lock_list(locked_pool *pool, const stw_job *job, const stw_megatron_params *list,
+                      bool expert, bool reversed, uint64_t clone_bytes, bool back) {
+    double all = (double)(expert ? list->expert : list->dense), taken = 0;
+    double threshold = all * stw_megatron_settings_of(job->run).optimizer_offload_fraction;
+    for (uint32_t k = 0; k < list->n; k++) {
+        const stw_megatron_param *p = &list->list[reversed ? list->n - 1 - k : k];
+        if (p->expert != expert || !(taken < threshold)) continue;
+        taken += (double)p->numel;
+        if (back) {
+            unlock(pool, stw_times(p->numel, 4));
+            continue;
+        }
+        lock(pool, stw_times(p->numel, clone_bytes));
+        unlock(pool, stw_times(p->numel, clone_bytes));
+        lock(pool, stw_times(p->numel, 4));
+    }
+}
+
+/* Page-locked bytes after the optimizer was made, and after the first step. */
+static void locked_bytes(const stw_builder *b, const stw_megatron_state *s, uint64_t *made,
+                         uint64_t *stepped) {
+    const stw_job *job = b->job;
+    const uint64_t half = element(job, STW_COMPONENT_PARAMS);
+    locked_pool pool = {{0}, 0};
+    for (int e = 0; e < 2; e++) {
+        lock_list(&pool, job, &s->params, e == 1, false, half, false);
+        lock_list(&pool, job, &s->shard, e == 1, true, keeps_main_params(job) ? 0 : half, false);
+        lock_list(&pool, job, &s->params, e == 1, false, half, true);
+    }
+    *made = pool.bytes;
+    for (int e = 0; e < 2; e++)
+        lock_list(&pool, job, &s->shard, e == 1, true, 0, false); /* gradients */
+    *stepped = pool.bytes;
+}
+
+/* ---- load ---- */
+
+/* How much more there is at once than parameters and gradients, while the buffers are made. */
+static uint64_t moving_bytes(const stw_job *job, const stw_megatron_state *s) {
+    const uint64_t p = element(job, STW_COMPONENT_PARAMS), g = element(job, STW_COMPONENT_GRADS);
+    const uint32_t chunks = job->run->parallel.vpp;
+    uint64_t dense = s->params.dense_padded / chunks, expert = s->params.expert_padded / chunks;
+    if (!stw_megatron_settings_of(job->run).distributed_optimizer) return 0;
+    uint64_t all = stw_times(stw_plus(dense, expert), stw_times(chunks, g));
+    uint64_t grads = stw_times(stw_plus(dense, expert), stw_times(chunks - 1, g)), most = 0;
+    uint64_t parts[] = {dense, expert};
+    for (int i = 0; i < 2; i++) { /* of the last chunk */
+        grads = stw_plus(grads, stw_times(parts[i], g));
+        most = stw_max_u64(most, stw_plus(grads, stw_times(parts[i], p)));
+    }
+    return most > all ? most - all : 0;
+}
+
+/* Main parameters are made one after the other, each through a clone in 16 bits: how much more than
+ * all of them there is at once. */
+static uint64_t clone_bytes(const stw_job *job, const stw_megatron_state *s) {
+    const uint64_t half = element(job, STW_COMPONENT_PARAMS);
+    uint64_t later = 0, most = 0;
+    for (int e = 1; e >= 0; e--) /* from behind; those of experts have the later optimizer */
+        for (uint32_t i = 0; i < s->shard.n; i++) {
+            const stw_megatron_param *p = &s->shard.list[i];
+            uint64_t clone = stw_times(p->numel, half);
+            if (p->expert != (e == 1)) continue;
+            if (clone > later) most = stw_max_u64(most, clone - later);
+            later = stw_plus(later, stw_times(p->numel, 4));
+        }
+    return most;
+}
+
+/* fp32 copies of whole parameters that the first HybridDeviceOptimizer makes on the GPU. */
+static uint64_t first_copies_bytes(const stw_job *job, const stw_megatron_state *s) {
+    double rest = 1 - stw_megatron_settings_of(job->run).optimizer_offload_fraction;
+    if (!stw_megatron_is_hybrid(job)) return 0;
+    uint64_t all = stw_max_u64(s->params.dense, s->params.expert);
+    return stw_times(4, stw_scaled(all, rest));
+}
+
+void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
+    const stw_job *job = b->job;
+    const stw_tier gpu = STW_TIER_GPU;
+    uint64_t elements = stw_plus(s->params.dense, s->params.expert);
+    uint64_t padded = stw_plus(s->params.dense_padded, s->params.expert_padded);
+    stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_LOAD,
+                                         .repeat = STW_REPEAT_ONCE,
+                                         .transfer = stw_load_transfer(b)});
+    stw_build_externals(b);
+    s->workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_workspace_bytes(job) / 2);
+    stw_build_regions(b, true, is_weights);
+    if (job->model->facts_known)
+        add_padding(b, STW_COMPONENT_PARAMS, stw_max_u64(elements, padded),
+                    space_of(b, STW_SPACE_PARAMS));
+    stw_build_load(b);
+    stw_build_regions(b, true, is_grads);
+    if (job->model->facts_known)
+        add_padding(b, STW_COMPONENT_GRADS, padded, space_of(b, STW_SPACE_GRADS));
+    stw_extent moving = stw_alloc(b, STW_COMPONENT_PARAMS, gpu, moving_bytes(job, s));
+    stw_free(b, STW_COMPONENT_PARAMS, gpu, moving);
+    stw_extent copies = stw_alloc(b, STW_COMPONENT_MASTER, gpu, first_copies_bytes(job, s));
+    stw_build_regions(b, true, is_master);
+    const uint64_t in =
+        stw_plus(space_of(b, STW_SPACE_OPTIMIZER),
+                 job->n_spaces > STW_N_STATE_SPACES ? space_of(b, STW_MEGATRON_SPACE_RESIDENT) : 0);
+    if (job->model->facts_known && !stw_megatron_offloads(job))
+        add_padding(b, STW_COMPONENT_MASTER, s->share, in);
+    if (keeps_main_params(job))
+        (void)stw_alloc(b, STW_COMPONENT_MASTER, gpu, stw_times(4, s->offloaded));
+    uint64_t clone = stw_megatron_offloads(job) ? 0 : clone_bytes(job, s);
+    stw_extent cloned = stw_alloc(b, STW_COMPONENT_PARAMS, gpu, clone);
+    stw_free(b, STW_COMPONENT_PARAMS, gpu, cloned);
+    stw_free(b, STW_COMPONENT_MASTER, gpu, copies);
+    if (stw_megatron_offloads(job)) {
+        uint64_t made, stepped;
+        locked_bytes(b, s, &made, &stepped);
+        stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                     made - stw_min_u64(made, stw_times(4, space_of(b, STW_SPACE_OPTIMIZER))));
+    }
+    stw_end_movement(b);
+}
+
+/* ---- step ---- */
+
+static void exchange(stw_builder *b, const stw_op *like, stw_rank_group group, uint64_t elements) {
+    uint32_t ranks, on_node;
+    stw_job_group_size(b->job, group, &ranks, &on_node);
+    if (ranks <= 1 || elements == 0) return;
+    stw_op op = *like;
+    op.group = group;
+    op.bytes = stw_times(elements, element(b->job, op.component));
+    (void)stw_append(b, op);
+}
+
+void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gathers,
+                           uint64_t parts, uint32_t after) {
+    const bool shards = stw_megatron_settings_of(b->job->run).distributed_optimizer;
+    if (gathers && !shards) return;
+    stw_op op = stw_op_make(gathers  ? STW_OP_ALL_GATHER
+                            : shards ? STW_OP_REDUCE_SCATTER
+                                     : STW_OP_ALL_REDUCE,
+                            STW_STREAM_COMM, STW_OP_NONE);
+    op.component = gathers ? STW_COMPONENT_PARAMS : STW_COMPONENT_GRADS;
+    op.from = op.to = STW_TIER_GPU;
+    op.after[0] = after;
+    exchange(b, &op, STW_RANK_GROUP_DP, s->params.dense_padded / parts);
+    exchange(b, &op, STW_RANK_GROUP_EXPERT_DP, s->params.expert_padded / parts);
+}
+
+static uint32_t update(stw_builder *b, stw_update how, uint64_t params, uint32_t after) {
+    const bool cpu = how == STW_UPDATE_CPU;
+    stw_op op = stw_op_make(STW_OP_UPDATE, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, STW_OP_NONE);
+    if (params == 0) return STW_OP_NONE;
+    op.component = STW_COMPONENT_PARAMS;
+    op.update = how;
+    op.from = op.to = cpu ? STW_TIER_HOST : STW_TIER_GPU;
+    op.params = params;
+    op.after[0] = after;
+    return stw_append(b, op);
+}
+
+static uint32_t carry(stw_builder *b, bool down, uint64_t bytes, uint32_t after) {
+    const stw_place_at gpu = {STW_TIER_GPU, 0}, host = {STW_TIER_HOST, 0};
+    return stw_copy(b,
+                    &(stw_transport){.kind = STW_OP_COPY,
+                                     .stream = down ? STW_STREAM_D2H : STW_STREAM_H2D,
+                                     .component = down ? STW_COMPONENT_GRADS : STW_COMPONENT_PARAMS,
+                                     .unit = STW_OP_NONE,
+                                     .from = down ? gpu : host,
+                                     .to = down ? host : gpu,
+                                     .bytes = bytes,
+                                     .after = {after, STW_OP_NONE}});
+}
+
+/* The part that the CPU updates: gradients come down in fp32, parameters go up in fp32. Without
+ * overlap the copies down end before the first update, the copies up begin after the last one; with
+ * it they run beside the updates, parameter by parameter: in pieces here. */
+static void update_on_cpu(stw_builder *b, const stw_megatron_state *s) {
+    const bool overlaps = stw_megatron_settings_of(b->job->run).overlap_d2h_h2d;
+    const uint32_t pieces = overlaps ? 8 : 1;
+    for (uint32_t i = 0; i < pieces; i++) {
+        uint64_t params = s->offloaded / pieces + (i == 0 ? s->offloaded % pieces : 0);
+        uint32_t down = carry(b, true, stw_times(4, params), STW_OP_NONE);
+        uint32_t done = update(b, STW_UPDATE_CPU, params, down);
+        (void)carry(b, false, stw_times(4, params), done);
+    }
+}
+
+/* HybridDeviceOptimizer's is torch's fused AdamW on fp32 tensors (optimizer/__init__.py,
+ * _get_megatron_optimizer_based_on_param_groups): one pass that reads parameter, gradient and both
+ * moments and writes all but the gradient. */
+double stw_megatron_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes) {
+    const double avg = (double)element(job, STW_COMPONENT_EXP_AVG);
+    const double sq = (double)element(job, STW_COMPONENT_EXP_AVG_SQ);
+    *bytes = (double)params * (norm ? 3.0 * 4 : 2 * 4 + 4 + 2 * avg + 2 * sq);
+    return stw_fsdp2_cpu_pass_s(job, *bytes, 1);
+}
+
+/* The norm of the main gradients; the scaling reads and writes them once more. */
+static void clip(stw_builder *b, const stw_megatron_state *s) {
+    stw_op op = stw_op_make(STW_OP_NORM, STW_STREAM_COMPUTE, STW_OP_NONE);
+    if (!(b->job->run->optimizer.clip_norm > 0)) return;
+    op.component = STW_COMPONENT_GRADS;
+    op.from = op.to = STW_TIER_GPU;
+    op.params = stw_times(3, s->share);
+    (void)stw_append(b, op);
+}
+
+static uint64_t scaled_bytes(const stw_megatron_state *s) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < s->shard.n; i++) most = stw_max_u64(most, s->shard.list[i].numel);
+    return stw_times(4, most);
+}
+
+static void make_moments(stw_builder *b, const stw_megatron_state *s) {
+    const stw_job *job = b->job;
+    uint64_t made, stepped;
+    b->pageable = true; /* torch's CPU optimizer makes them */
+    stw_build_regions(b, true, is_moment);
+    b->pageable = false;
+    if (stw_megatron_offloads(job)) {
+        locked_bytes(b, s, &made, &stepped);
+        stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                     stepped - made);
+        return;
+    }
+    if (!job->model->facts_known) return;
+    add_padding(b, STW_COMPONENT_EXP_AVG, s->share, space_of(b, STW_SPACE_OPTIMIZER));
+    add_padding(b, STW_COMPONENT_EXP_AVG_SQ, s->share, space_of(b, STW_SPACE_OPTIMIZER));
+}
+
+void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool first,
+                             const stw_extent *left) {
+    const stw_job *job = b->job;
+    const stw_megatron_settings set = stw_megatron_settings_of(job->run);
+    const stw_tier gpu = STW_TIER_GPU;
+    stw_begin_movement(b, (stw_movement){.phase = first ? STW_PHASE_FIRST_OPTIMIZER_STEP
+                                                        : STW_PHASE_OPTIMIZER_STEP,
+                                         .repeat = first ? STW_REPEAT_FIRST : STW_REPEAT_LATER});
+    stw_extent workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_workspace_bytes(job) / 2);
+    stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
+    if (!set.overlap_grad_reduce) stw_megatron_exchange(b, s, false, 1, STW_OP_NONE);
+    const bool copies = element(job, STW_COMPONENT_GRADS) < 4 && !set.precision_aware;
+    stw_extent main_grads =
+        stw_alloc(b, STW_COMPONENT_GRADS, gpu, copies ? stw_times(4, s->share) : 0);
+    stw_extent scaled = stw_alloc(b, STW_COMPONENT_STAGE, gpu,
+                                  job->run->optimizer.clip_norm > 0 ? scaled_bytes(s) : 0);
+    clip(b, s);
+    stw_free(b, STW_COMPONENT_STAGE, gpu, scaled);
+    if (first) make_moments(b, s);
+    const uint64_t resident = s->share - stw_min_u64(s->offloaded, s->share);
+    bool foreach = job->run->optimizer.implementation == STW_OPTIMIZER_FOREACH;
+    stw_extent roots = stw_alloc(b, STW_COMPONENT_STAGE, gpu, foreach ? stw_times(4, resident) : 0);
+    uint32_t done = update(b, STW_UPDATE_RESIDENT, resident, STW_OP_NONE);
+    stw_free(b, STW_COMPONENT_STAGE, gpu, roots);
+    if (s->offloaded > 0) update_on_cpu(b, s);
+    stw_free(b, STW_COMPONENT_GRADS, gpu, main_grads);
+    if (!set.overlap_param_gather) stw_megatron_exchange(b, s, true, 1, done);
+    for (uint32_t i = 0; left != NULL && i < job->model->n_blocks; i++)
+        stw_free(b, STW_COMPONENT_ACTIVATIONS, gpu, left[i]);
+    stw_free(b, STW_COMPONENT_STAGE, gpu, gathered);
+    stw_free(b, STW_COMPONENT_STAGE, gpu, workspace);
+    stw_end_movement(b);
+}

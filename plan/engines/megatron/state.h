@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State of a rank of Megatron-LM: how it is made, and the optimizer step. */
+#ifndef STW_PLAN_MEGATRON_STATE_H
+#define STW_PLAN_MEGATRON_STATE_H
+
+#include "plan/engines/megatron/params.h"
+#include "plan/program/builder.h"
+
+/** What a kind of rank holds, beside its spaces. */
+typedef struct stw_megatron_state {
+    stw_megatron_params params, shard;
+    uint64_t share;     /* elements of optimizer state, padding included */
+    uint64_t offloaded; /* of them, updated on the host */
+    stw_extent workspace;
+} stw_megatron_state;
+
+/** @param out lists lie in the program's pool */
+void stw_megatron_look_at_state(stw_builder *b, stw_megatron_state *out);
+/** Slot of stw_engine: regions of the state that stays on the GPU. */
+STW_MUST_USE stw_status stw_megatron_regions(const stw_job *job, stw_layout *layout,
+                                             stw_error *err);
+/** Slot of stw_engine: the part that the CPU updates. */
+double stw_megatron_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
+/** The load: model, buffers, optimizer. */
+void stw_megatron_build_load(stw_builder *b, stw_megatron_state *state);
+/** Reduction of the gradients of one of `parts` of the model among data-parallel ranks, or
+ * all-gather of its updated parameters, which only the distributed optimizer needs. */
+void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *state, bool gathers,
+                           uint64_t parts, uint32_t after);
+/** A step. @param first moments are made
+ * @param left [model.n_blocks] what the last backward left; freed. NULL: nothing */
+void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *state, bool first,
+                             const stw_extent *left);
+
+#endif

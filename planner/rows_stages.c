@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of GPU bytes in forward, backward and step for an engine with pipeline stages. Every kind of
+ * rank has rows of its own, read off its programs of one policy for all blocks: what a group's
+ * blocks keep is dealt to all blocks of the group in the model, and what there is beside that is
+ * there as soon as any block has the policy. A stage takes its part of a group's blocks, those that
+ * are recomputed rounded up, so that mixtures hold no more than rows say. */
+#include <stdio.h>
+
+#include "core/checked.h"
+#include "planner/rows.h"
+
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the rows");
+}
+
+/* The programs of a kind of rank under one policy. */
+typedef struct reading {
+    bool has;
+    stw_saved saved;
+    uint64_t all;      /* activations that all blocks keep */
+    uint64_t backward; /* peak of forward and backward beyond what is there before it */
+    uint64_t step;     /* peak of the steps */
+} reading;
+
+static uint64_t live_before(const stw_program *program, const stw_movement *movement) {
+    stw_live live = {0};
+    for (uint32_t i = 0; i < movement->first_op; i++) stw_live_apply(&live, &program->ops[i]);
+    return live.total[STW_TIER_GPU];
+}
+
+static stw_status read(const stw_build *b, uint32_t kind, stw_act act, reading *out,
+                       stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = b->cost;
+    stw_layout *layout = NULL;
+    stw_program *program = NULL;
+    const stw_simple simple = {.job = cost->job,
+                               .kind = kind,
+                               .place = cost->places[0],
+                               .act = act,
+                               .load = STW_LOAD_SHARDED_READ,
+                               .by_group = cost->by_group,
+                               .depth = cost->rings[0].depth,
+                               .bucket_bytes = cost->rings[0].bucket_bytes,
+                               .phases = 1u << STW_PHASE_FORWARD_BACKWARD};
+    STW_TRY(stw_simple_build(&simple, &layout, &program, err));
+    STW_TRY(stw_read_saved(cost->job, program, b->pool, &out->saved, err));
+    stw_peaks peaks;
+    stw_program_walk(program, &peaks);
+    const stw_movement *movement = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+    if (movement != NULL) {
+        uint64_t before = live_before(program, movement);
+        uint64_t peak = peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
+        out->backward = peak - stw_min_u64(before, peak);
+    }
+    for (uint32_t i = 0; i < out->saved.n; i++) out->all = stw_plus(out->all, out->saved.gpu[i]);
+    out->step = stw_max_u64(peaks.phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_GPU].total,
+                            peaks.phase[STW_PHASE_FIRST_OPTIMIZER_STEP][STW_TIER_GPU].total);
+    out->has = true;
+out:
+    stw_layout_free(layout);
+    stw_program_free(program);
+    return status;
+}
+
+/* What the blocks of a group keep on this stage. */
+static uint64_t kept_by(const stw_job *job, const reading *r, uint32_t group) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < r->saved.n; i++)
+        if (job->model->blocks[r->saved.blocks[i]].group == group)
+            bytes = stw_plus(bytes, r->saved.gpu[i]);
+    return bytes;
+}
+
+static stw_status add_rows(const stw_build *b, uint32_t kind, const reading *of, stw_error *err) {
+    const stw_cost *cost = b->cost;
+    uint64_t least = UINT64_MAX;
+    char name[48];
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const reading *r = &of[cost->acts[a].act];
+        least = stw_min_u64(least, r->backward - stw_min_u64(r->all, r->backward));
+    }
+    snprintf(name, sizeof name, "blocks_k%u", kind);
+    stw_byte_row *row = stw_row_gpu_of(b, kind, STW_PHASE_FORWARD_BACKWARD, STW_AT_REST, name);
+    if (row == NULL) return no_memory(err);
+    row->constant_bytes += least;
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const stw_cost_act *act = &cost->acts[a];
+        const reading *r = &of[act->act];
+        row->act_bytes[a] = stw_div_up_u64(kept_by(cost->job, r, act->group), act->blocks);
+        row->act_once_bytes[a] = r->backward - stw_min_u64(r->all, r->backward) - least;
+    }
+    snprintf(name, sizeof name, "left_k%u", kind);
+    row = stw_row_gpu_of(b, kind, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, name);
+    if (row == NULL) return no_memory(err);
+    for (uint32_t a = 0; a < cost->n_acts; a++)
+        row->act_once_bytes[a] =
+            stw_max_u64(of[cost->acts[a].act].step, of[STW_ACT_KEEP].step) - of[STW_ACT_KEEP].step;
+    return STW_STATUS_OK;
+}
+
+stw_status stw_rows_add_stages(stw_build *b, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_cost *cost = b->cost;
+    for (uint32_t k = 0; k < cost->job->n_kinds; k++) {
+        reading of[STW_N_ACTS] = {{0}};
+        STW_TRY(read(b, k, STW_ACT_KEEP, &of[STW_ACT_KEEP], err)); /* what steps are read with */
+        for (uint32_t a = 0; a < cost->n_acts; a++)
+            if (!of[cost->acts[a].act].has)
+                STW_TRY(read(b, k, cost->acts[a].act, &of[cost->acts[a].act], err));
+        STW_TRY(add_rows(b, k, of, err));
+    }
+out:
+    return status;
+}
