@@ -15,6 +15,7 @@
 #include "core/progress.h"
 #include "plan/program/effect.h"
 #include "plan/spec/spec_keys.h"
+#include "planner/frameworks/import.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
 
@@ -99,15 +100,27 @@ static void warn_of_positions(const stw_job *job) {
                 (unsigned long long)job->model->max_positions, job->model->name);
 }
 
-/* The specs after --cluster, --run and --set. */
-static stw_status read_specs(const stw_inputs *in, stw_cluster *cluster, stw_run_spec *run,
-                             stw_error *err) {
+static stw_status set_all(const stw_inputs *in, stw_cluster *cluster, stw_run_spec *run,
+                          stw_error *err) {
+    return stw_specs_set_all(cluster, run, in->set.items, in->set.n, "--set", err);
+}
+
+/* The specs after --cluster, --from, --run and --set. What --from makes of a global batch depends
+ * on all of them, and --set comes last. */
+static stw_status read_specs(const stw_inputs *in, const stw_import *import, stw_cluster *cluster,
+                             stw_run_spec *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const char *paths[] = {in->cluster != NULL ? in->cluster : "", in->run != NULL ? in->run : ""};
-    STW_TRY(stw_stdin_once(paths, 2, err));
+    const char *paths[] = {in->cluster != NULL ? in->cluster : "", in->run != NULL ? in->run : "",
+                           in->from != NULL ? import->path : ""};
+    STW_TRY(stw_stdin_once(paths, 3, err));
     STW_TRY(read_cluster(in->cluster, cluster, err));
+    if (in->from != NULL) STW_TRY(stw_import_run(import, run, err));
     if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, run, err));
-    STW_TRY(stw_specs_set_all(cluster, run, in->set.items, in->set.n, "--set", err));
+    STW_TRY(set_all(in, cluster, run, err));
+    if (in->from != NULL) {
+        STW_TRY(stw_import_batch(import, cluster, run, err));
+        STW_TRY(set_all(in, cluster, run, err));
+    }
     const char *machine = in->cluster != NULL ? in->cluster : "this machine";
     STW_TRY(named(in, stw_cluster_check(cluster, machine, err), err));
     STW_TRY(named(in, stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err), err));
@@ -141,19 +154,44 @@ out:
     return status;
 }
 
+/* Flags that a plan leaves out are named, so that nobody takes it for more than it is. */
+static void warn_of_flags(const stw_import *import) {
+    for (size_t i = 0; i < import->n_lines; i++) {
+        const stw_import_line *line = &import->lines[i];
+        if (line->use == STW_IMPORT_UNKNOWN)
+            stw_log(STW_LOG_WARN, "--%.80s %.80s: not known, left out", line->flag, line->value);
+        else if (line->use == STW_IMPORT_NOT_MODELLED)
+            stw_log(STW_LOG_WARN, "--%.80s %.80s: not modelled: %s", line->flag, line->value,
+                    line->note);
+        else if (line->use == STW_IMPORT_ASSUMED)
+            stw_log(STW_LOG_WARN, "--%.80s: not given; assumed %.80s (%s)", line->flag, line->value,
+                    line->note);
+    }
+}
+
+static stw_status open_model(const stw_inputs *in, const stw_import *import, stw_model **out,
+                             stw_error *err) {
+    char data[4096];
+    stw_status status = stw_data_folder(data, sizeof data, err);
+    if (status != STW_STATUS_OK) return status;
+    if (in->from == NULL) return stw_model_open(in->model, data, out, err);
+    warn_of_flags(import);
+    return stw_import_model(import, data, out, err);
+}
+
 /* Within the thread's deadline. */
 static stw_status make_plan(const stw_inputs *in, stw_planner_options options, stw_plan **out,
                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    char data[4096];
     stw_model *model = NULL;
     stw_cluster cluster;
+    stw_import import = {.pool = NULL};
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
-    STW_TRY(stw_data_folder(data, sizeof data, err));
-    STW_TRY(stw_model_open(in->model, data, &model, err));
+    if (in->from != NULL) STW_TRY(stw_import_read(in->from, &import, err));
+    STW_TRY(open_model(in, &import, &model, err));
     STW_TRY(stw_run_spec_init(&run, err));
-    STW_TRY(read_specs(in, &cluster, &run, err));
+    STW_TRY(read_specs(in, &import, &cluster, &run, err));
     status = stw_plan_new(model, &cluster, &run, &plan, err);
     model = NULL; /* taken over, also on failure */
     STW_TRY(named(in, status, err));
@@ -166,13 +204,16 @@ out:
     stw_plan_free(plan);
     stw_model_free(model);
     stw_run_spec_free(&run);
+    stw_import_free(&import);
     return status;
 }
 
 stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
-    if (in->model == NULL)
+    if (in->model != NULL && in->from != NULL)
+        return stw_fail(err, STW_STATUS_USAGE, "--from", "the model comes from it; omit --model");
+    if (in->model == NULL && in->from == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
                         "required: a zoo name (`stowage models`), config.json, safetensors or CSV");
     STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/commands.h"
+#include "planner/frameworks/import.h"
 #include "reports/reports.h"
 
 static stw_status inspect(const char *what, const stw_general *general, const char *tensors,
@@ -7,20 +8,29 @@ static stw_status inspect(const char *what, const stw_general *general, const ch
     stw_status status = STW_STATUS_OK;
     char data[4096];
     stw_model *model = NULL;
+    stw_import import = {.pool = NULL};
     stw_text text = STW_TEXT_INIT;
     stw_format format;
+    const bool from = stw_import_is(what);
     STW_TRY(stw_report_format(general, &format, err));
     const stw_named_path outputs[] = {{"-o", general->output}, {"--tensors", tensors}};
     const stw_named_path input = {"MODEL", what};
     STW_TRY(stw_check_outputs(outputs, 2, &input, 1, err));
     STW_TRY(stw_data_folder(data, sizeof data, err));
-    STW_TRY(stw_model_open(what, data, &model, err));
+    if (from) {
+        STW_TRY(stw_import_read(what, &import, err));
+        STW_TRY(stw_import_model(&import, data, &model, err));
+    } else {
+        STW_TRY(stw_model_open(what, data, &model, err));
+    }
     if (tensors != NULL) STW_TRY(stw_model_write_csv(model, tensors, err));
     STW_TRY(stw_report_model(model, format, &text, err));
+    if (from && format == STW_FORMAT_TERMINAL) stw_import_write(&import, &text);
     STW_TRY(stw_emit(general, &text, err));
 out:
     stw_text_free(&text);
     stw_model_free(model);
+    stw_import_free(&import);
     return status;
 }
 
@@ -39,7 +49,8 @@ int stw_cmd_inspect(int argc, char **argv) {
         "MODEL",
         "Print tensor groups, tensors and parameters of a model. MODEL is a zoo name "
         "(`stowage models` lists them), a config.json or its folder, a safetensors file, index or "
-        "folder (only headers are read), or a CSV tensor list.",
+        "folder (only headers are read), a CSV tensor list, or FRAMEWORK:FILE as for --from of "
+        "`stowage plan`: then its flags and what became of them follow.",
         options,
         sizeof options / sizeof options[0],
         1,

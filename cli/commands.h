@@ -23,7 +23,7 @@ int stw_cmd_state(int argc, char **argv);
 
 /** Options that describe the job to plan. */
 typedef struct stw_inputs {
-    const char *model, *cluster, *run;
+    const char *model, *from, *cluster, *run;
     stw_values set;
     const char *write_lp, *time_limit, *gap;
 } stw_inputs;
@@ -32,6 +32,8 @@ typedef struct stw_inputs {
 #define STW_INPUT_OPTIONS(in)                                                                      \
     {"--model", "-m", "MODEL", "zoo name, config.json, safetensors or CSV tensor list",            \
      STW_OPTION_VALUE, &(in).model},                                                               \
+    {"--from", NULL, "FRAMEWORK:FILE", "model and run from a framework's arguments",               \
+     STW_OPTION_VALUE, &(in).from},                                                                \
     {"--cluster", "-c", "CLUSTER", "name, N x NAME, or cluster.yaml; default: this machine",       \
      STW_OPTION_VALUE, &(in).cluster},                                                             \
     {"--run", "-r", "FILE", "run.yaml; default: all defaults",                                     \

@@ -28,10 +28,6 @@ void stw_model_warn_of_integers(const stw_model *model);
 /** Whether two blocks have tensors of equal shape, dtype and use, in the same order. */
 bool stw_block_same_shapes(const stw_model *model, const stw_block *a, const stw_block *b);
 
-/** Parse the text of a config.json. @param path for errors and the model's name */
-STW_MUST_USE stw_status stw_model_parse_config(const char *path, const char *text, size_t length,
-                                               const char *data_folder, stw_model **out,
-                                               stw_error *err);
 /** Parse the text of a CSV tensor list. */
 STW_MUST_USE stw_status stw_model_parse_csv(const char *path, const char *text, size_t length,
                                             stw_model **out, stw_error *err);

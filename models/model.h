@@ -152,6 +152,10 @@ STW_MUST_USE stw_status stw_model_open(const char *what, const char *data_folder
  */
 STW_MUST_USE stw_status stw_model_read_config(const char *path, const char *data_folder,
                                               stw_model **out, stw_error *err);
+/** Parse the text of a config.json. @param path for errors and the model's name */
+STW_MUST_USE stw_status stw_model_parse_config(const char *path, const char *text, size_t length,
+                                               const char *data_folder, stw_model **out,
+                                               stw_error *err);
 /** Read safetensors headers (file, index or folder). Blocks are derived from tensor names. */
 STW_MUST_USE stw_status stw_model_read_safetensors(const char *path, stw_model **out,
                                                    stw_error *err);

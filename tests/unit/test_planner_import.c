@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Import of Megatron-LM's arguments: flags of files, model, run. Expected sizes are worked out by
+ * hand from megatron/core (see models/arch/megatron.csv). */
+#include <stdlib.h>
+
+#include "planner/frameworks/import.h"
+#include "planner/frameworks/megatron.h"
+#include "tests/unit/testing.h"
+
+#ifndef STW_SOURCE_DIR
+#define STW_SOURCE_DIR "."
+#endif
+
+#define DENSE                                                                                      \
+    "num-layers: 12\nhidden-size: 512\nnum-attention-heads: 8\nseq-length: 1024\n"                 \
+    "max-position-embeddings: 1024\nmicro-batch-size: 4\nbf16: true\n"
+
+static stw_status parse(const char *text, stw_import *out, stw_error *err) {
+    return stw_import_parse("megatron", "args", text, strlen(text), out, err);
+}
+
+static bool has_setting(const stw_import *import, const char *setting) {
+    bool found = false;
+    for (size_t i = 0; i < import->n_settings; i++)
+        found = found || strcmp(import->settings[i], setting) == 0;
+    if (!found) fprintf(stderr, "no setting %s\n", setting);
+    return found;
+}
+
+static stw_import_use use_of(const stw_import *import, const char *flag) {
+    for (size_t i = 0; i < import->n_lines; i++)
+        if (strcmp(import->lines[i].flag, flag) == 0) return import->lines[i].use;
+    return STW_N_IMPORT_USES;
+}
+
+static uint64_t params_of(const char *text) {
+    stw_import import;
+    stw_model *model = NULL;
+    uint64_t params = 0;
+    CHECK_OK(parse(text, &import, err));
+    CHECK_OK(stw_import_model(&import, STW_SOURCE_DIR "/models", &model, err));
+    if (model != NULL) params = model->params;
+    stw_model_free(model);
+    stw_import_free(&import);
+    return params;
+}
+
+/* h = 512: 12 h^2 + 13 h in a layer of GPT, vocabulary and positions once, a norm with bias. */
+static void models_of_flags(void) {
+    const uint64_t h = 512, layer = 12 * h * h + 13 * h, rest = (50257 + 1024 + 2) * h;
+    CU_ASSERT_EQUAL(params_of(DENSE), 12 * layer + rest);
+    CU_ASSERT_EQUAL(params_of(DENSE "untie-embeddings-and-output-weights: true\n"),
+                    12 * layer + rest + 50257 * h);
+    CU_ASSERT_EQUAL(params_of(DENSE "disable-bias-linear: true\n"), 12 * (layer - 9 * h) + rest);
+    CU_ASSERT_EQUAL(params_of(DENSE "position-embedding-type: rope\nnormalization: RMSNorm\n"),
+                    12 * (layer - 2 * h) + (50257 + 1) * h);
+    CU_ASSERT_EQUAL(params_of(DENSE "num-query-groups: 2\n"), /* keys and values of 2 heads */
+                    12 * (layer - 2 * 6 * 64 * (h + 1)) + rest);
+    /* fc1 has 2 x 1344 rows: 512 * 8 / 3 to a multiple of 64 */
+    CU_ASSERT_EQUAL(params_of(DENSE "swiglu: true\ndisable-bias-linear: true\n"),
+                    12 * (4 * h * h + 3 * h * 1344 + 4 * h) + rest);
+    CU_ASSERT_EQUAL(params_of(DENSE "vocab-size: 1000\n"), 12 * layer + rest - 49257 * h);
+    CU_ASSERT_EQUAL(params_of(DENSE "vocab-size: 1000\ntokenizer-type: NullTokenizer\n"),
+                    12 * layer + rest - 49256 * h);
+}
+
+/* 2 dense layers of 4, then experts. */
+static void models_with_experts(void) {
+    const uint64_t h = 512, bare = 4 * h * h + 4 * h, rest = (50257 + 1024 + 2) * h;
+    const char *text = "num-layers: 4\nhidden-size: 512\nnum-attention-heads: 8\nbf16: true\n"
+                       "max-position-embeddings: 1024\ndisable-bias-linear: true\n"
+                       "num-experts: 8\nmoe-ffn-hidden-size: 128\nmoe-layer-freq: ([0]*2+[1]*2)\n";
+    CU_ASSERT_EQUAL(params_of(text), 4 * bare + 2 * 8 * h * h + 2 * 8 * (2 * 128 * h + h) + rest);
+    stw_import import;
+    CHECK_FAILS(parse("num-layers: 4\nhidden-size: 8\nnum-attention-heads: 1\nnum-experts: 2\n"
+                      "moe-layer-freq: ([0]*2+[1]*3)\n",
+                      &import, err),
+                STW_STATUS_BAD_INPUT, "moe-layer-freq");
+    stw_import_free(&import);
+}
+
+static void latent_attention(void) {
+    const uint64_t h = 512, kv = 512, q = 256;
+    const uint64_t attention = q * h + 8 * 192 * q + (kv + 64) * h + 8 * 256 * kv + 8 * 128 * h;
+    CU_ASSERT_EQUAL(params_of("num-layers: 1\nhidden-size: 512\nnum-attention-heads: 8\n"
+                              "multi-latent-attention: true\nq-lora-rank: 256\nqk-layernorm: true\n"
+                              "position-embedding-type: rope\nnormalization: RMSNorm\n"
+                              "disable-bias-linear: true\n"),
+                    attention + q + kv + 2 * h + 8 * h * h + (50257 + 1) * h);
+}
+
+static void runs_of_flags(void) {
+    stw_import import;
+    CHECK_OK(parse("MODEL_ARGS:\n  --num-layers: 16\n  --hidden-size: 64\n"
+                   "  --num-attention-heads: 4\n  --tensor-model-parallel-size: 1\n"
+                   "  --pipeline-model-parallel-size: 4\n  --sequence-parallel: true\n"
+                   "  --num-layers-per-virtual-pipeline-stage: 2\n  --fp16: true\n"
+                   "  --recompute-granularity: selective\n"
+                   "  --recompute-modules: \"[layernorm mlp]\"\n  --attention-backend: unfused\n"
+                   "  --optimizer-cpu-offload: true\n  --micro-batch-size: 2\n"
+                   "  --global-batch-size: 32\nENV_VARS:\n  X: 1\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "engine=megatron"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.pp=4"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.vpp=2"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.sequence_parallel=false")); /* tp is 1 */
+    CU_ASSERT_TRUE(has_setting(&import, "precision.params=fp16"));
+    CU_ASSERT_TRUE(has_setting(&import, "precision.grads=fp16"));
+    CU_ASSERT_TRUE(has_setting(&import, "precision.master=fp32"));
+    CU_ASSERT_TRUE(has_setting(&import, "recompute.modules=[layernorm,mlp]"));
+    CU_ASSERT_TRUE(has_setting(&import, "attention=eager"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.optimizer_offload_fraction=1"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.distributed_optimizer=false"));
+    CU_ASSERT_EQUAL(import.global_batch, 32);
+    stw_import_free(&import);
+}
+
+/* Micro batches of an iteration follow from the cluster's GPUs. */
+static void batches_of_clusters(void) {
+    stw_import import;
+    stw_run_spec run = {0};
+    stw_cluster cluster;
+    CHECK_OK(parse(DENSE "global-batch-size: 64\n", &import, err));
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_cluster_defaults(&cluster, err));
+    cluster.nodes = 1;
+    cluster.gpus = 8;
+    run.batch.micro_batch = 4;
+    run.parallel.tp = 2;
+    CHECK_OK(stw_import_batch(&import, &cluster, &run, err));
+    CU_ASSERT_EQUAL(run.batch.grad_accumulation, 4);
+    run.batch.micro_batch = 3;
+    CHECK_FAILS(stw_import_batch(&import, &cluster, &run, err), STW_STATUS_BAD_INPUT,
+                "global-batch-size 64");
+    run.parallel.tp = 3;
+    CHECK_FAILS(stw_import_batch(&import, &cluster, &run, err), STW_STATUS_BAD_INPUT, "tp 3");
+    stw_run_spec_free(&run);
+    stw_import_free(&import);
+}
+
+static void command_lines(void) {
+    stw_import import;
+    CHECK_OK(parse("#!/bin/sh\ntorchrun --nproc-per-node 8 pretrain_gpt.py --num_layers=2 \\\n"
+                   "  --hidden-size 64 --num-attention-heads 4 --bf16 # a comment\n"
+                   "  --recompute-modules core_attn mlp --recompute-granularity 'selective'\n"
+                   "  --hidden-size 128\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "precision.params=bf16"));
+    CU_ASSERT_TRUE(has_setting(&import, "recompute.modules=[core_attn,mlp]"));
+    CU_ASSERT_EQUAL(use_of(&import, "nproc-per-node"), STW_N_IMPORT_USES);
+    CU_ASSERT_EQUAL(use_of(&import, "num-layers"), STW_IMPORT_TAKEN);
+    CU_ASSERT_PTR_NOT_NULL(strstr(import.config, "\"hidden_size\": 128"));
+    stw_import_free(&import);
+    CHECK_FAILS(parse("--num-layers 2 stray\nx --bf16\n", &import, err), STW_STATUS_BAD_INPUT,
+                "num-layers");
+    stw_import_free(&import);
+}
+
+/* Each flag is understood, known to have no effect, listed, or refused. */
+static void no_flag_is_ignored(void) {
+    stw_import import;
+    CHECK_OK(parse(DENSE "fp8-format: hybrid\nlog-interval: 1\nmade-up: 3\nhidden-dropout: 0.0\n"
+                         "attention-dropout: 0.1\noptimizer: adam\n",
+                   &import, err));
+    CU_ASSERT_EQUAL(use_of(&import, "fp8-format"), STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "attention-dropout"), STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "hidden-dropout"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "log-interval"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
+    CU_ASSERT_EQUAL(use_of(&import, "vocab-size"), STW_IMPORT_ASSUMED);
+    CU_ASSERT_EQUAL(import.n_lines, 7 + 6 + 1); /* all of the file, and what was assumed */
+    stw_import_free(&import);
+    CHECK_FAILS(parse(DENSE "use-megatron-fsdp: true\n", &import, err), STW_STATUS_NOT_BUILT_IN,
+                "use-megatron-fsdp");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("hidden-size: 64\nnum-attention-heads: 4\n", &import, err),
+                STW_STATUS_BAD_INPUT, "num-layers");
+    stw_import_free(&import);
+    CHECK_FAILS(parse(DENSE "num-query-groups: many\n", &import, err), STW_STATUS_BAD_INPUT,
+                "num-query-groups");
+    stw_import_free(&import);
+    CHECK_FAILS(parse(DENSE "kv-channels: ${X}\n", &import, err), STW_STATUS_BAD_INPUT,
+                "kv-channels");
+    stw_import_free(&import);
+    CHECK_FAILS(stw_import_parse("other", "x", "", 0, &import, err), STW_STATUS_USAGE, "megatron");
+    stw_import_free(&import);
+}
+
+STW_TEST_MAIN("planner import", {"models of flags", models_of_flags},
+              {"models with experts", models_with_experts}, {"latent attention", latent_attention},
+              {"runs of flags", runs_of_flags}, {"batches of clusters", batches_of_clusters},
+              {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored})
