@@ -4,13 +4,17 @@
 
 Reads tests/measured/ENGINE.csv: name, model, cluster, settings ("key=value ..."), then measured figures. A figure
 without a value was not measured. With a column "stage" the figures are those of ranks of that pipeline stage. Prints each figure of every row, then median and worst error by figure.
+megatron_golden imports the flags of each row (`stowage plan --from megatron:FILE`) and compares the peak of the last stage with
+each measured one; then come the rows without a plan, by reason, and errors by size of the peak.
 STOWAGE names the program (default: build/bin/stowage)."""
+import concurrent.futures
 import csv
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STOWAGE = os.environ.get("STOWAGE", os.path.join(TOP, "build", "bin", "stowage"))
@@ -71,5 +75,57 @@ def compare(engine):
                   f"worst {100 * max(all_errors):.2f}%")
 
 
+# ---- megatron_golden: flags of NVIDIA's functional tests, imported -------------------------------
+
+
+def import_and_plan(row):
+    """Peak GiB of the last stage, or why there is no plan."""
+    gpus = int(row["gpus"])
+    cluster = f"h200-x{gpus}" if gpus <= 8 else f"{gpus // 8} x h200-x8"
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write("".join(f'{f.replace("=", ": ", 1)}\n' for f in row["flags"].split("; ")))
+        file.flush()
+        command = [STOWAGE, "plan", "-q", "--from", "megatron:" + file.name, "--cluster", cluster, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if not done.stdout:
+        return None, done.stderr.strip().split(": ", 3)[-1]
+    ranks = json.loads(done.stdout)["ranks"]
+    last = max(rank["stage"] for rank in ranks)
+    return max(p["allocated"] for r in ranks if r["stage"] == last for p in r["phases"].values()) / 2**30, ""
+
+
+def print_errors(name, errors):
+    if errors:
+        ordered = sorted(abs(e) for e in errors)
+        print(f"{name}: {len(errors)} rows, median {100 * statistics.median(ordered):.2f}%, 90th percentile "
+              f"{100 * ordered[int(0.9 * (len(ordered) - 1))]:.2f}%, mean {100 * statistics.mean(errors):+.2f}%")
+
+
+def golden():
+    with open(os.path.join(TOP, "tests", "measured", "megatron_golden.csv"), encoding="utf-8") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    errors, out = [], {}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        plans = list(pool.map(import_and_plan, rows))
+    for row, (predicted, why) in zip(rows, plans):
+        measured = [(float(peak), platform) for platform, _, peak in (m.split() for m in row["measured"].split("; "))]
+        release = "release" in row["name"]
+        if predicted is None:
+            if not release:
+                out.setdefault(why, []).extend(measured)
+            continue
+        line = " ".join(f"{peak:.3f} ({100 * (predicted / peak - 1):+.1f}%)" for peak in sorted({p for p, _ in measured}))
+        print(f"{row['name'][-76:]:76} {predicted:8.3f}  {line}")
+        if not release:
+            errors += [(predicted / peak - 1, peak) for peak, _ in measured]
+    n_out = sum(len(rows) for rows in out.values())
+    print(f"\nleft out: {n_out} of {n_out + len(errors)} rows that are not named release")
+    for why, left in sorted(out.items(), key=lambda item: -len(item[1])):
+        print(f"  {len(left):3} rows: {why}")
+    print_errors("all", [e for e, _ in errors])
+    for low, high in ((0, 1), (1, 2), (2, 5), (5, 20), (20, 1000)):
+        print_errors(f"{low} to {high} GiB", [e for e, peak in errors if low < peak <= high])
+
+
 for name in sys.argv[1:] or sys.exit(__doc__):
-    compare(name)
+    golden() if name == "megatron_golden" else compare(name)

@@ -235,7 +235,8 @@ static void write_model(reading *r) {
     const uint64_t layers = required(r, "num-layers"), hidden = required(r, "hidden-size");
     const uint64_t heads = required(r, "num-attention-heads");
     const bool swiglu = is_set(r, "swiglu");
-    uint64_t ffn = stw_times(swiglu ? hidden * 8 / 3 / 64 : hidden, swiglu ? 64 : 4);
+    uint64_t ffn = stw_times(hidden, swiglu ? 8 : 4);
+    if (swiglu) ffn = stw_times(ffn / 3 / 64, 64);
     ffn = count_of(r, "ffn-hidden-size", ffn);
     if (layers > MOST_LAYERS)
         fail(r, stw_fail(r->err, STW_STATUS_BAD_INPUT, r->flags.path,
@@ -284,10 +285,11 @@ static void set_optimizer(reading *r) {
     const bool offloads = is_set(r, "optimizer-cpu-offload");
     const bool distributed = is_set(r, "use-distributed-optimizer");
     set_switch(r, "megatron.distributed_optimizer", distributed);
+    set_switch(r, "megatron.optimizer_cpu_offload", offloads && distributed);
     set_switch(r, "megatron.overlap_param_gather",
                distributed && is_set(r, "overlap-param-gather"));
     set(r, "megatron.optimizer_offload_fraction",
-        offloads ? text_of(r, "optimizer-offload-fraction", "1") : "0");
+        offloads && distributed ? text_of(r, "optimizer-offload-fraction", "1") : "0");
     set_count(r, "megatron.vocab_multiple", count_of(r, "make-vocab-size-divisible-by", 128));
     set(r, "optimizer.implementation", "fused");
 }
@@ -336,6 +338,9 @@ static void set_attention(reading *r) {
     const char *backend = text_of(r, "attention-backend", local ? "local" : "auto");
     const bool eager = strcmp(backend, "unfused") == 0 || strcmp(backend, "local") == 0;
     set(r, "attention", eager ? "eager" : "flash");
+    set(r, "megatron.transformer_impl", local ? "local" : "transformer_engine");
+    set(r, "megatron.hidden_dropout", text_of(r, "hidden-dropout", "0.1"));
+    set(r, "megatron.attention_dropout", text_of(r, "attention-dropout", "0.1"));
 }
 
 static void write_run(reading *r) {

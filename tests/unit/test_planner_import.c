@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Import of Megatron-LM's arguments: flags of files, model, run. Expected sizes are worked out by
  * hand from megatron/core (see models/arch/megatron.csv). */
+#include <math.h>
 #include <stdlib.h>
 
+#include "models/table.h"
 #include "planner/frameworks/import.h"
 #include "planner/frameworks/megatron.h"
+#include "planner/reading.h"
+#include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
 #ifndef STW_SOURCE_DIR
@@ -97,7 +101,8 @@ static void runs_of_flags(void) {
                    "  --num-layers-per-virtual-pipeline-stage: 2\n  --fp16: true\n"
                    "  --recompute-granularity: selective\n"
                    "  --recompute-modules: \"[layernorm mlp]\"\n  --attention-backend: unfused\n"
-                   "  --optimizer-cpu-offload: true\n  --micro-batch-size: 2\n"
+                   "  --optimizer-cpu-offload: true\n  --use-distributed-optimizer: true\n  "
+                   "--micro-batch-size: 2\n"
                    "  --global-batch-size: 32\nENV_VARS:\n  X: 1\n",
                    &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "engine=megatron"));
@@ -110,7 +115,8 @@ static void runs_of_flags(void) {
     CU_ASSERT_TRUE(has_setting(&import, "recompute.modules=[layernorm,mlp]"));
     CU_ASSERT_TRUE(has_setting(&import, "attention=eager"));
     CU_ASSERT_TRUE(has_setting(&import, "megatron.optimizer_offload_fraction=1"));
-    CU_ASSERT_TRUE(has_setting(&import, "megatron.distributed_optimizer=false"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.distributed_optimizer=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.hidden_dropout=0.1")); /* the default */
     CU_ASSERT_EQUAL(import.global_batch, 32);
     stw_import_free(&import);
 }
@@ -163,8 +169,8 @@ static void no_flag_is_ignored(void) {
                          "attention-dropout: 0.1\noptimizer: adam\n",
                    &import, err));
     CU_ASSERT_EQUAL(use_of(&import, "fp8-format"), STW_IMPORT_NOT_MODELLED);
-    CU_ASSERT_EQUAL(use_of(&import, "attention-dropout"), STW_IMPORT_NOT_MODELLED);
-    CU_ASSERT_EQUAL(use_of(&import, "hidden-dropout"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "attention-dropout"), STW_IMPORT_TAKEN);
+    CU_ASSERT_EQUAL(use_of(&import, "hidden-dropout"), STW_IMPORT_TAKEN);
     CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_NO_EFFECT);
     CU_ASSERT_EQUAL(use_of(&import, "log-interval"), STW_IMPORT_NO_EFFECT);
     CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
@@ -187,7 +193,110 @@ static void no_flag_is_ignored(void) {
     stw_import_free(&import);
 }
 
+/* ---- golden rows ---- */
+
+enum { GPUS = 1, FLAGS, MEASURED, MAX_ROWS = 1024 };
+
+/* Bytes of the last stage at its peak. */
+static uint64_t peak_of(const stw_job *job) {
+    stw_place places[STW_MAX_PLACES];
+    uint64_t most = 0;
+    const uint32_t last = job->run->parallel.pp - 1;
+    CU_ASSERT_EQUAL_FATAL(job->engine->places(job, places, NULL), 1);
+    const bool full = job->run->recompute.granularity == 1;
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        stw_layout *layout = NULL;
+        stw_program *program = NULL;
+        stw_peaks peaks;
+        if (job->kinds[k].stage != last) continue;
+        const stw_simple simple = {.job = job,
+                                   .kind = k,
+                                   .place = places[0],
+                                   .act = full ? STW_ACT_RECOMPUTE : STW_ACT_KEEP,
+                                   .load = STW_LOAD_SHARDED_READ,
+                                   .by_group = true,
+                                   .depth = 1};
+        CHECK_OK(stw_simple_build(&simple, &layout, &program, err));
+        CU_ASSERT_PTR_NOT_NULL_FATAL(program);
+        stw_program_walk(program, &peaks);
+        for (int phase = 0; phase < STW_N_PHASES; phase++)
+            most = stw_max_u64(most, stw_peak_allocated(&peaks.phase[phase][STW_TIER_GPU]));
+        stw_program_free(program);
+        stw_layout_free(layout);
+    }
+    return most;
+}
+
+/* The predicted peak, 0 if the flags are not planned. */
+static uint64_t predicted(const char *flags, uint32_t gpus) {
+    char text[2048], *at = text;
+    stw_import import;
+    stw_model *model = NULL;
+    stw_plan *plan = NULL;
+    stw_cluster cluster = fixture_cluster(gpus > 8 ? 8 : gpus);
+    stw_run_spec run = {0};
+    stw_error err = STW_ERROR_INIT;
+    uint64_t bytes = 0;
+    for (; *flags != '\0' && at + 2 < text + sizeof text; flags++)
+        at += *flags == '=' ? sprintf(at, ": ") : sprintf(at, "%c", *flags == ';' ? '\n' : *flags);
+    for (char *c = text; (c = strstr(c, "\n ")) != NULL;) memmove(c + 1, c + 2, strlen(c + 1));
+    if (gpus > 8) cluster.nodes = gpus / 8;
+    stw_status status = parse(text, &import, &err);
+    if (status == STW_STATUS_OK)
+        status = stw_import_model(&import, STW_SOURCE_DIR "/models", &model, &err);
+    if (status == STW_STATUS_OK) status = stw_run_spec_init(&run, &err);
+    if (status == STW_STATUS_OK) status = stw_import_run(&import, &run, &err);
+    if (status == STW_STATUS_OK) status = stw_import_batch(&import, &cluster, &run, &err);
+    if (status == STW_STATUS_OK) {
+        status = stw_plan_new(model, &cluster, &run, &plan, &err);
+        model = NULL;
+    }
+    if (status == STW_STATUS_OK) bytes = peak_of(plan->job);
+    stw_plan_free(plan);
+    stw_model_free(model);
+    stw_run_spec_free(&run);
+    stw_import_free(&import);
+    return bytes;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* NVIDIA's functional tests: flags in, the last rank's peak out. */
+static void golden_rows(void) {
+    stw_table table = {0};
+    stw_pool *pool = stw_pool_new();
+    static double errors[MAX_ROWS];
+    size_t n = 0, left_out = 0;
+    CHECK_OK(
+        stw_table_read(pool, STW_SOURCE_DIR "/tests/measured/megatron_golden.csv", &table, err));
+    for (size_t r = 1; r < table.n_rows; r++) {
+        const char *const *fields = (const char *const *)table.rows[r].fields;
+        if (strstr(fields[0], "release") != NULL) continue;
+        uint64_t bytes = predicted(fields[FLAGS], (uint32_t)atoi(fields[GPUS]));
+        for (const char *m = fields[MEASURED]; m != NULL && n < MAX_ROWS; m = strchr(m, ';')) {
+            double resting, peak;
+            m += strspn(m, "; ");
+            CU_ASSERT_EQUAL_FATAL(sscanf(m, "%*s %lf %lf", &resting, &peak), 2);
+            if (bytes == 0)
+                left_out++;
+            else
+                errors[n++] = fabs((double)bytes / 1073741824.0 / peak - 1);
+        }
+    }
+    qsort(errors, n, sizeof errors[0], ascending);
+    CU_ASSERT_TRUE_FATAL(n > 450);
+    CU_ASSERT_TRUE(left_out < 95);
+    if (errors[n / 2] > 0.02) fprintf(stderr, "median of %zu rows: %.4f\n", n, errors[n / 2]);
+    CU_ASSERT_TRUE(errors[n / 2] <= 0.02);
+    CU_ASSERT_TRUE(errors[n * 4 / 5] <= 0.10);
+    stw_pool_free(pool);
+}
+
 STW_TEST_MAIN("planner import", {"models of flags", models_of_flags},
               {"models with experts", models_with_experts}, {"latent attention", latent_attention},
               {"runs of flags", runs_of_flags}, {"batches of clusters", batches_of_clusters},
-              {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored})
+              {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored},
+              {"golden rows", golden_rows})

@@ -30,6 +30,13 @@
  *   CheckpointWithoutOutput): norms without their output, core attention without what it saves
  *   beside query, key, value and output, the MLP and the experts without anything between their
  *   input and output.
+ * - Dropout (fusions/fused_bias_dropout.py; dot_product_attention.py): a mask of one byte per
+ *   element; of scores also what is left of them.
+ * - TransformerEngine (module/layernorm_linear.py, layernorm_mlp.py): norms are a part of the
+ * product that follows and save the same tensors. Rotary embeddings save no cosine and sine of
+ * their own (attention/rope.py, FusedRoPEFunc). cuDNN's attention saves query, key, value and
+ * output (attention/dot_product_attention/backends.py, FusedAttnFunc), the unfused one what the
+ * local layers do.
  * - Loss (tensor_parallel/cross_entropy.py, _VocabParallelCrossEntropy): logits, their fp32 copy,
  * in which the softmax is made in place; backward turns it into the gradient in place and casts it.
  *   The fused form (fused_cross_entropy.py) is compiled and makes the softmax apart. */
@@ -38,6 +45,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/engines/bytes.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/params.h"
 
@@ -67,17 +75,49 @@ static uint64_t scores_bytes(const stw_job *job, uint64_t heads) {
 }
 
 /* Both are the buffer "mpu" of one dtype. */
+bool stw_megatron_te(const stw_job *job) {
+    return stw_megatron_settings_of(job->run).transformer_impl == 1;
+}
+
 uint64_t stw_megatron_buffer_bytes(const stw_job *job) {
     uint64_t bytes = gathered_bytes(job);
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
         const stw_block_facts *f = &job->model->groups[g].facts;
-        if (f->transformer && job->run->attention == STW_ATTENTION_EAGER)
+        if (f->transformer && job->run->attention == STW_ATTENTION_EAGER && !stw_megatron_te(job))
             bytes = stw_max_u64(bytes, scores_bytes(job, f->q_heads / job->run->parallel.tp));
     }
     return bytes;
 }
 
+/* TransformerEngine (module/base.py, get_cublas_workspace_size_bytes): 32 MiB on Hopper. */
+#define TE_WORKSPACE_BYTES (32ull << 20)
+
+uint64_t stw_megatron_workspace_bytes(const stw_job *job) {
+    return stw_plus(stw_workspace_bytes(job) / 2, stw_megatron_te(job) ? TE_WORKSPACE_BYTES : 0);
+}
+
+/* ---- dropout ---- */
+
+/* Masks of one byte for every element of hidden states. */
+static uint64_t hidden_masks(const stw_job *job, uint64_t n) {
+    if (!(stw_megatron_settings_of(job->run).hidden_dropout > 0)) return 0;
+    return stw_times(stw_times(stw_megatron_row_tokens(job), job->model->hidden), n);
+}
+
+uint64_t stw_megatron_embedding_mask_bytes(const stw_job *job) { return hidden_masks(job, 1); }
+
 /* ---- attention ---- */
+
+/* Learned positions are added to the embedding; others turn query and key. */
+static bool turns(const stw_job *job) {
+    for (uint32_t i = 0; i < job->model->n_tensors; i++) {
+        const char *name = job->model->tensors[i].name;
+        if (strstr(name, "position_embeddings.weight") != NULL ||
+            strstr(name, "wpe.weight") != NULL)
+            return false;
+    }
+    return true;
+}
 
 static bool has_query_norm(const stw_job *job, uint32_t group) {
     const stw_model *model = job->model;
@@ -85,7 +125,9 @@ static bool has_query_norm(const stw_job *job, uint32_t group) {
         const stw_block *block = &model->blocks[b];
         if (block->group != group) continue;
         for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
-            if (strstr(model->tensors[t].name, "q_norm.weight") != NULL) return true;
+            if (strstr(model->tensors[t].name, "q_norm.weight") != NULL ||
+                strstr(model->tensors[t].name, "attention.q_layernorm.weight") != NULL)
+                return true;
         return false;
     }
     return false;
@@ -115,21 +157,25 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
         out.up = stw_times(stw_times(rows, c), up);
         row = STW_SUM(row, up, latents);
     } else {
-        row = STW_SUM(row, q, k, v, q, k); /* mixed; query and key with positions */
+        row = STW_SUM(row, q, k, v);              /* mixed */
+        if (turns(job)) row = STW_SUM(row, q, k); /* query and key with positions */
         if (has_query_norm(job, group) && groups > 1) row = stw_plus(row, q);
     }
     out.always = stw_times(stw_times(rows, c), row);
-    if (f->kv_rank == 0) { /* cosine and sine, of query and key */
+    if (f->kv_rank == 0 && turns(job) && !stw_megatron_te(job)) { /* cosine, sine of both */
         uint64_t tables = stw_times(stw_times(4, f->qk_dim), c);
         out.always = stw_plus(out.always,
                               stw_times(tables, job->run->batch.seq_len / job->run->parallel.cp));
-        if (has_query_norm(job, group))
-            out.always = stw_plus(out.always, stw_times(stw_times(4, rows), heads + groups));
     }
+    if (f->kv_rank == 0 && has_query_norm(job, group))
+        out.always = stw_plus(out.always, stw_times(stw_times(4, rows), heads + groups));
     out.core = stw_times(stw_times(4, rows), heads);
     if (eager) {
         uint64_t seq = job->run->batch.seq_len / job->run->parallel.cp;
-        out.core = stw_plus(scores_bytes(job, heads), stw_times(seq, seq)); /* and the mask */
+        uint64_t scores = scores_bytes(job, heads);
+        out.core = stw_plus(scores, stw_times(seq, seq)); /* and the mask */
+        if (stw_megatron_settings_of(job->run).attention_dropout > 0)
+            out.core = STW_SUM(out.core, scores, scores / c); /* what is left, and its mask */
     }
     if (eager && heads != groups) { /* repeated keys and values in the place of keys */
         out.core = stw_plus(out.core, stw_times(stw_times(rows, c), stw_plus(q, result)));
@@ -217,7 +263,7 @@ stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
     uint64_t attention = a.core, dropped_mlp = 0, dropped = 0;
     stw_megatron_layer out = {.input = hidden, .router = f->experts > 0};
     out.whole = STW_SUM(stw_times(4, hidden), stw_times(2, roots), a.always, a.core, mlp.dense,
-                        mlp.shared, mlp.routed);
+                        mlp.shared, mlp.routed, hidden_masks(job, 2));
     attention = STW_SUM(m.core_attn ? a.core : 0, m.mla_up_proj ? a.up : 0);
     if (f->experts == 0)
         dropped_mlp = m.mlp ? mlp.dense : 0;

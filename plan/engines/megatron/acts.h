@@ -36,4 +36,12 @@ uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group);
 /** Bytes that a rank sends to the experts of its EP group in one block; 0 without experts. */
 uint64_t stw_megatron_dispatched_bytes(const stw_job *job, uint32_t group);
 
+/** Workspaces of products beside the one that the load leaves: cuBLAS's of the thread of the
+ * backward, and TransformerEngine's own. */
+uint64_t stw_megatron_workspace_bytes(const stw_job *job);
+/** Are the layers those of TransformerEngine? */
+bool stw_megatron_te(const stw_job *job);
+/** Of the embedding's output, if there is dropout. */
+uint64_t stw_megatron_embedding_mask_bytes(const stw_job *job);
+
 #endif

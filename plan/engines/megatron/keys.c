@@ -7,6 +7,9 @@
 #define AT(member) IN(stw_megatron_settings, member)
 _Static_assert(sizeof(stw_megatron_settings) <= STW_SECTION_BYTES, "the settings fit");
 
+static const stw_spec_word impls[] = {
+    {"local", 0, NULL}, {"transformer_engine", 1, NULL}, {NULL, 0, NULL}};
+
 static const stw_spec_row rows[] = {
     {BOOL("megatron.distributed_optimizer"), AT(distributed_optimizer), .fallback = "true",
      .also = "use_distributed_optimizer", .needs = NEEDS(SHARDS)},
@@ -30,6 +33,13 @@ static const stw_spec_row rows[] = {
     {COUNT("megatron.vocab_multiple"), AT(vocab_multiple), .also = "make_vocab_size_divisible_by",
      .fallback = "128", .note = "the vocabulary is padded to a multiple of this times tp",
      BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {WORDS("megatron.transformer_impl", impls), AT(transformer_impl), .also = "transformer_engine",
+     .fallback = "local", .needs = NEEDS(FORWARD)},
+    {RATIO("megatron.hidden_dropout"), AT(hidden_dropout), .fallback = "0",
+     .note = "above 0: masks are kept", BOUNDS(0, 1), .needs = NEEDS(FORWARD)},
+    {RATIO("megatron.attention_dropout"), AT(attention_dropout), .fallback = "0",
+     .note = "above 0, with attention: eager: masks and what is left of the scores are kept",
+     BOUNDS(0, 1), .needs = NEEDS(FORWARD)},
     {STRING("megatron.ckpt_format"), AT(ckpt_format), .fallback = "torch_dist",
      .instead = "checkpoint files of Megatron-LM are not planned"},
 };

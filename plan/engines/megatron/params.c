@@ -33,12 +33,16 @@ static bool is_any(const char *name, const char *const *ends) {
 /* Column-parallel vectors are cut, all others are whole on every rank of the TP group, and so are
  * routers, the down projections of MLA and tables of positions. */
 static bool is_replicated(const stw_tensor *t) {
-    static const char *const vectors[] = {"q_proj.bias",  "k_proj.bias",    "v_proj.bias",
-                                          "up_proj.bias", "gate_proj.bias", NULL};
+    static const char *const vectors[] = {
+        "q_proj.bias",    "k_proj.bias",     "v_proj.bias",     "up_proj.bias",
+        "gate_proj.bias", "linear_qkv.bias", "linear_fc1.bias", NULL};
     static const char *const matrices[] = {"mlp.gate.weight",
                                            "router.weight",
                                            "q_a_proj.weight",
                                            "wpe.weight",
+                                           "position_embeddings.weight",
+                                           "linear_q_down_proj.weight",
+                                           "linear_kv_down_proj.weight",
                                            "kv_a_proj_with_mqa.weight",
                                            "shared_expert_gate.weight",
                                            NULL};

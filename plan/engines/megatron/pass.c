@@ -314,16 +314,19 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
                                          .repeat = STW_REPEAT_EVERY_ITERATION});
     for (uint32_t i = 0; i < p.n; i++) p.layers[i].again = STW_NO_EXTENT;
     stw_extent workspace =
-        stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(b->job) / 2);
+        stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_workspace_bytes(b->job));
     stw_extent gathered =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_buffer_bytes(b->job));
     stw_extent sent = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent_bytes(&p));
+    stw_extent mask = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
+                                p.stage == 0 ? stw_megatron_embedding_mask_bytes(b->job) : 0);
     if (set.overlap_param_gather) stw_megatron_exchange(b, state, true, parts, STW_OP_NONE);
     forward(&p);
     loss(&p);
     backward(&p);
     for (uint32_t i = 0; i < p.n; i++)
         stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.layers[i].others);
+    stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, mask);
     if (set.overlap_grad_reduce) stw_megatron_exchange(b, state, false, parts, STW_OP_NONE);
     wait_for_others(&p);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent);

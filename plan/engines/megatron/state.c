@@ -345,7 +345,8 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     stw_begin_movement(b, (stw_movement){.phase = first ? STW_PHASE_FIRST_OPTIMIZER_STEP
                                                         : STW_PHASE_OPTIMIZER_STEP,
                                          .repeat = first ? STW_REPEAT_FIRST : STW_REPEAT_LATER});
-    stw_extent workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_workspace_bytes(job) / 2);
+    stw_extent workspace =
+        stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_workspace_bytes(job));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
     if (!set.overlap_grad_reduce) stw_megatron_exchange(b, s, false, 1, STW_OP_NONE);
     const bool copies = element(job, STW_COMPONENT_GRADS) < 4 && !set.precision_aware;
