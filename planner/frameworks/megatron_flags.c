@@ -59,6 +59,7 @@ static const stw_megatron_flag rows[] = {
     READ("sequence-parallel"),
     READ("num-layers-per-virtual-pipeline-stage"),
     READ("num-virtual-stages-per-pipeline-rank"),
+    RUN("microbatch-group-size-per-virtual-pipeline-stage", COUNT, "megatron.microbatch_group"),
     /* batch, precision, optimizer */
     READ("seq-length"),
     RUN("micro-batch-size", COUNT, "batch.micro_batch"),
@@ -134,7 +135,6 @@ static const stw_megatron_flag rows[] = {
     LISTED("hierarchical-context-parallel-sizes", NULL, "planned as a ring"),
     LISTED("cp-comm-type", "p2p", "planned as a ring"),
     LISTED("context-parallel-*", NULL, "planned as a ring"),
-    LISTED("microbatch-group-size-per-virtual-pipeline-stage", NULL, "planned with groups of pp"),
     LISTED("nccl-ub", "false", "buffers are planned in ordinary memory"),
     LISTED("ddp-bucket-size", NULL, "planned with the default"),
     LISTED("ddp-num-buckets", NULL, "planned with the default"),

@@ -74,7 +74,8 @@ static uint64_t times_of(const pass *p, uint32_t chunk) {
     const stw_parallel *way = &p->job->run->parallel;
     uint64_t in_flight = stw_megatron_in_flight(p->job, p->stage), times = 0;
     if (way->vpp == 1) return in_flight;
-    for (uint64_t i = 0; i < in_flight; i++) times += i / way->pp % way->vpp == chunk;
+    const uint64_t group = stw_megatron_group_of_micro_batches(p->job);
+    for (uint64_t i = 0; i < in_flight; i++) times += i / group % way->vpp == chunk;
     return stw_max_u64(times, 1);
 }
 

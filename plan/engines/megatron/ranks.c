@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/engines/megatron/megatron.h"
 
 stw_megatron_ways stw_megatron_ways_of(const stw_job *job) {
     const stw_parallel *p = &job->run->parallel;
@@ -99,6 +100,11 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+uint64_t stw_megatron_group_of_micro_batches(const stw_job *job) {
+    uint64_t group = stw_megatron_settings_of(job->run).microbatch_group;
+    return group > 0 ? group : job->run->parallel.pp;
+}
+
 /* parallel_state.py, initialize_model_parallel: both decompositions of the world have the same
  * stages. */
 stw_status stw_megatron_sizes(stw_job *job, stw_error *err) {
@@ -125,11 +131,13 @@ stw_status stw_megatron_sizes(stw_job *job, stw_error *err) {
     if (p->vpp > 1 && p->pp == 1)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.vpp",
                         "found %u chunks of a stage, expected 1 with parallel.pp 1", p->vpp);
-    if (p->vpp > 1 && run->batch.grad_accumulation % p->pp != 0)
+    const uint64_t batches = run->batch.grad_accumulation;
+    const uint64_t group = stw_megatron_group_of_micro_batches(job), rest = batches % group;
+    if (p->vpp > 1 && (group < p->pp || group > batches || (rest > 0 && rest < p->pp)))
         return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.grad_accumulation",
-                        "an interleaved schedule needs a multiple of pp (%u) micro batches, found "
-                        "%llu",
-                        p->pp, (unsigned long long)run->batch.grad_accumulation);
+                        "an interleaved schedule needs groups of at least pp (%u) micro batches, "
+                        "found %llu in groups of %llu",
+                        p->pp, (unsigned long long)batches, (unsigned long long)group);
     if (run->batch.seq_len % stw_times(p->cp, p->sequence_parallel ? p->tp : 1) != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.seq_len",
                         "cp %u and tp %u do not divide %llu tokens", p->cp, p->tp,
@@ -195,7 +203,8 @@ uint64_t stw_megatron_in_flight(const stw_job *job, uint32_t stage) {
     uint64_t micro_batches = job->run->batch.grad_accumulation;
     if (p->pp == 1) return 1;
     if (p->vpp == 1) return stw_min_u64(p->pp - stage, micro_batches);
-    uint64_t warm_up = stw_plus(stw_times(p->pp - stage - 1, 2), stw_times(p->vpp - 1, p->pp));
+    uint64_t warm_up = stw_plus(stw_times(p->pp - stage - 1, 2),
+                                stw_times(p->vpp - 1, stw_megatron_group_of_micro_batches(job)));
     return stw_min_u64(warm_up + 1, stw_times(micro_batches, p->vpp));
 }
 

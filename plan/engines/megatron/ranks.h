@@ -39,6 +39,9 @@ bool stw_megatron_is_head_copy(const stw_job *job, uint32_t stage, uint32_t bloc
 bool stw_megatron_is_embedding(const stw_job *job, uint32_t block);
 bool stw_megatron_is_head(const stw_job *job, uint32_t block);
 
+/** Micro batches that a chunk of an interleaved schedule takes in turn
+ * (microbatch_group_size_per_vp_stage). */
+uint64_t stw_megatron_group_of_micro_batches(const stw_job *job);
 /** Micro batches of an iteration, and chunk passes of a stage that are in flight when its first
  * backward begins (schedules.py, forward_backward_pipelining_without_interleaving and
  * get_pp_rank_microbatches). Without pipeline stages: one. */
