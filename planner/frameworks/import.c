@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "core/file.h"
 #include "planner/frameworks/megatron.h"
 
@@ -72,29 +73,38 @@ stw_status stw_import_model(const stw_import *import, const char *data_folder, s
                                   out, err);
 }
 
+static stw_status set(const stw_import *import, const char *setting, stw_run_spec *run,
+                      stw_error *err) {
+    char key[128];
+    size_t n = strcspn(setting, "=");
+    snprintf(key, sizeof key, "%.*s", (int)n, setting);
+    return stw_run_spec_set(run, key, setting + n + 1, import->path, err);
+}
+
 stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    for (size_t i = 0; i < import->n_settings && status == STW_STATUS_OK; i++) {
-        char key[128];
-        size_t n = strcspn(import->settings[i], "=");
-        snprintf(key, sizeof key, "%.*s", (int)n, import->settings[i]);
-        status = stw_run_spec_set(run, key, import->settings[i] + n + 1, import->path, err);
-    }
+    for (size_t i = 0; i < import->n_settings && status == STW_STATUS_OK; i++)
+        status = set(import, import->settings[i], run, err);
     return status;
 }
 
 stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster, stw_run_spec *run,
                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     const stw_parallel *p = &run->parallel;
     const uint64_t gpus = (uint64_t)cluster->nodes * (cluster->gpus > 0 ? cluster->gpus : 1);
     const uint64_t ways = (uint64_t)p->tp * p->cp * p->pp;
-    if (import->global_batch == 0) return STW_STATUS_OK;
+    char setting[64];
     if (ways == 0 || gpus % ways != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
                         "parallel: tp %u x cp %u x pp %u does not divide the cluster's %llu GPUs; "
                         "use a --cluster of as many GPUs as the run has",
                         p->tp, p->cp, p->pp, (unsigned long long)gpus);
-    const uint64_t ranks = gpus / ways, once = ranks * run->batch.micro_batch;
+    const uint64_t ranks = gpus / ways, once = stw_times(ranks, run->batch.micro_batch);
+    if (ranks == 1 && p->cp == 1)
+        for (const char *const *one = import->alone; one != NULL && *one != NULL; one++)
+            STW_TRY(set(import, *one, run, err));
+    if (import->global_batch == 0) return STW_STATUS_OK;
     if (once == 0 || import->global_batch % once != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
                         "global-batch-size %llu is no multiple of micro-batch-size %llu x %llu "
@@ -102,9 +112,11 @@ stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster
                         (unsigned long long)import->global_batch,
                         (unsigned long long)run->batch.micro_batch, (unsigned long long)ranks,
                         (unsigned long long)gpus);
-    char value[32];
-    snprintf(value, sizeof value, "%llu", (unsigned long long)(import->global_batch / once));
-    return stw_run_spec_set(run, "batch.grad_accumulation", value, import->path, err);
+    snprintf(setting, sizeof setting, "batch.grad_accumulation=%llu",
+             (unsigned long long)(import->global_batch / once));
+    status = set(import, setting, run, err);
+out:
+    return status;
 }
 
 size_t stw_import_count(const stw_import *import, stw_import_use use) {

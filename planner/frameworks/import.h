@@ -30,8 +30,9 @@ typedef struct stw_import {
     char *config; /* of the model, JSON */
     size_t config_length;
     size_t n_settings, settings_capacity;
-    const char **settings; /* KEY=VALUE of the run spec */
-    uint64_t global_batch; /* sequences of an iteration; 0: one micro batch on every rank */
+    const char **settings;    /* KEY=VALUE of the run spec */
+    const char *const *alone; /* settings where there is one data-parallel rank, NULL at the end */
+    uint64_t global_batch;    /* sequences of an iteration; 0: one micro batch on every rank */
     size_t n_lines, lines_capacity;
     stw_import_line *lines; /* in the order of the file, then what was assumed */
 } stw_import;
@@ -52,7 +53,8 @@ STW_MUST_USE stw_status stw_import_model(const stw_import *import, const char *d
                                          stw_model **out, stw_error *err);
 /** Set the keys of the run. */
 STW_MUST_USE stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error *err);
-/** Set batch.grad_accumulation from the global batch, once layout and cluster are final. */
+/** Set what depends on the number of data-parallel ranks, once layout and cluster are final:
+ * batch.grad_accumulation from the global batch, and import->alone. */
 STW_MUST_USE stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster,
                                          stw_run_spec *run, stw_error *err);
 /** Number of lines of a use. */

@@ -281,6 +281,10 @@ static void set_precision(reading *r) {
     set(r, "precision.exp_avg_sq", text_of(r, "exp-avg-sq-dtype", "fp32"));
 }
 
+/* Without reductions nothing overlaps with them. */
+static const char *const alone[] = {"megatron.overlap_grad_reduce=false",
+                                    "megatron.overlap_param_gather=false", NULL};
+
 static void set_optimizer(reading *r) {
     const bool offloads = is_set(r, "optimizer-cpu-offload");
     const bool distributed = is_set(r, "use-distributed-optimizer");
@@ -347,6 +351,7 @@ static void write_run(reading *r) {
     set(r, "engine", "megatron");
     const uint64_t seq = count_of(r, "seq-length", 0);
     if (seq > 0) set_count(r, "batch.seq_len", seq);
+    r->out->alone = alone;
     r->out->global_batch = count_of(r, "global-batch-size", 0);
     set_layout(r);
     set_precision(r);
