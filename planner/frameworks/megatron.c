@@ -311,7 +311,11 @@ static void set_layout(reading *r) {
                                   r->err));
         chunks = layers / (pp * each);
     }
-    set_count(r, "parallel.vpp", pp > 1 ? chunks : 1);
+    if (pp == 1) chunks = 1;
+    set_count(r, "parallel.vpp", chunks);
+    if (chunks > 1)
+        set_count(r, "megatron.microbatch_group",
+                  count_of(r, "microbatch-group-size-per-virtual-pipeline-stage", 0));
     /* validate_args: the experts' tensor parallelism is that of the rest unless it is given */
     if (count_of(r, "num-experts", 0) > 0)
         set_count(r, "parallel.etp", count_of(r, "expert-tensor-parallel-size", tp));
@@ -344,7 +348,7 @@ static void set_attention(reading *r) {
     set(r, "attention", eager ? "eager" : "flash");
     set(r, "megatron.transformer_impl", local ? "local" : "transformer_engine");
     set(r, "megatron.hidden_dropout", text_of(r, "hidden-dropout", "0.1"));
-    set(r, "megatron.attention_dropout", text_of(r, "attention-dropout", "0.1"));
+    set(r, "megatron.attention_dropout", eager ? text_of(r, "attention-dropout", "0.1") : "0");
 }
 
 static void write_run(reading *r) {

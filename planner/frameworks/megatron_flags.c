@@ -59,7 +59,7 @@ static const stw_megatron_flag rows[] = {
     READ("sequence-parallel"),
     READ("num-layers-per-virtual-pipeline-stage"),
     READ("num-virtual-stages-per-pipeline-rank"),
-    RUN("microbatch-group-size-per-virtual-pipeline-stage", COUNT, "megatron.microbatch_group"),
+    READ("microbatch-group-size-per-virtual-pipeline-stage"),
     /* batch, precision, optimizer */
     READ("seq-length"),
     RUN("micro-batch-size", COUNT, "batch.micro_batch"),

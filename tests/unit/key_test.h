@@ -138,6 +138,7 @@ static const key_case megatron_cases[] = {
      {MEGATRON, "megatron.optimizer_offload_fraction=0.5", "megatron.precision_aware=true"}},
     {"blocks",
      {MEGATRON, "recompute.granularity=full", "recompute.method=block", "recompute.num_layers=1"}},
+    {"unfused", {MEGATRON, "attention=eager"}},
     {"overlapped", {MEGATRON, "megatron.overlap_grad_reduce=true"}},
     {NULL, {NULL}}};
 

@@ -143,6 +143,12 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
     if (s.overlap_d2h_h2d && !(s.optimizer_offload_fraction > 0))
         return stw_run_spec_refuse_value(run, origin, err, "megatron.overlap_d2h_h2d",
                                          "false, or megatron.optimizer_offload_fraction above 0");
+    if (s.microbatch_group > 0 && run->parallel.vpp == 1)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.microbatch_group",
+                                         "0, or parallel.vpp above 1");
+    if (s.attention_dropout > 0 && run->attention != STW_ATTENTION_EAGER)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.attention_dropout",
+                                         "0, or attention: eager: others keep no masks");
     if (s.overlap_param_gather && !(s.distributed_optimizer && s.overlap_grad_reduce))
         return stw_run_spec_refuse_value(run, origin, err, "megatron.overlap_param_gather",
                                          "false, or megatron.distributed_optimizer and "
