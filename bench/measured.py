@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicted against measured figures of a framework's runs: measured.py ENGINE...
 
-Reads tests/measured/ENGINE.csv: name, model, cluster, settings ("key=value ..."), then measured figures. A figure
+Reads tests/measured/ENGINE.csv: name, model, layers (if other than the model's), cluster, settings ("key=value ..."), then measured figures. A figure
 without a value was not measured. With a column "stage" the figures are those of ranks of that pipeline stage. Prints each figure of every row, then median and worst error by figure.
 megatron_golden imports the flags of each row (`stowage plan --from megatron:FILE`) and compares the peak of the last stage with
 each measured one; then come the rows without a plan, by reason, and errors by size of the peak.
@@ -26,6 +26,12 @@ def allocated(phase):
                                    if stage in ("", str(rank["stage"])))
 
 
+def reserved(phase):
+    """The same with what it holds in reserve."""
+    return lambda plan, stage: max(rank["phases"][phase]["reserved"] for rank in plan["ranks"]
+                                   if stage in ("", str(rank["stage"])))
+
+
 def on_nodes(plan, figure):
     return [phase[figure] for node in plan["nodes"] for phase in node["phases"].values()]
 
@@ -38,15 +44,37 @@ def ranks_per_node(plan):
 FIGURES = {
     "load": allocated("load"),
     "forward_backward": allocated("forward_backward"),
+    "first_optimizer_step": allocated("first_optimizer_step"),
     "optimizer_step": allocated("optimizer_step"),
+    "forward_backward_reserved": reserved("forward_backward"),
+    "first_optimizer_step_reserved": reserved("first_optimizer_step"),
+    "optimizer_step_reserved": reserved("optimizer_step"),
     "page_locked": lambda plan, stage: max(on_nodes(plan, "page_locked")) / ranks_per_node(plan),
     "host": lambda plan, stage: max(on_nodes(plan, "host")),
     "step_s": lambda plan, stage: plan["time_s"]["optimizer_step"],
 }
 
 
+def model_of(row, folder):
+    """A model of the zoo; with another number of layers, a copy of its config.json."""
+    if not row.get("layers"):
+        return row["model"]
+    with open(os.path.join(TOP, "models", "zoo", row["model"] + ".json"), encoding="utf-8") as file:
+        config = json.load(file)
+    config["num_hidden_layers"] = int(row["layers"])
+    path = os.path.join(folder, row["model"] + ".json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    return path
+
+
 def plan_of(row):
-    command = [STOWAGE, "plan", "--json", "--model", row["model"], "--cluster", row["cluster"]]
+    with tempfile.TemporaryDirectory() as folder:
+        return plan_in(row, folder)
+
+
+def plan_in(row, folder):
+    command = [STOWAGE, "plan", "--json", "--model", model_of(row, folder), "--cluster", row["cluster"]]
     for setting in row["settings"].split():
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -59,7 +87,7 @@ def compare(engine):
     errors = {figure: [] for figure in FIGURES}
     with open(os.path.join(TOP, "tests", "measured", engine + ".csv"), encoding="utf-8") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    print(f"{'row':28} {'figure':18} {'predicted':>18} {'measured':>18} {'error':>8}")
+    print(f"{'row':28} {'figure':30} {'predicted':>18} {'measured':>18} {'error':>8}")
     for row in rows:
         plan = plan_of(row)
         for figure, predict in FIGURES.items():
@@ -68,7 +96,7 @@ def compare(engine):
             measured, predicted = float(row[figure]), predict(plan, row.get("stage") or "")
             error = (predicted - measured) / measured if measured else float(predicted != 0)
             errors[figure].append(abs(error))
-            print(f"{row['name']:28} {figure:18} {predicted:18.11g} {measured:18.11g} {100 * error:+7.2f}%")
+            print(f"{row['name']:28} {figure:30} {predicted:18.11g} {measured:18.11g} {100 * error:+7.2f}%")
     for figure, all_errors in errors.items():
         if all_errors:
             print(f"{engine} {figure}: {len(all_errors)} rows, median {100 * statistics.median(all_errors):.2f}%, "

@@ -128,8 +128,25 @@ static void put_remedy(const stw_section *s) {
 }
 
 /* A plan that fills the GPU. Full hosts have a remark of their own. */
+/* The bytes fit, but not where the framework's allocator has room for them. */
+static void put_torn(const stw_section *s) {
+    for (uint32_t k = 0; k < s->plan->job->n_kinds; k++) {
+        const stw_replayed *replayed = &s->plan->replayed[k];
+        if (!replayed->full) continue;
+        stw_doc_line(s->out, s->format,
+                     "All bytes fit, but in %s the framework's allocator has split the GPU's "
+                     "memory up and finds no room for %s.%s",
+                     stw_phase_name(replayed->full_at), stw_word_gib(replayed->full_bytes).text,
+                     s->plan->run.allocator.expandable_segments
+                         ? ""
+                         : " Try --set allocator.expandable_segments=true.");
+        return;
+    }
+}
+
 static void put_risk(const stw_section *s) {
     const stw_plan_facts *f = s->facts;
+    if (s->plan->replayed != NULL) put_torn(s);
     if ((double)f->gpu_peak <= STW_RISK_SHARE * (double)f->gpu_capacity) return;
     const bool filled = s->plan->run.placement.gpu_fill > STW_RISK_SHARE;
     stw_doc_line(s->out, s->format,

@@ -32,6 +32,7 @@ stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err) {
         stw_sim *sim = NULL;
         if (unseen) { /* no seconds are told of it; the walk has its bytes */
             stw_program_walk(plan->programs[k], &plan->peaks[k]);
+            stw_plan_show_peaks(plan, k);
             continue;
         }
         STW_TRY(stw_sim_run(plan->job, plan->programs[k], &sim, err));
@@ -41,6 +42,7 @@ stw_status stw_sim_plan(stw_plan *plan, stw_sim **sims, stw_error *err) {
             return status;
         }
         plan->peaks[k] = sim->peaks;
+        stw_plan_show_peaks(plan, k);
         note_seconds(plan, plan->programs[k], sim);
         if (sims != NULL)
             sims[k] = sim;

@@ -81,6 +81,7 @@ static const char *component_text(comparer *c, const char *tier, stw_component c
 
 typedef enum metric_kind {
     METRIC_ALLOCATED,
+    METRIC_RESERVED,
     METRIC_DEVICE,
     METRIC_GPU_COMPONENT,
     METRIC_HOST_COMPONENT,
@@ -118,6 +119,11 @@ static bool figure(const comparer *c, metric which, const stw_peak *peak, const 
         found = m->allocated;
         known = !external || found > 0;
         break;
+    case METRIC_RESERVED: /* of a framework's allocator: Stowage has one arena */
+        expected = stw_peak_reserved(gpu);
+        found = m->reserved;
+        known = external && found > 0 && !c->plan->job->engine->spec.executes;
+        break;
     case METRIC_DEVICE:
         expected = gpu->total;
         found = m->device;
@@ -150,7 +156,7 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
         double predicted, measured;
         if (!rank->phases[phase].known || stw_job_kind_of(c->plan->job, rank->rank) != kind)
             continue;
-        if (!figure(c, which, c->plan->peaks[kind].phase[phase], &rank->phases[phase], &predicted,
+        if (!figure(c, which, c->plan->shown[kind].phase[phase], &rank->phases[phase], &predicted,
                     &measured))
             continue;
         if (any &&
@@ -166,6 +172,9 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
     switch (which.kind) {
     case METRIC_ALLOCATED:
         line.what = "gpu allocated";
+        break;
+    case METRIC_RESERVED:
+        line.what = "gpu reserved";
         break;
     case METRIC_DEVICE:
         line.what = "gpu device";
@@ -189,6 +198,7 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
 static void compare_ranks(comparer *c, stw_phase phase) {
     for (uint32_t k = 0; k < c->plan->job->n_kinds; k++) {
         compare_metric(c, phase, k, (metric){METRIC_ALLOCATED, STW_N_COMPONENTS});
+        compare_metric(c, phase, k, (metric){METRIC_RESERVED, STW_N_COMPONENTS});
         compare_metric(c, phase, k, (metric){METRIC_DEVICE, STW_N_COMPONENTS});
         for (int i = 0; i < STW_N_COMPONENTS; i++)
             compare_metric(c, phase, k, (metric){METRIC_GPU_COMPONENT, (stw_component)i});

@@ -93,6 +93,58 @@ static void sum_nodes(stw_plan *plan) {
     }
 }
 
+/* What the engine's allocator may take of the device: all but what lies outside it. */
+static uint64_t allocator_bytes(const stw_plan *plan, uint32_t k) {
+    uint64_t others = 0;
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        const stw_peak *peak = &plan->peaks[k].phase[p][STW_TIER_GPU];
+        others = stw_max_u64(others, peak->components[STW_COMPONENT_CONTEXT] +
+                                         peak->components[STW_COMPONENT_COMM]);
+    }
+    const uint64_t capacity = stw_plan_gpu_capacity(plan);
+    return capacity > others ? capacity - others : 1;
+}
+
+/* What torch's allocator reserves on a kind of rank; nothing for an engine with an arena. */
+static stw_status replay(stw_plan *plan, uint32_t k, stw_error *err) {
+    const stw_allocator_settings settings = {
+        .device_bytes = allocator_bytes(plan, k),
+        .expandable_segments = plan->run.allocator.expandable_segments,
+        .max_split_bytes = plan->run.allocator.max_split_bytes,
+        .roundup_power2_divisions = (uint32_t)plan->run.allocator.roundup_power2_divisions};
+    stw_program *program = NULL;
+    memset(&plan->replayed[k], 0, sizeof plan->replayed[k]);
+    if (plan->job->engine->spec.executes) return STW_STATUS_OK;
+    stw_status status =
+        stw_program_new_tensors(plan->job, &plan->decisions, plan->layouts[k], &program, err);
+    if (status == STW_STATUS_OK)
+        status = stw_program_replay(plan->job, plan->layouts[k], program, &settings,
+                                    &plan->replayed[k], err);
+    stw_program_free(program);
+    return status;
+}
+
+void stw_plan_show_peaks(stw_plan *plan, uint32_t kind) {
+    const stw_replayed *replayed = &plan->replayed[kind];
+    stw_peaks *shown = &plan->shown[kind];
+    *shown = plan->peaks[kind];
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        stw_peak *peak = &shown->phase[p][STW_TIER_GPU];
+        const uint64_t reserved = replayed->most[p].reserved_bytes;
+        const uint64_t allocated = stw_peak_allocated(peak);
+        if (!replayed->most[p].has || !shown->has[p]) continue;
+        const uint64_t slack = reserved > allocated ? reserved - allocated : 0;
+        peak->total += slack - peak->components[STW_COMPONENT_SLACK];
+        peak->components[STW_COMPONENT_SLACK] = slack;
+    }
+}
+
+bool stw_plan_is_torn(const stw_plan *plan) {
+    bool torn = false;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) torn = torn || plan->replayed[k].full;
+    return torn;
+}
+
 static stw_status derive(stw_plan *plan, uint32_t phases, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t n = plan->job->n_kinds;
@@ -100,17 +152,22 @@ static stw_status derive(stw_plan *plan, uint32_t phases, stw_error *err) {
     plan->layouts = stw_pool_array(plan->pool, n, sizeof *plan->layouts);
     plan->programs = stw_pool_array(plan->pool, n, sizeof *plan->programs);
     if (plan->peaks == NULL) plan->peaks = stw_pool_array(plan->pool, n, sizeof *plan->peaks);
+    if (plan->shown == NULL) plan->shown = stw_pool_array(plan->pool, n, sizeof *plan->shown);
+    if (plan->replayed == NULL)
+        plan->replayed = stw_pool_array(plan->pool, n, sizeof *plan->replayed);
     if (plan->node_peaks == NULL)
         plan->node_peaks =
             stw_pool_array(plan->pool, plan->job->n_node_kinds, sizeof *plan->node_peaks);
     if (plan->layouts == NULL || plan->programs == NULL || plan->peaks == NULL ||
-        plan->node_peaks == NULL)
+        plan->replayed == NULL || plan->shown == NULL || plan->node_peaks == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
     for (uint32_t k = 0; k < n; k++) {
         STW_TRY(stw_layout_new(plan->job, &plan->decisions, k, &plan->layouts[k], err));
         STW_TRY(stw_program_new_phases(plan->job, &plan->decisions, plan->layouts[k], phases,
                                        &plan->programs[k], err));
         stw_program_walk(plan->programs[k], &plan->peaks[k]);
+        STW_TRY(replay(plan, k, err));
+        stw_plan_show_peaks(plan, k);
     }
     sum_nodes(plan);
 out:
@@ -203,9 +260,9 @@ void stw_plan_judge(stw_plan *plan) {
                 fmax(worst, share(node[STW_TIER_NVME].total, plan->cluster.nvme.capacity_bytes));
         }
     }
-    plan->verdict = worst > 1.0              ? STW_VERDICT_DOES_NOT_FIT
-                    : worst > STW_RISK_SHARE ? STW_VERDICT_AT_RISK
-                                             : STW_VERDICT_FITS;
+    plan->verdict = worst > 1.0                                        ? STW_VERDICT_DOES_NOT_FIT
+                    : worst > STW_RISK_SHARE || stw_plan_is_torn(plan) ? STW_VERDICT_AT_RISK
+                                                                       : STW_VERDICT_FITS;
 }
 
 static uint64_t excess(uint64_t bytes, uint64_t limit) { return bytes > limit ? bytes - limit : 0; }

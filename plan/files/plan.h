@@ -8,6 +8,7 @@
 
 #include "plan/engines/engine.h"
 #include "plan/program/program.h"
+#include "plan/program/replay.h"
 
 typedef enum stw_outcome {
     STW_OUTCOME_OPTIMAL,
@@ -85,7 +86,11 @@ typedef struct stw_plan {
     stw_layout **layouts;        /* [job->n_kinds] */
     stw_program **programs;      /* [job->n_kinds] */
     stw_peaks *peaks;            /* [job->n_kinds] */
+    stw_peaks *shown;            /* [job->n_kinds] peaks with all that the engine's allocator
+                                    reserves, as files and reports show them */
     stw_peaks *node_peaks;       /* [job->n_node_kinds], tier host; per node */
+    stw_replayed *replayed;      /* [job->n_kinds] what torch reserves; all 0 where the engine has
+                                    one arena */
     double time_s[STW_N_PHASES]; /* one pass, simulated; NaN: no such movement, or unknown */
     double objective_s;          /* the planner's estimate of an iteration by its rows, and
                                     1/STW_LOAD_SPREAD of the load; reports show it without that */
@@ -113,6 +118,11 @@ STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);
 /** The same with programs of memory operations alone: for plans that do not fit, which nobody times
  * or executes. The walk and the checks of a plan take them; stw_plan_derive makes them whole. */
 STW_MUST_USE stw_status stw_plan_derive_bytes(stw_plan *plan, stw_error *err);
+/** Make plan->shown of one kind from plan->peaks (again). */
+void stw_plan_show_peaks(stw_plan *plan, uint32_t kind);
+/** Does an allocator find no room for a tensor although all bytes fit: is the GPU's memory split up
+ * too far? Such a plan is at risk. plan->replayed says where. */
+bool stw_plan_is_torn(const stw_plan *plan);
 /** Elements of the state that runs verify (params, moments, master), on all ranks. */
 uint64_t stw_plan_state_elements(const stw_plan *plan);
 /** Append an alternative; `needs` is copied, `rule` is not. @param plan_seconds of the plan */
@@ -120,7 +130,7 @@ STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rul
                                                  double plan_seconds, const char *needs,
                                                  stw_error *err);
 /** Set the verdict from peaks and capacities: over a limit does_not_fit; above STW_RISK_SHARE of
- * one at_risk. */
+ * one, or torn, at_risk. */
 void stw_plan_judge(stw_plan *plan);
 #define STW_RISK_SHARE 0.98
 /** Bytes that a rank may use on its GPU, a node on its host, page-locked, on NVMe. */

@@ -107,7 +107,7 @@ out:
 static stw_status check_rank(const reader *r, const stw_node *node, uint32_t k, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_rank_kind *kind = &r->plan->job->kinds[k];
-    const stw_peaks *peaks = &r->plan->peaks[k];
+    const stw_peaks *peaks = &r->plan->shown[k];
     const stw_node *phases = NULL;
     const char *name = NULL;
     uint64_t allocated, reserved, device;

@@ -368,7 +368,7 @@ static void write_ranks(const stw_plan *plan, stw_json *json) {
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
         const stw_rank_kind *kind = &plan->job->kinds[k];
         uint64_t allocated, reserved, device;
-        stw_plan_rank_maxima(&plan->peaks[k], &allocated, &reserved, &device);
+        stw_plan_rank_maxima(&plan->shown[k], &allocated, &reserved, &device);
         stw_json_begin_object(json, NULL);
         stw_json_u64(json, "rank", kind->ranks[0]);
         stw_json_u64(json, "ranks", kind->n_ranks);
@@ -380,7 +380,7 @@ static void write_ranks(const stw_plan *plan, stw_json *json) {
         stw_json_begin_object(json, "phases");
         for (int p = 0; p < STW_N_PHASES; p++)
             if (plan->peaks[k].has[p])
-                write_rank_phase(plan->peaks[k].phase[p], stw_phase_name((stw_phase)p), json);
+                write_rank_phase(plan->shown[k].phase[p], stw_phase_name((stw_phase)p), json);
         stw_json_end(json);
         stw_json_end(json);
     }

@@ -17,6 +17,10 @@ void stw_builder_init(stw_builder *b, const stw_job *job, const stw_decisions *d
     b->shard_grads = stw_pool_array(program->pool, job->model->n_blocks, sizeof(stw_extent));
     if (b->shard_grads == NULL)
         b->status = stw_fail(err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+    if (program->with_tensors) {
+        b->shard_tensors = program->n_tensors;
+        program->n_tensors += job->model->n_blocks + 2;
+    }
 }
 
 stw_status stw_builder_finish(stw_builder *b) { return b->status; }

@@ -27,7 +27,9 @@ typedef struct stw_builder {
     bool pageable; /* what is allocated or freed on the host from now on is not page-locked */
     bool skipping; /* of a movement that the program does not hold: only allocs and frees stay */
     stw_extent
-        *shard_grads; /* [model.n_blocks] lazily made gradients, live from backward to step */
+        *shard_grads;       /* [model.n_blocks] lazily made gradients, live from backward to step */
+    uint32_t shard_tensors; /* tensors of shard_grads, by block, and two more (tensors.h) */
+    uint32_t step_tensors;  /* of what is there during a step alone */
     struct {
         stw_extent *live;
         size_t n, capacity;

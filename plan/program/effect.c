@@ -57,6 +57,7 @@ static bool holds(const stw_job *job, stw_need need) {
     case STW_NEED_STEP:
         return executes;
     case STW_NEED_FOREIGN:
+    case STW_NEED_CACHES:
         return !executes;
     case STW_NEED_CLIP:
         return executes && run->optimizer.clip_norm > 0;

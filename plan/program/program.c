@@ -10,9 +10,9 @@ stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
     return stw_program_new_phases(job, decisions, layout, 0, out, err);
 }
 
-stw_status stw_program_new_phases(const stw_job *job, const stw_decisions *decisions,
-                                  const stw_layout *layout, uint32_t phases, stw_program **out,
-                                  stw_error *err) {
+static stw_status new_program(const stw_job *job, const stw_decisions *decisions,
+                              const stw_layout *layout, const stw_program *like, stw_program **out,
+                              stw_error *err) {
     stw_program *program = NULL;
     stw_pool *pool = stw_pool_new();
     if (pool != NULL) program = stw_pool_alloc(pool, sizeof *program);
@@ -22,13 +22,26 @@ stw_status stw_program_new_phases(const stw_job *job, const stw_decisions *decis
     }
     program->pool = pool;
     program->kind = layout->kind;
-    program->phases = phases;
+    program->phases = like->phases;
+    program->with_tensors = like->with_tensors;
     stw_status status = job->engine->build(job, decisions, layout, program, err);
     if (status == STW_STATUS_OK)
         *out = program;
     else
         stw_program_free(program);
     return status;
+}
+
+stw_status stw_program_new_phases(const stw_job *job, const stw_decisions *decisions,
+                                  const stw_layout *layout, uint32_t phases, stw_program **out,
+                                  stw_error *err) {
+    return new_program(job, decisions, layout, &(stw_program){.phases = phases}, out, err);
+}
+
+stw_status stw_program_new_tensors(const stw_job *job, const stw_decisions *decisions,
+                                   const stw_layout *layout, stw_program **out, stw_error *err) {
+    const stw_program like = {.phases = STW_NO_PHASES, .with_tensors = true};
+    return new_program(job, decisions, layout, &like, out, err);
 }
 
 void stw_program_free(stw_program *program) {

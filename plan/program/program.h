@@ -54,6 +54,22 @@ typedef struct stw_movement {
     uint32_t first_op, n_ops;
 } stw_movement;
 
+/** A tensor comes or goes in torch's allocator (plan/program/tensors.h). */
+typedef enum stw_tensor_change {
+    STW_TENSOR_TAKE,
+    STW_TENSOR_DROP,
+    STW_TENSOR_EMPTY_CACHE
+} stw_tensor_change;
+typedef struct stw_tensor_event {
+    uint8_t change, stream; /* stw_tensor_change; stream of the allocator */
+    uint32_t tensor;
+    uint64_t bytes;
+} stw_tensor_event;
+/** What stands for the GPU allocs and frees of operations [first_op, end_op). */
+typedef struct stw_tensor_range {
+    uint32_t movement, first_op, end_op, first_event, n_events;
+} stw_tensor_range;
+
 /** Operations of one program, at most: 3 for each of the pieces in which the largest model is read,
  * and some. */
 #define STW_MAX_OPS (1u << 22)
@@ -67,6 +83,11 @@ typedef struct stw_program {
     uint32_t n_movements;
     size_t movement_room;
     stw_movement *movements; /* in the order in which they first happen */
+    bool with_tensors;       /* the rest is made; else it is empty */
+    uint32_t n_tensors, n_ranges, n_events;
+    size_t range_room, event_room;
+    stw_tensor_range *ranges; /* by operation, ascending; they do not overlap */
+    stw_tensor_event *events;
 } stw_program;
 
 /** What bytes are counted in: the tiers, and of the host what is page-locked. */
@@ -95,6 +116,10 @@ STW_MUST_USE stw_status stw_program_new_phases(const stw_job *job, const stw_dec
                                                const stw_layout *layout, uint32_t phases,
                                                stw_program **out, stw_error *err);
 #define STW_NO_PHASES (1u << STW_N_PHASES)
+/** Allocs and frees alone (STW_NO_PHASES), with the tensors that torch allocates for them. */
+STW_MUST_USE stw_status stw_program_new_tensors(const stw_job *job, const stw_decisions *decisions,
+                                                const stw_layout *layout, stw_program **out,
+                                                stw_error *err);
 void stw_program_free(stw_program *program);
 /** Does a program have all operations of a phase? */
 static inline bool stw_program_is_full(const stw_program *program, stw_phase phase) {

@@ -142,6 +142,11 @@ typedef struct stw_run_spec {
     /* Settings of the engines' own keys, one block for each section of plan/spec/registry.h. */
     _Alignas(8) unsigned char sections[STW_MAX_SECTIONS][STW_SECTION_BYTES];
     struct {
+        bool expandable_segments;
+        uint64_t max_split_bytes;          /* 0: none */
+        uint64_t roundup_power2_divisions; /* 0: none */
+    } allocator;                           /* PYTORCH_CUDA_ALLOC_CONF */
+    struct {
         uint32_t method;     /* stw_load or STW_AUTO */
         uint32_t dtype;      /* stw_dtype, STW_AUTO: the params', STW_NONE: as stored */
         const char *weights; /* NULL: none */

@@ -11,6 +11,14 @@ static stw_status check_betas(const stw_run_spec *run, const char *origin, stw_e
     return stw_run_spec_refuse_value(run, origin, err, "optimizer.betas", "both below 1");
 }
 
+/* torch refuses other numbers, too (c10/core/AllocatorConfig.cpp). */
+static stw_status check_allocator(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const uint64_t divisions = run->allocator.roundup_power2_divisions;
+    if ((divisions & (divisions - 1)) == 0 || divisions == 0) return STW_STATUS_OK;
+    return stw_run_spec_refuse_value(run, origin, err, "allocator.roundup_power2_divisions",
+                                     "none or a power of two");
+}
+
 /* Refuse a word that another key excludes, and name those that are left. */
 static stw_status refuse_word(const stw_run_spec *run, const char *origin, stw_error *err,
                               const char *key, const char *word, const char *because) {
@@ -170,6 +178,7 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
     stw_run_spec defaults;
     stw_status status = stw_run_spec_init(&defaults, err);
     if (status != STW_STATUS_OK) return status;
+    STW_TRY(check_allocator(run, origin, err));
     STW_TRY(check_betas(run, origin, err));
     STW_TRY(check_words(run, origin, err));
     STW_TRY(check_placement(run, origin, err));

@@ -320,6 +320,15 @@ static const stw_spec_row rows_before[] = {
 };
 
 static const stw_spec_row rows_after[] = {
+    {BOOL("allocator.expandable_segments"), AT(allocator.expandable_segments),
+     .also = "expandable_segments pytorch_cuda_alloc_conf", .fallback = "false",
+     .note = "these three as in PYTORCH_CUDA_ALLOC_CONF", .needs = NEEDS(CACHES)},
+    {BYTES("allocator.max_split_size"), AT(allocator.max_split_bytes), .words = none,
+     .also = "max_split_size_mb", .fallback = "none", .note = "none, or a size",
+     BOUNDS(20971520, 1099511627776.0), .needs = NEEDS(CACHES)},
+    {COUNT("allocator.roundup_power2_divisions"), AT(allocator.roundup_power2_divisions),
+     .words = none, .also = "roundup_power2_divisions", .fallback = "none",
+     .note = "none, or a power of two for all sizes", BOUNDS(2, 64), .needs = NEEDS(CACHES)},
     {WORDS("load.method", loads), AT(load.method), .fallback = "auto"},
     {WORDS("load.dtype", load_dtypes), AT(load.dtype), .fallback = "auto",
      .note = "auto (precision.params) | stored | fp32 | bf16 | fp16: of whole models on the host",

@@ -64,6 +64,7 @@ typedef struct stw_spec_word {
     X(CPU_STEP, "nothing is updated on the CPU", "optimizer.implementation: cpu")                  \
     X(OWN_KERNELS, "the framework's own code updates on the CPU", "engine: stowage")               \
     X(ACCUMULATES, "an iteration has one micro batch", "batch.grad_accumulation: 2 or more")       \
+    X(CACHES, "the engine has one arena and no caching allocator", NULL)                           \
     X(DIRECT, "no update is direct", "optimizer.implementation: direct")                           \
     X(RINGS, "no admissible update streams through a ring", "optimizer.implementation: streamed")  \
     X(UNTIED, "the model has no embedding apart from its head", NULL)                              \

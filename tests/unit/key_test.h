@@ -223,7 +223,7 @@ static void describe(const stw_plan *plan, stw_text *out) {
             for (int t = 0; t < STW_N_TIERS; t++)
                 for (int c = 0; c < STW_N_COMPONENTS; c++)
                     stw_text_printf(out, "%llu ",
-                                    (unsigned long long)plan->peaks[k].phase[p][t].components[c]);
+                                    (unsigned long long)plan->shown[k].phase[p][t].components[c]);
     }
     for (int p = 0; p < STW_N_PHASES; p++) stw_text_printf(out, "%.12g ", plan->time_s[p]);
 }
@@ -282,7 +282,7 @@ static bool other_number(const stw_spec_row *row, const void *base, size_t i, ch
                          size_t out_size) {
     static const double factors[] = {16, 1.0 / 16, 2, 0.5, 200, 1.0 / 200};
     static const double wholes[] = {1, 2, 3, 4}, shares[] = {0.25, 0.5, 1, 0};
-    static const double sizes[] = {65536, 1048576, 4194304, 1e9};
+    static const double sizes[] = {65536, 1048576, 32e6, 1e9};
     const bool is_word = stw_spec_word_of(row, base) != NULL;
     double now = row->kind == STW_SPEC_NUMBER ? stw_spec_get_double(row, base)
                                               : (double)stw_spec_get_u64(row, base);

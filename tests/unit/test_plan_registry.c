@@ -47,7 +47,8 @@ static void keys_of_a_registered_engine(void) {
                 "toy.size: found 10, expected 0 to 9");
     stw_run_spec_write_yaml(&run, &yaml);
     CU_ASSERT_PTR_NOT_NULL(strstr(yaml.data, "engine: toy  # stowage | "));
-    const char *section = strstr(yaml.data, "\ntoy:\n  size: 10\n  loud: true  # or not\nload:\n");
+    const char *section =
+        strstr(yaml.data, "\ntoy:\n  size: 10\n  loud: true  # or not\nallocator:\n");
     CU_ASSERT_PTR_NOT_NULL(section);
     stw_text_free(&yaml);
     stw_run_spec_free(&run);

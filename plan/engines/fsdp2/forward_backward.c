@@ -13,6 +13,7 @@
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp2/tensors.h"
 #include "plan/engines/movements.h"
 #include "plan/program/blocks.h"
 
@@ -41,6 +42,7 @@ typedef struct pass {
     uint32_t worked; /* the last computation */
     bool lazy_grads;
     bool accumulates; /* sharded gradients of earlier micro batches are there */
+    stw_torch *torch; /* what torch's allocator sees */
     struct {
         stw_extent root, output;
         stw_extent staged[2];  /* shards on their way up, in turn */
@@ -252,18 +254,23 @@ static void forward_block(pass *p, uint32_t block) {
     block_state *s = &p->blocks[block];
     const stw_job *job = p->b->job;
     uint64_t full = stw_activation_bytes(job, group_of(p, block), STW_ACT_KEEP);
+    uint32_t from = stw_tensors_begin(p->b);
     if (p->acts[block] == STW_ACT_RECOMPUTE)
         s->saved = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
                              stw_activation_bytes(job, group_of(p, block), STW_ACT_RECOMPUTE));
     else
         alloc_acts(p, block);
+    stw_torch_forward(p->torch, from, block);
     uint32_t done =
         compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block), STW_OP_NONE);
     if (p->acts[block] == STW_ACT_OFFLOAD && full > 0) {
         s->stash = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, full);
         move_acts(p, block, true, done);
     }
-    if (stw_fsdp_settings_of(job->run).reshard_after_forward) release(p, block);
+    from = stw_tensors_begin(p->b);
+    if (!stw_fsdp_settings_of(job->run).reshard_after_forward) return;
+    release(p, block);
+    stw_torch_release(p->torch, from, block);
 }
 
 /* The first block of the chain that may be held up to `at` (see stw_block_held_to). */
@@ -284,7 +291,10 @@ static void drop_offloaded(pass *p, uint32_t at) {
 
 /* The last block's all-gather output is held until the loss is there. */
 static void forward(pass *p) {
+    uint32_t from = stw_tensors_begin(p->b);
     gather_root(p);
+    stw_torch_unshard_in_forward(p->torch, from, STW_TORCH_ROOT);
+    from = stw_tensors_begin(p->b);
     if (p->n_chain > 0) gather(p, p->chain[0]);
     for (uint32_t i = 0; i < p->n_chain; i++) {
         drop_root_gather(p);
@@ -293,15 +303,21 @@ static void forward(pass *p) {
             drop_all_gather(p, p->chain[i]);
             gather(p, p->chain[i + 1]);
         }
+        stw_torch_unshard_in_forward(p->torch, from, p->chain[i]);
         forward_block(p, p->chain[i]);
         drop_offloaded(p, i);
+        from = stw_tensors_begin(p->b);
     }
     drop_offloaded(p, p->n_chain);
 }
 
 /* Before the backward of block `at` of the chain, or the loss: what backward needs next. */
 static void prepare_backward(pass *p, uint32_t at) {
-    if (at > 0 && is_released(p, p->chain[at - 1])) gather(p, p->chain[at - 1]);
+    uint32_t from = stw_tensors_begin(p->b);
+    if (at > 0 && is_released(p, p->chain[at - 1])) {
+        gather(p, p->chain[at - 1]);
+        stw_torch_gather(p->torch, from, p->chain[at - 1]);
+    }
     for (uint32_t i = at, first = first_held(p, at); i-- > first;) {
         uint32_t block = p->chain[i];
         block_state *s = &p->blocks[block];
@@ -322,12 +338,14 @@ static void shard_grad(stw_builder *b, uint32_t block) {
 
 void stw_build_shard_grads(stw_builder *b, bool alloc) {
     stw_tier tier = stw_place_tier(&b->decisions->state[0].place, STW_COMPONENT_GRADS);
+    uint32_t from = stw_tensors_begin(b);
     for (uint32_t i = 0; i < b->job->model->n_blocks; i++) {
         if (alloc)
             shard_grad(b, i);
         else
             stw_free(b, STW_COMPONENT_GRADS, tier, b->shard_grads[i]);
     }
+    stw_torch_shard_grads(b, from, alloc);
 }
 
 static void free_grads(pass *p, uint32_t block) {
@@ -456,21 +474,29 @@ static uint32_t block_work(pass *p, uint32_t block, double flops) {
 static void backward_block(pass *p, uint32_t at, uint32_t behind) {
     uint32_t block = p->chain[at];
     double flops = stw_block_backward_flops(p->b->job, block);
+    uint32_t from = stw_tensors_begin(p->b);
     if (p->blocks[block].unshard.bytes == 0) copy_out(p, block);
     drop_all_gather(p, block);
+    stw_torch_copy_out(p->torch, from, block);
     prepare_backward(p, at);
+    from = stw_tensors_begin(p->b);
     if (p->acts[block] == STW_ACT_RECOMPUTE) {
         alloc_acts(p, block);
         flops += stw_block_forward_flops(p->b->job, block);
     }
     uint32_t done = block_work(p, block, flops);
+    stw_torch_backward(p->torch, from, block);
     if (reduced_last(p, block)) return;
+    from = stw_tensors_begin(p->b);
     release(p, block);
+    stw_torch_release(p->torch, from, block);
+    from = stw_tensors_begin(p->b);
     drop_reduced(p, behind);
     add_to_accumulated(p, block);
     alloc_reduce(p, block);
     free_grads(p, block);
     reduce_out(p, block, done);
+    stw_torch_reduce(p->torch, from, block);
 }
 
 /* The block whose reduce-scatter input is left. With a group of one there is none: what is dropped
@@ -505,6 +531,7 @@ static void loss_and_head(pass *p) {
     bool reshard = stw_fsdp_settings_of(job->run).reshard_after_forward,
          fused = job->run->loss.fused;
     uint64_t saved = stw_logits_saved_bytes(job), most = stw_logits_backward_bytes(job);
+    uint32_t from = stw_tensors_begin(b);
     stw_extent kept = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, saved);
     stw_extent more =
         stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_forward_bytes(job) - saved);
@@ -512,13 +539,23 @@ static void loss_and_head(pass *p) {
         2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
     uint32_t done = compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    stw_torch_loss(p->torch, from);
+    from = stw_tensors_begin(b);
     drop_root_gather(p);
     if (p->n_chain > 0) drop_all_gather(p, p->chain[p->n_chain - 1]);
+    stw_torch_end_forward(p->torch, from);
+    from = stw_tensors_begin(b);
     for (uint32_t i = 0; i < p->n && reshard; i++)
         if (in_root(p, i)) release(p, i);
+    if (reshard) stw_torch_release(p->torch, from, STW_TORCH_ROOT);
+    from = stw_tensors_begin(b);
     if (reshard) gather_root(p);
     drop_root_gather(p);
+    if (reshard) stw_torch_gather(p->torch, from, STW_TORCH_ROOT);
+    from = stw_tensors_begin(b);
+    stw_torch_copy_out(p->torch, from, STW_TORCH_ROOT);
     prepare_backward(p, p->n_chain);
+    from = stw_tensors_begin(b);
     if (fused) root_grads(p, false);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, most - saved);
     (void)compute(p, p->root, STW_OP_LOSS, stw_head_backward_share(job) * flops, done);
@@ -527,6 +564,7 @@ static void loss_and_head(pass *p) {
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_grad_bytes(job));
     if (!fused) root_grads(p, false);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    stw_torch_loss_backward(p->torch, from);
 }
 
 /* The embedding's gradient; where the head's waits for it, their sum is made beside both. */
@@ -548,10 +586,14 @@ static void embedding_grads(pass *p) {
 /* Groups whose input has no gradient are reduced when all else is done: the root, then a wrapped
  * embedding. A group's last gradient goes when its reduction has been issued. */
 static void finish(pass *p, uint32_t behind) {
-    uint32_t last = UINT32_MAX;
+    uint32_t last = UINT32_MAX, from = stw_tensors_begin(p->b);
     embedding_grads(p);
+    stw_torch_embedding_backward(p->torch, from, STW_TORCH_ROOT);
+    from = stw_tensors_begin(p->b);
     for (uint32_t i = 0; i < p->n; i++)
         if (in_root(p, i)) release(p, i);
+    stw_torch_release(p->torch, from, STW_TORCH_ROOT);
+    from = stw_tensors_begin(p->b);
     drop_reduced(p, behind);
     for (uint32_t i = 0; i < p->n; i++)
         if (in_root(p, i)) {
@@ -564,20 +606,27 @@ static void finish(pass *p, uint32_t behind) {
     for (uint32_t i = 0; i < p->n; i++)
         if (in_root(p, i)) reduce_out(p, i, p->worked);
     if (last != UINT32_MAX) free_grads(p, last);
+    stw_torch_reduce(p->torch, from, STW_TORCH_ROOT);
     for (uint32_t i = 0; i < p->n; i++) {
         if (!reduced_last(p, i)) continue;
+        from = stw_tensors_begin(p->b);
         release(p, i);
+        stw_torch_release(p->torch, from, i);
+        from = stw_tensors_begin(p->b);
         for (uint32_t r = 0; r < p->n; r++)
             if (in_root(p, r)) drop_reduced(p, r);
         add_to_accumulated(p, i);
         alloc_reduce(p, i);
         reduce_out(p, i, p->worked);
         free_grads(p, i);
+        stw_torch_reduce(p->torch, from, i);
     }
+    from = stw_tensors_begin(p->b);
     for (uint32_t i = 0; i < p->n; i++) {
         drop_reduced(p, i);
         drop(p, STW_COMPONENT_REDUCE, &p->blocks[i].output, p->blocks[i].reduced);
     }
+    stw_torch_end_backward(p->torch, from);
 }
 
 /* Blocks, their policies and what of them lies on the host. */
@@ -660,14 +709,19 @@ void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
     if (b->status != STW_STATUS_OK || !look_at_blocks(&p)) return;
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
                                          .repeat = STW_REPEAT_EVERY_ITERATION});
+    p.torch = stw_torch_begin(b, p.acts);
     alloc_side(&p);
+    uint32_t from = stw_tensors_begin(b);
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(b->job));
+    stw_torch_workspace(b, from);
     accumulate(&p);
     forward(&p);
     loss_and_head(&p);
     finish(&p, backward(&p));
+    from = stw_tensors_begin(b);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
+    stw_torch_workspace(b, from);
     drop(&p, STW_COMPONENT_SLACK, &p.side.root, STW_OP_NONE);
     drop(&p, STW_COMPONENT_SLACK, &p.side.output, STW_OP_NONE);
     for (int i = 0; i < 2; i++) {

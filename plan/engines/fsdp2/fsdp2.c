@@ -9,6 +9,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp2/tensors.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
 
@@ -227,24 +228,31 @@ static bool is_params(const stw_region *r) { return r->component == STW_COMPONEN
 static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after) {
     const stw_job *job = b->job;
     uint64_t params = stw_job_placed_params(job, b->layout->kind);
-    uint32_t done = STW_OP_NONE;
+    uint32_t done = STW_OP_NONE, from = stw_tensors_begin(b);
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(job));
+    stw_torch_workspace(b, from);
     const uint32_t clipped = clip(b, place, params);
     if (place->update == STW_UPDATE_STREAM) {
         streamed_step(b, place, clipped);
     } else {
         bool cpu = place->update == STW_UPDATE_CPU;
         stw_tier tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
+        from = stw_tensors_begin(b);
         b->pageable = cpu;
         stw_extent temporary =
             stw_alloc(b, STW_COMPONENT_STAGE, tier, temporary_bytes(b, cpu, params));
         b->pageable = false;
+        if (!cpu && temporary.bytes > 0) stw_torch_temporary(b, from, true);
         const uint32_t before[2] = {cpu ? STW_OP_NONE : after, clipped};
         done = adam(b, place->update, STW_OP_NONE, params, before);
+        from = stw_tensors_begin(b);
         stw_free(b, STW_COMPONENT_STAGE, tier, temporary);
+        if (!cpu && temporary.bytes > 0) stw_torch_temporary(b, from, false);
     }
+    from = stw_tensors_begin(b);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
+    stw_torch_workspace(b, from);
     return done;
 }
 

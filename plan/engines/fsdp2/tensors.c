@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* torch/distributed/fsdp/_fully_shard (torch 2.11). What is gathered is allocated on the stream of
+ * the copy into it (FSDPCommContext.all_gather_copy_in_stream), the outputs of reduce-scatters and
+ * the gradients cast from them on reduce_scatter_stream (all_reduce_stream with replicas), all else
+ * on the stream of computation. Nothing is recorded on a second stream. Sizes are padded to chunks
+ * of dimension 0 of equal length (FSDPParam._init_sharded_param). */
+#include "plan/engines/fsdp2/tensors.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+#include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2/layer.h"
+
+enum { COMPUTE, GATHER, REDUCE, ALL_REDUCE };
+
+/** A parameter group of FSDP: one block, or all blocks of the root. */
+typedef struct unit {
+    uint32_t n, first_block;
+    uint32_t *model;          /* [n] tensors of the model */
+    uint32_t *params, *grads; /* [n] unsharded */
+    uint32_t gathered;        /* the all-gather's output */
+    uint32_t output;          /* of the reduce-scatter, where it waits for its all-reduce */
+} unit;
+
+struct stw_torch {
+    stw_builder *b;
+    const stw_job *job;
+    const stw_act *acts;
+    unit *units;            /* [n_blocks + 1], the root last */
+    stw_torch_saved *saved; /* [n_blocks] */
+    stw_torch_norm final;
+    uint32_t normed, loss; /* input of the head; log-softmax */
+    uint32_t hidden, grad; /* between two blocks */
+    uint32_t held;         /* the last gather's output in forward */
+    uint32_t reduced;      /* input of the last reduce-scatter */
+};
+
+static uint64_t bytes_of(stw_dtype dtype) { return stw_dtype_bits(dtype) / 8; }
+
+static uint32_t drop(stw_torch *t, uint32_t tensor) {
+    stw_tensor_drop(t->b, tensor);
+    return STW_NO_TENSOR;
+}
+
+static unit *unit_of(stw_torch *t, uint32_t block) {
+    return &t->units[block == STW_TORCH_ROOT ? t->job->model->n_blocks : block];
+}
+
+static const char *group_name(const stw_torch *t, uint32_t block) {
+    return t->job->model->groups[t->job->model->blocks[block].group].name;
+}
+
+/* Elements of a tensor after the cut over experts, padded to equal chunks. */
+static uint64_t padded(const stw_torch *t, uint32_t model_tensor) {
+    const stw_tensor *tensor = &t->job->model->tensors[model_tensor];
+    uint64_t numel = tensor->expert ? tensor->numel / t->job->expert_cut : tensor->numel;
+    uint64_t rows = tensor->rank > 0 && tensor->shape[0] > 0 ? tensor->shape[0] : 1;
+    uint64_t row = numel / rows; /* 0 where the cut leaves less than a row */
+    return row > 0 && !tensor->expert ? stw_times(stw_round_up_u64(rows, t->job->group), row)
+                                      : stw_round_up_u64(numel, t->job->group);
+}
+
+static uint64_t padded_sum(const stw_torch *t, const unit *u) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < u->n; i++) sum = stw_plus(sum, padded(t, u->model[i]));
+    return sum;
+}
+
+/* ---- units ---- */
+
+static bool add_block(stw_torch *t, unit *u, uint32_t block) {
+    const stw_block *blk = &t->job->model->blocks[block];
+    stw_pool *pool = t->b->program->pool;
+    const size_t n = (size_t)u->n + blk->n_tensors;
+    uint32_t *lists[3];
+    for (int i = 0; i < 3; i++) {
+        lists[i] = stw_pool_array(pool, n, sizeof(uint32_t));
+        if (lists[i] == NULL) return false;
+        memset(lists[i], 0xff, n * sizeof(uint32_t));
+    }
+    if (u->n > 0) memcpy(lists[0], u->model, u->n * sizeof(uint32_t));
+    if (u->n == 0) u->first_block = block;
+    for (uint32_t i = 0; i < blk->n_tensors; i++) lists[0][u->n + i] = blk->first_tensor + i;
+    u->model = lists[0];
+    u->params = lists[1];
+    u->grads = lists[2];
+    u->n = (uint32_t)n;
+    return true;
+}
+
+/* Micro batches that add up, frozen tensors, adapters, fused losses, soft-capped logits and norms
+ * in fp32 are not known tensor by tensor. */
+static bool is_torchs(const stw_builder *b) {
+    const stw_run_spec *run = b->job->run;
+    const stw_model *model = b->job->model;
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->groups[g].facts.wide_norms) return false;
+    if (run->loss.fused || model->soft_capped) return false;
+    return stw_tensors_wanted(b) && !b->job->engine->spec.executes && b->job->group > 1 &&
+           b->job->model->facts_known && run->batch.grad_accumulation == 1 &&
+           run->trainable.lora_rank == 0 && run->trainable.freeze.n == 0;
+}
+
+stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts) {
+    const stw_job *job = b->job;
+    const uint32_t n = job->model->n_blocks;
+    if (!is_torchs(b)) return NULL;
+    stw_pool *pool = b->program->pool;
+    stw_torch *t = stw_pool_alloc(pool, sizeof *t);
+    if (t != NULL) t->units = stw_pool_array(pool, (size_t)n + 1, sizeof *t->units);
+    if (t != NULL) t->saved = stw_pool_array(pool, n, sizeof *t->saved);
+    bool made = t != NULL && t->units != NULL && t->saved != NULL;
+    for (uint32_t i = 0; made && i < n; i++) {
+        t->b = b;
+        t->job = job;
+        made = add_block(t, unit_of(t, stw_job_in_root(job, i) ? STW_TORCH_ROOT : i), i);
+    }
+    if (!made) {
+        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory for tensors");
+        return NULL;
+    }
+    t->acts = acts;
+    for (uint32_t i = 0; i <= n; i++) t->units[i].gathered = t->units[i].output = STW_NO_TENSOR;
+    memset(t->saved, 0xff, n * sizeof *t->saved);
+    memset(&t->final, 0xff, sizeof t->final);
+    t->normed = t->loss = t->hidden = t->grad = t->held = t->reduced = STW_NO_TENSOR;
+    return t;
+}
+
+/* ---- gather ---- */
+
+/* foreach_all_gather: the inputs are cast or copied up first (_get_param_all_gather_inputs). */
+static void gather(stw_torch *t, unit *u) {
+    const stw_run_spec *run = t->job->run;
+    const uint64_t c = bytes_of(run->precision.compute), e = bytes_of(run->precision.params);
+    const bool casts = run->precision.compute != run->precision.params;
+    const bool up = t->b->decisions->state[0].place.params == STW_TIER_HOST;
+    const uint64_t elements = padded_sum(t, u);
+    uint32_t first = t->b->program->n_tensors, flat = STW_NO_TENSOR;
+    if (u->gathered != STW_NO_TENSOR || u->n == 0) return;
+    if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(elements / t->job->group, c));
+    for (uint32_t i = 0; up && i < u->n; i++) {
+        uint64_t own = padded(t, u->model[i]) / t->job->group;
+        uint32_t copied = stw_tensor_take(t->b, GATHER, stw_times(own, e));
+        if (!casts) continue;
+        (void)stw_tensor_take(t->b, GATHER, stw_times(own, c));
+        drop(t, copied);
+    }
+    const uint32_t end = t->b->program->n_tensors;
+    u->gathered = stw_tensor_take(t->b, GATHER, stw_times(elements, c));
+    drop(t, flat);
+    for (uint32_t i = first; up && i < end; i += casts ? 2 : 1) drop(t, casts ? i + 1 : i);
+}
+
+/* foreach_all_gather_copy_out */
+static void copy_out(stw_torch *t, unit *u) {
+    const uint64_t c = bytes_of(t->job->run->precision.compute);
+    for (uint32_t i = 0; i < u->n; i++)
+        if (u->params[i] == STW_NO_TENSOR)
+            u->params[i] = stw_tensor_take(t->b, COMPUTE, stw_times(padded(t, u->model[i]), c));
+}
+
+void stw_torch_unshard_in_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL) return;
+    unit *u = unit_of(t, block);
+    stw_tensors_instead(t->b, first_op);
+    if (u->n == 0) return;
+    gather(t, u);
+    t->held = drop(t, t->held);
+    copy_out(t, u);
+    t->held = u->gathered;
+    u->gathered = STW_NO_TENSOR;
+}
+
+void stw_torch_end_forward(stw_torch *t, uint32_t first_op) {
+    if (t == NULL) return;
+    stw_tensors_instead(t->b, first_op);
+    t->held = drop(t, t->held);
+}
+
+void stw_torch_gather(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL) return;
+    stw_tensors_instead(t->b, first_op);
+    gather(t, unit_of(t, block));
+}
+
+void stw_torch_copy_out(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL) return;
+    unit *u = unit_of(t, block);
+    stw_tensors_instead(t->b, first_op);
+    if (u->gathered == STW_NO_TENSOR) return; /* it was not resharded */
+    copy_out(t, u);
+    u->gathered = drop(t, u->gathered);
+}
+
+void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL) return;
+    unit *u = unit_of(t, block);
+    stw_tensors_instead(t->b, first_op);
+    for (uint32_t i = 0; i < u->n; i++) u->params[i] = drop(t, u->params[i]);
+}
+
+/* ---- blocks ---- */
+
+bool stw_torch_knows(const stw_torch *t, uint32_t block) {
+    const stw_block_facts *f = &t->job->model->groups[t->job->model->blocks[block].group].facts;
+    if (!f->transformer) return true; /* an embedding */
+    return t->acts[block] != STW_ACT_OFFLOAD && stw_torch_layer_is_known(t->job, f);
+}
+
+static stw_torch_layer layer_of(stw_torch *t, uint32_t block) {
+    const stw_model *model = t->job->model;
+    const stw_block *blk = &model->blocks[block];
+    stw_torch_layer l = {.b = t->b,
+                         .job = t->job,
+                         .facts = &model->groups[blk->group].facts,
+                         .first_tensor = blk->first_tensor,
+                         .n_tensors = blk->n_tensors,
+                         .grads = t->units[block].grads};
+    for (uint32_t i = 0; i < blk->n_tensors; i++)
+        l.qk_norm = l.qk_norm ||
+                    strstr(model->tensors[blk->first_tensor + i].name, "q_norm.weight") != NULL;
+    return l;
+}
+
+static uint64_t hidden_bytes(const stw_torch *t) {
+    return stw_times(stw_times(t->job->tokens, bytes_of(t->job->run->precision.compute)),
+                     t->job->model->hidden);
+}
+
+void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL || !stw_torch_knows(t, block)) return;
+    stw_tensors_instead(t->b, first_op);
+    if (t->hidden == STW_NO_TENSOR) t->hidden = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
+    if (!t->job->model->groups[t->job->model->blocks[block].group].facts.transformer) return;
+    stw_torch_layer l = layer_of(t, block);
+    const bool keep = t->acts[block] == STW_ACT_KEEP;
+    if (!keep) t->saved[block].hidden = t->hidden;
+    t->hidden = stw_torch_layer_forward(&l, t->hidden, keep, false, &t->saved[block]);
+}
+
+/* The unsharded gradient of the root's tensor in a block of this group. */
+static void root_grad(stw_torch *t, unit *u, const char *group) {
+    for (uint32_t i = 0; i < u->n; i++) {
+        const stw_tensor *tensor = &t->job->model->tensors[u->model[i]];
+        if (strcmp(group_name(t, tensor->block), group) != 0) continue;
+        if (u->grads[i] == STW_NO_TENSOR)
+            u->grads[i] = stw_tensor_take(
+                t->b, COMPUTE, stw_times(tensor->numel, bytes_of(t->job->run->precision.compute)));
+    }
+}
+
+void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL || !stw_torch_knows(t, block)) return;
+    stw_tensors_instead(t->b, first_op);
+    if (!t->job->model->groups[t->job->model->blocks[block].group].facts.transformer) {
+        root_grad(t, unit_of(t, block), group_name(t, block));
+        return;
+    }
+    stw_torch_layer l = layer_of(t, block);
+    if (t->acts[block] == STW_ACT_RECOMPUTE)
+        (void)stw_torch_layer_forward(&l, t->saved[block].hidden, true, true, &t->saved[block]);
+    t->grad = stw_torch_layer_backward(&l, t->grad, &t->saved[block]);
+}
+
+/* ---- head, loss, embedding ---- */
+
+static uint64_t logits(const stw_torch *t, uint64_t element_bytes) {
+    return stw_times(stw_times(t->job->tokens, t->job->model->vocab), element_bytes);
+}
+
+/* ForCausalLMLoss: logits, their upcast, log-softmax. */
+void stw_torch_loss(stw_torch *t, uint32_t first_op) {
+    if (t == NULL) return;
+    const stw_run_spec *run = t->job->run;
+    const uint64_t wide = bytes_of(run->loss.upcast);
+    stw_tensors_instead(t->b, first_op);
+    t->final = stw_torch_norm_forward(t->b, t->job, t->job->model->hidden, 1, true, &t->normed);
+    t->hidden = drop(t, t->hidden);
+    uint32_t narrow = stw_tensor_take(t->b, COMPUTE, logits(t, bytes_of(run->precision.compute)));
+    uint32_t up = STW_NO_TENSOR;
+    if (run->loss.upcast != run->precision.compute)
+        up = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
+    t->loss = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
+    drop(t, narrow);
+    drop(t, up);
+}
+
+void stw_torch_loss_backward(stw_torch *t, uint32_t first_op) {
+    if (t == NULL) return;
+    const stw_run_spec *run = t->job->run;
+    const uint64_t wide = bytes_of(run->loss.upcast);
+    const bool casts = run->loss.upcast != run->precision.compute;
+    stw_tensors_instead(t->b, first_op);
+    uint32_t likelihood = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
+    uint32_t softmax = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
+    t->loss = drop(t, t->loss);
+    drop(t, likelihood);
+    uint32_t narrow = softmax;
+    if (casts) {
+        narrow = stw_tensor_take(t->b, COMPUTE, logits(t, bytes_of(run->precision.compute)));
+        drop(t, softmax);
+    }
+    root_grad(t, unit_of(t, STW_TORCH_ROOT), t->job->model->tied_embeddings ? "embed" : "head");
+    uint32_t grad = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
+    t->normed = drop(t, t->normed);
+    drop(t, narrow);
+    root_grad(t, unit_of(t, STW_TORCH_ROOT), "norm");
+    t->grad = stw_torch_norm_backward(t->b, t->job, t->job->model->hidden, 1, &t->final, grad);
+}
+
+/* A tied embedding has a second gradient, and their sum is a third one for a moment. */
+void stw_torch_embedding_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL) return;
+    unit *u = unit_of(t, block);
+    stw_tensors_instead(t->b, first_op);
+    if (!t->job->model->tied_embeddings) {
+        root_grad(t, u, "embed");
+    } else {
+        for (uint32_t i = 0; i < u->n; i++) {
+            const stw_tensor *tensor = &t->job->model->tensors[u->model[i]];
+            uint64_t bytes = stw_times(tensor->numel, bytes_of(t->job->run->precision.compute));
+            if (strcmp(group_name(t, tensor->block), "embed") != 0) continue;
+            uint32_t own = stw_tensor_take(t->b, COMPUTE, bytes);
+            uint32_t sum = stw_tensor_take(t->b, COMPUTE, bytes);
+            drop(t, own);
+            drop(t, u->grads[i]);
+            u->grads[i] = sum;
+        }
+    }
+    t->grad = drop(t, t->grad);
+}
+
+/* ---- reduce ---- */
+
+/* FSDPParamGroup.post_backward, foreach_reduce. The last gradient is held by a loop's variable. */
+void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL) return;
+    const stw_run_spec *run = t->job->run;
+    unit *u = unit_of(t, block);
+    const uint64_t elements = padded_sum(t, u), own = elements / t->job->group;
+    const uint64_t reduce_bytes = bytes_of(run->precision.reduce);
+    const bool replicas = t->job->world > t->job->group;
+    const bool to_host = t->b->decisions->state[0].place.grads == STW_TIER_HOST;
+    stw_tensors_instead(t->b, first_op);
+    t->reduced = drop(t, t->reduced);
+    if (u->n == 0) return;
+    const uint32_t shard = t->b->shard_tensors + u->first_block;
+    t->reduced = stw_tensor_take(t->b, COMPUTE, stw_times(elements, reduce_bytes));
+    for (uint32_t i = 0; i + 1 < u->n; i++) u->grads[i] = drop(t, u->grads[i]);
+    if (run->precision.reduce != run->precision.grads) {
+        uint32_t out = stw_tensor_take(t->b, REDUCE, stw_times(own, reduce_bytes));
+        stw_tensor_take_as(t->b, shard, replicas ? ALL_REDUCE : REDUCE,
+                           stw_times(own, bytes_of(run->precision.grads)));
+        if (replicas)
+            u->output = out;
+        else
+            drop(t, out);
+    } else {
+        stw_tensor_take_as(t->b, shard, REDUCE, stw_times(own, reduce_bytes));
+    }
+    if (to_host) drop(t, shard);
+    u->grads[u->n - 1] = drop(t, u->grads[u->n - 1]);
+}
+
+void stw_torch_end_backward(stw_torch *t, uint32_t first_op) {
+    if (t == NULL) return;
+    stw_tensors_instead(t->b, first_op);
+    t->reduced = drop(t, t->reduced);
+    for (uint32_t i = 0; i <= t->job->model->n_blocks; i++)
+        t->units[i].output = drop(t, t->units[i].output);
+}
+
+/* ---- between backward and step ---- */
+
+void stw_torch_shard_grads(stw_builder *b, uint32_t first_op, bool alloc) {
+    if (!is_torchs(b)) return;
+    stw_tensors_instead(b, first_op);
+    for (uint32_t i = 0; i < b->job->model->n_blocks && !alloc; i++)
+        stw_tensor_drop(b, b->shard_tensors + i);
+}
+
+void stw_torch_workspace(stw_builder *b, uint32_t first_op) {
+    if (!is_torchs(b)) return;
+    stw_tensors_instead(b, first_op);
+    for (uint32_t i = 0; i < 2; i++)
+        stw_tensor_take_as(b, b->shard_tensors + b->job->model->n_blocks + i, COMPUTE,
+                           stw_workspace_bytes(b->job) / 2);
+}
+
+void stw_torch_temporary(stw_builder *b, uint32_t first_op, bool alloc) {
+    if (!is_torchs(b)) return;
+    const stw_space *space = &b->job->kinds[b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
+    const uint64_t element = stw_job_element_bytes(b->job, STW_COMPONENT_EXP_AVG_SQ);
+    stw_tensors_instead(b, first_op);
+    if (alloc) b->step_tensors = stw_tensor_numbers(b, space->n_segments);
+    for (uint32_t i = 0; i < space->n_segments; i++)
+        if (alloc)
+            stw_tensor_take_as(b, b->step_tensors + i, COMPUTE,
+                               stw_times(space->segments[i].n, element));
+        else
+            stw_tensor_drop(b, b->step_tensors + i);
+}

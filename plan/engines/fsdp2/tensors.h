@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Forward and backward as torch's allocator sees them: which tensors each part of the program takes
+ * and drops, in the order of the Python code, and on which stream. Every function stands for the
+ * operations that were appended since `first_op` (plan/program/tensors.h) and does nothing where no
+ * tensors are asked for. What has no function here, and the blocks for which
+ * stw_torch_knows is false, keep one tensor per allocation. */
+#ifndef STW_PLAN_FSDP2_TENSORS_H
+#define STW_PLAN_FSDP2_TENSORS_H
+
+#include "plan/program/decisions.h"
+#include "plan/program/tensors.h"
+
+/** The group of the root's blocks, among units: else a unit is a block. */
+#define STW_TORCH_ROOT UINT32_MAX
+
+typedef struct stw_torch stw_torch;
+
+/** NULL where no tensors are asked for, or where nothing is gathered; all functions take that.
+ * @param acts [model.n_blocks] */
+stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts);
+/** In forward: the unit is gathered, the output of the last gather goes, parameters are copied
+ * out. */
+void stw_torch_unshard_in_forward(stw_torch *t, uint32_t first_op, uint32_t unit);
+/** The output of the last gather goes (when the loss is there). */
+void stw_torch_end_forward(stw_torch *t, uint32_t first_op);
+/** In backward: gather, or copy out and drop what was gathered. */
+void stw_torch_gather(stw_torch *t, uint32_t first_op, uint32_t unit);
+void stw_torch_copy_out(stw_torch *t, uint32_t first_op, uint32_t unit);
+/** Parameters are resharded. */
+void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t unit);
+/** Are tensors of this block's activations and gradients known? */
+bool stw_torch_knows(const stw_torch *t, uint32_t block);
+void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block);
+void stw_torch_loss(stw_torch *t, uint32_t first_op);
+void stw_torch_loss_backward(stw_torch *t, uint32_t first_op);
+void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block);
+void stw_torch_embedding_backward(stw_torch *t, uint32_t first_op, uint32_t block);
+/** The input of the last reduce-scatter goes; the unit's gradients are copied into one, reduced and
+ * cast. */
+void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t unit);
+/** Everything that waits for the end of backward goes. */
+void stw_torch_end_backward(stw_torch *t, uint32_t first_op);
+
+/** Gradients of the shards go with the step; the first one finds them where backward left them. */
+void stw_torch_shard_grads(stw_builder *b, uint32_t first_op, bool alloc);
+/** Work areas of cuBLAS: taken by the first products, and kept. */
+void stw_torch_workspace(stw_builder *b, uint32_t first_op);
+/** The roots of all exp_avg_sq, one per tensor. */
+void stw_torch_temporary(stw_builder *b, uint32_t first_op, bool alloc);
+
+#endif
