@@ -151,7 +151,9 @@ typedef struct streamed {
 static void fetch_group(stw_builder *b, const stw_place *place, streamed *s, uint32_t group) {
     const stw_job *job = b->job;
     uint64_t bytes = up_bytes(job, place, group_params(job, b->layout->kind, group));
+    uint32_t from = stw_tensors_begin(b);
     s->window[group] = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, bytes);
+    stw_torch_window(b, from, group, true);
     s->up[group] = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
                                                 .stream = STW_STREAM_H2D,
                                                 .component = STW_COMPONENT_EXP_AVG,
@@ -160,6 +162,12 @@ static void fetch_group(stw_builder *b, const stw_place *place, streamed *s, uin
                                                 .to = {STW_TIER_GPU, s->window[group].offset},
                                                 .bytes = bytes,
                                                 .after = {s->window[group].alloc, STW_OP_NONE}});
+}
+
+static void drop_group(stw_builder *b, streamed *s, uint32_t group) {
+    uint32_t from = stw_tensors_begin(b);
+    stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s->window[group], s->down);
+    stw_torch_window(b, from, group, false);
 }
 
 /* PerLayerOptimWrapper.step (AReaL pull request 983): depth + 1 groups are fetched before the first
@@ -178,13 +186,17 @@ static void streamed_step(stw_builder *b, const stw_place *place, uint32_t clipp
     for (; fetched < groups && fetched <= depth; fetched++) fetch_group(b, place, &s, fetched);
     for (uint32_t g = 0; g < groups; g++) {
         uint64_t params = group_params(job, b->layout->kind, g);
+        uint32_t from = stw_tensors_begin(b);
         stw_extent temporary =
             stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary_bytes(b, false, params));
+        stw_torch_roots(b, from, g, true);
         const uint32_t after[2] = {s.up[g], clipped};
         uint32_t done = adam(b, STW_UPDATE_STREAM, g, params, after);
+        from = stw_tensors_begin(b);
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
+        stw_torch_roots(b, from, g, false);
         if (fetched < groups) fetch_group(b, place, &s, fetched++);
-        if (g > 0) stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[g - 1], s.down);
+        if (g > 0) drop_group(b, &s, g - 1);
         uint64_t element = stw_job_optimizer_bytes(job);
         if (place->params == STW_TIER_HOST)
             element += stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
@@ -197,8 +209,8 @@ static void streamed_step(stw_builder *b, const stw_place *place, uint32_t clipp
                                               .bytes = stw_times(params, element),
                                               .after = {done, STW_OP_NONE}});
     }
-    if (groups > 0)
-        stw_free_after(b, STW_COMPONENT_STAGE, STW_TIER_GPU, s.window[groups - 1], s.down);
+    if (groups > 0) drop_group(b, &s, groups - 1);
+    stw_torch_end_streamed(b);
 }
 
 static uint32_t park(stw_builder *b, bool out, uint32_t after) {
@@ -243,12 +255,13 @@ static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after
         stw_extent temporary =
             stw_alloc(b, STW_COMPONENT_STAGE, tier, temporary_bytes(b, cpu, params));
         b->pageable = false;
-        if (!cpu && temporary.bytes > 0) stw_torch_temporary(b, from, true);
+        const bool roots = !cpu && stw_fsdp2_implementation(job, cpu) == STW_OPTIMIZER_FOREACH;
+        if (roots) stw_torch_roots(b, from, STW_TORCH_ALL, true);
         const uint32_t before[2] = {cpu ? STW_OP_NONE : after, clipped};
         done = adam(b, place->update, STW_OP_NONE, params, before);
         from = stw_tensors_begin(b);
         stw_free(b, STW_COMPONENT_STAGE, tier, temporary);
-        if (!cpu && temporary.bytes > 0) stw_torch_temporary(b, from, false);
+        if (roots) stw_torch_roots(b, from, STW_TORCH_ALL, false);
     }
     from = stw_tensors_begin(b);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);

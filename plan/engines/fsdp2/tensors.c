@@ -2,8 +2,10 @@
 /* torch/distributed/fsdp/_fully_shard (torch 2.11). What is gathered is allocated on the stream of
  * the copy into it (FSDPCommContext.all_gather_copy_in_stream), the outputs of reduce-scatters and
  * the gradients cast from them on reduce_scatter_stream (all_reduce_stream with replicas), all else
- * on the stream of computation. Nothing is recorded on a second stream. Sizes are padded to chunks
- * of dimension 0 of equal length (FSDPParam._init_sharded_param). */
+ * on the stream of computation. The streamed step (AReaL, areal/engine/fsdp_utils/optimizer.py at
+ * 4121871, PerLayerGPUOptimizerStep) brings moments up on a stream of its own, one tensor at a
+ * time, and empties the allocator's cache when it ends. Nothing is recorded on a second stream.
+ * Sizes are padded to chunks of dimension 0 of equal length (FSDPParam._init_sharded_param). */
 #include "plan/engines/fsdp2/tensors.h"
 
 #include <string.h>
@@ -12,7 +14,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/layer.h"
 
-enum { COMPUTE, GATHER, REDUCE, ALL_REDUCE };
+enum { COMPUTE, GATHER, REDUCE, ALL_REDUCE, UP };
 
 /** A parameter group of FSDP: one block, or all blocks of the root. */
 typedef struct unit {
@@ -389,16 +391,70 @@ void stw_torch_workspace(stw_builder *b, uint32_t first_op) {
                            stw_workspace_bytes(b->job) / 2);
 }
 
-void stw_torch_temporary(stw_builder *b, uint32_t first_op, bool alloc) {
+/* ---- the step ---- */
+
+/* Tensors of the step, by segment of the optimizer space. */
+enum { ROOT, EXP_AVG, EXP_AVG_SQ, PARAM, GRAD, N_STEP_TENSORS };
+
+/* The group of the streamed step that a block belongs to: its place among wrapped blocks, or the
+ * last one. */
+static uint32_t step_group(const stw_job *job, uint32_t block) {
+    uint32_t before = 0;
+    const bool root = stw_job_in_root(job, block);
+    for (uint32_t i = 0; i < (root ? job->model->n_blocks : block); i++)
+        before += !stw_job_in_root(job, i);
+    return before;
+}
+
+/* Take or drop one tensor per segment of a group. */
+static void step_tensors(stw_builder *b, uint32_t group, bool alloc, uint32_t stream,
+                         const uint64_t element_bytes[N_STEP_TENSORS]) {
+    const stw_job *job = b->job;
+    const stw_space *space = &job->kinds[b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
+    uint32_t block = UINT32_MAX;
+    bool in = false;
+    if (b->step_tensors == 0)
+        b->step_tensors = stw_tensor_numbers(b, space->n_segments * N_STEP_TENSORS);
+    if (b->step_tensors == STW_NO_TENSOR) return;
+    for (uint32_t i = 0; i < space->n_segments; i++) {
+        const stw_segment *segment = &space->segments[i];
+        const uint32_t at = job->model->tensors[segment->tensor].block;
+        if (at != block) in = group == STW_TORCH_ALL || step_group(job, at) == group;
+        block = at;
+        for (uint32_t t = 0; in && t < N_STEP_TENSORS; t++) {
+            const uint32_t tensor = b->step_tensors + i * N_STEP_TENSORS + t;
+            const uint64_t bytes = stw_times(segment->n, element_bytes[t]);
+            if (alloc)
+                stw_tensor_take_as(b, tensor, stream, bytes);
+            else if (bytes > 0)
+                stw_tensor_drop(b, tensor);
+        }
+    }
+}
+
+void stw_torch_roots(stw_builder *b, uint32_t first_op, uint32_t group, bool alloc) {
+    const uint64_t bytes[N_STEP_TENSORS] = {
+        [ROOT] = stw_job_element_bytes(b->job, STW_COMPONENT_EXP_AVG_SQ)};
     if (!is_torchs(b)) return;
-    const stw_space *space = &b->job->kinds[b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
-    const uint64_t element = stw_job_element_bytes(b->job, STW_COMPONENT_EXP_AVG_SQ);
     stw_tensors_instead(b, first_op);
-    if (alloc) b->step_tensors = stw_tensor_numbers(b, space->n_segments);
-    for (uint32_t i = 0; i < space->n_segments; i++)
-        if (alloc)
-            stw_tensor_take_as(b, b->step_tensors + i, COMPUTE,
-                               stw_times(space->segments[i].n, element));
-        else
-            stw_tensor_drop(b, b->step_tensors + i);
+    step_tensors(b, group, alloc, COMPUTE, bytes);
+}
+
+void stw_torch_window(stw_builder *b, uint32_t first_op, uint32_t group, bool alloc) {
+    const stw_job *job = b->job;
+    const bool all = b->decisions->state[0].place.params == STW_TIER_HOST;
+    const uint64_t bytes[N_STEP_TENSORS] = {
+        [EXP_AVG] = stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG),
+        [EXP_AVG_SQ] = stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ),
+        [PARAM] = all ? stw_job_element_bytes(job, STW_COMPONENT_PARAMS) : 0,
+        [GRAD] = all ? stw_job_element_bytes(job, STW_COMPONENT_GRADS) : 0};
+    if (!is_torchs(b)) return;
+    stw_tensors_instead(b, first_op);
+    step_tensors(b, group, alloc, UP, bytes);
+}
+
+void stw_torch_end_streamed(stw_builder *b) {
+    if (!is_torchs(b)) return;
+    stw_tensors_instead(b, stw_tensors_begin(b));
+    stw_tensors_empty_cache(b);
 }

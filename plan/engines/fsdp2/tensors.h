@@ -45,7 +45,13 @@ void stw_torch_end_backward(stw_torch *t, uint32_t first_op);
 void stw_torch_shard_grads(stw_builder *b, uint32_t first_op, bool alloc);
 /** Work areas of cuBLAS: taken by the first products, and kept. */
 void stw_torch_workspace(stw_builder *b, uint32_t first_op);
-/** The roots of all exp_avg_sq, one per tensor. */
-void stw_torch_temporary(stw_builder *b, uint32_t first_op, bool alloc);
+/** The roots of exp_avg_sq that foreach makes, one per tensor of a group of the streamed step, or
+ * of all (STW_TORCH_ALL). */
+#define STW_TORCH_ALL UINT32_MAX
+void stw_torch_roots(stw_builder *b, uint32_t first_op, uint32_t group, bool alloc);
+/** What a group of the streamed step brings to the GPU. */
+void stw_torch_window(stw_builder *b, uint32_t first_op, uint32_t group, bool alloc);
+/** The streamed step is over. */
+void stw_torch_end_streamed(stw_builder *b);
 
 #endif
