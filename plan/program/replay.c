@@ -14,6 +14,9 @@ typedef struct live_extent {
     uint32_t *blocks;
 } live_extent;
 
+/* Where bytes lie that a program without tensors says are kept for other streams. */
+enum { OTHER_STREAM = 1 };
+
 typedef struct replay {
     const stw_job *job;
     const stw_layout *layout;
@@ -107,7 +110,8 @@ static stw_status apply_alloc(replay *r, const stw_op *op, const stw_movement *m
     if (e->blocks == NULL) return no_memory(r);
     e->n_blocks = 1;
     e->blocks[0] = STW_NO_BLOCK;
-    return take(r, 0, op->bytes, &e->blocks[0]);
+    const uint32_t stream = op->component == STW_COMPONENT_SLACK ? OTHER_STREAM : 0;
+    return take(r, stream, op->bytes, &e->blocks[0]);
 }
 
 static stw_status apply_free(replay *r, const stw_op *op) {
@@ -126,11 +130,12 @@ static stw_status apply_free(replay *r, const stw_op *op) {
     return STW_STATUS_OK; /* its alloc was replaced */
 }
 
-/* What torch does not allocate: context and collectives' buffers, what only a time line needs. */
-static bool is_torchs(const stw_op *op) {
+/* Context and collectives' buffers are not torch's. What torch keeps for other streams is in the
+ * tensors of a program that has them. */
+static bool is_torchs(const stw_program *program, const stw_op *op) {
     return (op->kind == STW_OP_ALLOC || op->kind == STW_OP_FREE) && op->to == STW_TIER_GPU &&
            op->component != STW_COMPONENT_CONTEXT && op->component != STW_COMPONENT_COMM &&
-           op->component != STW_COMPONENT_SLACK;
+           (op->component != STW_COMPONENT_SLACK || program->n_ranges == 0);
 }
 
 /* ---- ranges ---- */
@@ -180,7 +185,7 @@ static stw_status apply_movement(replay *r, uint32_t index, uint32_t iteration) 
             i = p->ranges[at].end_op;
         }
         if (i >= end) break;
-        if (!is_torchs(&p->ops[i])) continue;
+        if (!is_torchs(p, &p->ops[i])) continue;
         STW_TRY(p->ops[i].kind == STW_OP_ALLOC ? apply_alloc(r, &p->ops[i], movement)
                                                : apply_free(r, &p->ops[i]));
     }

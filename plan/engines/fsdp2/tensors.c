@@ -91,17 +91,26 @@ static bool add_block(stw_torch *t, unit *u, uint32_t block) {
     return true;
 }
 
-/* Micro batches that add up, frozen tensors, adapters, fused losses, soft-capped logits and norms
- * in fp32 are not known tensor by tensor. */
+/* Are all blocks known tensor by tensor? Not those whose activations are offloaded. */
+static bool blocks_are_known(const stw_job *job, const stw_decisions *decisions) {
+    for (uint32_t g = 0; g < job->model->n_groups; g++) {
+        const stw_block_facts *f = &job->model->groups[g].facts;
+        if (f->transformer && !stw_torch_layer_is_known(job, f)) return false;
+    }
+    for (uint32_t i = 0; i < decisions->n_blocks; i++)
+        if (decisions->blocks[i].act == STW_ACT_OFFLOAD && decisions->blocks[i].count > 0)
+            return false;
+    return true;
+}
+
+/* Neither known are micro batches that add up, frozen tensors, adapters, fused losses and
+ * soft-capped logits. */
 static bool is_torchs(const stw_builder *b) {
     const stw_run_spec *run = b->job->run;
-    const stw_model *model = b->job->model;
-    for (uint32_t g = 0; g < model->n_groups; g++)
-        if (model->groups[g].facts.wide_norms) return false;
-    if (run->loss.fused || model->soft_capped) return false;
     return stw_tensors_wanted(b) && !b->job->engine->spec.executes && b->job->group > 1 &&
            b->job->model->facts_known && run->batch.grad_accumulation == 1 &&
-           run->trainable.lora_rank == 0 && run->trainable.freeze.n == 0;
+           run->trainable.lora_rank == 0 && run->trainable.freeze.n == 0 && !run->loss.fused &&
+           !b->job->model->soft_capped && blocks_are_known(b->job, b->decisions);
 }
 
 stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts) {
@@ -205,12 +214,6 @@ void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t block) {
 
 /* ---- blocks ---- */
 
-bool stw_torch_knows(const stw_torch *t, uint32_t block) {
-    const stw_block_facts *f = &t->job->model->groups[t->job->model->blocks[block].group].facts;
-    if (!f->transformer) return true; /* an embedding */
-    return t->acts[block] != STW_ACT_OFFLOAD && stw_torch_layer_is_known(t->job, f);
-}
-
 static stw_torch_layer layer_of(stw_torch *t, uint32_t block) {
     const stw_model *model = t->job->model;
     const stw_block *blk = &model->blocks[block];
@@ -232,7 +235,7 @@ static uint64_t hidden_bytes(const stw_torch *t) {
 }
 
 void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
-    if (t == NULL || !stw_torch_knows(t, block)) return;
+    if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
     if (t->hidden == STW_NO_TENSOR) t->hidden = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
     if (!t->job->model->groups[t->job->model->blocks[block].group].facts.transformer) return;
@@ -254,7 +257,7 @@ static void root_grad(stw_torch *t, unit *u, const char *group) {
 }
 
 void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
-    if (t == NULL || !stw_torch_knows(t, block)) return;
+    if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
     if (!t->job->model->groups[t->job->model->blocks[block].group].facts.transformer) {
         root_grad(t, unit_of(t, block), group_name(t, block));

@@ -2,8 +2,9 @@
 /* Forward and backward as torch's allocator sees them: which tensors each part of the program takes
  * and drops, in the order of the Python code, and on which stream. Every function stands for the
  * operations that were appended since `first_op` (plan/program/tensors.h) and does nothing where no
- * tensors are asked for. What has no function here, and the blocks for which
- * stw_torch_knows is false, keep one tensor per allocation. */
+ * tensors are asked for, and for jobs of which a part is not known tensor by tensor: these keep one
+ * tensor per allocation.
+ */
 #ifndef STW_PLAN_FSDP2_TENSORS_H
 #define STW_PLAN_FSDP2_TENSORS_H
 
@@ -28,8 +29,6 @@ void stw_torch_gather(stw_torch *t, uint32_t first_op, uint32_t unit);
 void stw_torch_copy_out(stw_torch *t, uint32_t first_op, uint32_t unit);
 /** Parameters are resharded. */
 void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t unit);
-/** Are tensors of this block's activations and gradients known? */
-bool stw_torch_knows(const stw_torch *t, uint32_t block);
 void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block);
 void stw_torch_loss(stw_torch *t, uint32_t first_op);
 void stw_torch_loss_backward(stw_torch *t, uint32_t first_op);
