@@ -49,6 +49,7 @@ FIGURES = {
     "forward_backward_reserved": reserved("forward_backward"),
     "first_optimizer_step_reserved": reserved("first_optimizer_step"),
     "optimizer_step_reserved": reserved("optimizer_step"),
+    "reserved": lambda plan, stage: max(rank["gpu_reserved_bytes"] for rank in plan["ranks"]),
     "page_locked": lambda plan, stage: max(on_nodes(plan, "page_locked")) / ranks_per_node(plan),
     "host": lambda plan, stage: max(on_nodes(plan, "host")),
     "step_s": lambda plan, stage: plan["time_s"]["optimizer_step"],
