@@ -82,5 +82,7 @@ STW_MUST_USE stw_status stw_weights_read(stw_weights *weights, uint32_t tensor, 
  * Nothing for seeded weights. */
 STW_MUST_USE stw_status stw_weights_sample(const stw_weights *weights, stw_text *out,
                                            stw_error *err);
+/** Log a warning with tensor and count where the sample holds NaN or infinity. */
+void stw_weights_warn(const stw_weights *weights);
 
 #endif

@@ -298,6 +298,8 @@ stw_status stw_transfer_open(stw_rank_run *run, stw_error *err) {
                               reads ? &run->weights : &seen, reads ? err : NULL);
     if (status == STW_STATUS_OK)
         status = stw_weights_sample(reads ? run->weights : seen, &run->sample, reads ? err : NULL);
+    if (status == STW_STATUS_OK && run->ranks.rank == 0)
+        stw_weights_warn(reads ? run->weights : seen);
     stw_weights_close(seen);
     if (status == STW_STATUS_OK || reads) return status;
     stw_text_free(&run->sample);

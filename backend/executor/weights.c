@@ -9,6 +9,7 @@
 #include "backend/executor/executor.h"
 #include "backend/host/loops.h"
 #include "core/checked.h"
+#include "core/log.h"
 #include "core/text.h"
 #include "models/safetensors.h"
 
@@ -19,6 +20,11 @@
 #define MOST_SAMPLES 17u           /* of a file: first, last and evenly between */
 #define ALL_SAMPLES 1024u          /* of all files; three of each at least */
 
+/* Elements of a tensor in the sample, and those that are NaN or infinite. */
+typedef struct stw_seen {
+    uint64_t elements, odd;
+} stw_seen;
+
 struct stw_weights {
     const stw_model *model; /* borrowed */
     uint64_t seed;
@@ -26,6 +32,7 @@ struct stw_weights {
     stw_safetensors *set; /* NULL: seeded weights */
     const stw_safetensors_entry **entries; /* [n_tensors] */
     int *files;                            /* [set->n_files] descriptors, -1 where not open */
+    stw_seen *seen;                        /* [n_tensors] of the sample */
 };
 
 static stw_status no_memory(stw_error *err) {
@@ -73,7 +80,8 @@ static stw_status open_files(stw_weights *w, const char *path, stw_error *err) {
     STW_TRY(stw_safetensors_open(path, &w->set, err));
     w->entries = calloc(w->model->n_tensors + 1u, sizeof *w->entries);
     w->files = calloc(w->set->n_files + 1u, sizeof *w->files);
-    if (w->entries == NULL || w->files == NULL) STW_TRY(no_memory(err));
+    w->seen = calloc(w->model->n_tensors + 1u, sizeof *w->seen);
+    if (w->entries == NULL || w->files == NULL || w->seen == NULL) STW_TRY(no_memory(err));
     for (uint32_t f = 0; f < w->set->n_files; f++) w->files[f] = -1;
     for (uint32_t t = 0; t < w->model->n_tensors; t++)
         STW_TRY(match(w->set, &w->model->tensors[t], path, &w->entries[t], err));
@@ -113,6 +121,7 @@ void stw_weights_close(stw_weights *w) {
         if (w->files[f] >= 0) close(w->files[f]);
     free(w->files);
     free(w->entries);
+    free(w->seen);
     free(w->first);
     stw_safetensors_free(w->set);
     free(w);
@@ -165,6 +174,59 @@ static unsigned long long hash_of(const void *data, uint64_t bytes) {
     return XXH3_64bits(data, (size_t)bytes);
 }
 
+/* The bits of the exponent, all of which NaN and infinity have; 0 for other dtypes. */
+static uint64_t exponent_bits(stw_dtype dtype) {
+    switch (dtype) {
+    case STW_DTYPE_F64:
+        return 0x7ff0000000000000u;
+    case STW_DTYPE_F32:
+        return 0x7f800000u;
+    case STW_DTYPE_F16:
+        return 0x7c00u;
+    case STW_DTYPE_BF16:
+        return 0x7f80u;
+    default:
+        return 0;
+    }
+}
+
+/* Count the elements of every tensor that lie whole in bytes [at, at + bytes) of the file. */
+static void count_odd(const stw_weights *w, uint32_t file, const unsigned char *block, uint64_t at,
+                      uint64_t bytes) {
+    for (uint32_t t = 0; t < w->model->n_tensors; t++) {
+        const stw_safetensors_entry *e = w->entries[t];
+        const uint64_t mask = exponent_bits(e->dtype), size = stw_dtype_bits(e->dtype) / 8;
+        if (e->file != file || mask == 0 || e->offset_bytes >= at + bytes ||
+            e->offset_bytes + e->bytes <= at)
+            continue;
+        uint64_t behind = at > e->offset_bytes ? (at - e->offset_bytes) % size : 0;
+        uint64_t from =
+            at > e->offset_bytes ? (behind > 0 ? size - behind : 0) : e->offset_bytes - at;
+        const uint64_t end = stw_min_u64(bytes, e->offset_bytes + e->bytes - at);
+        for (; from + size <= end; from += size) {
+            uint64_t bits = 0;
+            memcpy(&bits, block + from, size); /* little-endian, as the files are */
+            w->seen[t].elements++;
+            w->seen[t].odd += (bits & mask) == mask;
+        }
+    }
+}
+
+void stw_weights_warn(const stw_weights *w) {
+    const uint32_t most = 3;
+    uint32_t n = 0;
+    for (uint32_t t = 0; w != NULL && w->set != NULL && t < w->model->n_tensors; t++) {
+        if (w->seen[t].odd == 0 || ++n > most) continue;
+        stw_log(STW_LOG_WARN,
+                "weights: %.200s: %llu of the %llu elements that were sampled are NaN or infinite",
+                w->model->tensors[t].name, (unsigned long long)w->seen[t].odd,
+                (unsigned long long)w->seen[t].elements);
+    }
+    if (n > most)
+        stw_log(STW_LOG_WARN, "weights: %u further tensors have NaN or infinite elements",
+                n - most);
+}
+
 static stw_status sample_blocks(const stw_weights *w, uint32_t file, const char *name,
                                 uint64_t data_offset, stw_text *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -179,6 +241,7 @@ static stw_status sample_blocks(const stw_weights *w, uint32_t file, const char 
         before = at;
         at += data_offset;
         STW_TRY(read_exactly(w, file, "its data", at, block, bytes, err));
+        count_odd(w, file, block, at, bytes);
         stw_text_printf(out, "weights: %s at byte %llu = %016llx\n", name, (unsigned long long)at,
                         hash_of(block, bytes));
     }

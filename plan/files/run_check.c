@@ -5,8 +5,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/checked.h"
+#include "core/median.h"
 #include "plan/files/file_parts.h"
 
 typedef struct checker {
@@ -198,6 +200,55 @@ static stw_status check_verify(const checker *c) {
     return STW_STATUS_OK;
 }
 
+/* ---- words and figures ---- */
+
+static bool is_digest(const char *text) {
+    return strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16;
+}
+
+static stw_status check_words(const checker *c) {
+    static const char *const keys[] = {"steady.gpu_growth_bytes", "steady.host_growth_bytes"};
+    const double most = 1125899906842624.0; /* 1 PiB */
+    const stw_run_result *run = c->run;
+    const double growth[] = {run->gpu_growth_bytes, run->host_growth_bytes};
+    if (strcmp(run->backend, "cuda") != 0 && strcmp(run->backend, "host") != 0)
+        return stw_node_fail(c->tree, at(c, "backend"), "cuda or host", c->err);
+    if (run->digest_of[0] != '\0' && !is_digest(run->digest_of))
+        return stw_node_fail(c->tree, at(c, "verify.digest_of"), "16 lower-case hexadecimal digits",
+                             c->err);
+    for (int i = 0; i < 2; i++)
+        if (growth[i] > most)
+            return stw_part_fail(c->tree, at(c, keys[i]), c->err,
+                                 "%s: found %g bytes, expected at most 1 PiB", keys[i], growth[i]);
+    return STW_STATUS_OK;
+}
+
+/* Seconds of a phase are the medians of its movements, added up. */
+static stw_status check_medians(const checker *c, stw_pool *pool) {
+    const stw_run_result *run = c->run;
+    double sums[STW_N_PHASES];
+    for (int p = 0; p < STW_N_PHASES; p++) sums[p] = NAN;
+    for (uint32_t m = 0; m < run->n_movements; m++) {
+        const stw_run_movement *movement = &run->movements[m];
+        if (movement->n_samples == 0) continue;
+        double *sorted = stw_pool_array(pool, movement->n_samples, sizeof *sorted);
+        if (sorted == NULL)
+            return stw_fail(c->err, STW_STATUS_NO_MEMORY, c->tree->file, "out of memory");
+        memcpy(sorted, movement->samples_s, movement->n_samples * sizeof *sorted);
+        double *sum = &sums[movement->phase];
+        *sum = (isnan(*sum) ? 0 : *sum) + stw_median(sorted, movement->n_samples);
+    }
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        char path[64];
+        if (isnan(sums[p]) || fabs(run->time_s[p] - sums[p]) <= 1e-9 * sums[p]) continue;
+        snprintf(path, sizeof path, "time_s.%s", stw_phase_name((stw_phase)p));
+        return stw_part_fail(c->tree, at(c, path), c->err,
+                             "%s: found %.9g s, the medians of its movements give %.9g s", path,
+                             run->time_s[p], sums[p]);
+    }
+    return STW_STATUS_OK;
+}
+
 static stw_status check_lengths(const checker *c) {
     const stw_run_result *run = c->run;
     if (run->n_ranks != run->world)
@@ -223,6 +274,8 @@ stw_status stw_run_result_check(const stw_tree *tree, const stw_run_result *resu
     STW_TRY(check_ranks(&c, pool));
     for (int p = 0; p < STW_N_PHASES; p++) STW_TRY(check_not_run(&c, p));
     if (!complete) goto out;
+    STW_TRY(check_words(&c));
+    STW_TRY(check_medians(&c, pool));
     STW_TRY(check_nodes(&c));
     STW_TRY(check_node_bytes(&c, pool));
     STW_TRY(check_peaks(&c, true));

@@ -28,4 +28,14 @@ expect 3 "model-00002" "$STOWAGE" run plan.json --backend host --steps 1 --weigh
 sed 's/"num_hidden_layers": 4/"num_hidden_layers": 5/' tiny/config.json >five.json
 "$STOWAGE" plan --model five.json --cluster tiny.yaml -o five.plan.json >/dev/null
 expect 3 "model.layers.4" "$STOWAGE" run five.plan.json --backend host --steps 1 --weights weights
+
+# NaN in what is sampled: the tensor and the count
+cp -r weights odd
+file=$(find odd -name 'model-00001*.safetensors')
+dd if=/dev/zero bs=1000 count=1 2>/dev/null | tr '\000' '\377' >ones.bin
+dd if=ones.bin of="$file" bs=1000 seek=$(($(stat -c %s "$file") - 1000)) oflag=seek_bytes conv=notrunc 2>/dev/null
+"$STOWAGE" run plan.json --backend host --steps 1 --weights odd >odd.txt 2>&1 || true
+grep -q "warning: weights: model[a-z0-9_.]*: [1-9][0-9]* of the [1-9][0-9]* elements that were sampled are NaN or infinite" odd.txt ||
+    { cat odd.txt; fail "NaN in the weights is not said"; }
+"$STOWAGE" run plan.json --backend host --steps 1 --weights weights 2>&1 | grep -q "NaN" && fail "finite weights are called NaN"
 echo "weights: ok"

@@ -44,6 +44,11 @@ static stw_run_result *full_result(void) {
             r->nodes[0].page_locked[p] += r->ranks[i].phases[p].page_locked;
         }
     r->time_s[STW_PHASE_OPTIMIZER_STEP] = 0.1;
+    r->n_movements = 1;
+    r->movements = stw_pool_array(r->pool, 1, sizeof *r->movements);
+    r->movements[0] = (stw_run_movement){STW_PHASE_OPTIMIZER_STEP, "step", 2,
+                                         stw_pool_array(r->pool, 2, sizeof(double))};
+    r->movements[0].samples_s[0] = r->movements[0].samples_s[1] = 0.1;
     r->n_step_all = 5;
     r->step_all_s = stw_pool_array(r->pool, 5, sizeof *r->step_all_s);
     for (int i = 0; i < 5; i++) r->step_all_s[i] = 0.1 / (i + 1);
@@ -217,6 +222,14 @@ static const edit refused[] = {
     {"\"verify\"", "\"checked\": 1000,\n    \"mismatched\": 1", "\"checked\": 0, \"mismatched\": 0",
      "verify.checked: found 0, expected at least 1"},
     {"\"verify\"", "\"elements\": 4000", "\"elements\": 0", "verify.elements: found 0"},
+    /* words and figures that no run writes */
+    {"", "\"backend\": \"cuda\"", "\"backend\": \"abacus\"", "cuda or host"},
+    {"", "00000000000000aa", "00000000000000xy", "16 lower-case hexadecimal digits"},
+    {"", "\"host_growth_bytes\": 4096.0", "\"host_growth_bytes\": 1e300", "at most 1 PiB"},
+    {"", "\"host_growth_bytes\": 4096", "\"host_growth_bytes\": -1", "not negative"},
+    {"\"samples_s\"", "0.1", "0.2", "the medians of its movements give 0.15"},
+    {"\"time_s\"", "\"optimizer_step\": 0.1", "\"optimizer_step\": 0.2",
+     "found 0.2 s, the medians"},
 };
 
 static void wrong_files_are_refused(void) {
