@@ -193,6 +193,8 @@ stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err) 
     stw_presets presets = {0};
     uint32_t nodes;
     const char *name = split_nodes(what, &nodes), *suffix = stw_path_suffix(what);
+    if (what[0] == '\0')
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "\"\"", "the name of the cluster is empty");
     bool is_file = strcmp(what, "-") == 0 || strchr(what, '/') != NULL || stw_file_exists(what) ||
                    strcasecmp(suffix, ".yaml") == 0 || strcasecmp(suffix, ".yml") == 0;
     if (is_file) return stw_cluster_read(what, out, err);

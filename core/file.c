@@ -61,6 +61,8 @@ static stw_status check_kind(const char *path, mode_t mode, stw_error *err) {
 
 static stw_status open_for_reading(const char *path, uint64_t limit_bytes, int *fd,
                                    stw_error *err) {
+    if (path[0] == '\0')
+        return stw_fail(err, STW_STATUS_IO, "\"\"", "the name of the file is empty");
     const int at_once = is_open(path) ? 0 : O_NONBLOCK; /* to open a FIFO would wait for a writer */
     *fd = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC | at_once);
     if (*fd < 0) return stw_fail_errno(err, path, "cannot be opened");

@@ -154,7 +154,8 @@ static const char *split_number(const char *p, parts *out) {
     const char *e = p + 1;
     bool negative = *e == '-';
     if (*e == '-' || *e == '+') e++;
-    if (!is_digit(*e)) return NULL;
+    if (!is_digit(*e))
+        return p; /* the letter of a unit: "8 EiB" has none of those that are known */
     for (; is_digit(*e); e++)
         if (out->exponent <= LARGEST_EXPONENT) out->exponent = out->exponent * 10 + (*e - '0');
     if (out->exponent > LARGEST_EXPONENT) return NULL;

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "core/file.h"
 #include "core/tree.h"
@@ -146,7 +147,12 @@ static stw_status open_zoo(stw_pool *pool, const char *what, const char *data_fo
 
 stw_status stw_model_open(const char *what, const char *data_folder, stw_model **out,
                           stw_error *err) {
+    struct stat info;
     *out = NULL;
+    if (what[0] == '\0')
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "\"\"", "the name of the model is empty");
+    if (stat(what, &info) != 0 && (errno == ELOOP || errno == EACCES))
+        return stw_fail_errno(err, what, "cannot be opened");
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, what, "out of memory");
     stw_status status;

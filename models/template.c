@@ -203,6 +203,17 @@ static tensor_list list_for(builder *b, const stw_template_row *row) {
     return (tensor_list){&model->tensors, &model->n_tensors, &b->tensor_capacity};
 }
 
+/* The error is at the key that gives the largest size, if one does. */
+static void suspect_largest(builder *b, const stw_tensor *tensor) {
+    uint64_t most = 0;
+    const stw_node *root = b->env.tree->root;
+    for (uint32_t i = 0; i < tensor->rank; i++) most = stw_max_u64(most, tensor->shape[i]);
+    for (size_t i = 0; i < root->n_items; i++)
+        if (root->items[i]->kind == STW_NODE_INT && root->items[i]->integer > 0 &&
+            (uint64_t)root->items[i]->integer == most)
+            b->env.last = root->items[i];
+}
+
 static stw_status add_tensor(builder *b, const stw_template_row *block,
                              const stw_template_row *row) {
     stw_status status = STW_STATUS_OK;
@@ -223,6 +234,7 @@ static stw_status add_tensor(builder *b, const stw_template_row *block,
     tensor.experts = tensor.expert && tensor.rank > 0 ? tensor.shape[0] : 1;
     if (tensor.name == NULL) return no_memory(b);
     status = stw_tensor_count(&tensor, NULL);
+    if (status != STW_STATUS_OK) suspect_largest(b, &tensor);
     if (status != STW_STATUS_OK)
         return stw_expression_blame(
             &b->env, b->err, "the number of elements of %.120s does not fit in 64 bits", name);

@@ -82,6 +82,17 @@ expect 3 "negative.csv:2" "$STOWAGE" inspect negative.csv
 printf 'name,shape,dtype\na,"[4294967296, 4294967296, 16]",F32\n' >huge.csv
 expect 3 "huge.csv" "$STOWAGE" inspect huge.csv
 
+# errors name what is wrong
+mkdir -p wide
+sed 's/"vocab_size": 8000/"vocab_size": 4611686018427387904/' tiny/config.json >wide/config.json
+expect 3 'key "vocab_size" is the number 4611686018427387904' "$STOWAGE" inspect wide
+expect 3 'unknown unit "EiB".*units B, .*PiB' plan --set node.gpu.memory=8EiB
+expect 3 "the name of the model is empty" "$STOWAGE" inspect ""
+expect 3 "the name of the cluster is empty" "$STOWAGE" plan --model tiny --cluster ""
+expect 3 "the name of the file is empty" "$STOWAGE" report ""
+ln -sfn loop loop
+expect 3 "loop: cannot be opened" "$STOWAGE" inspect loop
+
 # plans
 plan -o plan.json >/dev/null
 expect 3 "schema" "$STOWAGE" simulate tiny/config.json
