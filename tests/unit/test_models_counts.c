@@ -332,7 +332,7 @@ static void unknown_names(void) {
     CHECK_FAILS(stw_model_open("Qwen3-0.5B", STW_SOURCE_MODELS, &model, err), STW_STATUS_BAD_INPUT,
                 "did you mean Qwen3-0.6B?");
     CHECK_FAILS(stw_model_open("", STW_SOURCE_MODELS, &model, err), STW_STATUS_BAD_INPUT,
-                "not found");
+                "is empty");
     CHECK_FAILS(stw_model_open("Qwen3-4B", "/nonexistent", &model, err), STW_STATUS_BAD_INPUT,
                 "not found");
     CU_ASSERT_PTR_NULL(model);
