@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model of torch's caching allocator for GPUs (c10/cuda/CUDACachingAllocator.cpp, torch 2.11):
+/* A model of torch's caching allocator for GPUs (c10/cuda/CUDACachingAllocator.cpp at 001074d):
  * which segments it reserves from the device for a sequence of allocations and frees, and which
  * of them it gives back. No memory is touched; addresses only order blocks. The caller owns an
  * allocator and uses it from one thread. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order is that of transformers' eager decoder (5.17, models/qwen3/modeling_qwen3.py and
+/* The order is that of transformers' eager decoder (5.23, models/qwen3/modeling_qwen3.py and
  * models/qwen3_moe, integrations/moe.py: grouped_mm) and of autograd's backward of it, operation by
  * operation: a tensor is taken when the operation that makes it runs, and dropped when the last
  * reference to it goes, which for a local variable of forward is the end of its function.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* torch/distributed/fsdp/_fully_shard (torch 2.11). What is gathered is allocated on the stream of
+/* torch/distributed/fsdp/_fully_shard (torch 2.15). What is gathered is allocated on the stream of
  * the copy into it (FSDPCommContext.all_gather_copy_in_stream), the outputs of reduce-scatters and
  * the gradients cast from them on reduce_scatter_stream (all_reduce_stream with replicas), all else
  * on the stream of computation. The streamed step (AReaL, areal/engine/fsdp_utils/optimizer.py at
