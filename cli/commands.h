@@ -4,6 +4,8 @@
 #ifndef STW_CLI_COMMANDS_H
 #define STW_CLI_COMMANDS_H
 
+#include <string.h>
+
 #include "cli/common.h"
 #include "plan/files/plan.h"
 #include "reports/reports.h"
@@ -51,7 +53,15 @@ typedef struct stw_inputs {
 
 /** Files among these options. */
 #define STW_INPUT_PATHS(in)                                                                        \
-    {"--model", (in).model}, {"--cluster", (in).cluster}, { "--run", (in).run }
+    {"--model", (in).model}, {"--from", stw_import_path((in).from)}, {"--cluster", (in).cluster},  \
+    {                                                                                              \
+        "--run", (in).run                                                                          \
+    }
+/** The file in FRAMEWORK:FILE; NULL where there is none. */
+static inline const char *stw_import_path(const char *from) {
+    const char *colon = from != NULL ? strchr(from, ':') : NULL;
+    return colon != NULL ? colon + 1 : NULL;
+}
 
 /** Clusters that have a name, `<data>/clusters/`. */
 typedef struct stw_presets {

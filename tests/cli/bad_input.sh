@@ -166,6 +166,8 @@ for file in plan.json ./plan.json hard.json soft.json; do
     expect 2 "is also an input: PLAN" "$STOWAGE" report plan.json --json -o $file
 done
 cmp kept.json plan.json
+echo 'num-layers: 2' >flags.json
+expect 2 "is also an input: --from" "$STOWAGE" plan --from megatron:flags.json --cluster tiny.yaml -o flags.json
 cp tiny/config.json kept.config.json
 expect 2 "is also an input: --model" plan -o tiny/config.json
 expect 2 "is also an input: --cluster" plan --write-lp tiny.yaml
