@@ -20,16 +20,19 @@ TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STOWAGE = os.environ.get("STOWAGE", os.path.join(TOP, "build", "bin", "stowage"))
 
 
+def of_ranks(figure):
+    """The most of all ranks, or of those of one pipeline stage."""
+    return lambda plan, stage: max(figure(rank) for rank in plan["ranks"] if stage in ("", str(rank["stage"])))
+
+
 def allocated(phase):
     """The most bytes that a rank's GPU allocator hands out in a phase."""
-    return lambda plan, stage: max(rank["phases"][phase]["allocated"] for rank in plan["ranks"]
-                                   if stage in ("", str(rank["stage"])))
+    return of_ranks(lambda rank: rank["phases"][phase]["allocated"])
 
 
 def reserved(phase):
     """The same with what it holds in reserve."""
-    return lambda plan, stage: max(rank["phases"][phase]["reserved"] for rank in plan["ranks"]
-                                   if stage in ("", str(rank["stage"])))
+    return of_ranks(lambda rank: rank["phases"][phase]["reserved"])
 
 
 def on_nodes(plan, figure):
@@ -49,7 +52,7 @@ FIGURES = {
     "forward_backward_reserved": reserved("forward_backward"),
     "first_optimizer_step_reserved": reserved("first_optimizer_step"),
     "optimizer_step_reserved": reserved("optimizer_step"),
-    "reserved": lambda plan, stage: max(rank["gpu_reserved_bytes"] for rank in plan["ranks"]),
+    "reserved": of_ranks(lambda rank: rank["gpu_reserved_bytes"]),
     "page_locked": lambda plan, stage: max(on_nodes(plan, "page_locked")) / ranks_per_node(plan),
     "host": lambda plan, stage: max(on_nodes(plan, "host")),
     "step_s": lambda plan, stage: plan["time_s"]["optimizer_step"],
