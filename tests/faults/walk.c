@@ -270,16 +270,22 @@ static size_t unit_length(const char *p) {
     return 0;
 }
 
+/* Of a checksum over the solver's section of a plan, which has seconds: what comes before it; 0 of
+ * anything else. */
+static size_t timed_checksum(const char *p) {
+    static const char *const keys[] = {"\"solver\": \"", "\"whole\": \""};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strncmp(p, keys[i], strlen(keys[i])) == 0) return strlen(keys[i]);
+    return 0;
+}
+
 /* Numbers and their units are not compared, nor is the width of columns and rules: seconds, dates
- * and rates are measured. The same holds for the digest of the solver's section of a plan, which
- * has seconds.
- */
+ * and rates are measured. */
 static void mask(char *text) {
-    static const char solver[] = "\"solver\": \"";
     char *to = text;
     for (const char *p = text; *p != '\0';) {
-        if (strncmp(p, solver, sizeof solver - 1) == 0)
-            p += sizeof solver - 1 + strcspn(p + sizeof solver - 1, "\"");
+        size_t key = timed_checksum(p);
+        if (key > 0) p += key + strcspn(p + key, "\"");
         size_t n = strspn(p, "0123456789.,");
         if (isdigit((unsigned char)*p) && n > 0) {
             p += n + unit_length(p + n);
