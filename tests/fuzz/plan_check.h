@@ -15,8 +15,16 @@ static inline void fuzz_plan_round_trip(const stw_plan *plan) {
     stw_error err = STW_ERROR_INIT;
     FUZZ_CHECK(stw_plan_to_json(plan, &first, &err) == STW_STATUS_OK);
     stw_status status = stw_plan_parse("plan.json", first.data, first.length, &again, &err);
-    if (status != STW_STATUS_OK) fprintf(stderr, "%d: %s\n", err.line, err.text);
-    FUZZ_CHECK(status == STW_STATUS_OK);
+    /* Decisions of a fuzzer need not be what the run's settings admit; those are refused. */
+    const bool refused =
+        status == STW_STATUS_BAD_INPUT &&
+        (strstr(err.text, "plan again") != NULL || strstr(err.text, "this placement") != NULL);
+    if (status != STW_STATUS_OK && !refused) fprintf(stderr, "%d: %s\n", err.line, err.text);
+    FUZZ_CHECK(status == STW_STATUS_OK || refused);
+    if (refused) {
+        stw_text_free(&first);
+        return;
+    }
     FUZZ_CHECK(stw_plan_to_json(again, &second, &err) == STW_STATUS_OK);
     FUZZ_CHECK(strcmp(first.data, second.data) == 0);
     stw_plan_free(again);
