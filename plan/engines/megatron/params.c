@@ -148,6 +148,7 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
         stw_megatron_param *p = append(a);
         if (p == NULL) return no_memory(err);
         *p = (stw_megatron_param){.numel = n,
+                                  .whole = is_replicated(t),
                                   .embedding = stw_megatron_is_embedding(job, t->block),
                                   .head = stw_megatron_is_head(job, t->block)};
         if (kind > 0) merged[kind] = a->out->n;

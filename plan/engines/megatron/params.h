@@ -15,6 +15,7 @@
 typedef struct stw_megatron_param {
     uint64_t numel; /* of this rank */
     bool expert, head, embedding;
+    bool whole; /* every tensor-parallel rank has all of it: norms, routers */
 } stw_megatron_param;
 
 typedef struct stw_megatron_params {

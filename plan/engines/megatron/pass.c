@@ -128,24 +128,43 @@ static void communicate(pass *p, stw_op_kind kind, stw_rank_group group, uint32_
     p->sent = stw_append(p->b, op);
 }
 
+static uint64_t rows_bytes(const pass *p) {
+    const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
+    return stw_times(stw_times(p->job->tokens, p->job->model->hidden), c);
+}
+
+/* Hidden states of a tensor-parallel group: gathered before a product and reduced after one, or
+ * summed where every rank has all of them (tensor_parallel/mappings.py, layers.py). */
+static void gather_rows(pass *p, uint32_t block, uint64_t times) {
+    if (p->job->run->parallel.sequence_parallel)
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, block,
+                    stw_times(rows_bytes(p), times));
+}
+
+static void reduce_rows(pass *p, uint32_t block, uint64_t times) {
+    communicate(p,
+                p->job->run->parallel.sequence_parallel ? STW_OP_REDUCE_SCATTER : STW_OP_ALL_REDUCE,
+                STW_RANK_GROUP_TP, block, stw_times(rows_bytes(p), times));
+}
+
 /* Tensor parallelism: before and after the attention, before and after the MLP. Context
- * parallelism: keys and values of all ranks pass every rank. Experts: rows go out and come back.
+ * parallelism: keys and values of all ranks pass every rank. Experts: rows and their probabilities
+ * go out, rows come back, and so do their gradients (token_dispatcher.py,
+ * MoEAlltoAllTokenDispatcher).
  * @param gathers how often rows are gathered for each product that needs them all */
 static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
-    const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
     const uint32_t group = p->job->model->blocks[s->block].group, cp = p->job->run->parallel.cp;
-    uint64_t rows = stw_times(stw_times(p->job->tokens, p->job->model->hidden), c);
-    if (p->job->run->parallel.sequence_parallel) {
-        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, s->block,
-                    stw_times(rows, 2 * gathers));
-        communicate(p, STW_OP_REDUCE_SCATTER, STW_RANK_GROUP_TP, s->block, stw_times(rows, 2));
-    } else {
-        communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, s->block, stw_times(rows, 2));
-    }
+    gather_rows(p, s->block, 2 * gathers);
+    reduce_rows(p, s->block, 2);
     uint64_t ring = stw_times(stw_megatron_key_value_bytes(p->job, group), cp);
     communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_CP, s->block, stw_times(ring, gathers));
+    const stw_block_facts *f = &p->job->model->groups[group].facts;
+    if (f->experts > 0 && gathers == 1) /* int64 counts of rows by expert */
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_EP, s->block,
+                    stw_times(stw_times(p->job->run->parallel.ep, f->experts), 8));
     uint64_t rows_out = stw_megatron_dispatched_bytes(p->job, group);
-    communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_EP, s->block, stw_times(rows_out, 2));
+    communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_EP, s->block,
+                stw_plus(stw_times(rows_out, 2), rows_out / stw_max_u64(p->job->model->hidden, 1)));
     communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_ETP, s->block,
                 stw_times(rows_out, 2 * p->job->run->parallel.etp));
 }
@@ -176,7 +195,10 @@ static double again_flops(const pass *p, const layer_state *s) {
 /* ---- forward ---- */
 
 static void forward(pass *p) {
-    if (p->stage > 0) pass_on(p);
+    if (p->stage > 0)
+        pass_on(p);
+    else
+        reduce_rows(p, STW_OP_NONE, 1); /* every rank has a part of the vocabulary */
     for (uint32_t i = 0; i < p->n; i++) {
         layer_state *s = &p->layers[i];
         s->others = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
@@ -215,10 +237,15 @@ static void loss(pass *p) {
     stw_extent kept = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, bytes.kept);
     stw_extent softmax = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.logits);
     stw_extent more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.forward);
+    gather_rows(p, head, 1);
     (void)compute(p, STW_OP_LOSS, head, flops);
+    /* fp32 maximum, logit of the target and sum (tensor_parallel/cross_entropy.py) */
+    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head, stw_times(job->tokens, 3 * 4));
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.backward);
+    gather_rows(p, head, 1);
     (void)compute(p, STW_OP_LOSS, head, 2.0 * flops);
+    reduce_rows(p, head, 1);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, softmax);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.head);
@@ -271,6 +298,7 @@ static void backward(pass *p) {
         pass_on(p);
         return;
     }
+    gather_rows(p, STW_OP_NONE, 1);
     const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
     stw_extent grad =
         stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU,

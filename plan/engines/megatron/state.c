@@ -251,8 +251,33 @@ void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gat
     op.component = gathers ? STW_COMPONENT_PARAMS : STW_COMPONENT_GRADS;
     op.from = op.to = STW_TIER_GPU;
     op.after[0] = after;
-    exchange(b, &op, STW_RANK_GROUP_DP, s->params.dense_padded / parts);
-    exchange(b, &op, STW_RANK_GROUP_EXPERT_DP, s->params.expert_padded / parts);
+    /* One optimizer has the dense parameters, another one the experts, and each of them gathers
+     * those of the whole model after its step (distrib_optimizer.py, step_with_ready_grads). */
+    const bool twice = gathers && parts == 1 && s->params.dense > 0 && s->params.expert > 0;
+    for (int i = 0; i <= twice; i++) {
+        exchange(b, &op, STW_RANK_GROUP_DP, s->params.dense_padded / parts);
+        exchange(b, &op, STW_RANK_GROUP_EXPERT_DP, s->params.expert_padded / parts);
+    }
+}
+
+/* Gradients that ranks of other groups share: with sequence parallelism those of parameters that
+ * every tensor-parallel rank has whole, and those of a tied embedding on the first and last stage
+ * (distributed/finalize_model_grads.py). */
+static void finalize(stw_builder *b, const stw_megatron_state *s) {
+    const stw_parallel *way = &b->job->run->parallel;
+    const uint32_t stage = b->job->kinds[b->layout->kind].stage;
+    stw_op op = stw_op_make(STW_OP_ALL_REDUCE, STW_STREAM_COMM, STW_OP_NONE);
+    op.component = STW_COMPONENT_GRADS;
+    op.from = op.to = STW_TIER_GPU;
+    uint64_t whole = 0, tied = 0;
+    for (uint32_t i = 0; i < s->params.n; i++) {
+        const stw_megatron_param *p = &s->params.list[i];
+        if (p->whole) whole = stw_plus(whole, p->numel);
+        if (p->embedding) tied = stw_max_u64(tied, p->numel);
+    }
+    if (way->sequence_parallel) exchange(b, &op, STW_RANK_GROUP_TP, whole);
+    if (b->job->model->tied_embeddings && (stage == 0 || stage + 1 == way->pp))
+        exchange(b, &op, STW_RANK_GROUP_PP, tied);
 }
 
 static uint32_t update(stw_builder *b, stw_update how, uint64_t params, uint32_t after) {
@@ -311,7 +336,12 @@ static void clip(stw_builder *b, const stw_megatron_state *s) {
     op.component = STW_COMPONENT_GRADS;
     op.from = op.to = STW_TIER_GPU;
     op.params = stw_times(3, s->share);
-    (void)stw_append(b, op);
+    stw_op sum = stw_op_make(STW_OP_ALL_REDUCE, STW_STREAM_COMM, STW_OP_NONE);
+    sum.component = STW_COMPONENT_MASTER; /* one fp32 number */
+    sum.from = sum.to = STW_TIER_GPU;
+    sum.after[0] = stw_append(b, op);
+    const bool shards = stw_megatron_settings_of(b->job->run).distributed_optimizer;
+    exchange(b, &sum, shards ? STW_RANK_GROUP_WORLD : STW_RANK_GROUP_TP, 1);
 }
 
 static uint64_t scaled_bytes(const stw_megatron_state *s) {
@@ -349,6 +379,7 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
         stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_workspace_bytes(job));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
     if (!set.overlap_grad_reduce) stw_megatron_exchange(b, s, false, 1, STW_OP_NONE);
+    finalize(b, s);
     const bool copies = element(job, STW_COMPONENT_GRADS) < 4 && !set.precision_aware;
     stw_extent main_grads =
         stw_alloc(b, STW_COMPONENT_GRADS, gpu, copies ? stw_times(4, s->share) : 0);
