@@ -102,6 +102,10 @@ static bool holds(const stw_job *job, stw_need need) {
         return run->loss.fused;
     case STW_NEED_CHUNKS:
         return cuts_loss(job);
+    case STW_NEED_PARKED_PARAMS:
+        return run->park.params;
+    case STW_NEED_PARKED_MOMENTS:
+        return run->park.moments;
     default:
         return false;
     }

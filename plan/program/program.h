@@ -49,7 +49,8 @@ typedef struct stw_movement {
     bool executable;  /* this build's executor can do it */
     stw_repeat repeat;
     stw_threading threading;
-    bool barrier; /* ranks begin together */
+    bool barrier;       /* ranks begin together */
+    bool empties_cache; /* a framework's torch.cuda.empty_cache() at its end */
     stw_transfer transfer;
     uint32_t first_op, n_ops;
 } stw_movement;

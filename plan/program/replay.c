@@ -80,7 +80,8 @@ static stw_status take_region(replay *r, const stw_region *region, live_extent *
     return STW_STATUS_OK;
 }
 
-/* Gradients that a backward left are those that a first step begins with. */
+/* Gradients that a backward left, and state that came back before its forward, are those that a
+ * first step begins with. */
 static bool take_over(replay *r, const stw_op *op) {
     for (size_t i = 0; i < r->n_live; i++) {
         live_extent *e = &r->live[i];
@@ -103,7 +104,7 @@ static stw_status apply_alloc(replay *r, const stw_op *op, const stw_movement *m
                        .bytes = op->bytes,
                        .component = op->component,
                        .left = movement->repeat == STW_REPEAT_EVERY_ITERATION &&
-                               op->component == STW_COMPONENT_GRADS};
+                               op->component < STW_N_STATE};
     const stw_region *region = region_of(r, op);
     if (region != NULL) return take_region(r, region, e);
     e->blocks = stw_pool_array(r->pool, 1, sizeof(uint32_t));
@@ -189,6 +190,8 @@ static stw_status apply_movement(replay *r, uint32_t index, uint32_t iteration) 
         STW_TRY(p->ops[i].kind == STW_OP_ALLOC ? apply_alloc(r, &p->ops[i], movement)
                                                : apply_free(r, &p->ops[i]));
     }
+    if (movement->empties_cache && !r->out->full)
+        STW_TRY(stw_allocator_empty_cache(r->allocator, r->err));
     note(&r->out->iteration[iteration][movement->phase], stw_allocator_stats_of(r->allocator));
     note(&r->out->most[movement->phase], stw_allocator_stats_of(r->allocator));
 out:

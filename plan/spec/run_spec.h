@@ -117,6 +117,9 @@ typedef struct stw_run_spec {
     } placement;
     struct {
         bool params, grads, moments;
+        bool moments_before_forward; /* they come back with the parameters */
+        bool reuse_copies;           /* page-locked copies of parameters are made once */
+        uint32_t backups;            /* page-locked copies of parameters for switching models */
     } park;
     struct {
         uint32_t depth;        /* STW_AUTO or slots */

@@ -28,6 +28,8 @@ static const stw_spec_word role_dtypes[] = {{"fp32", STW_DTYPE_F32, NULL},
                                             {"fp8", STW_DTYPE_F8_E4M3, NULL},
                                             END};
 static const stw_spec_word masters[] = {{"none", false, NULL}, {"fp32", true, NULL}, END};
+static const stw_spec_word backs[] = {
+    {"optimizer_step", false, NULL}, {"forward_backward", true, NULL}, END};
 static const stw_spec_word parked[] = {{"none", false, NULL}, {"host", true, NULL}, END};
 static const stw_spec_word auto_count[] = {{"auto", STW_AUTO, NULL}, END};
 static const stw_spec_word auto_bytes[] = {{"auto", STW_AUTO_BYTES, NULL}, END};
@@ -275,10 +277,22 @@ static const stw_spec_row rows_before[] = {
      .note = "1: written in place; 2: the last step survives a crash (run --keep-state), at twice "
              "the space",
      BOUNDS(1, 2), .needs = NEEDS(NVME)},
-    {WORDS("park.params", parked), AT(park.params), .fallback = "none",
-     .note = "none | host: moved to the host between phases", .needs = NEEDS(ROLES)},
-    {WORDS("park.grads", parked), AT(park.grads), .fallback = "none", .needs = NEEDS(ROLES)},
-    {WORDS("park.moments", parked), AT(park.moments), .fallback = "none"},
+    {WORDS("park.params", parked), AT(park.params), .fallback = "none", .also = "param_offload",
+     .note = "none | host: on the host between updates"},
+    {WORDS("park.grads", parked), AT(park.grads), .fallback = "none",
+     .note = "none | host: buffers of gradients are freed between updates; nothing is copied"},
+    {WORDS("park.moments", parked), AT(park.moments), .also = "optimizer_offload",
+     .fallback = "none"},
+    {WORDS("park.moments_back", backs), AT(park.moments_before_forward),
+     .fallback = "optimizer_step",
+     .note = "optimizer_step | forward_backward: before which phase parked moments come back",
+     .needs = NEEDS(FORWARD) | NEEDS(PARKED_MOMENTS)},
+    {BOOL("park.reuse_copies"), AT(park.reuse_copies), .fallback = "true",
+     .note = "false: a new page-locked copy of parameters is made before the old one goes",
+     .needs = NEEDS(PARKED_PARAMS)},
+    {COUNT("park.backups"), AT(park.backups), .fallback = "0",
+     .note = "page-locked copies of the parameters that the trainer keeps: actor, reference, ...",
+     BOUNDS(1, 16), .zero = true},
     {COUNT("prefetch.depth"), AT(prefetch.depth), .words = auto_count, .fallback = "auto",
      .note = "auto, or slots ahead", BOUNDS(1, 1024), .needs = NEEDS(RINGS)},
     {BYTES("prefetch.bucket"), AT(prefetch.bucket_bytes), .words = auto_bytes, .fallback = "auto",

@@ -70,8 +70,8 @@ typedef struct stw_spec_word {
     X(UNTIED, "the model has no embedding apart from its head", NULL)                              \
     X(FUSED, "loss.fused is false", "loss.fused: true")                                            \
     X(CHUNKS, "the tokens of a micro batch are one chunk", "a smaller loss.chunk")                 \
-    X(ROLES, "nothing of a trainer is idle between its phases, and further roles are not built",   \
-      "placement.params and placement.grads: host, to keep it there")                              \
+    X(PARKED_PARAMS, "parameters are not parked", "park.params: host")                             \
+    X(PARKED_MOMENTS, "moments are not parked", "park.moments: host")                              \
     X(PLANS, "plans do not use it; calibrate records it", NULL)
 
 #define X(name, why, instead) STW_NEED_##name,

@@ -51,7 +51,8 @@ expect 0 "fits" plan --set "node.pcie.h2d=64 Gbit/s"
 expect 3 "expected 1 GFLOP/s to" plan --set "node.gpu.bf16=1e-300 FLOP/s"
 expect 3 "error: --set node.host.limit=1TiB" plan --set node.host.limit=1TiB
 expect 3 "there is one node; leave it out, or use nodes: 2 or more" plan --set "network.nic=1 GB/s"
-expect 3 "nothing of a trainer is idle" plan --set engine=fsdp2 --set park.params=host
+expect 3 "park.grads: found host, expected its default, because engine is fsdp2" plan --set engine=fsdp2 --set park.grads=host
+expect 3 "moments are not parked" plan --set engine=fsdp2 --set park.moments_back=forward_backward
 expect 3 "loss.fused is false" plan --set loss.chunk=64
 expect 3 "no routed experts" plan --set moe.imbalance=2
 expect 3 "ep 16 does not divide the 8 experts" "$STOWAGE" plan --model Mixtral-8x7B --cluster "2 x h100-80g-x8" --set parallel.ep=16

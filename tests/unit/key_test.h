@@ -111,6 +111,7 @@ static const key_case fsdp2_cases[] = {
     {"auto", {"engine=fsdp2"}},
     {"streamed", {"engine=fsdp2", "optimizer.implementation=streamed", "loss.fused=true"}},
     {"offload", {"engine=fsdp2", "fsdp.offload_policy=true"}},
+    {"parked", {"engine=fsdp2", "park.params=host", "park.moments=host", "node.gpu.memory=2 GiB"}},
     {"roomy",
      {"engine=fsdp2", "node.gpu.memory=2 GiB", "optimizer.implementation=fused",
       "load.method=all_ranks"}},
@@ -139,6 +140,7 @@ static const key_case megatron_cases[] = {
     {"blocks",
      {MEGATRON, "recompute.granularity=full", "recompute.method=block", "recompute.num_layers=1"}},
     {"unfused", {MEGATRON, "attention=eager"}},
+    {"parked", {MEGATRON, "park.params=host", "park.moments=host"}},
     {"overlapped", {MEGATRON, "megatron.overlap_grad_reduce=true"}},
     {NULL, {NULL}}};
 

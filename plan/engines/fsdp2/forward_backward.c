@@ -15,6 +15,7 @@
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/tensors.h"
 #include "plan/engines/movements.h"
+#include "plan/engines/park.h"
 #include "plan/program/blocks.h"
 
 typedef struct block_state {
@@ -709,6 +710,7 @@ void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
     if (b->status != STW_STATUS_OK || !look_at_blocks(&p)) return;
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
                                          .repeat = STW_REPEAT_EVERY_ITERATION});
+    stw_park_before_forward(b);
     p.torch = stw_torch_begin(b, p.acts);
     alloc_side(&p);
     uint32_t from = stw_tensors_begin(b);

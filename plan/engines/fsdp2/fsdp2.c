@@ -11,6 +11,7 @@
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/tensors.h"
 #include "plan/engines/movements.h"
+#include "plan/engines/park.h"
 #include "plan/engines/partition.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
@@ -30,6 +31,7 @@ static bool place_allowed(const stw_job *job, const stw_place *p) {
         return false;
     if (offload_policy && p->update != STW_UPDATE_CPU) return false; /* torch steps there */
     if (run->park.moments && p->update != STW_UPDATE_RESIDENT) return false;
+    if (run->park.params && p->params != STW_TIER_GPU) return false;
     if (how == STW_OPTIMIZER_STREAMED) return p->update == STW_UPDATE_STREAM;
     if (how == STW_OPTIMIZER_CPU) return p->update == STW_UPDATE_CPU;
     if (how != STW_OPTIMIZER_AUTO) return p->update != STW_UPDATE_STREAM;
@@ -213,22 +215,6 @@ static void streamed_step(stw_builder *b, const stw_place *place, uint32_t clipp
     stw_torch_end_streamed(b);
 }
 
-static uint32_t park(stw_builder *b, bool out, uint32_t after) {
-    /* Moments parked between steps come back whole before the step and leave whole after it. */
-    const stw_job *job = b->job;
-    uint64_t bytes =
-        stw_times(stw_job_placed_params(job, b->layout->kind), stw_job_optimizer_bytes(job));
-    const stw_place_at gpu = {STW_TIER_GPU, 0}, host = {STW_TIER_HOST, 0};
-    return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
-                                        .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
-                                        .component = STW_COMPONENT_EXP_AVG,
-                                        .unit = STW_OP_NONE,
-                                        .from = out ? gpu : host,
-                                        .to = out ? host : gpu,
-                                        .bytes = bytes,
-                                        .after = {after, STW_OP_NONE}});
-}
-
 static bool is_moment(const stw_region *r) {
     return r->component == STW_COMPONENT_EXP_AVG || r->component == STW_COMPONENT_EXP_AVG_SQ ||
            r->component == STW_COMPONENT_MASTER;
@@ -236,8 +222,8 @@ static bool is_moment(const stw_region *r) {
 
 static bool is_params(const stw_region *r) { return r->component == STW_COMPONENT_PARAMS; }
 
-/* The last update; a resident one waits for `after`. */
-static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after) {
+/* The last update, where it is one operation. */
+static uint32_t step_body(stw_builder *b, const stw_place *place) {
     const stw_job *job = b->job;
     uint64_t params = stw_job_placed_params(job, b->layout->kind);
     uint32_t done = STW_OP_NONE, from = stw_tensors_begin(b);
@@ -257,7 +243,7 @@ static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after
         b->pageable = false;
         const bool roots = !cpu && stw_fsdp2_implementation(job, cpu) == STW_OPTIMIZER_FOREACH;
         if (roots) stw_torch_roots(b, from, STW_TORCH_ALL, true);
-        const uint32_t before[2] = {cpu ? STW_OP_NONE : after, clipped};
+        const uint32_t before[2] = {STW_OP_NONE, clipped};
         done = adam(b, place->update, STW_OP_NONE, params, before);
         from = stw_tensors_begin(b);
         stw_free(b, STW_COMPONENT_STAGE, tier, temporary);
@@ -269,18 +255,6 @@ static uint32_t step_body(stw_builder *b, const stw_place *place, uint32_t after
     return done;
 }
 
-/* Moments parked on the host: they are on the GPU during steps only, and keep their host copy. */
-static void move_moments(stw_builder *b, bool to_gpu) {
-    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
-        const stw_region *r = &b->layout->regions[i];
-        if (!is_moment(r)) continue;
-        if (to_gpu)
-            stw_alloc_at(b, r->component, STW_TIER_GPU, r->offset_bytes, r->bytes);
-        else
-            stw_free_at(b, r->component, STW_TIER_GPU, r->offset_bytes, r->bytes);
-    }
-}
-
 /* Page-locked memory is torch's caching host allocator's, which rounds every tensor to a power of
  * two and keeps what is freed. */
 static void round_up(stw_builder *b, stw_component component) {
@@ -290,72 +264,91 @@ static void round_up(stw_builder *b, stw_component component) {
 
 /* Optimizer state appears where the parameters lie (torch/optim/adam.py, zeros_like), so that it is
  * pageable if torch steps on the CPU; the streamed wrapper page-locks it. */
-static void make_moments(stw_builder *b, const stw_place *place, bool parks) {
+static void make_moments(stw_builder *b, const stw_place *place) {
     b->pageable = place->update == STW_UPDATE_CPU;
     stw_build_regions(b, true, is_moment);
     b->pageable = false;
-    if (place->update != STW_UPDATE_STREAM && !parks) return;
+    if (place->update != STW_UPDATE_STREAM) return;
     round_up(b, STW_COMPONENT_EXP_AVG);
     round_up(b, STW_COMPONENT_EXP_AVG_SQ);
+}
+
+/* What is on the host between updates (verl/utils/fsdp_utils.py at v0.5, offload_fsdp2_model_to_cpu
+ * and offload_fsdp_optimizer): model.cpu() copies parameters into pageable memory; moments go by
+ * to("cpu", non_blocking=True), of which torch makes page-locked tensors (aten/src/ATen/native/
+ * TensorConversions.cpp, _to_copy). */
+static void look_at_parking(stw_builder *b, const stw_place *place, stw_park *park) {
+    const stw_run_spec *run = b->job->run;
+    if (run->park.params && place->params == STW_TIER_GPU)
+        stw_park_add_regions(b, park, STW_PARKING_PAGEABLE, is_params);
+    if (run->park.moments && place->update == STW_UPDATE_RESIDENT)
+        stw_park_add_regions(b, park, STW_PARKING_KEPT, is_moment);
+    b->park = park;
+}
+
+static void build_load(stw_builder *b, const stw_place *place) {
+    stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_LOAD,
+                                         .repeat = STW_REPEAT_ONCE,
+                                         .transfer = stw_load_transfer(b)});
+    stw_build_externals(b);
+    stw_build_regions(b, true, is_params);
+    if (place->params == STW_TIER_HOST) round_up(b, STW_COMPONENT_PARAMS);
+    stw_build_load(b);
+    stw_park_leave(b, b->park, STW_PARKED_PARAMS, STW_OP_NONE);
+    stw_end_movement(b);
+}
+
+static void build_first_step(stw_builder *b, const stw_place *place) {
+    stw_begin_movement(
+        b, (stw_movement){.phase = STW_PHASE_FIRST_OPTIMIZER_STEP, .repeat = STW_REPEAT_FIRST});
+    stw_park_before_step(b, true);
+    stw_build_shard_grads(b, true);
+    if (place->grads == STW_TIER_HOST) round_up(b, STW_COMPONENT_GRADS);
+    make_moments(b, place);
+    const uint32_t updated = step_body(b, place);
+    stw_build_shard_grads(b, false);
+    stw_park_after_step(b, updated);
+    stw_end_movement(b);
+}
+
+static void build_later_step(stw_builder *b, const stw_place *place) {
+    stw_begin_movement(
+        b, (stw_movement){.phase = STW_PHASE_OPTIMIZER_STEP, .repeat = STW_REPEAT_LATER});
+    if (!b->job->model->facts_known) stw_build_shard_grads(b, true);
+    stw_park_before_step(b, false);
+    const uint32_t updated = step_body(b, place);
+    stw_park_after_step(b, updated);
+    stw_build_shard_grads(b, false);
+    stw_end_movement(b);
 }
 
 static stw_status build(const stw_job *job, const stw_decisions *decisions,
                         const stw_layout *layout, stw_program *program, stw_error *err) {
     stw_builder b;
+    stw_park park = {.n = 0};
     stw_builder_init(&b, job, decisions, layout, program, err);
     const stw_place *place = &decisions->state[0].place;
-    bool parks = job->run->park.moments && place->update == STW_UPDATE_RESIDENT;
-    stw_begin_movement(&b, (stw_movement){.phase = STW_PHASE_LOAD,
-                                          .repeat = STW_REPEAT_ONCE,
-                                          .transfer = stw_load_transfer(&b)});
-    stw_build_externals(&b);
-    stw_build_regions(&b, true, is_params);
-    if (place->params == STW_TIER_HOST) round_up(&b, STW_COMPONENT_PARAMS);
-    stw_build_load(&b);
-    stw_end_movement(&b);
-
-    stw_begin_movement(
-        &b, (stw_movement){.phase = STW_PHASE_FIRST_OPTIMIZER_STEP, .repeat = STW_REPEAT_FIRST});
-    stw_build_shard_grads(&b, true);
-    if (place->grads == STW_TIER_HOST) round_up(&b, STW_COMPONENT_GRADS);
-    make_moments(&b, place, parks);
-    uint32_t updated = step_body(&b, place, STW_OP_NONE);
-    stw_build_shard_grads(&b, false);
-    if (parks) {
-        for (uint32_t i = 0; i < layout->n_regions; i++)
-            if (is_moment(&layout->regions[i]))
-                stw_alloc_at(&b, layout->regions[i].component, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
-                             layout->regions[i].bytes);
-        (void)park(&b, true, updated);
-        move_moments(&b, false);
-    }
-    stw_end_movement(&b);
-
+    look_at_parking(&b, place, &park);
+    build_load(&b, place);
+    build_first_step(&b, place);
     if (job->model->facts_known) stw_build_forward_backward(&b, true);
-    stw_begin_movement(
-        &b, (stw_movement){.phase = STW_PHASE_OPTIMIZER_STEP, .repeat = STW_REPEAT_LATER});
-    if (!job->model->facts_known) stw_build_shard_grads(&b, true);
-    uint32_t back = STW_OP_NONE;
-    if (parks) {
-        move_moments(&b, true);
-        back = park(&b, false, STW_OP_NONE);
-    }
-    updated = step_body(&b, place, back);
-    if (parks) {
-        (void)park(&b, true, updated);
-        move_moments(&b, false);
-    }
-    stw_build_shard_grads(&b, false);
-    stw_end_movement(&b);
+    build_later_step(&b, place);
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {
-    "optimizer.clip_norm",
+static const char *const keys[] = {"optimizer.clip_norm",
 
-    "trainable.lora.rank",        "trainable.lora.targets", "trainable.freeze",
-    "fsdp.reshard_after_forward", "fsdp.wrap_embeddings",   "fsdp.offload_policy",
-    "fsdp.sync_each_micro_batch", "park.moments",           NULL};
+                                   "trainable.lora.rank",
+                                   "trainable.lora.targets",
+                                   "trainable.freeze",
+                                   "fsdp.reshard_after_forward",
+                                   "fsdp.wrap_embeddings",
+                                   "fsdp.offload_policy",
+                                   "fsdp.sync_each_micro_batch",
+                                   "park.params",
+                                   "park.moments",
+                                   "park.moments_back",
+                                   NULL};
 static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
                                              {"optimizer.implementation", "direct"},
                                              {"placement.params", "nvme"},

@@ -156,11 +156,25 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
     return STW_STATUS_OK;
 }
 
+static stw_status check_parking(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_megatron_settings set = stw_megatron_settings_of(run);
+    if (run->park.params && !set.distributed_optimizer)
+        return stw_run_spec_refuse(origin, err, "park.params", "host",
+                                   "none, because only the distributed optimizer has buffers of "
+                                   "parameters (megatron.distributed_optimizer: true)");
+    if (run->park.moments && set.optimizer_offload_fraction > 0)
+        return stw_run_spec_refuse(origin, err, "park.moments", "host",
+                                   "none, because megatron.optimizer_offload_fraction keeps the "
+                                   "optimizer's state on the host");
+    return STW_STATUS_OK;
+}
+
 stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_precision(run, origin, err));
     STW_TRY(check_settings(run, origin, err));
     STW_TRY(check_recompute(run, origin, err));
+    STW_TRY(check_parking(run, origin, err));
     if (run->parallel.dp_replicate != 1)
         return stw_run_spec_refuse_value(run, origin, err, "parallel.dp_replicate",
                                          "1: all GPUs that tp, cp and pp leave are data parallel");

@@ -9,6 +9,7 @@
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/pass.h"
 #include "plan/engines/megatron/state.h"
+#include "plan/engines/park.h"
 
 static const stw_place resident = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT};
 static const stw_place offloaded = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_CPU};
@@ -36,7 +37,9 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
                         const stw_layout *layout, stw_program *program, stw_error *err) {
     stw_builder b;
     stw_megatron_state state;
+    stw_park park = {.n = 0};
     stw_builder_init(&b, job, decisions, layout, program, err);
+    b.park = &park;
     stw_extent *left = stw_pool_array(program->pool, job->model->n_blocks, sizeof *left);
     if (left == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "program", "out of memory");
     stw_megatron_look_at_state(&b, &state);
@@ -56,6 +59,12 @@ static const char *const keys[] = {"megatron.",
                                    "recompute.method",
                                    "recompute.num_layers",
                                    "recompute.modules",
+                                   "park.params",
+                                   "park.grads",
+                                   "park.moments",
+                                   "park.moments_back",
+                                   "park.reuse_copies",
+                                   "park.backups",
                                    NULL};
 static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "streamed"},
                                              {"optimizer.implementation", "loop"},

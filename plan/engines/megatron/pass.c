@@ -10,6 +10,7 @@
 #include "plan/engines/megatron/acts.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/params.h"
+#include "plan/engines/park.h"
 
 /* Hidden states that a stage's schedule keeps beside the activations: the gradient that came, the
  * one that went (first stage: none), those on their way with several chunks. */
@@ -341,6 +342,7 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     if (b->status != STW_STATUS_OK || !look_at_layers(&p)) return;
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
                                          .repeat = STW_REPEAT_EVERY_ITERATION});
+    stw_park_before_forward(b);
     for (uint32_t i = 0; i < p.n; i++) p.layers[i].again = STW_NO_EXTENT;
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_workspace_bytes(b->job));

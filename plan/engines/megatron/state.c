@@ -25,7 +25,9 @@
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/megatron/acts.h"
 #include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/parking.h"
 #include "plan/engines/movements.h"
+#include "plan/engines/park.h"
 
 static uint64_t element(const stw_job *job, stw_component component) {
     return stw_job_element_bytes(job, component);
@@ -72,9 +74,10 @@ static bool is_moment(const stw_region *r) {
 
 /* Bytes of a component beyond its space: rows that pad the vocabulary, ends of buckets. */
 static void add_padding(stw_builder *b, stw_component component, uint64_t elements, uint64_t in) {
-    if (elements > in)
-        (void)stw_alloc(b, component, STW_TIER_GPU,
-                        stw_times(elements - in, element(b->job, component)));
+    if (elements <= in) return;
+    const stw_extent extent =
+        stw_alloc(b, component, STW_TIER_GPU, stw_times(elements - in, element(b->job, component)));
+    stw_megatron_park_padding(b, component, extent);
 }
 
 static uint64_t space_of(const stw_builder *b, uint32_t space) {
@@ -132,19 +135,39 @@ static void locked_bytes(const stw_builder *b, const stw_megatron_state *s, uint
                          uint64_t *stepped) {
     const stw_job *job = b->job;
     const uint64_t half = element(job, STW_COMPONENT_PARAMS);
+    const bool offloads = stw_megatron_offloads(job);
     locked_pool pool = {{0}, 0};
-    for (int e = 0; e < 2; e++) {
+    for (int e = 0; e < 2 && offloads; e++) {
         lock_list(&pool, job, &s->params, e == 1, false, half, false);
         lock_list(&pool, job, &s->shard, e == 1, true, keeps_main_params(job) ? 0 : half, false);
         lock_list(&pool, job, &s->params, e == 1, false, half, true);
     }
+    for (uint32_t i = 0; i < job->run->park.backups; i++)
+        for (uint32_t k = 0; k < s->params.n; k++)
+            lock(&pool, stw_times(s->params.list[k].numel, half));
     *made = pool.bytes;
-    for (int e = 0; e < 2; e++)
+    for (int e = 0; e < 2 && offloads; e++)
         lock_list(&pool, job, &s->shard, e == 1, true, 0, false); /* gradients */
     *stepped = pool.bytes;
 }
 
 /* ---- load ---- */
+
+/* What is page-locked when the optimizer is made, and copies of the parameters that the trainer
+ * keeps for other models which it takes turns with. */
+static void lock_copies(stw_builder *b, const stw_megatron_state *s) {
+    const stw_job *job = b->job;
+    const bool offloads = stw_megatron_offloads(job);
+    const uint64_t backups =
+        stw_times(job->run->park.backups, stw_times(stw_plus(s->params.dense, s->params.expert),
+                                                    element(job, STW_COMPONENT_PARAMS)));
+    uint64_t made, stepped;
+    locked_bytes(b, s, &made, &stepped);
+    const uint64_t master = offloads ? stw_times(4, space_of(b, STW_SPACE_OPTIMIZER)) : 0;
+    stw_alloc_at(b, STW_COMPONENT_PARAMS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, backups);
+    stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                 made - stw_min_u64(made, stw_plus(master, backups)));
+}
 
 /* How much more there is at once than parameters and gradients, while the buffers are made. */
 static uint64_t moving_bytes(const stw_job *job, const stw_megatron_state *s) {
@@ -219,12 +242,8 @@ void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
     stw_extent cloned = stw_alloc(b, STW_COMPONENT_PARAMS, gpu, clone);
     stw_free(b, STW_COMPONENT_PARAMS, gpu, cloned);
     stw_free(b, STW_COMPONENT_MASTER, gpu, copies);
-    if (stw_megatron_offloads(job)) {
-        uint64_t made, stepped;
-        locked_bytes(b, s, &made, &stepped);
-        stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
-                     made - stw_min_u64(made, stw_times(4, space_of(b, STW_SPACE_OPTIMIZER))));
-    }
+    lock_copies(b, s);
+    stw_megatron_look_at_parking(b, s);
     stw_end_movement(b);
 }
 
@@ -362,6 +381,7 @@ static void make_moments(stw_builder *b, const stw_megatron_state *s) {
                      stepped - made);
         return;
     }
+    stw_megatron_park_moments(b, s);
     if (!job->model->facts_known) return;
     add_padding(b, STW_COMPONENT_EXP_AVG, s->share, space_of(b, STW_SPACE_OPTIMIZER));
     add_padding(b, STW_COMPONENT_EXP_AVG_SQ, s->share, space_of(b, STW_SPACE_OPTIMIZER));
@@ -375,6 +395,7 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     stw_begin_movement(b, (stw_movement){.phase = first ? STW_PHASE_FIRST_OPTIMIZER_STEP
                                                         : STW_PHASE_OPTIMIZER_STEP,
                                          .repeat = first ? STW_REPEAT_FIRST : STW_REPEAT_LATER});
+    stw_park_before_step(b, first);
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_workspace_bytes(job));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
@@ -400,5 +421,6 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
         stw_free(b, STW_COMPONENT_ACTIVATIONS, gpu, left[i]);
     stw_free(b, STW_COMPONENT_STAGE, gpu, gathered);
     stw_free(b, STW_COMPONENT_STAGE, gpu, workspace);
+    stw_park_after_step(b, b->program->n_ops > 0 ? b->program->n_ops - 1 : STW_OP_NONE);
     stw_end_movement(b);
 }

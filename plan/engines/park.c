@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/engines/park.h"
+
+#include "core/checked.h"
+#include "plan/engines/bytes.h"
+
+void stw_park_add(stw_builder *b, stw_park *park, stw_parcel parcel) {
+    if (parcel.bytes == 0 || b->status != STW_STATUS_OK) return;
+    if (park->n == STW_MOST_PARCELS) {
+        b->status =
+            stw_fail(b->err, STW_STATUS_BUG, "park", "more than %d parcels", STW_MOST_PARCELS);
+        return;
+    }
+    park->parcels[park->n++] = parcel;
+}
+
+/* One page-locked block per tensor of the part of a space that a region holds. */
+static uint64_t region_rounding(const stw_builder *b, const stw_region *r) {
+    const stw_space *space = &b->job->kinds[b->layout->kind].spaces[r->space];
+    const stw_view view = stw_region_view(r, space);
+    const uint64_t element = r->params > 0 ? r->bytes / r->params : 0;
+    uint64_t bytes = 0;
+    for (uint32_t i = stw_view_first_segment(view); i < space->n_segments; i++) {
+        const uint64_t n = stw_view_count(view, i);
+        if (n == 0) break;
+        bytes = stw_plus(bytes, stw_page_lock_rounding_bytes(stw_times(n, element)));
+    }
+    return bytes;
+}
+
+void stw_park_add_regions(stw_builder *b, stw_park *park, stw_parking parking,
+                          bool (*which)(const stw_region *region)) {
+    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
+        const stw_region *r = &b->layout->regions[i];
+        if (r->tier != STW_TIER_GPU || !which(r)) continue;
+        const bool locks = parking == STW_PARKING_KEPT || parking == STW_PARKING_FRESH;
+        stw_park_add(b, park,
+                     (stw_parcel){.component = r->component,
+                                  .parking = parking,
+                                  .offset_bytes = r->offset_bytes,
+                                  .bytes = r->bytes,
+                                  .rounding_bytes = locks ? region_rounding(b, r) : 0});
+    }
+}
+
+/* What follows on the compute stream waits for `op`. */
+static void wait_for(stw_builder *b, uint32_t op) {
+    if (op == STW_OP_NONE) return;
+    stw_op idle = stw_op_make(STW_OP_IDLE, STW_STREAM_COMPUTE, STW_OP_NONE);
+    idle.component = STW_COMPONENT_STAGE;
+    idle.from = idle.to = STW_TIER_GPU;
+    idle.after[0] = op;
+    (void)stw_append(b, idle);
+}
+
+static void pageable(stw_builder *b, const stw_parcel *p, bool alloc) {
+    b->pageable = true;
+    if (alloc)
+        stw_alloc_at(b, p->component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, p->bytes);
+    else
+        stw_free_at(b, p->component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, p->bytes);
+    b->pageable = false;
+}
+
+/* A page-locked block that torch's host allocator does not have yet. */
+static void lock_copy(stw_builder *b, stw_parcel *p) {
+    stw_alloc_at(b, p->component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, p->bytes);
+    stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                 p->rounding_bytes);
+    p->copies++;
+}
+
+/* Room for the copy on the host before it is made. */
+static void make_room(stw_builder *b, stw_parcel *p) {
+    const uint32_t most = p->parking == STW_PARKING_FRESH ? 2 : 1;
+    if (p->parking == STW_PARKING_PAGEABLE || p->parking == STW_PARKING_FRESH) pageable(b, p, true);
+    if (p->parking == STW_PARKING_KEPT || p->parking == STW_PARKING_FRESH)
+        if (p->copies < most) lock_copy(b, p);
+}
+
+static uint32_t copy(stw_builder *b, const stw_parcel *p, bool out, uint32_t after) {
+    const stw_place_at gpu = {STW_TIER_GPU, p->offset_bytes}, host = {STW_TIER_HOST, 0};
+    return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
+                                        .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
+                                        .component = p->component,
+                                        .unit = STW_OP_NONE,
+                                        .from = out ? gpu : host,
+                                        .to = out ? host : gpu,
+                                        .bytes = p->bytes,
+                                        .after = {after, STW_OP_NONE}});
+}
+
+static bool moves(const stw_parcel *p, uint32_t what) { return (what & 1u << p->component) != 0; }
+
+void stw_park_leave(stw_builder *b, stw_park *park, uint32_t what, uint32_t after) {
+    for (uint32_t i = 0; i < park->n; i++) {
+        stw_parcel *p = &park->parcels[i];
+        if (p->on_host || !moves(p, what)) continue;
+        p->on_host = true;
+        make_room(b, p);
+        if (after == STW_OP_NONE && b->program->n_ops > 0) after = b->program->n_ops - 1;
+        if (p->parking != STW_PARKING_DROPPED) wait_for(b, copy(b, p, true, after));
+        stw_free_at(b, p->component, STW_TIER_GPU, p->offset_bytes, p->bytes);
+        if (p->parking == STW_PARKING_FRESH) pageable(b, p, false);
+        if (p->component == STW_COMPONENT_PARAMS && b->status == STW_STATUS_OK)
+            b->program->movements[b->program->n_movements - 1].empties_cache = true;
+    }
+}
+
+void stw_park_return(stw_builder *b, stw_park *park, uint32_t what, bool copies) {
+    for (uint32_t i = 0; i < park->n; i++) {
+        stw_parcel *p = &park->parcels[i];
+        if (!p->on_host || !moves(p, what)) continue;
+        p->on_host = false;
+        stw_alloc_at(b, p->component, STW_TIER_GPU, p->offset_bytes, p->bytes);
+        if (copies && p->parking != STW_PARKING_DROPPED)
+            wait_for(b, copy(b, p, false, b->program->n_ops - 1));
+        if (p->parking == STW_PARKING_PAGEABLE) pageable(b, p, false);
+    }
+}
+
+void stw_park_before_forward(stw_builder *b) {
+    uint32_t what = STW_PARKED_PARAMS | STW_PARKED_GRADS;
+    if (b->job->run->park.moments_before_forward) what |= STW_PARKED_MOMENTS;
+    if (b->park != NULL) stw_park_return(b, b->park, what, true);
+}
+
+void stw_park_before_step(stw_builder *b, bool first) {
+    const bool came = b->job->run->park.moments_before_forward;
+    if (b->park == NULL) return;
+    stw_park_return(b, b->park, STW_PARKED_PARAMS | STW_PARKED_GRADS, !first);
+    stw_park_return(b, b->park, STW_PARKED_MOMENTS, !(first && came));
+}
+
+void stw_park_after_step(stw_builder *b, uint32_t after) {
+    if (b->park != NULL)
+        stw_park_leave(b, b->park, STW_PARKED_PARAMS | STW_PARKED_GRADS | STW_PARKED_MOMENTS,
+                       after);
+}
