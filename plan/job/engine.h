@@ -119,6 +119,9 @@ typedef struct stw_engine {
      * the norm and the scaling of gradients. NULL: Stowage's own kernels at the cluster's rates.
      * @param bytes out: of memory traffic @return seconds */
     double (*cpu_step)(const struct stw_job *job, bool norm, uint64_t params, double *bytes);
+    /** Seconds of one rank's CPU for a pass over so many bytes of host memory. Where it is set, the
+     * program counts the calls that issue work to the GPU too (STW_OP_PASS, STW_OP_CALLS). */
+    double (*cpu_pass)(const struct stw_job *job, double bytes);
 
     /* ---- program ---- */
     STW_MUST_USE stw_status (*build)(const struct stw_job *job,

@@ -25,6 +25,10 @@ static const double CLIP_S = 250e-6, CLIP_ON_HOST_S = 300e-6, CLIP_OF_RANKS_S = 
  * others wait for its part of a bucket. */
 static const double CPU_SLICE_S = 1e-3;
 
+/* Default. A copy of pageable memory passes through page-locked buffers of the driver: one thread
+ * reads and writes every byte. */
+static const double PAGEABLE_BPS = 9e9;
+
 /* Default. Rate of a kernel that accesses host memory, relative to copies in both directions. An
  * estimate: kernels send smaller packets than copies. */
 static const double DIRECT_OF_BOTH = 0.8;
@@ -272,7 +276,23 @@ static void demand_nothing(const stw_job *job, const stw_op *op, stw_demand *out
     (void)out;
 }
 
+/* The thread that fills the driver's buffers is slower than the link; they are read and written
+ * besides. */
+static void demand_pageable(const stw_job *job, const stw_op *op, stw_demand *out) {
+    const bool up = op->to == STW_TIER_GPU;
+    stw_demand_copy(job, op->from, op->to, op->bytes, out);
+    add_traffic(job, STW_TIER_HOST, 2 * (double)op->bytes, out);
+    double *link = &out->seconds[up ? STW_RESOURCE_PCIE_UP : STW_RESOURCE_PCIE_DOWN];
+    double given = job->cluster->pcie.pageable_bps;
+    double by_thread_s = seconds_of((double)op->bytes, given > 0 ? given : PAGEABLE_BPS);
+    if (*link < by_thread_s) *link = by_thread_s;
+}
+
 static void demand_copy(const stw_job *job, const stw_op *op, stw_demand *out) {
+    if (op->pageable) {
+        demand_pageable(job, op, out);
+        return;
+    }
     double ranks = op->ranks == STW_OP_RANKS_ONE ? ranks_on_node(job) : 1; /* that have no ring */
     if (op->ring_bytes > 0)
         stw_demand_cached_copy(job, op->from, op->to, op->bytes, op->ring_bytes / (uint64_t)ranks,
@@ -283,6 +303,16 @@ static void demand_copy(const stw_job *job, const stw_op *op, stw_demand *out) {
 
 static void demand_update(const stw_job *job, const stw_op *op, stw_demand *out) {
     stw_demand_update(job, op->update, op->params, op->ring_bytes, out);
+}
+
+static void demand_pass(const stw_job *job, const stw_op *op, stw_demand *out) {
+    add_traffic(job, op->to, (double)op->bytes, out);
+    if (op->to == STW_TIER_HOST && job->engine->cpu_pass != NULL)
+        out->seconds[STW_RESOURCE_CPU] += job->engine->cpu_pass(job, (double)op->bytes);
+}
+
+static void demand_calls(const stw_job *job, const stw_op *op, stw_demand *out) {
+    out->startup_s = (double)op->params * job->cluster->host.call_s;
 }
 
 /* Bytes of gradients in GPU memory that the norm reads per second. */

@@ -88,6 +88,8 @@ static bool holds(const stw_job *job, stw_need need) {
         return run->load.page_cached;
     case STW_NEED_CPU_STEP:
         return may_update_on_cpu(job);
+    case STW_NEED_CALLS:
+        return job->engine->cpu_pass != NULL;
     case STW_NEED_OWN_KERNELS:
         return job->engine->cpu_step == NULL;
     case STW_NEED_ACCUMULATES:

@@ -35,6 +35,10 @@
     X(NORM_SUM, "norm_sum", COLLECTIVE, NOTHING, norm_sum, nothing)                                \
     /* AdamW on a bucket, in tier `to`; `from`: where moments and master lie that it reaches */    \
     X(UPDATE, "update", COMPUTE, BUCKET, update, unit)                                             \
+    /* a framework's pass over arrays in tier `to`: `bytes` that it reads and writes together */   \
+    X(PASS, "pass", COMPUTE, NOTHING, pass, nothing)                                               \
+    /* `params` calls with which a framework's process issues work to the GPU */                   \
+    X(CALLS, "calls", COMPUTE, NOTHING, calls, nothing)                                            \
     X(FORWARD, "forward", COMPUTE, BLOCK, flops, unit)                                             \
     X(BACKWARD, "backward", COMPUTE, BLOCK, flops, unit)                                           \
     X(LOSS, "loss", COMPUTE, BLOCK, flops, unit)                                                   \
@@ -88,7 +92,7 @@ typedef struct stw_op {
     stw_update update;       /* of an update: which kind of update */
     stw_tier from, to;       /* equal where nothing moves */
     stw_stream stream;
-    bool pageable;              /* of an alloc or free on the host: not page-locked */
+    bool pageable; /* of an alloc, a free or a copy: the bytes on the host are not page-locked */
     stw_op_ranks ranks;         /* of the node that do this at the same time */
     stw_rank_group group;       /* of a collective: the ranks that take part */
     uint32_t peer;              /* of a send: the rank that has the bytes */

@@ -52,11 +52,13 @@ typedef struct stw_cluster {
         double file_read_rank_bps; /* the same, one rank alone; 0: unknown */
         uint64_t cache_bytes;      /* L2 and L3 caches of the node together; 0: unknown */
         uint32_t cores;            /* per node */
+        double call_s;             /* of a framework's process, to issue one small operation */
     } host;
     struct {
         double h2d_bps, d2h_bps; /* one direction alone, per GPU */
         double both_bps;         /* each direction while both run, per GPU */
         double direct_bps;       /* each direction, kernels that work in host memory; 0: unknown */
+        double pageable_bps;     /* host to device, pageable memory; 0: what one thread copies */
         double latency_s;        /* start-up cost of one copy */
     } pcie;
     double nvlink_bps; /* per GPU, inside a node (collectives); 0 where a node has one GPU */

@@ -158,6 +158,80 @@ static void collectives_have_their_bytes(void) {
     }
 }
 
+/* ---- what a step does ---- */
+
+static const stw_op *op_of(const stw_plan *plan, stw_op_kind kind, uint32_t from) {
+    const stw_program *program = plan->programs[0];
+    const stw_movement *step = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+    for (uint32_t i = 0; i < step->n_ops; i++)
+        if (program->ops[step->first_op + i].kind == kind && from-- == 0)
+            return &program->ops[step->first_op + i];
+    return NULL;
+}
+
+static uint32_t count_of(const stw_plan *plan, stw_op_kind kind) {
+    uint32_t n = 0;
+    while (op_of(plan, kind, n) != NULL) n++;
+    return n;
+}
+
+/* Bytes of all passes of a tier. */
+static uint64_t passed(const stw_plan *plan, stw_tier tier) {
+    const stw_op *op;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; (op = op_of(plan, STW_OP_PASS, i)) != NULL; i++)
+        bytes += op->to == tier ? op->bytes : 0;
+    return bytes;
+}
+
+/* stage3.py, _post_step: all_gather of the tensors of at most persistence_threshold elements, one
+ * collective each (_allgather_params_coalesced); _get_norm_groups: a sum per sub-group. GPT-2:
+ * 148 tensors, 98 of them vectors, and none of its matrices has at most 1e5 elements. */
+static void stage_3_gathers_small_tensors_one_by_one(void) {
+    stw_plan *plan = plan_of("GPT-2", "h200-x2", BF16 "deepspeed.sub_group_size=3e7");
+    CU_ASSERT_EQUAL(count_of(plan, STW_OP_ALL_GATHER), 98);
+    /* the rank's 62.2 M elements: the embedding's 19.3 M and on, then the rest */
+    CU_ASSERT_EQUAL(count_of(plan, STW_OP_NORM_SUM), 3);
+    CU_ASSERT_EQUAL(count_of(plan, STW_OP_UPDATE), 3);
+    stw_plan_free(plan);
+}
+
+/* Bytes of each element of the rank's part. On the GPU: fp64 copies 8 + 8, flat copy 2 + 2, cast
+ * 2 + 4, scale 4 + 4, back 4 + 2. On the host: scale 8; cast 4 + 2 and 2 for lines that are read
+ * before they are written, 2 more for new pages in stage 3. Only stage 3 and buffers that are not
+ * page-locked make the copy pageable (stage_1_and_2.py, step: non_blocking from a buffer;
+ * stage3.py, _reassign_or_swap_out_partitioned_parameters: fp32 to 16 bits across devices). */
+static void steps_pass_over_state(void) {
+    static const struct {
+        const char *settings;
+        uint64_t gpu, host;
+        bool pageable;
+    } cases[] = {
+        {"deepspeed.zero_stage=1", 16 + 4 + 6 + 8 + 6, 0, false},
+        {"deepspeed.zero_stage=3", 16 + 4 + 6 + 8 + 6, 0, false},
+        {"deepspeed.zero_stage=1 optimizer.clip_norm=0", 16 + 4 + 6 + 6, 0, false},
+        {"deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true", 0,
+         8 + 8, false},
+        {"deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu", 0, 8 + 8, true},
+        {"deepspeed.zero_stage=3 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true", 0,
+         8 + 10, true},
+        {"deepspeed.zero_stage=3 deepspeed.offload_optimizer=cpu deepspeed.offload_param=cpu", 0,
+         8 + 8, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char settings[512];
+        snprintf(settings, sizeof settings, BF16 "%s", cases[i].settings);
+        stw_plan *plan = plan_of("Qwen3-1.7B", "h200-x2", settings);
+        const uint64_t placed = plan->job->kinds[0].spaces[STW_SPACE_OPTIMIZER].n;
+        CU_ASSERT_EQUAL(passed(plan, STW_TIER_GPU), cases[i].gpu * placed);
+        CU_ASSERT_EQUAL(passed(plan, STW_TIER_HOST), cases[i].host * placed);
+        const stw_op *copy = op_of(plan, STW_OP_COPY, 0);
+        CU_ASSERT_EQUAL(copy != NULL && copy->pageable, cases[i].pageable);
+        CU_ASSERT(count_of(plan, STW_OP_CALLS) > 0);
+        stw_plan_free(plan);
+    }
+}
+
 /* With accumulation, what is reduced once in a step is the step's. */
 static void reductions_of_a_step_count_once(void) {
     static const char *const overlaps[] = {"false", "true"};
@@ -225,6 +299,8 @@ static void reports_fit_or_not(void) {
 static const stw_test tests[] = {
     {"measured rows are predicted", rows_are_predicted},
     {"collectives have their bytes", collectives_have_their_bytes},
+    {"stage 3 gathers small tensors one by one", stage_3_gathers_small_tensors_one_by_one},
+    {"steps pass over state", steps_pass_over_state},
     {"reductions of a step count once", reductions_of_a_step_count_once},
     {"earlier micro batches leave gradients", earlier_micro_batches_leave_gradients},
     {"reports fit or do not", reports_fit_or_not},

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The optimizer step. On the GPU it is FusedAdam's, which needs nothing besides its operands; on
- * the host DeepSpeedCPUAdam's. */
+ * the host DeepSpeedCPUAdam's.
+ *
+ * Besides the update there are passes over whole arrays (norm, flat copy, cast, scale, copy back)
+ * and calls from Python. A call is counted where it launches a kernel, allocates, or records a
+ * stream; views and attributes are not counted. The GPU works while a loop of calls goes on, up to
+ * the next place at which the process waits for it. */
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/deepspeed/grads.h"
@@ -16,17 +21,40 @@ static void drop(stw_zero *z, stw_extent extent) {
     stw_free(z->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, extent);
 }
 
-/* Gradients are scaled where they are clipped; counted like another norm (unscale_and_clip_grads).
- */
-static uint32_t scale(stw_zero *z, uint64_t params) {
-    const bool cpu = z->set.offload_optimizer > 0;
-    if (!(z->job->run->optimizer.clip_norm > 0)) return STW_OP_NONE;
-    stw_op op = stw_op_make(STW_OP_NORM, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, STW_OP_NONE);
+/* ---- calls and passes ---- */
+
+/* The process begins when the last thing that it waited for has ended. */
+static uint32_t call(stw_zero *z, uint64_t calls, uint32_t after) {
+    stw_op op = stw_op_make(STW_OP_CALLS, STW_STREAM_CPU, STW_OP_NONE);
+    op.params = calls;
+    op.after[0] = after;
+    return calls > 0 ? stw_append(z->b, op) : after;
+}
+
+/* A pass over the gradients or parameters of `params` elements, so many bytes of each. */
+static uint32_t pass_over(stw_zero *z, stw_tier tier, uint64_t params, uint64_t bytes,
+                          uint32_t after) {
+    stw_op op = stw_op_make(
+        STW_OP_PASS, tier == STW_TIER_HOST ? STW_STREAM_CPU : STW_STREAM_COMPUTE, STW_OP_NONE);
     op.component = STW_COMPONENT_GRADS;
-    op.from = op.to = cpu ? STW_TIER_HOST : STW_TIER_GPU;
+    op.from = op.to = tier;
     op.params = params;
-    op.after[0] = z->normed;
-    return stw_append(z->b, op);
+    op.bytes = stw_times(params, bytes);
+    op.after[0] = after;
+    return op.bytes > 0 ? stw_append(z->b, op) : after;
+}
+
+/* What FusedAdam launches at once: 320 blocks of 65,536 elements (multi_tensor_apply.cuh). */
+static uint64_t launches(uint64_t params) { return stw_div_up_u64(params, 320 * 65536); }
+
+/* ---- the update ---- */
+
+/* mul_ reads and writes gradients in fp32 (unscale_and_clip_grads). Stages 1 and 2 leave it out
+ * where nothing is clipped, stage 3 does not. */
+static uint32_t scale(stw_zero *z, uint64_t params) {
+    const stw_tier tier = z->set.offload_optimizer ? STW_TIER_HOST : STW_TIER_GPU;
+    if (!(z->job->run->optimizer.clip_norm > 0) && z->set.zero_stage < 3) return z->normed;
+    return pass_over(z, tier, params, 4 + 4, z->normed);
 }
 
 static uint32_t adam(stw_zero *z, uint64_t params, uint32_t after) {
@@ -40,18 +68,34 @@ static uint32_t adam(stw_zero *z, uint64_t params, uint32_t after) {
     return stw_append(z->b, op);
 }
 
-/* Updated weights of an optimizer on the host go to where the parameters lie. */
+/* The cast on the CPU reads 4 bytes of an element, writes 2 and reads the lines of these first.
+ * Where it makes a new array, the kernel clears its pages besides. */
+static uint64_t cast_bytes(const stw_zero *z) {
+    const uint64_t into = 4 + z->element + z->element;
+    return z->set.zero_stage == 3 && !z->set.offload_param ? into + z->element : into;
+}
+
+/* Updated weights of an optimizer on the host are cast there and go to where the parameters lie.
+ * The cast of stage 3 is pageable; stages 1 and 2 have a buffer for it. On the GPU the copy casts;
+ * the update has counted what is written. */
 static uint32_t return_params(stw_zero *z, uint64_t params, uint32_t after) {
-    if (!z->set.offload_optimizer || z->set.offload_param) return after;
+    if (!z->set.offload_optimizer)
+        return pass_over(z, STW_TIER_GPU, params, z->fp32_grads ? 4 : 4 + 2, after);
     stw_extent cast = stw_host_cast(z, params);
-    uint32_t up = stw_copy(z->b, &(stw_transport){.kind = STW_OP_COPY,
-                                                  .stream = STW_STREAM_H2D,
-                                                  .component = STW_COMPONENT_PARAMS,
-                                                  .unit = STW_OP_NONE,
-                                                  .from = {STW_TIER_HOST, 0},
-                                                  .to = {STW_TIER_GPU, 0},
-                                                  .bytes = stw_times(params, z->element),
-                                                  .after = {after, STW_OP_NONE}});
+    after = pass_over(z, STW_TIER_HOST, params, cast_bytes(z), after);
+    uint32_t up = after;
+    if (!z->set.offload_param) {
+        up = stw_copy(z->b, &(stw_transport){.kind = STW_OP_COPY,
+                                             .stream = STW_STREAM_H2D,
+                                             .component = STW_COMPONENT_PARAMS,
+                                             .unit = STW_OP_NONE,
+                                             .from = {STW_TIER_HOST, 0},
+                                             .to = {STW_TIER_GPU, 0},
+                                             .bytes = stw_times(params, z->element),
+                                             .after = {after, STW_OP_NONE}});
+        if (up != STW_OP_NONE)
+            z->b->program->ops[up].pageable = z->set.zero_stage == 3 || !z->set.pin_memory;
+    }
     stw_host_cast_done(z, cast, up);
     return up;
 }
@@ -67,6 +111,8 @@ static void all_gather(stw_zero *z, uint64_t bytes, uint32_t after) {
     (void)stw_append(z->b, op);
 }
 
+/* ---- the norm ---- */
+
 /* The most elements of a tensor of which this rank has the reduced gradient. */
 static uint64_t largest_grad(const stw_zero *z) {
     uint64_t most = 0;
@@ -76,23 +122,76 @@ static uint64_t largest_grad(const stw_zero *z) {
     return most;
 }
 
-/* The squares of all gradients and their sum over ranks: a copy of one tensor after the other in
- * fp64 (zero/utils.py, get_norm_dtype; get_grad_norm_direct). Those of gradients on the host were
- * made in backward, BF16_Optimizer's are fp32 without a copy. */
-static void norm(stw_zero *z) {
-    const bool copies = !z->set.offload_optimizer && !z->bf16_optimizer;
-    stw_extent squares = alloc(z, copies ? stw_times(8, largest_grad(z)) : 0);
+static uint32_t norm_sum(stw_zero *z, uint32_t squares, uint32_t called) {
     stw_op sum = stw_op_make(STW_OP_NORM_SUM, STW_STREAM_COMM, STW_OP_NONE);
-    stw_op op = stw_op_make(STW_OP_NORM, STW_STREAM_COMPUTE, STW_OP_NONE);
-    op.component = STW_COMPONENT_GRADS;
-    op.from = op.to = STW_TIER_GPU;
-    op.params = z->bf16_optimizer ? z->job->model->params : z->placed;
-    sum.after[0] = stw_append(z->b, op);
-    drop(z, squares);
+    sum.after[0] = squares;
+    sum.after[1] = called;
     sum.component = STW_COMPONENT_COMM;
     sum.to = z->set.offload_optimizer ? STW_TIER_HOST : STW_TIER_GPU;
     sum.bytes = sizeof(float);
-    z->normed = stw_append(z->b, sum);
+    return stw_append(z->b, sum);
+}
+
+static uint32_t squares_of(stw_zero *z, uint64_t params) {
+    stw_op op = stw_op_make(STW_OP_NORM, STW_STREAM_COMPUTE, STW_OP_NONE);
+    op.component = STW_COMPONENT_GRADS;
+    op.from = op.to = STW_TIER_GPU;
+    op.params = params;
+    return stw_append(z->b, op);
+}
+
+/* Of `params` gradients in `tensors` tensors on the GPU: each is copied to fp64, and the copy is
+ * read (zero/utils.py, get_norm_dtype; get_grad_norm_direct): two launches of each. Those of
+ * gradients on the host were made in backward; the step adds them up, in Python
+ * (complete_grad_norm_calculation_for_cpu_offload). */
+static void norm_of(stw_zero *z, uint64_t params, uint64_t tensors) {
+    uint32_t called = call(z, stw_times(2, tensors), STW_OP_NONE), squares = STW_OP_NONE;
+    if (!z->set.offload_optimizer) {
+        (void)pass_over(z, STW_TIER_GPU, params, 8 + 8, STW_OP_NONE);
+        squares = squares_of(z, params);
+    }
+    z->normed = norm_sum(z, squares, called);
+}
+
+/* BF16_Optimizer's are fp32 and whole on every rank: no copy, no sum over ranks
+ * (get_global_norm_of_tensors without a model-parallel group). The process waits for the norm and
+ * scales the gradients of all tensors one by one (clip_tensors_by_global_norm; a norm above the
+ * limit is assumed). */
+static void norm_bf16(stw_zero *z) {
+    const uint64_t n = z->job->model->n_tensors, params = z->job->model->params;
+    (void)call(z, n, STW_OP_NONE);
+    z->normed = squares_of(z, params);
+    if (!(z->job->run->optimizer.clip_norm > 0)) return;
+    (void)call(z, n, z->normed);
+    z->normed = pass_over(z, STW_TIER_GPU, params, 4 + 4, z->normed);
+}
+
+static bool is_small(const stw_zero *z, uint32_t tensor) {
+    return z->job->model->tensors[tensor].numel <= z->set.persistence_threshold;
+}
+
+static uint64_t small_tensors(const stw_zero *z) {
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < z->job->model->n_tensors; t++) n += is_small(z, t);
+    return n;
+}
+
+/* Stage 3 has a norm and a sum for every sub-group. Tensors that stay whole are let go first:
+ * record_stream and an empty tensor for each (release_and_reset_all, free_param). */
+static void norm(stw_zero *z) {
+    const stw_space *own = &z->job->kinds[z->b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
+    const bool copies = !z->set.offload_optimizer && !z->bf16_optimizer;
+    stw_extent squares = alloc(z, copies ? stw_times(8, largest_grad(z)) : 0);
+    if (z->set.zero_stage == 3) {
+        (void)call(z, z->ranks > 1 ? 2 * small_tensors(z) : 0, STW_OP_NONE);
+        for (uint32_t i = 0; i < z->n_sub_groups; i++)
+            norm_of(z, z->sub_groups[i], z->sub_group_tensors[i]);
+    } else if (z->bf16_optimizer) {
+        norm_bf16(z);
+    } else {
+        norm_of(z, z->placed, own->n_segments);
+    }
+    drop(z, squares);
 }
 
 static bool is_moment(const stw_region *r) {
@@ -107,54 +206,72 @@ static void make_moments(stw_zero *z, bool first) {
     z->b->pageable = false;
 }
 
+/* ---- steps ---- */
+
 /* Gradients of `params` elements as Adam takes them: made flat, then cast to fp32; those in fp32
  * that are flat already serve as they are. */
 static stw_extent cast_grads(stw_zero *z, uint64_t params, bool flat) {
+    const uint64_t element = z->fp32_grads ? 4 : z->element;
     if (z->set.offload_optimizer || z->bf16_optimizer || (flat && z->fp32_grads))
         return STW_NO_EXTENT;
-    stw_extent joined =
-        flat ? STW_NO_EXTENT : alloc(z, stw_times(params, z->fp32_grads ? 4 : z->element));
+    stw_extent joined = flat ? STW_NO_EXTENT : alloc(z, stw_times(params, element));
+    if (!flat) (void)pass_over(z, STW_TIER_GPU, params, element + element, z->normed);
     if (z->fp32_grads) return joined;
     stw_extent cast = alloc(z, stw_times(4, params));
+    (void)pass_over(z, STW_TIER_GPU, params, element + 4, z->normed);
     drop(z, joined);
     return cast;
 }
 
+/* Scaling takes four launches (the factor, then the gradients), a cast one, a copy one. */
+enum { STEP_CALLS = 4 + 1 + 1 };
+
 /* Stages 1 and 2: one part, then everyone's (stage_1_and_2.py and bf16_optimizer.py, step). */
 static void step_flat(stw_zero *z, bool first) {
+    const uint64_t all = z->job->model->params;
     stw_extent cast = cast_grads(z, z->placed, z->fp32_grads);
     if (!z->bf16_optimizer && !z->fp32_grads) stw_grads_go(z);
     make_moments(z, first);
-    uint32_t done = return_params(z, z->placed, adam(z, z->placed, scale(z, z->placed)));
+    (void)call(z, STEP_CALLS + launches(z->placed), z->normed);
+    uint32_t scaled = z->bf16_optimizer ? z->normed : scale(z, z->placed);
+    uint32_t done = return_params(z, z->placed, adam(z, z->placed, scaled));
     drop(z, cast);
+    /* clear_hp_grads and clear_lp_grads write zeros */
+    if (z->bf16_optimizer) (void)pass_over(z, STW_TIER_GPU, all, 4 + z->element, done);
     stw_grads_go(z);
-    all_gather(z, stw_times(z->job->model->params, z->element), done);
+    all_gather(z, stw_times(all, z->element), done);
 }
 
-/* Stage 3: one sub-group after the other, then the tensors that stay whole (stage3.py, step and
- * _post_step). */
+/* Stage 3: one sub-group after the other, then the tensors that stay whole, each by a gather of its
+ * own into a new tensor (stage3.py, step and _post_step; _allgather_params_coalesced). Gradients
+ * on the GPU are recorded on its stream one by one (_prepare_fp32_grad_for_sub_group). */
 static void step_sub_groups(stw_zero *z, bool first) {
-    uint64_t small = 0;
-    uint32_t done = STW_OP_NONE;
+    uint32_t done = z->normed;
     for (uint32_t i = 0; i < z->n_sub_groups; i++) {
         const uint64_t params = z->sub_groups[i];
+        const uint64_t grads = z->set.offload_optimizer ? 0 : z->sub_group_tensors[i];
         stw_extent cast = cast_grads(z, params, false);
         make_moments(z, first && i == 0);
+        (void)call(z, grads + STEP_CALLS + launches(params), done);
         done = return_params(z, params, adam(z, params, scale(z, params)));
         drop(z, cast);
     }
+    if (z->ranks == 1) return;
+    (void)call(z, 2 * small_tensors(z), z->set.offload_optimizer ? done : STW_OP_NONE);
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
-        if (z->job->model->tensors[t].numel <= z->set.persistence_threshold)
-            small = stw_plus(small, z->job->model->tensors[t].numel);
-    all_gather(z, stw_times(small, z->element), done);
+        if (is_small(z, t))
+            all_gather(z, stw_times(z->job->model->tensors[t].numel, z->element), done);
 }
 
 /* DeepSpeedCPUAdam reads parameter, gradient and both moments in fp32 and writes all but the
- * gradient in one pass (csrc/includes/cpu_adam.h); parameters are then cast to 16 bits. Scaling
- * reads and writes gradients. */
+ * gradient in one pass (csrc/includes/cpu_adam.h). */
 double stw_zero_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes) {
-    *bytes = (double)params * (norm ? 2 * 4.0 : 7 * 4.0 + 4.0 + 2.0);
+    *bytes = (double)params * (norm ? 2 * 4.0 : 7 * 4.0);
     return stw_fsdp2_cpu_pass_s(job, *bytes, 1);
+}
+
+double stw_zero_cpu_pass(const stw_job *job, double bytes) {
+    return stw_fsdp2_cpu_pass_s(job, bytes, 1);
 }
 
 void stw_zero_build_step(stw_zero *z, bool first) {

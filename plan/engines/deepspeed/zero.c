@@ -67,6 +67,7 @@ static void find_sub_groups(stw_zero *z, const stw_space *space) {
     uint64_t n = 0;
     for (uint32_t s = 0; s < space->n_segments; s++) {
         n += space->segments[s].n;
+        z->sub_group_tensors[z->n_sub_groups]++;
         if (n < z->set.sub_group_size && s + 1 < space->n_segments) continue;
         z->sub_groups[z->n_sub_groups++] = n;
         n = 0;
@@ -92,7 +93,10 @@ bool stw_zero_init(stw_zero *z, stw_builder *b) {
     z->whole = stw_pool_array(b->program->pool, job->model->n_tensors, sizeof *z->whole);
     z->sub_groups =
         stw_pool_array(b->program->pool, (size_t)own->n_segments + 1, sizeof *z->sub_groups);
-    if (b->status == STW_STATUS_OK && (z->whole == NULL || z->sub_groups == NULL))
+    z->sub_group_tensors =
+        stw_pool_array(b->program->pool, (size_t)own->n_segments + 1, sizeof *z->sub_group_tensors);
+    if (b->status == STW_STATUS_OK &&
+        (z->whole == NULL || z->sub_groups == NULL || z->sub_group_tensors == NULL))
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
     if (b->status == STW_STATUS_OK) find_sub_groups(z, own);
     return b->status == STW_STATUS_OK;

@@ -25,7 +25,8 @@ typedef struct stw_zero {
     uint64_t largest;         /* elements of the largest tensor */
     /** Elements of the sub-groups of stage 3: tensors in order until they have sub_group_size
      * elements of the rank (stage3.py, _create_fp16_sub_groups). */
-    uint64_t *sub_groups; /* [n_sub_groups] */
+    uint64_t *sub_groups;        /* [n_sub_groups] */
+    uint32_t *sub_group_tensors; /* [n_sub_groups] */
     uint32_t n_sub_groups;
     uint32_t normed; /* in a step: the operation that knows the global norm */
     /** From backward to the step. */
