@@ -10,6 +10,7 @@
 #include "plan/files/file_parts.h"
 #include "plan/files/model_json.h"
 #include "plan/files/plan_file.h"
+#include "plan/program/collectives.h"
 
 /* As the keys prefetch.depth and prefetch.bucket, so that no ring comes near 2^64. */
 #define MAX_DEPTH 1024
@@ -385,14 +386,43 @@ out:
     return status;
 }
 
+static stw_status check_collectives(const stw_tree *tree, const stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *list = NULL;
+    stw_collectives all;
+    size_t total = 0;
+    place at = {tree, "collectives", 0};
+    STW_TRY(stw_node_array(tree, tree->root, "collectives", &list, err));
+    for (uint32_t k = 0; k < plan->job->n_kinds && plan->verdict != STW_VERDICT_DOES_NOT_FIT; k++) {
+        STW_TRY(stw_program_collectives(plan->job, plan->programs[k], plan->pool, &all, err));
+        for (uint32_t i = 0; i < all.n; i++, total++) {
+            const stw_collectives_row *row = &all.rows[i];
+            if (total >= list->n_items) continue;
+            const stw_node *item = list->items[total];
+            at.index = total;
+            STW_TRY(same_text(&at, item, "kind", plan->job->kinds[k].name, err));
+            STW_TRY(same_text(&at, item, "phase", stw_phase_name(row->phase), err));
+            STW_TRY(same_text(&at, item, "group", stw_rank_group_name(row->group), err));
+            STW_TRY(same_number(&at, item, "ranks", row->ranks, err));
+            STW_TRY(same_text(&at, item, "collective", stw_op_kind_name(row->kind), err));
+            STW_TRY(same_text(&at, item, "tier", stw_tier_name(row->tier), err));
+            STW_TRY(same_number(&at, item, "count", row->count, err));
+            STW_TRY(same_number(&at, item, "bytes", row->bytes, err));
+        }
+    }
+    STW_TRY(same_length(tree, list, "collectives", total, err));
+out:
+    return status;
+}
+
 /* ---- the whole ---- */
 
 /* All members: an edit of what is derived again is named by its own key before this. */
 static stw_status check_checksums(const stw_tree *tree, stw_error *err) {
     static const char *const known[] = {
-        "outcome", "verdict", "solver",       "cluster", "run",        "decisions", "prefetch",
-        "blocks",  "load",    "layout",       "ranks",   "movements",  "rank_map",  "peaks",
-        "nodes",   "time_s",  "alternatives", "prices",  "infeasible", "model"};
+        "outcome", "verdict", "solver",       "cluster", "run",        "decisions",   "prefetch",
+        "blocks",  "load",    "layout",       "ranks",   "movements",  "rank_map",    "peaks",
+        "nodes",   "time_s",  "alternatives", "prices",  "infeasible", "collectives", "model"};
     return stw_checksums_check(tree, known, sizeof known / sizeof known[0], err);
 }
 
@@ -413,6 +443,7 @@ static stw_status from_tree(const stw_tree *tree, bool edited, stw_plan **out, s
     STW_TRY(check_rank_map(tree, plan, err));
     STW_TRY(stw_plan_read_evidence(tree, plan, err));
     STW_TRY(stw_plan_read_figures(tree, plan, err));
+    STW_TRY(check_collectives(tree, plan, err));
     if (!edited) STW_TRY(check_checksums(tree, err));
 out:
     if (status == STW_STATUS_OK)

@@ -9,6 +9,7 @@
 #include "plan/files/file_parts.h"
 #include "plan/files/model_json.h"
 #include "plan/files/plan_file.h"
+#include "plan/program/collectives.h"
 
 /* ---- evidence of the planner ---- */
 
@@ -419,6 +420,32 @@ static void write_times(const stw_plan *plan, stw_json *json) {
     stw_json_end(json);
 }
 
+/* Of programs that have them: those of plans that fit. */
+static stw_status write_collectives(const stw_plan *plan, stw_json *json, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_collectives all;
+    stw_json_begin_array(json, "collectives");
+    for (uint32_t k = 0; k < plan->job->n_kinds && plan->verdict != STW_VERDICT_DOES_NOT_FIT; k++) {
+        STW_TRY(stw_program_collectives(plan->job, plan->programs[k], plan->pool, &all, err));
+        for (uint32_t i = 0; i < all.n; i++) {
+            const stw_collectives_row *row = &all.rows[i];
+            stw_json_begin_object(json, NULL);
+            stw_json_string(json, "kind", plan->job->kinds[k].name);
+            stw_json_string(json, "phase", stw_phase_name(row->phase));
+            stw_json_string(json, "group", stw_rank_group_name(row->group));
+            stw_json_u64(json, "ranks", row->ranks);
+            stw_json_string(json, "collective", stw_op_kind_name(row->kind));
+            stw_json_string(json, "tier", stw_tier_name(row->tier));
+            stw_json_u64(json, "count", row->count);
+            stw_json_u64(json, "bytes", row->bytes);
+            stw_json_end(json);
+        }
+    }
+out:
+    stw_json_end(json);
+    return status;
+}
+
 /* ---- the whole ---- */
 
 stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err) {
@@ -436,6 +463,7 @@ stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err)
     write_movements(plan, json);
     write_layout(plan, json);
     stw_status mapped = write_rank_map(plan, json, err);
+    if (mapped == STW_STATUS_OK) mapped = write_collectives(plan, json, err);
     stw_json_begin_object(json, "peaks");
     write_summary(plan, "gpu_bytes", STW_TIER_GPU, json);
     write_summary(plan, "host_bytes", STW_TIER_HOST, json);

@@ -436,6 +436,12 @@ static void charge_one_rank(const stw_job *job, stw_demand *out) {
         out->seconds[shared[i]] /= ranks_on_node(job);
 }
 
+/* The seconds of a movement are those of the average pass. */
+static void charge_one_pass(const stw_op *op, stw_demand *out) {
+    for (unsigned r = 0; r < STW_N_RESOURCES; r++) out->seconds[r] /= op->once_in;
+    out->startup_s /= op->once_in;
+}
+
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
     static void (*const demands[STW_N_OP_KINDS])(const stw_job *, const stw_op *, stw_demand *) = {
 #define X(name, text, class, unit, demand, check) [STW_OP_##name] = demand_##demand,
@@ -445,6 +451,7 @@ void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
     memset(out, 0, sizeof *out);
     if ((unsigned)op->kind < STW_N_OP_KINDS) demands[op->kind](job, op, out);
     if (op->ranks == STW_OP_RANKS_ONE) charge_one_rank(job, out);
+    if (op->once_in > 1) charge_one_pass(op, out);
 }
 
 double stw_demand_alone_s(const stw_demand *demand) {

@@ -33,5 +33,6 @@ uint64_t stw_op_hash(uint64_t hash, const stw_op *op) {
     hash = mix(hash, (uint64_t)op->group);
     hash = mix(hash, op->peer);
     hash = mix(hash, op->unit);
+    hash = mix(hash, op->once_in);
     return mix(hash, op->bytes);
 }

@@ -304,7 +304,7 @@ static void every_member_is_required(void) {
         free(wrong);
         members++;
     }
-    CU_ASSERT_EQUAL(members, 22);
+    CU_ASSERT_EQUAL(members, 23);
     free(text);
     stw_plan_free(plan);
 }

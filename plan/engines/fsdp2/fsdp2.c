@@ -114,10 +114,15 @@ static uint64_t temporary_bytes(const stw_builder *b, bool cpu, uint64_t params)
 /* ---- the step ---- */
 
 /* clip_grad_norm_: the norm of the rank's gradients, their sum over ranks, and the scaling, which
- * is counted with the norm. STW_OP_NONE without clipping. */
+ * is counted with the norm. The norms of all tensors are stacked, in the dtype of the gradients,
+ * and summed over the shard group by one all-reduce (torch/nn/utils/clip_grad.py, _get_total_norm;
+ * torch/distributed/tensor/_ops/_tensor_ops.py, stack_strategy keeps partial norms).
+ * STW_OP_NONE without clipping. */
 static uint32_t clip(stw_builder *b, const stw_place *place, uint64_t params) {
     const bool cpu = place->grads == STW_TIER_HOST;
+    uint64_t trained = 0;
     if (!(b->job->run->optimizer.clip_norm > 0) || params == 0) return STW_OP_NONE;
+    for (uint32_t t = 0; t < b->job->model->n_tensors; t++) trained += stw_job_trains(b->job, t);
     stw_op norm = stw_op_make(STW_OP_NORM, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, STW_OP_NONE);
     norm.component = STW_COMPONENT_GRADS;
     norm.from = norm.to = place->grads;
@@ -125,7 +130,8 @@ static uint32_t clip(stw_builder *b, const stw_place *place, uint64_t params) {
     stw_op sum = stw_op_make(STW_OP_NORM_SUM, STW_STREAM_COMM, STW_OP_NONE);
     sum.component = STW_COMPONENT_COMM;
     sum.from = sum.to = place->grads;
-    sum.bytes = sizeof(float);
+    sum.group = STW_RANK_GROUP_SHARD;
+    sum.bytes = stw_times(trained, stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
     sum.after[0] = stw_append(b, norm);
     return stw_append(b, sum);
 }

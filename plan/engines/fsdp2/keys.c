@@ -15,8 +15,7 @@ static const stw_spec_row rows[] = {
      .needs = NEEDS(FORWARD) | NEEDS(UNTIED)},
     {BOOL("fsdp.sync_each_micro_batch"), AT(sync_each_micro_batch),
      .also = "no_sync requires_gradient_sync", .fallback = "true",
-     .note =
-         "false: gradients stay unsharded until the last one; seconds count a reduction after each",
+     .note = "false: gradients stay unsharded until the last one, which reduces them",
      .needs = NEEDS(FORWARD) | NEEDS(SHARDS) | NEEDS(ACCUMULATES)},
 };
 

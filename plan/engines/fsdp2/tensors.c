@@ -53,19 +53,27 @@ static const char *group_name(const stw_torch *t, uint32_t block) {
     return t->job->model->groups[t->job->model->blocks[block].group].name;
 }
 
-/* Elements of a tensor after the cut over experts, padded to equal chunks. */
-static uint64_t padded(const stw_torch *t, uint32_t model_tensor) {
-    const stw_tensor *tensor = &t->job->model->tensors[model_tensor];
-    uint64_t numel = tensor->expert ? tensor->numel / t->job->expert_cut : tensor->numel;
+/* After the cut over experts. */
+static uint64_t padded(const stw_job *job, uint32_t model_tensor) {
+    const stw_tensor *tensor = &job->model->tensors[model_tensor];
+    uint64_t numel = tensor->expert ? tensor->numel / job->expert_cut : tensor->numel;
     uint64_t rows = tensor->rank > 0 && tensor->shape[0] > 0 ? tensor->shape[0] : 1;
     uint64_t row = numel / rows; /* 0 where the cut leaves less than a row */
-    return row > 0 && !tensor->expert ? stw_times(stw_round_up_u64(rows, t->job->group), row)
-                                      : stw_round_up_u64(numel, t->job->group);
+    return row > 0 && !tensor->expert ? stw_times(stw_round_up_u64(rows, job->group), row)
+                                      : stw_round_up_u64(numel, job->group);
+}
+
+uint64_t stw_torch_padded(const stw_job *job, uint32_t block, bool trained) {
+    const stw_block *blk = &job->model->blocks[block];
+    uint64_t sum = 0;
+    for (uint32_t t = blk->first_tensor; t < blk->first_tensor + blk->n_tensors; t++)
+        if (!trained || stw_job_trains(job, t)) sum = stw_plus(sum, padded(job, t));
+    return sum;
 }
 
 static uint64_t padded_sum(const stw_torch *t, const unit *u) {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < u->n; i++) sum = stw_plus(sum, padded(t, u->model[i]));
+    for (uint32_t i = 0; i < u->n; i++) sum = stw_plus(sum, padded(t->job, u->model[i]));
     return sum;
 }
 
@@ -152,7 +160,7 @@ static void gather(stw_torch *t, unit *u) {
     if (u->gathered != STW_NO_TENSOR || u->n == 0) return;
     if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(elements / t->job->group, c));
     for (uint32_t i = 0; up && i < u->n; i++) {
-        uint64_t own = padded(t, u->model[i]) / t->job->group;
+        uint64_t own = padded(t->job, u->model[i]) / t->job->group;
         uint32_t copied = stw_tensor_take(t->b, GATHER, stw_times(own, e));
         if (!casts) continue;
         (void)stw_tensor_take(t->b, GATHER, stw_times(own, c));
@@ -169,7 +177,8 @@ static void copy_out(stw_torch *t, unit *u) {
     const uint64_t c = bytes_of(t->job->run->precision.compute);
     for (uint32_t i = 0; i < u->n; i++)
         if (u->params[i] == STW_NO_TENSOR)
-            u->params[i] = stw_tensor_take(t->b, COMPUTE, stw_times(padded(t, u->model[i]), c));
+            u->params[i] =
+                stw_tensor_take(t->b, COMPUTE, stw_times(padded(t->job, u->model[i]), c));
 }
 
 void stw_torch_unshard_in_forward(stw_torch *t, uint32_t first_op, uint32_t block) {

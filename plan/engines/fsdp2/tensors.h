@@ -16,6 +16,10 @@
 
 typedef struct stw_torch stw_torch;
 
+/** Elements of a block as FSDP communicates them: every tensor is padded to chunks of dimension 0
+ * of equal length. @param trained only those that have gradients */
+uint64_t stw_torch_padded(const stw_job *job, uint32_t block, bool trained);
+
 /** NULL where no tensors are asked for, or where nothing is gathered; all functions take that.
  * @param acts [model.n_blocks] */
 stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts);

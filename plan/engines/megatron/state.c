@@ -269,13 +269,14 @@ void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gat
                             STW_STREAM_COMM, STW_OP_NONE);
     op.component = gathers ? STW_COMPONENT_PARAMS : STW_COMPONENT_GRADS;
     op.from = op.to = STW_TIER_GPU;
+    op.once_in = (uint32_t)parts;
     op.after[0] = after;
     /* One optimizer has the dense parameters, another one the experts, and each of them gathers
      * those of the whole model after its step (distrib_optimizer.py, step_with_ready_grads). */
     const bool twice = gathers && parts == 1 && s->params.dense > 0 && s->params.expert > 0;
     for (int i = 0; i <= twice; i++) {
-        exchange(b, &op, STW_RANK_GROUP_DP, s->params.dense_padded / parts);
-        exchange(b, &op, STW_RANK_GROUP_EXPERT_DP, s->params.expert_padded / parts);
+        exchange(b, &op, STW_RANK_GROUP_DP, s->params.dense_padded);
+        exchange(b, &op, STW_RANK_GROUP_EXPERT_DP, s->params.expert_padded);
     }
 }
 

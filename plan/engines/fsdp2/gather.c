@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parameters of a unit are gathered by one all-gather, of every tensor padded to chunks of
+ * dimension 0 of equal length (_fsdp_collectives.py, foreach_all_gather). */
+#include "core/checked.h"
+#include "plan/engines/fsdp2/pass.h"
+
+void stw_pass_drop(stw_pass *p, stw_component component, stw_extent *extent, uint32_t after) {
+    stw_free_after(p->b, component, STW_TIER_GPU, *extent, after);
+    *extent = STW_NO_EXTENT;
+}
+
+uint32_t stw_pass_collective(stw_pass *p, const stw_op *like, stw_extent from, stw_extent to,
+                             uint32_t after) {
+    stw_op op = *like;
+    op.group = op.kind == STW_OP_ALL_REDUCE ? STW_RANK_GROUP_REPLICATE : STW_RANK_GROUP_SHARD;
+    op.component = op.kind == STW_OP_ALL_GATHER ? STW_COMPONENT_UNSHARD : STW_COMPONENT_REDUCE;
+    op.from = op.to = STW_TIER_GPU;
+    op.from_offset_bytes = from.bytes > 0 ? from.offset : to.offset;
+    op.offset_bytes = to.bytes > 0 ? to.offset : from.offset;
+    op.after[0] = after;
+    op.after[1] = STW_OP_NONE; /* the later one of both allocs */
+    if (from.bytes > 0) op.after[1] = from.alloc;
+    if (to.bytes > 0 && to.alloc != STW_OP_NONE &&
+        (op.after[1] == STW_OP_NONE || to.alloc > op.after[1]))
+        op.after[1] = to.alloc;
+    return stw_append(p->b, op);
+}
+
+stw_op stw_pass_comm_op(stw_op_kind kind, uint32_t unit, uint64_t bytes) {
+    stw_op op = stw_op_make(kind, STW_STREAM_COMM, unit);
+    op.bytes = bytes;
+    return op;
+}
+
+/* Elements of every block's shard that lie on the host. */
+void stw_pass_find_host_shards(stw_pass *p) {
+    const stw_layout *layout = p->b->layout;
+    const stw_job *job = p->b->job;
+    const stw_rank_kind *kind = &job->kinds[layout->kind];
+    const stw_view shards = stw_space_whole(&kind->spaces[STW_SPACE_PARAMS]);
+    stw_overlap part;
+    for (uint32_t i = 0; i < layout->n_regions; i++) {
+        const stw_region *r = &layout->regions[i];
+        bool params = r->component == STW_COMPONENT_PARAMS;
+        if (r->tier != STW_TIER_HOST || (!params && r->component != STW_COMPONENT_GRADS)) continue;
+        stw_meet meet = stw_meet_begin(stw_region_view(r, &kind->spaces[r->space]), shards);
+        while (stw_meet_next(&meet, &part)) {
+            stw_pass_block *s = &p->blocks[job->model->tensors[part.tensor].block];
+            *(params ? &s->host_params : &s->host_grads) += part.n;
+        }
+    }
+}
+
+/* Where a block's host-resident shard is staged; the copy waits for `*free_by`. */
+static stw_extent stage(stw_pass *p, uint32_t block, uint64_t bytes, uint32_t *free_by) {
+    *free_by = STW_OP_NONE;
+    if (bytes == 0) return STW_NO_EXTENT;
+    if (p->b->job->group == 1) {
+        stw_extent own = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, bytes);
+        *free_by = own.alloc;
+        return own;
+    }
+    uint32_t slot = p->side.stage_turn % 2;
+    stw_extent extent = stw_pass_in_root(p, block) ? p->side.root : p->side.staged[slot];
+    if (stw_pass_in_root(p, block))
+        extent.offset += p->blocks[block].side_offset;
+    else
+        *free_by = p->side.staged_by[slot];
+    extent.bytes = bytes;
+    return extent;
+}
+
+/* A block's host-resident shard goes up. */
+static void bring(stw_pass *p, uint32_t block) {
+    stw_pass_block *s = &p->blocks[block];
+    const stw_job *job = p->b->job;
+    uint64_t bytes = stw_times(s->host_params, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
+    uint32_t free_by;
+    s->shard = stage(p, block, bytes, &free_by);
+    s->all_gather =
+        stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_all_gather_bytes(job, block));
+    const stw_transport up = {.kind = STW_OP_COPY_BLOCK,
+                              .stream = STW_STREAM_H2D,
+                              .component = STW_COMPONENT_PARAMS,
+                              .unit = block,
+                              .from = {STW_TIER_HOST, 0},
+                              .to = {STW_TIER_GPU, s->shard.offset},
+                              .bytes = bytes,
+                              .after = {p->worked, free_by}};
+    s->gathered = bytes > 0 ? stw_copy(p->b, &up) : STW_OP_NONE;
+}
+
+bool stw_pass_is_released(const stw_pass *p, uint32_t block) {
+    return p->blocks[block].unshard.bytes == 0 && p->blocks[block].shard.bytes == 0;
+}
+
+/* torch's group of one gathers nothing ahead: it copies its shard when the block is due
+ * (_fsdp_param_group.py, wait_for_unshard). */
+static bool copies_late(const stw_pass *p) {
+    return p->b->job->group == 1 && !p->b->job->engine->spec.executes;
+}
+
+static uint64_t gathered_bytes(const stw_pass *p, uint32_t unit) {
+    const stw_job *job = p->b->job;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_unit(p, unit, i))
+            elements = stw_plus(elements, stw_torch_padded(job, i, false));
+    return stw_times(elements, stw_dtype_bits(job->run->precision.compute) / 8);
+}
+
+void stw_pass_gather(stw_pass *p, uint32_t unit) {
+    uint32_t slot = p->side.stage_turn % 2, brought = STW_OP_NONE;
+    stw_extent from = STW_NO_EXTENT, to = STW_NO_EXTENT;
+    if (copies_late(p)) return;
+    for (uint32_t i = 0; i < p->n; i++) {
+        stw_pass_block *s = &p->blocks[i];
+        if (!stw_pass_in_unit(p, unit, i)) continue;
+        bring(p, i);
+        if (s->gathered != STW_OP_NONE) brought = s->gathered;
+        if (from.bytes == 0) from = s->shard;
+        if (s->all_gather.bytes > 0) to = s->all_gather; /* the last one: all are there */
+    }
+    if (p->b->job->group == 1) return;
+    const stw_op all = stw_pass_comm_op(STW_OP_ALL_GATHER, unit, gathered_bytes(p, unit));
+    const uint32_t gathered = stw_pass_collective(p, &all, from, to, brought);
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_unit(p, unit, i)) p->blocks[i].gathered = gathered;
+    if (from.bytes == 0 || stw_pass_in_root(p, unit)) return;
+    p->side.staged_by[slot] = gathered;
+    p->side.stage_turn++;
+}
+
+void stw_pass_drop_gather(stw_pass *p, uint32_t unit) {
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_unit(p, unit, i))
+            stw_pass_drop(p, STW_COMPONENT_UNSHARD, &p->blocks[i].all_gather,
+                          p->blocks[i].gathered);
+}
+
+/* With a group of one they are cast from the shard, or are the shard. */
+static void copy_out(stw_pass *p, uint32_t block) {
+    stw_pass_block *s = &p->blocks[block];
+    if (copies_late(p) && stw_pass_is_released(p, block)) bring(p, block);
+    if (p->b->job->group > 1) s->shard = STW_NO_EXTENT;
+    s->unshard =
+        stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_unshard_bytes(p->b->job, block));
+    if (s->unshard.bytes > 0) stw_pass_drop(p, STW_COMPONENT_STAGE, &s->shard, s->gathered);
+}
+
+void stw_pass_copy_out(stw_pass *p, uint32_t unit) {
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_unit(p, unit, i)) copy_out(p, i);
+}
+
+void stw_pass_release(stw_pass *p, uint32_t unit) {
+    for (uint32_t i = 0; i < p->n; i++) {
+        stw_pass_block *s = &p->blocks[i];
+        if (!stw_pass_in_unit(p, unit, i)) continue;
+        stw_pass_drop(p, STW_COMPONENT_UNSHARD, &s->unshard, STW_OP_NONE);
+        stw_pass_drop(p, STW_COMPONENT_STAGE, &s->shard, s->gathered);
+    }
+}
+
+/* Two shards that come from the host (the root's are gathered together), the largest output of a
+ * reduce-scatter, and two sharded gradients on their way to the host. */
+void stw_pass_alloc_side(stw_pass *p) {
+    const stw_job *job = p->b->job;
+    uint64_t element = stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
+    uint64_t shard = 0, root = 0, output = 0, sent = 0;
+    uint64_t grad = stw_job_element_bytes(job, STW_COMPONENT_GRADS);
+    for (uint32_t i = 0; i < p->n && job->group > 1; i++) {
+        uint64_t bytes = stw_times(p->blocks[i].host_params, element);
+        if (stw_pass_in_root(p, i)) {
+            p->blocks[i].side_offset = root;
+            root += bytes;
+        } else {
+            shard = stw_max_u64(shard, bytes);
+        }
+        if (stw_pass_sends_in_turn(p, i))
+            sent = stw_max_u64(sent, stw_times(p->blocks[i].host_grads, grad));
+        output = stw_max_u64(output, stw_reduce_output_bytes(job, stw_reduce_bytes(job, i)));
+    }
+    if (job->world > job->group) output = 0; /* they are kept until replicas have summed them */
+    p->side.root = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, root);
+    p->side.output = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, output);
+    for (int i = 0; i < 2; i++) {
+        p->side.sent[i] = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, sent);
+        p->side.staged[i] = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, shard);
+        p->side.sent_by[i] = p->side.staged_by[i] = STW_OP_NONE;
+    }
+}
+
+void stw_pass_free_side(stw_pass *p) {
+    stw_pass_drop(p, STW_COMPONENT_SLACK, &p->side.root, STW_OP_NONE);
+    stw_pass_drop(p, STW_COMPONENT_SLACK, &p->side.output, STW_OP_NONE);
+    for (int i = 0; i < 2; i++) {
+        stw_pass_drop(p, STW_COMPONENT_SLACK, &p->side.sent[i], p->side.sent_by[i]);
+        stw_pass_drop(p, STW_COMPONENT_SLACK, &p->side.staged[i], p->side.staged_by[i]);
+    }
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of a forward and backward share: the state of every block, and how groups of
+ * parameters are gathered (gather.c) and their gradients reduced (reduce.c). A unit is a parameter
+ * group of FSDP: one block, or all blocks of the root, which are gathered and reduced together
+ * (torch/distributed/fsdp/_fully_shard). A unit is named by any of its blocks. */
+#ifndef STW_PLAN_FSDP2_PASS_H
+#define STW_PLAN_FSDP2_PASS_H
+
+#include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp2/tensors.h"
+
+typedef struct stw_pass_block {
+    stw_extent shard, all_gather, unshard; /* shard: of it, what comes from the host */
+    stw_extent reduce, output;             /* output: what waits for its all-reduce */
+    stw_extent saved, acts[2], grads[2];   /* acts: the MLP's part, the rest */
+    stw_extent accumulated;                /* unsharded gradients of earlier micro batches */
+    uint32_t gathered;                     /* the last operation that made `unshard` */
+    uint32_t reduced;                      /* the last operation on `reduce` and `output` */
+    uint64_t host_params, host_grads;      /* elements of this rank's shard that lie on the host */
+    stw_extent stash;                      /* offloaded activations on the host */
+    uint32_t stashed;                      /* the copy of them, either way */
+    uint32_t held_to;                      /* see stw_block_held_to */
+    uint64_t side_offset;                  /* of the root: in side.root */
+} stw_pass_block;
+
+typedef struct stw_pass {
+    stw_builder *b;
+    stw_pass_block *blocks; /* [n] */
+    stw_act *acts;          /* [n] */
+    uint32_t n;             /* model.n_blocks */
+    uint32_t *chain;        /* [n_chain] blocks outside the root group, in the order of forward */
+    uint32_t n_chain;
+    uint32_t root;   /* the last block of the root group, the head where there is one: the loss */
+    uint32_t worked; /* the last computation */
+    bool lazy_grads;
+    bool accumulates;         /* sharded gradients of earlier micro batches are there */
+    uint32_t reduced_once_in; /* micro batches: gradients are reduced in the last one of so many */
+    stw_torch *torch;         /* what torch's allocator sees */
+    struct {
+        stw_extent root, output;
+        stw_extent staged[2];  /* shards on their way up, in turn */
+        uint32_t staged_by[2]; /* the last collective that read each */
+        stw_extent sent[2];    /* gradients on their way to the host, in turn */
+        uint32_t sent_by[2];   /* the last copy out of each */
+        uint32_t stage_turn, sent_turn;
+    } side; /* see stw_pass_alloc_side */
+} stw_pass;
+
+static inline bool stw_pass_in_root(const stw_pass *p, uint32_t block) {
+    return stw_job_in_root(p->b->job, block);
+}
+/** Is a block of the unit that `unit` belongs to? */
+static inline bool stw_pass_in_unit(const stw_pass *p, uint32_t unit, uint32_t block) {
+    return block == unit || (stw_pass_in_root(p, unit) && stw_pass_in_root(p, block));
+}
+/** Is this one of the blocks whose gradients pass through side.sent? */
+static inline bool stw_pass_sends_in_turn(const stw_pass *p, uint32_t block) {
+    return p->b->job->group > 1 && !stw_pass_in_root(p, block) &&
+           !stw_reduced_last(p->b->job, block);
+}
+/** Free on the GPU, and forget. */
+void stw_pass_drop(stw_pass *p, stw_component component, stw_extent *extent, uint32_t after);
+/** Append a collective from one extent into another.
+ * @param like kind, unit and bytes of its full result */
+uint32_t stw_pass_collective(stw_pass *p, const stw_op *like, stw_extent from, stw_extent to,
+                             uint32_t after);
+stw_op stw_pass_comm_op(stw_op_kind kind, uint32_t unit, uint64_t bytes);
+
+/* ---- gather.c ---- */
+
+/** What of every block lies on the host. */
+void stw_pass_find_host_shards(stw_pass *p);
+/** Start gathering a unit. */
+void stw_pass_gather(stw_pass *p, uint32_t unit);
+/** Its parameters are copied out of what was gathered. */
+void stw_pass_copy_out(stw_pass *p, uint32_t unit);
+/** What was gathered goes. */
+void stw_pass_drop_gather(stw_pass *p, uint32_t unit);
+/** Its parameters go. */
+void stw_pass_release(stw_pass *p, uint32_t unit);
+bool stw_pass_is_released(const stw_pass *p, uint32_t block);
+/** Room on other streams: torch drops the input or output of a collective as soon as it is issued,
+ * but the bytes stay in the pool of the collective's stream, which its counters of allocated bytes
+ * do not show. */
+void stw_pass_alloc_side(stw_pass *p);
+void stw_pass_free_side(stw_pass *p);
+
+/* ---- reduce.c ---- */
+
+/** Gradients of earlier micro batches, of which the movement stands for the last one. */
+void stw_pass_accumulate(stw_pass *p);
+/** A unit's gradients are reduced, after an operation. */
+void stw_pass_reduce(stw_pass *p, uint32_t unit, uint32_t after);
+/** The input of a unit's reduce-scatter goes. UINT32_MAX: nothing. */
+void stw_pass_drop_reduced(stw_pass *p, uint32_t unit);
+/** Backward has ended: what is left of all reductions goes. */
+void stw_pass_end_reductions(stw_pass *p);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients of a unit are copied into one input (torch's chunk_cat pads every tensor to chunks of
+ * equal length), reduced by one reduce-scatter over the shard group in the dtype of the reduction,
+ * and summed over replicas in that dtype (_fsdp_collectives.py, foreach_reduce). A group that does
+ * not reduce keeps its unsharded gradients in the dtype of the reduction
+ * (_fsdp_param.py, to_accumulated_grad_if_needed). */
+#include "core/checked.h"
+#include "plan/engines/fsdp2/pass.h"
+#include "plan/engines/movements.h"
+
+/* The gradient of one block's shard: an engine with lazy state makes it as its reduction ends. */
+static void shard_grad(stw_builder *b, uint32_t block) {
+    uint64_t bytes = stw_times(b->job->kinds[b->layout->kind].block_grads[block],
+                               stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
+    stw_tier tier = stw_place_tier(&b->decisions->state[0].place, STW_COMPONENT_GRADS);
+    b->shard_grads[block] = stw_alloc(b, STW_COMPONENT_GRADS, tier, bytes);
+}
+
+void stw_build_shard_grads(stw_builder *b, bool alloc) {
+    stw_tier tier = stw_place_tier(&b->decisions->state[0].place, STW_COMPONENT_GRADS);
+    uint32_t from = stw_tensors_begin(b);
+    for (uint32_t i = 0; i < b->job->model->n_blocks; i++) {
+        if (alloc)
+            shard_grad(b, i);
+        else
+            stw_free(b, STW_COMPONENT_GRADS, tier, b->shard_grads[i]);
+    }
+    stw_torch_shard_grads(b, from, alloc);
+}
+
+static void free_grads(stw_pass *p, uint32_t block) {
+    stw_pass_block *s = &p->blocks[block];
+    for (int i = 0; i < 2; i++) {
+        stw_pass_drop(p, STW_COMPONENT_GRADS, &s->grads[i], STW_OP_NONE);
+    }
+    stw_pass_drop(p, STW_COMPONENT_GRADS, &s->accumulated, STW_OP_NONE);
+}
+
+/* A block's gradients are added to those of earlier micro batches, if these were not reduced. */
+static void add_to_accumulated(stw_pass *p, uint32_t block) {
+    stw_pass_block *s = &p->blocks[block];
+    for (int i = 0; i < 2 && s->accumulated.bytes > 0; i++)
+        stw_pass_drop(p, STW_COMPONENT_GRADS, &s->grads[i], STW_OP_NONE);
+}
+
+/* What a reduction makes is added to the sharded gradient that is there. One that lies on the host
+ * is added there, from pageable memory. */
+static void add_to_shard(stw_pass *p, uint32_t block, uint64_t params) {
+    uint64_t element = stw_job_element_bytes(p->b->job, STW_COMPONENT_GRADS);
+    stw_tier tier = p->blocks[block].host_grads > 0 ? STW_TIER_HOST : STW_TIER_GPU;
+    if (!p->accumulates) return;
+    stw_extent added =
+        stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, stw_times(params, element));
+    stw_free(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, added);
+    if (tier == STW_TIER_GPU) return;
+    p->b->pageable = true;
+    added = stw_alloc(p->b, STW_COMPONENT_STAGE, tier, stw_times(params, element));
+    p->b->pageable = false;
+    stw_free(p->b, STW_COMPONENT_STAGE, tier, added);
+}
+
+void stw_pass_drop_reduced(stw_pass *p, uint32_t unit) {
+    for (uint32_t i = 0; i < p->n && unit != UINT32_MAX; i++)
+        if (stw_pass_in_unit(p, unit, i))
+            stw_pass_drop(p, STW_COMPONENT_REDUCE, &p->blocks[i].reduce, p->blocks[i].reduced);
+}
+
+/* Of an operation that only the last micro batch has. */
+static uint32_t once(stw_pass *p, uint32_t op) {
+    if (op != STW_OP_NONE && p->reduced_once_in > 1)
+        p->b->program->ops[op].once_in = p->reduced_once_in;
+    return op;
+}
+
+/* A block's sharded gradients to the host, as far as they belong there. */
+static uint32_t send_grads(stw_pass *p, uint32_t block, stw_extent from) {
+    stw_pass_block *s = &p->blocks[block];
+    uint64_t element = stw_job_element_bytes(p->b->job, STW_COMPONENT_GRADS);
+    return once(p, stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
+                                                   .stream = STW_STREAM_D2H,
+                                                   .component = STW_COMPONENT_GRADS,
+                                                   .unit = block,
+                                                   .from = {STW_TIER_GPU, from.offset},
+                                                   .to = {STW_TIER_HOST, 0},
+                                                   .bytes = stw_times(s->host_grads, element),
+                                                   .after = {s->reduced, from.alloc}}));
+}
+
+/* With a group of one, what goes to the host passes through it alone. */
+static void alloc_reduce(stw_pass *p, uint32_t block) {
+    const stw_job *job = p->b->job;
+    uint64_t bytes = stw_reduce_bytes(job, block);
+    if (job->group == 1)
+        bytes =
+            stw_times(p->blocks[block].host_grads, stw_job_element_bytes(job, STW_COMPONENT_GRADS));
+    p->blocks[block].reduce = stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, bytes);
+}
+
+/* Room for a unit's output, and the sharded gradients that are made of it. */
+static stw_extent alloc_output(stw_pass *p, uint32_t unit) {
+    const stw_job *job = p->b->job;
+    const uint64_t *params = job->kinds[p->b->layout->kind].block_grads;
+    stw_extent waits = STW_NO_EXTENT;
+    for (uint32_t i = 0; i < p->n; i++) {
+        stw_pass_block *s = &p->blocks[i];
+        if (!stw_pass_in_unit(p, unit, i) || stw_job_gathered_grads(job, i) == 0) continue;
+        uint64_t bytes = stw_replica_reduce_bytes(job, params[i]);
+        s->output = stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU,
+                              bytes > 0 ? bytes : stw_reduce_output_bytes(job, s->reduce.bytes));
+        if (bytes > 0) waits = s->output;
+    }
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (!stw_pass_in_unit(p, unit, i) || stw_job_gathered_grads(job, i) == 0) continue;
+        if (p->lazy_grads) shard_grad(p->b, i);
+        add_to_shard(p, i, params[i]);
+    }
+    for (uint32_t i = 0; i < p->n && waits.bytes == 0; i++)
+        if (stw_pass_in_unit(p, unit, i))
+            stw_pass_drop(p, STW_COMPONENT_REDUCE, &p->blocks[i].output, STW_OP_NONE);
+    return waits.bytes > 0 ? waits : p->side.output;
+}
+
+/* Elements of a unit's gradients, padded. */
+static uint64_t reduced_elements(const stw_pass *p, uint32_t unit) {
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_unit(p, unit, i))
+            elements = stw_plus(elements, stw_torch_padded(p->b->job, i, true));
+    return elements;
+}
+
+/* Sum a unit's gradients over the groups (the copy into the input is done). */
+static uint32_t sum(stw_pass *p, uint32_t unit, stw_extent output, uint32_t after) {
+    const stw_job *job = p->b->job;
+    const uint64_t element = stw_dtype_bits(job->run->precision.reduce) / 8;
+    const uint64_t elements = reduced_elements(p, unit);
+    stw_extent input = STW_NO_EXTENT;
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_unit(p, unit, i) && p->blocks[i].reduce.bytes > 0)
+            input = p->blocks[i].reduce; /* the last one: all are there */
+    const stw_op scatter =
+        stw_pass_comm_op(STW_OP_REDUCE_SCATTER, unit, stw_times(elements, element));
+    const stw_op all =
+        stw_pass_comm_op(STW_OP_ALL_REDUCE, unit, stw_times(elements / job->group, element));
+    if (job->group > 1) after = once(p, stw_pass_collective(p, &scatter, input, output, after));
+    if (job->world > job->group) /* on the same stream, after it */
+        after = once(p, stw_pass_collective(p, &all, output, output, after));
+    return after;
+}
+
+/* The sharded result goes where the plan wants it. */
+static void reduce_out(stw_pass *p, uint32_t unit, uint32_t after) {
+    const uint32_t slot = p->side.sent_turn % 2;
+    const bool in_turn = p->blocks[unit].host_grads > 0 && stw_pass_sends_in_turn(p, unit);
+    if (reduced_elements(p, unit) == 0) return; /* a group of frozen tensors */
+    stw_extent output = alloc_output(p, unit);
+    if (in_turn) p->side.sent_turn++;
+    if (in_turn && p->side.sent_by[slot] != STW_OP_NONE) after = p->side.sent_by[slot];
+    /* the collective waits for `reduce` to be there, which is after `after` */
+    const uint32_t reduced = sum(p, unit, output, after);
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_unit(p, unit, i)) p->blocks[i].reduced = reduced;
+    for (uint32_t i = 0; i < p->n; i++) {
+        stw_pass_block *s = &p->blocks[i];
+        if (!stw_pass_in_unit(p, unit, i) || s->host_grads == 0) continue;
+        uint32_t sent = send_grads(p, i, in_turn ? p->side.sent[slot] : s->reduce);
+        if (in_turn)
+            p->side.sent_by[slot] = sent;
+        else
+            s->reduced = sent;
+    }
+}
+
+/* A group whose input has no gradient holds its last gradient until the reduction is issued. */
+void stw_pass_reduce(stw_pass *p, uint32_t unit, uint32_t after) {
+    const bool holds = stw_pass_in_root(p, unit) || stw_reduced_last(p->b->job, unit);
+    uint32_t last = UINT32_MAX;
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (!stw_pass_in_unit(p, unit, i)) continue;
+        add_to_accumulated(p, i);
+        alloc_reduce(p, i);
+        if (holds) last = i;
+    }
+    for (uint32_t i = 0; i < p->n; i++)
+        if (stw_pass_in_unit(p, unit, i) && i != last) free_grads(p, i);
+    reduce_out(p, unit, after);
+    if (last != UINT32_MAX) free_grads(p, last);
+}
+
+void stw_pass_end_reductions(stw_pass *p) {
+    for (uint32_t i = 0; i < p->n; i++) {
+        stw_pass_block *s = &p->blocks[i];
+        stw_pass_drop(p, STW_COMPONENT_REDUCE, &s->reduce, s->reduced);
+        stw_pass_drop(p, STW_COMPONENT_REDUCE, &s->output, s->reduced);
+    }
+}
+
+/* Gradients of earlier micro batches: a movement stands for the last one, which holds the most.
+ * Reduced after each, they are sharded; else they are kept unsharded in the dtype of the reduction
+ * (to_accumulated_grad_if_needed). */
+void stw_pass_accumulate(stw_pass *p) {
+    stw_builder *b = p->b;
+    const bool syncs = stw_fsdp_settings_of(b->job->run).sync_each_micro_batch;
+    if (b->job->run->batch.grad_accumulation < 2 || !p->lazy_grads) return;
+    if (syncs) {
+        stw_build_shard_grads(b, true);
+        p->lazy_grads = false;
+        p->accumulates = true;
+    }
+    p->reduced_once_in = syncs ? 0 : (uint32_t)b->job->run->batch.grad_accumulation;
+    for (uint32_t i = 0; i < p->n && !syncs; i++)
+        p->blocks[i].accumulated =
+            stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, stw_accumulated_grad_bytes(b->job, i));
+}
