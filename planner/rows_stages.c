@@ -17,10 +17,15 @@ static stw_status no_memory(stw_error *err) {
 typedef struct reading {
     bool has;
     stw_saved saved;
-    uint64_t all;      /* activations that all blocks keep */
+    uint64_t all;      /* activations that all blocks with a policy keep */
     uint64_t backward; /* peak of forward and backward beyond what is there before it */
     uint64_t step;     /* peak of the steps */
 } reading;
+
+/* Has the block a policy? What others keep is there under any. */
+static bool chooses(const stw_job *job, uint32_t block) {
+    return job->model->groups[job->model->blocks[block].group].facts.transformer;
+}
 
 static uint64_t live_before(const stw_program *program, const stw_movement *movement) {
     stw_live live = {0};
@@ -53,7 +58,9 @@ static stw_status read(const stw_build *b, uint32_t kind, stw_act act, reading *
         uint64_t peak = peaks.phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
         out->backward = peak - stw_min_u64(before, peak);
     }
-    for (uint32_t i = 0; i < out->saved.n; i++) out->all = stw_plus(out->all, out->saved.gpu[i]);
+    for (uint32_t i = 0; i < out->saved.n; i++)
+        if (chooses(cost->job, out->saved.blocks[i]))
+            out->all = stw_plus(out->all, out->saved.gpu[i]);
     out->step = stw_max_u64(peaks.phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_GPU].total,
                             peaks.phase[STW_PHASE_FIRST_OPTIMIZER_STEP][STW_TIER_GPU].total);
     out->has = true;

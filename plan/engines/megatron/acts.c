@@ -46,6 +46,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/megatron/linear.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/params.h"
 
@@ -83,7 +84,8 @@ uint64_t stw_megatron_buffer_bytes(const stw_job *job) {
     uint64_t bytes = gathered_bytes(job);
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
         const stw_block_facts *f = &job->model->groups[g].facts;
-        if (f->transformer && job->run->attention == STW_ATTENTION_EAGER && !stw_megatron_te(job))
+        if (f->transformer && !f->vision && job->run->attention == STW_ATTENTION_EAGER &&
+            !stw_megatron_te(job))
             bytes = stw_max_u64(bytes, scores_bytes(job, f->q_heads / job->run->parallel.tp));
     }
     return bytes;
@@ -119,25 +121,36 @@ static bool turns(const stw_job *job) {
     return true;
 }
 
-static bool has_query_norm(const stw_job *job, uint32_t group) {
+/* The tensor of a group whose name holds these letters, or NULL. */
+static const stw_tensor *tensor_of(const stw_job *job, uint32_t group, const char *name) {
     const stw_model *model = job->model;
-    for (uint32_t b = 0; b < model->n_blocks; b++) {
-        const stw_block *block = &model->blocks[b];
-        if (block->group != group) continue;
-        for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
-            if (strstr(model->tensors[t].name, "q_norm.weight") != NULL ||
-                strstr(model->tensors[t].name, "attention.q_layernorm.weight") != NULL)
-                return true;
-        return false;
-    }
-    return false;
+    uint32_t b = 0;
+    while (b < model->n_blocks && model->blocks[b].group != group) b++;
+    if (b == model->n_blocks) return NULL;
+    const stw_block *block = &model->blocks[b];
+    for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++)
+        if (strstr(model->tensors[t].name, name) != NULL) return &model->tensors[t];
+    return NULL;
+}
+
+static bool has_query_norm(const stw_job *job, uint32_t group) {
+    return tensor_of(job, group, "q_norm.weight") != NULL ||
+           tensor_of(job, group, "attention.q_layernorm.weight") != NULL;
+}
+
+/* The query's product makes a gate of the output, too (attention_output_gate). */
+static bool has_output_gate(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const stw_tensor *q = tensor_of(job, group, "self_attn.q_proj.weight");
+    return q != NULL && q->shape[0] == stw_times(2, stw_times(f->q_heads, f->qk_dim));
 }
 
 typedef struct attention_bytes {
-    uint64_t always;      /* query, key, value, output */
-    uint64_t core;        /* what core attention saves beside these */
-    uint64_t up;          /* of `always`: outputs of MLA's up projections */
-    uint64_t weight_grad; /* of its largest matrix */
+    uint64_t always;            /* query, key, value, output */
+    uint64_t core;              /* what core attention saves beside these */
+    uint64_t up;                /* of `always`: outputs of MLA's up projections */
+    uint64_t weight_grad;       /* of its largest matrix */
+    uint64_t forward, backward; /* beside what is saved: of linear attention */
 } attention_bytes;
 
 /* What keeps the attention's products: of rows and heads of this rank. */
@@ -147,6 +160,13 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     const uint64_t heads = f->q_heads / tp, groups = f->kv_heads / tp;
     const bool eager = job->run->attention == STW_ATTENTION_EAGER;
     attention_bytes out = {0};
+    if (f->linear_v_heads > 0) {
+        const stw_megatron_linear l = stw_megatron_linear_of(job, group, stw_megatron_te(job));
+        return (attention_bytes){.always = l.saved,
+                                 .weight_grad = l.weight_grad,
+                                 .forward = l.forward,
+                                 .backward = l.backward};
+    }
     uint64_t q = stw_times(heads, f->qk_dim), k = stw_times(groups, f->qk_dim);
     uint64_t v = stw_times(groups, f->v_dim), result = stw_times(heads, f->v_dim);
     uint64_t row = result; /* elements of a row */
@@ -160,6 +180,8 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
         row = STW_SUM(row, q, k, v);              /* mixed */
         if (turns(job)) row = STW_SUM(row, q, k); /* query and key with positions */
         if (has_query_norm(job, group) && groups > 1) row = stw_plus(row, q);
+        /* the gate in `mixed`, copied where it is strided; the gated output */
+        if (has_output_gate(job, group)) row = STW_SUM(row, q, groups > 1 ? q : 0, result);
     }
     out.always = stw_times(stw_times(rows, c), row);
     if (f->kv_rank == 0 && turns(job) && !stw_megatron_te(job)) { /* cosine, sine of both */
@@ -181,6 +203,7 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
         out.core = stw_plus(out.core, stw_times(stw_times(rows, c), stw_plus(q, result)));
         out.always -= stw_min_u64(out.always, stw_times(stw_times(rows, c), k));
     }
+    if (has_output_gate(job, group)) q = stw_times(2, q);
     out.weight_grad = stw_times(stw_times(c, f->hidden), STW_SUM(q, k, v));
     return out;
 }
@@ -189,6 +212,12 @@ uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     uint64_t row = stw_times(f->kv_heads / job->run->parallel.tp, stw_plus(f->qk_dim, f->v_dim));
     return stw_times(stw_times(all_rows(job), compute_bytes(job)), row);
+}
+
+uint64_t stw_megatron_heads_sent_bytes(const stw_job *job, uint32_t group) {
+    if (job->model->groups[group].facts.linear_v_heads == 0) return 0;
+    const stw_megatron_linear l = stw_megatron_linear_of(job, group, stw_megatron_te(job));
+    return stw_plus(l.sent_out, l.sent_back);
 }
 
 /* ---- MLP and experts ---- */
@@ -237,6 +266,9 @@ static mlp_bytes mlp_of(const stw_job *job, uint32_t group) {
     mlp_bytes out = {0};
     out.dense = stw_times(stw_times(rows, c), stw_times(f->ffn / p->tp, products + 1));
     out.shared = stw_times(stw_times(rows, c), stw_times(f->shared_ffn / p->tp, products + 1));
+    if (tensor_of(job, group, "shared_expert_gate") != NULL) /* its output, the gate's */
+        out.shared = STW_SUM(out.shared, stw_megatron_hidden_bytes(job),
+                             stw_times(c, stw_megatron_row_tokens(job)));
     out.backward = mlp_backward(job, rows, stw_max_u64(f->ffn, f->shared_ffn) / p->tp, products);
     if (f->experts == 0) return out;
     const uint64_t routed = routed_rows(job, f), tokens = stw_megatron_row_tokens(job);
@@ -274,8 +306,8 @@ stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
     dropped = STW_SUM(attention, dropped_mlp, m.layernorm ? stw_times(2, hidden) : 0);
     out.kept = out.whole - stw_min_u64(dropped, out.whole);
     out.again = stw_plus(m.layernorm ? hidden : 0, stw_max_u64(attention, dropped_mlp));
-    out.forward = mlp.forward;
-    out.backward = stw_max_u64(mlp.backward, a.weight_grad);
+    out.forward = stw_max_u64(mlp.forward, a.forward);
+    out.backward = stw_max_u64(mlp.backward, stw_max_u64(a.weight_grad, a.backward));
     return out;
 }
 

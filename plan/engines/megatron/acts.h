@@ -33,6 +33,9 @@ uint64_t stw_megatron_buffer_bytes(const stw_job *job);
 uint64_t stw_megatron_hidden_bytes(const stw_job *job);
 /** Elements of q, k and v that a context-parallel ring moves: keys and values of a micro batch. */
 uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group);
+/** Of linear attention under context parallelism: what two all-to-alls send, rows of all heads out
+ * and back; 0 otherwise. */
+uint64_t stw_megatron_heads_sent_bytes(const stw_job *job, uint32_t group);
 /** Bytes that a rank sends to the experts of its EP group in one block; 0 without experts. */
 uint64_t stw_megatron_dispatched_bytes(const stw_job *job, uint32_t group);
 

@@ -12,6 +12,7 @@ typedef struct stw_megatron_settings {
     bool cross_entropy_fusion, optimizer_cpu_offload;
     uint32_t vocab_multiple;
     uint32_t microbatch_group; /* 0: as many as stages */
+    uint64_t image_tokens;
     uint32_t transformer_impl; /* 0: local, 1: TransformerEngine */
     double hidden_dropout, attention_dropout;
     const char *ckpt_format;

@@ -8,6 +8,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/vision.h"
 
 /* Buckets of the distributed optimizer end at multiples of lcm(ranks, 128) elements, parameters
  * begin at multiples of 64 (param_and_grad_buffer.py, _pad_end_of_bucket_if_needed,
@@ -33,9 +34,17 @@ static bool is_any(const char *name, const char *const *ends) {
 /* Column-parallel vectors are cut, all others are whole on every rank of the TP group, and so are
  * routers, the down projections of MLA and tables of positions. */
 static bool is_replicated(const stw_tensor *t) {
-    static const char *const vectors[] = {
-        "q_proj.bias",    "k_proj.bias",     "v_proj.bias",     "up_proj.bias",
-        "gate_proj.bias", "linear_qkv.bias", "linear_fc1.bias", NULL};
+    static const char *const vectors[] = {"q_proj.bias",
+                                          "k_proj.bias",
+                                          "v_proj.bias",
+                                          "up_proj.bias",
+                                          "gate_proj.bias",
+                                          "linear_qkv.bias",
+                                          "linear_fc1.bias",
+                                          "attn.qkv.bias",
+                                          "A_log",
+                                          "dt_bias",
+                                          NULL};
     static const char *const matrices[] = {"mlp.gate.weight",
                                            "router.weight",
                                            "q_a_proj.weight",
@@ -69,7 +78,7 @@ static void run_of(const stw_job *job, const stw_tensor *t, uint32_t tp, uint32_
     if (t->expert) {
         ways = job->expert_cut;
         part = expert;
-    } else if (is_replicated(t)) {
+    } else if (is_replicated(t) || stw_megatron_is_whole_vision(job, t)) {
         ways = 1;
         part = 0;
     }
@@ -81,13 +90,24 @@ static void run_of(const stw_job *job, const stw_tensor *t, uint32_t tp, uint32_
 
 /* ---- parameters as modules have them ---- */
 
-/* Tensors that are one parameter: q, k and v; gate and up; of shared experts likewise. */
+/* Tensors that are one parameter: q, k and v; gate and up; of shared experts likewise; all that
+ * linear attention makes of its input. */
+enum { MERGED_LINEAR = 9, N_MERGED };
+
 static int merged_as(const char *name) {
     static const char *const qkv[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight", NULL};
     static const char *const qkv_bias[] = {"q_proj.bias", "k_proj.bias", "v_proj.bias", NULL};
     static const char *const fc1[] = {"gate_proj.weight", "up_proj.weight", NULL};
     static const char *const fc1_bias[] = {"gate_proj.bias", "up_proj.bias", NULL};
+    static const char *const in_proj[] = {"in_proj_qkvz.weight",
+                                          "in_proj_ba.weight",
+                                          "in_proj_qkv.weight",
+                                          "in_proj_z.weight",
+                                          "in_proj_b.weight",
+                                          "in_proj_a.weight",
+                                          NULL};
     int shared = strstr(name, "shared_expert") != NULL ? 4 : 0;
+    if (strstr(name, "linear_attn.") != NULL) return is_any(name, in_proj) ? MERGED_LINEAR : 0;
     if (is_any(name, qkv)) return 1;
     if (is_any(name, qkv_bias)) return 2;
     if (is_any(name, fc1)) return 3 + shared;
@@ -128,7 +148,8 @@ static stw_status add_experts(const stw_job *job, const stw_tensor *t, adding *a
 }
 
 static stw_status add_block(const stw_job *job, const stw_block *block, adding *a, stw_error *err) {
-    uint32_t merged[9] = {0}; /* number of the parameter that a kind is merged into, plus 1 */
+    uint32_t merged[N_MERGED] = {
+        0}; /* number of the parameter that a kind is merged into, plus 1 */
     for (uint32_t i = block->first_tensor; i < block->first_tensor + block->n_tensors; i++) {
         const stw_tensor *t = &job->model->tensors[i];
         uint64_t first, n;
@@ -140,7 +161,7 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
         run_of(job, t, 0, 0, &first, &n);
         if (is_vocabulary(job, t)) n = stw_times(stw_megatron_vocab(job), t->shape[1]);
         a->out->dense = stw_plus(a->out->dense, n);
-        int kind = merged_as(t->name);
+        int kind = stw_megatron_is_whole_vision(job, t) ? 0 : merged_as(t->name);
         if (kind > 0 && merged[kind] > 0) {
             a->out->list[merged[kind] - 1].numel += n;
             continue;

@@ -10,6 +10,7 @@
 #include "plan/engines/megatron/acts.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/params.h"
+#include "plan/engines/megatron/vision.h"
 #include "plan/engines/park.h"
 
 /* Hidden states that a stage's schedule keeps beside the activations: the gradient that came, the
@@ -31,6 +32,8 @@ typedef struct pass {
     uint32_t stage, n, chunk_layers;
     layer_state *layers; /* [n] of this stage, in the order of forward */
     stw_extent *left;
+    stw_megatron_tower tower;
+    stw_extent tower_own, tower_others;
     uint32_t worked, sent; /* last computation, last operation of communication */
     double flops;          /* of the whole pass */
 } pass;
@@ -90,7 +93,7 @@ static bool look_at_layers(pass *p) {
     }
     p->chunk_layers = stw_megatron_chunk_layers(p->job);
     for (uint32_t b = 0; b < model->n_blocks; b++) {
-        if (!model->groups[model->blocks[b].group].facts.transformer) continue;
+        if (!stw_megatron_is_layer(p->job, b)) continue;
         uint32_t chunk = stw_megatron_chunk_of(p->job, b);
         if (chunk % way->pp != p->stage) continue;
         p->layers[p->n++] =
@@ -163,6 +166,8 @@ static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
     if (f->experts > 0 && gathers == 1) /* int64 counts of rows by expert */
         communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_EP, s->block,
                     stw_times(stw_times(p->job->run->parallel.ep, f->experts), 8));
+    communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_CP, s->block,
+                stw_megatron_heads_sent_bytes(p->job, group));
     uint64_t rows_out = stw_megatron_dispatched_bytes(p->job, group);
     communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_EP, s->block,
                 stw_plus(stw_times(rows_out, 2), rows_out / stw_max_u64(p->job->model->hidden, 1)));
@@ -195,7 +200,29 @@ static double again_flops(const pass *p, const layer_state *s) {
 
 /* ---- forward ---- */
 
+/* The vision tower of the first stage: forward, or backward. Its first block stands for all. */
+static void run_tower(pass *p, bool backward) {
+    const stw_megatron_tower *t = &p->tower;
+    if (p->stage > 0 || t->kept == 0) return;
+    uint64_t more = backward ? stw_plus(t->again, t->backward) : t->again;
+    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, STW_OP_NONE, t->reduced);
+    if (!backward) {
+        uint64_t others = stw_times(t->kept, times_of(p, 0) - 1);
+        p->tower_others = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, others);
+        p->tower_own = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, t->kept);
+    }
+    stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
+    double flops = t->flops * p->job->run->parallel.tp; /* compute() divides */
+    (void)compute(p, backward ? STW_OP_BACKWARD : STW_OP_FORWARD, 0,
+                  (backward ? (t->again > 0 ? 3.0 : 2.0) : 1.0) * flops);
+    stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
+    if (!backward) return;
+    stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p->tower_own);
+    stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p->tower_others);
+}
+
 static void forward(pass *p) {
+    run_tower(p, false);
     if (p->stage > 0)
         pass_on(p);
     else
@@ -295,6 +322,7 @@ static void backward(pass *p) {
             p->left[s->block] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
                                           stw_times(2, stw_megatron_hidden_bytes(p->job)));
     }
+    run_tower(p, true);
     if (p->stage > 0) {
         pass_on(p);
         return;
@@ -337,6 +365,7 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
               .job = b->job,
               .stage = b->job->kinds[b->layout->kind].stage,
               .left = left,
+              .tower = stw_megatron_tower_of(b->job),
               .worked = STW_OP_NONE,
               .sent = STW_OP_NONE};
     if (b->status != STW_STATUS_OK || !look_at_layers(&p)) return;

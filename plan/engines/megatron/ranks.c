@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/vision.h"
 
 stw_megatron_ways stw_megatron_ways_of(const stw_job *job) {
     const stw_parallel *p = &job->run->parallel;
@@ -20,8 +21,9 @@ stw_megatron_ways stw_megatron_ways_of(const stw_job *job) {
 
 /* ---- blocks ---- */
 
-static bool is_layer(const stw_job *job, uint32_t block) {
-    return job->model->groups[job->model->blocks[block].group].facts.transformer;
+bool stw_megatron_is_layer(const stw_job *job, uint32_t block) {
+    const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
+    return f->transformer && !f->vision;
 }
 
 static bool has_name(const stw_job *job, uint32_t block, const char *name) {
@@ -38,7 +40,7 @@ bool stw_megatron_is_head(const stw_job *job, uint32_t block) {
 
 uint32_t stw_megatron_layers(const stw_job *job) {
     uint32_t n = 0;
-    for (uint32_t b = 0; b < job->model->n_blocks; b++) n += is_layer(job, b);
+    for (uint32_t b = 0; b < job->model->n_blocks; b++) n += stw_megatron_is_layer(job, b);
     return n;
 }
 
@@ -50,9 +52,9 @@ uint32_t stw_megatron_chunk_layers(const stw_job *job) {
 uint32_t stw_megatron_chunk_of(const stw_job *job, uint32_t block) {
     const stw_parallel *p = &job->run->parallel;
     uint32_t each = stw_megatron_chunk_layers(job), before = 0;
-    for (uint32_t b = 0; b < block; b++) before += is_layer(job, b);
+    for (uint32_t b = 0; b < block; b++) before += stw_megatron_is_layer(job, b);
     if (each == 0 || before == 0) return 0;
-    if (!is_layer(job, block)) return p->pp * p->vpp - 1;
+    if (!stw_megatron_is_layer(job, block)) return p->pp * p->vpp - 1;
     return before / each;
 }
 
@@ -82,12 +84,19 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
     }
     for (uint32_t g = 0; g < model->n_groups; g++) {
         const stw_block_facts *f = &model->groups[g].facts;
-        if (f->vision || f->linear_v_heads > 0)
+        if (f->vision && !stw_megatron_knows_vision(job))
             return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine",
-                            "megatron: %s (%s) is not implemented; use engine: fsdp2",
-                            f->vision ? "a vision tower" : "linear attention",
-                            model->groups[g].name);
-        if (!f->transformer) continue;
+                            "megatron: the vision tower of %s (%s) is not implemented; use "
+                            "engine: fsdp2",
+                            model->model_type, model->groups[g].name);
+        if (f->linear_v_heads > 0 &&
+            (f->linear_k_heads % (p->tp * p->cp) != 0 || f->linear_v_heads % (p->tp * p->cp) != 0))
+            return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.tp",
+                            "tp %u x cp %u does not divide the %llu key heads and %llu value heads "
+                            "of linear attention",
+                            p->tp, p->cp, (unsigned long long)f->linear_k_heads,
+                            (unsigned long long)f->linear_v_heads);
+        if (!f->transformer || (f->vision && !stw_megatron_cuts_vision(job))) continue;
         if (f->q_heads % p->tp != 0 || f->kv_heads % p->tp != 0)
             return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.tp",
                             "tp %u does not divide the %llu query heads and %llu key heads", p->tp,
@@ -97,7 +106,7 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.pp",
                         "pp %u x vpp %u does not divide the model's %u layers", p->pp, p->vpp,
                         layers);
-    return STW_STATUS_OK;
+    return stw_megatron_check_images(job, err);
 }
 
 uint64_t stw_megatron_group_of_micro_batches(const stw_job *job) {

@@ -23,6 +23,8 @@ void stw_megatron_group_size(const stw_job *job, stw_rank_group group, uint32_t 
 uint32_t stw_megatron_stage(const stw_job *job, uint32_t rank);
 uint32_t stw_megatron_representative(const stw_job *job, uint32_t rank);
 
+/** Is it a transformer block of the language model? */
+bool stw_megatron_is_layer(const stw_job *job, uint32_t block);
 /** Transformer blocks of the model, and of one chunk of a stage. */
 uint32_t stw_megatron_layers(const stw_job *job);
 uint32_t stw_megatron_chunk_layers(const stw_job *job);
