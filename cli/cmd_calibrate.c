@@ -7,8 +7,9 @@ int stw_cmd_calibrate(int argc, char **argv) {
     bool quick;
     const char *nvme;
     const stw_option options[] = {
-        {"--quick", NULL, NULL, "less than 20 s instead of less than 3 minutes", STW_OPTION_FLAG,
-         &quick},
+        {"--quick", NULL, NULL,
+         "less than 20 s instead of less than 3 minutes (5 where torch is measured)",
+         STW_OPTION_FLAG, &quick},
         {"--nvme", NULL, "FOLDER", "disk to measure; default $TMPDIR or /tmp", STW_OPTION_VALUE,
          &nvme},
     };
@@ -19,7 +20,8 @@ int stw_cmd_calibrate(int argc, char **argv) {
         "Measure this node and write cluster.yaml with the rates and their raw samples. Measured "
         "are: PCIe links of one GPU and of all GPUs by copy size, GPU and host memory bandwidth, "
         "optimizer updates on GPU and CPU, collectives, disk, page-locking, memory of the CUDA "
-        "context and of NCCL.",
+        "context and of NCCL. Without --quick, and where python3 (or $STOWAGE_PYTHON) has torch, "
+        "also torch's optimizers on the CPU.",
         options,
         sizeof options / sizeof options[0],
         0,

@@ -30,7 +30,10 @@ static stw_status describe_machine(const request *r, const stw_general *general,
     stw_text text = STW_TEXT_INIT;
     STW_TRY(stw_check_suffix(general->output, "a cluster", general->json ? ".json" : ".yaml .yml",
                              err));
-    const stw_probe_options options = {.depth = !r->calibrate ? STW_PROBE_SIZES
+    char data[4096];
+    const bool has_data = stw_data_folder(data, sizeof data, NULL) == STW_STATUS_OK;
+    const stw_probe_options options = {.data_folder = has_data ? data : NULL,
+                                       .depth = !r->calibrate ? STW_PROBE_SIZES
                                                 : r->quick    ? STW_PROBE_QUICK
                                                               : STW_PROBE_FULL,
                                        .nvme_folder = r->nvme};

@@ -167,10 +167,14 @@ static void round_rates(stw_cluster *out) {
         *rates[i] = stw_probe_three_digits(*rates[i]);
 }
 
-static void measure(const stw_probe *probe, stw_cluster *out) {
+static void measure(const stw_probe *probe, const char *data_folder, stw_cluster *out) {
+    char script[4096];
     stw_probe_host(probe, out);
     stw_probe_files(probe, out);
     stw_probe_disk(probe, out);
+    if (data_folder != NULL && snprintf(script, sizeof script, "%s/probe/torch_rates.py",
+                                        data_folder) < (int)sizeof script)
+        stw_probe_torch(probe, script, out);
     stamp(out);
     stw_sample spent = stw_sample_make("calibration", "whole", "s");
     stw_sample_add(&spent, stw_process_now_s() - probe->start_s);
@@ -201,7 +205,7 @@ stw_status stw_machine_probe(const stw_probe_options *options, stw_cluster *out,
     /* GPUs first: the processes that a calibration starts must not inherit threads. */
     STW_TRY(stw_probe_gpus(&probe, out, &found, err));
     if (measures)
-        measure(&probe, out);
+        measure(&probe, options->data_folder, out);
     else
         out->nvme.capacity_bytes = stw_probe_disk_capacity(probe.nvme_folder);
     if (!(out->host.bandwidth_bps > 0)) out->host.bandwidth_bps = guess_bps;

@@ -27,12 +27,13 @@ typedef enum stw_probe_depth {
     STW_PROBE_SIZES, /* measure nothing: rates are those of machines of this kind where the GPU is
                         known, else the defaults; about a second */
     STW_PROBE_QUICK, /* under 20 s */
-    STW_PROBE_FULL   /* under 3 minutes */
+    STW_PROBE_FULL   /* under 3 minutes, 90 s more where python has torch */
 } stw_probe_depth;
 
 typedef struct stw_probe_options {
     stw_probe_depth depth;
     const char *nvme_folder; /* of the disk to look at; NULL: $TMPDIR, else /tmp */
+    const char *data_folder; /* share/stowage, which has the script for torch; NULL: none */
 } stw_probe_options;
 
 /** Warns of limits that are in the way (stw_limits_warn). With STOWAGE_PROBE_BYTES=<size> in the
@@ -57,6 +58,7 @@ typedef enum stw_probe_part {
     STW_PROBE_PART_CPU,
     STW_PROBE_PART_FILES,
     STW_PROBE_PART_DISK,
+    STW_PROBE_PART_TORCH,
     STW_N_PROBE_PARTS
 } stw_probe_part;
 
@@ -106,6 +108,9 @@ void stw_probe_host(const stw_probe *probe, stw_cluster *out);
 void stw_probe_files(const stw_probe *probe, stw_cluster *out);
 /** Size and rates of the disk behind the folder; capacity 0 where that is memory. */
 void stw_probe_disk(const stw_probe *probe, stw_cluster *out);
+/** torch.*, host.call and pcie.pageable where python has torch, at full depth; else a message.
+ * @param path of the script */
+void stw_probe_torch(const stw_probe *probe, const char *path, stw_cluster *out);
 /** The capacity alone. */
 uint64_t stw_probe_disk_capacity(const char *folder);
 

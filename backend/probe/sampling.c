@@ -27,6 +27,7 @@ static const struct {
     [STW_PROBE_PART_CPU] = {false, false, 2, 14},
     [STW_PROBE_PART_FILES] = {false, false, 2, 5},
     [STW_PROBE_PART_DISK] = {false, false, 8, 30},
+    [STW_PROBE_PART_TORCH] = {false, false, 0, 60},
 };
 
 void stw_probe_progress(const stw_probe *probe, stw_probe_part part, double share,

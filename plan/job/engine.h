@@ -119,6 +119,8 @@ typedef struct stw_engine {
      * the norm and the scaling of gradients. NULL: Stowage's own kernels at the cluster's rates.
      * @param bytes out: of memory traffic @return seconds */
     double (*cpu_step)(const struct stw_job *job, bool norm, uint64_t params, double *bytes);
+    /** The cluster's rate of the optimizer that cpu_step stands for. NULL: none is measured. */
+    const struct stw_cpu_rate *(*cpu_rate)(const struct stw_job *job);
     /** Seconds of one rank's CPU for a pass over so many bytes of host memory. Where it is set, the
      * program counts the calls that issue work to the GPU too (STW_OP_PASS, STW_OP_CALLS). */
     double (*cpu_pass)(const struct stw_job *job, double bytes);

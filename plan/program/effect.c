@@ -44,12 +44,20 @@ static bool may_update_on_cpu(const stw_job *job) {
     return false;
 }
 
+/* Is the rate of this row that of the optimizer which the framework runs on the CPU? */
+static bool uses_rate(const stw_job *job, const stw_spec_row *row) {
+    if (job->engine->cpu_rate == NULL || !may_update_on_cpu(job)) return false;
+    const char *rate = (const char *)job->engine->cpu_rate(job);
+    const char *of_row = (const char *)job->cluster + row->offset;
+    return of_row >= rate && of_row < rate + sizeof(stw_cpu_rate);
+}
+
 static bool cuts_loss(const stw_job *job) {
     const uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
     return job->tokens > chunk;
 }
 
-static bool holds(const stw_job *job, stw_need need) {
+static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
     const stw_run_spec *run = job->run;
     const bool executes = job->engine->spec.executes, tiered = job->engine->nvme_commits;
     const bool nvme = tiered && job->cluster->nvme.capacity_bytes > 0;
@@ -90,6 +98,8 @@ static bool holds(const stw_job *job, stw_need need) {
         return may_update_on_cpu(job);
     case STW_NEED_CALLS:
         return job->engine->cpu_pass != NULL;
+    case STW_NEED_RATE:
+        return uses_rate(job, row);
     case STW_NEED_OWN_KERNELS:
         return job->engine->cpu_step == NULL;
     case STW_NEED_ACCUMULATES:
@@ -124,7 +134,8 @@ static const struct {
 /* The first need of a key that this job does not meet, STW_N_NEEDS if it meets all. */
 static stw_need unmet(const stw_job *job, const stw_spec_row *row) {
     for (unsigned need = 0; need < STW_N_NEEDS; need++)
-        if ((row->needs & 1u << need) != 0 && !holds(job, (stw_need)need)) return (stw_need)need;
+        if ((row->needs & 1u << need) != 0 && !holds(job, row, (stw_need)need))
+            return (stw_need)need;
     return STW_N_NEEDS;
 }
 

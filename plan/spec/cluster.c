@@ -26,6 +26,20 @@
 #define RATE_OR_0 RATE, .zero = true
 #define UPDATES BOUNDS(1e5, 1e13) /* parameters per second */
 
+/* A framework's optimizer on the CPU: with all cores and with one thread a rank. */
+#define TORCH(name, member, what)                                                                  \
+    {IN(STW_UNIT_PPS, "node.torch." name, torch.member.all_pps),                                   \
+     .fallback = "0",                                                                              \
+     .note = what ", all ranks of the node with all cores; 0: by memory traffic",                  \
+     UPDATES,                                                                                      \
+     .zero = true,                                                                                 \
+     .needs = NEEDS(RATE)},                                                                        \
+    {                                                                                              \
+        IN(STW_UNIT_PPS, "node.torch." name "_one", torch.member.one_pps),                         \
+            .fallback = "0", .note = "the same, each rank with one thread", UPDATES, .zero = true, \
+            .needs = NEEDS(RATE)                                                                   \
+    }
+
 static const stw_spec_word unlimited[] = {{"unlimited", STW_UNLIMITED, NULL}, {NULL, 0, NULL}};
 
 /* The defaults are one H200 in a small host: its memory as the driver reports it, and rates below
@@ -127,6 +141,10 @@ static const stw_spec_row rows[] = {
     {BPS("node.nvme.both", nvme.both_bps), .fallback = "0",
      .note = "reads and writes at the same time; 0: they take turns", RATE_OR_0,
      .needs = NEEDS(NVME)},
+    TORCH("loop", loop, "torch's AdamW, for-loop"),
+    TORCH("foreach", foreach, "torch's AdamW, foreach"),
+    TORCH("fused", fused, "torch's AdamW, fused"),
+    TORCH("cpu_adam", cpu_adam, "the extension cpu_adam"),
     {IN(STW_UNIT_PPS, "node.cpu_adamw", cpu_adamw_pps), .fallback = "3 Gparam/s",
      .note = "whole node, fp32, all operands in host memory", UPDATES, .needs = NEEDS(OWN_KERNELS)},
     {IN(STW_UNIT_PPS, "node.cpu_adamw_ring", cpu_adamw_ring_pps), .fallback = "0",

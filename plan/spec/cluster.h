@@ -20,6 +20,12 @@
 /* Keys whose absence from a cluster file is noted (cluster_assumed.c). */
 #define STW_N_ASSUMABLE 14
 
+/** Parameters per second of a framework's optimizer on the CPUs, whole node, fp32; 0: unknown. */
+typedef struct stw_cpu_rate {
+    double all_pps; /* all ranks, each with its share of the cores */
+    double one_pps; /* all ranks, each with one thread */
+} stw_cpu_rate;
+
 typedef struct stw_cluster {
     char name[64];
     bool assumed[STW_N_ASSUMABLE]; /* by the file not given: defaults, which are those of an H200 */
@@ -67,6 +73,9 @@ typedef struct stw_cluster {
         double read_bps, write_bps; /* alone, per node */
         double both_bps;            /* read and written together, at once; 0: they take turns */
     } nvme;
+    struct {
+        stw_cpu_rate loop, foreach, fused, cpu_adam;
+    } torch;
     double cpu_adamw_pps; /* parameters per second, fp32, whole node, all operands in host memory */
     double cpu_adamw_ring_pps; /* the same, params and grads in rings of buckets that caches hold;
                                   0: as cpu_adamw_pps */

@@ -69,7 +69,7 @@ static void remove_models(void) {
 
 /* ---- plans ---- */
 
-#define MOST_SETTINGS 8
+#define MOST_SETTINGS 10
 /* What all settings of a case are set on: nodes of GPUs too small for the state, with all tiers. */
 static const char *const cluster_settings[] = {"nodes=2",
                                                "node.gpus=2",
@@ -107,10 +107,16 @@ static const key_case stowage_cases[] = {
       "node.host.bandwidth=20 GB/s", "node.host.dma=15 GB/s", "node.cpu_adamw=0.5 Gparam/s",
       "batch.seq_len=64"}},
     {NULL, {NULL}}};
+/* Neither memory nor a thread's rate alone is the limit. */
+#define CPU_RATES "node.host.bandwidth=400 GB/s", "optimizer.cpu_threads=4"
+#define CPU_STEP "engine=fsdp2", CPU_RATES
 static const key_case fsdp2_cases[] = {
     {"auto", {"engine=fsdp2"}},
     {"streamed", {"engine=fsdp2", "optimizer.implementation=streamed", "loss.fused=true"}},
-    {"offload", {"engine=fsdp2", "fsdp.offload_policy=true"}},
+    {"offload", {CPU_STEP, "fsdp.offload_policy=true"}},
+    {"offload, foreach",
+     {CPU_STEP, "fsdp.offload_policy=true", "optimizer.implementation=foreach"}},
+    {"offload, fused", {CPU_STEP, "fsdp.offload_policy=true", "optimizer.implementation=fused"}},
     {"parked", {"engine=fsdp2", "park.params=host", "park.moments=host", "node.gpu.memory=2 GiB"}},
     {"roomy",
      {"engine=fsdp2", "node.gpu.memory=2 GiB", "optimizer.implementation=fused",
@@ -124,6 +130,7 @@ static const key_case deepspeed_cases[] = {
     {"shards", {ZERO, "deepspeed.reduce_bucket=1e6", "deepspeed.sub_group_size=1e6"}},
     {"few live", {ZERO, "deepspeed.max_live_parameters=1e6", "deepspeed.max_reuse_distance=1e6"}},
     {"offloaded", {ZERO, "deepspeed.offload_optimizer=cpu", "deepspeed.pin_memory=true"}},
+    {"cpu", {ZERO, "deepspeed.offload_optimizer=cpu", CPU_RATES}},
     {"stage 2", {ZERO, "deepspeed.zero_stage=2"}},
     {"stage 1", {ZERO, "deepspeed.zero_stage=1", "batch.grad_accumulation=2"}},
     {NULL, {NULL}}};
@@ -136,7 +143,8 @@ static const key_case megatron_cases[] = {
      {MEGATRON, "parallel.tp=2", "parallel.sequence_parallel=true",
       "recompute.granularity=selective"}},
     {"offload",
-     {MEGATRON, "megatron.optimizer_offload_fraction=0.5", "megatron.precision_aware=true"}},
+     {MEGATRON, CPU_RATES, "megatron.optimizer_offload_fraction=0.5",
+      "megatron.precision_aware=true"}},
     {"blocks",
      {MEGATRON, "recompute.granularity=full", "recompute.method=block", "recompute.num_layers=1"}},
     {"unfused", {MEGATRON, "attention=eager"}},

@@ -80,6 +80,7 @@ const stw_engine stw_engine_deepspeed = {
              .check = stw_deepspeed_check},
     .assumed_optimizer = "FusedAdam on the GPU, DeepSpeedCPUAdam on the host",
     .cpu_step = stw_zero_cpu_step,
+    .cpu_rate = stw_zero_cpu_rate,
     .cpu_pass = stw_zero_cpu_pass,
     .fixes = fixes,
     .places = places,

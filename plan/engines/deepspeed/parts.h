@@ -13,6 +13,8 @@ void stw_zero_build_step(stw_zero *z, bool first);
 
 /** See stw_engine.cpu_step. */
 double stw_zero_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
+/** See stw_engine.cpu_rate. */
+const stw_cpu_rate *stw_zero_cpu_rate(const stw_job *job);
 /** See stw_engine.cpu_pass. */
 double stw_zero_cpu_pass(const stw_job *job, double bytes);
 

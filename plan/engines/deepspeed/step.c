@@ -267,8 +267,12 @@ static void step_sub_groups(stw_zero *z, bool first) {
  * gradient in one pass (csrc/includes/cpu_adam.h). */
 double stw_zero_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes) {
     *bytes = (double)params * (norm ? 2 * 4.0 : 7 * 4.0);
-    return stw_fsdp2_cpu_pass_s(job, *bytes, 1);
+    if (norm) return stw_fsdp2_cpu_pass_s(job, *bytes, 1);
+    return stw_cpu_update_s(job,
+                            &(stw_cpu_update){stw_zero_cpu_rate(job), params, *bytes, 7 * 4, 1});
 }
+
+const stw_cpu_rate *stw_zero_cpu_rate(const stw_job *job) { return &job->cluster->torch.cpu_adam; }
 
 double stw_zero_cpu_pass(const stw_job *job, double bytes) {
     return stw_fsdp2_cpu_pass_s(job, bytes, 1);

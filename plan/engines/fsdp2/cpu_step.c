@@ -56,12 +56,8 @@ static double element_bytes(const stw_job *job, stw_component component) {
     return (double)stw_job_element_bytes(job, component);
 }
 
-/* Bytes that the update of one parameter reads and writes. */
-static double update_bytes(const stw_job *job) {
-    double params = element_bytes(job, STW_COMPONENT_PARAMS),
-           grads = element_bytes(job, STW_COMPONENT_GRADS),
-           avg = element_bytes(job, STW_COMPONENT_EXP_AVG),
-           sq = element_bytes(job, STW_COMPONENT_EXP_AVG_SQ);
+/* Bytes that the update of one parameter reads and writes, by the bytes of its state. */
+static double bytes_of(const stw_job *job, double params, double grads, double avg, double sq) {
     double fused = 2 * params + grads + 2 * avg + 2 * sq;
     switch (stw_fsdp2_implementation(job, true)) {
     case STW_OPTIMIZER_FUSED:
@@ -73,13 +69,50 @@ static double update_bytes(const stw_job *job) {
     }
 }
 
-double stw_fsdp2_cpu_pass_s(const stw_job *job, double bytes, double slower) {
-    const uint32_t ranks = ranks_on_node(job), threads = stw_fsdp2_cpu_threads(job);
+static double update_bytes(const stw_job *job) {
+    return bytes_of(
+        job, element_bytes(job, STW_COMPONENT_PARAMS), element_bytes(job, STW_COMPONENT_GRADS),
+        element_bytes(job, STW_COMPONENT_EXP_AVG), element_bytes(job, STW_COMPONENT_EXP_AVG_SQ));
+}
+
+static double memory_s(const stw_job *job, double bytes) {
+    const uint32_t ranks = ranks_on_node(job);
     double node_bps = LOOP_SHARE * job->cluster->host.bandwidth_bps;
     double rank_bps = node_bps / (ranks < NUMA_NODES ? NUMA_NODES : ranks);
-    double by_memory_s = rank_bps > 0 ? bytes / rank_bps : 0;
-    double by_threads_s = bytes * slower / (threads * THREAD_BPS);
+    return rank_bps > 0 ? bytes / rank_bps : 0;
+}
+
+static double threads_s(const stw_job *job, double bytes, double slower) {
+    return bytes * slower / (stw_fsdp2_cpu_threads(job) * THREAD_BPS);
+}
+
+double stw_fsdp2_cpu_pass_s(const stw_job *job, double bytes, double slower) {
+    double by_memory_s = memory_s(job, bytes), by_threads_s = threads_s(job, bytes, slower);
     return by_memory_s > by_threads_s ? by_memory_s : by_threads_s;
+}
+
+double stw_cpu_update_s(const stw_job *job, const stw_cpu_update *update) {
+    const stw_cpu_rate *rate = update->rate;
+    const double measured = job->cluster->gpus > 0 ? job->cluster->gpus : 1; /* ranks */
+    const double params = (double)update->params;
+    double ranks = measured < NUMA_NODES ? measured : NUMA_NODES;
+    double all_s = memory_s(job, update->bytes);
+    double one_s = threads_s(job, update->bytes, update->slower);
+    if (ranks < ranks_on_node(job)) ranks = ranks_on_node(job);
+    if (rate->all_pps > 0) all_s = update->bytes / update->fp32_bytes * ranks / rate->all_pps;
+    if (rate->one_pps > 0) one_s = params * measured / (rate->one_pps * stw_fsdp2_cpu_threads(job));
+    return all_s > one_s ? all_s : one_s;
+}
+
+const stw_cpu_rate *stw_fsdp2_cpu_rate(const stw_job *job) {
+    switch (stw_fsdp2_implementation(job, true)) {
+    case STW_OPTIMIZER_FUSED:
+        return &job->cluster->torch.fused;
+    case STW_OPTIMIZER_FOREACH:
+        return &job->cluster->torch.foreach;
+    default:
+        return &job->cluster->torch.loop;
+    }
 }
 
 double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes) {
@@ -87,5 +120,10 @@ double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double
     double element = norm ? 3.0 * element_bytes(job, STW_COMPONENT_GRADS) : update_bytes(job);
     double narrow = norm || widest >= THREAD_ELEMENT_BYTES ? 1 : THREAD_ELEMENT_BYTES / widest;
     *bytes = (double)params * element;
-    return stw_fsdp2_cpu_pass_s(job, *bytes, narrow);
+    if (norm) return stw_fsdp2_cpu_pass_s(job, *bytes, narrow);
+    return stw_cpu_update_s(job, &(stw_cpu_update){.rate = stw_fsdp2_cpu_rate(job),
+                                                   .params = params,
+                                                   .bytes = *bytes,
+                                                   .fp32_bytes = bytes_of(job, 4, 4, 4, 4),
+                                                   .slower = narrow});
 }

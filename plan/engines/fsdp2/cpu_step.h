@@ -19,6 +19,21 @@ uint32_t stw_fsdp2_cpu_threads(const stw_job *job);
  * much more a thread has to do for them than for as many bytes of fp32. */
 double stw_fsdp2_cpu_pass_s(const stw_job *job, double bytes, double slower);
 
+/** An update of one rank's `params` elements. */
+typedef struct stw_cpu_update {
+    const stw_cpu_rate *rate; /* measured in fp32; what is 0 is counted by traffic */
+    uint64_t params;
+    double bytes;      /* of all traffic */
+    double fp32_bytes; /* of an element, if all state were fp32 */
+    double slower;     /* see stw_fsdp2_cpu_pass_s */
+} stw_cpu_update;
+/** Its seconds: the rate of all cores falls with the bytes, that of a thread does not; threads add
+ * up. */
+double stw_cpu_update_s(const stw_job *job, const stw_cpu_update *update);
+
+/** See stw_engine.cpu_rate. */
+const stw_cpu_rate *stw_fsdp2_cpu_rate(const stw_job *job);
+
 /** See stw_engine.cpu_step. */
 double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
 

@@ -386,6 +386,7 @@ const stw_engine stw_engine_fsdp2 = {
                          "needs a temporary as large as exp_avg_sq. On the CPU it is taken as "
                          "torch's default, a loop over tensors",
     .cpu_step = stw_fsdp2_cpu_step,
+    .cpu_rate = stw_fsdp2_cpu_rate,
     .fixes = fixes,
     .places = places,
     .one_cut = true,

@@ -106,6 +106,7 @@ const stw_engine stw_engine_megatron = {
     .whole = true,
     .prefetch_by_group = true,
     .cpu_step = stw_megatron_cpu_step,
+    .cpu_rate = stw_megatron_cpu_rate,
     .more_regions = stw_megatron_regions,
     .build = build,
 };

@@ -339,6 +339,8 @@ static void update_on_cpu(stw_builder *b, const stw_megatron_state *s) {
     }
 }
 
+const stw_cpu_rate *stw_megatron_cpu_rate(const stw_job *job) { return &job->cluster->torch.fused; }
+
 /* HybridDeviceOptimizer's is torch's fused AdamW on fp32 tensors (optimizer/__init__.py,
  * _get_megatron_optimizer_based_on_param_groups): one pass that reads parameter, gradient and both
  * moments and writes all but the gradient. */
@@ -346,7 +348,9 @@ double stw_megatron_cpu_step(const stw_job *job, bool norm, uint64_t params, dou
     const double avg = (double)element(job, STW_COMPONENT_EXP_AVG);
     const double sq = (double)element(job, STW_COMPONENT_EXP_AVG_SQ);
     *bytes = (double)params * (norm ? 3.0 * 4 : 2 * 4 + 4 + 2 * avg + 2 * sq);
-    return stw_fsdp2_cpu_pass_s(job, *bytes, 1);
+    if (norm) return stw_fsdp2_cpu_pass_s(job, *bytes, 1);
+    return stw_cpu_update_s(
+        job, &(stw_cpu_update){stw_megatron_cpu_rate(job), params, *bytes, 7 * 4, 1});
 }
 
 /* The norm of the main gradients; the scaling reads and writes them once more. */

@@ -20,6 +20,7 @@ void stw_megatron_look_at_state(stw_builder *b, stw_megatron_state *out);
 STW_MUST_USE stw_status stw_megatron_regions(const stw_job *job, stw_layout *layout,
                                              stw_error *err);
 /** Slot of stw_engine: the part that the CPU updates. */
+const stw_cpu_rate *stw_megatron_cpu_rate(const stw_job *job);
 double stw_megatron_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
 /** The load: model, buffers, optimizer. */
 void stw_megatron_build_load(stw_builder *b, stw_megatron_state *state);
