@@ -96,8 +96,8 @@ static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, const r
     }
     for (uint32_t i = 0; i < plan->decisions.n_blocks; i++) {
         const stw_block_decision *d = &plan->decisions.blocks[i];
-        row_u64(out, "activations", plan->model->groups[d->group].name, "", stw_act_name(d->act),
-                d->count, "blocks");
+        row_u64(out, "activations", plan->job->model->groups[d->group].name, "",
+                stw_act_name(d->act), d->count, "blocks");
     }
     if (stw_plan_streams(plan)) {
         row_u64(out, "prefetch", "", "", "depth", plan->decisions.prefetch.depth, "count");

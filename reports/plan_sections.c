@@ -283,7 +283,7 @@ void stw_section_activations(const stw_section *s) {
         const stw_block_decision *d = &plan->decisions.blocks[i];
         if (d->count == 0 || stw_activation_bytes(plan->job, d->group, STW_ACT_KEEP) == 0) continue;
         if (plan->job->engine->stage != NULL) { /* stages differ; their peaks are listed */
-            stw_table_cell(&t, "%s", plan->model->groups[d->group].name);
+            stw_table_cell(&t, "%s", plan->job->model->groups[d->group].name);
             stw_table_cell(&t, "%s", stw_act_name(d->act));
             stw_table_cell(&t, "%u", d->count);
             stw_table_cell(&t, "%s", "");
@@ -292,7 +292,7 @@ void stw_section_activations(const stw_section *s) {
         }
         uint64_t gpu = stw_activation_bytes(plan->job, d->group, d->act) * d->count;
         uint64_t host = stw_activation_bytes(plan->job, d->group, STW_ACT_KEEP) * d->count;
-        stw_table_cell(&t, "%s", plan->model->groups[d->group].name);
+        stw_table_cell(&t, "%s", plan->job->model->groups[d->group].name);
         stw_table_cell(&t, "%s", stw_act_name(d->act));
         stw_table_cell(&t, "%u", d->count);
         stw_table_cell(&t, "%s", stw_word_gib(gpu).text);

@@ -99,7 +99,7 @@ out:
 static stw_status read_block_row(const stw_tree *tree, const stw_node *row, stw_plan *plan,
                                  stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_model *model = plan->model;
+    const stw_model *model = plan->job->model;
     stw_block_decision *decision = &plan->decisions.blocks[plan->decisions.n_blocks];
     const char *group = NULL, *act = NULL;
     STW_TRY(stw_node_string(tree, row, "group", &group, err));

@@ -150,7 +150,7 @@ static void write_state_row(const stw_plan *plan, uint32_t i, stw_json *json) {
 static void write_block_row(const stw_plan *plan, uint32_t i, stw_json *json) {
     const stw_block_decision *decision = &plan->decisions.blocks[i];
     stw_json_begin_object(json, NULL);
-    stw_json_string(json, "group", plan->model->groups[decision->group].name);
+    stw_json_string(json, "group", plan->job->model->groups[decision->group].name);
     stw_json_u64(json, "count", decision->count);
     for (int c = 0; c < STW_N_STATE; c++) stw_json_null(json, stw_component_name((stw_component)c));
     stw_json_null(json, "update");

@@ -6,6 +6,7 @@
 #ifndef STW_PLAN_JOB_ENGINE_H
 #define STW_PLAN_JOB_ENGINE_H
 
+#include "models/model.h"
 #include "plan/job/space.h"
 #include "plan/spec/registry.h"
 #include "plan/spec/terms.h"
@@ -65,10 +66,15 @@ typedef struct stw_engine {
     const char *assumed_optimizer;
     const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
 
+    /** The model that the framework trains: `model`, or a copy in `pool` with what the framework
+     * adds to it. NULL: `model`. */
+    STW_MUST_USE stw_status (*trains)(const stw_model *model, const stw_run_spec *run,
+                                      stw_pool *pool, const stw_model **out, stw_error *err);
+
     /* ---- ranks ---- */
     /** Fill the sizes that follow from run.parallel and the cluster: dp_shard, group, expert_cut,
-     * expert_group and tokens. BAD_INPUT where they do not divide. NULL: the ranks that share dense
-     * state are neighbours, dp_shard x cp. */
+     * expert_group, tokens and, with pipeline stages, chunks. BAD_INPUT where they do not divide.
+     * NULL: the ranks that share dense state are neighbours, dp_shard x cp. */
     stw_status (*sizes)(struct stw_job *job, stw_error *err);
     /** Ranks of a group, and how many of them share a node; see stw_job_group_size. NULL with
      * `sizes` NULL. */

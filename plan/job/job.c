@@ -283,8 +283,12 @@ static stw_status check_shares(const stw_job *job, stw_error *err) {
 }
 
 static stw_status choose_trained(stw_job *job, const stw_model *model, stw_error *err) {
-    stw_trainable trainable;
-    stw_status status = stw_trainable_new(model, job->run, job->pool, &trainable, err);
+    stw_trainable trainable = {.model = model};
+    stw_status status = STW_STATUS_OK;
+    if (job->engine->trains != NULL)
+        status = job->engine->trains(model, job->run, job->pool, &model, err);
+    if (status == STW_STATUS_OK)
+        status = stw_trainable_new(model, job->run, job->pool, &trainable, err);
     job->model = trainable.model;
     job->frozen = trainable.frozen;
     job->one_cut = job->engine->one_cut && job->frozen == NULL;

@@ -34,7 +34,7 @@ typedef struct stw_host_kind {
 
 typedef struct stw_job {
     stw_pool *pool;
-    const stw_model *model; /* with the adapters of trainable.lora */
+    const stw_model *model; /* with what the engine adds and the adapters of trainable.lora */
     bool *frozen;           /* [model.n_tensors] without gradients and moments; NULL: none is */
     bool one_cut;           /* params, grads and optimizer state share one partition */
     const stw_cluster *cluster;
@@ -48,6 +48,8 @@ typedef struct stw_job {
     uint32_t expert_group; /* the same for routed experts after the ep x etp cut */
     uint32_t expert_cut;   /* ep x etp */
     uint32_t dp_shard;     /* resolved */
+    uint32_t *chunks;      /* [model.n_blocks] of engines with pipeline stages: the chunk of each
+                            * block, counted over all stages; NULL: of others */
     uint64_t tokens;       /* per rank and micro batch: micro_batch x seq_len / cp */
     uint32_t n_kinds;
     stw_rank_kind *kinds; /* kinds[largest] has the largest optimizer space */

@@ -8,6 +8,7 @@
 
 #include "core/checked.h"
 #include "core/json.h"
+#include "plan/engines/megatron/stages.h"
 #include "planner/frameworks/flags.h"
 
 enum { MOST = 1 << 30, MOST_LAYERS = 65536 };
@@ -298,13 +299,38 @@ static void set_optimizer(reading *r) {
     set(r, "optimizer.implementation", "fused");
 }
 
+/* arguments.py, validate_args: a layout says how many chunks all stages have. Tests escape it for
+ * the shell. */
+static uint64_t follow_layout(reading *r, uint64_t pp) {
+    const stw_flag *flag = stw_flags_find(&r->flags, "pipeline-model-parallel-layout");
+    const char *expected;
+    stw_megatron_chunk *chunks;
+    uint32_t n = 0;
+    char *layout = flag != NULL ? stw_pool_string(r->out->pool, flag->value) : NULL, *end = layout;
+    if (layout == NULL) return 0;
+    for (const char *c = layout; *c != '\0'; c++)
+        if (*c != '\\') *end++ = *c;
+    *end = '\0';
+    if (!stw_megatron_read_layout(layout, r->out->pool, &chunks, &n, &expected))
+        fail(r, stw_flag_fail(&r->flags, flag, expected, r->err));
+    else if (pp == 0 || n % pp != 0)
+        fail(r, stw_flag_fail(&r->flags, flag, "a multiple of the pipeline stages", r->err));
+    set(r, "megatron.pipeline_layout", layout);
+    return pp > 0 ? n / pp : 1;
+}
+
 static void set_layout(reading *r) {
     const uint64_t tp = count_of(r, "tensor-model-parallel-size", 1);
     const uint64_t pp = count_of(r, "pipeline-model-parallel-size", 1);
-    const uint64_t layers = count_of(r, "num-layers", 1);
+    const uint64_t layers = count_of(r, "num-layers", 1) +
+                            is_set(r, "account-for-embedding-in-pipeline-split") +
+                            is_set(r, "account-for-loss-in-pipeline-split");
     uint64_t each = count_of(r, "num-layers-per-virtual-pipeline-stage", 0);
     uint64_t chunks = count_of(r, "num-virtual-stages-per-pipeline-rank", 1);
-    if (each > 0 && pp > 1) {
+    const uint64_t of_layout = follow_layout(r, pp);
+    if (of_layout > 0) {
+        chunks = of_layout;
+    } else if (each > 0 && pp > 1) {
         const stw_flag *flag = stw_flags_find(&r->flags, "num-layers-per-virtual-pipeline-stage");
         if (layers % (pp * each) != 0)
             fail(r, stw_flag_fail(&r->flags, flag, "a divisor of the layers of a pipeline stage",

@@ -218,13 +218,16 @@ static void parallelism_costs(void) {
     free_plan(&one);
 }
 
-/* A stage waits for the others less where more micro batches fill the pipeline, or chunks. */
-static double idle_flops(const char *settings) {
+/* The slowest stage waits for the others less where more micro batches fill the pipeline, or
+ * chunks. */
+static double idle_flops(const char *settings, uint32_t stage) {
     planned p;
     stw_peaks peaks;
     double flops = 0;
     plan_of(&p, "Llama-3.1-8B", settings);
-    stw_program *program = program_of(p.plan->job, 0, &peaks);
+    const stw_job *job = p.plan->job;
+    const uint32_t rank = job->world / job->run->parallel.pp * stage;
+    stw_program *program = program_of(job, stw_job_kind_of(job, rank), &peaks);
     for (uint32_t i = 0; i < program->n_ops; i++)
         if (program->ops[i].kind == STW_OP_IDLE) flops += program->ops[i].flops;
     stw_program_free(program);
@@ -233,10 +236,14 @@ static double idle_flops(const char *settings) {
 }
 
 static void stages_wait(void) {
-    double few = idle_flops("parallel.pp=4 batch.grad_accumulation=4");
-    double many = idle_flops("parallel.pp=4 batch.grad_accumulation=16");
-    double chunks = idle_flops("parallel.pp=4 parallel.vpp=4 batch.grad_accumulation=4");
-    CU_ASSERT_EQUAL(idle_flops("batch.grad_accumulation=4"), 0);
+    double few = idle_flops("parallel.pp=4 batch.grad_accumulation=4", 3);
+    double many = idle_flops("parallel.pp=4 batch.grad_accumulation=16", 3);
+    double chunks = idle_flops("parallel.pp=4 parallel.vpp=4 batch.grad_accumulation=4", 3);
+    /* the first stage waits for the last one in every micro batch: that has the head */
+    double first = idle_flops("parallel.pp=4 batch.grad_accumulation=16", 0);
+    const double head = 3 * 2.0 * 4096 * 128256 * 4096;
+    CU_ASSERT_EQUAL(idle_flops("batch.grad_accumulation=4", 0), 0);
+    CU_ASSERT_DOUBLE_EQUAL(first, many + head, 1e-6 * first);
     CU_ASSERT_DOUBLE_EQUAL(few, 4 * many, 1e-6 * few);
     CU_ASSERT_DOUBLE_EQUAL(few, 4 * chunks, 1e-6 * few);
 }

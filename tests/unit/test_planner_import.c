@@ -121,6 +121,40 @@ static void runs_of_flags(void) {
     stw_import_free(&import);
 }
 
+/* A layout says how many chunks there are; escapes of a shell do not count. */
+static void stages_of_flags(void) {
+#define SIXTEEN "num-layers: 16\nhidden-size: 64\nnum-attention-heads: 4\n"
+    stw_import import;
+    CHECK_OK(parse(SIXTEEN "pipeline-model-parallel-size: 2\nmtp-num-layers: 1\n"
+                           "pipeline-model-parallel-layout: Et*3\\|\\(tt\\|\\)*6tmL\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.pipeline_layout=Et*3|(tt|)*6tmL"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.vpp=4"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.mtp_num_layers=1"));
+    stw_import_free(&import);
+    CHECK_OK(parse(SIXTEEN "pipeline-model-parallel-size: 6\n"
+                           "account-for-embedding-in-pipeline-split: true\n"
+                           "account-for-loss-in-pipeline-split: true\n"
+                           "num-layers-per-virtual-pipeline-stage: 1\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.account_for_embedding=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.account_for_loss=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.vpp=3"));
+    stw_import_free(&import);
+    CHECK_OK(parse(SIXTEEN "pipeline-model-parallel-size: 4\n"
+                           "decoder-first-pipeline-num-layers: 2\n"
+                           "decoder-last-pipeline-num-layers: 4\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.first_stage_layers=2"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.last_stage_layers=4"));
+    stw_import_free(&import);
+    CHECK_FAILS(parse(SIXTEEN "pipeline-model-parallel-size: 4\n"
+                              "pipeline-model-parallel-layout: Et*8|t*8L\n",
+                      &import, err),
+                STW_STATUS_BAD_INPUT, "a multiple of the pipeline stages");
+    stw_import_free(&import);
+}
+
 /* Micro batches of an iteration follow from the cluster's GPUs. */
 static void batches_of_clusters(void) {
     stw_import import;
@@ -297,6 +331,6 @@ static void golden_rows(void) {
 
 STW_TEST_MAIN("planner import", {"models of flags", models_of_flags},
               {"models with experts", models_with_experts}, {"latent attention", latent_attention},
-              {"runs of flags", runs_of_flags}, {"batches of clusters", batches_of_clusters},
-              {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored},
-              {"golden rows", golden_rows})
+              {"runs of flags", runs_of_flags}, {"stages of flags", stages_of_flags},
+              {"batches of clusters", batches_of_clusters}, {"command lines", command_lines},
+              {"no flag is ignored", no_flag_is_ignored}, {"golden rows", golden_rows})

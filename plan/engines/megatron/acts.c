@@ -37,6 +37,8 @@
  * their own (attention/rope.py, FusedRoPEFunc). cuDNN's attention saves query, key, value and
  * output (attention/dot_product_attention/backends.py, FusedAttnFunc), the unfused one what the
  * local layers do.
+ * - Losses of multi-token prediction (gpt_model.py, _postprocess) come before the main one and keep
+ * their softmax; a local variable holds the logits of the last of them.
  * - Loss (tensor_parallel/cross_entropy.py, _VocabParallelCrossEntropy): logits, their fp32 copy,
  * in which the softmax is made in place; backward turns it into the gradient in place and casts it.
  *   The fused form (fused_cross_entropy.py) is compiled and makes the softmax apart. */
@@ -311,6 +313,31 @@ stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
     return out;
 }
 
+/* ---- multi-token prediction ---- */
+
+/* MultiTokenPredictionLayer (multi_token_prediction.py): norms of the embedding's output and of the
+ * hidden states save these; the projection saves both norms' outputs side by side; the last norm
+ * saves the layer's output. With sequence parallelism the layer's input is a view of rows that were
+ * gathered from the TP group (tensor_parallel/mappings.py, _split_along_first_dim). Full
+ * recomputation keeps the projection's two inputs. */
+stw_megatron_layer stw_megatron_mtp_of(const stw_job *job, uint32_t group) {
+    stw_megatron_layer out = stw_megatron_layer_of(job, group);
+    const uint64_t hidden = stw_megatron_hidden_bytes(job), c = compute_bytes(job);
+    const uint64_t roots = stw_times(4, stw_megatron_row_tokens(job));
+    const uint64_t all = stw_times(stw_times(all_rows(job), job->model->hidden), c);
+    const uint64_t mask = stw_megatron_embedding_mask_bytes(job);
+    const uint64_t view = job->run->parallel.tp > 1 ? all - hidden : 0;
+    const uint64_t more = STW_SUM(stw_times(5, hidden), stw_times(3, roots), view, mask);
+    out.input = STW_SUM(hidden, hidden, mask);
+    out.whole = stw_plus(out.whole, more);
+    out.kept = stw_plus(out.kept, more);
+    return out;
+}
+
+uint64_t stw_megatron_hidden_states(const stw_job *job) {
+    return 1ull + stw_megatron_mtp_layers(job);
+}
+
 /* ---- loss ---- */
 
 stw_megatron_loss stw_megatron_loss_of(const stw_job *job) {
@@ -318,8 +345,16 @@ stw_megatron_loss stw_megatron_loss_of(const stw_job *job) {
     const uint64_t logits = stw_times(all_rows(job), vocab);
     const uint64_t hidden = stw_times(stw_times(all_rows(job), job->model->hidden), c);
     const bool fused = stw_megatron_settings_of(job->run).cross_entropy_fusion;
+    const uint32_t last = job->run->parallel.pp * job->run->parallel.vpp - 1;
+    const uint64_t states = stw_megatron_hidden_states(job);
     stw_megatron_loss out = {.kept = stw_times(2, stw_megatron_hidden_bytes(job)),
                              .logits = stw_times(logits, 4)};
+    if (states > 1) { /* the head's inputs are views of the hidden states end to end */
+        uint64_t each = stw_megatron_mtp_chunk(job) == last ? states : stw_times(2, states);
+        out.kept = stw_times(stw_megatron_hidden_bytes(job), each);
+        out.predictions = stw_times(out.logits, states - 1);
+        out.held = stw_times(logits, c);
+    }
     out.forward = stw_times(logits, stw_plus(c, fused ? 4 : 0));
     out.backward = stw_times(logits, c);
     out.head = STW_SUM(out.backward, hidden, stw_times(stw_times(vocab, job->model->hidden), c));

@@ -19,10 +19,18 @@ typedef struct stw_megatron_layer {
 
 stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group);
 
+/** A layer of multi-token prediction: its transformer layer, and what its projection keeps. */
+stw_megatron_layer stw_megatron_mtp_of(const stw_job *job, uint32_t group);
+/** Hidden states that a chunk with multi-token prediction, or one after it, hands on: those of the
+ * last layer and of every further prediction. 1 without it. */
+uint64_t stw_megatron_hidden_states(const stw_job *job);
+
 /** Final norm, logits and loss of the last stage: what forward keeps; what the loss needs beside it
  * in forward, in backward; what the head's weight gradient needs. */
 typedef struct stw_megatron_loss {
     uint64_t kept, logits, forward, backward, head;
+    uint64_t predictions; /* of multi-token prediction: what all its losses keep */
+    uint64_t held;        /* logits of its last loss, until the main one is computed */
 } stw_megatron_loss;
 
 stw_megatron_loss stw_megatron_loss_of(const stw_job *job);

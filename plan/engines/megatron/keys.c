@@ -10,6 +10,8 @@ _Static_assert(sizeof(stw_megatron_settings) <= STW_SECTION_BYTES, "the settings
 static const stw_spec_word impls[] = {
     {"local", 0, NULL}, {"transformer_engine", 1, NULL}, {NULL, 0, NULL}};
 
+static const stw_spec_word none[] = {{"none", 0, NULL}, {NULL, 0, NULL}};
+
 static const stw_spec_row rows[] = {
     {BOOL("megatron.distributed_optimizer"), AT(distributed_optimizer), .fallback = "true",
      .also = "use_distributed_optimizer", .needs = NEEDS(SHARDS)},
@@ -40,6 +42,25 @@ static const stw_spec_row rows[] = {
     {TOKENS("megatron.image_tokens"), AT(image_tokens), .fallback = "0",
      .note = "tokens of a sequence that a vision tower makes; 0: text alone", .zero = true,
      .needs = NEEDS(FORWARD)},
+    {STRING("megatron.pipeline_layout"), AT(pipeline_layout), .words = none,
+     .also = "pipeline_model_parallel_layout", .fallback = "none",
+     .note = "none, or chunks between bars: E embedding, t layer, m multi-token prediction, L loss",
+     .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.first_stage_layers"), AT(first_stage_layers), .fallback = "0",
+     .also = "num_layers_in_first_pipeline_stage decoder_first_pipeline_num_layers",
+     .note = "0: as many as other stages", BOUNDS(1, 65536), .zero = true, .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.last_stage_layers"), AT(last_stage_layers), .fallback = "0",
+     .also = "num_layers_in_last_pipeline_stage decoder_last_pipeline_num_layers",
+     .note = "0: as many as other stages", BOUNDS(1, 65536), .zero = true, .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.account_for_embedding"), AT(account_for_embedding), .fallback = "false",
+     .also = "account_for_embedding_in_pipeline_split",
+     .note = "the embedding counts as a layer of the first stage", .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.account_for_loss"), AT(account_for_loss), .fallback = "false",
+     .also = "account_for_loss_in_pipeline_split",
+     .note = "the loss counts as a layer of the last stage", .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.mtp_num_layers"), AT(mtp_num_layers), .fallback = "0",
+     .also = "num_nextn_predict_layers", .note = "layers of multi-token prediction", BOUNDS(1, 64),
+     .zero = true, .needs = NEEDS(FORWARD)},
     {WORDS("megatron.transformer_impl", impls), AT(transformer_impl), .also = "transformer_engine",
      .fallback = "local", .needs = NEEDS(FORWARD)},
     {RATIO("megatron.hidden_dropout"), AT(hidden_dropout), .fallback = "0",
@@ -172,10 +193,41 @@ static stw_status check_parking(const stw_run_spec *run, const char *origin, stw
     return STW_STATUS_OK;
 }
 
+/* transformer_config.py, __post_init__. */
+static stw_status check_stages(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_megatron_settings s = stw_megatron_settings_of(run);
+    const bool counts = s.first_stage_layers > 0 || s.last_stage_layers > 0;
+    const bool accounts = s.account_for_embedding || s.account_for_loss;
+    const char *keys[] = {
+        s.pipeline_layout != NULL ? "megatron.pipeline_layout" : NULL,
+        s.first_stage_layers > 0 ? "megatron.first_stage_layers" : NULL,
+        s.last_stage_layers > 0 ? "megatron.last_stage_layers" : NULL,
+        s.account_for_embedding ? "megatron.account_for_embedding" : NULL,
+        s.account_for_loss ? "megatron.account_for_loss" : NULL,
+    };
+    for (int i = 0; i < 5; i++)
+        if (keys[i] != NULL && run->parallel.pp == 1)
+            return stw_run_spec_refuse_value(run, origin, err, keys[i],
+                                             "its default, or parallel.pp above 1");
+    if (s.pipeline_layout != NULL && (counts || accounts))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.pipeline_layout",
+                                         "none, or no other division into stages");
+    if (counts && accounts)
+        return stw_run_spec_refuse_value(run, origin, err,
+                                         s.account_for_loss ? "megatron.account_for_loss"
+                                                            : "megatron.account_for_embedding",
+                                         "false with first_stage_layers or last_stage_layers");
+    if (s.mtp_num_layers > 0 && run->recompute.method == 1 && run->recompute.num_layers > 1)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.num_layers",
+                                         "1 with megatron.mtp_num_layers");
+    return STW_STATUS_OK;
+}
+
 stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_precision(run, origin, err));
     STW_TRY(check_settings(run, origin, err));
+    STW_TRY(check_stages(run, origin, err));
     STW_TRY(check_recompute(run, origin, err));
     STW_TRY(check_parking(run, origin, err));
     if (run->parallel.dp_replicate != 1)

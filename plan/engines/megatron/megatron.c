@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
+#include "plan/engines/megatron/mtp.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/pass.h"
 #include "plan/engines/megatron/state.h"
@@ -94,6 +95,7 @@ const stw_engine stw_engine_megatron = {
                  "with --set load.method=all_ranks.",
     .assumed_optimizer = "fused",
     .fixes = fixes,
+    .trains = stw_megatron_trains,
     .sizes = stw_megatron_sizes,
     .group_size = stw_megatron_group_size,
     .stage = stw_megatron_stage,

@@ -11,7 +11,11 @@ typedef struct stw_megatron_settings {
     bool overlap_d2h_h2d, precision_aware, overlap_grad_reduce, overlap_param_gather;
     bool cross_entropy_fusion, optimizer_cpu_offload;
     uint32_t vocab_multiple;
-    uint32_t microbatch_group; /* 0: as many as stages */
+    uint32_t microbatch_group;                      /* 0: as many as stages */
+    const char *pipeline_layout;                    /* NULL: none */
+    uint32_t first_stage_layers, last_stage_layers; /* 0: as many as other stages */
+    bool account_for_embedding, account_for_loss;
+    uint32_t mtp_num_layers;
     uint64_t image_tokens;
     uint32_t transformer_impl; /* 0: local, 1: TransformerEngine */
     double hidden_dropout, attention_dropout;

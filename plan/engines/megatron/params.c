@@ -119,6 +119,7 @@ typedef struct adding {
     stw_pool *pool;
     stw_megatron_params *out;
     size_t room;
+    uint32_t chunk;
 } adding;
 
 static stw_megatron_param *append(adding *a) {
@@ -141,10 +142,16 @@ static stw_status add_experts(const stw_job *job, const stw_tensor *t, adding *a
     for (uint64_t e = 0; e < n; e++) {
         stw_megatron_param *p = append(a);
         if (p == NULL) return no_memory(err);
-        *p = (stw_megatron_param){.numel = all / n, .expert = true};
+        *p = (stw_megatron_param){.numel = all / n, .chunk = a->chunk, .expert = true};
     }
     a->out->expert = stw_plus(a->out->expert, all / n * n);
     return STW_STATUS_OK;
+}
+
+/* language_module.py, setup_embeddings_and_output_layer: `shared_embedding`. */
+static bool is_shared(const stw_job *job, uint32_t block) {
+    return job->run->parallel.pp > 1 && stw_megatron_is_embedding(job, block) &&
+           (job->model->tied_embeddings || stw_megatron_mtp_layers(job) > 0);
 }
 
 static stw_status add_block(const stw_job *job, const stw_block *block, adding *a, stw_error *err) {
@@ -170,8 +177,8 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
         if (p == NULL) return no_memory(err);
         *p = (stw_megatron_param){.numel = n,
                                   .whole = is_replicated(t),
-                                  .embedding = stw_megatron_is_embedding(job, t->block),
-                                  .head = stw_megatron_is_head(job, t->block)};
+                                  .chunk = a->chunk,
+                                  .bucket = is_vocabulary(job, t) && is_shared(job, t->block)};
         if (kind > 0) merged[kind] = a->out->n;
     }
     return STW_STATUS_OK;
@@ -198,8 +205,9 @@ static uint64_t padded(const stw_job *job, const stw_megatron_params *params, bo
     for (uint32_t i = params->n; i-- > 0;) {
         const stw_megatron_param *p = &params->list[i];
         if (p->expert != expert) continue;
+        if (p->bucket) begin = at = stw_round_up_u64(at, step);
         at = stw_plus(stw_round_up_u64(at, PARAM_STEP), p->numel);
-        if (at - begin >= full) begin = at = stw_round_up_u64(at, step);
+        if (p->bucket || at - begin >= full) begin = at = stw_round_up_u64(at, step);
     }
     return stw_round_up_u64(at, step);
 }
@@ -208,14 +216,20 @@ stw_status stw_megatron_params_of(const stw_job *job, uint32_t stage, stw_pool *
                                   stw_megatron_params *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     *out = (stw_megatron_params){0};
-    adding a = {pool, out, 0};
-    uint32_t copy = job->model->n_blocks;
-    for (uint32_t b = 0; b < job->model->n_blocks; b++) {
-        if (stw_megatron_is_head_copy(job, stage, b)) copy = b; /* made last */
-        if (copy != b && stw_megatron_holds(job, stage, b))
-            STW_TRY(add_block(job, &job->model->blocks[b], &a, err));
+    adding a = {pool, out, 0, 0};
+    const stw_parallel *p = &job->run->parallel;
+    const uint32_t n = job->model->n_blocks;
+    for (uint32_t chunk = stage; chunk < p->pp * p->vpp; chunk += p->pp, a.chunk++) {
+        uint32_t last = n; /* a copy that is the head */
+        for (uint32_t b = 0; b < n; b++) {
+            if (!stw_megatron_builds(job, chunk, b)) continue;
+            if (stw_megatron_is_copy(job, chunk, b) && job->model->tied_embeddings)
+                last = b;
+            else
+                STW_TRY(add_block(job, &job->model->blocks[b], &a, err));
+        }
+        if (last < n) STW_TRY(add_block(job, &job->model->blocks[last], &a, err));
     }
-    if (copy < job->model->n_blocks) STW_TRY(add_block(job, &job->model->blocks[copy], &a, err));
     out->dense_padded = padded(job, out, false);
     out->expert_padded = padded(job, out, true);
 out:

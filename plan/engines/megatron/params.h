@@ -14,8 +14,10 @@
  */
 typedef struct stw_megatron_param {
     uint64_t numel; /* of this rank */
-    bool expert, head, embedding;
-    bool whole; /* every tensor-parallel rank has all of it: norms, routers */
+    uint32_t chunk; /* of the stage */
+    bool expert;
+    bool bucket; /* an embedding that several stages have: in a bucket of its own */
+    bool whole;  /* every tensor-parallel rank has all of it: norms, routers */
 } stw_megatron_param;
 
 typedef struct stw_megatron_params {

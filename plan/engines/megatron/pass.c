@@ -18,19 +18,22 @@
 enum { SENT_BY_CHUNKS = 4 };
 
 typedef struct layer_state {
-    uint32_t block;
+    uint32_t block, chunk;
     stw_megatron_layer bytes;
     bool recompute, heads_segment; /* the first block of those that are recomputed together */
     uint64_t kept;
     uint64_t times; /* chunk passes in flight */
-    stw_extent own, others, again;
+    stw_extent own, again;
+    stw_extent *others; /* [times - 1] of the other passes */
 } layer_state;
 
 typedef struct pass {
     stw_builder *b;
     const stw_job *job;
-    uint32_t stage, n, chunk_layers;
-    layer_state *layers; /* [n] of this stage, in the order of forward */
+    uint32_t stage, n;
+    layer_state *layers;    /* [n] of this stage, in the order of forward */
+    layer_state *others;    /* [model.n_blocks] for those of other stages */
+    stw_extent norm, norms; /* input of the final norm before multi-token prediction */
     stw_extent *left;
     stw_megatron_tower tower;
     stw_extent tower_own, tower_others;
@@ -51,23 +54,27 @@ static uint64_t recomputed_in_chunk(const pass *p, uint32_t group, uint32_t in_c
     return stw_ratio_up(recomputed, in_chunk, p->job->model->groups[group].count);
 }
 
-static void choose_recomputed(pass *p, uint32_t first) {
+/* Of the layers [first, end) of one chunk. Layers of multi-token prediction are not recomputed by
+ * the block method (multi_token_prediction.py, _checkpointed_forward). */
+static void choose_recomputed(pass *p, uint32_t first, uint32_t end) {
     const stw_run_spec *run = p->job->run;
     const bool fixed = run->recompute.granularity == 1;
     const uint32_t together = fixed && run->recompute.method == 1 && run->recompute.num_layers > 0
                                   ? run->recompute.num_layers
                                   : 1;
-    for (uint32_t i = 0; i < p->chunk_layers; i++) {
-        layer_state *s = &p->layers[first + i];
+    for (uint32_t i = first; i < end; i++) {
+        layer_state *s = &p->layers[i];
         uint32_t group = p->job->model->blocks[s->block].group, before = 0, all = 0;
-        for (uint32_t k = 0; k < p->chunk_layers; k++) {
-            bool same = p->job->model->blocks[p->layers[first + k].block].group == group;
+        for (uint32_t k = first; k < end; k++) {
+            bool same = p->job->model->blocks[p->layers[k].block].group == group;
             before += same && k < i;
             all += same;
         }
         s->recompute = before < recomputed_in_chunk(p, group, all);
-        if (fixed && run->recompute.method == 2) s->recompute = i < run->recompute.num_layers;
-        s->heads_segment = i % together == 0;
+        if (fixed && run->recompute.method == 2)
+            s->recompute =
+                i - first < run->recompute.num_layers && !stw_megatron_is_mtp(p->job, s->block);
+        s->heads_segment = (i - first) % together == 0;
         s->kept = s->recompute ? (s->heads_segment ? s->bytes.input : 0) : s->bytes.kept;
     }
 }
@@ -83,25 +90,50 @@ static uint64_t times_of(const pass *p, uint32_t chunk) {
     return stw_max_u64(times, 1);
 }
 
-static bool look_at_layers(pass *p) {
+/* The layers of a stage by chunk. */
+static void place_layers(pass *p) {
     const stw_parallel *way = &p->job->run->parallel;
+    p->n = 0;
+    for (uint32_t chunk = p->stage; chunk < way->pp * way->vpp; chunk += way->pp)
+        for (uint32_t b = 0; b < p->job->model->n_blocks; b++)
+            if (stw_megatron_chunk_of(p->job, b) == chunk &&
+                (stw_megatron_is_layer(p->job, b) || stw_megatron_is_mtp(p->job, b)))
+                p->layers[p->n++] = (layer_state){.block = b, .chunk = chunk};
+}
+
+static void choose_in_chunks(pass *p) {
+    for (uint32_t first = 0, end = 0; first < p->n; first = end) {
+        while (end < p->n && p->layers[end].chunk == p->layers[first].chunk) end++;
+        choose_recomputed(p, first, end);
+    }
+}
+
+static bool look_at_layers(pass *p) {
     const stw_model *model = p->job->model;
-    p->layers = stw_pool_array(p->b->program->pool, model->n_blocks, sizeof *p->layers);
-    if (p->layers == NULL) {
+    stw_pool *pool = p->b->program->pool;
+    stw_megatron_layer *of = stw_pool_array(pool, model->n_groups, sizeof *of);
+    p->layers = stw_pool_array(pool, model->n_blocks, sizeof *p->layers);
+    p->others = stw_pool_array(pool, model->n_blocks, sizeof *p->others);
+    if (p->layers == NULL || p->others == NULL || of == NULL) {
         p->b->status = stw_fail(p->b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
         return false;
     }
-    p->chunk_layers = stw_megatron_chunk_layers(p->job);
-    for (uint32_t b = 0; b < model->n_blocks; b++) {
-        if (!stw_megatron_is_layer(p->job, b)) continue;
-        uint32_t chunk = stw_megatron_chunk_of(p->job, b);
-        if (chunk % way->pp != p->stage) continue;
-        p->layers[p->n++] =
-            (layer_state){.block = b,
-                          .bytes = stw_megatron_layer_of(p->job, model->blocks[b].group),
-                          .times = times_of(p, chunk / way->pp)};
+    place_layers(p);
+    for (uint32_t i = 0; i < p->n; i++) {
+        layer_state *s = &p->layers[i];
+        const uint32_t g = model->blocks[s->block].group;
+        const bool mtp = stw_megatron_is_mtp(p->job, s->block);
+        if (of[g].whole == 0)
+            of[g] = mtp ? stw_megatron_mtp_of(p->job, g) : stw_megatron_layer_of(p->job, g);
+        s->bytes = of[g];
+        s->times = times_of(p, s->chunk / p->job->run->parallel.pp);
+        s->others = stw_pool_array(pool, s->times, sizeof *s->others);
+        if (s->others == NULL) {
+            p->b->status = stw_fail(p->b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
+            return false;
+        }
     }
-    for (uint32_t first = 0; first < p->n; first += p->chunk_layers) choose_recomputed(p, first);
+    choose_in_chunks(p);
     return true;
 }
 
@@ -160,6 +192,11 @@ static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
     const uint32_t group = p->job->model->blocks[s->block].group, cp = p->job->run->parallel.cp;
     gather_rows(p, s->block, 2 * gathers);
     reduce_rows(p, s->block, 2);
+    if (stw_megatron_is_mtp(p->job, s->block)) { /* embedding, projection and its output */
+        reduce_rows(p, s->block, 1);
+        gather_rows(p, s->block, 2 * gathers);
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, s->block, rows_bytes(p));
+    }
     uint64_t ring = stw_times(stw_megatron_key_value_bytes(p->job, group), cp);
     communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_CP, s->block, stw_times(ring, gathers));
     const stw_block_facts *f = &p->job->model->groups[group].facts;
@@ -175,10 +212,21 @@ static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
                 stw_times(rows_out, 2 * p->job->run->parallel.etp));
 }
 
+/* Hidden states that this stage hands on: from a stage of multi-token prediction alone on, those of
+ * every prediction (p2p_communication.py, mtp_standalone). */
+static uint64_t handed_on_bytes(const pass *p) {
+    const stw_parallel *way = &p->job->run->parallel;
+    const uint32_t chunk = stw_megatron_mtp_chunk(p->job);
+    uint64_t states = 1;
+    if (chunk > 0 && chunk + 1 < way->pp * way->vpp && p->stage >= chunk % way->pp)
+        states = stw_megatron_hidden_states(p->job);
+    return stw_times(states, stw_megatron_hidden_bytes(p->job));
+}
+
 /* To and from the neighbouring stages; the embedding and the loss have one side. */
 static void pass_on(pass *p) {
     communicate(p, STW_OP_SEND, STW_RANK_GROUP_PP, STW_OP_NONE,
-                stw_times(stw_megatron_hidden_bytes(p->job), p->job->run->parallel.vpp));
+                stw_times(handed_on_bytes(p), p->job->run->parallel.vpp));
 }
 
 /* Work of a block's forward that selective recomputation does again. */
@@ -221,6 +269,22 @@ static void run_tower(pass *p, bool backward) {
     stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p->tower_others);
 }
 
+/* Is this the last layer of the chunk with the final norm, which multi-token prediction follows? */
+static bool norm_follows(const pass *p, uint32_t i) {
+    const layer_state *s = &p->layers[i];
+    if (stw_megatron_mtp_layers(p->job) == 0 || stw_megatron_is_mtp(p->job, s->block)) return false;
+    if (s->chunk != stw_megatron_norm_chunk(p->job)) return false;
+    return i + 1 == p->n || p->layers[i + 1].chunk != s->chunk ||
+           stw_megatron_is_mtp(p->job, p->layers[i + 1].block);
+}
+
+static void keep_norm(pass *p, const layer_state *s) {
+    const uint64_t bytes = stw_megatron_hidden_bytes(p->job);
+    p->norms =
+        stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, stw_times(bytes, s->times - 1));
+    p->norm = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, bytes);
+}
+
 static void forward(pass *p) {
     run_tower(p, false);
     if (p->stage > 0)
@@ -229,8 +293,8 @@ static void forward(pass *p) {
         reduce_rows(p, STW_OP_NONE, 1); /* every rank has a part of the vocabulary */
     for (uint32_t i = 0; i < p->n; i++) {
         layer_state *s = &p->layers[i];
-        s->others = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
-                              stw_times(s->kept, s->times - 1));
+        for (uint64_t k = 0; k + 1 < s->times; k++)
+            s->others[k] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->kept);
         s->own = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->kept);
         uint64_t more = s->bytes.forward;
         if (s->recompute) more = stw_plus(more, s->bytes.whole - s->kept);
@@ -238,6 +302,7 @@ static void forward(pass *p) {
         stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
         (void)compute(p, STW_OP_FORWARD, s->block, stw_block_forward_flops(p->job, s->block));
         stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
+        if (norm_follows(p, i)) keep_norm(p, s);
     }
 }
 
@@ -251,6 +316,13 @@ static uint32_t head_block(const pass *p) {
     return head;
 }
 
+/* Products of the head, with those of multi-token prediction. */
+static double head_flops(const pass *p) {
+    const stw_job *job = p->job;
+    return 2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden *
+           (double)stw_megatron_hidden_states(job);
+}
+
 static void loss(pass *p) {
     const stw_job *job = p->job;
     if (p->stage + 1 < job->run->parallel.pp) {
@@ -259,25 +331,28 @@ static void loss(pass *p) {
         return;
     }
     const stw_megatron_loss bytes = stw_megatron_loss_of(job);
-    const double flops =
-        2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
+    const double flops = head_flops(p);
     const uint32_t head = head_block(p);
     stw_extent kept = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, bytes.kept);
+    stw_extent before = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.predictions);
     stw_extent softmax = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.logits);
-    stw_extent more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.forward);
-    gather_rows(p, head, 1);
+    stw_extent more =
+        stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_plus(bytes.forward, bytes.held));
+    gather_rows(p, head, stw_megatron_hidden_states(job));
     (void)compute(p, STW_OP_LOSS, head, flops);
     /* fp32 maximum, logit of the target and sum (tensor_parallel/cross_entropy.py) */
-    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head, stw_times(job->tokens, 3 * 4));
+    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head,
+                stw_times(stw_times(job->tokens, 3 * 4), stw_megatron_hidden_states(job)));
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.backward);
-    gather_rows(p, head, 1);
+    gather_rows(p, head, stw_megatron_hidden_states(job));
     (void)compute(p, STW_OP_LOSS, head, 2.0 * flops);
-    reduce_rows(p, head, 1);
+    reduce_rows(p, head, stw_megatron_hidden_states(job));
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, softmax);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.head);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, before);
     stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, kept);
 }
 
@@ -304,30 +379,8 @@ static bool leaves_graph(const pass *p, const layer_state *s) {
     return p->job->run->recompute.granularity == 2 && stw_megatron_modules_of(p->job->run).moe;
 }
 
-static void backward(pass *p) {
-    for (uint32_t i = p->n; i-- > 0;) {
-        layer_state *s = &p->layers[i];
-        double flops = stw_block_forward_flops(p->job, s->block);
-        run_again(p, i);
-        uint64_t more = stw_plus(s->bytes.backward, s->recompute ? 0 : s->bytes.again);
-        if (s->recompute) exchange(p, s, 1);
-        exchange(p, s, 2);
-        stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
-        (void)compute(p, STW_OP_BACKWARD, s->block,
-                      (s->recompute ? 3.0 : 2.0) * flops + again_flops(p, s));
-        stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
-        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->again);
-        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->own);
-        if (leaves_graph(p, s))
-            p->left[s->block] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
-                                          stw_times(2, stw_megatron_hidden_bytes(p->job)));
-    }
-    run_tower(p, true);
-    if (p->stage > 0) {
-        pass_on(p);
-        return;
-    }
-    gather_rows(p, STW_OP_NONE, 1);
+/* The weight gradient of an embedding. */
+static void embedding_grad(pass *p) {
     const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
     stw_extent grad =
         stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU,
@@ -335,15 +388,73 @@ static void backward(pass *p) {
     stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, grad);
 }
 
+/* Backward of a block, with the forward before it where the block is recomputed. */
+static double backward_flops(const pass *p, const layer_state *s) {
+    return (s->recompute ? 3.0 : 2.0) * stw_block_forward_flops(p->job, s->block) +
+           again_flops(p, s);
+}
+
+static void backward(pass *p) {
+    for (uint32_t i = p->n; i-- > 0;) {
+        layer_state *s = &p->layers[i];
+        if (norm_follows(p, i)) stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p->norm);
+        run_again(p, i);
+        uint64_t more = stw_plus(s->bytes.backward, s->recompute ? 0 : s->bytes.again);
+        if (s->recompute) exchange(p, s, 1);
+        exchange(p, s, 2);
+        stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
+        (void)compute(p, STW_OP_BACKWARD, s->block, backward_flops(p, s));
+        stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
+        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->again);
+        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->own);
+        if (leaves_graph(p, s))
+            p->left[s->block] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
+                                          stw_times(2, stw_megatron_hidden_bytes(p->job)));
+        if (stw_megatron_is_mtp(p->job, s->block)) embedding_grad(p);
+    }
+    run_tower(p, true);
+    if (p->stage > 0) {
+        pass_on(p);
+        return;
+    }
+    gather_rows(p, STW_OP_NONE, 1);
+    embedding_grad(p);
+}
+
 /* ---- all of it ---- */
 
-/* A stage waits (pp - 1) / vpp passes in every iteration (arXiv 2104.04473, section 2.2). */
+/* Work of a micro batch on a stage. */
+static double stage_flops(const pass *p, uint32_t stage) {
+    pass other = *p;
+    double flops = 0;
+    if (stage == p->stage) return p->flops;
+    other.stage = stage;
+    other.layers = p->others;
+    place_layers(&other);
+    choose_in_chunks(&other);
+    for (uint32_t i = 0; i < other.n; i++)
+        flops += stw_block_forward_flops(p->job, other.layers[i].block) +
+                 backward_flops(&other, &other.layers[i]);
+    if (stage + 1 == p->job->run->parallel.pp) flops += 3.0 * head_flops(p);
+    flops /= p->job->run->parallel.tp;
+    if (stage == 0) flops += (p->tower.again > 0 ? 4.0 : 3.0) * p->tower.flops;
+    return flops;
+}
+
+/* Micro batches follow each other at the pace of the slowest stage; the first one passes all
+ * stages, chunk by chunk (arXiv 2104.04473, section 2.2: where stages are equal, a stage waits
+ * (pp - 1) / vpp passes in every iteration). */
 static void wait_for_others(pass *p) {
     const stw_parallel *way = &p->job->run->parallel;
-    double passes = (double)p->job->run->batch.grad_accumulation;
+    double passes = (double)p->job->run->batch.grad_accumulation, slowest = 0, all = 0;
     if (way->pp == 1) return;
+    for (uint32_t stage = 0; stage < way->pp; stage++) {
+        double flops = stage_flops(p, stage);
+        slowest = flops > slowest ? flops : slowest;
+        all += flops;
+    }
     stw_op op = stw_op_make(STW_OP_IDLE, STW_STREAM_COMPUTE, STW_OP_NONE);
-    op.flops = p->flops * (double)(way->pp - 1) / (double)way->vpp / passes;
+    op.flops = slowest - p->flops + (all - slowest) / (double)way->vpp / passes;
     op.after[0] = p->sent;
     (void)stw_append(p->b, op);
 }
@@ -353,7 +464,7 @@ static uint64_t sent_bytes(const pass *p) {
     if (way->pp == 1) return 0;
     uint64_t n = p->stage == 0 ? 1 : 2;
     if (way->vpp > 1) n += SENT_BY_CHUNKS;
-    return stw_times(n, stw_megatron_hidden_bytes(p->job));
+    return stw_times(n, handed_on_bytes(p));
 }
 
 /* All-gathers that overlap the first micro batch's forward, and reductions that overlap the last
@@ -366,6 +477,8 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
               .stage = b->job->kinds[b->layout->kind].stage,
               .left = left,
               .tower = stw_megatron_tower_of(b->job),
+              .norm = STW_NO_EXTENT,
+              .norms = STW_NO_EXTENT,
               .worked = STW_OP_NONE,
               .sent = STW_OP_NONE};
     if (b->status != STW_STATUS_OK || !look_at_layers(&p)) return;
@@ -385,7 +498,9 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     loss(&p);
     backward(&p);
     for (uint32_t i = 0; i < p.n; i++)
-        stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.layers[i].others);
+        for (uint64_t k = 0; k + 1 < p.layers[i].times; k++)
+            stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.layers[i].others[k]);
+    stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.norms);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, mask);
     if (set.overlap_grad_reduce) stw_megatron_exchange(b, state, false, parts, STW_OP_NONE);
     wait_for_others(&p);

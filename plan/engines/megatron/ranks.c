@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/megatron/ranks.h"
 
-#include <string.h>
-
 #include "core/checked.h"
 #include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/stages.h"
 #include "plan/engines/megatron/vision.h"
 
 stw_megatron_ways stw_megatron_ways_of(const stw_job *job) {
@@ -19,62 +18,11 @@ stw_megatron_ways stw_megatron_ways_of(const stw_job *job) {
                                .expert_dp = job->expert_group};
 }
 
-/* ---- blocks ---- */
-
-bool stw_megatron_is_layer(const stw_job *job, uint32_t block) {
-    const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
-    return f->transformer && !f->vision;
-}
-
-static bool has_name(const stw_job *job, uint32_t block, const char *name) {
-    return strcmp(job->model->groups[job->model->blocks[block].group].name, name) == 0;
-}
-
-bool stw_megatron_is_embedding(const stw_job *job, uint32_t block) {
-    return has_name(job, block, "embed");
-}
-
-bool stw_megatron_is_head(const stw_job *job, uint32_t block) {
-    return has_name(job, block, "head");
-}
-
-uint32_t stw_megatron_layers(const stw_job *job) {
-    uint32_t n = 0;
-    for (uint32_t b = 0; b < job->model->n_blocks; b++) n += stw_megatron_is_layer(job, b);
-    return n;
-}
-
-uint32_t stw_megatron_chunk_layers(const stw_job *job) {
-    const stw_parallel *p = &job->run->parallel;
-    return stw_megatron_layers(job) / (p->pp * p->vpp);
-}
-
-uint32_t stw_megatron_chunk_of(const stw_job *job, uint32_t block) {
-    const stw_parallel *p = &job->run->parallel;
-    uint32_t each = stw_megatron_chunk_layers(job), before = 0;
-    for (uint32_t b = 0; b < block; b++) before += stw_megatron_is_layer(job, b);
-    if (each == 0 || before == 0) return 0;
-    if (!stw_megatron_is_layer(job, block)) return p->pp * p->vpp - 1;
-    return before / each;
-}
-
-bool stw_megatron_is_head_copy(const stw_job *job, uint32_t stage, uint32_t block) {
-    const uint32_t pp = job->run->parallel.pp;
-    return pp > 1 && stage == pp - 1 && job->model->tied_embeddings &&
-           stw_megatron_is_embedding(job, block);
-}
-
-bool stw_megatron_holds(const stw_job *job, uint32_t stage, uint32_t block) {
-    return stw_megatron_chunk_of(job, block) % job->run->parallel.pp == stage ||
-           stw_megatron_is_head_copy(job, stage, block);
-}
-
 /* ---- sizes ---- */
 
 static stw_status check_model(const stw_job *job, stw_error *err) {
     const stw_parallel *p = &job->run->parallel;
     const stw_model *model = job->model;
-    uint32_t layers = stw_megatron_layers(job);
     if (!model->facts_known) {
         if (p->tp == 1 && p->pp == 1) return STW_STATUS_OK;
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.tp",
@@ -102,10 +50,6 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
                             "tp %u does not divide the %llu query heads and %llu key heads", p->tp,
                             (unsigned long long)f->q_heads, (unsigned long long)f->kv_heads);
     }
-    if (layers % (p->pp * p->vpp) != 0)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.pp",
-                        "pp %u x vpp %u does not divide the model's %u layers", p->pp, p->vpp,
-                        layers);
     return stw_megatron_check_images(job, err);
 }
 
@@ -151,7 +95,8 @@ stw_status stw_megatron_sizes(stw_job *job, stw_error *err) {
         return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.seq_len",
                         "cp %u and tp %u do not divide %llu tokens", p->cp, p->tp,
                         (unsigned long long)run->batch.seq_len);
-    return check_model(job, err);
+    stw_status status = check_model(job, err);
+    return status == STW_STATUS_OK ? stw_megatron_place_blocks(job, err) : status;
 }
 
 /* Neighbours in tp are neighbours in the world; stages lie furthest apart. */

@@ -169,18 +169,30 @@ static void lock_copies(stw_builder *b, const stw_megatron_state *s) {
                  made - stw_min_u64(made, stw_plus(master, backups)));
 }
 
+/* Elements of the buffer of a chunk; its share of all padding, too. */
+static uint64_t part_of_chunk(const stw_megatron_state *s, uint32_t chunk, bool expert) {
+    const uint64_t all = expert ? s->params.expert : s->params.dense;
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < s->params.n; i++) {
+        const stw_megatron_param *p = &s->params.list[i];
+        if (p->expert == expert && p->chunk == chunk) n = stw_plus(n, p->numel);
+    }
+    uint64_t in = expert ? s->params.expert_padded : s->params.dense_padded;
+    return all > 0 ? (uint64_t)((double)in * ((double)n / (double)all) + 0.5) : 0;
+}
+
 /* How much more there is at once than parameters and gradients, while the buffers are made. */
 static uint64_t moving_bytes(const stw_job *job, const stw_megatron_state *s) {
     const uint64_t p = element(job, STW_COMPONENT_PARAMS), g = element(job, STW_COMPONENT_GRADS);
-    const uint32_t chunks = job->run->parallel.vpp;
-    uint64_t dense = s->params.dense_padded / chunks, expert = s->params.expert_padded / chunks;
+    uint64_t all = stw_times(stw_plus(s->params.dense_padded, s->params.expert_padded), g);
+    uint64_t grads = 0, most = 0;
     if (!stw_megatron_settings_of(job->run).distributed_optimizer) return 0;
-    uint64_t all = stw_times(stw_plus(dense, expert), stw_times(chunks, g));
-    uint64_t grads = stw_times(stw_plus(dense, expert), stw_times(chunks - 1, g)), most = 0;
-    uint64_t parts[] = {dense, expert};
-    for (int i = 0; i < 2; i++) { /* of the last chunk */
-        grads = stw_plus(grads, stw_times(parts[i], g));
-        most = stw_max_u64(most, stw_plus(grads, stw_times(parts[i], p)));
+    for (uint32_t chunk = 0; chunk < job->run->parallel.vpp; chunk++) {
+        for (int e = 0; e < 2; e++) {
+            uint64_t part = part_of_chunk(s, chunk, e == 1);
+            grads = stw_plus(grads, stw_times(part, g));
+            most = stw_max_u64(most, stw_plus(grads, stw_times(part, p)));
+        }
     }
     return most > all ? most - all : 0;
 }
@@ -281,11 +293,10 @@ void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gat
 }
 
 /* Gradients that ranks of other groups share: with sequence parallelism those of parameters that
- * every tensor-parallel rank has whole, and those of a tied embedding on the first and last stage
+ * every tensor-parallel rank has whole, and those of an embedding that several stages have
  * (distributed/finalize_model_grads.py). */
 static void finalize(stw_builder *b, const stw_megatron_state *s) {
     const stw_parallel *way = &b->job->run->parallel;
-    const uint32_t stage = b->job->kinds[b->layout->kind].stage;
     stw_op op = stw_op_make(STW_OP_ALL_REDUCE, STW_STREAM_COMM, STW_OP_NONE);
     op.component = STW_COMPONENT_GRADS;
     op.from = op.to = STW_TIER_GPU;
@@ -293,11 +304,10 @@ static void finalize(stw_builder *b, const stw_megatron_state *s) {
     for (uint32_t i = 0; i < s->params.n; i++) {
         const stw_megatron_param *p = &s->params.list[i];
         if (p->whole) whole = stw_plus(whole, p->numel);
-        if (p->embedding) tied = stw_max_u64(tied, p->numel);
+        if (p->bucket) tied = stw_max_u64(tied, p->numel);
     }
     if (way->sequence_parallel) exchange(b, &op, STW_RANK_GROUP_TP, whole);
-    if (b->job->model->tied_embeddings && (stage == 0 || stage + 1 == way->pp))
-        exchange(b, &op, STW_RANK_GROUP_PP, tied);
+    exchange(b, &op, STW_RANK_GROUP_PP, tied);
 }
 
 static uint32_t update(stw_builder *b, stw_update how, uint64_t params, uint32_t after) {
