@@ -105,9 +105,14 @@ def compare(predicted, rows):
               f"worst {100 * max(all_errors):.2f}%")
 
 
-if len(sys.argv) == 4 and sys.argv[1] == "predict":
-    predict(sys.argv[2], sys.argv[3])
-elif len(sys.argv) == 4 and sys.argv[1] == "compare":
-    compare(sys.argv[2], sys.argv[3])
-else:
-    sys.exit(__doc__)
+def main():
+    if len(sys.argv) == 4 and sys.argv[1] == "predict":
+        predict(sys.argv[2], sys.argv[3])
+    elif len(sys.argv) == 4 and sys.argv[1] == "compare":
+        compare(sys.argv[2], sys.argv[3])
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
