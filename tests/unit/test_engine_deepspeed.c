@@ -212,7 +212,8 @@ static void steps_pass_over_state(void) {
         {"deepspeed.zero_stage=1 optimizer.clip_norm=0", 16 + 4 + 6 + 6, 0, false},
         {"deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true", 0,
          8 + 8, false},
-        {"deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu", 0, 8 + 8, true},
+        {"deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=false", 0,
+         8 + 8, true},
         {"deepspeed.zero_stage=3 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true", 0,
          8 + 10, true},
         {"deepspeed.zero_stage=3 deepspeed.offload_optimizer=cpu deepspeed.offload_param=cpu", 0,
@@ -230,6 +231,61 @@ static void steps_pass_over_state(void) {
         CU_ASSERT(count_of(plan, STW_OP_CALLS) > 0);
         stw_plan_free(plan);
     }
+}
+
+/* ---- parameter groups and frozen tensors ---- */
+
+#define PINNED "deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true "
+#define NO_DECAY "optimizer.groups=[{\"match\":[\"1d\"],\"weight_decay\":0}] "
+#define MI (1ull << 20)
+#define KI (1ull << 10)
+
+/* stage_1_and_2.py, __init__: a flat buffer per parameter group. GPT-2 has 121,344 elements in its
+ * 98 vectors and 124,318,464 in matrices; two ranks take half of each. Page-locked are master and
+ * gradients (4 B), 16-bit weights (2 B), and one buffer of the largest tensor (50257 x 768 x 2 B),
+ * each rounded up to a power of two. */
+static void groups_have_flat_buffers_of_their_own(void) {
+    stw_plan *plan = plan_of("GPT-2", "h200-x2", BF16 PINNED NO_DECAY "deepspeed.zero_stage=2");
+    const double of_matrices = 256 + 128 + 256, of_vectors = 256 + 128 + 256, temporary = 128;
+    CU_ASSERT_EQUAL(on_host(plan, true) / 2, (of_matrices + temporary) * MI + of_vectors * KI);
+    CU_ASSERT_EQUAL(count_of(plan, STW_OP_ALL_GATHER), 2);
+    CU_ASSERT_EQUAL(op_of(plan, STW_OP_ALL_GATHER, 0)->bytes, 2 * 124318464);
+    CU_ASSERT_EQUAL(op_of(plan, STW_OP_ALL_GATHER, 1)->bytes, 2 * 121344);
+    CU_ASSERT_EQUAL(op_of(plan, STW_OP_UPDATE, 1)->params, 121344 / 2);
+    stw_plan_free(plan);
+    /* stage3.py, _create_fp16_sub_groups: sub-groups do not span groups */
+    plan = plan_of("GPT-2", "h200-x2", BF16 NO_DECAY);
+    CU_ASSERT_EQUAL(count_of(plan, STW_OP_UPDATE), 2);
+    CU_ASSERT_EQUAL(op_of(plan, STW_OP_UPDATE, 0)->params, 124318464 / 2);
+    stw_plan_free(plan);
+}
+
+#define LORA "trainable.lora.rank=8 trainable.lora.targets=[q_proj,v_proj] "
+
+/* Qwen3-1.7B, rank 8 on q_proj (2048 x 2048) and v_proj (1024 x 2048): 3 x 16,384 + 8,192 elements
+ * in each of 28 layers are trained. */
+static void frozen_tensors_have_no_state(void) {
+    const uint64_t trained = 28 * (3 * 16384 + 8192), whole = 1720574976 + trained;
+    for (int stage = 1; stage <= 3; stage++) {
+        char settings[512];
+        snprintf(settings, sizeof settings, BF16 LORA "deepspeed.zero_stage=%d", stage);
+        stw_plan *plan = plan_of("Qwen3-1.7B", "h200-x2", settings);
+        const stw_space *spaces = plan->job->kinds[0].spaces;
+        CU_ASSERT_EQUAL(spaces[STW_SPACE_OPTIMIZER].n, trained / 2);
+        CU_ASSERT_EQUAL(spaces[STW_SPACE_PARAMS].n, stage == 3 ? whole / 2 : whole);
+        const stw_op_kind reduction = stage == 3 ? STW_OP_REDUCE_SCATTER : STW_OP_ALL_REDUCE;
+        CU_ASSERT_EQUAL(sent(plan, STW_PHASE_FORWARD_BACKWARD, reduction), 2 * trained);
+        if (stage < 3) {
+            CU_ASSERT_EQUAL(sent(plan, STW_PHASE_OPTIMIZER_STEP, STW_OP_ALL_GATHER), 2 * trained);
+        } else { /* adapters and norms stay whole: 28 x (4 + 4) tensors and the last norm */
+            CU_ASSERT_EQUAL(count_of(plan, STW_OP_ALL_GATHER), 28 * 8 + 1);
+        }
+        stw_plan_free(plan);
+    }
+    /* as above: 802,816 elements, and a buffer of the largest adapter */
+    stw_plan *plan = plan_of("Qwen3-1.7B", "h200-x2", BF16 LORA PINNED "deepspeed.zero_stage=2");
+    CU_ASSERT_EQUAL(on_host(plan, true) / 2, (double)((4 + 2 + 4) * MI + 32 * KI));
+    stw_plan_free(plan);
 }
 
 /* With accumulation, what is reduced once in a step is the step's. */
@@ -286,7 +342,7 @@ static void reports_fit_or_not(void) {
          STW_VERDICT_DOES_NOT_FIT},
         {"Llama-3.1-70B", "h200-x2",
          BF16 "node.gpus=8 batch.seq_len=1024 deepspeed.offload_optimizer=cpu "
-              "deepspeed.offload_param=cpu node.host.memory=1600GiB node.host.limit=1600GiB",
+              "deepspeed.offload_param=cpu node.host.memory=2048GiB node.host.limit=1998GiB",
          STW_VERDICT_FITS},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -301,6 +357,8 @@ static const stw_test tests[] = {
     {"collectives have their bytes", collectives_have_their_bytes},
     {"stage 3 gathers small tensors one by one", stage_3_gathers_small_tensors_one_by_one},
     {"steps pass over state", steps_pass_over_state},
+    {"groups have flat buffers of their own", groups_have_flat_buffers_of_their_own},
+    {"frozen tensors have no state", frozen_tensors_have_no_state},
     {"reductions of a step count once", reductions_of_a_step_count_once},
     {"earlier micro batches leave gradients", earlier_micro_batches_leave_gradients},
     {"reports fit or do not", reports_fit_or_not},

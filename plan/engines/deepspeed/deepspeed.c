@@ -9,6 +9,18 @@ static bool wants(uint32_t wish, stw_tier tier) {
     return wish == STW_AUTO || wish == (uint32_t)tier;
 }
 
+/* Rates have no effect on a plan; groups have one where they cut buffers. */
+static bool has_one_group(const stw_job *job) {
+    uint32_t only = STW_ZERO_FROZEN;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++) {
+        if (!stw_job_trains(job, t)) continue;
+        const uint32_t group = stw_job_param_group(job, t);
+        if (only != STW_ZERO_FROZEN && group != only) return false;
+        only = group;
+    }
+    return true;
+}
+
 static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
     const stw_deepspeed_settings set = stw_deepspeed_settings_of(job->run);
     const stw_tier optimizer = set.offload_optimizer ? STW_TIER_HOST : STW_TIER_GPU;
@@ -36,6 +48,12 @@ static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
                        "reduces gradients (communication_data_type)");
         return 0;
     }
+    if (job->run->optimizer.n_groups > 0 && has_one_group(job)) {
+        (void)stw_fail(err, STW_STATUS_BAD_INPUT, "optimizer.groups",
+                       "found one group that has all trained tensors, expected several: rates "
+                       "alone change no plan of engine deepspeed");
+        return 0;
+    }
     *out = place;
     return 1;
 }
@@ -53,7 +71,13 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {"deepspeed.", "optimizer.clip_norm", NULL};
+static const char *const keys[] = {"deepspeed.",
+                                   "optimizer.clip_norm",
+                                   "optimizer.groups",
+                                   "trainable.lora.rank",
+                                   "trainable.lora.targets",
+                                   "trainable.freeze",
+                                   NULL};
 static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
                                              {"optimizer.implementation", "foreach"},
                                              {"optimizer.implementation", "loop"},

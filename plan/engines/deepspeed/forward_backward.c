@@ -114,7 +114,7 @@ static void head_grads(pass *p) {
     if (model->tied_embeddings) {
         uint32_t tensor = stw_zero_embedding(p->z);
         stw_fetch_release(&p->fetch);
-        if (tensor < model->n_tensors)
+        if (tensor < model->n_tensors && stw_job_trains(p->job, tensor))
             p->tied = alloc(p, STW_COMPONENT_GRADS,
                             stw_times(model->tensors[tensor].numel, p->z->element));
         return;
@@ -150,8 +150,15 @@ static void loss(pass *p) {
 
 /* ---- backward ---- */
 
-/* Modules from `from` on whose gradients are together at most `bytes`, at least one; the first
- * module is there already. */
+/* Bytes of a block's MLP in the dtype of compute: what its gradients take if all is trained. */
+static uint64_t mlp_bytes(const pass *p, uint32_t block) {
+    const stw_block_facts *f = &p->job->model->groups[group_of(p, block)].facts;
+    uint64_t rows = STW_SUM(f->ffn, f->shared_ffn, stw_times(f->experts, f->expert_ffn));
+    return stw_times(stw_times(p->z->element, f->hidden), rows);
+}
+
+/* Modules from `from` on that have together at least `bytes`, at least one, and the gradients of
+ * those that are trained; the first module is there already. */
 static uint32_t grads_of(pass *p, uint32_t block, uint32_t from, uint64_t bytes) {
     const stw_model *model = p->job->model;
     uint32_t i = from;
@@ -183,7 +190,7 @@ static void backward_transformer(pass *p, uint32_t block) {
     stw_fetch_next(&p->fetch, block);
     stw_extent more = alloc(p, STW_COMPONENT_ACTIVATIONS, need.mlp_acts);
     compute(p, STW_OP_BACKWARD, block, flops);
-    uint32_t done = grads_of(p, block, 0, stw_max_u64(1, need.mlp_grads));
+    uint32_t done = grads_of(p, block, 0, stw_max_u64(1, mlp_bytes(p, block)));
     drop(p, STW_COMPONENT_ACTIVATIONS, &more);
     free_acts(p, block, 0);
     more = alloc(p, STW_COMPONENT_ACTIVATIONS, need.attention_acts);

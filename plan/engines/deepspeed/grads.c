@@ -65,7 +65,8 @@ bool stw_grads_begin(stw_grads *g, stw_zero *z) {
     if (z->set.zero_stage > 1) return z->b->status == STW_STATUS_OK;
     const uint64_t element = z->fp32_grads && !z->bf16_optimizer ? 4 : z->element;
     for (uint32_t t = 0; t < n; t++)
-        z->whole[t] = alloc(z, STW_COMPONENT_GRADS, stw_times(numel(g, t), element));
+        if (stw_job_trains(z->job, t))
+            z->whole[t] = alloc(z, STW_COMPONENT_GRADS, stw_times(numel(g, t), element));
     begin_buckets(g); /* the first backward made them, the last one drops them */
     return z->b->status == STW_STATUS_OK;
 }
@@ -89,13 +90,13 @@ static uint32_t collective(stw_grads *g, stw_op_kind kind, uint64_t bytes, stw_e
  * (allreduce_and_scatter flattens them). Parts are not merged where they are added to a partition
  * in fp32. */
 static bool is_one_part(const stw_grads *g) {
-    const uint64_t part = stw_zero_part(g->z->job);
     uint64_t first = UINT64_MAX, last = 0;
     if (g->z->fp32_grads && g->n > 1) return false;
     for (uint32_t i = 0; i < g->n; i++) {
-        uint64_t begin = stw_job_tensor_first(g->z->job, g->tensors[i]);
-        first = stw_min_u64(first, begin / part);
-        last = stw_max_u64(last, (begin + numel(g, g->tensors[i]) - 1) / part);
+        uint64_t begin, end;
+        stw_zero_parts_of(g->z, g->tensors[i], &begin, &end);
+        first = stw_min_u64(first, begin);
+        last = stw_max_u64(last, end);
     }
     return first >= last;
 }
@@ -244,6 +245,7 @@ void stw_grads_take(stw_grads *g, uint32_t tensor, stw_extent grad) {
 void stw_grads_add(stw_grads *g, uint32_t tensor, uint32_t block, uint32_t worked) {
     g->block = block;
     g->worked = worked;
+    if (!stw_job_trains(g->z->job, tensor)) return;
     stw_grads_take(g, tensor,
                    alloc(g->z, STW_COMPONENT_GRADS, stw_times(numel(g, tensor), g->z->element)));
 }
@@ -255,15 +257,14 @@ static void reduce_all(stw_grads *g) {
     stw_zero *z = g->z;
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
         stw_extent grad = z->whole[t];
+        if (!stw_job_trains(z->job, t)) continue;
         z->whole[t] = STW_NO_EXTENT;
         g->block = z->job->model->tensors[t].block;
         put(g, t, grad);
     }
 }
 
-static uint64_t all_bytes(const stw_zero *z) {
-    return stw_times(z->job->model->params, z->element);
-}
+static uint64_t all_bytes(const stw_zero *z) { return stw_times(z->trained, z->element); }
 
 /* The fp32 buffer is cast for its reduction and back (engine.py, allreduce_bucket with a 16-bit
  * communication_data_type). */
@@ -311,8 +312,21 @@ void stw_grads_appear(stw_zero *z) {
         return;
     }
     for (uint32_t t = 0; t < n; t++)
-        z->whole[t] =
-            alloc(z, STW_COMPONENT_GRADS, stw_times(z->job->model->tensors[t].numel, z->element));
+        if (stw_job_trains(z->job, t))
+            z->whole[t] = alloc(z, STW_COMPONENT_GRADS,
+                                stw_times(z->job->model->tensors[t].numel, z->element));
+}
+
+void stw_grads_keep(stw_zero *z, uint32_t group) {
+    uint64_t bytes = 0;
+    if (z->partition.bytes == 0) return;
+    for (uint32_t g = group; z->fp32_grads && g < STW_ZERO_GROUPS; g++)
+        bytes = stw_plus(bytes, stw_times(4, z->group_placed[g]));
+    for (uint32_t t = 0; !z->fp32_grads && t < z->job->model->n_tensors; t++)
+        if (z->places[t].group >= group && stw_zero_owned(z, t) > 0)
+            bytes = stw_plus(bytes, stw_times(z->job->model->tensors[t].numel, z->element));
+    drop(z, STW_COMPONENT_GRADS, &z->partition, STW_OP_NONE);
+    z->partition = alloc(z, STW_COMPONENT_GRADS, bytes);
 }
 
 void stw_grads_go(stw_zero *z) {

@@ -35,6 +35,8 @@ void stw_grads_reduce_once(stw_zero *z);
 
 /** Gradients as a step finds them, for a step without a backward before it. */
 void stw_grads_appear(stw_zero *z);
+/** Of reduced gradients those of parameter groups from `group` on stay. */
+void stw_grads_keep(stw_zero *z, uint32_t group);
 /** The step has taken them. */
 void stw_grads_go(stw_zero *z);
 

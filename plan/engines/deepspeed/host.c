@@ -27,6 +27,7 @@ static unsigned power_of(uint64_t bytes) {
 /* A buffer that stays. It is filled first and copied into page-locked memory then. */
 static void add(buffers *of, stw_component component, uint64_t bytes, bool locked) {
     stw_zero *z = of->z;
+    if (bytes == 0) return;
     if (!locked) {
         z->b->pageable = true;
         alloc(z, component, bytes);
@@ -45,10 +46,14 @@ static void add(buffers *of, stw_component component, uint64_t bytes, bool locke
     stw_free(z->b, component, STW_TIER_HOST, original);
 }
 
-void stw_host_region(stw_zero *z, const stw_region *r, bool locked) {
+static void region_at(stw_zero *z, const stw_region *r, bool locked) {
     z->b->pageable = !locked;
     stw_alloc_at(z->b, r->component, r->tier, r->offset_bytes, r->bytes);
     z->b->pageable = false;
+}
+
+void stw_host_region(stw_zero *z, const stw_region *r, bool locked) {
+    region_at(z, r, locked);
     if (locked) alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(r->bytes));
 }
 
@@ -70,14 +75,24 @@ static void add_accumulators(buffers *of) {
             z->set.pin_memory);
 }
 
+/* Each group has a buffer of its own, which torch's allocator rounds. */
+static void masters(stw_zero *z, const stw_region *r, bool locked) {
+    region_at(z, r, locked);
+    for (uint32_t g = 0; g < STW_ZERO_GROUPS && locked; g++)
+        alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING,
+              stw_page_lock_rounding_bytes(stw_times(4, z->group_placed[g])));
+}
+
 static void begin_flat(buffers *of) {
     stw_zero *z = of->z;
     const bool locked = z->set.pin_memory;
     const stw_region *master = region_of(z, STW_COMPONENT_MASTER);
-    if (master != NULL) stw_host_region(z, master, locked);
-    add(of, STW_COMPONENT_STAGE, stw_times(z->placed, z->element), locked);
+    if (master != NULL) masters(z, master, locked);
+    for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++)
+        add(of, STW_COMPONENT_STAGE, stw_times(z->group_placed[g], z->element), locked);
     add(of, STW_COMPONENT_STAGE, stw_times(z->largest, z->element), locked);
-    add(of, STW_COMPONENT_GRADS, stw_times(z->placed, 4), locked);
+    for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++)
+        add(of, STW_COMPONENT_GRADS, stw_times(z->group_placed[g], 4), locked);
     add_accumulators(of);
 }
 

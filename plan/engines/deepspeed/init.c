@@ -21,19 +21,20 @@ static bool is_master_on_gpu(const stw_region *r) {
     return r->component == STW_COMPONENT_MASTER && r->tier == STW_TIER_GPU;
 }
 
-/* The model and a flat copy of it. Where there is no room for the copy, the model goes to the host
- * first, and both are there at once (stage_1_and_2.py, __init__: flatten_on_accelerator). */
-static void flatten(stw_zero *z) {
+/* The model and a flat copy of a group. Where there is no room for the copy, the group goes to the
+ * host first, and both are there at once (stage_1_and_2.py, __init__: flatten_on_accelerator). */
+static void flatten(stw_zero *z, uint64_t params) {
     const stw_cluster *cluster = z->job->cluster;
     const uint64_t model = stw_times(z->job->model->params, z->element);
+    const uint64_t flat = stw_times(params, z->element);
     const uint64_t used =
         STW_SUM(model, cluster->gpu.context_bytes, z->job->world > 1 ? cluster->gpu.comm_bytes : 0);
-    if (stw_plus(used, model) <= cluster->gpu.memory_bytes) {
-        drop(z, alloc(z, model));
+    if (stw_plus(used, flat) <= cluster->gpu.memory_bytes) {
+        drop(z, alloc(z, flat));
         return;
     }
     z->b->pageable = true;
-    stw_extent copies = stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, stw_times(2, model));
+    stw_extent copies = stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, stw_times(2, flat));
     z->b->pageable = false;
     stw_free(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, copies);
 }
@@ -42,8 +43,12 @@ static void flatten(stw_zero *z) {
  * (initialize_optimizer_states). What the casts of gradients pass through stays on the GPU where
  * the optimizer does not. */
 static void begin_flat(stw_zero *z) {
-    flatten(z);
-    stw_extent copy = alloc(z, stw_times(z->placed, z->element));
+    uint64_t copied = 0;
+    for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++) {
+        if (z->group_trained[g] > 0) flatten(z, z->group_trained[g]);
+        copied = stw_max_u64(copied, z->group_placed[g]);
+    }
+    stw_extent copy = alloc(z, stw_times(copied, z->element));
     stw_build_regions(z->b, true, is_master_on_gpu);
     drop(z, copy);
     if (z->set.offload_optimizer)
@@ -55,9 +60,9 @@ static void begin_flat(stw_zero *z) {
 /* BF16_Optimizer's fp32 gradients of the whole model (bf16_optimizer.py,
  * _setup_for_real_optimizer). */
 static void begin_bf16(stw_zero *z) {
-    drop(z, alloc(z, stw_times(z->job->model->params, z->element)));
+    drop(z, alloc(z, stw_times(z->trained, z->element)));
     stw_build_regions(z->b, true, is_master_on_gpu);
-    (void)stw_alloc(z->b, STW_COMPONENT_GRADS, STW_TIER_GPU, stw_times(4, z->job->model->params));
+    (void)stw_alloc(z->b, STW_COMPONENT_GRADS, STW_TIER_GPU, stw_times(4, z->trained));
 }
 
 /* Shards of a sub-group are cast and the cast is copied; sub-groups before it are there. */
@@ -80,7 +85,7 @@ static void begin_shards(stw_zero *z) {
     uint64_t shard = 0, small = 0;
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
         uint64_t numel = z->job->model->tensors[t].numel;
-        shard = stw_max_u64(shard, stw_zero_shard(z, t));
+        if (stw_job_trains(z->job, t)) shard = stw_max_u64(shard, stw_zero_shard(z, t));
         if (numel <= z->set.persistence_threshold) small = stw_plus(small, numel);
     }
     if (!z->set.offload_optimizer) cast_sub_groups(z);

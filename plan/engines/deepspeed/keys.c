@@ -23,7 +23,7 @@ static const stw_spec_row rows[] = {
     {WORDS("deepspeed.offload_param", offload_devices), AT(offload_param),
      .also = "offload_param_device", .fallback = "none",
      .note = "none | cpu: the shards too; stage 3 with offload_optimizer: cpu"},
-    {BOOL("deepspeed.pin_memory"), AT(pin_memory), .fallback = "false",
+    {BOOL("deepspeed.pin_memory"), AT(pin_memory), .fallback = "true",
      .note = "page-lock what is offloaded; moments never are"},
     {RATIO("deepspeed.ratio"), AT(ratio), .fallback = "1", BOUNDS(0, 1),
      .instead = "deepspeed.offload_optimizer: cpu or none"},
@@ -58,9 +58,9 @@ static stw_status check_offload(const stw_run_spec *run, const char *origin, stw
     if (s.offload_param && !s.offload_optimizer)
         return stw_run_spec_refuse(origin, err, "deepspeed.offload_param", "cpu",
                                    "none, or deepspeed.offload_optimizer: cpu");
-    if (s.pin_memory && !s.offload_optimizer)
-        return stw_run_spec_refuse(origin, err, "deepspeed.pin_memory", "true",
-                                   "false, because deepspeed.offload_optimizer is none");
+    if (!s.pin_memory && !s.offload_optimizer)
+        return stw_run_spec_refuse(origin, err, "deepspeed.pin_memory", "false",
+                                   "true, because deepspeed.offload_optimizer is none");
     return STW_STATUS_OK;
 }
 

@@ -6,6 +6,9 @@
 
 #include "plan/spec/registry.h"
 
+/** Parameter groups, the one of all other tensors included. */
+#define STW_ZERO_GROUPS (STW_MAX_OWN_PARAM_GROUPS + 1)
+
 typedef struct stw_deepspeed_settings {
     uint32_t zero_stage;
     uint32_t offload_optimizer, offload_param; /* 1: to the CPU */

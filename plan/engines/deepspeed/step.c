@@ -117,8 +117,9 @@ static void all_gather(stw_zero *z, uint64_t bytes, uint32_t after) {
 static uint64_t largest_grad(const stw_zero *z) {
     uint64_t most = 0;
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
-        most =
-            stw_max_u64(most, z->set.zero_stage == 3 ? stw_zero_shard(z, t) : stw_zero_owned(z, t));
+        most = stw_max_u64(most, !stw_job_trains(z->job, t) ? 0
+                                 : z->set.zero_stage == 3   ? stw_zero_shard(z, t)
+                                                            : stw_zero_owned(z, t));
     return most;
 }
 
@@ -158,7 +159,7 @@ static void norm_of(stw_zero *z, uint64_t params, uint64_t tensors) {
  * scales the gradients of all tensors one by one (clip_tensors_by_global_norm; a norm above the
  * limit is assumed). */
 static void norm_bf16(stw_zero *z) {
-    const uint64_t n = z->job->model->n_tensors, params = z->job->model->params;
+    const uint64_t n = z->n_trained, params = z->trained;
     (void)call(z, n, STW_OP_NONE);
     z->normed = squares_of(z, params);
     if (!(z->job->run->optimizer.clip_norm > 0)) return;
@@ -179,7 +180,6 @@ static uint64_t small_tensors(const stw_zero *z) {
 /* Stage 3 has a norm and a sum for every sub-group. Tensors that stay whole are let go first:
  * record_stream and an empty tensor for each (release_and_reset_all, free_param). */
 static void norm(stw_zero *z) {
-    const stw_space *own = &z->job->kinds[z->b->layout->kind].spaces[STW_SPACE_OPTIMIZER];
     const bool copies = !z->set.offload_optimizer && !z->bf16_optimizer;
     stw_extent squares = alloc(z, copies ? stw_times(8, largest_grad(z)) : 0);
     if (z->set.zero_stage == 3) {
@@ -189,7 +189,8 @@ static void norm(stw_zero *z) {
     } else if (z->bf16_optimizer) {
         norm_bf16(z);
     } else {
-        norm_of(z, z->placed, own->n_segments);
+        for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++)
+            if (z->group_trained[g] > 0) norm_of(z, z->group_placed[g], z->group_tensors[g]);
     }
     drop(z, squares);
 }
@@ -226,20 +227,34 @@ static stw_extent cast_grads(stw_zero *z, uint64_t params, bool flat) {
 /* Scaling takes four launches (the factor, then the gradients), a cast one, a copy one. */
 enum { STEP_CALLS = 4 + 1 + 1 };
 
-/* Stages 1 and 2: one part, then everyone's (stage_1_and_2.py and bf16_optimizer.py, step). */
-static void step_flat(stw_zero *z, bool first) {
-    const uint64_t all = z->job->model->params;
-    stw_extent cast = cast_grads(z, z->placed, z->fp32_grads);
-    if (!z->bf16_optimizer && !z->fp32_grads) stw_grads_go(z);
+/* One parameter group of stages 1 and 2: this rank's part. @return when its weights are there */
+static uint32_t step_group(stw_zero *z, uint32_t group, bool first) {
+    const uint64_t params = z->group_placed[group];
+    stw_extent cast = cast_grads(z, params, z->fp32_grads);
+    if (!z->bf16_optimizer && !z->fp32_grads) stw_grads_keep(z, group + 1);
     make_moments(z, first);
-    (void)call(z, STEP_CALLS + launches(z->placed), z->normed);
-    uint32_t scaled = z->bf16_optimizer ? z->normed : scale(z, z->placed);
-    uint32_t done = return_params(z, z->placed, adam(z, z->placed, scaled));
+    (void)call(z, STEP_CALLS + launches(params), z->normed);
+    uint32_t scaled = z->bf16_optimizer ? z->normed : scale(z, params);
+    uint32_t done = return_params(z, params, adam(z, params, scaled));
     drop(z, cast);
+    if (!z->bf16_optimizer && z->fp32_grads) stw_grads_keep(z, group + 1);
+    return done;
+}
+
+/* Stages 1 and 2: one group after the other, then everyone's parts, a gather for each group
+ * (stage_1_and_2.py and bf16_optimizer.py, step; all_gather_into_tensor_dp_groups). */
+static void step_flat(stw_zero *z, bool first) {
+    uint32_t done = z->normed;
+    for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++) {
+        if (z->group_placed[g] == 0) continue;
+        done = step_group(z, g, first);
+        first = false;
+    }
     /* clear_hp_grads and clear_lp_grads write zeros */
-    if (z->bf16_optimizer) (void)pass_over(z, STW_TIER_GPU, all, 4 + z->element, done);
+    if (z->bf16_optimizer) (void)pass_over(z, STW_TIER_GPU, z->trained, 4 + z->element, done);
     stw_grads_go(z);
-    all_gather(z, stw_times(all, z->element), done);
+    for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++)
+        all_gather(z, stw_times(z->group_trained[g], z->element), done);
 }
 
 /* Stage 3: one sub-group after the other, then the tensors that stay whole, each by a gather of its

@@ -4,25 +4,51 @@
  * zero/stage_1_and_2.py, zero/stage3.py, zero/partition_parameters.py,
  * zero/partitioned_param_coordinator.py, bf16_optimizer.py.
  *
- * Element counts leave out the padding of flat buffers: up to two elements per rank in stages 1 and
- * 2, up to one per rank and tensor in stage 3. */
+ * Every parameter group (optimizer.groups; 0: what none of them matches) has a flat buffer of its
+ * trained tensors in stages 1 and 2, and sub-groups of its own in stage 3. Frozen tensors are in
+ * none; stage 3 cuts them like others.
+ *
+ * Element counts leave out the padding of flat buffers: up to two elements per rank and group in
+ * stages 1 and 2, up to one per rank and tensor in stage 3. */
 #ifndef STW_PLAN_DEEPSPEED_ZERO_H
 #define STW_PLAN_DEEPSPEED_ZERO_H
 
 #include "plan/engines/deepspeed/keys.h"
 #include "plan/program/builder.h"
 
+/** The group of a frozen tensor. */
+#define STW_ZERO_FROZEN UINT32_MAX
+
+/** The flat buffers of all parameter groups, tensor by tensor. */
+typedef struct stw_flat {
+    const stw_job *job;
+    uint64_t params[STW_ZERO_GROUPS]; /* of each */
+    uint64_t next[STW_ZERO_GROUPS];   /* where the next tensor of each begins */
+} stw_flat;
+
+/** Where a tensor lies in the flat buffer of its group. */
+typedef struct stw_flat_place {
+    uint32_t group;
+    uint64_t first; /* element */
+} stw_flat_place;
+
 typedef struct stw_zero {
     stw_builder *b;
     const stw_job *job;
     stw_deepspeed_settings set;
-    uint32_t ranks;           /* that share the state */
-    uint64_t element;         /* bytes of a parameter and of its gradient */
-    bool fp32_grads;          /* gradients are collected in fp32 */
-    bool bf16_optimizer;      /* stage 1 with fp32_grads on the GPU: BF16_Optimizer */
-    bool reduces_in_backward; /* else when the last backward has ended */
-    uint64_t placed;          /* elements of the optimizer's state of this rank */
-    uint64_t largest;         /* elements of the largest tensor */
+    uint32_t ranks;                         /* that share the state */
+    uint64_t element;                       /* bytes of a parameter and of its gradient */
+    bool fp32_grads;                        /* gradients are collected in fp32 */
+    bool bf16_optimizer;                    /* stage 1 with fp32_grads on the GPU: BF16_Optimizer */
+    bool reduces_in_backward;               /* else when the last backward has ended */
+    uint64_t placed;                        /* elements of the optimizer's state of this rank */
+    uint64_t group_placed[STW_ZERO_GROUPS]; /* the same by parameter group */
+    uint64_t group_trained[STW_ZERO_GROUPS]; /* elements of all its tensors */
+    uint32_t group_tensors[STW_ZERO_GROUPS]; /* of which this rank owns elements */
+    uint64_t trained;                        /* elements of all groups */
+    uint32_t n_trained;                      /* tensors of all groups */
+    uint64_t largest;                        /* elements of the largest trained tensor */
+    stw_flat_place *places;                  /* [n_tensors] */
     /** Elements of the sub-groups of stage 3: tensors in order until they have sub_group_size
      * elements of the rank (stage3.py, _create_fp16_sub_groups). */
     uint64_t *sub_groups;        /* [n_sub_groups] */
@@ -40,14 +66,16 @@ bool stw_zero_init(stw_zero *z, stw_builder *b);
 uint32_t stw_zero_embedding(const stw_zero *z);
 /** Elements of a rank's shard of a tensor in stage 3, padding included. */
 uint64_t stw_zero_shard(const stw_zero *z, uint32_t tensor);
-/** Elements of a rank's part of the flat buffer of stages 1 and 2. */
-uint64_t stw_zero_part(const stw_job *job);
+/** Elements of a rank's part of a flat buffer of so many. */
+uint64_t stw_zero_part(const stw_job *job, uint64_t params);
 /** Elements of a tensor in the partition of stages 1 and 2 whose rank needs the most bytes: the
  * first one where all gradients wait for the end of backward and are reduced from the first tensor
  * on, else the last one, which fills first. */
 uint64_t stw_zero_owned(const stw_zero *z, uint32_t tensor);
 /** The sum over tensors that have elements in that partition, of all their elements. */
 uint64_t stw_zero_owned_whole(const stw_zero *z);
+/** The parts of the group's flat buffer in which a tensor begins and ends. */
+void stw_zero_parts_of(const stw_zero *z, uint32_t tensor, uint64_t *first, uint64_t *last);
 /* ---- the engine's partitions (stw_engine) ---- */
 
 uint32_t stw_zero_representative(const stw_job *job, uint32_t rank);
