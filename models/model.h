@@ -76,6 +76,8 @@ typedef struct stw_block {
 typedef struct stw_block_facts {
     bool transformer; /* residual block: attention or linear attention, then an MLP */
     bool vision;      /* works on image patches, not on text tokens */
+    bool decoder;     /* of a model with an encoder: works on the target's tokens; its transformer
+                       * blocks attend to the encoder's output, too */
     uint64_t hidden;
     uint64_t q_heads, kv_heads; /* 0 without softmax attention */
     uint64_t qk_dim, v_dim;     /* per head */

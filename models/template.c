@@ -267,7 +267,7 @@ static const fact_field fact_fields[] = {
     SIZE(linear_k_dim), SIZE(linear_v_dim),   SIZE(ffn),
     FLAG(gated),        SIZE(experts),        SIZE(experts_per_token),
     SIZE(expert_ffn),   SIZE(shared_ffn),     SIZE(norms),
-    FLAG(wide_norms),   FLAG(capped_scores),
+    FLAG(wide_norms),   FLAG(capped_scores),  FLAG(decoder),
 };
 #undef SIZE
 #undef FLAG

@@ -367,16 +367,22 @@ uint64_t stw_workspace_bytes(const stw_job *job) {
 
 /* Of one block's forward: products with weights, and of tokens with each other. */
 static void block_flops(const stw_job *job, uint32_t block, double *weights, double *attention) {
-    const stw_block_group *group = &job->model->groups[job->model->blocks[block].group];
+    const uint32_t g = job->model->blocks[block].group;
+    const stw_block_group *group = &job->model->groups[g];
     const stw_block_facts *f = &group->facts;
+    const double tokens = (double)stw_job_group_tokens(job, g);
+    const double heads = (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
     *weights = *attention = 0.0;
     if (!f->transformer || f->vision) return; /* the head's product is counted with the loss */
-    double seen = (double)job->run->batch.seq_len;
+    double seen = (double)stw_job_group_seq_len(job, g);
     if (f->window > 0 && (double)f->window < seen) seen = 2.0 * (double)f->window;
     /* causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products */
-    *weights = 2.0 * (double)job->tokens * (double)group->active_params / group->count;
-    *attention =
-        (double)job->tokens * seen * (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
+    *weights = 2.0 * tokens * (double)group->active_params / group->count;
+    *attention = tokens * seen * heads;
+    if (!f->decoder) return;
+    /* keys and values are products of the encoder's tokens, and every token sees all of them */
+    *weights += 2.0 * ((double)job->tokens - tokens) * heads * (double)f->hidden;
+    *attention += 2.0 * tokens * (double)job->run->batch.seq_len * heads;
 }
 
 double stw_block_forward_flops(const stw_job *job, uint32_t block) {

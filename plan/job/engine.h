@@ -64,6 +64,7 @@ typedef struct stw_engine {
     const char *load_note; /* what reports add to a load that the planner chose; NULL: nothing */
     /* What optimizer.implementation: auto is taken to be; NULL: as planned. */
     const char *assumed_optimizer;
+    bool encoders; /* builds models with an encoder and a decoder; else they are refused */
     const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
 
     /** The model that the framework trains: `model`, or a copy in `pool` with what the framework

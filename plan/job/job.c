@@ -54,6 +54,30 @@ static stw_status cut_shards(stw_job *job, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* Tokens of the target. */
+static stw_status count_decoder(stw_job *job, stw_error *err) {
+    const stw_run_spec *run = job->run;
+    uint64_t seq_len = run->batch.decoder_seq_len, tokens = 0;
+    job->decoder_tokens = job->tokens;
+    if (!stw_job_has_encoder(job)) return STW_STATUS_OK;
+    if (!job->engine->encoders)
+        return stw_fail(
+            err, STW_STATUS_NOT_BUILT_IN, "engine",
+            "%s: models with an encoder beside the decoder are not implemented with this "
+            "engine",
+            job->engine->spec.name);
+    if (run->parallel.cp > 1)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "parallel.cp",
+                        "found %u, expected 1: attention between two sequences is not implemented "
+                        "with context parallelism",
+                        run->parallel.cp);
+    if (seq_len == 0) return STW_STATUS_OK;
+    stw_status status = stw_mul_u64(run->batch.micro_batch, seq_len, &tokens,
+                                    "tokens of a micro batch's targets", err);
+    job->decoder_tokens = tokens;
+    return status;
+}
+
 static stw_status cut_sizes(stw_job *job, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_run_spec *run = job->run;
@@ -74,8 +98,23 @@ static stw_status cut_sizes(stw_job *job, stw_error *err) {
     STW_TRY(stw_mul_u64(run->batch.micro_batch, run->batch.seq_len, &tokens,
                         "tokens of a micro batch", err));
     job->tokens = tokens / run->parallel.cp;
+    status = count_decoder(job, err);
 out:
     return status;
+}
+
+bool stw_job_has_encoder(const stw_job *job) {
+    for (uint32_t g = 0; g < job->model->n_groups; g++)
+        if (job->model->groups[g].facts.decoder) return true;
+    return false;
+}
+
+uint64_t stw_job_group_tokens(const stw_job *job, uint32_t group) {
+    return job->model->groups[group].facts.decoder ? job->decoder_tokens : job->tokens;
+}
+
+uint64_t stw_job_group_seq_len(const stw_job *job, uint32_t group) {
+    return stw_job_group_tokens(job, group) / job->run->batch.micro_batch * job->run->parallel.cp;
 }
 
 /* ---- kinds ---- */

@@ -51,6 +51,8 @@ typedef struct stw_job {
     uint32_t *chunks;      /* [model.n_blocks] of engines with pipeline stages: the chunk of each
                             * block, counted over all stages; NULL: of others */
     uint64_t tokens;       /* per rank and micro batch: micro_batch x seq_len / cp */
+    uint64_t
+        decoder_tokens; /* the same of the target where the model has an encoder, else tokens */
     uint32_t n_kinds;
     stw_rank_kind *kinds; /* kinds[largest] has the largest optimizer space */
     uint32_t largest;
@@ -94,6 +96,12 @@ uint64_t stw_job_tensor_first(const stw_job *job, uint32_t tensor);
 bool stw_job_counts(const stw_job *job, uint32_t id, uint32_t rank);
 /** Elements of the optimizer space of a kind: what quanta and buckets cut. */
 uint64_t stw_job_placed_params(const stw_job *job, uint32_t kind);
+/** Has the model an encoder, whose output its decoder reads? */
+bool stw_job_has_encoder(const stw_job *job);
+/** Tokens of a micro batch on a rank, and of a whole sequence, on which blocks of a tensor group
+ * work. */
+uint64_t stw_job_group_tokens(const stw_job *job, uint32_t group);
+uint64_t stw_job_group_seq_len(const stw_job *job, uint32_t group);
 /** Ranks of a group, and how many of them share a node. */
 void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
                         uint32_t *on_node);

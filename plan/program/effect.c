@@ -73,6 +73,8 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return run->precision.grads == STW_DTYPE_BF16;
     case STW_NEED_FORWARD:
         return job->model->facts_known;
+    case STW_NEED_ENCODER:
+        return stw_job_has_encoder(job);
     case STW_NEED_EXPERTS:
         return has_experts(job->model);
     case STW_NEED_RANKS:

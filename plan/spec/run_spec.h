@@ -91,7 +91,8 @@ typedef struct stw_run_spec {
     } precision; /* master: fp32 or none */
     struct {
         uint64_t micro_batch, seq_len /* 0: auto, until a plan resolves it */,
-            max_tokens_per_gpu /* 0: none */, grad_accumulation, log_prob_micro_batch /* 0: none */;
+            decoder_seq_len /* 0: auto */, max_tokens_per_gpu /* 0: none */, grad_accumulation,
+            log_prob_micro_batch /* 0: none */;
     } batch;
     struct {
         stw_optimizer_implementation implementation;

@@ -49,6 +49,7 @@ typedef struct stw_spec_word {
     X(CLIP, "no gradient norm is computed", "optimizer.clip_norm: 1 and engine: stowage")          \
     X(BF16_GRADS, "gradients are not bf16", "precision.grads: bf16")                               \
     X(FORWARD, "forward and backward of a list of tensors are unknown", "a config.json as model")  \
+    X(ENCODER, "the model has no encoder beside its decoder", NULL)                                \
     X(EXPERTS, "the model has no routed experts", NULL)                                            \
     X(RANKS, "there is one rank", "node.gpus or nodes: 2 or more")                                 \
     X(SHARDS, "gradients are not reduced over ranks", "node.gpus or nodes: 2 or more")             \

@@ -101,9 +101,11 @@ stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster
                         "use a --cluster of as many GPUs as the run has",
                         p->tp, p->cp, p->pp, (unsigned long long)gpus);
     const uint64_t ranks = gpus / ways, once = stw_times(ranks, run->batch.micro_batch);
-    if (ranks == 1 && p->cp == 1)
-        for (const char *const *one = import->alone; one != NULL && *one != NULL; one++)
-            STW_TRY(set(import, *one, run, err));
+    for (int i = 0; i < 2; i++) {
+        bool applies = i == 0 ? ranks == 1 && p->cp == 1 : gpus == 1;
+        const char *const *one = i == 0 ? import->alone : import->single;
+        for (; applies && one != NULL && *one != NULL; one++) STW_TRY(set(import, *one, run, err));
+    }
     if (import->global_batch == 0) return STW_STATUS_OK;
     if (once == 0 || import->global_batch % once != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,

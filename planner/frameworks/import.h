@@ -30,9 +30,10 @@ typedef struct stw_import {
     char *config; /* of the model, JSON */
     size_t config_length;
     size_t n_settings, settings_capacity;
-    const char **settings;    /* KEY=VALUE of the run spec */
-    const char *const *alone; /* settings where there is one data-parallel rank, NULL at the end */
-    uint64_t global_batch;    /* sequences of an iteration; 0: one micro batch on every rank */
+    const char **settings;     /* KEY=VALUE of the run spec */
+    const char *const *alone;  /* settings where there is one data-parallel rank, NULL at the end */
+    const char *const *single; /* the same where there is one GPU */
+    uint64_t global_batch;     /* sequences of an iteration; 0: one micro batch on every rank */
     size_t n_lines, lines_capacity;
     stw_import_line *lines; /* in the order of the file, then what was assumed */
 } stw_import;

@@ -163,11 +163,11 @@ static uint64_t vocabulary(reading *r) {
                  {"BertWordPieceLowerCase", 30522},
                  {"BertWordPieceCase", 28996}};
     const char *type = text_of(r, "tokenizer-type", NULL);
-    uint64_t given = count_of(r, "vocab-size", 0);
+    uint64_t given = count_of(r, "vocab-size", 0), extra = count_of(r, "vocab-extra-ids", 0);
     const bool null_tokenizer = type != NULL && strcmp(type, "NullTokenizer") == 0;
     if (given > 0) return null_tokenizer ? given + 1 : given; /* one more ends documents */
     for (size_t i = 0; type != NULL && i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(known[i].tokenizer, type) == 0) return known[i].tokens;
+        if (strcmp(known[i].tokenizer, type) == 0) return known[i].tokens + extra;
     if (type != NULL) {
         fail(r, stw_fail(r->err, STW_STATUS_BAD_INPUT, r->flags.path,
                          "--vocab-size: required with --tokenizer-type %.60s, whose size is in its "
@@ -232,18 +232,51 @@ static uint64_t query_groups(reading *r, uint64_t heads) {
     return grouped ? groups : heads;
 }
 
+/* T5 (pretrain_t5.py): layers of the encoder, 0 without one. */
+static uint64_t encoder_layers(reading *r) { return count_of(r, "encoder-num-layers", 0); }
+
+/* Layers of GPT, or of T5's decoder. */
+static uint64_t decoder_layers(reading *r) {
+    const uint64_t encoder = encoder_layers(r);
+    return encoder > 0 ? count_of(r, "decoder-num-layers", encoder) : required(r, "num-layers");
+}
+
+static uint64_t source_length(reading *r) {
+    return count_of(r, "seq-length", count_of(r, "encoder-seq-length", 0));
+}
+
+static void check_encoder(reading *r) {
+    static const char *const only[] = {"num-experts", "multi-latent-attention",
+                                       "group-query-attention", "num-query-groups",
+                                       "num-layers-per-virtual-pipeline-stage"};
+    const stw_flag *positions = stw_flags_find(&r->flags, "position-embedding-type");
+    if (positions != NULL && strcmp(positions->value, "relative") == 0)
+        fail(r, stw_fail_at(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path, positions->line, 1,
+                            "--position-embedding-type relative: not implemented: use rope or "
+                            "learned_absolute"));
+    for (size_t i = 0; encoder_layers(r) > 0 && i < sizeof only / sizeof only[0]; i++) {
+        const stw_flag *flag = stw_flags_find(&r->flags, only[i]);
+        if (flag != NULL && is_set(r, only[i]))
+            fail(r, stw_flag_fail(&r->flags, flag, "no such flag beside --encoder-num-layers",
+                                  r->err));
+    }
+    if (encoder_layers(r) > 0) (void)required(r, "decoder-seq-length");
+}
+
 static void write_model(reading *r) {
-    const uint64_t layers = required(r, "num-layers"), hidden = required(r, "hidden-size");
+    const uint64_t layers = decoder_layers(r), hidden = required(r, "hidden-size");
     const uint64_t heads = required(r, "num-attention-heads");
     const bool swiglu = is_set(r, "swiglu");
     uint64_t ffn = stw_times(hidden, swiglu ? 8 : 4);
     if (swiglu) ffn = stw_times(ffn / 3 / 64, 64);
     ffn = count_of(r, "ffn-hidden-size", ffn);
-    if (layers > MOST_LAYERS)
+    check_encoder(r);
+    if (stw_plus(layers, encoder_layers(r)) > MOST_LAYERS)
         fail(r, stw_fail(r->err, STW_STATUS_BAD_INPUT, r->flags.path,
                          "--num-layers: found %llu, expected at most %d",
-                         (unsigned long long)layers, MOST_LAYERS));
+                         (unsigned long long)stw_plus(layers, encoder_layers(r)), MOST_LAYERS));
     if (r->status != STW_STATUS_OK) return;
+    stw_json_u64(r->json, "encoder_layers", encoder_layers(r));
     stw_json_u64(r->json, "num_layers", layers);
     stw_json_u64(r->json, "hidden_size", hidden);
     stw_json_u64(r->json, "ffn_hidden_size", ffn);
@@ -251,7 +284,7 @@ static void write_model(reading *r) {
     stw_json_u64(r->json, "num_query_groups", query_groups(r, heads));
     stw_json_u64(r->json, "kv_channels", count_of(r, "kv-channels", hidden / heads));
     stw_json_u64(r->json, "vocab_size", vocabulary(r));
-    const uint64_t positions = count_of(r, "max-position-embeddings", count_of(r, "seq-length", 0));
+    const uint64_t positions = count_of(r, "max-position-embeddings", source_length(r));
     if (positions > 0) stw_json_u64(r->json, "max_position_embeddings", positions);
     stw_json_string(r->json, "position_embedding_type",
                     text_of(r, "position-embedding-type", "learned_absolute"));
@@ -285,6 +318,8 @@ static void set_precision(reading *r) {
 /* Without reductions nothing overlaps with them. */
 static const char *const alone[] = {"megatron.overlap_grad_reduce=false",
                                     "megatron.overlap_param_gather=false", NULL};
+
+static const char *const single[] = {"megatron.distributed_optimizer=true", NULL};
 
 static void set_optimizer(reading *r) {
     const bool offloads = is_set(r, "optimizer-cpu-offload");
@@ -379,9 +414,12 @@ static void set_attention(reading *r) {
 
 static void write_run(reading *r) {
     set(r, "engine", "megatron");
-    const uint64_t seq = count_of(r, "seq-length", 0);
+    const uint64_t seq = source_length(r);
     if (seq > 0) set_count(r, "batch.seq_len", seq);
+    if (encoder_layers(r) > 0)
+        set_count(r, "batch.decoder_seq_len", count_of(r, "decoder-seq-length", 0));
     r->out->alone = alone;
+    r->out->single = single;
     r->out->global_batch = count_of(r, "global-batch-size", 0);
     set_layout(r);
     set_precision(r);

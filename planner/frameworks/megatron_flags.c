@@ -21,6 +21,8 @@
 static const stw_megatron_flag rows[] = {
     /* the model */
     READ("num-layers"),
+    READ("encoder-num-layers"),
+    READ("decoder-num-layers"),
     READ("hidden-size"),
     READ("ffn-hidden-size"),
     READ("num-attention-heads"),
@@ -48,6 +50,7 @@ static const stw_megatron_flag rows[] = {
     MODEL("moe-shared-expert-intermediate-size", COUNT, "moe_shared_expert_intermediate_size"),
     MODEL("moe-router-enable-expert-bias", SWITCH, "moe_router_enable_expert_bias"),
     READ("vocab-size"),
+    READ("vocab-extra-ids"),
     READ("tokenizer-type"),
     READ("make-vocab-size-divisible-by"),
     /* the layout */
@@ -68,6 +71,8 @@ static const stw_megatron_flag rows[] = {
     RUN("mtp-num-layers", COUNT, "megatron.mtp_num_layers"),
     /* batch, precision, optimizer */
     READ("seq-length"),
+    READ("encoder-seq-length"),
+    READ("decoder-seq-length"),
     RUN("micro-batch-size", COUNT, "batch.micro_batch"),
     READ("global-batch-size"),
     READ("bf16"),
@@ -147,8 +152,6 @@ static const stw_megatron_flag rows[] = {
     LISTED("rampup-batch-size", NULL, "planned with the whole batch"),
     REFUSED("fine-grained-activation-offloading", "false", "activations are planned on the GPU"),
     /* other models */
-    REFUSED("encoder-num-layers", NULL, "models with an encoder are not imported"),
-    REFUSED("decoder-num-layers", NULL, "models with an encoder are not imported"),
     REFUSED("hybrid-*", NULL, "hybrid models are not imported"),
     REFUSED("is-hybrid-model", "false", "hybrid models are not imported"),
     REFUSED("mamba-*", NULL, "state-space models are not imported"),

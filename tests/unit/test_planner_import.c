@@ -93,6 +93,77 @@ static void latent_attention(void) {
                     attention + q + kv + 2 * h + 8 * h * h + (50257 + 1) * h);
 }
 
+#define T5                                                                                         \
+    "encoder-num-layers: 3\ndecoder-num-layers: 2\nhidden-size: 768\nnum-attention-heads: 12\n"    \
+    "encoder-seq-length: 512\ndecoder-seq-length: 128\nmax-position-embeddings: 512\nbf16: true\n" \
+    "micro-batch-size: 4\ntokenizer-type: BertWordPieceCase\nvocab-extra-ids: 100\n"
+
+static stw_status plan_of(const char *text, uint32_t gpus, const char *key, stw_plan **plan,
+                          stw_error *out) {
+    stw_import import;
+    stw_model *model = NULL;
+    stw_cluster cluster = fixture_cluster(gpus);
+    stw_run_spec run = {0};
+    stw_status status = parse(text, &import, out);
+    *plan = NULL;
+    if (status == STW_STATUS_OK)
+        status = stw_import_model(&import, STW_SOURCE_DIR "/models", &model, out);
+    if (status == STW_STATUS_OK) status = stw_run_spec_init(&run, out);
+    if (status == STW_STATUS_OK) status = stw_import_run(&import, &run, out);
+    if (status == STW_STATUS_OK && key != NULL)
+        status = stw_run_spec_set(&run, key, "64", "test", out);
+    if (status == STW_STATUS_OK) status = stw_import_batch(&import, &cluster, &run, out);
+    if (status == STW_STATUS_OK) {
+        status = stw_plan_new(model, &cluster, &run, plan, out);
+        model = NULL;
+    }
+    stw_model_free(model);
+    stw_run_spec_free(&run);
+    stw_import_free(&import);
+    return status;
+}
+
+/* T5: a block of the decoder has a second attention with a norm (4 h^2 + 6 h); each half has a
+ * final norm, and the tied head a bias. Its blocks work on the target's tokens. */
+static void encoder_and_decoder(void) {
+    const uint64_t h = 768, layer = 12 * h * h + 13 * h, vocab = 28996 + 100;
+    CU_ASSERT_EQUAL(params_of(T5),
+                    5 * layer + 2 * (4 * h * h + 6 * h) + (vocab + 512 + 4) * h + vocab);
+    stw_plan *plan = NULL;
+    CHECK_OK(plan_of(T5, 2, NULL, &plan, err));
+    if (plan != NULL) {
+        const stw_model *model = plan->model;
+        CU_ASSERT_EQUAL(plan->job->tokens, 4 * 512);
+        CU_ASSERT_EQUAL(plan->job->decoder_tokens, 4 * 128);
+        for (uint32_t g = 0; g < model->n_groups; g++)
+            CU_ASSERT_EQUAL(stw_job_group_seq_len(plan->job, g),
+                            strncmp(model->groups[g].name, "en", 2) == 0 ||
+                                    strcmp(model->groups[g].name, "embed") == 0 ||
+                                    strcmp(model->groups[g].name, "positions") == 0
+                                ? 512
+                                : 128);
+    }
+    stw_plan_free(plan);
+    CHECK_OK(plan_of(T5, 1, NULL, &plan, err)); /* one GPU: no ranks to share state with */
+    stw_plan_free(plan);
+    CHECK_FAILS(plan_of(T5 "pipeline-model-parallel-size: 2\n", 2, NULL, &plan, err),
+                STW_STATUS_BAD_INPUT, "parallel");
+    stw_plan_free(plan);
+    CHECK_FAILS(plan_of(DENSE, 2, "batch.decoder_seq_len", &plan, err), STW_STATUS_BAD_INPUT,
+                "no encoder");
+    stw_plan_free(plan);
+    stw_import import;
+    CHECK_FAILS(parse(T5 "position-embedding-type: relative\n", &import, err),
+                STW_STATUS_NOT_BUILT_IN, "relative");
+    stw_import_free(&import);
+    CHECK_FAILS(parse(T5 "num-experts: 4\n", &import, err), STW_STATUS_BAD_INPUT, "num-experts");
+    stw_import_free(&import);
+    CHECK_FAILS(
+        parse("encoder-num-layers: 2\nhidden-size: 8\nnum-attention-heads: 1\n", &import, err),
+        STW_STATUS_BAD_INPUT, "decoder-seq-length");
+    stw_import_free(&import);
+}
+
 static void runs_of_flags(void) {
     stw_import import;
     CHECK_OK(parse("MODEL_ARGS:\n  --num-layers: 16\n  --hidden-size: 64\n"
@@ -322,7 +393,7 @@ static void golden_rows(void) {
     }
     qsort(errors, n, sizeof errors[0], ascending);
     CU_ASSERT_TRUE_FATAL(n > 450);
-    CU_ASSERT_TRUE(left_out < 95);
+    CU_ASSERT_TRUE(10 * left_out <= n + left_out);
     if (errors[n / 2] > 0.02) fprintf(stderr, "median of %zu rows: %.4f\n", n, errors[n / 2]);
     CU_ASSERT_TRUE(errors[n / 2] <= 0.02);
     CU_ASSERT_TRUE(errors[n * 4 / 5] <= 0.10);
@@ -331,6 +402,7 @@ static void golden_rows(void) {
 
 STW_TEST_MAIN("planner import", {"models of flags", models_of_flags},
               {"models with experts", models_with_experts}, {"latent attention", latent_attention},
-              {"runs of flags", runs_of_flags}, {"stages of flags", stages_of_flags},
-              {"batches of clusters", batches_of_clusters}, {"command lines", command_lines},
-              {"no flag is ignored", no_flag_is_ignored}, {"golden rows", golden_rows})
+              {"encoder and decoder", encoder_and_decoder}, {"runs of flags", runs_of_flags},
+              {"stages of flags", stages_of_flags}, {"batches of clusters", batches_of_clusters},
+              {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored},
+              {"golden rows", golden_rows})

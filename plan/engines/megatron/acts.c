@@ -39,6 +39,9 @@
  * local layers do.
  * - Losses of multi-token prediction (gpt_model.py, _postprocess) come before the main one and keep
  * their softmax; a local variable holds the logits of the last of them.
+ * - A decoder beside an encoder (attention.py, CrossAttention; transformer_layer.py): one more
+ *   norm, whose output is the input of the query product; keys and values are views of one product
+ *   of the encoder's output, which all blocks share; one more dropout.
  * - Loss (tensor_parallel/cross_entropy.py, _VocabParallelCrossEntropy): logits, their fp32 copy,
  * in which the softmax is made in place; backward turns it into the gradient in place and casts it.
  *   The fused form (fused_cross_entropy.py) is compiled and makes the softmax apart. */
@@ -56,25 +59,40 @@ static uint64_t compute_bytes(const stw_job *job) {
     return stw_dtype_bits(job->run->precision.compute) / 8;
 }
 
-/* Rows of which this rank works on all elements: those that tp cuts by elements, and those that
+/* Rows of which this rank works on all elements, those that tp cuts by elements, and those that
  * sequence parallelism leaves it. */
-static uint64_t all_rows(const stw_job *job) { return job->tokens; }
+static uint64_t all_rows(const stw_job *job, uint32_t group) {
+    return stw_job_group_tokens(job, group);
+}
+
+static uint64_t own_rows(const stw_job *job, uint64_t rows) {
+    const stw_parallel *p = &job->run->parallel;
+    return p->sequence_parallel ? rows / p->tp : rows;
+}
+
+/* Of as many whole rows. */
+static uint64_t hidden_bytes(const stw_job *job, uint64_t rows) {
+    return stw_times(stw_times(rows, job->model->hidden), compute_bytes(job));
+}
 
 uint64_t stw_megatron_hidden_bytes(const stw_job *job) {
-    return stw_times(stw_times(stw_megatron_row_tokens(job), job->model->hidden),
-                     compute_bytes(job));
+    return hidden_bytes(job, stw_megatron_row_tokens(job));
 }
 
-static uint64_t gathered_bytes(const stw_job *job) {
+static uint64_t gathered_bytes(const stw_job *job, uint64_t rows) {
     const stw_parallel *p = &job->run->parallel;
     if (!p->sequence_parallel || p->tp == 1) return 0;
-    return stw_times(stw_times(all_rows(job), job->model->hidden), compute_bytes(job));
+    return hidden_bytes(job, rows);
 }
 
-/* Scores of all heads of this rank. */
-static uint64_t scores_bytes(const stw_job *job, uint64_t heads) {
-    uint64_t seq = job->run->batch.seq_len / job->run->parallel.cp;
-    return stw_times(stw_times(stw_times(all_rows(job), seq), heads), compute_bytes(job));
+/* Scores of all heads of this rank, between rows and a sequence of keys. */
+static uint64_t scores_bytes(const stw_job *job, uint32_t group, uint64_t keys) {
+    uint64_t heads = job->model->groups[group].facts.q_heads / job->run->parallel.tp;
+    return stw_times(stw_times(stw_times(all_rows(job, group), keys), heads), compute_bytes(job));
+}
+
+static uint64_t keys_of(const stw_job *job, uint32_t group) {
+    return stw_job_group_seq_len(job, group) / job->run->parallel.cp;
 }
 
 /* Both are the buffer "mpu" of one dtype. */
@@ -83,12 +101,14 @@ bool stw_megatron_te(const stw_job *job) {
 }
 
 uint64_t stw_megatron_buffer_bytes(const stw_job *job) {
-    uint64_t bytes = gathered_bytes(job);
+    uint64_t bytes = gathered_bytes(job, stw_max_u64(job->tokens, job->decoder_tokens));
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
         const stw_block_facts *f = &job->model->groups[g].facts;
-        if (f->transformer && !f->vision && job->run->attention == STW_ATTENTION_EAGER &&
-            !stw_megatron_te(job))
-            bytes = stw_max_u64(bytes, scores_bytes(job, f->q_heads / job->run->parallel.tp));
+        if (!f->transformer || f->vision || job->run->attention != STW_ATTENTION_EAGER ||
+            stw_megatron_te(job))
+            continue;
+        bytes = stw_max_u64(bytes, scores_bytes(job, g, keys_of(job, g)));
+        if (f->decoder) bytes = stw_max_u64(bytes, scores_bytes(job, g, job->run->batch.seq_len));
     }
     return bytes;
 }
@@ -103,12 +123,22 @@ uint64_t stw_megatron_workspace_bytes(const stw_job *job) {
 /* ---- dropout ---- */
 
 /* Masks of one byte for every element of hidden states. */
-static uint64_t hidden_masks(const stw_job *job, uint64_t n) {
+static uint64_t hidden_masks(const stw_job *job, uint64_t rows, uint64_t n) {
     if (!(stw_megatron_settings_of(job->run).hidden_dropout > 0)) return 0;
-    return stw_times(stw_times(stw_megatron_row_tokens(job), job->model->hidden), n);
+    return stw_times(stw_times(own_rows(job, rows), job->model->hidden), n);
 }
 
-uint64_t stw_megatron_embedding_mask_bytes(const stw_job *job) { return hidden_masks(job, 1); }
+uint64_t stw_megatron_embedding_mask_bytes(const stw_job *job) {
+    return hidden_masks(job, job->tokens, 1);
+}
+
+uint64_t stw_megatron_outer_bytes(const stw_job *job) {
+    const uint64_t rows = job->tokens, masks = stw_megatron_embedding_mask_bytes(job);
+    if (!stw_job_has_encoder(job)) return masks;
+    return STW_SUM(masks, hidden_masks(job, job->decoder_tokens, 1),
+                   stw_times(2, hidden_bytes(job, own_rows(job, rows))),
+                   stw_times(4, own_rows(job, rows)));
+}
 
 /* ---- attention ---- */
 
@@ -155,10 +185,32 @@ typedef struct attention_bytes {
     uint64_t forward, backward; /* beside what is saved: of linear attention */
 } attention_bytes;
 
+/* What core attention saves beside query, key, value and output. */
+static uint64_t core_bytes(const stw_job *job, uint32_t group, uint64_t keys) {
+    const uint64_t heads = job->model->groups[group].facts.q_heads / job->run->parallel.tp;
+    if (job->run->attention != STW_ATTENTION_EAGER)
+        return stw_times(stw_times(4, all_rows(job, group)), heads);
+    const uint64_t scores = scores_bytes(job, group, keys);
+    uint64_t bytes = stw_plus(scores, stw_times(keys_of(job, group), keys)); /* and the mask */
+    if (stw_megatron_settings_of(job->run).attention_dropout > 0)
+        bytes = STW_SUM(bytes, scores, scores / compute_bytes(job)); /* what is left, its mask */
+    return bytes;
+}
+
+/* Of a decoder's attention to the encoder's output: query and output of its own rows, key and
+ * value of the encoder's. */
+static uint64_t cross_attention_bytes(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const uint64_t c = compute_bytes(job), tp = job->run->parallel.tp;
+    if (!f->decoder) return 0;
+    uint64_t each = stw_times(f->q_heads / tp, stw_plus(f->qk_dim, f->v_dim));
+    return stw_times(stw_times(c, each), stw_plus(all_rows(job, group), job->tokens));
+}
+
 /* What keeps the attention's products: of rows and heads of this rank. */
 static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
-    const uint64_t c = compute_bytes(job), tp = job->run->parallel.tp, rows = all_rows(job);
+    const uint64_t c = compute_bytes(job), tp = job->run->parallel.tp, rows = all_rows(job, group);
     const uint64_t heads = f->q_heads / tp, groups = f->kv_heads / tp;
     const bool eager = job->run->attention == STW_ATTENTION_EAGER;
     attention_bytes out = {0};
@@ -188,18 +240,14 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     out.always = stw_times(stw_times(rows, c), row);
     if (f->kv_rank == 0 && turns(job) && !stw_megatron_te(job)) { /* cosine, sine of both */
         uint64_t tables = stw_times(stw_times(4, f->qk_dim), c);
-        out.always = stw_plus(out.always,
-                              stw_times(tables, job->run->batch.seq_len / job->run->parallel.cp));
+        out.always = stw_plus(out.always, stw_times(tables, keys_of(job, group)));
     }
     if (f->kv_rank == 0 && has_query_norm(job, group))
         out.always = stw_plus(out.always, stw_times(stw_times(4, rows), heads + groups));
-    out.core = stw_times(stw_times(4, rows), heads);
-    if (eager) {
-        uint64_t seq = job->run->batch.seq_len / job->run->parallel.cp;
-        uint64_t scores = scores_bytes(job, heads);
-        out.core = stw_plus(scores, stw_times(seq, seq)); /* and the mask */
-        if (stw_megatron_settings_of(job->run).attention_dropout > 0)
-            out.core = STW_SUM(out.core, scores, scores / c); /* what is left, and its mask */
+    out.core = core_bytes(job, group, keys_of(job, group));
+    if (f->decoder) {
+        out.always = stw_plus(out.always, cross_attention_bytes(job, group));
+        out.core = stw_plus(out.core, core_bytes(job, group, job->run->batch.seq_len));
     }
     if (eager && heads != groups) { /* repeated keys and values in the place of keys */
         out.core = stw_plus(out.core, stw_times(stw_times(rows, c), stw_plus(q, result)));
@@ -213,7 +261,7 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
 uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     uint64_t row = stw_times(f->kv_heads / job->run->parallel.tp, stw_plus(f->qk_dim, f->v_dim));
-    return stw_times(stw_times(all_rows(job), compute_bytes(job)), row);
+    return stw_times(stw_times(all_rows(job, group), compute_bytes(job)), row);
 }
 
 uint64_t stw_megatron_heads_sent_bytes(const stw_job *job, uint32_t group) {
@@ -245,7 +293,7 @@ static uint64_t mlp_backward(const stw_job *job, uint64_t rows, uint64_t width, 
     const uint64_t c = compute_bytes(job);
     uint64_t grad = stw_times(stw_times(rows, width), c);
     uint64_t weight = stw_times(stw_times(job->model->hidden, width), c);
-    return stw_max_u64(STW_SUM(gathered_bytes(job), grad, weight), stw_times(grad, products));
+    return stw_max_u64(STW_SUM(gathered_bytes(job, rows), grad, weight), stw_times(grad, products));
 }
 
 /* Rows that arrive at the experts of this rank: every rank of the EP group sends its share, the
@@ -264,7 +312,8 @@ uint64_t stw_megatron_dispatched_bytes(const stw_job *job, uint32_t group) {
 static mlp_bytes mlp_of(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     const stw_parallel *p = &job->run->parallel;
-    const uint64_t c = compute_bytes(job), products = f->gated ? 2 : 1, rows = all_rows(job);
+    const uint64_t c = compute_bytes(job), products = f->gated ? 2 : 1;
+    const uint64_t rows = all_rows(job, group);
     mlp_bytes out = {0};
     out.dense = stw_times(stw_times(rows, c), stw_times(f->ffn / p->tp, products + 1));
     out.shared = stw_times(stw_times(rows, c), stw_times(f->shared_ffn / p->tp, products + 1));
@@ -292,12 +341,13 @@ stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
     if (job->run->recompute.granularity == 2) m = stw_megatron_modules_of(job->run);
     const attention_bytes a = attention_of(job, group);
     const mlp_bytes mlp = mlp_of(job, group);
-    const uint64_t hidden = stw_megatron_hidden_bytes(job);
-    const uint64_t roots = stw_times(4, stw_megatron_row_tokens(job));
+    const uint64_t rows = all_rows(job, group), norms = f->decoder ? 3 : 2;
+    const uint64_t hidden = hidden_bytes(job, own_rows(job, rows));
+    const uint64_t roots = stw_times(4, own_rows(job, rows));
     uint64_t attention = a.core, dropped_mlp = 0, dropped = 0;
     stw_megatron_layer out = {.input = hidden, .router = f->experts > 0};
-    out.whole = STW_SUM(stw_times(4, hidden), stw_times(2, roots), a.always, a.core, mlp.dense,
-                        mlp.shared, mlp.routed, hidden_masks(job, 2));
+    out.whole = STW_SUM(stw_times(2 * norms, hidden), stw_times(norms, roots), a.always, a.core,
+                        mlp.dense, mlp.shared, mlp.routed, hidden_masks(job, rows, norms));
     attention = STW_SUM(m.core_attn ? a.core : 0, m.mla_up_proj ? a.up : 0);
     if (f->experts == 0)
         dropped_mlp = m.mlp ? mlp.dense : 0;
@@ -310,6 +360,8 @@ stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
     out.again = stw_plus(m.layernorm ? hidden : 0, stw_max_u64(attention, dropped_mlp));
     out.forward = stw_max_u64(mlp.forward, a.forward);
     out.backward = stw_max_u64(mlp.backward, stw_max_u64(a.weight_grad, a.backward));
+    if (f->decoder) /* the sum of the gradients of the encoder's output */
+        out.backward = stw_plus(out.backward, stw_megatron_hidden_bytes(job));
     return out;
 }
 
@@ -322,9 +374,9 @@ stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
  * recomputation keeps the projection's two inputs. */
 stw_megatron_layer stw_megatron_mtp_of(const stw_job *job, uint32_t group) {
     stw_megatron_layer out = stw_megatron_layer_of(job, group);
-    const uint64_t hidden = stw_megatron_hidden_bytes(job), c = compute_bytes(job);
+    const uint64_t hidden = stw_megatron_hidden_bytes(job);
     const uint64_t roots = stw_times(4, stw_megatron_row_tokens(job));
-    const uint64_t all = stw_times(stw_times(all_rows(job), job->model->hidden), c);
+    const uint64_t all = hidden_bytes(job, all_rows(job, group));
     const uint64_t mask = stw_megatron_embedding_mask_bytes(job);
     const uint64_t view = job->run->parallel.tp > 1 ? all - hidden : 0;
     const uint64_t more = STW_SUM(stw_times(5, hidden), stw_times(3, roots), view, mask);
@@ -342,12 +394,12 @@ uint64_t stw_megatron_hidden_states(const stw_job *job) {
 
 stw_megatron_loss stw_megatron_loss_of(const stw_job *job) {
     const uint64_t c = compute_bytes(job), vocab = stw_megatron_vocab(job);
-    const uint64_t logits = stw_times(all_rows(job), vocab);
-    const uint64_t hidden = stw_times(stw_times(all_rows(job), job->model->hidden), c);
+    const uint64_t rows = job->decoder_tokens, logits = stw_times(rows, vocab);
+    const uint64_t hidden = hidden_bytes(job, rows);
     const bool fused = stw_megatron_settings_of(job->run).cross_entropy_fusion;
     const uint32_t last = job->run->parallel.pp * job->run->parallel.vpp - 1;
     const uint64_t states = stw_megatron_hidden_states(job);
-    stw_megatron_loss out = {.kept = stw_times(2, stw_megatron_hidden_bytes(job)),
+    stw_megatron_loss out = {.kept = stw_times(2, hidden_bytes(job, own_rows(job, rows))),
                              .logits = stw_times(logits, 4)};
     if (states > 1) { /* the head's inputs are views of the hidden states end to end */
         uint64_t each = stw_megatron_mtp_chunk(job) == last ? states : stw_times(2, states);

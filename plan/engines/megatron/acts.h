@@ -54,5 +54,8 @@ uint64_t stw_megatron_workspace_bytes(const stw_job *job);
 bool stw_megatron_te(const stw_job *job);
 /** Of the embedding's output, if there is dropout. */
 uint64_t stw_megatron_embedding_mask_bytes(const stw_job *job);
+/** What the first stage keeps before and between its blocks: masks of the embeddings' outputs, if
+ * there is dropout; input and output of an encoder's final norm. */
+uint64_t stw_megatron_outer_bytes(const stw_job *job);
 
 #endif

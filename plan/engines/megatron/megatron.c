@@ -52,6 +52,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 }
 
 static const char *const keys[] = {"megatron.",
+                                   "batch.decoder_seq_len",
                                    "parallel.tp",
                                    "parallel.pp",
                                    "parallel.vpp",
@@ -94,6 +95,7 @@ const stw_engine stw_engine_megatron = {
     .load_note = "Megatron-LM reads its own checkpoints rank by rank; plan whole-model loading "
                  "with --set load.method=all_ranks.",
     .assumed_optimizer = "fused",
+    .encoders = true,
     .fixes = fixes,
     .trains = stw_megatron_trains,
     .sizes = stw_megatron_sizes,

@@ -44,6 +44,9 @@ static bool is_replicated(const stw_tensor *t) {
                                           "attn.qkv.bias",
                                           "A_log",
                                           "dt_bias",
+                                          "linear_q.bias",
+                                          "linear_kv.bias",
+                                          "output_layer.bias",
                                           NULL};
     static const char *const matrices[] = {"mlp.gate.weight",
                                            "router.weight",
@@ -66,8 +69,14 @@ uint64_t stw_megatron_vocab(const stw_job *job) {
 }
 
 static bool is_vocabulary(const stw_job *job, const stw_tensor *t) {
+    if (t->rank == 1 && ends_with(t->name, "output_layer.bias")) return true;
     return t->rank == 2 && t->shape[0] == job->model->vocab && job->model->vocab > 0 &&
            (stw_megatron_is_embedding(job, t->block) || stw_megatron_is_head(job, t->block));
+}
+
+/* Elements of a matrix or vector over the vocabulary on a rank, padding included. */
+static uint64_t vocabulary_part(const stw_job *job, const stw_tensor *t) {
+    return stw_times(stw_megatron_vocab(job), t->rank == 2 ? t->shape[1] : 1);
 }
 
 /* Elements of a tensor on a rank, without padding. @param tp,expert numbers of the rank in its
@@ -83,7 +92,7 @@ static void run_of(const stw_job *job, const stw_tensor *t, uint32_t tp, uint32_
         part = 0;
     }
     uint64_t each = stw_div_up_u64(t->numel, ways);
-    if (is_vocabulary(job, t)) each = stw_times(stw_megatron_vocab(job), t->shape[1]);
+    if (is_vocabulary(job, t)) each = vocabulary_part(job, t);
     *first = stw_min_u64(stw_times(each, part), t->numel);
     *n = stw_min_u64(each, t->numel - *first);
 }
@@ -166,7 +175,7 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
             continue;
         }
         run_of(job, t, 0, 0, &first, &n);
-        if (is_vocabulary(job, t)) n = stw_times(stw_megatron_vocab(job), t->shape[1]);
+        if (is_vocabulary(job, t)) n = vocabulary_part(job, t);
         a->out->dense = stw_plus(a->out->dense, n);
         int kind = stw_megatron_is_whole_vision(job, t) ? 0 : merged_as(t->name);
         if (kind > 0 && merged[kind] > 0) {

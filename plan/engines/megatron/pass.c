@@ -23,6 +23,7 @@ typedef struct layer_state {
     bool recompute, heads_segment; /* the first block of those that are recomputed together */
     uint64_t kept;
     uint64_t times; /* chunk passes in flight */
+    bool decodes;   /* a block of a decoder beside an encoder */
     stw_extent own, again;
     stw_extent *others; /* [times - 1] of the other passes */
 } layer_state;
@@ -62,6 +63,7 @@ static void choose_recomputed(pass *p, uint32_t first, uint32_t end) {
     const uint32_t together = fixed && run->recompute.method == 1 && run->recompute.num_layers > 0
                                   ? run->recompute.num_layers
                                   : 1;
+    uint32_t stack = first; /* the first block of those that are counted together */
     for (uint32_t i = first; i < end; i++) {
         layer_state *s = &p->layers[i];
         uint32_t group = p->job->model->blocks[s->block].group, before = 0, all = 0;
@@ -71,10 +73,13 @@ static void choose_recomputed(pass *p, uint32_t first, uint32_t end) {
             all += same;
         }
         s->recompute = before < recomputed_in_chunk(p, group, all);
+        bool decodes = p->job->model->groups[group].facts.decoder;
+        if (i > first && decodes && !p->layers[i - 1].decodes) stack = i; /* after an encoder */
+        s->decodes = decodes;
         if (fixed && run->recompute.method == 2)
             s->recompute =
-                i - first < run->recompute.num_layers && !stw_megatron_is_mtp(p->job, s->block);
-        s->heads_segment = (i - first) % together == 0;
+                i - stack < run->recompute.num_layers && !stw_megatron_is_mtp(p->job, s->block);
+        s->heads_segment = (i - stack) % together == 0;
         s->kept = s->recompute ? (s->heads_segment ? s->bytes.input : 0) : s->bytes.kept;
     }
 }
@@ -164,38 +169,47 @@ static void communicate(pass *p, stw_op_kind kind, stw_rank_group group, uint32_
     p->sent = stw_append(p->b, op);
 }
 
-static uint64_t rows_bytes(const pass *p) {
+/* Hidden states of rows of a tensor-parallel group: gathered before a product and reduced after
+ * one, or summed where every rank has all of them (tensor_parallel/mappings.py, layers.py). */
+static uint64_t rows_bytes(const pass *p, uint64_t rows) {
     const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
-    return stw_times(stw_times(p->job->tokens, p->job->model->hidden), c);
+    return stw_times(stw_times(rows, p->job->model->hidden), c);
 }
 
-/* Hidden states of a tensor-parallel group: gathered before a product and reduced after one, or
- * summed where every rank has all of them (tensor_parallel/mappings.py, layers.py). */
-static void gather_rows(pass *p, uint32_t block, uint64_t times) {
+static void gather_rows(pass *p, uint32_t block, uint64_t rows) {
     if (p->job->run->parallel.sequence_parallel)
-        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, block,
-                    stw_times(rows_bytes(p), times));
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, block, rows_bytes(p, rows));
 }
 
-static void reduce_rows(pass *p, uint32_t block, uint64_t times) {
+static void reduce_rows(pass *p, uint32_t block, uint64_t rows) {
     communicate(p,
                 p->job->run->parallel.sequence_parallel ? STW_OP_REDUCE_SCATTER : STW_OP_ALL_REDUCE,
-                STW_RANK_GROUP_TP, block, stw_times(rows_bytes(p), times));
+                STW_RANK_GROUP_TP, block, rows_bytes(p, rows));
 }
 
-/* Tensor parallelism: before and after the attention, before and after the MLP. Context
- * parallelism: keys and values of all ranks pass every rank. Experts: rows and their probabilities
- * go out, rows come back, and so do their gradients (token_dispatcher.py,
- * MoEAlltoAllTokenDispatcher).
- * @param gathers how often rows are gathered for each product that needs them all */
+/* Of the embedding: those of both sequences where there are two. */
+static uint64_t embedded_rows(const pass *p) {
+    return stw_plus(p->job->tokens, stw_job_has_encoder(p->job) ? p->job->decoder_tokens : 0);
+}
+
+/* Tensor parallelism: before and after the attention, before and after the MLP; a decoder's
+ * attention to the encoder's output has two inputs. Context parallelism: keys and values of all
+ * ranks pass every rank. Experts: rows and their probabilities go out, rows come back, and so do
+ * their gradients (token_dispatcher.py, MoEAlltoAllTokenDispatcher).
+ * @param gathers how often rows are gathered for each product that needs them all: once in
+ * forward, twice in backward */
 static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
     const uint32_t group = p->job->model->blocks[s->block].group, cp = p->job->run->parallel.cp;
-    gather_rows(p, s->block, 2 * gathers);
-    reduce_rows(p, s->block, 2);
+    const bool decoder = p->job->model->groups[group].facts.decoder;
+    uint64_t out = stw_times(stw_job_group_tokens(p->job, group), decoder ? 3 : 2);
+    uint64_t in = stw_plus(out, decoder ? p->job->tokens : 0);
+    gather_rows(p, s->block, stw_times(in, gathers));
+    reduce_rows(p, s->block, gathers > 1 ? in : out);
     if (stw_megatron_is_mtp(p->job, s->block)) { /* embedding, projection and its output */
-        reduce_rows(p, s->block, 1);
-        gather_rows(p, s->block, 2 * gathers);
-        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, s->block, rows_bytes(p));
+        reduce_rows(p, s->block, p->job->tokens);
+        gather_rows(p, s->block, stw_times(p->job->tokens, 2 * gathers));
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, s->block,
+                    rows_bytes(p, p->job->tokens));
     }
     uint64_t ring = stw_times(stw_megatron_key_value_bytes(p->job, group), cp);
     communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_CP, s->block, stw_times(ring, gathers));
@@ -231,12 +245,14 @@ static void pass_on(pass *p) {
 
 /* Work of a block's forward that selective recomputation does again. */
 static double again_flops(const pass *p, const layer_state *s) {
-    const stw_block_facts *f = &p->job->model->groups[p->job->model->blocks[s->block].group].facts;
-    const double rows = (double)p->job->tokens;
+    const uint32_t group = p->job->model->blocks[s->block].group;
+    const stw_block_facts *f = &p->job->model->groups[group].facts;
+    const double rows = (double)stw_job_group_tokens(p->job, group);
     double flops = 0;
     if (p->job->run->recompute.granularity != 2) return 0;
     const stw_megatron_modules m = stw_megatron_modules_of(p->job->run);
-    double seen = (double)p->job->run->batch.seq_len;
+    double seen = (double)stw_job_group_seq_len(p->job, group);
+    if (f->decoder) seen += 2.0 * (double)p->job->run->batch.seq_len;
     if (m.core_attn)
         flops += rows * seen * (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
     double width =
@@ -290,7 +306,7 @@ static void forward(pass *p) {
     if (p->stage > 0)
         pass_on(p);
     else
-        reduce_rows(p, STW_OP_NONE, 1); /* every rank has a part of the vocabulary */
+        reduce_rows(p, STW_OP_NONE, embedded_rows(p)); /* every rank has a part of the vocabulary */
     for (uint32_t i = 0; i < p->n; i++) {
         layer_state *s = &p->layers[i];
         for (uint64_t k = 0; k + 1 < s->times; k++)
@@ -317,10 +333,13 @@ static uint32_t head_block(const pass *p) {
 }
 
 /* Products of the head, with those of multi-token prediction. */
+static uint64_t head_rows(const pass *p) {
+    return stw_times(p->job->decoder_tokens, stw_megatron_hidden_states(p->job));
+}
+
 static double head_flops(const pass *p) {
     const stw_job *job = p->job;
-    return 2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden *
-           (double)stw_megatron_hidden_states(job);
+    return 2.0 * (double)head_rows(p) * (double)job->model->vocab * (double)job->model->hidden;
 }
 
 static void loss(pass *p) {
@@ -338,16 +357,15 @@ static void loss(pass *p) {
     stw_extent softmax = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.logits);
     stw_extent more =
         stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_plus(bytes.forward, bytes.held));
-    gather_rows(p, head, stw_megatron_hidden_states(job));
+    gather_rows(p, head, head_rows(p));
     (void)compute(p, STW_OP_LOSS, head, flops);
     /* fp32 maximum, logit of the target and sum (tensor_parallel/cross_entropy.py) */
-    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head,
-                stw_times(stw_times(job->tokens, 3 * 4), stw_megatron_hidden_states(job)));
+    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head, stw_times(head_rows(p), 3 * 4));
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.backward);
-    gather_rows(p, head, stw_megatron_hidden_states(job));
+    gather_rows(p, head, head_rows(p));
     (void)compute(p, STW_OP_LOSS, head, 2.0 * flops);
-    reduce_rows(p, head, stw_megatron_hidden_states(job));
+    reduce_rows(p, head, head_rows(p));
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, softmax);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.head);
@@ -491,8 +509,8 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     stw_extent gathered =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_buffer_bytes(b->job));
     stw_extent sent = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent_bytes(&p));
-    stw_extent mask = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
-                                p.stage == 0 ? stw_megatron_embedding_mask_bytes(b->job) : 0);
+    stw_extent outer = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
+                                 p.stage == 0 ? stw_megatron_outer_bytes(b->job) : 0);
     if (set.overlap_param_gather) stw_megatron_exchange(b, state, true, parts, STW_OP_NONE);
     forward(&p);
     loss(&p);
@@ -501,7 +519,7 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
         for (uint64_t k = 0; k + 1 < p.layers[i].times; k++)
             stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.layers[i].others[k]);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.norms);
-    stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, mask);
+    stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, outer);
     if (set.overlap_grad_reduce) stw_megatron_exchange(b, state, false, parts, STW_OP_NONE);
     wait_for_others(&p);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent);

@@ -44,6 +44,11 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
                             "of linear attention",
                             p->tp, p->cp, (unsigned long long)f->linear_k_heads,
                             (unsigned long long)f->linear_v_heads);
+        if (f->decoder && p->pp > 1) /* pretrain_t5.py, model_provider */
+            return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.pp",
+                            "found %u, expected 1: Megatron-LM trains models with an encoder "
+                            "without pipeline stages",
+                            p->pp);
         if (!f->transformer || (f->vision && !stw_megatron_cuts_vision(job))) continue;
         if (f->q_heads % p->tp != 0 || f->kv_heads % p->tp != 0)
             return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.tp",
@@ -95,6 +100,10 @@ stw_status stw_megatron_sizes(stw_job *job, stw_error *err) {
         return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.seq_len",
                         "cp %u and tp %u do not divide %llu tokens", p->cp, p->tp,
                         (unsigned long long)run->batch.seq_len);
+    if (run->batch.decoder_seq_len % (p->sequence_parallel ? p->tp : 1) != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.decoder_seq_len",
+                        "tp %u does not divide %llu tokens", p->tp,
+                        (unsigned long long)run->batch.decoder_seq_len);
     stw_status status = check_model(job, err);
     return status == STW_STATUS_OK ? stw_megatron_place_blocks(job, err) : status;
 }
