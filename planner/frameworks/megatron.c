@@ -408,6 +408,15 @@ static void set_attention(reading *r) {
     const bool eager = strcmp(backend, "unfused") == 0 || strcmp(backend, "local") == 0;
     set(r, "attention", eager ? "eager" : "flash");
     set(r, "megatron.transformer_impl", local ? "local" : "transformer_engine");
+    /* The fused kernel keeps 16 bits in any case (fused_softmax.py, is_kernel_available); layer
+     * scaling sets attention-softmax-in-fp32 (transformer_config.py). */
+    if (local && eager)
+        set_switch(r, "megatron.softmax_fp32",
+                   is_set(r, "no-masked-softmax-fusion") &&
+                       (is_set(r, "attention-softmax-in-fp32") ||
+                        is_set(r, "apply-query-key-layer-scaling")));
+    if (!local && count_of(r, "num-experts", 0) > 0)
+        set_switch(r, "megatron.grouped_gemm", is_set(r, "moe-grouped-gemm"));
     set(r, "megatron.hidden_dropout", text_of(r, "hidden-dropout", "0.1"));
     set(r, "megatron.attention_dropout", eager ? text_of(r, "attention-dropout", "0.1") : "0");
 }

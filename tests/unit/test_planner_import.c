@@ -364,6 +364,34 @@ static uint64_t predicted(const char *flags, uint32_t gpus) {
     return bytes;
 }
 
+#define EXPERTS                                                                                    \
+    "num-layers=4; hidden-size=512; num-attention-heads=8; seq-length=1024; micro-batch-size=4; "  \
+    "num-experts=8; moe-router-topk=2; disable-bias-linear=true; bf16=true"
+#define STAGES                                                                                     \
+    "num-layers=4; hidden-size=512; num-attention-heads=8; seq-length=1024; micro-batch-size=4; "  \
+    "bf16=true; pipeline-model-parallel-size=2"
+
+/* TransformerEngine's grouped products have four workspaces of 32 MiB. */
+static void grouped_products(void) {
+    const uint64_t bytes = predicted(EXPERTS, 2);
+    CU_ASSERT_TRUE(bytes > 0);
+    CU_ASSERT_EQUAL(predicted(EXPERTS "; moe-grouped-gemm=true", 2), bytes + 4 * (32ull << 20));
+    const uint64_t local = predicted(EXPERTS "; transformer-impl=local", 2);
+    CU_ASSERT_EQUAL(predicted(EXPERTS "; transformer-impl=local; moe-grouped-gemm=true", 2), local);
+}
+
+/* Of each earlier micro batch, up to the limit, the gradient of the logits and the head's input: 16
+ * bits of 4096 rows, 50304 and 512 wide. */
+static void deferred_gradients(void) {
+    const uint64_t each = 4096ull * (50304 + 512) * 2;
+    const uint64_t bytes = predicted(STAGES "; global-batch-size=16", 2);
+    CU_ASSERT_TRUE(bytes > 0);
+#define DEFERRED STAGES "; global-batch-size=16; defer-embedding-wgrad-compute=true"
+    CU_ASSERT_EQUAL(predicted(DEFERRED, 2), bytes + 3 * each);
+    CU_ASSERT_EQUAL(predicted(DEFERRED "; wgrad-deferral-limit=2", 2), bytes + 2 * each);
+    CU_ASSERT_EQUAL(predicted(DEFERRED "; wgrad-deferral-limit=9", 2), bytes + 3 * each);
+}
+
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -405,4 +433,5 @@ STW_TEST_MAIN("planner import", {"models of flags", models_of_flags},
               {"encoder and decoder", encoder_and_decoder}, {"runs of flags", runs_of_flags},
               {"stages of flags", stages_of_flags}, {"batches of clusters", batches_of_clusters},
               {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored},
+              {"grouped products", grouped_products}, {"deferred gradients", deferred_gradients},
               {"golden rows", golden_rows})

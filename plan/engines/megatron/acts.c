@@ -113,11 +113,16 @@ uint64_t stw_megatron_buffer_bytes(const stw_job *job) {
     return bytes;
 }
 
-/* TransformerEngine (module/base.py, get_cublas_workspace_size_bytes): 32 MiB on Hopper. */
+/* TransformerEngine (module/base.py, get_cublas_workspace_size_bytes): 32 MiB on Hopper and later
+ * GPUs; grouped products run on four streams with one each (get_multi_stream_cublas_workspace;
+ * common/util/multi_stream.h). */
 #define TE_WORKSPACE_BYTES (32ull << 20)
+enum { TE_STREAMS = 4 };
 
 uint64_t stw_megatron_workspace_bytes(const stw_job *job) {
-    return stw_plus(stw_workspace_bytes(job) / 2, stw_megatron_te(job) ? TE_WORKSPACE_BYTES : 0);
+    uint64_t n = stw_megatron_te(job) ? 1 : 0;
+    if (stw_megatron_settings_of(job->run).grouped_gemm) n += TE_STREAMS;
+    return stw_plus(stw_workspace_bytes(job) / 2, stw_times(n, TE_WORKSPACE_BYTES));
 }
 
 /* ---- dropout ---- */
@@ -192,6 +197,9 @@ static uint64_t core_bytes(const stw_job *job, uint32_t group, uint64_t keys) {
         return stw_times(stw_times(4, all_rows(job, group)), heads);
     const uint64_t scores = scores_bytes(job, group, keys);
     uint64_t bytes = stw_plus(scores, stw_times(keys_of(job, group), keys)); /* and the mask */
+    if (stw_megatron_settings_of(job->run)
+            .softmax_fp32) /* fused_softmax.py, forward_torch_softmax */
+        bytes = stw_plus(bytes, stw_times(scores / compute_bytes(job), 4 - compute_bytes(job)));
     if (stw_megatron_settings_of(job->run).attention_dropout > 0)
         bytes = STW_SUM(bytes, scores, scores / compute_bytes(job)); /* what is left, its mask */
     return bytes;
@@ -391,6 +399,18 @@ uint64_t stw_megatron_hidden_states(const stw_job *job) {
 }
 
 /* ---- loss ---- */
+
+/* Inputs of the head and gradients of its output (tensor_parallel/layers.py: grad_output_buffer,
+ * embedding_activation_buffer), of all micro batches before the last. */
+uint64_t stw_megatron_deferred_bytes(const stw_job *job) {
+    const stw_megatron_settings s = stw_megatron_settings_of(job->run);
+    const uint64_t rows = job->decoder_tokens;
+    uint64_t n = job->run->batch.grad_accumulation - 1;
+    if (!s.defer_embedding_wgrad) return 0;
+    if (s.wgrad_deferral_limit > 0) n = stw_min_u64(n, s.wgrad_deferral_limit);
+    uint64_t logits = stw_times(stw_times(rows, stw_megatron_vocab(job)), compute_bytes(job));
+    return stw_times(n, stw_plus(logits, hidden_bytes(job, own_rows(job, rows))));
+}
 
 stw_megatron_loss stw_megatron_loss_of(const stw_job *job) {
     const uint64_t c = compute_bytes(job), vocab = stw_megatron_vocab(job);

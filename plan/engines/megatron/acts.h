@@ -34,6 +34,8 @@ typedef struct stw_megatron_loss {
 } stw_megatron_loss;
 
 stw_megatron_loss stw_megatron_loss_of(const stw_job *job);
+/** What deferred weight gradients of the head keep of earlier micro batches on the last stage. */
+uint64_t stw_megatron_deferred_bytes(const stw_job *job);
 /** The global buffer that stays from the first forward on: rows that sequence parallelism gathers,
  * or scores of unfused attention. */
 uint64_t stw_megatron_buffer_bytes(const stw_job *job);

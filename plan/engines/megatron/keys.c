@@ -63,6 +63,21 @@ static const stw_spec_row rows[] = {
      .zero = true, .needs = NEEDS(FORWARD)},
     {WORDS("megatron.transformer_impl", impls), AT(transformer_impl), .also = "transformer_engine",
      .fallback = "local", .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.grouped_gemm"), AT(grouped_gemm), .also = "moe_grouped_gemm",
+     .fallback = "false",
+     .note = "with transformer_engine: products of experts on streams that have workspaces",
+     .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
+    {BOOL("megatron.defer_embedding_wgrad"), AT(defer_embedding_wgrad),
+     .also = "defer_embedding_wgrad_compute", .fallback = "false",
+     .note = "the head's weight gradients are computed after the last micro batch",
+     .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.wgrad_deferral_limit"), AT(wgrad_deferral_limit), .fallback = "0",
+     .note = "of at most so many micro batches; 0: of all", BOUNDS(1, 65536), .zero = true,
+     .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.softmax_fp32"), AT(softmax_fp32), .also = "attention_softmax_in_fp32",
+     .fallback = "false",
+     .note = "with attention: eager and local layers: softmax without fusion, in fp32",
+     .needs = NEEDS(FORWARD)},
     {RATIO("megatron.hidden_dropout"), AT(hidden_dropout), .fallback = "0",
      .note = "above 0: masks are kept", BOUNDS(0, 1), .needs = NEEDS(FORWARD)},
     {RATIO("megatron.attention_dropout"), AT(attention_dropout), .fallback = "0",
@@ -170,6 +185,19 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
     if (s.microbatch_group > 0 && run->parallel.vpp == 1)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.microbatch_group",
                                          "0, or parallel.vpp above 1");
+    if (s.softmax_fp32 && (s.transformer_impl != 0 || run->attention != STW_ATTENTION_EAGER))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.softmax_fp32",
+                                         "false, or attention: eager with "
+                                         "megatron.transformer_impl: local");
+    if (s.grouped_gemm && s.transformer_impl != 1)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.grouped_gemm",
+                                         "false, or megatron.transformer_impl: transformer_engine");
+    if (s.defer_embedding_wgrad && run->parallel.pp == 1) /* model_parallel_config.py */
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.defer_embedding_wgrad",
+                                         "false, or parallel.pp above 1");
+    if (s.wgrad_deferral_limit > 0 && !s.defer_embedding_wgrad)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.wgrad_deferral_limit",
+                                         "0, or megatron.defer_embedding_wgrad: true");
     if (s.attention_dropout > 0 && run->attention != STW_ATTENTION_EAGER)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.attention_dropout",
                                          "0, or attention: eager: others keep no masks");

@@ -18,6 +18,8 @@ typedef struct stw_megatron_settings {
     uint32_t mtp_num_layers;
     uint64_t image_tokens;
     uint32_t transformer_impl; /* 0: local, 1: TransformerEngine */
+    bool grouped_gemm, defer_embedding_wgrad, softmax_fp32;
+    uint32_t wgrad_deferral_limit; /* 0: all micro batches */
     double hidden_dropout, attention_dropout;
     const char *ckpt_format;
 } stw_megatron_settings;

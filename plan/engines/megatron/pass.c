@@ -435,7 +435,7 @@ static void backward(pass *p) {
         pass_on(p);
         return;
     }
-    gather_rows(p, STW_OP_NONE, 1);
+    gather_rows(p, STW_OP_NONE, embedded_rows(p));
     embedding_grad(p);
 }
 
@@ -509,6 +509,9 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     stw_extent gathered =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_megatron_buffer_bytes(b->job));
     stw_extent sent = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent_bytes(&p));
+    stw_extent deferred = stw_alloc(
+        b, STW_COMPONENT_LOGITS, STW_TIER_GPU,
+        p.stage + 1 == b->job->run->parallel.pp ? stw_megatron_deferred_bytes(b->job) : 0);
     stw_extent outer = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
                                  p.stage == 0 ? stw_megatron_outer_bytes(b->job) : 0);
     if (set.overlap_param_gather) stw_megatron_exchange(b, state, true, parts, STW_OP_NONE);
@@ -520,6 +523,7 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
             stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.layers[i].others[k]);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.norms);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, outer);
+    stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, deferred);
     if (set.overlap_grad_reduce) stw_megatron_exchange(b, state, false, parts, STW_OP_NONE);
     wait_for_others(&p);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent);
