@@ -19,26 +19,18 @@ typedef struct fact {
     { #member, offsetof(stw_block_facts, member), true }
 #define NUMBER(member)                                                                             \
     { #member, offsetof(stw_block_facts, member), false }
-static const fact facts[] = {FLAG(transformer),
-                             FLAG(vision),
-                             FLAG(gated),
-                             NUMBER(hidden),
-                             NUMBER(q_heads),
-                             NUMBER(kv_heads),
-                             NUMBER(qk_dim),
-                             NUMBER(v_dim),
-                             NUMBER(kv_rank),
-                             NUMBER(q_rank),
-                             NUMBER(window),
-                             NUMBER(linear_k_heads),
-                             NUMBER(linear_v_heads),
-                             NUMBER(linear_k_dim),
-                             NUMBER(linear_v_dim),
-                             NUMBER(ffn),
-                             NUMBER(experts),
-                             NUMBER(experts_per_token),
-                             NUMBER(expert_ffn),
-                             NUMBER(shared_ffn)};
+static const fact facts[] = {FLAG(transformer),      FLAG(vision),
+                             FLAG(decoder),          FLAG(gated),
+                             FLAG(wide_norms),       FLAG(capped_scores),
+                             NUMBER(norms),          NUMBER(hidden),
+                             NUMBER(q_heads),        NUMBER(kv_heads),
+                             NUMBER(qk_dim),         NUMBER(v_dim),
+                             NUMBER(kv_rank),        NUMBER(q_rank),
+                             NUMBER(window),         NUMBER(linear_k_heads),
+                             NUMBER(linear_v_heads), NUMBER(linear_k_dim),
+                             NUMBER(linear_v_dim),   NUMBER(ffn),
+                             NUMBER(experts),        NUMBER(experts_per_token),
+                             NUMBER(expert_ffn),     NUMBER(shared_ffn)};
 #undef FLAG
 #undef NUMBER
 enum { N_FACTS = sizeof facts / sizeof facts[0] };
@@ -140,6 +132,7 @@ void stw_model_write_json(const stw_model *model, stw_json *json, const char *ke
     stw_json_u64(json, "max_positions", model->max_positions);
     stw_json_bool(json, "tied_embeddings", model->tied_embeddings);
     stw_json_bool(json, "facts_known", model->facts_known);
+    if (model->soft_capped) stw_json_bool(json, "soft_capped", true);
     stw_json_begin_array(json, "groups");
     for (uint32_t g = 0; g < model->n_groups; g++) {
         const stw_block_group *group = &model->groups[g];
@@ -296,6 +289,8 @@ static stw_status read_scalars(const stw_tree *tree, const stw_node *node, stw_m
     STW_TRY(stw_part_u64(tree, node, "max_positions", INT64_MAX, &model->max_positions, err));
     STW_TRY(stw_node_bool(tree, node, "tied_embeddings", &model->tied_embeddings, err));
     STW_TRY(stw_node_bool(tree, node, "facts_known", &model->facts_known, err));
+    if (stw_node_get(node, "soft_capped") != NULL)
+        STW_TRY(stw_node_bool(tree, node, "soft_capped", &model->soft_capped, err));
 out:
     return status;
 }

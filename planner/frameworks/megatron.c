@@ -410,6 +410,10 @@ static void set_attention(reading *r) {
     set(r, "megatron.transformer_impl", local ? "local" : "transformer_engine");
     /* The fused kernel keeps 16 bits in any case (fused_softmax.py, is_kernel_available); layer
      * scaling sets attention-softmax-in-fp32 (transformer_config.py). */
+    /* TransformerEngine's choice (dot_product_attention/utils.py, get_attention_backend): cuDNN's
+     * attention is not deterministic below compute capability 9.0, nor is flash-attn below 2.4.1 */
+    if (!local && strcmp(backend, "auto") == 0 && is_set(r, "deterministic-mode"))
+        assume(r, "flash-attn", "2.4.1", "or later: without it GPUs before Hopper run unfused");
     if (local && eager)
         set_switch(r, "megatron.softmax_fp32",
                    is_set(r, "no-masked-softmax-fusion") &&

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "plan/files/model_json.h"
 #include "tests/unit/edited.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
@@ -167,6 +168,57 @@ static void a_zoo_model_is_whole_in_the_file(void) {
     CHECK_OK(stw_plan_derive(plan, err));
     check_round_trip(plan);
     stw_plan_free(plan);
+}
+
+/* Every fact of a group, and of the model. */
+static void every_fact_is_in_the_file(void) {
+    static const stw_block_facts all = {.transformer = true,
+                                        .vision = true,
+                                        .decoder = true,
+                                        .gated = true,
+                                        .wide_norms = true,
+                                        .capped_scores = true,
+                                        .hidden = 1,
+                                        .q_heads = 6,
+                                        .kv_heads = 3,
+                                        .qk_dim = 4,
+                                        .v_dim = 5,
+                                        .kv_rank = 6,
+                                        .q_rank = 7,
+                                        .window = 8,
+                                        .linear_k_heads = 5,
+                                        .linear_v_heads = 10,
+                                        .linear_k_dim = 11,
+                                        .linear_v_dim = 12,
+                                        .ffn = 13,
+                                        .experts = 15,
+                                        .experts_per_token = 14,
+                                        .expert_ffn = 16,
+                                        .shared_ffn = 17,
+                                        .norms = 18};
+    stw_model *model = NULL, *again = NULL;
+    stw_tree *tree = NULL;
+    stw_text text = STW_TEXT_INIT;
+    stw_json *json = stw_json_new();
+    CHECK_OK(stw_model_read_config(STW_SOURCE_MODELS "/zoo/Qwen3-0.6B.json", STW_SOURCE_MODELS,
+                                   &model, err));
+    if (model == NULL) return;
+    model->groups[1].facts = all;
+    model->soft_capped = true;
+    stw_json_begin_object(json, NULL);
+    stw_model_write_json(model, json, "model");
+    stw_json_end(json);
+    CHECK_OK(stw_json_finish(json, &text, err));
+    CHECK_OK(stw_tree_parse_json("model.json", text.data, text.length, &tree, err));
+    CHECK_OK(stw_model_from_node(tree, stw_node_get(tree->root, "model"), &again, err));
+    if (again != NULL) {
+        CU_ASSERT_EQUAL(memcmp(&again->groups[1].facts, &all, sizeof all), 0);
+        CU_ASSERT_TRUE(again->soft_capped);
+    }
+    stw_model_free(again);
+    stw_tree_free(tree);
+    stw_text_free(&text);
+    stw_model_free(model);
 }
 
 /* ---- files that are wrong ---- */
@@ -449,6 +501,7 @@ STW_TEST_MAIN("plan file", {"round trips", round_trips},
               {"round trip over nodes", round_trip_over_nodes},
               {"evidence round trips", evidence_round_trips},
               {"a zoo model is whole in the file", a_zoo_model_is_whole_in_the_file},
+              {"every fact is in the file", every_fact_is_in_the_file},
               {"wrong files are refused", wrong_files_are_refused},
               {"errors have a place", errors_have_a_place},
               {"every member is required", every_member_is_required},

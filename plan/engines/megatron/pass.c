@@ -35,6 +35,7 @@ typedef struct pass {
     layer_state *layers;    /* [n] of this stage, in the order of forward */
     layer_state *others;    /* [model.n_blocks] for those of other stages */
     stw_extent norm, norms; /* input of the final norm before multi-token prediction */
+    stw_extent head_grad;   /* of a tied embedding, until its own backward */
     stw_extent *left;
     stw_megatron_tower tower;
     stw_extent tower_own, tower_others;
@@ -342,6 +343,11 @@ static double head_flops(const pass *p) {
     return 2.0 * (double)head_rows(p) * (double)job->model->vocab * (double)job->model->hidden;
 }
 
+/* Of a matrix over the vocabulary, in the compute dtype. */
+static uint64_t vocabulary_bytes(const pass *p) {
+    return rows_bytes(p, stw_megatron_vocab(p->job));
+}
+
 static void loss(pass *p) {
     const stw_job *job = p->job;
     if (p->stage + 1 < job->run->parallel.pp) {
@@ -371,6 +377,9 @@ static void loss(pass *p) {
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.head);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, before);
+    /* Autograd adds up both gradients of a tied embedding before it hands them on (InputBuffer). */
+    if (job->model->tied_embeddings && job->run->parallel.pp == 1)
+        p->head_grad = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, vocabulary_bytes(p));
     stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, kept);
 }
 
@@ -399,10 +408,7 @@ static bool leaves_graph(const pass *p, const layer_state *s) {
 
 /* The weight gradient of an embedding. */
 static void embedding_grad(pass *p) {
-    const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
-    stw_extent grad =
-        stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU,
-                  stw_times(stw_times(stw_megatron_vocab(p->job), p->job->model->hidden), c));
+    stw_extent grad = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, vocabulary_bytes(p));
     stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, grad);
 }
 
@@ -437,6 +443,7 @@ static void backward(pass *p) {
     }
     gather_rows(p, STW_OP_NONE, embedded_rows(p));
     embedding_grad(p);
+    stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, p->head_grad);
 }
 
 /* ---- all of it ---- */
@@ -497,6 +504,7 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
               .tower = stw_megatron_tower_of(b->job),
               .norm = STW_NO_EXTENT,
               .norms = STW_NO_EXTENT,
+              .head_grad = STW_NO_EXTENT,
               .worked = STW_OP_NONE,
               .sent = STW_OP_NONE};
     if (b->status != STW_STATUS_OK || !look_at_layers(&p)) return;
