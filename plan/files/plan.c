@@ -289,7 +289,9 @@ uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_pha
 uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase) {
     const stw_program *program = plan->programs != NULL ? plan->programs[plan->job->largest] : NULL;
     const stw_movement *m = program != NULL ? stw_program_movement(program, phase) : NULL;
-    if (m == NULL || m->repeat == STW_REPEAT_ONCE || m->repeat == STW_REPEAT_FIRST) return 0;
+    if (m == NULL || m->repeat == STW_REPEAT_ONCE || m->repeat == STW_REPEAT_FIRST ||
+        m->repeat == STW_REPEAT_AT_CHECKPOINTS)
+        return 0;
     return phase == STW_PHASE_FORWARD_BACKWARD ? plan->run.batch.grad_accumulation : 1;
 }
 
@@ -305,6 +307,8 @@ double stw_plan_iteration_s(const stw_plan *plan) {
         uint64_t passes = stw_plan_passes(plan, (stw_phase)p);
         if (passes > 0) seconds += (double)passes * plan->time_s[p];
     }
+    if (plan->run.checkpoint.every > 0 && isfinite(plan->time_s[STW_PHASE_CHECKPOINT]))
+        seconds += plan->time_s[STW_PHASE_CHECKPOINT] / (double)plan->run.checkpoint.every;
     return seconds;
 }
 

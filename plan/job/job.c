@@ -427,7 +427,7 @@ void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *rank
                         uint32_t *on_node) {
     uint32_t shard = job->group > 0 ? job->group : 1, stride = 1;
     if (job->engine != NULL && job->engine->group_size != NULL && group != STW_RANK_GROUP_WORLD &&
-        group != STW_RANK_GROUP_NODE) {
+        group != STW_RANK_GROUP_NODE && group != STW_RANK_GROUP_SYNC) {
         job->engine->group_size(job, group, ranks, on_node);
         return;
     }
@@ -441,6 +441,10 @@ void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *rank
     case STW_RANK_GROUP_SHARD:
         *ranks = shard;
         break;
+    case STW_RANK_GROUP_SYNC: /* nobody shares a node with the sender */
+        *ranks = 2;
+        *on_node = 1;
+        return;
     case STW_RANK_GROUP_REPLICATE:
         stride = shard;
         *ranks = job->world / shard;

@@ -427,6 +427,11 @@ static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *o
         seconds_of((double)op->bytes * ranks, job->cluster->nvme.read_bps);
 }
 
+/* Files of a checkpoint. An asynchronous save writes them beside the iterations that follow. */
+static void demand_file_write(const stw_job *job, const stw_op *op, stw_demand *out) {
+    if (!job->run->checkpoint.async) add_disk(job, true, (double)op->bytes, out);
+}
+
 /* What a node shares was charged for all of its ranks. */
 static void charge_one_rank(const stw_job *job, stw_demand *out) {
     static const stw_resource shared[] = {

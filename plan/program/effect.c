@@ -52,6 +52,12 @@ static bool uses_rate(const stw_job *job, const stw_spec_row *row) {
     return of_row >= rate && of_row < rate + sizeof(stw_cpu_rate);
 }
 
+static bool has_rollout(const stw_run_spec *run) {
+    for (uint32_t i = 0; i < run->n_roles; i++)
+        if (run->roles[i].kind == STW_ROLE_ROLLOUT) return true;
+    return false;
+}
+
 static bool cuts_loss(const stw_job *job) {
     const uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
     return job->tokens > chunk;
@@ -116,6 +122,10 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return run->loss.fused;
     case STW_NEED_CHUNKS:
         return cuts_loss(job);
+    case STW_NEED_SYNCS:
+        return has_rollout(run);
+    case STW_NEED_CHECKPOINTS:
+        return run->checkpoint.every > 0;
     case STW_NEED_PARKED_PARAMS:
         return run->park.params;
     case STW_NEED_PARKED_MOMENTS:
@@ -136,7 +146,7 @@ static const struct {
 /* The first need of a key that this job does not meet, STW_N_NEEDS if it meets all. */
 static stw_need unmet(const stw_job *job, const stw_spec_row *row) {
     for (unsigned need = 0; need < STW_N_NEEDS; need++)
-        if ((row->needs & 1u << need) != 0 && !holds(job, row, (stw_need)need))
+        if ((row->needs & 1ull << need) != 0 && !holds(job, row, (stw_need)need))
             return (stw_need)need;
     return STW_N_NEEDS;
 }

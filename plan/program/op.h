@@ -25,6 +25,8 @@
     /* a piece of the movement's transfer: from a file into staging, from a space into staging,    \
      * from rank `peer` to its group, from staging into the target space */                        \
     X(FILE_READ, "file_read", FILE, PIECE, file_read, staged)                                      \
+    /* bytes on the host into a file of a checkpoint */                                            \
+    X(FILE_WRITE, "file_write", FILE, PIECE, file_write, staged)                                   \
     X(PACK, "pack", COMPUTE, PIECE, place, staged)                                                 \
     X(SEND, "send", COLLECTIVE, PIECE, collective, staged)                                         \
     X(PLACE, "place", COMPUTE, PIECE, place, staged)                                               \
@@ -57,7 +59,7 @@ typedef enum stw_op_kind { STW_OP_TABLE(X) STW_N_OP_KINDS } stw_op_kind;
 typedef enum stw_op_class {
     STW_OP_CLASS_MEMORY,     /* bytes appear or go; no time */
     STW_OP_CLASS_MOVE,       /* bytes from tier `from` to tier `to` */
-    STW_OP_CLASS_FILE,       /* bytes between a file and tier `to` */
+    STW_OP_CLASS_FILE,       /* bytes between a file and the host */
     STW_OP_CLASS_COMPUTE,    /* work of one rank */
     STW_OP_CLASS_COLLECTIVE, /* work of all ranks of `group` together */
     STW_OP_CLASS_ORDER       /* neither bytes nor work */

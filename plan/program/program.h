@@ -11,10 +11,11 @@
 /** How often an executor issues a movement. A run loads once and then goes through its iterations;
  * movements of one repetition are issued in the order of the program. */
 typedef enum stw_repeat {
-    STW_REPEAT_ONCE,           /* before the first iteration */
-    STW_REPEAT_FIRST,          /* in the first iteration */
-    STW_REPEAT_LATER,          /* in every iteration but the first */
-    STW_REPEAT_EVERY_ITERATION /* in every iteration */
+    STW_REPEAT_ONCE,            /* before the first iteration */
+    STW_REPEAT_FIRST,           /* in the first iteration */
+    STW_REPEAT_LATER,           /* in every iteration but the first */
+    STW_REPEAT_EVERY_ITERATION, /* in every iteration */
+    STW_REPEAT_AT_CHECKPOINTS   /* after one iteration of checkpoint.every */
 } stw_repeat;
 
 /** How an executor serves the streams of a movement. */
@@ -36,6 +37,8 @@ typedef struct stw_transfer {
     bool used;
     bool from_files;   /* the source is stw_job.files, read by ranks that FILE_READ */
     bool own;          /* every rank's pieces are of its own source space */
+    bool whole;        /* pieces are runs of stw_job.files: ranks pack what of a piece their source
+                        * space has, and place what of it their target space has */
     uint32_t from, to; /* spaces; `from` unused for files */
     stw_component from_component, to_component; /* whose regions hold them */
     uint32_t n_pieces;

@@ -198,17 +198,30 @@ out:
     return status;
 }
 
+/* Parts of an iteration in their order. A program lists the first step before what stands before
+ * every step. */
+enum { BEFORE_STEP, STEP, AFTER_STEP, N_TURNS, NOT_REPEATED };
+
+static int turn_of(const stw_program *p, uint32_t index) {
+    const stw_repeat repeat = p->movements[index].repeat;
+    bool stepped = false;
+    if (repeat == STW_REPEAT_FIRST || repeat == STW_REPEAT_LATER) return STEP;
+    for (uint32_t m = 0; m < index; m++)
+        stepped = stepped || p->movements[m].repeat == STW_REPEAT_LATER;
+    if (repeat == STW_REPEAT_ONCE) return NOT_REPEATED;
+    return stepped ? AFTER_STEP : BEFORE_STEP;
+}
+
 /* One iteration: what every one does and the step, which in the first one is a movement of its
  * own. */
 static stw_status apply_iteration(replay *r, uint32_t iteration) {
     stw_status status = STW_STATUS_OK;
     const stw_program *p = r->program;
-    for (int step = 0; step < 2; step++)
+    for (int turn = 0; turn < N_TURNS; turn++)
         for (uint32_t m = 0; m < p->n_movements; m++) {
             const stw_movement *movement = &p->movements[m];
-            const bool every = movement->repeat == STW_REPEAT_EVERY_ITERATION;
             const stw_repeat now = iteration == 0 ? STW_REPEAT_FIRST : STW_REPEAT_LATER;
-            if (step == 0 ? !every : movement->repeat != now) continue;
+            if (turn_of(p, m) != turn || (turn == STEP && movement->repeat != now)) continue;
             STW_TRY(apply_movement(r, m, iteration));
         }
 out:

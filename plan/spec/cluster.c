@@ -19,7 +19,7 @@
     .key = name, .kind = STW_SPEC_NUMBER, .unit = quantity, AT(member)
 
 #define BOUNDS(first, last) .least = first, .most = last
-#define NEEDS(name) (1u << STW_NEED_##name)
+#define NEEDS(name) (1ull << STW_NEED_##name)
 /* Bounds keep every predicted second finite and above the rounding of sums. */
 #define SIZE(first) BOUNDS(first, 1152921504606846976.0) /* up to 1024 PiB */
 #define RATE BOUNDS(1e6, 1e15)                           /* bytes per second */

@@ -37,6 +37,16 @@ typedef enum stw_attention {
     STW_ATTENTION_EAGER
 } stw_attention;
 
+typedef enum stw_checkpoint_format {
+    STW_CHECKPOINT_AUTO, /* the framework's own */
+    STW_CHECKPOINT_HF,   /* whole tensors, as from_pretrained reads them */
+    STW_CHECKPOINT_DCP,  /* torch.distributed.checkpoint */
+    STW_CHECKPOINT_TORCH_DIST
+} stw_checkpoint_format;
+
+/** How parameters reach a rollout: plan/engines/weight_sync.h. */
+typedef enum stw_sync_method { STW_SYNC_TENSORS, STW_SYNC_BUCKETS } stw_sync_method;
+
 typedef struct stw_strings {
     uint32_t n;
     const char **items;
@@ -158,8 +168,13 @@ typedef struct stw_run_spec {
     } load;
     struct {
         bool model, optimizer;
-        uint64_t every;
+        uint64_t every;  /* iterations; 0: never */
+        uint32_t format; /* stw_checkpoint_format */
+        bool async;      /* files are written beside the next iterations */
     } checkpoint;
+    struct {
+        uint32_t method; /* stw_sync_method */
+    } weight_sync;
     uint32_t n_roles;
     stw_role *roles;
 } stw_run_spec;

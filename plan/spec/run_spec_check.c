@@ -138,6 +138,20 @@ static stw_status check_engine_keys(const stw_run_spec *run, const stw_run_spec 
     return STW_STATUS_OK;
 }
 
+static stw_status check_checkpoint(const stw_run_spec *run, const char *origin, stw_error *err) {
+    if (!run->checkpoint.model && !run->checkpoint.optimizer)
+        return stw_run_spec_refuse(origin, err, "checkpoint.contents", "[]",
+                                   "model, optimizer or both");
+    if (run->checkpoint.format != STW_CHECKPOINT_HF) return STW_STATUS_OK;
+    if (run->checkpoint.optimizer)
+        return stw_run_spec_refuse(origin, err, "checkpoint.contents", "optimizer",
+                                   "[model], because checkpoint.format is hf");
+    if (run->checkpoint.async)
+        return stw_run_spec_refuse(origin, err, "checkpoint.async", "true",
+                                   "false, because checkpoint.format is hf");
+    return STW_STATUS_OK;
+}
+
 static bool is_role(const stw_run_spec *run, const char *name) {
     for (uint32_t i = 0; i < run->n_roles; i++)
         if (strcmp(run->roles[i].name, name) == 0) return true;
@@ -187,6 +201,7 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(check_engine_keys(run, &defaults, origin, err));
     if (stw_run_spec_engine(run)->check != NULL)
         STW_TRY(stw_run_spec_engine(run)->check(run, origin, err));
+    STW_TRY(check_checkpoint(run, origin, err));
     STW_TRY(check_groups(run, origin, err));
     for (uint32_t i = 0; i < run->n_roles; i++) STW_TRY(check_role(run, i, origin, err));
     if (run->trainable.lora_rank == 0 && run->trainable.lora_targets.n > 0) {

@@ -73,6 +73,8 @@ typedef struct stw_spec_word {
     X(UNTIED, "the model has no embedding apart from its head", NULL)                              \
     X(FUSED, "loss.fused is false", "loss.fused: true")                                            \
     X(CHUNKS, "the tokens of a micro batch are one chunk", "a smaller loss.chunk")                 \
+    X(SYNCS, "no rollout takes the trainer's weights", "a role of kind rollout")                   \
+    X(CHECKPOINTS, "no checkpoint is written", "checkpoint.every: 1 or more")                      \
     X(PARKED_PARAMS, "parameters are not parked", "park.params: host")                             \
     X(PARKED_MOMENTS, "moments are not parked", "park.moments: host")                              \
     X(PLANS, "plans do not use it; calibrate records it", NULL)
@@ -96,7 +98,7 @@ typedef struct stw_spec_row {
     /* Bounds of a count, size or number in base units; most 0: none. Words are outside them. */
     double least, most;
     bool zero;        /* 0 is accepted below `least` */
-    unsigned needs;   /* a bit for each stw_need */
+    uint64_t needs;   /* a bit for each stw_need */
     bool label;       /* describes; reports show it, and it changes neither bytes nor seconds */
     const char *also; /* what others call it, for hints alone: words with spaces between */
 } stw_spec_row;

@@ -17,7 +17,7 @@
 #define STRINGS(name) .key = name, .kind = STW_SPEC_STRINGS
 
 #define BOUNDS(first, last) .least = first, .most = last
-#define NEEDS(name) (1u << STW_NEED_##name)
+#define NEEDS(name) (1ull << STW_NEED_##name)
 
 /** The rows of run.yaml that belong to no engine: those before and those after the engines'. */
 void stw_run_spec_common_rows(stw_spec_table *before, stw_spec_table *after);

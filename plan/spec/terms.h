@@ -36,7 +36,8 @@
     X(SLACK, "slack")                                                                              \
     X(LOAD_STAGING, "load_staging")                                                                \
     X(PAGE_LOCK_ROUNDING, "page_lock_rounding")                                                    \
-    X(PROCESS, "process")
+    X(PROCESS, "process")                                                                          \
+    X(CHECKPOINT_STAGING, "checkpoint_staging")
 
 #define STW_TIER_TABLE(X) X(GPU, "gpu") X(HOST, "host") X(NVME, "nvme")
 

@@ -117,6 +117,9 @@ static const key_case fsdp2_cases[] = {
     {"offload, foreach",
      {CPU_STEP, "fsdp.offload_policy=true", "optimizer.implementation=foreach"}},
     {"offload, fused", {CPU_STEP, "fsdp.offload_policy=true", "optimizer.implementation=fused"}},
+    {"saved",
+     {"engine=fsdp2", "checkpoint.every=10", "checkpoint.contents=[model]",
+      "node.gpu.memory=2 GiB"}},
     {"parked", {"engine=fsdp2", "park.params=host", "park.moments=host", "node.gpu.memory=2 GiB"}},
     {"roomy",
      {"engine=fsdp2", "node.gpu.memory=2 GiB", "optimizer.implementation=fused",
@@ -148,6 +151,7 @@ static const key_case megatron_cases[] = {
     {"blocks",
      {MEGATRON, "recompute.granularity=full", "recompute.method=block", "recompute.num_layers=1"}},
     {"unfused", {MEGATRON, "attention=eager"}},
+    {"saved", {MEGATRON, "checkpoint.every=10"}},
     {"parked", {MEGATRON, "park.params=host", "park.moments=host"}},
     {"overlapped", {MEGATRON, "megatron.overlap_grad_reduce=true"}},
     {NULL, {NULL}}};
@@ -367,7 +371,7 @@ static bool other_value(const stw_spec_row *row, const void *base, size_t i, cha
 
 /* ---- the test ---- */
 
-enum { MOST_CASES = 8 };
+enum { MOST_CASES = 16 };
 /* What became of the values of one key in all cases of an engine and a model. */
 typedef struct outcome {
     unsigned tried, refused, changed, same;
@@ -407,7 +411,7 @@ static void try_value(const tried_case *t, const stw_spec_row *row, const char *
         changed = !same_text(&report, &t->report);
     }
     if (!changed && t->base->job->engine->spec.executes &&
-        ((row->needs & 1u << STW_NEED_STEP) != 0 || row->kind == STW_SPEC_ITEMS))
+        ((row->needs & 1ull << STW_NEED_STEP) != 0 || row->kind == STW_SPEC_ITEMS))
         changed = changes_bits(t->model, setting);
     if (changed)
         o->changed++;

@@ -9,10 +9,12 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp2/save.h"
 #include "plan/engines/fsdp2/tensors.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/park.h"
 #include "plan/engines/partition.h"
+#include "plan/engines/weight_sync.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
     return wish == STW_AUTO || wish == (uint32_t)tier;
@@ -304,7 +306,7 @@ static void build_load(stw_builder *b, const stw_place *place) {
     stw_end_movement(b);
 }
 
-static void build_first_step(stw_builder *b, const stw_place *place) {
+static void build_first_step(stw_builder *b, const stw_place *place, const stw_save *save) {
     stw_begin_movement(
         b, (stw_movement){.phase = STW_PHASE_FIRST_OPTIMIZER_STEP, .repeat = STW_REPEAT_FIRST});
     stw_park_before_step(b, true);
@@ -314,6 +316,7 @@ static void build_first_step(stw_builder *b, const stw_place *place) {
     const uint32_t updated = step_body(b, place);
     stw_build_shard_grads(b, false);
     stw_park_after_step(b, updated);
+    stw_build_checkpoint_staging(b, save);
     stw_end_movement(b);
 }
 
@@ -335,10 +338,14 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_builder_init(&b, job, decisions, layout, program, err);
     const stw_place *place = &decisions->state[0].place;
     look_at_parking(&b, place, &park);
+    const stw_save save = stw_fsdp2_save(&b, place);
     build_load(&b, place);
-    build_first_step(&b, place);
+    build_first_step(&b, place, &save);
     if (job->model->facts_known) stw_build_forward_backward(&b, true);
     build_later_step(&b, place);
+    const stw_sync_source source = stw_sync_of_chunks(job);
+    stw_build_weight_sync(&b, &source);
+    stw_build_checkpoint(&b, &save);
     return stw_builder_finish(&b);
 }
 
@@ -354,8 +361,11 @@ static const char *const keys[] = {"optimizer.clip_norm",
                                    "park.params",
                                    "park.moments",
                                    "park.moments_back",
+                                   "checkpoint.",
+                                   "weight_sync.",
                                    NULL};
 static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
+                                             {"checkpoint.format", "torch_dist"},
                                              {"optimizer.implementation", "direct"},
                                              {"placement.params", "nvme"},
                                              {"placement.grads", "nvme"},

@@ -9,7 +9,9 @@
 #include "plan/engines/megatron/mtp.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/pass.h"
+#include "plan/engines/megatron/save.h"
 #include "plan/engines/megatron/state.h"
+#include "plan/engines/megatron/sync.h"
 #include "plan/engines/park.h"
 
 static const stw_place resident = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT};
@@ -48,6 +50,9 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_megatron_build_step(&b, &state, true, NULL);
     if (job->model->facts_known) stw_megatron_build_pass(&b, &state, left);
     stw_megatron_build_step(&b, &state, false, left);
+    stw_megatron_build_sync(&b);
+    const stw_save save = stw_megatron_save(&b, &state);
+    stw_build_checkpoint(&b, &save);
     return stw_builder_finish(&b);
 }
 
@@ -67,8 +72,12 @@ static const char *const keys[] = {"megatron.",
                                    "park.moments_back",
                                    "park.reuse_copies",
                                    "park.backups",
+                                   "checkpoint.",
+                                   "weight_sync.",
                                    NULL};
 static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "streamed"},
+                                             {"checkpoint.format", "hf"},
+                                             {"checkpoint.format", "dcp"},
                                              {"optimizer.implementation", "loop"},
                                              {"optimizer.implementation", "direct"},
                                              {"optimizer.implementation", "cpu"},

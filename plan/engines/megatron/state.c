@@ -23,9 +23,11 @@
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/cpu_step.h"
+#include "plan/engines/host_pool.h"
 #include "plan/engines/megatron/acts.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/parking.h"
+#include "plan/engines/megatron/save.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/park.h"
 
@@ -86,33 +88,9 @@ static uint64_t space_of(const stw_builder *b, uint32_t space) {
 
 /* ---- page-locked memory ---- */
 
-/* Blocks of torch's host allocator by their power of two. */
-typedef struct locked_pool {
-    uint64_t free[64], bytes;
-} locked_pool;
-
-static int power_of(uint64_t bytes) {
-    int power = 0;
-    while (power < 62 && (1ull << power) < bytes) power++;
-    return power;
-}
-
-static void lock(locked_pool *pool, uint64_t bytes) {
-    int power = power_of(bytes);
-    if (bytes == 0) return;
-    if (pool->free[power] > 0)
-        pool->free[power]--;
-    else
-        pool->bytes = stw_plus(pool->bytes, 1ull << power);
-}
-
-static void unlock(locked_pool *pool, uint64_t bytes) {
-    if (bytes > 0) pool->free[power_of(bytes)]++;
-}
-
 /* Parameters of a list that the CPU updates. @param held_bytes of each element while its fp32 copy
  * is made, 0: it is that copy */
-static void lock_list(locked_pool *pool, const stw_job *job, const stw_megatron_params *list,
+static void lock_list(stw_host_pool *pool, const stw_job *job, const stw_megatron_params *list,
                       bool expert, bool reversed, uint64_t clone_bytes, bool back) {
     double all = (double)(expert ? list->expert : list->dense), taken = 0;
     double threshold = all * stw_megatron_settings_of(job->run).optimizer_offload_fraction;
@@ -121,12 +99,12 @@ static void lock_list(locked_pool *pool, const stw_job *job, const stw_megatron_
         if (p->expert != expert || !(taken < threshold)) continue;
         taken += (double)p->numel;
         if (back) {
-            unlock(pool, stw_times(p->numel, 4));
+            stw_host_pool_drop(pool, stw_times(p->numel, 4));
             continue;
         }
-        lock(pool, stw_times(p->numel, clone_bytes));
-        unlock(pool, stw_times(p->numel, clone_bytes));
-        lock(pool, stw_times(p->numel, 4));
+        stw_host_pool_take(pool, stw_times(p->numel, clone_bytes));
+        stw_host_pool_drop(pool, stw_times(p->numel, clone_bytes));
+        stw_host_pool_take(pool, stw_times(p->numel, 4));
     }
 }
 
@@ -136,7 +114,7 @@ static void locked_bytes(const stw_builder *b, const stw_megatron_state *s, uint
     const stw_job *job = b->job;
     const uint64_t half = element(job, STW_COMPONENT_PARAMS);
     const bool offloads = stw_megatron_offloads(job);
-    locked_pool pool = {{0}, 0};
+    stw_host_pool pool = {{0}, 0};
     for (int e = 0; e < 2 && offloads; e++) {
         lock_list(&pool, job, &s->params, e == 1, false, half, false);
         lock_list(&pool, job, &s->shard, e == 1, true, keeps_main_params(job) ? 0 : half, false);
@@ -144,7 +122,7 @@ static void locked_bytes(const stw_builder *b, const stw_megatron_state *s, uint
     }
     for (uint32_t i = 0; i < job->run->park.backups; i++)
         for (uint32_t k = 0; k < s->params.n; k++)
-            lock(&pool, stw_times(s->params.list[k].numel, half));
+            stw_host_pool_take(&pool, stw_times(s->params.list[k].numel, half));
     *made = pool.bytes;
     for (int e = 0; e < 2 && offloads; e++)
         lock_list(&pool, job, &s->shard, e == 1, true, 0, false); /* gradients */
@@ -437,5 +415,7 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     stw_free(b, STW_COMPONENT_STAGE, gpu, gathered);
     stw_free(b, STW_COMPONENT_STAGE, gpu, workspace);
     stw_park_after_step(b, b->program->n_ops > 0 ? b->program->n_ops - 1 : STW_OP_NONE);
+    const stw_save save = stw_megatron_save(b, s);
+    if (first) stw_build_checkpoint_staging(b, &save);
     stw_end_movement(b);
 }

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a rank of Megatron-LM writes into a checkpoint of format torch_dist. */
+#ifndef STW_PLAN_MEGATRON_SAVE_H
+#define STW_PLAN_MEGATRON_SAVE_H
+
+#include "plan/engines/checkpoint.h"
+#include "plan/engines/megatron/state.h"
+
+stw_save stw_megatron_save(const stw_builder *b, const stw_megatron_state *state);
+
+#endif

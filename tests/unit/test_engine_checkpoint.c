@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints: bytes that ranks write, what they hold on the host for that, and when. */
+#include "plan/engines/checkpoint.h"
+
+#include "core/checked.h"
+#include "tests/unit/fixture.h"
+#include "tests/unit/testing.h"
+
+static const fixture_size size = {4, 1024, 4096, 32000};
+enum { GPUS = 4 };
+
+static stw_plan *make(const char *const *settings) {
+    const stw_cluster cluster = fixture_cluster(GPUS);
+    stw_plan *plan = fixture_plan(size, &cluster, settings);
+    stw_place places[STW_MAX_PLACES];
+    stw_decisions *d = &plan->decisions;
+    CU_ASSERT_TRUE_FATAL(plan->job->engine->places(plan->job, places, NULL) > 0);
+    d->n_state = 1;
+    d->state[0] = (stw_state_decision){places[0], plan->job->n_units};
+    d->prefetch.by_group = true;
+    d->prefetch.depth = 1;
+    d->prefetch.bucket_bytes = 0;
+    CHECK_OK(stw_plan_derive(plan, err));
+    CHECK_OK(stw_plan_check(plan, true, err));
+    return plan;
+}
+
+/* Bytes that all ranks write together. */
+static uint64_t written(const stw_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        const stw_program *p = plan->programs[k];
+        const stw_movement *m = stw_program_movement(p, STW_PHASE_CHECKPOINT);
+        for (uint32_t i = m->first_op; i < m->first_op + m->n_ops; i++)
+            if (p->ops[i].kind == STW_OP_FILE_WRITE)
+                bytes += p->ops[i].bytes * plan->job->kinds[k].n_ranks;
+    }
+    return bytes;
+}
+
+static uint64_t staged(const stw_plan *plan, uint32_t kind, stw_phase phase) {
+    return plan->peaks[kind]
+        .phase[phase][STW_TIER_HOST]
+        .components[STW_COMPONENT_CHECKPOINT_STAGING];
+}
+
+#define FSDP2 "engine=fsdp2", "checkpoint.every=10"
+#define MEGATRON                                                                                   \
+    "engine=megatron", "precision.params=bf16", "precision.master=fp32", "checkpoint.every=10"
+
+/* Every element of the state is written once, replicas or not. */
+static void everything_is_written_once(void) {
+    const char *shards[] = {FSDP2, NULL};
+    const char *replicas[] = {FSDP2, "parallel.dp_replicate=2", NULL};
+    const char *model[] = {FSDP2, "checkpoint.contents=[model]", NULL};
+    const char *ranges[] = {MEGATRON, NULL};
+    stw_plan *a = make(shards), *b = make(replicas), *c = make(model), *d = make(ranges);
+    const uint64_t params = a->job->model->params;
+    CU_ASSERT_EQUAL(written(a), 12 * params);
+    CU_ASSERT_EQUAL(written(b), 12 * params);
+    CU_ASSERT_EQUAL(written(c), 4 * params);
+    /* Megatron's parameters are padded to whole buckets; sums are split into equal shares */
+    CU_ASSERT_TRUE(written(d) >= 14 * params - 64 && written(d) < 14 * params + (16 << 20));
+    stw_plan_free(a);
+    stw_plan_free(b);
+    stw_plan_free(c);
+    stw_plan_free(d);
+}
+
+/* An asynchronous save has a copy of all, pageable, while the next iterations run; a synchronous
+ * one has few tensors at a time, page-locked, whose blocks stay. */
+static void staging_of_shards(void) {
+    const char *at_once[] = {FSDP2, NULL}, *later[] = {FSDP2, "checkpoint.async=true", NULL};
+    stw_plan *a = make(at_once), *b = make(later);
+    const uint64_t all = 12 * a->job->kinds[0].params;
+    const stw_phase fb = STW_PHASE_FORWARD_BACKWARD, save = STW_PHASE_CHECKPOINT;
+    CU_ASSERT_EQUAL(staged(b, 0, save), all);
+    CU_ASSERT_EQUAL(staged(b, 0, fb), all);
+    CU_ASSERT_EQUAL(b->peaks[0].phase[save][STW_TIER_HOST].page_locked, 0);
+    CU_ASSERT_TRUE(staged(a, 0, save) > 0 && staged(a, 0, save) < all);
+    CU_ASSERT_EQUAL(a->peaks[0].phase[save][STW_TIER_HOST].page_locked, staged(a, 0, save));
+    CU_ASSERT_EQUAL(stw_plan_passes(a, save), 0);
+    stw_plan_free(a);
+    stw_plan_free(b);
+}
+
+/* Blocks of the writer's pool: in flight are about 10 MB and the tensor that went beyond; what was
+ * drained is written meanwhile. */
+static void writers_pool(void) {
+    const uint64_t mib = 1 << 20;
+    const uint64_t big[] = {64 * mib, 64 * mib, 64 * mib, 64 * mib};
+    const uint64_t mixed[] = {mib, 3 * mib, 48 * mib, 100 * mib};
+    const uint64_t small[] = {1000, 1000, 1000};
+    CU_ASSERT_EQUAL(stw_dcp_locked_bytes(big, 1), 64 * mib);
+    CU_ASSERT_EQUAL(stw_dcp_locked_bytes(big, 2), 128 * mib);
+    /* the loop's variable still has the first when the third is copied */
+    CU_ASSERT_EQUAL(stw_dcp_locked_bytes(big, 3), 192 * mib);
+    CU_ASSERT_EQUAL(stw_dcp_locked_bytes(big, 4), 192 * mib);
+    CU_ASSERT_EQUAL(stw_dcp_locked_bytes(mixed, 4), (1 + 4 + 64 + 128) * mib);
+    CU_ASSERT_EQUAL(stw_dcp_locked_bytes(small, 3), 3 * 1024);
+    CU_ASSERT_EQUAL(stw_dcp_locked_bytes(small, 0), 0);
+}
+
+/* Rank 0 has all weights on its host for files that hold whole tensors; others have nothing. */
+static void whole_tensors_through_rank_0(void) {
+    const char *settings[] = {FSDP2, "checkpoint.format=hf", "checkpoint.contents=[model]", NULL};
+    stw_plan *plan = make(settings);
+    const stw_job *job = plan->job;
+    const uint64_t all = 4 * job->model->params;
+    uint64_t gathered = 0;
+    CU_ASSERT_EQUAL(written(plan), all);
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        CU_ASSERT_EQUAL(staged(plan, k, STW_PHASE_CHECKPOINT), job->kinds[k].first ? all : 0);
+        CU_ASSERT_EQUAL(staged(plan, k, STW_PHASE_FORWARD_BACKWARD), 0);
+    }
+    const stw_program *p = plan->programs[0];
+    const stw_movement *m = stw_program_movement(p, STW_PHASE_CHECKPOINT);
+    for (uint32_t i = m->first_op; i < m->first_op + m->n_ops; i++)
+        if (p->ops[i].kind == STW_OP_ALL_GATHER) gathered += p->ops[i].bytes;
+    CU_ASSERT_EQUAL(gathered, all);
+    stw_plan_free(plan);
+}
+
+/* Everything on the GPU goes to page-locked memory before anything is written; blocks stay. */
+static void torch_dist_stages_all(void) {
+    const char *settings[] = {MEGATRON, NULL};
+    const char *hosted[] = {MEGATRON, "megatron.optimizer_offload_fraction=1",
+                            "megatron.precision_aware=true", NULL};
+    stw_plan *a = make(settings), *b = make(hosted);
+    const uint64_t shares = 14 * a->job->model->params / GPUS;
+    const uint64_t half = 2 * a->job->model->params / GPUS;
+    CU_ASSERT_TRUE(staged(a, 0, STW_PHASE_FORWARD_BACKWARD) >= shares - 64);
+    CU_ASSERT_TRUE(staged(a, 0, STW_PHASE_FORWARD_BACKWARD) < shares + (4 << 20));
+    CU_ASSERT_TRUE(a->peaks[0].phase[STW_PHASE_CHECKPOINT][STW_TIER_HOST].page_locked >= shares);
+    /* state that is on the host is written from there */
+    CU_ASSERT_TRUE(staged(b, 0, STW_PHASE_CHECKPOINT) >= half - 64);
+    CU_ASSERT_TRUE(staged(b, 0, STW_PHASE_CHECKPOINT) < half + (1 << 20));
+    CU_ASSERT_TRUE(written(b) >= written(a) - 64 && written(b) <= written(a) + 64);
+    stw_plan_free(a);
+    stw_plan_free(b);
+}
+
+STW_TEST_MAIN("engine checkpoint", {"everything is written once", everything_is_written_once},
+              {"staging of shards", staging_of_shards}, {"the writer's pool", writers_pool},
+              {"whole tensors through rank 0", whole_tensors_through_rank_0},
+              {"torch_dist stages all", torch_dist_stages_all})
