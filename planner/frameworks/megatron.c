@@ -151,9 +151,12 @@ static void sort_flag(reading *r, const stw_flag *flag) {
 
 /* ---- the model ---- */
 
-/* Without a known tokenizer the one of --vocab-file and --merge-file is meant. The table of
- * embeddings is padded to a multiple of make-vocab-size-divisible-by x tp by the engine
- * (tokenizer/utils, vocab_size_with_padding). */
+/* T5 (pretrain_t5.py): layers of the encoder, 0 without one. */
+static uint64_t encoder_layers(reading *r) { return count_of(r, "encoder-num-layers", 0); }
+
+/* Without a known tokenizer the one of --vocab-file and --merge-file is meant, or T5's own
+ * (pretrain_t5.py, args_defaults). The table of embeddings is padded to a multiple of
+ * make-vocab-size-divisible-by x tp by the engine (tokenizer/utils, vocab_size_with_padding). */
 static uint64_t vocabulary(reading *r) {
     static const struct {
         const char *tokenizer;
@@ -162,7 +165,8 @@ static uint64_t vocabulary(reading *r) {
                  {"Llama2Tokenizer", 32000},
                  {"BertWordPieceLowerCase", 30522},
                  {"BertWordPieceCase", 28996}};
-    const char *type = text_of(r, "tokenizer-type", NULL);
+    const char *type =
+        text_of(r, "tokenizer-type", encoder_layers(r) > 0 ? "BertWordPieceLowerCase" : NULL);
     uint64_t given = count_of(r, "vocab-size", 0), extra = count_of(r, "vocab-extra-ids", 0);
     const bool null_tokenizer = type != NULL && strcmp(type, "NullTokenizer") == 0;
     if (given > 0) return null_tokenizer ? given + 1 : given; /* one more ends documents */
@@ -231,9 +235,6 @@ static uint64_t query_groups(reading *r, uint64_t heads) {
     }
     return grouped ? groups : heads;
 }
-
-/* T5 (pretrain_t5.py): layers of the encoder, 0 without one. */
-static uint64_t encoder_layers(reading *r) { return count_of(r, "encoder-num-layers", 0); }
 
 /* Layers of GPT, or of T5's decoder. */
 static uint64_t decoder_layers(reading *r) {

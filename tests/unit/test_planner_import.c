@@ -129,6 +129,10 @@ static void encoder_and_decoder(void) {
     const uint64_t h = 768, layer = 12 * h * h + 13 * h, vocab = 28996 + 100;
     CU_ASSERT_EQUAL(params_of(T5),
                     5 * layer + 2 * (4 * h * h + 6 * h) + (vocab + 512 + 4) * h + vocab);
+    CU_ASSERT_EQUAL(params_of("encoder-num-layers: 1\nhidden-size: 64\nnum-attention-heads: 4\n"
+                              "decoder-seq-length: 8\nmax-position-embeddings: 8\n"),
+                    2 * (12 * 64 * 64 + 13 * 64) + 4 * 64 * 64 + 6 * 64 + (30522 + 8 + 4) * 64 +
+                        30522); /* its own tokenizer */
     stw_plan *plan = NULL;
     CHECK_OK(plan_of(T5, 2, NULL, &plan, err));
     if (plan != NULL) {
