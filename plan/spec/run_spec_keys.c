@@ -53,10 +53,8 @@ static const stw_spec_word attentions[] = {{"flash", STW_ATTENTION_FLASH, NULL},
                                            {"sdpa", STW_ATTENTION_SDPA, NULL},
                                            {"eager", STW_ATTENTION_EAGER, NULL},
                                            END};
-static const stw_spec_word dispatchers[] = {{"alltoall", 0, NULL},
-                                            {"allgather", 1, "moe.dispatcher: alltoall"},
-                                            {"deepep", 2, "moe.dispatcher: alltoall"},
-                                            END};
+static const stw_spec_word dispatchers[] = {
+    {"alltoall", 0, NULL}, {"allgather", 1, NULL}, {"deepep", 2, "moe.dispatcher: alltoall"}, END};
 static const stw_spec_word contents[] = {
     {"model", 0, NULL},
     {"optimizer",
@@ -337,7 +335,8 @@ static const stw_spec_row rows_before[] = {
      .also = "token_dispatcher moe_token_dispatcher_type", .fallback = "alltoall",
      .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
     {RATIO("moe.capacity_factor"), AT(moe.capacity_factor), .words = none, .fallback = "none",
-     .instead = "moe.imbalance", .note = "none, or a factor", BOUNDS(1e-3, 1024)},
+     .note = "none, or a factor of the mean", BOUNDS(1e-3, 1024),
+     .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
     {RATIO("moe.imbalance"), AT(moe.imbalance), .fallback = "1",
      .note = "tokens of the busiest rank over the mean", BOUNDS(1, 1024),
      .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},

@@ -138,6 +138,9 @@ static void sort_flag(reading *r, const stw_flag *flag) {
     bool harmless = row->harmless != NULL && same(row->harmless, flag->value);
     if (row->use == STW_MEGATRON_IDLE || harmless) {
         add_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
+    } else if (row->use == STW_MEGATRON_LISTED && row->key != NULL &&
+               strcmp(row->key, flag->value) == 0) {
+        add_line(r, STW_IMPORT_TAKEN, flag->name, flag->value, "");
     } else if (row->use == STW_MEGATRON_LISTED) {
         add_line(r, STW_IMPORT_NOT_MODELLED, flag->name, flag->value, row->note);
     } else if (row->use == STW_MEGATRON_REFUSED) {
@@ -384,6 +387,20 @@ static void set_layout(reading *r) {
     set_switch(r, "parallel.sequence_parallel", is_set(r, "sequence-parallel") && tp > 1);
 }
 
+static void set_experts(reading *r) {
+    const char *capacity = text_of(r, "moe-expert-capacity-factor", "-1");
+    const bool limited = strtod(capacity, NULL) > 0;
+    if (count_of(r, "num-experts", 0) == 0) return;
+    if (strcmp(text_of(r, "moe-token-dispatcher-type", "allgather"), "allgather") == 0)
+        set(r, "moe.dispatcher", "allgather");
+    if (limited) set(r, "moe.capacity_factor", capacity);
+    set_switch(r, "megatron.pad_to_capacity",
+               limited && is_set(r, "moe-pad-expert-input-to-capacity"));
+    set_switch(r, "megatron.shared_expert_overlap",
+               is_set(r, "moe-shared-expert-overlap") && is_set(r, "sequence-parallel") &&
+                   count_of(r, "tensor-model-parallel-size", 1) > 1);
+}
+
 static void set_recompute(reading *r) {
     const char *granularity = text_of(r, "recompute-granularity", "none");
     const bool full = strcmp(granularity, "full") == 0;
@@ -438,6 +455,7 @@ static void write_run(reading *r) {
     set_layout(r);
     set_precision(r);
     set_optimizer(r);
+    set_experts(r);
     set_recompute(r);
     set_attention(r);
 }

@@ -26,7 +26,7 @@ typedef struct stw_megatron_flag {
     const char *name; /* a final * stands for any characters */
     stw_megatron_use use;
     stw_megatron_type type;
-    const char *key;      /* MODEL, RUN */
+    const char *key;      /* MODEL, RUN; LISTED: a value that is read by its name, or NULL */
     const char *harmless; /* LISTED, REFUSED: a value with which it has no effect, or NULL */
     const char *note;     /* LISTED, REFUSED: what is planned, what to use instead */
 } stw_megatron_flag;

@@ -15,6 +15,8 @@
     { name, STW_MEGATRON_IDLE, STW_MEGATRON_TEXT, NULL, NULL, NULL }
 #define LISTED(name, harmless, note)                                                               \
     { name, STW_MEGATRON_LISTED, STW_MEGATRON_TEXT, NULL, harmless, note }
+#define LISTED_BUT(name, harmless, read, note)                                                     \
+    { name, STW_MEGATRON_LISTED, STW_MEGATRON_TEXT, read, harmless, note }
 #define REFUSED(name, harmless, note)                                                              \
     { name, STW_MEGATRON_REFUSED, STW_MEGATRON_TEXT, NULL, harmless, note }
 
@@ -92,7 +94,7 @@ static const stw_megatron_flag rows[] = {
     RUN("overlap-cpu-optimizer-d2h-h2d", SWITCH, "megatron.overlap_d2h_h2d"),
     RUN("clip-grad", NUMBER, "optimizer.clip_norm"),
     LISTED("optimizer", "adam", "planned as adam"),
-    LISTED("num-distributed-optimizer-instances", "1", "planned as one instance over all ranks"),
+    RUN("num-distributed-optimizer-instances", COUNT, "megatron.optimizer_instances"),
     REFUSED("use-megatron-fsdp", "false", "use engine: fsdp2 with a model and a run file"),
     REFUSED("use-custom-fsdp", "false", "use engine: fsdp2 with a model and a run file"),
     REFUSED("use-torch-fsdp2", "false", "use engine: fsdp2 with a model and a run file"),
@@ -119,12 +121,13 @@ static const stw_megatron_flag rows[] = {
     LISTED("no-persist-layer-norm", "false", "planned fused"),
     LISTED("moe-permute-fusion", "false", "planned without it"),
     LISTED("cross-entropy-fusion-impl", "native", "planned as native"),
-    LISTED("moe-token-dispatcher-type", "alltoall", "planned as alltoall"),
+    LISTED_BUT("moe-token-dispatcher-type", "alltoall", "allgather", "planned as alltoall"),
     LISTED("moe-flex-dispatcher-backend", NULL, "planned as alltoall"),
     LISTED("moe-enable-deepep", "false", "planned as alltoall"),
-    LISTED("moe-expert-capacity-factor", NULL, "tokens are planned without a capacity"),
-    LISTED("moe-pad-expert-input-to-capacity", "false", "tokens are planned without a capacity"),
-    LISTED("moe-shared-expert-overlap", "false", "planned one after the other"),
+    READ("moe-expert-capacity-factor"),
+    READ("moe-pad-expert-input-to-capacity"),
+    IDLE("moe-token-drop-policy"),
+    READ("moe-shared-expert-overlap"),
     LISTED("moe-router-padding-for-*", "false", "experts' rows are planned without padding"),
     LISTED("moe-layer-recompute", "false", "use recompute-modules: moe"),
     READ("attention-softmax-in-fp32"),

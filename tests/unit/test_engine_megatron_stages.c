@@ -304,7 +304,30 @@ static void predictions_have_layers(void) {
     }
 }
 
-/* All losses keep their softmax; the logits of the last one in 16 bits stay until the main one. */
+/* A tied embedding is there twice on the last stage: for the prediction, and as a head that is not
+ * used. */
+static void tied_predictions_have_both(void) {
+    uint64_t params[2][2];
+    for (int mtp = 0; mtp < 2; mtp++) {
+        char settings[256];
+        snprintf(settings, sizeof settings,
+                 MEGATRON "nodes=1 parallel.pp=2 megatron.mtp_num_layers=%d", mtp);
+        stw_plan *plan = plan_of("Qwen3-0.6B", settings);
+        for (uint32_t s = 0; s < 2; s++) params[mtp][s] = params_of_stage(plan->job, s);
+        if (mtp == 1) {
+            const uint64_t table = stw_megatron_vocab(plan->job) * 1024;
+            const uint64_t more = plan->job->model->params - plan->model->params;
+            CU_ASSERT_EQUAL(params[1][0], params[0][0]);
+            CU_ASSERT_EQUAL(params[1][1], params[0][1] + more + table);
+            stw_peak one = peak_of(plan->job, 0), two = peak_of(plan->job, 1);
+            CU_ASSERT_EQUAL(one.components[STW_COMPONENT_PARAMS] / 2, params[1][0]);
+            CU_ASSERT_EQUAL(two.components[STW_COMPONENT_PARAMS] / 2, params[1][1]);
+        }
+        stw_plan_free(plan);
+    }
+}
+
+/* All losses keep their softmax. */
 static void predictions_keep_logits(void) {
     uint64_t logits[3], saved[3];
     for (int n = 0; n < 3; n++) {
@@ -322,8 +345,8 @@ static void predictions_keep_logits(void) {
     }
     const uint64_t row = 4096ull * 128256, hidden = 4096ull * 4096 * 2;
     CU_ASSERT_EQUAL(logits[0], row * 6);
-    CU_ASSERT_EQUAL(logits[1], row * (6 + 4 + 2));
-    CU_ASSERT_EQUAL(logits[2], row * (6 + 8 + 2));
+    CU_ASSERT_EQUAL(logits[1], row * (6 + 4));
+    CU_ASSERT_EQUAL(logits[2], row * (6 + 8));
     /* a layer, what its norms and its projection save, and one more input of the head */
     const uint64_t layer = (saved[0] - 2 * hidden) / 32;
     CU_ASSERT_EQUAL(saved[1] - saved[0], layer + 6 * hidden + 3 * 4 * 4096);
@@ -397,6 +420,7 @@ STW_TEST_MAIN("engine megatron stages", {"reads layouts", reads_layouts},
               {"contradictions are refused", contradictions_are_refused},
               {"kinds of ranks follow", kinds_of_ranks_follow},
               {"predictions have layers", predictions_have_layers},
+              {"tied predictions have both", tied_predictions_have_both},
               {"predictions keep logits", predictions_keep_logits},
               {"predictions are recomputed", predictions_are_recomputed},
               {"slow stages hold up", slow_stages_hold_up})

@@ -16,10 +16,8 @@
  *   parts with and without positions, value is a view of the up projection; the latent is saved by
  *   its norm, the norm's output by the up projection.
  * - MLP (mlp.py; fused_bias_swiglu.py, SwiGLUFunction): the first product's output, its activation.
- * - Experts (moe_layer.py; token_dispatcher.py, MoEAlltoAllTokenDispatcher; experts.py): permuted
- *   rows as they arrive, and the two tensors of the MLP for each of them; probabilities are applied
- *   to the activation.
- *   Rows on their way back: the experts' output, its sorted copy and the result of the all-to-all.
+ * - Experts (moe_layer.py; moe.c; experts.py): permuted rows as they arrive, and the two tensors of
+ *   the MLP for each of them; probabilities are applied to the activation.
  * - Tensor parallelism (tensor_parallel/layers.py,
  *   LinearWithGradAccumulationAndAsyncCommunication): with sequence parallelism products save their
  *   part of the rows and gather them into one buffer again (utils.py, GlobalMemoryBuffer); without,
@@ -37,8 +35,8 @@
  * their own (attention/rope.py, FusedRoPEFunc). cuDNN's attention saves query, key, value and
  * output (attention/dot_product_attention/backends.py, FusedAttnFunc), the unfused one what the
  * local layers do.
- * - Losses of multi-token prediction (gpt_model.py, _postprocess) come before the main one and keep
- * their softmax; a local variable holds the logits of the last of them.
+ * - Losses of multi-token prediction (multi_token_prediction.py, process_mtp_loss) come before the
+ *   main one and keep their softmax.
  * - A decoder beside an encoder (attention.py, CrossAttention; transformer_layer.py): one more
  *   norm, whose output is the input of the query product; keys and values are views of one product
  *   of the encoder's output, which all blocks share; one more dropout.
@@ -53,6 +51,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/megatron/linear.h"
 #include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/moe.h"
 #include "plan/engines/megatron/params.h"
 
 static uint64_t compute_bytes(const stw_job *job) {
@@ -104,6 +103,10 @@ uint64_t stw_megatron_buffer_bytes(const stw_job *job) {
     uint64_t bytes = gathered_bytes(job, stw_max_u64(job->tokens, job->decoder_tokens));
     for (uint32_t g = 0; g < job->model->n_groups; g++) {
         const stw_block_facts *f = &job->model->groups[g].facts;
+        if (f->experts > 0) {
+            const uint64_t rows = stw_megatron_moe_of(job, g).gathered;
+            bytes = stw_max_u64(bytes, stw_times(stw_times(rows, f->hidden), compute_bytes(job)));
+        }
         if (!f->transformer || f->vision || job->run->attention != STW_ATTENTION_EAGER ||
             stw_megatron_te(job))
             continue;
@@ -280,12 +283,6 @@ uint64_t stw_megatron_heads_sent_bytes(const stw_job *job, uint32_t group) {
 
 /* ---- MLP and experts ---- */
 
-/* Of every token and expert: logits, softmax of the auxiliary loss, probabilities and their
- * transposed copy in fp32; the routing map and its transposed copy. Of every routed row: indices of
- * top-k and of the permutation in 64 bits; probabilities as selected, sent and sorted. (router.py,
- * TopKRouter; moe_utils.py, topk_routing_with_score_function, permute, sort_chunks_by_idxs) */
-enum { ROUTER_EXPERT_BYTES = 4 * 4 + 2, ROUTER_ROW_BYTES = 2 * 8 + 3 * 4 };
-
 typedef struct mlp_bytes {
     uint64_t dense;             /* between the products of the dense MLP */
     uint64_t shared;            /* of the shared expert */
@@ -304,19 +301,6 @@ static uint64_t mlp_backward(const stw_job *job, uint64_t rows, uint64_t width, 
     return stw_max_u64(STW_SUM(gathered_bytes(job, rows), grad, weight), stw_times(grad, products));
 }
 
-/* Rows that arrive at the experts of this rank: every rank of the EP group sends its share, the
- * busiest rank gets more. */
-static uint64_t routed_rows(const stw_job *job, const stw_block_facts *f) {
-    uint64_t rows = stw_times(stw_megatron_row_tokens(job), f->experts_per_token);
-    return stw_scaled(stw_times(rows, job->run->parallel.etp), job->run->moe.imbalance);
-}
-
-uint64_t stw_megatron_dispatched_bytes(const stw_job *job, uint32_t group) {
-    const stw_block_facts *f = &job->model->groups[group].facts;
-    uint64_t rows = stw_times(stw_megatron_row_tokens(job), f->experts_per_token);
-    return f->experts > 0 ? stw_times(stw_times(rows, f->hidden), compute_bytes(job)) : 0;
-}
-
 static mlp_bytes mlp_of(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     const stw_parallel *p = &job->run->parallel;
@@ -330,14 +314,17 @@ static mlp_bytes mlp_of(const stw_job *job, uint32_t group) {
                              stw_times(c, stw_megatron_row_tokens(job)));
     out.backward = mlp_backward(job, rows, stw_max_u64(f->ffn, f->shared_ffn) / p->tp, products);
     if (f->experts == 0) return out;
-    const uint64_t routed = routed_rows(job, f), tokens = stw_megatron_row_tokens(job);
-    uint64_t hidden = stw_times(stw_times(routed, f->hidden), c);
-    out.activation = stw_times(stw_times(routed, f->expert_ffn / p->etp), c);
-    uint64_t router = STW_SUM(stw_times(stw_times(tokens, f->experts), ROUTER_EXPERT_BYTES),
-                              stw_times(stw_times(tokens, f->experts_per_token), ROUTER_ROW_BYTES));
-    out.routed = STW_SUM(hidden, stw_times(out.activation, products + 1), router);
-    out.forward = stw_times(3, hidden);
-    out.backward = stw_max_u64(out.backward, stw_times(3, hidden));
+    const stw_megatron_moe moe = stw_megatron_moe_of(job, group);
+    out.activation = stw_times(stw_times(moe.rows, f->expert_ffn / p->etp), c);
+    out.routed = STW_SUM(stw_times(stw_times(moe.rows, f->hidden), c),
+                         stw_times(out.activation, products + 1), moe.router);
+    if (!f->gated) /* before probabilities multiply it (experts.py, mlp.py: not fused) */
+        out.routed = stw_plus(out.routed, out.activation);
+    /* all rows instead of this rank's (shared_experts.py, pre_forward_comm) */
+    if (f->shared_ffn > 0 && stw_megatron_settings_of(job->run).shared_expert_overlap)
+        out.shared = stw_plus(out.shared, gathered_bytes(job, rows));
+    out.forward = moe.forward;
+    out.backward = stw_max_u64(out.backward, moe.backward);
     return out;
 }
 
@@ -405,7 +392,7 @@ uint64_t stw_megatron_hidden_states(const stw_job *job) {
 uint64_t stw_megatron_deferred_bytes(const stw_job *job) {
     const stw_megatron_settings s = stw_megatron_settings_of(job->run);
     const uint64_t rows = job->decoder_tokens;
-    uint64_t n = job->run->batch.grad_accumulation - 1;
+    uint64_t n = stw_times(job->run->batch.grad_accumulation - 1, stw_megatron_hidden_states(job));
     if (!s.defer_embedding_wgrad) return 0;
     if (s.wgrad_deferral_limit > 0) n = stw_min_u64(n, s.wgrad_deferral_limit);
     uint64_t logits = stw_times(stw_times(rows, stw_megatron_vocab(job)), compute_bytes(job));
@@ -425,7 +412,6 @@ stw_megatron_loss stw_megatron_loss_of(const stw_job *job) {
         uint64_t each = stw_megatron_mtp_chunk(job) == last ? states : stw_times(2, states);
         out.kept = stw_times(stw_megatron_hidden_bytes(job), each);
         out.predictions = stw_times(out.logits, states - 1);
-        out.held = stw_times(logits, c);
     }
     out.forward = stw_times(logits, stw_plus(c, fused ? 4 : 0));
     out.backward = stw_times(logits, c);

@@ -30,7 +30,6 @@ uint64_t stw_megatron_hidden_states(const stw_job *job);
 typedef struct stw_megatron_loss {
     uint64_t kept, logits, forward, backward, head;
     uint64_t predictions; /* of multi-token prediction: what all its losses keep */
-    uint64_t held;        /* logits of its last loss, until the main one is computed */
 } stw_megatron_loss;
 
 stw_megatron_loss stw_megatron_loss_of(const stw_job *job);
@@ -46,8 +45,6 @@ uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group);
 /** Of linear attention under context parallelism: what two all-to-alls send, rows of all heads out
  * and back; 0 otherwise. */
 uint64_t stw_megatron_heads_sent_bytes(const stw_job *job, uint32_t group);
-/** Bytes that a rank sends to the experts of its EP group in one block; 0 without experts. */
-uint64_t stw_megatron_dispatched_bytes(const stw_job *job, uint32_t group);
 
 /** Workspaces of products beside the one that the load leaves: cuBLAS's of the thread of the
  * backward, and TransformerEngine's own. */

@@ -61,6 +61,17 @@ static const stw_spec_row rows[] = {
     {COUNT("megatron.mtp_num_layers"), AT(mtp_num_layers), .fallback = "0",
      .also = "num_nextn_predict_layers", .note = "layers of multi-token prediction", BOUNDS(1, 64),
      .zero = true, .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.pad_to_capacity"), AT(pad_to_capacity), .fallback = "false",
+     .also = "moe_pad_expert_input_to_capacity",
+     .note = "every expert gets as many rows as moe.capacity_factor allows",
+     .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
+    {BOOL("megatron.shared_expert_overlap"), AT(shared_expert_overlap), .fallback = "false",
+     .also = "moe_shared_expert_overlap", .note = "shared experts keep all rows of a TP group",
+     .needs = NEEDS(FORWARD) | NEEDS(EXPERTS)},
+    {COUNT("megatron.optimizer_instances"), AT(optimizer_instances), .fallback = "1",
+     .also = "num_distributed_optimizer_instances",
+     .note = "groups of data-parallel ranks of which each has the whole optimizer state",
+     BOUNDS(1, 65536), .needs = NEEDS(SHARDS)},
     {WORDS("megatron.transformer_impl", impls), AT(transformer_impl), .also = "transformer_engine",
      .fallback = "local", .needs = NEEDS(FORWARD)},
     {BOOL("megatron.grouped_gemm"), AT(grouped_gemm), .also = "moe_grouped_gemm",
@@ -179,6 +190,9 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
     if (s.optimizer_cpu_offload && !s.distributed_optimizer)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_cpu_offload",
                                          "false, or megatron.distributed_optimizer: true");
+    if (s.optimizer_instances > 1 && !s.distributed_optimizer)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_instances",
+                                         "1, or megatron.distributed_optimizer: true");
     if (s.overlap_d2h_h2d && !(s.optimizer_offload_fraction > 0))
         return stw_run_spec_refuse_value(run, origin, err, "megatron.overlap_d2h_h2d",
                                          "false, or megatron.optimizer_offload_fraction above 0");
@@ -251,11 +265,36 @@ static stw_status check_stages(const stw_run_spec *run, const char *origin, stw_
     return STW_STATUS_OK;
 }
 
+/* The same. */
+static stw_status check_moe(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_megatron_settings s = stw_megatron_settings_of(run);
+    const stw_megatron_modules m = stw_megatron_modules_of(run);
+    if (s.pad_to_capacity && !(run->moe.capacity_factor > 0))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.pad_to_capacity",
+                                         "false, or a moe.capacity_factor");
+    if (run->moe.dispatcher == 1 && run->moe.capacity_factor > 0)
+        return stw_run_spec_refuse_value(run, origin, err, "moe.capacity_factor",
+                                         "none with moe.dispatcher: allgather");
+    if (s.shared_expert_overlap && run->moe.dispatcher != 0)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.shared_expert_overlap",
+                                         "false, or moe.dispatcher: alltoall");
+    if (s.shared_expert_overlap && !run->parallel.sequence_parallel)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.shared_expert_overlap",
+                                         "false: without parallel.sequence_parallel it changes no "
+                                         "bytes, and its overlap is not planned");
+    if (s.shared_expert_overlap && run->recompute.granularity == 2 && m.shared_experts)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.modules",
+                                         "without shared_experts, or "
+                                         "megatron.shared_expert_overlap: false");
+    return STW_STATUS_OK;
+}
+
 stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_precision(run, origin, err));
     STW_TRY(check_settings(run, origin, err));
     STW_TRY(check_stages(run, origin, err));
+    STW_TRY(check_moe(run, origin, err));
     STW_TRY(check_recompute(run, origin, err));
     STW_TRY(check_parking(run, origin, err));
     if (run->parallel.dp_replicate != 1)

@@ -58,6 +58,8 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 
 static const char *const keys[] = {"megatron.",
                                    "batch.decoder_seq_len",
+                                   "moe.dispatcher",
+                                   "moe.capacity_factor",
                                    "parallel.tp",
                                    "parallel.pp",
                                    "parallel.vpp",

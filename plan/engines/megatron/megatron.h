@@ -16,6 +16,8 @@ typedef struct stw_megatron_settings {
     uint32_t first_stage_layers, last_stage_layers; /* 0: as many as other stages */
     bool account_for_embedding, account_for_loss;
     uint32_t mtp_num_layers;
+    bool pad_to_capacity, shared_expert_overlap;
+    uint32_t optimizer_instances;
     uint64_t image_tokens;
     uint32_t transformer_impl; /* 0: local, 1: TransformerEngine */
     bool grouped_gemm, defer_embedding_wgrad, softmax_fp32;

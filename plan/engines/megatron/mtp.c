@@ -120,10 +120,6 @@ stw_status stw_megatron_trains(const stw_model *model, const stw_run_spec *run, 
     if (like == NULL)
         return stw_run_spec_refuse_value(run, NULL, err, "megatron.mtp_num_layers",
                                          "0: of this model no layers are known");
-    if (model->tied_embeddings && run->parallel.pp > 1)
-        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "megatron.mtp_num_layers",
-                        "multi-token prediction with a tied embedding is not implemented with "
-                        "parallel.pp above 1; set parallel.pp to 1");
     stw_model *m = stw_pool_alloc(pool, sizeof *m);
     if (m == NULL) return no_memory(err);
     *m = *model;

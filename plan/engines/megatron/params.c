@@ -210,7 +210,7 @@ static uint64_t padded(const stw_job *job, const stw_megatron_params *params, bo
     if (!s.distributed_optimizer) return expert ? params->expert : params->dense;
     uint64_t step = common_multiple(ranks, BUCKET_STEP), full = UINT64_MAX;
     if (s.overlap_grad_reduce)
-        full = stw_max_u64(BUCKET_PARAMS, stw_times(BUCKET_PARAMS_PER_RANK, ranks));
+        full = stw_max_u64(BUCKET_PARAMS, stw_times(BUCKET_PARAMS_PER_RANK, job->dp_shard));
     for (uint32_t i = params->n; i-- > 0;) {
         const stw_megatron_param *p = &params->list[i];
         if (p->expert != expert) continue;
@@ -221,6 +221,15 @@ static uint64_t padded(const stw_job *job, const stw_megatron_params *params, bo
     return stw_round_up_u64(at, step);
 }
 
+/* The head of the last stage has a tensor of its own although the embedding is tied. Where that
+ * stage predicts several tokens it has the embedding beside it, and does not use the head's
+ * (gpt_model.py, GPTModel: skip_weight_param_allocation). */
+static bool is_head_copy(const stw_job *job, uint32_t chunk, uint32_t block) {
+    const stw_parallel *p = &job->run->parallel;
+    return chunk > 0 && chunk + 1 == p->pp * p->vpp && job->model->tied_embeddings &&
+           stw_megatron_is_embedding(job, block);
+}
+
 stw_status stw_megatron_params_of(const stw_job *job, uint32_t stage, stw_pool *pool,
                                   stw_megatron_params *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -229,15 +238,16 @@ stw_status stw_megatron_params_of(const stw_job *job, uint32_t stage, stw_pool *
     const stw_parallel *p = &job->run->parallel;
     const uint32_t n = job->model->n_blocks;
     for (uint32_t chunk = stage; chunk < p->pp * p->vpp; chunk += p->pp, a.chunk++) {
+        const bool predicts = chunk > 0 && chunk == stw_megatron_mtp_chunk(job);
         uint32_t last = n; /* a copy that is the head */
         for (uint32_t b = 0; b < n; b++) {
             if (!stw_megatron_builds(job, chunk, b)) continue;
-            if (stw_megatron_is_copy(job, chunk, b) && job->model->tied_embeddings)
-                last = b;
-            else
-                STW_TRY(add_block(job, &job->model->blocks[b], &a, err));
+            bool head = is_head_copy(job, chunk, b);
+            if (head) last = b;
+            if (!head || predicts) STW_TRY(add_block(job, &job->model->blocks[b], &a, err));
         }
         if (last < n) STW_TRY(add_block(job, &job->model->blocks[last], &a, err));
+        if (last < n && predicts) out->list[out->n - 1].bucket = false;
     }
     out->dense_padded = padded(job, out, false);
     out->expert_padded = padded(job, out, true);
@@ -342,7 +352,7 @@ static stw_status cut_state(const stw_job *job, uint32_t space, uint32_t rank, c
         uint64_t all = c->high[e], each = all;
         if (s.distributed_optimizer) each = stw_div_up_u64(all, ranks[e]);
         uint64_t skipped =
-            s.distributed_optimizer ? stw_min_u64(all, stw_times(number[e], each)) : 0;
+            s.distributed_optimizer ? stw_min_u64(all, stw_times(number[e] % ranks[e], each)) : 0;
         c->high[e] = all - skipped;
         c->low[e] = c->high[e] - stw_min_u64(each, c->high[e]);
         uint64_t off = stw_megatron_offloaded(job, &shard, e == 1);
@@ -392,6 +402,6 @@ bool stw_megatron_counts(const stw_job *job, uint32_t space, uint32_t rank) {
     const stw_parallel *p = &job->run->parallel;
     if (space != STW_SPACE_PARAMS && space != STW_SPACE_GRADS &&
         stw_megatron_settings_of(job->run).distributed_optimizer)
-        return true;
+        return rank % (job->world / p->pp) / p->tp < job->group; /* of the first instance */
     return rank % (job->world / p->pp) < p->tp;
 }

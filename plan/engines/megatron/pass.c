@@ -9,6 +9,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/megatron/acts.h"
 #include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/moe.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/vision.h"
 #include "plan/engines/park.h"
@@ -193,10 +194,37 @@ static uint64_t embedded_rows(const pass *p) {
     return stw_plus(p->job->tokens, stw_job_has_encoder(p->job) ? p->job->decoder_tokens : 0);
 }
 
+/* Rows and their probabilities go to the experts, rows come back, and so do their gradients
+ * (token_dispatcher.py). Gathered rows are summed in fp32 on their way back; their gradients are
+ * gathered in it. */
+static void dispatch(pass *p, uint32_t block, uint32_t group, bool backward) {
+    const stw_parallel *way = &p->job->run->parallel;
+    const stw_block_facts *f = &p->job->model->groups[group].facts;
+    const stw_megatron_moe moe = stw_megatron_moe_of(p->job, group);
+    const uint64_t c = stw_dtype_bits(p->job->run->precision.compute) / 8;
+    const uint64_t sent = stw_times(stw_times(moe.sent, f->hidden), c);
+    if (moe.gathered > 0) {
+        const stw_rank_group ranks = way->ep > 1 ? STW_RANK_GROUP_EP : STW_RANK_GROUP_ETP;
+        const uint64_t elements = stw_times(moe.gathered, f->hidden);
+        const uint64_t routes =
+            backward ? 0 : stw_times(stw_times(moe.gathered, f->experts), 4 + 1);
+        communicate(p, STW_OP_ALL_GATHER, ranks, block,
+                    stw_plus(stw_times(elements, backward ? 4 : c), routes));
+        communicate(p, STW_OP_REDUCE_SCATTER, ranks, block, stw_times(elements, backward ? c : 4));
+        return;
+    }
+    if (!backward) /* int64 counts of rows by expert */
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_EP, block,
+                    stw_times(stw_times(way->ep, f->experts), 8));
+    communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_EP, block,
+                stw_plus(stw_times(sent, 2), stw_times(moe.sent, c)));
+    communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_ETP, block,
+                stw_times(sent, stw_times(2, way->etp)));
+}
+
 /* Tensor parallelism: before and after the attention, before and after the MLP; a decoder's
  * attention to the encoder's output has two inputs. Context parallelism: keys and values of all
- * ranks pass every rank. Experts: rows and their probabilities go out, rows come back, and so do
- * their gradients (token_dispatcher.py, MoEAlltoAllTokenDispatcher).
+ * ranks pass every rank. Experts: see dispatch().
  * @param gathers how often rows are gathered for each product that needs them all: once in
  * forward, twice in backward */
 static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
@@ -214,17 +242,9 @@ static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
     }
     uint64_t ring = stw_times(stw_megatron_key_value_bytes(p->job, group), cp);
     communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_CP, s->block, stw_times(ring, gathers));
-    const stw_block_facts *f = &p->job->model->groups[group].facts;
-    if (f->experts > 0 && gathers == 1) /* int64 counts of rows by expert */
-        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_EP, s->block,
-                    stw_times(stw_times(p->job->run->parallel.ep, f->experts), 8));
     communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_CP, s->block,
                 stw_megatron_heads_sent_bytes(p->job, group));
-    uint64_t rows_out = stw_megatron_dispatched_bytes(p->job, group);
-    communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_EP, s->block,
-                stw_plus(stw_times(rows_out, 2), rows_out / stw_max_u64(p->job->model->hidden, 1)));
-    communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_ETP, s->block,
-                stw_times(rows_out, 2 * p->job->run->parallel.etp));
+    if (p->job->model->groups[group].facts.experts > 0) dispatch(p, s->block, group, gathers == 2);
 }
 
 /* Hidden states that this stage hands on: from a stage of multi-token prediction alone on, those of
@@ -361,8 +381,7 @@ static void loss(pass *p) {
     stw_extent kept = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, bytes.kept);
     stw_extent before = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.predictions);
     stw_extent softmax = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.logits);
-    stw_extent more =
-        stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_plus(bytes.forward, bytes.held));
+    stw_extent more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.forward);
     gather_rows(p, head, head_rows(p));
     (void)compute(p, STW_OP_LOSS, head, flops);
     /* fp32 maximum, logit of the target and sum (tensor_parallel/cross_entropy.py) */

@@ -58,9 +58,32 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
     return stw_megatron_check_images(job, err);
 }
 
+static stw_status check_experts(const stw_job *job, stw_error *err) {
+    bool shared = false;
+    for (uint32_t g = 0; g < job->model->n_groups; g++)
+        shared = shared || job->model->groups[g].facts.shared_ffn > 0;
+    if (stw_megatron_settings_of(job->run).shared_expert_overlap && !shared)
+        return stw_run_spec_refuse_value(job->run, NULL, err, "megatron.shared_expert_overlap",
+                                         "false: the model has no shared experts");
+    return STW_STATUS_OK;
+}
+
 uint64_t stw_megatron_group_of_micro_batches(const stw_job *job) {
     uint64_t group = stw_megatron_settings_of(job->run).microbatch_group;
     return group > 0 ? group : job->run->parallel.pp;
+}
+
+/* Each instance of the distributed optimizer has neighbours of the data-parallel ranks
+ * (parallel_state.py, intra_partial_data_parallel_group and that of experts). */
+static stw_status cut_instances(stw_job *job, stw_error *err) {
+    const uint32_t n = stw_megatron_settings_of(job->run).optimizer_instances;
+    if (job->group % n != 0 || job->expert_group % n != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "megatron.optimizer_instances",
+                        "%u instances do not divide %u data-parallel ranks, %u of experts", n,
+                        job->group, job->expert_group);
+    job->group /= n;
+    job->expert_group /= n;
+    return STW_STATUS_OK;
 }
 
 /* parallel_state.py, initialize_model_parallel: both decompositions of the world have the same
@@ -104,7 +127,9 @@ stw_status stw_megatron_sizes(stw_job *job, stw_error *err) {
         return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.decoder_seq_len",
                         "tp %u does not divide %llu tokens", p->tp,
                         (unsigned long long)run->batch.decoder_seq_len);
-    stw_status status = check_model(job, err);
+    stw_status status = cut_instances(job, err);
+    if (status == STW_STATUS_OK) status = check_experts(job, err);
+    if (status == STW_STATUS_OK) status = check_model(job, err);
     return status == STW_STATUS_OK ? stw_megatron_place_blocks(job, err) : status;
 }
 
@@ -122,6 +147,13 @@ void stw_megatron_group_size(const stw_job *job, stw_rank_group group, uint32_t 
         stride = w.tp;
         break;
     case STW_RANK_GROUP_SHARD:
+        n = job->group;
+        stride = w.tp;
+        break;
+    case STW_RANK_GROUP_REPLICATE: /* ranks of different instances with the same shard */
+        n = w.dp * w.cp / (job->group > 0 ? job->group : 1);
+        stride = w.tp * job->group;
+        break;
     case STW_RANK_GROUP_DP:
         n = w.dp * w.cp;
         stride = w.tp;

@@ -251,7 +251,8 @@ static void exchange(stw_builder *b, const stw_op *like, stw_rank_group group, u
 
 void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gathers,
                            uint64_t parts, uint32_t after) {
-    const bool shards = stw_megatron_settings_of(b->job->run).distributed_optimizer;
+    const stw_megatron_settings set = stw_megatron_settings_of(b->job->run);
+    const bool shards = set.distributed_optimizer, several = set.optimizer_instances > 1;
     if (gathers && !shards) return;
     stw_op op = stw_op_make(gathers  ? STW_OP_ALL_GATHER
                             : shards ? STW_OP_REDUCE_SCATTER
@@ -265,9 +266,13 @@ void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gat
      * those of the whole model after its step (distrib_optimizer.py, step_with_ready_grads). */
     const bool twice = gathers && parts == 1 && s->params.dense > 0 && s->params.expert > 0;
     for (int i = 0; i <= twice; i++) {
-        exchange(b, &op, STW_RANK_GROUP_DP, s->params.dense_padded);
+        exchange(b, &op, several ? STW_RANK_GROUP_SHARD : STW_RANK_GROUP_DP,
+                 s->params.dense_padded);
         exchange(b, &op, STW_RANK_GROUP_EXPERT_DP, s->params.expert_padded);
     }
+    if (gathers || !several) return;
+    op.kind = STW_OP_ALL_REDUCE; /* of the shard, among instances */
+    exchange(b, &op, STW_RANK_GROUP_REPLICATE, s->share);
 }
 
 /* Gradients that ranks of other groups share: with sequence parallelism those of parameters that
