@@ -45,28 +45,12 @@ static void add_host_alarm(const stw_plan *plan, const stw_plan_facts *f, stw_re
         floor(HOST_ALARM * memory / tenths) / 10);
 }
 
-/* Does the program send activations between ranks? */
-static bool sends_activations(const stw_plan *plan) {
-    const stw_program *program = plan->programs != NULL ? plan->programs[plan->job->largest] : NULL;
-    for (uint32_t i = 0; program != NULL && i < program->n_ops; i++)
-        if (stw_op_is(&program->ops[i], STW_OP_CLASS_COLLECTIVE) &&
-            program->ops[i].component == STW_COMPONENT_ACTIVATIONS)
-            return true;
-    return false;
-}
-
 static void add_omissions(const stw_plan *plan, stw_remarks *out) {
-    const bool forward = plan->model->facts_known && plan->cluster.gpus > 0;
     if (!plan->model->facts_known)
         add(out, true, "Forward and backward are not included: the architecture is unknown.");
     else if (plan->cluster.gpus == 0)
         add(out, true,
             "The time of forward and backward is not predicted: the cluster has no GPU.");
-    if (!forward || sends_activations(plan)) return;
-    if (plan->run.parallel.ep > 1)
-        add(out, true, "The time of MoE all-to-all communication is not included.");
-    if (plan->run.parallel.cp > 1)
-        add(out, true, "The time of context-parallel communication is not included.");
 }
 
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {

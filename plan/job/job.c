@@ -422,7 +422,8 @@ uint64_t stw_job_placed_params(const stw_job *job, uint32_t kind) {
     return job->kinds[kind].spaces[STW_SPACE_OPTIMIZER].n;
 }
 
-/* Sharding groups are runs of neighbouring ranks; replicas of a shard lie a whole group apart. */
+/* Sharding groups, and those of cp and ep, are runs of neighbouring ranks; replicas of a shard lie
+ * a whole group apart. */
 void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
                         uint32_t *on_node) {
     uint32_t shard = job->group > 0 ? job->group : 1, stride = 1;
@@ -448,6 +449,12 @@ void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *rank
     case STW_RANK_GROUP_REPLICATE:
         stride = shard;
         *ranks = job->world / shard;
+        break;
+    case STW_RANK_GROUP_CP:
+        *ranks = job->run->parallel.cp;
+        break;
+    case STW_RANK_GROUP_EP:
+        *ranks = job->run->parallel.ep;
         break;
     default:
         *ranks = 1;

@@ -115,6 +115,14 @@ static const recorded cases[] = {
      {{FORWARD, STW_OP_ALL_GATHER, 18, 2 * (16 * (LAYER + PADDING) + 2 * (ROOT + 2 * 1024 + 2))},
       {FORWARD, STW_OP_REDUCE_SCATTER, 9, 4 * (8 * (LAYER + PADDING) + ROOT + 2 * 1024 + 2)}}},
     {2, {"optimizer.clip_norm=none"}, {{STEP, STW_OP_NORM_SUM, 0, 0}}},
+    /* keys and values of 1,024 tokens: 8 heads of 2 x 128, in forward and in backward; fp32
+     * gradients of them */
+    {2,
+     {"parallel.cp=2"},
+     {{STW_PHASE_FORWARD_BACKWARD, STW_RANK_GROUP_CP, STW_OP_ALL_GATHER, 16,
+       2 * 2 * 8 * 1024 * 2048ull},
+      {STW_PHASE_FORWARD_BACKWARD, STW_RANK_GROUP_CP, STW_OP_ALL_TO_ALL, 8,
+       4 * 8 * 1024 * 2048ull}}},
 };
 
 static void collectives(void) {

@@ -89,6 +89,7 @@ static void forward_block(stw_pass *p, uint32_t block) {
     else
         alloc_acts(p, block);
     stw_torch_forward(p->torch, from, block);
+    stw_pass_exchange(p, block, false);
     uint32_t done =
         compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block), STW_OP_NONE);
     if (p->acts[block] == STW_ACT_OFFLOAD && full > 0) {
@@ -164,6 +165,8 @@ static uint32_t block_work(stw_pass *p, uint32_t block, double flops) {
     uint32_t fetched = s->stash.bytes > 0 ? s->stashed : STW_OP_NONE;
     stw_extent more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.mlp_acts);
     s->grads[0] = stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, need.mlp_grads);
+    if (p->acts[block] == STW_ACT_RECOMPUTE) stw_pass_exchange(p, block, false);
+    stw_pass_exchange(p, block, true);
     uint32_t done = compute(p, block, STW_OP_BACKWARD, flops, fetched);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
     free_acts(p, block, 0, STW_OP_NONE);

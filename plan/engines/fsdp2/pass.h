@@ -67,6 +67,11 @@ uint32_t stw_pass_collective(stw_pass *p, const stw_op *like, stw_extent from, s
                              uint32_t after);
 stw_op stw_pass_comm_op(stw_op_kind kind, uint32_t unit, uint64_t bytes);
 
+/* ---- exchange.c ---- */
+
+/** Rows of experts and keys and values of context parallelism, before a block's computation. */
+void stw_pass_exchange(stw_pass *p, uint32_t block, bool backward);
+
 /* ---- gather.c ---- */
 
 /** What of every block lies on the host. */
