@@ -42,7 +42,9 @@
  *   of the encoder's output, which all blocks share; one more dropout.
  * - Loss (tensor_parallel/cross_entropy.py, _VocabParallelCrossEntropy): logits, their fp32 copy,
  * in which the softmax is made in place; backward turns it into the gradient in place and casts it.
- *   The fused form (fused_cross_entropy.py) is compiled and makes the softmax apart. */
+ *   The fused form (fused_cross_entropy.py) is compiled and makes the softmax apart.
+ *   TransformerEngine's (common/triton/cross_entropy.py) puts the gradient in the place of the
+ *   logits in forward; there is no fp32 copy. */
 #include "plan/engines/megatron/acts.h"
 
 #include <string.h>
@@ -415,6 +417,11 @@ stw_megatron_loss stw_megatron_loss_of(const stw_job *job) {
     }
     out.forward = stw_times(logits, stw_plus(c, fused ? 4 : 0));
     out.backward = stw_times(logits, c);
-    out.head = STW_SUM(out.backward, hidden, stw_times(stw_times(vocab, job->model->hidden), c));
+    if (stw_megatron_settings_of(job->run).cross_entropy_impl == 1) {
+        out.logits = stw_times(logits, c);
+        out.forward = out.backward = 0;
+    }
+    out.head =
+        STW_SUM(stw_times(logits, c), hidden, stw_times(stw_times(vocab, job->model->hidden), c));
     return out;
 }

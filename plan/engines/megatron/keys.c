@@ -11,12 +11,30 @@ static const stw_spec_word impls[] = {
     {"local", 0, NULL}, {"transformer_engine", 1, NULL}, {NULL, 0, NULL}};
 
 static const stw_spec_word none[] = {{"none", 0, NULL}, {NULL, 0, NULL}};
+static const stw_spec_word entropies[] = {{"native", 0, NULL}, {"te", 1, NULL}, {NULL, 0, NULL}};
+static const stw_spec_word shardings[] = {
+    {"none", STW_MEGATRON_FSDP_NONE, NULL},
+    {"optim", STW_MEGATRON_FSDP_OPTIM, NULL},
+    {"optim_grads", STW_MEGATRON_FSDP_OPTIM_GRADS, NULL},
+    {"optim_grads_params", STW_MEGATRON_FSDP_OPTIM_GRADS_PARAMS, NULL},
+    {NULL, 0, NULL}};
 
 static const stw_spec_row rows[] = {
     {BOOL("megatron.distributed_optimizer"), AT(distributed_optimizer), .fallback = "true",
      .also = "use_distributed_optimizer", .needs = NEEDS(SHARDS)},
-    {BOOL("megatron.fsdp"), AT(fsdp), .fallback = "false",
-     .instead = "engine: fsdp2, or megatron.distributed_optimizer"},
+    {WORDS("megatron.fsdp", shardings), AT(fsdp), .fallback = "none",
+     .also = "use_megatron_fsdp data_parallel_sharding_strategy",
+     .note = "Megatron-FSDP: ZeRO-1, 2 or 3", .needs = NEEDS(SHARDS)},
+    {BOOL("megatron.fsdp_double_buffer"), AT(fsdp_double_buffer), .fallback = "false",
+     .note = "layers with equal parameters share two buffers, which stay", .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.fsdp_max_pool"), AT(fsdp_max_pool), .fallback = "false",
+     .also = "megatron_fsdp_max_pool_double_buffer",
+     .note = "the two buffers are large enough for any layer", .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.fsdp_communication_unit"), AT(fsdp_communication_unit), .fallback = "0",
+     .also = "suggested_communication_unit_size",
+     .note =
+         "elements that wait for their reduction, twice those gathered ahead; 0: 1e9 or 2 layers",
+     BOUNDS(1, 1ull << 40), .zero = true, .needs = NEEDS(FORWARD)},
     {BOOL("megatron.optimizer_cpu_offload"), AT(optimizer_cpu_offload), .fallback = "false",
      .note = "HybridDeviceOptimizer, even where the fraction is 0"},
     {RATIO("megatron.optimizer_offload_fraction"), AT(optimizer_offload_fraction), .fallback = "0",
@@ -32,6 +50,9 @@ static const stw_spec_row rows[] = {
      .needs = NEEDS(SHARDS)},
     {BOOL("megatron.cross_entropy_fusion"), AT(cross_entropy_fusion),
      .also = "cross_entropy_loss_fusion", .fallback = "false", .needs = NEEDS(FORWARD)},
+    {WORDS("megatron.cross_entropy_fusion_impl", entropies), AT(cross_entropy_impl),
+     .fallback = "native", .note = "te: the gradient takes the place of the logits",
+     .needs = NEEDS(FORWARD)},
     {COUNT("megatron.vocab_multiple"), AT(vocab_multiple), .also = "make_vocab_size_divisible_by",
      .fallback = "128", .note = "the vocabulary is padded to a multiple of this times tp",
      BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
@@ -107,6 +128,18 @@ stw_megatron_settings stw_megatron_settings_of(const stw_run_spec *run) {
     stw_megatron_settings settings;
     stw_run_spec_settings(run, &stw_megatron_section, &settings);
     return settings;
+}
+
+bool stw_megatron_is_fsdp(const stw_run_spec *run) {
+    return stw_megatron_settings_of(run).fsdp != STW_MEGATRON_FSDP_NONE;
+}
+
+bool stw_megatron_cuts_grads(const stw_run_spec *run) {
+    return stw_megatron_settings_of(run).fsdp >= STW_MEGATRON_FSDP_OPTIM_GRADS;
+}
+
+bool stw_megatron_cuts_params(const stw_run_spec *run) {
+    return stw_megatron_settings_of(run).fsdp == STW_MEGATRON_FSDP_OPTIM_GRADS_PARAMS;
 }
 
 /* ---- recompute.modules ---- */
@@ -196,6 +229,9 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
     if (s.overlap_d2h_h2d && !(s.optimizer_offload_fraction > 0))
         return stw_run_spec_refuse_value(run, origin, err, "megatron.overlap_d2h_h2d",
                                          "false, or megatron.optimizer_offload_fraction above 0");
+    if (s.cross_entropy_impl != 0 && !s.cross_entropy_fusion)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.cross_entropy_fusion_impl",
+                                         "native, or megatron.cross_entropy_fusion: true");
     if (s.microbatch_group > 0 && run->parallel.vpp == 1)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.microbatch_group",
                                          "0, or parallel.vpp above 1");
@@ -289,6 +325,40 @@ static stw_status check_moe(const stw_run_spec *run, const char *origin, stw_err
     return STW_STATUS_OK;
 }
 
+/* mcore_fsdp_adapter.py, megatron_fsdp.py; training/arguments.py, validate_args. */
+static stw_status check_fsdp(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_megatron_settings s = stw_megatron_settings_of(run);
+    if (s.fsdp_double_buffer && !stw_megatron_cuts_params(run))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.fsdp_double_buffer",
+                                         "false, or megatron.fsdp: optim_grads_params");
+    if (s.fsdp_max_pool && !s.fsdp_double_buffer)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.fsdp_max_pool",
+                                         "false, or megatron.fsdp_double_buffer: true");
+    if (s.fsdp_communication_unit > 0 && !stw_megatron_cuts_grads(run))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.fsdp_communication_unit",
+                                         "0, or megatron.fsdp: optim_grads or optim_grads_params");
+    if (s.fsdp == STW_MEGATRON_FSDP_NONE) return STW_STATUS_OK;
+    if (!s.distributed_optimizer)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.distributed_optimizer",
+                                         "true with megatron.fsdp");
+    if (run->parallel.pp > 1)
+        return stw_run_spec_refuse_value(run, origin, err, "parallel.pp", "1 with megatron.fsdp");
+    if (stw_megatron_cuts_params(run) && s.overlap_param_gather)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.overlap_param_gather",
+                                         "false: optim_grads_params always overlaps");
+    if (s.mtp_num_layers > 0)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.mtp_num_layers",
+                                         "0 with megatron.fsdp");
+    if (run->park.params || run->park.grads || run->park.moments)
+        return stw_run_spec_refuse(origin, err, "park", "host",
+                                   "none with megatron.fsdp, whose buffers are not parked");
+    if ((s.optimizer_offload_fraction > 0 || s.optimizer_cpu_offload) &&
+        s.optimizer_offload_fraction < 1)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_offload_fraction",
+                                         "0 or 1 with megatron.fsdp");
+    return STW_STATUS_OK;
+}
+
 stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_precision(run, origin, err));
@@ -296,6 +366,7 @@ stw_status stw_megatron_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(check_stages(run, origin, err));
     STW_TRY(check_moe(run, origin, err));
     STW_TRY(check_recompute(run, origin, err));
+    STW_TRY(check_fsdp(run, origin, err));
     STW_TRY(check_parking(run, origin, err));
     if (run->parallel.dp_replicate != 1)
         return stw_run_spec_refuse_value(run, origin, err, "parallel.dp_replicate",

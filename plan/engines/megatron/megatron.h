@@ -5,11 +5,22 @@
 
 #include "plan/spec/registry.h"
 
+/** megatron.fsdp: data_parallel_sharding_strategy of Megatron-FSDP. */
+typedef enum stw_megatron_sharding {
+    STW_MEGATRON_FSDP_NONE,
+    STW_MEGATRON_FSDP_OPTIM,             /* ZeRO-1 */
+    STW_MEGATRON_FSDP_OPTIM_GRADS,       /* ZeRO-2 */
+    STW_MEGATRON_FSDP_OPTIM_GRADS_PARAMS /* ZeRO-3 */
+} stw_megatron_sharding;
+
 typedef struct stw_megatron_settings {
-    bool distributed_optimizer, fsdp;
+    bool distributed_optimizer, fsdp_double_buffer, fsdp_max_pool;
+    uint32_t fsdp;                    /* stw_megatron_sharding */
+    uint64_t fsdp_communication_unit; /* elements, 0: as Megatron-FSDP chooses */
     double optimizer_offload_fraction;
     bool overlap_d2h_h2d, precision_aware, overlap_grad_reduce, overlap_param_gather;
     bool cross_entropy_fusion, optimizer_cpu_offload;
+    uint32_t cross_entropy_impl; /* 0: native, 1: TransformerEngine */
     uint32_t vocab_multiple;
     uint32_t microbatch_group;                      /* 0: as many as stages */
     const char *pipeline_layout;                    /* NULL: none */
@@ -28,6 +39,10 @@ typedef struct stw_megatron_settings {
 
 extern const stw_spec_section stw_megatron_section;
 stw_megatron_settings stw_megatron_settings_of(const stw_run_spec *run);
+bool stw_megatron_is_fsdp(const stw_run_spec *run);
+/** Does Megatron-FSDP cut gradients, does it cut parameters over data-parallel ranks? */
+bool stw_megatron_cuts_grads(const stw_run_spec *run);
+bool stw_megatron_cuts_params(const stw_run_spec *run);
 /** Modules of recompute.modules (transformer_config.py, recompute_modules). */
 typedef struct stw_megatron_modules {
     bool core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts;

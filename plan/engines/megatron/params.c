@@ -97,6 +97,18 @@ static void run_of(const stw_job *job, const stw_tensor *t, uint32_t tp, uint32_
     *n = stw_min_u64(each, t->numel - *first);
 }
 
+/* Elements of a parameter's dimensions after the first; products that are cut by columns have a
+ * part of each row. */
+static uint64_t row_of(const stw_job *job, const stw_tensor *t) {
+    static const char *const by_columns[] = {
+        "o_proj.weight",     "out_proj.weight",  "down_proj.weight",  "linear_proj.weight",
+        "linear_fc2.weight", "attn.proj.weight", "experts.down_proj", NULL};
+    uint64_t row = 1;
+    for (uint32_t d = t->expert ? 2 : 1; d < t->rank; d++) row = stw_times(row, t->shape[d]);
+    if (stw_megatron_is_whole_vision(job, t) || !is_any(t->name, by_columns)) return row;
+    return stw_max_u64(row / (t->expert ? job->run->parallel.etp : job->run->parallel.tp), 1);
+}
+
 /* ---- parameters as modules have them ---- */
 
 /* Tensors that are one parameter: q, k and v; gate and up; of shared experts likewise; all that
@@ -151,7 +163,11 @@ static stw_status add_experts(const stw_job *job, const stw_tensor *t, adding *a
     for (uint64_t e = 0; e < n; e++) {
         stw_megatron_param *p = append(a);
         if (p == NULL) return no_memory(err);
-        *p = (stw_megatron_param){.numel = all / n, .chunk = a->chunk, .expert = true};
+        *p = (stw_megatron_param){.numel = all / n,
+                                  .row = row_of(job, t),
+                                  .block = t->block,
+                                  .chunk = a->chunk,
+                                  .expert = true};
     }
     a->out->expert = stw_plus(a->out->expert, all / n * n);
     return STW_STATUS_OK;
@@ -185,6 +201,8 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
         stw_megatron_param *p = append(a);
         if (p == NULL) return no_memory(err);
         *p = (stw_megatron_param){.numel = n,
+                                  .row = row_of(job, t),
+                                  .block = t->block,
                                   .whole = is_replicated(t),
                                   .chunk = a->chunk,
                                   .bucket = is_vocabulary(job, t) && is_shared(job, t->block)};
@@ -355,6 +373,7 @@ static stw_status cut_state(const stw_job *job, uint32_t space, uint32_t rank, c
             s.distributed_optimizer ? stw_min_u64(all, stw_times(number[e] % ranks[e], each)) : 0;
         c->high[e] = all - skipped;
         c->low[e] = c->high[e] - stw_min_u64(each, c->high[e]);
+        if (space == STW_SPACE_PARAMS || space == STW_SPACE_GRADS) continue;
         uint64_t off = stw_megatron_offloaded(job, &shard, e == 1);
         off = stw_min_u64(off, c->high[e] - c->low[e]);
         if (!stw_megatron_offloads(job)) off = c->high[e] - c->low[e];
@@ -368,6 +387,13 @@ out:
     return status;
 }
 
+/* Is the space cut over data-parallel ranks, too? */
+static bool is_cut(const stw_job *job, uint32_t space) {
+    if (space == STW_SPACE_PARAMS) return stw_megatron_cuts_params(job->run);
+    if (space == STW_SPACE_GRADS) return stw_megatron_cuts_grads(job->run);
+    return true;
+}
+
 stw_status stw_megatron_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_space *out,
                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -377,8 +403,7 @@ stw_status stw_megatron_cut(const stw_job *job, uint32_t space, uint32_t rank, s
                  .tp = inside % p->tp,
                  .expert_part = inside % job->expert_cut};
     count_stage(job, &c, c.high);
-    if (space != STW_SPACE_PARAMS && space != STW_SPACE_GRADS)
-        STW_TRY(cut_state(job, space, rank, &c, err));
+    if (is_cut(job, space)) STW_TRY(cut_state(job, space, rank, &c, err));
     uint64_t global = 0;
     for (uint32_t i = 0; i < job->model->n_tensors; i++) {
         const stw_tensor *t = &job->model->tensors[i];
@@ -400,8 +425,7 @@ out:
 /* The first replica of each part; of a tied embedding the first stage's. */
 bool stw_megatron_counts(const stw_job *job, uint32_t space, uint32_t rank) {
     const stw_parallel *p = &job->run->parallel;
-    if (space != STW_SPACE_PARAMS && space != STW_SPACE_GRADS &&
-        stw_megatron_settings_of(job->run).distributed_optimizer)
+    if (is_cut(job, space) && stw_megatron_settings_of(job->run).distributed_optimizer)
         return rank % (job->world / p->pp) / p->tp < job->group; /* of the first instance */
     return rank % (job->world / p->pp) < p->tp;
 }

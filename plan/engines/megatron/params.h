@@ -14,6 +14,8 @@
  */
 typedef struct stw_megatron_param {
     uint64_t numel; /* of this rank */
+    uint64_t row;   /* elements of its dimensions after the first */
+    uint32_t block; /* of the model */
     uint32_t chunk; /* of the stage */
     bool expert;
     bool bucket; /* an embedding that several stages have: in a bucket of its own */

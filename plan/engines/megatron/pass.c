@@ -8,6 +8,7 @@
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/megatron/acts.h"
+#include "plan/engines/megatron/fsdp_pass.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/moe.h"
 #include "plan/engines/megatron/params.h"
@@ -40,6 +41,8 @@ typedef struct pass {
     stw_extent *left;
     stw_megatron_tower tower;
     stw_extent tower_own, tower_others;
+    stw_megatron_flow flow;
+    uint32_t ready; /* what the next computation waits for beside that: gathered parameters */
     uint32_t worked, sent; /* last computation, last operation of communication */
     double flops;          /* of the whole pass */
 } pass;
@@ -152,8 +155,38 @@ static uint32_t compute(pass *p, stw_op_kind kind, uint32_t block, double flops)
     op.from = op.to = STW_TIER_GPU;
     op.flops = flops / p->job->run->parallel.tp;
     op.after[0] = p->sent;
+    op.after[1] = p->ready;
+    p->ready = STW_OP_NONE;
     p->flops += op.flops;
     return p->worked = stw_append(p->b, op);
+}
+
+/* Parameters and gradients of a block, where data-parallel ranks share them: before and after its
+ * computation. */
+static void use(pass *p, uint32_t block, bool backward) {
+    p->ready = stw_megatron_flow_before(&p->flow, block, backward);
+}
+
+static void used(pass *p, uint32_t block, bool backward) {
+    stw_megatron_flow_after(&p->flow, block, backward, p->worked);
+}
+
+/* The same of blocks [first, end), whose computation is not told apart. */
+static void use_all(pass *p, uint32_t first, uint32_t end, bool backward) {
+    for (uint32_t i = 0; i < end - first; i++) {
+        uint32_t block = backward ? end - 1 - i : first + i;
+        use(p, block, backward);
+        used(p, block, backward);
+    }
+}
+
+/* Blocks up to the token embedding, and from the final norm on. */
+static uint32_t first_layer(const pass *p) {
+    return p->n > 0 ? p->layers[0].block : p->job->model->n_blocks;
+}
+
+static uint32_t last_layer(const pass *p) {
+    return p->n > 0 ? p->layers[p->n - 1].block : p->job->model->n_blocks - 1;
 }
 
 /* A collective that the next computation waits for. */
@@ -285,6 +318,13 @@ static double again_flops(const pass *p, const layer_state *s) {
 
 /* ---- forward ---- */
 
+static uint32_t vision_blocks(const pass *p) {
+    const stw_model *model = p->job->model;
+    uint32_t n = 0;
+    while (n < model->n_blocks && model->groups[model->blocks[n].group].facts.vision) n++;
+    return n;
+}
+
 /* The vision tower of the first stage: forward, or backward. Its first block stands for all. */
 static void run_tower(pass *p, bool backward) {
     const stw_megatron_tower *t = &p->tower;
@@ -297,6 +337,7 @@ static void run_tower(pass *p, bool backward) {
         p->tower_own = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, t->kept);
     }
     stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
+    use_all(p, 0, vision_blocks(p), backward);
     double flops = t->flops * p->job->run->parallel.tp; /* compute() divides */
     (void)compute(p, backward ? STW_OP_BACKWARD : STW_OP_FORWARD, 0,
                   (backward ? (t->again > 0 ? 3.0 : 2.0) : 1.0) * flops);
@@ -328,6 +369,7 @@ static void forward(pass *p) {
         pass_on(p);
     else
         reduce_rows(p, STW_OP_NONE, embedded_rows(p)); /* every rank has a part of the vocabulary */
+    use_all(p, vision_blocks(p), first_layer(p), false);
     for (uint32_t i = 0; i < p->n; i++) {
         layer_state *s = &p->layers[i];
         for (uint64_t k = 0; k + 1 < s->times; k++)
@@ -336,9 +378,11 @@ static void forward(pass *p) {
         uint64_t more = s->bytes.forward;
         if (s->recompute) more = stw_plus(more, s->bytes.whole - s->kept);
         exchange(p, s, 1);
+        use(p, s->block, false);
         stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
         (void)compute(p, STW_OP_FORWARD, s->block, stw_block_forward_flops(p->job, s->block));
         stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
+        used(p, s->block, false);
         if (norm_follows(p, i)) keep_norm(p, s);
     }
 }
@@ -383,6 +427,7 @@ static void loss(pass *p) {
     stw_extent softmax = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.logits);
     stw_extent more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.forward);
     gather_rows(p, head, head_rows(p));
+    use_all(p, last_layer(p) + 1, job->model->n_blocks, false);
     (void)compute(p, STW_OP_LOSS, head, flops);
     /* fp32 maximum, logit of the target and sum (tensor_parallel/cross_entropy.py) */
     communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head, stw_times(head_rows(p), 3 * 4));
@@ -393,6 +438,8 @@ static void loss(pass *p) {
     reduce_rows(p, head, head_rows(p));
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, softmax);
+    stw_megatron_flow_turn(&p->flow);
+    use_all(p, last_layer(p) + 1, job->model->n_blocks, true);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.head);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, before);
@@ -445,16 +492,19 @@ static void backward(pass *p) {
         uint64_t more = stw_plus(s->bytes.backward, s->recompute ? 0 : s->bytes.again);
         if (s->recompute) exchange(p, s, 1);
         exchange(p, s, 2);
+        use(p, s->block, true);
         stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
         (void)compute(p, STW_OP_BACKWARD, s->block, backward_flops(p, s));
         stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
         stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->again);
         stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->own);
+        used(p, s->block, true);
         if (leaves_graph(p, s))
             p->left[s->block] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
                                           stw_times(2, stw_megatron_hidden_bytes(p->job)));
         if (stw_megatron_is_mtp(p->job, s->block)) embedding_grad(p);
     }
+    use_all(p, vision_blocks(p), first_layer(p), true);
     run_tower(p, true);
     if (p->stage > 0) {
         pass_on(p);
@@ -525,7 +575,8 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
               .norms = STW_NO_EXTENT,
               .head_grad = STW_NO_EXTENT,
               .worked = STW_OP_NONE,
-              .sent = STW_OP_NONE};
+              .sent = STW_OP_NONE,
+              .ready = STW_OP_NONE};
     if (b->status != STW_STATUS_OK || !look_at_layers(&p)) return;
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
                                          .repeat = STW_REPEAT_EVERY_ITERATION});
@@ -542,16 +593,19 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
     stw_extent outer = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
                                  p.stage == 0 ? stw_megatron_outer_bytes(b->job) : 0);
     if (set.overlap_param_gather) stw_megatron_exchange(b, state, true, parts, STW_OP_NONE);
+    stw_megatron_flow_begin(&p.flow, b, &state->fsdp);
     forward(&p);
     loss(&p);
     backward(&p);
+    stw_megatron_flow_end(&p.flow);
     for (uint32_t i = 0; i < p.n; i++)
         for (uint64_t k = 0; k + 1 < p.layers[i].times; k++)
             stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.layers[i].others[k]);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p.norms);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, outer);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, deferred);
-    if (set.overlap_grad_reduce) stw_megatron_exchange(b, state, false, parts, STW_OP_NONE);
+    if (set.overlap_grad_reduce && !stw_megatron_cuts_grads(b->job->run))
+        stw_megatron_exchange(b, state, false, parts, STW_OP_NONE);
     wait_for_others(&p);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, sent);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, gathered);

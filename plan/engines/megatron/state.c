@@ -25,6 +25,7 @@
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/host_pool.h"
 #include "plan/engines/megatron/acts.h"
+#include "plan/engines/megatron/fsdp_pass.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/parking.h"
 #include "plan/engines/megatron/save.h"
@@ -43,6 +44,9 @@ void stw_megatron_look_at_state(stw_builder *b, stw_megatron_state *out) {
                                        &out->params, b->err);
     if (b->status == STW_STATUS_OK)
         b->status = stw_megatron_shard_of(job, &out->params, b->program->pool, &out->shard, b->err);
+    if (b->status == STW_STATUS_OK)
+        b->status = stw_megatron_fsdp_of(job, &out->params, b->program->pool, &out->shard,
+                                         &out->fsdp, b->err);
     out->share = stw_plus(stw_megatron_dense_share(job, &out->params),
                           stw_megatron_expert_share(job, &out->params));
     if (stw_megatron_offloads(job))
@@ -115,10 +119,11 @@ static void locked_bytes(const stw_builder *b, const stw_megatron_state *s, uint
     const uint64_t half = element(job, STW_COMPONENT_PARAMS);
     const bool offloads = stw_megatron_offloads(job);
     stw_host_pool pool = {{0}, 0};
+    const bool twice = !stw_megatron_is_fsdp(job->run); /* whole parameters first */
     for (int e = 0; e < 2 && offloads; e++) {
-        lock_list(&pool, job, &s->params, e == 1, false, half, false);
+        if (twice) lock_list(&pool, job, &s->params, e == 1, false, half, false);
         lock_list(&pool, job, &s->shard, e == 1, true, keeps_main_params(job) ? 0 : half, false);
-        lock_list(&pool, job, &s->params, e == 1, false, half, true);
+        if (twice) lock_list(&pool, job, &s->params, e == 1, false, half, true);
     }
     for (uint32_t i = 0; i < job->run->park.backups; i++)
         for (uint32_t k = 0; k < s->params.n; k++)
@@ -165,6 +170,7 @@ static uint64_t moving_bytes(const stw_job *job, const stw_megatron_state *s) {
     uint64_t all = stw_times(stw_plus(s->params.dense_padded, s->params.expert_padded), g);
     uint64_t grads = 0, most = 0;
     if (!stw_megatron_settings_of(job->run).distributed_optimizer) return 0;
+    if (stw_megatron_is_fsdp(job->run)) return 0;
     for (uint32_t chunk = 0; chunk < job->run->parallel.vpp; chunk++) {
         for (int e = 0; e < 2; e++) {
             uint64_t part = part_of_chunk(s, chunk, e == 1);
@@ -194,9 +200,17 @@ static uint64_t clone_bytes(const stw_job *job, const stw_megatron_state *s) {
 /* fp32 copies of whole parameters that the first HybridDeviceOptimizer makes on the GPU. */
 static uint64_t first_copies_bytes(const stw_job *job, const stw_megatron_state *s) {
     double rest = 1 - stw_megatron_settings_of(job->run).optimizer_offload_fraction;
-    if (!stw_megatron_is_hybrid(job)) return 0;
+    if (!stw_megatron_is_hybrid(job) || stw_megatron_is_fsdp(job->run)) return 0;
     uint64_t all = stw_max_u64(s->params.dense, s->params.expert);
     return stw_times(4, stw_scaled(all, rest));
+}
+
+/* Bytes beside the weights while Megatron-FSDP makes its buffers. */
+static void make_fsdp_buffers(stw_builder *b, const stw_megatron_state *s, uint64_t weights) {
+    uint64_t most = stw_megatron_fsdp_init_bytes(b->job, &s->params, &s->fsdp);
+    stw_extent more =
+        stw_alloc(b, STW_COMPONENT_PARAMS, STW_TIER_GPU, most > weights ? most - weights : 0);
+    stw_free(b, STW_COMPONENT_PARAMS, STW_TIER_GPU, more);
 }
 
 void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
@@ -210,13 +224,16 @@ void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
     stw_build_externals(b);
     s->workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_workspace_bytes(job) / 2);
     stw_build_regions(b, true, is_weights);
+    const uint64_t weights =
+        stw_megatron_cuts_params(job->run) ? s->share : stw_max_u64(elements, padded);
     if (job->model->facts_known)
-        add_padding(b, STW_COMPONENT_PARAMS, stw_max_u64(elements, padded),
-                    space_of(b, STW_SPACE_PARAMS));
+        add_padding(b, STW_COMPONENT_PARAMS, weights, space_of(b, STW_SPACE_PARAMS));
     stw_build_load(b);
+    make_fsdp_buffers(b, s, stw_times(weights, element(job, STW_COMPONENT_PARAMS)));
     stw_build_regions(b, true, is_grads);
     if (job->model->facts_known)
-        add_padding(b, STW_COMPONENT_GRADS, padded, space_of(b, STW_SPACE_GRADS));
+        add_padding(b, STW_COMPONENT_GRADS, stw_megatron_cuts_grads(job->run) ? s->share : padded,
+                    space_of(b, STW_SPACE_GRADS));
     stw_extent moving = stw_alloc(b, STW_COMPONENT_PARAMS, gpu, moving_bytes(job, s));
     stw_free(b, STW_COMPONENT_PARAMS, gpu, moving);
     stw_extent copies = stw_alloc(b, STW_COMPONENT_MASTER, gpu, first_copies_bytes(job, s));
@@ -228,7 +245,8 @@ void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
         add_padding(b, STW_COMPONENT_MASTER, s->share, in);
     if (keeps_main_params(job))
         (void)stw_alloc(b, STW_COMPONENT_MASTER, gpu, stw_times(4, s->offloaded));
-    uint64_t clone = stw_megatron_offloads(job) ? 0 : clone_bytes(job, s);
+    const bool clones = !stw_megatron_offloads(job) && !stw_megatron_is_fsdp(job->run);
+    uint64_t clone = clones ? clone_bytes(job, s) : 0;
     stw_extent cloned = stw_alloc(b, STW_COMPONENT_PARAMS, gpu, clone);
     stw_free(b, STW_COMPONENT_PARAMS, gpu, cloned);
     stw_free(b, STW_COMPONENT_MASTER, gpu, copies);
@@ -264,7 +282,8 @@ void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gat
     op.after[0] = after;
     /* One optimizer has the dense parameters, another one the experts, and each of them gathers
      * those of the whole model after its step (distrib_optimizer.py, step_with_ready_grads). */
-    const bool twice = gathers && parts == 1 && s->params.dense > 0 && s->params.expert > 0;
+    const bool twice = gathers && parts == 1 && s->params.dense > 0 && s->params.expert > 0 &&
+                       !stw_megatron_is_fsdp(b->job->run);
     for (int i = 0; i <= twice; i++) {
         exchange(b, &op, several ? STW_RANK_GROUP_SHARD : STW_RANK_GROUP_DP,
                  s->params.dense_padded);
@@ -289,6 +308,7 @@ static void finalize(stw_builder *b, const stw_megatron_state *s) {
         if (p->whole) whole = stw_plus(whole, p->numel);
         if (p->bucket) tied = stw_max_u64(tied, p->numel);
     }
+    if (stw_megatron_is_fsdp(b->job->run)) whole /= b->job->group;
     if (way->sequence_parallel) exchange(b, &op, STW_RANK_GROUP_TP, whole);
     exchange(b, &op, STW_RANK_GROUP_PP, tied);
 }
@@ -397,7 +417,10 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_workspace_bytes(job));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
-    if (!set.overlap_grad_reduce) stw_megatron_exchange(b, s, false, 1, STW_OP_NONE);
+    stw_extent pools =
+        stw_alloc(b, STW_COMPONENT_UNSHARD, gpu, stw_megatron_flow_pool_bytes(job, &s->fsdp));
+    if (!set.overlap_grad_reduce && !stw_megatron_cuts_grads(job->run))
+        stw_megatron_exchange(b, s, false, 1, STW_OP_NONE);
     finalize(b, s);
     const bool copies = element(job, STW_COMPONENT_GRADS) < 4 && !set.precision_aware;
     stw_extent main_grads =
@@ -414,7 +437,9 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     stw_free(b, STW_COMPONENT_STAGE, gpu, roots);
     if (s->offloaded > 0) update_on_cpu(b, s);
     stw_free(b, STW_COMPONENT_GRADS, gpu, main_grads);
-    if (!set.overlap_param_gather) stw_megatron_exchange(b, s, true, 1, done);
+    if (!set.overlap_param_gather && !stw_megatron_cuts_params(job->run))
+        stw_megatron_exchange(b, s, true, 1, done);
+    stw_free(b, STW_COMPONENT_UNSHARD, gpu, pools);
     for (uint32_t i = 0; left != NULL && i < job->model->n_blocks; i++)
         stw_free(b, STW_COMPONENT_ACTIVATIONS, gpu, left[i]);
     stw_free(b, STW_COMPONENT_STAGE, gpu, gathered);

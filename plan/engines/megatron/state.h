@@ -3,14 +3,15 @@
 #ifndef STW_PLAN_MEGATRON_STATE_H
 #define STW_PLAN_MEGATRON_STATE_H
 
-#include "plan/engines/megatron/params.h"
+#include "plan/engines/megatron/fsdp.h"
 #include "plan/program/builder.h"
 
 /** What a kind of rank holds, beside its spaces. */
 typedef struct stw_megatron_state {
     stw_megatron_params params, shard;
-    uint64_t share;     /* elements of optimizer state, padding included */
-    uint64_t offloaded; /* of them, updated on the host */
+    stw_megatron_fsdp fsdp; /* no buckets without Megatron-FSDP */
+    uint64_t share;         /* elements of optimizer state, padding included */
+    uint64_t offloaded;     /* of them, updated on the host */
     stw_extent workspace;
 } stw_megatron_state;
 
