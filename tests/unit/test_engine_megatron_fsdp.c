@@ -268,10 +268,48 @@ static void parameters_come_and_go(void) {
     CU_ASSERT_EQUAL(of.fsdp.pool, of.fsdp.buckets[1].elements);
     CU_ASSERT_EQUAL(most(pool.plan->job, STW_COMPONENT_UNSHARD), root + 2 * layer);
     CU_ASSERT_EQUAL(most(pool.plan->job, STW_COMPONENT_REDUCE), 2 * (root + 2 * layer));
+    free_plan(&pool);
+    /* buffers that stay are there during steps, too */
+    plan_of(&pool, "Qwen3-4B",
+            "node.gpus=8 nodes=1 megatron.fsdp=optim_grads_params megatron.fsdp_double_buffer=true "
+            "megatron.fsdp_persistent=true");
+    stw_peaks peaks;
+    stw_program_free(program_of(pool.plan->job, &peaks));
+    CU_ASSERT_EQUAL(
+        peaks.phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_GPU].components[STW_COMPONENT_UNSHARD],
+        3 * (root + 2 * layer));
+    CU_ASSERT_EQUAL(most(pool.plan->job, STW_COMPONENT_UNSHARD), root + 2 * layer);
     stw_pool_free(of.pool);
     free_plan(&free);
     free_plan(&small);
     free_plan(&pool);
+}
+
+/* Layers of Qwen3.5 are not alike: two buffers for equal ones are for 30 of 67 units, those for the
+ * largest one for all. */
+static void pools_hold_layers(void) {
+    static const char *const settings = "node.gpus=8 nodes=2 parallel.ep=2 "
+                                        "megatron.fsdp=optim_grads_params "
+                                        "megatron.fsdp_double_buffer=true";
+    char text[256];
+    uint32_t pooled[2] = {0};
+    uint64_t elements[2];
+    for (int max = 0; max < 2; max++) {
+        planned p;
+        looked_at of;
+        snprintf(text, sizeof text, "%s megatron.fsdp_max_pool=%s", settings,
+                 max ? "true" : "false");
+        plan_of(&p, "Qwen3.5-35B-A3B", text);
+        look_at(p.plan->job, &of);
+        for (uint32_t i = 0; i < of.fsdp.n; i++)
+            pooled[max] += of.fsdp.buckets[i].pooled && !of.fsdp.buckets[i].expert;
+        elements[max] = of.fsdp.pool;
+        stw_pool_free(of.pool);
+        free_plan(&p);
+    }
+    CU_ASSERT_EQUAL(pooled[0], 30);
+    CU_ASSERT_EQUAL(pooled[1], 67);
+    CU_ASSERT_TRUE(elements[0] > 402653184 && elements[1] >= elements[0]);
 }
 
 /* The optimizer is made once, for parts: half as many kinds of page-locked blocks. */
@@ -343,6 +381,7 @@ STW_TEST_MAIN("engine megatron fsdp", {"buckets are as reported", buckets_are_as
               {"all is gathered and reduced", all_is_gathered_and_reduced},
               {"zero2 needs more than zero1", zero2_needs_more_than_zero1},
               {"parameters come and go", parameters_come_and_go},
+              {"pools hold layers", pools_hold_layers},
               {"offload locks parts alone", offload_locks_parts_alone},
               {"strategies are planned", strategies_are_planned},
               {"others are refused", others_are_refused})

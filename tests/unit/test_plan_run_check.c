@@ -110,7 +110,7 @@ static void contradictions_are_refused(void) {
         {{"engine=fsdp2", "optimizer.implementation=streamed", "placement.moments=gpu"},
          STW_STATUS_BAD_INPUT,
          "found gpu, expected auto | host, because optimizer"},
-        {{"megatron.fsdp=true"}, STW_STATUS_BAD_INPUT, "megatron.fsdp: found true"},
+        {{"megatron.fsdp=optim"}, STW_STATUS_BAD_INPUT, "megatron.fsdp: found optim"},
         {{"engine=deepspeed"}, STW_STATUS_BAD_INPUT, "precision.params: found fp32"},
         {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.zero_stage=2",
           "deepspeed.prefetch_bucket=1"},
@@ -267,10 +267,9 @@ static void groups_and_copies_are_checked(void) {
 
 static void keys_without_effect_are_refused(void) {
     static const check_case cases[] = {
-        {{"engine=megatron", "precision.params=bf16", "precision.master=fp32",
-          "megatron.fsdp=true"},
-         STW_STATUS_NOT_BUILT_IN,
-         "megatron.fsdp: true is not implemented; set it to false and use engine: fsdp2"},
+        {{MEGATRON, "megatron.fsdp=optim", "parallel.pp=2"},
+         STW_STATUS_BAD_INPUT,
+         "parallel.pp: found 2, expected 1 with megatron.fsdp"},
         {{"engine=deepspeed", ZERO_PRECISION, "deepspeed.ratio=0.5"},
          STW_STATUS_NOT_BUILT_IN,
          "deepspeed.ratio: 0.5 is not implemented"},

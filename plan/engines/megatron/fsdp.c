@@ -15,7 +15,8 @@
  * - megatron_fsdp.py, _init_fsdp_param_and_grad_buffer: suggested_communication_unit_size, 1e9
  *   elements at least where it is not given; half of it is gathered ahead.
  * - FixedPoolAllocator: the largest set of units with equal buckets shares two buffers; with
- *   megatron_fsdp_max_pool_double_buffer (after 0.16.1) all units do. */
+ *   megatron_fsdp_max_pool_double_buffer (after 0.16.1) all units do. Other buckets come and go, or
+ *   stay once they are there (fsdp_db_use_persist_buf_on_alloc_fail, after 0.16.1). */
 #include "plan/engines/megatron/fsdp.h"
 
 #include <string.h>
@@ -192,13 +193,9 @@ static void pool_all(stw_megatron_fsdp *fsdp) {
     fsdp->pool = stw_plus(most[0], most[1]);
 }
 
-static void choose_pool(const stw_job *job, stw_megatron_fsdp *fsdp) {
+/* The largest set of units with equal buckets. */
+static void pool_equal(stw_megatron_fsdp *fsdp) {
     uint32_t best = STW_MEGATRON_NO_UNIT, most = 0;
-    if (!stw_megatron_settings_of(job->run).fsdp_double_buffer) return;
-    if (stw_megatron_settings_of(job->run).fsdp_max_pool) {
-        pool_all(fsdp);
-        return;
-    }
     for (uint32_t i = 0; i < fsdp->n; i++) {
         const stw_megatron_bucket *b = &fsdp->buckets[i];
         uint32_t equal = 0;
@@ -214,6 +211,20 @@ static void choose_pool(const stw_job *job, stw_megatron_fsdp *fsdp) {
         stw_megatron_bucket *b = &fsdp->buckets[i];
         b->pooled = b->unit != STW_MEGATRON_NO_UNIT && are_equal(fsdp, b->unit, best);
         if (b->unit == best) fsdp->pool = stw_plus(fsdp->pool, b->elements);
+    }
+}
+
+static void choose_pool(const stw_job *job, stw_megatron_fsdp *fsdp) {
+    const stw_megatron_settings s = stw_megatron_settings_of(job->run);
+    if (!s.fsdp_double_buffer) return;
+    if (s.fsdp_max_pool)
+        pool_all(fsdp);
+    else
+        pool_equal(fsdp);
+    for (uint32_t i = 0; i < fsdp->n && s.fsdp_persistent; i++) {
+        stw_megatron_bucket *b = &fsdp->buckets[i];
+        b->kept = !b->pooled && b->ways > 1;
+        if (b->kept) fsdp->kept = stw_plus(fsdp->kept, b->elements);
     }
 }
 

@@ -17,6 +17,7 @@ typedef struct stw_megatron_bucket {
     uint32_t unit;        /* block of the model that it belongs to, or STW_MEGATRON_NO_UNIT */
     uint32_t first, last; /* blocks whose parameters it holds: the first and the last one */
     bool expert;
+    bool kept;   /* it has buffers of its own that stay (fsdp_db_use_persist_buf_on_alloc_fail) */
     bool pooled; /* its unit is one of those that share two buffers (fsdp_double_buffer) */
 } stw_megatron_bucket;
 
@@ -26,6 +27,7 @@ typedef struct stw_megatron_fsdp {
     uint64_t reduce_capacity;     /* elements that may wait for their reduction */
     uint64_t prefetch;            /* elements that are gathered ahead */
     uint64_t pool;                /* elements of one of the two buffers, 0: none */
+    uint64_t kept;                /* elements of other buffers that stay */
 } stw_megatron_fsdp;
 
 /** @param params of the rank; the padded lengths become those of the buckets

@@ -29,8 +29,10 @@ static bool doubles(const stw_megatron_flow *f) {
 
 static bool is_alone(const stw_megatron_bucket *bucket) { return bucket->ways == 1; }
 
+static bool stays(const stw_megatron_bucket *bucket) { return bucket->pooled || bucket->kept; }
+
 uint64_t stw_megatron_flow_pool_bytes(const stw_job *job, const stw_megatron_fsdp *fsdp) {
-    return stw_times(stw_times(2, fsdp->pool),
+    return stw_times(stw_plus(stw_times(2, fsdp->pool), fsdp->kept),
                      stw_plus(stw_job_element_bytes(job, STW_COMPONENT_PARAMS),
                               stw_job_element_bytes(job, STW_COMPONENT_GRADS)));
 }
@@ -71,10 +73,10 @@ static void gather(stw_megatron_flow *f, uint32_t number) {
         f->held[i].recycled = false;
     }
     h->gathered = true;
-    if (!bucket->pooled)
+    if (!stays(bucket))
         h->weights = stw_alloc(f->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
                                stw_times(bucket->elements, element(f, STW_COMPONENT_PARAMS)));
-    const uint32_t after[2] = {bucket->pooled ? f->pools[0].alloc : h->weights.alloc, f->worked};
+    const uint32_t after[2] = {stays(bucket) ? f->pools[0].alloc : h->weights.alloc, f->worked};
     h->ready = collective(f, STW_OP_ALL_GATHER, number, after,
                           bucket->unit == STW_MEGATRON_NO_UNIT ? f->passes : 1);
 }
@@ -172,7 +174,7 @@ static void open_grads(stw_megatron_flow *f, uint32_t number) {
     if (h->filled || is_alone(bucket)) return;
     h->filled = true;
     keep_two_units(f, number);
-    if (!bucket->pooled)
+    if (!stays(bucket))
         h->grads = stw_alloc(f->b, STW_COMPONENT_REDUCE, STW_TIER_GPU,
                              stw_times(bucket->elements, element(f, STW_COMPONENT_GRADS)));
 }
@@ -215,7 +217,7 @@ void stw_megatron_flow_begin(stw_megatron_flow *f, stw_builder *b, const stw_meg
         if (fsdp->buckets[i].unit != STW_MEGATRON_NO_UNIT) f->in_unit[fsdp->buckets[i].unit] = true;
     for (uint32_t i = 0; i < fsdp->n; i++)
         f->held[i] = (struct stw_megatron_held){.weights = STW_NO_EXTENT, .grads = STW_NO_EXTENT};
-    const uint64_t pool = stw_times(2, fsdp->pool);
+    const uint64_t pool = stw_plus(stw_times(2, fsdp->pool), fsdp->kept);
     f->pools[0] = stw_alloc(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
                             stw_times(pool, element(f, STW_COMPONENT_PARAMS)));
     f->pools[1] = stw_alloc(b, STW_COMPONENT_REDUCE, STW_TIER_GPU,

@@ -24,12 +24,17 @@ static const stw_spec_row rows[] = {
      .also = "use_distributed_optimizer", .needs = NEEDS(SHARDS)},
     {WORDS("megatron.fsdp", shardings), AT(fsdp), .fallback = "none",
      .also = "use_megatron_fsdp data_parallel_sharding_strategy",
-     .note = "Megatron-FSDP: ZeRO-1, 2 or 3", .needs = NEEDS(SHARDS)},
+     .note = "none | optim | optim_grads | optim_grads_params: Megatron-FSDP, ZeRO-1, 2 or 3",
+     .needs = NEEDS(SHARDS)},
     {BOOL("megatron.fsdp_double_buffer"), AT(fsdp_double_buffer), .fallback = "false",
      .note = "layers with equal parameters share two buffers, which stay", .needs = NEEDS(FORWARD)},
     {BOOL("megatron.fsdp_max_pool"), AT(fsdp_max_pool), .fallback = "false",
      .also = "megatron_fsdp_max_pool_double_buffer",
      .note = "the two buffers are large enough for any layer", .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.fsdp_persistent"), AT(fsdp_persistent), .fallback = "false",
+     .also = "fsdp_db_use_persist_buf_on_alloc_fail",
+     .note = "what the two buffers are not for has buffers of its own, which stay, too",
+     .needs = NEEDS(FORWARD)},
     {COUNT("megatron.fsdp_communication_unit"), AT(fsdp_communication_unit), .fallback = "0",
      .also = "suggested_communication_unit_size",
      .note =
@@ -51,7 +56,7 @@ static const stw_spec_row rows[] = {
     {BOOL("megatron.cross_entropy_fusion"), AT(cross_entropy_fusion),
      .also = "cross_entropy_loss_fusion", .fallback = "false", .needs = NEEDS(FORWARD)},
     {WORDS("megatron.cross_entropy_fusion_impl", entropies), AT(cross_entropy_impl),
-     .fallback = "native", .note = "te: the gradient takes the place of the logits",
+     .fallback = "native", .note = "native | te: the gradient takes the place of the logits",
      .needs = NEEDS(FORWARD)},
     {COUNT("megatron.vocab_multiple"), AT(vocab_multiple), .also = "make_vocab_size_divisible_by",
      .fallback = "128", .note = "the vocabulary is padded to a multiple of this times tp",
@@ -333,6 +338,9 @@ static stw_status check_fsdp(const stw_run_spec *run, const char *origin, stw_er
                                          "false, or megatron.fsdp: optim_grads_params");
     if (s.fsdp_max_pool && !s.fsdp_double_buffer)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.fsdp_max_pool",
+                                         "false, or megatron.fsdp_double_buffer: true");
+    if (s.fsdp_persistent && !s.fsdp_double_buffer)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.fsdp_persistent",
                                          "false, or megatron.fsdp_double_buffer: true");
     if (s.fsdp_communication_unit > 0 && !stw_megatron_cuts_grads(run))
         return stw_run_spec_refuse_value(run, origin, err, "megatron.fsdp_communication_unit",

@@ -15,6 +15,7 @@ typedef enum stw_megatron_sharding {
 
 typedef struct stw_megatron_settings {
     bool distributed_optimizer, fsdp_double_buffer, fsdp_max_pool;
+    bool fsdp_persistent;
     uint32_t fsdp;                    /* stw_megatron_sharding */
     uint64_t fsdp_communication_unit; /* elements, 0: as Megatron-FSDP chooses */
     double optimizer_offload_fraction;
