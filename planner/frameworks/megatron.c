@@ -325,13 +325,29 @@ static const char *const alone[] = {"megatron.overlap_grad_reduce=false",
 
 static const char *const single[] = {"megatron.distributed_optimizer=true", NULL};
 
+/* --use-custom-fsdp is an older name. @return are parameters cut, too? */
+static bool set_fsdp(reading *r) {
+    const stw_flag *flag = stw_flags_find(&r->flags, "use-megatron-fsdp");
+    if (flag == NULL) flag = stw_flags_find(&r->flags, "use-custom-fsdp");
+    if (!is_set(r, "use-megatron-fsdp") && !is_set(r, "use-custom-fsdp")) return false;
+    const char *strategy = text_of(r, "data-parallel-sharding-strategy", "no_shard");
+    if (strcmp(strategy, "no_shard") == 0)
+        fail(r, stw_fail_at(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path, flag->line, 1,
+                            "--data-parallel-sharding-strategy no_shard is not implemented; use "
+                            "optim, optim_grads or optim_grads_params"));
+    else
+        set(r, "megatron.fsdp", strategy);
+    return strcmp(strategy, "optim_grads_params") == 0;
+}
+
 static void set_optimizer(reading *r) {
+    const bool overlapped = set_fsdp(r);
     const bool offloads = is_set(r, "optimizer-cpu-offload");
     const bool distributed = is_set(r, "use-distributed-optimizer");
     set_switch(r, "megatron.distributed_optimizer", distributed);
     set_switch(r, "megatron.optimizer_cpu_offload", offloads && distributed);
     set_switch(r, "megatron.overlap_param_gather",
-               distributed && is_set(r, "overlap-param-gather"));
+               distributed && !overlapped && is_set(r, "overlap-param-gather"));
     set(r, "megatron.optimizer_offload_fraction",
         offloads && distributed ? text_of(r, "optimizer-offload-fraction", "1") : "0");
     set_count(r, "megatron.vocab_multiple", count_of(r, "make-vocab-size-divisible-by", 128));

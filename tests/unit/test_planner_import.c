@@ -293,7 +293,7 @@ static void no_flag_is_ignored(void) {
     CU_ASSERT_EQUAL(import.n_lines, 7 + 6 + 1); /* all of the file, and what was assumed */
     stw_import_free(&import);
     CHECK_FAILS(parse(DENSE "use-megatron-fsdp: true\n", &import, err), STW_STATUS_NOT_BUILT_IN,
-                "use-megatron-fsdp");
+                "no_shard");
     stw_import_free(&import);
     CHECK_FAILS(parse("hidden-size: 64\nnum-attention-heads: 4\n", &import, err),
                 STW_STATUS_BAD_INPUT, "num-layers");

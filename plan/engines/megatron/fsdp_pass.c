@@ -140,7 +140,6 @@ static void pop(stw_megatron_flow *f) {
     struct stw_megatron_held *h = &f->held[f->queue[0]];
     stw_free_after(f->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, h->grads, h->ready);
     h->grads = STW_NO_EXTENT;
-    h->reducing = false;
     f->n_queue--;
     for (uint32_t i = 0; i < f->n_queue; i++) f->queue[i] = f->queue[i + 1];
 }
