@@ -45,10 +45,14 @@ static chunk *chunk_new(size_t capacity) {
     return c;
 }
 
+static size_t aligned(size_t size) {
+    const size_t align = _Alignof(max_align_t);
+    return size == 0 ? align : (size + align - 1) / align * align;
+}
+
 void *stw_pool_alloc(stw_pool *pool, size_t size) {
     if (pool == NULL || size > SIZE_MAX / 2) return NULL;
-    size_t align = _Alignof(max_align_t);
-    size = size == 0 ? align : (size + align - 1) / align * align;
+    size = aligned(size);
     chunk *c = pool->chunks;
     if (c == NULL || c->capacity - c->used < size) {
         bool large = size > pool->next_capacity / 4;
@@ -110,20 +114,21 @@ void *stw_pool_grow(stw_pool *pool, void *array, size_t used, size_t need, size_
 }
 
 /* The link to the chunk that holds one object and nothing else; NULL where it shares one. */
-static chunk **chunk_of(stw_pool *pool, const void *object) {
+static chunk **chunk_of(stw_pool *pool, const void *object, size_t size) {
     for (chunk **link = &pool->chunks; *link != NULL; link = &(*link)->next)
         if ((const void *)(*link)->bytes == object && (*link)->used == (*link)->capacity)
-            return link;
+            return (*link)->capacity == aligned(size) ? link : NULL;
     return NULL;
 }
 
 void *stw_pool_regrow(stw_pool *pool, void *array, size_t used, size_t need, size_t *capacity,
                       size_t size) {
     if (array != NULL && need <= *capacity) return array;
-    chunk **link = array != NULL && *capacity <= SIZE_MAX / 8 / size ? chunk_of(pool, array) : NULL;
+    const bool fits = array != NULL && *capacity <= SIZE_MAX / 8 / size;
+    chunk **link = fits ? chunk_of(pool, array, *capacity * size) : NULL;
     if (link == NULL || need > 2 * *capacity || (*link)->capacity < 16 * FIRST_CHUNK)
         return stw_pool_grow(pool, array, used, need, capacity, size);
-    size_t after = 2 * *capacity * size;
+    size_t after = aligned(2 * *capacity * size);
     chunk *grown = realloc(*link, sizeof *grown + after);
     if (grown == NULL) return NULL;
     *link = grown;

@@ -219,6 +219,30 @@ static void pool_holds_strings_and_arrays(void) {
     stw_pool_free(pool);
 }
 
+/* An array that begins a chunk which other objects fill is not the chunk's only object. */
+static void pool_regrows_only_what_is_alone(void) {
+    enum { OBJECT = 64, BEFORE = (1024 + 2048 + 4096 + 8192) / OBJECT, CHUNK = 16384 };
+    enum { BESIDE = CHUNK / OBJECT - 8 };
+    stw_pool *pool = stw_pool_new();
+    unsigned char *objects[BESIDE], expected[OBJECT];
+    size_t capacity = 0, damaged = 0;
+    memset(expected, 0xa5, sizeof expected);
+    for (int i = 0; i < BEFORE; i++) CU_ASSERT_PTR_NOT_NULL_FATAL(stw_pool_alloc(pool, OBJECT));
+    unsigned char *array = stw_pool_regrow(pool, NULL, 0, 1, &capacity, OBJECT);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(array);
+    CU_ASSERT_EQUAL(capacity, 8);
+    for (int i = 0; i < BESIDE; i++) {
+        objects[i] = stw_pool_alloc(pool, OBJECT);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(objects[i]);
+        memcpy(objects[i], expected, sizeof expected);
+    }
+    CU_ASSERT_PTR_EQUAL(objects[BESIDE - 1], array + CHUNK - OBJECT); /* the chunk is full */
+    CU_ASSERT_PTR_NOT_NULL_FATAL(stw_pool_regrow(pool, array, 8, 9, &capacity, OBJECT));
+    for (int i = 0; i < BESIDE; i++) damaged += memcmp(objects[i], expected, sizeof expected) != 0;
+    CU_ASSERT_EQUAL(damaged, 0);
+    stw_pool_free(pool);
+}
+
 static void text_grows(void) {
     stw_text text = STW_TEXT_INIT;
     for (int i = 0; i < 500; i++) stw_text_printf(&text, "%d,", i);
@@ -468,6 +492,7 @@ STW_TEST_MAIN("core status", {"statuses have exit codes", statuses_have_exit_cod
               {"formulas saturate", formulas_saturate},
               {"a pool gives zeroed, aligned memory", pool_gives_zeroed_aligned_memory},
               {"a pool holds strings and arrays", pool_holds_strings_and_arrays},
+              {"a pool regrows only what is alone", pool_regrows_only_what_is_alone},
               {"a text grows", text_grows}, {"a text quotes", text_quotes},
               {"doubles are shortest", doubles_are_shortest}, {"JSON is written", json_is_written},
               {"misuse of the JSON writer is a bug", json_misuse_is_a_bug},
