@@ -73,7 +73,7 @@ def planned(case, cluster):
     out = collections.Counter()
     plan = json.loads(done.stdout)
     for row in plan["collectives"]:
-        if row["kind"] == plan["collectives"][0]["kind"] and row["phase"] in ("forward_backward", "optimizer_step"):
+        if row["kind"] == plan["collectives"][0]["kind"] and row["phase"] in ("log_prob", "forward_backward", "optimizer_step"):
             kind = "all_reduce" if row["collective"] == "norm_sum" else row["collective"]
             out[kind] += row["bytes"] * (row["ranks"] > 1)
     return out

@@ -8,6 +8,7 @@
 STOWAGE names the program (default: build/bin/stowage). Bytes in GiB, of the worst rank."""
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -17,8 +18,8 @@ GIB = 1 << 30
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 
-def settings(case):
-    """A case of fsdp2_torch.py as keys of run.yaml."""
+def settings(case, others=0):
+    """A case of fsdp2_torch.py as keys of run.yaml. `others`: bytes of the GPU that torch's allocator does not have."""
     dtype = DTYPES[case.get("params", "float32")]
     keys = {"engine": "fsdp2", "batch.seq_len": case.get("seq", 2048), "batch.micro_batch": case.get("mbs", 1),
             "precision.params": dtype, "precision.exp_avg": dtype, "precision.exp_avg_sq": dtype,
@@ -28,6 +29,18 @@ def settings(case):
         keys["batch.grad_accumulation"] = case["accumulate"]
         if not case.get("sync_each", True):
             keys["fsdp.sync_each_micro_batch"] = "false"
+    if not case.get("reshard_between", True):
+        keys["fsdp.reshard_after_backward"] = "false"
+    if case.get("log_prob"):
+        keys["batch.log_prob_micro_batch"] = case["log_prob"]
+        keys["batch.log_prob_method"] = case.get("log_prob_method", "whole")
+        keys["batch.log_prob_entropy"] = str(case.get("log_prob_entropy", False)).lower()
+    if case.get("expandable"):
+        keys["allocator.expandable_segments"] = "true"
+    if case.get("memory_limit"):  # the device as the allocator sees it, and what others hold of it
+        keys["node.gpu.memory"] = f"{int(case['memory_limit'] * GIB) + others} B"
+    if case.get("gpus"):
+        keys["node.gpus"] = case["gpus"]
     if not case.get("reshard", True):
         keys["fsdp.reshard_after_forward"] = "false"
     if case.get("hsdp", 1) > 1:
@@ -59,11 +72,19 @@ def model_of(case, folder="models/zoo"):
     return path
 
 
+def bytes_of_others(cluster):
+    """Context and communicators of a cluster file."""
+    units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+    text = open(cluster, encoding="utf-8").read()
+    found = (re.search(rf"^ *{key}: ([0-9.]+) (\w+)", text, re.M) for key in ("context", "comm"))
+    return sum(int(float(f[1]) * units[f[2]]) for f in found if f)
+
+
 def predict(cases, cluster):
     for line in open(cases, encoding="utf-8"):
         case = json.loads(line)
         command = [STOWAGE, "plan", "--json", "--model", model_of(case), "--cluster", cluster]
-        for key, value in settings(case).items():
+        for key, value in settings(case, bytes_of_others(cluster)).items():
             command += ["--set", f"{key}={value}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not done.stdout.startswith("{"):
@@ -72,21 +93,22 @@ def predict(cases, cluster):
         plan = json.loads(done.stdout)
         most = lambda phase, figure: max(r["phases"][phase][figure] for r in plan["ranks"]) / GIB
         locked = max(p.get("page_locked", 0) for n in plan["nodes"] for p in n["phases"].values())
+        phases = [p for p in ("log_prob", "forward_backward", "optimizer_step") if p in plan["ranks"][0]["phases"]]
         print(json.dumps({
-            "name": case["name"], "settings": settings(case),
-            "forward_backward": most("forward_backward", "allocated"),
-            "optimizer_step": most("optimizer_step", "allocated"),
-            "reserved": max(most(p, "reserved") for p in ("forward_backward", "optimizer_step")),
-            "page_locked": locked / GIB / plan["cluster"]["node"]["gpus"],
-            "step_s": plan["time_s"]["optimizer_step"]}))
+            "name": case["name"], "settings": settings(case, bytes_of_others(cluster)),
+            **{p: most(p, "allocated") for p in phases}, "reserved": max(most(p, "reserved") for p in phases),
+            "page_locked": locked / GIB / plan["cluster"]["node"]["gpus"], "step_s": plan["time_s"]["optimizer_step"]}))
 
 
 def measured(row):
     phases, seconds = row["phases"], row["seconds"]
     most = lambda what, *names: max(p[what] for n, p in phases.items() if n.startswith(names))
-    return {"forward_backward": most("peak_alloc", "forward1", "backward1"), "optimizer_step": most("peak_alloc", "step1"),
-            "reserved": most("peak_reserved", "forward", "backward", "step"), "page_locked": most("pinned_peak", ""),
-            "step_s": seconds["step1"]}
+    out = {"forward_backward": most("peak_alloc", "forward1", "backward1"), "optimizer_step": most("peak_alloc", "step1"),
+           "reserved": most("peak_reserved", "log_prob", "forward", "backward", "step"),
+           "page_locked": most("pinned_peak", ""), "step_s": seconds["step1"]}
+    if "log_prob1" in phases:
+        out["log_prob"] = most("peak_alloc", "log_prob1")
+    return out
 
 
 def compare(predicted, rows):

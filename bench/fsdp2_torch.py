@@ -13,7 +13,14 @@ CASE has, with defaults:
     params "float32", compute "bfloat16", reduce "float32"
     ac false       every layer under activation checkpointing (not reentrant)
     reshard true   reshard_after_forward
+    reshard_between true   false: set_reshard_after_backward in the last micro batch alone
     hsdp 1         replicas
+    steps 2        iterations
+    log_prob 0     sequences of a forward without gradients, before each step, for as many tokens as it trains on
+    log_prob_method "whole"    or "chunked": upcast and log-softmax of 1,024 tokens at a time
+    log_prob_entropy false
+    memory_limit 0     GiB that torch's allocator may reserve (set_per_process_memory_fraction)
+    expandable false   expandable_segments
     embed_in_root true         false: the embedding is an FSDP group of its own
     offload false  CPUOffloadPolicy(pin_memory)
     streamed 0     moments page-locked on the host, layer by layer through the GPU: so many ahead
@@ -23,7 +30,7 @@ CASE has, with defaults:
     lora null      {"rank": 16, "targets": ["q_proj", ..]}: everything else is frozen
     clip 1.0       largest global norm, 0: none
 
-One line of JSON for each case: two steps, by phase, the worst rank: allocated and reserved peaks,
+One line of JSON for each case: every step, by phase, the worst rank: allocated and reserved peaks,
 device bytes, resident and page-locked host bytes, in GiB; seconds of every phase; versions."""
 
 import argparse
@@ -44,8 +51,10 @@ DEFAULTS = {
     "layers": None, "seq": 2048, "mbs": 1, "accumulate": 1, "sync_each": True, "params": "float32",
     "compute": "bfloat16", "reduce": "float32", "ac": False, "reshard": True, "hsdp": 1,
     "embed_in_root": True, "offload": False, "streamed": 0, "park": False, "fused": True,
-    "threads": 16, "lora": None, "clip": 1.0,
+    "threads": 16, "lora": None, "clip": 1.0, "reshard_between": True, "steps": 2, "log_prob": 0,
+    "log_prob_method": "whole", "log_prob_entropy": False, "memory_limit": 0, "expandable": False,
 }
+CHUNK = 1024
 
 
 class Lora(torch.nn.Module):
@@ -219,6 +228,7 @@ class Phases:
         free, total = torch.cuda.mem_get_info()
         figures = {"alloc": torch.cuda.memory_allocated(), "peak_alloc": torch.cuda.max_memory_allocated(),
                    "peak_reserved": torch.cuda.max_memory_reserved(), "device_used": total - free,
+                   "retries": torch.cuda.memory_stats().get("num_alloc_retries", 0) * GIB,
                    **host_bytes()}
         keys = sorted(figures)
         worst = torch.tensor([float(figures[k]) for k in keys] + [spent], dtype=torch.float64)
@@ -234,8 +244,38 @@ def loss_of(model, tokens, parts):
     return model(input_ids=tokens, labels=tokens).loss / parts
 
 
+def log_probs(model, tokens, case):
+    """Log-probabilities of the next tokens, and the entropy, without gradients."""
+    with torch.no_grad():
+        logits = model(input_ids=tokens).logits
+        logits = logits.view(-1, logits.shape[-1])
+        labels = tokens.roll(-1).view(-1, 1)
+        step = CHUNK if case["log_prob_method"] == "chunked" else len(labels)
+        out = []
+        for first in range(0, len(labels), step):
+            wide = logits[first:first + step].float()
+            log_softmax = torch.log_softmax(wide, dim=-1)
+            out.append(log_softmax.gather(1, labels[first:first + step]))
+            if case["log_prob_entropy"]:
+                probabilities = log_softmax.exp()
+                product = probabilities * log_softmax
+                out.append(-product.sum(dim=-1))
+                del probabilities, product
+            del wide, log_softmax
+    return out
+
+
+def set_up_allocator(case):
+    if case["expandable"]:
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    if case["memory_limit"]:
+        total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        torch.cuda.set_per_process_memory_fraction(case["memory_limit"] * GIB / total)
+
+
 def run(case, zoo, record):
     torch.manual_seed(1)
+    set_up_allocator(case)
     torch.set_num_threads(case["threads"])
     world = dist.get_world_size()
     shape, names = ((world,), ("shard",))
@@ -255,14 +295,23 @@ def run(case, zoo, record):
     else:
         optimizer = (Parked if case["park"] else torch.optim.AdamW)(trained, lr=1e-5, **how)
     tokens = torch.randint(0, config.vocab_size, (case["mbs"], case["seq"]), device="cuda")
-    for step in range(2):
+    sequences = case["mbs"] * case["accumulate"]
+    for step in range(case["steps"]):
         profiler = None
         if record and step == 1:  # the profiler may hold memory: figures are those of step 0
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU,
                                                           torch.profiler.ProfilerActivity.CUDA])
             profiler.__enter__()
+        if case["log_prob"]:
+            model.eval()
+            for _ in range(0, sequences, case["log_prob"]):
+                log_probs(model, tokens[:1].repeat(case["log_prob"], 1), case)
+            model.train()
+            clock = phases.mark(f"log_prob{step}", clock)
         for part in range(case["accumulate"]):
             last = part == case["accumulate"] - 1
+            if not case["reshard_between"]:
+                model.set_reshard_after_backward(last)
             if not case["sync_each"]:
                 model.set_requires_gradient_sync(last)
             suffix = f"{step}" if last else f"{step}_{part}"

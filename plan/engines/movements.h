@@ -47,12 +47,15 @@ stw_transfer stw_space_transfer(stw_builder *b, const stw_transfer_ends *ends);
 /** The operations of the transfer of the movement that was begun last. */
 void stw_build_transfer(stw_builder *b);
 
-/* ---- forward and backward (fsdp2/forward_backward.c) ---- */
+/* ---- forward and backward (fsdp2/forward_backward.c, fsdp2/log_prob.c) ---- */
 
 /** Gradients of the shards appear (as a backward leaves them) or go. */
 void stw_build_shard_grads(stw_builder *b, bool alloc);
 /** Forward and backward as FSDP2 does them.
  * @param lazy_grads sharded gradients appear block by block (else they are regions) */
 void stw_build_forward_backward(stw_builder *b, bool lazy_grads);
+/** One micro batch of batch.log_prob_micro_batch: a forward without gradients, and the
+ * log-probabilities of its tokens. Nothing where there are none. */
+void stw_build_log_prob(stw_builder *b);
 
 #endif

@@ -292,7 +292,7 @@ uint64_t stw_plan_passes(const stw_plan *plan, stw_phase phase) {
     if (m == NULL || m->repeat == STW_REPEAT_ONCE || m->repeat == STW_REPEAT_FIRST ||
         m->repeat == STW_REPEAT_AT_CHECKPOINTS)
         return 0;
-    return phase == STW_PHASE_FORWARD_BACKWARD ? plan->run.batch.grad_accumulation : 1;
+    return stw_job_passes(plan->job, phase);
 }
 
 double stw_plan_estimate_s(const stw_plan *plan, double objective_s) {

@@ -117,6 +117,19 @@ uint64_t stw_job_group_seq_len(const stw_job *job, uint32_t group) {
     return stw_job_group_tokens(job, group) / job->run->batch.micro_batch * job->run->parallel.cp;
 }
 
+uint64_t stw_job_log_prob_tokens(const stw_job *job) {
+    const stw_run_spec *run = job->run;
+    return stw_times(run->batch.log_prob_micro_batch, run->batch.seq_len) / run->parallel.cp;
+}
+
+uint64_t stw_job_passes(const stw_job *job, stw_phase phase) {
+    const uint64_t micro_batches = job->run->batch.grad_accumulation;
+    const uint64_t tokens = stw_job_log_prob_tokens(job);
+    if (phase == STW_PHASE_FORWARD_BACKWARD) return micro_batches;
+    if (phase != STW_PHASE_LOG_PROB || tokens == 0) return 1;
+    return stw_div_up_u64(stw_times(job->tokens, micro_batches), tokens);
+}
+
 /* ---- kinds ---- */
 
 static stw_status make_files(stw_job *job, stw_error *err) {

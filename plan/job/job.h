@@ -121,6 +121,10 @@ uint32_t stw_job_param_group(const stw_job *job, uint32_t tensor);
 uint64_t stw_job_optimizer_bytes(const stw_job *job);
 /** Elements of one block before sharding as one rank gathers it (after the ep x etp cut). */
 uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block);
+/** Tokens of a rank in a micro batch of batch.log_prob_micro_batch; 0: none. */
+uint64_t stw_job_log_prob_tokens(const stw_job *job);
+/** How often an iteration goes through a movement of a phase. */
+uint64_t stw_job_passes(const stw_job *job, stw_phase phase);
 /** The same of what is trained: elements that have gradients. */
 uint64_t stw_job_gathered_grads(const stw_job *job, uint32_t block);
 static inline bool stw_job_trains(const stw_job *job, uint32_t tensor) {

@@ -5,8 +5,7 @@
 
 /* Passes of an iteration through a movement in which an operation is issued. */
 static uint64_t times_issued(const stw_job *job, const stw_movement *movement, const stw_op *op) {
-    uint64_t passes =
-        movement->phase == STW_PHASE_FORWARD_BACKWARD ? job->run->batch.grad_accumulation : 1;
+    const uint64_t passes = stw_job_passes(job, movement->phase);
     return op->once_in > 1 ? passes / op->once_in : passes;
 }
 

@@ -119,7 +119,10 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
     case STW_NEED_UNTIED:
         return has_own_embedding(job->model);
     case STW_NEED_FUSED:
-        return run->loss.fused;
+        return run->loss.fused || run->batch.log_prob_method == STW_LOG_PROB_CHUNKED ||
+               run->batch.log_prob_method == STW_LOG_PROB_FUSED;
+    case STW_NEED_LOG_PROB:
+        return run->batch.log_prob_micro_batch > 0;
     case STW_NEED_CHUNKS:
         return cuts_loss(job);
     case STW_NEED_SYNCS:

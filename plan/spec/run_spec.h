@@ -47,6 +47,14 @@ typedef enum stw_checkpoint_format {
 /** How parameters reach a rollout: plan/engines/weight_sync.h. */
 typedef enum stw_sync_method { STW_SYNC_TENSORS, STW_SYNC_BUCKETS } stw_sync_method;
 
+/** How log-probabilities follow from logits without gradients. */
+typedef enum stw_log_prob_method {
+    STW_LOG_PROB_WHOLE,   /* upcast and log-softmax of all tokens */
+    STW_LOG_PROB_CHUNKED, /* the same of loss.chunk tokens at a time */
+    STW_LOG_PROB_KERNEL,  /* one kernel reads the logits */
+    STW_LOG_PROB_FUSED    /* the head's product, too, by chunks */
+} stw_log_prob_method;
+
 typedef struct stw_strings {
     uint32_t n;
     const char **items;
@@ -103,6 +111,8 @@ typedef struct stw_run_spec {
         uint64_t micro_batch, seq_len /* 0: auto, until a plan resolves it */,
             decoder_seq_len /* 0: auto */, max_tokens_per_gpu /* 0: none */, grad_accumulation,
             log_prob_micro_batch /* 0: none */;
+        stw_log_prob_method log_prob_method;
+        bool log_prob_entropy;
     } batch;
     struct {
         stw_optimizer_implementation implementation;

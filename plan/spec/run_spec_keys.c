@@ -49,6 +49,11 @@ static const stw_spec_word granularities[] = {
     {"auto", STW_AUTO, NULL}, {"none", 0, NULL}, {"full", 1, NULL}, {"selective", 2, NULL}, END};
 static const stw_spec_word methods[] = {
     {"none", 0, NULL}, {"uniform", 1, NULL}, {"block", 2, NULL}, END};
+static const stw_spec_word log_prob_methods[] = {{"whole", STW_LOG_PROB_WHOLE, NULL},
+                                                 {"chunked", STW_LOG_PROB_CHUNKED, NULL},
+                                                 {"kernel", STW_LOG_PROB_KERNEL, NULL},
+                                                 {"fused", STW_LOG_PROB_FUSED, NULL},
+                                                 END};
 static const stw_spec_word attentions[] = {{"flash", STW_ATTENTION_FLASH, NULL},
                                            {"sdpa", STW_ATTENTION_SDPA, NULL},
                                            {"eager", STW_ATTENTION_EAGER, NULL},
@@ -211,8 +216,17 @@ static const stw_spec_row rows_before[] = {
              "accumulation_steps",
      .fallback = "1", BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
     {COUNT("batch.log_prob_micro_batch"), AT(batch.log_prob_micro_batch), .words = none,
-     .fallback = "none", .instead = FIXED_BATCH, .note = "none, or sequences per GPU",
-     BOUNDS(1, 65536)},
+     .also = "log_prob_micro_batch_size_per_gpu logprob_batch_size compute_log_prob",
+     .fallback = "none",
+     .note = "none, or sequences per GPU of a forward without gradients before each iteration",
+     BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {WORDS("batch.log_prob_method", log_prob_methods), AT(batch.log_prob_method),
+     .fallback = "whole",
+     .note = "whole: logits are upcast at once | chunked: loss.chunk tokens at a time | kernel: "
+             "logits alone | fused: no whole logits",
+     .needs = NEEDS(FORWARD) | NEEDS(LOG_PROB)},
+    {BOOL("batch.log_prob_entropy"), AT(batch.log_prob_entropy), .also = "calculate_entropy",
+     .fallback = "false", .needs = NEEDS(FORWARD) | NEEDS(LOG_PROB)},
     {WORDS("optimizer.kind", adamw), .also = "optim optimizer_type adam adamw",
      .fallback = "adamw"},
     {WORDS("optimizer.implementation", implementations), AT(optimizer.implementation),

@@ -72,6 +72,7 @@ typedef struct stw_spec_word {
     X(RINGS, "no admissible update streams through a ring", "optimizer.implementation: streamed")  \
     X(UNTIED, "the model has no embedding apart from its head", NULL)                              \
     X(FUSED, "loss.fused is false", "loss.fused: true")                                            \
+    X(LOG_PROB, "there is no pass for log-probabilities", "batch.log_prob_micro_batch")            \
     X(CHUNKS, "the tokens of a micro batch are one chunk", "a smaller loss.chunk")                 \
     X(SYNCS, "no rollout takes the trainer's weights", "a role of kind rollout")                   \
     X(CHECKPOINTS, "no checkpoint is written", "checkpoint.every: 1 or more")                      \

@@ -171,4 +171,97 @@ static void seconds_of_once(void) {
     CU_ASSERT_DOUBLE_EQUAL(seconds[0], 4 * seconds[1], 1e-12);
 }
 
-STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"seconds of once", seconds_of_once})
+static uint64_t peak_of(const stw_plan *plan, stw_phase phase, stw_component component) {
+    return plan->peaks[0].phase[phase][STW_TIER_GPU].components[component];
+}
+
+/* Two sequences of 1,024 tokens at a time, of 8 that an iteration trains on. */
+static void log_prob(void) {
+    static const struct {
+        const char *settings[3];
+        uint64_t tokens, logit_bytes, chunk, beside_bytes;
+    } methods[] = {
+        {{"batch.log_prob_method=whole"}, 2048, 2 + 8, 0, 0},
+        {{"batch.log_prob_method=whole", "batch.log_prob_entropy=true"}, 2048, 2 + 16, 0, 0},
+        {{"batch.log_prob_method=chunked", "loss.chunk=512"}, 2048, 2, 512, 8},
+        {{"batch.log_prob_method=kernel", "batch.log_prob_entropy=true"}, 2048, 2, 0, 0},
+    };
+    const char *none[] = {"batch.grad_accumulation=8", NULL};
+    stw_plan *without = make(2, none);
+    CU_ASSERT_PTR_NULL(stw_program_movement(without->programs[0], STW_PHASE_LOG_PROB));
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        const char *settings[6] = {"batch.grad_accumulation=8", "batch.log_prob_micro_batch=2"};
+        for (int s = 0; s < 3; s++) settings[2 + s] = methods[i].settings[s];
+        stw_plan *plan = make(2, settings);
+        const uint64_t vocab = plan->job->model->vocab;
+        CU_ASSERT_EQUAL(stw_plan_passes(plan, STW_PHASE_LOG_PROB), 4);
+        CU_ASSERT_EQUAL(
+            peak_of(plan, STW_PHASE_LOG_PROB, STW_COMPONENT_LOGITS),
+            vocab * (methods[i].tokens * methods[i].logit_bytes +
+                     methods[i].chunk * methods[i].beside_bytes) +
+                (methods[i].beside_bytes + methods[i].logit_bytes > 2 ? 0 : 2048 * 2048));
+        for (int p = 0; p < STW_N_PHASES; p++)
+            if (p != STW_PHASE_LOG_PROB)
+                CU_ASSERT_EQUAL(plan->peaks[0].phase[p][STW_TIER_GPU].total,
+                                without->peaks[0].phase[p][STW_TIER_GPU].total);
+        /* what torch's counters show is what the walk counts, but for its rounding */
+        const double walked =
+            (double)stw_peak_allocated(&plan->peaks[0].phase[STW_PHASE_LOG_PROB][STW_TIER_GPU]);
+        CU_ASSERT_DOUBLE_EQUAL(
+            (double)plan->replayed[0].most[STW_PHASE_LOG_PROB].allocated_bytes / walked, 1, 0.01);
+        stw_plan_free(plan);
+    }
+    stw_plan_free(without);
+}
+
+/* Blocks are gathered in every pass, or once where they are not resharded. */
+static void log_prob_gathers(void) {
+    for (int i = 0; i < 2; i++) {
+        const char *settings[] = {
+            "batch.grad_accumulation=8", "batch.log_prob_micro_batch=2",
+            i == 0 ? "fsdp.reshard_after_forward=true" : "fsdp.reshard_after_forward=false", NULL};
+        stw_plan *plan = make(2, settings);
+        stw_collectives all;
+        uint64_t count = 0;
+        CHECK_OK(stw_program_collectives(plan->job, plan->programs[0], plan->pool, &all, err));
+        for (uint32_t r = 0; r < all.n; r++)
+            if (all.rows[r].phase == STW_PHASE_LOG_PROB) count += all.rows[r].count;
+        CU_ASSERT_EQUAL(count, i == 0 ? 4 * 9 : 9);
+        stw_plan_free(plan);
+    }
+}
+
+/* Gathered by the first forward alone, and again by every backward if forward reshards. */
+static void stays_between(void) {
+    for (int i = 0; i < 3; i++) {
+        const char *settings[] = {
+            "batch.grad_accumulation=4",
+            i == 0 ? "fsdp.reshard_after_backward=true" : "fsdp.reshard_after_backward=false",
+            i < 2 ? "fsdp.reshard_after_forward=true" : "fsdp.reshard_after_forward=false", NULL};
+        const uint64_t count[] = {4 * 18, 9 + 4 * 9, 9};
+        stw_plan *plan = make(2, settings);
+        stw_collectives all;
+        uint64_t found = 0;
+        CHECK_OK(stw_program_collectives(plan->job, plan->programs[0], plan->pool, &all, err));
+        for (uint32_t r = 0; r < all.n; r++)
+            if (all.rows[r].phase == STW_PHASE_FORWARD_BACKWARD &&
+                all.rows[r].kind == STW_OP_ALL_GATHER)
+                found += all.rows[r].count;
+        CU_ASSERT_EQUAL(found, count[i]);
+        /* before the first forward of a micro batch */
+        const stw_program *program = plan->programs[0];
+        const stw_movement *m = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+        stw_live live = {0};
+        for (uint32_t o = 0; o < m->first_op + m->n_ops; o++) {
+            stw_live_apply(&live, &program->ops[o]);
+            if (o > m->first_op && program->ops[o].kind == STW_OP_ALL_GATHER) break;
+        }
+        const uint64_t whole = 2 * (8 * LAYER + ROOT);
+        CU_ASSERT_EQUAL(live.bytes[STW_TIER_GPU][STW_COMPONENT_UNSHARD] >= whole, i > 0);
+        stw_plan_free(plan);
+    }
+}
+
+STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"seconds of once", seconds_of_once},
+              {"log-prob", log_prob}, {"log-prob gathers", log_prob_gathers},
+              {"stays between", stays_between})

@@ -16,30 +16,6 @@
 #include "plan/engines/park.h"
 #include "plan/program/blocks.h"
 
-static bool has_root(const stw_pass *p) { return stw_pass_in_root(p, p->root); }
-
-static void gather_root(stw_pass *p) {
-    if (!has_root(p)) return;
-    stw_pass_gather(p, p->root);
-    stw_pass_copy_out(p, p->root);
-}
-
-static void drop_root_gather(stw_pass *p) {
-    if (has_root(p)) stw_pass_drop_gather(p, p->root);
-}
-
-static uint32_t compute(stw_pass *p, uint32_t block, stw_op_kind kind, double flops,
-                        uint32_t after) {
-    stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
-    op.component = STW_COMPONENT_ACTIVATIONS;
-    op.from = op.to = STW_TIER_GPU;
-    op.flops = flops;
-    op.after[0] = p->blocks[block].gathered;
-    op.after[1] = after;
-    p->worked = stw_append(p->b, op);
-    return p->worked;
-}
-
 static uint32_t group_of(const stw_pass *p, uint32_t block) {
     return p->b->job->model->blocks[block].group;
 }
@@ -90,8 +66,8 @@ static void forward_block(stw_pass *p, uint32_t block) {
         alloc_acts(p, block);
     stw_torch_forward(p->torch, from, block);
     stw_pass_exchange(p, block, false);
-    uint32_t done =
-        compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block), STW_OP_NONE);
+    uint32_t done = stw_pass_compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block),
+                                     STW_OP_NONE);
     if (p->acts[block] == STW_ACT_OFFLOAD && full > 0) {
         s->stash = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, full);
         move_acts(p, block, true, done);
@@ -121,12 +97,12 @@ static void drop_offloaded(stw_pass *p, uint32_t at) {
 /* The last block's all-gather output is held until the loss is there. */
 static void forward(stw_pass *p) {
     uint32_t from = stw_tensors_begin(p->b);
-    gather_root(p);
+    stw_pass_gather_root(p);
     stw_torch_unshard_in_forward(p->torch, from, STW_TORCH_ROOT);
     from = stw_tensors_begin(p->b);
     if (p->n_chain > 0) stw_pass_gather(p, p->chain[0]);
     for (uint32_t i = 0; i < p->n_chain; i++) {
-        drop_root_gather(p);
+        stw_pass_drop_root_gather(p);
         stw_pass_copy_out(p, p->chain[i]);
         if (i + 1 < p->n_chain) {
             stw_pass_drop_gather(p, p->chain[i]);
@@ -167,7 +143,7 @@ static uint32_t block_work(stw_pass *p, uint32_t block, double flops) {
     s->grads[0] = stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, need.mlp_grads);
     if (p->acts[block] == STW_ACT_RECOMPUTE) stw_pass_exchange(p, block, false);
     stw_pass_exchange(p, block, true);
-    uint32_t done = compute(p, block, STW_OP_BACKWARD, flops, fetched);
+    uint32_t done = stw_pass_compute(p, block, STW_OP_BACKWARD, flops, fetched);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
     free_acts(p, block, 0, STW_OP_NONE);
     more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.attention_acts);
@@ -196,7 +172,7 @@ static void backward_block(stw_pass *p, uint32_t at, uint32_t behind) {
     stw_torch_backward(p->torch, from, block);
     if (stw_reduced_last(p->b->job, block)) return;
     from = stw_tensors_begin(p->b);
-    stw_pass_release(p, block);
+    if (p->stays == 0) stw_pass_release(p, block);
     stw_torch_release(p->torch, from, block);
     from = stw_tensors_begin(p->b);
     stw_pass_drop_reduced(p, behind);
@@ -242,19 +218,19 @@ static void loss_and_head(stw_pass *p) {
         stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_forward_bytes(job) - saved);
     double flops =
         2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
-    uint32_t done = compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
+    uint32_t done = stw_pass_compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_torch_loss(p->torch, from);
     from = stw_tensors_begin(b);
-    drop_root_gather(p);
+    stw_pass_drop_root_gather(p);
     if (p->n_chain > 0) stw_pass_drop_gather(p, p->chain[p->n_chain - 1]);
     stw_torch_end_forward(p->torch, from);
     from = stw_tensors_begin(b);
-    if (reshard && has_root(p)) stw_pass_release(p, p->root);
+    if (reshard && stw_pass_has_root(p)) stw_pass_release(p, p->root);
     if (reshard) stw_torch_release(p->torch, from, STW_TORCH_ROOT);
     from = stw_tensors_begin(b);
-    if (reshard) gather_root(p);
-    drop_root_gather(p);
+    if (reshard) stw_pass_gather_root(p);
+    stw_pass_drop_root_gather(p);
     if (reshard) stw_torch_gather(p->torch, from, STW_TORCH_ROOT);
     from = stw_tensors_begin(b);
     stw_torch_copy_out(p->torch, from, STW_TORCH_ROOT);
@@ -262,7 +238,7 @@ static void loss_and_head(stw_pass *p) {
     from = stw_tensors_begin(b);
     if (fused) root_grads(p, false);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, most - saved);
-    (void)compute(p, p->root, STW_OP_LOSS, stw_head_backward_share(job) * flops, done);
+    (void)stw_pass_compute(p, p->root, STW_OP_LOSS, stw_head_backward_share(job) * flops, done);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, kept);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_grad_bytes(job));
@@ -295,19 +271,19 @@ static void finish(stw_pass *p, uint32_t behind) {
     embedding_grads(p);
     stw_torch_embedding_backward(p->torch, from, STW_TORCH_ROOT);
     from = stw_tensors_begin(p->b);
-    if (has_root(p)) stw_pass_release(p, p->root);
+    if (stw_pass_has_root(p) && p->stays == 0) stw_pass_release(p, p->root);
     stw_torch_release(p->torch, from, STW_TORCH_ROOT);
     from = stw_tensors_begin(p->b);
     stw_pass_drop_reduced(p, behind);
-    if (has_root(p)) stw_pass_reduce(p, p->root, p->worked);
+    if (stw_pass_has_root(p)) stw_pass_reduce(p, p->root, p->worked);
     stw_torch_reduce(p->torch, from, STW_TORCH_ROOT);
     for (uint32_t i = 0; i < p->n; i++) {
         if (!stw_reduced_last(p->b->job, i)) continue;
         from = stw_tensors_begin(p->b);
-        stw_pass_release(p, i);
+        if (p->stays == 0) stw_pass_release(p, i);
         stw_torch_release(p->torch, from, i);
         from = stw_tensors_begin(p->b);
-        if (has_root(p)) stw_pass_drop_reduced(p, p->root);
+        if (stw_pass_has_root(p)) stw_pass_drop_reduced(p, p->root);
         stw_pass_reduce(p, i, p->worked);
         stw_torch_reduce(p->torch, from, i);
     }
@@ -316,50 +292,29 @@ static void finish(stw_pass *p, uint32_t behind) {
     stw_torch_end_backward(p->torch, from);
 }
 
-/* Blocks, their policies and what of them lies on the host. */
-static bool look_at_blocks(stw_pass *p) {
-    stw_builder *b = p->b;
-    stw_pool *pool = b->program->pool;
-    p->blocks = stw_pool_array(pool, p->n, sizeof *p->blocks);
-    p->acts = stw_pool_array(pool, p->n, sizeof *p->acts);
-    p->chain = stw_pool_array(pool, p->n, sizeof *p->chain);
-    if (p->blocks == NULL || p->acts == NULL || p->chain == NULL) {
-        b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
-        return false;
-    }
-    stw_block_acts(b->job, b->decisions, p->acts);
-    for (uint32_t i = 0; i < p->n; i++) {
-        stw_pass_block *s = &p->blocks[i];
-        s->gathered = s->stashed = s->reduced = STW_OP_NONE;
-        if (stw_pass_in_root(p, i))
-            p->root = i;
-        else
-            p->chain[p->n_chain++] = i;
-    }
-    stw_pass_find_host_shards(p);
-    for (uint32_t i = 0; i < p->n_chain; i++)
-        p->blocks[p->chain[i]].held_to =
-            stw_block_held_to(b->job, b->decisions, p->acts, p->chain, p->n_chain, i);
-    return true;
-}
-
 void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
     stw_pass p = {
         .b = b, .n = b->job->model->n_blocks, .worked = STW_OP_NONE, .lazy_grads = lazy_grads};
-    if (b->status != STW_STATUS_OK || !look_at_blocks(&p)) return;
+    const bool accumulates = b->job->run->batch.grad_accumulation > 1;
+    if (b->status != STW_STATUS_OK || !stw_pass_begin(&p)) return;
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
                                          .repeat = STW_REPEAT_EVERY_ITERATION});
     stw_park_before_forward(b);
-    p.torch = stw_torch_begin(b, p.acts);
+    p.torch = stw_torch_begin(b, p.acts, false);
     stw_pass_alloc_side(&p);
     uint32_t from = stw_tensors_begin(b);
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(b->job));
     stw_torch_workspace(b, from);
     stw_pass_accumulate(&p);
+    if (accumulates && !stw_fsdp_settings_of(b->job->run).reshard_after_backward) {
+        p.stays = (uint32_t)b->job->run->batch.grad_accumulation;
+        stw_pass_hold_all(&p);
+    }
     forward(&p);
     loss_and_head(&p);
     finish(&p, backward(&p));
+    for (uint32_t i = 0; i < p.n && p.stays > 0; i++) stw_pass_release(&p, i);
     from = stw_tensors_begin(b);
     stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, workspace);
     stw_torch_workspace(b, from);

@@ -341,6 +341,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     const stw_save save = stw_fsdp2_save(&b, place);
     build_load(&b, place);
     build_first_step(&b, place, &save);
+    stw_build_log_prob(&b);
     if (job->model->facts_known) stw_build_forward_backward(&b, true);
     build_later_step(&b, place);
     const stw_sync_source source = stw_sync_of_chunks(job);
@@ -350,11 +351,12 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 }
 
 static const char *const keys[] = {"optimizer.clip_norm",
-
+                                   "batch.log_prob_micro_batch",
                                    "trainable.lora.rank",
                                    "trainable.lora.targets",
                                    "trainable.freeze",
                                    "fsdp.reshard_after_forward",
+                                   "fsdp.reshard_after_backward",
                                    "fsdp.wrap_embeddings",
                                    "fsdp.offload_policy",
                                    "fsdp.sync_each_micro_batch",

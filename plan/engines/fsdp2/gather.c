@@ -4,34 +4,6 @@
 #include "core/checked.h"
 #include "plan/engines/fsdp2/pass.h"
 
-void stw_pass_drop(stw_pass *p, stw_component component, stw_extent *extent, uint32_t after) {
-    stw_free_after(p->b, component, STW_TIER_GPU, *extent, after);
-    *extent = STW_NO_EXTENT;
-}
-
-uint32_t stw_pass_collective(stw_pass *p, const stw_op *like, stw_extent from, stw_extent to,
-                             uint32_t after) {
-    stw_op op = *like;
-    op.group = op.kind == STW_OP_ALL_REDUCE ? STW_RANK_GROUP_REPLICATE : STW_RANK_GROUP_SHARD;
-    op.component = op.kind == STW_OP_ALL_GATHER ? STW_COMPONENT_UNSHARD : STW_COMPONENT_REDUCE;
-    op.from = op.to = STW_TIER_GPU;
-    op.from_offset_bytes = from.bytes > 0 ? from.offset : to.offset;
-    op.offset_bytes = to.bytes > 0 ? to.offset : from.offset;
-    op.after[0] = after;
-    op.after[1] = STW_OP_NONE; /* the later one of both allocs */
-    if (from.bytes > 0) op.after[1] = from.alloc;
-    if (to.bytes > 0 && to.alloc != STW_OP_NONE &&
-        (op.after[1] == STW_OP_NONE || to.alloc > op.after[1]))
-        op.after[1] = to.alloc;
-    return stw_append(p->b, op);
-}
-
-stw_op stw_pass_comm_op(stw_op_kind kind, uint32_t unit, uint64_t bytes) {
-    stw_op op = stw_op_make(kind, STW_STREAM_COMM, unit);
-    op.bytes = bytes;
-    return op;
-}
-
 /* Elements of every block's shard that lie on the host. */
 void stw_pass_find_host_shards(stw_pass *p) {
     const stw_layout *layout = p->b->layout;
@@ -70,15 +42,23 @@ static stw_extent stage(stw_pass *p, uint32_t block, uint64_t bytes, uint32_t *f
     return extent;
 }
 
-/* A block's host-resident shard goes up. */
-static void bring(stw_pass *p, uint32_t block) {
+/* Of an operation that does not happen in every pass. */
+static uint32_t once(stw_pass *p, uint32_t op, bool there) {
+    const uint32_t in = there ? p->stays : p->gathered_once_in;
+    if (op != STW_OP_NONE && in > 1) p->b->program->ops[op].once_in = in;
+    return op;
+}
+
+/* A block's host-resident shard goes up.
+ * @param there its parameters have stayed, but in the first pass */
+static void bring(stw_pass *p, uint32_t block, bool there) {
     stw_pass_block *s = &p->blocks[block];
     const stw_job *job = p->b->job;
     uint64_t bytes = stw_times(s->host_params, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
     uint32_t free_by;
     s->shard = stage(p, block, bytes, &free_by);
-    s->all_gather =
-        stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_all_gather_bytes(job, block));
+    s->all_gather = stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
+                              there ? 0 : stw_all_gather_bytes(job, block));
     const stw_transport up = {.kind = STW_OP_COPY_BLOCK,
                               .stream = STW_STREAM_H2D,
                               .component = STW_COMPONENT_PARAMS,
@@ -87,7 +67,13 @@ static void bring(stw_pass *p, uint32_t block) {
                               .to = {STW_TIER_GPU, s->shard.offset},
                               .bytes = bytes,
                               .after = {p->worked, free_by}};
-    s->gathered = bytes > 0 ? stw_copy(p->b, &up) : STW_OP_NONE;
+    s->gathered = bytes > 0 ? once(p, stw_copy(p->b, &up), there) : STW_OP_NONE;
+}
+
+void stw_pass_hold_all(stw_pass *p) {
+    for (uint32_t i = 0; i < p->n; i++)
+        p->blocks[i].unshard =
+            stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_unshard_bytes(p->b->job, i));
 }
 
 bool stw_pass_is_released(const stw_pass *p, uint32_t block) {
@@ -112,18 +98,19 @@ static uint64_t gathered_bytes(const stw_pass *p, uint32_t unit) {
 void stw_pass_gather(stw_pass *p, uint32_t unit) {
     uint32_t slot = p->side.stage_turn % 2, brought = STW_OP_NONE;
     stw_extent from = STW_NO_EXTENT, to = STW_NO_EXTENT;
+    const bool there = p->blocks[unit].unshard.bytes > 0;
     if (copies_late(p)) return;
     for (uint32_t i = 0; i < p->n; i++) {
         stw_pass_block *s = &p->blocks[i];
         if (!stw_pass_in_unit(p, unit, i)) continue;
-        bring(p, i);
+        bring(p, i, there);
         if (s->gathered != STW_OP_NONE) brought = s->gathered;
         if (from.bytes == 0) from = s->shard;
         if (s->all_gather.bytes > 0) to = s->all_gather; /* the last one: all are there */
     }
     if (p->b->job->group == 1) return;
     const stw_op all = stw_pass_comm_op(STW_OP_ALL_GATHER, unit, gathered_bytes(p, unit));
-    const uint32_t gathered = stw_pass_collective(p, &all, from, to, brought);
+    const uint32_t gathered = once(p, stw_pass_collective(p, &all, from, to, brought), there);
     for (uint32_t i = 0; i < p->n; i++)
         if (stw_pass_in_unit(p, unit, i)) p->blocks[i].gathered = gathered;
     if (from.bytes == 0 || stw_pass_in_root(p, unit)) return;
@@ -141,7 +128,11 @@ void stw_pass_drop_gather(stw_pass *p, uint32_t unit) {
 /* With a group of one they are cast from the shard, or are the shard. */
 static void copy_out(stw_pass *p, uint32_t block) {
     stw_pass_block *s = &p->blocks[block];
-    if (copies_late(p) && stw_pass_is_released(p, block)) bring(p, block);
+    if (s->unshard.bytes > 0) { /* it has stayed */
+        stw_pass_drop(p, STW_COMPONENT_STAGE, &s->shard, s->gathered);
+        return;
+    }
+    if (copies_late(p) && stw_pass_is_released(p, block)) bring(p, block, false);
     if (p->b->job->group > 1) s->shard = STW_NO_EXTENT;
     s->unshard =
         stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_unshard_bytes(p->b->job, block));

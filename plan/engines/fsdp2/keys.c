@@ -9,6 +9,10 @@ _Static_assert(sizeof(stw_fsdp_settings) <= STW_SECTION_BYTES, "the settings fit
 static const stw_spec_row rows[] = {
     {BOOL("fsdp.reshard_after_forward"), AT(reshard_after_forward), .also = "reshard zero_stage",
      .fallback = "true", .needs = NEEDS(FORWARD) | NEEDS(GATHERS)},
+    {BOOL("fsdp.reshard_after_backward"), AT(reshard_after_backward), .fallback = "true",
+     .note = "false: parameters stay gathered between micro batches (two of them are counted as "
+             "three or more)",
+     .needs = NEEDS(FORWARD) | NEEDS(GATHERS) | NEEDS(ACCUMULATES)},
     {BOOL("fsdp.offload_policy"), AT(offload_policy), .also = "offload cpu_offload",
      .fallback = "false", .note = "params, grads and moments on the host together"},
     {BOOL("fsdp.wrap_embeddings"), AT(wrap_embeddings), .also = "wrap_policy", .fallback = "false",

@@ -6,7 +6,8 @@
 #include "plan/spec/registry.h"
 
 typedef struct stw_fsdp_settings {
-    bool reshard_after_forward, offload_policy, wrap_embeddings, sync_each_micro_batch;
+    bool reshard_after_forward, reshard_after_backward, offload_policy, wrap_embeddings,
+        sync_each_micro_batch;
 } stw_fsdp_settings;
 
 extern const stw_spec_section stw_fsdp_section;

@@ -34,7 +34,10 @@ typedef struct stw_pass {
     uint32_t root;   /* the last block of the root group, the head where there is one: the loss */
     uint32_t worked; /* the last computation */
     bool lazy_grads;
-    bool accumulates;         /* sharded gradients of earlier micro batches are there */
+    bool accumulates;          /* sharded gradients of earlier micro batches are there */
+    uint32_t gathered_once_in; /* passes: parameters are gathered in the first one of so many */
+    uint32_t stays;           /* micro batches: what backward gathered is there in the next forward,
+                               * but for the first one of so many; 0: it goes */
     uint32_t reduced_once_in; /* micro batches: gradients are reduced in the last one of so many */
     stw_torch *torch;         /* what torch's allocator sees */
     struct {
@@ -59,6 +62,19 @@ static inline bool stw_pass_sends_in_turn(const stw_pass *p, uint32_t block) {
     return p->b->job->group > 1 && !stw_pass_in_root(p, block) &&
            !stw_reduced_last(p->b->job, block);
 }
+static inline bool stw_pass_has_root(const stw_pass *p) { return stw_pass_in_root(p, p->root); }
+
+/* ---- pass.c ---- */
+
+/** Blocks, their policies and what of them lies on the host; `b` and `n` are set. False after a
+ * failure. */
+bool stw_pass_begin(stw_pass *p);
+/** Append a computation after the block is gathered, and after an operation. */
+uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, double flops,
+                          uint32_t after);
+/** The root is gathered and copied out; what was gathered of it goes. */
+void stw_pass_gather_root(stw_pass *p);
+void stw_pass_drop_root_gather(stw_pass *p);
 /** Free on the GPU, and forget. */
 void stw_pass_drop(stw_pass *p, stw_component component, stw_extent *extent, uint32_t after);
 /** Append a collective from one extent into another.
@@ -76,6 +92,8 @@ void stw_pass_exchange(stw_pass *p, uint32_t block, bool backward);
 
 /** What of every block lies on the host. */
 void stw_pass_find_host_shards(stw_pass *p);
+/** Parameters of all blocks are there, as the backward of the micro batch before left them. */
+void stw_pass_hold_all(stw_pass *p);
 /** Start gathering a unit. */
 void stw_pass_gather(stw_pass *p, uint32_t unit);
 /** Its parameters are copied out of what was gathered. */

@@ -29,6 +29,7 @@ struct stw_torch {
     stw_builder *b;
     const stw_job *job;
     const stw_act *acts;
+    bool no_grad;
     unit *units;            /* [n_blocks + 1], the root last */
     stw_torch_saved *saved; /* [n_blocks] */
     stw_torch_norm final;
@@ -121,7 +122,7 @@ static bool is_torchs(const stw_builder *b) {
            !b->job->model->soft_capped && blocks_are_known(b->job, b->decisions);
 }
 
-stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts) {
+stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad) {
     const stw_job *job = b->job;
     const uint32_t n = job->model->n_blocks;
     if (!is_torchs(b)) return NULL;
@@ -140,6 +141,7 @@ stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts) {
         return NULL;
     }
     t->acts = acts;
+    t->no_grad = no_grad;
     for (uint32_t i = 0; i <= n; i++) t->units[i].gathered = t->units[i].output = STW_NO_TENSOR;
     memset(t->saved, 0xff, n * sizeof *t->saved);
     memset(&t->final, 0xff, sizeof t->final);
@@ -223,34 +225,35 @@ void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t block) {
 
 /* ---- blocks ---- */
 
-static stw_torch_layer layer_of(stw_torch *t, uint32_t block) {
-    const stw_model *model = t->job->model;
+static stw_torch_layer layer_of(stw_builder *b, uint32_t block, uint32_t *grads) {
+    const stw_model *model = b->job->model;
     const stw_block *blk = &model->blocks[block];
-    stw_torch_layer l = {.b = t->b,
-                         .job = t->job,
+    stw_torch_layer l = {.b = b,
+                         .job = b->job,
                          .facts = &model->groups[blk->group].facts,
                          .first_tensor = blk->first_tensor,
                          .n_tensors = blk->n_tensors,
-                         .grads = t->units[block].grads};
+                         .grads = grads};
     for (uint32_t i = 0; i < blk->n_tensors; i++)
         l.qk_norm = l.qk_norm ||
                     strstr(model->tensors[blk->first_tensor + i].name, "q_norm.weight") != NULL;
     return l;
 }
 
-static uint64_t hidden_bytes(const stw_torch *t) {
-    return stw_times(stw_times(t->job->tokens, bytes_of(t->job->run->precision.compute)),
-                     t->job->model->hidden);
+static uint64_t hidden_bytes(const stw_job *job) {
+    return stw_times(stw_times(job->tokens, bytes_of(job->run->precision.compute)),
+                     job->model->hidden);
 }
 
 void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
-    if (t->hidden == STW_NO_TENSOR) t->hidden = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
+    if (t->hidden == STW_NO_TENSOR)
+        t->hidden = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t->job));
     if (!t->job->model->groups[t->job->model->blocks[block].group].facts.transformer) return;
-    stw_torch_layer l = layer_of(t, block);
-    const bool keep = t->acts[block] == STW_ACT_KEEP;
-    if (!keep) t->saved[block].hidden = t->hidden;
+    stw_torch_layer l = layer_of(t->b, block, t->units[block].grads);
+    const bool keep = t->acts[block] == STW_ACT_KEEP && !t->no_grad;
+    if (!keep && !t->no_grad) t->saved[block].hidden = t->hidden;
     t->hidden = stw_torch_layer_forward(&l, t->hidden, keep, false, &t->saved[block]);
 }
 
@@ -272,7 +275,7 @@ void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
         root_grad(t, unit_of(t, block), group_name(t, block));
         return;
     }
-    stw_torch_layer l = layer_of(t, block);
+    stw_torch_layer l = layer_of(t->b, block, t->units[block].grads);
     if (t->acts[block] == STW_ACT_RECOMPUTE)
         (void)stw_torch_layer_forward(&l, t->saved[block].hidden, true, true, &t->saved[block]);
     t->grad = stw_torch_layer_backward(&l, t->grad, &t->saved[block]);
@@ -282,6 +285,59 @@ void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
 
 static uint64_t logits(const stw_torch *t, uint64_t element_bytes) {
     return stw_times(stw_times(t->job->tokens, t->job->model->vocab), element_bytes);
+}
+
+uint64_t stw_torch_forward_bytes(const stw_job *job, uint32_t block, stw_pool *pool) {
+    const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
+    stw_program program = {.pool = pool, .with_tensors = true, .n_movements = 1};
+    stw_builder b = {.job = job, .program = &program};
+    stw_torch_saved saved;
+    uint64_t live = 0, most = 0;
+    if (!f->transformer) return 0;
+    if (!stw_torch_layer_is_known(job, f))
+        return stw_activation_bytes(job, job->model->blocks[block].group, STW_ACT_KEEP);
+    stw_torch_layer l = layer_of(&b, block, NULL); /* gradients are backward's */
+    memset(&saved, 0xff, sizeof saved);
+    stw_tensors_instead(&b, 0);
+    (void)stw_torch_layer_forward(&l, stw_tensor_take(&b, COMPUTE, hidden_bytes(job)), false, false,
+                                  &saved);
+    uint64_t *bytes = stw_pool_array(pool, (size_t)program.n_tensors + 1, sizeof *bytes);
+    for (uint32_t i = 0; i < program.n_events && bytes != NULL; i++) {
+        const stw_tensor_event *e = &program.events[i];
+        if (e->change == STW_TENSOR_TAKE) {
+            bytes[e->tensor] = e->bytes;
+            live = stw_plus(live, e->bytes);
+            most = stw_max_u64(most, live);
+        } else if (e->change == STW_TENSOR_DROP) {
+            live -= bytes[e->tensor];
+        }
+    }
+    return most;
+}
+
+static void take_and_drop(stw_torch *t, const stw_torch_beside *beside) {
+    uint32_t tensors[STW_TORCH_MOST_BESIDE];
+    for (uint32_t i = 0; i < beside->n; i++)
+        tensors[i] = stw_tensor_take(t->b, COMPUTE, beside->bytes[i]);
+    for (uint32_t i = 0; i < beside->n; i++) drop(t, tensors[i]);
+}
+
+void stw_torch_logits(stw_torch *t, uint32_t first_op, uint64_t bytes,
+                      const stw_torch_beside *beside) {
+    if (t == NULL) return;
+    stw_tensors_instead(t->b, first_op);
+    (void)stw_torch_norm_forward(t->b, t->job, t->job->model->hidden, 1, false, &t->normed);
+    t->hidden = drop(t, t->hidden);
+    t->loss = stw_tensor_take(t->b, COMPUTE, bytes);
+    take_and_drop(t, beside);
+    t->normed = drop(t, t->normed);
+}
+
+void stw_torch_log_prob(stw_torch *t, uint32_t first_op, const stw_torch_beside *beside) {
+    if (t == NULL) return;
+    stw_tensors_instead(t->b, first_op);
+    take_and_drop(t, beside);
+    t->loss = drop(t, t->loss);
 }
 
 /* ForCausalLMLoss: logits, their upcast, log-softmax. */
@@ -317,7 +373,7 @@ void stw_torch_loss_backward(stw_torch *t, uint32_t first_op) {
         drop(t, softmax);
     }
     root_grad(t, unit_of(t, STW_TORCH_ROOT), t->job->model->tied_embeddings ? "embed" : "head");
-    uint32_t grad = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
+    uint32_t grad = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t->job));
     t->normed = drop(t, t->normed);
     drop(t, narrow);
     root_grad(t, unit_of(t, STW_TORCH_ROOT), "norm");

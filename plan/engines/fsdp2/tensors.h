@@ -21,8 +21,24 @@ typedef struct stw_torch stw_torch;
 uint64_t stw_torch_padded(const stw_job *job, uint32_t block, bool trained);
 
 /** NULL where no tensors are asked for, or where nothing is gathered; all functions take that.
- * @param acts [model.n_blocks] */
-stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts);
+ * @param acts [model.n_blocks]
+ * @param no_grad a forward under torch.no_grad(): nothing is kept */
+stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad);
+/** The most bytes of a block's forward that keeps nothing, its input included. Of a block that is
+ * not known tensor by tensor: all that a backward would need.
+ * @param pool for work */
+uint64_t stw_torch_forward_bytes(const stw_job *job, uint32_t block, stw_pool *pool);
+/** Tensors that come one after the other beside logits, then all go. */
+#define STW_TORCH_MOST_BESIDE 4
+typedef struct stw_torch_beside {
+    uint32_t n;
+    uint64_t bytes[STW_TORCH_MOST_BESIDE];
+} stw_torch_beside;
+/** A forward without labels ends: final norm and logits, beside what the norm gives to the head. */
+void stw_torch_logits(stw_torch *t, uint32_t first_op, uint64_t bytes,
+                      const stw_torch_beside *beside);
+/** What is made of the logits, before they go. */
+void stw_torch_log_prob(stw_torch *t, uint32_t first_op, const stw_torch_beside *beside);
 /** In forward: the unit is gathered, the output of the last gather goes, parameters are copied
  * out. */
 void stw_torch_unshard_in_forward(stw_torch *t, uint32_t first_op, uint32_t unit);
