@@ -53,15 +53,18 @@ static uint64_t batch_bytes(const stw_job *job) {
     return stw_times(sum, job->ranks_per_node);
 }
 
-/* Would the job's sizes do with this batch? */
-static bool batch_fits(const stw_job *job, uint64_t micro_batch, uint64_t seq_len) {
+/* Would the job's sizes do with so many tokens? */
+static bool tokens_fit(const stw_job *job, uint64_t tokens, uint64_t seq_len) {
     stw_run_spec run = *job->run;
     stw_job other = *job;
-    run.batch.micro_batch = micro_batch;
     run.batch.seq_len = seq_len;
     other.run = &run;
-    other.tokens = stw_times(micro_batch, seq_len) / run.parallel.cp;
+    other.tokens = tokens;
     return batch_bytes(&other) <= STW_MOST_NODE_BYTES;
+}
+
+static bool batch_fits(const stw_job *job, uint64_t micro_batch, uint64_t seq_len) {
+    return tokens_fit(job, stw_times(micro_batch, seq_len) / job->run->parallel.cp, seq_len);
 }
 
 /* The largest value below `most` that would do, 0 if none; other sequences or other lengths. */
@@ -79,8 +82,40 @@ static uint64_t largest(const stw_job *job, bool of_micro_batch, uint64_t most) 
     return low;
 }
 
+/* The largest number of tokens below `most` that would do. */
+static uint64_t largest_tokens(const stw_job *job, uint64_t most) {
+    uint64_t low = 0, high = most;
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        if (tokens_fit(job, middle, job->run->batch.seq_len))
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Of micro batches that batch.micro_batch does not set. */
+static stw_status check_other_batches(const stw_job *job, stw_error *err) {
+    const uint64_t seq_len = job->run->batch.seq_len, packed = job->run->batch.max_tokens_per_gpu;
+    const uint64_t log_prob = job->run->batch.log_prob_micro_batch;
+    if (packed > 0 && !tokens_fit(job, packed, seq_len))
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.max_tokens_per_gpu",
+                        "found %" PRIu64 ", expected at most %" PRIu64
+                        ", so that sizes fit in 64 bits",
+                        packed, largest_tokens(job, packed));
+    if (log_prob > 0 && !batch_fits(job, log_prob, seq_len))
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.log_prob_micro_batch",
+                        "found %" PRIu64 ", expected at most %" PRIu64 " with sequences of %" PRIu64
+                        " tokens, so that sizes fit in 64 bits",
+                        log_prob, largest(job, true, log_prob), seq_len);
+    return STW_STATUS_OK;
+}
+
 stw_status stw_check_batch_sizes(const stw_job *job, stw_error *err) {
     const uint64_t micro_batch = job->run->batch.micro_batch, seq_len = job->run->batch.seq_len;
+    stw_status others = check_other_batches(job, err);
+    if (others != STW_STATUS_OK) return others;
     if (batch_fits(job, micro_batch, seq_len)) return STW_STATUS_OK;
     uint64_t most = largest(job, true, micro_batch);
     if (most > 0)

@@ -78,6 +78,29 @@ static stw_status count_decoder(stw_job *job, stw_error *err) {
     return status;
 }
 
+/* Packed sequences: a rank has so many tokens, whatever their number. */
+static stw_status pack(stw_job *job, stw_error *err) {
+    const stw_run_spec *run = job->run;
+    const uint64_t tokens = run->batch.max_tokens_per_gpu;
+    const uint64_t least = run->batch.seq_len / run->parallel.cp;
+    if (tokens == 0) return STW_STATUS_OK;
+    if (tokens < least)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.max_tokens_per_gpu",
+                        "found %llu, expected at least %llu: a sequence of batch.seq_len over "
+                        "parallel.cp ranks",
+                        (unsigned long long)tokens, (unsigned long long)least);
+    if (run->parallel.sequence_parallel && tokens % run->parallel.tp != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.max_tokens_per_gpu",
+                        "found %llu, expected a multiple of parallel.tp, %u",
+                        (unsigned long long)tokens, run->parallel.tp);
+    if (stw_job_has_encoder(job))
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.max_tokens_per_gpu",
+                        "found %llu, expected none: the model has an encoder beside the decoder",
+                        (unsigned long long)tokens);
+    job->tokens = tokens;
+    return STW_STATUS_OK;
+}
+
 static stw_status cut_sizes(stw_job *job, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_run_spec *run = job->run;
@@ -98,6 +121,7 @@ static stw_status cut_sizes(stw_job *job, stw_error *err) {
     STW_TRY(stw_mul_u64(run->batch.micro_batch, run->batch.seq_len, &tokens,
                         "tokens of a micro batch", err));
     job->tokens = tokens / run->parallel.cp;
+    STW_TRY(pack(job, err));
     status = count_decoder(job, err);
 out:
     return status;
@@ -114,6 +138,7 @@ uint64_t stw_job_group_tokens(const stw_job *job, uint32_t group) {
 }
 
 uint64_t stw_job_group_seq_len(const stw_job *job, uint32_t group) {
+    if (job->run->batch.max_tokens_per_gpu > 0) return job->run->batch.seq_len;
     return stw_job_group_tokens(job, group) / job->run->batch.micro_batch * job->run->parallel.cp;
 }
 

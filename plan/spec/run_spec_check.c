@@ -71,6 +71,19 @@ static stw_status check_placement(const stw_run_spec *run, const char *origin, s
     return STW_STATUS_OK;
 }
 
+/* Packed sequences have no number, and no scores of all pairs of tokens. */
+static stw_status check_packing(const stw_run_spec *run, const char *origin, stw_error *err) {
+    if (run->batch.max_tokens_per_gpu == 0) return STW_STATUS_OK;
+    if (run->batch.micro_batch != 1)
+        return stw_run_spec_refuse_value(run, origin, err, "batch.micro_batch",
+                                         "1, because batch.max_tokens_per_gpu sets the tokens");
+    if (run->attention == STW_ATTENTION_EAGER)
+        return stw_run_spec_refuse(
+            origin, err, "attention", "eager",
+            "flash or sdpa, because batch.max_tokens_per_gpu packs sequences");
+    return STW_STATUS_OK;
+}
+
 static stw_status check_groups(const stw_run_spec *run, const char *origin, stw_error *err) {
     char key[48], found[32];
     if (run->optimizer.n_groups > STW_MAX_OWN_PARAM_GROUPS) {
@@ -203,6 +216,7 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
         STW_TRY(stw_run_spec_engine(run)->check(run, origin, err));
     STW_TRY(check_checkpoint(run, origin, err));
     STW_TRY(check_groups(run, origin, err));
+    STW_TRY(check_packing(run, origin, err));
     for (uint32_t i = 0; i < run->n_roles; i++) STW_TRY(check_role(run, i, origin, err));
     if (run->trainable.lora_rank == 0 && run->trainable.lora_targets.n > 0) {
         status = stw_run_spec_refuse(origin, err, "trainable.lora.rank", "0",

@@ -86,7 +86,6 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 #define OF(member) IN(stw_role, member)
 
 /* What to use instead of a key that is not implemented. */
-#define FIXED_BATCH "batch.micro_batch with batch.seq_len"
 #define NO_ROLES ""
 #define MOST_WAYS 32768      /* two of them multiply within 32 bits */
 #define MOST_TOKENS 16777216 /* of a sequence */
@@ -209,8 +208,9 @@ static const stw_spec_row rows_before[] = {
      BOUNDS(1, MOST_TOKENS), .needs = NEEDS(FORWARD) | NEEDS(ENCODER)},
     {TOKENS("batch.max_tokens_per_gpu"), AT(batch.max_tokens_per_gpu), .words = none,
      .also = "max_tokens max_token_len_per_gpu ppo_max_token_len_per_gpu max_tokens_per_mb",
-     .fallback = "none", .instead = FIXED_BATCH, .note = "none, or tokens",
-     BOUNDS(1, 65536.0 * MOST_TOKENS)},
+     .fallback = "none",
+     .note = "none, or tokens of a micro batch: sequences of batch.seq_len packed end to end",
+     BOUNDS(1, 65536.0 * MOST_TOKENS), .needs = NEEDS(FORWARD)},
     {COUNT("batch.grad_accumulation"), AT(batch.grad_accumulation),
      .also = "ga grad_accum gradient_accumulation gradient_accumulation_steps "
              "accumulation_steps",

@@ -5,6 +5,7 @@
  * GPUs). */
 #include <unistd.h>
 
+#include "plan/engines/bytes.h"
 #include "plan/program/collectives.h"
 #include "plan/program/demand.h"
 #include "tests/unit/fixture.h"
@@ -262,6 +263,60 @@ static void stays_between(void) {
     }
 }
 
+/* 4,096 tokens are as four sequences of 1,024: the same bytes and, of attention, the same work. */
+static void packed(void) {
+    const char *four[] = {"batch.micro_batch=4", NULL};
+    const char *tokens[] = {"batch.max_tokens_per_gpu=4096", NULL};
+    const char *longer[] = {"batch.max_tokens_per_gpu=4096", "batch.seq_len=4096", NULL};
+    stw_plan *plans[3] = {make(2, four), make(2, tokens), make(2, longer)};
+    for (int p = 0; p < STW_N_PHASES; p++)
+        CU_ASSERT_EQUAL(plans[0]->peaks[0].phase[p][STW_TIER_GPU].total,
+                        plans[1]->peaks[0].phase[p][STW_TIER_GPU].total);
+    CU_ASSERT_EQUAL(plans[0]->job->tokens, plans[1]->job->tokens);
+    CU_ASSERT_DOUBLE_EQUAL(stw_block_forward_flops(plans[0]->job, 1),
+                           stw_block_forward_flops(plans[1]->job, 1), 0);
+    /* scores of longer sequences: 3 x 1,024 more tokens seen by each */
+    CU_ASSERT_DOUBLE_EQUAL(stw_block_forward_flops(plans[2]->job, 1) -
+                               stw_block_forward_flops(plans[1]->job, 1),
+                           4096.0 * 3072 * 16 * (128 + 128), 0);
+    CU_ASSERT_EQUAL(peak_of(plans[1], STW_PHASE_FORWARD_BACKWARD, STW_COMPONENT_LOGITS),
+                    peak_of(plans[2], STW_PHASE_FORWARD_BACKWARD, STW_COMPONENT_LOGITS));
+    for (int i = 0; i < 3; i++) stw_plan_free(plans[i]);
+}
+
+static void packing_is_refused(void) {
+    static const struct {
+        const char *settings[3], *text;
+    } wrong[] = {
+        {{"engine=fsdp2", "batch.max_tokens_per_gpu=4096", "batch.micro_batch=2"},
+         "batch.micro_batch"},
+        {{"engine=fsdp2", "batch.max_tokens_per_gpu=4096", "attention=eager"}, "attention"},
+        {{"engine=fsdp2", "batch.max_tokens_per_gpu=1023", "batch.seq_len=1024"},
+         "expected at least 1024"},
+        {{"engine=megatron", "batch.log_prob_micro_batch=2", "batch.seq_len=1024"},
+         "batch.log_prob_micro_batch"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        stw_cluster cluster = fixture_cluster(2);
+        stw_error err = STW_ERROR_INIT;
+        stw_run_spec run;
+        stw_plan *plan = NULL;
+        CU_ASSERT_EQUAL_FATAL(stw_run_spec_init(&run, &err), STW_STATUS_OK);
+        CU_ASSERT_EQUAL_FATAL(stw_specs_set_all(&cluster, &run, wrong[i].settings, 3, "test", &err),
+                              STW_STATUS_OK);
+        stw_status status = stw_run_spec_check(&run, "test", &err);
+        if (status == STW_STATUS_OK)
+            status = stw_plan_new(qwen3(), &cluster, &run, &plan, &err);
+        else
+            stw_run_spec_free(&run);
+        CU_ASSERT_EQUAL(status, STW_STATUS_BAD_INPUT);
+        CU_ASSERT_PTR_NOT_NULL(strstr(err.text, wrong[i].text));
+        if (strstr(err.text, wrong[i].text) == NULL)
+            fprintf(stderr, "%s: %s\n", err.where, err.text);
+    }
+}
+
 STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"seconds of once", seconds_of_once},
               {"log-prob", log_prob}, {"log-prob gathers", log_prob_gathers},
-              {"stays between", stays_between})
+              {"stays between", stays_between}, {"packed", packed},
+              {"packing is refused", packing_is_refused})
