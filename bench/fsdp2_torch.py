@@ -42,7 +42,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
@@ -306,6 +306,9 @@ def run(case, zoo, record):
             model.eval()
             for _ in range(0, sequences, case["log_prob"]):
                 log_probs(model, tokens[:1].repeat(case["log_prob"], 1), case)
+            for module in model.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
             model.train()
             clock = phases.mark(f"log_prob{step}", clock)
         for part in range(case["accumulate"]):
