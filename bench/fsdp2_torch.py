@@ -2,7 +2,7 @@
 """Training steps of torch FSDP2 with transformers' models, and what they hold: a row of truth.
 
     torchrun --nproc-per-node N fsdp2_torch.py --case '{"model": "Qwen3-0.6B", "seq": 2048}' -o rows.jsonl
-    torchrun ... --record FOLDER          also keeps which collectives one step issues, of every rank
+    torchrun ... --record FOLDER          also keeps which collectives one more step issues, of every rank
 
 CASE has, with defaults:
 
@@ -296,9 +296,11 @@ def run(case, zoo, record):
         optimizer = (Parked if case["park"] else torch.optim.AdamW)(trained, lr=1e-5, **how)
     tokens = torch.randint(0, config.vocab_size, (case["mbs"], case["seq"]), device="cuda")
     sequences = case["mbs"] * case["accumulate"]
-    for step in range(case["steps"]):
+    kept = None
+    for step in range(case["steps"] + bool(record)):
         profiler = None
-        if record and step == 1:  # the profiler may hold memory: figures are those of step 0
+        if step == case["steps"]:  # one more: the profiler holds memory
+            kept = dict(phases.rows), dict(phases.seconds)
             profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU,
                                                           torch.profiler.ProfilerActivity.CUDA])
             profiler.__enter__()
@@ -335,6 +337,8 @@ def run(case, zoo, record):
             trace = pathlib.Path(record) / f"{case['name']}.{dist.get_rank()}.json"
             profiler.export_chrome_trace(str(trace))
             summarise(trace)
+    if kept is not None:
+        phases.rows, phases.seconds = kept
     params = sum(p.numel() for p in model.parameters())
     return {"case": {k: v for k, v in case.items() if v != DEFAULTS.get(k, object())}, "world": world,
             "params": params, "trained": sum(p.numel() for p in trained), "seconds": phases.seconds,
