@@ -133,6 +133,7 @@ static bool act_admitted(const stw_job *job, stw_act act) {
     if (job->engine->acts != 0 && (job->engine->acts & 1u << act) == 0) return false;
     if (run->placement.activations != STW_AUTO) return run->placement.activations == (uint32_t)act;
     if (run->recompute.granularity == 1) return act == STW_ACT_RECOMPUTE;
+    if (run->recompute.granularity == 2) return act == STW_ACT_KEEP;
     if (run->recompute.granularity != STW_AUTO) return act != STW_ACT_RECOMPUTE;
     return true;
 }

@@ -193,11 +193,93 @@ static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
 
 static bool residual(const stw_block_facts *f) { return f->transformer && !f->vision; }
 
+uint64_t stw_full_activation_bytes(const stw_job *job, uint32_t group) {
+    return residual(&job->model->groups[group].facts) ? kept_bytes(job, group) : 0;
+}
+
+/* Causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products. */
+static double attention_flops(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    double seen = (double)stw_job_group_seq_len(job, group);
+    if (f->window > 0 && (double)f->window < seen) seen = 2.0 * (double)f->window;
+    return (double)stw_job_group_tokens(job, group) * seen *
+           (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
+}
+
+/* ---- selective recomputation ---- */
+
+/* torch's checkpoint of single modules keeps the input of each of them. */
+static stw_selective of_modules(const stw_job *job, uint32_t group, stw_fsdp_modules modules) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const saved_inputs in = saved_inputs_of(job, group);
+    const uint64_t column = stw_times(job->tokens, compute_bytes(job));
+    const uint64_t input = stw_times(column, f->hidden), n = f->norms > 0 ? f->norms : 2;
+    const uint64_t full = kept_bytes(job, group), mlp = stw_mlp_activation_bytes(job, group);
+    const uint64_t inputs = stw_times((uint64_t)(in.attention ? 1 : 0) + (in.mlp ? 1 : 0), input);
+    uint64_t norms = stw_times(job->tokens, norm_token_bytes(job, f, f->hidden, 1, in.norms));
+    uint64_t attention = 0;
+    norms = stw_times(n, norms);
+    const uint64_t others = STW_SUM(mlp, norms, inputs);
+    attention = full > others ? full - others : 0;
+    stw_selective out = {
+        .again = {modules.mlp ? mlp : 0,
+                  stw_plus(modules.self_attn ? attention : 0, modules.layernorm ? norms : 0)}};
+    out.saved[0] = mlp - out.again[0];
+    out.saved[1] = full - mlp - out.again[1];
+    if (modules.layernorm) out.saved[1] = stw_plus(out.saved[1], stw_times(n, input));
+    if (modules.mlp && !in.mlp) out.saved[1] = stw_plus(out.saved[1], input);
+    if (modules.self_attn && !in.attention) out.saved[1] = stw_plus(out.saved[1], input);
+    /* recomputed up to the last tensor that is saved: without the last products */
+    const double tokens = 2.0 * (double)job->tokens * (double)f->hidden;
+    if (modules.mlp) out.flops += tokens * (f->gated ? 2 : 1) * (double)mlp_width(job, f);
+    if (modules.self_attn)
+        out.flops += tokens * (double)qkv_elements(f) + attention_flops(job, group);
+    return out;
+}
+
+/* torchtitan's policy (torchtitan/distributed/activation_checkpoint.py): outputs of attention and
+ * of every second product are kept, the first, third, ...: query, value, gate and down of query,
+ * key, value, output, gate, up, down. */
+static stw_selective of_operations(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const uint64_t column = stw_times(job->tokens, compute_bytes(job));
+    const uint64_t full = kept_bytes(job, group), mlp = stw_mlp_activation_bytes(job, group);
+    const uint64_t q = stw_times(f->q_heads, f->qk_dim), k = stw_times(f->kv_heads, f->qk_dim);
+    const uint64_t v = stw_times(f->kv_heads, f->v_dim), o = stw_times(f->q_heads, f->v_dim);
+    const uint64_t first = stw_times(column, f->ffn);
+    const uint64_t both = stw_plus(stw_times(column, stw_plus(v, o)),
+                                   stw_times(stw_times(4, job->tokens), f->q_heads));
+    stw_selective out = {.at_once = true};
+    out.saved[0] = first;
+    out.again[0] = mlp > first ? mlp - first : 0;
+    out.again[1] = full - mlp > both ? full - mlp - both : 0;
+    /* the block's input, query before its rotation, the output of the last product */
+    out.saved[1] =
+        stw_plus(both, stw_times(column, STW_SUM(f->hidden, q, f->gated ? f->hidden : 0)));
+    out.flops = 2.0 * (double)job->tokens * (double)f->hidden *
+                ((double)k + (double)o + (f->gated ? (double)f->ffn : 0.0));
+    return out;
+}
+
+stw_selective stw_selective_of(const stw_job *job, uint32_t group) {
+    stw_selective none = {.is_used = false};
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    if (job->run->recompute.granularity != 2 || job->engine->spec.section != &stw_fsdp_section ||
+        !residual(f))
+        return none;
+    const stw_fsdp_modules modules = stw_fsdp_modules_of(job->run);
+    stw_selective out = modules.ops ? of_operations(job, group) : of_modules(job, group, modules);
+    out.is_used = true;
+    return out;
+}
+
 uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
     const stw_block_facts *f = &job->model->groups[group].facts;
+    const stw_selective selective = stw_selective_of(job, group);
     if (!residual(f)) return 0; /* text tokens only */
     switch (act) {
     case STW_ACT_KEEP:
+        if (selective.is_used) return stw_plus(selective.saved[0], selective.saved[1]);
         return kept_bytes(job, group);
     case STW_ACT_RECOMPUTE:
         return stw_times(stw_times(job->tokens, compute_bytes(job)), f->hidden);
@@ -374,11 +456,8 @@ static void block_flops(const stw_job *job, uint32_t block, double *weights, dou
     const double heads = (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
     *weights = *attention = 0.0;
     if (!f->transformer || f->vision) return; /* the head's product is counted with the loss */
-    double seen = (double)stw_job_group_seq_len(job, g);
-    if (f->window > 0 && (double)f->window < seen) seen = 2.0 * (double)f->window;
-    /* causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products */
     *weights = 2.0 * tokens * (double)group->active_params / group->count;
-    *attention = tokens * seen * heads;
+    *attention = attention_flops(job, g);
     if (!f->decoder) return;
     /* keys and values are products of the encoder's tokens, and every token sees all of them */
     *weights += 2.0 * ((double)job->tokens - tokens) * heads * (double)f->hidden;

@@ -11,6 +11,18 @@
  * needs; recompute and offload: what stays on the GPU, the block's input for recompute, nothing for
  * offload). */
 uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act);
+/** All that backward needs, whatever is recomputed. */
+uint64_t stw_full_activation_bytes(const stw_job *job, uint32_t group);
+/** Blocks that keep a part of what their backward needs and make the rest again
+ * (recompute.modules). Of each pair the first is the MLP's part. */
+typedef struct stw_selective {
+    bool is_used;
+    bool at_once;      /* all is made before the block's backward; else each part before its own */
+    uint64_t saved[2]; /* bytes from forward to backward */
+    uint64_t again[2]; /* bytes that are made again */
+    double flops;      /* for it */
+} stw_selective;
+stw_selective stw_selective_of(const stw_job *job, uint32_t group);
 /** Of what a kept block saves, the part that its MLP's backward reads and frees first. */
 uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group);
 /** What a block's backward needs beside its saved activations, at its two widest moments: inside

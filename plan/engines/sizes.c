@@ -44,7 +44,7 @@ static uint64_t batch_bytes(const stw_job *job) {
         const uint32_t group = model->blocks[b].group;
         if (model->blocks[b].instance > 0) continue; /* the blocks of a group are alike */
         const stw_backward_bytes backward = stw_block_backward_bytes(job, b);
-        uint64_t block = STW_SUM(stw_activation_bytes(job, group, STW_ACT_KEEP),
+        uint64_t block = STW_SUM(stw_full_activation_bytes(job, group),
                                  stw_activation_bytes(job, group, STW_ACT_RECOMPUTE),
                                  stw_mlp_activation_bytes(job, group), backward.mlp_acts,
                                  backward.attention_acts);

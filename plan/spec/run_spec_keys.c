@@ -331,7 +331,7 @@ static const stw_spec_row rows_before[] = {
      .zero = true, .needs = NEEDS(FORWARD)},
     {STRINGS("recompute.modules"), AT(recompute.modules), .fallback = "[]",
      .note = "of selective recomputation: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, "
-             "shared_experts",
+             "shared_experts; or ops, or some of mlp, self_attn, layernorm",
      .needs = NEEDS(FORWARD)},
     {WORDS("attention", attentions), AT(attention),
      .note = "flash | sdpa: the same bytes | eager: keeps all scores",

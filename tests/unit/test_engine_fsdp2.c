@@ -284,7 +284,69 @@ static void packed(void) {
     for (int i = 0; i < 3; i++) stw_plan_free(plans[i]);
 }
 
-static void packing_is_refused(void) {
+/* Activations when forward has ended, per token and layer, and what backward of a layer computes.
+ */
+static void look_at_layers(const char *const *settings, uint64_t *token_bytes, double *flops) {
+    stw_plan *plan = make(2, settings);
+    const stw_program *program = plan->programs[0];
+    stw_live live = {0};
+    bool lost = false;
+    for (uint32_t o = 0; o < program->n_ops; o++) {
+        const stw_op *op = &program->ops[o];
+        stw_live_apply(&live, op);
+        if (op->kind == STW_OP_LOSS && !lost)
+            *token_bytes =
+                live.bytes[STW_TIER_GPU][STW_COMPONENT_ACTIVATIONS] / LAYERS / plan->job->tokens;
+        lost = lost || op->kind == STW_OP_LOSS;
+        if (op->kind == STW_OP_BACKWARD) *flops = op->flops;
+    }
+    stw_plan_free(plan);
+}
+
+/* Outputs of norms, query, key, value, attention's output, MLP; fp32 copies, factors and roots of
+ * the norms, of those of query and key; log-sum-exp. */
+#define WHOLE                                                                                      \
+    (2 * (2 * 1024 + 2048 + 2 * 1024 + 2048 + 4 * 3072) + 2 * (6 * 1024 + 4) +                     \
+     (6 * 2048 + 4 * 16) + (6 * 1024 + 4 * 8) + 4 * 16)
+
+/* Widths of a layer: hidden 1,024, query and attention's output 2,048, key and value 1,024, MLP
+ * 3,072. */
+static void selective(void) {
+    static const struct {
+        const char *modules;
+        uint64_t token_bytes;    /* that are kept */
+        double recomputed_flops; /* per token, of products */
+    } policies[] = {
+        /* input, query, value, attention's output, its log-sum-exp, gate, output of the last */
+        {"[ops]", 2 * (1024 + 2048 + 1024 + 2048 + 3072 + 1024) + 4 * 16,
+         2.0 * 1024 * (1024 + 2048 + 3072)},
+        /* all but gate, activated gate, up and product */
+        {"[mlp]", WHOLE - 2 * 4 * 3072, 2.0 * 1024 * 2 * 3072},
+        /* inputs of both norms instead of their fp32 copies, factors and roots */
+        {"[layernorm]", WHOLE - 2 * (6 * 1024 + 4) + 2 * 2 * 1024, 0},
+        /* inputs of four modules: two norms, attention, MLP */
+        {"[mlp, self_attn, layernorm]", 4 * 2 * 1024,
+         2.0 * 1024 * (2 * 3072 + 2048 + 2 * 1024) + 1024.0 * 16 * 256},
+    };
+    const char *none[] = {"recompute.granularity=none", NULL};
+    uint64_t whole_bytes = 0, bytes = 0;
+    double whole_flops = 0, flops = 0;
+    look_at_layers(none, &whole_bytes, &whole_flops);
+    CU_ASSERT_EQUAL(whole_bytes, WHOLE);
+    if (whole_bytes != WHOLE) fprintf(stderr, "whole: %llu\n", (unsigned long long)whole_bytes);
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        char modules[64];
+        snprintf(modules, sizeof modules, "recompute.modules=%s", policies[i].modules);
+        const char *settings[] = {"recompute.granularity=selective", modules, NULL};
+        look_at_layers(settings, &bytes, &flops);
+        CU_ASSERT_EQUAL(bytes, policies[i].token_bytes);
+        CU_ASSERT_DOUBLE_EQUAL(flops - whole_flops, 1024 * policies[i].recomputed_flops, 1);
+        if (bytes != policies[i].token_bytes)
+            fprintf(stderr, "%s: %llu\n", policies[i].modules, (unsigned long long)bytes);
+    }
+}
+
+static void refused(void) {
     static const struct {
         const char *settings[3], *text;
     } wrong[] = {
@@ -293,6 +355,14 @@ static void packing_is_refused(void) {
         {{"engine=fsdp2", "batch.max_tokens_per_gpu=4096", "attention=eager"}, "attention"},
         {{"engine=fsdp2", "batch.max_tokens_per_gpu=1023", "batch.seq_len=1024"},
          "expected at least 1024"},
+        {{"engine=fsdp2", "recompute.granularity=selective", "placement.activations=offload"},
+         "placement.activations"},
+        {{"engine=fsdp2", "recompute.granularity=selective", "recompute.modules=[ops, mlp]"},
+         "ops alone"},
+        {{"engine=fsdp2", "recompute.granularity=full", "recompute.modules=[mlp]"},
+         "recompute.granularity: selective"},
+        {{"engine=fsdp2", "recompute.granularity=selective", "recompute.modules=[core_attn]"},
+         "mlp, self_attn, layernorm"},
         {{"engine=megatron", "batch.log_prob_micro_batch=2", "batch.seq_len=1024"},
          "batch.log_prob_micro_batch"},
     };
@@ -318,5 +388,5 @@ static void packing_is_refused(void) {
 
 STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"seconds of once", seconds_of_once},
               {"log-prob", log_prob}, {"log-prob gathers", log_prob_gathers},
-              {"stays between", stays_between}, {"packed", packed},
-              {"packing is refused", packing_is_refused})
+              {"stays between", stays_between}, {"packed", packed}, {"selective", selective},
+              {"refused", refused})

@@ -22,8 +22,13 @@ static uint32_t group_of(const stw_pass *p, uint32_t block) {
 
 static void alloc_acts(stw_pass *p, uint32_t block) {
     stw_pass_block *s = &p->blocks[block];
-    uint64_t full = stw_activation_bytes(p->b->job, group_of(p, block), STW_ACT_KEEP);
+    const stw_selective selective = stw_selective_of(p->b->job, group_of(p, block));
+    uint64_t full = stw_full_activation_bytes(p->b->job, group_of(p, block));
     uint64_t mlp = stw_mlp_activation_bytes(p->b->job, group_of(p, block));
+    if (selective.is_used) {
+        mlp = selective.saved[0];
+        full = stw_plus(mlp, selective.saved[1]);
+    }
     s->acts[0] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, mlp);
     s->acts[1] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, full - mlp);
 }
@@ -57,7 +62,7 @@ static void move_acts(stw_pass *p, uint32_t block, bool out, uint32_t after) {
 static void forward_block(stw_pass *p, uint32_t block) {
     stw_pass_block *s = &p->blocks[block];
     const stw_job *job = p->b->job;
-    uint64_t full = stw_activation_bytes(job, group_of(p, block), STW_ACT_KEEP);
+    uint64_t full = stw_full_activation_bytes(job, group_of(p, block));
     uint32_t from = stw_tensors_begin(p->b);
     if (p->acts[block] == STW_ACT_RECOMPUTE)
         s->saved = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU,
@@ -139,6 +144,10 @@ static uint32_t block_work(stw_pass *p, uint32_t block, double flops) {
     stw_builder *b = p->b;
     stw_backward_bytes need = stw_block_backward_bytes(b->job, block);
     uint32_t fetched = s->stash.bytes > 0 ? s->stashed : STW_OP_NONE;
+    const stw_selective part = stw_selective_of(b->job, group_of(p, block));
+    stw_extent again[2] = {
+        stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, part.again[0]),
+        stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, part.at_once ? part.again[1] : 0)};
     stw_extent more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.mlp_acts);
     s->grads[0] = stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, need.mlp_grads);
     if (p->acts[block] == STW_ACT_RECOMPUTE) stw_pass_exchange(p, block, false);
@@ -146,10 +155,14 @@ static uint32_t block_work(stw_pass *p, uint32_t block, double flops) {
     uint32_t done = stw_pass_compute(p, block, STW_OP_BACKWARD, flops, fetched);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
     free_acts(p, block, 0, STW_OP_NONE);
+    stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, again[0]);
+    if (!part.at_once)
+        again[1] = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, part.again[1]);
     more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.attention_acts);
     s->grads[1] = stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, need.grads - need.mlp_grads);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
     free_acts(p, block, 1, STW_OP_NONE);
+    stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, again[1]);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->saved);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, s->stash);
     return done;
@@ -168,6 +181,7 @@ static void backward_block(stw_pass *p, uint32_t at, uint32_t behind) {
         alloc_acts(p, block);
         flops += stw_block_forward_flops(p->b->job, block);
     }
+    flops += stw_selective_of(p->b->job, group_of(p, block)).flops;
     uint32_t done = block_work(p, block, flops);
     stw_torch_backward(p->torch, from, block);
     if (stw_reduced_last(p->b->job, block)) return;

@@ -4,11 +4,14 @@
  * per-layer streamed wrapper (AReaL pull request 983, areal/engine/fsdp_utils/optimizer.py; verl
  * pull request 5364). All of a rank's state is placed alike; Stowage predicts it and executes none
  * of it. */
+#include <string.h>
+
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/fsdp2/layer.h"
 #include "plan/engines/fsdp2/save.h"
 #include "plan/engines/fsdp2/tensors.h"
 #include "plan/engines/movements.h"
@@ -47,8 +50,35 @@ static const stw_place fsdp2_places[] = {
     {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_CPU},
 };
 
+/* Products whose outputs torchtitan's policy counts: of seven matrices without a bias, or six. */
+static bool counts_products(const stw_job *job) {
+    const stw_model *model = job->model;
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        const stw_block *block = &model->blocks[b];
+        const stw_block_facts *f = &model->groups[block->group].facts;
+        uint32_t matrices = 0;
+        if (!f->transformer || block->instance > 0) continue;
+        for (uint32_t t = block->first_tensor; t < block->first_tensor + block->n_tensors; t++) {
+            if (strstr(model->tensors[t].name, "bias") != NULL) return false;
+            matrices += model->tensors[t].rank == 2;
+        }
+        if (!stw_torch_layer_is_known(job, f) || f->experts > 0 || f->shared_ffn > 0 ||
+            matrices != (f->gated ? 7 : 6))
+            return false;
+    }
+    return true;
+}
+
 static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
     uint32_t n = 0;
+    if (job->run->recompute.granularity == 2 && stw_fsdp_modules_of(job->run).ops &&
+        job->model->facts_known && (job->frozen != NULL || !counts_products(job))) {
+        (void)stw_fail(err, STW_STATUS_BAD_INPUT, "recompute.modules",
+                       "found ops, expected some of mlp, self_attn, layernorm: which products are "
+                       "kept is known of layers with seven matrices without a bias that are all "
+                       "trained");
+        return 0;
+    }
     for (size_t i = 0; i < sizeof fsdp2_places / sizeof fsdp2_places[0]; i++)
         if (place_allowed(job, &fsdp2_places[i])) out[n++] = fsdp2_places[i];
     if (n == 0)
@@ -352,6 +382,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 
 static const char *const keys[] = {"optimizer.clip_norm",
                                    "batch.log_prob_micro_batch",
+                                   "recompute.modules",
                                    "trainable.lora.rank",
                                    "trainable.lora.targets",
                                    "trainable.freeze",
@@ -366,8 +397,7 @@ static const char *const keys[] = {"optimizer.clip_norm",
                                    "checkpoint.",
                                    "weight_sync.",
                                    NULL};
-static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
-                                             {"checkpoint.format", "torch_dist"},
+static const stw_engine_refusal refuses[] = {{"checkpoint.format", "torch_dist"},
                                              {"optimizer.implementation", "direct"},
                                              {"placement.params", "nvme"},
                                              {"placement.grads", "nvme"},
@@ -385,6 +415,7 @@ static const uint32_t fsdp2_depths[] = {1, 2, 4, 0};
 const stw_engine stw_engine_fsdp2 = {
     .spec = {.name = "fsdp2",
              .section = &stw_fsdp_section,
+             .check = stw_fsdp_check_recompute,
              .keys = keys,
              .refuses = refuses,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU},

@@ -4,25 +4,6 @@
 #include "core/checked.h"
 #include "plan/engines/fsdp2/pass.h"
 
-/* Elements of every block's shard that lie on the host. */
-void stw_pass_find_host_shards(stw_pass *p) {
-    const stw_layout *layout = p->b->layout;
-    const stw_job *job = p->b->job;
-    const stw_rank_kind *kind = &job->kinds[layout->kind];
-    const stw_view shards = stw_space_whole(&kind->spaces[STW_SPACE_PARAMS]);
-    stw_overlap part;
-    for (uint32_t i = 0; i < layout->n_regions; i++) {
-        const stw_region *r = &layout->regions[i];
-        bool params = r->component == STW_COMPONENT_PARAMS;
-        if (r->tier != STW_TIER_HOST || (!params && r->component != STW_COMPONENT_GRADS)) continue;
-        stw_meet meet = stw_meet_begin(stw_region_view(r, &kind->spaces[r->space]), shards);
-        while (stw_meet_next(&meet, &part)) {
-            stw_pass_block *s = &p->blocks[job->model->tensors[part.tensor].block];
-            *(params ? &s->host_params : &s->host_grads) += part.n;
-        }
-    }
-}
-
 /* Where a block's host-resident shard is staged; the copy waits for `*free_by`. */
 static stw_extent stage(stw_pass *p, uint32_t block, uint64_t bytes, uint32_t *free_by) {
     *free_by = STW_OP_NONE;
@@ -142,6 +123,16 @@ static void copy_out(stw_pass *p, uint32_t block) {
 void stw_pass_copy_out(stw_pass *p, uint32_t unit) {
     for (uint32_t i = 0; i < p->n; i++)
         if (stw_pass_in_unit(p, unit, i)) copy_out(p, i);
+}
+
+void stw_pass_gather_root(stw_pass *p) {
+    if (!stw_pass_has_root(p)) return;
+    stw_pass_gather(p, p->root);
+    stw_pass_copy_out(p, p->root);
+}
+
+void stw_pass_drop_root_gather(stw_pass *p) {
+    if (stw_pass_has_root(p)) stw_pass_drop_gather(p, p->root);
 }
 
 void stw_pass_release(stw_pass *p, uint32_t unit) {

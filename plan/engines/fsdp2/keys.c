@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/fsdp2/keys.h"
 
+#include <string.h>
+
 #include "plan/spec/spec_rows.h"
 
 #define AT(member) IN(stw_fsdp_settings, member)
@@ -65,4 +67,42 @@ stw_fsdp_settings stw_fsdp_settings_of(const stw_run_spec *run) {
     stw_fsdp_settings settings;
     stw_run_spec_settings(run, &stw_fsdp_section, &settings);
     return settings;
+}
+
+/* ---- selective recomputation ---- */
+
+static bool *module_named(stw_fsdp_modules *modules, const char *name) {
+    if (strcmp(name, "ops") == 0) return &modules->ops;
+    if (strcmp(name, "mlp") == 0) return &modules->mlp;
+    if (strcmp(name, "self_attn") == 0) return &modules->self_attn;
+    return strcmp(name, "layernorm") == 0 ? &modules->layernorm : NULL;
+}
+
+stw_fsdp_modules stw_fsdp_modules_of(const stw_run_spec *run) {
+    stw_fsdp_modules modules = {.ops = run->recompute.modules.n == 0};
+    for (uint32_t i = 0; i < run->recompute.modules.n; i++) {
+        bool *module = module_named(&modules, run->recompute.modules.items[i]);
+        if (module != NULL) *module = true;
+    }
+    return modules;
+}
+
+stw_status stw_fsdp_check_recompute(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const uint32_t n = run->recompute.modules.n, acts = run->placement.activations;
+    stw_fsdp_modules modules = {0};
+    if (n > 0 && run->recompute.granularity != 2)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.modules",
+                                         "[], or recompute.granularity: selective");
+    for (uint32_t i = 0; i < n; i++)
+        if (module_named(&modules, run->recompute.modules.items[i]) == NULL)
+            return stw_run_spec_refuse_value(run, origin, err, "recompute.modules",
+                                             "ops alone, or some of mlp, self_attn, layernorm");
+    if (stw_fsdp_modules_of(run).ops && n > 1)
+        return stw_run_spec_refuse_value(run, origin, err, "recompute.modules",
+                                         "ops alone, or some of mlp, self_attn, layernorm");
+    if (run->recompute.granularity == 2 && acts != STW_AUTO && acts != STW_ACT_KEEP)
+        return stw_run_spec_refuse(origin, err, "placement.activations",
+                                   stw_act_name((stw_act)acts),
+                                   "keep or auto, because recompute.granularity is selective");
+    return STW_STATUS_OK;
 }

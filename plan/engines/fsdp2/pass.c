@@ -3,6 +3,25 @@
 
 #include "plan/program/blocks.h"
 
+/* Elements of every block's shard that lie on the host. */
+static void find_host_shards(stw_pass *p) {
+    const stw_layout *layout = p->b->layout;
+    const stw_job *job = p->b->job;
+    const stw_rank_kind *kind = &job->kinds[layout->kind];
+    const stw_view shards = stw_space_whole(&kind->spaces[STW_SPACE_PARAMS]);
+    stw_overlap part;
+    for (uint32_t i = 0; i < layout->n_regions; i++) {
+        const stw_region *r = &layout->regions[i];
+        bool params = r->component == STW_COMPONENT_PARAMS;
+        if (r->tier != STW_TIER_HOST || (!params && r->component != STW_COMPONENT_GRADS)) continue;
+        stw_meet meet = stw_meet_begin(stw_region_view(r, &kind->spaces[r->space]), shards);
+        while (stw_meet_next(&meet, &part)) {
+            stw_pass_block *s = &p->blocks[job->model->tensors[part.tensor].block];
+            *(params ? &s->host_params : &s->host_grads) += part.n;
+        }
+    }
+}
+
 /* Blocks, their policies and what of them lies on the host. */
 bool stw_pass_begin(stw_pass *p) {
     stw_builder *b = p->b;
@@ -23,7 +42,7 @@ bool stw_pass_begin(stw_pass *p) {
         else
             p->chain[p->n_chain++] = i;
     }
-    stw_pass_find_host_shards(p);
+    find_host_shards(p);
     for (uint32_t i = 0; i < p->n_chain; i++)
         p->blocks[p->chain[i]].held_to =
             stw_block_held_to(b->job, b->decisions, p->acts, p->chain, p->n_chain, i);
@@ -68,14 +87,4 @@ uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, double 
     op.after[1] = after;
     p->worked = stw_append(p->b, op);
     return p->worked;
-}
-
-void stw_pass_gather_root(stw_pass *p) {
-    if (!stw_pass_has_root(p)) return;
-    stw_pass_gather(p, p->root);
-    stw_pass_copy_out(p, p->root);
-}
-
-void stw_pass_drop_root_gather(stw_pass *p) {
-    if (stw_pass_has_root(p)) stw_pass_drop_gather(p, p->root);
 }

@@ -72,9 +72,6 @@ bool stw_pass_begin(stw_pass *p);
 /** Append a computation after the block is gathered, and after an operation. */
 uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, double flops,
                           uint32_t after);
-/** The root is gathered and copied out; what was gathered of it goes. */
-void stw_pass_gather_root(stw_pass *p);
-void stw_pass_drop_root_gather(stw_pass *p);
 /** Free on the GPU, and forget. */
 void stw_pass_drop(stw_pass *p, stw_component component, stw_extent *extent, uint32_t after);
 /** Append a collective from one extent into another.
@@ -90,8 +87,6 @@ void stw_pass_exchange(stw_pass *p, uint32_t block, bool backward);
 
 /* ---- gather.c ---- */
 
-/** What of every block lies on the host. */
-void stw_pass_find_host_shards(stw_pass *p);
 /** Parameters of all blocks are there, as the backward of the micro batch before left them. */
 void stw_pass_hold_all(stw_pass *p);
 /** Start gathering a unit. */
@@ -102,6 +97,9 @@ void stw_pass_copy_out(stw_pass *p, uint32_t unit);
 void stw_pass_drop_gather(stw_pass *p, uint32_t unit);
 /** Its parameters go. */
 void stw_pass_release(stw_pass *p, uint32_t unit);
+/** The root is gathered and copied out; what was gathered of it goes. */
+void stw_pass_gather_root(stw_pass *p);
+void stw_pass_drop_root_gather(stw_pass *p);
 bool stw_pass_is_released(const stw_pass *p, uint32_t block);
 /** Room on other streams: torch drops the input or output of a collective as soon as it is issued,
  * but the bytes stay in the pool of the collective's stream, which its counters of allocated bytes

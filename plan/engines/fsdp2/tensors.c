@@ -112,14 +112,15 @@ static bool blocks_are_known(const stw_job *job, const stw_decisions *decisions)
     return true;
 }
 
-/* Neither known are micro batches that add up, frozen tensors, adapters, fused losses and
- * soft-capped logits. */
+/* Neither known are selective recomputation, micro batches that add up, frozen tensors, adapters,
+ * fused losses and soft-capped logits. */
 static bool is_torchs(const stw_builder *b) {
     const stw_run_spec *run = b->job->run;
     return stw_tensors_wanted(b) && !b->job->engine->spec.executes && b->job->group > 1 &&
-           b->job->model->facts_known && run->batch.grad_accumulation == 1 &&
-           run->trainable.lora_rank == 0 && run->trainable.freeze.n == 0 && !run->loss.fused &&
-           !b->job->model->soft_capped && blocks_are_known(b->job, b->decisions);
+           b->job->model->facts_known && run->recompute.granularity != 2 &&
+           run->batch.grad_accumulation == 1 && run->trainable.lora_rank == 0 &&
+           run->trainable.freeze.n == 0 && !run->loss.fused && !b->job->model->soft_capped &&
+           blocks_are_known(b->job, b->decisions);
 }
 
 stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad) {
@@ -295,7 +296,7 @@ uint64_t stw_torch_forward_bytes(const stw_job *job, uint32_t block, stw_pool *p
     uint64_t live = 0, most = 0;
     if (!f->transformer) return 0;
     if (!stw_torch_layer_is_known(job, f))
-        return stw_activation_bytes(job, job->model->blocks[block].group, STW_ACT_KEEP);
+        return stw_full_activation_bytes(job, job->model->blocks[block].group);
     stw_torch_layer l = layer_of(&b, block, NULL); /* gradients are backward's */
     memset(&saved, 0xff, sizeof saved);
     stw_tensors_instead(&b, 0);
