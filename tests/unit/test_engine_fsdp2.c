@@ -36,13 +36,15 @@ static stw_model *qwen3(void) {
 }
 
 /* All activations kept, everything on the GPU. */
-static stw_plan *make(uint32_t gpus, const char *const *settings) {
+static stw_plan *make_on(uint32_t nodes, uint32_t gpus, const char *const *settings) {
     static const char *const common[] = {"engine=fsdp2", "batch.seq_len=1024"};
     const stw_place place = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT};
     stw_cluster cluster = fixture_cluster(gpus);
     stw_run_spec run;
     stw_plan *plan = NULL;
     size_t n = 0;
+    cluster.nodes = nodes;
+    cluster.nic_bps = 25e9;
     while (settings[n] != NULL) n++;
     CHECK_OK(stw_run_spec_init(&run, err));
     CHECK_OK(stw_specs_set_all(&cluster, &run, common, 2, "test", err));
@@ -59,6 +61,10 @@ static stw_plan *make(uint32_t gpus, const char *const *settings) {
     CHECK_OK(stw_plan_derive(plan, err));
     CHECK_OK(stw_plan_check(plan, true, err));
     return plan;
+}
+
+static stw_plan *make(uint32_t gpus, const char *const *settings) {
+    return make_on(1, gpus, settings);
 }
 
 typedef struct expected_row {
@@ -284,6 +290,33 @@ static void packed(void) {
     for (int i = 0; i < 3; i++) stw_plan_free(plans[i]);
 }
 
+/* Backward gathers over the GPUs of a node, each of which keeps a part of all parameters. */
+static void resharded_to_node(void) {
+    const char *settings[] = {"fsdp.reshard_to_node=true", NULL};
+    const uint64_t whole = 2 * (8 * LAYER + ROOT);
+    stw_plan *plan = make_on(2, 2, settings);
+    stw_collectives all;
+    stw_live live = {0};
+    uint64_t most = 0, bytes[STW_N_RANK_GROUPS] = {0};
+    CHECK_OK(stw_program_collectives(plan->job, plan->programs[0], plan->pool, &all, err));
+    for (uint32_t r = 0; r < all.n; r++)
+        if (all.rows[r].kind == STW_OP_ALL_GATHER) bytes[all.rows[r].group] += all.rows[r].bytes;
+    CU_ASSERT_EQUAL(bytes[STW_RANK_GROUP_SHARD], whole);
+    CU_ASSERT_EQUAL(bytes[STW_RANK_GROUP_NODE], whole);
+    for (uint32_t o = 0; o < plan->programs[0]->n_ops; o++) {
+        const stw_op *op = &plan->programs[0]->ops[o];
+        stw_live_apply(&live, op);
+        if (op->kind == STW_OP_LOSS && most == 0)
+            most = live.bytes[STW_TIER_GPU][STW_COMPONENT_UNSHARD];
+    }
+    /* parts of all layers; the root and the last layer's gather are there at the loss */
+    CU_ASSERT_EQUAL(most, 2 * (8 * LAYER) / 2 + 2 * ROOT + 2 * LAYER);
+    const stw_peaks *peaks = &plan->peaks[0];
+    CU_ASSERT_EQUAL(
+        peaks->phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_GPU].components[STW_COMPONENT_UNSHARD], 0);
+    stw_plan_free(plan);
+}
+
 /* Activations when forward has ended, per token and layer, and what backward of a layer computes.
  */
 static void look_at_layers(const char *const *settings, uint64_t *token_bytes, double *flops) {
@@ -363,6 +396,8 @@ static void refused(void) {
          "recompute.granularity: selective"},
         {{"engine=fsdp2", "recompute.granularity=selective", "recompute.modules=[core_attn]"},
          "mlp, self_attn, layernorm"},
+        {{"engine=fsdp2", "fsdp.reshard_to_node=true", "fsdp.reshard_after_forward=false"},
+         "reshard_after_forward is false"},
         {{"engine=megatron", "batch.log_prob_micro_batch=2", "batch.seq_len=1024"},
          "batch.log_prob_micro_batch"},
     };
@@ -388,5 +423,6 @@ static void refused(void) {
 
 STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"seconds of once", seconds_of_once},
               {"log-prob", log_prob}, {"log-prob gathers", log_prob_gathers},
-              {"stays between", stays_between}, {"packed", packed}, {"selective", selective},
+              {"stays between", stays_between}, {"packed", packed},
+              {"resharded to a node", resharded_to_node}, {"selective", selective},
               {"refused", refused})

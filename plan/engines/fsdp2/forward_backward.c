@@ -79,7 +79,7 @@ static void forward_block(stw_pass *p, uint32_t block) {
     }
     from = stw_tensors_begin(p->b);
     if (!stw_fsdp_settings_of(job->run).reshard_after_forward) return;
-    stw_pass_release(p, block);
+    stw_pass_reshard(p, block);
     stw_torch_release(p->torch, from, block);
 }
 
@@ -240,7 +240,7 @@ static void loss_and_head(stw_pass *p) {
     if (p->n_chain > 0) stw_pass_drop_gather(p, p->chain[p->n_chain - 1]);
     stw_torch_end_forward(p->torch, from);
     from = stw_tensors_begin(b);
-    if (reshard && stw_pass_has_root(p)) stw_pass_release(p, p->root);
+    if (reshard && stw_pass_has_root(p)) stw_pass_reshard(p, p->root);
     if (reshard) stw_torch_release(p->torch, from, STW_TORCH_ROOT);
     from = stw_tensors_begin(b);
     if (reshard) stw_pass_gather_root(p);

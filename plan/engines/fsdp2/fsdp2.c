@@ -71,6 +71,14 @@ static bool counts_products(const stw_job *job) {
 
 static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
     uint32_t n = 0;
+    if (stw_fsdp_settings_of(job->run).reshard_to_node &&
+        (job->group <= job->ranks_per_node || job->group % job->ranks_per_node != 0)) {
+        (void)stw_fail(err, STW_STATUS_BAD_INPUT, "fsdp.reshard_to_node",
+                       "found true, expected shards over several whole nodes of %u GPUs: state is "
+                       "sharded over %u ranks",
+                       job->ranks_per_node, job->group);
+        return 0;
+    }
     if (job->run->recompute.granularity == 2 && stw_fsdp_modules_of(job->run).ops &&
         job->model->facts_known && (job->frozen != NULL || !counts_products(job))) {
         (void)stw_fail(err, STW_STATUS_BAD_INPUT, "recompute.modules",
@@ -387,6 +395,7 @@ static const char *const keys[] = {"optimizer.clip_norm",
                                    "trainable.lora.targets",
                                    "trainable.freeze",
                                    "fsdp.reshard_after_forward",
+                                   "fsdp.reshard_to_node",
                                    "fsdp.reshard_after_backward",
                                    "fsdp.wrap_embeddings",
                                    "fsdp.offload_policy",

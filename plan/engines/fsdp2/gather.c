@@ -36,6 +36,7 @@ static void bring(stw_pass *p, uint32_t block, bool there) {
     stw_pass_block *s = &p->blocks[block];
     const stw_job *job = p->b->job;
     uint64_t bytes = stw_times(s->host_params, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
+    if (s->resharded.bytes > 0) bytes = 0;
     uint32_t free_by;
     s->shard = stage(p, block, bytes, &free_by);
     s->all_gather = stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
@@ -94,6 +95,8 @@ void stw_pass_gather(stw_pass *p, uint32_t unit) {
     const uint32_t gathered = once(p, stw_pass_collective(p, &all, from, to, brought), there);
     for (uint32_t i = 0; i < p->n; i++)
         if (stw_pass_in_unit(p, unit, i)) p->blocks[i].gathered = gathered;
+    if (gathered != STW_OP_NONE && p->blocks[unit].resharded.bytes > 0)
+        p->b->program->ops[gathered].group = STW_RANK_GROUP_NODE;
     if (from.bytes == 0 || stw_pass_in_root(p, unit)) return;
     p->side.staged_by[slot] = gathered;
     p->side.stage_turn++;
@@ -118,6 +121,7 @@ static void copy_out(stw_pass *p, uint32_t block) {
     s->unshard =
         stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_unshard_bytes(p->b->job, block));
     if (s->unshard.bytes > 0) stw_pass_drop(p, STW_COMPONENT_STAGE, &s->shard, s->gathered);
+    stw_pass_drop(p, STW_COMPONENT_UNSHARD, &s->resharded, s->gathered);
 }
 
 void stw_pass_copy_out(stw_pass *p, uint32_t unit) {
@@ -142,6 +146,18 @@ void stw_pass_release(stw_pass *p, uint32_t unit) {
         stw_pass_drop(p, STW_COMPONENT_UNSHARD, &s->unshard, STW_OP_NONE);
         stw_pass_drop(p, STW_COMPONENT_STAGE, &s->shard, s->gathered);
     }
+}
+
+void stw_pass_reshard(stw_pass *p, uint32_t unit) {
+    const stw_job *job = p->b->job;
+    const uint64_t element = stw_dtype_bits(job->run->precision.compute) / 8;
+    const bool to_node = stw_fsdp_settings_of(job->run).reshard_to_node;
+    for (uint32_t i = 0; i < p->n && to_node; i++)
+        if (stw_pass_in_unit(p, unit, i))
+            p->blocks[i].resharded = stw_alloc(
+                p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
+                stw_times(stw_torch_padded(job, i, false) / job->ranks_per_node, element));
+    stw_pass_release(p, unit);
 }
 
 /* Two shards that come from the host (the root's are gathered together), the largest output of a

@@ -11,6 +11,11 @@ _Static_assert(sizeof(stw_fsdp_settings) <= STW_SECTION_BYTES, "the settings fit
 static const stw_spec_row rows[] = {
     {BOOL("fsdp.reshard_after_forward"), AT(reshard_after_forward), .also = "reshard zero_stage",
      .fallback = "true", .needs = NEEDS(FORWARD) | NEEDS(GATHERS)},
+    {BOOL("fsdp.reshard_to_node"), AT(reshard_to_node), .fallback = "false",
+     .note =
+         "true: reshard_after_forward is the number of GPUs of a node, which then hold parameters "
+         "between forward and backward",
+     .needs = NEEDS(FORWARD) | NEEDS(NODES) | NEEDS(PEERS)},
     {BOOL("fsdp.reshard_after_backward"), AT(reshard_after_backward), .fallback = "true",
      .note = "false: parameters stay gathered between micro batches (two of them are counted as "
              "three or more)",
@@ -37,6 +42,14 @@ static stw_status check(const stw_run_spec *run, const char *origin, stw_error *
         {"placement.grads", "park.grads", run->placement.grads, run->park.grads},
         {"placement.moments", "park.moments", run->placement.moments, run->park.moments},
     };
+    if (stw_fsdp_settings_of(run).reshard_to_node &&
+        !stw_fsdp_settings_of(run).reshard_after_forward)
+        return stw_run_spec_refuse(origin, err, "fsdp.reshard_to_node", "true",
+                                   "false, because fsdp.reshard_after_forward is false");
+    if (stw_fsdp_settings_of(run).reshard_to_node && run->batch.log_prob_micro_batch > 0)
+        return stw_run_spec_refuse(
+            origin, err, "fsdp.reshard_to_node", "true",
+            "false, because batch.log_prob_micro_batch has forwards without a backward");
     if (!stw_fsdp_settings_of(run).offload_policy) return STW_STATUS_OK;
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
         const uint32_t tier = states[i].placement;

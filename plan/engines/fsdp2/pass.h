@@ -12,6 +12,7 @@
 
 typedef struct stw_pass_block {
     stw_extent shard, all_gather, unshard; /* shard: of it, what comes from the host */
+    stw_extent resharded;                  /* its part between forward and backward */
     stw_extent reduce, output;             /* output: what waits for its all-reduce */
     stw_extent saved, acts[2], grads[2];   /* acts: the MLP's part, the rest */
     stw_extent accumulated;                /* unsharded gradients of earlier micro batches */
@@ -97,6 +98,8 @@ void stw_pass_copy_out(stw_pass *p, uint32_t unit);
 void stw_pass_drop_gather(stw_pass *p, uint32_t unit);
 /** Its parameters go. */
 void stw_pass_release(stw_pass *p, uint32_t unit);
+/** They go after forward; with fsdp.reshard_to_node the GPUs of a node keep a part each, a copy. */
+void stw_pass_reshard(stw_pass *p, uint32_t unit);
 /** The root is gathered and copied out; what was gathered of it goes. */
 void stw_pass_gather_root(stw_pass *p);
 void stw_pass_drop_root_gather(stw_pass *p);

@@ -12,6 +12,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/layer.h"
 
 enum { COMPUTE, GATHER, REDUCE, ALL_REDUCE, UP };
@@ -112,15 +113,15 @@ static bool blocks_are_known(const stw_job *job, const stw_decisions *decisions)
     return true;
 }
 
-/* Neither known are selective recomputation, micro batches that add up, frozen tensors, adapters,
- * fused losses and soft-capped logits. */
+/* Neither known are selective recomputation, parameters that are resharded to a node, micro batches
+ * that add up, frozen tensors, adapters, fused losses and soft-capped logits. */
 static bool is_torchs(const stw_builder *b) {
     const stw_run_spec *run = b->job->run;
     return stw_tensors_wanted(b) && !b->job->engine->spec.executes && b->job->group > 1 &&
            b->job->model->facts_known && run->recompute.granularity != 2 &&
-           run->batch.grad_accumulation == 1 && run->trainable.lora_rank == 0 &&
-           run->trainable.freeze.n == 0 && !run->loss.fused && !b->job->model->soft_capped &&
-           blocks_are_known(b->job, b->decisions);
+           !stw_fsdp_settings_of(run).reshard_to_node && run->batch.grad_accumulation == 1 &&
+           run->trainable.lora_rank == 0 && run->trainable.freeze.n == 0 && !run->loss.fused &&
+           !b->job->model->soft_capped && blocks_are_known(b->job, b->decisions);
 }
 
 stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad) {
