@@ -58,6 +58,12 @@ out:
 
 /* ---- bytes ---- */
 
+/* Host bytes that are no rank's state or buffers. */
+static bool is_outside(int component) {
+    return component == STW_COMPONENT_PROCESS || component == STW_COMPONENT_OBJECT_STORE ||
+           component == STW_COMPONENT_DATA_LOADERS;
+}
+
 static void note(const stw_layout *layout, const uint64_t *components, stw_instant at,
                  stw_tier tier, stw_byte_reading *out) {
     uint64_t all = 0, state = 0;
@@ -66,8 +72,7 @@ static void note(const stw_layout *layout, const uint64_t *components, stw_insta
         in_regions[layout->regions[i].component] = true;
     for (int c = 0; c < STW_N_COMPONENTS; c++) {
         if (in_regions[c]) state += components[c];
-        if (c != STW_COMPONENT_CONTEXT && c != STW_COMPONENT_PROCESS &&
-            c != STW_COMPONENT_LOAD_STAGING)
+        if (c != STW_COMPONENT_CONTEXT && c != STW_COMPONENT_LOAD_STAGING && !is_outside(c))
             all += components[c];
     }
     if (all < out->all[at][tier]) return;
@@ -127,7 +132,8 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
     const stw_peak held = {.page_locked = live.page_locked};
     note_locked(job, &held, STW_AT_REST, out);
     note_locked(job, &held, STW_AT_BACKWARD, out);
-    out->process_bytes = live.bytes[STW_TIER_HOST][STW_COMPONENT_PROCESS];
+    for (int c = 0; c < STW_N_COMPONENTS; c++)
+        if (is_outside(c)) out->process_bytes += live.bytes[STW_TIER_HOST][c];
     out->context_bytes = live.bytes[STW_TIER_GPU][STW_COMPONENT_CONTEXT];
     out->page_tables = out->context_bytes > job->cluster->gpu.context_bytes;
     if (out->page_tables) out->context_bytes -= stw_page_table_bytes(job, layout);

@@ -215,6 +215,12 @@ void stw_build_externals(stw_builder *b) {
     if (b->job->world > 1) process_bytes += cluster->host.process_comm_bytes;
     b->pageable = true;
     stw_alloc_at(b, STW_COMPONENT_PROCESS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, process_bytes);
+    /* what a node has once is shared out over its ranks, whose sum is the node's */
+    const uint64_t ranks = stw_max_u64(b->job->ranks_per_node, 1);
+    stw_alloc_at(b, STW_COMPONENT_OBJECT_STORE, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                 cluster->host.object_store_bytes / ranks);
+    stw_alloc_at(b, STW_COMPONENT_DATA_LOADERS, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
+                 cluster->host.data_loaders_bytes / ranks);
     b->pageable = false;
 }
 

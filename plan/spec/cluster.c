@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "plan/spec/cluster_assumed.h"
 #include "plan/spec/cluster_check.h"
 #include "plan/spec/spec_keys.h"
@@ -93,6 +94,15 @@ static const stw_spec_row rows[] = {
     {BYTES("node.host.process_comm", host.process_comm_bytes), .fallback = "0",
      .note = "more of it in jobs of several ranks: the communicator", SIZE(0),
      .needs = NEEDS(RANKS)},
+    {BYTES("node.host.object_store", host.object_store_bytes), .also = "plasma ray_object_store",
+     .fallback = "0", .note = "of a job's scheduler (Ray), per node, as far as it is filled",
+     SIZE(0)},
+    {BYTES("node.host.data_loaders", host.data_loaders_bytes), .also = "dataloader num_workers",
+     .fallback = "0", .note = "processes and buffers of data loaders, per node", SIZE(0)},
+    {IN(STW_UNIT_RATIO, "node.host.kill_share", host.kill_share),
+     .also = "ray_memory_usage_threshold memory_usage_threshold oom_threshold", .fallback = "1",
+     .note = "of memory and limit, where a scheduler kills: Ray 0.95 unless told; 1: it does not",
+     BOUNDS(0.01, 1)},
     {BPS("node.host.bandwidth", host.bandwidth_bps), .fallback = "120 GB/s",
      .note = "CPU and DMA together, per node", RATE},
     {BPS("node.host.dma", host.dma_bps), .fallback = "90 GB/s",
@@ -320,7 +330,8 @@ void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_sampl
 
 uint64_t stw_cluster_host_capacity(const stw_cluster *cluster) {
     uint64_t limit = cluster->host.limit_bytes, memory = cluster->host.memory_bytes;
-    return limit < memory ? limit : memory;
+    const uint64_t usable = limit < memory ? limit : memory;
+    return cluster->host.kill_share < 1 ? stw_scaled(usable, cluster->host.kill_share) : usable;
 }
 
 uint32_t stw_cluster_assumed_words(const stw_cluster *cluster, stw_text *out) {

@@ -37,7 +37,9 @@
     X(LOAD_STAGING, "load_staging")                                                                \
     X(PAGE_LOCK_ROUNDING, "page_lock_rounding")                                                    \
     X(PROCESS, "process")                                                                          \
-    X(CHECKPOINT_STAGING, "checkpoint_staging")
+    X(CHECKPOINT_STAGING, "checkpoint_staging")                                                    \
+    X(OBJECT_STORE, "object_store")                                                                \
+    X(DATA_LOADERS, "data_loaders")
 
 #define STW_TIER_TABLE(X) X(GPU, "gpu") X(HOST, "host") X(NVME, "nvme")
 
