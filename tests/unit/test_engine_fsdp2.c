@@ -238,6 +238,26 @@ static void log_prob_gathers(void) {
     }
 }
 
+/* With everything on the host shards go up once in all micro batches. */
+static void stays_between_on_host(void) {
+    const char *settings[] = {"batch.grad_accumulation=4", "fsdp.reshard_after_backward=false",
+                              "fsdp.reshard_after_forward=false", "fsdp.offload_policy=true", NULL};
+    const stw_place place = {STW_TIER_HOST, STW_TIER_HOST, STW_TIER_HOST, STW_UPDATE_CPU};
+    stw_plan *plan = make(2, settings);
+    uint32_t copies = 0;
+    plan->decisions.state[0].place = place;
+    CHECK_OK(stw_plan_derive(plan, err));
+    CHECK_OK(stw_plan_check(plan, true, err));
+    for (uint32_t o = 0; o < plan->programs[0]->n_ops; o++) {
+        const stw_op *op = &plan->programs[0]->ops[o];
+        if (op->kind != STW_OP_COPY_BLOCK || op->to != STW_TIER_GPU) continue;
+        CU_ASSERT_EQUAL(op->once_in, 4);
+        copies++;
+    }
+    CU_ASSERT_EQUAL(copies, LAYERS + 2); /* layers, embedding, final norm */
+    stw_plan_free(plan);
+}
+
 /* Gathered by the first forward alone, and again by every backward if forward reshards. */
 static void stays_between(void) {
     for (int i = 0; i < 3; i++) {
@@ -423,6 +443,7 @@ static void refused(void) {
 
 STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"seconds of once", seconds_of_once},
               {"log-prob", log_prob}, {"log-prob gathers", log_prob_gathers},
-              {"stays between", stays_between}, {"packed", packed},
+              {"stays between", stays_between},
+              {"stays between, on the host", stays_between_on_host}, {"packed", packed},
               {"resharded to a node", resharded_to_node}, {"selective", selective},
               {"refused", refused})

@@ -112,12 +112,9 @@ void stw_pass_drop_gather(stw_pass *p, uint32_t unit) {
 /* With a group of one they are cast from the shard, or are the shard. */
 static void copy_out(stw_pass *p, uint32_t block) {
     stw_pass_block *s = &p->blocks[block];
-    if (s->unshard.bytes > 0) { /* it has stayed */
-        stw_pass_drop(p, STW_COMPONENT_STAGE, &s->shard, s->gathered);
-        return;
-    }
+    if (p->b->job->group > 1) s->shard = STW_NO_EXTENT; /* of the side */
+    if (s->unshard.bytes > 0) return;                   /* it has stayed */
     if (copies_late(p) && stw_pass_is_released(p, block)) bring(p, block, false);
-    if (p->b->job->group > 1) s->shard = STW_NO_EXTENT;
     s->unshard =
         stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, stw_unshard_bytes(p->b->job, block));
     if (s->unshard.bytes > 0) stw_pass_drop(p, STW_COMPONENT_STAGE, &s->shard, s->gathered);
