@@ -357,6 +357,15 @@ static stw_status check_fsdp(const stw_run_spec *run, const char *origin, stw_er
     if (s.mtp_num_layers > 0)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.mtp_num_layers",
                                          "0 with megatron.fsdp");
+    if (s.optimizer_instances > 1)
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_instances",
+                                         "1 with megatron.fsdp");
+    if (run->checkpoint.every > 0)
+        return stw_run_spec_refuse_value(run, origin, err, "checkpoint.every",
+                                         "0 with megatron.fsdp: its files are not planned");
+    if (run->n_roles > 0)
+        return stw_run_spec_refuse(origin, err, "roles", "a further role",
+                                   "the trainer alone with megatron.fsdp");
     if (run->park.params || run->park.grads || run->park.moments)
         return stw_run_spec_refuse(origin, err, "park", "host",
                                    "none with megatron.fsdp, whose buffers are not parked");
