@@ -119,7 +119,8 @@ static stw_status walk_stages(stw_candidates *all, const stw_decisions *decision
     stw_status status = STW_STATUS_OK;
     const stw_job *job = all->cost->job;
     for (uint32_t k = 0; job->engine->stage != NULL && k < job->n_kinds; k++)
-        if (k != job->largest) STW_TRY(walk_kind(all, decisions, k, most, err));
+        if (k != job->largest && job->kinds[k].home == 0)
+            STW_TRY(walk_kind(all, decisions, k, most, err));
 out:
     return status;
 }

@@ -287,19 +287,9 @@ stw_status stw_cost_decide(const stw_cost *cost, const stw_choice *choice, stw_p
 
 /* ---- rows against the walk: every plan is held to what rows promise ---- */
 
-/* Rows name the steady step; the first one is held to the same row. One row stands for all phases
- * that have none of their own. */
+/* Rows name the steady step; the first one is held to the same row. */
 static bool same_phase(stw_phase row, stw_phase walked) {
-    switch (walked) {
-    case STW_PHASE_LOAD:
-    case STW_PHASE_FORWARD_BACKWARD:
-    case STW_PHASE_OPTIMIZER_STEP:
-        return row == walked;
-    case STW_PHASE_FIRST_OPTIMIZER_STEP:
-        return row == STW_PHASE_OPTIMIZER_STEP;
-    default:
-        return row == STW_PHASE_WEIGHT_SYNC;
-    }
+    return row == (walked == STW_PHASE_FIRST_OPTIMIZER_STEP ? STW_PHASE_OPTIMIZER_STEP : walked);
 }
 
 /* The largest row of a resource in a phase; false where the problem has none. */

@@ -119,6 +119,31 @@ static void add_choices(const adding *to) {
         add_word(to, f->key, f->value, f->why);
 }
 
+/* A share of 0.05 less, in steps of that; two words of it for each role are enough to try. */
+enum { SHARES = 20, MOST_LOWER = 4, LEAST_SHARE = 4 };
+
+/* What a role holds of GPUs that others or its own other bytes need. */
+static void add_roles(const adding *to) {
+    const stw_run_spec *run = &to->plan->run;
+    for (uint32_t r = 0; r < run->n_roles; r++) {
+        const stw_role *role = &run->roles[r];
+        stw_pool *pool = to->plan->pool;
+        const char *share = stw_pool_printf(pool, "roles.%u.gpu_memory_utilization", (unsigned)r);
+        const char *builds = stw_pool_printf(pool, "roles.%u.builds_trainer_model", (unsigned)r);
+        const char *frees = stw_pool_printf(pool, "roles.%u.free_cache_engine", (unsigned)r);
+        if (share == NULL || builds == NULL || frees == NULL) return;
+        if (role->builds_trainer_model)
+            add_word(to, builds, "false", "a rollout needs its own weights alone");
+        if (role->free_cache_engine == false && strcmp(role->with, "none") != 0)
+            add_word(to, frees, "true", "the role sleeps while others use its GPUs");
+        const int now = (int)(role->gpu_memory_utilization * SHARES + 0.999);
+        for (int less = 1; less <= MOST_LOWER && now - less >= LEAST_SHARE; less++) {
+            const char *word = stw_pool_printf(pool, "%g", (now - less) / (double)SHARES);
+            if (word != NULL) add_word(to, share, word, "a smaller KV cache");
+        }
+    }
+}
+
 /* Limits below what the node has. */
 static void add_host_room(const adding *to) {
     const stw_cluster *cluster = &to->plan->cluster;
@@ -243,6 +268,7 @@ void stw_knobs_of(const stw_plan *plan, stw_knobs *out) {
     const adding to = {plan, out};
     out->n = 0;
     add_choices(&to);
+    add_roles(&to);
     add_host_room(&to);
     add_ways(&to);
     add_parallel(&to);

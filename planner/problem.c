@@ -193,9 +193,10 @@ static stw_status measure_staging(stw_build *b, stw_error *err) {
     if (b->staging_bytes == NULL) return no_memory(err);
     for (uint32_t k = 0; k < cost->job->n_kinds; k++)
         for (uint32_t l = 0; l < cost->n_loads; l++)
-            for (int t = 0; t < STW_N_TIERS; t++)
-                b->staging_bytes[at++] = stw_load_method_staging_bytes(cost->job, cost->loads[l], k,
-                                                                       (stw_tier)t, &whole_bytes);
+            for (int t = 0; t < STW_N_TIERS; t++, at++)
+                if (cost->job->kinds[k].home == 0)
+                    b->staging_bytes[at] = stw_load_method_staging_bytes(
+                        cost->job, cost->loads[l], k, (stw_tier)t, &whole_bytes);
     return STW_STATUS_OK;
 }
 
@@ -299,11 +300,27 @@ static stw_status read_place(const place_search *s, stw_error *err) {
     b->context_bytes = far.context_bytes;
     b->process_bytes = far.process_bytes;
     b->page_tables = b->page_tables || far.page_tables;
-    b->other_phases = b->other_phases || far.other_phases;
+    b->instants[s->kind] |= far.instants;
     cost->place_uses[s->place] |= far.rings;
     /* what streams without a ring of the layout depends on the ring option all the same */
     if (far.rings == 0 && cost->n_rings > 1 && stw_place_slot_element_bytes(cost->job, place) > 0)
         cost->place_uses[s->place] |= 1u << STW_USE_OWN(s->place);
+out:
+    return status;
+}
+
+/* A role with nodes of its own holds the same whatever is decided. */
+static stw_status read_role(const place_search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_build *b = s->build;
+    const size_t per_kind = (size_t)b->cost->n_places * b->cost->n_rings;
+    stw_place_bytes *bytes = &b->bytes[s->kind * per_kind];
+    stw_byte_reading reading;
+    stw_flow flow;
+    STW_TRY(read_program(s, b->cost->job, &reading, &flow, err));
+    memcpy(bytes->once, reading.all, sizeof reading.all);
+    for (size_t i = 1; i < per_kind; i++) bytes[i] = bytes[0];
+    b->instants[s->kind] = reading.instants;
 out:
     return status;
 }
@@ -326,20 +343,27 @@ static stw_status read_places(stw_build *b, stw_error *err) {
     size_t per_kind = (size_t)cost->n_places * cost->n_rings;
     b->bytes = stw_pool_array(b->pool, kinds * per_kind, sizeof *b->bytes);
     b->flows = stw_pool_array(b->pool, per_kind, sizeof *b->flows);
-    if (b->bytes == NULL || b->flows == NULL) return no_memory(err);
+    b->instants = stw_pool_array(b->pool, kinds, sizeof *b->instants);
+    if (b->bytes == NULL || b->flows == NULL || b->instants == NULL) return no_memory(err);
     place_search s = {.build = b};
+    for (s.kind = 0; s.kind < kinds; s.kind++)
+        if (cost->job->kinds[s.kind].home != 0) STW_TRY(read_role(&s, err));
     for (int turn = 0; turn < 2; turn++) {
         for (s.kind = 0; s.kind < kinds; s.kind++)
             for (s.place = 0; s.place < cost->n_places; s.place++)
                 for (s.ring = 0; s.ring < cost->n_rings; s.ring++)
-                    if (cost->whole || s.kind == cost->job->largest) STW_TRY(read_place(&s, err));
+                    if (s.kind == cost->job->largest ||
+                        (cost->whole && cost->job->kinds[s.kind].home == 0))
+                        STW_TRY(read_place(&s, err));
         s.crowded = b->seconds && is_crowded(b);
         if (!s.crowded) break;
     }
     for (uint32_t k = 0; !cost->whole && k < kinds; k++)
-        if (k != cost->job->largest)
+        if (k != cost->job->largest && cost->job->kinds[k].home == 0) {
+            b->instants[k] = b->instants[cost->job->largest];
             memcpy(&b->bytes[k * per_kind], &b->bytes[cost->job->largest * per_kind],
                    per_kind * sizeof *b->bytes);
+        }
 out:
     return status;
 }

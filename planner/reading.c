@@ -97,20 +97,41 @@ static stw_instant instant_of(stw_phase phase) {
     case STW_PHASE_FIRST_OPTIMIZER_STEP:
     case STW_PHASE_OPTIMIZER_STEP:
         return STW_AT_STEP;
+    case STW_PHASE_LOG_PROB:
+        return STW_AT_LOG_PROB;
+    case STW_PHASE_WEIGHT_SYNC:
+        return STW_AT_WEIGHT_SYNC;
+    case STW_PHASE_ROLLOUT:
+        return STW_AT_ROLLOUT;
     default:
-        return STW_AT_OTHER;
+        return STW_AT_CHECKPOINT;
+    }
+}
+
+stw_phase stw_instant_phase(stw_instant at) {
+    switch (at) {
+    case STW_AT_LOG_PROB:
+        return STW_PHASE_LOG_PROB;
+    case STW_AT_WEIGHT_SYNC:
+        return STW_PHASE_WEIGHT_SYNC;
+    case STW_AT_ROLLOUT:
+        return STW_PHASE_ROLLOUT;
+    default:
+        return STW_PHASE_CHECKPOINT;
     }
 }
 
 /* Staging of the load may hide what comes after it: every moment counts. */
 static void note_load(const stw_layout *layout, const stw_program *program, stw_byte_reading *out) {
-    const stw_movement *load = stw_program_movement(program, STW_PHASE_LOAD);
     stw_live live = {0};
-    for (uint32_t i = 0; load != NULL && i < load->first_op + load->n_ops; i++) {
-        const stw_op *op = &program->ops[i];
-        stw_live_apply(&live, op);
-        if (i >= load->first_op && op->kind == STW_OP_ALLOC)
-            note(layout, live.bytes[op->to], STW_AT_LOAD, op->to, out);
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+            const stw_op *op = &program->ops[i];
+            stw_live_apply(&live, op);
+            if (movement->phase == STW_PHASE_LOAD && op->kind == STW_OP_ALLOC)
+                note(layout, live.bytes[op->to], STW_AT_LOAD, op->to, out);
+        }
     }
 }
 
@@ -144,7 +165,7 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
     for (int p = 0; p < STW_N_PHASES; p++) {
         stw_instant at = instant_of((stw_phase)p);
         if (!peaks.has[p]) continue;
-        out->other_phases = out->other_phases || at == STW_AT_OTHER;
+        if (at >= STW_AT_LOG_PROB) out->instants |= 1u << at;
         for (int t = 0; t < STW_N_TIERS; t++)
             note(layout, peaks.phase[p][t].components, at, (stw_tier)t, out);
         note_locked(job, &peaks.phase[p][STW_TIER_HOST], at, out);

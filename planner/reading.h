@@ -42,8 +42,11 @@ typedef enum stw_instant {
     STW_AT_LOAD, /* the peak of the load, its staging apart */
     STW_AT_REST, /* as forward and backward begin, or the step where they are not known */
     STW_AT_BACKWARD,
-    STW_AT_STEP,  /* the peak of both steps */
-    STW_AT_OTHER, /* the peak of all other phases: rollout, log_prob, weight_sync, checkpoint */
+    STW_AT_STEP,     /* the peak of both steps */
+    STW_AT_LOG_PROB, /* the peaks of further phases, where there are any */
+    STW_AT_WEIGHT_SYNC,
+    STW_AT_ROLLOUT,
+    STW_AT_CHECKPOINT,
     STW_N_INSTANTS
 } stw_instant;
 
@@ -54,10 +57,13 @@ typedef struct stw_byte_reading {
     uint64_t state[STW_N_INSTANTS][STW_N_MEMORIES]; /* of these, components of the layout's regions;
                                                        0 of what is page-locked */
     uint64_t context_bytes, process_bytes;          /* the context without page tables */
-    bool other_phases;                              /* is there anything to read at STW_AT_OTHER? */
-    bool page_tables; /* does the context hold page tables of the host arena? */
-    uint32_t rings;   /* of the layout: bit stw_ring_kind */
+    uint32_t instants; /* bit stw_instant of further phases that there are */
+    bool page_tables;  /* does the context hold page tables of the host arena? */
+    uint32_t rings;    /* of the layout: bit stw_ring_kind */
 } stw_byte_reading;
+
+/** The phase whose peak an instant from STW_AT_LOG_PROB on is. */
+stw_phase stw_instant_phase(stw_instant at);
 
 void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_program *program,
                     stw_byte_reading *out);

@@ -188,8 +188,9 @@ stw_byte_row *stw_row_gpu_of(const stw_build *b, uint32_t kind, stw_phase phase,
     stw_byte_row *row = stw_row_bytes(b->cost, phase, STW_TIER_GPU, "gpu memory",
                                       job->cluster->gpu.memory_bytes, "gpu_%s", name);
     if (row == NULL) return NULL;
-    row->constant_bytes = b->context_bytes;
     stw_row_add_places(b, at, kind, 1, row);
+    if (job->kinds[kind].home != 0) return row;
+    row->constant_bytes += b->context_bytes;
     if (b->page_tables) add_page_tables(b, kind, row);
     return row;
 }

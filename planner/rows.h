@@ -24,7 +24,7 @@ typedef struct stw_build {
     uint64_t context_bytes, process_bytes;
     bool seconds; /* are there rows of seconds? */
     bool page_tables;
-    bool other_phases; /* see stw_byte_reading */
+    uint32_t *instants; /* [n_kinds] see stw_byte_reading */
 } stw_build;
 
 static inline const stw_flow *stw_build_flow(const stw_build *b, uint32_t p, uint32_t r) {

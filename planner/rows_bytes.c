@@ -13,24 +13,30 @@ static stw_status no_memory(stw_error *err) {
 /* ---- GPU ---- */
 
 static stw_status add_gpu_of(const stw_build *b, uint32_t kind, stw_error *err) {
+    const bool trains = b->cost->job->kinds[kind].home == 0;
     stw_byte_row *row = stw_row_gpu_of(b, kind, STW_PHASE_LOAD, STW_AT_LOAD, "load");
     if (row == NULL) return no_memory(err);
-    for (uint32_t l = 0; l < b->cost->n_loads; l++)
+    for (uint32_t l = 0; trains && l < b->cost->n_loads; l++)
         row->load_bytes[l] += stw_build_most_staging(b, l, STW_TIER_GPU);
-    if (stw_row_gpu_of(b, kind, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step") == NULL)
+    if (trains && stw_row_gpu_of(b, kind, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, "step") == NULL)
         return no_memory(err);
-    if (b->other_phases &&
-        stw_row_gpu_of(b, kind, STW_PHASE_WEIGHT_SYNC, STW_AT_OTHER, "other") == NULL)
-        return no_memory(err);
+    for (stw_instant at = STW_AT_LOG_PROB; at < STW_N_INSTANTS; at++) {
+        const stw_phase phase = stw_instant_phase(at);
+        if ((b->instants[kind] & 1u << at) != 0 &&
+            stw_row_gpu_of(b, kind, phase, at, stw_phase_name(phase)) == NULL)
+            return no_memory(err);
+    }
     return STW_STATUS_OK;
 }
 
-/* Pipeline stages differ in more than the sizes of their shards. */
+/* Pipeline stages differ in more than the sizes of their shards; roles with nodes of their own have
+ * no shards. */
 stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err) {
     const stw_job *job = b->cost->job;
     stw_status status = STW_STATUS_OK;
-    if (job->engine->stage == NULL) return add_gpu_of(b, job->largest, err);
-    for (uint32_t k = 0; k < job->n_kinds; k++) STW_TRY(add_gpu_of(b, k, err));
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        if (job->engine->stage != NULL || k == job->largest || job->kinds[k].home != 0)
+            STW_TRY(add_gpu_of(b, k, err));
 out:
     return status;
 }
@@ -51,6 +57,7 @@ static void add_rank(const stw_build *b, const node_row *node, uint32_t kind, ui
     const stw_cost *cost = b->cost;
     stw_row_add_places(b, node->at, kind, ranks, row);
     if (node->tier == STW_TIER_NVME) return;
+    if (cost->job->kinds[kind].home != 0) return;
     if (!node->page_locked) row->constant_bytes += stw_times(ranks, b->process_bytes);
     const bool stages =
         node->at == STW_AT_LOAD && !(node->page_locked && stw_load_is_pageable(cost->job));
@@ -79,6 +86,15 @@ static stw_status add_node_row(const stw_build *b, uint32_t node_kind, const nod
     return STW_STATUS_OK;
 }
 
+/* Does a node have ranks with anything at an instant of further phases? */
+static bool any_at(const stw_build *b, uint32_t node_kind, stw_instant at) {
+    const stw_job *job = b->cost->job;
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        if (job->node_kinds[node_kind].kind_ranks[k] > 0 && (b->instants[k] & 1u << at) != 0)
+            return true;
+    return false;
+}
+
 static bool any_on_nvme(const stw_build *b) {
     for (uint32_t p = 0; p < b->cost->n_places; p++)
         if (stw_build_bytes(b, b->cost->job->largest, p, 0)->unit[STW_AT_STEP][STW_TIER_NVME] > 0)
@@ -92,10 +108,13 @@ static stw_status add_node(const stw_build *b, uint32_t node_kind, stw_error *er
     node_row rows[] = {{STW_TIER_HOST, STW_PHASE_LOAD, STW_AT_LOAD, false, 0},
                        {STW_TIER_HOST, STW_PHASE_FORWARD_BACKWARD, STW_AT_BACKWARD, false, 0},
                        {STW_TIER_HOST, STW_PHASE_OPTIMIZER_STEP, STW_AT_STEP, false, 0},
-                       {STW_TIER_HOST, STW_PHASE_WEIGHT_SYNC, STW_AT_OTHER, false, 0}};
+                       {STW_TIER_HOST, STW_PHASE_LOG_PROB, STW_AT_LOG_PROB, false, 0},
+                       {STW_TIER_HOST, STW_PHASE_WEIGHT_SYNC, STW_AT_WEIGHT_SYNC, false, 0},
+                       {STW_TIER_HOST, STW_PHASE_ROLLOUT, STW_AT_ROLLOUT, false, 0},
+                       {STW_TIER_HOST, STW_PHASE_CHECKPOINT, STW_AT_CHECKPOINT, false, 0}};
     for (int locked = 0; locked < 2; locked++)
-        for (uint32_t i = 0; i < 4; i++) {
-            if (rows[i].at == STW_AT_OTHER && !b->other_phases) continue;
+        for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            if (rows[i].at >= STW_AT_LOG_PROB && !any_at(b, node_kind, rows[i].at)) continue;
             if (rows[i].at == STW_AT_BACKWARD && !b->cost->forward_backward_known) continue;
             rows[i].page_locked = locked != 0;
             rows[i].limit_bytes =

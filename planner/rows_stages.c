@@ -111,6 +111,7 @@ stw_status stw_rows_add_stages(stw_build *b, stw_error *err) {
     const stw_cost *cost = b->cost;
     for (uint32_t k = 0; k < cost->job->n_kinds; k++) {
         reading of[STW_N_ACTS] = {{0}};
+        if (cost->job->kinds[k].home != 0) continue;
         STW_TRY(read(b, k, STW_ACT_KEEP, &of[STW_ACT_KEEP], err)); /* what steps are read with */
         for (uint32_t a = 0; a < cost->n_acts; a++)
             if (!of[cost->acts[a].act].has)

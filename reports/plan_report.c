@@ -360,6 +360,7 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     stw_section_ring(&section);
     put_peaks(&section);
     put_components(&section);
+    stw_section_roles(&section);
     put_times(&section, run);
     put_solver(&section);
     put_prices(&section);

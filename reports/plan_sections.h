@@ -28,6 +28,9 @@ void stw_section_verdict(const stw_section *s);
 void stw_section_decisions(const stw_section *s);
 /** Activation policy of each tensor group: keep, recompute or offload. */
 void stw_section_activations(const stw_section *s);
+/** Roles, their nodes, and what each holds at the peaks. Appends nothing if there is the trainer
+ * alone. (plan_roles.c) */
+void stw_section_roles(const stw_section *s);
 /** Rings, prefetch and load method. */
 void stw_section_ring(const stw_section *s);
 /** Outcome and gap of the solver, and the cost of a greedy placement. */

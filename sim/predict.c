@@ -18,7 +18,7 @@ bool stw_sim_predicts(const stw_plan *plan, const stw_movement *movement) {
 static void note_seconds(stw_plan *plan, const stw_program *program, const stw_sim *sim) {
     for (uint32_t m = 0; m < program->n_movements; m++) {
         const stw_movement *movement = &program->movements[m];
-        if (!stw_sim_predicts(plan, movement)) continue;
+        if (movement->role_number != 0 || !stw_sim_predicts(plan, movement)) continue;
         double *time_s = &plan->time_s[movement->phase];
         *time_s = fmax(*time_s, stw_sim_phase_seconds(sim, movement->phase));
     }

@@ -230,7 +230,10 @@ static stw_status advance(simulation *e, stw_error *err) {
 static stw_status run_movement(simulation *e, const stw_movement *movement, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(queue_movement(e, movement, err));
-    e->sim->phase_start_s[movement->phase] = e->now_s;
+    const double start_s = e->now_s;
+    double *phase_s = &e->sim->phase_s[movement->phase];
+    if (isnan(e->sim->phase_start_s[movement->phase]))
+        e->sim->phase_start_s[movement->phase] = start_s;
     start_ops(e);
     for (uint64_t step = 0; e->left > 0; step++) {
         STW_TRY(stw_deadline_check_step(step, "simulating", err));
@@ -238,6 +241,8 @@ static stw_status run_movement(simulation *e, const stw_movement *movement, stw_
         start_ops(e);
     }
     e->sim->phase_end_s[movement->phase] = e->now_s;
+    if (movement->role_number == 0)
+        *phase_s = (isnan(*phase_s) ? 0 : *phase_s) + e->now_s - start_s;
 out:
     return status;
 }
@@ -275,7 +280,8 @@ static stw_status make(const stw_job *job, const stw_program *program, simulatio
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL,
                         "out of memory for the simulation of %zu operations", n);
     }
-    for (unsigned p = 0; p < STW_N_PHASES; p++) sim->phase_start_s[p] = sim->phase_end_s[p] = NAN;
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        sim->phase_start_s[p] = sim->phase_end_s[p] = sim->phase_s[p] = NAN;
     *out = sim;
     return STW_STATUS_OK;
 }
@@ -304,9 +310,7 @@ void stw_sim_free(stw_sim *sim) {
     if (sim != NULL) stw_pool_free(sim->pool);
 }
 
-double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) {
-    return sim->phase_end_s[phase] - sim->phase_start_s[phase];
-}
+double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) { return sim->phase_s[phase]; }
 
 stw_status stw_sim_seconds(const stw_job *job, const stw_program *program,
                            double seconds[STW_N_PHASES], stw_error *err) {

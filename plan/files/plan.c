@@ -93,13 +93,16 @@ static void sum_nodes(stw_plan *plan) {
     }
 }
 
-/* What the engine's allocator may take of the device: all but what lies outside it. */
+/* What the engine's allocator may take of the device: all but what lies outside it, in the phases
+ * in which inference engines sleep. */
 static uint64_t allocator_bytes(const stw_plan *plan, uint32_t k) {
     uint64_t others = 0;
     for (int p = 0; p < STW_N_PHASES; p++) {
         const stw_peak *peak = &plan->peaks[k].phase[p][STW_TIER_GPU];
-        others = stw_max_u64(others, peak->components[STW_COMPONENT_CONTEXT] +
-                                         peak->components[STW_COMPONENT_COMM]);
+        if (p == STW_PHASE_ROLLOUT || p == STW_PHASE_WEIGHT_SYNC || !plan->peaks[k].has[p])
+            continue;
+        if (p == STW_PHASE_LOAD && plan->job->n_roles > 1) continue;
+        others = stw_max_u64(others, peak->total - stw_peak_reserved(peak));
     }
     const uint64_t capacity = stw_plan_gpu_capacity(plan);
     return capacity > others ? capacity - others : 1;

@@ -29,6 +29,11 @@ uint64_t stw_plan_worst_bytes(const stw_plan *plan, stw_phase phase, stw_tier ti
 void stw_plan_rank_maxima(const stw_peaks *peaks, uint64_t *allocated, uint64_t *reserved,
                           uint64_t *device);
 
+/** Roles, their nodes and what each holds at the peaks: write, and compare what was read with what
+ * the inputs give (plan_roles.c). */
+STW_MUST_USE stw_status stw_plan_write_roles(const stw_plan *plan, stw_json *json, stw_error *err);
+STW_MUST_USE stw_status stw_plan_check_roles(const stw_tree *tree, const stw_plan *plan,
+                                             stw_error *err);
 /** Peaks of ranks and nodes and the times, over the derived ones (plan_read_figures.c). */
 STW_MUST_USE stw_status stw_plan_read_figures(const stw_tree *tree, stw_plan *plan, stw_error *err);
 /** What the planner said of its own work: solver, prices, what binds (plan_read_evidence.c). */

@@ -356,6 +356,7 @@ static stw_status check_movements(const stw_tree *tree, const stw_plan *plan, st
         const stw_movement *movement = &program->movements[at.index];
         const stw_node *item = list->items[at.index], *node = stw_node_get(item, "executable");
         STW_TRY(same_text(&at, item, "phase", stw_phase_name(movement->phase), err));
+        STW_TRY(same_text(&at, item, "role", movement->role, err));
         STW_TRY(same_text(&at, item, "by", stw_plan_movement_by(plan, movement), err));
         if (node == NULL || node->kind != STW_NODE_BOOL || node->boolean != movement->executable)
             return differs(&at, item, "executable", movement->executable ? "true" : "false", err);
@@ -420,9 +421,10 @@ out:
 /* All members: an edit of what is derived again is named by its own key before this. */
 static stw_status check_checksums(const stw_tree *tree, stw_error *err) {
     static const char *const known[] = {
-        "outcome", "verdict", "solver",       "cluster", "run",        "decisions",   "prefetch",
-        "blocks",  "load",    "layout",       "ranks",   "movements",  "rank_map",    "peaks",
-        "nodes",   "time_s",  "alternatives", "prices",  "infeasible", "collectives", "model"};
+        "outcome",    "verdict",     "solver", "cluster", "run",          "decisions",
+        "prefetch",   "blocks",      "load",   "layout",  "ranks",        "movements",
+        "rank_map",   "peaks",       "nodes",  "time_s",  "alternatives", "prices",
+        "infeasible", "collectives", "roles",  "model"};
     return stw_checksums_check(tree, known, sizeof known / sizeof known[0], err);
 }
 
@@ -441,6 +443,7 @@ static stw_status from_tree(const stw_tree *tree, bool edited, stw_plan **out, s
     STW_TRY(check_layout(tree, plan, err));
     STW_TRY(check_movements(tree, plan, err));
     STW_TRY(check_rank_map(tree, plan, err));
+    STW_TRY(stw_plan_check_roles(tree, plan, err));
     STW_TRY(stw_plan_read_evidence(tree, plan, err));
     STW_TRY(stw_plan_read_figures(tree, plan, err));
     STW_TRY(check_collectives(tree, plan, err));

@@ -208,6 +208,7 @@ static void write_decisions(const stw_plan *plan, stw_json *json) {
 
 const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movement) {
     if (movement->by_stowage) return "stowage";
+    if (movement->role_number > 0) return plan->job->roles[movement->role_number].engine->name;
     const stw_engine_spec *engine = stw_run_spec_engine(&plan->run);
     return engine->trains_as != NULL ? engine->trains_as : engine->name;
 }
@@ -234,6 +235,7 @@ static void write_movements(const stw_plan *plan, stw_json *json) {
         const stw_movement *movement = &program->movements[m];
         stw_json_begin_object(json, NULL);
         stw_json_string(json, "phase", stw_phase_name(movement->phase));
+        stw_json_string(json, "role", movement->role);
         stw_json_string(json, "by", stw_plan_movement_by(plan, movement));
         stw_json_bool(json, "executable", movement->executable);
         stw_json_end(json);
@@ -470,6 +472,7 @@ stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err)
     stw_json_end(json);
     write_ranks(plan, json);
     write_nodes(plan, json);
+    if (mapped == STW_STATUS_OK) mapped = stw_plan_write_roles(plan, json, err);
     write_times(plan, json);
     write_alternatives(plan, json);
     write_prices(plan, json);

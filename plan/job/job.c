@@ -106,11 +106,14 @@ static stw_status cut_sizes(stw_job *job, stw_error *err) {
     const stw_run_spec *run = job->run;
     const stw_cluster *cluster = job->cluster;
     job->ranks_per_node = cluster->gpus > 0 ? cluster->gpus : 1;
-    job->world = cluster->nodes * job->ranks_per_node;
-    if (job->world > STW_MAX_RANKS)
+    job->ranks = cluster->nodes * job->ranks_per_node;
+    if (job->ranks > STW_MAX_RANKS)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "nodes",
                         "found %u nodes of %u GPUs, expected at most %u GPUs", cluster->nodes,
                         job->ranks_per_node, STW_MAX_RANKS);
+    job->n_roles = 1 + run->n_roles;
+    STW_TRY(stw_roles_place(run, cluster->nodes, job->pool, &job->roles, err));
+    job->world = stw_job_role_ranks(job, 0);
     STW_TRY((job->engine->sizes != NULL ? job->engine->sizes : cut_shards)(job, err));
     STW_TRY(check_experts(job, err));
     if (run->batch.seq_len % run->parallel.cp != 0)
@@ -293,6 +296,43 @@ out:
     return status;
 }
 
+/* Ranks of a role with nodes of its own are all alike. */
+static stw_status add_role_kind(stw_job *job, uint32_t role, size_t *room, stw_error *err) {
+    const uint32_t k = job->n_kinds;
+    stw_rank_kind *kinds =
+        stw_pool_grow(job->pool, job->kinds, k, (size_t)k + 1, room, sizeof *kinds);
+    if (kinds == NULL) goto no_memory;
+    job->kinds = kinds;
+    stw_rank_kind *kind = &kinds[k];
+    memset(kind, 0, sizeof *kind);
+    kind->home = role;
+    kind->n_ranks = stw_job_role_ranks(job, role);
+    kind->ranks = stw_pool_array(job->pool, kind->n_ranks, sizeof(uint32_t));
+    kind->spaces = stw_pool_array(job->pool, job->n_spaces, sizeof *kind->spaces);
+    kind->block_params = stw_pool_array(job->pool, job->model->n_blocks, sizeof(uint64_t));
+    kind->block_grads = stw_pool_array(job->pool, job->model->n_blocks, sizeof(uint64_t));
+    if (kind->ranks == NULL || kind->spaces == NULL || kind->block_params == NULL ||
+        kind->block_grads == NULL)
+        goto no_memory;
+    for (uint32_t i = 0; i < kind->n_ranks; i++)
+        kind->ranks[i] = job->roles[role].first_node * job->ranks_per_node + i;
+    for (uint32_t s = 0; s < job->n_spaces; s++) kind->spaces[s].pool = job->pool;
+    snprintf(kind->name, sizeof kind->name, "%s", job->roles[role].name);
+    job->n_kinds++;
+    return STW_STATUS_OK;
+no_memory:
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "kinds of rank", "out of memory");
+}
+
+static stw_status add_role_kinds(stw_job *job, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    size_t room = job->n_kinds;
+    for (uint32_t r = 1; r < job->n_roles; r++)
+        if (stw_role_is_alone(job->roles, r)) STW_TRY(add_role_kind(job, r, &room, err));
+out:
+    return status;
+}
+
 static stw_status find_node_kinds(stw_job *job, stw_error *err) {
     size_t capacity = 0;
     uint32_t *counts = stw_pool_array(job->pool, job->n_kinds, sizeof(uint32_t));
@@ -335,6 +375,7 @@ static stw_status cut_units(stw_job *job, stw_error *err) {
         stw_max_u64(job->unit_params / STW_SPREADS_PER_UNIT, STW_SPREAD_MIN_PARAMS);
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         stw_space *spaces = job->kinds[k].spaces;
+        if (job->kinds[k].home != 0) continue;
         STW_TRY(stw_space_spread(&spaces[0], job->spread_params, err));
         for (uint32_t id = 1; id < STW_N_STATE_SPACES; id++) spaces[id] = spaces[0];
     }
@@ -391,9 +432,12 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
     STW_TRY(cut_sizes(job, err));
     STW_TRY(make_files(job, err));
     STW_TRY(find_kinds(job, err));
+    STW_TRY(add_role_kinds(job, err));
     STW_TRY(find_node_kinds(job, err));
     STW_TRY(cut_units(job, err));
     STW_TRY(check_shares(job, err));
+    for (uint32_t r = 1; r < job->n_roles; r++)
+        STW_TRY(job->roles[r].engine->make(job, r, &job->roles[r].figures, err));
 out:
     if (status == STW_STATUS_OK)
         *out = job;
@@ -403,7 +447,10 @@ out:
 }
 
 void stw_job_free(stw_job *job) {
-    if (job != NULL) stw_pool_free(job->pool);
+    if (job == NULL) return;
+    for (uint32_t r = 1; job->roles != NULL && r < job->n_roles; r++)
+        stw_job_free(job->roles[r].own);
+    stw_pool_free(job->pool);
 }
 
 /* ---- questions ---- */
@@ -422,6 +469,10 @@ uint32_t stw_job_kind_of(const stw_job *job, uint32_t rank) {
         if (low < kind->n_ranks && kind->ranks[low] == rank) return k;
     }
     return 0;
+}
+
+uint32_t stw_job_role_ranks(const stw_job *job, uint32_t role) {
+    return job->roles[role].n_nodes * job->ranks_per_node;
 }
 
 stw_status stw_job_space(const stw_job *job, uint32_t id, uint32_t rank, stw_pool *pool,

@@ -8,6 +8,7 @@
 
 #include "models/model.h"
 #include "plan/job/engine.h"
+#include "plan/job/roles.h"
 #include "plan/job/space.h"
 #include "plan/spec/cluster.h"
 #include "plan/spec/run_spec.h"
@@ -20,6 +21,8 @@ typedef struct stw_rank_kind {
     uint32_t *ranks;        /* ascending */
     bool first, leader;     /* global rank 0; first rank of its node (rank 0 is both) */
     uint32_t stage;         /* pipeline stage, 0: the first or only one */
+    uint32_t home;          /* the role whose nodes it is on; 0: the trainer's. Others have empty
+                               spaces */
     stw_space *spaces;      /* [job.n_spaces] of ranks[0]; others hold as many elements of each */
     uint64_t params;        /* elements of the params space; may be 0 */
     uint64_t *block_params; /* [model.n_blocks] elements of each block in the params space */
@@ -42,7 +45,10 @@ typedef struct stw_job {
     const stw_engine *engine;
     uint32_t n_spaces; /* of a rank: STW_N_STATE_SPACES and the engine's own */
     stw_space files;   /* what files hold: all tensors, end to end */
-    uint32_t world;    /* ranks */
+    uint32_t n_roles;  /* with the trainer, which is the first */
+    stw_job_role *roles;
+    uint32_t world; /* ranks of the trainer */
+    uint32_t ranks; /* of all nodes; those of roles with nodes of their own come last */
     uint32_t ranks_per_node;
     uint32_t group;        /* ranks over which dense state is sharded: dp_shard x cp */
     uint32_t expert_group; /* the same for routed experts after the ep x etp cut */
@@ -77,6 +83,8 @@ STW_MUST_USE stw_status stw_job_new(const stw_model *model, const stw_cluster *c
 void stw_job_free(stw_job *job);
 /** Index of the kind of a rank. */
 uint32_t stw_job_kind_of(const stw_job *job, uint32_t rank);
+/** Ranks of a role. */
+uint32_t stw_job_role_ranks(const stw_job *job, uint32_t role);
 /** Index of the kind of a node. */
 uint32_t stw_job_node_kind_of(const stw_job *job, uint32_t node);
 /** The ranks of some kinds in words: "rank 0", "all 8 ranks", "ranks 1-7".

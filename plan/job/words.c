@@ -54,16 +54,16 @@ static void describe(runs *r, const char *what, uint32_t all, char *out, size_t 
 
 void stw_job_ranks_words(const stw_job *job, const bool *kinds, char *out, size_t out_size) {
     runs r = {.n = 0};
-    for (uint32_t rank = 0; rank < job->world; rank++)
+    for (uint32_t rank = 0; rank < job->ranks; rank++)
         if (kinds[stw_job_kind_of(job, rank)]) add_member(&r, rank);
-    describe(&r, "rank", job->world, out, out_size);
+    describe(&r, "rank", job->ranks, out, out_size);
 }
 
 void stw_job_kind_words(const stw_job *job, uint32_t kind, char *out, size_t out_size) {
     runs r = {.n = 0};
     for (uint32_t i = 0; i < job->kinds[kind].n_ranks; i++)
         add_member(&r, job->kinds[kind].ranks[i]);
-    describe(&r, "rank", job->world, out, out_size);
+    describe(&r, "rank", job->ranks, out, out_size);
 }
 
 uint32_t stw_job_node_kind_of(const stw_job *job, uint32_t node) {
@@ -82,7 +82,7 @@ uint32_t stw_job_node_kind_of(const stw_job *job, uint32_t node) {
 
 void stw_job_nodes_words(const stw_job *job, const bool *node_kinds, char *out, size_t out_size) {
     runs r = {.n = 0};
-    uint32_t nodes = job->world / job->ranks_per_node;
+    uint32_t nodes = job->ranks / job->ranks_per_node;
     for (uint32_t node = 0; node < nodes; node++)
         if (node_kinds[stw_job_node_kind_of(job, node)]) add_member(&r, node);
     describe(&r, "node", nodes, out, out_size);

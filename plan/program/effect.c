@@ -89,7 +89,7 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
     case STW_NEED_GATHERS:
         return job->group > 1 || run->precision.params != run->precision.compute;
     case STW_NEED_NODES:
-        return job->cluster->nodes > 1;
+        return job->roles[0].n_nodes > 1;
     case STW_NEED_PEERS:
         return job->ranks_per_node > 1;
     case STW_NEED_NVME:

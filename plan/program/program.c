@@ -5,6 +5,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "plan/program/roles.h"
+
 stw_status stw_program_new(const stw_job *job, const stw_decisions *decisions,
                            const stw_layout *layout, stw_program **out, stw_error *err) {
     return stw_program_new_phases(job, decisions, layout, 0, out, err);
@@ -24,7 +26,10 @@ static stw_status new_program(const stw_job *job, const stw_decisions *decisions
     program->kind = layout->kind;
     program->phases = like->phases;
     program->with_tensors = like->with_tensors;
-    stw_status status = job->engine->build(job, decisions, layout, program, err);
+    stw_status status = STW_STATUS_OK;
+    if (job->kinds[layout->kind].home == 0)
+        status = job->engine->build(job, decisions, layout, program, err);
+    if (status == STW_STATUS_OK) status = stw_program_add_roles(job, program, err);
     if (status == STW_STATUS_OK)
         *out = program;
     else
@@ -86,8 +91,15 @@ void stw_program_walk(const stw_program *program, stw_peaks *peaks) {
 }
 
 uint64_t stw_peak_allocated(const stw_peak *peak) {
-    return peak->total - peak->components[STW_COMPONENT_CONTEXT] -
-           peak->components[STW_COMPONENT_COMM] - peak->components[STW_COMPONENT_SLACK];
+    static const stw_component others[] = {
+        STW_COMPONENT_CONTEXT,         STW_COMPONENT_COMM,
+        STW_COMPONENT_SLACK,           STW_COMPONENT_KV_CACHE,
+        STW_COMPONENT_ROLLOUT_WEIGHTS, STW_COMPONENT_ROLLOUT_WORK,
+        STW_COMPONENT_ROLE_PROCESS};
+    uint64_t bytes = peak->total;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        bytes -= peak->components[others[i]];
+    return bytes;
 }
 
 uint64_t stw_peak_reserved(const stw_peak *peak) {
@@ -96,7 +108,8 @@ uint64_t stw_peak_reserved(const stw_peak *peak) {
 
 const stw_movement *stw_program_movement(const stw_program *program, stw_phase phase) {
     for (uint32_t m = 0; m < program->n_movements; m++)
-        if (program->movements[m].phase == phase) return &program->movements[m];
+        if (program->movements[m].phase == phase && program->movements[m].role_number == 0)
+            return &program->movements[m];
     return NULL;
 }
 

@@ -47,9 +47,10 @@ typedef struct stw_transfer {
 
 typedef struct stw_movement {
     stw_phase phase;
-    const char *role; /* "trainer" */
-    bool by_stowage;  /* executed by Stowage itself (else by the framework) */
-    bool executable;  /* this build's executor can do it */
+    const char *role;     /* "trainer" */
+    uint32_t role_number; /* of stw_job.roles; 0: the trainer */
+    bool by_stowage;      /* executed by Stowage itself (else by the framework) */
+    bool executable;      /* this build's executor can do it */
     stw_repeat repeat;
     stw_threading threading;
     bool barrier;       /* ranks begin together */
@@ -86,7 +87,9 @@ typedef struct stw_program {
     stw_op *ops;
     uint32_t n_movements;
     size_t movement_room;
-    stw_movement *movements; /* in the order in which they first happen */
+    stw_movement *movements; /* in the order in which they first happen; those of an iteration:
+                                log_prob, forward_backward, steps, weight_sync, rollout, checkpoint
+                                (roles.h) */
     bool with_tensors;       /* the rest is made; else it is empty */
     uint32_t n_tensors, n_ranges, n_events;
     size_t range_room, event_room;
@@ -148,11 +151,12 @@ void stw_live_apply(stw_live *live, const stw_op *op);
 void stw_live_note(const stw_live *live, stw_tier tier, stw_peak *peak);
 /** Peaks of every phase and tier: one walk over the movements in order, no time. Never fails. */
 void stw_program_walk(const stw_program *program, stw_peaks *peaks);
-/** What the engine's allocator hands out of a GPU peak: total less context, comm and slack. */
+/** What the engine's allocator hands out of a GPU peak: total less context, comm, slack, and what
+ * inference engines hold, whose processes are others. */
 uint64_t stw_peak_allocated(const stw_peak *peak);
 /** What it holds: allocated plus slack. */
 uint64_t stw_peak_reserved(const stw_peak *peak);
-/** The first movement of a phase, or NULL. */
+/** The trainer's first movement of a phase, or NULL. */
 const stw_movement *stw_program_movement(const stw_program *program, stw_phase phase);
 /** Does a movement have an operation of this kind? */
 bool stw_movement_has(const stw_program *program, const stw_movement *movement, stw_op_kind kind);

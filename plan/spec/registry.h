@@ -70,6 +70,12 @@ void stw_run_spec_settings(const stw_run_spec *run, const stw_spec_section *sect
 void stw_run_spec_accepted(const stw_run_spec *run, const char *key, const char *except, char *out,
                            size_t out_size);
 
+/** Every key of an item of run.roles. */
+const stw_spec_table *stw_role_table(void);
+/** The checks of run.roles: names, kinds, and keys that have no effect on a role of its kind.
+ * (roles_check.c) */
+STW_MUST_USE stw_status stw_run_spec_check_roles(const stw_run_spec *run, const char *origin,
+                                                 stw_error *err);
 /** Call every registered section's check. */
 STW_MUST_USE stw_status stw_run_spec_check_sections(const stw_run_spec *run, const char *origin,
                                                     stw_error *err);

@@ -84,19 +84,23 @@ typedef enum stw_role_kind {
     STW_ROLE_CRITIC,
     STW_ROLE_REWARD
 } stw_role_kind;
+/** A role beside the trainer (plan/job/roles.h). */
 typedef struct stw_role {
     const char *name;
     stw_role_kind kind;
-    uint32_t nodes;     /* STW_AUTO: as many as the trainer */
+    uint32_t nodes;     /* STW_AUTO: those of the role that it is with, else an equal share */
     const char *with;   /* name of the role whose nodes it shares, "none": own nodes */
-    const char *engine; /* a name such as "vllm" */
-    stw_dtype dtype;
+    const char *engine; /* a name such as "vllm"; NULL: the usual one of its kind */
+    stw_dtype dtype;    /* of the weights */
+    uint32_t params;    /* stw_tier of a model that is not trained; STW_AUTO: host */
     stw_parallel parallel;
     double gpu_memory_utilization;
-    const char *kv_dtype; /* "auto" or a dtype */
-    uint64_t max_model_len, max_num_seqs, update_bucket_bytes;
-    bool enforce_eager, free_cache_engine, builds_trainer_model;
-    uint32_t sleep_level;
+    uint32_t kv_dtype;      /* a stw_dtype; STW_AUTO: that of activations */
+    uint64_t max_model_len; /* 0: the model's positions */
+    uint64_t max_num_seqs, max_num_batched_tokens, update_bucket_bytes;
+    bool enforce_eager, builds_trainer_model;
+    uint32_t free_cache_engine; /* sleeps between rollouts; STW_AUTO: on nodes that it shares */
+    uint32_t sleep_level;       /* STW_AUTO: the engine's own */
 } stw_role;
 
 typedef struct stw_run_spec {

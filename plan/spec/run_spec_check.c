@@ -165,42 +165,6 @@ static stw_status check_checkpoint(const stw_run_spec *run, const char *origin, 
     return STW_STATUS_OK;
 }
 
-static bool is_role(const stw_run_spec *run, const char *name) {
-    for (uint32_t i = 0; i < run->n_roles; i++)
-        if (strcmp(run->roles[i].name, name) == 0) return true;
-    return false;
-}
-
-static stw_status check_role(const stw_run_spec *run, uint32_t index, const char *origin,
-                             stw_error *err) {
-    const stw_role *role = &run->roles[index];
-    char name[64], with[64], other[64], found[160];
-    stw_dtype dtype;
-    snprintf(name, sizeof name, "roles.%u.name", (unsigned)index);
-    snprintf(with, sizeof with, "roles.%u.with", (unsigned)index);
-    bool repeated = strcmp(role->name, "trainer") == 0;
-    for (uint32_t i = 0; i < index; i++)
-        if (strcmp(run->roles[i].name, role->name) == 0) repeated = true;
-    stw_text_quote(role->name, found, sizeof found);
-    if (role->name[0] == '\0' || repeated)
-        return stw_run_spec_refuse(origin, err, name, found, "a unique name");
-    stw_text_quote(role->with, found, sizeof found);
-    if (strcmp(role->with, "trainer") != 0 && strcmp(role->with, "none") != 0 &&
-        (!is_role(run, role->with) || strcmp(role->with, role->name) == 0))
-        return stw_run_spec_refuse(origin, err, with, found, "trainer, none or another role");
-    snprintf(other, sizeof other, "roles.%u.kv_dtype", (unsigned)index);
-    stw_text_quote(role->kv_dtype, found, sizeof found);
-    if (strcmp(role->kv_dtype, "auto") != 0 && !stw_dtype_parse(role->kv_dtype, &dtype))
-        return stw_run_spec_refuse(origin, err, other, found, "auto or a dtype");
-    snprintf(other, sizeof other, "roles.%u.gpu_memory_utilization", (unsigned)index);
-    snprintf(found, sizeof found, "%.9g", role->gpu_memory_utilization);
-    if (!(role->gpu_memory_utilization > 0) || role->gpu_memory_utilization > 1)
-        return stw_run_spec_refuse(origin, err, other, found, "above 0 and at most 1");
-    snprintf(other, sizeof other, "roles.%u.nodes", (unsigned)index);
-    if (role->nodes == 0) return stw_run_spec_refuse(origin, err, other, "0", "auto or at least 1");
-    return STW_STATUS_OK;
-}
-
 stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_run_spec defaults;
     stw_status status = stw_run_spec_init(&defaults, err);
@@ -217,7 +181,7 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(check_checkpoint(run, origin, err));
     STW_TRY(check_groups(run, origin, err));
     STW_TRY(check_packing(run, origin, err));
-    for (uint32_t i = 0; i < run->n_roles; i++) STW_TRY(check_role(run, i, origin, err));
+    STW_TRY(stw_run_spec_check_roles(run, origin, err));
     if (run->trainable.lora_rank == 0 && run->trainable.lora_targets.n > 0) {
         status = stw_run_spec_refuse(origin, err, "trainable.lora.rank", "0",
                                      "at least 1 with lora.targets");

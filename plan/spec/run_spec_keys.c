@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The keys of run.yaml that belong to no engine. */
-#include "plan/spec/run_spec.h"
+#include "plan/spec/registry.h"
 #include "plan/spec/spec_rows.h"
 
 #define END                                                                                        \
@@ -22,11 +22,17 @@ static const stw_spec_word dtypes[] = {{"fp32", STW_DTYPE_F32, NULL},
 static const stw_spec_word load_dtypes[] = {
     {"auto", STW_AUTO, NULL},       {"stored", STW_NONE, NULL},    {"fp32", STW_DTYPE_F32, NULL},
     {"bf16", STW_DTYPE_BF16, NULL}, {"fp16", STW_DTYPE_F16, NULL}, END};
-static const stw_spec_word role_dtypes[] = {{"fp32", STW_DTYPE_F32, NULL},
-                                            {"bf16", STW_DTYPE_BF16, NULL},
-                                            {"fp16", STW_DTYPE_F16, NULL},
-                                            {"fp8", STW_DTYPE_F8_E4M3, NULL},
-                                            END};
+static const stw_spec_word role_dtypes[] = {
+    {"fp32", STW_DTYPE_F32, NULL},    {"bf16", STW_DTYPE_BF16, NULL}, {"fp16", STW_DTYPE_F16, NULL},
+    {"fp8", STW_DTYPE_F8_E4M3, NULL}, {"mxfp4", STW_DTYPE_F4, NULL},  END};
+static const stw_spec_word kv_dtypes[] = {
+    {"auto", STW_AUTO, NULL},      {"fp32", STW_DTYPE_F32, NULL},    {"bf16", STW_DTYPE_BF16, NULL},
+    {"fp16", STW_DTYPE_F16, NULL}, {"fp8", STW_DTYPE_F8_E4M3, NULL}, END};
+static const stw_spec_word role_tiers[] = {
+    {"auto", STW_AUTO, NULL}, {"gpu", STW_TIER_GPU, NULL}, {"host", STW_TIER_HOST, NULL}, END};
+static const stw_spec_word auto_bools[] = {
+    {"auto", STW_AUTO, NULL}, {"true", true, NULL}, {"false", false, NULL}, END};
+static const stw_spec_word auto_name[] = {{"auto", 0, NULL}, END};
 static const stw_spec_word masters[] = {{"none", false, NULL}, {"fp32", true, NULL}, END};
 static const stw_spec_word backs[] = {
     {"optimizer_step", false, NULL}, {"forward_backward", true, NULL}, END};
@@ -86,10 +92,9 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 #define OF(member) IN(stw_role, member)
 
 /* What to use instead of a key that is not implemented. */
-#define NO_ROLES ""
 #define MOST_WAYS 32768      /* two of them multiply within 32 bits */
 #define MOST_TOKENS 16777216 /* of a sequence */
-#define ROLE_INSIDE NULL     /* the list of roles is refused as a whole */
+#define ROLE_INSIDE NULL     /* plan/spec/roles_check.c refuses what has no effect */
 
 /* dp_shard excludes cp; the sharding group is dp_shard x cp. */
 #define PARALLEL(where, other, forward, experts)                                                   \
@@ -141,28 +146,50 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
     }
 
 static const stw_spec_row role_rows[] = {
-    {STRING("name"), OF(name), .fallback = ""},
-    {WORDS("kind", role_kinds), OF(kind), .fallback = "rollout"},
+    {STRING("name"), OF(name), .fallback = "", .label = true},
+    {WORDS("kind", role_kinds), OF(kind), .fallback = "rollout",
+     .note = "rollout | reference | critic | reward"},
     {COUNT("nodes"), OF(nodes), .words = auto_count, .fallback = "auto",
-     .note = "auto: as many as the trainer"},
+     .note = "auto: an equal share of the nodes that are left", BOUNDS(1, MOST_WAYS)},
     {STRING("with"), OF(with), .fallback = "trainer",
      .note = "the role whose nodes it shares; none: own nodes"},
-    {STRING("engine"), OF(engine), .fallback = "vllm"},
-    {WORDS("dtype", role_dtypes), OF(dtype), .fallback = "bf16"},
-    PARALLEL(OF, ROLE_INSIDE, 0, 0),
-    {RATIO("gpu_memory_utilization"), OF(gpu_memory_utilization), .fallback = "0.9"},
-    {STRING("kv_dtype"), OF(kv_dtype), .fallback = "auto"},
-    {COUNT("max_model_len"), OF(max_model_len), .fallback = "32768"},
-    {COUNT("max_num_seqs"), OF(max_num_seqs), .fallback = "256"},
-    {BOOL("enforce_eager"), OF(enforce_eager), .fallback = "false"},
-    {BOOL("free_cache_engine"), OF(free_cache_engine), .fallback = "true"},
-    {COUNT("sleep_level"), OF(sleep_level), .fallback = "1"},
-    {BYTES("update_bucket"), OF(update_bucket_bytes), .fallback = "1 GiB"},
-    {BOOL("builds_trainer_model"), OF(builds_trainer_model), .fallback = "false"},
+    {STRING("engine"), OF(engine), .words = auto_name, .fallback = "auto",
+     .note = "rollout: auto (vllm) | vllm | sglang; others: the trainer's"},
+    {WORDS("placement.params", role_tiers), OF(params), .fallback = "auto",
+     .note = "of reference and reward: auto (host) | host | gpu"},
+    {WORDS("dtype", role_dtypes), OF(dtype), .fallback = "bf16",
+     .note =
+         "of the weights: fp32 | bf16 | fp16 | fp8: linear layers, with a scale per 128 x 128 | "
+         "mxfp4: experts, with a scale per 32"},
+    PARALLEL(OF, ROLE_INSIDE, 0, 0), /* of a rollout: tp, and ep: ranks that share the experts */
+    {RATIO("gpu_memory_utilization"), OF(gpu_memory_utilization), .fallback = "0.9",
+     .note = "share of the GPU's memory for weights, activations and KV cache; sglang: "
+             "mem_fraction_static",
+     BOUNDS(1e-6, 1)},
+    {WORDS("kv_dtype", kv_dtypes), OF(kv_dtype), .fallback = "auto",
+     .note = "auto: that of activations"},
+    {TOKENS("max_model_len"), OF(max_model_len), .words = auto_tokens, .fallback = "auto",
+     .note = "tokens of the longest sequence; auto: the model's positions", BOUNDS(1, MOST_TOKENS)},
+    {COUNT("max_num_seqs"), OF(max_num_seqs), .fallback = "256", BOUNDS(1, 1048576)},
+    {TOKENS("max_num_batched_tokens"), OF(max_num_batched_tokens), .fallback = "8192",
+     .also = "chunked_prefill_size", .note = "tokens of one forward pass", BOUNDS(1, MOST_TOKENS)},
+    {BOOL("enforce_eager"), OF(enforce_eager), .fallback = "false", .note = "true: no CUDA graphs"},
+    {WORDS("free_cache_engine", auto_bools), OF(free_cache_engine), .fallback = "auto",
+     .note = "sleeps between rollouts; auto: on shared nodes"},
+    {COUNT("sleep_level"), OF(sleep_level), .words = auto_count, .fallback = "auto",
+     .note = "1: weights wait in page-locked host memory | 2: they are discarded | auto: 1, sglang "
+             "2",
+     BOUNDS(1, 2)},
+    {BYTES("update_bucket"), OF(update_bucket_bytes), .fallback = "1 GiB",
+     .note = "of the weight sync to the first rollout", BOUNDS(4096, 1099511627776.0)},
+    {BOOL("builds_trainer_model"), OF(builds_trainer_model), .fallback = "false",
+     .note = "on own nodes: holds the trainer's parameters, too"},
 };
 static const stw_spec_table role_table = {role_rows, sizeof role_rows / sizeof role_rows[0]};
 static const stw_spec_items role_items = {&role_table, sizeof(stw_role),
                                           offsetof(stw_run_spec, n_roles)};
+
+const stw_spec_table *stw_role_table(void) { return &role_table; }
 
 #define OF_GROUP(member) IN(stw_param_group, member)
 static const stw_spec_row group_rows[] = {
@@ -401,8 +428,7 @@ static const stw_spec_row rows_after[] = {
      AT(roles),
      .items = &role_items,
      .fallback = "[]",
-     .instead = NO_ROLES,
-     .note = "further roles"},
+     .note = "roles beside the trainer, each with these keys:"},
 };
 
 void stw_run_spec_common_rows(stw_spec_table *before, stw_spec_table *after) {

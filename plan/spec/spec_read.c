@@ -48,6 +48,7 @@ static stw_status read_scalar(const stw_spec_source *from, const stw_spec_row *r
         other = "a map";
         break;
     case STW_SPEC_WORDS:
+        fits = string || node->kind == STW_NODE_BOOL; /* true and false may be words */
         break;
     default:
         other = "a string";
@@ -349,12 +350,11 @@ static stw_status set_in_item(const stw_spec_source *from, const stw_spec_row *r
                  (unsigned)n);
         return stw_spec_refuse(from, row->key, found, expected, err);
     }
-    if (index == n) {
-        stw_status status = make_items(from, row, n + 1u, &grown, err);
-        if (status != STW_STATUS_OK) return status;
-        if (n > 0) memcpy(grown, items, n * row->items->item_size);
-        items = grown;
-    }
+    const uint32_t now = index == n ? n + 1u : n; /* a list of its own: copies of a spec share it */
+    stw_status made = make_items(from, row, now, &grown, err);
+    if (made != STW_STATUS_OK) return made;
+    if (n > 0) memcpy(grown, items, n * row->items->item_size);
+    items = grown;
     snprintf(prefix, sizeof prefix, "%s.%zu.", row->key, index);
     stw_spec item = {row->items->table, items + index * row->items->item_size, from->spec->pool};
     stw_spec_source inner = *from;
@@ -362,7 +362,7 @@ static stw_status set_in_item(const stw_spec_source *from, const stw_spec_row *r
     inner.prefix = prefix;
     if (!stw_spec_has_key(item.table, rest)) return refuse_key(&inner, "", rest, err);
     stw_status status = set_member(&inner, rest, value, err);
-    if (status == STW_STATUS_OK && grown != NULL) put_items(from, row, grown, n + 1u);
+    if (status == STW_STATUS_OK) put_items(from, row, grown, now);
     return status;
 }
 

@@ -256,13 +256,15 @@ void stw_spec_write_value(const stw_spec_row *row, const void *base, stw_text *o
 
 typedef struct yaml_state {
     stw_text *out;
-    int indent; /* in spaces */
-    bool dash;  /* the next line begins an item */
+    int indent;   /* in spaces */
+    bool dash;    /* the next line begins an item */
+    bool comment; /* lines are comments */
 } yaml_state;
 
 static void yaml_name(yaml_state *y, const char *name) {
     int indent = y->dash ? y->indent - 2 : y->indent;
-    stw_text_printf(y->out, "%*s%s%s:", indent, "", y->dash ? "- " : "", name);
+    stw_text_printf(y->out, "%s%*s%s%s:", y->comment ? "# " : "", indent, "", y->dash ? "- " : "",
+                    name);
     y->dash = false;
 }
 
@@ -288,6 +290,22 @@ static void yaml_note(yaml_state *y, const stw_spec_row *row) {
     }
 }
 
+static void yaml_row(void *to, const stw_spec_row *row, const char *name, const void *base);
+
+/* The keys of an empty list's items, as comments, with their defaults. */
+static void yaml_item_keys(yaml_state *y, const stw_spec_row *row) {
+    stw_pool *pool = stw_pool_new();
+    void *item = pool == NULL ? NULL : stw_pool_alloc(pool, row->items->item_size);
+    const stw_spec usual = {row->items->table, item, pool};
+    static const format f = {yaml_open, yaml_close, yaml_row};
+    yaml_state inside = {y->out, y->indent + 2, true, true};
+    if (item == NULL || stw_spec_defaults(&usual, NULL) != STW_STATUS_OK)
+        y->out->failed = true;
+    else
+        walk(row->items->table, item, &f, &inside);
+    stw_pool_free(pool);
+}
+
 static void yaml_row(void *to, const stw_spec_row *row, const char *name, const void *base) {
     static const format f = {yaml_open, yaml_close, yaml_row};
     yaml_state *y = to;
@@ -297,17 +315,18 @@ static void yaml_row(void *to, const stw_spec_row *row, const char *name, const 
         stw_spec_write_value(row, base, y->out);
         yaml_note(y, row);
         stw_text_append(y->out, "\n", 1);
+        if (row->kind == STW_SPEC_ITEMS) yaml_item_keys(y, row);
         return;
     }
     stw_text_append(y->out, "\n", 1);
     for (uint32_t i = 0; i < item_count(row, base); i++) {
-        yaml_state item = {y->out, y->indent + 4, true};
+        yaml_state item = {y->out, y->indent + 4, true, y->comment};
         walk(row->items->table, item_at(row, base, i), &f, &item);
     }
 }
 
 void stw_spec_write_yaml(const stw_spec_table *table, const void *base, stw_text *out) {
     static const format f = {yaml_open, yaml_close, yaml_row};
-    yaml_state y = {out, 0, false};
+    yaml_state y = {out, 0, false, false};
     walk(table, base, &f, &y);
 }

@@ -39,7 +39,9 @@
     X(PROCESS, "process")                                                                          \
     X(CHECKPOINT_STAGING, "checkpoint_staging")                                                    \
     X(OBJECT_STORE, "object_store")                                                                \
-    X(DATA_LOADERS, "data_loaders")
+    X(DATA_LOADERS, "data_loaders")                                                                \
+    X(ROLLOUT_WORK, "rollout_work")                                                                \
+    X(ROLE_PROCESS, "role_process")
 
 #define STW_TIER_TABLE(X) X(GPU, "gpu") X(HOST, "host") X(NVME, "nvme")
 

@@ -156,6 +156,25 @@ static const key_case megatron_cases[] = {
     {"overlapped", {MEGATRON, "megatron.overlap_grad_reduce=true"}},
     {NULL, {NULL}}};
 
+#define ROLE                                                                                       \
+    "engine=fsdp2", "node.gpu.memory=4 GiB", "batch.seq_len=512",                                  \
+        "roles=[{name: a, parallel: {tp: 2}, gpu_memory_utilization: 0.4, max_model_len: 2k, "     \
+        "max_num_batched_tokens: 1k"
+static const key_case role_cases[] = {
+    {"shared", {ROLE "}]"}},
+    {"one rank",
+     {"engine=fsdp2", "node.gpu.memory=4 GiB", "batch.seq_len=512",
+      "roles=[{name: a, gpu_memory_utilization: 0.4, max_model_len: 2k}]"}},
+    {"asleep with weights", {ROLE ", sleep_level: 1, dtype: fp8}]"}},
+    {"awake", {ROLE ", engine: sglang, free_cache_engine: false}]"}},
+    {"reference", {"engine=fsdp2", "node.gpu.memory=4 GiB", "roles=[{name: a, kind: reference}]"}},
+    {"reward",
+     {"engine=fsdp2", "node.gpu.memory=4 GiB",
+      "roles=[{name: a, kind: reward, with: none, nodes: 1}]"}},
+    {"critic", {"engine=fsdp2", "node.gpu.memory=4 GiB", "roles=[{name: a, kind: critic}]"}},
+    {"alone", {ROLE ", with: none, nodes: 1, builds_trainer_model: true}]"}},
+    {NULL, {NULL}}};
+
 static bool is_refusal(stw_status status) {
     return status == STW_STATUS_BAD_INPUT || status == STW_STATUS_NOT_BUILT_IN;
 }
@@ -422,6 +441,8 @@ static void try_value(const tried_case *t, const stw_spec_row *row, const char *
     stw_plan_free(plan);
 }
 
+static const char role_prefix[] = "roles.0.";
+
 /* Value number `i` of a key in every case, until one changes something. False: there is none. */
 static bool try_row(const tried_case *cases, size_t n, const stw_spec_row *row, size_t i,
                     outcome *o) {
@@ -430,6 +451,8 @@ static bool try_row(const tried_case *cases, size_t n, const stw_spec_row *row, 
     for (size_t c = 0; c < n && o->changed == 0; c++) {
         const void *base = stw_run_spec_has_key(row->key) ? (const void *)&cases[c].base->run
                                                           : &cases[c].base->cluster;
+        if (strncmp(row->key, role_prefix, sizeof role_prefix - 1) == 0)
+            base = &cases[c].base->run.roles[0];
         const unsigned before = o->same;
         stw_text now = STW_TEXT_INIT;
         if (!other_value(row, base, i, value, sizeof value)) continue;
@@ -449,6 +472,29 @@ static bool is_only_value(const stw_spec_row *row, const outcome *o) {
            o->refused > 0;
 }
 
+static void check_row(size_t model, const tried_case *tried, size_t n, const stw_spec_row *row) {
+    outcome o = {0};
+    for (size_t i = 0; o.changed == 0 && try_row(tried, n, row, i, &o);) i++;
+    bool good = o.changed > 0 || o.refused == o.tried || is_only_value(row, &o);
+    if (!good)
+        fprintf(stderr, "%s, %s: no value of %s changes anything (%s)\n",
+                stw_engine_name(tried[0].base->run.engine), model_names[model], row->key,
+                o.last_same);
+    CU_ASSERT_TRUE(good);
+}
+
+/* The keys of an item of `roles`, in cases that have one. */
+static void check_role_rows(size_t model, const tried_case *tried, size_t n) {
+    const stw_spec_table *table = stw_role_table();
+    for (size_t r = 0; r < table->n_rows; r++) {
+        char key[64];
+        stw_spec_row row = table->rows[r];
+        snprintf(key, sizeof key, "%s%s", role_prefix, row.key);
+        row.key = key;
+        check_row(model, tried, n, &row);
+    }
+}
+
 /* A key with an effect in no case, though a value of it was accepted, fails. */
 static void check_cases(size_t model, const key_case *cases) {
     tried_case tried[MOST_CASES];
@@ -462,17 +508,10 @@ static void check_cases(size_t model, const key_case *cases) {
     }
     for (int which = 0; which < 2; which++) {
         const stw_spec_table *table = which == 0 ? stw_run_spec_table() : stw_cluster_table();
-        for (size_t r = 0; r < table->n_rows; r++) {
-            outcome o = {0};
-            for (size_t i = 0; o.changed == 0 && try_row(tried, n, &table->rows[r], i, &o);) i++;
-            bool good = o.changed > 0 || o.refused == o.tried || is_only_value(&table->rows[r], &o);
-            if (!good)
-                fprintf(stderr, "%s, %s: no value of %s changes anything (%s)\n",
-                        stw_engine_name(tried[0].base->run.engine), model_names[model],
-                        table->rows[r].key, o.last_same);
-            CU_ASSERT_TRUE(good);
-        }
+        for (size_t r = 0; r < table->n_rows && tried[0].base->job->n_roles == 1; r++)
+            check_row(model, tried, n, &table->rows[r]);
     }
+    if (tried[0].base->job->n_roles > 1) check_role_rows(model, tried, n);
     for (size_t i = 0; i < n; i++) {
         stw_text_free(&tried[i].text);
         stw_text_free(&tried[i].report);
@@ -486,6 +525,7 @@ static void keys_of_stowage(void) { check_cases(key_model, stowage_cases); }
 static void keys_of_fsdp2(void) { check_cases(key_model, fsdp2_cases); }
 static void keys_of_megatron(void) { check_cases(key_model, megatron_cases); }
 
+static void keys_of_roles(void) { check_cases(key_model, role_cases); }
 static void keys_of_deepspeed(void) { check_cases(key_model, deepspeed_cases); }
 
 static int key_test_main(const char *name, size_t model) {
@@ -494,6 +534,7 @@ static int key_test_main(const char *name, size_t model) {
         {"every key of engine fsdp2 has an effect or is refused", keys_of_fsdp2},
         {"every key of engine deepspeed has an effect or is refused", keys_of_deepspeed},
         {"every key of engine megatron has an effect or is refused", keys_of_megatron},
+        {"every key of a role has an effect or is refused", keys_of_roles},
     };
     key_model = model;
     if (!write_models()) return 2;

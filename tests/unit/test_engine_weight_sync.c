@@ -19,7 +19,9 @@ enum { GPUS = 4 };
 #define MEGATRON "engine=megatron", "precision.params=bf16", "precision.master=fp32"
 
 static stw_plan *make(const char *const *settings) {
-    const stw_cluster cluster = fixture_cluster(GPUS);
+    stw_cluster cluster = fixture_cluster(GPUS);
+    for (size_t i = 0; settings[i] != NULL; i++)
+        if (strcmp(settings[i], APART) == 0) cluster.nodes = 2;
     stw_plan *plan = fixture_plan(size, &cluster, settings);
     stw_place places[STW_MAX_PLACES];
     stw_decisions *d = &plan->decisions;

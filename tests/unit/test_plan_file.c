@@ -356,7 +356,7 @@ static void every_member_is_required(void) {
         free(wrong);
         members++;
     }
-    CU_ASSERT_EQUAL(members, 23);
+    CU_ASSERT_EQUAL(members, 24);
     free(text);
     stw_plan_free(plan);
 }

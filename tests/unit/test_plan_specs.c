@@ -118,7 +118,8 @@ static const char changed_run[] =
     "roles:\n"
     "- {name: rollout, kind: rollout, nodes: 4, with: trainer, engine: vllm, dtype: bf16,\n"
     "   parallel: {tp: 8}, gpu_memory_utilization: 0.8, kv_dtype: auto, max_model_len: 32768,\n"
-    "   max_num_seqs: 256, enforce_eager: true, free_cache_engine: false, sleep_level: 2,\n"
+    "   max_num_seqs: 256, max_num_batched_tokens: 16384,\n"
+    "   enforce_eager: true, free_cache_engine: false, sleep_level: 2,\n"
     "   update_bucket: 1 GiB, builds_trainer_model: true}\n"
     "- {name: judge, kind: reward, with: none, dtype: fp8, kv_dtype: fp8}\n";
 
@@ -264,7 +265,10 @@ static void check_changed(const stw_run_spec *run) {
     CU_ASSERT_STRING_EQUAL(judge->with, "none");
     CU_ASSERT_EQUAL(judge->dtype, STW_DTYPE_F8_E4M3);
     CU_ASSERT_EQUAL(judge->nodes, STW_AUTO);
-    CU_ASSERT_EQUAL(judge->sleep_level, 1);
+    CU_ASSERT_EQUAL(judge->sleep_level, STW_AUTO);
+    CU_ASSERT_EQUAL(judge->kv_dtype, STW_DTYPE_F8_E4M3);
+    CU_ASSERT_EQUAL(rollout->free_cache_engine, false);
+    CU_ASSERT_EQUAL(judge->free_cache_engine, STW_AUTO);
 }
 
 static void every_key_round_trips(void) {
@@ -501,6 +505,10 @@ static void set_takes_every_kind(void) {
     CU_ASSERT_STRING_EQUAL(run.roles[0].name, "rollout");
     CU_ASSERT_EQUAL(run.roles[0].parallel.tp, 8);
     CU_ASSERT_EQUAL(run.roles[1].parallel.tp, 1);
+    stw_run_spec copy = run; /* as planners of changes make it: of its own in what it sets */
+    CHECK_OK(stw_run_spec_set(&copy, "roles.0.parallel.tp", "4", "--set", err));
+    CU_ASSERT_EQUAL(copy.roles[0].parallel.tp, 4);
+    CU_ASSERT_EQUAL(run.roles[0].parallel.tp, 8);
     CHECK_FAILS(stw_run_spec_set(&run, "roles.3.name", "x", "--set", err), STW_STATUS_BAD_INPUT,
                 "expected 0 to 2 (2 appends an item)");
     CHECK_FAILS(stw_run_spec_set(&run, "roles.2.nam", "x", "--set", err), STW_STATUS_BAD_INPUT,

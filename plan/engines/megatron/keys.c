@@ -373,9 +373,6 @@ static stw_status check_fsdp(const stw_run_spec *run, const char *origin, stw_er
         s.optimizer_offload_fraction < 1)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_offload_fraction",
                                          "0 or 1 with megatron.fsdp");
-    if (s.optimizer_instances > 1)
-        return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_instances",
-                                         "1 with megatron.fsdp");
     return STW_STATUS_OK;
 }
 

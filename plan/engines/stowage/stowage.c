@@ -34,7 +34,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
                         const stw_layout *layout, stw_program *program, stw_error *err) {
     stw_builder b;
     stw_builder_init(&b, job, decisions, layout, program, err);
-    bool executable = decisions->load != STW_LOAD_NODE_LEADER || job->cluster->nodes == 1;
+    bool executable = decisions->load != STW_LOAD_NODE_LEADER || job->roles[0].n_nodes == 1;
     stw_begin_movement(&b, (stw_movement){.phase = STW_PHASE_LOAD,
                                           .by_stowage = true,
                                           .executable = executable,

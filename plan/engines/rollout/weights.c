@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights of a rank in vLLM (vllm/model_executor/layers/linear.py: ColumnParallelLinear,
+ * QKVParallelLinear, RowParallelLinear; vocab_parallel_embedding.py: VocabParallelEmbedding;
+ * fused_moe/layer.py: FusedMoE, determine_expert_map). SGLang's layers are copies of these. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/checked.h"
+#include "plan/engines/bytes.h"
+#include "plan/engines/rollout/sizes.h"
+
+/* vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE */
+enum { VOCAB_STEP = 64 };
+/* fp8 with block scales: one fp32 per 128 x 128 (fp8.py, weight_block_size); mxfp4: one byte per 32
+ * elements (mxfp4.py, mxfp4_block). */
+enum { FP8_BLOCK = 128, MXFP4_BLOCK = 32 };
+
+static bool ends_with(const char *name, const char *end) {
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+static bool is_any(const char *name, const char *const *ends) {
+    for (; *ends != NULL; ends++)
+        if (ends_with(name, *ends)) return true;
+    return false;
+}
+
+static const stw_block_facts *facts_of(const stw_rollout_role *role, const stw_tensor *t) {
+    return &role->model->groups[role->model->blocks[t->block].group].facts;
+}
+
+static bool is_vocabulary(const stw_rollout_role *role, const stw_tensor *t) {
+    return t->rank == 2 && role->model->vocab > 0 && t->shape[0] == role->model->vocab &&
+           !facts_of(role, t)->transformer;
+}
+
+/* ReplicatedLinear, norms and tables are whole on every rank. */
+static bool is_whole(const stw_tensor *t) {
+    static const char *const cut_vectors[] = {"q_proj.bias",
+                                              "k_proj.bias",
+                                              "v_proj.bias",
+                                              "up_proj.bias",
+                                              "gate_proj.bias",
+                                              "qkv.bias",
+                                              "qkv_proj.bias",
+                                              "linear_fc1.bias",
+                                              "fc1.bias",
+                                              ".A_log",
+                                              ".dt_bias",
+                                              ".sinks",
+                                              NULL};
+    static const char *const matrices[] = {"mlp.gate.weight",
+                                           "router.weight",
+                                           "q_a_proj.weight",
+                                           "kv_a_proj_with_mqa.weight",
+                                           "shared_expert_gate.weight",
+                                           "patch_embed.proj.weight",
+                                           "patch_embedding.weight",
+                                           "pos_embed.weight",
+                                           "position_embedding",
+                                           "wpe.weight",
+                                           NULL};
+    if (t->rank <= 1) return !is_any(t->name, cut_vectors);
+    return is_any(t->name, matrices);
+}
+
+/* Each rank has one head at least: with more ranks than heads, ranks share copies. */
+static bool is_kv(const stw_tensor *t) {
+    static const char *const names[] = {"k_proj.weight", "v_proj.weight", "k_proj.bias",
+                                        "v_proj.bias", NULL};
+    return is_any(t->name, names);
+}
+
+static uint64_t expert_elements(const stw_rollout_role *role, const stw_tensor *t) {
+    const uint64_t experts = stw_max_u64(facts_of(role, t)->experts, 1);
+    if (role->ep <= 1) return stw_div_up_u64(t->numel, role->tp);
+    /* of a tensor per expert, this rank has its share of all of them */
+    if (t->experts <= 1) return stw_div_up_u64(t->numel, role->ep);
+    return stw_times(t->numel / experts, stw_div_up_u64(experts, role->ep));
+}
+
+static uint64_t elements(const stw_rollout_role *role, const stw_tensor *t) {
+    const stw_block_facts *facts = facts_of(role, t);
+    if (t->expert) return expert_elements(role, t);
+    if (is_vocabulary(role, t))
+        return stw_times(stw_round_up_u64(t->shape[0], VOCAB_STEP) / role->tp, t->shape[1]);
+    if (is_whole(t)) return t->numel;
+    if (is_kv(t) && facts->kv_heads > 0 && facts->kv_heads < role->tp)
+        return t->numel / facts->kv_heads;
+    return stw_div_up_u64(t->numel, role->tp);
+}
+
+/* Layers whose matrices are quantized: those of blocks, without the replicated ones. */
+static bool is_quantized(const stw_rollout_role *role, const stw_tensor *t) {
+    const stw_block_facts *facts = facts_of(role, t);
+    if (!facts->transformer || facts->vision || t->rank < 2) return false;
+    if (role->spec->dtype == STW_DTYPE_F4) return t->expert;
+    return role->spec->dtype == STW_DTYPE_F8_E4M3 && (t->expert || !is_whole(t));
+}
+
+static uint64_t tensor_bytes(const stw_rollout_role *role, const stw_tensor *t) {
+    const uint64_t n = elements(role, t);
+    if (!is_quantized(role, t)) return stw_times(n, stw_dtype_bits(role->compute) / 8);
+    if (role->spec->dtype == STW_DTYPE_F4) return n / 2 + stw_div_up_u64(n, MXFP4_BLOCK);
+    return stw_plus(n, stw_times(stw_div_up_u64(n, FP8_BLOCK * FP8_BLOCK), sizeof(float)));
+}
+
+/* cos and sin of all positions (rotary_embedding/base.py, _compute_cos_sin_cache), one table for
+ * all layers. Learned positions have none. */
+static uint64_t rotary_bytes(const stw_rollout_role *role) {
+    uint64_t dim = 0;
+    for (uint32_t g = 0; g < role->model->n_groups; g++) {
+        const stw_block_facts *facts = &role->model->groups[g].facts;
+        if (facts->transformer && !facts->vision && facts->kv_rank == 0)
+            dim = stw_max_u64(dim, facts->qk_dim);
+    }
+    for (uint32_t t = 0; t < role->model->n_tensors; t++) {
+        const stw_tensor *tensor = &role->model->tensors[t];
+        if (ends_with(tensor->name, "wpe.weight")) return 0;
+        if (ends_with(tensor->name, "kv_a_proj_with_mqa.weight"))
+            dim = tensor->shape[0] - facts_of(role, tensor)->kv_rank;
+    }
+    return stw_times(stw_times(role->model->max_positions, dim), stw_dtype_bits(role->compute) / 8);
+}
+
+/* The copy on the host is made allocation by allocation (device_allocator/cumem.py,
+ * CuMemAllocator.sleep), page-locked by torch's caching allocator. Layers' tensors of 1 MiB and
+ * more have allocations of their own; smaller ones count for little. */
+uint64_t stw_rollout_weight_bytes(const stw_rollout_role *role, uint64_t *rounding) {
+    uint64_t bytes = rotary_bytes(role);
+    if (rounding != NULL) *rounding = 0;
+    for (uint32_t t = 0; t < role->model->n_tensors; t++) {
+        const uint64_t of = tensor_bytes(role, &role->model->tensors[t]);
+        bytes = stw_plus(bytes, of);
+        if (rounding != NULL) *rounding = stw_plus(*rounding, stw_page_lock_rounding_bytes(of));
+    }
+    return bytes;
+}
+
+static stw_status refuse(uint32_t number, const char *key, uint32_t found, const char *expected,
+                         uint64_t of, stw_error *err) {
+    return stw_fail(err, STW_STATUS_BAD_INPUT, NULL, "roles.%u.%s: found %u, expected %s %llu",
+                    (unsigned)number - 1, key, (unsigned)found, expected, (unsigned long long)of);
+}
+
+/* ModelConfig.verify_with_parallel_config; QKVParallelLinear. */
+stw_status stw_rollout_check_cuts(const stw_rollout_role *role, uint32_t number, stw_error *err) {
+    const uint64_t vocab = stw_round_up_u64(role->model->vocab, VOCAB_STEP);
+    bool experts = false;
+    if (vocab % role->tp != 0)
+        return refuse(number, "parallel.tp", role->tp, "a divisor of the padded vocabulary,", vocab,
+                      err);
+    for (uint32_t g = 0; g < role->model->n_groups; g++) {
+        const stw_block_facts *f = &role->model->groups[g].facts;
+        if (!f->transformer || f->vision) continue;
+        if (f->q_heads % role->tp != 0)
+            return refuse(number, "parallel.tp", role->tp, "a divisor of the attention heads,",
+                          f->q_heads, err);
+        if (f->kv_rank == 0 && f->kv_heads > 0 && role->tp % f->kv_heads != 0 &&
+            f->kv_heads % role->tp != 0)
+            return refuse(number, "parallel.tp", role->tp,
+                          "a divisor or a multiple of the key and value heads,", f->kv_heads, err);
+        if (f->linear_k_heads % role->tp != 0)
+            return refuse(number, "parallel.tp", role->tp,
+                          "a divisor of the heads of linear attention,", f->linear_k_heads, err);
+        experts = experts || f->experts > 0;
+        if (f->experts > 0 && role->ep > f->experts)
+            return refuse(number, "parallel.ep", role->ep, "at most the number of experts,",
+                          f->experts, err);
+    }
+    if (!experts && role->ep > 1)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, NULL,
+                        "roles.%u.parallel.ep: found %u, expected 1: the model has no experts",
+                        (unsigned)number - 1, (unsigned)role->ep);
+    if (!experts && role->spec->dtype == STW_DTYPE_F4)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, NULL,
+                        "roles.%u.dtype: found mxfp4, expected another: it quantizes experts, and "
+                        "the model has none",
+                        (unsigned)number - 1);
+    return STW_STATUS_OK;
+}

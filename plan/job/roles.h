@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Roles of a job beside the trainer, and the nodes of each. A role shares the nodes of another one
+ * (`with`) or has nodes of its own. The trainer has the nodes that are left, and ranks are numbered
+ * from it on. Role 0 is the trainer. Read-only after stw_job_new; any thread. */
+#ifndef STW_PLAN_JOB_ROLES_H
+#define STW_PLAN_JOB_ROLES_H
+
+#include "plan/spec/run_spec.h"
+
+struct stw_job;
+struct stw_program;
+
+/** What makes the movements of roles of some kinds: inference engines, and models beside the
+ * trainer's. Each is one constant table in plan/engines/. */
+typedef struct stw_role_engine {
+    const char *name;
+    unsigned kinds; /* bit stw_role_kind */
+    /** Find what a role holds on each of its ranks and keep it in *figures (in the job's pool).
+     * BAD_INPUT where the role cannot be: sizes that do not divide, no room for the KV cache of one
+     * sequence. */
+    stw_status (*make)(const struct stw_job *job, uint32_t role, const void **figures,
+                       stw_error *err);
+    /** Append the role's movements to an empty program of a kind of rank on its nodes. */
+    stw_status (*build)(const struct stw_job *job, uint32_t role, struct stw_program *program,
+                        stw_error *err);
+    /** What the role holds, in words, for reports. */
+    void (*describe)(const struct stw_job *job, uint32_t role, char *out, size_t out_size);
+} stw_role_engine;
+
+/** The engines of roles, NULL at the end; the first of a kind is the usual one. plan/engines
+ * defines the list. */
+extern const stw_role_engine *const stw_role_engines_built_in[];
+
+typedef struct stw_job_role {
+    const stw_role *spec; /* NULL: the trainer */
+    const char *name;
+    const stw_role_engine *engine; /* NULL: the trainer */
+    uint32_t home;                 /* the role whose nodes it is on: itself or another */
+    uint32_t first_node, n_nodes;
+    const void *figures; /* of the engine */
+    struct stw_job *own; /* of a model with an engine of the trainer's; may be NULL */
+} stw_job_role;
+
+/** Does a role have nodes of its own? */
+bool stw_role_is_alone(const stw_job_role *roles, uint32_t role);
+const char *stw_role_kind_name(stw_role_kind kind);
+
+/** Share out the cluster's nodes.
+ * @param out [1 + run->n_roles], in `pool` */
+STW_MUST_USE stw_status stw_roles_place(const stw_run_spec *run, uint32_t nodes, stw_pool *pool,
+                                        stw_job_role **out, stw_error *err);
+
+#endif
