@@ -55,6 +55,8 @@ static void put_kind(const stw_section *s, stw_table *t, uint32_t kind) {
     for (uint32_t k = 0; k < job->n_kinds; k++)
         alike[k] = job->kinds[k].home == job->kinds[kind].home;
     stw_job_ranks_words(job, alike, who, sizeof who);
+    if (job->engine->stage != NULL && job->kinds[kind].home == 0) /* stages differ */
+        stw_job_kind_words(job, kind, who, sizeof who);
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
         if (!plan->peaks[kind].has[p]) continue;
         for (uint32_t r = 0; r < job->n_roles; r++) {

@@ -92,6 +92,8 @@ plan qwen3.5-35b-verl-7685 --model Qwen3.5-35B-A3B --cluster h200-x8 --set node.
 plan qwen3.5-35b-checkpoint --model Qwen3.5-35B-A3B --cluster h200-x8 --set nodes=4 --set engine=megatron --set parallel.tp=2 --set parallel.cp=2 \
     --set parallel.ep=8 --set parallel.sequence_parallel=true --set precision.params=bf16 --set precision.master=fp32 --set checkpoint.every=100
 plan qwen3-8b-rl-hybrid --model Qwen3-8B --cluster "$h100" --set nodes=1 --run "$examples/rl-qwen3-8b-hybrid.yaml"
+plan qwen3-235b-rl-hybrid --model Qwen3-235B-A22B --cluster "$h100" --set nodes=16 --run "$examples/rl-qwen3-235b-hybrid.yaml"
+plan deepseek-v3-rl-hybrid --model DeepSeek-V3 --cluster "$h100" --set nodes=64 --run "$examples/rl-deepseek-v3-hybrid.yaml"
 plan llama-70b-verl-4914 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml"
 plan llama-70b-verl-4914-bf16 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true --set precision.params=bf16
 plan llama-70b-verl-4914-fp32 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true

@@ -115,7 +115,7 @@ static void dense_weights_and_cache(void) {
     CU_ASSERT_EQUAL(f->cache, f->cache_tokens * token);
     CU_ASSERT_EQUAL(f->sequence, 32768 * token);
     CU_ASSERT_EQUAL(f->tables, 256 * 2048 * 4);
-    CU_ASSERT_EQUAL(f->graphs, 51 * STW_ROLLOUT_GRAPH_BYTES); /* 3 + 32 up to 256 + 16 up to 512 */
+    CU_ASSERT_EQUAL(f->graphs, 51 * (10ull << 20)); /* 3 + 32 up to 256 + 16 up to 512 */
     stw_plan_free(plan);
 }
 
@@ -196,6 +196,7 @@ static void share_of_sglang(void) {
     const uint64_t token = 36 * 4 * 256 * 2;
     CU_ASSERT_EQUAL(f->process, (512ull << 20) + GIB);
     CU_ASSERT_EQUAL(f->cache_tokens, (free_bytes / 2 - f->weights) / token / 16 * 16);
+    CU_ASSERT_EQUAL(f->graphs, 256 * (2ull << 20));
     CU_ASSERT_FALSE(f->keeps_on_host); /* torch_memory_saver discards */
     stw_plan_free(plan);
 }
@@ -398,6 +399,39 @@ static void a_critic_trains(void) {
     stw_plan_free(plan);
 }
 
+/* What a node has once counts once on each node, whichever roles are there. */
+static void nodes_have_one_object_store(void) {
+    stw_plan *plan = NULL;
+    stw_cluster cluster = fixture_cluster(8);
+    stw_run_spec run;
+    stw_model *m = NULL;
+    const uint64_t each = (uint64_t)1 << 30;
+    cluster.nodes = 3;
+    cluster.host.object_store_bytes = 8 * each;
+    cluster.host.data_loaders_bytes = 16 * each;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_run_spec_set(&run, "engine", "fsdp2", "case", err));
+    CHECK_OK(
+        stw_run_spec_set(&run, "roles",
+                         "[{name: a}, {name: b, kind: reference}, {name: c, with: none, nodes: "
+                         "1}, {name: d, kind: reward, with: none, nodes: 1}, {name: e, kind: "
+                         "reward, with: c}]",
+                         "case", err));
+    CHECK_OK(stw_model_open("Qwen3-0.6B", STW_SOURCE_MODELS, &m, err));
+    CHECK_OK(stw_plan_new(m, &cluster, &run, &plan, err));
+    derive(plan);
+    check_sums(plan);
+    for (uint32_t n = 0; n < plan->job->n_node_kinds; n++)
+        for (int p = 0; p < STW_N_PHASES; p++) {
+            const stw_peak *host = &plan->node_peaks[n].phase[p][STW_TIER_HOST];
+            if (!plan->node_peaks[n].has[p]) continue;
+            CU_ASSERT_EQUAL(host->components[STW_COMPONENT_OBJECT_STORE], 8 * each);
+            CU_ASSERT_EQUAL(host->components[STW_COMPONENT_DATA_LOADERS],
+                            plan->job->node_kinds[n].first_node == 0 ? 16 * each : 0);
+        }
+    stw_plan_free(plan);
+}
+
 /* verl pull request 4914: 70B on a node of 8 x 80 GB, with and without the trainer's model. */
 static void trainer_model_on_a_rollout_node(void) {
     static const char *const with[] = {"false", "true"};
@@ -435,4 +469,5 @@ STW_TEST_MAIN("plan roles", {"nodes are shared out", nodes_are_shared_out},
               {"a reference waits on the host", a_reference_waits_on_the_host},
               {"adapters share their base", adapters_share_their_base},
               {"a critic trains", a_critic_trains},
+              {"nodes have one object store", nodes_have_one_object_store},
               {"trainer's model on a rollout node", trainer_model_on_a_rollout_node})

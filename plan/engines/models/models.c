@@ -172,15 +172,27 @@ static bool keeps(const stw_job_role *role, const stw_movement *movement) {
            movement->phase == STW_PHASE_LOG_PROB;
 }
 
-/* Processes are the trainer's, where it has the same nodes. Of load staging the planner takes care
- * for the trainer alone. */
+/* Processes are the trainer's where it has the same nodes, and data loaders its own. What a node
+ * has once counts with the role whose nodes they are. Of load staging the planner takes care for
+ * the trainer alone. */
 static bool keep_op(const stw_job *job, uint32_t role, stw_op *op) {
-    const bool memory = stw_op_is(op, STW_OP_CLASS_MEMORY);
-    const bool outside =
-        memory && (op->component == STW_COMPONENT_CONTEXT || op->component == STW_COMPONENT_COMM ||
-                   op->component == STW_COMPONENT_PROCESS);
-    if (outside && job->roles[role].home == 0) return false;
-    if (outside) op->component = STW_COMPONENT_ROLE_PROCESS;
+    const uint32_t home = job->roles[role].home;
+    switch (op->component) {
+    case STW_COMPONENT_DATA_LOADERS:
+        return false;
+    case STW_COMPONENT_OBJECT_STORE:
+        if (home != role) return false;
+        break;
+    case STW_COMPONENT_CONTEXT:
+    case STW_COMPONENT_COMM:
+    case STW_COMPONENT_PROCESS:
+        if (!stw_op_is(op, STW_OP_CLASS_MEMORY)) break;
+        if (home == 0) return false;
+        op->component = STW_COMPONENT_ROLE_PROCESS;
+        break;
+    default:
+        break;
+    }
     if (op->component == STW_COMPONENT_LOAD_STAGING) op->component = STW_COMPONENT_STAGE;
     op->offset_bytes = op->from_offset_bytes = STW_OFFSET_EXTERNAL; /* in no executor's arena */
     return true;

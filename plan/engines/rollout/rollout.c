@@ -134,10 +134,11 @@ static stw_status make(const stw_job *job, uint32_t number, const void **figures
         f->sleeps && (spec->sleep_level == STW_AUTO ? !sglang : spec->sleep_level == 1);
     f->weights = stw_rollout_weight_bytes(&role, &f->host_rounding);
     f->work = stw_rollout_work_bytes(&role);
-    f->graphs = stw_times(stw_rollout_graphs(&role, sglang), STW_ROLLOUT_GRAPH_BYTES);
+    f->graphs = stw_rollout_graph_bytes(&role, sglang);
     f->tables = stw_rollout_table_bytes(&role, sglang);
     f->process = cluster->gpu.context_bytes;
     f->host_process = cluster->host.process_bytes;
+    if (alone) f->node = cluster->host.object_store_bytes / job->ranks_per_node;
     if (role.tp > 1 || role.ep > 1) {
         f->process = stw_plus(f->process, cluster->gpu.comm_bytes);
         f->host_process = stw_plus(f->host_process, cluster->host.process_comm_bytes);
@@ -180,6 +181,7 @@ static void load(building *r) {
     take(r, STW_COMPONENT_ROLE_PROCESS, STW_TIER_GPU, f->process);
     r->b.pageable = true;
     take(r, STW_COMPONENT_ROLE_PROCESS, STW_TIER_HOST, f->host_process);
+    take(r, STW_COMPONENT_OBJECT_STORE, STW_TIER_HOST, f->node);
     r->b.pageable = false;
     take(r, STW_COMPONENT_ROLLOUT_WORK, STW_TIER_GPU, f->tables);
     take(r, STW_COMPONENT_PARAMS, STW_TIER_GPU, f->trainer_model);

@@ -26,6 +26,7 @@ typedef struct stw_rollout_figures {
     uint64_t cache, cache_tokens;    /* KV cache; 0 tokens: layers differ */
     uint64_t sequence;               /* cache of one sequence of max_model_len */
     uint64_t process, host_process;  /* CUDA context and NCCL; the process's own memory */
+    uint64_t node;                   /* this rank's part of what a node has once */
     uint64_t trainer_model;          /* parameters of the trainer's model that it builds */
 } stw_rollout_figures;
 
@@ -53,9 +54,8 @@ bool stw_rollout_is_uniform(const stw_rollout_role *role);
 
 /** The most that the profiling run allocates beside the weights. */
 uint64_t stw_rollout_work_bytes(const stw_rollout_role *role);
-/** How many sizes of batches are captured as CUDA graphs, and what each keeps. */
-uint32_t stw_rollout_graphs(const stw_rollout_role *role, bool sglang);
-#define STW_ROLLOUT_GRAPH_BYTES (10ull << 20)
+/** What captured CUDA graphs keep; a margin. */
+uint64_t stw_rollout_graph_bytes(const stw_rollout_role *role, bool sglang);
 /** Tables of the cache's blocks (SGLang: tokens) of max_num_seqs sequences. */
 uint64_t stw_rollout_table_bytes(const stw_rollout_role *role, bool sglang);
 

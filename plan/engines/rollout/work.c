@@ -56,19 +56,25 @@ uint64_t stw_rollout_table_bytes(const stw_rollout_role *role, bool sglang) {
     return stw_times(stw_times(role->spec->max_num_seqs, entries), sizeof(int32_t));
 }
 
-/* vllm/config/vllm.py, _set_cudagraph_sizes: 1, 2, 4, every 8 up to 256 and every 16 up to 512, at
- * most twice max_num_seqs. SGLang: server_args.py, 1, 2, 4, 8 and every 8 up to 256, at most
- * max_num_seqs. */
-uint32_t stw_rollout_graphs(const stw_rollout_role *role, bool sglang) {
+/* vLLM captures batches of 1, 2, 4, every 8 up to 256 and every 16 up to 512, at most twice
+ * max_num_seqs (vllm/config/vllm.py, _set_cudagraph_sizes). What a size takes depends on the model;
+ * its log says so at start ("Graph capturing finished"): of eight public logs 4 to 14 MiB. SGLang
+ * reserves 2 MiB per sequence of the largest batch (server_args.py, _handle_gpu_memory_settings).
+ */
+#define GRAPH_BYTES (10ull << 20)
+#define SGLANG_SEQUENCE_BYTES (2ull << 20)
+enum { LARGEST_GRAPH = 512, SGLANG_LARGEST_GRAPH = 256 };
+
+static uint64_t next_size(uint64_t size) {
+    return size < 2 ? 2 : size < 4 ? 4 : size < 256 ? (size / 8 + 1) * 8 : size + 16;
+}
+
+uint64_t stw_rollout_graph_bytes(const stw_rollout_role *role, bool sglang) {
     const uint64_t seqs = role->spec->max_num_seqs;
-    const uint64_t most = sglang ? stw_min_u64(seqs, 256) : stw_min_u64(2 * seqs, 512);
-    uint32_t n = 0;
+    uint64_t bytes = 0;
     if (role->spec->enforce_eager) return 0;
-    for (uint64_t size = 1; size <= most; size += size < 2     ? 1
-                                                  : size < 4   ? 2
-                                                  : size < 8   ? 4
-                                                  : size < 256 ? 8
-                                                               : 16)
-        n++;
-    return n;
+    if (sglang) return stw_times(stw_min_u64(seqs, SGLANG_LARGEST_GRAPH), SGLANG_SEQUENCE_BYTES);
+    for (uint64_t size = 1; size <= stw_min_u64(2 * seqs, LARGEST_GRAPH); size = next_size(size))
+        bytes += GRAPH_BYTES;
+    return bytes;
 }
