@@ -132,7 +132,7 @@ static const key_case fsdp2_cases[] = {
 static const key_case deepspeed_cases[] = {
     {"shards", {ZERO, "deepspeed.reduce_bucket=1e6", "deepspeed.sub_group_size=1e6"}},
     {"few live", {ZERO, "deepspeed.max_live_parameters=1e6", "deepspeed.max_reuse_distance=1e6"}},
-    {"offloaded", {ZERO, "deepspeed.offload_optimizer=cpu"}},
+    {"offloaded", {ZERO, "deepspeed.offload_optimizer=cpu", "deepspeed.sub_group_size=1e6"}},
     {"cpu", {ZERO, "deepspeed.offload_optimizer=cpu", CPU_RATES}},
     {"stage 2", {ZERO, "deepspeed.zero_stage=2"}},
     {"stage 1", {ZERO, "deepspeed.zero_stage=1", "batch.grad_accumulation=2"}},

@@ -329,6 +329,54 @@ static void earlier_micro_batches_leave_gradients(void) {
     CU_ASSERT(bytes[1][1] - bytes[1][0] <= 8.5 * (double)part);
 }
 
+/* ---- Twin-Flow ---- */
+
+/* Bytes of all allocs of a component in a tier. */
+static uint64_t allocs_of(const stw_plan *plan, stw_component component, stw_tier tier) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->programs[0]->n_ops; i++) {
+        const stw_op *op = &plan->programs[0]->ops[i];
+        if (op->kind == STW_OP_ALLOC && op->component == component && op->to == tier)
+            bytes += op->bytes;
+    }
+    return bytes;
+}
+
+/* stage3.py, _create_fp32_partitions: of n sub-groups the first int((1 - ratio) x n) are on the
+ * GPU. A rank of two has 62,219,904 elements of GPT-2; with 3e7 the first of three sub-groups ends
+ * with the matrix mlp.c_proj of layer 2: 19,298,688 + 393,216 (embeddings) + 2 x 3,543,936 (layers)
+ * + 3,543,552. Its page-locked gradient buffer of 4 x 30,323,328 B, a block of 128 MiB, serves the
+ * 16-bit gradients of all sub-groups (2 x 62,219,904 B) when it has been copied to the GPU. */
+static void ratio_keeps_sub_groups_on_the_gpu(void) {
+    static const struct {
+        const char *ratio;
+        uint32_t on_gpu;
+    } cases[] = {{"1", 0}, {"0.5", 1}, {"0.34", 1}, {"0.3", 2}, {"0", 3}};
+    const uint64_t all = 62219904, first = 30323328;
+    double locked = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char settings[512];
+        snprintf(settings, sizeof settings,
+                 BF16 PINNED "deepspeed.sub_group_size=3e7 deepspeed.ratio=%s", cases[i].ratio);
+        stw_plan *plan = plan_of("GPT-2", "h200-x2", settings);
+        uint64_t on_gpu = 0;
+        for (uint32_t u = 0; u < 3; u++) {
+            const stw_op *update = op_of(plan, STW_OP_UPDATE, u);
+            CU_ASSERT_EQUAL(update->to == STW_TIER_GPU, u < cases[i].on_gpu);
+            if (u < cases[i].on_gpu) on_gpu += update->params;
+        }
+        if (cases[i].on_gpu == 1) CU_ASSERT_EQUAL(on_gpu, first);
+        CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_MASTER, STW_TIER_GPU), 4 * on_gpu);
+        CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_EXP_AVG, STW_TIER_GPU), 4 * on_gpu);
+        CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_EXP_AVG_SQ, STW_TIER_HOST),
+                        4 * (all - on_gpu));
+        CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_MASTER, STW_TIER_HOST), 4 * (all - on_gpu));
+        if (i == 0) locked = on_host(plan, true) / 2;
+        if (i == 1) CU_ASSERT_EQUAL(on_host(plan, true) / 2, locked - 128.0 * MI);
+        stw_plan_free(plan);
+    }
+}
+
 /* ---- reports from the field: models/examples/deepspeed-*.yaml ---- */
 
 static void reports_fit_or_not(void) {
@@ -359,6 +407,7 @@ static const stw_test tests[] = {
     {"steps pass over state", steps_pass_over_state},
     {"groups have flat buffers of their own", groups_have_flat_buffers_of_their_own},
     {"frozen tensors have no state", frozen_tensors_have_no_state},
+    {"ratio keeps sub-groups on the GPU", ratio_keeps_sub_groups_on_the_gpu},
     {"reductions of a step count once", reductions_of_a_step_count_once},
     {"earlier micro batches leave gradients", earlier_micro_batches_leave_gradients},
     {"reports fit or do not", reports_fit_or_not},

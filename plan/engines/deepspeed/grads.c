@@ -122,14 +122,15 @@ static uint32_t copy_grads(stw_grads *g, bool up, uint64_t gpu_offset, uint64_t 
 /* Gradients to the host: first the norm of each, in fp64, then a copy in fp32
  * (stage_1_and_2.py, set_norm_for_param_grad_in_gpu and async_inplace_copy_grad_to_fp32_buffer;
  * stage3.py, _offload_grad_partition_at_boundary). */
-static void offload(stw_grads *g, uint64_t params, uint32_t reduced) {
+static void offload(stw_grads *g, uint64_t params, bool to_host, uint32_t reduced) {
     stw_zero *z = g->z;
     uint64_t at_once = z->set.zero_stage == 3 ? stw_min_u64(params, NORM_ELEMENTS) : params;
     stw_extent squares = alloc(z, STW_COMPONENT_REDUCE, stw_times(8, at_once));
     drop(z, STW_COMPONENT_REDUCE, &squares, STW_OP_NONE);
     if (params == 0) return;
     stw_extent cast = alloc(z, STW_COMPONENT_REDUCE, z->fp32_grads ? 0 : stw_times(4, params));
-    uint32_t sent = copy_grads(g, false, cast.offset, stw_times(4, params), reduced);
+    uint32_t sent =
+        to_host ? copy_grads(g, false, cast.offset, stw_times(4, params), reduced) : reduced;
     drop(z, STW_COMPONENT_REDUCE, &cast, sent);
 }
 
@@ -158,7 +159,8 @@ static void reduce_bucket(stw_grads *g) {
             z->partition = alloc(z, STW_COMPONENT_GRADS, partition_bytes(z));
         else if (accumulates(z) && z->set.zero_stage == 2 && !z->fp32_grads && g->fresh.bytes == 0)
             g->fresh = alloc(z, STW_COMPONENT_GRADS, partition_bytes(z));
-        if (z->set.offload_optimizer) offload(g, owned, accumulate(g, g->tensors[i], reduced));
+        if (z->set.offload_optimizer)
+            offload(g, owned, true, accumulate(g, g->tensors[i], reduced));
     }
     drop(z, STW_COMPONENT_GRADS, &g->large, reduced);
     g->n = 0;
@@ -175,7 +177,7 @@ static void scatter_one(stw_grads *g, uint32_t tensor, uint32_t reduced) {
         alloc(z, STW_COMPONENT_REDUCE, stw_times(params, z->fp32_grads ? 4 : z->element));
     uint32_t there = copy_grads(g, false, back.offset, back.bytes, reduced);
     there = copy_grads(g, true, back.offset, back.bytes, there);
-    offload(g, params, there);
+    offload(g, params, z->sub_group_of[tensor] >= z->on_gpu, there);
     drop(z, STW_COMPONENT_REDUCE, &back, there);
 }
 

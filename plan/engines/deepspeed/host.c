@@ -123,24 +123,46 @@ static void begin_shards(buffers *of) {
     for (int i = 0; i < 64; i++) of->given_back[i] += locked[i];
 }
 
+/* What GPU sub-groups do not take of a region of fp32 state. */
+static void host_part(stw_zero *z, const stw_region *r) {
+    const uint64_t gone = stw_times(4, z->on_gpu_params);
+    if (r->bytes <= gone) return;
+    z->b->pageable = true;
+    stw_alloc_at(z->b, r->component, r->tier, r->offset_bytes, r->bytes - gone);
+    z->b->pageable = false;
+}
+
 /* Master weights are pageable: a cast, and a copy of it. Gradients of every sub-group follow,
  * beside a buffer of the largest one, then the shards of all gradients in the dtype in which they
  * are collected (stage3.py, _create_fp32_partitions, initialize_optimizer_states and
- * _setup_for_real_optimizer). */
+ * _setup_for_real_optimizer). Buffers of sub-groups whose state is on the GPU are copied there and
+ * given back. */
 static void begin_sub_groups(buffers *of) {
     stw_zero *z = of->z;
     const stw_region *master = region_of(z, STW_COMPONENT_MASTER);
+    const bool locked = z->set.pin_memory;
     uint64_t largest = 0;
     for (uint32_t i = 0; i < z->n_sub_groups; i++)
         largest = stw_max_u64(largest, stw_times(4, z->sub_groups[i]));
     z->b->pageable = true;
     stw_extent beside = stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, largest);
-    if (master != NULL) stw_host_region(z, master, false);
-    for (uint32_t i = 0; i < z->n_sub_groups; i++)
-        add(of, STW_COMPONENT_GRADS, stw_times(4, z->sub_groups[i]), z->set.pin_memory);
+    if (master != NULL) host_part(z, master);
+    for (uint32_t i = 0; i < z->n_sub_groups; i++) {
+        const uint64_t bytes = stw_times(4, z->sub_groups[i]);
+        if (i >= z->on_gpu || locked) add(of, STW_COMPONENT_GRADS, bytes, locked);
+        if (i < z->on_gpu && locked) of->given_back[power_of(bytes)]++;
+    }
     stw_free(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, beside);
-    add(of, STW_COMPONENT_GRADS, stw_times(z->placed, z->fp32_grads ? 4 : z->element),
-        z->set.pin_memory);
+    add(of, STW_COMPONENT_GRADS, stw_times(z->placed, z->fp32_grads ? 4 : z->element), locked);
+}
+
+void stw_host_moments(stw_zero *z) {
+    static const stw_component moments[] = {STW_COMPONENT_EXP_AVG, STW_COMPONENT_EXP_AVG_SQ};
+    for (int i = 0; i < 2; i++) {
+        const stw_region *r = region_of(z, moments[i]);
+        if (r != NULL) host_part(z, r);
+        (void)stw_alloc(z->b, moments[i], STW_TIER_GPU, stw_times(4, z->on_gpu_params));
+    }
 }
 
 void stw_host_begin(stw_zero *z) {

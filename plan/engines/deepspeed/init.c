@@ -68,13 +68,18 @@ static void begin_bf16(stw_zero *z) {
 /* Shards of a sub-group are cast and the cast is copied; sub-groups before it are there. */
 static void cast_sub_groups(stw_zero *z) {
     uint64_t largest = 0, all = 0;
-    for (uint32_t i = 0; i < z->n_sub_groups; i++) {
+    for (uint32_t i = 0; i < z->on_gpu; i++) {
         const uint64_t last = stw_times(4, z->sub_groups[i]);
         largest = stw_max_u64(largest, last);
         all = stw_plus(all, last);
         drop(z, alloc(z, stw_plus(all, last)));
     }
     stw_build_regions(z->b, true, is_master_on_gpu);
+    if (z->set.offload_optimizer) { /* gradients in fp32 stay */
+        (void)stw_alloc(z->b, STW_COMPONENT_MASTER, STW_TIER_GPU, all);
+        (void)stw_alloc(z->b, STW_COMPONENT_GRADS, STW_TIER_GPU, all);
+        return;
+    }
     drop(z, alloc(z, largest)); /* initialize_optimizer_states: a gradient of the largest */
 }
 
@@ -88,7 +93,7 @@ static void begin_shards(stw_zero *z) {
         if (stw_job_trains(z->job, t)) shard = stw_max_u64(shard, stw_zero_shard(z, t));
         if (numel <= z->set.persistence_threshold) small = stw_plus(small, numel);
     }
-    if (!z->set.offload_optimizer) cast_sub_groups(z);
+    cast_sub_groups(z);
     (void)stw_alloc(z->b, STW_COMPONENT_REDUCE, STW_TIER_GPU,
                     stw_times(z->set.reduce_bucket, z->element));
     if (!z->set.offload_optimizer)

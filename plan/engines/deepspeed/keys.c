@@ -26,7 +26,7 @@ static const stw_spec_row rows[] = {
     {BOOL("deepspeed.pin_memory"), AT(pin_memory), .fallback = "true",
      .note = "page-lock what is offloaded; moments never are"},
     {RATIO("deepspeed.ratio"), AT(ratio), .fallback = "1", BOUNDS(0, 1),
-     .instead = "deepspeed.offload_optimizer: cpu or none"},
+     .note = "Twin-Flow: the share of sub-groups that an offloaded optimizer updates on the CPU"},
     {COUNT("deepspeed.reduce_bucket"), AT(reduce_bucket), .also = "reduce_bucket_size",
      .fallback = "5e8", .note = "elements", BOUNDS(1, 1e15)},
     {BOOL("deepspeed.overlap_comm"), AT(overlap_comm), .fallback = "false",
@@ -151,6 +151,10 @@ stw_status stw_deepspeed_check(const stw_run_spec *run, const char *origin, stw_
     STW_TRY(check_stage(run, origin, err));
     STW_TRY(check_precision(run, origin, err));
     STW_TRY(check_parallel(run, origin, err));
+    if (s.ratio < 1 && (s.zero_stage < 3 || !s.offload_optimizer))
+        return stw_run_spec_refuse_value(run, origin, err, "deepspeed.ratio",
+                                         "1, or deepspeed.zero_stage: 3 with "
+                                         "deepspeed.offload_optimizer: cpu");
     if (how == STW_OPTIMIZER_CPU && !s.offload_optimizer)
         return stw_run_spec_refuse(origin, err, "optimizer.implementation", "cpu",
                                    "auto or fused, or deepspeed.offload_optimizer: cpu");

@@ -51,14 +51,13 @@ static uint64_t launches(uint64_t params) { return stw_div_up_u64(params, 320 * 
 
 /* mul_ reads and writes gradients in fp32 (unscale_and_clip_grads). Stages 1 and 2 leave it out
  * where nothing is clipped, stage 3 does not. */
-static uint32_t scale(stw_zero *z, uint64_t params) {
-    const stw_tier tier = z->set.offload_optimizer ? STW_TIER_HOST : STW_TIER_GPU;
+static uint32_t scale(stw_zero *z, uint64_t params, bool cpu) {
+    const stw_tier tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
     if (!(z->job->run->optimizer.clip_norm > 0) && z->set.zero_stage < 3) return z->normed;
     return pass_over(z, tier, params, 4 + 4, z->normed);
 }
 
-static uint32_t adam(stw_zero *z, uint64_t params, uint32_t after) {
-    const bool cpu = z->set.offload_optimizer > 0;
+static uint32_t adam(stw_zero *z, uint64_t params, bool cpu, uint32_t after) {
     stw_op op = stw_op_make(STW_OP_UPDATE, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, STW_OP_NONE);
     op.component = STW_COMPONENT_PARAMS;
     op.update = cpu ? STW_UPDATE_CPU : STW_UPDATE_RESIDENT;
@@ -202,9 +201,10 @@ static bool is_moment(const stw_region *r) {
 /* Adam makes its moments at its first step; on the host they are pageable. */
 static void make_moments(stw_zero *z, bool first) {
     if (!first) return;
-    z->b->pageable = z->set.offload_optimizer > 0;
-    stw_build_regions(z->b, true, is_moment);
-    z->b->pageable = false;
+    if (z->set.offload_optimizer)
+        stw_host_moments(z);
+    else
+        stw_build_regions(z->b, true, is_moment);
 }
 
 /* ---- steps ---- */
@@ -234,8 +234,9 @@ static uint32_t step_group(stw_zero *z, uint32_t group, bool first) {
     if (!z->bf16_optimizer && !z->fp32_grads) stw_grads_keep(z, group + 1);
     make_moments(z, first);
     (void)call(z, STEP_CALLS + launches(params), z->normed);
-    uint32_t scaled = z->bf16_optimizer ? z->normed : scale(z, params);
-    uint32_t done = return_params(z, params, adam(z, params, scaled));
+    const bool cpu = z->set.offload_optimizer > 0;
+    uint32_t scaled = z->bf16_optimizer ? z->normed : scale(z, params, cpu);
+    uint32_t done = return_params(z, params, adam(z, params, cpu, scaled));
     drop(z, cast);
     if (!z->bf16_optimizer && z->fp32_grads) stw_grads_keep(z, group + 1);
     return done;
@@ -257,22 +258,49 @@ static void step_flat(stw_zero *z, bool first) {
         all_gather(z, stw_times(z->group_trained[g], z->element), done);
 }
 
+/* A sub-group whose optimizer is torch's AdamW on the GPU beside DeepSpeedCPUAdam: the root of
+ * exp_avg_sq is a tensor of its own, and 20 elements are read or written for each (cpu_step.c of
+ * engine fsdp2 counts them), of which the update counts 7. */
+static uint32_t step_twin(stw_zero *z, uint64_t params) {
+    uint32_t scaled = scale(z, params, false);
+    stw_extent root = alloc(z, stw_times(4, params));
+    (void)pass_over(z, STW_TIER_GPU, params, (20 - 7) * 4, scaled);
+    uint32_t done = adam(z, params, false, scaled);
+    drop(z, root);
+    stw_extent cast = alloc(z, z->set.offload_param ? stw_times(params, z->element) : 0);
+    done = pass_over(z, STW_TIER_GPU, params, z->fp32_grads ? 4 : 4 + 2, done);
+    if (z->set.offload_param)
+        done = stw_copy(z->b, &(stw_transport){.kind = STW_OP_COPY,
+                                               .stream = STW_STREAM_D2H,
+                                               .component = STW_COMPONENT_PARAMS,
+                                               .unit = STW_OP_NONE,
+                                               .from = {STW_TIER_GPU, 0},
+                                               .to = {STW_TIER_HOST, 0},
+                                               .bytes = stw_times(params, z->element),
+                                               .after = {done, STW_OP_NONE}});
+    stw_free_after(z->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, cast, done);
+    return done;
+}
+
 /* Stage 3: one sub-group after the other, then the tensors that stay whole, each by a gather of its
  * own into a new tensor (stage3.py, step and _post_step; _allgather_params_coalesced). Gradients
  * on the GPU are recorded on its stream one by one (_prepare_fp32_grad_for_sub_group). */
 static void step_sub_groups(stw_zero *z, bool first) {
+    const bool offloads = z->set.offload_optimizer > 0;
     uint32_t done = z->normed;
     for (uint32_t i = 0; i < z->n_sub_groups; i++) {
-        const uint64_t params = z->sub_groups[i];
-        const uint64_t grads = z->set.offload_optimizer ? 0 : z->sub_group_tensors[i];
+        const uint64_t params = z->sub_groups[i], grads = offloads ? 0 : z->sub_group_tensors[i];
         stw_extent cast = cast_grads(z, params, false);
         make_moments(z, first && i == 0);
-        (void)call(z, grads + STEP_CALLS + launches(params), done);
-        done = return_params(z, params, adam(z, params, scale(z, params)));
+        (void)call(z, grads + STEP_CALLS + launches(params), offloads ? done : z->normed);
+        if (offloads && i < z->on_gpu)
+            done = step_twin(z, params);
+        else
+            done = return_params(z, params, adam(z, params, offloads, scale(z, params, offloads)));
         drop(z, cast);
     }
     if (z->ranks == 1) return;
-    (void)call(z, 2 * small_tensors(z), z->set.offload_optimizer ? done : STW_OP_NONE);
+    (void)call(z, 2 * small_tensors(z), offloads ? done : STW_OP_NONE);
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
         if (is_small(z, t))
             all_gather(z, stw_times(z->job->model->tensors[t].numel, z->element), done);

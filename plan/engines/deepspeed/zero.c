@@ -105,11 +105,21 @@ static void find_sub_groups(stw_zero *z, const stw_space *space) {
         for (uint32_t s = 0; s < space->n_segments && z->group_placed[g] > 0; s++) {
             if (z->places[space->segments[s].tensor].group != g) continue;
             n += space->segments[s].n;
+            z->sub_group_of[space->segments[s].tensor] = z->n_sub_groups;
             z->sub_group_tensors[z->n_sub_groups]++;
             if (n >= z->set.sub_group_size) end_sub_group(z, &n);
         }
         end_sub_group(z, &n);
     }
+}
+
+/* DeepSpeed multiplies in double precision and rounds down. */
+static void find_twins(stw_zero *z) {
+    z->on_gpu = z->n_sub_groups;
+    if (!z->set.offload_optimizer) return;
+    z->on_gpu = (uint32_t)((1 - z->set.ratio) * (double)z->n_sub_groups);
+    for (uint32_t i = 0; i < z->on_gpu; i++)
+        z->on_gpu_params = stw_plus(z->on_gpu_params, z->sub_groups[i]);
 }
 
 static void find_places(stw_zero *z, const stw_space *own) {
@@ -145,18 +155,22 @@ bool stw_zero_init(stw_zero *z, stw_builder *b) {
     z->bf16_optimizer = z->set.zero_stage == 1 && z->fp32_grads && !z->set.offload_optimizer &&
                         job->run->precision.params == STW_DTYPE_BF16;
     z->reduces_in_backward = z->set.zero_stage > 1 || z->set.overlap_comm;
+    z->sub_group_of =
+        stw_pool_array(b->program->pool, job->model->n_tensors, sizeof *z->sub_group_of);
     z->places = stw_pool_array(b->program->pool, job->model->n_tensors, sizeof *z->places);
     z->whole = stw_pool_array(b->program->pool, job->model->n_tensors, sizeof *z->whole);
     z->sub_groups =
         stw_pool_array(b->program->pool, (size_t)own->n_segments + 1, sizeof *z->sub_groups);
     z->sub_group_tensors =
         stw_pool_array(b->program->pool, (size_t)own->n_segments + 1, sizeof *z->sub_group_tensors);
-    if (b->status == STW_STATUS_OK && (z->places == NULL || z->whole == NULL ||
-                                       z->sub_groups == NULL || z->sub_group_tensors == NULL))
+    if (b->status == STW_STATUS_OK &&
+        (z->places == NULL || z->sub_group_of == NULL || z->whole == NULL ||
+         z->sub_groups == NULL || z->sub_group_tensors == NULL))
         b->status = stw_fail(b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
     if (b->status != STW_STATUS_OK) return false;
     find_places(z, own);
     find_sub_groups(z, own);
+    find_twins(z);
     return true;
 }
 

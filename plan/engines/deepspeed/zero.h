@@ -54,7 +54,13 @@ typedef struct stw_zero {
     uint64_t *sub_groups;        /* [n_sub_groups] */
     uint32_t *sub_group_tensors; /* [n_sub_groups] */
     uint32_t n_sub_groups;
-    uint32_t normed; /* in a step: the operation that knows the global norm */
+    /** Twin-Flow: the first so many sub-groups keep master weights, gradients and moments on the
+     * GPU (stage3.py, _create_fp32_partitions, subgroup_to_device); as many as there are where the
+     * optimizer is not offloaded. */
+    uint32_t on_gpu;
+    uint64_t on_gpu_params; /* of an offloaded optimizer: elements of these */
+    uint32_t *sub_group_of; /* [n_tensors] of trained tensors of which the rank has a shard */
+    uint32_t normed;        /* in a step: the operation that knows the global norm */
     /** From backward to the step. */
     stw_extent partition; /* reduced gradients of the tensors that the rank owns, stages 1 and 2 */
     stw_extent *whole;    /* [n_tensors] gradients that no reduction has taken yet */
