@@ -10,6 +10,7 @@ time, with one thread and with its share of the cores. Lines on stdout, fields s
 Names: loop, foreach, fused: torch.optim.AdamW; cpu_adam: DeepSpeedCPUAdam; "_one": one thread per rank. pageable: copies to the GPU. call: seconds
 of one small operation that Python issues to the GPU, in a loop of casts and norms."""
 import argparse
+import glob
 import importlib.util
 import os
 import subprocess
@@ -30,9 +31,19 @@ def say(*fields):
 # ---- one rank --------------------------------------------------------------------------------------
 
 
+def is_built(extension):
+    """Is the extension there? Its first use would compile it, for minutes, and a compilation that is ended leaves a lock."""
+    from torch.utils import cpp_extension
+    from deepspeed.git_version_info import installed_ops
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
+    return installed_ops.get(extension, False) or glob.glob(os.path.join(root, "**", extension, extension + ".so"), recursive=True)
+
+
 def optimizer_of(kind, params):
     import torch
     if kind == "cpu_adam":
+        if not is_built(kind):
+            raise RuntimeError("not compiled yet; DeepSpeed compiles it when it is first used")
         from deepspeed.ops.adam import DeepSpeedCPUAdam
         return DeepSpeedCPUAdam(params, lr=1e-4)
     return torch.optim.AdamW(params, lr=1e-4, foreach=kind == "foreach", fused=kind == "fused")

@@ -31,6 +31,17 @@ class optim:
             print("a library speaks")
             time.sleep(self.s)
 END
+mkdir -p stub/torch/utils stub/deepspeed/ops
+: >stub/torch/utils/__init__.py
+: >stub/deepspeed/__init__.py
+: >stub/deepspeed/ops/__init__.py
+echo 'def get_default_build_root(): return "/no/such/folder"' >stub/torch/utils/cpp_extension.py
+echo 'installed_ops = {"cpu_adam": True}' >stub/deepspeed/git_version_info.py
+cat >stub/deepspeed/ops/adam.py <<'END'
+import torch
+class DeepSpeedCPUAdam(torch.optim.AdamW):
+    def __init__(self, params, lr): super().__init__(params, lr, False, True)
+END
 
 calibrate() { # NAME [VARIABLE=value...]
     name=$1
@@ -40,7 +51,7 @@ calibrate() { # NAME [VARIABLE=value...]
 rate() { sed -n "s/.*[{ ]$1: \([0-9.]*\) \([MG]\)param\/s.*/\1 \2/p" stub.yaml | awk '{ print $1 * ($2 == "G" ? 1e9 : 1e6) }'; }
 
 calibrate stub PYTHONPATH="$PWD/stub"
-for name in loop loop_one foreach foreach_one fused fused_one; do
+for name in loop loop_one foreach foreach_one fused fused_one cpu_adam cpu_adam_one; do
     grep -q "what: \"torch $name\".*param/s" stub.yaml || { cat stub.err >&2; fail "no samples of $name"; }
 done
 grep -q "torch: {" stub.yaml || grep -q "torch:" stub.yaml || fail "the rates are not in cluster.yaml"
@@ -49,6 +60,12 @@ awk -v fused="$(rate fused_one)" -v loop="$(rate loop_one)" 'BEGIN { exit !(fuse
     { cat stub.yaml >&2; fail "rates are not the stub's"; }
 plan() { "$STOWAGE" plan --model tiny --cluster "$1" --set engine=fsdp2 --set fsdp.offload_policy=true --set optimizer.cpu_threads=1 --json; }
 plan stub.yaml >stub.json || fail "plan with measured rates"
+
+# an extension that is not there is not compiled
+echo 'installed_ops = {"cpu_adam": False}' >stub/deepspeed/git_version_info.py
+calibrate notbuilt PYTHONPATH="$PWD/stub"
+grep -q "cpu_adam: RuntimeError not compiled yet" notbuilt.err || { cat notbuilt.err >&2; fail "an extension that is not built is not named"; }
+grep -q 'what: "torch loop_one"' notbuilt.yaml || fail "a missing extension costs other rates"
 
 calibrate none PYTHONPATH="$PWD/empty"
 grep -q "not measured: python has no torch" none.err || { cat none.err >&2; fail "missing torch is not named"; }
