@@ -286,6 +286,14 @@ static void frozen_tensors_have_no_state(void) {
     stw_plan *plan = plan_of("Qwen3-1.7B", "h200-x2", BF16 LORA PINNED "deepspeed.zero_stage=2");
     CU_ASSERT_EQUAL(on_host(plan, true) / 2, (double)((4 + 2 + 4) * MI + 32 * KI));
     stw_plan_free(plan);
+    /* frozen shards are page-locked one by one: 2 matrices of 4 MiB, 2 of 2 MiB, 3 of 12 MiB that
+     * take 16; the embedding of 297 MiB takes 512, once more for the head before it is tied.
+     * Adapters: 16-bit shards, fp32 and 16-bit gradients. Norms (56.3 KiB of the flat region's
+     * 1.6 MB) change no power of two. */
+    plan = plan_of("Qwen3-1.7B", "h200-x2", BF16 LORA PINNED "deepspeed.offload_param=cpu");
+    CU_ASSERT_EQUAL(on_host(plan, true) / 2,
+                    (double)((28 * (2 * 4 + 2 * 2 + 3 * 16) + 2 * 512 + 2 + 4 + 2) * MI));
+    stw_plan_free(plan);
 }
 
 /* With accumulation, what is reduced once in a step is the step's. */

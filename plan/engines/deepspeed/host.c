@@ -98,28 +98,49 @@ static void begin_flat(buffers *of) {
 
 /* ---- stage 3 ---- */
 
-/* zero.Init page-locks every shard by itself; the blocks stay with the allocator when the shards
- * have moved to one buffer (partition_parameters.py, _partition_param; stage3.py,
- * _create_param_groups_fp16_flat_cpu_memory and _move_to_flat_buffer). A head that is tied later is
- * a tensor of its own then. Small tensors stay on the GPU. */
+/* A shard that zero.Init puts on the host: small tensors stay on the GPU. A head that is tied later
+ * is a tensor of its own then. */
+static uint64_t shard_on_host(const stw_zero *z, uint32_t tensor) {
+    const bool small = z->job->model->tensors[tensor].numel <= z->set.persistence_threshold;
+    return small ? 0 : stw_times(stw_zero_shard(z, tensor), z->element);
+}
+
+/* zero.Init page-locks every shard by itself; the blocks of trained ones stay with the allocator
+ * when the shards have moved to one buffer (partition_parameters.py, _partition_param; stage3.py,
+ * _create_param_groups_fp16_flat_cpu_memory and _move_to_flat_buffer). Frozen ones stay where they
+ * are. */
 static void add_shards(buffers *of, uint32_t *locked) {
     const stw_zero *z = of->z;
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
-        uint64_t bytes = stw_times(stw_zero_shard(z, t), z->element);
-        if (z->job->model->tensors[t].numel <= z->set.persistence_threshold) continue;
-        uint32_t n = t == stw_zero_embedding(z) ? 2 : 1;
+        const uint64_t bytes = shard_on_host(z, t);
+        uint32_t n = (stw_job_trains(z->job, t) ? 1u : 0) + (t == stw_zero_embedding(z) ? 1u : 0);
+        if (bytes == 0) continue;
         for (uint32_t i = 0; i < n; i++) add(of, STW_COMPONENT_STAGE, bytes, true);
         locked[power_of(bytes)] += n;
     }
 }
 
+/* The buffer of trained shards is page-locked in any case. */
 static void begin_shards(buffers *of) {
     stw_zero *z = of->z;
     const stw_region *params = region_of(z, STW_COMPONENT_PARAMS);
     uint32_t locked[64] = {0};
+    uint64_t frozen = 0;
     if (!z->set.offload_param || params == NULL) return;
     if (z->set.pin_memory) add_shards(of, locked);
-    stw_host_region(z, params, true);
+    for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
+        const uint64_t bytes = stw_job_trains(z->job, t) ? 0 : shard_on_host(z, t);
+        frozen = stw_plus(frozen, bytes);
+        if (z->set.pin_memory)
+            alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(bytes));
+    }
+    frozen = stw_min_u64(frozen, params->bytes);
+    const uint64_t flat = params->bytes - frozen;
+    stw_alloc_at(z->b, params->component, params->tier, params->offset_bytes, flat);
+    alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(flat));
+    z->b->pageable = !z->set.pin_memory;
+    alloc(z, STW_COMPONENT_PARAMS, frozen);
+    z->b->pageable = false;
     for (int i = 0; i < 64; i++) of->given_back[i] += locked[i];
 }
 
