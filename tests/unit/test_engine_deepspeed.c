@@ -233,6 +233,38 @@ static void steps_pass_over_state(void) {
     }
 }
 
+/* A calibration's rates of cpu_adam are those of the node: two ranks have half each; 16 threads of
+ * a rank are as fast as 16 of one thread, up to that. fsdp2's loop has rates of its own. */
+static void measured_rates_are_used(void) {
+    static const struct {
+        const char *settings;
+        double pps; /* of a rank */
+    } cases[] = {
+        {"node.torch.cpu_adam=2 Gparam/s,node.torch.cpu_adam_one=1 Gparam/s", 1e9},
+        {"node.torch.cpu_adam=2 Gparam/s,node.torch.cpu_adam_one=10 Mparam/s", 16 * 5e6},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        stw_plan *plan = plan_of("GPT-2", "h200-x2",
+                                 BF16 "deepspeed.offload_optimizer=cpu optimizer.cpu_threads=16");
+        stw_error error = STW_ERROR_INIT;
+        stw_cluster cluster = plan->cluster;
+        char text[128], *rest = NULL;
+        snprintf(text, sizeof text, "%s", cases[i].settings);
+        for (char *s = strtok_r(text, ",", &rest); s != NULL; s = strtok_r(NULL, ",", &rest)) {
+            const char *const list[] = {s};
+            CU_ASSERT_EQUAL(stw_specs_set_all(&cluster, &plan->run, list, 1, "case", &error),
+                            STW_STATUS_OK);
+        }
+        stw_job job = *plan->job;
+        double bytes;
+        job.cluster = &cluster;
+        const double seconds = job.engine->cpu_step(&job, false, 1000000, &bytes);
+        CU_ASSERT_DOUBLE_EQUAL(seconds, 1e6 / cases[i].pps, 1e-9);
+        CU_ASSERT_EQUAL(bytes, 28e6);
+        stw_plan_free(plan);
+    }
+}
+
 /* ---- parameter groups and frozen tensors ---- */
 
 #define PINNED "deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true "
@@ -413,6 +445,7 @@ static const stw_test tests[] = {
     {"collectives have their bytes", collectives_have_their_bytes},
     {"stage 3 gathers small tensors one by one", stage_3_gathers_small_tensors_one_by_one},
     {"steps pass over state", steps_pass_over_state},
+    {"measured rates are used", measured_rates_are_used},
     {"groups have flat buffers of their own", groups_have_flat_buffers_of_their_own},
     {"frozen tensors have no state", frozen_tensors_have_no_state},
     {"ratio keeps sub-groups on the GPU", ratio_keeps_sub_groups_on_the_gpu},
