@@ -21,6 +21,7 @@ int stw_cmd_run(int argc, char **argv);
 int stw_cmd_calibrate(int argc, char **argv);
 int stw_cmd_validate(int argc, char **argv);
 int stw_cmd_report(int argc, char **argv);
+int stw_cmd_diff(int argc, char **argv);
 int stw_cmd_state(int argc, char **argv);
 
 /** Options that describe the job to plan. */

@@ -23,6 +23,7 @@ static const command commands[] = {
     {"run", "PLAN", "execute the plan on this machine", stw_cmd_run},
     {"validate", "PLAN RUN...", "compare predicted and measured values", stw_cmd_validate},
     {"report", "PLAN|RUN...", "write a capacity report", stw_cmd_report},
+    {"diff", "PLAN PLAN", "say what changed between two plans", stw_cmd_diff},
     {"state", "list|verify|remove", "handle state on NVMe that runs left", stw_cmd_state},
 };
 static const size_t n_commands = sizeof commands / sizeof commands[0];

@@ -7,6 +7,7 @@
 
 #include "core/text.h"
 #include "plan/files/compare.h"
+#include "plan/files/diff.h"
 #include "plan/files/plan.h"
 
 typedef enum stw_format {
@@ -55,6 +56,10 @@ STW_MUST_USE stw_status stw_report_run(const stw_run_result *run, stw_format for
 /** Predicted and measured values, line by line. */
 STW_MUST_USE stw_status stw_report_comparison(const stw_comparison *comparison, stw_format format,
                                               stw_text *out, stw_error *err);
+
+/** What differs between two plans: sentences first, then tables. */
+STW_MUST_USE stw_status stw_report_diff(const stw_diff *diff, stw_format format, stw_text *out,
+                                        stw_error *err);
 
 /* ---- traces: the same events for simulated and real runs ---- */
 typedef struct stw_trace_event {
