@@ -30,6 +30,7 @@ typedef struct stw_builder {
         *shard_grads;       /* [model.n_blocks] lazily made gradients, live from backward to step */
     uint32_t shard_tensors; /* tensors of shard_grads, by block, and two more (tensors.h) */
     uint32_t step_tensors;  /* of what is there during a step alone */
+    uint8_t tensors_unless; /* micro batches, see stw_tensors_unless */
     struct stw_park *park;  /* what is on the host between updates (engines/park.h); NULL: none */
     struct {
         stw_extent *live;

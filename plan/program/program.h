@@ -53,8 +53,9 @@ typedef struct stw_movement {
     bool executable;      /* this build's executor can do it */
     stw_repeat repeat;
     stw_threading threading;
-    bool barrier;       /* ranks begin together */
-    bool empties_cache; /* a framework's torch.cuda.empty_cache() at its end */
+    bool barrier;           /* ranks begin together */
+    bool empties_cache;     /* a framework's torch.cuda.empty_cache() at its end */
+    uint32_t micro_batches; /* its tensors come and go so many times; 0: once */
     stw_transfer transfer;
     uint32_t first_op, n_ops;
 } stw_movement;
@@ -65,10 +66,19 @@ typedef enum stw_tensor_change {
     STW_TENSOR_DROP,
     STW_TENSOR_EMPTY_CACHE
 } stw_tensor_change;
+/** Micro batches in which an event does not happen; a movement of several stands for all of them.
+ */
+enum {
+    STW_TENSOR_NOT_FIRST = 1 << 0,
+    STW_TENSOR_NOT_LATER = 1 << 1, /* any but the first */
+    STW_TENSOR_NOT_LAST = 1 << 2,
+    STW_TENSOR_NOT_EARLIER = 1 << 3 /* any but the last */
+};
 typedef struct stw_tensor_event {
     uint8_t change, stream; /* stw_tensor_change; stream of the allocator */
     uint32_t tensor;
     uint64_t bytes;
+    uint8_t unless; /* bits of the above */
 } stw_tensor_event;
 /** What stands for the GPU allocs and frees of operations [first_op, end_op). */
 typedef struct stw_tensor_range {

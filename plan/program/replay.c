@@ -28,8 +28,12 @@ typedef struct replay {
     size_t n_live, live_room;
     stw_replayed *out;
     stw_phase phase;
+    uint8_t micro_batch; /* what it is: STW_TENSOR_NOT_* of the events that it leaves out */
     stw_error *err;
 } replay;
+
+/* After so many micro batches of a movement nothing new happens. */
+enum { MOST_MICRO_BATCHES = 4 };
 
 static stw_status no_memory(const replay *r) {
     return stw_fail(r->err, STW_STATUS_NO_MEMORY, "allocator", "out of memory");
@@ -131,11 +135,13 @@ static stw_status apply_free(replay *r, const stw_op *op) {
     return STW_STATUS_OK; /* its alloc was replaced */
 }
 
-/* Context and collectives' buffers are not torch's. What torch keeps for other streams is in the
- * tensors of a program that has them. */
+/* Context, collectives' buffers and the slots of a load (which stand for a reader's own, tensor by
+ * tensor) are not torch's. What torch keeps for other streams is in the tensors of a program that
+ * has them. */
 static bool is_torchs(const stw_program *program, const stw_op *op) {
     return (op->kind == STW_OP_ALLOC || op->kind == STW_OP_FREE) && op->to == STW_TIER_GPU &&
            op->component != STW_COMPONENT_CONTEXT && op->component != STW_COMPONENT_COMM &&
+           op->component != STW_COMPONENT_LOAD_STAGING &&
            (op->component != STW_COMPONENT_SLACK || program->n_ranges == 0);
 }
 
@@ -145,6 +151,7 @@ static stw_status apply_events(replay *r, const stw_tensor_range *range) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = range->first_event; i < range->first_event + range->n_events; i++) {
         const stw_tensor_event *event = &r->program->events[i];
+        if ((event->unless & r->micro_batch) != 0) continue;
         switch ((stw_tensor_change)event->change) {
         case STW_TENSOR_TAKE:
             if (r->tensors[event->tensor] != STW_NO_BLOCK) break; /* it has stayed */
@@ -169,15 +176,16 @@ static void note(stw_replayed_phase *phase, const stw_allocator_stats *stats) {
     phase->reserved_bytes = stw_max_u64(phase->reserved_bytes, stats->peak_reserved_bytes);
 }
 
-static stw_status apply_movement(replay *r, uint32_t index, uint32_t iteration) {
+/* The operations of a movement, in one of its micro batches: what no range replaces is allocated
+ * in the first one and freed in the last one. */
+static stw_status apply_operations(replay *r, uint32_t index) {
     stw_status status = STW_STATUS_OK;
     const stw_program *p = r->program;
     const stw_movement *movement = &p->movements[index];
     const uint32_t end = movement->first_op + movement->n_ops;
+    const bool first = (r->micro_batch & STW_TENSOR_NOT_FIRST) != 0,
+               last = (r->micro_batch & STW_TENSOR_NOT_LAST) != 0;
     uint32_t at = 0;
-    if (r->out->full) return STW_STATUS_OK;
-    r->phase = movement->phase;
-    stw_allocator_reset_peaks(r->allocator);
     while (at < p->n_ranges && p->ranges[at].movement != index) at++;
     for (uint32_t i = movement->first_op;; i++) {
         for (; at < p->n_ranges && p->ranges[at].movement == index && p->ranges[at].first_op == i;
@@ -187,8 +195,27 @@ static stw_status apply_movement(replay *r, uint32_t index, uint32_t iteration) 
         }
         if (i >= end) break;
         if (!is_torchs(p, &p->ops[i])) continue;
-        STW_TRY(p->ops[i].kind == STW_OP_ALLOC ? apply_alloc(r, &p->ops[i], movement)
-                                               : apply_free(r, &p->ops[i]));
+        if (p->ops[i].kind == STW_OP_ALLOC && first)
+            STW_TRY(apply_alloc(r, &p->ops[i], movement));
+        else if (p->ops[i].kind == STW_OP_FREE && last)
+            STW_TRY(apply_free(r, &p->ops[i]));
+    }
+out:
+    return status;
+}
+
+static stw_status apply_movement(replay *r, uint32_t index, uint32_t iteration) {
+    stw_status status = STW_STATUS_OK;
+    const stw_movement *movement = &r->program->movements[index];
+    const uint32_t all = movement->micro_batches > 0 ? movement->micro_batches : 1;
+    const uint32_t n = all < MOST_MICRO_BATCHES ? all : MOST_MICRO_BATCHES;
+    if (r->out->full) return STW_STATUS_OK;
+    r->phase = movement->phase;
+    stw_allocator_reset_peaks(r->allocator);
+    for (uint32_t i = 0; i < n && !r->out->full; i++) {
+        r->micro_batch = (uint8_t)((i == 0 ? STW_TENSOR_NOT_FIRST : STW_TENSOR_NOT_LATER) |
+                                   (i + 1 == n ? STW_TENSOR_NOT_LAST : STW_TENSOR_NOT_EARLIER));
+        STW_TRY(apply_operations(r, index));
     }
     if (movement->empties_cache && !r->out->full)
         STW_TRY(stw_allocator_empty_cache(r->allocator, r->err));

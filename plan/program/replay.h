@@ -27,7 +27,8 @@ typedef struct stw_replayed {
 } stw_replayed;
 
 /** @param program of stw_program_new_tensors
- * Forward and backward run once per iteration: their movement stands for the last micro batch. */
+ * A movement of several micro batches is passed through as often, up to four times: after that
+ * nothing new happens. */
 STW_MUST_USE stw_status stw_program_replay(const stw_job *job, const stw_layout *layout,
                                            const stw_program *program,
                                            const stw_allocator_settings *settings,

@@ -31,6 +31,7 @@ static void append(stw_builder *b, stw_tensor_event event) {
         return;
     }
     p->events = events;
+    event.unless = b->tensors_unless;
     events[p->n_events++] = event;
     p->ranges[p->n_ranges - 1].n_events++;
 }
@@ -44,7 +45,10 @@ uint32_t stw_tensor_numbers(stw_builder *b, uint32_t n) {
 
 void stw_tensor_take_as(stw_builder *b, uint32_t tensor, uint32_t stream, uint64_t bytes) {
     if (bytes == 0 || tensor == STW_NO_TENSOR) return;
-    append(b, (stw_tensor_event){STW_TENSOR_TAKE, (uint8_t)stream, tensor, bytes});
+    append(b, (stw_tensor_event){.change = STW_TENSOR_TAKE,
+                                 .stream = (uint8_t)stream,
+                                 .tensor = tensor,
+                                 .bytes = bytes});
 }
 
 uint32_t stw_tensor_take(stw_builder *b, uint32_t stream, uint64_t bytes) {
@@ -55,9 +59,14 @@ uint32_t stw_tensor_take(stw_builder *b, uint32_t stream, uint64_t bytes) {
 }
 
 void stw_tensor_drop(stw_builder *b, uint32_t tensor) {
-    if (tensor != STW_NO_TENSOR) append(b, (stw_tensor_event){STW_TENSOR_DROP, 0, tensor, 0});
+    if (tensor == STW_NO_TENSOR) return;
+    append(b, (stw_tensor_event){.change = STW_TENSOR_DROP, .tensor = tensor});
+}
+
+void stw_tensors_unless(stw_builder *b, uint8_t micro_batches) {
+    b->tensors_unless = micro_batches;
 }
 
 void stw_tensors_empty_cache(stw_builder *b) {
-    append(b, (stw_tensor_event){STW_TENSOR_EMPTY_CACHE, 0, STW_NO_TENSOR, 0});
+    append(b, (stw_tensor_event){.change = STW_TENSOR_EMPTY_CACHE, .tensor = STW_NO_TENSOR});
 }

@@ -30,6 +30,9 @@ void stw_tensor_take_as(stw_builder *b, uint32_t tensor, uint32_t stream, uint64
 void stw_tensor_drop(stw_builder *b, uint32_t tensor);
 /** `n` numbers for tensors; the first. */
 uint32_t stw_tensor_numbers(stw_builder *b, uint32_t n);
+/** What comes and goes from now on does not in these micro batches (STW_TENSOR_NOT_*; 0: in all).
+ */
+void stw_tensors_unless(stw_builder *b, uint8_t micro_batches);
 /** torch.cuda.empty_cache(). */
 void stw_tensors_empty_cache(stw_builder *b);
 

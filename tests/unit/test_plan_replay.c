@@ -58,11 +58,11 @@ static void tensors_stand_for_operations(void) {
                     bytes_op(STW_OP_FREE, STW_COMPONENT_ACTIVATIONS, 0, 50)};
     stw_movement movement = {STW_PHASE_FORWARD_BACKWARD, .repeat = STW_REPEAT_EVERY_ITERATION,
                              .n_ops = 5};
-    stw_tensor_event events[] = {{STW_TENSOR_TAKE, 1, 0, 40 * MIB},
-                                 {STW_TENSOR_TAKE, 1, 1, 20 * MIB},
-                                 {STW_TENSOR_DROP, 0, 0, 0},
-                                 {STW_TENSOR_DROP, 0, 1, 0},
-                                 {STW_TENSOR_EMPTY_CACHE, 0, STW_NO_BLOCK, 0}};
+    stw_tensor_event events[] = {{STW_TENSOR_TAKE, 1, 0, 40 * MIB, 0},
+                                 {STW_TENSOR_TAKE, 1, 1, 20 * MIB, 0},
+                                 {STW_TENSOR_DROP, 0, 0, 0, 0},
+                                 {STW_TENSOR_DROP, 0, 1, 0, 0},
+                                 {STW_TENSOR_EMPTY_CACHE, 0, STW_NO_BLOCK, 0, 0}};
     stw_tensor_range range = {.first_op = 1, .end_op = 3, .n_events = 4};
     stw_program program = {.n_ops = 5,
                            .ops = ops,
@@ -87,6 +87,45 @@ static void tensors_stand_for_operations(void) {
     CU_ASSERT_TRUE(out.full);
     CU_ASSERT_EQUAL(out.full_at, STW_PHASE_FORWARD_BACKWARD);
     CU_ASSERT_EQUAL(out.full_bytes, 20 * MIB);
+}
+
+/* A movement of three micro batches: a sum begins in the first one, is added to in the second, and
+ * is reduced in the last. What no range replaces is allocated once. */
+static void micro_batches_are_passed_through(void) {
+    stw_op ops[] = {bytes_op(STW_OP_ALLOC, STW_COMPONENT_STAGE, 0, 100),
+                    bytes_op(STW_OP_ALLOC, STW_COMPONENT_GRADS, 0, 1),
+                    bytes_op(STW_OP_FREE, STW_COMPONENT_STAGE, 0, 100)};
+    stw_movement movement = {STW_PHASE_FORWARD_BACKWARD, .repeat = STW_REPEAT_EVERY_ITERATION,
+                             .n_ops = 3, .micro_batches = 3};
+    stw_tensor_event events[] = {
+        {STW_TENSOR_TAKE, 0, 0, 20 * MIB, 0},
+        {STW_TENSOR_TAKE, 0, 1, 40 * MIB, STW_TENSOR_NOT_LATER},
+        {STW_TENSOR_DROP, 0, 0, 0, STW_TENSOR_NOT_LAST},
+        {STW_TENSOR_TAKE, 0, 2, 80 * MIB, STW_TENSOR_NOT_FIRST | STW_TENSOR_NOT_LAST},
+        {STW_TENSOR_TAKE, 0, 3, 160 * MIB, STW_TENSOR_NOT_EARLIER},
+        {STW_TENSOR_DROP, 0, 0, 0, 0},
+        {STW_TENSOR_DROP, 0, 1, 0, STW_TENSOR_NOT_EARLIER},
+        {STW_TENSOR_DROP, 0, 2, 0, STW_TENSOR_NOT_EARLIER},
+        {STW_TENSOR_DROP, 0, 3, 0, STW_TENSOR_NOT_EARLIER}};
+    stw_tensor_range range = {.first_op = 1, .end_op = 2, .n_events = 9};
+    stw_program program = {.n_ops = 3,
+                           .ops = ops,
+                           .n_movements = 1,
+                           .movements = &movement,
+                           .n_tensors = 4,
+                           .n_ranges = 1,
+                           .n_events = 9,
+                           .ranges = &range,
+                           .events = events};
+    stw_replayed out = replay(&program, &(stw_allocator_settings){0});
+    CU_ASSERT_EQUAL(out.iteration[0][STW_PHASE_FORWARD_BACKWARD].allocated_bytes, 400 * MIB);
+    CU_ASSERT_EQUAL(out.iteration[1][STW_PHASE_FORWARD_BACKWARD].allocated_bytes, 400 * MIB);
+    movement.micro_batches = 2; /* there is none between the first and the last */
+    out = replay(&program, &(stw_allocator_settings){0});
+    CU_ASSERT_EQUAL(out.most[STW_PHASE_FORWARD_BACKWARD].allocated_bytes, 320 * MIB);
+    movement.micro_batches = 1;
+    out = replay(&program, &(stw_allocator_settings){0});
+    CU_ASSERT_EQUAL(out.most[STW_PHASE_FORWARD_BACKWARD].allocated_bytes, 320 * MIB);
 }
 
 static uint64_t most_reserved(const stw_plan *plan) {
@@ -162,6 +201,7 @@ int main(void) {
     static const stw_test tests[] = {
         {"a first step takes over gradients", a_first_step_takes_over_gradients},
         {"tensors stand for operations", tensors_stand_for_operations},
+        {"micro batches are passed through", micro_batches_are_passed_through},
         {"a GPU that is nearly full", a_gpu_that_is_nearly_full},
         {"an arena is not replayed", an_arena_is_not_replayed},
     };

@@ -78,9 +78,11 @@ static void forward_block(stw_pass *p, uint32_t block) {
         move_acts(p, block, true, done);
     }
     from = stw_tensors_begin(p->b);
-    if (!stw_fsdp_settings_of(job->run).reshard_after_forward) return;
-    stw_pass_reshard(p, block);
-    stw_torch_release(p->torch, from, block);
+    if (stw_fsdp_settings_of(job->run).reshard_after_forward) {
+        stw_pass_reshard(p, block);
+        stw_torch_release(p->torch, from, block);
+    }
+    stw_torch_return(p->torch, stw_tensors_begin(p->b));
 }
 
 /* The first block of the chain that may be held up to `at` (see stw_block_held_to). */
@@ -185,6 +187,7 @@ static void backward_block(stw_pass *p, uint32_t at, uint32_t behind) {
     uint32_t done = block_work(p, block, flops);
     stw_torch_backward(p->torch, from, block);
     if (stw_reduced_last(p->b->job, block)) return;
+    stw_torch_accumulate(p->torch, stw_tensors_begin(p->b), block);
     from = stw_tensors_begin(p->b);
     if (p->stays == 0) stw_pass_release(p, block);
     stw_torch_release(p->torch, from, block);
@@ -236,12 +239,12 @@ static void loss_and_head(stw_pass *p) {
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_torch_loss(p->torch, from);
     from = stw_tensors_begin(b);
+    if (reshard && stw_pass_has_root(p)) stw_pass_reshard(p, p->root);
+    if (reshard) stw_torch_release(p->torch, from, STW_TORCH_ROOT);
+    from = stw_tensors_begin(b);
     stw_pass_drop_root_gather(p);
     if (p->n_chain > 0) stw_pass_drop_gather(p, p->chain[p->n_chain - 1]);
     stw_torch_end_forward(p->torch, from);
-    from = stw_tensors_begin(b);
-    if (reshard && stw_pass_has_root(p)) stw_pass_reshard(p, p->root);
-    if (reshard) stw_torch_release(p->torch, from, STW_TORCH_ROOT);
     from = stw_tensors_begin(b);
     if (reshard) stw_pass_gather_root(p);
     stw_pass_drop_root_gather(p);
@@ -284,6 +287,7 @@ static void finish(stw_pass *p, uint32_t behind) {
     uint32_t from = stw_tensors_begin(p->b);
     embedding_grads(p);
     stw_torch_embedding_backward(p->torch, from, STW_TORCH_ROOT);
+    stw_torch_accumulate(p->torch, stw_tensors_begin(p->b), STW_TORCH_ROOT);
     from = stw_tensors_begin(p->b);
     if (stw_pass_has_root(p) && p->stays == 0) stw_pass_release(p, p->root);
     stw_torch_release(p->torch, from, STW_TORCH_ROOT);
@@ -293,6 +297,7 @@ static void finish(stw_pass *p, uint32_t behind) {
     stw_torch_reduce(p->torch, from, STW_TORCH_ROOT);
     for (uint32_t i = 0; i < p->n; i++) {
         if (!stw_reduced_last(p->b->job, i)) continue;
+        stw_torch_accumulate(p->torch, stw_tensors_begin(p->b), i);
         from = stw_tensors_begin(p->b);
         if (p->stays == 0) stw_pass_release(p, i);
         stw_torch_release(p->torch, from, i);
@@ -311,8 +316,10 @@ void stw_build_forward_backward(stw_builder *b, bool lazy_grads) {
         .b = b, .n = b->job->model->n_blocks, .worked = STW_OP_NONE, .lazy_grads = lazy_grads};
     const bool accumulates = b->job->run->batch.grad_accumulation > 1;
     if (b->status != STW_STATUS_OK || !stw_pass_begin(&p)) return;
+    const uint64_t micro_batches = stw_torch_is_known(b) ? b->job->run->batch.grad_accumulation : 1;
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
-                                         .repeat = STW_REPEAT_EVERY_ITERATION});
+                                         .repeat = STW_REPEAT_EVERY_ITERATION,
+                                         .micro_batches = (uint32_t)micro_batches});
     stw_park_before_forward(b);
     p.torch = stw_torch_begin(b, p.acts, false);
     stw_pass_alloc_side(&p);

@@ -58,9 +58,11 @@ static void forward(stw_pass *p, uint64_t hidden, bool reshard) {
                                STW_OP_NONE);
         stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, work);
         from = stw_tensors_begin(p->b);
-        if (!reshard) continue;
-        stw_pass_release(p, block);
-        stw_torch_release(p->torch, from, block);
+        if (reshard) {
+            stw_pass_release(p, block);
+            stw_torch_release(p->torch, from, block);
+        }
+        stw_torch_return(p->torch, stw_tensors_begin(p->b));
         from = stw_tensors_begin(p->b);
     }
 }
@@ -97,12 +99,12 @@ static void log_probs(stw_pass *p, stw_extent hidden, bool reshard) {
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, normed);
     stw_torch_logits(p->torch, from, bytes, fused ? &all : &none);
     from = stw_tensors_begin(p->b);
+    if (reshard && stw_pass_has_root(p)) stw_pass_release(p, p->root);
+    if (reshard) stw_torch_release(p->torch, from, STW_TORCH_ROOT);
+    from = stw_tensors_begin(p->b);
     stw_pass_drop_root_gather(p);
     if (p->n_chain > 0) stw_pass_drop_gather(p, p->chain[p->n_chain - 1]);
     stw_torch_end_forward(p->torch, from);
-    from = stw_tensors_begin(p->b);
-    if (reshard && stw_pass_has_root(p)) stw_pass_release(p, p->root);
-    if (reshard) stw_torch_release(p->torch, from, STW_TORCH_ROOT);
     from = stw_tensors_begin(p->b);
     claim(p, fused ? &none : &all);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, logits);

@@ -207,8 +207,10 @@ void stw_pass_accumulate(stw_pass *p) {
         p->lazy_grads = false;
         p->accumulates = true;
     }
+    const uint32_t from = stw_tensors_begin(b);
     p->reduced_once_in = syncs ? 0 : (uint32_t)b->job->run->batch.grad_accumulation;
     for (uint32_t i = 0; i < p->n && !syncs; i++)
         p->blocks[i].accumulated =
             stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, stw_accumulated_grad_bytes(b->job, i));
+    if (p->torch != NULL) stw_tensors_instead(b, from);
 }

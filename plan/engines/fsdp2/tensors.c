@@ -22,6 +22,7 @@ typedef struct unit {
     uint32_t n, first_block;
     uint32_t *model;          /* [n] tensors of the model */
     uint32_t *params, *grads; /* [n] unsharded */
+    uint32_t *sums;           /* [n] of gradients that were not reduced */
     uint32_t gathered;        /* the all-gather's output */
     uint32_t output;          /* of the reduce-scatter, where it waits for its all-reduce */
 } unit;
@@ -35,7 +36,13 @@ struct stw_torch {
     stw_torch_saved *saved; /* [n_blocks] */
     stw_torch_norm final;
     uint32_t normed, loss; /* input of the head; log-softmax */
+    uint32_t narrow;       /* the logits, which the model's output holds until it returns */
     uint32_t hidden, grad; /* between two blocks */
+    uint32_t passed;       /* a block's input, until the block returns */
+    uint32_t embedded;     /* the first block's, until the decoder returns */
+    uint32_t leaf;         /* a frozen embedding's output of which a gradient is asked for */
+    uint32_t first;        /* the first transformer block */
+    uint32_t tables[2];    /* cosines and sines of positions */
     uint32_t held;         /* the last gather's output in forward */
     uint32_t reduced;      /* input of the last reduce-scatter */
 };
@@ -73,30 +80,59 @@ uint64_t stw_torch_padded(const stw_job *job, uint32_t block, bool trained) {
     return sum;
 }
 
-static uint64_t padded_sum(const stw_torch *t, const unit *u) {
+static uint64_t padded_sum(const stw_torch *t, const unit *u, bool trained) {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < u->n; i++) sum = stw_plus(sum, padded(t->job, u->model[i]));
+    for (uint32_t i = 0; i < u->n; i++)
+        if (!trained || stw_job_trains(t->job, u->model[i]))
+            sum = stw_plus(sum, padded(t->job, u->model[i]));
     return sum;
 }
 
 /* ---- units ---- */
 
+/* Modules of a decoder layer in the order of their registration. */
+enum { ATTENTION, MLP, NORMS, N_PARTS };
+
+static int part_of(const stw_torch *t, uint32_t model_tensor) {
+    const char *name = t->job->model->tensors[model_tensor].name;
+    if (strstr(name, "attn") != NULL) return ATTENTION;
+    return strstr(name, "norm") != NULL ? NORMS : MLP;
+}
+
+/* Is this a tensor of LoRA, of the weight `base` or of any (UINT32_MAX)? They are registered after
+ * the weight. */
+static bool is_adapter(const stw_torch *t, uint32_t model_tensor, uint32_t base) {
+    const char *name = t->job->model->tensors[model_tensor].name, *end = strstr(name, ".lora_");
+    if (end == NULL || base == UINT32_MAX) return end != NULL;
+    const char *weight = t->job->model->tensors[base].name;
+    const size_t stem = (size_t)(end - name);
+    return strncmp(name, weight, stem) == 0 && strcmp(weight + stem, ".weight") == 0;
+}
+
 static bool add_block(stw_torch *t, unit *u, uint32_t block) {
     const stw_block *blk = &t->job->model->blocks[block];
     stw_pool *pool = t->b->program->pool;
     const size_t n = (size_t)u->n + blk->n_tensors;
-    uint32_t *lists[3];
-    for (int i = 0; i < 3; i++) {
+    uint32_t *lists[4];
+    for (int i = 0; i < 4; i++) {
         lists[i] = stw_pool_array(pool, n, sizeof(uint32_t));
         if (lists[i] == NULL) return false;
         memset(lists[i], 0xff, n * sizeof(uint32_t));
     }
     if (u->n > 0) memcpy(lists[0], u->model, u->n * sizeof(uint32_t));
     if (u->n == 0) u->first_block = block;
-    for (uint32_t i = 0; i < blk->n_tensors; i++) lists[0][u->n + i] = blk->first_tensor + i;
+    uint32_t at = u->n;
+    for (int part = 0; part < N_PARTS; part++)
+        for (uint32_t i = blk->first_tensor; i < blk->first_tensor + blk->n_tensors; i++)
+            if (part_of(t, i) == part && !is_adapter(t, i, UINT32_MAX)) {
+                lists[0][at++] = i;
+                for (uint32_t a = i + 1; a < blk->first_tensor + blk->n_tensors; a++)
+                    if (is_adapter(t, a, i)) lists[0][at++] = a;
+            }
     u->model = lists[0];
     u->params = lists[1];
     u->grads = lists[2];
+    u->sums = lists[3];
     u->n = (uint32_t)n;
     return true;
 }
@@ -113,21 +149,38 @@ static bool blocks_are_known(const stw_job *job, const stw_decisions *decisions)
     return true;
 }
 
-/* Neither known are selective recomputation, parameters that are resharded to a node, micro batches
- * that add up, frozen tensors, adapters, fused losses and soft-capped logits. */
-static bool is_torchs(const stw_builder *b) {
+/* Are gradients of micro batches added up before they are reduced? */
+static bool reduces_once(const stw_job *job) {
+    return job->run->batch.grad_accumulation > 1 &&
+           !stw_fsdp_settings_of(job->run).sync_each_micro_batch;
+}
+
+static bool has_experts(const stw_model *model) {
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->groups[g].facts.experts > 0) return true;
+    return false;
+}
+
+/* Neither known are selective recomputation, parameters that are resharded to a node or stay from
+ * one micro batch to the next, frozen tensors, adapters beside experts, fused losses and
+ * soft-capped logits, nor gradients that add up in the dtype of computation. */
+bool stw_torch_is_known(const stw_builder *b) {
     const stw_run_spec *run = b->job->run;
     return stw_tensors_wanted(b) && !b->job->engine->spec.executes && b->job->group > 1 &&
            b->job->model->facts_known && run->recompute.granularity != 2 &&
-           !stw_fsdp_settings_of(run).reshard_to_node && run->batch.grad_accumulation == 1 &&
-           run->trainable.lora_rank == 0 && run->trainable.freeze.n == 0 && !run->loss.fused &&
-           !b->job->model->soft_capped && blocks_are_known(b->job, b->decisions);
+           !stw_fsdp_settings_of(run).reshard_to_node &&
+           (run->batch.grad_accumulation == 1 ||
+            stw_fsdp_settings_of(run).reshard_after_backward) &&
+           (!reduces_once(b->job) || run->precision.reduce != run->precision.compute) &&
+           (run->trainable.lora_rank == 0 || !has_experts(b->job->model)) &&
+           run->trainable.freeze.n == 0 && !run->loss.fused && !b->job->model->soft_capped &&
+           blocks_are_known(b->job, b->decisions);
 }
 
 stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad) {
     const stw_job *job = b->job;
     const uint32_t n = job->model->n_blocks;
-    if (!is_torchs(b)) return NULL;
+    if (!stw_torch_is_known(b)) return NULL;
     stw_pool *pool = b->program->pool;
     stw_torch *t = stw_pool_alloc(pool, sizeof *t);
     if (t != NULL) t->units = stw_pool_array(pool, (size_t)n + 1, sizeof *t->units);
@@ -148,6 +201,8 @@ stw_torch *stw_torch_begin(stw_builder *b, const stw_act *acts, bool no_grad) {
     memset(t->saved, 0xff, n * sizeof *t->saved);
     memset(&t->final, 0xff, sizeof t->final);
     t->normed = t->loss = t->hidden = t->grad = t->held = t->reduced = STW_NO_TENSOR;
+    t->leaf = STW_NO_TENSOR;
+    t->narrow = t->passed = t->embedded = t->tables[0] = t->tables[1] = STW_NO_TENSOR;
     return t;
 }
 
@@ -159,7 +214,7 @@ static void gather(stw_torch *t, unit *u) {
     const uint64_t c = bytes_of(run->precision.compute), e = bytes_of(run->precision.params);
     const bool casts = run->precision.compute != run->precision.params;
     const bool up = t->b->decisions->state[0].place.params == STW_TIER_HOST;
-    const uint64_t elements = padded_sum(t, u);
+    const uint64_t elements = padded_sum(t, u, false);
     uint32_t first = t->b->program->n_tensors, flat = STW_NO_TENSOR;
     if (u->gathered != STW_NO_TENSOR || u->n == 0) return;
     if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(elements / t->job->group, c));
@@ -173,7 +228,7 @@ static void gather(stw_torch *t, unit *u) {
     const uint32_t end = t->b->program->n_tensors;
     u->gathered = stw_tensor_take(t->b, GATHER, stw_times(elements, c));
     drop(t, flat);
-    for (uint32_t i = first; up && i < end; i += casts ? 2 : 1) drop(t, casts ? i + 1 : i);
+    for (uint32_t i = end; up && i > first; i -= casts ? 2 : 1) drop(t, i - 1);
 }
 
 /* foreach_all_gather_copy_out */
@@ -185,14 +240,54 @@ static void copy_out(stw_torch *t, unit *u) {
                 stw_tensor_take(t->b, COMPUTE, stw_times(padded(t->job, u->model[i]), c));
 }
 
+static bool is_transformer(const stw_torch *t, uint32_t block) {
+    return t->job->model->groups[t->job->model->blocks[block].group].facts.transformer;
+}
+
+static uint64_t hidden_bytes(const stw_torch *t) {
+    return stw_times(stw_times(t->job->tokens, bytes_of(t->job->run->precision.compute)),
+                     t->job->model->hidden);
+}
+
+/* The work area of cuBLAS belongs to the handle of a thread: forward's, or that of autograd. It is
+ * taken by the thread's first product (aten/src/ATen/cuda/CublasHandlePool.cpp) and stays. */
+static void workspace(stw_torch *t, uint32_t thread) {
+    stw_tensor_take_as(t->b, t->b->shard_tensors + t->job->model->n_blocks + thread, COMPUTE,
+                       stw_workspace_bytes(t->job) / 2);
+}
+
+/* Before the first layer: the embedding, and the rotary tables (transformers,
+ * Qwen3RotaryEmbedding.forward), which need the first product. */
+static void begin_layers(stw_torch *t, uint32_t block) {
+    const stw_job *job = t->job;
+    const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
+    const uint64_t table = stw_times(job->run->batch.seq_len, f->qk_dim);
+    if (t->tables[0] != STW_NO_TENSOR) return;
+    if (t->hidden == STW_NO_TENSOR) t->hidden = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
+    t->embedded = t->hidden;
+    t->first = block;
+    uint32_t angles = stw_tensor_take(t->b, COMPUTE, stw_times(table, 2)), wide[5];
+    workspace(t, 0);
+    for (int i = 0; i < 5; i++) { /* both halves; cosines, sines, and both scaled */
+        wide[i] = stw_tensor_take(t->b, COMPUTE, stw_times(table, 4));
+        if (i == 2 || i == 4) drop(t, wide[i - 1]);
+    }
+    for (int i = 0; i < 2; i++)
+        t->tables[i] =
+            stw_tensor_take(t->b, COMPUTE, stw_times(table, bytes_of(job->run->precision.compute)));
+    drop(t, angles);
+    for (int i = 0; i < 5; i += 2) drop(t, wide[i]);
+}
+
 void stw_torch_unshard_in_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     unit *u = unit_of(t, block);
     stw_tensors_instead(t->b, first_op);
     if (u->n == 0) return;
+    if (block != STW_TORCH_ROOT && is_transformer(t, block)) begin_layers(t, block);
     gather(t, u);
-    t->held = drop(t, t->held);
     copy_out(t, u);
+    t->held = drop(t, t->held); /* wait_for_unshard: comm_ctx.all_gather_state */
     t->held = u->gathered;
     u->gathered = STW_NO_TENSOR;
 }
@@ -201,6 +296,7 @@ void stw_torch_end_forward(stw_torch *t, uint32_t first_op) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
     t->held = drop(t, t->held);
+    t->narrow = drop(t, t->narrow);
 }
 
 void stw_torch_gather(stw_torch *t, uint32_t first_op, uint32_t block) {
@@ -218,6 +314,12 @@ void stw_torch_copy_out(stw_torch *t, uint32_t first_op, uint32_t block) {
     u->gathered = drop(t, u->gathered);
 }
 
+void stw_torch_return(stw_torch *t, uint32_t first_op) {
+    if (t == NULL) return;
+    stw_tensors_instead(t->b, first_op);
+    t->passed = drop(t, t->passed);
+}
+
 void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     unit *u = unit_of(t, block);
@@ -227,14 +329,17 @@ void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t block) {
 
 /* ---- blocks ---- */
 
-static stw_torch_layer layer_of(stw_builder *b, uint32_t block, uint32_t *grads) {
+/* @param tensors, grads of stw_torch_layer */
+static stw_torch_layer layer_of(stw_builder *b, uint32_t block, const uint32_t *tensors,
+                                uint32_t *grads) {
     const stw_model *model = b->job->model;
     const stw_block *blk = &model->blocks[block];
     stw_torch_layer l = {.b = b,
                          .job = b->job,
                          .facts = &model->groups[blk->group].facts,
-                         .first_tensor = blk->first_tensor,
                          .n_tensors = blk->n_tensors,
+                         .tensors = tensors,
+                         .scaled = STW_NO_TENSOR,
                          .grads = grads};
     for (uint32_t i = 0; i < blk->n_tensors; i++)
         l.qk_norm = l.qk_norm ||
@@ -242,21 +347,36 @@ static stw_torch_layer layer_of(stw_builder *b, uint32_t block, uint32_t *grads)
     return l;
 }
 
-static uint64_t hidden_bytes(const stw_job *job) {
-    return stw_times(stw_times(job->tokens, bytes_of(job->run->precision.compute)),
-                     job->model->hidden);
+static stw_torch_layer layer_in(stw_torch *t, uint32_t block) {
+    return layer_of(t->b, block, t->units[block].model, t->units[block].grads);
+}
+
+/* With adapters everything else is frozen. */
+static bool embedding_is_frozen(const stw_torch *t) { return t->job->run->trainable.lora_rank > 0; }
+
+/* Has a block's input no gradient? */
+static bool is_constant(const stw_torch *t, uint32_t block) {
+    return t->acts[block] == STW_ACT_KEEP && block == t->first && embedding_is_frozen(t);
 }
 
 void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
-    if (t->hidden == STW_NO_TENSOR)
-        t->hidden = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t->job));
-    if (!t->job->model->groups[t->job->model->blocks[block].group].facts.transformer) return;
-    stw_torch_layer l = layer_of(t->b, block, t->units[block].grads);
+    if (t->hidden == STW_NO_TENSOR) t->hidden = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
+    if (!is_transformer(t, block)) return;
+    stw_torch_layer l = layer_in(t, block);
     const bool keep = t->acts[block] == STW_ACT_KEEP && !t->no_grad;
-    if (!keep && !t->no_grad) t->saved[block].hidden = t->hidden;
-    t->hidden = stw_torch_layer_forward(&l, t->hidden, keep, false, &t->saved[block]);
+    const bool saves = !keep && !t->no_grad;
+    if (!saves && t->hidden != t->embedded) t->passed = t->hidden;
+    if (saves) t->saved[block].hidden = t->hidden;
+    if (saves && t->hidden == t->embedded) {
+        /* enable_input_require_grads: checkpointing asks for it, or nothing would be recomputed */
+        if (embedding_is_frozen(t)) t->leaf = t->hidden;
+        if (embedding_is_frozen(t)) t->saved[block].hidden = STW_NO_TENSOR;
+        t->embedded = STW_NO_TENSOR;
+    }
+    l.constant = is_constant(t, block);
+    t->hidden = stw_torch_layer_forward(&l, keep, false, &t->saved[block]);
 }
 
 /* The unsharded gradient of the root's tensor in a block of this group. */
@@ -264,7 +384,7 @@ static void root_grad(stw_torch *t, unit *u, const char *group) {
     for (uint32_t i = 0; i < u->n; i++) {
         const stw_tensor *tensor = &t->job->model->tensors[u->model[i]];
         if (strcmp(group_name(t, tensor->block), group) != 0) continue;
-        if (u->grads[i] == STW_NO_TENSOR)
+        if (u->grads[i] == STW_NO_TENSOR && stw_job_trains(t->job, u->model[i]))
             u->grads[i] = stw_tensor_take(
                 t->b, COMPUTE, stw_times(tensor->numel, bytes_of(t->job->run->precision.compute)));
     }
@@ -273,13 +393,17 @@ static void root_grad(stw_torch *t, unit *u, const char *group) {
 void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
-    if (!t->job->model->groups[t->job->model->blocks[block].group].facts.transformer) {
+    if (!is_transformer(t, block)) {
         root_grad(t, unit_of(t, block), group_name(t, block));
         return;
     }
-    stw_torch_layer l = layer_of(t->b, block, t->units[block].grads);
-    if (t->acts[block] == STW_ACT_RECOMPUTE)
-        (void)stw_torch_layer_forward(&l, t->saved[block].hidden, true, true, &t->saved[block]);
+    stw_torch_layer l = layer_in(t, block);
+    l.again = t->acts[block] == STW_ACT_RECOMPUTE;
+    l.constant = is_constant(t, block);
+    if (l.again &&
+        stw_torch_is_adapted(&l, STW_TORCH_DOWN)) /* a product with a number saves none */
+        l.scaled = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t));
+    if (l.again) (void)stw_torch_layer_forward(&l, true, true, &t->saved[block]);
     t->grad = stw_torch_layer_backward(&l, t->grad, &t->saved[block]);
 }
 
@@ -298,11 +422,19 @@ uint64_t stw_torch_forward_bytes(const stw_job *job, uint32_t block, stw_pool *p
     if (!f->transformer) return 0;
     if (!stw_torch_layer_is_known(job, f))
         return stw_full_activation_bytes(job, job->model->blocks[block].group);
-    stw_torch_layer l = layer_of(&b, block, NULL); /* gradients are backward's */
+    const stw_block *blk = &job->model->blocks[block];
+    uint32_t *tensors = stw_pool_array(pool, blk->n_tensors, sizeof *tensors);
+    uint32_t *grads = stw_pool_array(pool, blk->n_tensors, sizeof *grads); /* backward's */
+    for (uint32_t i = 0; i < blk->n_tensors && tensors != NULL; i++)
+        tensors[i] = blk->first_tensor + i;
+    if (tensors == NULL || grads == NULL) return 0;
+    stw_torch_layer l = layer_of(&b, block, tensors, grads);
     memset(&saved, 0xff, sizeof saved);
     stw_tensors_instead(&b, 0);
-    (void)stw_torch_layer_forward(&l, stw_tensor_take(&b, COMPUTE, hidden_bytes(job)), false, false,
-                                  &saved);
+    (void)stw_tensor_take(&b, COMPUTE,
+                          stw_times(stw_times(job->tokens, bytes_of(job->run->precision.compute)),
+                                    job->model->hidden));
+    (void)stw_torch_layer_forward(&l, false, false, &saved);
     uint64_t *bytes = stw_pool_array(pool, (size_t)program.n_tensors + 1, sizeof *bytes);
     for (uint32_t i = 0; i < program.n_events && bytes != NULL; i++) {
         const stw_tensor_event *e = &program.events[i];
@@ -328,8 +460,11 @@ void stw_torch_logits(stw_torch *t, uint32_t first_op, uint64_t bytes,
                       const stw_torch_beside *beside) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
-    (void)stw_torch_norm_forward(t->b, t->job, t->job->model->hidden, 1, false, &t->normed);
+    const stw_torch_shape shape = {.width = t->job->model->hidden, .rows = 1};
+    (void)stw_torch_norm_forward(t->b, t->job, &shape, false, &t->normed);
     t->hidden = drop(t, t->hidden);
+    t->embedded = drop(t, t->embedded);
+    for (int i = 0; i < 2; i++) t->tables[i] = drop(t, t->tables[i]);
     t->loss = stw_tensor_take(t->b, COMPUTE, bytes);
     take_and_drop(t, beside);
     t->normed = drop(t, t->normed);
@@ -347,16 +482,19 @@ void stw_torch_loss(stw_torch *t, uint32_t first_op) {
     if (t == NULL) return;
     const stw_run_spec *run = t->job->run;
     const uint64_t wide = bytes_of(run->loss.upcast);
+    const stw_torch_shape shape = {
+        .width = t->job->model->hidden, .rows = 1, .frozen = embedding_is_frozen(t)};
     stw_tensors_instead(t->b, first_op);
-    t->final = stw_torch_norm_forward(t->b, t->job, t->job->model->hidden, 1, true, &t->normed);
+    t->final = stw_torch_norm_forward(t->b, t->job, &shape, true, &t->normed);
     t->hidden = drop(t, t->hidden);
-    uint32_t narrow = stw_tensor_take(t->b, COMPUTE, logits(t, bytes_of(run->precision.compute)));
+    t->embedded = drop(t, t->embedded);
+    t->narrow = stw_tensor_take(t->b, COMPUTE, logits(t, bytes_of(run->precision.compute)));
     uint32_t up = STW_NO_TENSOR;
     if (run->loss.upcast != run->precision.compute)
         up = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
     t->loss = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
-    drop(t, narrow);
     drop(t, up);
+    if (embedding_is_frozen(t)) t->normed = drop(t, t->normed); /* the head is */
 }
 
 void stw_torch_loss_backward(stw_torch *t, uint32_t first_op) {
@@ -364,22 +502,45 @@ void stw_torch_loss_backward(stw_torch *t, uint32_t first_op) {
     const stw_run_spec *run = t->job->run;
     const uint64_t wide = bytes_of(run->loss.upcast);
     const bool casts = run->loss.upcast != run->precision.compute;
+    const stw_torch_shape shape = {.width = t->job->model->hidden, .rows = 1};
     stw_tensors_instead(t->b, first_op);
     uint32_t likelihood = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
     uint32_t softmax = stw_tensor_take(t->b, COMPUTE, logits(t, wide));
-    t->loss = drop(t, t->loss);
     drop(t, likelihood);
+    t->loss = drop(t, t->loss);
     uint32_t narrow = softmax;
     if (casts) {
         narrow = stw_tensor_take(t->b, COMPUTE, logits(t, bytes_of(run->precision.compute)));
         drop(t, softmax);
     }
     root_grad(t, unit_of(t, STW_TORCH_ROOT), t->job->model->tied_embeddings ? "embed" : "head");
-    uint32_t grad = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t->job));
-    t->normed = drop(t, t->normed);
+    if (!embedding_is_frozen(t)) workspace(t, 1);
+    uint32_t grad = stw_tensor_take(t->b, COMPUTE, hidden_bytes(t)), *weight = NULL;
+    if (embedding_is_frozen(t)) workspace(t, 1);
     drop(t, narrow);
-    root_grad(t, unit_of(t, STW_TORCH_ROOT), "norm");
-    t->grad = stw_torch_norm_backward(t->b, t->job, t->job->model->hidden, 1, &t->final, grad);
+    t->normed = drop(t, t->normed);
+    unit *u = unit_of(t, STW_TORCH_ROOT);
+    for (uint32_t i = 0; i < u->n; i++) {
+        const uint32_t block = t->job->model->tensors[u->model[i]].block;
+        if (strcmp(group_name(t, block), "norm") == 0 && weight == NULL &&
+            stw_job_trains(t->job, u->model[i]))
+            weight = &u->grads[i];
+    }
+    t->grad = stw_torch_norm_backward(t->b, t->job, &shape, &t->final, grad, weight);
+    root_grad(t, u, "norm");
+}
+
+/* embedding_dense_backward (aten/src/ATen/native/cuda/Embedding.cu): from 3072 tokens on they are
+ * sorted, and rows are summed in parts of at most 10 (EmbeddingBackwardKernel.cu). */
+static uint32_t embedding_grad(stw_torch *t, uint64_t bytes) {
+    enum { UNSORTED = 3072, PART = 10, WARP = 32 };
+    const uint64_t tokens = t->job->tokens;
+    uint32_t own = stw_tensor_take(t->b, COMPUTE, bytes);
+    if (tokens <= UNSORTED) return own;
+    const uint64_t parts = tokens / PART + stw_min_u64(tokens, t->job->model->vocab);
+    const uint64_t stride = stw_round_up_u64(t->job->model->hidden, WARP);
+    drop(t, stw_tensor_take(t->b, COMPUTE, stw_times(stw_times(parts, stride), 4)));
+    return own;
 }
 
 /* A tied embedding has a second gradient, and their sum is a third one for a moment. */
@@ -387,59 +548,124 @@ void stw_torch_embedding_backward(stw_torch *t, uint32_t first_op, uint32_t bloc
     if (t == NULL) return;
     unit *u = unit_of(t, block);
     stw_tensors_instead(t->b, first_op);
-    if (!t->job->model->tied_embeddings) {
-        root_grad(t, u, "embed");
-    } else {
-        for (uint32_t i = 0; i < u->n; i++) {
-            const stw_tensor *tensor = &t->job->model->tensors[u->model[i]];
-            uint64_t bytes = stw_times(tensor->numel, bytes_of(t->job->run->precision.compute));
-            if (strcmp(group_name(t, tensor->block), "embed") != 0) continue;
-            uint32_t own = stw_tensor_take(t->b, COMPUTE, bytes);
-            uint32_t sum = stw_tensor_take(t->b, COMPUTE, bytes);
-            drop(t, own);
-            drop(t, u->grads[i]);
-            u->grads[i] = sum;
+    for (int i = 0; i < 2; i++) t->tables[i] = drop(t, t->tables[i]);
+    for (uint32_t i = 0; i < u->n && !embedding_is_frozen(t); i++) {
+        const stw_tensor *tensor = &t->job->model->tensors[u->model[i]];
+        uint64_t bytes = stw_times(tensor->numel, bytes_of(t->job->run->precision.compute));
+        if (strcmp(group_name(t, tensor->block), "embed") != 0) continue;
+        uint32_t own = embedding_grad(t, bytes);
+        t->grad = drop(t, t->grad);
+        if (u->grads[i] == STW_NO_TENSOR) {
+            u->grads[i] = own;
+            continue;
         }
+        uint32_t sum = stw_tensor_take(t->b, COMPUTE, bytes);
+        drop(t, u->grads[i]);
+        drop(t, own);
+        u->grads[i] = sum;
     }
-    t->grad = drop(t, t->grad);
+    if (!embedding_is_frozen(t)) t->grad = drop(t, t->grad);
 }
 
 /* ---- reduce ---- */
+
+/* _chunk_cat (aten/src/ATen/native/cuda/TensorShape.cu): the index of a tensor for every 2 KiB of a
+ * chunk, beside a few numbers per tensor. */
+static void chunk_table(stw_torch *t, const unit *u, uint64_t element) {
+    uint64_t blocks = 0;
+    for (uint32_t i = 0; i < u->n; i++) {
+        if (!stw_job_trains(t->job, u->model[i])) continue;
+        const uint64_t chunk = stw_times(padded(t->job, u->model[i]) / t->job->group, element);
+        blocks = stw_plus(blocks, (chunk + 2047) / 2048);
+    }
+    drop(t, stw_tensor_take(t->b, COMPUTE, stw_times(stw_plus(blocks, 6ull * u->n), 8)));
+}
+
+/* FSDPParam.accumulate_unsharded_grad_if_needed: in place. */
+void stw_torch_accumulate(stw_torch *t, uint32_t first_op, uint32_t block) {
+    if (t == NULL) return;
+    unit *u = unit_of(t, block);
+    stw_tensors_instead(t->b, first_op);
+    if (!reduces_once(t->job)) return;
+    stw_tensors_unless(t->b, STW_TENSOR_NOT_FIRST);
+    for (uint32_t i = 0; i < u->n; i++) drop(t, u->grads[i]);
+    stw_tensors_unless(t->b, 0);
+}
+
+/* FSDPParam.to_accumulated_grad_if_needed: the sums begin, in the dtype of the reduction. They take
+ * the place of the gradients from then on. */
+static void begin_sums(stw_torch *t, unit *u, uint64_t element) {
+    if (!reduces_once(t->job)) return;
+    stw_tensors_unless(t->b, STW_TENSOR_NOT_LATER);
+    for (uint32_t i = 0; i < u->n; i++) {
+        const stw_tensor *tensor = &t->job->model->tensors[u->model[i]];
+        uint64_t numel = tensor->expert ? tensor->numel / t->job->expert_cut : tensor->numel;
+        if (!stw_job_trains(t->job, u->model[i])) continue;
+        if (u->sums[i] == STW_NO_TENSOR)
+            u->sums[i] = stw_tensor_take(t->b, COMPUTE, stw_times(numel, element));
+        drop(t, u->grads[i]);
+        u->grads[i] = u->sums[i];
+        u->sums[i] = STW_NO_TENSOR;
+    }
+    stw_tensors_unless(t->b, STW_TENSOR_NOT_EARLIER);
+}
+
+/* What a reduction leaves: the sharded gradient, or what is added to it. */
+static uint32_t reduced_grad(stw_torch *t, const unit *u, uint32_t stream, uint64_t bytes) {
+    stw_builder *b = t->b;
+    const uint8_t unless = b->tensors_unless;
+    const bool adds = t->job->run->batch.grad_accumulation > 1 && !reduces_once(t->job) &&
+                      b->decisions->state[0].place.grads != STW_TIER_HOST;
+    if (adds) stw_tensors_unless(b, STW_TENSOR_NOT_LATER);
+    stw_tensor_take_as(b, b->shard_tensors + u->first_block, stream, bytes);
+    if (!adds) return STW_NO_TENSOR;
+    stw_tensors_unless(b, STW_TENSOR_NOT_FIRST);
+    uint32_t added = stw_tensor_take(b, stream, bytes);
+    stw_tensors_unless(b, unless);
+    return added;
+}
 
 /* FSDPParamGroup.post_backward, foreach_reduce. The last gradient is held by a loop's variable. */
 void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     const stw_run_spec *run = t->job->run;
     unit *u = unit_of(t, block);
-    const uint64_t elements = padded_sum(t, u), own = elements / t->job->group;
+    const uint64_t elements = padded_sum(t, u, true), own = elements / t->job->group;
     const uint64_t reduce_bytes = bytes_of(run->precision.reduce);
     const bool replicas = t->job->world > t->job->group;
-    const bool to_host = t->b->decisions->state[0].place.grads == STW_TIER_HOST;
     stw_tensors_instead(t->b, first_op);
-    t->reduced = drop(t, t->reduced);
-    if (u->n == 0) return;
-    const uint32_t shard = t->b->shard_tensors + u->first_block;
-    t->reduced = stw_tensor_take(t->b, COMPUTE, stw_times(elements, reduce_bytes));
-    for (uint32_t i = 0; i + 1 < u->n; i++) u->grads[i] = drop(t, u->grads[i]);
-    if (run->precision.reduce != run->precision.grads) {
-        uint32_t out = stw_tensor_take(t->b, REDUCE, stw_times(own, reduce_bytes));
-        stw_tensor_take_as(t->b, shard, replicas ? ALL_REDUCE : REDUCE,
-                           stw_times(own, bytes_of(run->precision.grads)));
-        if (replicas)
-            u->output = out;
-        else
-            drop(t, out);
-    } else {
-        stw_tensor_take_as(t->b, shard, REDUCE, stw_times(own, reduce_bytes));
+    if (u->n > 0) begin_sums(t, u, reduce_bytes);
+    if (u->n == 0 || elements > 0) t->reduced = drop(t, t->reduced);
+    if (elements > 0) {
+        uint32_t last = u->n - 1; /* of those with gradients */
+        while (last > 0 && !stw_job_trains(t->job, u->model[last])) last--;
+        t->reduced = stw_tensor_take(t->b, COMPUTE, stw_times(elements, reduce_bytes));
+        chunk_table(t, u, reduce_bytes);
+        for (uint32_t i = last; i-- > 0;) u->grads[i] = drop(t, u->grads[i]); /* list.clear() */
+        uint32_t out = STW_NO_TENSOR, added;
+        if (run->precision.reduce != run->precision.grads) {
+            out = stw_tensor_take(t->b, REDUCE, stw_times(own, reduce_bytes));
+            added = reduced_grad(t, u, replicas ? ALL_REDUCE : REDUCE,
+                                 stw_times(own, bytes_of(run->precision.grads)));
+        } else {
+            added = reduced_grad(t, u, REDUCE, stw_times(own, reduce_bytes));
+        }
+        if (!replicas) out = drop(t, out);
+        u->output = out;
+        u->grads[last] = drop(t, u->grads[last]);
+        drop(t, added);
+        if (t->b->decisions->state[0].place.grads == STW_TIER_HOST)
+            drop(t, t->b->shard_tensors + u->first_block);
     }
-    if (to_host) drop(t, shard);
-    u->grads[u->n - 1] = drop(t, u->grads[u->n - 1]);
+    stw_tensors_unless(t->b, 0);
 }
 
 void stw_torch_end_backward(stw_torch *t, uint32_t first_op) {
     if (t == NULL) return;
     stw_tensors_instead(t->b, first_op);
     t->reduced = drop(t, t->reduced);
+    t->grad = drop(t, t->grad);
+    t->leaf = drop(t, t->leaf);
     for (uint32_t i = 0; i <= t->job->model->n_blocks; i++)
         t->units[i].output = drop(t, t->units[i].output);
 }
@@ -447,18 +673,14 @@ void stw_torch_end_backward(stw_torch *t, uint32_t first_op) {
 /* ---- between backward and step ---- */
 
 void stw_torch_shard_grads(stw_builder *b, uint32_t first_op, bool alloc) {
-    if (!is_torchs(b)) return;
+    if (!stw_torch_is_known(b)) return;
     stw_tensors_instead(b, first_op);
     for (uint32_t i = 0; i < b->job->model->n_blocks && !alloc; i++)
         stw_tensor_drop(b, b->shard_tensors + i);
 }
 
 void stw_torch_workspace(stw_builder *b, uint32_t first_op) {
-    if (!is_torchs(b)) return;
-    stw_tensors_instead(b, first_op);
-    for (uint32_t i = 0; i < 2; i++)
-        stw_tensor_take_as(b, b->shard_tensors + b->job->model->n_blocks + i, COMPUTE,
-                           stw_workspace_bytes(b->job) / 2);
+    if (stw_torch_is_known(b)) stw_tensors_instead(b, first_op);
 }
 
 /* ---- the step ---- */
@@ -505,7 +727,7 @@ static void step_tensors(stw_builder *b, uint32_t group, bool alloc, uint32_t st
 void stw_torch_roots(stw_builder *b, uint32_t first_op, uint32_t group, bool alloc) {
     const uint64_t bytes[N_STEP_TENSORS] = {
         [ROOT] = stw_job_element_bytes(b->job, STW_COMPONENT_EXP_AVG_SQ)};
-    if (!is_torchs(b)) return;
+    if (!stw_torch_is_known(b)) return;
     stw_tensors_instead(b, first_op);
     step_tensors(b, group, alloc, COMPUTE, bytes);
 }
@@ -518,13 +740,13 @@ void stw_torch_window(stw_builder *b, uint32_t first_op, uint32_t group, bool al
         [EXP_AVG_SQ] = stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ),
         [PARAM] = all ? stw_job_element_bytes(job, STW_COMPONENT_PARAMS) : 0,
         [GRAD] = all ? stw_job_element_bytes(job, STW_COMPONENT_GRADS) : 0};
-    if (!is_torchs(b)) return;
+    if (!stw_torch_is_known(b)) return;
     stw_tensors_instead(b, first_op);
     step_tensors(b, group, alloc, UP, bytes);
 }
 
 void stw_torch_end_streamed(stw_builder *b) {
-    if (!is_torchs(b)) return;
+    if (!stw_torch_is_known(b)) return;
     stw_tensors_instead(b, stw_tensors_begin(b));
     stw_tensors_empty_cache(b);
 }

@@ -20,6 +20,8 @@ typedef struct stw_torch stw_torch;
  * of equal length. @param trained only those that have gradients */
 uint64_t stw_torch_padded(const stw_job *job, uint32_t block, bool trained);
 
+/** Is every part of the job known tensor by tensor, and are tensors asked for? */
+bool stw_torch_is_known(const stw_builder *b);
 /** NULL where no tensors are asked for, or where nothing is gathered; all functions take that.
  * @param acts [model.n_blocks]
  * @param no_grad a forward under torch.no_grad(): nothing is kept */
@@ -42,11 +44,13 @@ void stw_torch_log_prob(stw_torch *t, uint32_t first_op, const stw_torch_beside 
 /** In forward: the unit is gathered, the output of the last gather goes, parameters are copied
  * out. */
 void stw_torch_unshard_in_forward(stw_torch *t, uint32_t first_op, uint32_t unit);
-/** The output of the last gather goes (when the loss is there). */
+/** The output of the last gather goes, and the logits (the model returns). */
 void stw_torch_end_forward(stw_torch *t, uint32_t first_op);
 /** In backward: gather, or copy out and drop what was gathered. */
 void stw_torch_gather(stw_torch *t, uint32_t first_op, uint32_t unit);
 void stw_torch_copy_out(stw_torch *t, uint32_t first_op, uint32_t unit);
+/** A block's forward has returned: its input goes. */
+void stw_torch_return(stw_torch *t, uint32_t first_op);
 /** Parameters are resharded. */
 void stw_torch_release(stw_torch *t, uint32_t first_op, uint32_t unit);
 void stw_torch_forward(stw_torch *t, uint32_t first_op, uint32_t block);
@@ -54,6 +58,8 @@ void stw_torch_loss(stw_torch *t, uint32_t first_op);
 void stw_torch_loss_backward(stw_torch *t, uint32_t first_op);
 void stw_torch_backward(stw_torch *t, uint32_t first_op, uint32_t block);
 void stw_torch_embedding_backward(stw_torch *t, uint32_t first_op, uint32_t block);
+/** A unit's gradients are added to those of earlier micro batches that were not reduced. */
+void stw_torch_accumulate(stw_torch *t, uint32_t first_op, uint32_t unit);
 /** The input of the last reduce-scatter goes; the unit's gradients are copied into one, reduced and
  * cast. */
 void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t unit);
@@ -62,7 +68,7 @@ void stw_torch_end_backward(stw_torch *t, uint32_t first_op);
 
 /** Gradients of the shards go with the step; the first one finds them where backward left them. */
 void stw_torch_shard_grads(stw_builder *b, uint32_t first_op, bool alloc);
-/** Work areas of cuBLAS: taken by the first products, and kept. */
+/** Work areas of cuBLAS are tensors that the first products of forward and backward take. */
 void stw_torch_workspace(stw_builder *b, uint32_t first_op);
 /** The roots of exp_avg_sq that foreach makes, one per tensor of a group of the streamed step, or
  * of all (STW_TORCH_ALL). */
