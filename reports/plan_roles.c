@@ -6,10 +6,12 @@
 #include "reports/plan_sections.h"
 
 static void put_list(const stw_section *s) {
-    static const char *const heads[] = {"role", "kind", "engine", ">nodes", ">ranks", "where"};
+    static const char *const heads[] = {"role",   "kind",  "engine",        ">nodes",
+                                        ">ranks", "where", "nodes' verdict"};
+    static const char *const verdicts[] = {"fit", "at risk", "do not fit"};
     const stw_job *job = s->plan->job;
     stw_table t;
-    stw_table_begin(&t, s->pool, heads, 6);
+    stw_table_begin(&t, s->pool, heads, 7);
     for (uint32_t r = 0; r < job->n_roles; r++) {
         const stw_job_role *role = &job->roles[r];
         char where[96];
@@ -26,6 +28,9 @@ static void put_list(const stw_section *s) {
         stw_table_cell(&t, "%u", (unsigned)role->n_nodes);
         stw_table_cell(&t, "%u", (unsigned)stw_job_role_ranks(job, r));
         stw_table_cell(&t, "%s", where);
+        stw_table_cell(
+            &t, "%s",
+            s->plan->node_peaks != NULL ? verdicts[stw_plan_verdict_of(s->plan, role->home)] : "");
     }
     stw_table_write(&t, s->format, s->out);
     for (uint32_t r = 1; r < job->n_roles; r++) {

@@ -13,6 +13,7 @@
 typedef struct comparer {
     const stw_plan *plan;
     const stw_run_result *run;
+    const stw_peaks *ranks, *nodes; /* of the trainer: what runs have */
     stw_tolerance tolerance;
     stw_comparison *out;
     size_t capacity;
@@ -156,7 +157,7 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
         double predicted, measured;
         if (!rank->phases[phase].known || stw_job_kind_of(c->plan->job, rank->rank) != kind)
             continue;
-        if (!figure(c, which, c->plan->shown[kind].phase[phase], &rank->phases[phase], &predicted,
+        if (!figure(c, which, c->ranks[kind].phase[phase], &rank->phases[phase], &predicted,
                     &measured))
             continue;
         if (any &&
@@ -255,7 +256,7 @@ static void compare_nodes(comparer *c, stw_phase phase) {
         }
         if (host == 0 && page_locked == 0 && sums.ranks == 0) continue;
         const stw_peak *peak =
-            &c->plan->node_peaks[stw_job_node_kind_of(job, node)].phase[phase][STW_TIER_HOST];
+            &c->nodes[stw_job_node_kind_of(job, node)].phase[phase][STW_TIER_HOST];
         stw_compare_line line = {.phase = phase, .kind = "node"};
         line.rank = node * job->ranks_per_node;
         line.what = "host";
@@ -492,7 +493,8 @@ stw_status stw_compare(const stw_plan *plan, const stw_run_result *run,
     comparison->pool = pool;
     comparer c = {.plan = plan, .run = run, .out = comparison, .err = err};
     c.tolerance = tolerance != NULL ? *tolerance : standard;
-    compare_all(&c);
+    c.status = stw_plan_trainer_peaks(plan, pool, &c.ranks, &c.nodes, err);
+    if (c.status == STW_STATUS_OK) compare_all(&c);
     if (c.status == STW_STATUS_OK)
         c.status = stw_compare_digests(comparison, &run, &(const char *){"run"}, 1, err);
     if (c.status == STW_STATUS_OK)

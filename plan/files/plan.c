@@ -69,24 +69,23 @@ void stw_plan_free(stw_plan *plan) {
 }
 
 /* Host bytes of a node: its ranks peak together, each at its own worst moment of the phase. */
-static void sum_nodes(stw_plan *plan) {
-    const stw_job *job = plan->job;
+static void sum_nodes(const stw_job *job, const stw_peaks *ranks, stw_peaks *nodes) {
     for (uint32_t n = 0; n < job->n_node_kinds; n++) {
-        stw_peaks *node = &plan->node_peaks[n];
+        stw_peaks *node = &nodes[n];
         memset(node, 0, sizeof *node);
         for (uint32_t k = 0; k < job->n_kinds; k++) {
-            uint64_t ranks = job->node_kinds[n].kind_ranks[k];
-            for (int p = 0; p < STW_N_PHASES && ranks > 0; p++) {
-                node->has[p] |= plan->peaks[k].has[p];
+            uint64_t n_ranks = job->node_kinds[n].kind_ranks[k];
+            for (int p = 0; p < STW_N_PHASES && n_ranks > 0; p++) {
+                node->has[p] |= ranks[k].has[p];
                 for (int t = STW_TIER_HOST; t < STW_N_TIERS; t++) {
-                    const stw_peak *from = &plan->peaks[k].phase[p][t];
+                    const stw_peak *from = &ranks[k].phase[p][t];
                     stw_peak *to = &node->phase[p][t];
-                    to->total = stw_plus(to->total, stw_times(ranks, from->total));
+                    to->total = stw_plus(to->total, stw_times(n_ranks, from->total));
                     to->page_locked =
-                        stw_plus(to->page_locked, stw_times(ranks, from->page_locked));
+                        stw_plus(to->page_locked, stw_times(n_ranks, from->page_locked));
                     for (int c = 0; c < STW_N_COMPONENTS; c++)
                         to->components[c] =
-                            stw_plus(to->components[c], stw_times(ranks, from->components[c]));
+                            stw_plus(to->components[c], stw_times(n_ranks, from->components[c]));
                 }
             }
         }
@@ -127,10 +126,9 @@ static stw_status replay(stw_plan *plan, uint32_t k, stw_error *err) {
     return status;
 }
 
-void stw_plan_show_peaks(stw_plan *plan, uint32_t kind) {
-    const stw_replayed *replayed = &plan->replayed[kind];
-    stw_peaks *shown = &plan->shown[kind];
-    *shown = plan->peaks[kind];
+/* With what the allocator holds in reserve. */
+static void show(const stw_peaks *peaks, const stw_replayed *replayed, stw_peaks *shown) {
+    *shown = *peaks;
     for (int p = 0; p < STW_N_PHASES; p++) {
         stw_peak *peak = &shown->phase[p][STW_TIER_GPU];
         const uint64_t reserved = replayed->most[p].reserved_bytes;
@@ -140,6 +138,48 @@ void stw_plan_show_peaks(stw_plan *plan, uint32_t kind) {
         peak->total += slack - peak->components[STW_COMPONENT_SLACK];
         peak->components[STW_COMPONENT_SLACK] = slack;
     }
+}
+
+void stw_plan_show_peaks(stw_plan *plan, uint32_t kind) {
+    show(&plan->peaks[kind], &plan->replayed[kind], &plan->shown[kind]);
+}
+
+/* The walk of the trainer's movements alone. */
+static stw_status walk_trainer(const stw_program *program, stw_pool *pool, stw_peaks *out,
+                               stw_error *err) {
+    stw_program own = *program;
+    own.movements = stw_pool_array(pool, program->n_movements, sizeof *own.movements);
+    if (own.movements == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
+    own.n_movements = 0;
+    for (uint32_t m = 0; m < program->n_movements; m++)
+        if (program->movements[m].role_number == 0)
+            own.movements[own.n_movements++] = program->movements[m];
+    stw_program_walk(&own, out);
+    return STW_STATUS_OK;
+}
+
+stw_status stw_plan_trainer_peaks(const stw_plan *plan, stw_pool *pool, const stw_peaks **ranks,
+                                  const stw_peaks **nodes, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_job *job = plan->job;
+    *ranks = plan->shown;
+    *nodes = plan->node_peaks;
+    if (job->n_roles <= 1) return status;
+    stw_peaks *of_ranks = stw_pool_array(pool, job->n_kinds, sizeof *of_ranks);
+    stw_peaks *of_nodes = stw_pool_array(pool, job->n_node_kinds, sizeof *of_nodes);
+    if (of_ranks == NULL || of_nodes == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        STW_TRY(walk_trainer(plan->programs[k], pool, &of_ranks[k], err));
+    sum_nodes(job, of_ranks, of_nodes);
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        const stw_peaks walked = of_ranks[k];
+        show(&walked, &plan->replayed[k], &of_ranks[k]);
+    }
+    *ranks = of_ranks;
+    *nodes = of_nodes;
+out:
+    return status;
 }
 
 bool stw_plan_is_torn(const stw_plan *plan) {
@@ -172,7 +212,7 @@ static stw_status derive(stw_plan *plan, uint32_t phases, stw_error *err) {
         STW_TRY(replay(plan, k, err));
         stw_plan_show_peaks(plan, k);
     }
-    sum_nodes(plan);
+    sum_nodes(plan->job, plan->peaks, plan->node_peaks);
 out:
     return status;
 }
@@ -247,15 +287,19 @@ static double share(uint64_t used, uint64_t capacity) {
     return capacity > 0 ? (double)used / (double)capacity : INFINITY;
 }
 
-void stw_plan_judge(stw_plan *plan) {
+/* The fullest that ranks and nodes of a role are, at any time. */
+static double worst_share(const stw_plan *plan, uint32_t home) {
     const stw_job *job = plan->job;
     double worst = 0.0;
     for (int p = 0; p < STW_N_PHASES; p++) {
         for (uint32_t k = 0; k < job->n_kinds; k++)
-            worst = fmax(worst, share(plan->peaks[k].phase[p][STW_TIER_GPU].total,
-                                      stw_plan_gpu_capacity(plan)));
+            if (job->kinds[k].home == home)
+                worst = fmax(worst, share(plan->peaks[k].phase[p][STW_TIER_GPU].total,
+                                          stw_plan_gpu_capacity(plan)));
         for (uint32_t n = 0; n < job->n_node_kinds; n++) {
             const stw_peak *node = plan->node_peaks[n].phase[p];
+            const uint32_t rank = job->node_kinds[n].first_node * job->ranks_per_node;
+            if (job->kinds[stw_job_kind_of(job, rank)].home != home) continue;
             worst = fmax(worst, share(node[STW_TIER_HOST].total, stw_plan_host_capacity(plan)));
             worst = fmax(worst, share(node[STW_TIER_HOST].page_locked,
                                       plan->cluster.host.page_lock_limit_bytes));
@@ -263,9 +307,24 @@ void stw_plan_judge(stw_plan *plan) {
                 fmax(worst, share(node[STW_TIER_NVME].total, plan->cluster.nvme.capacity_bytes));
         }
     }
-    plan->verdict = worst > 1.0                                        ? STW_VERDICT_DOES_NOT_FIT
-                    : worst > STW_RISK_SHARE || stw_plan_is_torn(plan) ? STW_VERDICT_AT_RISK
-                                                                       : STW_VERDICT_FITS;
+    return worst;
+}
+
+stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home) {
+    const double worst = worst_share(plan, home);
+    const bool torn = home == 0 && stw_plan_is_torn(plan);
+    return worst > 1.0                      ? STW_VERDICT_DOES_NOT_FIT
+           : worst > STW_RISK_SHARE || torn ? STW_VERDICT_AT_RISK
+                                            : STW_VERDICT_FITS;
+}
+
+void stw_plan_judge(stw_plan *plan) {
+    plan->verdict = STW_VERDICT_FITS;
+    for (uint32_t r = 0; r < plan->job->n_roles; r++) {
+        if (!stw_role_is_alone(plan->job->roles, r)) continue;
+        const stw_verdict verdict = stw_plan_verdict_of(plan, r);
+        if (verdict > plan->verdict) plan->verdict = verdict;
+    }
 }
 
 static uint64_t excess(uint64_t bytes, uint64_t limit) { return bytes > limit ? bytes - limit : 0; }

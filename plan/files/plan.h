@@ -120,6 +120,12 @@ STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);
 STW_MUST_USE stw_status stw_plan_derive_bytes(stw_plan *plan, stw_error *err);
 /** Make plan->shown of one kind from plan->peaks (again). */
 void stw_plan_show_peaks(stw_plan *plan, uint32_t kind);
+/** Peaks of the trainer alone, as runs measure them: those of the plan where it has no other role.
+ * @param pool of what is made @param ranks out, [n_kinds] as plan->shown @param nodes out,
+ * [n_node_kinds] */
+STW_MUST_USE stw_status stw_plan_trainer_peaks(const stw_plan *plan, stw_pool *pool,
+                                               const stw_peaks **ranks, const stw_peaks **nodes,
+                                               stw_error *err);
 /** Does an allocator find no room for a tensor although all bytes fit: is the GPU's memory split up
  * too far? Such a plan is at risk. plan->replayed says where. */
 bool stw_plan_is_torn(const stw_plan *plan);
@@ -132,6 +138,9 @@ STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rul
 /** Set the verdict from peaks and capacities: over a limit does_not_fit; above STW_RISK_SHARE of
  * one, or torn, at_risk. */
 void stw_plan_judge(stw_plan *plan);
+/** The verdict on the nodes of a role alone. @param home a role with nodes of its own, 0: the
+ * trainer */
+stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home);
 #define STW_RISK_SHARE 0.98
 /** Bytes that a rank may use on its GPU, a node on its host, page-locked, on NVMe. */
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);

@@ -25,6 +25,11 @@ static const char *engine_name(const stw_job *job, uint32_t role) {
     return role == 0 ? job->engine->spec.name : job->roles[role].engine->name;
 }
 
+/* Of the nodes that a role is on. */
+static const char *verdict_on(const stw_plan *plan, uint32_t role) {
+    return stw_verdict_name(stw_plan_verdict_of(plan, plan->job->roles[role].home));
+}
+
 static stw_role_peaks *peaks_of(const stw_plan *plan, uint32_t role, stw_pool *pool) {
     stw_role_peaks *all = stw_pool_array(pool, plan->job->n_roles, sizeof *all);
     if (all == NULL) return NULL;
@@ -45,6 +50,7 @@ static void write_role(const stw_plan *plan, uint32_t role, const stw_role_peaks
     stw_json_u64(json, "first_node", job->roles[role].first_node);
     stw_json_u64(json, "nodes", job->roles[role].n_nodes);
     stw_json_u64(json, "ranks", stw_job_role_ranks(job, role));
+    stw_json_string(json, "verdict", verdict_on(plan, role));
     stw_json_begin_object(json, "phases");
     for (int p = 0; p < STW_N_PHASES; p++) {
         if (!of_kind->has[p]) continue;
@@ -125,6 +131,7 @@ static stw_status check_role(const reading *r, const stw_plan *plan, uint32_t ro
     STW_TRY(same_number(r, r->item, "first_node", job->roles[role].first_node, err));
     STW_TRY(same_number(r, r->item, "nodes", job->roles[role].n_nodes, err));
     STW_TRY(same_number(r, r->item, "ranks", stw_job_role_ranks(job, role), err));
+    STW_TRY(same_text(r, "verdict", verdict_on(plan, role), err));
     STW_TRY(stw_node_object(r->tree, r->item, "phases", &phases, err));
     for (int p = 0; p < STW_N_PHASES; p++) {
         const stw_node *phase = NULL;

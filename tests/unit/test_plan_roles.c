@@ -432,6 +432,36 @@ static void nodes_have_one_object_store(void) {
     stw_plan_free(plan);
 }
 
+/* Runs measure the trainer: what is compared with them is what it holds without other roles. */
+static void the_trainer_is_compared_alone(void) {
+    stw_plan *with = NULL, *without = NULL;
+    const stw_peaks *ranks = NULL, *nodes = NULL;
+    stw_pool *pool = stw_pool_new();
+    CHECK_OK(try("Qwen3-8B", 1,
+                 "[{name: a, gpu_memory_utilization: 0.4}, {name: b, kind: reference}]", &with,
+                 err));
+    CHECK_OK(try("Qwen3-8B", 1, "[]", &without, err));
+    derive(with);
+    derive(without);
+    CHECK_OK(stw_plan_trainer_peaks(with, pool, &ranks, &nodes, err));
+    static const stw_phase phases[] = {STW_PHASE_LOAD, STW_PHASE_FORWARD_BACKWARD,
+                                       STW_PHASE_OPTIMIZER_STEP};
+    for (size_t i = 0; i < 3; i++) {
+        const stw_phase p = phases[i];
+        CU_ASSERT_EQUAL(stw_peak_allocated(&ranks[0].phase[p][STW_TIER_GPU]),
+                        stw_peak_allocated(&without->shown[0].phase[p][STW_TIER_GPU]));
+        CU_ASSERT_EQUAL(nodes[0].phase[p][STW_TIER_HOST].total,
+                        without->node_peaks[0].phase[p][STW_TIER_HOST].total);
+        CU_ASSERT_TRUE(with->peaks[0].phase[p][STW_TIER_HOST].total >
+                       without->peaks[0].phase[p][STW_TIER_HOST].total);
+    }
+    CHECK_OK(stw_plan_trainer_peaks(without, pool, &ranks, &nodes, err));
+    CU_ASSERT_PTR_EQUAL(ranks, without->shown);
+    stw_pool_free(pool);
+    stw_plan_free(with);
+    stw_plan_free(without);
+}
+
 /* verl pull request 4914: 70B on a node of 8 x 80 GB, with and without the trainer's model. */
 static void trainer_model_on_a_rollout_node(void) {
     static const char *const with[] = {"false", "true"};
@@ -452,6 +482,8 @@ static void trainer_model_on_a_rollout_node(void) {
         peak[i] = plan->peaks[kind].phase[STW_PHASE_ROLLOUT][STW_TIER_GPU].total;
         CU_ASSERT_EQUAL(plan->peaks[kind].has[STW_PHASE_OPTIMIZER_STEP], false);
         CU_ASSERT_EQUAL(plan->verdict, i == 0 ? STW_VERDICT_FITS : STW_VERDICT_DOES_NOT_FIT);
+        CU_ASSERT_EQUAL(stw_plan_verdict_of(plan, 0), STW_VERDICT_FITS);
+        CU_ASSERT_EQUAL(stw_plan_verdict_of(plan, 1), plan->verdict);
         stw_plan_free(plan);
     }
     /* an eighth of the model in fp32, in chunks of rows that are no less */
@@ -470,4 +502,5 @@ STW_TEST_MAIN("plan roles", {"nodes are shared out", nodes_are_shared_out},
               {"adapters share their base", adapters_share_their_base},
               {"a critic trains", a_critic_trains},
               {"nodes have one object store", nodes_have_one_object_store},
+              {"the trainer is compared alone", the_trainer_is_compared_alone},
               {"trainer's model on a rollout node", trainer_model_on_a_rollout_node})
