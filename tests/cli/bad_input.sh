@@ -64,7 +64,9 @@ printf 'optimiser: {clip_norm: 1.0}\n' >run.yaml
 expect 3 "run.yaml:1" "$STOWAGE" plan --model tiny --cluster tiny.yaml --run run.yaml
 expect 3 "optimizer" "$STOWAGE" plan --model tiny --cluster tiny.yaml --run run.yaml
 expect 3 "tp" plan --set parallel.tp=2
-expect 7 "megatron.fsdp" plan --set engine=megatron --set precision.params=bf16 --set precision.master=fp32 --set megatron.fsdp=true
+expect 7 "parallel.cp_kind" plan --set parallel.cp_kind=ulysses
+expect 3 "roles.0.with: found \"b\", expected trainer, none or another role" plan --set 'roles=[{name: a, with: b}]'
+expect 3 "roles.0.sleep_level: found 1" plan --set 'roles=[{name: a, free_cache_engine: false, sleep_level: 1}]'
 
 # models
 expect 3 "no-such-model" "$STOWAGE" inspect no-such-model

@@ -3,7 +3,8 @@
  * memory less weights and the peak of a profiling run (vllm/v1/worker/gpu_worker.py: init_device,
  * determine_available_memory; NCCL and the CUDA context lie outside, and CUDA graphs come on top).
  * SGLang: what is free before the weights are loaded x mem_fraction_static, less the weights
- * (model_runner_kv_cache_mixin.py, profile_available_bytes). Asleep, vLLM frees cache and weights
+ * (model_runner_kv_cache_mixin.py, profile_available_bytes); here as if nothing else lay on the
+ * GPU then, which is the most. Asleep, vLLM frees cache and weights
  * (device_allocator/cumem.py: CuMemAllocator.sleep): level 1 keeps weights in page-locked memory,
  * which torch's caching allocator holds from then on, level 2 discards them. SGLang's
  * torch_memory_saver discards them unless enable_weights_cpu_backup is set. Context, NCCL and CUDA
