@@ -443,9 +443,9 @@ static stw_status from_tree(const stw_tree *tree, bool edited, stw_plan **out, s
     STW_TRY(check_layout(tree, plan, err));
     STW_TRY(check_movements(tree, plan, err));
     STW_TRY(check_rank_map(tree, plan, err));
-    STW_TRY(stw_plan_check_roles(tree, plan, err));
     STW_TRY(stw_plan_read_evidence(tree, plan, err));
     STW_TRY(stw_plan_read_figures(tree, plan, err));
+    STW_TRY(stw_plan_check_roles(tree, plan, err));
     STW_TRY(check_collectives(tree, plan, err));
     if (!edited) STW_TRY(check_checksums(tree, err));
 out:
