@@ -144,9 +144,24 @@ static void put_torn(const stw_section *s) {
     }
 }
 
+/* Runs of the engine that were measured held more than was predicted for them. */
+static void put_margin(const stw_section *s, const char *memory, double margin, uint64_t peak,
+                       uint64_t capacity) {
+    if (capacity == STW_UNLIMITED || (1 + margin) * (double)peak <= (double)capacity) return;
+    stw_doc_line(s->out, s->format,
+                 "%s memory: measured runs of engine %s held up to %.1f%% more than was predicted "
+                 "for them, which here is %s of %s.",
+                 memory, s->plan->job->engine->spec.name, 100 * margin,
+                 stw_word_gib((uint64_t)((1 + margin) * (double)peak)).text,
+                 stw_word_gib(capacity).text);
+}
+
 static void put_risk(const stw_section *s) {
     const stw_plan_facts *f = s->facts;
+    const stw_margins margins = stw_plan_margins(s->plan);
     if (s->plan->replayed != NULL) put_torn(s);
+    if (margins.gpu > 0) put_margin(s, "GPU", margins.gpu, f->gpu_peak, f->gpu_capacity);
+    if (margins.host > 0) put_margin(s, "Host", margins.host, f->host_peak, f->host_capacity);
     if ((double)f->gpu_peak <= STW_RISK_SHARE * (double)f->gpu_capacity) return;
     const bool filled = s->plan->run.placement.gpu_fill > STW_RISK_SHARE;
     stw_doc_line(s->out, s->format,

@@ -287,22 +287,31 @@ static double share(uint64_t used, uint64_t capacity) {
     return capacity > 0 ? (double)used / (double)capacity : INFINITY;
 }
 
-/* The fullest that ranks and nodes of a role are, at any time. */
-static double worst_share(const stw_plan *plan, uint32_t home) {
+stw_margins stw_plan_margins(const stw_plan *plan) {
+    const stw_engine *engine = plan->job->engine;
+    return engine->margins != NULL ? engine->margins(&plan->run) : (stw_margins){0, 0};
+}
+
+/* The fullest that ranks and nodes of a role are, at any time.
+ * @param margins added to what was predicted */
+static double worst_share(const stw_plan *plan, uint32_t home, const stw_margins *margins) {
     const stw_job *job = plan->job;
     double worst = 0.0;
     for (int p = 0; p < STW_N_PHASES; p++) {
         for (uint32_t k = 0; k < job->n_kinds; k++)
             if (job->kinds[k].home == home)
-                worst = fmax(worst, share(plan->peaks[k].phase[p][STW_TIER_GPU].total,
-                                          stw_plan_gpu_capacity(plan)));
+                worst = fmax(worst,
+                             (1 + margins->gpu) * share(plan->peaks[k].phase[p][STW_TIER_GPU].total,
+                                                        stw_plan_gpu_capacity(plan)));
         for (uint32_t n = 0; n < job->n_node_kinds; n++) {
             const stw_peak *node = plan->node_peaks[n].phase[p];
             const uint32_t rank = job->node_kinds[n].first_node * job->ranks_per_node;
             if (job->kinds[stw_job_kind_of(job, rank)].home != home) continue;
-            worst = fmax(worst, share(node[STW_TIER_HOST].total, stw_plan_host_capacity(plan)));
-            worst = fmax(worst, share(node[STW_TIER_HOST].page_locked,
-                                      plan->cluster.host.page_lock_limit_bytes));
+            worst = fmax(worst, (1 + margins->host) *
+                                    share(node[STW_TIER_HOST].total, stw_plan_host_capacity(plan)));
+            worst =
+                fmax(worst, (1 + margins->host) * share(node[STW_TIER_HOST].page_locked,
+                                                        plan->cluster.host.page_lock_limit_bytes));
             worst =
                 fmax(worst, share(node[STW_TIER_NVME].total, plan->cluster.nvme.capacity_bytes));
         }
@@ -311,11 +320,13 @@ static double worst_share(const stw_plan *plan, uint32_t home) {
 }
 
 stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home) {
-    const double worst = worst_share(plan, home);
+    const stw_margins none = {0, 0}, margins = stw_plan_margins(plan);
+    const double worst = worst_share(plan, home, &none);
     const bool torn = home == 0 && stw_plan_is_torn(plan);
-    return worst > 1.0                      ? STW_VERDICT_DOES_NOT_FIT
-           : worst > STW_RISK_SHARE || torn ? STW_VERDICT_AT_RISK
-                                            : STW_VERDICT_FITS;
+    if (worst > 1.0) return STW_VERDICT_DOES_NOT_FIT;
+    return worst > STW_RISK_SHARE || torn || worst_share(plan, home, &margins) > 1.0
+               ? STW_VERDICT_AT_RISK
+               : STW_VERDICT_FITS;
 }
 
 void stw_plan_judge(stw_plan *plan) {

@@ -136,12 +136,14 @@ STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rul
                                                  double plan_seconds, const char *needs,
                                                  stw_error *err);
 /** Set the verdict from peaks and capacities: over a limit does_not_fit; above STW_RISK_SHARE of
- * one, or torn, at_risk. */
+ * one, within the engine's margins of one, or torn, at_risk. */
 void stw_plan_judge(stw_plan *plan);
 /** The verdict on the nodes of a role alone. @param home a role with nodes of its own, 0: the
  * trainer */
 stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home);
 #define STW_RISK_SHARE 0.98
+/** Those of the plan's engine; zeros: none. */
+stw_margins stw_plan_margins(const stw_plan *plan);
 /** Bytes that a rank may use on its GPU, a node on its host, page-locked, on NVMe. */
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
 uint64_t stw_plan_host_capacity(const stw_plan *plan);

@@ -60,11 +60,19 @@ typedef struct stw_engine_fix {
     const char *key, *value, *why;
 } stw_engine_fix;
 
+/** By how much measured bytes exceeded predicted ones at most, as a share of the predicted ones:
+ * rows of tests/measured and bench/results. A plan that a run may exceed by as much is at risk. */
+typedef struct stw_margins {
+    double gpu, host;
+} stw_margins;
+
 typedef struct stw_engine {
     stw_engine_spec spec;  /* must be first; the run spec's view of the engine */
     const char *load_note; /* what reports add to a load that the planner chose; NULL: nothing */
     /* What optimizer.implementation: auto is taken to be; NULL: as planned. */
     const char *assumed_optimizer;
+    /** NULL: none. */
+    stw_margins (*margins)(const stw_run_spec *run);
     bool encoders; /* builds models with an encoder and a decoder; else they are refused */
     const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
 

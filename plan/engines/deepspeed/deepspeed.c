@@ -95,6 +95,12 @@ static const stw_engine_fix fixes[] = {
     {NULL, NULL, NULL}};
 static const uint32_t depths[] = {1, 0};
 
+/* tests/measured/deepspeed.csv: z3offp_q4_ac_8k on the GPU; hosts held less than predicted. */
+static stw_margins margins(const stw_run_spec *run) {
+    (void)run;
+    return (stw_margins){.gpu = 0.003};
+}
+
 const stw_engine stw_engine_deepspeed = {
     .spec = {.name = "deepspeed",
              .section = &stw_deepspeed_section,
@@ -103,6 +109,7 @@ const stw_engine stw_engine_deepspeed = {
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
              .check = stw_deepspeed_check},
     .assumed_optimizer = "FusedAdam on the GPU, DeepSpeedCPUAdam on the host",
+    .margins = margins,
     .cpu_step = stw_zero_cpu_step,
     .cpu_rate = stw_zero_cpu_rate,
     .cpu_pass = stw_zero_cpu_pass,

@@ -421,6 +421,13 @@ static const stw_engine_fix fixes[] = {
 
 static const uint32_t fsdp2_depths[] = {1, 2, 4, 0};
 
+/* GPU: Qwen3-30B-A3B with experts in a loop (bench/results/2026-11-22-engines, offload_q30_l3).
+ * Host: parked moments of Qwen3-4B (tests/measured/fsdp2_host.csv). */
+static stw_margins margins(const stw_run_spec *run) {
+    (void)run;
+    return (stw_margins){.gpu = 0.014, .host = 0.063};
+}
+
 const stw_engine stw_engine_fsdp2 = {
     .spec = {.name = "fsdp2",
              .section = &stw_fsdp_section,
@@ -437,6 +444,7 @@ const stw_engine stw_engine_fsdp2 = {
     .assumed_optimizer = "AdamW(fused=True). With AdamW(foreach=True), set it to foreach: the step "
                          "needs a temporary as large as exp_avg_sq. On the CPU it is taken as "
                          "torch's default, a loop over tensors",
+    .margins = margins,
     .cpu_step = stw_fsdp2_cpu_step,
     .cpu_rate = stw_fsdp2_cpu_rate,
     .fixes = fixes,

@@ -96,6 +96,13 @@ static const stw_engine_fix fixes[] = {
     {"megatron.optimizer_offload_fraction", "1", "keeps master and moments on the host"},
     {NULL, NULL, NULL}};
 
+/* GPU: tests/measured/megatron.csv (a tied head on a last stage); of TransformerEngine the worst
+ * row of megatron_golden.csv whose attention backend its flags tell. Host: slime issue 1851. */
+static stw_margins margins(const stw_run_spec *run) {
+    const bool te = stw_megatron_settings_of(run).transformer_impl == 1;
+    return (stw_margins){.gpu = te ? 0.154 : 0.017, .host = 0.062};
+}
+
 const stw_engine stw_engine_megatron = {
     .spec = {.name = "megatron",
              .section = &stw_megatron_section,
@@ -107,6 +114,7 @@ const stw_engine stw_engine_megatron = {
                  "with --set load.method=all_ranks.",
     .assumed_optimizer = "fused",
     .encoders = true,
+    .margins = margins,
     .fixes = fixes,
     .trains = stw_megatron_trains,
     .sizes = stw_megatron_sizes,
