@@ -361,6 +361,8 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     put_peaks(&section);
     put_components(&section);
     stw_section_roles(&section);
+    stw_section_ledger(&section);
+    stw_section_transfers(&section);
     put_times(&section, run);
     put_solver(&section);
     put_prices(&section);

@@ -39,4 +39,10 @@ void stw_section_solver(const stw_section *s);
  * plan fits. */
 void stw_section_infeasible(const stw_section *s);
 
+/** Host memory of the fullest node: every line in every phase, and where it comes from. */
+void stw_section_ledger(const stw_section *s);
+
+/** Weight sync and checkpoint: bytes, files, copies, metadata. */
+void stw_section_transfers(const stw_section *s);
+
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/checkpoint.h"
 
+#include <stdlib.h>
+
 #include "core/checked.h"
 #include "plan/engines/gather.h"
 
@@ -19,12 +21,18 @@ static bool stays(const stw_job *job, const stw_save *save) {
 static void staging(stw_builder *b, const stw_save *save, bool alloc) {
     void (*const change)(stw_builder *, stw_component, stw_tier, uint64_t, uint64_t) =
         alloc ? stw_alloc_at : stw_free_at;
+    b->from_what = save->gathers    ? "checkpoint.format hf: the whole model on rank 0"
+                   : save->pageable ? "checkpoint.async: a copy of all that is saved"
+                   : save->all_first
+                       ? "checkpoint: all that is saved, page-locked, whose blocks stay"
+                       : "checkpoint: tensors on their way into files, whose blocks stay";
     b->pageable = save->pageable;
     change(b, STW_COMPONENT_CHECKPOINT_STAGING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
            save->staged_bytes);
     b->pageable = false;
     change(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
            save->rounding_bytes);
+    b->from_what = NULL;
 }
 
 void stw_build_checkpoint_staging(stw_builder *b, const stw_save *save) {
@@ -33,15 +41,17 @@ void stw_build_checkpoint_staging(stw_builder *b, const stw_save *save) {
 
 /* ---- the movement ---- */
 
-static uint32_t copy_down(stw_builder *b, stw_component component, uint64_t bytes) {
-    return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
-                                        .stream = STW_STREAM_D2H,
-                                        .component = component,
-                                        .unit = STW_OP_NONE,
-                                        .from = {STW_TIER_GPU, 0},
-                                        .to = {STW_TIER_HOST, 0},
-                                        .bytes = bytes,
-                                        .after = {STW_OP_NONE, STW_OP_NONE}});
+static uint32_t copy_down(stw_builder *b, stw_component component, uint64_t bytes, bool pageable) {
+    const uint32_t done = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
+                                                       .stream = STW_STREAM_D2H,
+                                                       .component = component,
+                                                       .unit = STW_OP_NONE,
+                                                       .from = {STW_TIER_GPU, 0},
+                                                       .to = {STW_TIER_HOST, 0},
+                                                       .bytes = bytes,
+                                                       .after = {STW_OP_NONE, STW_OP_NONE}});
+    if (done != STW_OP_NONE) b->program->ops[done].pageable = pageable;
+    return done;
 }
 
 static void write(stw_builder *b, stw_component component, uint64_t bytes, stw_op_ranks ranks,
@@ -65,7 +75,8 @@ static void write_parts(stw_builder *b, const stw_save *save) {
         for (uint32_t k = 0; k < PIECES; k++) {
             const uint64_t bytes = s->bytes / PIECES + (k == 0 ? s->bytes % PIECES : 0);
             uint32_t *done = &copied[i * PIECES + k];
-            *done = s->tier == STW_TIER_GPU ? copy_down(b, s->component, bytes) : STW_OP_NONE;
+            *done = s->tier == STW_TIER_GPU ? copy_down(b, s->component, bytes, save->pageable)
+                                            : STW_OP_NONE;
             if (*done != STW_OP_NONE) last = *done;
             if (!save->all_first) write(b, s->component, bytes, STW_OP_RANKS_EACH, *done);
         }
@@ -91,6 +102,7 @@ static void gather_and_write(stw_builder *b, const stw_save *save) {
                                   .ranks = STW_OP_RANKS_ONE,
                                   .after = {whole.ready, whole.full.alloc}};
             copied = stw_copy(b, &down);
+            if (copied != STW_OP_NONE) b->program->ops[copied].pageable = true;
         }
         stw_gather_drop(b, &whole, copied);
     }
@@ -101,8 +113,9 @@ void stw_build_checkpoint(stw_builder *b, const stw_save *save) {
     const stw_job *job = b->job;
     if (!stw_saves(job)) return;
     const bool first = job->kinds[b->layout->kind].first;
-    stw_begin_movement(
-        b, (stw_movement){.phase = STW_PHASE_CHECKPOINT, .repeat = STW_REPEAT_AT_CHECKPOINTS});
+    stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_CHECKPOINT,
+                                         .repeat = STW_REPEAT_AT_CHECKPOINTS,
+                                         .files = save->gathers && !first ? 0 : save->files});
     if (b->park != NULL) stw_park_return(b, b->park, STW_PARKED_PARAMS, true);
     if (!stays(job, save) && (!save->gathers || first)) staging(b, save, true);
     if (save->gathers)
@@ -115,6 +128,13 @@ void stw_build_checkpoint(stw_builder *b, const stw_save *save) {
 }
 
 /* ---- torch.distributed.checkpoint ---- */
+
+static int ascending(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+void stw_sort_sizes(uint64_t *sizes, uint32_t n) { qsort(sizes, n, sizeof *sizes, ascending); }
 
 #define COPY_AHEAD_BYTES 10000000ull /* FileSystemWriter's per_thread_copy_ahead */
 

@@ -28,6 +28,7 @@ typedef struct stw_save {
     bool all_first;          /* everything is copied before anything is written */
     bool gathers;            /* whole tensors on rank 0, which writes all */
     uint64_t file_bytes;     /* gathers: all that rank 0 writes */
+    uint32_t files;          /* of a rank that writes */
 } stw_save;
 
 void stw_save_add(stw_save *save, stw_component component, stw_tier tier, uint64_t bytes);
@@ -35,21 +36,15 @@ void stw_save_add(stw_save *save, stw_component component, stw_tier tier, uint64
 static inline bool stw_saves(const stw_job *job) { return job->run->checkpoint.every > 0; }
 /** Staging that stays; within the movement of the first step, at its end. */
 void stw_build_checkpoint_staging(stw_builder *b, const stw_save *save);
-/** The movement. Parked parameters come back for it where the format gathers or the framework loads
- * them first. @param park may be NULL */
+/** The movement. Parked parameters come back for it. */
 void stw_build_checkpoint(stw_builder *b, const stw_save *save);
 
+/** Ascending. */
+void stw_sort_sizes(uint64_t *sizes, uint32_t n);
 /** Page-locked bytes that torch.distributed.checkpoint's writer needs for tensors of these sizes on
  * the GPU: they are copied in ascending order, about 10 MB ahead of the write
  * (torch/distributed/checkpoint/filesystem.py, _OverlappingCpuLoader).
  * @param sizes [n] bytes, ascending */
 uint64_t stw_dcp_locked_bytes(const uint64_t *sizes, uint32_t n);
-
-/** Files of one checkpoint, and bytes in them. */
-typedef struct stw_checkpoint_files {
-    uint64_t files, bytes;
-    uint64_t node_staged_bytes; /* on the fullest node */
-    const char *format;
-} stw_checkpoint_files;
 
 #endif

@@ -54,19 +54,25 @@ static void wait_for(stw_builder *b, uint32_t op) {
 }
 
 static void pageable(stw_builder *b, const stw_parcel *p, bool alloc) {
+    b->from_what = "park: a pageable copy";
     b->pageable = true;
     if (alloc)
         stw_alloc_at(b, p->component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, p->bytes);
     else
         stw_free_at(b, p->component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, p->bytes);
     b->pageable = false;
+    b->from_what = NULL;
 }
 
 /* A page-locked block that torch's host allocator does not have yet. */
 static void lock_copy(stw_builder *b, stw_parcel *p) {
+    b->from_what = p->copies == 0
+                       ? "park: a page-locked copy, whose block stays"
+                       : "park.reuse_copies: a second page-locked copy, whose block stays";
     stw_alloc_at(b, p->component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, p->bytes);
     stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
                  p->rounding_bytes);
+    b->from_what = NULL;
     p->copies++;
 }
 
@@ -80,14 +86,19 @@ static void make_room(stw_builder *b, stw_parcel *p) {
 
 static uint32_t copy(stw_builder *b, const stw_parcel *p, bool out, uint32_t after) {
     const stw_place_at gpu = {STW_TIER_GPU, p->offset_bytes}, host = {STW_TIER_HOST, 0};
-    return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
-                                        .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
-                                        .component = p->component,
-                                        .unit = STW_OP_NONE,
-                                        .from = out ? gpu : host,
-                                        .to = out ? host : gpu,
-                                        .bytes = p->bytes,
-                                        .after = {after, STW_OP_NONE}});
+    const uint32_t done =
+        stw_copy(b, &(stw_transport){.kind = STW_OP_COPY,
+                                     .stream = out ? STW_STREAM_D2H : STW_STREAM_H2D,
+                                     .component = p->component,
+                                     .unit = STW_OP_NONE,
+                                     .from = out ? gpu : host,
+                                     .to = out ? host : gpu,
+                                     .bytes = p->bytes,
+                                     .after = {after, STW_OP_NONE}});
+    if (done != STW_OP_NONE)
+        b->program->ops[done].pageable =
+            p->parking == STW_PARKING_PAGEABLE || (out && p->parking == STW_PARKING_FRESH);
+    return done;
 }
 
 static bool moves(const stw_parcel *p, uint32_t what) { return (what & 1u << p->component) != 0; }

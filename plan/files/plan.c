@@ -401,3 +401,12 @@ const char *stw_verdict_name(stw_verdict verdict) {
     static const char *const names[] = {"fits", "at_risk", "does_not_fit"};
     return (unsigned)verdict < 3 ? names[verdict] : "?";
 }
+
+stw_status stw_plan_ledger(const stw_plan *plan, uint32_t node_kind, stw_phase phase,
+                           stw_ledger *out, stw_error *err) {
+    stw_status status = stw_ledger_of_node(plan->job, (const stw_program *const *)plan->programs,
+                                           node_kind, phase, plan->pool, out, err);
+    if (status != STW_STATUS_OK) return status;
+    return stw_ledger_add_rest(&plan->node_peaks[node_kind].phase[phase][STW_TIER_HOST], plan->pool,
+                               out, err);
+}

@@ -7,6 +7,7 @@
 #define STW_PLAN_PLAN_H
 
 #include "plan/engines/engine.h"
+#include "plan/program/ledger.h"
 #include "plan/program/program.h"
 #include "plan/program/replay.h"
 
@@ -188,5 +189,10 @@ void stw_plan_write_terms(const stw_plan *plan, stw_json *json);
 
 const char *stw_outcome_name(stw_outcome outcome);
 const char *stw_verdict_name(stw_verdict verdict);
+
+/** The host ledger of a kind of node in a phase (plan/program/ledger.h). Its lines lie in the
+ * plan's pool. */
+STW_MUST_USE stw_status stw_plan_ledger(const stw_plan *plan, uint32_t node_kind, stw_phase phase,
+                                        stw_ledger *out, stw_error *err);
 
 #endif

@@ -416,15 +416,44 @@ out:
     return status;
 }
 
+static stw_status check_ledger(const stw_tree *tree, const stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *list = NULL;
+    stw_ledger ledger;
+    size_t total = 0;
+    place at = {tree, "host_ledger", 0};
+    STW_TRY(stw_node_array(tree, tree->root, "host_ledger", &list, err));
+    for (uint32_t n = 0; n < plan->job->n_node_kinds; n++)
+        for (int p = 0; p < STW_N_PHASES; p++) {
+            if (!plan->node_peaks[n].has[p]) continue;
+            STW_TRY(stw_plan_ledger(plan, n, (stw_phase)p, &ledger, err));
+            for (uint32_t i = 0; i < ledger.n; i++, total++) {
+                const stw_ledger_line *line = &ledger.lines[i];
+                if (total >= list->n_items) continue;
+                const stw_node *item = list->items[total];
+                at.index = total;
+                STW_TRY(same_number(&at, item, "node_kind", n, err));
+                STW_TRY(same_text(&at, item, "phase", stw_phase_name((stw_phase)p), err));
+                STW_TRY(
+                    same_text(&at, item, "component", stw_component_name(line->component), err));
+                STW_TRY(same_text(&at, item, "from", line->from, err));
+                STW_TRY(same_number(&at, item, "bytes", line->bytes, err));
+            }
+        }
+    STW_TRY(same_length(tree, list, "host_ledger", total, err));
+out:
+    return status;
+}
+
 /* ---- the whole ---- */
 
 /* All members: an edit of what is derived again is named by its own key before this. */
 static stw_status check_checksums(const stw_tree *tree, stw_error *err) {
     static const char *const known[] = {
-        "outcome",    "verdict",     "solver", "cluster", "run",          "decisions",
-        "prefetch",   "blocks",      "load",   "layout",  "ranks",        "movements",
-        "rank_map",   "peaks",       "nodes",  "time_s",  "alternatives", "prices",
-        "infeasible", "collectives", "roles",  "model"};
+        "outcome",    "verdict",     "solver", "cluster",     "run",          "decisions",
+        "prefetch",   "blocks",      "load",   "layout",      "ranks",        "movements",
+        "rank_map",   "peaks",       "nodes",  "time_s",      "alternatives", "prices",
+        "infeasible", "collectives", "roles",  "host_ledger", "model"};
     return stw_checksums_check(tree, known, sizeof known / sizeof known[0], err);
 }
 
@@ -447,6 +476,7 @@ static stw_status from_tree(const stw_tree *tree, bool edited, stw_plan **out, s
     STW_TRY(stw_plan_read_figures(tree, plan, err));
     STW_TRY(stw_plan_check_roles(tree, plan, err));
     STW_TRY(check_collectives(tree, plan, err));
+    STW_TRY(check_ledger(tree, plan, err));
     if (!edited) STW_TRY(check_checksums(tree, err));
 out:
     if (status == STW_STATUS_OK)

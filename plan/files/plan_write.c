@@ -448,6 +448,31 @@ out:
     return status;
 }
 
+static stw_status write_ledger(const stw_plan *plan, stw_json *json, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_ledger ledger;
+    stw_json_begin_array(json, "host_ledger");
+    for (uint32_t n = 0; n < plan->job->n_node_kinds; n++)
+        for (int p = 0; p < STW_N_PHASES; p++) {
+            if (!plan->node_peaks[n].has[p]) continue;
+            STW_TRY(stw_plan_ledger(plan, n, (stw_phase)p, &ledger, err));
+            for (uint32_t i = 0; i < ledger.n; i++) {
+                const stw_ledger_line *line = &ledger.lines[i];
+                stw_json_begin_object(json, NULL);
+                stw_json_u64(json, "node_kind", n);
+                stw_json_string(json, "phase", stw_phase_name((stw_phase)p));
+                stw_json_string(json, "component", stw_component_name(line->component));
+                stw_json_string(json, "from", line->from);
+                stw_json_bool(json, "page_locked", line->page_locked);
+                stw_json_u64(json, "bytes", line->bytes);
+                stw_json_end(json);
+            }
+        }
+out:
+    stw_json_end(json);
+    return status;
+}
+
 /* ---- the whole ---- */
 
 stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err) {
@@ -466,6 +491,7 @@ stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err)
     write_layout(plan, json);
     stw_status mapped = write_rank_map(plan, json, err);
     if (mapped == STW_STATUS_OK) mapped = write_collectives(plan, json, err);
+    if (mapped == STW_STATUS_OK) mapped = write_ledger(plan, json, err);
     stw_json_begin_object(json, "peaks");
     write_summary(plan, "gpu_bytes", STW_TIER_GPU, json);
     write_summary(plan, "host_bytes", STW_TIER_HOST, json);

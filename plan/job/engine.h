@@ -69,6 +69,7 @@ typedef struct stw_margins {
 typedef struct stw_engine {
     stw_engine_spec spec;  /* must be first; the run spec's view of the engine */
     const char *load_note; /* what reports add to a load that the planner chose; NULL: nothing */
+    const char *save_note; /* what the framework's own save exchanges; NULL: nothing to say */
     /* What optimizer.implementation: auto is taken to be; NULL: as planned. */
     const char *assumed_optimizer;
     /** NULL: none. */

@@ -86,6 +86,7 @@ uint32_t stw_append(stw_builder *b, stw_op op) {
         op.after[0] = op.after[1];
         op.after[1] = STW_OP_NONE;
     }
+    if (op.to == STW_TIER_HOST && stw_op_is(&op, STW_OP_CLASS_MEMORY)) op.from_what = b->from_what;
     ops[p->n_ops] = op;
     return p->n_ops++;
 }

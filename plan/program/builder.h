@@ -25,6 +25,7 @@ typedef struct stw_builder {
     stw_error *err;
     stw_status status;
     bool pageable; /* what is allocated or freed on the host from now on is not page-locked */
+    const char *from_what; /* why host bytes are there from now on (ledger.h); NULL: as usual */
     bool skipping; /* of a movement that the program does not hold: only allocs and frees stay */
     stw_extent
         *shard_grads;       /* [model.n_blocks] lazily made gradients, live from backward to step */

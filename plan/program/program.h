@@ -57,6 +57,7 @@ typedef struct stw_movement {
     bool empties_cache;     /* a framework's torch.cuda.empty_cache() at its end */
     uint32_t micro_batches; /* its tensors come and go so many times; 0: once */
     stw_transfer transfer;
+    uint32_t files; /* that a rank writes, of a checkpoint */
     uint32_t first_op, n_ops;
 } stw_movement;
 

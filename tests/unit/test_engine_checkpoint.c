@@ -57,6 +57,8 @@ static void everything_is_written_once(void) {
     stw_plan *a = make(shards), *b = make(replicas), *c = make(model), *d = make(ranges);
     const uint64_t params = a->job->model->params;
     CU_ASSERT_EQUAL(written(a), 12 * params);
+    CU_ASSERT_EQUAL(stw_program_movement(a->programs[0], STW_PHASE_CHECKPOINT)->files, 1);
+    CU_ASSERT_EQUAL(stw_program_movement(d->programs[0], STW_PHASE_CHECKPOINT)->files, 2);
     CU_ASSERT_EQUAL(written(b), 12 * params);
     CU_ASSERT_EQUAL(written(c), 4 * params);
     /* Megatron's parameters are padded to whole buckets; sums are split into equal shares */
@@ -112,6 +114,8 @@ static void whole_tensors_through_rank_0(void) {
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         CU_ASSERT_EQUAL(staged(plan, k, STW_PHASE_CHECKPOINT), job->kinds[k].first ? all : 0);
         CU_ASSERT_EQUAL(staged(plan, k, STW_PHASE_FORWARD_BACKWARD), 0);
+        CU_ASSERT_EQUAL(stw_program_movement(plan->programs[k], STW_PHASE_CHECKPOINT)->files,
+                        job->kinds[k].first);
     }
     const stw_program *p = plan->programs[0];
     const stw_movement *m = stw_program_movement(p, STW_PHASE_CHECKPOINT);
@@ -140,7 +144,20 @@ static void torch_dist_stages_all(void) {
     stw_plan_free(b);
 }
 
-STW_TEST_MAIN("engine checkpoint", {"everything is written once", everything_is_written_once},
+/* Megatron-FSDP writes shards as they lie: through the writer of torch.distributed.checkpoint. */
+static void shards_of_megatron_fsdp(void) {
+    const char *settings[] = {MEGATRON, "megatron.fsdp=optim_grads_params", NULL};
+    stw_plan *plan = make(settings);
+    const uint64_t all = 14 * plan->job->model->params;
+    CU_ASSERT_TRUE(written(plan) >= all - 4096 && written(plan) <= all + (16 << 20));
+    CU_ASSERT_TRUE(staged(plan, 0, STW_PHASE_CHECKPOINT) > 0);
+    CU_ASSERT_TRUE(staged(plan, 0, STW_PHASE_CHECKPOINT) < all / GPUS);
+    CU_ASSERT_EQUAL(stw_program_movement(plan->programs[0], STW_PHASE_CHECKPOINT)->files, 1);
+    stw_plan_free(plan);
+}
+
+STW_TEST_MAIN("engine checkpoint", {"shards of Megatron-FSDP", shards_of_megatron_fsdp},
+              {"everything is written once", everything_is_written_once},
               {"staging of shards", staging_of_shards}, {"the writer's pool", writers_pool},
               {"whole tensors through rank 0", whole_tensors_through_rank_0},
               {"torch_dist stages all", torch_dist_stages_all})

@@ -359,7 +359,6 @@ static void others_are_refused(void) {
         {"megatron.distributed_optimizer", "false"},
         {"megatron.optimizer_offload_fraction", "0.5"},
         {"megatron.overlap_param_gather", "true"},
-        {"checkpoint.every", "10"},
         {"park.params", "host"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -437,6 +437,8 @@ const stw_engine stw_engine_fsdp2 = {
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU},
     /* transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
      * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
+    .save_note = "torch.distributed.checkpoint exchanges it by four collectives of objects: plans "
+                 "are gathered and scattered, results gathered and broadcast.",
     .load_note = "verl and AReaL use rank0_broadcast by default. Scripts that load the model on "
                  "every rank need more host memory per node: plan them with --set "
                  "load.method=all_ranks.",

@@ -7,17 +7,13 @@
  *   gives each the same share.
  * - distributed/checkpoint/state_dict.py with full_state_dict and cpu_offload: every tensor is
  *   gathered on the GPU, rank 0 keeps a pageable copy of each. verl/utils/checkpoint/
- *   fsdp_checkpoint_manager.py saves Hugging Face files so. */
+ *   fsdp_checkpoint_manager.py saves Hugging Face files so; save_pretrained of
+ *   transformers 5 cuts them at 50 GB (max_shard_size). */
 #include "plan/engines/fsdp2/save.h"
-
-#include <stdlib.h>
 
 #include "core/checked.h"
 
-static int ascending(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
+#define SHARD_BYTES 50000000000ull
 
 static uint32_t add_sizes(const stw_space *space, uint64_t element, uint64_t *sizes, uint32_t n) {
     for (uint32_t i = 0; i < space->n_segments && element > 0; i++)
@@ -39,7 +35,7 @@ static uint64_t locked_bytes(const stw_builder *b, const stw_save *save) {
                           n);
     }
     if (sizes == NULL) return 0;
-    qsort(sizes, n, sizeof *sizes, ascending);
+    stw_sort_sizes(sizes, n);
     return stw_dcp_locked_bytes(sizes, n);
 }
 
@@ -50,7 +46,8 @@ stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place) {
     const stw_run_spec *run = job->run;
     const stw_space *spaces = job->kinds[b->layout->kind].spaces;
     const uint64_t replicas = stw_max_u64(job->world / stw_max_u64(job->group, 1), 1);
-    stw_save save = {.pageable = run->checkpoint.async, .all_first = run->checkpoint.async};
+    stw_save save = {
+        .pageable = run->checkpoint.async, .all_first = run->checkpoint.async, .files = 1};
     uint64_t all = 0;
     if (!stw_saves(job)) return save;
     for (int i = 0; i < 4; i++) {
@@ -67,6 +64,7 @@ stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place) {
         save.gathers = save.pageable = true;
         save.file_bytes = save.staged_bytes =
             stw_times(job->files.n, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
+        save.files = (uint32_t)stw_div_up_u64(save.file_bytes, SHARD_BYTES);
     } else if (run->checkpoint.async) {
         save.staged_bytes = all;
     } else {

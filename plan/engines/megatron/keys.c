@@ -265,6 +265,13 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
 
 static stw_status check_parking(const stw_run_spec *run, const char *origin, stw_error *err) {
     const stw_megatron_settings set = stw_megatron_settings_of(run);
+    const bool parks = run->park.params || run->park.grads || run->park.moments;
+    if (parks && stw_megatron_is_fsdp(run))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.fsdp",
+                                         "none, because state is parked (park.*)");
+    if (run->checkpoint.async && stw_megatron_is_fsdp(run))
+        return stw_run_spec_refuse_value(run, origin, err, "checkpoint.async",
+                                         "false, because megatron.fsdp saves at once");
     if (run->park.params && !set.distributed_optimizer)
         return stw_run_spec_refuse(origin, err, "park.params", "host",
                                    "none, because only the distributed optimizer has buffers of "
@@ -360,9 +367,6 @@ static stw_status check_fsdp(const stw_run_spec *run, const char *origin, stw_er
     if (s.optimizer_instances > 1)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_instances",
                                          "1 with megatron.fsdp");
-    if (run->checkpoint.every > 0)
-        return stw_run_spec_refuse_value(run, origin, err, "checkpoint.every",
-                                         "0 with megatron.fsdp: its files are not planned");
     if (run->n_roles > 0)
         return stw_run_spec_refuse(origin, err, "roles", "a further role",
                                    "the trainer alone with megatron.fsdp");

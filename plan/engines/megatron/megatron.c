@@ -110,6 +110,9 @@ const stw_engine stw_engine_megatron = {
              .refuses = refuses,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
              .check = stw_megatron_check},
+    .save_note =
+        "torch_dist exchanges it by collectives of objects, and validates the shards of all "
+        "ranks by one more unless told not to.",
     .load_note = "Megatron-LM reads its own checkpoints rank by rank; plan whole-model loading "
                  "with --set load.method=all_ranks.",
     .assumed_optimizer = "fused",

@@ -147,7 +147,9 @@ static void lock_copies(stw_builder *b, const stw_megatron_state *s) {
     uint64_t made, stepped;
     locked_bytes(b, s, &made, &stepped);
     const uint64_t master = offloads ? stw_times(4, space_of(b, STW_SPACE_OPTIMIZER)) : 0;
+    b->from_what = "park.backups: copies of the parameters for models that take turns";
     stw_alloc_at(b, STW_COMPONENT_PARAMS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, backups);
+    b->from_what = NULL;
     stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
                  made - stw_min_u64(made, stw_plus(master, backups)));
 }
@@ -395,8 +397,10 @@ static void make_moments(stw_builder *b, const stw_megatron_state *s) {
     b->pageable = false;
     if (stw_megatron_offloads(job)) {
         locked_bytes(b, s, &made, &stepped);
+        b->from_what = "gradients of the CPU optimizer, page-locked, and their rounding";
         stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
                      stepped - made);
+        b->from_what = NULL;
         return;
     }
     stw_megatron_park_moments(b, s);

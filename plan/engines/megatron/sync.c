@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verl/utils/megatron_utils.py, per_tensor_generator: the stage that has a parameter broadcasts it
  * to the others, ranks of the TP group gather its parts and merge them into a second copy, ranks of
- * the EP group gather experts. Parameters are 16 bits wide all the way. slime's
+ * the EP group gather experts. Shards of Megatron-FSDP are gathered by its data-parallel ranks
+ * first. Parameters are 16 bits wide all the way. slime's
  * update_weight/hf_weight_iterator_direct.py does the same bucket by bucket. */
 #include "plan/engines/megatron/sync.h"
 
 #include "core/checked.h"
+#include "plan/engines/megatron/megatron.h"
 
 static uint64_t ways(const stw_builder *b, const stw_megatron_param *p) {
     const stw_parallel *by = &b->job->run->parallel;
@@ -39,12 +41,18 @@ static stw_sync_tensor gather(const void *state, stw_builder *b, uint32_t index)
     stw_sync_tensor t = {.elements = elements(state, b, index),
                          .extents = {STW_NO_EXTENT, STW_NO_EXTENT, STW_NO_EXTENT},
                          .ready = STW_OP_NONE};
+    const bool mine = all->list[index].stage == b->job->kinds[b->layout->kind].stage;
+    if (mine && stw_megatron_cuts_params(b->job->run)) {
+        t.extents[0] = stw_alloc(b, c, STW_TIER_GPU, stw_times(p->numel, half));
+        t.ready = collective(b, STW_OP_ALL_GATHER,
+                             p->expert ? STW_RANK_GROUP_EXPERT_DP : STW_RANK_GROUP_DP,
+                             &t.extents[0], STW_OP_NONE);
+    }
     if (b->job->run->parallel.pp > 1) {
-        if (all->list[index].stage != b->job->kinds[b->layout->kind].stage)
-            t.extents[0] = stw_alloc(b, c, STW_TIER_GPU, stw_times(p->numel, half));
+        if (!mine) t.extents[0] = stw_alloc(b, c, STW_TIER_GPU, stw_times(p->numel, half));
         stw_extent sent = t.extents[0];
         sent.bytes = stw_times(p->numel, half);
-        t.ready = collective(b, STW_OP_SEND, STW_RANK_GROUP_PP, &sent, STW_OP_NONE);
+        t.ready = collective(b, STW_OP_SEND, STW_RANK_GROUP_PP, &sent, t.ready);
     }
     if (n == 1) return t;
     t.extents[1] = stw_alloc(b, c, STW_TIER_GPU, stw_times(t.elements, half));
