@@ -360,7 +360,7 @@ static void every_member_is_required(void) {
         free(wrong);
         members++;
     }
-    CU_ASSERT_EQUAL(members, 24);
+    CU_ASSERT_EQUAL(members, 25);
     free(text);
     stw_plan_free(plan);
 }
