@@ -17,7 +17,7 @@ STOWAGE = os.environ.get("STOWAGE", "build/bin/stowage")
 GIB = 1 << 30
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 # of others than the trainer, or of no tensor
-OUTSIDE = ("context", "comm", "slack", "kv_cache", "rollout_weights", "rollout_work", "rollout_process", "process")
+OUTSIDE = ("context", "comm", "slack", "kv_cache", "rollout_weights", "rollout_work", "role_process", "process")
 FORMATS = {"dcp": ("dcp", "false"), "dcp_async": ("dcp", "true"), "hf": ("hf", "false")}
 
 
@@ -33,7 +33,9 @@ def settings(case):
         keys[f"park.{what}"] = "host"
     if case.get("sync"):
         keys["weight_sync.method"] = case["sync"]
-        keys["roles"] = "[{name: rollout, update_bucket: %d MiB}]" % case.get("bucket", 512)
+        # small, and asleep without copies on the host: the figures are the trainer's
+        keys["roles"] = ("[{name: rollout, update_bucket: %d MiB, gpu_memory_utilization: 0.35, max_model_len: 2048, "
+                         "enforce_eager: true, sleep_level: 2}]" % case.get("bucket", 512))
     if case.get("save"):
         keys["checkpoint.every"] = 10
         keys["checkpoint.format"], keys["checkpoint.async"] = FORMATS[case["save"]]

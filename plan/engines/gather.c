@@ -49,7 +49,7 @@ stw_gathered stw_gather_tensor(stw_builder *b, uint32_t tensor) {
                                                .bytes = own,
                                                .after = {g.shard.alloc, STW_OP_NONE}});
     }
-    if (job->group == 1) return g;
+    if (job->group == 1 || stw_times(job->model->tensors[tensor].numel, element) <= own) return g;
     stw_op op = stw_op_make(STW_OP_ALL_GATHER, STW_STREAM_COMM, STW_OP_NONE);
     g.full = stw_alloc(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
                        stw_times(stw_gather_full(job, tensor), element));

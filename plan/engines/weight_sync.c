@@ -25,6 +25,15 @@ typedef struct sync {
     uint32_t placed; /* the last operation that wrote into a slot */
 } sync;
 
+static void look_at_role(sync *s) {
+    s->element = stw_max_u64(stw_dtype_bits(s->role->dtype) / 8, 1);
+    s->bucket_bytes = s->role->update_bucket_bytes;
+    s->separate = strcmp(s->role->with, "none") == 0;
+    s->buckets = s->b->job->run->weight_sync.method == STW_SYNC_BUCKETS;
+    s->slots[0] = s->slots[1] = STW_NO_EXTENT;
+    s->sent_by[0] = s->sent_by[1] = STW_OP_NONE;
+}
+
 /* ---- the transfer: pieces of the model's numbering, of a bucket at most ---- */
 
 static stw_transfer pieces_of(sync *s) {
@@ -179,12 +188,7 @@ static void by_buckets(sync *s) {
 void stw_build_weight_sync(stw_builder *b, const stw_sync_source *source) {
     sync s = {.b = b, .role = stw_sync_role(b->job), .source = source, .placed = STW_OP_NONE};
     if (s.role == NULL || b->status != STW_STATUS_OK) return;
-    s.element = stw_max_u64(stw_dtype_bits(s.role->dtype) / 8, 1);
-    s.bucket_bytes = s.role->update_bucket_bytes;
-    s.separate = strcmp(s.role->with, "none") == 0;
-    s.buckets = b->job->run->weight_sync.method == STW_SYNC_BUCKETS;
-    s.slots[0] = s.slots[1] = STW_NO_EXTENT;
-    s.sent_by[0] = s.sent_by[1] = STW_OP_NONE;
+    look_at_role(&s);
     const stw_transfer transfer = pieces_of(&s);
     /* verl's rollout_mode (workers/fsdp_workers.py) empties torch's cache first and last, and
      * slime's clear_memory does */
@@ -200,6 +204,89 @@ void stw_build_weight_sync(stw_builder *b, const stw_sync_source *source) {
     else
         by_tensors(&s);
     if (b->park != NULL) stw_park_leave(b, b->park, STW_PARKED_PARAMS, STW_OP_NONE);
+    stw_end_movement(b);
+}
+
+/* ---- piece by piece ---- */
+
+/* Share of this rank's parameters that lies on the host. */
+static double on_host(const stw_builder *b) {
+    uint64_t host = 0, all = 0;
+    for (uint32_t i = 0; i < b->layout->n_regions; i++) {
+        const stw_region *r = &b->layout->regions[i];
+        if (r->component != STW_COMPONENT_PARAMS) continue;
+        all += r->params;
+        if (r->tier == STW_TIER_HOST) host += r->params;
+    }
+    return all > 0 ? (double)host / (double)all : 0;
+}
+
+/* What a rank has of a piece is packed, from the GPU or from the host; all parts are gathered; the
+ * piece is placed in the rollout's dtype. */
+static void sync_piece(sync *s, const stw_piece *piece, const stw_extent *own,
+                       const stw_extent *whole, uint32_t unit) {
+    stw_builder *b = s->b;
+    const uint64_t element = stw_job_element_bytes(b->job, STW_COMPONENT_PARAMS);
+    const uint64_t part = stw_times(stw_div_up_u64(piece->n, b->job->group), element);
+    stw_op pack = stw_op_make(STW_OP_PACK, STW_STREAM_COMPUTE, unit);
+    pack.component = STW_COMPONENT_STAGE;
+    pack.from = pack.to = STW_TIER_GPU;
+    pack.from_offset_bytes = pack.offset_bytes = own->offset;
+    pack.bytes = part;
+    pack.params = part / element;
+    const uint64_t up = stw_scaled(part, on_host(b));
+    if (up > 0)
+        pack.after[0] = stw_copy(b, &(stw_transport){.kind = STW_OP_COPY_PIECE,
+                                                     .stream = STW_STREAM_H2D,
+                                                     .component = STW_COMPONENT_PARAMS,
+                                                     .unit = unit,
+                                                     .from = {STW_TIER_HOST, 0},
+                                                     .to = {STW_TIER_GPU, own->offset},
+                                                     .bytes = up,
+                                                     .after = {s->placed, own->alloc}});
+    uint32_t ready = stw_append(b, pack);
+    if (b->job->group > 1) {
+        stw_op all = stw_op_make(STW_OP_ALL_GATHER, STW_STREAM_COMM, STW_OP_NONE);
+        all.group = STW_RANK_GROUP_SHARD;
+        all.component = STW_COMPONENT_UNSHARD;
+        all.from = all.to = STW_TIER_GPU;
+        all.from_offset_bytes = own->offset;
+        all.offset_bytes = whole->offset;
+        all.bytes = stw_times(piece->n, element);
+        all.after[0] = ready;
+        ready = stw_append(b, all);
+    }
+    place(s, piece->n, ready);
+    hand_over(s);
+}
+
+static void by_pieces(sync *s) {
+    stw_builder *b = s->b;
+    const stw_transfer t = b->program->movements[b->program->n_movements - 1].transfer;
+    const uint64_t element = stw_job_element_bytes(b->job, STW_COMPONENT_PARAMS);
+    const uint64_t most = stw_max_u64(s->bucket_bytes / s->element, 1);
+    alloc_slots(s);
+    stw_extent own = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU,
+                               stw_times(stw_div_up_u64(most, b->job->group), element));
+    stw_extent whole = stw_alloc(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
+                                 b->job->group > 1 ? stw_times(most, element) : 0);
+    for (uint32_t i = 0; i < t.n_pieces && b->status == STW_STATUS_OK; i++)
+        sync_piece(s, &t.pieces[i], &own, &whole, i);
+    stw_free(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, whole);
+    stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, own);
+    free_slots(s);
+}
+
+void stw_build_piece_sync(stw_builder *b) {
+    sync s = {.b = b, .role = stw_sync_role(b->job), .placed = STW_OP_NONE};
+    if (s.role == NULL || b->status != STW_STATUS_OK) return;
+    look_at_role(&s);
+    const stw_transfer transfer = pieces_of(&s);
+    stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_WEIGHT_SYNC,
+                                         .repeat = STW_REPEAT_EVERY_ITERATION,
+                                         .by_stowage = true,
+                                         .transfer = transfer});
+    by_pieces(&s);
     stw_end_movement(b);
 }
 

@@ -176,7 +176,55 @@ static void megatron_merges(void) {
     stw_plan_free(b);
 }
 
-STW_TEST_MAIN("engine weight sync", {"only for a rollout", only_for_a_rollout},
+/* Stowage's own: piece by piece through slots, whatever lies where; planned, not yet issued. */
+static void pieces_of_stowage(void) {
+    const char *settings[] = {ROLLOUT, NULL};
+    const stw_cluster cluster = fixture_cluster(GPUS);
+    for (int on_host = 0; on_host < 2; on_host++) {
+        stw_plan *plan = fixture_plan(size, &cluster, settings);
+        const stw_tier tier = on_host ? STW_TIER_HOST : STW_TIER_GPU;
+        const stw_place place = {tier, tier, STW_TIER_HOST, STW_UPDATE_STREAM};
+        stw_decisions *d = &plan->decisions;
+        d->n_state = 1;
+        d->state[0] = (stw_state_decision){place, plan->job->n_units};
+        CHECK_OK(stw_plan_derive(plan, err));
+        CHECK_OK(stw_plan_check(plan, true, err));
+        const stw_movement *m = sync_of(plan);
+        const uint64_t piece = BUCKET / 2; /* elements in bf16 */
+        CU_ASSERT_PTR_NOT_NULL_FATAL(m);
+        CU_ASSERT_TRUE(m->by_stowage && !m->executable && m->transfer.whole);
+        CU_ASSERT_EQUAL(moved(plan, STW_OP_ALL_GATHER), 4 * plan->job->model->params);
+        CU_ASSERT_EQUAL(moved(plan, STW_OP_PLACE), 2 * plan->job->model->params);
+        CU_ASSERT_EQUAL(moved(plan, STW_OP_COPY_PIECE) > 0, on_host);
+        CU_ASSERT_EQUAL(most(plan, STW_COMPONENT_UNSHARD), 4 * piece);
+        stw_plan_free(plan);
+    }
+}
+
+/* ZeRO-3 gathers tensors; in earlier stages every rank has them whole. */
+static void zero_gathers_in_stage_3(void) {
+    const char *third[] = {"engine=deepspeed",
+                           "precision.params=bf16",
+                           "precision.grads=bf16",
+                           "precision.reduce=bf16",
+                           "precision.master=fp32",
+                           ROLLOUT,
+                           NULL};
+    const char *second[] = {"engine=deepspeed",       "precision.params=bf16",
+                            "precision.grads=bf16",   "precision.reduce=bf16",
+                            "precision.master=fp32",  ROLLOUT,
+                            "deepspeed.zero_stage=2", NULL};
+    stw_plan *a = make(third), *b = make(second);
+    CU_ASSERT_TRUE(moved(a, STW_OP_ALL_GATHER) >= 2 * a->job->model->params);
+    CU_ASSERT_EQUAL(moved(b, STW_OP_ALL_GATHER), 0);
+    CU_ASSERT_EQUAL(moved(b, STW_OP_PLACE), 2 * b->job->model->params);
+    stw_plan_free(a);
+    stw_plan_free(b);
+}
+
+STW_TEST_MAIN("engine weight sync", {"pieces of Stowage", pieces_of_stowage},
+              {"ZeRO gathers in stage 3", zero_gathers_in_stage_3},
+              {"only for a rollout", only_for_a_rollout},
               {"pieces cover the model", pieces_cover_the_model},
               {"tensor by tensor", tensor_by_tensor},
               {"from every placement", from_every_placement},

@@ -4,6 +4,7 @@
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/deepspeed/parts.h"
+#include "plan/engines/weight_sync.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
     return wish == STW_AUTO || wish == (uint32_t)tier;
@@ -68,16 +69,14 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_zero_build_step(&z, true);
     if (job->model->facts_known) stw_zero_build_forward_backward(&z);
     stw_zero_build_step(&z, false);
+    const stw_sync_source source = stw_sync_of_chunks(job);
+    stw_build_weight_sync(&b, &source);
     return stw_builder_finish(&b);
 }
 
-static const char *const keys[] = {"deepspeed.",
-                                   "optimizer.clip_norm",
-                                   "optimizer.groups",
-                                   "trainable.lora.rank",
-                                   "trainable.lora.targets",
-                                   "trainable.freeze",
-                                   NULL};
+static const char *const keys[] = {
+    "deepspeed.",          "weight_sync.",           "optimizer.clip_norm", "optimizer.groups",
+    "trainable.lora.rank", "trainable.lora.targets", "trainable.freeze",    NULL};
 static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
                                              {"optimizer.implementation", "foreach"},
                                              {"optimizer.implementation", "loop"},

@@ -8,6 +8,7 @@
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
 #include "plan/engines/stowage/places.h"
+#include "plan/engines/weight_sync.h"
 
 /* What CUDA keeps on the GPU for the host arena, and further copies of state on NVMe. */
 static void build_shadows(stw_builder *b) {
@@ -54,6 +55,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     if (job->model->facts_known) stw_build_forward_backward(&b, false);
     stw_build_step(&b, STW_PHASE_FIRST_OPTIMIZER_STEP, STW_REPEAT_FIRST);
     stw_build_step(&b, STW_PHASE_OPTIMIZER_STEP, STW_REPEAT_LATER);
+    stw_build_piece_sync(&b);
     return stw_builder_finish(&b);
 }
 
