@@ -6,6 +6,8 @@ Reads tests/measured/ENGINE.csv: name, model, layers (if other than the model's)
 without a value was not measured. With a column "stage" the figures are those of ranks of that pipeline stage. Prints each figure of every row, then median and worst error by figure.
 megatron_golden imports the flags of each row (`stowage plan --from megatron:FILE`) and compares the peak of the last stage with
 each measured one; then come the rows without a plan, by reason, and errors by size of the peak.
+ms_swift imports each row's launch (`stowage plan --from ms-swift:FILE`) and compares what a GPU reserves; rows that name the size
+of a card, that are not packed (as long as the data) or that are refused are left out, by reason.
 STOWAGE names the program (default: build/bin/stowage)."""
 import concurrent.futures
 import csv
@@ -169,5 +171,47 @@ def golden():
         print_errors(f"{low} to {high} GiB", [e for e, peak in errors if low < peak <= high])
 
 
+# ---- ms_swift: launch scripts, imported ----------------------------------------------------------
+
+CARDS = {24.0, 80.0}  # GiB that are the size of a card, not what was reserved
+
+
+def plan_launch(row):
+    """Reserved GiB, or why the row is left out."""
+    if float(row["gib"]) in CARDS:
+        return None, "names the size of a card"
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+        file.write(f"NPROC_PER_NODE={row['gpus']} {row['launch']}\n")
+        file.flush()
+        command = [STOWAGE, "plan", "-q", "--from", "ms-swift:" + file.name, "--cluster", f"a100-80g-x{row['gpus']}", "--json"]
+        if row["gpus"] == "2":
+            command[6:7] = ["a100-80g-x4", "--set", "node.gpus=2"]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if not done.stdout:
+        return None, done.stderr.strip().replace(file.name, "").split(": ", 2)[-1].lstrip(": ")
+    if "--packing true" not in row["launch"]:
+        return None, "not packed: sequences are as long as the data"
+    return FIGURES["reserved"](json.loads(done.stdout), "") / 2**30, ""
+
+
+def swift():
+    with open(os.path.join(TOP, "tests", "measured", "ms_swift.csv"), encoding="utf-8") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    errors, out = [], {}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        plans = list(pool.map(plan_launch, rows))
+    for row, (predicted, why) in zip(rows, plans):
+        if predicted is None:
+            out.setdefault(why, []).append(row["name"])
+            continue
+        errors.append(predicted / float(row["gib"]) - 1)
+        print(f"{row['name'][-60:]:60} {predicted:8.2f} {row['gib']:>6} GiB {100 * errors[-1]:+6.1f}%")
+    print(f"\nleft out: {len(rows) - len(errors)} of {len(rows)} rows")
+    for why, names in sorted(out.items(), key=lambda item: -len(item[1])):
+        print(f"  {len(names):3} rows: {why}")
+    print_errors("reserved", errors)
+
+
+ENGINES = {"megatron_golden": golden, "ms_swift": swift}
 for name in sys.argv[1:] or sys.exit(__doc__):
-    golden() if name == "megatron_golden" else compare(name)
+    ENGINES.get(name, lambda: compare(name))()

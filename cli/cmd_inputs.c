@@ -121,6 +121,10 @@ static stw_status read_specs(const stw_inputs *in, const stw_import *import, stw
         STW_TRY(stw_import_batch(import, cluster, run, err));
         STW_TRY(set_all(in, cluster, run, err));
     }
+    const uint64_t gpus = (uint64_t)cluster->nodes * cluster->gpus;
+    if (in->from != NULL && import->gpus > 0 && import->gpus != gpus)
+        stw_log(STW_LOG_WARN, "%s: a launch on %llu GPUs is planned on the cluster's %llu",
+                import->path, (unsigned long long)import->gpus, (unsigned long long)gpus);
     const char *machine = in->cluster != NULL ? in->cluster : "this machine";
     STW_TRY(named(in, stw_cluster_check(cluster, machine, err), err));
     STW_TRY(named(in, stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err), err));
@@ -159,24 +163,25 @@ static void warn_of_flags(const stw_import *import) {
     for (size_t i = 0; i < import->n_lines; i++) {
         const stw_import_line *line = &import->lines[i];
         if (line->use == STW_IMPORT_UNKNOWN)
-            stw_log(STW_LOG_WARN, "--%.80s %.80s: not known, left out", line->flag, line->value);
+            stw_log(STW_LOG_WARN, "%s%.80s %.80s: not known, left out", import->dashes, line->flag,
+                    line->value);
         else if (line->use == STW_IMPORT_NOT_MODELLED)
-            stw_log(STW_LOG_WARN, "--%.80s %.80s: not modelled: %s", line->flag, line->value,
-                    line->note);
+            stw_log(STW_LOG_WARN, "%s%.80s %.80s: not modelled: %s", import->dashes, line->flag,
+                    line->value, line->note);
         else if (line->use == STW_IMPORT_ASSUMED)
-            stw_log(STW_LOG_WARN, "--%.80s: not given; assumed %.80s (%s)", line->flag, line->value,
-                    line->note);
+            stw_log(STW_LOG_WARN, "%s%.80s: not given; assumed %.80s (%s)", import->dashes,
+                    line->flag, line->value, line->note);
     }
 }
 
-static stw_status open_model(const stw_inputs *in, const stw_import *import, stw_model **out,
+static stw_status open_model(const stw_inputs *in, stw_import *import, stw_model **out,
                              stw_error *err) {
     char data[4096];
     stw_status status = stw_data_folder(data, sizeof data, err);
     if (status != STW_STATUS_OK) return status;
     if (in->from == NULL) return stw_model_open(in->model, data, out, err);
     warn_of_flags(import);
-    return stw_import_model(import, data, out, err);
+    return stw_import_model(import, in->model, data, out, err);
 }
 
 /* Within the thread's deadline. */
@@ -211,8 +216,6 @@ out:
 stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
-    if (in->model != NULL && in->from != NULL)
-        return stw_fail(err, STW_STATUS_USAGE, "--from", "the model comes from it; omit --model");
     if (in->model == NULL && in->from == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
                         "required: a zoo name (`stowage models`), config.json, safetensors or CSV");

@@ -19,12 +19,15 @@ static stw_status inspect(const char *what, const stw_general *general, const ch
     STW_TRY(stw_data_folder(data, sizeof data, err));
     if (from) {
         STW_TRY(stw_import_read(what, &import, err));
-        STW_TRY(stw_import_model(&import, data, &model, err));
+        if (stw_import_has_model(&import))
+            STW_TRY(stw_import_model(&import, NULL, data, &model, err));
+        else if (tensors != NULL || format != STW_FORMAT_TERMINAL)
+            STW_TRY(stw_fail(err, STW_STATUS_USAGE, what, "the file names no model to inspect"));
     } else {
         STW_TRY(stw_model_open(what, data, &model, err));
     }
     if (tensors != NULL) STW_TRY(stw_model_write_csv(model, tensors, err));
-    STW_TRY(stw_report_model(model, format, &text, err));
+    if (model != NULL) STW_TRY(stw_report_model(model, format, &text, err));
     if (from && format == STW_FORMAT_TERMINAL) stw_import_write(&import, &text);
     STW_TRY(stw_emit(general, &text, err));
 out:

@@ -18,10 +18,15 @@ const stw_flag *stw_flags_find(const stw_flags *flags, const char *name) {
     return NULL;
 }
 
+const char *stw_flags_dashes(const stw_flags *flags) {
+    return flags->dashes != NULL ? flags->dashes : "--";
+}
+
 stw_status stw_flag_fail(const stw_flags *flags, const stw_flag *flag, const char *expected,
                          stw_error *err) {
     return stw_fail_at(err, STW_STATUS_BAD_INPUT, flags->path, flag->line, 1,
-                       "--%.60s: found \"%.60s\", expected %s", flag->name, flag->value, expected);
+                       "%s%.60s: found \"%.60s\", expected %s", stw_flags_dashes(flags), flag->name,
+                       flag->value, expected);
 }
 
 /* "--num_layers" and "num-layers" are the same flag. */
@@ -41,8 +46,8 @@ static char *unquoted(stw_pool *pool, const char *text, size_t length) {
 }
 
 /* @param value NULL only if memory ran out */
-static stw_status add(stw_flags *flags, stw_pool *pool, const char *name, const char *value,
-                      int line, stw_error *err) {
+stw_status stw_flags_add(stw_flags *flags, stw_pool *pool, const char *name, const char *value,
+                         int line, stw_error *err) {
     if (name == NULL || value == NULL) return no_memory(flags->path, err);
     for (size_t i = 0; i < flags->n; i++) {
         if (strcmp(flags->items[i].name, name) != 0) continue;
@@ -67,7 +72,7 @@ static const char *listed(const stw_node *node, stw_pool *pool) {
     const char *text = "";
     for (size_t i = 0; i < node->n_items && text != NULL; i++) {
         const char *item = node->items[i]->text;
-        if (item == NULL) return NULL;
+        if (item == NULL) item = "...";
         text = stw_pool_printf(pool, "%s%s%s", text, i > 0 ? " " : "", item);
     }
     return text;
@@ -88,8 +93,8 @@ static stw_status read_map(const stw_tree *tree, const stw_node *map, stw_pool *
             value = listed(node, pool);
         else
             value = unquoted(pool, node->text, strlen(node->text));
-        STW_TRY(add(out, pool, flag_name(pool, node->key, strlen(node->key)), value, node->key_line,
-                    err));
+        STW_TRY(stw_flags_add(out, pool, flag_name(pool, node->key, strlen(node->key)), value,
+                              node->key_line, err));
     }
 out:
     return status;
@@ -102,6 +107,48 @@ static stw_status read_yaml(const char *text, size_t length, const char *section
     STW_TRY(stw_tree_parse_yaml(out->path, text, length, &tree, err));
     const stw_node *map = stw_node_get(tree->root, section);
     STW_TRY(read_map(tree, map != NULL ? map : tree->root, pool, out, err));
+out:
+    stw_tree_free(tree);
+    return status;
+}
+
+static stw_status flatten(const stw_tree *tree, const stw_node *map, const char *before,
+                          stw_pool *pool, stw_flags *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < map->n_items; i++) {
+        const stw_node *node = map->items[i];
+        const char *name = stw_pool_printf(pool, "%s%s%s", before, *before != '\0' ? "." : "",
+                                           node->key != NULL ? node->key : "");
+        if (name == NULL) return no_memory(out->path, err);
+        if (node->kind == STW_NODE_OBJECT)
+            STW_TRY(flatten(tree, node, name, pool, out, err));
+        else if (node->kind == STW_NODE_ARRAY)
+            STW_TRY(stw_flags_add(out, pool, name, listed(node, pool), node->key_line, err));
+        else
+            STW_TRY(stw_flags_add(out, pool, name,
+                                  stw_pool_string(pool, node->text != NULL ? node->text : "null"),
+                                  node->key_line, err));
+    }
+out:
+    return status;
+}
+
+stw_status stw_flags_parse_paths(const char *path, const char *text, size_t length, stw_pool *pool,
+                                 stw_flags *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_tree *tree = NULL;
+    size_t blank = 0;
+    while (blank < length && isspace((unsigned char)text[blank])) blank++;
+    *out = (stw_flags){.path = stw_pool_string(pool, path), .dashes = ""};
+    if (out->path == NULL) return no_memory(path, err);
+    if (blank < length && text[blank] == '{')
+        STW_TRY(stw_tree_parse_json(out->path, text, length, &tree, err));
+    else
+        STW_TRY(stw_tree_parse_yaml(out->path, text, length, &tree, err));
+    if (tree->root->kind != STW_NODE_OBJECT)
+        status = stw_node_fail(tree, tree->root, "a map of settings", err);
+    else
+        status = flatten(tree, tree->root, "", pool, out, err);
 out:
     stw_tree_free(tree);
     return status;
@@ -179,7 +226,7 @@ static stw_status read_command(words all, stw_pool *pool, stw_flags *out, stw_er
             for (; m > 0 && !is_flag(next, m) && value != NULL; m = next_word(&at, &next))
                 value = stw_pool_printf(pool, "%s %.*s", value, (int)m, next); /* of a list */
         }
-        STW_TRY(add(out, pool, flag_name(pool, word, length), value, line, err));
+        STW_TRY(stw_flags_add(out, pool, flag_name(pool, word, length), value, line, err));
         word = next;
         n = m;
     }

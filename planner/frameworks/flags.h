@@ -19,6 +19,7 @@ typedef struct stw_flag {
 
 typedef struct stw_flags {
     const char *path;
+    const char *dashes; /* before names, in errors; NULL: "--" */
     size_t n, capacity;
     stw_flag *items;
 } stw_flags;
@@ -30,6 +31,15 @@ typedef struct stw_flags {
 STW_MUST_USE stw_status stw_flags_parse(const char *path, const char *text, size_t length,
                                         const char *section, stw_pool *pool, stw_flags *out,
                                         stw_error *err);
+/** Read a JSON or YAML document: flags are named by their path, "a.b.c", as they are written. The
+ * items of a list are one value, separated by spaces. */
+STW_MUST_USE stw_status stw_flags_parse_paths(const char *path, const char *text, size_t length,
+                                              stw_pool *pool, stw_flags *out, stw_error *err);
+/** Add a flag, or give another value to one of this name. */
+STW_MUST_USE stw_status stw_flags_add(stw_flags *flags, stw_pool *pool, const char *name,
+                                      const char *value, int line, stw_error *err);
+/** What stands before names in messages. */
+const char *stw_flags_dashes(const stw_flags *flags);
 /** The flag of this name, or NULL. */
 const stw_flag *stw_flags_find(const stw_flags *flags, const char *name);
 /** BAD_INPUT at a flag: "--name value: expected ...". */

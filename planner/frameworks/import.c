@@ -7,7 +7,11 @@
 
 #include "core/checked.h"
 #include "core/file.h"
+#include "planner/frameworks/deepspeed.h"
+#include "planner/frameworks/derived.h"
 #include "planner/frameworks/megatron.h"
+#include "planner/frameworks/ms_swift.h"
+#include "planner/frameworks/names.h"
 
 enum { MAX_BYTES = 1 << 20 };
 
@@ -16,7 +20,10 @@ typedef struct framework {
     stw_status (*read)(const char *text, size_t length, stw_import *out, stw_error *err);
 } framework;
 
-static const framework frameworks[] = {{"megatron", stw_megatron_import}};
+static const framework frameworks[] = {{"megatron", stw_megatron_import},
+                                       {"ms-swift", stw_ms_swift_import},
+                                       {"deepspeed", stw_deepspeed_import}};
+#define EXPECTED "megatron, ms-swift or deepspeed"
 enum { N_FRAMEWORKS = sizeof frameworks / sizeof frameworks[0] };
 
 static const framework *framework_of(const char *name, size_t length) {
@@ -36,9 +43,10 @@ stw_status stw_import_parse(const char *name, const char *path, const char *text
     const framework *from = framework_of(name, strlen(name));
     *out = (stw_import){.pool = NULL};
     if (from == NULL)
-        return stw_fail(err, STW_STATUS_USAGE, "--from", "found \"%.60s\", expected megatron",
+        return stw_fail(err, STW_STATUS_USAGE, "--from", "found \"%.60s\", expected " EXPECTED,
                         name);
     out->pool = stw_pool_new();
+    out->dashes = "--";
     if (out->pool != NULL) out->path = stw_pool_string(out->pool, path);
     if (out->path == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
     return from->read(text, length, out, err);
@@ -51,8 +59,8 @@ stw_status stw_import_read(const char *what, stw_import *out, stw_error *err) {
     uint64_t length = 0;
     *out = (stw_import){.pool = NULL};
     if (!stw_import_is(what) || *path == '\0')
-        return stw_fail(err, STW_STATUS_USAGE, "--from", "found \"%.60s\", expected megatron:FILE",
-                        what);
+        return stw_fail(err, STW_STATUS_USAGE, "--from",
+                        "found \"%.60s\", expected FRAMEWORK:FILE with " EXPECTED, what);
     stw_status status = stw_file_read(path, MAX_BYTES, &text, &length, err);
     if (status == STW_STATUS_OK)
         status =
@@ -67,10 +75,46 @@ void stw_import_free(stw_import *import) {
     *import = (stw_import){.pool = NULL};
 }
 
-stw_status stw_import_model(const stw_import *import, const char *data_folder, stw_model **out,
-                            stw_error *err) {
-    return stw_model_parse_config(import->path, import->config, import->config_length, data_folder,
-                                  out, err);
+bool stw_import_has_model(const stw_import *import) {
+    return import->config != NULL || import->model != NULL;
+}
+
+/* A file on this machine, or a name of the zoo. */
+static stw_status open_named(const stw_import *import, const char *data_folder, stw_model **out,
+                             stw_error *err) {
+    const char *zoo = NULL;
+    stw_status status = stw_names_zoo(data_folder, import->model, import->pool, &zoo, err);
+    if (status != STW_STATUS_OK) return status;
+    if (zoo == NULL)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
+                        "model %.100s: not in the zoo (`stowage models`); add --model with a name "
+                        "of the zoo or a config.json",
+                        import->model);
+    return stw_model_open(zoo, data_folder, out, err);
+}
+
+stw_status stw_import_model(stw_import *import, const char *model, const char *data_folder,
+                            stw_model **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_model *opened = NULL;
+    if (model != NULL && import->config != NULL)
+        return stw_fail(err, STW_STATUS_USAGE, "--from", "the model comes from it; omit --model");
+    if (model == NULL && !stw_import_has_model(import))
+        return stw_fail(err, STW_STATUS_USAGE, "--model", "required: %.100s names no model",
+                        import->path);
+    if (model != NULL)
+        STW_TRY(stw_model_open(model, data_folder, &opened, err));
+    else if (import->config == NULL)
+        STW_TRY(open_named(import, data_folder, &opened, err));
+    else
+        STW_TRY(stw_model_parse_config(import->path, import->config, import->config_length,
+                                       data_folder, &opened, err));
+    STW_TRY(stw_derived_add(import, opened, err));
+    *out = opened;
+    opened = NULL;
+out:
+    stw_model_free(opened);
+    return status;
 }
 
 static stw_status set(const stw_import *import, const char *setting, stw_run_spec *run,

@@ -24,11 +24,23 @@ typedef struct stw_import_line {
     const char *note; /* what became of it: "parallel.tp=2"; or "" */
 } stw_import_line;
 
+/* Settings that follow from the model's sizes; stw_import_model adds them. */
+typedef struct stw_import_derived {
+    bool reduce_bucket, prefetch_bucket, persistence; /* "auto" of transformers' integration */
+    bool all_linear;      /* adapters beside every linear layer of a block */
+    uint64_t loss_tokens; /* of a micro batch, where a kernel fuses head and loss; 0: none */
+    bool text_only;       /* a model with a vision tower is refused */
+} stw_import_derived;
+
 typedef struct stw_import {
     stw_pool *pool;
     const char *path;
-    char *config; /* of the model, JSON */
+    const char *dashes; /* before the names of flags: "--" or "" */
+    char *config;       /* of the model, JSON; NULL: `model` names it */
     size_t config_length;
+    const char *model; /* as the file has it; NULL if it names none */
+    stw_import_derived derived;
+    uint64_t gpus; /* of the launch; 0: not in the file */
     size_t n_settings, settings_capacity;
     const char **settings;     /* KEY=VALUE of the run spec */
     const char *const *alone;  /* settings where there is one data-parallel rank, NULL at the end */
@@ -40,6 +52,8 @@ typedef struct stw_import {
 
 /** Is this "FRAMEWORK:..." with a framework that can be imported? */
 bool stw_import_is(const char *what);
+/** Does the file say which model it is? */
+bool stw_import_has_model(const stw_import *import);
 /** Read "FRAMEWORK:FILE". BAD_INPUT: contradictions, values that are no numbers, flags without
  * which there is no model. NOT_BUILT_IN: flags of which nothing that is planned would be true.
  * *out is valid (maybe empty) in any case; free with stw_import_free. */
@@ -49,9 +63,11 @@ STW_MUST_USE stw_status stw_import_parse(const char *framework, const char *path
                                          size_t length, stw_import *out, stw_error *err);
 void stw_import_free(stw_import *import);
 
-/** The model. The caller frees it. */
-STW_MUST_USE stw_status stw_import_model(const stw_import *import, const char *data_folder,
-                                         stw_model **out, stw_error *err);
+/** The model, and the settings that follow from it. The caller frees it.
+ * @param model what to open in place of the one that the file names; NULL: that one, by its name in
+ * the zoo. USAGE if there is neither, or both a config and `model`. */
+STW_MUST_USE stw_status stw_import_model(stw_import *import, const char *model,
+                                         const char *data_folder, stw_model **out, stw_error *err);
 /** Set the keys of the run. */
 STW_MUST_USE stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error *err);
 /** Set what depends on the number of data-parallel ranks, once layout and cluster are final:

@@ -1,26 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of Megatron-LM (megatron/training/arguments.py and the dataclasses in
  * megatron/training/config) and what they are to a plan. The first row that matches counts. */
-#include <string.h>
-
 #include "planner/frameworks/megatron.h"
 
 #define READ(name)                                                                                 \
-    { name, STW_MEGATRON_READ, STW_MEGATRON_TEXT, NULL, NULL, NULL }
+    { name, STW_FLAG_READ, STW_FLAG_TEXT, NULL, NULL, NULL }
 #define MODEL(name, type, key)                                                                     \
-    { name, STW_MEGATRON_MODEL, STW_MEGATRON_##type, key, NULL, NULL }
+    { name, STW_FLAG_MODEL, STW_FLAG_##type, key, NULL, NULL }
 #define RUN(name, type, key)                                                                       \
-    { name, STW_MEGATRON_RUN, STW_MEGATRON_##type, key, NULL, NULL }
+    { name, STW_FLAG_RUN, STW_FLAG_##type, key, NULL, NULL }
 #define IDLE(name)                                                                                 \
-    { name, STW_MEGATRON_IDLE, STW_MEGATRON_TEXT, NULL, NULL, NULL }
+    { name, STW_FLAG_IDLE, STW_FLAG_TEXT, NULL, NULL, NULL }
 #define LISTED(name, harmless, note)                                                               \
-    { name, STW_MEGATRON_LISTED, STW_MEGATRON_TEXT, NULL, harmless, note }
+    { name, STW_FLAG_LISTED, STW_FLAG_TEXT, NULL, harmless, note }
 #define LISTED_BUT(name, harmless, read, note)                                                     \
-    { name, STW_MEGATRON_LISTED, STW_MEGATRON_TEXT, read, harmless, note }
+    { name, STW_FLAG_LISTED, STW_FLAG_TEXT, read, harmless, note }
 #define REFUSED(name, harmless, note)                                                              \
-    { name, STW_MEGATRON_REFUSED, STW_MEGATRON_TEXT, NULL, harmless, note }
+    { name, STW_FLAG_REFUSED, STW_FLAG_TEXT, NULL, harmless, note }
 
-static const stw_megatron_flag rows[] = {
+static const stw_flag_row rows[] = {
     /* the model */
     READ("num-layers"),
     READ("encoder-num-layers"),
@@ -264,16 +262,4 @@ static const stw_megatron_flag rows[] = {
     IDLE("apply-residual-connection-post-layernorm"),
 };
 
-static bool matches(const char *pattern, const char *name) {
-    const char *star = strchr(pattern, '*');
-    if (star == NULL) return strcmp(pattern, name) == 0;
-    size_t head = (size_t)(star - pattern), tail = strlen(star + 1), n = strlen(name);
-    return n >= head + tail && memcmp(pattern, name, head) == 0 &&
-           memcmp(name + n - tail, star + 1, tail) == 0;
-}
-
-const stw_megatron_flag *stw_megatron_flag_named(const char *name) {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (matches(rows[i].name, name)) return &rows[i];
-    return NULL;
-}
+const stw_flag_table stw_megatron_flags = {rows, sizeof rows / sizeof rows[0]};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments of Megatron-LM: YAML maps and command lines, and the model that follows. */
+/* Settings of frameworks: YAML maps, command lines, scripts, configs, and the model that follows.
+ */
 #include <stdlib.h>
 
 #include "planner/frameworks/import.h"
@@ -10,23 +11,30 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+static void import_as(const char *framework, const char *data, size_t size) {
     stw_import import;
     stw_model *model = NULL;
     stw_text text = STW_TEXT_INIT;
     stw_error err = STW_ERROR_INIT;
-    stw_status status =
-        stw_import_parse("megatron", "arguments", (const char *)data, size, &import, &err);
+    stw_status status = stw_import_parse(framework, "arguments", data, size, &import, &err);
+    bool named = false;
     if (status == STW_STATUS_OK) {
         stw_import_write(&import, &text);
-        status = stw_import_model(&import, STW_SOURCE_MODELS, &model, &err);
+        named = stw_import_has_model(&import);
+        if (named) status = stw_import_model(&import, NULL, STW_SOURCE_MODELS, &model, &err);
     }
-    if ((status == STW_STATUS_OK) != (model != NULL) || status != err.status) abort();
+    if ((status == STW_STATUS_OK && named) != (model != NULL) || status != err.status) abort();
     if (status != STW_STATUS_OK && status != STW_STATUS_BAD_INPUT &&
         status != STW_STATUS_NOT_BUILT_IN)
         abort();
     stw_model_free(model);
     stw_text_free(&text);
     stw_import_free(&import);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const char *const frameworks[] = {"megatron", "ms-swift", "deepspeed"};
+    for (size_t i = 0; i < sizeof frameworks / sizeof frameworks[0]; i++)
+        import_as(frameworks[i], (const char *)data, size);
     return 0;
 }

@@ -42,7 +42,7 @@ static uint64_t params_of(const char *text) {
     stw_model *model = NULL;
     uint64_t params = 0;
     CHECK_OK(parse(text, &import, err));
-    CHECK_OK(stw_import_model(&import, STW_SOURCE_DIR "/models", &model, err));
+    CHECK_OK(stw_import_model(&import, NULL, STW_SOURCE_DIR "/models", &model, err));
     if (model != NULL) params = model->params;
     stw_model_free(model);
     stw_import_free(&import);
@@ -107,7 +107,7 @@ static stw_status plan_of(const char *text, uint32_t gpus, const char *key, stw_
     stw_status status = parse(text, &import, out);
     *plan = NULL;
     if (status == STW_STATUS_OK)
-        status = stw_import_model(&import, STW_SOURCE_DIR "/models", &model, out);
+        status = stw_import_model(&import, NULL, STW_SOURCE_DIR "/models", &model, out);
     if (status == STW_STATUS_OK) status = stw_run_spec_init(&run, out);
     if (status == STW_STATUS_OK) status = stw_import_run(&import, &run, out);
     if (status == STW_STATUS_OK && key != NULL)
@@ -358,7 +358,7 @@ static uint64_t predicted(const char *flags, uint32_t gpus) {
     if (gpus > 8) cluster.nodes = gpus / 8;
     stw_status status = parse(text, &import, &err);
     if (status == STW_STATUS_OK)
-        status = stw_import_model(&import, STW_SOURCE_DIR "/models", &model, &err);
+        status = stw_import_model(&import, NULL, STW_SOURCE_DIR "/models", &model, &err);
     if (status == STW_STATUS_OK) status = stw_run_spec_init(&run, &err);
     if (status == STW_STATUS_OK) status = stw_import_run(&import, &run, &err);
     if (status == STW_STATUS_OK) status = stw_import_batch(&import, &cluster, &run, &err);

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Import of launch scripts and configs: what a shell makes of a command, names of models, flags of
+ * ms-swift, DeepSpeed configs. */
+#include <stdlib.h>
+
+#include "planner/frameworks/import.h"
+#include "planner/frameworks/names.h"
+#include "planner/frameworks/shell.h"
+#include "tests/unit/planner_case.h"
+#include "tests/unit/testing.h"
+
+#define MODELS STW_SOURCE_DIR "/models"
+#ifndef STW_SOURCE_DIR
+#define STW_SOURCE_DIR "."
+#endif
+
+static bool has_setting(const stw_import *import, const char *setting) {
+    bool found = false;
+    for (size_t i = 0; i < import->n_settings; i++)
+        found = found || strcmp(import->settings[i], setting) == 0;
+    if (!found) fprintf(stderr, "no setting %s\n", setting);
+    return found;
+}
+
+static stw_import_use use_of(const stw_import *import, const char *flag) {
+    for (size_t i = 0; i < import->n_lines; i++)
+        if (strcmp(import->lines[i].flag, flag) == 0) return import->lines[i].use;
+    return STW_N_IMPORT_USES;
+}
+
+/* ---- the shell ---- */
+
+static bool begins_with_run(const stw_shell_word *words, size_t n) {
+    return n > 0 && strcmp(words[0].text, "run") == 0;
+}
+
+/* Words of the last command `run`, joined by |. */
+static const char *words_of(const char *text) {
+    static char joined[1024];
+    stw_shell shell;
+    stw_pool *pool = stw_pool_new();
+    CHECK_OK(stw_shell_find("x", text, strlen(text), begins_with_run, pool, &shell, err));
+    joined[0] = '\0';
+    for (size_t i = 1; i < shell.n_words; i++) {
+        if (i > 1) strncat(joined, "|", sizeof joined - strlen(joined) - 1);
+        strncat(joined, shell.words[i].text, sizeof joined - strlen(joined) - 1);
+    }
+    stw_pool_free(pool);
+    return joined;
+}
+
+#define WORDS(text, expected) CU_ASSERT_STRING_EQUAL(words_of(text), expected)
+
+static void commands_of_scripts(void) {
+    WORDS("#!/bin/sh\nset -x\nrun a  b # c\nother d\n", "a|b");
+    WORDS("run \\\n  --x 1 \\\n  --y='a b'\n", "--x|1|--y=a b");
+    WORDS("n=4\nrun $n ${n} \"$n x\" '$n' $((n * 2 + 1)) $(expr 16 / $n) `date`\n",
+          "4|4|4 x|$n|9|4|`date`");
+    WORDS("run $unset ${unset:-7} ${unset:-$HOME} \"$@\"\n", "$unset|7|$HOME|");
+    WORDS("A=(--x 1 # comment\n --y \"2 3\")\nA+=(--z)\nrun ${A[@]} \"${A[@]}\"\n",
+          "--x|1|--y|2|3|--z|--x|1|--y|2 3|--z");
+    WORDS("A=\"--x 1\"\nA=\"$A --y\"\nrun $A \"$A\"\n", "--x|1|--y|--x 1 --y");
+    WORDS("export X=1; X+=2; env Y=3 run $X >log 2>&1 && run $X$Y | tee log\n", "123");
+    WORDS("run $(expr 1 / 0) $((2 **)) $(nproc)\n", "$(expr 1 / 0)|$((2 **))|$(nproc)");
+    WORDS("run \"unclosed\n", "unclosed\n");
+}
+
+/* A text that doubles does not fill the memory. */
+static void shells_have_bounds(void) {
+    char text[2048] = "a=0123456789\n";
+    for (int i = 0; i < 60; i++) strcat(text, "a=\"$a$a\"\n");
+    stw_shell shell;
+    stw_pool *pool = stw_pool_new();
+    CHECK_FAILS(stw_shell_find("x", text, strlen(text), begins_with_run, pool, &shell, err),
+                STW_STATUS_BAD_INPUT, "bytes of");
+    stw_pool_free(pool);
+}
+
+static void names_of_models(void) {
+    static const struct {
+        const char *name, *zoo;
+    } cases[] = {{"Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B"},
+                 {"$HOME/models/qwen3-30b-a3b-Instruct-2507/", "Qwen3-30B-A3B"},
+                 {"Qwen3-30B-A3B-Base-mcore", "Qwen3-30B-A3B"},
+                 {"LLM-Research/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"},
+                 {"Qwen/Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-7B-Instruct"},
+                 {"Qwen/Qwen3-30B-A3B-FP8", NULL},
+                 {"-Instruct", NULL}};
+    stw_pool *pool = stw_pool_new();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *zoo = NULL;
+        CHECK_OK(stw_names_zoo(MODELS, cases[i].name, pool, &zoo, err));
+        CU_ASSERT_EQUAL(zoo == NULL, cases[i].zoo == NULL);
+        if (zoo != NULL && cases[i].zoo != NULL) CU_ASSERT_STRING_EQUAL(zoo, cases[i].zoo);
+    }
+    stw_pool_free(pool);
+}
+
+/* ---- ms-swift ---- */
+
+static stw_status parse(const char *framework, const char *text, stw_import *out, stw_error *err) {
+    return stw_import_parse(framework, "file", text, strlen(text), out, err);
+}
+
+#define SFT                                                                                        \
+    "per_node=4\nNPROC_PER_NODE=$per_node \\\nswift sft \\\n  --model Qwen/Qwen2.5-7B \\\n"        \
+    "  --torch_dtype bfloat16 --per_device_train_batch_size 1 --max_length 8192 "
+
+static void zero_of_swift(void) {
+    stw_import import;
+    stw_model *model = NULL;
+    CHECK_OK(parse("ms-swift",
+                   SFT "--tuner_type full --deepspeed zero3 --packing true --attn_impl flash_attn "
+                       "--gradient_accumulation_steps $(expr 16 / $per_node) "
+                       "--use_liger_kernel true --dataset 'a#1' --made_up 3\n",
+                   &import, err));
+    CHECK_OK(stw_import_model(&import, NULL, MODELS, &model, err));
+    CU_ASSERT_EQUAL(import.gpus, 4);
+    CU_ASSERT_TRUE(has_setting(&import, "engine=deepspeed"));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.zero_stage=3"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=4"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.seq_len=8192"));
+    CU_ASSERT_TRUE(has_setting(&import, "recompute.granularity=full"));
+    CU_ASSERT_TRUE(has_setting(&import, "precision.params=bf16"));
+    /* hidden 3584: squared, nine tenths of that, ten times */
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.reduce_bucket=12845056"));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.prefetch_bucket=11560550"));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.persistence_threshold=35840"));
+    /* 8192 rows in ceil(152064 / 3584) = 43 parts: 191 rows, to a power of two */
+    CU_ASSERT_TRUE(has_setting(&import, "loss.chunk=256"));
+    CU_ASSERT_EQUAL(use_of(&import, "dataset"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
+    CU_ASSERT_EQUAL(use_of(&import, "length of sequences"), STW_N_IMPORT_USES);
+    stw_model_free(model);
+    stw_import_free(&import);
+}
+
+static void adapters_of_swift(void) {
+    stw_import import;
+    stw_model *model = NULL;
+    CHECK_OK(parse("ms-swift", SFT "--deepspeed zero2_offload\n", &import, err));
+    CHECK_OK(stw_import_model(&import, NULL, MODELS, &model, err));
+    CU_ASSERT_TRUE(has_setting(&import, "trainable.lora.rank=8")); /* defaults */
+    CU_ASSERT_TRUE(has_setting(&import, "trainable.lora.targets=[q_proj,k_proj,v_proj,o_proj,"
+                                        "gate_proj,up_proj,down_proj]"));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.reduce_bucket=200000000"));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.offload_optimizer=cpu"));
+    CU_ASSERT_TRUE(has_setting(&import, "attention=sdpa"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=4")); /* 16 sequences */
+    CU_ASSERT_EQUAL(use_of(&import, "length of sequences"), STW_IMPORT_ASSUMED);
+    stw_model_free(model);
+    stw_import_free(&import);
+    CHECK_OK(parse("ms-swift", SFT "--fsdp fsdp2 --target_modules q_proj v_proj\n", &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "engine=fsdp2"));
+    CU_ASSERT_TRUE(has_setting(&import, "trainable.lora.targets=[q_proj,v_proj]"));
+    CU_ASSERT_TRUE(has_setting(&import, "precision.params=fp32"));
+    stw_import_free(&import);
+}
+
+static void megatron_of_swift(void) {
+    stw_import import;
+    CHECK_OK(parse("ms-swift",
+                   "NPROC_PER_NODE=4 megatron sft --load Qwen3-30B-A3B-Base-mcore "
+                   "--expert_model_parallel_size 4 --packing true --recompute_granularity full "
+                   "--recompute_method uniform --recompute_num_layers 1 --max_length 8192 "
+                   "--optimizer_cpu_offload true --dataset x --moe_permute_fusion true\n",
+                   &import, err));
+    CU_ASSERT_STRING_EQUAL(import.model, "Qwen3-30B-A3B-Base-mcore");
+    CU_ASSERT_TRUE(has_setting(&import, "engine=megatron"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.ep=4"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.seq_len=8192"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.transformer_impl=transformer_engine"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.optimizer_offload_fraction=1"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.hidden_dropout=0")); /* not Megatron's 0.1 */
+    CU_ASSERT_TRUE(has_setting(&import, "precision.params=bf16"));
+    CU_ASSERT_EQUAL(import.global_batch, 16);
+    CU_ASSERT_EQUAL(use_of(&import, "moe-permute-fusion"), STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "hidden-dropout"), STW_N_IMPORT_USES); /* no line */
+    stw_import_free(&import);
+}
+
+/* What is not planned is refused, with what to use instead. */
+static void refused_scripts(void) {
+    static const struct {
+        const char *text, *word;
+    } cases[] = {
+        {"swift rlhf --rlhf_type dpo --model x\n", "rlhf"},
+        {SFT "\n", "--deepspeed zero1"},
+        {SFT "--deepspeed my.json\n", "--from deepspeed:FILE"},
+        {SFT "--deepspeed zero2 --sequence_parallel_size 2\n", "sequence-parallel-size"},
+        {SFT "--deepspeed zero2 --quant_method bnb\n", "quant-method"},
+        {SFT "--deepspeed zero2 --train_type longlora\n", "full or lora"},
+        {"megatron sft --model x --tuner_type lora\n", "no adapters"},
+    };
+    stw_import import;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        CHECK_FAILS(parse("ms-swift", cases[i].text, &import, err), STW_STATUS_NOT_BUILT_IN,
+                    cases[i].word);
+        stw_import_free(&import);
+    }
+    CHECK_FAILS(parse("ms-swift", "swift export --model x\n", &import, err), STW_STATUS_BAD_INPUT,
+                "swift sft|pt");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("ms-swift", "swift sft --deepspeed zero2 --max_length $x\n", &import, err),
+                STW_STATUS_BAD_INPUT, "whole number");
+    stw_import_free(&import);
+}
+
+/* Experts have no adapters here, and the zoo does not have every model. */
+static void models_of_scripts(void) {
+    stw_import import;
+    stw_model *model = NULL;
+    CHECK_OK(parse("ms-swift", "swift sft --deepspeed zero3 --model Qwen/Qwen3-30B-A3B\n", &import,
+                   err));
+    CHECK_FAILS(stw_import_model(&import, NULL, MODELS, &model, err), STW_STATUS_NOT_BUILT_IN,
+                "all-linear");
+    CHECK_OK(stw_import_model(&import, "Qwen3-8B", MODELS, &model, err));
+    stw_model_free(model);
+    stw_import_free(&import);
+    CHECK_OK(parse("ms-swift", "swift sft --deepspeed zero3 --model a/b\n", &import, err));
+    CHECK_FAILS(stw_import_model(&import, NULL, MODELS, &model, err), STW_STATUS_BAD_INPUT,
+                "add --model");
+    stw_import_free(&import);
+}
+
+/* ---- DeepSpeed ---- */
+
+static void configs_of_zero(void) {
+    stw_import import;
+    CHECK_OK(parse("deepspeed",
+                   "{\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3,\n"
+                   "\"offload_optimizer\": {\"device\": \"cpu\", \"pin_memory\": true},\n"
+                   "\"reduce_bucket_size\": 5e8, \"stage3_prefetch_bucket_size\": \"auto\",\n"
+                   "\"zero_quantized_weights\": true, \"made_up\": 1},\n"
+                   "\"gradient_clipping\": 0.5, \"train_micro_batch_size_per_gpu\": 2,\n"
+                   "\"gradient_accumulation_steps\": \"auto\", \"steps_per_print\": 10,\n"
+                   "\"other\": {\"x\": 1}, \"fp16\": {\"enabled\": false}}",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "engine=deepspeed"));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.offload_optimizer=cpu"));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.pin_memory=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.reduce_bucket=500000000"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.micro_batch=2"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=1"));
+    CU_ASSERT_TRUE(has_setting(&import, "optimizer.clip_norm=0.5"));
+    CU_ASSERT_TRUE(has_setting(&import, "precision.reduce=bf16"));
+    CU_ASSERT_TRUE(import.derived.prefetch_bucket && !import.derived.reduce_bucket);
+    CU_ASSERT_EQUAL(use_of(&import, "steps_per_print"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "zero_optimization.zero_quantized_weights"),
+                    STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "zero_optimization.made_up"), STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "other.x"), STW_IMPORT_UNKNOWN);
+    CU_ASSERT_FALSE(stw_import_has_model(&import));
+    stw_import_free(&import);
+}
+
+static void automatic_configs(void) {
+    stw_import import;
+    CHECK_OK(parse("deepspeed",
+                   "zero_optimization: {stage: 2}\nbf16: {enabled: auto}\n"
+                   "gradient_clipping: auto\ntrain_batch_size: 64\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "optimizer.clip_norm=1"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.micro_batch=8"));
+    CU_ASSERT_EQUAL(import.global_batch, 64);
+    CU_ASSERT_EQUAL(use_of(&import, "train_micro_batch_size_per_gpu"), STW_IMPORT_ASSUMED);
+    CU_ASSERT_EQUAL(use_of(&import, "bf16.enabled"), STW_IMPORT_ASSUMED);
+    stw_import_free(&import);
+    CHECK_FAILS(parse("deepspeed", "{\"bf16\": {\"enabled\": true}}", &import, err),
+                STW_STATUS_NOT_BUILT_IN, "stage 0");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("deepspeed", "zero_optimization: {stage: 2}\n", &import, err),
+                STW_STATUS_NOT_BUILT_IN, "fp32");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("deepspeed",
+                      "zero_optimization: {stage: 3, offload_param: {device: nvme}}\n"
+                      "bf16: {enabled: true}\n",
+                      &import, err),
+                STW_STATUS_NOT_BUILT_IN, "engine: stowage");
+    stw_import_free(&import);
+}
+
+STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
+              {"shells have bounds", shells_have_bounds}, {"names of models", names_of_models},
+              {"zero of swift", zero_of_swift}, {"adapters of swift", adapters_of_swift},
+              {"megatron of swift", megatron_of_swift}, {"refused scripts", refused_scripts},
+              {"models of scripts", models_of_scripts}, {"configs of zero", configs_of_zero},
+              {"automatic configs", automatic_configs})
