@@ -12,6 +12,7 @@
 #include "planner/frameworks/megatron.h"
 #include "planner/frameworks/ms_swift.h"
 #include "planner/frameworks/names.h"
+#include "planner/frameworks/verl.h"
 
 enum { MAX_BYTES = 1 << 20 };
 
@@ -22,8 +23,9 @@ typedef struct framework {
 
 static const framework frameworks[] = {{"megatron", stw_megatron_import},
                                        {"ms-swift", stw_ms_swift_import},
-                                       {"deepspeed", stw_deepspeed_import}};
-#define EXPECTED "megatron, ms-swift or deepspeed"
+                                       {"deepspeed", stw_deepspeed_import},
+                                       {"verl", stw_verl_import}};
+#define EXPECTED "megatron, ms-swift, deepspeed or verl"
 enum { N_FRAMEWORKS = sizeof frameworks / sizeof frameworks[0] };
 
 static const framework *framework_of(const char *name, size_t length) {

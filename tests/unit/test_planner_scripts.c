@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Import of launch scripts and configs: what a shell makes of a command, names of models, flags of
- * ms-swift, DeepSpeed configs. */
+ * ms-swift, DeepSpeed configs, settings of verl. */
 #include <stdlib.h>
 
 #include "planner/frameworks/import.h"
@@ -280,9 +280,128 @@ static void automatic_configs(void) {
     stw_import_free(&import);
 }
 
+/* ---- verl ---- */
+
+#define A "actor_rollout_ref.actor."
+#define PPO                                                                                        \
+    "python3 -m verl.trainer.main_ppo data.max_prompt_length=1024 \\\n"                            \
+    "  data.max_response_length=1024 actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct \\\n"   \
+    "  trainer.n_gpus_per_node=8 trainer.nnodes=1 actor_rollout_ref.rollout.name=vllm \\\n"        \
+    "  actor_rollout_ref.rollout.n=5 " A "ppo_mini_batch_size=256 "
+
+static void actors_of_verl(void) {
+    stw_import import;
+    CHECK_OK(parse("verl",
+                   PPO "algorithm.adv_estimator=grpo " A "ppo_micro_batch_size_per_gpu=16 " A
+                       "use_kl_loss=True " A "fsdp_config.param_offload=True " A
+                       "fsdp_config.optimizer_offload=True trainer.logger=['a','b'] x.y=1 "
+                       "actor_rollout_ref.rollout.gpu_memory_utilization=0.6 $@\n",
+                   &import, err));
+    CU_ASSERT_EQUAL(import.gpus, 8);
+    CU_ASSERT_STRING_EQUAL(import.model, "Qwen/Qwen2.5-7B-Instruct");
+    CU_ASSERT_TRUE(has_setting(&import, "engine=fsdp2"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.seq_len=2048"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.micro_batch=16"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=10")); /* 256 x 5 / 8 / 16 */
+    CU_ASSERT_TRUE(has_setting(&import, "precision.params=fp32"));
+    CU_ASSERT_TRUE(has_setting(&import, "park.params=host"));
+    CU_ASSERT_TRUE(has_setting(&import, "park.moments=host"));
+    CU_ASSERT_TRUE(has_setting(&import, "recompute.granularity=full"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.log_prob_method=kernel"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.kind=rollout"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.parallel.tp=2")); /* verl's default */
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.gpu_memory_utilization=0.6"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.max_model_len=2048"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.1.kind=reference"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.1.placement.params=host"));
+    CU_ASSERT_EQUAL(use_of(&import, "strategy"), STW_IMPORT_ASSUMED); /* FSDP1 */
+    CU_ASSERT_EQUAL(use_of(&import, "trainer.logger"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "x.y"), STW_IMPORT_UNKNOWN);
+    stw_import_free(&import);
+}
+
+/* GAE needs a critic; FSDP2's policy sets verl's own offload aside. */
+static void packed_actors_of_verl(void) {
+    stw_import import;
+    CHECK_OK(parse("verl",
+                   PPO A "strategy=fsdp2 " A "use_dynamic_bsz=True " A
+                         "ppo_max_token_len_per_gpu=$((1024 * 8)) " A
+                         "ulysses_sequence_parallel_size=2 " A "fsdp_config.fsdp_size=4 " A
+                         "fsdp_config.offload_policy=True " A "fsdp_config.param_offload=True\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.max_tokens_per_gpu=8192"));
+    /* 256 x 5 sequences of 2048 tokens on 4 pairs, 16384 tokens at a time */
+    CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=40"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.cp=2"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.dp_shard=2"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.dp_replicate=2"));
+    CU_ASSERT_TRUE(has_setting(&import, "fsdp.offload_policy=true"));
+    for (size_t i = 0; i < import.n_settings; i++)
+        CU_ASSERT_PTR_NULL(strstr(import.settings[i], "park."));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.log_prob_micro_batch=8"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.1.kind=critic"));
+    stw_import_free(&import);
+}
+
+static void megatron_of_verl(void) {
+    stw_import import;
+    CHECK_OK(parse("verl",
+                   PPO "--config-name='ppo_megatron_trainer.yaml' algorithm.adv_estimator=grpo " A
+                       "ppo_micro_batch_size_per_gpu=1 " A
+                       "megatron.tensor_model_parallel_size=4 " A "megatron.param_offload=True " A
+                       "megatron.grad_offload=True +" A
+                       "megatron.override_transformer_config.num_layers_in_first_pipeline_stage=5 "
+                       "+" A "megatron.override_transformer_config.made_up=5\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "engine=megatron"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.tp=4"));
+    CU_ASSERT_TRUE(has_setting(&import, "parallel.sequence_parallel=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.first_stage_layers=5"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=640")); /* 256 x 5 / 2 */
+    CU_ASSERT_TRUE(has_setting(&import, "park.grads=host"));
+    CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
+    stw_import_free(&import);
+}
+
+/* YAML with references, as verl prints its config. */
+static void files_of_verl(void) {
+    stw_import import;
+    CHECK_OK(parse("verl",
+                   "actor_rollout_ref:\n"
+                   "  actor: {strategy: fsdp2, ppo_micro_batch_size_per_gpu: null,\n"
+                   "    use_dynamic_bsz: true, ppo_max_token_len_per_gpu: 16384,\n"
+                   "    fsdp_config: {param_offload: false, fsdp_size: -1}}\n"
+                   "  rollout: {name: sglang, tensor_model_parallel_size: 4,\n"
+                   "    log_prob_use_dynamic_bsz: '${oc.select:actor_rollout_ref.actor."
+                   "use_dynamic_bsz,false}'}\n"
+                   "  model: {path: '${HOME}/models/Qwen3-8B', lora_rank: 0}\n"
+                   "data: {max_prompt_length: 512, max_response_length: 3584}\n"
+                   "trainer: {nnodes: 2, n_gpus_per_node: 8}\n"
+                   "algorithm: {adv_estimator: grpo}\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.seq_len=4096"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.log_prob_micro_batch=4")); /* 16384 / 4096 */
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.engine=sglang"));
+    CU_ASSERT_EQUAL(import.gpus, 16);
+    CU_ASSERT_STRING_EQUAL(import.model, "${HOME}/models/Qwen3-8B");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("verl", PPO "\n", &import, err), STW_STATUS_BAD_INPUT,
+                "ppo_micro_batch_size_per_gpu");
+    stw_import_free(&import);
+    CHECK_FAILS(
+        parse("verl", PPO A "ppo_micro_batch_size_per_gpu=1 " A "strategy=veomni\n", &import, err),
+        STW_STATUS_NOT_BUILT_IN, "use fsdp");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("verl", "torchrun -m verl.trainer.fsdp_sft_trainer x=1\n", &import, err),
+                STW_STATUS_NOT_BUILT_IN, "main_ppo");
+    stw_import_free(&import);
+}
+
 STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"shells have bounds", shells_have_bounds}, {"names of models", names_of_models},
               {"zero of swift", zero_of_swift}, {"adapters of swift", adapters_of_swift},
               {"megatron of swift", megatron_of_swift}, {"refused scripts", refused_scripts},
               {"models of scripts", models_of_scripts}, {"configs of zero", configs_of_zero},
-              {"automatic configs", automatic_configs})
+              {"automatic configs", automatic_configs}, {"actors of verl", actors_of_verl},
+              {"packed actors of verl", packed_actors_of_verl},
+              {"megatron of verl", megatron_of_verl}, {"files of verl", files_of_verl})
