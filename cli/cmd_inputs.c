@@ -141,6 +141,11 @@ bool stw_inputs_hint(const char *word, char *out, size_t out_size) {
     return n > 0;
 }
 
+static stw_status finish(stw_plan *plan, stw_error *err) {
+    stw_status status = stw_sim_plan(plan, NULL, err);
+    return status == STW_STATUS_OK ? stw_plan_check(plan, true, err) : status;
+}
+
 static stw_status solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     double start_s = stw_now_s();
@@ -151,8 +156,7 @@ static stw_status solve(stw_plan *plan, const stw_planner_options *options, stw_
     double solved_s = stw_now_s();
     stw_log(STW_LOG_DEBUG, "solve: %.3f s, %s", solved_s - start_s,
             stw_outcome_name(plan->outcome));
-    STW_TRY(stw_sim_plan(plan, NULL, err));
-    STW_TRY(stw_plan_check(plan, true, err));
+    STW_TRY(finish(plan, err));
     stw_log(STW_LOG_DEBUG, "simulate and check: %.3f s", stw_now_s() - solved_s);
 out:
     return status;
@@ -213,12 +217,45 @@ out:
     return status;
 }
 
-stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
+static stw_status check_model(const stw_inputs *in, stw_error *err) {
     if (in->model == NULL && in->from == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--model",
                         "required: a zoo name (`stowage models`), config.json, safetensors or CSV");
+    return STW_STATUS_OK;
+}
+
+stw_status stw_inputs_open(const stw_inputs *in, stw_opened *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const char *paths[] = {in->cluster != NULL ? in->cluster : "", in->run != NULL ? in->run : "",
+                           in->from != NULL ? stw_import_path(in->from) : ""};
+    STW_TRY(check_model(in, err));
+    STW_TRY(stw_stdin_once(paths, 3, err));
+    if (in->from != NULL) STW_TRY(stw_import_read(in->from, &out->import, err));
+    STW_TRY(open_model(in, &out->import, &out->model, err));
+    STW_TRY(read_cluster(in->cluster, &out->cluster, err));
+    if (in->run != NULL) STW_TRY(stw_tree_read_yaml(in->run, &out->run, err));
+    out->base = (stw_point_base){.model = out->model,
+                                 .import = in->from != NULL ? &out->import : NULL,
+                                 .cluster = &out->cluster,
+                                 .run = out->run,
+                                 .settings = in->set.items,
+                                 .n_settings = in->set.n,
+                                 .simulate = stw_sim_seconds,
+                                 .finish = finish};
+out:
+    return status;
+}
+
+void stw_opened_free(stw_opened *opened) {
+    stw_tree_free(opened->run);
+    stw_model_free(opened->model);
+    stw_import_free(&opened->import);
+}
+
+stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_planner_options options = {.write_lp = in->write_lp, .simulate = stw_sim_seconds};
+    STW_TRY(check_model(in, err));
     STW_TRY(stw_option_double("--time-limit", in->time_limit, &options.time_limit_s, err));
     STW_TRY(stw_option_share("--gap", in->gap, &options.gap, err));
     options.gap_is_set = in->gap != NULL;

@@ -13,6 +13,7 @@ typedef struct loaded {
     const char *name; /* of the file */
     stw_plan *plan;
     stw_run_result *run;
+    stw_sweep *sweep;
 } loaded;
 
 static stw_status load(const char *path, loaded *out, stw_error *err) {
@@ -31,9 +32,13 @@ static stw_status load(const char *path, loaded *out, stw_error *err) {
         STW_TRY(stw_plan_hold(out->plan, name, err));
     } else if (strncmp(schema, "stowage.run/", 12) == 0) {
         STW_TRY(stw_run_result_parse(name, text, (size_t)length, &out->run, err));
+    } else if (strncmp(schema, "stowage.sweep/", 14) == 0) {
+        STW_TRY(stw_sweep_parse(name, text, (size_t)length, &out->sweep, err));
     } else {
         status = stw_fail(err, STW_STATUS_BAD_INPUT, name,
-                          "found schema \"%s\", expected stowage.plan/1 or stowage.run/1", schema);
+                          "found schema \"%s\", expected stowage.plan/1, stowage.run/1 or "
+                          "stowage.sweep/1",
+                          schema);
     }
 out:
     stw_tree_free(tree);
@@ -49,6 +54,7 @@ static stw_status report_one(const loaded *file, const loaded *next, stw_format 
     stw_comparison *comparison = NULL;
     stw_tolerance tolerance = STW_TOLERANCE_DEFAULT;
     *used_next = false;
+    if (file->sweep != NULL) return stw_report_sweep(file->sweep, true, format, text, err);
     if (file->plan == NULL) return stw_report_run(file->run, format, text, err);
     if (next != NULL && next->run != NULL) {
         STW_TRY(stw_compare(file->plan, next->run, &tolerance, &comparison, err));
@@ -74,14 +80,15 @@ static stw_status report(const char *const *paths, size_t n, const stw_general *
     STW_TRY(stw_report_format(general, &format, err));
     const stw_named_path output = {"-o", general->output};
     for (size_t i = 0; i < n; i++) {
-        const stw_named_path input = {"PLAN|RUN", paths[i]};
+        const stw_named_path input = {"PLAN|RUN|SWEEP", paths[i]};
         STW_TRY(stw_check_outputs(&output, 1, &input, 1, err));
     }
     for (size_t i = 0; i < n; i++) STW_TRY(load(paths[i], &files[i], err));
     if (format == STW_FORMAT_JSON &&
         (n > 2 || (n == 2 && (files[0].plan == NULL || files[1].run == NULL)))) {
         status = stw_fail(err, STW_STATUS_USAGE, "report",
-                          "a JSON report requires one plan, one run, or a plan and its run");
+                          "a JSON report requires one plan, one run, one sweep, or a plan and its "
+                          "run");
         goto out;
     }
     for (size_t i = 0; i < n; i++) {
@@ -95,6 +102,7 @@ out:
     for (size_t i = 0; i < n; i++) {
         stw_plan_free(files[i].plan);
         stw_run_result_free(files[i].run);
+        stw_sweep_free(files[i].sweep);
     }
     stw_text_free(&text);
     return status;
@@ -108,13 +116,14 @@ int stw_cmd_report(int argc, char **argv) {
     const stw_usage usage = {
         "stowage",
         "report",
-        "PLAN|RUN...",
+        "PLAN|RUN|SWEEP...",
         "Write a capacity report: verdict, state placement, peak memory and limits, phase times, "
         "bottlenecks, value of more resources. The verdict comes first; a plan that does not fit "
         "is "
         "reported with exit code 0 (plan and simulate: 4). A plan followed by its run gives one "
         "report with "
-        "predicted and measured values. - reads standard input. The suffix of -o FILE selects the "
+        "predicted and measured values. A sweep's rows are listed, its Pareto front first. - reads "
+        "standard input. The suffix of -o FILE selects the "
         "format: .txt (or none), .md, .csv, .json.",
         NULL,
         0,

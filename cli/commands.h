@@ -8,6 +8,7 @@
 
 #include "cli/common.h"
 #include "plan/files/plan.h"
+#include "planner/point.h"
 #include "reports/reports.h"
 #include "sim/sim.h"
 
@@ -22,6 +23,7 @@ int stw_cmd_calibrate(int argc, char **argv);
 int stw_cmd_validate(int argc, char **argv);
 int stw_cmd_report(int argc, char **argv);
 int stw_cmd_diff(int argc, char **argv);
+int stw_cmd_sweep(int argc, char **argv);
 int stw_cmd_state(int argc, char **argv);
 
 /** Options that describe the job to plan. */
@@ -32,7 +34,7 @@ typedef struct stw_inputs {
 } stw_inputs;
 
 /* clang-format off */
-#define STW_INPUT_OPTIONS(in)                                                                      \
+#define STW_SPEC_OPTIONS(in)                                                                       \
     {"--model", "-m", "MODEL", "zoo name, config.json, safetensors or CSV tensor list",            \
      STW_OPTION_VALUE, &(in).model},                                                               \
     {"--from", NULL, "FRAMEWORK:FILE", "model and run from a framework's arguments",               \
@@ -42,7 +44,9 @@ typedef struct stw_inputs {
     {"--run", "-r", "FILE", "run.yaml; default: all defaults",                                     \
      STW_OPTION_VALUE, &(in).run},                                                                 \
     {"--set", NULL, "KEY=VALUE", "set a key of cluster.yaml or run.yaml; repeatable",              \
-     STW_OPTION_LIST, &(in).set},                                                                  \
+     STW_OPTION_LIST, &(in).set}
+#define STW_INPUT_OPTIONS(in)                                                                      \
+    STW_SPEC_OPTIONS(in),                                                                          \
     {"--write-lp", NULL, "FILE", "write the whole integer program (CPLEX LP)",                     \
      STW_OPTION_VALUE, &(in).write_lp},                                                            \
     {"--time-limit", NULL, "SECONDS", "limit of everything, the search included; default 30", \
@@ -81,6 +85,17 @@ bool stw_inputs_hint(const char *word, char *out, size_t out_size);
 /** Read the inputs, solve and simulate. An infeasible plan is an outcome, not an error. The caller
  * frees *out. */
 STW_MUST_USE stw_status stw_inputs_plan(const stw_inputs *in, stw_plan **out, stw_error *err);
+/** The inputs of many plans: read once, planned with further settings each (planner/point.h). The
+ * base points into the rest and into `in`. */
+typedef struct stw_opened {
+    stw_model *model;
+    stw_import import;
+    stw_cluster cluster;
+    stw_tree *run;
+    stw_point_base base;
+} stw_opened;
+STW_MUST_USE stw_status stw_inputs_open(const stw_inputs *in, stw_opened *out, stw_error *err);
+void stw_opened_free(stw_opened *opened);
 /** Read a plan file and hold all that it states to what follows from its decisions, seconds
  * included. The caller frees *out. */
 STW_MUST_USE stw_status stw_plan_open(const char *path, stw_plan **out, stw_error *err);

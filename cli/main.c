@@ -22,7 +22,8 @@ static const command commands[] = {
     {"simulate", "PLAN", "predict peak memory and the time line", stw_cmd_simulate},
     {"run", "PLAN", "execute the plan on this machine", stw_cmd_run},
     {"validate", "PLAN RUN...", "compare predicted and measured values", stw_cmd_validate},
-    {"report", "PLAN|RUN...", "write a capacity report", stw_cmd_report},
+    {"report", "PLAN|RUN|SWEEP...", "write a capacity report", stw_cmd_report},
+    {"sweep", "--model MODEL", "plan all combinations of some settings", stw_cmd_sweep},
     {"diff", "PLAN PLAN", "say what changed between two plans", stw_cmd_diff},
     {"state", "list|verify|remove", "handle state on NVMe that runs left", stw_cmd_state},
 };
@@ -63,7 +64,7 @@ static int unknown_command(const char *name) {
     stw_error err = STW_ERROR_INIT;
     const char *names[sizeof commands / sizeof commands[0]];
     for (size_t i = 0; i < n_commands; i++) names[i] = commands[i].name;
-    if (strcmp(name, "record") == 0 || strcmp(name, "sweep") == 0)
+    if (strcmp(name, "record") == 0)
         return stw_exit(
             stw_fail(&err, STW_STATUS_NOT_BUILT_IN, name, "not implemented in this version"), &err);
     const char *near = stw_nearest(name, names, n_commands);

@@ -324,7 +324,7 @@ static stw_status finish_infeasible(solving *s, stw_error *err) {
         goto out;
     }
     plan->outcome = STW_OUTCOME_INFEASIBLE;
-    STW_TRY(try_step(s, explain, err));
+    if (!s->options->no_reasons) STW_TRY(try_step(s, explain, err));
 out:
     return status;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The planner: chooses decisions for a job so that every row of bytes holds and seconds per
  * iteration are least. Two solvers share one problem (cost.h): the ILP (GLPK), and a greedy one
- * whose result is reported as the price of not planning. One thread at a time per process for the
- * ILP (GLPK keeps a per-thread environment).
+ * whose result is reported as the price of not planning. Several threads may plan at once, each its
+ * own plan: GLPK keeps an environment for each thread.
  */
 #ifndef STW_PLANNER_PLANNER_H
 #define STW_PLANNER_PLANNER_H
@@ -24,6 +24,7 @@ typedef struct stw_planner_options {
     const char *write_lp; /* path of the stage-1 problem in CPLEX LP format, or NULL */
     bool no_fixes;        /* do not search for fixes when nothing fits */
     bool no_prices;       /* do not re-solve for prices */
+    bool no_reasons;      /* do not search for what binds where nothing fits */
     bool only_stage1;     /* take the solver's choice as it is */
     /* Compares choices; planner and simulator do not know each other. NULL: by the rows alone. */
     stw_planner_simulate simulate;

@@ -72,11 +72,7 @@ void stw_resource_name_words(const char *name, char *out, size_t out_size) {
 static void find_bound(const stw_plan *plan, const stw_program *program,
                        const stw_movement *movement, stw_phase_facts *out) {
     double busy[STW_N_RESOURCES] = {0};
-    for (uint32_t i = 0; i < movement->n_ops; i++) {
-        stw_demand demand;
-        stw_demand_op(plan->job, &program->ops[movement->first_op + i], &demand);
-        for (unsigned r = 0; r < STW_N_RESOURCES; r++) busy[r] += demand.seconds[r];
-    }
+    stw_demand_add_movement(plan->job, program, movement, busy);
     for (unsigned r = 0; r < STW_N_RESOURCES; r++) {
         if (busy[r] <= out->busy_s) continue;
         out->is_bound = true;

@@ -45,6 +45,8 @@ typedef struct stw_plan_facts {
 void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts);
 /** What a component is, in a few words. */
 const char *stw_component_words(stw_component component);
+/** What binds a row of a sweep, "GPU compute in forward_backward"; "" where it is unknown. */
+void stw_bound_words(const char *binds, char *out, size_t out_size);
 /** The name of a resource in reports: "PCIe, both directions". */
 const char *stw_resource_words(stw_resource resource);
 /** The same for a name in a plan file ("pcie", "gpu memory"), written to `out`. */

@@ -9,6 +9,7 @@
 #include "plan/files/compare.h"
 #include "plan/files/diff.h"
 #include "plan/files/plan.h"
+#include "plan/files/sweep.h"
 
 typedef enum stw_format {
     STW_FORMAT_TERMINAL,
@@ -60,6 +61,10 @@ STW_MUST_USE stw_status stw_report_comparison(const stw_comparison *comparison, 
 /** What differs between two plans: sentences first, then tables. */
 STW_MUST_USE stw_status stw_report_diff(const stw_diff *diff, stw_format format, stw_text *out,
                                         stw_error *err);
+
+/** Rows of a sweep, the Pareto front first. @param all_rows false: a terminal leaves out many */
+STW_MUST_USE stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format format,
+                                         stw_text *out, stw_error *err);
 
 /* ---- traces: the same events for simulated and real runs ---- */
 typedef struct stw_trace_event {

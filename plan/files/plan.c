@@ -10,20 +10,21 @@
 #include "plan/program/check.h"
 #include "plan/program/effect.h"
 
-stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
-                        stw_plan **out, stw_error *err) {
+static stw_status make(stw_model *model, bool borrows, const stw_cluster *cluster,
+                       stw_run_spec *run, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_pool *pool = stw_pool_new();
     if (pool != NULL) plan = stw_pool_alloc(pool, sizeof *plan);
     if (plan == NULL) {
         stw_pool_free(pool);
-        stw_model_free(model);
+        if (!borrows) stw_model_free(model);
         stw_run_spec_free(run);
         return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
     }
     plan->pool = pool;
     plan->model = model;
+    plan->borrows_model = borrows;
     plan->cluster = *cluster;
     plan->run = *run; /* takes over its pool */
     memset(run, 0, sizeof *run);
@@ -50,6 +51,16 @@ out:
     return status;
 }
 
+stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
+                        stw_plan **out, stw_error *err) {
+    return make(model, false, cluster, run, out, err);
+}
+
+stw_status stw_plan_new_sharing(const stw_model *model, const stw_cluster *cluster,
+                                stw_run_spec *run, stw_plan **out, stw_error *err) {
+    return make((stw_model *)(uintptr_t)model, true, cluster, run, out, err);
+}
+
 static void drop_derived(stw_plan *plan) {
     for (uint32_t k = 0; plan->job != NULL && k < plan->job->n_kinds; k++) {
         if (plan->layouts != NULL) stw_layout_free(plan->layouts[k]);
@@ -63,7 +74,7 @@ void stw_plan_free(stw_plan *plan) {
     if (plan == NULL) return;
     drop_derived(plan);
     stw_job_free(plan->job);
-    stw_model_free(plan->model);
+    if (!plan->borrows_model) stw_model_free(plan->model);
     stw_run_spec_free(&plan->run);
     stw_pool_free(plan->pool);
 }

@@ -76,7 +76,8 @@ typedef struct stw_alternative {
 typedef struct stw_plan {
     stw_pool *pool;
     const char *file; /* that it was read from, for errors; NULL: none */
-    stw_model *model; /* owned */
+    stw_model *model; /* owned, unless borrowed */
+    bool borrows_model;
     stw_cluster cluster;
     stw_run_spec run; /* owned */
     stw_job *job;
@@ -113,6 +114,9 @@ typedef struct stw_plan {
  * the job. */
 STW_MUST_USE stw_status stw_plan_new(stw_model *model, const stw_cluster *cluster,
                                      stw_run_spec *run, stw_plan **out, stw_error *err);
+/** The same with a model that other plans share, in other threads too; it must outlive the plan. */
+STW_MUST_USE stw_status stw_plan_new_sharing(const stw_model *model, const stw_cluster *cluster,
+                                             stw_run_spec *run, stw_plan **out, stw_error *err);
 void stw_plan_free(stw_plan *plan);
 /** Derive layouts, programs and peaks from plan->decisions (again, if there were any). */
 STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);

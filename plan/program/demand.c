@@ -465,3 +465,12 @@ double stw_demand_alone_s(const stw_demand *demand) {
         if (demand->seconds[r] > longest) longest = demand->seconds[r];
     return longest + demand->startup_s;
 }
+
+void stw_demand_add_movement(const stw_job *job, const stw_program *program,
+                             const stw_movement *movement, double *seconds) {
+    for (uint32_t i = 0; i < movement->n_ops; i++) {
+        stw_demand demand;
+        stw_demand_op(job, &program->ops[movement->first_op + i], &demand);
+        for (unsigned r = 0; r < STW_N_RESOURCES; r++) seconds[r] += demand.seconds[r];
+    }
+}

@@ -57,6 +57,9 @@ void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, u
                        stw_demand *out);
 /** Demand of one operation of a program. */
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out);
+/** Add the demands of all operations of a movement. @param seconds [STW_N_RESOURCES] */
+void stw_demand_add_movement(const stw_job *job, const stw_program *program,
+                             const stw_movement *movement, double *seconds);
 /** Duration in seconds if no other operation runs: start-up plus the largest demand. */
 double stw_demand_alone_s(const stw_demand *demand);
 

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "reports/facts.h"
+#include "reports/table.h"
+
+/* A terminal shows so many rows at most, unless all are asked for. */
+enum { MOST_ROWS = 40 };
+
+static const char *verdict_words(stw_sweep_verdict verdict) {
+    static const char *const words[STW_SWEEP_N_VERDICTS] = {
+        [STW_SWEEP_NOT_PLANNED] = "not planned", [STW_SWEEP_FITS] = "fits",
+        [STW_SWEEP_AT_RISK] = "little headroom", [STW_SWEEP_DOES_NOT_FIT] = "does not fit",
+        [STW_SWEEP_REFUSED] = "refused",         [STW_SWEEP_TIME_LIMIT] = "time limit",
+        [STW_SWEEP_FAILED] = "solver failed"};
+    return (unsigned)verdict < STW_SWEEP_N_VERDICTS ? words[verdict] : "?";
+}
+
+/* "GPU compute, forward_backward" of "gpu_compute in forward_backward" */
+void stw_bound_words(const char *binds, char *out, size_t out_size) {
+    const char *in = binds != NULL ? strstr(binds, " in ") : NULL;
+    char name[64], words[96];
+    out[0] = '\0';
+    if (in == NULL) return;
+    snprintf(name, sizeof name, "%.*s", (int)(in - binds), binds);
+    stw_resource_name_words(name, words, sizeof words);
+    snprintf(out, out_size, "%s in %s", words, in + 4);
+}
+
+static void put_number(stw_table *t, double value) {
+    if (isfinite(value))
+        stw_table_cell(t, "%s", stw_word_count((uint64_t)(value + 0.5)).text);
+    else
+        stw_table_cell(t, "%s", "");
+}
+
+static void put_row(const stw_sweep *sweep, uint32_t i, stw_table *t) {
+    const stw_sweep_row *row = &sweep->rows[i];
+    char bound[160];
+    stw_bound_words(row->binds, bound, sizeof bound);
+    for (uint32_t a = 0; a < sweep->n_axes; a++)
+        stw_table_cell(t, "%s", stw_sweep_value(sweep, i, a));
+    stw_table_cell(t, "%s%s", verdict_words(row->verdict), row->front ? " *" : "");
+    bool planned = row->gpus > 0;
+    stw_table_cell(t, "%s", planned ? stw_word_count(row->gpus).text : "");
+    stw_table_cell(t, "%s", planned ? stw_word_gib(row->gpu_peak_bytes).text : "");
+    stw_table_cell(t, "%s", planned ? stw_word_gib(row->host_peak_bytes).text : "");
+    stw_table_cell(t, "%s",
+                   isfinite(row->iteration_s) ? stw_word_seconds(row->iteration_s).text : "");
+    put_number(t, row->tokens_per_s);
+    put_number(t, stw_sweep_tokens_per_gpu(row));
+    double hours = stw_sweep_gpu_hours(row);
+    stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
+    stw_table_cell(t, "%s", row->reason != NULL ? row->reason : bound);
+}
+
+static void put_rows(const stw_sweep *sweep, bool front_only, stw_format format, stw_pool *pool,
+                     stw_text *out) {
+    static const char *const figures[] = {">GPUs",
+                                          ">GPU peak",
+                                          ">host peak",
+                                          ">iteration",
+                                          ">tokens/s",
+                                          ">per GPU",
+                                          ">GPU-hours per 1e9 tokens",
+                                          "binds"};
+    const char *heads[STW_SWEEP_MOST_AXES + 9];
+    uint32_t n = 0;
+    stw_table t;
+    for (uint32_t a = 0; a < sweep->n_axes; a++) heads[n++] = sweep->axes[a].key;
+    heads[n++] = "verdict";
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) heads[n++] = figures[i];
+    stw_table_begin(&t, pool, heads, n);
+    for (uint32_t i = 0; i < sweep->n_points; i++)
+        if (!front_only || sweep->rows[i].front) put_row(sweep, i, &t);
+    stw_table_write(&t, format, out);
+}
+
+static void put_csv(const stw_sweep *sweep, stw_text *out) {
+    static const char *const figures[] = {"verdict",
+                                          "gpus",
+                                          "gpu_peak_bytes",
+                                          "host_peak_bytes",
+                                          "iteration_s",
+                                          "tokens_per_s",
+                                          "tokens_per_s_per_gpu",
+                                          "gpu_hours_per_1e9_tokens",
+                                          "binds",
+                                          "front",
+                                          "reason"};
+    const char *cells[STW_SWEEP_MOST_AXES + 11];
+    const uint32_t n = sweep->n_axes + 11;
+    for (uint32_t a = 0; a < sweep->n_axes; a++) cells[a] = sweep->axes[a].key;
+    memcpy(cells + sweep->n_axes, figures, sizeof figures);
+    stw_csv_row(out, cells, n);
+    for (uint32_t i = 0; i < sweep->n_points; i++) {
+        const stw_sweep_row *row = &sweep->rows[i];
+        char whole[3][24] = {"", "", ""};
+        stw_word reals[] = {stw_word_plain_double(row->iteration_s),
+                            stw_word_plain_double(row->tokens_per_s),
+                            stw_word_plain_double(stw_sweep_tokens_per_gpu(row)),
+                            stw_word_plain_double(stw_sweep_gpu_hours(row))};
+        const uint64_t values[] = {row->gpus, row->gpu_peak_bytes, row->host_peak_bytes};
+        for (int v = 0; v < 3 && row->gpus > 0; v++)
+            snprintf(whole[v], sizeof whole[v], "%llu", (unsigned long long)values[v]);
+        const char **at = cells + sweep->n_axes;
+        for (uint32_t a = 0; a < sweep->n_axes; a++) cells[a] = stw_sweep_value(sweep, i, a);
+        *at++ = stw_sweep_verdict_name(row->verdict);
+        for (int v = 0; v < 3; v++) *at++ = whole[v];
+        for (int v = 0; v < 4; v++) *at++ = reals[v].text;
+        *at++ = row->binds != NULL ? row->binds : "";
+        *at++ = row->front ? "true" : "false";
+        *at++ = row->reason != NULL ? row->reason : "";
+        stw_csv_row(out, cells, n);
+    }
+}
+
+static void put_counts(const stw_sweep *sweep, stw_format format, stw_text *out) {
+    stw_text line = STW_TEXT_INIT;
+    uint32_t n = 0;
+    for (int v = 0; v < STW_SWEEP_N_VERDICTS; v++) {
+        uint32_t count = stw_sweep_count(sweep, (stw_sweep_verdict)v);
+        if (count == 0) continue;
+        stw_text_printf(&line, "%s%u %s", n++ > 0 ? ", " : "", count,
+                        verdict_words((stw_sweep_verdict)v));
+    }
+    if (line.failed) out->failed = true;
+    if (line.data != NULL)
+        stw_doc_line(out, format, "%u combinations: %s.", sweep->n_points, line.data);
+    stw_text_free(&line);
+}
+
+stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format format, stw_text *out,
+                            stw_error *err) {
+    if (format == STW_FORMAT_JSON) return stw_sweep_to_json(sweep, out, err);
+    stw_pool *pool = stw_pool_new();
+    bool any = false;
+    if (pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    if (format == STW_FORMAT_CSV) {
+        put_csv(sweep, out);
+        stw_pool_free(pool);
+        return stw_text_status(out, err);
+    }
+    stw_doc_title(out, format, "Sweep: %s on %s", sweep->arguments.model, sweep->arguments.cluster);
+    put_counts(sweep, format, out);
+    for (uint32_t i = 0; i < sweep->n_points; i++) any |= sweep->rows[i].front;
+    stw_doc_line(out, format,
+                 any ? "Rows with * are the Pareto front: no other row has as few GPUs and as many "
+                       "tokens per second and GPU."
+                     : "No row fits, so there is no Pareto front.");
+    if (any) {
+        stw_doc_heading(out, format, "Pareto front: GPUs against tokens per second and GPU");
+        put_rows(sweep, true, format, pool, out);
+    }
+    if (all_rows || sweep->n_points <= MOST_ROWS) {
+        stw_doc_heading(out, format, "All combinations");
+        put_rows(sweep, false, format, pool, out);
+    } else {
+        stw_doc_line(out, format, "`stowage report FILE` lists all rows of a sweep's file.");
+    }
+    stw_pool_free(pool);
+    return stw_text_status(out, err);
+}
