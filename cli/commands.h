@@ -24,6 +24,7 @@ int stw_cmd_validate(int argc, char **argv);
 int stw_cmd_report(int argc, char **argv);
 int stw_cmd_diff(int argc, char **argv);
 int stw_cmd_sweep(int argc, char **argv);
+int stw_cmd_size(int argc, char **argv);
 int stw_cmd_state(int argc, char **argv);
 
 /** Options that describe the job to plan. */

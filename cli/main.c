@@ -23,6 +23,7 @@ static const command commands[] = {
     {"run", "PLAN", "execute the plan on this machine", stw_cmd_run},
     {"validate", "PLAN RUN...", "compare predicted and measured values", stw_cmd_validate},
     {"report", "PLAN|RUN|SWEEP...", "write a capacity report", stw_cmd_report},
+    {"size", "--model MODEL", "find the smallest cluster on which it fits", stw_cmd_size},
     {"sweep", "--model MODEL", "plan all combinations of some settings", stw_cmd_sweep},
     {"diff", "PLAN PLAN", "say what changed between two plans", stw_cmd_diff},
     {"state", "list|verify|remove", "handle state on NVMe that runs left", stw_cmd_state},

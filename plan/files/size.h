@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The smallest cluster of a kind of node on which a run fits: what planner/size.h finds and reports
+ * show. A plain value; its strings are in a pool of the caller's. */
+#ifndef STW_PLAN_SIZE_H
+#define STW_PLAN_SIZE_H
+
+#include "plan/files/sweep.h"
+#include "plan/spec/cluster.h"
+
+#define STW_SIZE_MOST_NODES 1024
+#define STW_SIZE_MOST_SETTINGS 4
+
+/** The answer for one kind of node. Strings are in the pool of the call. */
+typedef struct stw_size_answer {
+    const char *name;    /* of the kind */
+    stw_cluster cluster; /* in: one whole node; out: the smallest cluster on which it fits */
+    bool fits;           /* on at most STW_SIZE_MOST_NODES nodes; else what follows is of these */
+    uint32_t n_settings; /* layout that is not the run's own, KEY=VALUE */
+    const char *settings[STW_SIZE_MOST_SETTINGS];
+    stw_sweep_row row;                             /* of the plan on it */
+    uint64_t longest_seq_len, largest_micro_batch; /* on it, the rest unchanged; 0: unknown */
+    uint32_t planned;                              /* points */
+    double seconds;
+} stw_size_answer;
+
+#endif

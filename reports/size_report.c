@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "reports/facts.h"
+#include "reports/table.h"
+
+/* "3 x 8 GPUs", "2 GPUs" */
+static stw_word size_words(const stw_cluster *c) {
+    stw_word w;
+    if (c->nodes > 1)
+        snprintf(w.text, sizeof w.text, "%" PRIu32 " nodes x %" PRIu32, c->nodes, c->gpus);
+    else
+        snprintf(w.text, sizeof w.text, "%" PRIu32 " GPU%s", c->gpus, c->gpus == 1 ? "" : "s");
+    return w;
+}
+
+static void layout_words(const stw_size_answer *a, char *out, size_t out_size) {
+    size_t length = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < a->n_settings && length < out_size; i++) {
+        const char *dot = strchr(a->settings[i], '.');
+        int n = snprintf(out + length, out_size - length, "%s%s", i > 0 ? " " : "",
+                         dot != NULL ? dot + 1 : a->settings[i]);
+        length += n > 0 ? (size_t)n : 0;
+    }
+}
+
+static void put_row(const stw_size_answer *a, stw_table *t) {
+    char layout[120], bound[160];
+    const stw_sweep_row *row = &a->row;
+    double hours = stw_sweep_gpu_hours(row);
+    layout_words(a, layout, sizeof layout);
+    stw_bound_words(row->binds, bound, sizeof bound);
+    stw_table_cell(t, "%s", a->name);
+    if (a->fits)
+        stw_table_cell(t, "%s", size_words(&a->cluster).text);
+    else
+        stw_table_cell(t, "none up to %" PRIu32 " nodes", a->cluster.nodes);
+    stw_table_cell(t, "%s", layout);
+    stw_table_cell(t, "%s", stw_word_gib(row->gpu_peak_bytes).text);
+    stw_table_cell(t, "%s", stw_word_gib(row->host_peak_bytes).text);
+    stw_table_cell(t, "%s",
+                   row->tokens_per_s > 0 ? stw_word_count((uint64_t)(row->tokens_per_s + 0.5)).text
+                                         : "");
+    stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
+    stw_table_cell(t, "%s", bound);
+    stw_table_cell(t, "%s", a->fits ? stw_word_count(a->longest_seq_len).text : "");
+    stw_table_cell(t, "%s", a->fits ? stw_word_count(a->largest_micro_batch).text : "");
+}
+
+static void put_table(const stw_size_answer *answers, uint32_t n, stw_format format, stw_pool *pool,
+                      stw_text *out) {
+    static const char *const heads[] = {"kind",
+                                        "smallest",
+                                        "layout",
+                                        ">GPU peak",
+                                        ">host memory per node",
+                                        ">tokens/s",
+                                        ">GPU-hours per 1e9 tokens",
+                                        "binds",
+                                        ">longest sequence",
+                                        ">largest micro batch"};
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 10);
+    for (uint32_t i = 0; i < n; i++) put_row(&answers[i], &t);
+    stw_table_write(&t, format, out);
+}
+
+static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
+    static const char *const heads[] = {"kind",
+                                        "fits",
+                                        "nodes",
+                                        "gpus_per_node",
+                                        "layout",
+                                        "gpu_peak_bytes",
+                                        "host_peak_bytes",
+                                        "iteration_s",
+                                        "tokens_per_s",
+                                        "gpu_hours_per_1e9_tokens",
+                                        "binds",
+                                        "longest_seq_len",
+                                        "largest_micro_batch"};
+    stw_csv_row(out, heads, 13);
+    for (uint32_t i = 0; i < n; i++) {
+        const stw_size_answer *a = &answers[i];
+        const uint64_t values[] = {a->cluster.nodes,      a->cluster.gpus,
+                                   a->row.gpu_peak_bytes, a->row.host_peak_bytes,
+                                   a->longest_seq_len,    a->largest_micro_batch};
+        const stw_word reals[] = {stw_word_plain_double(a->row.iteration_s),
+                                  stw_word_plain_double(a->row.tokens_per_s),
+                                  stw_word_plain_double(stw_sweep_gpu_hours(&a->row))};
+        char whole[6][24], layout[120];
+        layout_words(a, layout, sizeof layout);
+        for (int v = 0; v < 6; v++) snprintf(whole[v], sizeof whole[v], "%" PRIu64, values[v]);
+        const char *const cells[] = {a->name,
+                                     a->fits ? "true" : "false",
+                                     whole[0],
+                                     whole[1],
+                                     layout,
+                                     whole[2],
+                                     whole[3],
+                                     reals[0].text,
+                                     reals[1].text,
+                                     reals[2].text,
+                                     a->row.binds != NULL ? a->row.binds : "",
+                                     whole[4],
+                                     whole[5]};
+        stw_csv_row(out, cells, 13);
+    }
+}
+
+static void write_answer(const stw_size_answer *a, stw_json *json) {
+    const stw_sweep_row *row = &a->row;
+    stw_json_begin_object(json, NULL);
+    stw_json_string(json, "kind", a->name);
+    stw_json_bool(json, "fits", a->fits);
+    stw_json_string(json, "verdict", stw_sweep_verdict_name(row->verdict));
+    stw_json_u64(json, "nodes", a->cluster.nodes);
+    stw_json_u64(json, "gpus_per_node", a->cluster.gpus);
+    stw_json_u64(json, "gpus", row->gpus);
+    stw_json_begin_array(json, "layout");
+    for (uint32_t i = 0; i < a->n_settings; i++) stw_json_string(json, NULL, a->settings[i]);
+    stw_json_end(json);
+    stw_json_u64(json, "gpu_peak_bytes", row->gpu_peak_bytes);
+    stw_json_u64(json, "host_peak_bytes", row->host_peak_bytes);
+    stw_json_double(json, "iteration_s", row->iteration_s);
+    stw_json_double(json, "tokens_per_s", row->tokens_per_s);
+    stw_json_double(json, "tokens_per_s_per_gpu", stw_sweep_tokens_per_gpu(row));
+    stw_json_double(json, "gpu_hours_per_1e9_tokens", stw_sweep_gpu_hours(row));
+    stw_json_string(json, "binds", row->binds);
+    stw_json_u64(json, "longest_seq_len", a->longest_seq_len);
+    stw_json_u64(json, "largest_micro_batch", a->largest_micro_batch);
+    stw_json_u64(json, "planned_points", a->planned);
+    stw_json_double(json, "planning_s", a->seconds);
+    stw_cluster_write_json(&a->cluster, json, "cluster");
+    stw_json_end(json);
+}
+
+static stw_status write_json(const stw_model *model, const stw_size_answer *answers, uint32_t n,
+                             stw_text *out, stw_error *err) {
+    stw_json *json = stw_json_new();
+    stw_json_begin_object(json, NULL);
+    stw_json_string(json, "schema", "stowage.size/1");
+    stw_json_string(json, "model", model->name);
+    stw_json_string(json, "model_digest", model->digest);
+    stw_json_begin_array(json, "kinds");
+    for (uint32_t i = 0; i < n; i++) write_answer(&answers[i], json);
+    stw_json_end(json);
+    stw_json_end(json);
+    return stw_json_finish(json, out, err);
+}
+
+stw_status stw_report_sizes(const stw_model *model, const stw_size_answer *answers, uint32_t n,
+                            stw_format format, stw_text *out, stw_error *err) {
+    if (format == STW_FORMAT_JSON) return write_json(model, answers, n, out, err);
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    if (format != STW_FORMAT_CSV) {
+        stw_doc_title(out, format, "The smallest clusters on which %s fits", model->name);
+        stw_doc_line(out, format,
+                     "Part of a node: its memory, cores and bandwidths in proportion to its GPUs. "
+                     "Host memory is what the plan of this row uses at its peak. The longest "
+                     "sequence and the largest micro batch are of the same machines.");
+        if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
+        put_table(answers, n, format, pool, out);
+    } else {
+        put_csv(answers, n, out);
+    }
+    stw_pool_free(pool);
+    return stw_text_status(out, err);
+}

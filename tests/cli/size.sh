@@ -1,0 +1,101 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What `stowage size` finds is the smallest: plans fit there and do not fit on half of the GPUs or one node fewer; one step
+# more of the longest sequence and of the largest micro batch does not fit.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+tiny_cluster 4
+field() { tail -n 1 "$1" | cut -d, -f"$2"; }
+
+# part GPUS: that share of the node in tiny.yaml
+part() {
+    awk -v g="$1" 'function scale(key, unit,    at, tail) {
+            if (!match($0, key ": [0-9.]+ " unit)) return
+            at = RSTART; tail = substr($0, RSTART + RLENGTH)
+            match(substr($0, at), ": [0-9.]+")
+            value = substr($0, at + RSTART + 1, RLENGTH - 2)
+            $0 = substr($0, 1, at - 1) key ": " value * g / 4 " " unit tail
+        }
+        /gpus:/ { sub(/gpus: 4/, "gpus: " g) }
+        /host:/ { scale("memory", "GiB"); scale("limit", "GiB"); scale("bandwidth", "GB/s"); scale("dma", "GB/s")
+            sub(/cores: 2/, "cores: " (g * 2 < 8 ? 1 : 2)) }
+        /nvme:/ { scale("capacity", "GiB"); scale("read", "GB/s"); scale("write", "GB/s") }
+        /cpu_adamw:/ { scale("cpu_adamw", "Gparam/s") }
+        { print }' tiny.yaml >"part$1.yaml"
+}
+for gpus in 1 2 4; do part $gpus; done
+plan() { # plan CLUSTER SETTINGS...: exit code
+    cluster=$1
+    shift
+    code=0
+    "$STOWAGE" plan --model tiny --cluster "$cluster" "$@" -o plan.json -q >/dev/null 2>plan.err || code=$?
+}
+
+# parts of a node
+set -- --set placement.moments=gpu --set batch.seq_len=256
+for memory in 200:1 150:2 120:4; do
+    "$STOWAGE" size --model tiny --gpus tiny.yaml --set "node.gpu.memory=${memory%:*}MiB" "$@" -o size.csv
+    gpus=$(field size.csv 4)
+    [ "$gpus" = "${memory#*:}" ] || fail "$memory: found $gpus GPUs"
+    [ "$(field size.csv 2)" = true ] || fail "$memory: does not fit"
+    plan "part$gpus.yaml" --set "node.gpu.memory=${memory%:*}MiB" "$@"
+    [ $code = 0 ] || fail "$memory: $gpus GPUs do not fit"
+    [ "$(member plan.json peak)" = "$(field size.csv 6)" ] || fail "$memory: another peak"
+    [ "$(member plan.json iteration)" = "$(field size.csv 8)" ] || fail "$memory: other seconds"
+    [ "$gpus" = 1 ] && continue
+    plan "part$((gpus / 2)).yaml" --set "node.gpu.memory=${memory%:*}MiB" "$@"
+    [ $code = 4 ] || fail "$memory: half of the GPUs: exit $code"
+done
+
+# nodes, by bisection: 22 is no power of two
+"$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=100MiB "$@" --json >size.json
+nodes=$(member size.json nodes)
+[ "$nodes" -gt 2 ] || fail "found $nodes nodes"
+plan tiny.yaml --set node.gpu.memory=100MiB "$@" --set "nodes=$nodes"
+[ $code = 0 ] || fail "$nodes nodes do not fit"
+for layout in nodes=$((nodes - 1)) parallel.cp=2 parallel.cp=4 parallel.cp=8 parallel.tp=2 parallel.ep=2 parallel.pp=2; do
+    plan tiny.yaml --set node.gpu.memory=100MiB "$@" --set "nodes=$((nodes - 1))" --set "$layout"
+    [ $code != 0 ] || fail "one node fewer fits with $layout"
+done
+
+# the longest sequence and the largest micro batch: one step more does not fit
+"$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=2GiB "$@" -o size.csv
+for key in seq_len:12:1024 micro_batch:13:1; do
+    name=${key%%:*}
+    step=${key##*:}
+    column=${key#*:}
+    most=$(field size.csv "${column%:*}")
+    plan part1.yaml --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" --set "batch.$name=$most"
+    [ $code = 0 ] || fail "$name $most does not fit"
+    plan part1.yaml --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" \
+        --set "batch.$name=$((most + step))"
+    [ $code = 4 ] || fail "$name $most is not the most: exit $code"
+done
+
+# a layout that makes it smaller; the run's own where it is set
+set -- --set engine=fsdp2 --set batch.seq_len=8k --set node.gpu.memory=600MiB --set placement.activations=keep
+"$STOWAGE" size --model tiny --gpus tiny.yaml "$@" -o layout.csv -q
+layout=$(field layout.csv 5)
+case $layout in *cp=*) ;; *) cat layout.csv >&2; fail "no layout with cp: $layout" ;; esac
+[ "$(field layout.csv 3)" = 1 ] || fail "more than one node with $layout"
+gpus=$(field layout.csv 4)
+settings=
+for word in $layout; do settings="$settings --set parallel.$word"; done
+# shellcheck disable=SC2086
+plan "part$gpus.yaml" "$@" $settings
+[ $code = 0 ] || fail "it does not fit with $layout"
+plan "part$gpus.yaml" "$@"
+[ $code = 4 ] || fail "it fits without $layout"
+"$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --set parallel.cp=1 -o own.csv -q || true
+[ -z "$(field own.csv 5)" ] || fail "a layout that the run sets was changed"
+
+# one table for several kinds; errors
+"$STOWAGE" size --model tiny --gpus a100-80g,h200,tiny.yaml >table.txt
+[ "$(grep -c "1 GPU" table.txt)" = 3 ] || fail "three kinds"
+expect 4 "none up to 1024 nodes" "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=16MiB
+expect 2 "nodes is what size finds" "$STOWAGE" size --model tiny --gpus h200 --set nodes=2
+expect 2 "empty name" "$STOWAGE" size --model tiny --gpus h200,,a100-80g
+expect 3 "h300" "$STOWAGE" size --model tiny --gpus h300
+expect 2 "required" "$STOWAGE" size --gpus h200
+expect 2 "unknown key" "$STOWAGE" size --model tiny --gpus h200 --set fridge=1
+echo "size: ok"
