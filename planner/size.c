@@ -224,11 +224,21 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     stw_size_answer *a = s->answer;
     stw_status status = STW_STATUS_OK;
     stw_plan *found = NULL;
+    stw_error why = STW_ERROR_INIT;
+    char text[1200];
     a->cluster = s->cluster;
     a->fits = fits;
     a->row.iteration_s = a->row.tokens_per_s = NAN;
     if (!fits) s->best.n = 0;
-    STW_TRY(plan(s, &s->best, NULL, false, &found, err));
+    status = plan(s, &s->best, NULL, false, &found, fits ? err : &why);
+    if (!fits && stw_point_refuses(status)) {
+        a->row.verdict = STW_SWEEP_REFUSED;
+        stw_error_format(&why, text, sizeof text);
+        a->row.reason = stw_pool_string(s->pool, text);
+        return a->row.reason != NULL ? STW_STATUS_OK : STW_STATUS_NO_MEMORY;
+    }
+    if (!fits && status != STW_STATUS_OK && err != NULL) *err = why;
+    if (status != STW_STATUS_OK) return status;
     s->seq_len = found->run.batch.seq_len;
     s->micro_batch = found->run.batch.micro_batch;
     STW_TRY(stw_sweep_fill_row(found, s->pool, &a->row, err));

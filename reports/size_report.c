@@ -40,13 +40,14 @@ static void put_row(const stw_size_answer *a, stw_table *t) {
     else
         stw_table_cell(t, "none up to %" PRIu32 " nodes", a->cluster.nodes);
     stw_table_cell(t, "%s", layout);
-    stw_table_cell(t, "%s", stw_word_gib(row->gpu_peak_bytes).text);
-    stw_table_cell(t, "%s", stw_word_gib(row->host_peak_bytes).text);
+    const bool planned = row->gpus > 0;
+    stw_table_cell(t, "%s", planned ? stw_word_gib(row->gpu_peak_bytes).text : "");
+    stw_table_cell(t, "%s", planned ? stw_word_gib(row->host_peak_bytes).text : "");
     stw_table_cell(t, "%s",
                    row->tokens_per_s > 0 ? stw_word_count((uint64_t)(row->tokens_per_s + 0.5)).text
                                          : "");
     stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
-    stw_table_cell(t, "%s", bound);
+    stw_table_cell(t, "%s", row->reason != NULL ? row->reason : bound);
     stw_table_cell(t, "%s", a->fits ? stw_word_count(a->longest_seq_len).text : "");
     stw_table_cell(t, "%s", a->fits ? stw_word_count(a->largest_micro_batch).text : "");
 }
@@ -131,6 +132,7 @@ static void write_answer(const stw_size_answer *a, stw_json *json) {
     stw_json_double(json, "tokens_per_s_per_gpu", stw_sweep_tokens_per_gpu(row));
     stw_json_double(json, "gpu_hours_per_1e9_tokens", stw_sweep_gpu_hours(row));
     stw_json_string(json, "binds", row->binds);
+    stw_json_string(json, "reason", row->reason);
     stw_json_u64(json, "longest_seq_len", a->longest_seq_len);
     stw_json_u64(json, "largest_micro_batch", a->largest_micro_batch);
     stw_json_u64(json, "planned_points", a->planned);

@@ -93,6 +93,8 @@ plan "part$gpus.yaml" "$@"
 "$STOWAGE" size --model tiny --gpus a100-80g,h200,tiny.yaml >table.txt
 [ "$(grep -c "1 GPU" table.txt)" = 3 ] || fail "three kinds"
 expect 4 "none up to 1024 nodes" "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=16MiB
+{ cat tiny.yaml; echo 'network: {nic: 0 GB/s}'; } >alone.yaml
+expect 4 "network.nic: found 0" "$STOWAGE" size --model tiny --gpus alone.yaml,h200 --set node.gpu.memory=100MiB --set placement.moments=gpu
 expect 2 "nodes is what size finds" "$STOWAGE" size --model tiny --gpus h200 --set nodes=2
 expect 2 "empty name" "$STOWAGE" size --model tiny --gpus h200,,a100-80g
 expect 3 "h300" "$STOWAGE" size --model tiny --gpus h300
