@@ -33,6 +33,7 @@ static void fail_many(reader *r, const char *what, int most) {
 
 static bool is_name_start(char c) { return isalpha((unsigned char)c) || c == '_'; }
 static bool is_name(char c) { return isalnum((unsigned char)c) || c == '_'; }
+static bool is_quote(char c) { return c == '"' || c == '\''; }
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 static bool ends_command(char c) {
     return c == '\n' || c == ';' || c == '&' || c == '|' || c == '(' || c == ')';
@@ -229,6 +230,14 @@ static size_t closing(const char *at, const char *end, char open, char close) {
 
 static void read_text(reader *r, word *w, const char *text, size_t length, bool quoted, bool whole);
 
+/* Quotes around the whole text go. */
+static void read_default(reader *r, word *w, const char *text, size_t n, bool quoted, bool whole) {
+    if (n >= 2 && is_quote(text[0]) && text[n - 1] == text[0]) text++, n -= 2, whole = true;
+    r->depth++;
+    read_text(r, w, text, n, quoted, whole);
+    r->depth--;
+}
+
 /* ${name}, ${name:-default}, ${name[@]} */
 static bool read_braces(reader *r, word *w, const char *in, size_t n, bool quoted, bool whole) {
     size_t name = 0;
@@ -245,7 +254,7 @@ static bool read_braces(reader *r, word *w, const char *in, size_t n, bool quote
     if (v != NULL && (!fallback || (v->n > 0 && v->words[0].text[0] != '\0')))
         append_variable(r, w, v, quoted, whole);
     else if (fallback && r->depth < MAX_DEPTH)
-        r->depth++, read_text(r, w, rest + 1, left - 1, quoted, whole), r->depth--;
+        read_default(r, w, rest + 1, left - 1, quoted, whole);
     else
         return false;
     return true;

@@ -118,6 +118,7 @@ static const char *given(stw_reading *r, const char *name, const char *older) {
 
 typedef struct layout {
     uint64_t gpus, ways; /* ranks of one replica of the data: ulysses, or tp x pp x cp */
+    uint64_t sequence;   /* of them, those that share the tokens of a sequence */
     uint64_t seq_len, micro, tokens;
 } layout;
 
@@ -132,7 +133,7 @@ static void set_batch(stw_reading *r, const layout *l) {
     if (l->tokens > 0) {
         stw_reading_set_count(r, "batch.max_tokens_per_gpu", l->tokens);
         steps = stw_div_up_u64(stw_times(each, l->seq_len),
-                               stw_times(l->tokens, l->ways > 0 ? l->ways : 1));
+                               stw_times(l->tokens, l->sequence > 0 ? l->sequence : 1));
     } else {
         stw_reading_set_count(r, "batch.micro_batch", l->micro);
         steps = stw_div_up_u64(each, l->micro > 0 ? l->micro : 1);
@@ -289,6 +290,7 @@ static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
     l->ways = count(
         r, given(r, ACTOR "ulysses_sequence_parallel_size", FSDP "ulysses_sequence_parallel_size"),
         1);
+    l->sequence = l->ways;
     if (strcmp(strategy, "fsdp") == 0)
         stw_reading_assume(r, "strategy", "fsdp2", "FSDP1 is planned as FSDP2");
     stw_reading_set(r, "engine", "fsdp2");
@@ -380,17 +382,20 @@ static void use_megatron(stw_reading *r, layout *l) {
     l->ways = stw_times(count(r, MCORE "tensor_model_parallel_size", 1),
                         stw_times(count(r, MCORE "pipeline_model_parallel_size", 1),
                                   count(r, MCORE "context_parallel_size", 1)));
+    l->sequence = count(r, MCORE "context_parallel_size", 1);
     if (count(r, MODEL "lora_rank", 0) + count(r, MODEL "lora.rank", 0) > 0)
         stw_reading_refuse(r,
                            stw_flags_find(&r->flags, MODEL "lora.rank") != NULL ? MODEL "lora.rank"
                                                                                 : MODEL "lora_rank",
                            "engine megatron has no adapters; use strategy fsdp2");
     pass_settings(r, &to);
-    if (r->status == STW_STATUS_OK) stw_megatron_read(&to, NULL);
+    if (r->status == STW_STATUS_OK) stw_megatron_read(&to, &stw_verl_megatron_flags);
     stw_reading_fail(r, to.status);
     set_batch(r, l);
+    /* HybridDeviceOptimizer keeps its state on the host: nothing of it is left to park */
+    const bool hybrid = is_on(r, OPTIMIZER "optimizer_cpu_offload", false);
     set_parking(r, is_on(r, MCORE "param_offload", false), is_on(r, MCORE "grad_offload", false),
-                is_on(r, MCORE "optimizer_offload", false));
+                !hybrid && is_on(r, MCORE "optimizer_offload", false));
     r->out->global_batch = 0;
 }
 

@@ -6,7 +6,8 @@
 
 #include "planner/frameworks/reading.h"
 
-extern const stw_flag_table stw_verl_flags;
+/** Keys of verl, and those of override_transformer_config that are no flags of Megatron-LM. */
+extern const stw_flag_table stw_verl_flags, stw_verl_megatron_flags;
 /** Read a script or a YAML file into `out`, whose pool and path are set. */
 STW_MUST_USE stw_status stw_verl_import(const char *text, size_t length, stw_import *out,
                                         stw_error *err);

@@ -74,6 +74,7 @@ static const stw_flag_row rows[] = {
     IDLE(ACTOR "profiler.*"),
     IDLE(ACTOR "profile*"),
     IDLE(ACTOR "rollout_n"),
+    IDLE(ACTOR "use_token_level_loss"),
     /* the model */
     READ(MODEL "path"),
     READ(MODEL "enable_gradient_checkpointing"),
@@ -87,6 +88,9 @@ static const stw_flag_row rows[] = {
     LISTED(MODEL "lora_adapter_path", "null", "planned with new adapters"),
     LISTED(MODEL "lora.*", "0", "engine megatron has no adapters"),
     LISTED(MODEL "mtp.*", "false", "planned without multi-token prediction"),
+    LISTED(MODEL "override_config.*dropout", "0", "planned without dropout"),
+    LISTED(MODEL "override_config.*pdrop", "0", "planned without dropout"),
+    IDLE(MODEL "override_config.*max_position_embeddings"),
     LISTED(MODEL "override_config.*", NULL, "planned with the model's own values"),
     LISTED(MODEL "tiled_mlp.*", "false", "planned whole"),
     IDLE(MODEL "*"), /* tokenizers, files, kernels of a fused loss */
@@ -168,4 +172,19 @@ static const stw_flag_row rows[] = {
     IDLE("config-dir"),
 };
 
+/* Fields of TransformerConfig (megatron/core/transformer/transformer_config.py). */
+static const stw_flag_row megatron_rows[] = {
+    LISTED("bias-*-fusion", "true", "planned fused"),
+    LISTED("masked-softmax-fusion", "true", "planned fused"),
+    LISTED("deallocate-pipeline-outputs", "true", "planned freed"),
+    IDLE("apply-rope-fusion"),
+    IDLE("gradient-accumulation-fusion"), /* as planned */
+    IDLE("persist-layer-norm"),
+    IDLE("variable-seq-lengths"),
+    IDLE("moe-router-*"),
+    IDLE("attention-softmax-in-fp32"),
+};
+
+const stw_flag_table stw_verl_megatron_flags = {megatron_rows,
+                                                sizeof megatron_rows / sizeof megatron_rows[0]};
 const stw_flag_table stw_verl_flags = {rows, sizeof rows / sizeof rows[0]};

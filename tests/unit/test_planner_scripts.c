@@ -62,6 +62,7 @@ static void commands_of_scripts(void) {
     WORDS("A=\"--x 1\"\nA=\"$A --y\"\nrun $A \"$A\"\n", "--x|1|--y|--x 1 --y");
     WORDS("export X=1; X+=2; env Y=3 run $X >log 2>&1 && run $X$Y | tee log\n", "123");
     WORDS("run $(expr 1 / 0) $((2 **)) $(nproc)\n", "$(expr 1 / 0)|$((2 **))|$(nproc)");
+    WORDS("A=${A:-\"$HOME/a b\"}\nrun \"$A\" ${B:-'c'}\n", "$HOME/a b|c");
     WORDS("run \"unclosed\n", "unclosed\n");
 }
 
@@ -351,7 +352,10 @@ static void megatron_of_verl(void) {
                        "megatron.tensor_model_parallel_size=4 " A "megatron.param_offload=True " A
                        "megatron.grad_offload=True +" A
                        "megatron.override_transformer_config.num_layers_in_first_pipeline_stage=5 "
-                       "+" A "megatron.override_transformer_config.made_up=5\n",
+                       "+" A "megatron.override_transformer_config.made_up=5 " A
+                       "megatron.optimizer_offload=True +" A
+                       "optim.override_optimizer_config.optimizer_cpu_offload=True +" A
+                       "megatron.override_transformer_config.bias_activation_fusion=True\n",
                    &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "engine=megatron"));
     CU_ASSERT_TRUE(has_setting(&import, "parallel.tp=4"));
@@ -359,6 +363,9 @@ static void megatron_of_verl(void) {
     CU_ASSERT_TRUE(has_setting(&import, "megatron.first_stage_layers=5"));
     CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=640")); /* 256 x 5 / 2 */
     CU_ASSERT_TRUE(has_setting(&import, "park.grads=host"));
+    for (size_t i = 0; i < import.n_settings; i++) /* it is on the host already */
+        CU_ASSERT_PTR_NULL(strstr(import.settings[i], "park.moments"));
+    CU_ASSERT_EQUAL(use_of(&import, "bias-activation-fusion"), STW_IMPORT_NO_EFFECT);
     CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
     stw_import_free(&import);
 }
