@@ -36,7 +36,7 @@ static void put_use(const stw_section *s, bool gpu) {
                  stw_phase_name(gpu ? f->gpu_phase : f->host_phase));
 }
 
-/* "4 x forward_backward 402 ms + optimizer_step 415 ms" */
+/* "4 x forward_backward 402 ms + optimizer_step 415 ms + 1/100 of checkpoint 72 s" */
 static void format_passes(const stw_section *s, stw_text *out) {
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
         uint64_t passes = stw_plan_passes(s->plan, (stw_phase)p);
@@ -46,6 +46,10 @@ static void format_passes(const stw_section *s, stw_text *out) {
         stw_text_printf(out, "%s %s", stw_phase_name((stw_phase)p),
                         stw_word_seconds(s->facts->phases[p].time_s).text);
     }
+    const uint64_t every = s->plan->run.checkpoint.every;
+    if (every > 0 && isfinite(s->facts->phases[STW_PHASE_CHECKPOINT].time_s))
+        stw_text_printf(out, " + 1/%" PRIu64 " of checkpoint %s", every,
+                        stw_word_seconds(s->facts->phases[STW_PHASE_CHECKPOINT].time_s).text);
 }
 
 static void put_costs(const stw_section *s) {
