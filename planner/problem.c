@@ -211,8 +211,8 @@ typedef struct place_search {
     bool crowded;
 } place_search;
 
-static stw_status read_program(const place_search *s, const stw_job *job, stw_byte_reading *bytes,
-                               stw_flow *flow, stw_error *err) {
+static stw_status read_act(const place_search *s, const stw_job *job, stw_act act,
+                           stw_byte_reading *bytes, stw_flow *flow, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_cost *cost = s->build->cost;
     stw_layout *layout = NULL;
@@ -220,7 +220,7 @@ static stw_status read_program(const place_search *s, const stw_job *job, stw_by
     const stw_simple simple = {.job = job,
                                .kind = s->kind,
                                .place = cost->places[s->place],
-                               .act = STW_ACT_KEEP,
+                               .act = act,
                                .load = STW_LOAD_SHARDED_READ,
                                .by_group = cost->by_group,
                                .depth = cost->rings[s->ring].depth,
@@ -232,6 +232,26 @@ static stw_status read_program(const place_search *s, const stw_job *job, stw_by
 out:
     stw_layout_free(layout);
     stw_program_free(program);
+    return status;
+}
+
+/* What a backward leaves gathered for the step depends on whether blocks ran forward again in it.
+ */
+static stw_status read_program(const place_search *s, const stw_job *job, stw_byte_reading *bytes,
+                               stw_flow *flow, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_byte_reading again;
+    stw_flow unused;
+    bool recomputes = false;
+    STW_TRY(read_act(s, job, STW_ACT_KEEP, bytes, flow, err));
+    for (uint32_t a = 0; a < s->build->cost->n_acts; a++)
+        recomputes = recomputes || s->build->cost->acts[a].act == STW_ACT_RECOMPUTE;
+    if (!recomputes || !s->build->cost->whole) return STW_STATUS_OK;
+    STW_TRY(read_act(s, job, STW_ACT_RECOMPUTE, &again, &unused, err));
+    for (int t = 0; t < STW_N_MEMORIES; t++)
+        bytes->all[STW_AT_STEP][t] =
+            stw_max_u64(bytes->all[STW_AT_STEP][t], again.all[STW_AT_STEP][t]);
+out:
     return status;
 }
 

@@ -65,6 +65,9 @@ cat >gpt-100b.json <<END
 {"model_type": "gpt2", "n_embd": 10240, "n_head": 80, "n_layer": 80, "n_positions": 2048, "vocab_size": 50257, "tie_word_embeddings": true,
  "layer_norm_epsilon": 1e-05}
 END
+# transformers' "auto": what is prefetched stays gathered for the step where blocks run forward again
+plan deepspeed-zero3-auto --model Qwen3-8B --cluster "$h100" --set nodes=1 --run "$examples/deepspeed-zero3-offload.yaml" --set deepspeed.offload_optimizer=none \
+    --set deepspeed.offload_param=none --set recompute.granularity=full --set deepspeed.prefetch_bucket=15099494
 plan deepspeed-zero2 --model Qwen3-1.7B --cluster h200-x2 --run "$examples/deepspeed-zero2.yaml"
 plan deepspeed-zero3-offload --model Qwen3-4B --cluster h200-x2 --run "$examples/deepspeed-zero3-offload.yaml"
 plan deepspeed-qwen3vl-2053 --model Qwen3-30B-A3B --cluster "$h100" --run "$examples/deepspeed-qwen3vl-2053.yaml"
