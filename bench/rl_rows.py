@@ -6,13 +6,19 @@
     rl_rows.py compare predicted.jsonl rows.jsonl
 
 CLUSTER may contain {}, which becomes the number of GPUs of a case. STOWAGE names the program (default:
-build/bin/stowage). Bytes in GiB of the worst rank; host bytes are the growth since the process began."""
+build/bin/stowage). Bytes in GiB of the worst rank; host bytes are the growth since the process began.
+
+The step is the third one of a run: torch's host allocator has the blocks of page-locked copies by then. Left out
+are bytes below 0.5 GiB (the process itself grows by 0.1 GiB); the host in steps of cases that save, whose runs
+save after all steps, while a plan has what a first save leaves; and the host in steps with offload, where
+gradients did not come from the GPU (rows without "gradients_from_gpu")."""
 import json
 import os
 import statistics
 import subprocess
 import sys
 
+LEAST = 0.5  # GiB
 STOWAGE = os.environ.get("STOWAGE", "build/bin/stowage")
 GIB = 1 << 30
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
@@ -102,14 +108,20 @@ def measured(row):
     return out
 
 
+def comparable(row):
+    """The measured figures that have a counterpart in a plan."""
+    case = row["case"]
+    other_host = case.get("save") or case.get("offload") and not row.get("gradients_from_gpu")
+    return {name: value for name, value in measured(row).items()
+            if (name.endswith("_s") or value >= LEAST) and not (other_host and name in ("step_host", "step_locked"))}
+
+
 def compare(predicted, rows):
-    truth = {r["case"]["name"]: measured(r) for r in map(json.loads, open(rows, encoding="utf-8"))}
+    truth = {r["case"]["name"]: comparable(r) for r in map(json.loads, open(rows, encoding="utf-8"))}
     errors = {}
     for line in open(predicted, encoding="utf-8"):
         guess = json.loads(line)
         for figure, value in truth.get(guess["name"], {}).items():
-            if value < 0.1 and not figure.endswith("_s"):
-                continue
             error = guess[figure] / value - 1
             errors.setdefault(figure, []).append(abs(error))
             print(f"{guess['name']:24} {figure:12} {guess[figure]:10.4f} {value:10.4f} {100 * error:+7.2f}%")

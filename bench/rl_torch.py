@@ -20,7 +20,8 @@ CASE has, with defaults:
     threads 16       of the CPU, per rank
 
 One line of JSON for each case: by phase the worst rank's allocated and reserved peaks, device bytes, resident and
-page-locked host bytes, in GiB, and seconds. Gradients are zeros: nothing here depends on values."""
+page-locked host bytes, in GiB, and seconds. Gradients are zeros: nothing here depends on values. With
+offload they come from the GPU into page-locked memory, as FSDP2's backward brings them."""
 
 import argparse
 import json
@@ -171,12 +172,20 @@ def leave(case, model, optimizer):
         move_moments(optimizer, "cpu")
 
 
+def make_gradient(case, parameter):
+    gradient = torch.zeros_like(parameter)
+    if case["offload"] and CUDA:  # to("cpu", non_blocking=True): a page-locked tensor of torch's host allocator
+        local = gradient.to_local()
+        gradient._local_tensor = torch.zeros_like(local, device=DEVICE).to("cpu", non_blocking=True)
+    return gradient
+
+
 def update(case, model, optimizer, phases, number):
     if "params" in case["park"]:
         move_params(model, DEVICE)
         phases.mark(f"params_back{number}")
     for p in model.parameters():
-        p.grad = torch.zeros_like(p)
+        p.grad = make_gradient(case, p)
     phases.mark(f"grads{number}")
     if "moments" in case["park"]:
         move_moments(optimizer, DEVICE)
@@ -304,7 +313,7 @@ def run(case, zoo, folder):
     size = save(case, model, optimizer, folder, phases) if case["save"] else 0
     return {"case": {k: v for k, v in case.items() if v != DEFAULTS.get(k, object())},
             "world": dist.get_world_size(), "params": sum(p.numel() for p in model.parameters()),
-            "seconds": phases.seconds, "phases": phases.rows, "file_bytes": size, "torch": torch.__version__,
+            "seconds": phases.seconds, "phases": phases.rows, "file_bytes": size, "gradients_from_gpu": CUDA, "torch": torch.__version__,
             "gpu": torch.cuda.get_device_name() if CUDA else None}
 
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
+
 const char *stw_resource_words(stw_resource resource) {
     static const char *const words[STW_N_RESOURCES] = {
         [STW_RESOURCE_GPU] = "GPU compute",
@@ -46,6 +48,7 @@ const char *stw_component_words(stw_component component) {
         [STW_COMPONENT_SLACK] = "cached by the allocator for other streams",
         [STW_COMPONENT_LOAD_STAGING] = "buffers of the load",
         [STW_COMPONENT_PAGE_LOCK_ROUNDING] = "page-locked sizes rounded up",
+        [STW_COMPONENT_PAGE_LOCK_CACHE] = "freed page-locked blocks that torch keeps",
         [STW_COMPONENT_PROCESS] = "processes of the ranks",
         [STW_COMPONENT_CHECKPOINT_STAGING] = "copies for a checkpoint",
         [STW_COMPONENT_OBJECT_STORE] = "objects of a scheduler",
@@ -131,19 +134,59 @@ static void add_excesses(const stw_plan *plan, stw_plan_facts *facts) {
     }
 }
 
+/* Elements of a region that belong to frozen tensors. */
+static uint64_t frozen_of(const stw_job *job, const stw_region *region, const stw_space *space) {
+    const stw_view view = stw_region_view(region, space);
+    uint64_t n = 0;
+    if (region->component != STW_COMPONENT_PARAMS || job->frozen == NULL) return 0;
+    for (uint32_t i = stw_view_first_segment(view); i < space->n_segments; i++) {
+        const uint64_t count = stw_view_count(view, i);
+        if (count == 0) break;
+        if (job->frozen[space->segments[i].tensor]) n += count;
+    }
+    return n;
+}
+
+static void add_region(const stw_job *job, const stw_region *region, const stw_space *space,
+                       stw_plan_facts *facts) {
+    const uint64_t frozen = frozen_of(job, region, space);
+    const uint64_t element = region->params > 0 ? region->bytes / region->params : 0;
+    const uint64_t copies = region->tier == STW_TIER_NVME ? stw_nvme_copies(job) : 1;
+    const uint64_t all = stw_times(region->bytes, copies);
+    const uint64_t still = stw_times(stw_times(frozen, element), copies);
+    facts->frozen_params += frozen;
+    facts->frozen_bytes[region->tier] += still;
+    facts->place_bytes[region->decision][region->tier] += all - still;
+    facts->state_bytes[region->tier] += all;
+}
+
+/* An engine that has all state in one place may keep more or less of it than the regions say while
+ * it updates: its bytes are those of the walk, at the peaks of the step. */
+static void take_walk(const stw_plan *plan, stw_plan_facts *facts) {
+    static const stw_tier tiers[] = {STW_TIER_GPU, STW_TIER_HOST};
+    const stw_phase step = STW_PHASE_OPTIMIZER_STEP;
+    const stw_peaks *peaks = plan->peaks != NULL ? &plan->peaks[plan->job->largest] : NULL;
+    if (peaks == NULL || !peaks->has[step]) return;
+    for (int i = 0; i < 2; i++) {
+        const uint64_t *components = peaks->phase[step][tiers[i]].components;
+        uint64_t bytes = 0;
+        for (unsigned c = 0; c < STW_N_STATE; c++) bytes = stw_plus(bytes, components[c]);
+        facts->state_bytes[tiers[i]] = bytes;
+        facts->place_bytes[0][tiers[i]] = bytes - stw_min_u64(bytes, facts->frozen_bytes[tiers[i]]);
+    }
+}
+
 static void add_state(const stw_plan *plan, stw_plan_facts *facts) {
     const stw_job *job = plan->job;
-    for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++) {
-        uint64_t first;
+    const stw_layout *layout = plan->layouts != NULL ? plan->layouts[job->largest] : NULL;
+    uint64_t first;
+    for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++)
         stw_decision_range(job, &plan->decisions, job->largest, i, &first, &facts->place_params[i]);
-        for (unsigned c = 0; c < STW_N_STATE; c++) {
-            stw_tier tier = stw_place_tier(&plan->decisions.state[i].place, (stw_component)c);
-            uint64_t bytes = facts->place_params[i] * stw_job_element_bytes(job, (stw_component)c);
-            if (tier == STW_TIER_NVME) bytes *= stw_nvme_copies(job);
-            facts->place_bytes[i][tier] += bytes;
-            facts->state_bytes[tier] += bytes;
-        }
+    for (uint32_t i = 0; layout != NULL && i < layout->n_regions; i++) {
+        const stw_region *region = &layout->regions[i];
+        add_region(job, region, &job->kinds[job->largest].spaces[region->space], facts);
     }
+    if (job->engine->whole) take_walk(plan, facts);
 }
 
 void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts) {

@@ -35,9 +35,14 @@ typedef struct stw_plan_facts {
     stw_phase_facts phases[STW_N_PHASES];
     stw_phase gpu_phase, host_phase; /* of the highest peaks; STW_N_PHASES: no phase at all */
     uint64_t gpu_peak, host_peak, nvme_peak;
-    uint64_t place_bytes[STW_MAX_PLACES][STW_N_TIERS]; /* state of each decision, largest rank */
+    /* Of the largest rank: parameters whose optimizer state each decision places, and bytes of its
+     * regions, or at the peaks of the step where the engine has all state in one place. What has
+     * another cut than that state belongs to the first decision. */
     uint64_t place_params[STW_MAX_PLACES];
-    uint64_t state_bytes[STW_N_TIERS]; /* their sums */
+    uint64_t place_bytes[STW_MAX_PLACES][STW_N_TIERS];
+    uint64_t frozen_params; /* that rank's, which have no gradients and moments; in no decision */
+    uint64_t frozen_bytes[STW_N_TIERS];
+    uint64_t state_bytes[STW_N_TIERS]; /* sums of all these */
     uint32_t n_excesses;
     stw_excess excesses[STW_MAX_EXCESSES]; /* of the peaks over the limits */
 } stw_plan_facts;

@@ -94,6 +94,10 @@ static void put_decisions(const stw_plan *plan, const stw_plan_facts *f, const r
         for (unsigned t = 0; t < STW_N_TIERS; t++)
             row_u64(out, "state", place, "", stw_tier_name((stw_tier)t), f->place_bytes[i][t], "B");
     }
+    if (f->frozen_params > 0)
+        row_u64(out, "state", "frozen", "", "params", f->frozen_params, "count");
+    for (unsigned t = 0; t < STW_N_TIERS && f->frozen_params > 0; t++)
+        row_u64(out, "state", "frozen", "", stw_tier_name((stw_tier)t), f->frozen_bytes[t], "B");
     for (uint32_t i = 0; i < plan->decisions.n_blocks; i++) {
         const stw_block_decision *d = &plan->decisions.blocks[i];
         row_u64(out, "activations", plan->job->model->groups[d->group].name, "",

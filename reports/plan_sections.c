@@ -265,15 +265,37 @@ static void put_update_words(const stw_section *s) {
     stw_text_free(&line);
 }
 
+static void put_tiers(stw_table *t, const uint64_t *bytes) {
+    for (unsigned tier = 0; tier < STW_N_TIERS; tier++)
+        stw_table_cell(t, "%s", bytes[tier] > 0 ? stw_word_gib(bytes[tier]).text : "");
+}
+
+/* Parameters without gradients and moments. */
+static void put_frozen(const stw_plan_facts *f, stw_table *t) {
+    if (f->frozen_params == 0) return;
+    stw_tier in = STW_TIER_GPU;
+    for (unsigned tier = 0; tier < STW_N_TIERS; tier++)
+        if (f->frozen_bytes[tier] > 0) in = (stw_tier)tier;
+    stw_table_cell(t, "%s", stw_tier_name(in));
+    stw_table_cell(t, "%s", "");
+    stw_table_cell(t, "%s", "");
+    stw_table_cell(t, "%s", "frozen");
+    stw_table_cell(t, "%s", stw_word_count(f->frozen_params).text);
+    stw_table_cell(t, "%s", "");
+    put_tiers(t, f->frozen_bytes);
+}
+
 void stw_section_decisions(const stw_section *s) {
     static const char *const heads[] = {"params",        "grads",          "moments",
                                         "update",        ">parameters",    ">share",
                                         ">GPU per rank", ">host per rank", ">NVMe per rank"};
     const stw_plan *plan = s->plan;
     const stw_plan_facts *f = s->facts;
-    const uint64_t all = plan->job->kinds[plan->job->largest].params;
+    uint64_t all = 0;
     stw_table t;
     stw_table_begin(&t, s->pool, heads, 9);
+    for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++)
+        all = stw_plus(all, f->place_params[i]);
     for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++) {
         const stw_place *place = &plan->decisions.state[i].place;
         if (plan->decisions.state[i].units == 0) continue;
@@ -283,13 +305,15 @@ void stw_section_decisions(const stw_section *s) {
         stw_table_cell(&t, "%s", stw_update_name(place->update));
         stw_table_cell(&t, "%s", stw_word_count(f->place_params[i]).text);
         stw_table_cell(&t, "%s", stw_word_share((double)f->place_params[i], (double)all).text);
-        for (unsigned tier = 0; tier < STW_N_TIERS; tier++) {
-            uint64_t bytes = f->place_bytes[i][tier];
-            stw_table_cell(&t, "%s", bytes > 0 ? stw_word_gib(bytes).text : "");
-        }
+        put_tiers(&t, f->place_bytes[i]);
     }
+    put_frozen(f, &t);
     stw_table_write(&t, s->format, s->out);
     put_update_words(s);
+    if (plan->job->engine->whole)
+        stw_doc_line(s->out, s->format,
+                     "Parameters are those that the rank updates; bytes are all parameters, "
+                     "gradients, master weights and moments that it has at the peaks of the step.");
 }
 
 void stw_section_activations(const stw_section *s) {

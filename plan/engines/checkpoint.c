@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/checkpoint.h"
 
-#include <stdlib.h>
-
 #include "core/checked.h"
 #include "plan/engines/gather.h"
 
@@ -21,11 +19,10 @@ static bool stays(const stw_job *job, const stw_save *save) {
 static void staging(stw_builder *b, const stw_save *save, bool alloc) {
     void (*const change)(stw_builder *, stw_component, stw_tier, uint64_t, uint64_t) =
         alloc ? stw_alloc_at : stw_free_at;
-    b->from_what = save->gathers    ? "checkpoint.format hf: the whole model on rank 0"
-                   : save->pageable ? "checkpoint.async: a copy of all that is saved"
-                   : save->all_first
-                       ? "checkpoint: all that is saved, page-locked, whose blocks stay"
-                       : "checkpoint: tensors on their way into files, whose blocks stay";
+    b->from_what = save->gathers ? "checkpoint.format hf: the whole model on rank 0"
+                   : save->pageable
+                       ? "checkpoint.async: a copy of all that is saved"
+                       : "checkpoint: all that is saved, page-locked, whose blocks stay";
     b->pageable = save->pageable;
     change(b, STW_COMPONENT_CHECKPOINT_STAGING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
            save->staged_bytes);
@@ -125,35 +122,4 @@ void stw_build_checkpoint(stw_builder *b, const stw_save *save) {
     if (!stays(job, save) && (!save->gathers || first)) staging(b, save, false);
     if (b->park != NULL) stw_park_leave(b, b->park, STW_PARKED_PARAMS, STW_OP_NONE);
     stw_end_movement(b);
-}
-
-/* ---- torch.distributed.checkpoint ---- */
-
-static int ascending(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-void stw_sort_sizes(uint64_t *sizes, uint32_t n) { qsort(sizes, n, sizeof *sizes, ascending); }
-
-#define COPY_AHEAD_BYTES 10000000ull /* FileSystemWriter's per_thread_copy_ahead */
-
-uint64_t stw_dcp_locked_bytes(const uint64_t *sizes, uint32_t n) {
-    stw_host_pool pool = {{0}, 0};
-    uint64_t in_flight = 0;
-    uint32_t begin = 0, next = 0, written = 0; /* [begin, next) are copied and not yet drained */
-    while (next < n && in_flight < COPY_AHEAD_BYTES) {
-        stw_host_pool_take(&pool, sizes[next]);
-        in_flight += sizes[next++];
-    }
-    while (next < n) {
-        while (in_flight >= COPY_AHEAD_BYTES && begin < next) in_flight -= sizes[begin++];
-        while (next < n && in_flight < COPY_AHEAD_BYTES) {
-            stw_host_pool_take(&pool, sizes[next]);
-            in_flight += sizes[next++];
-        }
-        /* what was drained is written and goes, but for the loop's last one */
-        while (written + 1 < begin) stw_host_pool_drop(&pool, sizes[written++]);
-    }
-    return pool.bytes;
 }

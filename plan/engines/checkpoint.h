@@ -7,7 +7,6 @@
 #ifndef STW_PLAN_ENGINES_CHECKPOINT_H
 #define STW_PLAN_ENGINES_CHECKPOINT_H
 
-#include "plan/engines/host_pool.h"
 #include "plan/engines/park.h"
 
 /** State of one component that a rank writes. */
@@ -38,13 +37,5 @@ static inline bool stw_saves(const stw_job *job) { return job->run->checkpoint.e
 void stw_build_checkpoint_staging(stw_builder *b, const stw_save *save);
 /** The movement. Parked parameters come back for it. */
 void stw_build_checkpoint(stw_builder *b, const stw_save *save);
-
-/** Ascending. */
-void stw_sort_sizes(uint64_t *sizes, uint32_t n);
-/** Page-locked bytes that torch.distributed.checkpoint's writer needs for tensors of these sizes on
- * the GPU: they are copied in ascending order, about 10 MB ahead of the write
- * (torch/distributed/checkpoint/filesystem.py, _OverlappingCpuLoader).
- * @param sizes [n] bytes, ascending */
-uint64_t stw_dcp_locked_bytes(const uint64_t *sizes, uint32_t n);
 
 #endif

@@ -61,6 +61,9 @@ stw_gathered stw_gather_tensor(stw_builder *b, uint32_t tensor) {
     op.after[0] = g.full.alloc;
     op.after[1] = g.ready;
     g.ready = stw_append(b, op);
+    /* nothing has the shard's copy any more when full_tensor() has returned */
+    stw_free_after(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, g.shard, g.ready);
+    g.shard = STW_NO_EXTENT;
     return g;
 }
 

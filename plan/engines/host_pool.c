@@ -12,12 +12,19 @@ static int power_of(uint64_t bytes) {
 void stw_host_pool_take(stw_host_pool *pool, uint64_t bytes) {
     const int power = power_of(bytes);
     if (bytes == 0) return;
-    if (pool->free[power] > 0)
+    pool->asked = stw_plus(pool->asked, bytes);
+    if (pool->free[power] > 0) {
         pool->free[power]--;
-    else
+        pool->kept -= 1ull << power;
+    } else {
         pool->bytes = stw_plus(pool->bytes, 1ull << power);
+    }
 }
 
 void stw_host_pool_drop(stw_host_pool *pool, uint64_t bytes) {
-    if (bytes > 0) pool->free[power_of(bytes)]++;
+    const int power = power_of(bytes);
+    if (bytes == 0) return;
+    pool->free[power]++;
+    pool->kept = stw_plus(pool->kept, 1ull << power);
+    pool->asked -= bytes;
 }

@@ -10,6 +10,8 @@
 typedef struct stw_host_pool {
     uint64_t free[64]; /* blocks by their power of two */
     uint64_t bytes;    /* of all blocks, free ones too */
+    uint64_t kept;     /* of free blocks */
+    uint64_t asked;    /* what was asked for in the others */
 } stw_host_pool;
 
 /** Zero bytes do nothing. */

@@ -98,7 +98,8 @@ typedef struct metric {
 static bool outside_arenas(stw_component component) {
     return component == STW_COMPONENT_CONTEXT || component == STW_COMPONENT_COMM ||
            component == STW_COMPONENT_SLACK || component == STW_COMPONENT_PROCESS ||
-           component == STW_COMPONENT_PAGE_LOCK_ROUNDING;
+           component == STW_COMPONENT_PAGE_LOCK_ROUNDING ||
+           component == STW_COMPONENT_PAGE_LOCK_CACHE;
 }
 
 static uint64_t arenas_on_host(const stw_measured *m) {
@@ -274,7 +275,8 @@ static void compare_nodes(comparer *c, stw_phase phase) {
         line.what = "host arenas";
         line.processes = 0;
         line.predicted = (double)(peak->total - peak->components[STW_COMPONENT_PROCESS] -
-                                  peak->components[STW_COMPONENT_PAGE_LOCK_ROUNDING]);
+                                  peak->components[STW_COMPONENT_PAGE_LOCK_ROUNDING] -
+                                  peak->components[STW_COMPONENT_PAGE_LOCK_CACHE]);
         line.measured = (double)sums.arenas;
         if (sums.ranks == job->ranks_per_node && !is_external(c))
             keep_worse(&arenas, &any_arenas, &line);

@@ -17,6 +17,7 @@ static const char *usual(stw_component component) {
         [STW_COMPONENT_STAGE] = "buffers and temporaries of the step",
         [STW_COMPONENT_LOAD_STAGING] = "load.method, load.dtype",
         [STW_COMPONENT_PAGE_LOCK_ROUNDING] = "the allocator's powers of two",
+        [STW_COMPONENT_PAGE_LOCK_CACHE] = "freed blocks that torch's allocator keeps",
         [STW_COMPONENT_ROLLOUT_WEIGHTS] = "roles.sleep_level: weights of inference engines",
         [STW_COMPONENT_ROLE_PROCESS] = "processes of roles beside the trainer",
         [STW_COMPONENT_PROCESS] = "node.host.process, node.host.process_comm",

@@ -41,7 +41,8 @@
     X(OBJECT_STORE, "object_store")                                                                \
     X(DATA_LOADERS, "data_loaders")                                                                \
     X(ROLLOUT_WORK, "rollout_work")                                                                \
-    X(ROLE_PROCESS, "role_process")
+    X(ROLE_PROCESS, "role_process")                                                                \
+    X(PAGE_LOCK_CACHE, "page_lock_cache")
 
 #define STW_TIER_TABLE(X) X(GPU, "gpu") X(HOST, "host") X(NVME, "nvme")
 

@@ -11,6 +11,10 @@ static void alloc(stw_zero *z, stw_component component, uint64_t bytes) {
     stw_alloc_at(z->b, component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, bytes);
 }
 
+static void drop(stw_zero *z, stw_component component, uint64_t bytes) {
+    stw_free_at(z->b, component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, bytes);
+}
+
 /* ---- buffers ---- */
 
 typedef struct buffers {
@@ -37,13 +41,22 @@ static void add(buffers *of, stw_component component, uint64_t bytes, bool locke
     z->b->pageable = true;
     stw_extent original = stw_alloc(z->b, component, STW_TIER_HOST, bytes);
     z->b->pageable = false;
-    if (of->given_back[power_of(bytes)] > 0) { /* the block is there: it counts as what it was */
+    if (of->given_back[power_of(bytes)] > 0) {
         of->given_back[power_of(bytes)]--;
-    } else {
-        alloc(z, component, bytes);
-        alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(bytes));
+        drop(z, STW_COMPONENT_PAGE_LOCK_CACHE, 1ull << power_of(bytes));
     }
+    alloc(z, component, bytes);
+    alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(bytes));
     stw_free(z->b, component, STW_TIER_HOST, original);
+}
+
+/* A page-locked buffer that is not used any more: torch's allocator keeps its block. */
+static void give_back(buffers *of, stw_component component, uint64_t bytes) {
+    stw_zero *z = of->z;
+    of->given_back[power_of(bytes)]++;
+    drop(z, component, bytes);
+    drop(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(bytes));
+    alloc(z, STW_COMPONENT_PAGE_LOCK_CACHE, 1ull << power_of(bytes));
 }
 
 static void region_at(stw_zero *z, const stw_region *r, bool locked) {
@@ -109,25 +122,26 @@ static uint64_t shard_on_host(const stw_zero *z, uint32_t tensor) {
  * when the shards have moved to one buffer (partition_parameters.py, _partition_param; stage3.py,
  * _create_param_groups_fp16_flat_cpu_memory and _move_to_flat_buffer). Frozen ones stay where they
  * are. */
-static void add_shards(buffers *of, uint32_t *locked) {
+static void with_shards(buffers *of, void (*change)(buffers *of, uint64_t bytes)) {
     const stw_zero *z = of->z;
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
         const uint64_t bytes = shard_on_host(z, t);
         uint32_t n = (stw_job_trains(z->job, t) ? 1u : 0) + (t == stw_zero_embedding(z) ? 1u : 0);
         if (bytes == 0) continue;
-        for (uint32_t i = 0; i < n; i++) add(of, STW_COMPONENT_STAGE, bytes, true);
-        locked[power_of(bytes)] += n;
+        for (uint32_t i = 0; i < n; i++) change(of, bytes);
     }
 }
+
+static void lock_shard(buffers *of, uint64_t bytes) { add(of, STW_COMPONENT_PARAMS, bytes, true); }
+static void leave_shard(buffers *of, uint64_t bytes) { give_back(of, STW_COMPONENT_PARAMS, bytes); }
 
 /* The buffer of trained shards is page-locked in any case. */
 static void begin_shards(buffers *of) {
     stw_zero *z = of->z;
     const stw_region *params = region_of(z, STW_COMPONENT_PARAMS);
-    uint32_t locked[64] = {0};
     uint64_t frozen = 0;
     if (!z->set.offload_param || params == NULL) return;
-    if (z->set.pin_memory) add_shards(of, locked);
+    if (z->set.pin_memory) with_shards(of, lock_shard);
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
         const uint64_t bytes = stw_job_trains(z->job, t) ? 0 : shard_on_host(z, t);
         frozen = stw_plus(frozen, bytes);
@@ -141,7 +155,7 @@ static void begin_shards(buffers *of) {
     z->b->pageable = !z->set.pin_memory;
     alloc(z, STW_COMPONENT_PARAMS, frozen);
     z->b->pageable = false;
-    for (int i = 0; i < 64; i++) of->given_back[i] += locked[i];
+    if (z->set.pin_memory) with_shards(of, leave_shard);
 }
 
 /* What GPU sub-groups do not take of a region of fp32 state. */
@@ -171,7 +185,7 @@ static void begin_sub_groups(buffers *of) {
     for (uint32_t i = 0; i < z->n_sub_groups; i++) {
         const uint64_t bytes = stw_times(4, z->sub_groups[i]);
         if (i >= z->on_gpu || locked) add(of, STW_COMPONENT_GRADS, bytes, locked);
-        if (i < z->on_gpu && locked) of->given_back[power_of(bytes)]++;
+        if (i < z->on_gpu && locked) give_back(of, STW_COMPONENT_GRADS, bytes);
     }
     stw_free(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, beside);
     add(of, STW_COMPONENT_GRADS, stw_times(z->placed, z->fp32_grads ? 4 : z->element), locked);

@@ -54,29 +54,26 @@ static void add(const stw_builder *b, stw_save *save, stw_component component, s
     save->rounding_bytes = stw_plus(save->rounding_bytes, part.rounding_bytes);
 }
 
-/* Page-locked blocks of the writer of Megatron-FSDP's shards (training/checkpointing.py,
- * ckpt_format fsdp_dtensor: torch.distributed.checkpoint): parameters and state that are on the
- * GPU. */
+/* Page-locked copies of Megatron-FSDP's shards (training/checkpointing.py, ckpt_format
+ * fsdp_dtensor: torch.distributed.checkpoint, whose writer keeps all copies until its file is
+ * complete: see fsdp2/save.c): parameters and state that are on the GPU. */
 static void stage_shards(const stw_builder *b, const stw_megatron_state *s, stw_save *save) {
     const stw_job *job = b->job;
-    const uint32_t most = s->params.n + 3 * s->shard.n;
-    uint64_t *sizes = stw_pool_array(b->program->pool, (size_t)most + 1, sizeof *sizes);
-    uint32_t n = 0;
-    if (sizes == NULL) return;
+    save->all_first = false;
+    save->files = 1;
+    save->rounding_bytes = 0;
     for (uint32_t part = 0; part < save->n; part++) {
         const stw_component c = save->parts[part].component;
         const bool params = c == STW_COMPONENT_PARAMS;
         const stw_megatron_params *list = params ? &s->params : &s->shard;
-        if (save->parts[part].tier != STW_TIER_GPU) continue;
-        for (uint32_t i = 0; i < list->n && n < most; i++)
-            sizes[n++] = stw_times(list->list[i].numel, stw_job_element_bytes(job, c)) /
-                         (params ? alike(job, list->list[i].expert) : 1);
+        if (save->parts[part].tier != STW_TIER_GPU || save->parts[part].bytes == 0) continue;
+        for (uint32_t i = 0; i < list->n; i++) {
+            const uint64_t bytes = stw_times(list->list[i].numel, stw_job_element_bytes(job, c)) /
+                                   (params ? alike(job, list->list[i].expert) : 1);
+            save->rounding_bytes =
+                stw_plus(save->rounding_bytes, stw_page_lock_rounding_bytes(bytes));
+        }
     }
-    stw_sort_sizes(sizes, n);
-    save->all_first = false;
-    save->files = 1;
-    save->rounding_bytes = 0;
-    save->staged_bytes = stw_dcp_locked_bytes(sizes, n);
 }
 
 stw_save stw_megatron_save(const stw_builder *b, const stw_megatron_state *s) {

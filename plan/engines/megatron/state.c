@@ -112,13 +112,13 @@ static void lock_list(stw_host_pool *pool, const stw_job *job, const stw_megatro
     }
 }
 
-/* Page-locked bytes after the optimizer was made, and after the first step. */
-static void locked_bytes(const stw_builder *b, const stw_megatron_state *s, uint64_t *made,
-                         uint64_t *stepped) {
+/* Page-locked blocks after the optimizer was made, and after the first step. */
+static void locked_blocks(const stw_builder *b, const stw_megatron_state *s, stw_host_pool *made,
+                          stw_host_pool *stepped) {
     const stw_job *job = b->job;
     const uint64_t half = element(job, STW_COMPONENT_PARAMS);
     const bool offloads = stw_megatron_offloads(job);
-    stw_host_pool pool = {{0}, 0};
+    stw_host_pool pool = {.bytes = 0};
     const bool twice = !stw_megatron_is_fsdp(job->run); /* whole parameters first */
     for (int e = 0; e < 2 && offloads; e++) {
         if (twice) lock_list(&pool, job, &s->params, e == 1, false, half, false);
@@ -128,10 +128,10 @@ static void locked_bytes(const stw_builder *b, const stw_megatron_state *s, uint
     for (uint32_t i = 0; i < job->run->park.backups; i++)
         for (uint32_t k = 0; k < s->params.n; k++)
             stw_host_pool_take(&pool, stw_times(s->params.list[k].numel, half));
-    *made = pool.bytes;
+    *made = pool;
     for (int e = 0; e < 2 && offloads; e++)
         lock_list(&pool, job, &s->shard, e == 1, true, 0, false); /* gradients */
-    *stepped = pool.bytes;
+    *stepped = pool;
 }
 
 /* ---- load ---- */
@@ -144,14 +144,17 @@ static void lock_copies(stw_builder *b, const stw_megatron_state *s) {
     const uint64_t backups =
         stw_times(job->run->park.backups, stw_times(stw_plus(s->params.dense, s->params.expert),
                                                     element(job, STW_COMPONENT_PARAMS)));
-    uint64_t made, stepped;
-    locked_bytes(b, s, &made, &stepped);
+    stw_host_pool made, stepped;
+    locked_blocks(b, s, &made, &stepped);
     const uint64_t master = offloads ? stw_times(4, space_of(b, STW_SPACE_OPTIMIZER)) : 0;
     b->from_what = "park.backups: copies of the parameters for models that take turns";
     stw_alloc_at(b, STW_COMPONENT_PARAMS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, backups);
+    b->from_what = "copies of whole parameters while the optimizer was made; their blocks stay";
+    stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_CACHE, STW_TIER_HOST, STW_OFFSET_EXTERNAL, made.kept);
     b->from_what = NULL;
+    const uint64_t used = stw_plus(made.kept, stw_plus(master, backups));
     stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
-                 made - stw_min_u64(made, stw_plus(master, backups)));
+                 made.bytes - stw_min_u64(made.bytes, used));
 }
 
 /* Elements of the buffer of a chunk; its share of all padding, too. */
@@ -389,18 +392,29 @@ static uint64_t scaled_bytes(const stw_megatron_state *s) {
     return stw_times(4, most);
 }
 
+/* Gradients of the CPU optimizer take blocks that are free, and new ones. */
+static void lock_grads(stw_builder *b, const stw_megatron_state *s) {
+    const uint64_t at = STW_OFFSET_EXTERNAL;
+    stw_host_pool made, stepped;
+    locked_blocks(b, s, &made, &stepped);
+    const uint64_t grads = stepped.asked - made.asked, taken = made.kept - stepped.kept;
+    b->from_what = "copies of whole parameters while the optimizer was made; their blocks stay";
+    stw_free_at(b, STW_COMPONENT_PAGE_LOCK_CACHE, STW_TIER_HOST, at, made.kept);
+    stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_CACHE, STW_TIER_HOST, at, stepped.kept);
+    b->from_what = "gradients of the CPU optimizer, page-locked";
+    stw_alloc_at(b, STW_COMPONENT_GRADS, STW_TIER_HOST, at, grads);
+    b->from_what = NULL;
+    stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, at,
+                 stepped.bytes - made.bytes + taken - grads);
+}
+
 static void make_moments(stw_builder *b, const stw_megatron_state *s) {
     const stw_job *job = b->job;
-    uint64_t made, stepped;
     b->pageable = true; /* torch's CPU optimizer makes them */
     stw_build_regions(b, true, is_moment);
     b->pageable = false;
     if (stw_megatron_offloads(job)) {
-        locked_bytes(b, s, &made, &stepped);
-        b->from_what = "gradients of the CPU optimizer, page-locked, and their rounding";
-        stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, STW_OFFSET_EXTERNAL,
-                     stepped - made);
-        b->from_what = NULL;
+        lock_grads(b, s);
         return;
     }
     stw_megatron_park_moments(b, s);
