@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "reports/facts.h"
 #include "reports/reports.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
@@ -43,6 +44,33 @@ static void check_contains(const stw_text *text, const char *word) {
 
 static void check_lacks(const stw_text *text, const char *word) {
     CU_ASSERT(text->data != NULL && strstr(text->data, word) == NULL);
+}
+
+/* Bytes of the state are the walk's, also where parameters are not cut like the optimizer's state.
+ */
+static void state_is_that_of_the_walk(void) {
+    static const char *const settings[] = {"engine=deepspeed",
+                                           "deepspeed.zero_stage=2",
+                                           "precision.params=bf16",
+                                           "precision.grads=bf16",
+                                           "precision.reduce=bf16",
+                                           "precision.master=fp32",
+                                           NULL};
+    const stw_cluster cluster = fixture_cluster(4);
+    stw_plan *plan = fixture_plan(small, &cluster, settings);
+    stw_place places[STW_MAX_PLACES];
+    stw_plan_facts facts;
+    CU_ASSERT_TRUE_FATAL(plan->job->engine->places(plan->job, places, NULL) > 0);
+    plan->decisions.n_state = 1;
+    plan->decisions.state[0] = (stw_state_decision){places[0], plan->job->n_units};
+    plan->decisions.prefetch.by_group = true;
+    plan->decisions.prefetch.depth = 1;
+    plan->decisions.prefetch.bucket_bytes = 0;
+    CHECK_OK(stw_plan_derive(plan, err));
+    stw_plan_facts_get(plan, &facts);
+    /* whole bf16 parameters, and master and moments of a quarter */
+    CU_ASSERT_TRUE(facts.place_bytes[0][STW_TIER_GPU] >= 5 * plan->job->model->params);
+    stw_plan_free(plan);
 }
 
 static void report_answers_the_questions(void) {
@@ -343,7 +371,8 @@ static void json_holds_the_plan_whole(void) {
     stw_plan_free(plan);
 }
 
-STW_TEST_MAIN("reports plan", {"report answers the questions", report_answers_the_questions},
+STW_TEST_MAIN("reports plan", {"state is that of the walk", state_is_that_of_the_walk},
+              {"report answers the questions", report_answers_the_questions},
               {"summary is short", summary_is_short},
               {"what does not fit is said", what_does_not_fit_is_said},
               {"a full host is warned of", a_full_host_is_warned_of},
