@@ -342,9 +342,13 @@ uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block) {
     return stw_times(stw_job_gathered_grads(job, block), reduce_element_bytes(job));
 }
 
-uint64_t stw_reduce_output_bytes(const stw_job *job, uint64_t input_bytes) {
+uint64_t stw_reduce_output_bytes(const stw_job *job, uint32_t block) {
+    const uint64_t element = reduce_element_bytes(job);
+    const uint64_t experts = stw_job_gathered_expert_grads(job, block);
+    const uint64_t dense = stw_job_gathered_grads(job, block) - experts;
     if (job->group == 1 || job->run->precision.reduce == job->run->precision.grads) return 0;
-    return stw_div_up_u64(input_bytes, job->group);
+    return stw_plus(stw_div_up_u64(stw_times(dense, element), job->group),
+                    stw_div_up_u64(stw_times(experts, element), job->expert_group));
 }
 
 uint64_t stw_replica_reduce_bytes(const stw_job *job, uint64_t params) {

@@ -44,8 +44,8 @@ uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block);
 uint64_t stw_accumulated_grad_bytes(const stw_job *job, uint32_t block);
 /** Input of the block's reduce-scatter (reduce dtype); 0 with a group of one that needs no cast. */
 uint64_t stw_reduce_bytes(const stw_job *job, uint32_t block);
-/** Output of a reduce-scatter of `input_bytes` where it is not the sharded gradient itself. */
-uint64_t stw_reduce_output_bytes(const stw_job *job, uint64_t input_bytes);
+/** Outputs of the block's reduce-scatters where they are not the sharded gradient itself. */
+uint64_t stw_reduce_output_bytes(const stw_job *job, uint32_t block);
 /** Reduce-scatter outputs that wait for their all-reduce among replicas until backward ends; 0
  * without replicas, or where they are the sharded gradients. */
 uint64_t stw_replica_reduce_bytes(const stw_job *job, uint64_t params);

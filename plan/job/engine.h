@@ -30,7 +30,7 @@ struct stw_program;
     X(ETP, "etp")             /* ranks that cut the matrices of an expert */                       \
     X(PP, "pp")               /* one rank of every pipeline stage */                               \
     X(DP, "dp")               /* data parallel x cp: ranks that sum dense gradients */             \
-    X(EXPERT_DP, "expert_dp") /* ranks that sum the gradients of the same experts */               \
+    X(EXPERT_DP, "expert_dp") /* ranks that cut, or sum the gradients of, the same experts */      \
     X(SYNC, "sync")           /* rank 0 of a trainer, and the ranks of a rollout on other nodes */
 
 #define X(name, text) STW_RANK_GROUP_##name,

@@ -511,8 +511,8 @@ uint64_t stw_job_placed_params(const stw_job *job, uint32_t kind) {
     return job->kinds[kind].spaces[STW_SPACE_OPTIMIZER].n;
 }
 
-/* Sharding groups, and those of cp and ep, are runs of neighbouring ranks; replicas of a shard lie
- * a whole group apart. */
+/* Sharding groups, and those of cp and ep, are runs of neighbouring ranks; ranks with the same
+ * experts lie expert_cut apart, replicas of a shard a whole group. */
 void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
                         uint32_t *on_node) {
     uint32_t shard = job->group > 0 ? job->group : 1, stride = 1;
@@ -544,6 +544,10 @@ void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *rank
         break;
     case STW_RANK_GROUP_EP:
         *ranks = job->run->parallel.ep;
+        break;
+    case STW_RANK_GROUP_EXPERT_DP:
+        stride = job->expert_cut > 0 ? job->expert_cut : 1;
+        *ranks = shard / stride;
         break;
     default:
         *ranks = 1;
@@ -635,4 +639,13 @@ uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block) {
 
 uint64_t stw_job_gathered_grads(const stw_job *job, uint32_t block) {
     return gathered(job, block, true);
+}
+
+uint64_t stw_job_gathered_expert_grads(const stw_job *job, uint32_t block) {
+    const stw_block *b = &job->model->blocks[block];
+    uint64_t params = 0;
+    for (uint32_t t = b->first_tensor; t < b->first_tensor + b->n_tensors; t++)
+        if (job->model->tensors[t].expert && job->expert_cut > 1 && stw_job_trains(job, t))
+            params += job->model->tensors[t].numel / job->expert_cut;
+    return params;
 }

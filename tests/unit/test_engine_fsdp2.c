@@ -17,26 +17,30 @@
 
 enum { LAYERS = 8 };
 
-static stw_model *qwen3(void) {
+/* @param more keys of the model's configuration */
+static stw_model *model_of(const char *type, const char *more) {
     char path[] = "/tmp/stw_fsdp2_XXXXXX";
     stw_model *model = NULL;
     int fd = mkstemp(path);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     CU_ASSERT_PTR_NOT_NULL_FATAL(file);
     fprintf(file,
-            "{\"model_type\": \"qwen3\", \"hidden_size\": 1024, \"intermediate_size\": 3072,"
+            "{\"model_type\": \"%s\", %s\"hidden_size\": 1024, \"intermediate_size\": 3072,"
             " \"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 128,"
             " \"num_hidden_layers\": %d, \"vocab_size\": 151936, \"tie_word_embeddings\": true,"
             " \"max_position_embeddings\": 40960, \"torch_dtype\": \"bfloat16\"}",
-            LAYERS);
+            type, more, LAYERS);
     fclose(file);
     CHECK_OK(stw_model_read_config(path, STW_SOURCE_MODELS, &model, err));
     unlink(path);
     return model;
 }
 
-/* All activations kept, everything on the GPU. */
-static stw_plan *make_on(uint32_t nodes, uint32_t gpus, const char *const *settings) {
+static stw_model *qwen3(void) { return model_of("qwen3", ""); }
+
+/* All activations kept, everything on the GPU. Takes the model. */
+static stw_plan *make_of(stw_model *model, uint32_t nodes, uint32_t gpus,
+                         const char *const *settings) {
     static const char *const common[] = {"engine=fsdp2", "batch.seq_len=1024"};
     const stw_place place = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT};
     stw_cluster cluster = fixture_cluster(gpus);
@@ -49,7 +53,7 @@ static stw_plan *make_on(uint32_t nodes, uint32_t gpus, const char *const *setti
     CHECK_OK(stw_run_spec_init(&run, err));
     CHECK_OK(stw_specs_set_all(&cluster, &run, common, 2, "test", err));
     CHECK_OK(stw_specs_set_all(&cluster, &run, settings, n, "test", err));
-    CHECK_OK(stw_plan_new(qwen3(), &cluster, &run, &plan, err));
+    CHECK_OK(stw_plan_new(model, &cluster, &run, &plan, err));
     stw_decisions *d = &plan->decisions;
     d->blocks = stw_pool_array(plan->pool, 1, sizeof *d->blocks);
     d->blocks[0] = (stw_block_decision){1, STW_ACT_KEEP, LAYERS};
@@ -61,6 +65,10 @@ static stw_plan *make_on(uint32_t nodes, uint32_t gpus, const char *const *setti
     CHECK_OK(stw_plan_derive(plan, err));
     CHECK_OK(stw_plan_check(plan, true, err));
     return plan;
+}
+
+static stw_plan *make_on(uint32_t nodes, uint32_t gpus, const char *const *settings) {
+    return make_of(qwen3(), nodes, gpus, settings);
 }
 
 static stw_plan *make(uint32_t gpus, const char *const *settings) {
@@ -337,6 +345,68 @@ static void resharded_to_node(void) {
     stw_plan_free(plan);
 }
 
+/* Eight experts of 3 x 256 x 1,024 a layer; beside them query, key, value, output, norms, router.
+ */
+#define EXPERTS (8 * 3 * 256 * 1024ull)
+#define BESIDE ((2 * 2048 + 2 * 1024 + 2 + 8) * 1024ull + 2 * 128)
+
+static void look_at_experts(uint32_t nodes, uint32_t gpus, const char *const *settings,
+                            uint64_t bytes[STW_N_RANK_GROUPS][3], double *seconds) {
+    static const stw_op_kind kinds[] = {STW_OP_ALL_GATHER, STW_OP_REDUCE_SCATTER,
+                                        STW_OP_ALL_REDUCE};
+    stw_plan *plan =
+        make_of(model_of("qwen3_moe", "\"num_experts\": 8, \"num_experts_per_tok\": 2, "
+                                      "\"moe_intermediate_size\": 256, \"norm_topk_prob\": true, "),
+                nodes, gpus, settings);
+    const stw_program *program = plan->programs[0];
+    stw_collectives all;
+    CHECK_OK(stw_program_collectives(plan->job, program, plan->pool, &all, err));
+    memset(bytes, 0, STW_N_RANK_GROUPS * sizeof *bytes);
+    for (uint32_t r = 0; r < all.n; r++)
+        for (int k = 0; k < 3; k++)
+            if (all.rows[r].kind == kinds[k]) bytes[all.rows[r].group][k] += all.rows[r].bytes;
+    *seconds = 0;
+    for (uint32_t o = 0; o < program->n_ops; o++) {
+        stw_demand demand;
+        if (program->ops[o].kind != STW_OP_ALL_GATHER) continue;
+        stw_demand_op(plan->job, &program->ops[o], &demand);
+        *seconds += demand.seconds[STW_RESOURCE_NIC];
+    }
+    stw_plan_free(plan);
+}
+
+/* Experts that ep cuts are gathered and reduced among the ranks with the same experts; nothing is
+ * sent where each rank has its own. */
+static void experts_apart(void) {
+    const char *none[] = {NULL}, *two[] = {"parallel.ep=2", NULL},
+               *four[] = {"parallel.ep=4", NULL};
+    const char *replicas[] = {"parallel.ep=2", "parallel.dp_replicate=2", NULL};
+    uint64_t bytes[STW_N_RANK_GROUPS][3];
+    const uint64_t *shard = bytes[STW_RANK_GROUP_SHARD], *apart = bytes[STW_RANK_GROUP_EXPERT_DP];
+    const uint64_t beside = 8 * BESIDE + ROOT;
+    double seconds, first;
+    look_at_experts(1, 4, none, bytes, &seconds);
+    CU_ASSERT_EQUAL(shard[1], 4 * (beside + 8 * EXPERTS));
+    CU_ASSERT_EQUAL(apart[0] + apart[1], 0);
+    look_at_experts(1, 4, two, bytes, &seconds);
+    CU_ASSERT_EQUAL(shard[0], 2 * 2 * beside);
+    CU_ASSERT_EQUAL(shard[1], 4 * beside);
+    CU_ASSERT_EQUAL(apart[0], 2 * 2 * 8 * EXPERTS / 2);
+    CU_ASSERT_EQUAL(apart[1], 4 * 8 * EXPERTS / 2);
+    look_at_experts(1, 4, four, bytes, &seconds);
+    CU_ASSERT_EQUAL(shard[0], 2 * 2 * beside);
+    CU_ASSERT_EQUAL(shard[1], 4 * beside);
+    CU_ASSERT_EQUAL(apart[0] + apart[1], 0);
+    /* a rank's shard: half of what lies beside, all of its own experts */
+    look_at_experts(1, 4, replicas, bytes, &seconds);
+    CU_ASSERT_EQUAL(bytes[STW_RANK_GROUP_REPLICATE][2], 4 * (beside / 2 + 8 * EXPERTS / 2));
+    CU_ASSERT_EQUAL(apart[0] + apart[1], 0);
+    /* two nodes of two: with ep=2 the other rank with the same experts is on the other node */
+    look_at_experts(2, 2, four, bytes, &first);
+    look_at_experts(2, 2, two, bytes, &seconds);
+    CU_ASSERT_DOUBLE_EQUAL(seconds - first, (double)apart[0] / 2 / 25e9, 1e-9);
+}
+
 /* Activations when forward has ended, per token and layer, and what backward of a layer computes.
  */
 static void look_at_layers(const char *const *settings, uint64_t *token_bytes, double *flops) {
@@ -445,5 +515,5 @@ STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"seconds of once", 
               {"log-prob", log_prob}, {"log-prob gathers", log_prob_gathers},
               {"stays between", stays_between},
               {"stays between, on the host", stays_between_on_host}, {"packed", packed},
-              {"resharded to a node", resharded_to_node}, {"selective", selective},
-              {"refused", refused})
+              {"resharded to a node", resharded_to_node}, {"experts apart", experts_apart},
+              {"selective", selective}, {"refused", refused})

@@ -79,6 +79,13 @@ static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
                        job->ranks_per_node, job->group);
         return 0;
     }
+    if (stw_fsdp_settings_of(job->run).reshard_to_node && job->expert_cut > 1) {
+        (void)stw_fail(err, STW_STATUS_BAD_INPUT, "fsdp.reshard_to_node",
+                       "found true, expected false: it is not implemented with experts cut by "
+                       "parallel.ep %u x etp %u",
+                       job->run->parallel.ep, job->run->parallel.etp);
+        return 0;
+    }
     if (job->run->recompute.granularity == 2 && stw_fsdp_modules_of(job->run).ops &&
         job->model->facts_known && (job->frozen != NULL || !counts_products(job))) {
         (void)stw_fail(err, STW_STATUS_BAD_INPUT, "recompute.modules",

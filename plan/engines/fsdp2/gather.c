@@ -68,13 +68,25 @@ static bool copies_late(const stw_pass *p) {
     return p->b->job->group == 1 && !p->b->job->engine->spec.executes;
 }
 
-static uint64_t gathered_bytes(const stw_pass *p, uint32_t unit) {
+/* One all-gather of the unit, and one of experts that are cut by ep x etp, over the ranks with the
+ * same experts. The last operation; both are on one stream. */
+static uint32_t gather(stw_pass *p, uint32_t unit, stw_extent from, stw_extent to, uint32_t brought,
+                       bool there) {
     const stw_job *job = p->b->job;
-    uint64_t elements = 0;
-    for (uint32_t i = 0; i < p->n; i++)
-        if (stw_pass_in_unit(p, unit, i))
-            elements = stw_plus(elements, stw_torch_padded(job, i, false));
-    return stw_times(elements, stw_dtype_bits(job->run->precision.compute) / 8);
+    const uint64_t element = stw_dtype_bits(job->run->precision.compute) / 8;
+    const stw_torch_elements n = stw_pass_elements(p, unit, false);
+    const stw_rank_group ranks =
+        p->blocks[unit].resharded.bytes > 0 ? STW_RANK_GROUP_NODE : STW_RANK_GROUP_SHARD;
+    const stw_op dense =
+        stw_pass_comm_op(STW_OP_ALL_GATHER, ranks, unit, stw_times(n.dense, element));
+    const stw_op experts = stw_pass_comm_op(STW_OP_ALL_GATHER, STW_RANK_GROUP_EXPERT_DP, unit,
+                                            stw_times(n.experts, element));
+    uint32_t last = brought;
+    if (n.dense > 0 || n.experts == 0)
+        last = once(p, stw_pass_collective(p, &dense, from, to, last), there);
+    if (n.experts > 0 && job->expert_group > 1)
+        last = once(p, stw_pass_collective(p, &experts, from, to, last), there);
+    return last;
 }
 
 void stw_pass_gather(stw_pass *p, uint32_t unit) {
@@ -91,12 +103,9 @@ void stw_pass_gather(stw_pass *p, uint32_t unit) {
         if (s->all_gather.bytes > 0) to = s->all_gather; /* the last one: all are there */
     }
     if (p->b->job->group == 1) return;
-    const stw_op all = stw_pass_comm_op(STW_OP_ALL_GATHER, unit, gathered_bytes(p, unit));
-    const uint32_t gathered = once(p, stw_pass_collective(p, &all, from, to, brought), there);
+    const uint32_t gathered = gather(p, unit, from, to, brought, there);
     for (uint32_t i = 0; i < p->n; i++)
         if (stw_pass_in_unit(p, unit, i)) p->blocks[i].gathered = gathered;
-    if (gathered != STW_OP_NONE && p->blocks[unit].resharded.bytes > 0)
-        p->b->program->ops[gathered].group = STW_RANK_GROUP_NODE;
     if (from.bytes == 0 || stw_pass_in_root(p, unit)) return;
     p->side.staged_by[slot] = gathered;
     p->side.stage_turn++;
@@ -149,11 +158,12 @@ void stw_pass_reshard(stw_pass *p, uint32_t unit) {
     const stw_job *job = p->b->job;
     const uint64_t element = stw_dtype_bits(job->run->precision.compute) / 8;
     const bool to_node = stw_fsdp_settings_of(job->run).reshard_to_node;
-    for (uint32_t i = 0; i < p->n && to_node; i++)
-        if (stw_pass_in_unit(p, unit, i))
-            p->blocks[i].resharded = stw_alloc(
-                p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
-                stw_times(stw_torch_padded(job, i, false) / job->ranks_per_node, element));
+    for (uint32_t i = 0; i < p->n && to_node; i++) {
+        if (!stw_pass_in_unit(p, unit, i)) continue;
+        const uint64_t dense = stw_torch_elements_of(job, i, false).dense; /* places: no ep */
+        p->blocks[i].resharded = stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,
+                                           stw_times(dense / job->ranks_per_node, element));
+    }
     stw_pass_release(p, unit);
 }
 
@@ -174,7 +184,7 @@ void stw_pass_alloc_side(stw_pass *p) {
         }
         if (stw_pass_sends_in_turn(p, i))
             sent = stw_max_u64(sent, stw_times(p->blocks[i].host_grads, grad));
-        output = stw_max_u64(output, stw_reduce_output_bytes(job, stw_reduce_bytes(job, i)));
+        output = stw_max_u64(output, stw_reduce_output_bytes(job, i));
     }
     if (job->world > job->group) output = 0; /* they are kept until replicas have summed them */
     p->side.root = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, root);

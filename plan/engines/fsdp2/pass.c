@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/fsdp2/pass.h"
 
+#include "core/checked.h"
 #include "plan/program/blocks.h"
 
 /* Elements of every block's shard that lie on the host. */
@@ -57,7 +58,6 @@ void stw_pass_drop(stw_pass *p, stw_component component, stw_extent *extent, uin
 uint32_t stw_pass_collective(stw_pass *p, const stw_op *like, stw_extent from, stw_extent to,
                              uint32_t after) {
     stw_op op = *like;
-    op.group = op.kind == STW_OP_ALL_REDUCE ? STW_RANK_GROUP_REPLICATE : STW_RANK_GROUP_SHARD;
     op.component = op.kind == STW_OP_ALL_GATHER ? STW_COMPONENT_UNSHARD : STW_COMPONENT_REDUCE;
     op.from = op.to = STW_TIER_GPU;
     op.from_offset_bytes = from.bytes > 0 ? from.offset : to.offset;
@@ -71,10 +71,23 @@ uint32_t stw_pass_collective(stw_pass *p, const stw_op *like, stw_extent from, s
     return stw_append(p->b, op);
 }
 
-stw_op stw_pass_comm_op(stw_op_kind kind, uint32_t unit, uint64_t bytes) {
+stw_op stw_pass_comm_op(stw_op_kind kind, stw_rank_group group, uint32_t unit, uint64_t bytes) {
     stw_op op = stw_op_make(kind, STW_STREAM_COMM, unit);
+    op.group = group;
     op.bytes = bytes;
     return op;
+}
+
+stw_torch_elements stw_pass_elements(const stw_pass *p, uint32_t unit, bool trained) {
+    stw_torch_elements sum = {0};
+    for (uint32_t i = 0; i < p->n; i++) {
+        if (!stw_pass_in_unit(p, unit, i)) continue;
+        const stw_torch_elements of = stw_torch_elements_of(p->b->job, i, trained);
+        sum.dense = stw_plus(sum.dense, of.dense);
+        sum.experts = stw_plus(sum.experts, of.experts);
+        sum.own = stw_plus(sum.own, of.own);
+    }
+    return sum;
 }
 
 uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, double flops,

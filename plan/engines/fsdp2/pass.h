@@ -76,10 +76,12 @@ uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, double 
 /** Free on the GPU, and forget. */
 void stw_pass_drop(stw_pass *p, stw_component component, stw_extent *extent, uint32_t after);
 /** Append a collective from one extent into another.
- * @param like kind, unit and bytes of its full result */
+ * @param like kind, group, unit and bytes of its full result */
 uint32_t stw_pass_collective(stw_pass *p, const stw_op *like, stw_extent from, stw_extent to,
                              uint32_t after);
-stw_op stw_pass_comm_op(stw_op_kind kind, uint32_t unit, uint64_t bytes);
+stw_op stw_pass_comm_op(stw_op_kind kind, stw_rank_group group, uint32_t unit, uint64_t bytes);
+/** Elements of a unit as they are communicated. */
+stw_torch_elements stw_pass_elements(const stw_pass *p, uint32_t unit, bool trained);
 
 /* ---- exchange.c ---- */
 

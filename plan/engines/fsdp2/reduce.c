@@ -106,7 +106,7 @@ static stw_extent alloc_output(stw_pass *p, uint32_t unit) {
         if (!stw_pass_in_unit(p, unit, i) || stw_job_gathered_grads(job, i) == 0) continue;
         uint64_t bytes = stw_replica_reduce_bytes(job, params[i]);
         s->output = stw_alloc(p->b, STW_COMPONENT_REDUCE, STW_TIER_GPU,
-                              bytes > 0 ? bytes : stw_reduce_output_bytes(job, s->reduce.bytes));
+                              bytes > 0 ? bytes : stw_reduce_output_bytes(job, i));
         if (bytes > 0) waits = s->output;
     }
     for (uint32_t i = 0; i < p->n; i++) {
@@ -120,29 +120,26 @@ static stw_extent alloc_output(stw_pass *p, uint32_t unit) {
     return waits.bytes > 0 ? waits : p->side.output;
 }
 
-/* Elements of a unit's gradients, padded. */
-static uint64_t reduced_elements(const stw_pass *p, uint32_t unit) {
-    uint64_t elements = 0;
-    for (uint32_t i = 0; i < p->n; i++)
-        if (stw_pass_in_unit(p, unit, i))
-            elements = stw_plus(elements, stw_torch_padded(p->b->job, i, true));
-    return elements;
-}
-
-/* Sum a unit's gradients over the groups (the copy into the input is done). */
+/* Sum a unit's gradients over the groups (the copy into the input is done): those of experts that
+ * are cut by ep x etp over the ranks with the same experts. */
 static uint32_t sum(stw_pass *p, uint32_t unit, stw_extent output, uint32_t after) {
     const stw_job *job = p->b->job;
     const uint64_t element = stw_dtype_bits(job->run->precision.reduce) / 8;
-    const uint64_t elements = reduced_elements(p, unit);
+    const stw_torch_elements n = stw_pass_elements(p, unit, true);
     stw_extent input = STW_NO_EXTENT;
     for (uint32_t i = 0; i < p->n; i++)
         if (stw_pass_in_unit(p, unit, i) && p->blocks[i].reduce.bytes > 0)
             input = p->blocks[i].reduce; /* the last one: all are there */
-    const stw_op scatter =
-        stw_pass_comm_op(STW_OP_REDUCE_SCATTER, unit, stw_times(elements, element));
-    const stw_op all =
-        stw_pass_comm_op(STW_OP_ALL_REDUCE, unit, stw_times(elements / job->group, element));
-    if (job->group > 1) after = once(p, stw_pass_collective(p, &scatter, input, output, after));
+    const stw_op scatter = stw_pass_comm_op(STW_OP_REDUCE_SCATTER, STW_RANK_GROUP_SHARD, unit,
+                                            stw_times(n.dense, element));
+    const stw_op experts = stw_pass_comm_op(STW_OP_REDUCE_SCATTER, STW_RANK_GROUP_EXPERT_DP, unit,
+                                            stw_times(n.experts, element));
+    const stw_op all = stw_pass_comm_op(STW_OP_ALL_REDUCE, STW_RANK_GROUP_REPLICATE, unit,
+                                        stw_times(n.own, element));
+    if (job->group > 1 && n.dense > 0)
+        after = once(p, stw_pass_collective(p, &scatter, input, output, after));
+    if (job->expert_group > 1 && n.experts > 0)
+        after = once(p, stw_pass_collective(p, &experts, input, output, after));
     if (job->world > job->group) /* on the same stream, after it */
         after = once(p, stw_pass_collective(p, &all, output, output, after));
     return after;
@@ -152,7 +149,7 @@ static uint32_t sum(stw_pass *p, uint32_t unit, stw_extent output, uint32_t afte
 static void reduce_out(stw_pass *p, uint32_t unit, uint32_t after) {
     const uint32_t slot = p->side.sent_turn % 2;
     const bool in_turn = p->blocks[unit].host_grads > 0 && stw_pass_sends_in_turn(p, unit);
-    if (reduced_elements(p, unit) == 0) return; /* a group of frozen tensors */
+    if (stw_pass_elements(p, unit, true).own == 0) return; /* a group of frozen tensors */
     stw_extent output = alloc_output(p, unit);
     if (in_turn) p->side.sent_turn++;
     if (in_turn && p->side.sent_by[slot] != STW_OP_NONE) after = p->side.sent_by[slot];

@@ -62,29 +62,51 @@ static const char *group_name(const stw_torch *t, uint32_t block) {
     return t->job->model->groups[t->job->model->blocks[block].group].name;
 }
 
+/* Is it sharded over the ranks with the same experts? */
+static bool apart(const stw_job *job, uint32_t model_tensor) {
+    return job->model->tensors[model_tensor].expert && job->expert_cut > 1;
+}
+
+/* Ranks that a tensor is sharded over. */
+static uint32_t ways(const stw_job *job, uint32_t model_tensor) {
+    const uint32_t ranks = apart(job, model_tensor) ? job->expert_group : job->group;
+    return ranks > 0 ? ranks : 1;
+}
+
 /* After the cut over experts. */
 static uint64_t padded(const stw_job *job, uint32_t model_tensor) {
     const stw_tensor *tensor = &job->model->tensors[model_tensor];
     uint64_t numel = tensor->expert ? tensor->numel / job->expert_cut : tensor->numel;
     uint64_t rows = tensor->rank > 0 && tensor->shape[0] > 0 ? tensor->shape[0] : 1;
     uint64_t row = numel / rows; /* 0 where the cut leaves less than a row */
-    return row > 0 && !tensor->expert ? stw_times(stw_round_up_u64(rows, job->group), row)
-                                      : stw_round_up_u64(numel, job->group);
+    const uint32_t parts = ways(job, model_tensor);
+    return row > 0 && !tensor->expert ? stw_times(stw_round_up_u64(rows, parts), row)
+                                      : stw_round_up_u64(numel, parts);
 }
 
-uint64_t stw_torch_padded(const stw_job *job, uint32_t block, bool trained) {
+static uint64_t own(const stw_job *job, uint32_t model_tensor) {
+    return padded(job, model_tensor) / ways(job, model_tensor);
+}
+
+static void add_tensor(const stw_job *job, uint32_t model_tensor, bool trained,
+                       stw_torch_elements *sum) {
+    uint64_t *all = apart(job, model_tensor) ? &sum->experts : &sum->dense;
+    if (trained && !stw_job_trains(job, model_tensor)) return;
+    *all = stw_plus(*all, padded(job, model_tensor));
+    sum->own = stw_plus(sum->own, own(job, model_tensor));
+}
+
+stw_torch_elements stw_torch_elements_of(const stw_job *job, uint32_t block, bool trained) {
     const stw_block *blk = &job->model->blocks[block];
-    uint64_t sum = 0;
+    stw_torch_elements sum = {0};
     for (uint32_t t = blk->first_tensor; t < blk->first_tensor + blk->n_tensors; t++)
-        if (!trained || stw_job_trains(job, t)) sum = stw_plus(sum, padded(job, t));
+        add_tensor(job, t, trained, &sum);
     return sum;
 }
 
-static uint64_t padded_sum(const stw_torch *t, const unit *u, bool trained) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < u->n; i++)
-        if (!trained || stw_job_trains(t->job, u->model[i]))
-            sum = stw_plus(sum, padded(t->job, u->model[i]));
+static stw_torch_elements elements_of(const stw_torch *t, const unit *u, bool trained) {
+    stw_torch_elements sum = {0};
+    for (uint32_t i = 0; i < u->n; i++) add_tensor(t->job, u->model[i], trained, &sum);
     return sum;
 }
 
@@ -214,19 +236,20 @@ static void gather(stw_torch *t, unit *u) {
     const uint64_t c = bytes_of(run->precision.compute), e = bytes_of(run->precision.params);
     const bool casts = run->precision.compute != run->precision.params;
     const bool up = t->b->decisions->state[0].place.params == STW_TIER_HOST;
-    const uint64_t elements = padded_sum(t, u, false);
+    const stw_torch_elements elements = elements_of(t, u, false);
     uint32_t first = t->b->program->n_tensors, flat = STW_NO_TENSOR;
     if (u->gathered != STW_NO_TENSOR || u->n == 0) return;
-    if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(elements / t->job->group, c));
+    if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(elements.own, c));
     for (uint32_t i = 0; up && i < u->n; i++) {
-        uint64_t own = padded(t->job, u->model[i]) / t->job->group;
-        uint32_t copied = stw_tensor_take(t->b, GATHER, stw_times(own, e));
+        const uint64_t shard = own(t->job, u->model[i]);
+        uint32_t copied = stw_tensor_take(t->b, GATHER, stw_times(shard, e));
         if (!casts) continue;
-        (void)stw_tensor_take(t->b, GATHER, stw_times(own, c));
+        (void)stw_tensor_take(t->b, GATHER, stw_times(shard, c));
         drop(t, copied);
     }
     const uint32_t end = t->b->program->n_tensors;
-    u->gathered = stw_tensor_take(t->b, GATHER, stw_times(elements, c));
+    u->gathered =
+        stw_tensor_take(t->b, GATHER, stw_times(stw_plus(elements.dense, elements.experts), c));
     drop(t, flat);
     for (uint32_t i = end; up && i > first; i -= casts ? 2 : 1) drop(t, i - 1);
 }
@@ -575,7 +598,7 @@ static void chunk_table(stw_torch *t, const unit *u, uint64_t element) {
     uint64_t blocks = 0;
     for (uint32_t i = 0; i < u->n; i++) {
         if (!stw_job_trains(t->job, u->model[i])) continue;
-        const uint64_t chunk = stw_times(padded(t->job, u->model[i]) / t->job->group, element);
+        const uint64_t chunk = stw_times(own(t->job, u->model[i]), element);
         blocks = stw_plus(blocks, (chunk + 2047) / 2048);
     }
     drop(t, stw_tensor_take(t->b, COMPUTE, stw_times(stw_plus(blocks, 6ull * u->n), 8)));
@@ -630,7 +653,8 @@ void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
     if (t == NULL) return;
     const stw_run_spec *run = t->job->run;
     unit *u = unit_of(t, block);
-    const uint64_t elements = padded_sum(t, u, true), own = elements / t->job->group;
+    const stw_torch_elements of = elements_of(t, u, true);
+    const uint64_t elements = stw_plus(of.dense, of.experts);
     const uint64_t reduce_bytes = bytes_of(run->precision.reduce);
     const bool replicas = t->job->world > t->job->group;
     stw_tensors_instead(t->b, first_op);
@@ -644,11 +668,11 @@ void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
         for (uint32_t i = last; i-- > 0;) u->grads[i] = drop(t, u->grads[i]); /* list.clear() */
         uint32_t out = STW_NO_TENSOR, added;
         if (run->precision.reduce != run->precision.grads) {
-            out = stw_tensor_take(t->b, REDUCE, stw_times(own, reduce_bytes));
+            out = stw_tensor_take(t->b, REDUCE, stw_times(of.own, reduce_bytes));
             added = reduced_grad(t, u, replicas ? ALL_REDUCE : REDUCE,
-                                 stw_times(own, bytes_of(run->precision.grads)));
+                                 stw_times(of.own, bytes_of(run->precision.grads)));
         } else {
-            added = reduced_grad(t, u, REDUCE, stw_times(own, reduce_bytes));
+            added = reduced_grad(t, u, REDUCE, stw_times(of.own, reduce_bytes));
         }
         if (!replicas) out = drop(t, out);
         u->output = out;

@@ -16,9 +16,16 @@
 
 typedef struct stw_torch stw_torch;
 
-/** Elements of a block as FSDP communicates them: every tensor is padded to chunks of dimension 0
- * of equal length. @param trained only those that have gradients */
-uint64_t stw_torch_padded(const stw_job *job, uint32_t block, bool trained);
+/** Elements as FSDP communicates them: every tensor is padded to chunks of dimension 0 of equal
+ * length. Experts that are cut by ep x etp are sharded over the ranks with the same experts and
+ * have collectives of their own (torchtitan/models/llama4/infra/parallelize.py, apply_fsdp, shards
+ * moe.experts over a mesh of their own); without such a cut they are among `dense`. */
+typedef struct stw_torch_elements {
+    uint64_t dense, experts; /* gathered */
+    uint64_t own;            /* of one rank's shards of both */
+} stw_torch_elements;
+/** Of a block. @param trained only tensors that have gradients */
+stw_torch_elements stw_torch_elements_of(const stw_job *job, uint32_t block, bool trained);
 
 /** Is every part of the job known tensor by tensor, and are tensors asked for? */
 bool stw_torch_is_known(const stw_builder *b);
