@@ -98,9 +98,10 @@ plan qwen3-8b-rl-hybrid --model Qwen3-8B --cluster "$h100" --set nodes=1 --run "
 plan qwen3-235b-rl-hybrid --model Qwen3-235B-A22B --cluster "$h100" --set nodes=16 --run "$examples/rl-qwen3-235b-hybrid.yaml"
 plan deepseek-v3-rl-hybrid --model DeepSeek-V3 --cluster "$h100" --set nodes=64 --run "$examples/rl-deepseek-v3-hybrid.yaml"
 plan llama-70b-verl-4914 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml"
-plan llama-70b-verl-4914-bf16 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true --set precision.params=bf16
+bf16="--set precision.params=bf16 --set precision.grads=bf16 --set precision.exp_avg=bf16 --set precision.exp_avg_sq=bf16"
+plan llama-70b-verl-4914-bf16 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true $bf16
 plan llama-70b-verl-4914-fp32 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true
-plan llama-70b-verl-4914-141g --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true --set precision.params=bf16 --set node.gpu.memory=139.8GiB
+plan llama-70b-verl-4914-141g --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true $bf16 --set node.gpu.memory=139.8GiB
 
 if [ -n "${UPDATE:-}" ]; then
     cp found.csv "$golden"

@@ -488,6 +488,12 @@ static void refused(void) {
          "mlp, self_attn, layernorm"},
         {{"engine=fsdp2", "fsdp.reshard_to_node=true", "fsdp.reshard_after_forward=false"},
          "reshard_after_forward is false"},
+        {{"engine=fsdp2", "batch.seq_len=1024", "precision.params=bf16"},
+         "set precision.grads=bf16 precision.exp_avg=bf16 precision.exp_avg_sq=bf16"},
+        {{"engine=fsdp2", "precision.exp_avg=bf16", "precision.master=fp32"},
+         "set precision.exp_avg=fp32 precision.master=none"},
+        {{"engine=fsdp2", "batch.seq_len=1024", "precision.grads=bf16"},
+         "found bf16, expected fp32"},
         {{"engine=megatron", "batch.log_prob_micro_batch=2", "batch.seq_len=1024"},
          "batch.log_prob_micro_batch"},
     };

@@ -16,6 +16,9 @@ enum { GPUS = 4 };
 #define ROLLOUT "roles=[{name: rollout, update_bucket: 32 MiB}]"
 #define APART "roles=[{name: rollout, update_bucket: 32 MiB, with: none}]"
 #define FSDP2 "engine=fsdp2"
+#define BF16                                                                                       \
+    "precision.params=bf16", "precision.grads=bf16", "precision.exp_avg=bf16",                     \
+        "precision.exp_avg_sq=bf16"
 #define MEGATRON "engine=megatron", "precision.params=bf16", "precision.master=fp32"
 
 static stw_plan *make(const char *const *settings) {
@@ -101,8 +104,7 @@ static void pieces_cover_the_model(void) {
 
 /* One whole tensor in fp32, its bf16 copy and a bucket. */
 static void tensor_by_tensor(void) {
-    const char *settings[] = {FSDP2, ROLLOUT, NULL},
-               *same[] = {FSDP2, ROLLOUT, "precision.params=bf16", NULL};
+    const char *settings[] = {FSDP2, ROLLOUT, NULL}, *same[] = {FSDP2, ROLLOUT, BF16, NULL};
     stw_plan *a = make(settings), *b = make(same);
     const uint64_t params = a->job->model->params;
     CU_ASSERT_EQUAL(moved(a, STW_OP_ALL_GATHER), 4 * params);
@@ -139,8 +141,7 @@ static void from_every_placement(void) {
 
 /* Tensors that fill a bucket are there together, then once more in it. */
 static void bucket_by_bucket(void) {
-    const char *settings[] = {FSDP2, ROLLOUT, "weight_sync.method=buckets", "precision.params=bf16",
-                              NULL};
+    const char *settings[] = {FSDP2, ROLLOUT, "weight_sync.method=buckets", BF16, NULL};
     stw_plan *plan = make(settings);
     const uint64_t big = 2 * largest(plan); /* larger than a bucket: by itself */
     CU_ASSERT_TRUE(big > BUCKET);

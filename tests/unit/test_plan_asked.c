@@ -28,7 +28,7 @@ static void what_is_offered_can_be_asked_for(void) {
         {"engine=fsdp2", "fsdp.offload_policy=true", NULL},
         {"engine=fsdp2", "placement.params=host", NULL},
         {"engine=fsdp2", "park.moments=host", NULL},
-        {"engine=fsdp2", "precision.master=fp32", "placement.master=host", NULL}};
+        {"precision.params=bf16", "precision.master=fp32", "placement.master=host", NULL}};
     const fixture_size size = {2, 256, 512, 1000};
     for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++) {
         stw_cluster cluster = fixture_cluster(2);

@@ -69,13 +69,16 @@ static void rows_hold_with_models(void) {
         "roles=[{name: b, with: none, nodes: 1, parallel: {tp: 8}, gpu_memory_utilization: 0.6}, "
         "{name: h, kind: reward, with: b}]"};
     static const char *const engines[] = {"engine=stowage", "engine=fsdp2"};
-    static const char *const parks[][2] = {{"park.params=host", "park.moments=host"},
-                                           {"load.method=all_ranks", "precision.params=bf16"}};
+    static const char *const parks[][5] = {{"park.params=host", "park.moments=host"},
+                                           {"load.method=all_ranks", "precision.params=bf16",
+                                            "precision.grads=bf16", "precision.exp_avg=bf16",
+                                            "precision.exp_avg_sq=bf16"}};
     for (size_t e = 0; e < 2; e++)
         for (size_t r = 0; r < 4; r++)
             for (size_t p = e == 0 ? 1 : 0; p < 2; p++) {
                 const char *settings[] = {"nodes=2",   engines[e],  roles[r],
-                                          parks[p][0], parks[p][1], NULL};
+                                          parks[p][0], parks[p][1], parks[p][2],
+                                          parks[p][3], parks[p][4], NULL};
                 CU_ASSERT_NOT_EQUAL(solve(settings), STW_VERDICT_DOES_NOT_FIT);
             }
 }

@@ -438,7 +438,7 @@ static stw_margins margins(const stw_run_spec *run) {
 const stw_engine stw_engine_fsdp2 = {
     .spec = {.name = "fsdp2",
              .section = &stw_fsdp_section,
-             .check = stw_fsdp_check_recompute,
+             .check = stw_fsdp2_check,
              .keys = keys,
              .refuses = refuses,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU},

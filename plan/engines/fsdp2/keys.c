@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/fsdp2/keys.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "plan/spec/spec_rows.h"
@@ -100,7 +101,7 @@ stw_fsdp_modules stw_fsdp_modules_of(const stw_run_spec *run) {
     return modules;
 }
 
-stw_status stw_fsdp_check_recompute(const stw_run_spec *run, const char *origin, stw_error *err) {
+static stw_status check_recompute(const stw_run_spec *run, const char *origin, stw_error *err) {
     const uint32_t n = run->recompute.modules.n, acts = run->placement.activations;
     stw_fsdp_modules modules = {0};
     if (n > 0 && run->recompute.granularity != 2)
@@ -118,4 +119,46 @@ stw_status stw_fsdp_check_recompute(const stw_run_spec *run, const char *origin,
                                    stw_act_name((stw_act)acts),
                                    "keep or auto, because recompute.granularity is selective");
     return STW_STATUS_OK;
+}
+
+/* ---- precision ---- */
+
+static const char *word_of(stw_dtype dtype) {
+    if (dtype == STW_DTYPE_F32) return "fp32";
+    return dtype == STW_DTYPE_BF16 ? "bf16" : "fp16";
+}
+
+/* A reduced gradient is cast to the dtype of its parameter (_fsdp_collectives.py, foreach_reduce:
+ * orig_dtype), and moments are zeros_like(p) (torch/optim/adam.py, _init_group). No other copy of
+ * parameters is kept. */
+static stw_status check_precision(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_dtype dtype = run->precision.params;
+    const struct {
+        const char *key;
+        bool wrong;
+    } keys[] = {{"precision.grads", run->precision.grads != dtype},
+                {"precision.exp_avg", run->precision.exp_avg != dtype},
+                {"precision.exp_avg_sq", run->precision.exp_avg_sq != dtype},
+                {"precision.master", run->precision.has_master}};
+    const size_t n = sizeof keys / sizeof keys[0];
+    char set[192] = "", expected[400];
+    const char *first = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const size_t at = strlen(set);
+        if (!keys[i].wrong) continue;
+        snprintf(set + at, sizeof set - at, "%s%s=%s", first != NULL ? " " : "", keys[i].key,
+                 i + 1 < n ? word_of(dtype) : "none");
+        if (first == NULL) first = keys[i].key;
+    }
+    if (first == NULL) return STW_STATUS_OK;
+    snprintf(expected, sizeof expected,
+             "%s: FSDP2 gives gradients, and AdamW moments, the dtype of the parameters, which is "
+             "%s; set %s",
+             strcmp(first, "precision.master") == 0 ? "none" : word_of(dtype), word_of(dtype), set);
+    return stw_run_spec_refuse_value(run, origin, err, first, expected);
+}
+
+stw_status stw_fsdp2_check(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const stw_status status = check_precision(run, origin, err);
+    return status == STW_STATUS_OK ? check_recompute(run, origin, err) : status;
 }

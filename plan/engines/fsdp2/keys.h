@@ -17,9 +17,9 @@ typedef struct stw_fsdp_modules {
 
 extern const stw_spec_section stw_fsdp_section;
 stw_fsdp_modules stw_fsdp_modules_of(const stw_run_spec *run);
-/** See stw_engine_spec.check. */
-STW_MUST_USE stw_status stw_fsdp_check_recompute(const stw_run_spec *run, const char *origin,
-                                                 stw_error *err);
+/** Recomputation and dtypes; see stw_engine_spec.check. */
+STW_MUST_USE stw_status stw_fsdp2_check(const stw_run_spec *run, const char *origin,
+                                        stw_error *err);
 stw_fsdp_settings stw_fsdp_settings_of(const stw_run_spec *run);
 
 #endif
