@@ -248,7 +248,7 @@ static stw_status check_positions(const stw_job *job, const char *origin, stw_er
 stw_status stw_job_check_effect(const stw_job *job, const char *origin, stw_error *err) {
     const stw_spec_table *table = stw_run_spec_table();
     stw_run_spec defaults;
-    stw_status status = stw_run_spec_init(&defaults, err);
+    stw_status status = stw_run_spec_init_as(job->run, &defaults, err);
     if (status != STW_STATUS_OK) return status;
     defaults.batch.seq_len = stw_default_seq_len(job->model);
     STW_TRY(check_positions(job, origin, err));

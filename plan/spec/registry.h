@@ -26,6 +26,11 @@ typedef struct stw_engine_refusal {
     const char *key, *word; /* key NULL ends the list */
 } stw_engine_refusal;
 
+/** A default of an engine's own for a key precision.*, used where the key is not set. */
+typedef struct stw_engine_default {
+    const char *key, *value; /* key NULL ends the list */
+} stw_engine_default;
+
 /** What a run spec knows of an engine. */
 typedef struct stw_engine_spec {
     const char *name;
@@ -34,7 +39,8 @@ typedef struct stw_engine_spec {
     /** Beginnings of keys that have an effect with this engine, but not with all; NULL at the end,
      * or NULL. */
     const char *const *keys;
-    const stw_engine_refusal *refuses; /* or NULL */
+    const stw_engine_refusal *refuses;  /* or NULL */
+    const stw_engine_default *defaults; /* or NULL */
     const char *trains_as; /* the engine that forward and backward are taken from; NULL: its own */
     unsigned updates;      /* a bit for each stw_update that it has */
     bool executes;         /* Stowage executes its load and its optimizer step */

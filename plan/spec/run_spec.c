@@ -50,6 +50,55 @@ stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err) {
     return status;
 }
 
+/* ---- defaults of an engine's own ---- */
+
+static const char precision[] = "precision";
+static const char *const precisions[] = {"params", "compute", "grads",     "reduce",
+                                         "master", "exp_avg", "exp_avg_sq"};
+enum { N_PRECISIONS = sizeof precisions / sizeof precisions[0] };
+
+static void give(stw_run_spec *run, const char *name) {
+    for (uint32_t i = 0; i < N_PRECISIONS; i++)
+        if (strcmp(name, precisions[i]) == 0) run->given_precision |= 1u << i;
+}
+
+static void give_all(stw_run_spec *run, const stw_node *map) {
+    for (size_t i = 0; map != NULL && map->kind == STW_NODE_OBJECT && i < map->n_items; i++)
+        give(run, map->items[i]->key);
+}
+
+static const char *default_of(const stw_engine_spec *engine, const char *key) {
+    for (const stw_engine_default *d = engine->defaults; d != NULL && d->key != NULL; d++)
+        if (strcmp(d->key, key) == 0) return d->value;
+    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
+    return row != NULL ? row->fallback : NULL;
+}
+
+/* Keys precision.* that are not given take the defaults of the run's engine. */
+static stw_status follow_engine(stw_run_spec *run, stw_error *err) {
+    const stw_spec spec = {stw_run_spec_table(), run, run->pool};
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t i = 0; i < N_PRECISIONS && status == STW_STATUS_OK; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s.%s", precision, precisions[i]);
+        const char *value = default_of(stw_run_spec_engine(run), key);
+        if ((run->given_precision >> i & 1) == 0 && value != NULL)
+            status = stw_spec_set(&spec, key, value, "default", err);
+    }
+    return status;
+}
+
+stw_status stw_run_spec_init_as(const stw_run_spec *run, stw_run_spec *out, stw_error *err) {
+    stw_status status = stw_run_spec_init(out, err);
+    if (status != STW_STATUS_OK) return status;
+    const uint32_t engine = out->engine;
+    out->engine = run->engine;
+    status = follow_engine(out, err);
+    out->engine = engine;
+    if (status != STW_STATUS_OK) stw_run_spec_free(out);
+    return status;
+}
+
 void stw_run_spec_free(stw_run_spec *run) {
     if (run == NULL) return;
     stw_pool_free(run->pool);
@@ -61,6 +110,9 @@ stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_node *node, st
     stw_run_spec read = *run; /* so that a spec that cannot be read changes nothing */
     const stw_spec spec = {stw_run_spec_table(), &read, run->pool};
     stw_status status = stw_spec_read(&spec, tree, node, err);
+    if (status == STW_STATUS_OK && node->kind == STW_NODE_OBJECT)
+        give_all(&read, stw_node_get(node, precision));
+    if (status == STW_STATUS_OK && read.engine != run->engine) status = follow_engine(&read, err);
     if (status == STW_STATUS_OK) *run = read;
     return stw_error_in(status, tree->file, err);
 }
@@ -78,7 +130,21 @@ out:
 stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
                             const char *origin, stw_error *err) {
     const stw_spec spec = {stw_run_spec_table(), run, run->pool};
-    return stw_spec_set(&spec, key, value, origin, err);
+    const uint32_t engine = run->engine;
+    const size_t length = strlen(precision);
+    stw_tree *tree = NULL;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_spec_set(&spec, key, value, origin, err));
+    if (strcmp(key, precision) == 0) {
+        STW_TRY(stw_tree_parse_yaml(origin, value, strlen(value), &tree, err));
+        give_all(run, tree->root);
+    } else if (strncmp(key, precision, length) == 0 && key[length] == '.') {
+        give(run, key + length + 1);
+    }
+    if (run->engine != engine) STW_TRY(follow_engine(run, err));
+out:
+    stw_tree_free(tree);
+    return status;
 }
 
 double stw_run_spec_update_share(const stw_run_spec *run, stw_update update) {

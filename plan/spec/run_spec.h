@@ -111,6 +111,8 @@ typedef struct stw_run_spec {
         stw_dtype params, compute, grads, reduce, exp_avg, exp_avg_sq;
         bool has_master;
     } precision; /* master: fp32 or none */
+    uint32_t
+        given_precision; /* keys precision.* that have been set; the others follow the engine */
     struct {
         uint64_t micro_batch, seq_len /* 0: auto, until a plan resolves it */,
             decoder_seq_len /* 0: auto */, max_tokens_per_gpu /* 0: none */, grad_accumulation,
@@ -195,6 +197,9 @@ typedef struct stw_run_spec {
 
 /** Set every key to its default and create the pool. Free with stw_run_spec_free. */
 STW_MUST_USE stw_status stw_run_spec_init(stw_run_spec *run, stw_error *err);
+/** The same with the defaults of the engine of `run`. */
+STW_MUST_USE stw_status stw_run_spec_init_as(const stw_run_spec *run, stw_run_spec *out,
+                                             stw_error *err);
 void stw_run_spec_free(stw_run_spec *run);
 /** Read run.yaml over the present values. The error for an unknown key names the nearest one. */
 STW_MUST_USE stw_status stw_run_spec_read(const char *path, stw_run_spec *run, stw_error *err);

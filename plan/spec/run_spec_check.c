@@ -167,7 +167,7 @@ static stw_status check_checkpoint(const stw_run_spec *run, const char *origin, 
 
 stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_error *err) {
     stw_run_spec defaults;
-    stw_status status = stw_run_spec_init(&defaults, err);
+    stw_status status = stw_run_spec_init_as(run, &defaults, err);
     if (status != STW_STATUS_OK) return status;
     STW_TRY(check_allocator(run, origin, err));
     STW_TRY(check_betas(run, origin, err));

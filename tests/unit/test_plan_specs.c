@@ -590,9 +590,36 @@ static void default_example_is_written(void) {
     stw_run_spec_free(&run);
 }
 
+/* Keys precision.* that are not set follow the engine, in whichever order and form they are set. */
+static void precision_follows_the_engine(void) {
+    stw_run_spec run, read;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_run_spec_set(&run, "engine", "deepspeed", "test", err));
+    CU_ASSERT_EQUAL(run.precision.params, STW_DTYPE_BF16);
+    CU_ASSERT_EQUAL(run.precision.grads, STW_DTYPE_BF16);
+    CU_ASSERT_EQUAL(run.precision.reduce, STW_DTYPE_BF16);
+    CU_ASSERT_TRUE(run.precision.has_master);
+    char *written = run_json(&run);
+    CHECK_OK(stw_run_spec_init(&read, err));
+    CHECK_OK(run_from_json(written, &read, err));
+    CU_ASSERT_EQUAL(read.precision.grads, STW_DTYPE_BF16);
+    CHECK_OK(stw_run_spec_set(&read, "engine", "stowage", "test", err)); /* all are given */
+    CU_ASSERT_EQUAL(read.precision.grads, STW_DTYPE_BF16);
+    stw_run_spec_free(&read);
+    free(written);
+    CHECK_OK(stw_run_spec_set(&run, "engine", "stowage", "test", err));
+    CU_ASSERT_EQUAL(run.precision.params, STW_DTYPE_F32);
+    CU_ASSERT_FALSE(run.precision.has_master);
+    CHECK_OK(run_from_yaml("precision: {grads: fp16}\nengine: deepspeed\n", &run, err));
+    CU_ASSERT_EQUAL(run.precision.params, STW_DTYPE_BF16);
+    CU_ASSERT_EQUAL(run.precision.grads, STW_DTYPE_F16);
+    stw_run_spec_free(&run);
+}
+
 STW_TEST_MAIN("plan specs", {"terms have words", terms_have_words},
               {"defaults are the contract's", defaults_are_the_contracts},
               {"every key round-trips", every_key_round_trips},
+              {"precision follows the engine", precision_follows_the_engine},
               {"every row is complete", every_row_is_complete},
               {"other names are understood", other_names_are_understood},
               {"other names are no keys", other_names_are_no_keys},

@@ -88,6 +88,12 @@ static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selectiv
                                              {"placement.moments", "nvme"},
                                              {"placement.activations", "offload"},
                                              {NULL, NULL}};
+/* bf16 with ZeRO: runtime/engine.py, get_data_types and communication_data_type. */
+static const stw_engine_default defaults[] = {{"precision.params", "bf16"},
+                                              {"precision.grads", "bf16"},
+                                              {"precision.reduce", "bf16"},
+                                              {"precision.master", "fp32"},
+                                              {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"deepspeed.zero_stage", "3", "cuts parameters and gradients over ranks"},
     {"deepspeed.offload_optimizer", "cpu", "keeps master weights and moments on the host"},
@@ -105,6 +111,7 @@ const stw_engine stw_engine_deepspeed = {
              .section = &stw_deepspeed_section,
              .keys = keys,
              .refuses = refuses,
+             .defaults = defaults,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
              .check = stw_deepspeed_check},
     .assumed_optimizer = "FusedAdam on the GPU, DeepSpeedCPUAdam on the host",

@@ -91,6 +91,9 @@ static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "strea
                                              {"placement.moments", "nvme"},
                                              {"placement.activations", "offload"},
                                              {NULL, NULL}};
+/* --bf16 (megatron/training/arguments.py) */
+static const stw_engine_default defaults[] = {
+    {"precision.params", "bf16"}, {"precision.master", "fp32"}, {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"recompute.granularity", "full", "keeps only the input of every block"},
     {"megatron.optimizer_offload_fraction", "1", "keeps master and moments on the host"},
@@ -108,6 +111,7 @@ const stw_engine stw_engine_megatron = {
              .section = &stw_megatron_section,
              .keys = keys,
              .refuses = refuses,
+             .defaults = defaults,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
              .check = stw_megatron_check},
     .save_note =
