@@ -29,6 +29,7 @@ struct stw_program;
     X(EP, "ep")               /* ranks that share the experts of a block */                        \
     X(ETP, "etp")             /* ranks that cut the matrices of an expert */                       \
     X(PP, "pp")               /* one rank of every pipeline stage */                               \
+    X(EMBEDDING, "embedding") /* stages that have a tied embedding: the first and the last */      \
     X(DP, "dp")               /* data parallel x cp: ranks that sum dense gradients */             \
     X(EXPERT_DP, "expert_dp") /* ranks that cut, or sum the gradients of, the same experts */      \
     X(SYNC, "sync")           /* rank 0 of a trainer, and the ranks of a rollout on other nodes */

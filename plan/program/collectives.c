@@ -44,7 +44,7 @@ stw_status stw_program_collectives(const stw_job *job, const stw_program *progra
                 *found = row;
             }
             const uint64_t issued = times_issued(job, movement, op);
-            found->count = stw_plus(found->count, issued);
+            found->count = stw_plus(found->count, stw_times(issued, op->calls > 0 ? op->calls : 1));
             found->bytes = stw_plus(found->bytes, stw_times(issued, op->bytes));
         }
     }

@@ -102,6 +102,7 @@ typedef struct stw_op {
     uint32_t unit;              /* see the table; STW_OP_NONE: the whole */
     uint32_t once_in;           /* of a movement that an iteration goes through several times: done
                                  * in one of so many passes; 0: in every one */
+    uint32_t calls;             /* collectives that it stands for, `bytes` together; 0: one */
     uint32_t after[2];          /* indices into the program, STW_OP_NONE where unused */
     uint64_t from_offset_bytes; /* in tier `from` */
     uint64_t offset_bytes;      /* in tier `to` */

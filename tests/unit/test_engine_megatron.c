@@ -6,6 +6,7 @@
 #include "models/table.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/program/check.h"
+#include "plan/program/collectives.h"
 #include "planner/planner.h"
 #include "planner/reading.h"
 #include "sim/sim.h"
@@ -218,6 +219,84 @@ static void parallelism_costs(void) {
     free_plan(&one);
 }
 
+/* Calls of a group and kind that a profiler counts in an iteration of a stage; each has
+ * `each_bytes`. */
+static uint64_t calls_of(const stw_job *job, uint32_t stage, stw_collectives_row want,
+                         uint64_t each_bytes) {
+    stw_peaks peaks;
+    stw_collectives all;
+    stw_pool *pool = stw_pool_new();
+    uint64_t calls = 0;
+    const uint32_t rank = job->world / job->run->parallel.pp * stage;
+    stw_program *program = program_of(job, stw_job_kind_of(job, rank), &peaks);
+    CHECK_OK(stw_program_collectives(job, program, pool, &all, err));
+    for (uint32_t i = 0; i < all.n; i++) {
+        const stw_collectives_row *row = &all.rows[i];
+        if (row->group != want.group || row->kind != want.kind || row->phase != want.phase)
+            continue;
+        CU_ASSERT_EQUAL(row->ranks, want.ranks);
+        CU_ASSERT_EQUAL(row->bytes, row->count * each_bytes);
+        calls += row->count;
+    }
+    stw_program_free(program);
+    stw_pool_free(pool);
+    return calls;
+}
+
+/* schedules.py, forward_backward_pipelining_with_interleaving: the first stage gets no input for
+ * its first chunk, the last one hands on no output of its last chunk; between their other chunks
+ * they are neighbours. By hand, forward and backward. */
+static void chunks_go_around(void) {
+    const stw_collectives_row sends = {
+        .phase = STW_PHASE_FORWARD_BACKWARD, .group = STW_RANK_GROUP_PP, .kind = STW_OP_SEND};
+    stw_collectives_row want = sends;
+    planned p;
+    plan_of(&p, "Qwen3-4B",
+            "nodes=1 node.gpus=8 batch.seq_len=4096 parallel.pp=4 parallel.vpp=3 "
+            "batch.grad_accumulation=8 recompute.granularity=full");
+    const uint64_t state = 4096ull * 2560 * 2;
+    want.ranks = 4;
+    for (uint32_t stage = 0; stage < 4; stage++)
+        CU_ASSERT_EQUAL(calls_of(p.plan->job, stage, want, state),
+                        stage == 0 || stage == 3 ? 24 + 16 + 16 + 24 : 96);
+    want = (stw_collectives_row){.phase = STW_PHASE_OPTIMIZER_STEP,
+                                 .group = STW_RANK_GROUP_EMBEDDING,
+                                 .kind = STW_OP_ALL_REDUCE,
+                                 .ranks = 2};
+    CU_ASSERT_EQUAL(calls_of(p.plan->job, 0, want, 151936ull * 2560 * 4), 1);
+    CU_ASSERT_EQUAL(calls_of(p.plan->job, 1, want, 0), 0);
+    CU_ASSERT_EQUAL(calls_of(p.plan->job, 3, want, 151936ull * 2560 * 4), 1);
+    free_plan(&p);
+    plan_of(&p, "Qwen3-4B",
+            "nodes=1 node.gpus=8 batch.seq_len=4096 parallel.pp=2 parallel.vpp=3 "
+            "batch.grad_accumulation=4 recompute.granularity=full");
+    want = sends;
+    want.ranks = 2;
+    for (uint32_t stage = 0; stage < 2; stage++)
+        CU_ASSERT_EQUAL(calls_of(p.plan->job, stage, want, state), 40);
+    free_plan(&p);
+}
+
+/* Rows are gathered before two products of a layer, again for their weight gradients, and reduced
+ * after two in each direction (tensor_parallel/layers.py); the embedding and the head once. */
+static void calls_are_counted(void) {
+    stw_collectives_row want = {.phase = STW_PHASE_FORWARD_BACKWARD,
+                                .group = STW_RANK_GROUP_TP,
+                                .kind = STW_OP_ALL_GATHER,
+                                .ranks = 2};
+    planned p;
+    plan_of(&p, "Qwen3-4B",
+            "nodes=1 node.gpus=8 batch.seq_len=4096 parallel.tp=2 parallel.sequence_parallel=true "
+            "batch.grad_accumulation=2 recompute.granularity=none");
+    const uint64_t rows = 4096ull * 2560 * 2;
+    CU_ASSERT_EQUAL(calls_of(p.plan->job, 0, want, rows), 2 * (36 * (2 + 4) + 2 + 1));
+    want.kind = STW_OP_REDUCE_SCATTER;
+    CU_ASSERT_EQUAL(calls_of(p.plan->job, 0, want, rows), 2 * (36 * (2 + 2) + 1 + 1));
+    want.kind = STW_OP_ALL_REDUCE; /* maximum, logit of the target and sum of the loss, fp32 */
+    CU_ASSERT_EQUAL(calls_of(p.plan->job, 0, want, 4096 * 4), 2 * 3);
+    free_plan(&p);
+}
+
 /* The slowest stage waits for the others less where more micro batches fill the pipeline, or
  * chunks. */
 static double idle_flops(const char *settings, uint32_t stage) {
@@ -278,5 +357,6 @@ static void worst_stage_decides(void) {
 
 STW_TEST_MAIN("engine megatron", {"rows are as measured", rows_are_as_measured},
               {"parts cover the model", parts_cover_the_model}, {"stages differ", stages_differ},
-              {"parallelism costs", parallelism_costs}, {"stages wait", stages_wait},
+              {"parallelism costs", parallelism_costs}, {"chunks go around", chunks_go_around},
+              {"calls are counted", calls_are_counted}, {"stages wait", stages_wait},
               {"worst stage decides", worst_stage_decides})

@@ -189,9 +189,9 @@ static uint32_t last_layer(const pass *p) {
     return p->n > 0 ? p->layers[p->n - 1].block : p->job->model->n_blocks - 1;
 }
 
-/* A collective that the next computation waits for. */
+/* Collectives that the next computation waits for: `calls` of them, and their bytes together. */
 static void communicate(pass *p, stw_op_kind kind, stw_rank_group group, uint32_t block,
-                        uint64_t bytes) {
+                        uint64_t bytes, uint64_t calls) {
     uint32_t ranks, on_node;
     stw_job_group_size(p->job, group, &ranks, &on_node);
     if (ranks <= 1 || bytes == 0) return;
@@ -200,6 +200,7 @@ static void communicate(pass *p, stw_op_kind kind, stw_rank_group group, uint32_
     op.group = group;
     op.from = op.to = STW_TIER_GPU;
     op.bytes = bytes;
+    op.calls = (uint32_t)calls;
     op.after[0] = p->worked;
     p->sent = stw_append(p->b, op);
 }
@@ -211,21 +212,23 @@ static uint64_t rows_bytes(const pass *p, uint64_t rows) {
     return stw_times(stw_times(rows, p->job->model->hidden), c);
 }
 
-static void gather_rows(pass *p, uint32_t block, uint64_t rows) {
+static void gather_rows(pass *p, uint32_t block, uint64_t rows, uint64_t calls) {
     if (p->job->run->parallel.sequence_parallel)
-        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, block, rows_bytes(p, rows));
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, block, rows_bytes(p, rows), calls);
 }
 
-static void reduce_rows(pass *p, uint32_t block, uint64_t rows) {
+static void reduce_rows(pass *p, uint32_t block, uint64_t rows, uint64_t calls) {
     communicate(p,
                 p->job->run->parallel.sequence_parallel ? STW_OP_REDUCE_SCATTER : STW_OP_ALL_REDUCE,
-                STW_RANK_GROUP_TP, block, rows_bytes(p, rows));
+                STW_RANK_GROUP_TP, block, rows_bytes(p, rows), calls);
 }
 
 /* Of the embedding: those of both sequences where there are two. */
 static uint64_t embedded_rows(const pass *p) {
     return stw_plus(p->job->tokens, stw_job_has_encoder(p->job) ? p->job->decoder_tokens : 0);
 }
+
+static uint64_t sequences(const pass *p) { return stw_job_has_encoder(p->job) ? 2 : 1; }
 
 /* Rows and their probabilities go to the experts, rows come back, and so do their gradients
  * (token_dispatcher.py). Gathered rows are summed in fp32 on their way back; their gradients are
@@ -242,17 +245,18 @@ static void dispatch(pass *p, uint32_t block, uint32_t group, bool backward) {
         const uint64_t routes =
             backward ? 0 : stw_times(stw_times(moe.gathered, f->experts), 4 + 1);
         communicate(p, STW_OP_ALL_GATHER, ranks, block,
-                    stw_plus(stw_times(elements, backward ? 4 : c), routes));
-        communicate(p, STW_OP_REDUCE_SCATTER, ranks, block, stw_times(elements, backward ? c : 4));
+                    stw_plus(stw_times(elements, backward ? 4 : c), routes), backward ? 1 : 3);
+        communicate(p, STW_OP_REDUCE_SCATTER, ranks, block, stw_times(elements, backward ? c : 4),
+                    1);
         return;
     }
     if (!backward) /* int64 counts of rows by expert */
         communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_EP, block,
-                    stw_times(stw_times(way->ep, f->experts), 8));
+                    stw_times(stw_times(way->ep, f->experts), 8), 1);
     communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_EP, block,
-                stw_plus(stw_times(sent, 2), stw_times(moe.sent, c)));
+                stw_plus(stw_times(sent, 2), stw_times(moe.sent, c)), 3);
     communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_ETP, block,
-                stw_times(sent, stw_times(2, way->etp)));
+                stw_times(sent, stw_times(2, way->etp)), 2);
 }
 
 /* Tensor parallelism: before and after the attention, before and after the MLP; a decoder's
@@ -265,18 +269,20 @@ static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
     const bool decoder = p->job->model->groups[group].facts.decoder;
     uint64_t out = stw_times(stw_job_group_tokens(p->job, group), decoder ? 3 : 2);
     uint64_t in = stw_plus(out, decoder ? p->job->tokens : 0);
-    gather_rows(p, s->block, stw_times(in, gathers));
-    reduce_rows(p, s->block, gathers > 1 ? in : out);
+    const uint64_t outs = decoder ? 3 : 2, ins = decoder ? 4 : 2;
+    gather_rows(p, s->block, stw_times(in, gathers), ins * gathers);
+    reduce_rows(p, s->block, gathers > 1 ? in : out, gathers > 1 ? ins : outs);
     if (stw_megatron_is_mtp(p->job, s->block)) { /* embedding, projection and its output */
-        reduce_rows(p, s->block, p->job->tokens);
-        gather_rows(p, s->block, stw_times(p->job->tokens, 2 * gathers));
+        reduce_rows(p, s->block, p->job->tokens, 1);
+        gather_rows(p, s->block, stw_times(p->job->tokens, 2 * gathers), 2 * gathers);
         communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, s->block,
-                    rows_bytes(p, p->job->tokens));
+                    rows_bytes(p, p->job->tokens), 1);
     }
     uint64_t ring = stw_times(stw_megatron_key_value_bytes(p->job, group), cp);
-    communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_CP, s->block, stw_times(ring, gathers));
+    communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_CP, s->block, stw_times(ring, gathers),
+                gathers);
     communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_CP, s->block,
-                stw_megatron_heads_sent_bytes(p->job, group));
+                stw_megatron_heads_sent_bytes(p->job, group), 2);
     if (p->job->model->groups[group].facts.experts > 0) dispatch(p, s->block, group, gathers == 2);
 }
 
@@ -291,11 +297,19 @@ static uint64_t handed_on_bytes(const pass *p) {
     return stw_times(states, stw_megatron_hidden_bytes(p->job));
 }
 
-/* To and from the neighbouring stages; the embedding and the loss have one side. */
-static void pass_on(pass *p) {
+/* Hidden states or their gradients of all chunks of this stage, to or from a neighbouring stage.
+ * The input of the first chunk and the output of the last one are no neighbour's; between the
+ * others the last stage is the neighbour of the first one.
+ * @param end the stage whose first or last chunk that is */
+static void pass_on(pass *p, uint32_t end) {
+    const uint64_t chunks = p->job->run->parallel.vpp - (p->stage == end ? 1u : 0u);
     communicate(p, STW_OP_SEND, STW_RANK_GROUP_PP, STW_OP_NONE,
-                stw_times(handed_on_bytes(p), p->job->run->parallel.vpp));
+                stw_times(handed_on_bytes(p), chunks), chunks);
 }
+
+static void pass_in(pass *p) { pass_on(p, 0); }
+
+static void pass_out(pass *p) { pass_on(p, p->job->run->parallel.pp - 1); }
 
 /* Work of a block's forward that selective recomputation does again. */
 static double again_flops(const pass *p, const layer_state *s) {
@@ -330,7 +344,8 @@ static void run_tower(pass *p, bool backward) {
     const stw_megatron_tower *t = &p->tower;
     if (p->stage > 0 || t->kept == 0) return;
     uint64_t more = backward ? stw_plus(t->again, t->backward) : t->again;
-    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, STW_OP_NONE, t->reduced);
+    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, STW_OP_NONE, t->reduced,
+                2ull * vision_blocks(p));
     if (!backward) {
         uint64_t others = stw_times(t->kept, times_of(p, 0) - 1);
         p->tower_others = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, others);
@@ -365,10 +380,9 @@ static void keep_norm(pass *p, const layer_state *s) {
 
 static void forward(pass *p) {
     run_tower(p, false);
-    if (p->stage > 0)
-        pass_on(p);
-    else
-        reduce_rows(p, STW_OP_NONE, embedded_rows(p)); /* every rank has a part of the vocabulary */
+    pass_in(p);
+    if (p->stage == 0) /* every rank has a part of the vocabulary */
+        reduce_rows(p, STW_OP_NONE, embedded_rows(p), sequences(p));
     use_all(p, vision_blocks(p), first_layer(p), false);
     for (uint32_t i = 0; i < p->n; i++) {
         layer_state *s = &p->layers[i];
@@ -414,28 +428,28 @@ static uint64_t vocabulary_bytes(const pass *p) {
 
 static void loss(pass *p) {
     const stw_job *job = p->job;
-    if (p->stage + 1 < job->run->parallel.pp) {
-        pass_on(p); /* the output goes, its gradient comes */
-        pass_on(p);
-        return;
-    }
+    pass_out(p); /* the output goes, its gradient comes */
+    pass_out(p);
+    if (p->stage + 1 < job->run->parallel.pp) return;
     const stw_megatron_loss bytes = stw_megatron_loss_of(job);
     const double flops = head_flops(p);
     const uint32_t head = head_block(p);
+    const uint64_t heads = stw_megatron_hidden_states(job);
     stw_extent kept = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, bytes.kept);
     stw_extent before = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.predictions);
     stw_extent softmax = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.logits);
     stw_extent more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.forward);
-    gather_rows(p, head, head_rows(p));
+    gather_rows(p, head, head_rows(p), heads);
     use_all(p, last_layer(p) + 1, job->model->n_blocks, false);
     (void)compute(p, STW_OP_LOSS, head, flops);
     /* fp32 maximum, logit of the target and sum (tensor_parallel/cross_entropy.py) */
-    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head, stw_times(head_rows(p), 3 * 4));
+    communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head, stw_times(head_rows(p), 3 * 4),
+                3 * heads);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.backward);
-    gather_rows(p, head, head_rows(p));
+    gather_rows(p, head, head_rows(p), heads);
     (void)compute(p, STW_OP_LOSS, head, 2.0 * flops);
-    reduce_rows(p, head, head_rows(p));
+    reduce_rows(p, head, head_rows(p), heads);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, softmax);
     stw_megatron_flow_turn(&p->flow);
@@ -506,11 +520,9 @@ static void backward(pass *p) {
     }
     use_all(p, vision_blocks(p), first_layer(p), true);
     run_tower(p, true);
-    if (p->stage > 0) {
-        pass_on(p);
-        return;
-    }
-    gather_rows(p, STW_OP_NONE, embedded_rows(p));
+    pass_in(p);
+    if (p->stage > 0) return;
+    gather_rows(p, STW_OP_NONE, embedded_rows(p), sequences(p));
     embedding_grad(p);
     stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, p->head_grad);
 }

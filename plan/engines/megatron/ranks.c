@@ -169,6 +169,10 @@ void stw_megatron_group_size(const stw_job *job, stw_rank_group group, uint32_t 
         n = w.expert_dp;
         stride = w.ep * w.etp;
         break;
+    case STW_RANK_GROUP_EMBEDDING: /* on one node only if all stages are */
+        n = w.pp > 1 ? 2 : 1;
+        stride = job->world > job->ranks_per_node ? job->world : 1;
+        break;
     case STW_RANK_GROUP_PP:
         n = w.pp;
         stride = job->world / w.pp;

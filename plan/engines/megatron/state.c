@@ -315,7 +315,7 @@ static void finalize(stw_builder *b, const stw_megatron_state *s) {
     }
     if (stw_megatron_is_fsdp(b->job->run)) whole /= b->job->group;
     if (way->sequence_parallel) exchange(b, &op, STW_RANK_GROUP_TP, whole);
-    exchange(b, &op, STW_RANK_GROUP_PP, tied);
+    exchange(b, &op, STW_RANK_GROUP_EMBEDDING, tied);
 }
 
 static uint32_t update(stw_builder *b, stw_update how, uint64_t params, uint32_t after) {
