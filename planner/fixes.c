@@ -19,6 +19,7 @@ typedef struct fix_search {
     stw_plan *plan;
     stw_fix_budget *budget;
     stw_knobs knobs;
+    bool layouts; /* layouts of ranks were tried */
 } fix_search;
 
 /* ---- one setting ---- */
@@ -156,29 +157,19 @@ out:
 /* ---- the search ---- */
 
 static stw_status note_fix(const fix_search *search, const setting *at, stw_error *err) {
-    stw_plan *plan = search->plan;
-    if (plan->n_fixes == STW_MAX_FIXES) return STW_STATUS_OK;
-    stw_fix *fix = &plan->fixes[plan->n_fixes++];
+    stw_change changes[2 * STW_MAX_KNOB_CHANGES];
     char why[256] = "";
+    uint32_t n = 0;
     for (int k = 0; k < 2; k++) {
         const stw_knob *turned = at->knobs[k];
-        stw_change changes[STW_MAX_KNOB_CHANGES];
         if (turned == NULL) continue;
-        uint32_t n = stw_knob_changes(plan, turned, at->steps[k], changes);
-        for (uint32_t i = 0; i < n; i++) {
-            stw_fix_change *c = &fix->changes[fix->n_changes++];
-            c->set = stw_pool_string(plan->pool, changes[i].key);
-            c->value = stw_pool_string(plan->pool, changes[i].value);
-            if (c->set == NULL || c->value == NULL) goto no_memory;
-        }
-        size_t used = strlen(why);
+        const uint32_t of_knob = stw_knob_changes(search->plan, turned, at->steps[k], &changes[n]);
+        const size_t used = strlen(why);
         snprintf(why + used, sizeof why - used, "%s%s%s", used > 0 ? "; " : "", turned->why,
-                 n == 2 ? ", at the same tokens per step" : "");
+                 of_knob == 2 ? ", at the same tokens per step" : "");
+        n += of_knob;
     }
-    fix->why = stw_pool_string(plan->pool, why);
-    if (fix->why != NULL) return STW_STATUS_OK;
-no_memory:
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    return stw_fix_note(search->plan, changes, n, why, err);
 }
 
 static stw_status try_alone(fix_search *search, stw_error *err) {
@@ -198,6 +189,7 @@ static stw_status try_alone(fix_search *search, stw_error *err) {
         k->enough = trial == STW_TRIAL_FITS;
         if (!k->enough) continue;
         STW_TRY(fewest(search, &at, 0, low, err));
+        k->fewest = at.steps[0];
         STW_TRY(note_fix(search, &at, err));
     }
 out:
@@ -210,6 +202,29 @@ static bool is_enough(const fix_search *search, const char *key) {
         if (search->knobs.list[i].enough && strcmp(search->knobs.list[i].key, key) == 0)
             return true;
     return false;
+}
+
+/* Where nodes alone are enough: another choice of the run may do with fewer of them. */
+static stw_status try_fewer_nodes(fix_search *search, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_knob *nodes = NULL;
+    for (uint32_t i = 0; i < search->knobs.n; i++)
+        if (search->knobs.list[i].kind == STW_KNOB_UP) nodes = &search->knobs.list[i];
+    if (nodes == NULL || !nodes->enough) return status;
+    for (uint32_t i = 0; i < search->knobs.n && nodes->fewest > 1; i++) {
+        stw_knob *word = &search->knobs.list[i];
+        setting at = {{word, nodes}, {1, nodes->fewest - 1}};
+        stw_trial trial;
+        if (word->kind != STW_KNOB_WORD || !word->in_pairs || is_enough(search, word->key) ||
+            strcmp(word->key, "engine") == 0)
+            continue;
+        STW_TRY(try_setting(search, &at, &trial, err));
+        if (trial != STW_TRIAL_FITS) continue;
+        STW_TRY(fewest(search, &at, 1, 0, err));
+        STW_TRY(note_fix(search, &at, err));
+    }
+out:
+    return status;
 }
 
 /* Two knobs at their last steps; where the specs refuse these together, at fewer. */
@@ -265,6 +280,8 @@ out:
 /* The keys that were tried, each once: "parallel.cp, batch.seq_len, nodes". */
 static stw_status note_tried(const fix_search *search, stw_error *err) {
     stw_text keys = STW_TEXT_INIT;
+    if (search->layouts)
+        stw_text_printf(&keys, "parallel.tp, parallel.pp, parallel.ep, their combinations");
     for (uint32_t i = 0; i < search->knobs.n; i++) {
         const stw_knob *k = &search->knobs.list[i];
         bool again = false;
@@ -295,9 +312,12 @@ stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, stw_error *err) 
     if (plan->fixes == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
     stw_knobs_of(plan, &search.knobs);
+    STW_TRY(stw_fix_layouts(plan, &budget, &search.layouts, err));
     STW_TRY(try_alone(&search, err));
+    STW_TRY(try_fewer_nodes(&search, err));
     if (plan->n_fixes < ENOUGH_FIXES) STW_TRY(try_pairs(&search, err));
     STW_TRY(note_tried(&search, err));
+    stw_fixes_sort(plan);
 out:
     return status;
 }

@@ -5,6 +5,7 @@
 #define STW_PLANNER_FIXES_H
 
 #include "plan/files/plan.h"
+#include "planner/resolve.h"
 
 typedef struct stw_change {
     char key[64], value[32];
@@ -36,6 +37,22 @@ STW_MUST_USE stw_status stw_fix_try(const stw_plan *plan, stw_fix_budget *budget
 STW_MUST_USE stw_status stw_fix_admits(const stw_plan *plan, const stw_change *changes, uint32_t n,
                                        bool *out, stw_error *err);
 
+/* ---- what was found (fix_order.c) ---- */
+
+/** Append a fix; nothing where the list is full. */
+STW_MUST_USE stw_status stw_fix_note(stw_plan *plan, const stw_change *changes, uint32_t n,
+                                     const char *why, stw_error *err);
+/** Cheapest first; stable. */
+void stw_fixes_sort(stw_plan *plan);
+
+/* ---- layouts of ranks (fix_layout.c) ---- */
+
+/** Note layouts of ranks that fit, with an engine that cuts layers and stages.
+ * @param all its time is that of this search, its trials are not
+ * @param tried out, has the engine such layouts? */
+STW_MUST_USE stw_status stw_fix_layouts(stw_plan *plan, const stw_fix_budget *all, bool *tried,
+                                        stw_error *err);
+
 /* ---- knobs (fix_knobs.c) ---- */
 
 /* What step i of a knob sets: from + i x step, from x 2^i, the i-th number below from that divides
@@ -60,6 +77,7 @@ typedef struct stw_knob {
     bool single, in_pairs; /* where it is tried; neither: both */
     bool needs_nodes;      /* beside more nodes all its steps may be admitted */
     bool enough;           /* by itself */
+    uint64_t fewest;       /* steps that are enough, where it is */
     bool tried;            /* the specs admitted it, alone or in a pair */
 } stw_knob;
 

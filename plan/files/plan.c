@@ -2,6 +2,7 @@
 #include "plan/files/plan.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -197,6 +198,28 @@ bool stw_plan_is_torn(const stw_plan *plan) {
     bool torn = false;
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) torn = torn || plan->replayed[k].full;
     return torn;
+}
+
+/* Cuts by more than this are no remedy. */
+static const uint64_t MOST_CUT = 8;
+
+bool stw_plan_fix_is_remedy(const stw_plan *plan, const stw_fix *fix) {
+    for (uint32_t i = 0; i < fix->n_changes; i++)
+        if (strcmp(fix->changes[i].set, "batch.seq_len") == 0 &&
+            strtoull(fix->changes[i].value, NULL, 10) < plan->run.batch.seq_len / MOST_CUT)
+            return false;
+    return true;
+}
+
+const char *stw_plan_streamed_note(const stw_plan *plan) {
+    if (plan->run.optimizer.implementation != STW_OPTIMIZER_AUTO ||
+        plan->verdict == STW_VERDICT_DOES_NOT_FIT)
+        return NULL;
+    for (uint32_t i = 0; i < plan->decisions.n_state; i++)
+        if (plan->decisions.state[i].units > 0 &&
+            plan->decisions.state[i].place.update == STW_UPDATE_STREAM)
+            return plan->job->engine->streamed_note;
+    return NULL;
 }
 
 static stw_status derive(stw_plan *plan, uint32_t phases, stw_error *err) {

@@ -58,7 +58,7 @@ typedef struct stw_binding {
     uint32_t n_changes;    /* that set it, planned anew; 0: not known */
     stw_fix_change changes[STW_MAX_LIMIT_CHANGES];
 } stw_binding; /* of a minimal set of limits that contradict each other */
-#define STW_MAX_FIX_CHANGES 4
+#define STW_MAX_FIX_CHANGES 8
 typedef struct stw_fix {
     uint32_t n_changes;
     stw_fix_change changes[STW_MAX_FIX_CHANGES];
@@ -134,6 +134,12 @@ STW_MUST_USE stw_status stw_plan_trainer_peaks(const stw_plan *plan, stw_pool *p
 /** Does an allocator find no room for a tensor although all bytes fit: is the GPU's memory split up
  * too far? Such a plan is at risk. plan->replayed says where. */
 bool stw_plan_is_torn(const stw_plan *plan);
+/** Is a fix a remedy, or does it make the sequences so short (a cut by more than 8) that it is
+ * another run? */
+bool stw_plan_fix_is_remedy(const stw_plan *plan, const stw_fix *fix);
+/** What to say of a streamed optimizer step that the planner chose for a framework's optimizers,
+ * which have none; NULL: nothing. */
+const char *stw_plan_streamed_note(const stw_plan *plan);
 /** Elements of the state that runs verify (params, moments, master), on all ranks. */
 uint64_t stw_plan_state_elements(const stw_plan *plan);
 /** Append an alternative; `needs` is copied, `rule` is not. @param plan_seconds of the plan */

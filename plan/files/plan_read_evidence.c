@@ -147,7 +147,7 @@ out:
 static stw_status read_fix(const stw_tree *tree, const stw_node *node, stw_pool *pool, stw_fix *fix,
                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const change_list into = {fix->changes, 1, STW_MAX_FIX_CHANGES, "one to four changes"};
+    const change_list into = {fix->changes, 1, STW_MAX_FIX_CHANGES, "one to eight changes"};
     STW_TRY(read_changes(tree, node, pool, &into, &fix->n_changes, err));
     STW_TRY(stw_part_string(tree, node, "why", true, pool, &fix->why, err));
 out:

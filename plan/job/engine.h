@@ -73,6 +73,10 @@ typedef struct stw_engine {
     const char *save_note; /* what the framework's own save exchanges; NULL: nothing to say */
     /* What optimizer.implementation: auto is taken to be; NULL: as planned. */
     const char *assumed_optimizer;
+    /* What a streamed step needs that the framework's own optimizers lack: the planner chooses one
+     * by itself only where nothing else fits, and reports say this. NULL: nothing. */
+    const char *streamed_note;
+    const char *last_stage_key; /* layers of a last stage that has fewer; NULL: no such key */
     /** NULL: none. */
     stw_margins (*margins)(const stw_run_spec *run);
     bool encoders; /* builds models with an encoder and a decoder; else they are refused */

@@ -320,6 +320,75 @@ static void params_are_freed_after_forward(void) {
     stw_plan_free(plan);
 }
 
+#define H100_NODES(n)                                                                              \
+    "nodes=" n, "node.gpus=8", "node.gpu.memory=79.6 GiB", "node.host.memory=2000 GiB",            \
+        "node.host.limit=2000 GiB"
+#define MEGATRON "engine=megatron", "precision.params=bf16", "precision.master=fp32"
+
+/* An engine with tensor, pipeline and expert parallelism: layouts of its ranks come first, on the
+ * nodes that there are. Stages that do not divide the layers have a last one of fewer. */
+static void layouts_of_ranks_are_tried(void) {
+    const char *dense[] = {H100_NODES("4"), MEGATRON, NULL},
+               *experts[] = {H100_NODES("4"), MEGATRON,
+                             "parallel.tp=4", "parallel.sequence_parallel=true",
+                             "parallel.ep=8", NULL};
+    stw_plan *plan = unfit("Llama-3.1-70B", dense);
+    CU_ASSERT_STRING_EQUAL(plan->fixes[0].changes[0].set, "parallel.tp");
+    CU_ASSERT_EQUAL(value_of(&plan->fixes[0], "nodes", 4), 4);
+    const stw_fix *stages = fix_of(plan, "parallel.pp", 2);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(stages);
+    CU_ASSERT(value_of(stages, "batch.grad_accumulation", 1) >=
+              value_of(stages, "parallel.pp", UINT64_MAX));
+    CU_ASSERT_PTR_NOT_NULL(strstr(plan->tried, "parallel.tp, parallel.pp, parallel.ep"));
+    check_fixes("Llama-3.1-70B", dense, plan);
+    stw_plan_free(plan);
+
+    plan = unfit("Qwen3-235B-A22B", experts); /* 94 layers: 7 stages of 12, and 10 */
+    const stw_fix *uneven = fix_of(plan, "parallel.pp", 4);
+    bool found = false;
+    CU_ASSERT_PTR_NOT_NULL(uneven);
+    for (uint32_t f = 0; f < plan->n_fixes; f++)
+        found = found || (value_of(&plan->fixes[f], "megatron.last_stage_layers", 0) == 10 &&
+                          value_of(&plan->fixes[f], "nodes", 4) == 8);
+    CU_ASSERT(found);
+    check_fixes("Qwen3-235B-A22B", experts, plan);
+    stw_plan_free(plan);
+}
+
+/* Nodes alone are enough, and the host beside them does with fewer: that comes first. */
+static void fewer_nodes_come_first(void) {
+    const char *settings[] = {H100_NODES("2"), "engine=fsdp2", "batch.seq_len=8192", NULL};
+    stw_plan *plan = unfit("Llama-3.1-405B", settings);
+    const stw_fix *alone = fix_of(plan, "nodes", 1), *first = &plan->fixes[0];
+    CU_ASSERT_PTR_NOT_NULL_FATAL(alone);
+    CU_ASSERT_STRING_EQUAL(first->changes[0].set, "fsdp.offload_policy");
+    CU_ASSERT(value_of(first, "nodes", UINT64_MAX) < value_of(alone, "nodes", 0));
+    check_fixes("Llama-3.1-405B", settings, plan);
+    stw_plan_free(plan);
+}
+
+/* What keeps framework and numerics, then machines, numerics, another engine, another run. */
+static void cheap_changes_come_first(void) {
+    const char *settings[] = {H100_NODES("1"), "engine=fsdp2", "batch.seq_len=8192",
+                              "recompute.granularity=full", NULL};
+    const char *const order[] = {"fsdp.offload_policy", "nodes", "precision.grads", "batch.seq_len",
+                                 "engine"};
+    stw_plan *plan = unfit("Llama-3.1-70B", settings);
+    CU_ASSERT_EQUAL_FATAL(plan->n_fixes, 5);
+    for (uint32_t i = 0; i < 5; i++) {
+        CU_ASSERT_STRING_EQUAL(plan->fixes[i].changes[0].set, order[i]);
+    }
+    const stw_fix eighth = {1, {{"batch.seq_len", "1024"}}, NULL},
+                  shorter = {1, {{"batch.seq_len", "512"}}, NULL};
+    CU_ASSERT(stw_plan_fix_is_remedy(plan, &eighth));
+    CU_ASSERT_FALSE(stw_plan_fix_is_remedy(plan, &shorter));
+    plan->fixes[4] = plan->fixes[0];
+    plan->fixes[0] = shorter;
+    stw_fixes_sort(plan);
+    CU_ASSERT_STRING_EQUAL(plan->fixes[4].changes[0].value, "512");
+    stw_plan_free(plan);
+}
+
 /* The largest models on one GPU: some number of GPUs is always found, if need be with experts cut
  * over some of them. */
 static void the_largest_models_have_a_fix(void) {
@@ -380,5 +449,8 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
               {"an attention without scores is offered", an_attention_without_scores_is_offered},
               {"limits can be pasted", limits_can_be_pasted},
               {"params are freed after forward", params_are_freed_after_forward},
+              {"layouts of ranks are tried", layouts_of_ranks_are_tried},
+              {"fewer nodes come first", fewer_nodes_come_first},
+              {"cheap changes come first", cheap_changes_come_first},
               {"the largest models have a fix", the_largest_models_have_a_fix},
               {"trials are counted", trials_are_counted})

@@ -422,8 +422,9 @@ static const stw_engine_refusal refuses[] = {{"checkpoint.format", "torch_dist"}
                                              {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"fsdp.reshard_after_forward", "true", "frees gathered params after forward"},
-    {"engine", "stowage", "places state in parts and streams it in small buckets"},
     {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host"},
+    {"engine", "stowage",
+     "another engine, which executes no forward pass: streams state in small buckets"},
     {NULL, NULL, NULL}};
 
 static const uint32_t fsdp2_depths[] = {1, 2, 4, 0};
@@ -453,6 +454,8 @@ const stw_engine stw_engine_fsdp2 = {
     .assumed_optimizer = "AdamW(fused=True). With AdamW(foreach=True), set it to foreach: the step "
                          "needs a temporary as large as exp_avg_sq. On the CPU it is taken as "
                          "torch's default, a loop over tensors",
+    .streamed_note = "It needs a streamed optimizer step (optimizer.implementation: streamed), "
+                     "which torch's AdamW does not have; AReaL does.",
     .margins = margins,
     .cpu_step = stw_fsdp2_cpu_step,
     .cpu_rate = stw_fsdp2_cpu_rate,

@@ -120,6 +120,7 @@ const stw_engine stw_engine_megatron = {
     .load_note = "Megatron-LM reads its own checkpoints rank by rank; plan whole-model loading "
                  "with --set load.method=all_ranks.",
     .assumed_optimizer = "fused",
+    .last_stage_key = "megatron.last_stage_layers",
     .encoders = true,
     .margins = margins,
     .fixes = fixes,

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of fixes: first what keeps framework, numerics, batch and machines; then more machines,
+ * the fewest first; then what changes numerics or length; then another engine; last a sequence so
+ * much shorter that it is another run. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "planner/fixes.h"
+
+typedef enum stw_cost_class { KEEPS, MACHINES, MEANING, FRAMEWORK, ANOTHER_RUN } cost_class;
+
+typedef struct ranked {
+    stw_fix fix;
+    cost_class class;
+    uint64_t nodes;
+    uint32_t order; /* in which it was found */
+} ranked;
+
+stw_status stw_fix_note(stw_plan *plan, const stw_change *changes, uint32_t n, const char *why,
+                        stw_error *err) {
+    if (plan->n_fixes == STW_MAX_FIXES || n > STW_MAX_FIX_CHANGES) return STW_STATUS_OK;
+    stw_fix *fix = &plan->fixes[plan->n_fixes++];
+    fix->n_changes = n;
+    fix->why = stw_pool_string(plan->pool, why);
+    for (uint32_t i = 0; i < n; i++) {
+        fix->changes[i].set = stw_pool_string(plan->pool, changes[i].key);
+        fix->changes[i].value = stw_pool_string(plan->pool, changes[i].value);
+        if (fix->changes[i].set == NULL || fix->changes[i].value == NULL) fix->why = NULL;
+    }
+    if (fix->why != NULL) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+}
+
+static cost_class class_of(const stw_plan *plan, const stw_fix *fix) {
+    cost_class worst = stw_plan_fix_is_remedy(plan, fix) ? KEEPS : ANOTHER_RUN;
+    for (uint32_t i = 0; i < fix->n_changes; i++) {
+        const char *key = fix->changes[i].set;
+        cost_class here = KEEPS;
+        if (strcmp(key, "nodes") == 0) here = MACHINES;
+        if (strcmp(key, "precision.grads") == 0 || strcmp(key, "batch.seq_len") == 0)
+            here = MEANING;
+        if (strcmp(key, "engine") == 0) here = FRAMEWORK;
+        if (here > worst) worst = here;
+    }
+    return worst;
+}
+
+static uint64_t nodes_of(const stw_plan *plan, const stw_fix *fix) {
+    for (uint32_t i = 0; i < fix->n_changes; i++)
+        if (strcmp(fix->changes[i].set, "nodes") == 0)
+            return strtoull(fix->changes[i].value, NULL, 10);
+    return plan->cluster.nodes;
+}
+
+static int by_cost(const void *a, const void *b) {
+    const ranked *x = a, *y = b;
+    if (x->class != y->class) return x->class < y->class ? -1 : 1;
+    if (x->nodes != y->nodes) return x->nodes < y->nodes ? -1 : 1;
+    return x->order < y->order ? -1 : 1;
+}
+
+void stw_fixes_sort(stw_plan *plan) {
+    ranked list[STW_MAX_FIXES];
+    for (uint32_t i = 0; i < plan->n_fixes; i++)
+        list[i] = (ranked){plan->fixes[i], class_of(plan, &plan->fixes[i]),
+                           nodes_of(plan, &plan->fixes[i]), i};
+    qsort(list, plan->n_fixes, sizeof *list, by_cost);
+    for (uint32_t i = 0; i < plan->n_fixes; i++) plan->fixes[i] = list[i].fix;
+}
