@@ -44,6 +44,7 @@ static const struct {
     const char *word, *colour;
 } marks[] = {{"does not fit", RED},
              {"fits with little headroom", YELLOW},
+             {"may run out of memory", YELLOW},
              {"fits on", GREEN},
              {"OVER", RED},
              {"outside", RED}};

@@ -371,6 +371,17 @@ static uint32_t places_on_nvme(const stw_cost *cost) {
     return places;
 }
 
+/* Places whose update the framework's own optimizers lack. */
+static uint32_t places_streamed(const stw_plan *plan, const stw_cost *cost) {
+    uint32_t places = 0;
+    if (plan->job->engine->streamed_note == NULL ||
+        plan->run.optimizer.implementation != STW_OPTIMIZER_AUTO)
+        return 0;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (cost->places[p].update == STW_UPDATE_STREAM) places |= 1u << p;
+    return places;
+}
+
 /* Has an attempt found anything? The solver fails at times, and the greedy rule finds what it can
  * without it. */
 static bool has_plan(const solving *s) {
@@ -403,9 +414,12 @@ static stw_status solve_calmly(solving *s, stw_error *err) {
     bool asked =
         plan->run.placement.moments == STW_TIER_NVME || plan->run.placement.master == STW_TIER_NVME;
     STW_TRY(pose(s, plan->job, err));
-    uint32_t nvme = places_on_nvme(s->cost);
-    for (int attempt = nvme != 0 && !asked ? 0 : 1; attempt < 2; attempt++) {
-        s->bars.places = attempt == 0 ? nvme : 0;
+    const uint32_t nvme = asked ? 0 : places_on_nvme(s->cost),
+                   streamed = places_streamed(plan, s->cost);
+    const uint32_t bars[] = {nvme | streamed, streamed, nvme, 0};
+    for (size_t i = 0; i < sizeof bars / sizeof bars[0]; i++) {
+        if (i > 0 && bars[i] == s->bars.places) continue;
+        s->bars.places = bars[i];
         STW_TRY(solve_filling(s, err));
         if (has_plan(s)) break;
     }

@@ -117,13 +117,14 @@ static void put_changes(const stw_fix_change *changes, uint32_t n_changes, char 
 static void put_remedy(const stw_section *s) {
     const stw_plan *plan = s->plan;
     char changes[512], why[192] = "";
-    if (plan->n_fixes > 0) {
+    if (plan->n_fixes > 0 && stw_plan_fix_is_remedy(plan, &plan->fixes[0])) {
         put_changes(plan->fixes[0].changes, plan->fixes[0].n_changes, changes, sizeof changes);
         snprintf(why, sizeof why, " (%s)", plan->fixes[0].why);
     } else if (plan->n_bindings > 0 && plan->bindings[0].n_changes > 0) {
         put_changes(plan->bindings[0].changes, plan->bindings[0].n_changes, changes,
                     sizeof changes);
-        snprintf(why, sizeof why, ", on another machine; no other change that was tried is enough");
+        snprintf(why, sizeof why, ", on another machine; no other change that was tried %s",
+                 plan->n_fixes > 0 ? "keeps a comparable length of sequences" : "is enough");
     } else {
         return;
     }
@@ -131,21 +132,23 @@ static void put_remedy(const stw_section *s) {
                  changes, why);
 }
 
-/* A plan that fills the GPU. Full hosts have a remark of their own. */
-/* The bytes fit, but not where the framework's allocator has room for them. */
-static void put_torn(const stw_section *s) {
-    for (uint32_t k = 0; k < s->plan->job->n_kinds; k++) {
-        const stw_replayed *replayed = &s->plan->replayed[k];
-        if (!replayed->full) continue;
-        stw_doc_line(s->out, s->format,
-                     "All bytes fit, but in %s the framework's allocator has split the GPU's "
-                     "memory up and finds no room for %s.%s",
-                     stw_phase_name(replayed->full_at), stw_word_gib(replayed->full_bytes).text,
-                     s->plan->run.allocator.expandable_segments
-                         ? ""
-                         : " Try --set allocator.expandable_segments=true.");
-        return;
-    }
+/* Where the bytes fit, but not in the pieces of free memory that the framework's allocator has;
+ * NULL: nowhere. */
+static const stw_replayed *torn_of(const stw_plan *plan) {
+    for (uint32_t k = 0; plan->replayed != NULL && k < plan->job->n_kinds; k++)
+        if (plan->replayed[k].full) return &plan->replayed[k];
+    return NULL;
+}
+
+static void put_torn(const stw_section *s, const char *machine) {
+    const stw_replayed *torn = torn_of(s->plan);
+    stw_doc_line(s->out, s->format,
+                 "%s may run out of memory on %s: in %s the framework's allocator has split the "
+                 "GPU's memory up and finds no room for %s, although all bytes fit.",
+                 s->plan->model->name, machine, stw_phase_name(torn->full_at),
+                 stw_word_gib(torn->full_bytes).text);
+    if (!s->plan->run.allocator.expandable_segments)
+        stw_doc_line(s->out, s->format, "Try --set allocator.expandable_segments=true.");
 }
 
 /* Runs of the engine that were measured held more than was predicted for them. */
@@ -160,10 +163,10 @@ static void put_margin(const stw_section *s, const char *memory, double margin, 
                  stw_word_gib(capacity).text);
 }
 
+/* A plan that fills the GPU. Full hosts have a remark of their own. */
 static void put_risk(const stw_section *s) {
     const stw_plan_facts *f = s->facts;
     const stw_margins margins = stw_plan_margins(s->plan);
-    if (s->plan->replayed != NULL) put_torn(s);
     if (margins.gpu > 0) put_margin(s, "GPU", margins.gpu, f->gpu_peak, f->gpu_capacity);
     if (margins.host > 0) put_margin(s, "Host", margins.host, f->host_peak, f->host_capacity);
     if ((double)f->gpu_peak <= STW_RISK_SHARE * (double)f->gpu_capacity) return;
@@ -211,7 +214,12 @@ void stw_section_verdict(const stw_section *s) {
     const char *verdict = plan->verdict == STW_VERDICT_FITS      ? "fits"
                           : plan->verdict == STW_VERDICT_AT_RISK ? "fits with little headroom"
                                                                  : "does not fit";
-    stw_doc_line(s->out, s->format, "%s %s on %s.", plan->model->name, verdict, machine);
+    if (plan->verdict == STW_VERDICT_AT_RISK && torn_of(plan) != NULL)
+        put_torn(s, machine);
+    else
+        stw_doc_line(s->out, s->format, "%s %s on %s.", plan->model->name, verdict, machine);
+    if (stw_plan_streamed_note(plan) != NULL)
+        stw_doc_line(s->out, s->format, "%s", stw_plan_streamed_note(plan));
     if (f->gpu_phase != STW_N_PHASES) {
         put_use(s, true);
         put_use(s, false);
@@ -380,7 +388,7 @@ void stw_section_ring(const stw_section *s) {
         plan->job->engine->load_note != NULL)
         stw_doc_line(s->out, s->format, "%s", plan->job->engine->load_note);
     if (plan->run.optimizer.implementation == STW_OPTIMIZER_AUTO &&
-        plan->job->engine->assumed_optimizer != NULL)
+        plan->job->engine->assumed_optimizer != NULL && stw_plan_streamed_note(plan) == NULL)
         stw_doc_line(s->out, s->format, "optimizer.implementation is auto, taken as %s.",
                      plan->job->engine->assumed_optimizer);
 }

@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The verdict: memory that the allocator splits up, an optimizer step that torch lacks, and a
+# headline that is no remedy.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+plan() { "$STOWAGE" plan --cluster h100-80g-x8 --set engine=fsdp2 "$@" >out; }
+needs="It needs a streamed optimizer step (optimizer.implementation: streamed), which torch's AdamW does not have; AReaL does."
+
+# torn: the first sentence says so, the second what to try
+plan --model Qwen3-4B --set node.gpus=1
+sed -n 1p out | grep -q "Qwen3-4B may run out of memory on .*: in forward_backward .* finds no room for 3.48 GiB" || fail "torn"
+sed -n 2p out | grep -q "Try --set allocator.expandable_segments=true." || fail "what to try"
+! grep -q "streamed optimizer" out || fail "a resident update needs no streamed step"
+plan --model Qwen3-4B --set node.gpus=1 --set allocator.expandable_segments=true
+! grep -q "may run out of memory" out || fail "expandable segments do not tear"
+
+# a streamed step: only where no plan with torch's own optimizers fits
+for gib in 27 27.9; do
+    plan --model Qwen3-1.7B --set node.gpus=1 --set node.gpu.memory=${gib}GiB --set batch.seq_len=2048 \
+        --set recompute.granularity=full --set allocator.expandable_segments=true
+    cp out $gib
+done
+grep -q "^  *gpu .* stream " 27 && grep -qF "$needs" 27 || fail "27 GiB need a streamed step"
+grep -q "^  *gpu .* resident " 27.9 || fail "a resident update fits in 27.9 GiB"
+! grep -qF "$needs" 27.9 || fail "torch can do a resident update"
+plan --model Qwen3-8B --set node.gpus=1 --set recompute.granularity=full
+grep -q "^  *gpu .* stream " out || fail "the case does not stream"
+grep -qF "$needs" out || fail "the streamed step is not named"
+! grep -q "taken as AdamW" out || fail "AdamW cannot stream"
+plan --model Qwen3-8B --set node.gpus=1 --set recompute.granularity=full --set optimizer.implementation=streamed
+! grep -qF "$needs" out || fail "the user asked for it"
