@@ -444,7 +444,7 @@ static void loss(pass *p) {
     (void)compute(p, STW_OP_LOSS, head, flops);
     /* fp32 maximum, logit of the target and sum (tensor_parallel/cross_entropy.py) */
     communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head, stw_times(head_rows(p), 3 * 4),
-                3 * heads);
+                stw_times(3, heads));
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.backward);
     gather_rows(p, head, head_rows(p), heads);
