@@ -5,7 +5,7 @@
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 tiny_model
 tiny_cluster 1
-rm -rf weights
+rm -rf weights odd
 "$STW_WRITE_SAFETENSORS" tiny weights 7 "4 MiB" 2>/dev/null
 [ "$(find weights -name '*.safetensors' | wc -l)" -gt 1 ] || fail "the weights are not sharded"
 [ "$("$STOWAGE" inspect weights --json | sed -n 's/^ *"params": *\([0-9]*\),.*/\1/p' | head -n 1)" = \
