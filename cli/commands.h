@@ -20,6 +20,7 @@ int stw_cmd_plan(int argc, char **argv);
 int stw_cmd_simulate(int argc, char **argv);
 int stw_cmd_run(int argc, char **argv);
 int stw_cmd_calibrate(int argc, char **argv);
+int stw_cmd_record(int argc, char **argv);
 int stw_cmd_validate(int argc, char **argv);
 int stw_cmd_report(int argc, char **argv);
 int stw_cmd_diff(int argc, char **argv);

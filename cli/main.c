@@ -21,6 +21,7 @@ static const command commands[] = {
     {"plan", "--model MODEL", "decide placement and load; write the plan", stw_cmd_plan},
     {"simulate", "PLAN", "predict peak memory and the time line", stw_cmd_simulate},
     {"run", "PLAN", "execute the plan on this machine", stw_cmd_run},
+    {"record", "-- COMMAND", "sample what somebody else's job holds", stw_cmd_record},
     {"validate", "PLAN RUN...", "compare predicted and measured values", stw_cmd_validate},
     {"report", "PLAN|RUN|SWEEP...", "write a capacity report", stw_cmd_report},
     {"size", "--model MODEL", "find the smallest cluster on which it fits", stw_cmd_size},
@@ -65,9 +66,6 @@ static int unknown_command(const char *name) {
     stw_error err = STW_ERROR_INIT;
     const char *names[sizeof commands / sizeof commands[0]];
     for (size_t i = 0; i < n_commands; i++) names[i] = commands[i].name;
-    if (strcmp(name, "record") == 0)
-        return stw_exit(
-            stw_fail(&err, STW_STATUS_NOT_BUILT_IN, name, "not implemented in this version"), &err);
     const char *near = stw_nearest(name, names, n_commands);
     (void)stw_fail(&err, STW_STATUS_USAGE, name, "unknown command; %s%s%s",
                    near != NULL ? "did you mean " : "", near != NULL ? near : "see stowage --help",

@@ -141,7 +141,7 @@ static bool figure(const comparer *c, metric which, const stw_peak *peak, const 
     case METRIC_PROCESS:
         expected = host->components[STW_COMPONENT_PROCESS];
         found = m->host - arenas_on_host(m);
-        known = m->host > arenas_on_host(m);
+        known = !external && m->host > arenas_on_host(m);
         break;
     }
     *predicted = (double)expected;

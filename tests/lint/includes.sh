@@ -35,7 +35,7 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
         owner["yaml.h"] = "^core/"
         owner["mpi.h"] = "^backend/mpi/"
         owner["nccl.h"] = "^backend/cuda/"
-        owner["nvml.h"] = "^backend/cuda/"
+        owner["nvml.h"] = "^backend/"
         owner["liburing.h"] = "^backend/nvme/uring\\.c$"
     }
     /^[ \t]*#[ \t]*include[ \t]*[<"]/ {

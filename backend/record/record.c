@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* prctl, posix_spawnp */
+#include "backend/record/record.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend/nvml.h"
+#include "backend/process.h"
+#include "backend/record/tree.h"
+#include "core/file.h"
+#include "core/progress.h"
+
+enum { MAX_GPUS = 64, MAX_RANKS = 256 };
+/* Resident bytes change by pages all the time; smaller changes are not kept. */
+#define CHANGE_BYTES (1ull << 20)
+#define TREE_EVERY_S 0.25
+
+typedef struct series {
+    int32_t rank; /* STW_ALL_RANKS: the node */
+    stw_metric metric;
+    uint64_t last;
+    bool any;
+} series;
+
+typedef struct recorder {
+    const stw_record_options *options;
+    stw_recording *samples;
+    stw_nvml *nvml;
+    uint32_t n_gpus;
+    stw_nvml_gpu *gpus[MAX_GPUS];
+    uint64_t before[MAX_GPUS]; /* used when the command began */
+    stw_record_tree tree;
+    uint32_t node;
+    bool ranks_known;
+    uint32_t n_series;
+    series series[2 * MAX_RANKS + 1];
+    stw_error *err;
+} recorder;
+
+static volatile sig_atomic_t child_to_signal;
+
+static void pass_on(int number) {
+    if (child_to_signal > 0) (void)kill((pid_t)child_to_signal, number);
+}
+
+static double wall_s(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- GPUs ---- */
+
+static void open_gpus(recorder *r) {
+    char name[96] = "";
+    r->nvml = stw_nvml_open();
+    uint32_t n = r->nvml != NULL ? stw_nvml_count(r->nvml) : 0;
+    for (uint32_t i = 0; i < n && i < MAX_GPUS; i++) {
+        r->gpus[i] = stw_nvml_by_index(r->nvml, i);
+        if (r->gpus[i] == NULL) break;
+        (void)stw_nvml_used(r->nvml, r->gpus[i], &r->before[i]);
+        if (i == 0) stw_nvml_name(r->nvml, r->gpus[i], name, sizeof name);
+        r->n_gpus++;
+    }
+    const char *copy = stw_pool_string(r->samples->pool, name);
+    if (copy != NULL) r->samples->device = copy;
+}
+
+/* Item i of "2,3" or "GPU-8c1..,GPU-77b.."; of "*" the GPU i. MAX_GPUS: none. */
+static uint32_t visible_gpu(const recorder *r, const char *visible, uint32_t i) {
+    char item[80];
+    if (strcmp(visible, "*") == 0) return i < r->n_gpus ? i : MAX_GPUS;
+    for (; i > 0 && visible != NULL; i--) {
+        visible = strchr(visible, ',');
+        if (visible != NULL) visible++;
+    }
+    if (visible == NULL) return MAX_GPUS;
+    snprintf(item, sizeof item, "%.*s", (int)strcspn(visible, ","), visible);
+    if (strncmp(item, "GPU-", 4) == 0) {
+        const stw_nvml_gpu *gpu = stw_nvml_by_uuid(r->nvml, item);
+        for (uint32_t g = 0; g < r->n_gpus; g++)
+            if (gpu != NULL && r->gpus[g] == gpu) return g;
+        return MAX_GPUS;
+    }
+    char *end = NULL;
+    unsigned long number = strtoul(item, &end, 10);
+    return end != item && *end == '\0' && number < r->n_gpus ? (uint32_t)number : MAX_GPUS;
+}
+
+/* A rank that sees one GPU has that; one that sees several has that of its local rank. */
+static uint32_t gpu_of(const recorder *r, const stw_record_process *p) {
+    bool alone = strcmp(p->visible, "*") != 0 && strchr(p->visible, ',') == NULL;
+    int32_t local = p->local_rank >= 0 ? p->local_rank : p->rank;
+    return visible_gpu(r, p->visible, alone ? 0 : (uint32_t)local);
+}
+
+/* ---- samples ---- */
+
+static series *find_series(recorder *r, int32_t rank, stw_metric metric) {
+    for (uint32_t i = 0; i < r->n_series; i++)
+        if (r->series[i].rank == rank && r->series[i].metric == metric) return &r->series[i];
+    if (r->n_series == sizeof r->series / sizeof r->series[0]) return NULL;
+    r->series[r->n_series] = (series){.rank = rank, .metric = metric};
+    return &r->series[r->n_series++];
+}
+
+static stw_status note(recorder *r, double now, int32_t rank, stw_metric metric, uint64_t bytes) {
+    series *s = find_series(r, rank, metric);
+    if (s == NULL) return STW_STATUS_OK;
+    uint64_t change = bytes > s->last ? bytes - s->last : s->last - bytes;
+    if (s->any && change < CHANGE_BYTES) return STW_STATUS_OK;
+    s->any = true;
+    s->last = bytes;
+    const stw_recorded sample = {.time_s = now,
+                                 .rank = rank,
+                                 .node = r->node,
+                                 .phase = STW_NO_PHASE,
+                                 .metric = metric,
+                                 .bytes = bytes};
+    return stw_recording_add(r->samples, &sample, r->err);
+}
+
+static uint64_t used_since(const recorder *r, uint32_t gpu) {
+    uint64_t used = 0;
+    if (!stw_nvml_used(r->nvml, r->gpus[gpu], &used)) return 0;
+    return used > r->before[gpu] ? used - r->before[gpu] : 0;
+}
+
+static stw_status sample_rank(recorder *r, double now, const stw_record_process *p) {
+    uint32_t gpu = gpu_of(r, p);
+    stw_status status = note(r, now, p->rank, STW_METRIC_HOST, p->resident);
+    if (status == STW_STATUS_OK && gpu != MAX_GPUS)
+        status = note(r, now, p->rank, STW_METRIC_DEVICE, used_since(r, gpu));
+    return status;
+}
+
+/* Nobody has a rank: a GPU stands for one once something is on it. */
+static stw_status sample_gpus(recorder *r, double now) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t g = 0; g < r->n_gpus && status == STW_STATUS_OK; g++) {
+        uint64_t used = used_since(r, g);
+        const series *s = find_series(r, (int32_t)g, STW_METRIC_DEVICE);
+        if (used > 0 || (s != NULL && s->any))
+            status = note(r, now, (int32_t)g, STW_METRIC_DEVICE, used);
+    }
+    return status;
+}
+
+static stw_status sample(recorder *r) {
+    stw_status status = STW_STATUS_OK;
+    double now = wall_s();
+    uint64_t all = stw_record_tree_measure(&r->tree);
+    for (size_t i = 0; i < r->tree.n && status == STW_STATUS_OK; i++) {
+        const stw_record_process *p = &r->tree.items[i];
+        if (!p->is_rank || p->resident == 0) continue;
+        r->ranks_known = true;
+        if (p->node >= 0) r->node = (uint32_t)p->node;
+        status = sample_rank(r, now, p);
+    }
+    if (status == STW_STATUS_OK && !r->ranks_known && r->nvml != NULL) status = sample_gpus(r, now);
+    if (status == STW_STATUS_OK && all > 0)
+        status = note(r, now, STW_ALL_RANKS, STW_METRIC_HOST, all);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static void wait_s(double seconds) {
+    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    (void)nanosleep(&t, NULL);
+}
+
+/* Children that lost their parent come to this process and are waited for, too. */
+static bool ended(pid_t child, int *code) {
+    bool gone = false;
+    int state = 0;
+    for (pid_t pid; (pid = waitpid(-1, &state, WNOHANG)) > 0;) {
+        if (pid != child) continue;
+        gone = true;
+        *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+    }
+    return gone;
+}
+
+static stw_status follow(recorder *r, pid_t child, int *code) {
+    stw_status status = STW_STATUS_OK;
+    double last_tree = 0;
+    while (status == STW_STATUS_OK && !ended(child, code)) {
+        double now = stw_process_now_s();
+        if (last_tree == 0 || now - last_tree >= TREE_EVERY_S) {
+            status = stw_record_tree_read(&r->tree, getpid(), r->err);
+            last_tree = now;
+        }
+        if (status == STW_STATUS_OK) status = sample(r);
+        wait_s(r->options->every_s);
+    }
+    return status;
+}
+
+static stw_status start(const stw_record_options *o, pid_t *child, stw_error *err) {
+    extern char **environ;
+    if (setenv("STOWAGE_MARKS", o->marks, 1) != 0)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "STOWAGE_MARKS", "out of memory");
+    int code = posix_spawnp(child, o->command[0], NULL, NULL, o->command, environ);
+    if (code == 0) return STW_STATUS_OK;
+    errno = code;
+    return stw_fail_errno(err, o->command[0], "cannot be started");
+}
+
+static void catch_signals(struct sigaction before[3]) {
+    struct sigaction pass = {.sa_handler = pass_on}, ignore = {.sa_handler = SIG_IGN};
+    (void)sigaction(SIGTERM, &pass, &before[0]);
+    (void)sigaction(SIGHUP, &pass, &before[1]);
+    (void)sigaction(SIGINT, &ignore, &before[2]);
+}
+
+static void release_signals(const struct sigaction before[3]) {
+    (void)sigaction(SIGTERM, &before[0], NULL);
+    (void)sigaction(SIGHUP, &before[1], NULL);
+    (void)sigaction(SIGINT, &before[2], NULL);
+}
+
+static void summarize(const recorder *r, stw_record_summary *out) {
+    out->gpus = r->n_gpus;
+    for (uint32_t i = 0; i < r->n_series; i++)
+        if (r->series[i].rank != STW_ALL_RANKS && r->series[i].any &&
+            r->series[i].metric == (r->ranks_known ? STW_METRIC_HOST : STW_METRIC_DEVICE))
+            out->ranks++;
+}
+
+stw_status stw_record(const stw_record_options *options, stw_recording *samples,
+                      stw_record_summary *out, stw_error *err) {
+    struct sigaction before[3];
+    pid_t child = 0;
+    recorder *r = calloc(1, sizeof *r);
+    if (r == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "record", "out of memory");
+    *out = (stw_record_summary){0};
+    *r = (recorder){.options = options, .samples = samples, .err = err};
+    r->tree.proc = "/proc";
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+    open_gpus(r);
+    double began = stw_process_now_s();
+    stw_status status = start(options, &child, err);
+    if (status == STW_STATUS_OK) {
+        child_to_signal = (sig_atomic_t)child;
+        catch_signals(before);
+        status = follow(r, child, &out->exit_code);
+        child_to_signal = 0;
+        release_signals(before);
+    }
+    out->seconds = stw_process_now_s() - began;
+    summarize(r, out);
+    stw_record_tree_free(&r->tree);
+    stw_nvml_close(r->nvml);
+    free(r);
+    return status;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a command and samples what it holds: device bytes of the GPUs (NVML) and resident bytes of
+ * its processes. Called from one thread, once per process. */
+#ifndef STW_RECORD_RECORD_H
+#define STW_RECORD_RECORD_H
+
+#include "plan/files/recording.h"
+
+typedef struct stw_record_options {
+    char *const *command; /* ends with NULL */
+    double every_s;       /* between samples */
+    const char *marks;    /* file that the command may append to, named by STOWAGE_MARKS */
+} stw_record_options;
+
+typedef struct stw_record_summary {
+    int exit_code;  /* of the command; 128 + the number of the signal that ended it */
+    double seconds; /* that it ran */
+    uint32_t ranks, gpus;
+} stw_record_summary;
+
+/** Run the command to its end. Samples are added: device bytes of a rank's GPU less what was used
+ * before, resident bytes of each rank, and of all processes together. Without ranks in the
+ * environment of any process, GPU i stands for rank i. SIGTERM and SIGHUP are passed on to the
+ * command, SIGINT is left to it. NO_RESOURCES or BAD_INPUT if it cannot be started. */
+STW_MUST_USE stw_status stw_record(const stw_record_options *options, stw_recording *samples,
+                                   stw_record_summary *out, stw_error *err);
+
+#endif

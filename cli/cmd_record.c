@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* mkstemp */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backend/record/record.h"
+#include "cli/commands.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "core/units.h"
+
+static const char header[] = "time,rank,phase,metric,bytes\n";
+
+typedef struct request {
+    const char *every, *marks, *samples, *output;
+    const char **command;
+} request;
+
+/* The file of marks, empty but for its header. Without --marks it has a temporary name. */
+static stw_status make_marks(const request *r, char *path, size_t size, stw_error *err) {
+    const char *folder = getenv("TMPDIR");
+    if (r->marks != NULL) {
+        snprintf(path, size, "%s", r->marks);
+        return stw_file_write(path, header, sizeof header - 1, err);
+    }
+    snprintf(path, size, "%s/stowage-marks-XXXXXX",
+             folder != NULL && folder[0] != '\0' ? folder : "/tmp");
+    int fd = mkstemp(path);
+    if (fd < 0) return stw_fail_errno(err, path, "cannot be created");
+    bool ok = write(fd, header, sizeof header - 1) == (ssize_t)(sizeof header - 1);
+    if (close(fd) != 0 || !ok) return stw_fail_errno(err, path, "cannot be written");
+    return STW_STATUS_OK;
+}
+
+/* Marks that cannot be read must not lose the samples. @return whether they were read */
+static bool add_marks(stw_recording *samples, const char *path) {
+    stw_error err = STW_ERROR_INIT;
+    const size_t before = samples->n;
+    if (stw_recording_read_csv(samples, path, &err) == STW_STATUS_OK) return true;
+    samples->n = before;
+    stw_log(STW_LOG_WARN, "%s, line %d: %s; the record has no phases", err.where, err.line,
+            err.text);
+    stw_log_always(STW_LOG_WARN, "the marks are kept in %s", path);
+    return false;
+}
+
+static stw_status write_samples(const stw_recording *samples, const char *path, stw_error *err) {
+    stw_text text = STW_TEXT_INIT;
+    stw_status status = stw_recording_to_csv(samples, &text, err);
+    if (status == STW_STATUS_OK) status = stw_file_write(path, text.data, text.length, err);
+    stw_text_free(&text);
+    return status;
+}
+
+static void tell(const request *r, const stw_record_summary *s, const stw_recording *samples) {
+    if (s->gpus == 0)
+        stw_log(STW_LOG_WARN, "no NVIDIA driver was found: device bytes are not in the record");
+    stw_log(STW_LOG_INFO, "recorded %u rank%s for %.1f s (%zu samples and marks): %s", s->ranks,
+            s->ranks == 1 ? "" : "s", s->seconds, samples->n, r->output);
+}
+
+static stw_status record(const request *r, int *exit_code, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_recording *samples = NULL;
+    stw_run_result *run = NULL;
+    stw_record_summary summary;
+    char marks[4096] = "";
+    double every_s = 0.02;
+    bool read = false;
+    if (r->every != NULL)
+        STW_TRY(stw_quantity_parse(r->every, STW_UNIT_SECONDS, &every_s, "--every", err));
+    if (every_s < 0.001 || every_s > 60)
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "--every",
+                         "found %s, expected 1 ms to 60 s such as \"20 ms\"", r->every));
+    STW_TRY(stw_recording_new(r->command[0], &samples, err));
+    STW_TRY(make_marks(r, marks, sizeof marks, err));
+    const stw_record_options options = {(char *const *)r->command, every_s, marks};
+    STW_TRY(stw_record(&options, samples, &summary, err));
+    *exit_code = summary.exit_code;
+    read = add_marks(samples, marks);
+    if (r->samples != NULL) STW_TRY(write_samples(samples, r->samples, err));
+    STW_TRY(stw_recording_fold(samples, &run, err));
+    STW_TRY(stw_run_result_write(run, r->output, err));
+    tell(r, &summary, samples);
+out:
+    if (marks[0] != '\0' && r->marks == NULL && read) (void)unlink(marks);
+    stw_run_result_free(run);
+    stw_recording_free(samples);
+    return status;
+}
+
+int stw_cmd_record(int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    stw_general general = {0};
+    request r = {0};
+    size_t n = 0;
+    int exit_code = 0;
+    const stw_option options[] = {
+        {"--every", NULL, "TIME", "time between samples, 1 ms to 60 s; default 20 ms",
+         STW_OPTION_VALUE, &r.every},
+        {"--marks", NULL, "FILE", "keep the marks of phases in this file; it is emptied first",
+         STW_OPTION_VALUE, &r.marks},
+        {"--samples", NULL, "FILE.csv", "write all samples and marks, as validate reads them",
+         STW_OPTION_VALUE, &r.samples},
+    };
+    const stw_usage usage = {
+        "stowage",
+        "record",
+        "-- COMMAND [ARGUMENT...]",
+        "Run a command, sample what it holds, and write a run file for stowage validate; default "
+        "record.json. Sampled are the device bytes of each rank's GPU, the resident bytes of each "
+        "rank and of all processes of this node. The job says in which phase a rank is by "
+        "appending lines TIME,RANK,PHASE to the file that the variable STOWAGE_MARKS names: TIME "
+        "in seconds since 1970, PHASE one of load, rollout, log_prob, reference, "
+        "forward_backward, optimizer_step, weight_sync, checkpoint, end. A line "
+        "TIME,RANK,PHASE,METRIC,BYTES gives a peak that only the job knows: allocated, reserved, "
+        "page_locked. On several nodes run it on each. The exit code is that of the command.",
+        options,
+        sizeof options / sizeof options[0],
+        1,
+        (size_t)argc,
+        NULL};
+    r.command = calloc((size_t)argc + 1, sizeof *r.command);
+    if (r.command == NULL) return stw_exit(STW_STATUS_NO_MEMORY, &err);
+    stw_status status = stw_options_parse(argc, argv, &usage, &general, r.command, &n, &err);
+    if (status == STW_STATUS_OK && general.help) {
+        stw_usage_print(&usage);
+    } else if (status == STW_STATUS_OK) {
+        stw_general_apply(&general);
+        r.output = general.output != NULL ? general.output : "record.json";
+        status = record(&r, &exit_code, &err);
+    }
+    free(r.command);
+    return status == STW_STATUS_OK ? exit_code : stw_exit(status, &err);
+}

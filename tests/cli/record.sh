@@ -1,0 +1,85 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `stowage record`: the peaks of somebody else's job by rank and phase; validate reads the record
+# and the samples.
+. "$(dirname "$0")/_lib.sh"
+command -v python3 >/dev/null 2>&1 || exit 77
+
+cat >job.py <<'EOF'
+import os, subprocess, sys, time
+
+def mark(phase, *more):
+    with open(os.environ["STOWAGE_MARKS"], "a") as f:
+        f.write(",".join(map(str, (time.time(), os.environ["RANK"], phase) + more)) + "\n")
+
+if "RANK" not in os.environ:  # a launcher of two ranks
+    ranks = [subprocess.Popen([sys.executable, __file__], env=dict(os.environ, RANK=str(r), LOCAL_RANK=str(r)))
+             for r in range(2)]
+    sys.exit(max(p.wait() for p in ranks))
+mark("load")
+held = [bytearray(b"x") * (64 << 20)]
+time.sleep(0.4)
+mark("forward_backward")
+mark("forward_backward", "allocated", 1000000)
+if os.environ["RANK"] == "1":
+    held.append(bytearray(b"y") * (128 << 20))
+time.sleep(0.4)
+for step in range(3):
+    mark("optimizer_step")
+    time.sleep(0.1)
+mark("end")
+EOF
+"$STOWAGE" record -o run.json --samples samples.csv --marks marks.csv -- python3 job.py
+grep -q '"source": "external"' run.json || fail "not an external record"
+grep -q '^time,rank,phase,metric,bytes,node$' samples.csv || fail "samples have no header"
+
+cat >check.py <<'EOF'
+import json
+run = json.load(open("run.json"))
+ranks = {r["rank"]: r["phases"] for r in run["ranks"]}
+assert sorted(ranks) == [0, 1], ranks
+MiB = 1 << 20
+for r in (0, 1):
+    assert ranks[r]["load"]["host"] >= 64 * MiB, ranks[r]["load"]
+assert ranks[1]["forward_backward"]["host"] - ranks[0]["forward_backward"]["host"] > 100 * MiB
+assert ranks[0]["forward_backward"]["allocated"] == 1000000
+# what a phase begins with counts, though nothing changed in it
+assert ranks[1]["optimizer_step"]["host"] >= 192 * MiB
+node = run["nodes"][0]["phases"]
+assert node["forward_backward"]["host"] >= sum(ranks[r]["forward_backward"]["host"] for r in (0, 1))
+seconds = run["time_s"]
+assert set(seconds) == {"load", "forward_backward", "first_optimizer_step", "optimizer_step", "step_all"}, seconds
+assert 0.4 <= seconds["load"] < 2 and 0.1 <= seconds["optimizer_step"] < 1, seconds
+assert len(seconds["step_all"]) == 3 and run["steps"] == 3
+EOF
+python3 check.py
+
+# the exit code is the command's; bad marks lose no samples
+code=0
+"$STOWAGE" record -o code.json -- sh -c 'sleep 0.2; exit 5' || code=$?
+[ "$code" = 5 ] || fail "exit $code, expected 5"
+expect 0 'phase: found "nonsense"' "$STOWAGE" record -o bad.json --marks bad.csv -- \
+    sh -c 'sleep 0.2; echo "1,0,nonsense" >>"$STOWAGE_MARKS"'
+grep -q '"host_bytes"' bad.json || fail "the samples were lost"
+expect 3 "cannot be started" "$STOWAGE" record -- ./there_is_none
+expect 2 "expected 1 ms to 60 s" "$STOWAGE" record --every 1us -- true
+expect 2 "expected -- COMMAND" "$STOWAGE" record
+
+# a plan is held against the record and against the same samples
+tiny_model
+tiny_cluster 2
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set precision.compute=fp32 -q -o plan.json
+code=0
+"$STOWAGE" validate plan.json run.json >one.txt || code=$?
+[ "$code" = 8 ] || fail "validate: exit $code, expected 8"
+"$STOWAGE" validate plan.json samples.csv >two.txt || [ $? = 8 ] || fail "samples are not read"
+grep 'forward_backward *GPU allocated' one.txt >one.line || fail "no line of what the job said"
+grep 'forward_backward *GPU allocated' two.txt | cmp - one.line || fail "record and samples differ"
+
+# samples: file and line of an error
+printf 'time,rank,phase,metric,bytes\n1,0,load\n2,0,load,device,-5\n' >broken.csv
+expect 3 'broken.csv:3: bytes: found "-5"' "$STOWAGE" validate plan.json broken.csv
+printf 'time,rank,phase,metric,bytes\n1,0,load\n' >empty.csv
+expect 3 "found no bytes" "$STOWAGE" validate plan.json empty.csv
+printf 'time,rank,phase,metric,bytes\n1,,load,device,7\n' >nobody.csv
+expect 3 "these bytes are on a GPU" "$STOWAGE" validate plan.json nobody.csv
