@@ -221,18 +221,6 @@ class Phases:
 
     def __init__(self):
         self.rows, self.seconds = {}, {}
-        self.entered, self.marks = "", os.environ.get("STOWAGE_MARKS")
-
-    def tell(self, *more):
-        """One line for `stowage record`, if that runs us."""
-        if self.marks:
-            with open(self.marks, "a") as file:
-                file.write(",".join(map(str, (time.time(), dist.get_rank(), self.entered) + more)) + "\n")
-
-    def enter(self, phase):
-        if phase != self.entered or phase == "optimizer_step":
-            self.entered = phase
-            self.tell()
 
     def mark(self, name, since):
         torch.cuda.synchronize()
@@ -242,9 +230,6 @@ class Phases:
                    "peak_reserved": torch.cuda.max_memory_reserved(), "device_used": total - free,
                    "retries": torch.cuda.memory_stats().get("num_alloc_retries", 0) * GIB,
                    **host_bytes()}
-        if self.entered:
-            for metric, key in (("allocated", "peak_alloc"), ("reserved", "peak_reserved"), ("page_locked", "pinned")):
-                self.tell(metric, figures[key])
         keys = sorted(figures)
         worst = torch.tensor([float(figures[k]) for k in keys] + [spent], dtype=torch.float64)
         dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=WORST)
@@ -300,7 +285,6 @@ def run(case, zoo, record):
     phases = Phases()
     torch.cuda.reset_peak_memory_stats()
     clock = phases.mark("start", time.perf_counter())
-    phases.enter("load")
     model, config = build(case, zoo)
     shard(model, case, mesh)
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -321,7 +305,6 @@ def run(case, zoo, record):
                                                           torch.profiler.ProfilerActivity.CUDA])
             profiler.__enter__()
         if case["log_prob"]:
-            phases.enter("log_prob")
             model.eval()
             for _ in range(0, sequences, case["log_prob"]):
                 log_probs(model, tokens[:1].repeat(case["log_prob"], 1), case)
@@ -330,7 +313,6 @@ def run(case, zoo, record):
                     module.reshard()
             model.train()
             clock = phases.mark(f"log_prob{step}", clock)
-        phases.enter("forward_backward")
         for part in range(case["accumulate"]):
             last = part == case["accumulate"] - 1
             if not case["reshard_between"]:
@@ -343,7 +325,6 @@ def run(case, zoo, record):
             loss.backward()
             del loss
             clock = phases.mark("backward" + suffix, clock)
-        phases.enter("optimizer_step")
         if case["clip"]:
             torch.nn.utils.clip_grad_norm_(trained, case["clip"])
         clock = phases.mark(f"clip{step}", clock)
@@ -356,7 +337,6 @@ def run(case, zoo, record):
             trace = pathlib.Path(record) / f"{case['name']}.{dist.get_rank()}.json"
             profiler.export_chrome_trace(str(trace))
             summarise(trace)
-    phases.enter("end")
     if kept is not None:
         phases.rows, phases.seconds = kept
     params = sum(p.numel() for p in model.parameters())

@@ -42,6 +42,7 @@ static void set_rate(stw_cluster *out, const char *name, double value) {
         {"pageable", &out->pcie.pageable_bps},      {"call", &out->host.call_s}};
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
         if (strcmp(rates[i].name, name) == 0) *rates[i].rate = stw_probe_three_digits(value);
+    if (strcmp(name, "process") == 0) out->torch.process_bytes = (uint64_t)value;
 }
 
 /* "sample NAME DETAIL UNIT VALUE..." */

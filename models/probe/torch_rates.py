@@ -8,11 +8,13 @@ time, with one thread and with its share of the cores. Lines on stdout, fields s
   sample NAME DETAIL UNIT VALUE...   whole node for optimizers; one GPU for copies, all GPUs at once
   none REASON                        nothing, or nothing more, can be measured
 Names: loop, foreach, fused: torch.optim.AdamW; cpu_adam: DeepSpeedCPUAdam; "_one": one thread per rank. pageable: copies to the GPU. call: seconds
-of one small operation that Python issues to the GPU, in a loop of casts and norms."""
+of one small operation that Python issues to the GPU, in a loop of casts and norms. process: resident bytes of a rank with torch, the modules of
+transformers where they are installed, a CUDA context, a product of matrices and a communicator."""
 import argparse
 import glob
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -95,6 +97,25 @@ def calls(rank):
         yield (time.perf_counter() - start) / (2 * len(norms))
 
 
+def resident(rank, ranks, port):
+    """Bytes of a process as a training script has it before it makes tensors."""
+    import torch
+    import torch.distributed as dist
+    if importlib.util.find_spec("transformers"):
+        import transformers.models.llama.modeling_llama  # pylint: disable=unused-import
+    torch.cuda.set_device(rank)
+    a = torch.ones(1024, 1024, device="cuda", dtype=torch.bfloat16)
+    (a @ a).sum().item()
+    if ranks > 1:
+        dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+        dist.all_reduce(a)
+        torch.cuda.synchronize()
+    del a
+    while True:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            yield int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def rank_main(rank, answers):
     """Reads "begin WHAT THREADS ELEMENTS" and "go"; answers "ready" and seconds, or "no REASON"."""
     work = None
@@ -105,7 +126,11 @@ def rank_main(rank, answers):
                 import torch
                 print(torch.cuda.device_count() if torch.cuda.is_available() else 0, file=answers, flush=True)
                 continue
-            if word[0] == "begin":
+            if word[0] == "begin" and word[1] == "process":
+                work = resident(rank, int(word[2]), int(word[3]))
+                next(work)
+                print("ready", file=answers, flush=True)
+            elif word[0] == "begin":
                 work = None  # what was before gives its memory back
                 work = copies(rank) if word[1] == "pageable" else calls(rank) if word[1] == "call" else steps(word[1], int(word[2]), int(word[3]))
                 next(work)
@@ -140,7 +165,7 @@ class Ranks:
         return answers
 
     def times(self, what, threads=1, elements=0, n=None):
-        """The slowest rank's seconds, several times."""
+        """The largest answer of the ranks, in seconds or bytes, several times."""
         self.ask(f"begin {what} {threads} {elements}", n)
         return [max(float(a) for a in self.ask("go", n)) for _ in range(REPEATS)]
 
@@ -151,6 +176,10 @@ def measure(ranks, options):
     elements = max(1 << 16, min(64 << 20, options.bytes // (STATE_BYTES * n)))
     kinds = ["fused", "foreach", "loop"] + (["cpu_adam"] if importlib.util.find_spec("deepspeed") else [])
     if int(ranks.ask("gpus", 1)[0]) >= n:
+        with socket.socket() as free:  # a port for the communicator
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        say("sample", "process", f"{n} GPU{'' if n == 1 else 's'}", "B", *[f"{b:.0f}" for b in ranks.times("process", n, port)])
         detail = f"{COPY_BYTES >> 20} MiB, {n} GPU{'' if n == 1 else 's'}"
         say("sample", "pageable", detail, "B/s", *[f"{COPY_BYTES / s:.6g}" for s in ranks.times("pageable")])
         say("sample", "call", f"{2 * CALLS} operations", "s", *[f"{s:.6g}" for s in ranks.times("call", n=1)])

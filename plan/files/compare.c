@@ -10,6 +10,10 @@
 #include "core/json.h"
 #include "plan/files/plan_file.h"
 
+/* Page-locked blocks in which a framework passes tables of pointers to kernels: 10 to 30 MiB of a
+ * rank (torch 2.11, split_with_sizes_copy and chunk_cat). */
+#define FRAMEWORK_LOCKED_BYTES (64ull << 20)
+
 typedef struct comparer {
     const stw_plan *plan;
     const stw_run_result *run;
@@ -270,7 +274,10 @@ static void compare_nodes(comparer *c, stw_phase phase) {
         line.processes = 0;
         line.predicted = (double)peak->page_locked;
         line.measured = (double)page_locked;
-        line.note = NULL;
+        line.note = peak->page_locked == 0 &&
+                            page_locked < stw_times(job->ranks_per_node, FRAMEWORK_LOCKED_BYTES)
+                        ? "the framework's own small blocks"
+                        : NULL;
         if (page_locked > 0 && is_external(c)) keep_worse(&locked, &any_locked, &line);
         line.what = "host arenas";
         line.processes = 0;
@@ -321,12 +328,22 @@ static bool page_locked_measured(const stw_run_result *run, stw_phase phase) {
     return false;
 }
 
+/* The worst rank or node: of all roles, and of the trainer with what its allocator holds. */
+static uint64_t worst_bytes(const comparer *c, stw_phase phase, stw_tier tier) {
+    const stw_job *job = c->plan->job;
+    uint64_t most = stw_plan_worst_bytes(c->plan, phase, tier);
+    if (tier == STW_TIER_GPU)
+        for (uint32_t k = 0; k < job->n_kinds; k++)
+            most = stw_max_u64(most, c->ranks[k].phase[phase][tier].total);
+    return most;
+}
+
 static void compare_totals(comparer *c, stw_phase phase) {
     if (!rank_measured(c->run, phase))
-        compare_total(c, phase, "gpu device", stw_plan_worst_bytes(c->plan, phase, STW_TIER_GPU),
+        compare_total(c, phase, "gpu device", worst_bytes(c, phase, STW_TIER_GPU),
                       c->run->gpu_bytes[phase], NULL);
     if (!rank_measured(c->run, phase) && !node_measured(c->run, phase))
-        compare_total(c, phase, "host", stw_plan_worst_bytes(c->plan, phase, STW_TIER_HOST),
+        compare_total(c, phase, "host", worst_bytes(c, phase, STW_TIER_HOST),
                       c->run->host_bytes[phase], c->host_note);
 }
 
@@ -335,11 +352,9 @@ static void compare_peak(comparer *c, const char *what, stw_tier tier, uint64_t 
                          const char *note) {
     int worst = 0;
     for (int p = 1; p < STW_N_PHASES; p++)
-        if (stw_plan_worst_bytes(c->plan, (stw_phase)p, tier) >
-            stw_plan_worst_bytes(c->plan, (stw_phase)worst, tier))
-            worst = p;
-    compare_total(c, (stw_phase)worst, what, stw_plan_worst_bytes(c->plan, (stw_phase)worst, tier),
-                  measured, note);
+        if (worst_bytes(c, (stw_phase)p, tier) > worst_bytes(c, (stw_phase)worst, tier)) worst = p;
+    compare_total(c, (stw_phase)worst, what, worst_bytes(c, (stw_phase)worst, tier), measured,
+                  note);
 }
 
 /* ---- time ---- */

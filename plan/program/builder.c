@@ -205,6 +205,19 @@ void stw_build_commit(stw_builder *b) {
     (void)stw_append(b, commit);
 }
 
+/* torch 2.11 with a CUDA context, imported modules and NCCL, before it holds a tensor. */
+#define TORCH_PROCESS_BYTES 1503238553ull /* 1.4 GiB */
+
+/* A calibration measures Stowage's own process, which is smaller than a framework's. */
+static uint64_t process_bytes_of(const stw_job *job) {
+    const stw_cluster *cluster = job->cluster;
+    uint64_t bytes = cluster->host.process_bytes;
+    if (job->world > 1) bytes = stw_plus(bytes, cluster->host.process_comm_bytes);
+    if (job->engine->spec.executes) return bytes;
+    if (cluster->torch.process_bytes > 0) return cluster->torch.process_bytes;
+    return cluster->calibration.measured ? stw_max_u64(bytes, TORCH_PROCESS_BYTES) : bytes;
+}
+
 void stw_build_externals(stw_builder *b) {
     const stw_cluster *cluster = b->job->cluster;
     stw_alloc_at(b, STW_COMPONENT_CONTEXT, STW_TIER_GPU, STW_OFFSET_EXTERNAL,
@@ -212,8 +225,7 @@ void stw_build_externals(stw_builder *b) {
     if (b->job->world > 1)
         stw_alloc_at(b, STW_COMPONENT_COMM, STW_TIER_GPU, STW_OFFSET_EXTERNAL,
                      cluster->gpu.comm_bytes);
-    uint64_t process_bytes = cluster->host.process_bytes;
-    if (b->job->world > 1) process_bytes += cluster->host.process_comm_bytes;
+    uint64_t process_bytes = process_bytes_of(b->job);
     b->pageable = true;
     stw_alloc_at(b, STW_COMPONENT_PROCESS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, process_bytes);
     /* what a node has once is shared out over its ranks, whose sum is the node's */

@@ -151,6 +151,10 @@ static const stw_spec_row rows[] = {
     {BPS("node.nvme.both", nvme.both_bps), .fallback = "0",
      .note = "reads and writes at the same time; 0: they take turns", RATE_OR_0,
      .needs = NEEDS(NVME)},
+    {BYTES("node.torch.process", torch.process_bytes), .fallback = "0",
+     .note = "base of one rank's process with torch, communicator included; 0: node.host.process, "
+             "and 1.4 GiB at least where that was measured without torch",
+     SIZE(0), .needs = NEEDS(FOREIGN)},
     TORCH("loop", loop, "torch's AdamW, for-loop"),
     TORCH("foreach", foreach, "torch's AdamW, foreach"),
     TORCH("fused", fused, "torch's AdamW, fused"),

@@ -78,6 +78,7 @@ typedef struct stw_cluster {
     } nvme;
     struct {
         stw_cpu_rate loop, foreach, fused, cpu_adam;
+        uint64_t process_bytes; /* of a rank, communicator included; 0: unknown */
     } torch;
     double cpu_adamw_pps; /* parameters per second, fp32, whole node, all operands in host memory */
     double cpu_adamw_ring_pps; /* the same, params and grads in rings of buckets that caches hold;

@@ -353,7 +353,7 @@ static void records_of_others(void) {
     plan->decisions.prefetch.depth = 1;
     CHECK_OK(stw_plan_derive(plan, err));
     stw_phase p = STW_PHASE_FORWARD_BACKWARD;
-    const stw_peak *gpu = &plan->peaks[0].phase[p][STW_TIER_GPU];
+    const stw_peak *gpu = &plan->shown[0].phase[p][STW_TIER_GPU];
     stw_run_result *run = NULL;
     CHECK_OK(stw_run_result_new(&run, err));
     run->source = "external";
