@@ -84,6 +84,13 @@ static stw_status named(const stw_inputs *in, stw_status status, stw_error *err)
     return status;
 }
 
+/* Name the import where no other input can have given the key. */
+static stw_status imported(const stw_inputs *in, const stw_import *import, stw_status status,
+                           stw_error *err) {
+    const bool other = err == NULL || in->run != NULL || setting_of(in, err->text) != NULL;
+    return in->from == NULL || other ? status : stw_error_in(status, import->path, err);
+}
+
 static stw_status check_settings(const stw_inputs *in, const stw_job *job, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (size_t i = 0; i < in->set.n && status == STW_STATUS_OK; i++)
@@ -127,7 +134,8 @@ static stw_status read_specs(const stw_inputs *in, const stw_import *import, stw
                 import->path, (unsigned long long)import->gpus, (unsigned long long)gpus);
     const char *machine = in->cluster != NULL ? in->cluster : "this machine";
     STW_TRY(named(in, stw_cluster_check(cluster, machine, err), err));
-    STW_TRY(named(in, stw_run_spec_check(run, in->run != NULL ? in->run : "--set", err), err));
+    const char *origin = in->run != NULL ? in->run : in->from != NULL ? import->path : "--set";
+    STW_TRY(named(in, stw_run_spec_check(run, origin, err), err));
 out:
     return status;
 }
@@ -203,7 +211,7 @@ static stw_status make_plan(const stw_inputs *in, stw_planner_options options, s
     STW_TRY(read_specs(in, &import, &cluster, &run, err));
     status = stw_plan_new(model, &cluster, &run, &plan, err);
     model = NULL; /* taken over, also on failure */
-    STW_TRY(named(in, status, err));
+    STW_TRY(imported(in, &import, named(in, status, err), err));
     STW_TRY(named(in, check_settings(in, plan->job, err), err));
     warn_of_positions(plan->job);
     STW_TRY(solve(plan, &options, err));

@@ -138,7 +138,7 @@ static void check_encoder(stw_reading *r) {
                            "learned_absolute"));
     for (size_t i = 0; encoder_layers(r) > 0 && i < sizeof only / sizeof only[0]; i++) {
         const stw_flag *flag = stw_flags_find(&r->flags, only[i]);
-        if (flag != NULL && stw_reading_is_set(r, only[i]))
+        if (flag != NULL && !stw_reading_denies(flag->value))
             stw_reading_fail(r, stw_flag_fail(&r->flags, flag,
                                               "no such flag beside --encoder-num-layers", r->err));
     }
@@ -184,6 +184,9 @@ static void write_model(stw_reading *r) {
 /* ---- the run ---- */
 
 static void set_precision(stw_reading *r) {
+    const stw_flag *bf16 = stw_flags_find(&r->flags, "bf16");
+    if (stw_reading_is_set(r, "bf16") && stw_reading_is_set(r, "fp16"))
+        stw_reading_fail(r, stw_flag_fail(&r->flags, bf16, "no --bf16 beside --fp16", r->err));
     const bool half = stw_reading_is_set(r, "bf16") || stw_reading_is_set(r, "fp16");
     const char *type = stw_reading_is_set(r, "fp16") ? "fp16" : "bf16", *grads = "fp32";
     stw_reading_set(r, "precision.params", half ? type : "fp32");
@@ -224,6 +227,32 @@ static bool set_fsdp(stw_reading *r) {
     return strcmp(strategy, "optim_grads_params") == 0;
 }
 
+static bool was_set(const stw_reading *r, const char *setting) {
+    for (size_t i = 0; i < r->out->n_settings; i++)
+        if (strcmp(r->out->settings[i], setting) == 0) return true;
+    return false;
+}
+
+/* optimizer_config.py, __post_init__. The plan's bytes follow from the optimizer only where state
+ * is offloaded, cut by Megatron-FSDP or of dtypes of its own. */
+static void set_awareness(stw_reading *r, bool offloads, bool distributed) {
+    const stw_flag *flag = stw_flags_find(&r->flags, "use-precision-aware-optimizer");
+    if (!stw_reading_is_set(r, "use-precision-aware-optimizer")) return;
+    const bool fsdp =
+        stw_reading_is_set(r, "use-megatron-fsdp") || stw_reading_is_set(r, "use-custom-fsdp");
+    const bool matters = offloads || fsdp || !was_set(r, "precision.grads=fp32") ||
+                         !was_set(r, "precision.exp_avg=fp32") ||
+                         !was_set(r, "precision.exp_avg_sq=fp32");
+    if (!distributed && !fsdp)
+        stw_reading_fail(
+            r, stw_flag_fail(&r->flags, flag, "false, or --use-distributed-optimizer", r->err));
+    stw_reading_set_switch(r, "megatron.precision_aware", matters);
+    if (!offloads && stw_reading_is_set(r, "bf16"))
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, flag->name, "remainders",
+                         "planned with whole fp32 main parameters; TransformerEngine 2.1 and later "
+                         "keep their lower 16 bits alone");
+}
+
 static void set_optimizer(stw_reading *r) {
     const bool overlapped = set_fsdp(r);
     const bool offloads = stw_reading_is_set(r, "optimizer-cpu-offload");
@@ -236,6 +265,7 @@ static void set_optimizer(stw_reading *r) {
     stw_reading_set(r, "megatron.optimizer_offload_fraction",
                     offloads && distributed ? stw_reading_text(r, "optimizer-offload-fraction", "1")
                                             : "0");
+    set_awareness(r, offloads && distributed, distributed);
     stw_reading_set_count(r, "megatron.vocab_multiple",
                           stw_reading_count(r, "make-vocab-size-divisible-by", 128));
     stw_reading_set(r, "optimizer.implementation", "fused");
@@ -373,6 +403,9 @@ static void write_run(stw_reading *r) {
     set_experts(r);
     set_recompute(r);
     set_attention(r);
+    if (stw_reading_is_set(r, "cross-entropy-loss-fusion"))
+        stw_reading_set(r, "megatron.cross_entropy_fusion_impl",
+                        stw_reading_text(r, "cross-entropy-fusion-impl", "native"));
 }
 
 void stw_megatron_read(stw_reading *r, const stw_flag_table *known) {

@@ -15,10 +15,24 @@ const char *stw_reading_text(const stw_reading *r, const char *name, const char 
     return flag != NULL ? flag->value : fallback;
 }
 
-bool stw_reading_is_set(const stw_reading *r, const char *name) {
+static bool is_one_of(const char *const words[], const char *text) {
+    for (; *words != NULL; words++)
+        if (strcasecmp(*words, text) == 0) return true;
+    return false;
+}
+
+bool stw_reading_denies(const char *value) {
+    static const char *const no[] = {"false", "0", "none", "null", "no", "off", NULL};
+    return is_one_of(no, value);
+}
+
+bool stw_reading_is_set(stw_reading *r, const char *name) {
+    static const char *const yes[] = {"true", "1", "yes", "on", NULL};
     const stw_flag *flag = stw_flags_find(&r->flags, name);
-    return flag != NULL && strcasecmp(flag->value, "false") != 0 && strcmp(flag->value, "0") != 0 &&
-           strcasecmp(flag->value, "none") != 0 && strcasecmp(flag->value, "null") != 0;
+    if (flag == NULL || stw_reading_denies(flag->value)) return false;
+    if (!is_one_of(yes, flag->value))
+        stw_reading_fail(r, stw_flag_fail(&r->flags, flag, "true or false", r->err));
+    return true;
 }
 
 bool stw_reading_parse_count(const char *text, uint64_t *out) {
@@ -38,7 +52,8 @@ uint64_t stw_reading_count(stw_reading *r, const char *name, uint64_t fallback) 
     uint64_t value = fallback;
     if (flag != NULL && strcasecmp(flag->value, "none") != 0 &&
         strcasecmp(flag->value, "null") != 0 && !stw_reading_parse_count(flag->value, &value))
-        stw_reading_fail(r, stw_flag_fail(&r->flags, flag, "a whole number", r->err));
+        stw_reading_fail(
+            r, stw_flag_fail(&r->flags, flag, "a whole number from 0 to 1073741824", r->err));
     return value;
 }
 

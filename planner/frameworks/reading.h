@@ -54,7 +54,10 @@ typedef struct stw_reading {
 void stw_reading_fail(stw_reading *r, stw_status status);
 /** The value of a flag. @return `fallback` without it */
 const char *stw_reading_text(const stw_reading *r, const char *name, const char *fallback);
-bool stw_reading_is_set(const stw_reading *r, const char *name);
+/** The value of a switch, false without the flag; a failure if it is neither true nor false. */
+bool stw_reading_is_set(stw_reading *r, const char *name);
+/** Is it a word that switches off, a zero, or none? */
+bool stw_reading_denies(const char *value);
 /** @return `fallback` without the flag, or where it is None; a failure if it is no whole number */
 uint64_t stw_reading_count(stw_reading *r, const char *name, uint64_t fallback);
 bool stw_reading_parse_count(const char *text, uint64_t *out);

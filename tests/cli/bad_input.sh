@@ -172,6 +172,14 @@ cmp kept.json plan.json
 echo 'num-layers: 2' >flags.json
 expect 2 "is also an input: --from" "$STOWAGE" plan --from megatron:flags.json --cluster tiny.yaml -o flags.json
 cp tiny/config.json kept.config.json
+# errors of an import name its file, or the setting that contradicts it
+cat >experts.yaml <<'EOF'
+MODEL_ARGS: {num-layers: 2, hidden-size: 64, num-attention-heads: 4, vocab-size: 1024, seq-length: 64, bf16: true,
+             num-experts: 4, moe-router-topk: 2, tensor-model-parallel-size: 2}
+EOF
+expect 3 "experts.yaml: parallel.sequence_parallel: found false" "$STOWAGE" plan --from megatron:experts.yaml --cluster tiny.yaml --set node.gpus=2
+expect 3 "parallel.sequence_parallel=false: parallel.sequence" "$STOWAGE" plan --from megatron:experts.yaml --cluster tiny.yaml --set node.gpus=2 \
+    --set parallel.sequence_parallel=false
 expect 2 "is also an input: --model" plan -o tiny/config.json
 expect 2 "is also an input: --cluster" plan --write-lp tiny.yaml
 expect 2 "is also an input: MODEL" "$STOWAGE" inspect tiny --json -o tiny/config.json

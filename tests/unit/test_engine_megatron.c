@@ -128,8 +128,9 @@ static void rows_are_as_measured(void) {
  * cut parameters so that each is somewhere. */
 static void parts_cover_the_model(void) {
     static const char *const layouts[] = {
-        "node.gpus=8 nodes=2 parallel.tp=2 parallel.pp=4",
-        "node.gpus=8 nodes=1 parallel.ep=4 parallel.etp=2 parallel.tp=2",
+        "node.gpus=8 nodes=2 parallel.tp=2 parallel.sequence_parallel=true parallel.pp=4",
+        "node.gpus=8 nodes=1 parallel.ep=4 parallel.etp=2 parallel.tp=2 "
+        "parallel.sequence_parallel=true",
         "node.gpus=8 nodes=2 parallel.cp=2 parallel.pp=2 parallel.vpp=2 "
         "batch.grad_accumulation=2 megatron.optimizer_offload_fraction=0.3",
     };
@@ -152,6 +153,29 @@ static void parts_cover_the_model(void) {
         CU_ASSERT_TRUE((double)elements <= 1.001 * (double)job->model->params);
         free_plan(&p);
     }
+}
+
+/* --optimizer-cpu-offload alone offloads all (arguments.py, --optimizer-offload-fraction). */
+static void offload_follows_its_switch(void) {
+    static const char *const settings[] = {
+        "megatron.precision_aware=true megatron.optimizer_cpu_offload=true",
+        "megatron.precision_aware=true megatron.optimizer_cpu_offload=true "
+        "megatron.optimizer_offload_fraction=1",
+        "megatron.precision_aware=true megatron.optimizer_cpu_offload=true "
+        "megatron.optimizer_offload_fraction=0",
+        "megatron.optimizer_cpu_offload=false"};
+    uint64_t host[4];
+    for (size_t i = 0; i < 4; i++) {
+        planned p;
+        stw_peaks peaks;
+        plan_of(&p, "Qwen3-4B", settings[i]);
+        stw_program_free(program_of(p.plan->job, 0, &peaks));
+        host[i] = peaks.phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_HOST].total;
+        free_plan(&p);
+    }
+    CU_ASSERT_EQUAL(host[0], host[1]);
+    CU_ASSERT_TRUE(host[0] > host[2] + 4000000000ull);
+    CU_ASSERT_TRUE(host[2] >= host[3]);
 }
 
 /* Stages differ: the first holds the embedding and most micro batches, the last the head. */
@@ -198,8 +222,7 @@ static void parallelism_costs(void) {
     static const struct {
         const char *setting;
         stw_rank_group group;
-    } cases[] = {{"parallel.tp=2", STW_RANK_GROUP_TP},
-                 {"parallel.tp=2 parallel.sequence_parallel=true", STW_RANK_GROUP_TP},
+    } cases[] = {{"parallel.tp=2 parallel.sequence_parallel=true", STW_RANK_GROUP_TP},
                  {"parallel.pp=2", STW_RANK_GROUP_PP},
                  {"parallel.cp=2", STW_RANK_GROUP_CP},
                  {"parallel.ep=4", STW_RANK_GROUP_EP},
@@ -216,6 +239,9 @@ static void parallelism_costs(void) {
         CU_ASSERT_TRUE(collective_bytes(p.plan->job, cases[i].group) > 0);
         free_plan(&p);
     }
+    free_plan(&one);
+    plan_of(&one, "Qwen3-0.6B", "batch.seq_len=4096 parallel.tp=2"); /* without experts */
+    CU_ASSERT_TRUE(collective_bytes(one.plan->job, STW_RANK_GROUP_TP) > 0);
     free_plan(&one);
 }
 
@@ -357,6 +383,7 @@ static void worst_stage_decides(void) {
 
 STW_TEST_MAIN("engine megatron", {"rows are as measured", rows_are_as_measured},
               {"parts cover the model", parts_cover_the_model}, {"stages differ", stages_differ},
-              {"parallelism costs", parallelism_costs}, {"chunks go around", chunks_go_around},
-              {"calls are counted", calls_are_counted}, {"stages wait", stages_wait},
-              {"worst stage decides", worst_stage_decides})
+              {"parallelism costs", parallelism_costs},
+              {"offload follows its switch", offload_follows_its_switch},
+              {"chunks go around", chunks_go_around}, {"calls are counted", calls_are_counted},
+              {"stages wait", stages_wait}, {"worst stage decides", worst_stage_decides})

@@ -197,7 +197,8 @@ static void all_is_gathered_and_reduced(void) {
     looked_at of;
     double gathered[2] = {0}, reduced[2] = {0};
     plan_of(&p, "Qwen3-30B-A3B",
-            "node.gpus=8 nodes=1 parallel.tp=2 parallel.ep=4 megatron.fsdp=optim_grads_params "
+            "node.gpus=8 nodes=1 parallel.tp=2 parallel.sequence_parallel=true parallel.ep=4 "
+            "megatron.fsdp=optim_grads_params "
             "batch.grad_accumulation=4");
     look_at(p.plan->job, &of);
     for (uint32_t i = 0; i < of.fsdp.n; i++) {
@@ -333,10 +334,13 @@ static void offload_locks_parts_alone(void) {
 
 static void strategies_are_planned(void) {
     static const char *const settings[] = {
-        "parallel.tp=2 parallel.cp=2 parallel.ep=8 megatron.fsdp=optim",
-        "parallel.tp=2 parallel.cp=2 parallel.ep=8 megatron.fsdp=optim_grads "
+        "parallel.tp=2 parallel.sequence_parallel=true parallel.cp=2 parallel.ep=8 "
+        "megatron.fsdp=optim",
+        "parallel.tp=2 parallel.sequence_parallel=true parallel.cp=2 parallel.ep=8 "
+        "megatron.fsdp=optim_grads "
         "megatron.overlap_grad_reduce=true batch.grad_accumulation=2",
-        "parallel.tp=2 parallel.cp=2 parallel.ep=8 megatron.fsdp=optim_grads_params "
+        "parallel.tp=2 parallel.sequence_parallel=true parallel.cp=2 parallel.ep=8 "
+        "megatron.fsdp=optim_grads_params "
         "megatron.optimizer_offload_fraction=1 megatron.precision_aware=true "
         "megatron.image_tokens=1024",
         "parallel.ep=8 megatron.fsdp=optim_grads_params megatron.fsdp_double_buffer=true",

@@ -92,7 +92,8 @@ static void linear_attention_saves(void) {
     const uint64_t wide = 16 + 16 + 16 + 16 /* softplus in and out, decay, root of the norm */
                           + 8 + 8;          /* roots of query and key */
     planned p;
-    plan_of(&p, "Qwen3-Next-80B-A3B", "parallel.tp=2 batch.seq_len=4096 parallel.ep=8");
+    plan_of(&p, "Qwen3-Next-80B-A3B",
+            "parallel.tp=2 parallel.sequence_parallel=true batch.seq_len=4096 parallel.ep=8");
     const uint32_t group = group_named(p.plan->job, "linear_moe_layer");
     stw_megatron_linear local = stw_megatron_linear_of(p.plan->job, group, false);
     stw_megatron_linear te = stw_megatron_linear_of(p.plan->job, group, true);
@@ -121,7 +122,8 @@ static void linear_attention_exchanges_heads(void) {
 /* TP cuts all of a gated delta net but its norm; the in-projections are one parameter. */
 static void linear_attention_is_cut(void) {
     planned p;
-    plan_of(&p, "Qwen3-Next-80B-A3B", "node.gpus=8 nodes=1 parallel.tp=2 parallel.ep=8");
+    plan_of(&p, "Qwen3-Next-80B-A3B",
+            "node.gpus=8 nodes=1 parallel.tp=2 parallel.sequence_parallel=true parallel.ep=8");
     stw_megatron_params params;
     stw_pool *pool = stw_pool_new();
     uint64_t in_proj = 0, small = 0;
@@ -160,7 +162,8 @@ static void softmax_attention_is_gated(void) {
 static void parts_cover_the_model(void) {
     planned p;
     plan_of(&p, "Qwen3.5-35B-A3B",
-            "node.gpus=8 nodes=2 parallel.tp=2 parallel.cp=2 parallel.ep=8 parallel.pp=2");
+            "node.gpus=8 nodes=2 parallel.tp=2 parallel.sequence_parallel=true parallel.cp=2 "
+            "parallel.ep=8 parallel.pp=2");
     const stw_job *job = p.plan->job;
     uint64_t elements = 0;
     for (uint32_t rank = 0; rank < job->world; rank++) {
@@ -263,9 +266,11 @@ static void others_are_refused(void) {
 /* Rows of a tower and of two kinds of blocks hold the walk. */
 static void hybrids_are_planned(void) {
     static const char *const settings[] = {
-        "node.gpus=8 nodes=4 parallel.tp=2 parallel.cp=2 parallel.ep=8 batch.seq_len=4096 "
+        "node.gpus=8 nodes=4 parallel.tp=2 parallel.sequence_parallel=true parallel.cp=2 "
+        "parallel.ep=8 batch.seq_len=4096 "
         "megatron.image_tokens=1024 batch.grad_accumulation=2",
-        "node.gpus=8 nodes=2 parallel.tp=2 parallel.pp=2 parallel.ep=4 batch.seq_len=4096 "
+        "node.gpus=8 nodes=2 parallel.tp=2 parallel.sequence_parallel=true parallel.pp=2 "
+        "parallel.ep=4 batch.seq_len=4096 "
         "megatron.image_tokens=2048 batch.grad_accumulation=4",
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {

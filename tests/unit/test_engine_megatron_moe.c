@@ -101,10 +101,11 @@ static void capacity_bounds_rows(void) {
     CU_ASSERT_EQUAL(padded.sent, mean * 2);
     /* 4096 x 8 / 128 x 0.501 = 128.3 rows of each expert */
     CU_ASSERT_EQUAL(moe_of("parallel.ep=8 moe.capacity_factor=0.501").rows, 129 * EXPERTS);
-    CU_ASSERT_EQUAL(moe_of("parallel.ep=2 parallel.etp=4 parallel.tp=4 moe.capacity_factor=0.501 "
+    CU_ASSERT_EQUAL(moe_of("parallel.ep=2 parallel.etp=4 parallel.tp=4 "
+                           "parallel.sequence_parallel=true moe.capacity_factor=0.501 "
                            "megatron.pad_to_capacity=true")
                         .rows,
-                    129 * EXPERTS * 4);
+                    33 * EXPERTS * 4); /* of 1,024 tokens of each rank: 32.1 */
 }
 
 /* All-gather: rows of all ranks lie in the global buffer, their sums go back in fp32. */
@@ -224,10 +225,45 @@ static void gradients_are_deferred(void) {
     }
 }
 
+static void check_refused(const char *name, const char *settings, const char *expected) {
+    const char *list[MOST_SETTINGS];
+    char text[512];
+    size_t n = 0;
+    stw_cluster cluster = fixture_cluster(8);
+    stw_run_spec run;
+    stw_model *model = NULL;
+    stw_plan *plan = NULL;
+    snprintf(text, sizeof text, "engine=megatron %s", settings);
+    for (char *at = strtok(text, " "); at != NULL; at = strtok(NULL, " ")) list[n++] = at;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_model_open(name, STW_SOURCE_MODELS, &model, err));
+    CHECK_OK(stw_specs_set_all(&cluster, &run, list, n, "test", err));
+    CHECK_OK(stw_run_spec_check(&run, "test", err));
+    CHECK_FAILS(stw_plan_new(model, &cluster, &run, &plan, err), STW_STATUS_BAD_INPUT, expected);
+    stw_plan_free(plan);
+}
+
+/* What Megatron does not train, and modules that a model lacks. */
+static void others_are_refused(void) {
+#define SELECTIVE "recompute.granularity=selective recompute.modules="
+    check_refused(QWEN, "parallel.tp=2", "--sequence-parallel");
+    check_refused("Qwen3-0.6B", SELECTIVE "[moe]", "the model has no experts");
+    check_refused("Qwen3-0.6B",
+                  SELECTIVE "[core_attn,moe_act] megatron.grouped_gemm=true "
+                            "megatron.transformer_impl=transformer_engine",
+                  "the model has no experts");
+    check_refused(QWEN, SELECTIVE "[shared_experts]", "no shared_experts");
+    check_refused(QWEN, SELECTIVE "[mla_up_proj]", "no latent attention");
+    const char *const kept[] = {SELECTIVE "[moe]", "parallel.tp=2 parallel.sequence_parallel=true"};
+    for (int i = 0; i < 2; i++) stw_plan_free(plan_of(QWEN, kept[i]));
+    stw_plan_free(plan_of("DeepSeek-V2-Lite", SELECTIVE "[shared_experts,mla_up_proj]"));
+}
+
 STW_TEST_MAIN("engine megatron moe", {"capacity bounds rows", capacity_bounds_rows},
               {"rows may be gathered", rows_may_be_gathered},
               {"activations without gates", activations_without_gates},
               {"shared experts overlap", shared_experts_overlap},
               {"grouped products have workspaces", grouped_products_have_workspaces},
               {"instances have all state", instances_have_all_state},
-              {"gradients are deferred", gradients_are_deferred})
+              {"gradients are deferred", gradients_are_deferred},
+              {"others are refused", others_are_refused})

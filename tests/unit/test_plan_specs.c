@@ -72,7 +72,7 @@ static const char contract_run[] =
     "loss:      {fused: false, chunk: 0, upcast: fp32}\n"
     "moe:       {dispatcher: alltoall, capacity_factor: none, imbalance: 1.0}\n"
     "fsdp:      {reshard_after_forward: true, offload_policy: false, wrap_embeddings: false}\n"
-    "megatron:  {distributed_optimizer: true, fsdp: none, optimizer_offload_fraction: 0,\n"
+    "megatron:  {distributed_optimizer: true, fsdp: none, optimizer_offload_fraction: auto,\n"
     "            overlap_d2h_h2d: false, precision_aware: false, overlap_grad_reduce: false,\n"
     "            overlap_param_gather: false, ckpt_format: torch_dist}\n"
     "deepspeed: {zero_stage: 3, offload_optimizer: none, offload_param: none,\n"

@@ -308,6 +308,44 @@ static void no_flag_is_ignored(void) {
     stw_import_free(&import);
 }
 
+/* What contradicts itself is refused, and so are switches that are neither on nor off. */
+static void contradictions_are_refused(void) {
+    static const struct {
+        const char *flags, *expected;
+    } cases[] = {{"fp16: true\n", "--bf16: found \"true\", expected no --bf16 beside --fp16"},
+                 {"swiglu: maybe\n", "--swiglu: found \"maybe\", expected true or false"},
+                 {"qk-layernorm: 7\n", "expected true or false"},
+                 {"num-experts: 9999999999\n", "a whole number from 0 to 1073741824"},
+                 {"use-precision-aware-optimizer: true\n", "--use-distributed-optimizer"}};
+    stw_import import;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s%s", DENSE, cases[i].flags);
+        CHECK_FAILS(parse(text, &import, err), STW_STATUS_BAD_INPUT, cases[i].expected);
+        stw_import_free(&import);
+    }
+    CHECK_OK(parse(DENSE "swiglu: False\nqk-layernorm: 1\n", &import, err));
+    stw_import_free(&import);
+}
+
+static void optimizers_of_flags(void) {
+#define AWARE "use-distributed-optimizer: true\nuse-precision-aware-optimizer: true\n"
+    stw_import import;
+    CHECK_OK(parse(DENSE AWARE "optimizer-cpu-offload: true\n", &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.precision_aware=true"));
+    CU_ASSERT_EQUAL(use_of(&import, "use-precision-aware-optimizer"), STW_IMPORT_TAKEN);
+    stw_import_free(&import);
+    CHECK_OK(parse(DENSE AWARE, &import, err)); /* 16 bits of the main parameters are the model's */
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.precision_aware=false"));
+    CU_ASSERT_EQUAL(stw_import_count(&import, STW_IMPORT_NOT_MODELLED), 1);
+    stw_import_free(&import);
+    CHECK_OK(parse(DENSE "cross-entropy-loss-fusion: true\ncross-entropy-fusion-impl: te\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.cross_entropy_fusion_impl=te"));
+    CU_ASSERT_EQUAL(use_of(&import, "cross-entropy-fusion-impl"), STW_IMPORT_TAKEN);
+    stw_import_free(&import);
+}
+
 /* ---- golden rows ---- */
 
 enum { GPUS = 1, FLAGS, MEASURED, MAX_ROWS = 1024 };
@@ -454,5 +492,7 @@ STW_TEST_MAIN("planner import", {"models of flags", models_of_flags},
               {"encoder and decoder", encoder_and_decoder}, {"runs of flags", runs_of_flags},
               {"stages of flags", stages_of_flags}, {"batches of clusters", batches_of_clusters},
               {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored},
-              {"grouped products", grouped_products}, {"deferred gradients", deferred_gradients},
-              {"tied gradients", tied_gradients}, {"golden rows", golden_rows})
+              {"contradictions are refused", contradictions_are_refused},
+              {"optimizers of flags", optimizers_of_flags}, {"grouped products", grouped_products},
+              {"deferred gradients", deferred_gradients}, {"tied gradients", tied_gradients},
+              {"golden rows", golden_rows})

@@ -10,6 +10,7 @@ _Static_assert(sizeof(stw_megatron_settings) <= STW_SECTION_BYTES, "the settings
 static const stw_spec_word impls[] = {
     {"local", 0, NULL}, {"transformer_engine", 1, NULL}, {NULL, 0, NULL}};
 
+static const stw_spec_word follows[] = {{"auto", STW_AUTO, NULL}, {NULL, 0, NULL}};
 static const stw_spec_word none[] = {{"none", 0, NULL}, {NULL, 0, NULL}};
 static const stw_spec_word entropies[] = {{"native", 0, NULL}, {"te", 1, NULL}, {NULL, 0, NULL}};
 static const stw_spec_word shardings[] = {
@@ -42,8 +43,10 @@ static const stw_spec_row rows[] = {
      BOUNDS(1, 1ull << 40), .zero = true, .needs = NEEDS(FORWARD)},
     {BOOL("megatron.optimizer_cpu_offload"), AT(optimizer_cpu_offload), .fallback = "false",
      .note = "HybridDeviceOptimizer, even where the fraction is 0"},
-    {RATIO("megatron.optimizer_offload_fraction"), AT(optimizer_offload_fraction), .fallback = "0",
-     .note = "share of each rank's state that the CPU updates; 0: none", BOUNDS(0, 1)},
+    {RATIO("megatron.optimizer_offload_fraction"), AT(optimizer_offload_fraction), .words = follows,
+     .fallback = "auto",
+     .note = "share of each rank's state that the CPU updates; auto: 1 with optimizer_cpu_offload",
+     BOUNDS(0, 1)},
     {BOOL("megatron.overlap_d2h_h2d"), AT(overlap_d2h_h2d), .also = "overlap_cpu_optimizer_d2h_h2d",
      .fallback = "false"},
     {BOOL("megatron.precision_aware"), AT(precision_aware), .also = "use_precision_aware_optimizer",
@@ -132,6 +135,8 @@ const stw_spec_section stw_megatron_section = {.name = "megatron",
 stw_megatron_settings stw_megatron_settings_of(const stw_run_spec *run) {
     stw_megatron_settings settings;
     stw_run_spec_settings(run, &stw_megatron_section, &settings);
+    if (settings.optimizer_offload_fraction > 1) /* auto: arguments.py */
+        settings.optimizer_offload_fraction = settings.optimizer_cpu_offload ? 1 : 0;
     return settings;
 }
 
@@ -220,8 +225,20 @@ static stw_status check_precision(const stw_run_spec *run, const char *origin, s
     return STW_STATUS_OK;
 }
 
+/* What the plan's bytes of a precision-aware optimizer follow from: state of other dtypes than
+ * fp32, offloaded state without fp32 parameters on the GPU, gradients without fp32 copies. */
+static bool awareness_matters(const stw_run_spec *run) {
+    const stw_megatron_settings s = stw_megatron_settings_of(run);
+    return s.optimizer_cpu_offload || s.optimizer_offload_fraction > 0 ||
+           s.fsdp != STW_MEGATRON_FSDP_NONE || run->precision.grads != STW_DTYPE_F32 ||
+           run->precision.exp_avg != STW_DTYPE_F32 || run->precision.exp_avg_sq != STW_DTYPE_F32;
+}
+
 static stw_status check_settings(const stw_run_spec *run, const char *origin, stw_error *err) {
     const stw_megatron_settings s = stw_megatron_settings_of(run);
+    if (s.precision_aware && !s.distributed_optimizer) /* optimizer_config.py, __post_init__ */
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.distributed_optimizer",
+                                         "true with megatron.precision_aware");
     if (s.optimizer_offload_fraction > 0 && !s.distributed_optimizer)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.distributed_optimizer",
                                          "true with megatron.optimizer_offload_fraction");
@@ -231,6 +248,10 @@ static stw_status check_settings(const stw_run_spec *run, const char *origin, st
     if (s.optimizer_instances > 1 && !s.distributed_optimizer)
         return stw_run_spec_refuse_value(run, origin, err, "megatron.optimizer_instances",
                                          "1, or megatron.distributed_optimizer: true");
+    if (s.precision_aware && !awareness_matters(run))
+        return stw_run_spec_refuse_value(run, origin, err, "megatron.precision_aware",
+                                         "false, or megatron.optimizer_cpu_offload: true, or "
+                                         "precision.grads, exp_avg or exp_avg_sq below fp32");
     if (s.overlap_d2h_h2d && !(s.optimizer_offload_fraction > 0))
         return stw_run_spec_refuse_value(run, origin, err, "megatron.overlap_d2h_h2d",
                                          "false, or megatron.optimizer_offload_fraction above 0");

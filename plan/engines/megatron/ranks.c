@@ -58,14 +58,37 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
     return stw_megatron_check_images(job, err);
 }
 
+/* Modules to recompute that the model lacks would change nothing. */
+static stw_status check_modules(const stw_job *job, bool experts, bool shared, bool latent,
+                                stw_error *err) {
+    stw_megatron_modules m = stw_megatron_modules_of(job->run);
+    const char *expected = NULL;
+    if (job->run->recompute.granularity != 2 || !job->model->facts_known) return STW_STATUS_OK;
+    if (m.moe && !experts) expected = "no moe: the model has no experts";
+    if (m.moe_act && !experts) expected = "no moe_act: the model has no experts";
+    if (m.shared_experts && !shared) expected = "no shared_experts: the model has none";
+    if (m.mla_up_proj && !latent) expected = "no mla_up_proj: the model has no latent attention";
+    if (expected == NULL) return STW_STATUS_OK;
+    return stw_run_spec_refuse_value(job->run, NULL, err, "recompute.modules", expected);
+}
+
 static stw_status check_experts(const stw_job *job, stw_error *err) {
-    bool shared = false;
-    for (uint32_t g = 0; g < job->model->n_groups; g++)
-        shared = shared || job->model->groups[g].facts.shared_ffn > 0;
+    bool shared = false, experts = false, latent = false;
+    for (uint32_t g = 0; g < job->model->n_groups; g++) {
+        const stw_block_facts *f = &job->model->groups[g].facts;
+        experts = experts || f->experts > 0;
+        shared = shared || f->shared_ffn > 0;
+        latent = latent || f->kv_rank > 0;
+    }
     if (stw_megatron_settings_of(job->run).shared_expert_overlap && !shared)
         return stw_run_spec_refuse_value(job->run, NULL, err, "megatron.shared_expert_overlap",
                                          "false: the model has no shared experts");
-    return STW_STATUS_OK;
+    /* moe_layer.py, MoELayer.forward: ValueError in training */
+    if (experts && job->run->parallel.tp > 1 && !job->run->parallel.sequence_parallel)
+        return stw_run_spec_refuse_value(job->run, NULL, err, "parallel.sequence_parallel",
+                                         "true (--sequence-parallel), or parallel.tp: 1: Megatron "
+                                         "does not train experts with tp above 1 without it");
+    return check_modules(job, experts, shared, latent, err);
 }
 
 uint64_t stw_megatron_group_of_micro_batches(const stw_job *job) {
