@@ -53,6 +53,25 @@ static void add_omissions(const stw_plan *plan, stw_remarks *out) {
             "The time of forward and backward is not predicted: the cluster has no GPU.");
 }
 
+/* An update by the CPU that takes this share of an iteration is worth a change. */
+static const double NOTABLE = 0.1;
+
+static void add_cpu_advice(const stw_plan *plan, const stw_plan_facts *f, stw_remarks *out) {
+    const stw_engine *engine = plan->job->engine;
+    const stw_phase_facts *step = &f->phases[STW_PHASE_OPTIMIZER_STEP];
+    const double iteration_s = stw_plan_iteration_s(plan);
+    char advice[320] = "";
+    if (engine->cpu_advice == NULL || !step->is_bound || step->binds != STW_RESOURCE_CPU ||
+        !(step->busy_s >= NOTABLE * iteration_s))
+        return;
+    engine->cpu_advice(plan->job, advice, sizeof advice);
+    if (advice[0] != '\0')
+        add(out, true,
+            "The CPU is busy for %s of the optimizer step's %s, in an iteration of %s: %s",
+            stw_word_seconds(step->busy_s).text, stw_word_seconds(step->time_s).text,
+            stw_word_seconds(iteration_s).text, advice);
+}
+
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
     out->n = 0;
     out->failed = false;
@@ -60,6 +79,7 @@ void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw
     add_assumed(plan, out);
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;
     add_omissions(plan, out);
+    add_cpu_advice(plan, facts, out);
     if (!plan->cluster.calibration.measured)
         add(out, true,
             "The rates of this cluster are %snot measured. `stowage calibrate` measures them.",

@@ -143,6 +143,9 @@ typedef struct stw_engine {
     double (*cpu_step)(const struct stw_job *job, bool norm, uint64_t params, double *bytes);
     /** The cluster's rate of the optimizer that cpu_step stands for. NULL: none is measured. */
     const struct stw_cpu_rate *(*cpu_rate)(const struct stw_job *job);
+    /** How the CPU's update runs as planned, and which keys make it faster: a sentence, "" where
+     * none does by much. NULL: nothing to say. */
+    void (*cpu_advice)(const struct stw_job *job, char *out, size_t out_size);
     /** Seconds of one rank's CPU for a pass over so many bytes of host memory. Where it is set, the
      * program counts the calls that issue work to the GPU too (STW_OP_PASS, STW_OP_CALLS). */
     double (*cpu_pass)(const struct stw_job *job, double bytes);

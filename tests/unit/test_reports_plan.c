@@ -4,10 +4,15 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <string.h>
 
+#include "planner/planner.h"
 #include "reports/facts.h"
+#include "reports/remarks.h"
 #include "reports/reports.h"
+#include "sim/sim.h"
 #include "tests/unit/fixture.h"
+#include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
 static const fixture_size small = {4, 256, 512, 4000};
@@ -217,6 +222,58 @@ static void a_full_host_is_warned_of(void) {
 }
 
 /* The value of the row with this start; NaN if there is not exactly one. */
+static uint32_t remarks_with(const char *const settings[], const char *word, char *out,
+                             size_t out_size) {
+    stw_plan *plan = case_zoo("Qwen3-0.6B", settings);
+    const stw_planner_options options = {.simulate = stw_sim_seconds};
+    CHECK_OK(stw_planner_solve(plan, &options, err));
+    CHECK_OK(stw_sim_plan(plan, NULL, err));
+    stw_plan_facts facts;
+    stw_remarks remarks;
+    uint32_t n = 0;
+    stw_plan_facts_get(plan, &facts);
+    stw_plan_remarks_get(plan, &facts, &remarks);
+    for (uint32_t i = 0; i < remarks.n; i++) {
+        if (strstr(remarks.items[i].text, word) == NULL) continue;
+        snprintf(out, out_size, "%s", remarks.items[i].text);
+        n++;
+    }
+    stw_plan_free(plan);
+    return n;
+}
+
+/* A loop on one thread is torch's default on the CPU; only where it takes much of the step. */
+static void slow_cpu_steps_are_remarked(void) {
+#define FSDP2 "engine=fsdp2", "node.gpus=8", "nodes=1", "node.host.cores=64"
+#define ZERO "engine=deepspeed", "node.gpus=8", "nodes=1", "deepspeed.offload_optimizer=cpu"
+    static const struct {
+        const char *settings[8], *words[3];
+    } cases[] = {
+        {{FSDP2, "fsdp.offload_policy=true"},
+         {"loops over the tensors", "optimizer.implementation=fused",
+          "and --set optimizer.cpu_threads=8 (OMP_NUM_THREADS)"}},
+        {{FSDP2, "fsdp.offload_policy=true", "optimizer.implementation=fused"},
+         {"fused AdamW runs on 1 thread", "With --set optimizer.cpu_threads=8", "of its time"}},
+        {{FSDP2, "fsdp.offload_policy=true", "optimizer.cpu_threads=8"},
+         {"on 8 threads", "optimizer.implementation=fused", "(AdamW(fused=True)) the update"}},
+        {{ZERO, "node.host.cores=64"},
+         {"the optimizer runs on 1 thread", "With --set optimizer.cpu_threads=8", ""}},
+        {{FSDP2}, {NULL}},
+        {{FSDP2, "fsdp.offload_policy=true", "optimizer.implementation=fused",
+          "optimizer.cpu_threads=8"},
+         {NULL}},
+        {{FSDP2, "fsdp.offload_policy=true", "batch.grad_accumulation=1000"}, {NULL}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[960] = "";
+        const uint32_t n = remarks_with(cases[i].settings, "The CPU is busy", text, sizeof text);
+        CU_ASSERT_EQUAL(n, cases[i].words[0] != NULL);
+        for (int k = 0; k < 3 && cases[i].words[k] != NULL; k++) {
+            CU_ASSERT_PTR_NOT_NULL(strstr(text, cases[i].words[k]));
+        }
+    }
+}
+
 static double csv_value(const stw_text *csv, const char *row) {
     char start[256];
     snprintf(start, sizeof start, "fixture,%.200s", row);
@@ -376,6 +433,7 @@ STW_TEST_MAIN("reports plan", {"state is that of the walk", state_is_that_of_the
               {"summary is short", summary_is_short},
               {"what does not fit is said", what_does_not_fit_is_said},
               {"a full host is warned of", a_full_host_is_warned_of},
+              {"slow CPU steps are remarked", slow_cpu_steps_are_remarked},
               {"CSV states the plan's bytes", csv_states_the_plans_bytes},
               {"direct updates and copies are said", direct_updates_and_copies_are_said},
               {"forward has no time without GPU", forward_has_no_time_without_gpu},

@@ -4,6 +4,7 @@
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/deepspeed/parts.h"
+#include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/weight_sync.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
@@ -117,6 +118,7 @@ const stw_engine stw_engine_deepspeed = {
     .assumed_optimizer = "FusedAdam on the GPU, DeepSpeedCPUAdam on the host",
     .margins = margins,
     .cpu_step = stw_zero_cpu_step,
+    .cpu_advice = stw_cpu_thread_advice,
     .cpu_rate = stw_zero_cpu_rate,
     .cpu_pass = stw_zero_cpu_pass,
     .fixes = fixes,

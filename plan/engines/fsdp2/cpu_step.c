@@ -13,6 +13,8 @@
  * Constants: bench/results/constants.md. */
 #include "plan/engines/fsdp2/cpu_step.h"
 
+#include <stdio.h>
+
 /* Of the memory bandwidth of one thread, bytes per second. */
 static const double THREAD_BPS = 18e9;
 
@@ -44,10 +46,14 @@ static uint32_t ranks_on_node(const stw_job *job) {
     return ranks > 0 ? ranks : 1;
 }
 
+static uint32_t cores_of_rank(const stw_job *job) {
+    const uint32_t cores = job->cluster->host.cores / ranks_on_node(job);
+    return cores > 0 ? cores : 1;
+}
+
 uint32_t stw_fsdp2_cpu_threads(const stw_job *job) {
     uint32_t ranks = ranks_on_node(job), threads = job->run->optimizer.cpu_threads;
-    uint32_t cores = job->cluster->host.cores / ranks;
-    if (cores == 0) cores = 1;
+    const uint32_t cores = cores_of_rank(job);
     if (threads == STW_AUTO) threads = ranks > 1 ? 1 : cores;
     return threads < cores ? threads : cores; /* more of them wait for a core */
 }
@@ -126,4 +132,52 @@ double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double
                                                    .bytes = *bytes,
                                                    .fp32_bytes = bytes_of(job, 4, 4, 4, 4),
                                                    .slower = narrow});
+}
+
+/* ---- advice ---- */
+
+/* An update of other threads or by another implementation is advised if it takes less than this
+ * share of the time. */
+static const double MUCH_FASTER = 0.8;
+
+static double seconds_of(const stw_job *job, const stw_run_spec *run) {
+    enum { PARAMS = 1000000 };
+    stw_job other = *job;
+    double bytes = 0;
+    other.run = run;
+    return job->engine->cpu_step(&other, false, PARAMS, &bytes);
+}
+
+/* @param now how the update runs @param fused may the implementation be changed? */
+static void advise(const stw_job *job, const char *now, bool fused, char *out, size_t out_size) {
+    const uint32_t threads = stw_fsdp2_cpu_threads(job), cores = cores_of_rank(job);
+    const bool more = threads < cores;
+    char how[96] = "";
+    stw_run_spec run = *job->run;
+    if (fused) run.optimizer.implementation = STW_OPTIMIZER_FUSED;
+    if (more) run.optimizer.cpu_threads = cores;
+    if (more) snprintf(how, sizeof how, "--set optimizer.cpu_threads=%u (OMP_NUM_THREADS) ", cores);
+    const double now_s = seconds_of(job, job->run), then_s = seconds_of(job, &run);
+    out[0] = '\0';
+    if (!(then_s < MUCH_FASTER * now_s)) return;
+    snprintf(out, out_size,
+             "%s on %u thread%s of each rank. With %s%s%sthe "
+             "update takes %.2g%% of its time.",
+             now, threads, threads == 1 ? "" : "s",
+             fused ? "--set optimizer.implementation=fused (AdamW(fused=True)) " : "",
+             fused && more ? "and " : "", how, 100 * then_s / now_s);
+}
+
+void stw_fsdp2_cpu_advice(const stw_job *job, char *out, size_t out_size) {
+    const stw_optimizer_implementation is = stw_fsdp2_implementation(job, true);
+    advise(job,
+           is == STW_OPTIMIZER_FUSED ? "torch's fused AdamW runs"
+           : is == STW_OPTIMIZER_FOREACH
+               ? "torch's AdamW runs one operation for all tensors at once"
+               : "torch's AdamW loops over the tensors, its default there,",
+           is != STW_OPTIMIZER_FUSED, out, out_size);
+}
+
+void stw_cpu_thread_advice(const stw_job *job, char *out, size_t out_size) {
+    advise(job, "the optimizer runs", false, out, out_size);
 }

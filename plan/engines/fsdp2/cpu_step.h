@@ -37,4 +37,9 @@ const stw_cpu_rate *stw_fsdp2_cpu_rate(const stw_job *job);
 /** See stw_engine.cpu_step. */
 double stw_fsdp2_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes);
 
+/** See stw_engine.cpu_advice: of torch's AdamW, and of an optimizer of which only the threads can
+ * be chosen. */
+void stw_fsdp2_cpu_advice(const stw_job *job, char *out, size_t out_size);
+void stw_cpu_thread_advice(const stw_job *job, char *out, size_t out_size);
+
 #endif

@@ -458,6 +458,7 @@ const stw_engine stw_engine_fsdp2 = {
                      "which torch's AdamW does not have; AReaL does.",
     .margins = margins,
     .cpu_step = stw_fsdp2_cpu_step,
+    .cpu_advice = stw_fsdp2_cpu_advice,
     .cpu_rate = stw_fsdp2_cpu_rate,
     .fixes = fixes,
     .places = places,

@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
+#include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/megatron/mtp.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/pass.h"
@@ -137,6 +138,7 @@ const stw_engine stw_engine_megatron = {
     .whole = true,
     .prefetch_by_group = true,
     .cpu_step = stw_megatron_cpu_step,
+    .cpu_advice = stw_cpu_thread_advice,
     .cpu_rate = stw_megatron_cpu_rate,
     .more_regions = stw_megatron_regions,
     .build = build,
