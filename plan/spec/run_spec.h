@@ -69,7 +69,7 @@ typedef struct stw_param_group {
 #define STW_MAX_OWN_PARAM_GROUPS 7 /* besides the optimizer's own rates */
 
 #define STW_MAX_SECTIONS 8
-#define STW_SECTION_BYTES 128
+#define STW_SECTION_BYTES 256
 
 typedef struct stw_parallel {
     uint32_t dp_shard; /* STW_AUTO: all GPUs that are left */

@@ -360,6 +360,25 @@ static void set_recompute(stw_reading *r) {
     stw_reading_set(r, "recompute.modules", list);
 }
 
+/* transformer_config.py; without --fp8-format the others have no effect. */
+static void set_fp8(stw_reading *r) {
+    const char *format = stw_reading_text(r, "fp8-format", NULL);
+    if (format == NULL || strcmp(format, "none") == 0) return;
+    const char *recipe = stw_reading_text(r, "fp8-recipe", "delayed");
+    stw_reading_set(r, "megatron.fp8", format);
+    stw_reading_set(r, "megatron.fp8_recipe", recipe);
+    stw_reading_set_switch(r, "megatron.fp8_param_gather",
+                           stw_reading_is_set(r, "fp8-param-gather"));
+    if (strcmp(recipe, "delayed") == 0)
+        stw_reading_set_count(r, "megatron.fp8_amax_history",
+                              stw_reading_count(r, "fp8-amax-history-len", 1));
+    if (!stw_reading_is_set(r, "first-last-layers-bf16")) return;
+    stw_reading_set_count(r, "megatron.first_layers_bf16",
+                          stw_reading_count(r, "num-layers-at-start-in-bf16", 1));
+    stw_reading_set_count(r, "megatron.last_layers_bf16",
+                          stw_reading_count(r, "num-layers-at-end-in-bf16", 1));
+}
+
 static void set_attention(stw_reading *r) {
     const bool local =
         strcmp(stw_reading_text(r, "transformer-impl", "transformer_engine"), "local") == 0;
@@ -406,6 +425,7 @@ static void write_run(stw_reading *r) {
     if (stw_reading_is_set(r, "cross-entropy-loss-fusion"))
         stw_reading_set(r, "megatron.cross_entropy_fusion_impl",
                         stw_reading_text(r, "cross-entropy-fusion-impl", "native"));
+    set_fp8(r);
 }
 
 void stw_megatron_read(stw_reading *r, const stw_flag_table *known) {

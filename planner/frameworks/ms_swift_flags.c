@@ -116,7 +116,6 @@ static const stw_flag_row megatron_rows[] = {
     LISTED("mlp-padding-free", "false", "planned with padding"),
     READ("virtual-pipeline-model-parallel-size"),
     READ("microbatch-group-size-per-vp-stage"),
-    LISTED("fp8-*", NULL, "planned in 16 bits"),
     LISTED("moe-permute-fusion", "false", "planned without it"),
     REFUSED("rlhf-type", NULL, "only sft and pt are planned; use roles of a run file"),
 };

@@ -140,9 +140,10 @@ static void activations_without_gates(void) {
     stw_job *job = plan->job;
     stw_block_facts *f = &((stw_block_group *)job->model->groups)[moe_group(job)].facts;
     const uint32_t g = moe_group(job);
-    const uint64_t gated = stw_megatron_layer_of(job, g).whole;
+    const uint64_t gated = stw_megatron_layer_of(job, g, false).whole;
     f->gated = false;
-    CU_ASSERT_EQUAL(stw_megatron_layer_of(job, g).whole, gated); /* a product less, one copy more */
+    CU_ASSERT_EQUAL(stw_megatron_layer_of(job, g, false).whole,
+                    gated); /* a product less, one copy more */
     stw_plan_free(plan);
 }
 
@@ -154,7 +155,7 @@ static void shared_experts_overlap(void) {
         stw_plan *plan =
             plan_of("DeepSeek-V2-Lite",
                     i == 0 ? V2 "batch.micro_batch=1" : V2 "megatron.shared_expert_overlap=true");
-        whole[i] = stw_megatron_layer_of(plan->job, moe_group(plan->job)).whole;
+        whole[i] = stw_megatron_layer_of(plan->job, moe_group(plan->job), false).whole;
         stw_plan_free(plan);
     }
     CU_ASSERT_EQUAL(whole[1] - whole[0], (uint64_t)TOKENS * 2048 * 2);

@@ -369,7 +369,7 @@ static void predictions_are_recomputed(void) {
         if (i == 2) { /* all but the prediction's layer are alike */
             uint32_t group = 0;
             while (strcmp(job->model->groups[group].name, STW_MEGATRON_MTP_GROUP) != 0) group++;
-            stw_megatron_layer layer = stw_megatron_mtp_of(job, group);
+            stw_megatron_layer layer = stw_megatron_mtp_of(job, group, false);
             CU_ASSERT_EQUAL(saved[1] - saved[2], layer.whole - layer.input);
             CU_ASSERT_EQUAL(layer.input, 2 * stw_megatron_hidden_bytes(job));
         }

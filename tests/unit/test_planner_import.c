@@ -283,7 +283,9 @@ static void no_flag_is_ignored(void) {
     CHECK_OK(parse(DENSE "fp8-format: hybrid\nlog-interval: 1\nmade-up: 3\nhidden-dropout: 0.0\n"
                          "attention-dropout: 0.1\noptimizer: adam\n",
                    &import, err));
-    CU_ASSERT_EQUAL(use_of(&import, "fp8-format"), STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "fp8-format"), STW_IMPORT_TAKEN);
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8=hybrid"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8_recipe=delayed"));
     CU_ASSERT_EQUAL(use_of(&import, "attention-dropout"), STW_IMPORT_TAKEN);
     CU_ASSERT_EQUAL(use_of(&import, "hidden-dropout"), STW_IMPORT_TAKEN);
     CU_ASSERT_EQUAL(use_of(&import, "optimizer"), STW_IMPORT_NO_EFFECT);

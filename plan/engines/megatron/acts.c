@@ -51,6 +51,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/linear.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/moe.h"
@@ -271,6 +272,31 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     return out;
 }
 
+/* Inputs of products that a norm or linear attention makes for them alone are kept in 8 bits. The
+ * output projection keeps the output of core attention itself, which that has kept anyway
+ * (set_save_original_input), but not with delayed scaling. */
+static void quantize_attention(const stw_job *job, uint32_t group, attention_bytes *out) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const uint64_t c = compute_bytes(job), tp = job->run->parallel.tp, rows = all_rows(job, group);
+    const uint64_t result = stw_times(f->q_heads / tp, f->v_dim);
+    const bool eager = job->run->attention == STW_ATTENTION_EAGER;
+    uint64_t in_8 = 0, not_in_16 = 0; /* elements of a row */
+    if (f->linear_v_heads > 0) {
+        in_8 = not_in_16 = stw_times(f->linear_v_heads / tp, f->linear_v_dim);
+    } else {
+        if (f->kv_rank > 0) in_8 = not_in_16 = stw_plus(f->kv_rank, f->q_rank);
+        if (stw_megatron_fp8_delayed(job)) {
+            in_8 = stw_plus(in_8, result);
+            if (eager || has_output_gate(job, group)) not_in_16 = stw_plus(not_in_16, result);
+        }
+    }
+    out->always -= stw_min_u64(out->always, stw_times(stw_times(rows, c), not_in_16));
+    out->always = stw_plus(out->always, stw_megatron_fp8_kept(job, stw_times(rows, in_8)));
+    const uint64_t width = out->weight_grad / stw_times(c, f->hidden); /* of the gradient */
+    out->weight_grad =
+        stw_plus(out->weight_grad, stw_megatron_fp8_both(job, stw_times(rows, width)));
+}
+
 uint64_t stw_megatron_key_value_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     uint64_t row = stw_times(f->kv_heads / job->run->parallel.tp, stw_plus(f->qk_dim, f->v_dim));
@@ -290,6 +316,7 @@ typedef struct mlp_bytes {
     uint64_t shared;            /* of the shared expert */
     uint64_t routed;            /* rows of experts, and between their products */
     uint64_t activation;        /* of `routed`: input of the second product */
+    uint64_t activation_again;  /* the same as recomputation brings it back */
     uint64_t forward, backward; /* at the widest moments */
 } mlp_bytes;
 
@@ -303,58 +330,122 @@ static uint64_t mlp_backward(const stw_job *job, uint64_t rows, uint64_t width, 
     return stw_max_u64(STW_SUM(gathered_bytes(job, rows), grad, weight), stw_times(grad, products));
 }
 
-static mlp_bytes mlp_of(const stw_job *job, uint32_t group) {
+/* The same with gradients in 8 bits, by rows and transposed, beside those in 16 bits. */
+static uint64_t mlp_backward_fp8(const stw_job *job, uint64_t rows, uint64_t width,
+                                 uint64_t products) {
+    const uint64_t c = compute_bytes(job), hidden = job->model->hidden;
+    const uint64_t elements = stw_times(rows, width), out = stw_times(elements, products);
+    uint64_t weight = stw_times(stw_times(hidden, width), c);
+    return stw_max_u64(STW_SUM(stw_megatron_fp8_both(job, stw_times(rows, hidden)),
+                               stw_times(elements, c), weight),
+                       stw_plus(stw_times(out, c), stw_megatron_fp8_both(job, out)));
+}
+
+/* What a product keeps of an input that is made for it. */
+static uint64_t input_bytes(const stw_job *job, uint64_t elements, bool fp8) {
+    return fp8 ? stw_megatron_fp8_kept(job, elements) : stw_times(elements, compute_bytes(job));
+}
+
+/* Between the products of an MLP of this width. */
+static uint64_t between(const stw_job *job, uint64_t rows, uint64_t width, uint64_t products,
+                        bool fp8) {
+    const uint64_t elements = stw_times(rows, width);
+    return stw_plus(stw_times(stw_times(elements, products), compute_bytes(job)),
+                    input_bytes(job, elements, fp8));
+}
+
+/* Experts: rows as they arrive, and what is between their products. */
+static void add_routed(const stw_job *job, uint32_t group, bool fp8, mlp_bytes *out) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const uint64_t c = compute_bytes(job), products = f->gated ? 2 : 1;
+    const stw_megatron_moe moe = stw_megatron_moe_of(job, group);
+    const uint64_t rows = fp8 ? stw_megatron_fp8_rows(job, moe.rows, f->experts) : moe.rows;
+    const uint64_t width = f->expert_ffn / job->run->parallel.etp;
+    const uint64_t elements = stw_times(rows, width), hidden = stw_times(rows, f->hidden);
+    out->activation = input_bytes(job, elements, fp8);
+    out->activation_again = stw_times(elements, c);
+    if (fp8) out->activation_again = stw_plus(out->activation_again, out->activation);
+    out->routed = STW_SUM(input_bytes(job, hidden, fp8), between(job, rows, width, products, fp8),
+                          moe.router);
+    if (!f->gated) /* before probabilities multiply it (experts.py, mlp.py: not fused) */
+        out->routed = stw_plus(out->routed, stw_times(elements, c));
+    out->forward = moe.forward;
+    out->backward = stw_max_u64(out->backward, moe.backward);
+    if (fp8)
+        out->backward = stw_max_u64(out->backward, STW_SUM(stw_times(hidden, c),
+                                                           stw_megatron_fp8_both(job, hidden),
+                                                           stw_times(elements, c)));
+}
+
+static mlp_bytes mlp_of(const stw_job *job, uint32_t group, bool fp8) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     const stw_parallel *p = &job->run->parallel;
     const uint64_t c = compute_bytes(job), products = f->gated ? 2 : 1;
     const uint64_t rows = all_rows(job, group);
+    const uint64_t widest = stw_max_u64(f->ffn, f->shared_ffn) / p->tp;
     mlp_bytes out = {0};
-    out.dense = stw_times(stw_times(rows, c), stw_times(f->ffn / p->tp, products + 1));
-    out.shared = stw_times(stw_times(rows, c), stw_times(f->shared_ffn / p->tp, products + 1));
+    out.dense = between(job, rows, f->ffn / p->tp, products, fp8);
+    out.shared = between(job, rows, f->shared_ffn / p->tp, products, fp8);
     if (tensor_of(job, group, "shared_expert_gate") != NULL) /* its output, the gate's */
         out.shared = STW_SUM(out.shared, stw_megatron_hidden_bytes(job),
                              stw_times(c, stw_megatron_row_tokens(job)));
-    out.backward = mlp_backward(job, rows, stw_max_u64(f->ffn, f->shared_ffn) / p->tp, products);
+    out.backward = (fp8 ? mlp_backward_fp8 : mlp_backward)(job, rows, widest, products);
+    if (fp8) /* the second product's input in 16 bits, and its copy by rows */
+        out.forward = stw_plus(stw_times(stw_times(rows, widest), c),
+                               stw_megatron_fp8_kept(job, stw_times(rows, widest)));
     if (f->experts == 0) return out;
-    const stw_megatron_moe moe = stw_megatron_moe_of(job, group);
-    out.activation = stw_times(stw_times(moe.rows, f->expert_ffn / p->etp), c);
-    out.routed = STW_SUM(stw_times(stw_times(moe.rows, f->hidden), c),
-                         stw_times(out.activation, products + 1), moe.router);
-    if (!f->gated) /* before probabilities multiply it (experts.py, mlp.py: not fused) */
-        out.routed = stw_plus(out.routed, out.activation);
+    add_routed(job, group, fp8, &out);
     /* all rows instead of this rank's (shared_experts.py, pre_forward_comm) */
     if (f->shared_ffn > 0 && stw_megatron_settings_of(job->run).shared_expert_overlap)
         out.shared = stw_plus(out.shared, gathered_bytes(job, rows));
-    out.forward = moe.forward;
-    out.backward = stw_max_u64(out.backward, moe.backward);
     return out;
 }
 
 /* ---- blocks ---- */
 
-stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
+/* What products keep of the outputs of a block's norms. In 8 bits the down projections of
+ * multi-latent attention keep a copy each. Routers keep theirs in 16 bits, and so does the shared
+ * expert beside them, except with delayed scaling (shared_experts.py, set_save_original_input). */
+static uint64_t norm_outputs(const stw_job *job, uint32_t group, uint64_t norms, bool fp8) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const uint64_t rows = own_rows(job, all_rows(job, group));
+    const uint64_t hidden = hidden_bytes(job, rows);
+    if (!fp8) return stw_times(norms, hidden);
+    const uint64_t kept = stw_megatron_fp8_kept(job, stw_times(rows, job->model->hidden));
+    const uint64_t attention = stw_times(f->kv_rank > 0 ? 2 : 1, kept);
+    if (f->experts == 0) return stw_plus(attention, kept);
+    const bool copied = f->shared_ffn > 0 && stw_megatron_fp8_delayed(job);
+    return STW_SUM(attention, hidden, copied ? kept : 0);
+}
+
+stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group, bool fp8) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     stw_megatron_modules m = {0};
     if (job->run->recompute.granularity == 2) m = stw_megatron_modules_of(job->run);
-    const attention_bytes a = attention_of(job, group);
-    const mlp_bytes mlp = mlp_of(job, group);
+    attention_bytes a = attention_of(job, group);
+    if (fp8) quantize_attention(job, group, &a);
+    const mlp_bytes mlp = mlp_of(job, group, fp8);
     const uint64_t rows = all_rows(job, group), norms = f->decoder ? 3 : 2;
     const uint64_t hidden = hidden_bytes(job, own_rows(job, rows));
     const uint64_t roots = stw_times(4, own_rows(job, rows));
-    uint64_t attention = a.core, dropped_mlp = 0, dropped = 0;
+    const uint64_t normed = norm_outputs(job, group, norms, fp8);
+    uint64_t dropped_mlp = 0, again_mlp, dropped = 0;
     stw_megatron_layer out = {.input = hidden, .router = f->experts > 0};
-    out.whole = STW_SUM(stw_times(2 * norms, hidden), stw_times(norms, roots), a.always, a.core,
+    out.whole = STW_SUM(stw_times(norms, hidden), normed, stw_times(norms, roots), a.always, a.core,
                         mlp.dense, mlp.shared, mlp.routed, hidden_masks(job, rows, norms));
-    attention = STW_SUM(m.core_attn ? a.core : 0, m.mla_up_proj ? a.up : 0);
+    const uint64_t attention = STW_SUM(m.core_attn ? a.core : 0, m.mla_up_proj ? a.up : 0);
     if (f->experts == 0)
         dropped_mlp = m.mlp ? mlp.dense : 0;
     else if (m.moe)
         dropped_mlp = stw_plus(mlp.routed, mlp.shared);
     else
         dropped_mlp = stw_plus(m.moe_act ? mlp.activation : 0, m.shared_experts ? mlp.shared : 0);
-    dropped = STW_SUM(attention, dropped_mlp, m.layernorm ? stw_times(2, hidden) : 0);
+    again_mlp = dropped_mlp;
+    if (f->experts > 0 && !m.moe && m.moe_act) again_mlp += mlp.activation_again - mlp.activation;
+    dropped = STW_SUM(attention, dropped_mlp,
+                      m.layernorm ? stw_min_u64(normed, stw_times(2, hidden)) : 0);
     out.kept = out.whole - stw_min_u64(dropped, out.whole);
-    out.again = stw_plus(m.layernorm ? hidden : 0, stw_max_u64(attention, dropped_mlp));
+    out.again = stw_plus(m.layernorm ? hidden : 0, stw_max_u64(attention, again_mlp));
     out.forward = stw_max_u64(mlp.forward, a.forward);
     out.backward = stw_max_u64(mlp.backward, stw_max_u64(a.weight_grad, a.backward));
     if (f->decoder) /* the sum of the gradients of the encoder's output */
@@ -369,14 +460,16 @@ stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group) {
  * saves the layer's output. With sequence parallelism the layer's input is a view of rows that were
  * gathered from the TP group (tensor_parallel/mappings.py, _split_along_first_dim). Full
  * recomputation keeps the projection's two inputs. */
-stw_megatron_layer stw_megatron_mtp_of(const stw_job *job, uint32_t group) {
-    stw_megatron_layer out = stw_megatron_layer_of(job, group);
+stw_megatron_layer stw_megatron_mtp_of(const stw_job *job, uint32_t group, bool fp8) {
+    stw_megatron_layer out = stw_megatron_layer_of(job, group, fp8);
     const uint64_t hidden = stw_megatron_hidden_bytes(job);
     const uint64_t roots = stw_times(4, stw_megatron_row_tokens(job));
     const uint64_t all = hidden_bytes(job, all_rows(job, group));
     const uint64_t mask = stw_megatron_embedding_mask_bytes(job);
     const uint64_t view = job->run->parallel.tp > 1 ? all - hidden : 0;
-    const uint64_t more = STW_SUM(stw_times(5, hidden), stw_times(3, roots), view, mask);
+    const uint64_t rows = stw_megatron_row_tokens(job);
+    const uint64_t both = input_bytes(job, stw_times(stw_times(2, rows), job->model->hidden), fp8);
+    const uint64_t more = STW_SUM(stw_times(3, hidden), both, stw_times(3, roots), view, mask);
     out.input = STW_SUM(hidden, hidden, mask);
     out.whole = stw_plus(out.whole, more);
     out.kept = stw_plus(out.kept, more);

@@ -17,10 +17,11 @@ typedef struct stw_megatron_layer {
     bool router;       /* a block with experts */
 } stw_megatron_layer;
 
-stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group);
+/** @param fp8 its products are in 8 bits (fp8.h) */
+stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group, bool fp8);
 
 /** A layer of multi-token prediction: its transformer layer, and what its projection keeps. */
-stw_megatron_layer stw_megatron_mtp_of(const stw_job *job, uint32_t group);
+stw_megatron_layer stw_megatron_mtp_of(const stw_job *job, uint32_t group, bool fp8);
 /** Hidden states that a chunk with multi-token prediction, or one after it, hands on: those of the
  * last layer and of every further prediction. 1 without it. */
 uint64_t stw_megatron_hidden_states(const stw_job *job);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/spec/spec_rows.h"
 
@@ -19,6 +20,14 @@ static const stw_spec_word shardings[] = {
     {"optim_grads", STW_MEGATRON_FSDP_OPTIM_GRADS, NULL},
     {"optim_grads_params", STW_MEGATRON_FSDP_OPTIM_GRADS_PARAMS, NULL},
     {NULL, 0, NULL}};
+
+static const stw_spec_word formats[] = {
+    {"none", 0, NULL}, {"e4m3", 1, NULL}, {"hybrid", 2, NULL}, {NULL, 0, NULL}};
+static const stw_spec_word recipes[] = {{"delayed", STW_MEGATRON_FP8_DELAYED, NULL},
+                                        {"tensorwise", STW_MEGATRON_FP8_TENSORWISE, NULL},
+                                        {"blockwise", STW_MEGATRON_FP8_BLOCKWISE, NULL},
+                                        {"mxfp8", STW_MEGATRON_FP8_MXFP8, NULL},
+                                        {NULL, 0, NULL}};
 
 static const stw_spec_row rows[] = {
     {BOOL("megatron.distributed_optimizer"), AT(distributed_optimizer), .fallback = "true",
@@ -123,6 +132,30 @@ static const stw_spec_row rows[] = {
     {RATIO("megatron.attention_dropout"), AT(attention_dropout), .fallback = "0",
      .note = "above 0, with attention: eager: masks and what is left of the scores are kept",
      BOUNDS(0, 1), .needs = NEEDS(FORWARD)},
+    {WORDS("megatron.fp8", formats), AT(fp8), .fallback = "none", .also = "fp8_format",
+     .note = "none | e4m3 | hybrid: 8-bit products of TransformerEngine; seconds are those of 16 "
+             "bits",
+     .needs = NEEDS(FORWARD)},
+    {WORDS("megatron.fp8_recipe", recipes), AT(fp8_recipe), .fallback = "delayed",
+     .note = "delayed | tensorwise | blockwise | mxfp8: what has a scale of its own",
+     .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.fp8_param_gather"), AT(fp8_param_gather), .fallback = "false",
+     .also = "fp8_param", .note = "weights of products are kept and gathered in 8 bits",
+     .needs = NEEDS(FORWARD)},
+    {BOOL("megatron.fp8_transposes"), AT(fp8_transposes), .fallback = "true",
+     .note =
+         "a transposed copy of each 8-bit tensor; false for delayed and tensorwise on Blackwell",
+     .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.fp8_amax_history"), AT(fp8_amax_history), .fallback = "1",
+     .also = "fp8_amax_history_len", .note = "maxima that delayed scaling keeps of each tensor",
+     BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.first_layers_bf16"), AT(first_layers_bf16), .fallback = "0",
+     .also = "num_layers_at_start_in_bf16 first_last_layers_bf16",
+     .note = "with fp8: so many layers stay in 16 bits", BOUNDS(1, 65536), .zero = true,
+     .needs = NEEDS(FORWARD)},
+    {COUNT("megatron.last_layers_bf16"), AT(last_layers_bf16), .fallback = "0",
+     .also = "num_layers_at_end_in_bf16", .note = "the same at the end", BOUNDS(1, 65536),
+     .zero = true, .needs = NEEDS(FORWARD)},
     {STRING("megatron.ckpt_format"), AT(ckpt_format), .fallback = "torch_dist",
      .instead = "checkpoint files of Megatron-LM are not planned"},
 };

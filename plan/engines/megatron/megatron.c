@@ -7,6 +7,7 @@
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/fsdp2/cpu_step.h"
+#include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/mtp.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/pass.h"
@@ -17,6 +18,14 @@
 
 static const stw_place resident = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_GPU, STW_UPDATE_RESIDENT};
 static const stw_place offloaded = {STW_TIER_GPU, STW_TIER_GPU, STW_TIER_HOST, STW_UPDATE_CPU};
+
+static stw_status check(const stw_run_spec *run, const char *origin, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_megatron_check(run, origin, err));
+    STW_TRY(stw_megatron_check_fp8(run, origin, err));
+out:
+    return status;
+}
 
 static bool wants(uint32_t wish, stw_tier tier) {
     return wish == STW_AUTO || wish == (uint32_t)tier;
@@ -114,7 +123,7 @@ const stw_engine stw_engine_megatron = {
              .refuses = refuses,
              .defaults = defaults,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
-             .check = stw_megatron_check},
+             .check = check},
     .save_note =
         "torch_dist exchanges it by collectives of objects, and validates the shards of all "
         "ranks by one more unless told not to.",

@@ -36,6 +36,9 @@ typedef struct stw_megatron_settings {
     uint32_t wgrad_deferral_limit; /* 0: all micro batches */
     double hidden_dropout, attention_dropout;
     const char *ckpt_format;
+    uint32_t fp8, fp8_recipe; /* 0: none; stw_megatron_recipe */
+    uint32_t fp8_amax_history, first_layers_bf16, last_layers_bf16;
+    bool fp8_param_gather, fp8_transposes;
 } stw_megatron_settings;
 
 extern const stw_spec_section stw_megatron_section;

@@ -167,7 +167,8 @@ static stw_status add_experts(const stw_job *job, const stw_tensor *t, adding *a
                                   .row = row_of(job, t),
                                   .block = t->block,
                                   .chunk = a->chunk,
-                                  .expert = true};
+                                  .expert = true,
+                                  .product = t->rank == 3};
     }
     a->out->expert = stw_plus(a->out->expert, all / n * n);
     return STW_STATUS_OK;
@@ -177,6 +178,13 @@ static stw_status add_experts(const stw_job *job, const stw_tensor *t, adding *a
 static bool is_shared(const stw_job *job, uint32_t block) {
     return job->run->parallel.pp > 1 && stw_megatron_is_embedding(job, block) &&
            (job->model->tied_embeddings || stw_megatron_mtp_layers(job) > 0);
+}
+
+/* Routers, gates of shared experts and convolutions are not TransformerEngine's. */
+static bool is_product(const stw_tensor *t) {
+    static const char *const others[] = {"mlp.gate.weight", "router.weight",
+                                         "shared_expert_gate.weight", "conv1d.weight", NULL};
+    return t->rank == 2 && !is_any(t->name, others);
 }
 
 static stw_status add_block(const stw_job *job, const stw_block *block, adding *a, stw_error *err) {
@@ -204,6 +212,7 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
                                   .row = row_of(job, t),
                                   .block = t->block,
                                   .whole = is_replicated(t),
+                                  .product = is_product(t),
                                   .chunk = a->chunk,
                                   .bucket = is_vocabulary(job, t) && is_shared(job, t->block)};
         if (kind > 0) merged[kind] = a->out->n;

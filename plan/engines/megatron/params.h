@@ -18,8 +18,9 @@ typedef struct stw_megatron_param {
     uint32_t block; /* of the model */
     uint32_t chunk; /* of the stage */
     bool expert;
-    bool bucket; /* an embedding that several stages have: in a bucket of its own */
-    bool whole;  /* every tensor-parallel rank has all of it: norms, routers */
+    bool bucket;  /* an embedding that several stages have: in a bucket of its own */
+    bool whole;   /* every tensor-parallel rank has all of it: norms, routers */
+    bool product; /* weight of a product that TransformerEngine's layers make */
 } stw_megatron_param;
 
 typedef struct stw_megatron_params {

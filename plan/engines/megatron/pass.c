@@ -8,6 +8,7 @@
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/megatron/acts.h"
+#include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/moe.h"
@@ -26,6 +27,7 @@ typedef struct layer_state {
     uint64_t kept;
     uint64_t times; /* chunk passes in flight */
     bool decodes;   /* a block of a decoder beside an encoder */
+    bool fp8;
     stw_extent own, again;
     stw_extent *others; /* [times - 1] of the other passes */
 } layer_state;
@@ -121,7 +123,7 @@ static void choose_in_chunks(pass *p) {
 static bool look_at_layers(pass *p) {
     const stw_model *model = p->job->model;
     stw_pool *pool = p->b->program->pool;
-    stw_megatron_layer *of = stw_pool_array(pool, model->n_groups, sizeof *of);
+    stw_megatron_layer *of = stw_pool_array(pool, 2ull * model->n_groups, sizeof *of);
     p->layers = stw_pool_array(pool, model->n_blocks, sizeof *p->layers);
     p->others = stw_pool_array(pool, model->n_blocks, sizeof *p->others);
     if (p->layers == NULL || p->others == NULL || of == NULL) {
@@ -133,9 +135,12 @@ static bool look_at_layers(pass *p) {
         layer_state *s = &p->layers[i];
         const uint32_t g = model->blocks[s->block].group;
         const bool mtp = stw_megatron_is_mtp(p->job, s->block);
-        if (of[g].whole == 0)
-            of[g] = mtp ? stw_megatron_mtp_of(p->job, g) : stw_megatron_layer_of(p->job, g);
-        s->bytes = of[g];
+        s->fp8 = stw_megatron_is_fp8(p->job, s->block);
+        stw_megatron_layer *bytes = &of[2 * g + s->fp8];
+        if (bytes->whole == 0)
+            *bytes = mtp ? stw_megatron_mtp_of(p->job, g, s->fp8)
+                         : stw_megatron_layer_of(p->job, g, s->fp8);
+        s->bytes = *bytes;
         s->times = times_of(p, s->chunk / p->job->run->parallel.pp);
         s->others = stw_pool_array(pool, s->times, sizeof *s->others);
         if (s->others == NULL) {
@@ -217,6 +222,16 @@ static void gather_rows(pass *p, uint32_t block, uint64_t rows, uint64_t calls) 
         communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, block, rows_bytes(p, rows), calls);
 }
 
+/* Inputs of a block's products, and gradients of their outputs: in 8 bits if the products are. */
+static void gather_inputs(pass *p, const layer_state *s, uint64_t rows, uint64_t calls) {
+    const uint64_t elements = stw_times(rows, p->job->model->hidden);
+    if (!s->fp8)
+        gather_rows(p, s->block, rows, calls);
+    else if (p->job->run->parallel.sequence_parallel)
+        communicate(p, STW_OP_ALL_GATHER, STW_RANK_GROUP_TP, s->block,
+                    stw_megatron_fp8_kept(p->job, elements), calls);
+}
+
 static void reduce_rows(pass *p, uint32_t block, uint64_t rows, uint64_t calls) {
     communicate(p,
                 p->job->run->parallel.sequence_parallel ? STW_OP_REDUCE_SCATTER : STW_OP_ALL_REDUCE,
@@ -270,7 +285,7 @@ static void exchange(pass *p, const layer_state *s, uint64_t gathers) {
     uint64_t out = stw_times(stw_job_group_tokens(p->job, group), decoder ? 3 : 2);
     uint64_t in = stw_plus(out, decoder ? p->job->tokens : 0);
     const uint64_t outs = decoder ? 3 : 2, ins = decoder ? 4 : 2;
-    gather_rows(p, s->block, stw_times(in, gathers), ins * gathers);
+    gather_inputs(p, s, stw_times(in, gathers), ins * gathers);
     reduce_rows(p, s->block, gathers > 1 ? in : out, gathers > 1 ? ins : outs);
     if (stw_megatron_is_mtp(p->job, s->block)) { /* embedding, projection and its output */
         reduce_rows(p, s->block, p->job->tokens, 1);

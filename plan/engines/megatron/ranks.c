@@ -44,6 +44,10 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
                             "of linear attention",
                             p->tp, p->cp, (unsigned long long)f->linear_k_heads,
                             (unsigned long long)f->linear_v_heads);
+        if (f->decoder && stw_megatron_settings_of(job->run).fp8 != 0)
+            return stw_run_spec_refuse_value(job->run, NULL, err, "megatron.fp8",
+                                             "none: 8-bit products of models with an encoder are "
+                                             "not planned");
         if (f->decoder && p->pp > 1) /* pretrain_t5.py, model_provider */
             return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.pp",
                             "found %u, expected 1: Megatron-LM trains models with an encoder "

@@ -25,6 +25,7 @@
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/host_pool.h"
 #include "plan/engines/megatron/acts.h"
+#include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/parking.h"
@@ -289,10 +290,13 @@ void stw_megatron_exchange(stw_builder *b, const stw_megatron_state *s, bool gat
      * those of the whole model after its step (distrib_optimizer.py, step_with_ready_grads). */
     const bool twice = gathers && parts == 1 && s->params.dense > 0 && s->params.expert > 0 &&
                        !stw_megatron_is_fsdp(b->job->run);
+    uint64_t less[2] = {0, 0};
+    for (int e = 0; e < 2 && gathers; e++)
+        less[e] = stw_megatron_fp8_gathered_less(b->job, &s->params, e == 1);
     for (int i = 0; i <= twice; i++) {
         exchange(b, &op, several ? STW_RANK_GROUP_SHARD : STW_RANK_GROUP_DP,
-                 s->params.dense_padded);
-        exchange(b, &op, STW_RANK_GROUP_EXPERT_DP, s->params.expert_padded);
+                 s->params.dense_padded - less[0]);
+        exchange(b, &op, STW_RANK_GROUP_EXPERT_DP, s->params.expert_padded - less[1]);
     }
     if (gathers || !several) return;
     op.kind = STW_OP_ALL_REDUCE; /* of the shard, among instances */
@@ -432,6 +436,9 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
                                                         : STW_PHASE_OPTIMIZER_STEP,
                                          .repeat = first ? STW_REPEAT_FIRST : STW_REPEAT_LATER});
     stw_park_before_step(b, first);
+    if (first && job->model->facts_known) /* made by the forward before the step */
+        (void)stw_alloc(b, STW_COMPONENT_PARAMS, gpu,
+                        stw_megatron_fp8_cached_bytes(job, &s->params));
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_workspace_bytes(job));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
@@ -440,7 +447,7 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     if (!set.overlap_grad_reduce && !stw_megatron_cuts_grads(job->run))
         stw_megatron_exchange(b, s, false, 1, STW_OP_NONE);
     finalize(b, s);
-    const bool copies = element(job, STW_COMPONENT_GRADS) < 4 && !set.precision_aware;
+    const bool copies = stw_megatron_copies_grads(job->run);
     stw_extent main_grads =
         stw_alloc(b, STW_COMPONENT_GRADS, gpu, copies ? stw_times(4, s->share) : 0);
     stw_extent scaled = stw_alloc(b, STW_COMPONENT_STAGE, gpu,
