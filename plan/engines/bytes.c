@@ -37,6 +37,12 @@
  * - cuBLAS work areas: 32 MiB per handle and stream on Hopper (aten/src/ATen/cuda/
  *   CublasHandlePool.cpp, parseChosenWorkspaceSize; about 8 MiB elsewhere), one of the main and one
  *   of autograd's thread.
+ * - Tensor parallelism (torchtitan/models/llama3/infra/parallelize.py at 018740b, apply_tp;
+ *   torch/distributed/tensor/parallel/style.py at v2.11): products save rows of all tokens, which
+ *   PrepareModuleInput gathers once for all that read them, and the rank's part of what lies
+ *   between products; with sequence parallelism norms and residuals have the rank's tokens.
+ *   Without it every rank has all of them (NVIDIA-NeMo/Automodel, optimized_tp_plans.py, with
+ *   sequence_parallel false).
  * - Page-locking: torch's CachingHostAllocator rounds to the next power of two (pytorch issue
  *   95823). */
 #include "plan/engines/bytes.h"
@@ -45,6 +51,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/tensor_parallel.h"
 
 #define CUBLAS_WORKSPACE_BYTES (32ull << 20)
 
@@ -53,6 +60,21 @@ static uint64_t compute_bytes(const stw_job *job) {
 }
 
 /* ---- blocks ---- */
+
+/* Of a block on a rank of tensor parallelism: its heads, its columns of the MLP. */
+static stw_block_facts cut_facts(const stw_job *job, uint32_t group) {
+    stw_block_facts f = job->model->groups[group].facts;
+    const uint32_t tp = stw_job_tp(job);
+    f.q_heads /= tp;
+    f.kv_heads /= tp;
+    f.ffn /= tp;
+    return f;
+}
+
+/* Rows between products that tensor parallelism cuts, where every rank has some of them. */
+static bool cuts_rows(const stw_job *job) {
+    return stw_job_tp(job) > 1 && job->run->parallel.sequence_parallel;
+}
 
 static uint64_t linear_attention_elements(const stw_block_facts *f) {
     return stw_plus(stw_times(stw_times(2, f->linear_k_heads), f->linear_k_dim),
@@ -167,7 +189,7 @@ static uint64_t eager_token_bytes(const stw_job *job, const stw_block_facts *f) 
 }
 
 static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
-    const stw_block_facts *f = &job->model->groups[group].facts;
+    const stw_block_facts part = cut_facts(job, group), *f = &part;
     const uint64_t c = compute_bytes(job);
     const saved_inputs in = saved_inputs_of(job, group);
     const uint64_t norm_outputs = (uint64_t)(in.attention ? 1 : 0) + (in.mlp ? 1 : 0);
@@ -177,8 +199,8 @@ static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
                 stw_times(f->q_heads, f->v_dim), f->q_rank, f->kv_rank,
                 linear_attention_elements(f), mlp_elements(job, f, &in), in.adapters);
     const uint64_t norms = f->norms > 0 ? f->norms : 2;
-    uint64_t token = stw_plus(stw_times(c, elements),
-                              stw_times(norms, norm_token_bytes(job, f, f->hidden, 1, in.norms)));
+    const uint64_t rows = stw_times(norms, norm_token_bytes(job, f, f->hidden, 1, in.norms));
+    uint64_t token = stw_times(c, elements);
     if (has_query_norm(job, group))
         token = STW_SUM(token, norm_token_bytes(job, f, q, f->q_heads, in.query_norms),
                         norm_token_bytes(job, f, k, f->kv_heads, in.query_norms));
@@ -188,7 +210,7 @@ static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
         token = stw_plus(token, stw_times(4, f->q_heads));
     /* 1 + weight in fp32 */
     uint64_t weights = f->wide_norms ? stw_times(stw_times(4, norms), f->hidden) : 0;
-    return stw_plus(stw_times(job->tokens, token), weights);
+    return STW_SUM(stw_times(job->tokens, token), stw_times(stw_tp_own_tokens(job), rows), weights);
 }
 
 static bool residual(const stw_block_facts *f) { return f->transformer && !f->vision; }
@@ -237,11 +259,16 @@ static stw_selective of_modules(const stw_job *job, uint32_t group, stw_fsdp_mod
     return out;
 }
 
-/* torchtitan's policy (torchtitan/distributed/activation_checkpoint.py): outputs of attention and
- * of every second product are kept, the first, third, ...: query, value, gate and down of query,
- * key, value, output, gate, up, down. */
+/* torchtitan's policy (torchtitan/distributed/activation_checkpoint.py; models/llama3/infra/
+ * parallelize.py at 018740b, _op_sac_save_list): outputs of attention and of every second product
+ * are kept, the first, third, ...: query, value, gate and down of query, key, value, output, gate,
+ * up, down; and those of reduce-scatters, of which tensor parallelism with sequence parallelism has
+ * two. The last product's output has all rows. */
 static stw_selective of_operations(const stw_job *job, uint32_t group) {
-    const stw_block_facts *f = &job->model->groups[group].facts;
+    const stw_block_facts part = cut_facts(job, group), *f = &part;
+    const uint64_t scattered = cuts_rows(job) ? 2 : 0;
+    const uint64_t own =
+        stw_times(stw_times(stw_tp_own_tokens(job), compute_bytes(job)), f->hidden);
     const uint64_t column = stw_times(job->tokens, compute_bytes(job));
     const uint64_t full = kept_bytes(job, group), mlp = stw_mlp_activation_bytes(job, group);
     const uint64_t q = stw_times(f->q_heads, f->qk_dim), k = stw_times(f->kv_heads, f->qk_dim);
@@ -254,10 +281,10 @@ static stw_selective of_operations(const stw_job *job, uint32_t group) {
     out.again[0] = mlp > first ? mlp - first : 0;
     out.again[1] = full - mlp > both ? full - mlp - both : 0;
     /* the block's input, query before its rotation, the output of the last product */
-    out.saved[1] =
-        stw_plus(both, stw_times(column, STW_SUM(f->hidden, q, f->gated ? f->hidden : 0)));
+    out.saved[1] = STW_SUM(both, stw_times(own, 1 + scattered),
+                           stw_times(column, stw_plus(q, f->gated ? f->hidden : 0)));
     out.flops = 2.0 * (double)job->tokens * (double)f->hidden *
-                ((double)k + (double)o + (f->gated ? (double)f->ffn : 0.0));
+                ((double)k + (double)o + (f->gated ? (double)f->ffn : 0.0)) * stw_job_tp(job);
     return out;
 }
 
@@ -282,31 +309,38 @@ uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
         if (selective.is_used) return stw_plus(selective.saved[0], selective.saved[1]);
         return kept_bytes(job, group);
     case STW_ACT_RECOMPUTE:
-        return stw_times(stw_times(job->tokens, compute_bytes(job)), f->hidden);
+        return stw_times(stw_times(stw_tp_own_tokens(job), compute_bytes(job)), f->hidden);
     default:
         return 0;
     }
 }
 
 uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group) {
-    const stw_block_facts *f = &job->model->groups[group].facts;
+    const stw_block_facts part = cut_facts(job, group), *f = &part;
     uint64_t element = stw_times(job->tokens, compute_bytes(job));
     const saved_inputs in = saved_inputs_of(job, group);
     return residual(f) ? stw_times(element, mlp_elements(job, f, &in)) : 0;
 }
 
+/* With sequence parallelism the gradient of a last product's output is gathered, and the gradient
+ * of a first product's input has all rows until it is reduce-scattered: beside the rank's own rows
+ * of the residual's gradient, and inside the MLP in the place of a gradient of its factors. */
 stw_backward_bytes stw_block_backward_bytes(const stw_job *job, uint32_t block) {
-    const stw_block_facts *f = &job->model->groups[job->model->blocks[block].group].facts;
+    const stw_block_facts part = cut_facts(job, job->model->blocks[block].group), *f = &part;
     stw_backward_bytes out = {.grads = stw_unsharded_grad_bytes(job, block)};
     if (!residual(f)) return out;
     const uint64_t c = compute_bytes(job), cut = job->expert_cut > 0 ? job->expert_cut : 1;
     const uint64_t column = stw_times(job->tokens, c); /* one element of every token */
     uint64_t width = stw_times(f->gated ? 2 : 1, mlp_width(job, f));
     uint64_t rows = STW_SUM(f->ffn, f->shared_ffn, stw_times(f->experts, f->expert_ffn) / cut);
-    out.mlp_acts = stw_times(column, stw_plus(width, f->hidden));
+    const uint64_t own = stw_times(stw_times(stw_tp_own_tokens(job), c), f->hidden);
+    if (cuts_rows(job)) width = stw_max_u64(width, stw_plus(mlp_width(job, f), f->hidden));
+    out.mlp_acts = stw_plus(stw_times(column, width), own);
     out.mlp_grads = stw_min_u64(stw_times(stw_times(c, f->hidden), rows), out.grads);
-    out.attention_acts = stw_times(column, STW_SUM(qkv_elements(f), stw_times(f->q_heads, f->v_dim),
-                                                   linear_attention_elements(f), f->hidden));
+    out.attention_acts =
+        stw_plus(own, stw_times(column, STW_SUM(qkv_elements(f), stw_times(f->q_heads, f->v_dim),
+                                                linear_attention_elements(f),
+                                                cuts_rows(job) ? f->hidden : 0)));
     return out;
 }
 
@@ -352,12 +386,20 @@ uint64_t stw_reduce_output_bytes(const stw_job *job, uint32_t block) {
 }
 
 uint64_t stw_replica_reduce_bytes(const stw_job *job, uint64_t params) {
-    if (job->world <= job->group || job->run->precision.reduce == job->run->precision.grads)
+    if (stw_job_replicas(job) <= 1 || job->run->precision.reduce == job->run->precision.grads)
         return 0;
     return stw_times(params, reduce_element_bytes(job));
 }
 
 /* ---- loss and root ---- */
+
+/* torch/distributed/tensor/parallel/loss.py (loss_parallel, v2.11): every rank has logits of its
+ * part of the vocabulary. _log_softmax makes the shifted logits and their exponentials, then the
+ * result, beside its input; _nll_loss_and_log_softmax_backward adds the exponentials to a gradient
+ * of zeros and multiplies their sum, three tensors beside what was saved. */
+static bool cuts_loss(const stw_job *job) {
+    return stw_job_tp(job) > 1 && stw_fsdp_settings_of(job->run).loss_parallel;
+}
 
 static uint64_t logit_elements(const stw_job *job) {
     uint64_t tokens = job->tokens;
@@ -365,7 +407,15 @@ static uint64_t logit_elements(const stw_job *job) {
         uint64_t chunk = job->run->loss.chunk > 0 ? job->run->loss.chunk : STW_LOSS_CHUNK;
         tokens = stw_min_u64(tokens, chunk);
     }
-    return stw_times(tokens, job->model->vocab);
+    return stw_times(tokens,
+                     cuts_loss(job) ? job->model->vocab / stw_job_tp(job) : job->model->vocab);
+}
+
+/* Logits of a rank's part of the vocabulary, from which those of all entries are gathered. */
+static uint64_t own_logits_bytes(const stw_job *job) {
+    if (stw_job_tp(job) == 1 || cuts_loss(job)) return 0;
+    return stw_times(stw_times(job->tokens, job->model->vocab / stw_job_tp(job)),
+                     compute_bytes(job));
 }
 
 static uint64_t upcast_bytes(const stw_job *job) {
@@ -402,17 +452,18 @@ static uint64_t cap_bytes(const stw_job *job) {
 /* What the final norm saves, and its output, which the head saves. */
 static uint64_t final_norm_bytes(const stw_job *job) {
     uint64_t hidden = job->model->hidden;
-    bool frozen = job->frozen != NULL, norm = !frozen || trains_group(job, "norm");
+    bool frozen = job->frozen != NULL, trained = !frozen || trains_group(job, "norm");
     uint64_t output = !frozen || trains_head(job) ? stw_times(hidden, compute_bytes(job)) : 0;
-    return stw_times(job->tokens,
-                     stw_plus(norm_token_bytes(job, layer_facts(job), hidden, 1, norm), output));
+    uint64_t norm = norm_token_bytes(job, layer_facts(job), hidden, 1, trained);
+    return stw_plus(stw_times(stw_tp_own_tokens(job), norm), stw_times(job->tokens, output));
 }
 
 uint64_t stw_logits_forward_bytes(const stw_job *job) {
     bool casts = job->run->loss.upcast != job->run->precision.compute;
-    uint64_t element =
-        STW_SUM(stw_times(2, upcast_bytes(job)), casts ? compute_bytes(job) : 0, cap_bytes(job));
-    return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), element));
+    uint64_t element = STW_SUM(stw_times(cuts_loss(job) ? 3 : 2, upcast_bytes(job)),
+                               casts ? compute_bytes(job) : 0, cap_bytes(job));
+    return STW_SUM(final_norm_bytes(job), stw_times(logit_elements(job), element),
+                   own_logits_bytes(job));
 }
 
 uint64_t stw_logits_saved_bytes(const stw_job *job) {
@@ -421,13 +472,20 @@ uint64_t stw_logits_saved_bytes(const stw_job *job) {
 }
 
 uint64_t stw_logits_backward_bytes(const stw_job *job) {
-    uint64_t element = stw_plus(stw_times(3, upcast_bytes(job)), cap_bytes(job));
+    uint64_t element =
+        stw_plus(stw_times(cuts_loss(job) ? 4 : 3, upcast_bytes(job)), cap_bytes(job));
     return stw_plus(final_norm_bytes(job), stw_times(logit_elements(job), element));
 }
 
 uint64_t stw_logits_grad_bytes(const stw_job *job) {
     uint64_t elements = stw_plus(logit_elements(job), stw_times(job->tokens, job->model->hidden));
-    return stw_plus(final_norm_bytes(job), stw_times(elements, compute_bytes(job)));
+    return STW_SUM(final_norm_bytes(job), stw_times(elements, compute_bytes(job)),
+                   own_logits_bytes(job));
+}
+
+uint64_t stw_embedding_rows_bytes(const stw_job *job) {
+    if (!cuts_rows(job)) return 0;
+    return stw_times(stw_times(job->tokens, job->model->hidden), compute_bytes(job));
 }
 
 bool stw_job_in_root(const stw_job *job, uint32_t block) {

@@ -56,6 +56,8 @@ uint64_t stw_logits_forward_bytes(const stw_job *job);
 uint64_t stw_logits_saved_bytes(const stw_job *job);
 uint64_t stw_logits_backward_bytes(const stw_job *job);
 uint64_t stw_logits_grad_bytes(const stw_job *job);
+/** Rows of all tokens that sequence parallelism gathers for the embedding's gradient; 0 without. */
+uint64_t stw_embedding_rows_bytes(const stw_job *job);
 /** Does a block lie outside the chain of residual blocks although it is gathered by itself (a
  * wrapped embedding)? Its input has no gradient, so its gradients are reduced after the root's. */
 bool stw_reduced_last(const stw_job *job, uint32_t block);

@@ -2,11 +2,15 @@
 #include "plan/engines/partition.h"
 
 #include "core/checked.h"
+#include "plan/engines/tensor_parallel.h"
 
-/* Rows along which a tensor is cut: a routed expert tensor is cut by ep x etp over experts and rows
- * first, everything else by its first dimension alone. */
-static void shard_range(const stw_job *job, const stw_tensor *tensor, uint32_t position,
-                        uint64_t *first, uint64_t *count) {
+/* Rows along which a tensor is cut. Only counts matter of what tensor parallelism cuts by columns:
+ * a rank's part is a run of as many elements. A routed expert tensor is cut by ep x etp over
+ * experts and rows first, everything else by its first dimension alone. */
+static void shard_range(const stw_job *job, uint32_t t, uint32_t rank, uint64_t *first,
+                        uint64_t *count) {
+    const stw_tensor *tensor = &job->model->tensors[t];
+    const uint32_t tp = stw_job_tp(job), position = rank / tp % job->group;
     uint64_t rows = tensor->rank > 0 ? tensor->shape[0] : 1;
     uint64_t row = rows > 0 ? tensor->numel / rows : 0;
     uint64_t base = 0;
@@ -22,6 +26,11 @@ static void shard_range(const stw_job *job, const stw_tensor *tensor, uint32_t p
             row = tensor->rank > 1 && tensor->shape[1] > 0 ? row / tensor->shape[1] : 1;
             rows = mine / row;
         }
+    }
+    if (tp > 1) {
+        const uint64_t mine = stw_job_part(job, t);
+        rows = stw_tp_rows(job, t, &row);
+        if (mine < tensor->numel) base = mine * (rank % tp);
     }
     uint64_t chunk = stw_div_up_u64(rows, parts);
     uint64_t begin = stw_min_u64(rows, chunk * part), end = stw_min_u64(rows, begin + chunk);
@@ -40,7 +49,10 @@ static stw_status check_experts(const stw_job *job, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-uint32_t stw_chunks_representative(const stw_job *job, uint32_t rank) { return rank % job->group; }
+uint32_t stw_chunks_representative(const stw_job *job, uint32_t rank) {
+    const uint32_t tp = stw_job_tp(job);
+    return rank / tp % job->group * tp;
+}
 
 stw_status stw_chunks_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_space *out,
                           stw_error *err) {
@@ -54,7 +66,7 @@ stw_status stw_chunks_cut(const stw_job *job, uint32_t space, uint32_t rank, stw
             global += tensor->numel;
             continue;
         }
-        shard_range(job, tensor, rank % job->group, &first, &count);
+        shard_range(job, t, rank, &first, &count);
         STW_TRY(stw_space_add(out, t, global, first, count, err));
         global += tensor->numel;
     }
@@ -65,5 +77,5 @@ out:
 /* The first replica of each shard. */
 bool stw_chunks_count(const stw_job *job, uint32_t space, uint32_t rank) {
     (void)space;
-    return rank < job->group;
+    return rank < job->group * stw_job_tp(job);
 }

@@ -2,7 +2,11 @@
 /* The partition of FSDP2, which the stowage engine shares: every tensor is cut along its first
  * dimension into chunks of ceil(dim0 / group) rows, the last ones shorter or empty (torch.chunk;
  * fully_shard, torch/distributed/fsdp/_fully_shard). The group is dp_shard x cp; routed experts are
- * cut by ep x etp first. Params, grads and optimizer state are cut alike. */
+ * cut by ep x etp first, and what
+ * tensor parallelism cuts by tp (plan/engines/tensor_parallel.h): FSDP shards the local part of a
+ * DTensor along dimension 0, which makes it a _StridedShard of the whole
+ * (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, _init_sharded_param). Params, grads and
+ * optimizer state are cut alike. */
 #ifndef STW_PLAN_ENGINES_PARTITION_H
 #define STW_PLAN_ENGINES_PARTITION_H
 

@@ -90,12 +90,16 @@ typedef struct stw_engine {
     /* ---- ranks ---- */
     /** Fill the sizes that follow from run.parallel and the cluster: dp_shard, group, expert_cut,
      * expert_group, tokens and, with pipeline stages, chunks. BAD_INPUT where they do not divide.
-     * NULL: the ranks that share dense state are neighbours, dp_shard x cp. */
+     * NULL: the ranks that share dense state, dp_shard x cp, lie tp apart. */
     stw_status (*sizes)(struct stw_job *job, stw_error *err);
     /** Ranks of a group, and how many of them share a node; see stw_job_group_size. NULL with
      * `sizes` NULL. */
     void (*group_size)(const struct stw_job *job, stw_rank_group group, uint32_t *ranks,
                        uint32_t *on_node);
+    /** Elements of a tensor on a rank before it is sharded over the data-parallel ranks, where
+     * tensor parallelism cuts it. NULL: all of it, of an expert what ep x etp leaves. Forward and
+     * backward of such an engine are of its parts, too. */
+    uint64_t (*part)(const struct stw_job *job, uint32_t tensor);
     /** Pipeline stage of a rank. NULL: there is one stage. An engine with stages holds different
      * bytes on each of them in forward and backward, and every stage has rows of its own. */
     uint32_t (*stage)(const struct stw_job *job, uint32_t rank);

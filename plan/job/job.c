@@ -26,24 +26,28 @@ static stw_status check_experts(const stw_job *job, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-/* Ranks that share dense state, where all of them are neighbours. */
+/* Ranks that share dense state, where those of tensor parallelism are neighbours. */
 static stw_status cut_shards(stw_job *job, stw_error *err) {
     const stw_run_spec *run = job->run;
-    uint32_t rest = run->parallel.dp_replicate * run->parallel.cp;
+    const uint32_t tp = stw_job_tp(job);
+    const uint64_t rest = stw_times(stw_times(run->parallel.dp_replicate, run->parallel.cp), tp);
+    char by_tp[24] = "";
+    if (tp > 1) snprintf(by_tp, sizeof by_tp, " x tp %u", tp);
     if (run->parallel.dp_shard == STW_AUTO) {
         if (rest == 0 || job->world % rest != 0)
             return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
-                            "dp_replicate %u x cp %u does not divide the cluster's %u GPUs",
-                            run->parallel.dp_replicate, run->parallel.cp, job->world);
-        job->dp_shard = job->world / rest;
+                            "dp_replicate %u x cp %u%s does not divide the cluster's %u GPUs",
+                            run->parallel.dp_replicate, run->parallel.cp, by_tp, job->world);
+        job->dp_shard = (uint32_t)(job->world / rest);
     } else {
         job->dp_shard = run->parallel.dp_shard;
     }
-    if ((uint64_t)job->dp_shard * rest != job->world)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
-                        "dp_shard %u x dp_replicate %u x cp %u needs %llu GPUs, the cluster has %u",
-                        job->dp_shard, run->parallel.dp_replicate, run->parallel.cp,
-                        (unsigned long long)job->dp_shard * rest, job->world);
+    if (stw_times(job->dp_shard, rest) != job->world)
+        return stw_fail(
+            err, STW_STATUS_BAD_INPUT, "parallel",
+            "dp_shard %u x dp_replicate %u x cp %u%s needs %llu GPUs, the cluster has %u",
+            job->dp_shard, run->parallel.dp_replicate, run->parallel.cp, by_tp,
+            (unsigned long long)stw_times(job->dp_shard, rest), job->world);
     job->group = job->dp_shard * run->parallel.cp;
     job->expert_cut = run->parallel.ep * run->parallel.etp;
     if (job->expert_cut == 0 || job->group % job->expert_cut != 0)
@@ -511,11 +515,12 @@ uint64_t stw_job_placed_params(const stw_job *job, uint32_t kind) {
     return job->kinds[kind].spaces[STW_SPACE_OPTIMIZER].n;
 }
 
-/* Sharding groups, and those of cp and ep, are runs of neighbouring ranks; ranks with the same
- * experts lie expert_cut apart, replicas of a shard a whole group. */
+/* Ranks of tensor parallelism are neighbours. Those of a sharding group, of cp and of ep lie tp
+ * apart; ranks with the same experts expert_cut times that, replicas of a shard a whole group. */
 void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
                         uint32_t *on_node) {
-    uint32_t shard = job->group > 0 ? job->group : 1, stride = 1;
+    const uint32_t tp = job->engine != NULL ? stw_job_tp(job) : 1;
+    uint32_t shard = job->group > 0 ? job->group : 1, stride = tp;
     if (job->engine != NULL && job->engine->group_size != NULL && group != STW_RANK_GROUP_WORLD &&
         group != STW_RANK_GROUP_NODE && group != STW_RANK_GROUP_SYNC) {
         job->engine->group_size(job, group, ranks, on_node);
@@ -523,9 +528,11 @@ void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *rank
     }
     switch (group) {
     case STW_RANK_GROUP_WORLD:
+        stride = 1;
         *ranks = job->world;
         break;
     case STW_RANK_GROUP_NODE:
+        stride = 1;
         *ranks = job->world < job->ranks_per_node ? job->world : job->ranks_per_node;
         break;
     case STW_RANK_GROUP_SHARD:
@@ -536,8 +543,12 @@ void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *rank
         *on_node = 1;
         return;
     case STW_RANK_GROUP_REPLICATE:
-        stride = shard;
-        *ranks = job->world / shard;
+        stride = shard * tp;
+        *ranks = job->world / stride;
+        break;
+    case STW_RANK_GROUP_TP:
+        stride = 1;
+        *ranks = tp;
         break;
     case STW_RANK_GROUP_CP:
         *ranks = job->run->parallel.cp;
@@ -546,8 +557,8 @@ void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *rank
         *ranks = job->run->parallel.ep;
         break;
     case STW_RANK_GROUP_EXPERT_DP:
-        stride = job->expert_cut > 0 ? job->expert_cut : 1;
-        *ranks = shard / stride;
+        *ranks = shard / (job->expert_cut > 0 ? job->expert_cut : 1);
+        stride = tp * (job->expert_cut > 0 ? job->expert_cut : 1);
         break;
     default:
         *ranks = 1;
@@ -622,13 +633,24 @@ uint64_t stw_job_optimizer_bytes(const stw_job *job) {
            stw_job_element_bytes(job, STW_COMPONENT_EXP_AVG_SQ);
 }
 
+uint64_t stw_job_part(const stw_job *job, uint32_t tensor) {
+    const stw_tensor *t = &job->model->tensors[tensor];
+    if (t->expert) return t->numel / job->expert_cut;
+    return stw_job_tp(job) > 1 ? job->engine->part(job, tensor) : t->numel;
+}
+
+uint32_t stw_job_replicas(const stw_job *job) {
+    uint32_t ranks, on_node;
+    stw_job_group_size(job, STW_RANK_GROUP_REPLICATE, &ranks, &on_node);
+    return ranks;
+}
+
 static uint64_t gathered(const stw_job *job, uint32_t block, bool grads) {
     const stw_block *b = &job->model->blocks[block];
     uint64_t params = 0;
     for (uint32_t t = b->first_tensor; t < b->first_tensor + b->n_tensors; t++) {
-        const stw_tensor *tensor = &job->model->tensors[t];
         if (grads && !stw_job_trains(job, t)) continue;
-        params += tensor->expert ? tensor->numel / job->expert_cut : tensor->numel;
+        params += stw_job_part(job, t);
     }
     return params;
 }

@@ -114,6 +114,14 @@ uint64_t stw_job_group_seq_len(const stw_job *job, uint32_t group);
 void stw_job_group_size(const stw_job *job, stw_rank_group group, uint32_t *ranks,
                         uint32_t *on_node);
 const char *stw_rank_group_name(stw_rank_group group);
+/** Elements of a tensor on a rank before sharding, see stw_engine.part. */
+uint64_t stw_job_part(const stw_job *job, uint32_t tensor);
+/** Groups of ranks that hold the same shards. */
+uint32_t stw_job_replicas(const stw_job *job);
+/** Ranks that cut a block between them, of engines with stw_engine.part; 1 of others. */
+static inline uint32_t stw_job_tp(const stw_job *job) {
+    return job->engine->part != NULL ? job->run->parallel.tp : 1;
+}
 /** Bytes of one element of a state component under the run's precision; 0: the run has no such
  * state. */
 uint64_t stw_job_element_bytes(const stw_job *job, stw_component component);

@@ -92,6 +92,8 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return job->roles[0].n_nodes > 1;
     case STW_NEED_PEERS:
         return job->ranks_per_node > 1;
+    case STW_NEED_TP:
+        return stw_job_tp(job) > 1;
     case STW_NEED_NVME:
         return nvme;
     case STW_NEED_TIERED:

@@ -56,6 +56,7 @@ typedef struct stw_spec_word {
     X(GATHERS, "parameters are used in place: one rank, one dtype", "parallel.dp_shard above 1")   \
     X(NODES, "there is one node", "nodes: 2 or more")                                              \
     X(PEERS, "a node has one GPU", "node.gpus: 2 or more")                                         \
+    X(TP, "parallel.tp is 1", "parallel.tp: 2 or more")                                            \
     X(NVME, "no state can lie on NVMe", "engine: stowage and node.nvme.capacity above 0")          \
     X(TIERED, "the engine keeps no state on NVMe", "engine: stowage")                              \
     X(FILES, "no weights are read from disk", "load.weights")                                      \

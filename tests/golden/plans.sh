@@ -80,6 +80,7 @@ plan deepspeed-912 --model gpt-100b.json --cluster a100-40g-x8 --run "$examples/
     --set "node.gpu.memory=31.7 GiB" --set "node.host.memory=376 GB" --set "node.host.limit=376 GB"
 plan fsdp2-thunder-474 --model llama-13b-20.json --cluster "$h100" --run "$examples/fsdp2-thunder-474.yaml" --set nodes=1 --set node.gpus=1
 plan fsdp2-thunder-474-x8 --model llama-13b-20.json --cluster "$h100" --run "$examples/fsdp2-thunder-474.yaml" --set nodes=1 --set node.gpus=8
+plan llama-13b-torchtitan-191 --model "$examples/llama-13b.json" --cluster "$h100" --set nodes=1 --run "$examples/fsdp2-torchtitan-191.yaml"
 
 # trainers of RL runs: state parked between updates, checkpoints, copies of parameters
 for case in none policy param optimizer both; do

@@ -117,6 +117,8 @@ static const key_case fsdp2_cases[] = {
     {"offload, foreach",
      {CPU_STEP, "fsdp.offload_policy=true", "optimizer.implementation=foreach"}},
     {"offload, fused", {CPU_STEP, "fsdp.offload_policy=true", "optimizer.implementation=fused"}},
+    {"dense: tensor parallel",
+     {"engine=fsdp2", "parallel.tp=2", "parallel.sequence_parallel=true"}},
     {"saved",
      {"engine=fsdp2", "checkpoint.every=10", "checkpoint.contents=[model]",
       "node.gpu.memory=2 GiB"}},
@@ -499,12 +501,14 @@ static void check_role_rows(size_t model, const tried_case *tried, size_t n) {
 static void check_cases(size_t model, const key_case *cases) {
     tried_case tried[MOST_CASES];
     size_t n = 0;
-    for (; cases[n].name != NULL; n++) {
-        tried[n] = (tried_case){model, &cases[n], NULL, STW_TEXT_INIT, STW_TEXT_INIT};
-        CHECK_OK(make_plan(model, &cases[n], NULL, false, &tried[n].base, err));
+    for (const key_case *c = cases; c->name != NULL; c++) {
+        if (model > 0 && strncmp(c->name, "dense:", 6) == 0) continue; /* refused with experts */
+        tried[n] = (tried_case){model, c, NULL, STW_TEXT_INIT, STW_TEXT_INIT};
+        CHECK_OK(make_plan(model, c, NULL, false, &tried[n].base, err));
         CU_ASSERT_PTR_NOT_NULL_FATAL(tried[n].base);
         describe(tried[n].base, &tried[n].text);
         CU_ASSERT_TRUE(report_of(tried[n].base, &tried[n].report));
+        n++;
     }
     for (int which = 0; which < 2; which++) {
         const stw_spec_table *table = which == 0 ? stw_run_spec_table() : stw_cluster_table();

@@ -91,6 +91,10 @@ typedef struct recorded {
 #define FORWARD STW_PHASE_FORWARD_BACKWARD, STW_RANK_GROUP_SHARD
 #define STEP STW_PHASE_OPTIMIZER_STEP, STW_RANK_GROUP_SHARD
 #define LORA "trainable.lora.rank=16", "trainable.lora.targets=[q_proj, k_proj, v_proj, o_proj]"
+#define TP2 "parallel.tp=2"
+#define WITHIN STW_PHASE_FORWARD_BACKWARD, STW_RANK_GROUP_TP
+#define ROWS (2 * 1024 * 1024ull)
+#define NORMS (2 * 1024ull + 2 * 128)
 /* Elements of a layer, of embedding and final norm together, of the adapters of a layer. */
 #define LAYER 15730944ull
 #define ROOT 155583488ull
@@ -138,6 +142,42 @@ static const recorded cases[] = {
        2 * 2 * 8 * 1024 * 2048ull},
       {STW_PHASE_FORWARD_BACKWARD, STW_RANK_GROUP_CP, STW_OP_ALL_TO_ALL, 8,
        4 * 8 * 1024 * 2048ull}}},
+    /* apply_tp: two gathers and two reduce-scatters of 1,024 x 1,024 rows per layer and pass, one
+     * of the embedding and one of the head each; three numbers of each token for the loss; norms of
+     * layers (hidden twice, query, key) and the last one */
+    {2,
+     {TP2, "parallel.sequence_parallel=true"},
+     {{WITHIN, STW_OP_ALL_GATHER, 34, 34 * ROWS},
+      {WITHIN, STW_OP_REDUCE_SCATTER, 34, 34 * ROWS},
+      {WITHIN, STW_OP_ALL_REDUCE, 3 + 33, 3 * 4096ull + 2 * (8 * NORMS + 1024)},
+      {STW_PHASE_OPTIMIZER_STEP, STW_RANK_GROUP_TP, STW_OP_NORM_SUM, 1, 4 * 90ull}}},
+    /* no rows are cut: outputs in forward, gradients of inputs in backward; the embedding and the
+     * head's input; of norms those of query and key alone */
+    {2,
+     {TP2},
+     {{WITHIN, STW_OP_ALL_GATHER, 0, 0},
+      {WITHIN, STW_OP_ALL_REDUCE, 34 + 3 + 16,
+       34 * ROWS + 3 * 4096ull + 2 * (8 * (NORMS - 2048ull))}}},
+    {2,
+     {TP2, "parallel.sequence_parallel=true", "fsdp.loss_parallel=false"},
+     {{WITHIN, STW_OP_ALL_GATHER, 35, 34 * ROWS + 2 * 1024 * 151936ull},
+      {WITHIN, STW_OP_ALL_REDUCE, 33, 2 * (8 * NORMS + 1024)}}},
+    /* kept by the policy are outputs of reduce-scatters, not of gathers */
+    {2,
+     {TP2, "parallel.sequence_parallel=true", "recompute.granularity=selective"},
+     {{WITHIN, STW_OP_ALL_GATHER, 34 + 16, 50 * ROWS},
+      {WITHIN, STW_OP_REDUCE_SCATTER, 34, 34 * ROWS}}},
+    /* slices of two ranks, sharded over two others */
+    {4,
+     {TP2, "parallel.sequence_parallel=true"},
+     {{FORWARD, STW_OP_ALL_GATHER, 18, 2 * (8 * (LAYER + NORMS) + (ROOT + 1024))},
+      {FORWARD, STW_OP_REDUCE_SCATTER, 9, 2 * (8 * (LAYER + NORMS) + ROOT + 1024)},
+      {STEP, STW_OP_NORM_SUM, 1, 4 * 90ull}}},
+    /* gradients that are added up: in fp32, by the last micro batch */
+    {2,
+     {TP2, "parallel.sequence_parallel=true", "batch.grad_accumulation=2",
+      "fsdp.sync_each_micro_batch=false"},
+     {{WITHIN, STW_OP_ALL_REDUCE, 6 + 33, 6 * 4096ull + 4 * (8 * NORMS + 1024)}}},
 };
 
 static void collectives(void) {
@@ -469,6 +509,45 @@ static void selective(void) {
     }
 }
 
+/* The same on one of two ranks: heads and MLP are halves, norms have half of the tokens, rows that
+ * products read are whole. */
+#define WHOLE_OF_2                                                                                 \
+    (2 * (2 * 1024 + 1024 + 2 * 512 + 1024 + 4 * 1536) + (6 * 1024 + 4) + (6 * 1024 + 4 * 8) +     \
+     (6 * 512 + 4 * 4) + 4 * 8)
+
+static void tensor_parallel(void) {
+    const char *kept[] = {TP2, "parallel.sequence_parallel=true", NULL};
+    const char *rows[] = {TP2, NULL};
+    const char *ops[] = {TP2, "parallel.sequence_parallel=true", "recompute.granularity=selective",
+                         NULL};
+    const char *full[] = {TP2, "parallel.sequence_parallel=true", NULL};
+    const char *one[] = {"recompute.granularity=none", NULL};
+    uint64_t bytes = 0;
+    double flops = 0, whole_flops = 0, kept_flops = 0;
+    look_at_layers(one, &bytes, &whole_flops);
+    look_at_layers(kept, &bytes, &kept_flops);
+    CU_ASSERT_EQUAL(bytes, WHOLE_OF_2);
+    CU_ASSERT_DOUBLE_EQUAL(kept_flops, whole_flops / 2, 1);
+    look_at_layers(rows, &bytes, &flops);
+    CU_ASSERT_EQUAL(bytes, WHOLE_OF_2 + 6 * 1024 + 4); /* norms have all tokens */
+    /* input, query, value, output, log-sum-exp, gate; the last product's output with all rows, and
+     * both reduce-scatters' */
+    look_at_layers(ops, &bytes, &flops);
+    CU_ASSERT_EQUAL(bytes, 2 * (512 + 1024 + 512 + 1024 + 1536 + 1024 + 2 * 512) + 4 * 8);
+    CU_ASSERT_DOUBLE_EQUAL(flops - kept_flops, 1024 * 1024.0 * (1024 + 2048 + 3072), 1);
+    /* state: slices by half, each over two ranks; norms over two */
+    stw_plan *plan = make(4, full);
+    const uint64_t norms = 8 * NORMS + 1024;
+    CU_ASSERT_EQUAL(plan->job->group, 2);
+    CU_ASSERT_EQUAL(plan->job->kinds[0].params, (8 * LAYER + ROOT - norms) / 4 + norms / 2);
+    CU_ASSERT_EQUAL(plan->job->kinds[0].n_ranks + plan->job->kinds[1].n_ranks, 4);
+    /* logits of half the vocabulary: in backward what was saved and three tensors beside it, and
+     * the final norm: fp32 and bf16 of half the rows, its output of all */
+    CU_ASSERT_EQUAL(peak_of(plan, STW_PHASE_FORWARD_BACKWARD, STW_COMPONENT_LOGITS),
+                    1024 * (4 * 4 * 151936ull / 2 + (6 * 1024 + 4) / 2 + 2 * 1024));
+    stw_plan_free(plan);
+}
+
 static void refused(void) {
     static const struct {
         const char *settings[3], *text;
@@ -494,6 +573,14 @@ static void refused(void) {
          "set precision.exp_avg=fp32 precision.master=none"},
         {{"engine=fsdp2", "batch.seq_len=1024", "precision.grads=bf16"},
          "found bf16, expected fp32"},
+        {{"engine=fsdp2", "parallel.tp=3", "batch.seq_len=1024"}, "does not divide"},
+        {{"engine=fsdp2", "parallel.sequence_parallel=true", "batch.seq_len=1024"},
+         "parallel.tp is 1"},
+        {{"engine=fsdp2", "parallel.tp=2", "loss.fused=true"}, "fsdp.loss_parallel"},
+        {{"engine=fsdp2", "parallel.tp=2", "batch.log_prob_micro_batch=1"},
+         "without tensor parallelism"},
+        {{"engine=fsdp2", "parallel.tp=2", "parallel.cp=2"}, "engine: megatron"},
+        {{"engine=stowage", "parallel.tp=2", "batch.seq_len=1024"}, "engine fsdp2"},
         {{"engine=megatron", "batch.log_prob_micro_batch=2", "batch.seq_len=1024"},
          "batch.log_prob_micro_batch"},
     };
@@ -517,9 +604,9 @@ static void refused(void) {
     }
 }
 
-STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"seconds of once", seconds_of_once},
-              {"log-prob", log_prob}, {"log-prob gathers", log_prob_gathers},
-              {"stays between", stays_between},
+STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"tensor parallel", tensor_parallel},
+              {"seconds of once", seconds_of_once}, {"log-prob", log_prob},
+              {"log-prob gathers", log_prob_gathers}, {"stays between", stays_between},
               {"stays between, on the host", stays_between_on_host}, {"packed", packed},
               {"resharded to a node", resharded_to_node}, {"experts apart", experts_apart},
               {"selective", selective}, {"refused", refused})

@@ -70,7 +70,7 @@ static void forward_block(stw_pass *p, uint32_t block) {
     else
         alloc_acts(p, block);
     stw_torch_forward(p->torch, from, block);
-    stw_pass_exchange(p, block, false);
+    stw_pass_exchange(p, block, STW_EXCHANGE_FORWARD);
     uint32_t done = stw_pass_compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block),
                                      STW_OP_NONE);
     if (p->acts[block] == STW_ACT_OFFLOAD && full > 0) {
@@ -106,6 +106,7 @@ static void forward(stw_pass *p) {
     uint32_t from = stw_tensors_begin(p->b);
     stw_pass_gather_root(p);
     stw_torch_unshard_in_forward(p->torch, from, STW_TORCH_ROOT);
+    stw_pass_exchange_embedding(p, STW_EXCHANGE_FORWARD);
     from = stw_tensors_begin(p->b);
     if (p->n_chain > 0) stw_pass_gather(p, p->chain[0]);
     for (uint32_t i = 0; i < p->n_chain; i++) {
@@ -152,8 +153,9 @@ static uint32_t block_work(stw_pass *p, uint32_t block, double flops) {
         stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, part.at_once ? part.again[1] : 0)};
     stw_extent more = stw_alloc(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, need.mlp_acts);
     s->grads[0] = stw_alloc(b, STW_COMPONENT_GRADS, STW_TIER_GPU, need.mlp_grads);
-    if (p->acts[block] == STW_ACT_RECOMPUTE) stw_pass_exchange(p, block, false);
-    stw_pass_exchange(p, block, true);
+    if (p->acts[block] == STW_ACT_RECOMPUTE || (part.is_used && part.at_once))
+        stw_pass_exchange(p, block, STW_EXCHANGE_AGAIN);
+    stw_pass_exchange(p, block, STW_EXCHANGE_BACKWARD);
     uint32_t done = stw_pass_compute(p, block, STW_OP_BACKWARD, flops, fetched);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
     free_acts(p, block, 0, STW_OP_NONE);
@@ -235,6 +237,7 @@ static void loss_and_head(stw_pass *p) {
         stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_forward_bytes(job) - saved);
     double flops =
         2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
+    stw_pass_exchange_loss(p, STW_EXCHANGE_FORWARD);
     uint32_t done = stw_pass_compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_torch_loss(p->torch, from);
@@ -256,6 +259,7 @@ static void loss_and_head(stw_pass *p) {
     if (fused) root_grads(p, false);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, most - saved);
     (void)stw_pass_compute(p, p->root, STW_OP_LOSS, stw_head_backward_share(job) * flops, done);
+    stw_pass_exchange_loss(p, STW_EXCHANGE_BACKWARD);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, kept);
     more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_grad_bytes(job));
@@ -267,7 +271,11 @@ static void loss_and_head(stw_pass *p) {
 /* The embedding's gradient; where the head's waits for it, their sum is made beside both. */
 static void embedding_grads(stw_pass *p) {
     const stw_job *job = p->b->job;
+    stw_pass_exchange_embedding(p, STW_EXCHANGE_BACKWARD);
+    stw_extent rows =
+        stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, stw_embedding_rows_bytes(job));
     root_grads(p, true);
+    stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, rows);
     if (!job->model->tied_embeddings) return;
     for (uint32_t i = 0; i < p->n; i++) {
         if (!stw_pass_in_root(p, i) ||

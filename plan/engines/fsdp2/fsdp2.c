@@ -17,6 +17,7 @@
 #include "plan/engines/movements.h"
 #include "plan/engines/park.h"
 #include "plan/engines/partition.h"
+#include "plan/engines/tensor_parallel.h"
 #include "plan/engines/weight_sync.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
@@ -71,6 +72,7 @@ static bool counts_products(const stw_job *job) {
 
 static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
     uint32_t n = 0;
+    if (stw_tp_check(job, err) != STW_STATUS_OK) return 0;
     if (stw_fsdp_settings_of(job->run).reshard_to_node &&
         (job->group <= job->ranks_per_node || job->group % job->ranks_per_node != 0)) {
         (void)stw_fail(err, STW_STATUS_BAD_INPUT, "fsdp.reshard_to_node",
@@ -163,7 +165,8 @@ static uint64_t temporary_bytes(const stw_builder *b, bool cpu, uint64_t params)
 /* clip_grad_norm_: the norm of the rank's gradients, their sum over ranks, and the scaling, which
  * is counted with the norm. The norms of all tensors are stacked, in the dtype of the gradients,
  * and summed over the shard group by one all-reduce (torch/nn/utils/clip_grad.py, _get_total_norm;
- * torch/distributed/tensor/_ops/_tensor_ops.py, stack_strategy keeps partial norms).
+ * torch/distributed/tensor/_ops/_tensor_ops.py, stack_strategy keeps partial norms), and by one
+ * more over the ranks of tensor parallelism, the other dimension of the mesh.
  * STW_OP_NONE without clipping. */
 static uint32_t clip(stw_builder *b, const stw_place *place, uint64_t params) {
     const bool cpu = place->grads == STW_TIER_HOST;
@@ -180,6 +183,10 @@ static uint32_t clip(stw_builder *b, const stw_place *place, uint64_t params) {
     sum.group = STW_RANK_GROUP_SHARD;
     sum.bytes = stw_times(trained, stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
     sum.after[0] = stw_append(b, norm);
+    uint32_t done = stw_append(b, sum);
+    if (stw_job_tp(b->job) == 1) return done;
+    sum.group = STW_RANK_GROUP_TP;
+    sum.after[0] = done;
     return stw_append(b, sum);
 }
 
@@ -407,6 +414,9 @@ static const char *const keys[] = {"optimizer.clip_norm",
                                    "fsdp.wrap_embeddings",
                                    "fsdp.offload_policy",
                                    "fsdp.sync_each_micro_batch",
+                                   "fsdp.loss_parallel",
+                                   "parallel.tp",
+                                   "parallel.sequence_parallel",
                                    "park.params",
                                    "park.moments",
                                    "park.moments_back",
@@ -463,6 +473,7 @@ const stw_engine stw_engine_fsdp2 = {
     .fixes = fixes,
     .places = places,
     .one_cut = true,
+    .part = stw_tp_part,
     .representative = stw_chunks_representative,
     .cut = stw_chunks_cut,
     .counts = stw_chunks_count,

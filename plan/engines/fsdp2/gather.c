@@ -186,7 +186,7 @@ void stw_pass_alloc_side(stw_pass *p) {
             sent = stw_max_u64(sent, stw_times(p->blocks[i].host_grads, grad));
         output = stw_max_u64(output, stw_reduce_output_bytes(job, i));
     }
-    if (job->world > job->group) output = 0; /* they are kept until replicas have summed them */
+    if (stw_job_replicas(job) > 1) output = 0; /* they are kept until replicas have summed them */
     p->side.root = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, root);
     p->side.output = stw_alloc(p->b, STW_COMPONENT_SLACK, STW_TIER_GPU, output);
     for (int i = 0; i < 2; i++) {

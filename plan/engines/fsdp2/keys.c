@@ -29,6 +29,10 @@ static const stw_spec_row rows[] = {
      .also = "no_sync requires_gradient_sync", .fallback = "true",
      .note = "false: gradients stay unsharded until the last one, which reduces them",
      .needs = NEEDS(FORWARD) | NEEDS(SHARDS) | NEEDS(ACCUMULATES)},
+    {BOOL("fsdp.loss_parallel"), AT(loss_parallel), .also = "disable_loss_parallel",
+     .fallback = "true",
+     .note = "false: every rank of parallel.tp has the logits of the whole vocabulary",
+     .needs = NEEDS(FORWARD) | NEEDS(TP)},
 };
 
 /* torch's CPUOffloadPolicy keeps params, grads and moments on the host, all of them, and steps
@@ -158,7 +162,54 @@ static stw_status check_precision(const stw_run_spec *run, const char *origin, s
     return stw_run_spec_refuse_value(run, origin, err, first, expected);
 }
 
+/* ---- tensor parallelism ---- */
+
+static stw_status check_tp(const stw_run_spec *run, const char *origin, stw_error *err) {
+    const struct {
+        const char *key, *expected;
+        bool wrong;
+    } keys[] = {
+        {"recompute.modules", "[] or [ops], because parallel.tp is above 1",
+         run->recompute.granularity == 2 && !stw_fsdp_modules_of(run).ops},
+        {"loss.fused",
+         "false, because parallel.tp cuts the head; fsdp.loss_parallel cuts the "
+         "logits by vocabulary",
+         run->loss.fused},
+        {"batch.log_prob_micro_batch",
+         "none, because parallel.tp is above 1: such forwards are "
+         "implemented without tensor parallelism",
+         run->batch.log_prob_micro_batch > 0},
+        {"attention", "flash or sdpa, because parallel.tp is above 1",
+         run->attention == STW_ATTENTION_EAGER},
+        {"trainable.lora.rank", "0, because parallel.tp is above 1", run->trainable.lora_rank > 0},
+        {"trainable.freeze", "[], because parallel.tp is above 1", run->trainable.freeze.n > 0},
+        {"fsdp.reshard_to_node", "false, because parallel.tp is above 1",
+         stw_fsdp_settings_of(run).reshard_to_node},
+        {"parallel.ep", "1, because parallel.tp is above 1; engine: megatron has both",
+         run->parallel.ep * run->parallel.etp > 1},
+        {"parallel.cp", "1, because parallel.tp is above 1; engine: megatron has both",
+         run->parallel.cp > 1},
+        {"checkpoint.format", "dcp, because parallel.tp is above 1",
+         run->checkpoint.every > 0 && run->checkpoint.format == STW_CHECKPOINT_HF}};
+    if (run->parallel.tp == 1 && run->parallel.sequence_parallel)
+        return stw_run_spec_refuse_value(run, origin, err, "parallel.sequence_parallel",
+                                         "false, because parallel.tp is 1");
+    if (run->parallel.tp == 1) return STW_STATUS_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (keys[i].wrong)
+            return stw_run_spec_refuse_value(run, origin, err, keys[i].key, keys[i].expected);
+    if (run->n_roles > 0)
+        return stw_run_spec_refuse_value(run, origin, err, "parallel.tp",
+                                         "1, because there are roles: with engine fsdp2 they take "
+                                         "parameters of whole tensors; engine: megatron has both");
+    return STW_STATUS_OK;
+}
+
 stw_status stw_fsdp2_check(const stw_run_spec *run, const char *origin, stw_error *err) {
-    const stw_status status = check_precision(run, origin, err);
-    return status == STW_STATUS_OK ? check_recompute(run, origin, err) : status;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(check_precision(run, origin, err));
+    STW_TRY(check_recompute(run, origin, err));
+    status = check_tp(run, origin, err);
+out:
+    return status;
 }

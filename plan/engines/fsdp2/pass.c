@@ -95,7 +95,7 @@ uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, double 
     stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
     op.component = STW_COMPONENT_ACTIVATIONS;
     op.from = op.to = STW_TIER_GPU;
-    op.flops = flops;
+    op.flops = flops / stw_job_tp(p->b->job);
     op.after[0] = p->blocks[block].gathered;
     op.after[1] = after;
     p->worked = stw_append(p->b, op);

@@ -85,8 +85,21 @@ stw_torch_elements stw_pass_elements(const stw_pass *p, uint32_t unit, bool trai
 
 /* ---- exchange.c ---- */
 
-/** Rows of experts and keys and values of context parallelism, before a block's computation. */
-void stw_pass_exchange(stw_pass *p, uint32_t block, bool backward);
+/** What a block's ranks exchange in a forward, in one that is recomputed, in a backward. */
+typedef enum stw_exchange {
+    STW_EXCHANGE_FORWARD,
+    STW_EXCHANGE_AGAIN,
+    STW_EXCHANGE_BACKWARD
+} stw_exchange;
+/** Rows of experts, keys and values of context parallelism, and rows of tensor parallelism, before
+ * a block's computation. */
+void stw_pass_exchange(stw_pass *p, uint32_t block, stw_exchange when);
+/** Rows of tensor parallelism of the embedding, and of the head and the loss. */
+void stw_pass_exchange_embedding(stw_pass *p, stw_exchange when);
+void stw_pass_exchange_loss(stw_pass *p, stw_exchange when);
+/** Gradients of a unit's tensors that are whole on every rank of tensor parallelism, each of which
+ * has a part of the sum. */
+void stw_pass_sum_whole(stw_pass *p, uint32_t unit);
 
 /* ---- gather.c ---- */
 

@@ -140,7 +140,7 @@ static uint32_t sum(stw_pass *p, uint32_t unit, stw_extent output, uint32_t afte
         after = once(p, stw_pass_collective(p, &scatter, input, output, after));
     if (job->expert_group > 1 && n.experts > 0)
         after = once(p, stw_pass_collective(p, &experts, input, output, after));
-    if (job->world > job->group) /* on the same stream, after it */
+    if (stw_job_replicas(job) > 1) /* on the same stream, after it */
         after = once(p, stw_pass_collective(p, &all, output, output, after));
     return after;
 }
@@ -172,6 +172,7 @@ static void reduce_out(stw_pass *p, uint32_t unit, uint32_t after) {
 void stw_pass_reduce(stw_pass *p, uint32_t unit, uint32_t after) {
     const bool holds = stw_pass_in_root(p, unit) || stw_reduced_last(p->b->job, unit);
     uint32_t last = UINT32_MAX;
+    stw_pass_sum_whole(p, unit);
     for (uint32_t i = 0; i < p->n; i++) {
         if (!stw_pass_in_unit(p, unit, i)) continue;
         add_to_accumulated(p, i);

@@ -26,7 +26,7 @@ stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place) {
     const stw_job *job = b->job;
     const stw_run_spec *run = job->run;
     const stw_space *spaces = job->kinds[b->layout->kind].spaces;
-    const uint64_t replicas = stw_max_u64(job->world / stw_max_u64(job->group, 1), 1);
+    const uint64_t replicas = stw_max_u64(stw_job_replicas(job), 1);
     stw_save save = {
         .pageable = run->checkpoint.async, .all_first = run->checkpoint.async, .files = 1};
     uint64_t all = 0, locked = 0;

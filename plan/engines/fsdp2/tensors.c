@@ -14,6 +14,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/layer.h"
+#include "plan/engines/tensor_parallel.h"
 
 enum { COMPUTE, GATHER, REDUCE, ALL_REDUCE, UP };
 
@@ -73,12 +74,13 @@ static uint32_t ways(const stw_job *job, uint32_t model_tensor) {
     return ranks > 0 ? ranks : 1;
 }
 
-/* After the cut over experts. */
+/* After the cuts over experts and by tensor parallelism. */
 static uint64_t padded(const stw_job *job, uint32_t model_tensor) {
     const stw_tensor *tensor = &job->model->tensors[model_tensor];
-    uint64_t numel = tensor->expert ? tensor->numel / job->expert_cut : tensor->numel;
+    const uint64_t numel = stw_job_part(job, model_tensor);
     uint64_t rows = tensor->rank > 0 && tensor->shape[0] > 0 ? tensor->shape[0] : 1;
     uint64_t row = numel / rows; /* 0 where the cut leaves less than a row */
+    if (stw_job_tp(job) > 1) rows = stw_tp_rows(job, model_tensor, &row);
     const uint32_t parts = ways(job, model_tensor);
     return row > 0 && !tensor->expert ? stw_times(stw_round_up_u64(rows, parts), row)
                                       : stw_round_up_u64(numel, parts);
@@ -183,14 +185,14 @@ static bool has_experts(const stw_model *model) {
     return false;
 }
 
-/* Neither known are selective recomputation, parameters that are resharded to a node or stay from
- * one micro batch to the next, frozen tensors, adapters beside experts, fused losses and
- * soft-capped logits, nor gradients that add up in the dtype of computation. */
+/* Neither known are tensor parallelism, selective recomputation, parameters that are resharded to a
+ * node or stay from one micro batch to the next, frozen tensors, adapters beside experts, fused
+ * losses and soft-capped logits, nor gradients that add up in the dtype of computation. */
 bool stw_torch_is_known(const stw_builder *b) {
     const stw_run_spec *run = b->job->run;
     return stw_tensors_wanted(b) && !b->job->engine->spec.executes && b->job->group > 1 &&
-           b->job->model->facts_known && run->recompute.granularity != 2 &&
-           !stw_fsdp_settings_of(run).reshard_to_node &&
+           stw_job_tp(b->job) == 1 && b->job->model->facts_known &&
+           run->recompute.granularity != 2 && !stw_fsdp_settings_of(run).reshard_to_node &&
            (run->batch.grad_accumulation == 1 ||
             stw_fsdp_settings_of(run).reshard_after_backward) &&
            (!reduces_once(b->job) || run->precision.reduce != run->precision.compute) &&
@@ -656,7 +658,7 @@ void stw_torch_reduce(stw_torch *t, uint32_t first_op, uint32_t block) {
     const stw_torch_elements of = elements_of(t, u, true);
     const uint64_t elements = stw_plus(of.dense, of.experts);
     const uint64_t reduce_bytes = bytes_of(run->precision.reduce);
-    const bool replicas = t->job->world > t->job->group;
+    const bool replicas = stw_job_replicas(t->job) > 1;
     stw_tensors_instead(t->b, first_op);
     if (u->n > 0) begin_sums(t, u, reduce_bytes);
     if (u->n == 0 || elements > 0) t->reduced = drop(t, t->reduced);

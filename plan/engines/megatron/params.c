@@ -9,6 +9,7 @@
 #include "core/checked.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/vision.h"
+#include "plan/engines/tensor_parallel.h"
 
 /* Buckets of the distributed optimizer end at multiples of lcm(ranks, 128) elements, parameters
  * begin at multiples of 64 (param_and_grad_buffer.py, _pad_end_of_bucket_if_needed,
@@ -29,37 +30,6 @@ static bool is_any(const char *name, const char *const *ends) {
     for (; *ends != NULL; ends++)
         if (ends_with(name, *ends)) return true;
     return false;
-}
-
-/* Column-parallel vectors are cut, all others are whole on every rank of the TP group, and so are
- * routers, the down projections of MLA and tables of positions. */
-static bool is_replicated(const stw_tensor *t) {
-    static const char *const vectors[] = {"q_proj.bias",
-                                          "k_proj.bias",
-                                          "v_proj.bias",
-                                          "up_proj.bias",
-                                          "gate_proj.bias",
-                                          "linear_qkv.bias",
-                                          "linear_fc1.bias",
-                                          "attn.qkv.bias",
-                                          "A_log",
-                                          "dt_bias",
-                                          "linear_q.bias",
-                                          "linear_kv.bias",
-                                          "output_layer.bias",
-                                          NULL};
-    static const char *const matrices[] = {"mlp.gate.weight",
-                                           "router.weight",
-                                           "q_a_proj.weight",
-                                           "wpe.weight",
-                                           "position_embeddings.weight",
-                                           "linear_q_down_proj.weight",
-                                           "linear_kv_down_proj.weight",
-                                           "kv_a_proj_with_mqa.weight",
-                                           "shared_expert_gate.weight",
-                                           NULL};
-    if (t->rank <= 1) return !is_any(t->name, vectors);
-    return is_any(t->name, matrices);
 }
 
 uint64_t stw_megatron_vocab(const stw_job *job) {
@@ -87,7 +57,7 @@ static void run_of(const stw_job *job, const stw_tensor *t, uint32_t tp, uint32_
     if (t->expert) {
         ways = job->expert_cut;
         part = expert;
-    } else if (is_replicated(t) || stw_megatron_is_whole_vision(job, t)) {
+    } else if (stw_tp_cut_of(t) == STW_TP_WHOLE || stw_megatron_is_whole_vision(job, t)) {
         ways = 1;
         part = 0;
     }
@@ -100,12 +70,9 @@ static void run_of(const stw_job *job, const stw_tensor *t, uint32_t tp, uint32_
 /* Elements of a parameter's dimensions after the first; products that are cut by columns have a
  * part of each row. */
 static uint64_t row_of(const stw_job *job, const stw_tensor *t) {
-    static const char *const by_columns[] = {
-        "o_proj.weight",     "out_proj.weight",  "down_proj.weight",  "linear_proj.weight",
-        "linear_fc2.weight", "attn.proj.weight", "experts.down_proj", NULL};
     uint64_t row = 1;
     for (uint32_t d = t->expert ? 2 : 1; d < t->rank; d++) row = stw_times(row, t->shape[d]);
-    if (stw_megatron_is_whole_vision(job, t) || !is_any(t->name, by_columns)) return row;
+    if (stw_megatron_is_whole_vision(job, t) || stw_tp_cut_of(t) != STW_TP_COLUMNS) return row;
     return stw_max_u64(row / (t->expert ? job->run->parallel.etp : job->run->parallel.tp), 1);
 }
 
@@ -211,7 +178,7 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
         *p = (stw_megatron_param){.numel = n,
                                   .row = row_of(job, t),
                                   .block = t->block,
-                                  .whole = is_replicated(t),
+                                  .whole = stw_tp_cut_of(t) == STW_TP_WHOLE,
                                   .product = is_product(t),
                                   .chunk = a->chunk,
                                   .bucket = is_vocabulary(job, t) && is_shared(job, t->block)};

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/engines/tensor_parallel.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+
+static bool ends_with_any(const char *name, const char *const *ends) {
+    const size_t n = strlen(name);
+    for (; *ends != NULL; ends++) {
+        const size_t m = strlen(*ends);
+        if (n >= m && strcmp(name + n - m, *ends) == 0) return true;
+    }
+    return false;
+}
+
+stw_tp_cut stw_tp_cut_of(const stw_tensor *t) {
+    static const char *const vectors[] = {"q_proj.bias",
+                                          "k_proj.bias",
+                                          "v_proj.bias",
+                                          "up_proj.bias",
+                                          "gate_proj.bias",
+                                          "linear_qkv.bias",
+                                          "linear_fc1.bias",
+                                          "attn.qkv.bias",
+                                          "A_log",
+                                          "dt_bias",
+                                          "linear_q.bias",
+                                          "linear_kv.bias",
+                                          "output_layer.bias",
+                                          NULL};
+    static const char *const whole[] = {"mlp.gate.weight",
+                                        "router.weight",
+                                        "q_a_proj.weight",
+                                        "wpe.weight",
+                                        "position_embeddings.weight",
+                                        "linear_q_down_proj.weight",
+                                        "linear_kv_down_proj.weight",
+                                        "kv_a_proj_with_mqa.weight",
+                                        "shared_expert_gate.weight",
+                                        NULL};
+    static const char *const columns[] = {
+        "o_proj.weight",     "out_proj.weight",  "down_proj.weight",  "linear_proj.weight",
+        "linear_fc2.weight", "attn.proj.weight", "experts.down_proj", NULL};
+    if (t->rank <= 1) return ends_with_any(t->name, vectors) ? STW_TP_ROWS : STW_TP_WHOLE;
+    if (ends_with_any(t->name, whole)) return STW_TP_WHOLE;
+    return ends_with_any(t->name, columns) ? STW_TP_COLUMNS : STW_TP_ROWS;
+}
+
+/* ---- parts ---- */
+
+static uint64_t ways_of(const stw_job *job, uint32_t tensor) {
+    const bool whole = stw_tp_cut_of(&job->model->tensors[tensor]) == STW_TP_WHOLE;
+    return whole ? 1 : job->run->parallel.tp;
+}
+
+uint64_t stw_tp_part(const stw_job *job, uint32_t tensor) {
+    return job->model->tensors[tensor].numel / ways_of(job, tensor);
+}
+
+uint64_t stw_tp_rows(const stw_job *job, uint32_t tensor, uint64_t *row) {
+    const stw_tensor *t = &job->model->tensors[tensor];
+    uint64_t rows = t->rank > 0 && t->shape[0] > 0 ? t->shape[0] : 1;
+    if (stw_tp_cut_of(t) == STW_TP_ROWS) rows /= job->run->parallel.tp;
+    *row = rows > 0 ? stw_tp_part(job, tensor) / rows : 0;
+    return rows;
+}
+
+uint64_t stw_tp_own_tokens(const stw_job *job) {
+    return job->run->parallel.sequence_parallel ? job->tokens / stw_job_tp(job) : job->tokens;
+}
+
+/* ---- checks ---- */
+
+static stw_status refuse(const stw_job *job, const char *what, uint64_t found, stw_error *err) {
+    return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.tp", "tp %u does not divide the %llu %s",
+                    job->run->parallel.tp, (unsigned long long)found, what);
+}
+
+static stw_status check_block(const stw_job *job, const stw_block_group *group, stw_error *err) {
+    const stw_block_facts *f = &group->facts;
+    const uint64_t tp = job->run->parallel.tp;
+    const struct {
+        const char *what;
+        uint64_t n;
+    } cuts[] = {
+        {"query heads", f->q_heads}, {"key heads", f->kv_heads}, {"columns of the MLP", f->ffn}};
+    if (f->vision || f->experts > 0 || f->shared_ffn > 0 || f->linear_v_heads > 0 ||
+        f->kv_rank > 0 || f->decoder)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "parallel.tp",
+                        "found %u: with engine %s it cuts softmax attention and dense MLPs alone, "
+                        "and %s has others; set it to 1, or use engine: megatron",
+                        job->run->parallel.tp, job->engine->spec.name, group->name);
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++)
+        if (cuts[i].n % tp != 0) return refuse(job, cuts[i].what, cuts[i].n, err);
+    return STW_STATUS_OK;
+}
+
+/* Products that are a tensor each: fused ones have rows of several in turn. */
+static stw_status check_tensor(const stw_job *job, const stw_tensor *t, stw_error *err) {
+    static const char *const products[] = {
+        "q_proj.weight",    "k_proj.weight",  "v_proj.weight",    "o_proj.weight",
+        "gate_proj.weight", "up_proj.weight", "down_proj.weight", NULL};
+    const stw_block_group *group = &job->model->groups[job->model->blocks[t->block].group];
+    const stw_tp_cut cut = stw_tp_cut_of(t);
+    if (t->rank > 1 && group->facts.transformer && !ends_with_any(t->name, products))
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "parallel.tp",
+                        "found %u: engine %s has no rule for %s; set it to 1, or use engine: "
+                        "megatron",
+                        job->run->parallel.tp, job->engine->spec.name, t->name);
+    const uint64_t length = cut == STW_TP_COLUMNS && t->rank > 1 ? t->shape[1] : t->shape[0];
+    if (cut == STW_TP_WHOLE || length % job->run->parallel.tp == 0) return STW_STATUS_OK;
+    return refuse(job,
+                  strcmp(group->name, "embed") == 0 ? "rows of the embedding" : "rows of a product",
+                  length, err);
+}
+
+stw_status stw_tp_check(const stw_job *job, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_model *model = job->model;
+    const stw_parallel *p = &job->run->parallel;
+    if (p->tp == 1) return STW_STATUS_OK;
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->groups[g].facts.transformer || model->groups[g].facts.vision)
+            STW_TRY(check_block(job, &model->groups[g], err));
+    if (model->vocab % p->tp != 0)
+        return refuse(job, "entries of the vocabulary", model->vocab, err);
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        STW_TRY(check_tensor(job, &model->tensors[t], err));
+    if (p->sequence_parallel && job->run->batch.max_tokens_per_gpu == 0 &&
+        job->run->batch.seq_len / p->cp % p->tp != 0)
+        return refuse(job, "tokens of a sequence", job->run->batch.seq_len / p->cp, err);
+out:
+    return status;
+}

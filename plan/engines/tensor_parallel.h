@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which tensors tensor parallelism cuts, and how: what engines have in common. Products that come
+ * first in attention and MLP, their biases, the embedding and the head are cut by rows of the
+ * weight (their outputs), products that come last by columns (their inputs); norms, biases of the
+ * last products, routers and tables of positions are whole on every rank. Pure functions; any
+ * thread. */
+#ifndef STW_PLAN_TENSOR_PARALLEL_H
+#define STW_PLAN_TENSOR_PARALLEL_H
+
+#include "plan/job/job.h"
+
+typedef enum stw_tp_cut { STW_TP_WHOLE, STW_TP_ROWS, STW_TP_COLUMNS } stw_tp_cut;
+
+/** How a tensor is cut, by its name. */
+stw_tp_cut stw_tp_cut_of(const stw_tensor *tensor);
+
+/** Slot of stw_engine for engines that cut no experts: elements of a tensor on a rank. */
+uint64_t stw_tp_part(const stw_job *job, uint32_t tensor);
+/** Rows of that part, and elements of each. */
+uint64_t stw_tp_rows(const stw_job *job, uint32_t tensor, uint64_t *row);
+/** Tokens of which a rank has all elements between the products: its share of them with sequence
+ * parallelism. */
+uint64_t stw_tp_own_tokens(const stw_job *job);
+/** BAD_INPUT where the run's ways do not divide the heads, the width of the MLP, the vocabulary or
+ * the sequence; NOT_BUILT_IN where a part of the model is not softmax attention and a dense MLP. */
+STW_MUST_USE stw_status stw_tp_check(const stw_job *job, stw_error *err);
+
+#endif
