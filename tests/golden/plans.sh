@@ -81,6 +81,8 @@ plan deepspeed-912 --model gpt-100b.json --cluster a100-40g-x8 --run "$examples/
 plan fsdp2-thunder-474 --model llama-13b-20.json --cluster "$h100" --run "$examples/fsdp2-thunder-474.yaml" --set nodes=1 --set node.gpus=1
 plan fsdp2-thunder-474-x8 --model llama-13b-20.json --cluster "$h100" --run "$examples/fsdp2-thunder-474.yaml" --set nodes=1 --set node.gpus=8
 plan llama-13b-torchtitan-191 --model "$examples/llama-13b.json" --cluster "$h100" --set nodes=1 --run "$examples/fsdp2-torchtitan-191.yaml"
+plan qwen2.5-32b-horizon-lm --model Qwen2.5-32B --cluster "$h100" --set nodes=1 --set node.gpus=1 --set "node.host.memory=480 GiB" \
+    --set "node.host.limit=480 GiB" --run "$examples/stowage-horizon-lm-32b.yaml"
 
 # trainers of RL runs: state parked between updates, checkpoints, copies of parameters
 for case in none policy param optimizer both; do
