@@ -132,6 +132,7 @@ typedef struct stw_engine {
 
     /* ---- layout ---- */
     bool nvme_commits; /* supports two copies of state on NVMe, for crash consistency */
+    bool nvme_swaps; /* CPU updates swap state on NVMe in and out; parameters may lie there, too */
     /** Number of slots of a ring; 0 if the ring is not used. `slot_bytes` (out) is the size of one.
      * NULL: `depth` slots of the size of the ring's largest bucket. */
     uint32_t (*ring)(const struct stw_job *job, const struct stw_decisions *decisions,

@@ -126,10 +126,13 @@ static stw_status check_state(const stw_job *job, const stw_decisions *d, stw_er
                             "placement %u (%s) is out of canonical order", i, text);
         bool all_gpu = place->params == STW_TIER_GPU && place->grads == STW_TIER_GPU &&
                        place->moments == STW_TIER_GPU;
-        bool sane = place->params != STW_TIER_NVME && place->grads != STW_TIER_NVME;
+        const bool swaps = job->engine->nvme_swaps && place->update == STW_UPDATE_CPU;
+        bool sane = (place->params != STW_TIER_NVME || swaps) && place->grads != STW_TIER_NVME;
         if (place->update == STW_UPDATE_RESIDENT) sane = sane && all_gpu;
         if (place->update == STW_UPDATE_STREAM) sane = sane && !all_gpu;
-        if (place->update == STW_UPDATE_CPU) sane = sane && place->moments == STW_TIER_HOST;
+        if (place->update == STW_UPDATE_CPU)
+            sane = sane &&
+                   (place->moments == STW_TIER_HOST || (place->moments == STW_TIER_NVME && swaps));
         if (place->update == STW_UPDATE_DIRECT)
             sane = sane && place->params == STW_TIER_GPU && place->grads == STW_TIER_GPU &&
                    place->moments == STW_TIER_HOST;

@@ -35,6 +35,16 @@ static bool may_stream(const stw_job *job) {
     return job->engine->whole ? with == n : with > 0;
 }
 
+/* Is there a tier for state on NVMe: an engine that may use it, or a placement that does? */
+static bool has_tier(const stw_job *job) {
+    stw_place places[STW_MAX_PLACES];
+    if (job->engine->nvme_commits) return true;
+    uint32_t n = job->engine->places(job, places, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        if (stw_place_disk_element_bytes(job, &places[i]) > 0) return true;
+    return false;
+}
+
 /* Does any admissible placement update on the CPU? */
 static bool may_update_on_cpu(const stw_job *job) {
     stw_place places[STW_MAX_PLACES];
@@ -65,7 +75,7 @@ static bool cuts_loss(const stw_job *job) {
 
 static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
     const stw_run_spec *run = job->run;
-    const bool executes = job->engine->spec.executes, tiered = job->engine->nvme_commits;
+    const bool executes = job->engine->spec.executes, tiered = has_tier(job);
     const bool nvme = tiered && job->cluster->nvme.capacity_bytes > 0;
     switch (need) {
     case STW_NEED_STEP:
@@ -98,6 +108,8 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return nvme;
     case STW_NEED_TIERED:
         return tiered;
+    case STW_NEED_COMMITS:
+        return job->engine->nvme_commits;
     case STW_NEED_FILES:
         return nvme || (!run->load.page_cached && (!executes || run->load.weights != NULL));
     case STW_NEED_READS:

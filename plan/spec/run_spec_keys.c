@@ -325,7 +325,7 @@ static const stw_spec_row rows_before[] = {
     {COUNT("placement.nvme_copies"), AT(placement.nvme_copies), .fallback = "1",
      .note = "1: written in place; 2: the last step survives a crash (run --keep-state), at twice "
              "the space",
-     BOUNDS(1, 2), .needs = NEEDS(NVME)},
+     BOUNDS(1, 2), .needs = NEEDS(NVME) | NEEDS(COMMITS)},
     {WORDS("park.params", parked), AT(park.params), .fallback = "none", .also = "param_offload",
      .note = "none | host: on the host between updates"},
     {WORDS("park.grads", parked), AT(park.grads), .fallback = "none",

@@ -59,6 +59,7 @@ typedef struct stw_spec_word {
     X(TP, "parallel.tp is 1", "parallel.tp: 2 or more")                                            \
     X(NVME, "no state can lie on NVMe", "engine: stowage and node.nvme.capacity above 0")          \
     X(TIERED, "the engine keeps no state on NVMe", "engine: stowage")                              \
+    X(COMMITS, "the engine writes state on NVMe in place", "engine: stowage")                      \
     X(FILES, "no weights are read from disk", "load.weights")                                      \
     X(READS, "weights are made from a seed", "load.weights")                                       \
     X(CACHED, "files are read from disk", "load.page_cached: true")                                \

@@ -17,10 +17,17 @@ static const stw_flag_row rows[] = {
     READ(ZERO "offload_optimizer.device"),
     READ(ZERO "offload_optimizer.pin_memory"),
     READ(ZERO "offload_optimizer.ratio"),
-    IDLE(ZERO "offload_optimizer.*"), /* of NVMe; fast_init is of initialization */
+    READ(ZERO "offload_optimizer.buffer_count"),
+    READ(ZERO "offload_optimizer.pipeline_read"),
+    READ(ZERO "offload_optimizer.pipeline_write"),
+    REFUSED(ZERO "offload_optimizer.super_offload", "false", "omit it"),
+    IDLE(ZERO "offload_optimizer.*"), /* fast_init is of initialization */
     READ(ZERO "offload_param.device"),
     READ(ZERO "offload_param.pin_memory"),
-    IDLE(ZERO "offload_param.*"), /* of NVMe */
+    READ(ZERO "offload_param.buffer_count"),
+    READ(ZERO "offload_param.buffer_size"),
+    READ(ZERO "offload_param.max_in_cpu"),
+    IDLE(ZERO "offload_param.*"),
     REFUSED(ZERO "cpu_offload*", "false", "use offload_optimizer, offload_param"),
     READ(ZERO "overlap_comm"),
     READ(ZERO "reduce_bucket_size"),
@@ -83,7 +90,14 @@ static const stw_flag_row rows[] = {
     IDLE("wandb.*"),
     IDLE("csv_monitor.*"),
     IDLE("checkpoint.*"),
-    IDLE("aio.*"),
+    READ("aio.block_size"),
+    READ("aio.intra_op_parallelism"),
+    LISTED("aio.use_gds", "false", "planned through the host"),
+    LISTED("aio.queue_depth", "8", "seconds follow from node.nvme.read and node.nvme.write"),
+    LISTED("aio.single_submit", "false", "seconds follow from node.nvme.read and node.nvme.write"),
+    LISTED("aio.overlap_events", "true", "seconds follow from node.nvme.read and node.nvme.write"),
+    IDLE("aio.thread_count"), /* of releases before intra_op_parallelism */
+    LISTED("aio.*", NULL, "not planned"),
     IDLE("elasticity.*"),
     IDLE("seed"),
     LISTED("sparse_gradients", "false", "planned dense"),
@@ -110,34 +124,6 @@ static const char *resolved(stw_reading *r, const char *name, const char *otherw
     return automatic;
 }
 
-/* zero/offload_config.py: devices none, cpu and nvme; pin_memory is false by default. */
-static bool offloads(stw_reading *r, const char *block) {
-    const char *name = stw_pool_printf(r->out->pool, ZERO "%s.device", block);
-    const char *device = name != NULL ? stw_reading_text(r, name, "none") : "none";
-    if (strcmp(device, "nvme") == 0)
-        stw_reading_refuse(r, name, "use cpu, or engine: stowage with placement.moments: nvme");
-    return strcmp(device, "cpu") == 0;
-}
-
-static void set_offload(stw_reading *r, uint64_t stage) {
-    const bool optimizer = offloads(r, "offload_optimizer"), param = offloads(r, "offload_param");
-    if (optimizer) {
-        stw_reading_set(r, "deepspeed.offload_optimizer", "cpu");
-        stw_reading_set_switch(r, "deepspeed.pin_memory",
-                               stw_reading_is_set(r, ZERO "offload_optimizer.pin_memory"));
-        const char *ratio = stw_reading_text(r, ZERO "offload_optimizer.ratio", "1");
-        if (strtod(ratio, NULL) < 1) stw_reading_refuse(r, ZERO "offload_optimizer.ratio", "use 1");
-    }
-    if (param && stage < 3) stw_reading_refuse(r, ZERO "offload_param.device", "it needs stage 3");
-    if (param && !optimizer)
-        stw_reading_refuse(r, ZERO "offload_param.device", "use it with offload_optimizer: cpu");
-    if (param) stw_reading_set(r, "deepspeed.offload_param", "cpu");
-    if (param && stw_reading_is_set(r, ZERO "offload_optimizer.pin_memory") !=
-                     stw_reading_is_set(r, ZERO "offload_param.pin_memory"))
-        stw_reading_refuse(r, ZERO "offload_param.pin_memory",
-                           "use the same as of offload_optimizer");
-}
-
 /* A size in elements; YAML and JSON write it as 5e8, too. */
 static bool set_size(stw_reading *r, const char *name, const char *key, bool reads) {
     const stw_flag *flag = stw_flags_find(&r->flags, name);
@@ -150,6 +136,61 @@ static bool set_size(stw_reading *r, const char *name, const char *key, bool rea
     else
         stw_reading_set_count(r, key, (uint64_t)size);
     return false;
+}
+
+/* zero/offload_config.py: devices none, cpu and nvme; pin_memory is false by default.
+ * @return NULL: none */
+static const char *device_of(stw_reading *r, const char *block) {
+    const char *name = stw_pool_printf(r->out->pool, ZERO "%s.device", block);
+    const char *device = name != NULL ? stw_reading_text(r, name, "none") : "none";
+    return strcmp(device, "cpu") == 0 || strcmp(device, "nvme") == 0 ? device : NULL;
+}
+
+static bool is_nvme(const char *device) { return device != NULL && strcmp(device, "nvme") == 0; }
+
+static void set_nvme(stw_reading *r, bool optimizer, bool param) {
+    static const char *const switches[] = {"pipeline_read", "pipeline_write"};
+    if (optimizer)
+        (void)set_size(r, ZERO "offload_optimizer.buffer_count", "deepspeed.optimizer_buffer_count",
+                       true);
+    for (int i = 0; i < 2 && optimizer; i++)
+        stw_reading_set_switch(
+            r, stw_pool_printf(r->out->pool, "deepspeed.%s", switches[i]),
+            stw_reading_is_set(
+                r, stw_pool_printf(r->out->pool, ZERO "offload_optimizer.%s", switches[i])));
+    if (param) {
+        (void)set_size(r, ZERO "offload_param.buffer_count", "deepspeed.param_buffer_count", true);
+        (void)set_size(r, ZERO "offload_param.buffer_size", "deepspeed.param_buffer_size", true);
+        (void)set_size(r, ZERO "offload_param.max_in_cpu", "deepspeed.max_in_cpu", true);
+    }
+    const char *block = stw_reading_text(r, "aio.block_size", NULL);
+    if (block != NULL && (optimizer || param))
+        stw_reading_set(r, "deepspeed.aio_block_size",
+                        stw_pool_printf(r->out->pool, "%s B", block));
+    (void)set_size(r, "aio.intra_op_parallelism", "deepspeed.aio_intra_op_parallelism",
+                   optimizer || param);
+}
+
+static void set_offload(stw_reading *r, uint64_t stage) {
+    const char *optimizer = device_of(r, "offload_optimizer");
+    const char *param = device_of(r, "offload_param");
+    if (is_nvme(optimizer) && stage < 3) optimizer = "cpu"; /* it is the same there */
+    set_nvme(r, is_nvme(optimizer), is_nvme(param));
+    if (optimizer) {
+        stw_reading_set(r, "deepspeed.offload_optimizer", optimizer);
+        stw_reading_set_switch(r, "deepspeed.pin_memory",
+                               stw_reading_is_set(r, ZERO "offload_optimizer.pin_memory"));
+        const char *ratio = stw_reading_text(r, ZERO "offload_optimizer.ratio", "1");
+        if (strtod(ratio, NULL) < 1) stw_reading_refuse(r, ZERO "offload_optimizer.ratio", "use 1");
+    }
+    if (param && stage < 3) stw_reading_refuse(r, ZERO "offload_param.device", "it needs stage 3");
+    if (param && !optimizer)
+        stw_reading_refuse(r, ZERO "offload_param.device", "use it with offload_optimizer: cpu");
+    if (param) stw_reading_set(r, "deepspeed.offload_param", param);
+    if (param && stw_reading_is_set(r, ZERO "offload_optimizer.pin_memory") !=
+                     stw_reading_is_set(r, ZERO "offload_param.pin_memory"))
+        stw_reading_refuse(r, ZERO "offload_param.pin_memory",
+                           "use the same as of offload_optimizer");
 }
 
 static void set_zero(stw_reading *r) {

@@ -78,6 +78,19 @@ plan deepspeed-3448 --model llama-33b.json --cluster a100-40g-x8 --run "$example
     --set "node.host.memory=600 GB" --set "node.host.limit=590 GB"
 plan deepspeed-912 --model gpt-100b.json --cluster a100-40g-x8 --run "$examples/deepspeed-912.yaml" --set nodes=8 \
     --set "node.gpu.memory=31.7 GiB" --set "node.host.memory=376 GB" --set "node.host.limit=376 GB"
+cat >gpt-6.7b.json <<END
+{"model_type": "gpt2", "n_embd": 4096, "n_head": 32, "n_layer": 32, "n_positions": 1024, "vocab_size": 50257, "tie_word_embeddings": true,
+ "layer_norm_epsilon": 1e-05}
+END
+infinity() { # NAME SETTING...
+    name=$1
+    shift
+    plan "$name" --model gpt-6.7b.json --cluster a100-40g-x8 --run "$examples/deepspeed-3506.yaml" --set nodes=1 --set node.gpus=1 \
+        --set "node.gpu.memory=23.7 GiB" --set "node.host.memory=31.2 GB" --set "node.host.limit=31.2 GB" --set "node.nvme.capacity=1 TB" "$@"
+}
+infinity deepspeed-3506
+infinity deepspeed-3506-small --set deepspeed.sub_group_size=1e8 --set deepspeed.param_buffer_size=2.1e8 --set deepspeed.max_in_cpu=0 \
+    --set deepspeed.pin_memory=false
 plan fsdp2-thunder-474 --model llama-13b-20.json --cluster "$h100" --run "$examples/fsdp2-thunder-474.yaml" --set nodes=1 --set node.gpus=1
 plan fsdp2-thunder-474-x8 --model llama-13b-20.json --cluster "$h100" --run "$examples/fsdp2-thunder-474.yaml" --set nodes=1 --set node.gpus=8
 plan llama-13b-torchtitan-191 --model "$examples/llama-13b.json" --cluster "$h100" --set nodes=1 --run "$examples/fsdp2-torchtitan-191.yaml"

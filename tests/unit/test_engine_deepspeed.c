@@ -7,6 +7,7 @@
 
 #include "models/table.h"
 #include "planner/planner.h"
+#include "sim/sim.h"
 #include "tests/unit/testing.h"
 
 /* Of the measured value. */
@@ -14,14 +15,14 @@ static const double MEDIAN = 0.04, WORST = 0.10, PAGE_LOCKED = 0.05, HOST = 0.10
 
 enum { MOST_SETTINGS = 24, MOST_ROWS = 64 };
 
-/* A plan by the settings of a row, "key=value ..." */
-static stw_plan *plan_of(const char *name, const char *cluster_name, const char *settings) {
+static stw_status try_plan(const char *name, const char *cluster_name, const char *settings,
+                           stw_plan **out, stw_error *err) {
     const stw_planner_options options = {.no_fixes = true, .no_prices = true};
     char text[1024], path[256], *rest = NULL;
     const char *list[MOST_SETTINGS];
     size_t n = 0;
+    stw_status status = STW_STATUS_OK;
     stw_model *model = NULL;
-    stw_plan *plan = NULL;
     stw_cluster cluster;
     stw_run_spec run;
     snprintf(text, sizeof text, "%s", settings);
@@ -29,15 +30,24 @@ static stw_plan *plan_of(const char *name, const char *cluster_name, const char 
          s = strtok_r(NULL, " ", &rest))
         list[n++] = s;
     snprintf(path, sizeof path, STW_SOURCE_MODELS "/examples/%s.yaml", cluster_name);
-    CHECK_OK(stw_cluster_read(path, &cluster, err));
-    CHECK_OK(stw_run_spec_init(&run, err));
-    CHECK_OK(stw_specs_set_all(&cluster, &run, list, n, "row", err));
-    CHECK_OK(stw_run_spec_check(&run, "row", err));
-    CHECK_OK(stw_model_open(name, STW_SOURCE_MODELS, &model, err));
-    CHECK_OK(stw_plan_new(model, &cluster, &run, &plan, err));
-    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
-    CHECK_OK(stw_planner_solve(plan, &options, err));
+    *out = NULL;
+    STW_TRY(stw_run_spec_init(&run, err));
+    STW_TRY(stw_cluster_read(path, &cluster, err));
+    STW_TRY(stw_specs_set_all(&cluster, &run, list, n, "row", err));
+    STW_TRY(stw_run_spec_check(&run, "row", err));
+    STW_TRY(stw_model_open(name, STW_SOURCE_MODELS, &model, err));
+    STW_TRY(stw_plan_new(model, &cluster, &run, out, err));
+    STW_TRY(stw_planner_solve(*out, &options, err));
+out:
     stw_run_spec_free(&run);
+    return status;
+}
+
+/* A plan by the settings of a row, "key=value ..." */
+static stw_plan *plan_of(const char *name, const char *cluster, const char *settings) {
+    stw_plan *plan = NULL;
+    CHECK_OK(try_plan(name, cluster, settings, &plan, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
     return plan;
 }
 
@@ -417,6 +427,189 @@ static void ratio_keeps_sub_groups_on_the_gpu(void) {
     }
 }
 
+/* ---- ZeRO-Infinity ---- */
+
+#define NVME "node.nvme.capacity=1TB deepspeed.offload_optimizer=nvme "
+#define SMALL_GROUPS "deepspeed.sub_group_size=3e7 "
+/* Parameters too, none of which stays on the host; no prefetching, and nothing is kept. */
+#define NVME_PARAMS                                                                                \
+    NVME "deepspeed.offload_param=nvme deepspeed.max_in_cpu=0 deepspeed.max_reuse_distance=0 "     \
+         "deepspeed.prefetch_bucket=0 "
+
+/* Bytes of the operations of a kind and component in one phase. */
+static uint64_t moved(const stw_plan *plan, stw_phase phase, stw_op_kind kind,
+                      stw_component component) {
+    const stw_program *program = plan->programs[0];
+    const stw_movement *movement = stw_program_movement(program, phase);
+    uint64_t bytes = 0;
+    CU_ASSERT_PTR_NOT_NULL_FATAL(movement);
+    for (uint32_t i = 0; i < movement->n_ops; i++) {
+        const stw_op *op = &program->ops[movement->first_op + i];
+        if (op->kind == kind && op->component == component) bytes += op->bytes;
+    }
+    return bytes;
+}
+
+/* Bytes of a component on the GPU when a phase begins. */
+static uint64_t at_begin(const stw_plan *plan, stw_phase phase, stw_component component) {
+    const stw_program *program = plan->programs[0];
+    stw_live live = {0};
+    for (uint32_t i = 0; i < stw_program_movement(program, phase)->first_op; i++)
+        stw_live_apply(&live, &program->ops[i]);
+    return live.bytes[STW_TIER_GPU][component];
+}
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + 1023) / 1024 * 1024; }
+
+/* GPT-2 on two ranks, three sub-groups. swap_tensor/optimizer_utils.py: each sub-group has a file
+ * of a multiple of 1 KiB for master weights and each moment; a shard's gradient has one if it has
+ * at least 1 MiB in fp32, of whole KiB; what is smaller, and all of a shard of which a part is,
+ * stays on the GPU (77,194,752 B of the embedding are 512 B too many). utils.py, SwapBufferManager:
+ * four buffers of the largest sub-group, not rounded; torch's allocator rounds the 16-bit
+ * gradients. */
+static void optimizer_on_nvme_has_its_bytes(void) {
+    const stw_phase backward = STW_PHASE_FORWARD_BACKWARD, step = STW_PHASE_OPTIMIZER_STEP;
+    stw_plan *plan = plan_of("GPT-2", "h200-x2", BF16 NVME SMALL_GROUPS);
+    uint64_t files = 0, largest = 0, grads = 0, left = 0;
+    for (uint32_t u = 0; u < 3; u++) {
+        const uint64_t bytes = aligned(4 * op_of(plan, STW_OP_UPDATE, u)->params);
+        files += bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    for (uint32_t t = 0; t < plan->model->n_tensors; t++) {
+        const uint64_t bytes = 2 * plan->model->tensors[t].numel;
+        const uint64_t file = bytes < 1 * MI ? 0 : bytes / 1024 * 1024;
+        grads += file;
+        left += file < bytes ? bytes : 0;
+    }
+    CU_ASSERT(left > 77194752 && left < 78 * 1000 * 1000);
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_MASTER, STW_TIER_NVME), files);
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_EXP_AVG, STW_TIER_NVME), files);
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_GRADS, STW_TIER_NVME), grads);
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_MASTER, STW_TIER_HOST), 0);
+    CU_ASSERT_EQUAL(plan->node_peaks[0].phase[step][STW_TIER_NVME].total, 2 * (3 * files + grads));
+    CU_ASSERT_EQUAL(on_host(plan, true) / 2, (double)(4 * largest + 128 * MI));
+    CU_ASSERT_EQUAL(moved(plan, step, STW_OP_NVME_READ, STW_COMPONENT_EXP_AVG), files);
+    CU_ASSERT_EQUAL(moved(plan, step, STW_OP_NVME_WRITE, STW_COMPONENT_MASTER), files);
+    CU_ASSERT_EQUAL(moved(plan, step, STW_OP_NVME_READ, STW_COMPONENT_GRADS), grads);
+    /* what backward has not written is in a buffer */
+    const uint64_t flushed = moved(plan, step, STW_OP_NVME_WRITE, STW_COMPONENT_GRADS);
+    CU_ASSERT(flushed > 0 && flushed <= largest);
+    CU_ASSERT_EQUAL(moved(plan, backward, STW_OP_NVME_WRITE, STW_COMPONENT_GRADS) + flushed, grads);
+    CU_ASSERT_EQUAL(at_begin(plan, step, STW_COMPONENT_GRADS), left);
+    CU_ASSERT_EQUAL(at_begin(plan, STW_PHASE_FIRST_OPTIMIZER_STEP, STW_COMPONENT_GRADS), 0);
+    stw_plan_free(plan);
+}
+
+static double simulated_s(const stw_plan *plan, stw_phase phase) {
+    stw_sim *sim = NULL;
+    CHECK_OK(stw_sim_run(plan->job, plan->programs[0], &sim, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(sim);
+    const double seconds = stw_sim_phase_seconds(sim, phase);
+    stw_sim_free(sim);
+    return seconds;
+}
+
+/* pipelined_optimizer_swapper.py: reads go on during the update of the sub-group before, writes
+ * during that of the next one; new moments of all sub-groups stay until they are read again. */
+static void pipelined_steps_overlap(void) {
+    static const char *const settings[] = {
+        "", "deepspeed.pipeline_read=true deepspeed.optimizer_buffer_count=8",
+        "deepspeed.pipeline_write=true deepspeed.optimizer_buffer_count=8",
+        "deepspeed.pipeline_read=true deepspeed.pipeline_write=true "
+        "deepspeed.optimizer_buffer_count=12 node.nvme.both=4.5GB/s"};
+    double seconds[4], moments[4];
+    for (int i = 0; i < 4; i++) {
+        char text[512];
+        snprintf(text, sizeof text, BF16 NVME SMALL_GROUPS "%s", settings[i]);
+        stw_plan *plan = plan_of("GPT-2", "h200-x2", text);
+        const stw_peak *peak =
+            &plan->node_peaks[0].phase[STW_PHASE_FIRST_OPTIMIZER_STEP][STW_TIER_HOST];
+        seconds[i] = simulated_s(plan, STW_PHASE_OPTIMIZER_STEP);
+        moments[i] = (double)peak->components[STW_COMPONENT_EXP_AVG] / 2;
+        stw_plan_free(plan);
+    }
+    CU_ASSERT(seconds[1] < seconds[0] && seconds[2] < seconds[0]);
+    CU_ASSERT(seconds[3] < 0.8 * seconds[0]);
+    CU_ASSERT(moments[0] < 4 * 35e6);
+    /* at the peak, casts of the second sub-group are beside those of the first two */
+    for (int i = 1; i < 4; i++) CU_ASSERT(moments[i] > 0.98 * 4 * 62219904);
+}
+
+/* A sub-group of less than a block of the disk's requests is updated on the host as with cpu. */
+static void small_sub_groups_stay_on_the_host(void) {
+    stw_plan *plan =
+        plan_of("GPT-2", "h200-x2", BF16 NVME SMALL_GROUPS "deepspeed.aio_block_size=100MiB");
+    uint64_t host = 0, files = 0;
+    for (uint32_t u = 0; u < 3; u++) {
+        const uint64_t bytes = 4 * op_of(plan, STW_OP_UPDATE, u)->params;
+        if (bytes < 100 * MI)
+            host += bytes;
+        else
+            files += aligned(bytes);
+    }
+    CU_ASSERT(host > 0 && files > 0);
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_MASTER, STW_TIER_HOST), host);
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_MASTER, STW_TIER_NVME), files);
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_EXP_AVG_SQ, STW_TIER_NVME), files);
+    stw_plan_free(plan);
+}
+
+/* partitioned_param_swapper.py: shards of at least 1 MiB have a file, that of the embedding twice
+ * (the head is made before it is tied); a shard is read each time its tensor is gathered, and all
+ * are written after the update. Matrices of a layer are used three times with recomputation, the
+ * embedding four times. */
+static void parameters_on_nvme_have_their_bytes(void) {
+    const stw_phase backward = STW_PHASE_FORWARD_BACKWARD, step = STW_PHASE_OPTIMIZER_STEP;
+    const uint64_t wte = 50257 * 768, layers = 12 * (3 + 2 * 4) * 768 * 768;
+    const uint64_t layers_4 = 4 * (layers / 4); /* c_attn and both matrices of the MLP */
+    stw_plan *plan = plan_of("GPT-2", "h200-x2", BF16 NVME_PARAMS SMALL_GROUPS);
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_PARAMS, STW_TIER_NVME),
+                    2 * aligned(wte) + layers_4);
+    CU_ASSERT_EQUAL(moved(plan, backward, STW_OP_NVME_READ, STW_COMPONENT_PARAMS),
+                    4 * aligned(wte) + 3 * layers_4);
+    CU_ASSERT_EQUAL(moved(plan, step, STW_OP_NVME_WRITE, STW_COMPONENT_PARAMS),
+                    aligned(wte) + layers_4);
+    /* five buffers of 1e8 elements; one of the largest sub-group's shards */
+    const double locked = on_host(plan, true) / 2;
+    CU_ASSERT(locked > 5 * 2e8 + 2 * 30323328.0);
+    stw_plan_free(plan);
+    /* all of them fit into max_in_cpu: files are written once and never read */
+    plan = plan_of("GPT-2", "h200-x2", BF16 NVME "deepspeed.offload_param=nvme");
+    CU_ASSERT_EQUAL(allocs_of(plan, STW_COMPONENT_PARAMS, STW_TIER_NVME),
+                    2 * aligned(wte) + layers_4);
+    CU_ASSERT_EQUAL(moved(plan, backward, STW_OP_NVME_READ, STW_COMPONENT_PARAMS), 0);
+    CU_ASSERT_EQUAL(moved(plan, step, STW_OP_NVME_WRITE, STW_COMPONENT_PARAMS), 0);
+    stw_plan_free(plan);
+}
+
+/* Assertions of DeepSpeed, with the number that is needed. */
+static void runs_that_lack_buffers_are_refused(void) {
+    static const struct {
+        const char *settings, *word;
+    } cases[] = {
+        {NVME SMALL_GROUPS "deepspeed.optimizer_buffer_count=3",
+         "deepspeed.optimizer_buffer_count: found 3, expected at least 4"},
+        {NVME SMALL_GROUPS "deepspeed.pipeline_read=true", "found 4, expected at least 8"},
+        {NVME SMALL_GROUPS "deepspeed.pipeline_read=true deepspeed.pipeline_write=true",
+         "found 4, expected at least 12"},
+        {NVME_PARAMS "deepspeed.param_buffer_size=1e7",
+         "deepspeed.param_buffer_size: found 10000000, expected at least 19298688"},
+        {NVME_PARAMS "deepspeed.persistence_threshold=2e6", "found 2000000, expected at most "},
+        {NVME_PARAMS SMALL_GROUPS "deepspeed.max_reuse_distance=1e9",
+         "deepspeed.param_buffer_count: found 5, expected at least "},
+        {"deepspeed.offload_optimizer=nvme", "nvme needs node.nvme.capacity > 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char settings[512];
+        snprintf(settings, sizeof settings, BF16 "%s", cases[i].settings);
+        stw_plan *plan = NULL;
+        CHECK_FAILS(try_plan("GPT-2", "h200-x2", settings, &plan, err), STW_STATUS_BAD_INPUT,
+                    cases[i].word);
+        stw_plan_free(plan);
+    }
+}
+
 /* ---- reports from the field: models/examples/deepspeed-*.yaml ---- */
 
 static void reports_fit_or_not(void) {
@@ -449,6 +642,11 @@ static const stw_test tests[] = {
     {"groups have flat buffers of their own", groups_have_flat_buffers_of_their_own},
     {"frozen tensors have no state", frozen_tensors_have_no_state},
     {"ratio keeps sub-groups on the GPU", ratio_keeps_sub_groups_on_the_gpu},
+    {"optimizer on NVMe has its bytes", optimizer_on_nvme_has_its_bytes},
+    {"pipelined steps overlap", pipelined_steps_overlap},
+    {"small sub-groups stay on the host", small_sub_groups_stay_on_the_host},
+    {"parameters on NVMe have their bytes", parameters_on_nvme_have_their_bytes},
+    {"runs that lack buffers are refused", runs_that_lack_buffers_are_refused},
     {"reductions of a step count once", reductions_of_a_step_count_once},
     {"earlier micro batches leave gradients", earlier_micro_batches_leave_gradients},
     {"reports fit or do not", reports_fit_or_not},

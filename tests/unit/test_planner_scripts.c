@@ -277,7 +277,49 @@ static void automatic_configs(void) {
                       "zero_optimization: {stage: 3, offload_param: {device: nvme}}\n"
                       "bf16: {enabled: true}\n",
                       &import, err),
-                STW_STATUS_NOT_BUILT_IN, "engine: stowage");
+                STW_STATUS_NOT_BUILT_IN, "use it with offload_optimizer");
+    stw_import_free(&import);
+}
+
+/* ZeRO-Infinity, as transformers documents it; stage 2 keeps the same on the host. */
+static void configs_with_nvme(void) {
+    static const char config[] =
+        "{\"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": %d,\n"
+        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/nvme\",\n"
+        "\"pin_memory\": true, \"buffer_count\": 8, \"pipeline_read\": true,\n"
+        "\"fast_init\": false}%s},\n"
+        "\"aio\": {\"block_size\": 2097152, \"queue_depth\": 32, \"use_gds\": false,\n"
+        "\"intra_op_parallelism\": 2, \"single_submit\": false}}";
+    static const char param[] =
+        ", \"offload_param\": {\"device\": \"nvme\", \"pin_memory\": true,\n"
+        "\"nvme_path\": \"/nvme\", \"buffer_count\": 9,\n"
+        "\"buffer_size\": 2e8, \"max_in_cpu\": 1e8}";
+    static const char *const settings[] = {"deepspeed.offload_optimizer=nvme",
+                                           "deepspeed.offload_param=nvme",
+                                           "deepspeed.optimizer_buffer_count=8",
+                                           "deepspeed.pipeline_read=true",
+                                           "deepspeed.pipeline_write=false",
+                                           "deepspeed.param_buffer_count=9",
+                                           "deepspeed.param_buffer_size=200000000",
+                                           "deepspeed.max_in_cpu=100000000",
+                                           "deepspeed.aio_block_size=2097152 B",
+                                           "deepspeed.aio_intra_op_parallelism=2",
+                                           "deepspeed.pin_memory=true"};
+    char text[1024];
+    stw_import import;
+    snprintf(text, sizeof text, config, 3, param);
+    CHECK_OK(parse("deepspeed", text, &import, err));
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        CU_ASSERT_TRUE(has_setting(&import, settings[i]));
+    CU_ASSERT_EQUAL(use_of(&import, "aio.queue_depth"), STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "aio.use_gds"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, "zero_optimization.offload_optimizer.nvme_path"),
+                    STW_IMPORT_NO_EFFECT);
+    stw_import_free(&import);
+    snprintf(text, sizeof text, config, 2, "");
+    CHECK_OK(parse("deepspeed", text, &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.offload_optimizer=cpu"));
+    CU_ASSERT_FALSE(has_setting(&import, "deepspeed.pipeline_read=true"));
     stw_import_free(&import);
 }
 
@@ -410,5 +452,6 @@ STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"megatron of swift", megatron_of_swift}, {"refused scripts", refused_scripts},
               {"models of scripts", models_of_scripts}, {"configs of zero", configs_of_zero},
               {"automatic configs", automatic_configs}, {"actors of verl", actors_of_verl},
+              {"configs with NVMe", configs_with_nvme},
               {"packed actors of verl", packed_actors_of_verl},
               {"megatron of verl", megatron_of_verl}, {"files of verl", files_of_verl})

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DeepSpeed's ZeRO stages 1 to 3, with the optimizer or all state on the host, of a model of
- * transformers. Stowage predicts it and executes none of it. */
+/* DeepSpeed's ZeRO stages 1 to 3, with the optimizer or all state on the host or, of stage 3, on
+ * NVMe (ZeRO-Infinity), of a model of transformers. Stowage predicts it and executes none of it. */
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/deepspeed/parts.h"
+#include "plan/engines/deepspeed/swap.h"
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/weight_sync.h"
 
@@ -25,9 +26,12 @@ static bool has_one_group(const stw_job *job) {
 
 static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
     const stw_deepspeed_settings set = stw_deepspeed_settings_of(job->run);
-    const stw_tier optimizer = set.offload_optimizer ? STW_TIER_HOST : STW_TIER_GPU;
-    const stw_place place = {set.offload_param ? STW_TIER_HOST : STW_TIER_GPU, optimizer, optimizer,
-                             set.offload_optimizer ? STW_UPDATE_CPU : STW_UPDATE_RESIDENT};
+    static const stw_tier tiers[] = {[STW_OFFLOAD_NONE] = STW_TIER_GPU,
+                                     [STW_OFFLOAD_CPU] = STW_TIER_HOST,
+                                     [STW_OFFLOAD_NVME] = STW_TIER_NVME};
+    const stw_place place = {
+        tiers[set.offload_param], set.offload_optimizer ? STW_TIER_HOST : STW_TIER_GPU,
+        tiers[set.offload_optimizer], set.offload_optimizer ? STW_UPDATE_CPU : STW_UPDATE_RESIDENT};
     const struct {
         const char *key;
         uint32_t wish;
@@ -44,6 +48,12 @@ static uint32_t places(const stw_job *job, stw_place *out, stw_error *err) {
                            stw_tier_name((stw_tier)wishes[i].wish), stw_tier_name(wishes[i].tier));
             return 0;
         }
+    if (job->cluster->nvme.capacity_bytes == 0 && stw_place_disk_element_bytes(job, &place) > 0) {
+        (void)stw_fail(err, STW_STATUS_BAD_INPUT, "placement",
+                       "deepspeed.%s: nvme needs node.nvme.capacity > 0",
+                       place.params == STW_TIER_NVME ? "offload_param" : "offload_optimizer");
+        return 0;
+    }
     if (job->world > 1 && job->run->precision.reduce != job->run->precision.params) {
         (void)stw_fail(err, STW_STATUS_BAD_INPUT, "precision.reduce",
                        "found fp32, expected the dtype of precision.params, in which DeepSpeed "
@@ -65,7 +75,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_builder b;
     stw_zero z;
     stw_builder_init(&b, job, decisions, layout, program, err);
-    if (!stw_zero_init(&z, &b)) return stw_builder_finish(&b);
+    if (!stw_zero_init(&z, &b) || !stw_swap_init(&z)) return stw_builder_finish(&b);
     stw_zero_build_load(&z);
     stw_zero_build_step(&z, true);
     if (job->model->facts_known) stw_zero_build_forward_backward(&z);
@@ -78,17 +88,11 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
 static const char *const keys[] = {
     "deepspeed.",          "weight_sync.",           "optimizer.clip_norm", "optimizer.groups",
     "trainable.lora.rank", "trainable.lora.targets", "trainable.freeze",    NULL};
-static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selective"},
-                                             {"optimizer.implementation", "foreach"},
-                                             {"optimizer.implementation", "loop"},
-                                             {"optimizer.implementation", "streamed"},
-                                             {"optimizer.implementation", "direct"},
-                                             {"placement.params", "nvme"},
-                                             {"placement.grads", "nvme"},
-                                             {"placement.master", "nvme"},
-                                             {"placement.moments", "nvme"},
-                                             {"placement.activations", "offload"},
-                                             {NULL, NULL}};
+static const stw_engine_refusal refuses[] = {
+    {"recompute.granularity", "selective"}, {"optimizer.implementation", "foreach"},
+    {"optimizer.implementation", "loop"},   {"optimizer.implementation", "streamed"},
+    {"optimizer.implementation", "direct"}, {"placement.grads", "nvme"},
+    {"placement.activations", "offload"},   {NULL, NULL}};
 /* bf16 with ZeRO: runtime/engine.py, get_data_types and communication_data_type. */
 static const stw_engine_default defaults[] = {{"precision.params", "bf16"},
                                               {"precision.grads", "bf16"},
@@ -98,6 +102,8 @@ static const stw_engine_default defaults[] = {{"precision.params", "bf16"},
 static const stw_engine_fix fixes[] = {
     {"deepspeed.zero_stage", "3", "cuts parameters and gradients over ranks"},
     {"deepspeed.offload_optimizer", "cpu", "keeps master weights and moments on the host"},
+    {"deepspeed.offload_optimizer", "nvme", "keeps master weights and moments on NVMe"},
+    {"deepspeed.sub_group_size", "1e8", "cuts the buffers that sub-groups pass through"},
     {NULL, NULL, NULL}};
 static const uint32_t depths[] = {1, 0};
 
@@ -127,6 +133,7 @@ const stw_engine stw_engine_deepspeed = {
     .cut = stw_zero_cut,
     .counts = stw_zero_counts,
     .whole = true,
+    .nvme_swaps = true,
     .prefetch_by_group = true,
     .depths = depths,
     .build = build,

@@ -2,13 +2,19 @@
 #include "plan/engines/deepspeed/fetch.h"
 
 #include "core/checked.h"
+#include "plan/engines/deepspeed/calls.h"
+#include "plan/engines/deepspeed/swap.h"
 
 enum { NO_TENSOR = UINT32_MAX };
 
 typedef enum where { AWAY, FLYING, HERE } where;
 
+/* Of a shard that is read from NVMe each time it is used; others are ASHORE. */
+typedef enum shard_at { ASHORE, IN_FILE, BEING_READ, IN_BUFFER } shard_at;
+
 struct stw_fetch_tensor {
     where at;
+    shard_at shard;
     bool persists;       /* whole from the first step on */
     bool waited;         /* its handle does not count it any more */
     stw_extent own;      /* the gathered tensor */
@@ -95,10 +101,63 @@ bool stw_fetch_begin(stw_fetch *f, stw_zero *z, const stw_act *acts) {
         f->tensors[t].at = f->tensors[t].persists ? HERE : AWAY;
         f->tensors[t].waited = true;
         f->tensors[t].fetched_for = -1;
+        f->tensors[t].shard = stw_swap_reads_param(z, t) ? IN_FILE : ASHORE;
     }
+    f->fewest = f->free_buffers = z->set.param_buffer_count;
+    f->read_by = STW_OP_NONE;
     order_uses(f, acts);
     find_next(f, seen);
     return true;
+}
+
+/* ---- shards on NVMe (swap_tensor/partitioned_param_swapper.py) ---- */
+
+/* It begins where the GPU's work is then. */
+static void read_shard(stw_fetch *f, uint32_t tensor) {
+    f->tensors[tensor].shard = BEING_READ;
+    if (--f->free_buffers < f->fewest) f->fewest = f->free_buffers;
+    f->read_by = stw_copy(
+        f->z->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
+                                  .stream = STW_STREAM_DISK,
+                                  .component = STW_COMPONENT_PARAMS,
+                                  .unit = f->block,
+                                  .from = {STW_TIER_NVME, 0},
+                                  .to = {STW_TIER_HOST, 0},
+                                  .bytes = stw_swap_param_file(f->z, tensor),
+                                  .after = {stw_zero_last(f->z, STW_STREAM_COMPUTE), STW_OP_NONE}});
+}
+
+/* A gather reads what is in files, and waits for all reads; if nothing is, but something is being
+ * read, it waits for that (partition_parameters.py, _ensure_availability_of_partitioned_params). */
+static uint32_t read_shards(stw_fetch *f, uint32_t first) {
+    bool waits = false;
+    for (uint32_t t = first; t != NO_TENSOR; t = f->tensors[t].follower) {
+        if (f->tensors[t].shard == IN_FILE) read_shard(f, t);
+        waits = waits || f->tensors[t].shard == BEING_READ;
+    }
+    for (uint32_t t = 0; waits && t < f->z->job->model->n_tensors; t++)
+        if (f->tensors[t].shard == BEING_READ) f->tensors[t].shard = IN_BUFFER;
+    return waits ? f->read_by : STW_OP_NONE;
+}
+
+/* As many of the next shards as twice what is on its way to the GPU, if there are buffers
+ * (__prefetch_nvme_param_partitions). */
+static void read_ahead(stw_fetch *f) {
+    uint64_t considered = 0;
+    if (f->z->set.offload_param != STW_OFFLOAD_NVME) return;
+    for (uint32_t use = f->queue; use < f->n_uses; use++) {
+        const uint32_t tensor = f->uses[use];
+        if (tensor == NO_TENSOR) continue;
+        if (considered > 2 * f->in_flight || f->free_buffers <= 0) return;
+        if (f->tensors[tensor].shard == IN_FILE) read_shard(f, tensor);
+        considered += numel(f, tensor);
+    }
+}
+
+static void leave_buffer(stw_fetch *f, uint32_t tensor) {
+    if (f->tensors[tensor].shard != IN_BUFFER) return;
+    f->tensors[tensor].shard = IN_FILE;
+    f->free_buffers++;
 }
 
 /* ---- gathering ---- */
@@ -108,6 +167,7 @@ bool stw_fetch_begin(stw_fetch *f, stw_zero *z, const stw_act *acts) {
 static uint32_t bring_shards(stw_fetch *f, stw_fetch_handle *h, uint64_t bytes) {
     stw_builder *b = f->z->b;
     if (!f->z->set.offload_param) return STW_OP_NONE;
+    const uint32_t read = read_shards(f, h->first);
     h->shard = stw_alloc(b, STW_COMPONENT_STAGE, STW_TIER_GPU, bytes);
     return stw_copy(b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
                                         .stream = STW_STREAM_H2D,
@@ -116,7 +176,7 @@ static uint32_t bring_shards(stw_fetch *f, stw_fetch_handle *h, uint64_t bytes) 
                                         .from = {STW_TIER_HOST, 0},
                                         .to = {STW_TIER_GPU, h->shard.offset},
                                         .bytes = bytes,
-                                        .after = {h->shard.alloc, STW_OP_NONE}});
+                                        .after = {h->shard.alloc, read}});
 }
 
 static void drop_shards(stw_fetch *f, stw_fetch_handle *h) {
@@ -138,6 +198,7 @@ static void gather(stw_fetch *f, uint32_t first) {
         f->tensors[t].handle = f->n_handles;
         shards = stw_plus(shards, stw_zero_shard(f->z, t));
         f->available += numel(f, t);
+        f->in_flight += numel(f, t);
         h->left++;
     }
     f->n_handles++;
@@ -176,6 +237,7 @@ static void wait_for(stw_fetch *f, uint32_t tensor) {
     }
     h->copied = true;
     t->waited = true;
+    f->in_flight -= numel(f, tensor);
     drop_shards(f, h);
     if (--h->left == 0 && !alone)
         stw_free_after(b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, h->flat, h->op);
@@ -190,8 +252,12 @@ static void prefetch(stw_fetch *f) {
     most = stw_min_u64(most, z->set.prefetch_bucket);
     uint32_t first = NO_TENSOR, last = NO_TENSOR;
     while (f->queue < f->n_uses && taken < most) {
-        uint32_t use = f->queue++, tensor = f->uses[use];
+        const uint32_t use = f->queue++, tensor = f->uses[use];
         if (tensor == NO_TENSOR) continue;
+        if (f->tensors[tensor].shard == IN_FILE) { /* read_ahead's turn */
+            f->queue--;
+            break;
+        }
         stw_fetch_tensor *t = &f->tensors[tensor];
         if ((int64_t)use > t->fetched_for) t->fetched_for = (int64_t)use;
         if (t->at != AWAY) continue;
@@ -205,6 +271,7 @@ static void prefetch(stw_fetch *f) {
         taken += numel(f, tensor);
     }
     if (first != NO_TENSOR) gather(f, first);
+    if (z->set.prefetch_bucket > 0) read_ahead(f);
 }
 
 static void take_from_queue(stw_fetch *f, uint32_t tensor) {
@@ -243,6 +310,7 @@ static void free_tensor(stw_fetch *f, uint32_t tensor) {
     stw_free_after(f->z->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU, t->own, f->handles[t->handle].op);
     t->own = STW_NO_EXTENT;
     t->at = AWAY;
+    leave_buffer(f, tensor);
     f->available -= numel(f, tensor);
 }
 
@@ -259,10 +327,24 @@ void stw_fetch_release(stw_fetch *f) {
     free_tensor(f, tensor);
 }
 
+/* swap_in asserts that there is a buffer for every shard that is read. */
+static void check_buffers(const stw_fetch *f) {
+    if (f->fewest >= 0 || f->z->b->status != STW_STATUS_OK) return;
+    f->z->b->status =
+        stw_fail(f->z->b->err, STW_STATUS_BAD_INPUT, "deepspeed.param_buffer_count",
+                 "found %u, expected at least %llu: each shard that is gathered, or read ahead, "
+                 "has a buffer "
+                 "until its parameter is let go; lower deepspeed.max_reuse_distance, "
+                 "deepspeed.max_live_parameters and deepspeed.prefetch_bucket need fewer",
+                 f->z->set.param_buffer_count,
+                 (unsigned long long)((int64_t)f->z->set.param_buffer_count - f->fewest));
+}
+
 void stw_fetch_end(stw_fetch *f) {
     const uint32_t n = f->z->job->model->n_tensors;
     if (!f->active || f->z->b->status != STW_STATUS_OK) return;
     for (uint32_t t = 0; t < n; t++) wait_for(f, t);
     for (uint32_t t = 0; t < n; t++)
         if (f->tensors[t].at == HERE && !f->tensors[t].persists) free_tensor(f, t);
+    check_buffers(f);
 }

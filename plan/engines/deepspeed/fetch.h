@@ -23,6 +23,10 @@ typedef struct stw_fetch {
     uint32_t step, queue; /* the next use, the next one to look at for prefetching */
     uint64_t available;   /* elements that are gathered or on their way */
     uint32_t needed;      /* the last gather that the tensors fetched so far wait for */
+    uint64_t in_flight;   /* elements of gathers that nothing has waited for */
+    int64_t free_buffers; /* for shards on NVMe; below 0: so many are missing */
+    int64_t fewest;       /* free ones so far */
+    uint32_t read_by;     /* the last read of a shard */
     uint32_t block;       /* that is being worked on */
 } stw_fetch;
 

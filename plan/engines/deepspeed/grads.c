@@ -52,6 +52,7 @@ bool stw_grads_begin(stw_grads *g, stw_zero *z) {
                      .buffers = {STW_NO_EXTENT, STW_NO_EXTENT},
                      .fresh = STW_NO_EXTENT,
                      .large = STW_NO_EXTENT,
+                     .writer = {.written = STW_OP_NONE, .waits_for = STW_OP_NONE},
                      .worked = STW_OP_NONE};
     const uint32_t n = z->job->model->n_tensors;
     g->tensors = stw_pool_array(z->b->program->pool, n, sizeof *g->tensors);
@@ -131,6 +132,9 @@ static void offload(stw_grads *g, uint64_t params, bool to_host, uint32_t reduce
     stw_extent cast = alloc(z, STW_COMPONENT_REDUCE, z->fp32_grads ? 0 : stw_times(4, params));
     uint32_t sent =
         to_host ? copy_grads(g, false, cast.offset, stw_times(4, params), reduced) : reduced;
+    if (to_host && accumulates(z) && sent != STW_OP_NONE &&
+        !g->silent) /* in the last micro batch */
+        z->b->program->ops[sent].once_in = (uint32_t)z->job->run->batch.grad_accumulation;
     drop(z, STW_COMPONENT_REDUCE, &cast, sent);
 }
 
@@ -167,6 +171,29 @@ static void reduce_bucket(stw_grads *g) {
     g->filled = 0;
 }
 
+/* The norm, and fp32 gradients that wait until all of the bucket are there. */
+static void keep_for_swap(stw_grads *g, uint32_t tensor, stw_extent *back) {
+    stw_zero *z = g->z;
+    const uint64_t params = stw_zero_shard(z, tensor);
+    stw_extent squares =
+        alloc(z, STW_COMPONENT_REDUCE, stw_times(8, stw_min_u64(params, NORM_ELEMENTS)));
+    drop(z, STW_COMPONENT_REDUCE, &squares, STW_OP_NONE);
+    if (z->fp32_grads) drop(z, STW_COMPONENT_REDUCE, back, STW_OP_NONE); /* it is kept itself */
+    z->left[tensor] = alloc(z, STW_COMPONENT_GRADS, stw_times(4, params));
+}
+
+/* Then they are written, one after the other (stage3.py, _swap_out_offload_fp32_gradients). */
+static void swap_bucket(stw_grads *g) {
+    stw_zero *z = g->z;
+    for (uint32_t i = 0; i < g->n; i++) {
+        stw_extent *grad = &z->left[g->tensors[i]];
+        if (grad->bytes == 0 ||
+            !stw_swap_write_grad(z, &g->writer, g->tensors[i], grad->offset, g->block))
+            continue;
+        drop(z, STW_COMPONENT_GRADS, grad, g->writer.written);
+    }
+}
+
 /* Shards are collected on the host and come back to be sent as fp32 (stage3.py,
  * partition_grads). */
 static void scatter_one(stw_grads *g, uint32_t tensor, uint32_t reduced) {
@@ -177,7 +204,10 @@ static void scatter_one(stw_grads *g, uint32_t tensor, uint32_t reduced) {
         alloc(z, STW_COMPONENT_REDUCE, stw_times(params, z->fp32_grads ? 4 : z->element));
     uint32_t there = copy_grads(g, false, back.offset, back.bytes, reduced);
     there = copy_grads(g, true, back.offset, back.bytes, there);
-    offload(g, params, z->sub_group_of[tensor] >= z->on_gpu, there);
+    if (z->swapped[z->sub_group_of[tensor]])
+        keep_for_swap(g, tensor, &back);
+    else
+        offload(g, params, z->sub_group_of[tensor] >= z->on_gpu, there);
     drop(z, STW_COMPONENT_REDUCE, &back, there);
 }
 
@@ -197,6 +227,7 @@ static void scatter_bucket(stw_grads *g) {
     stw_extent cast =
         alloc(z, STW_COMPONENT_REDUCE, z->fp32_grads ? stw_times(4, padded / z->ranks) : 0);
     for (uint32_t i = 0; i < g->n; i++) scatter_one(g, g->tensors[i], reduced);
+    swap_bucket(g);
     drop(z, STW_COMPONENT_REDUCE, &cast, reduced);
     drop(z, STW_COMPONENT_REDUCE, &flat, reduced);
     drop(z, STW_COMPONENT_GRADS, &g->large, reduced);

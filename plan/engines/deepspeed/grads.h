@@ -4,7 +4,7 @@
 #ifndef STW_PLAN_DEEPSPEED_GRADS_H
 #define STW_PLAN_DEEPSPEED_GRADS_H
 
-#include "plan/engines/deepspeed/zero.h"
+#include "plan/engines/deepspeed/swap.h"
 
 typedef struct stw_grads {
     stw_zero *z;
@@ -13,7 +13,8 @@ typedef struct stw_grads {
     bool silent;       /* bytes come and go, but no collective is issued */
     uint32_t *tensors; /* [n_tensors] in the bucket */
     uint32_t n;
-    uint64_t filled;  /* elements */
+    uint64_t filled; /* elements */
+    stw_swap_writer writer;
     stw_extent fresh; /* stage 2: of this micro batch, to be added to what earlier ones have left */
     stw_extent large; /* a gradient that is larger than the bucket stays where it is */
     uint32_t worked;  /* the computation that made the last gradient */

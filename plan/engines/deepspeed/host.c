@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/deepspeed/swap.h"
 
 static void alloc(stw_zero *z, stw_component component, uint64_t bytes) {
     stw_alloc_at(z->b, component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, bytes);
@@ -13,6 +14,12 @@ static void alloc(stw_zero *z, stw_component component, uint64_t bytes) {
 
 static void drop(stw_zero *z, stw_component component, uint64_t bytes) {
     stw_free_at(z->b, component, STW_TIER_HOST, STW_OFFSET_EXTERNAL, bytes);
+}
+
+static void drop_pageable(stw_zero *z, stw_component component, uint64_t bytes) {
+    z->b->pageable = true;
+    drop(z, component, bytes);
+    z->b->pageable = false;
 }
 
 /* ---- buffers ---- */
@@ -158,12 +165,43 @@ static void begin_shards(buffers *of) {
     if (z->set.pin_memory) with_shards(of, leave_shard);
 }
 
-/* What GPU sub-groups do not take of a region of fp32 state. */
+/* With parameters on NVMe: what is too small for a file is on the host, one by one, until it moves
+ * into the buffer of its parameter group; files are read into that buffer, and stay. */
+static void begin_swapped_shards(buffers *of) {
+    stw_zero *z = of->z;
+    z->b->from_what = "param_buffer_count buffers of param_buffer_size elements, for shards";
+    alloc(z, STW_COMPONENT_STAGE, stw_swap_param_buffers(z));
+    z->b->from_what = NULL;
+    stw_swap_load_params(z);
+    for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
+        if (stw_swap_param_file(z, t) == 0)
+            add(of, STW_COMPONENT_PARAMS, shard_on_host(z, t), z->set.pin_memory);
+    for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++) {
+        const uint64_t bytes = stw_times(z->host_params[g], z->element);
+        alloc(z, STW_COMPONENT_PARAMS, bytes);
+        alloc(z, STW_COMPONENT_PAGE_LOCK_ROUNDING, stw_page_lock_rounding_bytes(bytes));
+    }
+    z->b->from_what = "updated shards of the largest sub-group, before they are written";
+    alloc(z, STW_COMPONENT_STAGE, stw_swap_written_buffer(z));
+    z->b->from_what = NULL;
+    for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
+        const uint64_t bytes = stw_swap_param_file(z, t) == 0 ? shard_on_host(z, t) : 0;
+        if (bytes == 0 || !stw_job_trains(z->job, t) || z->sub_group_of[t] >= z->host_sub_groups)
+            continue;
+        if (z->set.pin_memory)
+            give_back(of, STW_COMPONENT_PARAMS, bytes);
+        else
+            drop_pageable(z, STW_COMPONENT_PARAMS, bytes);
+    }
+}
+
+/* What sub-groups on the GPU and on NVMe do not take of a region of fp32 state. */
 static void host_part(stw_zero *z, const stw_region *r) {
-    const uint64_t gone = stw_times(4, z->on_gpu_params);
+    const uint64_t gone = stw_times(4, stw_plus(z->on_gpu_params, z->swapped_params));
     if (r->bytes <= gone) return;
     z->b->pageable = true;
-    stw_alloc_at(z->b, r->component, r->tier, r->offset_bytes, r->bytes - gone);
+    stw_alloc_at(z->b, r->component, STW_TIER_HOST,
+                 r->tier == STW_TIER_HOST ? r->offset_bytes : STW_OFFSET_EXTERNAL, r->bytes - gone);
     z->b->pageable = false;
 }
 
@@ -179,11 +217,16 @@ static void begin_sub_groups(buffers *of) {
     uint64_t largest = 0;
     for (uint32_t i = 0; i < z->n_sub_groups; i++)
         largest = stw_max_u64(largest, stw_times(4, z->sub_groups[i]));
+    z->b->from_what = "optimizer_buffer_count buffers of the largest sub-group, for its files";
+    alloc(z, STW_COMPONENT_STAGE, stw_swap_optimizer_buffers(z));
+    z->b->from_what = NULL;
     z->b->pageable = true;
     stw_extent beside = stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_HOST, largest);
     if (master != NULL) host_part(z, master);
+    stw_swap_load_masters(z);
     for (uint32_t i = 0; i < z->n_sub_groups; i++) {
         const uint64_t bytes = stw_times(4, z->sub_groups[i]);
+        if (z->swapped[i]) continue;
         if (i >= z->on_gpu || locked) add(of, STW_COMPONENT_GRADS, bytes, locked);
         if (i < z->on_gpu && locked) give_back(of, STW_COMPONENT_GRADS, bytes);
     }
@@ -207,7 +250,10 @@ void stw_host_begin(stw_zero *z) {
         begin_flat(&of);
         return;
     }
-    begin_shards(&of);
+    if (z->set.offload_param == STW_OFFLOAD_NVME)
+        begin_swapped_shards(&of);
+    else
+        begin_shards(&of);
     begin_sub_groups(&of);
 }
 

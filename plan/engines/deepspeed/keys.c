@@ -8,21 +8,22 @@
 #define AT(member) IN(stw_deepspeed_settings, member)
 _Static_assert(sizeof(stw_deepspeed_settings) <= STW_SECTION_BYTES, "the settings fit");
 
-static const stw_spec_word offload_devices[] = {
-    {"none", 0, NULL},
-    {"cpu", 1, NULL},
-    {"nvme", 2, "cpu, or engine: stowage with placement.moments: nvme"},
-    {NULL, 0, NULL}};
+static const stw_spec_word offload_devices[] = {{"none", STW_OFFLOAD_NONE, NULL},
+                                                {"cpu", STW_OFFLOAD_CPU, NULL},
+                                                {"nvme", STW_OFFLOAD_NVME, NULL},
+                                                {NULL, 0, NULL}};
 /* No row needs an `instead`: a value that is not the default is refused with any other engine. */
 static const stw_spec_row rows[] = {
     {COUNT("deepspeed.zero_stage"), AT(zero_stage), .fallback = "3", .note = "1, 2 or 3",
      BOUNDS(1, 3)},
     {WORDS("deepspeed.offload_optimizer", offload_devices), AT(offload_optimizer),
      .also = "zero_offload offload_optimizer_device", .fallback = "none",
-     .note = "none | cpu: gradients, master weights and moments on the host, CPU Adam"},
+     .note = "none | cpu: gradients, master weights and moments on the host, CPU Adam | nvme: "
+             "these three on NVMe, and 16-bit gradients on the host; stage 3"},
     {WORDS("deepspeed.offload_param", offload_devices), AT(offload_param),
      .also = "offload_param_device", .fallback = "none",
-     .note = "none | cpu: the shards too; stage 3 with offload_optimizer: cpu"},
+     .note = "none | cpu: the shards too; stage 3 with offload_optimizer | nvme: beyond max_in_cpu "
+             "on NVMe"},
     {BOOL("deepspeed.pin_memory"), AT(pin_memory), .fallback = "true",
      .note = "page-lock what is offloaded; moments never are"},
     {RATIO("deepspeed.ratio"), AT(ratio), .fallback = "1", BOUNDS(0, 1),
@@ -42,6 +43,29 @@ static const stw_spec_row rows[] = {
     {COUNT("deepspeed.persistence_threshold"), AT(persistence_threshold),
      .also = "stage3_param_persistence_threshold", .fallback = "1e5",
      .note = "elements; smaller tensors stay whole on the GPU; stage 3"},
+    {COUNT("deepspeed.optimizer_buffer_count"), AT(optimizer_buffer_count),
+     .also = "offload_optimizer_buffer_count", .fallback = "4",
+     .note = "with offload_optimizer: nvme: page-locked buffers of the largest sub-group in fp32",
+     BOUNDS(1, 1024)},
+    {BOOL("deepspeed.pipeline_read"), AT(pipeline_read), .fallback = "false",
+     .note = "with offload_optimizer: nvme: read a sub-group while the one before it is updated"},
+    {BOOL("deepspeed.pipeline_write"), AT(pipeline_write), .fallback = "false",
+     .note = "with offload_optimizer: nvme: write a sub-group while the next one is updated"},
+    {COUNT("deepspeed.param_buffer_count"), AT(param_buffer_count),
+     .also = "offload_param_buffer_count", .fallback = "5",
+     .note = "with offload_param: nvme: page-locked buffers, each for one shard", BOUNDS(1, 65536)},
+    {COUNT("deepspeed.param_buffer_size"), AT(param_buffer_size),
+     .also = "offload_param_buffer_size", .fallback = "1e8", .note = "elements of each",
+     BOUNDS(1, 1e15)},
+    {COUNT("deepspeed.max_in_cpu"), AT(max_in_cpu), .fallback = "1e9",
+     .note = "with offload_param: nvme: elements of a rank's shards that stay on the host"},
+    {BYTES("deepspeed.aio_block_size"), AT(aio_block_bytes), .also = "block_size",
+     .fallback = "1 MiB", .note = "with nvme: less than this, or than 1 MiB, is not swapped",
+     BOUNDS(1, 1e12)},
+    {COUNT("deepspeed.aio_intra_op_parallelism"), AT(aio_intra_op_parallelism),
+     .also = "thread_count intra_op_parallelism", .fallback = "1",
+     .note = "with nvme: threads of a request; files are multiples of 1 KiB of each",
+     BOUNDS(1, 1024)},
 };
 
 stw_deepspeed_settings stw_deepspeed_settings_of(const stw_run_spec *run) {
@@ -53,11 +77,17 @@ stw_deepspeed_settings stw_deepspeed_settings_of(const stw_run_spec *run) {
 static stw_status check_offload(const stw_run_spec *run, const char *origin, stw_error *err) {
     const stw_deepspeed_settings s = stw_deepspeed_settings_of(run);
     if (s.offload_param && s.zero_stage < 3)
-        return stw_run_spec_refuse(origin, err, "deepspeed.offload_param", "cpu",
-                                   "none, or deepspeed.zero_stage: 3");
+        return stw_run_spec_refuse_value(run, origin, err, "deepspeed.offload_param",
+                                         "none, or deepspeed.zero_stage: 3");
     if (s.offload_param && !s.offload_optimizer)
-        return stw_run_spec_refuse(origin, err, "deepspeed.offload_param", "cpu",
-                                   "none, or deepspeed.offload_optimizer: cpu");
+        return stw_run_spec_refuse_value(run, origin, err, "deepspeed.offload_param",
+                                         "none, or deepspeed.offload_optimizer: cpu or nvme");
+    if (s.offload_optimizer == STW_OFFLOAD_NVME && s.zero_stage < 3)
+        return stw_run_spec_refuse(origin, err, "deepspeed.offload_optimizer", "nvme",
+                                   "cpu: stages 1 and 2 keep the same state on the host with nvme");
+    if (s.offload_optimizer == STW_OFFLOAD_NVME && s.ratio < 1)
+        return stw_run_spec_refuse_value(run, origin, err, "deepspeed.ratio",
+                                         "1, because deepspeed.offload_optimizer is nvme");
     if (!s.pin_memory && !s.offload_optimizer)
         return stw_run_spec_refuse(origin, err, "deepspeed.pin_memory", "false",
                                    "true, because deepspeed.offload_optimizer is none");
@@ -71,6 +101,44 @@ const stw_spec_section stw_deepspeed_section = {.name = "deepspeed",
                                                 .check = check_offload};
 
 /* ---- runs with this engine ---- */
+
+/* Keys that only state on NVMe reads. */
+static stw_status check_nvme(const stw_run_spec *run, const char *origin, stw_error *err) {
+    stw_run_spec defaults;
+    stw_status status = stw_run_spec_init(&defaults, err);
+    if (status != STW_STATUS_OK) return status;
+    const stw_deepspeed_settings s = stw_deepspeed_settings_of(run);
+    const stw_deepspeed_settings d = stw_deepspeed_settings_of(&defaults);
+    stw_run_spec_free(&defaults);
+    const bool optimizer = s.offload_optimizer == STW_OFFLOAD_NVME;
+    const bool param = s.offload_param == STW_OFFLOAD_NVME;
+    static const char of_optimizer[] = "the default, or deepspeed.offload_optimizer: nvme";
+    static const char of_param[] = "the default, or deepspeed.offload_param: nvme";
+    const struct {
+        const char *key;
+        bool set, reads;
+        const char *expected;
+    } keys[] = {
+        {"deepspeed.optimizer_buffer_count", s.optimizer_buffer_count != d.optimizer_buffer_count,
+         optimizer, of_optimizer},
+        {"deepspeed.pipeline_read", s.pipeline_read, optimizer, of_optimizer},
+        {"deepspeed.pipeline_write", s.pipeline_write, optimizer, of_optimizer},
+        {"deepspeed.param_buffer_count", s.param_buffer_count != d.param_buffer_count, param,
+         of_param},
+        {"deepspeed.param_buffer_size", s.param_buffer_size != d.param_buffer_size, param,
+         of_param},
+        {"deepspeed.max_in_cpu", s.max_in_cpu != d.max_in_cpu, param, of_param},
+        {"deepspeed.aio_block_size", s.aio_block_bytes != d.aio_block_bytes, optimizer || param,
+         of_optimizer},
+        {"deepspeed.aio_intra_op_parallelism",
+         s.aio_intra_op_parallelism != d.aio_intra_op_parallelism, optimizer || param,
+         of_optimizer},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (keys[i].set && !keys[i].reads)
+            return stw_run_spec_refuse_value(run, origin, err, keys[i].key, keys[i].expected);
+    return STW_STATUS_OK;
+}
 
 /* Keys that only one kind of stage reads. */
 static stw_status check_stage(const stw_run_spec *run, const char *origin, stw_error *err) {
@@ -149,6 +217,7 @@ stw_status stw_deepspeed_check(const stw_run_spec *run, const char *origin, stw_
     const stw_optimizer_implementation how = run->optimizer.implementation;
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_stage(run, origin, err));
+    STW_TRY(check_nvme(run, origin, err));
     STW_TRY(check_precision(run, origin, err));
     STW_TRY(check_parallel(run, origin, err));
     if (s.ratio < 1 && (s.zero_stage < 3 || !s.offload_optimizer))
@@ -160,7 +229,9 @@ stw_status stw_deepspeed_check(const stw_run_spec *run, const char *origin, stw_
                                    "auto or fused, or deepspeed.offload_optimizer: cpu");
     if (how == STW_OPTIMIZER_FUSED && s.offload_optimizer)
         return stw_run_spec_refuse(origin, err, "optimizer.implementation", "fused",
-                                   "auto or cpu, because deepspeed.offload_optimizer is cpu");
+                                   s.offload_optimizer == STW_OFFLOAD_NVME
+                                       ? "auto or cpu, because deepspeed.offload_optimizer is nvme"
+                                       : "auto or cpu, because deepspeed.offload_optimizer is cpu");
 out:
     return status;
 }

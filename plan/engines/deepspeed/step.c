@@ -8,9 +8,11 @@
  * the next place at which the process waits for it. */
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/deepspeed/calls.h"
 #include "plan/engines/deepspeed/grads.h"
 #include "plan/engines/deepspeed/host.h"
 #include "plan/engines/deepspeed/parts.h"
+#include "plan/engines/deepspeed/swap.h"
 #include "plan/engines/fsdp2/cpu_step.h"
 
 static stw_extent alloc(stw_zero *z, uint64_t bytes) {
@@ -19,29 +21,6 @@ static stw_extent alloc(stw_zero *z, uint64_t bytes) {
 
 static void drop(stw_zero *z, stw_extent extent) {
     stw_free(z->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, extent);
-}
-
-/* ---- calls and passes ---- */
-
-/* The process begins when the last thing that it waited for has ended. */
-static uint32_t call(stw_zero *z, uint64_t calls, uint32_t after) {
-    stw_op op = stw_op_make(STW_OP_CALLS, STW_STREAM_CPU, STW_OP_NONE);
-    op.params = calls;
-    op.after[0] = after;
-    return calls > 0 ? stw_append(z->b, op) : after;
-}
-
-/* A pass over the gradients or parameters of `params` elements, so many bytes of each. */
-static uint32_t pass_over(stw_zero *z, stw_tier tier, uint64_t params, uint64_t bytes,
-                          uint32_t after) {
-    stw_op op = stw_op_make(
-        STW_OP_PASS, tier == STW_TIER_HOST ? STW_STREAM_CPU : STW_STREAM_COMPUTE, STW_OP_NONE);
-    op.component = STW_COMPONENT_GRADS;
-    op.from = op.to = tier;
-    op.params = params;
-    op.bytes = stw_times(params, bytes);
-    op.after[0] = after;
-    return op.bytes > 0 ? stw_append(z->b, op) : after;
 }
 
 /* What FusedAdam launches at once: 320 blocks of 65,536 elements (multi_tensor_apply.cuh). */
@@ -54,7 +33,7 @@ static uint64_t launches(uint64_t params) { return stw_div_up_u64(params, 320 * 
 static uint32_t scale(stw_zero *z, uint64_t params, bool cpu) {
     const stw_tier tier = cpu ? STW_TIER_HOST : STW_TIER_GPU;
     if (!(z->job->run->optimizer.clip_norm > 0) && z->set.zero_stage < 3) return z->normed;
-    return pass_over(z, tier, params, 4 + 4, z->normed);
+    return stw_zero_pass(z, tier, params, 4 + 4, z->normed);
 }
 
 static uint32_t adam(stw_zero *z, uint64_t params, bool cpu, uint32_t after) {
@@ -79,9 +58,9 @@ static uint64_t cast_bytes(const stw_zero *z) {
  * the update has counted what is written. */
 static uint32_t return_params(stw_zero *z, uint64_t params, uint32_t after) {
     if (!z->set.offload_optimizer)
-        return pass_over(z, STW_TIER_GPU, params, z->fp32_grads ? 4 : 4 + 2, after);
+        return stw_zero_pass(z, STW_TIER_GPU, params, z->fp32_grads ? 4 : 4 + 2, after);
     stw_extent cast = stw_host_cast(z, params);
-    after = pass_over(z, STW_TIER_HOST, params, cast_bytes(z), after);
+    after = stw_zero_pass(z, STW_TIER_HOST, params, cast_bytes(z), after);
     uint32_t up = after;
     if (!z->set.offload_param) {
         up = stw_copy(z->b, &(stw_transport){.kind = STW_OP_COPY,
@@ -145,9 +124,9 @@ static uint32_t squares_of(stw_zero *z, uint64_t params) {
  * gradients on the host were made in backward; the step adds them up, in Python
  * (complete_grad_norm_calculation_for_cpu_offload). */
 static void norm_of(stw_zero *z, uint64_t params, uint64_t tensors) {
-    uint32_t called = call(z, stw_times(2, tensors), STW_OP_NONE), squares = STW_OP_NONE;
+    uint32_t called = stw_zero_call(z, stw_times(2, tensors), STW_OP_NONE), squares = STW_OP_NONE;
     if (!z->set.offload_optimizer) {
-        (void)pass_over(z, STW_TIER_GPU, params, 8 + 8, STW_OP_NONE);
+        (void)stw_zero_pass(z, STW_TIER_GPU, params, 8 + 8, STW_OP_NONE);
         squares = squares_of(z, params);
     }
     z->normed = norm_sum(z, squares, called);
@@ -159,11 +138,11 @@ static void norm_of(stw_zero *z, uint64_t params, uint64_t tensors) {
  * limit is assumed). */
 static void norm_bf16(stw_zero *z) {
     const uint64_t n = z->n_trained, params = z->trained;
-    (void)call(z, n, STW_OP_NONE);
+    (void)stw_zero_call(z, n, STW_OP_NONE);
     z->normed = squares_of(z, params);
     if (!(z->job->run->optimizer.clip_norm > 0)) return;
-    (void)call(z, n, z->normed);
-    z->normed = pass_over(z, STW_TIER_GPU, params, 4 + 4, z->normed);
+    (void)stw_zero_call(z, n, z->normed);
+    z->normed = stw_zero_pass(z, STW_TIER_GPU, params, 4 + 4, z->normed);
 }
 
 static bool is_small(const stw_zero *z, uint32_t tensor) {
@@ -182,7 +161,7 @@ static void norm(stw_zero *z) {
     const bool copies = !z->set.offload_optimizer && !z->bf16_optimizer;
     stw_extent squares = alloc(z, copies ? stw_times(8, largest_grad(z)) : 0);
     if (z->set.zero_stage == 3) {
-        (void)call(z, z->ranks > 1 ? 2 * small_tensors(z) : 0, STW_OP_NONE);
+        (void)stw_zero_call(z, z->ranks > 1 ? 2 * small_tensors(z) : 0, STW_OP_NONE);
         for (uint32_t i = 0; i < z->n_sub_groups; i++)
             norm_of(z, z->sub_groups[i], z->sub_group_tensors[i]);
     } else if (z->bf16_optimizer) {
@@ -216,10 +195,10 @@ static stw_extent cast_grads(stw_zero *z, uint64_t params, bool flat) {
     if (z->set.offload_optimizer || z->bf16_optimizer || (flat && z->fp32_grads))
         return STW_NO_EXTENT;
     stw_extent joined = flat ? STW_NO_EXTENT : alloc(z, stw_times(params, element));
-    if (!flat) (void)pass_over(z, STW_TIER_GPU, params, element + element, z->normed);
+    if (!flat) (void)stw_zero_pass(z, STW_TIER_GPU, params, element + element, z->normed);
     if (z->fp32_grads) return joined;
     stw_extent cast = alloc(z, stw_times(4, params));
-    (void)pass_over(z, STW_TIER_GPU, params, element + 4, z->normed);
+    (void)stw_zero_pass(z, STW_TIER_GPU, params, element + 4, z->normed);
     drop(z, joined);
     return cast;
 }
@@ -233,7 +212,7 @@ static uint32_t step_group(stw_zero *z, uint32_t group, bool first) {
     stw_extent cast = cast_grads(z, params, z->fp32_grads);
     if (!z->bf16_optimizer && !z->fp32_grads) stw_grads_keep(z, group + 1);
     make_moments(z, first);
-    (void)call(z, STEP_CALLS + launches(params), z->normed);
+    (void)stw_zero_call(z, STEP_CALLS + launches(params), z->normed);
     const bool cpu = z->set.offload_optimizer > 0;
     uint32_t scaled = z->bf16_optimizer ? z->normed : scale(z, params, cpu);
     uint32_t done = return_params(z, params, adam(z, params, cpu, scaled));
@@ -252,7 +231,7 @@ static void step_flat(stw_zero *z, bool first) {
         first = false;
     }
     /* clear_hp_grads and clear_lp_grads write zeros */
-    if (z->bf16_optimizer) (void)pass_over(z, STW_TIER_GPU, z->trained, 4 + z->element, done);
+    if (z->bf16_optimizer) (void)stw_zero_pass(z, STW_TIER_GPU, z->trained, 4 + z->element, done);
     stw_grads_go(z);
     for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++)
         all_gather(z, stw_times(z->group_trained[g], z->element), done);
@@ -264,11 +243,11 @@ static void step_flat(stw_zero *z, bool first) {
 static uint32_t step_twin(stw_zero *z, uint64_t params) {
     uint32_t scaled = scale(z, params, false);
     stw_extent root = alloc(z, stw_times(4, params));
-    (void)pass_over(z, STW_TIER_GPU, params, (20 - 7) * 4, scaled);
+    (void)stw_zero_pass(z, STW_TIER_GPU, params, (20 - 7) * 4, scaled);
     uint32_t done = adam(z, params, false, scaled);
     drop(z, root);
     stw_extent cast = alloc(z, z->set.offload_param ? stw_times(params, z->element) : 0);
-    done = pass_over(z, STW_TIER_GPU, params, z->fp32_grads ? 4 : 4 + 2, done);
+    done = stw_zero_pass(z, STW_TIER_GPU, params, z->fp32_grads ? 4 : 4 + 2, done);
     if (z->set.offload_param)
         done = stw_copy(z->b, &(stw_transport){.kind = STW_OP_COPY,
                                                .stream = STW_STREAM_D2H,
@@ -288,19 +267,25 @@ static uint32_t step_twin(stw_zero *z, uint64_t params) {
 static void step_sub_groups(stw_zero *z, bool first) {
     const bool offloads = z->set.offload_optimizer > 0;
     uint32_t done = z->normed;
+    stw_swap_step swap;
+    stw_swap_step_begin(z, &swap, first);
     for (uint32_t i = 0; i < z->n_sub_groups; i++) {
         const uint64_t params = z->sub_groups[i], grads = offloads ? 0 : z->sub_group_tensors[i];
         stw_extent cast = cast_grads(z, params, false);
         make_moments(z, first && i == 0);
-        (void)call(z, grads + STEP_CALLS + launches(params), offloads ? done : z->normed);
+        if (z->swapped[i]) done = stw_swap_in(z, &swap, i);
+        (void)stw_zero_call(z, grads + STEP_CALLS + launches(params), offloads ? done : z->normed);
         if (offloads && i < z->on_gpu)
             done = step_twin(z, params);
         else
             done = return_params(z, params, adam(z, params, offloads, scale(z, params, offloads)));
+        done = stw_swap_write_params(z, i, done);
+        if (z->swapped[i]) done = stw_swap_out(z, &swap, i, done);
         drop(z, cast);
     }
+    stw_swap_step_end(z, &swap);
     if (z->ranks == 1) return;
-    (void)call(z, 2 * small_tensors(z), offloads ? done : STW_OP_NONE);
+    (void)stw_zero_call(z, 2 * small_tensors(z), offloads ? done : STW_OP_NONE);
     for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
         if (is_small(z, t))
             all_gather(z, stw_times(z->job->model->tensors[t].numel, z->element), done);
@@ -329,6 +314,7 @@ void stw_zero_build_step(stw_zero *z, bool first) {
     if (first)
         (void)stw_alloc(z->b, STW_COMPONENT_STAGE, STW_TIER_GPU, stw_workspace_bytes(z->job));
     if (first || !z->job->model->facts_known) stw_grads_appear(z);
+    if (first || !z->job->model->facts_known) stw_swap_grads_appear(z);
     stw_grads_reduce_once(z);
     norm(z);
     if (z->set.zero_stage == 3)

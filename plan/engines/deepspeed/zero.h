@@ -61,6 +61,14 @@ typedef struct stw_zero {
     uint64_t on_gpu_params; /* of an offloaded optimizer: elements of these */
     uint32_t *sub_group_of; /* [n_tensors] of trained tensors of which the rank has a shard */
     uint32_t normed;        /* in a step: the operation that knows the global norm */
+    /** State on NVMe (swap.h). */
+    bool *swapped;            /* [n_sub_groups] master weights and moments lie there */
+    uint64_t swapped_params;  /* elements of these */
+    uint64_t largest_group;   /* elements of the largest sub-group */
+    uint32_t host_sub_groups; /* the first so many have their shards in one buffer on the host */
+    uint64_t host_params[STW_ZERO_GROUPS]; /* elements of these buffers */
+    uint64_t unwritten; /* bytes of fp32 gradients that backward leaves in a buffer */
+    stw_extent *left;   /* [n_tensors] fp32 gradients on the GPU that are not written */
     /** From backward to the step. */
     stw_extent partition; /* reduced gradients of the tensors that the rank owns, stages 1 and 2 */
     stw_extent *whole;    /* [n_tensors] gradients that no reduction has taken yet */
