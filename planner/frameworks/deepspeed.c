@@ -60,6 +60,7 @@ static const stw_flag_row rows[] = {
     READ("bf16.enabled"),
     READ("bfloat16.enabled"),
     LISTED("bf16.immediate_grad_update", NULL, "not planned"),
+    LISTED("bf16.check_grad_overflow", "true", "planned with the check"),
     LISTED("bf16.*", NULL, "not planned"),
     READ("fp16.enabled"),
     REFUSED("fp16.fp16_master_weights_and_grads", "false",

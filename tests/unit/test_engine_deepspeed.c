@@ -206,20 +206,21 @@ static void stage_3_gathers_small_tensors_one_by_one(void) {
     stw_plan_free(plan);
 }
 
-/* Bytes of each element of the rank's part. On the GPU: fp64 copies 8 + 8, flat copy 2 + 2, cast
- * 2 + 4, scale 4 + 4, back 4 + 2. On the host: scale 8; cast 4 + 2 and 2 for lines that are read
- * before they are written, 2 more for new pages in stage 3. Only stage 3 and buffers that are not
- * page-locked make the copy pageable (stage_1_and_2.py, step: non_blocking from a buffer;
- * stage3.py, _reassign_or_swap_out_partitioned_parameters: fp32 to 16 bits across devices). */
+/* Bytes of each element of the rank's part. On the GPU: the largest and the least gradient of
+ * stages 1 and 2, 2 + 2 (check_overflow); fp64 copies 8 + 8, flat copy 2 + 2, cast 2 + 4, scale 4 +
+ * 4, back 4 + 2. On the host: scale 8; cast 4 + 2 and 2 for lines that are read before they are
+ * written, 2 more for new pages in stage 3. Only stage 3 and buffers that are not page-locked make
+ * the copy pageable (stage_1_and_2.py, step: non_blocking from a buffer; stage3.py,
+ * _reassign_or_swap_out_partitioned_parameters: fp32 to 16 bits across devices). */
 static void steps_pass_over_state(void) {
     static const struct {
         const char *settings;
         uint64_t gpu, host;
         bool pageable;
     } cases[] = {
-        {"deepspeed.zero_stage=1", 16 + 4 + 6 + 8 + 6, 0, false},
+        {"deepspeed.zero_stage=1", 4 + 16 + 4 + 6 + 8 + 6, 0, false},
         {"deepspeed.zero_stage=3", 16 + 4 + 6 + 8 + 6, 0, false},
-        {"deepspeed.zero_stage=1 optimizer.clip_norm=0", 16 + 4 + 6 + 6, 0, false},
+        {"deepspeed.zero_stage=1 optimizer.clip_norm=0", 4 + 16 + 4 + 6 + 6, 0, false},
         {"deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=true", 0,
          8 + 8, false},
         {"deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu deepspeed.pin_memory=false", 0,
@@ -241,6 +242,38 @@ static void steps_pass_over_state(void) {
         CU_ASSERT(count_of(plan, STW_OP_CALLS) > 0);
         stw_plan_free(plan);
     }
+}
+
+/* precision_config.py, check_grad_overflow: stages 1 and 2 look for overflow with bf16, too, and
+ * all ranks agree on a flag; BF16_Optimizer and stage 3 do so with fp16 alone. stage3.py,
+ * has_overflow: abs and == of all gradients are tensors, on the host 3 B of each. */
+static void overflow_is_checked(void) {
+#define FP16                                                                                       \
+    BF16 "precision.params=fp16 precision.compute=fp16 precision.grads=fp16 "                      \
+         "precision.reduce=fp16 "
+    static const struct {
+        const char *settings;
+        uint32_t sums;    /* flags and norms */
+        uint64_t on_host; /* bytes of an element */
+    } cases[] = {
+        {BF16 "deepspeed.zero_stage=1", 2, 0},
+        {BF16 "deepspeed.zero_stage=1 precision.grads=fp32", 0, 0},
+        {BF16 "deepspeed.zero_stage=2 deepspeed.offload_optimizer=cpu", 2, 0},
+        {BF16 "deepspeed.offload_optimizer=cpu", 1, 0},
+        {FP16, 2, 0},
+        {FP16 "deepspeed.offload_optimizer=cpu", 2, 3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        stw_plan *plan = plan_of("GPT-2", "h200-x2", cases[i].settings);
+        const uint64_t placed = plan->job->kinds[0].spaces[STW_SPACE_OPTIMIZER].n;
+        CU_ASSERT_EQUAL(count_of(plan, STW_OP_NORM_SUM), cases[i].sums);
+        const stw_peak *step = &plan->node_peaks[0].phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_HOST];
+        CU_ASSERT(step->components[STW_COMPONENT_REDUCE] <= 2 * cases[i].on_host * placed);
+        stw_plan_free(plan);
+    }
+    stw_plan *plan = plan_of("GPT-2", "h200-x2", FP16 "deepspeed.offload_optimizer=cpu");
+    CU_ASSERT_EQUAL(passed(plan, STW_TIER_HOST), (12 + 8 + 10) * 62219904ull);
+    stw_plan_free(plan);
 }
 
 /* A calibration's rates of cpu_adam are those of the node: two ranks have half each; 16 threads of
@@ -638,6 +671,7 @@ static const stw_test tests[] = {
     {"collectives have their bytes", collectives_have_their_bytes},
     {"stage 3 gathers small tensors one by one", stage_3_gathers_small_tensors_one_by_one},
     {"steps pass over state", steps_pass_over_state},
+    {"overflow is checked", overflow_is_checked},
     {"measured rates are used", measured_rates_are_used},
     {"groups have flat buffers of their own", groups_have_flat_buffers_of_their_own},
     {"frozen tensors have no state", frozen_tensors_have_no_state},

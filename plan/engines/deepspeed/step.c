@@ -119,14 +119,58 @@ static uint32_t squares_of(stw_zero *z, uint64_t params) {
     return stw_append(z->b, op);
 }
 
+/* ---- overflow ---- */
+
+/* runtime/utils.py, has_inf_or_nan of a tensor: amax and amin, isfinite of both (torch: ==, abs,
+ * !=,
+ * *), and, not; the result is added to a sum. */
+enum { FINITE_CALLS = 2 + 2 * 4 + 2 + 1 };
+
+/* Stage 3 with fp16: isinf (abs, which is a tensor, and ==) and isnan of all gradients at once, of
+ * which any() is taken (stage3.py, has_overflow). */
+static uint32_t check_at_once(stw_zero *z) {
+    const bool host = z->set.offload_optimizer > 0;
+    const stw_tier tier = host ? STW_TIER_HOST : STW_TIER_GPU;
+    const uint64_t element = z->fp32_grads ? 4 : z->element;
+    z->b->pageable = host;
+    stw_extent made =
+        stw_alloc(z->b, STW_COMPONENT_REDUCE, tier, stw_times(z->placed, element + 1));
+    z->b->pageable = false;
+    const uint32_t done = stw_zero_pass(z, tier, z->placed, 4 * element + 4, STW_OP_NONE);
+    stw_free(z->b, STW_COMPONENT_REDUCE, tier, made);
+    return done;
+}
+
+/* Stages 1 and 2 look for overflow with bf16, too (precision_config.py, check_grad_overflow), but
+ * BF16_Optimizer does not; gradients on the host were looked at in backward. All ranks agree on a
+ * flag, for which the process waits (has_overflow). @return when it goes on */
+static uint32_t check_overflow(stw_zero *z) {
+    const bool third = z->set.zero_stage == 3;
+    uint32_t done = STW_OP_NONE, calls = 0;
+    if (third ? z->job->run->precision.params != STW_DTYPE_F16 : z->bf16_optimizer)
+        return STW_OP_NONE;
+    if (third) {
+        done = check_at_once(z);
+    } else if (!z->set.offload_optimizer) {
+        for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++) calls += FINITE_CALLS * z->group_tensors[g];
+        done = stw_zero_pass(z, STW_TIER_GPU, z->placed, 2 * (z->fp32_grads ? 4 : z->element),
+                             STW_OP_NONE);
+    }
+    const bool on_cpu = third && z->set.offload_optimizer; /* the pass is the process's own */
+    const uint32_t called = stw_zero_call(z, calls, STW_OP_NONE);
+    return stw_zero_call(z, 1, norm_sum(z, on_cpu ? STW_OP_NONE : done, on_cpu ? done : called));
+}
+
+/* ---- the norm of them all ---- */
+
 /* Of `params` gradients in `tensors` tensors on the GPU: each is copied to fp64, and the copy is
  * read (zero/utils.py, get_norm_dtype; get_grad_norm_direct): two launches of each. Those of
  * gradients on the host were made in backward; the step adds them up, in Python
  * (complete_grad_norm_calculation_for_cpu_offload). */
-static void norm_of(stw_zero *z, uint64_t params, uint64_t tensors) {
-    uint32_t called = stw_zero_call(z, stw_times(2, tensors), STW_OP_NONE), squares = STW_OP_NONE;
+static void norm_of(stw_zero *z, uint64_t params, uint64_t tensors, uint32_t after) {
+    uint32_t called = stw_zero_call(z, stw_times(2, tensors), after), squares = STW_OP_NONE;
     if (!z->set.offload_optimizer) {
-        (void)stw_zero_pass(z, STW_TIER_GPU, params, 8 + 8, STW_OP_NONE);
+        (void)stw_zero_pass(z, STW_TIER_GPU, params, 8 + 8, after);
         squares = squares_of(z, params);
     }
     z->normed = norm_sum(z, squares, called);
@@ -159,16 +203,18 @@ static uint64_t small_tensors(const stw_zero *z) {
  * record_stream and an empty tensor for each (release_and_reset_all, free_param). */
 static void norm(stw_zero *z) {
     const bool copies = !z->set.offload_optimizer && !z->bf16_optimizer;
+    const uint32_t checked = check_overflow(z);
     stw_extent squares = alloc(z, copies ? stw_times(8, largest_grad(z)) : 0);
     if (z->set.zero_stage == 3) {
         (void)stw_zero_call(z, z->ranks > 1 ? 2 * small_tensors(z) : 0, STW_OP_NONE);
         for (uint32_t i = 0; i < z->n_sub_groups; i++)
-            norm_of(z, z->sub_groups[i], z->sub_group_tensors[i]);
+            norm_of(z, z->sub_groups[i], z->sub_group_tensors[i], checked);
     } else if (z->bf16_optimizer) {
         norm_bf16(z);
     } else {
         for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++)
-            if (z->group_trained[g] > 0) norm_of(z, z->group_placed[g], z->group_tensors[g]);
+            if (z->group_trained[g] > 0)
+                norm_of(z, z->group_placed[g], z->group_tensors[g], checked);
     }
     drop(z, squares);
 }
