@@ -104,16 +104,19 @@ static void sum_nodes(const stw_job *job, const stw_peaks *ranks, stw_peaks *nod
     }
 }
 
-/* What the engine's allocator may take of the device: all but what lies outside it, in the phases
- * in which inference engines sleep. */
+/* What the trainer's allocator may take of the device: all but what lies outside it and what other
+ * roles hold while the trainer moves, in the phases in which inference engines sleep. */
 static uint64_t allocator_bytes(const stw_plan *plan, uint32_t k) {
     uint64_t others = 0;
+    stw_peaks moving, own;
+    stw_program_walk_while(plan->programs[k], 0, &moving);
+    stw_program_walk_alone(plan->programs[k], 0, &own);
     for (int p = 0; p < STW_N_PHASES; p++) {
-        const stw_peak *peak = &plan->peaks[k].phase[p][STW_TIER_GPU];
         if (p == STW_PHASE_ROLLOUT || p == STW_PHASE_WEIGHT_SYNC || !plan->peaks[k].has[p])
             continue;
         if (p == STW_PHASE_LOAD && plan->job->n_roles > 1) continue;
-        others = stw_max_u64(others, peak->total - stw_peak_reserved(peak));
+        others = stw_max_u64(others, moving.phase[p][STW_TIER_GPU].total -
+                                         stw_peak_reserved(&own.phase[p][STW_TIER_GPU]));
     }
     const uint64_t capacity = stw_plan_gpu_capacity(plan);
     return capacity > others ? capacity - others : 1;
@@ -138,60 +141,64 @@ static stw_status replay(stw_plan *plan, uint32_t k, stw_error *err) {
     return status;
 }
 
-/* With what the allocator holds in reserve. */
-static void show(const stw_peaks *peaks, const stw_replayed *replayed, stw_peaks *shown) {
-    *shown = *peaks;
+static void set_slack(stw_peak *peak, uint64_t slack) {
+    peak->total += slack - peak->components[STW_COMPONENT_SLACK];
+    peak->components[STW_COMPONENT_SLACK] = slack;
+}
+
+/* The walks of a program: of all roles; of all while the trainer moves; of the trainer alone. */
+typedef struct walks {
+    const stw_peaks *all, *moving, *own;
+} walks;
+
+/* With what the trainer's allocator holds in reserve: while the trainer moves, all that it takes at
+ * its peak; while others do, what is left of it in the cache. */
+static void show(const walks *w, const stw_replayed *replayed, stw_peaks *shown) {
+    *shown = *w->all;
     for (int p = 0; p < STW_N_PHASES; p++) {
-        stw_peak *peak = &shown->phase[p][STW_TIER_GPU];
-        const uint64_t reserved = replayed->most[p].reserved_bytes;
-        const uint64_t allocated = stw_peak_allocated(peak);
-        if (!replayed->most[p].has || !shown->has[p]) continue;
-        const uint64_t slack = reserved > allocated ? reserved - allocated : 0;
-        peak->total += slack - peak->components[STW_COMPONENT_SLACK];
-        peak->components[STW_COMPONENT_SLACK] = slack;
+        const stw_replayed_phase *phase = &replayed->most[p];
+        if (!phase->has || !shown->has[p] || !w->own->has[p]) continue;
+        const uint64_t allocated = stw_peak_allocated(&w->own->phase[p][STW_TIER_GPU]);
+        stw_peak moving = w->moving->phase[p][STW_TIER_GPU], *peak = &shown->phase[p][STW_TIER_GPU];
+        set_slack(&moving,
+                  phase->reserved_bytes > allocated ? phase->reserved_bytes - allocated : 0);
+        if (peak->total > w->moving->phase[p][STW_TIER_GPU].total)
+            set_slack(peak, phase->cached_bytes);
+        else
+            *peak = moving;
+        if (moving.total > peak->total) *peak = moving;
     }
 }
 
 void stw_plan_show_peaks(stw_plan *plan, uint32_t kind) {
-    show(&plan->peaks[kind], &plan->replayed[kind], &plan->shown[kind]);
-}
-
-/* The walk of the trainer's movements alone. */
-static stw_status walk_trainer(const stw_program *program, stw_pool *pool, stw_peaks *out,
-                               stw_error *err) {
-    stw_program own = *program;
-    own.movements = stw_pool_array(pool, program->n_movements, sizeof *own.movements);
-    if (own.movements == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
-    own.n_movements = 0;
-    for (uint32_t m = 0; m < program->n_movements; m++)
-        if (program->movements[m].role_number == 0)
-            own.movements[own.n_movements++] = program->movements[m];
-    stw_program_walk(&own, out);
-    return STW_STATUS_OK;
+    stw_peaks moving, own;
+    const walks w = {&plan->peaks[kind], &moving, &own};
+    stw_program_walk_while(plan->programs[kind], 0, &moving);
+    stw_program_walk_alone(plan->programs[kind], 0, &own);
+    show(&w, &plan->replayed[kind], &plan->shown[kind]);
 }
 
 stw_status stw_plan_trainer_peaks(const stw_plan *plan, stw_pool *pool, const stw_peaks **ranks,
                                   const stw_peaks **nodes, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
     const stw_job *job = plan->job;
     *ranks = plan->shown;
     *nodes = plan->node_peaks;
-    if (job->n_roles <= 1) return status;
+    if (job->n_roles <= 1) return STW_STATUS_OK;
     stw_peaks *of_ranks = stw_pool_array(pool, job->n_kinds, sizeof *of_ranks);
     stw_peaks *of_nodes = stw_pool_array(pool, job->n_node_kinds, sizeof *of_nodes);
     if (of_ranks == NULL || of_nodes == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "plan", "out of memory");
     for (uint32_t k = 0; k < job->n_kinds; k++)
-        STW_TRY(walk_trainer(plan->programs[k], pool, &of_ranks[k], err));
+        stw_program_walk_alone(plan->programs[k], 0, &of_ranks[k]);
     sum_nodes(job, of_ranks, of_nodes);
     for (uint32_t k = 0; k < job->n_kinds; k++) {
         const stw_peaks walked = of_ranks[k];
-        show(&walked, &plan->replayed[k], &of_ranks[k]);
+        const walks w = {&walked, &walked, &walked};
+        show(&w, &plan->replayed[k], &of_ranks[k]);
     }
     *ranks = of_ranks;
     *nodes = of_nodes;
-out:
-    return status;
+    return STW_STATUS_OK;
 }
 
 bool stw_plan_is_torn(const stw_plan *plan) {

@@ -73,21 +73,38 @@ void stw_live_note(const stw_live *live, stw_tier tier, stw_peak *peak) {
     memcpy(peak->components, live->bytes[tier], sizeof peak->components);
 }
 
-void stw_program_walk(const stw_program *program, stw_peaks *peaks) {
+#define ALL_ROLES UINT32_MAX
+
+/* @param alone the bytes of other roles do not count */
+static void walk(const stw_program *program, uint32_t role, bool alone, stw_peaks *peaks) {
     stw_live live;
     memset(&live, 0, sizeof live);
     memset(peaks, 0, sizeof *peaks);
     for (uint32_t m = 0; m < program->n_movements; m++) {
         const stw_movement *movement = &program->movements[m];
-        peaks->has[movement->phase] = true;
+        const bool noted = role == ALL_ROLES || movement->role_number == role;
+        if (alone && !noted) continue;
         stw_peak *peak = peaks->phase[movement->phase];
-        for (int t = 0; t < STW_N_TIERS; t++) stw_live_note(&live, (stw_tier)t, &peak[t]);
+        peaks->has[movement->phase] |= noted;
+        for (int t = 0; noted && t < STW_N_TIERS; t++) stw_live_note(&live, (stw_tier)t, &peak[t]);
         for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
             const stw_op *op = &program->ops[i];
             stw_live_apply(&live, op);
-            if (op->kind == STW_OP_ALLOC) stw_live_note(&live, op->to, &peak[op->to]);
+            if (noted && op->kind == STW_OP_ALLOC) stw_live_note(&live, op->to, &peak[op->to]);
         }
     }
+}
+
+void stw_program_walk(const stw_program *program, stw_peaks *peaks) {
+    walk(program, ALL_ROLES, false, peaks);
+}
+
+void stw_program_walk_while(const stw_program *program, uint32_t role, stw_peaks *peaks) {
+    walk(program, role, false, peaks);
+}
+
+void stw_program_walk_alone(const stw_program *program, uint32_t role, stw_peaks *peaks) {
+    walk(program, role, true, peaks);
 }
 
 uint64_t stw_peak_allocated(const stw_peak *peak) {

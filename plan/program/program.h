@@ -162,6 +162,10 @@ void stw_live_apply(stw_live *live, const stw_op *op);
 void stw_live_note(const stw_live *live, stw_tier tier, stw_peak *peak);
 /** Peaks of every phase and tier: one walk over the movements in order, no time. Never fails. */
 void stw_program_walk(const stw_program *program, stw_peaks *peaks);
+/** The peaks of all roles' bytes while one role moves. */
+void stw_program_walk_while(const stw_program *program, uint32_t role, stw_peaks *peaks);
+/** The peaks of one role's movements, as if there were no other. */
+void stw_program_walk_alone(const stw_program *program, uint32_t role, stw_peaks *peaks);
 /** What the engine's allocator hands out of a GPU peak: total less context, comm, slack, and what
  * inference engines hold, whose processes are others. */
 uint64_t stw_peak_allocated(const stw_peak *peak);

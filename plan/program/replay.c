@@ -174,6 +174,8 @@ static void note(stw_replayed_phase *phase, const stw_allocator_stats *stats) {
     phase->has = true;
     phase->allocated_bytes = stw_max_u64(phase->allocated_bytes, stats->peak_allocated_bytes);
     phase->reserved_bytes = stw_max_u64(phase->reserved_bytes, stats->peak_reserved_bytes);
+    phase->cached_bytes =
+        stw_max_u64(phase->cached_bytes, stats->reserved_bytes - stats->allocated_bytes);
 }
 
 /* The operations of a movement, in one of its micro batches: what no range replaces is allocated

@@ -15,6 +15,7 @@ typedef struct stw_replayed_phase {
     bool has;
     uint64_t allocated_bytes; /* of blocks */
     uint64_t reserved_bytes;  /* of segments */
+    uint64_t cached_bytes;    /* of segments but not of blocks, when the phase is over */
 } stw_replayed_phase;
 
 typedef struct stw_replayed {

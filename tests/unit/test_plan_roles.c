@@ -462,6 +462,49 @@ static void the_trainer_is_compared_alone(void) {
     stw_plan_free(without);
 }
 
+/* What the trainer's allocator reserves counts at the same moments as its bytes: a model that was
+ * parked before the rollout loads has left its cache, too. */
+static void reserves_are_of_their_moment(void) {
+    const char *const settings[] = {"engine=megatron",
+                                    "precision.params=bf16",
+                                    "precision.master=fp32",
+                                    "park.params=host",
+                                    "park.grads=host",
+                                    "park.moments=host",
+                                    "roles=[{name: a, gpu_memory_utilization: 0.6}]",
+                                    NULL};
+    stw_plan *plan = case_zoo("Qwen3-8B", settings);
+    derive(plan);
+    const uint32_t k = plan->job->largest;
+    const stw_phase load = STW_PHASE_LOAD, train = STW_PHASE_FORWARD_BACKWARD;
+    const uint64_t walked = plan->peaks[k].phase[load][STW_TIER_GPU].total;
+    const uint64_t shown = plan->shown[k].phase[load][STW_TIER_GPU].total;
+    /* bf16 parameters and fp32 gradients of 8.19 G elements, which were there at other moments */
+    CU_ASSERT_TRUE(plan->replayed[k].most[load].reserved_bytes > 48 * GIB);
+    CU_ASSERT_TRUE(shown >= walked && shown - walked < GIB);
+    const stw_peak *peak = &plan->shown[k].phase[train][STW_TIER_GPU];
+    CU_ASSERT_EQUAL(stw_peak_reserved(peak), plan->replayed[k].most[train].reserved_bytes);
+    stw_plan_free(plan);
+}
+
+/* A critic's bytes are beside what the trainer's allocator reserves for itself. */
+static void reserves_are_the_trainers(void) {
+    stw_plan *with = NULL, *without = NULL;
+    CHECK_OK(try("Qwen3-8B", 1, "[{name: a, kind: critic}]", &with, err));
+    CHECK_OK(try("Qwen3-8B", 1, "[]", &without, err));
+    derive(with);
+    derive(without);
+    const stw_phase train = STW_PHASE_FORWARD_BACKWARD;
+    stw_role_peaks of[2];
+    stw_program_walk_roles(with->programs[0], 2, of);
+    const stw_peak *both = &with->shown[0].phase[train][STW_TIER_GPU];
+    const stw_peak *one = &without->shown[0].phase[train][STW_TIER_GPU];
+    CU_ASSERT_TRUE(at(&of[1], train, STW_TIER_GPU) > 10 * GIB);
+    CU_ASSERT_EQUAL(both->total, one->total + at(&of[1], train, STW_TIER_GPU));
+    stw_plan_free(with);
+    stw_plan_free(without);
+}
+
 /* verl pull request 4914: 70B on a node of 8 x 80 GB, with and without the trainer's model. */
 static void trainer_model_on_a_rollout_node(void) {
     static const char *const with[] = {"false", "true"};
@@ -503,4 +546,6 @@ STW_TEST_MAIN("plan roles", {"nodes are shared out", nodes_are_shared_out},
               {"a critic trains", a_critic_trains},
               {"nodes have one object store", nodes_have_one_object_store},
               {"the trainer is compared alone", the_trainer_is_compared_alone},
+              {"reserves are of their moment", reserves_are_of_their_moment},
+              {"reserves are the trainer's", reserves_are_the_trainers},
               {"trainer's model on a rollout node", trainer_model_on_a_rollout_node})
