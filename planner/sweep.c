@@ -161,7 +161,7 @@ stw_status stw_sweep_fill_row(const stw_plan *plan, stw_pool *pool, stw_sweep_ro
     stw_point_bound bound;
     stw_point_find_bound(plan, &bound);
     row->verdict = verdict_of(plan);
-    row->gpus = plan->job->world;
+    row->gpus = plan->job->ranks;
     row->gpu_peak_bytes = stw_point_peak(plan, STW_TIER_GPU);
     row->host_peak_bytes = stw_point_peak(plan, STW_TIER_HOST);
     row->iteration_s = stw_plan_iteration_s(plan);

@@ -141,8 +141,8 @@ static void put_times(const writing *w) {
                      signed_share(before, after).text, phases);
     double fast_before = stw_plan_tokens_per_s(plans[0]);
     double fast_after = stw_plan_tokens_per_s(plans[1]);
-    double each_before = fast_before / plans[0]->job->world;
-    double each_after = fast_after / plans[1]->job->world;
+    double each_before = fast_before / plans[0]->job->ranks;
+    double each_after = fast_after / plans[1]->job->ranks;
     stw_doc_line(w->out, w->format,
                  "Throughput: %s instead of %s tokens/s (%s), per GPU %s instead of %s (%s).",
                  stw_word_count((uint64_t)(fast_after + 0.5)).text,

@@ -48,7 +48,7 @@ static void put_headline(const stw_plan *plan, const stw_plan_facts *f, const ro
     row_double(out, section, "", "", "iteration", iteration_s, "s");
     row_double(out, section, "", "", "tokens_per_second", tokens / iteration_s, "1/s");
     row_double(out, section, "", "", "gpu_hours_per_1000_iterations",
-               iteration_s * 1000 / 3600 * plan->job->world, "h");
+               iteration_s * 1000 / 3600 * plan->job->ranks, "h");
     stw_plan_remarks_get(plan, f, &remarks);
     if (remarks.failed) out->out->failed = true;
     for (uint32_t i = 0; i < remarks.n; i++)

@@ -52,27 +52,41 @@ static void format_passes(const stw_section *s, stw_text *out) {
                         stw_word_seconds(s->facts->phases[STW_PHASE_CHECKPOINT].time_s).text);
 }
 
+/* The roles whose seconds are not predicted: "rollout, reference" */
+static void name_untimed(const stw_job *job, stw_text *out) {
+    for (uint32_t r = 1; r < job->n_roles; r++)
+        stw_text_printf(out, "%s%.60s", out->length > 0 ? ", " : "", job->roles[r].name);
+}
+
+/* Times of several roles are those of the trainer; the GPUs are those of all. */
 static void put_costs(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const char *rank = plan->cluster.gpus > 0 ? "GPU" : "rank";
     const double iteration_s = stw_plan_iteration_s(plan);
-    stw_text passes = STW_TEXT_INIT;
+    const uint32_t ranks = plan->job->ranks;
+    const char *whose = plan->job->n_roles > 1 ? " of the trainer" : "";
+    stw_text passes = STW_TEXT_INIT, untimed = STW_TEXT_INIT;
     if (!(iteration_s > 0)) return;
     format_passes(s, &passes);
-    if (passes.failed) s->out->failed = true;
-    stw_doc_line(s->out, s->format, "Iteration time: %s for %s tokens (%s).",
+    name_untimed(plan->job, &untimed);
+    if (passes.failed || untimed.failed) s->out->failed = true;
+    if (untimed.length > 0)
+        stw_doc_line(s->out, s->format,
+                     "The seconds of %s are not predicted: the following lines are without them.",
+                     untimed.data);
+    stw_doc_line(s->out, s->format, "Iteration time%s: %s for %s tokens (%s).", whose,
                  stw_word_seconds(iteration_s).text,
                  stw_word_count((uint64_t)stw_plan_iteration_tokens(plan)).text,
                  passes.data != NULL ? passes.data : "");
     stw_text_free(&passes);
+    stw_text_free(&untimed);
     double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
-    stw_doc_line(s->out, s->format, "Throughput: %s tokens/s (%s tokens/s per %s).",
+    stw_doc_line(s->out, s->format, "Throughput%s: %s tokens/s (%s tokens/s per %s).", whose,
                  stw_word_count((uint64_t)(per_s + 0.5)).text,
-                 stw_word_count((uint64_t)(per_s / plan->job->world + 0.5)).text, rank);
-    stw_doc_line(s->out, s->format, "1000 iterations take %s on %u %s%s: %s %s-hours.",
-                 stw_word_seconds(iteration_s * 1000).text, plan->job->world, rank,
-                 plan->job->world > 1 ? "s" : "",
-                 stw_word_number(iteration_s * 1000 / 3600 * plan->job->world).text, rank);
+                 stw_word_count((uint64_t)(per_s / ranks + 0.5)).text, rank);
+    stw_doc_line(s->out, s->format, "1000 iterations%s take %s on %u %s%s: %s %s-hours.", whose,
+                 stw_word_seconds(iteration_s * 1000).text, ranks, rank, ranks > 1 ? "s" : "",
+                 stw_word_number(iteration_s * 1000 / 3600 * ranks).text, rank);
 }
 
 /* Less than this is lost in the noise of a training run. */

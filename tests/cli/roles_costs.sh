@@ -1,0 +1,23 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Seconds of roles beside the trainer are not predicted, and the reports say so; GPU-hours count the GPUs of all roles.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+tiny_cluster 1
+cat >roles.yaml <<'EOF'
+engine: fsdp2
+batch: {seq_len: 256}
+roles:
+- {name: sampler, with: none, gpu_memory_utilization: 0.5, max_model_len: 1k, max_num_seqs: 4, max_num_batched_tokens: 1024, update_bucket: 64 MiB}
+EOF
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set nodes=2 --run roles.yaml -o plan.json >plan.txt
+grep -q "The seconds of sampler are not predicted" plan.txt || fail "nothing is said of the rollout's seconds"
+grep -q "1000 iterations of the trainer take .* on 2 GPUs" plan.txt || fail "GPU-hours are not those of all roles"
+total=$(sed -n 's/.*Throughput of the trainer: \([0-9,]*\) tokens.*/\1/p' plan.txt | tr -d ,)
+each=$(sed -n 's/.*(\([0-9,]*\) tokens.s per GPU).*/\1/p' plan.txt | tr -d ,)
+[ $((total - 2 * each)) -ge -1 ] && [ $((total - 2 * each)) -le 1 ] || fail "$each tokens/s per GPU of $total"
+"$STOWAGE" sweep --model tiny --cluster tiny.yaml --set nodes=2 --run roles.yaml --vary batch.seq_len=256 -o sweep.csv -q
+[ "$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "gpus") c = i } NR == 2 { print $c }' sweep.csv)" = 2 ] || fail "a sweep's GPUs"
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 -o alone.json >alone.txt
+grep -q "^  Iteration time: " alone.txt || fail "a trainer alone has no other words"
+echo "roles_costs: ok"
