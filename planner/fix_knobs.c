@@ -32,6 +32,19 @@ static uint64_t parts_below(uint64_t from, uint64_t whole) {
     return n;
 }
 
+/* Moments come back where a trainer that loads all of its state for an update needs them. */
+static uint32_t park_changes(const stw_knob *k, uint64_t steps, stw_change *out) {
+    uint32_t n = 0;
+    for (uint64_t i = 0; i < steps; i++) {
+        snprintf(out[n].key, sizeof out->key, "%s", k->words[i]);
+        snprintf(out[n++].value, sizeof out->value, "host");
+        if (strcmp(k->words[i], "park.moments") != 0) continue;
+        snprintf(out[n].key, sizeof out->key, "park.moments_back");
+        snprintf(out[n++].value, sizeof out->value, "forward_backward");
+    }
+    return n;
+}
+
 uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *k, uint64_t i, stw_change *out) {
     uint64_t value = k->from, accumulation = plan->run.batch.grad_accumulation;
     switch (k->kind) {
@@ -39,6 +52,8 @@ uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *k, uint64_t i, s
         snprintf(out->key, sizeof out->key, "%s", k->key);
         snprintf(out->value, sizeof out->value, "%s", k->word);
         return 1;
+    case STW_KNOB_PARK:
+        return park_changes(k, i, out);
     case STW_KNOB_UP:
     case STW_KNOB_GIB:
         value = (k->from / k->step + i) * k->step;
@@ -87,6 +102,40 @@ static bool is_word(const stw_run_spec *run, const char *key, const char *word) 
 static void add_word(const adding *to, const char *key, const char *word, const char *why) {
     if (is_word(&to->plan->run, key, word)) return;
     add_knob(to, (stw_knob){.key = key, .why = why, .kind = STW_KNOB_WORD, .word = word, .n = 1});
+}
+
+/* Does another role use the trainer's GPUs? */
+static bool shares_gpus(const stw_plan *plan) {
+    for (uint32_t r = 1; r < plan->job->n_roles; r++)
+        if (plan->job->roles[r].home == 0) return true;
+    return false;
+}
+
+/* State that waits on the host while other roles use the GPUs: the first words are the cheapest. */
+static void add_parks(const adding *to) {
+    static const char *const keys[] = {"park.moments", "park.params", "park.grads"};
+    const stw_run_spec *run = &to->plan->run;
+    const bool parked[] = {run->park.moments, run->park.params, run->park.grads};
+    const char **words = stw_pool_array(to->plan->pool, 3, sizeof *words);
+    uint64_t n = 0;
+    if (words == NULL || !shares_gpus(to->plan)) return;
+    for (int i = 0; i < 3; i++)
+        if (!parked[i]) words[n++] = keys[i];
+    if (n == 0) return;
+    add_knob(to, (stw_knob){.key = words[0],
+                            .why = "state waits on the host while other roles use the GPUs",
+                            .kind = STW_KNOB_PARK,
+                            .words = words,
+                            .n = n,
+                            .single = true});
+    if (!run->park.moments)
+        add_knob(to, (stw_knob){.key = "park.moments",
+                                .why = "moments wait on the host but in the step",
+                                .kind = STW_KNOB_WORD,
+                                .word = "host",
+                                .n = 1,
+                                .in_pairs = true,
+                                .single = true});
 }
 
 /* Choices that the spec takes from the planner. */
@@ -267,6 +316,7 @@ static void add_nodes(const adding *to) {
 void stw_knobs_of(const stw_plan *plan, stw_knobs *out) {
     const adding to = {plan, out};
     out->n = 0;
+    add_parks(&to);
     add_choices(&to);
     add_roles(&to);
     add_host_room(&to);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of fixes: first what keeps framework, numerics, batch and machines; then more machines,
- * the fewest first; then what changes numerics or length; then another engine; last a sequence so
- * much shorter that it is another run. */
+/* The order of fixes: first state that is parked while other roles use the GPUs; then what keeps
+ * framework, numerics, batch and machines; then more machines, the fewest first; then what changes
+ * numerics or length; then another engine; last a sequence so much shorter that it is another run.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "planner/fixes.h"
 
-typedef enum stw_cost_class { KEEPS, MACHINES, MEANING, FRAMEWORK, ANOTHER_RUN } cost_class;
+typedef enum stw_cost_class { PARKS, KEEPS, MACHINES, MEANING, FRAMEWORK, ANOTHER_RUN } cost_class;
 
 typedef struct ranked {
     stw_fix fix;
@@ -33,10 +34,10 @@ stw_status stw_fix_note(stw_plan *plan, const stw_change *changes, uint32_t n, c
 }
 
 static cost_class class_of(const stw_plan *plan, const stw_fix *fix) {
-    cost_class worst = stw_plan_fix_is_remedy(plan, fix) ? KEEPS : ANOTHER_RUN;
+    cost_class worst = stw_plan_fix_is_remedy(plan, fix) ? PARKS : ANOTHER_RUN;
     for (uint32_t i = 0; i < fix->n_changes; i++) {
         const char *key = fix->changes[i].set;
-        cost_class here = KEEPS;
+        cost_class here = strncmp(key, "park.", 5) == 0 ? PARKS : KEEPS;
         if (strcmp(key, "nodes") == 0) here = MACHINES;
         if (strcmp(key, "precision.grads") == 0 || strcmp(key, "batch.seq_len") == 0)
             here = MEANING;

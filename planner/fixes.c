@@ -166,10 +166,20 @@ static stw_status note_fix(const fix_search *search, const setting *at, stw_erro
         const uint32_t of_knob = stw_knob_changes(search->plan, turned, at->steps[k], &changes[n]);
         const size_t used = strlen(why);
         snprintf(why + used, sizeof why - used, "%s%s%s", used > 0 ? "; " : "", turned->why,
-                 of_knob == 2 ? ", at the same tokens per step" : "");
+                 of_knob == 2 && turned->keeps_tokens ? ", at the same tokens per step" : "");
         n += of_knob;
     }
     return stw_fix_note(search->plan, changes, n, why, err);
+}
+
+/* Is a knob of this key enough by itself? Another one of that key, or a pair with it, is no
+ * smaller.
+ */
+static bool is_enough(const fix_search *search, const char *key) {
+    for (uint32_t i = 0; i < search->knobs.n; i++)
+        if (search->knobs.list[i].enough && strcmp(search->knobs.list[i].key, key) == 0)
+            return true;
+    return false;
 }
 
 static stw_status try_alone(fix_search *search, stw_error *err) {
@@ -180,7 +190,7 @@ static stw_status try_alone(fix_search *search, stw_error *err) {
         stw_trial trial = STW_TRIAL_REFUSED;
         uint64_t low = 0;
         STW_TRY(find_last(search, k, err));
-        if (!k->single) continue;
+        if (!k->single || (k->kind == STW_KNOB_WORD && is_enough(search, k->key))) continue;
         at.steps[0] = k->last;
         if (k->kind == STW_KNOB_UP)
             STW_TRY(double_until(search, &at, &low, &trial, err));
@@ -194,14 +204,6 @@ static stw_status try_alone(fix_search *search, stw_error *err) {
     }
 out:
     return status;
-}
-
-/* Is a knob of this key enough by itself? A pair with another one of that key is no smaller. */
-static bool is_enough(const fix_search *search, const char *key) {
-    for (uint32_t i = 0; i < search->knobs.n; i++)
-        if (search->knobs.list[i].enough && strcmp(search->knobs.list[i].key, key) == 0)
-            return true;
-    return false;
 }
 
 /* Where nodes alone are enough: another choice of the run may do with fewer of them. */

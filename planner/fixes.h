@@ -56,21 +56,23 @@ STW_MUST_USE stw_status stw_fix_layouts(stw_plan *plan, const stw_fix_budget *al
 /* ---- knobs (fix_knobs.c) ---- */
 
 /* What step i of a knob sets: from + i x step, from x 2^i, the i-th number below from that divides
- * whole, or a word. */
+ * whole, a word, or as many of the words that park state. */
 typedef enum stw_knob_kind {
     STW_KNOB_WORD,
     STW_KNOB_UP,
     STW_KNOB_DOWN,
     STW_KNOB_PART,
     STW_KNOB_GIB,
-    STW_KNOB_DOUBLE
+    STW_KNOB_DOUBLE,
+    STW_KNOB_PARK
 } stw_knob_kind;
 
 typedef struct stw_knob {
     const char *key, *why;
     stw_knob_kind kind;
     const char *word;
-    uint64_t from, step, n; /* steps 1 to n */
+    const char *const *words; /* of PARK, in their order: keys that become host */
+    uint64_t from, step, n;   /* steps 1 to n */
     uint64_t whole;
     uint64_t last;         /* of the steps that the specs admit; 0: none, or not known yet */
     bool keeps_tokens;     /* grad_accumulation makes up for what the knob takes from a step */
@@ -87,7 +89,7 @@ typedef struct stw_knobs {
     stw_knob list[STW_MAX_KNOBS];
 } stw_knobs;
 
-#define STW_MAX_KNOB_CHANGES 2
+#define STW_MAX_KNOB_CHANGES 4
 /** What a step changes. @param out room for STW_MAX_KNOB_CHANGES @return how many */
 uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *knob, uint64_t step,
                           stw_change *out);

@@ -136,7 +136,45 @@ static void changes_of_roles_are_found(void) {
     stw_plan_free(plan);
 }
 
+/* What a trainer can move aside while a rollout uses its GPUs comes first, as far as is needed. */
+static void parks_come_first(void) {
+    static const char *const memory[] = {"node.gpu.memory=60 GiB", "node.gpu.memory=44 GiB"};
+    for (int m = 0; m < 2; m++) {
+        const char *const settings[] = {"engine=fsdp2",
+                                        "placement.params=gpu",
+                                        "placement.moments=gpu",
+                                        "recompute.granularity=full",
+                                        "optimizer.implementation=fused",
+                                        memory[m],
+                                        "roles=[{name: a, parallel: {tp: 2}, "
+                                        "gpu_memory_utilization: 0.85, max_model_len: 4k}]",
+                                        NULL};
+        const stw_planner_options options = {
+            .time_limit_s = 60, .gap = 0.01, .gap_is_set = true, .no_prices = true};
+        stw_plan *plan = case_zoo("Qwen3-8B", settings);
+        uint32_t parks = 0, shares = 0;
+        CHECK_OK(stw_planner_solve(plan, &options, err));
+        CU_ASSERT_EQUAL(plan->outcome, STW_OUTCOME_INFEASIBLE);
+        CU_ASSERT_TRUE_FATAL(plan->n_fixes > 0);
+        const stw_fix *first = &plan->fixes[0];
+        CU_ASSERT_EQUAL(first->n_changes, m == 0 ? 2 : 3);
+        CU_ASSERT_STRING_EQUAL(first->changes[0].set, "park.moments");
+        CU_ASSERT_STRING_EQUAL(first->changes[1].set, "park.moments_back");
+        CU_ASSERT_STRING_EQUAL(first->changes[1].value, "forward_backward");
+        if (m == 1) CU_ASSERT_STRING_EQUAL(first->changes[2].set, "park.params");
+        for (uint32_t i = 0; i < plan->n_fixes; i++) {
+            const char *key = plan->fixes[i].changes[0].set;
+            parks += plan->fixes[i].n_changes == 1 && strcmp(key, "park.moments") == 0;
+            shares += strcmp(key, "roles.0.gpu_memory_utilization") == 0;
+        }
+        CU_ASSERT_EQUAL(parks, 0);   /* the same with less is enough */
+        CU_ASSERT_TRUE(shares <= 1); /* the largest share that fits */
+        stw_plan_free(plan);
+    }
+}
+
 STW_TEST_MAIN("planner roles", {"rows hold with every engine", rows_hold_with_every_engine},
               {"rows hold with models", rows_hold_with_models},
               {"roles can be too large", roles_can_be_too_large},
-              {"changes of roles are found", changes_of_roles_are_found})
+              {"changes of roles are found", changes_of_roles_are_found},
+              {"parks come first", parks_come_first})
