@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host ledger: lines of the fullest node, one column per phase, and what limits their sum. */
 #include <stdio.h>
+#include <string.h>
 
 #include "core/checked.h"
 #include "reports/plan_sections.h"
@@ -14,8 +15,9 @@ typedef struct row {
 
 static row *row_of(row *rows, uint32_t *n, const stw_ledger_line *line) {
     for (uint32_t i = 0; i < *n; i++)
-        if (rows[i].line.component == line->component && rows[i].line.from == line->from &&
-            rows[i].line.page_locked == line->page_locked)
+        if (rows[i].line.component == line->component &&
+            rows[i].line.page_locked == line->page_locked &&
+            strcmp(rows[i].line.from, line->from) == 0)
             return &rows[i];
     if (*n == MOST_LINES) return NULL;
     rows[*n] = (row){.line = *line};

@@ -19,7 +19,7 @@ static const char *usual(stw_component component) {
         [STW_COMPONENT_PAGE_LOCK_ROUNDING] = "the allocator's powers of two",
         [STW_COMPONENT_PAGE_LOCK_CACHE] = "freed blocks that torch's allocator keeps",
         [STW_COMPONENT_ROLLOUT_WEIGHTS] = "roles.sleep_level: weights of inference engines",
-        [STW_COMPONENT_ROLE_PROCESS] = "processes of roles beside the trainer",
+        [STW_COMPONENT_ROLE_PROCESS] = "node.host.process, node.host.process_comm",
         [STW_COMPONENT_PROCESS] = "node.host.process, node.host.process_comm",
         [STW_COMPONENT_OBJECT_STORE] = "node.host.object_store",
         [STW_COMPONENT_DATA_LOADERS] = "node.host.data_loaders"};
@@ -52,25 +52,27 @@ static stw_status add(stw_ledger *ledger, const stw_ledger_line *line, stw_pool 
     return STW_STATUS_OK;
 }
 
-static stw_ledger_line line_of(const stw_op *op) {
+/* Lines of roles beside the trainer begin with the role's name. */
+static stw_ledger_line line_of(const stw_op *op, const stw_movement *movement, stw_pool *pool) {
+    const char *from = op->from_what != NULL ? op->from_what : usual(op->component);
+    if (movement->role_number > 0) from = stw_pool_printf(pool, "%s: %s", movement->role, from);
     return (stw_ledger_line){.component = op->component,
-                             .from = op->from_what != NULL ? op->from_what : usual(op->component),
+                             .from = from != NULL ? from : movement->role,
                              .page_locked = !op->pageable,
                              .bytes = op->bytes};
 }
 
 /* A free that does not say what it frees takes from the last line of its component. */
-static void take(stw_ledger *ledger, const stw_op *op) {
-    const stw_ledger_line like = line_of(op);
-    stw_ledger_line *line = find(ledger, &like);
-    if (line != NULL && line->bytes < op->bytes) line = NULL;
+static void take(stw_ledger *ledger, const stw_ledger_line *like) {
+    stw_ledger_line *line = find(ledger, like);
+    if (line != NULL && line->bytes < like->bytes) line = NULL;
     for (uint32_t i = ledger->n; line == NULL && i-- > 0;) {
         stw_ledger_line *other = &ledger->lines[i];
-        if (other->component == op->component && other->page_locked == like.page_locked &&
-            other->bytes >= op->bytes)
+        if (other->component == like->component && other->page_locked == like->page_locked &&
+            other->bytes >= like->bytes)
             line = other;
     }
-    if (line != NULL) line->bytes -= op->bytes;
+    if (line != NULL) line->bytes -= like->bytes;
 }
 
 stw_status stw_ledger_add(const stw_program *program, stw_phase phase, uint64_t ranks,
@@ -84,13 +86,14 @@ stw_status stw_ledger_add(const stw_program *program, stw_phase phase, uint64_t 
         for (uint32_t i = 0; i <= movement->n_ops; i++) {
             const stw_op *op = i > 0 ? &program->ops[movement->first_op + i - 1] : NULL;
             const bool host = op != NULL && op->to == STW_TIER_HOST;
+            stw_ledger_line line = {0};
+            if (host) line = line_of(op, movement, pool);
             if (host && op->kind == STW_OP_ALLOC) {
-                const stw_ledger_line line = line_of(op);
                 total += op->bytes;
                 STW_TRY(add(&live, &line, pool, err));
             } else if (host && op->kind == STW_OP_FREE) {
                 total -= op->bytes;
-                take(&live, op);
+                take(&live, &line);
                 continue;
             } else if (i > 0) {
                 continue;

@@ -9,7 +9,8 @@
 
 typedef struct stw_ledger_line {
     stw_component component;
-    const char *from; /* a key, or the code that makes it */
+    const char
+        *from; /* a key, or the code that makes it; "ROLE: " before what is not the trainer's */
     bool page_locked;
     uint64_t bytes;
 } stw_ledger_line;
