@@ -9,4 +9,5 @@ const stw_engine_spec *const stw_engines_built_in[] = {
     &stw_engine_deepspeed.spec, NULL};
 
 const stw_role_engine *const stw_role_engines_built_in[] = {
-    &stw_role_engine_vllm, &stw_role_engine_sglang, &stw_role_engine_fsdp2, NULL};
+    &stw_role_engine_vllm, &stw_role_engine_sglang, &stw_role_engine_fsdp2,
+    &stw_role_engine_megatron, NULL};

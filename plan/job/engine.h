@@ -160,6 +160,11 @@ typedef struct stw_engine {
                                      const struct stw_decisions *decisions,
                                      const struct stw_layout *layout, struct stw_program *program,
                                      stw_error *err);
+    /** Load and log_prob of a model that is not trained, on ranks of program->kind.
+     * @param on_host its parameters wait there
+     * NULL: these movements are those of `build`. */
+    STW_MUST_USE stw_status (*build_untrained)(const struct stw_job *job, bool on_host,
+                                               struct stw_program *program, stw_error *err);
 } stw_engine;
 
 #endif

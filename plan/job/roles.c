@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/spec/registry.h"
+
 bool stw_role_is_alone(const stw_job_role *roles, uint32_t role) {
     return roles[role].home == role;
 }
@@ -21,13 +23,26 @@ static stw_status refuse(uint32_t role, const char *key, const char *found, cons
 
 /* ---- engines ---- */
 
-static stw_status find_engine(uint32_t number, stw_job_role *role, stw_error *err) {
+/* Is this the engine that `auto` means? Models are the trainer's where there is a choice. */
+static bool is_usual(const stw_run_spec *run, const stw_role_engine *engine, stw_role_kind kind) {
+    const stw_engine_spec *trainer = stw_run_spec_engine(run);
+    const char *name = trainer->trains_as != NULL ? trainer->trains_as : trainer->name;
+    const stw_role_engine *const *all = stw_role_engines_built_in;
+    if (strcmp(engine->name, name) == 0) return true;
+    for (uint32_t e = 0; all[e] != NULL; e++)
+        if ((all[e]->kinds & 1u << kind) != 0 && strcmp(all[e]->name, name) == 0) return false;
+    return true;
+}
+
+static stw_status find_engine(const stw_run_spec *run, uint32_t number, stw_job_role *role,
+                              stw_error *err) {
     const stw_role_engine *const *all = stw_role_engines_built_in;
     char found[80], names[160];
     size_t used = (size_t)snprintf(names, sizeof names, "auto");
     for (uint32_t e = 0; all[e] != NULL && role->engine == NULL; e++) {
         if ((all[e]->kinds & 1u << role->spec->kind) == 0) continue;
-        if (role->spec->engine == NULL || strcmp(role->spec->engine, all[e]->name) == 0)
+        if (role->spec->engine == NULL ? is_usual(run, all[e], role->spec->kind)
+                                       : strcmp(role->spec->engine, all[e]->name) == 0)
             role->engine = all[e];
         if (used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, " | %s", all[e]->name);
@@ -124,7 +139,7 @@ stw_status stw_roles_place(const stw_run_spec *run, uint32_t nodes, stw_pool *po
         roles[r].spec = &run->roles[r - 1];
         roles[r].name = run->roles[r - 1].name;
         STW_TRY(find_home(run, r, &roles[r].home, err));
-        STW_TRY(find_engine(r, &roles[r], err));
+        STW_TRY(find_engine(run, r, &roles[r], err));
     }
     STW_TRY(share_nodes(run, nodes, roles, err));
     STW_TRY(follow_homes(run, roles, err));

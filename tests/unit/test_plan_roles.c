@@ -462,6 +462,76 @@ static void the_trainer_is_compared_alone(void) {
     stw_plan_free(without);
 }
 
+/* Beside Megatron-LM: 16-bit parameters of the rank without flat buffers, page-locked tensor by
+ * tensor, on the GPU in its own forward alone. Qwen3-8B, the second of two stages, of two ranks of
+ * tensor parallelism: 18 layers, the final norm, and a head of 151,936 rows padded to 152,064. */
+static void a_reference_of_megatron(void) {
+    static const char *const where[] = {"host", "gpu"};
+    const uint64_t layer = (2 * 4096 + 2 * 1024 + 3 * 12288) * 4096ull / 2 + 2 * 4096 + 2 * 128;
+    const uint64_t params = 2 * (18 * layer + 4096 + 152064 / 2 * 4096ull);
+    const uint64_t logits = 4096ull * (152064 / 2) * (2 + 4); /* and their fp32 softmax */
+    for (size_t i = 0; i < 2; i++) {
+        char roles[128];
+        stw_role_peaks of[2];
+        snprintf(roles, sizeof roles, "roles=[{name: a, kind: reference, placement: {params: %s}}]",
+                 where[i]);
+        const char *const settings[] = {"engine=megatron",
+                                        "precision.params=bf16",
+                                        "precision.master=fp32",
+                                        "parallel.tp=2",
+                                        "parallel.pp=2",
+                                        "batch.grad_accumulation=2",
+                                        "batch.seq_len=4096",
+                                        roles,
+                                        NULL};
+        stw_plan *plan = case_zoo("Qwen3-8B", settings);
+        derive(plan);
+        check_sums(plan);
+        const uint32_t k = stw_job_kind_of(plan->job, 7);
+        CU_ASSERT_STRING_EQUAL(plan->job->roles[1].engine->name, "megatron");
+        CU_ASSERT_EQUAL(plan->job->kinds[k].stage, 1);
+        stw_program_walk_roles(plan->programs[k], 2, of);
+        CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_FORWARD_BACKWARD, STW_TIER_GPU), i == 0 ? 0 : params);
+        CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_OPTIMIZER_STEP, STW_TIER_GPU), i == 0 ? 0 : params);
+        const uint64_t forward = at(&of[1], STW_PHASE_LOG_PROB, STW_TIER_GPU) - params;
+        CU_ASSERT_TRUE(forward > logits && forward < logits + GIB / 4);
+        const uint64_t host = at(&of[1], STW_PHASE_FORWARD_BACKWARD, STW_TIER_HOST);
+        CU_ASSERT_TRUE(i == 0 ? host > params && host < 2 * params : host == 0);
+        if (i == 0)
+            CU_ASSERT_EQUAL(
+                plan->peaks[k].phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_HOST].page_locked, host);
+        stw_plan_free(plan);
+    }
+}
+
+/* Lines of the host ledger say whose they are. */
+static void ledger_names_roles(void) {
+    static const char *const words[] = {"rolls: node.host.process",
+                                        "refers: placement of parameters"};
+    stw_plan *plan = NULL;
+    CHECK_OK(try("Qwen3-8B", 1,
+                 "[{name: rolls, gpu_memory_utilization: 0.4}, {name: refers, kind: reference}]",
+                 &plan, err));
+    derive(plan);
+    const stw_phase p = STW_PHASE_FORWARD_BACKWARD;
+    stw_ledger ledger;
+    CHECK_OK(stw_plan_ledger(plan, 0, p, &ledger, err));
+    uint64_t all = 0, of_roles = 0;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < ledger.n; i++) {
+        const stw_ledger_line *line = &ledger.lines[i];
+        for (int w = 0; w < 2; w++) found += strncmp(line->from, words[w], strlen(words[w])) == 0;
+        all += line->bytes;
+        if (strncmp(line->from, "refers: ", 8) == 0) of_roles += line->bytes;
+    }
+    stw_role_peaks of[3];
+    stw_program_walk_roles(plan->programs[0], 3, of);
+    CU_ASSERT_EQUAL(found, 2);
+    CU_ASSERT_EQUAL(all, plan->node_peaks[0].phase[p][STW_TIER_HOST].total);
+    CU_ASSERT_EQUAL(of_roles, 8 * at(&of[2], p, STW_TIER_HOST));
+    stw_plan_free(plan);
+}
+
 /* What the trainer's allocator reserves counts at the same moments as its bytes: a model that was
  * parked before the rollout loads has left its cache, too. */
 static void reserves_are_of_their_moment(void) {
@@ -546,6 +616,8 @@ STW_TEST_MAIN("plan roles", {"nodes are shared out", nodes_are_shared_out},
               {"a critic trains", a_critic_trains},
               {"nodes have one object store", nodes_have_one_object_store},
               {"the trainer is compared alone", the_trainer_is_compared_alone},
+              {"a reference of Megatron-LM", a_reference_of_megatron},
+              {"ledger names roles", ledger_names_roles},
               {"reserves are of their moment", reserves_are_of_their_moment},
               {"reserves are the trainer's", reserves_are_the_trainers},
               {"trainer's model on a rollout node", trainer_model_on_a_rollout_node})

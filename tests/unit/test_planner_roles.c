@@ -83,6 +83,27 @@ static void rows_hold_with_models(void) {
             }
 }
 
+/* References and rewards of Megatron-LM, on stages that differ. */
+static void rows_hold_with_megatrons_models(void) {
+    static const char *const roles[] = {
+        "roles=[" HYBRID ", {name: d, kind: reference}, {name: f, kind: reward}]",
+        "roles=[{name: d, kind: reference, placement: {params: gpu}}]", "roles=[" APART "]"};
+    for (size_t r = 0; r < 3; r++) {
+        const char *settings[] = {"nodes=2",
+                                  "engine=megatron",
+                                  "precision.params=bf16",
+                                  "precision.master=fp32",
+                                  "parallel.tp=2",
+                                  "parallel.pp=2",
+                                  "batch.grad_accumulation=2",
+                                  "park.params=host",
+                                  "park.moments=host",
+                                  roles[r],
+                                  NULL};
+        CU_ASSERT_NOT_EQUAL(solve(settings), STW_VERDICT_DOES_NOT_FIT);
+    }
+}
+
 /* What a role holds while it is awake bounds the trainer, on its own node or the trainer's. */
 static void roles_can_be_too_large(void) {
     static const char *const awake[] = {
@@ -175,6 +196,7 @@ static void parks_come_first(void) {
 
 STW_TEST_MAIN("planner roles", {"rows hold with every engine", rows_hold_with_every_engine},
               {"rows hold with models", rows_hold_with_models},
+              {"rows hold with Megatron's models", rows_hold_with_megatrons_models},
               {"roles can be too large", roles_can_be_too_large},
               {"changes of roles are found", changes_of_roles_are_found},
               {"parks come first", parks_come_first})

@@ -11,6 +11,7 @@
 #include "plan/engines/megatron/mtp.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/pass.h"
+#include "plan/engines/megatron/reference.h"
 #include "plan/engines/megatron/save.h"
 #include "plan/engines/megatron/state.h"
 #include "plan/engines/megatron/sync.h"
@@ -151,4 +152,5 @@ const stw_engine stw_engine_megatron = {
     .cpu_rate = stw_megatron_cpu_rate,
     .more_regions = stw_megatron_regions,
     .build = build,
+    .build_untrained = stw_megatron_build_untrained,
 };

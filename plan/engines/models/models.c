@@ -8,6 +8,7 @@
  *   _build_model_optimizer: cpu_offload of roles other than the actor; the reference is loaded in
  *   bf16). With LoRA the reference is the actor with its adapters switched off (ref_in_actor), and
  *   holds nothing of its own.
+ *   Megatron-LM's are described in megatron/reference.c.
  * - critic: trained like the actor, with one output per token (CriticWorker); it finishes its
  * update before the actor begins.
  *
@@ -97,14 +98,24 @@ static stw_status refuse(uint32_t number, const char *key, const char *found, co
                     (unsigned)number - 1, key, found, expected);
 }
 
+/* Can models of some kind be beside a trainer of this engine? */
+static bool has_models(const char *engine) {
+    const stw_role_engine *const *all = stw_role_engines_built_in;
+    for (uint32_t e = 0; all[e] != NULL; e++)
+        if (strcmp(all[e]->name, engine) == 0) return true;
+    return false;
+}
+
 /* The engine whose partition, forward and backward the trainer has. */
 static stw_status find_engine(const stw_job *job, uint32_t number, figures *f, stw_error *err) {
     const stw_engine_spec *trainer = &job->engine->spec;
     const char *name = trainer->trains_as != NULL ? trainer->trains_as : trainer->name;
-    char expected[96];
+    char expected[160];
     if (strcmp(name, job->roles[number].engine->name) != 0) {
-        snprintf(expected, sizeof expected, "rollout, because the trainer's engine is %.40s",
-                 trainer->name);
+        if (has_models(name) && job->roles[number].spec->engine != NULL)
+            return refuse(number, "engine", job->roles[number].engine->name, name, err);
+        snprintf(expected, sizeof expected, "%s, because the trainer's engine is %.40s",
+                 has_models(name) ? "rollout, reference or reward" : "rollout", trainer->name);
         return refuse(number, "kind", stw_role_kind_name(job->roles[number].spec->kind), expected,
                       err);
     }
@@ -130,6 +141,7 @@ static stw_status fill_run(const stw_job *job, uint32_t number, figures *f, stw_
     f->run.update.direct = 0;
     if (f->run.batch.log_prob_micro_batch == 0)
         f->run.batch.log_prob_micro_batch = f->run.batch.micro_batch;
+    if (!trains) f->run.batch.micro_batch = f->run.batch.log_prob_micro_batch;
     if (role->home != 0) {
         f->run.parallel.dp_shard = STW_AUTO;
         f->run.parallel.dp_replicate = 1;
@@ -193,7 +205,10 @@ static bool keep_op(const stw_job *job, uint32_t role, stw_op *op) {
     default:
         break;
     }
-    if (op->component == STW_COMPONENT_LOAD_STAGING) op->component = STW_COMPONENT_STAGE;
+    if (op->component == STW_COMPONENT_LOAD_STAGING) {
+        op->component = STW_COMPONENT_STAGE;
+        op->from_what = "load.method, load.dtype";
+    }
     op->offset_bytes = op->from_offset_bytes = STW_OFFSET_EXTERNAL; /* in no executor's arena */
     return true;
 }
@@ -277,6 +292,14 @@ static stw_status build(const stw_job *job, uint32_t role, stw_program *program,
     if (f->job == NULL) return STW_STATUS_OK;
     const uint32_t rank =
         job->kinds[program->kind].ranks[0] - job->roles[role].first_node * job->ranks_per_node;
+    if (f->engine->build_untrained != NULL && job->roles[role].spec->kind != STW_ROLE_CRITIC) {
+        stw_program untrained = {.pool = program->pool,
+                                 .kind = stw_job_kind_of(f->job, rank),
+                                 .phases = program->phases};
+        STW_TRY(f->engine->build_untrained(f->job, f->on_host, &untrained, err));
+        STW_TRY(copy_kept(job, role, &untrained, program, err));
+        goto out;
+    }
     STW_TRY(decide(f, program->pool, &decisions, err));
     STW_TRY(stw_layout_new(f->job, &decisions, stw_job_kind_of(f->job, rank), &layout, err));
     STW_TRY(stw_program_new_phases(f->job, &decisions, layout, program->phases, &own, err));
@@ -311,3 +334,10 @@ const stw_role_engine stw_role_engine_fsdp2 = {
     .make = make,
     .build = build,
     .describe = describe};
+
+const stw_role_engine stw_role_engine_megatron = {.name = "megatron",
+                                                  .kinds = 1u << STW_ROLE_REFERENCE |
+                                                           1u << STW_ROLE_REWARD,
+                                                  .make = make,
+                                                  .build = build,
+                                                  .describe = describe};

@@ -6,6 +6,6 @@
 
 #include "plan/job/job.h"
 
-extern const stw_role_engine stw_role_engine_fsdp2;
+extern const stw_role_engine stw_role_engine_fsdp2, stw_role_engine_megatron;
 
 #endif
