@@ -339,6 +339,9 @@ static stw_status read_role(const place_search *s, stw_error *err) {
     stw_flow flow;
     STW_TRY(read_program(s, b->cost->job, &reading, &flow, err));
     memcpy(bytes->once, reading.all, sizeof reading.all);
+    for (int at = 0; at < STW_N_INSTANTS; at++)
+        bytes->once[at][STW_TIER_HOST] =
+            stw_plus(bytes->once[at][STW_TIER_HOST], reading.process_bytes);
     for (size_t i = 1; i < per_kind; i++) bytes[i] = bytes[0];
     b->instants[s->kind] = reading.instants;
 out:

@@ -64,6 +64,14 @@ static bool is_outside(int component) {
            component == STW_COMPONENT_DATA_LOADERS;
 }
 
+/* They come first and stay, also where a role has no movement but its load and its rollouts. */
+static void note_outside(const uint64_t *components, stw_byte_reading *out) {
+    uint64_t all = 0;
+    for (int c = 0; c < STW_N_COMPONENTS; c++)
+        if (is_outside(c)) all = stw_plus(all, components[c]);
+    out->process_bytes = stw_max_u64(out->process_bytes, all);
+}
+
 static void note(const stw_layout *layout, const uint64_t *components, stw_instant at,
                  stw_tier tier, stw_byte_reading *out) {
     uint64_t all = 0, state = 0;
@@ -153,8 +161,6 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
     const stw_peak held = {.page_locked = live.page_locked};
     note_locked(job, &held, STW_AT_REST, out);
     note_locked(job, &held, STW_AT_BACKWARD, out);
-    for (int c = 0; c < STW_N_COMPONENTS; c++)
-        if (is_outside(c)) out->process_bytes += live.bytes[STW_TIER_HOST][c];
     out->context_bytes = live.bytes[STW_TIER_GPU][STW_COMPONENT_CONTEXT];
     out->page_tables = out->context_bytes > job->cluster->gpu.context_bytes;
     if (out->page_tables) out->context_bytes -= stw_page_table_bytes(job, layout);
@@ -165,6 +171,7 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
     for (int p = 0; p < STW_N_PHASES; p++) {
         stw_instant at = instant_of((stw_phase)p);
         if (!peaks.has[p]) continue;
+        note_outside(peaks.phase[p][STW_TIER_HOST].components, out);
         if (at >= STW_AT_LOG_PROB) out->instants |= 1u << at;
         for (int t = 0; t < STW_N_TIERS; t++)
             note(layout, peaks.phase[p][t].components, at, (stw_tier)t, out);

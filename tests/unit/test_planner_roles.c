@@ -14,6 +14,7 @@
 #define AWAKE                                                                                      \
     "{name: c, engine: sglang, parallel: {tp: 4}, gpu_memory_utilization: 0.3, "                   \
     "max_model_len: 8k, free_cache_engine: false}"
+#define STORE "node.host.object_store=64 GiB" /* of each node, also of a role's own */
 
 static stw_verdict solve(const char *const *settings) {
     const stw_planner_options options = {.time_limit_s = 20,
@@ -54,8 +55,9 @@ static void rows_hold_with_every_engine(void) {
                                         "roles=[" AWAKE "]", "roles=[" HYBRID ", " ALONE "]"};
     for (size_t e = 0; e < 4; e++)
         for (size_t r = 0; r < 4; r++) {
-            const char *settings[16] = {"nodes=2", "node.host.page_lock_limit=400 GiB", roles[r]};
-            size_t n = 3;
+            const char *settings[16] = {"nodes=2", "node.host.page_lock_limit=400 GiB", STORE,
+                                        roles[r]};
+            size_t n = 4;
             for (size_t i = 0; i < 4 && engines[e][i] != NULL; i++) settings[n++] = engines[e][i];
             if (e == 3) settings[n++] = "precision.reduce=bf16";
             if (e < 3 || r != 3) CU_ASSERT_NOT_EQUAL(solve(settings), STW_VERDICT_DOES_NOT_FIT);
@@ -76,9 +78,10 @@ static void rows_hold_with_models(void) {
     for (size_t e = 0; e < 2; e++)
         for (size_t r = 0; r < 4; r++)
             for (size_t p = e == 0 ? 1 : 0; p < 2; p++) {
-                const char *settings[] = {"nodes=2",   engines[e],  roles[r],
-                                          parks[p][0], parks[p][1], parks[p][2],
-                                          parks[p][3], parks[p][4], NULL};
+                const char *settings[] = {"nodes=2",   STORE,       engines[e],  roles[r],
+                                          parks[p][0], parks[p][1], parks[p][2], parks[p][3],
+                                          parks[p][4], NULL};
+
                 CU_ASSERT_NOT_EQUAL(solve(settings), STW_VERDICT_DOES_NOT_FIT);
             }
 }
