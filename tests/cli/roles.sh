@@ -1,0 +1,25 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Runs with roles: what they cost, the same in every command, and roles that cannot be.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+tiny_model
+tiny_cluster 2
+plan() { "$STOWAGE" plan --model tiny --cluster tiny.yaml --set nodes=2 --set engine=fsdp2 --set "node.gpu.memory=8 GiB" "$@"; }
+
+# GPUs of a role's own nodes are paid for, too
+plan --set 'roles=[{name: a, with: none}]' -o own.json >own.txt
+grep -q "1000 iterations take .* on 4 GPUs" own.txt || fail "GPUs of a role's own node are left out"
+"$STOWAGE" report own.json -o own.csv
+iteration=$(member own.json iteration)
+hours=$(sed -n 's/^own.json,headline,.*gpu_hours_per_1000_iterations,\([^,]*\),.*/\1/p' own.csv)
+awk -v i="$iteration" -v h="$hours" 'BEGIN { exit !(h > i * 4 / 3.6 * 0.999 && h < i * 4 / 3.6 * 1.001) }' ||
+    fail "$hours GPU-hours of 1000 iterations of $iteration s on 4 GPUs"
+"$STOWAGE" sweep --model tiny --cluster tiny.yaml --set nodes=2 --set engine=fsdp2 \
+    --set "node.gpu.memory=8 GiB" --vary 'roles=[{name: a}],[{name: a, with: none}]' -o sweep.json -q
+[ "$(grep -c '"gpus": 4,' sweep.json)" = 2 ] || fail "GPUs of a sweep's rows"
+plan --set 'roles=[{name: a}]' -o shared.json -q
+"$STOWAGE" diff shared.json own.json >diff.txt
+each=$(sed -n 's/.*per GPU \([0-9,]*\) instead of.*/\1/p' diff.txt | tr -d ,)
+all=$(sed -n 's/.*Throughput: \([0-9,]*\) instead of.*/\1/p' diff.txt | tr -d ,)
+[ $((each * 4 - all)) -lt 4 ] && [ $((all - each * 4)) -lt 4 ] || fail "$all tokens/s are not $each of each of 4 GPUs"
+echo "roles: ok"
