@@ -5,16 +5,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "core/text.h"
 
 enum { MAX_WORDS = 4096, MAX_VARIABLES = 512, MAX_DEPTH = 16, MAX_TEXT = 1 << 20 };
+enum { MAX_HERE = 8, MAX_SEARCHED = 64 * MAX_TEXT }; /* brackets in brackets are searched again */
+
+/* A here-document whose text begins at the next line. */
+typedef struct here {
+    const char *end; /* the line that ends it */
+    bool tabs;       /* <<-: tabs in front of lines do not count */
+} here;
 
 typedef struct reader {
     stw_pool *pool;
     stw_shell now; /* variables so far, words of the command that is read */
     const char *at, *end;
     int line, depth;
-    size_t read; /* bytes of words so far */
+    size_t read;     /* bytes of words so far */
+    size_t searched; /* bytes of searches for closing brackets so far */
+    here here[MAX_HERE];
+    int n_here;
     stw_status status;
     const char *path;
     stw_error *err;
@@ -109,6 +120,9 @@ typedef struct sum {
 
 static long long added(sum *s);
 
+/* Products and sums of two that are not fit in 64 bits. */
+static bool is_large(long long value) { return value > 1ll << 30 || value < -(1ll << 30); }
+
 static void skip(sum *s) {
     while (s->at < s->end && (isspace((unsigned char)*s->at) || *s->at == '\\')) s->at++;
 }
@@ -143,7 +157,7 @@ static long long atom(sum *s) {
         value = strtoll(text, &end, 10);
         s->bad = s->bad || n == 0 || end != word + n;
     }
-    s->bad = s->bad || value > 1ll << 30 || value < -(1ll << 30);
+    s->bad = s->bad || is_large(value);
     return value;
 }
 
@@ -157,15 +171,17 @@ static long long multiplied(sum *s) {
             return 0;
         }
         value = op == '*' ? value * by : op == '/' ? value / by : value % by;
-        s->bad = value > 1ll << 30 || value < -(1ll << 30);
+        s->bad = is_large(value);
     }
     return value;
 }
 
 static long long added(sum *s) {
     long long value = multiplied(s);
-    for (skip(s); s->at < s->end && (*s->at == '+' || *s->at == '-') && !s->bad; skip(s))
+    for (skip(s); s->at < s->end && (*s->at == '+' || *s->at == '-') && !s->bad; skip(s)) {
         value = *s->at++ == '+' ? value + multiplied(s) : value - multiplied(s);
+        s->bad = s->bad || is_large(value);
+    }
     return value;
 }
 
@@ -196,10 +212,38 @@ static void end_word(reader *r, word *w, int line) {
     w->any = false;
 }
 
+/* The length of text up to a bracket that closes; 0 if none does. */
+static size_t closing(reader *r, const char *at, const char *end, char open, char close) {
+    int depth = 0;
+    for (const char *c = at; c < end && r->status == STW_STATUS_OK; c++) {
+        if (*c == open) depth++;
+        if (*c == close && --depth == 0) return (size_t)(c - at);
+        if (++r->searched > MAX_SEARCHED)
+            fail_many(r, "bytes in brackets that stand in each other or do not close",
+                      MAX_SEARCHED);
+    }
+    return 0;
+}
+
+/* The length of $(command) or `command`, whose output is not known; 0: there is none. */
+static size_t command_length(reader *r, const char *at, const char *end) {
+    size_t n = 0;
+    if (at + 1 < end && at[0] == '$' && at[1] == '(') n = closing(r, at + 1, end, '(', ')');
+    if (n > 0) return n + 2;
+    const char *last = *at == '`' ? memchr(at + 1, '`', (size_t)(end - at - 1)) : NULL;
+    return last != NULL ? (size_t)(last - at) + 1 : 0;
+}
+
 static void append(reader *r, word *w, const char *text, bool quoted, bool whole) {
+    const char *end = text + strlen(text);
     if (w->text.length > MAX_TEXT) fail_many(r, "bytes of a word", MAX_TEXT);
-    for (; *text != '\0'; text++) {
-        if (!quoted && !whole && isspace((unsigned char)*text)) {
+    for (; *text != '\0' && r->status == STW_STATUS_OK; text++) {
+        const size_t n = command_length(r, text, end);
+        if (n > 0) { /* stays one word */
+            stw_text_append(&w->text, text, n);
+            w->any = true;
+            text += n - 1;
+        } else if (!quoted && !whole && isspace((unsigned char)*text)) {
             end_word(r, w, r->line);
         } else {
             stw_text_append(&w->text, text, 1);
@@ -216,16 +260,6 @@ static void append_variable(reader *r, word *w, const stw_shell_variable *v, boo
         append(r, w, v->words[i].text, quoted, whole);
         if (quoted) w->any = true;
     }
-}
-
-/* The length of text up to a bracket that closes; 0 if none does. */
-static size_t closing(const char *at, const char *end, char open, char close) {
-    int depth = 0;
-    for (const char *c = at; c < end; c++) {
-        if (*c == open) depth++;
-        if (*c == close && --depth == 0) return (size_t)(c - at);
-    }
-    return 0;
 }
 
 static void read_text(reader *r, word *w, const char *text, size_t length, bool quoted, bool whole);
@@ -275,11 +309,12 @@ static size_t read_dollar(reader *r, word *w, const char *at, const char *end, b
     }
     if (at[1] == '@' || at[1] == '*') return 2; /* arguments of the script: none */
     if (at[1] == '{') {
-        const size_t n = closing(at + 1, end, '{', '}');
+        const size_t n = closing(r, at + 1, end, '{', '}');
+        if (n > 0 && (at[2] == '@' || at[2] == '*')) return n + 2;
         return n > 0 && read_braces(r, w, at + 2, n - 1, quoted, whole) ? n + 2 : 0;
     }
     if (at[1] != '(') return 0;
-    const size_t n = closing(at + 1, end, '(', ')');
+    const size_t n = closing(r, at + 1, end, '(', ')');
     if (n == 0) return 0;
     const char *in = at + 2;
     size_t length = n - 1;
@@ -309,16 +344,26 @@ static void read_text(reader *r, word *w, const char *text, size_t length, bool 
     }
 }
 
+/* "$@" and "${name[@]}" are as many words as there are, which may be none. */
+static bool is_list(const char *text, size_t n) {
+    if (n >= 2 && text[0] == '$' && text[1] == '@') return n == 2;
+    if (n < 4 || text[0] != '$' || text[1] != '{') return false;
+    return text[2] == '@' || (n > 5 && memcmp(text + n - 4, "[@]}", 4) == 0);
+}
+
 static void read_quoted(reader *r, word *w, bool whole) {
     const char quote = *r->at++, *start = r->at;
-    for (; r->at < r->end && *r->at != quote; r->at++) {
+    for (; r->at < r->end && *r->at != quote && r->status == STW_STATUS_OK; r->at++) {
+        const size_t command = quote == '"' ? command_length(r, r->at, r->end) : 0;
+        for (size_t i = 1; i < command; i++) /* with quotes of its own */
+            if (*r->at++ == '\n') r->line++;
         if (*r->at == '\n') r->line++;
         if (quote == '"' && *r->at == '\\' && r->at + 1 < r->end) {
             r->at++;
             if (*r->at == '\n') r->line++;
         }
     }
-    w->any = true;
+    w->any = w->any || quote != '"' || !is_list(start, (size_t)(r->at - start));
     if (quote == '"')
         read_text(r, w, start, (size_t)(r->at - start), true, whole);
     else
@@ -347,7 +392,8 @@ static void read_word(reader *r, stw_shell_variable *into, bool whole) {
         } else {
             size_t n = c == '$' ? read_dollar(r, &w, r->at, r->end, false, whole) : 0;
             if (n == 0) {
-                stw_text_append(&w.text, r->at, n = 1);
+                n = c == '`' ? stw_max_u64(command_length(r, r->at, r->end), 1) : 1;
+                stw_text_append(&w.text, r->at, n);
                 w.any = true;
             }
             r->at += n;
@@ -424,6 +470,42 @@ static bool is_prefix(const char *text) {
     return false;
 }
 
+/* <file, >file, 2>&1, and <<end, whose text is skipped at the end of the line. */
+static bool read_redirection(reader *r) {
+    const char *at = r->at;
+    stw_shell_variable file = {.name = ""};
+    while (at < r->end && isdigit((unsigned char)*at)) at++;
+    if (at == r->end || (*at != '<' && *at != '>')) return false;
+    const char *sign = at;
+    while (at < r->end && strchr("<>&", *at) != NULL && *at != '\0') at++;
+    const bool text = at - sign == 2 && sign[0] == '<' && sign[1] == '<';
+    const bool tabs = text && at < r->end && *at == '-';
+    r->at = at + tabs;
+    skip_blanks(r, false);
+    read_word(r, &file, false);
+    if (text && file.n > 0 && r->n_here < MAX_HERE)
+        r->here[r->n_here++] = (here){file.words[0].text, tabs};
+    return true;
+}
+
+/* At the beginning of a line: texts of here-documents go by. */
+static void skip_here(reader *r) {
+    for (int i = 0; i < r->n_here; i++) {
+        const size_t n = strlen(r->here[i].end);
+        bool ended = false;
+        while (r->at < r->end && !ended) {
+            const char *line = r->at, *end = memchr(line, '\n', (size_t)(r->end - line));
+            r->at = end != NULL ? end + 1 : r->end;
+            if (end != NULL) r->line++;
+            const char *last = end != NULL ? end : r->end;
+            while (r->here[i].tabs && line < last && *line == '\t') line++;
+            if (last > line && last[-1] == '\r') last--;
+            ended = (size_t)(last - line) == n && memcmp(line, r->here[i].end, n) == 0;
+        }
+    }
+    r->n_here = 0;
+}
+
 /* Words up to the end of a command. */
 static void read_command(reader *r) {
     stw_shell_variable words = {.name = ""};
@@ -431,13 +513,7 @@ static void read_command(reader *r) {
     for (skip_blanks(r, false); r->at < r->end && r->status == STW_STATUS_OK;
          skip_blanks(r, false)) {
         if (ends_command(*r->at)) break;
-        if (*r->at == '<' || *r->at == '>') { /* and the file */
-            stw_shell_variable file = {.name = ""};
-            while (r->at < r->end && strchr("<>&", *r->at) != NULL && *r->at != '\0') r->at++;
-            skip_blanks(r, false);
-            read_word(r, &file, false);
-            continue;
-        }
+        if (read_redirection(r)) continue;
         if (first && read_assignment(r)) continue;
         const size_t before = words.n;
         const char *at = r->at;
@@ -483,8 +559,9 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
         read_command(&r);
         if (r.status == STW_STATUS_OK && wanted(r.now.words, r.now.n_words)) keep(&r, out);
         if (r.at < r.end && ends_command(*r.at)) {
-            if (*r.at == '\n') r.line++;
-            r.at++;
+            const bool line = *r.at++ == '\n';
+            if (line) r.line++;
+            if (line) skip_here(&r);
         }
     }
     return r.status;

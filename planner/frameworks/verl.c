@@ -437,6 +437,7 @@ static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
         return stw_flags_parse_paths(r->out->path, text, length, r->out->pool, &r->flags, r->err);
     r->flags.path = r->out->path;
     r->flags.dashes = "";
+    if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
     const size_t begin = arguments_begin(shell.words, shell.n_words);
     const char *program = shell.words[begin - 1].text;
     if (strstr(program, "sft") != NULL || strstr(program, "generation") != NULL)

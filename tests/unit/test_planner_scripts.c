@@ -56,7 +56,7 @@ static void commands_of_scripts(void) {
     WORDS("run \\\n  --x 1 \\\n  --y='a b'\n", "--x|1|--y=a b");
     WORDS("n=4\nrun $n ${n} \"$n x\" '$n' $((n * 2 + 1)) $(expr 16 / $n) `date`\n",
           "4|4|4 x|$n|9|4|`date`");
-    WORDS("run $unset ${unset:-7} ${unset:-$HOME} \"$@\"\n", "$unset|7|$HOME|");
+    WORDS("run $unset ${unset:-7} ${unset:-$HOME} \"$@\"\n", "$unset|7|$HOME");
     WORDS("A=(--x 1 # comment\n --y \"2 3\")\nA+=(--z)\nrun ${A[@]} \"${A[@]}\"\n",
           "--x|1|--y|2|3|--z|--x|1|--y|2 3|--z");
     WORDS("A=\"--x 1\"\nA=\"$A --y\"\nrun $A \"$A\"\n", "--x|1|--y|--x 1 --y");
