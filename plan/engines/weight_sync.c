@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "core/units.h"
 #include "plan/engines/gather.h"
 
 const stw_role *stw_sync_role(const stw_job *job) {
@@ -36,6 +37,21 @@ static void look_at_role(sync *s) {
 
 /* ---- the transfer: pieces of the model's numbering, of a bucket at most ---- */
 
+enum { MOST_PIECES = 1 << 18 }; /* listed one by one; models of 10^12 parameters with 16 MiB */
+
+static void check_pieces(sync *s, uint64_t n) {
+    const stw_job *job = s->b->job;
+    char found[32], least[32];
+    if (n <= MOST_PIECES || s->b->status != STW_STATUS_OK) return;
+    stw_bytes_format(s->bucket_bytes, found, sizeof found);
+    const uint64_t bytes = stw_times(stw_div_up_u64(job->files.n, MOST_PIECES), s->element);
+    stw_bytes_format(stw_round_up_u64(bytes, 1 << 20), least, sizeof least);
+    s->b->status = stw_fail(s->b->err, STW_STATUS_BAD_INPUT, NULL,
+                            "roles.%u.update_bucket: found %s, expected at least %s: the model in "
+                            "at most %d pieces",
+                            (unsigned)(s->role - job->run->roles), found, least, MOST_PIECES);
+}
+
 static stw_transfer pieces_of(sync *s) {
     stw_builder *b = s->b;
     stw_transfer t = {.used = true,
@@ -46,6 +62,7 @@ static stw_transfer pieces_of(sync *s) {
                       .to_component = STW_COMPONENT_ROLLOUT_WEIGHTS};
     const uint64_t most = stw_max_u64(s->bucket_bytes / stw_max_u64(s->element, 1), 1);
     const uint64_t n = stw_div_up_u64(b->job->files.n, most);
+    check_pieces(s, n);
     if (b->status != STW_STATUS_OK || !stw_program_is_full(b->program, STW_PHASE_WEIGHT_SYNC))
         return t;
     t.pieces = stw_pool_array(b->program->pool, (size_t)n + 1, sizeof *t.pieces);

@@ -223,7 +223,26 @@ static void zero_gathers_in_stage_3(void) {
     stw_plan_free(b);
 }
 
+/* A list of pieces takes memory and time: 16 million of them took minutes. */
+static void pieces_have_a_bound(void) {
+    static const char *const few[] = {
+        FSDP2, "roles=[{name: a, kind: reference}, {name: rollout, update_bucket: 4 KiB}]", NULL};
+    static const fixture_size large = {16, 8192, 28672, 128256};
+    stw_cluster cluster = fixture_cluster(GPUS);
+    stw_plan *plan = fixture_plan(large, &cluster, few);
+    stw_place places[STW_MAX_PLACES];
+    CU_ASSERT_TRUE_FATAL(plan->job->engine->places(plan->job, places, NULL) > 0);
+    plan->decisions.n_state = 1;
+    plan->decisions.state[0] = (stw_state_decision){places[0], plan->job->n_units};
+    plan->decisions.prefetch.by_group = true;
+    plan->decisions.prefetch.depth = 1;
+    CHECK_FAILS(stw_plan_derive(plan, err), STW_STATUS_BAD_INPUT,
+                "roles.1.update_bucket: found 4.00 KiB, expected at least");
+    stw_plan_free(plan);
+}
+
 STW_TEST_MAIN("engine weight sync", {"pieces of Stowage", pieces_of_stowage},
+              {"pieces have a bound", pieces_have_a_bound},
               {"ZeRO gathers in stage 3", zero_gathers_in_stage_3},
               {"only for a rollout", only_for_a_rollout},
               {"pieces cover the model", pieces_cover_the_model},
