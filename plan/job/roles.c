@@ -82,8 +82,8 @@ static stw_status share_nodes(const stw_run_spec *run, uint32_t nodes, stw_job_r
     for (uint32_t r = 1; r <= run->n_roles; r++) {
         if (!stw_role_is_alone(roles, r)) continue;
         const uint32_t wish = roles[r].spec->nodes;
-        last = r;
         if (wish == STW_AUTO) {
+            last = r;
             sharing++;
             continue;
         }
@@ -95,6 +95,10 @@ static stw_status share_nodes(const stw_run_spec *run, uint32_t nodes, stw_job_r
         fixed += wish;
     }
     const uint32_t share = (nodes - fixed) / sharing;
+    snprintf(expected, sizeof expected,
+             "a cluster of at least %u nodes (it has %u), one of each role on its own",
+             (unsigned)(fixed + sharing), (unsigned)nodes);
+    if (share == 0) return refuse(last, "nodes", "auto", expected, err);
     snprintf(expected, sizeof expected, "a number: %u nodes are no equal shares of %u roles",
              (unsigned)(nodes - fixed), (unsigned)sharing);
     if (sharing > 1 && share * sharing != nodes - fixed)

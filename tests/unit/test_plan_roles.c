@@ -80,6 +80,14 @@ static void impossible_roles_are_refused(void) {
         {"Qwen3-8B", "[{name: a, gpu_memory_utilization: 0.2}]",
          "for the KV cache of one sequence of 40960 tokens"},
         {"Llama-3.1-70B", "[{name: a, gpu_memory_utilization: 0.9}]", "it leaves 0 B beside"},
+        {"Qwen3-8B", "[{name: a, max_num_batched_tokens: 255}]", "at least max_num_seqs, 256"},
+        {"Qwen3-8B", "[{name: a, max_num_seqs: 10000}]", "at least max_num_seqs, 10000"},
+        {"Qwen3-8B", "[{name: a, with: none}, {name: b, with: none}]",
+         "a cluster of at least 3 nodes (it has 2)"},
+        {"Qwen3-8B", "[{name: a, with: none}, {name: b, with: none, nodes: 1}]",
+         "roles.0.nodes: found auto"},
+        {"Qwen3-8B", "[{name: a, with: none, nodes: 1}, {name: b, with: none}]",
+         "a cluster of at least 3 nodes (it has 2)"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         stw_plan *plan = NULL;

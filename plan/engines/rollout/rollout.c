@@ -52,6 +52,12 @@ static stw_status check_sizes(const stw_job *job, uint32_t number, const stw_rol
              (unsigned long long)role->model->max_positions);
     if (role->model->max_positions > 0 && role->max_model_len > role->model->max_positions)
         return refuse(number, "max_model_len", found, expected, err);
+    /* vllm/config/scheduler.py, verify_max_model_len */
+    snprintf(found, sizeof found, "%llu", (unsigned long long)role->spec->max_num_batched_tokens);
+    snprintf(expected, sizeof expected, "at least max_num_seqs, %llu: vllm refuses fewer",
+             (unsigned long long)role->spec->max_num_seqs);
+    if (!is_sglang(job, number) && role->spec->max_num_batched_tokens < role->spec->max_num_seqs)
+        return refuse(number, "max_num_batched_tokens", found, expected, err);
     return stw_rollout_check_cuts(role, number, err);
 }
 
