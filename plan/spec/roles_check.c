@@ -104,6 +104,26 @@ static bool is_synced(const role_check *c) {
     return key != NULL && *key != NULL;
 }
 
+/* Beside adapters the reference is the trainer's model without them. */
+static stw_status check_shared(const role_check *c, stw_error *err) {
+    static const char *const keys[] = {"dtype", "placement.params"};
+    stw_status status = STW_STATUS_OK;
+    if (c->role->kind != STW_ROLE_REFERENCE || c->run->trainable.lora_rank == 0) return status;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && status == STW_STATUS_OK; i++) {
+        const stw_spec_row *row = NULL;
+        stw_text found = STW_TEXT_INIT;
+        status = stw_spec_first_changed(stw_role_table(), keys[i], c->role, c->defaults, &row, err);
+        if (status != STW_STATUS_OK || row == NULL) continue;
+        stw_spec_write_value(row, c->role, &found);
+        status = refuse(c, row->key, found.data != NULL ? found.data : "nothing",
+                        "its default, because with trainable.lora the reference is the trainer's "
+                        "model",
+                        err);
+        stw_text_free(&found);
+    }
+    return status;
+}
+
 /* Keys that another key of the role leaves without effect. */
 static stw_status check_pairs(const role_check *c, stw_error *err) {
     const stw_role *role = c->role;
@@ -152,6 +172,7 @@ stw_status stw_run_spec_check_roles(const stw_run_spec *run, const char *origin,
         STW_TRY(check_names(&c, err));
         STW_TRY(check_keys(&c, err));
         STW_TRY(check_pairs(&c, err));
+        STW_TRY(check_shared(&c, err));
         STW_TRY(check_values(&c, err));
     }
 out:

@@ -34,6 +34,7 @@ static void run_checks(const check_case *cases, size_t n_cases) {
     }
 }
 
+#define LORA "trainable.lora={rank: 8, targets: [q_proj]}"
 #define ZERO_PRECISION                                                                             \
     "precision.params=bf16", "precision.grads=bf16", "precision.reduce=bf16",                      \
         "precision.master=fp32"
@@ -414,6 +415,16 @@ static void keys_without_effect_are_refused(void) {
          STW_STATUS_BAD_INPUT,
          "roles.1.update_bucket"},
         {{"engine=fsdp2", "roles=[{name: a, update_bucket: 2 GiB}]"}, STW_STATUS_OK, ""},
+        {{"engine=fsdp2", LORA, "roles=[{name: a, kind: reference, dtype: fp32}]"},
+         STW_STATUS_BAD_INPUT,
+         "roles.0.dtype: found fp32"},
+        {{"engine=fsdp2", LORA, "roles=[{name: a, kind: reference, placement: {params: gpu}}]"},
+         STW_STATUS_BAD_INPUT,
+         "roles.0.placement.params: found gpu"},
+        {{"engine=fsdp2", LORA, "roles=[{name: a, kind: reference}, {name: b, dtype: fp16}]"},
+         STW_STATUS_OK,
+         ""},
+        {{"engine=fsdp2", "roles=[{name: a, kind: reference, dtype: fp32}]"}, STW_STATUS_OK, ""},
         {{"roles=[{name: a}]"}, STW_STATUS_OK, ""},
         {{"roles=[{name: a, with: none, free_cache_engine: true, sleep_level: 2}]"},
          STW_STATUS_OK,
