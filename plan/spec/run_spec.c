@@ -187,9 +187,11 @@ stw_status stw_specs_set(stw_cluster *cluster, stw_run_spec *run, const char *se
     char hint[512];
     size_t n_near = stw_spec_near_keys(key, near, STW_SPEC_MOST_NEAR);
     stw_spec_hint("", near, n_near, hint, sizeof hint);
+    const bool of_role = strncmp(key, "roles", 5) == 0;
     return stw_fail(err, STW_STATUS_USAGE, origin, "unknown key \"%s\"%s", key,
-                    n_near > 0 ? hint
-                               : "; default.yaml among the examples lists the keys of a run");
+                    of_role      ? "; keys of roles have their number: roles.0.name, ..."
+                    : n_near > 0 ? hint
+                                 : "; default.yaml among the examples lists the keys of a run");
 }
 
 stw_status stw_specs_set_all(stw_cluster *cluster, stw_run_spec *run, const char *const *settings,

@@ -22,4 +22,16 @@ plan --set 'roles=[{name: a}]' -o shared.json -q
 each=$(sed -n 's/.*per GPU \([0-9,]*\) instead of.*/\1/p' diff.txt | tr -d ,)
 all=$(sed -n 's/.*Throughput: \([0-9,]*\) instead of.*/\1/p' diff.txt | tr -d ,)
 [ $((each * 4 - all)) -lt 4 ] && [ $((all - each * 4)) -lt 4 ] || fail "$all tokens/s are not $each of each of 4 GPUs"
+
+# what is refused names the role
+expect 3 "did you mean .roles.0.gpu_memory_utilization" plan --set 'roles=[{name: a, mem_fraction_static: 0.5}]'
+expect 3 "did you mean .roles.0.max_num_seqs" plan --set 'roles=[{name: a, max_running_requests: 5}]'
+expect 2 "keys of roles have their number: roles.0.name" plan --set roles.name=a
+expect 2 "keys of roles have their number: roles.0.name" plan --set 'roles[0].name=a'
+expect 3 "roles.0.builds_trainer_model: the trainer's model on the role's nodes: .*does not divide" \
+    "$STOWAGE" plan --model tiny --cluster tiny.yaml --set nodes=3 --set engine=megatron --set parallel.tp=2 --set parallel.pp=2 \
+    --set precision.params=bf16 --set precision.master=fp32 \
+    --set 'roles=[{name: a, with: none, nodes: 1, builds_trainer_model: true}]'
+expect 3 "roles.0, on the role's nodes: .*cp 4 does not divide" \
+    plan --set nodes=3 --set parallel.cp=4 --set 'roles=[{name: a, kind: critic, with: none, nodes: 1}]'
 echo "roles: ok"

@@ -171,7 +171,11 @@ static stw_status make(const stw_job *job, uint32_t number, const void **out, st
     STW_TRY(fill_run(job, number, f, err));
     if (role->spec->kind == STW_ROLE_CRITIC)
         STW_TRY(with_value_head(model, job->pool, &model, err));
-    STW_TRY(stw_job_new(model, &f->cluster, &f->run, f->engine, &role->own, err));
+    stw_error why = STW_ERROR_INIT;
+    status = stw_job_new(model, &f->cluster, &f->run, f->engine, &role->own, &why);
+    if (status != STW_STATUS_OK)
+        return stw_fail(err, status, NULL, "roles.%u, on the role's nodes: %s",
+                        (unsigned)number - 1, why.text);
     f->job = role->own;
 out:
     return status;

@@ -106,18 +106,23 @@ static stw_status size_cache(const stw_job *job, uint32_t number, const stw_roll
 /* The trainer's model as the trainer's engine cuts it over this role's ranks alone. */
 static stw_status size_trainer_model(const stw_job *job, uint32_t number, stw_rollout_figures *f,
                                      stw_error *err) {
-    stw_status status = STW_STATUS_OK;
     stw_job *own = NULL;
+    stw_error why = STW_ERROR_INIT;
     stw_cluster cluster = *job->cluster;
     stw_run_spec run = *job->run;
     cluster.nodes = job->roles[number].n_nodes;
     run.n_roles = 0;
     run.parallel.dp_shard = STW_AUTO;
     run.parallel.dp_replicate = 1;
-    STW_TRY(stw_job_new(job->model, &cluster, &run, job->engine, &own, err));
-    f->trainer_model = stw_times(own->kinds[own->largest].params,
-                                 stw_job_element_bytes(own, STW_COMPONENT_PARAMS));
-out:
+    stw_status status = stw_job_new(job->model, &cluster, &run, job->engine, &own, &why);
+    if (status == STW_STATUS_OK)
+        f->trainer_model = stw_times(own->kinds[own->largest].params,
+                                     stw_job_element_bytes(own, STW_COMPONENT_PARAMS));
+    else
+        status = stw_fail(err, status, NULL,
+                          "roles.%u.builds_trainer_model: the trainer's model on the role's nodes: "
+                          "%s",
+                          (unsigned)number - 1, why.text);
     stw_job_free(own);
     return status;
 }
