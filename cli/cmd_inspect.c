@@ -3,6 +3,19 @@
 #include "planner/frameworks/import.h"
 #include "reports/reports.h"
 
+/* The flags are of use without the model, too. */
+static stw_status open_imported(stw_import *import, const char *data, const stw_general *general,
+                                stw_model **out, stw_error *err) {
+    stw_text text = STW_TEXT_INIT;
+    const stw_status status = stw_import_model(import, NULL, data, out, err);
+    if (status != STW_STATUS_OK) {
+        stw_import_write(import, &text);
+        (void)!stw_emit(general, &text, NULL);
+    }
+    stw_text_free(&text);
+    return status;
+}
+
 static stw_status inspect(const char *what, const stw_general *general, const char *tensors,
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -20,7 +33,7 @@ static stw_status inspect(const char *what, const stw_general *general, const ch
     if (from) {
         STW_TRY(stw_import_read(what, &import, err));
         if (stw_import_has_model(&import))
-            STW_TRY(stw_import_model(&import, NULL, data, &model, err));
+            STW_TRY(open_imported(&import, data, general, &model, err));
         else if (tensors != NULL || format != STW_FORMAT_TERMINAL)
             STW_TRY(stw_fail(err, STW_STATUS_USAGE, what, "the file names no model to inspect"));
     } else {

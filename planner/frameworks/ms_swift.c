@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Defaults are those of swift/arguments/ and swift/megatron/arguments/megatron_args.py at 4.0;
- * values of --deepspeed and --fsdp those of swift/config/ there. */
+/* Defaults are those of swift/arguments/, swift/trainers/arguments.py and
+ * swift/megatron/arguments/megatron_args.py at 4.0.0; values of --deepspeed and --fsdp those of
+ * swift/config/ there. All are the same at 4.6.0, which adds use_megatron_fsdp. */
 #include "planner/frameworks/ms_swift.h"
 
 #include <string.h>
@@ -114,18 +115,20 @@ static void set_length(stw_reading *r) {
         stw_reading_assume(r, "length of sequences", "max_length",
                            "without packing they are as long as the data; an upper bound");
     if (length == 0)
-        stw_reading_assume(r, "max_length", "batch.seq_len", "not in the file; set it");
+        stw_reading_assume(r, "max_length", "batch.seq_len",
+                           "not in the file: as many as the model's positions; set it");
 }
 
-/* @return bf16, fp16 or fp32 */
+/* model_args.py, _init_mixed_precision: weights in fp32 are trained in fp16. @return bf16 or fp16
+ */
 static const char *dtype_of(stw_reading *r) {
     const char *text = stw_reading_text(r, "torch-dtype", NULL);
     if (text == NULL && stw_reading_is_set(r, "fp16")) return "fp16";
     if (text == NULL && !stw_reading_is_set(r, "bf16"))
         stw_reading_assume(r, "torch_dtype", "bfloat16", "the config's, as of most models");
     if (text == NULL || strcmp(text, "bfloat16") == 0) return "bf16";
-    if (strcmp(text, "float16") == 0) return "fp16";
-    if (strcmp(text, "float32") == 0) return "fp32";
+    if (strcmp(text, "float32") == 0 && stw_reading_is_set(r, "bf16")) return "bf16";
+    if (strcmp(text, "float16") == 0 || strcmp(text, "float32") == 0) return "fp16";
     stw_reading_refuse(r, "torch-dtype", "use bfloat16, float16 or float32");
     return "bf16";
 }
@@ -207,7 +210,6 @@ static void use_deepspeed(stw_reading *r, const char *name, const char *dtype) {
                            "one's own is read by --from deepspeed:FILE");
         return;
     }
-    if (strcmp(dtype, "fp32") == 0) stw_reading_refuse(r, "torch-dtype", "use bfloat16 or float16");
     const char *const offload = strstr(name, "_offload") != NULL ? "cpu" : "none";
     const char stage[2] = {name[4], '\0'};
     const pair own[] = {
@@ -285,8 +287,10 @@ static void read_swift(stw_reading *r) {
     if (stw_reading_count(r, "sequence-parallel-size", 1) > 1)
         stw_reading_refuse(r, "sequence-parallel-size", "use 1, or `megatron sft`");
     if (lora) set_lora(r);
+    /* fsdp2.json has activation_checkpointing, whatever --gradient_checkpointing says */
     stw_reading_set(r, "recompute.granularity",
-                    stw_flags_find(&r->flags, "gradient-checkpointing") == NULL ||
+                    (deepspeed == NULL && fsdp != NULL) ||
+                            stw_flags_find(&r->flags, "gradient-checkpointing") == NULL ||
                             stw_reading_is_set(r, "gradient-checkpointing")
                         ? "full"
                         : "none");
@@ -340,7 +344,6 @@ static void read_megatron(stw_reading *r) {
     if (strcmp(tuner, "full") != 0)
         stw_reading_refuse(r, stw_flags_find(&r->flags, "tuner-type") ? "tuner-type" : "train-type",
                            "engine megatron has no adapters; use full, or `swift sft`");
-    if (strcmp(dtype, "fp32") == 0) stw_reading_refuse(r, "torch-dtype", "use bfloat16 or float16");
     rename_flag(r, "microbatch-group-size-per-vp-stage",
                 "microbatch-group-size-per-virtual-pipeline-stage");
     rename_flag(r, "virtual-pipeline-model-parallel-size", "num-virtual-stages-per-pipeline-rank");

@@ -143,6 +143,8 @@ void stw_reading_sort(stw_reading *r, const stw_flag *flag, const stw_flag_row *
     /* of a default, lines tell only what it lacks */
     const bool told = flag->line > 0;
     bool harmless = row->harmless != NULL && same(row->harmless, flag->value);
+    harmless = harmless ||
+               (row->use == STW_FLAG_REFUSED && row->key != NULL && same(row->key, flag->value));
     if (row->use == STW_FLAG_IDLE || harmless) {
         if (told) stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
     } else if (row->use == STW_FLAG_LISTED && row->key != NULL &&

@@ -29,7 +29,8 @@ typedef struct stw_flag_row {
     const char *name; /* one * stands for any characters */
     stw_flag_use use;
     stw_flag_type type;
-    const char *key;      /* MODEL, RUN; LISTED: a value that is read by its name, or NULL */
+    const char *key;      /* MODEL, RUN; LISTED: a value that is read by its name, or NULL;
+                             REFUSED: another harmless value, or NULL */
     const char *harmless; /* LISTED, REFUSED: a value with which it has no effect, or NULL */
     const char *note;     /* LISTED, REFUSED: what is planned, what to use instead */
 } stw_flag_row;

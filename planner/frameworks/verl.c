@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Defaults are those of verl/trainer/config/ at 0.6; what it does with them is in
- * workers/fsdp_workers.py, workers/megatron_workers.py and workers/actor/dp_actor.py. */
+/* Defaults are those of verl/trainer/config/_generated_ppo_trainer.yaml and
+ * _generated_ppo_megatron_trainer.yaml at 0.9.1; what it does with them is in
+ * workers/engine/fsdp/transformer_impl.py, workers/engine/megatron/transformer_impl.py and
+ * workers/rollout/. Keys of 0.6 are read, too; where it had another default, 0.9.1's counts. */
 #define _DEFAULT_SOURCE /* strcasecmp */
 #include "planner/frameworks/verl.h"
 
@@ -19,6 +21,7 @@
 #define MCORE ACTOR "megatron."
 #define OVERRIDES MCORE "override_transformer_config."
 #define OPTIMIZER ACTOR "optim.override_optimizer_config."
+#define DDP MCORE "override_ddp_config."
 
 /* ---- the command ---- */
 
@@ -120,6 +123,7 @@ typedef struct layout {
     uint64_t gpus, ways; /* ranks of one replica of the data: ulysses, or tp x pp x cp */
     uint64_t sequence;   /* of them, those that share the tokens of a sequence */
     uint64_t seq_len, micro, tokens;
+    uint64_t all; /* sequences of a micro batch of all ranks, an older key; 0: not given */
 } layout;
 
 /* An update takes ppo_mini_batch_size prompts with n responses each. */
@@ -128,6 +132,7 @@ static void set_batch(stw_reading *r, const layout *l) {
     const uint64_t sequences = stw_times(mini, count(r, ROLLOUT "n", 1));
     const uint64_t ranks = l->gpus / (l->ways > 0 ? l->ways : 1);
     uint64_t each = ranks > 0 ? sequences / ranks : sequences, steps = 1;
+    const uint64_t micro = l->all > 0 && ranks > 0 ? l->all / ranks : l->micro;
     stw_reading_set_count(r, "batch.seq_len", l->seq_len);
     if (each == 0) each = 1;
     if (l->tokens > 0) {
@@ -135,8 +140,8 @@ static void set_batch(stw_reading *r, const layout *l) {
         steps = stw_div_up_u64(stw_times(each, l->seq_len),
                                stw_times(l->tokens, l->sequence > 0 ? l->sequence : 1));
     } else {
-        stw_reading_set_count(r, "batch.micro_batch", l->micro);
-        steps = stw_div_up_u64(each, l->micro > 0 ? l->micro : 1);
+        stw_reading_set_count(r, "batch.micro_batch", micro > 0 ? micro : 1);
+        steps = stw_div_up_u64(each, micro > 0 ? micro : 1);
     }
     stw_reading_set_count(r, "batch.grad_accumulation", stw_min_u64(steps, 65536));
     stw_reading_assume(r, "length of sequences", "max_prompt_length + max_response_length",
@@ -149,7 +154,8 @@ static layout layout_of(stw_reading *r) {
     l.seq_len = stw_plus(count(r, "data.max_prompt_length", 512),
                          count(r, "data.max_response_length", 512));
     const bool dynamic = is_on(r, ACTOR "use_dynamic_bsz", false);
-    l.micro = count(r, ACTOR "ppo_micro_batch_size_per_gpu", dynamic ? 1 : 0);
+    l.all = count(r, ACTOR "ppo_micro_batch_size", 0);
+    l.micro = count(r, ACTOR "ppo_micro_batch_size_per_gpu", dynamic || l.all > 0 ? 1 : 0);
     if (dynamic) l.tokens = count(r, ACTOR "ppo_max_token_len_per_gpu", 16384);
     if (l.micro == 0)
         stw_reading_fail(r, stw_fail(r->err, STW_STATUS_BAD_INPUT, r->flags.path,
@@ -174,13 +180,24 @@ static const char *role_key(stw_reading *r, unsigned index, const char *key) {
     return text != NULL ? text : "roles.0.name";
 }
 
+/* bucketed_weight_transfer.py: tensors one after the other through a bucket; sglang_rollout.py,
+ * update_weights: as many tensors as fill one. 0.6 had the key beside the rollout's. */
+static void set_bucket(stw_reading *r, unsigned index, const char *engine) {
+    const char *name = given(r, ROLLOUT "checkpoint_engine.update_weights_bucket_megabytes",
+                             ROLLOUT "update_weights_bucket_megabytes");
+    const char *size =
+        stw_pool_printf(r->out->pool, "%llu MiB", (unsigned long long)count(r, name, 2048));
+    stw_reading_set(r, role_key(r, index, "update_bucket"), size != NULL ? size : "1 GiB");
+    if (strcmp(engine, "sglang") == 0) stw_reading_set(r, "weight_sync.method", "buckets");
+}
+
 static void set_rollout(stw_reading *r, unsigned index, const layout *l) {
     static const struct {
         const char *name, *key, *fallback;
     } copied[] = {
         {ROLLOUT "tensor_model_parallel_size", "parallel.tp", "2"},
         {ROLLOUT "gpu_memory_utilization", "gpu_memory_utilization", "0.5"},
-        {ROLLOUT "max_num_seqs", "max_num_seqs", "1024"},
+        {ROLLOUT "max_num_seqs", "max_num_seqs", "256"},
         {ROLLOUT "max_num_batched_tokens", "max_num_batched_tokens", "8192"},
     };
     const char *engine = value(r, ROLLOUT "name", "vllm");
@@ -198,10 +215,15 @@ static void set_rollout(stw_reading *r, unsigned index, const layout *l) {
     stw_reading_set_switch(r, role_key(r, index, "enforce_eager"),
                            is_on(r, ROLLOUT "enforce_eager", false));
     stw_reading_set_switch(r, role_key(r, index, "free_cache_engine"), sleeps);
-    /* vllm_rollout: weights are discarded, since every update brings new ones; adapters are not */
+    /* vllm_async_server.py, _resolve_sleep_level: weights are discarded, since every update brings
+     * new ones; those beside adapters are not. layered_summon: vllm_rollout_spmd.py at 0.6.1 */
+    const bool keeps =
+        count(r, MODEL "lora_rank", 0) > 0 || is_on(r, ROLLOUT "layered_summon", false);
     if (sleeps && strcmp(engine, "vllm") == 0)
-        stw_reading_set(r, role_key(r, index, "sleep_level"),
-                        count(r, MODEL "lora_rank", 0) > 0 ? "1" : "2");
+        stw_reading_set(r, role_key(r, index, "sleep_level"), keeps ? "1" : "2");
+    if (value(r, ROLLOUT "name", NULL) == NULL)
+        stw_reading_assume(r, ROLLOUT "name", engine, "it has no default");
+    set_bucket(r, index, engine);
 }
 
 /* A reference model of FSDP lies on the host (fsdp_workers.py, _build_model_optimizer); with
@@ -210,7 +232,8 @@ static void set_roles(stw_reading *r, const layout *l, bool megatron) {
     unsigned n = 0;
     set_rollout(r, n++, l);
     if (has_reference(r) && count(r, MODEL "lora_rank", 0) == 0) {
-        const bool host = !megatron || is_on(r, REF "megatron.param_offload", false);
+        const bool host = !megatron || is_on(r, REF "megatron.param_offload",
+                                             is_on(r, MCORE "param_offload", false));
         stw_reading_set(r, role_key(r, n, "name"), "reference");
         stw_reading_set(r, role_key(r, n, "kind"), "reference");
         stw_reading_set(r, role_key(r, n++, "placement.params"), host ? "host" : "gpu");
@@ -357,7 +380,12 @@ static void pass_settings(stw_reading *r, stw_reading *to) {
          NULL},
         {MCORE "sequence_parallel", "sequence-parallel", "true"},
         {MCORE "use_distributed_optimizer", "use-distributed-optimizer", "true"},
+        {MCORE "use_megatron_fsdp", "use-megatron-fsdp", "false"},
         {ACTOR "optim.clip_grad", "clip-grad", "1.0"},
+        {ACTOR "optim.use_precision_aware_optimizer", "use-precision-aware-optimizer", "false"},
+        {ACTOR "optim.main_grads_dtype", "main-grads-dtype", NULL},
+        {ACTOR "optim.exp_avg_dtype", "exp-avg-dtype", NULL},
+        {ACTOR "optim.exp_avg_sq_dtype", "exp-avg-sq-dtype", NULL},
     };
     static const char *const fixed[][2] = {
         {"bf16", "true"},
@@ -374,6 +402,7 @@ static void pass_settings(stw_reading *r, stw_reading *to) {
         pass(r, to, pairs[i][1], value(r, pairs[i][0], pairs[i][2]));
     pass_overrides(r, to, OVERRIDES);
     pass_overrides(r, to, OPTIMIZER);
+    pass_overrides(r, to, DDP);
 }
 
 static void use_megatron(stw_reading *r, layout *l) {
@@ -401,10 +430,18 @@ static void use_megatron(stw_reading *r, layout *l) {
 
 /* ---- all ---- */
 
-/* A key of the reference model that repeats the actor's changes nothing. */
+/* A key of the reference model or the critic that repeats the actor's changes nothing. */
 static bool repeats_actor(stw_reading *r, const stw_flag *flag) {
-    if (!starts_with(flag->name, REF)) return false;
-    const char *name = stw_pool_printf(r->out->pool, ACTOR "%s", flag->name + strlen(REF));
+    static const char *const of_actor[][2] = {{REF, ACTOR},
+                                              {"critic.model.fsdp_config.", FSDP},
+                                              {"critic.fsdp.", FSDP},
+                                              {"critic.model.", MODEL},
+                                              {"critic.", ACTOR}};
+    size_t i = 0;
+    while (i < 5 && !starts_with(flag->name, of_actor[i][0])) i++;
+    if (i == 5) return false;
+    const char *name =
+        stw_pool_printf(r->out->pool, "%s%s", of_actor[i][1], flag->name + strlen(of_actor[i][0]));
     const char *own = value(r, flag->name, NULL);
     const char *actor = name != NULL ? value(r, name, NULL) : NULL;
     return own == NULL || (actor != NULL && strcmp(own, actor) == 0);
@@ -414,7 +451,8 @@ static void sort_all(stw_reading *r, bool megatron) {
     for (size_t i = 0; i < r->flags.n && r->status == STW_STATUS_OK; i++) {
         const stw_flag *flag = &r->flags.items[i];
         const stw_flag_row *row = stw_flag_row_named(&stw_verl_flags, flag->name);
-        if (megatron && (starts_with(flag->name, OVERRIDES) || starts_with(flag->name, OPTIMIZER)))
+        if (megatron && (starts_with(flag->name, OVERRIDES) || starts_with(flag->name, OPTIMIZER) ||
+                         starts_with(flag->name, DDP)))
             continue; /* sorted as Megatron-LM's */
         const bool transformers = strcmp(flag->name, MODEL "enable_gradient_checkpointing") == 0;
         const bool null = starts_with(flag->name, "critic.") && !has_critic(r);

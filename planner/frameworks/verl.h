@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Import of verl's settings: launch scripts with arguments a.b.c=value, and YAML files
- * (verl/trainer/config/ at 0.6). */
+ * (verl/trainer/config/ at 0.9.1). */
 #ifndef STW_PLANNER_FRAMEWORKS_VERL_H
 #define STW_PLANNER_FRAMEWORKS_VERL_H
 

@@ -156,6 +156,14 @@ static void adapters_of_swift(void) {
     CU_ASSERT_TRUE(has_setting(&import, "trainable.lora.targets=[q_proj,v_proj]"));
     CU_ASSERT_TRUE(has_setting(&import, "precision.params=fp32"));
     stw_import_free(&import);
+    /* fsdp2.json has activation_checkpointing; weights in fp32 are trained in fp16 */
+    CHECK_OK(parse("ms-swift",
+                   "swift sft --model Qwen/Qwen2.5-7B --fsdp fsdp2 --tuner_type full "
+                   "--torch_dtype float32 --gradient_checkpointing false --max_length 8\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "recompute.granularity=full"));
+    CU_ASSERT_TRUE(has_setting(&import, "precision.compute=fp16"));
+    stw_import_free(&import);
 }
 
 static void megatron_of_swift(void) {
@@ -355,6 +363,9 @@ static void actors_of_verl(void) {
     CU_ASSERT_TRUE(has_setting(&import, "roles.0.parallel.tp=2")); /* verl's default */
     CU_ASSERT_TRUE(has_setting(&import, "roles.0.gpu_memory_utilization=0.6"));
     CU_ASSERT_TRUE(has_setting(&import, "roles.0.max_model_len=2048"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.max_num_seqs=256")); /* defaults of 0.9.1 */
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.update_bucket=2048 MiB"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.sleep_level=2"));
     CU_ASSERT_TRUE(has_setting(&import, "roles.1.kind=reference"));
     CU_ASSERT_TRUE(has_setting(&import, "roles.1.placement.params=host"));
     CU_ASSERT_EQUAL(use_of(&import, "strategy"), STW_IMPORT_ASSUMED); /* FSDP1 */
@@ -397,6 +408,8 @@ static void megatron_of_verl(void) {
                        "+" A "megatron.override_transformer_config.made_up=5 " A
                        "megatron.optimizer_offload=True +" A
                        "optim.override_optimizer_config.optimizer_cpu_offload=True +" A
+                       "megatron.override_ddp_config.overlap_grad_reduce=True " A
+                       "megatron.made_up=1 algorithm.use_kl_in_reward=True +" A
                        "megatron.override_transformer_config.bias_activation_fusion=True\n",
                    &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "engine=megatron"));
@@ -409,6 +422,30 @@ static void megatron_of_verl(void) {
         CU_ASSERT_PTR_NULL(strstr(import.settings[i], "park.moments"));
     CU_ASSERT_EQUAL(use_of(&import, "bias-activation-fusion"), STW_IMPORT_NO_EFFECT);
     CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
+    CU_ASSERT_EQUAL(use_of(&import, A "megatron.made_up"), STW_IMPORT_UNKNOWN);
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.overlap_grad_reduce=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.1.placement.params=host")); /* as the actor's */
+    stw_import_free(&import);
+}
+
+/* Keys of older versions, and what has another default than it had. */
+static void older_keys_of_verl(void) {
+    stw_import import;
+    CHECK_OK(parse("verl",
+                   PPO A "ppo_micro_batch_size=64 " A "optim.optimizer_impl=torch.optim "
+                         "actor_rollout_ref.rollout.layered_summon=True "
+                         "actor_rollout_ref.rollout.update_weights_bucket_megabytes=512\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.micro_batch=8")); /* 64 on 8 GPUs */
+    CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=20"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.sleep_level=1"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.0.update_bucket=512 MiB"));
+    stw_import_free(&import);
+    CHECK_FAILS(parse("verl",
+                      PPO A "ppo_micro_batch_size_per_gpu=1 " A
+                            "optim.optimizer_impl=bitsandbytes.optim\n",
+                      &import, err),
+                STW_STATUS_NOT_BUILT_IN, "use torch.optim");
     stw_import_free(&import);
 }
 
@@ -431,6 +468,7 @@ static void files_of_verl(void) {
     CU_ASSERT_TRUE(has_setting(&import, "batch.seq_len=4096"));
     CU_ASSERT_TRUE(has_setting(&import, "batch.log_prob_micro_batch=4")); /* 16384 / 4096 */
     CU_ASSERT_TRUE(has_setting(&import, "roles.0.engine=sglang"));
+    CU_ASSERT_TRUE(has_setting(&import, "weight_sync.method=buckets"));
     CU_ASSERT_EQUAL(import.gpus, 16);
     CU_ASSERT_STRING_EQUAL(import.model, "${HOME}/models/Qwen3-8B");
     stw_import_free(&import);
@@ -454,4 +492,5 @@ STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"automatic configs", automatic_configs}, {"actors of verl", actors_of_verl},
               {"configs with NVMe", configs_with_nvme},
               {"packed actors of verl", packed_actors_of_verl},
-              {"megatron of verl", megatron_of_verl}, {"files of verl", files_of_verl})
+              {"megatron of verl", megatron_of_verl}, {"older keys of verl", older_keys_of_verl},
+              {"files of verl", files_of_verl})
