@@ -76,5 +76,7 @@ stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error
     set_buckets(&r, model);
     set_loss_chunk(&r, model);
     if (import->derived.all_linear) set_all_linear(&r, model);
+    if (import->derived.wrap_embeddings && !model->tied_embeddings)
+        stw_reading_set(&r, "fsdp.wrap_embeddings", "true");
     return r.status;
 }

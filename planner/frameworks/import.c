@@ -7,8 +7,10 @@
 
 #include "core/checked.h"
 #include "core/file.h"
+#include "planner/frameworks/areal.h"
 #include "planner/frameworks/deepspeed.h"
 #include "planner/frameworks/derived.h"
+#include "planner/frameworks/llamafactory.h"
 #include "planner/frameworks/megatron.h"
 #include "planner/frameworks/ms_swift.h"
 #include "planner/frameworks/names.h"
@@ -21,11 +23,11 @@ typedef struct framework {
     stw_status (*read)(const char *text, size_t length, stw_import *out, stw_error *err);
 } framework;
 
-static const framework frameworks[] = {{"megatron", stw_megatron_import},
-                                       {"ms-swift", stw_ms_swift_import},
-                                       {"deepspeed", stw_deepspeed_import},
-                                       {"verl", stw_verl_import}};
-#define EXPECTED "megatron, ms-swift, deepspeed or verl"
+static const framework frameworks[] = {
+    {"megatron", stw_megatron_import},   {"ms-swift", stw_ms_swift_import},
+    {"deepspeed", stw_deepspeed_import}, {"verl", stw_verl_import},
+    {"areal", stw_areal_import},         {"llamafactory", stw_llamafactory_import}};
+#define EXPECTED "megatron, ms-swift, deepspeed, verl, areal or llamafactory"
 enum { N_FRAMEWORKS = sizeof frameworks / sizeof frameworks[0] };
 
 static const framework *framework_of(const char *name, size_t length) {

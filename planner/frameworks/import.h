@@ -29,6 +29,7 @@ typedef struct stw_import_derived {
     bool reduce_bucket, prefetch_bucket, persistence; /* "auto" of transformers' integration */
     bool all_linear;      /* adapters beside every linear layer of a block */
     uint64_t loss_tokens; /* of a micro batch, where a kernel fuses head and loss; 0: none */
+    bool wrap_embeddings; /* embeddings that are no head, too, are a unit of FSDP2 */
     bool text_only;       /* a model with a vision tower is refused */
 } stw_import_derived;
 

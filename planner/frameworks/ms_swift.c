@@ -146,35 +146,27 @@ static void set_lora(stw_reading *r) {
 
 /* ---- swift ---- */
 
-typedef struct pair {
-    const char *name, *value;
-} pair;
-
 /* swift/config/zero*.json: what they have in common, then by stage. */
-static const pair zero[] = {{"bf16.enabled", "auto"},
-                            {"fp16.enabled", "auto"},
-                            {"zero_optimization.overlap_comm", "false"},
-                            {"zero_optimization.contiguous_gradients", "true"},
-                            {"zero_optimization.offload_optimizer.pin_memory", "true"},
-                            {"zero_optimization.offload_param.pin_memory", "true"},
-                            {"gradient_clipping", "auto"},
-                            {"gradient_accumulation_steps", "auto"},
-                            {"train_micro_batch_size_per_gpu", "auto"},
-                            {NULL, NULL}};
-static const pair first_stages[] = {{"zero_optimization.reduce_bucket_size", "2e8"}, {NULL, NULL}};
-static const pair third_stage[] = {{"zero_optimization.reduce_bucket_size", "auto"},
-                                   {"zero_optimization.sub_group_size", "1e9"},
-                                   {"zero_optimization.stage3_prefetch_bucket_size", "auto"},
-                                   {"zero_optimization.stage3_param_persistence_threshold", "auto"},
-                                   {"zero_optimization.stage3_max_live_parameters", "1e9"},
-                                   {"zero_optimization.stage3_max_reuse_distance", "1e9"},
-                                   {NULL, NULL}};
-
-static void add_pairs(stw_reading *r, const pair *pairs) {
-    for (; pairs->name != NULL && r->status == STW_STATUS_OK; pairs++)
-        stw_reading_fail(
-            r, stw_flags_add(&r->flags, r->out->pool, pairs->name, pairs->value, 0, r->err));
-}
+static const stw_flag_pair zero[] = {{"bf16.enabled", "auto"},
+                                     {"fp16.enabled", "auto"},
+                                     {"zero_optimization.overlap_comm", "false"},
+                                     {"zero_optimization.contiguous_gradients", "true"},
+                                     {"zero_optimization.offload_optimizer.pin_memory", "true"},
+                                     {"zero_optimization.offload_param.pin_memory", "true"},
+                                     {"gradient_clipping", "auto"},
+                                     {"gradient_accumulation_steps", "auto"},
+                                     {"train_micro_batch_size_per_gpu", "auto"},
+                                     {NULL, NULL}};
+static const stw_flag_pair first_stages[] = {{"zero_optimization.reduce_bucket_size", "2e8"},
+                                             {NULL, NULL}};
+static const stw_flag_pair third_stage[] = {
+    {"zero_optimization.reduce_bucket_size", "auto"},
+    {"zero_optimization.sub_group_size", "1e9"},
+    {"zero_optimization.stage3_prefetch_bucket_size", "auto"},
+    {"zero_optimization.stage3_param_persistence_threshold", "auto"},
+    {"zero_optimization.stage3_max_live_parameters", "1e9"},
+    {"zero_optimization.stage3_max_reuse_distance", "1e9"},
+    {NULL, NULL}};
 
 /* transformers (training_args.py): 16 sequences of an iteration in swift unless steps are given. */
 static stw_trainer_arguments trainer_of(stw_reading *r, const char *dtype) {
@@ -212,16 +204,16 @@ static void use_deepspeed(stw_reading *r, const char *name, const char *dtype) {
     }
     const char *const offload = strstr(name, "_offload") != NULL ? "cpu" : "none";
     const char stage[2] = {name[4], '\0'};
-    const pair own[] = {
+    const stw_flag_pair own[] = {
         {"zero_optimization.stage", stw_pool_string(r->out->pool, stage)},
         {"zero_optimization.offload_optimizer.device", offload},
         {"zero_optimization.offload_param.device", stage[0] == '3' ? offload : "none"},
         {NULL, NULL}};
     zeros.flags.path = r->flags.path;
     zeros.flags.dashes = "";
-    add_pairs(&zeros, zero);
-    add_pairs(&zeros, own);
-    add_pairs(&zeros, stage[0] == '3' ? third_stage : first_stages);
+    stw_reading_add_pairs(&zeros, zero);
+    stw_reading_add_pairs(&zeros, own);
+    stw_reading_add_pairs(&zeros, stage[0] == '3' ? third_stage : first_stages);
     if (zeros.status == STW_STATUS_OK) stw_deepspeed_read(&zeros, &trainer);
     stw_reading_fail(r, zeros.status);
 }
@@ -311,21 +303,21 @@ static void rename_flag(stw_reading *r, const char *from, const char *to) {
 /* megatron_args.py, where it differs from Megatron-LM; "seq-length" is what a packed sequence has.
  */
 static void add_defaults(stw_reading *r, const char *dtype) {
-    const pair defaults[] = {{strcmp(dtype, "fp16") == 0 ? "fp16" : "bf16", "true"},
-                             {"micro-batch-size", "1"},
-                             {"global-batch-size", "16"},
-                             {"recompute-granularity", "selective"},
-                             {"attention-backend", "flash"},
-                             {"cross-entropy-loss-fusion", "true"},
-                             {"use-distributed-optimizer", "true"},
-                             {"expert-tensor-parallel-size", "1"},
-                             {"moe-token-dispatcher-type", "alltoall"},
-                             {"moe-grouped-gemm", "true"},
-                             {"data-parallel-sharding-strategy", "optim_grads_params"},
-                             {"hidden-dropout", "0"},
-                             {"attention-dropout", "0"},
-                             {"transformer-impl", "transformer_engine"},
-                             {"seq-length", stw_reading_text(r, "max-length", NULL)}};
+    const stw_flag_pair defaults[] = {{strcmp(dtype, "fp16") == 0 ? "fp16" : "bf16", "true"},
+                                      {"micro-batch-size", "1"},
+                                      {"global-batch-size", "16"},
+                                      {"recompute-granularity", "selective"},
+                                      {"attention-backend", "flash"},
+                                      {"cross-entropy-loss-fusion", "true"},
+                                      {"use-distributed-optimizer", "true"},
+                                      {"expert-tensor-parallel-size", "1"},
+                                      {"moe-token-dispatcher-type", "alltoall"},
+                                      {"moe-grouped-gemm", "true"},
+                                      {"data-parallel-sharding-strategy", "optim_grads_params"},
+                                      {"hidden-dropout", "0"},
+                                      {"attention-dropout", "0"},
+                                      {"transformer-impl", "transformer_engine"},
+                                      {"seq-length", stw_reading_text(r, "max-length", NULL)}};
     for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
         if (defaults[i].value != NULL && stw_flags_find(&r->flags, defaults[i].name) == NULL)
             stw_reading_fail(r, stw_flags_add(&r->flags, r->out->pool, defaults[i].name,

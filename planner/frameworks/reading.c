@@ -57,6 +57,54 @@ uint64_t stw_reading_count(stw_reading *r, const char *name, uint64_t fallback) 
     return value;
 }
 
+/* ---- values with references ---- */
+
+static bool is_null(const char *text) {
+    return strcasecmp(text, "null") == 0 || strcasecmp(text, "none") == 0 ||
+           strcmp(text, "???") == 0 || *text == '\0';
+}
+
+/* Not ${HOME}/models. */
+bool stw_reading_is_reference(const char *text) {
+    return strncmp(text, "${", 2) == 0 && text[strlen(text) - 1] == '}';
+}
+
+/* References to other keys: ${a.b}, ${oc.select:a.b,default}. Relative ones are left to defaults.
+ */
+const char *stw_reading_value(stw_reading *r, const char *name, const char *fallback) {
+    const char *text = stw_reading_text(r, name, NULL);
+    for (int depth = 0; text != NULL && stw_reading_is_reference(text) && depth < 8; depth++) {
+        const char *in = text + 2;
+        if (strncmp(in, "oc.select:", 10) == 0) in += strlen("oc.select:");
+        const size_t length = strcspn(in, ",}");
+        const char *path = stw_pool_printf(r->out->pool, "%.*s", (int)length, in);
+        text = path != NULL ? stw_reading_text(r, path, NULL) : NULL;
+        if (text != NULL || in[length] != ',') continue;
+        const char *rest = in + length + 1; /* the default, without the bracket */
+        const size_t n = strlen(rest);
+        if (n > 0) text = stw_pool_printf(r->out->pool, "%.*s", (int)(n - 1), rest);
+    }
+    return text == NULL || is_null(text) ? fallback : text;
+}
+
+bool stw_reading_is_on(stw_reading *r, const char *name, bool fallback) {
+    return strcasecmp(stw_reading_value(r, name, fallback ? "true" : "false"), "true") == 0;
+}
+
+uint64_t stw_reading_number(stw_reading *r, const char *name, uint64_t fallback) {
+    const char *text = stw_reading_value(r, name, NULL);
+    const stw_flag *flag = stw_flags_find(&r->flags, name);
+    uint64_t n = fallback;
+    if (text != NULL && flag != NULL && !stw_reading_parse_count(text, &n))
+        stw_reading_fail(r, stw_flag_fail(&r->flags, flag, "a whole number", r->err));
+    return n;
+}
+
+void stw_reading_add_pairs(stw_reading *r, const stw_flag_pair *pairs) {
+    for (; pairs->name != NULL && r->status == STW_STATUS_OK; pairs++)
+        r->status = stw_flags_add(&r->flags, r->out->pool, pairs->name, pairs->value, 0, r->err);
+}
+
 /* ---- what becomes of them ---- */
 
 void stw_reading_line(stw_reading *r, stw_import_use use, const char *flag, const char *value,

@@ -63,6 +63,21 @@ bool stw_reading_denies(const char *value);
 uint64_t stw_reading_count(stw_reading *r, const char *name, uint64_t fallback);
 bool stw_reading_parse_count(const char *text, uint64_t *out);
 
+/* Values of Hydra's configs: null is none, ${a.b} and ${oc.select:a.b,default} are those of other
+ * keys. */
+bool stw_reading_is_reference(const char *text);
+const char *stw_reading_value(stw_reading *r, const char *name, const char *fallback);
+bool stw_reading_is_on(stw_reading *r, const char *name, bool fallback);
+/** A failure if it is no whole number. */
+uint64_t stw_reading_number(stw_reading *r, const char *name, uint64_t fallback);
+
+/* Flags that a framework's own file stands for. */
+typedef struct stw_flag_pair {
+    const char *name, *value; /* name NULL ends a list */
+} stw_flag_pair;
+/** Add them as defaults, on line 0. */
+void stw_reading_add_pairs(stw_reading *r, const stw_flag_pair *pairs);
+
 /** Add a line to the import. */
 void stw_reading_line(stw_reading *r, stw_import_use use, const char *flag, const char *value,
                       const char *note);

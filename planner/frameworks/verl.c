@@ -71,45 +71,16 @@ static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin)
 
 /* ---- values ---- */
 
-static bool is_null(const char *text) {
-    return strcasecmp(text, "null") == 0 || strcasecmp(text, "none") == 0 ||
-           strcmp(text, "???") == 0 || *text == '\0';
-}
-
-/* Not ${HOME}/models. */
-static bool is_reference(const char *text) {
-    return starts_with(text, "${") && text[strlen(text) - 1] == '}';
-}
-
-/* References to other keys: ${a.b}, ${oc.select:a.b,default}. Relative ones are left to defaults.
- */
 static const char *value(stw_reading *r, const char *name, const char *fallback) {
-    const char *text = stw_reading_text(r, name, NULL);
-    for (int depth = 0; text != NULL && is_reference(text) && depth < 8; depth++) {
-        const char *in = text + 2;
-        if (starts_with(in, "oc.select:")) in += strlen("oc.select:");
-        const size_t length = strcspn(in, ",}");
-        const char *path = stw_pool_printf(r->out->pool, "%.*s", (int)length, in);
-        text = path != NULL ? stw_reading_text(r, path, NULL) : NULL;
-        if (text != NULL || in[length] != ',') continue;
-        const char *rest = in + length + 1; /* the default, without the bracket */
-        const size_t n = strlen(rest);
-        if (n > 0) text = stw_pool_printf(r->out->pool, "%.*s", (int)(n - 1), rest);
-    }
-    return text == NULL || is_null(text) ? fallback : text;
+    return stw_reading_value(r, name, fallback);
 }
 
 static bool is_on(stw_reading *r, const char *name, bool fallback) {
-    return strcasecmp(value(r, name, fallback ? "true" : "false"), "true") == 0;
+    return stw_reading_is_on(r, name, fallback);
 }
 
 static uint64_t count(stw_reading *r, const char *name, uint64_t fallback) {
-    const char *text = value(r, name, NULL);
-    const stw_flag *flag = stw_flags_find(&r->flags, name);
-    uint64_t n = fallback;
-    if (text != NULL && flag != NULL && !stw_reading_parse_count(text, &n))
-        stw_reading_fail(r, stw_flag_fail(&r->flags, flag, "a whole number", r->err));
-    return n;
+    return stw_reading_number(r, name, fallback);
 }
 
 /* The first of two names that is given. */
@@ -329,6 +300,9 @@ static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
                 !policy && is_on(r, FSDP "optimizer_offload", false));
     stw_reading_set_switch(r, "fsdp.reshard_after_forward",
                            is_on(r, FSDP "reshard_after_forward", true));
+    /* fsdp_utils.py, apply_fsdp2; 0.9.1 makes a unit of the head, too, which is planned in the
+     * root's */
+    r->out->derived.wrap_embeddings = strcmp(strategy, "fsdp2") == 0;
     stw_reading_set(r, "load.method", "rank0_broadcast");
     if (!policy) stw_reading_set(r, "optimizer.implementation", "foreach"); /* torch's default */
     stw_reading_set(r, "optimizer.clip_norm",
@@ -457,7 +431,8 @@ static void sort_all(stw_reading *r, bool megatron) {
         const bool transformers = strcmp(flag->name, MODEL "enable_gradient_checkpointing") == 0;
         const bool null = starts_with(flag->name, "critic.") && !has_critic(r);
         const bool listed = row != NULL && row->use == STW_FLAG_LISTED;
-        const bool unset = value(r, flag->name, NULL) == NULL || is_reference(flag->value);
+        const bool unset =
+            value(r, flag->name, NULL) == NULL || stw_reading_is_reference(flag->value);
         if (null || repeats_actor(r, flag) || (megatron && transformers) || (listed && unset) ||
             (starts_with(flag->name, REF) && listed && !has_reference(r)))
             stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");

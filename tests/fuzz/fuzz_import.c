@@ -33,7 +33,8 @@ static void import_as(const char *framework, const char *data, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const frameworks[] = {"megatron", "ms-swift", "deepspeed", "verl"};
+    static const char *const frameworks[] = {"megatron", "ms-swift",     "deepspeed",
+                                             "verl",     "llamafactory", "areal"};
     for (size_t i = 0; i < sizeof frameworks / sizeof frameworks[0]; i++)
         import_as(frameworks[i], (const char *)data, size);
     return 0;
