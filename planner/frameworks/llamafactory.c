@@ -121,7 +121,7 @@ static void read_all(stw_reading *r) {
         stw_reading_refuse(r, "finetuning_type", "use full or lora");
     if (strncmp(stw_reading_text(r, "optim", "adamw_torch"), "adamw_torch", 11) != 0)
         stw_reading_refuse(r, "optim", "use adamw_torch");
-    if (!stw_reading_is_set(r, "deepspeed"))
+    if (stw_reading_denies(stw_reading_text(r, "deepspeed", "none")))
         stw_reading_fail(r, stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
                                      "training without deepspeed: not implemented: state is "
                                      "replicated, or sharded by accelerate's file; use deepspeed: "

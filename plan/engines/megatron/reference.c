@@ -14,6 +14,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/megatron/acts.h"
 #include "plan/engines/megatron/blocks.h"
+#include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/park.h"
@@ -43,13 +44,10 @@ static stw_parcel parcel_of(const stw_job *job, const stw_megatron_params *param
 /* At the widest moment of a forward through the layers of a stage. */
 static uint64_t layers_bytes(const stw_job *job, uint32_t stage) {
     uint64_t most = 0;
-    for (uint32_t g = 0; g < job->model->n_groups; g++) {
-        bool here = false;
-        for (uint32_t i = 0; i < job->model->n_blocks && !here; i++)
-            here = job->model->blocks[i].group == g && stw_megatron_is_layer(job, i) &&
-                   stw_megatron_holds(job, stage, i);
-        if (!here) continue;
-        const stw_megatron_layer layer = stw_megatron_layer_of(job, g);
+    for (uint32_t i = 0; i < job->model->n_blocks; i++) {
+        if (!stw_megatron_is_layer(job, i) || !stw_megatron_holds(job, stage, i)) continue;
+        const stw_megatron_layer layer =
+            stw_megatron_layer_of(job, job->model->blocks[i].group, stw_megatron_is_fp8(job, i));
         most = stw_max_u64(most, stw_plus(layer.whole, layer.forward));
     }
     return most;
