@@ -256,7 +256,7 @@ static const edit refused[] = {
     {"\"prefetch\"", "\"depth\": 3", "\"depth\": 0", "live"},
     {"\"prefetch\"", "\"depth\": 3", "\"depth\": 5000", "at most 1024"},
     {"\"prefetch\"", "\"live\": 3", "\"live\": 4", "live"},
-    {"\"prefetch\"", "1048576", "9223372036854775807", "at most"},
+    {"\"decisions\"", "1048576", "9223372036854775807", "at most"},
     {"\"prefetch\"", "\"unit\": \"bucket\"", "\"unit\": \"bag\"", "bucket or group"},
     {"\"load\"", "\"rank0_broadcast\"", "\"telepathy\"", "sharded_read"},
     /* what follows from them */
