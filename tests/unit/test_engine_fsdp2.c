@@ -151,13 +151,12 @@ static const recorded cases[] = {
       {WITHIN, STW_OP_REDUCE_SCATTER, 34, 34 * ROWS},
       {WITHIN, STW_OP_ALL_REDUCE, 3 + 33, 3 * 4096ull + 2 * (8 * NORMS + 1024)},
       {STW_PHASE_OPTIMIZER_STEP, STW_RANK_GROUP_TP, STW_OP_NORM_SUM, 1, 4 * 90ull}}},
-    /* no rows are cut: outputs in forward, gradients of inputs in backward; the embedding and the
-     * head's input; of norms those of query and key alone */
+    /* no rows are cut: two outputs of a layer in forward, in backward the gradient of the input of
+     * each of five products; the embedding and the head's input */
     {2,
      {TP2},
      {{WITHIN, STW_OP_ALL_GATHER, 0, 0},
-      {WITHIN, STW_OP_ALL_REDUCE, 34 + 3 + 16,
-       34 * ROWS + 3 * 4096ull + 2 * (8 * (NORMS - 2048ull))}}},
+      {WITHIN, STW_OP_ALL_REDUCE, 58 + 3, 58 * ROWS + 3 * 4096ull}}},
     {2,
      {TP2, "parallel.sequence_parallel=true", "fsdp.loss_parallel=false"},
      {{WITHIN, STW_OP_ALL_GATHER, 35, 34 * ROWS + 2 * 1024 * 151936ull},

@@ -12,7 +12,8 @@
  * torch/distributed/tensor/parallel/style.py at v2.11). With sequence parallelism attention and MLP
  * gather their input (PrepareModuleInput) and reduce-scatter their output (RowwiseParallel with
  * output_layouts Shard(1)); backward does the same with gradients, the other way round. Without it
- * outputs are all-reduced in forward, gradients of inputs in backward. A forward that is recomputed
+ * outputs are all-reduced in forward; each product that reads a whole input is given it as a plain
+ * tensor, and all-reduces its gradient by itself. A forward that is recomputed
  * ends before the last product (torch/utils/checkpoint.py); torchtitan's policy for operations
  * keeps outputs of reduce-scatters, but not those of all-reduces. The embedding has a part of the
  * vocabulary on each rank, whose rows are summed, and the head gathers its input; loss parallelism
@@ -20,10 +21,10 @@
  * _log_softmax, _nll_loss_forward), else logits are gathered.
  * FSDP sums gradients of parameters that are whole before it reduces them, one by one and in the
  * dtype of computation, or of the gradients that were added up (_fsdp_param.py at v2.11,
- * _get_grad_inner_tensor: redistribute to the placements of the parameter): norms of rows that
- * sequence parallelism cuts, norms of the heads of a rank. */
-#include <string.h>
-
+ * _get_grad_inner_tensor: redistribute to the placements of the parameter; 2.15 sums in the dtype
+ * of the reduction): with sequence parallelism, which makes norms DTensors. NVIDIA-NeMo/Automodel
+ * leaves them alone without it (optimized_tp_plans.py, sequence_parallel false).
+ * Counts and bytes equal those of torch 2.15 (bench/results/2026-11-22-engines/fsdp2-tp.txt). */
 #include "core/checked.h"
 #include "plan/engines/fsdp2/pass.h"
 #include "plan/engines/tensor_parallel.h"
@@ -66,11 +67,22 @@ static uint64_t rows_bytes(const stw_pass *p) {
     return stw_times(stw_times(p->b->job->tokens, compute_bytes(p)), p->b->job->model->hidden);
 }
 
+/* Products whose output is cut: those that read the rows of all tokens. */
+static uint32_t first_products(const stw_model *model, uint32_t block) {
+    const stw_block *b = &model->blocks[block];
+    uint32_t n = 0;
+    for (uint32_t t = b->first_tensor; t < b->first_tensor + b->n_tensors; t++)
+        n += model->tensors[t].rank == 2 && stw_tp_cut_of(&model->tensors[t]) == STW_TP_ROWS;
+    return n;
+}
+
 static void exchange_rows(stw_pass *p, uint32_t block, stw_exchange when) {
     const stw_run_spec *run = p->b->job->run;
     const bool again = when == STW_EXCHANGE_AGAIN, ops = run->recompute.granularity == 2;
     if (!run->parallel.sequence_parallel) {
-        among_tp(p, STW_OP_ALL_REDUCE, block, again ? 1 : 2, rows_bytes(p));
+        uint32_t calls = again ? 1 : 2;
+        if (when == STW_EXCHANGE_BACKWARD) calls = first_products(p->b->job->model, block);
+        among_tp(p, STW_OP_ALL_REDUCE, block, calls, rows_bytes(p));
         return;
     }
     among_tp(p, STW_OP_ALL_GATHER, block, 2, rows_bytes(p));
@@ -102,12 +114,9 @@ void stw_pass_exchange_loss(stw_pass *p, stw_exchange when) {
         among_tp(p, STW_OP_ALL_GATHER, p->root, 1, logits);
 }
 
-/* Is a whole tensor's gradient on a rank a part of the sum? A last product's bias without sequence
- * parallelism, or a norm of all rows, has all of it. */
+/* Is a whole tensor's gradient on a rank a part of the sum? */
 static bool has_part(const stw_job *job, const stw_tensor *tensor) {
-    if (stw_tp_cut_of(tensor) != STW_TP_WHOLE) return false;
-    return job->run->parallel.sequence_parallel || strstr(tensor->name, "q_norm") != NULL ||
-           strstr(tensor->name, "k_norm") != NULL;
+    return job->run->parallel.sequence_parallel && stw_tp_cut_of(tensor) == STW_TP_WHOLE;
 }
 
 void stw_pass_sum_whole(stw_pass *p, uint32_t unit) {
