@@ -483,6 +483,10 @@ uint64_t stw_logits_grad_bytes(const stw_job *job) {
                    own_logits_bytes(job));
 }
 
+uint64_t stw_logits_tensor_bytes(const stw_job *job) {
+    return stw_times(logit_elements(job), stw_max_u64(upcast_bytes(job), compute_bytes(job)));
+}
+
 uint64_t stw_embedding_rows_bytes(const stw_job *job) {
     if (!cuts_rows(job)) return 0;
     return stw_times(stw_times(job->tokens, job->model->hidden), compute_bytes(job));

@@ -56,6 +56,8 @@ uint64_t stw_logits_forward_bytes(const stw_job *job);
 uint64_t stw_logits_saved_bytes(const stw_job *job);
 uint64_t stw_logits_backward_bytes(const stw_job *job);
 uint64_t stw_logits_grad_bytes(const stw_job *job);
+/** The largest tensor among these. */
+uint64_t stw_logits_tensor_bytes(const stw_job *job);
 /** Rows of all tokens that sequence parallelism gathers for the embedding's gradient; 0 without. */
 uint64_t stw_embedding_rows_bytes(const stw_job *job);
 /** Does a block lie outside the chain of residual blocks although it is gathered by itself (a

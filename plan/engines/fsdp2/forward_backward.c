@@ -224,6 +224,27 @@ static void root_grads(stw_pass *p, bool embedding) {
     }
 }
 
+/* Bytes of logits beside those that are kept. Where tensors are not told one by one, torch's
+ * allocator sees none that is larger than the largest of them. */
+typedef struct beside {
+    stw_extent parts[4];
+} beside;
+
+static beside alloc_beside(stw_builder *b, uint64_t bytes) {
+    beside out = {{STW_NO_EXTENT, STW_NO_EXTENT, STW_NO_EXTENT, STW_NO_EXTENT}};
+    uint64_t each = stw_job_tp(b->job) > 1 ? stw_logits_tensor_bytes(b->job) : bytes;
+    for (int i = 0; i < 4; i++) {
+        const uint64_t part = i < 3 ? stw_min_u64(bytes, each) : bytes;
+        out.parts[i] = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, part);
+        bytes -= part;
+    }
+    return out;
+}
+
+static void free_beside(stw_builder *b, const beside *more) {
+    for (int i = 0; i < 4; i++) stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more->parts[i]);
+}
+
 static void loss_and_head(stw_pass *p) {
     stw_builder *b = p->b;
     const stw_job *job = b->job;
@@ -233,13 +254,12 @@ static void loss_and_head(stw_pass *p) {
     uint64_t saved = stw_logits_saved_bytes(job), most = stw_logits_backward_bytes(job);
     uint32_t from = stw_tensors_begin(b);
     stw_extent kept = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, saved);
-    stw_extent more =
-        stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_forward_bytes(job) - saved);
+    beside more = alloc_beside(b, stw_logits_forward_bytes(job) - saved);
     double flops =
         2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
     stw_pass_exchange_loss(p, STW_EXCHANGE_FORWARD);
     uint32_t done = stw_pass_compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
-    stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    free_beside(b, &more);
     stw_torch_loss(p->torch, from);
     from = stw_tensors_begin(b);
     if (reshard && stw_pass_has_root(p)) stw_pass_reshard(p, p->root);
@@ -257,14 +277,14 @@ static void loss_and_head(stw_pass *p) {
     prepare_backward(p, p->n_chain);
     from = stw_tensors_begin(b);
     if (fused) root_grads(p, false);
-    more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, most - saved);
+    more = alloc_beside(b, most - saved);
     (void)stw_pass_compute(p, p->root, STW_OP_LOSS, stw_head_backward_share(job) * flops, done);
     stw_pass_exchange_loss(p, STW_EXCHANGE_BACKWARD);
-    stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    free_beside(b, &more);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, kept);
-    more = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, stw_logits_grad_bytes(job));
+    more = alloc_beside(b, stw_logits_grad_bytes(job));
     if (!fused) root_grads(p, false);
-    stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
+    free_beside(b, &more);
     stw_torch_loss_backward(p->torch, from);
 }
 
