@@ -128,6 +128,17 @@ static bool has_effect(const stw_engine_spec *engine, const char *key) {
     return false;
 }
 
+/* The engines with which a key has an effect: "fsdp2 or megatron". */
+static void name_engines(const char *key, char *out, size_t out_size) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (uint32_t e = 0; e < stw_engine_spec_count() && used < out_size; e++)
+        if (has_effect(stw_engine_spec_at(e), key))
+            used += (size_t)snprintf(
+                out + used, out_size - used, "%s%s%s", used > 0 ? " or " : "", stw_engine_name(e),
+                stw_engine_spec_at(e)->instead != NULL ? ", which is not implemented" : "");
+}
+
 /* Keys that have an effect with other engines only. */
 static stw_status check_engine_keys(const stw_run_spec *run, const stw_run_spec *defaults,
                                     const char *origin, stw_error *err) {
@@ -136,15 +147,15 @@ static stw_status check_engine_keys(const stw_run_spec *run, const stw_run_spec 
         const char *const *key = stw_engine_spec_at(e)->keys;
         for (; key != NULL && *key != NULL; key++) {
             const stw_spec_row *row = NULL;
-            char expected[192];
+            char expected[192], engines[96];
             if (has_effect(engine, *key)) continue;
             stw_status status =
                 stw_spec_first_changed(stw_run_spec_table(), *key, run, defaults, &row, err);
             if (status != STW_STATUS_OK) return status;
+            name_engines(*key, engines, sizeof engines);
             snprintf(expected, sizeof expected,
-                     "its default, because engine is %s (it has an effect with engine %s%s)",
-                     engine->name, stw_engine_name(e),
-                     stw_engine_spec_at(e)->instead != NULL ? ", which is not implemented" : "");
+                     "its default, because engine is %s (it has an effect with engine %s)",
+                     engine->name, engines);
             if (row != NULL) return stw_run_spec_refuse_value(run, origin, err, row->key, expected);
         }
     }

@@ -93,7 +93,7 @@ static void contradictions_are_refused(void) {
         {{"park.moments=host"},
          STW_STATUS_BAD_INPUT,
          "park.moments: found host, expected its default, because engine is stowage (it has an "
-         "effect with engine fsdp2)"},
+         "effect with engine fsdp2 or megatron)"},
         {{"fsdp.offload_policy=true"},
          STW_STATUS_BAD_INPUT,
          "fsdp.offload_policy: found true, expected its default, because engine is stowage"},
@@ -300,10 +300,10 @@ static void keys_without_effect_are_refused(void) {
         {{"parallel.tp=2"},
          STW_STATUS_BAD_INPUT,
          "parallel.tp: found 2, expected its default, because engine is stowage (it has an effect "
-         "with engine megatron)"},
+         "with engine fsdp2 or megatron)"},
         {{"parallel.pp=2"}, STW_STATUS_BAD_INPUT, "parallel.pp"},
         {{"parallel.vpp=2"}, STW_STATUS_BAD_INPUT, "parallel.vpp"},
-        {{"parallel.sequence_parallel=true"}, STW_STATUS_BAD_INPUT, "with engine megatron"},
+        {{"parallel.sequence_parallel=true"}, STW_STATUS_BAD_INPUT, "fsdp2 or megatron"},
         {{"parallel.cp_kind=ulysses"}, STW_STATUS_NOT_BUILT_IN, "use parallel.cp_kind: ring"},
         {{"batch.max_tokens_per_gpu=8k", "batch.micro_batch=2"},
          STW_STATUS_BAD_INPUT,
