@@ -270,7 +270,7 @@ static const edit refused[] = {
     {"\"regions\"", "\"component\": \"params\"", "\"component\": \"grads\"",
      "regions[0].component"},
     {"\"regions\"", "\"first_unit\": 20", "\"first_unit\": 19", "regions[1].first_unit"},
-    {"\"prefetch\"", "1048576", "2097152", "layout.hash.rank0"},
+    {"\"decisions\"", "1048576", "2097152", "layout.hash.rank0"},
     {"\"rank_map\"", "\"ranks\": \"0\"", "\"ranks\": \"0-1\"", "rank_map.kinds[0].ranks"},
     {"\"rank_map\"", "\"node_kind\": \"0\"", "\"node_kind\": \"1\"", "rank_map.kinds[0].node_kind"},
     /* figures */
