@@ -87,12 +87,13 @@ bool stw_fetch_begin(stw_fetch *f, stw_zero *z, const stw_act *acts) {
     if (!f->active) return true;
     uint32_t *seen = stw_pool_array(pool, model->n_tensors, sizeof *seen);
     f->tensors = stw_pool_array(pool, model->n_tensors, sizeof *f->tensors);
+    f->reading = stw_pool_array(pool, model->n_tensors, sizeof *f->reading);
     f->handles = stw_pool_array(pool, most, sizeof *f->handles);
     f->uses = stw_pool_array(pool, most, sizeof *f->uses);
     f->before = stw_pool_array(pool, most + 1, sizeof *f->before);
     f->next = stw_pool_array(pool, most, sizeof *f->next);
-    if (seen == NULL || f->tensors == NULL || f->handles == NULL || f->uses == NULL ||
-        f->before == NULL || f->next == NULL) {
+    if (seen == NULL || f->tensors == NULL || f->reading == NULL || f->handles == NULL ||
+        f->uses == NULL || f->before == NULL || f->next == NULL) {
         z->b->status = stw_fail(z->b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
         return false;
     }
@@ -115,6 +116,7 @@ bool stw_fetch_begin(stw_fetch *f, stw_zero *z, const stw_act *acts) {
 /* It begins where the GPU's work is then. */
 static void read_shard(stw_fetch *f, uint32_t tensor) {
     f->tensors[tensor].shard = BEING_READ;
+    f->reading[f->n_reading++] = tensor;
     if (--f->free_buffers < f->fewest) f->fewest = f->free_buffers;
     f->read_by = stw_copy(
         f->z->b, &(stw_transport){.kind = STW_OP_COPY_BLOCK,
@@ -135,9 +137,9 @@ static uint32_t read_shards(stw_fetch *f, uint32_t first) {
         if (f->tensors[t].shard == IN_FILE) read_shard(f, t);
         waits = waits || f->tensors[t].shard == BEING_READ;
     }
-    for (uint32_t t = 0; waits && t < f->z->job->model->n_tensors; t++)
-        if (f->tensors[t].shard == BEING_READ) f->tensors[t].shard = IN_BUFFER;
-    return waits ? f->read_by : STW_OP_NONE;
+    if (!waits) return STW_OP_NONE;
+    while (f->n_reading > 0) f->tensors[f->reading[--f->n_reading]].shard = IN_BUFFER;
+    return f->read_by;
 }
 
 /* As many of the next shards as twice what is on its way to the GPU, if there are buffers

@@ -27,7 +27,9 @@ typedef struct stw_fetch {
     int64_t free_buffers; /* for shards on NVMe; below 0: so many are missing */
     int64_t fewest;       /* free ones so far */
     uint32_t read_by;     /* the last read of a shard */
-    uint32_t block;       /* that is being worked on */
+    uint32_t *reading;    /* [n_tensors] shards that are being read */
+    uint32_t n_reading;
+    uint32_t block; /* that is being worked on */
 } stw_fetch;
 
 /** How a block's tensors are used: in forward, in backward, in a recomputation before it. */

@@ -56,7 +56,7 @@ static const stw_spec_row rows[] = {
      .note = "with offload_param: nvme: page-locked buffers, each for one shard", BOUNDS(1, 65536)},
     {COUNT("deepspeed.param_buffer_size"), AT(param_buffer_size),
      .also = "offload_param_buffer_size", .fallback = "1e8", .note = "elements of each",
-     BOUNDS(1, 1e15)},
+     BOUNDS(1, 1e12)},
     {COUNT("deepspeed.max_in_cpu"), AT(max_in_cpu), .fallback = "1e9",
      .note = "with offload_param: nvme: elements of a rank's shards that stay on the host"},
     {BYTES("deepspeed.aio_block_size"), AT(aio_block_bytes), .also = "block_size",

@@ -136,7 +136,8 @@ static uint32_t check_at_once(stw_zero *z) {
     stw_extent made =
         stw_alloc(z->b, STW_COMPONENT_REDUCE, tier, stw_times(z->placed, element + 1));
     z->b->pageable = false;
-    const uint32_t done = stw_zero_pass(z, tier, z->placed, 4 * element + 4, STW_OP_NONE);
+    const uint32_t done =
+        stw_zero_pass(z, tier, z->placed, stw_times(4, stw_plus(element, 1)), STW_OP_NONE);
     stw_free(z->b, STW_COMPONENT_REDUCE, tier, made);
     return done;
 }
@@ -146,15 +147,17 @@ static uint32_t check_at_once(stw_zero *z) {
  * flag, for which the process waits (has_overflow). @return when it goes on */
 static uint32_t check_overflow(stw_zero *z) {
     const bool third = z->set.zero_stage == 3;
-    uint32_t done = STW_OP_NONE, calls = 0;
+    const uint64_t element = z->fp32_grads ? 4 : z->element;
+    uint64_t calls = 0;
+    uint32_t done = STW_OP_NONE;
     if (third ? z->job->run->precision.params != STW_DTYPE_F16 : z->bf16_optimizer)
         return STW_OP_NONE;
     if (third) {
         done = check_at_once(z);
     } else if (!z->set.offload_optimizer) {
-        for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++) calls += FINITE_CALLS * z->group_tensors[g];
-        done = stw_zero_pass(z, STW_TIER_GPU, z->placed, 2 * (z->fp32_grads ? 4 : z->element),
-                             STW_OP_NONE);
+        for (uint32_t g = 0; g < STW_ZERO_GROUPS; g++)
+            calls = stw_plus(calls, stw_times(FINITE_CALLS, z->group_tensors[g]));
+        done = stw_zero_pass(z, STW_TIER_GPU, z->placed, stw_times(2, element), STW_OP_NONE);
     }
     const bool on_cpu = third && z->set.offload_optimizer; /* the pass is the process's own */
     const uint32_t called = stw_zero_call(z, calls, STW_OP_NONE);

@@ -64,17 +64,34 @@ uint64_t stw_swap_param_buffers(const stw_zero *z) {
 uint64_t stw_swap_written_buffer(const stw_zero *z) {
     uint64_t most = 0, most_params = 0;
     for (uint32_t i = 0; i < z->n_sub_groups && z->host_sub_groups < z->n_sub_groups; i++) {
-        uint64_t bytes = 0;
-        for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
-            if (stw_job_trains(z->job, t) && z->sub_group_of[t] == i)
-                bytes = stw_plus(bytes, stw_swap_aligned(z, shard_bytes(z, t)));
-        if (z->sub_groups[i] > most_params) most = bytes;
+        if (z->sub_groups[i] > most_params) most = z->swap_groups[i].shards;
         most_params = stw_max_u64(most_params, z->sub_groups[i]);
     }
     return most;
 }
 
+/* Bytes of a shard's gradient that go to a file: whole multiples of the alignment
+ * (_adjust_for_misaligned_lengths). */
+static uint64_t grad_file(const stw_zero *z, uint32_t tensor) {
+    const uint64_t bytes = stw_times(4, stw_zero_shard(z, tensor));
+    return is_swappable(z, bytes) ? bytes / alignment(z) * alignment(z) : 0;
+}
+
 /* ---- what lies on NVMe ---- */
+
+static void find_tensors(stw_zero *z) {
+    for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
+        if (!stw_job_trains(z->job, t) || z->n_sub_groups == 0) continue;
+        stw_swap_group *group = &z->swap_groups[z->sub_group_of[t]];
+        const uint64_t grads = stw_times(4, stw_zero_shard(z, t)), file = grad_file(z, t);
+        if (group->end == 0) group->first = t;
+        group->end = t + 1;
+        group->grad_files = stw_plus(group->grad_files, file);
+        group->grad_rest = stw_plus(group->grad_rest, grads - file);
+        group->param_files = stw_plus(group->param_files, stw_swap_param_file(z, t));
+        group->shards = stw_plus(group->shards, stw_swap_aligned(z, shard_bytes(z, t)));
+    }
+}
 
 /* Each parameter group has a buffer on the host for its sub-groups, in order, until max_in_cpu
  * elements of all groups are taken; a sub-group that is not whole in it stays in its files
@@ -143,8 +160,9 @@ bool stw_swap_init(stw_zero *z) {
     stw_pool *pool = z->b->program->pool;
     z->swapped = stw_pool_array(pool, (size_t)z->n_sub_groups + 1, sizeof *z->swapped);
     z->left = stw_pool_array(pool, z->job->model->n_tensors, sizeof *z->left);
+    z->swap_groups = stw_pool_array(pool, (size_t)z->n_sub_groups + 1, sizeof *z->swap_groups);
     z->host_sub_groups = z->n_sub_groups;
-    if (z->swapped == NULL || z->left == NULL) {
+    if (z->swapped == NULL || z->left == NULL || z->swap_groups == NULL) {
         z->b->status = stw_fail(z->b->err, STW_STATUS_NO_MEMORY, "program", "out of memory");
         return false;
     }
@@ -154,6 +172,7 @@ bool stw_swap_init(stw_zero *z) {
         z->swapped[i] = swaps_optimizer(z) && is_swappable(z, stw_times(4, z->sub_groups[i]));
         if (z->swapped[i]) z->swapped_params = stw_plus(z->swapped_params, z->sub_groups[i]);
     }
+    find_tensors(z);
     if (swaps_params(z)) {
         z->host_sub_groups = 0;
         find_host_shards(z);
@@ -224,13 +243,6 @@ void stw_swap_load_masters(stw_zero *z) {
 
 static bool is_group_swapped(const stw_zero *z, uint32_t tensor) {
     return stw_job_trains(z->job, tensor) && z->swapped[z->sub_group_of[tensor]];
-}
-
-/* Bytes of a shard's gradient that go to a file: whole multiples of the alignment
- * (_adjust_for_misaligned_lengths). */
-static uint64_t grad_file(const stw_zero *z, uint32_t tensor) {
-    const uint64_t bytes = stw_times(4, stw_zero_shard(z, tensor));
-    return is_swappable(z, bytes) ? bytes / alignment(z) * alignment(z) : 0;
 }
 
 /* The rest of a shard keeps all of it: it is a view. */
@@ -310,8 +322,8 @@ void stw_swap_step_begin(stw_zero *z, stw_swap_step *s, bool first) {
     if (!first || z->swapped_params == 0) return;
     uint64_t grads = 0;
     for (int m = 0; m < 2; m++) make_file(z, moments[m], all_files(z));
-    for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
-        if (is_group_swapped(z, t)) grads = stw_plus(grads, grad_file(z, t));
+    for (uint32_t i = 0; i < z->n_sub_groups; i++)
+        if (z->swapped[i]) grads = stw_plus(grads, z->swap_groups[i].grad_files);
     make_file(z, STW_COMPONENT_GRADS, grads);
 }
 
@@ -321,25 +333,14 @@ static uint32_t next_swapped(const stw_zero *z, uint32_t sub_group) {
     return i < z->n_sub_groups ? i : UINT32_MAX;
 }
 
-/* Of a sub-group: what has a file, or what is left on the GPU. */
-static uint64_t grads_of(const stw_zero *z, uint32_t sub_group, bool left) {
-    uint64_t bytes = 0;
-    for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
-        if (!stw_job_trains(z->job, t) || z->sub_group_of[t] != sub_group) continue;
-        const uint64_t file = grad_file(z, t), all = stw_times(4, stw_zero_shard(z, t));
-        bytes = stw_plus(bytes, left ? all - file : file);
-    }
-    return bytes;
-}
-
 /* Each file by itself, at once. A first step has no moments to read. */
 static uint32_t read_state(stw_zero *z, const stw_swap_step *s, uint32_t i, uint32_t after) {
     const uint64_t bytes = group_file(z, i);
     (void)file_copy(z, false, STW_COMPONENT_MASTER, bytes, STW_OP_NONE, after);
     for (int m = 0; m < 2 && !s->first; m++)
         (void)file_copy(z, false, moments[m], bytes, STW_OP_NONE, after);
-    return file_copy(z, false, STW_COMPONENT_GRADS, stw_max_u64(1, grads_of(z, i, false)),
-                     STW_OP_NONE, after);
+    const uint64_t grads = stw_max_u64(1, z->swap_groups[i].grad_files); /* the last of the reads */
+    return file_copy(z, false, STW_COMPONENT_GRADS, grads, STW_OP_NONE, after);
 }
 
 /* Gradients that are still in a buffer are written first (_flush_gradient_swapper). */
@@ -352,7 +353,7 @@ static uint32_t flush_grads(stw_zero *z) {
 }
 
 static void drop_left(stw_zero *z, uint32_t sub_group) {
-    for (uint32_t t = 0; t < z->job->model->n_tensors; t++) {
+    for (uint32_t t = z->swap_groups[sub_group].first; t < z->swap_groups[sub_group].end; t++) {
         if (z->left[t].bytes == 0 || z->sub_group_of[t] != sub_group) continue;
         stw_free(z->b, STW_COMPONENT_GRADS, STW_TIER_GPU, z->left[t]);
         z->left[t] = STW_NO_EXTENT;
@@ -375,7 +376,7 @@ uint32_t stw_swap_in(stw_zero *z, stw_swap_step *s, uint32_t i) {
     const uint32_t next = z->set.pipeline_read ? next_swapped(z, i) : UINT32_MAX;
     s->ahead = next;
     if (next != UINT32_MAX) s->read_by = read_state(z, s, next, at);
-    const uint64_t left = grads_of(z, i, true);
+    const uint64_t left = z->swap_groups[i].grad_rest;
     if (left > 0) {
         const uint32_t down = stw_copy(z->b, &(stw_transport){.kind = STW_OP_COPY,
                                                               .stream = STW_STREAM_D2H,
@@ -418,11 +419,7 @@ void stw_swap_step_end(stw_zero *z, const stw_swap_step *s) {
 }
 
 uint32_t stw_swap_write_params(stw_zero *z, uint32_t sub_group, uint32_t after) {
-    uint64_t bytes = 0;
-    if (sub_group < z->host_sub_groups) return after;
-    for (uint32_t t = 0; t < z->job->model->n_tensors; t++)
-        if (stw_job_trains(z->job, t) && z->sub_group_of[t] == sub_group)
-            bytes = stw_plus(bytes, stw_swap_param_file(z, t));
-    if (bytes == 0) return after;
+    const uint64_t bytes = z->swap_groups[sub_group].param_files;
+    if (sub_group < z->host_sub_groups || bytes == 0) return after;
     return stw_zero_call(z, 1, file_copy(z, true, STW_COMPONENT_PARAMS, bytes, STW_OP_NONE, after));
 }

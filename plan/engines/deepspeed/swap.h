@@ -11,6 +11,15 @@
 
 #include "plan/engines/deepspeed/zero.h"
 
+/** What the tensors of a sub-group have. */
+typedef struct stw_swap_group {
+    uint32_t first, end;  /* they are among these */
+    uint64_t grad_files;  /* bytes of files of gradients */
+    uint64_t grad_rest;   /* bytes of gradients that have none */
+    uint64_t param_files; /* bytes of files of shards */
+    uint64_t shards;      /* bytes of all shards, each as in a file */
+} stw_swap_group;
+
 /** What lies on NVMe. Called once the sub-groups of `z` are known. @return false after a failure,
  * and where DeepSpeed's own assertions about buffers fail */
 bool stw_swap_init(stw_zero *z);

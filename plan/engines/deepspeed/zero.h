@@ -62,9 +62,10 @@ typedef struct stw_zero {
     uint32_t *sub_group_of; /* [n_tensors] of trained tensors of which the rank has a shard */
     uint32_t normed;        /* in a step: the operation that knows the global norm */
     /** State on NVMe (swap.h). */
-    bool *swapped;            /* [n_sub_groups] master weights and moments lie there */
-    uint64_t swapped_params;  /* elements of these */
-    uint64_t largest_group;   /* elements of the largest sub-group */
+    bool *swapped;                      /* [n_sub_groups] master weights and moments lie there */
+    struct stw_swap_group *swap_groups; /* [n_sub_groups] */
+    uint64_t swapped_params;            /* elements of these */
+    uint64_t largest_group;             /* elements of the largest sub-group */
     uint32_t host_sub_groups; /* the first so many have their shards in one buffer on the host */
     uint64_t host_params[STW_ZERO_GROUPS]; /* elements of these buffers */
     uint64_t unwritten; /* bytes of fp32 gradients that backward leaves in a buffer */
