@@ -93,7 +93,7 @@ static const stw_flag_row rows[] = {
     IDLE("checkpoint.*"),
     READ("aio.block_size"),
     READ("aio.intra_op_parallelism"),
-    LISTED("aio.use_gds", "false", "planned through the host"),
+    REFUSED("aio.use_gds", "false", "use false: its buffers are on the GPU"),
     LISTED("aio.queue_depth", "8", "seconds follow from node.nvme.read and node.nvme.write"),
     LISTED("aio.single_submit", "false", "seconds follow from node.nvme.read and node.nvme.write"),
     LISTED("aio.overlap_events", "true", "seconds follow from node.nvme.read and node.nvme.write"),
@@ -182,7 +182,10 @@ static void set_offload(stw_reading *r, uint64_t stage) {
         stw_reading_set_switch(r, "deepspeed.pin_memory",
                                stw_reading_is_set(r, ZERO "offload_optimizer.pin_memory"));
         const char *ratio = stw_reading_text(r, ZERO "offload_optimizer.ratio", "1");
-        if (strtod(ratio, NULL) < 1) stw_reading_refuse(r, ZERO "offload_optimizer.ratio", "use 1");
+        if (strtod(ratio, NULL) < 1 && is_nvme(optimizer))
+            stw_reading_refuse(r, ZERO "offload_optimizer.ratio", "use 1, or device: cpu");
+        else if (strtod(ratio, NULL) < 1 && stage == 3) /* other stages do not read it */
+            stw_reading_set(r, "deepspeed.ratio", ratio);
     }
     if (param && stage < 3) stw_reading_refuse(r, ZERO "offload_param.device", "it needs stage 3");
     if (param && !optimizer)

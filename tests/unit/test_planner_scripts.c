@@ -321,6 +321,7 @@ static void configs_with_nvme(void) {
         CU_ASSERT_TRUE(has_setting(&import, settings[i]));
     CU_ASSERT_EQUAL(use_of(&import, "aio.queue_depth"), STW_IMPORT_NOT_MODELLED);
     CU_ASSERT_EQUAL(use_of(&import, "aio.use_gds"), STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_FALSE(has_setting(&import, "deepspeed.ratio=1"));
     CU_ASSERT_EQUAL(use_of(&import, "zero_optimization.offload_optimizer.nvme_path"),
                     STW_IMPORT_NO_EFFECT);
     stw_import_free(&import);
@@ -328,6 +329,18 @@ static void configs_with_nvme(void) {
     CHECK_OK(parse("deepspeed", text, &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "deepspeed.offload_optimizer=cpu"));
     CU_ASSERT_FALSE(has_setting(&import, "deepspeed.pipeline_read=true"));
+    stw_import_free(&import);
+    CHECK_FAILS(parse("deepspeed",
+                      "bf16: {enabled: true}\nzero_optimization: {stage: 3, offload_optimizer: "
+                      "{device: nvme}}\naio: {use_gds: true}\n",
+                      &import, err),
+                STW_STATUS_NOT_BUILT_IN, "buffers are on the GPU");
+    stw_import_free(&import);
+    CHECK_OK(parse("deepspeed",
+                   "bf16: {enabled: true}\nzero_optimization: {stage: 3, offload_optimizer: "
+                   "{device: cpu, ratio: 0.3}}\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "deepspeed.ratio=0.3"));
     stw_import_free(&import);
 }
 

@@ -89,6 +89,7 @@ static void find_tensors(stw_zero *z) {
         group->grad_files = stw_plus(group->grad_files, file);
         group->grad_rest = stw_plus(group->grad_rest, grads - file);
         group->param_files = stw_plus(group->param_files, stw_swap_param_file(z, t));
+        group->in_memory += stw_swap_param_file(z, t) == 0;
         group->shards = stw_plus(group->shards, stw_swap_aligned(z, shard_bytes(z, t)));
     }
 }
@@ -420,6 +421,8 @@ void stw_swap_step_end(stw_zero *z, const stw_swap_step *s) {
 
 uint32_t stw_swap_write_params(stw_zero *z, uint32_t sub_group, uint32_t after) {
     const uint64_t bytes = z->swap_groups[sub_group].param_files;
-    if (sub_group < z->host_sub_groups || bytes == 0) return after;
+    if (sub_group < z->host_sub_groups) return after;
+    after = stw_zero_call(z, z->swap_groups[sub_group].in_memory, after); /* a copy of each */
+    if (bytes == 0) return after;
     return stw_zero_call(z, 1, file_copy(z, true, STW_COMPONENT_PARAMS, bytes, STW_OP_NONE, after));
 }

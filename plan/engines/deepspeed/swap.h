@@ -18,6 +18,7 @@ typedef struct stw_swap_group {
     uint64_t grad_rest;   /* bytes of gradients that have none */
     uint64_t param_files; /* bytes of files of shards */
     uint64_t shards;      /* bytes of all shards, each as in a file */
+    uint32_t in_memory;   /* tensors whose shards have no file */
 } stw_swap_group;
 
 /** What lies on NVMe. Called once the sub-groups of `z` are known. @return false after a failure,
@@ -76,7 +77,8 @@ void stw_swap_step_begin(stw_zero *z, stw_swap_step *s, bool first);
 uint32_t stw_swap_in(stw_zero *z, stw_swap_step *s, uint32_t sub_group);
 /** They are written after `after`. */
 uint32_t stw_swap_out(stw_zero *z, stw_swap_step *s, uint32_t sub_group, uint32_t after);
-/** Updated 16-bit shards of a sub-group go to their files; the process waits. */
+/** Updated 16-bit shards of a sub-group that are not in one buffer on the host go where they are:
+ * one by one, or to their files, for which the process waits. */
 uint32_t stw_swap_write_params(stw_zero *z, uint32_t sub_group, uint32_t after);
 /** Moments of a first step that stay on the host until the second one has swapped them in. */
 void stw_swap_step_end(stw_zero *z, const stw_swap_step *s);
