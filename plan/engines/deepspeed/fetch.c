@@ -9,8 +9,8 @@ enum { NO_TENSOR = UINT32_MAX };
 
 typedef enum where { AWAY, FLYING, HERE } where;
 
-/* Of a shard that is read from NVMe each time it is used; others are ASHORE. */
-typedef enum shard_at { ASHORE, IN_FILE, BEING_READ, IN_BUFFER } shard_at;
+/* Where a shard is. IN_MEMORY: it is never read from NVMe. */
+typedef enum shard_at { IN_MEMORY, IN_FILE, BEING_READ, IN_BUFFER } shard_at;
 
 struct stw_fetch_tensor {
     where at;
@@ -102,7 +102,7 @@ bool stw_fetch_begin(stw_fetch *f, stw_zero *z, const stw_act *acts) {
         f->tensors[t].at = f->tensors[t].persists ? HERE : AWAY;
         f->tensors[t].waited = true;
         f->tensors[t].fetched_for = -1;
-        f->tensors[t].shard = stw_swap_reads_param(z, t) ? IN_FILE : ASHORE;
+        f->tensors[t].shard = stw_swap_reads_param(z, t) ? IN_FILE : IN_MEMORY;
     }
     f->fewest = f->free_buffers = z->set.param_buffer_count;
     f->read_by = STW_OP_NONE;
@@ -113,7 +113,7 @@ bool stw_fetch_begin(stw_fetch *f, stw_zero *z, const stw_act *acts) {
 
 /* ---- shards on NVMe (swap_tensor/partitioned_param_swapper.py) ---- */
 
-/* It begins where the GPU's work is then. */
+/* The read starts after what the GPU has been given so far. */
 static void read_shard(stw_fetch *f, uint32_t tensor) {
     f->tensors[tensor].shard = BEING_READ;
     f->reading[f->n_reading++] = tensor;
@@ -332,14 +332,12 @@ void stw_fetch_release(stw_fetch *f) {
 /* swap_in asserts that there is a buffer for every shard that is read. */
 static void check_buffers(const stw_fetch *f) {
     if (f->fewest >= 0 || f->z->b->status != STW_STATUS_OK) return;
-    f->z->b->status =
-        stw_fail(f->z->b->err, STW_STATUS_BAD_INPUT, "deepspeed.param_buffer_count",
-                 "found %u, expected at least %llu: each shard that is gathered, or read ahead, "
-                 "has a buffer "
-                 "until its parameter is let go; lower deepspeed.max_reuse_distance, "
-                 "deepspeed.max_live_parameters and deepspeed.prefetch_bucket need fewer",
-                 f->z->set.param_buffer_count,
-                 (unsigned long long)((int64_t)f->z->set.param_buffer_count - f->fewest));
+    f->z->b->status = stw_fail(
+        f->z->b->err, STW_STATUS_BAD_INPUT, "deepspeed.param_buffer_count",
+        "found %u, expected at least %llu: each shard that is gathered or read ahead has a buffer "
+        "until its parameter is let go; a lower deepspeed.max_reuse_distance needs fewer",
+        f->z->set.param_buffer_count,
+        (unsigned long long)((int64_t)f->z->set.param_buffer_count - f->fewest));
 }
 
 void stw_fetch_end(stw_fetch *f) {
