@@ -31,6 +31,8 @@ typedef struct layouts {
     uint64_t now[N_WAYS], layers;
     uint32_t n;
     layout list[MOST_LAYOUTS];
+    bool any_risky;
+    layout risky; /* the first one at risk */
 } layouts;
 
 /* ---- changes ---- */
@@ -71,7 +73,7 @@ static uint32_t changes_of(const layouts *s, const layout *l, stw_change *out) {
     return n;
 }
 
-static stw_status note(layouts *s, const layout *l, stw_error *err) {
+static stw_status note(layouts *s, const layout *l, stw_trial trial, stw_error *err) {
     static const char *const whys[N_WAYS] = {"cuts every layer over GPUs",
                                              "gives each stage a part of the layers",
                                              "cuts the experts over GPUs"};
@@ -85,7 +87,7 @@ static stw_status note(layouts *s, const layout *l, stw_error *err) {
     const size_t used = strlen(why);
     if (l->also != NULL) snprintf(why + used, sizeof why - used, "; %s", l->also->why);
     const uint32_t n = changes_of(s, l, changes);
-    return stw_fix_note(s->plan, changes, n, why, err);
+    return stw_fix_note(s->plan, changes, n, why, trial, err);
 }
 
 /* ---- trials ---- */
@@ -105,7 +107,7 @@ out:
 }
 
 /* Bring every way of a layout that fits back to the fewest ranks with which it does. */
-static stw_status bring_back(layouts *s, layout *l, stw_error *err) {
+static stw_status bring_back(layouts *s, layout *l, stw_trial want, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (int w = N_WAYS; w-- > 0;)
         while (l->ways[w] > s->now[w]) {
@@ -115,7 +117,7 @@ static stw_status bring_back(layouts *s, layout *l, stw_error *err) {
                 if (l->ways[w] % less.ways[w] == 0) STW_TRY(try_layout(s, &less, &trial, err));
                 if (trial == STW_TRIAL_REFUSED) less.ways[w]--;
             }
-            if (trial != STW_TRIAL_FITS) break;
+            if (trial < want) break;
             *l = less;
         }
 out:
@@ -176,9 +178,13 @@ static stw_status try_combination(layouts *s, unsigned ways, uint64_t nodes,
         layout l = s->list[i];
         STW_TRY(try_layout(s, &l, &trial, err));
         tries += trial != STW_TRIAL_REFUSED;
+        if (trial == STW_TRIAL_AT_RISK && !s->any_risky) {
+            s->any_risky = true;
+            s->risky = l;
+        }
         if (trial != STW_TRIAL_FITS) continue;
-        STW_TRY(bring_back(s, &l, err));
-        STW_TRY(note(s, &l, err));
+        STW_TRY(bring_back(s, &l, trial, err));
+        STW_TRY(note(s, &l, trial, err));
         *found |= 1u << ways;
         break;
     }
@@ -235,6 +241,10 @@ stw_status stw_fix_layouts(stw_plan *plan, const stw_fix_budget *all, bool *trie
         /* with a change of the engine's own on fewer nodes than without */
         for (const stw_engine_fix *f = engine->fixes; f->key != NULL && found + also == 0; f++)
             STW_TRY(try_nodes(s, plan->cluster.nodes << d, f, &also, err));
+    }
+    if (s->any_risky) {
+        STW_TRY(bring_back(s, &s->risky, STW_TRIAL_AT_RISK, err));
+        STW_TRY(note(s, &s->risky, STW_TRIAL_AT_RISK, err));
     }
 out:
     return status;

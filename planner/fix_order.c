@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of fixes: first state that is parked while other roles use the GPUs; then what keeps
- * framework, numerics, batch and machines; then more machines, the fewest first; then what changes
- * numerics or length; then another engine; last a sequence so much shorter that it is another run.
- */
+/* The order of fixes: with the same framework those whose plans have headroom before those at risk.
+ * Of either first state that is parked while other roles use the GPUs; then what keeps numerics,
+ * batch and machines; then more machines, the fewest first; then what changes numerics or length.
+ * Then another engine; last a sequence so much shorter that it is another run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +19,11 @@ typedef struct ranked {
 } ranked;
 
 stw_status stw_fix_note(stw_plan *plan, const stw_change *changes, uint32_t n, const char *why,
-                        stw_error *err) {
+                        stw_trial trial, stw_error *err) {
     if (plan->n_fixes == STW_MAX_FIXES || n > STW_MAX_FIX_CHANGES) return STW_STATUS_OK;
     stw_fix *fix = &plan->fixes[plan->n_fixes++];
     fix->n_changes = n;
+    fix->at_risk = trial == STW_TRIAL_AT_RISK;
     fix->why = stw_pool_string(plan->pool, why);
     for (uint32_t i = 0; i < n; i++) {
         fix->changes[i].set = stw_pool_string(plan->pool, changes[i].key);
@@ -56,6 +57,9 @@ static uint64_t nodes_of(const stw_plan *plan, const stw_fix *fix) {
 
 static int by_cost(const void *a, const void *b) {
     const ranked *x = a, *y = b;
+    const bool other = x->class >= FRAMEWORK, another = y->class >= FRAMEWORK;
+    if (other != another) return other ? 1 : -1;
+    if (x->fix.at_risk != y->fix.at_risk) return x->fix.at_risk ? 1 : -1;
     if (x->class != y->class) return x->class < y->class ? -1 : 1;
     if (x->nodes != y->nodes) return x->nodes < y->nodes ? -1 : 1;
     return x->order < y->order ? -1 : 1;

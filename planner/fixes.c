@@ -4,6 +4,7 @@
  * steps that do. */
 #include "planner/fixes.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,6 +15,9 @@
 
 /* Trials of a whole search: one to two seconds. */
 #define MOST_TRIALS 120
+
+/* Seconds to plan what was found to the end. */
+#define VERIFY_S 2.0
 
 typedef struct fix_search {
     stw_plan *plan;
@@ -99,8 +103,9 @@ out:
     return status;
 }
 
-/* The fewest steps of one knob of a setting that fits. @param low steps that do not fit */
-static stw_status fewest(const fix_search *search, setting *at, int k, uint64_t low,
+/* The fewest steps of one knob of a setting that fits. @param low steps that do not fit
+ * @param want what the setting says, which fewer steps must say, too */
+static stw_status fewest(const fix_search *search, setting *at, int k, uint64_t low, stw_trial want,
                          stw_error *err) {
     stw_status status = STW_STATUS_OK;
     range in = {low, at->steps[k]};
@@ -113,7 +118,7 @@ static stw_status fewest(const fix_search *search, setting *at, int k, uint64_t 
         if (mid == 0) break;
         tried.steps[k] = mid;
         STW_TRY(try_setting(search, &tried, &trial, err));
-        if (trial == STW_TRIAL_FITS)
+        if (trial >= want)
             in.high = mid;
         else
             in.low = mid;
@@ -137,12 +142,12 @@ static stw_status double_until(const fix_search *search, setting *at, uint64_t *
         STW_TRY(try_setting(search, at, trial, err));
     }
     fits++;
-    while (*trial == STW_TRIAL_FITS && fits - unfit > 1) {
+    while (*trial >= STW_TRIAL_AT_RISK && fits - unfit > 1) {
         uint32_t mid = unfit + (fits - unfit) / 2;
         setting tried = *at;
         tried.steps[0] = k->from * ((1ull << mid) - 1);
         STW_TRY(try_setting(search, &tried, &here, err));
-        if (here == STW_TRIAL_FITS) {
+        if (here >= *trial) {
             at->steps[0] = tried.steps[0];
             fits = mid;
         } else {
@@ -156,7 +161,8 @@ out:
 
 /* ---- the search ---- */
 
-static stw_status note_fix(const fix_search *search, const setting *at, stw_error *err) {
+static stw_status note_fix(const fix_search *search, const setting *at, stw_trial trial,
+                           stw_error *err) {
     stw_change changes[2 * STW_MAX_KNOB_CHANGES];
     char why[256] = "";
     uint32_t n = 0;
@@ -169,7 +175,7 @@ static stw_status note_fix(const fix_search *search, const setting *at, stw_erro
                  of_knob == 2 && turned->keeps_tokens ? ", at the same tokens per step" : "");
         n += of_knob;
     }
-    return stw_fix_note(search->plan, changes, n, why, err);
+    return stw_fix_note(search->plan, changes, n, why, trial, err);
 }
 
 /* Is a knob of this key enough by itself? Another one of that key, or a pair with it, is no
@@ -196,11 +202,11 @@ static stw_status try_alone(fix_search *search, stw_error *err) {
             STW_TRY(double_until(search, &at, &low, &trial, err));
         else if (k->last > 0)
             STW_TRY(try_setting(search, &at, &trial, err));
-        k->enough = trial == STW_TRIAL_FITS;
+        k->enough = trial >= STW_TRIAL_AT_RISK;
         if (!k->enough) continue;
-        STW_TRY(fewest(search, &at, 0, low, err));
+        STW_TRY(fewest(search, &at, 0, low, trial, err));
         k->fewest = at.steps[0];
-        STW_TRY(note_fix(search, &at, err));
+        STW_TRY(note_fix(search, &at, trial, err));
     }
 out:
     return status;
@@ -221,9 +227,9 @@ static stw_status try_fewer_nodes(fix_search *search, stw_error *err) {
             strcmp(word->key, "engine") == 0)
             continue;
         STW_TRY(try_setting(search, &at, &trial, err));
-        if (trial != STW_TRIAL_FITS) continue;
-        STW_TRY(fewest(search, &at, 1, 0, err));
-        STW_TRY(note_fix(search, &at, err));
+        if (trial < STW_TRIAL_AT_RISK) continue;
+        STW_TRY(fewest(search, &at, 1, 0, trial, err));
+        STW_TRY(note_fix(search, &at, trial, err));
     }
 out:
     return status;
@@ -251,11 +257,12 @@ static uint64_t last_beside(const stw_knob *k, const stw_knob *second) {
 
 /* The later knob of a pair costs more: it is brought back first, but where the first one needs it.
  */
-static stw_status bring_back(const fix_search *search, setting *at, stw_error *err) {
+static stw_status bring_back(const fix_search *search, setting *at, stw_trial want,
+                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
     int first = at->knobs[0]->last == 0 ? 0 : 1;
-    STW_TRY(fewest(search, at, first, 0, err));
-    STW_TRY(fewest(search, at, 1 - first, 0, err));
+    STW_TRY(fewest(search, at, first, 0, want, err));
+    STW_TRY(fewest(search, at, 1 - first, 0, want, err));
 out:
     return status;
 }
@@ -271,9 +278,9 @@ static stw_status try_pairs(fix_search *search, stw_error *err) {
                 !first->in_pairs || !second->in_pairs || at.steps[0] == 0 || at.steps[1] == 0)
                 continue;
             STW_TRY(try_last_pair(search, &at, &trial, err));
-            if (trial != STW_TRIAL_FITS) continue;
-            STW_TRY(bring_back(search, &at, err));
-            STW_TRY(note_fix(search, &at, err));
+            if (trial < STW_TRIAL_AT_RISK) continue;
+            STW_TRY(bring_back(search, &at, trial, err));
+            STW_TRY(note_fix(search, &at, trial, err));
         }
 out:
     return status;
@@ -305,7 +312,22 @@ static stw_status note_tried(const fix_search *search, stw_error *err) {
     return status;
 }
 
-stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, stw_error *err) {
+/* The rows and the walk of a trial know neither which plan is fastest nor how an allocator splits
+ * memory up. */
+static stw_status verify(const fix_search *search, const stw_fix_judge *judge, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const double end_s = fmin(search->budget->end_s, stw_planner_now_s() + VERIFY_S);
+    for (uint32_t i = 0; i < search->plan->n_fixes; i++) {
+        const double left_s = end_s - stw_planner_now_s();
+        if (left_s <= 0) break;
+        STW_TRY(stw_fix_verify(search->plan, &search->plan->fixes[i], judge, left_s, err));
+    }
+out:
+    return status;
+}
+
+stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, const stw_fix_judge *judge,
+                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_fix_budget budget = {.trials = MOST_TRIALS, .end_s = stw_planner_now_s() + time_limit_s};
     fix_search search = {.plan = plan, .budget = &budget};
@@ -319,6 +341,7 @@ stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, stw_error *err) 
     STW_TRY(try_fewer_nodes(&search, err));
     if (plan->n_fixes < ENOUGH_FIXES) STW_TRY(try_pairs(&search, err));
     STW_TRY(note_tried(&search, err));
+    STW_TRY(verify(&search, judge, err));
     stw_fixes_sort(plan);
 out:
     return status;

@@ -15,6 +15,7 @@ typedef struct stw_change {
 typedef enum stw_trial {
     STW_TRIAL_REFUSED, /* the changed specs contradict themselves */
     STW_TRIAL_UNFIT,
+    STW_TRIAL_AT_RISK, /* it fits, with the verdict at_risk */
     STW_TRIAL_FITS
 } stw_trial;
 
@@ -37,12 +38,18 @@ STW_MUST_USE stw_status stw_fix_try(const stw_plan *plan, stw_fix_budget *budget
 STW_MUST_USE stw_status stw_fix_admits(const stw_plan *plan, const stw_change *changes, uint32_t n,
                                        bool *out, stw_error *err);
 
+/** Set fix->at_risk by the plan that a command makes with its changes; as it was where the solver
+ * finds none in time. */
+STW_MUST_USE stw_status stw_fix_verify(const stw_plan *plan, stw_fix *fix,
+                                       const stw_fix_judge *judge, double time_limit_s,
+                                       stw_error *err);
+
 /* ---- what was found (fix_order.c) ---- */
 
-/** Append a fix; nothing where the list is full. */
+/** Append a fix; nothing where the list is full. @param trial what planning it said */
 STW_MUST_USE stw_status stw_fix_note(stw_plan *plan, const stw_change *changes, uint32_t n,
-                                     const char *why, stw_error *err);
-/** Cheapest first; stable. */
+                                     const char *why, stw_trial trial, stw_error *err);
+/** Those with headroom first, cheapest first; stable. */
 void stw_fixes_sort(stw_plan *plan);
 
 /* ---- layouts of ranks (fix_layout.c) ---- */

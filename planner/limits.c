@@ -46,7 +46,7 @@ static stw_status fits_with(const limit_search *s, uint64_t gib, bool *fits, stw
     uint32_t n = changes_of(s, gib, changes);
     stw_trial trial = STW_TRIAL_UNFIT;
     stw_status status = stw_fix_try(s->plan, s->budget, changes, n, &trial, err);
-    *fits = n > 0 && trial == STW_TRIAL_FITS;
+    *fits = n > 0 && trial >= STW_TRIAL_AT_RISK;
     return status;
 }
 

@@ -43,9 +43,16 @@ STW_MUST_USE stw_status stw_planner_limits(stw_plan *plan, double time_limit_s, 
 
 #define STW_MAX_FIXES 12
 
+/** Solves a plan whose specs are given as the planner does, without reasons and fixes. */
+typedef struct stw_fix_judge {
+    stw_status (*solve)(const void *by, stw_plan *plan, double time_limit_s, stw_error *err);
+    const void *by;
+} stw_fix_judge;
+
 /** Fill plan->fixes with changes, one or two at a time, that were planned and fit; each is the
  * smallest of its kind, cheapest first.
- * @param time_limit_s of the whole search */
-STW_MUST_USE stw_status stw_planner_fix(stw_plan *plan, double time_limit_s, stw_error *err);
+ * @param time_limit_s of the whole search @param judge gives each fix its verdict */
+STW_MUST_USE stw_status stw_planner_fix(stw_plan *plan, double time_limit_s,
+                                        const stw_fix_judge *judge, stw_error *err);
 
 #endif

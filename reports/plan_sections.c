@@ -131,9 +131,11 @@ static void put_changes(const stw_fix_change *changes, uint32_t n_changes, char 
 static void put_remedy(const stw_section *s) {
     const stw_plan *plan = s->plan;
     char changes[512], why[192] = "";
+    bool risky = false;
     if (plan->n_fixes > 0 && stw_plan_fix_is_remedy(plan, &plan->fixes[0])) {
         put_changes(plan->fixes[0].changes, plan->fixes[0].n_changes, changes, sizeof changes);
         snprintf(why, sizeof why, " (%s)", plan->fixes[0].why);
+        risky = plan->fixes[0].at_risk;
     } else if (plan->n_bindings > 0 && plan->bindings[0].n_changes > 0) {
         put_changes(plan->bindings[0].changes, plan->bindings[0].n_changes, changes,
                     sizeof changes);
@@ -142,8 +144,9 @@ static void put_remedy(const stw_section *s) {
     } else {
         return;
     }
-    stw_doc_line(s->out, s->format, "It fits with %s%s. Everything that was found is listed below.",
-                 changes, why);
+    stw_doc_line(
+        s->out, s->format, "It fits%s with %s%s. Everything that was found is listed below.",
+        risky ? ", with little headroom as after every change that was found," : "", changes, why);
 }
 
 /* Where the bytes fit, but not in the pieces of free memory that the framework's allocator has;
@@ -496,7 +499,8 @@ void stw_section_infeasible(const stw_section *s) {
         char changes[512];
         put_changes(plan->fixes[i].changes, plan->fixes[i].n_changes, changes, sizeof changes);
         stw_table_cell(&t, "%s", changes);
-        stw_table_cell(&t, "%s", plan->fixes[i].why != NULL ? plan->fixes[i].why : "");
+        stw_table_cell(&t, "%s%s", plan->fixes[i].why != NULL ? plan->fixes[i].why : "",
+                       plan->fixes[i].at_risk ? "; little headroom" : "");
     }
     stw_table_write(&t, s->format, s->out);
 }

@@ -150,6 +150,8 @@ static stw_status read_fix(const stw_tree *tree, const stw_node *node, stw_pool 
     const change_list into = {fix->changes, 1, STW_MAX_FIX_CHANGES, "one to eight changes"};
     STW_TRY(read_changes(tree, node, pool, &into, &fix->n_changes, err));
     STW_TRY(stw_part_string(tree, node, "why", true, pool, &fix->why, err));
+    if (stw_node_get(node, "at_risk") != NULL)
+        STW_TRY(stw_node_bool(tree, node, "at_risk", &fix->at_risk, err));
 out:
     return status;
 }

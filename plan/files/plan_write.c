@@ -112,6 +112,7 @@ static void write_infeasible(const stw_plan *plan, stw_json *json) {
         stw_json_begin_object(json, NULL);
         write_changes(fix->changes, fix->n_changes, json);
         stw_json_string(json, "why", fix->why);
+        stw_json_bool(json, "at_risk", fix->at_risk);
         stw_json_end(json);
     }
     stw_json_end(json);

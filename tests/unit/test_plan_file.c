@@ -111,7 +111,7 @@ static void evidence_round_trips(void) {
     stw_price prices[] = {{"gpu_memory", "optimizer_step", 8, "GiB", -1e-3},
                           {"pcie", NULL, 0.1, NULL, NAN}};
     stw_binding binding = {"gpu memory", "load", 1ull << 40, 1, {{"node.gpu.memory", "1024GiB"}}};
-    stw_fix fix = {2, {{"node.host.memory", "1 TiB"}, {"nodes", "2"}}, "plans in 1.3 s"};
+    stw_fix fix = {2, {{"node.host.memory", "1 TiB"}, {"nodes", "2"}}, "plans in 1.3 s", true};
     plan->cluster.gpu.memory_bytes = 1545ull << 20; /* little more than context and NCCL */
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_INFEASIBLE;

@@ -6,6 +6,7 @@
 
 #include "planner/fixes.h"
 #include "planner/planner.h"
+#include "sim/sim.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
@@ -24,18 +25,23 @@ static stw_plan *unfit(const char *model, const char *const *settings) {
     return plan;
 }
 
-/* Does the case fit with more settings after its own? */
-static bool fits_with(const char *model, const char *const *settings, const char *const *more) {
+/* The case with more settings after its own. */
+static stw_verdict verdict_with(const char *model, const char *const *settings,
+                                const char *const *more, const stw_planner_options *options) {
     const char *all[MAX_SETTINGS + 1];
     uint32_t n = 0;
     for (; settings[n] != NULL && n < MAX_SETTINGS; n++) all[n] = settings[n];
     for (; *more != NULL && n < MAX_SETTINGS; more++) all[n++] = *more;
     all[n] = NULL;
     stw_plan *plan = case_zoo(model, all);
-    CHECK_OK(stw_planner_solve(plan, &without, err));
-    bool fits = plan->verdict != STW_VERDICT_DOES_NOT_FIT;
+    CHECK_OK(stw_planner_solve(plan, options, err));
+    const stw_verdict verdict = plan->verdict;
     stw_plan_free(plan);
-    return fits;
+    return verdict;
+}
+
+static bool fits_with(const char *model, const char *const *settings, const char *const *more) {
+    return verdict_with(model, settings, more, &without) != STW_VERDICT_DOES_NOT_FIT;
 }
 
 static void check_fixes(const char *model, const char *const *settings, const stw_plan *plan) {
@@ -120,7 +126,8 @@ static void a_page_lock_limit_is_raised(void) {
     stw_plan_free(plan);
 }
 
-/* The longest sequence that fits is told in steps of 128 tokens, not the next half. */
+/* The longest sequence that fits is told in steps of 128 tokens, not the next half.
+ */
 static void a_length_is_the_longest_that_fits(void) {
     const char *settings[] = {"node.gpus=1", "node.gpu.memory=24 GiB", "batch.seq_len=8192",
                               "batch.micro_batch=8", NULL};
@@ -377,8 +384,8 @@ static void cheap_changes_come_first(void) {
     for (uint32_t i = 0; i < 4; i++) {
         CU_ASSERT_STRING_EQUAL(plan->fixes[i].changes[0].set, order[i]);
     }
-    const stw_fix eighth = {1, {{"batch.seq_len", "1024"}}, NULL},
-                  shorter = {1, {{"batch.seq_len", "512"}}, NULL};
+    const stw_fix eighth = {1, {{"batch.seq_len", "1024"}}, NULL, false},
+                  shorter = {1, {{"batch.seq_len", "512"}}, NULL, false};
     CU_ASSERT(stw_plan_fix_is_remedy(plan, &eighth));
     CU_ASSERT_FALSE(stw_plan_fix_is_remedy(plan, &shorter));
     plan->fixes[3] = plan->fixes[0];
@@ -386,6 +393,49 @@ static void cheap_changes_come_first(void) {
     stw_fixes_sort(plan);
     CU_ASSERT_STRING_EQUAL(plan->fixes[3].changes[0].value, "512");
     stw_plan_free(plan);
+}
+
+/* Of changes that keep the framework, those after which nothing is at risk come first; each says
+ * what its own plan says. */
+static void headroom_comes_first(void) {
+    static const struct {
+        const char *model, *settings[10];
+    } cases[] = {{"Qwen3-8B",
+                  {"engine=megatron", "megatron.transformer_impl=transformer_engine", "nodes=1",
+                   "node.gpus=4", "node.gpu.memory=39.3 GiB", "node.host.memory=1000 GiB",
+                   "node.host.limit=999 GiB", "batch.seq_len=8192"}},
+                 {"Qwen3-32B",
+                  {"engine=fsdp2", "nodes=1", "node.gpus=8", "node.gpu.memory=39.3 GiB",
+                   "node.host.memory=1000 GiB", "node.host.limit=999 GiB"}}};
+    const stw_planner_options full = {
+        .time_limit_s = 60, .no_prices = true, .no_reasons = true, .simulate = stw_sim_seconds};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_planner_options options = full;
+        stw_plan *plan = case_zoo(cases[i].model, cases[i].settings);
+        uint32_t risky = 0;
+        options.no_reasons = false;
+        CHECK_OK(stw_planner_solve(plan, &options, err));
+        CU_ASSERT_FATAL(plan->n_fixes > 1);
+        CU_ASSERT_FALSE(plan->fixes[0].at_risk);
+        for (uint32_t f = 0; f < plan->n_fixes; f++) {
+            const stw_fix *fix = &plan->fixes[f];
+            char texts[STW_MAX_FIX_CHANGES][128];
+            const char *more[STW_MAX_FIX_CHANGES + 1] = {NULL};
+            for (uint32_t c = 0; c < fix->n_changes; c++) {
+                snprintf(texts[c], sizeof texts[c], "%s=%s", fix->changes[c].set,
+                         fix->changes[c].value);
+                more[c] = texts[c];
+            }
+            const stw_verdict verdict =
+                verdict_with(cases[i].model, cases[i].settings, more, &full);
+            CU_ASSERT_EQUAL(verdict, fix->at_risk ? STW_VERDICT_AT_RISK : STW_VERDICT_FITS);
+            const bool other = strcmp(fix->changes[0].set, "engine") == 0;
+            CU_ASSERT(fix->at_risk || risky == 0 || other);
+            risky += fix->at_risk;
+        }
+        CU_ASSERT(risky > 0);
+        stw_plan_free(plan);
+    }
 }
 
 /* The largest models on one GPU: some number of GPUs is always found, if need be with experts cut
@@ -451,5 +501,6 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
               {"layouts of ranks are tried", layouts_of_ranks_are_tried},
               {"fewer nodes come first", fewer_nodes_come_first},
               {"cheap changes come first", cheap_changes_come_first},
+              {"headroom comes first", headroom_comes_first},
               {"the largest models have a fix", the_largest_models_have_a_fix},
               {"trials are counted", trials_are_counted})

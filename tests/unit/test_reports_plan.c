@@ -160,7 +160,8 @@ static void what_does_not_fit_is_said(void) {
                            .enough_bytes = 83ull << 30,
                            .n_changes = 1,
                            .changes = {{"node.gpu.memory", "83GiB"}}}};
-    stw_fix fix[] = {{2, {{"nodes", "2"}, {"node.host.limit", "9 GiB"}}, "halves the state"}};
+    stw_fix fix[] = {
+        {2, {{"nodes", "2"}, {"node.host.limit", "9 GiB"}}, "halves the state", false}};
     plan->cluster.gpu.memory_bytes = 256ull << 20; /* less than the context */
     stw_plan_judge(plan);
     plan->outcome = STW_OUTCOME_INFEASIBLE;
@@ -192,6 +193,13 @@ static void what_does_not_fit_is_said(void) {
     check_contains(&out, "It fits with --set nodes=2 --set \"node.host.limit=9 GiB\" (halves the "
                          "state). Everything that was found is listed below.");
     check_lacks(&out, "None of the changes");
+    check_lacks(&out, "headroom");
+    stw_text_free(&out);
+    fix[0].at_risk = true;
+    CHECK_OK(stw_report_plan_summary(plan, &out, err));
+    check_contains(&out, "It fits, with little headroom as after every change that was found, with "
+                         "--set nodes=2");
+    check_contains(&out, "halves the state; little headroom\n");
     stw_text_free(&out);
     stw_plan_free(plan);
 }
