@@ -354,8 +354,12 @@ uint64_t stw_unshard_bytes(const stw_job *job, uint32_t block) {
     return gathers(job) ? stw_times(stw_job_gathered_params(job, block), compute_bytes(job)) : 0;
 }
 
+/* A group of one rank gathers nothing: its shard is copied into the unsharded parameter
+ * (_fsdp_param_group.py, wait_for_unshard). */
 uint64_t stw_all_gather_bytes(const stw_job *job, uint32_t block) {
-    return job->group > 1 ? stw_unshard_bytes(job, block) : 0;
+    const uint64_t all = stw_job_gathered_params(job, block);
+    const uint64_t alone = job->expert_group > 1 ? 0 : stw_job_gathered_experts(job, block);
+    return job->group > 1 && gathers(job) ? stw_times(all - alone, compute_bytes(job)) : 0;
 }
 
 uint64_t stw_unsharded_grad_bytes(const stw_job *job, uint32_t block) {

@@ -663,11 +663,20 @@ uint64_t stw_job_gathered_grads(const stw_job *job, uint32_t block) {
     return gathered(job, block, true);
 }
 
-uint64_t stw_job_gathered_expert_grads(const stw_job *job, uint32_t block) {
+static uint64_t experts_apart(const stw_job *job, uint32_t block, bool grads) {
     const stw_block *b = &job->model->blocks[block];
     uint64_t params = 0;
     for (uint32_t t = b->first_tensor; t < b->first_tensor + b->n_tensors; t++)
-        if (job->model->tensors[t].expert && job->expert_cut > 1 && stw_job_trains(job, t))
+        if (job->model->tensors[t].expert && job->expert_cut > 1 &&
+            (!grads || stw_job_trains(job, t)))
             params += job->model->tensors[t].numel / job->expert_cut;
     return params;
+}
+
+uint64_t stw_job_gathered_experts(const stw_job *job, uint32_t block) {
+    return experts_apart(job, block, false);
+}
+
+uint64_t stw_job_gathered_expert_grads(const stw_job *job, uint32_t block) {
+    return experts_apart(job, block, true);
 }

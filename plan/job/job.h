@@ -143,7 +143,8 @@ uint64_t stw_job_log_prob_tokens(const stw_job *job);
 uint64_t stw_job_passes(const stw_job *job, stw_phase phase);
 /** The same of what is trained: elements that have gradients. */
 uint64_t stw_job_gathered_grads(const stw_job *job, uint32_t block);
-/** Those of them that ep x etp cuts, which are sharded over the ranks with the same experts. */
+/** Those of either that ep x etp cuts, which are sharded over the ranks with the same experts. */
+uint64_t stw_job_gathered_experts(const stw_job *job, uint32_t block);
 uint64_t stw_job_gathered_expert_grads(const stw_job *job, uint32_t block);
 static inline bool stw_job_trains(const stw_job *job, uint32_t tensor) {
     return job->frozen == NULL || !job->frozen[tensor];

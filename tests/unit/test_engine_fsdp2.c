@@ -446,6 +446,47 @@ static void experts_apart(void) {
     CU_ASSERT_DOUBLE_EQUAL(seconds - first, (double)apart[0] / 2 / 25e9, 1e-9);
 }
 
+/* What the gathers of a layer make, and sums of norms by group. */
+static void look_at_steps(uint32_t gpus, const char *const *settings, uint64_t *gathered,
+                          uint64_t sums[STW_N_RANK_GROUPS]) {
+    stw_plan *plan =
+        make_of(model_of("qwen3_moe", "\"num_experts\": 8, \"num_experts_per_tok\": 2, "
+                                      "\"moe_intermediate_size\": 256, \"norm_topk_prob\": true, "),
+                1, gpus, settings);
+    const stw_program *program = plan->programs[0];
+    const stw_movement *step = stw_program_movement(program, STW_PHASE_OPTIMIZER_STEP);
+    uint32_t layer = 0;
+    while (plan->model->groups[plan->model->blocks[layer].group].facts.experts == 0) layer++;
+    *gathered = stw_all_gather_bytes(plan->job, layer);
+    memset(sums, 0, STW_N_RANK_GROUPS * sizeof *sums);
+    for (uint32_t o = step->first_op; o < step->first_op + step->n_ops; o++)
+        if (program->ops[o].kind == STW_OP_NORM_SUM)
+            sums[program->ops[o].group] += program->ops[o].bytes / 4; /* fp32 */
+    stw_plan_free(plan);
+}
+
+/* A group of one rank has no gather buffer; experts have a norm of their own. */
+static void own_experts_are_not_gathered(void) {
+    const char *none[] = {NULL}, *two[] = {"parallel.ep=2", NULL},
+               *four[] = {"parallel.ep=4", NULL};
+    uint64_t gathered, sums[STW_N_RANK_GROUPS], all;
+    look_at_steps(4, none, &gathered, sums);
+    all = sums[STW_RANK_GROUP_SHARD];
+    CU_ASSERT_EQUAL(gathered, 2 * (BESIDE + EXPERTS));
+    CU_ASSERT_EQUAL(sums[STW_RANK_GROUP_EXPERT_DP] + sums[STW_RANK_GROUP_EP], 0);
+    look_at_steps(4, two, &gathered, sums);
+    const uint64_t experts = sums[STW_RANK_GROUP_EXPERT_DP];
+    CU_ASSERT_EQUAL(gathered, 2 * (BESIDE + EXPERTS / 2));
+    CU_ASSERT(experts > 0 && experts < all);
+    CU_ASSERT_EQUAL(sums[STW_RANK_GROUP_SHARD], all - experts);
+    CU_ASSERT_EQUAL(sums[STW_RANK_GROUP_EP], experts);
+    look_at_steps(4, four, &gathered, sums);
+    CU_ASSERT_EQUAL(gathered, 2 * BESIDE);
+    CU_ASSERT_EQUAL(sums[STW_RANK_GROUP_SHARD], all - experts);
+    CU_ASSERT_EQUAL(sums[STW_RANK_GROUP_EXPERT_DP], 0);
+    CU_ASSERT_EQUAL(sums[STW_RANK_GROUP_EP], experts);
+}
+
 /* Activations when forward has ended, per token and layer, and what backward of a layer computes.
  */
 static void look_at_layers(const char *const *settings, uint64_t *token_bytes, double *flops) {
@@ -608,4 +649,5 @@ STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"tensor parallel", 
               {"log-prob gathers", log_prob_gathers}, {"stays between", stays_between},
               {"stays between, on the host", stays_between_on_host}, {"packed", packed},
               {"resharded to a node", resharded_to_node}, {"experts apart", experts_apart},
+              {"own experts are not gathered", own_experts_are_not_gathered},
               {"selective", selective}, {"refused", refused})

@@ -166,28 +166,40 @@ static uint64_t temporary_bytes(const stw_builder *b, bool cpu, uint64_t params)
  * is counted with the norm. The norms of all tensors are stacked, in the dtype of the gradients,
  * and summed over the shard group by one all-reduce (torch/nn/utils/clip_grad.py, _get_total_norm;
  * torch/distributed/tensor/_ops/_tensor_ops.py, stack_strategy keeps partial norms), and by one
- * more over the ranks of tensor parallelism, the other dimension of the mesh.
- * STW_OP_NONE without clipping. */
+ * more over the ranks of tensor parallelism, the other dimension of the mesh. Those of experts that
+ * ep cuts are on a mesh of their own: they have a sum of theirs, over one dimension of it after the
+ * other (torchtitan/distributed/utils.py, _clip_grad_norm_with_ep). STW_OP_NONE without clipping.
+ */
+static uint32_t norm_sum(stw_builder *b, stw_tier tier, stw_rank_group group, uint64_t norms,
+                         uint32_t after) {
+    uint32_t ranks, on_node;
+    stw_op sum = stw_op_make(STW_OP_NORM_SUM, STW_STREAM_COMM, STW_OP_NONE);
+    stw_job_group_size(b->job, group, &ranks, &on_node);
+    if (norms == 0 || (ranks <= 1 && group != STW_RANK_GROUP_SHARD)) return after;
+    sum.component = STW_COMPONENT_COMM;
+    sum.from = sum.to = tier;
+    sum.group = group;
+    sum.bytes = stw_times(norms, stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
+    sum.after[0] = after;
+    return stw_append(b, sum);
+}
+
 static uint32_t clip(stw_builder *b, const stw_place *place, uint64_t params) {
     const bool cpu = place->grads == STW_TIER_HOST;
-    uint64_t trained = 0;
+    uint64_t dense = 0, experts = 0;
     if (!(b->job->run->optimizer.clip_norm > 0) || params == 0) return STW_OP_NONE;
-    for (uint32_t t = 0; t < b->job->model->n_tensors; t++) trained += stw_job_trains(b->job, t);
+    for (uint32_t t = 0; t < b->job->model->n_tensors; t++) {
+        const bool apart = b->job->model->tensors[t].expert && b->job->expert_cut > 1;
+        *(apart ? &experts : &dense) += stw_job_trains(b->job, t);
+    }
     stw_op norm = stw_op_make(STW_OP_NORM, cpu ? STW_STREAM_CPU : STW_STREAM_COMPUTE, STW_OP_NONE);
     norm.component = STW_COMPONENT_GRADS;
     norm.from = norm.to = place->grads;
     norm.params = params;
-    stw_op sum = stw_op_make(STW_OP_NORM_SUM, STW_STREAM_COMM, STW_OP_NONE);
-    sum.component = STW_COMPONENT_COMM;
-    sum.from = sum.to = place->grads;
-    sum.group = STW_RANK_GROUP_SHARD;
-    sum.bytes = stw_times(trained, stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
-    sum.after[0] = stw_append(b, norm);
-    uint32_t done = stw_append(b, sum);
-    if (stw_job_tp(b->job) == 1) return done;
-    sum.group = STW_RANK_GROUP_TP;
-    sum.after[0] = done;
-    return stw_append(b, sum);
+    uint32_t done = norm_sum(b, place->grads, STW_RANK_GROUP_SHARD, dense, stw_append(b, norm));
+    done = norm_sum(b, place->grads, STW_RANK_GROUP_TP, dense, done);
+    done = norm_sum(b, place->grads, STW_RANK_GROUP_EXPERT_DP, experts, done);
+    return norm_sum(b, place->grads, STW_RANK_GROUP_EP, experts, done);
 }
 
 /* @param after two operations, or STW_OP_NONE */

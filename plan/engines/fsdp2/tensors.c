@@ -239,9 +239,12 @@ static void gather(stw_torch *t, unit *u) {
     const bool casts = run->precision.compute != run->precision.params;
     const bool up = t->b->decisions->state[0].place.params == STW_TIER_HOST;
     const stw_torch_elements elements = elements_of(t, u, false);
+    /* a group of one rank gathers nothing, and casts in wait_for_unshard */
+    const uint64_t experts = t->job->expert_group > 1 ? elements.experts : 0;
+    const uint64_t own_dense = elements.own - (elements.experts - experts);
     uint32_t first = t->b->program->n_tensors, flat = STW_NO_TENSOR;
     if (u->gathered != STW_NO_TENSOR || u->n == 0) return;
-    if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(elements.own, c));
+    if (casts && !up) flat = stw_tensor_take(t->b, GATHER, stw_times(own_dense, c));
     for (uint32_t i = 0; up && i < u->n; i++) {
         const uint64_t shard = own(t->job, u->model[i]);
         uint32_t copied = stw_tensor_take(t->b, GATHER, stw_times(shard, e));
@@ -250,8 +253,7 @@ static void gather(stw_torch *t, unit *u) {
         drop(t, copied);
     }
     const uint32_t end = t->b->program->n_tensors;
-    u->gathered =
-        stw_tensor_take(t->b, GATHER, stw_times(stw_plus(elements.dense, elements.experts), c));
+    u->gathered = stw_tensor_take(t->b, GATHER, stw_times(stw_plus(elements.dense, experts), c));
     drop(t, flat);
     for (uint32_t i = end; up && i > first; i -= casts ? 2 : 1) drop(t, i - 1);
 }
@@ -259,10 +261,15 @@ static void gather(stw_torch *t, unit *u) {
 /* foreach_all_gather_copy_out */
 static void copy_out(stw_torch *t, unit *u) {
     const uint64_t c = bytes_of(t->job->run->precision.compute);
-    for (uint32_t i = 0; i < u->n; i++)
-        if (u->params[i] == STW_NO_TENSOR)
-            u->params[i] =
-                stw_tensor_take(t->b, COMPUTE, stw_times(padded(t->job, u->model[i]), c));
+    const bool casts = t->job->run->precision.compute != t->job->run->precision.params;
+    for (uint32_t i = 0; i < u->n; i++) {
+        const uint64_t bytes = stw_times(padded(t->job, u->model[i]), c);
+        const bool alone = apart(t->job, u->model[i]) && t->job->expert_group == 1;
+        if (u->params[i] != STW_NO_TENSOR) continue;
+        uint32_t cast = alone && casts ? stw_tensor_take(t->b, COMPUTE, bytes) : STW_NO_TENSOR;
+        u->params[i] = stw_tensor_take(t->b, COMPUTE, bytes);
+        drop(t, cast);
+    }
 }
 
 static bool is_transformer(const stw_torch *t, uint32_t block) {
