@@ -340,6 +340,22 @@ static void set_experts(stw_reading *r) {
                                stw_reading_count(r, "tensor-model-parallel-size", 1) > 1);
 }
 
+/* Words between blanks, with or without brackets around them. */
+static void set_list(stw_reading *r, const char *key, const char *words) {
+    char *list = stw_pool_printf(r->out->pool, "[%s]", words + strspn(words, "[ "));
+    if (list == NULL) return; /* stw_reading_set() fails in the same way */
+    for (char *c = list + 1; *c != '\0'; c++)
+        if (*c == ' ' || (*c == ']' && c[1] != '\0')) *c = ',';
+    for (char *c = list + strlen(list) - 2; c > list && *c == ','; c--) c[0] = ']', c[1] = '\0';
+    stw_reading_set(r, key, list);
+}
+
+static void set_offload(stw_reading *r) {
+    const char *modules = stw_reading_text(r, "offload-modules", NULL);
+    if (stw_reading_is_set(r, "fine-grained-activation-offloading") && modules != NULL)
+        set_list(r, "megatron.offload_modules", modules);
+}
+
 static void set_recompute(stw_reading *r) {
     const char *granularity = stw_reading_text(r, "recompute-granularity", "none");
     const bool full = strcmp(granularity, "full") == 0;
@@ -352,12 +368,7 @@ static void set_recompute(stw_reading *r) {
         stw_reading_set(r, "recompute.num_layers", "1");
     const char *modules = stw_reading_text(r, "recompute-modules", NULL);
     if (strcmp(granularity, "selective") != 0 || modules == NULL) return;
-    char *list = stw_pool_printf(r->out->pool, "[%s]", modules + strspn(modules, "[ "));
-    if (list == NULL) return; /* stw_reading_set() fails in the same way */
-    for (char *c = list + 1; *c != '\0'; c++)
-        if (*c == ' ' || (*c == ']' && c[1] != '\0')) *c = ',';
-    for (char *c = list + strlen(list) - 2; c > list && *c == ','; c--) c[0] = ']', c[1] = '\0';
-    stw_reading_set(r, "recompute.modules", list);
+    set_list(r, "recompute.modules", modules);
 }
 
 /* transformer_config.py; without --fp8-format the others have no effect. */
@@ -426,6 +437,7 @@ static void write_run(stw_reading *r) {
         stw_reading_set(r, "megatron.cross_entropy_fusion_impl",
                         stw_reading_text(r, "cross-entropy-fusion-impl", "native"));
     set_fp8(r);
+    set_offload(r);
 }
 
 void stw_megatron_read(stw_reading *r, const stw_flag_table *known) {

@@ -148,7 +148,9 @@ static const stw_flag_row rows[] = {
     READ("first-last-layers-bf16"),
     READ("num-layers-at-start-in-bf16"),
     READ("num-layers-at-end-in-bf16"),
-    LISTED("offload-modules", NULL, "activations are planned on the GPU"),
+    READ("fine-grained-activation-offloading"),
+    READ("offload-modules"),
+    LISTED("min-offloaded-tensor-size", "1048576", "planned with 1048576"),
     LISTED("cpu-offloading-num-layers", "0", "activations are planned on the GPU"),
     LISTED("distribute-saved-activations", "false", "planned on every rank of the group"),
     LISTED("delay-wgrad-compute", "false", "planned at once"),
@@ -166,7 +168,6 @@ static const stw_flag_row rows[] = {
     LISTED("ddp-num-buckets", NULL, "planned with the default"),
     LISTED("empty-unused-memory-level", "0", "reserved memory is planned without it"),
     LISTED("rampup-batch-size", NULL, "planned with the whole batch"),
-    REFUSED("fine-grained-activation-offloading", "false", "activations are planned on the GPU"),
     /* other models */
     REFUSED("hybrid-*", NULL, "hybrid models are not imported"),
     REFUSED("is-hybrid-model", "false", "hybrid models are not imported"),

@@ -154,7 +154,7 @@ uint64_t stw_megatron_outer_bytes(const stw_job *job) {
 /* ---- attention ---- */
 
 /* Learned positions are added to the embedding; others turn query and key. */
-static bool turns(const stw_job *job) {
+bool stw_megatron_turns(const stw_job *job) {
     for (uint32_t i = 0; i < job->model->n_tensors; i++) {
         const char *name = job->model->tensors[i].name;
         if (strstr(name, "position_embeddings.weight") != NULL ||
@@ -221,6 +221,12 @@ static uint64_t cross_attention_bytes(const stw_job *job, uint32_t group) {
     return stw_times(stw_times(c, each), stw_plus(all_rows(job, group), job->tokens));
 }
 
+/* TransformerEngine's unfused attention (attention/dot_product_attention/backends.py,
+ * UnfusedDotProductAttention): products beside the softmax in forward, its gradient in backward. */
+static uint64_t working_scores(const stw_job *job, uint32_t group) {
+    return scores_bytes(job, group, keys_of(job, group));
+}
+
 /* What keeps the attention's products: of rows and heads of this rank. */
 static attention_bytes attention_of(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
@@ -245,14 +251,15 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
         out.up = stw_times(stw_times(rows, c), up);
         row = STW_SUM(row, up, latents);
     } else {
-        row = STW_SUM(row, q, k, v);              /* mixed */
-        if (turns(job)) row = STW_SUM(row, q, k); /* query and key with positions */
+        row = STW_SUM(row, q, k, v);                           /* mixed */
+        if (stw_megatron_turns(job)) row = STW_SUM(row, q, k); /* query and key with positions */
         if (has_query_norm(job, group) && groups > 1) row = stw_plus(row, q);
         /* the gate in `mixed`, copied where it is strided; the gated output */
         if (has_output_gate(job, group)) row = STW_SUM(row, q, groups > 1 ? q : 0, result);
     }
     out.always = stw_times(stw_times(rows, c), row);
-    if (f->kv_rank == 0 && turns(job) && !stw_megatron_te(job)) { /* cosine, sine of both */
+    if (f->kv_rank == 0 && stw_megatron_turns(job) &&
+        !stw_megatron_te(job)) { /* cosine, sine of both */
         uint64_t tables = stw_times(stw_times(4, f->qk_dim), c);
         out.always = stw_plus(out.always, stw_times(tables, keys_of(job, group)));
     }
@@ -267,6 +274,7 @@ static attention_bytes attention_of(const stw_job *job, uint32_t group) {
         out.core = stw_plus(out.core, stw_times(stw_times(rows, c), stw_plus(q, result)));
         out.always -= stw_min_u64(out.always, stw_times(stw_times(rows, c), k));
     }
+    if (eager && stw_megatron_te(job)) out.forward = out.backward = working_scores(job, group);
     if (has_output_gate(job, group)) q = stw_times(2, q);
     out.weight_grad = stw_times(stw_times(c, f->hidden), STW_SUM(q, k, v));
     return out;

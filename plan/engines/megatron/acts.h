@@ -50,6 +50,8 @@ uint64_t stw_megatron_heads_sent_bytes(const stw_job *job, uint32_t group);
 /** Workspaces of products beside the one that the load leaves: cuBLAS's of the thread of the
  * backward, and TransformerEngine's own. */
 uint64_t stw_megatron_workspace_bytes(const stw_job *job);
+/** Do rotary embeddings turn query and key? */
+bool stw_megatron_turns(const stw_job *job);
 /** Are the layers those of TransformerEngine? */
 bool stw_megatron_te(const stw_job *job);
 /** Of the embedding's output, if there is dropout. */

@@ -156,6 +156,11 @@ static const stw_spec_row rows[] = {
     {COUNT("megatron.last_layers_bf16"), AT(last_layers_bf16), .fallback = "0",
      .also = "num_layers_at_end_in_bf16", .note = "the same at the end", BOUNDS(1, 65536),
      .zero = true, .needs = NEEDS(FORWARD)},
+    {STRINGS("megatron.offload_modules"), AT(offload_modules), .fallback = "[]",
+     .also = "fine_grained_activation_offloading",
+     .note = "saved activations on the host: attn_norm, qkv_linear, core_attn, attn_proj, "
+             "mlp_norm, expert_fc1, moe_act",
+     .needs = NEEDS(FORWARD)},
     {STRING("megatron.ckpt_format"), AT(ckpt_format), .fallback = "torch_dist",
      .instead = "checkpoint files of Megatron-LM are not planned"},
 };

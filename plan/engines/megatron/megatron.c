@@ -9,6 +9,7 @@
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/mtp.h"
+#include "plan/engines/megatron/offload.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/pass.h"
 #include "plan/engines/megatron/reference.h"
@@ -24,6 +25,7 @@ static stw_status check(const stw_run_spec *run, const char *origin, stw_error *
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_megatron_check(run, origin, err));
     STW_TRY(stw_megatron_check_fp8(run, origin, err));
+    STW_TRY(stw_megatron_check_offload(run, origin, err));
 out:
     return status;
 }
@@ -57,6 +59,7 @@ static stw_status build(const stw_job *job, const stw_decisions *decisions,
     stw_extent *left = stw_pool_array(program->pool, job->model->n_blocks, sizeof *left);
     if (left == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "program", "out of memory");
     stw_megatron_look_at_state(&b, &state);
+    stw_megatron_look_at_offload(&b, &state);
     stw_megatron_build_load(&b, &state);
     stw_megatron_build_step(&b, &state, true, NULL);
     if (job->model->facts_known) stw_megatron_build_pass(&b, &state, left);

@@ -39,6 +39,7 @@ typedef struct stw_megatron_settings {
     uint32_t fp8, fp8_recipe; /* 0: none; stw_megatron_recipe */
     uint32_t fp8_amax_history, first_layers_bf16, last_layers_bf16;
     bool fp8_param_gather, fp8_transposes;
+    stw_strings offload_modules;
 } stw_megatron_settings;
 
 extern const stw_spec_section stw_megatron_section;

@@ -7,11 +7,13 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/host_pool.h"
 #include "plan/engines/megatron/acts.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/moe.h"
+#include "plan/engines/megatron/offload.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/vision.h"
 #include "plan/engines/park.h"
@@ -28,6 +30,8 @@ typedef struct layer_state {
     uint64_t times; /* chunk passes in flight */
     bool decodes;   /* a block of a decoder beside an encoder */
     bool fp8;
+    stw_megatron_offload off;
+    uint32_t carried, back; /* the copy of that to the host, and back */
     stw_extent own, again;
     stw_extent *others; /* [times - 1] of the other passes */
 } layer_state;
@@ -41,6 +45,7 @@ typedef struct pass {
     stw_extent norm, norms; /* input of the final norm before multi-token prediction */
     stw_extent head_grad;   /* of a tied embedding, until its own backward */
     stw_extent *left;
+    stw_extent ahead; /* what the last block has on the host otherwise */
     stw_megatron_tower tower;
     stw_extent tower_own, tower_others;
     stw_megatron_flow flow;
@@ -141,6 +146,9 @@ static bool look_at_layers(pass *p) {
             *bytes = mtp ? stw_megatron_mtp_of(p->job, g, s->fp8)
                          : stw_megatron_layer_of(p->job, g, s->fp8);
         s->bytes = *bytes;
+        s->off = stw_megatron_offload_of(p->job, g);
+        s->off.gpu = stw_min_u64(s->off.gpu, s->bytes.kept);
+        s->carried = s->back = STW_OP_NONE;
         s->times = times_of(p, s->chunk / p->job->run->parallel.pp);
         s->others = stw_pool_array(pool, s->times, sizeof *s->others);
         if (s->others == NULL) {
@@ -393,17 +401,45 @@ static void keep_norm(pass *p, const layer_state *s) {
     p->norm = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, bytes);
 }
 
+/* Copies run beside the computation: down after the block, up while the backward of the block
+ * after it runs. Their bytes on the GPU are those of the block alone
+ * (fine_grained_activation_offload.py, on_group_start_backward: one block ahead, module by module).
+ */
+static uint32_t carry(pass *p, bool down, const layer_state *s) {
+    const stw_place_at gpu = {STW_TIER_GPU, 0}, host = {STW_TIER_HOST, 0};
+    if (s->off.host == 0) return STW_OP_NONE;
+    return stw_copy(p->b, &(stw_transport){.kind = STW_OP_COPY,
+                                           .stream = down ? STW_STREAM_D2H : STW_STREAM_H2D,
+                                           .component = STW_COMPONENT_ACTIVATIONS,
+                                           .unit = STW_OP_NONE,
+                                           .from = down ? gpu : host,
+                                           .to = down ? host : gpu,
+                                           .bytes = s->off.host,
+                                           .after = {p->worked, s->carried}});
+}
+
+/* The last block of the pass whose backward comes next: that of a single pass stays, of another
+ * one it is there again before the forward that precedes (bulk_reload, pre_reload_last_layer). */
+static void look_ahead(pass *p) {
+    if (p->n > 0 && stw_megatron_in_flight(p->job, p->stage) > 1)
+        p->ahead =
+            stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p->layers[p->n - 1].off.host);
+}
+
 static void forward(pass *p) {
     run_tower(p, false);
     pass_in(p);
     if (p->stage == 0) /* every rank has a part of the vocabulary */
         reduce_rows(p, STW_OP_NONE, embedded_rows(p), sequences(p));
     use_all(p, vision_blocks(p), first_layer(p), false);
+    look_ahead(p);
     for (uint32_t i = 0; i < p->n; i++) {
         layer_state *s = &p->layers[i];
         for (uint64_t k = 0; k + 1 < s->times; k++)
-            s->others[k] = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->kept);
-        s->own = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->kept);
+            s->others[k] =
+                stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->kept - s->off.gpu);
+        s->own = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->kept - s->off.gpu);
+        stw_extent off = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->off.gpu);
         uint64_t more = s->bytes.forward;
         if (s->recompute) more = stw_plus(more, s->bytes.whole - s->kept);
         exchange(p, s, 1);
@@ -412,6 +448,12 @@ static void forward(pass *p) {
         (void)compute(p, STW_OP_FORWARD, s->block, stw_block_forward_flops(p->job, s->block));
         stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
         used(p, s->block, false);
+        if (i + 1 == p->n && p->ahead.alloc == STW_OP_NONE) {
+            p->ahead = off;
+        } else {
+            stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, off);
+            s->carried = carry(p, true, s);
+        }
         if (norm_follows(p, i)) keep_norm(p, s);
     }
 }
@@ -513,6 +555,15 @@ static double backward_flops(const pass *p, const layer_state *s) {
            again_flops(p, s);
 }
 
+/* What block i had on the host, and the copy of what the block before it has there. */
+static stw_extent come_back(pass *p, uint32_t i) {
+    layer_state *s = &p->layers[i];
+    if (i > 0) p->layers[i - 1].back = carry(p, false, &p->layers[i - 1]);
+    if (i + 1 == p->n) return p->ahead;
+    if (s->back != STW_OP_NONE) p->ready = s->back;
+    return stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->off.host);
+}
+
 static void backward(pass *p) {
     for (uint32_t i = p->n; i-- > 0;) {
         layer_state *s = &p->layers[i];
@@ -522,10 +573,12 @@ static void backward(pass *p) {
         if (s->recompute) exchange(p, s, 1);
         exchange(p, s, 2);
         use(p, s->block, true);
+        stw_extent off = come_back(p, i);
         stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
         (void)compute(p, STW_OP_BACKWARD, s->block, backward_flops(p, s));
         stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
         stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->again);
+        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, off);
         stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->own);
         used(p, s->block, true);
         if (leaves_graph(p, s))
@@ -588,6 +641,20 @@ static uint64_t sent_bytes(const pass *p) {
     return stw_times(n, handed_on_bytes(p));
 }
 
+/* In the first iteration every module of every pass in flight goes to the host; its tensors stay.
+ */
+void stw_megatron_look_at_offload(stw_builder *b, stw_megatron_state *state) {
+    pass p = {.b = b, .job = b->job, .stage = b->job->kinds[b->layout->kind].stage};
+    stw_host_pool pool = {.bytes = 0};
+    if (b->status != STW_STATUS_OK || !b->job->model->facts_known || !look_at_layers(&p)) return;
+    for (uint32_t i = 0; i < p.n; i++)
+        for (uint32_t k = 0; k < p.layers[i].off.n; k++)
+            for (uint64_t t = 0; t < p.layers[i].times; t++)
+                stw_host_pool_take(&pool, p.layers[i].off.tensors[k]);
+    state->host_acts = pool.asked;
+    state->host_acts_rounding = pool.bytes - pool.asked;
+}
+
 /* All-gathers that overlap the first micro batch's forward, and reductions that overlap the last
  * one's backward, have their share in every micro batch. */
 void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, stw_extent *left) {
@@ -601,6 +668,7 @@ void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, st
               .norm = STW_NO_EXTENT,
               .norms = STW_NO_EXTENT,
               .head_grad = STW_NO_EXTENT,
+              .ahead = STW_NO_EXTENT,
               .worked = STW_OP_NONE,
               .sent = STW_OP_NONE,
               .ready = STW_OP_NONE};

@@ -11,4 +11,7 @@
  * @param left [model.n_blocks] out: what backward leaves until the next forward */
 void stw_megatron_build_pass(stw_builder *b, const stw_megatron_state *state, stw_extent *left);
 
+/** What megatron.offload_modules page-locks on this rank (state->host_acts*). */
+void stw_megatron_look_at_offload(stw_builder *b, stw_megatron_state *state);
+
 #endif

@@ -439,6 +439,11 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
     if (first && job->model->facts_known) /* made by the forward before the step */
         (void)stw_alloc(b, STW_COMPONENT_PARAMS, gpu,
                         stw_megatron_fp8_cached_bytes(job, &s->params));
+    if (first) { /* so are they */
+        const uint64_t at = STW_OFFSET_EXTERNAL;
+        stw_alloc_at(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, at, s->host_acts);
+        stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, at, s->host_acts_rounding);
+    }
     stw_extent workspace =
         stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_workspace_bytes(job));
     stw_extent gathered = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_megatron_buffer_bytes(job));
