@@ -65,7 +65,7 @@ static const stw_spec_word attentions[] = {{"flash", STW_ATTENTION_FLASH, NULL},
                                            {"eager", STW_ATTENTION_EAGER, NULL},
                                            END};
 static const stw_spec_word dispatchers[] = {
-    {"alltoall", 0, NULL}, {"allgather", 1, NULL}, {"deepep", 2, "moe.dispatcher: alltoall"}, END};
+    {"alltoall", 0, NULL}, {"allgather", 1, NULL}, {"deepep", 2, NULL}, END};
 static const stw_spec_word contents[] = {
     {"model", 0, NULL},
     {"optimizer",

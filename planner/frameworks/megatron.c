@@ -325,12 +325,28 @@ static void set_layout(stw_reading *r) {
                            stw_reading_is_set(r, "sequence-parallel") && tp > 1);
 }
 
+/* The flex dispatcher of one rank of experts, or with a part of each expert, is not planned. */
+static void set_dispatcher(stw_reading *r) {
+    const char *type = stw_reading_text(r, "moe-token-dispatcher-type", "allgather");
+    const char *backend = stw_reading_text(r, "moe-flex-dispatcher-backend", "deepep");
+    const uint64_t ep = stw_reading_count(r, "expert-model-parallel-size", 1);
+    const uint64_t tp = stw_reading_count(r, "tensor-model-parallel-size", 1);
+    const bool whole = ep > 1 && stw_reading_count(r, "expert-tensor-parallel-size", tp) == 1;
+    if (strcmp(type, "allgather") == 0) stw_reading_set(r, "moe.dispatcher", "allgather");
+    if (strcmp(type, "flex") != 0 || strcmp(backend, "deepep") != 0) return;
+    if (whole)
+        stw_reading_set(r, "moe.dispatcher", "deepep");
+    else
+        stw_reading_assume(r, "moe-token-dispatcher-type", "alltoall",
+                           "flex is planned with expert-model-parallel-size above 1 and "
+                           "expert-tensor-parallel-size 1");
+}
+
 static void set_experts(stw_reading *r) {
     const char *capacity = stw_reading_text(r, "moe-expert-capacity-factor", "-1");
     const bool limited = strtod(capacity, NULL) > 0;
     if (stw_reading_count(r, "num-experts", 0) == 0) return;
-    if (strcmp(stw_reading_text(r, "moe-token-dispatcher-type", "allgather"), "allgather") == 0)
-        stw_reading_set(r, "moe.dispatcher", "allgather");
+    set_dispatcher(r);
     if (limited) stw_reading_set(r, "moe.capacity_factor", capacity);
     stw_reading_set_switch(r, "megatron.pad_to_capacity",
                            limited && stw_reading_is_set(r, "moe-pad-expert-input-to-capacity"));

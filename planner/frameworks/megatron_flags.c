@@ -13,8 +13,6 @@
     { name, STW_FLAG_IDLE, STW_FLAG_TEXT, NULL, NULL, NULL }
 #define LISTED(name, harmless, note)                                                               \
     { name, STW_FLAG_LISTED, STW_FLAG_TEXT, NULL, harmless, note }
-#define LISTED_BUT(name, harmless, read, note)                                                     \
-    { name, STW_FLAG_LISTED, STW_FLAG_TEXT, read, harmless, note }
 #define REFUSED(name, harmless, note)                                                              \
     { name, STW_FLAG_REFUSED, STW_FLAG_TEXT, NULL, harmless, note }
 
@@ -121,9 +119,10 @@ static const stw_flag_row rows[] = {
     LISTED("no-persist-layer-norm", "false", "planned fused"),
     LISTED("moe-permute-fusion", "false", "planned without it"),
     READ("cross-entropy-fusion-impl"),
-    LISTED_BUT("moe-token-dispatcher-type", "alltoall", "allgather", "planned as alltoall"),
-    LISTED("moe-flex-dispatcher-backend", NULL, "planned as alltoall"),
-    LISTED("moe-enable-deepep", "false", "planned as alltoall"),
+    READ("moe-token-dispatcher-type"),
+    LISTED("moe-flex-dispatcher-backend", "deepep", "planned as alltoall"),
+    READ("moe-enable-deepep"),
+    LISTED("moe-deepep-num-sms", "20", "planned with 20"),
     READ("moe-expert-capacity-factor"),
     READ("moe-pad-expert-input-to-capacity"),
     IDLE("moe-token-drop-policy"),

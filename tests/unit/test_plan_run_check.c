@@ -355,7 +355,7 @@ static void keys_without_effect_are_refused(void) {
         {{MEGATRON, "loss.fused=true"}, STW_STATUS_BAD_INPUT, "megatron.cross_entropy_fusion"},
         {{MEGATRON, "prefetch.depth=2"}, STW_STATUS_BAD_INPUT, "because engine is megatron"},
         {{MEGATRON, "placement.activations=offload"}, STW_STATUS_BAD_INPUT, "engine is megatron"},
-        {{MEGATRON, "moe.dispatcher=deepep"}, STW_STATUS_NOT_BUILT_IN, "moe.dispatcher: deepep"},
+        {{MEGATRON, "moe.dispatcher=deepep"}, STW_STATUS_BAD_INPUT, "parallel.ep"},
         {{"moe.capacity_factor=1.25"}, STW_STATUS_BAD_INPUT, "with engine megatron"},
         {{"moe.dispatcher=allgather"}, STW_STATUS_BAD_INPUT, "with engine megatron"},
         {{MEGATRON, "moe.dispatcher=allgather", "moe.capacity_factor=2"},

@@ -7,6 +7,7 @@
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/fsdp2/cpu_step.h"
+#include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/mtp.h"
 #include "plan/engines/megatron/offload.h"
@@ -26,6 +27,7 @@ static stw_status check(const stw_run_spec *run, const char *origin, stw_error *
     STW_TRY(stw_megatron_check(run, origin, err));
     STW_TRY(stw_megatron_check_fp8(run, origin, err));
     STW_TRY(stw_megatron_check_offload(run, origin, err));
+    STW_TRY(stw_megatron_check_deepep(run, origin, err));
 out:
     return status;
 }

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "core/checked.h"
+#include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/megatron.h"
 
 /* Of every token and expert: logits, softmax of the auxiliary loss, probabilities and their
@@ -69,6 +70,10 @@ stw_megatron_moe stw_megatron_moe_of(const stw_job *job, uint32_t group) {
     if (job->run->moe.dispatcher == 1) {
         out.sent = 0;
         gather_rows(job, f, &out);
+        return out;
+    }
+    if (stw_megatron_uses_deepep(job)) {
+        stw_megatron_deepep_moe(job, group, &out);
         return out;
     }
     const uint64_t expert = s.pad_to_capacity ? PADDED_EXPERT_BYTES : ROUTER_EXPERT_BYTES;

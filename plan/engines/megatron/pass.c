@@ -9,6 +9,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/host_pool.h"
 #include "plan/engines/megatron/acts.h"
+#include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
 #include "plan/engines/megatron/megatron.h"
@@ -271,6 +272,13 @@ static void dispatch(pass *p, uint32_t block, uint32_t group, bool backward) {
                     stw_plus(stw_times(elements, backward ? 4 : c), routes), backward ? 1 : 3);
         communicate(p, STW_OP_REDUCE_SCATTER, ranks, block, stw_times(elements, backward ? c : 4),
                     1);
+        return;
+    }
+    if (stw_megatron_uses_deepep(p->job)) { /* and probabilities, with 64-bit indices in forward */
+        const uint64_t routes =
+            stw_times(stw_times(moe.sent, f->experts_per_token), backward ? 4 : 12);
+        communicate(p, STW_OP_ALL_TO_ALL, STW_RANK_GROUP_EP, block,
+                    stw_plus(stw_times(sent, 2), routes), 2);
         return;
     }
     if (!backward) /* int64 counts of rows by expert */

@@ -25,6 +25,7 @@
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/host_pool.h"
 #include "plan/engines/megatron/acts.h"
+#include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
 #include "plan/engines/megatron/megatron.h"
@@ -441,6 +442,7 @@ void stw_megatron_build_step(stw_builder *b, const stw_megatron_state *s, bool f
                         stw_megatron_fp8_cached_bytes(job, &s->params));
     if (first) { /* so are they */
         const uint64_t at = STW_OFFSET_EXTERNAL;
+        stw_alloc_at(b, STW_COMPONENT_COMM, gpu, at, stw_megatron_deepep_bytes(job));
         stw_alloc_at(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, at, s->host_acts);
         stw_alloc_at(b, STW_COMPONENT_PAGE_LOCK_ROUNDING, STW_TIER_HOST, at, s->host_acts_rounding);
     }
