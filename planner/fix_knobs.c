@@ -171,11 +171,39 @@ static void add_choices(const adding *to) {
 /* A share of 0.05 less, in steps of that; two words of it for each role are enough to try. */
 enum { SHARES = 20, MOST_LOWER = 4, LEAST_SHARE = 4 };
 
+/* Do weights go from the trainer to a rollout? */
+static bool syncs(const stw_run_spec *run) {
+    const char *const *key = stw_run_spec_engine(run)->keys;
+    while (key != NULL && *key != NULL && strcmp(*key, "weight_sync.") != 0) key++;
+    return key != NULL && *key != NULL;
+}
+
+/* What the first rollout, which gets its weights from the trainer, can do with less of. */
+static void add_synced(const adding *to, uint32_t number, const stw_role *role) {
+    stw_pool *pool = to->plan->pool;
+    const bool shares = strcmp(role->with, "none") != 0;
+    const bool sleeps =
+        role->free_cache_engine != false && (shares || role->free_cache_engine == 1);
+    const bool vllm = role->engine == NULL || strcmp(role->engine, "vllm") == 0;
+    const char *level = stw_pool_printf(pool, "roles.%u.sleep_level", (unsigned)number);
+    const char *bucket = stw_pool_printf(pool, "roles.%u.update_bucket", (unsigned)number);
+    if (level == NULL || bucket == NULL) return;
+    if (sleeps && (role->sleep_level == 1 || (role->sleep_level == STW_AUTO && vllm)))
+        add_word(to, level, "2", "asleep it discards its weights, which every sync brings anew");
+    if (role->update_bucket_bytes > GIB)
+        add_word(to, bucket, "1GiB", "smaller buffers of the weight sync");
+}
+
 /* What a role holds of GPUs that others or its own other bytes need. */
 static void add_roles(const adding *to) {
     const stw_run_spec *run = &to->plan->run;
+    bool synced = !syncs(run);
     for (uint32_t r = 0; r < run->n_roles; r++) {
         const stw_role *role = &run->roles[r];
+        if (role->kind == STW_ROLE_ROLLOUT && !synced) {
+            synced = true;
+            add_synced(to, r, role);
+        }
         stw_pool *pool = to->plan->pool;
         const char *share = stw_pool_printf(pool, "roles.%u.gpu_memory_utilization", (unsigned)r);
         const char *builds = stw_pool_printf(pool, "roles.%u.builds_trainer_model", (unsigned)r);

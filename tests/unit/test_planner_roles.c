@@ -9,6 +9,7 @@
     "{name: a, parallel: {tp: 2}, gpu_memory_utilization: 0.4, max_model_len: 8k, "                \
     "sleep_level: 1}"
 #define JUDGES "{name: d, kind: reference}, {name: e, kind: critic}, {name: f, kind: reward}"
+#define BUCKET "{name: a, max_model_len: 8k, parallel: {tp: 2}, update_bucket: 200 GiB}"
 #define APART "{name: g, kind: reward, with: none, nodes: 1, placement: {params: gpu}}"
 #define ALONE "{name: b, with: none, nodes: 1, parallel: {tp: 8}, gpu_memory_utilization: 0.8}"
 #define AWAKE                                                                                      \
@@ -197,9 +198,39 @@ static void parks_come_first(void) {
     }
 }
 
+static bool is_found(const char *const *settings, const char *key, const char *value) {
+    const stw_planner_options options = {
+        .time_limit_s = 60, .gap = 0.01, .gap_is_set = true, .no_prices = true};
+    stw_plan *plan = case_zoo("Qwen3-8B", settings);
+    bool found = false;
+    CHECK_OK(stw_planner_solve(plan, &options, err));
+    CU_ASSERT_EQUAL(plan->outcome, STW_OUTCOME_INFEASIBLE);
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        const stw_fix_change *c = &plan->fixes[i].changes[0];
+        found = found || (plan->fixes[i].n_changes == 1 && strcmp(c->set, key) == 0 &&
+                          strcmp(c->value, value) == 0);
+    }
+    stw_plan_free(plan);
+    return found;
+}
+
+/* A bucket of a sync that fills the GPU, and weights that wait on a host without room. */
+static void changes_of_synced_rollouts_are_found(void) {
+    static const char *const bucket[] = {"engine=fsdp2", "nodes=1", "roles=[" BUCKET "]", NULL};
+    static const char *const host[] = {"engine=fsdp2",
+                                       "nodes=1",
+                                       "roles=[{name: a, max_model_len: 8k, parallel: {tp: 2}}]",
+                                       "node.host.memory=100 GiB",
+                                       "node.host.limit=100 GiB",
+                                       NULL};
+    CU_ASSERT_TRUE(is_found(bucket, "roles.0.update_bucket", "1GiB"));
+    CU_ASSERT_TRUE(is_found(host, "roles.0.sleep_level", "2"));
+}
+
 STW_TEST_MAIN("planner roles", {"rows hold with every engine", rows_hold_with_every_engine},
               {"rows hold with models", rows_hold_with_models},
               {"rows hold with Megatron's models", rows_hold_with_megatrons_models},
               {"roles can be too large", roles_can_be_too_large},
               {"changes of roles are found", changes_of_roles_are_found},
-              {"parks come first", parks_come_first})
+              {"parks come first", parks_come_first},
+              {"changes of synced rollouts are found", changes_of_synced_rollouts_are_found})
