@@ -304,8 +304,9 @@ static void roles_hold_what_they_say(void) {
         CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_FORWARD_BACKWARD, STW_TIER_GPU),
                         i < 2 ? stays : awake);
         CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_OPTIMIZER_STEP, STW_TIER_GPU), i < 2 ? stays : awake);
+        CU_ASSERT_EQUAL(f->received, GIB); /* clones of a bucket */
         CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_WEIGHT_SYNC, STW_TIER_GPU),
-                        i < 2 ? stays + f->weights : awake);
+                        (i < 2 ? stays + f->weights : awake) + GIB);
         CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_ROLLOUT, STW_TIER_GPU), awake + f->work);
         const uint64_t kept = i == 0 ? f->weights + f->host_rounding : 0;
         CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_FORWARD_BACKWARD, STW_TIER_HOST),
@@ -313,6 +314,30 @@ static void roles_hold_what_they_say(void) {
         CU_ASSERT_EQUAL(
             plan->peaks[plan->job->largest].phase[STW_PHASE_ROLLOUT][STW_TIER_HOST].page_locked,
             kept);
+        stw_plan_free(plan);
+    }
+}
+
+/* A role on nodes of its own has two buckets that are received, and hands a third one to vLLM's
+ * worker, which clones it; none of it is there in a rollout. */
+static void rollouts_receive_in_buckets(void) {
+    static const char *const engines[] = {"vllm", "sglang"};
+    for (size_t i = 0; i < 2; i++) {
+        char roles[160];
+        stw_plan *plan = NULL;
+        stw_role_peaks of[2];
+        snprintf(roles, sizeof roles,
+                 "[{name: a, with: none, nodes: 1, engine: %s, gpu_memory_utilization: 0.5, "
+                 "update_bucket: 3 GiB}]",
+                 engines[i]);
+        CHECK_OK(try("Qwen3-8B", 2, roles, &plan, err));
+        derive(plan);
+        const stw_rollout_figures *f = figures(plan, 1);
+        const uint64_t awake = f->process + f->graphs + f->tables + f->weights + f->cache;
+        stw_program_walk_roles(plan->programs[stw_job_kind_of(plan->job, 8)], 2, of);
+        CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_WEIGHT_SYNC, STW_TIER_GPU),
+                        awake + (i == 0 ? 12u : 6u) * GIB);
+        CU_ASSERT_EQUAL(at(&of[1], STW_PHASE_ROLLOUT, STW_TIER_GPU), awake + f->work);
         stw_plan_free(plan);
     }
 }
@@ -619,6 +644,7 @@ STW_TEST_MAIN("plan roles", {"nodes are shared out", nodes_are_shared_out},
               {"windows and states", windows_and_states}, {"share of SGLang", share_of_sglang},
               {"roles of every pair sum up", roles_of_every_pair_sum_up},
               {"roles hold what they say", roles_hold_what_they_say},
+              {"rollouts receive in buckets", rollouts_receive_in_buckets},
               {"a reference waits on the host", a_reference_waits_on_the_host},
               {"adapters share their base", adapters_share_their_base},
               {"a critic trains", a_critic_trains},

@@ -16,6 +16,7 @@
 #include "core/units.h"
 #include "plan/engines/rollout/engines.h"
 #include "plan/engines/rollout/sizes.h"
+#include "plan/engines/weight_sync.h"
 #include "plan/program/builder.h"
 
 /* ---- figures ---- */
@@ -127,6 +128,22 @@ static stw_status size_trainer_model(const stw_job *job, uint32_t number, stw_ro
     return status;
 }
 
+/* What the weight sync needs beside the weights. vLLM's worker maps the trainer's bucket and clones
+ * each of its tensors before it loads them (verl, workers/rollout/bucketed_weight_transfer.py,
+ * BucketedWeightReceiver); SGLang's reads them in place. On nodes of its own a role first receives
+ * buckets in two buffers (checkpoint_engine/nccl_checkpoint_engine.py, prepare) and hands them to
+ * vLLM's worker in a third. */
+static uint64_t received_bytes(const stw_job *job, uint32_t number) {
+    const stw_role *spec = job->roles[number].spec;
+    const uint64_t bucket = spec->update_bucket_bytes;
+    const uint64_t element = stw_max_u64(stw_dtype_bits(spec->dtype) / 8, 1);
+    const uint64_t clones = stw_min_u64(bucket, stw_times(job->model->params, element));
+    const uint64_t worker = is_sglang(job, number) ? 0 : clones;
+    if (stw_sync_role(job) != spec) return 0;
+    if (!stw_role_is_alone(job->roles, number)) return worker;
+    return STW_SUM(stw_times(2, bucket), is_sglang(job, number) ? 0 : bucket, worker);
+}
+
 static stw_status make(const stw_job *job, uint32_t number, const void **figures, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_role *spec = job->roles[number].spec;
@@ -156,6 +173,7 @@ static stw_status make(const stw_job *job, uint32_t number, const void **figures
         f->host_process = stw_plus(f->host_process, cluster->host.process_comm_bytes);
     }
     STW_TRY(size_cache(job, number, &role, f, err));
+    f->received = received_bytes(job, number);
     if (spec->builds_trainer_model) STW_TRY(size_trainer_model(job, number, f, err));
     *figures = f;
 out:
@@ -217,12 +235,16 @@ static void load(building *r) {
 static stw_status build(const stw_job *job, uint32_t role, stw_program *program, stw_error *err) {
     building r = {.f = figures_of(job, role), .name = job->roles[role].name, .number = role};
     const stw_rollout_figures *f = r.f;
+    const bool alone = stw_role_is_alone(job->roles, role);
     stw_builder_init(&r.b, job, NULL, NULL, program, err);
     load(&r);
     begin(&r, STW_PHASE_WEIGHT_SYNC, STW_REPEAT_EVERY_ITERATION);
     if (f->sleeps) take(&r, STW_COMPONENT_ROLLOUT_WEIGHTS, STW_TIER_GPU, f->weights);
+    take(&r, STW_COMPONENT_ROLLOUT_WORK, STW_TIER_GPU, f->received);
+    if (alone) drop(&r, STW_COMPONENT_ROLLOUT_WORK, f->received);
     stw_end_movement(&r.b);
     begin(&r, STW_PHASE_ROLLOUT, STW_REPEAT_EVERY_ITERATION);
+    if (!alone) drop(&r, STW_COMPONENT_ROLLOUT_WORK, f->received); /* the trainer sends last */
     if (f->sleeps) take(&r, STW_COMPONENT_KV_CACHE, STW_TIER_GPU, f->cache);
     take(&r, STW_COMPONENT_ROLLOUT_WORK, STW_TIER_GPU, f->work);
     drop(&r, STW_COMPONENT_ROLLOUT_WORK, f->work);

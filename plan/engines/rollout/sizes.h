@@ -28,6 +28,7 @@ typedef struct stw_rollout_figures {
     uint64_t process, host_process;  /* CUDA context and NCCL; the process's own memory */
     uint64_t node;                   /* this rank's part of what a node has once */
     uint64_t trainer_model;          /* parameters of the trainer's model that it builds */
+    uint64_t received;               /* buffers and copies of a weight sync, while it goes on */
 } stw_rollout_figures;
 
 /* ---- weights.c ---- */
