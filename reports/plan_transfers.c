@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "core/checked.h"
+#include "plan/engines/weight_sync.h"
 #include "reports/plan_sections.h"
 
 /* Sum over the operations of a kind in a phase of one rank's program. */
@@ -47,6 +48,24 @@ static void put_checkpoint(const stw_section *s) {
                  job->engine->save_note != NULL ? job->engine->save_note : "");
 }
 
+/* A framework that hands over whole tensors in buckets has no room for a larger one. */
+static void put_largest(const stw_section *s) {
+    const stw_job *job = s->plan->job;
+    const stw_role *role = stw_sync_role(job);
+    const stw_tensor *largest = NULL;
+    if (role == NULL || job->engine->spec.executes) return;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++)
+        if (largest == NULL || job->model->tensors[t].numel > largest->numel)
+            largest = &job->model->tensors[t];
+    const uint64_t element = stw_max_u64(stw_dtype_bits(role->dtype) / 8, 1);
+    if (largest == NULL || stw_times(largest->numel, element) <= role->update_bucket_bytes) return;
+    stw_doc_line(s->out, s->format,
+                 "The tensor %.80s has %s, more than update_bucket of role %.60s: it is planned to "
+                 "be handed over by itself. Some frameworks refuse such a tensor; raise the bucket "
+                 "to at least its size.",
+                 largest->name, stw_word_size(stw_times(largest->numel, element)).text, role->name);
+}
+
 static void put_sync(const stw_section *s) {
     const stw_program *program = s->plan->programs[s->plan->job->largest];
     const stw_movement *m = stw_program_movement(program, STW_PHASE_WEIGHT_SYNC);
@@ -59,6 +78,7 @@ static void put_sync(const stw_section *s) {
                  m->transfer.n_pieces, stw_word_size(m->transfer.pieces[0].room_bytes).text,
                  stw_word_gib(gathered).text, sent > 0 ? " and passes on " : "",
                  sent > 0 ? stw_word_gib(sent).text : "");
+    put_largest(s);
 }
 
 void stw_section_transfers(const stw_section *s) {
