@@ -112,6 +112,18 @@ static stw_status set_all(const stw_inputs *in, stw_cluster *cluster, stw_run_sp
     return stw_specs_set_all(cluster, run, in->set.items, in->set.n, "--set", err);
 }
 
+/* A launch on other GPUs than the cluster's, with the nodes that it has if these have as many. */
+static void warn_of_gpus(const stw_import *import, const stw_cluster *cluster) {
+    const uint64_t gpus = (uint64_t)cluster->nodes * cluster->gpus;
+    char nodes[64] = "";
+    if (import->gpus == 0 || import->gpus == gpus) return;
+    if (cluster->gpus > 0 && import->gpus % cluster->gpus == 0)
+        snprintf(nodes, sizeof nodes, "; to plan the launch: --set nodes=%llu",
+                 (unsigned long long)(import->gpus / cluster->gpus));
+    stw_log(STW_LOG_WARN, "%s: a launch on %llu GPUs is planned on the cluster's %llu%s",
+            import->path, (unsigned long long)import->gpus, (unsigned long long)gpus, nodes);
+}
+
 /* The specs after --cluster, --from, --run and --set. What --from makes of a global batch depends
  * on all of them, and --set comes last. */
 static stw_status read_specs(const stw_inputs *in, const stw_import *import, stw_cluster *cluster,
@@ -128,10 +140,7 @@ static stw_status read_specs(const stw_inputs *in, const stw_import *import, stw
         STW_TRY(stw_import_batch(import, cluster, run, err));
         STW_TRY(set_all(in, cluster, run, err));
     }
-    const uint64_t gpus = (uint64_t)cluster->nodes * cluster->gpus;
-    if (in->from != NULL && import->gpus > 0 && import->gpus != gpus)
-        stw_log(STW_LOG_WARN, "%s: a launch on %llu GPUs is planned on the cluster's %llu",
-                import->path, (unsigned long long)import->gpus, (unsigned long long)gpus);
+    if (in->from != NULL) warn_of_gpus(import, cluster);
     const char *machine = in->cluster != NULL ? in->cluster : "this machine";
     STW_TRY(named(in, stw_cluster_check(cluster, machine, err), err));
     const char *origin = in->run != NULL ? in->run : in->from != NULL ? import->path : "--set";

@@ -26,4 +26,11 @@ done
 "$STOWAGE" clusters --show p5.48xlarge | grep assumed && fail "a preset shows assumed keys"
 "$STOWAGE" clusters --show p5.48xlarge >shown.yaml
 plan --cluster shown.yaml | grep "lacks these keys" && fail "a shown cluster lacks keys"
+
+# a launch on more GPUs than the cluster has: the option that plans it is told
+echo 'python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=Qwen/Qwen3-0.6B actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 trainer.n_gpus_per_node=8 trainer.nnodes=2' >launch.sh
+"$STOWAGE" plan --from verl:launch.sh --cluster h100-80g-x8 -q -o launch.json 2>launch.err || fail "a launch: $(cat launch.err)"
+"$STOWAGE" plan --from verl:launch.sh --cluster h100-80g-x8 -o launch.json >launch.txt 2>launch.err
+grep -q -e "16 GPUs is planned on the cluster's 8; to plan the launch: --set nodes=2" launch.err || fail "no word of the nodes: $(cat launch.err)"
 exit 0
