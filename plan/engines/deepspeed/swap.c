@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/engines/deepspeed/swap.h"
 
-#include <stdio.h>
-
 #include "core/checked.h"
 #include "plan/engines/deepspeed/calls.h"
 
