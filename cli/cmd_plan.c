@@ -1,27 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "core/file.h"
+#include "planner/frameworks/emit.h"
 #include "reports/reports.h"
 
-static stw_status make_plan(const stw_inputs *in, const stw_general *general, int *code,
-                            stw_error *err) {
+/* --emit FRAMEWORK:FILE. @return the file, or NULL */
+static const char *emit_path(const char *emit) {
+    const char *colon = emit != NULL ? strchr(emit, ':') : NULL;
+    return colon != NULL && colon[1] != '\0' ? colon + 1 : NULL;
+}
+
+/* Settings go to their file, or to stdout; what is said of them to the other stream. */
+static stw_status emit_settings(const stw_inputs *in, const char *emit, const stw_plan *plan,
+                                stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_import import = {.pool = NULL};
+    stw_text settings = STW_TEXT_INIT, notes = STW_TEXT_INIT;
+    const char *path = emit_path(emit);
+    if (in->from != NULL) STW_TRY(stw_import_read(in->from, &import, err));
+    STW_TRY(stw_emit_plan(emit, plan, in->from, in->from != NULL ? &import : NULL, &settings,
+                          &notes, err));
+    STW_TRY(stw_text_status(&settings, err));
+    STW_TRY(stw_text_status(&notes, err));
+    STW_TRY(stw_file_write(path != NULL ? path : "-", settings.data, settings.length, err));
+    if (path != NULL)
+        STW_TRY(stw_emit(&(stw_general){0}, &notes, err));
+    else if (notes.length > 0)
+        fprintf(stderr, "%s", notes.data);
+out:
+    stw_text_free(&settings);
+    stw_text_free(&notes);
+    stw_import_free(&import);
+    return status;
+}
+
+static stw_status make_plan(const stw_inputs *in, const stw_general *general, const char *emit,
+                            int *code, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_text json = STW_TEXT_INIT, summary = STW_TEXT_INIT;
     stw_format format;
     STW_TRY(stw_check_suffix(general->output, "a plan", ".json", err));
     STW_TRY(stw_report_format(&(stw_general){0}, &format, err)); /* of the summary */
-    const stw_named_path outputs[] = {{"-o", general->output}, {"--write-lp", in->write_lp}};
+    if (emit != NULL && !stw_emit_is(emit))
+        STW_TRY(stw_emit_plan(emit, NULL, NULL, NULL, NULL, NULL, err));
+    const stw_named_path outputs[] = {
+        {"-o", general->output}, {"--write-lp", in->write_lp}, {"--emit", emit_path(emit)}};
     const stw_named_path inputs[] = {STW_INPUT_PATHS(*in)};
-    STW_TRY(stw_check_outputs(outputs, 2, inputs, sizeof inputs / sizeof inputs[0], err));
+    STW_TRY(stw_check_outputs(outputs, 3, inputs, sizeof inputs / sizeof inputs[0], err));
     STW_TRY(stw_inputs_plan(in, &plan, err));
     *code = stw_plan_exit_code(plan);
     STW_TRY(stw_plan_to_json(plan, &json, err));
     STW_TRY(stw_text_status(&json, err));
     if (general->output != NULL)
         STW_TRY(stw_file_write(general->output, json.data, json.length, err));
+    if (emit != NULL) {
+        STW_TRY(emit_settings(in, emit, plan, err));
+        goto out;
+    }
     if (general->json) {
         if (general->output == NULL) STW_TRY(stw_file_write("-", json.data, json.length, err));
         goto out;
@@ -43,7 +82,14 @@ int stw_cmd_plan(int argc, char **argv) {
     size_t n = 0;
     int code = 0;
     const char *none[1];
-    const stw_option options[] = {STW_INPUT_OPTIONS(in)};
+    const char *emit = NULL;
+    const stw_option options[] = {
+        STW_INPUT_OPTIONS(in),
+        {"--emit", NULL, "FRAMEWORK[:FILE]",
+         "print a framework's settings that realise the plan, what they do not say, and changes "
+         "against --from",
+         STW_OPTION_VALUE, &emit},
+    };
     const stw_usage usage = {
         "stowage",
         "plan",
@@ -63,6 +109,6 @@ int stw_cmd_plan(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
-    status = make_plan(&in, &general, &code, &err);
+    status = make_plan(&in, &general, emit, &code, &err);
     return status != STW_STATUS_OK ? stw_exit(status, &err) : code;
 }

@@ -425,5 +425,6 @@ stw_status stw_areal_import(const char *text, size_t length, stw_import *out, st
         use_fsdp(&r, &l);
     if (r.status == STW_STATUS_OK) set_roles(&r, &l, megatron);
     sort_all(&r, &l);
+    out->flags = r.flags;
     return r.status;
 }

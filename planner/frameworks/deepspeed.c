@@ -306,6 +306,7 @@ stw_status stw_deepspeed_import(const char *text, size_t length, stw_import *out
     stw_status status = stw_flags_parse_paths(out->path, text, length, out->pool, &r.flags, err);
     if (status != STW_STATUS_OK) return status;
     stw_deepspeed_read(&r, &defaults);
+    out->flags = r.flags;
     if (r.status == STW_STATUS_OK)
         stw_reading_assume(&r, "sequence length", "batch.seq_len",
                            "not in a DeepSpeed config; set it");

@@ -8,6 +8,7 @@
 #include "models/model.h"
 #include "plan/spec/cluster.h"
 #include "plan/spec/run_spec.h"
+#include "planner/frameworks/flags.h"
 
 typedef enum stw_import_use {
     STW_IMPORT_TAKEN,        /* into the model or the run spec */
@@ -47,6 +48,7 @@ typedef struct stw_import {
     const char *const *alone;  /* settings where there is one data-parallel rank, NULL at the end */
     const char *const *single; /* the same where there is one GPU */
     uint64_t global_batch;     /* sequences of an iteration; 0: one micro batch on every rank */
+    stw_flags flags;           /* of the file; those of line 0 are defaults */
     size_t n_lines, lines_capacity;
     stw_import_line *lines; /* in the order of the file, then what was assumed */
 } stw_import;

@@ -149,5 +149,6 @@ stw_status stw_llamafactory_import(const char *text, size_t length, stw_import *
     out->derived.text_only = true;
     out->model = stw_reading_text(&r, "model_name_or_path", NULL);
     read_all(&r);
+    out->flags = r.flags;
     return r.status;
 }

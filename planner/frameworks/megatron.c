@@ -477,6 +477,7 @@ stw_status stw_megatron_import(const char *bytes, size_t length, stw_import *out
     stw_json_string(r.json, "model_type", "megatron");
     stw_megatron_read(&r, NULL);
     if (r.status == STW_STATUS_OK) write_model(&r);
+    out->flags = r.flags;
     stw_json_end(r.json);
     status = stw_json_finish(r.json, &text, r.status == STW_STATUS_OK ? err : NULL);
     if (r.status != STW_STATUS_OK) status = r.status;

@@ -369,5 +369,6 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
         read_megatron(&r);
     else if (r.status == STW_STATUS_OK)
         read_swift(&r);
+    out->flags = r.flags;
     return r.status;
 }

@@ -481,5 +481,6 @@ stw_status stw_verl_import(const char *text, size_t length, stw_import *out, stw
     if (r.status == STW_STATUS_OK && !megatron) use_fsdp(&r, &l, strategy);
     if (r.status == STW_STATUS_OK) set_roles(&r, &l, megatron);
     sort_all(&r, megatron);
+    out->flags = r.flags;
     return r.status;
 }

@@ -1,0 +1,55 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `stowage plan --emit`: settings that --from reads back to the same plan, what they do not say, what changed.
+. "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+CLUSTER="$STW_SOURCE_DIR/models/examples/h100-80g-x8.yaml"
+peaks() { sed -n 's/^ *"\(peak\|total\)": *\([0-9]*\),*$/\2/p' "$1"; }
+again() { # FRAMEWORK FILE [--set ...]: plan, emit, plan again
+    framework=$1 file=$2
+    shift 2
+    "$STOWAGE" plan --from "$framework:$file" --cluster "$CLUSTER" --set nodes=1 "$@" -o first.json \
+        --emit "$framework:again.txt" >notes.txt 2>/dev/null
+    "$STOWAGE" plan --from "$framework:again.txt" --cluster "$CLUSTER" --set nodes=1 -o second.json >/dev/null 2>&1
+    peaks first.json >first.txt
+    peaks second.json >second.txt
+    [ -s first.txt ] || fail "$framework: no peaks"
+    cmp -s first.txt second.txt || fail "$framework: other bytes after a round trip"
+}
+cat >gpt.sh <<'EOF'
+--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 --swiglu \
+--micro-batch-size 2 --global-batch-size 64 --use-distributed-optimizer --data-path a b --lr 1e-4
+EOF
+again megatron gpt.sh --set parallel.tp=2 --set recompute.granularity=selective
+grep -q '^+ --tensor-model-parallel-size 2$' notes.txt || fail "no change is noted"
+grep -q '^--data-path a b' again.txt || fail "a flag of the file is gone"
+! grep -q 'do not say' notes.txt || fail "megatron says all of it"
+
+# without a file settings go to stdout, notes to stderr; nothing changed
+"$STOWAGE" plan --from megatron:gpt.sh --cluster "$CLUSTER" --set nodes=1 --emit megatron >out.txt 2>err.txt
+grep -q '^--num-layers 8' out.txt || fail "no settings on stdout"
+grep -q '^No changes against gpt.sh$' err.txt || fail "no notes on stderr"
+
+# what a framework has no setting for is named
+cat >ppo.sh <<'EOF'
+python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_length=512 \
+  actor_rollout_ref.model.path=Qwen/Qwen3-0.6B actor_rollout_ref.rollout.name=vllm trainer.n_gpus_per_node=8 \
+  actor_rollout_ref.actor.strategy=fsdp2 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 algorithm.adv_estimator=grpo
+EOF
+again verl ppo.sh --set park.params=host --set roles.0.parallel.tp=4
+grep -q '^+ actor_rollout_ref.actor.fsdp_config.param_offload true$' notes.txt || fail "no offload"
+"$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --set fsdp.sync_each_micro_batch=false --emit verl \
+    >/dev/null 2>err.txt
+grep -q 'fsdp.sync_each_micro_batch: planned false, these settings give true' err.txt || fail "not named"
+
+# another framework's settings for the same engine, and facts for torch
+"$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit fsdp2 2>/dev/null >out.txt
+grep -q 'MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)' out.txt || fail "no policy"
+printf '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}' >ds.json
+"$STOWAGE" plan --from deepspeed:ds.json --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set batch.seq_len=1024 \
+    --set recompute.granularity=full --emit llamafactory:lf.yaml >notes.txt 2>/dev/null
+grep -q 'ds_z3_config.json' lf.yaml || fail "no config"
+grep -q 'deepspeed.reduce_bucket: planned' notes.txt || fail "another bucket is not named"
+
+expect 2 'expected megatron, deepspeed' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit torch
+expect 2 'has no settings for engine fsdp2' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit megatron
+expect 2 'ppo.sh' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit verl:ppo.sh
