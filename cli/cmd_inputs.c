@@ -16,6 +16,7 @@
 #include "plan/program/effect.h"
 #include "plan/spec/spec_keys.h"
 #include "planner/frameworks/import.h"
+#include "planner/layouts.h"
 #include "planner/planner.h"
 #include "sim/sim.h"
 
@@ -205,6 +206,15 @@ static stw_status open_model(const stw_inputs *in, stw_import *import, stw_model
     return stw_import_model(import, in->model, data, out, err);
 }
 
+/* Half of the time is left for the plan of the layout that was chosen. */
+static stw_status choose_layout(const stw_model *model, const stw_cluster *cluster,
+                                const stw_planner_options *options, stw_run_spec *run,
+                                stw_layout_search *out, stw_error *err) {
+    const stw_layouts_options layouts = {
+        .time_limit_s = options->time_limit_s / 2, .simulate = stw_sim_seconds, .finish = finish};
+    return stw_layouts_choose(model, cluster, run, &layouts, run->pool, out, err);
+}
+
 /* Within the thread's deadline. */
 static stw_status make_plan(const stw_inputs *in, stw_planner_options options, stw_plan **out,
                             stw_error *err) {
@@ -214,13 +224,17 @@ static stw_status make_plan(const stw_inputs *in, stw_planner_options options, s
     stw_import import = {.pool = NULL};
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
+    stw_layout_search layouts = {.searched = NULL};
     if (in->from != NULL) STW_TRY(stw_import_read(in->from, &import, err));
     STW_TRY(open_model(in, &import, &model, err));
     STW_TRY(stw_run_spec_init(&run, err));
     STW_TRY(read_specs(in, &import, &cluster, &run, err));
+    status = choose_layout(model, &cluster, &options, &run, &layouts, err);
+    STW_TRY(imported(in, &import, named(in, status, err), err));
     status = stw_plan_new(model, &cluster, &run, &plan, err);
     model = NULL; /* taken over, also on failure */
     STW_TRY(imported(in, &import, named(in, status, err), err));
+    plan->layout_search = layouts;
     STW_TRY(named(in, check_settings(in, plan->job, err), err));
     warn_of_positions(plan->job);
     STW_TRY(solve(plan, &options, err));

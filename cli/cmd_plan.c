@@ -98,7 +98,8 @@ int stw_cmd_plan(int argc, char **argv) {
         "written to -o FILE, a summary to stdout. Exit code 4: nothing fits. The plan with the "
         "smallest excess (the sum of what exceeds each limit, as shares of the limits) is still "
         "written. It lists the limits that cannot be kept together and "
-        "changes that make the plan fit. Keys for --set: examples/default.yaml in the data folder "
+        "changes that make the plan fit. --set parallel=auto searches the layout of ranks and the "
+        "micro batch, too. Keys for --set: examples/default.yaml in the data folder "
         "lists those of a run, `stowage clusters --show NAME` those of a cluster.",
         options,
         sizeof options / sizeof options[0],

@@ -128,7 +128,8 @@ int stw_cmd_size(int argc, char **argv) {
         "node, then 2, 4, 8, ... nodes, then the exact number of nodes. Where the run's layout "
         "does not fit, one or two of parallel.cp, ep, tp and pp are raised, in powers of two and "
         "with the fewest ranks first, as far as the run leaves these keys at 1 and the engine "
-        "takes them. Says host memory per node, throughput, GPU-hours, what binds, and the "
+        "takes them; with --set parallel=auto every point searches its layout. Says host memory "
+        "per node, throughput, GPU-hours, what binds, and the "
         "longest sequence (in steps of 1,024 tokens) and largest micro batch that fit there. "
         "Exit code 4: there is a kind on which it does not fit, up to 1,024 nodes.",
         options,

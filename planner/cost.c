@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/cost.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -216,6 +217,67 @@ void stw_cost_evaluate(const stw_cost *cost, const stw_choice *choice, stw_evalu
     measure_bytes(cost, choice, uses, out);
     out->fits =
         out->over_bytes == 0 && stw_choice_keeps_shares(cost, choice) && keeps_whole(cost, choice);
+}
+
+/* What a row needs at least: the fastest place for all units and, of each group, the fastest policy
+ * for all blocks. */
+static double least_of_row(const stw_cost *cost, const stw_time_row *row) {
+    double seconds = row->constant_s, unit = (double)INFINITY;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        for (uint32_t r = 0; r < cost->n_rings; r++)
+            unit = fmin(unit, row->unit_s[p * cost->n_rings + r]);
+    if (isfinite(unit)) seconds += unit * cost->n_units;
+    for (uint32_t first = 0, a = 0; a <= cost->n_acts; a++) {
+        if (a < cost->n_acts && cost->acts[a].group == cost->acts[first].group) continue;
+        double least = (double)INFINITY;
+        for (uint32_t i = first; i < a; i++) least = fmin(least, row->act_s[i]);
+        if (a > first && isfinite(least)) seconds += least * cost->acts[first].blocks;
+        first = a;
+    }
+    return seconds;
+}
+
+double stw_cost_least_seconds(const stw_cost *cost) {
+    double stretches[STW_N_STRETCHES] = {0}, all = 0;
+    for (uint32_t r = 0; r < cost->n_time_rows; r++) {
+        const stw_time_row *row = &cost->time_rows[r];
+        stretches[row->stretch] = fmax(stretches[row->stretch], least_of_row(cost, row));
+    }
+    for (int p = 0; p < STW_N_STRETCHES; p++) all += cost->stretch_weight[p] * stretches[p];
+    return all;
+}
+
+/* Bytes of a row at least with all units in a place; STW_MAX_PLACES: in the best one. */
+static double least_bytes(const stw_cost *cost, const stw_byte_row *row, uint32_t place) {
+    double bytes = (double)row->constant_bytes, unit = (double)INFINITY, load = (double)INFINITY;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        if (p == place || place == STW_MAX_PLACES) unit = fmin(unit, (double)row->unit_bytes[p]);
+    for (uint32_t l = 0; l < cost->n_loads; l++) load = fmin(load, (double)row->load_bytes[l]);
+    for (uint32_t first = 0, a = 0; a <= cost->n_acts; a++) {
+        if (a < cost->n_acts && cost->acts[a].group == cost->acts[first].group) continue;
+        double least = (double)INFINITY;
+        for (uint32_t i = first; i < a; i++) least = fmin(least, (double)row->act_bytes[i]);
+        if (a > first) bytes += least * cost->acts[first].blocks;
+        first = a;
+    }
+    return bytes + unit * (double)cost->n_units + (isfinite(load) ? load : 0);
+}
+
+static double over_in_place(const stw_cost *cost, uint32_t place) {
+    double most = -(double)INFINITY;
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
+        const stw_byte_row *row = &cost->byte_rows[r];
+        if (row->limit_bytes == UINT64_MAX) continue;
+        most = fmax(most, least_bytes(cost, row, place) - (double)row->limit_bytes);
+    }
+    return most / (double)stw_max_u64(cost->job->cluster->gpu.memory_bytes, 1);
+}
+
+double stw_cost_least_over_share(const stw_cost *cost) {
+    double least = (double)INFINITY;
+    if (!cost->whole) return over_in_place(cost, STW_MAX_PLACES);
+    for (uint32_t p = 0; p < cost->n_places; p++) least = fmin(least, over_in_place(cost, p));
+    return least;
 }
 
 /* ---- decisions ---- */

@@ -423,7 +423,6 @@ static stw_status solve_calmly(solving *s, stw_error *err) {
     const stw_plan *plan = s->plan;
     bool asked =
         plan->run.placement.moments == STW_TIER_NVME || plan->run.placement.master == STW_TIER_NVME;
-    STW_TRY(pose(s, plan->job, err));
     const uint32_t nvme = asked ? 0 : places_on_nvme(s->cost),
                    streamed = places_streamed(plan, s->cost);
     const uint32_t bars[] = {nvme | streamed, streamed, nvme, 0};
@@ -453,6 +452,16 @@ out:
     return status;
 }
 
+/* Do bounds say that the caller has no use for any choice? */
+static bool is_sieved(const solving *s) {
+    stw_planner_sieve *sieve = s->options->sieve;
+    if (sieve == NULL) return false;
+    sieve->too_slow = sieve->most_s > 0 && stw_cost_least_seconds(s->cost) > sieve->most_s;
+    sieve->over_share = stw_cost_least_over_share(s->cost);
+    sieve->too_big = !sieve->too_slow && sieve->over_share > sieve->most_share;
+    return sieve->too_slow || sieve->too_big;
+}
+
 stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     solving s = {.plan = plan, .options = options, .start_s = stw_planner_now_s()};
@@ -460,6 +469,8 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
                                SEARCH_SHARE * fmax(stw_deadline_end_s() - s.start_s, 0));
     plan->n_alternatives = 0;
     plan->solver.simulated = 0;
+    STW_TRY(pose(&s, plan->job, err));
+    if (is_sieved(&s)) goto out;
     STW_TRY(solve_calmly(&s, err));
     bool timed_out = s.ilp.outcome == STW_MILP_LIMIT && stw_planner_now_s() >= s.end_s;
     if (!has_plan(&s) && !timed_out) STW_TRY(try_step(&s, solve_in_spare, err));

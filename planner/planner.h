@@ -15,17 +15,26 @@ typedef stw_status (*stw_planner_simulate)(const stw_job *job, const stw_program
 
 #define STW_PLANNER_TIME_LIMIT_S 30.0
 
+/** Asks that nothing is decided where bounds alone say that the plan is of no interest. */
+typedef struct stw_planner_sieve {
+    double most_s;          /* > 0: no choice takes less seconds; 0: any will do */
+    double most_share;      /* of the GPU's memory, by which rows may be over where nothing fits */
+    bool too_slow, too_big; /* out: nothing was decided */
+    double over_share;      /* out, of what is too big */
+} stw_planner_sieve;
+
 typedef struct stw_planner_options {
     /* Of the search; 0: STW_PLANNER_TIME_LIMIT_S. It also ends in time for what follows before the
      * thread's deadline (core/deadline.h), which limits the whole call. */
     double time_limit_s;
     double gap; /* relative MIP gap of stage 1; negative: 1e-4; 0 asks for a proof */
     bool gap_is_set;
-    const char *write_lp; /* path of the stage-1 problem in CPLEX LP format, or NULL */
-    bool no_fixes;        /* do not search for fixes when nothing fits */
-    bool no_prices;       /* do not re-solve for prices */
-    bool no_reasons;      /* do not search for what binds where nothing fits */
-    bool only_stage1;     /* take the solver's choice as it is */
+    const char *write_lp;     /* path of the stage-1 problem in CPLEX LP format, or NULL */
+    bool no_fixes;            /* do not search for fixes when nothing fits */
+    bool no_prices;           /* do not re-solve for prices */
+    bool no_reasons;          /* do not search for what binds where nothing fits */
+    bool only_stage1;         /* take the solver's choice as it is */
+    stw_planner_sieve *sieve; /* NULL: none */
     /* Compares choices; planner and simulator do not know each other. NULL: by the rows alone. */
     stw_planner_simulate simulate;
 } stw_planner_options;

@@ -8,13 +8,8 @@
 
 #include "core/checked.h"
 #include "core/deadline.h"
-#include "plan/program/demand.h"
 #include "plan/program/effect.h"
-
-bool stw_point_refuses(stw_status status) {
-    return status == STW_STATUS_BAD_INPUT || status == STW_STATUS_USAGE ||
-           status == STW_STATUS_NOT_BUILT_IN;
-}
+#include "planner/layouts.h"
 
 /* All settings, those of the base first; what follows from them comes last, as in a plan. */
 static stw_status read_specs(const stw_point_base *base, const char *const *all, size_t n_all,
@@ -33,12 +28,28 @@ out:
     return status;
 }
 
+/* Of the time of a point, what a search of its layout may take. */
+static const double LAYOUT_SHARE = 0.7;
+
+/* Points share the cores already. */
+static stw_status choose_layout(const stw_point_base *base, const stw_cluster *cluster,
+                                const stw_point_options *options, stw_run_spec *run,
+                                stw_layout_search *out, stw_error *err) {
+    const stw_layouts_options layouts = {.time_limit_s = LAYOUT_SHARE * options->time_limit_s,
+                                         .jobs = 1,
+                                         .fits_only = options->fits_only,
+                                         .simulate = base->simulate,
+                                         .finish = base->finish};
+    return stw_layouts_choose(base->model, cluster, run, &layouts, run->pool, out, err);
+}
+
 static stw_status make_plan(const stw_point_base *base, const char *const *all, size_t n_all,
                             const stw_point_options *options, stw_plan **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cluster cluster = *base->cluster;
     stw_run_spec run = {0};
     stw_plan *plan = NULL;
+    stw_layout_search layouts = {.searched = NULL};
     const stw_planner_options planner = {.time_limit_s = options->time_limit_s,
                                          .no_fixes = true,
                                          .no_prices = true,
@@ -47,7 +58,9 @@ static stw_status make_plan(const stw_point_base *base, const char *const *all, 
                                          .simulate = base->simulate};
     STW_TRY(stw_run_spec_init(&run, err));
     STW_TRY(read_specs(base, all, n_all, &cluster, &run, err));
+    STW_TRY(choose_layout(base, &cluster, options, &run, &layouts, err));
     STW_TRY(stw_plan_new_sharing(base->model, &cluster, &run, &plan, err));
+    plan->layout_search = layouts;
     for (size_t i = 0; i < n_all; i++)
         STW_TRY(stw_job_check_setting(plan->job, all[i], "--set", err));
     STW_TRY(stw_planner_solve(plan, &planner, err));
@@ -93,6 +106,8 @@ stw_status stw_point_inputs_hash(const stw_point_base *base, stw_pool *pool, con
     stw_json_begin_object(json, NULL);
     stw_cluster_write_json(base->cluster, json, "cluster");
     stw_run_spec_write_json(&run, json, "run");
+    stw_json_u64(json, "searched", run.searches.keys);
+    stw_json_u64(json, "given", run.search_all ? run.searches.given : 0);
     stw_json_u64(json, "global_batch", base->import != NULL ? base->import->global_batch : 0);
     stw_json_end(json);
     STW_TRY(stw_json_finish(json, &text, err));
@@ -102,59 +117,4 @@ out:
     stw_text_free(&text);
     stw_run_spec_free(&run);
     return status;
-}
-
-/* ---- what a plan says ---- */
-
-static void find_excess(const stw_plan *plan, stw_point_bound *out) {
-    static const char *const resources[] = {"gpu memory", "host memory", "page-locked memory",
-                                            "nvme"};
-    for (size_t r = 0; r < sizeof resources / sizeof resources[0]; r++)
-        for (int p = 0; p < STW_N_PHASES; p++) {
-            uint64_t over = stw_plan_over_bytes(plan, resources[r], (stw_phase)p);
-            if (over <= out->over_bytes) continue;
-            *out = (stw_point_bound){resources[r], (stw_phase)p, over};
-        }
-}
-
-static void find_busiest(const stw_plan *plan, stw_phase phase, stw_point_bound *out) {
-    double most = 0;
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
-        const stw_movement *movement = stw_program_movement(plan->programs[k], phase);
-        double busy[STW_N_RESOURCES] = {0};
-        if (movement == NULL) continue;
-        stw_demand_add_movement(plan->job, plan->programs[k], movement, busy);
-        for (unsigned r = 0; r < STW_N_RESOURCES; r++) {
-            if (busy[r] <= most) continue;
-            most = busy[r];
-            *out = (stw_point_bound){stw_resource_name((stw_resource)r), phase, 0};
-        }
-    }
-}
-
-void stw_point_find_bound(const stw_plan *plan, stw_point_bound *out) {
-    stw_phase longest = STW_N_PHASES;
-    double most = 0;
-    *out = (stw_point_bound){NULL, STW_N_PHASES, 0};
-    if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) {
-        find_excess(plan, out);
-        return;
-    }
-    for (int p = 0; p < STW_N_PHASES; p++) {
-        double seconds = (double)stw_plan_passes(plan, (stw_phase)p) * plan->time_s[p];
-        if (!(seconds > most)) continue;
-        most = seconds;
-        longest = (stw_phase)p;
-    }
-    if (longest < STW_N_PHASES) find_busiest(plan, longest, out);
-}
-
-uint64_t stw_point_peak(const stw_plan *plan, stw_tier tier) {
-    const bool gpu = tier == STW_TIER_GPU;
-    const stw_peaks *peaks = gpu ? plan->peaks : plan->node_peaks;
-    uint64_t most = 0;
-    for (uint32_t i = 0; i < (gpu ? plan->job->n_kinds : plan->job->n_node_kinds); i++)
-        for (int p = 0; p < STW_N_PHASES; p++)
-            if (peaks[i].has[p]) most = stw_max_u64(most, peaks[i].phase[p][tier].total);
-    return most;
 }

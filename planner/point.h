@@ -7,6 +7,7 @@
 
 #include "planner/frameworks/import.h"
 #include "planner/planner.h"
+#include "planner/point_bound.h"
 
 typedef struct stw_point_base {
     const stw_model *model;
@@ -33,17 +34,5 @@ STW_MUST_USE stw_status stw_point_plan(const stw_point_base *base, const char *c
 /** A hash of cluster and run before all settings, as text. */
 STW_MUST_USE stw_status stw_point_inputs_hash(const stw_point_base *base, stw_pool *pool,
                                               const char **out, stw_error *err);
-/** Refused settings are an answer; other failures are not. */
-bool stw_point_refuses(stw_status status);
-/** What limits a plan: where it fits, the resource with the most seconds of demand in the phase
- * that takes longest in an iteration; else the limit that is exceeded most. */
-typedef struct stw_point_bound {
-    const char *resource; /* as in plan files, "nic", "gpu memory"; NULL: unknown */
-    stw_phase phase;
-    uint64_t over_bytes; /* 0 where it fits */
-} stw_point_bound;
-void stw_point_find_bound(const stw_plan *plan, stw_point_bound *out);
-/** The highest peak of a GPU or of a node's host over all phases. */
-uint64_t stw_point_peak(const stw_plan *plan, stw_tier tier);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "core/checked.h"
 #include "core/deadline.h"
+#include "planner/clock.h"
 #include "planner/sweep.h"
 
 #define MOST_LAYOUTS 96
@@ -242,6 +243,14 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     s->seq_len = found->run.batch.seq_len;
     s->micro_batch = found->run.batch.micro_batch;
     STW_TRY(stw_sweep_fill_row(found, s->pool, &a->row, err));
+    const stw_layout_search *searched = &found->layout_search;
+    if (searched->searched != NULL && searched->n_rows > 0) {
+        a->settings[0] = stw_pool_string(s->pool, searched->rows[0].settings);
+        a->n_settings = 1;
+        if (a->settings[0] == NULL)
+            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory"));
+        goto out;
+    }
     a->n_settings = s->best.n;
     for (uint32_t i = 0; i < s->best.n; i++) {
         a->settings[i] = stw_pool_string(s->pool, s->best.settings[i]);
@@ -353,7 +362,7 @@ static stw_status find_free(sizing *all, stw_error *err) {
                                             run.parallel.pp};
     for (uint32_t k = 0; k < N_LAYOUT_KEYS; k++) {
         const size_t length = strlen(layout_keys[k]);
-        all->is_free[k] = values[k] == 1;
+        all->is_free[k] = values[k] == 1 && !stw_run_spec_is_open(&run); /* else points search */
         for (size_t i = 0; i < base->n_settings; i++)
             if (strncmp(base->settings[i], layout_keys[k], length) == 0 &&
                 base->settings[i][length] == '=')
@@ -377,7 +386,7 @@ stw_status stw_size_find(const stw_point_base *base, const stw_size_options *opt
     pthread_t threads[MOST_JOBS];
     stw_status status = find_free(&all, err);
     if (status != STW_STATUS_OK) return status;
-    uint32_t jobs = options->jobs > 0 ? options->jobs : stw_sweep_cores(), started = 0;
+    uint32_t jobs = options->jobs > 0 ? options->jobs : stw_planner_cores(), started = 0;
     jobs = jobs < MOST_JOBS ? jobs : MOST_JOBS;
     while (started + 1 < jobs && started + 1 < n &&
            pthread_create(&threads[started], NULL, work, &all) == 0)

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* sched_getaffinity */
 #include "planner/sweep.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/deadline.h"
+#include "planner/clock.h"
 
 #define MOST_JOBS 256u
 
@@ -278,13 +277,6 @@ static void *work(void *user) {
     return NULL;
 }
 
-uint32_t stw_sweep_cores(void) {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    int n = CPU_COUNT(&set);
-    return n > 0 ? (uint32_t)n : 1;
-}
-
 stw_status stw_sweep_run(stw_sweep *sweep, const stw_point_base *base,
                          const stw_sweep_options *options, stw_error *err) {
     running r = {.sweep = sweep,
@@ -295,7 +287,7 @@ stw_status stw_sweep_run(stw_sweep *sweep, const stw_point_base *base,
                  .status = STW_STATUS_OK,
                  .err = STW_ERROR_INIT};
     pthread_t threads[MOST_JOBS];
-    uint32_t jobs = options->jobs > 0 ? options->jobs : stw_sweep_cores(), started = 0;
+    uint32_t jobs = options->jobs > 0 ? options->jobs : stw_planner_cores(), started = 0;
     if (jobs > MOST_JOBS) jobs = MOST_JOBS;
     if (jobs > sweep->n_points) jobs = sweep->n_points;
     while (started + 1 < jobs && pthread_create(&threads[started], NULL, work, &r) == 0) started++;

@@ -25,8 +25,6 @@ typedef struct stw_sweep_options {
  * limits are rows; any other failure ends the sweep. */
 STW_MUST_USE stw_status stw_sweep_run(stw_sweep *sweep, const stw_point_base *base,
                                       const stw_sweep_options *options, stw_error *err);
-/** Number of cores that this process may use. */
-uint32_t stw_sweep_cores(void);
 /** Fill a row from a plan. Its strings are in `pool`. NO_MEMORY. */
 STW_MUST_USE stw_status stw_sweep_fill_row(const stw_plan *plan, stw_pool *pool, stw_sweep_row *row,
                                            stw_error *err);

@@ -280,6 +280,7 @@ static void put_times(const stw_section *s, const stw_run_result *run) {
 static void put_solver(const stw_section *s) {
     stw_doc_heading(s->out, s->format, "Solver");
     stw_section_solver(s);
+    stw_section_layouts(s);
     stw_doc_line(s->out, s->format,
                  "Solver figures, prices and fixes are as the planner wrote them. Bytes, verdict "
                  "and times were derived again from inputs and decisions.");

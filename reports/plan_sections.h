@@ -35,6 +35,8 @@ void stw_section_roles(const stw_section *s);
 void stw_section_ring(const stw_section *s);
 /** Outcome and gap of the solver, and the cost of a greedy placement. */
 void stw_section_solver(const stw_section *s);
+/** What a search of layouts found. Appends nothing if there was none. (layouts.c) */
+void stw_section_layouts(const stw_section *s);
 /** Limits that cannot be kept together and changes that make the plan fit. Appends nothing if the
  * plan fits. */
 void stw_section_infeasible(const stw_section *s);

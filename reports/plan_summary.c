@@ -30,6 +30,7 @@ stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out, stw_erro
     stw_section_verdict(&section);
     put_times(&section);
     stw_section_solver(&section);
+    stw_section_layouts(&section);
     stw_section_roles(&section);
     stw_doc_heading(out, section.format, "State placement");
     stw_section_decisions(&section);

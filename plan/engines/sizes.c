@@ -113,7 +113,25 @@ static stw_status check_other_batches(const stw_job *job, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* batch.tokens_per_step is kept by a search; elsewhere it is held to what the other keys come to.
+ */
+static stw_status check_step_tokens(const stw_job *job, stw_error *err) {
+    const stw_run_spec *run = job->run;
+    const uint64_t ways = stw_max_u64(stw_times(run->parallel.tp, run->parallel.pp), 1);
+    const uint64_t micro = stw_times(job->tokens, job->world) / ways;
+    const uint64_t tokens = stw_times(micro, run->batch.grad_accumulation);
+    if (run->batch.tokens_per_step == 0 || run->batch.tokens_per_step == tokens)
+        return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.tokens_per_step",
+                    "found %" PRIu64 ", expected %" PRIu64
+                    ": all ranks' micro batches have %" PRIu64 " tokens, batch.grad_accumulation "
+                    "is %" PRIu64 " (auto: as many as it takes)",
+                    run->batch.tokens_per_step, tokens, micro, run->batch.grad_accumulation);
+}
+
 stw_status stw_check_batch_sizes(const stw_job *job, stw_error *err) {
+    stw_status step = check_step_tokens(job, err);
+    if (step != STW_STATUS_OK) return step;
     const uint64_t micro_batch = job->run->batch.micro_batch, seq_len = job->run->batch.seq_len;
     stw_status others = check_other_batches(job, err);
     if (others != STW_STATUS_OK) return others;

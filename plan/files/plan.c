@@ -34,6 +34,9 @@ static stw_status make(stw_model *model, bool borrows, const stw_cluster *cluste
     plan->solver.gap = plan->solver.greedy_objective = NAN;
     plan->solver.name = plan->solver.version = "";
     const stw_engine *engine = stw_engine_find(plan->run.engine);
+    if (stw_run_spec_is_open(&plan->run))
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
+                         "found auto, expected values: only a planner resolves it"));
     if (engine == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NOT_BUILT_IN, "engine", "engine %s is not built in",
                          stw_engine_name(plan->run.engine)));

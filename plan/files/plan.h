@@ -74,6 +74,33 @@ typedef struct stw_alternative {
 } stw_alternative;
 #define STW_MAX_ALTERNATIVES 4
 
+/** A layout of ranks that was planned. */
+typedef struct stw_layout_row {
+    const char *settings; /* KEY=VALUE with spaces between; "": the run's own layout */
+    stw_verdict verdict;
+    double iteration_s; /* simulated; NaN: it does not fit */
+    uint64_t gpu_peak_bytes, host_peak_bytes;
+} stw_layout_row;
+#define STW_MAX_LAYOUT_ROWS 8
+
+/** How the layout of a plan was found where keys of the run are `auto`. */
+typedef struct stw_layout_search {
+    const char *searched; /* keys with spaces between; NULL: nothing was searched */
+    uint64_t admitted;    /* layouts that the engine admits */
+    uint64_t planned;     /* with the integer program and the simulator */
+    uint64_t compared;    /* of these, once more with all that the planner compares */
+    uint64_t refused;     /* by the checks of a whole run */
+    uint64_t too_slow;    /* whatever memory there is, slower than the best one */
+    uint64_t too_big;     /* whatever is decided, over a limit by far */
+    uint64_t unfit;       /* of those that were planned */
+    uint64_t left;        /* not looked at: the search went on around the best ones */
+    uint64_t late;        /* not looked at: the time was over */
+    double seconds;
+    uint32_t n_rows;
+    stw_layout_row rows[STW_MAX_LAYOUT_ROWS]; /* the chosen one, runner-ups, then the run's own
+                                                 if it was planned and is none of these */
+} stw_layout_search;
+
 typedef struct stw_plan {
     stw_pool *pool;
     const char *file; /* that it was read from, for errors; NULL: none */
@@ -104,6 +131,7 @@ typedef struct stw_plan {
     const char *tried; /* keys of the changes that were tried where nothing fits; NULL: none */
     uint32_t n_alternatives;
     stw_alternative *alternatives;
+    stw_layout_search layout_search;
 } stw_plan;
 
 #define STW_LOAD_SPREAD 1000.0

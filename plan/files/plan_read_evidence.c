@@ -221,6 +221,7 @@ stw_status stw_plan_read_evidence(const stw_tree *tree, stw_plan *plan, stw_erro
     plan->verdict = (stw_verdict)v;
     STW_TRY(read_solver(tree, plan, err));
     STW_TRY(read_alternatives(tree, plan, err));
+    STW_TRY(stw_plan_read_layouts(tree, plan, err));
     STW_TRY(read_prices(tree, plan, err));
     STW_TRY(read_infeasible(tree, plan, err));
 out:

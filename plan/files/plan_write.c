@@ -502,6 +502,7 @@ stw_status stw_plan_to_json(const stw_plan *plan, stw_text *out, stw_error *err)
     if (mapped == STW_STATUS_OK) mapped = stw_plan_write_roles(plan, json, err);
     write_times(plan, json);
     write_alternatives(plan, json);
+    stw_plan_write_layouts(plan, json);
     write_prices(plan, json);
     write_infeasible(plan, json);
     stw_model_write_json(plan->model, json, "model"); /* the longest */

@@ -67,6 +67,31 @@ typedef struct stw_margins {
     double gpu, host;
 } stw_margins;
 
+#define STW_LAYOUT_SETTING 96 /* room for KEY=VALUE */
+#define STW_LAYOUT_MOST_OWN 4
+
+/** What layouts of ranks are searched for. */
+typedef struct stw_layout_case {
+    const stw_model *model;
+    const stw_cluster *cluster;
+    const stw_run_spec *run; /* seq_len is known */
+    uint32_t world, ranks_per_node;
+    uint32_t searched; /* bit stw_search: of the keys whose values are chosen */
+} stw_layout_case;
+
+/** Layouts that an engine admits. A layout is a value for each stw_search; keys that are not
+ * searched have the run's. Truth values are 0 and 1. */
+typedef struct stw_layout_rules {
+    uint32_t searches;  /* bit stw_search */
+    const char *own[2]; /* keys of OWN_1 and OWN_2, truth values; NULL: none */
+    /** Cheap: what it admits may still be refused as a whole. @param value [STW_N_SEARCHES] */
+    bool (*admits)(const stw_layout_case *c, const uint64_t *value);
+    /** Settings that go with a layout, KEY=VALUE. NULL: none. @param out [STW_LAYOUT_MOST_OWN]
+     * @return how many */
+    uint32_t (*settings)(const stw_layout_case *c, const uint64_t *value,
+                         char out[][STW_LAYOUT_SETTING]);
+} stw_layout_rules;
+
 typedef struct stw_engine {
     stw_engine_spec spec;  /* must be first; the run spec's view of the engine */
     const char *load_note; /* what reports add to a load that the planner chose; NULL: nothing */
@@ -80,7 +105,8 @@ typedef struct stw_engine {
     /** NULL: none. */
     stw_margins (*margins)(const stw_run_spec *run);
     bool encoders; /* builds models with an encoder and a decoder; else they are refused */
-    const stw_engine_fix *fixes; /* terminated by key NULL; may be NULL */
+    const stw_engine_fix *fixes;     /* terminated by key NULL; may be NULL */
+    const stw_layout_rules *layouts; /* NULL: none is searched */
 
     /** The model that the framework trains: `model`, or a copy in `pool` with what the framework
      * adds to it. NULL: `model`. */

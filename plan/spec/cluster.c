@@ -183,7 +183,7 @@ const stw_spec_table *stw_cluster_table(void) { return &table; }
 
 stw_status stw_cluster_defaults(stw_cluster *cluster, stw_error *err) {
     memset(cluster, 0, sizeof *cluster);
-    const stw_spec spec = {&table, cluster, NULL};
+    const stw_spec spec = {&table, cluster, NULL, NULL};
     return stw_spec_defaults(&spec, err);
 }
 
@@ -257,7 +257,7 @@ stw_status stw_cluster_from_node(const stw_tree *tree, const stw_node *node, stw
     without_samples copies;
     memset(&copies, 0, sizeof copies);
     STW_TRY(stw_cluster_defaults(&read, err));
-    const stw_spec spec = {&table, &read, NULL};
+    const stw_spec spec = {&table, &read, NULL, NULL};
     const stw_node *calibration = stw_node_get(node, "calibration");
     if (stw_node_get(calibration, "samples") != NULL) {
         STW_TRY(leave_out_samples(tree, node, calibration, &copies, err));
@@ -290,7 +290,7 @@ out:
 
 stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *value,
                            const char *origin, stw_error *err) {
-    const stw_spec spec = {&table, cluster, NULL};
+    const stw_spec spec = {&table, cluster, NULL, NULL};
     stw_status status = stw_spec_set(&spec, key, value, origin, err);
     if (status == STW_STATUS_OK) stw_cluster_give(cluster, key, value);
     return status;

@@ -165,7 +165,7 @@ stw_status stw_run_spec_check_roles(const stw_run_spec *run, const char *origin,
     stw_pool *pool = stw_pool_new();
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "roles", "out of memory");
     memset(&defaults, 0, sizeof defaults);
-    const stw_spec usual = {stw_role_table(), &defaults, pool};
+    const stw_spec usual = {stw_role_table(), &defaults, pool, NULL};
     STW_TRY(stw_spec_defaults(&usual, err));
     for (uint32_t i = 0; i < run->n_roles; i++) {
         const role_check c = {run, &run->roles[i], &defaults, i, origin};

@@ -26,7 +26,7 @@ static stw_status read_defaults(stw_error *err) {
     if (read.pool == NULL) read.pool = stw_pool_new();
     if (read.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "run spec", "out of memory");
     defaults.spec.pool = read.pool;
-    const stw_spec spec = {table, &read, read.pool};
+    const stw_spec spec = {table, &read, read.pool, NULL};
     stw_status status = stw_spec_defaults(&spec, err);
     if (status != STW_STATUS_OK) return status;
     defaults.spec = read;
@@ -76,7 +76,7 @@ static const char *default_of(const stw_engine_spec *engine, const char *key) {
 
 /* Keys precision.* that are not given take the defaults of the run's engine. */
 static stw_status follow_engine(stw_run_spec *run, stw_error *err) {
-    const stw_spec spec = {stw_run_spec_table(), run, run->pool};
+    const stw_spec spec = {stw_run_spec_table(), run, run->pool, NULL};
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = 0; i < N_PRECISIONS && status == STW_STATUS_OK; i++) {
         char key[64];
@@ -108,7 +108,7 @@ void stw_run_spec_free(stw_run_spec *run) {
 stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_node *node, stw_run_spec *run,
                                   stw_error *err) {
     stw_run_spec read = *run; /* so that a spec that cannot be read changes nothing */
-    const stw_spec spec = {stw_run_spec_table(), &read, run->pool};
+    const stw_spec spec = {stw_run_spec_table(), &read, run->pool, &read.searches};
     stw_status status = stw_spec_read(&spec, tree, node, err);
     if (status == STW_STATUS_OK && node->kind == STW_NODE_OBJECT)
         give_all(&read, stw_node_get(node, precision));
@@ -129,12 +129,14 @@ out:
 
 stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
                             const char *origin, stw_error *err) {
-    const stw_spec spec = {stw_run_spec_table(), run, run->pool};
+    const stw_spec spec = {stw_run_spec_table(), run, run->pool, &run->searches};
     const uint32_t engine = run->engine;
     const size_t length = strlen(precision);
     stw_tree *tree = NULL;
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_spec_set(&spec, key, value, origin, err));
+    /* the short form searches what was set before it, too */
+    if (strcmp(key, "parallel") == 0 && strcmp(value, "auto") == 0) run->searches.given = 0;
     if (strcmp(key, precision) == 0) {
         STW_TRY(stw_tree_parse_yaml(origin, value, strlen(value), &tree, err));
         give_all(run, tree->root);
@@ -145,6 +147,15 @@ stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *valu
 out:
     stw_tree_free(tree);
     return status;
+}
+
+uint32_t stw_run_spec_searched(const stw_run_spec *run, uint32_t engine) {
+    const uint32_t all = run->search_all ? engine & ~run->searches.given : 0;
+    return run->searches.keys | all;
+}
+
+bool stw_run_spec_is_open(const stw_run_spec *run) {
+    return run->search_all || run->searches.keys != 0;
 }
 
 double stw_run_spec_update_share(const stw_run_spec *run, stw_update update) {

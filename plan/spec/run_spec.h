@@ -15,6 +15,7 @@
 #include "core/tree.h"
 #include "models/model.h"
 #include "plan/spec/cluster.h"
+#include "plan/spec/spec_keys.h"
 #include "plan/spec/terms.h"
 
 #define STW_AUTO UINT32_MAX /* of a 32-bit count or choice: the planner decides */
@@ -71,6 +72,26 @@ typedef struct stw_param_group {
 #define STW_MAX_SECTIONS 8
 #define STW_SECTION_BYTES 256
 
+/* X(enum, key). What a layout is made of: keys whose `auto` the planner searches. Then two keys of
+ * an engine's own. */
+#define STW_SEARCH_TABLE(X)                                                                        \
+    X(TP, "parallel.tp")                                                                           \
+    X(PP, "parallel.pp")                                                                           \
+    X(VPP, "parallel.vpp")                                                                         \
+    X(CP, "parallel.cp")                                                                           \
+    X(EP, "parallel.ep")                                                                           \
+    X(ETP, "parallel.etp")                                                                         \
+    X(REPLICAS, "parallel.dp_replicate")                                                           \
+    X(MICRO_BATCH, "batch.micro_batch")                                                            \
+    X(ACCUMULATION, "batch.grad_accumulation")                                                     \
+    X(FUSED_LOSS, "loss.fused")                                                                    \
+    X(OWN_1, NULL)                                                                                 \
+    X(OWN_2, NULL)
+
+#define X(name, key) STW_SEARCH_##name,
+typedef enum stw_search { STW_SEARCH_TABLE(X) STW_N_SEARCHES } stw_search;
+#undef X
+
 typedef struct stw_parallel {
     uint32_t dp_shard; /* STW_AUTO: all GPUs that are left */
     uint32_t dp_replicate, tp, pp, vpp, cp, ep, etp;
@@ -107,6 +128,8 @@ typedef struct stw_run_spec {
     stw_pool *pool;  /* owns lists and their strings */
     uint32_t engine; /* index of a registered engine, see plan/spec/registry.h */
     stw_parallel parallel;
+    bool search_all;       /* parallel.search: all that is not given and that the engine has */
+    stw_searches searches; /* `auto` of single keys; see stw_run_spec_searched */
     struct {
         stw_dtype params, compute, grads, reduce, exp_avg, exp_avg_sq;
         bool has_master;
@@ -116,7 +139,7 @@ typedef struct stw_run_spec {
     struct {
         uint64_t micro_batch, seq_len /* 0: auto, until a plan resolves it */,
             decoder_seq_len /* 0: auto */, max_tokens_per_gpu /* 0: none */, grad_accumulation,
-            log_prob_micro_batch /* 0: none */;
+            log_prob_micro_batch /* 0: none */, tokens_per_step /* 0: none */;
         stw_log_prob_method log_prob_method;
         bool log_prob_entropy;
     } batch;
@@ -209,6 +232,11 @@ STW_MUST_USE stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_n
 STW_MUST_USE stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
                                          const char *origin, stw_error *err);
 bool stw_run_spec_has_key(const char *key);
+/** Keys of a layout that the planner is to choose, of those that the engine can search: bit
+ * stw_search. @param engine bits of the engine */
+uint32_t stw_run_spec_searched(const stw_run_spec *run, uint32_t engine);
+/** Has the run any `auto` that a search of layouts must resolve before anything is planned? */
+bool stw_run_spec_is_open(const stw_run_spec *run);
 /** Share of the parameters that this update must have; STW_AUTO_NUMBER: the planner decides. With
  * optimizer.implementation direct, update.direct: 0 also means that the planner decides, because 0
  * is the default. */

@@ -97,6 +97,7 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 #define ROLE_INSIDE NULL     /* plan/spec/roles_check.c refuses what has no effect */
 
 /* dp_shard excludes cp; the sharding group is dp_shard x cp. */
+#define SEARCH(name) (1u << STW_SEARCH_##name)
 #define PARALLEL(where, other, forward, experts)                                                   \
     {COUNT("parallel.dp_shard"),                                                                   \
      where(parallel.dp_shard),                                                                     \
@@ -105,11 +106,15 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
      .fallback = "auto",                                                                           \
      .note = "auto: all remaining GPUs",                                                           \
      BOUNDS(1, MOST_WAYS)},                                                                        \
-        {COUNT("parallel.dp_replicate"), where(parallel.dp_replicate),                             \
-         .also = "ddp hsdp replicas data_parallel_replicate_degree", .fallback = "1",              \
+        {COUNT("parallel.dp_replicate"),                                                           \
+         where(parallel.dp_replicate),                                                             \
+         .search = SEARCH(REPLICAS),                                                               \
+         .also = "ddp hsdp replicas data_parallel_replicate_degree",                               \
+         .fallback = "1",                                                                          \
          BOUNDS(1, MOST_WAYS)},                                                                    \
         {COUNT("parallel.tp"),                                                                     \
          where(parallel.tp),                                                                       \
+         .search = SEARCH(TP),                                                                     \
          .also = "tensor_parallel tensor_parallel_size tensor_model_parallel_size",                \
          .fallback = "1",                                                                          \
          .instead = other,                                                                         \
@@ -117,15 +122,17 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
          BOUNDS(1, MOST_WAYS)},                                                                    \
         {COUNT("parallel.pp"),                                                                     \
          where(parallel.pp),                                                                       \
+         .search = SEARCH(PP),                                                                     \
          .also = "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size",          \
          .fallback = "1",                                                                          \
          .instead = other,                                                                         \
          .needs = forward,                                                                         \
          BOUNDS(1, MOST_WAYS)},                                                                    \
-        {COUNT("parallel.vpp"), where(parallel.vpp), .fallback = "1",                              \
+        {COUNT("parallel.vpp"), where(parallel.vpp), .search = SEARCH(VPP), .fallback = "1",       \
          .instead = other,      .needs = forward,    BOUNDS(1, MOST_WAYS)},                        \
         {COUNT("parallel.cp"),                                                                     \
          where(parallel.cp),                                                                       \
+         .search = SEARCH(CP),                                                                     \
          .also = "context_parallel context_parallel_size sequence_parallel_size "                  \
                  "ulysses_sequence_parallel_size",                                                 \
          .fallback = "1",                                                                          \
@@ -134,16 +141,20 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
         {WORDS("parallel.cp_kind", cp_kinds), where(parallel.cp_kind), .fallback = "ring"},        \
         {COUNT("parallel.ep"),                                                                     \
          where(parallel.ep),                                                                       \
+         .search = SEARCH(EP),                                                                     \
          .also = "expert_parallel expert_parallel_size expert_model_parallel_size",                \
          .fallback = "1",                                                                          \
          BOUNDS(1, MOST_WAYS),                                                                     \
          .needs = experts},                                                                        \
-        {COUNT("parallel.etp"), where(parallel.etp), .fallback = "1", BOUNDS(1, MOST_WAYS),        \
-         .needs = experts},                                                                        \
+        {COUNT("parallel.etp"), where(parallel.etp),  .search = SEARCH(ETP),                       \
+         .fallback = "1",       BOUNDS(1, MOST_WAYS), .needs = experts},                           \
     {                                                                                              \
         BOOL("parallel.sequence_parallel"), where(parallel.sequence_parallel),                     \
             .fallback = "false", .instead = other, .needs = forward                                \
     }
+
+static const stw_spec_word searches[] = {
+    {"none", 0, NULL}, {"all", 1, NULL}, {"auto", 1, NULL}, END};
 
 static const stw_spec_row role_rows[] = {
     {STRING("name"), OF(name), .fallback = "", .label = true},
@@ -210,6 +221,10 @@ static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group)
 static const stw_spec_row rows_before[] = {
     {WORDS("engine", NULL), AT(engine)}, /* words and default: the registry's */
     PARALLEL(AT, NULL, NEEDS(FORWARD), NEEDS(EXPERTS)),
+    {WORDS("parallel.search", searches), AT(search_all), .fallback = "none",
+     .also = "layout autotune auto_parallel",
+     .note = "none | all: search every key that may be auto and is not set; short: parallel: auto",
+     .needs = NEEDS(FORWARD)},
     {WORDS("precision.params", dtypes), AT(precision.params),
      .also = "dtype torch_dtype param_dtype model_dtype", .fallback = "fp32"},
     {WORDS("precision.compute", dtypes), AT(precision.compute),
@@ -223,7 +238,7 @@ static const stw_spec_row rows_before[] = {
      .also = "master_weights master_dtype fp32_master main_params_dtype", .fallback = "none"},
     {WORDS("precision.exp_avg", dtypes), AT(precision.exp_avg), .fallback = "fp32"},
     {WORDS("precision.exp_avg_sq", dtypes), AT(precision.exp_avg_sq), .fallback = "fp32"},
-    {COUNT("batch.micro_batch"), AT(batch.micro_batch),
+    {COUNT("batch.micro_batch"), AT(batch.micro_batch), .search = SEARCH(MICRO_BATCH),
      .also = "batch_size bs mbs micro_batch_size per_device_train_batch_size "
              "train_micro_batch_size_per_gpu",
      .fallback = "1", .note = "sequences per GPU", BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
@@ -242,10 +257,14 @@ static const stw_spec_row rows_before[] = {
      .fallback = "none",
      .note = "none, or tokens of a micro batch: sequences of batch.seq_len packed end to end",
      BOUNDS(1, 65536.0 * MOST_TOKENS), .needs = NEEDS(FORWARD)},
-    {COUNT("batch.grad_accumulation"), AT(batch.grad_accumulation),
+    {COUNT("batch.grad_accumulation"), AT(batch.grad_accumulation), .search = SEARCH(ACCUMULATION),
      .also = "ga grad_accum gradient_accumulation gradient_accumulation_steps "
              "accumulation_steps",
      .fallback = "1", BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {TOKENS("batch.tokens_per_step"), AT(batch.tokens_per_step), .words = none,
+     .also = "global_batch global_batch_size train_batch_size tokens_per_batch", .fallback = "none",
+     .note = "none, or tokens of an optimizer step, all ranks together; a search keeps them",
+     BOUNDS(1, 4503599627370496.0), .needs = NEEDS(FORWARD)},
     {COUNT("batch.log_prob_micro_batch"), AT(batch.log_prob_micro_batch), .words = none,
      .also = "log_prob_micro_batch_size_per_gpu logprob_batch_size compute_log_prob",
      .fallback = "none",
@@ -368,7 +387,7 @@ static const stw_spec_row rows_before[] = {
      .note = "flash | sdpa: the same bytes | eager: keeps all scores",
      .also = "attn attn_implementation flash_attn flash_attention use_flash_attn",
      .fallback = "flash", .needs = NEEDS(FORWARD)},
-    {BOOL("loss.fused"), AT(loss.fused),
+    {BOOL("loss.fused"), AT(loss.fused), .search = SEARCH(FUSED_LOSS),
      .also = "liger use_liger_kernel use_fused_kernels fused_loss fused_linear_cross_entropy "
              "cut_cross_entropy",
      .fallback = "false", .needs = NEEDS(FORWARD) | NEEDS(CHUNKS)},

@@ -102,6 +102,7 @@ typedef struct stw_spec_row {
     double least, most;
     bool zero;        /* 0 is accepted below `least` */
     uint64_t needs;   /* a bit for each stw_need */
+    uint32_t search;  /* not 0: `auto` is accepted, and sets this bit of stw_searches */
     bool label;       /* describes; reports show it, and it changes neither bytes nor seconds */
     const char *also; /* what others call it, for hints alone: words with spaces between */
 } stw_spec_row;
@@ -117,11 +118,19 @@ typedef struct stw_spec_items {
     size_t count_offset; /* of the uint32_t that counts the items; the row's offset is the array */
 } stw_spec_items;
 
+/** Keys that the planner is to choose a value for: bits of stw_spec_row.search. Their rows hold
+ * the defaults meanwhile. */
+typedef struct stw_searches {
+    uint32_t keys;  /* that are `auto` */
+    uint32_t given; /* that were set to a value */
+} stw_searches;
+
 /** A spec's struct with its table. */
 typedef struct stw_spec {
     const stw_spec_table *table;
     void *base;
-    stw_pool *pool; /* for strings and lists; NULL where the table has none */
+    stw_pool *pool;         /* for strings and lists; NULL where the table has none */
+    stw_searches *searches; /* NULL: no row accepts `auto` because of its `search` */
 } stw_spec;
 
 /** Set every row to its default. */

@@ -54,6 +54,7 @@ static stw_status read_scalar(const stw_spec_source *from, const stw_spec_row *r
         other = "a string";
         break;
     }
+    fits = fits || (string && stw_spec_is_search(from, row, node->text));
     if (!fits) {
         char expected[320];
         stw_spec_expected(row, other, expected, sizeof expected);
@@ -127,7 +128,8 @@ static stw_status make_items(const stw_spec_source *from, const stw_spec_row *ro
     *out = stw_pool_array(from->spec->pool, n, row->items->item_size);
     if (*out == NULL) return stw_spec_no_memory(from, err);
     for (size_t i = 0; i < n; i++) {
-        stw_spec item = {row->items->table, *out + i * row->items->item_size, from->spec->pool};
+        stw_spec item = {row->items->table, *out + i * row->items->item_size, from->spec->pool,
+                         NULL};
         stw_status status = stw_spec_defaults(&item, err);
         if (status != STW_STATUS_OK) return status;
     }
@@ -151,7 +153,8 @@ static stw_status read_items(const stw_spec_source *from, const stw_spec_row *ro
     for (size_t i = 0; i < node->n_items && status == STW_STATUS_OK; i++) {
         char prefix[LONGEST_KEY];
         snprintf(prefix, sizeof prefix, "%s.%zu.", row->key, i);
-        stw_spec item = {row->items->table, items + i * row->items->item_size, from->spec->pool};
+        stw_spec item = {row->items->table, items + i * row->items->item_size, from->spec->pool,
+                         NULL};
         stw_spec_source inner = *from;
         inner.spec = &item;
         inner.prefix = prefix;
@@ -239,6 +242,12 @@ static stw_status refuse_key(const stw_spec_source *from, const char *map, const
 static stw_status read_member(const stw_spec_source *from, const char *key, const stw_node *node,
                               stw_error *err) {
     const stw_spec_row *row = stw_spec_find(from->spec->table, key, strlen(key));
+    if (row == NULL && node->kind == STW_NODE_STRING && strcmp(node->text, "auto") == 0) {
+        char search[LONGEST_KEY];
+        int length = snprintf(search, sizeof search, "%s.search", key);
+        if (length > 0 && length < LONGEST_KEY)
+            row = stw_spec_find(from->spec->table, search, (size_t)length);
+    }
     return row != NULL ? read_row(from, row, node, err) : read_map(from, key, node, err);
 }
 
@@ -356,7 +365,8 @@ static stw_status set_in_item(const stw_spec_source *from, const stw_spec_row *r
     if (n > 0) memcpy(grown, items, n * row->items->item_size);
     items = grown;
     snprintf(prefix, sizeof prefix, "%s.%zu.", row->key, index);
-    stw_spec item = {row->items->table, items + index * row->items->item_size, from->spec->pool};
+    stw_spec item = {row->items->table, items + index * row->items->item_size, from->spec->pool,
+                     NULL};
     stw_spec_source inner = *from;
     inner.spec = &item;
     inner.prefix = prefix;

@@ -176,8 +176,31 @@ static stw_status put_text(const stw_spec_source *from, const stw_spec_row *row,
     return STW_STATUS_OK;
 }
 
+bool stw_spec_is_search(const stw_spec_source *from, const stw_spec_row *row, const char *text) {
+    return row->search != 0 && from->spec->searches != NULL && strcmp(text, "auto") == 0;
+}
+
+/* What is searched has its default until then. */
+static const char *note_search(const stw_spec_source *from, const stw_spec_row *row,
+                               const char *text) {
+    stw_searches *searches = from->spec->searches;
+    const bool searched = stw_spec_is_search(from, row, text);
+    if (row->search == 0 || searches == NULL) return text;
+    searches->keys = searched ? searches->keys | row->search : searches->keys & ~row->search;
+    searches->given = searched ? searches->given & ~row->search : searches->given | row->search;
+    return searched ? row->fallback : text;
+}
+
+static stw_status put_text_of(const stw_spec_source *from, const stw_spec_row *row,
+                              const char *text, stw_error *err);
+
 stw_status stw_spec_put_scalar(const stw_spec_source *from, const stw_spec_row *row,
                                const char *text, stw_error *err) {
+    return put_text_of(from, row, note_search(from, row, text), err);
+}
+
+static stw_status put_text_of(const stw_spec_source *from, const stw_spec_row *row,
+                              const char *text, stw_error *err) {
     for (const stw_spec_word *w = row->words; w != NULL && w->word != NULL; w++) {
         if (strcmp(w->word, text) != 0) continue;
         put_word(from, row, w->value);

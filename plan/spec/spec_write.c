@@ -278,11 +278,15 @@ static void yaml_open(void *to, const char *name) {
 static void yaml_close(void *to) { ((yaml_state *)to)->indent -= 2; }
 
 static void yaml_note(yaml_state *y, const stw_spec_row *row) {
+    const char *before = "  # ";
+    if (row->search != 0 && !y->comment) { /* roles have no search */
+        stw_text_printf(y->out, "%sauto: searched", before);
+        before = row->note != NULL ? "; " : " | ";
+    }
     if (row->note != NULL) {
-        if (row->note[0] != '\0') stw_text_printf(y->out, "  # %s", row->note);
+        if (row->note[0] != '\0') stw_text_printf(y->out, "%s%s", before, row->note);
         return;
     }
-    const char *before = "  # ";
     for (const stw_spec_word *w = row->words; w != NULL && w->word != NULL; w++) {
         if (w->instead != NULL) continue; /* not accepted */
         stw_text_printf(y->out, "%s%s", before, w->word);
@@ -296,7 +300,7 @@ static void yaml_row(void *to, const stw_spec_row *row, const char *name, const 
 static void yaml_item_keys(yaml_state *y, const stw_spec_row *row) {
     stw_pool *pool = stw_pool_new();
     void *item = pool == NULL ? NULL : stw_pool_alloc(pool, row->items->item_size);
-    const stw_spec usual = {row->items->table, item, pool};
+    const stw_spec usual = {row->items->table, item, pool, NULL};
     static const format f = {yaml_open, yaml_close, yaml_row};
     yaml_state inside = {y->out, y->indent + 2, true, true};
     if (item == NULL || stw_spec_defaults(&usual, NULL) != STW_STATUS_OK)

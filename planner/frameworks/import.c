@@ -155,6 +155,12 @@ stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster
         for (; applies && one != NULL && *one != NULL; one++) STW_TRY(set(import, *one, run, err));
     }
     if (import->global_batch == 0) return STW_STATUS_OK;
+    if (stw_run_spec_is_open(run) && run->batch.seq_len > 0 && run->batch.max_tokens_per_gpu == 0) {
+        snprintf(setting, sizeof setting, "batch.tokens_per_step=%llu",
+                 (unsigned long long)stw_times(import->global_batch, run->batch.seq_len));
+        status = set(import, setting, run, err);
+        goto out;
+    }
     if (once == 0 || import->global_batch % once != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
                         "global-batch-size %llu is no multiple of micro-batch-size %llu x %llu "

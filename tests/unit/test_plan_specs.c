@@ -371,7 +371,7 @@ static void every_row_is_complete(void) {
         stw_cluster cluster;
         CHECK_OK(stw_run_spec_init(&run, err));
         CHECK_OK(stw_cluster_defaults(&cluster, err));
-        const stw_spec spec = {tables[t], t == 0 ? (void *)&run : &cluster, run.pool};
+        const stw_spec spec = {tables[t], t == 0 ? (void *)&run : &cluster, run.pool, NULL};
         for (size_t i = 0; i < tables[t]->n_rows; i++) {
             const stw_spec_row *row = &tables[t]->rows[i];
             stw_text value = STW_TEXT_INIT, again = STW_TEXT_INIT;
@@ -437,7 +437,9 @@ static void bad_yaml_is_placed(void) {
         {"prefetch: {bucket: 20 EiB}\n", "EiB"},
         {"prefetch: {bucket: 10000 PiB}\n", "2^63"},
         {"prefetch: {depth: 4294967295}\n", "below 4294967294"},
-        {"parallel: {tp: auto}\n", "found \"auto\""},
+        {"parallel: {tp: some}\n", "found \"some\""},
+        {"parallel: {cp_kind: auto}\n", "found \"auto\""},
+        {"precision: auto\n", "expected a map of keys"},
         {"fsdp: {offload_policy: yes}\n", "expected true or false"},
         {"fsdp: {offload_policy: 1}\n", "found the number 1, expected true or false"},
         {"load: {weights: 3}\n", "expected none or a string"},

@@ -6,6 +6,7 @@
 #include "plan/engines/deepspeed/parts.h"
 #include "plan/engines/deepspeed/swap.h"
 #include "plan/engines/fsdp2/cpu_step.h"
+#include "plan/engines/layouts.h"
 #include "plan/engines/weight_sync.h"
 
 static bool wants(uint32_t wish, stw_tier tier) {
@@ -128,6 +129,7 @@ const stw_engine stw_engine_deepspeed = {
     .cpu_rate = stw_zero_cpu_rate,
     .cpu_pass = stw_zero_cpu_pass,
     .fixes = fixes,
+    .layouts = &stw_layouts_of_batches,
     .places = places,
     .representative = stw_zero_representative,
     .cut = stw_zero_cut,

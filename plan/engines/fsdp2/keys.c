@@ -10,9 +10,11 @@
 _Static_assert(sizeof(stw_fsdp_settings) <= STW_SECTION_BYTES, "the settings fit");
 
 static const stw_spec_row rows[] = {
-    {BOOL("fsdp.reshard_after_forward"), AT(reshard_after_forward), .also = "reshard zero_stage",
-     .fallback = "true", .needs = NEEDS(FORWARD) | NEEDS(GATHERS)},
-    {BOOL("fsdp.reshard_to_node"), AT(reshard_to_node), .fallback = "false",
+    {BOOL("fsdp.reshard_after_forward"), AT(reshard_after_forward),
+     .search = 1u << STW_SEARCH_OWN_1, .also = "reshard zero_stage", .fallback = "true",
+     .needs = NEEDS(FORWARD) | NEEDS(GATHERS)},
+    {BOOL("fsdp.reshard_to_node"), AT(reshard_to_node), .search = 1u << STW_SEARCH_OWN_2,
+     .fallback = "false",
      .note =
          "true: reshard_after_forward is the number of GPUs of a node, which then hold parameters "
          "between forward and backward",

@@ -140,6 +140,7 @@ const stw_engine stw_engine_megatron = {
     .encoders = true,
     .margins = margins,
     .fixes = fixes,
+    .layouts = &stw_megatron_layouts,
     .trains = stw_megatron_trains,
     .sizes = stw_megatron_sizes,
     .group_size = stw_megatron_group_size,

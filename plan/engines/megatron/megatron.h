@@ -3,6 +3,7 @@
 #ifndef STW_PLAN_MEGATRON_H
 #define STW_PLAN_MEGATRON_H
 
+#include "plan/job/engine.h"
 #include "plan/spec/registry.h"
 
 /** megatron.fsdp: data_parallel_sharding_strategy of Megatron-FSDP. */
@@ -53,6 +54,8 @@ typedef struct stw_megatron_modules {
     bool core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts;
 } stw_megatron_modules;
 stw_megatron_modules stw_megatron_modules_of(const stw_run_spec *run);
+/** stw_engine.layouts. (layouts.c) */
+extern const stw_layout_rules stw_megatron_layouts;
 /** stw_engine_spec.check. */
 STW_MUST_USE stw_status stw_megatron_check(const stw_run_spec *run, const char *origin,
                                            stw_error *err);

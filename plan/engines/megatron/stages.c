@@ -153,8 +153,8 @@ static stw_status follow_layout(const stw_job *job, const char *layout, stw_mega
 
 /* ---- division ---- */
 
-/* A layout for any number of layers: embedding and loss count as a layer each. */
-static void propose_layout(uint64_t layers, uint64_t chunks, bool mtp, char *out, size_t out_size) {
+void stw_megatron_propose_layout(uint64_t layers, uint64_t chunks, bool mtp, char *out,
+                                 size_t out_size) {
     uint64_t each = (layers + 2) / chunks, more = (layers + 2) % chunks, plain = chunks - 2;
     if (chunks < 2 || each == 0) {
         snprintf(out, out_size, "Et|t|...|L");
@@ -178,8 +178,9 @@ static stw_status cannot_divide(const stw_job *job, const char *what, stw_error 
     const stw_parallel *p = &job->run->parallel;
     const uint32_t layers = stw_megatron_layers(job);
     char layout[96];
-    propose_layout(layers, stw_times(p->pp, p->vpp),
-                   stw_megatron_settings_of(job->run).mtp_num_layers > 0, layout, sizeof layout);
+    stw_megatron_propose_layout(layers, stw_times(p->pp, p->vpp),
+                                stw_megatron_settings_of(job->run).mtp_num_layers > 0, layout,
+                                sizeof layout);
     return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.pp",
                     "pp %u x vpp %u does not divide %s%u layers; unequal stages: "
                     "megatron.pipeline_layout ('%s'), megatron.first_stage_layers and "

@@ -23,4 +23,8 @@ STW_MUST_USE bool stw_megatron_read_layout(const char *text, stw_pool *pool,
                                            stw_megatron_chunk **chunks, uint32_t *n_chunks,
                                            const char **expected);
 
+/** A layout string for any number of layers: embedding and loss count as a layer each. */
+void stw_megatron_propose_layout(uint64_t layers, uint64_t chunks, bool mtp, char *out,
+                                 size_t out_size);
+
 #endif

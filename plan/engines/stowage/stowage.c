@@ -5,6 +5,7 @@
  * lets the CPU update its share, all at once. */
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
+#include "plan/engines/layouts.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/partition.h"
 #include "plan/engines/stowage/places.h"
@@ -81,6 +82,7 @@ const stw_engine stw_engine_stowage = {
              .executes = true,
              .check = stw_stowage_check_shares},
     .fixes = fixes,
+    .layouts = &stw_layouts_of_chunks,
     .one_cut = true,
     .spread = true,
     .representative = stw_chunks_representative,

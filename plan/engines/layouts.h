@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layouts of ranks that engines admit, and the values that each key of one may have. Functions are
+ * pure; any thread may call them. */
+#ifndef STW_PLAN_ENGINES_LAYOUTS_H
+#define STW_PLAN_ENGINES_LAYOUTS_H
+
+#include "plan/job/engine.h"
+
+#define STW_LAYOUT_MOST_VALUES 32
+
+/** Values that a key may have in a layout, ascending, the plainest first; where it is not searched,
+ * the run's. @param out [STW_LAYOUT_MOST_VALUES] @return how many */
+uint32_t stw_layout_values(const stw_layout_case *c, stw_search key, uint64_t *out);
+/** The run's own layout. */
+void stw_layout_of_run(const stw_layout_case *c, const stw_layout_rules *rules, uint64_t *value);
+/** The key of a search; NULL: the engine has none. */
+const char *stw_layout_key(const stw_layout_rules *rules, stw_search search);
+/** Transformer blocks. */
+uint64_t stw_layout_layers(const stw_model *model);
+/** Do the ways divide the ranks, and cp the sequence? Experts only where the model has some. */
+bool stw_layout_divides(const stw_layout_case *c, const uint64_t *value);
+
+/** Engines whose state is cut over dp_shard x cp neighbouring ranks, experts by ep x etp first. */
+extern const stw_layout_rules stw_layouts_of_chunks;
+/** Engines without ways: the batch alone. */
+extern const stw_layout_rules stw_layouts_of_batches;
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layouts that Megatron-LM admits (parallel_state.py, transformer_config.py), as far as a search
+ * goes. */
+#include <stdio.h>
+
+#include "plan/engines/layouts.h"
+#include "plan/engines/megatron/megatron.h"
+#include "plan/engines/megatron/stages.h"
+
+#define BIT(name) (1u << STW_SEARCH_##name)
+
+static bool cuts_heads(const stw_model *model, uint64_t tp, uint64_t cp) {
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+        const stw_block_facts *f = &model->groups[g].facts;
+        if (!f->transformer || f->vision) continue;
+        if (f->q_heads % tp != 0 || f->kv_heads % tp != 0) return false;
+        if (f->linear_k_heads % (tp * cp) != 0 || f->linear_v_heads % (tp * cp) != 0) return false;
+        if (f->decoder && cp > 1) return false;
+    }
+    return true;
+}
+
+/* Experts are cut like the rest of a block, or not at all. Chunks of an interleaved schedule have
+ * the same number of layers, and micro batches come in groups of pp. */
+static bool admits(const stw_layout_case *c, const uint64_t *value) {
+    const uint64_t tp = value[STW_SEARCH_TP], pp = value[STW_SEARCH_PP],
+                   vpp = value[STW_SEARCH_VPP], etp = value[STW_SEARCH_ETP];
+    const uint64_t layers = stw_layout_layers(c->model);
+    if (!stw_layout_divides(c, value)) return false;
+    if (!cuts_heads(c->model, tp, value[STW_SEARCH_CP])) return false;
+    if ((c->searched & BIT(ETP)) != 0 && etp != 1 && etp != tp) return false;
+    if ((c->searched & (BIT(VPP) | BIT(PP))) == 0) return true;
+    if (pp * vpp > layers + 2) return false;
+    if (stw_megatron_is_fsdp(c->run) && pp > 1) return false;
+    return vpp == 1 ||
+           (pp > 1 && layers % (pp * vpp) == 0 && value[STW_SEARCH_ACCUMULATION] % pp == 0);
+}
+
+/* MoE with tensor parallelism needs sequence parallelism, and everything is better with it. */
+static uint32_t settings(const stw_layout_case *c, const uint64_t *value,
+                         char out[][STW_LAYOUT_SETTING]) {
+    const stw_megatron_settings own = stw_megatron_settings_of(c->run);
+    const uint64_t pp = value[STW_SEARCH_PP], layers = stw_layout_layers(c->model);
+    uint32_t n = 0;
+    if ((c->searched & BIT(TP)) != 0)
+        snprintf(out[n++], STW_LAYOUT_SETTING, "parallel.sequence_parallel=%s",
+                 value[STW_SEARCH_TP] > 1 ? "true" : "false");
+    if ((c->searched & BIT(PP)) == 0) return n;
+    char stages[64] = "none";
+    if (layers % pp != 0)
+        stw_megatron_propose_layout(layers, pp, own.mtp_num_layers > 0, stages, sizeof stages);
+    if (layers % pp != 0 || own.pipeline_layout != NULL)
+        snprintf(out[n++], STW_LAYOUT_SETTING, "megatron.pipeline_layout=%s", stages);
+    if (own.first_stage_layers > 0)
+        snprintf(out[n++], STW_LAYOUT_SETTING, "megatron.first_stage_layers=0");
+    if (own.last_stage_layers > 0)
+        snprintf(out[n++], STW_LAYOUT_SETTING, "megatron.last_stage_layers=0");
+    return n;
+}
+
+const stw_layout_rules stw_megatron_layouts = {.searches = BIT(TP) | BIT(PP) | BIT(VPP) | BIT(CP) |
+                                                           BIT(EP) | BIT(ETP) | BIT(MICRO_BATCH) |
+                                                           BIT(ACCUMULATION),
+                                               .admits = admits,
+                                               .settings = settings};

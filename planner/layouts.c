@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/layouts.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "core/deadline.h"
+#include "plan/program/effect.h"
+#include "planner/clock.h"
+#include "planner/layouts_list.h"
+#include "planner/point_bound.h"
+
+/* All of so many layouts are looked at; of more, a grid of seeds, then what is near the best ones,
+ * up to a number of plans. Constants of plans, not of seconds: the answer depends on no clock. */
+#define MOST_EXHAUSTIVE 256u
+#define MOST_SEEDS 48u
+#define MOST_PLANS 224u
+#define CENTRES 3u /* of which neighbours are planned in a round */
+
+#define BATCH 16u    /* planned against the same best plan */
+#define FINALISTS 4u /* planned at once with all that the planner compares */
+#define MOST_FINALISTS 16u
+#define MOST_THREADS 64u
+
+/* Rows may lie above the simulated seconds by this share, and above the bytes of the walk by that
+ * share of the GPU's memory. */
+static const double ROWS_SLACK = 0.05;
+static const double LOOSE_ROWS = 0.35;
+
+typedef enum standing {
+    NOT_PLANNED,
+    LATE,
+    REFUSED,
+    TOO_SLOW,
+    TOO_BIG,
+    UNFIT,
+    AT_RISK,
+    FITS
+} standing;
+
+typedef struct result {
+    standing is;
+    bool expanded, compared;
+    double seconds, over_share;
+    uint64_t gpu_peak_bytes, host_peak_bytes;
+} result;
+
+typedef struct search {
+    stw_layout_list layouts;
+    const stw_run_spec *run;
+    const stw_layouts_options *options;
+    double end_s, most_s; /* most_s: of the batch; 0: any */
+    bool whole;           /* all that the planner compares */
+    result *results;      /* [layouts.n] */
+    uint32_t batch[BATCH], n_batch, next;
+    uint32_t planned;
+    pthread_mutex_t mutex; /* of `next` and what follows */
+    stw_status status;
+    stw_error err;
+} search;
+
+/* ---- one layout ---- */
+
+static void judge(const stw_plan *plan, result *out) {
+    stw_point_bound bound;
+    out->gpu_peak_bytes = stw_point_peak(plan, STW_TIER_GPU);
+    out->host_peak_bytes = stw_point_peak(plan, STW_TIER_HOST);
+    out->seconds = stw_plan_iteration_s(plan);
+    out->is = plan->verdict == STW_VERDICT_FITS      ? FITS
+              : plan->verdict == STW_VERDICT_AT_RISK ? AT_RISK
+                                                     : UNFIT;
+    if (out->is != UNFIT && isfinite(out->seconds)) return;
+    stw_point_find_bound(plan, &bound);
+    out->is = UNFIT;
+    out->seconds = NAN;
+    out->over_share = (double)bound.over_bytes / (double)plan->cluster.gpu.memory_bytes;
+}
+
+static stw_status solve(const search *s, stw_plan *plan, result *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_planner_sieve sieve = {.most_s = s->most_s, .most_share = LOOSE_ROWS};
+    const stw_planner_options planner = {.time_limit_s = s->end_s - stw_now_s(),
+                                         .no_fixes = true,
+                                         .no_prices = true,
+                                         .no_reasons = true,
+                                         .only_stage1 = !s->whole,
+                                         .sieve = s->whole ? NULL : &sieve,
+                                         .simulate = s->options->simulate};
+    STW_TRY(stw_planner_solve(plan, &planner, err));
+    out->is = sieve.too_slow ? TOO_SLOW : TOO_BIG;
+    out->over_share = sieve.over_share;
+    if (sieve.too_slow || sieve.too_big) goto out;
+    STW_TRY(s->options->finish(plan, err));
+    judge(plan, out);
+out:
+    return status;
+}
+
+/* Settings that are refused, and a time that is over, are answers. */
+static stw_status plan_layout(const search *s, uint32_t i, result *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_run_spec run = *s->run;
+    stw_plan *plan = NULL;
+    stw_error why = STW_ERROR_INIT;
+    run.pool = stw_pool_new(); /* lists stay in the run's */
+    if (run.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    STW_TRY(stw_layout_apply(&s->layouts, i, &run, &why));
+    /* the load is chosen last: a thousandth of it counts, and the least memory is this one's */
+    if (!s->whole && run.load.method == STW_AUTO) run.load.method = STW_LOAD_SHARDED_READ;
+    STW_TRY(stw_run_spec_check(&run, "parallel", &why));
+    STW_TRY(stw_plan_new_sharing(s->layouts.c.model, s->layouts.c.cluster, &run, &plan, &why));
+    STW_TRY(solve(s, plan, out, &why));
+out:
+    stw_plan_free(plan);
+    stw_run_spec_free(&run);
+    if (status == STW_STATUS_OK) return status;
+    out->is = status == STW_STATUS_TIME_LIMIT ? LATE : REFUSED;
+    if (stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT || status == STW_STATUS_SOLVER)
+        return STW_STATUS_OK;
+    if (err != NULL) *err = why;
+    return status;
+}
+
+/* ---- a batch ---- */
+
+static bool take(search *s, uint32_t *out) {
+    pthread_mutex_lock(&s->mutex);
+    const bool more = s->status == STW_STATUS_OK && s->next < s->n_batch;
+    if (more) *out = s->batch[s->next++];
+    pthread_mutex_unlock(&s->mutex);
+    return more;
+}
+
+static void *work(void *user) {
+    search *s = user;
+    uint32_t i = 0;
+    const double before = stw_deadline_set(s->end_s);
+    while (take(s, &i)) {
+        stw_error err = STW_ERROR_INIT;
+        result found = {.is = LATE, .seconds = NAN};
+        stw_status status = STW_STATUS_OK;
+        if (stw_now_s() < s->end_s) status = plan_layout(s, i, &found, &err);
+        pthread_mutex_lock(&s->mutex);
+        found.expanded = s->results[i].expanded;
+        found.compared = s->whole;
+        if (found.is != LATE || !s->whole) s->results[i] = found; /* else the plan so far stands */
+        if (status != STW_STATUS_OK && s->status == STW_STATUS_OK) {
+            s->status = status;
+            s->err = err;
+        }
+        pthread_mutex_unlock(&s->mutex);
+    }
+    (void)stw_deadline_set(before);
+    return NULL;
+}
+
+static stw_status run_batch(search *s, stw_error *err) {
+    pthread_t threads[MOST_THREADS];
+    uint32_t jobs = s->options->jobs > 0 ? s->options->jobs : stw_planner_cores(), started = 0;
+    if (jobs > MOST_THREADS) jobs = MOST_THREADS;
+    s->next = 0;
+    while (started + 1 < jobs && started + 1 < s->n_batch &&
+           pthread_create(&threads[started], NULL, work, s) == 0)
+        started++;
+    (void)work(s); /* this thread works too */
+    for (uint32_t i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    s->n_batch = 0;
+    if (s->status != STW_STATUS_OK && err != NULL) *err = s->err;
+    return s->status;
+}
+
+/* ---- ranks of results ---- */
+
+/* Is `a` better? What fits is, then what is at risk, then what is over by less. */
+static bool is_better(const result *a, const result *b) {
+    const standing x = a->is < TOO_BIG ? NOT_PLANNED : a->is;
+    const standing y = b->is < TOO_BIG ? NOT_PLANNED : b->is;
+    if (x != y) return x > y;
+    if (x == UNFIT || x == TOO_BIG) return a->over_share < b->over_share;
+    return x > UNFIT && a->seconds < b->seconds;
+}
+
+#define NO_LAYOUT UINT32_MAX
+
+/* The best result, of those that are not expanded where `fresh`. */
+static uint32_t best_of(const search *s, bool fresh) {
+    uint32_t best = NO_LAYOUT;
+    for (uint32_t i = 0; i < s->layouts.n; i++) {
+        if (s->results[i].is < TOO_BIG || (fresh && s->results[i].expanded)) continue;
+        if (best == NO_LAYOUT || is_better(&s->results[i], &s->results[best])) best = i;
+    }
+    return best;
+}
+
+static bool is_found(const search *s) {
+    const uint32_t best = best_of(s, false);
+    return s->options->fits_only && best != NO_LAYOUT && s->results[best].is >= AT_RISK;
+}
+
+/* ---- which layouts ---- */
+
+static stw_status flush(search *s, stw_error *err) {
+    const uint32_t best = best_of(s, false);
+    s->most_s = best != NO_LAYOUT && s->results[best].is == FITS
+                    ? s->results[best].seconds * (1 + ROWS_SLACK)
+                    : 0;
+    s->planned += s->n_batch;
+    return s->n_batch > 0 ? run_batch(s, err) : STW_STATUS_OK;
+}
+
+static stw_status put(search *s, uint32_t i, stw_error *err) {
+    if (s->results[i].is != NOT_PLANNED || is_found(s)) return STW_STATUS_OK;
+    for (uint32_t k = 0; k < s->n_batch; k++)
+        if (s->batch[k] == i) return STW_STATUS_OK;
+    s->batch[s->n_batch++] = i;
+    return s->n_batch == BATCH ? flush(s, err) : STW_STATUS_OK;
+}
+
+static stw_status plan_all(search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t i = 0; i < s->layouts.n; i++) STW_TRY(put(s, i, err));
+    STW_TRY(flush(s, err));
+out:
+    return status;
+}
+
+/* So many of the seeds, evenly, and the run's own layout. */
+static stw_status plan_seeds(search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    uint32_t seeds = 0, seen = 0;
+    for (uint32_t i = 0; i < s->layouts.n; i++) {
+        if (stw_layout_is_own(&s->layouts, i)) STW_TRY(put(s, i, err));
+        seeds += stw_layout_is_seed(&s->layouts, i);
+    }
+    const bool any = seeds > 0; /* else from all */
+    if (!any) seeds = s->layouts.n;
+    const uint32_t step = (seeds + MOST_SEEDS - 1) / MOST_SEEDS;
+    for (uint32_t i = 0; i < s->layouts.n; i++)
+        if (!any || stw_layout_is_seed(&s->layouts, i))
+            if (seen++ % step == 0) STW_TRY(put(s, i, err));
+    STW_TRY(flush(s, err));
+out:
+    return status;
+}
+
+/* Neighbours of the best ones, until these have none left. */
+static stw_status plan_around(search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (;;) {
+        uint32_t expanded = 0;
+        for (; expanded < CENTRES && s->planned < MOST_PLANS; expanded++) {
+            const uint32_t best = best_of(s, false), centre = best_of(s, true);
+            if (centre == NO_LAYOUT) break;
+            /* far from the best: its neighbours are of no interest */
+            if (s->results[best].is == FITS &&
+                s->results[centre].seconds > 1.25 * s->results[best].seconds)
+                break;
+            s->results[centre].expanded = true;
+            for (uint32_t i = 0; i < s->layouts.n && s->planned + s->n_batch < MOST_PLANS; i++)
+                if (stw_layouts_are_near(&s->layouts, centre, i)) STW_TRY(put(s, i, err));
+        }
+        STW_TRY(flush(s, err));
+        if (expanded == 0 || is_found(s)) break;
+    }
+out:
+    return status;
+}
+
+/* The fastest that was not compared; those that are at risk may not be so after that. */
+static uint32_t next_finalist(const search *s) {
+    const uint32_t best = best_of(s, false);
+    uint32_t next = NO_LAYOUT;
+    for (uint32_t i = 0; i < s->layouts.n; i++) {
+        const result *r = &s->results[i];
+        bool in = r->compared || r->is < AT_RISK;
+        for (uint32_t b = 0; b < s->n_batch; b++) in = in || s->batch[b] == i;
+        if (!in && (next == NO_LAYOUT || r->seconds < s->results[next].seconds)) next = i;
+    }
+    if (next == NO_LAYOUT || s->results[best].is != FITS) return next;
+    const bool faster = s->results[next].seconds < s->results[best].seconds * (1 + STW_PLAIN_SLACK);
+    return faster || !s->results[best].compared ? next : NO_LAYOUT;
+}
+
+/* The best ones once more, with all that the planner compares, until none that was not is faster.
+ */
+static stw_status compare_best(search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    s->whole = true;
+    s->most_s = 0;
+    for (uint32_t n = 0; n < MOST_FINALISTS; n += FINALISTS) {
+        result kept[FINALISTS];
+        uint32_t again[FINALISTS], next;
+        while (s->n_batch < FINALISTS && (next = next_finalist(s)) != NO_LAYOUT) {
+            kept[s->n_batch] = s->results[next];
+            again[s->n_batch] = next;
+            s->batch[s->n_batch++] = next;
+        }
+        const uint32_t taken = s->n_batch;
+        if (taken == 0) break;
+        STW_TRY(run_batch(s, err));
+        for (uint32_t k = 0; k < taken; k++) { /* what was found already stands */
+            if (s->results[again[k]].is < AT_RISK) s->results[again[k]] = kept[k];
+            s->results[again[k]].compared = true;
+        }
+    }
+out:
+    return status;
+}
+
+/* The fastest; of those within STW_PLAIN_SLACK of it, the plainest, which is the first. */
+static uint32_t choose(const search *s) {
+    const uint32_t best = best_of(s, false);
+    if (best == NO_LAYOUT || s->results[best].is < AT_RISK) return best;
+    const double most_s = s->results[best].seconds * (1 + STW_PLAIN_SLACK);
+    for (uint32_t i = 0; i < best; i++)
+        if (s->results[i].is == s->results[best].is && s->results[i].seconds <= most_s) return i;
+    return best;
+}
+
+/* ---- what is told ---- */
+
+static bool add_row(const search *s, uint32_t i, stw_pool *pool, stw_layout_search *out) {
+    const result *r = &s->results[i];
+    const stw_verdict verdict = r->is == FITS      ? STW_VERDICT_FITS
+                                : r->is == AT_RISK ? STW_VERDICT_AT_RISK
+                                                   : STW_VERDICT_DOES_NOT_FIT;
+    const char *words = stw_layout_words(&s->layouts, i, pool);
+    out->rows[out->n_rows++] =
+        (stw_layout_row){words, verdict, r->seconds, r->gpu_peak_bytes, r->host_peak_bytes};
+    return words != NULL;
+}
+
+static const char *searched_keys(const search *s, stw_pool *pool) {
+    const char *words = "";
+    for (int k = 0; k < STW_N_SEARCHES && words != NULL; k++) {
+        const char *key = stw_layout_key(s->layouts.rules, (stw_search)k);
+        if ((s->layouts.c.searched >> k & 1) != 0 && key != NULL &&
+            (s->layouts.n_values[k] > 1 || k == STW_SEARCH_ACCUMULATION))
+            words = stw_pool_printf(pool, "%s%s%s", words, words[0] != '\0' ? " " : "", key);
+    }
+    return words;
+}
+
+static bool tell(const search *s, uint32_t chosen, stw_pool *pool, stw_layout_search *out) {
+    bool kept = true;
+    uint32_t rows[STW_MAX_LAYOUT_ROWS] = {chosen}, n = 1;
+    *out = (stw_layout_search){.searched = searched_keys(s, pool), .admitted = s->layouts.n};
+    for (uint32_t i = 0; i < s->layouts.n; i++) {
+        const standing is = s->results[i].is;
+        out->planned += is >= UNFIT;
+        out->compared += s->results[i].compared;
+        out->refused += is == REFUSED;
+        out->too_slow += is == TOO_SLOW;
+        out->too_big += is == TOO_BIG;
+        out->unfit += is == UNFIT;
+        out->left += is == NOT_PLANNED;
+        out->late += is == LATE;
+    }
+    while (n + 1 < STW_MAX_LAYOUT_ROWS) {
+        uint32_t best = NO_LAYOUT;
+        for (uint32_t i = 0; i < s->layouts.n; i++) {
+            bool in = s->results[i].is < AT_RISK;
+            for (uint32_t k = 0; k < n; k++) in = in || rows[k] == i;
+            if (!in && (best == NO_LAYOUT || is_better(&s->results[i], &s->results[best])))
+                best = i;
+        }
+        if (best == NO_LAYOUT) break;
+        rows[n++] = best;
+    }
+    for (uint32_t i = 0; i < s->layouts.n && n < STW_MAX_LAYOUT_ROWS; i++) {
+        bool in = s->results[i].is < UNFIT || !stw_layout_is_own(&s->layouts, i);
+        for (uint32_t k = 0; k < n; k++) in = in || rows[k] == i;
+        if (!in) rows[n++] = i;
+    }
+    for (uint32_t k = 0; k < n; k++) kept = add_row(s, rows[k], pool, out) && kept;
+    return kept && out->searched != NULL;
+}
+
+/* ---- the whole ---- */
+
+/* The trainer's ranks: those of its nodes where there are further roles. */
+static stw_status make_case(const stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
+                            const stw_engine *engine, stw_pool *pool, stw_layout_case *out,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_job_role *roles = NULL;
+    if (engine->layouts == NULL || !model->facts_known)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel", "found auto, expected values: %s",
+                        model->facts_known ? "the engine's layouts are not searched"
+                                           : "forward and backward of a list of tensors are "
+                                             "unknown");
+    STW_TRY(stw_roles_place(run, cluster->nodes, pool, &roles, err));
+    if (run->batch.seq_len == 0) run->batch.seq_len = stw_default_seq_len(model);
+    const uint32_t gpus = cluster->gpus > 0 ? cluster->gpus : 1;
+    *out = (stw_layout_case){.model = model,
+                             .cluster = cluster,
+                             .run = run,
+                             .ranks_per_node = gpus,
+                             .world = roles[0].n_nodes * gpus,
+                             .searched = stw_run_spec_searched(run, engine->layouts->searches)};
+out:
+    return status;
+}
+
+stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
+                              const stw_layouts_options *options, stw_pool *pool,
+                              stw_layout_search *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_engine *engine = stw_engine_find(run->engine);
+    const double start_s = stw_now_s();
+    const double limit_s =
+        options->time_limit_s > 0 ? options->time_limit_s : STW_PLANNER_TIME_LIMIT_S;
+    search s = {.run = run,
+                .options = options,
+                .end_s = fmin(start_s + limit_s, stw_deadline_end_s()),
+                .mutex = PTHREAD_MUTEX_INITIALIZER,
+                .status = STW_STATUS_OK,
+                .err = STW_ERROR_INIT};
+    stw_layout_case c;
+    if (!stw_run_spec_is_open(run) || engine == NULL) return STW_STATUS_OK;
+    STW_TRY(make_case(model, cluster, run, engine, pool, &c, err));
+    STW_TRY(stw_layouts_list(&c, engine->layouts, pool, &s.layouts, err));
+    s.results = stw_pool_array(pool, s.layouts.n, sizeof *s.results);
+    if (s.results == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    if (s.layouts.n <= MOST_EXHAUSTIVE) {
+        STW_TRY(plan_all(&s, err));
+    } else {
+        STW_TRY(plan_seeds(&s, err));
+        STW_TRY(plan_around(&s, err));
+    }
+    if (!options->fits_only) STW_TRY(compare_best(&s, err));
+    uint32_t chosen = choose(&s);
+    if (chosen == NO_LAYOUT) chosen = 0; /* planning it says why */
+    if (out != NULL && !tell(&s, chosen, pool, out))
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    if (out != NULL) out->seconds = stw_now_s() - start_s;
+    STW_TRY(stw_layout_apply(&s.layouts, chosen, run, err));
+out:
+    return status;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Searches the layout of ranks where keys of a run are `auto`: every layout that the engine admits
+ * if these are few; else those around the best ones of a coarse grid. Each is planned by the
+ * integer program and simulated, on several threads, in batches of a fixed size: between batches,
+ * what can only be slower than the best plan so far is left out. The few best are planned again
+ * with all that the planner compares. The answer does not depend on the number of threads. */
+#ifndef STW_PLANNER_LAYOUTS_H
+#define STW_PLANNER_LAYOUTS_H
+
+#include "planner/planner.h"
+
+typedef struct stw_layouts_options {
+    double time_limit_s; /* of the whole search; 0: STW_PLANNER_TIME_LIMIT_S */
+    uint32_t jobs;       /* threads; 0: as many as cores */
+    bool fits_only;      /* any layout that fits will do */
+    stw_planner_simulate simulate;
+    /* Simulates and checks a plan that was solved. */
+    stw_status (*finish)(stw_plan *plan, stw_error *err);
+} stw_layouts_options;
+
+/** Give all keys of `run` that are `auto` the values of the best layout: of those that fit without
+ * risk the fastest; of equally fast ones (STW_PLAIN_SLACK) the one with the fewest ways. Where none
+ * fits, the one that is the least over. Nothing happens where no key is `auto`.
+ * @param out strings lie in `pool`; may be NULL */
+STW_MUST_USE stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster,
+                                           stw_run_spec *run, const stw_layouts_options *options,
+                                           stw_pool *pool, stw_layout_search *out, stw_error *err);
+
+#endif
