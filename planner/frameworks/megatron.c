@@ -391,6 +391,17 @@ static void set_recompute(stw_reading *r) {
 static void set_fp8(stw_reading *r) {
     const char *format = stw_reading_text(r, "fp8-format", NULL);
     if (format == NULL || strcmp(format, "none") == 0) return;
+    const char *why = NULL;
+    if (stw_reading_is_set(r, "use-megatron-fsdp") || stw_reading_is_set(r, "use-custom-fsdp"))
+        why = "planned in 16 bits with Megatron-FSDP";
+    else if (strcmp(stw_reading_text(r, "transformer-impl", "transformer_engine"), "local") == 0)
+        why = "local layers have no products in 8 bits";
+    else if (stw_reading_is_set(r, "fine-grained-activation-offloading"))
+        why = "planned in 16 bits with activations on the host";
+    if (why != NULL) {
+        stw_reading_assume(r, "fp8-format", "none", why);
+        return;
+    }
     const char *recipe = stw_reading_text(r, "fp8-recipe", "delayed");
     stw_reading_set(r, "megatron.fp8", format);
     stw_reading_set(r, "megatron.fp8_recipe", recipe);

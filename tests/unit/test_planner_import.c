@@ -277,6 +277,33 @@ static void command_lines(void) {
     stw_import_free(&import);
 }
 
+static void fp8_and_offload_are_taken(void) {
+    stw_import import;
+    CHECK_OK(parse(DENSE "fp8-format: e4m3\nfp8-recipe: blockwise\nfp8-param-gather: true\n"
+                         "first-last-layers-bf16: true\nnum-layers-at-end-in-bf16: 2\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8=e4m3"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8_recipe=blockwise"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8_param_gather=true"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.first_layers_bf16=1"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.last_layers_bf16=2"));
+    stw_import_free(&import);
+    CHECK_OK(parse(DENSE "fp8-format: hybrid\nfine-grained-activation-offloading: true\n"
+                         "offload-modules: \"[core_attn attn_proj]\"\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.offload_modules=[core_attn,attn_proj]"));
+    CU_ASSERT_FALSE(has_setting(&import, "megatron.fp8=hybrid"));
+    stw_import_free(&import);
+    CHECK_OK(parse(DENSE "num-experts: 8\nexpert-model-parallel-size: 4\n"
+                         "moe-token-dispatcher-type: flex\nmoe-enable-deepep: true\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "moe.dispatcher=deepep"));
+    stw_import_free(&import);
+    CHECK_OK(parse(DENSE "num-experts: 8\nmoe-token-dispatcher-type: flex\n", &import, err));
+    CU_ASSERT_FALSE(has_setting(&import, "moe.dispatcher=deepep")); /* one rank has all experts */
+    stw_import_free(&import);
+}
+
 /* Each flag is understood, known to have no effect, listed, or refused. */
 static void no_flag_is_ignored(void) {
     stw_import import;
@@ -494,6 +521,7 @@ STW_TEST_MAIN("planner import", {"models of flags", models_of_flags},
               {"encoder and decoder", encoder_and_decoder}, {"runs of flags", runs_of_flags},
               {"stages of flags", stages_of_flags}, {"batches of clusters", batches_of_clusters},
               {"command lines", command_lines}, {"no flag is ignored", no_flag_is_ignored},
+              {"fp8 and offload are taken", fp8_and_offload_are_taken},
               {"contradictions are refused", contradictions_are_refused},
               {"optimizers of flags", optimizers_of_flags}, {"grouped products", grouped_products},
               {"deferred gradients", deferred_gradients}, {"tied gradients", tied_gradients},
