@@ -1,9 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Roles beside the trainer: who has which nodes, and what each holds at the peaks. */
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "core/checked.h"
 #include "plan/program/roles.h"
 #include "reports/plan_sections.h"
+
+/* The most that a kind of rank holds while a KV cache is there. A trainer that shares the GPUs with
+ * an engine that never sleeps has its allocator's reserves, too. */
+static uint64_t most_beside_cache(const stw_plan *plan, uint32_t kind) {
+    const stw_program *program = plan->programs[kind];
+    stw_live live;
+    uint64_t most = 0, slack = 0;
+    memset(&live, 0, sizeof live);
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        const stw_peak *shown = &plan->shown[kind].phase[movement->phase][STW_TIER_GPU];
+        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+            stw_live_apply(&live, &program->ops[i]);
+            if (live.bytes[STW_TIER_GPU][STW_COMPONENT_KV_CACHE] == 0) continue;
+            most = stw_max_u64(most, live.total[STW_TIER_GPU]);
+            if (movement->role_number == 0)
+                slack = stw_max_u64(slack, shown->components[STW_COMPONENT_SLACK]);
+        }
+    }
+    return stw_plus(most, slack);
+}
+
+/* How large the share of a rollout could be: its cache grows with it, and nothing else does. */
+static void put_largest_share(const stw_section *s, uint32_t role) {
+    const stw_plan *plan = s->plan;
+    const stw_job *job = plan->job;
+    const double all = (double)stw_plan_gpu_capacity(plan),
+                 share = job->roles[role].spec->gpu_memory_utilization;
+    uint64_t most = 0;
+    if (job->roles[role].spec->kind != STW_ROLE_ROLLOUT || plan->programs == NULL ||
+        plan->node_peaks == NULL ||
+        stw_plan_verdict_of(plan, job->roles[role].home) != STW_VERDICT_FITS)
+        return;
+    for (uint32_t r = 1; r < job->n_roles; r++)
+        if (r != role && job->roles[r].home == job->roles[role].home &&
+            job->roles[r].spec->kind == STW_ROLE_ROLLOUT)
+            return; /* two caches */
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        if (job->kinds[k].home == job->roles[role].home)
+            most = stw_max_u64(most, most_beside_cache(plan, k));
+    const double largest = share + (STW_RISK_SHARE * all - (double)most) / all;
+    const double word = floor(largest * 100) / 100;
+    if (word < share + 0.01) return;
+    stw_doc_item(s->out, s->format,
+                 "%s: gpu_memory_utilization up to %.2f takes no more than %.0f%% of the GPU.",
+                 job->roles[role].name, word < 0.99 ? word : 0.99, 100 * STW_RISK_SHARE);
+}
 
 static void put_list(const stw_section *s) {
     static const char *const heads[] = {"role",   "kind",  "engine",        ">nodes",
@@ -37,6 +87,7 @@ static void put_list(const stw_section *s) {
         char holds[256];
         job->roles[r].engine->describe(job, r, holds, sizeof holds);
         stw_doc_item(s->out, s->format, "%s, per GPU: %s.", job->roles[r].name, holds);
+        put_largest_share(s, r);
     }
 }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Seconds of roles beside the trainer are not predicted, and the reports say so; GPU-hours count the GPUs of all roles.
+# Seconds of roles beside the trainer are not predicted, and the reports say so; GPU-hours count the GPUs of all roles. How large the
+# share of a rollout may be is what plans with this share and a larger one say.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 tiny_model
 tiny_cluster 1
@@ -26,4 +27,16 @@ grep -q "^  Iteration time: " alone.txt || fail "a trainer alone has no other wo
 "$STOWAGE" report small.json >small.txt
 grep -q "embed_tokens.* has 3.91 MiB, more than update_bucket of role sampler" small.txt || fail "a tensor larger than the bucket"
 ! grep -q "more than update_bucket" fits.txt || fail "no tensor is larger than the bucket"
+share() { # SHARE FILE: plan with a rollout beside the trainer
+    "$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --set engine=fsdp2 --set batch.seq_len=1024 \
+        --set "roles=[{name: sampler, gpu_memory_utilization: $1, max_model_len: 8k}]" -o share.json >"$2"
+}
+share 0.5 half.txt
+largest=$(sed -n 's/.*sampler: gpu_memory_utilization up to \([0-9.]*\) takes no more than 98% of the GPU.*/\1/p' half.txt)
+[ -n "$largest" ] || fail "nothing is said of the largest share"
+share "$largest" largest.txt
+grep -q "sampler .* fit$" largest.txt || fail "a share of $largest does not fit"
+grep -q "gpu_memory_utilization up to" largest.txt && fail "$largest is not the largest share"
+share "$(awk -v x="$largest" 'BEGIN { print x + 0.02 }')" more.txt || true
+grep -q "sampler .* fit$" more.txt && fail "a larger share than $largest fits"
 echo "roles_costs: ok"

@@ -263,8 +263,9 @@ static void describe(const stw_job *job, uint32_t role, char *out, size_t out_si
     char weights[32], cache[32];
     stw_bytes_format(f->weights, weights, sizeof weights);
     stw_bytes_format(f->cache, cache, sizeof cache);
-    snprintf(out, out_size, "weights %s, KV cache %s (%.1f sequences of its longest), asleep %s",
+    snprintf(out, out_size, "weights %s, KV cache %s (%.1f sequences of %llu tokens), asleep %s",
              weights, cache, f->sequence > 0 ? (double)f->cache / (double)f->sequence : 0.0,
+             (unsigned long long)resolve(job, role).max_model_len,
              !f->sleeps         ? "never"
              : f->keeps_on_host ? "between rollouts, with weights on the host"
                                 : "between rollouts, without weights");
