@@ -65,11 +65,26 @@ static int by_cost(const void *a, const void *b) {
     return x->order < y->order ? -1 : 1;
 }
 
+/* Does a fix differ from one before it, with the same headroom, in the values of its keys alone?
+ * Who takes that needs no more of the same. */
+static bool is_more_of_one(const stw_fix *before, uint32_t n, const stw_fix *fix) {
+    for (uint32_t i = 0; i < n; i++) {
+        bool same = before[i].n_changes == fix->n_changes && before[i].at_risk == fix->at_risk;
+        for (uint32_t c = 0; same && c < fix->n_changes; c++)
+            same = strcmp(before[i].changes[c].set, fix->changes[c].set) == 0;
+        if (same) return true;
+    }
+    return false;
+}
+
 void stw_fixes_sort(stw_plan *plan) {
     ranked list[STW_MAX_FIXES];
     for (uint32_t i = 0; i < plan->n_fixes; i++)
         list[i] = (ranked){plan->fixes[i], class_of(plan, &plan->fixes[i]),
                            nodes_of(plan, &plan->fixes[i]), i};
     qsort(list, plan->n_fixes, sizeof *list, by_cost);
-    for (uint32_t i = 0; i < plan->n_fixes; i++) plan->fixes[i] = list[i].fix;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_fixes; i++)
+        if (!is_more_of_one(plan->fixes, n, &list[i].fix)) plan->fixes[n++] = list[i].fix;
+    plan->n_fixes = n;
 }

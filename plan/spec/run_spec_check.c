@@ -128,7 +128,7 @@ static bool has_effect(const stw_engine_spec *engine, const char *key) {
     return false;
 }
 
-/* The engines with which a key has an effect: "fsdp2 or megatron". */
+/* The engines with which a key has an effect: "A or B". */
 static void name_engines(const char *key, char *out, size_t out_size) {
     size_t used = 0;
     out[0] = '\0';
