@@ -28,18 +28,25 @@ static stw_status open_kind(const char *name, stw_cluster *out, stw_error *err) 
 static stw_status read_kinds(const char *list, stw_pool *pool, stw_size_answer *answers,
                              uint32_t *n, stw_error *err) {
     for (const char *at = list; *at != '\0';) {
+        at += strspn(at, " ");
         size_t length = strcspn(at, ",");
+        const bool more = at[length] == ',';
+        const char *next = at + length + (more ? 1 : 0);
+        while (length > 0 && at[length - 1] == ' ') length--;
         if (*n == MOST_KINDS)
             return stw_fail(err, STW_STATUS_USAGE, "--gpus", "more than %d kinds", MOST_KINDS);
         if (length == 0)
             return stw_fail(err, STW_STATUS_USAGE, "--gpus", "found an empty name in \"%s\"", list);
         char *name = stw_pool_printf(pool, "%.*s", (int)length, at);
         if (name == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "--gpus", "out of memory");
+        for (uint32_t i = 0; i < *n; i++)
+            if (strcmp(answers[i].name, name) == 0)
+                return stw_fail(err, STW_STATUS_USAGE, "--gpus", "%s is given twice", name);
         answers[*n].name = name;
         stw_status status = open_kind(name, &answers[*n].cluster, err);
         if (status != STW_STATUS_OK) return status;
         (*n)++;
-        at += length + (at[length] == ',');
+        at = next;
     }
     if (*n > 0) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_USAGE, "--gpus", "expected names, such as a100-80g,h100-80g");

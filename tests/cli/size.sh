@@ -97,6 +97,7 @@ expect 4 "none up to 1024 nodes" "$STOWAGE" size --model tiny --gpus tiny.yaml -
 expect 4 "network.nic: found 0" "$STOWAGE" size --model tiny --gpus alone.yaml,h200 --set node.gpu.memory=100MiB --set placement.moments=gpu
 expect 2 "nodes is what size finds" "$STOWAGE" size --model tiny --gpus h200 --set nodes=2
 expect 2 "empty name" "$STOWAGE" size --model tiny --gpus h200,,a100-80g
+expect 2 "h200 is given twice" "$STOWAGE" size --model tiny --gpus "h200, h200"
 expect 3 "h300" "$STOWAGE" size --model tiny --gpus h300
 expect 2 "required" "$STOWAGE" size --gpus h200
 expect 2 "unknown key" "$STOWAGE" size --model tiny --gpus h200 --set fridge=1
