@@ -141,7 +141,7 @@ static void changes_of_roles_are_found(void) {
     const char *const settings[] = {
         "engine=fsdp2", "nodes=2", "node.gpu.memory=24 GiB",
         "roles=[{name: a, with: none, nodes: 1, parallel: {tp: 8}, gpu_memory_utilization: 0.85, "
-        "builds_trainer_model: true}]",
+        "update_bucket: 128 MiB, builds_trainer_model: true}]",
         NULL};
     const stw_planner_options options = {
         .time_limit_s = 60, .gap = 0.01, .gap_is_set = true, .no_prices = true};
