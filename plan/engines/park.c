@@ -130,10 +130,15 @@ void stw_park_return(stw_builder *b, stw_park *park, uint32_t what, bool copies)
     }
 }
 
+/* The movement is one micro batch, and the state comes back before the first one. */
 void stw_park_before_forward(stw_builder *b) {
+    const uint32_t from = b->program->n_ops;
     uint32_t what = STW_PARKED_PARAMS | STW_PARKED_GRADS;
     if (b->job->run->park.moments_before_forward) what |= STW_PARKED_MOMENTS;
     if (b->park != NULL) stw_park_return(b, b->park, what, true);
+    for (uint32_t i = from; i < b->program->n_ops; i++)
+        if (stw_op_is(&b->program->ops[i], STW_OP_CLASS_MOVE))
+            b->program->ops[i].once_in = (uint32_t)b->job->run->batch.grad_accumulation;
 }
 
 void stw_park_before_step(stw_builder *b, bool first) {

@@ -135,6 +135,36 @@ static void megatron_moments(void) {
     stw_plan_free(plan);
 }
 
+/* State comes back once in an iteration, not before every micro batch. */
+static void state_comes_back_once(void) {
+    const char *fsdp2[] = {"engine=fsdp2",
+                           "park.params=host",
+                           "park.moments=host",
+                           "park.moments_back=forward_backward",
+                           "batch.grad_accumulation=4",
+                           NULL};
+    const char *megatron[] = {MEGATRON,
+                              "park.params=host",
+                              "park.moments=host",
+                              "park.moments_back=forward_backward",
+                              "batch.grad_accumulation=4",
+                              NULL};
+    for (int e = 0; e < 2; e++) {
+        stw_plan *plan = make(e == 0 ? fsdp2 : megatron);
+        const stw_program *program = plan->programs[0];
+        const stw_movement *m = stw_program_movement(program, STW_PHASE_FORWARD_BACKWARD);
+        uint32_t copies = 0;
+        for (uint32_t i = m->first_op; i < m->first_op + m->n_ops; i++) {
+            const stw_op *op = &program->ops[i];
+            if (op->kind != STW_OP_COPY || op->to != STW_TIER_GPU) continue;
+            CU_ASSERT_EQUAL(op->once_in, 4);
+            copies++;
+        }
+        CU_ASSERT_TRUE(copies >= 3); /* parameters and both moments */
+        stw_plan_free(plan);
+    }
+}
+
 /* Copies for switching models: page-locked for the whole run, block by block. */
 static void backups(void) {
     const char *none[] = {MEGATRON, NULL}, *two[] = {MEGATRON, "park.backups=2", NULL};
@@ -153,4 +183,4 @@ static void backups(void) {
 STW_TEST_MAIN("engine park", {"FSDP2 parks parameters", fsdp2_parks_parameters},
               {"moments before forward", moments_before_forward},
               {"Megatron's copies", megatron_copies}, {"Megatron's moments", megatron_moments},
-              {"backups", backups})
+              {"state comes back once", state_comes_back_once}, {"backups", backups})
