@@ -148,15 +148,25 @@ uint64_t stw_megatron_fp8_rows(const stw_job *job, uint64_t rows, uint64_t exper
 
 /* ---- weights ---- */
 
-static bool is_product(const stw_job *job, const stw_megatron_param *p) {
-    return p->product && stw_megatron_is_fp8(job, p->block);
+/* Parameters of a block follow each other. */
+typedef struct seen_block {
+    bool any, fp8;
+    uint32_t block;
+} seen_block;
+
+static bool is_product(const stw_job *job, const stw_megatron_param *p, seen_block *seen) {
+    if (!seen->any || seen->block != p->block)
+        *seen = (seen_block){true, stw_megatron_is_fp8(job, p->block), p->block};
+    return p->product && seen->fp8;
 }
 
 uint64_t stw_megatron_fp8_weights(const stw_job *job, const stw_megatron_params *params,
                                   bool expert) {
+    const bool on = is_on(job);
+    seen_block seen = {0};
     uint64_t n = 0;
-    for (uint32_t i = 0; i < params->n && is_on(job); i++)
-        if (params->list[i].expert == expert && is_product(job, &params->list[i]))
+    for (uint32_t i = 0; i < params->n && on; i++)
+        if (params->list[i].expert == expert && is_product(job, &params->list[i], &seen))
             n = stw_plus(n, params->list[i].numel);
     return n;
 }
@@ -179,10 +189,12 @@ static uint64_t small_bytes(const stw_job *job, uint64_t products) {
 
 uint64_t stw_megatron_fp8_cached_bytes(const stw_job *job, const stw_megatron_params *params) {
     const bool gathers = stw_megatron_settings_of(job->run).fp8_param_gather;
+    const bool on = is_on(job);
+    seen_block seen = {0};
     uint64_t bytes = 0, products = 0;
-    for (uint32_t i = 0; i < params->n && is_on(job); i++) {
+    for (uint32_t i = 0; i < params->n && on; i++) {
         const uint64_t numel = params->list[i].numel;
-        if (!is_product(job, &params->list[i])) continue;
+        if (!is_product(job, &params->list[i], &seen)) continue;
         const uint64_t all = stw_times(copies(job), one_copy(job, numel, true));
         bytes = stw_plus(bytes, gathers ? all - stw_times(copies(job), numel) : all);
         products++;
