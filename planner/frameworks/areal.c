@@ -54,6 +54,11 @@ static void read_allocation(stw_reading *r, const char *name, layout *l, bool *t
     stw_allocation found[MOST_ALLOCATIONS];
     const char *text = value(r, name, NULL);
     if (text == NULL) return;
+    const bool bare = strcmp(text, "fsdp") == 0 || strcmp(text, "megatron") == 0;
+    if (bare && *trains) { /* beside allocation_mode, at 0.3 */
+        l->train.backend = text;
+        return;
+    }
     const size_t n = stw_allocation_read(text, r->out->pool, found, MOST_ALLOCATIONS);
     if (n == 0)
         stw_reading_refuse(r, name,
@@ -107,11 +112,18 @@ static layout layout_of(stw_reading *r) {
                                      "actor.backend or allocation_mode, as fsdp:d8"));
     if (trains && *l.train.backend == '\0')
         l.train.backend = l.train.p > 1 || l.train.e > 1 ? "megatron" : "fsdp";
+    if (trains && l.has_rollout)
+        l.shared = l.shared || stw_allocation_gpus(&l.train) + stw_allocation_gpus(&l.rollout) >
+                                   stw_times(l.nodes, l.per_node);
     if (l.has_rollout && l.shared)
         stw_reading_fail(r, stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
                                      "a rollout on the trainer's GPUs: not implemented: "
                                      "torch_memory_saver moves whole pools; use a run file with "
                                      "park.* and roles"));
+    /* megatron_engine.py pads sequences so that ranks of tp and cp get equal parts */
+    if (trains && strcmp(l.train.backend, "megatron") == 0)
+        l.seq_len = stw_round_up_u64(
+            l.seq_len, stw_times(stw_times(l.train.t, l.train.c), l.train.c > 1 ? 2 : 1));
     const uint64_t limit = count(r, "actor.mb_spec.max_tokens_per_mb", 0);
     if (limit > 0 && trains) l.tokens = stw_div_up_u64(stw_max_u64(limit, l.seq_len), l.train.c);
     return l;
@@ -243,6 +255,7 @@ static void pass_settings(stw_reading *r, stw_reading *to, const layout *l) {
         {MCORE "ddp.overlap_grad_reduce", "overlap-grad-reduce", "false"},
         {MCORE "ddp.overlap_param_gather", "overlap-param-gather", "false"},
         {MCORE "use_precision_aware_optimizer", "use-precision-aware-optimizer", "false"},
+        {MCORE "cross_entropy_loss_fusion", "cross-entropy-loss-fusion", "false"},
         {MCORE "moe_token_dispatcher_type", "moe-token-dispatcher-type", "alltoall"},
         {MCORE "moe_shared_expert_overlap", "moe-shared-expert-overlap", "false"}};
     static const char *const recompute[][3] = {
@@ -251,10 +264,13 @@ static void pass_settings(stw_reading *r, stw_reading *to, const layout *l) {
         {MCORE "recompute_num_layers", "recompute-num-layers", "1"},
         {MCORE "recompute_modules", "recompute-modules", NULL}};
     for (size_t i = 0; i < 6; i++) pass(r, to, fixed[i][0], fixed[i][1]);
-    for (size_t i = 0; i < 6; i++) pass(r, to, pairs[i][1], value(r, pairs[i][0], pairs[i][2]));
+    for (size_t i = 0; i < 7; i++) pass(r, to, pairs[i][1], value(r, pairs[i][0], pairs[i][2]));
     for (size_t i = 0; i < 4 && is_on(r, "actor.gradient_checkpointing", false); i++)
         pass(r, to, recompute[i][1], value(r, recompute[i][0], recompute[i][2]));
-    pass(r, to, "main-grads-dtype", short_dtype(r, MCORE "main_grads_dtype", "float32"));
+    if (!is_on(r, MCORE "ddp.grad_reduce_in_fp32", true))
+        pass(r, to, "grad-reduce-in-bf16", "true");
+    else
+        pass(r, to, "main-grads-dtype", short_dtype(r, MCORE "main_grads_dtype", "float32"));
     pass(r, to, "exp-avg-dtype", short_dtype(r, MCORE "exp_avg_dtype", "float32"));
     pass(r, to, "exp-avg-sq-dtype", short_dtype(r, MCORE "exp_avg_sq_dtype", "float32"));
     pass_count(r, to, "tensor-model-parallel-size", l->train.t);

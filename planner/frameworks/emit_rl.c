@@ -368,6 +368,7 @@ static void put_areal_megatron(stw_emission *e) {
         {"actor.megatron.ddp.overlap_grad_reduce", "megatron.overlap_grad_reduce"},
         {"actor.megatron.ddp.overlap_param_gather", "megatron.overlap_param_gather"},
         {"actor.megatron.use_precision_aware_optimizer", "megatron.precision_aware"},
+        {"actor.megatron.cross_entropy_loss_fusion", "megatron.cross_entropy_fusion"},
         {"actor.megatron.moe_shared_expert_overlap", "megatron.shared_expert_overlap"}};
     static const char *const dtypes[][2] = {
         {"actor.megatron.main_grads_dtype", "precision.grads"},
@@ -379,6 +380,8 @@ static void put_areal_megatron(stw_emission *e) {
     stw_emit_put(e, "actor.dtype", "bfloat16");
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
         stw_emit_put_switch(e, switches[i][0], stw_emit_on(e, switches[i][1]));
+    stw_emit_put_switch(e, "actor.megatron.ddp.grad_reduce_in_fp32",
+                        stw_emit_has(e, "precision.grads", "fp32"));
     for (size_t i = 0; i < 3; i++) stw_emit_put(e, dtypes[i][0], dtype(e, dtypes[i][1]));
     stw_emit_put_count(e, "actor.megatron.virtual_pipeline_parallel_size",
                        e->plan->run.parallel.vpp);

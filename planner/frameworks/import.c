@@ -189,6 +189,8 @@ void stw_import_write(const stw_import *import, stw_text *out) {
         [STW_IMPORT_NOT_MODELLED] = "Flags that are not modelled",
         [STW_IMPORT_UNKNOWN] = "Flags that are not known",
     };
+    if (import->gpus > 0)
+        stw_text_printf(out, "\n  The launch has %llu GPUs.\n", (unsigned long long)import->gpus);
     for (int use = 0; use < STW_N_IMPORT_USES; use++) {
         if (stw_import_count(import, (stw_import_use)use) == 0) continue;
         stw_text_printf(out, "\n%s\n", heads[use]);

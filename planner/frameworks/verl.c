@@ -202,9 +202,12 @@ static void set_rollout(stw_reading *r, unsigned index, const layout *l) {
 static void set_roles(stw_reading *r, const layout *l, bool megatron) {
     unsigned n = 0;
     set_rollout(r, n++, l);
-    if (has_reference(r) && count(r, MODEL "lora_rank", 0) == 0) {
-        const bool host = !megatron || is_on(r, REF "megatron.param_offload",
-                                             is_on(r, MCORE "param_offload", false));
+    const bool host =
+        !megatron || is_on(r, REF "megatron.param_offload", is_on(r, MCORE "param_offload", false));
+    if (has_reference(r) && megatron && host) {
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "reference model", "on the host",
+                         "planned without it: its weights take host memory");
+    } else if (has_reference(r) && count(r, MODEL "lora_rank", 0) == 0) {
         stw_reading_set(r, role_key(r, n, "name"), "reference");
         stw_reading_set(r, role_key(r, n, "kind"), "reference");
         stw_reading_set(r, role_key(r, n++, "placement.params"), host ? "host" : "gpu");
@@ -248,7 +251,10 @@ static void set_shards(stw_reading *r, const layout *l) {
 
 /* fsdp_workers.py, compute_log_prob: the rollout's keys; its kernel reads the logits once. */
 static void set_log_prob(stw_reading *r, const layout *l) {
-    uint64_t micro = count(r, ROLLOUT "log_prob_micro_batch_size_per_gpu", l->micro);
+    const uint64_t all = count(r, ROLLOUT "log_prob_micro_batch_size", 0);
+    const uint64_t ranks = stw_max_u64(l->gpus / stw_max_u64(l->ways, 1), 1);
+    uint64_t micro =
+        count(r, ROLLOUT "log_prob_micro_batch_size_per_gpu", all > 0 ? all / ranks : l->micro);
     if (is_on(r, ROLLOUT "log_prob_use_dynamic_bsz", l->tokens > 0)) {
         const uint64_t tokens =
             count(r, ROLLOUT "log_prob_max_token_len_per_gpu", l->tokens > 0 ? l->tokens : 16384);
@@ -395,6 +401,9 @@ static void use_megatron(stw_reading *r, layout *l) {
     if (r->status == STW_STATUS_OK) stw_megatron_read(&to, &stw_verl_megatron_flags);
     stw_reading_fail(r, to.status);
     set_batch(r, l);
+    if (is_on(r, MODEL "use_fused_kernels", false))
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, MODEL "use_fused_kernels", "true",
+                         "engine megatron is planned with whole logits");
     /* HybridDeviceOptimizer keeps its state on the host: nothing of it is left to park */
     const bool hybrid = is_on(r, OPTIMIZER "optimizer_cpu_offload", false);
     set_parking(r, is_on(r, MCORE "param_offload", false), is_on(r, MCORE "grad_offload", false),

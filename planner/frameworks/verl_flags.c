@@ -102,6 +102,7 @@ static const stw_flag_row rows[] = {
     IDLE(ACTOR "policy_loss.*"),
     IDLE(ACTOR "loss_*"),
     IDLE(ACTOR "kl_loss_*"),
+    IDLE(ACTOR "kl_loss.*"),
     IDLE(ACTOR "use_policy_loss"),
     IDLE(ACTOR "tau_*"),
     IDLE(ACTOR "ppo_epochs"), /* one update is planned */
@@ -138,6 +139,7 @@ static const stw_flag_row rows[] = {
     LISTED(MODEL "override_config.*", NULL, "planned with the model's own values"),
     LISTED(MODEL "tiled_mlp.enabled", "false", "planned whole"),
     IDLE(MODEL "tiled_mlp.*"),
+    IDLE(MODEL "use_rmpad"), /* use_remove_padding before 0.2 */
     IDLE(MODEL "hf_config_path"),
     IDLE(MODEL "tokenizer_path"),
     IDLE(MODEL "use_shm"),
@@ -162,7 +164,7 @@ static const stw_flag_row rows[] = {
     READ(ROLLOUT "log_prob_max_token_len_per_gpu"),
     READ(ROLLOUT "update_weights_bucket_megabytes"),
     READ(ROLLOUT "checkpoint_engine.update_weights_bucket_megabytes"),
-    REFUSED(ROLLOUT "log_prob_micro_batch_size", "null", "use log_prob_micro_batch_size_per_gpu"),
+    READ(ROLLOUT "log_prob_micro_batch_size"),
     LISTED(ROLLOUT "dtype", "bfloat16", "planned in bfloat16"),
     LISTED(ROLLOUT "quantization*", "null", "planned in bfloat16"),
     LISTED(ROLLOUT "data_parallel_size", "1", "planned as engines of their own"),

@@ -139,7 +139,7 @@ static void allocations_of_areal(void) {
 /* ---- AReaL ---- */
 
 #define GRPO                                                                                       \
-    "cluster: {n_nodes: 2, n_gpus_per_node: 8, fileroot: /x}\n"                                    \
+    "cluster: {n_nodes: 3, n_gpus_per_node: 8, fileroot: /x}\n"                                    \
     "gconfig: {n_samples: 4, max_new_tokens: 3072, temperature: 1.0}\n"                            \
     "train_dataset: {batch_size: 64, max_length: 1024, path: x}\n"                                 \
     "sglang: {mem_fraction_static: 0.8, context_length: 16384, dtype: '${actor.dtype}'}\n"         \
@@ -221,7 +221,8 @@ static void megatron_of_areal(void) {
     CHECK_OK(parse("areal",
                    GRPO ACTOR "  backend: 'megatron:(attn:d2p2t4|ffn:d1p2e8)'\n"
                               "  megatron: {virtual_pipeline_parallel_size: 2,\n"
-                              "    ddp: {overlap_grad_reduce: true, bucket_size: 100}}\n"
+                              "    ddp: {overlap_grad_reduce: true, bucket_size: 100,\n"
+                              "      grad_reduce_in_fp32: false}}\n"
                               "  fsdp: {offload_params: true}\n"
                               "rollout: {backend: 'sglang:d2t4', max_concurrent_rollouts: 8}\n",
                    &import, err));
@@ -234,11 +235,23 @@ static void megatron_of_areal(void) {
     CU_ASSERT_TRUE(has_setting(&import, "parallel.sequence_parallel=true"));
     CU_ASSERT_TRUE(has_setting(&import, "recompute.method=uniform"));
     CU_ASSERT_TRUE(has_setting(&import, "megatron.overlap_grad_reduce=true"));
-    CU_ASSERT_TRUE(has_setting(&import, "precision.grads=fp32"));
+    CU_ASSERT_TRUE(has_setting(&import, "precision.grads=bf16"));
     CU_ASSERT_TRUE(has_setting(&import, "optimizer.clip_norm=0.5"));
     CU_ASSERT_EQUAL(import.gpus, 24);
+    CU_ASSERT_TRUE(has_setting(&import, "batch.seq_len=4096"));
     CU_ASSERT_EQUAL(use_of(&import, "actor.fsdp.offload_params"), STW_IMPORT_NO_EFFECT);
     CU_ASSERT_EQUAL(use_of(&import, "actor.megatron.ddp.bucket_size"), STW_IMPORT_NOT_MODELLED);
+    stw_import_free(&import);
+}
+
+/* Ranks of tp and cp share sequences in equal parts. */
+static void padding_of_areal(void) {
+    stw_import import;
+    CHECK_OK(parse("areal",
+                   "train_dataset: {batch_size: 8, max_length: 4095}\nactor:\n"
+                   "  backend: 'megatron:d1t2c4'\n  path: Qwen3-8B\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.seq_len=4096"));
     stw_import_free(&import);
 }
 
@@ -251,6 +264,8 @@ static void refused_by_areal(void) {
         {GRPO ACTOR "  backend: fsdp:q8\n", "sglang:d4t2+fsdp:d8"},
         {GRPO "allocation_mode: 'sglang[r]:d8|fsdp[a]:d8'\n" ACTOR, "park.*"},
         {GRPO ACTOR "  backend: fsdp:d8\n  peft_type: x\n", "use lora"},
+        {GRPO "allocation_mode: sglang:d16+fsdp:d16\n" ACTOR, "park.*"}, /* 24 GPUs */
+        {GRPO ACTOR "  backend: fsdp:d8\ncpu_staged: {enabled: true}\n", "park.*"},
         {GRPO ACTOR "  backend: megatron:d8\n  use_lora: true\n", "no adapters"},
         {GRPO "actor: {backend: 'fsdp:d8', optimizer: {type: adam_bf16}}\n", "use adam"},
     };
@@ -270,4 +285,4 @@ STW_TEST_MAIN("planner frameworks", {"full of llamafactory", full_of_llamafactor
               {"refused by llamafactory", refused_by_llamafactory},
               {"allocations of areal", allocations_of_areal}, {"actors of areal", actors_of_areal},
               {"parts of areal", parts_of_areal}, {"megatron of areal", megatron_of_areal},
-              {"refused by areal", refused_by_areal})
+              {"padding of areal", padding_of_areal}, {"refused by areal", refused_by_areal})

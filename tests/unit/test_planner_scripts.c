@@ -61,6 +61,8 @@ static void commands_of_scripts(void) {
           "--x|1|--y|2|3|--z|--x|1|--y|2 3|--z");
     WORDS("A=\"--x 1\"\nA=\"$A --y\"\nrun $A \"$A\"\n", "--x|1|--y|--x 1 --y");
     WORDS("export X=1; X+=2; env Y=3 run $X >log 2>&1 && run $X$Y | tee log\n", "123");
+    WORDS("run a=1  2>&1 | tee -i $logs\n", "a=1");
+    WORDS("run a 2 >log b2>c 12\n", "a|2|b2|12");
     WORDS("run $(expr 1 / 0) $((2 **)) $(nproc)\n", "$(expr 1 / 0)|$((2 **))|$(nproc)");
     WORDS("A=${A:-\"$HOME/a b\"}\nrun \"$A\" ${B:-'c'}\n", "$HOME/a b|c");
     WORDS("run \"unclosed\n", "unclosed\n");
@@ -437,7 +439,7 @@ static void megatron_of_verl(void) {
     CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
     CU_ASSERT_EQUAL(use_of(&import, A "megatron.made_up"), STW_IMPORT_UNKNOWN);
     CU_ASSERT_TRUE(has_setting(&import, "megatron.overlap_grad_reduce=true"));
-    CU_ASSERT_TRUE(has_setting(&import, "roles.1.placement.params=host")); /* as the actor's */
+    CU_ASSERT_EQUAL(use_of(&import, "reference model"), STW_IMPORT_NOT_MODELLED); /* offloaded */
     stw_import_free(&import);
 }
 
@@ -447,10 +449,12 @@ static void older_keys_of_verl(void) {
     CHECK_OK(parse("verl",
                    PPO A "ppo_micro_batch_size=64 " A "optim.optimizer_impl=torch.optim "
                          "actor_rollout_ref.rollout.layered_summon=True "
+                         "actor_rollout_ref.rollout.log_prob_micro_batch_size=32 "
                          "actor_rollout_ref.rollout.update_weights_bucket_megabytes=512\n",
                    &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "batch.micro_batch=8")); /* 64 on 8 GPUs */
     CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=20"));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.log_prob_micro_batch=4"));
     CU_ASSERT_TRUE(has_setting(&import, "roles.0.sleep_level=1"));
     CU_ASSERT_TRUE(has_setting(&import, "roles.0.update_bucket=512 MiB"));
     stw_import_free(&import);
