@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/derived.h"
 #include "planner/frameworks/emission.h"
@@ -43,6 +44,20 @@ typedef struct given {
     const char *const *idle; /* KEY=VALUE that have no effect on one data-parallel rank; or NULL */
 } given;
 
+static bool lacks_model(const framework *f, const stw_emission *e) {
+    return strcmp(f->name, "megatron") == 0 && e->import == NULL;
+}
+
+/* Only the run is compared: any model will do, with as many experts as the plan's. */
+static void add_model(const framework *f, const stw_emission *e, stw_text *out) {
+    uint64_t experts = 0;
+    for (uint32_t g = 0; g < e->plan->model->n_groups; g++)
+        experts = stw_max_u64(experts, e->plan->model->groups[g].facts.experts);
+    if (!lacks_model(f, e)) return;
+    stw_text_printf(out, "--num-layers 2 --hidden-size 64 --num-attention-heads 2");
+    if (experts > 0) stw_text_printf(out, " --num-experts %llu", (unsigned long long)experts);
+}
+
 static stw_status read_back(const framework *f, const stw_emission *e, given *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_import import = {.pool = NULL};
@@ -50,6 +65,7 @@ static stw_status read_back(const framework *f, const stw_emission *e, given *ou
     stw_run_spec *run = &out->run;
     *out = (given){.idle = NULL};
     f->write(e, &text);
+    add_model(f, e, &text);
     STW_TRY(stw_run_spec_init(run, err));
     STW_TRY(stw_text_status(&text, err));
     STW_TRY(stw_import_parse(f->name, "settings", text.data, text.length, &import, err));
@@ -217,6 +233,8 @@ static stw_status write_notes(const framework *f, stw_emission *e, stw_text *not
     if (status == STW_STATUS_OK) {
         (void)compare(&(comparison){&e->plan->run, &read, e->pool, &lines});
         note_decisions(e, &lines);
+        if (lacks_model(f, e))
+            stw_text_printf(&lines, "  the model: add its arguments (--num-layers, ...)\n");
         if (lines.length > 0)
             stw_text_printf(notes, "What settings of %s do not say\n%s", f->name, lines.data);
         if (e->import != NULL) note_changes(e, notes);

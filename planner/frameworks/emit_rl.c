@@ -279,12 +279,14 @@ static const char *backend_of(stw_emission *e) {
 
 static void put_areal_rollout(stw_emission *e) {
     const uint32_t role = role_of(e, STW_ROLE_ROLLOUT);
+    const char *with = stw_emit_role_text(e, role, "with");
     const char *trainer = backend_of(e), *both = trainer;
     const char *rollout = NULL;
-    if (role < e->plan->run.n_roles) {
+    /* one that shares the trainer's GPUs has no settings here; "none" has no text */
+    if (role < e->plan->run.n_roles && with == NULL) {
         const stw_role *r = &e->plan->run.roles[role];
         const bool vllm = r->engine == NULL || strcmp(r->engine, "vllm") == 0;
-        const uint64_t gpus = stw_times(r->nodes, e->plan->cluster.gpus);
+        const uint64_t gpus = stw_job_role_ranks(e->plan->job, role);
         const unsigned long long d =
             gpus / stw_max_u64(stw_times(r->parallel.tp, r->parallel.pp), 1);
         rollout = stw_pool_printf(e->pool, "%s:d%llu%s%s", vllm ? "vllm" : "sglang", d > 0 ? d : 1,

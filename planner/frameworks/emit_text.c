@@ -54,14 +54,16 @@ static void append_argument(stw_text *out, const char *name, const char *value, 
 }
 
 void stw_emit_as_arguments(const stw_emission *e, stw_text *out) {
+    const char *between = "";
     for (size_t i = 0; i < e->n; i++) {
         const stw_emit_flag *f = &e->flags[i];
         if (f->value == NULL || strcmp(f->value, "false") == 0) continue;
+        stw_text_printf(out, "%s", between);
         if (strcmp(f->value, "true") == 0)
             stw_text_printf(out, "--%s", f->name);
         else
             append_argument(out, f->name, f->value, '-');
-        stw_text_printf(out, " \\\n");
+        between = " \\\n";
     }
     stw_text_printf(out, "\n");
 }

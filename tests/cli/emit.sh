@@ -50,6 +50,15 @@ printf '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}' >ds.json
 grep -q 'ds_z3_config.json' lf.yaml || fail "no config"
 grep -q 'deepspeed.reduce_bucket: planned' notes.txt || fail "another bucket is not named"
 
+# a model of the zoo: its arguments are not Megatron-LM's; a rollout on the trainer's GPUs has no settings of AReaL
+"$STOWAGE" plan --model Qwen3-30B-A3B --cluster "$CLUSTER" --set engine=megatron --set parallel.ep=8 --set batch.seq_len=4096 \
+    --emit megatron >out.txt 2>err.txt
+grep -q '^--expert-model-parallel-size 8' out.txt || fail "no settings for a model of the zoo"
+grep -q 'the model: add its arguments' err.txt || fail "nothing is said of the model"
+"$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit areal >out.txt 2>err.txt
+grep -q 'backend: "fsdp:d8"' out.txt || fail "no trainer of AReaL"
+grep -q 'roles: planned 1, these settings give 0' err.txt || fail "the rollout is not named"
+
 expect 2 'expected megatron, deepspeed' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit torch
 expect 2 'has no settings for engine fsdp2' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit megatron
 expect 2 'ppo.sh' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit verl:ppo.sh
