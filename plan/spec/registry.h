@@ -26,7 +26,8 @@ typedef struct stw_engine_refusal {
     const char *key, *word; /* key NULL ends the list */
 } stw_engine_refusal;
 
-/** A default of an engine's own for a key precision.*, used where the key is not set. */
+/** A default of an engine's own for a key precision.*, used where the key is not set. Where
+ * precision.params or compute is set to fp16, those of fp16 take their place. */
 typedef struct stw_engine_default {
     const char *key, *value; /* key NULL ends the list */
 } stw_engine_default;
@@ -41,6 +42,7 @@ typedef struct stw_engine_spec {
     const char *const *keys;
     const stw_engine_refusal *refuses;  /* or NULL */
     const stw_engine_default *defaults; /* or NULL */
+    const stw_engine_default *fp16;     /* those of training in fp16; NULL: the same */
     const char *trains_as; /* the engine that forward and backward are taken from; NULL: its own */
     unsigned updates;      /* a bit for each stw_update that it has */
     bool executes;         /* Stowage executes its load and its optimizer step */

@@ -67,21 +67,34 @@ static void give_all(stw_run_spec *run, const stw_node *map) {
         give(run, map->items[i]->key);
 }
 
-static const char *default_of(const stw_engine_spec *engine, const char *key) {
-    for (const stw_engine_default *d = engine->defaults; d != NULL && d->key != NULL; d++)
+enum { PARAMS, COMPUTE }; /* of precisions */
+
+/* The defaults that the run asks of its engine. */
+static const stw_engine_default *asked(const stw_run_spec *run) {
+    const stw_engine_spec *engine = stw_run_spec_engine(run);
+    const unsigned given = run->given_precision;
+    const bool params = (given >> PARAMS & 1) != 0, compute = (given >> COMPUTE & 1) != 0;
+    const bool half = (params && run->precision.params == STW_DTYPE_F16) ||
+                      (compute && run->precision.compute == STW_DTYPE_F16);
+    return half && engine->fp16 != NULL ? engine->fp16 : engine->defaults;
+}
+
+static const char *default_of(const stw_engine_default *of, const char *key) {
+    for (const stw_engine_default *d = of; d != NULL && d->key != NULL; d++)
         if (strcmp(d->key, key) == 0) return d->value;
     const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
     return row != NULL ? row->fallback : NULL;
 }
 
-/* Keys precision.* that are not given take the defaults of the run's engine. */
-static stw_status follow_engine(stw_run_spec *run, stw_error *err) {
+/* Keys precision.* that are not given take defaults of the run's engine. */
+static stw_status follow(stw_run_spec *run, const stw_engine_default *defaults_of_engine,
+                         stw_error *err) {
     const stw_spec spec = {stw_run_spec_table(), run, run->pool, NULL};
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = 0; i < N_PRECISIONS && status == STW_STATUS_OK; i++) {
         char key[64];
         snprintf(key, sizeof key, "%s.%s", precision, precisions[i]);
-        const char *value = default_of(stw_run_spec_engine(run), key);
+        const char *value = default_of(defaults_of_engine, key);
         if ((run->given_precision >> i & 1) == 0 && value != NULL)
             status = stw_spec_set(&spec, key, value, "default", err);
     }
@@ -91,10 +104,7 @@ static stw_status follow_engine(stw_run_spec *run, stw_error *err) {
 stw_status stw_run_spec_init_as(const stw_run_spec *run, stw_run_spec *out, stw_error *err) {
     stw_status status = stw_run_spec_init(out, err);
     if (status != STW_STATUS_OK) return status;
-    const uint32_t engine = out->engine;
-    out->engine = run->engine;
-    status = follow_engine(out, err);
-    out->engine = engine;
+    status = follow(out, asked(run), err);
     if (status != STW_STATUS_OK) stw_run_spec_free(out);
     return status;
 }
@@ -108,11 +118,13 @@ void stw_run_spec_free(stw_run_spec *run) {
 stw_status stw_run_spec_from_node(const stw_tree *tree, const stw_node *node, stw_run_spec *run,
                                   stw_error *err) {
     stw_run_spec read = *run; /* so that a spec that cannot be read changes nothing */
+    const stw_engine_default *before = asked(run);
     const stw_spec spec = {stw_run_spec_table(), &read, run->pool, &read.searches};
     stw_status status = stw_spec_read(&spec, tree, node, err);
     if (status == STW_STATUS_OK && node->kind == STW_NODE_OBJECT)
         give_all(&read, stw_node_get(node, precision));
-    if (status == STW_STATUS_OK && read.engine != run->engine) status = follow_engine(&read, err);
+    if (status == STW_STATUS_OK && asked(&read) != before)
+        status = follow(&read, asked(&read), err);
     if (status == STW_STATUS_OK) *run = read;
     return stw_error_in(status, tree->file, err);
 }
@@ -130,7 +142,7 @@ out:
 stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *value,
                             const char *origin, stw_error *err) {
     const stw_spec spec = {stw_run_spec_table(), run, run->pool, &run->searches};
-    const uint32_t engine = run->engine;
+    const stw_engine_default *before = asked(run);
     const size_t length = strlen(precision);
     stw_tree *tree = NULL;
     stw_status status = STW_STATUS_OK;
@@ -143,7 +155,7 @@ stw_status stw_run_spec_set(stw_run_spec *run, const char *key, const char *valu
     } else if (strncmp(key, precision, length) == 0 && key[length] == '.') {
         give(run, key + length + 1);
     }
-    if (run->engine != engine) STW_TRY(follow_engine(run, err));
+    if (asked(run) != before) STW_TRY(follow(run, asked(run), err));
 out:
     stw_tree_free(tree);
     return status;

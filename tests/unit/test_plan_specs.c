@@ -618,10 +618,36 @@ static void precision_follows_the_engine(void) {
     stw_run_spec_free(&run);
 }
 
+/* fp16 of parameters or of the computation alone is an engine's training in fp16. */
+static void fp16_follows_the_engine(void) {
+    static const char *const engines[] = {"megatron", "deepspeed"};
+    static const char *const keys[] = {"precision.params", "precision.compute"};
+    for (int i = 0; i < 4; i++) {
+        stw_run_spec run;
+        CHECK_OK(stw_run_spec_init(&run, err));
+        CHECK_OK(stw_run_spec_set(&run, "engine", engines[i / 2], "test", err));
+        CHECK_OK(stw_run_spec_set(&run, keys[i % 2], "fp16", "test", err));
+        CU_ASSERT_EQUAL(run.precision.params, STW_DTYPE_F16);
+        CU_ASSERT_EQUAL(run.precision.compute, STW_DTYPE_F16);
+        CU_ASSERT_EQUAL(run.precision.grads, STW_DTYPE_F16);
+        CU_ASSERT_EQUAL(run.precision.reduce, STW_DTYPE_F16);
+        CU_ASSERT_EQUAL(run.precision.exp_avg, STW_DTYPE_F32);
+        CU_ASSERT_TRUE(run.precision.has_master);
+        CHECK_OK(stw_run_spec_check(&run, "test", err));
+        CHECK_OK(stw_run_spec_set(&run, "precision.grads", "fp32", "test", err));
+        CU_ASSERT_EQUAL(run.precision.grads, STW_DTYPE_F32); /* what is given stays */
+        CHECK_OK(stw_run_spec_set(&run, keys[i % 2], "bf16", "test", err));
+        CU_ASSERT_EQUAL(run.precision.compute, STW_DTYPE_BF16); /* and back */
+        CU_ASSERT_EQUAL(run.precision.grads, STW_DTYPE_F32);
+        stw_run_spec_free(&run);
+    }
+}
+
 STW_TEST_MAIN("plan specs", {"terms have words", terms_have_words},
               {"defaults are the contract's", defaults_are_the_contracts},
               {"every key round-trips", every_key_round_trips},
               {"precision follows the engine", precision_follows_the_engine},
+              {"fp16 follows the engine", fp16_follows_the_engine},
               {"every row is complete", every_row_is_complete},
               {"other names are understood", other_names_are_understood},
               {"other names are no keys", other_names_are_no_keys},

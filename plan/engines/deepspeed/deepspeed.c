@@ -100,6 +100,9 @@ static const stw_engine_default defaults[] = {{"precision.params", "bf16"},
                                               {"precision.reduce", "bf16"},
                                               {"precision.master", "fp32"},
                                               {NULL, NULL}};
+static const stw_engine_default fp16[] = {
+    {"precision.params", "fp16"}, {"precision.compute", "fp16"}, {"precision.grads", "fp16"},
+    {"precision.reduce", "fp16"}, {"precision.master", "fp32"},  {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"deepspeed.zero_stage", "3", "cuts parameters and gradients over ranks"},
     {"deepspeed.offload_optimizer", "cpu", "keeps master weights and moments on the host"},
@@ -120,6 +123,7 @@ const stw_engine stw_engine_deepspeed = {
              .keys = keys,
              .refuses = refuses,
              .defaults = defaults,
+             .fp16 = fp16,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
              .check = stw_deepspeed_check},
     .assumed_optimizer = "FusedAdam on the GPU, DeepSpeedCPUAdam on the host",

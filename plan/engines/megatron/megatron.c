@@ -110,6 +110,10 @@ static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "strea
 /* --bf16 (megatron/training/arguments.py) */
 static const stw_engine_default defaults[] = {
     {"precision.params", "bf16"}, {"precision.master", "fp32"}, {NULL, NULL}};
+/* --fp16: gradients are not accumulated in fp32 unless a flag says so */
+static const stw_engine_default fp16[] = {
+    {"precision.params", "fp16"}, {"precision.compute", "fp16"}, {"precision.grads", "fp16"},
+    {"precision.reduce", "fp16"}, {"precision.master", "fp32"},  {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"recompute.granularity", "full", "keeps only the input of every block"},
     {"megatron.optimizer_offload_fraction", "1", "keeps master and moments on the host"},
@@ -128,6 +132,7 @@ const stw_engine stw_engine_megatron = {
              .keys = keys,
              .refuses = refuses,
              .defaults = defaults,
+             .fp16 = fp16,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
              .check = check},
     .save_note =
