@@ -367,6 +367,10 @@ void stw_section_activations(const stw_section *s) {
         stw_table_cell(&t, "%s", d->act == STW_ACT_OFFLOAD ? stw_word_gib(host).text : "");
     }
     stw_table_write(&t, s->format, s->out);
+    char acts[256] = "";
+    if (s->plan->job->engine->acts_note != NULL)
+        s->plan->job->engine->acts_note(s->plan->job, &s->plan->decisions, acts, sizeof acts);
+    if (acts[0] != '\0') stw_doc_line(s->out, s->format, "Recomputed with: %s.", acts);
 }
 
 void stw_section_ring(const stw_section *s) {

@@ -102,6 +102,10 @@ typedef struct stw_engine {
      * by itself only where nothing else fits, and reports say this. NULL: nothing. */
     const char *streamed_note;
     const char *last_stage_key; /* layers of a last stage that has fewer; NULL: no such key */
+    /** The framework's arguments that recompute what the decisions do; "" if nothing is. NULL: the
+     * engine has none. */
+    void (*acts_note)(const struct stw_job *job, const struct stw_decisions *decisions, char *out,
+                      size_t out_size);
     /** NULL: none. */
     stw_margins (*margins)(const stw_run_spec *run);
     bool encoders; /* builds models with an encoder and a decoder; else they are refused */

@@ -56,6 +56,22 @@ static void set_all_linear(stw_reading *r, const stw_model *model) {
     stw_reading_set(r, "trainable.lora.targets", value != NULL ? value : "[]");
 }
 
+/* Sizes beside the name of a model change it; its tensors are those of its config. */
+static stw_status check_sizes(const stw_import *import, const stw_model *model, stw_error *err) {
+    uint64_t layers = 0;
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->groups[g].facts.transformer && !model->groups[g].facts.vision)
+            layers += model->groups[g].count;
+    const bool other = import->derived.layers > 0 && import->derived.layers != layers;
+    const uint64_t found = other ? import->derived.layers : import->derived.hidden;
+    if (!other && (found == 0 || found == model->hidden)) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, import->path,
+                    "not implemented: %s of %llu, where %s has %llu; add --model with a "
+                    "config.json of these sizes",
+                    other ? "a number of layers" : "a hidden size", (unsigned long long)found,
+                    model->name, (unsigned long long)(other ? layers : model->hidden));
+}
+
 stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error *err) {
     stw_reading r = {.out = import, .err = err, .status = STW_STATUS_OK};
     bool experts = false, vision = false;
@@ -73,6 +89,8 @@ stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error
                         "not implemented: adapters of the experts of %s; name modules of attention "
                         "in place of all-linear",
                         model->name);
+    const stw_status sizes = check_sizes(import, model, err);
+    if (sizes != STW_STATUS_OK) return sizes;
     set_buckets(&r, model);
     set_loss_chunk(&r, model);
     if (import->derived.all_linear) set_all_linear(&r, model);

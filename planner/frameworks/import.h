@@ -28,10 +28,11 @@ typedef struct stw_import_line {
 /* Settings that follow from the model's sizes; stw_import_model adds them. */
 typedef struct stw_import_derived {
     bool reduce_bucket, prefetch_bucket, persistence; /* "auto" of transformers' integration */
-    bool all_linear;      /* adapters beside every linear layer of a block */
-    uint64_t loss_tokens; /* of a micro batch, where a kernel fuses head and loss; 0: none */
-    bool wrap_embeddings; /* embeddings that are no head, too, are a unit of FSDP2 */
-    bool text_only;       /* a model with a vision tower is refused */
+    bool all_linear;         /* adapters beside every linear layer of a block */
+    uint64_t loss_tokens;    /* of a micro batch, where a kernel fuses head and loss; 0: none */
+    bool wrap_embeddings;    /* embeddings that are no head, too, are a unit of FSDP2 */
+    bool text_only;          /* a model with a vision tower is refused */
+    uint64_t layers, hidden; /* that flags give beside the name of a model; 0: none */
 } stw_import_derived;
 
 typedef struct stw_import {

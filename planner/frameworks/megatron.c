@@ -469,6 +469,10 @@ static void write_run(stw_reading *r) {
 
 void stw_megatron_read(stw_reading *r, const stw_flag_table *known) {
     write_run(r);
+    if (r->json == NULL) { /* the framework names a model */
+        r->out->derived.layers = stw_reading_count(r, "num-layers", 0);
+        r->out->derived.hidden = stw_reading_count(r, "hidden-size", 0);
+    }
     for (size_t i = 0; i < r->flags.n && r->status == STW_STATUS_OK; i++) {
         const stw_flag *flag = &r->flags.items[i];
         const stw_flag_row *row = known != NULL ? stw_flag_row_named(known, flag->name) : NULL;

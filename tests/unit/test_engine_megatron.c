@@ -178,6 +178,47 @@ static void offload_follows_its_switch(void) {
     CU_ASSERT_TRUE(host[2] >= host[3]);
 }
 
+/* The arguments that a report gives recompute as much as the plan's own choice. */
+static void recomputing_has_arguments(void) {
+#define LONG                                                                                       \
+    "node.gpus=8 nodes=1 node.gpu.memory=79GiB parallel.tp=2 parallel.sequence_parallel=true "
+    static const struct {
+        const char *settings, *expected, *arguments;
+    } cases[] = {{LONG "batch.seq_len=16384", "block --recompute-num-layers ",
+                  "recompute.granularity=full recompute.method=block recompute.num_layers="},
+                 {LONG "batch.seq_len=32768 parallel.pp=2 batch.grad_accumulation=4",
+                  "block --recompute-num-layers ",
+                  "recompute.granularity=full recompute.method=block recompute.num_layers="},
+                 {LONG "batch.seq_len=16384 recompute.granularity=full",
+                  "uniform --recompute-num-layers ",
+                  "recompute.method=uniform recompute.num_layers="},
+                 {LONG "batch.seq_len=4096", NULL, NULL},
+                 {LONG "batch.seq_len=4096 recompute.granularity=selective", NULL, NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char note[256], settings[512];
+        uint64_t peak[2] = {0};
+        for (int again = 0; again < 2; again++) {
+            planned p;
+            const stw_planner_options options = {.simulate = stw_sim_seconds};
+            plan_of(&p, "Qwen3-8B", again ? settings : cases[i].settings);
+            CHECK_OK(stw_planner_solve(p.plan, &options, err));
+            for (uint32_t k = 0; k < p.plan->job->n_kinds; k++)
+                peak[again] +=
+                    p.plan->peaks[k].phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU].total;
+            if (again == 0)
+                p.plan->job->engine->acts_note(p.plan->job, &p.plan->decisions, note, sizeof note);
+            free_plan(&p);
+            if (cases[i].expected == NULL) break;
+            const char *at = strstr(note, cases[i].expected);
+            CU_ASSERT_PTR_NOT_NULL_FATAL(at);
+            snprintf(settings, sizeof settings, "%s %s%s", cases[i].settings, cases[i].arguments,
+                     at + strlen(cases[i].expected));
+        }
+        if (cases[i].expected == NULL) peak[1] = note[0] == '\0' ? peak[0] : 0;
+        CU_ASSERT_EQUAL(peak[0], peak[1]);
+    }
+}
+
 /* Stages differ: the first holds the embedding and most micro batches, the last the head. */
 static void stages_differ(void) {
     planned p;
@@ -385,5 +426,6 @@ STW_TEST_MAIN("engine megatron", {"rows are as measured", rows_are_as_measured},
               {"parts cover the model", parts_cover_the_model}, {"stages differ", stages_differ},
               {"parallelism costs", parallelism_costs},
               {"offload follows its switch", offload_follows_its_switch},
+              {"recomputing has arguments", recomputing_has_arguments},
               {"chunks go around", chunks_go_around}, {"calls are counted", calls_are_counted},
               {"stages wait", stages_wait}, {"worst stage decides", worst_stage_decides})

@@ -168,6 +168,33 @@ static void adapters_of_swift(void) {
     stw_import_free(&import);
 }
 
+/* Sizes beside the name of a model would be another model under its name. */
+static void sizes_beside_a_name(void) {
+#define LAUNCH                                                                                     \
+    "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-8B --packing true --max_length 2048 "        \
+    "--dataset x "
+    static const struct {
+        const char *flags, *expected;
+    } cases[] = {{"--num_layers 4\n", "a number of layers of 4, where Qwen3-8B has 36"},
+                 {"--hidden_size 1024\n", "a hidden size of 1024, where Qwen3-8B has 4096"},
+                 {"--num_layers 36 --hidden_size 4096\n", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_import import;
+        stw_model *model = NULL;
+        char text[512];
+        snprintf(text, sizeof text, LAUNCH "%s", cases[i].flags);
+        CHECK_OK(parse("ms-swift", text, &import, err));
+        if (cases[i].expected == NULL) {
+            CHECK_OK(stw_import_model(&import, NULL, STW_SOURCE_DIR "/models", &model, err));
+        } else {
+            CHECK_FAILS(stw_import_model(&import, NULL, STW_SOURCE_DIR "/models", &model, err),
+                        STW_STATUS_NOT_BUILT_IN, cases[i].expected);
+        }
+        stw_model_free(model);
+        stw_import_free(&import);
+    }
+}
+
 static void megatron_of_swift(void) {
     stw_import import;
     CHECK_OK(parse("ms-swift",
@@ -504,7 +531,8 @@ static void files_of_verl(void) {
 STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"shells have bounds", shells_have_bounds}, {"names of models", names_of_models},
               {"zero of swift", zero_of_swift}, {"adapters of swift", adapters_of_swift},
-              {"megatron of swift", megatron_of_swift}, {"refused scripts", refused_scripts},
+              {"megatron of swift", megatron_of_swift},
+              {"sizes beside a name", sizes_beside_a_name}, {"refused scripts", refused_scripts},
               {"models of scripts", models_of_scripts}, {"configs of zero", configs_of_zero},
               {"automatic configs", automatic_configs}, {"actors of verl", actors_of_verl},
               {"configs with NVMe", configs_with_nvme},

@@ -13,6 +13,7 @@
 #include "plan/engines/megatron/offload.h"
 #include "plan/engines/megatron/params.h"
 #include "plan/engines/megatron/pass.h"
+#include "plan/engines/megatron/recompute.h"
 #include "plan/engines/megatron/reference.h"
 #include "plan/engines/megatron/save.h"
 #include "plan/engines/megatron/state.h"
@@ -141,6 +142,7 @@ const stw_engine stw_engine_megatron = {
     .load_note = "Megatron-LM reads its own checkpoints rank by rank; plan whole-model loading "
                  "with --set load.method=all_ranks.",
     .assumed_optimizer = "fused",
+    .acts_note = stw_megatron_acts_note,
     .last_stage_key = "megatron.last_stage_layers",
     .encoders = true,
     .margins = margins,

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* transformer_config.py, __post_init__: full recomputation needs a method and a number of layers.
+ * transformer_block.py, _checkpointed_forward: uniform recomputes all layers, so many at once;
+ * block recomputes the first ones of every chunk, one by one. */
+#include "plan/engines/megatron/recompute.h"
+
+#include <stdio.h>
+
+#include "core/checked.h"
+#include "plan/engines/megatron/megatron.h"
+
+#define FULL "--recompute-granularity full --recompute-method "
+
+/* Layers of all chunks, and how many of them are recomputed. @return one kind of layers alone, of
+ * which every chunk has as many? */
+static bool count_layers(const stw_job *job, const stw_decisions *decisions, uint64_t *layers,
+                         uint64_t *recomputed) {
+    const stw_megatron_settings set = stw_megatron_settings_of(job->run);
+    const uint64_t chunks = stw_times(job->run->parallel.pp, job->run->parallel.vpp);
+    uint32_t kinds = 0;
+    *layers = *recomputed = 0;
+    for (uint32_t g = 0; g < job->model->n_groups; g++) {
+        const stw_block_group *group = &job->model->groups[g];
+        if (!group->facts.transformer || group->facts.vision) continue;
+        kinds++;
+        *layers += group->count;
+        for (uint32_t i = 0; i < decisions->n_blocks; i++)
+            if (decisions->blocks[i].group == g && decisions->blocks[i].act == STW_ACT_RECOMPUTE)
+                *recomputed += decisions->blocks[i].count;
+    }
+    return kinds == 1 && *layers % chunks == 0 && set.pipeline_layout == NULL &&
+           set.first_stage_layers + set.last_stage_layers + set.mtp_num_layers == 0 &&
+           !set.account_for_embedding && !set.account_for_loss;
+}
+
+void stw_megatron_acts_note(const stw_job *job, const stw_decisions *decisions, char *out,
+                            size_t out_size) {
+    const stw_run_spec *run = job->run;
+    const uint64_t chunks = stw_times(run->parallel.pp, run->parallel.vpp);
+    uint64_t layers, recomputed;
+    const bool alike = count_layers(job, decisions, &layers, &recomputed);
+    out[0] = '\0';
+    if (recomputed == 0) return;
+    if (run->recompute.method != 0)
+        snprintf(out, out_size, FULL "%s --recompute-num-layers %u",
+                 run->recompute.method == 1 ? "uniform" : "block", run->recompute.num_layers);
+    else if (recomputed >= layers)
+        snprintf(out, out_size, FULL "uniform --recompute-num-layers 1");
+    else if (alike)
+        snprintf(out, out_size, FULL "block --recompute-num-layers %llu",
+                 (unsigned long long)stw_ratio_up(recomputed, layers / chunks, layers));
+    else
+        snprintf(out, out_size,
+                 "no arguments recompute just these layers; plan with --set "
+                 "recompute.granularity=full --set recompute.method=block and "
+                 "recompute.num_layers of every chunk");
+}
