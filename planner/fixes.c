@@ -317,7 +317,7 @@ static stw_status note_tried(const fix_search *search, stw_error *err) {
 static stw_status verify(const fix_search *search, const stw_fix_judge *judge, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const double end_s = fmin(search->budget->end_s, stw_planner_now_s() + VERIFY_S);
-    for (uint32_t i = 0; i < search->plan->n_fixes; i++) {
+    for (uint32_t i = 0; i < search->plan->n_fixes && judge != NULL; i++) {
         const double left_s = end_s - stw_planner_now_s();
         if (left_s <= 0) break;
         STW_TRY(stw_fix_verify(search->plan, &search->plan->fixes[i], judge, left_s, err));

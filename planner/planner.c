@@ -293,7 +293,6 @@ static stw_status solve_alone(const void *by, stw_plan *plan, double time_limit_
     stw_planner_options options = *(const stw_planner_options *)by;
     options.time_limit_s = time_limit_s;
     options.write_lp = NULL;
-    options.only_stage1 = options.simulate == NULL;
     options.no_fixes = options.no_prices = options.no_reasons = true;
     return stw_planner_solve(plan, &options, err);
 }
@@ -305,7 +304,8 @@ static stw_status explain(solving *s, stw_error *err) {
     if (s->options->no_fixes) goto out;
     STW_TRY(stw_planner_limits(s->plan, left_s(s), err));
     const stw_fix_judge judge = {solve_alone, s->options};
-    STW_TRY(stw_planner_fix(s->plan, left_s(s), &judge, err));
+    const bool simulates = s->options->simulate != NULL; /* else no plan is the final one */
+    STW_TRY(stw_planner_fix(s->plan, left_s(s), simulates ? &judge : NULL, err));
 out:
     return status;
 }

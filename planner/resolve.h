@@ -51,7 +51,8 @@ typedef struct stw_fix_judge {
 
 /** Fill plan->fixes with changes, one or two at a time, that were planned and fit; each is the
  * smallest of its kind, cheapest first.
- * @param time_limit_s of the whole search @param judge gives each fix its verdict */
+ * @param time_limit_s of the whole search @param judge gives each fix its verdict; NULL: that of
+ * its trial stays */
 STW_MUST_USE stw_status stw_planner_fix(stw_plan *plan, double time_limit_s,
                                         const stw_fix_judge *judge, stw_error *err);
 
