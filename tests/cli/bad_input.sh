@@ -20,7 +20,6 @@ expect 2 "did you mean \"node.gpu.memory\"?" plan --set "node.gpu.mem=80 GiB"
 expect 2 "did you mean \"deepspeed.zero_stage\"" plan --set zero_stage=3
 expect 2 "unknown key \"fridge\"; default.yaml" plan --set fridge=1
 expect 2 "PLAN RUN" "$STOWAGE" validate plan.json
-expect 7 "not implemented" "$STOWAGE" record
 expect 2 "expected PLAN or --model MODEL" "$STOWAGE" simulate
 expect 2 "did you mean \"--set nodes\"?" plan --nodes 2
 expect 2 "did you mean \"--set batch.seq_len\"?" plan --seq-len=4k
