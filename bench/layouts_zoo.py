@@ -8,6 +8,7 @@ The CSV has one line for each plan."""
 import argparse
 import csv
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -23,7 +24,7 @@ CLUSTERS = {
     "128 x 8 B200": ("b200-x8", 128),
     "1,024 x 8 H200": ("h200-x8", 1024),
 }
-FIELDS = ["engine", "cluster", "model", "verdict", "seconds", "iteration_s", "own_s", "admitted",
+FIELDS = ["engine", "cluster", "model", "verdict", "seconds", "cpu_s", "iteration_s", "own_s", "admitted",
           "planned", "too_slow", "too_big", "refused", "left", "late", "layout"]
 
 
@@ -32,9 +33,12 @@ def plan(stowage, engine, cluster, model):
     command = [stowage, "plan", "-m", model, "-c", preset, "--set", f"nodes={nodes}", "--set",
                f"engine={engine}", "--set", "parallel=auto", "--json"]
     start = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, capture_output=True, text=True)
     row = dict.fromkeys(FIELDS, "")
-    row.update(engine=engine, cluster=cluster, model=model,
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    row.update(engine=engine, cluster=cluster, model=model, cpu_s=f"{cpu:.3f}",
                seconds=f"{time.monotonic() - start:.3f}")
     if done.returncode not in (0, 4):
         row.update(verdict="refused", layout=done.stderr.strip().splitlines()[-1][:200])
@@ -50,8 +54,9 @@ def plan(stowage, engine, cluster, model):
 
 
 def summary(rows):
-    print("| engine | cluster | plans | fit | refused | median s | most s | over 20 s | late |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    print("| engine | cluster | plans | fit | refused | median s | most s | most CPU s | over 20 s "
+          "| late |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     groups = {}
     for row in rows:
         groups.setdefault((row["engine"], row["cluster"]), []).append(row)
@@ -62,6 +67,7 @@ def summary(rows):
         late = sum(int(r["late"] or 0) > 0 for r in group)
         print(f"| {engine} | {cluster} | {len(group)} | {fit} | {refused} | "
               f"{statistics.median(seconds):.2f} | {max(seconds):.2f} | "
+              f"{max(float(r['cpu_s']) for r in group):.1f} | "
               f"{sum(s > 20 for s in seconds)} | {late} |")
 
 

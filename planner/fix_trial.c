@@ -100,6 +100,7 @@ static stw_status apply(changed *specs, const stw_change *c, stw_error *err) {
 static stw_status change_specs(const stw_plan *plan, const stw_change *changes, uint32_t n,
                                changed *specs, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    specs->run.batch.tokens_per_step = 0; /* a change of the ranks is one of the accumulation */
     for (uint32_t i = 0; i < n; i++) STW_TRY(apply(specs, &changes[i], err));
     STW_TRY(stw_run_spec_check(&specs->run, "fix", err));
     STW_TRY(stw_cluster_check(&specs->cluster, "fix", err));

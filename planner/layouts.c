@@ -42,6 +42,7 @@ typedef enum standing {
 typedef struct result {
     standing is;
     bool expanded, compared;
+    bool timed; /* the seconds are a prediction: not where GPUs are emulated */
     double seconds, over_share;
     uint64_t gpu_peak_bytes, host_peak_bytes;
 } result;
@@ -70,6 +71,8 @@ static void judge(const stw_plan *plan, result *out) {
     out->is = plan->verdict == STW_VERDICT_FITS      ? FITS
               : plan->verdict == STW_VERDICT_AT_RISK ? AT_RISK
                                                      : UNFIT;
+    out->timed = isfinite(out->seconds);
+    if (!out->timed && isfinite(plan->objective_s)) out->seconds = plan->objective_s;
     if (out->is != UNFIT && isfinite(out->seconds)) return;
     stw_point_find_bound(plan, &bound);
     out->is = UNFIT;
@@ -326,8 +329,8 @@ static bool add_row(const search *s, uint32_t i, stw_pool *pool, stw_layout_sear
                                 : r->is == AT_RISK ? STW_VERDICT_AT_RISK
                                                    : STW_VERDICT_DOES_NOT_FIT;
     const char *words = stw_layout_words(&s->layouts, i, pool);
-    out->rows[out->n_rows++] =
-        (stw_layout_row){words, verdict, r->seconds, r->gpu_peak_bytes, r->host_peak_bytes};
+    out->rows[out->n_rows++] = (stw_layout_row){words, verdict, r->timed ? r->seconds : (double)NAN,
+                                                r->gpu_peak_bytes, r->host_peak_bytes};
     return words != NULL;
 }
 

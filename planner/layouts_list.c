@@ -178,7 +178,8 @@ bool stw_layouts_are_near(const stw_layout_list *l, uint32_t a, uint32_t b) {
         if (n == 2) return false;
         key[n] = k;
         step[n] = index_of(l, k, y[k]) - index_of(l, k, x[k]);
-        if (step[n] != 1 && step[n] != -1) return false;
+        /* most numbers of chunks do not divide the layers: any is a step */
+        if (step[n] != 1 && step[n] != -1 && k != STW_SEARCH_VPP) return false;
         n++;
     }
     return n == 1 || (n == 2 && is_trade(key[0], step[0], key[1], step[1]));

@@ -28,7 +28,8 @@ typedef struct stw_layout_list {
  * is searched has no effect with the engine. */
 STW_MUST_USE stw_status stw_layouts_list(const stw_layout_case *c, const stw_layout_rules *rules,
                                          stw_pool *pool, stw_layout_list *out, stw_error *err);
-/** Does a layout follow from another by one step of one key, or by a step up and one down? */
+/** Does a layout follow from another by one step of one key (vpp: to any value), or by a step up
+ * and one down? */
 bool stw_layouts_are_near(const stw_layout_list *l, uint32_t a, uint32_t b);
 /** Has every key the plainest value, but tp, pp and ep? */
 bool stw_layout_is_seed(const stw_layout_list *l, uint32_t i);

@@ -93,8 +93,9 @@ static uint64_t most_of(const stw_layout_case *c, stw_search key) {
 static bool may_be(const stw_layout_case *c, stw_search key, uint64_t value) {
     switch (key) {
     case STW_SEARCH_TP:
-    case STW_SEARCH_ETP:
         return c->ranks_per_node % value == 0;
+    case STW_SEARCH_ETP:
+        return c->ranks_per_node % value == 0 && has_experts(c->model);
     case STW_SEARCH_CP:
         return c->world % value == 0 && c->run->batch.seq_len % (2 * value) == 0;
     case STW_SEARCH_EP:

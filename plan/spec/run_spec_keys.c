@@ -98,7 +98,7 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
 
 /* dp_shard excludes cp; the sharding group is dp_shard x cp. */
 #define SEARCH(name) (1u << STW_SEARCH_##name)
-#define PARALLEL(where, other, forward, experts)                                                   \
+#define PARALLEL(where, searched, other, forward, experts)                                         \
     {COUNT("parallel.dp_shard"),                                                                   \
      where(parallel.dp_shard),                                                                     \
      .words = auto_count,                                                                          \
@@ -108,13 +108,13 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
      BOUNDS(1, MOST_WAYS)},                                                                        \
         {COUNT("parallel.dp_replicate"),                                                           \
          where(parallel.dp_replicate),                                                             \
-         .search = SEARCH(REPLICAS),                                                               \
+         .search = (searched)*SEARCH(REPLICAS),                                                    \
          .also = "ddp hsdp replicas data_parallel_replicate_degree",                               \
          .fallback = "1",                                                                          \
          BOUNDS(1, MOST_WAYS)},                                                                    \
         {COUNT("parallel.tp"),                                                                     \
          where(parallel.tp),                                                                       \
-         .search = SEARCH(TP),                                                                     \
+         .search = (searched)*SEARCH(TP),                                                          \
          .also = "tensor_parallel tensor_parallel_size tensor_model_parallel_size",                \
          .fallback = "1",                                                                          \
          .instead = other,                                                                         \
@@ -122,17 +122,18 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
          BOUNDS(1, MOST_WAYS)},                                                                    \
         {COUNT("parallel.pp"),                                                                     \
          where(parallel.pp),                                                                       \
-         .search = SEARCH(PP),                                                                     \
+         .search = (searched)*SEARCH(PP),                                                          \
          .also = "pipeline_parallel pipeline_parallel_size pipeline_model_parallel_size",          \
          .fallback = "1",                                                                          \
          .instead = other,                                                                         \
          .needs = forward,                                                                         \
          BOUNDS(1, MOST_WAYS)},                                                                    \
-        {COUNT("parallel.vpp"), where(parallel.vpp), .search = SEARCH(VPP), .fallback = "1",       \
-         .instead = other,      .needs = forward,    BOUNDS(1, MOST_WAYS)},                        \
+        {COUNT("parallel.vpp"), where(parallel.vpp), .search = (searched)*SEARCH(VPP),             \
+         .fallback = "1",       .instead = other,    .needs = forward,                             \
+         BOUNDS(1, MOST_WAYS)},                                                                    \
         {COUNT("parallel.cp"),                                                                     \
          where(parallel.cp),                                                                       \
-         .search = SEARCH(CP),                                                                     \
+         .search = (searched)*SEARCH(CP),                                                          \
          .also = "context_parallel context_parallel_size sequence_parallel_size "                  \
                  "ulysses_sequence_parallel_size",                                                 \
          .fallback = "1",                                                                          \
@@ -141,12 +142,12 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
         {WORDS("parallel.cp_kind", cp_kinds), where(parallel.cp_kind), .fallback = "ring"},        \
         {COUNT("parallel.ep"),                                                                     \
          where(parallel.ep),                                                                       \
-         .search = SEARCH(EP),                                                                     \
+         .search = (searched)*SEARCH(EP),                                                          \
          .also = "expert_parallel expert_parallel_size expert_model_parallel_size",                \
          .fallback = "1",                                                                          \
          BOUNDS(1, MOST_WAYS),                                                                     \
          .needs = experts},                                                                        \
-        {COUNT("parallel.etp"), where(parallel.etp),  .search = SEARCH(ETP),                       \
+        {COUNT("parallel.etp"), where(parallel.etp),  .search = (searched)*SEARCH(ETP),            \
          .fallback = "1",       BOUNDS(1, MOST_WAYS), .needs = experts},                           \
     {                                                                                              \
         BOOL("parallel.sequence_parallel"), where(parallel.sequence_parallel),                     \
@@ -172,7 +173,8 @@ static const stw_spec_row role_rows[] = {
      .note =
          "of the weights: fp32 | bf16 | fp16 | fp8: linear layers, with a scale per 128 x 128 | "
          "mxfp4: experts, with a scale per 32"},
-    PARALLEL(OF, ROLE_INSIDE, 0, 0), /* of a rollout: tp, and ep: ranks that share the experts */
+    PARALLEL(OF, 0u, ROLE_INSIDE, 0,
+             0), /* of a rollout: tp, and ep: ranks that share the experts */
     {RATIO("gpu_memory_utilization"), OF(gpu_memory_utilization), .fallback = "0.9",
      .also = "mem_fraction_static gpu_memory_util utilization",
      .note = "share of the GPU's memory for weights, activations and KV cache; sglang: "
@@ -220,7 +222,7 @@ static const stw_spec_items group_items = {&group_table, sizeof(stw_param_group)
 
 static const stw_spec_row rows_before[] = {
     {WORDS("engine", NULL), AT(engine)}, /* words and default: the registry's */
-    PARALLEL(AT, NULL, NEEDS(FORWARD), NEEDS(EXPERTS)),
+    PARALLEL(AT, 1u, NULL, NEEDS(FORWARD), NEEDS(EXPERTS)),
     {WORDS("parallel.search", searches), AT(search_all), .fallback = "none",
      .also = "layout autotune auto_parallel",
      .note = "none | all: search every key that may be auto and is not set; short: parallel: auto",

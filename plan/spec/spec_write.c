@@ -279,7 +279,7 @@ static void yaml_close(void *to) { ((yaml_state *)to)->indent -= 2; }
 
 static void yaml_note(yaml_state *y, const stw_spec_row *row) {
     const char *before = "  # ";
-    if (row->search != 0 && !y->comment) { /* roles have no search */
+    if (row->search != 0) {
         stw_text_printf(y->out, "%sauto: searched", before);
         before = row->note != NULL ? "; " : " | ";
     }
