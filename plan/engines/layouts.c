@@ -140,8 +140,9 @@ bool stw_layout_divides(const stw_layout_case *c, const uint64_t *value) {
 static bool admits_chunks(const stw_layout_case *c, const uint64_t *value) {
     const uint64_t replicas = value[STW_SEARCH_REPLICAS], cp = value[STW_SEARCH_CP];
     const bool reshards = value[STW_SEARCH_OWN_1] != 0, to_node = value[STW_SEARCH_OWN_2] != 0;
-    if (!stw_layout_divides(c, value) || c->world % (replicas * cp) != 0) return false;
-    const uint64_t group = c->world / replicas,
+    const uint64_t whole = value[STW_SEARCH_TP] * value[STW_SEARCH_PP]; /* not searched */
+    if (!stw_layout_divides(c, value) || c->world % (replicas * cp * whole) != 0) return false;
+    const uint64_t group = c->world / replicas / whole,
                    experts = value[STW_SEARCH_EP] * value[STW_SEARCH_ETP];
     if (value[STW_SEARCH_ETP] > 1 && (c->searched & BIT(ETP)) != 0 && value[STW_SEARCH_EP] == 1)
         return false;
