@@ -124,6 +124,8 @@ stw_phase stw_instant_phase(stw_instant at) {
         return STW_PHASE_WEIGHT_SYNC;
     case STW_AT_ROLLOUT:
         return STW_PHASE_ROLLOUT;
+    case STW_AT_OTHERS:
+        return STW_PHASE_FORWARD_BACKWARD;
     default:
         return STW_PHASE_CHECKPOINT;
     }
@@ -140,6 +142,25 @@ static void note_load(const stw_layout *layout, const stw_program *program, stw_
             if (movement->phase == STW_PHASE_LOAD && op->kind == STW_OP_ALLOC)
                 note(layout, live.bytes[op->to], STW_AT_LOAD, op->to, out);
         }
+    }
+}
+
+/* What other roles train on the trainer's GPUs holds the same whatever is decided for its blocks.
+ */
+static void note_others(const stw_layout *layout, const stw_program *program,
+                        stw_byte_reading *out) {
+    stw_live live = {0};
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        const bool other =
+            movement->role_number != 0 && movement->phase == STW_PHASE_FORWARD_BACKWARD;
+        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+            const stw_op *op = &program->ops[i];
+            stw_live_apply(&live, op);
+            if (other && op->kind == STW_OP_ALLOC)
+                note(layout, live.bytes[op->to], STW_AT_OTHERS, op->to, out);
+        }
+        if (other) out->instants |= 1u << STW_AT_OTHERS;
     }
 }
 
@@ -166,6 +187,7 @@ void stw_read_bytes(const stw_job *job, const stw_layout *layout, const stw_prog
     if (out->page_tables) out->context_bytes -= stw_page_table_bytes(job, layout);
 
     note_load(layout, program, out);
+    note_others(layout, program, out);
     stw_peaks peaks;
     stw_program_walk(program, &peaks);
     for (int p = 0; p < STW_N_PHASES; p++) {

@@ -47,6 +47,7 @@ typedef enum stw_instant {
     STW_AT_WEIGHT_SYNC,
     STW_AT_ROLLOUT,
     STW_AT_CHECKPOINT,
+    STW_AT_OTHERS, /* forward and backward of roles that train beside the trainer */
     STW_N_INSTANTS
 } stw_instant;
 

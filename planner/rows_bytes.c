@@ -23,7 +23,8 @@ static stw_status add_gpu_of(const stw_build *b, uint32_t kind, stw_error *err) 
     for (stw_instant at = STW_AT_LOG_PROB; at < STW_N_INSTANTS; at++) {
         const stw_phase phase = stw_instant_phase(at);
         if ((b->instants[kind] & 1u << at) != 0 &&
-            stw_row_gpu_of(b, kind, phase, at, stw_phase_name(phase)) == NULL)
+            stw_row_gpu_of(b, kind, phase, at,
+                           at == STW_AT_OTHERS ? "others" : stw_phase_name(phase)) == NULL)
             return no_memory(err);
     }
     return STW_STATUS_OK;

@@ -87,6 +87,19 @@ static void rows_hold_with_models(void) {
             }
 }
 
+/* A critic keeps what the trainer offloads or has no room for. */
+static void rows_hold_with_a_critic_that_keeps(void) {
+    const char *settings[] = {"nodes=2",
+                              "engine=fsdp2",
+                              "recompute.granularity=none",
+                              "batch.grad_accumulation=2",
+                              "batch.seq_len=4096",
+                              "placement.activations=offload",
+                              "roles=[" HYBRID ", {name: c, kind: critic}]",
+                              NULL};
+    (void)solve(settings);
+}
+
 /* References and rewards of Megatron-LM, on stages that differ. */
 static void rows_hold_with_megatrons_models(void) {
     static const char *const roles[] = {
@@ -232,6 +245,7 @@ static void changes_of_synced_rollouts_are_found(void) {
 
 STW_TEST_MAIN("planner roles", {"rows hold with every engine", rows_hold_with_every_engine},
               {"rows hold with models", rows_hold_with_models},
+              {"rows hold with a critic that keeps", rows_hold_with_a_critic_that_keeps},
               {"rows hold with Megatron's models", rows_hold_with_megatrons_models},
               {"roles can be too large", roles_can_be_too_large},
               {"changes of roles are found", changes_of_roles_are_found},
