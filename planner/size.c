@@ -31,8 +31,8 @@ void stw_size_part_of_node(const stw_cluster *node, uint32_t gpus, stw_cluster *
     if (share == 1) return;
     uint64_t *const bytes[] = {&out->host.memory_bytes,          &out->host.limit_bytes,
                                &out->host.page_lock_limit_bytes, &out->host.object_store_bytes,
-                               &out->host.data_loaders_bytes,    &out->host.cache_bytes,
-                               &out->nvme.capacity_bytes};
+                               &out->host.data_loaders_bytes,    &out->host.shm_bytes,
+                               &out->host.cache_bytes,           &out->nvme.capacity_bytes};
     double *const rates[] = {
         &out->host.bandwidth_bps,    &out->host.dma_bps,           &out->host.dma_beside_bps,
         &out->host.dma_up_bps,       &out->host.dma_down_bps,      &out->host.page_lock_bps,

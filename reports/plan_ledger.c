@@ -51,6 +51,10 @@ static void put_limits(const stw_section *s) {
         stw_doc_line(s->out, s->format,
                      "A scheduler kills at %g%% of the smaller one (node.host.kill_share): %s.",
                      100 * c->host.kill_share, stw_word_gib(s->facts->host_capacity).text);
+    if (c->host.object_store_bytes > 0 && c->host.shm_bytes != STW_UNLIMITED)
+        stw_doc_line(
+            s->out, s->format, "/dev/shm: %s (node.host.shm), of which the object store takes %s.",
+            stw_word_gib(c->host.shm_bytes).text, stw_word_gib(c->host.object_store_bytes).text);
     if (c->host.page_lock_limit_bytes != STW_UNLIMITED)
         stw_doc_line(s->out, s->format, "Page-locked: at most %s (node.host.page_lock_limit).",
                      stw_word_gib(c->host.page_lock_limit_bytes).text);

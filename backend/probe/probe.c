@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,6 +72,12 @@ static uint64_t cache_bytes(void) {
     return bytes;
 }
 
+static uint64_t shm_bytes(void) {
+    struct statvfs shm;
+    if (statvfs("/dev/shm", &shm) != 0) return STW_UNLIMITED;
+    return (uint64_t)shm.f_blocks * shm.f_frsize;
+}
+
 static stw_status describe_host(stw_probe *probe, stw_cluster *out, stw_error *err) {
     stw_limits limits;
     stw_status status = stw_limits_read("", &limits, err);
@@ -90,6 +97,7 @@ static stw_status describe_host(stw_probe *probe, stw_cluster *out, stw_error *e
     out->host.limit_bytes = stw_min_u64(memory, limits.cgroup_bytes);
     out->host.page_lock_limit_bytes = limits.page_lock_bytes;
     out->host.cores = limits.cores;
+    out->host.shm_bytes = shm_bytes();
     out->host.cache_bytes = cache_bytes();
     out->host.process_bytes = stw_max_u64(stw_process_resident_bytes(), 64 * MIB);
     char host[64] = "";

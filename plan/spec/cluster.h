@@ -50,6 +50,7 @@ typedef struct stw_cluster {
         uint64_t process_bytes;          /* base resident size of one rank's process */
         uint64_t process_comm_bytes;     /* more with a communicator; 0 where ranks are alone */
         uint64_t object_store_bytes;     /* of a scheduler, per node */
+        uint64_t shm_bytes;              /* of /dev/shm, where that lies; STW_UNLIMITED: unknown */
         uint64_t data_loaders_bytes;     /* per node */
         double kill_share;               /* of memory and limit; 1: nothing kills earlier */
         double bandwidth_bps;            /* host memory: CPU and DMA together, per node */

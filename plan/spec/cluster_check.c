@@ -139,6 +139,8 @@ stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error
     STW_TRY(check_below(origin, "node.host.process_comm", c->host.process_comm_bytes,
                         "node.host.limit - node.host.process",
                         c->host.limit_bytes - c->host.process_bytes, false, err));
+    STW_TRY(check_below(origin, "node.host.object_store", c->host.object_store_bytes,
+                        "node.host.shm", c->host.shm_bytes, true, err));
     STW_TRY(check_below(origin, "node.gpu.context", c->gpu.context_bytes, "node.gpu.memory",
                         c->gpu.memory_bytes, false, err));
     STW_TRY(check_below(origin, "node.gpu.comm", c->gpu.comm_bytes,

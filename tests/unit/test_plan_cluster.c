@@ -157,6 +157,12 @@ static void clusters_are_checked(void) {
             CU_ASSERT_PTR_NOT_NULL(strstr(bound.text, cases[i].word));
     }
     CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
+    c.host.object_store_bytes = 2ull << 30;
+    CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err)); /* /dev/shm is not known */
+    c.host.shm_bytes = 1ull << 30;
+    CHECK_FAILS(stw_cluster_check(&c, "cluster.yaml", err), STW_STATUS_BAD_INPUT,
+                "node.host.object_store: found 2.00 GiB, expected at most node.host.shm = ");
+    CHECK_OK(cluster_from_yaml(contract_cluster, &c, err));
     c.nic_bps = 0; /* one node needs no network */
     CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err));
     c.nodes = 2;
