@@ -46,6 +46,23 @@ static bool add_marks(stw_recording *samples, const char *path) {
     return false;
 }
 
+/* The job may take days: a file that cannot be written is found before. */
+static stw_status check_writable(const char *path, stw_error *err) {
+    char folder[4096];
+    if (path == NULL || strcmp(path, "-") == 0) return STW_STATUS_OK;
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder ? 1 : 0] = '\0';
+    if (stw_file_is_folder(path))
+        return stw_fail(err, STW_STATUS_IO, path, "is a folder, expected a file to write");
+    if (access(stw_file_exists(path) ? path : folder, W_OK) != 0)
+        return stw_fail_errno(err, path, "cannot be written");
+    return STW_STATUS_OK;
+}
+
 static stw_status write_samples(const stw_recording *samples, const char *path, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
     stw_status status = stw_recording_to_csv(samples, &text, err);
@@ -74,12 +91,18 @@ static stw_status record(const request *r, int *exit_code, stw_error *err) {
     if (every_s < 0.001 || every_s > 60)
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, "--every",
                          "found %s, expected 1 ms to 60 s such as \"20 ms\"", r->every));
+    STW_TRY(check_writable(r->output, err));
+    STW_TRY(check_writable(r->samples, err));
     STW_TRY(stw_recording_new(r->command[0], &samples, err));
     STW_TRY(make_marks(r, marks, sizeof marks, err));
     const stw_record_options options = {(char *const *)r->command, every_s, marks};
     STW_TRY(stw_record(&options, samples, &summary, err));
     *exit_code = summary.exit_code;
     read = add_marks(samples, marks);
+    if (samples->n == 0)
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, r->command[0],
+                         "ended after %.3f s, before anything was sampled; nothing is written",
+                         summary.seconds));
     if (r->samples != NULL) STW_TRY(write_samples(samples, r->samples, err));
     STW_TRY(stw_recording_fold(samples, &run, err));
     STW_TRY(stw_run_result_write(run, r->output, err));
@@ -108,12 +131,12 @@ int stw_cmd_record(int argc, char **argv) {
     const stw_usage usage = {
         "stowage",
         "record",
-        "-- COMMAND [ARGUMENT...]",
+        "[options] -- COMMAND [ARGUMENT...]",
         "Run a command, sample what it holds, and write a run file for stowage validate; default "
         "record.json. Sampled are the device bytes of each rank's GPU, the resident bytes of each "
         "rank and of all processes of this node. The job says in which phase a rank is by "
         "appending lines TIME,RANK,PHASE to the file that the variable STOWAGE_MARKS names: TIME "
-        "in seconds since 1970, PHASE one of load, rollout, log_prob, reference, "
+        "in seconds since 1970, PHASE one of load, rollout, log_prob, "
         "forward_backward, optimizer_step, weight_sync, checkpoint, end. A line "
         "TIME,RANK,PHASE,METRIC,BYTES gives a peak that only the job knows: allocated, reserved, "
         "page_locked. On several nodes run it on each. The exit code is that of the command.",

@@ -118,9 +118,9 @@ void stw_usage_print(const stw_usage *usage) {
     stw_option options[MOST_OPTIONS];
     stw_general none = {0};
     size_t n = all_options(usage, &none, options);
-    printf("Usage: %s%s%s%s%s [options]\n\n", usage->program, usage->command != NULL ? " " : "",
+    printf("Usage: %s%s%s%s%s%s\n\n", usage->program, usage->command != NULL ? " " : "",
            usage->command != NULL ? usage->command : "", usage->arguments[0] != '\0' ? " " : "",
-           usage->arguments);
+           usage->arguments, strstr(usage->arguments, "[options]") != NULL ? "" : " [options]");
     stw_print_wrapped(usage->summary, 0, 0);
     printf("\nOptions:\n");
     for (size_t i = 0; i < n; i++) {
