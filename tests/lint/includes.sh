@@ -63,6 +63,9 @@ files '\.(c|h|cu|cuh)$' | xargs awk '
                     refuse("plan/ has the rooms spec, job, program, engines and files")
                 else if (order[to[2]] > order[part[2]])
                     refuse("plan/" part[2] " may not include plan/" to[2])
+                if (part[2] == "engines" && to[2] == "engines" && part[4] != "" && to[4] != "" &&
+                    part[3] != to[3])
+                    refuse("engines share what lies in plan/engines/ itself")
             }
             if (FILENAME ~ /^backend\// && FILENAME !~ /^backend\/(cuda)\// && to[2] == "cuda")
                 refuse("only backend/cuda includes its own headers")

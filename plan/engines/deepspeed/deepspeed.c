@@ -3,9 +3,9 @@
  * NVMe (ZeRO-Infinity), of a model of transformers. Stowage predicts it and executes none of it. */
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
+#include "plan/engines/cpu_step.h"
 #include "plan/engines/deepspeed/parts.h"
 #include "plan/engines/deepspeed/swap.h"
-#include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/layouts.h"
 #include "plan/engines/weight_sync.h"
 

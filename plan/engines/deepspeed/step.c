@@ -8,12 +8,12 @@
  * the next place at which the process waits for it. */
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/cpu_step.h"
 #include "plan/engines/deepspeed/calls.h"
 #include "plan/engines/deepspeed/grads.h"
 #include "plan/engines/deepspeed/host.h"
 #include "plan/engines/deepspeed/parts.h"
 #include "plan/engines/deepspeed/swap.h"
-#include "plan/engines/fsdp2/cpu_step.h"
 
 static stw_extent alloc(stw_zero *z, uint64_t bytes) {
     return stw_alloc(z->b, STW_COMPONENT_REDUCE, STW_TIER_GPU, bytes);
@@ -344,16 +344,14 @@ static void step_sub_groups(stw_zero *z, bool first) {
  * gradient in one pass (csrc/includes/cpu_adam.h). */
 double stw_zero_cpu_step(const stw_job *job, bool norm, uint64_t params, double *bytes) {
     *bytes = (double)params * (norm ? 2 * 4.0 : 7 * 4.0);
-    if (norm) return stw_fsdp2_cpu_pass_s(job, *bytes, 1);
+    if (norm) return stw_cpu_pass_s(job, *bytes, 1);
     return stw_cpu_update_s(job,
                             &(stw_cpu_update){stw_zero_cpu_rate(job), params, *bytes, 7 * 4, 1});
 }
 
 const stw_cpu_rate *stw_zero_cpu_rate(const stw_job *job) { return &job->cluster->torch.cpu_adam; }
 
-double stw_zero_cpu_pass(const stw_job *job, double bytes) {
-    return stw_fsdp2_cpu_pass_s(job, bytes, 1);
-}
+double stw_zero_cpu_pass(const stw_job *job, double bytes) { return stw_cpu_pass_s(job, bytes, 1); }
 
 void stw_zero_build_step(stw_zero *z, bool first) {
     stw_begin_movement(z->b, (stw_movement){.phase = first ? STW_PHASE_FIRST_OPTIMIZER_STEP

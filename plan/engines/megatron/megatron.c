@@ -6,7 +6,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
-#include "plan/engines/fsdp2/cpu_step.h"
+#include "plan/engines/cpu_step.h"
 #include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/mtp.h"

@@ -22,7 +22,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
-#include "plan/engines/fsdp2/cpu_step.h"
+#include "plan/engines/cpu_step.h"
 #include "plan/engines/host_pool.h"
 #include "plan/engines/megatron/acts.h"
 #include "plan/engines/megatron/deepep.h"
@@ -371,7 +371,7 @@ double stw_megatron_cpu_step(const stw_job *job, bool norm, uint64_t params, dou
     const double avg = (double)element(job, STW_COMPONENT_EXP_AVG);
     const double sq = (double)element(job, STW_COMPONENT_EXP_AVG_SQ);
     *bytes = (double)params * (norm ? 3.0 * 4 : 2 * 4 + 4 + 2 * avg + 2 * sq);
-    if (norm) return stw_fsdp2_cpu_pass_s(job, *bytes, 1);
+    if (norm) return stw_cpu_pass_s(job, *bytes, 1);
     return stw_cpu_update_s(
         job, &(stw_cpu_update){stw_megatron_cpu_rate(job), params, *bytes, 7 * 4, 1});
 }
