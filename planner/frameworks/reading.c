@@ -26,11 +26,15 @@ bool stw_reading_denies(const char *value) {
     return is_one_of(no, value);
 }
 
-bool stw_reading_is_set(stw_reading *r, const char *name) {
+static bool affirms(const char *value) {
     static const char *const yes[] = {"true", "1", "yes", "on", NULL};
+    return is_one_of(yes, value);
+}
+
+bool stw_reading_is_set(stw_reading *r, const char *name) {
     const stw_flag *flag = stw_flags_find(&r->flags, name);
     if (flag == NULL || stw_reading_denies(flag->value)) return false;
-    if (!is_one_of(yes, flag->value))
+    if (!affirms(flag->value))
         stw_reading_fail(r, stw_flag_fail(&r->flags, flag, "true or false", r->err));
     return true;
 }
@@ -88,7 +92,15 @@ const char *stw_reading_value(stw_reading *r, const char *name, const char *fall
 }
 
 bool stw_reading_is_on(stw_reading *r, const char *name, bool fallback) {
-    return strcasecmp(stw_reading_value(r, name, fallback ? "true" : "false"), "true") == 0;
+    const char *text = stw_reading_value(r, name, NULL);
+    if (text == NULL) return fallback;
+    if (affirms(text)) return true;
+    const stw_flag *flag = stw_flags_find(&r->flags, name);
+    if (flag != NULL && !stw_reading_denies(text) && r->status == STW_STATUS_OK) {
+        const stw_flag resolved = {flag->name, text, flag->line};
+        r->status = stw_flag_fail(&r->flags, &resolved, "true or false", r->err);
+    }
+    return false;
 }
 
 uint64_t stw_reading_number(stw_reading *r, const char *name, uint64_t fallback) {
@@ -146,8 +158,7 @@ void stw_reading_set_switch(stw_reading *r, const char *key, bool value) {
     stw_reading_set(r, key, value ? "true" : "false");
 }
 
-/* Equal, as words or as numbers. Python writes True and False. */
-static bool same(const char *a, const char *b) {
+bool stw_reading_same(const char *a, const char *b) {
     char *end_a, *end_b;
     double x = strtod(a, &end_a), y = strtod(b, &end_b);
     if (*end_a == '\0' && *end_b == '\0' && *a != '\0' && *b != '\0') return !(x < y) && !(y < x);
@@ -190,9 +201,9 @@ void stw_reading_sort(stw_reading *r, const stw_flag *flag, const stw_flag_row *
     }
     /* of a default, lines tell only what it lacks */
     const bool told = flag->line > 0;
-    bool harmless = row->harmless != NULL && same(row->harmless, flag->value);
-    harmless = harmless ||
-               (row->use == STW_FLAG_REFUSED && row->key != NULL && same(row->key, flag->value));
+    bool harmless = row->harmless != NULL && stw_reading_same(row->harmless, flag->value);
+    harmless = harmless || (row->use == STW_FLAG_REFUSED && row->key != NULL &&
+                            stw_reading_same(row->key, flag->value));
     if (row->use == STW_FLAG_IDLE || harmless) {
         if (told) stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
     } else if (row->use == STW_FLAG_LISTED && row->key != NULL &&

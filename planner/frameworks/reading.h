@@ -57,6 +57,8 @@ void stw_reading_fail(stw_reading *r, stw_status status);
 const char *stw_reading_text(const stw_reading *r, const char *name, const char *fallback);
 /** The value of a switch, false without the flag; a failure if it is neither true nor false. */
 bool stw_reading_is_set(stw_reading *r, const char *name);
+/** Equal, as words or as numbers. Python writes True and False. */
+bool stw_reading_same(const char *a, const char *b);
 /** Is it a word that switches off, a zero, or none? */
 bool stw_reading_denies(const char *value);
 /** @return `fallback` without the flag, or where it is None; a failure if it is no whole number */
@@ -67,6 +69,7 @@ bool stw_reading_parse_count(const char *text, uint64_t *out);
  * keys. */
 bool stw_reading_is_reference(const char *text);
 const char *stw_reading_value(stw_reading *r, const char *name, const char *fallback);
+/** A failure if it is neither true nor false. */
 bool stw_reading_is_on(stw_reading *r, const char *name, bool fallback);
 /** A failure if it is no whole number. */
 uint64_t stw_reading_number(stw_reading *r, const char *name, uint64_t fallback);

@@ -278,6 +278,11 @@ static void refused_by_areal(void) {
     CHECK_FAILS(parse("areal", GRPO ACTOR "  backend: fsdp:d4p2\n", &import, err),
                 STW_STATUS_BAD_INPUT, "d, t and c");
     stw_import_free(&import);
+    CHECK_FAILS(parse("areal", GRPO ACTOR "  backend: fsdp:d8\n  use_decoupled_loss: maybe\n",
+                      &import, err),
+                STW_STATUS_BAD_INPUT,
+                "actor.use_decoupled_loss: found \"maybe\", expected true or false");
+    stw_import_free(&import);
 }
 
 STW_TEST_MAIN("planner frameworks", {"full of llamafactory", full_of_llamafactory},

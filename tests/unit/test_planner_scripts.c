@@ -528,6 +528,42 @@ static void files_of_verl(void) {
     stw_import_free(&import);
 }
 
+/* YAML's words, and those of Python. */
+static void switches_of_verl(void) {
+    static const char *const yes[] = {"1", "yes", "True", "on", "true", "TRUE"};
+    static const char *const no[] = {"0", "no", "False", "off", "null"};
+    char text[1024];
+    stw_import import;
+    for (size_t i = 0; i < sizeof yes / sizeof yes[0]; i++) {
+        snprintf(text, sizeof text,
+                 PPO A "ppo_micro_batch_size_per_gpu=1 " A "fsdp_config.param_offload=%s\n",
+                 yes[i]);
+        CHECK_OK(parse("verl", text, &import, err));
+        CU_ASSERT_TRUE(has_setting(&import, "park.params=host"));
+        stw_import_free(&import);
+    }
+    for (size_t i = 0; i < sizeof no / sizeof no[0]; i++) {
+        snprintf(text, sizeof text,
+                 PPO A "ppo_micro_batch_size_per_gpu=1 " A "fsdp_config.param_offload=%s\n", no[i]);
+        CHECK_OK(parse("verl", text, &import, err));
+        for (size_t k = 0; k < import.n_settings; k++)
+            CU_ASSERT_PTR_NULL(strstr(import.settings[k], "park."));
+        stw_import_free(&import);
+    }
+    CHECK_FAILS(parse("verl",
+                      PPO A "ppo_micro_batch_size_per_gpu=1 " A "fsdp_config.param_offload=maybe\n",
+                      &import, err),
+                STW_STATUS_BAD_INPUT,
+                A "fsdp_config.param_offload: found \"maybe\", expected true or false");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("verl",
+                      PPO A "ppo_micro_batch_size_per_gpu=1 +x.y=perhaps "
+                            "actor_rollout_ref.rollout.free_cache_engine='${x.y}'\n",
+                      &import, err),
+                STW_STATUS_BAD_INPUT, "free_cache_engine: found \"perhaps\"");
+    stw_import_free(&import);
+}
+
 STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"shells have bounds", shells_have_bounds}, {"names of models", names_of_models},
               {"zero of swift", zero_of_swift}, {"adapters of swift", adapters_of_swift},
@@ -538,4 +574,4 @@ STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"configs with NVMe", configs_with_nvme},
               {"packed actors of verl", packed_actors_of_verl},
               {"megatron of verl", megatron_of_verl}, {"older keys of verl", older_keys_of_verl},
-              {"files of verl", files_of_verl})
+              {"files of verl", files_of_verl}, {"switches of verl", switches_of_verl})
