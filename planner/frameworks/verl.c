@@ -413,21 +413,91 @@ static void use_megatron(stw_reading *r, layout *l) {
 
 /* ---- all ---- */
 
-/* A key of the reference model or the critic that repeats the actor's changes nothing. */
-static bool repeats_actor(stw_reading *r, const stw_flag *flag) {
+/* What an actor's key is where it is not given, as it is read above, and its other name.
+ */
+static const char *default_of(stw_reading *r, const char *name) {
+    static const char *const defaults[][3] = {
+        {ACTOR "strategy", "fsdp", FSDP "strategy"},
+        {ACTOR "ppo_mini_batch_size", "256"},
+        {ACTOR "use_dynamic_bsz", "false"},
+        {ACTOR "ppo_max_token_len_per_gpu", "16384"},
+        {ACTOR "ulysses_sequence_parallel_size", "1", FSDP "ulysses_sequence_parallel_size"},
+        {ACTOR "grad_clip", "1.0", ACTOR "optim.clip_grad"},
+        {FSDP "param_offload", "false"},
+        {FSDP "optimizer_offload", "false"},
+        {FSDP "offload_policy", "false"},
+        {FSDP "reshard_after_forward", "true"},
+        {FSDP "fsdp_size", "-1"},
+        {FSDP "model_dtype", "fp32"},
+        {MCORE "tensor_model_parallel_size", "1"},
+        {MCORE "pipeline_model_parallel_size", "1"},
+        {MCORE "context_parallel_size", "1"},
+        {MCORE "expert_model_parallel_size", "1"},
+        {MCORE "sequence_parallel", "true"},
+        {MCORE "use_distributed_optimizer", "true"},
+        {MCORE "param_offload", "false"},
+        {MCORE "grad_offload", "false"},
+        {MCORE "optimizer_offload", "false"},
+        {MODEL "enable_gradient_checkpointing", "true"},
+        {MODEL "use_fused_kernels", "false", ACTOR "use_fused_kernels"},
+        {MODEL "lora_rank", "0"},
+    };
+    const stw_flag_row *row = stw_flag_row_named(&stw_verl_flags, name);
+    for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
+        if (strcmp(defaults[i][0], name) == 0)
+            return defaults[i][2] != NULL ? value(r, defaults[i][2], defaults[i][1])
+                                          : defaults[i][1];
+    return row != NULL ? row->harmless : NULL;
+}
+
+/* The actor's key that says the same of the actor, or NULL. */
+static const char *actors_key(stw_reading *r, const char *name) {
     static const char *const of_actor[][2] = {{REF, ACTOR},
                                               {"critic.model.fsdp_config.", FSDP},
                                               {"critic.fsdp.", FSDP},
                                               {"critic.model.", MODEL},
                                               {"critic.", ACTOR}};
-    size_t i = 0;
-    while (i < 5 && !starts_with(flag->name, of_actor[i][0])) i++;
-    if (i == 5) return false;
-    const char *name =
-        stw_pool_printf(r->out->pool, "%s%s", of_actor[i][1], flag->name + strlen(of_actor[i][0]));
-    const char *own = value(r, flag->name, NULL);
-    const char *actor = name != NULL ? value(r, name, NULL) : NULL;
-    return own == NULL || (actor != NULL && strcmp(own, actor) == 0);
+    for (size_t i = 0; i < 5; i++)
+        if (starts_with(name, of_actor[i][0]))
+            return stw_pool_printf(r->out->pool, "%s%s", of_actor[i][1],
+                                   name + strlen(of_actor[i][0]));
+    return NULL;
+}
+
+/* A key of the reference model or the critic that repeats the actor's changes nothing; nor does
+ * one that changes nothing of the actor. */
+static bool repeats_actor(stw_reading *r, const stw_flag *flag) {
+    const char *name = actors_key(r, flag->name), *own = value(r, flag->name, NULL);
+    if (name == NULL) return false;
+    const stw_flag_row *row = stw_flag_row_named(&stw_verl_flags, name);
+    const char *actor = value(r, name, default_of(r, name));
+    return own == NULL || (row != NULL && row->use == STW_FLAG_IDLE) ||
+           (actor != NULL && stw_reading_same(own, actor));
+}
+
+/* The last component of a path or a name of the Hub. */
+static bool is_same_model(const char *a, const char *b) {
+    size_t n[2] = {strlen(a), strlen(b)};
+    const char *from[2] = {a, b};
+    for (size_t i = 0; i < 2; i++) {
+        while (n[i] > 1 && from[i][n[i] - 1] == '/') n[i]--;
+        for (size_t k = n[i]; k > 0; k--)
+            if (from[i][k - 1] == '/' && k < n[i]) {
+                from[i] += k, n[i] -= k;
+                break;
+            }
+    }
+    return n[0] == n[1] && memcmp(from[0], from[1], n[0]) == 0;
+}
+
+/* A critic is planned as the actor's model with a head of one output. @return is the key its path,
+ * and the path the actor's? */
+static bool has_actors_path(stw_reading *r, const stw_flag *flag) {
+    const char *actor = value(r, MODEL "path", NULL), *own = value(r, flag->name, NULL);
+    if (strcmp(flag->name, "critic.model.path") != 0 || actor == NULL || own == NULL) return false;
+    if (is_same_model(own, actor)) return true;
+    stw_reading_refuse(r, flag->name, "one model per run; plan the critic apart");
+    return false;
 }
 
 static void sort_all(stw_reading *r, bool megatron) {
@@ -437,12 +507,15 @@ static void sort_all(stw_reading *r, bool megatron) {
         if (megatron && (starts_with(flag->name, OVERRIDES) || starts_with(flag->name, OPTIMIZER) ||
                          starts_with(flag->name, DDP)))
             continue; /* sorted as Megatron-LM's */
-        const bool transformers = strcmp(flag->name, MODEL "enable_gradient_checkpointing") == 0;
+        const bool transformers =
+            strcmp(flag->name, MODEL "enable_gradient_checkpointing") == 0 ||
+            strcmp(flag->name, "critic.model.enable_gradient_checkpointing") == 0;
         const bool null = starts_with(flag->name, "critic.") && !has_critic(r);
         const bool listed = row != NULL && row->use == STW_FLAG_LISTED;
         const bool unset =
             value(r, flag->name, NULL) == NULL || stw_reading_is_reference(flag->value);
-        if (null || repeats_actor(r, flag) || (megatron && transformers) || (listed && unset) ||
+        if (null || has_actors_path(r, flag) || repeats_actor(r, flag) ||
+            (megatron && transformers) || (listed && unset) ||
             (starts_with(flag->name, REF) && listed && !has_reference(r)))
             stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
         else

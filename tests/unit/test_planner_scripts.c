@@ -528,6 +528,64 @@ static void files_of_verl(void) {
     stw_import_free(&import);
 }
 
+#define GAE PPO A "strategy=fsdp2 " A "ppo_micro_batch_size_per_gpu=4 critic.strategy=fsdp2 "
+
+/* A critic is the actor's model; what repeats the actor's settings is no matter of a warning. */
+static void critics_of_verl(void) {
+    static const char *const alike[] = {
+        "critic.model.path",
+        "critic.strategy",
+        "critic.ppo_micro_batch_size_per_gpu",
+        "critic.model.enable_gradient_checkpointing",
+        "critic.model.use_remove_padding",
+        "critic.model.trust_remote_code",
+        "critic.model.fsdp_config.param_offload",
+        "critic.model.fsdp_config.optimizer_offload",
+        "critic.fsdp.dtype",
+        "critic.grad_clip",
+        "critic.optim.lr",
+    };
+    stw_import import;
+    CHECK_OK(parse("verl",
+                   GAE "critic.model.path=/models/Qwen2.5-7B-Instruct/ critic.optim.lr=1e-5 "
+                       "critic.ppo_micro_batch_size_per_gpu=4 critic.grad_clip=1 "
+                       "critic.model.enable_gradient_checkpointing=True "
+                       "critic.model.use_remove_padding=True critic.fsdp.dtype=bfloat16 "
+                       "actor_rollout_ref.model.use_remove_padding=true "
+                       "critic.model.trust_remote_code=True "
+                       "critic.model.fsdp_config.param_offload=False "
+                       "critic.model.fsdp_config.optimizer_offload=True " A
+                       "fsdp_config.optimizer_offload=true\n",
+                   &import, err));
+    for (size_t i = 0; i < sizeof alike / sizeof alike[0]; i++)
+        CU_ASSERT_EQUAL(use_of(&import, alike[i]), STW_IMPORT_NO_EFFECT);
+    stw_import_free(&import);
+    CHECK_OK(parse("verl",
+                   GAE
+                   "critic.ppo_micro_batch_size_per_gpu=8 critic.ulysses_sequence_parallel_size=1 "
+                   "critic.model.fsdp_config.param_offload=True " A
+                   "fsdp_config.ulysses_sequence_parallel_size=2\n",
+                   &import, err));
+    CU_ASSERT_EQUAL(use_of(&import, "critic.ppo_micro_batch_size_per_gpu"),
+                    STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "critic.ulysses_sequence_parallel_size"),
+                    STW_IMPORT_NOT_MODELLED);
+    CU_ASSERT_EQUAL(use_of(&import, "critic.model.fsdp_config.param_offload"),
+                    STW_IMPORT_NOT_MODELLED);
+    stw_import_free(&import);
+    CHECK_FAILS(parse("verl", GAE "critic.model.path=Qwen/Qwen2.5-0.5B-Instruct\n", &import, err),
+                STW_STATUS_NOT_BUILT_IN,
+                "critic.model.path Qwen/Qwen2.5-0.5B-Instruct: not implemented: one model per run; "
+                "plan the critic apart");
+    stw_import_free(&import);
+    /* no critic is trained */
+    CHECK_OK(parse(
+        "verl", GAE "algorithm.adv_estimator=grpo critic.model.path=Qwen/Qwen2.5-0.5B-Instruct\n",
+        &import, err));
+    CU_ASSERT_EQUAL(use_of(&import, "critic.model.path"), STW_IMPORT_NO_EFFECT);
+    stw_import_free(&import);
+}
+
 /* YAML's words, and those of Python. */
 static void switches_of_verl(void) {
     static const char *const yes[] = {"1", "yes", "True", "on", "true", "TRUE"};
@@ -574,4 +632,5 @@ STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"configs with NVMe", configs_with_nvme},
               {"packed actors of verl", packed_actors_of_verl},
               {"megatron of verl", megatron_of_verl}, {"older keys of verl", older_keys_of_verl},
-              {"files of verl", files_of_verl}, {"switches of verl", switches_of_verl})
+              {"files of verl", files_of_verl}, {"switches of verl", switches_of_verl},
+              {"critics of verl", critics_of_verl})
