@@ -10,6 +10,8 @@
 #define REFUSED(name, harmless, note) ROW(name, REFUSED, harmless, note)
 #define REFUSED_BUT(name, harmless, other, note)                                                   \
     { name, STW_FLAG_REFUSED, STW_FLAG_TEXT, other, harmless, note }
+#define OWN_NODES                                                                                  \
+    "leave it out; rollouts have nodes of their own with --set roles.0.with=none --set nodes=N"
 #define ACTOR "actor_rollout_ref.actor."
 #define MODEL "actor_rollout_ref.model."
 #define ROLLOUT "actor_rollout_ref.rollout."
@@ -178,7 +180,7 @@ static const stw_flag_row rows[] = {
     LISTED(ROLLOUT "qat*", "false", "planned in bfloat16"),
     LISTED(ROLLOUT "mtp", "null", "planned without it"),
     LISTED(ROLLOUT "limit_images", "null", "models with a vision tower are not planned"),
-    REFUSED(ROLLOUT "nnodes", "0", "rollouts on nodes of their own are a role of a run file"),
+    REFUSED(ROLLOUT "nnodes", "0", OWN_NODES),
     REFUSED(ROLLOUT "disaggregation.enabled", "false", "planned as one engine"),
     IDLE(ROLLOUT "disaggregation.*"),
     IDLE(ROLLOUT "n_gpus_per_node"),
@@ -223,8 +225,7 @@ static const stw_flag_row rows[] = {
     LISTED(REF "ulysses_sequence_parallel_size", "1", "planned as of the actor"),
     LISTED(REF "model*", "null", "planned as the actor's"),
     IDLE(REF "*"),
-    REFUSED("actor_rollout_ref.hybrid_engine", "true",
-            "rollouts on nodes of their own are a role of a run file"),
+    REFUSED("actor_rollout_ref.hybrid_engine", "true", OWN_NODES),
     IDLE("actor_rollout_ref.nccl_timeout"),
     IDLE("actor_rollout_ref.*profiler*"),
     /* others */
@@ -253,9 +254,9 @@ static const stw_flag_row rows[] = {
     LISTED("trainer.device", "cuda", "planned as GPUs of the cluster"),
     LISTED("trainer.save_freq", "-1", "set checkpoint.every"),
     IDLE("trainer.*"),
-    REFUSED("rollout.nnodes", "0", "rollouts on nodes of their own are a role of a run file"),
+    REFUSED("rollout.nnodes", "0", OWN_NODES),
     IDLE("rollout.*"),
-    REFUSED("async_training.*", NULL, "rollouts on nodes of their own are a role of a run file"),
+    REFUSED("async_training.*", NULL, OWN_NODES),
     REFUSED("distillation.enabled", "false", "a teacher is a role of a run file"),
     IDLE("distillation.*"),
     IDLE("sandbox_fusion.*"),

@@ -523,6 +523,16 @@ static void files_of_verl(void) {
         parse("verl", PPO A "ppo_micro_batch_size_per_gpu=1 " A "strategy=veomni\n", &import, err),
         STW_STATUS_NOT_BUILT_IN, "use fsdp");
     stw_import_free(&import);
+    static const char *const apart[] = {"actor_rollout_ref.hybrid_engine=False", "rollout.nnodes=1",
+                                        "actor_rollout_ref.rollout.nnodes=1",
+                                        "async_training.staleness_threshold=0.1"};
+    for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, PPO A "ppo_micro_batch_size_per_gpu=1 %s\n", apart[i]);
+        CHECK_FAILS(parse("verl", text, &import, err), STW_STATUS_NOT_BUILT_IN,
+                    "--set roles.0.with=none");
+        stw_import_free(&import);
+    }
     CHECK_FAILS(parse("verl", "torchrun -m verl.trainer.fsdp_sft_trainer x=1\n", &import, err),
                 STW_STATUS_NOT_BUILT_IN, "main_ppo");
     stw_import_free(&import);
