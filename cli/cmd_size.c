@@ -113,10 +113,10 @@ int stw_cmd_size(int argc, char **argv) {
     const char *none[1];
     const stw_option options[] = {
         {"--model", "-m", "MODEL", "zoo name, config.json, safetensors or CSV tensor list",
-         STW_OPTION_VALUE, &r.in.model},
+         STW_OPTION_ONCE, &r.in.model},
         {"--from", NULL, "FRAMEWORK:FILE", "model and run from a framework's arguments",
-         STW_OPTION_VALUE, &r.in.from},
-        {"--run", "-r", "FILE", "run.yaml; default: all defaults", STW_OPTION_VALUE, &r.in.run},
+         STW_OPTION_ONCE, &r.in.from},
+        {"--run", "-r", "FILE", "run.yaml; default: all defaults", STW_OPTION_ONCE, &r.in.run},
         {"--set", NULL, "KEY=VALUE", "set a key of run.yaml or cluster.yaml; repeatable",
          STW_OPTION_LIST, &r.in.set},
         {"--gpus", "-g", "LIST",

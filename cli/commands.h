@@ -38,13 +38,13 @@ typedef struct stw_inputs {
 /* clang-format off */
 #define STW_SPEC_OPTIONS(in)                                                                       \
     {"--model", "-m", "MODEL", "zoo name, config.json, safetensors or CSV tensor list",            \
-     STW_OPTION_VALUE, &(in).model},                                                               \
+     STW_OPTION_ONCE, &(in).model},                                                                \
     {"--from", NULL, "FRAMEWORK:FILE", "model and run from a framework's arguments",               \
-     STW_OPTION_VALUE, &(in).from},                                                                \
+     STW_OPTION_ONCE, &(in).from},                                                                 \
     {"--cluster", "-c", "CLUSTER", "name, N x NAME, or cluster.yaml; default: this machine",       \
-     STW_OPTION_VALUE, &(in).cluster},                                                             \
+     STW_OPTION_ONCE, &(in).cluster},                                                              \
     {"--run", "-r", "FILE", "run.yaml; default: all defaults",                                     \
-     STW_OPTION_VALUE, &(in).run},                                                                 \
+     STW_OPTION_ONCE, &(in).run},                                                                  \
     {"--set", NULL, "KEY=VALUE", "set a key of cluster.yaml or run.yaml; repeatable",              \
      STW_OPTION_LIST, &(in).set}
 #define STW_INPUT_OPTIONS(in)                                                                      \

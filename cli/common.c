@@ -60,8 +60,12 @@ static stw_status unknown_option(const stw_usage *usage, const stw_option *optio
 static stw_status set_option(const stw_option *option, const char *value, stw_error *err) {
     if (option->kind == STW_OPTION_FLAG) {
         *(bool *)option->out = true;
-    } else if (option->kind == STW_OPTION_VALUE) {
-        *(const char **)option->out = value;
+    } else if (option->kind == STW_OPTION_VALUE || option->kind == STW_OPTION_ONCE) {
+        const char **out = option->out;
+        if (option->kind == STW_OPTION_ONCE && *out != NULL)
+            return stw_fail(err, STW_STATUS_USAGE, option->name,
+                            "found \"%.60s\" and \"%.60s\", expected one", *out, value);
+        *out = value;
     } else {
         stw_values *values = option->out;
         if (values->n == sizeof values->items / sizeof values->items[0])

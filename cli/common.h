@@ -16,7 +16,13 @@ typedef struct stw_values {
     const char *items[64];
 } stw_values;
 
-typedef enum stw_option_kind { STW_OPTION_FLAG, STW_OPTION_VALUE, STW_OPTION_LIST } stw_option_kind;
+typedef enum stw_option_kind {
+    STW_OPTION_FLAG,
+    STW_OPTION_VALUE, /* the last one counts */
+    STW_OPTION_ONCE,  /* a second one is refused: it is neither added to the first nor meant to
+                         replace it */
+    STW_OPTION_LIST
+} stw_option_kind;
 
 /** One option of a command; `out` is bool *, const char ** or stw_values * by kind. */
 typedef struct stw_option {

@@ -30,6 +30,11 @@ for gap in 5 101% 1s -1 x; do
     expect 2 "gap: found \"$gap\", expected a share from 0 to 1, such as 0.01 or 1%" plan --gap "$gap"
 done
 expect 0 "fits" plan --gap 2%
+for pair in "--model tiny" "--from verl:a.sh" "--cluster tiny.yaml" "--run run.yaml"; do
+    expect 2 "${pair%% *}: found \"${pair#* }\" and \"other\", expected one" "$STOWAGE" plan $pair "${pair%% *}=other"
+    case $pair in --cluster*) ;; *) expect 2 "expected one" "$STOWAGE" size --gpus tiny.yaml $pair "${pair%% *}" other ;; esac
+done
+expect 0 "fits" plan --gap 2% --gap 1% # the last one counts
 
 # 0 is off, as elsewhere
 plan --set optimizer.clip_norm=0 -o off.json >/dev/null
