@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/engines/megatron/recompute.h"
 #include "plan/spec/registry.h"
 
 static void fail(stw_emission *e) {
@@ -61,6 +62,23 @@ uint64_t stw_emit_ranks(stw_emission *e) {
     return ways > 0 && world >= ways ? world / ways : 1;
 }
 
+static stw_megatron_recompute recompute_of(const stw_emission *e) {
+    const stw_job *job = e->plan->job;
+    if (strcmp(stw_run_spec_engine(&e->plan->run)->name, "megatron") != 0)
+        return (stw_megatron_recompute){NULL, 0, false};
+    return stw_megatron_recompute_of(job, &e->plan->decisions);
+}
+
+const char *stw_emit_recompute_method(stw_emission *e) { return recompute_of(e).method; }
+
+const char *stw_emit_recompute_layers(stw_emission *e) {
+    const stw_megatron_recompute is = recompute_of(e);
+    if (is.method == NULL) return NULL;
+    const char *text = stw_pool_printf(e->pool, "%llu", (unsigned long long)is.num_layers);
+    if (text == NULL) fail(e);
+    return text;
+}
+
 const char *stw_emit_recompute(stw_emission *e) {
     const char *text = stw_emit_text(e, "recompute.granularity");
     const stw_decisions *d = &e->plan->decisions;
@@ -68,6 +86,7 @@ const char *stw_emit_recompute(stw_emission *e) {
     /* an automatic choice, and the word none, have no text */
     if (text != NULL || e->plan->run.recompute.granularity != STW_AUTO)
         return text != NULL ? text : "none";
+    if (stw_emit_recompute_method(e) != NULL) return "full";
     for (uint32_t i = 0; i < d->n_blocks; i++) {
         if (d->blocks[i].act == STW_ACT_KEEP) kept += d->blocks[i].count;
         if (d->blocks[i].act == STW_ACT_RECOMPUTE) recomputed += d->blocks[i].count;

@@ -36,6 +36,10 @@ bool stw_emit_has(stw_emission *e, const char *key, const char *value);
 uint64_t stw_emit_ranks(stw_emission *e);
 /** none, full or selective; of an automatic choice, what the planner took for all groups. */
 const char *stw_emit_recompute(stw_emission *e);
+/** recompute.method and recompute.num_layers of engine megatron: what realises the plan's choice
+ * where it names no method. */
+const char *stw_emit_recompute_method(stw_emission *e);
+const char *stw_emit_recompute_layers(stw_emission *e);
 
 /* ---- the framework's flags ---- */
 

@@ -103,13 +103,22 @@ typedef struct comparison {
     stw_text *notes; /* NULL: differences are only counted */
 } comparison;
 
+/* Where the plan names no method of recomputation, the settings name the one that realises it. */
+static bool is_realised(const comparison *c, const char *key) {
+    return c->notes != NULL && c->planned->recompute.method == 0 &&
+           c->planned->recompute.granularity != 0 && c->given->run.recompute.granularity == 1 &&
+           (strcmp(key, "recompute.method") == 0 || strcmp(key, "recompute.num_layers") == 0);
+}
+
 /* Rows that differ. @param a, b of the plan and of the settings */
 static size_t compare_rows(const comparison *c, const stw_spec_table *table, const void *a,
                            const void *b, const char *prefix) {
     size_t n = 0;
     for (size_t i = 0; i < table->n_rows; i++) {
         const stw_spec_row *row = &table->rows[i];
-        if (row->kind == STW_SPEC_ITEMS || row->label || is_idle(c->given, row->key)) continue;
+        if (row->kind == STW_SPEC_ITEMS || row->label || is_idle(c->given, row->key) ||
+            is_realised(c, row->key))
+            continue;
         const char *planned = text_of(row, a, c->pool), *found = text_of(row, b, c->pool);
         /* where the plan leaves a choice, any will do */
         if (strcmp(planned, found) == 0 || strcmp(planned, "auto") == 0) continue;
@@ -167,10 +176,19 @@ static const char *before(const stw_emission *e, size_t i) {
     return own != NULL && own->line > 0 ? own->value : NULL;
 }
 
+/* Megatron-LM has no default of it beside a method (transformer_config.py, __post_init__); reading
+ * takes 1. */
+static bool is_needed(const stw_emission *e, size_t i) {
+    const char *name = e->flags[i].name;
+    return before(e, i) == NULL && (strstr(name, "recompute-num-layers") != NULL ||
+                                    strstr(name, "recompute_num_layers") != NULL);
+}
+
 /* Give flags i and j the file's values, if the settings still mean the same. */
 static void try_own(const framework *f, stw_emission *e, size_t i, size_t j, const given *as) {
     const char *first = e->flags[i].value, *second = e->flags[j].value;
     if (equal(first, before(e, i)) || equal(second, before(e, j))) return;
+    if (is_needed(e, i) || is_needed(e, j)) return;
     e->flags[i].value = before(e, i);
     e->flags[j].value = before(e, j);
     if (is_same(f, e, as)) return;
@@ -216,7 +234,8 @@ static void note_decisions(stw_emission *e, stw_text *notes) {
     const bool open = e->plan->run.recompute.granularity == STW_AUTO;
     for (uint32_t i = 0; i < d->n_blocks; i++) by_act[d->blocks[i].act] += d->blocks[i].count;
     const bool mixed = by_act[STW_ACT_KEEP] > 0 && by_act[STW_ACT_RECOMPUTE] > 0;
-    if (open && (mixed || by_act[STW_ACT_OFFLOAD] > 0))
+    const bool apart = mixed && stw_emit_recompute_method(e) == NULL;
+    if (open && (apart || by_act[STW_ACT_OFFLOAD] > 0))
         stw_text_printf(notes,
                         "  activations: planned %llu blocks kept, %llu recomputed, %llu offloaded; "
                         "these settings treat all alike\n",

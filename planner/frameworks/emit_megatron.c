@@ -108,9 +108,8 @@ static void put_recompute(stw_emission *e) {
     const char *modules = stw_emit_list(e, stw_emit_text(e, "recompute.modules"), " ");
     stw_emit_put(e, "recompute-activations", NULL);
     put_unless(e, "recompute-granularity", granularity, "none");
-    stw_emit_put(e, "recompute-method", full ? stw_emit_text(e, "recompute.method") : NULL);
-    put_unless(e, "recompute-num-layers", full ? stw_emit_text(e, "recompute.num_layers") : NULL,
-               "0");
+    stw_emit_put(e, "recompute-method", full ? stw_emit_recompute_method(e) : NULL);
+    put_unless(e, "recompute-num-layers", full ? stw_emit_recompute_layers(e) : NULL, "0");
     put_unless(e, "recompute-modules", some ? modules : NULL, "");
 }
 

@@ -389,12 +389,12 @@ static void put_areal_megatron(stw_emission *e) {
                        e->plan->run.parallel.vpp);
     stw_emit_put_switch(e, "actor.gradient_checkpointing", recomputes);
     if (recomputes) {
-        const char *method = stw_emit_text(e, "recompute.method");
+        const char *method = some ? NULL : stw_emit_recompute_method(e);
         const char *modules = stw_emit_list(e, stw_emit_text(e, "recompute.modules"), " ");
         stw_emit_put(e, "actor.megatron.recompute_granularity", granularity);
         if (method != NULL) stw_emit_put(e, "actor.megatron.recompute_method", method);
         stw_emit_put(e, "actor.megatron.recompute_num_layers",
-                     stw_emit_text(e, "recompute.num_layers"));
+                     some ? NULL : stw_emit_recompute_layers(e));
         if (some) stw_emit_put(e, "actor.megatron.recompute_modules", modules);
     }
     stw_emit_put(e, "actor.megatron.moe_token_dispatcher_type",

@@ -24,6 +24,21 @@ grep -q '^+ --tensor-model-parallel-size 2$' notes.txt || fail "no change is not
 grep -q '^--data-path a b' again.txt || fail "a flag of the file is gone"
 ! grep -q 'do not say' notes.txt || fail "megatron says all of it"
 
+# full recomputation needs a method and a number of layers: those that realise the plan
+again megatron gpt.sh --set recompute.granularity=full
+for flag in granularity:full method:uniform num-layers:1; do
+    grep -q "^+ --recompute-${flag%:*} ${flag#*:}\$" notes.txt || fail "no --recompute-$flag"
+done
+! grep -q 'do not say' notes.txt || fail "full recomputation is not said"
+cat >gpt8b.sh <<'EOF'
+--num-layers 36 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --bf16 \
+--swiglu --untie-embeddings-and-output-weights --micro-batch-size 8 --global-batch-size 64 --use-distributed-optimizer \
+--tensor-model-parallel-size 2
+EOF
+again megatron gpt8b.sh --set recompute.granularity=auto
+grep -q '^+ --recompute-method block$' notes.txt || fail "a part of the layers is not recomputed"
+! grep -q 'treat all alike' notes.txt || fail "the layers are not treated alike"
+
 # without a file settings go to stdout, notes to stderr; nothing changed
 "$STOWAGE" plan --from megatron:gpt.sh --cluster "$CLUSTER" --set nodes=1 --emit megatron >out.txt 2>err.txt
 grep -q '^--num-layers 8' out.txt || fail "no settings on stdout"

@@ -71,7 +71,7 @@ static const kind kinds[] = {
       {"parallel.cp", {"1", "2"}},
       {"batch.micro_batch", {"1", "2"}},
       {"batch.grad_accumulation", {"2", "4"}},
-      {"recompute.granularity", {"none", "selective"}},
+      {"recompute.granularity", {"none", "selective", "full"}},
       {"megatron.overlap_grad_reduce", {"true", "false"}}}},
     {"megatron",
      "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 \\\n"
@@ -152,7 +152,7 @@ static const kind kinds[] = {
       {"park.params", {"none", "host"}},
       {"park.grads", {"none", "host"}},
       {"park.moments", {"none", "host; park.moments_back=forward_backward"}},
-      {"recompute.granularity", {"none", "selective"}},
+      {"recompute.granularity", {"none", "selective", "full"}},
       {"megatron.overlap_grad_reduce", {"true", "false"}},
       {"roles.0.parallel.tp", {"1", "2"}}}},
     {"verl",

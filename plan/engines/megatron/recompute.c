@@ -9,8 +9,6 @@
 #include "core/checked.h"
 #include "plan/engines/megatron/megatron.h"
 
-#define FULL "--recompute-granularity full --recompute-method "
-
 /* Layers of all chunks, and how many of them are recomputed. @return one kind of layers alone, of
  * which every chunk has as many? */
 static bool count_layers(const stw_job *job, const stw_decisions *decisions, uint64_t *layers,
@@ -33,23 +31,31 @@ static bool count_layers(const stw_job *job, const stw_decisions *decisions, uin
            !set.account_for_embedding && !set.account_for_loss;
 }
 
-void stw_megatron_acts_note(const stw_job *job, const stw_decisions *decisions, char *out,
-                            size_t out_size) {
+stw_megatron_recompute stw_megatron_recompute_of(const stw_job *job,
+                                                 const stw_decisions *decisions) {
     const stw_run_spec *run = job->run;
     const uint64_t chunks = stw_times(run->parallel.pp, run->parallel.vpp);
     uint64_t layers, recomputed;
     const bool alike = count_layers(job, decisions, &layers, &recomputed);
-    out[0] = '\0';
-    if (recomputed == 0) return;
+    if (recomputed == 0) return (stw_megatron_recompute){NULL, 0, false};
     if (run->recompute.method != 0)
-        snprintf(out, out_size, FULL "%s --recompute-num-layers %u",
-                 run->recompute.method == 1 ? "uniform" : "block", run->recompute.num_layers);
-    else if (recomputed >= layers)
-        snprintf(out, out_size, FULL "uniform --recompute-num-layers 1");
-    else if (alike)
-        snprintf(out, out_size, FULL "block --recompute-num-layers %llu",
-                 (unsigned long long)stw_ratio_up(recomputed, layers / chunks, layers));
-    else
+        return (stw_megatron_recompute){run->recompute.method == 1 ? "uniform" : "block",
+                                        run->recompute.num_layers, true};
+    if (recomputed >= layers) return (stw_megatron_recompute){"uniform", 1, true};
+    if (!alike) return (stw_megatron_recompute){NULL, 0, true};
+    return (stw_megatron_recompute){"block", stw_ratio_up(recomputed, layers / chunks, layers),
+                                    true};
+}
+
+void stw_megatron_acts_note(const stw_job *job, const stw_decisions *decisions, char *out,
+                            size_t out_size) {
+    const stw_megatron_recompute is = stw_megatron_recompute_of(job, decisions);
+    out[0] = '\0';
+    if (is.method != NULL)
+        snprintf(out, out_size,
+                 "--recompute-granularity full --recompute-method %s --recompute-num-layers %llu",
+                 is.method, (unsigned long long)is.num_layers);
+    else if (is.any)
         snprintf(out, out_size,
                  "no arguments recompute just these layers; plan with --set "
                  "recompute.granularity=full --set recompute.method=block and "
