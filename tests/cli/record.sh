@@ -62,7 +62,7 @@ expect 0 'phase: found "nonsense"' "$STOWAGE" record -o bad.json --marks bad.csv
     sh -c 'sleep 0.2; echo "1,0,nonsense" >>"$STOWAGE_MARKS"'
 grep -q '"host_bytes"' bad.json || fail "the samples were lost"
 expect 3 "cannot be started" "$STOWAGE" record -- ./there_is_none
-mkdir folder
+mkdir -p folder
 expect 3 "is a folder" "$STOWAGE" record -o folder -- touch ran
 expect 3 "cannot be written" "$STOWAGE" record --samples no/such.csv -- touch ran
 [ ! -e ran ] || fail "the command ran though its record could not be written"
