@@ -118,6 +118,8 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return run->load.page_cached;
     case STW_NEED_CPU_STEP:
         return may_update_on_cpu(job);
+    case STW_NEED_STORE:
+        return job->cluster->host.object_store_bytes > 0;
     case STW_NEED_CALLS:
         return job->engine->cpu_pass != NULL;
     case STW_NEED_RATE:

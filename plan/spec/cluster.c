@@ -99,7 +99,7 @@ static const stw_spec_row rows[] = {
      SIZE(0)},
     {BYTES("node.host.shm", host.shm_bytes), .words = unlimited, .also = "dev_shm shm_size",
      .fallback = "unlimited", .note = "size of /dev/shm, in which the object store has to fit",
-     SIZE(0)},
+     SIZE(0), .needs = NEEDS(STORE)},
     {BYTES("node.host.data_loaders", host.data_loaders_bytes), .also = "dataloader num_workers",
      .fallback = "0", .note = "processes and buffers of data loaders, per node", SIZE(0)},
     {IN(STW_UNIT_RATIO, "node.host.kill_share", host.kill_share),

@@ -80,6 +80,7 @@ typedef struct stw_spec_word {
     X(CHECKPOINTS, "no checkpoint is written", "checkpoint.every: 1 or more")                      \
     X(PARKED_PARAMS, "parameters are not parked", "park.params: host")                             \
     X(PARKED_MOMENTS, "moments are not parked", "park.moments: host")                              \
+    X(STORE, "a node has no object store", "node.host.object_store")                               \
     X(PLANS, "plans do not use it; calibrate records it", NULL)
 
 #define X(name, why, instead) STW_NEED_##name,
