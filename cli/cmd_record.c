@@ -101,8 +101,9 @@ static stw_status record(const request *r, int *exit_code, stw_error *err) {
     read = add_marks(samples, marks);
     if (samples->n == 0)
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, r->command[0],
-                         "ended after %.3f s, before anything was sampled; nothing is written",
-                         summary.seconds));
+                         "ended after %.3f s with exit code %d, before anything was sampled; "
+                         "nothing is written",
+                         summary.seconds, summary.exit_code));
     if (r->samples != NULL) STW_TRY(write_samples(samples, r->samples, err));
     STW_TRY(stw_recording_fold(samples, &run, err));
     STW_TRY(stw_run_result_write(run, r->output, err));
@@ -156,5 +157,7 @@ int stw_cmd_record(int argc, char **argv) {
         status = record(&r, &exit_code, &err);
     }
     free(r.command);
-    return status == STW_STATUS_OK ? exit_code : stw_exit(status, &err);
+    if (status == STW_STATUS_OK) return exit_code;
+    int own = stw_exit(status, &err);
+    return exit_code != 0 ? exit_code : own; /* a command that failed is not hidden */
 }

@@ -66,6 +66,7 @@ mkdir -p folder
 expect 3 "is a folder" "$STOWAGE" record -o folder -- touch ran
 expect 3 "cannot be written" "$STOWAGE" record --samples no/such.csv -- touch ran
 [ ! -e ran ] || fail "the command ran though its record could not be written"
+expect 7 "with exit code 7, before anything was sampled" "$STOWAGE" record --every 1s -- sh -c 'exit 7'
 expect 2 "expected 1 ms to 60 s" "$STOWAGE" record --every 1us -- true
 expect 2 "COMMAND" "$STOWAGE" record
 
