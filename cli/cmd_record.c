@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L /* mkstemp */
+#define _XOPEN_SOURCE 700 /* mkstemp, realpath */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct request {
 } request;
 
 /* The file of marks, empty but for its header. Without --marks it has a temporary name. */
-static stw_status make_marks(const request *r, char *path, size_t size, stw_error *err) {
+static stw_status create_marks(const request *r, char *path, size_t size, stw_error *err) {
     const char *folder = getenv("TMPDIR");
     if (r->marks != NULL) {
         snprintf(path, size, "%s", r->marks);
@@ -32,6 +32,15 @@ static stw_status make_marks(const request *r, char *path, size_t size, stw_erro
     bool ok = write(fd, header, sizeof header - 1) == (ssize_t)(sizeof header - 1);
     if (close(fd) != 0 || !ok) return stw_fail_errno(err, path, "cannot be written");
     return STW_STATUS_OK;
+}
+
+/* The job may change its folder: it gets the whole path. */
+static stw_status make_marks(const request *r, char *path, size_t size, stw_error *err) {
+    stw_status status = create_marks(r, path, size, err);
+    char *whole = status == STW_STATUS_OK ? realpath(path, NULL) : NULL;
+    if (whole != NULL && strlen(whole) < size) snprintf(path, size, "%s", whole);
+    free(whole);
+    return status;
 }
 
 /* Marks that cannot be read must not lose the samples. @return whether they were read */
