@@ -72,6 +72,19 @@ static stw_status check_writable(const char *path, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* What is written later would replace what was written before. */
+static stw_status check_distinct(const request *r, stw_error *err) {
+    const char *const paths[] = {r->marks, r->samples, r->output};
+    const char *const names[] = {"--marks", "--samples", "--output"};
+    for (int a = 0; a < 3; a++)
+        for (int b = a + 1; b < 3; b++)
+            if (paths[a] != NULL && paths[b] != NULL && strcmp(paths[a], paths[b]) == 0)
+                return stw_fail(err, STW_STATUS_USAGE, names[b],
+                                "found the file of %s, %.200s, expected another", names[a],
+                                paths[b]);
+    return STW_STATUS_OK;
+}
+
 static stw_status write_samples(const stw_recording *samples, const char *path, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
     stw_status status = stw_recording_to_csv(samples, &text, err);
@@ -100,6 +113,7 @@ static stw_status record(const request *r, int *exit_code, stw_error *err) {
     if (every_s < 0.001 || every_s > 60)
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, "--every",
                          "found %s, expected 1 ms to 60 s such as \"20 ms\"", r->every));
+    STW_TRY(check_distinct(r, err));
     STW_TRY(check_writable(r->output, err));
     STW_TRY(check_writable(r->samples, err));
     STW_TRY(stw_recording_new(r->command[0], &samples, err));

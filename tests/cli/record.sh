@@ -70,6 +70,8 @@ mkdir -p elsewhere
 "$STOWAGE" record -q -o moved.json --marks moved.csv -- \
     sh -c 'cd elsewhere; echo "1,0,load" >>"$STOWAGE_MARKS"; sleep 0.2'
 grep -q '^1,0,load$' moved.csv || fail "a job that changed its folder lost its marks"
+expect 2 "found the file of --samples" "$STOWAGE" record --samples same.csv -o same.csv -- touch ran
+[ ! -e ran ] || fail "the command ran though one file would replace another"
 expect 7 "with exit code 7, before anything was sampled" "$STOWAGE" record --every 1s -- sh -c 'exit 7'
 expect 2 "expected 1 ms to 60 s" "$STOWAGE" record --every 1us -- true
 expect 2 "COMMAND" "$STOWAGE" record
