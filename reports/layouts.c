@@ -67,6 +67,17 @@ static void put_choice(const stw_section *s) {
     }
 }
 
+/* What the engine's rules decide for every layout. */
+static void put_fixed(const stw_section *s) {
+    const stw_layout_rules *rules = s->plan->job->engine->layouts;
+    if (rules == NULL || rules->fixed == NULL ||
+        strstr(s->plan->layout_search.searched, "parallel.tp") == NULL)
+        return;
+    stw_doc_line(s->out, s->format,
+                 "All of them were planned with %s. Plans with another value were not compared.",
+                 rules->fixed);
+}
+
 void stw_section_layouts(const stw_section *s) {
     const stw_layout_search *l = &s->plan->layout_search;
     static const char *const heads[] = {"layout", "verdict", ">iteration", ">GPU peak",
@@ -76,6 +87,7 @@ void stw_section_layouts(const stw_section *s) {
     stw_doc_heading(s->out, s->format, "Layouts");
     put_counts(s);
     put_choice(s);
+    put_fixed(s);
     stw_table_begin(&t, s->pool, heads, 5);
     for (uint32_t i = 0; i < l->n_rows; i++) {
         const stw_layout_row *row = &l->rows[i];
@@ -86,8 +98,10 @@ void stw_section_layouts(const stw_section *s) {
                                                              : "does not fit");
         stw_table_cell(&t, "%s",
                        isfinite(row->iteration_s) ? stw_word_seconds(row->iteration_s).text : "");
-        stw_table_cell(&t, "%s", stw_word_gib(row->gpu_peak_bytes).text);
-        stw_table_cell(&t, "%s", stw_word_gib(row->host_peak_bytes).text);
+        stw_table_cell(&t, "%s",
+                       row->gpu_peak_bytes > 0 ? stw_word_gib(row->gpu_peak_bytes).text : "");
+        stw_table_cell(&t, "%s",
+                       row->host_peak_bytes > 0 ? stw_word_gib(row->host_peak_bytes).text : "");
     }
     stw_table_write(&t, s->format, s->out);
 }

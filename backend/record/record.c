@@ -23,6 +23,7 @@ enum { MAX_GPUS = 64, MAX_RANKS = 256 };
 /* Resident bytes change by pages all the time; smaller changes are not kept. */
 #define CHANGE_BYTES (1ull << 20)
 #define TREE_EVERY_S 0.25
+#define SLICE_S 0.05 /* after which the end of the command is seen */
 
 typedef struct series {
     int32_t rank; /* STW_ALL_RANKS: the node */
@@ -194,14 +195,18 @@ static bool ended(pid_t child, int *code) {
 static stw_status follow(recorder *r, pid_t child, int *code) {
     stw_status status = STW_STATUS_OK;
     double last_tree = 0;
-    while (status == STW_STATUS_OK && !ended(child, code)) {
+    bool gone = ended(child, code);
+    while (status == STW_STATUS_OK && !gone) {
         double now = stw_process_now_s();
         if (last_tree == 0 || now - last_tree >= TREE_EVERY_S) {
             status = stw_record_tree_read(&r->tree, getpid(), r->err);
             last_tree = now;
         }
         if (status == STW_STATUS_OK) status = sample(r);
-        wait_s(r->options->every_s);
+        for (double left_s = r->options->every_s; left_s > 0 && !gone; left_s -= SLICE_S) {
+            wait_s(left_s < SLICE_S ? left_s : SLICE_S);
+            gone = ended(child, code);
+        }
     }
     return status;
 }

@@ -90,6 +90,7 @@ typedef struct stw_layout_rules {
      * @return how many */
     uint32_t (*settings)(const stw_layout_case *c, const uint64_t *value,
                          char out[][STW_LAYOUT_SETTING]);
+    const char *fixed; /* what `settings` decides alike for all with parallel.tp; NULL: nothing */
 } stw_layout_rules;
 
 typedef struct stw_engine {

@@ -36,7 +36,7 @@ static bool admits(const stw_layout_case *c, const uint64_t *value) {
            (pp > 1 && layers % (pp * vpp) == 0 && value[STW_SEARCH_ACCUMULATION] % pp == 0);
 }
 
-/* MoE with tensor parallelism needs sequence parallelism, and everything is better with it. */
+/* MoE with tensor parallelism needs sequence parallelism; dense models hold less with it. */
 static uint32_t settings(const stw_layout_case *c, const uint64_t *value,
                          char out[][STW_LAYOUT_SETTING]) {
     const stw_megatron_settings own = stw_megatron_settings_of(c->run);
@@ -62,4 +62,6 @@ const stw_layout_rules stw_megatron_layouts = {.searches = BIT(TP) | BIT(PP) | B
                                                            BIT(EP) | BIT(ETP) | BIT(MICRO_BATCH) |
                                                            BIT(ACCUMULATION),
                                                .admits = admits,
-                                               .settings = settings};
+                                               .settings = settings,
+                                               .fixed = "parallel.sequence_parallel=true where "
+                                                        "parallel.tp is above 1"};
