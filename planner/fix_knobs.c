@@ -184,11 +184,11 @@ static void add_synced(const adding *to, uint32_t number, const stw_role *role) 
     const bool shares = strcmp(role->with, "none") != 0;
     const bool sleeps =
         role->free_cache_engine != false && (shares || role->free_cache_engine == 1);
-    const bool vllm = role->engine == NULL || strcmp(role->engine, "vllm") == 0;
     const char *level = stw_pool_printf(pool, "roles.%u.sleep_level", (unsigned)number);
     const char *bucket = stw_pool_printf(pool, "roles.%u.update_bucket", (unsigned)number);
     if (level == NULL || bucket == NULL) return;
-    if (sleeps && (role->sleep_level == 1 || (role->sleep_level == STW_AUTO && vllm)))
+    /* an engine without levels refuses the trial */
+    if (sleeps && (role->sleep_level == 1 || role->sleep_level == STW_AUTO))
         add_word(to, level, "2", "asleep it discards its weights, which every sync brings anew");
     if (role->update_bucket_bytes > GIB)
         add_word(to, bucket, "1GiB", "smaller buffers of the weight sync");

@@ -14,6 +14,7 @@ iteration=$(member own.json iteration)
 hours=$(sed -n 's/^own.json,headline,.*gpu_hours_per_1000_iterations,\([^,]*\),.*/\1/p' own.csv)
 awk -v i="$iteration" -v h="$hours" 'BEGIN { exit !(h > i * 4 / 3.6 * 0.999 && h < i * 4 / 3.6 * 1.001) }' ||
     fail "$hours GPU-hours of 1000 iterations of $iteration s on 4 GPUs"
+rm -f sweep.json
 "$STOWAGE" sweep --model tiny --cluster tiny.yaml --set nodes=2 --set engine=fsdp2 \
     --set "node.gpu.memory=8 GiB" --vary 'roles=[{name: a, update_bucket: 32 MiB}],[{name: a, with: none, update_bucket: 32 MiB}]' -o sweep.json -q
 [ "$(grep -c '"gpus": 4,' sweep.json)" = 2 ] || fail "GPUs of a sweep's rows"
