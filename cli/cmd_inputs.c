@@ -15,7 +15,7 @@
 #include "core/progress.h"
 #include "plan/program/effect.h"
 #include "plan/spec/spec_keys.h"
-#include "planner/frameworks/import.h"
+#include "planner/frameworks/import/import.h"
 #include "planner/layouts.h"
 #include "planner/planner.h"
 #include "sim/sim.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli/commands.h"
-#include "planner/frameworks/import.h"
+#include "planner/frameworks/import/import.h"
 #include "reports/reports.h"
 
 /* The flags are of use without the model, too. */

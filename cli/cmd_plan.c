@@ -4,7 +4,7 @@
 
 #include "cli/commands.h"
 #include "core/file.h"
-#include "planner/frameworks/emit.h"
+#include "planner/frameworks/emit/emit.h"
 #include "reports/reports.h"
 
 /* --emit FRAMEWORK:FILE. @return the file, or NULL */

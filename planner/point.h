@@ -5,7 +5,7 @@
 #ifndef STW_PLANNER_POINT_H
 #define STW_PLANNER_POINT_H
 
-#include "planner/frameworks/import.h"
+#include "planner/frameworks/import/import.h"
 #include "planner/planner.h"
 #include "planner/point_bound.h"
 

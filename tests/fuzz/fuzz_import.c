@@ -3,7 +3,7 @@
  */
 #include <stdlib.h>
 
-#include "planner/frameworks/import.h"
+#include "planner/frameworks/import/import.h"
 
 #ifndef STW_SOURCE_MODELS
 #define STW_SOURCE_MODELS "models"

@@ -3,7 +3,7 @@
  * STW_EMIT_ROUNDS sets how many of each (bench/emit.sh runs 200). */
 #include <stdlib.h>
 
-#include "planner/frameworks/emit.h"
+#include "planner/frameworks/emit/emit.h"
 #include "planner/point.h"
 #include "sim/sim.h"
 #include "tests/unit/planner_case.h"

@@ -2,8 +2,8 @@
 /* Import of AReaL's and LLaMA-Factory's YAML files. */
 #include <stdlib.h>
 
-#include "planner/frameworks/allocation.h"
-#include "planner/frameworks/import.h"
+#include "planner/frameworks/import/allocation.h"
+#include "planner/frameworks/import/import.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 

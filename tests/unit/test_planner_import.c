@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "models/table.h"
-#include "planner/frameworks/import.h"
-#include "planner/frameworks/megatron.h"
+#include "planner/frameworks/import/import.h"
+#include "planner/frameworks/import/megatron.h"
 #include "planner/reading.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"

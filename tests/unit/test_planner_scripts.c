@@ -3,9 +3,9 @@
  * ms-swift, DeepSpeed configs, settings of verl. */
 #include <stdlib.h>
 
-#include "planner/frameworks/import.h"
-#include "planner/frameworks/names.h"
-#include "planner/frameworks/shell.h"
+#include "planner/frameworks/import/import.h"
+#include "planner/frameworks/import/names.h"
+#include "planner/frameworks/import/shell.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 

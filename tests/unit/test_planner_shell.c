@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launch scripts as a shell reads them: what surrounds a command is no part of it. */
 #include "core/text.h"
-#include "planner/frameworks/shell.h"
+#include "planner/frameworks/import/shell.h"
 #include "tests/unit/testing.h"
 
 static bool trains(const stw_shell_word *words, size_t n) {

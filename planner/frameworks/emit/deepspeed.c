@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* DeepSpeed's config, and scripts and files that name one: the inverse of deepspeed.c, ms_swift.c
+ * and llamafactory.c. */
+#include <string.h>
+
+#include "core/checked.h"
+#include "plan/spec/registry.h"
+#include "planner/frameworks/emit/emission.h"
+
+#define ZERO "zero_optimization."
+
+static const char *clip(stw_emission *e) {
+    const char *text = stw_emit_text(e, "optimizer.clip_norm");
+    return text != NULL ? text : "0";
+}
+
+static bool has_engine(const stw_emission *e, const char *name) {
+    return strcmp(stw_run_spec_engine(&e->plan->run)->name, name) == 0;
+}
+
+static void put_third_stage(stw_emission *e, bool third) {
+    static const char *const sizes[][2] = {
+        {ZERO "sub_group_size", "deepspeed.sub_group_size"},
+        {ZERO "stage3_prefetch_bucket_size", "deepspeed.prefetch_bucket"},
+        {ZERO "stage3_param_persistence_threshold", "deepspeed.persistence_threshold"},
+        {ZERO "stage3_max_live_parameters", "deepspeed.max_live_parameters"},
+        {ZERO "stage3_max_reuse_distance", "deepspeed.max_reuse_distance"},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        stw_emit_put(e, sizes[i][0], third ? stw_emit_text(e, sizes[i][1]) : NULL);
+}
+
+void stw_emit_deepspeed(stw_emission *e) {
+    const bool third = stw_emit_count(e, "deepspeed.zero_stage") == 3;
+    const bool optimizer = stw_emit_has(e, "deepspeed.offload_optimizer", "cpu");
+    const bool params = stw_emit_has(e, "deepspeed.offload_param", "cpu");
+    const bool pinned = stw_emit_on(e, "deepspeed.pin_memory");
+    const char *type = stw_emit_text(e, "precision.params");
+    const char *grads = stw_emit_text(e, "precision.grads");
+    const char *reduce = stw_emit_text(e, "precision.reduce");
+    stw_emit_put_count(e, ZERO "stage", stw_emit_count(e, "deepspeed.zero_stage"));
+    stw_emit_put(e, ZERO "offload_optimizer.device", optimizer ? "cpu" : "none");
+    stw_emit_put_switch(e, ZERO "offload_optimizer.pin_memory", pinned);
+    if (third) {
+        stw_emit_put(e, ZERO "offload_param.device", params ? "cpu" : "none");
+        stw_emit_put_switch(e, ZERO "offload_param.pin_memory", pinned);
+    } else {
+        stw_emit_put(e, ZERO "offload_param.device", NULL);
+        stw_emit_put(e, ZERO "offload_param.pin_memory", NULL);
+        stw_emit_put_switch(e, ZERO "overlap_comm", stw_emit_on(e, "deepspeed.overlap_comm"));
+    }
+    stw_emit_put(e, ZERO "reduce_bucket_size", stw_emit_text(e, "deepspeed.reduce_bucket"));
+    put_third_stage(e, third);
+    stw_emit_put_switch(e, "bf16.enabled", type != NULL && strcmp(type, "bf16") == 0);
+    stw_emit_put_switch(e, "fp16.enabled", type != NULL && strcmp(type, "fp16") == 0);
+    stw_emit_put(e, "bfloat16.enabled", NULL);
+    const bool same = type != NULL && grads != NULL && strcmp(type, grads) == 0;
+    stw_emit_put(e, "data_types.grad_accum_dtype", same ? NULL : grads);
+    stw_emit_put(e, "communication_data_type",
+                 type != NULL && reduce != NULL && strcmp(type, reduce) == 0 ? NULL : reduce);
+    stw_emit_put(e, "gradient_clipping", clip(e));
+    stw_emit_put(e, "train_batch_size", NULL);
+    stw_emit_put_count(e, "train_micro_batch_size_per_gpu", e->plan->run.batch.micro_batch);
+    stw_emit_put_count(e, "gradient_accumulation_steps", e->plan->run.batch.grad_accumulation);
+}
+
+/* ---- ms-swift ---- */
+
+static const char *zero_name(stw_emission *e) {
+    static const char *const names[][2] = {
+        {"zero1", "zero1_offload"}, {"zero2", "zero2_offload"}, {"zero3", "zero3_offload"}};
+    const uint64_t stage = stw_emit_count(e, "deepspeed.zero_stage");
+    const bool offload = stw_emit_has(e, "deepspeed.offload_optimizer", "cpu");
+    return names[stage > 0 && stage <= 3 ? stage - 1 : 2][offload && stage > 1];
+}
+
+static void put_tuner(stw_emission *e, const char *type, const char *rank, const char *targets,
+                      const char *between) {
+    const uint64_t r = e->plan->run.trainable.lora_rank;
+    const char *list = stw_emit_list(e, stw_emit_text(e, "trainable.lora.targets"), between);
+    stw_emit_put(e, type, r > 0 ? "lora" : "full");
+    stw_emit_put(e, rank, NULL);
+    if (r > 0) stw_emit_put_count(e, rank, r);
+    stw_emit_put(e, targets, r > 0 ? list : NULL);
+}
+
+static void put_swift(stw_emission *e) {
+    const bool deepspeed = has_engine(e, "deepspeed");
+    const char *recompute = stw_emit_recompute(e), *attention = stw_emit_text(e, "attention");
+    stw_emit_put(e, "sft-type", NULL);
+    stw_emit_put(e, "train-type", NULL);
+    put_tuner(e, "tuner-type", "lora-rank", "target-modules", " ");
+    stw_emit_put(e, "deepspeed", deepspeed ? zero_name(e) : NULL);
+    stw_emit_put(e, "fsdp", deepspeed ? NULL : "fsdp2");
+    stw_emit_put(e, "bf16", NULL);
+    stw_emit_put(e, "fp16", NULL);
+    stw_emit_put(e, "torch-dtype",
+                 stw_emit_has(e, "precision.compute", "fp16") ? "float16" : "bfloat16");
+    stw_emit_put_count(e, "per-device-train-batch-size", e->plan->run.batch.micro_batch);
+    stw_emit_put_count(e, "gradient-accumulation-steps", e->plan->run.batch.grad_accumulation);
+    stw_emit_put(e, "max-grad-norm", clip(e));
+    stw_emit_put_switch(e, "gradient-checkpointing", strcmp(recompute, "none") != 0);
+    if (attention != NULL)
+        stw_emit_put(e, "attn-impl", strcmp(attention, "flash") == 0 ? "flash_attn" : attention);
+    stw_emit_put_switch(e, "use-liger-kernel", stw_emit_on(e, "loss.fused"));
+}
+
+void stw_emit_ms_swift(stw_emission *e) {
+    const bool expandable = stw_emit_on(e, "allocator.expandable_segments");
+    if (e->import == NULL) stw_emit_put(e, "model", e->plan->model->name);
+    stw_emit_put_count(e, "max-length", e->plan->run.batch.seq_len);
+    stw_emit_put(e, "ALLOCATOR", expandable ? "expandable_segments:True" : NULL);
+    if (!has_engine(e, "megatron")) {
+        put_swift(e);
+        return;
+    }
+    stw_emit_megatron(e);
+    stw_emit_put(e, "seq-length", NULL);
+    stw_emit_put(e, "torch-dtype",
+                 stw_emit_has(e, "precision.params", "fp16") ? "float16" : "bfloat16");
+    static const char *const fixed[] = {"bf16", "fp16", "transformer-impl", "hidden-dropout",
+                                        "attention-dropout"};
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) stw_emit_put(e, fixed[i], NULL);
+    if (strcmp(stw_emit_recompute(e), "none") == 0)
+        stw_emit_put(e, "recompute-granularity", "none"); /* selective by default */
+}
+
+/* ---- LLaMA-Factory ---- */
+
+void stw_emit_llamafactory(stw_emission *e) {
+    const bool third = stw_emit_count(e, "deepspeed.zero_stage") == 3;
+    const bool offload = stw_emit_has(e, "deepspeed.offload_optimizer", "cpu");
+    const char *attention = stw_emit_text(e, "attention");
+    const char *file =
+        third ? "examples/deepspeed/ds_z3_config.json" : "examples/deepspeed/ds_z2_config.json";
+    if (offload)
+        file = third ? "examples/deepspeed/ds_z3_offload_config.json"
+                     : "examples/deepspeed/ds_z2_offload_config.json";
+    if (e->import == NULL) stw_emit_put(e, "model_name_or_path", e->plan->model->name);
+    if (e->import == NULL) stw_emit_put(e, "stage", "sft");
+    put_tuner(e, "finetuning_type", "lora_rank", "lora_target", ",");
+    stw_emit_put(e, "deepspeed", file);
+    stw_emit_put_count(e, "cutoff_len", e->plan->run.batch.seq_len);
+    stw_emit_put_count(e, "per_device_train_batch_size", e->plan->run.batch.micro_batch);
+    stw_emit_put_count(e, "gradient_accumulation_steps", e->plan->run.batch.grad_accumulation);
+    stw_emit_put(e, "max_grad_norm", clip(e));
+    stw_emit_put_switch(e, "bf16", stw_emit_has(e, "precision.params", "bf16"));
+    stw_emit_put_switch(e, "fp16", stw_emit_has(e, "precision.params", "fp16"));
+    stw_emit_put_switch(e, "disable_gradient_checkpointing",
+                        strcmp(stw_emit_recompute(e), "none") == 0);
+    stw_emit_put_switch(e, "enable_liger_kernel", stw_emit_on(e, "loss.fused"));
+    if (attention == NULL) return;
+    if (strcmp(attention, "flash") == 0) attention = "fa2";
+    stw_emit_put(e, "flash_attn", strcmp(attention, "eager") == 0 ? "disabled" : attention);
+}

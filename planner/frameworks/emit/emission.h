@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the writers of frameworks' settings share. */
+#ifndef STW_PLANNER_EMIT_EMISSION_H
+#define STW_PLANNER_EMIT_EMISSION_H
+
+#include "plan/files/plan.h"
+#include "planner/frameworks/import/flags.h"
+#include "planner/frameworks/import/import.h"
+
+typedef struct stw_emit_flag {
+    const char *name, *value; /* value NULL: absent */
+} stw_emit_flag;
+
+typedef struct stw_emission {
+    const stw_plan *plan;
+    const stw_import *import; /* of the same framework, or NULL */
+    stw_pool *pool;
+    size_t n, capacity;
+    stw_emit_flag *flags;
+    stw_error *err;
+    stw_status status; /* the first failure; nothing is added after it */
+} stw_emission;
+
+/* ---- the plan's settings ---- */
+
+/** A key of the run as in YAML; NULL: auto or none. In the pool. */
+const char *stw_emit_text(stw_emission *e, const char *key);
+/** The same of a role. */
+const char *stw_emit_role_text(stw_emission *e, uint32_t role, const char *key);
+/** @return 0 where it is a word */
+uint64_t stw_emit_count(stw_emission *e, const char *key);
+bool stw_emit_on(stw_emission *e, const char *key);
+/** Does the key have this value? */
+bool stw_emit_has(stw_emission *e, const char *key, const char *value);
+/** Data-parallel ranks that take different sequences. */
+uint64_t stw_emit_ranks(stw_emission *e);
+/** none, full or selective; of an automatic choice, what the planner took for all groups. */
+const char *stw_emit_recompute(stw_emission *e);
+/** recompute.method and recompute.num_layers of engine megatron: what realises the plan's choice
+ * where it names no method. */
+const char *stw_emit_recompute_method(stw_emission *e);
+const char *stw_emit_recompute_layers(stw_emission *e);
+
+/* ---- the framework's flags ---- */
+
+/** Give a flag a value; NULL: the file has none. Of equal names the last one counts. */
+void stw_emit_put(stw_emission *e, const char *name, const char *value);
+void stw_emit_put_count(stw_emission *e, const char *name, uint64_t value);
+void stw_emit_put_switch(stw_emission *e, const char *name, bool value);
+/** The flag of this name, or NULL. */
+stw_emit_flag *stw_emit_find(stw_emission *e, const char *name);
+/** The list [a, b] with another character between its items; NULL without brackets. */
+const char *stw_emit_list(stw_emission *e, const char *list, const char *between);
+
+/* ---- writers (emit_megatron.c, emit_deepspeed.c, emit_rl.c) ---- */
+
+void stw_emit_megatron(stw_emission *e);
+void stw_emit_deepspeed(stw_emission *e);
+void stw_emit_ms_swift(stw_emission *e);
+void stw_emit_llamafactory(stw_emission *e);
+void stw_emit_verl(stw_emission *e);
+void stw_emit_areal(stw_emission *e);
+/** Facts of torch's fully_shard() for people; no file is read back. */
+void stw_emit_fsdp2(stw_emission *e, stw_text *out);
+
+/* ---- forms of files (emit_text.c) ---- */
+
+void stw_emit_as_arguments(const stw_emission *e, stw_text *out);
+void stw_emit_as_script(const stw_emission *e, stw_text *out); /* ms-swift */
+void stw_emit_as_hydra(const stw_emission *e, stw_text *out);
+void stw_emit_as_json(const stw_emission *e, stw_text *out);
+void stw_emit_as_yaml(const stw_emission *e, stw_text *out);
+
+#endif

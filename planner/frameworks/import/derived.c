@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/frameworks/import/derived.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+#include "planner/frameworks/import/reading.h"
+
+/* transformers/integrations/deepspeed.py (4.57), trainer_config_finalize. */
+static void set_buckets(stw_reading *r, const stw_model *model) {
+    const stw_import_derived *derived = &r->out->derived;
+    const uint64_t square = stw_times(model->hidden, model->hidden);
+    if (derived->reduce_bucket) stw_reading_set_count(r, "deepspeed.reduce_bucket", square);
+    if (derived->prefetch_bucket)
+        stw_reading_set_count(r, "deepspeed.prefetch_bucket", stw_times(square, 9) / 10);
+    if (derived->persistence)
+        stw_reading_set_count(r, "deepspeed.persistence_threshold", stw_times(10, model->hidden));
+}
+
+/* Liger's rows at a time (liger_kernel/ops/fused_linear_cross_entropy.py at 0.6.2,
+ * fused_linear_cross_entropy_forward): logits take about as much as the hidden states. */
+static void set_loss_chunk(stw_reading *r, const stw_model *model) {
+    const uint64_t tokens = r->out->derived.loss_tokens;
+    if (tokens == 0 || model->hidden == 0 || model->vocab == 0) return;
+    const uint64_t parts = stw_div_up_u64(model->vocab, model->hidden);
+    const uint64_t rows = stw_div_up_u64(tokens, parts);
+    uint64_t chunk = 1;
+    while (chunk < rows) chunk *= 2;
+    stw_reading_set_count(r, "loss.chunk", chunk);
+}
+
+static bool in_list(const char *list, const char *name) {
+    const size_t length = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)) != NULL; at++)
+        if ((at == list || at[-1] == ',') && (at[length] == ',' || at[length] == '\0')) return true;
+    return false;
+}
+
+/* Every linear layer of the blocks, not the head (peft's all-linear). */
+static void set_all_linear(stw_reading *r, const stw_model *model) {
+    const char *list = "";
+    for (uint32_t t = 0; t < model->n_tensors && list != NULL; t++) {
+        const stw_tensor *tensor = &model->tensors[t];
+        const stw_block_facts *facts = &model->groups[model->blocks[tensor->block].group].facts;
+        if (tensor->rank != 2 || !facts->transformer || facts->vision) continue;
+        const char *end = strrchr(tensor->name, '.');
+        if (end == NULL || strcmp(end, ".weight") != 0) continue;
+        const char *start = end;
+        while (start > tensor->name && start[-1] != '.') start--;
+        const char *name = stw_pool_printf(r->out->pool, "%.*s", (int)(end - start), start);
+        if (name == NULL) break;
+        if (in_list(list, name)) continue;
+        list = stw_pool_printf(r->out->pool, "%s%s%s", list, *list != '\0' ? "," : "", name);
+    }
+    const char *value = stw_pool_printf(r->out->pool, "[%s]", list != NULL ? list : "");
+    stw_reading_set(r, "trainable.lora.targets", value != NULL ? value : "[]");
+}
+
+/* Sizes beside the name of a model change it; its tensors are those of its config. */
+static stw_status check_sizes(const stw_import *import, const stw_model *model, stw_error *err) {
+    uint64_t layers = 0;
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->groups[g].facts.transformer && !model->groups[g].facts.vision)
+            layers += model->groups[g].count;
+    const bool other = import->derived.layers > 0 && import->derived.layers != layers;
+    const uint64_t found = other ? import->derived.layers : import->derived.hidden;
+    if (!other && (found == 0 || found == model->hidden)) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, import->path,
+                    "not implemented: %s of %llu, where %s has %llu; add --model with a "
+                    "config.json of these sizes",
+                    other ? "a number of layers" : "a hidden size", (unsigned long long)found,
+                    model->name, (unsigned long long)(other ? layers : model->hidden));
+}
+
+stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error *err) {
+    stw_reading r = {.out = import, .err = err, .status = STW_STATUS_OK};
+    bool experts = false, vision = false;
+    for (uint32_t g = 0; g < model->n_groups; g++) {
+        experts = experts || model->groups[g].facts.experts > 0;
+        vision = vision || model->groups[g].facts.vision;
+    }
+    if (import->derived.text_only && vision)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, import->path,
+                        "not implemented: %s has a vision tower, and the file does not say how "
+                        "many image tokens there are; use a run file",
+                        model->name);
+    if (import->derived.all_linear && experts)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, import->path,
+                        "not implemented: adapters of the experts of %s; name modules of attention "
+                        "in place of all-linear",
+                        model->name);
+    const stw_status sizes = check_sizes(import, model, err);
+    if (sizes != STW_STATUS_OK) return sizes;
+    set_buckets(&r, model);
+    set_loss_chunk(&r, model);
+    if (import->derived.all_linear) set_all_linear(&r, model);
+    if (import->derived.wrap_embeddings && !model->tied_embeddings)
+        stw_reading_set(&r, "fsdp.wrap_embeddings", "true");
+    return r.status;
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/frameworks/import/import.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/checked.h"
+#include "core/file.h"
+#include "planner/frameworks/import/areal.h"
+#include "planner/frameworks/import/deepspeed.h"
+#include "planner/frameworks/import/derived.h"
+#include "planner/frameworks/import/llamafactory.h"
+#include "planner/frameworks/import/megatron.h"
+#include "planner/frameworks/import/ms_swift.h"
+#include "planner/frameworks/import/names.h"
+#include "planner/frameworks/import/verl.h"
+
+enum { MAX_BYTES = 1 << 20 };
+
+typedef struct framework {
+    const char *name;
+    stw_status (*read)(const char *text, size_t length, stw_import *out, stw_error *err);
+} framework;
+
+static const framework frameworks[] = {
+    {"megatron", stw_megatron_import},   {"ms-swift", stw_ms_swift_import},
+    {"deepspeed", stw_deepspeed_import}, {"verl", stw_verl_import},
+    {"areal", stw_areal_import},         {"llamafactory", stw_llamafactory_import}};
+#define EXPECTED "megatron, ms-swift, deepspeed, verl, areal or llamafactory"
+enum { N_FRAMEWORKS = sizeof frameworks / sizeof frameworks[0] };
+
+static const framework *framework_of(const char *name, size_t length) {
+    for (size_t i = 0; i < N_FRAMEWORKS; i++)
+        if (strlen(frameworks[i].name) == length && memcmp(frameworks[i].name, name, length) == 0)
+            return &frameworks[i];
+    return NULL;
+}
+
+bool stw_import_is(const char *what) {
+    size_t n = strcspn(what, ":");
+    return what[n] == ':' && framework_of(what, n) != NULL;
+}
+
+stw_status stw_import_parse(const char *name, const char *path, const char *text, size_t length,
+                            stw_import *out, stw_error *err) {
+    const framework *from = framework_of(name, strlen(name));
+    *out = (stw_import){.pool = NULL};
+    if (from == NULL)
+        return stw_fail(err, STW_STATUS_USAGE, "--from", "found \"%.60s\", expected " EXPECTED,
+                        name);
+    out->pool = stw_pool_new();
+    out->dashes = "--";
+    if (out->pool != NULL) out->path = stw_pool_string(out->pool, path);
+    if (out->path == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    return from->read(text, length, out, err);
+}
+
+stw_status stw_import_read(const char *what, stw_import *out, stw_error *err) {
+    const size_t n = strcspn(what, ":");
+    const char *path = what + n + 1;
+    char *text = NULL;
+    uint64_t length = 0;
+    *out = (stw_import){.pool = NULL};
+    if (!stw_import_is(what) || *path == '\0')
+        return stw_fail(err, STW_STATUS_USAGE, "--from",
+                        "found \"%.60s\", expected FRAMEWORK:FILE with " EXPECTED, what);
+    stw_status status = stw_file_read(path, MAX_BYTES, &text, &length, err);
+    if (status == STW_STATUS_OK)
+        status =
+            stw_import_parse(framework_of(what, n)->name, path, text, (size_t)length, out, err);
+    free(text);
+    return status;
+}
+
+void stw_import_free(stw_import *import) {
+    free(import->config);
+    stw_pool_free(import->pool);
+    *import = (stw_import){.pool = NULL};
+}
+
+bool stw_import_has_model(const stw_import *import) {
+    return import->config != NULL || import->model != NULL;
+}
+
+/* A file on this machine, or a name of the zoo. */
+static stw_status open_named(const stw_import *import, const char *data_folder, stw_model **out,
+                             stw_error *err) {
+    const char *zoo = NULL;
+    stw_status status = stw_names_zoo(data_folder, import->model, import->pool, &zoo, err);
+    if (status != STW_STATUS_OK) return status;
+    if (zoo == NULL)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
+                        "model %.100s: not in the zoo (`stowage models`); add --model with a name "
+                        "of the zoo or a config.json",
+                        import->model);
+    return stw_model_open(zoo, data_folder, out, err);
+}
+
+stw_status stw_import_model(stw_import *import, const char *model, const char *data_folder,
+                            stw_model **out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_model *opened = NULL;
+    if (model != NULL && import->config != NULL)
+        return stw_fail(err, STW_STATUS_USAGE, "--from", "the model comes from it; omit --model");
+    if (model == NULL && !stw_import_has_model(import))
+        return stw_fail(err, STW_STATUS_USAGE, "--model", "required: %.100s names no model",
+                        import->path);
+    if (model != NULL)
+        STW_TRY(stw_model_open(model, data_folder, &opened, err));
+    else if (import->config == NULL)
+        STW_TRY(open_named(import, data_folder, &opened, err));
+    else
+        STW_TRY(stw_model_parse_config(import->path, import->config, import->config_length,
+                                       data_folder, &opened, err));
+    STW_TRY(stw_derived_add(import, opened, err));
+    *out = opened;
+    opened = NULL;
+out:
+    stw_model_free(opened);
+    return status;
+}
+
+static stw_status set(const stw_import *import, const char *setting, stw_run_spec *run,
+                      stw_error *err) {
+    char key[128];
+    size_t n = strcspn(setting, "=");
+    snprintf(key, sizeof key, "%.*s", (int)n, setting);
+    return stw_run_spec_set(run, key, setting + n + 1, import->path, err);
+}
+
+stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < import->n_settings && status == STW_STATUS_OK; i++)
+        status = set(import, import->settings[i], run, err);
+    return status;
+}
+
+stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster, stw_run_spec *run,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_parallel *p = &run->parallel;
+    const uint64_t gpus = (uint64_t)cluster->nodes * (cluster->gpus > 0 ? cluster->gpus : 1);
+    const uint64_t ways = (uint64_t)p->tp * p->cp * p->pp;
+    char setting[64];
+    if (ways == 0 || gpus % ways != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
+                        "parallel: tp %u x cp %u x pp %u does not divide the cluster's %llu GPUs; "
+                        "use a --cluster of as many GPUs as the run has",
+                        p->tp, p->cp, p->pp, (unsigned long long)gpus);
+    const uint64_t ranks = gpus / ways, once = stw_times(ranks, run->batch.micro_batch);
+    for (int i = 0; i < 2; i++) {
+        bool applies = i == 0 ? ranks == 1 && p->cp == 1 : gpus == 1;
+        const char *const *one = i == 0 ? import->alone : import->single;
+        for (; applies && one != NULL && *one != NULL; one++) STW_TRY(set(import, *one, run, err));
+    }
+    if (import->global_batch == 0) return STW_STATUS_OK;
+    if (stw_run_spec_is_open(run) && run->batch.seq_len > 0 && run->batch.max_tokens_per_gpu == 0) {
+        snprintf(setting, sizeof setting, "batch.tokens_per_step=%llu",
+                 (unsigned long long)stw_times(import->global_batch, run->batch.seq_len));
+        status = set(import, setting, run, err);
+        goto out;
+    }
+    if (once == 0 || import->global_batch % once != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
+                        "global-batch-size %llu is no multiple of micro-batch-size %llu x %llu "
+                        "data-parallel ranks of the cluster's %llu GPUs",
+                        (unsigned long long)import->global_batch,
+                        (unsigned long long)run->batch.micro_batch, (unsigned long long)ranks,
+                        (unsigned long long)gpus);
+    snprintf(setting, sizeof setting, "batch.grad_accumulation=%llu",
+             (unsigned long long)(import->global_batch / once));
+    status = set(import, setting, run, err);
+out:
+    return status;
+}
+
+size_t stw_import_count(const stw_import *import, stw_import_use use) {
+    size_t n = 0;
+    for (size_t i = 0; i < import->n_lines; i++) n += import->lines[i].use == use;
+    return n;
+}
+
+void stw_import_write(const stw_import *import, stw_text *out) {
+    static const char *const heads[STW_N_IMPORT_USES] = {
+        [STW_IMPORT_TAKEN] = "Flags that were understood",
+        [STW_IMPORT_ASSUMED] = "Assumed, because the file does not say it",
+        [STW_IMPORT_NO_EFFECT] = "Flags that change neither bytes nor seconds",
+        [STW_IMPORT_NOT_MODELLED] = "Flags that are not modelled",
+        [STW_IMPORT_UNKNOWN] = "Flags that are not known",
+    };
+    if (import->gpus > 0)
+        stw_text_printf(out, "\n  The launch has %llu GPUs.\n", (unsigned long long)import->gpus);
+    for (int use = 0; use < STW_N_IMPORT_USES; use++) {
+        if (stw_import_count(import, (stw_import_use)use) == 0) continue;
+        stw_text_printf(out, "\n%s\n", heads[use]);
+        for (size_t i = 0; i < import->n_lines; i++) {
+            const stw_import_line *line = &import->lines[i];
+            if ((int)line->use != use) continue;
+            stw_text_printf(out, "  ");
+            stw_text_append_printable(out, line->flag);
+            stw_text_printf(out, ": ");
+            stw_text_append_printable(out, line->value);
+            if (line->note[0] != '\0') stw_text_printf(out, "  -> ");
+            stw_text_append_printable(out, line->note);
+            stw_text_printf(out, "\n");
+        }
+    }
+}

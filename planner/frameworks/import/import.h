@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Import of a framework's settings: "FRAMEWORK:FILE" becomes a config of the model, from which the
+ * templates of models/arch make its tensors, and settings of the run spec. What a file leaves open
+ * has the framework's default. An import owns what it points to; one thread at a time. */
+#ifndef STW_PLANNER_IMPORT_H
+#define STW_PLANNER_IMPORT_H
+
+#include "models/model.h"
+#include "plan/spec/cluster.h"
+#include "plan/spec/run_spec.h"
+#include "planner/frameworks/import/flags.h"
+
+typedef enum stw_import_use {
+    STW_IMPORT_TAKEN,        /* into the model or the run spec */
+    STW_IMPORT_ASSUMED,      /* not given, and not a default of the framework */
+    STW_IMPORT_NO_EFFECT,    /* known to change neither bytes nor seconds of a step */
+    STW_IMPORT_NOT_MODELLED, /* known, may change bytes or seconds, without a counterpart here */
+    STW_IMPORT_UNKNOWN,
+    STW_N_IMPORT_USES
+} stw_import_use;
+
+typedef struct stw_import_line {
+    stw_import_use use;
+    const char *flag, *value;
+    const char *note; /* what became of it: "parallel.tp=2"; or "" */
+} stw_import_line;
+
+/* Settings that follow from the model's sizes; stw_import_model adds them. */
+typedef struct stw_import_derived {
+    bool reduce_bucket, prefetch_bucket, persistence; /* "auto" of transformers' integration */
+    bool all_linear;         /* adapters beside every linear layer of a block */
+    uint64_t loss_tokens;    /* of a micro batch, where a kernel fuses head and loss; 0: none */
+    bool wrap_embeddings;    /* embeddings that are no head, too, are a unit of FSDP2 */
+    bool text_only;          /* a model with a vision tower is refused */
+    uint64_t layers, hidden; /* that flags give beside the name of a model; 0: none */
+} stw_import_derived;
+
+typedef struct stw_import {
+    stw_pool *pool;
+    const char *path;
+    const char *dashes; /* before the names of flags: "--" or "" */
+    char *config;       /* of the model, JSON; NULL: `model` names it */
+    size_t config_length;
+    const char *model; /* as the file has it; NULL if it names none */
+    stw_import_derived derived;
+    uint64_t gpus; /* of the launch; 0: not in the file */
+    size_t n_settings, settings_capacity;
+    const char **settings;     /* KEY=VALUE of the run spec */
+    const char *const *alone;  /* settings where there is one data-parallel rank, NULL at the end */
+    const char *const *single; /* the same where there is one GPU */
+    uint64_t global_batch;     /* sequences of an iteration; 0: one micro batch on every rank */
+    stw_flags flags;           /* of the file; those of line 0 are defaults */
+    size_t n_lines, lines_capacity;
+    stw_import_line *lines; /* in the order of the file, then what was assumed */
+} stw_import;
+
+/** Is this "FRAMEWORK:..." with a framework that can be imported? */
+bool stw_import_is(const char *what);
+/** Does the file say which model it is? */
+bool stw_import_has_model(const stw_import *import);
+/** Read "FRAMEWORK:FILE". BAD_INPUT: contradictions, values that are no numbers, flags without
+ * which there is no model. NOT_BUILT_IN: flags of which nothing that is planned would be true.
+ * *out is valid (maybe empty) in any case; free with stw_import_free. */
+STW_MUST_USE stw_status stw_import_read(const char *what, stw_import *out, stw_error *err);
+/** The same of bytes that are in memory. @param path of the file, for errors and names */
+STW_MUST_USE stw_status stw_import_parse(const char *framework, const char *path, const char *text,
+                                         size_t length, stw_import *out, stw_error *err);
+void stw_import_free(stw_import *import);
+
+/** The model, and the settings that follow from it. The caller frees it.
+ * @param model what to open in place of the one that the file names; NULL: that one, by its name in
+ * the zoo. USAGE if there is neither, or both a config and `model`. */
+STW_MUST_USE stw_status stw_import_model(stw_import *import, const char *model,
+                                         const char *data_folder, stw_model **out, stw_error *err);
+/** Set the keys of the run. */
+STW_MUST_USE stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error *err);
+/** Set what depends on the number of data-parallel ranks, once layout and cluster are final:
+ * batch.grad_accumulation from the global batch, and import->alone. */
+STW_MUST_USE stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster,
+                                         stw_run_spec *run, stw_error *err);
+/** Number of lines of a use. */
+size_t stw_import_count(const stw_import *import, stw_import_use use);
+/** A table of the lines for people. */
+void stw_import_write(const stw_import *import, stw_text *out);
+
+#endif

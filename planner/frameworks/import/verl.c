@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Defaults are those of verl/trainer/config/_generated_ppo_trainer.yaml and
+ * _generated_ppo_megatron_trainer.yaml at 0.9.1; what it does with them is in
+ * workers/engine/fsdp/transformer_impl.py, workers/engine/megatron/transformer_impl.py and
+ * workers/rollout/. Keys of 0.6 are read, too; where it had another default, 0.9.1's counts. */
+#define _DEFAULT_SOURCE /* strcasecmp */
+#include "planner/frameworks/import/verl.h"
+
+#include <string.h>
+#include <strings.h>
+
+#include "core/checked.h"
+#include "planner/frameworks/import/megatron.h"
+#include "planner/frameworks/import/shell.h"
+
+#define ACTOR "actor_rollout_ref.actor."
+#define MODEL "actor_rollout_ref.model."
+#define ROLLOUT "actor_rollout_ref.rollout."
+#define REF "actor_rollout_ref.ref."
+#define FSDP ACTOR "fsdp_config."
+#define MCORE ACTOR "megatron."
+#define OVERRIDES MCORE "override_transformer_config."
+#define OPTIMIZER ACTOR "optim.override_optimizer_config."
+#define DDP MCORE "override_ddp_config."
+
+/* ---- the command ---- */
+
+static bool starts_with(const char *text, const char *with) {
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* @return index of the word after `-m verl.trainer.main_ppo` or a script main_*.py; 0: none */
+static size_t arguments_begin(const stw_shell_word *words, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const char *text = words[i].text, *base = strrchr(text, '/');
+        base = base != NULL ? base + 1 : text;
+        const size_t length = strlen(base);
+        const bool module = i > 0 && strcmp(words[i - 1].text, "-m") == 0 &&
+                            (starts_with(text, "verl.") || starts_with(text, "recipe."));
+        if (module ||
+            (starts_with(base, "main_") && length > 3 && strcmp(base + length - 3, ".py") == 0))
+            return i + 1;
+    }
+    return 0;
+}
+
+static bool is_wanted(const stw_shell_word *words, size_t n) {
+    return arguments_begin(words, n) > 0;
+}
+
+/* a.b=c, +a.b=c, ++a.b=c, --option=c, --option c; ~a.b leaves a key out. */
+static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin) {
+    for (size_t i = begin; i < shell->n_words && r->status == STW_STATUS_OK; i++) {
+        const stw_shell_word *word = &shell->words[i];
+        const char *text = word->text + strspn(word->text, "+-~");
+        const size_t length = strcspn(text, "=");
+        const char *value = text[length] == '=' ? text + length + 1 : NULL;
+        if (word->text[0] == '$' || *text == '\0') continue; /* arguments of the script */
+        if (word->text[0] == '~') value = "null";
+        if (value == NULL && word->text[0] == '-' && i + 1 < shell->n_words)
+            value = shell->words[++i].text;
+        if (value == NULL)
+            r->status = stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
+                                    "found \"%.60s\", expected key=value", word->text);
+        else
+            r->status = stw_flags_add(&r->flags, r->out->pool,
+                                      stw_pool_printf(r->out->pool, "%.*s", (int)length, text),
+                                      value, word->line, r->err);
+    }
+}
+
+/* ---- values ---- */
+
+static const char *value(stw_reading *r, const char *name, const char *fallback) {
+    return stw_reading_value(r, name, fallback);
+}
+
+static bool is_on(stw_reading *r, const char *name, bool fallback) {
+    return stw_reading_is_on(r, name, fallback);
+}
+
+static uint64_t count(stw_reading *r, const char *name, uint64_t fallback) {
+    return stw_reading_number(r, name, fallback);
+}
+
+/* The first of two names that is given. */
+static const char *given(stw_reading *r, const char *name, const char *older) {
+    return value(r, name, NULL) != NULL || value(r, older, NULL) == NULL ? name : older;
+}
+
+/* ---- what both engines have ---- */
+
+typedef struct layout {
+    uint64_t gpus, ways; /* ranks of one replica of the data: ulysses, or tp x pp x cp */
+    uint64_t sequence;   /* of them, those that share the tokens of a sequence */
+    uint64_t seq_len, micro, tokens;
+    uint64_t all; /* sequences of a micro batch of all ranks, an older key; 0: not given */
+} layout;
+
+/* An update takes ppo_mini_batch_size prompts with n responses each. */
+static void set_batch(stw_reading *r, const layout *l) {
+    const uint64_t mini = count(r, ACTOR "ppo_mini_batch_size", 256);
+    const uint64_t sequences = stw_times(mini, count(r, ROLLOUT "n", 1));
+    const uint64_t ranks = l->gpus / (l->ways > 0 ? l->ways : 1);
+    uint64_t each = ranks > 0 ? sequences / ranks : sequences, steps = 1;
+    const uint64_t micro = l->all > 0 && ranks > 0 ? l->all / ranks : l->micro;
+    stw_reading_set_count(r, "batch.seq_len", l->seq_len);
+    if (each == 0) each = 1;
+    if (l->tokens > 0) {
+        stw_reading_set_count(r, "batch.max_tokens_per_gpu", l->tokens);
+        steps = stw_div_up_u64(stw_times(each, l->seq_len),
+                               stw_times(l->tokens, l->sequence > 0 ? l->sequence : 1));
+    } else {
+        stw_reading_set_count(r, "batch.micro_batch", micro > 0 ? micro : 1);
+        steps = stw_div_up_u64(each, micro > 0 ? micro : 1);
+    }
+    stw_reading_set_count(r, "batch.grad_accumulation", stw_min_u64(steps, 65536));
+    stw_reading_assume(r, "length of sequences", "max_prompt_length + max_response_length",
+                       "the data may be shorter; an upper bound");
+}
+
+static layout layout_of(stw_reading *r) {
+    layout l = {.ways = 1};
+    l.gpus = stw_times(count(r, "trainer.nnodes", 1), count(r, "trainer.n_gpus_per_node", 8));
+    l.seq_len = stw_plus(count(r, "data.max_prompt_length", 512),
+                         count(r, "data.max_response_length", 512));
+    const bool dynamic = is_on(r, ACTOR "use_dynamic_bsz", false);
+    l.all = count(r, ACTOR "ppo_micro_batch_size", 0);
+    l.micro = count(r, ACTOR "ppo_micro_batch_size_per_gpu", dynamic || l.all > 0 ? 1 : 0);
+    if (dynamic) l.tokens = count(r, ACTOR "ppo_max_token_len_per_gpu", 16384);
+    if (l.micro == 0)
+        stw_reading_fail(r, stw_fail(r->err, STW_STATUS_BAD_INPUT, r->flags.path,
+                                     ACTOR "ppo_micro_batch_size_per_gpu: required, or "
+                                           "use_dynamic_bsz=True"));
+    r->out->gpus = l.gpus;
+    return l;
+}
+
+static bool has_reference(stw_reading *r) {
+    return is_on(r, ACTOR "use_kl_loss", false) || is_on(r, "algorithm.use_kl_in_reward", false);
+}
+
+/* trainer/ppo/utils.py, need_critic. */
+static bool has_critic(stw_reading *r) {
+    return is_on(r, "critic.enable",
+                 strcasecmp(value(r, "algorithm.adv_estimator", "gae"), "gae") == 0);
+}
+
+static const char *role_key(stw_reading *r, unsigned index, const char *key) {
+    const char *text = stw_pool_printf(r->out->pool, "roles.%u.%s", index, key);
+    return text != NULL ? text : "roles.0.name";
+}
+
+/* bucketed_weight_transfer.py: tensors one after the other through a bucket; sglang_rollout.py,
+ * update_weights: as many tensors as fill one. 0.6 had the key beside the rollout's. */
+static void set_bucket(stw_reading *r, unsigned index, const char *engine) {
+    const char *name = given(r, ROLLOUT "checkpoint_engine.update_weights_bucket_megabytes",
+                             ROLLOUT "update_weights_bucket_megabytes");
+    const char *size =
+        stw_pool_printf(r->out->pool, "%llu MiB", (unsigned long long)count(r, name, 2048));
+    stw_reading_set(r, role_key(r, index, "update_bucket"), size != NULL ? size : "1 GiB");
+    if (strcmp(engine, "sglang") == 0) stw_reading_set(r, "weight_sync.method", "buckets");
+}
+
+static void set_rollout(stw_reading *r, unsigned index, const layout *l) {
+    static const struct {
+        const char *name, *key, *fallback;
+    } copied[] = {
+        {ROLLOUT "tensor_model_parallel_size", "parallel.tp", "2"},
+        {ROLLOUT "gpu_memory_utilization", "gpu_memory_utilization", "0.5"},
+        {ROLLOUT "max_num_seqs", "max_num_seqs", "256"},
+        {ROLLOUT "max_num_batched_tokens", "max_num_batched_tokens", "8192"},
+    };
+    const char *engine = value(r, ROLLOUT "name", "vllm");
+    const bool sleeps = is_on(r, ROLLOUT "free_cache_engine", true);
+    if (strcmp(engine, "vllm") != 0 && strcmp(engine, "sglang") != 0)
+        stw_reading_refuse(r, ROLLOUT "name", "use vllm or sglang");
+    stw_reading_set(r, role_key(r, index, "name"), "rollout");
+    stw_reading_set(r, role_key(r, index, "kind"), "rollout");
+    stw_reading_set(r, role_key(r, index, "engine"), engine);
+    for (size_t i = 0; i < sizeof copied / sizeof copied[0]; i++)
+        stw_reading_set(r, role_key(r, index, copied[i].key),
+                        value(r, copied[i].name, copied[i].fallback));
+    stw_reading_set_count(r, role_key(r, index, "max_model_len"),
+                          count(r, ROLLOUT "max_model_len", l->seq_len));
+    stw_reading_set_switch(r, role_key(r, index, "enforce_eager"),
+                           is_on(r, ROLLOUT "enforce_eager", false));
+    stw_reading_set_switch(r, role_key(r, index, "free_cache_engine"), sleeps);
+    /* vllm_async_server.py, _resolve_sleep_level: weights are discarded, since every update brings
+     * new ones; those beside adapters are not. layered_summon: vllm_rollout_spmd.py at 0.6.1 */
+    const bool keeps =
+        count(r, MODEL "lora_rank", 0) > 0 || is_on(r, ROLLOUT "layered_summon", false);
+    if (sleeps && strcmp(engine, "vllm") == 0)
+        stw_reading_set(r, role_key(r, index, "sleep_level"), keeps ? "1" : "2");
+    if (value(r, ROLLOUT "name", NULL) == NULL)
+        stw_reading_assume(r, ROLLOUT "name", engine, "it has no default");
+    set_bucket(r, index, engine);
+}
+
+/* A reference model of FSDP lies on the host (fsdp_workers.py, _build_model_optimizer); with
+ * adapters it is the actor without them. */
+static void set_roles(stw_reading *r, const layout *l, bool megatron) {
+    unsigned n = 0;
+    set_rollout(r, n++, l);
+    const bool host =
+        !megatron || is_on(r, REF "megatron.param_offload", is_on(r, MCORE "param_offload", false));
+    if (has_reference(r) && megatron && host) {
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "reference model", "on the host",
+                         "planned without it: its weights take host memory");
+    } else if (has_reference(r) && count(r, MODEL "lora_rank", 0) == 0) {
+        stw_reading_set(r, role_key(r, n, "name"), "reference");
+        stw_reading_set(r, role_key(r, n, "kind"), "reference");
+        stw_reading_set(r, role_key(r, n++, "placement.params"), host ? "host" : "gpu");
+    }
+    if (has_critic(r)) {
+        stw_reading_set(r, role_key(r, n, "name"), "critic");
+        stw_reading_set(r, role_key(r, n, "kind"), "critic");
+    }
+}
+
+static void set_parking(stw_reading *r, bool params, bool grads, bool moments) {
+    if (params) stw_reading_set(r, "park.params", "host");
+    if (grads) stw_reading_set(r, "park.grads", "host");
+    if (!moments) return;
+    stw_reading_set(r, "park.moments", "host");
+    stw_reading_set(r, "park.moments_back", "forward_backward"); /* update_actor loads both */
+}
+
+static void set_recompute(stw_reading *r) {
+    stw_reading_set(r, "recompute.granularity",
+                    is_on(r, MODEL "enable_gradient_checkpointing", true) ? "full" : "none");
+}
+
+/* ---- fsdp ---- */
+
+static void set_shards(stw_reading *r, const layout *l) {
+    const uint64_t sp = l->ways;
+    const char *text = value(r, FSDP "fsdp_size", "-1");
+    if (sp > 1) {
+        stw_reading_set_count(r, "parallel.cp", sp);
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "ulysses_sequence_parallel_size",
+                         value(r, ACTOR "ulysses_sequence_parallel_size", "1"),
+                         "planned as ring attention");
+    }
+    if (strcmp(text, "-1") == 0) return;
+    const uint64_t size = count(r, FSDP "fsdp_size", l->gpus);
+    if (size == 0 || size >= l->gpus) return;
+    stw_reading_set_count(r, "parallel.dp_shard", size >= sp ? size / sp : 1);
+    stw_reading_set_count(r, "parallel.dp_replicate", l->gpus / size);
+}
+
+/* fsdp_workers.py, compute_log_prob: the rollout's keys; its kernel reads the logits once. */
+static void set_log_prob(stw_reading *r, const layout *l) {
+    const uint64_t all = count(r, ROLLOUT "log_prob_micro_batch_size", 0);
+    const uint64_t ranks = stw_max_u64(l->gpus / stw_max_u64(l->ways, 1), 1);
+    uint64_t micro =
+        count(r, ROLLOUT "log_prob_micro_batch_size_per_gpu", all > 0 ? all / ranks : l->micro);
+    if (is_on(r, ROLLOUT "log_prob_use_dynamic_bsz", l->tokens > 0)) {
+        const uint64_t tokens =
+            count(r, ROLLOUT "log_prob_max_token_len_per_gpu", l->tokens > 0 ? l->tokens : 16384);
+        micro = l->seq_len > 0 ? stw_times(tokens, l->ways) / l->seq_len : 1;
+    }
+    stw_reading_set_count(r, "batch.log_prob_micro_batch", micro > 0 ? micro : 1);
+    stw_reading_set(r, "batch.log_prob_method", "kernel");
+}
+
+static void set_lora(stw_reading *r) {
+    const uint64_t rank = count(r, MODEL "lora_rank", 0);
+    const char *targets = value(r, MODEL "target_modules", "all-linear");
+    if (rank == 0) return;
+    stw_reading_set_count(r, "trainable.lora.rank", rank);
+    r->out->derived.all_linear = strcmp(targets, "all-linear") == 0;
+    if (!r->out->derived.all_linear) stw_reading_set(r, "trainable.lora.targets", targets);
+}
+
+static void set_precision(stw_reading *r) {
+    const char *type = value(r, FSDP "model_dtype", "fp32");
+    const bool half = strcmp(type, "bf16") == 0 || strcmp(type, "bfloat16") == 0;
+    if (!half && strcmp(type, "fp32") != 0 && strcmp(type, "float32") != 0)
+        stw_reading_refuse(r, FSDP "model_dtype", "use fp32 or bfloat16");
+    static const char *const keys[] = {"precision.params", "precision.grads", "precision.exp_avg",
+                                       "precision.exp_avg_sq"};
+    for (size_t i = 0; i < 4; i++) stw_reading_set(r, keys[i], half ? "bf16" : "fp32");
+    stw_reading_set(r, "precision.compute", "bf16");
+    stw_reading_set(r, "precision.reduce", "fp32");
+}
+
+static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
+    const bool policy = is_on(r, FSDP "offload_policy", false) && strcmp(strategy, "fsdp2") == 0;
+    l->ways = count(
+        r, given(r, ACTOR "ulysses_sequence_parallel_size", FSDP "ulysses_sequence_parallel_size"),
+        1);
+    l->sequence = l->ways;
+    if (strcmp(strategy, "fsdp") == 0)
+        stw_reading_assume(r, "strategy", "fsdp2", "FSDP1 is planned as FSDP2");
+    stw_reading_set(r, "engine", "fsdp2");
+    set_precision(r);
+    set_batch(r, l);
+    set_shards(r, l);
+    set_recompute(r);
+    set_lora(r);
+    set_log_prob(r, l);
+    /* with a policy verl's own offload is set aside */
+    stw_reading_set_switch(r, "fsdp.offload_policy", policy);
+    set_parking(r, !policy && is_on(r, FSDP "param_offload", false), false,
+                !policy && is_on(r, FSDP "optimizer_offload", false));
+    stw_reading_set_switch(r, "fsdp.reshard_after_forward",
+                           is_on(r, FSDP "reshard_after_forward", true));
+    /* fsdp_utils.py, apply_fsdp2; 0.9.1 makes a unit of the head, too, which is planned in the
+     * root's */
+    r->out->derived.wrap_embeddings = strcmp(strategy, "fsdp2") == 0;
+    stw_reading_set(r, "load.method", "rank0_broadcast");
+    if (!policy) stw_reading_set(r, "optimizer.implementation", "foreach"); /* torch's default */
+    stw_reading_set(r, "optimizer.clip_norm",
+                    value(r, given(r, ACTOR "grad_clip", ACTOR "optim.clip_grad"), "1.0"));
+    if (is_on(r, given(r, ACTOR "use_fused_kernels", MODEL "use_fused_kernels"), false))
+        stw_reading_set(r, "loss.fused", "true");
+    else /* logits stay in bf16; flash-attn's kernel keeps less than what is planned */
+        stw_reading_set(r, "loss.upcast", "bf16");
+}
+
+/* ---- megatron ---- */
+
+/* A setting of verl becomes a flag of Megatron-LM. */
+static void pass(stw_reading *r, stw_reading *to, const char *flag, const char *text) {
+    if (text != NULL)
+        stw_reading_fail(r, stw_flags_add(&to->flags, r->out->pool, flag, text, 0, r->err));
+}
+
+/* Keys of override_transformer_config and override_optimizer_config are Megatron-LM's. */
+static void pass_overrides(stw_reading *r, stw_reading *to, const char *before) {
+    static const char *const renamed[][2] = {
+        {"num-layers-in-first-pipeline-stage", "decoder-first-pipeline-num-layers"},
+        {"num-layers-in-last-pipeline-stage", "decoder-last-pipeline-num-layers"},
+    };
+    for (size_t i = 0; i < r->flags.n && r->status == STW_STATUS_OK; i++) {
+        const stw_flag *flag = &r->flags.items[i];
+        if (!starts_with(flag->name, before)) continue;
+        char *name = stw_pool_string(r->out->pool, flag->name + strlen(before));
+        for (char *c = name; c != NULL && *c != '\0'; c++)
+            if (*c == '_') *c = '-';
+        const char *text = value(r, flag->name, NULL), *as = name;
+        for (size_t k = 0; k < 2 && name != NULL; k++)
+            if (strcmp(name, renamed[k][0]) == 0) as = renamed[k][1];
+        if (text != NULL)
+            stw_reading_fail(r,
+                             stw_flags_add(&to->flags, r->out->pool, as, text, flag->line, r->err));
+    }
+}
+
+/* megatron/mcore/: as verl builds its transformer config and its DDP. */
+static void pass_settings(stw_reading *r, stw_reading *to) {
+    static const char *const pairs[][3] = {
+        {MCORE "tensor_model_parallel_size", "tensor-model-parallel-size", "1"},
+        {MCORE "pipeline_model_parallel_size", "pipeline-model-parallel-size", "1"},
+        {MCORE "context_parallel_size", "context-parallel-size", "1"},
+        {MCORE "expert_model_parallel_size", "expert-model-parallel-size", "1"},
+        {MCORE "expert_tensor_parallel_size", "expert-tensor-parallel-size", NULL},
+        {MCORE "virtual_pipeline_model_parallel_size", "num-virtual-stages-per-pipeline-rank",
+         NULL},
+        {MCORE "sequence_parallel", "sequence-parallel", "true"},
+        {MCORE "use_distributed_optimizer", "use-distributed-optimizer", "true"},
+        {MCORE "use_megatron_fsdp", "use-megatron-fsdp", "false"},
+        {ACTOR "optim.clip_grad", "clip-grad", "1.0"},
+        {ACTOR "optim.use_precision_aware_optimizer", "use-precision-aware-optimizer", "false"},
+        {ACTOR "optim.main_grads_dtype", "main-grads-dtype", NULL},
+        {ACTOR "optim.exp_avg_dtype", "exp-avg-dtype", NULL},
+        {ACTOR "optim.exp_avg_sq_dtype", "exp-avg-sq-dtype", NULL},
+    };
+    static const char *const fixed[][2] = {
+        {"bf16", "true"},
+        {"attention-backend", "flash"},
+        {"hidden-dropout", "0"},
+        {"attention-dropout", "0"},
+        {"moe-grouped-gemm", "true"},
+        {"moe-token-dispatcher-type", "alltoall"},
+        {"transformer-impl", "transformer_engine"},
+    };
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
+        pass(r, to, fixed[i][0], fixed[i][1]);
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++)
+        pass(r, to, pairs[i][1], value(r, pairs[i][0], pairs[i][2]));
+    pass_overrides(r, to, OVERRIDES);
+    pass_overrides(r, to, OPTIMIZER);
+    pass_overrides(r, to, DDP);
+}
+
+static void use_megatron(stw_reading *r, layout *l) {
+    stw_reading to = {.out = r->out, .err = r->err, .status = STW_STATUS_OK};
+    to.flags.path = r->flags.path;
+    l->ways = stw_times(count(r, MCORE "tensor_model_parallel_size", 1),
+                        stw_times(count(r, MCORE "pipeline_model_parallel_size", 1),
+                                  count(r, MCORE "context_parallel_size", 1)));
+    l->sequence = count(r, MCORE "context_parallel_size", 1);
+    if (count(r, MODEL "lora_rank", 0) + count(r, MODEL "lora.rank", 0) > 0)
+        stw_reading_refuse(r,
+                           stw_flags_find(&r->flags, MODEL "lora.rank") != NULL ? MODEL "lora.rank"
+                                                                                : MODEL "lora_rank",
+                           "engine megatron has no adapters; use strategy fsdp2");
+    pass_settings(r, &to);
+    if (r->status == STW_STATUS_OK) stw_megatron_read(&to, &stw_verl_megatron_flags);
+    stw_reading_fail(r, to.status);
+    set_batch(r, l);
+    if (is_on(r, MODEL "use_fused_kernels", false))
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, MODEL "use_fused_kernels", "true",
+                         "engine megatron is planned with whole logits");
+    /* HybridDeviceOptimizer keeps its state on the host: nothing of it is left to park */
+    const bool hybrid = is_on(r, OPTIMIZER "optimizer_cpu_offload", false);
+    set_parking(r, is_on(r, MCORE "param_offload", false), is_on(r, MCORE "grad_offload", false),
+                !hybrid && is_on(r, MCORE "optimizer_offload", false));
+    r->out->global_batch = 0;
+}
+
+/* ---- all ---- */
+
+/* What an actor's key is where it is not given, as it is read above, and its other name.
+ */
+static const char *default_of(stw_reading *r, const char *name) {
+    static const char *const defaults[][3] = {
+        {ACTOR "strategy", "fsdp", FSDP "strategy"},
+        {ACTOR "ppo_mini_batch_size", "256"},
+        {ACTOR "use_dynamic_bsz", "false"},
+        {ACTOR "ppo_max_token_len_per_gpu", "16384"},
+        {ACTOR "ulysses_sequence_parallel_size", "1", FSDP "ulysses_sequence_parallel_size"},
+        {ACTOR "grad_clip", "1.0", ACTOR "optim.clip_grad"},
+        {FSDP "param_offload", "false"},
+        {FSDP "optimizer_offload", "false"},
+        {FSDP "offload_policy", "false"},
+        {FSDP "reshard_after_forward", "true"},
+        {FSDP "fsdp_size", "-1"},
+        {FSDP "model_dtype", "fp32"},
+        {MCORE "tensor_model_parallel_size", "1"},
+        {MCORE "pipeline_model_parallel_size", "1"},
+        {MCORE "context_parallel_size", "1"},
+        {MCORE "expert_model_parallel_size", "1"},
+        {MCORE "sequence_parallel", "true"},
+        {MCORE "use_distributed_optimizer", "true"},
+        {MCORE "param_offload", "false"},
+        {MCORE "grad_offload", "false"},
+        {MCORE "optimizer_offload", "false"},
+        {MODEL "enable_gradient_checkpointing", "true"},
+        {MODEL "use_fused_kernels", "false", ACTOR "use_fused_kernels"},
+        {MODEL "lora_rank", "0"},
+    };
+    const stw_flag_row *row = stw_flag_row_named(&stw_verl_flags, name);
+    for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
+        if (strcmp(defaults[i][0], name) == 0)
+            return defaults[i][2] != NULL ? value(r, defaults[i][2], defaults[i][1])
+                                          : defaults[i][1];
+    return row != NULL ? row->harmless : NULL;
+}
+
+/* The actor's key that says the same of the actor, or NULL. */
+static const char *actors_key(stw_reading *r, const char *name) {
+    static const char *const of_actor[][2] = {{REF, ACTOR},
+                                              {"critic.model.fsdp_config.", FSDP},
+                                              {"critic.fsdp.", FSDP},
+                                              {"critic.model.", MODEL},
+                                              {"critic.", ACTOR}};
+    for (size_t i = 0; i < 5; i++)
+        if (starts_with(name, of_actor[i][0]))
+            return stw_pool_printf(r->out->pool, "%s%s", of_actor[i][1],
+                                   name + strlen(of_actor[i][0]));
+    return NULL;
+}
+
+/* A key of the reference model or the critic that repeats the actor's changes nothing; nor does
+ * one that changes nothing of the actor. */
+static bool repeats_actor(stw_reading *r, const stw_flag *flag) {
+    const char *name = actors_key(r, flag->name), *own = value(r, flag->name, NULL);
+    if (name == NULL) return false;
+    const stw_flag_row *row = stw_flag_row_named(&stw_verl_flags, name);
+    const char *actor = value(r, name, default_of(r, name));
+    return own == NULL || (row != NULL && row->use == STW_FLAG_IDLE) ||
+           (actor != NULL && stw_reading_same(own, actor));
+}
+
+/* The last component of a path or a name of the Hub. */
+static bool is_same_model(const char *a, const char *b) {
+    size_t n[2] = {strlen(a), strlen(b)};
+    const char *from[2] = {a, b};
+    for (size_t i = 0; i < 2; i++) {
+        while (n[i] > 1 && from[i][n[i] - 1] == '/') n[i]--;
+        for (size_t k = n[i]; k > 0; k--)
+            if (from[i][k - 1] == '/' && k < n[i]) {
+                from[i] += k, n[i] -= k;
+                break;
+            }
+    }
+    return n[0] == n[1] && memcmp(from[0], from[1], n[0]) == 0;
+}
+
+/* A critic is planned as the actor's model with a head of one output. @return is the key its path,
+ * and the path the actor's? */
+static bool has_actors_path(stw_reading *r, const stw_flag *flag) {
+    const char *actor = value(r, MODEL "path", NULL), *own = value(r, flag->name, NULL);
+    if (strcmp(flag->name, "critic.model.path") != 0 || actor == NULL || own == NULL) return false;
+    if (is_same_model(own, actor)) return true;
+    stw_reading_refuse(r, flag->name, "one model per run; plan the critic apart");
+    return false;
+}
+
+static void sort_all(stw_reading *r, bool megatron) {
+    for (size_t i = 0; i < r->flags.n && r->status == STW_STATUS_OK; i++) {
+        const stw_flag *flag = &r->flags.items[i];
+        const stw_flag_row *row = stw_flag_row_named(&stw_verl_flags, flag->name);
+        if (megatron && (starts_with(flag->name, OVERRIDES) || starts_with(flag->name, OPTIMIZER) ||
+                         starts_with(flag->name, DDP)))
+            continue; /* sorted as Megatron-LM's */
+        const bool transformers =
+            strcmp(flag->name, MODEL "enable_gradient_checkpointing") == 0 ||
+            strcmp(flag->name, "critic.model.enable_gradient_checkpointing") == 0;
+        const bool null = starts_with(flag->name, "critic.") && !has_critic(r);
+        const bool listed = row != NULL && row->use == STW_FLAG_LISTED;
+        const bool unset =
+            value(r, flag->name, NULL) == NULL || stw_reading_is_reference(flag->value);
+        if (null || has_actors_path(r, flag) || repeats_actor(r, flag) ||
+            (megatron && transformers) || (listed && unset) ||
+            (starts_with(flag->name, REF) && listed && !has_reference(r)))
+            stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
+        else
+            stw_reading_sort(r, flag, row);
+    }
+}
+
+static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
+    stw_shell shell;
+    stw_status status =
+        stw_shell_find(r->out->path, text, length, is_wanted, r->out->pool, &shell, r->err);
+    if (status != STW_STATUS_OK) return status;
+    if (shell.n_found == 0)
+        return stw_flags_parse_paths(r->out->path, text, length, r->out->pool, &r->flags, r->err);
+    r->flags.path = r->out->path;
+    r->flags.dashes = "";
+    if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
+    const size_t begin = arguments_begin(shell.words, shell.n_words);
+    const char *program = shell.words[begin - 1].text;
+    if (strstr(program, "sft") != NULL || strstr(program, "generation") != NULL)
+        return stw_fail_at(r->err, STW_STATUS_NOT_BUILT_IN, r->out->path,
+                           shell.words[begin - 1].line, 1,
+                           "%.60s: not implemented: use main_ppo, or a run file", program);
+    read_arguments(r, &shell, begin);
+    const char *config = stw_reading_text(r, "config-name", "");
+    if (r->status == STW_STATUS_OK && strstr(config, "megatron") != NULL &&
+        stw_flags_find(&r->flags, ACTOR "strategy") == NULL)
+        return stw_flags_add(&r->flags, r->out->pool, ACTOR "strategy", "megatron", 0, r->err);
+    return r->status;
+}
+
+stw_status stw_verl_import(const char *text, size_t length, stw_import *out, stw_error *err) {
+    stw_reading r = {.out = out, .err = err, .status = STW_STATUS_OK};
+    out->dashes = "";
+    stw_status status = read_flags(&r, text, length);
+    if (status != STW_STATUS_OK) return status;
+    const char *strategy = value(&r, ACTOR "strategy", value(&r, FSDP "strategy", "fsdp"));
+    const bool megatron = strcmp(strategy, "megatron") == 0;
+    layout l = layout_of(&r);
+    out->derived.text_only = true;
+    out->model = value(&r, MODEL "path", NULL);
+    if (!megatron && strcmp(strategy, "fsdp") != 0 && strcmp(strategy, "fsdp2") != 0)
+        stw_reading_refuse(&r, ACTOR "strategy", "use fsdp, fsdp2 or megatron");
+    if (r.status == STW_STATUS_OK && megatron) use_megatron(&r, &l);
+    if (r.status == STW_STATUS_OK && !megatron) use_fsdp(&r, &l, strategy);
+    if (r.status == STW_STATUS_OK) set_roles(&r, &l, megatron);
+    sort_all(&r, megatron);
+    out->flags = r.flags;
+    return r.status;
+}
