@@ -57,8 +57,21 @@ grep -q '^+ actor_rollout_ref.actor.fsdp_config.param_offload true$' notes.txt |
 grep -q 'fsdp.sync_each_micro_batch: planned false, these settings give true' err.txt || fail "not named"
 
 # another framework's settings for the same engine, and facts for torch
-"$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit fsdp2 2>/dev/null >out.txt
-grep -q 'MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)' out.txt || fail "no policy"
+torch() { "$STOWAGE" plan --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --set batch.seq_len=1024 \
+    --emit fsdp2 "$@" 2>err.txt; }
+torch --set recompute.granularity=full >settings.py
+grep -q 'MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)' settings.py || fail "no policy"
+grep -q '^RECOMPUTED = {0, 1, .*, 26, 27}$' settings.py || fail "not all layers are recomputed"
+[ ! -s err.txt ] || fail "the module says all, found $(cat err.txt)"
+python3 -c 'import ast; ast.parse(open("settings.py").read())' || fail "not Python"
+torch --set recompute.granularity=none --set fsdp.offload_policy=true --set batch.grad_accumulation=3 \
+    --set fsdp.sync_each_micro_batch=false >settings.py
+! grep -q checkpoint_wrapper\( settings.py || fail "layers are recomputed"
+grep -q '"offload_policy": CPUOffloadPolicy()' settings.py || fail "no offload"
+grep -q 'set_requires_gradient_sync(index == MICRO_BATCHES - 1)' settings.py || fail "reduced after each micro batch"
+torch --set parallel.tp=2 --set park.moments=host >settings.py
+grep -q 'parallel.tp: planned 2, these settings give 1' err.txt || fail "tensor parallelism is not named"
+grep -q 'park.moments: planned host' err.txt || fail "parking is not named"
 printf '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}' >ds.json
 "$STOWAGE" plan --from deepspeed:ds.json --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set batch.seq_len=1024 \
     --set recompute.granularity=full --emit llamafactory:lf.yaml >notes.txt 2>/dev/null

@@ -52,7 +52,7 @@ stw_emit_flag *stw_emit_find(stw_emission *e, const char *name);
 /** The list [a, b] with another character between its items; NULL without brackets. */
 const char *stw_emit_list(stw_emission *e, const char *list, const char *between);
 
-/* ---- writers (emit_megatron.c, emit_deepspeed.c, emit_rl.c) ---- */
+/* ---- writers (megatron.c, deepspeed.c, rl.c, fsdp2.c) ---- */
 
 void stw_emit_megatron(stw_emission *e);
 void stw_emit_deepspeed(stw_emission *e);
@@ -60,10 +60,12 @@ void stw_emit_ms_swift(stw_emission *e);
 void stw_emit_llamafactory(stw_emission *e);
 void stw_emit_verl(stw_emission *e);
 void stw_emit_areal(stw_emission *e);
-/** Facts of torch's fully_shard() for people; no file is read back. */
+/** A Python module with torch's calls; no such file is read back. */
 void stw_emit_fsdp2(stw_emission *e, stw_text *out);
+/** The run that this module realises. @param run out; free with stw_run_spec_free, also on error */
+STW_MUST_USE stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *err);
 
-/* ---- forms of files (emit_text.c) ---- */
+/* ---- forms of files (text.c) ---- */
 
 void stw_emit_as_arguments(const stw_emission *e, stw_text *out);
 void stw_emit_as_script(const stw_emission *e, stw_text *out); /* ms-swift */

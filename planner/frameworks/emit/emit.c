@@ -228,30 +228,32 @@ static void note_changes(const stw_emission *e, stw_text *notes) {
 }
 
 /* What is on: in words where no key says it. */
-static void note_decisions(stw_emission *e, stw_text *notes) {
+static void note_decisions(const framework *f, stw_emission *e, stw_text *notes) {
     const stw_decisions *d = &e->plan->decisions;
     uint64_t by_act[STW_N_ACTS] = {0};
     const bool open = e->plan->run.recompute.granularity == STW_AUTO;
     for (uint32_t i = 0; i < d->n_blocks; i++) by_act[d->blocks[i].act] += d->blocks[i].count;
     const bool mixed = by_act[STW_ACT_KEEP] > 0 && by_act[STW_ACT_RECOMPUTE] > 0;
-    const bool apart = mixed && stw_emit_recompute_method(e) == NULL;
+    const bool apart = mixed && f->write != NULL && stw_emit_recompute_method(e) == NULL;
     if (open && (apart || by_act[STW_ACT_OFFLOAD] > 0))
         stw_text_printf(notes,
                         "  activations: planned %llu blocks kept, %llu recomputed, %llu offloaded; "
-                        "these settings treat all alike\n",
+                        "these settings %s\n",
                         (unsigned long long)by_act[STW_ACT_KEEP],
                         (unsigned long long)by_act[STW_ACT_RECOMPUTE],
-                        (unsigned long long)by_act[STW_ACT_OFFLOAD]);
+                        (unsigned long long)by_act[STW_ACT_OFFLOAD],
+                        f->write != NULL ? "treat all alike" : "keep what is to be offloaded");
 }
 
 static stw_status write_notes(const framework *f, stw_emission *e, stw_text *notes,
                               stw_error *err) {
     given read = {.idle = NULL};
     stw_text lines = STW_TEXT_INIT;
-    stw_status status = read_back(f, e, &read, err);
+    stw_status status =
+        f->write != NULL ? read_back(f, e, &read, err) : stw_emit_fsdp2_says(e, &read.run, err);
     if (status == STW_STATUS_OK) {
         (void)compare(&(comparison){&e->plan->run, &read, e->pool, &lines});
-        note_decisions(e, &lines);
+        note_decisions(f, e, &lines);
         if (lacks_model(f, e))
             stw_text_printf(&lines, "  the model: add its arguments (--num-layers, ...)\n");
         if (lines.length > 0)
@@ -289,6 +291,7 @@ stw_status stw_emit_plan(const char *what, const stw_plan *plan, const char *fro
     if (from != NULL && import != NULL && framework_of(from) == f) e.import = import;
     if (f->put == NULL) {
         stw_emit_fsdp2(&e, settings);
+        if (e.status == STW_STATUS_OK) e.status = write_notes(f, &e, notes, err);
     } else {
         if (e.import != NULL) add_own(&e);
         f->put(&e);

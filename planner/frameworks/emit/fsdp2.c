@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of torch that realise a plan of engine fsdp2 (torch.distributed.fsdp, 2.6 or later). */
+/* A Python module that realises a plan of engine fsdp2 (torch.distributed.fsdp, 2.6 or later). */
 #include <string.h>
 
+#include "plan/program/blocks.h"
+#include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emission.h"
 
 static const char *dtype(stw_emission *e, const char *key) {
@@ -10,60 +12,208 @@ static const char *dtype(stw_emission *e, const char *key) {
     return strcmp(text, "fp16") == 0 ? "torch.float16" : "torch.bfloat16";
 }
 
-static void write_mesh(stw_emission *e, stw_text *out) {
-    const stw_parallel *p = &e->plan->run.parallel;
-    const uint64_t ranks = stw_emit_ranks(e), copies = p->dp_replicate > 0 ? p->dp_replicate : 1;
-    if (copies > 1)
-        stw_text_printf(out, "mesh: init_device_mesh(\"cuda\", (%llu, %llu))\n",
-                        (unsigned long long)copies, (unsigned long long)(ranks * p->cp / copies));
-    else
-        stw_text_printf(out, "mesh: init_device_mesh(\"cuda\", (%llu,))\n",
-                        (unsigned long long)(ranks * p->cp));
-    if (p->cp > 1) stw_text_printf(out, "context parallel: %u ranks\n", p->cp);
-    if (p->ep > 1) stw_text_printf(out, "expert parallel: %u ranks\n", p->ep);
+static void write_head(stw_emission *e, stw_text *out) {
+    const stw_run_spec *run = &e->plan->run;
+    const char *clip = stw_emit_text(e, "optimizer.clip_norm");
+    stw_text_printf(out,
+                    "\"\"\"Settings of torch FSDP2 (2.6 or later) for %s on %u x %u GPUs. In "
+                    "every rank, after init_process_group():\n\n"
+                    "    model = ...            # in PARAMS, on the meta device\n"
+                    "    shard(model)           # then model.to_empty(device=DEVICE), weights\n"
+                    "    optimizer = adamw(model.parameters(), lr=...)\n"
+                    "    each of MICRO_BATCHES: micro_batch(model, index), forward, backward\n"
+                    "    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM), "
+                    "optimizer.step()\n\"\"\"\n",
+                    e->plan->model->name, e->plan->cluster.nodes, e->plan->cluster.gpus);
+    if (stw_emit_on(e, "allocator.expandable_segments"))
+        stw_text_printf(out, "# Start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the "
+                             "environment.\n");
+    stw_text_printf(out,
+                    "import torch\n"
+                    "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import "
+                    "checkpoint_wrapper\n"
+                    "from torch.distributed.device_mesh import init_device_mesh\n"
+                    "from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, "
+                    "OffloadPolicy, fully_shard\n\n");
+    stw_text_printf(out, "PARAMS = %s  # the dtype in which parameters are created\n",
+                    dtype(e, "precision.params"));
+    stw_text_printf(out, "DEVICE = \"%s\"  # where shards of parameters lie\n",
+                    stw_emit_on(e, "fsdp.offload_policy") ? "cpu" : "cuda");
+    stw_text_printf(out, "SEQUENCES = %llu  # of a micro batch, on each data-parallel rank\n",
+                    (unsigned long long)run->batch.micro_batch);
+    stw_text_printf(out, "SEQUENCE_LENGTH = %llu  # tokens\n",
+                    (unsigned long long)run->batch.seq_len);
+    stw_text_printf(out, "MICRO_BATCHES = %llu  # of an optimizer step\n",
+                    (unsigned long long)run->batch.grad_accumulation);
+    stw_text_printf(out, "MAX_NORM = %s  # of clip_grad_norm_%s\n", clip != NULL ? clip : "None",
+                    clip != NULL ? "" : ": gradients are not clipped");
 }
 
-static void write_wrapping(stw_emission *e, stw_text *out) {
-    const bool policy = stw_emit_on(e, "fsdp.offload_policy");
-    stw_text_printf(out, "parameters are created in: %s\n", dtype(e, "precision.params"));
-    stw_text_printf(out, "units: every layer%s, then the model\n",
-                    stw_emit_on(e, "fsdp.wrap_embeddings") ? ", the embedding" : "");
-    stw_text_printf(
-        out, "fully_shard: mp_policy=MixedPrecisionPolicy(param_dtype=%s, reduce_dtype=%s)\n",
-        dtype(e, "precision.compute"), dtype(e, "precision.reduce"));
-    const bool node = stw_emit_on(e, "fsdp.reshard_to_node");
-    stw_text_printf(out, "fully_shard: reshard_after_forward=");
-    if (node)
-        stw_text_printf(out, "%u\n", e->plan->cluster.gpus);
+/* NAME = {0, 1, 2}: the layers with a policy, by index. @return are there any? */
+static bool write_layers(const stw_emission *e, const stw_act *acts, stw_act act, const char *name,
+                         stw_text *out) {
+    const stw_model *model = e->plan->model;
+    uint32_t layer = 0, n = 0;
+    for (uint32_t b = 0; b < model->n_blocks; b++) {
+        if (!model->groups[model->blocks[b].group].facts.transformer) continue;
+        if (acts[b] == act && n++ == 0)
+            stw_text_printf(out, "%s = {%u", name, layer);
+        else if (acts[b] == act)
+            stw_text_printf(out, ", %u", layer);
+        layer++;
+    }
+    if (n > 0) stw_text_printf(out, "}\n");
+    return n > 0;
+}
+
+/* @return are layers recomputed? */
+static bool write_activations(stw_emission *e, stw_text *out) {
+    stw_act *acts = stw_pool_array(e->pool, e->plan->model->n_blocks, sizeof *acts);
+    if (acts == NULL) {
+        if (e->status == STW_STATUS_OK)
+            e->status = stw_fail(e->err, STW_STATUS_NO_MEMORY, "--emit", "out of memory");
+        return false;
+    }
+    stw_block_acts(e->plan->job, &e->plan->decisions, acts);
+    const bool some = write_layers(e, acts, STW_ACT_RECOMPUTE, "RECOMPUTED", out);
+    if (write_layers(e, acts, STW_ACT_OFFLOAD, "OFFLOADED", out))
+        stw_text_printf(out,
+                        "# Activations of OFFLOADED go to the host after forward: torch has no "
+                        "setting for it\n# (torchtune's OffloadActivations does it).\n");
+    return some;
+}
+
+static void write_mesh(stw_emission *e, stw_text *out) {
+    const stw_parallel *p = &e->plan->run.parallel;
+    const uint64_t sharded = stw_emit_ranks(e) * p->cp;
+    const uint64_t copies = p->dp_replicate > 0 ? p->dp_replicate : 1;
+    if (p->tp > 1) {
+        stw_text_printf(out,
+                        "    mesh = init_device_mesh(\"cuda\", (%llu, %u), mesh_dim_names=(\"dp\", "
+                        "\"tp\"))\n"
+                        "    # Tensor parallelism comes first: "
+                        "torch.distributed.tensor.parallel.parallelize_module\n"
+                        "    # with the model's own plan, on mesh[\"tp\"].\n"
+                        "    mesh = mesh[\"dp\"]\n",
+                        (unsigned long long)sharded, p->tp);
+        return;
+    }
+    if (copies > 1)
+        stw_text_printf(out,
+                        "    mesh = init_device_mesh(\"cuda\", (%llu, %llu))  # replicas, "
+                        "shards\n",
+                        (unsigned long long)copies, (unsigned long long)(sharded / copies));
     else
-        stw_text_printf(out, stw_emit_on(e, "fsdp.reshard_after_forward") ? "True\n" : "False\n");
-    if (policy) stw_text_printf(out, "fully_shard: offload_policy=CPUOffloadPolicy()\n");
-    if (!stw_emit_on(e, "fsdp.reshard_after_backward"))
-        stw_text_printf(out, "set_reshard_after_backward(False)\n");
-    if (!stw_emit_on(e, "fsdp.sync_each_micro_batch"))
-        stw_text_printf(out, "set_requires_gradient_sync(False) before the last micro batch\n");
+        stw_text_printf(out, "    mesh = init_device_mesh(\"cuda\", (%llu,))\n",
+                        (unsigned long long)sharded);
+    if (p->cp > 1)
+        stw_text_printf(out,
+                        "    # Context parallelism, %u ranks for each sequence, is the "
+                        "model's own.\n",
+                        p->cp);
+    if (p->ep > 1)
+        stw_text_printf(out, "    # Expert parallelism of %u ranks is the model's own.\n", p->ep);
+}
+
+static void write_shard(stw_emission *e, bool recomputed, stw_text *out) {
+    stw_text_printf(out, "\n\ndef shard(model):\n");
+    write_mesh(e, out);
+    stw_text_printf(out,
+                    "    settings = {\n"
+                    "        \"mesh\": mesh,\n"
+                    "        \"mp_policy\": MixedPrecisionPolicy(param_dtype=%s, reduce_dtype=%s),"
+                    "\n        \"offload_policy\": %s,\n        \"reshard_after_forward\": ",
+                    dtype(e, "precision.compute"), dtype(e, "precision.reduce"),
+                    stw_emit_on(e, "fsdp.offload_policy") ? "CPUOffloadPolicy()"
+                                                          : "OffloadPolicy()");
+    if (stw_emit_on(e, "fsdp.reshard_to_node"))
+        stw_text_printf(out, "%u,\n    }\n", e->plan->cluster.gpus);
+    else
+        stw_text_printf(out, "%s,\n    }\n",
+                        stw_emit_on(e, "fsdp.reshard_after_forward") ? "True" : "False");
+    if (recomputed)
+        stw_text_printf(out, "    for index in RECOMPUTED:\n"
+                             "        model.model.layers[index] = "
+                             "checkpoint_wrapper(model.model.layers[index])\n");
+    stw_text_printf(out, "    for layer in model.model.layers:\n"
+                         "        fully_shard(layer, **settings)\n");
+    if (stw_emit_on(e, "fsdp.wrap_embeddings"))
+        stw_text_printf(out, "    fully_shard(model.model.embed_tokens, **settings)\n");
+    stw_text_printf(out, "    fully_shard(model, **settings)\n");
+}
+
+static void write_optimizer(stw_emission *e, stw_text *out) {
+    const bool cpu = stw_emit_on(e, "fsdp.offload_policy");
+    const char *kind = stw_emit_text(e, "optimizer.implementation");
+    const char *how = cpu ? "foreach=False" : "fused=True"; /* as the plan takes auto */
+    if (kind != NULL && strcmp(kind, "fused") == 0) how = "fused=True";
+    if (kind != NULL && strcmp(kind, "foreach") == 0) how = "foreach=True";
+    if (kind != NULL && strcmp(kind, "loop") == 0) how = "foreach=False";
+    stw_text_printf(out,
+                    "\n\ndef adamw(params, **arguments):\n"
+                    "    return torch.optim.AdamW(params, %s, **arguments)\n",
+                    how);
+}
+
+static void write_micro_batch(stw_emission *e, stw_text *out) {
+    const bool sync = stw_emit_on(e, "fsdp.sync_each_micro_batch");
+    const bool reshard = stw_emit_on(e, "fsdp.reshard_after_backward");
+    const char *last = "index == MICRO_BATCHES - 1";
+    stw_text_printf(out,
+                    "\n\ndef micro_batch(model, index):\n"
+                    "    model.set_requires_gradient_sync(%s)\n"
+                    "    model.set_reshard_after_backward(%s)\n",
+                    sync ? "True" : last, reshard ? "True" : last);
 }
 
 void stw_emit_fsdp2(stw_emission *e, stw_text *out) {
-    const stw_run_spec *run = &e->plan->run;
-    const char *clip = stw_emit_text(e, "optimizer.clip_norm");
-    const char *kind = stw_emit_text(e, "optimizer.implementation");
-    static const char *const torchs[] = {"fused", "foreach"};
-    write_mesh(e, out);
-    write_wrapping(e, out);
-    const char *recompute = stw_emit_recompute(e);
-    stw_text_printf(out, "activation checkpointing: %s\n",
-                    strcmp(recompute, "full") == 0 ? "every layer" : recompute);
-    for (size_t i = 0; i < 2; i++)
-        if (kind != NULL && strcmp(kind, torchs[i]) == 0)
-            stw_text_printf(out, "optimizer: torch.optim.AdamW(%s=True)\n", torchs[i]);
-    if (kind != NULL && strcmp(kind, "fused") != 0 && strcmp(kind, "foreach") != 0)
-        stw_text_printf(out, "optimizer: %s; torch has no setting for it\n", kind);
-    if (clip != NULL) stw_text_printf(out, "clip_grad_norm_: max_norm=%s\n", clip);
-    stw_text_printf(out, "micro batch: %llu sequences of %llu tokens, %llu times\n",
-                    (unsigned long long)run->batch.micro_batch,
-                    (unsigned long long)run->batch.seq_len,
-                    (unsigned long long)run->batch.grad_accumulation);
-    if (stw_emit_on(e, "allocator.expandable_segments"))
-        stw_text_printf(out, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n");
+    write_head(e, out);
+    const bool recomputed = write_activations(e, out);
+    write_shard(e, recomputed, out);
+    write_optimizer(e, out);
+    write_micro_batch(e, out);
+}
+
+static stw_status copy_value(const stw_run_spec *from, stw_run_spec *to, const char *key,
+                             stw_error *err) {
+    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
+    stw_spec_write_value(row, from, &text);
+    STW_TRY(stw_text_status(&text, err));
+    STW_TRY(stw_run_spec_set(to, key, text.data, "--emit", err));
+out:
+    stw_text_free(&text);
+    return status;
+}
+
+stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *err) {
+    static const char *const keys[] = {"precision.params",
+                                       "precision.compute",
+                                       "precision.reduce",
+                                       "batch.micro_batch",
+                                       "batch.seq_len",
+                                       "batch.grad_accumulation",
+                                       "parallel.dp_replicate",
+                                       "optimizer.clip_norm",
+                                       "allocator.expandable_segments",
+                                       "fsdp.offload_policy",
+                                       "fsdp.reshard_after_forward",
+                                       "fsdp.reshard_to_node",
+                                       "fsdp.reshard_after_backward",
+                                       "fsdp.wrap_embeddings",
+                                       "fsdp.sync_each_micro_batch"};
+    const stw_run_spec *planned = &e->plan->run;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_run_spec_init_as(planned, run, err));
+    run->engine = planned->engine;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        STW_TRY(copy_value(planned, run, keys[i], err));
+    const stw_optimizer_implementation how = planned->optimizer.implementation;
+    if (how == STW_OPTIMIZER_FUSED || how == STW_OPTIMIZER_FOREACH || how == STW_OPTIMIZER_LOOP)
+        run->optimizer.implementation = how;
+    if (planned->recompute.granularity < 2)
+        run->recompute.granularity = planned->recompute.granularity;
+out:
+    return status;
 }
