@@ -6,7 +6,7 @@
     stowage validate plan.json run.json
 
 settings.py of `--emit fsdp2`, or the JSON file of `--emit deepspeed` with --seq and --recompute, which it does
-not say. Weights are constants: no checkpoint is read. With CPU offload DeepSpeed steps torch's AdamW."""
+not say. No checkpoint is read. With CPU offload DeepSpeed steps torch's AdamW."""
 
 import argparse
 import contextlib
@@ -48,11 +48,10 @@ def with_fsdp2(path, arguments):
     shape = (settings.SEQUENCES, settings.SEQUENCE_LENGTH)
     tokens = torch.randint(0, config.vocab_size, shape, device="cuda")
 
-    def forward_backward():
-        for index in range(settings.MICRO_BATCHES):
-            settings.micro_batch(model, index)
-            loss = model(input_ids=tokens, labels=tokens).loss / settings.MICRO_BATCHES
-            loss.backward()
+    def micro_batch(index):
+        settings.micro_batch(model, index)
+        loss = model(input_ids=tokens, labels=tokens).loss / settings.MICRO_BATCHES
+        loss.backward()
 
     def step():
         if settings.MAX_NORM is not None:
@@ -60,37 +59,41 @@ def with_fsdp2(path, arguments):
         optimizer.step()
         optimizer.zero_grad()
 
-    return forward_backward, step
+    return settings.MICRO_BATCHES, micro_batch, step
 
 
 def with_deepspeed(path, arguments):
     import deepspeed
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     settings = json.loads(path.read_text())
     zero = settings["zero_optimization"]
     offload = zero.get("offload_optimizer", {}).get("device", "none") != "none"
-    third = zero["stage"] == 3
-    case = {**DEFAULTS, "model": arguments.model, "params": "bfloat16"}
-    # ZeRO-3 shards while the model is made, as transformers' from_pretrained does under a DeepSpeed config
-    model, config = build(case, arguments.zoo)
-    fill(model, "cpu" if third else "cuda")
+    facts = json.loads((arguments.zoo / (arguments.model + ".json")).read_text())
+    facts = facts.get("config", facts)
+    config = AutoConfig.for_model(facts["model_type"], **{k: v for k, v in facts.items() if k != "model_type"})
+    config.use_cache = False
+    with torch.device("cuda"):  # random weights: DeepSpeed leaves out steps whose gradients are not finite
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model.train()
     if arguments.recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     how = {"foreach": False} if offload else {"fused": True}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, **how)
     extra = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, "steps_per_print": 1000}
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, config={**settings, **extra})
+    del model
+    torch.cuda.empty_cache()
     size = settings["train_micro_batch_size_per_gpu"]
     parts = settings["gradient_accumulation_steps"]
     tokens = torch.randint(0, config.vocab_size, (size, arguments.seq), device="cuda")
 
-    def forward_backward():
-        for index in range(parts):
-            engine.backward(engine(input_ids=tokens, labels=tokens).loss)
-            if index + 1 < parts:
-                engine.step()
+    def micro_batch(index):
+        engine.backward(engine(input_ids=tokens, labels=tokens).loss)
+        if index + 1 < parts:
+            engine.step()
 
-    return forward_backward, engine.step
+    return parts, micro_batch, engine.step
 
 
 def main():
@@ -106,13 +109,14 @@ def main():
     torch.cuda.set_device(local)
     if arguments.settings.suffix == ".py":
         dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device("cuda", local))
-        forward_backward, step = with_fsdp2(arguments.settings, arguments)
+        parts, micro_batch, step = with_fsdp2(arguments.settings, arguments)
     else:
-        forward_backward, step = with_deepspeed(arguments.settings, arguments)
+        parts, micro_batch, step = with_deepspeed(arguments.settings, arguments)
     for index in range(arguments.steps):
-        enter("forward_backward")
-        forward_backward()
-        leave("forward_backward")
+        for part in range(parts):
+            enter("forward_backward")
+            micro_batch(part)
+            leave("forward_backward")
         phase = "optimizer_step" if index > 0 else "first_optimizer_step"
         enter(phase)
         step()
