@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs of torch FSDP2 and DeepSpeed with the settings that `plan --emit` wrote, recorded and validated.
 #
-#     GPUS=2 bench/emitted.sh OUT
+#     GPUS=2 CASES="mixed offload zero3 zero2" bench/emitted.sh OUT
 #
 # writes OUT/cluster.yaml (stowage calibrate; an existing one is kept), and for each case the plan, the emitted settings,
 # the recording, and what validate says. STOWAGE names the program, PYTHON a python3 with torch, transformers, deepspeed.
@@ -17,6 +17,7 @@ mkdir -p "$out"
 
 # run NAME SETTINGS "ARGUMENTS OF emitted_torch.py" ARGUMENTS OF plan...
 run() {
+    case " ${CASES:-mixed offload zero3 zero2} " in *" $1 "*) ;; *) return ;; esac
     name=$1 settings=$out/$1.$2 loop=$3
     shift 3
     "$stowage" plan --cluster "$out/cluster.yaml" "$@" -o "$out/$name.plan.json" >"$out/$name.plan.txt" 2>&1
