@@ -85,7 +85,7 @@ def with_deepspeed(path, arguments):
     del model
     torch.cuda.empty_cache()
     size = settings["train_micro_batch_size_per_gpu"]
-    parts = settings["gradient_accumulation_steps"]
+    parts = settings.get("gradient_accumulation_steps", 1)
     tokens = torch.randint(0, config.vocab_size, (size, arguments.seq), device="cuda")
 
     def micro_batch(index):

@@ -72,6 +72,20 @@ static void add_cpu_advice(const stw_plan *plan, const stw_plan_facts *f, stw_re
             stw_word_seconds(iteration_s).text, advice);
 }
 
+/* Giving memory back waits for all that the GPU does (cudaFree, cuMemUnmap); taking it again costs
+ * as much. The simulation has no seconds for it. */
+static void add_retries(const stw_plan *plan, stw_remarks *out) {
+    uint64_t most = 0;
+    for (uint32_t k = 0; plan->replayed != NULL && k < plan->job->n_kinds; k++)
+        if (plan->replayed[k].last_retries > most) most = plan->replayed[k].last_retries;
+    if (most == 0) return;
+    add(out, true,
+        "In each iteration torch's allocator finds the GPU full %llu time%s and gives its free "
+        "memory back to the driver, which the seconds here leave out (a measured run was slower "
+        "by a third). A smaller batch.micro_batch or more recomputation avoids it.",
+        (unsigned long long)most, most == 1 ? "" : "s");
+}
+
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
     out->n = 0;
     out->failed = false;
@@ -80,6 +94,7 @@ void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;
     add_omissions(plan, out);
     add_cpu_advice(plan, facts, out);
+    add_retries(plan, out);
     if (!plan->cluster.calibration.measured)
         add(out, true,
             "The rates of this cluster are %snot measured. `stowage calibrate` measures them.",

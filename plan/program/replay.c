@@ -271,8 +271,12 @@ stw_status stw_program_replay(const stw_job *job, const stw_layout *layout,
     STW_TRY(stw_allocator_new(settings, &r.allocator, err));
     for (uint32_t m = 0; m < program->n_movements; m++)
         if (program->movements[m].repeat == STW_REPEAT_ONCE) STW_TRY(apply_movement(&r, m, 0));
-    for (uint32_t i = 0; i < STW_REPLAY_ITERATIONS; i++) STW_TRY(apply_iteration(&r, i));
-    out->retries = stw_allocator_stats_of(r.allocator)->retries;
+    for (uint32_t i = 0; i < STW_REPLAY_ITERATIONS; i++) {
+        const uint64_t before = stw_allocator_stats_of(r.allocator)->retries;
+        STW_TRY(apply_iteration(&r, i));
+        out->retries = stw_allocator_stats_of(r.allocator)->retries;
+        out->last_retries = out->retries - before;
+    }
 out:
     stw_allocator_free(r.allocator);
     stw_pool_free(r.pool);

@@ -21,10 +21,11 @@ typedef struct stw_replayed_phase {
 typedef struct stw_replayed {
     stw_replayed_phase iteration[STW_REPLAY_ITERATIONS][STW_N_PHASES]; /* the load is in [0] */
     stw_replayed_phase most[STW_N_PHASES];                             /* over iterations */
-    uint64_t retries;    /* allocations for which cached segments were given back first */
-    bool full;           /* the device was full all the same; nothing after it was replayed */
-    stw_phase full_at;   /* in this phase */
-    uint64_t full_bytes; /* for a tensor of so many bytes */
+    uint64_t retries;      /* allocations for which cached segments were given back first */
+    uint64_t last_retries; /* those of the last iteration: later ones have them too */
+    bool full;             /* the device was full all the same; nothing after it was replayed */
+    stw_phase full_at;     /* in this phase */
+    uint64_t full_bytes;   /* for a tensor of so many bytes */
 } stw_replayed;
 
 /** @param program of stw_program_new_tensors

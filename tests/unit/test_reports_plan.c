@@ -282,6 +282,26 @@ static void slow_cpu_steps_are_remarked(void) {
     }
 }
 
+/* A GPU that is full in each iteration, or almost. */
+static void a_full_allocator_is_remarked(void) {
+    static const char *const memory[] = {"node.gpu.memory=14GiB", "node.gpu.memory=16GiB",
+                                         "node.gpu.memory=20GiB"};
+    uint32_t with = 0;
+    for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
+        char text[960] = "";
+        const char *const settings[] = {"engine=fsdp2",
+                                        "nodes=1",
+                                        "node.gpus=1",
+                                        memory[i],
+                                        "recompute.granularity=none",
+                                        "batch.seq_len=4096",
+                                        "allocator.expandable_segments=true",
+                                        NULL};
+        with += remarks_with(settings, "finds the GPU full 1 time and", text, sizeof text);
+    }
+    CU_ASSERT_EQUAL(with, 1);
+}
+
 static double csv_value(const stw_text *csv, const char *row) {
     char start[256];
     snprintf(start, sizeof start, "fixture,%.200s", row);
@@ -442,6 +462,7 @@ STW_TEST_MAIN("reports plan", {"state is that of the walk", state_is_that_of_the
               {"what does not fit is said", what_does_not_fit_is_said},
               {"a full host is warned of", a_full_host_is_warned_of},
               {"slow CPU steps are remarked", slow_cpu_steps_are_remarked},
+              {"a full allocator is remarked", a_full_allocator_is_remarked},
               {"CSV states the plan's bytes", csv_states_the_plans_bytes},
               {"direct updates and copies are said", direct_updates_and_copies_are_said},
               {"forward has no time without GPU", forward_has_no_time_without_gpu},
