@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* gmtime_r */
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 
 #include "cli/commands.h"
 #include "cli/common_plan.h"
+#include "core/log.h"
+#include "plan/files/learn.h"
 #include "plan/files/recording.h"
+#include "plan/spec/cluster_edit.h"
 #include "reports/reports.h"
 
 #define MOST_RUNS 64
 
 typedef struct request {
-    const char *plan, *memory, *time;
+    const char *plan, *memory, *time, *learn;
     const char *runs[MOST_RUNS]; /* the first is held against the plan */
     uint32_t n_runs;
 } request;
@@ -57,23 +63,84 @@ static stw_status read_runs(const request *r, stw_run_result **runs, stw_error *
     return status;
 }
 
-static stw_status validate(const request *r, const stw_general *general, stw_error *err) {
+/* ---- learning ---- */
+
+/* The day on which a file was written last, UTC; "" where there is no such file. */
+static void date_of_file(const char *path, char *out, size_t out_size) {
+    struct stat info;
+    struct tm parts;
+    out[0] = '\0';
+    if (stat(path, &info) == 0 && S_ISREG(info.st_mode) && gmtime_r(&info.st_mtime, &parts) != NULL)
+        (void)strftime(out, out_size, "%Y-%m-%d", &parts);
+}
+
+/* Learn from the run, and write what was learned. */
+static stw_status learn(const request *r, const stw_plan *plan, const stw_run_result *run,
+                        stw_lessons *lessons, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    stw_cluster_file file = STW_CLUSTER_FILE_INIT;
+    stw_cluster wanted;
+    char date[16];
+    const char *slash = strrchr(r->runs[0], '/');
+    const stw_learn_source source = {slash != NULL ? slash + 1 : r->runs[0], date};
+    date_of_file(r->runs[0], date, sizeof date);
+    STW_TRY(stw_cluster_file_open(r->learn, &file, err));
+    wanted = file.exists ? file.cluster : plan->cluster;
+    STW_TRY(stw_learn(plan, run, &source, &wanted, lessons, err));
+    lessons->path = r->learn;
+    if (lessons->n_learned == 0) {
+        for (unsigned w = 0; w < STW_N_LEARNABLE; w++)
+            stw_log(STW_LOG_WARN, "%s is not learned: %s", stw_learned_key((stw_learnable)w),
+                    lessons->items[w].why);
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, r->runs[0],
+                         "nothing can be learned from it; %s is not written", r->learn));
+    }
+    stw_lessons_apply(lessons, &wanted);
+    STW_TRY(stw_cluster_check(&wanted, r->learn, err));
+    STW_TRY(stw_cluster_file_update(&file, &wanted, &lessons->changed, err));
+out:
+    stw_cluster_file_close(&file);
+    return status;
+}
+
+/* ---- the command ---- */
+
+static stw_status write_comparison(const stw_comparison *comparison, const stw_general *general,
+                                   stw_format format, stw_error *err) {
+    stw_text text = STW_TEXT_INIT;
+    stw_status status = general->json ? stw_comparison_to_json(comparison, &text, err)
+                                      : stw_report_comparison(comparison, format, &text, err);
+    if (status == STW_STATUS_OK) status = stw_emit(general, &text, err);
+    stw_text_free(&text);
+    return status;
+}
+
+static stw_status check_files(const request *r, const stw_general *general, stw_error *err) {
+    const stw_named_path outputs[] = {{"-o", general->output}, {"--learn", r->learn}};
+    stw_named_path inputs[MOST_RUNS + 1];
+    const char *files[MOST_RUNS + 1] = {r->plan};
+    memcpy(files + 1, r->runs, sizeof r->runs);
+    stw_status status = stw_stdin_once(files, r->n_runs + 1, err);
+    for (uint32_t i = 0; i <= r->n_runs; i++)
+        inputs[i] = (stw_named_path){i == 0 ? "PLAN" : "RUN", files[i]};
+    if (status == STW_STATUS_OK) status = stw_check_outputs(outputs, 2, inputs, r->n_runs + 1, err);
+    if (status == STW_STATUS_OK && r->learn != NULL)
+        status = stw_check_suffix(r->learn, "a cluster", ".yaml .yml", err);
+    if (status == STW_STATUS_OK && r->learn != NULL && strcmp(r->learn, "-") == 0)
+        status = stw_fail(err, STW_STATUS_USAGE, "--learn", "found -, expected a file to update");
+    return status;
+}
+
+static stw_status validate(const request *r, const stw_general *general, stw_error *err) {
+    stw_status status = STW_STATUS_OK, learned = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_run_result *runs[MOST_RUNS] = {NULL};
     stw_comparison *comparison = NULL;
-    stw_text text = STW_TEXT_INIT;
     stw_tolerance tolerance = STW_TOLERANCE_DEFAULT;
+    stw_lessons lessons = {0};
     stw_format format;
-    const char *files[MOST_RUNS + 1] = {r->plan};
-    memcpy(files + 1, r->runs, sizeof r->runs);
-    STW_TRY(stw_stdin_once(files, r->n_runs + 1, err));
     STW_TRY(stw_report_format(general, &format, err));
-    const stw_named_path output = {"-o", general->output};
-    stw_named_path inputs[MOST_RUNS + 1];
-    for (uint32_t i = 0; i <= r->n_runs; i++)
-        inputs[i] = (stw_named_path){i == 0 ? "PLAN" : "RUN", files[i]};
-    STW_TRY(stw_check_outputs(&output, 1, inputs, r->n_runs + 1, err));
+    STW_TRY(check_files(r, general, err));
     STW_TRY(stw_option_share("--memory-tolerance", r->memory, &tolerance.memory, err));
     STW_TRY(stw_option_share("--time-tolerance", r->time, &tolerance.time, err));
     STW_TRY(stw_plan_open(r->plan, &plan, err));
@@ -82,14 +149,11 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     STW_TRY(stw_compare(plan, runs[0], &tolerance, &comparison, err));
     STW_TRY(stw_compare_digests(comparison, (const stw_run_result *const *)runs, r->runs, r->n_runs,
                                 err));
-    if (general->json)
-        STW_TRY(stw_comparison_to_json(comparison, &text, err));
-    else
-        STW_TRY(stw_report_comparison(comparison, format, &text, err));
-    STW_TRY(stw_emit(general, &text, err));
-    status = judge(r, comparison, err);
+    if (r->learn != NULL) learned = learn(r, plan, runs[0], &lessons, err);
+    if (r->learn != NULL && learned == STW_STATUS_OK) comparison->lessons = &lessons;
+    STW_TRY(write_comparison(comparison, general, format, err)); /* also where nothing is learned */
+    status = learned != STW_STATUS_OK ? learned : judge(r, comparison, err);
 out:
-    stw_text_free(&text);
     stw_comparison_free(comparison);
     for (uint32_t i = 0; i < r->n_runs; i++) stw_run_result_free(runs[i]);
     stw_plan_free(plan);
@@ -108,6 +172,13 @@ int stw_cmd_validate(int argc, char **argv) {
          &r.memory},
         {"--time-tolerance", NULL, "SHARE", "tolerance of seconds, relative; default 0.10 or 10%",
          STW_OPTION_VALUE, &r.time},
+        {"--learn", NULL, "FILE.yaml",
+         "write what the recording shows of the machine into this cluster file: all of it stays, "
+         "but for the base of a rank's process (node.torch.process), the launcher "
+         "(node.torch.launcher), the CUDA context (node.gpu.context) and the share of the GPU's "
+         "rate that forward and backward reach (node.gpu.efficiency); where there is no such file, "
+         "the plan's cluster is written",
+         STW_OPTION_ONCE, &r.learn},
     };
     const stw_usage usage = {
         "stowage",

@@ -13,7 +13,9 @@
 #include "cli/common_plan.h"
 #include "cli/run_state.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/units.h"
+#include "plan/spec/cluster_learned.h"
 #include "reports/reports.h"
 #include "stw_config.h"
 
@@ -21,6 +23,30 @@ typedef struct request {
     const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace;
     bool probe, calibrate, quick, version, no_digest, keep_state, allow_tmpfs;
 } request;
+
+/* A calibration over a file that has learned from recorded jobs keeps that. */
+static stw_status keep_learned(const char *path, stw_cluster *cluster, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text words = STW_TEXT_INIT;
+    stw_cluster before;
+    stw_error why = STW_ERROR_INIT;
+    if (path == NULL || strcmp(path, "-") == 0 || !stw_file_exists(path)) return STW_STATUS_OK;
+    if (stw_cluster_read(path, &before, &why) != STW_STATUS_OK) {
+        stw_log(STW_LOG_WARN, "%s is replaced; it was no cluster: %s", path, why.text);
+        return STW_STATUS_OK;
+    }
+    const uint32_t had = stw_cluster_learned_words(&before, &words);
+    STW_TRY(stw_text_status(&words, err));
+    if (had > 0 && stw_cluster_keep_learned(&before, cluster) == 0)
+        stw_log(STW_LOG_WARN, "%s: the GPUs are others or keys were changed; not kept: %s", path,
+                words.data);
+    else if (had > 0)
+        stw_log(STW_LOG_INFO, "%s: kept %s; remove the map `learned` to calibrate these keys too",
+                path, words.data);
+out:
+    stw_text_free(&words);
+    return status;
+}
 
 /* --probe writes sizes only; --calibrate adds measured rates with raw samples. */
 static stw_status describe_machine(const request *r, const stw_general *general, stw_error *err) {
@@ -38,6 +64,7 @@ static stw_status describe_machine(const request *r, const stw_general *general,
                                                               : STW_PROBE_FULL,
                                        .nvme_folder = r->nvme};
     STW_TRY(stw_machine_probe(&options, &cluster, &samples, err));
+    STW_TRY(keep_learned(general->output, &cluster, err));
     if (general->json) {
         stw_json *json = stw_json_new();
         if (r->calibrate)

@@ -150,6 +150,42 @@ static void put_verify(const stw_comparison *comparison, stw_format format, stw_
         stw_doc_line(out, format, "The digests of all %u runs are equal.", comparison->n_runs);
 }
 
+static void put_learned(const stw_lessons *lessons, stw_format format, stw_pool *pool,
+                        stw_text *out) {
+    static const char *const heads[] = {"key", ">before", ">learned", "phase", ">samples"};
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 5);
+    for (unsigned w = 0; w < STW_N_LEARNABLE; w++) {
+        const stw_lesson *lesson = &lessons->items[w];
+        char before[48], value[48];
+        if (!lesson->learned) continue;
+        stw_learned_format((stw_learnable)w, lesson->before, before, sizeof before);
+        stw_learned_format((stw_learnable)w, lesson->entry.value, value, sizeof value);
+        stw_table_cell(&t, "%s", stw_learned_key((stw_learnable)w));
+        stw_table_cell(&t, "%s", before);
+        stw_table_cell(&t, "%s", value);
+        stw_table_cell(&t, "%s", lesson->entry.phase);
+        stw_table_cell(&t, "%u", lesson->entry.samples);
+    }
+    stw_table_write(&t, format, out);
+}
+
+static void put_lessons(const stw_lessons *lessons, stw_format format, stw_pool *pool,
+                        stw_text *out) {
+    stw_doc_heading(out, format, "Learned from the recording");
+    if (lessons->changed)
+        stw_doc_line(out, format,
+                     "Written to %s. Plans with --cluster %s use these values and name them.",
+                     lessons->path, lessons->path);
+    else
+        stw_doc_line(out, format, "%s has these values already; it is not changed.", lessons->path);
+    put_learned(lessons, format, pool, out);
+    for (unsigned w = 0; w < STW_N_LEARNABLE; w++)
+        if (!lessons->items[w].learned)
+            stw_doc_line(out, format, "%s is not learned: %s.", stw_learned_key((stw_learnable)w),
+                         lessons->items[w].why);
+}
+
 stw_status stw_report_comparison(const stw_comparison *comparison, stw_format format, stw_text *out,
                                  stw_error *err) {
     if (format == STW_FORMAT_JSON) return stw_comparison_to_json(comparison, out, err);
@@ -163,6 +199,7 @@ stw_status stw_report_comparison(const stw_comparison *comparison, stw_format fo
         put_verify(comparison, format, out);
         if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
         write_table(comparison, format, pool, out);
+        if (comparison->lessons != NULL) put_lessons(comparison->lessons, format, pool, out);
     }
     stw_pool_free(pool);
     return stw_text_status(out, err);

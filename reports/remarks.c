@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "plan/spec/cluster_learned.h"
 #include "reports/table.h"
 
 static void add(stw_remarks *out, bool of_time, const char *format, ...) STW_PRINTF(3, 4);
@@ -27,6 +28,14 @@ static void add_assumed(const stw_plan *plan, stw_remarks *out) {
             plan->cluster.name, keys.data);
     out->failed |= keys.failed;
     stw_text_free(&keys);
+}
+
+static void add_learned(const stw_plan *plan, stw_remarks *out) {
+    stw_text words = STW_TEXT_INIT;
+    if (stw_cluster_learned_words(&plan->cluster, &words) > 0 && !words.failed)
+        add(out, false, "Cluster %s: %s.", plan->cluster.name, words.data);
+    out->failed |= words.failed;
+    stw_text_free(&words);
 }
 
 /* Ray's memory monitor stops jobs at this share (RAY_memory_usage_threshold); other systems are as
@@ -91,6 +100,7 @@ void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw
     out->failed = false;
     add_host_alarm(plan, facts, out);
     add_assumed(plan, out);
+    add_learned(plan, out);
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;
     add_omissions(plan, out);
     add_cpu_advice(plan, facts, out);

@@ -19,8 +19,8 @@ stw_status stw_check_model_sizes(const stw_model *model, const stw_cluster *clus
     const uint64_t ranks = ranks_of_node(cluster);
     uint64_t state = stw_times(model->params, BYTES_PER_PARAM);
     uint64_t stored = stw_times(model->stored_bytes, 2);
-    uint64_t process = stw_plus(stw_plus(cluster->host.process_bytes, cluster->torch.process_bytes),
-                                cluster->host.process_comm_bytes);
+    uint64_t process = STW_SUM(cluster->host.process_bytes, cluster->torch.process_bytes,
+                               cluster->host.process_comm_bytes, cluster->torch.launcher_bytes);
     if (stw_times(ranks, stw_plus(state, stored)) > STW_MOST_NODE_BYTES)
         return stw_fail(
             err, STW_STATUS_BAD_INPUT, model->source,

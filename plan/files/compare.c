@@ -390,7 +390,8 @@ static const char *why_no_time(const comparer *c) {
 static const char *why_no_host(const comparer *c) {
     if (strcmp(c->run->backend, "host") == 0)
         return "host backend: the process includes device memory";
-    if (!c->plan->cluster.calibration.measured)
+    if (!c->plan->cluster.calibration.measured &&
+        !stw_cluster_holds_learned(&c->plan->cluster, STW_LEARN_PROCESS))
         return "includes processes, and the cluster is not calibrated";
     return NULL;
 }
@@ -555,6 +556,7 @@ stw_status stw_comparison_to_json(const stw_comparison *comparison, stw_text *ou
         stw_json_end(json);
     }
     stw_json_end(json);
+    if (comparison->lessons != NULL) stw_lessons_write_json(comparison->lessons, json);
     stw_json_end(json);
     return stw_json_finish(json, out, err);
 }

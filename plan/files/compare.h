@@ -6,6 +6,7 @@
 #define STW_PLAN_COMPARE_H
 
 #include "core/json.h"
+#include "plan/files/learn.h"
 #include "plan/files/plan.h"
 #include "plan/files/run_file.h"
 
@@ -59,7 +60,8 @@ typedef struct stw_comparison {
     const char *time_note;
     uint32_t n_runs; /* verified; the first is the one that the lines are of */
     stw_compare_run *runs;
-    uint32_t differing; /* digests that differ, over all runs */
+    uint32_t differing;         /* digests that differ, over all runs */
+    const stw_lessons *lessons; /* that the first run taught, the caller's; NULL: none */
 } stw_comparison;
 
 /** BAD_INPUT if the run belongs to another plan (world, layout hash). */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* gmtime_r */
 #include "plan/files/recording.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/checked.h"
 #include "core/median.h"
@@ -278,6 +280,16 @@ static bool has_bytes(const stw_recording *samples) {
     return false;
 }
 
+/* The day of a time that counts from 1970, UTC; "" where its zero is another. */
+static const char *date_of(stw_pool *pool, double time_s) {
+    struct tm parts;
+    char text[32] = "";
+    const time_t when = time_s >= 1e9 && time_s < 1e10 ? (time_t)time_s : 0;
+    if (when > 0 && gmtime_r(&when, &parts) != NULL)
+        (void)strftime(text, sizeof text, "%Y-%m-%d", &parts);
+    return stw_pool_string(pool, text);
+}
+
 static stw_status fold(folder *f) {
     stw_recording const *samples = f->samples;
     if (f->scratch == NULL) return no_memory(f);
@@ -288,7 +300,8 @@ static stw_status fold(folder *f) {
     f->run->backend = samples->device[0] != '\0' ? "cuda" : "";
     f->run->device = stw_pool_string(f->run->pool, samples->device);
     f->run->file = stw_pool_string(f->run->pool, samples->file);
-    if (f->run->device == NULL || f->run->file == NULL) return no_memory(f);
+    f->run->date = date_of(f->run->pool, samples->items[0].time_s);
+    if (f->run->device == NULL || f->run->file == NULL || f->run->date == NULL) return no_memory(f);
     stw_status status = make_ranks(f);
     for (size_t i = 0; i < samples->n && status == STW_STATUS_OK; i++)
         status = fold_sample(f, &samples->items[i]);

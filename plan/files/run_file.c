@@ -27,7 +27,7 @@ stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     }
     result->pool = pool;
     result->source = "stowage";
-    result->backend = result->device = result->plan_hash = result->digest_of = "";
+    result->backend = result->device = result->plan_hash = result->digest_of = result->date = "";
     for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = NAN;
     result->copies_s = result->params_per_s = result->up_bps = result->down_bps =
         result->grad_norm = result->link_share = result->gpu_growth_bytes =
@@ -209,6 +209,7 @@ stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, s
     stw_json_string(json, "source", result->source);
     stw_json_string(json, "backend", result->backend);
     stw_json_string(json, "device", result->device);
+    if (result->date[0] != '\0') stw_json_string(json, "date", result->date);
     stw_json_string(json, "plan_hash", result->plan_hash);
     stw_json_u64(json, "world", result->world);
     stw_json_u64(json, "steps", result->steps);
@@ -317,6 +318,20 @@ static stw_status read_seed(const reader *r, stw_error *err) {
         return stw_node_fail(r->tree, node, "a whole number below 2^64", err);
     r->result->seed = seed;
     return STW_STATUS_OK;
+}
+
+/* "2026-11-22", or nothing. */
+static stw_status read_date(const reader *r, stw_error *err) {
+    const stw_node *node = stw_node_get(r->tree->root, "date");
+    if (node == NULL) return STW_STATUS_OK;
+    const char *p = node->kind == STW_NODE_STRING ? node->text : "";
+    for (int i = 0; i < 10; i++, p++)
+        if (i == 4 || i == 7 ? *p != '-' : !(*p >= '0' && *p <= '9'))
+            return stw_node_fail(r->tree, node, "a date such as \"2026-11-22\"", err);
+    if (*p != '\0') return stw_node_fail(r->tree, node, "a date such as \"2026-11-22\"", err);
+    r->result->date = stw_pool_string(r->result->pool, node->text);
+    if (r->result->date != NULL) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_NO_MEMORY, r->tree->file, "out of memory");
 }
 
 static stw_status read_not_run(const reader *r, stw_error *err) {
@@ -601,6 +616,7 @@ static stw_status read_all(reader *r, stw_error *err) {
         return stw_node_fail(r->tree, stw_node_get(root, "source"), "stowage or external", err);
     STW_TRY(read_string(r, root, "backend", &result->backend, err));
     STW_TRY(read_string(r, root, "device", &result->device, err));
+    STW_TRY(read_date(r, err));
     STW_TRY(read_string(r, root, "plan_hash", &result->plan_hash, err));
     STW_TRY(read_u32(r, root, "world", &result->world, err));
     STW_TRY(read_u32(r, root, "steps", &result->steps, err));

@@ -54,6 +54,7 @@ typedef struct stw_run_result {
     const char *source;           /* "stowage" or "external" */
     const char *backend, *device; /* "cuda", "NVIDIA H200" */
     const char *plan_hash;        /* layout hash of kind 0 of the plan that was run */
+    const char *date;             /* of a recording, ISO; "": unknown */
     uint32_t world, steps;
     uint64_t seed;
     bool not_run[STW_N_PHASES]; /* movements of the plan that were not executed */

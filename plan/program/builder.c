@@ -214,8 +214,12 @@ static uint64_t process_bytes_of(const stw_job *job) {
     uint64_t bytes = cluster->host.process_bytes;
     if (job->world > 1) bytes = stw_plus(bytes, cluster->host.process_comm_bytes);
     if (job->engine->spec.executes) return bytes;
-    if (cluster->torch.process_bytes > 0) return cluster->torch.process_bytes;
-    return cluster->calibration.measured ? stw_max_u64(bytes, TORCH_PROCESS_BYTES) : bytes;
+    if (cluster->torch.process_bytes > 0)
+        bytes = cluster->torch.process_bytes;
+    else if (cluster->calibration.measured)
+        bytes = stw_max_u64(bytes, TORCH_PROCESS_BYTES);
+    /* what a node has once is shared out over its ranks, whose sum is the node's */
+    return stw_plus(bytes, cluster->torch.launcher_bytes / stw_max_u64(job->ranks_per_node, 1));
 }
 
 void stw_build_externals(stw_builder *b) {

@@ -10,9 +10,6 @@
  * it. */
 static const double NORM_HBM_EFFICIENCY = 0.8;
 
-/* Share of the data-sheet bf16 rate that a training step reaches. An estimate. */
-static const double MODEL_FLOP_EFFICIENCY = 0.5;
-
 /* Default. CPU time of the norm per element, relative to an update. */
 static const double NORM_OF_UPDATE = 0.5;
 
@@ -363,7 +360,7 @@ static void demand_place(const stw_job *job, const stw_op *op, stw_demand *out) 
 
 static void demand_flops(const stw_job *job, const stw_op *op, stw_demand *out) {
     out->seconds[STW_RESOURCE_GPU] +=
-        seconds_of(op->flops, MODEL_FLOP_EFFICIENCY * job->cluster->gpu.bf16_flops);
+        seconds_of(op->flops, job->cluster->gpu.efficiency * job->cluster->gpu.bf16_flops);
 }
 
 /* Bytes on a rank's link in a ring algorithm, relative to the full result: bus bandwidth in

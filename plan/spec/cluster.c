@@ -8,6 +8,7 @@
 #include "core/checked.h"
 #include "plan/spec/cluster_assumed.h"
 #include "plan/spec/cluster_check.h"
+#include "plan/spec/cluster_learned.h"
 #include "plan/spec/spec_keys.h"
 
 #define AT(member)                                                                                 \
@@ -40,6 +41,27 @@
             .fallback = "0", .note = "the same, each rank with one thread", UPDATES, .zero = true, \
             .needs = NEEDS(RATE)                                                                   \
     }
+
+/* Where a learned value comes from. Rows of what was not learned are not written. */
+#define LEARNED_TEXT(name, member)                                                                 \
+    { TEXT(name, member), .fallback = "", .note = "", .label = true }
+#define LEARNED(name, which, value_at, was_at, what)                                               \
+    {value_at, .fallback = "0", .note = what, .label = true},                                      \
+        {was_at, .fallback = "0", .note = "before", .label = true},                                \
+        LEARNED_TEXT("learned." name ".from", learned[which].from),                                \
+        LEARNED_TEXT("learned." name ".model", learned[which].model),                              \
+        LEARNED_TEXT("learned." name ".phase", learned[which].phase),                              \
+        LEARNED_TEXT("learned." name ".date", learned[which].date), {                              \
+        COUNT("learned." name ".samples", learned[which].samples),                                 \
+            .fallback = "0", BOUNDS(0, 4294967295.0), .label = true                                \
+    }
+#define LEARNED_BYTES(name, which, what)                                                           \
+    LEARNED(name, which, BYTES("learned." name ".value", learned[which].value.bytes),              \
+            BYTES("learned." name ".was", learned[which].was.bytes), what)
+#define LEARNED_RATIO(name, which, what)                                                           \
+    LEARNED(name, which,                                                                           \
+            IN(STW_UNIT_RATIO, "learned." name ".value", learned[which].value.number),             \
+            IN(STW_UNIT_RATIO, "learned." name ".was", learned[which].was.number), what)
 
 static const stw_spec_word unlimited[] = {{"unlimited", STW_UNLIMITED, NULL}, {NULL, 0, NULL}};
 
@@ -81,6 +103,9 @@ static const stw_spec_row rows[] = {
      .needs = NEEDS(STEP) | NEEDS(CLIP) | NEEDS(BF16_GRADS)},
     {IN(STW_UNIT_FLOPS, "node.gpu.bf16", gpu.bf16_flops), .also = "flops tflops peak_flops",
      .fallback = "700 TFLOP/s", BOUNDS(1e9, 1e20), .needs = NEEDS(FORWARD)},
+    {IN(STW_UNIT_RATIO, "node.gpu.efficiency", gpu.efficiency), .also = "mfu", .fallback = "0.5",
+     .note = "share of bf16 that forward and backward reach, recomputation counted as work",
+     BOUNDS(0.01, 1), .needs = NEEDS(FORWARD)},
     {BYTES("node.host.memory", host.memory_bytes), .also = "ram dram cpu_memory host_memory",
      .fallback = "125 GiB", .note = "per node", SIZE(1048576.0)},
     {BYTES("node.host.limit", host.limit_bytes), .also = "memory_limit cgroup mem_limit",
@@ -158,6 +183,9 @@ static const stw_spec_row rows[] = {
      .note = "base of one rank's process with torch, communicator included; 0: node.host.process, "
              "and 1.4 GiB at least where that was measured without torch",
      SIZE(0), .needs = NEEDS(FOREIGN)},
+    {BYTES("node.torch.launcher", torch.launcher_bytes), .also = "torchrun", .fallback = "0",
+     .note = "processes of a job with torch that are no ranks (torchrun), per node", SIZE(0),
+     .needs = NEEDS(FOREIGN)},
     TORCH("loop", loop, "torch's AdamW, for-loop"),
     TORCH("foreach", foreach, "torch's AdamW, foreach"),
     TORCH("fused", fused, "torch's AdamW, fused"),
@@ -170,6 +198,10 @@ static const stw_spec_row rows[] = {
     {IN(STW_UNIT_PPS, "node.cpu_norm", cpu_norm_pps), .fallback = "0",
      .note = "gradients of the exact norm, whole node; 0: twice cpu_adamw", UPDATES, .zero = true,
      .needs = NEEDS(STEP) | NEEDS(CLIP)},
+    LEARNED_BYTES("process", STW_LEARN_PROCESS, "of node.torch.process"),
+    LEARNED_BYTES("launcher", STW_LEARN_LAUNCHER, "of node.torch.launcher"),
+    LEARNED_BYTES("context", STW_LEARN_CONTEXT, "of node.gpu.context"),
+    LEARNED_RATIO("efficiency", STW_LEARN_EFFICIENCY, "of node.gpu.efficiency"),
     {.key = "calibration.measured",
      .kind = STW_SPEC_BOOL,
      AT(calibration.measured),
@@ -301,17 +333,22 @@ stw_status stw_cluster_set(stw_cluster *cluster, const char *key, const char *va
 
 bool stw_cluster_has_key(const char *key) { return stw_spec_has_key(&table, key); }
 
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
 void stw_cluster_write_json(const stw_cluster *cluster, stw_json *json, const char *key) {
+    stw_spec_row room[N_ROWS];
+    const stw_spec_table given = stw_learned_rows(cluster, &table, room, N_ROWS);
     stw_json_begin_object(json, key);
-    stw_spec_write_json(&table, cluster, json);
+    stw_spec_write_json(&given, cluster, json);
     stw_json_end(json);
 }
 
 void stw_cluster_write_measured_json(const stw_cluster *cluster, const stw_samples *samples,
                                      stw_json *json, const char *key) {
-    stw_spec_row map_rows[8];
+    stw_spec_row map_rows[8], room[N_ROWS];
     const stw_spec_table inner = calibration_table(map_rows, sizeof map_rows / sizeof map_rows[0]);
-    const stw_spec_table outer = {rows, table.n_rows - inner.n_rows}; /* the map comes last */
+    const stw_spec_table given = stw_learned_rows(cluster, &table, room, N_ROWS);
+    const stw_spec_table outer = {room, given.n_rows - inner.n_rows}; /* the map comes last */
     stw_json_begin_object(json, key);
     stw_spec_write_json(&outer, cluster, json);
     stw_json_begin_object(json, "calibration");
@@ -323,10 +360,12 @@ void stw_cluster_write_measured_json(const stw_cluster *cluster, const stw_sampl
 
 /* Files that give all keys do not mention those that they lack. */
 void stw_cluster_write_yaml(const stw_cluster *cluster, stw_text *out) {
-    const stw_spec_table given = {rows + 1, table.n_rows - 1};
+    stw_spec_row room[N_ROWS];
+    const stw_spec_table all = stw_learned_rows(cluster, &table, room, N_ROWS),
+                         given = {room + 1, all.n_rows - 1};
     bool any = false;
     for (size_t i = 0; i < STW_N_ASSUMABLE; i++) any |= cluster->assumed[i];
-    stw_spec_write_yaml(any ? &table : &given, cluster, out);
+    stw_spec_write_yaml(any ? &all : &given, cluster, out);
 }
 
 void stw_cluster_write_measured_yaml(const stw_cluster *cluster, const stw_samples *samples,

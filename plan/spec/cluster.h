@@ -26,6 +26,30 @@ typedef struct stw_cpu_rate {
     double one_pps; /* all ranks, each with one thread */
 } stw_cpu_rate;
 
+/** Constants that a recorded job can teach (stowage validate --learn). */
+typedef enum stw_learnable {
+    STW_LEARN_PROCESS,   /* node.torch.process */
+    STW_LEARN_LAUNCHER,  /* node.torch.launcher */
+    STW_LEARN_CONTEXT,   /* node.gpu.context */
+    STW_LEARN_EFFICIENCY /* node.gpu.efficiency */
+} stw_learnable;
+#define STW_N_LEARNABLE 4
+
+/** A value of a key: bytes of a size, else a number. */
+typedef union stw_learned_value {
+    uint64_t bytes;
+    double number;
+} stw_learned_value;
+
+/** Where the value of a key comes from. It describes: the key itself holds what plans use. */
+typedef struct stw_learned {
+    stw_learned_value value,
+        was;                  /* as learned; what the key was before, by calibration or default */
+    char from[64], model[64]; /* the recording's file, and what it trained */
+    char phase[32], date[16];
+    uint32_t samples; /* 0: not learned */
+} stw_learned;
+
 typedef struct stw_cluster {
     char name[64];
     bool assumed[STW_N_ASSUMABLE]; /* by the file not given: defaults, which are those of an H200 */
@@ -42,6 +66,7 @@ typedef struct stw_cluster {
         double norm_bps;        /* fp32 gradients read by the exact norm; 0: a share of hbm_bps */
         double norm_bf16_bps;   /* bf16 gradients; 0: norm_bps */
         double bf16_flops;
+        double efficiency; /* share of bf16_flops that forward and backward reach */
     } gpu;
     struct {
         uint64_t memory_bytes;           /* per node */
@@ -79,13 +104,15 @@ typedef struct stw_cluster {
     } nvme;
     struct {
         stw_cpu_rate loop, foreach, fused, cpu_adam;
-        uint64_t process_bytes; /* of a rank, communicator included; 0: unknown */
+        uint64_t process_bytes;  /* of a rank, communicator included; 0: unknown */
+        uint64_t launcher_bytes; /* of processes that are no ranks, per node */
     } torch;
     double cpu_adamw_pps; /* parameters per second, fp32, whole node, all operands in host memory */
     double cpu_adamw_ring_pps; /* the same, params and grads in rings of buckets that caches hold;
                                   0: as cpu_adamw_pps */
     double
         cpu_norm_pps; /* gradients per second of the exact norm, whole node; 0: twice the above */
+    stw_learned learned[STW_N_LEARNABLE];
     struct {
         bool measured;      /* rates come from a calibration on this GPU model */
         char date[32];      /* ISO, "" where not measured */

@@ -7,6 +7,7 @@
 
 #include "core/units.h"
 #include "plan/spec/cluster_assumed.h"
+#include "plan/spec/cluster_learned.h"
 
 static stw_status refuse(const char *origin, const char *key, const char *found,
                          const char *expected, stw_error *err) {
@@ -148,6 +149,7 @@ stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error
                         c->gpu.memory_bytes - c->gpu.context_bytes, false, err));
     STW_TRY(check_rates(c, origin, err));
     STW_TRY(check_parts(c, origin, err));
+    STW_TRY(stw_cluster_check_learned(c, origin, err));
 out:
     return status;
 }
