@@ -107,7 +107,7 @@ static void add(editor *e, const yaml_node_t *map, const char *path, const char 
         const yaml_node_t *last = empty ? NULL : node_of(e, map->data.mapping.pairs.top[-1].value);
         out->at = empty ? offset_of(e, map->start_mark) + 1
                         : offset_of(e, is_null(last) ? last->start_mark : last->end_mark);
-        if (!empty) stw_text_printf(&out->put, ", ");
+        if (!empty) stw_text_printf(&out->put, "%s, ", is_null(last) ? " " : "");
         put_flow(&out->put, path, value);
         return;
     }

@@ -73,8 +73,12 @@ static void value_words(stw_learnable which, double value, char *out, size_t out
     snprintf(out, out_size, "%s%s", value < 0 ? "-" : "", size);
 }
 
+/* Names come from files: what is not plain text gives way to "_". */
 static void copy(char *out, size_t out_size, const char *text) {
-    snprintf(out, out_size, "%.*s", (int)out_size - 1, text);
+    size_t n = 0;
+    for (; text[n] != '\0' && n + 1 < out_size; n++)
+        out[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '_';
+    out[n] = '\0';
 }
 
 /* A value with its source, or the failure that it is absurd. Sizes are rounded to MiB. */
@@ -335,8 +339,7 @@ static stw_status check_match(const stw_plan *plan, const stw_run_result *run,
                         run->source);
     if (plan->job->engine->spec.executes)
         return stw_fail(err, STW_STATUS_BAD_INPUT, plan->file != NULL ? plan->file : "the plan",
-                        "engine: found %s, expected the framework of the recorded job, such as "
-                        "--set engine=fsdp2",
+                        "engine: found %s, expected that of the recorded job (--set engine=...)",
                         plan->job->engine->spec.name);
     if (differ(run->device, gpu))
         return stw_fail(err, STW_STATUS_BAD_INPUT, source->from,

@@ -153,7 +153,8 @@ static bool is_left_out(const stw_cluster *cluster, const char *key) {
         const size_t length = strlen(learnables[w].name);
         const char *name = key + sizeof map - 1;
         if (strncmp(name, learnables[w].name, length) == 0 && name[length] == '.')
-            return cluster->learned[w].samples == 0;
+            return cluster->learned[w].samples == 0 &&
+                   is_empty((stw_learnable)w, &cluster->learned[w]);
     }
     return false;
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a cluster.yaml. What is accepted must be written and read back unchanged. */
+/* Any bytes as a cluster.yaml. What is accepted must be written and read back unchanged. An edit of
+ * the bytes is refused, or changes what was edited alone. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/yaml_edit.h"
 #include "plan/spec/cluster.h"
 #include "tests/fuzz/tree_check.h"
 
@@ -38,6 +40,17 @@ static void round_trip(const stw_cluster *cluster) {
     stw_text_free(&text);
 }
 
+static void edit(const stw_cluster *cluster, const uint8_t *data, size_t size, const char *key) {
+    stw_text text = STW_TEXT_INIT;
+    stw_cluster wanted = *cluster;
+    stw_text_append(&text, (const char *)data, size);
+    FUZZ_CHECK(stw_cluster_set(&wanted, key, "3 GiB", "fuzz", NULL) == STW_STATUS_OK);
+    stw_status status = stw_yaml_put("input", &text, key, "3 GiB", NULL);
+    FUZZ_CHECK(status == STW_STATUS_OK || status == STW_STATUS_BAD_INPUT);
+    if (status == STW_STATUS_OK) read_back(&wanted, &text, true);
+    stw_text_free(&text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stw_error err = STW_ERROR_INIT;
     stw_tree *tree = NULL;
@@ -47,6 +60,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         status = stw_cluster_from_node(tree, tree->root, &cluster, &err);
         if (status == STW_STATUS_OK) {
             round_trip(&cluster);
+            edit(&cluster, data, size, "node.torch.process");
+            edit(&cluster, data, size, "learned.process.value");
             stw_status checked = stw_cluster_check(&cluster, "input", &err);
             FUZZ_CHECK(checked == STW_STATUS_OK || checked == STW_STATUS_BAD_INPUT);
             status = checked;

@@ -16,6 +16,7 @@ static stw_job job;
 /* One node of `world` ranks unless the test says otherwise. */
 static void set_up(uint32_t world, uint32_t ranks_per_node) {
     memset(&cluster, 0, sizeof cluster);
+    cluster.gpu.efficiency = 0.5;
     memset(&run, 0, sizeof run);
     memset(&job, 0, sizeof job);
     cluster.gpus = ranks_per_node;

@@ -38,6 +38,7 @@ static uint32_t append(stw_op_kind kind, stw_component component, stw_stream str
 /* Odd rates, so that times are no whole nanoseconds. */
 static void build(void) {
     memset(&cluster, 0, sizeof cluster);
+    cluster.gpu.efficiency = 0.5;
     memset(&run, 0, sizeof run);
     memset(&job, 0, sizeof job);
     memset(&program, 0, sizeof program);

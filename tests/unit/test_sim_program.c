@@ -25,6 +25,7 @@ static stw_op ops[MOST_OPS];
  * nothing is shared; tests change what they are about. */
 static void set_up(void) {
     memset(&cluster, 0, sizeof cluster);
+    cluster.gpu.efficiency = 0.5;
     memset(&run, 0, sizeof run);
     memset(&job, 0, sizeof job);
     memset(&program, 0, sizeof program);
