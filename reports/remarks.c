@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "plan/spec/cluster_learned.h"
+#include "plan/files/learn.h"
 #include "reports/table.h"
 
 static void add(stw_remarks *out, bool of_time, const char *format, ...) STW_PRINTF(3, 4);
@@ -95,6 +95,23 @@ static void add_retries(const stw_plan *plan, stw_remarks *out) {
         (unsigned long long)most, most == 1 ? "" : "s");
 }
 
+/* Where what long runs of wide models reach of the GPU's rate is too much. */
+static void add_reach(const stw_plan *plan, stw_remarks *out) {
+    const stw_learned *learned = &plan->cluster.learned[STW_LEARN_EFFICIENCY];
+    const double seconds = plan->time_s[STW_PHASE_FORWARD_BACKWARD];
+    if (!stw_cluster_holds_learned(&plan->cluster, STW_LEARN_EFFICIENCY) || !(seconds > 0)) return;
+    if (stw_learn_is_narrow(plan))
+        add(out, true,
+            "Forward and backward take longer than predicted: the compute efficiency was learned "
+            "from %s, and this model's blocks are narrow (hidden size %llu).",
+            learned->model, (unsigned long long)plan->model->hidden);
+    else if (stw_learn_is_short(plan, seconds))
+        add(out, true,
+            "Forward and backward may take longer than predicted: issuing their operations from "
+            "Python takes about %s, and the compute efficiency was learned from a longer run (%s).",
+            stw_word_seconds(stw_learn_issue_s(plan)).text, learned->model);
+}
+
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
     out->n = 0;
     out->failed = false;
@@ -105,6 +122,7 @@ void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw
     add_omissions(plan, out);
     add_cpu_advice(plan, facts, out);
     add_retries(plan, out);
+    add_reach(plan, out);
     if (!plan->cluster.calibration.measured)
         add(out, true,
             "The rates of this cluster are %snot measured. `stowage calibrate` measures them.",

@@ -43,6 +43,14 @@ static void add_value(words *list, const char *key, const stw_spec_row *row, con
     stw_text_free(&value);
 }
 
+/* Of what was learned, the recording says enough: the keys themselves are settings. */
+static bool is_detail(const char *key) {
+    static const char map[] = "learned.", from[] = ".from";
+    const size_t length = strlen(key);
+    return strncmp(key, map, sizeof map - 1) == 0 &&
+           strcmp(key + length - (sizeof from - 1), from) != 0;
+}
+
 static void add_rows(words *list, const stw_spec_table *table, const void *base,
                      const char *prefix) {
     const char *off = NULL;
@@ -57,6 +65,7 @@ static void add_rows(words *list, const stw_spec_table *table, const void *base,
             if (stw_spec_get_u64(row, base) != 0) continue; /* its rows follow */
             off = row->key;
         }
+        if (is_detail(row->key)) continue;
         if (row->kind != STW_SPEC_ITEMS) {
             add_value(list, key, row, base);
             continue;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/files/learn.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -261,10 +262,36 @@ static void learn_context(learner *l) {
 /* ---- seconds ---- */
 
 /* Operations that a framework issues from Python for a block of a transformer: forward, its
- * recomputation, backward, hooks of the sharding. */
-static const double ISSUED_PER_BLOCK = 250;
+ * recomputation, backward, hooks of the sharding. Runs so short that nothing else takes time spent
+ * 8 to 10 ms on a block at 14 us a call (bench/results/2026-11-23-learn). */
+static const double ISSUED_PER_BLOCK = 600;
 /* Of the recorded seconds, what issuing may take: more of it is not hidden behind the GPU. */
-static const double ISSUE_SHARE = 0.25;
+static const double ISSUE_SHARE = 0.5;
+
+/* Bytes that the operations between the products of a block move (norms, rotary embedding,
+ * activation, residuals; torch 2.11 without fusion, forward twice and backward) over the arithmetic
+ * of the products, for a width of 1: 750 h bytes and 100 h^2 operations a token; times the share
+ * of the rate that products reach. */
+static const double TRAFFIC = 7.5 * 0.6;
+static const double MOST_TRAFFIC = 0.35;
+
+double stw_learn_traffic_share(const stw_plan *plan) {
+    const double width = (double)plan->model->hidden;
+    if (!(width > 0)) return 0;
+    return TRAFFIC * plan->cluster.gpu.bf16_flops / (plan->cluster.gpu.hbm_bps * width);
+}
+
+double stw_learn_issue_s(const stw_plan *plan) {
+    return ISSUED_PER_BLOCK * (double)plan->model->layers * plan->cluster.host.call_s;
+}
+
+bool stw_learn_is_short(const stw_plan *plan, double seconds) {
+    return stw_learn_issue_s(plan) > ISSUE_SHARE * seconds;
+}
+
+bool stw_learn_is_narrow(const stw_plan *plan) {
+    return stw_learn_traffic_share(plan) > MOST_TRAFFIC;
+}
 
 /* The kind of rank that computes most. @param other_s out, of the busiest other resource */
 static double gpu_seconds(const learner *l, double *other_s) {
@@ -290,8 +317,6 @@ static void learn_efficiency(learner *l) {
     const stw_phase phase = STW_PHASE_FORWARD_BACKWARD;
     const stw_plan *plan = l->plan;
     const double measured = l->run->time_s[phase], predicted = plan->time_s[phase];
-    const double issue_s =
-        ISSUED_PER_BLOCK * (double)plan->model->n_blocks * plan->cluster.host.call_s;
     double other_s, gpu_s = gpu_seconds(l, &other_s);
     const stw_learnable which = STW_LEARN_EFFICIENCY;
     if (!(measured > 0))
@@ -309,11 +334,16 @@ static void learn_efficiency(learner *l) {
              "forward_backward is not bound by the GPU alone: of %.3g s that are predicted it "
              "computes %.3g s, and another resource is busy for %.3g s",
              predicted, gpu_s, other_s);
-    else if (issue_s > ISSUE_SHARE * measured)
+    else if (stw_learn_is_narrow(plan))
+        skip(l, which,
+             "the blocks are narrow (hidden size %" PRIu64 "): what their operations move in GPU "
+             "memory takes a notable part of the time (estimated: %.0f%% of that of the products)",
+             plan->model->hidden, 100 * stw_learn_traffic_share(plan));
+    else if (stw_learn_is_short(plan, measured))
         skip(l, which,
              "forward_backward is too short (%.3g s): issuing its operations from Python takes "
              "about %.2g s; record longer sequences or larger micro batches",
-             measured, issue_s);
+             measured, stw_learn_issue_s(plan));
     else
         take(l, which,
              plan->cluster.gpu.efficiency * (predicted / measured) *

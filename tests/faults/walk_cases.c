@@ -25,6 +25,8 @@ const walk_file walk_files[] = {
     {"gpus.yaml",
      "name: walk\nnodes: 1\nnode:\n  gpus: 2\n  gpu: {memory: 40 GiB, context: 1 GiB}\n"
      "  host: {memory: 16 GiB, process: 2 GiB}\n"},
+    {"samples.csv", "time,rank,phase,metric,bytes\n1,0,forward_backward\n"
+                    "2,0,,host,400000000\n2,0,,device,900000000\n2,0,,reserved,300000000\n"},
     {"run.yaml", "batch: {micro_batch: 1, seq_len: 32}\nplacement: {moments: host}\n"
                  "optimizer: {clip_norm: 1}\n"},
 };
@@ -60,6 +62,9 @@ const walk_case walk_setup[] = {
      .arguments = {"stowage", "plan", "--cluster", "{in}/gpus.yaml", "--model", "{in}/tiny.csv",
                    "-o", "gpus.json"},
      .outputs = {"gpus.json"}},
+    {.name = "setup foreign",
+     .arguments = {PLAN, "{in}/config.json", "--set", "engine=fsdp2", "-o", "foreign.json"},
+     .outputs = {"foreign.json"}},
     {.name = "setup run",
      .arguments = {"stowage-run", "{in}/tiny.json", "-b", "host", "-n", "2", "-o", "run.json"},
      .outputs = {"run.json"}},
@@ -129,6 +134,11 @@ const walk_case walk_cases[] = {
     {.name = "report run", .arguments = {"stowage", "report", "{in}/run.json"}},
     {.name = "validate",
      .arguments = {"stowage", "validate", "{in}/tiny.json", "{in}/run.json", "--json"}},
+    {.name = "validate --learn",
+     .arguments = {"stowage", "validate", "{in}/foreign.json", "{in}/samples.csv", "--learn",
+                   "learned.yaml"},
+     .outputs = {"learned.yaml"},
+     .code = 8},
     {.name = "probe",
      .asks = true,
      .arguments = {"stowage-run", "--probe", "-o", "c.yaml"},

@@ -179,9 +179,15 @@ static void seconds_are_learned_where_the_gpu_binds(void) {
     CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
     not_learned(&lessons, STW_LEARN_EFFICIENCY, "not bound by the GPU alone");
     plan->time_s[p] = gpu_seconds(plan);
-    run->time_s[p] = 0.004; /* six blocks at 250 operations of 10 us each */
+    run->time_s[p] = 0.04; /* four layers with 600 operations of 10 us each */
     CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
     not_learned(&lessons, STW_LEARN_EFFICIENCY, "too short");
+    run->time_s[p] = 1.25 * plan->time_s[p];
+    plan->cluster.gpu.hbm_bps = 4e8; /* 7.5 x 0.6 x 25 / 256 of the products */
+    CU_ASSERT_DOUBLE_EQUAL(stw_learn_traffic_share(plan), 0.439, 1e-3);
+    CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
+    not_learned(&lessons, STW_LEARN_EFFICIENCY, "narrow (hidden size 256)");
+    plan->cluster.gpu.hbm_bps = 4e12;
     run->time_s[p] = 100 * plan->time_s[p];
     CHECK_FAILS(stw_learn(plan, run, &source, &plan->cluster, &lessons, err), STW_STATUS_BAD_INPUT,
                 "node.gpu.efficiency: found 0.005 in forward_backward, expected 0.05 to 1");
