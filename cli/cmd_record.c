@@ -49,8 +49,14 @@ static bool add_marks(stw_recording *samples, const char *path) {
     const size_t before = samples->n;
     if (stw_recording_read_csv(samples, path, &err) == STW_STATUS_OK) return true;
     samples->n = before;
-    stw_log(STW_LOG_WARN, "%s, line %d: %s; the record has no phases", err.where, err.line,
-            err.text);
+    if (!stw_file_exists(path)) {
+        stw_log(STW_LOG_WARN, "%s: the command removed its file of marks; the record has no phases",
+                path);
+        return true;
+    }
+    char what[1200];
+    stw_error_format(&err, what, sizeof what);
+    stw_log(STW_LOG_WARN, "%s; the record has no phases", what);
     stw_log_always(STW_LOG_WARN, "the marks are kept in %s", path);
     return false;
 }

@@ -45,21 +45,10 @@ static stw_status judge(const request *r, const stw_comparison *c, stw_error *er
     return STW_STATUS_OK;
 }
 
-/* A run file, or samples as CSV. */
-static stw_status read_run(const char *path, stw_run_result **out, stw_error *err) {
-    stw_recording *samples = NULL;
-    if (strcmp(stw_path_suffix(path), ".csv") != 0) return stw_run_result_read(path, out, err);
-    stw_status status = stw_recording_new(path, &samples, err);
-    if (status == STW_STATUS_OK) status = stw_recording_read_csv(samples, path, err);
-    if (status == STW_STATUS_OK) status = stw_recording_fold(samples, out, err);
-    stw_recording_free(samples);
-    return status;
-}
-
 static stw_status read_runs(const request *r, stw_run_result **runs, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     for (uint32_t i = 0; i < r->n_runs && status == STW_STATUS_OK; i++)
-        status = read_run(r->runs[i], &runs[i], err);
+        status = stw_measured_read(r->runs[i], &runs[i], err);
     return status;
 }
 
@@ -185,8 +174,9 @@ int stw_cmd_validate(int argc, char **argv) {
         "validate",
         "PLAN RUN [RUN...]",
         "Compare predicted and measured values by phase and component. RUN is a file of stowage "
-        "run "
-        "or stowage record, or a CSV with the columns time,rank,phase,metric,bytes. Time is judged "
+        "run or stowage record, a CSV with the columns time,rank,phase,metric,bytes, or a log "
+        "with the memory lines of a framework (docs/validate.md); what it is follows from what it "
+        "contains. Time is judged "
         "only for "
         "runs on the cuda backend with a cluster.yaml that was calibrated on the same GPU model. "
         "Memory and time are those of the first run. Further runs may be of plans with other "

@@ -24,6 +24,7 @@ static stw_word figure(const stw_compare_line *l, double value) {
 static stw_word quantity(const char *what) {
     stw_word w;
     if (strcmp(what, "gpu device") == 0) what = "gpu total";
+    if (strcmp(what, "gpu device peak") == 0) what = "gpu total peak";
     snprintf(w.text, sizeof w.text, "%s", what);
     if (strncmp(w.text, "gpu ", 4) == 0) memcpy(w.text, "GPU", 3);
     return w;
@@ -41,9 +42,10 @@ static void put_csv_line(stw_table *t, const stw_compare_line *l) {
     stw_table_cell(t, "%s", measured ? stw_word_plain_double(l->error).text : "");
     stw_table_cell(t, "%s", verdict_word(l->verdict));
     stw_table_cell(t, "%s", l->note != NULL ? l->note : "");
+    stw_table_cell(t, "%s", l->from != NULL ? l->from : "");
 }
 
-static void put_line(stw_table *t, const stw_compare_line *l) {
+static void put_line(stw_table *t, const stw_compare_line *l, bool from) {
     bool measured = l->verdict != STW_LINE_NOT_MEASURED && isfinite(l->measured);
     stw_table_cell(t, "%s", stw_phase_name(l->phase));
     stw_table_cell(t, "%s", quantity(l->what).text);
@@ -57,22 +59,26 @@ static void put_line(stw_table *t, const stw_compare_line *l) {
         stw_table_cell(t, "%s", "");
     stw_table_cell(t, "%s%s%s", verdict_word(l->verdict), l->note != NULL ? ": " : "",
                    l->note != NULL ? l->note : "");
+    if (from) stw_table_cell(t, "%s", l->from != NULL ? l->from : "");
 }
 
 static void write_table(const stw_comparison *comparison, stw_format format, stw_pool *pool,
                         stw_text *out) {
     static const char *const for_people[] = {"phase",     "quantity", "rank or node", ">predicted",
-                                             ">measured", ">error",   "verdict"};
-    static const char *const for_machines[] = {"phase",     "what",     "kind",  "rank",    "unit",
-                                               "predicted", "measured", "error", "verdict", "note"};
-    bool csv = format == STW_FORMAT_CSV;
+                                             ">measured", ">error",   "verdict",      "read from"};
+    static const char *const for_machines[] = {"phase",   "what",      "kind",     "rank",
+                                               "unit",    "predicted", "measured", "error",
+                                               "verdict", "note",      "from"};
+    bool csv = format == STW_FORMAT_CSV, from = false;
     stw_table t;
-    stw_table_begin(&t, pool, csv ? for_machines : for_people, csv ? 10 : 7);
+    for (uint32_t i = 0; i < comparison->n_lines; i++)
+        from = from || comparison->lines[i].from != NULL;
+    stw_table_begin(&t, pool, csv ? for_machines : for_people, csv ? 11 : from ? 8 : 7);
     for (uint32_t i = 0; i < comparison->n_lines; i++) {
         if (csv)
             put_csv_line(&t, &comparison->lines[i]);
         else
-            put_line(&t, &comparison->lines[i]);
+            put_line(&t, &comparison->lines[i], from);
     }
     stw_table_write(&t, format, out);
 }

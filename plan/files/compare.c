@@ -8,72 +8,16 @@
 
 #include "core/checked.h"
 #include "core/json.h"
+#include "plan/files/compare_peaks.h"
 #include "plan/files/plan_file.h"
 
 /* Page-locked blocks in which a framework passes tables of pointers to kernels: 10 to 30 MiB of a
  * rank (torch 2.11, split_with_sizes_copy and chunk_cat). */
 #define FRAMEWORK_LOCKED_BYTES (64ull << 20)
 
-typedef struct comparer {
-    const stw_plan *plan;
-    const stw_run_result *run;
-    const stw_peaks *ranks, *nodes; /* of the trainer: what runs have */
-    stw_tolerance tolerance;
-    stw_comparison *out;
-    size_t capacity;
-    const char *host_note; /* why what processes take on the host is not judged, or NULL */
-    stw_status status;     /* the first failure; everything after it does nothing */
-    stw_error *err;
-} comparer;
+typedef stw_comparer comparer;
 
 static bool is_external(const comparer *c) { return strcmp(c->run->source, "external") == 0; }
-
-/* ---- lines ---- */
-
-static bool within(const comparer *c, const stw_compare_line *line) {
-    double off = fabs(line->predicted - line->measured), about = fabs(line->measured);
-    if (line->is_time) return off <= fmax(c->tolerance.time * about, c->tolerance.time_floor_s);
-    uint64_t floor = line->processes > 0
-                         ? stw_times(line->processes, c->tolerance.process_floor_bytes)
-                         : c->tolerance.memory_floor_bytes;
-    return off <= fmax(c->tolerance.memory * about, (double)floor);
-}
-
-static double error_of(double predicted, double measured) {
-    if (predicted == 0 && measured == 0) return 0.0;
-    return (predicted - measured) / measured; /* infinite where nothing was measured to be there */
-}
-
-/* Add a line: compute its error, and its verdict unless it has one or a note explains its absence.
- */
-static void add_line(comparer *c, stw_compare_line line) {
-    if (c->status != STW_STATUS_OK) return;
-    stw_comparison *out = c->out;
-    out->lines = stw_pool_grow(out->pool, out->lines, out->n_lines, (size_t)out->n_lines + 1,
-                               &c->capacity, sizeof *out->lines);
-    if (out->lines == NULL) {
-        c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
-        return;
-    }
-    line.error = error_of(line.predicted, line.measured);
-    if (line.verdict != STW_LINE_NOT_MEASURED)
-        line.verdict = line.note != NULL  ? STW_LINE_NOT_JUDGED
-                       : within(c, &line) ? STW_LINE_WITHIN
-                                          : STW_LINE_OUTSIDE;
-    if (line.verdict == STW_LINE_WITHIN || line.verdict == STW_LINE_OUTSIDE) out->judged++;
-    if (line.verdict == STW_LINE_OUTSIDE) out->outside++;
-    out->lines[out->n_lines++] = line;
-}
-
-/* "rank 3", "node 1, worst of 4" */
-static const char *who(comparer *c, const char *what, uint32_t index, uint32_t of) {
-    char *text =
-        of > 1 ? stw_pool_printf(c->out->pool, "%s %" PRIu32 ", worst of %" PRIu32, what, index, of)
-               : stw_pool_printf(c->out->pool, "%s %" PRIu32, what, index);
-    if (text == NULL && c->status == STW_STATUS_OK)
-        c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
-    return text;
-}
 
 static const char *component_text(comparer *c, const char *tier, stw_component component) {
     char *text = stw_pool_printf(c->out->pool, "%s %s", tier, stw_component_name(component));
@@ -165,8 +109,8 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
         if (!figure(c, which, c->ranks[kind].phase[phase], &rank->phases[phase], &predicted,
                     &measured))
             continue;
-        if (any &&
-            fabs(error_of(predicted, measured)) <= fabs(error_of(line.predicted, line.measured)))
+        if (any && fabs(stw_compare_error(predicted, measured)) <=
+                       fabs(stw_compare_error(line.predicted, line.measured)))
             continue;
         any = true;
         line.rank = rank->rank;
@@ -174,7 +118,7 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
         line.measured = measured;
     }
     if (!any) return;
-    line.who = who(c, "rank", line.rank, c->plan->job->kinds[kind].n_ranks);
+    line.who = stw_compare_who(c, "rank", line.rank, c->plan->job->kinds[kind].n_ranks);
     switch (which.kind) {
     case METRIC_ALLOCATED:
         line.what = "gpu allocated";
@@ -198,7 +142,7 @@ static void compare_metric(comparer *c, stw_phase phase, uint32_t kind, metric w
         line.note = c->host_note;
         break;
     }
-    add_line(c, line);
+    stw_compare_add(c, line);
 }
 
 static void compare_ranks(comparer *c, stw_phase phase) {
@@ -236,14 +180,6 @@ static node_sums sum_node(const comparer *c, stw_phase phase, uint32_t node) {
     return sums;
 }
 
-static void keep_worse(stw_compare_line *worst, bool *any, const stw_compare_line *line) {
-    if (*any && fabs(error_of(line->predicted, line->measured)) <=
-                    fabs(error_of(worst->predicted, worst->measured)))
-        return;
-    *worst = *line;
-    *any = true;
-}
-
 /* "host": everything on the node, processes included; "host arenas": what Stowage allocated. */
 static void compare_nodes(comparer *c, stw_phase phase) {
     const stw_job *job = c->plan->job;
@@ -269,7 +205,7 @@ static void compare_nodes(comparer *c, stw_phase phase) {
         line.predicted = (double)peak->total;
         line.measured = (double)host;
         line.note = c->host_note;
-        if (host > 0) keep_worse(&all, &any_all, &line);
+        if (host > 0) stw_compare_keep_worse(&all, &any_all, &line);
         line.what = "host page-locked";
         line.processes = 0;
         line.predicted = (double)peak->page_locked;
@@ -278,7 +214,7 @@ static void compare_nodes(comparer *c, stw_phase phase) {
                             page_locked < stw_times(job->ranks_per_node, FRAMEWORK_LOCKED_BYTES)
                         ? "the framework's own small blocks"
                         : NULL;
-        if (page_locked > 0 && is_external(c)) keep_worse(&locked, &any_locked, &line);
+        if (page_locked > 0 && is_external(c)) stw_compare_keep_worse(&locked, &any_locked, &line);
         line.what = "host arenas";
         line.processes = 0;
         line.predicted = (double)(peak->total - peak->components[STW_COMPONENT_PROCESS] -
@@ -286,14 +222,16 @@ static void compare_nodes(comparer *c, stw_phase phase) {
                                   peak->components[STW_COMPONENT_PAGE_LOCK_CACHE]);
         line.measured = (double)sums.arenas;
         if (sums.ranks == job->ranks_per_node && !is_external(c))
-            keep_worse(&arenas, &any_arenas, &line);
+            stw_compare_keep_worse(&arenas, &any_arenas, &line);
     }
-    locked.who = who(c, "node", locked.rank / job->ranks_per_node, c->plan->cluster.nodes);
-    all.who = who(c, "node", all.rank / job->ranks_per_node, c->plan->cluster.nodes);
-    arenas.who = who(c, "node", arenas.rank / job->ranks_per_node, c->plan->cluster.nodes);
-    if (any_all) add_line(c, all);
-    if (any_locked) add_line(c, locked);
-    if (any_arenas) add_line(c, arenas);
+    locked.who =
+        stw_compare_who(c, "node", locked.rank / job->ranks_per_node, c->plan->cluster.nodes);
+    all.who = stw_compare_who(c, "node", all.rank / job->ranks_per_node, c->plan->cluster.nodes);
+    arenas.who =
+        stw_compare_who(c, "node", arenas.rank / job->ranks_per_node, c->plan->cluster.nodes);
+    if (any_all) stw_compare_add(c, all);
+    if (any_locked) stw_compare_add(c, locked);
+    if (any_arenas) stw_compare_add(c, arenas);
 }
 
 /* ---- records without ranks ---- */
@@ -301,13 +239,13 @@ static void compare_nodes(comparer *c, stw_phase phase) {
 static void compare_total(comparer *c, stw_phase phase, const char *what, uint64_t predicted,
                           uint64_t measured, const char *note) {
     if (measured == 0) return;
-    add_line(c, (stw_compare_line){.phase = phase,
-                                   .what = what,
-                                   .kind = "job",
-                                   .who = "worst rank or node",
-                                   .predicted = (double)predicted,
-                                   .measured = (double)measured,
-                                   .note = note});
+    stw_compare_add(c, (stw_compare_line){.phase = phase,
+                                          .what = what,
+                                          .kind = "job",
+                                          .who = "worst rank or node",
+                                          .predicted = (double)predicted,
+                                          .measured = (double)measured,
+                                          .note = note});
 }
 
 static bool rank_measured(const stw_run_result *run, stw_phase phase) {
@@ -364,6 +302,7 @@ static void compare_time(comparer *c, stw_phase phase) {
     if (isnan(measured)) return;
     stw_compare_line line = {.phase = phase, .what = "time", .kind = "job", .is_time = true};
     line.who = "slowest rank";
+    line.from = c->run->time_from[phase];
     line.predicted = predicted;
     line.measured = measured;
     if (phase == STW_PHASE_FIRST_OPTIMIZER_STEP)
@@ -376,10 +315,12 @@ static void compare_time(comparer *c, stw_phase phase) {
                         : "no time is predicted";
     else
         line.note = c->out->time_note;
-    add_line(c, line);
+    stw_compare_add(c, line);
 }
 
 static const char *why_no_time(const comparer *c) {
+    if (is_external(c) && c->run->backend[0] == '\0')
+        return "the file does not name the GPU that it was measured on";
     if (strcmp(c->run->backend, "cuda") != 0) return "the backend is not cuda";
     if (!c->plan->cluster.calibration.measured) return "the cluster is not calibrated";
     if (strcmp(c->plan->cluster.gpu.name, c->run->device) != 0)
@@ -405,14 +346,14 @@ static void compare_phase(comparer *c, stw_phase phase) {
                  run->host_bytes[phase] > 0;
     if (!stw_plan_has_phase(c->plan, phase)) return;
     if (run->not_run[phase] || (!bytes && isnan(run->time_s[phase]))) {
-        double predicted = (double)stw_plan_worst_bytes(c->plan, phase, STW_TIER_GPU);
-        add_line(c, (stw_compare_line){.phase = phase,
-                                       .what = "gpu device",
-                                       .kind = "job",
-                                       .who = "worst rank",
-                                       .predicted = predicted,
-                                       .measured = NAN,
-                                       .verdict = STW_LINE_NOT_MEASURED});
+        double predicted = (double)worst_bytes(c, phase, STW_TIER_GPU);
+        stw_compare_add(c, (stw_compare_line){.phase = phase,
+                                              .what = "gpu device",
+                                              .kind = "job",
+                                              .who = "worst rank",
+                                              .predicted = predicted,
+                                              .measured = NAN,
+                                              .verdict = STW_LINE_NOT_MEASURED});
         return;
     }
     compare_ranks(c, phase);
@@ -432,6 +373,25 @@ static stw_status fail_other_plan(const stw_plan *plan, const stw_run_result *ru
                     "%s as in %s: the run belongs to another plan; name the plan that was "
                     "executed, or execute this one",
                     what, name_of(plan->file, "the plan"));
+}
+
+static stw_status check_peaks(const stw_job *job, const stw_run_result *run, stw_error *err) {
+    const char *file = name_of(run->file, "the run");
+    for (uint32_t i = 0; i < run->n_peaks; i++) {
+        const stw_run_peak *peak = &run->peaks[i];
+        const char *from = peak->from != NULL ? peak->from : "a peak";
+        if (peak->rank >= 0 && (uint32_t)peak->rank >= job->world)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, file,
+                            "%s: found rank %" PRId32 ", expected less than %" PRIu32
+                            ", the number of ranks in the plan",
+                            from, peak->rank, job->world);
+        if (peak->node >= job->world / job->ranks_per_node)
+            return stw_fail(err, STW_STATUS_BAD_INPUT, file,
+                            "%s: found node %" PRIu32 ", expected less than %" PRIu32
+                            ", the number of nodes in the plan",
+                            from, peak->node, job->world / job->ranks_per_node);
+    }
+    return STW_STATUS_OK;
 }
 
 /* Each rank must be in the plan, and appear once. */
@@ -481,7 +441,8 @@ static stw_status check_same_plan(const stw_plan *plan, const stw_run_result *ru
              run->elements, elements);
     if (!external && run->elements > 0 && run->elements != elements)
         return fail_other_plan(plan, run, what, err);
-    return check_ranks(job, run, err);
+    stw_status status = check_peaks(job, run, err);
+    return status == STW_STATUS_OK ? check_ranks(job, run, err) : status;
 }
 
 static void compare_all(comparer *c) {
@@ -492,6 +453,7 @@ static void compare_all(comparer *c) {
     if (is_external(c)) {
         compare_peak(c, "gpu peak", STW_TIER_GPU, c->run->gpu_peak_bytes, NULL);
         compare_peak(c, "host peak", STW_TIER_HOST, c->run->host_peak_bytes, c->host_note);
+        stw_compare_run_peaks(c);
     }
 }
 
@@ -553,6 +515,7 @@ stw_status stw_comparison_to_json(const stw_comparison *comparison, stw_text *ou
         stw_json_double(json, "error", line->error);
         stw_json_string(json, "verdict", verdicts[line->verdict]);
         stw_json_string(json, "note", line->note);
+        stw_json_string(json, "from", line->from);
         stw_json_end(json);
     }
     stw_json_end(json);

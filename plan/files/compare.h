@@ -41,6 +41,7 @@ typedef struct stw_compare_line {
     double error;               /* (predicted - measured) / measured; 0 when both are 0 */
     stw_line_verdict verdict;
     const char *note; /* why not judged, or NULL */
+    const char *from; /* where the measured value stands in the file, or NULL */
 } stw_compare_line;
 
 /** What a run verified of itself, and whether its digests are those of the other runs. */

@@ -49,6 +49,18 @@ stw_status stw_recording_add(stw_recording *samples, const stw_recorded *sample,
     return STW_STATUS_OK;
 }
 
+stw_status stw_recording_add_time(stw_recording *samples, const stw_recorded_time *time,
+                                  stw_error *err) {
+    stw_recorded_time *times =
+        stw_pool_regrow(samples->pool, samples->times, samples->n_times, samples->n_times + 1,
+                        &samples->times_capacity, sizeof *times);
+    if (times == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, samples->file, "out of memory for samples");
+    samples->times = times;
+    times[samples->n_times++] = *time;
+    return STW_STATUS_OK;
+}
+
 /* ---- folding ---- */
 
 /* The time that a rank spent in a phase, once. */
@@ -71,7 +83,7 @@ typedef struct folder {
     stw_pool *scratch;
     state *states;   /* by index of run->ranks */
     uint64_t *hosts; /* by node: resident bytes that were sampled last */
-    size_t n_visits, capacity;
+    size_t n_visits, capacity, peaks_capacity;
     visit *visits;
     stw_error *err;
 } folder;
@@ -213,9 +225,35 @@ static void note_node(folder *f, const stw_recorded *sample) {
             note_node_phase(node, f->states[r].phase, sample);
 }
 
+/* The highest of a rank or node; of equal ones the first. */
+static stw_status note_peak(folder *f, const stw_recorded *s) {
+    stw_run_result *run = f->run;
+    stw_run_peak *known = NULL;
+    for (uint32_t i = 0; i < run->n_peaks && known == NULL; i++)
+        if (run->peaks[i].rank == s->rank && run->peaks[i].node == s->node &&
+            run->peaks[i].metric == s->metric && run->peaks[i].at_moment == s->at_moment)
+            known = &run->peaks[i];
+    if (known == NULL) {
+        stw_run_peak *peaks =
+            stw_pool_regrow(run->pool, run->peaks, run->n_peaks, (size_t)run->n_peaks + 1,
+                            &f->peaks_capacity, sizeof *peaks);
+        if (peaks == NULL) return no_memory(f);
+        run->peaks = peaks;
+        known = &peaks[run->n_peaks++];
+        *known = (stw_run_peak){.rank = s->rank, .node = s->node, .metric = s->metric};
+        known->at_moment = s->at_moment;
+    }
+    if (s->bytes <= known->bytes && known->bytes > 0) return STW_STATUS_OK;
+    known->bytes = s->bytes;
+    known->from = stw_pool_string(run->pool, s->from);
+    known->note = s->note;
+    return s->from != NULL && known->from == NULL ? no_memory(f) : STW_STATUS_OK;
+}
+
 static stw_status fold_sample(folder *f, const stw_recorded *sample) {
     stw_status status = STW_STATUS_OK;
     bool mark = sample->metric == STW_METRIC_NONE;
+    if (sample->phase == STW_EVERY_PHASE) return note_peak(f, sample);
     if (sample->rank >= 0) {
         uint32_t r = find_rank(f->run, (uint32_t)sample->rank);
         if (mark) return enter(f, r, sample);
@@ -274,6 +312,33 @@ static stw_status fill_seconds(folder *f) {
     return STW_STATUS_OK;
 }
 
+/* Seconds that were stated: the last mean, or the median. */
+static stw_status fill_stated(folder *f) {
+    const stw_recording *samples = f->samples;
+    double *values = stw_pool_array(f->scratch, samples->n_times, sizeof *values);
+    if (values == NULL) return no_memory(f);
+    for (int span = 0; span < STW_N_SPANS; span++) {
+        const stw_recorded_time *last = NULL;
+        size_t n = 0;
+        for (size_t i = 0; i < samples->n_times; i++) {
+            if (samples->times[i].span != span) continue;
+            last = &samples->times[i];
+            if (!last->mean) values[n++] = last->seconds;
+        }
+        if (last == NULL) continue;
+        double *out = span == STW_SPAN_TRAIN       ? &f->run->train_s
+                      : span == STW_SPAN_ITERATION ? &f->run->iteration_s
+                                                   : &f->run->time_s[span];
+        *out = n > 0 ? stw_median(values, n) : last->seconds;
+        if (last->from == NULL) continue;
+        f->run->time_from[span] =
+            n > 1 ? stw_pool_printf(f->run->pool, "%s, median of %zu", last->from, n)
+                  : stw_pool_string(f->run->pool, last->from);
+        if (f->run->time_from[span] == NULL) return no_memory(f);
+    }
+    return STW_STATUS_OK;
+}
+
 static bool has_bytes(const stw_recording *samples) {
     for (size_t i = 0; i < samples->n; i++)
         if (samples->items[i].metric != STW_METRIC_NONE && samples->items[i].bytes > 0) return true;
@@ -305,7 +370,8 @@ static stw_status fold(folder *f) {
     stw_status status = make_ranks(f);
     for (size_t i = 0; i < samples->n && status == STW_STATUS_OK; i++)
         status = fold_sample(f, &samples->items[i]);
-    return status == STW_STATUS_OK ? fill_seconds(f) : status;
+    if (status == STW_STATUS_OK) status = fill_seconds(f);
+    return status == STW_STATUS_OK ? fill_stated(f) : status;
 }
 
 stw_status stw_recording_fold(stw_recording *samples, stw_run_result **out, stw_error *err) {

@@ -111,9 +111,11 @@ static stw_status read_row(const reader *r, stw_recorded *s) {
     if (r->row->n_fields > N_COLUMNS || r->row->n_fields < 3)
         return stw_table_fail(r->table, r->row, r->err, "found %zu columns, expected 3 to 6",
                               r->row->n_fields);
-    s->time_s = strtod(field(r, TIME), &end);
-    if (end == field(r, TIME) || *end != '\0' || !isfinite(s->time_s))
-        return refuse(r, TIME, "seconds, such as 1763840000.25");
+    const char *time = field(r, TIME);
+    s->time_s = strtod(time, &end);
+    if (strspn(time, "0123456789.eE+-") != strlen(time) || time[0] == '-' || end == time ||
+        *end != '\0' || !isfinite(s->time_s))
+        return refuse(r, TIME, "seconds from 0 on, such as 1763840000.25");
     if (field(r, RANK)[0] != '\0') {
         if (!whole(field(r, RANK), INT32_MAX, &rank))
             return refuse(r, RANK, "the number of a rank, or nothing");

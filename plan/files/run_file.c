@@ -29,6 +29,7 @@ stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     result->source = "stowage";
     result->backend = result->device = result->plan_hash = result->digest_of = result->date = "";
     for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = NAN;
+    result->train_s = result->iteration_s = NAN;
     result->copies_s = result->params_per_s = result->up_bps = result->down_bps =
         result->grad_norm = result->link_share = result->gpu_growth_bytes =
             result->host_growth_bytes = NAN;

@@ -6,6 +6,37 @@
 
 #include "plan/program/program.h"
 
+typedef enum stw_metric {
+    STW_METRIC_NONE,       /* a mark: the rank enters the phase */
+    STW_METRIC_DEVICE,     /* GPU, everything on the device */
+    STW_METRIC_ALLOCATED,  /* GPU, handed out by the framework's allocator */
+    STW_METRIC_RESERVED,   /* GPU, held by the framework's allocator */
+    STW_METRIC_HOST,       /* resident memory, of a rank's process or of all processes of a node */
+    STW_METRIC_PAGE_LOCKED /* page-locked host memory of a rank or a node */
+} stw_metric;
+#define STW_N_METRICS 6
+
+#define STW_ALL_RANKS (-1)  /* the node */
+#define STW_WORST_RANK (-2) /* the rank that holds most, whichever it is */
+
+/** Highest bytes since the job began, in whatever phase. */
+typedef struct stw_run_peak {
+    int32_t rank; /* or STW_ALL_RANKS, STW_WORST_RANK */
+    uint32_t node;
+    stw_metric metric;
+    uint64_t bytes;
+    bool at_moment;   /* of one instant: the highest is not lower, and may be higher */
+    const char *from; /* where it stands in the file, for people; or NULL */
+    const char *note; /* why it cannot be judged, or NULL */
+} stw_run_peak;
+
+/* What seconds are of: a phase, or one of these. */
+enum {
+    STW_SPAN_TRAIN = STW_N_PHASES, /* forward, backward and optimizer steps of an iteration */
+    STW_SPAN_ITERATION,            /* all phases of an iteration */
+    STW_N_SPANS
+};
+
 /** Measured bytes of one rank in one phase; components as the executor's arenas counted them. */
 typedef struct stw_measured {
     bool known;
@@ -65,7 +96,11 @@ typedef struct stw_run_result {
      * Stowage's own files repeat what ranks and nodes say. */
     uint64_t gpu_bytes[STW_N_PHASES], host_bytes[STW_N_PHASES];
     uint64_t gpu_peak_bytes, host_peak_bytes; /* over all phases */
-    double time_s[STW_N_PHASES];              /* median of the slowest rank; NaN: not measured */
+    uint32_t n_peaks;
+    stw_run_peak *peaks;                /* of records that know no phases */
+    double time_s[STW_N_PHASES];        /* median of the slowest rank; NaN: not measured */
+    double train_s, iteration_s;        /* STW_SPAN_TRAIN, STW_SPAN_ITERATION; NaN: not measured */
+    const char *time_from[STW_N_SPANS]; /* where they stand in the file, for people; or NULL */
     uint32_t n_movements;
     stw_run_movement *movements; /* executed ones, in the order of the program */
     uint32_t n_step_all;

@@ -61,6 +61,8 @@ code=0
 expect 0 'phase: found "nonsense"' "$STOWAGE" record -o bad.json --marks bad.csv -- \
     sh -c 'sleep 0.2; echo "1,0,nonsense" >>"$STOWAGE_MARKS"'
 grep -q '"host_bytes"' bad.json || fail "the samples were lost"
+expect 0 "removed its file of marks" "$STOWAGE" record -o gone.json -- sh -c 'sleep 0.2; rm "$STOWAGE_MARKS"'
+! grep -q "line 0" expect.out || fail "a line of a file that is gone is named"
 expect 3 "cannot be started" "$STOWAGE" record -- ./there_is_none
 mkdir -p folder
 expect 3 "is a folder" "$STOWAGE" record -o folder -- touch ran
@@ -94,3 +96,7 @@ printf 'time,rank,phase,metric,bytes\n1,0,load\n' >empty.csv
 expect 3 "found no bytes" "$STOWAGE" validate plan.json empty.csv
 printf 'time,rank,phase,metric,bytes\n1,,load,device,7\n' >nobody.csv
 expect 3 "these bytes are on a GPU" "$STOWAGE" validate plan.json nobody.csv
+printf 'time,rank,phase,metric,bytes\n0x10,0,load\n' >hex.csv
+expect 3 'hex.csv:2: time: found "0x10"' "$STOWAGE" validate plan.json hex.csv
+printf 'time,rank,phase,metric,bytes\n-2,0,load\n' >before.csv
+expect 3 'before.csv:2: time: found "-2"' "$STOWAGE" validate plan.json before.csv

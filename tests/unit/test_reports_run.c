@@ -167,11 +167,11 @@ static void comparison_as_csv(void) {
     set_up_comparison();
     CHECK_OK(stw_report_comparison(&comparison, STW_FORMAT_CSV, &out, err));
     CU_ASSERT_STRING_EQUAL(out.data,
-                           "phase,what,kind,rank,unit,predicted,measured,error,verdict,note\n"
-                           "load,gpu allocated,rank,3,B,2147483648,2684354560,-0.2,OUTSIDE,\n"
-                           "load,host,rank,3,B,2147483648,,,not measured,\n"
-                           "load,time,rank,3,s,,0.5,,not judged,host backend\n"
-                           "load,gpu allocated,rank,3,B,2147483648,2684354560,0.001,within,\n");
+                           "phase,what,kind,rank,unit,predicted,measured,error,verdict,note,from\n"
+                           "load,gpu allocated,rank,3,B,2147483648,2684354560,-0.2,OUTSIDE,,\n"
+                           "load,host,rank,3,B,2147483648,,,not measured,,\n"
+                           "load,time,rank,3,s,,0.5,,not judged,host backend,\n"
+                           "load,gpu allocated,rank,3,B,2147483648,2684354560,0.001,within,,\n");
     stw_text_free(&out);
 }
 

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/files/compare_lines.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "core/checked.h"
+
+bool stw_compare_within(const stw_comparer *c, const stw_compare_line *line) {
+    double off = fabs(line->predicted - line->measured), about = fabs(line->measured);
+    if (line->is_time) return off <= fmax(c->tolerance.time * about, c->tolerance.time_floor_s);
+    uint64_t floor = line->processes > 0
+                         ? stw_times(line->processes, c->tolerance.process_floor_bytes)
+                         : c->tolerance.memory_floor_bytes;
+    return off <= fmax(c->tolerance.memory * about, (double)floor);
+}
+
+double stw_compare_error(double predicted, double measured) {
+    if (predicted == 0 && measured == 0) return 0.0;
+    return (predicted - measured) / measured; /* infinite where nothing was measured to be there */
+}
+
+void stw_compare_add(stw_comparer *c, stw_compare_line line) {
+    if (c->status != STW_STATUS_OK) return;
+    stw_comparison *out = c->out;
+    out->lines = stw_pool_grow(out->pool, out->lines, out->n_lines, (size_t)out->n_lines + 1,
+                               &c->capacity, sizeof *out->lines);
+    if (out->lines == NULL) {
+        c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
+        return;
+    }
+    line.error = stw_compare_error(line.predicted, line.measured);
+    if (line.verdict != STW_LINE_NOT_MEASURED)
+        line.verdict = line.note != NULL              ? STW_LINE_NOT_JUDGED
+                       : stw_compare_within(c, &line) ? STW_LINE_WITHIN
+                                                      : STW_LINE_OUTSIDE;
+    if (line.verdict == STW_LINE_WITHIN || line.verdict == STW_LINE_OUTSIDE) out->judged++;
+    if (line.verdict == STW_LINE_OUTSIDE) out->outside++;
+    out->lines[out->n_lines++] = line;
+}
+
+const char *stw_compare_who(stw_comparer *c, const char *what, uint32_t index, uint32_t of) {
+    char *text =
+        of > 1 ? stw_pool_printf(c->out->pool, "%s %" PRIu32 ", worst of %" PRIu32, what, index, of)
+               : stw_pool_printf(c->out->pool, "%s %" PRIu32, what, index);
+    if (text == NULL && c->status == STW_STATUS_OK)
+        c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
+    return text;
+}
+
+void stw_compare_keep_worse(stw_compare_line *worst, bool *any, const stw_compare_line *line) {
+    if (*any && fabs(stw_compare_error(line->predicted, line->measured)) <=
+                    fabs(stw_compare_error(worst->predicted, worst->measured)))
+        return;
+    *worst = *line;
+    *any = true;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lines of a comparison as they are made. One thread at a time. */
+#ifndef STW_PLAN_COMPARE_LINES_H
+#define STW_PLAN_COMPARE_LINES_H
+
+#include "plan/files/compare.h"
+
+typedef struct stw_comparer {
+    const stw_plan *plan;
+    const stw_run_result *run;
+    const stw_peaks *ranks, *nodes; /* of the trainer: what runs have */
+    stw_tolerance tolerance;
+    stw_comparison *out;
+    size_t capacity;
+    const char *host_note; /* why what processes take on the host is not judged, or NULL */
+    stw_status status;     /* the first failure; everything after it does nothing */
+    stw_error *err;
+} stw_comparer;
+
+bool stw_compare_within(const stw_comparer *c, const stw_compare_line *line);
+/** Add a line: compute its error, and its verdict unless it has one or a note explains its absence.
+ */
+void stw_compare_add(stw_comparer *c, stw_compare_line line);
+/** Keep in *worst the one of the two lines that is further off. */
+void stw_compare_keep_worse(stw_compare_line *worst, bool *any, const stw_compare_line *line);
+/** "rank 3", "node 1, worst of 4" */
+const char *stw_compare_who(stw_comparer *c, const char *what, uint32_t index, uint32_t of);
+/** (predicted - measured) / measured; 0 where both are 0. */
+double stw_compare_error(double predicted, double measured);
+
+#endif

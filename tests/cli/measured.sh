@@ -1,0 +1,56 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `stowage validate` reads what frameworks log of their memory: which lines it takes, what it says
+# of them, and what it says was not measured.
+. "$(dirname "$0")/_lib.sh"
+corpus=$STW_SOURCE_DIR/tests/fuzz/corpus/measured
+tiny_model
+tiny_cluster 2
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 -q -o plan.json
+
+# has LINE: the last table has a line that matches
+has() { grep -Eq "$1" table.txt || { cat table.txt >&2; fail "no line \"$1\""; }; }
+# table CODE FILE
+table() {
+    code=0
+    "$STOWAGE" validate plan.json "$2" >table.txt 2>err.txt || code=$?
+    [ "$code" = "$1" ] || { cat table.txt err.txt >&2; fail "$2: exit $code, expected $1"; }
+}
+
+table 8 "$corpus/megatron.log"
+has 'GPU allocated peak +rank 1 .* 310.50 MiB .*OUTSIDE +line 3, max allocated'
+has 'GPU reserved peak .*OUTSIDE +line [67], max reserved'
+has 'time of an iteration .* 3.21 s .*not judged.*median of 3'
+has 'host +node 0 .*not measured'
+
+table 8 "$corpus/swift.jsonl"
+has 'GPU reserved peak +rank 0 .* 33.07 GiB .*OUTSIDE +line 2, memory\(GiB\)'
+has 'GPU allocated +worst rank .*not measured'
+
+table 8 "$corpus/verl.log"
+has 'GPU allocated peak +worst rank .* 26.50 GiB .*line 2, actor/perf/max_memory_allocated_gb'
+has 'host peak .*101.50 GiB .*not judged: used memory of the node, other processes included'
+has 'time of forward, backward and steps .* 12.5 s '
+
+# a moment refutes, it does not confirm
+table 8 "$corpus/areal.log"
+has 'GPU total peak .*OUTSIDE'
+echo 'ppo update, memory allocated (GB): 0.01, memory reserved (GB): 0.01, device memory used/total (GB): 0.01/2' >low.log
+table 3 low.log
+has 'GPU allocated peak .*not judged: one moment'
+
+# the highest that was planned agrees; the name of a file does not matter
+"$STOWAGE" validate plan.json low.log --json >low.json 2>/dev/null || true
+reserved=$(awk '/"what": "gpu reserved peak"/ {at = 1} at && /"predicted"/ {sub(/.*: /, ""); printf "%d\n", $0 + 0; exit}' low.json)
+awk -v b="$reserved" 'BEGIN {printf "{\"memory(GiB)\": %.4f}\n", b / 1073741824}' >exact.csv
+table 0 exact.csv
+has 'GPU reserved peak +worst rank .*within +line 1, memory\(GiB\)'
+
+# file, line, found and expected
+expect 3 'hostile_number.jsonl:1: memory(GiB): found "none", expected a number' \
+    "$STOWAGE" validate plan.json "$corpus/hostile_number.jsonl"
+expect 3 'hostile_rank.log:1: \[Rank: found' "$STOWAGE" validate plan.json "$corpus/hostile_rank.log"
+echo nothing >nothing.log
+expect 3 "nothing.log: found no measured bytes" "$STOWAGE" validate plan.json nothing.log
+echo '[Rank 7] (after 1 iterations) memory (MB) | max allocated: 1.0' >seven.log
+expect 3 'line 1, max allocated: found rank 7, expected less than 2' "$STOWAGE" validate plan.json seven.log

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files that others wrote: which bytes and seconds are read from them, and what is refused. */
+#include <math.h>
+#include <string.h>
+
+#include "core/file.h"
+#include "plan/files/recording.h"
+#include "tests/unit/testing.h"
+
+#define MIB(n) ((uint64_t)((n)*1048576.0))
+#define GIB(n) ((uint64_t)((n)*1073741824.0))
+
+static stw_run_result *read_text(const char *text) {
+    stw_run_result *run = NULL;
+    CHECK_OK(stw_measured_parse("file", text, strlen(text), &run, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(run);
+    return run;
+}
+
+static stw_run_result *read_corpus(const char *name) {
+    char path[512];
+    stw_run_result *run = NULL;
+    snprintf(path, sizeof path, STW_SOURCE_DIR "/tests/fuzz/corpus/measured/%s", name);
+    CHECK_OK(stw_measured_read(path, &run, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(run);
+    CU_ASSERT_STRING_EQUAL(run->source, "external");
+    return run;
+}
+
+/* The highest bytes of a rank, as a peak or (`moment`) as what was seen once; 0: not read. */
+static uint64_t peak(const stw_run_result *run, int32_t rank, stw_metric metric, bool moment) {
+    for (uint32_t i = 0; i < run->n_peaks; i++)
+        if (run->peaks[i].rank == rank && run->peaks[i].metric == metric &&
+            run->peaks[i].at_moment == moment)
+            return run->peaks[i].bytes;
+    return 0;
+}
+
+static void check_refused(const char *text, int line, const char *said) {
+    stw_run_result *run = NULL;
+    stw_error e = STW_ERROR_INIT;
+    CU_ASSERT_EQUAL(stw_measured_parse("file", text, strlen(text), &run, &e), STW_STATUS_BAD_INPUT);
+    CU_ASSERT_STRING_EQUAL(e.where, "file");
+    CU_ASSERT_EQUAL(e.line, line);
+    if (strstr(e.text, said) == NULL) fprintf(stderr, "%s\n", e.text);
+    CU_ASSERT_PTR_NOT_NULL(strstr(e.text, said));
+    stw_run_result_free(run);
+}
+
+/* "memory (MB) |" counts MiB since the job began; what the device has is its peak only where the
+ * allocator holds what it held at most. */
+static void memory_reports_of_ranks(void) {
+    stw_run_result *run = read_corpus("megatron.log");
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_ALLOCATED, false), MIB(301.25));
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_RESERVED, false), MIB(410));
+    CU_ASSERT_EQUAL(peak(run, 1, STW_METRIC_ALLOCATED, false), MIB(310.5));
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_DEVICE, true), MIB(1033));
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_DEVICE, false), 0);
+    CU_ASSERT_EQUAL(peak(run, 1, STW_METRIC_DEVICE, false), MIB(1040));
+    CU_ASSERT_EQUAL(run->iteration_s, 3.2105); /* the median of three */
+    CU_ASSERT_STRING_EQUAL(run->peaks[0].from, "line 3, max allocated");
+    stw_run_result_free(run);
+}
+
+static void lines_of_dictionaries(void) {
+    stw_run_result *run = read_corpus("swift.jsonl");
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_RESERVED, false), (uint64_t)(33.07 * GIB(1) + 0.5));
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_ALLOCATED, false), 0);
+    CU_ASSERT_EQUAL(run->iteration_s, 3.6); /* a mean since the start: the last one */
+    stw_run_result_free(run);
+    run = read_corpus("swift_console.log");
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_RESERVED, false), (uint64_t)(33.07 * GIB(1) + 0.5));
+    CU_ASSERT_EQUAL(peak(run, STW_WORST_RANK, STW_METRIC_RESERVED, false), GIB(35.5));
+    CU_ASSERT_STRING_EQUAL(run->peaks[0].from, "line 2, memory(GiB)");
+    stw_run_result_free(run);
+    run = read_text("{'memory(GiB)': 1.5, 'train_speed(iter/s)': 0.25}\n");
+    CU_ASSERT_EQUAL(run->iteration_s, 4.0);
+    stw_run_result_free(run);
+}
+
+static void metrics_of_steps(void) {
+    static const char *const files[] = {"verl.log", "verl.jsonl"};
+    for (int i = 0; i < 2; i++) {
+        bool two = i == 0;
+        stw_run_result *run = read_corpus(files[i]);
+        CU_ASSERT_EQUAL(peak(run, STW_WORST_RANK, STW_METRIC_ALLOCATED, false),
+                        two ? GIB(26.5) : GIB(25.5));
+        CU_ASSERT_EQUAL(peak(run, STW_WORST_RANK, STW_METRIC_RESERVED, false),
+                        two ? GIB(31.25) : GIB(30.25));
+        CU_ASSERT_EQUAL(peak(run, STW_ALL_RANKS, STW_METRIC_HOST, false), GIB(101.5));
+        CU_ASSERT_EQUAL(run->time_s[STW_PHASE_ROLLOUT], two ? 21.0 : 20.0);
+        CU_ASSERT_DOUBLE_EQUAL(run->time_s[STW_PHASE_LOG_PROB], two ? 3.6 : 3.5, 1e-12);
+        CU_ASSERT_EQUAL(run->train_s, two ? 12.5 : 12.0);
+        CU_ASSERT_EQUAL(run->iteration_s, two ? 41.0 : 40.0);
+        CU_ASSERT_TRUE(isnan(run->time_s[STW_PHASE_FORWARD_BACKWARD]));
+        stw_run_result_free(run);
+    }
+}
+
+static void moments(void) {
+    stw_run_result *run = read_corpus("areal.log");
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_ALLOCATED, true), GIB(9.5));
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_RESERVED, true), GIB(25.75));
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_DEVICE, true), GIB(34.25));
+    CU_ASSERT_EQUAL(run->n_peaks, 3);
+    stw_run_result_free(run);
+}
+
+/* A key is a whole word: what another role or statistic is called is not taken. */
+static void only_whole_keys(void) {
+    stw_run_result *run = read_text("step:1 - critic/perf/max_memory_allocated_gb:9.0 - "
+                                    "perf/max_memory_reserved_gb:2.0 - timing_s/gen_max:5\n");
+    CU_ASSERT_EQUAL(run->n_peaks, 1);
+    CU_ASSERT_EQUAL(run->peaks[0].bytes, GIB(2));
+    CU_ASSERT_TRUE(isnan(run->time_s[STW_PHASE_ROLLOUT]));
+    stw_run_result_free(run);
+}
+
+static void bad_logs(void) {
+    check_refused("\n\n'memory(GiB)': nan\n", 3, "memory(GiB): found \"nan");
+    check_refused("'memory(GiB)': 0x10\n", 1, "expected a number");
+    check_refused("'memory(GiB)': 1e400\n", 1, "expected a number");
+    check_refused("'memory(GiB)': 9e99\n", 1, "expected fewer bytes");
+    check_refused("'memory(GiB)': -1\n", 1, "expected a number");
+    check_refused("[Rank 4294967296] memory (MB) | max allocated: 1\n", 1, "number of a rank");
+    check_refused("x memory (MB) | max allocated: 1\n", 1, "[Rank N]");
+    check_refused("nothing to see\n", 0, "found no measured bytes");
+    check_refused("", 0, "found no measured bytes");
+    check_refused("timing_s/step:3.0\n", 0, "found no measured bytes");
+}
+
+static void samples_of_a_table(void) {
+    stw_run_result *run = read_corpus("samples.csv");
+    CU_ASSERT_EQUAL(run->ranks[0].phases[STW_PHASE_LOAD].device, GIB(1));
+    CU_ASSERT_EQUAL(run->ranks[0].phases[STW_PHASE_FORWARD_BACKWARD].allocated, GIB(5));
+    CU_ASSERT_EQUAL(run->n_peaks, 0);
+    stw_run_result_free(run);
+#define HEAD "time,rank,phase,metric,bytes\n"
+    check_refused(HEAD "0x10,0,load\n", 2, "time: found \"0x10\"");
+    check_refused(HEAD "-1,0,load\n", 2, "time: found \"-1\"");
+    check_refused(HEAD "inf,0,load\n", 2, "time: found \"inf\"");
+    run = read_text(HEAD "1.5e9,0,load\n1.6e9,0,,device,7\n");
+    CU_ASSERT_EQUAL(run->ranks[0].phases[STW_PHASE_LOAD].device, 7);
+    stw_run_result_free(run);
+}
+
+STW_TEST_MAIN("plan recording", {"memory reports of ranks", memory_reports_of_ranks},
+              {"lines of dictionaries", lines_of_dictionaries},
+              {"metrics of steps", metrics_of_steps}, {"moments", moments},
+              {"only whole keys", only_whole_keys}, {"bad logs", bad_logs},
+              {"samples of a table", samples_of_a_table})
