@@ -174,8 +174,9 @@ int stw_cmd_validate(int argc, char **argv) {
         "validate",
         "PLAN RUN [RUN...]",
         "Compare predicted and measured values by phase and component. RUN is a file of stowage "
-        "run or stowage record, a CSV with the columns time,rank,phase,metric,bytes, or a log "
-        "with the memory lines of a framework (docs/validate.md); what it is follows from what it "
+        "run or stowage record, a CSV with the columns time,rank,phase,metric,bytes, a log "
+        "with the memory lines of a framework, or a memory snapshot of torch (docs/validate.md); "
+        "what it is follows from what it "
         "contains. Time is judged "
         "only for "
         "runs on the cuda backend with a cluster.yaml that was calibrated on the same GPU model. "

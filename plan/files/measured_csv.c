@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "core/pickle.h"
 #include "plan/files/recording.h"
 
 #define LIMIT_BYTES (4ull << 30)
@@ -47,8 +48,9 @@ static stw_status parse_log(stw_recording *samples, const char *file, const char
     if (status == STW_STATUS_OK && samples->n == 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, file,
                         "found no measured bytes, expected a file of stowage run or stowage "
-                        "record, a CSV with the columns time,rank,phase,metric,bytes, or a log "
-                        "with memory lines of a framework (docs/validate.md)");
+                        "record, a CSV with the columns time,rank,phase,metric,bytes, a log with "
+                        "memory lines of a framework, or a memory snapshot of torch "
+                        "(docs/validate.md)");
     return status;
 }
 
@@ -59,7 +61,9 @@ stw_status stw_measured_parse(const char *file, const char *text, size_t length,
     first_line(text, length, line, sizeof line);
     stw_status status = stw_recording_new(file, &samples, err);
     if (status != STW_STATUS_OK) return status;
-    if (is_header(line)) {
+    if (stw_pickle_begins(text, length)) {
+        status = stw_recording_parse_snapshot(samples, file, text, length, err);
+    } else if (is_header(line)) {
         status = stw_recording_parse_csv(samples, file, text, length, err);
     } else if (line[0] == '{') { /* JSON lines have no schema */
         if (strstr(line, "\"schema\"") == NULL)

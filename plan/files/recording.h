@@ -69,13 +69,21 @@ STW_MUST_USE stw_status stw_recording_to_csv(const stw_recording *samples, stw_t
 STW_MUST_USE stw_status stw_recording_parse_log(stw_recording *samples, const char *file,
                                                 const char *text, size_t length, stw_error *err);
 
+/** Read what torch.cuda.memory._dump_snapshot wrote: the highest bytes allocated and reserved of
+ * each device, as rank of the same number; of one moment where the history begins later than the
+ * first segment. Bytes are those of STW_EVERY_PHASE. */
+STW_MUST_USE stw_status stw_recording_parse_snapshot(stw_recording *samples, const char *file,
+                                                     const char *data, size_t length,
+                                                     stw_error *err);
+
 /** Peaks by rank, node and phase; seconds of a phase: the slowest rank's median over its visits.
  * The first optimizer_step of a rank that was marked becomes first_optimizer_step. Sorts the
  * samples by time. The caller frees *out. BAD_INPUT where no sample has bytes. */
 STW_MUST_USE stw_status stw_recording_fold(stw_recording *samples, stw_run_result **out,
                                            stw_error *err);
 
-/** Read any file of measurements: a run file, a CSV, or a log. What it is follows from what it
+/** Read any file of measurements: a run file, a CSV, a log, or a memory
+ * snapshot. What it is follows from what it
  * contains. The caller frees *out. BAD_INPUT where it has no measured bytes. */
 STW_MUST_USE stw_status stw_measured_read(const char *path, stw_run_result **out, stw_error *err);
 STW_MUST_USE stw_status stw_measured_parse(const char *file, const char *text, size_t length,

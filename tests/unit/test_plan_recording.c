@@ -129,6 +129,49 @@ static void bad_logs(void) {
     check_refused("timing_s/step:3.0\n", 0, "found no measured bytes");
 }
 
+/* Torch counts blocks of 512 B; the highest is in the middle of the history. */
+static void memory_snapshots(void) {
+    static const char *const files[] = {"snapshot_protocol2", "snapshot_protocol3",
+                                        "snapshot_protocol4"};
+    for (int i = 0; i < 3; i++) {
+        stw_run_result *run = read_corpus(files[i]);
+        CU_ASSERT_EQUAL(run->n_peaks, 2);
+        CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_ALLOCATED, false), MIB(64) + 512);
+        CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_RESERVED, false), MIB(84));
+        CU_ASSERT_STRING_EQUAL(run->peaks[0].from, "device 0, 9 events");
+        stw_run_result_free(run);
+    }
+    stw_run_result *run = read_corpus("snapshot_late");
+    CU_ASSERT_EQUAL(peak(run, 1, STW_METRIC_ALLOCATED, true), MIB(36));
+    CU_ASSERT_EQUAL(peak(run, 1, STW_METRIC_RESERVED, true), MIB(42));
+    CU_ASSERT_EQUAL(run->n_peaks, 2);
+    stw_run_result_free(run);
+    run = read_corpus("snapshot_no_history");
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_RESERVED, true), MIB(10));
+    stw_run_result_free(run);
+}
+
+static void check_hostile(const char *name, const char *said) {
+    char path[512];
+    stw_run_result *run = NULL;
+    stw_error e = STW_ERROR_INIT;
+    snprintf(path, sizeof path, STW_SOURCE_DIR "/tests/fuzz/corpus/measured/%s", name);
+    CU_ASSERT_EQUAL(stw_measured_read(path, &run, &e), STW_STATUS_BAD_INPUT);
+    if (strstr(e.text, said) == NULL) fprintf(stderr, "%s: %s\n", name, e.text);
+    CU_ASSERT_PTR_NOT_NULL(strstr(e.text, said));
+    stw_run_result_free(run);
+}
+
+static void hostile_snapshots(void) {
+    check_hostile("hostile_call", "found the opcode STACK_GLOBAL, which imports or calls");
+    check_hostile("hostile_global", "byte 2: found the opcode GLOBAL");
+    check_hostile("hostile_snapshot_cut", "the file ends");
+    check_hostile("hostile_segment", "segments[0]: expected whole numbers");
+    check_hostile("hostile_event", "device_traces[0]: expected a whole number as \"size\"");
+    check_hostile("hostile_sum", "exceeds 63 bits");
+    check_hostile("hostile_loop", "segments[0]: expected a member \"device\"");
+}
+
 static void samples_of_a_table(void) {
     stw_run_result *run = read_corpus("samples.csv");
     CU_ASSERT_EQUAL(run->ranks[0].phases[STW_PHASE_LOAD].device, GIB(1));
@@ -148,4 +191,5 @@ STW_TEST_MAIN("plan recording", {"memory reports of ranks", memory_reports_of_ra
               {"lines of dictionaries", lines_of_dictionaries},
               {"metrics of steps", metrics_of_steps}, {"moments", moments},
               {"only whole keys", only_whole_keys}, {"bad logs", bad_logs},
+              {"memory snapshots", memory_snapshots}, {"hostile snapshots", hostile_snapshots},
               {"samples of a table", samples_of_a_table})
