@@ -106,12 +106,28 @@ static void tell(const request *r, const stw_record_summary *s, const stw_record
             s->ranks == 1 ? "" : "s", s->seconds, samples->n, r->output);
 }
 
+/* The library that makes marks of NVTX ranges, with its whole path; false: it is not there. */
+static bool find_nvtx(char *path, size_t size) {
+    static const char *const beside[] = {"/../lib/stowage/stowage-nvtx.so", "/stowage-nvtx.so"};
+    char folder[4096], candidate[4200];
+    if (!stw_code_folder(folder, sizeof folder)) return false;
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++) {
+        snprintf(candidate, sizeof candidate, "%s%s", folder, beside[i]);
+        char *whole = stw_file_exists(candidate) ? realpath(candidate, NULL) : NULL;
+        bool found = whole != NULL && strlen(whole) < size;
+        if (found) snprintf(path, size, "%s", whole);
+        free(whole);
+        if (found) return true;
+    }
+    return false;
+}
+
 static stw_status record(const request *r, int *exit_code, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_recording *samples = NULL;
     stw_run_result *run = NULL;
     stw_record_summary summary;
-    char marks[4096] = "";
+    char marks[4096] = "", nvtx[4096] = "";
     double every_s = 0.02;
     bool read = false;
     if (r->every != NULL)
@@ -124,7 +140,8 @@ static stw_status record(const request *r, int *exit_code, stw_error *err) {
     STW_TRY(check_writable(r->samples, err));
     STW_TRY(stw_recording_new(r->command[0], &samples, err));
     STW_TRY(make_marks(r, marks, sizeof marks, err));
-    const stw_record_options options = {(char *const *)r->command, every_s, marks};
+    const stw_record_options options = {(char *const *)r->command, every_s, marks,
+                                        find_nvtx(nvtx, sizeof nvtx) ? nvtx : NULL};
     STW_TRY(stw_record(&options, samples, &summary, err));
     *exit_code = summary.exit_code;
     read = add_marks(samples, marks);
@@ -167,7 +184,8 @@ int stw_cmd_record(int argc, char **argv) {
         "rank and of all processes of this node. The job says in which phase a rank is by "
         "appending lines TIME,RANK,PHASE to the file that the variable STOWAGE_MARKS names: TIME "
         "in seconds since 1970, PHASE one of load, rollout, log_prob, "
-        "forward_backward, optimizer_step, weight_sync, checkpoint, end. A line "
+        "forward_backward, optimizer_step, weight_sync, checkpoint, end. NVTX ranges "
+        "(push and pop) with these names are marks, too. A line "
         "TIME,RANK,PHASE,METRIC,BYTES gives a peak that only the job knows: allocated, reserved, "
         "page_locked. On several nodes run it on each. The exit code is that of the command.",
         options,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# bin/, lib/, lib/stowage/ (plugin), include/stowage.h, share/stowage/ and the tarball. Every path is
+# bin/, lib/, lib/stowage/ (plugins), include/stowage.h, share/stowage/ and the tarball. Every path is
 # found relative to the program, so the whole may be moved.
 
 install(TARGETS stowage stowage-run RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -7,13 +7,14 @@ install(TARGETS stowage_static ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(STW_SHARED)
     install(TARGETS stowage_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
+# Not CMAKE_INSTALL_LIBDIR: stowage and stowage-run look in ../lib/stowage.
+install(TARGETS stw_nvtx LIBRARY DESTINATION lib/stowage)
 if(STW_WITH_MPI)
-    # Not CMAKE_INSTALL_LIBDIR: stowage-run looks in ../lib/stowage.
     install(TARGETS stw_mpi LIBRARY DESTINATION lib/stowage)
 endif()
 
 # What ./demo builds: all that is installed, and nothing else.
-add_custom_target(installed DEPENDS stowage stowage-run stowage_static
+add_custom_target(installed DEPENDS stowage stowage-run stowage_static stw_nvtx
     $<TARGET_NAME_IF_EXISTS:stowage_shared> $<TARGET_NAME_IF_EXISTS:stw_mpi>)
 
 # ---- the library's one header --------------------------------------------------------------------

@@ -215,6 +215,9 @@ static stw_status start(const stw_record_options *o, pid_t *child, stw_error *er
     extern char **environ;
     if (setenv("STOWAGE_MARKS", o->marks, 1) != 0)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "STOWAGE_MARKS", "out of memory");
+    /* A profiler that is there keeps its place. */
+    if (o->nvtx != NULL && setenv("NVTX_INJECTION64_PATH", o->nvtx, 0) != 0)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "NVTX_INJECTION64_PATH", "out of memory");
     int code = posix_spawnp(child, o->command[0], NULL, NULL, o->command, environ);
     if (code == 0) return STW_STATUS_OK;
     errno = code;

@@ -10,6 +10,7 @@ typedef struct stw_record_options {
     char *const *command; /* ends with NULL */
     double every_s;       /* between samples */
     const char *marks;    /* file that the command may append to, named by STOWAGE_MARKS */
+    const char *nvtx;     /* library that marks phases by NVTX ranges; NULL: none */
 } stw_record_options;
 
 typedef struct stw_record_summary {

@@ -1,0 +1,92 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `stowage record` takes NVTX ranges that are named as phases for marks, without a profiler and
+# without a GPU. Needs the NVTX headers of a CUDA toolkit.
+. "$(dirname "$0")/_lib.sh"
+include=
+for folder in "${CUDA_HOME:-/usr/local/cuda}/include" /usr/local/cuda/include /usr/include; do
+    [ -e "$folder/nvtx3/nvToolsExt.h" ] && include=$folder && break
+done
+[ -n "$include" ] && [ -e "$STW_BUILD_DIR/lib/stowage/stowage-nvtx.so" ] || exit 77
+command -v "${CC:-cc}" >/dev/null 2>&1 || exit 77
+
+cat >job.c <<'EOC'
+#include <nvtx3/nvToolsExt.h>
+#include <stddef.h>
+#include <unistd.h>
+/* The layout that stowage-nvtx.so is built with. */
+typedef struct ours {
+    uint16_t version, size;
+    uint32_t category;
+    int32_t color_type;
+    uint32_t color;
+    int32_t payload_type, reserved;
+    uint64_t payload;
+    int32_t message_type;
+    const char *message;
+} ours;
+_Static_assert(sizeof(ours) == sizeof(nvtxEventAttributes_t), "size");
+_Static_assert(offsetof(ours, message_type) == offsetof(nvtxEventAttributes_t, messageType), "type");
+_Static_assert(offsetof(ours, message) == offsetof(nvtxEventAttributes_t, message), "message");
+
+int main(void) {
+    nvtxDomainHandle_t domain = nvtxDomainCreateA("mine");
+    nvtxEventAttributes_t a = {0};
+    a.version = NVTX_VERSION;
+    a.size = sizeof a;
+    if (nvtxRangePushA("load") != 0) return 1;
+    usleep(200000);
+    if (nvtxRangePop() != 0) return 2;
+    nvtxRangePushA("epoch 1");
+    nvtxRangePushA("Forward-Backward");
+    nvtxRangePushA("layer 3");
+    usleep(100000);
+    nvtxRangePop();
+    a.messageType = NVTX_MESSAGE_TYPE_ASCII;
+    a.message.ascii = "checkpoint";
+    if (nvtxRangePushEx(&a) != 2) return 3;
+    usleep(100000);
+    nvtxRangePop();
+    usleep(100000);
+    nvtxRangePop();
+    for (int step = 0; step < 2; step++) {
+        a.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
+        a.message.registered = nvtxDomainRegisterStringA(domain, "optimizer_step");
+        nvtxDomainRangePushEx(domain, &a);
+        usleep(100000);
+        nvtxDomainRangePop(domain);
+    }
+    nvtxRangePop();
+    for (int i = 0; i < 1000; i++) nvtxRangePushA("rollout"); /* deeper than is kept */
+    for (int i = 0; i < 1000; i++) nvtxRangePop();
+    return nvtxRangePop() < 0 ? 0 : 4;
+}
+EOC
+"${CC:-cc}" -std=gnu11 -I"$include" -o job job.c -ldl || fail "the program does not compile"
+./job || true # without record: NVTX does nothing
+
+env RANK=3 LOCAL_RANK=0 "$STOWAGE" record -q -o run.json --marks marks.csv -- ./job || fail "exit $?"
+cut -d, -f2- marks.csv | sed -n '2,12p' >found.txt
+cat >wanted.txt <<'EOW'
+3,load
+3,end
+3,forward_backward
+3,checkpoint
+3,forward_backward
+3,end
+3,optimizer_step
+3,end
+3,optimizer_step
+3,end
+3,rollout
+EOW
+cmp found.txt wanted.txt || { cat marks.csv >&2; fail "other marks"; }
+[ "$(grep -c rollout marks.csv)" = 511 ] || fail "ranges within ranges: $(grep -c rollout marks.csv)"
+for phase in load forward_backward first_optimizer_step optimizer_step checkpoint; do
+    grep -q "\"$phase\"" run.json || fail "$phase is not in the record"
+done
+
+# a profiler that is there keeps its place
+env NVTX_INJECTION64_PATH=/of/a/profiler "$STOWAGE" record -q -o other.json -- \
+    sh -c 'sleep 0.2; echo "$NVTX_INJECTION64_PATH" >said.txt'
+[ "$(cat said.txt)" = /of/a/profiler ] || fail "NVTX_INJECTION64_PATH was replaced"
