@@ -62,6 +62,14 @@ static const kind kinds[] = {
      {FSDP,
       {"attention", {"flash", "sdpa"}},
       {"allocator.expandable_segments", {"true", "false"}}}},
+    {"ms-swift", /* DistributedDataParallel */
+     "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-0.6B --torch_dtype bfloat16 --dataset x \\\n"
+     " --max_length 1024 --per_device_train_batch_size 2 --lora_rank 16\n",
+     NULL,
+     {FSDP,
+      {"attention", {"flash", "sdpa"}},
+      {"trainable.lora.rank", {"4", "8"}},
+      {"optimizer.implementation", {"fused", "foreach"}}}},
     {"ms-swift",
      "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-0.6B --max_length 1024 \\\n"
      " --tensor_model_parallel_size 2 --global_batch_size 32 --packing true --dataset 'a#1'\n",

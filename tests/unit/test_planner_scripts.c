@@ -168,6 +168,31 @@ static void adapters_of_swift(void) {
     stw_import_free(&import);
 }
 
+/* Without a sharding engine: torch on one GPU, DistributedDataParallel on several. */
+static void torch_of_swift(void) {
+#define ONE "CUDA_VISIBLE_DEVICES=0 swift sft --model Qwen/Qwen2.5-7B --max_length 2048 "
+    static const struct {
+        const char *text;
+        bool replicas;
+        const char *implementation;
+    } cases[] = {
+        {ONE "--torch_dtype bfloat16\n", false, "optimizer.implementation=fused"},
+        {ONE "--tuner_type full --optim adamw_torch\n", false, "optimizer.implementation=foreach"},
+        {SFT "--tuner_type lora\n", true, "optimizer.implementation=fused"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_import import;
+        CHECK_OK(parse("ms-swift", cases[i].text, &import, err));
+        CU_ASSERT_TRUE(has_setting(&import, "engine=fsdp2"));
+        CU_ASSERT_TRUE(has_setting(&import, "parallel.dp_shard=1"));
+        CU_ASSERT_TRUE(has_setting(&import, "precision.params=bf16"));
+        CU_ASSERT_TRUE(has_setting(&import, "precision.exp_avg_sq=bf16"));
+        CU_ASSERT_TRUE(has_setting(&import, cases[i].implementation));
+        CU_ASSERT_EQUAL(has_setting(&import, "parallel.dp_replicate=4"), cases[i].replicas);
+        CU_ASSERT_EQUAL(has_setting(&import, "precision.reduce=bf16"), cases[i].replicas);
+        stw_import_free(&import);
+    }
+}
+
 /* Sizes beside the name of a model would be another model under its name. */
 static void sizes_beside_a_name(void) {
 #define LAUNCH                                                                                     \
@@ -223,7 +248,9 @@ static void refused_scripts(void) {
         const char *text, *word;
     } cases[] = {
         {"swift rlhf --rlhf_type dpo --model x\n", "rlhf"},
-        {SFT "\n", "--deepspeed zero1"},
+        {SFT "--tuner_type full\n", "--deepspeed zero2"},
+        {SFT "--torch_dtype float16\n", "use bfloat16"},
+        {"CUDA_VISIBLE_DEVICES=0,1 swift sft --model x --max_length 8\n", "NPROC_PER_NODE=2"},
         {SFT "--deepspeed my.json\n", "--from deepspeed:FILE"},
         {SFT "--deepspeed zero2 --sequence_parallel_size 2\n", "sequence-parallel-size"},
         {SFT "--deepspeed zero2 --quant_method bnb\n", "quant-method"},
@@ -635,7 +662,7 @@ static void switches_of_verl(void) {
 STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"shells have bounds", shells_have_bounds}, {"names of models", names_of_models},
               {"zero of swift", zero_of_swift}, {"adapters of swift", adapters_of_swift},
-              {"megatron of swift", megatron_of_swift},
+              {"torch of swift", torch_of_swift}, {"megatron of swift", megatron_of_swift},
               {"sizes beside a name", sizes_beside_a_name}, {"refused scripts", refused_scripts},
               {"models of scripts", models_of_scripts}, {"configs of zero", configs_of_zero},
               {"automatic configs", automatic_configs}, {"actors of verl", actors_of_verl},

@@ -84,14 +84,22 @@ static void put_tuner(stw_emission *e, const char *type, const char *rank, const
     stw_emit_put(e, targets, r > 0 ? list : NULL);
 }
 
+/* torch without a sharding engine: ms_swift.c, use_torch. */
+static bool is_plain_torch(const stw_emission *e) {
+    return has_engine(e, "fsdp2") && e->plan->run.parallel.dp_shard == 1 &&
+           e->plan->run.precision.params != STW_DTYPE_F32;
+}
+
 static void put_swift(stw_emission *e) {
-    const bool deepspeed = has_engine(e, "deepspeed");
+    const bool deepspeed = has_engine(e, "deepspeed"), plain = is_plain_torch(e);
+    const bool foreach = stw_emit_has(e, "optimizer.implementation", "foreach");
     const char *recompute = stw_emit_recompute(e), *attention = stw_emit_text(e, "attention");
     stw_emit_put(e, "sft-type", NULL);
     stw_emit_put(e, "train-type", NULL);
     put_tuner(e, "tuner-type", "lora-rank", "target-modules", " ");
     stw_emit_put(e, "deepspeed", deepspeed ? zero_name(e) : NULL);
-    stw_emit_put(e, "fsdp", deepspeed ? NULL : "fsdp2");
+    stw_emit_put(e, "fsdp", deepspeed || plain ? NULL : "fsdp2");
+    if (plain) stw_emit_put(e, "optim", foreach ? "adamw_torch" : "adamw_torch_fused");
     stw_emit_put(e, "bf16", NULL);
     stw_emit_put(e, "fp16", NULL);
     stw_emit_put(e, "torch-dtype",

@@ -239,6 +239,64 @@ static void use_fsdp(stw_reading *r, const char *name, const char *dtype) {
     stw_reading_set(r, "optimizer.clip_norm", trainer.clip_norm);
 }
 
+/* GPUs of CUDA_VISIBLE_DEVICES; 0: it does not name them one by one. */
+static uint64_t visible_gpus(const stw_shell *shell) {
+    const char *text = stw_shell_value(shell, "CUDA_VISIBLE_DEVICES");
+    uint64_t n = text != NULL && *text != '\0';
+    for (; n > 0 && *text != '\0'; text++) n += *text == ',';
+    return n;
+}
+
+/* One process with several GPUs gives each some of the layers (swift/model/register.py,
+ * get_default_device_map: auto). */
+static void refuse_device_map(stw_reading *r, uint64_t visible) {
+    stw_reading_fail(r, stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
+                                 "%llu GPUs of one process: not implemented: layers on several "
+                                 "GPUs in turn; set NPROC_PER_NODE=%llu, or one GPU in "
+                                 "CUDA_VISIBLE_DEVICES",
+                                 (unsigned long long)visible, (unsigned long long)visible));
+}
+
+/* transformers' Trainer without a sharding engine: torch on one GPU, DistributedDataParallel on
+ * several. FSDP2's shard group of one rank is that: it gathers and scatters nothing, and its
+ * replicas are summed. Parameters, gradients and moments have the dtype of the weights
+ * (torch/optim/adam.py, zeros_like); accelerate's autocast (accelerator.py, prepare_model) casts
+ * nothing then. DistributedDataParallel holds buckets as large as all trained gradients besides
+ * (torch/nn/parallel/distributed.py, gradient_as_bucket_view=False), a few MiB of adapters. */
+static void use_torch(stw_reading *r, const char *dtype, bool lora, uint64_t visible) {
+    static const char *const state[] = {"precision.params", "precision.grads", "precision.exp_avg",
+                                        "precision.exp_avg_sq", "precision.compute"};
+    const stw_trainer_arguments trainer = trainer_of(r, dtype);
+    const char *optimizer = stw_reading_text(r, "optim", "adamw_torch_fused");
+    const uint64_t gpus = r->out->gpus > 0 ? r->out->gpus : 1;
+    const char *text = stw_reading_text(r, "torch-dtype", NULL);
+    if (gpus == 1 && visible > 1) refuse_device_map(r, visible);
+    if (gpus > 1 && !lora)
+        stw_reading_fail(r, stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
+                                     "DistributedDataParallel with all parameters: not "
+                                     "implemented: its buckets are as large as the gradients; use "
+                                     "--deepspeed zero2"));
+    if (strcmp(dtype, "bf16") != 0 || (text != NULL && strcmp(text, "bfloat16") != 0))
+        stw_reading_refuse(r, text != NULL ? "torch-dtype" : "fp16",
+                           "use bfloat16 without --deepspeed and --fsdp");
+    stw_reading_set(r, "engine", "fsdp2");
+    for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) stw_reading_set(r, state[i], dtype);
+    stw_reading_set_count(r, "parallel.dp_shard", 1);
+    stw_reading_set_count(r, "parallel.dp_replicate", gpus);
+    if (gpus > 1) stw_reading_set(r, "precision.reduce", dtype);
+    stw_reading_set(r, "load.method", "all_ranks");
+    stw_reading_set(r, "optimizer.implementation",
+                    ends_with(optimizer, "_fused") ? "fused" : "foreach");
+    stw_reading_set(r, "batch.micro_batch", trainer.micro_batch);
+    stw_reading_set(r, "batch.grad_accumulation", trainer.accumulation);
+    stw_reading_set(r, "optimizer.clip_norm", trainer.clip_norm);
+    stw_reading_assume(r, "deepspeed, fsdp", "none",
+                       "torch on one GPU or DistributedDataParallel: as FSDP2 with shards of 1");
+    if (lora)
+        stw_reading_assume(r, "dtype of adapters", dtype,
+                           "peft makes them in fp32: 8 more bytes of each element");
+}
+
 static void set_attention(stw_reading *r) {
     const char *text = stw_reading_text(r, "attn-impl", "sdpa");
     const bool flash = strncmp(text, "flash", 5) == 0;
@@ -257,7 +315,7 @@ static void set_loss(stw_reading *r) {
     stw_reading_assume(r, "liger's norms and SwiGLU", "torch's", "they keep less for backward");
 }
 
-static void read_swift(stw_reading *r) {
+static void read_swift(stw_reading *r, uint64_t visible) {
     const char *tuner = alias(r, "tuner-type", "train-type", "lora");
     const char *deepspeed = stw_reading_text(r, "deepspeed", NULL);
     const char *fsdp = stw_reading_text(r, "fsdp", NULL), *dtype = dtype_of(r);
@@ -268,9 +326,7 @@ static void read_swift(stw_reading *r) {
     else if (fsdp != NULL)
         use_fsdp(r, fsdp, dtype);
     else
-        stw_reading_fail(r, stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
-                                     "training without --deepspeed or --fsdp: not implemented: one "
-                                     "of them shards state; use --deepspeed zero1"));
+        use_torch(r, dtype, lora, visible);
     if (strncmp(optimizer, "adamw_torch", 11) != 0)
         stw_reading_refuse(r, "optim", "use adamw_torch_fused");
     if (!lora && strcmp(tuner, "full") != 0)
@@ -368,7 +424,7 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
     if (megatron)
         read_megatron(&r);
     else if (r.status == STW_STATUS_OK)
-        read_swift(&r);
+        read_swift(&r, visible_gpus(&shell));
     out->flags = r.flags;
     return r.status;
 }
