@@ -14,7 +14,7 @@ static bool ends_with_any(const char *name, const char *const *ends) {
     return false;
 }
 
-stw_tp_cut stw_tp_cut_of(const stw_tensor *t) {
+static stw_tp_cut cut_of(const char *name, bool vector) {
     static const char *const vectors[] = {"q_proj.bias",
                                           "k_proj.bias",
                                           "v_proj.bias",
@@ -42,9 +42,27 @@ stw_tp_cut stw_tp_cut_of(const stw_tensor *t) {
     static const char *const columns[] = {
         "o_proj.weight",     "out_proj.weight",  "down_proj.weight",  "linear_proj.weight",
         "linear_fc2.weight", "attn.proj.weight", "experts.down_proj", NULL};
-    if (t->rank <= 1) return ends_with_any(t->name, vectors) ? STW_TP_ROWS : STW_TP_WHOLE;
-    if (ends_with_any(t->name, whole)) return STW_TP_WHOLE;
-    return ends_with_any(t->name, columns) ? STW_TP_COLUMNS : STW_TP_ROWS;
+    if (vector) return ends_with_any(name, vectors) ? STW_TP_ROWS : STW_TP_WHOLE;
+    if (ends_with_any(name, whole)) return STW_TP_WHOLE;
+    return ends_with_any(name, columns) ? STW_TP_COLUMNS : STW_TP_ROWS;
+}
+
+/* Of an adapter's two matrices that has the inputs is cut as its product is by inputs, the other
+ * one as it is by outputs. */
+static stw_tp_cut cut_of_adapter(const stw_tensor *t, const char *end) {
+    char base[256];
+    const size_t n = (size_t)(end - t->name);
+    if (n + sizeof ".weight" > sizeof base) return STW_TP_WHOLE;
+    memcpy(base, t->name, n);
+    strcpy(base + n, ".weight");
+    const stw_tp_cut cut = cut_of(base, false);
+    return cut == (strncmp(end, ".lora_A.", 8) == 0 ? STW_TP_COLUMNS : STW_TP_ROWS) ? cut
+                                                                                    : STW_TP_WHOLE;
+}
+
+stw_tp_cut stw_tp_cut_of(const stw_tensor *t) {
+    const char *adapter = strstr(t->name, ".lora_");
+    return adapter != NULL ? cut_of_adapter(t, adapter) : cut_of(t->name, t->rank <= 1);
 }
 
 /* ---- parts ---- */

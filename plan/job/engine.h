@@ -117,6 +117,10 @@ typedef struct stw_engine {
      * adds to it. NULL: `model`. */
     STW_MUST_USE stw_status (*trains)(const stw_model *model, const stw_run_spec *run,
                                       stw_pool *pool, const stw_model **out, stw_error *err);
+    /** The product that a tensor is in, as far as adapters go: 0: it can have none; 1: one of its
+     * own; above: one that it shares with the tensors of its block of the same number. NULL: every
+     * matrix has one of its own, and experts have none (PEFT). */
+    uint32_t (*adapted)(const stw_tensor *tensor);
 
     /* ---- ranks ---- */
     /** Fill the sizes that follow from run.parallel and the cluster: dp_shard, group, expert_cut,

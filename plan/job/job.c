@@ -410,7 +410,7 @@ static stw_status choose_trained(stw_job *job, const stw_model *model, stw_error
     if (job->engine->trains != NULL)
         status = job->engine->trains(model, job->run, job->pool, &model, err);
     if (status == STW_STATUS_OK)
-        status = stw_trainable_new(model, job->run, job->pool, &trainable, err);
+        status = stw_trainable_new(model, job->run, job->engine, job->pool, &trainable, err);
     job->model = trainable.model;
     job->frozen = trainable.frozen;
     job->one_cut = job->engine->one_cut && job->frozen == NULL;

@@ -14,18 +14,37 @@ static stw_status no_memory(stw_error *err) {
 
 /* ---- LoRA ---- */
 
-/* Length of a name without ".weight"; 0: it has no such end. */
-static size_t module_length(const char *name) {
+enum { MOST_PRODUCTS = 8 };
+
+typedef struct adding {
+    const stw_run_spec *run;
+    const stw_engine *engine;
+    bool *matched; /* [targets] */
+    stw_model *m;
+} adding;
+
+/* Length of a name without ".weight"; of tensors of experts, which may have no such end, of all of
+ * it. 0: it has no product. */
+static size_t module_length(const stw_tensor *t) {
     static const char end[] = ".weight";
-    size_t n = strlen(name), n_end = sizeof end - 1;
-    return n > n_end && strcmp(name + n - n_end, end) == 0 ? n - n_end : 0;
+    size_t n = strlen(t->name), n_end = sizeof end - 1;
+    if (n > n_end && strcmp(t->name + n - n_end, end) == 0) return n - n_end;
+    return t->expert ? n : 0;
+}
+
+/* The number of a tensor's product, 0: none. */
+static uint32_t product_of(const stw_tensor *t, const stw_engine *engine) {
+    if (engine->adapted == NULL) return t->rank == 2 && !t->expert;
+    const uint32_t product = engine->adapted(t);
+    return product < MOST_PRODUCTS ? product : 0;
 }
 
 /* Which target names the product of this tensor; n: none. */
-static uint32_t target_of(const stw_tensor *t, const stw_strings *targets) {
+static uint32_t target_of(const stw_tensor *t, const stw_engine *engine,
+                          const stw_strings *targets) {
     char module[256];
-    size_t length = module_length(t->name);
-    if (t->rank != 2 || t->expert || length == 0 || length >= sizeof module) return targets->n;
+    size_t length = module_length(t);
+    if (product_of(t, engine) == 0 || length == 0 || length >= sizeof module) return targets->n;
     memcpy(module, t->name, length);
     module[length] = '\0';
     const char *last = strrchr(module, '.');
@@ -38,35 +57,62 @@ static uint32_t target_of(const stw_tensor *t, const stw_strings *targets) {
 
 static stw_status add_adapter(stw_model *m, const stw_tensor *base, const char *part, uint64_t rows,
                               uint64_t columns, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
     stw_tensor *t = &m->tensors[m->n_tensors++];
     *t = (stw_tensor){.block = base->block,
                       .rank = 2,
                       .shape = {rows, columns},
                       .dtype = base->dtype,
-                      .experts = 1};
-    t->name = stw_pool_printf(m->pool, "%.*s.%s.weight", (int)module_length(base->name), base->name,
-                              part);
+                      .expert = base->expert,
+                      .experts = base->expert ? base->experts : 1};
+    t->name =
+        stw_pool_printf(m->pool, "%.*s.%s.weight", (int)module_length(base), base->name, part);
     if (t->name == NULL) return no_memory(err);
-    return stw_mul_u64(rows, columns, &t->numel, t->name, err);
+    STW_TRY(stw_mul_u64(rows, columns, &t->numel, t->name, err));
+    if (base->rank < 3) return STW_STATUS_OK;
+    t->rank = 3; /* one for each expert */
+    t->shape[0] = base->shape[0];
+    t->shape[1] = rows;
+    t->shape[2] = columns;
+    STW_TRY(stw_mul_u64(t->numel, base->shape[0], &t->numel, t->name, err));
+out:
+    return status;
+}
+
+/* Which products of a block have adapters. */
+static void find_targets(const stw_tensor *tensors, uint32_t n, adding *a,
+                         bool has[MOST_PRODUCTS]) {
+    const stw_strings *targets = &a->run->trainable.lora_targets;
+    for (uint32_t t = 0; t < n; t++) {
+        const uint32_t target = target_of(&tensors[t], a->engine, targets);
+        if (target == targets->n) continue;
+        a->matched[target] = true;
+        has[product_of(&tensors[t], a->engine)] = true;
+    }
 }
 
 /* Adapters follow the tensors of their block. */
-static stw_status copy_block(const stw_model *from, uint32_t b, const stw_run_spec *run,
-                             bool *matched, stw_model *m, stw_error *err) {
+static stw_status copy_block(const stw_model *from, uint32_t b, adding *a, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_strings *targets = &run->trainable.lora_targets;
+    stw_model *m = a->m;
+    const stw_strings *targets = &a->run->trainable.lora_targets;
     const stw_block *block = &from->blocks[b];
     const stw_tensor *tensors = &from->tensors[block->first_tensor];
-    const uint64_t rank = run->trainable.lora_rank;
+    const uint64_t rank = a->run->trainable.lora_rank;
+    bool has[MOST_PRODUCTS] = {false}, begun[MOST_PRODUCTS] = {false};
     m->blocks[b] = *block;
     m->blocks[b].first_tensor = m->n_tensors;
     for (uint32_t t = 0; t < block->n_tensors; t++) m->tensors[m->n_tensors++] = tensors[t];
+    find_targets(tensors, block->n_tensors, a, has);
     for (uint32_t t = 0; t < block->n_tensors; t++) {
-        uint32_t target = target_of(&tensors[t], targets);
-        if (target == targets->n) continue;
-        matched[target] = true;
-        STW_TRY(add_adapter(m, &tensors[t], "lora_A", rank, tensors[t].shape[1], err));
-        STW_TRY(add_adapter(m, &tensors[t], "lora_B", tensors[t].shape[0], rank, err));
+        const stw_tensor *base = &tensors[t];
+        const uint32_t product = product_of(base, a->engine);
+        const bool shares = product > 1;
+        if (shares ? !has[product] : target_of(base, a->engine, targets) == targets->n) continue;
+        if (!shares || !begun[product])
+            STW_TRY(add_adapter(m, base, "lora_A", rank, base->shape[base->rank - 1], err));
+        STW_TRY(add_adapter(m, base, "lora_B", base->shape[base->rank - 2], rank, err));
+        begun[product] = true;
     }
     m->blocks[b].n_tensors = m->n_tensors - m->blocks[b].first_tensor;
 out:
@@ -79,8 +125,8 @@ static stw_status refuse_pattern(const char *key, const char *found, stw_error *
                                "lists the names)");
 }
 
-static stw_status add_lora(const stw_model *from, const stw_run_spec *run, stw_pool *pool,
-                           stw_model **out, stw_error *err) {
+static stw_status add_lora(const stw_model *from, const stw_run_spec *run, const stw_engine *engine,
+                           stw_pool *pool, stw_model **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_strings *targets = &run->trainable.lora_targets;
     stw_model *m = stw_pool_alloc(pool, sizeof *m);
@@ -94,8 +140,8 @@ static stw_status add_lora(const stw_model *from, const stw_run_spec *run, stw_p
     m->groups = stw_pool_array(pool, from->n_groups, sizeof *m->groups);
     if (m->tensors == NULL || m->blocks == NULL || m->groups == NULL) return no_memory(err);
     memcpy(m->groups, from->groups, from->n_groups * sizeof *m->groups);
-    for (uint32_t b = 0; b < from->n_blocks; b++)
-        STW_TRY(copy_block(from, b, run, matched, m, err));
+    adding a = {run, engine, matched, m};
+    for (uint32_t b = 0; b < from->n_blocks; b++) STW_TRY(copy_block(from, b, &a, err));
     for (uint32_t i = 0; i < targets->n; i++)
         if (!matched[i]) return refuse_pattern("trainable.lora.targets", targets->items[i], err);
     STW_TRY(stw_model_finish(m, err));
@@ -131,8 +177,9 @@ static stw_status mark_frozen(const stw_run_spec *run, stw_trainable *out, stw_e
     return STW_STATUS_OK;
 }
 
-stw_status stw_trainable_new(const stw_model *model, const stw_run_spec *run, stw_pool *pool,
-                             stw_trainable *out, stw_error *err) {
+stw_status stw_trainable_new(const stw_model *model, const stw_run_spec *run,
+                             const stw_engine *engine, stw_pool *pool, stw_trainable *out,
+                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_model *adapted = NULL;
     *out = (stw_trainable){.model = model};
@@ -141,7 +188,7 @@ stw_status stw_trainable_new(const stw_model *model, const stw_run_spec *run, st
         return stw_run_spec_refuse(NULL, err, "trainable.lora.targets", "[]",
                                    "the products that get adapters, as [q_proj, v_proj]");
     if (run->trainable.lora_rank > 0) {
-        STW_TRY(add_lora(model, run, pool, &adapted, err));
+        STW_TRY(add_lora(model, run, engine, pool, &adapted, err));
         out->model = adapted;
     }
     out->frozen = stw_pool_array(pool, out->model->n_tensors, sizeof *out->frozen);

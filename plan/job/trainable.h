@@ -5,6 +5,7 @@
 #define STW_PLAN_JOB_TRAINABLE_H
 
 #include "models/model.h"
+#include "plan/job/engine.h"
 #include "plan/spec/run_spec.h"
 
 typedef struct stw_trainable {
@@ -14,9 +15,12 @@ typedef struct stw_trainable {
 
 /** For each product `X.weight` of [out, in] elements that a target names, LoRA adds `X.lora_A` of
  * [rank, in] and `X.lora_B` of [out, rank] elements to its block (PEFT, peft/tuners/lora/layer.py).
- * A target is the last part of X, or a shell pattern of X. BAD_INPUT: a pattern matches nothing, or
+ * A target is the last part of X, or a shell pattern of X. Where the engine merges tensors into
+ * one product, they share the first of the two, and a target names all of them; tensors of experts
+ * have one adapter for each expert. BAD_INPUT: a pattern matches nothing, or
  * nothing is left to train. */
 STW_MUST_USE stw_status stw_trainable_new(const stw_model *model, const stw_run_spec *run,
-                                          stw_pool *pool, stw_trainable *out, stw_error *err);
+                                          const stw_engine *engine, stw_pool *pool,
+                                          stw_trainable *out, stw_error *err);
 
 #endif

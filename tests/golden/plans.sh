@@ -118,6 +118,15 @@ bf16="--set precision.params=bf16 --set precision.grads=bf16 --set precision.exp
 plan llama-70b-verl-4914-bf16 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true $bf16
 plan llama-70b-verl-4914-fp32 --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true
 plan llama-70b-verl-4914-141g --model Llama-3.1-70B --cluster "$h100" --run "$examples/verl-4914-lean.yaml" --set roles.0.builds_trainer_model=true $bf16 --set node.gpu.memory=139.8GiB
+cat >lora.sh <<'EOF'
+NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B --tuner_type lora --lora_rank 32 --expert_model_parallel_size 4 --packing true \
+    --max_length 8192 --recompute_granularity full --recompute_method uniform --recompute_num_layers 1
+EOF
+plan qwen3-30b-lora-ms-swift --from ms-swift:lora.sh --cluster "$h100" --set nodes=1
+cat >plain.sh <<'EOF'
+CUDA_VISIBLE_DEVICES=0 swift sft --model Qwen/Qwen2.5-7B-Instruct --torch_dtype bfloat16 --max_length 2048 --dataset x
+EOF
+plan qwen2.5-7b-lora-ms-swift --from ms-swift:plain.sh --cluster h200-x1
 
 if [ -n "${UPDATE:-}" ]; then
     cp found.csv "$golden"

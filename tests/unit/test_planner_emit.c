@@ -81,6 +81,15 @@ static const kind kinds[] = {
       {"batch.grad_accumulation", {"2", "4"}},
       {"recompute.granularity", {"none", "selective", "full"}},
       {"megatron.overlap_grad_reduce", {"true", "false"}}}},
+    {"ms-swift",
+     "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-0.6B --max_length 1024 \\\n"
+     " --tensor_model_parallel_size 2 --global_batch_size 32 --tuner_type lora --lora_rank 4 \\\n"
+     " --target_modules linear_qkv linear_fc2 --packing true\n",
+     NULL,
+     {{"parallel.tp", {"1", "2", "4"}},
+      {"trainable.lora.rank", {"8", "32"}},
+      {"megatron.lora_dropout", {"0", "0.1"}},
+      {"recompute.granularity", {"none", "full"}}}},
     {"megatron",
      "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 \\\n"
      "--micro-batch-size 2 --global-batch-size 64 --swiglu --untie-embeddings-and-output-weights "

@@ -266,7 +266,7 @@ static void refused_by_areal(void) {
         {GRPO ACTOR "  backend: fsdp:d8\n  peft_type: x\n", "use lora"},
         {GRPO "allocation_mode: sglang:d16+fsdp:d16\n" ACTOR, "park.*"}, /* 24 GPUs */
         {GRPO ACTOR "  backend: fsdp:d8\ncpu_staged: {enabled: true}\n", "park.*"},
-        {GRPO ACTOR "  backend: megatron:d8\n  use_lora: true\n", "no adapters"},
+        {GRPO ACTOR "  backend: megatron:d8\n  use_lora: true\n", "not planned; use fsdp"},
         {GRPO "actor: {backend: 'fsdp:d8', optimizer: {type: adam_bf16}}\n", "use adam"},
     };
     stw_import import;

@@ -242,6 +242,35 @@ static void megatron_of_swift(void) {
     stw_import_free(&import);
 }
 
+/* Adapters beside products as Megatron has them: experts, too, routers not. */
+static void adapters_of_megatron_swift(void) {
+#define MEGATRON_LORA                                                                              \
+    "NPROC_PER_NODE=4 megatron sft --tuner_type lora --expert_model_parallel_size 4 "              \
+    "--recompute_granularity full --recompute_method uniform --recompute_num_layers 1 "            \
+    "--packing true --max_length 8192 --model Qwen/Qwen3-30B-A3B "
+    static const char *const cases[][3] = {
+        {MEGATRON_LORA "--lora_rank 32\n", "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj",
+         "megatron.lora_dropout=0.05"},
+        {MEGATRON_LORA "--target_modules linear_qkv linear_fc2 --lora_dropout 0\n",
+         "q_proj,k_proj,v_proj,down_proj", "megatron.lora_dropout=0"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_import import;
+        stw_model *model = NULL;
+        char targets[128];
+        snprintf(targets, sizeof targets, "trainable.lora.targets=[%s]", cases[i][1]);
+        CHECK_OK(parse("ms-swift", cases[i][0], &import, err));
+        CHECK_OK(stw_import_model(&import, NULL, MODELS, &model, err));
+        CU_ASSERT_TRUE(has_setting(&import, "engine=megatron"));
+        CU_ASSERT_TRUE(
+            has_setting(&import, i == 0 ? "trainable.lora.rank=32" : "trainable.lora.rank=8"));
+        CU_ASSERT_TRUE(has_setting(&import, targets));
+        CU_ASSERT_TRUE(has_setting(&import, cases[i][2]));
+        CU_ASSERT_TRUE(has_setting(&import, "megatron.grouped_gemm=true"));
+        stw_model_free(model);
+        stw_import_free(&import);
+    }
+}
+
 /* What is not planned is refused, with what to use instead. */
 static void refused_scripts(void) {
     static const struct {
@@ -255,7 +284,8 @@ static void refused_scripts(void) {
         {SFT "--deepspeed zero2 --sequence_parallel_size 2\n", "sequence-parallel-size"},
         {SFT "--deepspeed zero2 --quant_method bnb\n", "quant-method"},
         {SFT "--deepspeed zero2 --train_type longlora\n", "full or lora"},
-        {"megatron sft --model x --tuner_type lora\n", "no adapters"},
+        {"megatron sft --model x --tuner_type longlora\n", "full or lora"},
+        {"megatron sft --model x --tuner_type lora --target_modules all-router\n", "linear_qkv"},
     };
     stw_import import;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -663,6 +693,7 @@ STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"shells have bounds", shells_have_bounds}, {"names of models", names_of_models},
               {"zero of swift", zero_of_swift}, {"adapters of swift", adapters_of_swift},
               {"torch of swift", torch_of_swift}, {"megatron of swift", megatron_of_swift},
+              {"adapters of megatron swift", adapters_of_megatron_swift},
               {"sizes beside a name", sizes_beside_a_name}, {"refused scripts", refused_scripts},
               {"models of scripts", models_of_scripts}, {"configs of zero", configs_of_zero},
               {"automatic configs", automatic_configs}, {"actors of verl", actors_of_verl},

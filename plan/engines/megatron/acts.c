@@ -53,6 +53,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/linear.h"
+#include "plan/engines/megatron/lora.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/moe.h"
 #include "plan/engines/megatron/params.h"
@@ -426,6 +427,18 @@ static uint64_t norm_outputs(const stw_job *job, uint32_t group, uint64_t norms,
     return STW_SUM(attention, hidden, copied ? kept : 0);
 }
 
+/* Frozen products have no gradients of weights, and keep less; adapters keep more. */
+static void adapt(const stw_job *job, uint32_t group, stw_megatron_layer *out) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    const stw_megatron_lora lora = stw_megatron_lora_of(job, group);
+    const uint64_t dropped = out->whole - out->kept;
+    out->whole = stw_plus(out->whole - stw_min_u64(lora.unsaved, out->whole), lora.saved);
+    out->kept = out->whole - stw_min_u64(dropped, out->whole);
+    out->backward = lora.backward;
+    if (f->experts > 0)
+        out->backward = stw_max_u64(out->backward, stw_megatron_moe_of(job, group).backward);
+}
+
 stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group, bool fp8) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     stw_megatron_modules m = {0};
@@ -458,6 +471,7 @@ stw_megatron_layer stw_megatron_layer_of(const stw_job *job, uint32_t group, boo
     out.backward = stw_max_u64(mlp.backward, stw_max_u64(a.weight_grad, a.backward));
     if (f->decoder) /* the sum of the gradients of the encoder's output */
         out.backward = stw_plus(out.backward, stw_megatron_hidden_bytes(job));
+    if (stw_megatron_has_lora(job->run)) adapt(job, group, &out);
     return out;
 }
 
@@ -522,7 +536,10 @@ stw_megatron_loss stw_megatron_loss_of(const stw_job *job) {
         out.logits = stw_times(logits, c);
         out.forward = out.backward = 0;
     }
-    out.head =
-        STW_SUM(stw_times(logits, c), hidden, stw_times(stw_times(vocab, job->model->hidden), c));
+    out.head = stw_plus(stw_times(logits, c), hidden);
+    if (stw_megatron_has_lora(job->run)) /* the frozen head keeps no input */
+        out.kept /= 2;
+    else
+        out.head = stw_plus(out.head, stw_times(stw_times(vocab, job->model->hidden), c));
     return out;
 }

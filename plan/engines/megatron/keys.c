@@ -132,6 +132,9 @@ static const stw_spec_row rows[] = {
     {RATIO("megatron.attention_dropout"), AT(attention_dropout), .fallback = "0",
      .note = "above 0, with attention: eager: masks and what is left of the scores are kept",
      BOUNDS(0, 1), .needs = NEEDS(FORWARD)},
+    {RATIO("megatron.lora_dropout"), AT(lora_dropout), .fallback = "0",
+     .note = "above 0, with trainable.lora: inputs of adapters are kept apart, and masks",
+     BOUNDS(0, 1), .needs = NEEDS(FORWARD)},
     {WORDS("megatron.fp8", formats), AT(fp8), .fallback = "none", .also = "fp8_format",
      .note = "none | e4m3 | hybrid: 8-bit products of TransformerEngine; seconds are those of 16 "
              "bits",

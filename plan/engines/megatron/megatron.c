@@ -9,6 +9,7 @@
 #include "plan/engines/cpu_step.h"
 #include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
+#include "plan/engines/megatron/lora.h"
 #include "plan/engines/megatron/mtp.h"
 #include "plan/engines/megatron/offload.h"
 #include "plan/engines/megatron/params.h"
@@ -29,6 +30,7 @@ static stw_status check(const stw_run_spec *run, const char *origin, stw_error *
     STW_TRY(stw_megatron_check_fp8(run, origin, err));
     STW_TRY(stw_megatron_check_offload(run, origin, err));
     STW_TRY(stw_megatron_check_deepep(run, origin, err));
+    STW_TRY(stw_megatron_check_lora(run, origin, err));
 out:
     return status;
 }
@@ -91,6 +93,8 @@ static const char *const keys[] = {"megatron.",
                                    "park.moments_back",
                                    "park.reuse_copies",
                                    "park.backups",
+                                   "trainable.lora.rank",
+                                   "trainable.lora.targets",
                                    "checkpoint.",
                                    "weight_sync.",
                                    NULL};
@@ -149,6 +153,7 @@ const stw_engine stw_engine_megatron = {
     .fixes = fixes,
     .layouts = &stw_megatron_layouts,
     .trains = stw_megatron_trains,
+    .adapted = stw_megatron_adapted,
     .sizes = stw_megatron_sizes,
     .group_size = stw_megatron_group_size,
     .stage = stw_megatron_stage,

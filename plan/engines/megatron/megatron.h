@@ -35,7 +35,7 @@ typedef struct stw_megatron_settings {
     uint32_t transformer_impl; /* 0: local, 1: TransformerEngine */
     bool grouped_gemm, defer_embedding_wgrad, softmax_fp32;
     uint32_t wgrad_deferral_limit; /* 0: all micro batches */
-    double hidden_dropout, attention_dropout;
+    double hidden_dropout, attention_dropout, lora_dropout;
     const char *ckpt_format;
     uint32_t fp8, fp8_recipe; /* 0: none; stw_megatron_recipe */
     uint32_t fp8_amax_history, first_layers_bf16, last_layers_bf16;

@@ -160,6 +160,12 @@ static stw_status add_block(const stw_job *job, const stw_block *block, adding *
     for (uint32_t i = block->first_tensor; i < block->first_tensor + block->n_tensors; i++) {
         const stw_tensor *t = &job->model->tensors[i];
         uint64_t first, n;
+        if (!stw_job_trains(job, i)) {
+            run_of(job, t, 0, 0, &first, &n);
+            a->out->frozen =
+                stw_plus(a->out->frozen, is_vocabulary(job, t) ? vocabulary_part(job, t) : n);
+            continue;
+        }
         if (t->expert) {
             stw_status status = add_experts(job, t, a, err);
             if (status != STW_STATUS_OK) return status;
@@ -317,12 +323,17 @@ typedef struct cutting {
     uint64_t seen[2];
 } cutting;
 
-static void count_stage(const stw_job *job, const cutting *c, uint64_t *elements) {
+/* Is a tensor in a space? Frozen ones have parameters alone. */
+static bool is_in(const stw_job *job, uint32_t space, uint32_t tensor) {
+    return space == STW_SPACE_PARAMS || stw_job_trains(job, tensor);
+}
+
+static void count_stage(const stw_job *job, uint32_t space, const cutting *c, uint64_t *elements) {
     elements[0] = elements[1] = 0;
     for (uint32_t i = 0; i < job->model->n_tensors; i++) {
         const stw_tensor *t = &job->model->tensors[i];
         uint64_t first, n;
-        if (!stw_megatron_holds(job, c->stage, t->block)) continue;
+        if (!stw_megatron_holds(job, c->stage, t->block) || !is_in(job, space, i)) continue;
         run_of(job, t, c->tp, c->expert_part, &first, &n);
         elements[t->expert] += n;
     }
@@ -378,13 +389,13 @@ stw_status stw_megatron_cut(const stw_job *job, uint32_t space, uint32_t rank, s
     cutting c = {.stage = stw_megatron_stage(job, rank),
                  .tp = inside % p->tp,
                  .expert_part = inside % job->expert_cut};
-    count_stage(job, &c, c.high);
+    count_stage(job, space, &c, c.high);
     if (is_cut(job, space)) STW_TRY(cut_state(job, space, rank, &c, err));
     uint64_t global = 0;
     for (uint32_t i = 0; i < job->model->n_tensors; i++) {
         const stw_tensor *t = &job->model->tensors[i];
         uint64_t first, n, *seen = &c.seen[t->expert];
-        if (stw_megatron_holds(job, c.stage, t->block)) {
+        if (stw_megatron_holds(job, c.stage, t->block) && is_in(job, space, i)) {
             run_of(job, t, c.tp, c.expert_part, &first, &n);
             uint64_t low = stw_max_u64(c.low[t->expert], *seen);
             uint64_t high = stw_min_u64(c.high[t->expert], *seen + n);

@@ -25,8 +25,9 @@ typedef struct stw_megatron_param {
 
 typedef struct stw_megatron_params {
     uint32_t n;
-    stw_megatron_param *list;             /* [n] in the order of the model's modules */
-    uint64_t dense, expert;               /* elements, padding of the vocabulary included */
+    stw_megatron_param *list; /* [n] those that are trained, in the order of the model's modules */
+    uint64_t dense, expert;   /* elements, padding of the vocabulary included */
+    uint64_t frozen;          /* the same of those that are not trained */
     uint64_t dense_padded, expert_padded; /* of the flat buffers */
 } stw_megatron_params;
 

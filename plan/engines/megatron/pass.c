@@ -12,6 +12,7 @@
 #include "plan/engines/megatron/deepep.h"
 #include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/fsdp_pass.h"
+#include "plan/engines/megatron/lora.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/moe.h"
 #include "plan/engines/megatron/offload.h"
@@ -513,7 +514,7 @@ static void loss(pass *p) {
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.backward);
     gather_rows(p, head, head_rows(p), heads);
-    (void)compute(p, STW_OP_LOSS, head, 2.0 * flops);
+    (void)compute(p, STW_OP_LOSS, head, stw_head_backward_share(job) * flops);
     reduce_rows(p, head, head_rows(p), heads);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, softmax);
@@ -523,7 +524,7 @@ static void loss(pass *p) {
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, before);
     /* Autograd adds up both gradients of a tied embedding before it hands them on (InputBuffer). */
-    if (job->model->tied_embeddings && job->run->parallel.pp == 1)
+    if (job->model->tied_embeddings && job->run->parallel.pp == 1 && job->frozen == NULL)
         p->head_grad = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, vocabulary_bytes(p));
     stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, kept);
 }
@@ -553,12 +554,16 @@ static bool leaves_graph(const pass *p, const layer_state *s) {
 
 /* The weight gradient of an embedding. */
 static void embedding_grad(pass *p) {
+    if (p->job->frozen != NULL) return;
     stw_extent grad = stw_alloc(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, vocabulary_bytes(p));
     stw_free(p->b, STW_COMPONENT_GRADS, STW_TIER_GPU, grad);
 }
 
 /* Backward of a block, with the forward before it where the block is recomputed. */
 static double backward_flops(const pass *p, const layer_state *s) {
+    if (p->job->frozen != NULL)
+        return stw_block_backward_flops(p->job, s->block) +
+               (s->recompute ? stw_block_forward_flops(p->job, s->block) : 0);
     return (s->recompute ? 3.0 : 2.0) * stw_block_forward_flops(p->job, s->block) +
            again_flops(p, s);
 }

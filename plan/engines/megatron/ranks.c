@@ -44,6 +44,11 @@ static stw_status check_model(const stw_job *job, stw_error *err) {
                             "of linear attention",
                             p->tp, p->cp, (unsigned long long)f->linear_k_heads,
                             (unsigned long long)f->linear_v_heads);
+        if (job->run->trainable.lora_rank > 0 && (f->linear_v_heads > 0 || f->decoder))
+            return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "trainable.lora",
+                            "not implemented with engine megatron for %s: adapters of softmax "
+                            "attention, MLPs and experts alone; use engine: fsdp2",
+                            model->model_type);
         if (f->decoder && stw_megatron_settings_of(job->run).fp8 != 0)
             return stw_run_spec_refuse_value(job->run, NULL, err, "megatron.fp8",
                                              "none: 8-bit products of models with an encoder are "

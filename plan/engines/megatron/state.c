@@ -223,16 +223,17 @@ static void make_fsdp_buffers(stw_builder *b, const stw_megatron_state *s, uint6
 void stw_megatron_build_load(stw_builder *b, stw_megatron_state *s) {
     const stw_job *job = b->job;
     const stw_tier gpu = STW_TIER_GPU;
-    uint64_t elements = stw_plus(s->params.dense, s->params.expert);
-    uint64_t padded = stw_plus(s->params.dense_padded, s->params.expert_padded);
+    const uint64_t elements = stw_plus(s->params.dense, s->params.expert);
+    const uint64_t padded = stw_plus(s->params.dense_padded, s->params.expert_padded);
     stw_begin_movement(b, (stw_movement){.phase = STW_PHASE_LOAD,
                                          .repeat = STW_REPEAT_ONCE,
                                          .transfer = stw_load_transfer(b)});
     stw_build_externals(b);
     s->workspace = stw_alloc(b, STW_COMPONENT_STAGE, gpu, stw_workspace_bytes(job) / 2);
     stw_build_regions(b, true, is_weights);
-    const uint64_t weights =
-        stw_megatron_cuts_params(job->run) ? s->share : stw_max_u64(elements, padded);
+    const uint64_t weights = stw_megatron_cuts_params(job->run)
+                                 ? s->share
+                                 : stw_plus(s->params.frozen, stw_max_u64(elements, padded));
     if (job->model->facts_known)
         add_padding(b, STW_COMPONENT_PARAMS, weights, space_of(b, STW_SPACE_PARAMS));
     stw_build_load(b);

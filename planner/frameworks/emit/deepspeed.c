@@ -122,8 +122,15 @@ void stw_emit_ms_swift(stw_emission *e) {
         put_swift(e);
         return;
     }
+    const uint64_t rank = e->plan->run.trainable.lora_rank;
     stw_emit_megatron(e);
     stw_emit_put(e, "seq-length", NULL);
+    stw_emit_put(e, "sft-type", NULL);
+    stw_emit_put(e, "train-type", NULL);
+    stw_emit_put(e, "tuner-type", rank > 0 ? "lora" : "full");
+    stw_emit_put(e, "lora-rank", NULL);
+    if (rank > 0) stw_emit_put_count(e, "lora-rank", rank);
+    stw_emit_put(e, "lora-dropout", rank > 0 ? stw_emit_text(e, "megatron.lora_dropout") : NULL);
     stw_emit_put(e, "torch-dtype",
                  stw_emit_has(e, "precision.params", "fp16") ? "float16" : "bfloat16");
     static const char *const fixed[] = {"bf16", "fp16", "transformer-impl", "hidden-dropout",

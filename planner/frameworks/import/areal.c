@@ -288,7 +288,8 @@ static void use_megatron(stw_reading *r, const layout *l) {
     stw_reading to = {.out = r->out, .err = r->err, .status = STW_STATUS_OK};
     to.flags.path = r->flags.path;
     if (is_on(r, "actor.use_lora", false))
-        stw_reading_refuse(r, "actor.use_lora", "engine megatron has no adapters; use fsdp");
+        stw_reading_refuse(r, "actor.use_lora",
+                           "adapters of its Megatron engine are not planned; use fsdp");
     if (strcmp(short_dtype(r, "actor.dtype", "bfloat16"), "bf16") != 0)
         stw_reading_refuse(r, "actor.dtype", "use bfloat16");
     pass_settings(r, &to, l);

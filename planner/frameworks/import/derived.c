@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/engines/built_in.h"
 #include "planner/frameworks/import/reading.h"
 
 /* transformers/integrations/deepspeed.py (4.57), trainer_config_finalize. */
@@ -36,20 +37,50 @@ static bool in_list(const char *list, const char *name) {
     return false;
 }
 
-/* Every linear layer of the blocks, not the head (peft's all-linear). */
-static void set_all_linear(stw_reading *r, const stw_model *model) {
+/* What Megatron calls the product of a tensor (core/models/gpt/gpt_layer_specs.py). */
+static const char *product_name(const char *name) {
+    static const char *const names[][2] = {
+        {"q_proj", "linear_qkv"},           {"k_proj", "linear_qkv"},
+        {"v_proj", "linear_qkv"},           {"o_proj", "linear_proj"},
+        {"gate_proj", "linear_fc1"},        {"up_proj", "linear_fc1"},
+        {"gate_up_proj", "linear_fc1"},     {"down_proj", "linear_fc2"},
+        {"q_a_proj", "linear_q_down_proj"}, {"kv_a_proj_with_mqa", "linear_kv_down_proj"},
+        {"q_b_proj", "linear_q_up_proj"},   {"kv_b_proj", "linear_kv_up_proj"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(names[i][0], name) == 0) return names[i][1];
+    return name;
+}
+
+/* Is the product of a tensor among those that get adapters? Latent attention has no merged query.
+ */
+static bool is_wanted(const stw_import *import, const stw_tensor *tensor, const char *name,
+                      bool latent) {
+    const char *products = import->derived.products;
+    const bool linear = tensor->rank == 2 && !tensor->expert;
+    if (products == NULL) return linear;
+    if (stw_engine_megatron.adapted(tensor) == 0) return false;
+    if (strcmp(products, "all-linear") == 0) return true;
+    return in_list(products,
+                   latent && strcmp(name, "q_proj") == 0 ? "linear_q_proj" : product_name(name));
+}
+
+/* Linear layers of the blocks, not the head (peft's all-linear), or some of them. */
+static void set_targets(stw_reading *r, const stw_model *model) {
     const char *list = "";
     for (uint32_t t = 0; t < model->n_tensors && list != NULL; t++) {
         const stw_tensor *tensor = &model->tensors[t];
         const stw_block_facts *facts = &model->groups[model->blocks[tensor->block].group].facts;
-        if (tensor->rank != 2 || !facts->transformer || facts->vision) continue;
+        if (tensor->rank < 2 || !facts->transformer || facts->vision) continue;
         const char *end = strrchr(tensor->name, '.');
-        if (end == NULL || strcmp(end, ".weight") != 0) continue;
+        const bool is_weight = end != NULL && strcmp(end, ".weight") == 0;
+        if (!is_weight && !tensor->expert) continue;
+        if (!is_weight) end = tensor->name + strlen(tensor->name);
         const char *start = end;
         while (start > tensor->name && start[-1] != '.') start--;
         const char *name = stw_pool_printf(r->out->pool, "%.*s", (int)(end - start), start);
         if (name == NULL) break;
-        if (in_list(list, name)) continue;
+        if (in_list(list, name) || !is_wanted(r->out, tensor, name, facts->kv_rank > 0)) continue;
         list = stw_pool_printf(r->out->pool, "%s%s%s", list, *list != '\0' ? "," : "", name);
     }
     const char *value = stw_pool_printf(r->out->pool, "[%s]", list != NULL ? list : "");
@@ -93,7 +124,9 @@ stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error
     if (sizes != STW_STATUS_OK) return sizes;
     set_buckets(&r, model);
     set_loss_chunk(&r, model);
-    if (import->derived.all_linear) set_all_linear(&r, model);
+    if (import->derived.all_linear || import->derived.products != NULL) set_targets(&r, model);
+    if (import->derived.grouped_gemm && experts)
+        stw_reading_set(&r, "megatron.grouped_gemm", "true");
     if (import->derived.wrap_embeddings && !model->tied_embeddings)
         stw_reading_set(&r, "fsdp.wrap_embeddings", "true");
     return r.status;

@@ -29,6 +29,8 @@ typedef struct stw_import_line {
 typedef struct stw_import_derived {
     bool reduce_bucket, prefetch_bucket, persistence; /* "auto" of transformers' integration */
     bool all_linear;         /* adapters beside every linear layer of a block */
+    const char *products;    /* Megatron's names of those that have adapters, or all-linear; NULL */
+    bool grouped_gemm;       /* of experts, if the model has any */
     uint64_t loss_tokens;    /* of a micro batch, where a kernel fuses head and loss; 0: none */
     bool wrap_embeddings;    /* embeddings that are no head, too, are a unit of FSDP2 */
     bool text_only;          /* a model with a vision tower is refused */

@@ -345,7 +345,7 @@ static void set_dispatcher(stw_reading *r) {
 static void set_experts(stw_reading *r) {
     const char *capacity = stw_reading_text(r, "moe-expert-capacity-factor", "-1");
     const bool limited = strtod(capacity, NULL) > 0;
-    if (stw_reading_count(r, "num-experts", 0) == 0) return;
+    if (r->json != NULL && stw_reading_count(r, "num-experts", 0) == 0) return;
     set_dispatcher(r);
     if (limited) stw_reading_set(r, "moe.capacity_factor", capacity);
     stw_reading_set_switch(r, "megatron.pad_to_capacity",

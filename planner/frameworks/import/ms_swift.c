@@ -387,11 +387,27 @@ static void name_model(stw_reading *r) {
         r->out->model = stw_reading_text(r, names[i], NULL);
 }
 
+/* megatron_args.py; swift/megatron/utils/utils.py, get_target_modules. */
+static void set_products(stw_reading *r) {
+    char *list =
+        stw_pool_printf(r->out->pool, "%s", stw_reading_text(r, "target-modules", "all-linear"));
+    for (char *c = list; c != NULL && *c != '\0'; c++)
+        if (*c == ' ') *c = ',';
+    if (list != NULL && (strstr(list, "all-router") != NULL || strstr(list, "all-embedding")))
+        stw_reading_refuse(r, "target-modules", "use all-linear or names as linear_qkv");
+    r->out->derived.products = list;
+    stw_reading_set_count(r, "trainable.lora.rank", stw_reading_count(r, "lora-rank", 8));
+    stw_reading_set(r, "megatron.lora_dropout", stw_reading_text(r, "lora-dropout", "0.05"));
+}
+
 static void read_megatron(stw_reading *r) {
     const char *tuner = alias(r, "tuner-type", "train-type", "full"), *dtype = dtype_of(r);
-    if (strcmp(tuner, "full") != 0)
+    const bool lora = strcmp(tuner, "lora") == 0;
+    if (!lora && strcmp(tuner, "full") != 0)
         stw_reading_refuse(r, stw_flags_find(&r->flags, "tuner-type") ? "tuner-type" : "train-type",
-                           "engine megatron has no adapters; use full, or `swift sft`");
+                           "use full or lora");
+    if (lora) set_products(r);
+    r->out->derived.grouped_gemm = stw_reading_is_on(r, "moe-grouped-gemm", true);
     rename_flag(r, "microbatch-group-size-per-vp-stage",
                 "microbatch-group-size-per-virtual-pipeline-stage");
     rename_flag(r, "virtual-pipeline-model-parallel-size", "num-virtual-stages-per-pipeline-rank");

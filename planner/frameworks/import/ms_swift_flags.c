@@ -98,6 +98,7 @@ static const stw_flag_row swift_rows[] = {
 
 /* megatron_args.py; what is not here is Megatron-LM's. */
 static const stw_flag_row megatron_rows[] = {
+    READ("lora-dropout"),
     COMMON,
     READ("mcore-model"),
     READ("load"),

@@ -396,7 +396,7 @@ static void use_megatron(stw_reading *r, layout *l) {
         stw_reading_refuse(r,
                            stw_flags_find(&r->flags, MODEL "lora.rank") != NULL ? MODEL "lora.rank"
                                                                                 : MODEL "lora_rank",
-                           "engine megatron has no adapters; use strategy fsdp2");
+                           "adapters of its Megatron actor are not planned; use strategy fsdp2");
     pass_settings(r, &to);
     if (r->status == STW_STATUS_OK) stw_megatron_read(&to, &stw_verl_megatron_flags);
     stw_reading_fail(r, to.status);
