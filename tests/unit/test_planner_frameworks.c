@@ -268,6 +268,10 @@ static void refused_by_areal(void) {
         {GRPO ACTOR "  backend: fsdp:d8\ncpu_staged: {enabled: true}\n", "park.*"},
         {GRPO ACTOR "  backend: megatron:d8\n  use_lora: true\n", "not planned; use fsdp"},
         {GRPO "actor: {backend: 'fsdp:d8', optimizer: {type: adam_bf16}}\n", "use adam"},
+        {GRPO ACTOR "  backend: megatron:d8\n  use_merged_lora: true\n", "use use_lora"},
+        {GRPO "model: {path: Qwen/Qwen3-8B, backend: fsdp}\n", "name it actor"},
+        {GRPO ACTOR "  backend: fsdp:d8\ncritic: {path: Qwen/Qwen2.5-0.5B}\n", "critic apart"},
+        {GRPO ACTOR "  backend: fsdp:d8\nref: {path: Qwen/Qwen2.5-0.5B}\n", "reference apart"},
     };
     stw_import import;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -285,9 +289,24 @@ static void refused_by_areal(void) {
     stw_import_free(&import);
 }
 
+/* A pair is two sequences; keys of the examples' own programs are told apart from unknown ones. */
+static void pairs_of_areal(void) {
+    const char *text = "cluster: {n_nodes: 1, n_gpus_per_node: 8}\nbeta: 0.1\nloss_type: sigmoid\n"
+                       "actor: {backend: 'fsdp:d8', path: Qwen/Qwen2.5-7B, is_critic: false,\n"
+                       "  mb_spec: {n_mbs: 4}, tree_training_mode: disabled}\n"
+                       "train_dataset: {batch_size: 64, type: dpo, max_length: 2048}\n";
+    stw_import import;
+    CHECK_OK(parse("areal", text, &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "batch.micro_batch=4")); /* 128 by 8 ranks and 4 parts */
+    CU_ASSERT_EQUAL(stw_import_count(&import, STW_IMPORT_UNKNOWN), 0);
+    CU_ASSERT_EQUAL(stw_import_count(&import, STW_IMPORT_NOT_MODELLED), 0);
+    stw_import_free(&import);
+}
+
 STW_TEST_MAIN("planner frameworks", {"full of llamafactory", full_of_llamafactory},
               {"defaults of llamafactory", defaults_of_llamafactory},
               {"refused by llamafactory", refused_by_llamafactory},
               {"allocations of areal", allocations_of_areal}, {"actors of areal", actors_of_areal},
               {"parts of areal", parts_of_areal}, {"megatron of areal", megatron_of_areal},
-              {"padding of areal", padding_of_areal}, {"refused by areal", refused_by_areal})
+              {"padding of areal", padding_of_areal}, {"refused by areal", refused_by_areal},
+              {"pairs of areal", pairs_of_areal})

@@ -345,6 +345,7 @@ static void contradictions_are_refused(void) {
                  {"swiglu: maybe\n", "--swiglu: found \"maybe\", expected true or false"},
                  {"qk-layernorm: 7\n", "expected true or false"},
                  {"num-experts: 9999999999\n", "a whole number from 0 to 1073741824"},
+                 {"recompute-granularity: full\n", "recompute-method uniform or block"},
                  {"use-precision-aware-optimizer: true\n", "--use-distributed-optimizer"}};
     stw_import import;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -87,6 +87,8 @@ static void names_of_models(void) {
                  {"Qwen3-30B-A3B-Base-mcore", "Qwen3-30B-A3B"},
                  {"LLM-Research/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"},
                  {"Qwen/Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-7B-Instruct"},
+                 {"/data/models--Qwen--Qwen3-1.7B/snapshots/70d244cc", "Qwen3-1.7B"},
+                 {"models--gpt2/snapshots/70d244cc", NULL},
                  {"Qwen/Qwen3-30B-A3B-FP8", NULL},
                  {"-Instruct", NULL}};
     stw_pool *pool = stw_pool_new();
@@ -580,16 +582,18 @@ static void files_of_verl(void) {
         parse("verl", PPO A "ppo_micro_batch_size_per_gpu=1 " A "strategy=veomni\n", &import, err),
         STW_STATUS_NOT_BUILT_IN, "use fsdp");
     stw_import_free(&import);
-    static const char *const apart[] = {"actor_rollout_ref.hybrid_engine=False", "rollout.nnodes=1",
-                                        "actor_rollout_ref.rollout.nnodes=1",
-                                        "async_training.staleness_threshold=0.1"};
-    for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++) {
+    static const char *const both[] = {"rollout.nnodes=1", "actor_rollout_ref.rollout.nnodes=1"};
+    for (size_t i = 0; i < sizeof both / sizeof both[0]; i++) {
         char text[1024];
-        snprintf(text, sizeof text, PPO A "ppo_micro_batch_size_per_gpu=1 %s\n", apart[i]);
+        snprintf(text, sizeof text, PPO A "ppo_micro_batch_size_per_gpu=1 %s\n", both[i]);
         CHECK_FAILS(parse("verl", text, &import, err), STW_STATUS_NOT_BUILT_IN,
-                    "--set roles.0.with=none");
+                    "actor_rollout_ref.hybrid_engine=False");
         stw_import_free(&import);
     }
+    CHECK_FAILS(
+        parse("verl", PPO A "ppo_micro_batch_size_per_gpu=1 model_engine=veomni\n", &import, err),
+        STW_STATUS_NOT_BUILT_IN, "use dp or megatron");
+    stw_import_free(&import);
     CHECK_FAILS(parse("verl", "torchrun -m verl.trainer.fsdp_sft_trainer x=1\n", &import, err),
                 STW_STATUS_NOT_BUILT_IN, "main_ppo");
     stw_import_free(&import);
@@ -644,6 +648,12 @@ static void critics_of_verl(void) {
                 STW_STATUS_NOT_BUILT_IN,
                 "critic.model.path Qwen/Qwen2.5-0.5B-Instruct: not implemented: one model per run; "
                 "plan the critic apart");
+    stw_import_free(&import);
+    CHECK_FAILS(parse("verl",
+                      "python3 -m verl.trainer.main_ppo " A "ppo_micro_batch_size_per_gpu=1 "
+                      "critic.model.path=Qwen/Qwen2.5-7B\n",
+                      &import, err),
+                STW_STATUS_NOT_BUILT_IN, "name the actor's model, too");
     stw_import_free(&import);
     /* no critic is trained */
     CHECK_OK(parse(

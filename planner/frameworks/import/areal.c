@@ -9,6 +9,7 @@
 #include "core/checked.h"
 #include "planner/frameworks/import/allocation.h"
 #include "planner/frameworks/import/megatron.h"
+#include "planner/frameworks/import/names.h"
 
 #define MCORE "actor.megatron."
 enum { MOST_ALLOCATIONS = 8, POSITIONS = 32768 /* gconfig.max_tokens, context_length */ };
@@ -108,13 +109,26 @@ static layout layout_of(stw_reading *r) {
         l.shared = l.shared || strcmp(value(r, strategies[i], "separation"), "colocation") == 0;
     if (r->status == STW_STATUS_OK && !trains)
         stw_reading_fail(r, stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
-                                     "a file without a trainer: not implemented: add "
-                                     "actor.backend or allocation_mode, as fsdp:d8"));
+                                     has_section(r, "model")
+                                         ? "keys of a section `model`: not implemented: name it "
+                                           "actor, with actor.backend, as fsdp:d8"
+                                         : "a file without a trainer: not implemented: add "
+                                           "actor.backend or allocation_mode, as fsdp:d8"));
     if (trains && *l.train.backend == '\0')
         l.train.backend = l.train.p > 1 || l.train.e > 1 ? "megatron" : "fsdp";
-    if (trains && l.has_rollout)
-        l.shared = l.shared || stw_allocation_gpus(&l.train) + stw_allocation_gpus(&l.rollout) >
-                                   stw_times(l.nodes, l.per_node);
+    const bool over = trains && l.has_rollout && !l.shared &&
+                      stw_plus(stw_allocation_gpus(&l.train), stw_allocation_gpus(&l.rollout)) >
+                          stw_times(l.nodes, l.per_node);
+    if (l.has_rollout && over)
+        stw_reading_fail(
+            r,
+            stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
+                     "trainer and rollout take %llu GPUs, the cluster has %llu: a rollout on the "
+                     "trainer's GPUs is not implemented; raise cluster.n_nodes, or use a run "
+                     "file with park.* and roles",
+                     (unsigned long long)stw_plus(stw_allocation_gpus(&l.train),
+                                                  stw_allocation_gpus(&l.rollout)),
+                     (unsigned long long)stw_times(l.nodes, l.per_node)));
     if (l.has_rollout && l.shared)
         stw_reading_fail(r, stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
                                      "a rollout on the trainer's GPUs: not implemented: "
@@ -138,6 +152,10 @@ static void set_batch(stw_reading *r, const layout *l) {
         const uint64_t parts = count(r, "actor.ppo_n_minibatches", 4);
         sequences = stw_times(sequences, count(r, "gconfig.n_samples", 1));
         sequences = stw_div_up_u64(sequences, parts > 0 ? parts : 1);
+    } else { /* an item is a chosen and a rejected sequence */
+        const char *type = value(r, "train_dataset.type", "");
+        if (strcmp(type, "rw") == 0 || strcmp(type, "dpo") == 0)
+            sequences = stw_times(sequences, 2);
     }
     const uint64_t each = stw_max_u64(stw_div_up_u64(sequences, l->train.d), 1);
     if (l->seq_len > 0) stw_reading_set_count(r, "batch.seq_len", l->seq_len);
@@ -378,6 +396,13 @@ static void sort_model(stw_reading *r, const stw_flag *flag, const char *section
     const bool alike = own == NULL || (actor != NULL && strcmp(own, actor) == 0);
     if (row == NULL)
         stw_reading_line(r, STW_IMPORT_UNKNOWN, flag->name, flag->value, "");
+    else if (strcmp(key, "path") == 0 && own != NULL && actor != NULL &&
+             !stw_names_same(own, actor))
+        stw_reading_refuse(r, flag->name,
+                           trains ? "one model per run; plan the critic apart"
+                                  : "one model per run; plan the reference apart");
+    else if (trains && strcmp(key, "is_critic") == 0)
+        stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
     else if (strcmp(key, "offload") == 0 || strcmp(key, "optimizer_dtype") == 0)
         stw_reading_line(r, STW_IMPORT_TAKEN, flag->name, flag->value, "");
     else if (row->use == STW_FLAG_IDLE || alike || (!trains && starts_with(key, "optimizer")) ||

@@ -377,10 +377,16 @@ static void set_recompute(stw_reading *r) {
     const bool full = strcmp(granularity, "full") == 0;
     if (stw_reading_is_set(r, "recompute-activations")) granularity = "selective";
     stw_reading_set(r, "recompute.granularity", granularity);
+    if (full && stw_flags_find(&r->flags, "recompute-method") == NULL) {
+        /* transformer_config.py, __post_init__ */
+        stw_reading_fail(r, stw_flag_fail(&r->flags,
+                                          stw_flags_find(&r->flags, "recompute-granularity"),
+                                          "recompute-method uniform or block beside it", r->err));
+        return;
+    }
     if (full)
         stw_reading_set(r, "recompute.method", stw_reading_text(r, "recompute-method", "none"));
-    if (full && stw_flags_find(&r->flags, "recompute-num-layers") == NULL &&
-        stw_flags_find(&r->flags, "recompute-method") != NULL)
+    if (full && stw_flags_find(&r->flags, "recompute-num-layers") == NULL)
         stw_reading_set(r, "recompute.num_layers", "1");
     const char *modules = stw_reading_text(r, "recompute-modules", NULL);
     if (strcmp(granularity, "selective") != 0 || modules == NULL) return;

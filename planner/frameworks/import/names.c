@@ -56,6 +56,17 @@ static bool strip(char *name) {
     return false;
 }
 
+/* A folder of huggingface_hub's cache: .../models--ORG--NAME/snapshots/COMMIT. NULL: it is none */
+static char *cached(char *path) {
+    char *found = strstr(path, "models--");
+    if (found == NULL || (found != path && found[-1] != '/')) return NULL;
+    char *name = strstr(found + strlen("models--"), "--");
+    if (name == NULL) return NULL;
+    name += 2;
+    name[strcspn(name, "/")] = '\0';
+    return name;
+}
+
 stw_status stw_names_zoo(const char *data_folder, const char *name, stw_pool *pool,
                          const char **out, stw_error *err) {
     const char *const *names;
@@ -66,10 +77,24 @@ stw_status stw_names_zoo(const char *data_folder, const char *name, stw_pool *po
     char *own = stw_pool_string(pool, name);
     if (own == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, name, "out of memory");
     for (size_t end = strlen(own); end > 0 && own[end - 1] == '/'; end--) own[end - 1] = '\0';
-    char *last = strrchr(own, '/');
-    last = last != NULL ? last + 1 : own;
+    char *last = cached(own);
+    if (last == NULL) last = strrchr(own, '/') != NULL ? strrchr(own, '/') + 1 : own;
     do {
         *out = among(names, n, last);
     } while (*out == NULL && strip(last));
     return STW_STATUS_OK;
+}
+
+bool stw_names_same(const char *a, const char *b) {
+    size_t n[2] = {strlen(a), strlen(b)};
+    const char *from[2] = {a, b};
+    for (size_t i = 0; i < 2; i++) {
+        while (n[i] > 1 && from[i][n[i] - 1] == '/') n[i]--;
+        for (size_t k = n[i]; k > 0; k--)
+            if (from[i][k - 1] == '/' && k < n[i]) {
+                from[i] += k, n[i] -= k;
+                break;
+            }
+    }
+    return n[0] == n[1] && memcmp(from[0], from[1], n[0]) == 0;
 }

@@ -3,6 +3,8 @@
 #ifndef STW_PLANNER_IMPORT_NAMES_H
 #define STW_PLANNER_IMPORT_NAMES_H
 
+#include <stdbool.h>
+
 #include "core/pool.h"
 #include "core/status.h"
 
@@ -11,5 +13,8 @@
  * case of letters. @param out in the pool; NULL if the zoo has none */
 STW_MUST_USE stw_status stw_names_zoo(const char *data_folder, const char *name, stw_pool *pool,
                                       const char **out, stw_error *err);
+
+/** Have two paths or names of the Hub the same last component? */
+bool stw_names_same(const char *a, const char *b);
 
 #endif

@@ -61,6 +61,16 @@ uint64_t stw_reading_count(stw_reading *r, const char *name, uint64_t fallback) 
     return value;
 }
 
+const char *stw_reading_named(const stw_reading *r, const char *name) {
+    for (size_t i = 0; r->names != NULL && r->names[i][0] != NULL; i++) {
+        const size_t n = strlen(r->names[i][0]);
+        if (strncmp(name, r->names[i][0], n) != 0) continue;
+        const char *text = stw_pool_printf(r->out->pool, "%s%s", r->names[i][1], name + n);
+        return text != NULL ? text : name;
+    }
+    return name;
+}
+
 /* ---- values with references ---- */
 
 static bool is_null(const char *text) {

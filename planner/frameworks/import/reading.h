@@ -50,6 +50,9 @@ typedef struct stw_reading {
     stw_json *json; /* the model's config, NULL if the framework names a model */
     stw_error *err;
     stw_status status; /* the first failure; nothing is read after it */
+    /* beginnings of names that this file writes in another way: {as asked, as written}; NULL: none,
+     * {NULL} at the end. stw_reading_named applies them. */
+    const char *const (*names)[2];
 } stw_reading;
 
 void stw_reading_fail(stw_reading *r, stw_status status);
@@ -64,6 +67,9 @@ bool stw_reading_denies(const char *value);
 /** @return `fallback` without the flag, or where it is None; a failure if it is no whole number */
 uint64_t stw_reading_count(stw_reading *r, const char *name, uint64_t fallback);
 bool stw_reading_parse_count(const char *text, uint64_t *out);
+
+/** A name as the file writes it. */
+const char *stw_reading_named(const stw_reading *r, const char *name);
 
 /* Values of Hydra's configs: null is none, ${a.b} and ${oc.select:a.b,default} are those of other
  * keys. */

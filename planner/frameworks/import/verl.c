@@ -11,6 +11,7 @@
 
 #include "core/checked.h"
 #include "planner/frameworks/import/megatron.h"
+#include "planner/frameworks/import/names.h"
 #include "planner/frameworks/import/shell.h"
 
 #define ACTOR "actor_rollout_ref.actor."
@@ -22,6 +23,21 @@
 #define OVERRIDES MCORE "override_transformer_config."
 #define OPTIMIZER ACTOR "optim.override_optimizer_config."
 #define DDP MCORE "override_ddp_config."
+
+/* The trainer of sft_trainer_engine.yaml has the actor's engine: its keys are the actor's under
+ * other names. */
+static const char *const sft_names[][2] = {
+    {ACTOR "ppo_mini_batch_size", "data.train_batch_size"},
+    {ACTOR "ppo_micro_batch_size_per_gpu", "data.micro_batch_size_per_gpu"},
+    {ACTOR "ppo_max_token_len_per_gpu", "data.max_token_len_per_gpu"},
+    {ACTOR "use_dynamic_bsz", "data.use_dynamic_bsz"},
+    {FSDP, "engine."},
+    {MCORE, "engine."},
+    {ACTOR "optim.", "optim."},
+    {MODEL, "model."},
+    {NULL, NULL}};
+
+static bool is_sft(const stw_reading *r) { return r->names != NULL; }
 
 /* ---- the command ---- */
 
@@ -69,18 +85,41 @@ static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin)
     }
 }
 
+/* torchrun's --nproc_per_node and --nnodes. */
+static void read_launcher(stw_reading *r, const stw_shell *shell, size_t end) {
+    static const char *const names[] = {"nproc_per_node", "nnodes"};
+    for (size_t i = 0; i < end && r->status == STW_STATUS_OK; i++) {
+        char *text = stw_pool_string(r->out->pool, shell->words[i].text);
+        if (text == NULL || strncmp(text, "--", 2) != 0) continue;
+        char *value = text + strcspn(text, "=");
+        if (*value == '=')
+            *value++ = '\0';
+        else
+            value = i + 1 < end ? stw_pool_string(r->out->pool, shell->words[i + 1].text) : NULL;
+        for (char *c = text; *c != '\0'; c++)
+            if (*c == '-' && c > text + 1) *c = '_';
+        for (size_t k = 0; k < 2 && value != NULL; k++)
+            if (strcmp(text + 2, names[k]) == 0)
+                r->status = stw_flags_add(&r->flags, r->out->pool, names[k], value, 0, r->err);
+    }
+}
+
 /* ---- values ---- */
 
 static const char *value(stw_reading *r, const char *name, const char *fallback) {
-    return stw_reading_value(r, name, fallback);
+    return stw_reading_value(r, stw_reading_named(r, name), fallback);
 }
 
 static bool is_on(stw_reading *r, const char *name, bool fallback) {
-    return stw_reading_is_on(r, name, fallback);
+    return stw_reading_is_on(r, stw_reading_named(r, name), fallback);
 }
 
 static uint64_t count(stw_reading *r, const char *name, uint64_t fallback) {
-    return stw_reading_number(r, name, fallback);
+    return stw_reading_number(r, stw_reading_named(r, name), fallback);
+}
+
+static void refuse(stw_reading *r, const char *name, const char *note) {
+    stw_reading_refuse(r, stw_reading_named(r, name), note);
 }
 
 /* The first of two names that is given. */
@@ -97,10 +136,23 @@ typedef struct layout {
     uint64_t all; /* sequences of a micro batch of all ranks, an older key; 0: not given */
 } layout;
 
+/* Rollouts have GPUs of their own in the recipes one_step_off_policy and fully_async_policy: in
+ * `rollout.` beside trainer's, later in actor_rollout_ref.rollout. */
+static bool has_own_rollout(stw_reading *r) {
+    const bool own = !is_on(r, "actor_rollout_ref.hybrid_engine", true);
+    static const char *const both[] = {"rollout.nnodes", ROLLOUT "nnodes"};
+    for (size_t i = 0; i < 2 && !own; i++)
+        if (count(r, both[i], 0) > 0)
+            refuse(r, both[i],
+                   "rollouts on the trainer's GPUs and on others; set "
+                   "actor_rollout_ref.hybrid_engine=False for others alone");
+    return own;
+}
+
 /* An update takes ppo_mini_batch_size prompts with n responses each. */
 static void set_batch(stw_reading *r, const layout *l) {
     const uint64_t mini = count(r, ACTOR "ppo_mini_batch_size", 256);
-    const uint64_t sequences = stw_times(mini, count(r, ROLLOUT "n", 1));
+    const uint64_t sequences = stw_times(mini, is_sft(r) ? 1 : count(r, ROLLOUT "n", 1));
     const uint64_t ranks = l->gpus / (l->ways > 0 ? l->ways : 1);
     uint64_t each = ranks > 0 ? sequences / ranks : sequences, steps = 1;
     const uint64_t micro = l->all > 0 && ranks > 0 ? l->all / ranks : l->micro;
@@ -115,8 +167,31 @@ static void set_batch(stw_reading *r, const layout *l) {
         steps = stw_div_up_u64(each, micro > 0 ? micro : 1);
     }
     stw_reading_set_count(r, "batch.grad_accumulation", stw_min_u64(steps, 65536));
-    stw_reading_assume(r, "length of sequences", "max_prompt_length + max_response_length",
+    stw_reading_assume(r, "length of sequences",
+                       is_sft(r) ? "data.max_length" : "max_prompt_length + max_response_length",
                        "the data may be shorter; an upper bound");
+}
+
+/* torchrun's processes; trainer's keys count where verl starts them. */
+static uint64_t launched(stw_reading *r) {
+    static const char *const names[] = {"nproc_per_node", "nnodes"};
+    uint64_t n[] = {count(r, "trainer.n_gpus_per_node", 1), count(r, "trainer.nnodes", 1)};
+    for (size_t i = 0; i < 2; i++) {
+        const char *text = stw_reading_text(r, names[i], NULL);
+        if (text == NULL || stw_reading_parse_count(text, &n[i])) continue;
+        n[i] = i == 0 ? 8 : 1;
+        stw_reading_assume(r, names[i], i == 0 ? "8" : "1", "an argument of the script");
+    }
+    return stw_times(n[0], n[1]);
+}
+
+static layout sft_layout_of(stw_reading *r) {
+    layout l = {.ways = 1, .gpus = launched(r), .seq_len = count(r, "data.max_length", 1024)};
+    l.micro = count(r, "data.micro_batch_size_per_gpu", 4);
+    if (is_on(r, "data.use_dynamic_bsz", true))
+        l.tokens = count(r, "data.max_token_len_per_gpu", 8192);
+    r->out->gpus = l.gpus;
+    return l;
 }
 
 static layout layout_of(stw_reading *r) {
@@ -162,7 +237,30 @@ static void set_bucket(stw_reading *r, unsigned index, const char *engine) {
     if (strcmp(engine, "sglang") == 0) stw_reading_set(r, "weight_sync.method", "buckets");
 }
 
-static void set_rollout(stw_reading *r, unsigned index, const layout *l) {
+/* Servers that generate all the time do not sleep; the trainer's weights come by NCCL.
+ * @return false if they are not whole nodes */
+static bool set_own_nodes(stw_reading *r, unsigned index) {
+    const uint64_t per_node = count(r, "trainer.n_gpus_per_node", 8);
+    const uint64_t nodes =
+        count(r, count(r, ROLLOUT "nnodes", 0) > 0 ? ROLLOUT "nnodes" : "rollout.nnodes", 1);
+    const uint64_t gpus =
+        count(r, given(r, "rollout.n_gpus_per_node", ROLLOUT "n_gpus_per_node"), per_node);
+    if (gpus != per_node) {
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "rollout",
+                         stw_pool_printf(r->out->pool, "%llu x %llu GPUs",
+                                         (unsigned long long)nodes, (unsigned long long)gpus),
+                         "not as many GPUs of a node as the trainer's: the trainer's GPUs are "
+                         "planned without it");
+        return false;
+    }
+    stw_reading_set(r, role_key(r, index, "with"), "none");
+    stw_reading_set_count(r, role_key(r, index, "nodes"), nodes);
+    r->out->gpus = stw_plus(r->out->gpus, stw_times(nodes, gpus));
+    return true;
+}
+
+/* @return false if it is planned without one */
+static bool set_rollout(stw_reading *r, unsigned index, const layout *l) {
     static const struct {
         const char *name, *key, *fallback;
     } copied[] = {
@@ -172,9 +270,11 @@ static void set_rollout(stw_reading *r, unsigned index, const layout *l) {
         {ROLLOUT "max_num_batched_tokens", "max_num_batched_tokens", "8192"},
     };
     const char *engine = value(r, ROLLOUT "name", "vllm");
-    const bool sleeps = is_on(r, ROLLOUT "free_cache_engine", true);
+    const bool own = has_own_rollout(r);
+    const bool sleeps = !own && is_on(r, ROLLOUT "free_cache_engine", true);
     if (strcmp(engine, "vllm") != 0 && strcmp(engine, "sglang") != 0)
-        stw_reading_refuse(r, ROLLOUT "name", "use vllm or sglang");
+        refuse(r, ROLLOUT "name", "use vllm or sglang");
+    if (own && !set_own_nodes(r, index)) return false;
     stw_reading_set(r, role_key(r, index, "name"), "rollout");
     stw_reading_set(r, role_key(r, index, "kind"), "rollout");
     stw_reading_set(r, role_key(r, index, "engine"), engine);
@@ -185,7 +285,7 @@ static void set_rollout(stw_reading *r, unsigned index, const layout *l) {
                           count(r, ROLLOUT "max_model_len", l->seq_len));
     stw_reading_set_switch(r, role_key(r, index, "enforce_eager"),
                            is_on(r, ROLLOUT "enforce_eager", false));
-    stw_reading_set_switch(r, role_key(r, index, "free_cache_engine"), sleeps);
+    if (!own) stw_reading_set_switch(r, role_key(r, index, "free_cache_engine"), sleeps);
     /* vllm_async_server.py, _resolve_sleep_level: weights are discarded, since every update brings
      * new ones; those beside adapters are not. layered_summon: vllm_rollout_spmd.py at 0.6.1 */
     const bool keeps =
@@ -195,13 +295,13 @@ static void set_rollout(stw_reading *r, unsigned index, const layout *l) {
     if (value(r, ROLLOUT "name", NULL) == NULL)
         stw_reading_assume(r, ROLLOUT "name", engine, "it has no default");
     set_bucket(r, index, engine);
+    return true;
 }
 
 /* A reference model of FSDP lies on the host (fsdp_workers.py, _build_model_optimizer); with
  * adapters it is the actor without them. */
 static void set_roles(stw_reading *r, const layout *l, bool megatron) {
-    unsigned n = 0;
-    set_rollout(r, n++, l);
+    unsigned n = set_rollout(r, 0, l) ? 1 : 0;
     const bool host =
         !megatron || is_on(r, REF "megatron.param_offload", is_on(r, MCORE "param_offload", false));
     if (has_reference(r) && megatron && host) {
@@ -251,6 +351,11 @@ static void set_shards(stw_reading *r, const layout *l) {
 
 /* fsdp_workers.py, compute_log_prob: the rollout's keys; its kernel reads the logits once. */
 static void set_log_prob(stw_reading *r, const layout *l) {
+    /* the rollout's own are used, and there is no model whose others are asked for */
+    if (has_own_rollout(r) && !has_reference(r) &&
+        is_on(r, given(r, "async_training.use_rollout_log_probs", ACTOR "use_rollout_log_probs"),
+              false))
+        return;
     const uint64_t all = count(r, ROLLOUT "log_prob_micro_batch_size", 0);
     const uint64_t ranks = stw_max_u64(l->gpus / stw_max_u64(l->ways, 1), 1);
     uint64_t micro =
@@ -277,7 +382,7 @@ static void set_precision(stw_reading *r) {
     const char *type = value(r, FSDP "model_dtype", "fp32");
     const bool half = strcmp(type, "bf16") == 0 || strcmp(type, "bfloat16") == 0;
     if (!half && strcmp(type, "fp32") != 0 && strcmp(type, "float32") != 0)
-        stw_reading_refuse(r, FSDP "model_dtype", "use fp32 or bfloat16");
+        refuse(r, FSDP "model_dtype", "use fp32 or bfloat16");
     static const char *const keys[] = {"precision.params", "precision.grads", "precision.exp_avg",
                                        "precision.exp_avg_sq"};
     for (size_t i = 0; i < 4; i++) stw_reading_set(r, keys[i], half ? "bf16" : "fp32");
@@ -299,7 +404,7 @@ static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
     set_shards(r, l);
     set_recompute(r);
     set_lora(r);
-    set_log_prob(r, l);
+    if (!is_sft(r)) set_log_prob(r, l);
     /* with a policy verl's own offload is set aside */
     stw_reading_set_switch(r, "fsdp.offload_policy", policy);
     set_parking(r, !policy && is_on(r, FSDP "param_offload", false), false,
@@ -328,10 +433,12 @@ static void pass(stw_reading *r, stw_reading *to, const char *flag, const char *
 }
 
 /* Keys of override_transformer_config and override_optimizer_config are Megatron-LM's. */
-static void pass_overrides(stw_reading *r, stw_reading *to, const char *before) {
+static void pass_overrides(stw_reading *r, stw_reading *to, const char *asked) {
+    const char *before = stw_reading_named(r, asked);
     static const char *const renamed[][2] = {
         {"num-layers-in-first-pipeline-stage", "decoder-first-pipeline-num-layers"},
         {"num-layers-in-last-pipeline-stage", "decoder-last-pipeline-num-layers"},
+        {"fp8", "fp8-format"},
     };
     for (size_t i = 0; i < r->flags.n && r->status == STW_STATUS_OK; i++) {
         const stw_flag *flag = &r->flags.items[i];
@@ -339,8 +446,8 @@ static void pass_overrides(stw_reading *r, stw_reading *to, const char *before) 
         char *name = stw_pool_string(r->out->pool, flag->name + strlen(before));
         for (char *c = name; c != NULL && *c != '\0'; c++)
             if (*c == '_') *c = '-';
-        const char *text = value(r, flag->name, NULL), *as = name;
-        for (size_t k = 0; k < 2 && name != NULL; k++)
+        const char *text = stw_reading_value(r, flag->name, NULL), *as = name;
+        for (size_t k = 0; k < sizeof renamed / sizeof renamed[0] && name != NULL; k++)
             if (strcmp(name, renamed[k][0]) == 0) as = renamed[k][1];
         if (text != NULL)
             stw_reading_fail(r,
@@ -393,10 +500,9 @@ static void use_megatron(stw_reading *r, layout *l) {
                                   count(r, MCORE "context_parallel_size", 1)));
     l->sequence = count(r, MCORE "context_parallel_size", 1);
     if (count(r, MODEL "lora_rank", 0) + count(r, MODEL "lora.rank", 0) > 0)
-        stw_reading_refuse(r,
-                           stw_flags_find(&r->flags, MODEL "lora.rank") != NULL ? MODEL "lora.rank"
-                                                                                : MODEL "lora_rank",
-                           "adapters of its Megatron actor are not planned; use strategy fsdp2");
+        stw_reading_refuse(
+            r, value(r, MODEL "lora.rank", NULL) != NULL ? MODEL "lora.rank" : MODEL "lora_rank",
+            "adapters of its Megatron actor are not planned; use strategy fsdp2");
     pass_settings(r, &to);
     if (r->status == STW_STATUS_OK) stw_megatron_read(&to, &stw_verl_megatron_flags);
     stw_reading_fail(r, to.status);
@@ -475,46 +581,52 @@ static bool repeats_actor(stw_reading *r, const stw_flag *flag) {
            (actor != NULL && stw_reading_same(own, actor));
 }
 
-/* The last component of a path or a name of the Hub. */
-static bool is_same_model(const char *a, const char *b) {
-    size_t n[2] = {strlen(a), strlen(b)};
-    const char *from[2] = {a, b};
-    for (size_t i = 0; i < 2; i++) {
-        while (n[i] > 1 && from[i][n[i] - 1] == '/') n[i]--;
-        for (size_t k = n[i]; k > 0; k--)
-            if (from[i][k - 1] == '/' && k < n[i]) {
-                from[i] += k, n[i] -= k;
-                break;
-            }
-    }
-    return n[0] == n[1] && memcmp(from[0], from[1], n[0]) == 0;
-}
-
 /* A critic is planned as the actor's model with a head of one output. @return is the key its path,
  * and the path the actor's? */
 static bool has_actors_path(stw_reading *r, const stw_flag *flag) {
     const char *actor = value(r, MODEL "path", NULL), *own = value(r, flag->name, NULL);
-    if (strcmp(flag->name, "critic.model.path") != 0 || actor == NULL || own == NULL) return false;
-    if (is_same_model(own, actor)) return true;
-    stw_reading_refuse(r, flag->name, "one model per run; plan the critic apart");
+    if (strcmp(flag->name, "critic.model.path") != 0 || own == NULL) return false;
+    if (actor != NULL && stw_names_same(own, actor)) return true;
+    refuse(r, flag->name,
+           actor != NULL ? "one model per run; plan the critic apart"
+                         : "name the actor's model, too (" MODEL
+                           "path); a critic is planned with it");
     return false;
+}
+
+/* A flag of the trainer of SFT under the name that the actor's has. */
+static const char *asked(stw_reading *r, const char *name, bool megatron) {
+    for (size_t i = 0; r->names != NULL && r->names[i][0] != NULL; i++) {
+        const bool other = strcmp(r->names[i][0], megatron ? FSDP : MCORE) == 0;
+        if (other || !starts_with(name, r->names[i][1])) continue;
+        const char *text =
+            stw_pool_printf(r->out->pool, "%s%s", r->names[i][0], name + strlen(r->names[i][1]));
+        return text != NULL ? text : name;
+    }
+    return name;
 }
 
 static void sort_all(stw_reading *r, bool megatron) {
     for (size_t i = 0; i < r->flags.n && r->status == STW_STATUS_OK; i++) {
         const stw_flag *flag = &r->flags.items[i];
-        const stw_flag_row *row = stw_flag_row_named(&stw_verl_flags, flag->name);
-        if (megatron && (starts_with(flag->name, OVERRIDES) || starts_with(flag->name, OPTIMIZER) ||
-                         starts_with(flag->name, DDP)))
+        const char *name = asked(r, flag->name, megatron);
+        const stw_flag_row *row = stw_flag_row_named(&stw_verl_flags, name);
+        if (megatron && (starts_with(name, OVERRIDES) || starts_with(name, OPTIMIZER) ||
+                         starts_with(name, DDP)))
             continue; /* sorted as Megatron-LM's */
         const bool transformers =
-            strcmp(flag->name, MODEL "enable_gradient_checkpointing") == 0 ||
+            strcmp(name, MODEL "enable_gradient_checkpointing") == 0 ||
             strcmp(flag->name, "critic.model.enable_gradient_checkpointing") == 0;
         const bool null = starts_with(flag->name, "critic.") && !has_critic(r);
         const bool listed = row != NULL && row->use == STW_FLAG_LISTED;
         const bool unset =
-            value(r, flag->name, NULL) == NULL || stw_reading_is_reference(flag->value);
-        if (null || has_actors_path(r, flag) || repeats_actor(r, flag) ||
+            stw_reading_value(r, flag->name, NULL) == NULL || stw_reading_is_reference(flag->value);
+        static const char *const lengths[] = {"data.max_length", "data.max_prompt_length",
+                                              "data.max_response_length"};
+        bool other = false; /* the length of the other trainer's sequences */
+        for (size_t k = 0; k < 3; k++)
+            other = other || (is_sft(r) == (k > 0) && strcmp(name, lengths[k]) == 0);
+        if (null || other || has_actors_path(r, flag) || repeats_actor(r, flag) ||
             (megatron && transformers) || (listed && unset) ||
             (starts_with(flag->name, REF) && listed && !has_reference(r)))
             stw_reading_line(r, STW_IMPORT_NO_EFFECT, flag->name, flag->value, "");
@@ -535,13 +647,33 @@ static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
     if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
     const size_t begin = arguments_begin(shell.words, shell.n_words);
     const char *program = shell.words[begin - 1].text;
-    if (strstr(program, "sft") != NULL || strstr(program, "generation") != NULL)
-        return stw_fail_at(r->err, STW_STATUS_NOT_BUILT_IN, r->out->path,
-                           shell.words[begin - 1].line, 1,
-                           "%.60s: not implemented: use main_ppo, or a run file", program);
+    const char *base = strrchr(program, '.') != NULL ? strrchr(program, '.') + 1 : program;
+    const bool sft = strcmp(base, "sft_trainer") == 0;
+    if (!sft && (strstr(program, "sft") != NULL || strstr(program, "generation") != NULL))
+        return stw_fail_at(
+            r->err, STW_STATUS_NOT_BUILT_IN, r->out->path, shell.words[begin - 1].line, 1,
+            "%.60s: not implemented: use main_ppo or sft_trainer, or a run file", program);
+    if (sft) r->names = sft_names;
+    if (sft) read_launcher(r, &shell, begin);
     read_arguments(r, &shell, begin);
+    return r->status;
+}
+
+/* The group `model_engine` of ppo_trainer.yaml names the files of the actor's defaults; before 0.7
+ * a file of its own did. */
+static stw_status choose_engine(stw_reading *r) {
+    const char *group = stw_reading_text(r, "engine", "fsdp");
+    if (is_sft(r)) {
+        if (strcmp(group, "fsdp") != 0 && strcmp(group, "megatron") != 0)
+            refuse(r, "engine", "use fsdp or megatron");
+        return r->status;
+    }
     const char *config = stw_reading_text(r, "config-name", "");
-    if (r->status == STW_STATUS_OK && strstr(config, "megatron") != NULL &&
+    const char *engine =
+        stw_reading_text(r, "model_engine", strstr(config, "megatron") != NULL ? "megatron" : "dp");
+    const bool megatron = strcmp(engine, "megatron") == 0;
+    if (!megatron && strcmp(engine, "dp") != 0) refuse(r, "model_engine", "use dp or megatron");
+    if (r->status == STW_STATUS_OK && megatron &&
         stw_flags_find(&r->flags, ACTOR "strategy") == NULL)
         return stw_flags_add(&r->flags, r->out->pool, ACTOR "strategy", "megatron", 0, r->err);
     return r->status;
@@ -551,17 +683,20 @@ stw_status stw_verl_import(const char *text, size_t length, stw_import *out, stw
     stw_reading r = {.out = out, .err = err, .status = STW_STATUS_OK};
     out->dashes = "";
     stw_status status = read_flags(&r, text, length);
+    if (status == STW_STATUS_OK) status = choose_engine(&r);
     if (status != STW_STATUS_OK) return status;
     const char *strategy = value(&r, ACTOR "strategy", value(&r, FSDP "strategy", "fsdp"));
+    if (is_sft(&r) && strcmp(stw_reading_text(&r, "engine", "fsdp"), "megatron") == 0)
+        strategy = "megatron";
     const bool megatron = strcmp(strategy, "megatron") == 0;
-    layout l = layout_of(&r);
+    layout l = is_sft(&r) ? sft_layout_of(&r) : layout_of(&r);
     out->derived.text_only = true;
     out->model = value(&r, MODEL "path", NULL);
     if (!megatron && strcmp(strategy, "fsdp") != 0 && strcmp(strategy, "fsdp2") != 0)
         stw_reading_refuse(&r, ACTOR "strategy", "use fsdp, fsdp2 or megatron");
     if (r.status == STW_STATUS_OK && megatron) use_megatron(&r, &l);
     if (r.status == STW_STATUS_OK && !megatron) use_fsdp(&r, &l, strategy);
-    if (r.status == STW_STATUS_OK) set_roles(&r, &l, megatron);
+    if (r.status == STW_STATUS_OK && !is_sft(&r)) set_roles(&r, &l, megatron);
     sort_all(&r, megatron);
     out->flags = r.flags;
     return r.status;

@@ -10,8 +10,6 @@
 #define REFUSED(name, harmless, note) ROW(name, REFUSED, harmless, note)
 #define REFUSED_BUT(name, harmless, other, note)                                                   \
     { name, STW_FLAG_REFUSED, STW_FLAG_TEXT, other, harmless, note }
-#define OWN_NODES                                                                                  \
-    "leave it out; rollouts have nodes of their own with --set roles.0.with=none --set nodes=N"
 #define ACTOR "actor_rollout_ref.actor."
 #define MODEL "actor_rollout_ref.model."
 #define ROLLOUT "actor_rollout_ref.rollout."
@@ -22,7 +20,8 @@ static const stw_flag_row rows[] = {
     IDLE("defaults"),
     READ("data.max_prompt_length"),
     READ("data.max_response_length"),
-    IDLE("data.*"), /* one update of a mini batch is planned */
+    READ("data.max_length"), /* of the trainer of SFT */
+    IDLE("data.*"),          /* one update of a mini batch is planned */
     /* the actor */
     READ(ACTOR "strategy"),
     READ(ACTOR "ppo_mini_batch_size"),
@@ -31,6 +30,7 @@ static const stw_flag_row rows[] = {
     READ(ACTOR "use_dynamic_bsz"),
     READ(ACTOR "ppo_max_token_len_per_gpu"),
     READ(ACTOR "use_kl_loss"),
+    READ(ACTOR "use_rollout_log_probs"),
     READ(ACTOR "grad_clip"),
     READ(ACTOR "optim.clip_grad"),
     READ(ACTOR "ulysses_sequence_parallel_size"),
@@ -81,6 +81,7 @@ static const stw_flag_row rows[] = {
     IDLE(ACTOR "megatron.max_seqlen_per_dp_cp_rank"),
     IDLE(ACTOR "megatron.pad_*"),
     IDLE(ACTOR "megatron.use_remove_padding"),
+    IDLE(ACTOR "megatron.thd_format"), /* sequences are planned as long as they may be */
     READ(ACTOR "optim.override_optimizer_config.*"),
     REFUSED(ACTOR "optim.optimizer_impl", "torch.optim", "use torch.optim"),
     REFUSED_BUT(ACTOR "optim.optimizer", "AdamW", "adam", "use AdamW"),
@@ -180,10 +181,10 @@ static const stw_flag_row rows[] = {
     LISTED(ROLLOUT "qat*", "false", "planned in bfloat16"),
     LISTED(ROLLOUT "mtp", "null", "planned without it"),
     LISTED(ROLLOUT "limit_images", "null", "models with a vision tower are not planned"),
-    REFUSED(ROLLOUT "nnodes", "0", OWN_NODES),
+    READ(ROLLOUT "nnodes"),
     REFUSED(ROLLOUT "disaggregation.enabled", "false", "planned as one engine"),
     IDLE(ROLLOUT "disaggregation.*"),
-    IDLE(ROLLOUT "n_gpus_per_node"),
+    READ(ROLLOUT "n_gpus_per_node"),
     IDLE(ROLLOUT "mode"),
     IDLE(ROLLOUT "temperature"),
     IDLE(ROLLOUT "top_*"),
@@ -225,7 +226,7 @@ static const stw_flag_row rows[] = {
     LISTED(REF "ulysses_sequence_parallel_size", "1", "planned as of the actor"),
     LISTED(REF "model*", "null", "planned as the actor's"),
     IDLE(REF "*"),
-    REFUSED("actor_rollout_ref.hybrid_engine", "true", OWN_NODES),
+    READ("actor_rollout_ref.hybrid_engine"),
     IDLE("actor_rollout_ref.nccl_timeout"),
     IDLE("actor_rollout_ref.*profiler*"),
     /* others */
@@ -254,9 +255,14 @@ static const stw_flag_row rows[] = {
     LISTED("trainer.device", "cuda", "planned as GPUs of the cluster"),
     LISTED("trainer.save_freq", "-1", "set checkpoint.every"),
     IDLE("trainer.*"),
-    REFUSED("rollout.nnodes", "0", OWN_NODES),
-    IDLE("rollout.*"),
-    REFUSED("async_training.*", NULL, OWN_NODES),
+    READ("rollout.nnodes"),
+    READ("rollout.n_gpus_per_node"),
+    IDLE("rollout.*"), /* how many samples a step has */
+    READ("async_training.use_rollout_log_probs"),
+    REFUSED("async_training.use_dynamic_resource_scheduling", "false",
+            "rollouts are planned on nodes of their own; set it to False"),
+    IDLE("async_training.*"), /* staleness; how often weights go to the rollout */
+    READ("model_engine"),
     REFUSED("distillation.enabled", "false", "a teacher is a role of a run file"),
     IDLE("distillation.*"),
     IDLE("sandbox_fusion.*"),
@@ -266,6 +272,11 @@ static const stw_flag_row rows[] = {
     IDLE("ray_init.*"),
     IDLE("transfer_queue.*"),
     IDLE("hydra.*"),
+    READ("engine"), /* of the trainer of SFT, like the next ones */
+    IDLE("optim"),
+    IDLE("checkpoint.*"),
+    READ("nproc_per_node"), /* torchrun's */
+    READ("nnodes"),
     IDLE("config-path"),
     IDLE("config-name"),
     IDLE("config-dir"),
