@@ -28,7 +28,7 @@ typedef struct search {
     stw_error *err;
     stw_pool *pool;
     double end_s;
-    stw_choice *best, now, scratch;
+    stw_choice *best, now;
     bool found;
     double best_s;  /* what is known, or the most that is of interest; INFINITY: nothing */
     double *bounds; /* [n_rings] of the relaxations */
@@ -61,7 +61,7 @@ static void offer(search *s, const stw_choice *choice, const stw_evaluation *e) 
 static void take_split(search *s, const stw_ilp *ilp, const double *values) {
     stw_evaluation e;
     read_choice(ilp, values, &s->now);
-    stw_choice_descend(s->cost, &s->options->bars, ROUNDING_UNITS, &s->now, &s->scratch, &e);
+    stw_choice_descend(s->cost, &s->options->bars, ROUNDING_UNITS, &s->now, &e);
     offer(s, &s->now, &e);
 }
 
@@ -246,10 +246,9 @@ static stw_status begin(search *s) {
     s->pool = stw_pool_new();
     if (s->pool != NULL) {
         s->now = stw_choice_new(cost, s->pool);
-        s->scratch = stw_choice_new(cost, s->pool);
         s->bounds = stw_pool_array(s->pool, cost->n_rings, sizeof *s->bounds);
     }
-    if (s->pool == NULL || s->now.acts == NULL || s->scratch.acts == NULL || s->bounds == NULL)
+    if (s->pool == NULL || s->now.acts == NULL || s->bounds == NULL)
         return stw_fail(s->err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
     return STW_STATUS_OK;
 }

@@ -21,14 +21,14 @@ typedef struct over_search {
     stw_ilp_result *result;
     stw_error *err;
     double end_s;
-    stw_choice *best, now, scratch;
+    stw_choice *best, now;
     stw_evaluation best_e;
     bool found;
 } over_search;
 
 static void offer(over_search *s) {
     stw_evaluation e;
-    stw_choice_descend(s->cost, &s->bars, s->cost->n_units, &s->now, &s->scratch, &e);
+    stw_choice_descend(s->cost, &s->bars, s->cost->n_units, &s->now, &e);
     if (!stw_choice_keeps_shares(s->cost, &s->now)) return;
     bool less = e.over_share < s->best_e.over_share * (1 - 1e-4) - 1e-9;
     bool same = !less && e.over_share <= s->best_e.over_share * (1 + 1e-4) + 1e-9;
@@ -204,11 +204,8 @@ stw_status stw_ilp_solve_least_over(const stw_cost *cost, const stw_ilp_options 
                      .err = err,
                      .end_s = start_s + options->time_limit_s,
                      .best = choice};
-    if (s.pool != NULL) {
-        s.now = stw_choice_new(cost, s.pool);
-        s.scratch = stw_choice_new(cost, s.pool);
-    }
-    if (s.pool == NULL || s.now.acts == NULL || s.scratch.acts == NULL) {
+    if (s.pool != NULL) s.now = stw_choice_new(cost, s.pool);
+    if (s.pool == NULL || s.now.acts == NULL) {
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for the ILP");
         goto out;
     }

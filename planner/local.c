@@ -52,65 +52,67 @@ typedef struct descent {
     stw_evaluation *now;
 } descent;
 
-static bool keep_if_better(const descent *d, const stw_choice *before) {
+static bool is_better(const descent *d) {
     stw_evaluation e;
     stw_cost_evaluate(d->cost, d->choice, &e);
-    if (better(&e, d->now)) {
-        *d->now = e;
-        return true;
-    }
-    stw_choice_copy(d->cost, d->choice, before);
+    if (!better(&e, d->now)) return false;
+    *d->now = e;
+    return true;
+}
+
+/* @param back a move of numbers that undoes the last one */
+static bool keep_if_better(const descent *d, stw_unit_move back, uint32_t *numbers) {
+    if (is_better(d)) return true;
+    numbers[back.from] -= back.units;
+    numbers[back.to] += back.units;
     return false;
 }
 
-static bool sweep_units(const descent *d, uint32_t most, stw_choice *before) {
+static bool sweep_units(const descent *d, uint32_t most) {
     bool any = false;
     uint32_t n = d->cost->n_places;
     for (uint32_t from = 0; from < n; from++)
         for (uint32_t to = 0; to < n; to++)
             for (uint32_t k = d->cost->whole ? d->cost->n_units : most; k > 0; k /= 2) {
                 const stw_unit_move move = {from, to, k};
-                stw_choice_copy(d->cost, before, d->choice);
-                if (stw_move_units(d->cost, d->bars, &move, d->choice) && keep_if_better(d, before))
-                    any = true;
+                if (!stw_move_units(d->cost, d->bars, &move, d->choice)) continue;
+                any = keep_if_better(d, (stw_unit_move){to, from, k}, d->choice->units) || any;
             }
     return any;
 }
 
-static bool sweep_blocks(const descent *d, uint32_t most, stw_choice *before) {
+static bool sweep_blocks(const descent *d, uint32_t most) {
     bool any = false;
     uint32_t n = d->cost->n_acts;
     for (uint32_t from = 0; from < n; from++)
         for (uint32_t to = 0; to < n; to++)
             for (uint32_t k = most; k > 0; k /= 2) {
                 const stw_unit_move move = {from, to, k};
-                stw_choice_copy(d->cost, before, d->choice);
-                if (stw_move_blocks(d->cost, d->bars, &move, d->choice) &&
-                    keep_if_better(d, before))
-                    any = true;
+                if (!stw_move_blocks(d->cost, d->bars, &move, d->choice)) continue;
+                any = keep_if_better(d, (stw_unit_move){to, from, k}, d->choice->acts) || any;
             }
     return any;
 }
 
-static void try_loads(const descent *d, stw_choice *before) {
+static void try_loads(const descent *d) {
     for (uint32_t l = 0; l < d->cost->n_loads; l++) {
-        stw_choice_copy(d->cost, before, d->choice);
+        const uint32_t before = d->choice->load;
         d->choice->load = l;
-        (void)keep_if_better(d, before);
+        if (!is_better(d)) d->choice->load = before;
     }
 }
 
 void stw_choice_descend(const stw_cost *cost, const stw_bars *bars, uint32_t most,
-                        stw_choice *choice, stw_choice *scratch, stw_evaluation *evaluation) {
+                        stw_choice *choice, stw_evaluation *evaluation) {
     const descent d = {cost, bars, choice, evaluation};
     stw_cost_evaluate(cost, choice, evaluation);
-    try_loads(&d, scratch);
+    try_loads(&d);
     bool any = true;
     for (int sweep = 0; any && sweep < MOST_SWEEPS; sweep++) {
-        any = sweep_units(&d, most, scratch);
-        any = sweep_blocks(&d, most, scratch) || any;
+        any = sweep_units(&d, most);
+        any = sweep_blocks(&d, most) || any;
     }
-    try_loads(&d, scratch);
+    try_loads(&d);
 }
 
 /* Whole numbers from fractions whose sum is whole: each gets its whole part, the rest goes where

@@ -59,9 +59,9 @@ bool stw_move_units(const stw_cost *cost, const stw_bars *bars, const stw_unit_m
 bool stw_move_blocks(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
                      stw_choice *choice);
 /** Move units and blocks, at most `most` at a time, while that brings the choice closer to the
- * limits, or saves seconds where it fits. @param scratch another choice of the problem */
+ * limits, or saves seconds where it fits. */
 void stw_choice_descend(const stw_cost *cost, const stw_bars *bars, uint32_t most,
-                        stw_choice *choice, stw_choice *scratch, stw_evaluation *evaluation);
+                        stw_choice *choice, stw_evaluation *evaluation);
 /** Whole units and blocks from fractions: shares and groups keep their sums.
  * @param units [n_places] @param blocks [n_acts] */
 void stw_choice_round(const stw_cost *cost, const double *units, const double *blocks,

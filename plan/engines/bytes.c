@@ -500,10 +500,8 @@ bool stw_job_in_root(const stw_job *job, uint32_t block) {
     const stw_block_group *group = &job->model->groups[job->model->blocks[block].group];
     if (group->facts.transformer) return false;
     if (!job->model->facts_known && group->count > 1) return false;
-    if (stw_fsdp_settings_of(job->run).wrap_embeddings && strcmp(group->name, "embed") == 0 &&
-        !job->model->tied_embeddings)
-        return false;
-    return true;
+    return job->model->tied_embeddings || strcmp(group->name, "embed") != 0 ||
+           !stw_fsdp_settings_of(job->run).wrap_embeddings;
 }
 
 bool stw_reduced_last(const stw_job *job, uint32_t block) {

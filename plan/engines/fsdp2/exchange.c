@@ -123,6 +123,7 @@ void stw_pass_sum_whole(stw_pass *p, uint32_t unit) {
     const stw_model *model = p->b->job->model;
     uint32_t calls = 0;
     uint64_t elements = 0;
+    if (stw_job_tp(p->b->job) == 1) return;
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (!stw_pass_in_unit(p, unit, model->tensors[t].block) ||
             !has_part(p->b->job, &model->tensors[t]))
@@ -130,7 +131,7 @@ void stw_pass_sum_whole(stw_pass *p, uint32_t unit) {
         calls++;
         elements = stw_plus(elements, model->tensors[t].numel);
     }
-    if (calls == 0 || stw_job_tp(p->b->job) == 1) return;
+    if (calls == 0) return;
     const stw_run_spec *run = p->b->job->run;
     const stw_dtype dtype = p->reduced_once_in > 1 ? run->precision.reduce : run->precision.compute;
     stw_op op = stw_op_make(STW_OP_ALL_REDUCE, STW_STREAM_COMPUTE, unit);

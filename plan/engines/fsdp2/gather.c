@@ -94,7 +94,7 @@ void stw_pass_gather(stw_pass *p, uint32_t unit) {
     stw_extent from = STW_NO_EXTENT, to = STW_NO_EXTENT;
     const bool there = p->blocks[unit].unshard.bytes > 0;
     if (copies_late(p)) return;
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {
         stw_pass_block *s = &p->blocks[i];
         if (!stw_pass_in_unit(p, unit, i)) continue;
         bring(p, i, there);
@@ -104,7 +104,7 @@ void stw_pass_gather(stw_pass *p, uint32_t unit) {
     }
     if (p->b->job->group == 1) return;
     const uint32_t gathered = gather(p, unit, from, to, brought, there);
-    for (uint32_t i = 0; i < p->n; i++)
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++)
         if (stw_pass_in_unit(p, unit, i)) p->blocks[i].gathered = gathered;
     if (from.bytes == 0 || stw_pass_in_root(p, unit)) return;
     p->side.staged_by[slot] = gathered;
@@ -112,7 +112,7 @@ void stw_pass_gather(stw_pass *p, uint32_t unit) {
 }
 
 void stw_pass_drop_gather(stw_pass *p, uint32_t unit) {
-    for (uint32_t i = 0; i < p->n; i++)
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++)
         if (stw_pass_in_unit(p, unit, i))
             stw_pass_drop(p, STW_COMPONENT_UNSHARD, &p->blocks[i].all_gather,
                           p->blocks[i].gathered);
@@ -131,7 +131,7 @@ static void copy_out(stw_pass *p, uint32_t block) {
 }
 
 void stw_pass_copy_out(stw_pass *p, uint32_t unit) {
-    for (uint32_t i = 0; i < p->n; i++)
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++)
         if (stw_pass_in_unit(p, unit, i)) copy_out(p, i);
 }
 
@@ -146,7 +146,7 @@ void stw_pass_drop_root_gather(stw_pass *p) {
 }
 
 void stw_pass_release(stw_pass *p, uint32_t unit) {
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {
         stw_pass_block *s = &p->blocks[i];
         if (!stw_pass_in_unit(p, unit, i)) continue;
         stw_pass_drop(p, STW_COMPONENT_UNSHARD, &s->unshard, STW_OP_NONE);
@@ -158,7 +158,8 @@ void stw_pass_reshard(stw_pass *p, uint32_t unit) {
     const stw_job *job = p->b->job;
     const uint64_t element = stw_dtype_bits(job->run->precision.compute) / 8;
     const bool to_node = stw_fsdp_settings_of(job->run).reshard_to_node;
-    for (uint32_t i = 0; i < p->n && to_node; i++) {
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit) && to_node;
+         i++) {
         if (!stw_pass_in_unit(p, unit, i)) continue;
         const uint64_t dense = stw_torch_elements_of(job, i, false).dense; /* places: no ep */
         p->blocks[i].resharded = stw_alloc(p->b, STW_COMPONENT_UNSHARD, STW_TIER_GPU,

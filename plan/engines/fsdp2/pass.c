@@ -38,6 +38,7 @@ bool stw_pass_begin(stw_pass *p) {
     for (uint32_t i = 0; i < p->n; i++) {
         stw_pass_block *s = &p->blocks[i];
         s->gathered = s->stashed = s->reduced = STW_OP_NONE;
+        s->in_root = stw_job_in_root(b->job, i);
         if (stw_pass_in_root(p, i))
             p->root = i;
         else
@@ -80,7 +81,7 @@ stw_op stw_pass_comm_op(stw_op_kind kind, stw_rank_group group, uint32_t unit, u
 
 stw_torch_elements stw_pass_elements(const stw_pass *p, uint32_t unit, bool trained) {
     stw_torch_elements sum = {0};
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {
         if (!stw_pass_in_unit(p, unit, i)) continue;
         const stw_torch_elements of = stw_torch_elements_of(p->b->job, i, trained);
         sum.dense = stw_plus(sum.dense, of.dense);

@@ -11,6 +11,7 @@
 #include "plan/engines/fsdp2/tensors.h"
 
 typedef struct stw_pass_block {
+    bool in_root;                          /* stw_job_in_root */
     stw_extent shard, all_gather, unshard; /* shard: of it, what comes from the host */
     stw_extent resharded;                  /* its part between forward and backward */
     stw_extent reduce, output;             /* output: what waits for its all-reduce */
@@ -52,11 +53,18 @@ typedef struct stw_pass {
 } stw_pass;
 
 static inline bool stw_pass_in_root(const stw_pass *p, uint32_t block) {
-    return stw_job_in_root(p->b->job, block);
+    return p->blocks[block].in_root;
 }
 /** Is a block of the unit that `unit` belongs to? */
 static inline bool stw_pass_in_unit(const stw_pass *p, uint32_t unit, uint32_t block) {
     return block == unit || (stw_pass_in_root(p, unit) && stw_pass_in_root(p, block));
+}
+/** The blocks of a unit lie in [first, end); between them the root's unit has gaps. */
+static inline uint32_t stw_pass_unit_first(const stw_pass *p, uint32_t unit) {
+    return stw_pass_in_root(p, unit) ? 0 : unit;
+}
+static inline uint32_t stw_pass_unit_end(const stw_pass *p, uint32_t unit) {
+    return stw_pass_in_root(p, unit) ? p->n : unit + 1;
 }
 /** Is this one of the blocks whose gradients pass through side.sent? */
 static inline bool stw_pass_sends_in_turn(const stw_pass *p, uint32_t block) {

@@ -60,7 +60,8 @@ static void add_to_shard(stw_pass *p, uint32_t block, uint64_t params) {
 }
 
 void stw_pass_drop_reduced(stw_pass *p, uint32_t unit) {
-    for (uint32_t i = 0; i < p->n && unit != UINT32_MAX; i++)
+    if (unit == UINT32_MAX) return;
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++)
         if (stw_pass_in_unit(p, unit, i))
             stw_pass_drop(p, STW_COMPONENT_REDUCE, &p->blocks[i].reduce, p->blocks[i].reduced);
 }
@@ -101,7 +102,7 @@ static stw_extent alloc_output(stw_pass *p, uint32_t unit) {
     const stw_job *job = p->b->job;
     const uint64_t *params = job->kinds[p->b->layout->kind].block_grads;
     stw_extent waits = STW_NO_EXTENT;
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {
         stw_pass_block *s = &p->blocks[i];
         if (!stw_pass_in_unit(p, unit, i) || stw_job_gathered_grads(job, i) == 0) continue;
         uint64_t bytes = stw_replica_reduce_bytes(job, params[i]);
@@ -109,12 +110,13 @@ static stw_extent alloc_output(stw_pass *p, uint32_t unit) {
                               bytes > 0 ? bytes : stw_reduce_output_bytes(job, i));
         if (bytes > 0) waits = s->output;
     }
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {
         if (!stw_pass_in_unit(p, unit, i) || stw_job_gathered_grads(job, i) == 0) continue;
         if (p->lazy_grads) shard_grad(p->b, i);
         add_to_shard(p, i, params[i]);
     }
-    for (uint32_t i = 0; i < p->n && waits.bytes == 0; i++)
+    for (uint32_t i = stw_pass_unit_first(p, unit);
+         i < stw_pass_unit_end(p, unit) && waits.bytes == 0; i++)
         if (stw_pass_in_unit(p, unit, i))
             stw_pass_drop(p, STW_COMPONENT_REDUCE, &p->blocks[i].output, STW_OP_NONE);
     return waits.bytes > 0 ? waits : p->side.output;
@@ -127,7 +129,7 @@ static uint32_t sum(stw_pass *p, uint32_t unit, stw_extent output, uint32_t afte
     const uint64_t element = stw_dtype_bits(job->run->precision.reduce) / 8;
     const stw_torch_elements n = stw_pass_elements(p, unit, true);
     stw_extent input = STW_NO_EXTENT;
-    for (uint32_t i = 0; i < p->n; i++)
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++)
         if (stw_pass_in_unit(p, unit, i) && p->blocks[i].reduce.bytes > 0)
             input = p->blocks[i].reduce; /* the last one: all are there */
     const stw_op scatter = stw_pass_comm_op(STW_OP_REDUCE_SCATTER, STW_RANK_GROUP_SHARD, unit,
@@ -155,9 +157,9 @@ static void reduce_out(stw_pass *p, uint32_t unit, uint32_t after) {
     if (in_turn && p->side.sent_by[slot] != STW_OP_NONE) after = p->side.sent_by[slot];
     /* the collective waits for `reduce` to be there, which is after `after` */
     const uint32_t reduced = sum(p, unit, output, after);
-    for (uint32_t i = 0; i < p->n; i++)
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++)
         if (stw_pass_in_unit(p, unit, i)) p->blocks[i].reduced = reduced;
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {
         stw_pass_block *s = &p->blocks[i];
         if (!stw_pass_in_unit(p, unit, i) || s->host_grads == 0) continue;
         uint32_t sent = send_grads(p, i, in_turn ? p->side.sent[slot] : s->reduce);
@@ -173,13 +175,13 @@ void stw_pass_reduce(stw_pass *p, uint32_t unit, uint32_t after) {
     const bool holds = stw_pass_in_root(p, unit) || stw_reduced_last(p->b->job, unit);
     uint32_t last = UINT32_MAX;
     stw_pass_sum_whole(p, unit);
-    for (uint32_t i = 0; i < p->n; i++) {
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++) {
         if (!stw_pass_in_unit(p, unit, i)) continue;
         add_to_accumulated(p, i);
         alloc_reduce(p, i);
         if (holds) last = i;
     }
-    for (uint32_t i = 0; i < p->n; i++)
+    for (uint32_t i = stw_pass_unit_first(p, unit); i < stw_pass_unit_end(p, unit); i++)
         if (stw_pass_in_unit(p, unit, i) && i != last) free_grads(p, i);
     reduce_out(p, unit, after);
     if (last != UINT32_MAX) free_grads(p, last);
