@@ -3,16 +3,24 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "core/file.h"
 #include "core/progress.h"
 #include "planner/size.h"
 #include "reports/reports.h"
 
-enum { MOST_KINDS = 32 };
+enum { MOST_KINDS = 32, MOST_MODELS = 32 };
 
 typedef struct request {
     stw_inputs in;
+    stw_values models; /* each one name or several with commas */
     const char *gpus, *jobs;
 } request;
+
+/** One kind of GPU as the user names it, and its whole node. */
+typedef struct kind {
+    const char *name;
+    stw_cluster node;
+} kind;
 
 /* A kind: "h100-80g" is the node h100-80g-x8; else any cluster, of which one node counts. */
 static stw_status open_kind(const char *name, stw_cluster *out, stw_error *err) {
@@ -25,31 +33,75 @@ static stw_status open_kind(const char *name, stw_cluster *out, stw_error *err) 
     return status;
 }
 
-static stw_status read_kinds(const char *list, stw_pool *pool, stw_size_answer *answers,
-                             uint32_t *n, stw_error *err) {
+/** Names of an option. */
+typedef struct names {
+    const char *option;
+    stw_pool *pool;
+    uint32_t n, most;
+    const char *list[MOST_MODELS > MOST_KINDS ? MOST_MODELS : MOST_KINDS];
+} names;
+
+/* Add names with commas between, each once. */
+static stw_status add_names(names *to, const char *list, stw_error *err) {
     for (const char *at = list; *at != '\0';) {
         at += strspn(at, " ");
         size_t length = strcspn(at, ",");
         const bool more = at[length] == ',';
         const char *next = at + length + (more ? 1 : 0);
         while (length > 0 && at[length - 1] == ' ') length--;
-        if (*n == MOST_KINDS)
-            return stw_fail(err, STW_STATUS_USAGE, "--gpus", "more than %d kinds", MOST_KINDS);
+        if (to->n == to->most)
+            return stw_fail(err, STW_STATUS_USAGE, to->option, "more than %u names", to->most);
         if (length == 0)
-            return stw_fail(err, STW_STATUS_USAGE, "--gpus", "found an empty name in \"%s\"", list);
-        char *name = stw_pool_printf(pool, "%.*s", (int)length, at);
-        if (name == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "--gpus", "out of memory");
-        for (uint32_t i = 0; i < *n; i++)
-            if (strcmp(answers[i].name, name) == 0)
-                return stw_fail(err, STW_STATUS_USAGE, "--gpus", "%s is given twice", name);
-        answers[*n].name = name;
-        stw_status status = open_kind(name, &answers[*n].cluster, err);
-        if (status != STW_STATUS_OK) return status;
-        (*n)++;
+            return stw_fail(err, STW_STATUS_USAGE, to->option, "found an empty name in \"%s\"",
+                            list);
+        const char *name = stw_pool_printf(to->pool, "%.*s", (int)length, at);
+        if (name == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, to->option, "out of memory");
+        for (uint32_t i = 0; i < to->n; i++)
+            if (strcmp(to->list[i], name) == 0)
+                return stw_fail(err, STW_STATUS_USAGE, to->option, "%s is given twice", name);
+        to->list[to->n++] = name;
         at = next;
     }
-    if (*n > 0) return STW_STATUS_OK;
-    return stw_fail(err, STW_STATUS_USAGE, "--gpus", "expected names, such as a100-80g,h100-80g");
+    return STW_STATUS_OK;
+}
+
+static stw_status read_kinds(const char *list, stw_pool *pool, kind *kinds, uint32_t *n,
+                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    names all = {.option = "--gpus", .pool = pool, .most = MOST_KINDS};
+    STW_TRY(add_names(&all, list, err));
+    for (uint32_t i = 0; i < all.n; i++) {
+        kinds[i].name = all.list[i];
+        STW_TRY(open_kind(all.list[i], &kinds[i].node, err));
+    }
+    *n = all.n;
+    if (all.n == 0)
+        status =
+            stw_fail(err, STW_STATUS_USAGE, "--gpus", "expected names, such as a100-80g,h100-80g");
+out:
+    return status;
+}
+
+/* A file may have commas in its name. */
+static stw_status read_models(const request *r, names *all, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < r->models.n; i++) {
+        const char *given = r->models.items[i];
+        if (given[0] == '\0')
+            return stw_fail(err, STW_STATUS_USAGE, all->option, "found an empty name");
+        if (!stw_file_exists(given))
+            STW_TRY(add_names(all, given, err));
+        else if (all->n == all->most)
+            return stw_fail(err, STW_STATUS_USAGE, all->option, "more than %u names", all->most);
+        else
+            all->list[all->n++] = given;
+    }
+    if (all->n > 1 && r->in.from != NULL)
+        return stw_fail(err, STW_STATUS_USAGE, all->option, "--from is of one model, found %u",
+                        all->n);
+    if (all->n == 0) all->n = 1; /* none: that of --from, or an error */
+out:
+    return status;
 }
 
 /* The number of nodes and GPUs is the answer, not an input. */
@@ -65,41 +117,83 @@ static stw_status check_settings(const stw_inputs *in, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* What is opened, and the answers. */
+typedef struct sizing {
+    stw_pool *pool;
+    names models;
+    stw_opened *opened; /* [models.n] */
+    uint32_t n_kinds, n;
+    kind kinds[MOST_KINDS];
+    stw_size_answer *answers; /* [n] by model, then kind */
+    const stw_point_base **bases;
+} sizing;
+
+static stw_status open_all(request *r, sizing *all, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const char *kinds = r->gpus != NULL ? r->gpus : "a100-80g,h100-80g,h200";
+    STW_TRY(read_kinds(kinds, all->pool, all->kinds, &all->n_kinds, err));
+    const size_t most = (size_t)all->models.n * all->n_kinds;
+    all->opened = stw_pool_array(all->pool, all->models.n, sizeof *all->opened);
+    all->answers = stw_pool_array(all->pool, most, sizeof *all->answers);
+    all->bases = stw_pool_array(all->pool, most, sizeof *all->bases);
+    if (all->opened == NULL || all->answers == NULL || all->bases == NULL)
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory"));
+    r->in.cluster = "h100-80g-x8"; /* of which nothing is used */
+    for (uint32_t m = 0; m < all->models.n; m++) {
+        r->in.model = all->models.list[m];
+        STW_TRY(stw_inputs_open(&r->in, &all->opened[m], err));
+        for (uint32_t k = 0; k < all->n_kinds; k++) {
+            all->bases[all->n] = &all->opened[m].base;
+            all->answers[all->n++] = (stw_size_answer){.model = all->opened[m].model,
+                                                       .name = all->kinds[k].name,
+                                                       .cluster = all->kinds[k].node};
+        }
+    }
+out:
+    return status;
+}
+
 static stw_status size(request *r, const stw_general *general, bool *all_fit, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_opened opened = {0};
-    stw_size_answer answers[MOST_KINDS] = {{0}};
     stw_size_options options = {.time_limit_s = STW_PLANNER_TIME_LIMIT_S};
     stw_text text = STW_TEXT_INIT;
     stw_format format;
     uint64_t jobs = 0;
-    uint32_t n = 0;
     stw_pool *pool = stw_pool_new();
-    if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory");
+    sizing *all = pool != NULL ? stw_pool_array(pool, 1, sizeof *all) : NULL;
+    if (all == NULL) {
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory");
+        goto out;
+    }
+    *all =
+        (sizing){.pool = pool, .models = {.option = "--model", .pool = pool, .most = MOST_MODELS}};
     STW_TRY(stw_report_format(general, &format, err));
     const stw_named_path output = {"-o", general->output};
     const stw_named_path inputs[] = {STW_INPUT_PATHS(r->in)};
     STW_TRY(stw_check_outputs(&output, 1, inputs, sizeof inputs / sizeof inputs[0], err));
+    STW_TRY(read_models(r, &all->models, err));
+    for (uint32_t m = 0; m < all->models.n; m++) {
+        const stw_named_path model = {"--model", all->models.list[m]};
+        STW_TRY(stw_check_outputs(&output, 1, &model, 1, err));
+    }
     STW_TRY(check_settings(&r->in, err));
     STW_TRY(stw_option_u64("--jobs", r->jobs, 1, &jobs, err));
     options.jobs = jobs < 1000 ? (uint32_t)jobs : 1000;
     STW_TRY(stw_option_double("--time-limit", r->in.time_limit, &options.time_limit_s, err));
     if (!(options.time_limit_s > 0)) options.time_limit_s = STW_PLANNER_TIME_LIMIT_S;
-    STW_TRY(
-        read_kinds(r->gpus != NULL ? r->gpus : "a100-80g,h100-80g,h200", pool, answers, &n, err));
-    r->in.cluster = "h100-80g-x8"; /* of which nothing is used */
-    STW_TRY(stw_inputs_open(&r->in, &opened, err));
+    STW_TRY(open_all(r, all, err));
     stw_progress_phase("size", STW_PROGRESS_SECONDS, 0);
-    status = stw_size_find(&opened.base, &options, pool, answers, n, err);
+    status = stw_size_find(all->bases, &options, pool, all->answers, all->n, err);
     stw_progress_end();
     if (status != STW_STATUS_OK) goto out;
-    STW_TRY(stw_report_sizes(opened.model, answers, n, format, &text, err));
+    STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
     *all_fit = true;
-    for (uint32_t i = 0; i < n; i++) *all_fit &= answers[i].fits;
+    for (uint32_t i = 0; i < all->n; i++) *all_fit &= all->answers[i].fits;
 out:
     stw_text_free(&text);
-    stw_opened_free(&opened);
+    for (uint32_t m = 0; all != NULL && all->opened != NULL && m < all->models.n; m++)
+        stw_opened_free(&all->opened[m]);
     stw_pool_free(pool);
     return status;
 }
@@ -112,8 +206,9 @@ int stw_cmd_size(int argc, char **argv) {
     bool all_fit = false;
     const char *none[1];
     const stw_option options[] = {
-        {"--model", "-m", "MODEL", "zoo name, config.json, safetensors or CSV tensor list",
-         STW_OPTION_ONCE, &r.in.model},
+        {"--model", "-m", "MODELS",
+         "zoo names, config.json, safetensors or CSV tensor lists, with commas; repeatable",
+         STW_OPTION_LIST, &r.models},
         {"--from", NULL, "FRAMEWORK:FILE", "model and run from a framework's arguments",
          STW_OPTION_ONCE, &r.in.from},
         {"--run", "-r", "FILE", "run.yaml; default: all defaults", STW_OPTION_ONCE, &r.in.run},
@@ -123,22 +218,25 @@ int stw_cmd_size(int argc, char **argv) {
          "kinds of GPU (h100-80g is the node h100-80g-x8) or names of clusters, with commas; "
          "default a100-80g,h100-80g,h200",
          STW_OPTION_VALUE, &r.gpus},
-        {"--jobs", "-j", "N", "kinds to work on at once; default: as many as cores",
+        {"--jobs", "-j", "N", "rows to work on at once; default: as many as cores",
          STW_OPTION_VALUE, &r.jobs},
         {"--time-limit", NULL, "SECONDS", "limit of each plan; default 30", STW_OPTION_VALUE,
          &r.in.time_limit}};
     const stw_usage usage = {
         "stowage",
         "size",
-        "--model MODEL",
-        "Find the smallest cluster of each kind on which the run fits: 1, 2, 4, ... GPUs of a "
-        "node, then 2, 4, 8, ... nodes, then the exact number of nodes. Where the run's layout "
-        "does not fit, one or two of parallel.cp, ep, tp and pp are raised, in powers of two and "
-        "with the fewest ranks first, as far as the run leaves these keys at 1 and the engine "
-        "takes them; with --set parallel=auto every point searches its layout. Says host memory "
-        "per node, throughput, GPU-hours, what binds, and the "
-        "longest sequence (in steps of 1,024 tokens) and largest micro batch that fit there. "
-        "Exit code 4: there is a kind on which it does not fit, up to 1,024 nodes.",
+        "--model MODELS",
+        "Find the smallest cluster of each kind on which the run of each model fits: GPUs of a "
+        "node "
+        "one by one, then nodes one by one up to 16, then by bisection. On each, layouts are "
+        "searched in which ranks hold less (parallel.cp, ep, tp, pp, etp and loss.fused, as far as "
+        "the engine searches them and neither --set nor the run gives them; the tokens of a step "
+        "stay), the run's own first. Says host memory "
+        "per node, throughput, GPU-hours, what binds, the "
+        "longest sequence (in steps of 1,024 tokens) and the largest micro batch that fit there, "
+        "and which of 1, 2 and 4 times as many GPUs has the cheapest tokens. Where the run does "
+        "not fit, up to 1,024 nodes, lower precision and other engines are tried. "
+        "Exit code 4: there is such a row.",
         options,
         sizeof options / sizeof options[0],
         0,

@@ -273,11 +273,98 @@ static double over_in_place(const stw_cost *cost, uint32_t place) {
     return most / (double)stw_max_u64(cost->job->cluster->gpu.memory_bytes, 1);
 }
 
+/* Units are whole quanta, the last of which may be partly empty. */
+static const double LOOSE_STATE = 1.02;
+
+/* Rows of one instant of a node: `ranks` times that of a GPU, its host, its disks (may be NULL). */
+typedef struct node_rows {
+    const stw_byte_row *gpu, *host, *nvme;
+    uint32_t ranks;
+} node_rows;
+
+/* What is on no GPU is on the host or on NVMe. */
+static double least_state(const stw_cost *cost, const node_rows *rows) {
+    double unit = (double)INFINITY;
+    for (uint32_t p = 0; p < cost->n_places; p++)
+        unit = fmin(unit, rows->ranks * (double)rows->gpu->unit_bytes[p] +
+                              (double)rows->host->unit_bytes[p] +
+                              (rows->nvme != NULL ? (double)rows->nvme->unit_bytes[p] : 0));
+    return isfinite(unit) ? unit * cost->n_units : 0;
+}
+
+static double limits_of(const node_rows *rows) {
+    return rows->ranks * (double)rows->gpu->limit_bytes + (double)rows->host->limit_bytes +
+           (rows->nvme != NULL ? (double)rows->nvme->limit_bytes : 0);
+}
+
+static double over_together(const stw_cost *cost, const node_rows *rows) {
+    double bytes =
+        rows->ranks * (double)rows->gpu->constant_bytes + (double)rows->host->constant_bytes;
+    if (rows->nvme != NULL) bytes += (double)rows->nvme->constant_bytes;
+    for (uint32_t first = 0, a = 0; a <= cost->n_acts; a++) {
+        if (a < cost->n_acts && cost->acts[a].group == cost->acts[first].group) continue;
+        double least = (double)INFINITY;
+        for (uint32_t i = first; i < a; i++)
+            least = fmin(least, rows->ranks * (double)rows->gpu->act_bytes[i] +
+                                    (double)rows->host->act_bytes[i]);
+        if (a > first) bytes += least * cost->acts[first].blocks;
+        first = a;
+    }
+    return bytes + least_state(cost, rows) - limits_of(rows);
+}
+
+static const stw_byte_row *nvme_row(const stw_cost *cost, uint32_t node_kind) {
+    for (uint32_t r = 0; r < cost->n_byte_rows; r++)
+        if (cost->byte_rows[r].tier == STW_TIER_NVME && cost->byte_rows[r].node_kind == node_kind)
+            return &cost->byte_rows[r];
+    return NULL;
+}
+
+/* The rows of every node and phase. @param most_over out, a share of the memory of a node's GPUs
+ * @param too_much out, of state */
+static void look_at_nodes(const stw_cost *cost, double *most_over, bool *too_much) {
+    const double memory = (double)stw_max_u64(cost->job->cluster->gpu.memory_bytes, 1);
+    for (uint32_t h = 0; h < cost->n_byte_rows; h++) {
+        const stw_byte_row *host = &cost->byte_rows[h];
+        if (host->tier != STW_TIER_HOST || host->page_locked || host->limit_bytes == UINT64_MAX)
+            continue;
+        const stw_host_kind *node = &cost->job->node_kinds[host->node_kind];
+        node_rows rows = {.host = host, .nvme = nvme_row(cost, host->node_kind)};
+        for (uint32_t k = 0; k < cost->job->n_kinds; k++) rows.ranks += node->kind_ranks[k];
+        if (rows.ranks == 0 || (rows.nvme != NULL && rows.nvme->limit_bytes == UINT64_MAX))
+            continue;
+        for (uint32_t g = 0; g < cost->n_byte_rows; g++) {
+            rows.gpu = &cost->byte_rows[g];
+            if (rows.gpu->tier != STW_TIER_GPU || rows.gpu->phase != host->phase ||
+                rows.gpu->limit_bytes == UINT64_MAX)
+                continue;
+            *most_over = fmax(*most_over, over_together(cost, &rows) / rows.ranks / memory);
+            *too_much = *too_much || least_state(cost, &rows) > LOOSE_STATE * limits_of(&rows);
+        }
+    }
+}
+
+bool stw_cost_has_too_much_state(const stw_cost *cost) {
+    const stw_job *job = cost->job;
+    double over = -(double)INFINITY;
+    bool too_much = false;
+    if (!job->one_cut || job->group != job->world || job->n_roles > 1) return false;
+    look_at_nodes(cost, &over, &too_much);
+    return too_much;
+}
+
+static double over_on_nodes(const stw_cost *cost) {
+    double over = -(double)INFINITY;
+    bool too_much = false;
+    look_at_nodes(cost, &over, &too_much);
+    return over;
+}
+
 double stw_cost_least_over_share(const stw_cost *cost) {
     double least = (double)INFINITY;
-    if (!cost->whole) return over_in_place(cost, STW_MAX_PLACES);
+    if (!cost->whole) return fmax(over_in_place(cost, STW_MAX_PLACES), over_on_nodes(cost));
     for (uint32_t p = 0; p < cost->n_places; p++) least = fmin(least, over_in_place(cost, p));
-    return least;
+    return fmax(least, over_on_nodes(cost));
 }
 
 /* ---- decisions ---- */

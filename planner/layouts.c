@@ -42,7 +42,8 @@ typedef enum standing {
 typedef struct result {
     standing is;
     bool expanded, compared;
-    bool timed; /* the seconds are a prediction: not where GPUs are emulated */
+    bool timed;    /* the seconds are a prediction: not where GPUs are emulated */
+    bool hopeless; /* as is every layout */
     double seconds, over_share;
     uint64_t gpu_peak_bytes, host_peak_bytes;
 } result;
@@ -53,6 +54,7 @@ typedef struct search {
     const stw_layouts_options *options;
     double end_s, most_s; /* most_s: of the batch; 0: any */
     bool whole;           /* all that the planner compares */
+    bool hopeless;        /* some layout is, and whether any fits is all that is asked */
     result *results;      /* [layouts.n] */
     uint32_t batch[BATCH], n_batch, next;
     uint32_t planned;
@@ -93,8 +95,9 @@ static stw_status solve(const search *s, stw_plan *plan, result *out, stw_error 
     STW_TRY(stw_planner_solve(plan, &planner, err));
     out->is = sieve.too_slow ? TOO_SLOW : TOO_BIG;
     out->over_share = sieve.over_share;
+    out->hopeless = sieve.too_much_state;
     if (sieve.too_slow || sieve.too_big) goto out;
-    STW_TRY(s->options->finish(plan, err));
+    if (!s->options->fits_only) STW_TRY(s->options->finish(plan, err));
     judge(plan, out);
 out:
     return status;
@@ -147,6 +150,7 @@ static void *work(void *user) {
         pthread_mutex_lock(&s->mutex);
         found.expanded = s->results[i].expanded;
         found.compared = s->whole;
+        s->hopeless = s->hopeless || (found.hopeless && s->options->fits_only);
         if (found.is != LATE || !s->whole) s->results[i] = found; /* else the plan so far stands */
         if (status != STW_STATUS_OK && s->status == STW_STATUS_OK) {
             s->status = status;
@@ -196,8 +200,10 @@ static uint32_t best_of(const search *s, bool fresh) {
     return best;
 }
 
-static bool is_found(const search *s) {
+/* Is the question answered? */
+static bool is_over(const search *s) {
     const uint32_t best = best_of(s, false);
+    if (s->hopeless) return true;
     return s->options->fits_only && best != NO_LAYOUT && s->results[best].is >= AT_RISK;
 }
 
@@ -213,11 +219,11 @@ static stw_status flush(search *s, stw_error *err) {
 }
 
 static stw_status put(search *s, uint32_t i, stw_error *err) {
-    if (s->results[i].is != NOT_PLANNED || is_found(s)) return STW_STATUS_OK;
+    if (s->results[i].is != NOT_PLANNED || is_over(s)) return STW_STATUS_OK;
     for (uint32_t k = 0; k < s->n_batch; k++)
         if (s->batch[k] == i) return STW_STATUS_OK;
     s->batch[s->n_batch++] = i;
-    return s->n_batch == BATCH ? flush(s, err) : STW_STATUS_OK;
+    return s->n_batch == (s->options->fits_only ? 1 : BATCH) ? flush(s, err) : STW_STATUS_OK;
 }
 
 static stw_status plan_all(search *s, stw_error *err) {
@@ -264,7 +270,7 @@ static stw_status plan_around(search *s, stw_error *err) {
                 if (stw_layouts_are_near(&s->layouts, centre, i)) STW_TRY(put(s, i, err));
         }
         STW_TRY(flush(s, err));
-        if (expanded == 0 || is_found(s)) break;
+        if (expanded == 0 || is_over(s)) break;
     }
 out:
     return status;
@@ -384,9 +390,9 @@ static bool tell(const search *s, uint32_t chosen, stw_pool *pool, stw_layout_se
 
 /* The trainer's ranks: those of its nodes where there are further roles. */
 static stw_status make_case(const stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
-                            const stw_engine *engine, stw_pool *pool, stw_layout_case *out,
-                            stw_error *err) {
+                            stw_pool *pool, stw_layout_case *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
+    const stw_engine *engine = stw_engine_find(run->engine);
     stw_job_role *roles = NULL;
     if (engine->layouts == NULL || !model->facts_known)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel", "found auto, expected values: %s",
@@ -406,6 +412,17 @@ out:
     return status;
 }
 
+bool stw_layouts_open(const stw_model *model, stw_run_spec *run) {
+#define BIT(name) (1u << STW_SEARCH_##name)
+    static const uint32_t SAVING =
+        BIT(TP) | BIT(PP) | BIT(CP) | BIT(EP) | BIT(ETP) | BIT(FUSED_LOSS);
+#undef BIT
+    const stw_engine *engine = stw_engine_find(run->engine);
+    if (engine == NULL || engine->layouts == NULL || !model->facts_known) return false;
+    run->searches.keys |= SAVING & engine->layouts->searches & ~run->searches.given;
+    return run->searches.keys != 0;
+}
+
 stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
                               const stw_layouts_options *options, stw_pool *pool,
                               stw_layout_search *out, stw_error *err) {
@@ -422,7 +439,8 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
                 .err = STW_ERROR_INIT};
     stw_layout_case c;
     if (!stw_run_spec_is_open(run) || engine == NULL) return STW_STATUS_OK;
-    STW_TRY(make_case(model, cluster, run, engine, pool, &c, err));
+    STW_TRY(make_case(model, cluster, run, pool, &c, err));
+    c.slow_too = options->fits_only;
     STW_TRY(stw_layouts_list(&c, engine->layouts, pool, &s.layouts, err));
     s.results = stw_pool_array(pool, s.layouts.n, sizeof *s.results);
     if (s.results == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));

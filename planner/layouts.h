@@ -12,12 +12,16 @@
 typedef struct stw_layouts_options {
     double time_limit_s; /* of the whole search; 0: STW_PLANNER_TIME_LIMIT_S */
     uint32_t jobs;       /* threads; 0: as many as cores */
-    bool fits_only;      /* any layout that fits will do */
+    bool fits_only;      /* the first layout that fits will do; nothing is simulated */
     stw_planner_simulate simulate;
     /* Simulates and checks a plan that was solved. */
     stw_status (*finish)(stw_plan *plan, stw_error *err);
 } stw_layouts_options;
 
+/** Keys whose search can only save memory, of those that the engine searches and that nobody has
+ * given: `auto` from now on. Replicas, larger micro batches and parameters that stay gathered never
+ * hold less, and are left as they are. @return false: there are none */
+bool stw_layouts_open(const stw_model *model, stw_run_spec *run);
 /** Give all keys of `run` that are `auto` the values of the best layout: of those that fit without
  * risk the fastest; of equally fast ones (STW_PLAIN_SLACK) the one with the fewest ways. Where none
  * fits, the one that is the least over. Nothing happens where no key is `auto`.

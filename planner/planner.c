@@ -459,6 +459,7 @@ static bool is_sieved(const solving *s) {
     sieve->too_slow = sieve->most_s > 0 && stw_cost_least_seconds(s->cost) > sieve->most_s;
     sieve->over_share = stw_cost_least_over_share(s->cost);
     sieve->too_big = !sieve->too_slow && sieve->over_share > sieve->most_share;
+    sieve->too_much_state = sieve->too_big && stw_cost_has_too_much_state(s->cost);
     return sieve->too_slow || sieve->too_big;
 }
 

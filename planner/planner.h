@@ -20,6 +20,7 @@ typedef struct stw_planner_sieve {
     double most_s;          /* > 0: no choice takes less seconds; 0: any will do */
     double most_share;      /* of the GPU's memory, by which rows may be over where nothing fits */
     bool too_slow, too_big; /* out: nothing was decided */
+    bool too_much_state;    /* out: too big, in every layout of as many ranks */
     double over_share;      /* out, of what is too big */
 } stw_planner_sieve;
 

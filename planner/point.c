@@ -73,23 +73,94 @@ out:
     return status;
 }
 
+/* The settings of a base, then further ones. NULL: no memory. */
+static const char *const *all_settings(const stw_point_base *base, const char *const *settings,
+                                       size_t n, stw_pool *pool) {
+    const char **all =
+        pool != NULL ? stw_pool_array(pool, base->n_settings + n + 1, sizeof *all) : NULL;
+    for (size_t i = 0; all != NULL && i < base->n_settings + n; i++)
+        all[i] = i < base->n_settings ? base->settings[i] : settings[i - base->n_settings];
+    return all;
+}
+
 stw_status stw_point_plan(const stw_point_base *base, const char *const *settings,
                           size_t n_settings, const stw_point_options *options, stw_plan **out,
                           stw_error *err) {
-    const size_t n = base->n_settings + n_settings;
     stw_pool *pool = stw_pool_new();
-    const char **all = pool != NULL ? stw_pool_array(pool, n + 1, sizeof *all) : NULL;
+    const char *const *all = all_settings(base, settings, n_settings, pool);
     stw_status status = STW_STATUS_NO_MEMORY;
     if (all == NULL) {
         stw_pool_free(pool);
         return stw_fail(err, status, "planner", "out of memory");
     }
-    for (size_t i = 0; i < n; i++)
-        all[i] = i < base->n_settings ? base->settings[i] : settings[i - base->n_settings];
     double before = stw_deadline_set(stw_now_s() + options->time_limit_s);
-    status = make_plan(base, all, n, options, out, err);
+    status = make_plan(base, all, base->n_settings + n_settings, options, out, err);
     (void)stw_deadline_set(before);
     stw_pool_free(pool);
+    return status;
+}
+
+/* ---- does it fit? ---- */
+
+/* Of the GPU's memory: rows lie above the bytes of the walk by less. */
+static const double LOOSE_ROWS = 0.35;
+
+static stw_status fit_layout(const stw_point_base *base, const stw_cluster *cluster,
+                             stw_run_spec *run, const stw_point_fit_options *options, bool *fits,
+                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan *plan = NULL;
+    stw_planner_sieve sieve = {.most_share = LOOSE_ROWS};
+    const stw_planner_options planner = {.time_limit_s = options->time_limit_s,
+                                         .no_fixes = true,
+                                         .no_prices = true,
+                                         .no_reasons = true,
+                                         .only_stage1 = true,
+                                         .sieve = &sieve,
+                                         .simulate = base->simulate};
+    STW_TRY(stw_plan_new_sharing(base->model, cluster, run, &plan, err));
+    STW_TRY(stw_planner_solve(plan, &planner, err));
+    *fits = !sieve.too_big && plan->verdict != STW_VERDICT_DOES_NOT_FIT;
+out:
+    stw_plan_free(plan);
+    return status;
+}
+
+static stw_status find_fit(const stw_point_base *base, const char *const *all, size_t n_all,
+                           const stw_point_fit_options *options, stw_pool *pool, stw_point_fit *out,
+                           stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_cluster cluster = *base->cluster;
+    stw_run_spec run = {0};
+    stw_layout_search found = {.searched = NULL};
+    *out = (stw_point_fit){false, ""};
+    STW_TRY(stw_run_spec_init(&run, err));
+    STW_TRY(read_specs(base, all, n_all, &cluster, &run, err));
+    if (options->any_layout) (void)stw_layouts_open(base->model, &run);
+    if (!stw_run_spec_is_open(&run)) {
+        STW_TRY(fit_layout(base, &cluster, &run, options, &out->fits, err));
+        goto out;
+    }
+    const stw_point_options point = {options->time_limit_s / LAYOUT_SHARE, true};
+    STW_TRY(choose_layout(base, &cluster, &point, &run, &found, err));
+    if (found.n_rows == 0) goto out;
+    out->fits = found.rows[0].verdict != STW_VERDICT_DOES_NOT_FIT;
+    out->layout = stw_pool_string(pool, found.rows[0].settings);
+    if (out->layout == NULL)
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+out:
+    stw_run_spec_free(&run);
+    return status;
+}
+
+stw_status stw_point_fits(const stw_point_base *base, const char *const *settings,
+                          size_t n_settings, const stw_point_fit_options *options, stw_pool *pool,
+                          stw_point_fit *out, stw_error *err) {
+    const char *const *all = all_settings(base, settings, n_settings, pool);
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+    const double before = stw_deadline_set(stw_now_s() + options->time_limit_s);
+    stw_status status = find_fit(base, all, base->n_settings + n_settings, options, pool, out, err);
+    (void)stw_deadline_set(before);
     return status;
 }
 

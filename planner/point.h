@@ -31,6 +31,23 @@ typedef struct stw_point_options {
 STW_MUST_USE stw_status stw_point_plan(const stw_point_base *base, const char *const *settings,
                                        size_t n_settings, const stw_point_options *options,
                                        stw_plan **out, stw_error *err);
+typedef struct stw_point_fit_options {
+    double time_limit_s;
+    bool any_layout; /* false: the run's own alone */
+} stw_point_fit_options;
+
+/** What stw_point_fits finds. */
+typedef struct stw_point_fit {
+    bool fits;
+    const char
+        *layout; /* KEY=VALUE with spaces between, of keys that are not the run's; "": none */
+} stw_point_fit;
+/** Is there a layout with which a base fits, of the keys that nobody has given (stw_layouts_open)?
+ * The run's own comes first, then plain ones. Nothing is compared or simulated.
+ * @param pool of out->layout */
+STW_MUST_USE stw_status stw_point_fits(const stw_point_base *base, const char *const *settings,
+                                       size_t n_settings, const stw_point_fit_options *options,
+                                       stw_pool *pool, stw_point_fit *out, stw_error *err);
 /** A hash of cluster and run before all settings, as text. */
 STW_MUST_USE stw_status stw_point_inputs_hash(const stw_point_base *base, stw_pool *pool,
                                               const char **out, stw_error *err);

@@ -12,7 +12,6 @@
 #include "planner/clock.h"
 #include "planner/sweep.h"
 
-#define MOST_LAYOUTS 96
 #define MOST_JOBS 64u
 #define SEQ_STEP 1024u
 #define MOST_SEQ_LEN (16ull << 20)
@@ -48,128 +47,99 @@ void stw_size_part_of_node(const stw_cluster *node, uint32_t gpus, stw_cluster *
     if (gpus == 1) out->gpu.comm_bytes = 0; /* no communicator with one rank */
 }
 
-/* ---- layouts ---- */
-
-typedef struct layout {
-    uint32_t n;
-    char settings[STW_SIZE_MOST_SETTINGS][40];
-    uint64_t ranks; /* that work on the same sequences */
-} layout;
-
-static const char *const layout_keys[] = {"parallel.cp", "parallel.ep", "parallel.tp",
-                                          "parallel.pp"};
-enum { N_LAYOUT_KEYS = sizeof layout_keys / sizeof layout_keys[0] };
-
-typedef struct layouts {
-    uint32_t n;
-    layout list[MOST_LAYOUTS];
-} layouts;
-
-static void add_layout(layouts *all, const uint32_t *keys, const uint64_t *values, uint32_t n) {
-    if (all->n == MOST_LAYOUTS) return;
-    layout *l = &all->list[all->n];
-    *l = (layout){.n = n, .ranks = 1};
-    for (uint32_t i = 0; i < n; i++) {
-        snprintf(l->settings[i], sizeof l->settings[i], "%s=%" PRIu64, layout_keys[keys[i]],
-                 values[i]);
-        l->ranks *= values[i];
-    }
-    uint32_t at = all->n++; /* fewest ranks first; of equal ones the first found */
-    while (at > 0 && all->list[at - 1].ranks > all->list[at].ranks) {
-        layout moved = all->list[at];
-        all->list[at] = all->list[at - 1];
-        all->list[--at] = moved;
-    }
-}
-
-/* One key or two, in powers of two, on so many ranks. */
-static void make_layouts(const bool *is_free, uint64_t world, layouts *all) {
-    all->n = 0;
-    for (uint32_t a = 0; a < N_LAYOUT_KEYS; a++)
-        for (uint64_t v = 2; is_free[a] && v <= world && v <= 64; v <<= 1) {
-            add_layout(all, &a, &v, 1);
-            for (uint32_t b = a + 1; b < N_LAYOUT_KEYS; b++)
-                for (uint64_t w = 2; is_free[b] && v * w <= world && w <= 8; w <<= 1)
-                    add_layout(all, (const uint32_t[]){a, b}, (const uint64_t[]){v, w}, 2);
-        }
-}
-
-/* ---- one kind ---- */
+/* ---- does it fit? ---- */
 
 typedef struct search {
     const stw_point_base *base;
     const stw_size_options *options;
     stw_pool *pool; /* of the thread */
     stw_size_answer *answer;
-    bool is_free[N_LAYOUT_KEYS];
     uint64_t seq_len, micro_batch; /* of the run */
     stw_cluster cluster;           /* of the point */
-    layout best;                   /* with which it fits */
-    layouts others;
+    const char *more;              /* a setting for every point; NULL: none */
+    const char *best;              /* layout with which it fits, words of stw_point_fit */
 } search;
 
-static stw_status plan(search *s, const layout *l, const char *extra, bool fits_only,
-                       stw_plan **out, stw_error *err) {
-    stw_point_base base = *s->base;
-    const stw_point_options options = {s->options->time_limit_s, fits_only};
-    const char *settings[STW_SIZE_MOST_SETTINGS + 1];
-    size_t n = 0;
-    for (; n < l->n; n++) settings[n] = l->settings[n];
-    if (extra != NULL) settings[n++] = extra;
-    base.cluster = &s->cluster;
-    s->answer->planned++;
-    return stw_point_plan(&base, settings, n, &options, out, err);
+/* Settings of a point: s->more, the words of a layout, then `extra`. @param out
+ * [STW_SIZE_MOST_SETTINGS] */
+static bool make_settings(const search *s, const char *layout, const char *extra, const char **out,
+                          size_t *n) {
+    *n = 0;
+    if (s->more != NULL) out[(*n)++] = s->more;
+    for (const char *at = layout; *at != '\0';) {
+        const size_t length = strcspn(at, " ");
+        if (*n + 2 > STW_SIZE_MOST_SETTINGS) return false;
+        out[*n] = stw_pool_printf(s->pool, "%.*s", (int)length, at);
+        if (out[(*n)++] == NULL) return false;
+        at += length + strspn(at + length, " ");
+    }
+    if (extra != NULL) out[(*n)++] = extra;
+    return true;
 }
 
-/* Does it fit? What is refused, or has no plan in time, does not. */
-static stw_status ask(search *s, const layout *l, const char *extra, bool *fits, stw_error *err) {
+static stw_status no_memory(stw_error *err) {
+    return stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory");
+}
+
+/* Does it fit? What is refused, or has no plan in time, does not. @param layout NULL: any */
+static stw_status ask(search *s, const char *layout, const char *extra, stw_point_fit *out,
+                      stw_error *err) {
     stw_error why = STW_ERROR_INIT;
-    stw_plan *found = NULL;
-    stw_status status = plan(s, l, extra, true, &found, &why);
-    *fits = status == STW_STATUS_OK && found->verdict != STW_VERDICT_DOES_NOT_FIT;
-    stw_plan_free(found);
-    if (status == STW_STATUS_OK || stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT ||
-        status == STW_STATUS_SOLVER)
+    stw_point_base base = *s->base;
+    const stw_point_fit_options options = {s->options->time_limit_s, layout == NULL};
+    const char *settings[STW_SIZE_MOST_SETTINGS];
+    size_t n;
+    base.cluster = &s->cluster;
+    s->answer->planned++;
+    *out = (stw_point_fit){false, ""};
+    if (!make_settings(s, layout != NULL ? layout : "", extra, settings, &n)) return no_memory(err);
+    stw_status status = stw_point_fits(&base, settings, n, &options, s->pool, out, &why);
+    if (status == STW_STATUS_OK) return status;
+    out->fits = false;
+    if (stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT || status == STW_STATUS_SOLVER)
         return STW_STATUS_OK;
     if (err != NULL) *err = why;
     return status;
 }
 
-/* Does it fit on s->cluster, with some layout? That is s->best then. */
-static stw_status ask_layouts(search *s, bool *fits, stw_error *err) {
-    const layout own = {.n = 0, .ranks = 1};
-    stw_status status = STW_STATUS_OK;
-    STW_TRY(ask(s, &own, NULL, fits, err));
-    if (*fits) s->best = own;
-    if (*fits) goto out;
-    make_layouts(s->is_free, (uint64_t)s->cluster.nodes * s->cluster.gpus, &s->others);
-    for (uint32_t i = 0; i < s->others.n && !*fits; i++) {
-        STW_TRY(ask(s, &s->others.list[i], NULL, fits, err));
-        if (*fits) s->best = s->others.list[i];
-    }
-out:
+/* ---- the smallest ---- */
+
+/* Does it fit on so many nodes, with some layout? */
+static stw_status ask_nodes(search *s, uint32_t nodes, bool *fits, stw_error *err) {
+    stw_point_fit found;
+    s->cluster.nodes = nodes;
+    stw_status status = ask(s, NULL, NULL, &found, err);
+    s->best = found.layout;
+    *fits = found.fits;
     return status;
 }
 
+/* One by one; where a few are not enough, the most that there are first, since these seldom help
+ * where bytes of every GPU are too many. */
 static stw_status find_nodes(search *s, const stw_cluster *node, bool *fits, stw_error *err) {
+    enum { FEW_NODES = 4 };
     stw_status status = STW_STATUS_OK;
-    uint32_t least = 1, most = 1; /* least: does not fit */
-    layout best;
+    uint32_t least = 1, most = STW_SIZE_MOST_NODES; /* least: does not fit */
+    const char *best = "";
     s->cluster = *node;
-    while (!*fits && most < STW_SIZE_MOST_NODES) {
-        least = most;
-        most *= 2;
-        s->cluster.nodes = most;
-        STW_TRY(ask_layouts(s, fits, err));
+    for (; !*fits && least < STW_SIZE_TRIED_NODES; least++) {
+        if (least == FEW_NODES) STW_TRY(ask_nodes(s, most, fits, err));
+        if (least == FEW_NODES && !*fits) goto out;
+        STW_TRY(ask_nodes(s, least + 1, fits, err));
     }
-    if (!*fits) goto out;
+    if (*fits) goto out;
+    while (!*fits && least < STW_SIZE_MOST_NODES) {
+        most = 2 * least < STW_SIZE_MOST_NODES ? 2 * least : STW_SIZE_MOST_NODES;
+        STW_TRY(ask_nodes(s, most, fits, err));
+        if (!*fits) least = most;
+    }
     best = s->best;
-    while (most - least > 1) {
+    while (*fits && most - least > 1) {
+        const uint32_t middle = least + (most - least) / 2;
         bool here = false;
-        s->cluster.nodes = least + (most - least) / 2;
-        STW_TRY(ask_layouts(s, &here, err));
+        STW_TRY(ask_nodes(s, middle, &here, err));
         if (here) best = s->best;
-        *(here ? &most : &least) = s->cluster.nodes;
+        *(here ? &most : &least) = middle;
     }
     s->cluster.nodes = most;
     s->best = best;
@@ -177,20 +147,20 @@ out:
     return status;
 }
 
-static stw_status find_size(search *s, bool *fits, stw_error *err) {
+static stw_status find_size(search *s, const stw_cluster *node, bool *fits, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_cluster node = s->answer->cluster;
-    const uint32_t whole = node.gpus > 0 ? node.gpus : 1;
     *fits = false;
-    for (uint32_t gpus = 1; !*fits; gpus = gpus * 2 < whole ? gpus * 2 : whole) {
-        stw_size_part_of_node(&node, node.gpus > 0 ? gpus : 0, &s->cluster);
-        STW_TRY(ask_layouts(s, fits, err));
-        if (gpus == whole) break;
+    for (uint32_t gpus = 1; !*fits; gpus++) {
+        stw_size_part_of_node(node, node->gpus > 0 ? gpus : 0, &s->cluster);
+        STW_TRY(ask_nodes(s, 1, fits, err));
+        if (gpus >= node->gpus) break;
     }
-    if (!*fits) STW_TRY(find_nodes(s, &node, fits, err));
+    if (!*fits) STW_TRY(find_nodes(s, node, fits, err));
 out:
     return status;
 }
+
+/* ---- what the smallest can do ---- */
 
 /* The largest multiple of `step` above `from`, or `from`, with which it fits. */
 static stw_status find_most(search *s, const char *key, uint64_t from, uint64_t step, uint64_t cap,
@@ -198,26 +168,63 @@ static stw_status find_most(search *s, const char *key, uint64_t from, uint64_t 
     stw_status status = STW_STATUS_OK;
     char setting[64];
     uint64_t least = from, most = from;
-    bool fits = true;
-    while (fits && most < cap) {
+    stw_point_fit at = {true, ""};
+    while (at.fits && most < cap) {
         least = most;
         most = most / step > 0 ? most / step * step * 2 : step;
         snprintf(setting, sizeof setting, "%s=%" PRIu64, key, most);
-        STW_TRY(ask(s, &s->best, setting, &fits, err));
+        STW_TRY(ask(s, s->best, setting, &at, err));
     }
-    if (fits) least = most;
-    while (!fits && most - least > step) {
+    if (at.fits) {
+        *out = most;
+        goto out;
+    }
+    while (most - least > step) {
         uint64_t middle = (least + (most - least) / 2) / step * step;
-        bool here = false;
         if (middle <= least) middle = (least / step + 1) * step;
         if (middle >= most) break;
         snprintf(setting, sizeof setting, "%s=%" PRIu64, key, middle);
-        STW_TRY(ask(s, &s->best, setting, &here, err));
-        *(here ? &least : &most) = middle;
+        STW_TRY(ask(s, s->best, setting, &at, err));
+        *(at.fits ? &least : &most) = middle;
     }
     *out = least;
 out:
     return status;
+}
+
+static stw_status plan(search *s, const char *layout, stw_plan **out, stw_error *err) {
+    stw_point_base base = *s->base;
+    const stw_point_options options = {s->options->time_limit_s, false};
+    const char *settings[STW_SIZE_MOST_SETTINGS];
+    size_t n;
+    base.cluster = &s->cluster;
+    s->answer->planned++;
+    if (!make_settings(s, layout, NULL, settings, &n)) return no_memory(err);
+    return stw_point_plan(&base, settings, n, &options, out, err);
+}
+
+/* What is refused is a row with the reason. */
+static stw_status note_refusal(search *s, const stw_error *why, stw_error *err) {
+    char text[1200];
+    s->answer->fits = false;
+    s->answer->row.verdict = STW_SWEEP_REFUSED;
+    stw_error_format(why, text, sizeof text);
+    s->answer->row.reason = stw_pool_string(s->pool, text);
+    return s->answer->row.reason != NULL ? STW_STATUS_OK : no_memory(err);
+}
+
+/* The layout of a plan: what was set, then what a search of the run's own has chosen. */
+static stw_status note_layout(search *s, const stw_plan *plan, stw_error *err) {
+    const stw_layout_search *searched = &plan->layout_search;
+    const bool more = searched->searched != NULL && searched->n_rows > 0;
+    const char *words =
+        stw_pool_printf(s->pool, "%s %s", s->best, more ? searched->rows[0].settings : "");
+    size_t n;
+    if (words == NULL ||
+        !make_settings(s, words + strspn(words, " "), NULL, s->answer->settings, &n))
+        return no_memory(err);
+    s->answer->n_settings = (uint32_t)n;
+    return STW_STATUS_OK;
 }
 
 /* The plan on the cluster that was found, or on the largest one. */
@@ -226,68 +233,142 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *found = NULL;
     stw_error why = STW_ERROR_INIT;
-    char text[1200];
     a->cluster = s->cluster;
     a->fits = fits;
     a->row.iteration_s = a->row.tokens_per_s = NAN;
-    if (!fits) s->best.n = 0;
-    status = plan(s, &s->best, NULL, false, &found, fits ? err : &why);
-    if (!fits && stw_point_refuses(status)) {
-        a->row.verdict = STW_SWEEP_REFUSED;
-        stw_error_format(&why, text, sizeof text);
-        a->row.reason = stw_pool_string(s->pool, text);
-        return a->row.reason != NULL ? STW_STATUS_OK : STW_STATUS_NO_MEMORY;
-    }
-    if (!fits && status != STW_STATUS_OK && err != NULL) *err = why;
+    status = plan(s, s->best, &found, &why);
+    if (stw_point_refuses(status)) return note_refusal(s, &why, err);
+    if (status != STW_STATUS_OK && err != NULL) *err = why;
     if (status != STW_STATUS_OK) return status;
+    a->cluster.gpu.memory_bytes = found->cluster.gpu.memory_bytes; /* that of --set */
     s->seq_len = found->run.batch.seq_len;
     s->micro_batch = found->run.batch.micro_batch;
     STW_TRY(stw_sweep_fill_row(found, s->pool, &a->row, err));
-    const stw_layout_search *searched = &found->layout_search;
-    if (searched->searched != NULL && searched->n_rows > 0) {
-        a->settings[0] = stw_pool_string(s->pool, searched->rows[0].settings);
-        a->n_settings = 1;
-        if (a->settings[0] == NULL)
-            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory"));
-        goto out;
-    }
-    a->n_settings = s->best.n;
-    for (uint32_t i = 0; i < s->best.n; i++) {
-        a->settings[i] = stw_pool_string(s->pool, s->best.settings[i]);
-        if (a->settings[i] == NULL)
-            STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory"));
-    }
+    STW_TRY(note_layout(s, found, err));
 out:
     stw_plan_free(found);
+    return status;
+}
+
+/* ---- what else to buy ---- */
+
+/* So many times the GPUs: of the node, then whole nodes. */
+static void enlarge(const stw_cluster *node, const stw_cluster *smallest, uint32_t times,
+                    stw_cluster *out) {
+    const uint32_t whole = node->gpus > 0 ? node->gpus : 1,
+                   gpus = (smallest->gpus > 0 ? smallest->gpus : 1) * smallest->nodes * times;
+    if (gpus < whole)
+        stw_size_part_of_node(node, gpus, out);
+    else
+        *out = *node;
+    out->nodes = (gpus + whole - 1) / whole;
+}
+
+/* The fewest GPU-hours for the same tokens. A layout that is only there to fit is not kept where it
+ * is not needed. */
+static stw_status find_cheapest(search *s, const stw_cluster *node, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_size_answer *a = s->answer;
+    const char *const layouts[] = {"", s->best};
+    a->cheapest = a->cluster;
+    a->cheapest_row = a->row;
+    for (uint32_t times = 2; times <= STW_SIZE_MOST_TIMES; times *= 2) {
+        enlarge(node, &a->cluster, times, &s->cluster);
+        for (int i = 0; i < (s->best[0] != '\0' ? 2 : 1); i++) {
+            stw_plan *found = NULL;
+            stw_sweep_row row = {0};
+            stw_error why = STW_ERROR_INIT;
+            status = plan(s, layouts[i], &found, &why);
+            if (status == STW_STATUS_OK) status = stw_sweep_fill_row(found, s->pool, &row, err);
+            stw_plan_free(found);
+            if (stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT) continue;
+            if (status != STW_STATUS_OK && err != NULL && err->status == STW_STATUS_OK) *err = why;
+            STW_TRY(status);
+            if (!stw_sweep_row_fits(&row)) continue;
+            if (stw_sweep_gpu_hours(&row) < stw_sweep_gpu_hours(&a->cheapest_row)) {
+                a->cheapest = s->cluster;
+                a->cheapest_row = row;
+            }
+        }
+    }
+    status = STW_STATUS_OK;
+out:
+    s->cluster = a->cluster;
+    return status;
+}
+
+static stw_status note_help(search *s, stw_error *err) {
+    stw_size_answer *a = s->answer;
+    const stw_cluster *c = &s->cluster;
+    char where[64];
+    if (c->nodes > 1)
+        snprintf(where, sizeof where, "%" PRIu32 " nodes x %" PRIu32, c->nodes, c->gpus);
+    else
+        snprintf(where, sizeof where, "%" PRIu32 " GPU%s", c->gpus, c->gpus == 1 ? "" : "s");
+    a->help = stw_pool_printf(s->pool, "--set %s (%s%s%s)", s->more, where,
+                              s->best[0] != '\0' ? ", " : "", s->best);
+    return a->help != NULL ? STW_STATUS_OK : no_memory(err);
+}
+
+/* Where it does not fit: with lower precision, else as another engine cuts it? */
+static stw_status find_help(search *s, const stw_cluster *node, stw_error *err) {
+    static const char *const precisions[] = {"precision.reduce=bf16", "precision.grads=bf16"};
+    enum { N_PRECISIONS = sizeof precisions / sizeof precisions[0] };
+    stw_status status = STW_STATUS_OK;
+    const stw_cluster largest = s->cluster;
+    const char *best = s->best;
+    bool fits = false;
+    for (uint32_t i = 0; !fits; i++) {
+        const stw_engine_spec *engine =
+            i < N_PRECISIONS ? NULL : stw_engine_spec_at(i - N_PRECISIONS);
+        if (i >= N_PRECISIONS && engine == NULL) break;
+        s->more =
+            i < N_PRECISIONS ? precisions[i] : stw_pool_printf(s->pool, "engine=%s", engine->name);
+        if (s->more == NULL) STW_TRY(no_memory(err));
+        s->cluster = largest;
+        if (engine == NULL) STW_TRY(ask_nodes(s, STW_SIZE_MOST_NODES, &fits, err));
+        if (fits) STW_TRY(find_size(s, node, &fits, err));
+        /* the layouts of another engine may be many: any size will do */
+        for (uint32_t n = 1; engine != NULL && n <= STW_SIZE_MOST_NODES && !fits; n *= 4)
+            STW_TRY(ask_nodes(s, n, &fits, err));
+        if (fits) STW_TRY(note_help(s, err));
+    }
+out:
+    s->more = NULL;
+    s->cluster = largest;
+    s->best = best;
     return status;
 }
 
 static stw_status answer_kind(search *s, stw_error *err) {
     stw_size_answer *a = s->answer;
     stw_status status = STW_STATUS_OK;
+    const stw_cluster node = a->cluster;
     double start_s = stw_now_s();
     bool fits = false;
-    STW_TRY(find_size(s, &fits, err));
+    STW_TRY(find_size(s, &node, &fits, err));
     STW_TRY(take_plan(s, fits, err));
-    if (fits) {
+    if (a->row.verdict != STW_SWEEP_REFUSED && !fits) STW_TRY(find_help(s, &node, err));
+    if (a->fits) {
         STW_TRY(find_most(s, "batch.seq_len", s->seq_len, SEQ_STEP, MOST_SEQ_LEN,
                           &a->longest_seq_len, err));
         STW_TRY(find_most(s, "batch.micro_batch", s->micro_batch, 1, MOST_MICRO_BATCH,
                           &a->largest_micro_batch, err));
+        STW_TRY(find_cheapest(s, &node, err));
     }
     a->seconds = stw_now_s() - start_s;
 out:
     return status;
 }
 
-/* ---- all kinds ---- */
+/* ---- all ---- */
 
 typedef struct sizing {
-    const stw_point_base *base;
+    const stw_point_base *const *bases;
     const stw_size_options *options;
     stw_size_answer *answers;
-    bool is_free[N_LAYOUT_KEYS];
     uint32_t n, next;
+    uint32_t *order;       /* [n] large models first: what takes longest does not begin last */
     pthread_mutex_t mutex; /* of what follows and of `next` and `pool` */
     stw_pool *pool;
     stw_status status;
@@ -297,7 +378,9 @@ typedef struct sizing {
 /* Copy the strings of an answer to the caller's pool. The mutex is held. */
 static bool keep_strings(stw_pool *pool, stw_size_answer *a) {
     bool kept = true;
-    const char **const strings[] = {&a->row.binds, &a->row.reason};
+    const char **const strings[] = {&a->row.binds, &a->row.reason, &a->help,
+                                    &a->cheapest_row.binds};
+    a->cheapest_row.reason = NULL;
     for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
         bool given = *strings[i] != NULL;
         *strings[i] = stw_pool_string(pool, *strings[i]);
@@ -313,7 +396,7 @@ static bool keep_strings(stw_pool *pool, stw_size_answer *a) {
 static bool take_kind(sizing *all, uint32_t *out) {
     pthread_mutex_lock(&all->mutex);
     bool more = all->status == STW_STATUS_OK && all->next < all->n;
-    if (more) *out = all->next++;
+    if (more) *out = all->order[all->next++];
     pthread_mutex_unlock(&all->mutex);
     return more;
 }
@@ -324,20 +407,16 @@ static void *work(void *user) {
     while (take_kind(all, &i)) {
         stw_error err = STW_ERROR_INIT;
         stw_pool *pool = stw_pool_new();
-        search *s = pool != NULL ? stw_pool_alloc(pool, sizeof *s) : NULL;
-        stw_status status = STW_STATUS_NO_MEMORY;
-        if (s != NULL) {
-            s->base = all->base;
-            s->options = all->options;
-            s->pool = pool;
-            s->answer = &all->answers[i];
-            memcpy(s->is_free, all->is_free, sizeof s->is_free);
-            status = answer_kind(s, &err);
-        }
+        search s = {.base = all->bases[i],
+                    .options = all->options,
+                    .pool = pool,
+                    .answer = &all->answers[i],
+                    .best = ""};
+        stw_status status = pool != NULL ? answer_kind(&s, &err) : STW_STATUS_NO_MEMORY;
         pthread_mutex_lock(&all->mutex);
-        if (status == STW_STATUS_OK && !keep_strings(all->pool, s->answer))
+        if (status == STW_STATUS_OK && !keep_strings(all->pool, s.answer))
             status = STW_STATUS_NO_MEMORY;
-        if (status == STW_STATUS_NO_MEMORY) (void)stw_fail(&err, status, "size", "out of memory");
+        if (status == STW_STATUS_NO_MEMORY) status = no_memory(&err);
         if (status != STW_STATUS_OK && all->status == STW_STATUS_OK) {
             all->status = status;
             all->err = err;
@@ -348,44 +427,50 @@ static void *work(void *user) {
     return NULL;
 }
 
-/* Keys that neither the run nor a setting has changed may be searched. */
-static stw_status find_free(sizing *all, stw_error *err) {
+static void put_in_order(sizing *all) {
+    for (uint32_t i = 0; i < all->n; i++) {
+        uint32_t at = i;
+        for (; at > 0 &&
+               all->answers[all->order[at - 1]].model->params < all->answers[i].model->params;
+             at--)
+            all->order[at] = all->order[at - 1];
+        all->order[at] = i;
+    }
+}
+
+/* Settings that no point can have are an error, not a row. */
+static stw_status check_settings(const stw_point_base *base, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_point_base *base = all->base;
     stw_run_spec run = {0};
     stw_cluster cluster = *base->cluster;
     STW_TRY(stw_run_spec_init(&run, err));
     if (base->import != NULL) STW_TRY(stw_import_run(base->import, &run, err));
     if (base->run != NULL) STW_TRY(stw_run_spec_from_node(base->run, base->run->root, &run, err));
     STW_TRY(stw_specs_set_all(&cluster, &run, base->settings, base->n_settings, "--set", err));
-    const uint32_t values[N_LAYOUT_KEYS] = {run.parallel.cp, run.parallel.ep, run.parallel.tp,
-                                            run.parallel.pp};
-    for (uint32_t k = 0; k < N_LAYOUT_KEYS; k++) {
-        const size_t length = strlen(layout_keys[k]);
-        all->is_free[k] = values[k] == 1 && !stw_run_spec_is_open(&run); /* else points search */
-        for (size_t i = 0; i < base->n_settings; i++)
-            if (strncmp(base->settings[i], layout_keys[k], length) == 0 &&
-                base->settings[i][length] == '=')
-                all->is_free[k] = false;
-    }
 out:
     stw_run_spec_free(&run);
     return status;
 }
 
-stw_status stw_size_find(const stw_point_base *base, const stw_size_options *options,
+stw_status stw_size_find(const stw_point_base *const *bases, const stw_size_options *options,
                          stw_pool *pool, stw_size_answer *answers, uint32_t n, stw_error *err) {
-    sizing all = {.base = base,
+    sizing all = {.bases = bases,
                   .options = options,
                   .answers = answers,
                   .n = n,
+                  .order = stw_pool_array(pool, n + 1, sizeof *all.order),
                   .mutex = PTHREAD_MUTEX_INITIALIZER,
                   .pool = pool,
                   .status = STW_STATUS_OK,
                   .err = STW_ERROR_INIT};
     pthread_t threads[MOST_JOBS];
-    stw_status status = find_free(&all, err);
-    if (status != STW_STATUS_OK) return status;
+    if (all.order == NULL) return no_memory(err);
+    for (uint32_t i = 0; i < n; i++) {
+        stw_status status =
+            i > 0 && bases[i] == bases[i - 1] ? STW_STATUS_OK : check_settings(bases[i], err);
+        if (status != STW_STATUS_OK) return status;
+    }
+    put_in_order(&all);
     uint32_t jobs = options->jobs > 0 ? options->jobs : stw_planner_cores(), started = 0;
     jobs = jobs < MOST_JOBS ? jobs : MOST_JOBS;
     while (started + 1 < jobs && started + 1 < n &&

@@ -67,11 +67,10 @@ STW_MUST_USE stw_status stw_report_diff(const stw_diff *diff, stw_format format,
 STW_MUST_USE stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format format,
                                          stw_text *out, stw_error *err);
 
-/** The smallest clusters on which a run fits, one row for each kind of node (JSON:
- * stowage.size/1). */
-STW_MUST_USE stw_status stw_report_sizes(const stw_model *model, const stw_size_answer *answers,
-                                         uint32_t n, stw_format format, stw_text *out,
-                                         stw_error *err);
+/** The smallest clusters on which runs fit, one row for each model and kind of node; answers of one
+ * model follow each other (JSON: stowage.size/1). */
+STW_MUST_USE stw_status stw_report_sizes(const stw_size_answer *answers, uint32_t n,
+                                         stw_format format, stw_text *out, stw_error *err);
 
 /* ---- traces: the same events for simulated and real runs ---- */
 typedef struct stw_trace_event {

@@ -17,23 +17,32 @@ static stw_word size_words(const stw_cluster *c) {
     return w;
 }
 
+/* Keys of parallel without it. */
 static void layout_words(const stw_size_answer *a, char *out, size_t out_size) {
+    static const char section[] = "parallel.";
+    const size_t skipped = sizeof section - 1;
     size_t length = 0;
     out[0] = '\0';
     for (uint32_t i = 0; i < a->n_settings && length < out_size; i++) {
-        const char *dot = strchr(a->settings[i], '.');
+        const char *setting = a->settings[i];
+        const bool skips = strncmp(setting, section, skipped) == 0;
         int n = snprintf(out + length, out_size - length, "%s%s", i > 0 ? " " : "",
-                         dot != NULL ? dot + 1 : a->settings[i]);
+                         skips ? setting + skipped : setting);
         length += n > 0 ? (size_t)n : 0;
     }
 }
 
-static void put_row(const stw_size_answer *a, stw_table *t) {
-    char layout[120], bound[160];
+static bool is_of_several(const stw_size_answer *answers, uint32_t n) {
+    return n > 0 && answers[n - 1].model != answers[0].model;
+}
+
+static void put_row(const stw_size_answer *a, bool several, stw_table *t) {
+    char layout[160], bound[160];
     const stw_sweep_row *row = &a->row;
-    double hours = stw_sweep_gpu_hours(row);
+    double hours = stw_sweep_gpu_hours(row), least = stw_sweep_gpu_hours(&a->cheapest_row);
     layout_words(a, layout, sizeof layout);
     stw_bound_words(row->binds, bound, sizeof bound);
+    if (several) stw_table_cell(t, "%s", a->model->name);
     stw_table_cell(t, "%s", a->name);
     if (a->fits)
         stw_table_cell(t, "%s", size_words(&a->cluster).text);
@@ -50,11 +59,15 @@ static void put_row(const stw_size_answer *a, stw_table *t) {
     stw_table_cell(t, "%s", row->reason != NULL ? row->reason : bound);
     stw_table_cell(t, "%s", a->fits ? stw_word_count(a->longest_seq_len).text : "");
     stw_table_cell(t, "%s", a->fits ? stw_word_count(a->largest_micro_batch).text : "");
+    const bool cheaper = a->fits && isfinite(least);
+    stw_table_cell(t, "%s", cheaper ? size_words(&a->cheapest).text : "");
+    stw_table_cell(t, "%s", cheaper ? stw_word_number(least).text : "");
 }
 
 static void put_table(const stw_size_answer *answers, uint32_t n, stw_format format, stw_pool *pool,
                       stw_text *out) {
-    static const char *const heads[] = {"kind",
+    static const char *const heads[] = {"model",
+                                        "kind",
                                         "smallest",
                                         "layout",
                                         ">GPU peak",
@@ -63,11 +76,33 @@ static void put_table(const stw_size_answer *answers, uint32_t n, stw_format for
                                         ">GPU-hours per 1e9 tokens",
                                         "binds",
                                         ">longest sequence",
-                                        ">largest micro batch"};
+                                        ">largest micro batch",
+                                        "cheapest up to 4 x",
+                                        ">GPU-hours there"};
+    const uint32_t n_heads = sizeof heads / sizeof heads[0];
+    const bool several = is_of_several(answers, n);
     stw_table t;
-    stw_table_begin(&t, pool, heads, 10);
-    for (uint32_t i = 0; i < n; i++) put_row(&answers[i], &t);
+    stw_table_begin(&t, pool, several ? heads : heads + 1, several ? n_heads : n_heads - 1);
+    for (uint32_t i = 0; i < n; i++) put_row(&answers[i], several, &t);
     stw_table_write(&t, format, out);
+}
+
+/* What would help where it does not fit. */
+static void put_helps(const stw_size_answer *answers, uint32_t n, stw_format format,
+                      stw_text *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        const stw_size_answer *a = &answers[i];
+        if (a->fits || a->row.reason != NULL) continue;
+        const uint64_t limit = a->cluster.gpu.memory_bytes;
+        char over[240] = "";
+        if (a->row.gpu_peak_bytes > limit)
+            snprintf(over, sizeof over, ": a GPU needs %s of %s at least, whatever the nodes",
+                     stw_word_gib(a->row.gpu_peak_bytes).text, stw_word_gib(limit).text);
+        stw_doc_line(out, format, "%s on %s does not fit%s. %s%s.", a->model->name, a->name, over,
+                     a->help != NULL ? "It fits with "
+                                     : "Neither lower precision nor another engine is enough",
+                     a->help != NULL ? a->help : "");
+    }
 }
 
 static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
@@ -83,19 +118,26 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                         "gpu_hours_per_1e9_tokens",
                                         "binds",
                                         "longest_seq_len",
-                                        "largest_micro_batch"};
-    stw_csv_row(out, heads, 13);
+                                        "largest_micro_batch",
+                                        "model",
+                                        "cheapest_nodes",
+                                        "cheapest_gpus_per_node",
+                                        "cheapest_gpu_hours_per_1e9_tokens",
+                                        "help"};
+    stw_csv_row(out, heads, sizeof heads / sizeof heads[0]);
     for (uint32_t i = 0; i < n; i++) {
         const stw_size_answer *a = &answers[i];
         const uint64_t values[] = {a->cluster.nodes,      a->cluster.gpus,
                                    a->row.gpu_peak_bytes, a->row.host_peak_bytes,
-                                   a->longest_seq_len,    a->largest_micro_batch};
-        const stw_word reals[] = {stw_word_plain_double(a->row.iteration_s),
-                                  stw_word_plain_double(a->row.tokens_per_s),
-                                  stw_word_plain_double(stw_sweep_gpu_hours(&a->row))};
-        char whole[6][24], layout[120];
+                                   a->longest_seq_len,    a->largest_micro_batch,
+                                   a->cheapest.nodes,     a->cheapest.gpus};
+        const double hours = a->fits ? stw_sweep_gpu_hours(&a->cheapest_row) : (double)NAN;
+        const stw_word reals[] = {
+            stw_word_plain_double(a->row.iteration_s), stw_word_plain_double(a->row.tokens_per_s),
+            stw_word_plain_double(stw_sweep_gpu_hours(&a->row)), stw_word_plain_double(hours)};
+        char whole[8][24], layout[160];
         layout_words(a, layout, sizeof layout);
-        for (int v = 0; v < 6; v++) snprintf(whole[v], sizeof whole[v], "%" PRIu64, values[v]);
+        for (int v = 0; v < 8; v++) snprintf(whole[v], sizeof whole[v], "%" PRIu64, values[v]);
         const char *const cells[] = {a->name,
                                      a->fits ? "true" : "false",
                                      whole[0],
@@ -108,8 +150,13 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                      reals[2].text,
                                      a->row.binds != NULL ? a->row.binds : "",
                                      whole[4],
-                                     whole[5]};
-        stw_csv_row(out, cells, 13);
+                                     whole[5],
+                                     a->model->name,
+                                     whole[6],
+                                     whole[7],
+                                     reals[3].text,
+                                     a->help != NULL ? a->help : ""};
+        stw_csv_row(out, cells, sizeof cells / sizeof cells[0]);
     }
 }
 
@@ -135,40 +182,82 @@ static void write_answer(const stw_size_answer *a, stw_json *json) {
     stw_json_string(json, "reason", row->reason);
     stw_json_u64(json, "longest_seq_len", a->longest_seq_len);
     stw_json_u64(json, "largest_micro_batch", a->largest_micro_batch);
+    if (a->fits && a->cheapest.nodes > 0) {
+        stw_json_begin_object(json, "cheapest");
+        stw_json_u64(json, "nodes", a->cheapest.nodes);
+        stw_json_u64(json, "gpus_per_node", a->cheapest.gpus);
+        stw_json_double(json, "tokens_per_s", a->cheapest_row.tokens_per_s);
+        stw_json_double(json, "gpu_hours_per_1e9_tokens", stw_sweep_gpu_hours(&a->cheapest_row));
+        stw_json_end(json);
+    }
+    stw_json_string(json, "fits_with", a->help);
     stw_json_u64(json, "planned_points", a->planned);
     stw_json_double(json, "planning_s", a->seconds);
     stw_cluster_write_json(&a->cluster, json, "cluster");
     stw_json_end(json);
 }
 
-static stw_status write_json(const stw_model *model, const stw_size_answer *answers, uint32_t n,
-                             stw_text *out, stw_error *err) {
-    stw_json *json = stw_json_new();
-    stw_json_begin_object(json, NULL);
-    stw_json_string(json, "schema", "stowage.size/1");
+/* The answers of one model, from `first` on. @return how many */
+static uint32_t write_model(const stw_size_answer *answers, uint32_t n, uint32_t first,
+                            stw_json *json) {
+    const stw_model *model = answers[first].model;
+    uint32_t i = first;
     stw_json_string(json, "model", model->name);
     stw_json_string(json, "model_digest", model->digest);
     stw_json_begin_array(json, "kinds");
-    for (uint32_t i = 0; i < n; i++) write_answer(&answers[i], json);
+    for (; i < n && answers[i].model == model; i++) write_answer(&answers[i], json);
     stw_json_end(json);
+    return i - first;
+}
+
+/* Of one model at the top, of several in a list. */
+static stw_status write_json(const stw_size_answer *answers, uint32_t n, stw_text *out,
+                             stw_error *err) {
+    stw_json *json = stw_json_new();
+    stw_json_begin_object(json, NULL);
+    stw_json_string(json, "schema", "stowage.size/1");
+    if (!is_of_several(answers, n)) {
+        (void)write_model(answers, n, 0, json);
+    } else {
+        stw_json_begin_array(json, "models");
+        for (uint32_t i = 0; i < n;) {
+            stw_json_begin_object(json, NULL);
+            i += write_model(answers, n, i, json);
+            stw_json_end(json);
+        }
+        stw_json_end(json);
+    }
     stw_json_end(json);
     return stw_json_finish(json, out, err);
 }
 
-stw_status stw_report_sizes(const stw_model *model, const stw_size_answer *answers, uint32_t n,
-                            stw_format format, stw_text *out, stw_error *err) {
-    if (format == STW_FORMAT_JSON) return write_json(model, answers, n, out, err);
+static void put_title(const stw_size_answer *answers, uint32_t n, stw_format format,
+                      stw_text *out) {
+    uint32_t models = n > 0;
+    for (uint32_t i = 1; i < n; i++) models += answers[i].model != answers[i - 1].model;
+    if (models > 1)
+        stw_doc_title(out, format, "The smallest clusters on which %" PRIu32 " models fit", models);
+    else
+        stw_doc_title(out, format, "The smallest clusters on which %s fits",
+                      answers[0].model->name);
+    stw_doc_line(out, format,
+                 "Part of a node: its memory, cores and bandwidths in proportion to its GPUs. "
+                 "Host memory is what the plan of this row uses at its peak. The longest "
+                 "sequence and the largest micro batch are of the same machines and layout. "
+                 "The cheapest tokens are those of 1, 2 or 4 times as many GPUs.");
+    if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
+}
+
+stw_status stw_report_sizes(const stw_size_answer *answers, uint32_t n, stw_format format,
+                            stw_text *out, stw_error *err) {
+    if (format == STW_FORMAT_JSON) return write_json(answers, n, out, err);
     stw_pool *pool = stw_pool_new();
     if (pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     if (format != STW_FORMAT_CSV) {
-        stw_doc_title(out, format, "The smallest clusters on which %s fits", model->name);
-        stw_doc_line(out, format,
-                     "Part of a node: its memory, cores and bandwidths in proportion to its GPUs. "
-                     "Host memory is what the plan of this row uses at its peak. The longest "
-                     "sequence and the largest micro batch are of the same machines.");
-        if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
+        put_title(answers, n, format, out);
         put_table(answers, n, format, pool, out);
+        put_helps(answers, n, format, out);
     } else {
         put_csv(answers, n, out);
     }

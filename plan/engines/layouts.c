@@ -8,6 +8,7 @@
 
 /* A search stops there: shorter parts of a sequence lose to the start-up of their kernels. */
 #define LEAST_CP_TOKENS 1024
+#define LEAST_SLOW_CP_TOKENS 64 /* where memory is all that counts */
 #define MOST_STAGES 64
 #define MOST_CHUNKS 8
 #define MOST_MICRO_BATCH 16
@@ -78,7 +79,8 @@ static uint64_t most_of(const stw_layout_case *c, stw_search key) {
     case STW_SEARCH_VPP:
         return MOST_CHUNKS;
     case STW_SEARCH_CP:
-        return stw_max_u64(c->run->batch.seq_len / LEAST_CP_TOKENS, 1);
+        return stw_max_u64(
+            c->run->batch.seq_len / (c->slow_too ? LEAST_SLOW_CP_TOKENS : LEAST_CP_TOKENS), 1);
     case STW_SEARCH_EP:
     case STW_SEARCH_REPLICAS:
         return c->world;

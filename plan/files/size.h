@@ -4,22 +4,28 @@
 #ifndef STW_PLAN_SIZE_H
 #define STW_PLAN_SIZE_H
 
+#include "models/model.h"
 #include "plan/files/sweep.h"
 #include "plan/spec/cluster.h"
 
 #define STW_SIZE_MOST_NODES 1024
-#define STW_SIZE_MOST_SETTINGS 4
+#define STW_SIZE_MOST_SETTINGS 16
+#define STW_SIZE_MOST_TIMES 4 /* the cheapest is sought up to so many times the smallest */
 
-/** The answer for one kind of node. Strings are in the pool of the call. */
+/** The answer for one model on one kind of node. Strings are in the pool of the call. */
 typedef struct stw_size_answer {
-    const char *name;    /* of the kind */
-    stw_cluster cluster; /* in: one whole node; out: the smallest cluster on which it fits */
+    const stw_model *model; /* borrowed */
+    const char *name;       /* of the kind */
+    stw_cluster cluster;    /* in: one whole node; out: the smallest cluster on which it fits */
     bool fits;           /* on at most STW_SIZE_MOST_NODES nodes; else what follows is of these */
     uint32_t n_settings; /* layout that is not the run's own, KEY=VALUE */
     const char *settings[STW_SIZE_MOST_SETTINGS];
     stw_sweep_row row;                             /* of the plan on it */
     uint64_t longest_seq_len, largest_micro_batch; /* on it, the rest unchanged; 0: unknown */
-    uint32_t planned;                              /* points */
+    const char *help;                              /* with what it fits where it does not */
+    stw_cluster cheapest; /* of 1, 2 and STW_SIZE_MOST_TIMES times the GPUs */
+    stw_sweep_row cheapest_row;
+    uint32_t planned; /* points */
     double seconds;
 } stw_size_answer;
 

@@ -77,6 +77,7 @@ typedef struct stw_layout_case {
     const stw_run_spec *run; /* seq_len is known */
     uint32_t world, ranks_per_node;
     uint32_t searched; /* bit stw_search: of the keys whose values are chosen */
+    bool slow_too;     /* values that save memory alone count too */
 } stw_layout_case;
 
 /** Layouts that an engine admits. A layout is a value for each stw_search; keys that are not

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What `stowage size` finds is the smallest: plans fit there and do not fit on half of the GPUs or one node fewer; one step
+# What `stowage size` finds is the smallest: plans fit there and do not fit on one GPU or one node fewer; one step
 # more of the longest sequence and of the largest micro batch does not fit.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 tiny_model
@@ -23,7 +23,7 @@ part() {
         /cpu_adamw:/ { scale("cpu_adamw", "Gparam/s") }
         { print }' tiny.yaml >"part$1.yaml"
 }
-for gpus in 1 2 4; do part $gpus; done
+for gpus in 1 2 3 4; do part $gpus; done
 plan() { # plan CLUSTER SETTINGS...: exit code
     cluster=$1
     shift
@@ -43,8 +43,10 @@ for memory in 200:1 150:2 120:4; do
     [ "$(member plan.json peak)" = "$(field size.csv 6)" ] || fail "$memory: another peak"
     [ "$(member plan.json iteration)" = "$(field size.csv 8)" ] || fail "$memory: other seconds"
     [ "$gpus" = 1 ] && continue
-    plan "part$((gpus / 2)).yaml" --set "node.gpu.memory=${memory%:*}MiB" "$@"
-    [ $code = 4 ] || fail "$memory: half of the GPUs: exit $code"
+    for layout in parallel.search=none parallel.search=all; do
+        plan "part$((gpus - 1)).yaml" --set "node.gpu.memory=${memory%:*}MiB" "$@" --set "$layout"
+        [ $code = 4 ] || fail "$memory: one GPU fewer with $layout: exit $code"
+    done
 done
 
 # nodes, by bisection: 22 is no power of two
@@ -80,14 +82,41 @@ case $layout in *cp=*) ;; *) cat layout.csv >&2; fail "no layout with cp: $layou
 [ "$(field layout.csv 3)" = 1 ] || fail "more than one node with $layout"
 gpus=$(field layout.csv 4)
 settings=
-for word in $layout; do settings="$settings --set parallel.$word"; done
+for word in $layout; do
+    case $word in *.*=*) settings="$settings --set $word" ;; *) settings="$settings --set parallel.$word" ;; esac
+done
 # shellcheck disable=SC2086
 plan "part$gpus.yaml" "$@" $settings
 [ $code = 0 ] || fail "it does not fit with $layout"
 plan "part$gpus.yaml" "$@"
 [ $code = 4 ] || fail "it fits without $layout"
 "$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --set parallel.cp=1 -o own.csv -q || true
-[ -z "$(field own.csv 5)" ] || fail "a layout that the run sets was changed"
+case $(field own.csv 5) in *cp=*) fail "a layout that the run sets was changed" ;; esac
+
+# three GPUs are enough where one and two are not
+"$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=132MiB --set placement.moments=gpu --set batch.seq_len=256 -o three.csv
+[ "$(field three.csv 4)" = 3 ] || fail "$(field three.csv 4) GPUs, not three"
+
+# the cheapest of 1, 2 and 4 times as many GPUs; the longest sequence of its own
+hours=$(field three.csv 10)
+awk -v a="$hours" -v b="$(field three.csv 17)" 'BEGIN { exit !(b > 0 && b <= a) }' || fail "not the cheapest"
+
+# one table for several models and kinds, the same rows as alone, whatever the number of threads
+sed 's/"num_hidden_layers": 4/"num_hidden_layers": 8/' tiny/config.json >deeper.json
+"$STOWAGE" size --model tiny,deeper.json --gpus tiny.yaml,h200 -o both.csv
+[ "$(wc -l <both.csv)" = 5 ] || fail "two models on two kinds"
+"$STOWAGE" size --model tiny --model deeper.json --gpus tiny.yaml,h200 --jobs 1 -o again.csv
+cmp -s both.csv again.csv || fail "given twice, or on one thread"
+"$STOWAGE" size --model deeper.json --gpus tiny.yaml,h200 -o alone.csv
+[ "$(tail -n 2 both.csv)" = "$(tail -n 2 alone.csv)" ] || fail "a model among others"
+"$STOWAGE" size --model tiny,deeper.json --gpus h200 --json >both.json
+[ "$(grep -c '"kinds"' both.json)" = 2 ] || fail "two models in JSON"
+expect 2 "given twice" "$STOWAGE" size --model tiny,tiny --gpus h200
+expect 2 "empty name" "$STOWAGE" size --model tiny,,tiny --gpus h200
+
+# where it does not fit: what would help
+expect 4 "does not fit: a GPU needs .* It fits with --set engine=megatron (" \
+    "$STOWAGE" size --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB
 
 # one table for several kinds; errors
 "$STOWAGE" size --model tiny --gpus a100-80g,h200,tiny.yaml >table.txt
