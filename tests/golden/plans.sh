@@ -47,6 +47,8 @@ plan llama-70b-megatron-vpp5 --model Llama-3.1-70B --cluster "$h100" --set nodes
 plan qwen3.5-35b-megatron-4910 --model Qwen3.5-35B-A3B --cluster "$h100" --set nodes=4 --run "$examples/megatron-4910.yaml"
 plan qwen3.5-35b-megatron-bridge-5508-before --model Qwen3.5-35B-A3B --cluster "$h100" --set nodes=2 --run "$examples/megatron-bridge-5508-before.yaml"
 plan qwen3.5-35b-megatron-bridge-5508-after --model Qwen3.5-35B-A3B --cluster "$h100" --set nodes=2 --run "$examples/megatron-bridge-5508-after.yaml"
+plan qwen3-8b-layout-auto --model Qwen3-8B --cluster "$h100" --set nodes=1 --run "$examples/layout-auto.yaml"
+plan qwen3-30b-layout-auto-stowage --model Qwen3-30B-A3B --cluster "$h100" --set nodes=1 --run "$examples/layout-auto.yaml" --set engine=stowage
 for stage in 1 2; do
     plan llama-7b-10-layers-megatron-6314-zero$stage --model "$examples/llama-7b-10-layers.json" --cluster a100-40g-x8 --set nodes=1 --set node.gpus=2 \
         --run "$examples/megatron-6314-zero$stage.yaml"
