@@ -230,8 +230,13 @@ void stw_build_externals(stw_builder *b) {
         stw_alloc_at(b, STW_COMPONENT_COMM, STW_TIER_GPU, STW_OFFSET_EXTERNAL,
                      cluster->gpu.comm_bytes);
     uint64_t process_bytes = process_bytes_of(b->job);
+    const char *const from_what = b->from_what;
     b->pageable = true;
+    if (!b->job->engine->spec.executes && cluster->torch.process_bytes > 0)
+        b->from_what = cluster->torch.launcher_bytes > 0 ? "node.torch.process, node.torch.launcher"
+                                                         : "node.torch.process";
     stw_alloc_at(b, STW_COMPONENT_PROCESS, STW_TIER_HOST, STW_OFFSET_EXTERNAL, process_bytes);
+    b->from_what = from_what;
     /* what a node has once is shared out over its ranks, whose sum is the node's */
     const uint64_t ranks = stw_max_u64(b->job->ranks_per_node, 1);
     stw_alloc_at(b, STW_COMPONENT_OBJECT_STORE, STW_TIER_HOST, STW_OFFSET_EXTERNAL,

@@ -112,6 +112,12 @@ static void the_next_plan_is_as_recorded(void) {
     CHECK_OK(stw_plan_derive(plan, err));
     CU_ASSERT_EQUAL(plan->shown[0].phase[p][STW_TIER_GPU].total, run->ranks[0].phases[p].device);
     CU_ASSERT_EQUAL(plan->node_peaks[0].phase[p][STW_TIER_HOST].total, run->nodes[0].host[p]);
+    bool named = false;
+    for (uint32_t i = 0; i < plan->programs[0]->n_ops; i++) {
+        const char *from = plan->programs[0]->ops[i].from_what;
+        named |= from != NULL && strcmp(from, "node.torch.process, node.torch.launcher") == 0;
+    }
+    CU_ASSERT_TRUE(named);
     CU_ASSERT_EQUAL(plan->node_peaks[0].phase[p][STW_TIER_HOST].total - host_before,
                     (2 * PROCESS + LAUNCHER) * MIB - base_before);
     stw_run_result_free(run);
