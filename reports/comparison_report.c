@@ -85,12 +85,13 @@ static void write_table(const stw_comparison *comparison, stw_format format, stw
 
 /* What a user can do about lines that are outside. */
 static void put_advice(const stw_comparison *comparison, stw_format format, stw_text *out) {
-    bool times = false, bytes = false;
+    bool times = false, bytes = false, host = false;
     for (uint32_t i = 0; i < comparison->n_lines; i++) {
         const stw_compare_line *line = &comparison->lines[i];
         if (line->verdict != STW_LINE_OUTSIDE) continue;
         times = times || line->is_time;
         bytes = bytes || !line->is_time;
+        host = host || line->processes > 0;
     }
     if (times)
         stw_doc_line(out, format,
@@ -100,6 +101,11 @@ static void put_advice(const stw_comparison *comparison, stw_format format, stw_
         stw_doc_line(out, format,
                      "Memory: a plan that is near a limit may not fit on this machine; lower "
                      "node.gpu.memory or node.host.limit by the difference and plan again.");
+    if (host && comparison->external && comparison->lessons == NULL)
+        stw_doc_line(
+            out, format,
+            "Host: --learn cluster.yaml takes what processes hold from the recording; plan "
+            "again with --cluster cluster.yaml.");
 }
 
 static void put_summary(const stw_comparison *comparison, stw_format format, stw_text *out) {

@@ -450,6 +450,7 @@ static void compare_all(comparer *c) {
     c->out->time_judged = c->out->time_note == NULL;
     c->host_note = why_no_host(c);
     for (int p = 0; p < STW_N_PHASES; p++) compare_phase(c, (stw_phase)p);
+    c->out->external = is_external(c);
     if (is_external(c)) {
         compare_peak(c, "gpu peak", STW_TIER_GPU, c->run->gpu_peak_bytes, NULL);
         compare_peak(c, "host peak", STW_TIER_HOST, c->run->host_peak_bytes, c->host_note);

@@ -59,6 +59,7 @@ typedef struct stw_comparison {
     stw_compare_line *lines;
     bool time_judged; /* backend cuda, and the cluster calibrated on that GPU model */
     const char *time_note;
+    bool external;   /* the first run is a recording of another program */
     uint32_t n_runs; /* verified; the first is the one that the lines are of */
     stw_compare_run *runs;
     uint32_t differing;         /* digests that differ, over all runs */

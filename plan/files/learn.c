@@ -259,6 +259,45 @@ static void learn_context(learner *l) {
     free(values);
 }
 
+/* ---- is it the same job? ---- */
+
+/* Bytes that the framework's allocator hands out in forward and backward follow from model and
+ * settings. Errors of predictions, and of what is another job. */
+static const double LIKELY_ERROR = 0.1, OTHER_JOB = 0.25;
+
+/* The furthest off of all ranks: what is predicted over what was recorded. */
+static double worst_match(const learner *l, uint64_t *predicted, uint64_t *found) {
+    const stw_phase phase = STW_PHASE_FORWARD_BACKWARD;
+    double worst = 0;
+    for (uint32_t i = 0; i < l->run->n_ranks && stw_plan_has_phase(l->plan, phase); i++) {
+        const stw_measured *m = &l->run->ranks[i].phases[phase];
+        const uint32_t kind = stw_job_kind_of(l->plan->job, l->run->ranks[i].rank);
+        const stw_peak *peak = &l->ranks[kind].phase[phase][STW_TIER_GPU];
+        const bool allocated = m->allocated > 0;
+        const uint64_t held = allocated ? m->allocated : m->reserved,
+                       planned = allocated ? stw_peak_allocated(peak) : stw_peak_reserved(peak);
+        if (held == 0) continue;
+        const double off = fabs((double)planned / (double)held - 1);
+        if (off <= worst) continue;
+        worst = off;
+        *predicted = planned;
+        *found = held;
+    }
+    return worst;
+}
+
+static void check_job(learner *l) {
+    uint64_t predicted = 0, found = 0;
+    char is[48], planned[48];
+    if (worst_match(l, &predicted, &found) <= OTHER_JOB) return;
+    stw_bytes_format(found, is, sizeof is);
+    stw_bytes_format(predicted, planned, sizeof planned);
+    l->status = stw_fail(l->err, STW_STATUS_BAD_INPUT, l->source->from,
+                         "found %s of torch's allocator in forward_backward, expected about %s as "
+                         "planned; is the plan that of the recorded job? Nothing is learned",
+                         is, planned);
+}
+
 /* ---- seconds ---- */
 
 /* Operations that a framework issues from Python for a block of a transformer: forward, its
@@ -317,6 +356,8 @@ static void learn_efficiency(learner *l) {
     const stw_phase phase = STW_PHASE_FORWARD_BACKWARD;
     const stw_plan *plan = l->plan;
     const double measured = l->run->time_s[phase], predicted = plan->time_s[phase];
+    uint64_t planned = 0, held = 0;
+    const double off = worst_match(l, &planned, &held);
     double other_s, gpu_s = gpu_seconds(l, &other_s);
     const stw_learnable which = STW_LEARN_EFFICIENCY;
     if (!(measured > 0))
@@ -325,6 +366,10 @@ static void learn_efficiency(learner *l) {
         skip(l, which, "the plan predicts no seconds of forward_backward");
     else if (l->run->device[0] == '\0')
         skip(l, which, "the recording does not name its GPU");
+    else if (off > LIKELY_ERROR)
+        skip(l, which,
+             "bytes of torch's allocator are predicted %.0f%% off: the plan may be of another job",
+             100 * off);
     else if (plan->run.batch.grad_accumulation > 1)
         skip(l, which,
              "an iteration has several micro batches: whether a recorded phase is one of them is "
@@ -394,6 +439,7 @@ stw_status stw_learn(const stw_plan *plan, const stw_run_result *run,
         out->items[w].before = stw_cluster_learnable(into, (stw_learnable)w);
     stw_pool *pool = stw_pool_new();
     l.status = stw_plan_trainer_peaks(plan, pool, &l.ranks, &l.nodes, err);
+    if (l.status == STW_STATUS_OK) check_job(&l);
     if (l.status == STW_STATUS_OK && plan->job->n_roles > 1) {
         for (int w = STW_LEARN_PROCESS; w <= STW_LEARN_CONTEXT; w++)
             skip(&l, (stw_learnable)w,

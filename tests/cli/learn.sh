@@ -37,6 +37,12 @@ CSV
 own=$(($(host before.json samples.csv) - 2 * 100 * MiB))
 [ "$own" = 0 ] || fail "the tiny job holds $own B on the host, expected none"
 
+sed 's/^/calibration: {measured: true}\n/;q' tiny.yaml >measured.yaml
+tail -n +2 tiny.yaml >>measured.yaml
+plan measured.yaml measured.json
+"$STOWAGE" validate measured.json samples.csv >advice.txt || true
+grep -q 'Host: --learn cluster.yaml takes what processes hold' advice.txt || fail "--learn is not pointed to"
+
 cp tiny.yaml learned.yaml
 code=0
 "$STOWAGE" validate before.json samples.csv --learn learned.yaml >learn.txt || code=$?
@@ -100,10 +106,13 @@ sed 's/host,314572800/host,314572800000/' samples.csv >absurd.csv
 expect 3 'node.torch.process: found 292.97 GiB in forward_backward, expected 64.00 MiB to 32.00 GiB' \
     "$STOWAGE" validate before.json absurd.csv --learn learned.yaml
 grep -q 'GPU total' expect.out || fail "the comparison is lost where nothing is learned"
-printf 'time,rank,phase,metric,bytes\n1,0,forward_backward\n2,0,forward_backward,allocated,7\n' >poor.csv
+printf 'time,rank,phase,metric,bytes\n1,0,forward_backward\n2,0,forward_backward,page_locked,7\n' >poor.csv
 expect 3 'nothing can be learned' "$STOWAGE" validate before.json poor.csv --learn learned.yaml
 grep -q 'node.gpu.context is not learned: no phase has both' expect.out || fail "no reason where nothing is learned"
 expect 3 'nothing can be learned' "$STOWAGE" validate before.json poor.csv --learn none.yaml
+sed 's/reserved,1066401792/reserved,2066401792/' samples.csv >job.csv
+expect 3 'found 1.92 GiB of torch.s allocator in forward_backward, expected about' \
+    "$STOWAGE" validate before.json job.csv --learn learned.yaml
 [ ! -e none.yaml ] || fail "a file was made of nothing"
 cmp once.yaml learned.yaml || fail "a refusal changed the file"
 sed 's/name: pretend/name: other/' once.yaml >other.yaml

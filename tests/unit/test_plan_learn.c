@@ -198,6 +198,12 @@ static void seconds_are_learned_where_the_gpu_binds(void) {
     CHECK_FAILS(stw_learn(plan, run, &source, &plan->cluster, &lessons, err), STW_STATUS_BAD_INPUT,
                 "node.gpu.efficiency: found 0.005 in forward_backward, expected 0.05 to 1");
     run->time_s[p] = 1.25 * plan->time_s[p];
+    stw_measured *m = &run->ranks[0].phases[p];
+    m->allocated = stw_peak_allocated(&plan->shown[0].phase[p][STW_TIER_GPU]);
+    m->allocated += m->allocated / 6;
+    CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
+    not_learned(&lessons, STW_LEARN_EFFICIENCY, "14% off: the plan may be of another job");
+    m->allocated = 0;
     run->device = "";
     CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
     not_learned(&lessons, STW_LEARN_EFFICIENCY, "does not name its GPU");
@@ -211,8 +217,7 @@ static void absurd_values_are_refused(void) {
     stw_lessons lessons;
     for (int i = 0; i < 2; i++)
         for (int p = 0; p < STW_N_PHASES; p++)
-            if (run->ranks[i].phases[p].reserved > 0)
-                run->ranks[i].phases[p].reserved += 2048 * MIB;
+            if (run->ranks[i].phases[p].device > 0) run->ranks[i].phases[p].device -= 2048 * MIB;
     CHECK_FAILS(
         stw_learn(plan, run, &source, &plan->cluster, &lessons, err), STW_STATUS_BAD_INPUT,
         "node.gpu.context: found -1.32 GiB in forward_backward, expected 16.00 MiB to 8.00");
@@ -222,6 +227,15 @@ static void absurd_values_are_refused(void) {
     run->nodes[0].host[STW_PHASE_FORWARD_BACKWARD] = 110ull << 30;
     CHECK_FAILS(stw_learn(plan, run, &source, &plan->cluster, &lessons, err), STW_STATUS_BAD_INPUT,
                 "node.torch.process: found 50.9");
+    stw_run_result_free(run);
+    run = recording(plan);
+    stw_measured *m = &run->ranks[1].phases[STW_PHASE_FORWARD_BACKWARD];
+    m->allocated =
+        stw_peak_allocated(&plan->shown[0].phase[STW_PHASE_FORWARD_BACKWARD][STW_TIER_GPU]);
+    CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
+    m->allocated += m->allocated / 2;
+    CHECK_FAILS(stw_learn(plan, run, &source, &plan->cluster, &lessons, err), STW_STATUS_BAD_INPUT,
+                "of torch's allocator in forward_backward, expected about");
     stw_run_result_free(run);
     run = recording(plan);
     run->source = "stowage";
