@@ -91,6 +91,20 @@ static stw_status check_distinct(const request *r, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* "%h" in a path stands for the name of this host: on a file system that nodes share. */
+static stw_status name_host(const char **path, char *out, size_t size, stw_error *err) {
+    char host[256] = "";
+    const char *at = *path != NULL ? strstr(*path, "%h") : NULL;
+    if (at == NULL) return STW_STATUS_OK;
+    if (gethostname(host, sizeof host - 1) != 0)
+        return stw_fail_errno(err, *path, "the name of this host is not known");
+    int n = snprintf(out, size, "%.*s%s%s", (int)(at - *path), *path, host, at + 2);
+    if (n < 0 || (size_t)n >= size)
+        return stw_fail(err, STW_STATUS_USAGE, *path, "is too long with the name of this host");
+    *path = out;
+    return STW_STATUS_OK;
+}
+
 static stw_status write_samples(const stw_recording *samples, const char *path, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
     stw_status status = stw_recording_to_csv(samples, &text, err);
@@ -167,6 +181,7 @@ int stw_cmd_record(int argc, char **argv) {
     request r = {0};
     size_t n = 0;
     int exit_code = 0;
+    char paths[3][4096];
     const stw_option options[] = {
         {"--every", NULL, "TIME", "time between samples, 1 ms to 60 s; default 20 ms",
          STW_OPTION_VALUE, &r.every},
@@ -187,7 +202,8 @@ int stw_cmd_record(int argc, char **argv) {
         "forward_backward, optimizer_step, weight_sync, checkpoint, end. NVTX ranges "
         "(push and pop) with these names are marks, too. A line "
         "TIME,RANK,PHASE,METRIC,BYTES gives a peak that only the job knows: allocated, reserved, "
-        "page_locked. On several nodes run it on each. The exit code is that of the command.",
+        "page_locked. On several nodes run it on each, with -o run.%h.json (%h: name of the "
+        "host), and give all files to stowage validate. The exit code is that of the command.",
         options,
         sizeof options / sizeof options[0],
         1,
@@ -201,7 +217,11 @@ int stw_cmd_record(int argc, char **argv) {
     } else if (status == STW_STATUS_OK) {
         stw_general_apply(&general);
         r.output = general.output != NULL ? general.output : "record.json";
-        status = record(&r, &exit_code, &err);
+        status = name_host(&r.output, paths[0], sizeof paths[0], &err);
+        if (status == STW_STATUS_OK)
+            status = name_host(&r.samples, paths[1], sizeof paths[1], &err);
+        if (status == STW_STATUS_OK) status = name_host(&r.marks, paths[2], sizeof paths[2], &err);
+        if (status == STW_STATUS_OK) status = record(&r, &exit_code, &err);
     }
     free(r.command);
     if (status == STW_STATUS_OK) return exit_code;

@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "plan/files/learn.h"
 #include "plan/files/recording.h"
+#include "plan/files/run_join.h"
 #include "plan/spec/cluster_edit.h"
 #include "reports/reports.h"
 
@@ -50,6 +51,25 @@ static stw_status read_runs(const request *r, stw_run_result **runs, stw_error *
     for (uint32_t i = 0; i < r->n_runs && status == STW_STATUS_OK; i++)
         status = stw_measured_read(r->runs[i], &runs[i], err);
     return status;
+}
+
+/* Recordings of several nodes or ranks are joined into the first run. @param n in: files, out: runs
+ */
+static stw_status join_recordings(const stw_plan *plan, stw_run_result **runs, uint32_t *n,
+                                  stw_error *err) {
+    stw_run_result *joined = NULL;
+    for (uint32_t i = 0; i < *n; i++)
+        if (*n == 1 || strcmp(runs[i]->source, "external") != 0) return STW_STATUS_OK;
+    stw_status status = stw_run_results_join((const stw_run_result *const *)runs, *n,
+                                             plan->job->ranks_per_node, &joined, err);
+    if (status != STW_STATUS_OK) return status;
+    for (uint32_t i = 0; i < *n; i++) {
+        stw_run_result_free(runs[i]);
+        runs[i] = NULL;
+    }
+    runs[0] = joined;
+    *n = 1;
+    return STW_STATUS_OK;
 }
 
 /* ---- learning ---- */
@@ -124,6 +144,7 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     stw_status status = STW_STATUS_OK, learned = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_run_result *runs[MOST_RUNS] = {NULL};
+    uint32_t n_runs = r->n_runs;
     stw_comparison *comparison = NULL;
     stw_tolerance tolerance = STW_TOLERANCE_DEFAULT;
     stw_lessons lessons = {0};
@@ -134,10 +155,11 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     STW_TRY(stw_option_share("--time-tolerance", r->time, &tolerance.time, err));
     STW_TRY(stw_plan_open(r->plan, &plan, err));
     STW_TRY(read_runs(r, runs, err));
+    STW_TRY(join_recordings(plan, runs, &n_runs, err));
     stw_warn_of_excess(plan, r->plan);
     STW_TRY(stw_compare(plan, runs[0], &tolerance, &comparison, err));
-    STW_TRY(stw_compare_digests(comparison, (const stw_run_result *const *)runs, r->runs, r->n_runs,
-                                err));
+    STW_TRY(
+        stw_compare_digests(comparison, (const stw_run_result *const *)runs, r->runs, n_runs, err));
     if (r->learn != NULL) learned = learn(r, plan, runs[0], &lessons, err);
     if (r->learn != NULL && learned == STW_STATUS_OK) comparison->lessons = &lessons;
     STW_TRY(write_comparison(comparison, general, format, err)); /* also where nothing is learned */
@@ -180,7 +202,8 @@ int stw_cmd_validate(int argc, char **argv) {
         "contains. Time is judged "
         "only for "
         "runs on the cuda backend with a cluster.yaml that was calibrated on the same GPU model. "
-        "Memory and time are those of the first run. Further runs may be of plans with other "
+        "Several recordings of one job, of other nodes or ranks each, are joined. Otherwise memory "
+        "and time are those of the first run, and further runs may be of plans with other "
         "placements, backends or numbers of ranks: with "
         "the same model, settings, seed and steps their digests must be those of the first. "
         "Exit code 8: a line is outside tolerance, a run's verification failed, or digests differ.",

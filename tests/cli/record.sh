@@ -100,3 +100,38 @@ printf 'time,rank,phase,metric,bytes\n0x10,0,load\n' >hex.csv
 expect 3 'hex.csv:2: time: found "0x10"' "$STOWAGE" validate plan.json hex.csv
 printf 'time,rank,phase,metric,bytes\n-2,0,load\n' >before.csv
 expect 3 'before.csv:2: time: found "-2"' "$STOWAGE" validate plan.json before.csv
+
+# several nodes: each writes its own file, and validate joins them
+tiny_cluster 2
+"$STOWAGE" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 --set nodes=2 -q -o nodes.json
+cat >node.py <<'EOF'
+import os, subprocess, sys, time
+if "RANK" not in os.environ:
+    first = 2 * int(sys.argv[1])
+    ranks = [subprocess.Popen([sys.executable, __file__], env=dict(os.environ, RANK=str(first + r), LOCAL_RANK=str(r)))
+             for r in range(2)]
+    sys.exit(max(p.wait() for p in ranks))
+rank = int(os.environ["RANK"])
+with open(os.environ["STOWAGE_MARKS"], "a") as f:
+    f.write("%f,%d,forward_backward\n" % (time.time(), rank))
+    f.write("%f,%d,forward_backward,allocated,%d\n" % (time.time(), rank, 1000000 - 1000 * rank))
+held = bytearray(b"x") * (64 << 20)
+time.sleep(0.4)
+EOF
+for node in 0 1; do
+    "$STOWAGE" record -q -o "node$node.%h.json" -- python3 node.py $node
+    [ -e "node$node.$(hostname).json" ] || fail "%h is not the name of the host"
+done
+a=node0.$(hostname).json
+b=node1.$(hostname).json
+"$STOWAGE" validate nodes.json "$a" "$b" --json >joined.json 2>/dev/null || [ $? = 8 ] || fail "not joined"
+"$STOWAGE" validate nodes.json "$a" --json >single.json 2>/dev/null || [ $? = 8 ]
+cat >joined.py <<'EOF'
+import json
+joined, single = (json.load(open(f))["lines"] for f in ("joined.json", "single.json"))
+def measured(lines, what): return {l["rank"]: l["measured"] for l in lines if l["what"] == what and l["measured"]}
+assert min(measured(joined, "gpu allocated").values()) == 997000, measured(joined, "gpu allocated")
+assert min(measured(single, "gpu allocated").values()) == 999000, measured(single, "gpu allocated")
+EOF
+python3 joined.py
+expect 3 "found rank 0, which .*$a has too" "$STOWAGE" validate nodes.json "$a" "$a"
