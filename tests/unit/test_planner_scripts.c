@@ -195,6 +195,20 @@ static void torch_of_swift(void) {
     }
 }
 
+/* Liger's loss knows no weights of tokens. */
+static void weights_of_tokens(void) {
+    static const char *const cases[][2] = {{"react", NULL}, {"last_round", "loss.fused=true"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_import import;
+        char text[512];
+        snprintf(text, sizeof text, ONE "--use_liger_kernel true --loss_scale %s\n", cases[i][0]);
+        CHECK_OK(parse("ms-swift", text, &import, err));
+        CU_ASSERT_EQUAL(has_setting(&import, "loss.fused=true"), cases[i][1] != NULL);
+        CU_ASSERT_EQUAL(import.derived.loss_tokens, cases[i][1] != NULL ? 2048 : 0);
+        stw_import_free(&import);
+    }
+}
+
 /* Sizes beside the name of a model would be another model under its name. */
 static void sizes_beside_a_name(void) {
 #define LAUNCH                                                                                     \
@@ -253,7 +267,9 @@ static void adapters_of_megatron_swift(void) {
     static const char *const cases[][3] = {
         {MEGATRON_LORA "--lora_rank 32\n", "q_proj,k_proj,v_proj,o_proj,gate_up_proj,down_proj",
          "megatron.lora_dropout=0.05"},
-        {MEGATRON_LORA "--target_modules linear_qkv linear_fc2 --lora_dropout 0\n",
+        {MEGATRON_LORA "--moe_shared_expert_overlap true --tensor_model_parallel_size 2 "
+                       "--sequence_parallel true --target_modules linear_qkv linear_fc2 "
+                       "--lora_dropout 0\n",
          "q_proj,k_proj,v_proj,down_proj", "megatron.lora_dropout=0"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         stw_import import;
@@ -268,6 +284,7 @@ static void adapters_of_megatron_swift(void) {
         CU_ASSERT_TRUE(has_setting(&import, targets));
         CU_ASSERT_TRUE(has_setting(&import, cases[i][2]));
         CU_ASSERT_TRUE(has_setting(&import, "megatron.grouped_gemm=true"));
+        CU_ASSERT_TRUE(has_setting(&import, "megatron.shared_expert_overlap=false"));
         stw_model_free(model);
         stw_import_free(&import);
     }
@@ -702,7 +719,8 @@ static void switches_of_verl(void) {
 STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
               {"shells have bounds", shells_have_bounds}, {"names of models", names_of_models},
               {"zero of swift", zero_of_swift}, {"adapters of swift", adapters_of_swift},
-              {"torch of swift", torch_of_swift}, {"megatron of swift", megatron_of_swift},
+              {"torch of swift", torch_of_swift}, {"weights of tokens", weights_of_tokens},
+              {"megatron of swift", megatron_of_swift},
               {"adapters of megatron swift", adapters_of_megatron_swift},
               {"sizes beside a name", sizes_beside_a_name}, {"refused scripts", refused_scripts},
               {"models of scripts", models_of_scripts}, {"configs of zero", configs_of_zero},

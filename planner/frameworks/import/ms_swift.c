@@ -257,6 +257,13 @@ static void refuse_device_map(stw_reading *r, uint64_t visible) {
                                  (unsigned long long)visible, (unsigned long long)visible));
 }
 
+static void note_optimizer(stw_reading *r) {
+    if (stw_flags_find(&r->flags, "optim") == NULL)
+        stw_reading_assume(r, "optim", "adamw_torch_fused",
+                           "transformers' default with torch 2.8; before it was adamw_torch, "
+                           "whose step needs a temporary as large as exp_avg_sq");
+}
+
 /* transformers' Trainer without a sharding engine: torch on one GPU, DistributedDataParallel on
  * several. FSDP2's shard group of one rank is that: it gathers and scatters nothing, and its
  * replicas are summed. Parameters, gradients and moments have the dtype of the weights
@@ -290,6 +297,7 @@ static void use_torch(stw_reading *r, const char *dtype, bool lora, uint64_t vis
     stw_reading_set(r, "batch.micro_batch", trainer.micro_batch);
     stw_reading_set(r, "batch.grad_accumulation", trainer.accumulation);
     stw_reading_set(r, "optimizer.clip_norm", trainer.clip_norm);
+    note_optimizer(r);
     stw_reading_assume(r, "deepspeed, fsdp", "none",
                        "torch on one GPU or DistributedDataParallel: as FSDP2 with shards of 1");
     if (lora)
@@ -305,10 +313,24 @@ static void set_attention(stw_reading *r) {
     stw_reading_set(r, "attention", flash ? "flash" : text);
 }
 
+/* Weights of tokens beside 0 and 1 (swift/loss_scale/mapping.py), with which the trainer makes the
+ * loss of whole logits (trainers/seq2seq_trainer.py, compute_loss). */
+static bool has_weights(const stw_reading *r) {
+    static const char *const weights[] = {"react", "hermes", "qwen", "agentflan", "alpha_umi"};
+    const char *text = stw_reading_text(r, "loss-scale", "default");
+    for (size_t i = 0; i < sizeof weights / sizeof weights[0]; i++)
+        if (strstr(text, weights[i]) != NULL) return true;
+    return false;
+}
+
 /* Liger's kernel takes the head's product and the loss together; its norms and SwiGLU keep less
  * than torch's, as which they are planned. */
 static void set_loss(stw_reading *r) {
     if (!stw_reading_is_set(r, "use-liger-kernel")) return;
+    if (has_weights(r)) {
+        stw_reading_assume(r, "liger's loss", "torch's", "it knows no weights of loss_scale");
+        return;
+    }
     stw_reading_set(r, "loss.fused", "true");
     r->out->derived.loss_tokens = stw_reading_count(r, "per-device-train-batch-size", 1) *
                                   stw_reading_count(r, "max-length", 0);
@@ -354,6 +376,11 @@ static void read_swift(stw_reading *r, uint64_t visible) {
 static void rename_flag(stw_reading *r, const char *from, const char *to) {
     for (size_t i = 0; i < r->flags.n; i++)
         if (strcmp(r->flags.items[i].name, from) == 0) r->flags.items[i].name = to;
+}
+
+static void turn_off(stw_reading *r, const char *name) {
+    for (size_t i = 0; i < r->flags.n; i++)
+        if (strcmp(r->flags.items[i].name, name) == 0) r->flags.items[i].value = "false";
 }
 
 /* megatron_args.py, where it differs from Megatron-LM; "seq-length" is what a packed sequence has.
@@ -407,6 +434,11 @@ static void read_megatron(stw_reading *r) {
         stw_reading_refuse(r, stw_flags_find(&r->flags, "tuner-type") ? "tuner-type" : "train-type",
                            "use full or lora");
     if (lora) set_products(r);
+    if (lora && stw_reading_is_on(r, "moe-shared-expert-overlap", false)) {
+        turn_off(r, "moe-shared-expert-overlap");
+        stw_reading_assume(r, "moe_shared_expert_overlap", "false",
+                           "shared experts with adapters are planned one after the others");
+    }
     r->out->derived.grouped_gemm = stw_reading_is_on(r, "moe-grouped-gemm", true);
     rename_flag(r, "microbatch-group-size-per-vp-stage",
                 "microbatch-group-size-per-virtual-pipeline-stage");

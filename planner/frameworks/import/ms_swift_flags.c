@@ -34,7 +34,7 @@
         IDLE("data-seed"), IDLE("streaming"), IDLE("shuffle-buffer-size"),                         \
         IDLE("load-from-cache-file"), IDLE("lazy-tokenize"), IDLE("strict"),                       \
         IDLE("truncation-strategy"), IDLE("max-pixels"), IDLE("system"), IDLE("template*"),        \
-        IDLE("agent-template"), IDLE("loss-scale"), IDLE("loss-type"), IDLE("custom-*"),           \
+        IDLE("agent-template"), READ("loss-scale"), IDLE("loss-type"), IDLE("custom-*"),           \
         IDLE("external-plugins"), IDLE("interleave-prob"), IDLE("packing-num-proc"),               \
         IDLE("packing-length"), IDLE("packing-cache"), IDLE("model-author"), IDLE("model-name"),   \
         IDLE("model-type"), IDLE("model-revision"), IDLE("use-hf"), IDLE("hub-*"),                 \
