@@ -27,6 +27,8 @@
  * share of the GPU's memory. */
 static const double ROWS_SLACK = 0.05;
 static const double LOOSE_ROWS = 0.35;
+/* A plan that the solver's rows chose may be this much slower than one that the simulator did. */
+static const double FAR = 1.05;
 
 typedef enum standing {
     NOT_PLANNED,
@@ -44,7 +46,7 @@ typedef struct result {
     bool expanded, compared;
     bool timed;    /* the seconds are a prediction: not where GPUs are emulated */
     bool hopeless; /* as is every layout */
-    double seconds, over_share;
+    double seconds, rows_s, over_share; /* rows_s: by the planner's rows, as solved */
     uint64_t gpu_peak_bytes, host_peak_bytes;
 } result;
 
@@ -70,6 +72,7 @@ static void judge(const stw_plan *plan, result *out) {
     out->gpu_peak_bytes = stw_point_peak(plan, STW_TIER_GPU);
     out->host_peak_bytes = stw_point_peak(plan, STW_TIER_HOST);
     out->seconds = stw_plan_iteration_s(plan);
+    out->rows_s = plan->objective_s;
     out->is = plan->verdict == STW_VERDICT_FITS      ? FITS
               : plan->verdict == STW_VERDICT_AT_RISK ? AT_RISK
                                                      : UNFIT;
@@ -276,6 +279,13 @@ out:
     return status;
 }
 
+/* May a plan of this layout be faster than the best one once all is compared? Its rows say how fast
+ * it would be if all overlapped as they assume. */
+static bool may_win(const result *r, const result *best) {
+    if (r->seconds < best->seconds * (1 + STW_PLAIN_SLACK)) return true;
+    return r->rows_s < best->seconds && r->seconds < best->seconds * FAR;
+}
+
 /* The fastest that was not compared; those that are at risk may not be so after that. */
 static uint32_t next_finalist(const search *s) {
     const uint32_t best = best_of(s, false);
@@ -283,12 +293,12 @@ static uint32_t next_finalist(const search *s) {
     for (uint32_t i = 0; i < s->layouts.n; i++) {
         const result *r = &s->results[i];
         bool in = r->compared || r->is < AT_RISK;
+        if (s->results[best].is == FITS && s->results[best].compared)
+            in = in || !may_win(r, &s->results[best]);
         for (uint32_t b = 0; b < s->n_batch; b++) in = in || s->batch[b] == i;
         if (!in && (next == NO_LAYOUT || r->seconds < s->results[next].seconds)) next = i;
     }
-    if (next == NO_LAYOUT || s->results[best].is != FITS) return next;
-    const bool faster = s->results[next].seconds < s->results[best].seconds * (1 + STW_PLAIN_SLACK);
-    return faster || !s->results[best].compared ? next : NO_LAYOUT;
+    return next;
 }
 
 /* The best ones once more, with all that the planner compares, until none that was not is faster.
@@ -408,6 +418,10 @@ static stw_status make_case(const stw_model *model, const stw_cluster *cluster, 
                              .ranks_per_node = gpus,
                              .world = roles[0].n_nodes * gpus,
                              .searched = stw_run_spec_searched(run, engine->layouts->searches)};
+    /* alone they would miss most of what tensor parallelism gains */
+    if ((out->searched >> STW_SEARCH_TP & 1) != 0)
+        out->searched |=
+            engine->layouts->searches & ~run->searches.given & 1u << STW_SEARCH_SEQUENCE;
 out:
     return status;
 }

@@ -20,8 +20,14 @@ static bool is_searched(const stw_layout_list *l, int key) {
     return (l->c.searched >> key & 1) != 0;
 }
 
-static bool is_truth(int key) {
-    return key == STW_SEARCH_FUSED_LOSS || key == STW_SEARCH_OWN_1 || key == STW_SEARCH_OWN_2;
+/* Ways and the batch; the others say how the same work is done. */
+static bool is_width(int key) { return key < STW_SEARCH_FUSED_LOSS; }
+
+/* What a key is where nothing speaks for another value: sequence parallelism belongs to tensor
+ * parallelism. */
+static uint64_t plain_value(const stw_layout_list *l, const uint64_t *value, int key) {
+    if (key == STW_SEARCH_SEQUENCE && is_searched(l, key)) return value[STW_SEARCH_TP] > 1;
+    return l->own[key];
 }
 
 /* ---- the batch ---- */
@@ -76,8 +82,8 @@ static void measure(const stw_layout_list *l, stw_listed_layout *out) {
         const bool way = (WAYS >> k & 1) != 0;
         if (k == STW_SEARCH_ACCUMULATION) continue;
         out->ways += way && out->value[k] > 1;
-        out->changes += !way && out->value[k] != l->own[k];
-        if (!is_truth(k)) out->width = stw_times(out->width, out->value[k]);
+        out->changes += !way && out->value[k] != plain_value(l, out->value, k);
+        if (is_width(k)) out->width = stw_times(out->width, out->value[k]);
     }
 }
 
@@ -142,7 +148,7 @@ stw_status stw_layouts_list(const stw_layout_case *c, const stw_layout_rules *ru
         out->n_values[k] = 1;
         out->values[k][0] = out->own[k];
         if (is_searched(out, k) && k != STW_SEARCH_ACCUMULATION)
-            out->n_values[k] = stw_layout_values(c, (stw_search)k, out->values[k]);
+            out->n_values[k] = stw_layout_values(c, rules, (stw_search)k, out->values[k]);
     }
     STW_TRY(add_all(out, 0, value, pool, err));
     if (out->n > 0) qsort(out->list, out->n, sizeof *out->list, by_plainness);
@@ -175,6 +181,9 @@ bool stw_layouts_are_near(const stw_layout_list *l, uint32_t a, uint32_t b) {
     int key[2] = {0}, step[2] = {0}, n = 0;
     for (int k = 0; k < STW_N_SEARCHES; k++) {
         if (k == STW_SEARCH_ACCUMULATION || x[k] == y[k]) continue;
+        /* comes and goes with tensor parallelism */
+        if (k == STW_SEARCH_SEQUENCE && (x[STW_SEARCH_TP] == 1) != (y[STW_SEARCH_TP] == 1))
+            continue;
         if (n == 2) return false;
         key[n] = k;
         step[n] = index_of(l, k, y[k]) - index_of(l, k, x[k]);
@@ -188,8 +197,9 @@ bool stw_layouts_are_near(const stw_layout_list *l, uint32_t a, uint32_t b) {
 bool stw_layout_is_seed(const stw_layout_list *l, uint32_t i) {
     static const uint32_t SKELETON = BIT(TP) | BIT(PP) | BIT(EP) | BIT(ACCUMULATION);
     for (int k = 0; k < STW_N_SEARCHES; k++) {
-        const uint64_t plainest = is_truth(k) ? l->own[k] : l->values[k][0];
-        if ((SKELETON >> k & 1) == 0 && l->list[i].value[k] != plainest) return false;
+        const uint64_t *value = l->list[i].value;
+        const uint64_t plainest = is_width(k) ? l->values[k][0] : plain_value(l, value, k);
+        if ((SKELETON >> k & 1) == 0 && value[k] != plainest) return false;
     }
     return true;
 }
@@ -205,7 +215,7 @@ static bool setting_of(const stw_layout_list *l, uint32_t i, int key, char *out)
     const char *name = stw_layout_key(l->rules, (stw_search)key);
     const uint64_t value = l->list[i].value[key];
     if (name == NULL || value == l->own[key]) return false;
-    if (is_truth(key))
+    if (stw_layout_is_truth(l->rules, (stw_search)key))
         snprintf(out, STW_LAYOUT_SETTING, "%s=%s", name, value != 0 ? "true" : "false");
     else
         snprintf(out, STW_LAYOUT_SETTING, "%s=%" PRIu64, name, value);

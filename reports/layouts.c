@@ -67,17 +67,6 @@ static void put_choice(const stw_section *s) {
     }
 }
 
-/* What the engine's rules decide for every layout. */
-static void put_fixed(const stw_section *s) {
-    const stw_layout_rules *rules = s->plan->job->engine->layouts;
-    if (rules == NULL || rules->fixed == NULL ||
-        strstr(s->plan->layout_search.searched, "parallel.tp") == NULL)
-        return;
-    stw_doc_line(s->out, s->format,
-                 "All of them were planned with %s. Plans with another value were not compared.",
-                 rules->fixed);
-}
-
 void stw_section_layouts(const stw_section *s) {
     const stw_layout_search *l = &s->plan->layout_search;
     static const char *const heads[] = {"layout", "verdict", ">iteration", ">GPU peak",
@@ -87,7 +76,6 @@ void stw_section_layouts(const stw_section *s) {
     stw_doc_heading(s->out, s->format, "Layouts");
     put_counts(s);
     put_choice(s);
-    put_fixed(s);
     stw_table_begin(&t, s->pool, heads, 5);
     for (uint32_t i = 0; i < l->n_rows; i++) {
         const stw_layout_row *row = &l->rows[i];

@@ -35,9 +35,18 @@ static bool divides_experts(const stw_model *model, uint64_t ep) {
     return true;
 }
 
-static bool truth_of(const stw_run_spec *run, const char *key) {
-    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
-    return row != NULL && stw_spec_get_u64(row, run) != 0;
+static const stw_spec_row *row_of(const char *key) {
+    return key != NULL ? stw_spec_find(stw_run_spec_table(), key, strlen(key)) : NULL;
+}
+
+static uint64_t value_of(const stw_run_spec *run, const char *key) {
+    const stw_spec_row *row = row_of(key);
+    return row != NULL ? stw_spec_get_u64(row, run) : 0;
+}
+
+bool stw_layout_is_truth(const stw_layout_rules *rules, stw_search key) {
+    const stw_spec_row *row = row_of(stw_layout_key(rules, key));
+    return row != NULL && row->kind == STW_SPEC_BOOL;
 }
 
 const char *stw_layout_key(const stw_layout_rules *rules, stw_search search) {
@@ -46,8 +55,7 @@ const char *stw_layout_key(const stw_layout_rules *rules, stw_search search) {
         STW_SEARCH_TABLE(X)
 #undef X
     };
-    if (search == STW_SEARCH_OWN_1) return rules->own[0];
-    return search == STW_SEARCH_OWN_2 ? rules->own[1] : keys[search];
+    return search < STW_SEARCH_OWN_1 ? keys[search] : rules->own[search - STW_SEARCH_OWN_1];
 }
 
 void stw_layout_of_run(const stw_layout_case *c, const stw_layout_rules *rules, uint64_t *value) {
@@ -63,8 +71,9 @@ void stw_layout_of_run(const stw_layout_case *c, const stw_layout_rules *rules, 
     value[STW_SEARCH_MICRO_BATCH] = run->batch.micro_batch;
     value[STW_SEARCH_ACCUMULATION] = run->batch.grad_accumulation;
     value[STW_SEARCH_FUSED_LOSS] = run->loss.fused;
-    for (int i = 0; i < 2; i++)
-        value[STW_SEARCH_OWN_1 + i] = rules->own[i] != NULL && truth_of(run, rules->own[i]);
+    value[STW_SEARCH_SEQUENCE] = p->sequence_parallel;
+    for (int i = 0; i < STW_SEARCH_N_OWN; i++)
+        value[STW_SEARCH_OWN_1 + i] = value_of(run, rules->own[i]);
 }
 
 /* ---- values ---- */
@@ -112,16 +121,17 @@ static bool may_be(const stw_layout_case *c, stw_search key, uint64_t value) {
     }
 }
 
-uint32_t stw_layout_values(const stw_layout_case *c, stw_search key, uint64_t *out) {
-    const bool truth =
-        key == STW_SEARCH_FUSED_LOSS || key == STW_SEARCH_OWN_1 || key == STW_SEARCH_OWN_2;
+uint32_t stw_layout_values(const stw_layout_case *c, const stw_layout_rules *rules, stw_search key,
+                           uint64_t *out) {
+    const bool own = key >= STW_SEARCH_OWN_1;
+    const stw_spec_row *row = own ? row_of(stw_layout_key(rules, key)) : NULL;
     uint32_t n = 0;
-    if (truth) {
+    if (stw_layout_is_truth(rules, key)) {
         out[n++] = 0;
         out[n++] = 1;
         return n;
     }
-    const uint64_t most = most_of(c, key);
+    const uint64_t most = row != NULL ? (uint64_t)row->most : most_of(c, key);
     for (uint64_t v = 1; v <= most && n < STW_LAYOUT_MOST_VALUES; v++)
         if (v == 1 || may_be(c, key, v)) out[n++] = v;
     return n;
@@ -137,9 +147,16 @@ bool stw_layout_divides(const stw_layout_case *c, const uint64_t *value) {
     return expert_ways == 1 || has_experts(c->model);
 }
 
+bool stw_layout_has_sequence(const stw_layout_case *c, const uint64_t *value) {
+    const uint64_t rows = stw_times(value[STW_SEARCH_CP], value[STW_SEARCH_TP]);
+    if (value[STW_SEARCH_SEQUENCE] == 0) return true;
+    if (value[STW_SEARCH_TP] == 1) return false;
+    return c->run->batch.max_tokens_per_gpu > 0 || c->run->batch.seq_len % rows == 0;
+}
+
 /* Truth values of a layout that say nothing are left at the run's: resharding cannot change where
  * a rank has all parameters. */
-static bool admits_chunks(const stw_layout_case *c, const uint64_t *value) {
+bool stw_layout_admits_chunks(const stw_layout_case *c, const uint64_t *value) {
     const uint64_t replicas = value[STW_SEARCH_REPLICAS], cp = value[STW_SEARCH_CP];
     const bool reshards = value[STW_SEARCH_OWN_1] != 0, to_node = value[STW_SEARCH_OWN_2] != 0;
     const uint64_t whole = value[STW_SEARCH_TP] * value[STW_SEARCH_PP]; /* not searched */
@@ -156,11 +173,6 @@ static bool admits_chunks(const stw_layout_case *c, const uint64_t *value) {
 }
 
 const stw_layout_rules stw_layouts_of_chunks = {
-    .searches = BIT(CP) | BIT(EP) | BIT(REPLICAS) | BIT(MICRO_BATCH) | BIT(ACCUMULATION) |
-                BIT(FUSED_LOSS) | BIT(OWN_1) | BIT(OWN_2),
+    .searches = STW_LAYOUT_KEYS_OF_CHUNKS,
     .own = {"fsdp.reshard_after_forward", "fsdp.reshard_to_node"},
-    .admits = admits_chunks};
-
-const stw_layout_rules stw_layouts_of_batches = {.searches = BIT(MICRO_BATCH) | BIT(ACCUMULATION) |
-                                                             BIT(FUSED_LOSS),
-                                                 .admits = stw_layout_divides};
+    .admits = stw_layout_admits_chunks};

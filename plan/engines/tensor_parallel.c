@@ -5,43 +5,54 @@
 
 #include "core/checked.h"
 
-static bool ends_with_any(const char *name, const char *const *ends) {
+typedef struct ending {
+    const char *text;
+    size_t length;
+} ending;
+#define ENDING(text)                                                                               \
+    { text, sizeof(text) - 1 }
+#define NO_ENDING                                                                                  \
+    { NULL, 0 }
+
+/* Every tensor of a model is asked for often. */
+static bool ends_with_any(const char *name, const ending *e) {
     const size_t n = strlen(name);
-    for (; *ends != NULL; ends++) {
-        const size_t m = strlen(*ends);
-        if (n >= m && strcmp(name + n - m, *ends) == 0) return true;
+    for (; e->text != NULL; e++) {
+        if (n < e->length || name[n - e->length] != e->text[0]) continue;
+        if (memcmp(name + n - e->length, e->text, e->length) == 0) return true;
     }
     return false;
 }
 
 static stw_tp_cut cut_of(const char *name, bool vector) {
-    static const char *const vectors[] = {"q_proj.bias",
-                                          "k_proj.bias",
-                                          "v_proj.bias",
-                                          "up_proj.bias",
-                                          "gate_proj.bias",
-                                          "linear_qkv.bias",
-                                          "linear_fc1.bias",
-                                          "attn.qkv.bias",
-                                          "A_log",
-                                          "dt_bias",
-                                          "linear_q.bias",
-                                          "linear_kv.bias",
-                                          "output_layer.bias",
-                                          NULL};
-    static const char *const whole[] = {"mlp.gate.weight",
-                                        "router.weight",
-                                        "q_a_proj.weight",
-                                        "wpe.weight",
-                                        "position_embeddings.weight",
-                                        "linear_q_down_proj.weight",
-                                        "linear_kv_down_proj.weight",
-                                        "kv_a_proj_with_mqa.weight",
-                                        "shared_expert_gate.weight",
-                                        NULL};
-    static const char *const columns[] = {
-        "o_proj.weight",     "out_proj.weight",  "down_proj.weight",  "linear_proj.weight",
-        "linear_fc2.weight", "attn.proj.weight", "experts.down_proj", NULL};
+    static const ending vectors[] = {ENDING("q_proj.bias"),
+                                     ENDING("k_proj.bias"),
+                                     ENDING("v_proj.bias"),
+                                     ENDING("up_proj.bias"),
+                                     ENDING("gate_proj.bias"),
+                                     ENDING("linear_qkv.bias"),
+                                     ENDING("linear_fc1.bias"),
+                                     ENDING("attn.qkv.bias"),
+                                     ENDING("A_log"),
+                                     ENDING("dt_bias"),
+                                     ENDING("linear_q.bias"),
+                                     ENDING("linear_kv.bias"),
+                                     ENDING("output_layer.bias"),
+                                     NO_ENDING};
+    static const ending whole[] = {ENDING("mlp.gate.weight"),
+                                   ENDING("router.weight"),
+                                   ENDING("q_a_proj.weight"),
+                                   ENDING("wpe.weight"),
+                                   ENDING("position_embeddings.weight"),
+                                   ENDING("linear_q_down_proj.weight"),
+                                   ENDING("linear_kv_down_proj.weight"),
+                                   ENDING("kv_a_proj_with_mqa.weight"),
+                                   ENDING("shared_expert_gate.weight"),
+                                   NO_ENDING};
+    static const ending columns[] = {ENDING("o_proj.weight"),     ENDING("out_proj.weight"),
+                                     ENDING("down_proj.weight"),  ENDING("linear_proj.weight"),
+                                     ENDING("linear_fc2.weight"), ENDING("attn.proj.weight"),
+                                     ENDING("experts.down_proj"), NO_ENDING};
     if (vector) return ends_with_any(name, vectors) ? STW_TP_ROWS : STW_TP_WHOLE;
     if (ends_with_any(name, whole)) return STW_TP_WHOLE;
     return ends_with_any(name, columns) ? STW_TP_COLUMNS : STW_TP_ROWS;
@@ -90,14 +101,14 @@ uint64_t stw_tp_own_tokens(const stw_job *job) {
 
 /* ---- checks ---- */
 
-static stw_status refuse(const stw_job *job, const char *what, uint64_t found, stw_error *err) {
+static stw_status refuse(uint32_t tp, const char *what, uint64_t found, stw_error *err) {
     return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel.tp", "tp %u does not divide the %llu %s",
-                    job->run->parallel.tp, (unsigned long long)found, what);
+                    tp, (unsigned long long)found, what);
 }
 
-static stw_status check_block(const stw_job *job, const stw_block_group *group, stw_error *err) {
+static stw_status check_block(const stw_block_group *group, uint32_t tp, const char *engine,
+                              stw_error *err) {
     const stw_block_facts *f = &group->facts;
-    const uint64_t tp = job->run->parallel.tp;
     const struct {
         const char *what;
         uint64_t n;
@@ -108,46 +119,52 @@ static stw_status check_block(const stw_job *job, const stw_block_group *group, 
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "parallel.tp",
                         "found %u: with engine %s it cuts softmax attention and dense MLPs alone, "
                         "and %s has others; set it to 1, or use engine: megatron",
-                        job->run->parallel.tp, job->engine->spec.name, group->name);
+                        tp, engine, group->name);
     for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++)
-        if (cuts[i].n % tp != 0) return refuse(job, cuts[i].what, cuts[i].n, err);
+        if (cuts[i].n % tp != 0) return refuse(tp, cuts[i].what, cuts[i].n, err);
     return STW_STATUS_OK;
 }
 
 /* Products that are a tensor each: fused ones have rows of several in turn. */
-static stw_status check_tensor(const stw_job *job, const stw_tensor *t, stw_error *err) {
-    static const char *const products[] = {
-        "q_proj.weight",    "k_proj.weight",  "v_proj.weight",    "o_proj.weight",
-        "gate_proj.weight", "up_proj.weight", "down_proj.weight", NULL};
-    const stw_block_group *group = &job->model->groups[job->model->blocks[t->block].group];
+static stw_status check_tensor(const stw_model *model, const stw_tensor *t, uint32_t tp,
+                               const char *engine, stw_error *err) {
+    static const ending products[] = {ENDING("q_proj.weight"),    ENDING("k_proj.weight"),
+                                      ENDING("v_proj.weight"),    ENDING("o_proj.weight"),
+                                      ENDING("gate_proj.weight"), ENDING("up_proj.weight"),
+                                      ENDING("down_proj.weight"), NO_ENDING};
+    const stw_block_group *group = &model->groups[model->blocks[t->block].group];
     const stw_tp_cut cut = stw_tp_cut_of(t);
     if (t->rank > 1 && group->facts.transformer && !ends_with_any(t->name, products))
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "parallel.tp",
                         "found %u: engine %s has no rule for %s; set it to 1, or use engine: "
                         "megatron",
-                        job->run->parallel.tp, job->engine->spec.name, t->name);
+                        tp, engine, t->name);
     const uint64_t length = cut == STW_TP_COLUMNS && t->rank > 1 ? t->shape[1] : t->shape[0];
-    if (cut == STW_TP_WHOLE || length % job->run->parallel.tp == 0) return STW_STATUS_OK;
-    return refuse(job,
+    if (cut == STW_TP_WHOLE || length % tp == 0) return STW_STATUS_OK;
+    return refuse(tp,
                   strcmp(group->name, "embed") == 0 ? "rows of the embedding" : "rows of a product",
                   length, err);
 }
 
-stw_status stw_tp_check(const stw_job *job, stw_error *err) {
+stw_status stw_tp_check_model(const stw_model *model, uint32_t tp, const char *engine,
+                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    const stw_model *model = job->model;
-    const stw_parallel *p = &job->run->parallel;
-    if (p->tp == 1) return STW_STATUS_OK;
     for (uint32_t g = 0; g < model->n_groups; g++)
         if (model->groups[g].facts.transformer || model->groups[g].facts.vision)
-            STW_TRY(check_block(job, &model->groups[g], err));
-    if (model->vocab % p->tp != 0)
-        return refuse(job, "entries of the vocabulary", model->vocab, err);
+            STW_TRY(check_block(&model->groups[g], tp, engine, err));
+    if (model->vocab % tp != 0) return refuse(tp, "entries of the vocabulary", model->vocab, err);
     for (uint32_t t = 0; t < model->n_tensors; t++)
-        STW_TRY(check_tensor(job, &model->tensors[t], err));
-    if (p->sequence_parallel && job->run->batch.max_tokens_per_gpu == 0 &&
-        job->run->batch.seq_len / p->cp % p->tp != 0)
-        return refuse(job, "tokens of a sequence", job->run->batch.seq_len / p->cp, err);
+        STW_TRY(check_tensor(model, &model->tensors[t], tp, engine, err));
 out:
+    return status;
+}
+
+stw_status stw_tp_check(const stw_job *job, stw_error *err) {
+    const stw_parallel *p = &job->run->parallel;
+    if (p->tp == 1) return STW_STATUS_OK;
+    const stw_status status = stw_tp_check_model(job->model, p->tp, job->engine->spec.name, err);
+    if (status == STW_STATUS_OK && p->sequence_parallel &&
+        job->run->batch.max_tokens_per_gpu == 0 && job->run->batch.seq_len / p->cp % p->tp != 0)
+        return refuse(p->tp, "tokens of a sequence", job->run->batch.seq_len / p->cp, err);
     return status;
 }

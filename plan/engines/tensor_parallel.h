@@ -21,8 +21,12 @@ uint64_t stw_tp_rows(const stw_job *job, uint32_t tensor, uint64_t *row);
 /** Tokens of which a rank has all elements between the products: its share of them with sequence
  * parallelism. */
 uint64_t stw_tp_own_tokens(const stw_job *job);
-/** BAD_INPUT where the run's ways do not divide the heads, the width of the MLP, the vocabulary or
- * the sequence; NOT_BUILT_IN where a part of the model is not softmax attention and a dense MLP. */
+/** BAD_INPUT where the ways do not divide the heads, the width of the MLP or the vocabulary;
+ * NOT_BUILT_IN where a part of the model is not softmax attention and a dense MLP. @param engine
+ * that errors name */
+STW_MUST_USE stw_status stw_tp_check_model(const stw_model *model, uint32_t tp, const char *engine,
+                                           stw_error *err);
+/** The same of a run's ways, which must divide the sequence, too. */
 STW_MUST_USE stw_status stw_tp_check(const stw_job *job, stw_error *err);
 
 #endif

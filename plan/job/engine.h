@@ -81,17 +81,18 @@ typedef struct stw_layout_case {
 } stw_layout_case;
 
 /** Layouts that an engine admits. A layout is a value for each stw_search; keys that are not
- * searched have the run's. Truth values are 0 and 1. */
+ * searched have the run's. Truth values are 0 and 1. Where the ways of parallel.tp are searched,
+ * parallel.sequence_parallel is, too, unless the run gives it. */
 typedef struct stw_layout_rules {
-    uint32_t searches;  /* bit stw_search */
-    const char *own[2]; /* keys of OWN_1 and OWN_2, truth values; NULL: none */
+    uint32_t searches; /* bit stw_search */
+    const char
+        *own[STW_SEARCH_N_OWN]; /* keys of OWN_1 and on: truth values or counts; NULL: none */
     /** Cheap: what it admits may still be refused as a whole. @param value [STW_N_SEARCHES] */
     bool (*admits)(const stw_layout_case *c, const uint64_t *value);
     /** Settings that go with a layout, KEY=VALUE. NULL: none. @param out [STW_LAYOUT_MOST_OWN]
      * @return how many */
     uint32_t (*settings)(const stw_layout_case *c, const uint64_t *value,
                          char out[][STW_LAYOUT_SETTING]);
-    const char *fixed; /* what `settings` decides alike for all with parallel.tp; NULL: nothing */
 } stw_layout_rules;
 
 typedef struct stw_engine {

@@ -72,8 +72,8 @@ typedef struct stw_param_group {
 #define STW_MAX_SECTIONS 8
 #define STW_SECTION_BYTES 256
 
-/* X(enum, key). What a layout is made of: keys whose `auto` the planner searches. Then two keys of
- * an engine's own. */
+/* X(enum, key). What a layout is made of: keys whose `auto` the planner searches. Then keys that
+ * some engines have (stw_layout_rules.own). */
 #define STW_SEARCH_TABLE(X)                                                                        \
     X(TP, "parallel.tp")                                                                           \
     X(PP, "parallel.pp")                                                                           \
@@ -85,8 +85,12 @@ typedef struct stw_param_group {
     X(MICRO_BATCH, "batch.micro_batch")                                                            \
     X(ACCUMULATION, "batch.grad_accumulation")                                                     \
     X(FUSED_LOSS, "loss.fused")                                                                    \
+    X(SEQUENCE, "parallel.sequence_parallel")                                                      \
     X(OWN_1, NULL)                                                                                 \
-    X(OWN_2, NULL)
+    X(OWN_2, NULL)                                                                                 \
+    X(OWN_3, NULL)
+
+#define STW_SEARCH_N_OWN 3
 
 #define X(name, key) STW_SEARCH_##name,
 typedef enum stw_search { STW_SEARCH_TABLE(X) STW_N_SEARCHES } stw_search;

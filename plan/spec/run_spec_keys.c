@@ -151,7 +151,8 @@ _Static_assert(offsetof(stw_run_spec, optimizer.beta2) ==
          .fallback = "1",       BOUNDS(1, MOST_WAYS), .needs = experts},                           \
     {                                                                                              \
         BOOL("parallel.sequence_parallel"), where(parallel.sequence_parallel),                     \
-            .fallback = "false", .instead = other, .needs = forward                                \
+            .search = (searched)*SEARCH(SEQUENCE), .fallback = "false", .instead = other,          \
+            .needs = forward                                                                       \
     }
 
 static const stw_spec_word searches[] = {

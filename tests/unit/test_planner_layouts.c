@@ -71,7 +71,14 @@ static bool plan_of(const instance *in, const char *const *settings, size_t n, s
 typedef struct space {
     uint64_t most[6]; /* tp, pp, vpp, cp, ep, micro_batch */
     bool reshard, replicas;
+    uint64_t zero_stages;
 } space;
+
+/* What else a fixed layout sets. */
+typedef struct extras {
+    uint64_t replicas, zero_stage; /* 0: no such key */
+    bool reshard, fused, sequence;
+} extras;
 
 static const char *const keys[] = {"parallel.tp", "parallel.pp", "parallel.vpp",
                                    "parallel.cp", "parallel.ep", "batch.micro_batch"};
@@ -81,26 +88,28 @@ typedef struct outcome {
     double best_s;
 } outcome;
 
-static void plan_fixed(const instance *in, const uint64_t *value, uint64_t replicas, bool reshard,
-                       bool fused, outcome *out) {
+static void plan_fixed(const instance *in, const uint64_t *value, const extras *x, outcome *out) {
     char text[12][64];
     const char *settings[12];
     const uint64_t ranks = (uint64_t)in->gpus * in->nodes, ways = value[0] * value[1] * value[3];
     const uint64_t once = ranks % ways == 0 ? ranks / ways * value[5] : 0;
     stw_plan *plan = NULL;
     size_t n = 0;
-    if (once == 0 || in->sequences % once != 0) return;
+    if (once == 0 || in->sequences % once != 0 || (x->sequence && value[0] == 1)) return;
     for (size_t k = 0; k < 6; k++)
         if (value[k] > 1)
             snprintf(text[n++], sizeof text[0], "%s=%llu", keys[k], (unsigned long long)value[k]);
     snprintf(text[n++], sizeof text[0], "batch.grad_accumulation=%llu",
              (unsigned long long)(in->sequences / once));
-    if (value[0] > 1) snprintf(text[n++], sizeof text[0], "parallel.sequence_parallel=true");
-    if (replicas > 1)
+    if (x->sequence) snprintf(text[n++], sizeof text[0], "parallel.sequence_parallel=true");
+    if (x->replicas > 1)
         snprintf(text[n++], sizeof text[0], "parallel.dp_replicate=%llu",
-                 (unsigned long long)replicas);
-    if (!reshard) snprintf(text[n++], sizeof text[0], "fsdp.reshard_after_forward=false");
-    if (fused) snprintf(text[n++], sizeof text[0], "loss.fused=true");
+                 (unsigned long long)x->replicas);
+    if (x->zero_stage > 0)
+        snprintf(text[n++], sizeof text[0], "deepspeed.zero_stage=%llu",
+                 (unsigned long long)x->zero_stage);
+    if (!x->reshard) snprintf(text[n++], sizeof text[0], "fsdp.reshard_after_forward=false");
+    if (x->fused) snprintf(text[n++], sizeof text[0], "loss.fused=true");
     for (size_t i = 0; i < n; i++) settings[i] = text[i];
     if (!plan_of(in, settings, n, &plan)) return;
     out->planned++;
@@ -112,8 +121,20 @@ static void plan_fixed(const instance *in, const uint64_t *value, uint64_t repli
     stw_plan_free(plan);
 }
 
-static void plan_all_fixed(const instance *in, const space *s, outcome *out) {
+/* Of ways and a micro batch. */
+static void plan_extras(const instance *in, const space *s, const uint64_t *v, outcome *out) {
     const uint64_t ranks = (uint64_t)in->gpus * in->nodes;
+    const uint64_t least = s->zero_stages > 0 ? 1 : 0;
+    for (uint64_t r = 1; r <= (s->replicas ? ranks : 1); r *= 2)
+        for (uint64_t stage = least; stage <= s->zero_stages; stage++)
+            for (int last = 0; last < 8; last++) {
+                const extras x = {r, stage, (last & 1) == 0, (last & 2) != 0, (last & 4) != 0};
+                if ((x.reshard || s->reshard) && (!x.fused || s->reshard || stage > 0))
+                    plan_fixed(in, v, &x, out);
+            }
+}
+
+static void plan_all_fixed(const instance *in, const space *s, outcome *out) {
     uint64_t v[6];
     *out = (outcome){.best_s = NAN};
     for (v[0] = 1; v[0] <= s->most[0]; v[0] *= 2)
@@ -121,10 +142,7 @@ static void plan_all_fixed(const instance *in, const space *s, outcome *out) {
             for (v[2] = 1; v[2] <= s->most[2]; v[2]++)
                 for (v[3] = 1; v[3] <= s->most[3]; v[3] *= 2)
                     for (v[4] = 1; v[4] <= s->most[4]; v[4] *= 2)
-                        for (v[5] = 1; v[5] <= s->most[5]; v[5] *= 2)
-                            for (uint64_t r = 1; r <= (s->replicas ? ranks : 1); r *= 2)
-                                for (int last = 0; last < (s->reshard ? 4 : 1); last++)
-                                    plan_fixed(in, v, r, (last & 1) == 0, (last & 2) != 0, out);
+                        for (v[5] = 1; v[5] <= s->most[5]; v[5] *= 2) plan_extras(in, s, v, out);
 }
 
 /* ---- the search ---- */
@@ -151,24 +169,34 @@ static void check_same(const instance *in, const space *s) {
 
 static void dense_shards(void) {
     const instance in = {"Qwen3-0.6B", "stowage", "14 GiB", 4, 1, 16, {NULL}};
-    check_same(&in, &(space){{1, 1, 1, 4, 1, 16}, true, true});
+    check_same(&in, &(space){{1, 1, 1, 4, 1, 16}, true, true, 0});
 }
 
 static void experts_of_torch(void) {
     const instance in = {
         "DeepSeek-V2-Lite", "fsdp2", "140 GiB", 2, 2, 16, {"fsdp.reshard_to_node=false", NULL}};
-    check_same(&in, &(space){{1, 1, 1, 4, 8, 16}, true, true});
+    check_same(&in, &(space){{1, 1, 1, 4, 8, 16}, true, true, 0});
+}
+
+static void tensors_of_torch(void) {
+    const instance in = {"Qwen3-1.7B", "fsdp2", "14 GiB", 4, 1, 8, {NULL}};
+    check_same(&in, &(space){{4, 1, 1, 4, 1, 16}, true, true, 0});
+}
+
+static void zero_stages(void) {
+    const instance in = {"Qwen3-1.7B", "deepspeed", "20 GiB", 4, 1, 16, {NULL}};
+    check_same(&in, &(space){{1, 1, 1, 1, 1, 16}, false, false, 3});
 }
 
 static void dense_stages(void) {
     const instance in = {"Qwen3-1.7B", "megatron", "24 GiB", 4, 1, 16, {NULL}};
-    check_same(&in, &(space){{4, 4, 8, 4, 1, 16}, false, false});
+    check_same(&in, &(space){{4, 4, 8, 4, 1, 16}, false, false, 0});
 }
 
 static void experts_in_stages(void) {
     const instance in = {
         "Moonlight-16B-A3B", "megatron", "80 GiB", 4, 2, 16, {"parallel.etp=1", "parallel.pp=1"}};
-    check_same(&in, &(space){{4, 1, 1, 4, 8, 16}, false, false});
+    check_same(&in, &(space){{4, 1, 1, 4, 8, 16}, false, false, 0});
 }
 
 /* ---- what it depends on ---- */
@@ -226,6 +254,37 @@ static void set_keys_stay(void) {
         choose(&run, &in, 1, true, &found);
         if (i < 2) CU_ASSERT_EQUAL(run.parallel.tp, 2);
         CU_ASSERT_EQUAL((strstr(found.searched, "parallel.tp") != NULL), i == 2);
+        stw_run_spec_free(&run);
+    }
+}
+
+/* A value of sequence parallelism that was given stays; else both are searched, also where tp alone
+ * is searched. Experts with tp need it. */
+static void sequence_parallelism(void) {
+    static const char *const models[] = {"Qwen3-1.7B", "DeepSeek-V2-Lite"};
+    static const struct {
+        const char *settings[2];
+        int given; /* -1: it is searched */
+    } cases[] = {{{"parallel=auto", "parallel.sequence_parallel=false"}, false},
+                 {{"parallel=auto", "parallel.sequence_parallel=true"}, true},
+                 {{"parallel.sequence_parallel=true", "parallel.tp=auto"}, true},
+                 {{"parallel=auto", "parallel.tp=2"}, -1},
+                 {{"parallel.tp=auto", "batch.grad_accumulation=4"}, -1}};
+    for (size_t i = 0; i < 10; i++) {
+        const instance in = {models[i / 5], "megatron", "140 GiB", 4, 1, 16, {NULL}};
+        const int given = cases[i % 5].given;
+        stw_run_spec run;
+        stw_cluster cluster = cluster_of(&in);
+        stw_layout_search found;
+        CHECK_OK(stw_run_spec_init(&run, err));
+        CHECK_OK(stw_specs_set_all(&cluster, &run, cases[i % 5].settings, 2, "--set", err));
+        choose(&run, &in, 2, false, &found);
+        if (given >= 0) CU_ASSERT_EQUAL(run.parallel.sequence_parallel, given != 0);
+        if (given > 0) CU_ASSERT(run.parallel.tp > 1);
+        if (run.parallel.sequence_parallel) CU_ASSERT(run.parallel.tp > 1);
+        if (i >= 5) CU_ASSERT_EQUAL(run.parallel.sequence_parallel, run.parallel.tp > 1);
+        CU_ASSERT_EQUAL(strstr(found.searched, "sequence_parallel") != NULL, given < 0);
+        CU_ASSERT(found.admitted > 0 && found.rows[0].verdict != STW_VERDICT_DOES_NOT_FIT);
         stw_run_spec_free(&run);
     }
 }
@@ -330,10 +389,13 @@ int main(void) {
     static const stw_test tests[] = {
         {"dense shards equal all fixed layouts", dense_shards},
         {"experts of fsdp2 equal all fixed layouts", experts_of_torch},
+        {"tensor parallelism of fsdp2 equals all fixed layouts", tensors_of_torch},
+        {"ZeRO stages equal all fixed layouts", zero_stages},
         {"pipeline stages equal all fixed layouts", dense_stages},
         {"experts in stages equal all fixed layouts", experts_in_stages},
         {"the number of threads does not count", threads_do_not_count},
         {"keys that are set stay", set_keys_stay},
+        {"sequence parallelism is searched or stays", sequence_parallelism},
         {"files may be open", files_may_be_open},
         {"runs without auto are left alone", closed_runs_are_left_alone},
         {"refusals", refusals},

@@ -117,6 +117,19 @@ static stw_margins margins(const stw_run_spec *run) {
     return (stw_margins){.gpu = 0.003};
 }
 
+/* Stages that the offload allows (keys.c, check_offload). */
+static bool admits(const stw_layout_case *c, const uint64_t *value) {
+    const stw_deepspeed_settings s = stw_deepspeed_settings_of(c->run);
+    const bool cut = s.offload_param != 0 || s.offload_optimizer == STW_OFFLOAD_NVME;
+    return stw_layout_divides(c, value) && (!cut || value[STW_SEARCH_OWN_3] == 3);
+}
+
+static const stw_layout_rules layouts = {
+    .searches = 1u << STW_SEARCH_MICRO_BATCH | 1u << STW_SEARCH_ACCUMULATION |
+                1u << STW_SEARCH_FUSED_LOSS | 1u << STW_SEARCH_OWN_3,
+    .own = {NULL, NULL, "deepspeed.zero_stage"},
+    .admits = admits};
+
 const stw_engine stw_engine_deepspeed = {
     .spec = {.name = "deepspeed",
              .section = &stw_deepspeed_section,
@@ -133,7 +146,7 @@ const stw_engine stw_engine_deepspeed = {
     .cpu_rate = stw_zero_cpu_rate,
     .cpu_pass = stw_zero_cpu_pass,
     .fixes = fixes,
-    .layouts = &stw_layouts_of_batches,
+    .layouts = &layouts,
     .places = places,
     .representative = stw_zero_representative,
     .cut = stw_zero_cut,

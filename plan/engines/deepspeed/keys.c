@@ -14,8 +14,8 @@ static const stw_spec_word offload_devices[] = {{"none", STW_OFFLOAD_NONE, NULL}
                                                 {NULL, 0, NULL}};
 /* No row needs an `instead`: a value that is not the default is refused with any other engine. */
 static const stw_spec_row rows[] = {
-    {COUNT("deepspeed.zero_stage"), AT(zero_stage), .fallback = "3", .note = "1, 2 or 3",
-     BOUNDS(1, 3)},
+    {COUNT("deepspeed.zero_stage"), AT(zero_stage), .search = 1u << STW_SEARCH_OWN_3,
+     .fallback = "3", .note = "1, 2 or 3", BOUNDS(1, 3)},
     {WORDS("deepspeed.offload_optimizer", offload_devices), AT(offload_optimizer),
      .also = "zero_offload offload_optimizer_device", .fallback = "none",
      .note = "none | cpu: gradients, master weights and moments on the host, CPU Adam | nvme: "

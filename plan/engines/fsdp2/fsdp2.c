@@ -12,9 +12,9 @@
 #include "plan/engines/fsdp2/cpu_step.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/layer.h"
+#include "plan/engines/fsdp2/layouts.h"
 #include "plan/engines/fsdp2/save.h"
 #include "plan/engines/fsdp2/tensors.h"
-#include "plan/engines/layouts.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/park.h"
 #include "plan/engines/partition.h"
@@ -484,7 +484,7 @@ const stw_engine stw_engine_fsdp2 = {
     .cpu_advice = stw_fsdp2_cpu_advice,
     .cpu_rate = stw_fsdp2_cpu_rate,
     .fixes = fixes,
-    .layouts = &stw_layouts_of_chunks,
+    .layouts = &stw_fsdp2_layouts,
     .places = places,
     .one_cut = true,
     .part = stw_tp_part,

@@ -39,7 +39,7 @@ bool stw_pass_begin(stw_pass *p) {
         stw_pass_block *s = &p->blocks[i];
         s->gathered = s->stashed = s->reduced = STW_OP_NONE;
         s->in_root = stw_job_in_root(b->job, i);
-        if (stw_pass_in_root(p, i))
+        if (s->in_root)
             p->root = i;
         else
             p->chain[p->n_chain++] = i;

@@ -721,14 +721,13 @@ void stw_torch_workspace(stw_builder *b, uint32_t first_op) {
 /* Tensors of the step, by segment of the optimizer space. */
 enum { ROOT, EXP_AVG, EXP_AVG_SQ, PARAM, GRAD, N_STEP_TENSORS };
 
-/* The group of the streamed step that a block belongs to: its place among wrapped blocks, or the
- * last one. */
-static uint32_t step_group(const stw_job *job, uint32_t block) {
-    uint32_t before = 0;
-    const bool root = stw_job_in_root(job, block);
-    for (uint32_t i = 0; i < (root ? job->model->n_blocks : block); i++)
-        before += !stw_job_in_root(job, i);
-    return before;
+/* The wrapped block that is a group of the streamed step: groups are numbered as wrapped blocks
+ * are. @return n_blocks: the last group, which is all the others, or all of them */
+static uint32_t wrapped_block(const stw_job *job, uint32_t group) {
+    uint32_t before = 0, i = 0;
+    for (; i < job->model->n_blocks && group != STW_TORCH_ALL; i++)
+        if (!stw_job_in_root(job, i) && before++ == group) return i;
+    return job->model->n_blocks;
 }
 
 /* Take or drop one tensor per segment of a group. */
@@ -741,10 +740,14 @@ static void step_tensors(stw_builder *b, uint32_t group, bool alloc, uint32_t st
     if (b->step_tensors == 0)
         b->step_tensors = stw_tensor_numbers(b, space->n_segments * N_STEP_TENSORS);
     if (b->step_tensors == STW_NO_TENSOR) return;
+    const uint32_t wrapped = wrapped_block(job, group);
     for (uint32_t i = 0; i < space->n_segments; i++) {
         const stw_segment *segment = &space->segments[i];
         const uint32_t at = job->model->tensors[segment->tensor].block;
-        if (at != block) in = group == STW_TORCH_ALL || step_group(job, at) == group;
+        if (at != block && wrapped < job->model->n_blocks)
+            in = at == wrapped;
+        else if (at != block)
+            in = group == STW_TORCH_ALL || stw_job_in_root(job, at);
         block = at;
         for (uint32_t t = 0; in && t < N_STEP_TENSORS; t++) {
             const uint32_t tensor = b->step_tensors + i * N_STEP_TENSORS + t;

@@ -20,13 +20,22 @@ static bool cuts_heads(const stw_model *model, uint64_t tp, uint64_t cp) {
     return true;
 }
 
-/* Experts are cut like the rest of a block, or not at all. Chunks of an interleaved schedule have
- * the same number of layers, and micro batches come in groups of pp. */
+static bool has_experts(const stw_model *model) {
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        if (model->groups[g].facts.experts > 0) return true;
+    return false;
+}
+
+/* Experts are not trained with tensor parallelism and without sequence parallelism
+ * (moe_layer.py, MoELayer.forward); they are cut like the rest of a block, or not at all. Chunks of
+ * an interleaved schedule have the same number of layers, and micro batches come in groups of pp.
+ */
 static bool admits(const stw_layout_case *c, const uint64_t *value) {
     const uint64_t tp = value[STW_SEARCH_TP], pp = value[STW_SEARCH_PP],
                    vpp = value[STW_SEARCH_VPP], etp = value[STW_SEARCH_ETP];
     const uint64_t layers = stw_layout_layers(c->model);
-    if (!stw_layout_divides(c, value)) return false;
+    if (!stw_layout_divides(c, value) || !stw_layout_has_sequence(c, value)) return false;
+    if (tp > 1 && value[STW_SEARCH_SEQUENCE] == 0 && has_experts(c->model)) return false;
     if (!cuts_heads(c->model, tp, value[STW_SEARCH_CP])) return false;
     if ((c->searched & BIT(ETP)) != 0 && etp != 1 && etp != tp) return false;
     if ((c->searched & (BIT(VPP) | BIT(PP))) == 0) return true;
@@ -36,15 +45,12 @@ static bool admits(const stw_layout_case *c, const uint64_t *value) {
            (pp > 1 && layers % (pp * vpp) == 0 && value[STW_SEARCH_ACCUMULATION] % pp == 0);
 }
 
-/* MoE with tensor parallelism needs sequence parallelism; dense models hold less with it. */
+/* Stages of equal length, or a division of their own. */
 static uint32_t settings(const stw_layout_case *c, const uint64_t *value,
                          char out[][STW_LAYOUT_SETTING]) {
     const stw_megatron_settings own = stw_megatron_settings_of(c->run);
     const uint64_t pp = value[STW_SEARCH_PP], layers = stw_layout_layers(c->model);
     uint32_t n = 0;
-    if ((c->searched & BIT(TP)) != 0)
-        snprintf(out[n++], STW_LAYOUT_SETTING, "parallel.sequence_parallel=%s",
-                 value[STW_SEARCH_TP] > 1 ? "true" : "false");
     if ((c->searched & BIT(PP)) == 0) return n;
     char stages[64] = "none";
     if (layers % pp != 0)
@@ -60,8 +66,6 @@ static uint32_t settings(const stw_layout_case *c, const uint64_t *value,
 
 const stw_layout_rules stw_megatron_layouts = {.searches = BIT(TP) | BIT(PP) | BIT(VPP) | BIT(CP) |
                                                            BIT(EP) | BIT(ETP) | BIT(MICRO_BATCH) |
-                                                           BIT(ACCUMULATION),
+                                                           BIT(ACCUMULATION) | BIT(SEQUENCE),
                                                .admits = admits,
-                                               .settings = settings,
-                                               .fixed = "parallel.sequence_parallel=true where "
-                                                        "parallel.tp is above 1"};
+                                               .settings = settings};
