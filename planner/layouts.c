@@ -290,6 +290,7 @@ static bool may_win(const result *r, const result *best) {
 static uint32_t next_finalist(const search *s) {
     const uint32_t best = best_of(s, false);
     uint32_t next = NO_LAYOUT;
+    if (best == NO_LAYOUT) return NO_LAYOUT;
     for (uint32_t i = 0; i < s->layouts.n; i++) {
         const result *r = &s->results[i];
         bool in = r->compared || r->is < AT_RISK;
@@ -471,6 +472,7 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
     if (out != NULL) out->seconds = stw_now_s() - start_s;
     STW_TRY(stw_layout_apply(&s.layouts, chosen, run, err));
+    STW_TRY(stw_run_spec_check(run, "parallel", err)); /* where all are refused: why */
 out:
     return status;
 }

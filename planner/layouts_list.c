@@ -114,7 +114,9 @@ static stw_status add_all(stw_layout_list *l, int key, uint64_t *value, stw_pool
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;
     if (key == STW_N_SEARCHES) {
-        if (!set_accumulation(l, value) || !l->rules->admits(&l->c, value)) return STW_STATUS_OK;
+        if (!set_accumulation(l, value)) return STW_STATUS_OK;
+        l->divides = true;
+        if (!l->rules->admits(&l->c, value)) return STW_STATUS_OK;
         return add(l, value, pool, err);
     }
     for (uint32_t i = 0; i < l->n_values[key] && status == STW_STATUS_OK; i++) {
@@ -152,6 +154,11 @@ stw_status stw_layouts_list(const stw_layout_case *c, const stw_layout_rules *ru
     }
     STW_TRY(add_all(out, 0, value, pool, err));
     if (out->n > 0) qsort(out->list, out->n, sizeof *out->list, by_plainness);
+    if (out->n == 0 && out->divides)
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
+                         "found auto: the engine admits no layout of %u GPUs with the keys of "
+                         "parallel that are set to a value; set fewer of them",
+                         c->world));
     if (out->n == 0)
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
                          "found auto: no layout divides the %" PRIu64

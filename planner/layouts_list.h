@@ -19,6 +19,7 @@ typedef struct stw_layout_list {
     uint64_t own[STW_N_SEARCHES];
     uint64_t values[STW_N_SEARCHES][STW_LAYOUT_MOST_VALUES];
     uint32_t n_values[STW_N_SEARCHES];
+    bool divides; /* some layout divides the sequences */
     uint32_t n;
     stw_listed_layout *list; /* [n], the plainest first */
     size_t room;

@@ -246,7 +246,8 @@ bool stw_run_spec_is_open(const stw_run_spec *run);
  * is the default. */
 double stw_run_spec_update_share(const stw_run_spec *run, stw_update update);
 /** Refuse contradictions (BAD_INPUT) and values that are not implemented (NOT_BUILT_IN). Errors
- * name key and value. */
+ * name key and value. What an engine refuses may depend on keys that are still searched: of a run
+ * that is open it is checked when these have values. */
 STW_MUST_USE stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin,
                                            stw_error *err);
 /** Write all keys, defaults included, as member `key` of a JSON document. Reading restores the same

@@ -187,7 +187,7 @@ stw_status stw_run_spec_check(const stw_run_spec *run, const char *origin, stw_e
     STW_TRY(stw_run_spec_check_sections(run, origin, err));
     STW_TRY(check_parked_tiers(run, origin, err));
     STW_TRY(check_engine_keys(run, &defaults, origin, err));
-    if (stw_run_spec_engine(run)->check != NULL)
+    if (stw_run_spec_engine(run)->check != NULL && !stw_run_spec_is_open(run))
         STW_TRY(stw_run_spec_engine(run)->check(run, origin, err));
     STW_TRY(check_checkpoint(run, origin, err));
     STW_TRY(check_groups(run, origin, err));

@@ -26,6 +26,12 @@ static bool has_experts(const stw_model *model) {
     return false;
 }
 
+/* The embedding and the loss count as layers. */
+static uint64_t counted_besides(const stw_run_spec *run) {
+    const stw_megatron_settings own = stw_megatron_settings_of(run);
+    return (uint64_t)own.account_for_embedding + own.account_for_loss;
+}
+
 /* Experts are not trained with tensor parallelism and without sequence parallelism
  * (moe_layer.py, MoELayer.forward); they are cut like the rest of a block, or not at all. Chunks of
  * an interleaved schedule have the same number of layers, and micro batches come in groups of pp.
@@ -33,7 +39,8 @@ static bool has_experts(const stw_model *model) {
 static bool admits(const stw_layout_case *c, const uint64_t *value) {
     const uint64_t tp = value[STW_SEARCH_TP], pp = value[STW_SEARCH_PP],
                    vpp = value[STW_SEARCH_VPP], etp = value[STW_SEARCH_ETP];
-    const uint64_t layers = stw_layout_layers(c->model);
+    const uint64_t besides = counted_besides(c->run);
+    const uint64_t layers = stw_layout_layers(c->model) + besides;
     if (!stw_layout_divides(c, value) || !stw_layout_has_sequence(c, value)) return false;
     if (tp > 1 && value[STW_SEARCH_SEQUENCE] == 0 && has_experts(c->model)) return false;
     if (!cuts_heads(c->model, tp, value[STW_SEARCH_CP])) return false;
@@ -41,6 +48,7 @@ static bool admits(const stw_layout_case *c, const uint64_t *value) {
     if ((c->searched & (BIT(VPP) | BIT(PP))) == 0) return true;
     if (pp * vpp > layers + 2) return false;
     if (stw_megatron_is_fsdp(c->run) && pp > 1) return false;
+    if (besides > 0 && (pp == 1 || layers % (pp * vpp) != 0)) return false;
     return vpp == 1 ||
            (pp > 1 && layers % (pp * vpp) == 0 && value[STW_SEARCH_ACCUMULATION] % pp == 0);
 }
@@ -51,7 +59,7 @@ static uint32_t settings(const stw_layout_case *c, const uint64_t *value,
     const stw_megatron_settings own = stw_megatron_settings_of(c->run);
     const uint64_t pp = value[STW_SEARCH_PP], layers = stw_layout_layers(c->model);
     uint32_t n = 0;
-    if ((c->searched & BIT(PP)) == 0) return n;
+    if ((c->searched & BIT(PP)) == 0 || counted_besides(c->run) > 0) return n;
     char stages[64] = "none";
     if (layers % pp != 0)
         stw_megatron_propose_layout(layers, pp, own.mtp_num_layers > 0, stages, sizeof stages);
