@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Looks for layouts that are faster than what `parallel: auto` chooses, by the simulator's seconds: random values
-of every key that the engine searches, for the same model, cluster and tokens of a step.
+of every key that the engine searches, for the same model, cluster and tokens of a step. Every second one changes
+just one to three keys of the chosen layout.
 
 Usage: bench/layouts_rivals.py STOWAGE [--cases N,N] [--plans N] [--seed N] [--jobs N] [--csv FILE] [--only KEY,KEY]
 
@@ -13,6 +14,7 @@ import concurrent.futures
 import csv
 import json
 import random
+import re
 import shlex
 import subprocess
 import sys
@@ -52,6 +54,9 @@ def plan(stowage, case, settings):
                     f"batch.tokens_per_step={seq_len * sequences}"] + settings:
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    proposed = re.search(r"unequal stages: megatron.pipeline_layout \('([^']+)'\)", done.stderr)
+    if proposed and "pipeline_layout" not in " ".join(settings):
+        return plan(stowage, case, settings + [f"megatron.pipeline_layout={proposed[1]}"])
     if done.returncode not in (0, 3, 4, 7):
         print(f"exit {done.returncode}: {shlex.join(command)}: {done.stderr.strip()}", file=sys.stderr)
     if done.returncode not in (0, 4):
@@ -74,12 +79,17 @@ def value_of(key, rng, nodes):
 
 
 def draw(case, rng, only, chosen):
-    values = dict(chosen) if only else {}
-    for key in DRAWN[case[3]]:
-        if not only or key in only:
+    keys = DRAWN[case[3]] + ("micro_batch",)
+    if not only and rng.random() < 0.5:
+        only = rng.sample(keys, rng.choice([1, 2, 2, 3]))
+    values = {k: v for k, v in chosen.items() if k != "megatron.pipeline_layout"} if only else {}
+    for key in keys:
+        if key == "micro_batch" and (not only or key in only):
+            values["batch.micro_batch"] = rng.choice([1, 1, 2, 4, 8])
+        elif not only or key in only:
             values["parallel." + key if key in WAYS else key] = value_of(key, rng, case[2])
-    if not only or "micro_batch" in only:
-        values["batch.micro_batch"] = rng.choice([1, 1, 2, 4, 8])
+    if str(values.get("parallel.tp", 1)) == "1":
+        values.pop("parallel.sequence_parallel", None)
     ways = 1
     for key in ("tp", "pp", "cp"):
         ways *= int(values.get("parallel." + key, 1))
@@ -106,8 +116,8 @@ def rivals(arguments, number, pool):
         while len(batch) < arguments.jobs and tries < 60 * arguments.plans:
             tries += 1
             settings = draw(case, rng, only, chosen)
-            if settings is not None and tuple(settings) not in seen:
-                seen.add(tuple(settings))
+            if settings is not None and tuple(sorted(settings)) not in seen:
+                seen.add(tuple(sorted(settings)))
                 batch.append(settings)
         for settings, rival in zip(batch, pool.map(lambda s: plan(arguments.stowage, case, s), batch)):
             if rival is not None and len(rows) < arguments.plans:

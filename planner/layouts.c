@@ -21,6 +21,7 @@
 #define BATCH 16u    /* planned against the same best plan */
 #define FINALISTS 4u /* planned at once with all that the planner compares */
 #define MOST_FINALISTS 16u
+#define MOST_RISKY 24u /* besides, of those that stay at risk */
 #define MOST_THREADS 64u
 
 /* Rows may lie above the simulated seconds by this share, and above the bytes of the walk by that
@@ -28,7 +29,7 @@
 static const double ROWS_SLACK = 0.05;
 static const double LOOSE_ROWS = 0.35;
 /* A plan that the solver's rows chose may be this much slower than one that the simulator did. */
-static const double FAR = 1.05;
+static const double FAR = 1.25;
 
 typedef enum standing {
     NOT_PLANNED,
@@ -266,7 +267,7 @@ static stw_status plan_around(search *s, stw_error *err) {
             if (centre == NO_LAYOUT) break;
             /* far from the best: its neighbours are of no interest */
             if (s->results[best].is == FITS &&
-                s->results[centre].seconds > 1.25 * s->results[best].seconds)
+                s->results[centre].seconds > FAR * s->results[best].seconds)
                 break;
             s->results[centre].expanded = true;
             for (uint32_t i = 0; i < s->layouts.n && s->planned + s->n_batch < MOST_PLANS; i++)
@@ -283,13 +284,20 @@ out:
  * it would be if all overlapped as they assume. */
 static bool may_win(const result *r, const result *best) {
     if (r->seconds < best->seconds * (1 + STW_PLAIN_SLACK)) return true;
-    return r->rows_s < best->seconds && r->seconds < best->seconds * FAR;
+    return r->rows_s * (1 + STW_PLAIN_SLACK) < best->seconds && r->seconds < best->seconds * FAR;
+}
+
+/* What comparing all may come to: between what was simulated and what rows promise; every second
+ * one is taken by what was simulated. */
+static double expected_s(const result *r, bool as_simulated) {
+    return as_simulated || r->rows_s > r->seconds ? r->seconds : (r->rows_s + r->seconds) / 2;
 }
 
 /* The fastest that was not compared; those that are at risk may not be so after that. */
 static uint32_t next_finalist(const search *s) {
     const uint32_t best = best_of(s, false);
     uint32_t next = NO_LAYOUT;
+    double least_s = INFINITY;
     if (best == NO_LAYOUT) return NO_LAYOUT;
     for (uint32_t i = 0; i < s->layouts.n; i++) {
         const result *r = &s->results[i];
@@ -297,7 +305,11 @@ static uint32_t next_finalist(const search *s) {
         if (s->results[best].is == FITS && s->results[best].compared)
             in = in || !may_win(r, &s->results[best]);
         for (uint32_t b = 0; b < s->n_batch; b++) in = in || s->batch[b] == i;
-        if (!in && (next == NO_LAYOUT || r->seconds < s->results[next].seconds)) next = i;
+        if (in) continue;
+        const double expected = expected_s(r, s->n_batch % 2 == 0);
+        if (expected >= least_s) continue;
+        least_s = expected;
+        next = i;
     }
     return next;
 }
@@ -308,7 +320,7 @@ static stw_status compare_best(search *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     s->whole = true;
     s->most_s = 0;
-    for (uint32_t n = 0; n < MOST_FINALISTS; n += FINALISTS) {
+    for (uint32_t n = 0, risky = 0; n < MOST_FINALISTS && risky < MOST_RISKY;) {
         result kept[FINALISTS];
         uint32_t again[FINALISTS], next;
         while (s->n_batch < FINALISTS && (next = next_finalist(s)) != NO_LAYOUT) {
@@ -322,6 +334,8 @@ static stw_status compare_best(search *s, stw_error *err) {
         for (uint32_t k = 0; k < taken; k++) { /* what was found already stands */
             if (s->results[again[k]].is < AT_RISK) s->results[again[k]] = kept[k];
             s->results[again[k]].compared = true;
+            n += s->results[again[k]].is == FITS;
+            risky += s->results[again[k]].is != FITS;
         }
     }
 out:

@@ -3,6 +3,8 @@
  * does not depend on the number of threads, and leaves runs without `auto` alone. */
 #include <math.h>
 
+#include "plan/engines/layouts.h"
+#include "plan/engines/megatron/stages.h"
 #include "planner/layouts.h"
 #include "planner/point.h"
 #include "sim/sim.h"
@@ -89,7 +91,8 @@ typedef struct outcome {
 } outcome;
 
 static void plan_fixed(const instance *in, const uint64_t *value, const extras *x, outcome *out) {
-    char text[12][64];
+    char text[12][96];
+    const uint64_t chunks = value[1] * value[2], layers = stw_layout_layers(model_named(in->model));
     const char *settings[12];
     const uint64_t ranks = (uint64_t)in->gpus * in->nodes, ways = value[0] * value[1] * value[3];
     const uint64_t once = ranks % ways == 0 ? ranks / ways * value[5] : 0;
@@ -110,6 +113,12 @@ static void plan_fixed(const instance *in, const uint64_t *value, const extras *
                  (unsigned long long)x->zero_stage);
     if (!x->reshard) snprintf(text[n++], sizeof text[0], "fsdp.reshard_after_forward=false");
     if (x->fused) snprintf(text[n++], sizeof text[0], "loss.fused=true");
+    if (layers % chunks != 0 && (value[2] & (value[2] - 1)) == 0) { /* others are not admitted */
+        int used = snprintf(text[n], sizeof text[0], "megatron.pipeline_layout=");
+        stw_megatron_propose_layout(layers, chunks, false, text[n] + used,
+                                    sizeof text[0] - (size_t)used);
+        n++;
+    }
     for (size_t i = 0; i < n; i++) settings[i] = text[i];
     if (!plan_of(in, settings, n, &plan)) return;
     out->planned++;

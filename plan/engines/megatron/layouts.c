@@ -33,9 +33,8 @@ static uint64_t counted_besides(const stw_run_spec *run) {
 }
 
 /* Experts are not trained with tensor parallelism and without sequence parallelism
- * (moe_layer.py, MoELayer.forward); they are cut like the rest of a block, or not at all. Chunks of
- * an interleaved schedule have the same number of layers, and micro batches come in groups of pp.
- */
+ * (moe_layer.py, MoELayer.forward); they are cut like the rest of a block, or not at all. Micro
+ * batches of an interleaved schedule come in groups of pp. */
 static bool admits(const stw_layout_case *c, const uint64_t *value) {
     const uint64_t tp = value[STW_SEARCH_TP], pp = value[STW_SEARCH_PP],
                    vpp = value[STW_SEARCH_VPP], etp = value[STW_SEARCH_ETP];
@@ -49,21 +48,25 @@ static bool admits(const stw_layout_case *c, const uint64_t *value) {
     if (pp * vpp > layers + 2) return false;
     if (stw_megatron_is_fsdp(c->run) && pp > 1) return false;
     if (besides > 0 && (pp == 1 || layers % (pp * vpp) != 0)) return false;
-    return vpp == 1 ||
-           (pp > 1 && layers % (pp * vpp) == 0 && value[STW_SEARCH_ACCUMULATION] % pp == 0);
+    if (vpp == 1) return true;
+    if (pp == 1 || value[STW_SEARCH_ACCUMULATION] % pp != 0) return false;
+    /* unequal chunks have a division of their own; of those, few */
+    const bool proposed = (c->searched & BIT(PP)) != 0 && (vpp & (vpp - 1)) == 0;
+    return layers % (pp * vpp) == 0 || proposed;
 }
 
-/* Stages of equal length, or a division of their own. */
+/* Chunks of equal length, or a division of their own. */
 static uint32_t settings(const stw_layout_case *c, const uint64_t *value,
                          char out[][STW_LAYOUT_SETTING]) {
     const stw_megatron_settings own = stw_megatron_settings_of(c->run);
-    const uint64_t pp = value[STW_SEARCH_PP], layers = stw_layout_layers(c->model);
+    const uint64_t chunks = value[STW_SEARCH_PP] * value[STW_SEARCH_VPP];
+    const uint64_t layers = stw_layout_layers(c->model);
     uint32_t n = 0;
     if ((c->searched & BIT(PP)) == 0 || counted_besides(c->run) > 0) return n;
     char stages[64] = "none";
-    if (layers % pp != 0)
-        stw_megatron_propose_layout(layers, pp, own.mtp_num_layers > 0, stages, sizeof stages);
-    if (layers % pp != 0 || own.pipeline_layout != NULL)
+    if (layers % chunks != 0)
+        stw_megatron_propose_layout(layers, chunks, own.mtp_num_layers > 0, stages, sizeof stages);
+    if (layers % chunks != 0 || own.pipeline_layout != NULL)
         snprintf(out[n++], STW_LAYOUT_SETTING, "megatron.pipeline_layout=%s", stages);
     if (own.first_stage_layers > 0)
         snprintf(out[n++], STW_LAYOUT_SETTING, "megatron.first_stage_layers=0");
