@@ -24,7 +24,6 @@ typedef struct stw_pass_block {
     uint32_t stashed;                      /* the copy of them, either way */
     uint32_t held_to;                      /* see stw_block_held_to */
     uint64_t side_offset;                  /* of the root: in side.root */
-    bool in_root;                          /* see stw_job_in_root */
 } stw_pass_block;
 
 typedef struct stw_pass {
