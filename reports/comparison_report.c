@@ -83,15 +83,24 @@ static void write_table(const stw_comparison *comparison, stw_format format, stw
     stw_table_write(&t, format, out);
 }
 
+/* Up to this much a process holds for modules that the plan does not know. */
+#define MODULES_BYTES (2.0 * 1073741824.0)
+
+static bool lacks_modules(const stw_compare_line *line) {
+    return line->processes > 0 && line->measured > line->predicted &&
+           line->measured - line->predicted <= (double)line->processes * MODULES_BYTES;
+}
+
 /* What a user can do about lines that are outside. */
 static void put_advice(const stw_comparison *comparison, stw_format format, stw_text *out) {
-    bool times = false, bytes = false, host = false;
+    bool times = false, bytes = false, host = false, modules = false;
     for (uint32_t i = 0; i < comparison->n_lines; i++) {
         const stw_compare_line *line = &comparison->lines[i];
         if (line->verdict != STW_LINE_OUTSIDE) continue;
         times = times || line->is_time;
         bytes = bytes || !line->is_time;
         host = host || line->processes > 0;
+        modules = modules || lacks_modules(line);
     }
     if (times)
         stw_doc_line(out, format,
@@ -102,10 +111,12 @@ static void put_advice(const stw_comparison *comparison, stw_format format, stw_
                      "Memory: a plan that is near a limit may not fit on this machine; lower "
                      "node.gpu.memory or node.host.limit by the difference and plan again.");
     if (host && comparison->external && comparison->lessons == NULL)
-        stw_doc_line(
-            out, format,
-            "Host: --learn cluster.yaml takes what processes hold from the recording; plan "
-            "again with --cluster cluster.yaml.");
+        stw_doc_line(out, format,
+                     "Host: %s--learn cluster.yaml takes what processes hold from the recording; "
+                     "plan again with --cluster cluster.yaml.",
+                     modules ? "processes hold more than planned, most likely modules of the "
+                               "script or the framework that the plan does not know. "
+                             : "");
 }
 
 static void put_summary(const stw_comparison *comparison, stw_format format, stw_text *out) {

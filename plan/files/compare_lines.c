@@ -23,12 +23,13 @@ double stw_compare_error(double predicted, double measured) {
 void stw_compare_add(stw_comparer *c, stw_compare_line line) {
     if (c->status != STW_STATUS_OK) return;
     stw_comparison *out = c->out;
-    out->lines = stw_pool_grow(out->pool, out->lines, out->n_lines, (size_t)out->n_lines + 1,
-                               &c->capacity, sizeof *out->lines);
-    if (out->lines == NULL) {
+    stw_compare_line *lines = stw_pool_grow(out->pool, out->lines, out->n_lines,
+                                            (size_t)out->n_lines + 1, &c->capacity, sizeof *lines);
+    if (lines == NULL) {
         c->status = stw_fail(c->err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
         return;
     }
+    out->lines = lines;
     line.error = stw_compare_error(line.predicted, line.measured);
     if (line.verdict != STW_LINE_NOT_MEASURED)
         line.verdict = line.note != NULL              ? STW_LINE_NOT_JUDGED

@@ -179,5 +179,5 @@ static void compare_spans(stw_comparer *c) {
 void stw_compare_run_peaks(stw_comparer *c) {
     compare_measured_peaks(c);
     compare_spans(c);
-    add_missing(c);
+    if (c->status == STW_STATUS_OK) add_missing(c);
 }

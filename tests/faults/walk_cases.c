@@ -27,6 +27,15 @@ const walk_file walk_files[] = {
      "  host: {memory: 16 GiB, process: 2 GiB}\n"},
     {"samples.csv", "time,rank,phase,metric,bytes\n1,0,forward_backward\n"
                     "2,0,,host,400000000\n2,0,,device,900000000\n2,0,,reserved,300000000\n"},
+    {"trainer.log", "[Rank 0] (after 2 iterations) memory (MB) | max allocated: 1.5\n"
+                    "elapsed time per iteration (ms): 3.5 |\n"},
+    {"snapshot.pickle", "\x80\x04}(\x8c\x08"
+                        "segments]}(\x8c\x06"
+                        "deviceK\x01\x8c\x0a"
+                        "total_size"
+                        "M\x01\x01\x8c\x0e"
+                        "allocated_sizeM\x01\x01"
+                        "uau."},
     {"run.yaml", "batch: {micro_batch: 1, seq_len: 32}\nplacement: {moments: host}\n"
                  "optimizer: {clip_norm: 1}\n"},
 };
@@ -134,6 +143,13 @@ const walk_case walk_cases[] = {
     {.name = "report run", .arguments = {"stowage", "report", "{in}/run.json"}},
     {.name = "validate",
      .arguments = {"stowage", "validate", "{in}/tiny.json", "{in}/run.json", "--json"}},
+    {.name = "validate log",
+     .arguments = {"stowage", "validate", "{in}/foreign.json", "{in}/trainer.log"},
+     .code = 8},
+    {.name = "validate files",
+     .arguments = {"stowage", "validate", "{in}/foreign.json", "{in}/trainer.log",
+                   "{in}/snapshot.pickle", "--json"},
+     .code = 3},
     {.name = "validate --learn",
      .arguments = {"stowage", "validate", "{in}/foreign.json", "{in}/samples.csv", "--learn",
                    "learned.yaml"},

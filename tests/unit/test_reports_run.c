@@ -162,6 +162,31 @@ static void comparison_for_people(void) {
     stw_text_free(&out);
 }
 
+/* Modules of the script are named where a recorded process holds somewhat more than planned. */
+static void short_host(void) {
+    const struct {
+        bool external;
+        uint32_t processes;
+        double measured;
+        bool said;
+    } cases[] = {{true, 2, 3.0 * GIB, true},
+                 {false, 2, 3.0 * GIB, false},
+                 {true, 0, 3.0 * GIB, false},
+                 {true, 1, 9.0 * GIB, false},
+                 {true, 2, 1.0 * GIB, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stw_text out = STW_TEXT_INIT;
+        set_up_comparison();
+        comparison.external = cases[i].external;
+        lines[0].what = "host";
+        lines[0].processes = cases[i].processes;
+        lines[0].measured = cases[i].measured;
+        CHECK_OK(stw_report_comparison(&comparison, STW_FORMAT_TERMINAL, &out, err));
+        CU_ASSERT_EQUAL(strstr(out.data, "--learn cluster.yaml") != NULL, cases[i].said);
+        stw_text_free(&out);
+    }
+}
+
 static void comparison_as_csv(void) {
     stw_text out = STW_TEXT_INIT;
     set_up_comparison();
@@ -176,5 +201,5 @@ static void comparison_as_csv(void) {
 }
 
 STW_TEST_MAIN("reports run", {"run for people", run_for_people}, {"run as CSV", run_as_csv},
-              {"comparison for people", comparison_for_people},
+              {"comparison for people", comparison_for_people}, {"short host", short_host},
               {"comparison as CSV", comparison_as_csv})
