@@ -4,7 +4,7 @@
     stowage record -o run.json -- torchrun --nproc-per-node N bench/record_torch.py --case '{"model": "Qwen3-4B"}'
 
 CASE is one of fsdp2_torch.py. Nothing is measured here but what only torch knows: the peaks of its allocator and
-its page-locked bytes. Building the model stands for no phase: no checkpoint is read."""
+its page-locked bytes. With --nvtx phases are told as NVTX ranges. Building the model stands for no phase: no checkpoint is read."""
 
 import argparse
 import json
@@ -24,15 +24,21 @@ def tell(*fields):
         file.write(",".join(map(str, (time.time(), dist.get_rank()) + fields)) + "\n")
 
 
-def enter(phase):
+def enter(phase, nvtx):
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    tell(phase)
+    if nvtx:
+        torch.cuda.nvtx.range_push(phase.removeprefix("first_"))
+    else:
+        tell(phase)
 
 
-def leave(phase):
+def leave(phase, nvtx):
     torch.cuda.synchronize()
-    tell("end")
+    if nvtx:
+        torch.cuda.nvtx.range_pop()
+    else:
+        tell("end")
     tell(phase, "allocated", torch.cuda.max_memory_allocated())
     tell(phase, "reserved", torch.cuda.max_memory_reserved())
     tell(phase, "page_locked", torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
@@ -41,6 +47,7 @@ def leave(phase):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--case", required=True)
+    parser.add_argument("--nvtx", action="store_true")
     parser.add_argument("--zoo", type=pathlib.Path, default=pathlib.Path(__file__).parent.parent / "models/zoo")
     arguments = parser.parse_args()
     case = {**DEFAULTS, **json.loads(arguments.case)}
@@ -54,18 +61,18 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, **how)
     tokens = torch.randint(0, config.vocab_size, (case["mbs"], case["seq"]), device="cuda")
     for step in range(case["steps"]):
-        enter("forward_backward")
+        enter("forward_backward", arguments.nvtx)
         for part in range(case["accumulate"]):
             if not case["sync_each"]:
                 model.set_requires_gradient_sync(part == case["accumulate"] - 1)
             loss_of(model, tokens, case["accumulate"]).backward()
-        leave("forward_backward")
+        leave("forward_backward", arguments.nvtx)
         phase = "optimizer_step" if step > 0 else "first_optimizer_step"
-        enter(phase)
+        enter(phase, arguments.nvtx)
         torch.nn.utils.clip_grad_norm_(model.parameters(), case["clip"])
         optimizer.step()
         optimizer.zero_grad()
-        leave(phase)
+        leave(phase, arguments.nvtx)
     dist.destroy_process_group()
 
 

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE /* O_CLOEXEC, strdup, clock_gettime */
 #include <ctype.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,16 +26,15 @@ enum { N_PHASES = sizeof phases / sizeof phases[0] };
 static _Thread_local signed char stack[MOST_DEPTH];
 static _Thread_local int depth;
 
-static int marks = -1; /* descriptor of the file of marks */
-static const char *rank = "";
+static atomic_int marks = -1; /* descriptor of the file of marks */
+static char rank[12];
 
 static void find_rank(void) {
     static const char *const names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK"};
     for (size_t i = 0; i < sizeof names / sizeof names[0] && rank[0] == '\0'; i++) {
         const char *value = getenv(names[i]);
         size_t n = value != NULL ? strspn(value, "0123456789") : 0;
-        if (n > 0 && n < 10 && value[n] == '\0') rank = strdup(value);
-        if (rank == NULL) rank = "";
+        if (n > 0 && n < 10 && value[n] == '\0') memcpy(rank, value, n + 1);
     }
 }
 
@@ -105,6 +105,17 @@ static const char *register_string(void *domain, const char *string) {
     return string != NULL ? strdup(string) : NULL;
 }
 
+/* Every library of a program that uses NVTX has a table of its own, and calls from any thread. */
+static bool open_marks(const char *path) {
+    int none = -1;
+    if (marks >= 0) return true;
+    find_rank();
+    int file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (file < 0) return false;
+    if (!atomic_compare_exchange_strong(&marks, &none, file)) (void)close(file);
+    return true;
+}
+
 static void set(nvtx_function **table, unsigned int size, unsigned int id, nvtx_function f) {
     if (id < size && table[id] != NULL) *table[id] = f;
 }
@@ -120,9 +131,7 @@ int InitializeInjectionNvtx2(nvtx_get_export get_export) {
     if (path == NULL || callbacks == NULL || callbacks->struct_size < sizeof *callbacks) return 0;
     if (!callbacks->get_table(NVTX_MODULE_CORE, &core, &n)) return 0;
     if (!callbacks->get_table(NVTX_MODULE_CORE2, &core2, &n2)) n2 = 0;
-    marks = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (marks < 0) return 0;
-    find_rank();
+    if (!open_marks(path)) return 0;
     set(core, n, NVTX_CORE_PUSH_EX, (nvtx_function)push_attributes);
     set(core, n, NVTX_CORE_PUSH_A, (nvtx_function)push);
     set(core, n, NVTX_CORE_PUSH_W, (nvtx_function)push_wide);

@@ -10,7 +10,17 @@ done
 [ -n "$include" ] && [ -e "$STW_BUILD_DIR/lib/stowage/stowage-nvtx.so" ] || exit 77
 command -v "${CC:-cc}" >/dev/null 2>&1 || exit 77
 
+cat >other.c <<'EOC'
+#include <nvtx3/nvToolsExt.h>
+void other(void) {
+    nvtxRangePushA("weight_sync");
+    nvtxRangePop();
+}
+EOC
 cat >job.c <<'EOC'
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <nvtx3/nvToolsExt.h>
 #include <stddef.h>
 #include <unistd.h>
@@ -59,9 +69,15 @@ int main(void) {
     nvtxRangePop();
     for (int i = 0; i < 1000; i++) nvtxRangePushA("rollout"); /* deeper than is kept */
     for (int i = 0; i < 1000; i++) nvtxRangePop();
-    return nvtxRangePop() < 0 ? 0 : 4;
+    if (nvtxRangePop() >= 0) return 4;
+    void *library = dlopen("./libother.so", RTLD_NOW); /* has a table of NVTX of its own */
+    void (*other)(void) = library != NULL ? (void (*)(void))dlsym(library, "other") : NULL;
+    if (other == NULL) return 5;
+    other();
+    return system("ls -l /proc/$PPID/fd | grep -c marks.csv >files.txt") < 0 ? 6 : 0;
 }
 EOC
+"${CC:-cc}" -std=gnu11 -I"$include" -shared -fPIC -o libother.so other.c || fail "the library does not compile"
 "${CC:-cc}" -std=gnu11 -I"$include" -o job job.c -ldl || fail "the program does not compile"
 ./job || true # without record: NVTX does nothing
 
@@ -82,6 +98,8 @@ cat >wanted.txt <<'EOW'
 EOW
 cmp found.txt wanted.txt || { cat marks.csv >&2; fail "other marks"; }
 [ "$(grep -c rollout marks.csv)" = 511 ] || fail "ranges within ranges: $(grep -c rollout marks.csv)"
+[ "$(tail -n 2 marks.csv | cut -d, -f2- | tr '\n' ' ')" = "3,weight_sync 3,end " ] || fail "marks of a second library"
+[ "$(cat files.txt)" = 1 ] || fail "the file of marks is opened $(cat files.txt) times"
 for phase in load forward_backward first_optimizer_step optimizer_step checkpoint; do
     grep -q "\"$phase\"" run.json || fail "$phase is not in the record"
 done
