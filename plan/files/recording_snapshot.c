@@ -111,10 +111,11 @@ static stw_status add(const reader *r, int32_t rank, stw_metric metric, uint64_t
     stw_recorded sample = {.rank = rank, .phase = STW_EVERY_PHASE, .metric = metric};
     sample.bytes = stw_min_u64(bytes, INT64_MAX);
     sample.at_moment = !whole_trace;
-    sample.from = n_events == 0
-                      ? stw_pool_printf(r->samples->pool, "device %" PRId32 ", segments", rank)
-                      : stw_pool_printf(r->samples->pool, "device %" PRId32 ", %zu events%s", rank,
-                                        n_events, whole_trace ? "" : " after the first");
+    if (n_events == 0)
+        sample.from = stw_pool_printf(r->samples->pool, "device %" PRId32 ", segments", rank);
+    else
+        sample.from = stw_pool_printf(r->samples->pool, "device %" PRId32 ", %s%zu events", rank,
+                                      whole_trace ? "" : "the last ", n_events);
     if (sample.from == NULL)
         return stw_fail(r->err, STW_STATUS_NO_MEMORY, r->file, "out of memory for samples");
     return stw_recording_add(r->samples, &sample, r->err);

@@ -40,10 +40,24 @@ static uint32_t node_of(const joiner *j, uint32_t stated) {
     return node;
 }
 
+/* A log names ranks and nodes of which it has no phases: they may be in another file. */
+static bool rank_is_empty(const stw_run_rank *rank) {
+    for (int p = 0; p < STW_N_PHASES; p++)
+        if (rank->phases[p].known) return false;
+    return true;
+}
+
+static bool node_is_empty(const stw_run_node *node) {
+    for (int p = 0; p < STW_N_PHASES; p++)
+        if (node->host[p] > 0 || node->page_locked[p] > 0) return false;
+    return true;
+}
+
 static stw_status join_ranks(joiner *j) {
     stw_run_result *out = j->out;
     for (uint32_t i = 0; i < j->from->n_ranks; i++) {
         const stw_run_rank *rank = &j->from->ranks[i];
+        if (rank_is_empty(rank)) continue;
         for (uint32_t k = 0; k < out->n_ranks; k++)
             if (out->ranks[k].rank == rank->rank)
                 return twice(j, "rank", rank->rank, j->rank_files[k]);
@@ -60,6 +74,7 @@ static stw_status join_nodes(joiner *j) {
     stw_run_result *out = j->out;
     for (uint32_t i = 0; i < j->from->n_nodes; i++) {
         uint32_t node = node_of(j, j->from->nodes[i].node);
+        if (node_is_empty(&j->from->nodes[i])) continue;
         for (uint32_t k = 0; k < out->n_nodes; k++)
             if (out->nodes[k].node == node) return twice(j, "node", node, j->node_files[k]);
         out->nodes[out->n_nodes] = j->from->nodes[i];

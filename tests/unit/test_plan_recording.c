@@ -5,6 +5,7 @@
 
 #include "core/file.h"
 #include "plan/files/recording.h"
+#include "plan/files/run_join.h"
 #include "tests/unit/testing.h"
 
 #define MIB(n) ((uint64_t)((n)*1048576.0))
@@ -187,9 +188,41 @@ static void samples_of_a_table(void) {
     stw_run_result_free(run);
 }
 
+/* Both files call their node 0; two ranks a node make rank 2 one of node 1. */
+static void files_of_nodes(void) {
+    stw_run_result *a = read_text(HEAD "1,0,load\n2,0,,device,7\n2,1,load,device,8\n3,,,host,100\n"
+                                       "4,0,end\n");
+    stw_run_result *b = read_text(HEAD "1,2,load\n2,2,,device,9\n3,,,host,200\n7,2,end\n");
+    stw_run_result *log = read_text("'memory(GiB)': 1.5, 'global_step/max_steps': '1/2'\n");
+    const stw_run_result *const runs[] = {a, b, log};
+    stw_run_result *joined = NULL;
+    CHECK_OK(stw_run_results_join(runs, 3, 2, &joined, err));
+    CU_ASSERT_EQUAL(joined->n_ranks, 3); /* the log's rank 0 has no phases */
+    CU_ASSERT_EQUAL(joined->n_nodes, 2);
+    CU_ASSERT_EQUAL(peak(joined, 0, STW_METRIC_RESERVED, false), GIB(1.5));
+    stw_run_result_free(joined);
+    stw_run_result_free(log);
+    CHECK_OK(stw_run_results_join(runs, 2, 2, &joined, err));
+    CU_ASSERT_EQUAL_FATAL(joined->n_ranks, 3);
+    CU_ASSERT_EQUAL(joined->ranks[2].rank, 2);
+    CU_ASSERT_EQUAL(joined->ranks[2].node, 1);
+    CU_ASSERT_EQUAL(joined->ranks[2].phases[STW_PHASE_LOAD].device, 9);
+    CU_ASSERT_EQUAL_FATAL(joined->n_nodes, 2);
+    CU_ASSERT_EQUAL(joined->nodes[1].node, 1);
+    CU_ASSERT_EQUAL(joined->nodes[1].host[STW_PHASE_LOAD], 200);
+    CU_ASSERT_EQUAL(joined->time_s[STW_PHASE_LOAD], 6.0); /* the slowest */
+    stw_run_result_free(joined);
+    const stw_run_result *const twice[] = {a, a};
+    stw_error e = STW_ERROR_INIT;
+    CU_ASSERT_EQUAL(stw_run_results_join(twice, 2, 2, &joined, &e), STW_STATUS_BAD_INPUT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(e.text, "found rank 0, which file has too"));
+    stw_run_result_free(a);
+    stw_run_result_free(b);
+}
+
 STW_TEST_MAIN("plan recording", {"memory reports of ranks", memory_reports_of_ranks},
               {"lines of dictionaries", lines_of_dictionaries},
               {"metrics of steps", metrics_of_steps}, {"moments", moments},
               {"only whole keys", only_whole_keys}, {"bad logs", bad_logs},
               {"memory snapshots", memory_snapshots}, {"hostile snapshots", hostile_snapshots},
-              {"samples of a table", samples_of_a_table})
+              {"samples of a table", samples_of_a_table}, {"files of nodes", files_of_nodes})
