@@ -425,6 +425,25 @@ static uint64_t allocs_of(const stw_plan *plan, stw_component component, stw_tie
     return bytes;
 }
 
+/* torch's AdamW on the GPU: roots of exp_avg_sq, in the first step and in later ones. */
+static void torch_adam_makes_roots(void) {
+    for (int stage = 1; stage <= 3; stage++) {
+        char settings[512];
+        snprintf(settings, sizeof settings, BF16 "deepspeed.zero_stage=%d", stage);
+        stw_plan *fused = plan_of("Qwen3-1.7B", "h200-x2", settings);
+        strcat(settings, " optimizer.implementation=foreach");
+        stw_plan *foreach = plan_of("Qwen3-1.7B", "h200-x2", settings);
+        const uint64_t state = foreach->job->kinds[0].spaces[STW_SPACE_OPTIMIZER].n;
+        const uint64_t more = allocs_of(foreach, STW_COMPONENT_REDUCE, STW_TIER_GPU) -
+                              allocs_of(fused, STW_COMPONENT_REDUCE, STW_TIER_GPU);
+        CU_ASSERT_EQUAL(more, 2 * 4 * state);
+        CU_ASSERT_TRUE(stage == 3 || allocated(foreach, STW_PHASE_OPTIMIZER_STEP) >=
+                                         allocated(fused, STW_PHASE_OPTIMIZER_STEP));
+        stw_plan_free(fused);
+        stw_plan_free(foreach);
+    }
+}
+
 /* stage3.py, _create_fp32_partitions: of n sub-groups the first int((1 - ratio) x n) are on the
  * GPU. A rank of two has 62,219,904 elements of GPT-2; with 3e7 the first of three sub-groups ends
  * with the matrix mlp.c_proj of layer 2: 19,298,688 + 393,216 (embeddings) + 2 x 3,543,936 (layers)
@@ -680,6 +699,7 @@ static const stw_test tests[] = {
     {"pipelined steps overlap", pipelined_steps_overlap},
     {"small sub-groups stay on the host", small_sub_groups_stay_on_the_host},
     {"parameters on NVMe have their bytes", parameters_on_nvme_have_their_bytes},
+    {"torch's Adam makes roots", torch_adam_makes_roots},
     {"runs that lack buffers are refused", runs_that_lack_buffers_are_refused},
     {"reductions of a step count once", reductions_of_a_step_count_once},
     {"earlier micro batches leave gradients", earlier_micro_batches_leave_gradients},

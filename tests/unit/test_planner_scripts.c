@@ -123,6 +123,7 @@ static void zero_of_swift(void) {
     CU_ASSERT_EQUAL(import.gpus, 4);
     CU_ASSERT_TRUE(has_setting(&import, "engine=deepspeed"));
     CU_ASSERT_TRUE(has_setting(&import, "deepspeed.zero_stage=3"));
+    CU_ASSERT_TRUE(has_setting(&import, "optimizer.implementation=foreach")); /* torch's AdamW */
     CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=4"));
     CU_ASSERT_TRUE(has_setting(&import, "batch.seq_len=8192"));
     CU_ASSERT_TRUE(has_setting(&import, "recompute.granularity=full"));
@@ -150,6 +151,7 @@ static void adapters_of_swift(void) {
                                         "gate_proj,up_proj,down_proj]"));
     CU_ASSERT_TRUE(has_setting(&import, "deepspeed.reduce_bucket=200000000"));
     CU_ASSERT_TRUE(has_setting(&import, "deepspeed.offload_optimizer=cpu"));
+    CU_ASSERT_FALSE(has_setting(&import, "optimizer.implementation=foreach"));
     CU_ASSERT_TRUE(has_setting(&import, "attention=sdpa"));
     CU_ASSERT_TRUE(has_setting(&import, "batch.grad_accumulation=4")); /* 16 sequences */
     CU_ASSERT_EQUAL(use_of(&import, "length of sequences"), STW_IMPORT_ASSUMED);
@@ -177,10 +179,10 @@ static void torch_of_swift(void) {
         const char *text;
         bool replicas;
         const char *implementation;
-    } cases[] = {
-        {ONE "--torch_dtype bfloat16\n", false, "optimizer.implementation=fused"},
-        {ONE "--tuner_type full --optim adamw_torch\n", false, "optimizer.implementation=foreach"},
-        {SFT "--tuner_type lora\n", true, "optimizer.implementation=fused"}};
+    } cases[] = {{ONE "--torch_dtype bfloat16\n", false, "optimizer.implementation=foreach"},
+                 {ONE "--tuner_type full --optim adamw_torch_fused\n", false,
+                  "optimizer.implementation=fused"},
+                 {SFT "--tuner_type lora\n", true, "optimizer.implementation=foreach"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         stw_import import;
         CHECK_OK(parse("ms-swift", cases[i].text, &import, err));

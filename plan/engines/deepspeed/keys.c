@@ -226,9 +226,10 @@ stw_status stw_deepspeed_check(const stw_run_spec *run, const char *origin, stw_
                                          "deepspeed.offload_optimizer: cpu");
     if (how == STW_OPTIMIZER_CPU && !s.offload_optimizer)
         return stw_run_spec_refuse(origin, err, "optimizer.implementation", "cpu",
-                                   "auto or fused, or deepspeed.offload_optimizer: cpu");
-    if (how == STW_OPTIMIZER_FUSED && s.offload_optimizer)
-        return stw_run_spec_refuse(origin, err, "optimizer.implementation", "fused",
+                                   "auto, fused or foreach, or deepspeed.offload_optimizer: cpu");
+    if ((how == STW_OPTIMIZER_FUSED || how == STW_OPTIMIZER_FOREACH) && s.offload_optimizer)
+        return stw_run_spec_refuse(origin, err, "optimizer.implementation",
+                                   how == STW_OPTIMIZER_FUSED ? "fused" : "foreach",
                                    s.offload_optimizer == STW_OFFLOAD_NVME
                                        ? "auto or cpu, because deepspeed.offload_optimizer is nvme"
                                        : "auto or cpu, because deepspeed.offload_optimizer is cpu");

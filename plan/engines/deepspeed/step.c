@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The optimizer step. On the GPU it is FusedAdam's, which needs nothing besides its operands; on
- * the host DeepSpeedCPUAdam's.
+/* The optimizer step. On the GPU it is FusedAdam's, which needs nothing besides its operands, or
+ * with optimizer.implementation: foreach torch's AdamW; on the host DeepSpeedCPUAdam's.
  *
  * Besides the update there are passes over whole arrays (norm, flat copy, cast, scale, copy back)
  * and calls from Python. A call is counted where it launches a kernel, allocates, or records a
@@ -44,6 +44,23 @@ static uint32_t adam(stw_zero *z, uint64_t params, bool cpu, uint32_t after) {
     op.params = params;
     op.after[0] = after;
     return stw_append(z->b, op);
+}
+
+/* torch's AdamW on the GPU: the roots of exp_avg_sq are a tensor of their own (torch/optim/adam.py,
+ * _multi_tensor_adam), and 20 elements are read or written for each (cpu_step.c of engine fsdp2
+ * counts them), of which the update counts 7. */
+static uint32_t torch_adam(stw_zero *z, uint64_t params, uint32_t after) {
+    stw_extent roots = alloc(z, stw_times(4, params));
+    (void)stw_zero_pass(z, STW_TIER_GPU, params, (20 - 7) * 4, after);
+    const uint32_t done = adam(z, params, false, after);
+    drop(z, roots);
+    return done;
+}
+
+static uint32_t update(stw_zero *z, uint64_t params, bool cpu, uint32_t after) {
+    if (!cpu && z->job->run->optimizer.implementation == STW_OPTIMIZER_FOREACH)
+        return torch_adam(z, params, after);
+    return adam(z, params, cpu, after);
 }
 
 /* The cast on the CPU reads 4 bytes of an element, writes 2 and reads the lines of these first.
@@ -264,7 +281,7 @@ static uint32_t step_group(stw_zero *z, uint32_t group, bool first) {
     (void)stw_zero_call(z, STEP_CALLS + launches(params), z->normed);
     const bool cpu = z->set.offload_optimizer > 0;
     uint32_t scaled = z->bf16_optimizer ? z->normed : scale(z, params, cpu);
-    uint32_t done = return_params(z, params, adam(z, params, cpu, scaled));
+    uint32_t done = return_params(z, params, update(z, params, cpu, scaled));
     drop(z, cast);
     if (!z->bf16_optimizer && z->fp32_grads) stw_grads_keep(z, group + 1);
     return done;
@@ -286,15 +303,9 @@ static void step_flat(stw_zero *z, bool first) {
         all_gather(z, stw_times(z->group_trained[g], z->element), done);
 }
 
-/* A sub-group whose optimizer is torch's AdamW on the GPU beside DeepSpeedCPUAdam: the root of
- * exp_avg_sq is a tensor of its own, and 20 elements are read or written for each (cpu_step.c of
- * engine fsdp2 counts them), of which the update counts 7. */
+/* A sub-group whose optimizer is torch's AdamW on the GPU beside DeepSpeedCPUAdam. */
 static uint32_t step_twin(stw_zero *z, uint64_t params) {
-    uint32_t scaled = scale(z, params, false);
-    stw_extent root = alloc(z, stw_times(4, params));
-    (void)stw_zero_pass(z, STW_TIER_GPU, params, (20 - 7) * 4, scaled);
-    uint32_t done = adam(z, params, false, scaled);
-    drop(z, root);
+    uint32_t done = torch_adam(z, params, scale(z, params, false));
     stw_extent cast = alloc(z, z->set.offload_param ? stw_times(params, z->element) : 0);
     done = stw_zero_pass(z, STW_TIER_GPU, params, z->fp32_grads ? 4 : 4 + 2, done);
     if (z->set.offload_param)
@@ -327,7 +338,8 @@ static void step_sub_groups(stw_zero *z, bool first) {
         if (offloads && i < z->on_gpu)
             done = step_twin(z, params);
         else
-            done = return_params(z, params, adam(z, params, offloads, scale(z, params, offloads)));
+            done =
+                return_params(z, params, update(z, params, offloads, scale(z, params, offloads)));
         done = stw_swap_write_params(z, i, done);
         if (z->swapped[i]) done = stw_swap_out(z, &swap, i, done);
         drop(z, cast);

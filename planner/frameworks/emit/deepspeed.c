@@ -99,7 +99,8 @@ static void put_swift(stw_emission *e) {
     put_tuner(e, "tuner-type", "lora-rank", "target-modules", " ");
     stw_emit_put(e, "deepspeed", deepspeed ? zero_name(e) : NULL);
     stw_emit_put(e, "fsdp", deepspeed || plain ? NULL : "fsdp2");
-    if (plain) stw_emit_put(e, "optim", foreach ? "adamw_torch" : "adamw_torch_fused");
+    if (!stw_emit_has(e, "deepspeed.offload_optimizer", "cpu"))
+        stw_emit_put(e, "optim", foreach ? "adamw_torch" : "adamw_torch_fused");
     stw_emit_put(e, "bf16", NULL);
     stw_emit_put(e, "fp16", NULL);
     stw_emit_put(e, "torch-dtype",
@@ -155,6 +156,10 @@ void stw_emit_llamafactory(stw_emission *e) {
     if (e->import == NULL) stw_emit_put(e, "stage", "sft");
     put_tuner(e, "finetuning_type", "lora_rank", "lora_target", ",");
     stw_emit_put(e, "deepspeed", file);
+    if (!offload)
+        stw_emit_put(e, "optim",
+                     stw_emit_has(e, "optimizer.implementation", "foreach") ? "adamw_torch"
+                                                                            : "adamw_torch_fused");
     stw_emit_put_count(e, "cutoff_len", e->plan->run.batch.seq_len);
     stw_emit_put_count(e, "per_device_train_batch_size", e->plan->run.batch.micro_batch);
     stw_emit_put_count(e, "gradient_accumulation_steps", e->plan->run.batch.grad_accumulation);

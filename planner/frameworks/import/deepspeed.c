@@ -275,6 +275,12 @@ static void set_optimizer(stw_reading *r, const stw_trainer_arguments *trainer) 
     for (size_t i = 0; i < sizeof adams / sizeof adams[0]; i++)
         known = known || strcmp(type, adams[i]) == 0;
     if (!known) stw_reading_refuse(r, "optimizer.type", "use AdamW");
+    /* accelerate (accelerator.py at 1.10, _prepare_deepspeed) hands over torch's AdamW, and makes
+     * DeepSpeedCPUAdam of it where state is offloaded */
+    if (stw_flags_find(&r->flags, "optimizer.type") == NULL && trainer->optim != NULL &&
+        strcmp(trainer->optim, "adamw_torch") == 0 &&
+        stw_reading_denies(stw_reading_text(r, ZERO "offload_optimizer.device", "none")))
+        stw_reading_set(r, "optimizer.implementation", "foreach");
     const char *clip = resolved(r, "gradient_clipping", "0", trainer, trainer->clip_norm);
     stw_reading_set(r, "optimizer.clip_norm", strtod(clip, NULL) > 0 ? clip : "none");
 }
@@ -300,7 +306,7 @@ void stw_deepspeed_read(stw_reading *r, const stw_trainer_arguments *trainer) {
 }
 
 stw_status stw_deepspeed_import(const char *text, size_t length, stw_import *out, stw_error *err) {
-    static const stw_trainer_arguments defaults = {"8", "1", "1", "bf16", false};
+    static const stw_trainer_arguments defaults = {"8", "1", "1", "bf16", false, NULL};
     stw_reading r = {.out = out, .err = err, .status = STW_STATUS_OK};
     out->dashes = "";
     stw_status status = stw_flags_parse_paths(out->path, text, length, out->pool, &r.flags, err);

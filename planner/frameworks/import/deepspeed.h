@@ -10,6 +10,8 @@ typedef struct stw_trainer_arguments {
     const char *micro_batch, *accumulation, *clip_norm;
     const char *dtype; /* bf16 or fp16 */
     bool given;        /* in the file, not a default of transformers */
+    const char
+        *optim; /* the optimizer that it makes where the config names none; NULL: FusedAdam */
 } stw_trainer_arguments;
 
 /** Flags named by their path ("zero_optimization.stage") become settings and lines. */

@@ -40,6 +40,7 @@ static void use_deepspeed(stw_reading *r, const char *dtype) {
         .clip_norm = stw_reading_text(r, "max_grad_norm", "1.0"),
         .dtype = dtype,
         .given = true,
+        .optim = stw_reading_text(r, "optim", "adamw_torch"),
     };
     size_t i = 0;
     base = base != NULL ? base + 1 : path;

@@ -168,6 +168,24 @@ static const stw_flag_pair third_stage[] = {
     {"zero_optimization.stage3_max_reuse_distance", "1e9"},
     {NULL, NULL}};
 
+/* transformers' default before torch 2.8; its step needs more than that of adamw_torch_fused, which
+ * is the default since then (training_args.py at 4.57, default_optim). */
+static const char *optimizer_of(const stw_reading *r) {
+    return stw_reading_text(r, "optim", "adamw_torch");
+}
+
+static void set_implementation(stw_reading *r) {
+    const bool fused = strcmp(optimizer_of(r), "adamw_torch_fused") == 0;
+    stw_reading_set(r, "optimizer.implementation", fused ? "fused" : "foreach");
+}
+
+static void note_optimizer(stw_reading *r) {
+    if (stw_flags_find(&r->flags, "optim") == NULL)
+        stw_reading_assume(r, "optim", "adamw_torch",
+                           "transformers' default before torch 2.8; since then it is "
+                           "adamw_torch_fused, whose step needs no temporaries");
+}
+
 /* transformers (training_args.py): 16 sequences of an iteration in swift unless steps are given. */
 static stw_trainer_arguments trainer_of(stw_reading *r, const char *dtype) {
     stw_trainer_arguments t = {
@@ -176,6 +194,7 @@ static stw_trainer_arguments trainer_of(stw_reading *r, const char *dtype) {
         .clip_norm = stw_reading_text(r, "max-grad-norm", "1.0"),
         .dtype = dtype,
         .given = true,
+        .optim = optimizer_of(r),
     };
     const uint64_t micro = stw_reading_count(r, "per-device-train-batch-size", 1);
     (void)stw_reading_count(r, "gradient-accumulation-steps", 1);
@@ -233,7 +252,7 @@ static void use_fsdp(stw_reading *r, const char *name, const char *dtype) {
     stw_reading_set(r, "precision.grads", "fp32");
     stw_reading_set(r, "fsdp.reshard_after_forward", "true");
     stw_reading_set(r, "load.method", "rank0_broadcast");
-    stw_reading_set(r, "optimizer.implementation", "fused");
+    set_implementation(r);
     stw_reading_set(r, "batch.micro_batch", trainer.micro_batch);
     stw_reading_set(r, "batch.grad_accumulation", trainer.accumulation);
     stw_reading_set(r, "optimizer.clip_norm", trainer.clip_norm);
@@ -257,13 +276,6 @@ static void refuse_device_map(stw_reading *r, uint64_t visible) {
                                  (unsigned long long)visible, (unsigned long long)visible));
 }
 
-static void note_optimizer(stw_reading *r) {
-    if (stw_flags_find(&r->flags, "optim") == NULL)
-        stw_reading_assume(r, "optim", "adamw_torch_fused",
-                           "transformers' default with torch 2.8; before it was adamw_torch, "
-                           "whose step needs a temporary as large as exp_avg_sq");
-}
-
 /* transformers' Trainer without a sharding engine: torch on one GPU, DistributedDataParallel on
  * several. FSDP2's shard group of one rank is that: it gathers and scatters nothing, and its
  * replicas are summed. Parameters, gradients and moments have the dtype of the weights
@@ -274,7 +286,6 @@ static void use_torch(stw_reading *r, const char *dtype, bool lora, uint64_t vis
     static const char *const state[] = {"precision.params", "precision.grads", "precision.exp_avg",
                                         "precision.exp_avg_sq", "precision.compute"};
     const stw_trainer_arguments trainer = trainer_of(r, dtype);
-    const char *optimizer = stw_reading_text(r, "optim", "adamw_torch_fused");
     const uint64_t gpus = r->out->gpus > 0 ? r->out->gpus : 1;
     const char *text = stw_reading_text(r, "torch-dtype", NULL);
     if (gpus == 1 && visible > 1) refuse_device_map(r, visible);
@@ -292,12 +303,10 @@ static void use_torch(stw_reading *r, const char *dtype, bool lora, uint64_t vis
     stw_reading_set_count(r, "parallel.dp_replicate", gpus);
     if (gpus > 1) stw_reading_set(r, "precision.reduce", dtype);
     stw_reading_set(r, "load.method", "all_ranks");
-    stw_reading_set(r, "optimizer.implementation",
-                    ends_with(optimizer, "_fused") ? "fused" : "foreach");
+    set_implementation(r);
     stw_reading_set(r, "batch.micro_batch", trainer.micro_batch);
     stw_reading_set(r, "batch.grad_accumulation", trainer.accumulation);
     stw_reading_set(r, "optimizer.clip_norm", trainer.clip_norm);
-    note_optimizer(r);
     stw_reading_assume(r, "deepspeed, fsdp", "none",
                        "torch on one GPU or DistributedDataParallel: as FSDP2 with shards of 1");
     if (lora)
@@ -342,7 +351,8 @@ static void read_swift(stw_reading *r, uint64_t visible) {
     const char *deepspeed = stw_reading_text(r, "deepspeed", NULL);
     const char *fsdp = stw_reading_text(r, "fsdp", NULL), *dtype = dtype_of(r);
     const bool lora = strcmp(tuner, "lora") == 0;
-    const char *optimizer = stw_reading_text(r, "optim", "adamw_torch_fused");
+    const char *optimizer = optimizer_of(r);
+    note_optimizer(r);
     if (deepspeed != NULL)
         use_deepspeed(r, deepspeed, dtype);
     else if (fsdp != NULL)
