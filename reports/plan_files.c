@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "plan/files/plan_file.h"
 #include "reports/plan_sections.h"
@@ -122,6 +123,25 @@ static void put_peak(const char *tier, const char *of, unsigned phase, const stw
                     peak->components[c], "B");
 }
 
+/* The table of roles, and what one of their ranks holds. */
+static void put_roles(const stw_plan *plan, const rows *out) {
+    const stw_job *job = plan->job;
+    for (uint32_t r = 1; r < job->n_roles; r++) {
+        const stw_job_role *role = &job->roles[r];
+        stw_role_fact facts[STW_MAX_ROLE_FACTS];
+        const size_t n = role->engine->facts != NULL ? role->engine->facts(job, r, facts) : 0;
+        row(out, "role", role->name, "", "kind", stw_role_kind_name(role->spec->kind), "");
+        row(out, "role", role->name, "", "engine", role->engine->name, "");
+        row_u64(out, "role", role->name, "", "nodes", role->n_nodes, "count");
+        row_u64(out, "role", role->name, "", "ranks", stw_job_role_ranks(job, r), "count");
+        row(out, "role", role->name, "", "with",
+            role->home == r ? "none" : job->roles[role->home].name, "");
+        for (size_t i = 0; i < n; i++)
+            row_u64(out, "role", role->name, "", facts[i].name, facts[i].value,
+                    strstr(facts[i].name, "_bytes") != NULL ? "B" : "count");
+    }
+}
+
 static void put_peaks(const stw_plan *plan, const stw_plan_facts *f, const rows *out) {
     for (uint32_t k = 0; plan->peaks != NULL && k < plan->job->n_kinds; k++)
         for (unsigned p = 0; p < STW_N_PHASES; p++)
@@ -207,6 +227,7 @@ stw_status stw_report_plan_csv(const stw_plan *plan, const stw_run_result *run,
     put_headline(plan, &facts, out);
     put_inputs(plan, &facts, out);
     put_decisions(plan, &facts, out);
+    put_roles(plan, out);
     put_peaks(plan, &facts, out);
     put_times(plan, &facts, run, out);
     put_solver(plan, out);

@@ -30,6 +30,11 @@ static const char *verdict_on(const stw_plan *plan, uint32_t role) {
     return stw_verdict_name(stw_plan_verdict_of(plan, plan->job->roles[role].home));
 }
 
+static size_t facts_of(const stw_job *job, uint32_t role, stw_role_fact *out) {
+    const stw_role_engine *engine = job->roles[role].engine;
+    return engine != NULL && engine->facts != NULL ? engine->facts(job, role, out) : 0;
+}
+
 static stw_role_peaks *peaks_of(const stw_plan *plan, uint32_t role, stw_pool *pool) {
     stw_role_peaks *all = stw_pool_array(pool, plan->job->n_roles, sizeof *all);
     if (all == NULL) return NULL;
@@ -51,6 +56,11 @@ static void write_role(const stw_plan *plan, uint32_t role, const stw_role_peaks
     stw_json_u64(json, "nodes", job->roles[role].n_nodes);
     stw_json_u64(json, "ranks", stw_job_role_ranks(job, role));
     stw_json_string(json, "verdict", verdict_on(plan, role));
+    stw_role_fact facts[STW_MAX_ROLE_FACTS];
+    const size_t n = facts_of(job, role, facts);
+    if (n > 0) stw_json_begin_object(json, "holds");
+    for (size_t i = 0; i < n; i++) stw_json_u64(json, facts[i].name, facts[i].value);
+    if (n > 0) stw_json_end(json);
     stw_json_begin_object(json, "phases");
     for (int p = 0; p < STW_N_PHASES; p++) {
         if (!of_kind->has[p]) continue;
@@ -119,6 +129,20 @@ static stw_status same_number(const reading *r, const stw_node *item, const char
     return differs(r, item, key, text, err);
 }
 
+/* Files of before this key have none. */
+static stw_status check_facts(const reading *r, const stw_job *job, uint32_t role, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_role_fact facts[STW_MAX_ROLE_FACTS];
+    const size_t n = facts_of(job, role, facts);
+    const stw_node *holds = NULL;
+    if (n == 0 || stw_node_get(r->item, "holds") == NULL) return status;
+    STW_TRY(stw_node_object(r->tree, r->item, "holds", &holds, err));
+    for (size_t i = 0; i < n; i++)
+        STW_TRY(same_number(r, holds, facts[i].name, facts[i].value, err));
+out:
+    return status;
+}
+
 static stw_status check_role(const reading *r, const stw_plan *plan, uint32_t role,
                              const stw_role_peaks *peaks, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -132,6 +156,7 @@ static stw_status check_role(const reading *r, const stw_plan *plan, uint32_t ro
     STW_TRY(same_number(r, r->item, "nodes", job->roles[role].n_nodes, err));
     STW_TRY(same_number(r, r->item, "ranks", stw_job_role_ranks(job, role), err));
     STW_TRY(same_text(r, "verdict", verdict_on(plan, role), err));
+    STW_TRY(check_facts(r, job, role, err));
     STW_TRY(stw_node_object(r->tree, r->item, "phases", &phases, err));
     for (int p = 0; p < STW_N_PHASES; p++) {
         const stw_node *phase = NULL;

@@ -10,6 +10,13 @@
 struct stw_job;
 struct stw_program;
 
+/** A figure of a role, for files: "weights_bytes". */
+typedef struct stw_role_fact {
+    const char *name;
+    uint64_t value;
+} stw_role_fact;
+#define STW_MAX_ROLE_FACTS 8
+
 /** What makes the movements of roles of some kinds: inference engines, and models beside the
  * trainer's. Each is one constant table in plan/engines/. */
 typedef struct stw_role_engine {
@@ -25,6 +32,8 @@ typedef struct stw_role_engine {
                         stw_error *err);
     /** What the role holds, in words, for reports. */
     void (*describe)(const struct stw_job *job, uint32_t role, char *out, size_t out_size);
+    /** The same as figures of a rank. @param out [STW_MAX_ROLE_FACTS] @return how many */
+    size_t (*facts)(const struct stw_job *job, uint32_t role, stw_role_fact *out);
 } stw_role_engine;
 
 /** The engines of roles, NULL at the end; the first of a kind is the usual one. plan/engines

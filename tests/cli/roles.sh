@@ -10,6 +10,14 @@ plan() { "$STOWAGE" plan --model tiny --cluster tiny.yaml --set nodes=2 --set en
 plan --set 'roles=[{name: a, with: none, update_bucket: 32 MiB}]' -o own.json >own.txt
 grep -q "1000 iterations .* on 4 GPUs" own.txt || fail "GPUs of a role's own node are left out"
 "$STOWAGE" report own.json -o own.csv
+# files say what a role holds: the figures of the table "Roles"
+weights=$(sed -n 's/^own.json,role,a,,weights_bytes,\([0-9]*\),B$/\1/p' own.csv)
+[ -n "$weights" ] && [ "$(member own.json weights_bytes)" = "$weights" ] || fail "weights of a role: $weights"
+peak=$(sed -n 's/^own.json,gpu_peak,.*,rollout,rollout_weights,\([0-9]*\),B$/\1/p' own.csv)
+[ "$peak" = "$weights" ] || fail "a role holds $weights of weights, its peak has $peak"
+grep -q "^own.json,role,a,,sequences,[1-9][0-9]*,count" own.csv || fail "sequences of a role in its cache"
+sed "s/\"weights_bytes\": $weights/\"weights_bytes\": 7/" own.json >changed.json
+expect 3 "weights_bytes of role a: found the number 7" "$STOWAGE" report changed.json
 iteration=$(member own.json iteration)
 hours=$(sed -n 's/^own.json,headline,.*gpu_hours_per_1000_iterations,\([^,]*\),.*/\1/p' own.csv)
 awk -v i="$iteration" -v h="$hours" 'BEGIN { exit !(h > i * 4 / 3.6 * 0.999 && h < i * 4 / 3.6 * 1.001) }' ||

@@ -303,10 +303,41 @@ static void pairs_of_areal(void) {
     stw_import_free(&import);
 }
 
+/* Stages by parameters, against AReaL's own function (pipeline_parallel.py at 1.0.4). */
+static void stages_of_areal(void) {
+    static const struct {
+        const char *model, *backend, *layout; /* NULL: equal stages */
+    } cases[] = {
+        {"Qwen3-8B", "megatron:d1p4t2", "megatron.pipeline_layout=Et*7|t*11|t*11|t*7L"},
+        {"Qwen3-32B", "megatron:d1p8t1",
+         "megatron.pipeline_layout=Et*7|t*8|t*8|t*8|t*8|t*9|t*9|t*7L"},
+        {"Qwen3-30B-A3B", "'megatron:(attn:d4p4t1|ffn:d1p4e4)'",
+         "megatron.pipeline_layout=Et*11|t*13|t*13|t*11L"},
+        {"Qwen3-30B-A3B", "'megatron:(attn:d1p4t2|ffn:d1p4e2)'", NULL},
+        {"Qwen3-1.7B", "megatron:d4p2t1", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[512];
+        stw_import import;
+        stw_model *model = NULL;
+        snprintf(text, sizeof text,
+                 "cluster: {n_nodes: 2, n_gpus_per_node: 8}\nactor: {path: Qwen/%s, backend: %s}\n"
+                 "train_dataset: {batch_size: 64, max_length: 2048}\n",
+                 cases[i].model, cases[i].backend);
+        CHECK_OK(parse("areal", text, &import, err));
+        CHECK_OK(stw_import_model(&import, NULL, STW_SOURCE_DIR "/models", &model, err));
+        if (cases[i].layout != NULL) CU_ASSERT_TRUE(has_setting(&import, cases[i].layout));
+        for (size_t k = 0; k < import.n_settings && cases[i].layout == NULL; k++)
+            CU_ASSERT_PTR_NULL(strstr(import.settings[k], "pipeline_layout"));
+        stw_model_free(model);
+        stw_import_free(&import);
+    }
+}
+
 STW_TEST_MAIN("planner frameworks", {"full of llamafactory", full_of_llamafactory},
               {"defaults of llamafactory", defaults_of_llamafactory},
               {"refused by llamafactory", refused_by_llamafactory},
               {"allocations of areal", allocations_of_areal}, {"actors of areal", actors_of_areal},
               {"parts of areal", parts_of_areal}, {"megatron of areal", megatron_of_areal},
               {"padding of areal", padding_of_areal}, {"refused by areal", refused_by_areal},
-              {"pairs of areal", pairs_of_areal})
+              {"pairs of areal", pairs_of_areal}, {"stages of areal", stages_of_areal})

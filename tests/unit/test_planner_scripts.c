@@ -544,7 +544,8 @@ static void megatron_of_verl(void) {
     CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
     CU_ASSERT_EQUAL(use_of(&import, A "megatron.made_up"), STW_IMPORT_UNKNOWN);
     CU_ASSERT_TRUE(has_setting(&import, "megatron.overlap_grad_reduce=true"));
-    CU_ASSERT_EQUAL(use_of(&import, "reference model"), STW_IMPORT_NOT_MODELLED); /* offloaded */
+    CU_ASSERT_TRUE(has_setting(&import, "roles.1.kind=reference"));
+    CU_ASSERT_TRUE(has_setting(&import, "roles.1.placement.params=host")); /* as the actor */
     stw_import_free(&import);
 }
 

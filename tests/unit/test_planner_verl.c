@@ -76,6 +76,15 @@ static void engines_of_verl(void) {
     CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8_recipe=blockwise"));
     CU_ASSERT_EQUAL(stw_import_count(&import, STW_IMPORT_UNKNOWN), 0);
     stw_import_free(&import);
+    /* its workers do not read what FSDP's do */
+    CHECK_OK(parse("verl",
+                   PPO A "ppo_micro_batch_size_per_gpu=1 model_engine=megatron "
+                         "actor_rollout_ref.model.enable_gradient_checkpointing=True\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "recompute.granularity=none"));
+    CU_ASSERT_EQUAL(use_of(&import, "actor_rollout_ref.model.enable_gradient_checkpointing"),
+                    STW_IMPORT_NOT_MODELLED);
+    stw_import_free(&import);
     CHECK_OK(parse("verl", PPO A "ppo_micro_batch_size_per_gpu=1 model_engine=dp\n", &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "engine=fsdp2"));
     stw_import_free(&import);
@@ -128,5 +137,25 @@ static void tuning_of_verl(void) {
     stw_import_free(&import);
 }
 
+/* tp 4 x pp 3 does not divide 5 nodes of 8 GPUs, but the 3 that are the trainer's. */
+static void nodes_of_the_trainer(void) {
+    stw_import import;
+    stw_run_spec run;
+    const stw_cluster five = {.nodes = 5, .gpus = 8}, six = {.nodes = 6, .gpus = 8};
+    CHECK_OK(parse("verl",
+                   ASYNC "rollout.nnodes=2 model_engine=megatron " A
+                         "megatron.tensor_model_parallel_size=4 " A
+                         "megatron.pipeline_model_parallel_size=3\n",
+                   &import, err));
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_import_run(&import, &run, err));
+    CHECK_OK(stw_import_batch(&import, &five, &run, err));
+    CHECK_FAILS(stw_import_batch(&import, &six, &run, err), STW_STATUS_BAD_INPUT,
+                "the 32 GPUs that the cluster has for the trainer");
+    stw_run_spec_free(&run);
+    stw_import_free(&import);
+}
+
 STW_TEST_MAIN("planner verl", {"own nodes of verl", own_nodes_of_verl},
-              {"engines of verl", engines_of_verl}, {"tuning of verl", tuning_of_verl})
+              {"engines of verl", engines_of_verl}, {"tuning of verl", tuning_of_verl},
+              {"nodes of the trainer", nodes_of_the_trainer})

@@ -316,6 +316,17 @@ out:
 
 /* ---- words ---- */
 
+static uint64_t params_bytes(const figures *f) {
+    return f->job == NULL ? 0
+                          : stw_times(f->job->kinds[f->job->largest].params,
+                                      stw_job_element_bytes(f->job, STW_COMPONENT_PARAMS));
+}
+
+static size_t facts(const stw_job *job, uint32_t role, stw_role_fact *out) {
+    out[0] = (stw_role_fact){"weights_bytes", params_bytes(figures_of(job, role))};
+    return 1;
+}
+
 static void describe(const stw_job *job, uint32_t role, char *out, size_t out_size) {
     const figures *f = figures_of(job, role);
     char params[32];
@@ -323,9 +334,7 @@ static void describe(const stw_job *job, uint32_t role, char *out, size_t out_si
         snprintf(out, out_size, "the trainer's weights without adapters, nothing of its own");
         return;
     }
-    stw_bytes_format(stw_times(f->job->kinds[f->job->largest].params,
-                               stw_job_element_bytes(f->job, STW_COMPONENT_PARAMS)),
-                     params, sizeof params);
+    stw_bytes_format(params_bytes(f), params, sizeof params);
     if (job->roles[role].spec->kind == STW_ROLE_CRITIC)
         snprintf(out, out_size, "parameters %s, gradients and moments as the trainer's", params);
     else
@@ -337,11 +346,13 @@ const stw_role_engine stw_role_engine_fsdp2 = {
     .kinds = 1u << STW_ROLE_REFERENCE | 1u << STW_ROLE_REWARD | 1u << STW_ROLE_CRITIC,
     .make = make,
     .build = build,
-    .describe = describe};
+    .describe = describe,
+    .facts = facts};
 
 const stw_role_engine stw_role_engine_megatron = {.name = "megatron",
                                                   .kinds = 1u << STW_ROLE_REFERENCE |
                                                            1u << STW_ROLE_REWARD,
                                                   .make = make,
                                                   .build = build,
-                                                  .describe = describe};
+                                                  .describe = describe,
+                                                  .facts = facts};

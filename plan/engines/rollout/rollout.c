@@ -271,13 +271,26 @@ static void describe(const stw_job *job, uint32_t role, char *out, size_t out_si
                                 : "between rollouts, without weights");
 }
 
+static size_t facts(const stw_job *job, uint32_t role, stw_role_fact *out) {
+    const stw_rollout_figures *f = figures_of(job, role);
+    size_t n = 0;
+    out[n++] = (stw_role_fact){"weights_bytes", f->weights};
+    out[n++] = (stw_role_fact){"kv_cache_bytes", f->cache};
+    out[n++] = (stw_role_fact){"sequence_tokens", resolve(job, role).max_model_len};
+    out[n++] = (stw_role_fact){"sequence_bytes", f->sequence};
+    out[n++] = (stw_role_fact){"sequences", f->sequence > 0 ? f->cache / f->sequence : 0};
+    return n;
+}
+
 const stw_role_engine stw_role_engine_vllm = {.name = "vllm",
                                               .kinds = 1u << STW_ROLE_ROLLOUT,
                                               .make = make,
                                               .build = build,
-                                              .describe = describe};
+                                              .describe = describe,
+                                              .facts = facts};
 const stw_role_engine stw_role_engine_sglang = {.name = "sglang",
                                                 .kinds = 1u << STW_ROLE_ROLLOUT,
                                                 .make = make,
                                                 .build = build,
-                                                .describe = describe};
+                                                .describe = describe,
+                                                .facts = facts};

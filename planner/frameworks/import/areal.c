@@ -320,6 +320,10 @@ static void use_megatron(stw_reading *r, const layout *l) {
         stw_reading_set_count(r, "parallel.etp", l->train.etp);
     }
     r->out->global_batch = 0;
+    const uint64_t stages =
+        stw_times(l->train.p, count(r, MCORE "virtual_pipeline_parallel_size", 1));
+    r->out->derived.stages = stages < 4096 ? (uint32_t)stages : 0;
+    r->out->derived.experts_ranks = (uint32_t)l->train.e;
 }
 
 /* ---- the roles ---- */

@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
+#include "planner/frameworks/import/areal_stages.h"
 #include "planner/frameworks/import/reading.h"
 
 /* transformers/integrations/deepspeed.py (4.57), trainer_config_finalize. */
@@ -124,6 +125,7 @@ stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error
     if (sizes != STW_STATUS_OK) return sizes;
     set_buckets(&r, model);
     set_loss_chunk(&r, model);
+    stw_areal_set_stages(&r, model, import->derived.stages, import->derived.experts_ranks);
     if (import->derived.all_linear || import->derived.products != NULL) set_targets(&r, model);
     if (import->derived.grouped_gemm && experts)
         stw_reading_set(&r, "megatron.grouped_gemm", "true");

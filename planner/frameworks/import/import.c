@@ -140,14 +140,19 @@ stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster
                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_parallel *p = &run->parallel;
-    const uint64_t gpus = (uint64_t)cluster->nodes * (cluster->gpus > 0 ? cluster->gpus : 1);
+    uint32_t nodes = cluster->nodes; /* the trainer's */
+    for (uint32_t i = 0; i < run->n_roles; i++)
+        if (strcmp(run->roles[i].with, "none") == 0 && run->roles[i].nodes < nodes)
+            nodes -= run->roles[i].nodes;
+    const uint64_t gpus = (uint64_t)nodes * (cluster->gpus > 0 ? cluster->gpus : 1);
     const uint64_t ways = (uint64_t)p->tp * p->cp * p->pp;
     char setting[64];
     if (ways == 0 || gpus % ways != 0)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
-                        "parallel: tp %u x cp %u x pp %u does not divide the cluster's %llu GPUs; "
-                        "use a --cluster of as many GPUs as the run has",
-                        p->tp, p->cp, p->pp, (unsigned long long)gpus);
+        return stw_fail(
+            err, STW_STATUS_BAD_INPUT, import->path,
+            "parallel: tp %u x cp %u x pp %u does not divide the %llu GPUs that the cluster "
+            "has for the trainer; use a --cluster of as many GPUs as the run has",
+            p->tp, p->cp, p->pp, (unsigned long long)gpus);
     const uint64_t ranks = gpus / ways, once = stw_times(ranks, run->batch.micro_batch);
     for (int i = 0; i < 2; i++) {
         bool applies = i == 0 ? ranks == 1 && p->cp == 1 : gpus == 1;

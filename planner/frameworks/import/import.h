@@ -35,6 +35,7 @@ typedef struct stw_import_derived {
     bool wrap_embeddings;    /* embeddings that are no head, too, are a unit of FSDP2 */
     bool text_only;          /* a model with a vision tower is refused */
     uint64_t layers, hidden; /* that flags give beside the name of a model; 0: none */
+    uint32_t stages, experts_ranks; /* stages balanced by parameters as AReaL does; 0: none */
 } stw_import_derived;
 
 typedef struct stw_import {

@@ -298,16 +298,13 @@ static bool set_rollout(stw_reading *r, unsigned index, const layout *l) {
     return true;
 }
 
-/* A reference model of FSDP lies on the host (fsdp_workers.py, _build_model_optimizer); with
- * adapters it is the actor without them. */
+/* A reference model of FSDP lies on the host (fsdp_workers.py, _build_model_optimizer), one of
+ * Megatron-LM between forwards, if it is offloaded; with adapters it is the actor without them. */
 static void set_roles(stw_reading *r, const layout *l, bool megatron) {
     unsigned n = set_rollout(r, 0, l) ? 1 : 0;
     const bool host =
         !megatron || is_on(r, REF "megatron.param_offload", is_on(r, MCORE "param_offload", false));
-    if (has_reference(r) && megatron && host) {
-        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "reference model", "on the host",
-                         "planned without it: its weights take host memory");
-    } else if (has_reference(r) && count(r, MODEL "lora_rank", 0) == 0) {
+    if (has_reference(r) && count(r, MODEL "lora_rank", 0) == 0) {
         stw_reading_set(r, role_key(r, n, "name"), "reference");
         stw_reading_set(r, role_key(r, n, "kind"), "reference");
         stw_reading_set(r, role_key(r, n++, "placement.params"), host ? "host" : "gpu");
@@ -507,6 +504,13 @@ static void use_megatron(stw_reading *r, layout *l) {
     if (r->status == STW_STATUS_OK) stw_megatron_read(&to, &stw_verl_megatron_flags);
     stw_reading_fail(r, to.status);
     set_batch(r, l);
+    if (!is_sft(r) && is_on(r, MODEL "enable_gradient_checkpointing", false) &&
+        value(r, OVERRIDES "recompute_granularity", NULL) == NULL)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, MODEL "enable_gradient_checkpointing", "true",
+                         "Megatron-LM's workers do not read it (0.6.1, 0.9.1): planned without "
+                         "recomputation; that is actor.megatron.override_transformer_config."
+                         "recompute_granularity=full with recompute_method=uniform and "
+                         "recompute_num_layers=1");
     if (is_on(r, MODEL "use_fused_kernels", false))
         stw_reading_line(r, STW_IMPORT_NOT_MODELLED, MODEL "use_fused_kernels", "true",
                          "engine megatron is planned with whole logits");
