@@ -446,7 +446,6 @@ static stw_status check_same_plan(const stw_plan *plan, const stw_run_result *ru
 }
 
 static void compare_all(comparer *c) {
-    c->out->external = is_external(c);
     c->out->time_note = why_no_time(c);
     c->out->time_judged = c->out->time_note == NULL;
     c->host_note = why_no_host(c);

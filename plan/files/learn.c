@@ -263,7 +263,7 @@ static void learn_context(learner *l) {
 
 /* Bytes that the framework's allocator hands out in forward and backward follow from model and
  * settings. Errors of predictions, and of what is another job. */
-static const double LIKELY_ERROR = 0.1, OTHER_JOB = 0.25;
+static const double LIKELY_ERROR = 0.05, OTHER_JOB = 0.25;
 
 /* The furthest off of all ranks: what is predicted over what was recorded. */
 static double worst_match(const learner *l, uint64_t *predicted, uint64_t *found) {

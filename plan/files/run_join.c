@@ -159,9 +159,10 @@ static stw_status make_room(joiner *j, const stw_run_result *const *runs, uint32
     j->node_files = stw_pool_array(out->pool, nodes, sizeof *j->node_files);
     j->peak_files = stw_pool_array(out->pool, peaks, sizeof *j->peak_files);
     out->file = stw_pool_string(out->pool, runs[0]->file);
-    bool all = out->ranks != NULL && out->nodes != NULL && out->peaks != NULL &&
-               out->step_all_s != NULL && j->rank_files != NULL && j->node_files != NULL &&
-               j->peak_files != NULL;
+    out->date = stw_pool_string(out->pool, runs[0]->date);
+    bool all = out->date != NULL && out->ranks != NULL && out->nodes != NULL &&
+               out->peaks != NULL && out->step_all_s != NULL && j->rank_files != NULL &&
+               j->node_files != NULL && j->peak_files != NULL;
     return all ? STW_STATUS_OK : no_memory(j);
 }
 
