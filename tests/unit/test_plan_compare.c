@@ -417,6 +417,64 @@ static void page_locked_of_others(void) {
     stw_plan_free(plan);
 }
 
+/* A log knows the highest of the whole job, or what was at one moment. */
+static void peaks_of_a_log(void) {
+    stw_plan *plan = planned(1, 2, NULL);
+    stw_run_result *run = NULL;
+    CHECK_OK(stw_run_result_new(&run, err));
+    run->source = "external";
+    uint64_t allocated = 0, device = 0;
+    for (int p = 0; p < STW_N_PHASES; p++) {
+        const stw_peak *peak = &plan->shown[0].phase[p][STW_TIER_GPU];
+        if (stw_peak_allocated(peak) > allocated) allocated = stw_peak_allocated(peak);
+        if (peak->total > device) device = peak->total;
+    }
+    stw_run_peak peaks[] = {
+        {.rank = 0, .metric = STW_METRIC_ALLOCATED, .bytes = allocated, .from = "line 1"},
+        {.rank = STW_WORST_RANK,
+         .metric = STW_METRIC_DEVICE,
+         .bytes = device / 2,
+         .at_moment = true},
+        {.rank = 0, .metric = STW_METRIC_RESERVED, .bytes = 1}, /* the executor has one arena */
+    };
+    run->peaks = peaks;
+    run->n_peaks = 3;
+    run->iteration_s = 1.0;
+    stw_comparison *c = compared(plan, run);
+    uint32_t within = 0, unjudged = 0, lacking = 0;
+    for (uint32_t i = 0; i < c->n_lines; i++) {
+        const stw_compare_line *l = &c->lines[i];
+        if (strcmp(l->what, "gpu allocated peak") == 0) {
+            within++;
+            CU_ASSERT_EQUAL(l->verdict, STW_LINE_WITHIN);
+            CU_ASSERT_EQUAL(l->error, 0.0);
+            CU_ASSERT_STRING_EQUAL(l->from, "line 1");
+        } else if (strcmp(l->what, "gpu device peak") == 0) {
+            unjudged++;
+            CU_ASSERT_EQUAL(l->verdict, STW_LINE_NOT_JUDGED);
+        } else if (strcmp(l->what, "host") == 0) {
+            lacking++;
+            CU_ASSERT_EQUAL(l->verdict, STW_LINE_NOT_MEASURED);
+        }
+        CU_ASSERT_PTR_NULL(strstr(l->what, "reserved"));
+    }
+    CU_ASSERT_EQUAL(within, 1);
+    CU_ASSERT_EQUAL(unjudged, 1);
+    CU_ASSERT_EQUAL(lacking, 1);
+    CU_ASSERT_EQUAL(c->judged, 1);
+    stw_comparison_free(c);
+    peaks[1].bytes = device + device / 2; /* one moment is enough to refute */
+    c = compared(plan, run);
+    CU_ASSERT_EQUAL(c->outside, 1);
+    stw_comparison_free(c);
+    peaks[0].rank = 2;
+    stw_error e = STW_ERROR_INIT;
+    CU_ASSERT_EQUAL(stw_compare(plan, run, NULL, &c, &e), STW_STATUS_BAD_INPUT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(e.text, "line 1: found rank 2, expected less than 2"));
+    stw_run_result_free(run);
+    stw_plan_free(plan);
+}
+
 static void json_tells_all(void) {
     stw_plan *plan = planned(1, 1, NULL);
     stw_run_result *run = exact_run(plan);
@@ -441,14 +499,16 @@ static void json_tells_all(void) {
     stw_plan_free(plan);
 }
 
-STW_TEST_MAIN(
-    "plan compare", {"an exact run agrees", an_exact_run_agrees},
-    {"each figure is found", each_figure_is_found},
-    {"the worst rank stands for its kind", the_worst_rank_stands_for_its_kind},
-    {"context is shown", context_is_shown}, {"tolerances are kept to", tolerances_are_kept_to},
-    {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
-    {"host processes count only where calibrated", host_processes_count_only_where_calibrated},
-    {"what does not fit has no time", what_does_not_fit_has_no_time},
-    {"runs of other plans are refused", runs_of_other_plans_are_refused},
-    {"records of others", records_of_others},
-    {"page-locked memory of others", page_locked_of_others}, {"json tells all", json_tells_all})
+STW_TEST_MAIN("plan compare", {"an exact run agrees", an_exact_run_agrees},
+              {"each figure is found", each_figure_is_found},
+              {"the worst rank stands for its kind", the_worst_rank_stands_for_its_kind},
+              {"context is shown", context_is_shown},
+              {"tolerances are kept to", tolerances_are_kept_to},
+              {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
+              {"host processes count only where calibrated",
+               host_processes_count_only_where_calibrated},
+              {"what does not fit has no time", what_does_not_fit_has_no_time},
+              {"runs of other plans are refused", runs_of_other_plans_are_refused},
+              {"records of others", records_of_others},
+              {"page-locked memory of others", page_locked_of_others},
+              {"peaks of a log", peaks_of_a_log}, {"json tells all", json_tells_all})
