@@ -92,6 +92,7 @@ static stw_status solve(const search *s, stw_plan *plan, result *out, stw_error 
     const stw_planner_options planner = {.time_limit_s = s->end_s - stw_now_s(),
                                          .no_fixes = true,
                                          .no_prices = true,
+                                         .no_alternatives = true,
                                          .no_reasons = true,
                                          .only_stage1 = !s->whole,
                                          .sieve = s->whole ? NULL : &sieve,

@@ -258,7 +258,8 @@ static stw_status simulate_choices(solving *s, stw_error *err) {
     s->here_s = iteration_s(&all.list[chosen]);
     s->fastest_s = iteration_s(&all.list[all.fastest]);
     note_comparison(s, &all, chosen);
-    return status == STW_STATUS_OK ? tell_fuller(s, s->here_s, err) : status;
+    const bool tells = status == STW_STATUS_OK && !s->options->no_alternatives;
+    return tells ? tell_fuller(s, s->here_s, err) : status;
 }
 
 static stw_status price(solving *s, stw_error *err) {

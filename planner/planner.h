@@ -33,6 +33,7 @@ typedef struct stw_planner_options {
     const char *write_lp;     /* path of the stage-1 problem in CPLEX LP format, or NULL */
     bool no_fixes;            /* do not search for fixes when nothing fits */
     bool no_prices;           /* do not re-solve for prices */
+    bool no_alternatives;     /* nor for what a fuller GPU would bring */
     bool no_reasons;          /* do not search for what binds where nothing fits */
     bool only_stage1;         /* take the solver's choice as it is */
     stw_planner_sieve *sieve; /* NULL: none */

@@ -104,14 +104,18 @@ static bool is_ready(const simulation *e, uint32_t index) {
     return true;
 }
 
-static void end_op(simulation *e, lane *l) {
-    double *busy_s = e->sim->busy_s[e->movement->phase];
-    for (unsigned r = 0; r < STW_N_RESOURCES; r++) busy_s[r] += l->demand.seconds[r];
+static void leave_op(simulation *e, lane *l) {
     e->sim->ops[l->next].end_s = e->now_s;
     e->ended[l->next] = true;
     e->left--;
     l->active = false;
     l->next = e->links[l->next].follower;
+}
+
+static void end_op(simulation *e, lane *l) {
+    double *busy_s = e->sim->busy_s[e->movement->phase];
+    for (unsigned r = 0; r < STW_N_RESOURCES; r++) busy_s[r] += l->demand.seconds[r];
+    leave_op(e, l);
 }
 
 static bool same_demand(const stw_demand *a, const stw_demand *b) {
@@ -147,12 +151,17 @@ static void start_ops(simulation *e) {
         for (unsigned s = 0; s < STW_N_STREAMS; s++) {
             lane *l = &e->lanes[s];
             while (!l->active && l->next != STW_OP_NONE && is_ready(e, l->next)) {
+                const stw_op *op = &e->sim->program->ops[l->next];
                 stw_demand demand;
-                stw_demand_op(e->sim->job, &e->sim->program->ops[l->next], &demand);
+                changed = true;
                 e->sim->ops[l->next].start_s = e->now_s;
+                if (!stw_op_takes_time(op)) {
+                    leave_op(e, l);
+                    continue;
+                }
+                stw_demand_op(e->sim->job, op, &demand);
                 take_demand(l, &demand);
                 if (!l->active) end_op(e, l);
-                changed = true;
             }
         }
     }
@@ -286,8 +295,9 @@ static stw_status make(const stw_job *job, const stw_program *program, simulatio
     return STW_STATUS_OK;
 }
 
-stw_status stw_sim_run(const stw_job *job, const stw_program *program, stw_sim **out,
-                       stw_error *err) {
+/* @param accounts fill the peaks, too */
+static stw_status run(const stw_job *job, const stw_program *program, bool accounts, stw_sim **out,
+                      stw_error *err) {
     stw_status status = STW_STATUS_OK;
     simulation e = {0};
     stw_sim *sim = NULL;
@@ -297,13 +307,18 @@ stw_status stw_sim_run(const stw_job *job, const stw_program *program, stw_sim *
     STW_TRY(make(job, program, &e, &sim, err));
     for (uint32_t m = 0; m < program->n_movements; m++) {
         STW_TRY(run_movement(&e, &program->movements[m], err));
-        account(sim, &program->movements[m], &live);
+        if (accounts) account(sim, &program->movements[m], &live);
     }
     *out = sim;
     sim = NULL;
 out:
     stw_sim_free(sim);
     return status;
+}
+
+stw_status stw_sim_run(const stw_job *job, const stw_program *program, stw_sim **out,
+                       stw_error *err) {
+    return run(job, program, true, out, err);
 }
 
 void stw_sim_free(stw_sim *sim) {
@@ -315,7 +330,7 @@ double stw_sim_phase_seconds(const stw_sim *sim, stw_phase phase) { return sim->
 stw_status stw_sim_seconds(const stw_job *job, const stw_program *program,
                            double seconds[STW_N_PHASES], stw_error *err) {
     stw_sim *sim = NULL;
-    stw_status status = stw_sim_run(job, program, &sim, err);
+    stw_status status = run(job, program, false, &sim, err);
     for (int p = 0; p < STW_N_PHASES; p++)
         seconds[p] =
             status == STW_STATUS_OK ? stw_sim_phase_seconds(sim, (stw_phase)p) : (double)NAN;

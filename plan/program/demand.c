@@ -444,12 +444,17 @@ static void charge_one_pass(const stw_op *op, stw_demand *out) {
     out->startup_s /= op->once_in;
 }
 
-void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
-    static void (*const demands[STW_N_OP_KINDS])(const stw_job *, const stw_op *, stw_demand *) = {
+static void (*const demands[STW_N_OP_KINDS])(const stw_job *, const stw_op *, stw_demand *) = {
 #define X(name, text, class, unit, demand, check) [STW_OP_##name] = demand_##demand,
-        STW_OP_TABLE(X)
+    STW_OP_TABLE(X)
 #undef X
-    };
+};
+
+bool stw_op_takes_time(const stw_op *op) {
+    return (unsigned)op->kind < STW_N_OP_KINDS && demands[op->kind] != demand_nothing;
+}
+
+void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out) {
     memset(out, 0, sizeof *out);
     if ((unsigned)op->kind < STW_N_OP_KINDS) demands[op->kind](job, op, out);
     if (op->ranks == STW_OP_RANKS_ONE) charge_one_rank(job, out);

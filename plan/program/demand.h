@@ -55,6 +55,8 @@ double stw_ring_missed(const stw_job *job, uint64_t ring_bytes);
  * @param ring_bytes of a CPU update, see stw_op.ring_bytes; 0: all operands are in host memory */
 void stw_demand_update(const stw_job *job, stw_update update, uint64_t params, uint64_t ring_bytes,
                        stw_demand *out);
+/** False of operations that never take time: allocs, frees. */
+bool stw_op_takes_time(const stw_op *op);
 /** Demand of one operation of a program. */
 void stw_demand_op(const stw_job *job, const stw_op *op, stw_demand *out);
 /** Add the demands of all operations of a movement. @param seconds [STW_N_RESOURCES] */
