@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L /* gmtime_r */
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -83,15 +84,25 @@ static void date_of_file(const char *path, char *out, size_t out_size) {
         (void)strftime(out, out_size, "%Y-%m-%d", &parts);
 }
 
+/* "run.json", or "run.a.json and 3 more" of files that were joined. */
+static void name_source(const request *r, bool joined, char *out, size_t out_size) {
+    const char *slash = strrchr(r->runs[0], '/');
+    const char *name = slash != NULL ? slash + 1 : r->runs[0];
+    if (joined && r->n_runs > 1)
+        snprintf(out, out_size, "%.40s and %u more", name, r->n_runs - 1);
+    else
+        snprintf(out, out_size, "%.250s", name);
+}
+
 /* Learn from the run, and write what was learned. */
 static stw_status learn(const request *r, const stw_plan *plan, const stw_run_result *run,
-                        stw_lessons *lessons, stw_error *err) {
+                        bool joined, stw_lessons *lessons, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_cluster_file file = STW_CLUSTER_FILE_INIT;
     stw_cluster wanted;
-    char date[16];
-    const char *slash = strrchr(r->runs[0], '/');
-    const stw_learn_source source = {slash != NULL ? slash + 1 : r->runs[0], date};
+    char date[16], name[256];
+    const stw_learn_source source = {name, date};
+    name_source(r, joined, name, sizeof name);
     date_of_file(r->runs[0], date, sizeof date);
     STW_TRY(stw_cluster_file_open(r->learn, &file, err));
     wanted = file.exists ? file.cluster : plan->cluster;
@@ -160,7 +171,7 @@ static stw_status validate(const request *r, const stw_general *general, stw_err
     STW_TRY(stw_compare(plan, runs[0], &tolerance, &comparison, err));
     STW_TRY(
         stw_compare_digests(comparison, (const stw_run_result *const *)runs, r->runs, n_runs, err));
-    if (r->learn != NULL) learned = learn(r, plan, runs[0], &lessons, err);
+    if (r->learn != NULL) learned = learn(r, plan, runs[0], n_runs < r->n_runs, &lessons, err);
     if (r->learn != NULL && learned == STW_STATUS_OK) comparison->lessons = &lessons;
     STW_TRY(write_comparison(comparison, general, format, err)); /* also where nothing is learned */
     status = learned != STW_STATUS_OK ? learned : judge(r, comparison, err);

@@ -82,6 +82,11 @@ static void copy(char *out, size_t out_size, const char *text) {
     out[n] = '\0';
 }
 
+/* Of a value; STW_N_PHASES: of the peak of the whole job. */
+static const char *phase_words(stw_phase phase) {
+    return phase < STW_N_PHASES ? stw_phase_name(phase) : "peak";
+}
+
 /* A value with its source, or the failure that it is absurd. Sizes are rounded to MiB. */
 static void take(learner *l, stw_learnable which, double value, stw_phase phase, uint32_t samples) {
     stw_lesson *lesson = &l->out->items[which];
@@ -95,7 +100,7 @@ static void take(learner *l, stw_learnable which, double value, stw_phase phase,
         l->status = stw_fail(l->err, STW_STATUS_BAD_INPUT, l->source->from,
                              "%s: found %s in %s, expected %s to %s; is the plan that of the "
                              "recorded job? Nothing is learned",
-                             stw_learned_key(which), found, stw_phase_name(phase), least, most);
+                             stw_learned_key(which), found, phase_words(phase), least, most);
         return;
     }
     if (stw_learned_is_size(which))
@@ -104,7 +109,7 @@ static void take(learner *l, stw_learnable which, double value, stw_phase phase,
         lesson->entry.value.number = round(value * 1000) / 1000;
     copy(lesson->entry.from, sizeof lesson->entry.from, l->source->from);
     copy(lesson->entry.model, sizeof lesson->entry.model, l->plan->model->name);
-    copy(lesson->entry.phase, sizeof lesson->entry.phase, stw_phase_name(phase));
+    copy(lesson->entry.phase, sizeof lesson->entry.phase, phase_words(phase));
     copy(lesson->entry.date, sizeof lesson->entry.date, date);
     lesson->entry.samples = samples;
     lesson->learned = true;
@@ -234,11 +239,30 @@ static bool sample_context(const learner *l, const stw_run_rank *rank, stw_phase
     return true;
 }
 
+/* The highest since the job began, of records that know no phases; 0: unknown. */
+static double peak_of(const stw_run_result *run, int32_t rank, stw_metric metric) {
+    for (uint32_t i = 0; i < run->n_peaks; i++)
+        if (run->peaks[i].rank == rank && run->peaks[i].metric == metric &&
+            !run->peaks[i].at_moment && run->peaks[i].note == NULL)
+            return (double)run->peaks[i].bytes;
+    return 0;
+}
+
+/* The same of the peaks of a job. Only roles would hold anything else of a GPU. */
+static bool sample_peak(const learner *l, const stw_run_peak *peak, double *out) {
+    if (peak->rank < 0 || peak->metric != STW_METRIC_DEVICE) return false;
+    const double device = peak_of(l->run, peak->rank, STW_METRIC_DEVICE),
+                 reserved = peak_of(l->run, peak->rank, STW_METRIC_RESERVED);
+    const double comm = l->plan->job->world > 1 ? (double)l->into->gpu.comm_bytes : 0;
+    *out = device - reserved - comm;
+    return device > 0 && reserved > 0;
+}
+
 static void learn_context(learner *l) {
-    const size_t most = (size_t)l->run->n_ranks * N_STEADY;
+    const size_t most = (size_t)l->run->n_ranks * N_STEADY + l->run->n_peaks;
     double *values = malloc((most > 0 ? most : 1) * sizeof *values);
     size_t n = 0;
-    stw_phase last = STW_PHASE_FORWARD_BACKWARD;
+    stw_phase first = STW_N_PHASES;
     if (values == NULL) {
         l->status = stw_fail(l->err, STW_STATUS_NO_MEMORY, l->source->from, "out of memory");
         return;
@@ -247,15 +271,16 @@ static void learn_context(learner *l) {
         for (uint32_t i = 0; i < l->run->n_ranks; i++)
             if (stw_plan_has_phase(l->plan, steady[p]) &&
                 sample_context(l, &l->run->ranks[i], steady[p], &values[n])) {
-                last = n == 0 ? steady[p] : last;
-                n++;
+                if (n++ == 0) first = steady[p];
             }
+    for (uint32_t i = 0; i < l->run->n_peaks && first == STW_N_PHASES; i++)
+        if (sample_peak(l, &l->run->peaks[i], &values[n])) n++;
     if (n == 0)
         skip(l, STW_LEARN_CONTEXT,
              "no phase has both what a GPU holds (device) and what torch reserves of it "
              "(reserved), which the job can append to its marks");
     else
-        take(l, STW_LEARN_CONTEXT, stw_median(values, n), last, (uint32_t)n);
+        take(l, STW_LEARN_CONTEXT, stw_median(values, n), first, (uint32_t)n);
     free(values);
 }
 

@@ -137,9 +137,11 @@ static stw_status join_whole(joiner *j) {
         return stw_fail(j->err, STW_STATUS_BAD_INPUT, file_of(from),
                         "was measured on %.80s, the files before it on %.80s: expected one job",
                         from->device, out->device);
+    if (out->date[0] == '\0') out->date = stw_pool_string(out->pool, from->date);
     if (out->device[0] == '\0') out->device = stw_pool_string(out->pool, from->device);
     if (out->backend[0] == '\0') out->backend = stw_pool_string(out->pool, from->backend);
-    return out->device == NULL || out->backend == NULL ? no_memory(j) : STW_STATUS_OK;
+    bool all = out->date != NULL && out->device != NULL && out->backend != NULL;
+    return all ? STW_STATUS_OK : no_memory(j);
 }
 
 static stw_status make_room(joiner *j, const stw_run_result *const *runs, uint32_t n) {

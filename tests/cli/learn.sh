@@ -82,6 +82,16 @@ tr -d ' \n' <new.json | grep -q '"learn":{"file":"new.yaml","changed":true,"lear
 plan new.yaml fresh.json
 [ "$(host fresh.json samples.csv)" = "$(host after.json samples.csv)" ] || fail "a new file plans otherwise"
 
+# recordings of several nodes are joined
+grep -v '^[0-9]*,1,' samples.csv | sed 's/^\([0-9]*,,,host\),.*/\1,367001600/' >node0.csv
+sed 's/,0,/,1,/' node0.csv >node1.csv
+plan tiny.yaml nodes.json --set nodes=2 --set node.gpus=1
+cp tiny.yaml joined.yaml
+"$STOWAGE" validate nodes.json node0.csv node1.csv --learn joined.yaml >joined.txt || [ $? = 8 ] || fail "joined recordings"
+grep -q 'process: 300 MiB, launcher: 50 MiB' joined.yaml || fail "joined recordings teach something else"
+grep -q 'from: "*node0.csv and 1 more' joined.yaml || fail "joined recordings are not named"
+grep -q 'samples: 2' joined.yaml || fail "one of two nodes was not counted"
+
 # a key that is set wins, and is told
 plan learned.yaml set.json --set node.torch.process=1GiB
 tr -s ' \n' ' ' <set.json.txt | grep -q 'node.torch.process was set to 1.00 GiB after 300.00 MiB was learned' ||

@@ -158,6 +158,33 @@ static void what_hides_other_bytes_is_not_learned(void) {
     stw_plan_free(plan);
 }
 
+/* Logs know no phases: what they state of the whole job teaches the context. */
+static void peaks_of_logs_teach_the_context(void) {
+    stw_plan *plan = planned("engine=fsdp2");
+    stw_run_result *run = recording(plan);
+    stw_lessons lessons;
+    const uint64_t reserved = run->ranks[0].phases[STW_PHASE_FORWARD_BACKWARD].reserved;
+    stw_run_peak peaks[] = {
+        {.rank = 0, .metric = STW_METRIC_DEVICE, .bytes = reserved + CONTEXT * MIB + (1ull << 30)},
+        {.rank = 0, .metric = STW_METRIC_RESERVED, .bytes = reserved},
+        {.rank = STW_WORST_RANK, .metric = STW_METRIC_RESERVED, .bytes = 7},
+    };
+    memset(run->ranks, 0, 2 * sizeof *run->ranks);
+    run->n_ranks = run->n_nodes = 0;
+    run->peaks = peaks;
+    run->n_peaks = 3;
+    CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
+    CU_ASSERT_EQUAL(learned_mib(&lessons, STW_LEARN_CONTEXT), CONTEXT);
+    CU_ASSERT_STRING_EQUAL(lessons.items[STW_LEARN_CONTEXT].entry.phase, "peak");
+    CU_ASSERT_EQUAL(lessons.items[STW_LEARN_CONTEXT].entry.samples, 1);
+    not_learned(&lessons, STW_LEARN_PROCESS, "were not recorded");
+    peaks[0].at_moment = true;
+    CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
+    not_learned(&lessons, STW_LEARN_CONTEXT, "no phase has both");
+    stw_run_result_free(run);
+    stw_plan_free(plan);
+}
+
 static double gpu_seconds(const stw_plan *plan) {
     double busy[STW_N_RESOURCES] = {0};
     stw_demand_add_movement(plan->job, plan->programs[0],
@@ -376,6 +403,7 @@ int main(void) {
         {"the environment is learned", the_environment_is_learned},
         {"the next plan is as recorded", the_next_plan_is_as_recorded},
         {"what hides other bytes is not learned", what_hides_other_bytes_is_not_learned},
+        {"peaks of logs teach the context", peaks_of_logs_teach_the_context},
         {"seconds are learned where the GPU binds", seconds_are_learned_where_the_gpu_binds},
         {"absurd values and other machines are refused", absurd_values_are_refused},
         {"files keep all else", files_keep_all_else},
