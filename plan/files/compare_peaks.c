@@ -51,11 +51,25 @@ static uint32_t worst_kind(const stw_comparer *c, stw_metric metric) {
     return worst;
 }
 
+/* Of a rank that the file does not name: the kind that comes nearest. */
+static uint32_t nearest_kind(const stw_comparer *c, const stw_run_peak *peak) {
+    uint32_t nearest = 0;
+    stw_phase phase;
+    double off = INFINITY;
+    for (uint32_t k = 0; k < c->plan->job->n_kinds; k++) {
+        double bytes = (double)planned_peak(c, peak->metric, k, &phase);
+        double error = fabs(bytes - (double)peak->bytes);
+        if (error < off) nearest = k;
+        off = fmin(off, error);
+    }
+    return nearest;
+}
+
 /* A node that the file does not name is node 0; ranks of one kind have one line. */
 static uint32_t group_of(const stw_comparer *c, const stw_run_peak *peak) {
     if (peak->rank == STW_ALL_RANKS) return stw_job_node_kind_of(c->plan->job, peak->node);
-    return peak->rank >= 0 ? stw_job_kind_of(c->plan->job, (uint32_t)peak->rank)
-                           : worst_kind(c, peak->metric);
+    if (peak->rank >= 0) return stw_job_kind_of(c->plan->job, (uint32_t)peak->rank);
+    return peak->rank == STW_SOME_RANK ? nearest_kind(c, peak) : worst_kind(c, peak->metric);
 }
 
 static stw_compare_line peak_line(stw_comparer *c, const stw_run_peak *peak) {
@@ -109,8 +123,9 @@ static void compare_measured_peaks(stw_comparer *c) {
         if (done || !has_metric(c, peak)) continue;
         worst.who = peak->rank == STW_ALL_RANKS
                         ? stw_compare_who(c, "node", worst.rank / c->plan->job->ranks_per_node, n)
-                    : peak->rank >= 0 ? stw_compare_who(c, "rank", worst.rank, n)
-                                      : "worst rank";
+                    : peak->rank >= 0             ? stw_compare_who(c, "rank", worst.rank, n)
+                    : peak->rank == STW_SOME_RANK ? "a rank"
+                                                  : "worst rank";
         stw_compare_add(c, worst);
     }
 }

@@ -14,7 +14,7 @@
 typedef struct stw_recorded {
     double time_s; /* seconds of one clock, any zero */
     int32_t rank;  /* STW_ALL_RANKS: marks concern all ranks, bytes are the node's.
-                    * STW_WORST_RANK: with STW_EVERY_PHASE alone */
+                    * STW_WORST_RANK, STW_SOME_RANK: with STW_EVERY_PHASE alone */
     uint32_t node;
     int phase;
     stw_metric metric;

@@ -19,6 +19,7 @@ enum { NO_SPAN = -1, MOST_DIGITS = 40 };
 
 typedef enum scope {
     SCOPE_WORST, /* the highest of the ranks */
+    SCOPE_SOME,  /* of a rank that is not named, or the highest of them */
     SCOPE_FIRST, /* rank 0 */
     SCOPE_NAMED, /* "[Rank 3]" */
     SCOPE_STEPS, /* rank 0 where steps are counted by global_step, else the highest of some */
@@ -62,10 +63,10 @@ static const key keys[] = {
     REPORT("max reserved", RESERVED, false),
     REPORT("total device memory used", DEVICE, true),
     SECONDS("elapsed time per iteration (ms)", 1e-3, STW_SPAN_ITERATION),
-    BYTES("perf/max_memory_allocated_gb", GIB, ALLOCATED, WORST, false),
-    BYTES("perf/max_memory_reserved_gb", GIB, RESERVED, WORST, false),
-    BYTES("actor/perf/max_memory_allocated_gb", GIB, ALLOCATED, WORST, false),
-    BYTES("actor/perf/max_memory_reserved_gb", GIB, RESERVED, WORST, false),
+    BYTES("perf/max_memory_allocated_gb", GIB, ALLOCATED, SOME, false),
+    BYTES("perf/max_memory_reserved_gb", GIB, RESERVED, SOME, false),
+    BYTES("actor/perf/max_memory_allocated_gb", GIB, ALLOCATED, SOME, false),
+    BYTES("actor/perf/max_memory_reserved_gb", GIB, RESERVED, SOME, false),
     NODE("perf/cpu_memory_used_gb"),
     NODE("actor/perf/cpu_memory_used_gb"),
     SECONDS("timing_s/gen", 1.0, STW_PHASE_ROLLOUT),
@@ -137,6 +138,7 @@ static stw_status number(const reader *r, const char *name, const char *at, doub
 static stw_status rank_of(const reader *r, const key *k, int32_t *out) {
     *out = STW_WORST_RANK;
     if (k->scope == SCOPE_FIRST) *out = 0;
+    if (k->scope == SCOPE_SOME) *out = STW_SOME_RANK;
     if (k->scope == SCOPE_NODE) *out = STW_ALL_RANKS;
     if (k->scope == SCOPE_STEPS && strstr(r->line, "global_step/max_steps") != NULL) *out = 0;
     if (k->scope != SCOPE_NAMED) return STW_STATUS_OK;

@@ -18,10 +18,11 @@ typedef enum stw_metric {
 
 #define STW_ALL_RANKS (-1)  /* the node */
 #define STW_WORST_RANK (-2) /* the rank that holds most, whichever it is */
+#define STW_SOME_RANK (-3)  /* one rank; which is not known */
 
 /** Highest bytes since the job began, in whatever phase. */
 typedef struct stw_run_peak {
-    int32_t rank; /* or STW_ALL_RANKS, STW_WORST_RANK */
+    int32_t rank; /* or STW_ALL_RANKS, STW_WORST_RANK, STW_SOME_RANK */
     uint32_t node;
     stw_metric metric;
     uint64_t bytes;

@@ -467,6 +467,12 @@ static void peaks_of_a_log(void) {
     c = compared(plan, run);
     CU_ASSERT_EQUAL(c->outside, 1);
     stw_comparison_free(c);
+    peaks[1] =
+        (stw_run_peak){.rank = STW_SOME_RANK, .metric = STW_METRIC_ALLOCATED, .bytes = allocated};
+    c = compared(plan, run);
+    CU_ASSERT_EQUAL(c->outside, 0);
+    CU_ASSERT_EQUAL(c->judged, 2);
+    stw_comparison_free(c);
     peaks[0].rank = 2;
     stw_error e = STW_ERROR_INIT;
     CU_ASSERT_EQUAL(stw_compare(plan, run, NULL, &c, &e), STW_STATUS_BAD_INPUT);
