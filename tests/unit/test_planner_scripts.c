@@ -300,6 +300,7 @@ static void refused_scripts(void) {
         {"swift rlhf --rlhf_type dpo --model x\n", "rlhf"},
         {SFT "--tuner_type full\n", "--deepspeed zero2"},
         {SFT "--torch_dtype float16\n", "use bfloat16"},
+        {SFT "--optim adamw_torch_4bit\n", "adamw_torch_fused"},
         {"CUDA_VISIBLE_DEVICES=0,1 swift sft --model x --max_length 8\n", "NPROC_PER_NODE=2"},
         {SFT "--deepspeed my.json\n", "--from deepspeed:FILE"},
         {SFT "--deepspeed zero2 --sequence_parallel_size 2\n", "sequence-parallel-size"},

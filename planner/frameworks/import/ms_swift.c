@@ -359,8 +359,8 @@ static void read_swift(stw_reading *r, uint64_t visible) {
         use_fsdp(r, fsdp, dtype);
     else
         use_torch(r, dtype, lora, visible);
-    if (strncmp(optimizer, "adamw_torch", 11) != 0)
-        stw_reading_refuse(r, "optim", "use adamw_torch_fused");
+    if (strcmp(optimizer, "adamw_torch") != 0 && strcmp(optimizer, "adamw_torch_fused") != 0)
+        stw_reading_refuse(r, "optim", "use adamw_torch or adamw_torch_fused");
     if (!lora && strcmp(tuner, "full") != 0)
         stw_reading_refuse(r, stw_flags_find(&r->flags, "tuner-type") ? "tuner-type" : "train-type",
                            "use full or lora");
