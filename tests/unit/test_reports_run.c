@@ -182,7 +182,7 @@ static void short_host(void) {
         lines[0].processes = cases[i].processes;
         lines[0].measured = cases[i].measured;
         CHECK_OK(stw_report_comparison(&comparison, STW_FORMAT_TERMINAL, &out, err));
-        CU_ASSERT_EQUAL(strstr(out.data, "--learn cluster.yaml") != NULL, cases[i].said);
+        CU_ASSERT_EQUAL(strstr(out.data, "modules of the script") != NULL, cases[i].said);
         stw_text_free(&out);
     }
 }
