@@ -489,7 +489,7 @@ static void actors_of_verl(void) {
     CU_ASSERT_TRUE(has_setting(&import, "roles.0.sleep_level=2"));
     CU_ASSERT_TRUE(has_setting(&import, "roles.1.kind=reference"));
     CU_ASSERT_TRUE(has_setting(&import, "roles.1.placement.params=host"));
-    CU_ASSERT_EQUAL(use_of(&import, "strategy"), STW_IMPORT_ASSUMED); /* FSDP1 */
+    CU_ASSERT_EQUAL(use_of(&import, A "strategy"), STW_IMPORT_ASSUMED); /* FSDP1 */
     CU_ASSERT_EQUAL(use_of(&import, "trainer.logger"), STW_IMPORT_NO_EFFECT);
     CU_ASSERT_EQUAL(use_of(&import, "x.y"), STW_IMPORT_UNKNOWN);
     stw_import_free(&import);
@@ -541,8 +541,11 @@ static void megatron_of_verl(void) {
     CU_ASSERT_TRUE(has_setting(&import, "park.grads=host"));
     for (size_t i = 0; i < import.n_settings; i++) /* it is on the host already */
         CU_ASSERT_PTR_NULL(strstr(import.settings[i], "park.moments"));
-    CU_ASSERT_EQUAL(use_of(&import, "bias-activation-fusion"), STW_IMPORT_NO_EFFECT);
-    CU_ASSERT_EQUAL(use_of(&import, "made-up"), STW_IMPORT_UNKNOWN);
+    CU_ASSERT_EQUAL(use_of(&import, A "megatron.override_transformer_config."
+                                      "bias_activation_fusion"),
+                    STW_IMPORT_NO_EFFECT);
+    CU_ASSERT_EQUAL(use_of(&import, A "megatron.override_transformer_config.made_up"),
+                    STW_IMPORT_UNKNOWN);
     CU_ASSERT_EQUAL(use_of(&import, A "megatron.made_up"), STW_IMPORT_UNKNOWN);
     CU_ASSERT_TRUE(has_setting(&import, "megatron.overlap_grad_reduce=true"));
     CU_ASSERT_TRUE(has_setting(&import, "roles.1.kind=reference"));

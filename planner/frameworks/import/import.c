@@ -19,14 +19,17 @@
 enum { MAX_BYTES = 1 << 20 };
 
 typedef struct framework {
-    const char *name;
+    const char *name, *defaults; /* where the defaults are from */
     stw_status (*read)(const char *text, size_t length, stw_import *out, stw_error *err);
 } framework;
 
 static const framework frameworks[] = {
-    {"megatron", stw_megatron_import},   {"ms-swift", stw_ms_swift_import},
-    {"deepspeed", stw_deepspeed_import}, {"verl", stw_verl_import},
-    {"areal", stw_areal_import},         {"llamafactory", stw_llamafactory_import}};
+    {"megatron", "Megatron-LM d98e8a6", stw_megatron_import},
+    {"ms-swift", "ms-swift 4.6.0", stw_ms_swift_import},
+    {"deepspeed", "DeepSpeed 0.19.8", stw_deepspeed_import},
+    {"verl", "verl 0.9.1", stw_verl_import},
+    {"areal", "AReaL 1.0.4", stw_areal_import},
+    {"llamafactory", "LLaMA-Factory 0.9.5", stw_llamafactory_import}};
 #define EXPECTED "megatron, ms-swift, deepspeed, verl, areal or llamafactory"
 enum { N_FRAMEWORKS = sizeof frameworks / sizeof frameworks[0] };
 
@@ -35,6 +38,11 @@ static const framework *framework_of(const char *name, size_t length) {
         if (strlen(frameworks[i].name) == length && memcmp(frameworks[i].name, name, length) == 0)
             return &frameworks[i];
     return NULL;
+}
+
+const char *stw_import_defaults(const char *what) {
+    const framework *from = framework_of(what, strcspn(what, ":"));
+    return from != NULL ? from->defaults : "";
 }
 
 bool stw_import_is(const char *what) {

@@ -59,6 +59,8 @@ typedef struct stw_import {
 
 /** Is this "FRAMEWORK:..." with a framework that can be imported? */
 bool stw_import_is(const char *what);
+/** The program and version whose defaults keys have that a file leaves out: "verl 0.9.1". */
+const char *stw_import_defaults(const char *what);
 /** Does the file say which model it is? */
 bool stw_import_has_model(const stw_import *import);
 /** Read "FRAMEWORK:FILE". BAD_INPUT: contradictions, values that are no numbers, flags without

@@ -393,8 +393,13 @@ static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
         r, given(r, ACTOR "ulysses_sequence_parallel_size", FSDP "ulysses_sequence_parallel_size"),
         1);
     l->sequence = l->ways;
-    if (strcmp(strategy, "fsdp") == 0)
-        stw_reading_assume(r, "strategy", "fsdp2", "FSDP1 is planned as FSDP2");
+    const char *named = value(r, ACTOR "strategy", value(r, FSDP "strategy", NULL));
+    if (strcmp(strategy, "fsdp") == 0 && named == NULL)
+        stw_reading_assume(r, is_sft(r) ? "engine.strategy" : ACTOR "strategy", "fsdp",
+                           "the default, FSDP1, which is planned as FSDP2");
+    else if (strcmp(strategy, "fsdp") == 0)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "strategy", "fsdp",
+                         "FSDP1 is planned as FSDP2");
     stw_reading_set(r, "engine", "fsdp2");
     set_precision(r);
     set_batch(r, l);
@@ -489,6 +494,22 @@ static void pass_settings(stw_reading *r, stw_reading *to) {
     pass_overrides(r, to, DDP);
 }
 
+/* Lines of overridden fields have the names that the file has. */
+static void name_overrides(stw_reading *r, size_t from) {
+    static const char *const sections[] = {OVERRIDES, OPTIMIZER, DDP};
+    for (size_t i = from; i < r->out->n_lines; i++)
+        for (size_t k = 0; k < 3; k++) {
+            const char *section = stw_reading_named(r, sections[k]);
+            char *name = stw_pool_printf(r->out->pool, "%s%s", section, r->out->lines[i].flag);
+            for (char *c = name; c != NULL && *c != '\0'; c++)
+                if (*c == '-') *c = '_';
+            const stw_flag *own = name != NULL ? stw_flags_find(&r->flags, name) : NULL;
+            if (own == NULL) continue;
+            r->out->lines[i].flag = own->name;
+            break;
+        }
+}
+
 static void use_megatron(stw_reading *r, layout *l) {
     stw_reading to = {.out = r->out, .err = r->err, .status = STW_STATUS_OK};
     to.flags.path = r->flags.path;
@@ -501,8 +522,10 @@ static void use_megatron(stw_reading *r, layout *l) {
             r, value(r, MODEL "lora.rank", NULL) != NULL ? MODEL "lora.rank" : MODEL "lora_rank",
             "adapters of its Megatron actor are not planned; use strategy fsdp2");
     pass_settings(r, &to);
+    const size_t before = r->out->n_lines;
     if (r->status == STW_STATUS_OK) stw_megatron_read(&to, &stw_verl_megatron_flags);
     stw_reading_fail(r, to.status);
+    name_overrides(r, before);
     set_batch(r, l);
     if (!is_sft(r) && is_on(r, MODEL "enable_gradient_checkpointing", false) &&
         value(r, OVERRIDES "recompute_granularity", NULL) == NULL)
