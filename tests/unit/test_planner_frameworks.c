@@ -245,6 +245,27 @@ static void megatron_of_areal(void) {
 }
 
 /* Ranks of tp and cp share sequences in equal parts. */
+static void eight_bits_of_areal(void) {
+    stw_import import;
+    CHECK_OK(parse("areal",
+                   GRPO ACTOR "  backend: megatron:d8\n  megatron:\n"
+                              "    fp8_config: {mode: hybrid, recipe: blockwise, param: true}\n"
+                              "    ddp: {fp8_param_gather: true}\n",
+                   &import, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8=hybrid"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8_recipe=blockwise"));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.fp8_param_gather=true"));
+    CU_ASSERT_EQUAL(stw_import_count(&import, STW_IMPORT_NOT_MODELLED), 0);
+    CU_ASSERT_EQUAL(stw_import_count(&import, STW_IMPORT_UNKNOWN), 0);
+    stw_import_free(&import);
+    CHECK_FAILS(parse("areal",
+                      GRPO ACTOR "  backend: megatron:d8\n  megatron:\n"
+                                 "    fp8_config: {param: true}\n",
+                      &import, err),
+                STW_STATUS_NOT_BUILT_IN, "ddp.fp8_param_gather alike");
+    stw_import_free(&import);
+}
+
 static void padding_of_areal(void) {
     stw_import import;
     CHECK_OK(parse("areal",
@@ -339,5 +360,6 @@ STW_TEST_MAIN("planner frameworks", {"full of llamafactory", full_of_llamafactor
               {"refused by llamafactory", refused_by_llamafactory},
               {"allocations of areal", allocations_of_areal}, {"actors of areal", actors_of_areal},
               {"parts of areal", parts_of_areal}, {"megatron of areal", megatron_of_areal},
-              {"padding of areal", padding_of_areal}, {"refused by areal", refused_by_areal},
-              {"pairs of areal", pairs_of_areal}, {"stages of areal", stages_of_areal})
+              {"padding of areal", padding_of_areal}, {"eight bits of areal", eight_bits_of_areal},
+              {"refused by areal", refused_by_areal}, {"pairs of areal", pairs_of_areal},
+              {"stages of areal", stages_of_areal})

@@ -261,6 +261,26 @@ static void pass_count(stw_reading *r, stw_reading *to, const char *flag, uint64
     pass(r, to, flag, stw_pool_printf(r->out->pool, "%llu", (unsigned long long)n));
 }
 
+/* megatron_engine.py, _check_and_apply_fp8_config: fields of TransformerConfig. Its parameters are
+ * in 8 bits where DDP gathers them so. */
+static void pass_fp8(stw_reading *r, stw_reading *to) {
+    static const char *const pairs[][3] = {
+        {MCORE "fp8_config.mode", "fp8-format", "e4m3"},
+        {MCORE "fp8_config.recipe", "fp8-recipe", "delayed"},
+        {MCORE "fp8_config.amax_history_len", "fp8-amax-history-len", "1"},
+        {MCORE "fp8_config.first_last_layers_bf16", "first-last-layers-bf16", "false"},
+        {MCORE "fp8_config.num_layers_at_start_in_bf16", "num-layers-at-start-in-bf16", "1"},
+        {MCORE "fp8_config.num_layers_at_end_in_bf16", "num-layers-at-end-in-bf16", "1"}};
+    if (!has_section(r, MCORE "fp8_config")) return;
+    for (size_t i = 0; i < 6; i++) pass(r, to, pairs[i][1], value(r, pairs[i][0], pairs[i][2]));
+    const bool params = is_on(r, MCORE "fp8_config.param", false);
+    const bool gathered = is_on(r, MCORE "ddp.fp8_param_gather", false);
+    pass(r, to, "fp8-param-gather", params && gathered ? "true" : "false");
+    if (params != gathered)
+        stw_reading_refuse(r, params ? MCORE "fp8_config.param" : MCORE "ddp.fp8_param_gather",
+                           "set fp8_config.param and ddp.fp8_param_gather alike");
+}
+
 static void pass_settings(stw_reading *r, stw_reading *to, const layout *l) {
     static const char *const fixed[][2] = {{"bf16", "true"},
                                            {"attention-backend", "flash"},
@@ -289,6 +309,7 @@ static void pass_settings(stw_reading *r, stw_reading *to, const layout *l) {
         pass(r, to, "grad-reduce-in-bf16", "true");
     else
         pass(r, to, "main-grads-dtype", short_dtype(r, MCORE "main_grads_dtype", "float32"));
+    pass_fp8(r, to);
     pass(r, to, "exp-avg-dtype", short_dtype(r, MCORE "exp_avg_dtype", "float32"));
     pass(r, to, "exp-avg-sq-dtype", short_dtype(r, MCORE "exp_avg_sq_dtype", "float32"));
     pass_count(r, to, "tensor-model-parallel-size", l->train.t);
