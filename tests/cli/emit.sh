@@ -90,3 +90,19 @@ grep -q 'roles: planned 1, these settings give 0' err.txt || fail "the rollout i
 expect 2 'expected megatron, deepspeed' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit torch
 expect 2 'has no settings for engine fsdp2' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit megatron
 expect 2 'ppo.sh' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit verl:ppo.sh
+# rollouts on nodes of their own, and DeepEP: what was read is written again
+echo 'python -m recipe.fully_async_policy.fully_async_main model_engine=megatron algorithm.adv_estimator=grpo \
+    actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B actor_rollout_ref.rollout.name=vllm actor_rollout_ref.hybrid_engine=False \
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 actor_rollout_ref.actor.megatron.expert_model_parallel_size=8 \
+    actor_rollout_ref.rollout.tensor_model_parallel_size=4 \
+    +actor_rollout_ref.actor.megatron.override_transformer_config.moe_token_dispatcher_type=flex \
+    +actor_rollout_ref.actor.megatron.override_transformer_config.moe_enable_deepep=True \
+    trainer.nnodes=2 trainer.n_gpus_per_node=8 rollout.nnodes=1 rollout.n_gpus_per_node=8' >own.sh
+"$STOWAGE" plan --from verl:own.sh --cluster h200-x8 --set nodes=3 --emit verl:own.txt >own.notes 2>own.err
+grep -q "^python3 -m recipe.fully_async_policy.fully_async_main" own.txt || fail "another program: $(cat own.err)"
+for setting in trainer.nnodes=2 rollout.nnodes=1 moe_token_dispatcher_type=flex moe_enable_deepep=; do
+    grep -q "$setting" own.txt || fail "no $setting"
+done
+grep "do not say" own.notes && fail "settings that are not said: $(cat own.notes)"
+echo 'torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-0.6B' >sft.sh
+expect 7 "settings of verl.trainer.sft_trainer: not implemented" "$STOWAGE" plan --from verl:sft.sh --cluster h200-x8 --emit verl

@@ -130,7 +130,12 @@ static void put_layers(stw_emission *e) {
 static void put_experts(stw_emission *e) {
     const bool allgather = stw_emit_has(e, "moe.dispatcher", "allgather");
     const char *capacity = stw_emit_text(e, "moe.capacity_factor");
-    stw_emit_put(e, "moe-token-dispatcher-type", allgather ? "allgather" : "alltoall");
+    const bool deepep = stw_emit_has(e, "moe.dispatcher", "deepep");
+    stw_emit_put(e, "moe-token-dispatcher-type",
+                 deepep      ? "flex"
+                 : allgather ? "allgather"
+                             : "alltoall");
+    stw_emit_put_switch(e, "moe-enable-deepep", deepep);
     stw_emit_put(e, "moe-expert-capacity-factor", capacity);
     stw_emit_put_switch(e, "moe-pad-expert-input-to-capacity",
                         stw_emit_on(e, "megatron.pad_to_capacity"));

@@ -186,6 +186,7 @@ static const char *verl_name(stw_emission *e, const char *flag) {
          MCORE "override_transformer_config.num_layers_in_first_pipeline_stage"},
         {"decoder-last-pipeline-num-layers",
          MCORE "override_transformer_config.num_layers_in_last_pipeline_stage"},
+        {"fp8-format", MCORE "override_transformer_config.fp8"},
         {"optimizer-cpu-offload", ACTOR "optim.override_optimizer_config.optimizer_cpu_offload"},
         {"optimizer-offload-fraction",
          ACTOR "optim.override_optimizer_config.optimizer_offload_fraction"},
@@ -241,8 +242,22 @@ static void put_verl_megatron(stw_emission *e) {
 void stw_emit_verl(stw_emission *e) {
     const stw_cluster *c = &e->plan->cluster;
     if (e->import == NULL) stw_emit_put(e, MODEL "path", e->plan->model->name);
-    stw_emit_put_count(e, "trainer.nnodes", c->nodes);
+    const stw_job *job = e->plan->job;
+    uint32_t own = 0; /* nodes of rollouts alone */
+    for (uint32_t r = 1; r < job->n_roles; r++)
+        if (stw_role_is_alone(job->roles, r)) own += job->roles[r].n_nodes;
+    if (e->import != NULL && e->import->program != NULL &&
+        strstr(e->import->program, "sft_trainer") != NULL)
+        e->status =
+            stw_fail(e->err, STW_STATUS_NOT_BUILT_IN, "--emit",
+                     "settings of %s: not implemented; those of main_ppo are", e->import->program);
+    stw_emit_put_count(e, "trainer.nnodes", c->nodes - own);
     stw_emit_put_count(e, "trainer.n_gpus_per_node", c->gpus);
+    if (own > 0) {
+        stw_emit_put(e, "actor_rollout_ref.hybrid_engine", "False");
+        stw_emit_put_count(e, "rollout.nnodes", own);
+        stw_emit_put_count(e, "rollout.n_gpus_per_node", c->gpus);
+    }
     put_verl_batch(e);
     if (is_megatron(e))
         put_verl_megatron(e);

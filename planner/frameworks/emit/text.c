@@ -93,7 +93,10 @@ void stw_emit_as_script(const stw_emission *e, stw_text *out) {
 }
 
 void stw_emit_as_hydra(const stw_emission *e, stw_text *out) {
-    stw_text_printf(out, "python3 -m verl.trainer.main_ppo");
+    const char *program = e->import != NULL ? e->import->program : NULL;
+    const bool module =
+        program != NULL && strchr(program, '/') == NULL && strstr(program, ".py") == NULL;
+    stw_text_printf(out, "python3 -m %s", module ? program : "verl.trainer.main_ppo");
     for (size_t i = 0; i < e->n; i++) {
         const stw_emit_flag *f = &e->flags[i];
         stw_text argument = STW_TEXT_INIT;

@@ -44,7 +44,8 @@ typedef struct stw_import {
     const char *dashes; /* before the names of flags: "--" or "" */
     char *config;       /* of the model, JSON; NULL: `model` names it */
     size_t config_length;
-    const char *model; /* as the file has it; NULL if it names none */
+    const char *model;   /* as the file has it; NULL if it names none */
+    const char *program; /* that the file starts, "verl.trainer.main_ppo"; NULL: not read */
     stw_import_derived derived;
     uint64_t gpus; /* of the launch; 0: not in the file */
     size_t n_settings, settings_capacity;

@@ -680,6 +680,7 @@ static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
         return stw_fail_at(
             r->err, STW_STATUS_NOT_BUILT_IN, r->out->path, shell.words[begin - 1].line, 1,
             "%.60s: not implemented: use main_ppo or sft_trainer, or a run file", program);
+    r->out->program = program;
     if (sft) r->names = sft_names;
     if (sft) read_launcher(r, &shell, begin);
     read_arguments(r, &shell, begin);
