@@ -213,18 +213,37 @@ static stw_status note_refusal(search *s, const stw_error *why, stw_error *err) 
     return s->answer->row.reason != NULL ? STW_STATUS_OK : no_memory(err);
 }
 
-/* The layout of a plan: what was set, then what a search of the run's own has chosen. */
+/* The layout of a plan: what was set, then what a search of the run's own has chosen. It is the one
+ * of all that follows. */
 static stw_status note_layout(search *s, const stw_plan *plan, stw_error *err) {
     const stw_layout_search *searched = &plan->layout_search;
     const bool more = searched->searched != NULL && searched->n_rows > 0;
-    const char *words =
-        stw_pool_printf(s->pool, "%s %s", s->best, more ? searched->rows[0].settings : "");
+    s->best = stw_pool_printf(s->pool, "%s%s%s", s->best, more && s->best[0] != '\0' ? " " : "",
+                              more ? searched->rows[0].settings : "");
     size_t n;
-    if (words == NULL ||
-        !make_settings(s, words + strspn(words, " "), NULL, s->answer->settings, &n))
+    if (s->best == NULL || !make_settings(s, s->best, NULL, s->answer->settings, &n))
         return no_memory(err);
     s->answer->n_settings = (uint32_t)n;
     return STW_STATUS_OK;
+}
+
+/* The plan of the fastest layout where the run asks for a search (parallel: auto); else, and where
+ * that finds none, of the one that was found to fit. */
+static stw_status plan_best(search *s, stw_plan **out, stw_error *err) {
+    stw_error why = STW_ERROR_INIT;
+    const char *found = s->best;
+    stw_plan *plan_of_run = NULL;
+    if (found[0] != '\0') {
+        s->best = "";
+        (void)plan(s, s->best, &plan_of_run, &why);
+        if (plan_of_run != NULL && plan_of_run->verdict != STW_VERDICT_DOES_NOT_FIT) {
+            *out = plan_of_run;
+            return STW_STATUS_OK;
+        }
+        stw_plan_free(plan_of_run);
+        s->best = found;
+    }
+    return plan(s, s->best, out, err);
 }
 
 /* The plan on the cluster that was found, or on the largest one. */
@@ -236,7 +255,7 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     a->cluster = s->cluster;
     a->fits = fits;
     a->row.iteration_s = a->row.tokens_per_s = NAN;
-    status = plan(s, s->best, &found, &why);
+    status = plan_best(s, &found, &why);
     if (stw_point_refuses(status)) return note_refusal(s, &why, err);
     if (status != STW_STATUS_OK && err != NULL) *err = why;
     if (status != STW_STATUS_OK) return status;

@@ -114,6 +114,12 @@ cmp -s both.csv again.csv || fail "given twice, or on one thread"
 expect 2 "given twice" "$STOWAGE" size --model tiny,tiny --gpus h200
 expect 2 "empty name" "$STOWAGE" size --model tiny,,tiny --gpus h200
 
+# with parallel=auto the fastest layout of the smallest size, not the first that fits
+"$STOWAGE" size --model tiny --gpus tiny.yaml "$@" -o first.csv -q
+"$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --set parallel=auto -o fastest.csv -q
+[ "$(field first.csv 4)" = "$(field fastest.csv 4)" ] || fail "another size with parallel=auto"
+awk -v a="$(field fastest.csv 9)" -v b="$(field first.csv 9)" 'BEGIN { exit !(a >= b * 0.995) }' || fail "slower with parallel=auto"
+
 # where it does not fit: what would help
 expect 4 "does not fit: a GPU needs .* It fits with --set engine=megatron (" \
     "$STOWAGE" size --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB
