@@ -54,6 +54,20 @@ uint32_t stw_chunks_representative(const stw_job *job, uint32_t rank) {
     return rank / tp % job->group * tp;
 }
 
+/* Blocks of a group have equal shapes, so one of each says how all are cut. */
+uint64_t stw_chunks_parts(const stw_job *job, uint32_t rank) {
+    uint64_t hash = 1469598103934665603ull;
+    for (uint32_t b = 0; b < job->model->n_blocks; b++) {
+        const stw_block *block = &job->model->blocks[b];
+        for (uint32_t i = 0; i < block->n_tensors && block->instance == 0; i++) {
+            uint64_t first, count;
+            shard_range(job, block->first_tensor + i, rank, &first, &count);
+            hash = (hash ^ count) * 1099511628211ull;
+        }
+    }
+    return hash;
+}
+
 stw_status stw_chunks_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_space *out,
                           stw_error *err) {
     stw_status status = STW_STATUS_OK;

@@ -14,6 +14,7 @@
 
 /** Slots of stw_engine. */
 uint32_t stw_chunks_representative(const stw_job *job, uint32_t rank);
+uint64_t stw_chunks_parts(const stw_job *job, uint32_t rank);
 STW_MUST_USE stw_status stw_chunks_cut(const stw_job *job, uint32_t space, uint32_t rank,
                                        stw_space *out, stw_error *err);
 bool stw_chunks_count(const stw_job *job, uint32_t space, uint32_t rank);

@@ -149,6 +149,9 @@ typedef struct stw_engine {
     /** A representative of all ranks that hold as many elements of every space: the same ones, or
      * others of the same sizes where nothing else is asked of them. */
     uint32_t (*representative)(const struct stw_job *job, uint32_t rank);
+    /** A hash that is equal for ranks that hold as many elements of each tensor. NULL: every space
+     * of each representative is made and compared. */
+    uint64_t (*parts)(const struct stw_job *job, uint32_t rank);
     /** Append the elements of a space that a rank holds, in the model's order. `out` keeps its
      * pool. */
     STW_MUST_USE stw_status (*cut)(const struct stw_job *job, uint32_t space, uint32_t rank,

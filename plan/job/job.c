@@ -287,10 +287,12 @@ static stw_status find_kinds(stw_job *job, stw_error *err) {
     for (uint32_t rank = 0; rank < job->world; rank++) {
         uint32_t like = job->engine->representative(job, rank), k;
         if (like == rank) STW_TRY(stw_deadline_check("cutting the model", err));
-        if (like == rank)
-            STW_TRY(fingerprint(job, rank, &prints[rank], err));
-        else
+        if (like != rank)
             prints[rank] = prints[like];
+        else if (job->engine->parts != NULL)
+            prints[rank] = job->engine->parts(job, rank);
+        else
+            STW_TRY(fingerprint(job, rank, &prints[rank], err));
         STW_TRY(kind_for(job, &kind_prints, capacity, rank, prints[rank], &k, err));
         job->kinds[k].ranks[job->kinds[k].n_ranks++] = rank;
         if (stw_job_placed_params(job, k) > stw_job_placed_params(job, job->largest))

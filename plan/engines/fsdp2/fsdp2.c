@@ -489,6 +489,7 @@ const stw_engine stw_engine_fsdp2 = {
     .one_cut = true,
     .part = stw_tp_part,
     .representative = stw_chunks_representative,
+    .parts = stw_chunks_parts,
     .cut = stw_chunks_cut,
     .counts = stw_chunks_count,
     .whole = true,

@@ -86,6 +86,7 @@ const stw_engine stw_engine_stowage = {
     .one_cut = true,
     .spread = true,
     .representative = stw_chunks_representative,
+    .parts = stw_chunks_parts,
     .cut = stw_chunks_cut,
     .counts = stw_chunks_count,
     .places = stw_stowage_places,
