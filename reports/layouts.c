@@ -67,6 +67,19 @@ static void put_choice(const stw_section *s) {
     }
 }
 
+/* What the simulator does not know of experts: which layouts win by little rests on it. */
+static void put_ideals(const stw_section *s) {
+    const stw_model *model = s->plan->model;
+    bool experts = false;
+    for (uint32_t g = 0; g < model->n_groups; g++)
+        experts = experts || model->groups[g].facts.experts > 0;
+    if (!experts || s->plan->layout_search.rows[0].verdict == STW_VERDICT_DOES_NOT_FIT) return;
+    stw_doc_line(s->out, s->format,
+                 "Seconds take tokens as spread evenly over experts (moe.imbalance counts in bytes "
+                 "alone), and products of experts as fast as dense ones, however few rows they "
+                 "have. Measure before a layout of experts is changed for a small gain.");
+}
+
 void stw_section_layouts(const stw_section *s) {
     const stw_layout_search *l = &s->plan->layout_search;
     static const char *const heads[] = {"layout", "verdict", ">iteration", ">GPU peak",
@@ -76,6 +89,7 @@ void stw_section_layouts(const stw_section *s) {
     stw_doc_heading(s->out, s->format, "Layouts");
     put_counts(s);
     put_choice(s);
+    put_ideals(s);
     stw_table_begin(&t, s->pool, heads, 5);
     for (uint32_t i = 0; i < l->n_rows; i++) {
         const stw_layout_row *row = &l->rows[i];

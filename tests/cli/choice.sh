@@ -26,6 +26,12 @@ beats placement.moments=host --model Qwen3-32B --cluster "$E/h100-80g-x8.yaml" -
 beats placement.activations=keep --model Qwen3-8B --cluster p4d.24xlarge --set parallel.dp_replicate=2 --set batch.seq_len=1024 \
     --set precision.params=bf16 --set precision.grads=bf16
 
+# a searched layout whose first choice was simulated far above its rows
+beats loss.fused=true --model gpt-oss-120b --cluster h200-x8 --set nodes=4 --set batch.seq_len=4096 --set batch.tokens_per_step=524288 \
+    --set parallel=auto --time-limit 120
+"$STOWAGE" report free.json >free.txt
+grep -q "spread evenly over experts" free.txt || fail "the report does not say what seconds of experts rest on"
+
 # memory that rows overstate is used: params partly on the host
 plan spare --model Qwen3-4B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=48 GiB"
 awk -v share="$(sed -n 's/.*GPU memory: peak .*(\([0-9.]*\)%).*/\1/p' spare.txt)" 'BEGIN { exit !(share > 97.5 && share <= 98) }' ||
