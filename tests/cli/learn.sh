@@ -41,7 +41,7 @@ sed 's/^/calibration: {measured: true}\n/;q' tiny.yaml >measured.yaml
 tail -n +2 tiny.yaml >>measured.yaml
 plan measured.yaml measured.json
 "$STOWAGE" validate measured.json samples.csv >advice.txt || true
-grep -q 'Host: --learn cluster.yaml takes what processes hold' advice.txt || fail "--learn is not pointed to"
+grep -q -e '--learn cluster.yaml takes what processes hold' advice.txt || fail "--learn is not pointed to"
 
 cp tiny.yaml learned.yaml
 code=0
