@@ -13,7 +13,7 @@
 
 /* All of so many layouts are looked at; of more, a grid of seeds, then what is near the best ones,
  * up to a number of plans. Constants of plans, not of seconds: the answer depends on no clock. */
-#define MOST_EXHAUSTIVE 256u
+#define MOST_EXHAUSTIVE 320u
 #define MOST_SEEDS 48u
 #define MOST_PLANS 224u
 #define CENTRES 3u /* of which neighbours are planned in a round */
