@@ -56,6 +56,26 @@ grep -q '^+ actor_rollout_ref.actor.fsdp_config.param_offload true$' notes.txt |
     >/dev/null 2>err.txt
 grep -q 'fsdp.sync_each_micro_batch: planned false, these settings give true' err.txt || fail "not named"
 
+# the machine of the plan, not that of the file; variables of the shell stay what they are
+cat >launch.sh <<'EOF'
+python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_length=512 data.train_files=$HOME/a.parquet \
+  'data.val_files=${data.train_files}' actor_rollout_ref.model.path=Qwen/Qwen3-0.6B actor_rollout_ref.rollout.name=vllm \
+  trainer.n_gpus_per_node=8 trainer.nnodes=1 actor_rollout_ref.actor.strategy=fsdp2 algorithm.adv_estimator=grpo \
+  actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4
+EOF
+"$STOWAGE" plan --from verl:launch.sh --cluster "$CLUSTER" --set nodes=2 --emit verl:again.sh -o first.json >notes.txt 2>/dev/null
+grep -q '^+ trainer.nnodes 2$' notes.txt || fail "the nodes are those of the file"
+grep -q '"data.train_files=$HOME/a.parquet"' again.sh || fail "a variable of the shell is quoted"
+grep -q "'data.val_files=\${data.train_files}'" again.sh || fail "a reference of Hydra's is not quoted"
+"$STOWAGE" plan --from verl:again.sh --cluster "$CLUSTER" --set nodes=2 -o second.json >/dev/null 2>&1
+"$STOWAGE" diff first.json second.json >diff.txt
+grep -q 'The plans are the same' diff.txt || fail "other nodes: $(cat diff.txt)"
+
+# an optimizer step that was left to the planner, and that torch does not have
+"$STOWAGE" plan --from verl:launch.sh --model Qwen3-8B --cluster "$CLUSTER" --set nodes=1 --set node.gpus=2 \
+    --set roles.0.gpu_memory_utilization=0.5 --set optimizer.implementation=auto --emit verl >/dev/null 2>err.txt
+grep -q 'optimizer step: planned streamed' err.txt || fail "the streamed step is not named"
+
 # another framework's settings for the same engine, and facts for torch
 torch() { "$STOWAGE" plan --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --set batch.seq_len=1024 \
     --emit fsdp2 "$@" 2>err.txt; }

@@ -42,6 +42,7 @@ bool stw_emit_is(const char *what) { return framework_of(what) != NULL; }
 typedef struct given {
     stw_run_spec run;
     const char *const *idle; /* KEY=VALUE that have no effect on one data-parallel rank; or NULL */
+    uint64_t gpus;           /* of the launch; 0: not in the settings */
 } given;
 
 static bool lacks_model(const framework *f, const stw_emission *e) {
@@ -75,6 +76,7 @@ static stw_status read_back(const framework *f, const stw_emission *e, given *ou
     STW_TRY(stw_import_batch(&import, &e->plan->cluster, run, err));
     const stw_parallel *p = &run->parallel;
     if (e->plan->job->world == (uint64_t)p->tp * p->pp && p->cp == 1) out->idle = import.alone;
+    out->gpus = import.gpus;
 out:
     stw_text_free(&text);
     stw_import_free(&import);
@@ -145,12 +147,12 @@ static size_t compare(const comparison *c) {
     return n;
 }
 
-/* Do these settings give the same run? */
+/* Do these settings give the same run on as many GPUs? */
 static bool is_same(const framework *f, const stw_emission *e, const given *as) {
     given now = {.idle = NULL};
     const bool read = read_back(f, e, &now, NULL) == STW_STATUS_OK;
     const comparison there = {&as->run, &now, e->pool, NULL}, back = {&now.run, as, e->pool, NULL};
-    const bool same = read && compare(&there) == 0 && compare(&back) == 0;
+    const bool same = read && now.gpus == as->gpus && compare(&there) == 0 && compare(&back) == 0;
     stw_run_spec_free(&now.run);
     return same;
 }
@@ -228,7 +230,8 @@ static void note_changes(const stw_emission *e, stw_text *notes) {
 }
 
 /* What is on: in words where no key says it. */
-static void note_decisions(const framework *f, stw_emission *e, stw_text *notes) {
+static void note_decisions(const framework *f, stw_emission *e, const given *read,
+                           stw_text *notes) {
     const stw_decisions *d = &e->plan->decisions;
     uint64_t by_act[STW_N_ACTS] = {0};
     const bool open = e->plan->run.recompute.granularity == STW_AUTO;
@@ -243,6 +246,11 @@ static void note_decisions(const framework *f, stw_emission *e, stw_text *notes)
                         (unsigned long long)by_act[STW_ACT_RECOMPUTE],
                         (unsigned long long)by_act[STW_ACT_OFFLOAD],
                         f->write != NULL ? "treat all alike" : "keep what is to be offloaded");
+    if (stw_plan_streamed_note(e->plan) != NULL &&
+        read->run.optimizer.implementation != STW_OPTIMIZER_STREAMED)
+        stw_text_printf(notes,
+                        "  optimizer step: planned streamed, with moments on the host; these "
+                        "settings keep all state on the GPU, and may not fit\n");
 }
 
 static stw_status write_notes(const framework *f, stw_emission *e, stw_text *notes,
@@ -253,7 +261,7 @@ static stw_status write_notes(const framework *f, stw_emission *e, stw_text *not
         f->write != NULL ? read_back(f, e, &read, err) : stw_emit_fsdp2_says(e, &read.run, err);
     if (status == STW_STATUS_OK) {
         (void)compare(&(comparison){&e->plan->run, &read, e->pool, &lines});
-        note_decisions(f, e, &lines);
+        note_decisions(f, e, &read, &lines);
         if (lacks_model(f, e))
             stw_text_printf(&lines, "  the model: add its arguments (--num-layers, ...)\n");
         if (lines.length > 0)

@@ -14,10 +14,31 @@ static bool is_word(const char *text) {
     return *text != '\0';
 }
 
-/* In single quotes where a shell would change it. */
+/* Is $HOME or ${HOME} in it, of a shell, which a script reads when it runs? ${actor.path} is a
+ * reference of Hydra's. */
+static bool has_variable(const char *text) {
+    static const char name[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    bool found = false;
+    if (strpbrk(text, "\"`\\!") != NULL) return false;
+    for (const char *at = strchr(text, '$'); at != NULL; at = strchr(at + 1, '$')) {
+        const bool braces = at[1] == '{';
+        const char *start = at + (braces ? 2 : 1);
+        const size_t length = strspn(start, name);
+        if (length == 0 || strchr("0123456789", *start) != NULL || (braces && start[length] != '}'))
+            return false;
+        found = true;
+    }
+    return found;
+}
+
+/* In quotes where a shell would change it: double ones around its own variables. */
 static void append_word(stw_text *out, const char *text) {
     if (is_word(text)) {
         stw_text_printf(out, "%s", text);
+        return;
+    }
+    if (has_variable(text)) {
+        stw_text_printf(out, "\"%s\"", text);
         return;
     }
     stw_text_printf(out, "'");
