@@ -346,13 +346,15 @@ static void set_shards(stw_reading *r, const layout *l) {
     stw_reading_set_count(r, "parallel.dp_replicate", l->gpus / size);
 }
 
+/* Not where the rollout's own are used, and there is no model whose others are asked for. */
+static bool has_log_prob(stw_reading *r) {
+    const char *own =
+        given(r, "async_training.use_rollout_log_probs", ACTOR "use_rollout_log_probs");
+    return !is_sft(r) && (!has_own_rollout(r) || has_reference(r) || !is_on(r, own, false));
+}
+
 /* fsdp_workers.py, compute_log_prob: the rollout's keys; its kernel reads the logits once. */
 static void set_log_prob(stw_reading *r, const layout *l) {
-    /* the rollout's own are used, and there is no model whose others are asked for */
-    if (has_own_rollout(r) && !has_reference(r) &&
-        is_on(r, given(r, "async_training.use_rollout_log_probs", ACTOR "use_rollout_log_probs"),
-              false))
-        return;
     const uint64_t all = count(r, ROLLOUT "log_prob_micro_batch_size", 0);
     const uint64_t ranks = stw_max_u64(l->gpus / stw_max_u64(l->ways, 1), 1);
     uint64_t micro =
@@ -406,7 +408,7 @@ static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
     set_shards(r, l);
     set_recompute(r);
     set_lora(r);
-    if (!is_sft(r)) set_log_prob(r, l);
+    if (has_log_prob(r)) set_log_prob(r, l);
     /* with a policy verl's own offload is set aside */
     stw_reading_set_switch(r, "fsdp.offload_policy", policy);
     set_parking(r, !policy && is_on(r, FSDP "param_offload", false), false,
@@ -537,6 +539,10 @@ static void use_megatron(stw_reading *r, layout *l) {
     if (is_on(r, MODEL "use_fused_kernels", false))
         stw_reading_line(r, STW_IMPORT_NOT_MODELLED, MODEL "use_fused_kernels", "true",
                          "engine megatron is planned with whole logits");
+    if (has_log_prob(r))
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "log-probabilities", "of the actor",
+                         "engine megatron has no phase log_prob: an iteration takes longer than "
+                         "planned");
     /* HybridDeviceOptimizer keeps its state on the host: nothing of it is left to park */
     const bool hybrid = is_on(r, OPTIMIZER "optimizer_cpu_offload", false);
     set_parking(r, is_on(r, MCORE "param_offload", false), is_on(r, MCORE "grad_offload", false),
