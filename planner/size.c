@@ -262,6 +262,8 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     a->cluster.gpu.memory_bytes = found->cluster.gpu.memory_bytes; /* that of --set */
     s->seq_len = found->run.batch.seq_len;
     s->micro_batch = found->run.batch.micro_batch;
+    a->needs = stw_plan_streamed_note(found);
+    a->of_trainer = found->job->n_roles > 1;
     STW_TRY(stw_sweep_fill_row(found, s->pool, &a->row, err));
     STW_TRY(note_layout(s, found, err));
 out:

@@ -87,6 +87,28 @@ static void put_table(const stw_size_answer *answers, uint32_t n, stw_format for
     stw_table_write(&t, format, out);
 }
 
+/* What the figures are without, and on what a row depends. */
+static void put_remarks(const stw_size_answer *answers, uint32_t n, stw_format format,
+                        stw_text *out) {
+    bool of_trainer = false;
+    for (uint32_t i = 0; i < n; i++) of_trainer = of_trainer || answers[i].of_trainer;
+    if (of_trainer)
+        stw_doc_line(out, format,
+                     "The seconds of the roles beside the trainer are not predicted: tokens/s and "
+                     "GPU-hours are without them.");
+    for (uint32_t i = 0; i < n; i++) {
+        const stw_size_answer *a = &answers[i];
+        if (!a->fits) continue;
+        if (a->row.verdict == STW_SWEEP_AT_RISK)
+            stw_doc_line(out, format, "%s on %s of %s fits with little headroom.", a->model->name,
+                         size_words(&a->cluster).text, a->name);
+        if (a->needs != NULL)
+            stw_doc_line(out, format,
+                         "%s on %s of %s: %s Without it: --set optimizer.implementation=fused.",
+                         a->model->name, size_words(&a->cluster).text, a->name, a->needs);
+    }
+}
+
 /* What would help where it does not fit. */
 static void put_helps(const stw_size_answer *answers, uint32_t n, stw_format format,
                       stw_text *out) {
@@ -123,7 +145,8 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                         "cheapest_nodes",
                                         "cheapest_gpus_per_node",
                                         "cheapest_gpu_hours_per_1e9_tokens",
-                                        "help"};
+                                        "help",
+                                        "needs"};
     stw_csv_row(out, heads, sizeof heads / sizeof heads[0]);
     for (uint32_t i = 0; i < n; i++) {
         const stw_size_answer *a = &answers[i];
@@ -155,7 +178,8 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                      whole[6],
                                      whole[7],
                                      reals[3].text,
-                                     a->help != NULL ? a->help : ""};
+                                     a->help != NULL ? a->help : "",
+                                     a->needs != NULL ? a->needs : ""};
         stw_csv_row(out, cells, sizeof cells / sizeof cells[0]);
     }
 }
@@ -190,6 +214,7 @@ static void write_answer(const stw_size_answer *a, stw_json *json) {
         stw_json_double(json, "gpu_hours_per_1e9_tokens", stw_sweep_gpu_hours(&a->cheapest_row));
         stw_json_end(json);
     }
+    stw_json_string(json, "needs", a->needs);
     stw_json_string(json, "fits_with", a->help);
     stw_json_u64(json, "planned_points", a->planned);
     stw_json_double(json, "planning_s", a->seconds);
@@ -257,6 +282,7 @@ stw_status stw_report_sizes(const stw_size_answer *answers, uint32_t n, stw_form
     if (format != STW_FORMAT_CSV) {
         put_title(answers, n, format, out);
         put_table(answers, n, format, pool, out);
+        put_remarks(answers, n, format, out);
         put_helps(answers, n, format, out);
     } else {
         put_csv(answers, n, out);

@@ -20,7 +20,9 @@ typedef struct stw_size_answer {
     bool fits;           /* on at most STW_SIZE_MOST_NODES nodes; else what follows is of these */
     uint32_t n_settings; /* layout that is not the run's own, KEY=VALUE */
     const char *settings[STW_SIZE_MOST_SETTINGS];
-    stw_sweep_row row;                             /* of the plan on it */
+    stw_sweep_row row; /* of the plan on it */
+    const char *needs; /* of that plan: what the framework's own optimizers lack; NULL: nothing */
+    bool of_trainer;   /* tokens per second are without the seconds of other roles */
     uint64_t longest_seq_len, largest_micro_batch; /* on it, the rest unchanged; 0: unknown */
     const char *help;                              /* with what it fits where it does not */
     stw_cluster cheapest; /* of 1, 2 and STW_SIZE_MOST_TIMES times the GPUs */

@@ -124,6 +124,13 @@ awk -v a="$(field fastest.csv 9)" -v b="$(field first.csv 9)" 'BEGIN { exit !(a 
 expect 4 "does not fit: a GPU needs .* It fits with --set engine=megatron (" \
     "$STOWAGE" size --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB
 
+# on what a row depends, and what its figures are without
+"$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 >needs.txt
+grep -q 'Qwen3-32B on .* of h100-80g: It needs a streamed optimizer step' needs.txt || fail "a streamed step is not named"
+"$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 \
+    --set optimizer.implementation=fused >needs.txt
+! grep -q 'It needs' needs.txt || fail "torch has a fused step"
+
 # one table for several kinds; errors
 "$STOWAGE" size --model tiny --gpus a100-80g,h200,tiny.yaml >table.txt
 [ "$(grep -c "1 GPU" table.txt)" = 3 ] || fail "three kinds"
