@@ -41,9 +41,10 @@ static stw_status judge(const request *r, const stw_comparison *c, stw_error *er
     if (c->outside > 0)
         return stw_fail(err, STW_STATUS_DISAGREE, r->runs[0],
                         "%u of %u judged lines are outside tolerance", c->outside, c->judged);
-    if (c->judged == 0)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, r->runs[0],
-                        "contains no value that the plan predicts");
+    if (c->judged == 0 && c->lessons == NULL)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, r->runs[0], "%s",
+                        c->shown > 0 ? "contains no value that can be judged"
+                                     : "contains no value that the plan predicts");
     return STW_STATUS_OK;
 }
 

@@ -126,7 +126,9 @@ static void put_summary(const stw_comparison *comparison, stw_format format, stw
                      "digests are compared.",
                      comparison->runs[0].name);
     if (comparison->judged == 0)
-        stw_doc_line(out, format, "The run measured nothing that the plan predicts.");
+        stw_doc_line(out, format, "%s",
+                     comparison->shown > 0 ? "No line can be judged: the table says why."
+                                           : "The run measured nothing that the plan predicts.");
     else if (comparison->outside == 0)
         stw_doc_line(out, format,
                      "Prediction and measurement agree: all %u judged lines are within tolerance.",

@@ -57,6 +57,7 @@ typedef struct stw_comparison {
     stw_pool *pool;
     uint32_t n_lines, outside, judged;
     stw_compare_line *lines;
+    uint32_t shown;   /* measured and predicted, judged or not */
     bool time_judged; /* backend cuda, and the cluster calibrated on that GPU model */
     const char *time_note;
     bool external;   /* the first run is a recording of another program */

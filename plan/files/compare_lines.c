@@ -36,6 +36,7 @@ void stw_compare_add(stw_comparer *c, stw_compare_line line) {
                        : stw_compare_within(c, &line) ? STW_LINE_WITHIN
                                                       : STW_LINE_OUTSIDE;
     if (line.verdict == STW_LINE_WITHIN || line.verdict == STW_LINE_OUTSIDE) out->judged++;
+    out->shown += !isnan(line.predicted) && !isnan(line.measured);
     if (line.verdict == STW_LINE_OUTSIDE) out->outside++;
     out->lines[out->n_lines++] = line;
 }

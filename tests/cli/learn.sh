@@ -67,6 +67,13 @@ tr -d ' \n' <after.json | grep -q '"learned":{"process":{"value":314572800,"was"
 "$STOWAGE" validate after.json samples.csv >agree.txt 2>&1 || true
 grep -q 'forward_backward *host *node 0 *650.00 MiB *650.00 MiB *+0.00% *within' agree.txt || fail "the host line is off"
 
+# host bytes alone are not judged without a calibration; they teach all the same, and that is no error
+grep -v 'device\|reserved' samples.csv >host.csv
+expect 3 'No line can be judged' "$STOWAGE" validate before.json host.csv
+expect 3 'contains no value that can be judged' "$STOWAGE" validate before.json host.csv
+expect 0 'No line can be judged' "$STOWAGE" validate before.json host.csv --learn host.yaml
+grep -q 'process: 300 MiB' host.yaml || fail "host bytes teach nothing"
+
 # the same again changes nothing, also from a plan that knows it
 for p in before after; do
     cp learned.yaml once.yaml
