@@ -121,8 +121,13 @@ static void warn_of_gpus(const stw_import *import, const stw_cluster *cluster) {
     if (cluster->gpus > 0 && import->gpus % cluster->gpus == 0)
         snprintf(nodes, sizeof nodes, "; to plan the launch: --set nodes=%llu",
                  (unsigned long long)(import->gpus / cluster->gpus));
-    stw_log(STW_LOG_WARN, "%s: a launch on %llu GPUs is planned on the cluster's %llu%s",
-            import->path, (unsigned long long)import->gpus, (unsigned long long)gpus, nodes);
+    stw_log(STW_LOG_WARN, "%s: a launch on %llu GPUs is planned on the cluster's %llu%s%s",
+            import->path, (unsigned long long)import->gpus, (unsigned long long)gpus,
+            import->global_batch > 0
+                ? ""
+                : " with as many micro batches per GPU, so that a step has other tokens than the "
+                  "launch's",
+            nodes);
 }
 
 /* The specs after --cluster, --from, --run and --set. What --from makes of a global batch depends
