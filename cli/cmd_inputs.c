@@ -189,15 +189,17 @@ out:
 static void warn_of_flags(const stw_import *import) {
     for (size_t i = 0; i < import->n_lines; i++) {
         const stw_import_line *line = &import->lines[i];
+        /* words that are no flag: "length of sequences" */
+        const char *dashes = strchr(line->flag, ' ') != NULL ? "" : import->dashes;
         if (line->use == STW_IMPORT_UNKNOWN)
             stw_log(STW_LOG_WARN, "%s%.80s %.80s: not known, left out", import->dashes, line->flag,
                     line->value);
         else if (line->use == STW_IMPORT_NOT_MODELLED)
-            stw_log(STW_LOG_WARN, "%s%.80s %.80s: not modelled: %s", import->dashes, line->flag,
+            stw_log(STW_LOG_WARN, "%s%.80s %.80s: not modelled: %s", dashes, line->flag,
                     line->value, line->note);
         else if (line->use == STW_IMPORT_ASSUMED)
-            stw_log(STW_LOG_WARN, "%s%.80s: not given; assumed %.80s (%s)", import->dashes,
-                    line->flag, line->value, line->note);
+            stw_log(STW_LOG_WARN, "%s%.80s: not given; assumed %.80s (%s)", dashes, line->flag,
+                    line->value, line->note);
     }
 }
 

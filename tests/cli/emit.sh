@@ -24,6 +24,10 @@ grep -q '^+ --tensor-model-parallel-size 2$' notes.txt || fail "no change is not
 grep -q '^--data-path a b' again.txt || fail "a flag of the file is gone"
 ! grep -q 'do not say' notes.txt || fail "megatron says all of it"
 
+# what a search keeps is no setting
+again megatron gpt.sh --set parallel=auto
+! grep -q 'tokens_per_step' notes.txt || fail "tokens are named, and the global batch says them"
+
 # full recomputation needs a method and a number of layers: those that realise the plan
 again megatron gpt.sh --set recompute.granularity=full
 for flag in granularity:full method:uniform num-layers:1; do

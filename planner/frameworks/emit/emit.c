@@ -105,8 +105,10 @@ typedef struct comparison {
     stw_text *notes; /* NULL: differences are only counted */
 } comparison;
 
-/* Where the plan names no method of recomputation, the settings name the one that realises it. */
+/* Where the plan names no method of recomputation, the settings name the one that realises it. What
+ * a search keeps of tokens is in the accumulation that it has found. */
 static bool is_realised(const comparison *c, const char *key) {
+    if (c->notes != NULL && strcmp(key, "batch.tokens_per_step") == 0) return true;
     return c->notes != NULL && c->planned->recompute.method == 0 &&
            c->planned->recompute.granularity != 0 && c->given->run.recompute.granularity == 1 &&
            (strcmp(key, "recompute.method") == 0 || strcmp(key, "recompute.num_layers") == 0);
