@@ -247,7 +247,9 @@ static void note_decisions(const framework *f, stw_emission *e, const given *rea
                         (unsigned long long)by_act[STW_ACT_KEEP],
                         (unsigned long long)by_act[STW_ACT_RECOMPUTE],
                         (unsigned long long)by_act[STW_ACT_OFFLOAD],
-                        f->write != NULL ? "treat all alike" : "keep what is to be offloaded");
+                        f->write != NULL ? "treat all alike"
+                                         : "keep what is to be offloaded, and may not fit; "
+                                           "--set recompute.granularity=full needs none of it");
     if (stw_plan_streamed_note(e->plan) != NULL &&
         read->run.optimizer.implementation != STW_OPTIMIZER_STREAMED)
         stw_text_printf(notes,

@@ -15,16 +15,18 @@ static const char *dtype(stw_emission *e, const char *key) {
 static void write_head(stw_emission *e, stw_text *out) {
     const stw_run_spec *run = &e->plan->run;
     const char *clip = stw_emit_text(e, "optimizer.clip_norm");
-    stw_text_printf(out,
-                    "\"\"\"Settings of torch FSDP2 (2.6 or later) for %s on %u x %u GPUs. In "
-                    "every rank, after init_process_group():\n\n"
-                    "    model = ...            # in PARAMS, on the meta device\n"
-                    "    shard(model)           # then model.to_empty(device=DEVICE), weights\n"
-                    "    optimizer = adamw(model.parameters(), lr=...)\n"
-                    "    each of MICRO_BATCHES: micro_batch(model, index), forward, backward\n"
-                    "    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM), "
-                    "optimizer.step()\n\"\"\"\n",
-                    e->plan->model->name, e->plan->cluster.nodes, e->plan->cluster.gpus);
+    stw_text_printf(
+        out,
+        "\"\"\"Settings of torch FSDP2 (2.6 or later) for %s on %u x %u GPUs. In "
+        "every rank, after init_process_group():\n\n"
+        "    model = ...            # in PARAMS, on the meta device\n"
+        "    shard(model)           # then model.to_empty(device=DEVICE), weights, and\n"
+        "                           # buffers that no file has (inv_freq of rotary)\n"
+        "    optimizer = adamw(model.parameters(), lr=...)\n"
+        "    each of MICRO_BATCHES: micro_batch(model, index), forward, backward\n"
+        "    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM), "
+        "optimizer.step()\n\"\"\"\n",
+        e->plan->model->name, e->plan->cluster.nodes, e->plan->cluster.gpus);
     if (stw_emit_on(e, "allocator.expandable_segments"))
         stw_text_printf(out, "# Start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the "
                              "environment.\n");
