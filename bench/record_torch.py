@@ -24,7 +24,7 @@ def tell(*fields):
         file.write(",".join(map(str, (time.time(), dist.get_rank()) + fields)) + "\n")
 
 
-def enter(phase, nvtx):
+def enter(phase, nvtx=False):
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     if nvtx:
@@ -33,7 +33,7 @@ def enter(phase, nvtx):
         tell(phase)
 
 
-def leave(phase, nvtx):
+def leave(phase, nvtx=False):
     torch.cuda.synchronize()
     if nvtx:
         torch.cuda.nvtx.range_pop()
