@@ -123,7 +123,7 @@ static void warn_of_gpus(const stw_import *import, const stw_cluster *cluster) {
                  (unsigned long long)(import->gpus / cluster->gpus));
     stw_log(STW_LOG_WARN, "%s: a launch on %llu GPUs is planned on the cluster's %llu%s%s",
             import->path, (unsigned long long)import->gpus, (unsigned long long)gpus,
-            import->global_batch > 0
+            import->global_batch > 0 || import->step_sequences > 0
                 ? ""
                 : " with as many micro batches per GPU, so that a step has other tokens than the "
                   "launch's",

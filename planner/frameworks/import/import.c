@@ -144,6 +144,27 @@ stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error
     return status;
 }
 
+/* A launch on other GPUs has as many sequences in a step, and other micro batches. */
+static stw_status keep_step(const stw_import *import, const stw_cluster *cluster, uint64_t ranks,
+                            stw_run_spec *run, stw_error *err) {
+    const uint64_t gpus = (uint64_t)cluster->nodes * (cluster->gpus > 0 ? cluster->gpus : 1);
+    const uint64_t each = stw_div_up_u64(import->step_sequences, ranks);
+    uint64_t steps = stw_div_up_u64(each, stw_max_u64(run->batch.micro_batch, 1));
+    char setting[64];
+    if (import->step_sequences == 0 || gpus == import->gpus) return STW_STATUS_OK;
+    if (stw_run_spec_is_open(run) && run->batch.seq_len > 0 && run->batch.max_tokens_per_gpu == 0) {
+        snprintf(setting, sizeof setting, "batch.tokens_per_step=%llu",
+                 (unsigned long long)stw_times(import->step_sequences, run->batch.seq_len));
+        return set(import, setting, run, err);
+    }
+    if (run->batch.max_tokens_per_gpu > 0)
+        steps = stw_div_up_u64(stw_times(each, run->batch.seq_len),
+                               stw_times(run->batch.max_tokens_per_gpu, run->parallel.cp));
+    snprintf(setting, sizeof setting, "batch.grad_accumulation=%llu",
+             (unsigned long long)stw_min_u64(stw_max_u64(steps, 1), 65536));
+    return set(import, setting, run, err);
+}
+
 stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster, stw_run_spec *run,
                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -167,7 +188,7 @@ stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster
         const char *const *one = i == 0 ? import->alone : import->single;
         for (; applies && one != NULL && *one != NULL; one++) STW_TRY(set(import, *one, run, err));
     }
-    if (import->global_batch == 0) return STW_STATUS_OK;
+    if (import->global_batch == 0) return keep_step(import, cluster, ranks, run, err);
     if (stw_run_spec_is_open(run) && run->batch.seq_len > 0 && run->batch.max_tokens_per_gpu == 0) {
         snprintf(setting, sizeof setting, "batch.tokens_per_step=%llu",
                  (unsigned long long)stw_times(import->global_batch, run->batch.seq_len));

@@ -167,6 +167,7 @@ static void set_batch(stw_reading *r, const layout *l) {
         steps = stw_div_up_u64(each, micro > 0 ? micro : 1);
     }
     stw_reading_set_count(r, "batch.grad_accumulation", stw_min_u64(steps, 65536));
+    r->out->step_sequences = sequences;
     stw_reading_assume(r, "length of sequences",
                        is_sft(r) ? "data.max_length" : "max_prompt_length + max_response_length",
                        "the data may be shorter; an upper bound");
