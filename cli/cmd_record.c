@@ -156,7 +156,9 @@ static stw_status record(const request *r, int *exit_code, stw_error *err) {
     STW_TRY(make_marks(r, marks, sizeof marks, err));
     const stw_record_options options = {(char *const *)r->command, every_s, marks,
                                         find_nvtx(nvtx, sizeof nvtx) ? nvtx : NULL};
-    STW_TRY(stw_record(&options, samples, &summary, err));
+    status = stw_record(&options, samples, &summary, err);
+    read = status != STW_STATUS_OK && samples->n == 0; /* the command was not started */
+    STW_TRY(status);
     *exit_code = summary.exit_code;
     read = add_marks(samples, marks);
     if (samples->n == 0)

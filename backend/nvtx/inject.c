@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +28,8 @@ static _Thread_local signed char stack[MOST_DEPTH];
 static _Thread_local int depth;
 
 static atomic_int marks = -1; /* descriptor of the file of marks */
+static struct stat opened;    /* the file that it was opened for */
+static char *marks_path;
 static char rank[12];
 
 static void find_rank(void) {
@@ -38,14 +41,34 @@ static void find_rank(void) {
     }
 }
 
+static bool is_marks(int file) {
+    struct stat found;
+    return fstat(file, &found) == 0 && found.st_dev == opened.st_dev &&
+           found.st_ino == opened.st_ino;
+}
+
+/* The program may close descriptors that it does not know. Its next file then has the number: marks
+ * would be written into that. @return -1: the file of marks is gone */
+static int descriptor(void) {
+    int file = marks;
+    if (is_marks(file)) return file;
+    int again = open(marks_path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (again < 0) return -1;
+    if (is_marks(again) && atomic_compare_exchange_strong(&marks, &file, again)) return again;
+    (void)close(again);
+    return -1;
+}
+
 /* One write of a whole line: those of other ranks do not mix with it. */
 static void mark(const char *phase) {
     struct timespec now;
     char line[128];
+    const int file = descriptor();
+    if (file < 0) return;
     (void)clock_gettime(CLOCK_REALTIME, &now);
     int n = snprintf(line, sizeof line, "%lld.%06ld,%s,%s\n", (long long)now.tv_sec,
                      now.tv_nsec / 1000, rank, phase);
-    if (n > 0 && (size_t)n < sizeof line && write(marks, line, (size_t)n) != n) return;
+    if (n > 0 && (size_t)n < sizeof line && write(file, line, (size_t)n) != n) return;
 }
 
 /* "Forward-Backward" is "forward_backward". */
@@ -112,6 +135,13 @@ static bool open_marks(const char *path) {
     find_rank();
     int file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (file < 0) return false;
+    char *copy = strdup(path);
+    if (copy == NULL || fstat(file, &opened) != 0) {
+        free(copy);
+        (void)close(file);
+        return false;
+    }
+    marks_path = copy;
     if (!atomic_compare_exchange_strong(&marks, &none, file)) (void)close(file);
     return true;
 }

@@ -96,6 +96,18 @@ grep -q 'set_requires_gradient_sync(index == MICRO_BATCHES - 1)' settings.py || 
 torch --set parallel.tp=2 --set park.moments=host >settings.py
 grep -q 'parallel.tp: planned 2, these settings give 1' err.txt || fail "tensor parallelism is not named"
 grep -q 'park.moments: planned host' err.txt || fail "parking is not named"
+# a name from a file is text of the module, not code: it does not end the string or the line
+name=$(printf 'a"""\nimport os\n"""\\N{b}\\')
+mkdir "$name"
+cp "$STW_SOURCE_DIR/models/zoo/Qwen3-0.6B.json" "$name/config.json"
+"$STOWAGE" plan --model "$name/config.json" --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --emit fsdp2:named.py >/dev/null 2>&1 ||
+    fail "exit $?"
+python3 - <<'EOP' || fail "the model's name is code"
+import ast
+tree = ast.parse(open("named.py").read())
+assert [a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names] == ["torch"]
+assert 'for a"""\\nimport os\\n"""\\N{b}\\ on ' in ast.get_docstring(tree), ast.get_docstring(tree)
+EOP
 printf '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}' >ds.json
 "$STOWAGE" plan --from deepspeed:ds.json --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set batch.seq_len=1024 \
     --set recompute.granularity=full --emit llamafactory:lf.yaml >notes.txt 2>/dev/null

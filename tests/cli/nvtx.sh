@@ -104,6 +104,27 @@ for phase in load forward_backward first_optimizer_step optimizer_step checkpoin
     grep -q "\"$phase\"" run.json || fail "$phase is not in the record"
 done
 
+# a program that closes what it does not know: its next files get no marks, which go on
+cat >closes.c <<'EOC'
+#include <fcntl.h>
+#include <nvtx3/nvToolsExt.h>
+#include <unistd.h>
+int main(void) {
+    nvtxRangePushA("load");
+    for (int fd = 3; fd < 64; fd++) close(fd);
+    for (int fd = 3; fd < 16; fd++) (void)!open("own.txt", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    nvtxRangePop();
+    nvtxRangePushA("checkpoint");
+    usleep(200000);
+    nvtxRangePop();
+    return 0;
+}
+EOC
+"${CC:-cc}" -std=gnu11 -I"$include" -o closes closes.c -ldl || fail "the program does not compile"
+env RANK=0 LOCAL_RANK=0 "$STOWAGE" record -q -o closes.json --marks closed.csv -- ./closes || fail "exit $?"
+[ ! -s own.txt ] || fail "marks were written into a file of the program: $(cat own.txt)"
+[ "$(cut -d, -f3 closed.csv | tail -n 4 | tr '\n' ' ')" = "load end checkpoint end " ] || fail "marks: $(cat closed.csv)"
+
 # a profiler that is there keeps its place
 env NVTX_INJECTION64_PATH=/of/a/profiler "$STOWAGE" record -q -o other.json -- \
     sh -c 'sleep 0.2; echo "$NVTX_INJECTION64_PATH" >said.txt'

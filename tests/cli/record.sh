@@ -63,7 +63,9 @@ expect 0 'phase: found "nonsense"' "$STOWAGE" record -o bad.json --marks bad.csv
 grep -q '"host_bytes"' bad.json || fail "the samples were lost"
 expect 0 "removed its file of marks" "$STOWAGE" record -o gone.json -- sh -c 'sleep 0.2; rm "$STOWAGE_MARKS"'
 ! grep -q "line 0" expect.out || fail "a line of a file that is gone is named"
-expect 3 "cannot be started" "$STOWAGE" record -- ./there_is_none
+mkdir -p temporary
+expect 3 "cannot be started" env TMPDIR=temporary "$STOWAGE" record -- ./there_is_none
+[ -z "$(ls temporary)" ] || fail "marks of a command that never ran are left behind"
 mkdir -p folder
 expect 3 "is a folder" "$STOWAGE" record -o folder -- touch ran
 expect 3 "cannot be written" "$STOWAGE" record --samples no/such.csv -- touch ran

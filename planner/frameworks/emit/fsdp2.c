@@ -2,6 +2,7 @@
 /* A Python module that realises a plan of engine fsdp2 (torch.distributed.fsdp, 2.6 or later). */
 #include <string.h>
 
+#include "core/printable.h"
 #include "plan/program/blocks.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emission.h"
@@ -12,13 +13,28 @@ static const char *dtype(stw_emission *e, const char *key) {
     return strcmp(text, "fp16") == 0 ? "torch.float16" : "torch.bfloat16";
 }
 
+/* A name from a file within a string of Python: it ends neither the string nor a line. */
+static void write_name(stw_emission *e, const char *name, stw_text *out) {
+    const size_t size = stw_printable_copy(name, NULL, 0) + 1;
+    char *line = stw_pool_alloc(e->pool, size);
+    if (line == NULL) {
+        if (e->status == STW_STATUS_OK)
+            e->status = stw_fail(e->err, STW_STATUS_NO_MEMORY, "--emit", "out of memory");
+        return;
+    }
+    (void)stw_printable_copy(name, line, size);
+    for (const char *c = line; *c != '\0'; c++)
+        stw_text_printf(out, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+}
+
 static void write_head(stw_emission *e, stw_text *out) {
     const stw_run_spec *run = &e->plan->run;
     const char *clip = stw_emit_text(e, "optimizer.clip_norm");
+    stw_text_printf(out, "\"\"\"Settings of torch FSDP2 (2.6 or later) for ");
+    write_name(e, e->plan->model->name, out);
     stw_text_printf(
         out,
-        "\"\"\"Settings of torch FSDP2 (2.6 or later) for %s on %u x %u GPUs. In "
-        "every rank, after init_process_group():\n\n"
+        " on %u x %u GPUs. In every rank, after init_process_group():\n\n"
         "    model = ...            # in PARAMS, on the meta device\n"
         "    shard(model)           # then model.to_empty(device=DEVICE), weights, and\n"
         "                           # buffers that no file has (inv_freq of rotary)\n"
@@ -26,7 +42,7 @@ static void write_head(stw_emission *e, stw_text *out) {
         "    each of MICRO_BATCHES: micro_batch(model, index), forward, backward\n"
         "    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM), "
         "optimizer.step()\n\"\"\"\n",
-        e->plan->model->name, e->plan->cluster.nodes, e->plan->cluster.gpus);
+        e->plan->cluster.nodes, e->plan->cluster.gpus);
     if (stw_emit_on(e, "allocator.expandable_segments"))
         stw_text_printf(out, "# Start with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the "
                              "environment.\n");
