@@ -120,6 +120,12 @@ static const char *value_of(const char *line, const char *name) {
     return NULL;
 }
 
+/* What was read is not the whole: 12GiB, 1,234.5, 1_000. */
+static bool goes_on(const char *end) {
+    const bool grouped = *end == ',' || *end == '_' || *end == '.';
+    return isalpha((unsigned char)*end) || (grouped && isdigit((unsigned char)end[1]));
+}
+
 /* A number that may be quoted or printed as a scalar of an array library: 1.5, '1.5',
  * np.float64(1.5). */
 static stw_status number(const reader *r, const char *name, const char *at, double *out) {
@@ -130,8 +136,7 @@ static stw_status number(const reader *r, const char *name, const char *at, doub
         if (strncmp(at, wrapped[w], strlen(wrapped[w])) == 0) at += strlen(wrapped[w]);
     bool decimal = isdigit((unsigned char)at[0]) && at[1] != 'x' && at[1] != 'X';
     *out = decimal ? strtod(at, &end) : 0.0;
-    if (!decimal || !isfinite(*out) || isalpha((unsigned char)*end))
-        return refuse(r, name, at, "a number");
+    if (!decimal || !isfinite(*out) || goes_on(end)) return refuse(r, name, at, "a number");
     return STW_STATUS_OK;
 }
 

@@ -98,7 +98,7 @@ grep -q 'parallel.tp: planned 2, these settings give 1' err.txt || fail "tensor 
 grep -q 'park.moments: planned host' err.txt || fail "parking is not named"
 # a name from a file is text of the module, not code: it does not end the string or the line
 name=$(printf 'a"""\nimport os\n"""\\N{b}\\')
-mkdir "$name"
+mkdir -p "$name"
 cp "$STW_SOURCE_DIR/models/zoo/Qwen3-0.6B.json" "$name/config.json"
 "$STOWAGE" plan --model "$name/config.json" --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --emit fsdp2:named.py >/dev/null 2>&1 ||
     fail "exit $?"

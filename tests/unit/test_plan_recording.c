@@ -123,6 +123,9 @@ static void bad_logs(void) {
     check_refused("'memory(GiB)': 1e400\n", 1, "expected a number");
     check_refused("'memory(GiB)': 9e99\n", 1, "expected fewer bytes");
     check_refused("'memory(GiB)': -1\n", 1, "expected a number");
+    check_refused("'memory(GiB)': 1,234.5\n", 1, "expected a number");
+    check_refused("'memory(GiB)': 1_000\n", 1, "expected a number");
+    check_refused("'memory(GiB)': 1.2.3\n", 1, "expected a number");
     check_refused("[Rank 4294967296] memory (MB) | max allocated: 1\n", 1, "number of a rank");
     check_refused("x memory (MB) | max allocated: 1\n", 1, "[Rank N]");
     check_refused("nothing to see\n", 0, "found no measured bytes");
