@@ -16,6 +16,7 @@
 #define SEQ_STEP 1024u
 #define MOST_SEQ_LEN (16ull << 20)
 #define MOST_MICRO_BATCH 4096u
+#define ACCUMULATION "batch.grad_accumulation="
 
 /* ---- parts of a node ---- */
 
@@ -55,26 +56,31 @@ typedef struct search {
     stw_pool *pool; /* of the thread */
     stw_size_answer *answer;
     uint64_t seq_len, micro_batch; /* of the run */
+    const char *free_tokens;       /* settings with which the tokens of a step are not fixed */
+    bool refused;                  /* the last point asked */
     stw_cluster cluster;           /* of the point */
     const char *more;              /* a setting for every point; NULL: none */
     const char *best;              /* layout with which it fits, words of stw_point_fit */
 } search;
 
-/* Settings of a point: s->more, the words of a layout, then `extra`. @param out
+static bool add_words(const search *s, const char *words, const char **out, size_t *n) {
+    for (const char *at = words; *at != '\0';) {
+        const size_t length = strcspn(at, " ");
+        if (*n + 1 > STW_SIZE_MOST_SETTINGS) return false;
+        out[*n] = stw_pool_printf(s->pool, "%.*s", (int)length, at);
+        if (out[(*n)++] == NULL) return false;
+        at += length + strspn(at + length, " ");
+    }
+    return true;
+}
+
+/* Settings of a point: s->more, the words of a layout, then those of `extra`. @param out
  * [STW_SIZE_MOST_SETTINGS] */
 static bool make_settings(const search *s, const char *layout, const char *extra, const char **out,
                           size_t *n) {
     *n = 0;
     if (s->more != NULL) out[(*n)++] = s->more;
-    for (const char *at = layout; *at != '\0';) {
-        const size_t length = strcspn(at, " ");
-        if (*n + 2 > STW_SIZE_MOST_SETTINGS) return false;
-        out[*n] = stw_pool_printf(s->pool, "%.*s", (int)length, at);
-        if (out[(*n)++] == NULL) return false;
-        at += length + strspn(at + length, " ");
-    }
-    if (extra != NULL) out[(*n)++] = extra;
-    return true;
+    return add_words(s, layout, out, n) && (extra == NULL || add_words(s, extra, out, n));
 }
 
 static stw_status no_memory(stw_error *err) {
@@ -91,12 +97,14 @@ static stw_status ask(search *s, const char *layout, const char *extra, stw_poin
     size_t n;
     base.cluster = &s->cluster;
     s->answer->planned++;
+    s->refused = false;
     *out = (stw_point_fit){false, ""};
     if (!make_settings(s, layout != NULL ? layout : "", extra, settings, &n)) return no_memory(err);
     stw_status status = stw_point_fits(&base, settings, n, &options, s->pool, out, &why);
     if (status == STW_STATUS_OK) return status;
     out->fits = false;
-    if (stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT || status == STW_STATUS_SOLVER)
+    s->refused = stw_point_refuses(status);
+    if (s->refused || status == STW_STATUS_TIME_LIMIT || status == STW_STATUS_SOLVER)
         return STW_STATUS_OK;
     if (err != NULL) *err = why;
     return status;
@@ -115,7 +123,8 @@ static stw_status ask_nodes(search *s, uint32_t nodes, bool *fits, stw_error *er
 }
 
 /* One by one; where a few are not enough, the most that there are first, since these seldom help
- * where bytes of every GPU are too many. */
+ * where bytes of every GPU are too many. These say nothing where the tokens of a step cannot be
+ * divided among them. */
 static stw_status find_nodes(search *s, const stw_cluster *node, bool *fits, stw_error *err) {
     enum { FEW_NODES = 4 };
     stw_status status = STW_STATUS_OK;
@@ -124,7 +133,7 @@ static stw_status find_nodes(search *s, const stw_cluster *node, bool *fits, stw
     s->cluster = *node;
     for (; !*fits && least < STW_SIZE_TRIED_NODES; least++) {
         if (least == FEW_NODES) STW_TRY(ask_nodes(s, most, fits, err));
-        if (least == FEW_NODES && !*fits) goto out;
+        if (least == FEW_NODES && !*fits && !s->refused) goto out;
         STW_TRY(ask_nodes(s, least + 1, fits, err));
     }
     if (*fits) goto out;
@@ -162,17 +171,18 @@ out:
 
 /* ---- what the smallest can do ---- */
 
-/* The largest multiple of `step` above `from`, or `from`, with which it fits. */
+/* The largest multiple of `step` above `from`, or `from`, with which it fits. The micro batches of
+ * a step stay, not its tokens. */
 static stw_status find_most(search *s, const char *key, uint64_t from, uint64_t step, uint64_t cap,
                             uint64_t *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    char setting[64];
+    char setting[160];
     uint64_t least = from, most = from;
     stw_point_fit at = {true, ""};
     while (at.fits && most < cap) {
         least = most;
         most = most / step > 0 ? most / step * step * 2 : step;
-        snprintf(setting, sizeof setting, "%s=%" PRIu64, key, most);
+        snprintf(setting, sizeof setting, "%s%s=%" PRIu64, s->free_tokens, key, most);
         STW_TRY(ask(s, s->best, setting, &at, err));
     }
     if (at.fits) {
@@ -183,7 +193,7 @@ static stw_status find_most(search *s, const char *key, uint64_t from, uint64_t 
         uint64_t middle = (least + (most - least) / 2) / step * step;
         if (middle <= least) middle = (least / step + 1) * step;
         if (middle >= most) break;
-        snprintf(setting, sizeof setting, "%s=%" PRIu64, key, middle);
+        snprintf(setting, sizeof setting, "%s%s=%" PRIu64, s->free_tokens, key, middle);
         STW_TRY(ask(s, s->best, setting, &at, err));
         *(at.fits ? &least : &most) = middle;
     }
@@ -262,6 +272,11 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     a->cluster.gpu.memory_bytes = found->cluster.gpu.memory_bytes; /* that of --set */
     s->seq_len = found->run.batch.seq_len;
     s->micro_batch = found->run.batch.micro_batch;
+    if (found->run.batch.tokens_per_step > 0)
+        s->free_tokens =
+            stw_pool_printf(s->pool, "batch.tokens_per_step=none " ACCUMULATION "%" PRIu64 " ",
+                            (uint64_t)found->run.batch.grad_accumulation);
+    if (s->free_tokens == NULL) STW_TRY(no_memory(err));
     a->needs = stw_plan_streamed_note(found);
     a->of_trainer = found->job->n_roles > 1;
     STW_TRY(stw_sweep_fill_row(found, s->pool, &a->row, err));
@@ -286,11 +301,16 @@ static void enlarge(const stw_cluster *node, const stw_cluster *smallest, uint32
 }
 
 /* The fewest GPU-hours for the same tokens. A layout that is only there to fit is not kept where it
- * is not needed. */
+ * is not needed. Where the tokens of a step are fixed and the micro batches were searched, more
+ * ranks have fewer of them. */
 static stw_status find_cheapest(search *s, const stw_cluster *node, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_size_answer *a = s->answer;
-    const char *const layouts[] = {"", s->best};
+    const bool fixed = s->free_tokens[0] != '\0' && strstr(s->best, ACCUMULATION) != NULL;
+    const char *const layouts[] = {
+        fixed ? ACCUMULATION "auto" : "",
+        fixed ? stw_pool_printf(s->pool, "%s " ACCUMULATION "auto", s->best) : s->best};
+    if (layouts[1] == NULL) return no_memory(err);
     a->cheapest = a->cluster;
     a->cheapest_row = a->row;
     for (uint32_t times = 2; times <= STW_SIZE_MOST_TIMES; times *= 2) {
@@ -432,6 +452,7 @@ static void *work(void *user) {
                     .options = all->options,
                     .pool = pool,
                     .answer = &all->answers[i],
+                    .free_tokens = "",
                     .best = ""};
         stw_status status = pool != NULL ? answer_kind(&s, &err) : STW_STATUS_NO_MEMORY;
         pthread_mutex_lock(&all->mutex);

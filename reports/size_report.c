@@ -265,11 +265,13 @@ static void put_title(const stw_size_answer *answers, uint32_t n, stw_format for
     else
         stw_doc_title(out, format, "The smallest clusters on which %s fits",
                       answers[0].model->name);
-    stw_doc_line(out, format,
-                 "Part of a node: its memory, cores and bandwidths in proportion to its GPUs. "
-                 "Host memory is what the plan of this row uses at its peak. The longest "
-                 "sequence and the largest micro batch are of the same machines and layout. "
-                 "The cheapest tokens are those of 1, 2 or 4 times as many GPUs.");
+    stw_doc_line(
+        out, format,
+        "Part of a node: its memory, cores and bandwidths in proportion to its GPUs. "
+        "Host memory is what the plan of this row uses at its peak. The longest "
+        "sequence and the largest micro batch are of the same machines, layout and number of "
+        "micro batches. "
+        "The cheapest tokens are those of 1, 2 or 4 times as many GPUs.");
     if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
 }
 

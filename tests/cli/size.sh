@@ -101,6 +101,21 @@ case $(field own.csv 5) in *cp=*) fail "a layout that the run sets was changed" 
 hours=$(field three.csv 10)
 awk -v a="$hours" -v b="$(field three.csv 17)" 'BEGIN { exit !(b > 0 && b <= a) }' || fail "not the cheapest"
 
+# with fixed tokens of a step: counts of nodes that cannot share them say nothing of fewer; what is longest, largest
+# and cheapest is not held to those tokens or to the micro batches of the smallest
+fixed() {
+    "$STOWAGE" size --set batch.grad_accumulation=auto "$@" -o fixed.csv -q
+}
+fixed --model Llama-3.1-70B --gpus l40s --set engine=deepspeed --set batch.seq_len=4096 --set batch.tokens_per_step=512k \
+    --set precision.params=bf16 --set precision.master=fp32 || fail "no size where 1024 nodes have too few sequences"
+[ "$(field fixed.csv 3)" = 8 ] || fail "$(field fixed.csv 3) nodes, not 8"
+fixed --model tiny --gpus tiny.yaml --set engine=megatron --set batch.seq_len=256 --set batch.tokens_per_step=16384 \
+    --set node.gpu.memory=250MiB
+[ "$(field fixed.csv 12)" = 1024 ] || fail "longest sequence $(field fixed.csv 12), not 1024"
+fixed --model Llama-3.1-8B --gpus h100-80g --set engine=megatron --set batch.seq_len=8k --set batch.tokens_per_step=4096k \
+    --set precision.params=bf16 --set precision.master=fp32
+awk -v a="$(field fixed.csv 10)" -v b="$(field fixed.csv 17)" 'BEGIN { exit !(b < 0.9 * a) }' || fail "more GPUs are not cheaper"
+
 # one table for several models and kinds, the same rows as alone, whatever the number of threads
 sed 's/"num_hidden_layers": 4/"num_hidden_layers": 8/' tiny/config.json >deeper.json
 "$STOWAGE" size --model tiny,deeper.json --gpus tiny.yaml,h200 -o both.csv
