@@ -8,9 +8,9 @@
 #include "cli/commands.h"
 #include "cli/common_plan.h"
 #include "core/log.h"
-#include "plan/files/learn.h"
-#include "plan/files/recording.h"
-#include "plan/files/run_join.h"
+#include "plan/measured/learn.h"
+#include "plan/measured/recording.h"
+#include "plan/measured/run_join.h"
 #include "plan/spec/cluster_edit.h"
 #include "reports/reports.h"
 

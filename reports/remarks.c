@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "plan/files/learn.h"
+#include "plan/measured/learn.h"
 #include "reports/table.h"
 
 static void add(stw_remarks *out, bool of_time, const char *format, ...) STW_PRINTF(3, 4);

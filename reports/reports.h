@@ -6,11 +6,11 @@
 #define STW_REPORTS_REPORTS_H
 
 #include "core/text.h"
-#include "plan/files/compare.h"
 #include "plan/files/diff.h"
 #include "plan/files/plan.h"
 #include "plan/files/size.h"
 #include "plan/files/sweep.h"
+#include "plan/measured/compare.h"
 
 typedef enum stw_format {
     STW_FORMAT_TERMINAL,

@@ -4,7 +4,7 @@
 #ifndef STW_RECORD_RECORD_H
 #define STW_RECORD_RECORD_H
 
-#include "plan/files/recording.h"
+#include "plan/measured/recording.h"
 
 typedef struct stw_record_options {
     char *const *command; /* ends with NULL */

@@ -2,7 +2,7 @@
 /* Any bytes as a file of measurements: run file, CSV, log or memory snapshot. What is read can be
  * written as a run file. */
 #include "core/text.h"
-#include "plan/files/recording.h"
+#include "plan/measured/recording.h"
 #include "tests/fuzz/tree_check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

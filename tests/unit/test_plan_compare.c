@@ -3,7 +3,7 @@
  * found and nothing else; what was not measured, or may not be judged, is said to be so. */
 #include <math.h>
 
-#include "plan/files/compare.h"
+#include "plan/measured/compare.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "plan/files/learn.h"
+#include "plan/measured/learn.h"
 #include "plan/program/demand.h"
 #include "plan/spec/cluster_edit.h"
 #include "tests/unit/fixture.h"

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "plan/files/recording.h"
-#include "plan/files/run_join.h"
+#include "plan/measured/recording.h"
+#include "plan/measured/run_join.h"
 #include "tests/unit/testing.h"
 
 #define MIB(n) ((uint64_t)((n)*1048576.0))

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plan/files/compare.h"
+#include "plan/measured/compare.h"
 
 static bool has_digests(const stw_run_result *run) {
     for (int d = 0; d < STW_N_DIGESTS; d++)

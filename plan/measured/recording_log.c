@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/text.h"
-#include "plan/files/recording.h"
+#include "plan/measured/recording.h"
 
 #define KIB 1024.0
 #define MIB (1024.0 * KIB)

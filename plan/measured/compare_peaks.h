@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measurements without phases against the plan: peaks since a job began, seconds of iterations. One
  * thread at a time. */
-#ifndef STW_PLAN_COMPARE_PEAKS_H
-#define STW_PLAN_COMPARE_PEAKS_H
+#ifndef STW_MEASURED_COMPARE_PEAKS_H
+#define STW_MEASURED_COMPARE_PEAKS_H
 
-#include "plan/files/compare_lines.h"
+#include "plan/measured/compare_lines.h"
 
 /** Add the lines of an external run, and one for each quantity that the plan predicts and no line
  * is of. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/files/compare.h"
+#include "plan/measured/compare.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,8 +8,8 @@
 
 #include "core/checked.h"
 #include "core/json.h"
-#include "plan/files/compare_peaks.h"
 #include "plan/files/plan_file.h"
+#include "plan/measured/compare_peaks.h"
 
 /* Page-locked blocks in which a framework passes tables of pointers to kernels: 10 to 30 MiB of a
  * rank (torch 2.11, split_with_sizes_copy and chunk_cat). */

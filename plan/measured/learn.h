@@ -3,8 +3,8 @@
  * the launcher, the CUDA context, the share of the GPU's rate that forward and backward reach.
  * Bytes of the model are never adjusted: an error of their accounting must stay visible. A constant
  * is learned only from phases in which nothing else can hide in it. One thread at a time. */
-#ifndef STW_PLAN_LEARN_H
-#define STW_PLAN_LEARN_H
+#ifndef STW_MEASURED_LEARN_H
+#define STW_MEASURED_LEARN_H
 
 #include "plan/files/plan.h"
 #include "plan/files/run_file.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/files/compare_lines.h"
+#include "plan/measured/compare_lines.h"
 
 #include <inttypes.h>
 #include <math.h>

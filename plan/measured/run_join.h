@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One result of the files that a job wrote on several nodes or ranks. */
-#ifndef STW_PLAN_RUN_JOIN_H
-#define STW_PLAN_RUN_JOIN_H
+#ifndef STW_MEASURED_RUN_JOIN_H
+#define STW_MEASURED_RUN_JOIN_H
 
 #include "plan/files/run_file.h"
 

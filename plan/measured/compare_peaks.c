@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/files/compare_peaks.h"
+#include "plan/measured/compare_peaks.h"
 
 #include <math.h>
 #include <string.h>

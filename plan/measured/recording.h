@@ -3,8 +3,8 @@
  * instant, and marks at which ranks enter phases. As a CSV file with the header
  * time,rank,phase,metric,bytes, or as a log. Folded into a run result: peaks and seconds by phase.
  * One thread at a time. */
-#ifndef STW_PLAN_RECORDING_H
-#define STW_PLAN_RECORDING_H
+#ifndef STW_MEASURED_RECORDING_H
+#define STW_MEASURED_RECORDING_H
 
 #include "plan/files/run_file.h"
 

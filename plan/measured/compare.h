@@ -2,13 +2,13 @@
 /* Compares predicted and measured values: bytes by phase and component of every measured rank (the
  * worst rank of each kind is kept), bytes per node, seconds by phase. The caller frees the
  * comparison and keeps plan and run until then. One comparison belongs to one thread at a time. */
-#ifndef STW_PLAN_COMPARE_H
-#define STW_PLAN_COMPARE_H
+#ifndef STW_MEASURED_COMPARE_H
+#define STW_MEASURED_COMPARE_H
 
 #include "core/json.h"
-#include "plan/files/learn.h"
 #include "plan/files/plan.h"
 #include "plan/files/run_file.h"
+#include "plan/measured/learn.h"
 
 typedef struct stw_tolerance {
     double memory;                /* share, 0.02 */

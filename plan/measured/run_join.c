@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/files/run_join.h"
+#include "plan/measured/run_join.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 
 #include "core/checked.h"
 #include "core/pickle.h"
-#include "plan/files/recording.h"
+#include "plan/measured/recording.h"
 
 /* c10/cuda/CUDACachingAllocator.cpp: kMinBlockSize. Events have the size that was asked for, the
  * counters of torch that of the block. */

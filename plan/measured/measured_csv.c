@@ -6,7 +6,7 @@
 
 #include "core/file.h"
 #include "core/pickle.h"
-#include "plan/files/recording.h"
+#include "plan/measured/recording.h"
 
 #define LIMIT_BYTES (4ull << 30)
 

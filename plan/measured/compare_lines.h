@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lines of a comparison as they are made. One thread at a time. */
-#ifndef STW_PLAN_COMPARE_LINES_H
-#define STW_PLAN_COMPARE_LINES_H
+#ifndef STW_MEASURED_COMPARE_LINES_H
+#define STW_MEASURED_COMPARE_LINES_H
 
-#include "plan/files/compare.h"
+#include "plan/measured/compare.h"
 
 typedef struct stw_comparer {
     const stw_plan *plan;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "models/table.h"
-#include "plan/files/recording.h"
+#include "plan/measured/recording.h"
 
 enum { TIME, RANK, PHASE, METRIC, BYTES, NODE, N_COLUMNS };
 

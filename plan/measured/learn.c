@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/files/learn.h"
+#include "plan/measured/learn.h"
 
 #include <inttypes.h>
 #include <math.h>

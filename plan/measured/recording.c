@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L /* gmtime_r */
-#include "plan/files/recording.h"
+#include "plan/measured/recording.h"
 
 #include <inttypes.h>
 #include <math.h>
