@@ -22,6 +22,14 @@ static bool has_setting(const stw_import *import, const char *setting) {
     return found;
 }
 
+/* Does a note say so? */
+static bool has_note(const stw_import *import, const char *words) {
+    bool found = false;
+    for (size_t i = 0; i < import->n_lines; i++)
+        found = found || strstr(import->lines[i].note, words) != NULL;
+    return found;
+}
+
 static stw_import_use use_of(const stw_import *import, const char *flag) {
     for (size_t i = 0; i < import->n_lines; i++)
         if (strcmp(import->lines[i].flag, flag) == 0) return import->lines[i].use;
@@ -193,6 +201,7 @@ static void torch_of_swift(void) {
         CU_ASSERT_TRUE(has_setting(&import, cases[i].implementation));
         CU_ASSERT_EQUAL(has_setting(&import, "parallel.dp_replicate=4"), cases[i].replicas);
         CU_ASSERT_EQUAL(has_setting(&import, "precision.reduce=bf16"), cases[i].replicas);
+        CU_ASSERT_EQUAL(has_note(&import, "without its buckets"), cases[i].replicas);
         stw_import_free(&import);
     }
 }

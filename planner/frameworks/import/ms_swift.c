@@ -281,7 +281,8 @@ static void refuse_device_map(stw_reading *r, uint64_t visible) {
  * replicas are summed. Parameters, gradients and moments have the dtype of the weights
  * (torch/optim/adam.py, zeros_like); accelerate's autocast (accelerator.py, prepare_model) casts
  * nothing then. DistributedDataParallel holds buckets as large as all trained gradients besides
- * (torch/nn/parallel/distributed.py, gradient_as_bucket_view=False), a few MiB of adapters. */
+ * (torch/nn/parallel/distributed.py, gradient_as_bucket_view=False). Those of adapters are not
+ * counted, and the assumption says so. */
 static void use_torch(stw_reading *r, const char *dtype, bool lora, uint64_t visible) {
     static const char *const state[] = {"precision.params", "precision.grads", "precision.exp_avg",
                                         "precision.exp_avg_sq", "precision.compute"};
@@ -308,7 +309,9 @@ static void use_torch(stw_reading *r, const char *dtype, bool lora, uint64_t vis
     stw_reading_set(r, "batch.grad_accumulation", trainer.accumulation);
     stw_reading_set(r, "optimizer.clip_norm", trainer.clip_norm);
     stw_reading_assume(r, "deepspeed, fsdp", "none",
-                       "torch on one GPU or DistributedDataParallel: as FSDP2 with shards of 1");
+                       gpus > 1 ? "DistributedDataParallel: as FSDP2 with shards of 1, without its "
+                                  "buckets: 2 more bytes of each element of adapters"
+                                : "torch on one GPU: as FSDP2 with shards of 1");
     if (lora)
         stw_reading_assume(r, "dtype of adapters", dtype,
                            "peft makes them in fp32: 8 more bytes of each element");
