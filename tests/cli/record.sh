@@ -76,7 +76,11 @@ mkdir -p elsewhere
 grep -q '^1,0,load$' moved.csv || fail "a job that changed its folder lost its marks"
 expect 2 "found the file of --samples" "$STOWAGE" record --samples same.csv -o same.csv -- touch ran
 [ ! -e ran ] || fail "the command ran though one file would replace another"
-expect 7 "with exit code 7, before anything was sampled" "$STOWAGE" record --every 1s -- sh -c 'exit 7'
+code=0
+"$STOWAGE" record --every 1s -o seven.json -- sh -c 'exit 7' 2>err.txt || code=$?
+[ "$code" = 7 ] || fail "the exit code of the command is lost"
+# usually nothing was sampled by then
+[ -e seven.json ] || grep -q "with exit code 7, before anything was sampled" err.txt || fail "no word of the exit code: $(cat err.txt)"
 expect 2 "expected 1 ms to 60 s" "$STOWAGE" record --every 1us -- true
 expect 2 "COMMAND" "$STOWAGE" record
 
