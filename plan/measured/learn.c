@@ -37,6 +37,8 @@ enum { N_STEADY = sizeof steady / sizeof steady[0] };
 /* Of a node's recorded bytes, what the job itself may hold by the plan: a few per cent of error in
  * that would pass for a process. */
 static const double OWN_SHARE = 0.25;
+/* The rank of a node that holds most holds at most so many times what the least one holds. */
+static const double ALIKE = 2;
 /* Processes of a launcher below this are not told from what ranks share. */
 static const double LEAST_LAUNCHER = 16 * MIB;
 /* Of the predicted seconds that the GPU computes, so that its rate decides them; of those that any
@@ -121,22 +123,25 @@ static void take(learner *l, stw_learnable which, double value, stw_phase phase,
 /* A node in a phase. */
 typedef struct host_sample {
     stw_phase phase;
-    uint32_t ranks;  /* of the node, that were recorded */
-    double of_ranks; /* their bytes together, if all were */
-    double of_node;  /* bytes of all processes; 0: unknown */
-    double own;      /* of the job's ranks, by the plan: everything but processes */
-    double others;   /* of the node, by the plan: object store, data loaders */
+    uint32_t ranks;       /* of the node, that were recorded */
+    double of_ranks;      /* their bytes together, if all were */
+    uint64_t least, most; /* of one of them */
+    double of_node;       /* bytes of all processes; 0: unknown */
+    double own;           /* of the job's ranks, by the plan: everything but processes */
+    double others;        /* of the node, by the plan: object store, data loaders */
 } host_sample;
 
 static double recorded(const host_sample *s) { return fmax(s->of_ranks, s->of_node); }
 
 static host_sample sample_host(const learner *l, stw_phase phase, uint32_t node) {
     const stw_job *job = l->plan->job;
-    host_sample s = {.phase = phase};
+    host_sample s = {.phase = phase, .least = UINT64_MAX};
     for (uint32_t i = 0; i < l->run->n_ranks; i++) {
         const stw_run_rank *rank = &l->run->ranks[i];
         if (rank->rank / job->ranks_per_node != node || rank->phases[phase].host == 0) continue;
         s.ranks++;
+        s.least = stw_min_u64(s.least, rank->phases[phase].host);
+        s.most = stw_max_u64(s.most, rank->phases[phase].host);
         s.of_ranks += (double)rank->phases[phase].host;
     }
     if (s.ranks != job->ranks_per_node) s.of_ranks = 0;
@@ -179,7 +184,9 @@ static void add_sample(host_samples *all, const host_sample *s) {
 static void learn_process(learner *l, const host_samples *all) {
     const host_sample *s = &all->fullest;
     const double bytes = s->of_ranks > 0 ? s->of_ranks : s->of_node - s->others;
-    char own[48], whole[48];
+    char own[48], whole[48], least[48], most[48];
+    stw_bytes_format(s->least, least, sizeof least);
+    stw_bytes_format(s->most, most, sizeof most);
     stw_bytes_format((uint64_t)all->lightest.own, own, sizeof own);
     stw_bytes_format((uint64_t)recorded(&all->lightest), whole, sizeof whole);
     if (all->n == 0)
@@ -191,6 +198,10 @@ static void learn_process(learner *l, const host_samples *all) {
              "the job itself holds %s of the %s on the host in %s, and at least a quarter in every "
              "other phase: an error of that would pass for a process",
              own, whole, stw_phase_name(all->lightest.phase));
+    else if (s->ranks > 1 && (double)s->most > ALIKE * (double)s->least)
+        skip(l, STW_LEARN_PROCESS,
+             "ranks of a node hold %s to %s in %s: what one of them holds more is not a process's",
+             least, most, stw_phase_name(s->phase));
     else
         take(l, STW_LEARN_PROCESS, (bytes - s->own) / (double)l->plan->job->ranks_per_node,
              s->phase, all->n_light);
