@@ -188,6 +188,12 @@ static stw_status size(request *r, const stw_general *general, bool *all_fit, st
     if (status != STW_STATUS_OK) goto out;
     STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
+    if (stw_has_summary(general)) {
+        stw_text_free(&text);
+        STW_TRY(stw_report_format(&(stw_general){0}, &format, err));
+        STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
+        STW_TRY(stw_emit(&(stw_general){0}, &text, err));
+    }
     *all_fit = true;
     for (uint32_t i = 0; i < all->n; i++) *all_fit &= all->answers[i].fits;
 out:

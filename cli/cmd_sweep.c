@@ -141,8 +141,7 @@ static stw_status sweep(const request *r, const stw_general *general, stw_error 
     STW_TRY(run(r, general, &opened, swept, err));
     STW_TRY(stw_report_sweep(swept, false, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
-    bool to_file = general->output != NULL && strcmp(general->output, "-") != 0;
-    if (!to_file || general->quiet || general->json) goto out;
+    if (!stw_has_summary(general)) goto out;
     stw_text_free(&text);
     STW_TRY(stw_report_format(&(stw_general){0}, &format, err));
     STW_TRY(stw_report_sweep(swept, false, format, &text, err));

@@ -201,6 +201,11 @@ stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error 
     return status;
 }
 
+bool stw_has_summary(const stw_general *general) {
+    const bool to_file = general->output != NULL && strcmp(general->output, "-") != 0;
+    return to_file && !general->quiet && !general->json;
+}
+
 const char *stw_path_suffix(const char *path) {
     const char *slash = path != NULL ? strrchr(path, '/') : NULL;
     const char *name = slash != NULL ? slash + 1 : path;

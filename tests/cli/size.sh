@@ -34,7 +34,8 @@ plan() { # plan CLUSTER SETTINGS...: exit code
 # parts of a node
 set -- --set placement.moments=gpu --set batch.seq_len=256
 for memory in 200:1 150:2 120:4; do
-    "$STOWAGE" size --model tiny --gpus tiny.yaml --set "node.gpu.memory=${memory%:*}MiB" "$@" -o size.csv
+    "$STOWAGE" size --model tiny --gpus tiny.yaml --set "node.gpu.memory=${memory%:*}MiB" "$@" -o size.csv >summary.txt
+    grep -q "The smallest clusters on which tiny" summary.txt || fail "no summary beside size.csv"
     gpus=$(field size.csv 4)
     [ "$gpus" = "${memory#*:}" ] || fail "$memory: found $gpus GPUs"
     [ "$(field size.csv 2)" = true ] || fail "$memory: does not fit"
