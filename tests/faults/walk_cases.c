@@ -26,7 +26,7 @@ const walk_file walk_files[] = {
      "name: walk\nnodes: 1\nnode:\n  gpus: 2\n  gpu: {memory: 40 GiB, context: 1 GiB}\n"
      "  host: {memory: 16 GiB, process: 2 GiB}\n"},
     {"samples.csv", "time,rank,phase,metric,bytes\n1,0,forward_backward\n"
-                    "2,0,,host,400000000\n2,0,,device,900000000\n2,0,,reserved,300000000\n"},
+                    "2,0,,host,400000000\n2,0,,device,900000000\n2,0,,reserved,111149056\n"},
     {"trainer.log", "[Rank 0] (after 2 iterations) memory (MB) | max allocated: 1.5\n"
                     "elapsed time per iteration (ms): 3.5 |\n"},
     {"snapshot.pickle", "\x80\x04}(\x8c\x08"
