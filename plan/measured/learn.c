@@ -200,8 +200,8 @@ static void learn_process(learner *l, const host_samples *all) {
              own, whole, stw_phase_name(all->lightest.phase));
     else if (s->ranks > 1 && (double)s->most > ALIKE * (double)s->least)
         skip(l, STW_LEARN_PROCESS,
-             "ranks of a node hold %s to %s in %s: what one of them holds more is not a process's",
-             least, most, stw_phase_name(s->phase));
+             "ranks of a node hold %s to %s in %s: one of them holds more than its process", least,
+             most, stw_phase_name(s->phase));
     else
         take(l, STW_LEARN_PROCESS, (bytes - s->own) / (double)l->plan->job->ranks_per_node,
              s->phase, all->n_light);

@@ -4,6 +4,7 @@
 
 #include "planner/frameworks/import/allocation.h"
 #include "planner/frameworks/import/import.h"
+#include "tests/unit/import_case.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
@@ -12,24 +13,10 @@
 #endif
 #define MODELS STW_SOURCE_DIR "/models"
 
-static bool has_setting(const stw_import *import, const char *setting) {
-    bool found = false;
-    for (size_t i = 0; i < import->n_settings; i++)
-        found = found || strcmp(import->settings[i], setting) == 0;
-    if (!found) fprintf(stderr, "no setting %s\n", setting);
-    return found;
-}
-
 static bool sets(const stw_import *import, const char *beginning) {
     for (size_t i = 0; i < import->n_settings; i++)
         if (strncmp(import->settings[i], beginning, strlen(beginning)) == 0) return true;
     return false;
-}
-
-static stw_import_use use_of(const stw_import *import, const char *flag) {
-    for (size_t i = 0; i < import->n_lines; i++)
-        if (strcmp(import->lines[i].flag, flag) == 0) return import->lines[i].use;
-    return STW_N_IMPORT_USES;
 }
 
 static stw_status parse(const char *framework, const char *text, stw_import *out, stw_error *err) {

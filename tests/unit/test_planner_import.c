@@ -8,6 +8,7 @@
 #include "planner/frameworks/import/import.h"
 #include "planner/frameworks/import/megatron.h"
 #include "planner/reading.h"
+#include "tests/unit/import_case.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
@@ -21,20 +22,6 @@
 
 static stw_status parse(const char *text, stw_import *out, stw_error *err) {
     return stw_import_parse("megatron", "args", text, strlen(text), out, err);
-}
-
-static bool has_setting(const stw_import *import, const char *setting) {
-    bool found = false;
-    for (size_t i = 0; i < import->n_settings; i++)
-        found = found || strcmp(import->settings[i], setting) == 0;
-    if (!found) fprintf(stderr, "no setting %s\n", setting);
-    return found;
-}
-
-static stw_import_use use_of(const stw_import *import, const char *flag) {
-    for (size_t i = 0; i < import->n_lines; i++)
-        if (strcmp(import->lines[i].flag, flag) == 0) return import->lines[i].use;
-    return STW_N_IMPORT_USES;
 }
 
 static uint64_t params_of(const char *text) {

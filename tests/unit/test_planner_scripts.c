@@ -6,6 +6,7 @@
 #include "planner/frameworks/import/import.h"
 #include "planner/frameworks/import/names.h"
 #include "planner/frameworks/import/shell.h"
+#include "tests/unit/import_case.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
@@ -14,26 +15,12 @@
 #define STW_SOURCE_DIR "."
 #endif
 
-static bool has_setting(const stw_import *import, const char *setting) {
-    bool found = false;
-    for (size_t i = 0; i < import->n_settings; i++)
-        found = found || strcmp(import->settings[i], setting) == 0;
-    if (!found) fprintf(stderr, "no setting %s\n", setting);
-    return found;
-}
-
 /* Does a note say so? */
 static bool has_note(const stw_import *import, const char *words) {
     bool found = false;
     for (size_t i = 0; i < import->n_lines; i++)
         found = found || strstr(import->lines[i].note, words) != NULL;
     return found;
-}
-
-static stw_import_use use_of(const stw_import *import, const char *flag) {
-    for (size_t i = 0; i < import->n_lines; i++)
-        if (strcmp(import->lines[i].flag, flag) == 0) return import->lines[i].use;
-    return STW_N_IMPORT_USES;
 }
 
 /* ---- the shell ---- */

@@ -2,6 +2,7 @@
 /* Import of verl's settings: where rollouts have nodes of their own, how its engine is chosen, and
  * its trainer of SFT. Expected counts are worked out by hand. */
 #include "planner/frameworks/import/import.h"
+#include "tests/unit/import_case.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
 
@@ -13,20 +14,6 @@
 
 static stw_status parse(const char *framework, const char *text, stw_import *out, stw_error *err) {
     return stw_import_parse(framework, "x", text, strlen(text), out, err);
-}
-
-static bool has_setting(const stw_import *import, const char *setting) {
-    bool found = false;
-    for (size_t i = 0; i < import->n_settings; i++)
-        found = found || strcmp(import->settings[i], setting) == 0;
-    if (!found) fprintf(stderr, "no setting %s\n", setting);
-    return found;
-}
-
-static stw_import_use use_of(const stw_import *import, const char *flag) {
-    for (size_t i = 0; i < import->n_lines; i++)
-        if (strcmp(import->lines[i].flag, flag) == 0) return import->lines[i].use;
-    return STW_N_IMPORT_USES;
 }
 
 /* Rollouts on other nodes than the trainer's (one_step_off_policy, fully_async_policy). */
