@@ -15,6 +15,7 @@
 /* argv[0] is the name of the command. Returns the exit code of the process. */
 int stw_cmd_models(int argc, char **argv);
 int stw_cmd_clusters(int argc, char **argv);
+int stw_cmd_keys(int argc, char **argv);
 int stw_cmd_inspect(int argc, char **argv);
 int stw_cmd_plan(int argc, char **argv);
 int stw_cmd_simulate(int argc, char **argv);

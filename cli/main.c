@@ -16,6 +16,7 @@ typedef struct command {
 static const command commands[] = {
     {"models", "[PATTERN]", "list the models of the zoo", stw_cmd_models},
     {"clusters", "[PATTERN]", "list the clusters that have a name", stw_cmd_clusters},
+    {"keys", "[PATTERN]", "list the keys of run.yaml and cluster.yaml", stw_cmd_keys},
     {"inspect", "MODEL", "list tensors, tensor groups and parameters", stw_cmd_inspect},
     {"calibrate", "-o cluster.yaml", "measure this machine", stw_cmd_calibrate},
     {"plan", "--model MODEL", "decide placement and load; write the plan", stw_cmd_plan},

@@ -37,6 +37,15 @@ typedef struct stw_listed_cluster {
 /** Clusters, one a line (JSON: stowage.clusters/1, with all keys). */
 STW_MUST_USE stw_status stw_report_clusters(const stw_listed_cluster *clusters, size_t n,
                                             stw_format format, stw_text *out, stw_error *err);
+/** A key of a spec: its file ("run.yaml"), its dotted name, and its row. */
+typedef struct stw_listed_key {
+    const char *file, *key;
+    const struct stw_spec_row *row;
+} stw_listed_key;
+/** Keys with values, default, meaning and what leaves them without effect. Terminal: of more than
+ * twelve keys names and defaults alone (JSON: stowage.keys/1). */
+STW_MUST_USE stw_status stw_report_keys(const stw_listed_key *keys, size_t n, stw_format format,
+                                        stw_text *out, stw_error *err);
 /** The short summary of a plan that `stowage plan` prints. */
 STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out,
                                                 stw_error *err);
