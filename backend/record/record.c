@@ -28,8 +28,8 @@ enum { MAX_GPUS = 64, MAX_RANKS = 256 };
 typedef struct series {
     int32_t rank; /* STW_ALL_RANKS: the node */
     stw_metric metric;
-    uint64_t last;
-    bool any;
+    uint64_t last, now; /* that was kept, and that was read in this pass */
+    bool any, read;
 } series;
 
 typedef struct recorder {
@@ -114,20 +114,40 @@ static series *find_series(recorder *r, int32_t rank, stw_metric metric) {
     return &r->series[r->n_series++];
 }
 
-static stw_status note(recorder *r, double now, int32_t rank, stw_metric metric, uint64_t bytes) {
+static void note(recorder *r, int32_t rank, stw_metric metric, uint64_t bytes) {
     series *s = find_series(r, rank, metric);
-    if (s == NULL) return STW_STATUS_OK;
-    uint64_t change = bytes > s->last ? bytes - s->last : s->last - bytes;
-    if (s->any && change < CHANGE_BYTES) return STW_STATUS_OK;
-    s->any = true;
-    s->last = bytes;
-    const stw_recorded sample = {.time_s = now,
-                                 .rank = rank,
-                                 .node = r->node,
-                                 .phase = STW_NO_PHASE,
-                                 .metric = metric,
-                                 .bytes = bytes};
-    return stw_recording_add(r->samples, &sample, r->err);
+    if (s == NULL) return;
+    s->now = bytes;
+    s->read = true;
+}
+
+static bool changed(const series *s) {
+    const uint64_t change = s->now > s->last ? s->now - s->last : s->last - s->now;
+    return s->read && (!s->any || change >= CHANGE_BYTES);
+}
+
+/* What one pass read is kept whole or not at all, with one time: the ranks of a node never hold
+ * more than the node does. */
+static stw_status keep(recorder *r, double now) {
+    stw_status status = STW_STATUS_OK;
+    bool any = false;
+    for (uint32_t i = 0; i < r->n_series; i++) any |= changed(&r->series[i]);
+    for (uint32_t i = 0; i < r->n_series && status == STW_STATUS_OK; i++) {
+        series *s = &r->series[i];
+        const stw_recorded sample = {.time_s = now,
+                                     .rank = s->rank,
+                                     .node = r->node,
+                                     .phase = STW_NO_PHASE,
+                                     .metric = s->metric,
+                                     .bytes = s->now};
+        if (any && s->read) {
+            s->any = true;
+            s->last = s->now;
+            status = stw_recording_add(r->samples, &sample, r->err);
+        }
+        s->read = false;
+    }
+    return status;
 }
 
 static uint64_t used_since(const recorder *r, uint32_t gpu) {
@@ -136,41 +156,34 @@ static uint64_t used_since(const recorder *r, uint32_t gpu) {
     return used > r->before[gpu] ? used - r->before[gpu] : 0;
 }
 
-static stw_status sample_rank(recorder *r, double now, const stw_record_process *p) {
+static void sample_rank(recorder *r, const stw_record_process *p) {
     uint32_t gpu = gpu_of(r, p);
-    stw_status status = note(r, now, p->rank, STW_METRIC_HOST, p->resident);
-    if (status == STW_STATUS_OK && gpu != MAX_GPUS)
-        status = note(r, now, p->rank, STW_METRIC_DEVICE, used_since(r, gpu));
-    return status;
+    note(r, p->rank, STW_METRIC_HOST, p->resident);
+    if (gpu != MAX_GPUS) note(r, p->rank, STW_METRIC_DEVICE, used_since(r, gpu));
 }
 
 /* Nobody has a rank: a GPU stands for one once something is on it. */
-static stw_status sample_gpus(recorder *r, double now) {
-    stw_status status = STW_STATUS_OK;
-    for (uint32_t g = 0; g < r->n_gpus && status == STW_STATUS_OK; g++) {
+static void sample_gpus(recorder *r) {
+    for (uint32_t g = 0; g < r->n_gpus; g++) {
         uint64_t used = used_since(r, g);
         const series *s = find_series(r, (int32_t)g, STW_METRIC_DEVICE);
-        if (used > 0 || (s != NULL && s->any))
-            status = note(r, now, (int32_t)g, STW_METRIC_DEVICE, used);
+        if (used > 0 || (s != NULL && s->any)) note(r, (int32_t)g, STW_METRIC_DEVICE, used);
     }
-    return status;
 }
 
 static stw_status sample(recorder *r) {
-    stw_status status = STW_STATUS_OK;
     double now = wall_s();
     uint64_t all = stw_record_tree_measure(&r->tree);
-    for (size_t i = 0; i < r->tree.n && status == STW_STATUS_OK; i++) {
+    for (size_t i = 0; i < r->tree.n; i++) {
         const stw_record_process *p = &r->tree.items[i];
         if (!p->is_rank || p->resident == 0) continue;
         r->ranks_known = true;
         if (p->node >= 0) r->node = (uint32_t)p->node;
-        status = sample_rank(r, now, p);
+        sample_rank(r, p);
     }
-    if (status == STW_STATUS_OK && !r->ranks_known && r->nvml != NULL) status = sample_gpus(r, now);
-    if (status == STW_STATUS_OK && all > 0)
-        status = note(r, now, STW_ALL_RANKS, STW_METRIC_HOST, all);
-    return status;
+    if (!r->ranks_known && r->nvml != NULL) sample_gpus(r);
+    if (all > 0) note(r, STW_ALL_RANKS, STW_METRIC_HOST, all);
+    return keep(r, now);
 }
 
 /* ---- the command ---- */

@@ -5,36 +5,57 @@
 . "$(dirname "$0")/_lib.sh"
 command -v python3 >/dev/null 2>&1 || exit 77
 
+# No second is waited for: ranks go on once the recorder has slept between so many samples, that is,
+# has listed the processes and read their bytes with all of them in this phase.
+cat >sampled.py <<'EOF'
+import os, time
+
+def sleeps():
+    with open("/proc/%s/status" % os.environ["RECORDER"]) as f:
+        return next(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
+
+def all_here(place, ranks):
+    """Returns once so many ranks are here, and the recorder has sampled them all."""
+    open("%s.%s" % (place, os.environ["RANK"]), "w").close()
+    while len([name for name in os.listdir(".") if name.startswith(place + ".")]) < ranks:
+        time.sleep(0.01)
+    before = sleeps()
+    while sleeps() < before + 30:
+        time.sleep(0.01)
+EOF
 cat >job.py <<'EOF'
 import os, subprocess, sys, time
+from sampled import all_here
 
 def mark(phase, *more):
     with open(os.environ["STOWAGE_MARKS"], "a") as f:
         f.write(",".join(map(str, (time.time(), os.environ["RANK"], phase) + more)) + "\n")
 
 if "RANK" not in os.environ:  # a launcher of two ranks
-    ranks = [subprocess.Popen([sys.executable, __file__], env=dict(os.environ, RANK=str(r), LOCAL_RANK=str(r)))
+    ranks = [subprocess.Popen([sys.executable, __file__],
+                              env=dict(os.environ, RANK=str(r), LOCAL_RANK=str(r), RECORDER=str(os.getppid())))
              for r in range(2)]
     sys.exit(max(p.wait() for p in ranks))
 mark("load")
 held = [bytearray(b"x") * (64 << 20)]
-time.sleep(0.4)
+all_here("load", 2)
 mark("forward_backward")
 mark("forward_backward", "allocated", 1000000)
 if os.environ["RANK"] == "1":
     held.append(bytearray(b"y") * (128 << 20))
-time.sleep(0.4)
+all_here("forward", 2)
 for step in range(3):
     mark("optimizer_step")
-    time.sleep(0.1)
+    time.sleep(0.02)
 mark("end")
+all_here("end", 2)
 EOF
 "$STOWAGE" record -o run.json --samples samples.csv --marks marks.csv -- python3 job.py
 grep -q '"source": "external"' run.json || fail "not an external record"
 grep -q '^time,rank,phase,metric,bytes,node$' samples.csv || fail "samples have no header"
 
 cat >check.py <<'EOF'
-import json
+import csv, json
 run = json.load(open("run.json"))
 ranks = {r["rank"]: r["phases"] for r in run["ranks"]}
 assert sorted(ranks) == [0, 1], ranks
@@ -47,21 +68,50 @@ assert ranks[0]["forward_backward"]["allocated"] == 1000000
 assert ranks[1]["optimizer_step"]["host"] >= 192 * MiB
 node = run["nodes"][0]["phases"]
 assert node["forward_backward"]["host"] >= sum(ranks[r]["forward_backward"]["host"] for r in (0, 1))
-seconds = run["time_s"]
+
+# at every moment that was kept the node has at least what its ranks have
+moments = {}
+for row in csv.DictReader(open("samples.csv")):
+    if row["metric"] == "host":
+        moments.setdefault(row["time"], {})[row["rank"]] = int(row["bytes"])
+assert len(moments) >= 3, moments
+for at, held in moments.items():
+    assert held[""] >= sum(held[r] for r in held if r != ""), (at, held)
+
+# seconds are those between the marks: of a phase's median, and of the slowest rank
+seconds, between = run["time_s"], {}
 assert set(seconds) == {"load", "forward_backward", "first_optimizer_step", "optimizer_step", "step_all"}, seconds
-assert 0.4 <= seconds["load"] < 2 and 0.1 <= seconds["optimizer_step"] < 1, seconds
+for r in ("0", "1"):
+    marks = [(float(m["time"]), m["phase"]) for m in csv.DictReader(open("marks.csv"))
+             if m["rank"] == r and not m["metric"]]
+    spans = [(phase, end - begin) for (begin, phase), (end, _) in zip(marks, marks[1:])]
+    steps = [s for phase, s in spans if phase == "optimizer_step"]
+    for phase, own in (("load", spans[0][1]), ("forward_backward", spans[1][1]),
+                       ("first_optimizer_step", steps[0]), ("optimizer_step", sum(steps[1:]) / 2)):
+        between[phase] = max(between.get(phase, 0), own)
+for phase, own in between.items():
+    assert abs(seconds[phase] - own) < 1e-5, (phase, seconds, between)
 assert len(seconds["step_all"]) == 3 and run["steps"] == 3
 EOF
 python3 check.py
 
+# sampled: a command waits until the recorder, its parent, has sampled it
+cat >sampled <<'EOF'
+#!/bin/sh
+sleeps() { sed -n 's/^voluntary_ctxt_switches:[^0-9]*//p' "/proc/$1/status"; }
+before=$(sleeps "$1")
+until [ "$(sleeps "$1")" -ge $((before + 5)) ]; do sleep 0.01; done
+EOF
+sampled="sh '$PWD/sampled' \$PPID"
+
 # the exit code is the command's; bad marks lose no samples
 code=0
-"$STOWAGE" record -o code.json -- sh -c 'sleep 0.2; exit 5' || code=$?
+"$STOWAGE" record -o code.json -- sh -c "$sampled; exit 5" || code=$?
 [ "$code" = 5 ] || fail "exit $code, expected 5"
 expect 0 'phase: found "nonsense"' "$STOWAGE" record -o bad.json --marks bad.csv -- \
-    sh -c 'sleep 0.2; echo "1,0,nonsense" >>"$STOWAGE_MARKS"'
+    sh -c "$sampled; echo 1,0,nonsense >>\"\$STOWAGE_MARKS\""
 grep -q '"host_bytes"' bad.json || fail "the samples were lost"
-expect 0 "removed its file of marks" "$STOWAGE" record -o gone.json -- sh -c 'sleep 0.2; rm "$STOWAGE_MARKS"'
+expect 0 "removed its file of marks" "$STOWAGE" record -o gone.json -- sh -c "$sampled; rm \"\$STOWAGE_MARKS\""
 ! grep -q "line 0" expect.out || fail "a line of a file that is gone is named"
 mkdir -p temporary
 expect 3 "cannot be started" env TMPDIR=temporary "$STOWAGE" record -- ./there_is_none
@@ -72,7 +122,7 @@ expect 3 "cannot be written" "$STOWAGE" record --samples no/such.csv -- touch ra
 [ ! -e ran ] || fail "the command ran though its record could not be written"
 mkdir -p elsewhere
 "$STOWAGE" record -q -o moved.json --marks moved.csv -- \
-    sh -c 'cd elsewhere; echo "1,0,load" >>"$STOWAGE_MARKS"; sleep 0.2'
+    sh -c "cd elsewhere; echo 1,0,load >>\"\$STOWAGE_MARKS\"; $sampled"
 grep -q '^1,0,load$' moved.csv || fail "a job that changed its folder lost its marks"
 expect 2 "found the file of --samples" "$STOWAGE" record --samples same.csv -o same.csv -- touch ran
 [ ! -e ran ] || fail "the command ran though one file would replace another"
@@ -112,9 +162,11 @@ tiny_cluster 2
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set engine=fsdp2 --set nodes=2 -q -o nodes.json
 cat >node.py <<'EOF'
 import os, subprocess, sys, time
+from sampled import all_here
 if "RANK" not in os.environ:
     first = 2 * int(sys.argv[1])
-    ranks = [subprocess.Popen([sys.executable, __file__], env=dict(os.environ, RANK=str(first + r), LOCAL_RANK=str(r)))
+    ranks = [subprocess.Popen([sys.executable, __file__],
+                              env=dict(os.environ, RANK=str(first + r), LOCAL_RANK=str(r), RECORDER=str(os.getppid())))
              for r in range(2)]
     sys.exit(max(p.wait() for p in ranks))
 rank = int(os.environ["RANK"])
@@ -122,7 +174,7 @@ with open(os.environ["STOWAGE_MARKS"], "a") as f:
     f.write("%f,%d,forward_backward\n" % (time.time(), rank))
     f.write("%f,%d,forward_backward,allocated,%d\n" % (time.time(), rank, 1000000 - 1000 * rank))
 held = bytearray(b"x") * (64 << 20)
-time.sleep(0.4)
+all_here("node%d" % (rank // 2), 2)
 EOF
 for node in 0 1; do
     "$STOWAGE" record -q -o "node$node.%h.json" -- python3 node.py $node
