@@ -41,6 +41,7 @@ foreach(data "zoo json" "arch csv" "examples yaml" "examples json" "clusters csv
         FILES_MATCHING PATTERN "*.${extension}")
 endforeach()
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(STW_STATIC_DEPS)
     # The binaries hold these libraries; their licences travel along.
     foreach(package glpk:libglpk-dev gmp:libgmp-dev suitesparse:libsuitesparse-dev zlib:zlib1g-dev

@@ -10,7 +10,7 @@ spdx='/* SPDX-License-Identifier: Apache-2.0 */'
 
 fresh() {
     rm -rf "$tree"
-    mkdir -p "$tree/core" "$tree/models" "$tree/plan/spec" "$tree/plan/engines" "$tree/planner" \
+    mkdir -p "$tree/docs" "$tree/core" "$tree/models" "$tree/plan/spec" "$tree/plan/engines" "$tree/planner" \
         "$tree/sim" "$tree/backend/cuda"
     printf '%s\n#include <stdint.h>\n' "$spdx" >"$tree/core/a.h"
     printf '%s\n#include "core/a.h"\n' "$spdx" >"$tree/plan/spec/b.c"
@@ -23,8 +23,8 @@ fresh() {
         >"$tree/plan/engines/two.c"
     {
         echo '| `core/` | x |'
-        for name in models plan planner sim backend; do echo "| \`$name/\` | x |"; done
-    } >"$tree/README.md"
+        for name in models plan planner sim backend docs; do echo "| \`$name/\` | x |"; done
+    } >"$tree/docs/architecture.md"
 }
 # expect pass|fail CHECK WHAT
 expect() {
@@ -45,7 +45,7 @@ refuse() {
 }
 
 fresh
-for check in includes spdx size readme pairs arguments frameworks products; do expect pass $check "a good tree"; done
+for check in includes spdx size folders pairs arguments frameworks products; do expect pass $check "a good tree"; done
 refuse includes core/e.c '#include "models/model.h"'
 refuse includes models/e.c '#include "plan/files/plan.h"'
 refuse includes sim/e.c '#include "planner/solve.h"'
@@ -103,8 +103,8 @@ fresh && printf '#include "core/x.h"\n' >"$tree/core/y.h" && printf '#include "c
 fresh && mkdir -p "$tree/planner/frameworks" && echo '/* verl */' >"$tree/planner/frameworks/e.c" &&
     expect pass frameworks "the folder of frameworks"
 fresh && mkdir "$tree/cellar" && touch "$tree/cellar/x" &&
-    expect fail readme "a folder that the table lacks"
-fresh && echo '| `attic/` | x |' >>"$tree/README.md" &&
-    expect fail readme "a folder that is not there"
+    expect fail folders "a folder that the table lacks"
+fresh && echo '| `attic/` | x |' >>"$tree/docs/architecture.md" &&
+    expect fail folders "a folder that is not there"
 rm -rf "$tree"
 exit $bad
