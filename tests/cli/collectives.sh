@@ -4,5 +4,4 @@
 set -eu
 command -v python3 >/dev/null || { echo "no python3"; exit 77; }
 cd "$STW_SOURCE_DIR"
-results=bench/results/2026-11-22-engines
-python3 bench/collectives.py $results/collectives.jsonl $results/two-h200.yaml
+python3 bench/collectives.py tests/measured/collectives.jsonl tests/measured/two-h200.yaml
