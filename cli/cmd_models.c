@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "models/zoo.h"
 #include "reports/reports.h"
 
 static stw_status list(const char *pattern, const stw_general *general, stw_error *err) {
@@ -24,6 +25,11 @@ static stw_status list(const char *pattern, const stw_general *general, stw_erro
     for (size_t i = 0; i < n_names; i++)
         if (stw_name_matches(names[i], pattern))
             STW_TRY(stw_model_open(names[i], data, &models[n++], err));
+    if (n == 0 && pattern != NULL) { /* a published name of one of them */
+        stw_zoo_name found;
+        STW_TRY(stw_zoo_find(data, pattern, pool, &found, err));
+        if (found.model != NULL) STW_TRY(stw_zoo_open(data, pattern, &models[n++], err));
+    }
     if (n == 0) {
         const char *near = pattern != NULL ? stw_nearest(pattern, names, n_names) : NULL;
         status = stw_fail(err, STW_STATUS_BAD_INPUT, pattern,

@@ -33,7 +33,7 @@ configure_file(cmake/stowage.pc.in "${PROJECT_BINARY_DIR}/stowage.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/stowage.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 # ---- data and documents --------------------------------------------------------------------------
-foreach(data "zoo json" "arch csv" "examples yaml" "examples json" "clusters csv" "probe py")
+foreach(data "zoo json" "zoo csv" "arch csv" "examples yaml" "examples json" "clusters csv" "probe py")
     string(REPLACE " " ";" data "${data}")
     list(GET data 0 folder)
     list(GET data 1 extension)

@@ -138,14 +138,9 @@ void stw_model_free(stw_model *model); /* NULL is fine */
  * blocks cover the tensors in order and that counts do not overflow. Readers call it last. */
 STW_MUST_USE stw_status stw_model_finish(stw_model *model, stw_error *err);
 
-/** Names of the zoo's models in alphabetical order, numbers by value ("4B" before "30B"); allocated
- * in the pool. No folder is no names. */
-STW_MUST_USE stw_status stw_zoo_list(const char *data_folder, stw_pool *pool,
-                                     const char *const **names, size_t *n, stw_error *err);
-
-/** Open MODEL as given on the command line: a zoo name, a config.json or its folder, a safetensors
- * file, sharded index or folder, or a CSV tensor list. The CSV reader must be linked in (it is in
- * `stowage`, not in libstowage).
+/** Open MODEL as given on the command line: a name (`models/zoo.h`), a config.json or its folder, a
+ * safetensors file, sharded index or folder, or a CSV tensor list. The CSV reader must be linked in
+ * (it is in `stowage`, not in libstowage).
  * @param data_folder folder of zoo/ and arch/ */
 STW_MUST_USE stw_status stw_model_open(const char *what, const char *data_folder, stw_model **out,
                                        stw_error *err);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "planner/frameworks/import/import.h"
-#include "planner/frameworks/import/names.h"
 #include "planner/frameworks/import/shell.h"
 #include "tests/unit/import_case.h"
 #include "tests/unit/planner_case.h"
@@ -71,28 +70,6 @@ static void shells_have_bounds(void) {
     stw_pool *pool = stw_pool_new();
     CHECK_FAILS(stw_shell_find("x", text, strlen(text), begins_with_run, pool, &shell, err),
                 STW_STATUS_BAD_INPUT, "bytes of");
-    stw_pool_free(pool);
-}
-
-static void names_of_models(void) {
-    static const struct {
-        const char *name, *zoo;
-    } cases[] = {{"Qwen/Qwen2.5-7B-Instruct", "Qwen2.5-7B"},
-                 {"$HOME/models/qwen3-30b-a3b-Instruct-2507/", "Qwen3-30B-A3B"},
-                 {"Qwen3-30B-A3B-Base-mcore", "Qwen3-30B-A3B"},
-                 {"LLM-Research/Meta-Llama-3.1-8B-Instruct", "Llama-3.1-8B"},
-                 {"Qwen/Qwen2.5-VL-7B-Instruct", "Qwen2.5-VL-7B-Instruct"},
-                 {"/data/models--Qwen--Qwen3-1.7B/snapshots/70d244cc", "Qwen3-1.7B"},
-                 {"models--gpt2/snapshots/70d244cc", NULL},
-                 {"Qwen/Qwen3-30B-A3B-FP8", NULL},
-                 {"-Instruct", NULL}};
-    stw_pool *pool = stw_pool_new();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const char *zoo = NULL;
-        CHECK_OK(stw_names_zoo(MODELS, cases[i].name, pool, &zoo, err));
-        CU_ASSERT_EQUAL(zoo == NULL, cases[i].zoo == NULL);
-        if (zoo != NULL && cases[i].zoo != NULL) CU_ASSERT_STRING_EQUAL(zoo, cases[i].zoo);
-    }
     stw_pool_free(pool);
 }
 
@@ -720,10 +697,9 @@ static void switches_of_verl(void) {
 }
 
 STW_TEST_MAIN("planner scripts", {"commands of scripts", commands_of_scripts},
-              {"shells have bounds", shells_have_bounds}, {"names of models", names_of_models},
-              {"zero of swift", zero_of_swift}, {"adapters of swift", adapters_of_swift},
-              {"torch of swift", torch_of_swift}, {"weights of tokens", weights_of_tokens},
-              {"megatron of swift", megatron_of_swift},
+              {"shells have bounds", shells_have_bounds}, {"zero of swift", zero_of_swift},
+              {"adapters of swift", adapters_of_swift}, {"torch of swift", torch_of_swift},
+              {"weights of tokens", weights_of_tokens}, {"megatron of swift", megatron_of_swift},
               {"adapters of megatron swift", adapters_of_megatron_swift},
               {"sizes beside a name", sizes_beside_a_name}, {"refused scripts", refused_scripts},
               {"models of scripts", models_of_scripts}, {"configs of zero", configs_of_zero},

@@ -7,13 +7,13 @@
 
 #include "core/checked.h"
 #include "core/file.h"
+#include "models/zoo.h"
 #include "planner/frameworks/import/areal.h"
 #include "planner/frameworks/import/deepspeed.h"
 #include "planner/frameworks/import/derived.h"
 #include "planner/frameworks/import/llamafactory.h"
 #include "planner/frameworks/import/megatron.h"
 #include "planner/frameworks/import/ms_swift.h"
-#include "planner/frameworks/import/names.h"
 #include "planner/frameworks/import/verl.h"
 
 enum { MAX_BYTES = 1 << 20 };
@@ -91,18 +91,14 @@ bool stw_import_has_model(const stw_import *import) {
     return import->config != NULL || import->model != NULL;
 }
 
-/* A file on this machine, or a name of the zoo. */
+/* The model's path is on the machine of the launch: only its name counts here. */
 static stw_status open_named(const stw_import *import, const char *data_folder, stw_model **out,
                              stw_error *err) {
-    const char *zoo = NULL;
-    stw_status status = stw_names_zoo(data_folder, import->model, import->pool, &zoo, err);
-    if (status != STW_STATUS_OK) return status;
-    if (zoo == NULL)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
-                        "model %.100s: not in the zoo (`stowage models`); add --model with a name "
-                        "of the zoo or a config.json",
-                        import->model);
-    return stw_model_open(zoo, data_folder, out, err);
+    stw_error inner = STW_ERROR_INIT;
+    const stw_status status = stw_zoo_open(data_folder, import->model, out, &inner);
+    if (status == STW_STATUS_OK) return status;
+    return stw_fail(err, status, import->path, "model %.100s: %s; or add --model", import->model,
+                    inner.text);
 }
 
 stw_status stw_import_model(stw_import *import, const char *model, const char *data_folder,
