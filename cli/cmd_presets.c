@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clusters by name. `<data>/clusters/gpus.csv` and `nodes.csv` have one row per GPU and per node;
- * their columns are keys of cluster.yaml. A row of nodes.csv begins with a GPU's row, or with a
- * cluster.yaml, and sets its own keys on top. */
+ * their columns are keys of cluster.yaml, or figures of a data sheet that keys follow from. A row of
+ * nodes.csv begins with a GPU's row, or with a cluster.yaml, and sets its own keys on top. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 #include "core/tree.h"
 #include "core/units.h"
 #include "models/table.h"
+#include "plan/spec/gpu_sheets.h"
 
 enum { MOST_NEAR = 5, MOST_NAMES = 512, MOST_DIGITS = 7 };
 
@@ -40,6 +41,11 @@ static stw_status read_table(stw_pool *pool, const char *data_folder, const char
     return status;
 }
 
+/* Columns of gpus.csv that are no keys. */
+static bool is_sheet(const char *head) {
+    return strncmp(head, "sheet.", 6) == 0 || strncmp(head, "best.", 5) == 0;
+}
+
 /* Set the keys of a row; empty cells and columns that are no keys set nothing. */
 static stw_status set_keys(const stw_table *table, const stw_table_row *row, stw_cluster *cluster,
                            stw_error *err) {
@@ -48,12 +54,37 @@ static stw_status set_keys(const stw_table *table, const stw_table_row *row, stw
     snprintf(origin, sizeof origin, "%.480s:%d", table->file, row->line);
     for (size_t f = 0; f < row->n_fields && status == STW_STATUS_OK; f++) {
         const char *key = table->rows[0].fields[f];
-        if (strchr(key, '.') != NULL && !stw_cluster_has_key(key))
+        if (strchr(key, '.') != NULL && !is_sheet(key) && !stw_cluster_has_key(key))
             return stw_table_fail(table, &table->rows[0], err, "the key %.60s is unknown", key);
         if (row->fields[f][0] == '\0' || !stw_cluster_has_key(key) || strcmp(key, "name") == 0)
             continue;
         status = stw_cluster_set(cluster, key, row->fields[f], origin, err);
     }
+    return status;
+}
+
+/* The share of a data sheet's rate that copies reach, a little below H200's 0.89. */
+static const double HBM_SHARE = 0.88;
+
+/* The keys of a GPU's row, and those that follow from its data sheet. */
+static stw_status set_gpu(const stw_table *gpus, const stw_table_row *row, stw_cluster *cluster,
+                          stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    char origin[512];
+    double hbm = 0;
+    const stw_gpu_sheet sheet = {.name = field_of(gpus, row, "node.gpu.name"),
+                                 .bf16 = field_of(gpus, row, "sheet.bf16"),
+                                 .fp8 = field_of(gpus, row, "sheet.fp8"),
+                                 .nvlink = field_of(gpus, row, "sheet.nvlink"),
+                                 .pcie = field_of(gpus, row, "sheet.pcie"),
+                                 .rates = field_of(gpus, row, "rates"),
+                                 .best_bf16 = field_of(gpus, row, "best.bf16")};
+    snprintf(origin, sizeof origin, "%.480s:%d", gpus->file, row->line);
+    STW_TRY(set_keys(gpus, row, cluster, err));
+    STW_TRY(stw_quantity_parse(field_of(gpus, row, "sheet.hbm"), STW_UNIT_BPS, &hbm, origin, err));
+    STW_TRY(stw_gpu_sheet_apply(&sheet, origin, cluster, err));
+    cluster->gpu.hbm_bps = HBM_SHARE * hbm;
+out:
     return status;
 }
 
@@ -73,7 +104,7 @@ static stw_status read_preset(const char *data_folder, const stw_table *gpus,
         while (g < gpus->n_rows && strcmp(gpus->rows[g].fields[0], gpu) != 0) g++;
         if (g >= gpus->n_rows)
             return stw_table_fail(nodes, row, err, "the GPU \"%.60s\" is not in gpus.csv", gpu);
-        STW_TRY(set_keys(gpus, &gpus->rows[g], cluster, err));
+        STW_TRY(set_gpu(gpus, &gpus->rows[g], cluster, err));
         snprintf(cluster->calibration.versions, sizeof cluster->calibration.versions,
                  "data sheets");
     }

@@ -6,41 +6,16 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "plan/spec/gpu_sheets.h"
 
 #define MIB (1ull << 20)
 
-/* Dense bf16 matrix products as large ones reach them, and what NCCL and NVLink come to where they
- * cannot be measured. Names are compared from the beginning; longer ones first. */
-static const struct known_gpu {
-    const char *name;
-    double bf16_flops;
-    double nvlink_bps;
-    const char *source;
-} known_gpus[] = {
-    {"NVIDIA H200", 790e12, 360e9, "measured on an H200, 2026-11: 8192^3 product, 1 GiB broadcast"},
-    {"NVIDIA H100 PCIe", 500e12, 200e9, "data sheet (756 TFLOP/s) and H200's share of it"},
-    {"NVIDIA H100 NVL", 630e12, 200e9, "data sheet (835 TFLOP/s) and H200's share of it"},
-    {"NVIDIA H100", 790e12, 360e9, "the same processor as the H200"},
-    {"NVIDIA GH200", 790e12, 360e9, "the same processor as the H200"},
-    {"NVIDIA H800", 790e12, 160e9, "H100 with 400 GB/s of NVLink (data sheet)"},
-    {"NVIDIA H20", 118e12, 360e9, "data sheet (148 TFLOP/s) and H200's share of it"},
-    {"NVIDIA B200", 1800e12, 700e9, "data sheet (2250 TFLOP/s) and H200's share of it"},
-    {"NVIDIA A100", 250e12, 230e9, "data sheet (312 TFLOP/s) and H200's share of it"},
-};
 /* Defaults for what is not measured: bench/results/constants.md. */
 #define COMM_BYTES (1740ull * MIB)    /* NCCL's, besides the context */
 #define PROCESS_BYTES (1434ull * MIB) /* of a rank's process with CUDA and NCCL */
-#define BF16_SHARE 0.8                /* of a data sheet's rate that matrix products reach */
-
-static const struct known_gpu *known(const char *name) {
-    for (size_t i = 0; i < sizeof known_gpus / sizeof known_gpus[0]; i++)
-        if (strncmp(name, known_gpus[i].name, strlen(known_gpus[i].name)) == 0)
-            return &known_gpus[i];
-    return NULL;
-}
 
 /* Dense bf16 operations per clock and multiprocessor, by compute capability (NVIDIA's architecture
- * white papers), times clock, multiprocessors and BF16_SHARE. */
+ * white papers), times clock and multiprocessors. */
 static double bf16_by_architecture(int ordinal, const struct cudaDeviceProp *p) {
     static const struct {
         int major, minor; /* minor -1: any */
@@ -52,23 +27,26 @@ static double bf16_by_architecture(int ordinal, const struct cudaDeviceProp *p) 
         clock_khz = 1500000;
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
         if (p->major == rates[i].major && (rates[i].minor < 0 || p->minor == rates[i].minor))
-            return BF16_SHARE * rates[i].per_clock * p->multiProcessorCount * 1e3 * clock_khz;
-    return BF16_SHARE * 128 * p->multiProcessorCount * 1e3 * clock_khz;
+            return rates[i].per_clock * p->multiProcessorCount * 1e3 * clock_khz;
+    return 128 * p->multiProcessorCount * 1e3 * clock_khz;
 }
 
 static stw_status describe(stw_cluster *out, int count, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     struct cudaDeviceProp p;
     STW_CUDA_TRY(cudaGetDeviceProperties(&p, 0), "asking for the GPU's properties");
-    const struct known_gpu *gpu = known(p.name);
+    const stw_gpu_sheet *sheet = stw_gpu_sheet_find(p.name);
     out->gpus = (uint32_t)count;
     snprintf(out->gpu.name, sizeof out->gpu.name, "%.63s", p.name);
     out->gpu.memory_bytes = p.totalGlobalMem;
     out->gpu.comm_bytes = count > 1 ? COMM_BYTES : 0;
-    out->gpu.bf16_flops = gpu != NULL ? gpu->bf16_flops : bf16_by_architecture(0, &p);
-    out->nvlink_bps = count < 2 ? 0 : gpu != NULL ? gpu->nvlink_bps : 20e9;
-    if (gpu == NULL)
-        stw_log(STW_LOG_INFO, "%s is not in the table of GPUs: bf16 is 80%% of its peak", p.name);
+    out->gpu.bf16_flops = bf16_by_architecture(0, &p);
+    out->nvlink_bps = 20e9;
+    if (sheet != NULL)
+        STW_TRY(stw_gpu_sheet_apply(sheet, sheet->name, out, err));
+    else
+        stw_log(STW_LOG_INFO, "%s has no data sheet here: bf16 follows from its clock", p.name);
+    if (count < 2) out->nvlink_bps = 0;
     for (int i = 1; i < count; i++) {
         struct cudaDeviceProp other;
         STW_CUDA_TRY(cudaGetDeviceProperties(&other, i), "asking for a GPU's properties");

@@ -8,7 +8,7 @@ plan() { "$STOWAGE" plan --model tiny "$@"; }
 printf 'node: {gpus: 1}\n' >one.yaml
 expect 3 "one.yaml: node.gpu.memory" plan --cluster one.yaml
 printf 'name: mybox\nnode: {gpus: 2, gpu: {name: RTX 4090, memory: 24 GB}, host: {memory: 64 GiB}}\n' >mybox.yaml
-expect 0 "mybox lacks these keys; defaults for an H200 node are assumed: node.gpu.bf16 700 TFLOP/s, node.gpu.hbm 4 TB/s" \
+expect 0 "mybox lacks these keys; defaults for an H200 node are assumed: node.gpu.bf16 989 TFLOP/s, node.gpu.hbm 4 TB/s" \
     plan --cluster mybox.yaml -o mybox.json
 grep -q '"assumed": \["node.gpu.bf16", .*"node.nvlink", "node.cpu_adamw"\]' mybox.json || fail "JSON lacks cluster.assumed"
 for format in txt md csv; do

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/spec/gpu_sheets.h"
+
+#include <string.h>
+
+#include "core/units.h"
+
+static const stw_gpu_sheet sheets[] = {
+#define X(name, bf16, fp8, nvlink, pcie, rates, best) {name, bf16, fp8, nvlink, pcie, rates, best},
+#include "gpu_sheets.inc"
+#undef X
+};
+
+/* The share of a data sheet's rate that collectives reach on H200; their rates across PCIe by its
+ * generation, from 3 on. */
+static const double NVLINK_SHARE = 0.8;
+static const double pcie_bps[] = {10e9, 20e9, 40e9, 80e9};
+
+const stw_gpu_sheet *stw_gpu_sheet_find(const char *name) {
+    const stw_gpu_sheet *found = NULL;
+    for (size_t i = 0; i < sizeof sheets / sizeof sheets[0]; i++) {
+        size_t n = strlen(sheets[i].name);
+        if (strncmp(name, sheets[i].name, n) != 0 || (name[n] != '\0' && name[n] != ' ')) continue;
+        if (found == NULL || n > strlen(found->name)) found = &sheets[i];
+    }
+    return found;
+}
+
+/* A figure of a data sheet; 0 where there is none. */
+static stw_status read_figure(const char *text, stw_unit unit, const char *what, double *out,
+                              stw_error *err) {
+    *out = 0;
+    return text[0] == '\0' ? STW_STATUS_OK : stw_quantity_parse(text, unit, out, what, err);
+}
+
+stw_status stw_gpu_sheet_apply(const stw_gpu_sheet *sheet, const char *origin, stw_cluster *cluster,
+                               stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    double bf16, nvlink;
+    STW_TRY(read_figure(sheet->bf16, STW_UNIT_FLOPS, "sheet.bf16", &bf16, err));
+    STW_TRY(read_figure(sheet->nvlink, STW_UNIT_BPS, "sheet.nvlink", &nvlink, err));
+    if (!(bf16 > 0))
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, origin,
+                         "sheet.bf16: found \"%.30s\", expected the dense peak", sheet->bf16));
+    if (strlen(sheet->pcie) != 1 || sheet->pcie[0] < '3' || sheet->pcie[0] > '6')
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, origin,
+                         "sheet.pcie: found \"%.20s\", expected 3, 4, 5 or 6", sheet->pcie));
+    cluster->gpu.bf16_flops = bf16;
+    cluster->nvlink_bps = nvlink > 0 ? NVLINK_SHARE * nvlink : pcie_bps[sheet->pcie[0] - '3'];
+out:
+    return stw_error_in(status, origin, err);
+}
