@@ -15,7 +15,7 @@ for format in txt md csv; do
     "$STOWAGE" report mybox.json -o mybox.$format
     grep -q "lacks these keys.*node.cpu_adamw 3 Gparam/s" mybox.$format || fail "the $format report lacks the assumed keys"
 done
-grep -q "700 TFLOP/s in bf16; memory bandwidth 4 TB/s" mybox.txt || fail "no rates of the GPU"
+grep -q "989 TFLOP/s in bf16; memory bandwidth 4 TB/s" mybox.txt || fail "no rates of the GPU"
 plan --cluster mybox.yaml --set node.gpu.bf16=165TFLOP/s | grep -q "assumed: node.gpu.hbm" || fail "--set does not give a key"
 
 for cluster in p5.48xlarge "2 x h100-80g-x8" cpu-only "$STW_SOURCE_DIR"/models/examples/h200-x[124].yaml; do
