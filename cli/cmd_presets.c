@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clusters by name. `<data>/clusters/gpus.csv` and `nodes.csv` have one row per GPU and per node;
- * their columns are keys of cluster.yaml, or figures of a data sheet that keys follow from. A row of
- * nodes.csv begins with a GPU's row, or with a cluster.yaml, and sets its own keys on top. */
+ * their columns are keys of cluster.yaml, or figures of a data sheet that keys follow from. A row
+ * of nodes.csv begins with a GPU's row, or with a cluster.yaml, and sets its own keys on top. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Data sheets of GPUs, compiled into programs that do not read CSV: rows of models/clusters/gpus.csv as X(key, ...) with
-# the columns that plan/spec/gpu_sheets.c names.
+# Tables of GPUs, compiled into programs that do not read CSV: rows of models/clusters/gpus.csv and rates.csv as X(...)
+# with the columns that plan/spec/gpu_sheets.c and gpu_rates.c name. Heads of numbers begin with "=".
 
 # stw_sheet_rows(FILE OUTPUT column...)
 function(stw_sheet_rows file output)
@@ -15,13 +15,20 @@ function(stw_sheet_rows file output)
         endif()
         string(REPLACE "," ";" fields "${line};end") # the last field may be empty
         set(row "")
-        foreach(column IN LISTS ARGN)
+        foreach(wanted IN LISTS ARGN)
+            string(REGEX REPLACE "^=" "" column "${wanted}")
             list(FIND heads "${column}" at)
             if(at EQUAL -1)
                 message(FATAL_ERROR "${file} has no column ${column}")
             endif()
             list(GET fields ${at} value)
-            string(APPEND row "\"${value}\", ")
+            if(wanted MATCHES "^=" AND NOT value MATCHES "^[0-9.]+$")
+                message(FATAL_ERROR "${file}: ${column}: found \"${value}\", expected a number: ${line}")
+            elseif(wanted MATCHES "^=")
+                string(APPEND row "${value}, ")
+            else()
+                string(APPEND row "\"${value}\", ")
+            endif()
         endforeach()
         string(REGEX REPLACE ", $" "" row "${row}")
         string(APPEND text "X(${row})\n")
@@ -30,5 +37,5 @@ function(stw_sheet_rows file output)
 endfunction()
 
 stw_sheet_rows("${PROJECT_SOURCE_DIR}/models/clusters/gpus.csv"
-    "${PROJECT_BINARY_DIR}/generated/gpu_sheets.inc"
+    "${PROJECT_BINARY_DIR}/generated/plan/spec/gpu_sheets.inc"
     node.gpu.name sheet.bf16 sheet.fp8 sheet.nvlink sheet.pcie rates best.bf16)

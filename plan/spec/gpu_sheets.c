@@ -7,7 +7,7 @@
 
 static const stw_gpu_sheet sheets[] = {
 #define X(name, bf16, fp8, nvlink, pcie, rates, best) {name, bf16, fp8, nvlink, pcie, rates, best},
-#include "gpu_sheets.inc"
+#include "plan/spec/gpu_sheets.inc"
 #undef X
 };
 

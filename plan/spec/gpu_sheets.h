@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What data sheets say of GPUs (models/clusters/gpus.csv, compiled in): for programs that meet a GPU
- * by its name. Strings are static. Any thread. */
+/* What data sheets say of GPUs (models/clusters/gpus.csv, compiled in): for programs that meet a
+ * GPU by its name. Strings are static. Any thread. */
 #ifndef STW_PLAN_GPU_SHEETS_H
 #define STW_PLAN_GPU_SHEETS_H
 
@@ -14,7 +14,8 @@ typedef struct stw_gpu_sheet {
 
 /** The sheet whose name is the longest beginning of `name`; NULL: none. */
 const stw_gpu_sheet *stw_gpu_sheet_find(const char *name);
-/** Set the keys that follow from a sheet: peaks of products, the rate of collectives in a node.
+/** Set the keys that follow from a sheet: peaks and rates of work, the rate of
+ * collectives in a node.
  * BAD_INPUT names a cell that is no figure. @param origin for errors */
 STW_MUST_USE stw_status stw_gpu_sheet_apply(const stw_gpu_sheet *sheet, const char *origin,
                                             stw_cluster *cluster, stw_error *err);
