@@ -13,6 +13,7 @@
 #include "core/deadline.h"
 #include "core/log.h"
 #include "core/progress.h"
+#include "plan/files/verdict.h"
 #include "plan/program/effect.h"
 #include "plan/spec/spec_keys.h"
 #include "planner/frameworks/import/import.h"
@@ -327,5 +328,5 @@ out:
 int stw_plan_exit_code(const stw_plan *plan) {
     if (plan->outcome == STW_OUTCOME_INFEASIBLE)
         return stw_status_exit_code(STW_STATUS_NOTHING_FITS);
-    return 0;
+    return stw_status_exit_code(stw_verdict_status(plan->verdict));
 }

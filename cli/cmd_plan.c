@@ -109,7 +109,9 @@ int stw_cmd_plan(int argc, char **argv) {
         "plan",
         "--model MODEL",
         "Decide placement, prefetch depth and load method; predict bytes and seconds. The plan is "
-        "written to -o FILE, a summary to stdout. Exit code 4: nothing fits. The plan with the "
+        "written to -o FILE, a summary to stdout. Exit code 9: the plan is at risk (a run may be "
+        "over a limit that it keeps), "
+        "or a part is unknown. Exit code 4: nothing fits. The plan with the "
         "smallest excess (the sum of what exceeds each limit, as shares of the limits) is still "
         "written. It lists the limits that cannot be kept together and "
         "changes that make the plan fit. --set parallel=auto searches the layout of ranks and the "

@@ -123,8 +123,7 @@ int stw_cmd_simulate(int argc, char **argv) {
         "PLAN | --model MODEL",
         "Simulate a plan: its operations share links, memory bandwidth and CPUs. Prints the "
         "capacity report with peak memory by phase and component and seconds by phase. Exit code "
-        "4: "
-        "the plan does not fit.",
+        "4: the plan does not fit; 9: it is at risk, or a part is unknown.",
         options,
         sizeof options / sizeof options[0],
         0,

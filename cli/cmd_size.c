@@ -153,7 +153,19 @@ out:
     return status;
 }
 
-static stw_status size(request *r, const stw_general *general, bool *all_fit, stw_error *err) {
+/* Where nothing fits is worst, then where it may not. */
+static int exit_code_of(const sizing *all) {
+    bool none = false, risky = false;
+    for (uint32_t i = 0; i < all->n; i++) {
+        none = none || !all->answers[i].fits;
+        risky = risky || all->answers[i].row.verdict != STW_SWEEP_FITS;
+    }
+    return stw_status_exit_code(none    ? STW_STATUS_NOTHING_FITS
+                                : risky ? STW_STATUS_AT_RISK
+                                        : STW_STATUS_OK);
+}
+
+static stw_status size(request *r, const stw_general *general, int *code, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_size_options options = {.time_limit_s = STW_PLANNER_TIME_LIMIT_S};
     stw_text text = STW_TEXT_INIT;
@@ -194,8 +206,7 @@ static stw_status size(request *r, const stw_general *general, bool *all_fit, st
         STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
         STW_TRY(stw_emit(&(stw_general){0}, &text, err));
     }
-    *all_fit = true;
-    for (uint32_t i = 0; i < all->n; i++) *all_fit &= all->answers[i].fits;
+    *code = exit_code_of(all);
 out:
     stw_text_free(&text);
     for (uint32_t m = 0; all != NULL && all->opened != NULL && m < all->models.n; m++)
@@ -209,7 +220,7 @@ int stw_cmd_size(int argc, char **argv) {
     stw_general general = {0};
     request r = {.gpus = NULL};
     size_t n = 0;
-    bool all_fit = false;
+    int code = 0;
     const char *none[1];
     const stw_option options[] = {
         {"--model", "-m", "MODELS",
@@ -243,7 +254,8 @@ int stw_cmd_size(int argc, char **argv) {
         "longest sequence (in steps of 1,024 tokens) and the largest micro batch that fit there, "
         "and which of 1, 2 and 4 times as many GPUs has the cheapest tokens. Where the run does "
         "not fit, up to 1,024 nodes, lower precision and other engines are tried. "
-        "Exit code 4: there is such a row.",
+        "Exit code 4: there is such a row; 9: a row is at risk, or its forward and backward are "
+        "unknown.",
         options,
         sizeof options / sizeof options[0],
         0,
@@ -253,7 +265,6 @@ int stw_cmd_size(int argc, char **argv) {
     if (status != STW_STATUS_OK) return stw_exit(status, &err);
     if (general.help) return stw_usage_print(&usage), 0;
     stw_general_apply(&general);
-    status = size(&r, &general, &all_fit, &err);
-    if (status != STW_STATUS_OK) return stw_exit(status, &err);
-    return all_fit ? 0 : stw_status_exit_code(STW_STATUS_NOTHING_FITS);
+    status = size(&r, &general, &code, &err);
+    return status != STW_STATUS_OK ? stw_exit(status, &err) : code;
 }

@@ -104,7 +104,7 @@ void stw_opened_free(stw_opened *opened);
 STW_MUST_USE stw_status stw_plan_open(const char *path, stw_plan **out, stw_error *err);
 /** The same of a plan that was parsed. @param name of its file, for errors */
 STW_MUST_USE stw_status stw_plan_hold(stw_plan *plan, const char *name, stw_error *err);
-/** Exit code of a plan's outcome: 0, 4 (nothing fits) or 5 (time limit). */
+/** Exit code of a plan's verdict: 0, 4 (nothing fits) or 9 (at risk, or a part is unknown). */
 int stw_plan_exit_code(const stw_plan *plan);
 /** Format of a report by --json and the suffix of -o FILE; USAGE if there is no such format. Tables
  * on stdout get the width of the terminal. */

@@ -53,6 +53,7 @@ static void print_help(void) {
            "   6  device or communicator error\n"
            "   7  not built in, not implemented or not executable\n"
            "   8  prediction and measurement disagree, or verification failed\n"
+           "   9  at risk: it may run out of memory; or a part of it is unknown\n"
            "  70  bug in stowage\n");
 }
 

@@ -30,6 +30,7 @@
     X(DEVICE, 6, "the device or the communicator failed")                                          \
     X(NOT_BUILT_IN, 7, "not built in or not executable")                                           \
     X(DISAGREE, 8, "prediction and measurement disagree")                                          \
+    X(AT_RISK, 9, "at risk, or a part is unknown")                                                 \
     X(BUG, 70, "a bug in stowage")
 
 typedef enum stw_status {

@@ -76,7 +76,8 @@ typedef enum stw_status_t {
     STOWAGE_DEVICE = 9, /* the device or the communicator failed */
     STOWAGE_NOT_BUILT_IN = 10,
     STOWAGE_DISAGREE = 11, /* verification failed */
-    STOWAGE_BUG = 12
+    STOWAGE_BUG = 12,
+    STOWAGE_AT_RISK = 13 /* no call returns it; stw_get_plan_info says which plans are */
 } stw_status_t;
 
 typedef struct stw_error_t stw_error_t;
@@ -164,7 +165,8 @@ STW_API_CHECKED stw_status_t stw_write_plan(const stw_plan_t *plan, const char *
 STW_API void stw_free_plan(stw_plan_t *plan);
 
 typedef struct stw_plan_info_t {
-    const char *verdict; /* "fits", "at_risk", "does_not_fit" */
+    const char *verdict; /* "fits", "at_risk", "does_not_fit", "unknown": the state fits, but what
+                            forward and backward take is not known */
     const char *outcome; /* "optimal", "feasible", "infeasible", "limit" */
     const char *solver;  /* "glpk", "greedy" */
     const char *engine;  /* the name in run.yaml */
@@ -174,6 +176,8 @@ typedef struct stw_plan_info_t {
     uint32_t rank_kinds; /* kinds of rank: ranks of a kind have the same program */
     uint64_t gpu_peak_bytes, gpu_capacity_bytes;   /* of the fullest GPU */
     uint64_t host_peak_bytes, host_capacity_bytes; /* of the fullest node */
+    int exit_code; /* with which `stowage plan` ends for this verdict: 0 fits, 4 does not fit, 9 at
+                      risk or unknown */
 } stw_plan_info_t;
 STW_API void stw_get_plan_info(const stw_plan_t *plan, stw_plan_info_t *out, size_t size);
 /** The plan's model, which the plan keeps: do not free it. */

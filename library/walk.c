@@ -5,6 +5,7 @@
 
 #include "core/checked.h"
 #include "library/handles.h"
+#include "plan/files/verdict.h"
 
 /* ---- the whole ---- */
 
@@ -24,7 +25,8 @@ void stw_get_plan_info(const stw_plan_t *handle, stw_plan_info_t *out, size_t si
                             .world = plan->job->world,
                             .rank_kinds = plan->job->n_kinds,
                             .gpu_capacity_bytes = stw_plan_gpu_capacity(plan),
-                            .host_capacity_bytes = stw_plan_host_capacity(plan)};
+                            .host_capacity_bytes = stw_plan_host_capacity(plan),
+                            .exit_code = stw_status_exit_code(stw_verdict_status(plan->verdict))};
     for (int p = 0; p < STW_N_PHASES; p++) {
         for (uint32_t k = 0; k < plan->job->n_kinds; k++)
             info.gpu_peak_bytes =

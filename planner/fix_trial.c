@@ -3,6 +3,7 @@
  * offered as one that fits. */
 #include <stdio.h>
 
+#include "plan/files/verdict.h"
 #include "plan/program/effect.h"
 #include "planner/fixes.h"
 #include "planner/problem.h"
@@ -43,7 +44,7 @@ static stw_status walk_changed(const changed *specs, const stw_model *model, con
     STW_TRY(stw_plan_derive_bytes(plan, err));
     stw_plan_judge(plan);
     const stw_margins margins = stw_plan_margins(plan);
-    *out = plan->verdict;
+    *out = stw_plan_bytes_verdict(plan);
     /* without margins, at risk is what fills a limit, and others may fill it less */
     if (*out == STW_VERDICT_AT_RISK && !(margins.gpu > 0) && !(margins.host > 0))
         *out = STW_VERDICT_FITS;
@@ -172,7 +173,7 @@ stw_status stw_fix_verify(const stw_plan *plan, stw_fix *fix, const stw_fix_judg
     made.job = specs.job;
     STW_TRY(judge->solve(judge->by, &made, time_limit_s, &refused));
     if (made.outcome == STW_OUTCOME_OPTIMAL || made.outcome == STW_OUTCOME_FEASIBLE)
-        fix->at_risk = made.verdict != STW_VERDICT_FITS;
+        fix->at_risk = stw_plan_bytes_verdict(&made) != STW_VERDICT_FITS;
 out:
     drop(&made);
     stw_job_free(specs.job);

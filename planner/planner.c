@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/deadline.h"
+#include "plan/files/verdict.h"
 #include "planner/candidates.h"
 #include "planner/problem.h"
 #include "planner/resolve.h"

@@ -150,9 +150,12 @@ out:
 /* ---- one row ---- */
 
 static stw_sweep_verdict verdict_of(const stw_plan *plan) {
-    return plan->verdict == STW_VERDICT_FITS      ? STW_SWEEP_FITS
-           : plan->verdict == STW_VERDICT_AT_RISK ? STW_SWEEP_AT_RISK
-                                                  : STW_SWEEP_DOES_NOT_FIT;
+    static const stw_sweep_verdict of[STW_N_VERDICTS] = {[STW_VERDICT_FITS] = STW_SWEEP_FITS,
+                                                         [STW_VERDICT_AT_RISK] = STW_SWEEP_AT_RISK,
+                                                         [STW_VERDICT_DOES_NOT_FIT] =
+                                                             STW_SWEEP_DOES_NOT_FIT,
+                                                         [STW_VERDICT_UNKNOWN] = STW_SWEEP_UNKNOWN};
+    return of[plan->verdict];
 }
 
 stw_status stw_sweep_fill_row(const stw_plan *plan, stw_pool *pool, stw_sweep_row *row,

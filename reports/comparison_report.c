@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "reports/table.h"
+#include "reports/verdict.h"
 
 static const char *verdict_word(stw_line_verdict verdict) {
     static const char *const words[] = {[STW_LINE_WITHIN] = "within",
@@ -139,6 +140,13 @@ static void put_summary(const stw_comparison *comparison, stw_format format, stw
                      "tolerance.",
                      comparison->outside, comparison->judged);
     put_advice(comparison, format, out);
+    if (comparison->plan_verdict == STW_VERDICT_UNKNOWN)
+        stw_doc_line(out, format,
+                     "The plan is one of the state alone: forward and backward are unknown, and "
+                     "are not compared.");
+    else if (comparison->plan_verdict != STW_VERDICT_FITS)
+        stw_doc_line(out, format, "The verdict of the plan: %s.",
+                     stw_word_verdict(comparison->plan_verdict));
     if (!comparison->time_judged)
         stw_doc_line(out, format, "Time is not judged%s%s.",
                      comparison->time_note != NULL ? ": " : "",

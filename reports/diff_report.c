@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "reports/table.h"
+#include "reports/verdict.h"
 
 /* Components that are named in a sentence, and settings. */
 enum { MOST_NAMED = 3, MOST_SETTINGS = 4 };
@@ -40,16 +41,10 @@ static stw_word signed_share(double before, double after) {
 
 /* ---- sentences ---- */
 
-static const char *verdict_words(stw_verdict verdict) {
-    return verdict == STW_VERDICT_FITS      ? "fits"
-           : verdict == STW_VERDICT_AT_RISK ? "fits with little headroom"
-                                            : "does not fit";
-}
-
 static void put_verdict(const writing *w) {
     const stw_plan *const *plans = w->diff->plans;
-    const char *before = verdict_words(plans[0]->verdict),
-               *after = verdict_words(plans[1]->verdict);
+    const char *before = stw_word_verdict(plans[0]->verdict),
+               *after = stw_word_verdict(plans[1]->verdict);
     if (plans[0]->verdict == plans[1]->verdict)
         stw_doc_line(w->out, w->format, "Verdict: %s, in both plans.", before);
     else

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "reports/plan_sections.h"
+#include "reports/verdict.h"
 
 /* "180 planned, 64 too slow whatever memory there is" */
 static void put_counts(const stw_section *s) {
@@ -57,7 +58,7 @@ static void put_choice(const stw_section *s) {
             stw_doc_line(s->out, s->format, "%s is %.1f%% faster; the plainer layout is preferred.",
                          own ? "The run's own layout" : row->settings, 100 * share);
         else if (share > 0 && row->verdict == STW_VERDICT_AT_RISK)
-            stw_doc_line(s->out, s->format, "%s is %.1f%% faster, with little headroom.",
+            stw_doc_line(s->out, s->format, "%s is %.1f%% faster, but at risk.",
                          own ? "The run's own layout" : row->settings, 100 * share);
         else if (own && row->verdict == STW_VERDICT_DOES_NOT_FIT)
             stw_doc_line(s->out, s->format, "The run's own layout does not fit.");
@@ -94,10 +95,7 @@ void stw_section_layouts(const stw_section *s) {
     for (uint32_t i = 0; i < l->n_rows; i++) {
         const stw_layout_row *row = &l->rows[i];
         stw_table_cell(&t, "%s", row->settings[0] != '\0' ? row->settings : "the run's own");
-        stw_table_cell(&t, "%s",
-                       row->verdict == STW_VERDICT_FITS      ? "fits"
-                       : row->verdict == STW_VERDICT_AT_RISK ? "little headroom"
-                                                             : "does not fit");
+        stw_table_cell(&t, "%s", stw_word_verdict(row->verdict));
         stw_table_cell(&t, "%s",
                        isfinite(row->iteration_s) ? stw_word_seconds(row->iteration_s).text : "");
         stw_table_cell(&t, "%s",

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "plan/files/verdict.h"
 #include "plan/program/roles.h"
 #include "reports/plan_sections.h"
 
@@ -58,7 +59,7 @@ static void put_largest_share(const stw_section *s, uint32_t role) {
 static void put_list(const stw_section *s) {
     static const char *const heads[] = {"role",   "kind",  "engine",        ">nodes",
                                         ">ranks", "where", "nodes' verdict"};
-    static const char *const verdicts[] = {"fit", "at risk", "do not fit"};
+    static const char *const verdicts[STW_N_VERDICTS] = {"fit", "at risk", "do not fit", "unknown"};
     const stw_job *job = s->plan->job;
     stw_table t;
     stw_table_begin(&t, s->pool, heads, 7);

@@ -9,6 +9,7 @@
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/files/plan_file.h"
+#include "reports/verdict.h"
 
 void stw_section_cluster_name(const stw_cluster *c, char *out, size_t out_size) {
     char nodes[24] = "";
@@ -144,55 +145,15 @@ static void put_remedy(const stw_section *s) {
     } else {
         return;
     }
-    stw_doc_line(
-        s->out, s->format, "It fits%s with %s%s. Everything that was found is listed below.",
-        risky ? ", with little headroom as after every change that was found," : "", changes, why);
+    stw_doc_line(s->out, s->format, "It %s with %s%s. Everything that was found is listed below.",
+                 risky ? "is at risk, as after every change that was found," : "fits", changes,
+                 why);
 }
 
-/* Where the bytes fit, but not in the pieces of free memory that the framework's allocator has;
- * NULL: nowhere. */
-static const stw_replayed *torn_of(const stw_plan *plan) {
-    for (uint32_t k = 0; plan->replayed != NULL && k < plan->job->n_kinds; k++)
-        if (plan->replayed[k].full) return &plan->replayed[k];
-    return NULL;
-}
-
-static void put_torn(const stw_section *s, const char *machine) {
-    const stw_replayed *torn = torn_of(s->plan);
-    stw_doc_line(s->out, s->format,
-                 "%s may run out of memory on %s: in %s the framework's allocator has split the "
-                 "GPU's memory up and finds no room for %s, although all bytes fit.",
-                 s->plan->model->name, machine, stw_phase_name(torn->full_at),
-                 stw_word_gib(torn->full_bytes).text);
-    if (!s->plan->run.allocator.expandable_segments)
-        stw_doc_line(s->out, s->format, "Try --set allocator.expandable_segments=true.");
-}
-
-/* Runs of the engine that were measured held more than was predicted for them. */
-static void put_margin(const stw_section *s, const char *memory, double margin, uint64_t peak,
-                       uint64_t capacity) {
-    if (capacity == STW_UNLIMITED || (1 + margin) * (double)peak <= (double)capacity) return;
-    stw_doc_line(s->out, s->format,
-                 "%s memory: measured runs of engine %s held up to %.1f%% more than was predicted "
-                 "for them, which here is %s of %s.",
-                 memory, s->plan->job->engine->spec.name, 100 * margin,
-                 stw_word_gib((uint64_t)((1 + margin) * (double)peak)).text,
-                 stw_word_gib(capacity).text);
-}
-
-/* A plan that fills the GPU. Full hosts have a remark of their own. */
-static void put_risk(const stw_section *s) {
-    const stw_plan_facts *f = s->facts;
-    const stw_margins margins = stw_plan_margins(s->plan);
-    if (margins.gpu > 0) put_margin(s, "GPU", margins.gpu, f->gpu_peak, f->gpu_capacity);
-    if (margins.host > 0) put_margin(s, "Host", margins.host, f->host_peak, f->host_capacity);
-    if ((double)f->gpu_peak <= STW_RISK_SHARE * (double)f->gpu_capacity) return;
-    const bool filled = s->plan->run.placement.gpu_fill > STW_RISK_SHARE;
-    stw_doc_line(s->out, s->format,
-                 "Other processes on the GPU or a larger CUDA context can make the run fail. To "
-                 "leave more GPU memory free: %s.",
-                 filled ? "--set placement.gpu_fill=0.98"
-                        : "a smaller batch.micro_batch or batch.seq_len, or more GPUs");
+static void put_risks(const stw_section *s) {
+    char reason[480];
+    for (uint32_t i = 0; stw_verdict_reason(s->plan, i, reason, sizeof reason); i++)
+        stw_doc_line(s->out, s->format, "%s", reason);
 }
 
 /* Times, or why there are none. */
@@ -203,7 +164,7 @@ static void put_time(const stw_section *s) {
         put_remedy(s);
         return;
     }
-    if (plan->verdict == STW_VERDICT_AT_RISK) put_risk(s);
+    put_risks(s);
     put_costs(s);
     if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, true);
     put_remarks(s, true);
@@ -228,13 +189,11 @@ void stw_section_verdict(const stw_section *s) {
     const stw_plan_facts *f = s->facts;
     char machine[192];
     stw_section_machine(&plan->cluster, machine, sizeof machine);
-    const char *verdict = plan->verdict == STW_VERDICT_FITS      ? "fits"
-                          : plan->verdict == STW_VERDICT_AT_RISK ? "fits with little headroom"
-                                                                 : "does not fit";
-    if (plan->verdict == STW_VERDICT_AT_RISK && torn_of(plan) != NULL)
-        put_torn(s, machine);
-    else
-        stw_doc_line(s->out, s->format, "%s %s on %s.", plan->model->name, verdict, machine);
+    stw_text headline = STW_TEXT_INIT;
+    stw_verdict_headline(plan, machine, &headline);
+    if (headline.failed) s->out->failed = true;
+    if (headline.data != NULL) stw_doc_line(s->out, s->format, "%s", headline.data);
+    stw_text_free(&headline);
     if (stw_plan_streamed_note(plan) != NULL)
         stw_doc_line(s->out, s->format, "%s", stw_plan_streamed_note(plan));
     if (f->gpu_phase != STW_N_PHASES) {
@@ -504,7 +463,7 @@ void stw_section_infeasible(const stw_section *s) {
         put_changes(plan->fixes[i].changes, plan->fixes[i].n_changes, changes, sizeof changes);
         stw_table_cell(&t, "%s", changes);
         stw_table_cell(&t, "%s%s", plan->fixes[i].why != NULL ? plan->fixes[i].why : "",
-                       plan->fixes[i].at_risk ? "; little headroom" : "");
+                       plan->fixes[i].at_risk ? "; still at risk" : "");
     }
     stw_table_write(&t, s->format, s->out);
 }

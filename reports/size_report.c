@@ -6,6 +6,7 @@
 
 #include "reports/facts.h"
 #include "reports/table.h"
+#include "reports/verdict.h"
 
 /* "3 x 8 GPUs", "2 GPUs" */
 static stw_word size_words(const stw_cluster *c) {
@@ -36,6 +37,11 @@ static bool is_of_several(const stw_size_answer *answers, uint32_t n) {
     return n > 0 && answers[n - 1].model != answers[0].model;
 }
 
+/* Not where it is at risk or a part is unknown. */
+static bool shown_to_fit(const stw_size_answer *a) {
+    return a->fits && a->row.verdict == STW_SWEEP_FITS;
+}
+
 static void put_row(const stw_size_answer *a, bool several, stw_table *t) {
     char layout[160], bound[160];
     const stw_sweep_row *row = &a->row;
@@ -48,6 +54,7 @@ static void put_row(const stw_size_answer *a, bool several, stw_table *t) {
         stw_table_cell(t, "%s", size_words(&a->cluster).text);
     else
         stw_table_cell(t, "none up to %" PRIu32 " nodes", a->cluster.nodes);
+    stw_table_cell(t, "%s", stw_word_sweep_verdict(row->verdict));
     stw_table_cell(t, "%s", layout);
     const bool planned = row->gpus > 0;
     stw_table_cell(t, "%s", planned ? stw_word_gib(row->gpu_peak_bytes).text : "");
@@ -57,8 +64,9 @@ static void put_row(const stw_size_answer *a, bool several, stw_table *t) {
                                          : "");
     stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
     stw_table_cell(t, "%s", row->reason != NULL ? row->reason : bound);
-    stw_table_cell(t, "%s", a->fits ? stw_word_count(a->longest_seq_len).text : "");
-    stw_table_cell(t, "%s", a->fits ? stw_word_count(a->largest_micro_batch).text : "");
+    const bool known = a->fits && row->verdict != STW_SWEEP_UNKNOWN;
+    stw_table_cell(t, "%s", known ? stw_word_count(a->longest_seq_len).text : "");
+    stw_table_cell(t, "%s", known ? stw_word_count(a->largest_micro_batch).text : "");
     const bool cheaper = a->fits && isfinite(least);
     stw_table_cell(t, "%s", cheaper ? size_words(&a->cheapest).text : "");
     stw_table_cell(t, "%s", cheaper ? stw_word_number(least).text : "");
@@ -69,6 +77,7 @@ static void put_table(const stw_size_answer *answers, uint32_t n, stw_format for
     static const char *const heads[] = {"model",
                                         "kind",
                                         "smallest",
+                                        "verdict",
                                         "layout",
                                         ">GPU peak",
                                         ">host memory per node",
@@ -100,8 +109,14 @@ static void put_remarks(const stw_size_answer *answers, uint32_t n, stw_format f
         const stw_size_answer *a = &answers[i];
         if (!a->fits) continue;
         if (a->row.verdict == STW_SWEEP_AT_RISK)
-            stw_doc_line(out, format, "%s on %s of %s fits with little headroom.", a->model->name,
-                         size_words(&a->cluster).text, a->name);
+            stw_doc_line(out, format,
+                         "%s on %s of %s is at risk: a run may be over a limit that the plan keeps "
+                         "(`stowage plan` says which). Take more GPUs.",
+                         a->model->name, size_words(&a->cluster).text, a->name);
+        if (a->row.verdict == STW_SWEEP_UNKNOWN)
+            stw_doc_line(out, format,
+                         "%s on %s of %s: the state fits; forward and backward are unknown.",
+                         a->model->name, size_words(&a->cluster).text, a->name);
         if (a->needs != NULL)
             stw_doc_line(out, format,
                          "%s on %s of %s: %s Without it: --set optimizer.implementation=fused.",
@@ -146,7 +161,8 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                         "cheapest_gpus_per_node",
                                         "cheapest_gpu_hours_per_1e9_tokens",
                                         "help",
-                                        "needs"};
+                                        "needs",
+                                        "verdict"};
     stw_csv_row(out, heads, sizeof heads / sizeof heads[0]);
     for (uint32_t i = 0; i < n; i++) {
         const stw_size_answer *a = &answers[i];
@@ -162,7 +178,7 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
         layout_words(a, layout, sizeof layout);
         for (int v = 0; v < 8; v++) snprintf(whole[v], sizeof whole[v], "%" PRIu64, values[v]);
         const char *const cells[] = {a->name,
-                                     a->fits ? "true" : "false",
+                                     shown_to_fit(a) ? "true" : "false",
                                      whole[0],
                                      whole[1],
                                      layout,
@@ -179,7 +195,8 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                      whole[7],
                                      reals[3].text,
                                      a->help != NULL ? a->help : "",
-                                     a->needs != NULL ? a->needs : ""};
+                                     a->needs != NULL ? a->needs : "",
+                                     stw_sweep_verdict_name(a->row.verdict)};
         stw_csv_row(out, cells, sizeof cells / sizeof cells[0]);
     }
 }
@@ -188,7 +205,7 @@ static void write_answer(const stw_size_answer *a, stw_json *json) {
     const stw_sweep_row *row = &a->row;
     stw_json_begin_object(json, NULL);
     stw_json_string(json, "kind", a->name);
-    stw_json_bool(json, "fits", a->fits);
+    stw_json_bool(json, "fits", shown_to_fit(a));
     stw_json_string(json, "verdict", stw_sweep_verdict_name(row->verdict));
     stw_json_u64(json, "nodes", a->cluster.nodes);
     stw_json_u64(json, "gpus_per_node", a->cluster.gpus);
@@ -263,8 +280,8 @@ static void put_title(const stw_size_answer *answers, uint32_t n, stw_format for
     if (models > 1)
         stw_doc_title(out, format, "The smallest clusters on which %" PRIu32 " models fit", models);
     else
-        stw_doc_title(out, format, "The smallest clusters on which %s fits",
-                      answers[0].model->name);
+        stw_doc_title(out, format, "The smallest clusters on which %s%s fits",
+                      answers[0].model->facts_known ? "" : "the state of ", answers[0].model->name);
     stw_doc_line(
         out, format,
         "Part of a node: its memory, cores and bandwidths in proportion to its GPUs. "

@@ -5,18 +5,10 @@
 
 #include "reports/facts.h"
 #include "reports/table.h"
+#include "reports/verdict.h"
 
 /* A terminal shows so many rows at most, unless all are asked for. */
 enum { MOST_ROWS = 40 };
-
-static const char *verdict_words(stw_sweep_verdict verdict) {
-    static const char *const words[STW_SWEEP_N_VERDICTS] = {
-        [STW_SWEEP_NOT_PLANNED] = "not planned", [STW_SWEEP_FITS] = "fits",
-        [STW_SWEEP_AT_RISK] = "little headroom", [STW_SWEEP_DOES_NOT_FIT] = "does not fit",
-        [STW_SWEEP_REFUSED] = "refused",         [STW_SWEEP_TIME_LIMIT] = "time limit",
-        [STW_SWEEP_FAILED] = "solver failed"};
-    return (unsigned)verdict < STW_SWEEP_N_VERDICTS ? words[verdict] : "?";
-}
 
 /* "GPU compute, forward_backward" of "gpu_compute in forward_backward" */
 void stw_bound_words(const char *binds, char *out, size_t out_size) {
@@ -42,7 +34,7 @@ static void put_row(const stw_sweep *sweep, uint32_t i, stw_table *t) {
     stw_bound_words(row->binds, bound, sizeof bound);
     for (uint32_t a = 0; a < sweep->n_axes; a++)
         stw_table_cell(t, "%s", stw_sweep_value(sweep, i, a));
-    stw_table_cell(t, "%s%s", verdict_words(row->verdict), row->front ? " *" : "");
+    stw_table_cell(t, "%s%s", stw_word_sweep_verdict(row->verdict), row->front ? " *" : "");
     bool planned = row->gpus > 0;
     stw_table_cell(t, "%s", planned ? stw_word_count(row->gpus).text : "");
     stw_table_cell(t, "%s", planned ? stw_word_gib(row->gpu_peak_bytes).text : "");
@@ -124,7 +116,7 @@ static void put_counts(const stw_sweep *sweep, stw_format format, stw_text *out)
         uint32_t count = stw_sweep_count(sweep, (stw_sweep_verdict)v);
         if (count == 0) continue;
         stw_text_printf(&line, "%s%u %s", n++ > 0 ? ", " : "", count,
-                        verdict_words((stw_sweep_verdict)v));
+                        stw_word_sweep_verdict((stw_sweep_verdict)v));
     }
     if (line.failed) out->failed = true;
     if (line.data != NULL)

@@ -204,12 +204,6 @@ stw_status stw_plan_trainer_peaks(const stw_plan *plan, stw_pool *pool, const st
     return STW_STATUS_OK;
 }
 
-bool stw_plan_is_torn(const stw_plan *plan) {
-    bool torn = false;
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++) torn = torn || plan->replayed[k].full;
-    return torn;
-}
-
 /* Cuts by more than this are no remedy. */
 static const uint64_t MOST_CUT = 8;
 
@@ -326,62 +320,6 @@ out:
     return status;
 }
 
-static double share(uint64_t used, uint64_t capacity) {
-    if (capacity == STW_UNLIMITED || used == 0) return 0.0;
-    return capacity > 0 ? (double)used / (double)capacity : INFINITY;
-}
-
-stw_margins stw_plan_margins(const stw_plan *plan) {
-    const stw_engine *engine = plan->job->engine;
-    return engine->margins != NULL ? engine->margins(&plan->run) : (stw_margins){0, 0};
-}
-
-/* The fullest that ranks and nodes of a role are, at any time.
- * @param margins added to what was predicted */
-static double worst_share(const stw_plan *plan, uint32_t home, const stw_margins *margins) {
-    const stw_job *job = plan->job;
-    double worst = 0.0;
-    for (int p = 0; p < STW_N_PHASES; p++) {
-        for (uint32_t k = 0; k < job->n_kinds; k++)
-            if (job->kinds[k].home == home)
-                worst = fmax(worst,
-                             (1 + margins->gpu) * share(plan->peaks[k].phase[p][STW_TIER_GPU].total,
-                                                        stw_plan_gpu_capacity(plan)));
-        for (uint32_t n = 0; n < job->n_node_kinds; n++) {
-            const stw_peak *node = plan->node_peaks[n].phase[p];
-            const uint32_t rank = job->node_kinds[n].first_node * job->ranks_per_node;
-            if (job->kinds[stw_job_kind_of(job, rank)].home != home) continue;
-            worst = fmax(worst, (1 + margins->host) *
-                                    share(node[STW_TIER_HOST].total, stw_plan_host_capacity(plan)));
-            worst =
-                fmax(worst, (1 + margins->host) * share(node[STW_TIER_HOST].page_locked,
-                                                        plan->cluster.host.page_lock_limit_bytes));
-            worst =
-                fmax(worst, share(node[STW_TIER_NVME].total, plan->cluster.nvme.capacity_bytes));
-        }
-    }
-    return worst;
-}
-
-stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home) {
-    const stw_margins none = {0, 0}, margins = stw_plan_margins(plan);
-    const double worst = worst_share(plan, home, &none);
-    const bool torn = home == 0 && stw_plan_is_torn(plan);
-    if (worst > 1.0) return STW_VERDICT_DOES_NOT_FIT;
-    return worst > STW_RISK_SHARE || torn || worst_share(plan, home, &margins) > 1.0
-               ? STW_VERDICT_AT_RISK
-               : STW_VERDICT_FITS;
-}
-
-void stw_plan_judge(stw_plan *plan) {
-    plan->verdict = STW_VERDICT_FITS;
-    for (uint32_t r = 0; r < plan->job->n_roles; r++) {
-        if (!stw_role_is_alone(plan->job->roles, r)) continue;
-        const stw_verdict verdict = stw_plan_verdict_of(plan, r);
-        if (verdict > plan->verdict) plan->verdict = verdict;
-    }
-}
-
 static uint64_t excess(uint64_t bytes, uint64_t limit) { return bytes > limit ? bytes - limit : 0; }
 
 uint64_t stw_plan_over_bytes(const stw_plan *plan, const char *resource, stw_phase phase) {
@@ -442,8 +380,8 @@ const char *stw_outcome_name(stw_outcome outcome) {
 }
 
 const char *stw_verdict_name(stw_verdict verdict) {
-    static const char *const names[] = {"fits", "at_risk", "does_not_fit"};
-    return (unsigned)verdict < 3 ? names[verdict] : "?";
+    static const char *const names[] = {"fits", "at_risk", "does_not_fit", "unknown"};
+    return (unsigned)verdict < STW_N_VERDICTS ? names[verdict] : "?";
 }
 
 stw_status stw_plan_ledger(const stw_plan *plan, uint32_t node_kind, stw_phase phase,

@@ -17,10 +17,13 @@ typedef enum stw_outcome {
     STW_OUTCOME_INFEASIBLE,
     STW_OUTCOME_LIMIT
 } stw_outcome;
+/** In files as "fits", "at_risk", "does_not_fit", "unknown". plan/files/verdict.h says when. */
 typedef enum stw_verdict {
     STW_VERDICT_FITS,
     STW_VERDICT_AT_RISK,
-    STW_VERDICT_DOES_NOT_FIT
+    STW_VERDICT_DOES_NOT_FIT,
+    STW_VERDICT_UNKNOWN, /* the state fits; what forward and backward take is not known */
+    STW_N_VERDICTS
 } stw_verdict;
 
 typedef struct stw_solver_stage {
@@ -160,9 +163,6 @@ void stw_plan_show_peaks(stw_plan *plan, uint32_t kind);
 STW_MUST_USE stw_status stw_plan_trainer_peaks(const stw_plan *plan, stw_pool *pool,
                                                const stw_peaks **ranks, const stw_peaks **nodes,
                                                stw_error *err);
-/** Does an allocator find no room for a tensor although all bytes fit: is the GPU's memory split up
- * too far? Such a plan is at risk. plan->replayed says where. */
-bool stw_plan_is_torn(const stw_plan *plan);
 /** Is a fix a remedy, or does it make the sequences so short (a cut by more than 8) that it is
  * another run? */
 bool stw_plan_fix_is_remedy(const stw_plan *plan, const stw_fix *fix);
@@ -175,15 +175,6 @@ uint64_t stw_plan_state_elements(const stw_plan *plan);
 STW_MUST_USE stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
                                                  double plan_seconds, const char *needs,
                                                  stw_error *err);
-/** Set the verdict from peaks and capacities: over a limit does_not_fit; above STW_RISK_SHARE of
- * one, within the engine's margins of one, or torn, at_risk. */
-void stw_plan_judge(stw_plan *plan);
-/** The verdict on the nodes of a role alone. @param home a role with nodes of its own, 0: the
- * trainer */
-stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home);
-#define STW_RISK_SHARE 0.98
-/** Those of the plan's engine; zeros: none. */
-stw_margins stw_plan_margins(const stw_plan *plan);
 /** Bytes that a rank may use on its GPU, a node on its host, page-locked, on NVMe. */
 uint64_t stw_plan_gpu_capacity(const stw_plan *plan);
 uint64_t stw_plan_host_capacity(const stw_plan *plan);

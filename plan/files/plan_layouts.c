@@ -44,14 +44,14 @@ void stw_plan_write_layouts(const stw_plan *plan, stw_json *json) {
 static stw_status read_row(const stw_tree *tree, const stw_node *node, stw_pool *pool,
                            stw_layout_row *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    enum { N_VERDICTS = STW_VERDICT_DOES_NOT_FIT + 1 };
+    enum { N_VERDICTS = STW_N_VERDICTS };
     const char *verdict = NULL;
     STW_TRY(stw_part_string(tree, node, "settings", false, pool, &out->settings, err));
     STW_TRY(stw_node_string(tree, node, "verdict", &verdict, err));
     const unsigned v = stw_part_find(verdict, verdict_word, N_VERDICTS);
     if (v == N_VERDICTS)
-        return stw_node_fail(tree, stw_node_get(node, "verdict"), "fits, at_risk or does_not_fit",
-                             err);
+        return stw_node_fail(tree, stw_node_get(node, "verdict"),
+                             "fits, at_risk, does_not_fit or unknown", err);
     out->verdict = (stw_verdict)v;
     STW_TRY(stw_part_real(tree, node, "iteration_s", &out->iteration_s, err));
     STW_TRY(stw_part_u64(tree, node, "gpu_peak_bytes", UINT64_MAX, &out->gpu_peak_bytes, err));

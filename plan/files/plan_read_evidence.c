@@ -204,7 +204,7 @@ static const char *outcome_word(unsigned i) { return stw_outcome_name((stw_outco
 static const char *verdict_word(unsigned i) { return stw_verdict_name((stw_verdict)i); }
 
 stw_status stw_plan_read_evidence(const stw_tree *tree, stw_plan *plan, stw_error *err) {
-    enum { N_OUTCOMES = STW_OUTCOME_LIMIT + 1, N_VERDICTS = STW_VERDICT_DOES_NOT_FIT + 1 };
+    enum { N_OUTCOMES = STW_OUTCOME_LIMIT + 1, N_VERDICTS = STW_N_VERDICTS };
     stw_status status = STW_STATUS_OK;
     const char *outcome = NULL, *verdict = NULL;
     STW_TRY(stw_node_string(tree, tree->root, "outcome", &outcome, err));
@@ -216,7 +216,7 @@ stw_status stw_plan_read_evidence(const stw_tree *tree, stw_plan *plan, stw_erro
                              "optimal, feasible, infeasible or limit", err);
     if (v == N_VERDICTS)
         return stw_node_fail(tree, stw_node_get(tree->root, "verdict"),
-                             "fits, at_risk or does_not_fit", err);
+                             "fits, at_risk, does_not_fit or unknown", err);
     plan->outcome = (stw_outcome)o;
     plan->verdict = (stw_verdict)v;
     STW_TRY(read_solver(tree, plan, err));

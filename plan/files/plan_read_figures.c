@@ -11,6 +11,7 @@
 #include "core/checked.h"
 #include "plan/files/file_parts.h"
 #include "plan/files/plan_file.h"
+#include "plan/files/verdict.h"
 
 typedef struct reader {
     const stw_tree *tree;

@@ -6,6 +6,7 @@
 
 #include "plan/files/file_parts.h"
 #include "plan/files/plan_file.h"
+#include "plan/files/verdict.h"
 #include "plan/program/roles.h"
 
 /* The kind of rank on a role's nodes; the trainer's largest. */

@@ -20,7 +20,8 @@
     X(DOES_NOT_FIT, "does_not_fit")                                                                \
     X(REFUSED, "refused")       /* the settings contradict each other, or have no effect */        \
     X(TIME_LIMIT, "time_limit") /* no plan by then */                                              \
-    X(FAILED, "failed")         /* the solver */
+    X(FAILED, "failed")         /* the solver */                                                   \
+    X(UNKNOWN, "unknown")       /* the state fits; forward and backward are unknown */
 
 #define X(name, text) STW_SWEEP_##name,
 typedef enum stw_sweep_verdict {

@@ -472,6 +472,7 @@ stw_status stw_compare(const stw_plan *plan, const stw_run_result *run,
         return stw_fail(err, STW_STATUS_NO_MEMORY, "comparison", "out of memory");
     }
     comparison->pool = pool;
+    comparison->plan_verdict = plan->verdict;
     comparer c = {.plan = plan, .run = run, .out = comparison, .err = err};
     c.tolerance = tolerance != NULL ? *tolerance : standard;
     c.status = stw_plan_trainer_peaks(plan, pool, &c.ranks, &c.nodes, err);
@@ -497,6 +498,7 @@ stw_status stw_comparison_to_json(const stw_comparison *comparison, stw_text *ou
     stw_json *json = stw_json_new();
     stw_json_begin_object(json, NULL);
     stw_json_string(json, "schema", "stowage.comparison/1");
+    stw_json_string(json, "plan_verdict", stw_verdict_name(comparison->plan_verdict));
     stw_json_u64(json, "judged", comparison->judged);
     stw_json_u64(json, "outside", comparison->outside);
     stw_json_bool(json, "time_judged", comparison->time_judged);

@@ -65,6 +65,7 @@ typedef struct stw_comparison {
     stw_compare_run *runs;
     uint32_t differing;         /* digests that differ, over all runs */
     const stw_lessons *lessons; /* that the first run taught, the caller's; NULL: none */
+    stw_verdict plan_verdict;   /* of the plan that was compared */
 } stw_comparison;
 
 /** BAD_INPUT if the run belongs to another plan (world, layout hash). */

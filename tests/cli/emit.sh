@@ -7,9 +7,9 @@ peaks() { sed -n 's/^ *"\(peak\|total\)": *\([0-9]*\),*$/\2/p' "$1"; }
 again() { # FRAMEWORK FILE [--set ...]: plan, emit, plan again
     framework=$1 file=$2
     shift 2
-    "$STOWAGE" plan --from "$framework:$file" --cluster "$CLUSTER" --set nodes=1 "$@" -o first.json \
+    planned "$STOWAGE" plan --from "$framework:$file" --cluster "$CLUSTER" --set nodes=1 "$@" -o first.json \
         --emit "$framework:again.txt" >notes.txt 2>/dev/null
-    "$STOWAGE" plan --from "$framework:again.txt" --cluster "$CLUSTER" --set nodes=1 -o second.json >/dev/null 2>&1
+    planned "$STOWAGE" plan --from "$framework:again.txt" --cluster "$CLUSTER" --set nodes=1 -o second.json >/dev/null 2>&1
     peaks first.json >first.txt
     peaks second.json >second.txt
     [ -s first.txt ] || fail "$framework: no peaks"

@@ -14,7 +14,7 @@ for command in $commands; do
     grep -q -e "--json " "help.$command" || fail "$command --help does not list --json"
 done
 "$STOWAGE_RUN" --help >help.stowage-run || fail "stowage-run --help"
-for code in 0 1 2 3 4 5 6 7 8 70; do
+for code in 0 1 2 3 4 5 6 7 8 9 70; do
     grep -q "^ *$code  " main.txt || fail "--help does not explain exit code $code"
 done
 awk 'length($0) > 80 { print FILENAME ": " $0; bad = 1 } END { exit bad }' main.txt help.* ||

@@ -102,6 +102,6 @@ fi
 header='{"a":{"dtype":"F64","shape":[2048],"data_offsets":[0,16384]},"b":{"dtype":"BF16","shape":[1024],"data_offsets":[16384,18432]}}'
 # shellcheck disable=SC2059 # the length is written as a byte
 { printf "\\$(printf %o ${#header})\\0\\0\\0\\0\\0\\0\\0" && printf %s "$header" && head -c 18432 /dev/zero; } >wide.safetensors
-plan wide.safetensors -q -o wide.json
+planned plan wide.safetensors -q -o wide.json
 expect 0 " 0 mismatches" "$STOWAGE" run wide.json --backend host --steps 2 --weights wide.safetensors
 echo "hostile names: ok"

@@ -26,7 +26,7 @@ cmp odd.csv again.csv || fail "the list of odd tensors changed"
 sed 1d odd.txt >odd.lines
 sed 1d again.txt | diff odd.lines - || fail "the list describes another model"
 tiny_cluster 1
-"$STOWAGE" plan --model odd.csv --cluster tiny.yaml -o odd.json >/dev/null || fail "the list of odd tensors cannot be planned"
+planned "$STOWAGE" plan --model odd.csv --cluster tiny.yaml -o odd.json >/dev/null || fail "the list of odd tensors cannot be planned"
 "$STOWAGE" run odd.json --backend host --steps 2 -o odd.run.json >/dev/null || fail "the list of odd tensors cannot be run"
 
 printf 'name,shape,dtype\nw,"[4, 0]",F32\n' >empty.csv

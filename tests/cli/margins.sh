@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # A plan is at risk where measured runs of its engine exceeded their prediction by more than is left; engine stowage has no such margin.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
-plan() { "$STOWAGE" plan -q --model Qwen3-0.6B --cluster h200-x4 "$@" 2>&1; }
+plan() { planned "$STOWAGE" plan -q --model Qwen3-0.6B --cluster h200-x4 "$@" 2>&1; }
 verdict() { sed -n 's/.*"verdict": "\([a-z_]*\)".*/\1/p' | head -1; }
 
 for engine in fsdp2 stowage; do

@@ -10,7 +10,7 @@ check() {
     name=$1
     updates=$2
     shift 2
-    "$STOWAGE" plan --model tiny --cluster tiny.yaml --set load.method=rank0_broadcast "$@" -o "$name.json" >"$name.txt" ||
+    planned "$STOWAGE" plan --model tiny --cluster tiny.yaml --set load.method=rank0_broadcast "$@" -o "$name.json" >"$name.txt" ||
         fail "$name: no plan"
     for update in $updates; do
         grep -q "\"update\": \"$update\"" "$name.json" || fail "$name: no $update in the plan"

@@ -29,7 +29,7 @@ for name in one two; do
         { last = /^\|/; blank = /^$/ } END { exit bad }' $name.md || fail "a sentence in a table of $name.md"
 done
 
-"$STOWAGE" plan --model Llama-3.1-70B --cluster "4 x p5.48xlarge" --set engine=fsdp2 -o nodes.json >/dev/null
+planned "$STOWAGE" plan --model Llama-3.1-70B --cluster "4 x p5.48xlarge" --set engine=fsdp2 -o nodes.json >/dev/null
 "$STOWAGE" report nodes.json >nodes.txt
 "$STOWAGE" report nodes.json -o nodes.md
 "$STOWAGE" report nodes.json -o nodes.csv

@@ -34,13 +34,13 @@ plan() { # plan CLUSTER SETTINGS...: exit code
 # parts of a node
 set -- --set placement.moments=gpu --set batch.seq_len=256
 for memory in 200:1 150:2 120:4; do
-    "$STOWAGE" size --model tiny --gpus tiny.yaml --set "node.gpu.memory=${memory%:*}MiB" "$@" -o size.csv >summary.txt
+    planned "$STOWAGE" size --model tiny --gpus tiny.yaml --set "node.gpu.memory=${memory%:*}MiB" "$@" -o size.csv >summary.txt
     grep -q "The smallest clusters on which tiny" summary.txt || fail "no summary beside size.csv"
     gpus=$(field size.csv 4)
     [ "$gpus" = "${memory#*:}" ] || fail "$memory: found $gpus GPUs"
-    [ "$(field size.csv 2)" = true ] || fail "$memory: does not fit"
+    [ "$(field size.csv 2)" = true ] || [ "$(field size.csv 20)" = at_risk ] || fail "$memory: does not fit"
     plan "part$gpus.yaml" --set "node.gpu.memory=${memory%:*}MiB" "$@"
-    [ $code = 0 ] || fail "$memory: $gpus GPUs do not fit"
+    [ $code = 0 ] || [ $code = 9 ] || fail "$memory: $gpus GPUs do not fit"
     [ "$(member plan.json peak)" = "$(field size.csv 6)" ] || fail "$memory: another peak"
     [ "$(member plan.json iteration)" = "$(field size.csv 8)" ] || fail "$memory: other seconds"
     [ "$gpus" = 1 ] && continue
@@ -51,25 +51,25 @@ for memory in 200:1 150:2 120:4; do
 done
 
 # nodes, by bisection: 22 is no power of two
-"$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=100MiB "$@" --json >size.json
+planned "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=100MiB "$@" --json >size.json
 nodes=$(member size.json nodes)
 [ "$nodes" -gt 2 ] || fail "found $nodes nodes"
 plan tiny.yaml --set node.gpu.memory=100MiB "$@" --set "nodes=$nodes"
-[ $code = 0 ] || fail "$nodes nodes do not fit"
+[ $code = 0 ] || [ $code = 9 ] || fail "$nodes nodes do not fit"
 for layout in nodes=$((nodes - 1)) parallel.cp=2 parallel.cp=4 parallel.cp=8 parallel.tp=2 parallel.ep=2 parallel.pp=2; do
     plan tiny.yaml --set node.gpu.memory=100MiB "$@" --set "nodes=$((nodes - 1))" --set "$layout"
     [ $code != 0 ] || fail "one node fewer fits with $layout"
 done
 
 # the longest sequence and the largest micro batch: one step more does not fit
-"$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=2GiB "$@" -o size.csv
+planned "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=2GiB "$@" -o size.csv
 for key in seq_len:12:1024 micro_batch:13:1; do
     name=${key%%:*}
     step=${key##*:}
     column=${key#*:}
     most=$(field size.csv "${column%:*}")
     plan part1.yaml --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" --set "batch.$name=$most"
-    [ $code = 0 ] || fail "$name $most does not fit"
+    [ $code = 0 ] || [ $code = 9 ] || fail "$name $most does not fit"
     plan part1.yaml --set node.gpu.memory=2GiB --set placement.moments=gpu --set "batch.seq_len=256" \
         --set "batch.$name=$((most + step))"
     [ $code = 4 ] || fail "$name $most is not the most: exit $code"
@@ -77,7 +77,7 @@ done
 
 # a layout that makes it smaller; the run's own where it is set
 set -- --set engine=fsdp2 --set batch.seq_len=8k --set node.gpu.memory=600MiB --set placement.activations=keep
-"$STOWAGE" size --model tiny --gpus tiny.yaml "$@" -o layout.csv -q
+planned "$STOWAGE" size --model tiny --gpus tiny.yaml "$@" -o layout.csv -q
 layout=$(field layout.csv 5)
 case $layout in *cp=*) ;; *) cat layout.csv >&2; fail "no layout with cp: $layout" ;; esac
 [ "$(field layout.csv 3)" = 1 ] || fail "more than one node with $layout"
@@ -88,14 +88,14 @@ for word in $layout; do
 done
 # shellcheck disable=SC2086
 plan "part$gpus.yaml" "$@" $settings
-[ $code = 0 ] || fail "it does not fit with $layout"
+[ $code = 0 ] || [ $code = 9 ] || fail "it does not fit with $layout"
 plan "part$gpus.yaml" "$@"
 [ $code = 4 ] || fail "it fits without $layout"
-"$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --set parallel.cp=1 -o own.csv -q || true
+planned "$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --set parallel.cp=1 -o own.csv -q || true
 case $(field own.csv 5) in *cp=*) fail "a layout that the run sets was changed" ;; esac
 
 # three GPUs are enough where one and two are not
-"$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=132MiB --set placement.moments=gpu --set batch.seq_len=256 -o three.csv
+planned "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=132MiB --set placement.moments=gpu --set batch.seq_len=256 -o three.csv
 [ "$(field three.csv 4)" = 3 ] || fail "$(field three.csv 4) GPUs, not three"
 
 # the cheapest of 1, 2 and 4 times as many GPUs; the longest sequence of its own
@@ -105,7 +105,7 @@ awk -v a="$hours" -v b="$(field three.csv 17)" 'BEGIN { exit !(b > 0 && b <= a) 
 # with fixed tokens of a step: counts of nodes that cannot share them say nothing of fewer; what is longest, largest
 # and cheapest is not held to those tokens or to the micro batches of the smallest
 fixed() {
-    "$STOWAGE" size --set batch.grad_accumulation=auto "$@" -o fixed.csv -q
+    planned "$STOWAGE" size --set batch.grad_accumulation=auto "$@" -o fixed.csv -q
 }
 fixed --model Llama-3.1-70B --gpus l40s --set engine=deepspeed --set batch.seq_len=4096 --set batch.tokens_per_step=512k \
     --set precision.params=bf16 --set precision.master=fp32 || fail "no size where 1024 nodes have too few sequences"
@@ -119,36 +119,36 @@ awk -v a="$(field fixed.csv 10)" -v b="$(field fixed.csv 17)" 'BEGIN { exit !(b 
 
 # one table for several models and kinds, the same rows as alone, whatever the number of threads
 sed 's/"num_hidden_layers": 4/"num_hidden_layers": 8/' tiny/config.json >deeper.json
-"$STOWAGE" size --model tiny,deeper.json --gpus tiny.yaml,h200 -o both.csv
+planned "$STOWAGE" size --model tiny,deeper.json --gpus tiny.yaml,h200 -o both.csv
 [ "$(wc -l <both.csv)" = 5 ] || fail "two models on two kinds"
-"$STOWAGE" size --model tiny --model deeper.json --gpus tiny.yaml,h200 --jobs 1 -o again.csv
+planned "$STOWAGE" size --model tiny --model deeper.json --gpus tiny.yaml,h200 --jobs 1 -o again.csv
 cmp -s both.csv again.csv || fail "given twice, or on one thread"
-"$STOWAGE" size --model deeper.json --gpus tiny.yaml,h200 -o alone.csv
+planned "$STOWAGE" size --model deeper.json --gpus tiny.yaml,h200 -o alone.csv
 [ "$(tail -n 2 both.csv)" = "$(tail -n 2 alone.csv)" ] || fail "a model among others"
-"$STOWAGE" size --model tiny,deeper.json --gpus h200 --json >both.json
+planned "$STOWAGE" size --model tiny,deeper.json --gpus h200 --json >both.json
 [ "$(grep -c '"kinds"' both.json)" = 2 ] || fail "two models in JSON"
 expect 2 "given twice" "$STOWAGE" size --model tiny,tiny --gpus h200
 expect 2 "empty name" "$STOWAGE" size --model tiny,,tiny --gpus h200
 
 # with parallel=auto the fastest layout of the smallest size, not the first that fits
-"$STOWAGE" size --model tiny --gpus tiny.yaml "$@" -o first.csv -q
-"$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --set parallel=auto -o fastest.csv -q
+planned "$STOWAGE" size --model tiny --gpus tiny.yaml "$@" -o first.csv -q
+planned "$STOWAGE" size --model tiny --gpus tiny.yaml "$@" --set parallel=auto -o fastest.csv -q
 [ "$(field first.csv 4)" = "$(field fastest.csv 4)" ] || fail "another size with parallel=auto"
 awk -v a="$(field fastest.csv 9)" -v b="$(field first.csv 9)" 'BEGIN { exit !(a >= b * 0.995) }' || fail "slower with parallel=auto"
 
 # where it does not fit: what would help
 expect 4 "does not fit: a GPU needs .* It fits with --set engine=megatron (" \
-    "$STOWAGE" size --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB
+    planned "$STOWAGE" size --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB
 
 # on what a row depends, and what its figures are without
-"$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 >needs.txt
+planned "$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 >needs.txt
 grep -q 'Qwen3-32B on .* of h100-80g: It needs a streamed optimizer step' needs.txt || fail "a streamed step is not named"
-"$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 \
+planned "$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 \
     --set optimizer.implementation=fused >needs.txt
 ! grep -q 'It needs' needs.txt || fail "torch has a fused step"
 
 # one table for several kinds; errors
-"$STOWAGE" size --model tiny --gpus a100-80g,h200,tiny.yaml >table.txt
+planned "$STOWAGE" size --model tiny --gpus a100-80g,h200,tiny.yaml >table.txt
 [ "$(grep -c "1 GPU" table.txt)" = 3 ] || fail "three kinds"
 expect 4 "none up to 1024 nodes" "$STOWAGE" size --model tiny --gpus tiny.yaml --set node.gpu.memory=16MiB
 { cat tiny.yaml; echo 'network: {nic: 0 GB/s}'; } >alone.yaml

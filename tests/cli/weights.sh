@@ -17,7 +17,7 @@ rm -rf weights odd
 [ -n "$(digests read.json)" ] && [ "$(digests read.json)" = "$(digests seeded.json)" ] || fail "file and seed differ"
 
 # a plan from the files' tensors alone: no forward-backward, and it says so
-"$STOWAGE" plan --model weights --cluster tiny.yaml -o tensors.json >tensors.txt
+planned "$STOWAGE" plan --model weights --cluster tiny.yaml -o tensors.json >tensors.txt
 "$STOWAGE" run tensors.json --backend host --steps 2 --seed 7 -o tensors.run.json >/dev/null
 
 cp -r weights cut

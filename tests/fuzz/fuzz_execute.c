@@ -11,6 +11,7 @@
 
 #include "backend/executor/run.h"
 #include "core/log.h"
+#include "plan/files/verdict.h"
 #include "sim/sim.h"
 #include "tests/fuzz/plan_check.h"
 #include "tests/fuzz/spec_check.h"

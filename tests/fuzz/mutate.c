@@ -14,6 +14,7 @@
 #include "core/log.h"
 #include "models/internal.h"
 #include "plan/files/run_file.h"
+#include "plan/files/verdict.h"
 #include "planner/planner.h"
 #include "reports/reports.h"
 #include "sim/sim.h"

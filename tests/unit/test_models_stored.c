@@ -6,6 +6,7 @@
 
 #include "models/internal.h"
 #include "models/table.h"
+#include "plan/files/verdict.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

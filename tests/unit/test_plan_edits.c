@@ -4,6 +4,7 @@
  * count. */
 #include <jansson.h>
 
+#include "plan/files/verdict.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 

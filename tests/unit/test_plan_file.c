@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "plan/files/model_json.h"
+#include "plan/files/verdict.h"
 #include "tests/unit/edited.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What torch reserves: replays of programs written here, and of plans on GPUs that are nearly full.
  */
+#include "plan/files/verdict.h"
 #include "plan/program/replay.h"
 #include "planner/planner.h"
 #include "tests/unit/planner_case.h"

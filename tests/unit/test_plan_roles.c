@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Roles: whose nodes they are on, what rollouts hold, and one walk over all of them. */
 #include "plan/engines/rollout/sizes.h"
+#include "plan/files/verdict.h"
 #include "plan/program/check.h"
 #include "plan/program/roles.h"
 #include "tests/unit/planner_case.h"

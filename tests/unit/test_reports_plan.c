@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "plan/files/verdict.h"
 #include "planner/planner.h"
 #include "reports/facts.h"
 #include "reports/remarks.h"
@@ -197,9 +198,9 @@ static void what_does_not_fit_is_said(void) {
     stw_text_free(&out);
     fix[0].at_risk = true;
     CHECK_OK(stw_report_plan_summary(plan, &out, err));
-    check_contains(&out, "It fits, with little headroom as after every change that was found, with "
+    check_contains(&out, "It is at risk, as after every change that was found, with "
                          "--set nodes=2");
-    check_contains(&out, "halves the state; little headroom\n");
+    check_contains(&out, "halves the state; still at risk\n");
     stw_text_free(&out);
     stw_plan_free(plan);
 }

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Does a plan fit? The verdict follows from the peaks of the walk, the replay of torch's allocator
+ * and the limits of the cluster:
+ *
+ *     does_not_fit   a peak is over a limit
+ *     unknown        no peak is, but the program has no forward and backward: the architecture of
+ *                    the model is unknown, so the peaks are those of the state alone
+ *     at_risk        no peak is, but a run may be over a limit all the same: stw_plan_risks says
+ *                    by what
+ *     fits           all else
+ *
+ * Pure; any thread may call. */
+#ifndef STW_PLAN_VERDICT_H
+#define STW_PLAN_VERDICT_H
+
+#include "plan/files/plan.h"
+
+typedef enum stw_risk_kind {
+    STW_RISK_TORN,   /* all bytes fit, but torch's allocator has split the GPU's memory up and finds
+                        no room for a tensor of `bytes` */
+    STW_RISK_FULL,   /* more than STW_RISK_SHARE of the limit is used */
+    STW_RISK_MARGIN, /* measured runs of the engine exceeded their prediction by more than is left
+                      */
+} stw_risk_kind;
+
+typedef struct stw_risk {
+    stw_risk_kind kind;
+    const char *resource; /* "gpu memory", "host memory", "page-locked memory" or "nvme" */
+    stw_phase phase;
+    uint64_t bytes;       /* predicted */
+    double margin;        /* MARGIN: by so large a share measured bytes exceeded predicted ones */
+    uint64_t limit_bytes; /* that a run may reach */
+} stw_risk;
+
+#define STW_MAX_RISKS 8
+#define STW_RISK_SHARE 0.98
+
+/** Why a run may be over a limit though the plan is not: the worst phase of each kind and resource,
+ * the most telling one first. @param home a role with nodes of its own, 0: the trainer
+ * @param out [STW_MAX_RISKS] @return how many; 0 too where a peak is over a limit */
+uint32_t stw_plan_risks(const stw_plan *plan, uint32_t home, stw_risk *out);
+/** Does an allocator find no room for a tensor although all bytes fit? plan->replayed says where.
+ */
+bool stw_plan_is_torn(const stw_plan *plan);
+/** Are peaks those of the state alone? */
+bool stw_plan_is_partial(const stw_plan *plan);
+
+/** Set plan->verdict. */
+void stw_plan_judge(stw_plan *plan);
+/** The verdict on the nodes of a role alone. @param home a role with nodes of its own, 0: the
+ * trainer */
+stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home);
+/** The verdict on the bytes that are known: never UNKNOWN. */
+stw_verdict stw_plan_bytes_verdict(const stw_plan *plan);
+/** Those of the plan's engine; zeros: none. */
+stw_margins stw_plan_margins(const stw_plan *plan);
+
+/** The status with which a command that made or simulated the plan ends: OK, AT_RISK (also where a
+ * part is unknown) or NOTHING_FITS. */
+stw_status stw_verdict_status(stw_verdict verdict);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reports/verdict.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "reports/facts.h"
+#include "reports/table.h"
+
+const char *stw_word_verdict(stw_verdict verdict) {
+    static const char *const words[] = {"fits", "at risk", "does not fit", "unknown"};
+    return (unsigned)verdict < STW_N_VERDICTS ? words[verdict] : "?";
+}
+
+const char *stw_word_sweep_verdict(stw_sweep_verdict verdict) {
+    static const char *const words[STW_SWEEP_N_VERDICTS] = {
+        [STW_SWEEP_NOT_PLANNED] = "not planned", [STW_SWEEP_FITS] = "fits",
+        [STW_SWEEP_AT_RISK] = "at risk",         [STW_SWEEP_DOES_NOT_FIT] = "does not fit",
+        [STW_SWEEP_REFUSED] = "refused",         [STW_SWEEP_TIME_LIMIT] = "time limit",
+        [STW_SWEEP_FAILED] = "solver failed",    [STW_SWEEP_UNKNOWN] = "unknown"};
+    return (unsigned)verdict < STW_SWEEP_N_VERDICTS ? words[verdict] : "?";
+}
+
+/* "GPU memory and host memory": what may run out. */
+static void name_resources(const stw_plan *plan, char *out, size_t out_size) {
+    stw_risk risks[STW_MAX_RISKS];
+    const uint32_t n = stw_plan_risks(plan, 0, risks);
+    const char *before = "";
+    size_t used = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < n && used < out_size; i++) {
+        char words[64];
+        if (i > 0 && strcmp(risks[i].resource, risks[i - 1].resource) == 0) continue;
+        stw_resource_name_words(risks[i].resource, words, sizeof words);
+        const int length =
+            snprintf(out + used, out_size - used, "%s%s", used > 0 ? " or " : before, words);
+        used += length > 0 ? (size_t)length : 0;
+    }
+}
+
+void stw_verdict_headline(const stw_plan *plan, const char *machine, stw_text *out) {
+    const bool risky = stw_plan_bytes_verdict(plan) == STW_VERDICT_AT_RISK;
+    const char *name = plan->model->name;
+    char resources[160];
+    switch (plan->verdict) {
+    case STW_VERDICT_FITS:
+        stw_text_printf(out, "%s fits on %s.", name, machine);
+        return;
+    case STW_VERDICT_AT_RISK:
+        name_resources(plan, resources, sizeof resources);
+        stw_text_printf(out, "%s is at risk on %s", name, machine);
+        if (resources[0] != '\0') stw_text_printf(out, ": it may run out of %s", resources);
+        stw_text_printf(out, ".");
+        return;
+    case STW_VERDICT_UNKNOWN:
+        stw_text_printf(out, "%s: state %s on %s; forward and backward are unknown.", name,
+                        risky ? "is at risk" : "fits", machine);
+        return;
+    default:
+        stw_text_printf(out, "%s does not fit on %s.", name, machine);
+    }
+}
+
+static void tell_torn(const stw_plan *plan, const stw_risk *r, char *out, size_t out_size) {
+    snprintf(out, out_size,
+             "In %s torch's allocator has split the GPU's memory up and finds no room for %s, "
+             "although all bytes fit.%s",
+             stw_phase_name(r->phase), stw_word_gib(r->bytes).text,
+             plan->run.allocator.expandable_segments
+                 ? ""
+                 : " Try --set allocator.expandable_segments=true.");
+}
+
+static void tell_margin(const stw_plan *plan, const stw_risk *r, const char *what, char *out,
+                        size_t out_size) {
+    snprintf(out, out_size,
+             "%s: measured runs of engine %s held up to %.1f%% more than was predicted for them, "
+             "which here is %s of %s.",
+             what, plan->job->engine->spec.name, 100 * r->margin,
+             stw_word_gib((uint64_t)((1 + r->margin) * (double)r->bytes)).text,
+             stw_word_gib(r->limit_bytes).text);
+}
+
+static void tell_full(const stw_plan *plan, const stw_risk *r, const char *what, char *out,
+                      size_t out_size) {
+    const bool gpu = strcmp(r->resource, "gpu memory") == 0;
+    if (!gpu) {
+        snprintf(out, out_size, "%s: %s of %s are used; more than %.0f%% leaves no headroom.", what,
+                 stw_word_gib(r->bytes).text, stw_word_gib(r->limit_bytes).text,
+                 100 * STW_RISK_SHARE);
+        return;
+    }
+    snprintf(out, out_size,
+             "Other processes on the GPU or a larger CUDA context can make the run fail. To leave "
+             "more GPU memory free: %s.",
+             plan->run.placement.gpu_fill > STW_RISK_SHARE
+                 ? "--set placement.gpu_fill=0.98"
+                 : "a smaller batch.micro_batch or batch.seq_len, or more GPUs");
+}
+
+bool stw_verdict_reason(const stw_plan *plan, uint32_t i, char *out, size_t out_size) {
+    stw_risk risks[STW_MAX_RISKS];
+    char what[64];
+    if (i >= stw_plan_risks(plan, 0, risks)) return false;
+    stw_resource_name_words(risks[i].resource, what, sizeof what);
+    if (risks[i].kind == STW_RISK_TORN)
+        tell_torn(plan, &risks[i], out, out_size);
+    else if (risks[i].kind == STW_RISK_MARGIN)
+        tell_margin(plan, &risks[i], what, out, out_size);
+    else
+        tell_full(plan, &risks[i], what, out, out_size);
+    return true;
+}
