@@ -26,8 +26,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # model_type and class of configs whose publisher names code of his own
-OTHER_TYPES = {"kimi_k2": "deepseek_v3"}
-OTHER_CLASSES = {"PhiMoEForCausalLM": "PhimoeForCausalLM"}
+OTHER_TYPES = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
+OTHER_CLASSES = {"PhiMoEForCausalLM": "PhimoeForCausalLM", "MiMoForCausalLM": "Qwen2ForCausalLM"}
 
 
 def build(path):
