@@ -3,10 +3,11 @@
 
 #include "core/checked.h"
 
+/* The smallest power of two that holds the bytes, at most 2^62. Called for every tensor. */
 static int power_of(uint64_t bytes) {
-    int power = 0;
-    while (power < 62 && (1ull << power) < bytes) power++;
-    return power;
+    if (bytes <= 1) return 0;
+    const int power = 64 - __builtin_clzll(bytes - 1);
+    return power < 62 ? power : 62;
 }
 
 void stw_host_pool_take(stw_host_pool *pool, uint64_t bytes) {

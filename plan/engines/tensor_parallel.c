@@ -15,8 +15,7 @@ typedef struct ending {
     { NULL, 0 }
 
 /* Every tensor of a model is asked for often. */
-static bool ends_with_any(const char *name, const ending *e) {
-    const size_t n = strlen(name);
+static bool ends_with_any(const char *name, size_t n, const ending *e) {
     for (; e->text != NULL; e++) {
         if (n < e->length || name[n - e->length] != e->text[0]) continue;
         if (memcmp(name + n - e->length, e->text, e->length) == 0) return true;
@@ -24,7 +23,7 @@ static bool ends_with_any(const char *name, const ending *e) {
     return false;
 }
 
-static stw_tp_cut cut_of(const char *name, bool vector) {
+static stw_tp_cut cut_of(const char *name, size_t n, bool vector) {
     static const ending vectors[] = {ENDING("q_proj.bias"),
                                      ENDING("k_proj.bias"),
                                      ENDING("v_proj.bias"),
@@ -53,27 +52,35 @@ static stw_tp_cut cut_of(const char *name, bool vector) {
                                      ENDING("down_proj.weight"),  ENDING("linear_proj.weight"),
                                      ENDING("linear_fc2.weight"), ENDING("attn.proj.weight"),
                                      ENDING("experts.down_proj"), NO_ENDING};
-    if (vector) return ends_with_any(name, vectors) ? STW_TP_ROWS : STW_TP_WHOLE;
-    if (ends_with_any(name, whole)) return STW_TP_WHOLE;
-    return ends_with_any(name, columns) ? STW_TP_COLUMNS : STW_TP_ROWS;
+    if (vector) return ends_with_any(name, n, vectors) ? STW_TP_ROWS : STW_TP_WHOLE;
+    if (ends_with_any(name, n, whole)) return STW_TP_WHOLE;
+    return ends_with_any(name, n, columns) ? STW_TP_COLUMNS : STW_TP_ROWS;
+}
+
+/* An adapter's matrices are "<product>.lora_A.weight" and "<product>.lora_B.weight". */
+enum { ADAPTER_END = sizeof ".lora_A.weight" - 1 };
+static bool is_adapter(const char *name, size_t n) {
+    if (n < (size_t)ADAPTER_END) return false;
+    const char *end = name + n - ADAPTER_END;
+    return end[0] == '.' && memcmp(end, ".lora_", 6) == 0 && strcmp(end + 7, ".weight") == 0;
 }
 
 /* Of an adapter's two matrices that has the inputs is cut as its product is by inputs, the other
  * one as it is by outputs. */
-static stw_tp_cut cut_of_adapter(const stw_tensor *t, const char *end) {
+static stw_tp_cut cut_of_adapter(const char *name, size_t n) {
     char base[256];
-    const size_t n = (size_t)(end - t->name);
+    const char *end = name + n - ADAPTER_END;
+    n -= ADAPTER_END;
     if (n + sizeof ".weight" > sizeof base) return STW_TP_WHOLE;
-    memcpy(base, t->name, n);
+    memcpy(base, name, n);
     strcpy(base + n, ".weight");
-    const stw_tp_cut cut = cut_of(base, false);
-    return cut == (strncmp(end, ".lora_A.", 8) == 0 ? STW_TP_COLUMNS : STW_TP_ROWS) ? cut
-                                                                                    : STW_TP_WHOLE;
+    const stw_tp_cut cut = cut_of(base, n + sizeof ".weight" - 1, false);
+    return cut == (end[6] == 'A' ? STW_TP_COLUMNS : STW_TP_ROWS) ? cut : STW_TP_WHOLE;
 }
 
 stw_tp_cut stw_tp_cut_of(const stw_tensor *t) {
-    const char *adapter = strstr(t->name, ".lora_");
-    return adapter != NULL ? cut_of_adapter(t, adapter) : cut_of(t->name, t->rank <= 1);
+    const size_t n = strlen(t->name);
+    return is_adapter(t->name, n) ? cut_of_adapter(t->name, n) : cut_of(t->name, n, t->rank <= 1);
 }
 
 /* ---- parts ---- */
@@ -134,7 +141,8 @@ static stw_status check_tensor(const stw_model *model, const stw_tensor *t, uint
                                       ENDING("down_proj.weight"), NO_ENDING};
     const stw_block_group *group = &model->groups[model->blocks[t->block].group];
     const stw_tp_cut cut = stw_tp_cut_of(t);
-    if (t->rank > 1 && group->facts.transformer && !ends_with_any(t->name, products))
+    if (t->rank > 1 && group->facts.transformer &&
+        !ends_with_any(t->name, strlen(t->name), products))
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, "parallel.tp",
                         "found %u: engine %s has no rule for %s; set it to 1, or use engine: "
                         "megatron",

@@ -61,6 +61,7 @@ stw_status stw_zero_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_s
                         stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const bool by_tensor = stw_deepspeed_settings_of(job->run).zero_stage == 3;
+    const uint32_t member = rank % job->group;
     uint64_t global = 0;
     stw_flat flat;
     begin_flat(&flat, job);
@@ -73,10 +74,10 @@ stw_status stw_zero_cut(const stw_job *job, uint32_t space, uint32_t rank, stw_s
             n = 0;
         } else if (by_tensor) {
             uint64_t shard = stw_div_up_u64(numel, job->group);
-            first = stw_min_u64(numel, stw_times(rank % job->group, shard));
+            first = stw_min_u64(numel, stw_times(member, shard));
             n = stw_min_u64(shard, numel - first);
         } else if (space == STW_SPACE_OPTIMIZER) {
-            n = in_part(job, t, flat.params[place.group], place, rank % job->group, &first);
+            n = in_part(job, t, flat.params[place.group], place, member, &first);
         }
         if (n > 0) STW_TRY(stw_space_add(out, t, global, first, n, err));
         global += numel;
