@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
+#include "models/config_keys.h"
 #include "models/internal.h"
 #include "models/template.h"
 
@@ -56,6 +57,7 @@ static stw_status build(const stw_tree *tree, const char *data_folder, stw_model
         goto out;
     }
     STW_TRY(stw_template_load(model->pool, data_folder, type, &template, err));
+    STW_TRY(stw_config_check_keys(&template, tree, err));
     STW_TRY(stw_template_build(&template, tree, model, err));
     *out = model;
     model = NULL;

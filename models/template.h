@@ -11,6 +11,7 @@
 typedef enum stw_row_kind {
     STW_ROW_TEXT,
     STW_ROW_LET,
+    STW_ROW_KEY, /* names of keys that the template has built in */
     STW_ROW_MODEL,
     STW_ROW_BLOCK,
     STW_ROW_EXTRA,

@@ -10,8 +10,9 @@ enum { N_COLUMNS = 6, MAX_INCLUDES = 16 };
 
 static const char *const columns[N_COLUMNS] = {"row",   "group",  "name",
                                                "value", "repeat", "condition"};
-static const char *const kinds[] = {"text",   "let",    "model", "block", "extra", "tensor",
-                                    "expert", "buffer", "fact",  "dtype", "scale", "include"};
+static const char *const kinds[] = {"text",  "let",    "key",    "model",  "block",
+                                    "extra", "tensor", "expert", "buffer", "fact",
+                                    "dtype", "scale",  "include"};
 
 typedef struct loader {
     stw_pool *pool;
