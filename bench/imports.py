@@ -46,7 +46,7 @@ def row(framework, path, node, model):
         done = plan(source, node, max(gpus // 8, 1), min(gpus, 8), model, out)
         unknown = re.findall(r"warning: (\S+) .*: not known", done.stderr)
         aside = len(re.findall(r"not modelled", done.stderr))
-        if done.returncode not in (0, 4):
+        if done.returncode not in (0, 4, 9):
             return [gpus, "refused", "", unknown, aside, reason(done.stderr)]
         made = json.load(open(out))
         first = done.stdout.strip().splitlines()[0].strip()

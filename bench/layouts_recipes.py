@@ -47,7 +47,7 @@ def plan(stowage, model, cluster, nodes, settings):
     for setting in settings:
         command += ["--set", setting]
     done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode not in (0, 4):
+    if done.returncode not in (0, 4, 9):
         print(" ".join(command), done.stderr, file=sys.stderr)
         return None
     return json.loads(done.stdout)

@@ -57,9 +57,9 @@ def plan(stowage, case, settings):
     proposed = re.search(r"unequal stages: megatron.pipeline_layout \('([^']+)'\)", done.stderr)
     if proposed and "pipeline_layout" not in " ".join(settings):
         return plan(stowage, case, settings + [f"megatron.pipeline_layout={proposed[1]}"])
-    if done.returncode not in (0, 3, 4, 7):
+    if done.returncode not in (0, 3, 4, 7, 9):
         print(f"exit {done.returncode}: {shlex.join(command)}: {done.stderr.strip()}", file=sys.stderr)
-    if done.returncode not in (0, 4):
+    if done.returncode not in (0, 4, 9):
         return None
     answer = json.loads(done.stdout)
     return {"verdict": answer["verdict"], "s": answer["time_s"]["iteration"], "layouts": answer.get("layouts"),

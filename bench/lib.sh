@@ -77,6 +77,7 @@ logged() {
     shift 2
     bounded "$@" >"$lib_log" 2>&1 && return 0
     lib_code=$?
+    [ "$lib_code" != 9 ] || return 0 # a plan at risk, or of the state alone
     lib_says=$(grep 'stowage.*error:' "$lib_log" | head -n 1)
     [ -n "$lib_says" ] || lib_says=$(grep '[[:alnum:]]' "$lib_log" | tail -n 1)
     failure="$lib_what: exit $lib_code: $lib_says"

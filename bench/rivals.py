@@ -50,9 +50,9 @@ def plan(settings):
     for key, value in settings:
         command += ["--" + key, value] if key in ("model", "cluster") else ["--set", f"{key}={value}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 3, 4, 7):
+    if done.returncode not in (0, 3, 4, 7, 9):
         print(f"exit {done.returncode}: {words(settings)}: {done.stderr.strip()}", file=sys.stderr)
-    if done.returncode != 0:
+    if done.returncode not in (0, 9):
         return None
     answer = json.loads(done.stdout)
     time_s = answer["time_s"]

@@ -14,7 +14,7 @@ static const char HARMLESS[] =
     "model_type architectures auto_map _* transformers_version *transformers_version unsloth_* "
     "*torch_dtype *dtype *_token_id *_token_ids *_token_index *tokenizer* hidden_act* "
     "*activation_function *_activation act_fn initializer_* *_init *init_* init_std *_eps *epsilon "
-    "*dropout* *_pdrop rope_* no_rope_* *_rope rotary_* *_rotary_* *mrope* "
+    "*dropout* *_pdrop rope_* no_rope_* *_rope *rope_interleave rotary_* *_rotary_* *mrope* "
     "use_cache output_* return_dict* *aux_loss* seq_aux router_z_loss* *jitter_noise "
     "norm_topk_prob *scaling_factor n_group topk_group *topk_method scoring_func *score_function "
     "moe_router_* router_* *capacity_factor index_topk* pretraining_tp ep_size tp_plan "

@@ -10,7 +10,7 @@ tiny_cluster 1
 compare() {
     name=$1
     shift
-    "$STOWAGE" plan "$@" --gap 0 --time-limit 120 --write-lp "$name.lp" -o "$name.json" >/dev/null || fail "$name: no plan"
+    planned "$STOWAGE" plan "$@" --gap 0 --time-limit 120 --write-lp "$name.lp" -o "$name.json" >/dev/null || fail "$name: no plan"
     [ "$(member "$name.json" outcome)" = optimal ] || fail "$name: $(member "$name.json" outcome)"
     # -increment: by default cbc takes two objectives within 1e-5 s for equal. -preprocess: the
     # objective that cbc prints after its preprocessing may differ from that of its own solution.

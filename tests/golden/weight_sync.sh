@@ -9,7 +9,7 @@ echo "case,gpu_bytes,host_bytes" >found.csv
 for model in Qwen3.5-35B-A3B "$examples/qwen3.5-27b.json"; do
     for case in none policy param optimizer both; do
         name=$(basename "$model" .json)-$case
-        "$STOWAGE" plan --model "$model" --cluster h200-x8 --set nodes=8 --run "$examples/verl-5995-$case.yaml" -o "$name.json" >/dev/null 2>&1 ||
+        planned "$STOWAGE" plan --model "$model" --cluster h200-x8 --set nodes=8 --run "$examples/verl-5995-$case.yaml" -o "$name.json" >/dev/null 2>&1 ||
             fail "$name: no plan"
         awk -v name="$name" -F'[:,]' '
             /^  "peaks"/ { peaks = 1 } /^  "ranks"/ { peaks = 0 }
