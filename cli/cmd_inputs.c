@@ -15,6 +15,7 @@
 #include "core/progress.h"
 #include "plan/files/verdict.h"
 #include "plan/program/effect.h"
+#include "plan/spec/gpu_sheets.h"
 #include "plan/spec/spec_keys.h"
 #include "planner/frameworks/import/import.h"
 #include "planner/layouts.h"
@@ -107,6 +108,19 @@ static void warn_of_positions(const stw_job *job) {
                 "(max_position_embeddings); the plan is computed all the same",
                 (unsigned long long)job->run->batch.seq_len,
                 (unsigned long long)job->model->max_positions, job->model->name);
+}
+
+/* What the GPU of a plan cannot do, and what cannot be run on it. */
+static void warn_of_gpu(const stw_job *job) {
+    const char *gpu = job->cluster->gpu.name;
+    if (job->run->precision.compute == STW_DTYPE_BF16 && stw_gpu_lacks(gpu, STW_DTYPE_BF16))
+        stw_log(
+            STW_LOG_WARN,
+            "precision.compute: bf16: %s has products of fp16 and none of bf16; the seconds are "
+            "fp16's, and torch emulates bf16 more slowly: set precision.compute=fp16",
+            gpu);
+    if (stw_gpu_is_target(gpu))
+        stw_log(STW_LOG_WARN, "%s is a planning target: stowage-run has no backend for it", gpu);
 }
 
 static stw_status set_all(const stw_inputs *in, stw_cluster *cluster, stw_run_spec *run,
@@ -245,6 +259,7 @@ static stw_status make_plan(const stw_inputs *in, stw_planner_options options, s
     plan->layout_search = layouts;
     STW_TRY(named(in, check_settings(in, plan->job, err), err));
     warn_of_positions(plan->job);
+    warn_of_gpu(plan->job);
     STW_TRY(solve(plan, &options, err));
     *out = plan;
     plan = NULL;

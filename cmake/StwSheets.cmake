@@ -38,4 +38,4 @@ endfunction()
 
 stw_sheet_rows("${PROJECT_SOURCE_DIR}/models/clusters/gpus.csv"
     "${PROJECT_BINARY_DIR}/generated/plan/spec/gpu_sheets.inc"
-    node.gpu.name sheet.bf16 sheet.fp8 sheet.nvlink sheet.pcie rates best.bf16)
+    node.gpu.name sheet.bf16 sheet.fp8 sheet.nvlink sheet.pcie rates best.bf16 half)

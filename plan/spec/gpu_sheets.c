@@ -6,7 +6,8 @@
 #include "core/units.h"
 
 static const stw_gpu_sheet sheets[] = {
-#define X(name, bf16, fp8, nvlink, pcie, rates, best) {name, bf16, fp8, nvlink, pcie, rates, best},
+#define X(name, bf16, fp8, nvlink, pcie, rates, best, half)                                        \
+    {name, bf16, fp8, nvlink, pcie, rates, best, half},
 #include "plan/spec/gpu_sheets.inc"
 #undef X
 };
@@ -25,6 +26,15 @@ const stw_gpu_sheet *stw_gpu_sheet_find(const char *name) {
     }
     return found;
 }
+
+bool stw_gpu_lacks(const char *name, stw_dtype dtype) {
+    const stw_gpu_sheet *sheet = stw_gpu_sheet_find(name);
+    if (sheet == NULL) return false;
+    if (dtype == STW_DTYPE_BF16) return strcmp(sheet->half, "fp16") == 0;
+    return (dtype == STW_DTYPE_F8_E4M3 || dtype == STW_DTYPE_F8_E5M2) && sheet->fp8[0] == '\0';
+}
+
+bool stw_gpu_is_target(const char *name) { return strncmp(name, "AMD ", 4) == 0; }
 
 /* A figure of a data sheet; 0 where there is none. */
 static stw_status read_figure(const char *text, stw_unit unit, const char *what, double *out,

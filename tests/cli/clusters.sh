@@ -36,6 +36,10 @@ rows=$(grep -c '^[A-Za-z]' "$STW_SOURCE_DIR/models/clusters/nodes.csv")
 [ "$(sort names.txt | uniq -d | wc -l)" = 0 ] || fail "a name stands twice"
 for name in a100-40g-x8 a100-80g-pcie-x4 h100-80g-x1 h200-x8 b200-x8 l40s-x4 p4d.24xlarge p4de.24xlarge p5.48xlarge \
     p5e.48xlarge p5en.48xlarge p6-b200.48xlarge g6e.48xlarge a2-highgpu-8g a2-ultragpu-8g a3-highgpu-8g a3-megagpu-8g \
+    rtx-3090-x2 rtx-4090-x8 rtx-5090-x1 rtx-pro-6000-x4 rtx-a6000-x1 rtx-6000-ada-x2 a10-x1 l4-x8 l20-x4 l40s-x2 h20-x8 h800-80g-x8 \
+    a800-80g-x8 h100-pcie-x4 h100-nvl-x2 gh200-x1 gb200-x4 gb200-nvl72 b300-x8 gb300-nvl72 v100-16g-x4 v100-32g-x8 mi250x-x8 mi300x-x8 \
+    mi325x-x8 mi350x-x8 mi355x-x8 g5.48xlarge g6.12xlarge p3.16xlarge p3dn.24xlarge p6-b300.48xlarge g2-standard-96 g4-standard-384 \
+    a3-highgpu-1g Standard_NC24ads_A100_v4 Standard_NC40ads_H100_v5 Standard_ND96isr_MI300X_v5 gpu_8x_h100_sxm5 \
     a3-ultragpu-8g a4-highgpu-8g Standard_ND96asr_v4 Standard_ND96isr_H100_v5 Standard_ND96isr_H200_v5 cpu-only; do
     grep -q -x -F "$name" names.txt || fail "clusters does not list $name"
 done
@@ -49,6 +53,21 @@ while read -r name; do
     *) grep -q "from data sheets, not measured" plan.txt || fail "$name does not say that it is not measured" ;;
     esac
 done <names.txt
+
+# GPUs without a type of products; GPUs that can only be planned for
+plan --cluster v100-32g-x8 -o v100.json >/dev/null 2>v100.err || fail "v100-32g-x8"
+grep -q "Tesla V100-SXM2-32GB has products of fp16 and none of bf16" v100.err || fail "bf16 on V100 is not warned of"
+plan --cluster v100-32g-x8 --set precision.compute=fp16 -o v100.json >/dev/null 2>v100.err || fail "fp16 on V100"
+grep -q "bf16" v100.err && fail "fp16 on V100 is warned of"
+plan --cluster mi300x-x8 -o mi300x.json >/dev/null 2>mi300x.err || fail "mi300x-x8"
+grep -q "AMD Instinct MI300X is a planning target: stowage-run has no backend" mi300x.err || fail "MI300X is not said to be a target"
+for name in a100-80g-x8 v100-32g-x8 mi250x-x8 rtx-3090-x8; do
+    expect 3 "has no fp8 products" "$STOWAGE" plan --model Qwen3-0.6B --cluster $name --set engine=megatron --set megatron.transformer_impl=transformer_engine --set megatron.fp8=hybrid
+done
+for name in h100-pcie-x8 rtx-4090-x8 mi300x-x8 gb200-x4; do
+    "$STOWAGE" plan --model Qwen3-0.6B --cluster $name --set engine=megatron --set megatron.transformer_impl=transformer_engine --set megatron.fp8=hybrid -o fp8.json >/dev/null 2>&1 ||
+        fail "fp8 on $name"
+done
 
 # by name, in any case, with a number of nodes
 plan --cluster "4 x h100-80g-x8" -o four.json >/dev/null

@@ -23,6 +23,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/megatron/megatron.h"
+#include "plan/spec/gpu_sheets.h"
 
 enum { BLOCK = 128, MX_BLOCK = 32, TENSORS_OF_PRODUCT = 5, BLOCK_BYTES = 512 };
 
@@ -66,6 +67,16 @@ static stw_status check_values(const stw_run_spec *run, const char *origin, stw_
         return stw_run_spec_refuse_value(run, origin, err, "megatron.fp8_param_gather",
                                          "false, or megatron.distributed_optimizer: true");
     return STW_STATUS_OK;
+}
+
+stw_status stw_megatron_check_fp8_gpu(const stw_job *job, stw_error *err) {
+    const stw_megatron_settings s = stw_megatron_settings_of(job->run);
+    if (s.fp8 == 0 || !stw_gpu_lacks(job->cluster->gpu.name, STW_DTYPE_F8_E4M3))
+        return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BAD_INPUT, "megatron.fp8",
+                    "expected none: %.60s has no fp8 products (TransformerEngine needs Ada, Hopper "
+                    "or Blackwell)",
+                    job->cluster->gpu.name);
 }
 
 stw_status stw_megatron_check_fp8(const stw_run_spec *run, const char *origin, stw_error *err) {

@@ -16,6 +16,8 @@ typedef enum stw_megatron_recipe {
 /** megatron.fp8*: are there keys that the others contradict? */
 STW_MUST_USE stw_status stw_megatron_check_fp8(const stw_run_spec *run, const char *origin,
                                                stw_error *err);
+/** megatron.fp8 on the cluster's GPU: BAD_INPUT if its data sheet has no rate of fp8. */
+STW_MUST_USE stw_status stw_megatron_check_fp8_gpu(const stw_job *job, stw_error *err);
 /** Are main gradients copied to fp32 for the step? The precision-aware optimizer reads them as they
  * are, on the GPU only without scales of its own (optimizer_config.py,
  * use_precision_aware_optimizer_no_fp8_or_ds_fp8). */

@@ -2,6 +2,7 @@
 #include "plan/engines/megatron/ranks.h"
 
 #include "core/checked.h"
+#include "plan/engines/megatron/fp8.h"
 #include "plan/engines/megatron/megatron.h"
 #include "plan/engines/megatron/stages.h"
 #include "plan/engines/megatron/vision.h"
@@ -125,6 +126,8 @@ stw_status stw_megatron_sizes(stw_job *job, stw_error *err) {
     const stw_parallel *p = &run->parallel;
     uint64_t model_ways = stw_times(stw_times(p->tp, p->cp), p->pp);
     uint64_t expert_ways = stw_times(stw_times(p->ep, p->etp), p->pp);
+    const stw_status can = stw_megatron_check_fp8_gpu(job, err);
+    if (can != STW_STATUS_OK) return can;
     if (model_ways == 0 || job->world % model_ways != 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
                         "tp %u x cp %u x pp %u does not divide the cluster's %u GPUs", p->tp, p->cp,
