@@ -6,6 +6,7 @@
 #include "core/file.h"
 #include "planner/frameworks/emit/emit.h"
 #include "reports/reports.h"
+#include "sim/sim.h"
 
 /* --emit FRAMEWORK:FILE. @return the file, or NULL */
 static const char *emit_path(const char *emit) {
@@ -13,27 +14,41 @@ static const char *emit_path(const char *emit) {
     return colon != NULL && colon[1] != '\0' ? colon + 1 : NULL;
 }
 
-/* Settings go to their file, or to stdout; what is said of them to the other stream. */
-static stw_status emit_settings(const stw_inputs *in, const char *emit, const stw_plan *plan,
+/* What --emit writes once it is known that the settings realise the plan. */
+typedef struct emitted {
+    const char *what;
+    stw_text settings, notes;
+} emitted;
+
+static stw_status make_settings(const stw_inputs *in, const stw_plan *plan, emitted *out,
                                 stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_import import = {.pool = NULL};
-    stw_text settings = STW_TEXT_INIT, notes = STW_TEXT_INIT;
-    const char *path = emit_path(emit);
+    char data[4096];
+    STW_TRY(stw_data_folder(data, sizeof data, err));
     if (in->from != NULL) STW_TRY(stw_import_read(in->from, &import, err));
-    STW_TRY(stw_emit_plan(emit, plan, in->from, in->from != NULL ? &import : NULL, &settings,
-                          &notes, err));
-    STW_TRY(stw_text_status(&settings, err));
-    STW_TRY(stw_text_status(&notes, err));
-    STW_TRY(stw_file_write(path != NULL ? path : "-", settings.data, settings.length, err));
-    if (path != NULL)
-        STW_TRY(stw_emit(&(stw_general){0}, &notes, err));
-    else if (notes.length > 0)
-        fprintf(stderr, "%s", notes.data);
+    const stw_emit_options options = {.from = in->from,
+                                      .import = in->from != NULL ? &import : NULL,
+                                      .data_folder = data,
+                                      .simulate = stw_sim_seconds};
+    STW_TRY(stw_emit_plan(out->what, plan, &options, &out->settings, &out->notes, err));
+    STW_TRY(stw_text_status(&out->settings, err));
+    STW_TRY(stw_text_status(&out->notes, err));
 out:
-    stw_text_free(&settings);
-    stw_text_free(&notes);
     stw_import_free(&import);
+    return status;
+}
+
+/* Settings go to their file, or to stdout; what is said of them to the other stream. */
+static stw_status write_settings(const emitted *e, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const char *path = emit_path(e->what);
+    STW_TRY(stw_file_write(path != NULL ? path : "-", e->settings.data, e->settings.length, err));
+    if (path != NULL)
+        STW_TRY(stw_emit(&(stw_general){0}, &e->notes, err));
+    else if (e->notes.length > 0)
+        fprintf(stderr, "%s", e->notes.data);
+out:
     return status;
 }
 
@@ -55,11 +70,12 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, co
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = NULL;
     stw_text json = STW_TEXT_INIT, summary = STW_TEXT_INIT;
+    emitted settings = {emit, STW_TEXT_INIT, STW_TEXT_INIT};
     stw_format format;
     STW_TRY(stw_check_suffix(general->output, "a plan", ".json", err));
     STW_TRY(stw_report_format(&(stw_general){0}, &format, err)); /* of the summary */
     if (emit != NULL && !stw_emit_is(emit))
-        STW_TRY(stw_emit_plan(emit, NULL, NULL, NULL, NULL, NULL, err));
+        STW_TRY(stw_emit_plan(emit, NULL, NULL, NULL, NULL, err));
     const stw_named_path outputs[] = {
         {"-o", general->output}, {"--write-lp", in->write_lp}, {"--emit", emit_path(emit)}};
     const stw_named_path inputs[] = {STW_INPUT_PATHS(*in)};
@@ -68,10 +84,11 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, co
     *code = stw_plan_exit_code(plan);
     STW_TRY(stw_plan_to_json(plan, &json, err));
     STW_TRY(stw_text_status(&json, err));
+    if (emit != NULL) STW_TRY(make_settings(in, plan, &settings, err));
     if (general->output != NULL)
         STW_TRY(stw_file_write(general->output, json.data, json.length, err));
     if (emit != NULL) {
-        STW_TRY(emit_settings(in, emit, plan, err));
+        STW_TRY(write_settings(&settings, err));
         goto out;
     }
     if (general->json) {
@@ -85,6 +102,8 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, co
 out:
     stw_text_free(&json);
     stw_text_free(&summary);
+    stw_text_free(&settings.settings);
+    stw_text_free(&settings.notes);
     stw_plan_free(plan);
     return status;
 }

@@ -48,7 +48,19 @@ grep -q '^+ --recompute-method block$' notes.txt || fail "a part of the layers i
 grep -q '^--num-layers 8' out.txt || fail "no settings on stdout"
 grep -q '^No changes against gpt.sh$' err.txt || fail "no notes on stderr"
 
-# what a framework has no setting for is named
+# what a framework has no setting for is refused before anything is written
+refused() { # FRAMEWORK TEXT OPTION...: no settings, no plan, no file
+    framework=$1 text=$2
+    shift 2
+    rm -f refused.json refused.out
+    rc=0
+    "$STOWAGE" plan --cluster "$CLUSTER" --set nodes=1 "$@" -o refused.json --emit "$framework" >out.txt 2>err.txt || rc=$?
+    [ $rc = 7 ] || fail "$framework $*: exit $rc, expected 7"
+    "$STOWAGE" plan --cluster "$CLUSTER" --set nodes=1 "$@" --emit "$framework:refused.out" >>out.txt 2>/dev/null && fail "not refused"
+    [ ! -s out.txt ] && [ ! -e refused.json ] && [ ! -e refused.out ] || fail "$framework $*: something is written"
+    grep -q "^stowage: error: --emit $framework: .*nothing is written" err.txt && grep -q -e "$text" err.txt ||
+        fail "$framework $*: expected \"$text\", found $(cat err.txt)"
+}
 cat >ppo.sh <<'EOF'
 python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_length=512 \
   actor_rollout_ref.model.path=Qwen/Qwen3-0.6B actor_rollout_ref.rollout.name=vllm trainer.n_gpus_per_node=8 \
@@ -56,9 +68,7 @@ python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_le
 EOF
 again verl ppo.sh --set park.params=host --set roles.0.parallel.tp=4
 grep -q '^+ actor_rollout_ref.actor.fsdp_config.param_offload true$' notes.txt || fail "no offload"
-"$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --set fsdp.sync_each_micro_batch=false --emit verl \
-    >/dev/null 2>err.txt
-grep -q 'fsdp.sync_each_micro_batch: planned false, these settings give true' err.txt || fail "not named"
+refused verl 'Use --set fsdp.sync_each_micro_batch=true, or --emit fsdp2' --from verl:ppo.sh --set fsdp.sync_each_micro_batch=false
 
 # the machine of the plan, not that of the file; variables of the shell stay what they are
 cat >launch.sh <<'EOF'
@@ -76,9 +86,8 @@ grep -q "'data.val_files=\${data.train_files}'" again.sh || fail "a reference of
 grep -q 'The plans are the same' diff.txt || fail "other nodes: $(cat diff.txt)"
 
 # an optimizer step that was left to the planner, and that torch does not have
-"$STOWAGE" plan --from verl:launch.sh --model Qwen3-8B --cluster "$CLUSTER" --set nodes=1 --set node.gpus=2 \
-    --set roles.0.gpu_memory_utilization=0.5 --set optimizer.implementation=auto --emit verl >/dev/null 2>err.txt
-grep -q 'optimizer step: planned streamed' err.txt || fail "the streamed step is not named"
+refused verl 'the planned optimizer step is streamed' --from verl:launch.sh --model Qwen3-8B --set node.gpus=2 \
+    --set roles.0.gpu_memory_utilization=0.5 --set optimizer.implementation=auto
 
 # another framework's settings for the same engine, and facts for torch
 torch() { "$STOWAGE" plan --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --set batch.seq_len=1024 \
@@ -94,8 +103,8 @@ torch --set recompute.granularity=none --set fsdp.offload_policy=true --set batc
 grep -q '"offload_policy": CPUOffloadPolicy()' settings.py || fail "no offload"
 grep -q 'set_requires_gradient_sync(index == MICRO_BATCHES - 1)' settings.py || fail "reduced after each micro batch"
 torch --set parallel.tp=2 --set park.moments=host >settings.py
-grep -q 'parallel.tp: planned 2, these settings give 1' err.txt || fail "tensor parallelism is not named"
-grep -q 'park.moments: planned host' err.txt || fail "parking is not named"
+grep -q '^  parallel.tp: 2$' err.txt || fail "tensor parallelism is not named"
+grep -q '^  park.moments: host$' err.txt || fail "parking is not named"
 # a name from a file is text of the module, not code: it does not end the string or the line
 name=$(printf 'a"""\nimport os\n"""\\N{b}\\')
 mkdir -p "$name"
@@ -109,19 +118,41 @@ assert [a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names]
 assert 'for a"""\\nimport os\\n"""\\N{b}\\ on ' in ast.get_docstring(tree), ast.get_docstring(tree)
 EOP
 printf '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}' >ds.json
-"$STOWAGE" plan --from deepspeed:ds.json --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set batch.seq_len=1024 \
-    --set recompute.granularity=full --emit llamafactory:lf.yaml >notes.txt 2>/dev/null
-grep -q 'ds_z3_config.json' lf.yaml || fail "no config"
-grep -q 'deepspeed.reduce_bucket: planned' notes.txt || fail "another bucket is not named"
+ds() { "$STOWAGE" plan --from deepspeed:ds.json --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set batch.seq_len=1024 \
+    --set recompute.granularity=full "$@"; }
+refused llamafactory 'Use --set deepspeed.reduce_bucket=1048576' --from deepspeed:ds.json --model Qwen3-0.6B --set batch.seq_len=1024 \
+    --set recompute.granularity=full
+ds --emit deepspeed >out.txt 2>err.txt || fail "no settings of DeepSpeed"
+grep -q '^  batch.seq_len: 1024$' err.txt || fail "what the program says is not named"
+
+# state on NVMe is said, or refused by files that have no word for it
+nvme="--set node.nvme.capacity=10TB --set node.nvme.read=10GB/s --set node.nvme.write=5GB/s"
+for set in "deepspeed.offload_optimizer=nvme" "deepspeed.offload_optimizer=nvme deepspeed.offload_param=cpu" \
+    "deepspeed.offload_optimizer=nvme deepspeed.offload_param=nvme deepspeed.param_buffer_size=2e8 deepspeed.optimizer_buffer_count=5" \
+    "deepspeed.offload_optimizer=cpu deepspeed.offload_param=nvme deepspeed.param_buffer_size=2e8 deepspeed.max_in_cpu=0" \
+    "deepspeed.offload_optimizer=cpu deepspeed.ratio=0.3 deepspeed.sub_group_size=1e8"; do
+    sets=
+    case $set in *=nvme*) ;; *) nvme= ;; esac
+    for key in $set; do sets="$sets --set $key"; done
+    ds $nvme $sets -o first.json --emit deepspeed:nvme.json >/dev/null 2>err.txt || fail "$set: exit $?, $(cat err.txt)"
+    "$STOWAGE" plan --from deepspeed:nvme.json --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set batch.seq_len=1024 \
+        --set recompute.granularity=full $nvme -o second.json >/dev/null 2>&1 || fail "$set: what is emitted cannot be planned"
+    peaks first.json >first.txt
+    peaks second.json >second.txt
+    cmp -s first.txt second.txt || fail "$set: other bytes after a round trip"
+done
+nvme="--set node.nvme.capacity=10TB --set node.nvme.read=10GB/s --set node.nvme.write=5GB/s"
+ds $nvme --set deepspeed.offload_optimizer=nvme --emit deepspeed >out.txt 2>err.txt
+grep -q '"device": "nvme"' out.txt && grep -q 'nvme_path: /local_nvme is assumed' err.txt || fail "no device"
+refused llamafactory 'deepspeed.offload_optimizer: planned nvme, these settings none' --model Qwen3-0.6B --set engine=deepspeed \
+    --set batch.seq_len=1024 $nvme --set deepspeed.offload_optimizer=nvme
 
 # a model of the zoo: its arguments are not Megatron-LM's; a rollout on the trainer's GPUs has no settings of AReaL
 "$STOWAGE" plan --model Qwen3-30B-A3B --cluster "$CLUSTER" --set engine=megatron --set parallel.ep=8 --set batch.seq_len=4096 \
     --emit megatron >out.txt 2>err.txt
 grep -q '^--expert-model-parallel-size 8' out.txt || fail "no settings for a model of the zoo"
 grep -q 'the model: add its arguments' err.txt || fail "nothing is said of the model"
-"$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit areal >out.txt 2>err.txt
-grep -q 'backend: "fsdp:d8"' out.txt || fail "no trainer of AReaL"
-grep -q 'roles: planned 1, these settings give 0' err.txt || fail "the rollout is not named"
+refused areal 'roles: planned 1, these settings 0' --from verl:ppo.sh
 
 expect 2 'expected megatron, deepspeed' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit torch
 expect 2 'has no settings for engine fsdp2' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --set nodes=1 --emit megatron

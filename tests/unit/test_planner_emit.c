@@ -29,7 +29,13 @@ typedef struct kind {
 #define ZERO                                                                                       \
     {"deepspeed.zero_stage", {"1", "2", "3"}}, {"batch.micro_batch", {"1", "2", "3"}},             \
         {"batch.grad_accumulation", {"1", "3", "8"}}, {"optimizer.clip_norm", {"none", "0.5"}}, {  \
-        "deepspeed.offload_optimizer", { "none", "cpu" }                                           \
+        "deepspeed.offload_optimizer", {                                                           \
+            "none", "cpu", "cpu; deepspeed.offload_param=cpu",                                     \
+                "cpu; deepspeed.zero_stage=3; deepspeed.ratio=0.4",                                \
+                "nvme; deepspeed.zero_stage=3; deepspeed.offload_param=cpu",                       \
+                "nvme; deepspeed.zero_stage=3; deepspeed.offload_param=nvme; "                     \
+                "deepspeed.param_buffer_size=2e8; deepspeed.optimizer_buffer_count=8"              \
+        }                                                                                          \
     }
 #define FSDP                                                                                       \
     {"batch.micro_batch", {"1", "2", "5"}}, {"batch.grad_accumulation", {"1", "2", "7"}},          \
@@ -268,7 +274,9 @@ static bool round_trip(const kind *k, const stw_cluster *cluster, const stw_impo
     const bool planned =
         plan_of(import, model, cluster, settings, n, &first, NULL) == STW_STATUS_OK;
     if (planned) {
-        CHECK_OK(stw_emit_plan(k->framework, first, from, import, &text, &notes, err));
+        const stw_emit_options options = {
+            .from = from, .import = import, .data_folder = MODELS, .simulate = stw_sim_seconds};
+        CHECK_OK(stw_emit_plan(k->framework, first, &options, &text, &notes, err));
         CHECK_OK(stw_import_parse(k->framework, "again", text.data, text.length, &again, err));
         stw_model *own = NULL;
         CHECK_OK(stw_import_model(&again, k->model, MODELS, &own, err));
@@ -302,6 +310,7 @@ static void round_trips_of(const kind *k, unsigned rounds) {
     CHECK_OK(stw_cluster_defaults(&cluster, err));
     CHECK_OK(stw_cluster_read(MODELS "/examples/h100-80g-x8.yaml", &cluster, err));
     CHECK_OK(stw_cluster_set(&cluster, "nodes", two ? "2" : "1", "test", err));
+    CHECK_OK(stw_cluster_set(&cluster, "node.nvme.capacity", "10 TB", "test", err));
     for (; done < rounds && tries < 40 * rounds; tries++) {
         const char *settings[2 * MOST_KEYS + 4];
         stw_pool *pool = stw_pool_new();

@@ -30,25 +30,74 @@ static void put_third_stage(stw_emission *e, bool third) {
         stw_emit_put(e, sizes[i][0], third ? stw_emit_text(e, sizes[i][1]) : NULL);
 }
 
+/* A device and where it writes; the path of a file stays. @return is it NVMe? */
+static bool put_device(stw_emission *e, const char *key, const char *device, const char *path) {
+    const char *name = stw_emit_text(e, key);
+    const bool nvme = name != NULL && strcmp(name, "nvme") == 0;
+    const stw_emit_flag *own = stw_emit_find(e, path);
+    stw_emit_put(e, device, name != NULL ? name : "none");
+    if (!nvme) {
+        stw_emit_put(e, path, NULL);
+    } else if (own == NULL || own->value == NULL) {
+        stw_emit_put(e, path, "/local_nvme");
+        stw_text_printf(&e->notes, "%s: /local_nvme is assumed; set the folder on NVMe\n", path);
+    }
+    return nvme;
+}
+
+/* Sizes and switches of what lies on NVMe; without NVMe there are none. */
+static void put_nvme(stw_emission *e, bool optimizer, bool params) {
+    const struct {
+        const char *name, *key;
+        bool used;
+    } keys[] = {
+        {ZERO "offload_optimizer.buffer_count", "deepspeed.optimizer_buffer_count", optimizer},
+        {ZERO "offload_optimizer.pipeline_read", "deepspeed.pipeline_read", optimizer},
+        {ZERO "offload_optimizer.pipeline_write", "deepspeed.pipeline_write", optimizer},
+        {ZERO "offload_param.buffer_count", "deepspeed.param_buffer_count", params},
+        {ZERO "offload_param.buffer_size", "deepspeed.param_buffer_size", params},
+        {ZERO "offload_param.max_in_cpu", "deepspeed.max_in_cpu", params},
+        {"aio.intra_op_parallelism", "deepspeed.aio_intra_op_parallelism", optimizer || params}};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        stw_emit_put(e, keys[i].name, keys[i].used ? stw_emit_text(e, keys[i].key) : NULL);
+    if (optimizer || params)
+        stw_emit_put_count(e, "aio.block_size", stw_emit_count(e, "deepspeed.aio_block_size"));
+    else
+        stw_emit_put(e, "aio.block_size", NULL);
+}
+
+static void put_offload(stw_emission *e, bool third) {
+    static const char optimizer[] = ZERO "offload_optimizer.device";
+    static const char params[] = ZERO "offload_param.device";
+    const bool pinned = stw_emit_on(e, "deepspeed.pin_memory");
+    const char *ratio = stw_emit_text(e, "deepspeed.ratio");
+    const bool all = ratio == NULL || strcmp(ratio, "1") == 0;
+    const bool of_optimizer =
+        put_device(e, "deepspeed.offload_optimizer", optimizer, ZERO "offload_optimizer.nvme_path");
+    bool of_params = false;
+    stw_emit_put_switch(e, ZERO "offload_optimizer.pin_memory", pinned);
+    stw_emit_put(e, ZERO "offload_optimizer.ratio", all ? NULL : ratio);
+    if (third) {
+        of_params =
+            put_device(e, "deepspeed.offload_param", params, ZERO "offload_param.nvme_path");
+        stw_emit_put_switch(e, ZERO "offload_param.pin_memory", pinned);
+    } else {
+        stw_emit_put(e, params, NULL);
+        stw_emit_put(e, ZERO "offload_param.nvme_path", NULL);
+        stw_emit_put(e, ZERO "offload_param.pin_memory", NULL);
+    }
+    put_nvme(e, of_optimizer, of_params);
+}
+
 void stw_emit_deepspeed(stw_emission *e) {
     const bool third = stw_emit_count(e, "deepspeed.zero_stage") == 3;
-    const bool optimizer = stw_emit_has(e, "deepspeed.offload_optimizer", "cpu");
-    const bool params = stw_emit_has(e, "deepspeed.offload_param", "cpu");
-    const bool pinned = stw_emit_on(e, "deepspeed.pin_memory");
     const char *type = stw_emit_text(e, "precision.params");
     const char *grads = stw_emit_text(e, "precision.grads");
     const char *reduce = stw_emit_text(e, "precision.reduce");
     stw_emit_put_count(e, ZERO "stage", stw_emit_count(e, "deepspeed.zero_stage"));
-    stw_emit_put(e, ZERO "offload_optimizer.device", optimizer ? "cpu" : "none");
-    stw_emit_put_switch(e, ZERO "offload_optimizer.pin_memory", pinned);
-    if (third) {
-        stw_emit_put(e, ZERO "offload_param.device", params ? "cpu" : "none");
-        stw_emit_put_switch(e, ZERO "offload_param.pin_memory", pinned);
-    } else {
-        stw_emit_put(e, ZERO "offload_param.device", NULL);
-        stw_emit_put(e, ZERO "offload_param.pin_memory", NULL);
+    put_offload(e, third);
+    if (!third)
         stw_emit_put_switch(e, ZERO "overlap_comm", stw_emit_on(e, "deepspeed.overlap_comm"));
-    }
     stw_emit_put(e, ZERO "reduce_bucket_size", stw_emit_text(e, "deepspeed.reduce_bucket"));
     put_third_stage(e, third);
     stw_emit_put_switch(e, "bf16.enabled", type != NULL && strcmp(type, "bf16") == 0);

@@ -17,6 +17,7 @@ typedef struct stw_emission {
     stw_pool *pool;
     size_t n, capacity;
     stw_emit_flag *flags;
+    stw_text notes; /* lines for people, such as names that a user has to give */
     stw_error *err;
     stw_status status; /* the first failure; nothing is added after it */
 } stw_emission;
@@ -62,7 +63,8 @@ void stw_emit_verl(stw_emission *e);
 void stw_emit_areal(stw_emission *e);
 /** A Python module with torch's calls; no such file is read back. */
 void stw_emit_fsdp2(stw_emission *e, stw_text *out);
-/** The run that this module realises. @param run out; free with stw_run_spec_free, also on error */
+/** The run that this module realises, whose activations are those of the plan. @param run out; free
+ * with stw_run_spec_free, also on error */
 STW_MUST_USE stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *err);
 
 /* ---- forms of files (text.c) ---- */

@@ -6,24 +6,51 @@
 
 #include "core/checked.h"
 #include "plan/spec/registry.h"
+#include "planner/frameworks/emit/check.h"
 #include "planner/frameworks/emit/emission.h"
 #include "planner/frameworks/import/derived.h"
+
+enum { MOST_ELSEWHERE = 20 };
 
 typedef struct framework {
     const char *name;
     const char *engines; /* that it runs, with spaces between */
     void (*put)(stw_emission *e);
     void (*write)(const stw_emission *e, stw_text *out);
+    /* Beginnings of keys that its settings do not say: the program that trains does, or the shell
+     * that starts it. NULL at the end. */
+    const char *elsewhere[MOST_ELSEWHERE + 1];
 } framework;
 
+#define ANYWHERE "checkpoint.", "load.weights", "load.page_cached", "placement.gpu_fill"
+#define PROGRAM                                                                                    \
+    ANYWHERE, "attention", "loss.", "trainable.", "moe.", "load.", "weight_sync.", "park.",        \
+        "batch.log_prob", "roles"
+
 static const framework frameworks[] = {
-    {"megatron", "megatron", stw_emit_megatron, stw_emit_as_arguments},
-    {"deepspeed", "deepspeed", stw_emit_deepspeed, stw_emit_as_json},
-    {"ms-swift", "deepspeed fsdp2 megatron", stw_emit_ms_swift, stw_emit_as_script},
-    {"llamafactory", "deepspeed", stw_emit_llamafactory, stw_emit_as_yaml},
-    {"verl", "fsdp2 megatron", stw_emit_verl, stw_emit_as_hydra},
-    {"areal", "fsdp2 megatron", stw_emit_areal, stw_emit_as_yaml},
-    {"fsdp2", "fsdp2", NULL, NULL}};
+    {"megatron",
+     "megatron",
+     stw_emit_megatron,
+     stw_emit_as_arguments,
+     {ANYWHERE, "load.", "weight_sync.", "park.", "batch.log_prob", "roles"}},
+    {"deepspeed",
+     "deepspeed",
+     stw_emit_deepspeed,
+     stw_emit_as_json,
+     {PROGRAM, "batch.seq_len", "recompute.", "allocator.", "optimizer.implementation"}},
+    {"ms-swift", "deepspeed fsdp2 megatron", stw_emit_ms_swift, stw_emit_as_script, {ANYWHERE}},
+    {"llamafactory",
+     "deepspeed",
+     stw_emit_llamafactory,
+     stw_emit_as_yaml,
+     {ANYWHERE, "allocator."}},
+    {"verl", "fsdp2 megatron", stw_emit_verl, stw_emit_as_hydra, {ANYWHERE, "allocator."}},
+    {"areal", "fsdp2 megatron", stw_emit_areal, stw_emit_as_yaml, {ANYWHERE, "allocator."}},
+    {"fsdp2",
+     "fsdp2",
+     NULL,
+     NULL,
+     {PROGRAM, "parallel.tp", "parallel.cp", "parallel.ep", "parallel.etp"}}};
 #define EXPECTED "megatron, deepspeed, ms-swift, llamafactory, verl, areal or fsdp2"
 
 static const framework *framework_of(const char *what) {
@@ -38,124 +65,62 @@ bool stw_emit_is(const char *what) { return framework_of(what) != NULL; }
 
 /* ---- reading back ---- */
 
-/* What --from makes of settings. */
-typedef struct given {
-    stw_run_spec run;
-    const char *const *idle; /* KEY=VALUE that have no effect on one data-parallel rank; or NULL */
-    uint64_t gpus;           /* of the launch; 0: not in the settings */
-} given;
-
-static bool lacks_model(const framework *f, const stw_emission *e) {
+static bool describes_model(const framework *f, const stw_emission *e) {
     return strcmp(f->name, "megatron") == 0 && e->import == NULL;
 }
 
-/* Only the run is compared: any model will do, with as many experts as the plan's. */
-static void add_model(const framework *f, const stw_emission *e, stw_text *out) {
-    uint64_t experts = 0;
-    for (uint32_t g = 0; g < e->plan->model->n_groups; g++)
-        experts = stw_max_u64(experts, e->plan->model->groups[g].facts.experts);
-    if (!lacks_model(f, e)) return;
-    stw_text_printf(out, "--num-layers 2 --hidden-size 64 --num-attention-heads 2");
-    if (experts > 0) stw_text_printf(out, " --num-experts %llu", (unsigned long long)experts);
+/* A key that the import has set is the framework's own. */
+static bool was_set(const stw_import *import, const char *key) {
+    const size_t n = strlen(key);
+    for (size_t i = 0; i < import->n_settings; i++)
+        if (strncmp(import->settings[i], key, n) == 0) return true;
+    return false;
 }
 
-static stw_status read_back(const framework *f, const stw_emission *e, given *out, stw_error *err) {
+static const char *const *elsewhere_of(const framework *f, const stw_import *import,
+                                       stw_pool *pool) {
+    size_t n = 0;
+    const char **out = stw_pool_array(pool, MOST_ELSEWHERE + 1, sizeof *out);
+    for (size_t i = 0; out != NULL && i < MOST_ELSEWHERE && f->elsewhere[i] != NULL; i++)
+        if (!was_set(import, f->elsewhere[i])) out[n++] = f->elsewhere[i];
+    return out;
+}
+
+static stw_status read_back(const framework *f, const stw_emission *e, const char *data_folder,
+                            stw_emit_given *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_import import = {.pool = NULL};
     stw_text text = STW_TEXT_INIT;
     stw_run_spec *run = &out->run;
-    *out = (given){.idle = NULL};
+    *out = (stw_emit_given){.name = f->name};
     f->write(e, &text);
-    add_model(f, e, &text);
     STW_TRY(stw_run_spec_init(run, err));
     STW_TRY(stw_text_status(&text, err));
     STW_TRY(stw_import_parse(f->name, "settings", text.data, text.length, &import, err));
     import.derived.text_only = false;
-    STW_TRY(stw_derived_add(&import, e->plan->model, err));
+    if (describes_model(f, e) && data_folder != NULL)
+        STW_TRY(stw_import_model(&import, NULL, data_folder, &out->model, err));
+    else
+        STW_TRY(stw_derived_add(&import, e->plan->model, err));
     STW_TRY(stw_import_run(&import, run, err));
     STW_TRY(stw_import_batch(&import, &e->plan->cluster, run, err));
     const stw_parallel *p = &run->parallel;
     if (e->plan->job->world == (uint64_t)p->tp * p->pp && p->cp == 1) out->idle = import.alone;
     out->gpus = import.gpus;
+    out->elsewhere = elsewhere_of(f, &import, e->pool);
 out:
     stw_text_free(&text);
     stw_import_free(&import);
     return status;
 }
 
-static const char *text_of(const stw_spec_row *row, const void *base, stw_pool *pool) {
-    stw_text text = STW_TEXT_INIT;
-    stw_spec_write_value(row, base, &text);
-    const char *out = stw_pool_string(pool, text.data != NULL ? text.data : "");
-    stw_text_free(&text);
-    return out != NULL ? out : "";
-}
-
-static bool is_idle(const given *g, const char *key) {
-    const size_t n = strlen(key);
-    for (const char *const *idle = g->idle; idle != NULL && *idle != NULL; idle++)
-        if (strncmp(*idle, key, n) == 0 && (*idle)[n] == '=') return true;
-    return false;
-}
-
-typedef struct comparison {
-    const stw_run_spec *planned;
-    const given *given;
-    stw_pool *pool;
-    stw_text *notes; /* NULL: differences are only counted */
-} comparison;
-
-/* Where the plan names no method of recomputation, the settings name the one that realises it. What
- * a search keeps of tokens is in the accumulation that it has found. */
-static bool is_realised(const comparison *c, const char *key) {
-    if (c->notes != NULL && strcmp(key, "batch.tokens_per_step") == 0) return true;
-    return c->notes != NULL && c->planned->recompute.method == 0 &&
-           c->planned->recompute.granularity != 0 && c->given->run.recompute.granularity == 1 &&
-           (strcmp(key, "recompute.method") == 0 || strcmp(key, "recompute.num_layers") == 0);
-}
-
-/* Rows that differ. @param a, b of the plan and of the settings */
-static size_t compare_rows(const comparison *c, const stw_spec_table *table, const void *a,
-                           const void *b, const char *prefix) {
-    size_t n = 0;
-    for (size_t i = 0; i < table->n_rows; i++) {
-        const stw_spec_row *row = &table->rows[i];
-        if (row->kind == STW_SPEC_ITEMS || row->label || is_idle(c->given, row->key) ||
-            is_realised(c, row->key))
-            continue;
-        const char *planned = text_of(row, a, c->pool), *found = text_of(row, b, c->pool);
-        /* where the plan leaves a choice, any will do */
-        if (strcmp(planned, found) == 0 || strcmp(planned, "auto") == 0) continue;
-        n++;
-        if (c->notes != NULL)
-            stw_text_printf(c->notes, "  %s%s: planned %s, these settings give %s\n", prefix,
-                            row->key, planned, found);
-    }
-    return n;
-}
-
-static size_t compare(const comparison *c) {
-    const stw_run_spec *planned = c->planned, *run = &c->given->run;
-    size_t n = compare_rows(c, stw_run_spec_table(), planned, run, "");
-    if (planned->n_roles != run->n_roles && c->notes != NULL)
-        stw_text_printf(c->notes, "  roles: planned %u, these settings give %u\n", planned->n_roles,
-                        run->n_roles);
-    n += planned->n_roles != run->n_roles;
-    for (uint32_t i = 0; i < planned->n_roles && i < run->n_roles; i++) {
-        char prefix[32];
-        snprintf(prefix, sizeof prefix, "roles.%u.", i);
-        n += compare_rows(c, stw_role_table(), &planned->roles[i], &run->roles[i], prefix);
-    }
-    return n;
-}
-
 /* Do these settings give the same run on as many GPUs? */
-static bool is_same(const framework *f, const stw_emission *e, const given *as) {
-    given now = {.idle = NULL};
-    const bool read = read_back(f, e, &now, NULL) == STW_STATUS_OK;
-    const comparison there = {&as->run, &now, e->pool, NULL}, back = {&now.run, as, e->pool, NULL};
-    const bool same = read && now.gpus == as->gpus && compare(&there) == 0 && compare(&back) == 0;
-    stw_run_spec_free(&now.run);
+static bool is_same(const framework *f, const stw_emission *e, const stw_emit_given *as) {
+    stw_emit_given now = {.name = NULL};
+    const bool same = read_back(f, e, NULL, &now, NULL) == STW_STATUS_OK &&
+                      stw_emit_given_same(as, &now, e->pool) &&
+                      stw_emit_given_same(&now, as, e->pool);
+    stw_emit_given_free(&now);
     return same;
 }
 
@@ -189,7 +154,8 @@ static bool is_needed(const stw_emission *e, size_t i) {
 }
 
 /* Give flags i and j the file's values, if the settings still mean the same. */
-static void try_own(const framework *f, stw_emission *e, size_t i, size_t j, const given *as) {
+static void try_own(const framework *f, stw_emission *e, size_t i, size_t j,
+                    const stw_emit_given *as) {
     const char *first = e->flags[i].value, *second = e->flags[j].value;
     if (equal(first, before(e, i)) || equal(second, before(e, j))) return;
     if (is_needed(e, i) || is_needed(e, j)) return;
@@ -203,13 +169,13 @@ static void try_own(const framework *f, stw_emission *e, size_t i, size_t j, con
 /* Values of the file that mean the same stay, alone or in pairs, such as a batch of prompts and the
  * answers to each of them. */
 static void keep_own(const framework *f, stw_emission *e) {
-    given as = {.idle = NULL};
-    if (read_back(f, e, &as, NULL) == STW_STATUS_OK) {
+    stw_emit_given as = {.name = NULL};
+    if (read_back(f, e, NULL, &as, NULL) == STW_STATUS_OK) {
         for (size_t i = 0; i < e->n; i++) try_own(f, e, i, i, &as);
         for (size_t i = 0; i < e->n; i++)
             for (size_t j = i + 1; j < e->n; j++) try_own(f, e, i, j, &as);
     }
-    stw_run_spec_free(&as.run);
+    stw_emit_given_free(&as);
 }
 
 static void note_changes(const stw_emission *e, stw_text *notes) {
@@ -231,49 +197,41 @@ static void note_changes(const stw_emission *e, stw_text *notes) {
     if (n == 0) stw_text_printf(notes, "No changes against %s\n", e->import->path);
 }
 
-/* What is on: in words where no key says it. */
-static void note_decisions(const framework *f, stw_emission *e, const given *read,
-                           stw_text *notes) {
-    const stw_decisions *d = &e->plan->decisions;
-    uint64_t by_act[STW_N_ACTS] = {0};
-    const bool open = e->plan->run.recompute.granularity == STW_AUTO;
-    for (uint32_t i = 0; i < d->n_blocks; i++) by_act[d->blocks[i].act] += d->blocks[i].count;
-    const bool mixed = by_act[STW_ACT_KEEP] > 0 && by_act[STW_ACT_RECOMPUTE] > 0;
-    const bool apart = mixed && f->write != NULL && stw_emit_recompute_method(e) == NULL;
-    if (open && (apart || by_act[STW_ACT_OFFLOAD] > 0))
-        stw_text_printf(notes,
-                        "  activations: planned %llu blocks kept, %llu recomputed, %llu offloaded; "
-                        "these settings %s\n",
-                        (unsigned long long)by_act[STW_ACT_KEEP],
-                        (unsigned long long)by_act[STW_ACT_RECOMPUTE],
-                        (unsigned long long)by_act[STW_ACT_OFFLOAD],
-                        f->write != NULL ? "treat all alike"
-                                         : "keep what is to be offloaded, and may not fit; "
-                                           "--set recompute.granularity=full needs none of it");
-    if (stw_plan_streamed_note(e->plan) != NULL &&
-        read->run.optimizer.implementation != STW_OPTIMIZER_STREAMED)
-        stw_text_printf(notes,
-                        "  optimizer step: planned streamed, with moments on the host; these "
-                        "settings keep all state on the GPU, and may not fit\n");
+/* Settings that are not read as the framework's own files are, before anybody has seen them. */
+static stw_status refuse_unread(const framework *f, const stw_error *why, stw_error *err) {
+    char where[64];
+    snprintf(where, sizeof where, "--emit %s", f->name);
+    return stw_fail(err,
+                    why->status == STW_STATUS_NO_MEMORY ? why->status : STW_STATUS_NOT_BUILT_IN,
+                    where, "its settings cannot say this plan; nothing is written: %s%s%s",
+                    strcmp(why->where, "settings") == 0 ? "" : why->where,
+                    strcmp(why->where, "settings") == 0 ? "" : ": ", why->text);
 }
 
-static stw_status write_notes(const framework *f, stw_emission *e, stw_text *notes,
-                              stw_error *err) {
-    given read = {.idle = NULL};
+static stw_status check(const framework *f, stw_emission *e, const stw_emit_options *options,
+                        stw_text *notes, stw_error *err) {
+    stw_emit_given read = {.name = NULL};
+    stw_error why = STW_ERROR_INIT;
     stw_text lines = STW_TEXT_INIT;
-    stw_status status =
-        f->write != NULL ? read_back(f, e, &read, err) : stw_emit_fsdp2_says(e, &read.run, err);
-    if (status == STW_STATUS_OK) {
-        (void)compare(&(comparison){&e->plan->run, &read, e->pool, &lines});
-        note_decisions(f, e, &read, &lines);
-        if (lacks_model(f, e))
-            stw_text_printf(&lines, "  the model: add its arguments (--num-layers, ...)\n");
-        if (lines.length > 0)
-            stw_text_printf(notes, "What settings of %s do not say\n%s", f->name, lines.data);
-        if (e->import != NULL) note_changes(e, notes);
+    stw_status status = STW_STATUS_OK;
+    if (f->write != NULL) {
+        status = read_back(f, e, options->data_folder, &read, &why);
+        if (status != STW_STATUS_OK) status = refuse_unread(f, &why, err);
+    } else {
+        read.name = f->name;
+        read.elsewhere = f->elsewhere;
+        status = stw_emit_fsdp2_says(e, &read.run, err);
     }
+    STW_TRY(status);
+    STW_TRY(stw_emit_check(e, &read, options->simulate, &lines, err));
+    if (lines.length > 0)
+        stw_text_printf(notes, "What settings of %s do not say; set it where training starts\n%s",
+                        f->name, lines.data);
+    stw_text_append(notes, e->notes.data != NULL ? e->notes.data : "", e->notes.length);
+    if (e->import != NULL) note_changes(e, notes);
+out:
     stw_text_free(&lines);
-    stw_run_spec_free(&read.run);
+    stw_emit_given_free(&read);
     return status;
 }
 
@@ -286,9 +244,8 @@ static bool runs(const framework *f, const char *engine) {
     return false;
 }
 
-stw_status stw_emit_plan(const char *what, const stw_plan *plan, const char *from,
-                         const stw_import *import, stw_text *settings, stw_text *notes,
-                         stw_error *err) {
+stw_status stw_emit_plan(const char *what, const stw_plan *plan, const stw_emit_options *options,
+                         stw_text *settings, stw_text *notes, stw_error *err) {
     const framework *f = framework_of(what);
     if (f == NULL || plan == NULL)
         return stw_fail(err, STW_STATUS_USAGE, "--emit", "found \"%.60s\", expected " EXPECTED,
@@ -298,19 +255,23 @@ stw_status stw_emit_plan(const char *what, const stw_plan *plan, const char *fro
         return stw_fail(err, STW_STATUS_USAGE, "--emit",
                         "%s has no settings for engine %s; use --set engine=%.*s", f->name, engine,
                         (int)strcspn(f->engines, " "), f->engines);
-    stw_emission e = {.plan = plan, .pool = stw_pool_new(), .err = err, .status = STW_STATUS_OK};
+    stw_emission e = {.plan = plan,
+                      .pool = stw_pool_new(),
+                      .notes = STW_TEXT_INIT,
+                      .err = err,
+                      .status = STW_STATUS_OK};
     if (e.pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "--emit", "out of memory");
-    if (from != NULL && import != NULL && framework_of(from) == f) e.import = import;
-    if (f->put == NULL) {
-        stw_emit_fsdp2(&e, settings);
-        if (e.status == STW_STATUS_OK) e.status = write_notes(f, &e, notes, err);
-    } else {
+    const bool same = options->from != NULL && framework_of(options->from) == f;
+    if (same && options->import != NULL) e.import = options->import;
+    if (f->put != NULL) {
         if (e.import != NULL) add_own(&e);
         f->put(&e);
         if (e.import != NULL && e.status == STW_STATUS_OK) keep_own(f, &e);
-        if (e.status == STW_STATUS_OK) e.status = write_notes(f, &e, notes, err);
-        if (e.status == STW_STATUS_OK) f->write(&e, settings);
     }
+    if (e.status == STW_STATUS_OK) e.status = check(f, &e, options, notes, err);
+    if (e.status == STW_STATUS_OK && f->put != NULL) f->write(&e, settings);
+    if (e.status == STW_STATUS_OK && f->put == NULL) stw_emit_fsdp2(&e, settings);
+    stw_text_free(&e.notes);
     stw_pool_free(e.pool);
     return e.status;
 }

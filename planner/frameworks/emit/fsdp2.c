@@ -230,8 +230,7 @@ stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *er
     const stw_optimizer_implementation how = planned->optimizer.implementation;
     if (how == STW_OPTIMIZER_FUSED || how == STW_OPTIMIZER_FOREACH || how == STW_OPTIMIZER_LOOP)
         run->optimizer.implementation = how;
-    if (planned->recompute.granularity < 2)
-        run->recompute.granularity = planned->recompute.granularity;
+    run->recompute = planned->recompute; /* by layer */
 out:
     return status;
 }

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/frameworks/emit/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/units.h"
+#include "plan/spec/registry.h"
+
+/* Of the plan of settings that differ. */
+static const double AGAIN_S = 20;
+
+void stw_emit_given_free(stw_emit_given *given) {
+    stw_run_spec_free(&given->run);
+    stw_model_free(given->model);
+    given->model = NULL;
+}
+
+static const char *text_of(const stw_spec_row *row, const void *base, stw_pool *pool) {
+    stw_text text = STW_TEXT_INIT;
+    stw_spec_write_value(row, base, &text);
+    const char *out = stw_pool_string(pool, text.data != NULL ? text.data : "");
+    stw_text_free(&text);
+    return out != NULL ? out : "";
+}
+
+static bool begins_with(const char *text, const char *beginning) {
+    return strncmp(text, beginning, strlen(beginning)) == 0;
+}
+
+static bool is_idle(const stw_emit_given *g, const char *key) {
+    const size_t n = strlen(key);
+    for (const char *const *idle = g->idle; idle != NULL && *idle != NULL; idle++)
+        if (strncmp(*idle, key, n) == 0 && (*idle)[n] == '=') return true;
+    return false;
+}
+
+static bool is_elsewhere(const stw_emit_given *g, const char *key) {
+    for (const char *const *at = g->elsewhere; at != NULL && *at != NULL; at++)
+        if (begins_with(key, *at)) return true;
+    return false;
+}
+
+/* ---- differences ---- */
+
+enum { MOST_DIFFERENCES = 64 };
+
+typedef struct difference {
+    const char *key, *planned, *given;
+    bool settable; /* `given` is a value for --set */
+} difference;
+
+typedef struct differences {
+    stw_pool *pool;
+    size_t n;
+    difference all[MOST_DIFFERENCES];
+} differences;
+
+static void add(differences *d, const char *key, const char *planned, const char *given,
+                bool settable) {
+    if (d->n < MOST_DIFFERENCES) d->all[d->n++] = (difference){key, planned, given, settable};
+}
+
+/* Rows that differ. @param a of the plan, b of the settings */
+static void compare_rows(differences *d, const stw_spec_table *table, const void *a, const void *b,
+                         const stw_emit_given *given, const char *prefix) {
+    for (size_t i = 0; i < table->n_rows; i++) {
+        const stw_spec_row *row = &table->rows[i];
+        if (row->kind == STW_SPEC_ITEMS || row->label || is_idle(given, row->key)) continue;
+        /* what a search keeps is in the accumulation that it has found */
+        if (strcmp(row->key, "batch.tokens_per_step") == 0) continue;
+        const char *planned = text_of(row, a, d->pool), *found = text_of(row, b, d->pool);
+        if (strcmp(planned, found) == 0) continue;
+        const char *key = stw_pool_printf(d->pool, "%s%s", prefix, row->key);
+        if (key != NULL) add(d, key, planned, found, true);
+    }
+}
+
+static void compare(differences *d, const stw_run_spec *planned, const stw_emit_given *given) {
+    const stw_run_spec *run = &given->run;
+    char counts[2][16];
+    compare_rows(d, stw_run_spec_table(), planned, run, given, "");
+    for (uint32_t i = 0; i < planned->n_roles && i < run->n_roles; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "roles.%u.", i);
+        compare_rows(d, stw_role_table(), &planned->roles[i], &run->roles[i], given, prefix);
+    }
+    if (planned->n_roles == run->n_roles) return;
+    snprintf(counts[0], sizeof counts[0], "%u", planned->n_roles);
+    snprintf(counts[1], sizeof counts[1], "%u", run->n_roles);
+    add(d, "roles", stw_pool_printf(d->pool, "%s", counts[0]),
+        stw_pool_printf(d->pool, "%s", counts[1]), false);
+}
+
+bool stw_emit_given_same(const stw_emit_given *a, const stw_emit_given *b, stw_pool *pool) {
+    differences d = {.pool = pool};
+    compare(&d, &a->run, b);
+    return d.n == 0 && a->gpus == b->gpus;
+}
+
+/* ---- what is said elsewhere ---- */
+
+static stw_status take_elsewhere(const stw_emission *e, stw_emit_given *given, stw_text *notes,
+                                 stw_error *err) {
+    const stw_spec_table *table = stw_run_spec_table();
+    const stw_run_spec *planned = &e->plan->run;
+    stw_status status = STW_STATUS_OK;
+    for (size_t i = 0; i < table->n_rows; i++) {
+        const stw_spec_row *row = &table->rows[i];
+        if (row->kind == STW_SPEC_ITEMS || row->label || !is_elsewhere(given, row->key)) continue;
+        const char *text = text_of(row, planned, e->pool);
+        if (strcmp(text, text_of(row, &given->run, e->pool)) == 0) continue;
+        STW_TRY(stw_run_spec_set(&given->run, row->key, text, "--emit", err));
+        if (strcmp(text, "auto") != 0) stw_text_printf(notes, "  %s: %s\n", row->key, text);
+    }
+    if (is_elsewhere(given, "roles") && planned->n_roles != given->run.n_roles) {
+        given->run.roles = planned->roles; /* in the plan's pool */
+        given->run.n_roles = planned->n_roles;
+        stw_text_printf(notes, "  roles: the other %" PRIu32 " of the job\n", planned->n_roles);
+    }
+out:
+    return status;
+}
+
+/* ---- bytes ---- */
+
+typedef struct excess {
+    double share;
+    unsigned phase;
+    uint32_t memory;
+    uint64_t planned, given;
+} excess;
+
+/* The largest relative difference; share 0: there is none. */
+static excess compare_bytes(const stw_plan *a, const stw_plan *b) {
+    excess most = {.share = a->job->n_kinds != b->job->n_kinds ? INFINITY : 0};
+    for (uint32_t k = 0; k < a->job->n_kinds && k < b->job->n_kinds; k++)
+        for (unsigned p = 0; p < STW_N_PHASES; p++)
+            for (uint32_t m = 0; m <= STW_MEMORY_PAGE_LOCKED; m++) {
+                const uint64_t x = stw_peaks_bytes(&a->shown[k], p, m);
+                const uint64_t y = stw_peaks_bytes(&b->shown[k], p, m);
+                const double base = (double)(x > y ? x : y);
+                const double share = x == y ? 0 : ((double)(x > y ? x - y : y - x)) / base;
+                if (share > most.share) most = (excess){share, p, m, x, y};
+            }
+    return most;
+}
+
+static bool is_open(const stw_run_spec *run, const char *key, stw_pool *pool) {
+    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
+    return row != NULL && strcmp(text_of(row, run, pool), "auto") == 0;
+}
+
+/* Do the settings leave to the planner what the plan's run does, of state and activations? */
+static bool leaves_alike(const differences *d) {
+    static const char *const keys[] = {"placement.", "update.",    "optimizer.", "recompute.",
+                                       "fsdp.",      "deepspeed.", "megatron.",  "parallel.",
+                                       "precision.", "park.",      "roles",      "batch."};
+    for (size_t i = 0; i < d->n; i++)
+        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
+            if (begins_with(d->all[i].key, keys[k])) return false;
+    return true;
+}
+
+/* No framework's settings say these: what the plan chose is taken. */
+static void take_choices(const stw_emission *e, const stw_emit_given *given, const differences *d,
+                         stw_plan *again) {
+    const stw_decisions *planned = &e->plan->decisions;
+    if (given->model == NULL && leaves_alike(d)) {
+        again->decisions = *planned; /* blocks in the plan's pool */
+        return;
+    }
+    if (is_open(&again->run, "load.method", e->pool)) again->decisions.load = planned->load;
+    if (!is_open(&again->run, "prefetch.depth", e->pool) ||
+        !is_open(&again->run, "prefetch.bucket", e->pool))
+        return;
+    again->decisions.prefetch = planned->prefetch;
+    again->decisions.fetch_ahead = planned->fetch_ahead;
+}
+
+static stw_status plan_again(const stw_emission *e, stw_emit_given *given, const differences *d,
+                             stw_planner_simulate simulate, stw_plan **out, stw_error *err) {
+    const stw_planner_options options = {.time_limit_s = AGAIN_S,
+                                         .no_fixes = true,
+                                         .no_prices = true,
+                                         .no_alternatives = true,
+                                         .no_reasons = true,
+                                         .only_stage1 = true,
+                                         .simulate = simulate};
+    const stw_model *model = given->model != NULL ? given->model : e->plan->model;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_run_spec_check(&given->run, "--emit", err));
+    STW_TRY(stw_plan_new_sharing(model, &e->plan->cluster, &given->run, out, err));
+    if (given->model != NULL || !leaves_alike(d)) STW_TRY(stw_planner_solve(*out, &options, err));
+    take_choices(e, given, d, *out);
+    STW_TRY(stw_decisions_check((*out)->job, &(*out)->decisions, err));
+    STW_TRY(stw_plan_derive_bytes(*out, err));
+out:
+    return status;
+}
+
+/* What the planner chose and no key of the plan says. */
+static void say_decisions(const stw_emission *e, stw_text *out) {
+    const stw_decisions *d = &e->plan->decisions;
+    uint64_t by_act[STW_N_ACTS] = {0};
+    for (uint32_t i = 0; i < d->n_blocks; i++) by_act[d->blocks[i].act] += d->blocks[i].count;
+    if (e->plan->run.recompute.granularity == STW_AUTO)
+        stw_text_printf(out,
+                        "; of the planned blocks %llu keep activations, %llu recompute, %llu "
+                        "offload them",
+                        (unsigned long long)by_act[STW_ACT_KEEP],
+                        (unsigned long long)by_act[STW_ACT_RECOMPUTE],
+                        (unsigned long long)by_act[STW_ACT_OFFLOAD]);
+    if (stw_plan_streamed_note(e->plan) != NULL)
+        stw_text_printf(out, "; the planned optimizer step is streamed, with moments on the host");
+}
+
+static void say_bytes(const excess *most, stw_text *out) {
+    static const char *const memories[] = {"GPU memory", "host memory", "NVMe",
+                                           "page-locked memory"};
+    char bytes[2][32];
+    if (!isfinite(most->share)) {
+        stw_text_printf(out, "; other kinds of ranks");
+    } else if (most->share > 0) {
+        stw_bytes_format(most->planned, bytes[0], sizeof bytes[0]);
+        stw_bytes_format(most->given, bytes[1], sizeof bytes[1]);
+        stw_text_printf(out, "; %s in %s: planned %s, these settings %s",
+                        memories[most->memory % 4], stw_phase_name((stw_phase)most->phase),
+                        bytes[0], bytes[1]);
+    }
+}
+
+enum { MOST_SETS = 280, MOST_WHY = 380 }; /* of an error's text */
+
+/* @param why it cannot be planned, or NULL */
+static stw_status refuse(const stw_emission *e, const stw_emit_given *given, const differences *d,
+                         const excess *most, const char *why, stw_error *err) {
+    const char *engine = stw_run_spec_engine(&e->plan->run)->name;
+    const bool other = strcmp(engine, given->name) != 0;
+    stw_text text = STW_TEXT_INIT, sets = STW_TEXT_INIT;
+    for (size_t i = 0; i < d->n; i++) {
+        const difference *at = &d->all[i];
+        stw_text_printf(&text, "%s%s: planned %s, these settings %s", i > 0 ? "; " : "", at->key,
+                        at->planned, at->given);
+        if (at->settable) stw_text_printf(&sets, " --set %s=%s", at->key, at->given);
+    }
+    if (d->n == 0) stw_text_printf(&text, "the model's arguments give other bytes");
+    say_bytes(most, &text);
+    say_decisions(e, &text);
+    if (why != NULL) stw_text_printf(&text, "; %s", why);
+    char where[64];
+    snprintf(where, sizeof where, "--emit %s", given->name);
+    const stw_status status =
+        stw_fail(err, STW_STATUS_NOT_BUILT_IN, where,
+                 "its settings cannot say this plan; nothing is written. Use%.*s%s%s. %.*s",
+                 sets.length < MOST_SETS ? (int)sets.length : MOST_SETS,
+                 sets.length > 0 ? sets.data : " another model or run", other ? ", or --emit " : "",
+                 other ? engine : "", MOST_WHY, text.data != NULL ? text.data : "");
+    stw_text_free(&text);
+    stw_text_free(&sets);
+    return status;
+}
+
+/* Differences that change no byte are said; a choice that was the planner's is none. */
+static void note_same(const differences *d, stw_text *notes) {
+    for (size_t i = 0; i < d->n; i++)
+        if (strcmp(d->all[i].planned, "auto") != 0 && !begins_with(d->all[i].key, "recompute."))
+            stw_text_printf(notes,
+                            "  %s: planned %s, these settings give %s, with the same bytes\n",
+                            d->all[i].key, d->all[i].planned, d->all[i].given);
+}
+
+stw_status stw_emit_check(const stw_emission *e, stw_emit_given *given,
+                          stw_planner_simulate simulate, stw_text *notes, stw_error *err) {
+    stw_plan *again = NULL;
+    stw_error why = STW_ERROR_INIT;
+    char text[320] = "";
+    differences d = {.pool = e->pool};
+    stw_status status = take_elsewhere(e, given, notes, err);
+    if (status != STW_STATUS_OK) return status;
+    compare(&d, &e->plan->run, given);
+    if (d.n == 0 && given->model == NULL) return STW_STATUS_OK;
+    excess most = {.share = 0};
+    status = plan_again(e, given, &d, simulate, &again, &why);
+    if (status == STW_STATUS_NO_MEMORY || status == STW_STATUS_BUG) {
+        if (err != NULL) *err = why;
+    } else if (status != STW_STATUS_OK) {
+        snprintf(text, sizeof text, "%.60s %.240s", why.where, why.text);
+        status = refuse(e, given, &d, &most, text, err);
+    } else {
+        const double tokens = stw_plan_iteration_tokens(e->plan);
+        const bool fewer = fabs(stw_plan_iteration_tokens(again) - tokens) > 0.5;
+        most = compare_bytes(e->plan, again);
+        if (most.share > 0 || fewer)
+            status = refuse(e, given, &d, &most, fewer ? "other tokens of a step" : NULL, err);
+        else
+            note_same(&d, notes);
+    }
+    stw_plan_free(again);
+    return status;
+}
