@@ -207,8 +207,8 @@ static void warn_of_flags(const stw_import *import) {
         /* words that are no flag: "length of sequences" */
         const char *dashes = strchr(line->flag, ' ') != NULL ? "" : import->dashes;
         if (line->use == STW_IMPORT_UNKNOWN)
-            stw_log(STW_LOG_WARN, "%s%.80s %.80s: not known, left out", import->dashes, line->flag,
-                    line->value);
+            stw_log(STW_LOG_WARN, "%s%.80s %.80s: not known; its effect on bytes is not known",
+                    import->dashes, line->flag, line->value);
         else if (line->use == STW_IMPORT_NOT_MODELLED)
             stw_log(STW_LOG_WARN, "%s%.80s %.80s: not modelled: %s", dashes, line->flag,
                     line->value, line->note);

@@ -200,7 +200,8 @@ static stw_status check_keys(const reader *r, const stw_node *node) {
         stw_text_quote(sorted[i]->key, key, sizeof key);
         status = stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->tree->file, sorted[i]->key_line,
                              sorted[i]->key_column,
-                             "found the key %s again (first in line %d), expected each key once",
+                             "found the key %s again (first in line %d), expected each key once: "
+                             "a reader that takes the last one would hide the other",
                              key, sorted[i - 1]->key_line);
     }
     free(sorted);

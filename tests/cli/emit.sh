@@ -147,11 +147,54 @@ grep -q '"device": "nvme"' out.txt && grep -q 'nvme_path: /local_nvme is assumed
 refused llamafactory 'deepspeed.offload_optimizer: planned nvme, these settings none' --model Qwen3-0.6B --set engine=deepspeed \
     --set batch.seq_len=1024 $nvme --set deepspeed.offload_optimizer=nvme
 
-# a model of the zoo: its arguments are not Megatron-LM's; a rollout on the trainer's GPUs has no settings of AReaL
-"$STOWAGE" plan --model Qwen3-30B-A3B --cluster "$CLUSTER" --set engine=megatron --set parallel.ep=8 --set batch.seq_len=4096 \
-    --emit megatron >out.txt 2>err.txt
-grep -q '^--expert-model-parallel-size 8' out.txt || fail "no settings for a model of the zoo"
-grep -q 'the model: add its arguments' err.txt || fail "nothing is said of the model"
+# a model of the zoo: the command of Megatron-LM with the model's arguments, which has the same bytes
+allocated() { sed -n 's/^ *"allocated": *\([0-9]*\),*$/\1/p' "$1" | sort -n | tail -1; }
+zoo() { # MODEL OPTION...: a plan of engine megatron, its settings, and a plan of these
+    model=$1
+    shift
+    "$STOWAGE" plan --model "$model" --cluster "$CLUSTER" --set nodes=2 "$@" --set engine=megatron --set batch.seq_len=1024 \
+        --set megatron.transformer_impl=transformer_engine --set recompute.granularity=full \
+        --set allocator.expandable_segments=true --emit megatron:zoo.sh -o first.json >notes.txt 2>err.txt || [ $? = 4 ] ||
+        fail "$model: $(cat err.txt)"
+    "$STOWAGE" plan --from megatron:zoo.sh --cluster "$CLUSTER" --set nodes=2 -o second.json >/dev/null 2>err.txt || [ $? = 4 ] ||
+        fail "$model: what is emitted cannot be planned: $(cat err.txt)"
+    one=$(allocated first.json) two=$(allocated second.json)
+    [ -n "$one" ] && [ $((one > two ? one - two : two - one)) -le $((one / 500)) ] || fail "$model: planned $one, emitted $two"
+}
+zoo Qwen3-30B-A3B --set parallel.ep=8
+sed -n 1,2p zoo.sh | tr '\n' ' ' >head.txt
+grep -q '^PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True . torchrun --nproc_per_node 8 --nnodes 2 .* pretrain_gpt.py' head.txt ||
+    fail "no launch: $(cat head.txt)"
+for flag in 'num-layers 48' 'hidden-size 2048' 'num-query-groups 4' 'kv-channels 128' 'rotary-base 1000000' qk-layernorm swiglu \
+    'normalization RMSNorm' untie-embeddings-and-output-weights 'num-experts 128' 'moe-ffn-hidden-size 768' 'moe-router-topk 8' \
+    'vocab-size 151935' 'expert-model-parallel-size 8' 'train-iters 100'; do
+    grep -q -e "^--$flag\( .\)*\$" zoo.sh || fail "no --$flag"
+done
+zoo Qwen2.5-0.5B --set parallel.tp=2 --set checkpoint.every=200
+grep -q '^CUDA_DEVICE_MAX_CONNECTIONS=1' zoo.sh && grep -q '^--add-qkv-bias' zoo.sh && grep -q '^--save-interval 200' zoo.sh &&
+    ! grep -q '^--untie' zoo.sh || fail "Qwen2.5: $(cat zoo.sh)"
+zoo Llama-3.2-1B
+zoo DeepSeek-V2-Lite --set parallel.ep=8
+grep -q "^--moe-layer-freq '(\[0\]\*1+\[1\]\*26)'" zoo.sh && grep -q '^--kv-lora-rank 512' zoo.sh || fail "DeepSeek-V2: $(cat zoo.sh)"
+zoo GPT-2
+grep -q '^--position-embedding-type learned_absolute' zoo.sh || fail "GPT-2: $(cat zoo.sh)"
+refused megatron 'transformer_engine' --model Qwen3-0.6B --set engine=megatron --set batch.seq_len=1024
+refused megatron 'type "gemma2"' --model Gemma-2-2b --set engine=megatron --set batch.seq_len=1024
+
+# the launch of a script stays, on the plan's GPUs; what it does not know of goes on
+cat >launch8.sh <<'EOF'
+export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+DIST=(--nproc_per_node ${GPUS:-8} --nnodes 1 --rdzv_endpoint $HOST:29500)
+ARGS=(--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 --use-distributed-optimizer
+  --micro-batch-size 2 --global-batch-size 64 --save $OUT --save-interval 50 --data-path "$DATA")
+torchrun ${DIST[@]} tools/pretrain_gpt.py "${ARGS[@]}"
+EOF
+again megatron launch8.sh --set parallel.tp=2
+grep -q '^torchrun --nproc_per_node 8 --nnodes 1 --rdzv_endpoint "$HOST:29500" tools/pretrain_gpt.py' again.txt || fail "no launch: $(cat again.txt)"
+grep -q '^PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True' again.txt || fail "no allocator"
+grep -q '^--save-interval 50' again.txt || fail "no checkpoints"
+"$STOWAGE" plan --from megatron:launch8.sh --cluster "$CLUSTER" --set nodes=2 --set checkpoint.every=0 --emit megatron >again.txt 2>/dev/null
+grep -q -e '--nproc_per_node 8 --nnodes 2' again.txt && ! grep -q save-interval again.txt || fail "the launch is not the plan's"
 refused areal 'roles: planned 1, these settings 0' --from verl:ppo.sh
 
 expect 2 'expected megatron, deepspeed' "$STOWAGE" plan --from verl:ppo.sh --cluster "$CLUSTER" --emit torch

@@ -273,8 +273,9 @@ static void yaml_errors_have_places(void) {
         {"a: !!str 1\n", "t.yaml:1:4: found a tag"},
         {"a: !!map {}\n", "t.yaml:1:4: found a tag"},
         {"!x a: 1\n", "t.yaml:1:1: found a tag"},
-        {"a: 1\nb: 3\na:\n  c: 2\n",
-         "t.yaml:3:1: found the key \"a\" again (first in line 1), expected each key once"},
+        {"a: 1\nb: 3\na:\n  c: 2\n", "t.yaml:3:1: found the key \"a\" again (first in line 1), "
+                                     "expected each key once: a reader that "
+                                     "takes the last one would hide the other"},
         {"a: {b: 1, \"b\": 2}", "t.yaml:1:11: found the key \"b\" again"},
         {"a: [1\nb: 2\n", "t.yaml:2:2: not valid YAML: did not find expected ',' or ']'"},
         {"a: b: c", "t.yaml:1:5: not valid YAML"},

@@ -249,15 +249,19 @@ static void batches_of_clusters(void) {
 static void command_lines(void) {
     stw_import import;
     CHECK_OK(parse("#!/bin/sh\ntorchrun --nproc-per-node 8 pretrain_gpt.py --num_layers=2 \\\n"
-                   "  --hidden-size 64 --num-attention-heads 4 --bf16 # a comment\n"
-                   "  --recompute-modules core_attn mlp --recompute-granularity 'selective'\n"
-                   "  --hidden-size 128\n",
+                   "  --hidden-size 64 --num-attention-heads 4 --bf16 \\\n"
+                   "  --recompute-modules core_attn mlp --recompute-granularity 'selective' \\\n"
+                   "  --hidden-size 128 # a comment\n",
                    &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "precision.params=bf16"));
     CU_ASSERT_TRUE(has_setting(&import, "recompute.modules=[core_attn,mlp]"));
     CU_ASSERT_EQUAL(use_of(&import, "nproc-per-node"), STW_N_IMPORT_USES);
     CU_ASSERT_EQUAL(use_of(&import, "num-layers"), STW_IMPORT_TAKEN);
     CU_ASSERT_PTR_NOT_NULL(strstr(import.config, "\"hidden_size\": 128"));
+    stw_import_free(&import);
+    CHECK_FAILS(
+        parse("python pretrain_gpt.py --num-layers 2 # a comment\n  --bf16\n", &import, err),
+        STW_STATUS_BAD_INPUT, "backslash");
     stw_import_free(&import);
     CHECK_FAILS(parse("--num-layers 2 stray\nx --bf16\n", &import, err), STW_STATUS_BAD_INPUT,
                 "num-layers");

@@ -54,7 +54,7 @@ static void commands_of_scripts(void) {
     WORDS("A=(--x 1 # comment\n --y \"2 3\")\nA+=(--z)\nrun ${A[@]} \"${A[@]}\"\n",
           "--x|1|--y|2|3|--z|--x|1|--y|2 3|--z");
     WORDS("A=\"--x 1\"\nA=\"$A --y\"\nrun $A \"$A\"\n", "--x|1|--y|--x 1 --y");
-    WORDS("export X=1; X+=2; env Y=3 run $X >log 2>&1 && run $X$Y | tee log\n", "123");
+    WORDS("export X=1; X+=2; env Y=3 run $X >log 2>&1 && run $X$Y | tee log\n", "12$Y");
     WORDS("run a=1  2>&1 | tee -i $logs\n", "a=1");
     WORDS("run a 2 >log b2>c 12\n", "a|2|b2|12");
     WORDS("run $(expr 1 / 0) $((2 **)) $(nproc)\n", "$(expr 1 / 0)|$((2 **))|$(nproc)");

@@ -164,10 +164,9 @@ static void put_swift(stw_emission *e) {
 }
 
 void stw_emit_ms_swift(stw_emission *e) {
-    const bool expandable = stw_emit_on(e, "allocator.expandable_segments");
+    e->allocator = stw_emit_allocator(e);
     if (e->import == NULL) stw_emit_put(e, "model", e->plan->model->name);
     stw_emit_put_count(e, "max-length", e->plan->run.batch.seq_len);
-    stw_emit_put(e, "ALLOCATOR", expandable ? "expandable_segments:True" : NULL);
     if (!has_engine(e, "megatron")) {
         put_swift(e);
         return;

@@ -94,6 +94,21 @@ const char *stw_emit_recompute(stw_emission *e) {
     return recomputed > kept ? "full" : "none";
 }
 
+const char *stw_emit_allocator(stw_emission *e) {
+    const bool expandable = stw_emit_on(e, "allocator.expandable_segments");
+    const uint64_t split = e->plan->run.allocator.max_split_bytes;
+    const char *divisions = stw_emit_text(e, "allocator.roundup_power2_divisions");
+    const char *out = expandable ? "expandable_segments:True" : "";
+    if (split > 0 && split != UINT64_MAX)
+        out = stw_pool_printf(e->pool, "%s%smax_split_size_mb:%llu", out, *out != '\0' ? "," : "",
+                              (unsigned long long)(split >> 20));
+    if (divisions != NULL && out != NULL)
+        out = stw_pool_printf(e->pool, "%s%sroundup_power2_divisions:%s", out,
+                              *out != '\0' ? "," : "", divisions);
+    if (out == NULL) fail(e);
+    return out == NULL || *out == '\0' ? NULL : out;
+}
+
 /* ---- the framework's flags ---- */
 
 stw_emit_flag *stw_emit_find(stw_emission *e, const char *name) {

@@ -17,7 +17,8 @@ typedef struct stw_emission {
     stw_pool *pool;
     size_t n, capacity;
     stw_emit_flag *flags;
-    stw_text notes; /* lines for people, such as names that a user has to give */
+    const char *allocator; /* of the environment (stw_emit_allocator), or NULL */
+    stw_text notes;        /* lines for people, such as names that a user has to give */
     stw_error *err;
     stw_status status; /* the first failure; nothing is added after it */
 } stw_emission;
@@ -55,7 +56,12 @@ const char *stw_emit_list(stw_emission *e, const char *list, const char *between
 
 /* ---- writers (megatron.c, deepspeed.c, rl.c, fsdp2.c) ---- */
 
+/** Flags of a run, for Megatron-LM and for what passes them on. */
 void stw_emit_megatron(stw_emission *e);
+/** Flags of the model (megatron_model.c). */
+void stw_emit_megatron_model(stw_emission *e);
+/** Both, where no file has the model's; checkpoints. */
+void stw_emit_megatron_lm(stw_emission *e);
 void stw_emit_deepspeed(stw_emission *e);
 void stw_emit_ms_swift(stw_emission *e);
 void stw_emit_llamafactory(stw_emission *e);
@@ -69,6 +75,8 @@ STW_MUST_USE stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, 
 
 /* ---- forms of files (text.c) ---- */
 
+/** The value of PYTORCH_CUDA_ALLOC_CONF; NULL: the defaults. */
+const char *stw_emit_allocator(stw_emission *e);
 void stw_emit_as_arguments(const stw_emission *e, stw_text *out);
 void stw_emit_as_script(const stw_emission *e, stw_text *out); /* ms-swift */
 void stw_emit_as_hydra(const stw_emission *e, stw_text *out);

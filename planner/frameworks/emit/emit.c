@@ -30,9 +30,9 @@ typedef struct framework {
 static const framework frameworks[] = {
     {"megatron",
      "megatron",
-     stw_emit_megatron,
+     stw_emit_megatron_lm,
      stw_emit_as_arguments,
-     {ANYWHERE, "load.", "weight_sync.", "park.", "batch.log_prob", "roles"}},
+     {ANYWHERE, "allocator.", "load.", "weight_sync.", "park.", "batch.log_prob", "roles"}},
     {"deepspeed",
      "deepspeed",
      stw_emit_deepspeed,

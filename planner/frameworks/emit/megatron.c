@@ -157,3 +157,42 @@ void stw_emit_megatron(stw_emission *e) {
     if (experts) put_experts(e);
     if (!experts) stw_emit_put(e, "expert-tensor-parallel-size", NULL);
 }
+
+/* Megatron-LM's own; other programs save in their ways. The format of Megatron-FSDP is its own. */
+static void put_checkpoints(stw_emission *e) {
+    const uint64_t every = e->plan->run.checkpoint.every;
+    const bool fsdp = stw_emit_text(e, "megatron.fsdp") != NULL;
+    const stw_emit_flag *folder = stw_emit_find(e, "save");
+    stw_emit_put(e, "persistent-save-interval", NULL);
+    if (every == 0) {
+        stw_emit_put(e, "save-interval", NULL);
+        stw_emit_put(e, "async-save", NULL);
+        if (fsdp) stw_emit_put(e, "ckpt-format", "fsdp_dtensor");
+        return;
+    }
+    if (folder == NULL || folder->value == NULL) stw_emit_put(e, "save", "checkpoints");
+    stw_emit_put_count(e, "save-interval", every);
+    stw_emit_put(e, "ckpt-format", fsdp ? "fsdp_dtensor" : "torch_dist");
+    stw_emit_put_switch(e, "async-save", stw_emit_on(e, "checkpoint.async"));
+    stw_emit_put_switch(e, "no-save-optim", !e->plan->run.checkpoint.optimizer);
+}
+
+/* gpt_layer_specs.py, get_gpt_layer_local_spec: its attention keeps scores, whatever the backend.
+ */
+static void check_attention(stw_emission *e) {
+    if (e->status == STW_STATUS_OK && stw_emit_has(e, "megatron.transformer_impl", "local") &&
+        !stw_emit_has(e, "attention", "eager"))
+        e->status = stw_fail(
+            e->err, STW_STATUS_NOT_BUILT_IN, "--emit megatron",
+            "megatron.transformer_impl: local has no flash attention in Megatron-LM; nothing is "
+            "written. Use --set megatron.transformer_impl=transformer_engine, or --set "
+            "attention=eager");
+}
+
+void stw_emit_megatron_lm(stw_emission *e) {
+    e->allocator = stw_emit_allocator(e);
+    if (e->import == NULL) stw_emit_megatron_model(e);
+    if (e->import == NULL) check_attention(e);
+    stw_emit_megatron(e);
+    put_checkpoints(e);
+}

@@ -241,6 +241,7 @@ static void put_verl_megatron(stw_emission *e) {
 
 void stw_emit_verl(stw_emission *e) {
     const stw_cluster *c = &e->plan->cluster;
+    e->allocator = stw_emit_allocator(e);
     if (e->import == NULL) stw_emit_put(e, MODEL "path", e->plan->model->name);
     const stw_job *job = e->plan->job;
     uint32_t own = 0; /* nodes of rollouts alone */

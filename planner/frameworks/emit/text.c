@@ -74,8 +74,71 @@ static void append_argument(stw_text *out, const char *name, const char *value, 
     append_words(out, value);
 }
 
+static void append_environment(const stw_emission *e, stw_text *out) {
+    if (e->allocator != NULL) stw_text_printf(out, "PYTORCH_CUDA_ALLOC_CONF=%s \\\n", e->allocator);
+}
+
+/* ---- launches of Megatron-LM ---- */
+
+/* Is it --NAME, spelt with - or _, maybe with =value? */
+static bool is_option(const char *word, const char *name) {
+    if (strncmp(word, "--", 2) != 0) return false;
+    for (word += 2; *name != '\0'; word++, name++)
+        if (*word != *name && !(*word == '-' && *name == '_')) return false;
+    return *word == '\0' || *word == '=';
+}
+
+/* The words of the file, with the nodes and GPUs of the plan. */
+static void append_own_launch(const stw_import *import, const stw_cluster *c, stw_text *out) {
+    bool nodes = false;
+    for (size_t i = 0; i < import->n_launch; i++) {
+        const char *word = import->launch[i];
+        const bool gpus = is_option(word, "nproc_per_node"), all = is_option(word, "nnodes");
+        nodes = nodes || all;
+        if (gpus || all) {
+            const size_t length = strcspn(word, "=");
+            stw_text_printf(out, "%.*s %u ", (int)length, word, gpus ? c->gpus : c->nodes);
+            if (word[length] == '\0') i++;
+            continue;
+        }
+        const bool last = i + 1 == import->n_launch;
+        if (last && !nodes && c->nodes > 1) stw_text_printf(out, "--nnodes %u ", c->nodes);
+        append_word(out, word);
+        if (!last) stw_text_printf(out, " ");
+    }
+}
+
+/* arguments.py, validate_args: before Blackwell tensor and context parallelism need one connection,
+ * and FSDP needs more. Without a launch of a file or a model of the zoo these are arguments alone.
+ */
+static void append_launch(const stw_emission *e, stw_text *out) {
+    const stw_parallel *p = &e->plan->run.parallel;
+    const stw_cluster *c = &e->plan->cluster;
+    bool fsdp = false;
+    if (e->import != NULL && e->import->n_launch == 0) return;
+    for (size_t i = 0; i < e->n; i++)
+        fsdp = fsdp || (e->flags[i].value != NULL && strcmp(e->flags[i].value, "true") == 0 &&
+                        strcmp(e->flags[i].name, "use-megatron-fsdp") == 0);
+    if ((p->tp > 1 || p->cp > 1) && !fsdp)
+        stw_text_printf(out, "CUDA_DEVICE_MAX_CONNECTIONS=1 \\\n");
+    append_environment(e, out);
+    if (e->import != NULL) {
+        append_own_launch(e->import, c, out);
+    } else {
+        stw_text_printf(out, "torchrun --nproc_per_node %u", c->gpus > 0 ? c->gpus : 1);
+        if (c->nodes > 1)
+            stw_text_printf(out,
+                            " --nnodes %u --node_rank \"$NODE_RANK\" --master_addr "
+                            "\"$MASTER_ADDR\" --master_port 29500",
+                            c->nodes);
+        stw_text_printf(out, " pretrain_gpt.py");
+    }
+    stw_text_printf(out, " \\\n");
+}
+
 void stw_emit_as_arguments(const stw_emission *e, stw_text *out) {
     const char *between = "";
+    append_launch(e, out);
     for (size_t i = 0; i < e->n; i++) {
         const stw_emit_flag *f = &e->flags[i];
         if (f->value == NULL || strcmp(f->value, "false") == 0) continue;
@@ -95,16 +158,12 @@ void stw_emit_as_script(const stw_emission *e, stw_text *out) {
         {"microbatch-group-size-per-virtual-pipeline-stage", "microbatch-group-size-per-vp-stage"}};
     const stw_cluster *c = &e->plan->cluster;
     const bool megatron = strcmp(stw_run_spec_engine(&e->plan->run)->name, "megatron") == 0;
-    const stw_emit_flag *allocator = NULL;
-    for (size_t i = 0; i < e->n; i++)
-        if (strcmp(e->flags[i].name, "ALLOCATOR") == 0) allocator = &e->flags[i];
-    if (allocator != NULL && allocator->value != NULL)
-        stw_text_printf(out, "PYTORCH_CUDA_ALLOC_CONF=%s \\\n", allocator->value);
+    append_environment(e, out);
     stw_text_printf(out, "NNODES=%u NPROC_PER_NODE=%u \\\n%s sft", c->nodes,
                     c->gpus > 0 ? c->gpus : 1, megatron ? "megatron" : "swift");
     for (size_t i = 0; i < e->n; i++) {
         const char *name = e->flags[i].name;
-        if (e->flags[i].value == NULL || &e->flags[i] == allocator) continue;
+        if (e->flags[i].value == NULL) continue;
         for (size_t k = 0; k < 2; k++)
             if (strcmp(name, renamed[k][0]) == 0) name = renamed[k][1];
         stw_text_printf(out, " \\\n  ");
@@ -117,6 +176,7 @@ void stw_emit_as_hydra(const stw_emission *e, stw_text *out) {
     const char *program = e->import != NULL ? e->import->program : NULL;
     const bool module =
         program != NULL && strchr(program, '/') == NULL && strstr(program, ".py") == NULL;
+    append_environment(e, out);
     stw_text_printf(out, "python3 -m %s", module ? program : "verl.trainer.main_ppo");
     for (size_t i = 0; i < e->n; i++) {
         const stw_emit_flag *f = &e->flags[i];

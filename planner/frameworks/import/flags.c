@@ -67,6 +67,18 @@ stw_status stw_flags_add(stw_flags *flags, stw_pool *pool, const char *name, con
 
 /* ---- YAML ---- */
 
+/* The frameworks' readers would take the last one and say nothing. */
+static stw_status add_once(stw_flags *flags, stw_pool *pool, const char *name, const char *value,
+                           int line, stw_error *err) {
+    const stw_flag *known = name != NULL ? stw_flags_find(flags, name) : NULL;
+    if (known != NULL)
+        return stw_fail_at(err, STW_STATUS_BAD_INPUT, flags->path, line, 1,
+                           "found %s%.60s again (first in line %d), expected each key once: a "
+                           "reader that takes the last one would hide the other",
+                           stw_flags_dashes(flags), name, known->line);
+    return stw_flags_add(flags, pool, name, value, line, err);
+}
+
 /* A list as one text, its items separated by spaces. */
 static const char *listed(const stw_node *node, stw_pool *pool) {
     const char *text = "";
@@ -93,8 +105,8 @@ static stw_status read_map(const stw_tree *tree, const stw_node *map, stw_pool *
             value = listed(node, pool);
         else
             value = unquoted(pool, node->text, strlen(node->text));
-        STW_TRY(stw_flags_add(out, pool, flag_name(pool, node->key, strlen(node->key)), value,
-                              node->key_line, err));
+        STW_TRY(add_once(out, pool, flag_name(pool, node->key, strlen(node->key)), value,
+                         node->key_line, err));
     }
 out:
     return status;
@@ -123,11 +135,11 @@ static stw_status flatten(const stw_tree *tree, const stw_node *map, const char 
         if (node->kind == STW_NODE_OBJECT)
             STW_TRY(flatten(tree, node, name, pool, out, err));
         else if (node->kind == STW_NODE_ARRAY)
-            STW_TRY(stw_flags_add(out, pool, name, listed(node, pool), node->key_line, err));
+            STW_TRY(add_once(out, pool, name, listed(node, pool), node->key_line, err));
         else
-            STW_TRY(stw_flags_add(out, pool, name,
-                                  stw_pool_string(pool, node->text != NULL ? node->text : "null"),
-                                  node->key_line, err));
+            STW_TRY(add_once(out, pool, name,
+                             stw_pool_string(pool, node->text != NULL ? node->text : "null"),
+                             node->key_line, err));
     }
 out:
     return status;

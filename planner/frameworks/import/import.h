@@ -46,6 +46,8 @@ typedef struct stw_import {
     size_t config_length;
     const char *model;   /* as the file has it; NULL if it names none */
     const char *program; /* that the file starts, "verl.trainer.main_ppo"; NULL: not read */
+    size_t n_launch;
+    const char *const *launch; /* words before the arguments: torchrun, its flags, the program */
     stw_import_derived derived;
     uint64_t gpus; /* of the launch; 0: not in the file */
     size_t n_settings, settings_capacity;

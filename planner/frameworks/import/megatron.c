@@ -8,6 +8,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/megatron/stages.h"
+#include "planner/frameworks/import/launch.h"
 
 enum { MOST_LAYERS = 65536 };
 
@@ -42,9 +43,11 @@ static uint64_t vocabulary(stw_reading *r) {
                  {"BertWordPieceCase", 28996}};
     const char *type = stw_reading_text(r, "tokenizer-type",
                                         encoder_layers(r) > 0 ? "BertWordPieceLowerCase" : NULL);
+    const uint64_t padded = stw_reading_count(r, "padded-vocab-size", 0);
     uint64_t given = stw_reading_count(r, "vocab-size", 0),
              extra = stw_reading_count(r, "vocab-extra-ids", 0);
     const bool null_tokenizer = type != NULL && strcmp(type, "NullTokenizer") == 0;
+    if (padded > 0) return padded;
     if (given > 0) return null_tokenizer ? given + 1 : given; /* one more ends documents */
     for (size_t i = 0; type != NULL && i < sizeof known / sizeof known[0]; i++)
         if (strcmp(known[i].tokenizer, type) == 0) return known[i].tokens + extra;
@@ -170,7 +173,9 @@ static void write_model(stw_reading *r) {
     const uint64_t positions = stw_reading_count(r, "max-position-embeddings", source_length(r));
     if (positions > 0) stw_json_u64(r->json, "max_position_embeddings", positions);
     stw_json_string(r->json, "position_embedding_type",
-                    stw_reading_text(r, "position-embedding-type", "learned_absolute"));
+                    stw_reading_is_set(r, "use-rotary-position-embeddings")
+                        ? "rope"
+                        : stw_reading_text(r, "position-embedding-type", "learned_absolute"));
     stw_json_string(r->json, "normalization", stw_reading_text(r, "normalization", "LayerNorm"));
     stw_json_bool(r->json, "swiglu", swiglu);
     stw_json_bool(r->json, "add_bias_linear", !stw_reading_is_set(r, "disable-bias-linear"));
@@ -266,8 +271,12 @@ static void set_optimizer(stw_reading *r) {
                     offloads && distributed ? stw_reading_text(r, "optimizer-offload-fraction", "1")
                                             : "0");
     set_awareness(r, offloads && distributed, distributed);
-    stw_reading_set_count(r, "megatron.vocab_multiple",
-                          stw_reading_count(r, "make-vocab-size-divisible-by", 128));
+    /* a padded size is taken as it is */
+    if (stw_reading_count(r, "padded-vocab-size", 0) == 0)
+        stw_reading_set_count(r, "megatron.vocab_multiple",
+                              stw_reading_count(r, "make-vocab-size-divisible-by", 128));
+    else
+        stw_reading_set_count(r, "megatron.vocab_multiple", 1);
     stw_reading_set(r, "optimizer.implementation", "fused");
 }
 
@@ -487,16 +496,162 @@ void stw_megatron_read(stw_reading *r, const stw_flag_table *known) {
     }
 }
 
+/* ---- launch scripts ---- */
+
+/* The index after a program's name that ends in .py; 0: there is none. */
+static size_t arguments_begin(const stw_shell_word *words, size_t n) {
+    static const char *const trainers[] = {"train", "finetune", "sft"};
+    bool layers = false;
+    for (size_t i = 0; i < n; i++) layers = layers || strcmp(words[i].text, "--num-layers") == 0;
+    for (size_t i = n; i > 0; i--) {
+        const char *text = words[i - 1].text, *base = strrchr(text, '/');
+        const size_t length = strlen(text);
+        base = base != NULL ? base + 1 : text;
+        if (length < 4 || strcmp(text + length - 3, ".py") != 0 || strchr(text, ' ') != NULL)
+            continue;
+        bool trains = layers;
+        for (size_t k = 0; k < 3; k++) trains = trains || strstr(base, trainers[k]) != NULL;
+        if (trains) return i;
+    }
+    return 0;
+}
+
+static bool trains(const stw_shell_word *words, size_t n) { return arguments_begin(words, n) > 0; }
+
+static bool is_any(const stw_shell_word *words, size_t n) { return words != NULL && n > 0; }
+
+/* A line that lost the backslash before it. */
+static bool is_torn(const stw_shell_word *words, size_t n) {
+    return n > 0 && strncmp(words[0].text, "--", 2) == 0;
+}
+
+/* The command is the text of a variable: CMD="torchrun ... pretrain_gpt.py ...", bash -c "$CMD". */
+static stw_status find_in_variables(stw_reading *r, const char *text, size_t length,
+                                    stw_shell *out) {
+    stw_shell all;
+    stw_status status =
+        stw_shell_find(r->out->path, text, length, is_any, r->out->pool, &all, r->err);
+    for (size_t i = 0; status == STW_STATUS_OK && i < all.n_variables; i++) {
+        const stw_shell_variable *v = &all.variables[i];
+        stw_shell inner;
+        if (v->n != 1 || strstr(v->words[0].text, ".py ") == NULL) continue;
+        const char *command = v->words[0].text;
+        status = stw_shell_find(r->out->path, command, strlen(command), trains, r->out->pool,
+                                &inner, r->err);
+        if (status != STW_STATUS_OK || inner.n_found == 0) continue;
+        for (size_t k = 0; k < inner.n_words; k++) inner.words[k].line = v->words[0].line;
+        *out = inner;
+        out->n_variables = all.n_variables;
+        out->variables = all.variables;
+    }
+    return status;
+}
+
+static stw_status find_command(stw_reading *r, const char *text, size_t length, stw_shell *out) {
+    const char *path = r->out->path;
+    stw_shell torn;
+    stw_status status = stw_shell_find(path, text, length, trains, r->out->pool, out, r->err);
+    if (status == STW_STATUS_OK && out->n_found == 0)
+        status = find_in_variables(r, text, length, out);
+    if (status != STW_STATUS_OK) return status;
+    if (out->n_found == 0)
+        return stw_fail(r->err, STW_STATUS_BAD_INPUT, path,
+                        "found no command that trains, expected one with pretrain_gpt.py or "
+                        "another program and --num-layers");
+    status = stw_shell_find(path, text, length, is_torn, r->out->pool, &torn, r->err);
+    if (status == STW_STATUS_OK && torn.n_found > 0)
+        return stw_fail_at(r->err, STW_STATUS_BAD_INPUT, path, torn.words[0].line, 1,
+                           "found a command that begins with %.60s; the line before it has to end "
+                           "in a backslash",
+                           torn.words[0].text);
+    return status;
+}
+
+static bool is_script(const char *text, size_t length) {
+    for (const char *at = text; length >= 3 && at + 3 <= text + length; at++)
+        if (memcmp(at, ".py", 3) == 0) return true;
+    return false;
+}
+
+/* Megatron-LM's: save_interval has no effect without save; the formats are those of
+ * CheckpointConfig (megatron/training/config/training_config.py). */
+static void set_checkpoints(stw_reading *r) {
+    static const char note[] = "checkpoints are planned as torch_dist";
+    const stw_flag *format = stw_flags_find(&r->flags, "ckpt-format");
+    const uint64_t every =
+        stw_reading_count(r, "save-interval", stw_reading_count(r, "persistent-save-interval", 0));
+    if (every == 0 || stw_flags_find(&r->flags, "save") == NULL) return;
+    stw_reading_set_count(r, "checkpoint.every", every);
+    if (stw_reading_is_set(r, "no-save-optim"))
+        stw_reading_set(r, "checkpoint.contents", "[model]");
+    if (stw_reading_is_set(r, "async-save")) stw_reading_set(r, "checkpoint.async", "true");
+    /* checkpoint.format auto is torch_dist, or fsdp_dtensor with Megatron-FSDP */
+    if (format != NULL && strcmp(format->value, "torch_dist") != 0 &&
+        strcmp(format->value, "fsdp_dtensor") != 0)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "ckpt-format", format->value, note);
+}
+
+static const stw_flag_row own_rows[] = {
+    {"save-interval", STW_FLAG_READ, STW_FLAG_COUNT, "checkpoint.every", NULL, NULL},
+    {"persistent-save-interval", STW_FLAG_READ, STW_FLAG_COUNT, "checkpoint.every", NULL, NULL},
+    {"ckpt-format", STW_FLAG_READ, STW_FLAG_TEXT, "checkpoint.format", NULL, NULL},
+    {"async-save", STW_FLAG_READ, STW_FLAG_SWITCH, "checkpoint.async", NULL, NULL},
+    {"no-save-optim", STW_FLAG_READ, STW_FLAG_SWITCH, "checkpoint.contents", NULL, NULL},
+};
+static const stw_flag_table own = {own_rows, sizeof own_rows / sizeof own_rows[0]};
+
+static stw_status read_script(stw_reading *r, const char *text, size_t length) {
+    const char *path = r->out->path;
+    stw_shell shell;
+    stw_status status = find_command(r, text, length, &shell);
+    if (status != STW_STATUS_OK) return status;
+    const size_t begin = arguments_begin(shell.words, shell.n_words);
+    const char **launch = stw_pool_array(r->out->pool, begin + 1, sizeof *launch);
+    if (launch == NULL) return stw_fail(r->err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    for (size_t i = 0; i < begin; i++) launch[i] = shell.words[i].text;
+    r->out->launch = launch;
+    r->out->n_launch = begin;
+    r->flags.path = path;
+    if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
+    stw_launch_read_flags(r, &shell, begin, &stw_megatron_flags);
+    stw_launch_read_gpus(r, &shell, begin);
+    stw_launch_read_allocator(r, &shell);
+    return r->status;
+}
+
+/* A test's YAML file has variables of the environment beside MODEL_ARGS. */
+static void read_environment(stw_reading *r, const char *text, size_t length) {
+    static const char *const names[] = {"ENV_VARS.PYTORCH_CUDA_ALLOC_CONF",
+                                        "ENV_VARS.PYTORCH_ALLOC_CONF"};
+    stw_flags all;
+    if (stw_flags_parse_paths(r->out->path, text, length, r->out->pool, &all, NULL) !=
+        STW_STATUS_OK)
+        return;
+    for (size_t i = 0; i < 2; i++) {
+        const stw_flag *flag = stw_flags_find(&all, names[i]);
+        if (flag != NULL)
+            stw_launch_set_allocator(r, flag->name + strlen("ENV_VARS."), flag->value);
+    }
+}
+
+static stw_status read_flags(stw_reading *r, const char *bytes, size_t length) {
+    if (is_script(bytes, length)) return read_script(r, bytes, length);
+    stw_status status =
+        stw_flags_parse(r->out->path, bytes, length, "MODEL_ARGS", r->out->pool, &r->flags, r->err);
+    if (status == STW_STATUS_OK) read_environment(r, bytes, length);
+    return status == STW_STATUS_OK ? r->status : status;
+}
+
 stw_status stw_megatron_import(const char *bytes, size_t length, stw_import *out, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
     stw_reading r = {.out = out, .err = err, .status = STW_STATUS_OK};
-    stw_status status =
-        stw_flags_parse(out->path, bytes, length, "MODEL_ARGS", out->pool, &r.flags, err);
+    stw_status status = read_flags(&r, bytes, length);
     if (status != STW_STATUS_OK) return status;
     r.json = stw_json_new();
     stw_json_begin_object(r.json, NULL);
     stw_json_string(r.json, "model_type", "megatron");
-    stw_megatron_read(&r, NULL);
+    stw_megatron_read(&r, &own);
+    set_checkpoints(&r);
     if (r.status == STW_STATUS_OK) write_model(&r);
     out->flags = r.flags;
     stw_json_end(r.json);

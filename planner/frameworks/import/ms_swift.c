@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "planner/frameworks/import/deepspeed.h"
+#include "planner/frameworks/import/launch.h"
 #include "planner/frameworks/import/megatron.h"
-#include "planner/frameworks/import/shell.h"
 
 /* ---- the command ---- */
 
@@ -42,34 +42,6 @@ static bool is_wanted(const stw_shell_word *words, size_t n) {
     return flags_begin(words, n, &megatron) > 0;
 }
 
-static bool is_flag(const char *text) { return text[0] == '-' && text[1] == '-' && text[2] != 0; }
-
-/* --name value ..., --name=value; names lose dashes and underscores. */
-static void read_flags(stw_reading *r, const stw_shell *shell, size_t begin) {
-    stw_pool *pool = r->out->pool;
-    for (size_t i = begin; i < shell->n_words && r->status == STW_STATUS_OK;) {
-        const stw_shell_word *word = &shell->words[i++];
-        if (!is_flag(word->text)) {
-            stw_reading_fail(r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line,
-                                            1, "found \"%.60s\", expected --flag", word->text));
-            return;
-        }
-        const size_t length = strcspn(word->text + 2, "=");
-        char *name = stw_pool_printf(pool, "%.*s", (int)length, word->text + 2);
-        const char *value = word->text[2 + length] == '=' ? word->text + 3 + length : NULL;
-        for (char *c = name; c != NULL && *c != '\0'; c++)
-            if (*c == '_') *c = '-';
-        if (value == NULL)
-            for (value = "true"; i < shell->n_words && !is_flag(shell->words[i].text) &&
-                                 value != NULL && name != NULL;
-                 i++)
-                value = i > 0 && &shell->words[i - 1] == word
-                            ? shell->words[i].text
-                            : stw_pool_printf(pool, "%s %s", value, shell->words[i].text);
-        stw_reading_fail(r, stw_flags_add(&r->flags, pool, name, value, word->line, r->err));
-    }
-}
-
 /* ---- what both programs have ---- */
 
 static const char *alias(stw_reading *r, const char *name, const char *older,
@@ -94,18 +66,6 @@ static void count_gpus(stw_reading *r, const stw_shell *shell) {
         stw_reading_line(r, STW_IMPORT_TAKEN, names[i], text, "GPUs are the cluster's");
     }
     r->out->gpus = gpus;
-}
-
-static void read_allocator(stw_reading *r, const stw_shell *shell) {
-    const char *text = stw_shell_value(shell, "PYTORCH_CUDA_ALLOC_CONF");
-    if (text == NULL) text = stw_shell_value(shell, "PYTORCH_ALLOC_CONF");
-    if (text == NULL) return;
-    const bool expandable = strstr(text, "expandable_segments:True") != NULL ||
-                            strstr(text, "expandable_segments:true") != NULL;
-    if (expandable) stw_reading_set(r, "allocator.expandable_segments", "true");
-    stw_reading_line(r, expandable ? STW_IMPORT_TAKEN : STW_IMPORT_NOT_MODELLED,
-                     "PYTORCH_CUDA_ALLOC_CONF", text,
-                     expandable ? "allocator.expandable_segments" : "set allocator.* of the run");
 }
 
 static void set_length(stw_reading *r) {
@@ -471,14 +431,14 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
                         "found no command `swift sft|pt` or `megatron sft|pt` with its flags");
     r.flags.path = out->path;
     const size_t begin = flags_begin(shell.words, shell.n_words, &megatron);
-    read_flags(&r, &shell, begin);
+    stw_launch_read_flags(&r, &shell, begin, NULL);
     if (shell.n_found > 1) stw_reading_assume(&r, "command", "the last one", "several train");
     if (strstr(shell.words[begin - 1].text, "rlhf") != NULL && r.status == STW_STATUS_OK)
         return stw_fail_at(err, STW_STATUS_NOT_BUILT_IN, out->path, shell.words[begin - 1].line, 1,
                            "rlhf: not implemented: only sft and pt are planned; use roles of a run "
                            "file");
     count_gpus(&r, &shell);
-    read_allocator(&r, &shell);
+    stw_launch_read_allocator(&r, &shell);
     set_length(&r);
     out->derived.text_only = true;
     name_model(&r);

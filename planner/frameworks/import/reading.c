@@ -204,9 +204,32 @@ void stw_reading_refuse(stw_reading *r, const char *name, const char *note) {
                                     stw_flags_dashes(&r->flags), flag->name, flag->value, note));
 }
 
+bool stw_reading_moves_bytes(const char *name) {
+    static const char *const words[] = {"offload", "recompute", "buffer",    "cache",    "dtype",
+                                        "shard",   "precision", "optimizer", "parallel", NULL};
+    static const char *const others[] = {"path", "dir", "data", NULL}; /* of files */
+    bool moves = false;
+    for (size_t i = 0; words[i] != NULL; i++) moves = moves || strstr(name, words[i]) != NULL;
+    for (size_t i = 0; others[i] != NULL; i++) moves = moves && strstr(name, others[i]) == NULL;
+    return moves;
+}
+
+/* A flag that no table has. */
+static void sort_unknown(stw_reading *r, const stw_flag *flag) {
+    if (!stw_reading_moves_bytes(flag->name) || stw_reading_denies(flag->value) ||
+        flag->line == 0) {
+        stw_reading_line(r, STW_IMPORT_UNKNOWN, flag->name, flag->value, "");
+        return;
+    }
+    stw_reading_fail(r, stw_fail_at(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path, flag->line, 1,
+                                    "%s%.60s %.60s: not known, and by its name it may move bytes; "
+                                    "remove it, and say what it does with --set (`stowage keys`)",
+                                    stw_flags_dashes(&r->flags), flag->name, flag->value));
+}
+
 void stw_reading_sort(stw_reading *r, const stw_flag *flag, const stw_flag_row *row) {
     if (row == NULL) {
-        stw_reading_line(r, STW_IMPORT_UNKNOWN, flag->name, flag->value, "");
+        sort_unknown(r, flag);
         return;
     }
     /* of a default, lines tell only what it lacks */

@@ -97,7 +97,10 @@ void stw_reading_refuse(stw_reading *r, const char *name, const char *note);
 void stw_reading_set(stw_reading *r, const char *key, const char *value);
 void stw_reading_set_count(stw_reading *r, const char *key, uint64_t value);
 void stw_reading_set_switch(stw_reading *r, const char *key, bool value);
-/** What becomes of a flag by its row; NULL: it is not known. */
+/** Does the name of a flag that no table has speak of bytes (offload, recompute, cache, ...)? */
+bool stw_reading_moves_bytes(const char *name);
+/** What becomes of a flag by its row; NULL: it is not known, which fails where its name speaks of
+ * bytes. */
 void stw_reading_sort(stw_reading *r, const stw_flag *flag, const stw_flag_row *row);
 
 #endif

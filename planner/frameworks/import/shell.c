@@ -7,8 +7,10 @@
 
 #include "core/checked.h"
 #include "core/text.h"
+#include "planner/frameworks/import/shell_flow.h"
 
 enum { MAX_WORDS = 4096, MAX_VARIABLES = 512, MAX_DEPTH = 16, MAX_TEXT = 1 << 20 };
+enum { MAX_SAVED = 16 };
 enum { MAX_HERE = 8, MAX_SEARCHED = 64 * MAX_TEXT }; /* brackets in brackets are searched again */
 
 /* A here-document whose text begins at the next line. */
@@ -17,9 +19,19 @@ typedef struct here {
     bool tabs;       /* <<-: tabs in front of lines do not count */
 } here;
 
+/* A variable before `NAME=value command`, which sets it for that command. */
+typedef struct saved {
+    size_t index;
+    stw_shell_variable before;
+} saved;
+
 typedef struct reader {
     stw_pool *pool;
-    stw_shell now; /* variables so far, words of the command that is read */
+    stw_shell_flow flow;
+    saved saved[MAX_SAVED];
+    size_t n_saved;
+    bool exporting; /* the command begins with export */
+    stw_shell now;  /* variables so far, words of the command that is read */
     const char *at, *end;
     int line, depth;
     size_t read;     /* bytes of words so far */
@@ -50,6 +62,30 @@ static bool ends_command(char c) {
     return c == '\n' || c == ';' || c == '&' || c == '|' || c == '(' || c == ')';
 }
 
+/* Around parts of a text that come from commands that may not run; without them all of a text
+ * whose word has `maybe` does. Words that leave this file have none. */
+enum { OPEN = '\1', CLOSE = '\2' };
+
+static const char *marked(reader *r, const stw_shell_word *word) {
+    if (word->maybe == 0 || strchr(word->text, OPEN) != NULL) return word->text;
+    const char *text = stw_pool_printf(r->pool, "%c%s%c", OPEN, word->text, CLOSE);
+    if (text == NULL) fail_memory(r);
+    return text != NULL ? text : word->text;
+}
+
+static const char *unmarked(reader *r, const char *text) {
+    if (strchr(text, OPEN) == NULL) return text;
+    char *copy = stw_pool_string(r->pool, text), *to = copy;
+    if (copy == NULL) {
+        fail_memory(r);
+        return "";
+    }
+    for (const char *c = copy; *c != '\0'; c++)
+        if (*c != OPEN && *c != CLOSE) *to++ = *c;
+    *to = '\0';
+    return copy;
+}
+
 /* ---- variables ---- */
 
 static stw_shell_variable *find(const stw_shell *shell, const char *name, size_t length) {
@@ -60,30 +96,36 @@ static stw_shell_variable *find(const stw_shell *shell, const char *name, size_t
     return NULL;
 }
 
+const stw_shell_variable *stw_shell_variable_of(const stw_shell *shell, const char *name) {
+    return find(shell, name, strlen(name));
+}
+
 const char *stw_shell_value(const stw_shell *shell, const char *name) {
     const stw_shell_variable *v = find(shell, name, strlen(name));
     return v != NULL && v->n > 0 ? v->words[0].text : NULL;
 }
 
-static void add_word(reader *r, stw_shell_word **words, size_t *n, size_t *capacity,
-                     const char *text, int line) {
+static void add_word(reader *r, stw_shell_variable *to, stw_shell_word word) {
+    stw_shell_word **words = &to->words;
+    size_t *n = &to->n, *capacity = &to->capacity;
     if (*n >= MAX_WORDS) {
         fail_many(r, "words of a command", MAX_WORDS);
         return;
     }
     stw_shell_word *grown = stw_pool_grow(r->pool, *words, *n, *n + 1, capacity, sizeof *grown);
-    if (grown == NULL || text == NULL) {
+    if (grown == NULL || word.text == NULL) {
         fail_memory(r);
         return;
     }
     *words = grown;
-    grown[(*n)++] = (stw_shell_word){text, line};
-    r->read += strlen(text);
+    grown[(*n)++] = word;
+    r->read += strlen(word.text);
     if (r->read > MAX_TEXT) fail_many(r, "bytes of words", MAX_TEXT);
 }
 
 /* Give a variable a new value. */
 static void assign(reader *r, const char *name, size_t length, stw_shell_variable value) {
+    stw_shell_variable before = {.name = ""};
     stw_shell *shell = &r->now;
     stw_shell_variable *v = find(shell, name, length);
     if (v == NULL && shell->n_variables >= MAX_VARIABLES) {
@@ -100,8 +142,13 @@ static void assign(reader *r, const char *name, size_t length, stw_shell_variabl
         }
         shell->variables = grown;
         v = &grown[shell->n_variables++];
+        *v = (stw_shell_variable){.name = ""};
     }
+    before = *v;
     *v = value;
+    v->exported = before.exported || r->exporting;
+    if (r->n_saved < MAX_SAVED)
+        r->saved[r->n_saved++] = (saved){(size_t)(v - shell->variables), before};
     v->name = stw_pool_printf(r->pool, "%.*s", (int)length, name);
     if (v->name == NULL) {
         v->name = "";
@@ -112,9 +159,10 @@ static void assign(reader *r, const char *name, size_t length, stw_shell_variabl
 /* ---- arithmetic ---- */
 
 typedef struct sum {
-    const reader *r;
+    reader *r;
     const char *at, *end;
     int depth;
+    int maybe; /* of its variables */
     bool bad;
 } sum;
 
@@ -150,7 +198,8 @@ static long long atom(sum *s) {
     const char *text = word;
     if (n > 0 && is_name_start(*word)) {
         const stw_shell_variable *v = find(&s->r->now, word, n);
-        text = v != NULL && v->n > 0 ? v->words[0].text : "";
+        text = v != NULL && v->n > 0 ? unmarked(s->r, v->words[0].text) : "";
+        if (v != NULL && v->n > 0 && v->words[0].maybe > 0) s->maybe = v->words[0].maybe;
         value = strtoll(text, &end, 10);
         s->bad = s->bad || end == text || *end != '\0';
     } else {
@@ -185,12 +234,13 @@ static long long added(sum *s) {
     return value;
 }
 
-static bool calculate(const reader *r, const char *text, size_t length, stw_text *out) {
+static bool calculate(reader *r, const char *text, size_t length, long long *out, int *maybe) {
     sum s = {.r = r, .at = text, .end = text + length};
     const long long value = added(&s);
     skip(&s);
     if (s.bad || s.at != s.end) return false;
-    stw_text_printf(out, "%lld", value);
+    *maybe = s.maybe;
+    *out = value;
     return true;
 }
 
@@ -199,14 +249,16 @@ static bool calculate(const reader *r, const char *text, size_t length, stw_text
 /* Text that is read into a word; unquoted values are split into words of `split`. */
 typedef struct word {
     stw_text text;
-    bool any; /* also "" */
+    bool any;  /* also "" */
+    int maybe; /* the last line of its open parts */
     stw_shell_variable *split;
 } word;
 
 static void end_word(reader *r, word *w, int line) {
+    const char *text = w->text.data != NULL ? w->text.data : "";
+    const int maybe = strchr(text, OPEN) != NULL ? w->maybe : 0;
     if (w->any)
-        add_word(r, &w->split->words, &w->split->n, &w->split->capacity,
-                 stw_pool_printf(r->pool, "%s", w->text.data != NULL ? w->text.data : ""), line);
+        add_word(r, w->split, (stw_shell_word){stw_pool_printf(r->pool, "%s", text), line, maybe});
     stw_text_free(&w->text);
     w->text = (stw_text)STW_TEXT_INIT;
     w->any = false;
@@ -234,8 +286,11 @@ static size_t command_length(reader *r, const char *at, const char *end) {
     return last != NULL ? (size_t)(last - at) + 1 : 0;
 }
 
-static void append(reader *r, word *w, const char *text, bool quoted, bool whole) {
-    const char *end = text + strlen(text);
+static void append(reader *r, word *w, const stw_shell_word *from, bool quoted, bool whole) {
+    static const char marks[] = {OPEN, CLOSE};
+    const char *text = marked(r, from), *end = text + strlen(text);
+    bool open = false;
+    if (from->maybe > 0) w->maybe = from->maybe;
     if (w->text.length > MAX_TEXT) fail_many(r, "bytes of a word", MAX_TEXT);
     for (; *text != '\0' && r->status == STW_STATUS_OK; text++) {
         const size_t n = command_length(r, text, end);
@@ -244,10 +299,15 @@ static void append(reader *r, word *w, const char *text, bool quoted, bool whole
             w->any = true;
             text += n - 1;
         } else if (!quoted && !whole && isspace((unsigned char)*text)) {
+            if (open) stw_text_append(&w->text, &marks[1], 1);
             end_word(r, w, r->line);
+            if (open) stw_text_append(&w->text, &marks[0], 1);
         } else {
+            if (*text == OPEN || *text == CLOSE)
+                open = *text == OPEN;
+            else
+                w->any = true;
             stw_text_append(&w->text, text, 1);
-            w->any = true;
         }
     }
 }
@@ -257,7 +317,7 @@ static void append_variable(reader *r, word *w, const stw_shell_variable *v, boo
     for (size_t i = 0; i < v->n && r->status == STW_STATUS_OK; i++) {
         if (i > 0 && whole) stw_text_append(&w->text, " ", 1);
         if (i > 0 && !whole) end_word(r, w, r->line);
-        append(r, w, v->words[i].text, quoted, whole);
+        append(r, w, &v->words[i], quoted, whole);
         if (quoted) w->any = true;
     }
 }
@@ -272,20 +332,52 @@ static void read_default(reader *r, word *w, const char *text, size_t n, bool qu
     r->depth--;
 }
 
-/* ${name}, ${name:-default}, ${name[@]} */
+static void append_number(word *w, long long value, bool open) {
+    if (open)
+        stw_text_printf(&w->text, "%c%lld%c", OPEN, value, CLOSE);
+    else
+        stw_text_printf(&w->text, "%lld", value);
+    w->any = true;
+}
+
+/* ${#name[@]}, ${#name} */
+static bool read_length(reader *r, word *w, const char *in, size_t n) {
+    size_t name = 0;
+    while (name < n && is_name(in[name])) name++;
+    const stw_shell_variable *v = find(&r->now, in, name);
+    const bool list = n == name + 3 && in[name] == '[' && in[name + 2] == ']';
+    int open = 0;
+    if (v == NULL || (n != name && !list)) return false;
+    const size_t length = list       ? v->n
+                          : v->n > 0 ? strlen(unmarked(r, v->words[0].text))
+                                     : (size_t)0;
+    for (size_t i = 0; i < v->n; i++)
+        if (v->words[i].maybe > 0) w->maybe = open = v->words[i].maybe;
+    append_number(w, (long long)length, open > 0);
+    return true;
+}
+
+/* ${name}, ${name:-default}, ${name:+other}, ${name[@]}, ${1:-default}; arguments of the script are
+ * not set. */
 static bool read_braces(reader *r, word *w, const char *in, size_t n, bool quoted, bool whole) {
     size_t name = 0;
+    if (n > 1 && *in == '#') return read_length(r, w, in + 1, n - 1);
     while (name < n && is_name(in[name])) name++;
     const stw_shell_variable *v = find(&r->now, in, name);
     const char *rest = in + name;
     size_t left = n - name;
-    if (name == 0 || !is_name_start(*in)) return false;
+    if (name == 0) return false;
     if (left >= 3 && rest[0] == '[' && (rest[1] == '@' || rest[1] == '*') && rest[2] == ']')
         rest += 3, left -= 3;
     if (left > 0 && *rest == ':') rest++, left--;
     const bool fallback = left > 0 && (*rest == '-' || *rest == '=');
+    const bool has = v != NULL && v->n > 0 && unmarked(r, v->words[0].text)[0] != '\0';
+    if (left > 0 && *rest == '+' && v != NULL && r->depth < MAX_DEPTH) {
+        if (has) read_default(r, w, rest + 1, left - 1, quoted, whole);
+        return true;
+    }
     if (left > 0 && !fallback) return false;
-    if (v != NULL && (!fallback || (v->n > 0 && v->words[0].text[0] != '\0')))
+    if (v != NULL && (!fallback || has))
         append_variable(r, w, v, quoted, whole);
     else if (fallback && r->depth < MAX_DEPTH)
         read_default(r, w, rest + 1, left - 1, quoted, whole);
@@ -308,6 +400,11 @@ static size_t read_dollar(reader *r, word *w, const char *at, const char *end, b
         return n;
     }
     if (at[1] == '@' || at[1] == '*') return 2; /* arguments of the script: none */
+    if (at[1] == '#') {
+        stw_text_append(&w->text, "0", 1);
+        w->any = true;
+        return 2;
+    }
     if (at[1] == '{') {
         const size_t n = closing(r, at + 1, end, '{', '}');
         if (n > 0 && (at[2] == '@' || at[2] == '*')) return n + 2;
@@ -322,8 +419,13 @@ static size_t read_dollar(reader *r, word *w, const char *at, const char *end, b
         in += 5, length -= 5;
     else if (length < 2 || *in != '(')
         length = 0;
-    if (length == 0 || !calculate(r, in, length, &w->text))
+    long long result = 0;
+    int open = 0;
+    if (length == 0 || !calculate(r, in, length, &result, &open))
         stw_text_append(&w->text, at, n + 2); /* as written */
+    else
+        append_number(w, result, open > 0);
+    if (open > 0) w->maybe = open;
     w->any = true;
     return n + 2;
 }
@@ -424,6 +526,18 @@ static void skip_blanks(reader *r, bool lines) {
     }
 }
 
+/* The words of (...). */
+static void read_list(reader *r, stw_shell_variable *value) {
+    r->at++;
+    for (skip_blanks(r, true); r->at < r->end && *r->at != ')' && r->status == STW_STATUS_OK;
+         skip_blanks(r, true)) {
+        const char *before = r->at;
+        read_word(r, value, false);
+        if (r->at == before) r->at++; /* an operator in a list */
+    }
+    if (r->at < r->end) r->at++;
+}
+
 /* NAME=value, NAME+=value, NAME=(...) at the start of a command. */
 static bool read_assignment(reader *r) {
     const char *name = r->at, *c = name;
@@ -434,31 +548,27 @@ static bool read_assignment(reader *r) {
     if (append) c++;
     if (c >= r->end || *c != '=') return false;
     r->at = c + 1;
+    const int line = r->line;
     const bool array = r->at < r->end && *r->at == '(';
+    const stw_shell_truth runs = stw_shell_flow_runs(&r->flow);
     const stw_shell_variable *old = append ? find(&r->now, name, length) : NULL;
     stw_shell_variable value = {.name = ""};
-    for (size_t i = 0; old != NULL && i < old->n; i++)
-        add_word(r, &value.words, &value.n, &value.capacity, old->words[i].text,
-                 old->words[i].line);
-    if (!array) {
+    for (size_t i = 0; old != NULL && i < old->n; i++) add_word(r, &value, old->words[i]);
+    const size_t before = value.n;
+    if (!array)
         read_word(r, &value, true);
-        if (value.n == 2 && old != NULL && old->n == 1) { /* text that is appended */
-            value.words[0].text =
-                stw_pool_printf(r->pool, "%s%s", value.words[0].text, value.words[1].text);
-            value.n = 1;
-            if (value.words[0].text == NULL) fail_memory(r);
-        }
-    } else {
-        r->at++;
-        for (skip_blanks(r, true); r->at < r->end && *r->at != ')' && r->status == STW_STATUS_OK;
-             skip_blanks(r, true)) {
-            const char *before = r->at;
-            read_word(r, &value, false);
-            if (r->at == before) r->at++; /* an operator in a list */
-        }
-        if (r->at < r->end) r->at++;
+    else
+        read_list(r, &value);
+    for (size_t i = before; runs == STW_SHELL_MAYBE && i < value.n; i++)
+        value.words[i] = (stw_shell_word){unmarked(r, value.words[i].text), line, line};
+    if (!array && value.n == 2 && before == 1) { /* text that is appended */
+        value.words[0].text = stw_pool_printf(r->pool, "%s%s", marked(r, &value.words[0]),
+                                              marked(r, &value.words[1]));
+        if (value.words[1].maybe > 0) value.words[0].maybe = value.words[1].maybe;
+        value.n = 1;
+        if (value.words[0].text == NULL) fail_memory(r);
     }
-    assign(r, name, length, value);
+    if (runs != STW_SHELL_NO) assign(r, name, length, value);
     return true;
 }
 
@@ -506,12 +616,36 @@ static void skip_here(reader *r) {
     r->n_here = 0;
 }
 
+/* && and the like within [[ ]] are words. */
+static bool read_operator(reader *r, stw_shell_variable *words) {
+    const char c = *r->at;
+    const bool tests = words->n > 0 && strcmp(words->words[0].text, "[[") == 0 &&
+                       strcmp(words->words[words->n - 1].text, "]]") != 0;
+    if (!tests || c == '\n' || (!ends_command(c) && c != '<' && c != '>')) return false;
+    const bool two = (c == '&' || c == '|') && r->at + 1 < r->end && r->at[1] == c;
+    add_word(r, words,
+             (stw_shell_word){stw_pool_printf(r->pool, "%.*s", two ? 2 : 1, r->at), r->line, 0});
+    r->at += two ? 2 : 1;
+    return true;
+}
+
+/* Words at the start of a command that are no part of it: `if`, `export`, -x of these. */
+static bool is_before_command(reader *r, const char *text, bool after_prefix) {
+    if (stw_shell_flow_keyword(&r->flow, text)) return true;
+    if (strcmp(text, "export") == 0 || (after_prefix && strcmp(text, "-x") == 0))
+        r->exporting = true;
+    return is_prefix(text) || (after_prefix && text[0] == '-');
+}
+
 /* Words up to the end of a command. */
 static void read_command(reader *r) {
     stw_shell_variable words = {.name = ""};
-    bool first = true;
+    bool first = true, prefix = false;
+    r->n_saved = 0;
+    r->exporting = false;
     for (skip_blanks(r, false); r->at < r->end && r->status == STW_STATUS_OK;
          skip_blanks(r, false)) {
+        if (read_operator(r, &words)) continue;
         if (ends_command(*r->at)) break;
         if (read_redirection(r)) continue;
         if (first && read_assignment(r)) continue;
@@ -520,12 +654,37 @@ static void read_command(reader *r) {
         read_word(r, &words, false);
         if (r->at == at) r->at++;
         if (words.n > before && first) {
-            first = is_prefix(words.words[before].text);
+            first = prefix = is_before_command(r, words.words[before].text, prefix);
             if (first) words.n = before;
         }
     }
+    for (size_t i = 0; i < words.n; i++) words.words[i].text = unmarked(r, words.words[i].text);
     r->now.words = words.words;
     r->now.n_words = words.n;
+}
+
+/* `export NAME`, `unset NAME`, and what NAME=value before a command means for it. */
+static void change_variables(reader *r) {
+    stw_shell *shell = &r->now;
+    const bool unset = shell->n_words > 0 && strcmp(shell->words[0].text, "unset") == 0;
+    if (stw_shell_flow_runs(&r->flow) == STW_SHELL_NO) return;
+    for (size_t i = 0; (unset || r->exporting) && i < shell->n_words; i++) {
+        stw_shell_variable *v = find(shell, shell->words[i].text, strlen(shell->words[i].text));
+        if (v != NULL && unset) v->n = 0;
+        if (v != NULL && !unset) v->exported = true;
+    }
+    for (size_t i = 0; shell->n_words > 0 && i < r->n_saved; i++)
+        shell->variables[r->saved[i].index].exported = true;
+}
+
+static void restore_variables(reader *r) {
+    if (r->now.n_words == 0 || r->exporting) return;
+    for (size_t i = r->n_saved; i > 0; i--) {
+        stw_shell_variable *v = &r->now.variables[r->saved[i - 1].index];
+        const char *name = v->name;
+        *v = r->saved[i - 1].before;
+        v->name = v->n > 0 || v->name[0] != '\0' ? name : "";
+    }
 }
 
 /* A copy, because later assignments change the list. */
@@ -536,10 +695,30 @@ static void keep(reader *r, stw_shell *out) {
         fail_memory(r);
         return;
     }
-    if (r->now.n_variables > 0) memcpy(copy, r->now.variables, r->now.n_variables * sizeof *copy);
+    for (size_t i = 0; i < r->now.n_variables; i++) {
+        stw_shell_variable *v = &copy[i];
+        *v = r->now.variables[i];
+        stw_shell_word *words = stw_pool_array(r->pool, v->n + 1, sizeof *words);
+        for (size_t k = 0; words != NULL && k < v->n; k++) {
+            words[k] = v->words[k];
+            words[k].text = unmarked(r, words[k].text);
+        }
+        if (words == NULL) fail_memory(r);
+        if (words != NULL) v->words = words;
+    }
     *out = r->now;
     out->variables = copy;
     out->n_found = found;
+}
+
+/* What ends a command, taken. @return as stw_shell_flow_end has it */
+static char end_command(reader *r) {
+    if (r->at >= r->end || !ends_command(*r->at)) return '\n';
+    const char end = *r->at++;
+    if (end == '\n') r->line++;
+    if (r->at >= r->end || *r->at != end || strchr("&|;", end) == NULL) return end;
+    r->at++;
+    return end == '&' ? 'A' : end == '|' ? 'O' : 'C';
 }
 
 stw_status stw_shell_find(const char *path, const char *text, size_t length,
@@ -554,15 +733,18 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
                 .path = path,
                 .err = err};
     *out = (stw_shell){.pool = pool};
+    r.flow.chain = STW_SHELL_YES;
     while (r.at < r.end && r.status == STW_STATUS_OK) {
         skip_blanks(&r, true);
         read_command(&r);
-        if (r.status == STW_STATUS_OK && wanted(r.now.words, r.now.n_words)) keep(&r, out);
-        if (r.at < r.end && ends_command(*r.at)) {
-            const bool line = *r.at++ == '\n';
-            if (line) r.line++;
-            if (line) skip_here(&r);
-        }
+        if (r.status != STW_STATUS_OK) break;
+        change_variables(&r);
+        if (stw_shell_flow_runs(&r.flow) != STW_SHELL_NO && wanted(r.now.words, r.now.n_words))
+            keep(&r, out);
+        restore_variables(&r);
+        const char end = end_command(&r);
+        stw_shell_flow_end(&r.flow, r.now.words, r.now.n_words, end);
+        if (end == '\n') skip_here(&r);
     }
     return r.status;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One command of a launch script, as a shell would see it where that stands plainly: quotes, line
  * continuations, comments, variables and arrays set before, ${name:-default}, $((...)) and
- * $(expr ...). What only a running shell knows stays as written. Everything lies in the caller's
+ * $(expr ...), branches whose tests the script itself decides. What only a running shell knows
+ * stays as written; a word that hangs on an open test is marked. Everything lies in the caller's
  * pool; one thread at a time. */
 #ifndef STW_PLANNER_IMPORT_SHELL_H
 #define STW_PLANNER_IMPORT_SHELL_H
@@ -15,12 +16,14 @@
 typedef struct stw_shell_word {
     const char *text;
     int line;
+    int maybe; /* the line of a command that gives it and may not run; 0: none */
 } stw_shell_word;
 
 typedef struct stw_shell_variable {
     const char *name;
     size_t n, capacity; /* 1 unless it is an array */
     stw_shell_word *words;
+    bool exported; /* commands see it */
 } stw_shell_variable;
 
 typedef struct stw_shell {
@@ -38,6 +41,7 @@ STW_MUST_USE stw_status stw_shell_find(const char *path, const char *text, size_
                                        bool (*wanted)(const stw_shell_word *words, size_t n),
                                        stw_pool *pool, stw_shell *out, stw_error *err);
 /** The value of a variable, or NULL; of an array, its first word. */
+const stw_shell_variable *stw_shell_variable_of(const stw_shell *shell, const char *name);
 const char *stw_shell_value(const stw_shell *shell, const char *name);
 
 #endif

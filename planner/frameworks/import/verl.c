@@ -10,9 +10,9 @@
 #include <strings.h>
 
 #include "core/checked.h"
+#include "planner/frameworks/import/launch.h"
 #include "planner/frameworks/import/megatron.h"
 #include "planner/frameworks/import/names.h"
-#include "planner/frameworks/import/shell.h"
 
 #define ACTOR "actor_rollout_ref.actor."
 #define MODEL "actor_rollout_ref.model."
@@ -691,6 +691,7 @@ static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
     if (sft) r->names = sft_names;
     if (sft) read_launcher(r, &shell, begin);
     read_arguments(r, &shell, begin);
+    stw_launch_read_allocator(r, &shell);
     return r->status;
 }
 

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _DEFAULT_SOURCE /* strcasecmp */
+#include "planner/frameworks/import/launch.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- flags ---- */
+
+static bool is_flag(const char *text) { return text[0] == '-' && text[1] == '-' && text[2] != 0; }
+
+/* A list or a text of flags that is set elsewhere, such as ${EXTRA_ARGS[@]}. */
+static bool is_unknown_list(const char *text) {
+    static const char *const names[] = {"ARG", "OPT", "FLAG", "PARAM", "CONFIG"};
+    if (*text != '$' && *text != '`') return false;
+    if (strstr(text, "[@]") != NULL || strstr(text, "[*]") != NULL) return true;
+    for (const char *at = text; *at != '\0'; at++)
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+            if (strncasecmp(at, names[i], strlen(names[i])) == 0) return true;
+    return false;
+}
+
+static void refuse_word(stw_reading *r, const stw_shell_word *word) {
+    if (strpbrk(word->text, "$`") != NULL)
+        stw_reading_fail(
+            r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
+                           "found \"%.80s\", which this file does not set; set it above the "
+                           "command, or remove it",
+                           word->text));
+    else
+        stw_reading_fail(r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
+                                        "found \"%.60s\", expected --flag", word->text));
+}
+
+/* A flag, its value, the line on which a test leaves them open. */
+static void add(stw_reading *r, const char *name, const char *value, const stw_shell_word *word,
+                const stw_flag_table *idle) {
+    const stw_flag_row *row = idle != NULL ? stw_flag_row_named(idle, name) : NULL;
+    const bool matters =
+        idle != NULL && (row == NULL ? stw_reading_moves_bytes(name) : row->use != STW_FLAG_IDLE);
+    if (matters && word->maybe > 0)
+        stw_reading_fail(
+            r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->maybe, 1,
+                           "--%.60s %.60s: whether this line runs depends on what the file does "
+                           "not say (a test, a loop or an argument); set it without a condition",
+                           name, value));
+    else if (matters && strpbrk(value, "$`") != NULL)
+        stw_reading_fail(
+            r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
+                           "--%.60s: found \"%.80s\", which this file does not set; set it above "
+                           "the command",
+                           name, value));
+    else
+        stw_reading_fail(r,
+                         stw_flags_add(&r->flags, r->out->pool, name, value, word->line, r->err));
+}
+
+void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
+                           const stw_flag_table *idle) {
+    stw_pool *pool = r->out->pool;
+    for (size_t i = begin; i < shell->n_words && r->status == STW_STATUS_OK;) {
+        stw_shell_word word = shell->words[i++];
+        if (!is_flag(word.text)) {
+            refuse_word(r, &word);
+            return;
+        }
+        const size_t length = strcspn(word.text + 2, "=");
+        char *name = stw_pool_printf(pool, "%.*s", (int)length, word.text + 2);
+        const char *value = word.text[2 + length] == '=' ? word.text + 3 + length : NULL;
+        const bool given = value != NULL;
+        for (char *c = name; c != NULL && *c != '\0'; c++)
+            if (*c == '_') *c = '-';
+        if (!given) value = "true";
+        for (size_t first = i; !given && i < shell->n_words && !is_flag(shell->words[i].text) &&
+                               value != NULL && name != NULL;
+             i++) {
+            const stw_shell_word *next = &shell->words[i];
+            if (idle != NULL && is_unknown_list(next->text)) {
+                refuse_word(r, next);
+                return;
+            }
+            if (next->maybe > 0) word.maybe = next->maybe;
+            value = i == first ? next->text : stw_pool_printf(pool, "%s %s", value, next->text);
+        }
+        if (name == NULL || value == NULL)
+            stw_reading_fail(
+                r, stw_fail(r->err, STW_STATUS_NO_MEMORY, r->flags.path, "out of memory"));
+        else
+            add(r, name, value, &word, idle);
+    }
+}
+
+/* ---- the environment ---- */
+
+/* "key:value" of a list with commas; brackets hold lists of their own. */
+static void set_allocator_item(stw_reading *r, const char *name, const char *item) {
+    const char *value = strchr(item, ':');
+    uint64_t n = 0;
+    if (value == NULL || *item == '\0') return;
+    const size_t length = (size_t)(value - item);
+    value++;
+    if (strncmp(item, "expandable_segments", length) == 0) {
+        const bool on = strcasecmp(value, "true") == 0;
+        stw_reading_set_switch(r, "allocator.expandable_segments", on);
+        stw_reading_line(r, STW_IMPORT_TAKEN, name, item, "allocator.expandable_segments");
+    } else if (strncmp(item, "max_split_size_mb", length) == 0 &&
+               stw_reading_parse_count(value, &n)) {
+        const char *size = stw_pool_printf(r->out->pool, "%s MiB", value);
+        stw_reading_set(r, "allocator.max_split_size", size != NULL ? size : "none");
+        stw_reading_line(r, STW_IMPORT_TAKEN, name, item, "allocator.max_split_size");
+    } else if (strncmp(item, "roundup_power2_divisions", length) == 0 &&
+               stw_reading_parse_count(value, &n)) {
+        stw_reading_set(r, "allocator.roundup_power2_divisions", value);
+        stw_reading_line(r, STW_IMPORT_TAKEN, name, item, "allocator.roundup_power2_divisions");
+    } else {
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, name, item,
+                         "reserved memory is planned without it");
+    }
+}
+
+void stw_launch_set_allocator(stw_reading *r, const char *name, const char *text) {
+    char *items = stw_pool_string(r->out->pool, text);
+    int depth = 0;
+    if (items == NULL) return;
+    char *start = items;
+    for (char *c = items;; c++) {
+        if (*c == '[') depth++;
+        if (*c == ']') depth--;
+        if (*c == ' ' && c == start) start++;
+        if (*c != '\0' && (*c != ',' || depth > 0)) continue;
+        const bool last = *c == '\0';
+        *c = '\0';
+        set_allocator_item(r, name, start);
+        if (last) return;
+        start = c + 1;
+    }
+}
+
+void stw_launch_read_allocator(stw_reading *r, const stw_shell *shell) {
+    static const char *const names[] = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
+    for (size_t i = 0; i < 2; i++) {
+        const stw_shell_variable *v = stw_shell_variable_of(shell, names[i]);
+        if (v == NULL || v->n == 0) continue;
+        const char *why = !v->exported ? "without effect, because it is not exported"
+                          : v->words[0].maybe > 0
+                              ? "it hangs on a test that the file does not decide; set allocator.*"
+                          : strpbrk(v->words[0].text, "$`") != NULL
+                              ? "the file does not say what it is; set allocator.*"
+                              : NULL;
+        if (why != NULL) {
+            stw_reading_line(r, STW_IMPORT_NOT_MODELLED, names[i], v->words[0].text, why);
+            continue;
+        }
+        stw_launch_set_allocator(r, names[i], v->words[0].text);
+        return;
+    }
+}
+
+/* ---- the launcher ---- */
+
+/* The value of a launcher's flag, spelt with - or _. NULL: it is not there */
+static const char *launcher_value(const stw_shell *shell, size_t end, const char *name) {
+    for (size_t i = 0; i < end; i++) {
+        const char *text = shell->words[i].text, *flag = name;
+        if (!is_flag(text)) continue;
+        for (text += 2; *flag != '\0' && (*text == *flag || (*text == '-' && *flag == '_')); text++)
+            flag++;
+        if (*flag != '\0') continue;
+        if (*text == '=') return text + 1;
+        if (*text == '\0' && i + 1 < end) return shell->words[i + 1].text;
+    }
+    return NULL;
+}
+
+void stw_launch_read_gpus(stw_reading *r, const stw_shell *shell, size_t end) {
+    const char *each = launcher_value(shell, end, "nproc_per_node");
+    const char *nodes = launcher_value(shell, end, "nnodes");
+    uint64_t n = 0, m = 1;
+    if (each == NULL || !stw_reading_parse_count(each, &n) || n == 0 || n > 65536) return;
+    if (nodes != NULL && (!stw_reading_parse_count(nodes, &m) || m == 0 || m > 65536)) return;
+    r->out->gpus = n * m;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launch scripts of programs with --flags: the flags, the GPUs of the launch, and what the
+ * environment says of torch's allocator. One thread at a time. */
+#ifndef STW_PLANNER_IMPORT_LAUNCH_H
+#define STW_PLANNER_IMPORT_LAUNCH_H
+
+#include "planner/frameworks/import/reading.h"
+#include "planner/frameworks/import/shell.h"
+
+/** Flags from word `begin` on: --name value ..., --name=value; names lose dashes and underscores.
+ * Of repeated flags the last one counts, as in argparse. BAD_INPUT at a word that is no flag or
+ * whose text the script does not say.
+ * @param idle of flags that may hang on tests that the script does not decide; NULL: all may */
+void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
+                           const stw_flag_table *idle);
+/** PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF as the command sees it, into allocator.*. */
+void stw_launch_read_allocator(stw_reading *r, const stw_shell *shell);
+/** One of their values. */
+void stw_launch_set_allocator(stw_reading *r, const char *name, const char *text);
+/** --nproc_per_node and --nnodes of a launcher before word `end`, into out->gpus. */
+void stw_launch_read_gpus(stw_reading *r, const stw_shell *shell, size_t end);
+
+#endif
