@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/commands.h"
@@ -65,14 +66,37 @@ static stw_status add_names(names *to, const char *list, stw_error *err) {
     return STW_STATUS_OK;
 }
 
+/* "h100-80g=2.99": a kind and its price per GPU-hour. A file may have '=' in its name. */
+static stw_status take_price(const char *given, stw_pool *pool, const char **name, double *usd,
+                             stw_error *err) {
+    const char *sign = strrchr(given, '=');
+    *name = given;
+    if (sign == NULL || stw_file_exists(given)) return STW_STATUS_OK;
+    char *end = NULL;
+    *usd = strtod(sign + 1, &end);
+    if (end == sign + 1 || *end != '\0' || !(*usd >= 1e-6 && *usd <= 1e6))
+        return stw_fail(err, STW_STATUS_USAGE, "--gpus",
+                        "%s: found \"%.40s\", expected a price per GPU-hour in USD", given,
+                        sign + 1);
+    *name = stw_pool_printf(pool, "%.*s", (int)(sign - given), given);
+    return *name != NULL ? STW_STATUS_OK
+                         : stw_fail(err, STW_STATUS_NO_MEMORY, "--gpus", "out of memory");
+}
+
 static stw_status read_kinds(const char *list, stw_pool *pool, kind *kinds, uint32_t *n,
                              stw_error *err) {
     stw_status status = STW_STATUS_OK;
     names all = {.option = "--gpus", .pool = pool, .most = MOST_KINDS};
     STW_TRY(add_names(&all, list, err));
     for (uint32_t i = 0; i < all.n; i++) {
-        kinds[i].name = all.list[i];
-        STW_TRY(open_kind(all.list[i], &kinds[i].node, err));
+        double usd = 0;
+        STW_TRY(take_price(all.list[i], pool, &kinds[i].name, &usd, err));
+        for (uint32_t k = 0; k < i; k++)
+            if (strcmp(kinds[k].name, kinds[i].name) == 0)
+                STW_TRY(
+                    stw_fail(err, STW_STATUS_USAGE, "--gpus", "%s is given twice", kinds[i].name));
+        STW_TRY(open_kind(kinds[i].name, &kinds[i].node, err));
+        if (usd > 0) kinds[i].node.usd_per_gpu_hour = usd;
     }
     *n = all.n;
     if (all.n == 0)
@@ -233,7 +257,7 @@ int stw_cmd_size(int argc, char **argv) {
          STW_OPTION_LIST, &r.in.set},
         {"--gpus", "-g", "LIST",
          "kinds of GPU (h100-80g is the node h100-80g-x8) or names of clusters, with commas; "
-         "default a100-80g,h100-80g,h200",
+         "h100-80g=2.99: at so many USD per GPU-hour; default a100-80g,h100-80g,h200",
          STW_OPTION_VALUE, &r.gpus},
         {"--jobs", "-j", "N", "rows to work on at once; default: as many as cores",
          STW_OPTION_VALUE, &r.jobs},
@@ -252,7 +276,9 @@ int stw_cmd_size(int argc, char **argv) {
         "fastest. Says host memory "
         "per node, throughput, GPU-hours, what binds, the "
         "longest sequence (in steps of 1,024 tokens) and the largest micro batch that fit there, "
-        "and which of 1, 2 and 4 times as many GPUs has the cheapest tokens. Where the run does "
+        "and which of 1, 2 and 4 times as many GPUs has the cheapest tokens, by price where every "
+        "kind on which the model fits has one (node.price_per_gpu_hour), else by GPU-hours. Where "
+        "the run does "
         "not fit, up to 1,024 nodes, lower precision and other engines are tried. "
         "Exit code 4: there is such a row; 9: a row is at risk, or its forward and backward are "
         "unknown.",

@@ -164,6 +164,7 @@ stw_status stw_sweep_fill_row(const stw_plan *plan, stw_pool *pool, stw_sweep_ro
     stw_point_find_bound(plan, &bound);
     row->verdict = verdict_of(plan);
     row->gpus = plan->job->ranks;
+    row->usd_per_gpu_hour = plan->cluster.usd_per_gpu_hour;
     row->gpu_peak_bytes = stw_point_peak(plan, STW_TIER_GPU);
     row->host_peak_bytes = stw_point_peak(plan, STW_TIER_HOST);
     row->iteration_s = stw_plan_iteration_s(plan);

@@ -50,6 +50,10 @@ static void put_headline(const stw_plan *plan, const stw_plan_facts *f, const ro
     row_double(out, section, "", "", "tokens_per_second", tokens / iteration_s, "1/s");
     row_double(out, section, "", "", "gpu_hours_per_1000_iterations",
                iteration_s * 1000 / 3600 * plan->job->ranks, "h");
+    if (plan->cluster.usd_per_gpu_hour > 0)
+        row_double(out, section, "", "", "cost_of_1000_iterations",
+                   iteration_s * 1000 / 3600 * plan->job->ranks * plan->cluster.usd_per_gpu_hour,
+                   "USD");
     stw_plan_remarks_get(plan, f, &remarks);
     if (remarks.failed) out->out->failed = true;
     for (uint32_t i = 0; i < remarks.n; i++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reports/plan_sections.h"
+#include "reports/cost.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -88,6 +89,7 @@ static void put_costs(const stw_section *s) {
     stw_doc_line(s->out, s->format, "1000 iterations%s take %s on %u %s%s: %s %s-hours.", whose,
                  stw_word_seconds(iteration_s * 1000).text, ranks, rank, ranks > 1 ? "s" : "",
                  stw_word_number(iteration_s * 1000 / 3600 * ranks).text, rank);
+    stw_cost_of_plan(plan, s->format, s->out);
 }
 
 /* Less than this is lost in the noise of a training run. */

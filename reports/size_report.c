@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "reports/cost.h"
 #include "reports/facts.h"
 #include "reports/table.h"
 #include "reports/verdict.h"
@@ -42,7 +43,7 @@ static bool shown_to_fit(const stw_size_answer *a) {
     return a->fits && a->row.verdict == STW_SWEEP_FITS;
 }
 
-static void put_row(const stw_size_answer *a, bool several, stw_table *t) {
+static void put_row(const stw_size_answer *a, bool several, bool prices, stw_table *t) {
     char layout[160], bound[160];
     const stw_sweep_row *row = &a->row;
     double hours = stw_sweep_gpu_hours(row), least = stw_sweep_gpu_hours(&a->cheapest_row);
@@ -70,6 +71,14 @@ static void put_row(const stw_size_answer *a, bool several, stw_table *t) {
     const bool cheaper = a->fits && isfinite(least);
     stw_table_cell(t, "%s", cheaper ? size_words(&a->cheapest).text : "");
     stw_table_cell(t, "%s", cheaper ? stw_word_number(least).text : "");
+    const double usd = stw_sweep_usd(&a->cheapest_row);
+    if (prices) stw_table_cell(t, "%s", cheaper && isfinite(usd) ? stw_word_number(usd).text : "");
+}
+
+static bool has_prices(const stw_size_answer *answers, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        if (answers[i].cheapest_row.usd_per_gpu_hour > 0) return true;
+    return false;
 }
 
 static void put_table(const stw_size_answer *answers, uint32_t n, stw_format format, stw_pool *pool,
@@ -87,12 +96,14 @@ static void put_table(const stw_size_answer *answers, uint32_t n, stw_format for
                                         ">longest sequence",
                                         ">largest micro batch",
                                         "cheapest up to 4 x",
-                                        ">GPU-hours there"};
-    const uint32_t n_heads = sizeof heads / sizeof heads[0];
+                                        ">GPU-hours there",
+                                        ">USD there"};
+    const bool prices = has_prices(answers, n);
+    const uint32_t n_heads = sizeof heads / sizeof heads[0] - (prices ? 0 : 1);
     const bool several = is_of_several(answers, n);
     stw_table t;
     stw_table_begin(&t, pool, several ? heads : heads + 1, several ? n_heads : n_heads - 1);
-    for (uint32_t i = 0; i < n; i++) put_row(&answers[i], several, &t);
+    for (uint32_t i = 0; i < n; i++) put_row(&answers[i], several, prices, &t);
     stw_table_write(&t, format, out);
 }
 
@@ -122,6 +133,7 @@ static void put_remarks(const stw_size_answer *answers, uint32_t n, stw_format f
                          "%s on %s of %s: %s Without it: --set optimizer.implementation=fused.",
                          a->model->name, size_words(&a->cluster).text, a->name, a->needs);
     }
+    stw_size_recommend(answers, n, format, out);
 }
 
 /* What would help where it does not fit. */
@@ -162,7 +174,9 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                         "cheapest_gpu_hours_per_1e9_tokens",
                                         "help",
                                         "needs",
-                                        "verdict"};
+                                        "verdict",
+                                        "price_per_gpu_hour",
+                                        "cheapest_usd_per_1e9_tokens"};
     stw_csv_row(out, heads, sizeof heads / sizeof heads[0]);
     for (uint32_t i = 0; i < n; i++) {
         const stw_size_answer *a = &answers[i];
@@ -171,9 +185,14 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                    a->longest_seq_len,    a->largest_micro_batch,
                                    a->cheapest.nodes,     a->cheapest.gpus};
         const double hours = a->fits ? stw_sweep_gpu_hours(&a->cheapest_row) : (double)NAN;
-        const stw_word reals[] = {
-            stw_word_plain_double(a->row.iteration_s), stw_word_plain_double(a->row.tokens_per_s),
-            stw_word_plain_double(stw_sweep_gpu_hours(&a->row)), stw_word_plain_double(hours)};
+        const double usd = a->fits ? stw_sweep_usd(&a->cheapest_row) : (double)NAN;
+        const double price = a->cluster.usd_per_gpu_hour;
+        const stw_word reals[] = {stw_word_plain_double(a->row.iteration_s),
+                                  stw_word_plain_double(a->row.tokens_per_s),
+                                  stw_word_plain_double(stw_sweep_gpu_hours(&a->row)),
+                                  stw_word_plain_double(hours),
+                                  stw_word_plain_double(price > 0 ? price : (double)NAN),
+                                  stw_word_plain_double(usd)};
         char whole[8][24], layout[160];
         layout_words(a, layout, sizeof layout);
         for (int v = 0; v < 8; v++) snprintf(whole[v], sizeof whole[v], "%" PRIu64, values[v]);
@@ -196,12 +215,14 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                      reals[3].text,
                                      a->help != NULL ? a->help : "",
                                      a->needs != NULL ? a->needs : "",
-                                     stw_sweep_verdict_name(a->row.verdict)};
+                                     stw_sweep_verdict_name(a->row.verdict),
+                                     reals[4].text,
+                                     reals[5].text};
         stw_csv_row(out, cells, sizeof cells / sizeof cells[0]);
     }
 }
 
-static void write_answer(const stw_size_answer *a, stw_json *json) {
+static void write_answer(const stw_size_answer *a, bool cheapest, stw_json *json) {
     const stw_sweep_row *row = &a->row;
     stw_json_begin_object(json, NULL);
     stw_json_string(json, "kind", a->name);
@@ -229,6 +250,9 @@ static void write_answer(const stw_size_answer *a, stw_json *json) {
         stw_json_u64(json, "gpus_per_node", a->cheapest.gpus);
         stw_json_double(json, "tokens_per_s", a->cheapest_row.tokens_per_s);
         stw_json_double(json, "gpu_hours_per_1e9_tokens", stw_sweep_gpu_hours(&a->cheapest_row));
+        if (a->cheapest_row.usd_per_gpu_hour > 0)
+            stw_json_double(json, "usd_per_1e9_tokens", stw_sweep_usd(&a->cheapest_row));
+        stw_json_bool(json, "of_all_kinds", cheapest);
         stw_json_end(json);
     }
     stw_json_string(json, "needs", a->needs);
@@ -247,7 +271,8 @@ static uint32_t write_model(const stw_size_answer *answers, uint32_t n, uint32_t
     stw_json_string(json, "model", model->name);
     stw_json_string(json, "model_digest", model->digest);
     stw_json_begin_array(json, "kinds");
-    for (; i < n && answers[i].model == model; i++) write_answer(&answers[i], json);
+    for (; i < n && answers[i].model == model; i++)
+        write_answer(&answers[i], stw_size_is_cheapest(answers, n, &answers[i]), json);
     stw_json_end(json);
     return i - first;
 }

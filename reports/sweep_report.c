@@ -28,7 +28,13 @@ static void put_number(stw_table *t, double value) {
         stw_table_cell(t, "%s", "");
 }
 
-static void put_row(const stw_sweep *sweep, uint32_t i, stw_table *t) {
+static bool has_prices(const stw_sweep *sweep) {
+    for (uint32_t i = 0; i < sweep->n_points; i++)
+        if (sweep->rows[i].usd_per_gpu_hour > 0) return true;
+    return false;
+}
+
+static void put_row(const stw_sweep *sweep, uint32_t i, bool prices, stw_table *t) {
     const stw_sweep_row *row = &sweep->rows[i];
     char bound[160];
     stw_bound_words(row->binds, bound, sizeof bound);
@@ -45,6 +51,8 @@ static void put_row(const stw_sweep *sweep, uint32_t i, stw_table *t) {
     put_number(t, stw_sweep_tokens_per_gpu(row));
     double hours = stw_sweep_gpu_hours(row);
     stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
+    const double usd = stw_sweep_usd(row);
+    if (prices) stw_table_cell(t, "%s", isfinite(usd) ? stw_word_number(usd).text : "");
     stw_table_cell(t, "%s", row->reason != NULL ? row->reason : bound);
 }
 
@@ -57,16 +65,20 @@ static void put_rows(const stw_sweep *sweep, bool front_only, stw_format format,
                                           ">tokens/s",
                                           ">per GPU",
                                           ">GPU-hours per 1e9 tokens",
+                                          ">USD per 1e9 tokens",
                                           "binds"};
-    const char *heads[STW_SWEEP_MOST_AXES + 9];
+    enum { N_FIGURES = sizeof figures / sizeof figures[0], USD = N_FIGURES - 2 };
+    const bool prices = has_prices(sweep);
+    const char *heads[STW_SWEEP_MOST_AXES + 1 + N_FIGURES];
     uint32_t n = 0;
     stw_table t;
     for (uint32_t a = 0; a < sweep->n_axes; a++) heads[n++] = sweep->axes[a].key;
     heads[n++] = "verdict";
-    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) heads[n++] = figures[i];
+    for (int i = 0; i < N_FIGURES; i++)
+        if (prices || i != USD) heads[n++] = figures[i];
     stw_table_begin(&t, pool, heads, n);
     for (uint32_t i = 0; i < sweep->n_points; i++)
-        if (!front_only || sweep->rows[i].front) put_row(sweep, i, &t);
+        if (!front_only || sweep->rows[i].front) put_row(sweep, i, prices, &t);
     stw_table_write(&t, format, out);
 }
 
@@ -81,9 +93,10 @@ static void put_csv(const stw_sweep *sweep, stw_text *out) {
                                           "gpu_hours_per_1e9_tokens",
                                           "binds",
                                           "front",
-                                          "reason"};
-    const char *cells[STW_SWEEP_MOST_AXES + 11];
-    const uint32_t n = sweep->n_axes + 11;
+                                          "reason",
+                                          "usd_per_1e9_tokens"};
+    const char *cells[STW_SWEEP_MOST_AXES + 12];
+    const uint32_t n = sweep->n_axes + 12;
     for (uint32_t a = 0; a < sweep->n_axes; a++) cells[a] = sweep->axes[a].key;
     memcpy(cells + sweep->n_axes, figures, sizeof figures);
     stw_csv_row(out, cells, n);
@@ -93,7 +106,8 @@ static void put_csv(const stw_sweep *sweep, stw_text *out) {
         stw_word reals[] = {stw_word_plain_double(row->iteration_s),
                             stw_word_plain_double(row->tokens_per_s),
                             stw_word_plain_double(stw_sweep_tokens_per_gpu(row)),
-                            stw_word_plain_double(stw_sweep_gpu_hours(row))};
+                            stw_word_plain_double(stw_sweep_gpu_hours(row)),
+                            stw_word_plain_double(stw_sweep_usd(row))};
         const uint64_t values[] = {row->gpus, row->gpu_peak_bytes, row->host_peak_bytes};
         for (int v = 0; v < 3 && row->gpus > 0; v++)
             snprintf(whole[v], sizeof whole[v], "%llu", (unsigned long long)values[v]);
@@ -105,6 +119,7 @@ static void put_csv(const stw_sweep *sweep, stw_text *out) {
         *at++ = row->binds != NULL ? row->binds : "";
         *at++ = row->front ? "true" : "false";
         *at++ = row->reason != NULL ? row->reason : "";
+        *at++ = reals[4].text;
         stw_csv_row(out, cells, n);
     }
 }

@@ -70,6 +70,11 @@ double stw_sweep_gpu_hours(const stw_sweep_row *row) {
     return row->tokens_per_s > 0 ? 1e9 / row->tokens_per_s / 3600 * (double)row->gpus : (double)NAN;
 }
 
+double stw_sweep_usd(const stw_sweep_row *row) {
+    return row->usd_per_gpu_hour > 0 ? stw_sweep_gpu_hours(row) * row->usd_per_gpu_hour
+                                     : (double)NAN;
+}
+
 static bool beats(const stw_sweep_row *a, const stw_sweep_row *b) {
     double a_speed = stw_sweep_tokens_per_gpu(a), b_speed = stw_sweep_tokens_per_gpu(b);
     return a->gpus <= b->gpus && a_speed >= b_speed && (a->gpus < b->gpus || a_speed > b_speed);

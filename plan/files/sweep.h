@@ -43,6 +43,7 @@ typedef struct stw_sweep_row {
     uint64_t gpus; /* ranks, where GPUs are emulated */
     uint64_t gpu_peak_bytes, host_peak_bytes;
     double iteration_s, tokens_per_s; /* NaN: not known */
+    double usd_per_gpu_hour;          /* 0: not known */
     const char *binds;                /* a resource in a phase, as in plan files; NULL: unknown */
     const char *reason;               /* of REFUSED, FAILED; else NULL */
     double planning_s;
@@ -79,6 +80,8 @@ bool stw_sweep_row_fits(const stw_sweep_row *row);
 /** Tokens per second of one GPU, and GPU-hours of 10^9 tokens; NaN where they are not known. */
 double stw_sweep_tokens_per_gpu(const stw_sweep_row *row);
 double stw_sweep_gpu_hours(const stw_sweep_row *row);
+/** What these GPU-hours cost, in USD; NaN without a price. */
+double stw_sweep_usd(const stw_sweep_row *row);
 /** Mark the Pareto front: rows that fit and whose speed is known, of which no other has as few GPUs
  * and as many tokens per second and GPU, and is better in one of the two. */
 void stw_sweep_mark_front(stw_sweep *sweep);

@@ -61,6 +61,10 @@ static void write_row(const stw_sweep *sweep, uint32_t i, stw_json *json) {
     stw_json_double(json, "tokens_per_s", row->tokens_per_s);
     stw_json_double(json, "tokens_per_s_per_gpu", stw_sweep_tokens_per_gpu(row));
     stw_json_double(json, "gpu_hours_per_1e9_tokens", stw_sweep_gpu_hours(row));
+    if (row->usd_per_gpu_hour > 0) {
+        stw_json_double(json, "price_per_gpu_hour", row->usd_per_gpu_hour);
+        stw_json_double(json, "usd_per_1e9_tokens", stw_sweep_usd(row));
+    }
     stw_json_string(json, "binds", row->binds);
     stw_json_string(json, "reason", row->reason);
     stw_json_bool(json, "front", row->front);
@@ -196,6 +200,8 @@ static stw_status read_row(const stw_tree *tree, const stw_node *item, stw_sweep
     STW_TRY(stw_node_u64(tree, item, "host_peak_bytes", &row->host_peak_bytes, err));
     STW_TRY(stw_part_seconds(tree, item, "iteration_s", &row->iteration_s, err));
     STW_TRY(stw_part_seconds(tree, item, "tokens_per_s", &row->tokens_per_s, err));
+    if (stw_node_get(item, "price_per_gpu_hour") != NULL)
+        STW_TRY(stw_part_seconds(tree, item, "price_per_gpu_hour", &row->usd_per_gpu_hour, err));
     STW_TRY(stw_part_string(tree, item, "binds", true, sweep->pool, &row->binds, err));
     STW_TRY(stw_part_string(tree, item, "reason", true, sweep->pool, &row->reason, err));
     STW_TRY(stw_part_seconds(tree, item, "planning_s", &row->planning_s, err));

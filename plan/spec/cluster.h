@@ -68,6 +68,7 @@ typedef struct stw_cluster {
         double bf16_flops;
         double efficiency; /* share of bf16_flops that forward and backward reach */
     } gpu;
+    double usd_per_gpu_hour; /* what a GPU with its part of the node costs; 0: unknown */
     struct {
         uint64_t memory_bytes;           /* per node */
         uint64_t limit_bytes;            /* usable of it (cgroup) */
