@@ -150,7 +150,8 @@ static stw_status measure(stw_candidates *all, const stw_choice *choice, uint64_
     if (simulated == NULL) goto out;
     STW_TRY(simulate(all, program, STW_PHASE_FORWARD_BACKWARD, &forward_s, err));
     if (steps) STW_TRY(simulate(all, program, STW_PHASE_OPTIMIZER_STEP, &simulated->step_s, err));
-    simulated->seconds = simulated->rows.load_s / STW_LOAD_SPREAD + simulated->step_s +
+    simulated->seconds = simulated->rows.load_s / STW_LOAD_SPREAD +
+                         cost->stretch_weight[STW_STRETCH_STEP] * simulated->step_s +
                          cost->stretch_weight[STW_STRETCH_FORWARD] * forward_s;
 out:
     stw_layout_free(layout);

@@ -45,8 +45,8 @@ static uint32_t park_changes(const stw_knob *k, uint64_t steps, stw_change *out)
     return n;
 }
 
-uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *k, uint64_t i, stw_change *out) {
-    uint64_t value = k->from, accumulation = plan->run.batch.grad_accumulation;
+uint32_t stw_knob_changes(const stw_knob *k, uint64_t i, stw_change *out) {
+    uint64_t value = k->from;
     switch (k->kind) {
     case STW_KNOB_WORD:
         snprintf(out->key, sizeof out->key, "%s", k->key);
@@ -63,17 +63,13 @@ uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *k, uint64_t i, s
         break;
     case STW_KNOB_PART:
         value = part_below(k->from, k->whole, i);
-        accumulation = k->whole / value;
         break;
     case STW_KNOB_DOUBLE:
         value = k->from << i;
-        accumulation <<= i;
         break;
     }
     set_count(out, k->key, value, k->kind == STW_KNOB_GIB ? "GiB" : "");
-    if (!k->keeps_tokens) return 1;
-    set_count(&out[1], "batch.grad_accumulation", accumulation, "");
-    return 2;
+    return 1;
 }
 
 /* ---- knobs ---- */
@@ -280,8 +276,7 @@ static void add_ways(const adding *to) {
                             .kind = STW_KNOB_PART,
                             .from = micro,
                             .whole = passes,
-                            .n = parts_below(micro, passes),
-                            .keeps_tokens = true});
+                            .n = parts_below(micro, passes)});
 }
 
 static void add_parallel(const adding *to) {
@@ -299,8 +294,7 @@ static void add_parallel(const adding *to) {
                             .why = "cuts sequences over GPUs",
                             .kind = STW_KNOB_DOUBLE,
                             .from = run->parallel.cp,
-                            .n = cutting_doublings(run->parallel.cp, cut, 1),
-                            .keeps_tokens = true});
+                            .n = cutting_doublings(run->parallel.cp, cut, 1)});
 }
 
 /* What changes the run's meaning. */

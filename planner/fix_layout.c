@@ -64,8 +64,6 @@ static uint32_t changes_of(const layouts *s, const layout *l, stw_change *out) {
         change(out, &n, "parallel.pp", l->ways[PP]);
         if (l->uneven)
             change(out, &n, s->plan->job->engine->last_stage_key, last_layers(s, l->ways[PP]));
-        if (run->batch.grad_accumulation < l->ways[PP])
-            change(out, &n, "batch.grad_accumulation", l->ways[PP]);
     }
     if (l->ways[EP] != s->now[EP]) change(out, &n, "parallel.ep", l->ways[EP]);
     if (l->also != NULL) change_word(out, &n, l->also->key, l->also->value);

@@ -3,6 +3,7 @@
  * Of either first state that is parked while other roles use the GPUs; then what keeps numerics,
  * batch and machines; then more machines, the fewest first; then what changes numerics or length.
  * Then another engine; last a sequence so much shorter that it is another run. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,18 +21,33 @@ typedef struct ranked {
 
 stw_status stw_fix_note(stw_plan *plan, const stw_change *changes, uint32_t n, const char *why,
                         stw_trial trial, stw_error *err) {
-    if (plan->n_fixes == STW_MAX_FIXES || n > STW_MAX_FIX_CHANGES) return STW_STATUS_OK;
+    stw_status status = STW_STATUS_OK;
+    stw_change all[STW_MAX_FIX_CHANGES + 1];
+    uint64_t tokens = 0;
+    const uint32_t given = n;
+    if (plan->n_fixes == STW_MAX_FIXES || n > STW_MAX_FIX_CHANGES) return status;
+    memcpy(all, changes, n * sizeof *all);
+    STW_TRY(stw_fix_keep_step(plan, all, &n, &tokens, err));
+    if (n > STW_MAX_FIX_CHANGES) return status;
     stw_fix *fix = &plan->fixes[plan->n_fixes++];
     fix->n_changes = n;
     fix->at_risk = trial == STW_TRIAL_AT_RISK;
-    fix->why = stw_pool_string(plan->pool, why);
+    if (tokens > 0)
+        fix->why = stw_pool_printf(plan->pool,
+                                   "%s; a step then has %" PRIu64 " tokens instead of %" PRIu64,
+                                   why, tokens, stw_job_step_tokens(plan->job));
+    else
+        fix->why = stw_pool_printf(plan->pool, "%s%s", why,
+                                   n > given ? ", at the same tokens per step" : "");
     for (uint32_t i = 0; i < n; i++) {
-        fix->changes[i].set = stw_pool_string(plan->pool, changes[i].key);
-        fix->changes[i].value = stw_pool_string(plan->pool, changes[i].value);
+        fix->changes[i].set = stw_pool_string(plan->pool, all[i].key);
+        fix->changes[i].value = stw_pool_string(plan->pool, all[i].value);
         if (fix->changes[i].set == NULL || fix->changes[i].value == NULL) fix->why = NULL;
     }
-    if (fix->why != NULL) return STW_STATUS_OK;
-    return stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+    if (fix->why == NULL)
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "no memory for fixes");
+out:
+    return status;
 }
 
 static cost_class class_of(const stw_plan *plan, const stw_fix *fix) {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planning with changed specs. Only bytes are planned: nobody needs the seconds of a plan that is
  * offered as one that fits. */
+#include <inttypes.h>
 #include <stdio.h>
 
+#include "core/checked.h"
 #include "plan/files/verdict.h"
 #include "plan/program/effect.h"
 #include "planner/fixes.h"
@@ -97,12 +99,82 @@ static stw_status apply(changed *specs, const stw_change *c, stw_error *err) {
     return stw_cluster_set(&specs->cluster, c->key, c->value, "fix", err);
 }
 
+/* ---- the tokens of a step ---- */
+
+#define MOST_ACCUMULATION 65536
+
+/* Ranks of the trainer on so many nodes; 0: they have no room for the roles. */
+static uint64_t trainers_ranks(const changed *specs) {
+    stw_job_role *roles = NULL;
+    uint64_t nodes = 0;
+    stw_pool *pool = stw_pool_new();
+    if (pool != NULL &&
+        stw_roles_place(&specs->run, specs->cluster.nodes, pool, &roles, NULL) == STW_STATUS_OK)
+        nodes = roles[0].n_nodes;
+    stw_pool_free(pool);
+    return stw_times(nodes, specs->cluster.gpus > 0 ? specs->cluster.gpus : 1);
+}
+
+/* Tokens that a step is to have: the sequences stay where these have another length and the tokens
+ * are not given. */
+static uint64_t wanted_tokens(const stw_plan *plan, const stw_run_spec *run) {
+    const uint64_t tokens = stw_job_step_tokens(plan->job), length = plan->run.batch.seq_len;
+    if (plan->run.batch.tokens_per_step > 0 || run->batch.max_tokens_per_gpu > 0 || length == 0)
+        return tokens;
+    return stw_times(tokens / length, run->batch.seq_len);
+}
+
+/* @return the micro batches with which a step has as many tokens; 0: none do */
+static uint64_t accumulation_of(const stw_plan *plan, const changed *specs) {
+    stw_run_spec one = specs->run;
+    one.batch.grad_accumulation = 1;
+    const uint64_t micro = stw_run_spec_full_step_tokens(&one, trainers_ranks(specs));
+    const uint64_t tokens = wanted_tokens(plan, &specs->run);
+    const bool fills = one.batch.max_tokens_per_gpu == 0 || plan->run.batch.tokens_per_step == 0;
+    if (micro == 0 || (fills && tokens % micro != 0)) return 0;
+    const uint64_t n = stw_div_up_u64(tokens, micro);
+    return n <= MOST_ACCUMULATION ? n : 0;
+}
+
+/* Where none do, it stays as it is: the step has other tokens. */
+static stw_status keep_step(const stw_plan *plan, changed *specs, stw_error *err) {
+    const uint64_t n = accumulation_of(plan, specs);
+    if (n > 0) specs->run.batch.grad_accumulation = n;
+    if (n > 0 || plan->run.batch.tokens_per_step == 0) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BAD_INPUT, "fix", "batch.tokens_per_step cannot be kept");
+}
+
+static stw_status apply_all(const stw_plan *plan, const stw_change *changes, uint32_t n,
+                            changed *specs, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t i = 0; i < n; i++) STW_TRY(apply(specs, &changes[i], err));
+    STW_TRY(keep_step(plan, specs, err));
+out:
+    return status;
+}
+
+stw_status stw_fix_keep_step(const stw_plan *plan, stw_change *changes, uint32_t *n,
+                             uint64_t *tokens, stw_error *err) {
+    static const char key[] = "batch.grad_accumulation";
+    changed specs = {.cluster = plan->cluster, .run = plan->run};
+    stw_status status = apply_all(plan, changes, *n, &specs, err);
+    if (status != STW_STATUS_OK) return status;
+    const uint64_t now = stw_run_spec_step_tokens(&specs.run, trainers_ranks(&specs));
+    const uint64_t accumulation = specs.run.batch.grad_accumulation;
+    *tokens = now == wanted_tokens(plan, &specs.run) ? 0 : now;
+    if (accumulation == plan->run.batch.grad_accumulation) return STW_STATUS_OK;
+    snprintf(changes[*n].key, sizeof changes->key, "%s", key);
+    snprintf(changes[(*n)++].value, sizeof changes->value, "%" PRIu64, accumulation);
+    return STW_STATUS_OK;
+}
+
+/* ---- planning ---- */
+
 /* @param specs copies of the plan's; out: changed, with a job, which the caller frees */
 static stw_status change_specs(const stw_plan *plan, const stw_change *changes, uint32_t n,
                                changed *specs, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    specs->run.batch.tokens_per_step = 0; /* a change of the ranks is one of the accumulation */
-    for (uint32_t i = 0; i < n; i++) STW_TRY(apply(specs, &changes[i], err));
+    STW_TRY(apply_all(plan, changes, n, specs, err));
     STW_TRY(stw_run_spec_check(&specs->run, "fix", err));
     STW_TRY(stw_cluster_check(&specs->cluster, "fix", err));
     STW_TRY(stw_job_new(plan->model, &specs->cluster, &specs->run,

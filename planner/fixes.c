@@ -34,18 +34,17 @@ typedef struct setting {
     uint64_t steps[2];
 } setting;
 
-static uint32_t changes_of(const fix_search *search, const setting *at, stw_change *out) {
+static uint32_t changes_of(const setting *at, stw_change *out) {
     uint32_t n = 0;
     for (int k = 0; k < 2; k++)
-        if (at->knobs[k] != NULL)
-            n += stw_knob_changes(search->plan, at->knobs[k], at->steps[k], &out[n]);
+        if (at->knobs[k] != NULL) n += stw_knob_changes(at->knobs[k], at->steps[k], &out[n]);
     return n;
 }
 
 static stw_status try_setting(const fix_search *search, const setting *at, stw_trial *out,
                               stw_error *err) {
     stw_change changes[2 * STW_MAX_KNOB_CHANGES];
-    uint32_t n = changes_of(search, at, changes);
+    uint32_t n = changes_of(at, changes);
     stw_status status = stw_fix_try(search->plan, search->budget, changes, n, out, err);
     for (int k = 0; k < 2 && *out != STW_TRIAL_REFUSED; k++)
         if (at->knobs[k] != NULL) at->knobs[k]->tried = true;
@@ -54,7 +53,7 @@ static stw_status try_setting(const fix_search *search, const setting *at, stw_t
 
 static stw_status admits(const fix_search *search, const setting *at, bool *out, stw_error *err) {
     stw_change changes[2 * STW_MAX_KNOB_CHANGES];
-    uint32_t n = changes_of(search, at, changes);
+    uint32_t n = changes_of(at, changes);
     return stw_fix_admits(search->plan, changes, n, out, err);
 }
 
@@ -169,11 +168,9 @@ static stw_status note_fix(const fix_search *search, const setting *at, stw_tria
     for (int k = 0; k < 2; k++) {
         const stw_knob *turned = at->knobs[k];
         if (turned == NULL) continue;
-        const uint32_t of_knob = stw_knob_changes(search->plan, turned, at->steps[k], &changes[n]);
         const size_t used = strlen(why);
-        snprintf(why + used, sizeof why - used, "%s%s%s", used > 0 ? "; " : "", turned->why,
-                 of_knob == 2 && turned->keeps_tokens ? ", at the same tokens per step" : "");
-        n += of_knob;
+        n += stw_knob_changes(turned, at->steps[k], &changes[n]);
+        snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", turned->why);
     }
     return stw_fix_note(search->plan, changes, n, why, trial, err);
 }

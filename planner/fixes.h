@@ -38,6 +38,11 @@ STW_MUST_USE stw_status stw_fix_try(const stw_plan *plan, stw_fix_budget *budget
 STW_MUST_USE stw_status stw_fix_admits(const stw_plan *plan, const stw_change *changes, uint32_t n,
                                        bool *out, stw_error *err);
 
+/** Set batch.grad_accumulation among the changes, so that an optimizer step has the tokens that it
+ * has in the plan (sequences, where a change is of their length). Trials do so by themselves.
+ * @param changes room for one more @param tokens out, of a step; 0: those of the plan */
+STW_MUST_USE stw_status stw_fix_keep_step(const stw_plan *plan, stw_change *changes, uint32_t *n,
+                                          uint64_t *tokens, stw_error *err);
 /** Set fix->at_risk by the plan that a command makes with its changes; as it was where the solver
  * finds none in time. */
 STW_MUST_USE stw_status stw_fix_verify(const stw_plan *plan, stw_fix *fix,
@@ -46,7 +51,8 @@ STW_MUST_USE stw_status stw_fix_verify(const stw_plan *plan, stw_fix *fix,
 
 /* ---- what was found (fix_order.c) ---- */
 
-/** Append a fix; nothing where the list is full. @param trial what planning it said */
+/** Append a fix, with stw_fix_keep_step and what it says of the tokens; nothing where the list is
+ * full. @param trial what planning it said */
 STW_MUST_USE stw_status stw_fix_note(stw_plan *plan, const stw_change *changes, uint32_t n,
                                      const char *why, stw_trial trial, stw_error *err);
 /** Those with headroom first, cheapest first; stable. */
@@ -82,7 +88,6 @@ typedef struct stw_knob {
     uint64_t from, step, n;   /* steps 1 to n */
     uint64_t whole;
     uint64_t last;         /* of the steps that the specs admit; 0: none, or not known yet */
-    bool keeps_tokens;     /* grad_accumulation makes up for what the knob takes from a step */
     bool single, in_pairs; /* where it is tried; neither: both */
     bool needs_nodes;      /* beside more nodes all its steps may be admitted */
     bool enough;           /* by itself */
@@ -98,8 +103,7 @@ typedef struct stw_knobs {
 
 #define STW_MAX_KNOB_CHANGES 4
 /** What a step changes. @param out room for STW_MAX_KNOB_CHANGES @return how many */
-uint32_t stw_knob_changes(const stw_plan *plan, const stw_knob *knob, uint64_t step,
-                          stw_change *out);
+uint32_t stw_knob_changes(const stw_knob *knob, uint64_t step, stw_change *out);
 /** The knobs of a plan that does not fit, cheapest first: choices that the spec takes from the
  * planner, unused room, other ways to compute the same, then what costs quality of the run, then
  * what costs machines. */

@@ -38,38 +38,38 @@ static uint64_t data_ranks(const stw_layout_list *l, const uint64_t *value) {
     return ways > 0 && l->c.world % ways == 0 ? l->c.world / ways : 0;
 }
 
-/* Sequences of an optimizer step: those of batch.tokens_per_step, or of the run as it stands. */
-static stw_status count_sequences(stw_layout_list *l, stw_error *err) {
+/* Tokens of an optimizer step: batch.tokens_per_step, or those of the run as it stands. */
+static stw_status count_tokens(stw_layout_list *l, stw_error *err) {
     const stw_run_spec *run = l->c.run;
     const uint64_t packed = run->batch.max_tokens_per_gpu, tokens = run->batch.tokens_per_step;
-    const uint64_t each = packed > 0 ? stw_times(packed, run->parallel.cp) : run->batch.seq_len,
-                   ranks = data_ranks(l, l->own);
+    const uint64_t each = run->batch.seq_len;
     char found[32], expected[96];
-    if (tokens > 0 && packed == 0 && each > 0) {
-        l->sequences = tokens / each;
-        if (tokens % each == 0) return STW_STATUS_OK;
+    l->tokens = stw_run_spec_step_tokens(run, l->c.world);
+    if (tokens > 0 && packed == 0 && each > 0 && tokens % each != 0) {
         snprintf(found, sizeof found, "%" PRIu64, tokens);
         snprintf(expected, sizeof expected, "a multiple of batch.seq_len, %" PRIu64, each);
         return stw_run_spec_refuse("run", err, "batch.tokens_per_step", found, expected);
     }
-    if (tokens > 0)
-        return stw_run_spec_refuse_value(run, "run", err, "batch.tokens_per_step",
-                                         "none, because batch.max_tokens_per_gpu packs sequences");
-    if (ranks == 0)
+    if (tokens == 0 && data_ranks(l, l->own) == 0)
         return stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
                         "tp %u x pp %u x cp %u does not divide %u GPUs, so the tokens of a step "
                         "are unknown; set batch.tokens_per_step",
                         run->parallel.tp, run->parallel.pp, run->parallel.cp, l->c.world);
-    l->sequences =
-        stw_times(stw_times(ranks, run->batch.micro_batch), run->batch.grad_accumulation);
     return STW_STATUS_OK;
 }
 
-/* Accumulation follows from the other keys. */
+/* Accumulation follows from the other keys. Ranks that share sequences by context parallelism have
+ * no fewer tokens where sequences are packed; these need not fill the micro batches of a step whose
+ * tokens are given. */
 static bool set_accumulation(const stw_layout_list *l, uint64_t *value) {
-    const uint64_t once = stw_times(data_ranks(l, value), value[STW_SEARCH_MICRO_BATCH]);
-    if (once == 0 || l->sequences % once != 0) return false;
-    value[STW_SEARCH_ACCUMULATION] = l->sequences / once;
+    const stw_run_spec *run = l->c.run;
+    const uint64_t packed = run->batch.max_tokens_per_gpu, ranks = data_ranks(l, value);
+    const uint64_t once =
+        packed > 0 ? stw_times(stw_times(ranks, value[STW_SEARCH_CP]), packed)
+                   : stw_times(stw_times(ranks, value[STW_SEARCH_MICRO_BATCH]), run->batch.seq_len);
+    const bool fills = packed == 0 || run->batch.tokens_per_step == 0;
+    if (once == 0 || (fills && l->tokens % once != 0)) return false;
+    value[STW_SEARCH_ACCUMULATION] = stw_div_up_u64(l->tokens, once);
     return value[STW_SEARCH_ACCUMULATION] <= MOST_ACCUMULATION;
 }
 
@@ -145,7 +145,7 @@ stw_status stw_layouts_list(const stw_layout_case *c, const stw_layout_rules *ru
     *out = (stw_layout_list){.c = *c, .rules = rules};
     STW_TRY(check_keys(c, rules, err));
     stw_layout_of_run(c, rules, out->own);
-    STW_TRY(count_sequences(out, err));
+    STW_TRY(count_tokens(out, err));
     for (int k = 0; k < STW_N_SEARCHES; k++) {
         out->n_values[k] = 1;
         out->values[k][0] = out->own[k];
@@ -162,8 +162,9 @@ stw_status stw_layouts_list(const stw_layout_case *c, const stw_layout_rules *ru
     if (out->n == 0)
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, "parallel",
                          "found auto: no layout divides the %" PRIu64
-                         " sequences of a step over %u GPUs; change batch.tokens_per_step",
-                         out->sequences, c->world));
+                         " tokens of a step, in sequences of %" PRIu64
+                         ", over %u GPUs; change batch.tokens_per_step",
+                         out->tokens, c->run->batch.seq_len, c->world));
 out:
     return status;
 }

@@ -15,11 +15,11 @@ typedef struct stw_listed_layout {
 typedef struct stw_layout_list {
     stw_layout_case c;
     const stw_layout_rules *rules;
-    uint64_t sequences; /* micro_batch x accumulation x data-parallel ranks: the same in all */
+    uint64_t tokens; /* of an optimizer step, all ranks together: the same in all */
     uint64_t own[STW_N_SEARCHES];
     uint64_t values[STW_N_SEARCHES][STW_LAYOUT_MOST_VALUES];
     uint32_t n_values[STW_N_SEARCHES];
-    bool divides; /* some layout divides the sequences */
+    bool divides; /* some layout divides them */
     uint32_t n;
     stw_listed_layout *list; /* [n], the plainest first */
     size_t room;

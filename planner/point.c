@@ -182,6 +182,7 @@ stw_status stw_point_inputs_hash(const stw_point_base *base, stw_pool *pool, con
     stw_json_u64(json, "searched", run.searches.keys);
     stw_json_u64(json, "given", run.search_all ? run.searches.given : 0);
     stw_json_u64(json, "global_batch", base->import != NULL ? base->import->global_batch : 0);
+    stw_json_u64(json, "step_sequences", base->import != NULL ? base->import->step_sequences : 0);
     stw_json_end(json);
     STW_TRY(stw_json_finish(json, &text, err));
     *out = stw_pool_printf(pool, "%016" PRIx64, (uint64_t)XXH3_64bits(text.data, text.length));

@@ -468,9 +468,10 @@ static void fill_job(stw_cost *cost, const stw_job *job, const stw_engine *engin
     cost->whole = engine->whole;
     cost->by_group = engine->prefetch_by_group;
     cost->forward_backward_known = job->model->facts_known;
-    cost->stretch_weight[STW_STRETCH_NORM] = cost->stretch_weight[STW_STRETCH_STEP] = 1;
+    cost->stretch_weight[STW_STRETCH_NORM] = cost->stretch_weight[STW_STRETCH_STEP] =
+        (double)stw_job_passes(job, STW_PHASE_OPTIMIZER_STEP);
     cost->stretch_weight[STW_STRETCH_FORWARD] = cost->stretch_weight[STW_STRETCH_BACKWARD] =
-        (double)job->run->batch.grad_accumulation;
+        (double)stw_job_passes(job, STW_PHASE_FORWARD_BACKWARD);
     for (int u = 0; u < STW_N_UPDATES; u++)
         cost->update_units[u] = stw_job_update_units(job, (stw_update)u);
 }

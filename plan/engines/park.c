@@ -130,15 +130,21 @@ void stw_park_return(stw_builder *b, stw_park *park, uint32_t what, bool copies)
     }
 }
 
+/* Copies since an operation are those of one pass of an iteration's through the movement. */
+static void copy_once(stw_builder *b, uint32_t from, stw_phase phase) {
+    const uint64_t passes = stw_job_passes(b->job, phase);
+    for (uint32_t i = from; i < b->program->n_ops && passes > 1; i++)
+        if (stw_op_is(&b->program->ops[i], STW_OP_CLASS_MOVE))
+            b->program->ops[i].once_in = (uint32_t)stw_min_u64(passes, UINT32_MAX);
+}
+
 /* The movement is one micro batch, and the state comes back before the first one. */
 void stw_park_before_forward(stw_builder *b) {
     const uint32_t from = b->program->n_ops;
     uint32_t what = STW_PARKED_PARAMS | STW_PARKED_GRADS;
     if (b->job->run->park.moments_before_forward) what |= STW_PARKED_MOMENTS;
     if (b->park != NULL) stw_park_return(b, b->park, what, true);
-    for (uint32_t i = from; i < b->program->n_ops; i++)
-        if (stw_op_is(&b->program->ops[i], STW_OP_CLASS_MOVE))
-            b->program->ops[i].once_in = (uint32_t)b->job->run->batch.grad_accumulation;
+    copy_once(b, from, STW_PHASE_FORWARD_BACKWARD);
 }
 
 void stw_park_before_step(stw_builder *b, bool first) {
@@ -148,8 +154,16 @@ void stw_park_before_step(stw_builder *b, bool first) {
     stw_park_return(b, b->park, STW_PARKED_MOMENTS, !(first && came));
 }
 
+/* After the last step of an iteration; moments that come back for a step leave after each. */
 void stw_park_after_step(stw_builder *b, uint32_t after) {
-    if (b->park != NULL)
-        stw_park_leave(b, b->park, STW_PARKED_PARAMS | STW_PARKED_GRADS | STW_PARKED_MOMENTS,
-                       after);
+    const uint32_t rest = STW_PARKED_PARAMS | STW_PARKED_GRADS;
+    const bool every = !b->job->run->park.moments_before_forward &&
+                       stw_job_passes(b->job, STW_PHASE_OPTIMIZER_STEP) > 1;
+    if (b->park == NULL) return;
+    const uint32_t from = b->program->n_ops;
+    if (after == STW_OP_NONE && from > 0) after = from - 1;
+    stw_park_leave(b, b->park, every ? rest : rest | STW_PARKED_MOMENTS, after);
+    if (b->program->movements[b->program->n_movements - 1].phase == STW_PHASE_OPTIMIZER_STEP)
+        copy_once(b, from, STW_PHASE_OPTIMIZER_STEP);
+    if (every) stw_park_leave(b, b->park, STW_PARKED_MOMENTS, after);
 }

@@ -60,7 +60,9 @@ void stw_park_leave(stw_builder *b, stw_park *park, uint32_t what, uint32_t afte
 void stw_park_return(stw_builder *b, stw_park *park, uint32_t what, bool copies);
 /** The same at the beginning of forward and backward: everything that comes back before it. */
 void stw_park_before_forward(stw_builder *b);
-/** The same around an optimizer step. Without parking these three do nothing.
+/** The same around an optimizer step. Without parking these three do nothing. Parameters and
+ * gradients come and go once in an iteration, as moments do that come back with them; others do so
+ * in every step.
  * @param first its movement stands before forward and backward, which have brought the rest */
 void stw_park_before_step(stw_builder *b, bool first);
 void stw_park_after_step(stw_builder *b, uint32_t after);

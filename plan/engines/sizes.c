@@ -2,6 +2,7 @@
 #include "plan/engines/sizes.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
@@ -114,19 +115,23 @@ static stw_status check_other_batches(const stw_job *job, stw_error *err) {
 }
 
 /* batch.tokens_per_step is kept by a search; elsewhere it is held to what the other keys come to.
- */
+ * Packed sequences may leave room in micro batches, but not in a whole one. */
 static stw_status check_step_tokens(const stw_job *job, stw_error *err) {
     const stw_run_spec *run = job->run;
-    const uint64_t ways = stw_max_u64(stw_times(run->parallel.tp, run->parallel.pp), 1);
-    const uint64_t micro = stw_times(job->tokens, job->world) / ways;
-    const uint64_t tokens = stw_times(micro, run->batch.grad_accumulation);
-    if (run->batch.tokens_per_step == 0 || run->batch.tokens_per_step == tokens)
-        return STW_STATUS_OK;
+    const uint64_t full = stw_run_spec_full_step_tokens(run, job->world);
+    const uint64_t micro = full / stw_max_u64(run->batch.grad_accumulation, 1);
+    const uint64_t tokens = run->batch.tokens_per_step;
+    const bool packed = run->batch.max_tokens_per_gpu > 0;
+    char expected[96];
+    if (tokens == 0 || tokens == full) return STW_STATUS_OK;
+    if (packed && tokens <= full && full - tokens < micro) return STW_STATUS_OK;
+    snprintf(expected, sizeof expected, "%" PRIu64, full);
+    if (packed)
+        snprintf(expected, sizeof expected, "%" PRIu64 " to %" PRIu64, full - micro + 1, full);
     return stw_fail(err, STW_STATUS_BAD_INPUT, "batch.tokens_per_step",
-                    "found %" PRIu64 ", expected %" PRIu64
-                    ": all ranks' micro batches have %" PRIu64 " tokens, batch.grad_accumulation "
-                    "is %" PRIu64 " (auto: as many as it takes)",
-                    run->batch.tokens_per_step, tokens, micro, run->batch.grad_accumulation);
+                    "found %" PRIu64 ", expected %s: all ranks' micro batches have %" PRIu64
+                    " tokens, batch.grad_accumulation is %" PRIu64 " (auto: as many as it takes)",
+                    tokens, expected, micro, run->batch.grad_accumulation);
 }
 
 stw_status stw_check_batch_sizes(const stw_job *job, stw_error *err) {

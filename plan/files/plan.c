@@ -368,10 +368,7 @@ double stw_plan_iteration_s(const stw_plan *plan) {
 }
 
 double stw_plan_iteration_tokens(const stw_plan *plan) {
-    const stw_parallel *by = &plan->run.parallel;
-    double ways = (double)by->tp * by->pp; /* ranks that work on the same tokens */
-    return (double)plan->job->tokens * plan->job->world / (ways > 0 ? ways : 1) *
-           (double)plan->run.batch.grad_accumulation;
+    return (double)stw_job_iteration_tokens(plan->job);
 }
 
 const char *stw_outcome_name(stw_outcome outcome) {

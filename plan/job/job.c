@@ -154,12 +154,23 @@ uint64_t stw_job_log_prob_tokens(const stw_job *job) {
     return stw_times(run->batch.log_prob_micro_batch, run->batch.seq_len) / run->parallel.cp;
 }
 
+uint64_t stw_job_step_tokens(const stw_job *job) {
+    return stw_run_spec_step_tokens(job->run, job->world);
+}
+
+uint64_t stw_job_iteration_tokens(const stw_job *job) {
+    return stw_times(stw_job_step_tokens(job), stw_run_spec_steps(job->run));
+}
+
 uint64_t stw_job_passes(const stw_job *job, stw_phase phase) {
-    const uint64_t micro_batches = job->run->batch.grad_accumulation;
-    const uint64_t tokens = stw_job_log_prob_tokens(job);
-    if (phase == STW_PHASE_FORWARD_BACKWARD) return micro_batches;
+    const stw_run_spec *run = job->run;
+    const uint64_t steps = stw_run_spec_steps(run), tokens = stw_job_log_prob_tokens(job);
+    const uint64_t ways = stw_max_u64(stw_times(run->parallel.tp, run->parallel.pp), 1);
+    if (phase == STW_PHASE_OPTIMIZER_STEP) return steps;
+    if (phase == STW_PHASE_FORWARD_BACKWARD) return stw_times(steps, run->batch.grad_accumulation);
     if (phase != STW_PHASE_LOG_PROB || tokens == 0) return 1;
-    return stw_div_up_u64(stw_times(job->tokens, micro_batches), tokens);
+    const uint64_t all = stw_times(stw_job_step_tokens(job), run->batch.mini_batches);
+    return stw_div_up_u64(stw_times(all, ways), stw_times(tokens, job->world));
 }
 
 /* ---- kinds ---- */

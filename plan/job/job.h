@@ -139,7 +139,11 @@ uint64_t stw_job_optimizer_bytes(const stw_job *job);
 uint64_t stw_job_gathered_params(const stw_job *job, uint32_t block);
 /** Tokens of a rank in a micro batch of batch.log_prob_micro_batch; 0: none. */
 uint64_t stw_job_log_prob_tokens(const stw_job *job);
-/** How often an iteration goes through a movement of a phase. */
+/** Tokens of an optimizer step, and of an iteration's steps, of all ranks together. */
+uint64_t stw_job_step_tokens(const stw_job *job);
+uint64_t stw_job_iteration_tokens(const stw_job *job);
+/** How often an iteration goes through a movement of a phase: forward and backward once for each
+ * micro batch of each optimizer step, log_prob once through the sequences of all mini batches. */
 uint64_t stw_job_passes(const stw_job *job, stw_phase phase);
 /** The same of what is trained: elements that have gradients. */
 uint64_t stw_job_gathered_grads(const stw_job *job, uint32_t block);

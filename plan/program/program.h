@@ -9,7 +9,9 @@
 #include "plan/program/op.h"
 
 /** How often an executor issues a movement. A run loads once and then goes through its iterations;
- * movements of one repetition are issued in the order of the program. */
+ * movements of one repetition are issued in the order of the program. Of an iteration with several
+ * optimizer steps (stw_run_spec_steps) forward, backward and step stand once: stw_job_passes says
+ * how often they are gone through. */
 typedef enum stw_repeat {
     STW_REPEAT_ONCE,            /* before the first iteration */
     STW_REPEAT_FIRST,           /* in the first iteration */

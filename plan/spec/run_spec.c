@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "plan/spec/cluster_check.h"
 #include "plan/spec/registry.h"
 
@@ -168,6 +169,25 @@ uint32_t stw_run_spec_searched(const stw_run_spec *run, uint32_t engine) {
 
 bool stw_run_spec_is_open(const stw_run_spec *run) {
     return run->search_all || run->searches.keys != 0;
+}
+
+uint64_t stw_run_spec_steps(const stw_run_spec *run) {
+    return stw_times(run->batch.mini_batches, run->batch.epochs);
+}
+
+uint64_t stw_run_spec_full_step_tokens(const stw_run_spec *run, uint64_t world) {
+    const stw_parallel *by = &run->parallel;
+    const uint64_t ways = stw_max_u64(stw_times(by->tp, by->pp), 1);
+    const uint64_t each =
+        run->batch.max_tokens_per_gpu > 0
+            ? run->batch.max_tokens_per_gpu
+            : stw_times(run->batch.micro_batch, run->batch.seq_len) / stw_max_u64(by->cp, 1);
+    return stw_times(stw_times(each, world) / ways, run->batch.grad_accumulation);
+}
+
+uint64_t stw_run_spec_step_tokens(const stw_run_spec *run, uint64_t world) {
+    const uint64_t given = run->batch.tokens_per_step;
+    return given > 0 ? given : stw_run_spec_full_step_tokens(run, world);
 }
 
 double stw_run_spec_update_share(const stw_run_spec *run, stw_update update) {

@@ -143,7 +143,8 @@ typedef struct stw_run_spec {
     struct {
         uint64_t micro_batch, seq_len /* 0: auto, until a plan resolves it */,
             decoder_seq_len /* 0: auto */, max_tokens_per_gpu /* 0: none */, grad_accumulation,
-            log_prob_micro_batch /* 0: none */, tokens_per_step /* 0: none */;
+            log_prob_micro_batch /* 0: none */, tokens_per_step /* 0: none */, mini_batches,
+            epochs /* stw_run_spec_steps */;
         stw_log_prob_method log_prob_method;
         bool log_prob_entropy;
     } batch;
@@ -245,6 +246,15 @@ bool stw_run_spec_is_open(const stw_run_spec *run);
  * optimizer.implementation direct, update.direct: 0 also means that the planner decides, because 0
  * is the default. */
 double stw_run_spec_update_share(const stw_run_spec *run, stw_update update);
+/** Optimizer steps of an iteration, which is one step of the trainer: those of batch.mini_batches,
+ * each on sequences of its own, batch.epochs times over. */
+uint64_t stw_run_spec_steps(const stw_run_spec *run);
+/** Tokens of an optimizer step of so many ranks, all together: batch.tokens_per_step, or what the
+ * other keys come to. Sequences that are packed (batch.max_tokens_per_gpu) fill micro batches; the
+ * tokens of a rank do not depend on parallel.cp then. 0: unknown, batch.seq_len is auto. */
+uint64_t stw_run_spec_step_tokens(const stw_run_spec *run, uint64_t world);
+/** The same where every micro batch is full: batch.tokens_per_step does not count. */
+uint64_t stw_run_spec_full_step_tokens(const stw_run_spec *run, uint64_t world);
 /** Refuse contradictions (BAD_INPUT) and values that are not implemented (NOT_BUILT_IN). Errors
  * name key and value. What an engine refuses may depend on keys that are still searched: of a run
  * that is open it is checked when these have values. */

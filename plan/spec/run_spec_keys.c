@@ -266,12 +266,24 @@ static const stw_spec_row rows_before[] = {
      .fallback = "1", BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
     {TOKENS("batch.tokens_per_step"), AT(batch.tokens_per_step), .words = none,
      .also = "global_batch global_batch_size train_batch_size tokens_per_batch", .fallback = "none",
-     .note = "none, or tokens of an optimizer step, all ranks together; a search keeps them",
+     .note =
+         "none, or tokens of an optimizer step, all ranks together; a search keeps them. Packed "
+         "sequences need not fill the micro batches",
      BOUNDS(1, 4503599627370496.0), .needs = NEEDS(FORWARD)},
+    {COUNT("batch.mini_batches"), AT(batch.mini_batches),
+     .also = "steps_per_iteration mini_batch ppo_mini_batch_size ppo_n_minibatches num_minibatches",
+     .fallback = "1",
+     .note = "optimizer steps of an iteration, each on sequences of its own: of a trainer of RL, "
+             "between two rollouts",
+     BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
+    {COUNT("batch.epochs"), AT(batch.epochs), .also = "ppo_epochs inner_epochs", .fallback = "1",
+     .note = "how often an iteration goes through its mini batches", BOUNDS(1, 1024),
+     .needs = NEEDS(FORWARD)},
     {COUNT("batch.log_prob_micro_batch"), AT(batch.log_prob_micro_batch), .words = none,
      .also = "log_prob_micro_batch_size_per_gpu logprob_batch_size compute_log_prob",
      .fallback = "none",
-     .note = "none, or sequences per GPU of a forward without gradients before each iteration",
+     .note = "none, or sequences per GPU of a forward without gradients, which each iteration does "
+             "once for all of its mini batches",
      BOUNDS(1, 65536), .needs = NEEDS(FORWARD)},
     {WORDS("batch.log_prob_method", log_prob_methods), AT(batch.log_prob_method),
      .fallback = "whole",
@@ -360,7 +372,8 @@ static const stw_spec_row rows_before[] = {
      .fallback = "none"},
     {WORDS("park.moments_back", backs), AT(park.moments_before_forward),
      .fallback = "optimizer_step",
-     .note = "optimizer_step | forward_backward: before which phase parked moments come back",
+     .note =
+         "optimizer_step: for every step | forward_backward: with the first one of an iteration",
      .needs = NEEDS(FORWARD) | NEEDS(PARKED_MOMENTS)},
     {BOOL("park.reuse_copies"), AT(park.reuse_copies), .fallback = "true",
      .note = "false: a new page-locked copy of parameters is made before the old one goes",

@@ -119,8 +119,8 @@ typedef struct stw_spec_items {
     size_t count_offset; /* of the uint32_t that counts the items; the row's offset is the array */
 } stw_spec_items;
 
-/** Keys that the planner is to choose a value for: bits of stw_spec_row.search. Their rows hold
- * the defaults meanwhile. */
+/** Keys that the planner is to choose a value for: bits of stw_spec_row.search. Their rows keep
+ * what they held before `auto`, or the defaults. */
 typedef struct stw_searches {
     uint32_t keys;  /* that are `auto` */
     uint32_t given; /* that were set to a value */

@@ -180,7 +180,7 @@ bool stw_spec_is_search(const stw_spec_source *from, const stw_spec_row *row, co
     return row->search != 0 && from->spec->searches != NULL && strcmp(text, "auto") == 0;
 }
 
-/* What is searched has its default until then. */
+/* What is searched keeps the value that it had, which says what the run trains on; NULL then. */
 static const char *note_search(const stw_spec_source *from, const stw_spec_row *row,
                                const char *text) {
     stw_searches *searches = from->spec->searches;
@@ -188,7 +188,7 @@ static const char *note_search(const stw_spec_source *from, const stw_spec_row *
     if (row->search == 0 || searches == NULL) return text;
     searches->keys = searched ? searches->keys | row->search : searches->keys & ~row->search;
     searches->given = searched ? searches->given & ~row->search : searches->given | row->search;
-    return searched ? row->fallback : text;
+    return searched ? NULL : text;
 }
 
 static stw_status put_text_of(const stw_spec_source *from, const stw_spec_row *row,
@@ -196,7 +196,8 @@ static stw_status put_text_of(const stw_spec_source *from, const stw_spec_row *r
 
 stw_status stw_spec_put_scalar(const stw_spec_source *from, const stw_spec_row *row,
                                const char *text, stw_error *err) {
-    return put_text_of(from, row, note_search(from, row, text), err);
+    const char *value = note_search(from, row, text);
+    return value != NULL ? put_text_of(from, row, value, err) : STW_STATUS_OK;
 }
 
 static stw_status put_text_of(const stw_spec_source *from, const stw_spec_row *row,
