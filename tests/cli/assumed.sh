@@ -37,12 +37,12 @@ grep -q "Keys that it leaves out have the defaults of verl 0.9.1" launch.txt || 
 grep -q -e "stowage inspect verl:launch.sh.*--emit verl" launch.txt || fail "no word of settings in verl's words"
 grep -q "actor_rollout_ref.actor.strategy: not given; assumed fsdp" launch.err || fail "the strategy: $(cat launch.err)"
 
-# on other GPUs a step has the launch's tokens, and --emit changes the nodes alone
+# on other GPUs a step has the launch's tokens, and an iteration its four mini batches, and --emit changes the nodes alone
 for cluster in "h100-80g-x8" "h100-80g-x4" "4 x h100-80g-x8"; do
     for micro in ppo_micro_batch_size_per_gpu=2 "use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096"; do
         sed "s/ppo_micro_batch_size_per_gpu=1/$micro/" launch.sh >other.sh
         set -- plan --from verl:other.sh --cluster "$cluster"
-        "$STOWAGE" "$@" 2>/dev/null | grep -q "for 262,144 tokens" || fail "other tokens on $cluster, $micro"
+        "$STOWAGE" "$@" 2>/dev/null | grep -q "for 1,048,576 tokens" || fail "other tokens on $cluster, $micro"
         "$STOWAGE" "$@" --emit verl:out.sh >other.txt 2>/dev/null
         grep -q "^+ trainer" other.txt || fail "no GPUs of $cluster"
         grep -q "ppo_mini_batch_size" other.txt && fail "another batch is emitted: $(grep ppo_mini other.txt)"

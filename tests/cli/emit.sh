@@ -105,6 +105,10 @@ grep -q 'set_requires_gradient_sync(index == MICRO_BATCHES - 1)' settings.py || 
 torch --set parallel.tp=2 --set park.moments=host >settings.py
 grep -q '^  parallel.tp: 2$' err.txt || fail "tensor parallelism is not named"
 grep -q '^  park.moments: host$' err.txt || fail "parking is not named"
+# settings with other steps in an iteration are none of the plan
+torch --set batch.mini_batches=4 >settings.py && fail "a module has one optimizer step"
+grep -q 'batch.mini_batches: the plan has 4, its settings 1' err.txt || fail "the steps: $(cat err.txt)"
+[ ! -s settings.py ] || fail "settings of another step are printed"
 # a name from a file is text of the module, not code: it does not end the string or the line
 name=$(printf 'a"""\nimport os\n"""\\N{b}\\')
 mkdir -p "$name"

@@ -63,16 +63,20 @@ static void add(differences *d, const char *key, const char *planned, const char
     if (d->n < MOST_DIFFERENCES) d->all[d->n++] = (difference){key, planned, given, settable};
 }
 
+/* What a search keeps is in the accumulation that it has found. */
+static bool is_said(const stw_spec_row *row, const char *planned, const char *found) {
+    return strcmp(row->key, "batch.tokens_per_step") == 0 &&
+           (strcmp(planned, "none") == 0 || strcmp(found, "none") == 0);
+}
+
 /* Rows that differ. @param a of the plan, b of the settings */
 static void compare_rows(differences *d, const stw_spec_table *table, const void *a, const void *b,
                          const stw_emit_given *given, const char *prefix) {
     for (size_t i = 0; i < table->n_rows; i++) {
         const stw_spec_row *row = &table->rows[i];
         if (row->kind == STW_SPEC_ITEMS || row->label || is_idle(given, row->key)) continue;
-        /* what a search keeps is in the accumulation that it has found */
-        if (strcmp(row->key, "batch.tokens_per_step") == 0) continue;
         const char *planned = text_of(row, a, d->pool), *found = text_of(row, b, d->pool);
-        if (strcmp(planned, found) == 0) continue;
+        if (strcmp(planned, found) == 0 || is_said(row, planned, found)) continue;
         const char *key = stw_pool_printf(d->pool, "%s%s", prefix, row->key);
         if (key != NULL) add(d, key, planned, found, true);
     }
@@ -274,6 +278,31 @@ static stw_status refuse(const stw_emission *e, const stw_emit_given *given, con
     return status;
 }
 
+static stw_status other_step(const stw_emit_given *given, const char *what, uint64_t planned,
+                             uint64_t found, stw_error *err) {
+    char where[64];
+    snprintf(where, sizeof where, "--emit %s", given->name);
+    return stw_fail(err, STW_STATUS_NOT_BUILT_IN, where,
+                    "its settings cannot say this plan; nothing is written. %s: the plan has "
+                    "%" PRIu64 ", its settings %" PRIu64,
+                    what, planned, found);
+}
+
+/* An optimizer step has as many tokens, an iteration as many steps. */
+static stw_status check_step(const stw_emission *e, const stw_emit_given *given, stw_error *err) {
+    const stw_run_spec *planned = &e->plan->run;
+    const uint64_t tokens = stw_job_step_tokens(e->plan->job);
+    stw_run_spec found = given->run;
+    if (found.batch.seq_len == 0) found.batch.seq_len = planned->batch.seq_len;
+    const uint64_t now = stw_run_spec_step_tokens(&found, e->plan->job->world);
+    if (now != tokens) return other_step(given, "tokens of an optimizer step", tokens, now, err);
+    if (found.batch.mini_batches != planned->batch.mini_batches)
+        return other_step(given, "batch.mini_batches", planned->batch.mini_batches,
+                          found.batch.mini_batches, err);
+    if (found.batch.epochs == planned->batch.epochs) return STW_STATUS_OK;
+    return other_step(given, "batch.epochs", planned->batch.epochs, found.batch.epochs, err);
+}
+
 /* Differences that change no byte are said; a choice that was the planner's is none. */
 static void note_same(const differences *d, stw_text *notes) {
     for (size_t i = 0; i < d->n; i++)
@@ -303,6 +332,7 @@ stw_status stw_emit_check(const stw_emission *e, stw_emit_given *given,
     char text[320] = "";
     differences d = {.pool = e->pool};
     stw_status status = take_elsewhere(e, given, notes, err);
+    if (status == STW_STATUS_OK) status = check_step(e, given, err);
     if (status != STW_STATUS_OK) return status;
     compare(&d, &e->plan->run, given);
     if (d.n == 0 && given->model == NULL) return STW_STATUS_OK;

@@ -51,12 +51,21 @@ static const char *clip(stw_emission *e) {
     return text != NULL ? text : "0.0";
 }
 
-/* Sequences of a rank in one update: grad_accumulation micro batches of them. */
-static uint64_t each_of(const stw_run_spec *run, uint64_t shared) {
-    const uint64_t steps = run->batch.grad_accumulation;
-    if (run->batch.max_tokens_per_gpu == 0) return stw_times(steps, run->batch.micro_batch);
-    const uint64_t tokens = stw_times(stw_times(run->batch.max_tokens_per_gpu, shared), steps);
-    return stw_max_u64(tokens / stw_max_u64(run->batch.seq_len, 1), 1);
+/* Sequences of an optimizer step, of which `each` belong to one prompt; 0 after a failure. */
+static uint64_t prompts_of(stw_emission *e, const char *name, uint64_t each) {
+    const uint64_t tokens = stw_job_step_tokens(e->plan->job);
+    const uint64_t length = stw_max_u64(e->plan->run.batch.seq_len, 1);
+    if (e->status == STW_STATUS_OK && tokens % length != 0)
+        e->status = stw_fail(e->err, STW_STATUS_BAD_INPUT, "--emit",
+                             "a step of %llu tokens is no whole number of sequences of %llu; set "
+                             "batch.tokens_per_step to a multiple of batch.seq_len",
+                             (unsigned long long)tokens, (unsigned long long)length);
+    else if (e->status == STW_STATUS_OK && tokens / length % each != 0)
+        e->status = stw_fail(e->err, STW_STATUS_BAD_INPUT, "--emit",
+                             "a step of %llu sequences is no multiple of %s, %llu; change "
+                             "batch.tokens_per_step or batch.grad_accumulation",
+                             (unsigned long long)(tokens / length), name, (unsigned long long)each);
+    return e->status == STW_STATUS_OK ? tokens / length / each : 0;
 }
 
 /* Prompt and response make a sequence; the prompt stays where it can. */
@@ -70,11 +79,30 @@ static void put_length(stw_emission *e, const char *prompt, const char *response
 
 /* ---- verl ---- */
 
+/* As import/verl.c reads it: prompts of an iteration, or updates between two weight syncs where
+ * rollouts generate all the time. A last mini batch may be smaller in the file. */
+static void put_verl_iteration(stw_emission *e, uint64_t mini) {
+    const uint64_t mini_batches = e->plan->run.batch.mini_batches;
+    const uint64_t before = stw_max_u64(number(e, ACTOR "ppo_mini_batch_size", 256), 1);
+    const uint64_t all = number(e, "data.train_batch_size", 1024);
+    const char *program = e->import != NULL ? e->import->program : NULL;
+    if (all == 0 || (program != NULL && strstr(program, "fully_async") != NULL)) {
+        const uint64_t each = stw_max_u64(number(e, "async_training.require_batches", 1), 1);
+        const bool whole = mini_batches % each == 0;
+        if (!whole) stw_emit_put(e, "async_training.require_batches", "1");
+        stw_emit_put_count(e, "async_training.trigger_parameter_sync_step",
+                           whole ? mini_batches / each : mini_batches);
+    } else if (mini != before || stw_div_up_u64(all, before) != mini_batches) {
+        stw_emit_put_count(e, "data.train_batch_size", stw_times(mini, mini_batches));
+    } else {
+        stw_emit_put_count(e, "data.train_batch_size", all);
+    }
+}
+
 static void put_verl_batch(stw_emission *e) {
     const stw_run_spec *run = &e->plan->run;
     const uint64_t n = stw_max_u64(number(e, ROLLOUT "n", 1), 1);
-    const uint64_t shared = run->parallel.cp, ranks = stw_emit_ranks(e);
-    const uint64_t sequences = stw_times(each_of(run, shared), ranks);
+    const uint64_t mini = prompts_of(e, ROLLOUT "n", n);
     const bool dynamic = run->batch.max_tokens_per_gpu > 0;
     put_length(e, "data.max_prompt_length", "data.max_response_length");
     stw_emit_put(e, ACTOR "ppo_micro_batch_size", NULL);
@@ -83,9 +111,13 @@ static void put_verl_batch(stw_emission *e) {
         stw_emit_put_count(e, ACTOR "ppo_max_token_len_per_gpu", run->batch.max_tokens_per_gpu);
     else
         stw_emit_put_count(e, ACTOR "ppo_micro_batch_size_per_gpu", run->batch.micro_batch);
-    if (sequences % n != 0) stw_emit_put(e, ROLLOUT "n", "1");
-    stw_emit_put_count(e, ACTOR "ppo_mini_batch_size",
-                       sequences % n == 0 ? sequences / n : sequences);
+    put_verl_iteration(e, mini); /* by the file's mini batch */
+    stw_emit_put_count(e, ACTOR "ppo_mini_batch_size", mini);
+    stw_emit_put_count(e, ACTOR "ppo_epochs", run->batch.epochs);
+    if (run->checkpoint.every > 0)
+        stw_emit_put_count(e, "trainer.save_freq", run->checkpoint.every);
+    else
+        stw_emit_put(e, "trainer.save_freq", "-1");
 }
 
 static void put_verl_rollout(stw_emission *e) {
@@ -335,16 +367,20 @@ static void put_areal_batch(stw_emission *e) {
     const bool generates =
         has_role(e, STW_ROLE_ROLLOUT) || stw_emit_find(e, "gconfig.max_new_tokens") != NULL;
     const uint64_t n = generates ? stw_max_u64(number(e, "gconfig.n_samples", 1), 1) : 1;
-    const uint64_t parts = generates ? number(e, "actor.ppo_n_minibatches", 4) : 1;
-    uint64_t sequences = stw_times(each_of(run, run->parallel.cp), stw_emit_ranks(e));
-    sequences = stw_times(sequences, stw_max_u64(parts, 1));
+    const uint64_t parts = run->batch.mini_batches;
+    /* the samples of a prompt may be in several mini batches */
+    const uint64_t sequences = stw_times(prompts_of(e, "", 1), generates ? parts : 1);
+    if (e->status == STW_STATUS_OK && sequences % n != 0)
+        e->status = stw_fail(e->err, STW_STATUS_BAD_INPUT, "--emit",
+                             "an iteration of %llu sequences is no multiple of gconfig.n_samples, "
+                             "%llu; change batch.mini_batches or batch.tokens_per_step",
+                             (unsigned long long)sequences, (unsigned long long)n);
     if (generates)
         put_length(e, "train_dataset.max_length", "gconfig.max_new_tokens");
     else
         stw_emit_put_count(e, "train_dataset.max_length", run->batch.seq_len);
-    if (sequences % n != 0) stw_emit_put(e, "gconfig.n_samples", "1");
-    stw_emit_put_count(e, "train_dataset.batch_size",
-                       sequences % n == 0 ? sequences / n : sequences);
+    if (generates) stw_emit_put_count(e, "actor.ppo_n_minibatches", parts);
+    stw_emit_put_count(e, "train_dataset.batch_size", sequences / n);
     if (run->batch.max_tokens_per_gpu > 0) {
         stw_emit_put_count(e, "actor.mb_spec.max_tokens_per_mb",
                            stw_times(run->batch.max_tokens_per_gpu, run->parallel.cp));

@@ -145,26 +145,46 @@ static layout layout_of(stw_reading *r) {
 
 /* ---- the update ---- */
 
-/* ppo_actor: the sequences of a step in ppo_n_minibatches parts, each cut into micro batches. */
-static void set_batch(stw_reading *r, const layout *l) {
-    uint64_t sequences = count(r, "train_dataset.batch_size", 1), steps;
-    if (has_section(r, "gconfig")) {
-        const uint64_t parts = count(r, "actor.ppo_n_minibatches", 4);
-        sequences = stw_times(sequences, count(r, "gconfig.n_samples", 1));
-        sequences = stw_div_up_u64(sequences, parts > 0 ? parts : 1);
-    } else { /* an item is a chosen and a rejected sequence */
+/* Sequences of an optimizer step. trainer/ppo/actor.py, ppo_update: those of an iteration in
+ * ppo_n_minibatches parts. */
+static uint64_t step_sequences(stw_reading *r) {
+    uint64_t sequences = count(r, "train_dataset.batch_size", 1);
+    const uint64_t parts = stw_max_u64(count(r, "actor.ppo_n_minibatches", 4), 1);
+    if (!has_section(r, "gconfig")) { /* an item is a chosen and a rejected sequence */
         const char *type = value(r, "train_dataset.type", "");
-        if (strcmp(type, "rw") == 0 || strcmp(type, "dpo") == 0)
-            sequences = stw_times(sequences, 2);
+        const bool pairs = strcmp(type, "rw") == 0 || strcmp(type, "dpo") == 0;
+        return stw_max_u64(pairs ? stw_times(sequences, 2) : sequences, 1);
     }
-    const uint64_t each = stw_max_u64(stw_div_up_u64(sequences, l->train.d), 1);
+    sequences = stw_times(sequences, count(r, "gconfig.n_samples", 1));
+    if (sequences % parts != 0)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "actor.ppo_n_minibatches",
+                         value(r, "actor.ppo_n_minibatches", "4"),
+                         "does not divide the sequences of an iteration: all mini batches are "
+                         "planned like the largest");
+    stw_reading_set_count(r, "batch.mini_batches", parts);
+    return stw_max_u64(stw_div_up_u64(sequences, parts), 1);
+}
+
+/* Each mini batch is cut into micro batches. */
+static void set_batch(stw_reading *r, const layout *l) {
+    const uint64_t sequences = step_sequences(r);
+    const uint64_t each = stw_div_up_u64(sequences, l->train.d);
+    uint64_t steps = stw_max_u64(count(r, "actor.mb_spec.n_mbs", 1), 1);
     if (l->seq_len > 0) stw_reading_set_count(r, "batch.seq_len", l->seq_len);
+    r->out->step_sequences = sequences;
     if (l->tokens > 0) {
+        const uint64_t shared = stw_times(stw_times(l->train.d, l->train.c), l->tokens);
         stw_reading_set_count(r, "batch.max_tokens_per_gpu", l->tokens);
-        steps = stw_div_up_u64(stw_times(each, l->seq_len), stw_times(l->tokens, l->train.c));
+        steps = stw_div_up_u64(stw_times(sequences, l->seq_len), shared);
     } else {
-        steps = stw_max_u64(count(r, "actor.mb_spec.n_mbs", 1), 1);
-        stw_reading_set_count(r, "batch.micro_batch", stw_div_up_u64(each, steps));
+        const uint64_t micro = stw_div_up_u64(each, steps);
+        stw_reading_set_count(r, "batch.micro_batch", micro);
+        r->out->step_sequences = stw_times(stw_times(micro, steps), l->train.d);
+        if (r->out->step_sequences != sequences)
+            stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "actor.mb_spec.n_mbs",
+                             value(r, "actor.mb_spec.n_mbs", "1"),
+                             "the sequences of a step are no multiple of ranks and micro batches: "
+                             "all are planned like the largest");
     }
     stw_reading_set_count(r, "batch.grad_accumulation", stw_max_u64(stw_min_u64(steps, 65536), 1));
     stw_reading_assume(r, "length of sequences", "the longest that the file allows",

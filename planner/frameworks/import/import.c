@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/frameworks/import/import.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,25 +141,50 @@ stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error
     return status;
 }
 
-/* A launch on other GPUs has as many sequences in a step, and other micro batches. */
-static stw_status keep_step(const stw_import *import, const stw_cluster *cluster, uint64_t ranks,
-                            stw_run_spec *run, stw_error *err) {
-    const uint64_t gpus = (uint64_t)cluster->nodes * (cluster->gpus > 0 ? cluster->gpus : 1);
-    const uint64_t each = stw_div_up_u64(import->step_sequences, ranks);
-    uint64_t steps = stw_div_up_u64(each, stw_max_u64(run->batch.micro_batch, 1));
-    char setting[64];
-    if (import->step_sequences == 0 || gpus == import->gpus) return STW_STATUS_OK;
-    if (stw_run_spec_is_open(run) && run->batch.seq_len > 0 && run->batch.max_tokens_per_gpu == 0) {
-        snprintf(setting, sizeof setting, "batch.tokens_per_step=%llu",
-                 (unsigned long long)stw_times(import->step_sequences, run->batch.seq_len));
-        return set(import, setting, run, err);
+/* Has a key another value than the file's? Then it was given beside the file. */
+static bool is_given(const stw_import *import, const char *key, uint64_t value) {
+    const size_t length = strlen(key);
+    for (size_t i = import->n_settings; i-- > 0;) {
+        const char *setting = import->settings[i];
+        if (strncmp(setting, key, length) == 0 && setting[length] == '=')
+            return strtoull(setting + length + 1, NULL, 10) != value;
     }
-    if (run->batch.max_tokens_per_gpu > 0)
-        steps = stw_div_up_u64(stw_times(each, run->batch.seq_len),
-                               stw_times(run->batch.max_tokens_per_gpu, run->parallel.cp));
-    snprintf(setting, sizeof setting, "batch.grad_accumulation=%llu",
-             (unsigned long long)stw_min_u64(stw_max_u64(steps, 1), 65536));
+    return false;
+}
+
+static stw_status set_number(const stw_import *import, const char *key, uint64_t value,
+                             stw_run_spec *run, stw_error *err) {
+    char setting[96];
+    snprintf(setting, sizeof setting, "%s=%" PRIu64, key, value);
     return set(import, setting, run, err);
+}
+
+/* A step has as many sequences on whatever ranks, micro batches and GPUs. Packed ones need not fill
+ * the micro batches that they take. */
+static stw_status keep_step(const stw_import *import, uint64_t ranks, stw_run_spec *run,
+                            stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint64_t sequences = import->step_sequences, packed = run->batch.max_tokens_per_gpu;
+    const uint64_t tokens = stw_times(sequences, run->batch.seq_len);
+    const uint64_t once = packed > 0 ? stw_times(stw_times(ranks, run->parallel.cp), packed)
+                                     : stw_times(ranks, run->batch.micro_batch);
+    const bool open = stw_run_spec_is_open(run);
+    if (sequences == 0 || run->batch.seq_len == 0 ||
+        is_given(import, "batch.grad_accumulation", run->batch.grad_accumulation))
+        return STW_STATUS_OK;
+    if (packed > 0 || open) STW_TRY(set_number(import, "batch.tokens_per_step", tokens, run, err));
+    if (open || once == 0) return STW_STATUS_OK;
+    if (packed == 0 && sequences % once != 0)
+        return stw_fail(err, STW_STATUS_BAD_INPUT, import->path,
+                        "the %" PRIu64 " sequences of an optimizer step are no multiple of "
+                        "batch.micro_batch %" PRIu64 " x %" PRIu64
+                        " data-parallel ranks; another batch.micro_batch or --set nodes, or "
+                        "batch.grad_accumulation for another step",
+                        sequences, run->batch.micro_batch, ranks);
+    const uint64_t n = stw_div_up_u64(packed > 0 ? tokens : sequences, once);
+    status = set_number(import, "batch.grad_accumulation", stw_min_u64(n, 65536), run, err);
+out:
+    return status;
 }
 
 stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster, stw_run_spec *run,
@@ -172,19 +198,21 @@ stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster
     const uint64_t gpus = (uint64_t)nodes * (cluster->gpus > 0 ? cluster->gpus : 1);
     const uint64_t ways = (uint64_t)p->tp * p->cp * p->pp;
     char setting[64];
-    if (ways == 0 || gpus % ways != 0)
+    /* a search finds other ways */
+    if (ways == 0 || (gpus % ways != 0 && !stw_run_spec_is_open(run)))
         return stw_fail(
             err, STW_STATUS_BAD_INPUT, import->path,
             "parallel: tp %u x cp %u x pp %u does not divide the %llu GPUs that the cluster "
             "has for the trainer; use a --cluster of as many GPUs as the run has",
             p->tp, p->cp, p->pp, (unsigned long long)gpus);
-    const uint64_t ranks = gpus / ways, once = stw_times(ranks, run->batch.micro_batch);
+    const uint64_t ranks = gpus % ways == 0 ? gpus / ways : 0,
+                   once = stw_times(ranks, run->batch.micro_batch);
     for (int i = 0; i < 2; i++) {
         bool applies = i == 0 ? ranks == 1 && p->cp == 1 : gpus == 1;
         const char *const *one = i == 0 ? import->alone : import->single;
         for (; applies && one != NULL && *one != NULL; one++) STW_TRY(set(import, *one, run, err));
     }
-    if (import->global_batch == 0) return keep_step(import, cluster, ranks, run, err);
+    if (import->global_batch == 0) return keep_step(import, ranks, run, err);
     if (stw_run_spec_is_open(run) && run->batch.seq_len > 0 && run->batch.max_tokens_per_gpu == 0) {
         snprintf(setting, sizeof setting, "batch.tokens_per_step=%llu",
                  (unsigned long long)stw_times(import->global_batch, run->batch.seq_len));

@@ -55,9 +55,9 @@ typedef struct stw_import {
     const char *const *alone;  /* settings where there is one data-parallel rank, NULL at the end */
     const char *const *single; /* the same where there is one GPU */
     uint64_t global_batch;     /* sequences of an iteration; 0: one micro batch on every rank */
-    uint64_t step_sequences;   /* sequences of an optimizer step, on whatever GPUs, where the micro
-                                * batches of `settings` are of `gpus` alone; 0: not known */
-    stw_flags flags;           /* of the file; those of line 0 are defaults */
+    uint64_t step_sequences; /* of an optimizer step, on whatever GPUs: stw_import_batch deals them
+                              * to ranks and micro batches; 0: not known */
+    stw_flags flags;         /* of the file; those of line 0 are defaults */
     size_t n_lines, lines_capacity;
     stw_import_line *lines; /* in the order of the file, then what was assumed */
 } stw_import;

@@ -149,25 +149,60 @@ static bool has_own_rollout(stw_reading *r) {
     return own;
 }
 
-/* An update takes ppo_mini_batch_size prompts with n responses each. */
+/* Prompts between two weight syncs. Rollouts that generate all the time have no batch of their own
+ * (fully_async_policy/fully_async_trainer.py): so many mini batches make an update, so many updates
+ * go before the rollout gets weights. */
+static uint64_t prompts_of(stw_reading *r, uint64_t mini) {
+    const uint64_t prompts = count(r, "data.train_batch_size", 1024);
+    const bool streams = r->out->program != NULL && strstr(r->out->program, "fully_async") != NULL;
+    if (prompts > 0 && !streams) return prompts;
+    return stw_times(mini, stw_times(count(r, "async_training.require_batches", 1),
+                                     count(r, "async_training.trigger_parameter_sync_step", 4)));
+}
+
+/* trainer/ppo/ray_trainer.py, fit: log-probabilities of a batch, its mini batches ppo_epochs times,
+ * then the weights. */
+static void set_iteration(stw_reading *r, uint64_t mini) {
+    const uint64_t prompts = prompts_of(r, mini);
+    const char *freq = value(r, "trainer.save_freq", "-1");
+    uint64_t every = 0;
+    if (strcmp(freq, "-1") != 0 && stw_reading_parse_count(freq, &every) && every > 0)
+        stw_reading_set_count(r, "checkpoint.every", every);
+    if (is_sft(r) || mini == 0) return;
+    if (prompts < mini)
+        stw_reading_fail(
+            r, stw_fail(r->err, STW_STATUS_BAD_INPUT, r->flags.path,
+                        "data.train_batch_size: found %llu, expected at least %llu, " ACTOR
+                        "ppo_mini_batch_size",
+                        (unsigned long long)prompts, (unsigned long long)mini));
+    if (prompts % mini != 0)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "data.train_batch_size",
+                         value(r, "data.train_batch_size", "1024"),
+                         "no multiple of ppo_mini_batch_size: the last mini batch is planned as a "
+                         "whole one");
+    stw_reading_set_count(r, "batch.mini_batches", stw_div_up_u64(prompts, mini));
+    stw_reading_set_count(r, "batch.epochs", count(r, ACTOR "ppo_epochs", 1));
+}
+
+/* An update takes ppo_mini_batch_size prompts with n responses each. stw_import_batch deals them to
+ * the ranks that there are. */
 static void set_batch(stw_reading *r, const layout *l) {
     const uint64_t mini = count(r, ACTOR "ppo_mini_batch_size", 256);
     const uint64_t sequences = stw_times(mini, is_sft(r) ? 1 : count(r, ROLLOUT "n", 1));
-    const uint64_t ranks = l->gpus / (l->ways > 0 ? l->ways : 1);
-    uint64_t each = ranks > 0 ? sequences / ranks : sequences, steps = 1;
-    const uint64_t micro = l->all > 0 && ranks > 0 ? l->all / ranks : l->micro;
+    const uint64_t ranks = stw_max_u64(l->gpus / stw_max_u64(l->ways, 1), 1);
+    const uint64_t micro = stw_max_u64(l->all > 0 ? l->all / ranks : l->micro, 1);
+    uint64_t steps = stw_div_up_u64(sequences, stw_times(micro, ranks));
     stw_reading_set_count(r, "batch.seq_len", l->seq_len);
-    if (each == 0) each = 1;
     if (l->tokens > 0) {
+        const uint64_t shared = stw_times(ranks, stw_max_u64(l->sequence, 1));
         stw_reading_set_count(r, "batch.max_tokens_per_gpu", l->tokens);
-        steps = stw_div_up_u64(stw_times(each, l->seq_len),
-                               stw_times(l->tokens, l->sequence > 0 ? l->sequence : 1));
+        steps = stw_div_up_u64(stw_times(sequences, l->seq_len), stw_times(l->tokens, shared));
     } else {
-        stw_reading_set_count(r, "batch.micro_batch", micro > 0 ? micro : 1);
-        steps = stw_div_up_u64(each, micro > 0 ? micro : 1);
+        stw_reading_set_count(r, "batch.micro_batch", micro);
     }
-    stw_reading_set_count(r, "batch.grad_accumulation", stw_min_u64(steps, 65536));
+    stw_reading_set_count(r, "batch.grad_accumulation", stw_max_u64(stw_min_u64(steps, 65536), 1));
     r->out->step_sequences = sequences;
+    set_iteration(r, mini);
     stw_reading_assume(r, "length of sequences",
                        is_sft(r) ? "data.max_length" : "max_prompt_length + max_response_length",
                        "the data may be shorter; an upper bound");
@@ -559,6 +594,7 @@ static const char *default_of(stw_reading *r, const char *name) {
     static const char *const defaults[][3] = {
         {ACTOR "strategy", "fsdp", FSDP "strategy"},
         {ACTOR "ppo_mini_batch_size", "256"},
+        {ACTOR "ppo_epochs", "1"},
         {ACTOR "use_dynamic_bsz", "false"},
         {ACTOR "ppo_max_token_len_per_gpu", "16384"},
         {ACTOR "ulysses_sequence_parallel_size", "1", FSDP "ulysses_sequence_parallel_size"},

@@ -21,7 +21,8 @@ static const stw_flag_row rows[] = {
     READ("data.max_prompt_length"),
     READ("data.max_response_length"),
     READ("data.max_length"), /* of the trainer of SFT */
-    IDLE("data.*"),          /* one update of a mini batch is planned */
+    READ("data.train_batch_size"),
+    IDLE("data.*"),
     /* the actor */
     READ(ACTOR "strategy"),
     READ(ACTOR "ppo_mini_batch_size"),
@@ -108,7 +109,7 @@ static const stw_flag_row rows[] = {
     IDLE(ACTOR "kl_loss.*"),
     IDLE(ACTOR "use_policy_loss"),
     IDLE(ACTOR "tau_*"),
-    IDLE(ACTOR "ppo_epochs"), /* one update is planned */
+    READ(ACTOR "ppo_epochs"),
     IDLE(ACTOR "shuffle"),
     IDLE(ACTOR "data_loader_seed"),
     LISTED(ACTOR "use_torch_compile", "true", "the entropy is planned compiled"),
@@ -240,7 +241,6 @@ static const stw_flag_row rows[] = {
     IDLE("critic.profiler.*"),
     IDLE("critic.cliprange_value"),
     IDLE("critic.loss_agg_mode"),
-    IDLE("critic.ppo_epochs"),
     IDLE("critic.shuffle"),
     IDLE("critic.rollout_n"),
     LISTED("critic.*", NULL, "a critic is planned with the actor's settings"),
@@ -253,7 +253,7 @@ static const stw_flag_row rows[] = {
     READ("trainer.nnodes"),
     READ("trainer.n_gpus_per_node"),
     LISTED("trainer.device", "cuda", "planned as GPUs of the cluster"),
-    LISTED("trainer.save_freq", "-1", "set checkpoint.every"),
+    READ("trainer.save_freq"),
     IDLE("trainer.*"),
     READ("rollout.nnodes"),
     READ("rollout.n_gpus_per_node"),
@@ -261,7 +261,9 @@ static const stw_flag_row rows[] = {
     READ("async_training.use_rollout_log_probs"),
     REFUSED("async_training.use_dynamic_resource_scheduling", "false",
             "rollouts are planned on nodes of their own; set it to False"),
-    IDLE("async_training.*"), /* staleness; how often weights go to the rollout */
+    READ("async_training.require_batches"),
+    READ("async_training.trigger_parameter_sync_step"),
+    IDLE("async_training.*"), /* staleness */
     READ("model_engine"),
     REFUSED("distillation.enabled", "false", "a teacher is a role of a run file"),
     IDLE("distillation.*"),
