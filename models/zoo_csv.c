@@ -255,6 +255,18 @@ static bool holds(const char *name, const char *word) {
     return false;
 }
 
+/* The name that is spelt most alike, a model's or an alias's. */
+static const char *nearest(const zoo *list, const char *word) {
+    const size_t n = list->n + list->aliases.n_rows;
+    const char **names = stw_pool_array(list->pool, n, sizeof *names);
+    if (names == NULL) return NULL;
+    size_t used = list->n;
+    if (used > 0) memcpy(names, list->names, used * sizeof *names);
+    for (size_t i = 0; i < list->aliases.n_rows; i++)
+        if (is(&list->aliases.rows[i], "alias")) names[used++] = list->aliases.rows[i].fields[NAME];
+    return stw_nearest(word, names, used);
+}
+
 /* The models that hold the word, else the one that is spelt alike, endings aside. */
 static void near_names(const zoo *list, const char *word, char *near, size_t size) {
     char plain[128];
@@ -265,11 +277,10 @@ static void near_names(const zoo *list, const char *word, char *near, size_t siz
             used += (size_t)snprintf(near + used, size - used, "%s%.40s", n++ > 0 ? ", " : "",
                                      list->names[i]);
     if (n > 0) return;
-    const char *alike = stw_nearest(word, list->names, list->n);
     snprintf(plain, sizeof plain, "%s", word);
     strip(list, "ending", plain);
-    if (alike == NULL) alike = stw_nearest(plain, list->names, list->n);
-    if (alike != NULL) snprintf(near, size, "%.40s", alike);
+    const char *alike = nearest(list, plain);
+    if (alike != NULL) snprintf(near, size, "%.60s", alike);
 }
 
 static stw_status fail_unknown(const zoo *list, const char *what, const stw_zoo_name *found,

@@ -10,7 +10,7 @@ near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && b > 0 && (a - b) / b <
 "$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --set node.price_per_gpu_hour=2.5 -o paid.json >paid.txt
 grep -q "USD" free.txt && fail "a cost without a price"
 grep -q "Cost at 2.5 USD per GPU-hour: .* USD per iteration, .* USD per 1000, .* USD per 1e9 tokens" paid.txt || fail "no cost"
-said() { grep -E "memory:|time:|Throughput|GPU-hours\\." "$1"; }
+said() { grep -E "memory:|time:|Throughput|GPU-hours\." "$1"; }
 [ "$(said paid.txt)" = "$(said free.txt)" ] || fail "a price changes the plan"
 "$STOWAGE" report paid.json | grep -q "Cost at 2.5 USD" || fail "the report has no cost"
 "$STOWAGE" report paid.json -o paid.csv

@@ -164,6 +164,9 @@ static void said_words(void) {
                 STW_STATUS_BAD_INPUT, "cross attention");
     CHECK_FAILS(stw_model_open("Qwen/Qwen3-8C-Instruct", STW_SOURCE_MODELS, &model, err),
                 STW_STATUS_BAD_INPUT, "did you mean Qwen3-8B?");
+    CHECK_FAILS(
+        stw_model_open("deepseek-ai/DeepSeek-R1-Distill-Llama-80B", STW_SOURCE_MODELS, &model, err),
+        STW_STATUS_BAD_INPUT, "did you mean DeepSeek-R1-Distill-Llama-8B?");
 }
 
 static void damaged_tables(void) {
