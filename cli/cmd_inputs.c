@@ -110,17 +110,21 @@ static void warn_of_positions(const stw_job *job) {
                 (unsigned long long)job->model->max_positions, job->model->name);
 }
 
-/* What the GPU of a plan cannot do, and what cannot be run on it. */
-static void warn_of_gpu(const stw_job *job) {
-    const char *gpu = job->cluster->gpu.name;
-    if (job->run->precision.compute == STW_DTYPE_BF16 && stw_gpu_lacks(gpu, STW_DTYPE_BF16))
-        stw_log(
-            STW_LOG_WARN,
-            "precision.compute: bf16: %s has products of fp16 and none of bf16; the seconds are "
-            "fp16's, and torch emulates bf16 more slowly: set precision.compute=fp16",
-            gpu);
+void stw_warn_of_gpu(const char *gpu, bool bf16) {
+    if (bf16 && stw_gpu_lacks(gpu, STW_DTYPE_BF16))
+        stw_log(STW_LOG_WARN,
+                "%s has products of fp16 and none of bf16: the seconds of bf16 are fp16's, and "
+                "torch emulates bf16 more slowly; set precision.compute=fp16",
+                gpu);
     if (stw_gpu_is_target(gpu))
         stw_log(STW_LOG_WARN, "%s is a planning target: stowage-run has no backend for it", gpu);
+}
+
+/* Of several plans: unless fp16 is set for all of them. */
+static bool sets_fp16(const stw_inputs *in) {
+    for (size_t i = 0; i < in->set.n; i++)
+        if (strcmp(in->set.items[i], "precision.compute=fp16") == 0) return true;
+    return false;
 }
 
 static stw_status set_all(const stw_inputs *in, stw_cluster *cluster, stw_run_spec *run,
@@ -259,7 +263,7 @@ static stw_status make_plan(const stw_inputs *in, stw_planner_options options, s
     plan->layout_search = layouts;
     STW_TRY(named(in, check_settings(in, plan->job, err), err));
     warn_of_positions(plan->job);
-    warn_of_gpu(plan->job);
+    stw_warn_of_gpu(plan->cluster.gpu.name, plan->run.precision.compute == STW_DTYPE_BF16);
     STW_TRY(solve(plan, &options, err));
     *out = plan;
     plan = NULL;
@@ -287,6 +291,7 @@ stw_status stw_inputs_open(const stw_inputs *in, stw_opened *out, stw_error *err
     if (in->from != NULL) STW_TRY(stw_import_read(in->from, &out->import, err));
     STW_TRY(open_model(in, &out->import, &out->model, err));
     STW_TRY(read_cluster(in->cluster, &out->cluster, err));
+    stw_warn_of_gpu(out->cluster.gpu.name, !sets_fp16(in));
     if (in->run != NULL) STW_TRY(stw_tree_read_yaml(in->run, &out->run, err));
     out->base = (stw_point_base){.model = out->model,
                                  .import = in->from != NULL ? &out->import : NULL,

@@ -97,6 +97,7 @@ static stw_status read_kinds(const char *list, stw_pool *pool, kind *kinds, uint
                     stw_fail(err, STW_STATUS_USAGE, "--gpus", "%s is given twice", kinds[i].name));
         STW_TRY(open_kind(kinds[i].name, &kinds[i].node, err));
         if (usd > 0) kinds[i].node.usd_per_gpu_hour = usd;
+        stw_warn_of_gpu(kinds[i].node.gpu.name, true);
     }
     *n = all.n;
     if (all.n == 0)

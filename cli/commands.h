@@ -97,6 +97,9 @@ typedef struct stw_opened {
     stw_tree *run;
     stw_point_base base;
 } stw_opened;
+/** Warn of what a GPU cannot compute, and of one that can only be planned for. @param bf16 it is to
+ * compute in bf16 */
+void stw_warn_of_gpu(const char *gpu, bool bf16);
 STW_MUST_USE stw_status stw_inputs_open(const stw_inputs *in, stw_opened *out, stw_error *err);
 void stw_opened_free(stw_opened *opened);
 /** Read a plan file and hold all that it states to what follows from its decisions, seconds
