@@ -42,6 +42,19 @@ static stw_status find_type(const stw_tree *tree, const char *data_folder, const
         MAX_TYPE, *type, data_folder);
 }
 
+/* The template of the model_type, or one of its own for the text decoder that is in it
+ * ("internvl.qwen3_moe"). */
+static const char *template_of(const stw_tree *tree, const char *data_folder, const char *type,
+                               stw_pool *pool) {
+    const stw_node *text = stw_node_get(tree->root, "text_config");
+    const stw_node *inner =
+        text != NULL && text->kind == STW_NODE_OBJECT ? stw_node_get(text, "model_type") : NULL;
+    if (inner == NULL || inner->kind != STW_NODE_STRING || !is_model_type(inner->text)) return type;
+    const char *name = stw_pool_printf(pool, "%s.%s", type, inner->text);
+    const char *path = stw_pool_printf(pool, "%s/arch/%s.csv", data_folder, name);
+    return name != NULL && path != NULL && stw_file_exists(path) ? name : type;
+}
+
 static stw_status build(const stw_tree *tree, const char *data_folder, stw_model **out,
                         stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -56,6 +69,7 @@ static stw_status build(const stw_tree *tree, const char *data_folder, stw_model
         status = stw_fail(err, STW_STATUS_NO_MEMORY, tree->file, "out of memory");
         goto out;
     }
+    type = template_of(tree, data_folder, type, model->pool);
     STW_TRY(stw_template_load(model->pool, data_folder, type, &template, err));
     STW_TRY(stw_config_check_keys(&template, tree, err));
     STW_TRY(stw_template_build(&template, tree, model, err));

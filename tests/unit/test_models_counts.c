@@ -43,7 +43,7 @@ static void zoo_counts(void) {
     stw_pool *pool = stw_pool_new();
     stw_table table = {.n_rows = 0};
     CHECK_OK(stw_table_read(pool, STW_SOURCE_MODELS "/zoo/counts.csv", &table, err));
-    CU_ASSERT_EQUAL(table.n_rows, 106); /* a header and 105 models */
+    CU_ASSERT_EQUAL(table.n_rows, 114); /* a header and 113 models */
     for (size_t r = 1; r < table.n_rows; r++) {
         const char *name = table.rows[r].fields[0], *type = table.rows[r].fields[1];
         uint64_t count = strtoull(table.rows[r].fields[2], NULL, 10);
@@ -159,6 +159,12 @@ static const struct {
              "\"vision_config\":{\"hidden_size\":48,\"intermediate_size\":96,"
              "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"image_size\":[56,56],"
              "\"patch_size\":[14,14]}}"},
+    {658320,
+     "{\"model_type\":\"internvl\",\"tie_word_embeddings\":false,\"text_config\":{" BASE EXPERTS
+     ",\"model_type\":\"qwen3_moe\",\"num_key_value_heads\":4,\"head_dim\":16},"
+     "\"vision_config\":{\"hidden_size\":48,\"intermediate_size\":96,"
+     "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"image_size\":[56,56],"
+     "\"patch_size\":[14,14]}}"},
     {464832, "{\"model_type\":\"seed_oss\"," BASE
              ",\"num_key_value_heads\":4,\"head_dim\":16,\"attention_bias\":true,"
              "\"attention_out_bias\":true,\"mlp_bias\":true}"},
