@@ -54,6 +54,11 @@ static const kind kinds[] = {
       {"deepspeed.prefetch_bucket", {"1000000", "30000000"}},
       {"deepspeed.persistence_threshold", {"0", "20000"}},
       {"deepspeed.pin_memory", {"true", "false"}},
+      {"deepspeed.overlap_comm", {"true"}},
+      {"deepspeed.sub_group_size", {"50000000"}},
+      {"deepspeed.max_live_parameters", {"20000000"}},
+      {"deepspeed.max_reuse_distance", {"0", "5000000"}},
+      {"precision.reduce", {"fp32"}},
       {"precision.grads", {"bf16", "fp32"}}}},
     {"llamafactory",
      "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: full\nbf16: true\n"
@@ -126,6 +131,19 @@ static const kind kinds[] = {
       {"megatron.transformer_impl", {"local", "transformer_engine"}},
       {"attention", {"flash", "eager"}},
       {"optimizer.clip_norm", {"1", "none"}}}},
+    {"megatron", /* a launch script */
+     "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\nTP=2\nARGS=(--num-layers 8\n"
+     "--hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 --micro-batch-size 2)\n"
+     "torchrun --nproc_per_node 8 $X/pretrain_gpt.py ${ARGS[@]} --global-batch-size 64 \\\n"
+     "--tensor-model-parallel-size $TP --use-distributed-optimizer --save $1 --save-interval 9\n",
+     NULL,
+     {{"parallel.tp", {"1", "2", "4"}},
+      {"parallel.cp", {"1", "2"}},
+      {"batch.seq_len", {"1024", "2048"}},
+      {"allocator.expandable_segments", {"true", "false"}},
+      {"allocator.max_split_size", {"none", "64 MiB"}},
+      {"checkpoint.every", {"0", "20", "20; checkpoint.async=true"}},
+      {"recompute.granularity", {"none", "full"}}}},
     {"megatron",
      "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --bf16 \\\n"
      "--micro-batch-size 1 --global-batch-size 32 --swiglu --num-experts 8 --moe-router-topk 2 \\\n"
@@ -155,6 +173,7 @@ static const kind kinds[] = {
       {"parallel.cp", {"1", "2"}},
       {"precision.params", {"fp32", "bf16"}},
       {"batch.log_prob_micro_batch", {"1", "8"}},
+      {"allocator.expandable_segments", {"true", "false"}},
       {"roles.0.parallel.tp", {"1", "2", "4"}},
       {"roles.0.gpu_memory_utilization", {"0.4", "0.55"}},
       {"roles.0.max_num_seqs", {"64", "1024"}},
@@ -274,9 +293,18 @@ static bool round_trip(const kind *k, const stw_cluster *cluster, const stw_impo
     const bool planned =
         plan_of(import, model, cluster, settings, n, &first, NULL) == STW_STATUS_OK;
     if (planned) {
+        stw_error why = STW_ERROR_INIT;
         const stw_emit_options options = {
             .from = from, .import = import, .data_folder = MODELS, .simulate = stw_sim_seconds};
-        CHECK_OK(stw_emit_plan(k->framework, first, &options, &text, &notes, err));
+        const stw_status emitted =
+            stw_emit_plan(k->framework, first, &options, &text, &notes, &why);
+        CU_ASSERT_EQUAL(emitted, STW_STATUS_OK);
+        if (emitted != STW_STATUS_OK) {
+            fprintf(stderr, "%s:", k->framework);
+            for (size_t i = 0; i < n; i++) fprintf(stderr, " %s", settings[i]);
+            fprintf(stderr, "\n%s\n", why.text);
+            goto out;
+        }
         CHECK_OK(stw_import_parse(k->framework, "again", text.data, text.length, &again, err));
         stw_model *own = NULL;
         CHECK_OK(stw_import_model(&again, k->model, MODELS, &own, err));
@@ -292,6 +320,7 @@ static bool round_trip(const kind *k, const stw_cluster *cluster, const stw_impo
         stw_plan_free(second);
         stw_model_free(own);
     }
+out:
     stw_plan_free(first);
     stw_import_free(&again);
     stw_text_free(&text);

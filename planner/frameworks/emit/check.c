@@ -346,8 +346,10 @@ stw_status stw_emit_check(const stw_emission *e, stw_emit_given *given,
     } else {
         const double tokens = stw_plan_iteration_tokens(e->plan);
         const bool fewer = fabs(stw_plan_iteration_tokens(again) - tokens) > 0.5;
-        most = compare_bytes(e->plan, again, given->model != NULL);
-        if (given->model != NULL && !(most.share > 0)) note_named(e->plan, again, notes);
+        const bool named = given->model != NULL &&
+                           strcmp(given->model->model_type, e->plan->model->model_type) != 0;
+        most = compare_bytes(e->plan, again, named);
+        if (named && !(most.share > 0)) note_named(e->plan, again, notes);
         if (most.share > 0 || fewer)
             status = refuse(e, given, &d, &most, fewer ? "other tokens of a step" : NULL, err);
         else

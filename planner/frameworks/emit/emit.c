@@ -66,7 +66,7 @@ bool stw_emit_is(const char *what) { return framework_of(what) != NULL; }
 /* ---- reading back ---- */
 
 static bool describes_model(const framework *f, const stw_emission *e) {
-    return strcmp(f->name, "megatron") == 0 && e->import == NULL;
+    return strcmp(f->name, "megatron") == 0 && (e->import == NULL || e->import->config != NULL);
 }
 
 /* A key that the import has set is the framework's own. */
@@ -104,6 +104,10 @@ static stw_status read_back(const framework *f, const stw_emission *e, const cha
         STW_TRY(stw_derived_add(&import, e->plan->model, err));
     STW_TRY(stw_import_run(&import, run, err));
     STW_TRY(stw_import_batch(&import, &e->plan->cluster, run, err));
+    if (out->model != NULL && strcmp(out->model->digest, e->plan->model->digest) == 0) {
+        stw_model_free(out->model);
+        out->model = NULL;
+    }
     const stw_parallel *p = &run->parallel;
     if (e->plan->job->world == (uint64_t)p->tp * p->pp && p->cp == 1) out->idle = import.alone;
     out->gpus = import.gpus;
@@ -149,8 +153,11 @@ static const char *before(const stw_emission *e, size_t i) {
  * takes 1. */
 static bool is_needed(const stw_emission *e, size_t i) {
     const char *name = e->flags[i].name;
-    return before(e, i) == NULL && (strstr(name, "recompute-num-layers") != NULL ||
-                                    strstr(name, "recompute_num_layers") != NULL);
+    static const char *const needed[] = {"recompute-num-layers", "recompute_num_layers",
+                                         "max-position-embeddings"}; /* of the model */
+    for (size_t k = 0; k < 3; k++)
+        if (before(e, i) == NULL && strstr(name, needed[k]) != NULL) return true;
+    return false;
 }
 
 /* Give flags i and j the file's values, if the settings still mean the same. */

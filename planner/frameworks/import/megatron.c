@@ -567,10 +567,21 @@ static stw_status find_command(stw_reading *r, const char *text, size_t length, 
     return status;
 }
 
+/* @param at in `text` @return does `what` begin a line there? */
+static bool begins_line(const char *text, const char *at, const char *end, const char *what) {
+    const size_t n = strlen(what);
+    return (size_t)(end - at) >= n && memcmp(at, what, n) == 0 && (at == text || at[-1] == '\n');
+}
+
+/* A program's name is in it, and it is no test's YAML file. */
 static bool is_script(const char *text, size_t length) {
-    for (const char *at = text; length >= 3 && at + 3 <= text + length; at++)
-        if (memcmp(at, ".py", 3) == 0) return true;
-    return false;
+    const char *end = text + length;
+    bool program = false;
+    for (const char *at = text; at < end; at++) {
+        if (begins_line(text, at, end, "MODEL_ARGS:")) return false;
+        program = program || (end - at >= 3 && memcmp(at, ".py", 3) == 0);
+    }
+    return program;
 }
 
 /* Megatron-LM's: save_interval has no effect without save; the formats are those of
