@@ -128,8 +128,8 @@ static const kind kinds[] = {
       {"megatron.cross_entropy_fusion", {"true", "false"}},
       {"megatron.vocab_multiple", {"128", "256"}},
       {"megatron.hidden_dropout", {"0", "0.1"}},
-      {"megatron.transformer_impl", {"local", "transformer_engine"}},
       {"attention", {"flash", "eager"}},
+      {"megatron.transformer_impl", {"local; attention=eager", "transformer_engine"}},
       {"optimizer.clip_norm", {"1", "none"}}}},
     {"megatron", /* a launch script */
      "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\nTP=2\nARGS=(--num-layers 8\n"

@@ -192,7 +192,7 @@ static void check_attention(stw_emission *e) {
 void stw_emit_megatron_lm(stw_emission *e) {
     e->allocator = stw_emit_allocator(e);
     if (e->import == NULL) stw_emit_megatron_model(e);
-    if (e->import == NULL) check_attention(e);
+    check_attention(e);
     /* without it reading takes the length of sequences, which may have changed */
     if (stw_emit_find(e, "max-position-embeddings") == NULL && e->plan->model->max_positions > 0 &&
         e->plan->model->max_positions != e->plan->run.batch.seq_len)

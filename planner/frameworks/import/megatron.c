@@ -436,7 +436,12 @@ static void set_attention(stw_reading *r) {
     const bool local =
         strcmp(stw_reading_text(r, "transformer-impl", "transformer_engine"), "local") == 0;
     const char *backend = stw_reading_text(r, "attention-backend", local ? "local" : "auto");
-    const bool eager = strcmp(backend, "unfused") == 0 || strcmp(backend, "local") == 0;
+    /* gpt_layer_specs.py, get_gpt_layer_local_spec: its attention keeps scores, whatever is asked
+     */
+    const bool eager = local || strcmp(backend, "unfused") == 0 || strcmp(backend, "local") == 0;
+    if (local && (strcmp(backend, "flash") == 0 || strcmp(backend, "fused") == 0))
+        stw_reading_assume(r, "attention-backend", "local",
+                           "transformer-impl local has no other attention");
     stw_reading_set(r, "attention", eager ? "eager" : "flash");
     stw_reading_set(r, "megatron.transformer_impl", local ? "local" : "transformer_engine");
     /* The fused kernel keeps 16 bits in any case (fused_softmax.py, is_kernel_available); layer
