@@ -52,6 +52,7 @@
 #include "core/checked.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/tensor_parallel.h"
+#include "plan/engines/vision.h"
 
 #define CUBLAS_WORKSPACE_BYTES (32ull << 20)
 
@@ -60,6 +61,16 @@ static uint64_t compute_bytes(const stw_job *job) {
 }
 
 /* ---- blocks ---- */
+
+/* Tokens, or patches of images: of a micro batch, and of them those that the rank has between
+ * products. */
+static uint64_t rows_of(const stw_job *job, uint32_t group) {
+    return job->model->groups[group].facts.vision ? stw_job_patches(job) : job->tokens;
+}
+
+static uint64_t own_rows_of(const stw_job *job, uint32_t group) {
+    return job->model->groups[group].facts.vision ? stw_job_patches(job) : stw_tp_own_tokens(job);
+}
 
 /* Of a block on a rank of tensor parallelism: its heads, its columns of the MLP. */
 static stw_block_facts cut_facts(const stw_job *job, uint32_t group) {
@@ -181,7 +192,9 @@ static bool has_query_norm(const stw_job *job, uint32_t group) {
  * each query head. */
 static uint64_t eager_token_bytes(const stw_job *job, const stw_block_facts *f) {
     const uint64_t c = compute_bytes(job);
-    uint64_t scores = stw_times(job->run->batch.seq_len, f->q_heads);
+    uint64_t seen = f->vision ? stw_job_seen_patches(job) : job->run->batch.seq_len;
+    if (f->vision && f->window > 0) seen = stw_min_u64(seen, f->window);
+    uint64_t scores = stw_times(seen, f->q_heads);
     uint64_t more = f->q_heads > f->kv_heads ? f->q_heads - f->kv_heads : 0;
     uint64_t copies = stw_times(more, stw_plus(f->qk_dim, f->v_dim));
     uint64_t score = stw_plus(4, f->capped_scores ? stw_times(2, c) : c);
@@ -199,7 +212,9 @@ static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
                 stw_times(f->q_heads, f->v_dim), f->q_rank, f->kv_rank,
                 linear_attention_elements(f), mlp_elements(job, f, &in), in.adapters);
     const uint64_t norms = f->norms > 0 ? f->norms : 2;
-    const uint64_t rows = stw_times(norms, norm_token_bytes(job, f, f->hidden, 1, in.norms));
+    const uint64_t rows =
+        stw_times(norms, f->vision ? stw_vision_norm_bytes(job, group, in.norms)
+                                   : norm_token_bytes(job, f, f->hidden, 1, in.norms));
     uint64_t token = stw_times(c, elements);
     if (has_query_norm(job, group))
         token = STW_SUM(token, norm_token_bytes(job, f, q, f->q_heads, in.query_norms),
@@ -210,19 +225,38 @@ static uint64_t kept_bytes(const stw_job *job, uint32_t group) {
         token = stw_plus(token, stw_times(4, f->q_heads));
     /* 1 + weight in fp32 */
     uint64_t weights = f->wide_norms ? stw_times(stw_times(4, norms), f->hidden) : 0;
-    return STW_SUM(stw_times(job->tokens, token), stw_times(stw_tp_own_tokens(job), rows), weights);
+    return STW_SUM(stw_times(rows_of(job, group), token), stw_times(own_rows_of(job, group), rows),
+                   weights);
 }
 
+/* Of the language model. */
 static bool residual(const stw_block_facts *f) { return f->transformer && !f->vision; }
 
-uint64_t stw_full_activation_bytes(const stw_job *job, uint32_t group) {
-    return residual(&job->model->groups[group].facts) ? kept_bytes(job, group) : 0;
+/* Does a block of the group save anything for backward? One of a vision tower where there are
+ * images and backward reaches it. */
+static bool saves(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    if (!f->vision) return f->transformer;
+    return f->transformer && job->run->batch.image_tokens > 0 && stw_vision_is_reached(job);
 }
 
-/* Causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products. */
+uint64_t stw_full_activation_bytes(const stw_job *job, uint32_t group) {
+    return saves(job, group) ? kept_bytes(job, group) : 0;
+}
+
+uint64_t stw_forward_work_bytes(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    if (!f->transformer || !f->vision || job->run->batch.image_tokens == 0 || saves(job, group))
+        return 0;
+    return kept_bytes(job, group);
+}
+
+/* Causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products. Patches see
+ * all of an image, and of a window. */
 static double attention_flops(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     double seen = (double)stw_job_group_seq_len(job, group);
+    if (f->vision) seen *= 2.0;
     if (f->window > 0 && (double)f->window < seen) seen = 2.0 * (double)f->window;
     return (double)stw_job_group_tokens(job, group) * seen *
            (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
@@ -303,13 +337,13 @@ stw_selective stw_selective_of(const stw_job *job, uint32_t group) {
 uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     const stw_selective selective = stw_selective_of(job, group);
-    if (!residual(f)) return 0; /* text tokens only */
+    if (!saves(job, group)) return 0;
     switch (act) {
     case STW_ACT_KEEP:
         if (selective.is_used) return stw_plus(selective.saved[0], selective.saved[1]);
         return kept_bytes(job, group);
     case STW_ACT_RECOMPUTE:
-        return stw_times(stw_times(stw_tp_own_tokens(job), compute_bytes(job)), f->hidden);
+        return stw_times(stw_times(own_rows_of(job, group), compute_bytes(job)), f->hidden);
     default:
         return 0;
     }
@@ -317,9 +351,9 @@ uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act) {
 
 uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group) {
     const stw_block_facts part = cut_facts(job, group), *f = &part;
-    uint64_t element = stw_times(job->tokens, compute_bytes(job));
+    uint64_t element = stw_times(rows_of(job, group), compute_bytes(job));
     const saved_inputs in = saved_inputs_of(job, group);
-    return residual(f) ? stw_times(element, mlp_elements(job, f, &in)) : 0;
+    return saves(job, group) ? stw_times(element, mlp_elements(job, f, &in)) : 0;
 }
 
 /* With sequence parallelism the gradient of a last product's output is gathered, and the gradient
@@ -328,12 +362,13 @@ uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group) {
 stw_backward_bytes stw_block_backward_bytes(const stw_job *job, uint32_t block) {
     const stw_block_facts part = cut_facts(job, job->model->blocks[block].group), *f = &part;
     stw_backward_bytes out = {.grads = stw_unsharded_grad_bytes(job, block)};
-    if (!residual(f)) return out;
+    const uint32_t group = job->model->blocks[block].group;
+    if (!saves(job, group)) return out;
     const uint64_t c = compute_bytes(job), cut = job->expert_cut > 0 ? job->expert_cut : 1;
-    const uint64_t column = stw_times(job->tokens, c); /* one element of every token */
+    const uint64_t column = stw_times(rows_of(job, group), c); /* one element of every token */
     uint64_t width = stw_times(f->gated ? 2 : 1, mlp_width(job, f));
     uint64_t rows = STW_SUM(f->ffn, f->shared_ffn, stw_times(f->experts, f->expert_ffn) / cut);
-    const uint64_t own = stw_times(stw_times(stw_tp_own_tokens(job), c), f->hidden);
+    const uint64_t own = stw_times(stw_times(own_rows_of(job, group), c), f->hidden);
     if (cuts_rows(job)) width = stw_max_u64(width, stw_plus(mlp_width(job, f), f->hidden));
     out.mlp_acts = stw_plus(stw_times(column, width), own);
     out.mlp_grads = stw_min_u64(stw_times(stw_times(c, f->hidden), rows), out.grads);
@@ -523,7 +558,7 @@ static void block_flops(const stw_job *job, uint32_t block, double *weights, dou
     const double tokens = (double)stw_job_group_tokens(job, g);
     const double heads = (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
     *weights = *attention = 0.0;
-    if (!f->transformer || f->vision) return; /* the head's product is counted with the loss */
+    if (!f->transformer) return; /* the head's product is counted with the loss */
     *weights = 2.0 * tokens * (double)group->active_params / group->count;
     *attention = attention_flops(job, g);
     if (!f->decoder) return;
@@ -543,7 +578,12 @@ double stw_block_backward_flops(const stw_job *job, uint32_t block) {
     const double trained = (double)stw_job_gathered_grads(job, block);
     double weights, attention;
     block_flops(job, block, &weights, &attention);
+    if (!saves(job, job->model->blocks[block].group)) return 0.0;
     return (1.0 + (params > 0 ? trained / params : 1.0)) * weights + 2.0 * attention;
+}
+
+double stw_block_again_flops(const stw_job *job, uint32_t block) {
+    return saves(job, job->model->blocks[block].group) ? stw_block_forward_flops(job, block) : 0.0;
 }
 
 double stw_head_backward_share(const stw_job *job) {

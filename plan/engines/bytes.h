@@ -13,6 +13,9 @@
 uint64_t stw_activation_bytes(const stw_job *job, uint32_t group, stw_act act);
 /** All that backward needs, whatever is recomputed. */
 uint64_t stw_full_activation_bytes(const stw_job *job, uint32_t group);
+/** Of a block that saves nothing because backward does not reach it (a frozen vision tower): what
+ * its forward holds at once, at most. 0 of others, whose backward holds more. */
+uint64_t stw_forward_work_bytes(const stw_job *job, uint32_t group);
 /** Blocks that keep a part of what their backward needs and make the rest again
  * (recompute.modules). Of each pair the first is the MLP's part. */
 typedef struct stw_selective {
@@ -70,6 +73,8 @@ uint64_t stw_workspace_bytes(const stw_job *job);
  * gradients, and the trained part of them for the weights'. */
 double stw_block_forward_flops(const stw_job *job, uint32_t block);
 double stw_block_backward_flops(const stw_job *job, uint32_t block);
+/** Of a block that is recomputed in the backward; 0 where it saves nothing. */
+double stw_block_again_flops(const stw_job *job, uint32_t block);
 /** Backward of the head and the loss, relative to their forward. */
 double stw_head_backward_share(const stw_job *job);
 /** Bytes that page-locking a buffer adds under torch's caching host allocator (next power of two).

@@ -6,6 +6,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/vision.h"
 
 /* Bytes per parameter of all that a rank can hold of a model at once: state with two copies on
  * NVMe, gathered parameters and gradients, weights that are loaded. Above any such sum. */
@@ -41,15 +42,16 @@ stw_status stw_check_model_sizes(const stw_model *model, const stw_cluster *clus
 static uint64_t batch_bytes(const stw_job *job) {
     const stw_model *model = job->model;
     uint64_t sum = STW_SUM(stw_logits_forward_bytes(job), stw_logits_saved_bytes(job),
-                           stw_logits_backward_bytes(job), stw_logits_grad_bytes(job));
+                           stw_logits_backward_bytes(job), stw_logits_grad_bytes(job),
+                           stw_vision_saved_bytes(job));
     for (uint32_t b = 0; b < model->n_blocks; b++) {
         const uint32_t group = model->blocks[b].group;
         if (model->blocks[b].instance > 0) continue; /* the blocks of a group are alike */
         const stw_backward_bytes backward = stw_block_backward_bytes(job, b);
-        uint64_t block = STW_SUM(stw_full_activation_bytes(job, group),
-                                 stw_activation_bytes(job, group, STW_ACT_RECOMPUTE),
-                                 stw_mlp_activation_bytes(job, group), backward.mlp_acts,
-                                 backward.attention_acts);
+        uint64_t block = STW_SUM(
+            stw_full_activation_bytes(job, group), stw_forward_work_bytes(job, group),
+            stw_activation_bytes(job, group, STW_ACT_RECOMPUTE),
+            stw_mlp_activation_bytes(job, group), backward.mlp_acts, backward.attention_acts);
         sum = stw_plus(sum, stw_times(block, model->groups[group].count));
     }
     return stw_times(sum, job->ranks_per_node);

@@ -9,6 +9,7 @@
 
 #include "core/checked.h"
 #include "core/deadline.h"
+#include "plan/job/images.h"
 #include "plan/job/trainable.h"
 
 /* ---- sizes ---- */
@@ -141,10 +142,13 @@ bool stw_job_has_encoder(const stw_job *job) {
 }
 
 uint64_t stw_job_group_tokens(const stw_job *job, uint32_t group) {
-    return job->model->groups[group].facts.decoder ? job->decoder_tokens : job->tokens;
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    if (f->vision) return stw_job_patches(job);
+    return f->decoder ? job->decoder_tokens : job->tokens;
 }
 
 uint64_t stw_job_group_seq_len(const stw_job *job, uint32_t group) {
+    if (job->model->groups[group].facts.vision) return stw_job_seen_patches(job);
     if (job->run->batch.max_tokens_per_gpu > 0) return job->run->batch.seq_len;
     return stw_job_group_tokens(job, group) / job->run->batch.micro_batch * job->run->parallel.cp;
 }
@@ -447,6 +451,7 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
     job->n_spaces = STW_N_STATE_SPACES + engine->n_more_spaces;
     STW_TRY(choose_trained(job, model, err));
     STW_TRY(cut_sizes(job, err));
+    STW_TRY(stw_job_check_images(job, err));
     STW_TRY(make_files(job, err));
     STW_TRY(find_kinds(job, err));
     STW_TRY(add_role_kinds(job, err));

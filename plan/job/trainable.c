@@ -39,9 +39,19 @@ static uint32_t product_of(const stw_tensor *t, const stw_engine *engine) {
     return product < MOST_PRODUCTS ? product : 0;
 }
 
+/* PEFT's word for all linear layers but the head (peft/tuners/tuners_utils.py,
+ * _maybe_include_all_linear_layers): here those of the language model's blocks. A router is no
+ * linear layer there (transformers 5: a parameter). */
+static bool is_linear(const adding *a, const stw_tensor *t, const char *last) {
+    const stw_block_facts *f = &a->m->groups[a->m->blocks[t->block].group].facts;
+    return f->transformer && !f->vision && !t->expert && t->rank == 2 &&
+           (f->experts == 0 || (strcmp(last, "gate") != 0 && strcmp(last, "router") != 0));
+}
+
 /* Which target names the product of this tensor; n: none. */
-static uint32_t target_of(const stw_tensor *t, const stw_engine *engine,
-                          const stw_strings *targets) {
+static uint32_t target_of(const adding *a, const stw_tensor *t) {
+    const stw_strings *targets = &a->run->trainable.lora_targets;
+    const stw_engine *engine = a->engine;
     char module[256];
     size_t length = module_length(t);
     if (product_of(t, engine) == 0 || length == 0 || length >= sizeof module) return targets->n;
@@ -50,7 +60,10 @@ static uint32_t target_of(const stw_tensor *t, const stw_engine *engine,
     const char *last = strrchr(module, '.');
     last = last != NULL ? last + 1 : module;
     for (uint32_t i = 0; i < targets->n; i++)
-        if (strcmp(targets->items[i], last) == 0 || fnmatch(targets->items[i], module, 0) == 0)
+        if (strcmp(targets->items[i], STW_ALL_LINEAR) == 0
+                ? is_linear(a, t, last)
+                : strcmp(targets->items[i], last) == 0 ||
+                      fnmatch(targets->items[i], module, 0) == 0)
             return i;
     return targets->n;
 }
@@ -84,7 +97,7 @@ static void find_targets(const stw_tensor *tensors, uint32_t n, adding *a,
                          bool has[MOST_PRODUCTS]) {
     const stw_strings *targets = &a->run->trainable.lora_targets;
     for (uint32_t t = 0; t < n; t++) {
-        const uint32_t target = target_of(&tensors[t], a->engine, targets);
+        const uint32_t target = target_of(a, &tensors[t]);
         if (target == targets->n) continue;
         a->matched[target] = true;
         has[product_of(&tensors[t], a->engine)] = true;
@@ -108,7 +121,7 @@ static stw_status copy_block(const stw_model *from, uint32_t b, adding *a, stw_e
         const stw_tensor *base = &tensors[t];
         const uint32_t product = product_of(base, a->engine);
         const bool shares = product > 1;
-        if (shares ? !has[product] : target_of(base, a->engine, targets) == targets->n) continue;
+        if (shares ? !has[product] : target_of(a, base) == targets->n) continue;
         if (!shares || !begun[product])
             STW_TRY(add_adapter(m, base, "lora_A", rank, base->shape[base->rank - 1], err));
         STW_TRY(add_adapter(m, base, "lora_B", base->shape[base->rank - 2], rank, err));

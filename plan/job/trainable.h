@@ -8,6 +8,9 @@
 #include "plan/job/engine.h"
 #include "plan/spec/run_spec.h"
 
+/** The target that names all linear layers of the language model's blocks. */
+#define STW_ALL_LINEAR "all-linear"
+
 typedef struct stw_trainable {
     const stw_model *model; /* the given one, or a copy with adapters in the pool */
     bool *frozen;           /* [model->n_tensors]; NULL: nothing is frozen */
@@ -15,9 +18,9 @@ typedef struct stw_trainable {
 
 /** For each product `X.weight` of [out, in] elements that a target names, LoRA adds `X.lora_A` of
  * [rank, in] and `X.lora_B` of [out, rank] elements to its block (PEFT, peft/tuners/lora/layer.py).
- * A target is the last part of X, or a shell pattern of X. Where the engine merges tensors into
- * one product, they share the first of the two, and a target names all of them; tensors of experts
- * have one adapter for each expert. BAD_INPUT: a pattern matches nothing, or
+ * A target is the last part of X, a shell pattern of X, or STW_ALL_LINEAR. Where the engine merges
+ * tensors into one product, they share the first of the two, and a target names all of them;
+ * tensors of experts have one adapter for each expert. BAD_INPUT: a pattern matches nothing, or
  * nothing is left to train. */
 STW_MUST_USE stw_status stw_trainable_new(const stw_model *model, const stw_run_spec *run,
                                           const stw_engine *engine, stw_pool *pool,

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/job/images.h"
 #include "plan/program/layout.h"
 #include "plan/spec/registry.h"
 
@@ -91,6 +92,8 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
         return job->model->facts_known;
     case STW_NEED_ENCODER:
         return stw_job_has_encoder(job);
+    case STW_NEED_VISION:
+        return stw_model_has_vision(job->model);
     case STW_NEED_EXPERTS:
         return has_experts(job->model);
     case STW_NEED_RANKS:

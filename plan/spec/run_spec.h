@@ -144,7 +144,7 @@ typedef struct stw_run_spec {
         uint64_t micro_batch, seq_len /* 0: auto, until a plan resolves it */,
             decoder_seq_len /* 0: auto */, max_tokens_per_gpu /* 0: none */, grad_accumulation,
             log_prob_micro_batch /* 0: none */, tokens_per_step /* 0: none */, mini_batches,
-            epochs /* stw_run_spec_steps */;
+            epochs /* stw_run_spec_steps */, image_tokens /* of a sequence; 0: text alone */;
         stw_log_prob_method log_prob_method;
         bool log_prob_entropy;
     } batch;

@@ -50,6 +50,7 @@ typedef struct stw_spec_word {
     X(BF16_GRADS, "gradients are not bf16", "precision.grads: bf16")                               \
     X(FORWARD, "forward and backward of a list of tensors are unknown", "a config.json as model")  \
     X(ENCODER, "the model has no encoder beside its decoder", NULL)                                \
+    X(VISION, "the model has no vision tower", NULL)                                               \
     X(EXPERTS, "the model has no routed experts", NULL)                                            \
     X(RANKS, "there is one rank", "node.gpus or nodes: 2 or more")                                 \
     X(SHARDS, "gradients are not reduced over ranks", "node.gpus or nodes: 2 or more")             \

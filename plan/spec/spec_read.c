@@ -81,13 +81,15 @@ static stw_status read_pair(const stw_spec_source *from, const stw_spec_row *row
 
 static stw_status read_strings(const stw_spec_source *from, const stw_spec_row *row,
                                const stw_node *node, stw_error *err) {
-    if (node->kind != STW_NODE_ARRAY || node->n_items > UINT32_MAX)
+    const bool one = node->kind == STW_NODE_STRING && node->text[0] != '\0'; /* a list of one */
+    if (!one && (node->kind != STW_NODE_ARRAY || node->n_items > UINT32_MAX))
         return refuse_node(from, row->key, node, "a list of strings", err);
-    stw_strings list = {(uint32_t)node->n_items, NULL};
-    list.items = stw_pool_array(from->spec->pool, node->n_items, sizeof *list.items);
+    const size_t n = one ? 1 : node->n_items;
+    stw_strings list = {(uint32_t)n, NULL};
+    list.items = stw_pool_array(from->spec->pool, n, sizeof *list.items);
     if (list.items == NULL) return stw_spec_no_memory(from, err);
-    for (size_t i = 0; i < node->n_items; i++) {
-        const stw_node *item = node->items[i];
+    for (size_t i = 0; i < n; i++) {
+        const stw_node *item = one ? node : node->items[i];
         if (item->kind != STW_NODE_STRING || item->text[0] == '\0')
             return refuse_node(from, row->key, item, "a string that is not empty", err);
         stw_spec_source place = stw_spec_at(from, item->line, item->column);
@@ -213,6 +215,29 @@ static stw_status refuse_no_map(const stw_spec_source *from, const char *map, co
     return refuse_node(from, map[0] != '\0' ? map : "spec", node, expected, err);
 }
 
+/* "rank:8" in braces: YAML takes it for one key without a value. */
+static stw_status refuse_joined(const stw_spec_source *from, const char *key, size_t length,
+                                stw_error *err) {
+    char quoted[160];
+    stw_text_quote(key, quoted, sizeof quoted);
+    return stw_fail_at(err, STW_STATUS_BAD_INPUT, from->file, from->line, from->column,
+                       "found %s, which YAML reads as one key; write a space after the colon: "
+                       "{%.*s: %.60s}",
+                       quoted, (int)length, key, key + length + 1);
+}
+
+static bool is_joined(const stw_spec_source *from, const char *map, const char *key,
+                      const stw_node *node) {
+    char full[LONGEST_KEY];
+    const size_t length = strcspn(key, ":");
+    if (key[length] != ':' || key[length + 1] == '\0' || node->kind != STW_NODE_NULL) return false;
+    const int n =
+        snprintf(full, sizeof full, "%s%s%.*s", map, map[0] != '\0' ? "." : "", (int)length, key);
+    return n > 0 && n < LONGEST_KEY &&
+           (stw_spec_find(from->spec->table, full, (size_t)n) != NULL ||
+            stw_spec_is_map(from->spec->table, full, (size_t)n));
+}
+
 static stw_status refuse_key(const stw_spec_source *from, const char *map, const char *key,
                              stw_error *err) {
     char names[MOST_SIBLINGS][LONGEST_SIBLING], quoted[160], full[LONGEST_KEY * 2], hint[512];
@@ -266,6 +291,8 @@ static stw_status read_map(const stw_spec_source *from, const char *map, const s
                       stw_spec_is_map(table, key, (size_t)length));
         if (!known) {
             stw_spec_source place = stw_spec_at(from, item->key_line, item->key_column);
+            if (is_joined(from, map, item->key, item))
+                return refuse_joined(&place, item->key, strcspn(item->key, ":"), err);
             return refuse_key(&place, map, item->key, err);
         }
         stw_status status = read_member(from, key, item, err);

@@ -342,7 +342,7 @@ static void strategies_are_planned(void) {
         "parallel.tp=2 parallel.sequence_parallel=true parallel.cp=2 parallel.ep=8 "
         "megatron.fsdp=optim_grads_params "
         "megatron.optimizer_offload_fraction=1 megatron.precision_aware=true "
-        "megatron.image_tokens=1024",
+        "batch.image_tokens=1024",
         "parallel.ep=8 megatron.fsdp=optim_grads_params megatron.fsdp_double_buffer=true",
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {

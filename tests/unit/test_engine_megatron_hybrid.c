@@ -216,7 +216,7 @@ static void first_stage_holds_the_tower(void) {
     char settings[256];
     planned p, images;
     stw_peaks before[2], after[2];
-    snprintf(settings, sizeof settings, "%s megatron.image_tokens=1024", text);
+    snprintf(settings, sizeof settings, "%s batch.image_tokens=1024", text);
     plan_of(&p, "Qwen3-VL-8B", text);
     plan_of(&images, "Qwen3-VL-8B", settings);
     for (uint32_t k = 0; k < 2; k++) {
@@ -254,11 +254,10 @@ static stw_status status_of(const char *name, const char *setting, const char *v
 }
 
 static void others_are_refused(void) {
-    CU_ASSERT_EQUAL(status_of("Qwen3-8B", "megatron.image_tokens", "64"), STW_STATUS_BAD_INPUT);
-    CU_ASSERT_EQUAL(status_of("Qwen3-VL-8B", "megatron.image_tokens", "1000000"),
+    CU_ASSERT_EQUAL(status_of("Qwen3-8B", "batch.image_tokens", "64"), STW_STATUS_BAD_INPUT);
+    CU_ASSERT_EQUAL(status_of("Qwen3-VL-8B", "batch.image_tokens", "1000000"),
                     STW_STATUS_BAD_INPUT);
-    CU_ASSERT_EQUAL(status_of("InternVL3-8B", "megatron.image_tokens", "64"),
-                    STW_STATUS_NOT_BUILT_IN);
+    CU_ASSERT_EQUAL(status_of("InternVL3-8B", "batch.image_tokens", "64"), STW_STATUS_NOT_BUILT_IN);
 }
 
 /* ---- plans ---- */
@@ -268,10 +267,10 @@ static void hybrids_are_planned(void) {
     static const char *const settings[] = {
         "node.gpus=8 nodes=4 parallel.tp=2 parallel.sequence_parallel=true parallel.cp=2 "
         "parallel.ep=8 batch.seq_len=4096 "
-        "megatron.image_tokens=1024 batch.grad_accumulation=2",
+        "batch.image_tokens=1024 batch.grad_accumulation=2",
         "node.gpus=8 nodes=2 parallel.tp=2 parallel.sequence_parallel=true parallel.pp=2 "
         "parallel.ep=4 batch.seq_len=4096 "
-        "megatron.image_tokens=2048 batch.grad_accumulation=4",
+        "batch.image_tokens=2048 batch.grad_accumulation=4",
     };
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         planned p;

@@ -8,6 +8,7 @@
 #include "plan/engines/deepspeed/fetch.h"
 #include "plan/engines/deepspeed/grads.h"
 #include "plan/engines/deepspeed/parts.h"
+#include "plan/engines/vision.h"
 #include "plan/program/blocks.h"
 
 typedef struct block_state {
@@ -87,7 +88,10 @@ static void forward_block(pass *p, uint32_t block) {
     visit(p, block);
     if (is_transformer(p, block)) {
         if (p->acts[block] != STW_ACT_RECOMPUTE) alloc_acts(p, block);
+        stw_extent work =
+            alloc(p, STW_COMPONENT_STAGE, stw_forward_work_bytes(p->job, group_of(p, block)));
         compute(p, STW_OP_FORWARD, block, stw_block_forward_flops(p->job, block));
+        drop(p, STW_COMPONENT_STAGE, &work);
     }
     if (block_of(p, block)->n_tensors > 0) stw_fetch_release(&p->fetch);
 }
@@ -179,7 +183,7 @@ static void free_acts(pass *p, uint32_t block, int part) {
 /* Inside the MLP, then inside the attention: see stw_block_backward_bytes. */
 static void backward_transformer(pass *p, uint32_t block) {
     const stw_backward_bytes need = stw_block_backward_bytes(p->job, block);
-    double flops = 2.0 * stw_block_forward_flops(p->job, block);
+    double flops = 2.0 * stw_block_again_flops(p->job, block);
     if (p->acts[block] == STW_ACT_RECOMPUTE) {
         visit(p, block);
         stw_fetch_release(&p->fetch);
@@ -248,6 +252,8 @@ void stw_zero_build_forward_backward(stw_zero *z) {
     stw_begin_movement(z->b, (stw_movement){.phase = STW_PHASE_FORWARD_BACKWARD,
                                             .repeat = STW_REPEAT_EVERY_ITERATION});
     if (!stw_grads_begin(&p.grads, z)) return;
+    stw_extent tower =
+        alloc(&p, STW_COMPONENT_STAGE, stw_vision_saved_bytes(z->job)); /* of no block */
     for (uint32_t i = 0; i < n; i++)
         if (!is_head(&p, i)) forward_block(&p, i);
     loss(&p);
@@ -258,6 +264,7 @@ void stw_zero_build_forward_backward(stw_zero *z) {
         else
             backward_other(&p, i);
     }
+    drop(&p, STW_COMPONENT_STAGE, &tower);
     stw_grads_end(&p.grads);
     stw_fetch_end(&p.fetch);
     stw_end_movement(z->b);

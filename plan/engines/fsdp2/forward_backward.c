@@ -14,6 +14,7 @@
 #include "plan/engines/fsdp2/pass.h"
 #include "plan/engines/movements.h"
 #include "plan/engines/park.h"
+#include "plan/engines/vision.h"
 #include "plan/program/blocks.h"
 
 static uint32_t group_of(const stw_pass *p, uint32_t block) {
@@ -69,10 +70,13 @@ static void forward_block(stw_pass *p, uint32_t block) {
                              stw_activation_bytes(job, group_of(p, block), STW_ACT_RECOMPUTE));
     else
         alloc_acts(p, block);
+    stw_extent work = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU,
+                                stw_forward_work_bytes(job, group_of(p, block)));
     stw_torch_forward(p->torch, from, block);
     stw_pass_exchange(p, block, STW_EXCHANGE_FORWARD);
     uint32_t done = stw_pass_compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block),
                                      STW_OP_NONE);
+    stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, work);
     if (p->acts[block] == STW_ACT_OFFLOAD && full > 0) {
         s->stash = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, full);
         move_acts(p, block, true, done);
@@ -104,6 +108,8 @@ static void drop_offloaded(stw_pass *p, uint32_t at) {
 /* The last block's all-gather output is held until the loss is there. */
 static void forward(stw_pass *p) {
     uint32_t from = stw_tensors_begin(p->b);
+    p->tower = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU,
+                         stw_vision_saved_bytes(p->b->job)); /* of no block */
     stw_pass_gather_root(p);
     stw_torch_unshard_in_forward(p->torch, from, STW_TORCH_ROOT);
     stw_pass_exchange_embedding(p, STW_EXCHANGE_FORWARD);
@@ -183,7 +189,7 @@ static void backward_block(stw_pass *p, uint32_t at, uint32_t behind) {
     from = stw_tensors_begin(p->b);
     if (p->acts[block] == STW_ACT_RECOMPUTE) {
         alloc_acts(p, block);
-        flops += stw_block_forward_flops(p->b->job, block);
+        flops += stw_block_again_flops(p->b->job, block);
     }
     flops += stw_selective_of(p->b->job, group_of(p, block)).flops;
     uint32_t done = block_work(p, block, flops);
@@ -313,6 +319,7 @@ static void embedding_grads(stw_pass *p) {
  * embedding. A group's last gradient goes when its reduction has been issued. */
 static void finish(stw_pass *p, uint32_t behind) {
     uint32_t from = stw_tensors_begin(p->b);
+    stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, p->tower);
     embedding_grads(p);
     stw_torch_embedding_backward(p->torch, from, STW_TORCH_ROOT);
     stw_torch_accumulate(p->torch, stw_tensors_begin(p->b), STW_TORCH_ROOT);

@@ -136,9 +136,17 @@ static const char *word_of(stw_dtype dtype) {
 
 /* A reduced gradient is cast to the dtype of its parameter (_fsdp_collectives.py, foreach_reduce:
  * orig_dtype), and moments are zeros_like(p) (torch/optim/adam.py, _init_group). No other copy of
- * parameters is kept. */
+ * parameters is kept. Adapters, which alone are trained then, may be in fp32 beside weights in 16
+ * bits (peft/tuners/tuners_utils.py, cast_adapter_dtype). */
+static stw_dtype trained_dtype(const stw_run_spec *run) {
+    const bool wide = run->precision.grads == STW_DTYPE_F32 &&
+                      run->precision.exp_avg == STW_DTYPE_F32 &&
+                      run->precision.exp_avg_sq == STW_DTYPE_F32;
+    return run->trainable.lora_rank > 0 && wide ? STW_DTYPE_F32 : run->precision.params;
+}
+
 static stw_status check_precision(const stw_run_spec *run, const char *origin, stw_error *err) {
-    const stw_dtype dtype = run->precision.params;
+    const stw_dtype dtype = trained_dtype(run);
     const struct {
         const char *key;
         bool wrong;

@@ -453,7 +453,8 @@ uint64_t stw_torch_forward_bytes(const stw_job *job, uint32_t block, stw_pool *p
     uint64_t live = 0, most = 0;
     if (!f->transformer) return 0;
     if (!stw_torch_layer_is_known(job, f))
-        return stw_full_activation_bytes(job, job->model->blocks[block].group);
+        return stw_plus(stw_full_activation_bytes(job, job->model->blocks[block].group),
+                        stw_forward_work_bytes(job, job->model->blocks[block].group));
     const stw_block *blk = &job->model->blocks[block];
     uint32_t *tensors = stw_pool_array(pool, blk->n_tensors, sizeof *tensors);
     uint32_t *grads = stw_pool_array(pool, blk->n_tensors, sizeof *grads); /* backward's */

@@ -31,7 +31,7 @@ typedef struct stw_megatron_settings {
     uint32_t mtp_num_layers;
     bool pad_to_capacity, shared_expert_overlap;
     uint32_t optimizer_instances;
-    uint64_t image_tokens;
+
     uint32_t transformer_impl; /* 0: local, 1: TransformerEngine */
     bool grouped_gemm, defer_embedding_wgrad, softmax_fp32;
     uint32_t wgrad_deferral_limit; /* 0: all micro batches */

@@ -20,6 +20,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/megatron/megatron.h"
+#include "plan/job/images.h"
 
 static bool is_of(const stw_job *job, const char *family) {
     return strncmp(job->model->model_type, family, strlen(family)) == 0;
@@ -37,51 +38,10 @@ static bool is_vision(const stw_job *job, uint32_t block) {
     return job->model->groups[job->model->blocks[block].group].facts.vision;
 }
 
-bool stw_megatron_has_vision(const stw_job *job) {
-    for (uint32_t b = 0; b < job->model->n_blocks; b++)
-        if (is_vision(job, b)) return true;
-    return false;
-}
-
 bool stw_megatron_is_whole_vision(const stw_job *job, const stw_tensor *tensor) {
     if (!is_vision(job, tensor->block)) return false;
     return !stw_megatron_cuts_vision(job) || strstr(tensor->name, "patch_embed.") != NULL ||
            strstr(tensor->name, "pos_embed.") != NULL;
-}
-
-/* ---- images ---- */
-
-/* Patches that become one token of the language model: the first product of the merger takes all
- * of their elements. */
-static uint64_t merged_patches(const stw_job *job) {
-    const stw_model *model = job->model;
-    for (uint32_t t = 0; t < model->n_tensors; t++) {
-        const stw_tensor *tensor = &model->tensors[t];
-        const stw_block_group *group = &model->groups[model->blocks[tensor->block].group];
-        if (group->facts.vision && group->facts.hidden > 0 && tensor->rank == 2 &&
-            strcmp(group->name, "vision_merger") == 0)
-            return tensor->shape[1] / group->facts.hidden;
-    }
-    return 0;
-}
-
-static uint64_t patches_of(const stw_job *job) {
-    uint64_t tokens =
-        stw_times(job->run->batch.micro_batch, stw_megatron_settings_of(job->run).image_tokens);
-    return stw_times(tokens, merged_patches(job));
-}
-
-stw_status stw_megatron_check_images(const stw_job *job, stw_error *err) {
-    const uint64_t tokens = stw_megatron_settings_of(job->run).image_tokens;
-    if (tokens > 0 && !stw_megatron_has_vision(job))
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "megatron.image_tokens",
-                        "found %llu, expected 0: the model has no vision tower",
-                        (unsigned long long)tokens);
-    if (tokens > job->run->batch.seq_len)
-        return stw_fail(err, STW_STATUS_BAD_INPUT, "megatron.image_tokens",
-                        "found %llu, expected at most batch.seq_len, %llu",
-                        (unsigned long long)tokens, (unsigned long long)job->run->batch.seq_len);
-    return STW_STATUS_OK;
 }
 
 /* ---- bytes ---- */
@@ -141,7 +101,8 @@ static void add_layer(const stw_job *job, const stw_block_facts *f, uint64_t pat
 
 stw_megatron_tower stw_megatron_tower_of(const stw_job *job) {
     const stw_model *model = job->model;
-    const uint64_t patches = patches_of(job), c = stw_dtype_bits(job->run->precision.compute) / 8;
+    const uint64_t patches = stw_job_patches(job),
+                   c = stw_dtype_bits(job->run->precision.compute) / 8;
     const uint64_t tp = stw_megatron_cuts_vision(job) ? job->run->parallel.tp : 1;
     stw_megatron_tower out = {0};
     uint32_t layers = 0;
@@ -157,7 +118,8 @@ stw_megatron_tower stw_megatron_tower_of(const stw_job *job) {
                                 stw_times(stw_times(patches, c), first->numel / first->shape[0]));
         else
             out.kept = stw_plus(out.kept, stw_times(patches, merger_row(job, f, tp)));
-        uint64_t rows = f->transformer || first->rank > 2 ? patches : patches / merged_patches(job);
+        uint64_t rows =
+            f->transformer || first->rank > 2 ? patches : patches / stw_model_merged_patches(model);
         out.flops += 2.0 * (double)rows * (double)block->params / (double)tp;
     }
     return out;

@@ -9,13 +9,10 @@
 
 /** Is the vision tower of the model one of those that are known? */
 bool stw_megatron_knows_vision(const stw_job *job);
-bool stw_megatron_has_vision(const stw_job *job);
 /** Does tensor parallelism cut the tower? Otherwise each rank of a TP group holds all of it. */
 bool stw_megatron_cuts_vision(const stw_job *job);
 /** Is the tensor one of the tower that every rank holds whole? */
 bool stw_megatron_is_whole_vision(const stw_job *job, const stw_tensor *tensor);
-/** BAD_INPUT where the images do not suit the model. */
-STW_MUST_USE stw_status stw_megatron_check_images(const stw_job *job, stw_error *err);
 
 /** The whole tower. */
 typedef struct stw_megatron_tower {
