@@ -132,21 +132,51 @@ static stw_status set_all(const stw_inputs *in, stw_cluster *cluster, stw_run_sp
     return stw_specs_set_all(cluster, run, in->set.items, in->set.n, "--set", err);
 }
 
-/* A launch on other GPUs than the cluster's, with the nodes that it has if these have as many. */
+static bool sets(const stw_inputs *in, const char *key) {
+    const size_t length = strlen(key);
+    for (size_t i = 0; i < in->set.n; i++)
+        if (strncmp(in->set.items[i], key, length) == 0 && in->set.items[i][length] == '=')
+            return true;
+    return false;
+}
+
+/* A cluster that names a node alone has as many of them as the launch. */
+static stw_status open_cluster(const stw_inputs *in, const stw_import *import, stw_cluster *cluster,
+                               stw_error *err) {
+    stw_status status = read_cluster(in->cluster, cluster, err);
+    if (status != STW_STATUS_OK || in->from == NULL) return status;
+    const uint32_t nodes = stw_import_nodes(import, cluster->gpus);
+    if (nodes > 1 && in->cluster != NULL && stw_cluster_is_node(in->cluster) &&
+        !sets(in, "nodes") && !sets(in, "node.gpus")) {
+        char what[256];
+        snprintf(what, sizeof what, "%u x %.200s", nodes, in->cluster);
+        status = read_cluster(what, cluster, err);
+        stw_log(STW_LOG_INFO, "%s: %s: planned on %s", import->path,
+                import->nodes_name != NULL ? import->nodes_name : "its GPUs", what);
+    }
+    if (status == STW_STATUS_OK) status = stw_import_cluster(import, cluster, err);
+    return status;
+}
+
+/* A launch on other GPUs than the cluster's. What the command line says counts. */
 static void warn_of_gpus(const stw_import *import, const stw_cluster *cluster) {
     const uint64_t gpus = (uint64_t)cluster->nodes * cluster->gpus;
-    char nodes[64] = "";
+    const uint32_t nodes = stw_import_nodes(import, cluster->gpus);
+    char more[96] = "";
     if (import->gpus == 0 || import->gpus == gpus) return;
-    if (cluster->gpus > 0 && import->gpus % cluster->gpus == 0)
-        snprintf(nodes, sizeof nodes, "; to plan the launch: --set nodes=%llu",
-                 (unsigned long long)(import->gpus / cluster->gpus));
-    stw_log(STW_LOG_WARN, "%s: a launch on %llu GPUs is planned on the cluster's %llu%s%s",
-            import->path, (unsigned long long)import->gpus, (unsigned long long)gpus,
+    if (nodes > 0)
+        snprintf(more, sizeof more, "; to plan the launch: %u nodes (\"%u x NAME\")", nodes, nodes);
+    stw_log(STW_LOG_WARN,
+            "%s: a launch on %llu GPUs%s%s%s is planned on the cluster's %llu (%u x %u)%s%s",
+            import->path, (unsigned long long)import->gpus, import->nodes_name != NULL ? " (" : "",
+            import->nodes_name != NULL ? import->nodes_name : "",
+            import->nodes_name != NULL ? ")" : "", (unsigned long long)gpus, cluster->nodes,
+            cluster->gpus,
             import->global_batch > 0 || import->step_sequences > 0
                 ? ""
                 : " with as many micro batches per GPU, so that a step has other tokens than the "
                   "launch's",
-            nodes);
+            more);
 }
 
 /* The specs after --cluster, --from, --run and --set. What --from makes of a global batch depends
@@ -157,7 +187,7 @@ static stw_status read_specs(const stw_inputs *in, const stw_import *import, stw
     const char *paths[] = {in->cluster != NULL ? in->cluster : "", in->run != NULL ? in->run : "",
                            in->from != NULL ? import->path : ""};
     STW_TRY(stw_stdin_once(paths, 3, err));
-    STW_TRY(read_cluster(in->cluster, cluster, err));
+    STW_TRY(open_cluster(in, import, cluster, err));
     if (in->from != NULL) STW_TRY(stw_import_run(import, run, err));
     if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, run, err));
     STW_TRY(set_all(in, cluster, run, err));
@@ -205,8 +235,8 @@ out:
 }
 
 /* Flags that a plan leaves out are named, so that nobody takes it for more than it is. */
-static void warn_of_flags(const stw_import *import) {
-    for (size_t i = 0; i < import->n_lines; i++) {
+static void warn_of_flags(const stw_import *import, size_t first) {
+    for (size_t i = first; i < import->n_lines; i++) {
         const stw_import_line *line = &import->lines[i];
         /* words that are no flag: "length of sequences" */
         const char *dashes = strchr(line->flag, ' ') != NULL ? "" : import->dashes;
@@ -228,8 +258,11 @@ static stw_status open_model(const stw_inputs *in, stw_import *import, stw_model
     stw_status status = stw_data_folder(data, sizeof data, err);
     if (status != STW_STATUS_OK) return status;
     if (in->from == NULL) return stw_model_open(in->model, data, out, err);
-    warn_of_flags(import);
-    return stw_import_model(import, in->model, data, out, err);
+    warn_of_flags(import, 0);
+    const size_t n = import->n_lines;
+    status = stw_import_model(import, in->model, data, out, err);
+    if (status == STW_STATUS_OK) warn_of_flags(import, n); /* what follows from the model */
+    return status;
 }
 
 /* Half of the time is left for the plan of the layout that was chosen. */
@@ -290,7 +323,7 @@ stw_status stw_inputs_open(const stw_inputs *in, stw_opened *out, stw_error *err
     STW_TRY(stw_stdin_once(paths, 3, err));
     if (in->from != NULL) STW_TRY(stw_import_read(in->from, &out->import, err));
     STW_TRY(open_model(in, &out->import, &out->model, err));
-    STW_TRY(read_cluster(in->cluster, &out->cluster, err));
+    STW_TRY(open_cluster(in, &out->import, &out->cluster, err));
     stw_warn_of_gpu(out->cluster.gpu.name, !sets_fp16(in));
     if (in->run != NULL) STW_TRY(stw_tree_read_yaml(in->run, &out->run, err));
     out->base = (stw_point_base){.model = out->model,

@@ -218,17 +218,26 @@ static const stw_cluster *find(const stw_presets *presets, const char *given) {
     return n == 1 ? of_family : NULL;
 }
 
+static bool is_file(const char *what) {
+    const char *suffix = stw_path_suffix(what);
+    return strcmp(what, "-") == 0 || strchr(what, '/') != NULL || stw_file_exists(what) ||
+           strcasecmp(suffix, ".yaml") == 0 || strcasecmp(suffix, ".yml") == 0;
+}
+
+bool stw_cluster_is_node(const char *what) {
+    uint32_t nodes;
+    return what[0] != '\0' && !is_file(what) && split_nodes(what, &nodes) == what;
+}
+
 stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     char data[4096];
     stw_presets presets = {0};
     uint32_t nodes;
-    const char *name = split_nodes(what, &nodes), *suffix = stw_path_suffix(what);
+    const char *name = split_nodes(what, &nodes);
     if (what[0] == '\0')
         return stw_fail(err, STW_STATUS_BAD_INPUT, "\"\"", "the name of the cluster is empty");
-    bool is_file = strcmp(what, "-") == 0 || strchr(what, '/') != NULL || stw_file_exists(what) ||
-                   strcasecmp(suffix, ".yaml") == 0 || strcasecmp(suffix, ".yml") == 0;
-    if (is_file) return stw_cluster_read(what, out, err);
+    if (is_file(what)) return stw_cluster_read(what, out, err);
     STW_TRY(stw_data_folder(data, sizeof data, err));
     STW_TRY(stw_presets_read(data, &presets, err));
     const stw_cluster *found = find(&presets, name);

@@ -82,6 +82,8 @@ void stw_presets_free(stw_presets *presets);
 /** Read CLUSTER as given on the command line: a file, "-", a name, or "4 x NAME" for that number of
  * nodes. A name alone is one node. The error lists the nearest names. */
 STW_MUST_USE stw_status stw_cluster_open(const char *what, stw_cluster *out, stw_error *err);
+/** Is CLUSTER a name without a number of nodes? */
+bool stw_cluster_is_node(const char *what);
 
 /** Keys of the specs that look like options: "--nodes 2" is --set nodes=2. For stw_usage.hint. */
 bool stw_inputs_hint(const char *word, char *out, size_t out_size);

@@ -38,6 +38,17 @@ static void put_use(const stw_section *s, bool gpu) {
                  stw_phase_name(gpu ? f->gpu_phase : f->host_phase));
 }
 
+/* Where a scheduler kills before the memory is full. */
+static void put_kill_share(const stw_section *s) {
+    const stw_cluster *c = &s->plan->cluster;
+    if (c->host.kill_share >= 1) return;
+    const uint64_t whole =
+        c->host.limit_bytes < c->host.memory_bytes ? c->host.limit_bytes : c->host.memory_bytes;
+    stw_doc_line(s->out, s->format,
+                 "The scheduler kills at %g%% of the %s of a node (node.host.kill_share).",
+                 100 * c->host.kill_share, stw_word_gib(whole).text);
+}
+
 /* "4 x forward_backward 402 ms + optimizer_step 415 ms + 1/100 of checkpoint 72 s" */
 static void format_passes(const stw_section *s, stw_text *out) {
     for (unsigned p = 0; p < STW_N_PHASES; p++) {
@@ -201,6 +212,7 @@ void stw_section_verdict(const stw_section *s) {
     if (f->gpu_phase != STW_N_PHASES) {
         put_use(s, true);
         put_use(s, false);
+        put_kill_share(s);
         if (f->nvme_peak > 0)
             stw_doc_line(s->out, s->format, "NVMe: %s of %s per node (%s)%s.",
                          stw_word_gib(f->nvme_peak).text, stw_word_gib(f->nvme_capacity).text,

@@ -27,18 +27,26 @@ done
 "$STOWAGE" clusters --show p5.48xlarge >shown.yaml
 plan --cluster shown.yaml | grep "lacks these keys" && fail "a shown cluster lacks keys"
 
-# a launch on more GPUs than the cluster has: the option that plans it is told
+# a launch on more GPUs than the cluster has: a name alone becomes as many nodes; a number of nodes counts, and both are told
 echo 'python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=Qwen/Qwen3-0.6B actor_rollout_ref.rollout.name=vllm \
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 trainer.n_gpus_per_node=8 trainer.nnodes=2' >launch.sh
 "$STOWAGE" plan --from verl:launch.sh --cluster h100-80g-x8 -q -o launch.json 2>launch.err || fail "a launch: $(cat launch.err)"
 "$STOWAGE" plan --from verl:launch.sh --cluster h100-80g-x8 -o launch.json >launch.txt 2>launch.err
-grep -q -e "16 GPUs is planned on the cluster's 8.*; to plan the launch: --set nodes=2" launch.err || fail "no word of the nodes: $(cat launch.err)"
+grep -q "launch.sh: trainer.nnodes 2: planned on 2 x h100-80g-x8" launch.err || fail "no word of the launch's nodes: $(cat launch.err)"
+grep -q "on 2 nodes with 8 x NVIDIA H100" launch.txt || fail "not on the launch's nodes"
+for one in "--cluster 1xh100-80g-x8" "--cluster h100-80g-x8 --set nodes=1"; do
+    # shellcheck disable=SC2086
+    "$STOWAGE" plan --from verl:launch.sh $one -o launch.json >launch.txt 2>launch.err
+    grep -q "16 GPUs (trainer.nnodes 2) is planned on the cluster's 8 (1 x 8).*; to plan the launch: 2 nodes" launch.err ||
+        fail "no word of the nodes: $(cat launch.err)"
+    grep -q "on 1 node with 8 x NVIDIA H100" launch.txt || fail "$one does not count"
+done
 grep -q "Keys that it leaves out have the defaults of verl 0.9.1" launch.txt || fail "no word of the defaults' version"
 grep -q -e "stowage inspect verl:launch.sh.*--emit verl" launch.txt || fail "no word of settings in verl's words"
 grep -q "actor_rollout_ref.actor.strategy: not given; assumed fsdp" launch.err || fail "the strategy: $(cat launch.err)"
 
 # on other GPUs a step has the launch's tokens, and an iteration its four mini batches, and --emit changes the nodes alone
-for cluster in "h100-80g-x8" "h100-80g-x4" "4 x h100-80g-x8"; do
+for cluster in "1 x h100-80g-x8" "1 x h100-80g-x4" "4 x h100-80g-x8"; do
     for micro in ppo_micro_batch_size_per_gpu=2 "use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096"; do
         sed "s/ppo_micro_batch_size_per_gpu=1/$micro/" launch.sh >other.sh
         set -- plan --from verl:other.sh --cluster "$cluster"

@@ -81,8 +81,7 @@ static void refused_by_llamafactory(void) {
     static const struct {
         const char *text, *word;
     } cases[] = {
-        {SFT, "training without deepspeed"},
-        {SFT "deepspeed: mine.json\n", "--from deepspeed:FILE"},
+        {SFT "deepspeed: mine.json\n", "no such file beside this one"},
         {SFT "deepspeed: ds_z3_config.json\nquantization_bit: 4\n", "16 bits"},
         {SFT "deepspeed: ds_z3_config.json\nfinetuning_type: freeze\n", "full or lora"},
         {SFT "deepspeed: ds_z3_config.json\noptim: paged_adamw_8bit\n", "adamw_torch"},

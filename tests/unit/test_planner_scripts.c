@@ -119,8 +119,7 @@ static void adapters_of_swift(void) {
     CHECK_OK(parse("ms-swift", SFT "--deepspeed zero2_offload\n", &import, err));
     CHECK_OK(stw_import_model(&import, NULL, MODELS, &model, err));
     CU_ASSERT_TRUE(has_setting(&import, "trainable.lora.rank=8")); /* defaults */
-    CU_ASSERT_TRUE(has_setting(&import, "trainable.lora.targets=[q_proj,k_proj,v_proj,o_proj,"
-                                        "gate_proj,up_proj,down_proj]"));
+    CU_ASSERT_TRUE(has_setting(&import, "trainable.lora.targets=[all-linear]"));
     CU_ASSERT_TRUE(has_setting(&import, "deepspeed.reduce_bucket=200000000"));
     CU_ASSERT_TRUE(has_setting(&import, "deepspeed.offload_optimizer=cpu"));
     CU_ASSERT_FALSE(has_setting(&import, "optimizer.implementation=foreach"));
@@ -271,11 +270,11 @@ static void refused_scripts(void) {
         const char *text, *word;
     } cases[] = {
         {"swift rlhf --rlhf_type dpo --model x\n", "rlhf"},
-        {SFT "--tuner_type full\n", "--deepspeed zero2"},
+        {SFT "--tuner_type full\n", "ZeRO-2"},
         {SFT "--torch_dtype float16\n", "use bfloat16"},
         {SFT "--optim adamw_torch_4bit\n", "adamw_torch_fused"},
         {"CUDA_VISIBLE_DEVICES=0,1 swift sft --model x --max_length 8\n", "NPROC_PER_NODE=2"},
-        {SFT "--deepspeed my.json\n", "--from deepspeed:FILE"},
+        {SFT "--deepspeed my.json\n", "no such file beside this one"},
         {SFT "--deepspeed zero2 --sequence_parallel_size 2\n", "sequence-parallel-size"},
         {SFT "--deepspeed zero2 --quant_method bnb\n", "quant-method"},
         {SFT "--deepspeed zero2 --train_type longlora\n", "full or lora"},

@@ -146,6 +146,7 @@ static void put_swift(stw_emission *e) {
     stw_emit_put(e, "sft-type", NULL);
     stw_emit_put(e, "train-type", NULL);
     put_tuner(e, "tuner-type", "lora-rank", "target-modules", " ");
+    stw_emit_put_pixels(e, "max-pixels", 16384, 0);
     stw_emit_put(e, "deepspeed", deepspeed ? zero_name(e) : NULL);
     stw_emit_put(e, "fsdp", deepspeed || plain ? NULL : "fsdp2");
     if (!stw_emit_has(e, "deepspeed.offload_optimizer", "cpu"))
@@ -191,6 +192,11 @@ void stw_emit_ms_swift(stw_emission *e) {
 
 /* ---- LLaMA-Factory ---- */
 
+static bool all_linear(stw_emission *e) {
+    const stw_strings *targets = &e->plan->run.trainable.lora_targets;
+    return targets->n == 1 && strcmp(targets->items[0], "all-linear") == 0;
+}
+
 void stw_emit_llamafactory(stw_emission *e) {
     const bool third = stw_emit_count(e, "deepspeed.zero_stage") == 3;
     const bool offload = stw_emit_has(e, "deepspeed.offload_optimizer", "cpu");
@@ -202,8 +208,18 @@ void stw_emit_llamafactory(stw_emission *e) {
                      : "examples/deepspeed/ds_z2_offload_config.json";
     if (e->import == NULL) stw_emit_put(e, "model_name_or_path", e->plan->model->name);
     if (e->import == NULL) stw_emit_put(e, "stage", "sft");
+    const bool sharded = has_engine(e, "deepspeed");
+    const bool narrow = !sharded && stw_emit_has(e, "precision.grads", "bf16");
+    if (!sharded && e->plan->run.parallel.dp_shard != 1) {
+        e->status = stw_fail(e->err, STW_STATUS_USAGE, "--emit",
+                             "llamafactory has no settings for FSDP2's shards, which accelerate's "
+                             "files have; use --set engine=deepspeed");
+        return;
+    }
     put_tuner(e, "finetuning_type", "lora_rank", "lora_target", ",");
-    stw_emit_put(e, "deepspeed", file);
+    stw_emit_put_pixels(e, "image_max_pixels", 0, 768 * 768);
+    if (all_linear(e)) stw_emit_put(e, "lora_target", "all");
+    stw_emit_put(e, "deepspeed", sharded ? file : NULL);
     if (!offload)
         stw_emit_put(e, "optim",
                      stw_emit_has(e, "optimizer.implementation", "foreach") ? "adamw_torch"
@@ -212,8 +228,9 @@ void stw_emit_llamafactory(stw_emission *e) {
     stw_emit_put_count(e, "per_device_train_batch_size", e->plan->run.batch.micro_batch);
     stw_emit_put_count(e, "gradient_accumulation_steps", e->plan->run.batch.grad_accumulation);
     stw_emit_put(e, "max_grad_norm", clip(e));
-    stw_emit_put_switch(e, "bf16", stw_emit_has(e, "precision.params", "bf16"));
-    stw_emit_put_switch(e, "fp16", stw_emit_has(e, "precision.params", "fp16"));
+    stw_emit_put_switch(e, "bf16", !narrow && stw_emit_has(e, "precision.compute", "bf16"));
+    stw_emit_put_switch(e, "fp16", stw_emit_has(e, "precision.compute", "fp16"));
+    stw_emit_put(e, "pure_bf16", narrow ? "true" : NULL);
     stw_emit_put_switch(e, "disable_gradient_checkpointing",
                         strcmp(stw_emit_recompute(e), "none") == 0);
     stw_emit_put_switch(e, "enable_liger_kernel", stw_emit_on(e, "loss.fused"));

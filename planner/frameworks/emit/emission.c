@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/frameworks/emit/emission.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/checked.h"
 #include "plan/engines/megatron/recompute.h"
+#include "plan/job/images.h"
 #include "plan/spec/registry.h"
 
 static void fail(stw_emission *e) {
@@ -138,6 +140,18 @@ void stw_emit_put_count(stw_emission *e, const char *name, uint64_t value) {
     const char *text = stw_pool_printf(e->pool, "%llu", (unsigned long long)value);
     if (text == NULL) fail(e);
     stw_emit_put(e, name, text);
+}
+
+void stw_emit_put_pixels(stw_emission *e, const char *name, uint64_t usual_tokens,
+                         uint64_t usual_pixels) {
+    const uint64_t each = stw_model_token_pixels(e->plan->model);
+    const uint64_t tokens = e->plan->run.batch.image_tokens;
+    const stw_flag *flag = e->import != NULL ? stw_flags_find(&e->import->flags, name) : NULL;
+    if (each == 0 || tokens == 0) return;
+    uint64_t now = usual_tokens > 0 ? usual_tokens : usual_pixels / each;
+    if (flag != NULL) now = strtoull(flag->value, NULL, 10) / each;
+    if (stw_min_u64(now, e->plan->run.batch.seq_len) == tokens) return;
+    stw_emit_put_count(e, name, stw_times(tokens, each));
 }
 
 void stw_emit_put_switch(stw_emission *e, const char *name, bool value) {

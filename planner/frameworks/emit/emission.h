@@ -48,6 +48,10 @@ const char *stw_emit_recompute_layers(stw_emission *e);
 /** Give a flag a value; NULL: the file has none. Of equal names the last one counts. */
 void stw_emit_put(stw_emission *e, const char *name, const char *value);
 void stw_emit_put_count(stw_emission *e, const char *name, uint64_t value);
+/** The largest image of batch.image_tokens, in pixels, unless the file says so already.
+ * @param usual tokens of an image where the flag is not given, or its pixels */
+void stw_emit_put_pixels(stw_emission *e, const char *name, uint64_t usual_tokens,
+                         uint64_t usual_pixels);
 void stw_emit_put_switch(stw_emission *e, const char *name, bool value);
 /** The flag of this name, or NULL. */
 stw_emit_flag *stw_emit_find(stw_emission *e, const char *name);

@@ -25,14 +25,15 @@ typedef struct framework {
 #define ANYWHERE "checkpoint.", "load.weights", "load.page_cached", "placement.gpu_fill"
 #define PROGRAM                                                                                    \
     ANYWHERE, "attention", "loss.", "trainable.", "moe.", "load.", "weight_sync.", "park.",        \
-        "batch.log_prob", "roles"
+        "batch.log_prob", "batch.image_tokens", "roles"
 
 static const framework frameworks[] = {
     {"megatron",
      "megatron",
      stw_emit_megatron_lm,
      stw_emit_as_arguments,
-     {ANYWHERE, "allocator.", "load.", "weight_sync.", "park.", "batch.log_prob", "roles"}},
+     {ANYWHERE, "allocator.", "load.", "weight_sync.", "park.", "batch.log_prob",
+      "batch.image_tokens", "roles"}},
     {"deepspeed",
      "deepspeed",
      stw_emit_deepspeed,
@@ -40,12 +41,20 @@ static const framework frameworks[] = {
      {PROGRAM, "batch.seq_len", "recompute.", "allocator.", "optimizer.implementation"}},
     {"ms-swift", "deepspeed fsdp2 megatron", stw_emit_ms_swift, stw_emit_as_script, {ANYWHERE}},
     {"llamafactory",
-     "deepspeed",
+     "deepspeed fsdp2",
      stw_emit_llamafactory,
      stw_emit_as_yaml,
      {ANYWHERE, "allocator."}},
-    {"verl", "fsdp2 megatron", stw_emit_verl, stw_emit_as_hydra, {ANYWHERE, "allocator."}},
-    {"areal", "fsdp2 megatron", stw_emit_areal, stw_emit_as_yaml, {ANYWHERE, "allocator."}},
+    {"verl",
+     "fsdp2 megatron",
+     stw_emit_verl,
+     stw_emit_as_hydra,
+     {ANYWHERE, "allocator.", "batch.image_tokens"}},
+    {"areal",
+     "fsdp2 megatron",
+     stw_emit_areal,
+     stw_emit_as_yaml,
+     {ANYWHERE, "allocator.", "batch.image_tokens"}},
     {"fsdp2",
      "fsdp2",
      NULL,
@@ -97,7 +106,6 @@ static stw_status read_back(const framework *f, const stw_emission *e, const cha
     STW_TRY(stw_run_spec_init(run, err));
     STW_TRY(stw_text_status(&text, err));
     STW_TRY(stw_import_parse(f->name, "settings", text.data, text.length, &import, err));
-    import.derived.text_only = false;
     if (describes_model(f, e) && data_folder != NULL)
         STW_TRY(stw_import_model(&import, NULL, data_folder, &out->model, err));
     else

@@ -400,6 +400,11 @@ static void put_areal_fsdp(stw_emission *e) {
     stw_emit_put_switch(e, "actor.gradient_checkpointing",
                         strcmp(stw_emit_recompute(e), "none") != 0);
     stw_emit_put_switch(e, "actor.fsdp.offload_params", stw_emit_on(e, "fsdp.offload_policy"));
+    const bool streamed = stw_emit_has(e, "optimizer.implementation", "streamed");
+    stw_emit_put(e, "actor.fsdp.per_layer_optim_step", streamed ? "true" : NULL);
+    stw_emit_put(e, "actor.fsdp.optimizer_step_prefetch_layers", NULL);
+    stw_emit_put(e, "actor.fsdp.optim_step_prefetch_layers",
+                 streamed ? stw_emit_text(e, "prefetch.depth") : NULL);
     stw_emit_put_switch(e, "actor.fsdp.memory_efficient_load",
                         stw_emit_has(e, "load.method", "rank0_broadcast"));
     stw_emit_put_switch(e, "actor.use_lora", rank > 0);

@@ -10,6 +10,7 @@
 #include "planner/frameworks/import/allocation.h"
 #include "planner/frameworks/import/megatron.h"
 #include "planner/frameworks/import/names.h"
+#include "planner/frameworks/import/ray.h"
 
 #define MCORE "actor.megatron."
 enum { MOST_ALLOCATIONS = 8, POSITIONS = 32768 /* gconfig.max_tokens, context_length */ };
@@ -236,6 +237,28 @@ static void set_clip(stw_reading *r) {
     stw_reading_set(r, "optimizer.clip_norm", strtod(clip, NULL) > 0 ? clip : "none");
 }
 
+/* fsdp_utils/optimizer.py, PerLayerOptimWrapper: moments are page-locked, whatever
+ * offload_params says. The text of the pull request names the key optimizer_step_prefetch_layers.
+ */
+static void set_step(stw_reading *r, bool offloads) {
+    static const char *const keys[] = {"actor.fsdp.optim_step_prefetch_layers",
+                                       "actor.fsdp.optimizer_step_prefetch_layers"};
+    const char *key = keys[value(r, keys[0], NULL) == NULL && value(r, keys[1], NULL) != NULL];
+    if (!is_on(r, "actor.fsdp.per_layer_optim_step", false)) {
+        if (!offloads) stw_reading_set(r, "optimizer.implementation", "fused");
+        return;
+    }
+    if (offloads)
+        stw_reading_refuse(r, "actor.fsdp.per_layer_optim_step",
+                           "use it with actor.fsdp.offload_params: false; parameters and gradients "
+                           "that are streamed, too, are not planned");
+    const uint64_t ahead = count(r, key, 1);
+    if (ahead == 0) stw_reading_refuse(r, key, "use 1 or more");
+    stw_reading_set(r, "optimizer.implementation", "streamed");
+    stw_reading_set(r, "placement.moments", "host");
+    stw_reading_set_count(r, "prefetch.depth", ahead > 0 ? ahead : 1);
+}
+
 /* fsdp_utils/parallel.py, parallelize_model: stored in optimizer_dtype, computed in dtype. */
 static void use_fsdp(stw_reading *r, const layout *l) {
     static const char *const stored[] = {"precision.params", "precision.grads", "precision.exp_avg",
@@ -259,7 +282,7 @@ static void use_fsdp(stw_reading *r, const layout *l) {
     stw_reading_set(r, "recompute.granularity",
                     is_on(r, "actor.gradient_checkpointing", false) ? "full" : "none");
     stw_reading_set_switch(r, "fsdp.offload_policy", offloads);
-    if (!offloads) stw_reading_set(r, "optimizer.implementation", "fused");
+    set_step(r, offloads);
     stw_reading_set(r, "fsdp.reshard_after_forward", "true");
     r->out->derived.wrap_embeddings = true;
     const bool one_loads =
@@ -408,6 +431,8 @@ static void set_roles(stw_reading *r, const layout *l, bool megatron) {
     const bool whole = l->per_node > 0 && rollout % l->per_node == 0 && train % l->per_node == 0;
     unsigned n = 0;
     r->out->gpus = train + (whole ? rollout : 0);
+    r->out->nodes = l->per_node > 0 ? r->out->gpus / l->per_node : 0;
+    r->out->nodes_name = "its backends";
     if (rollout > 0 && whole)
         set_rollout(r, n++, l);
     else if (rollout > 0)
@@ -496,7 +521,8 @@ stw_status stw_areal_import(const char *text, size_t length, stw_import *out, st
     stw_status status = stw_flags_parse_paths(out->path, text, length, out->pool, &r.flags, err);
     if (status != STW_STATUS_OK) return status;
     const layout l = layout_of(&r);
-    out->derived.text_only = true;
+    if (strcmp(value(&r, "scheduler.type", "local"), "ray") == 0) stw_reading_ray(&r, NULL);
+    out->derived.sees = true;
     out->model = value(&r, "actor.path", NULL);
     if (r.status != STW_STATUS_OK) return r.status;
     const bool megatron = strcmp(l.train.backend, "megatron") == 0;

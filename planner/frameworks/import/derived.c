@@ -5,7 +5,9 @@
 
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
+#include "plan/job/trainable.h"
 #include "planner/frameworks/import/areal_stages.h"
+#include "planner/frameworks/import/derived_images.h"
 #include "planner/frameworks/import/reading.h"
 
 /* transformers/integrations/deepspeed.py (4.57), trainer_config_finalize. */
@@ -58,15 +60,13 @@ static const char *product_name(const char *name) {
 static bool is_wanted(const stw_import *import, const stw_tensor *tensor, const char *name,
                       bool latent) {
     const char *products = import->derived.products;
-    const bool linear = tensor->rank == 2 && !tensor->expert;
-    if (products == NULL) return linear;
     if (stw_engine_megatron.adapted(tensor) == 0) return false;
     if (strcmp(products, "all-linear") == 0) return true;
     return in_list(products,
                    latent && strcmp(name, "q_proj") == 0 ? "linear_q_proj" : product_name(name));
 }
 
-/* Linear layers of the blocks, not the head (peft's all-linear), or some of them. */
+/* Linear layers of the blocks that Megatron's products stand for. */
 static void set_targets(stw_reading *r, const stw_model *model) {
     const char *list = "";
     for (uint32_t t = 0; t < model->n_tensors && list != NULL; t++) {
@@ -106,16 +106,9 @@ static stw_status check_sizes(const stw_import *import, const stw_model *model, 
 
 stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error *err) {
     stw_reading r = {.out = import, .err = err, .status = STW_STATUS_OK};
-    bool experts = false, vision = false;
-    for (uint32_t g = 0; g < model->n_groups; g++) {
+    bool experts = false;
+    for (uint32_t g = 0; g < model->n_groups; g++)
         experts = experts || model->groups[g].facts.experts > 0;
-        vision = vision || model->groups[g].facts.vision;
-    }
-    if (import->derived.text_only && vision)
-        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, import->path,
-                        "not implemented: %s has a vision tower, and the file does not say how "
-                        "many image tokens there are; use a run file",
-                        model->name);
     if (import->derived.all_linear && experts)
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, import->path,
                         "not implemented: adapters of the experts of %s; name modules of attention "
@@ -124,9 +117,13 @@ stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error
     const stw_status sizes = check_sizes(import, model, err);
     if (sizes != STW_STATUS_OK) return sizes;
     set_buckets(&r, model);
+    stw_derived_images(&r, model);
     set_loss_chunk(&r, model);
     stw_areal_set_stages(&r, model, import->derived.stages, import->derived.experts_ranks);
-    if (import->derived.all_linear || import->derived.products != NULL) set_targets(&r, model);
+    if (import->derived.all_linear)
+        stw_reading_set(&r, "trainable.lora.targets", "[" STW_ALL_LINEAR "]");
+    else if (import->derived.products != NULL)
+        set_targets(&r, model);
     if (import->derived.grouped_gemm && experts)
         stw_reading_set(&r, "megatron.grouped_gemm", "true");
     if (import->derived.wrap_embeddings && !model->tied_embeddings)

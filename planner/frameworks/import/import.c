@@ -141,6 +141,20 @@ stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error
     return status;
 }
 
+uint32_t stw_import_nodes(const stw_import *import, uint32_t gpus) {
+    if (gpus > 0 && import->gpus == 0 && import->nodes <= 65536) return (uint32_t)import->nodes;
+    if (gpus == 0 || import->gpus == 0 || import->gpus % gpus != 0) return 0;
+    return import->gpus / gpus <= 65536 ? (uint32_t)(import->gpus / gpus) : 0;
+}
+
+stw_status stw_import_cluster(const stw_import *import, stw_cluster *cluster, stw_error *err) {
+    char share[32];
+    if (import->scheduler == NULL || import->kill_share >= 1 || cluster->host.kill_share < 1)
+        return STW_STATUS_OK;
+    snprintf(share, sizeof share, "%.6g", import->kill_share);
+    return stw_cluster_set(cluster, "node.host.kill_share", share, import->path, err);
+}
+
 /* Has a key another value than the file's? Then it was given beside the file. */
 static bool is_given(const stw_import *import, const char *key, uint64_t value) {
     const size_t length = strlen(key);
@@ -157,6 +171,26 @@ static stw_status set_number(const stw_import *import, const char *key, uint64_t
     char setting[96];
     snprintf(setting, sizeof setting, "%s=%" PRIu64, key, value);
     return set(import, setting, run, err);
+}
+
+/* Copies of all state: what the launch had on its own GPUs, on those of the cluster. */
+static stw_status set_copies(const stw_import *import, uint64_t gpus, stw_run_spec *run,
+                             stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_parallel *p = &run->parallel;
+    const uint64_t each = import->shard_gpus;
+    uint64_t copies = import->replicated && p->dp_shard == 1 && p->dp_replicate == 1 ? gpus : 0;
+    if (each > 0 && each < gpus && gpus % each == 0) {
+        copies = gpus / each;
+        const uint64_t shards = stw_max_u64(each / stw_max_u64(p->cp, 1), 1);
+        STW_TRY(set_number(import, "parallel.dp_shard", shards, run, err));
+    } else if (each >= gpus) {
+        copies = 1;
+        STW_TRY(set(import, "parallel.dp_shard=auto", run, err));
+    }
+    if (copies > 0) status = set_number(import, "parallel.dp_replicate", copies, run, err);
+out:
+    return status;
 }
 
 /* A step has as many sequences on whatever ranks, micro batches and GPUs. Packed ones need not fill
@@ -198,6 +232,9 @@ stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster
     const uint64_t gpus = (uint64_t)nodes * (cluster->gpus > 0 ? cluster->gpus : 1);
     const uint64_t ways = (uint64_t)p->tp * p->cp * p->pp;
     char setting[64];
+    if (import->one_gpu != NULL && gpus > 1)
+        return stw_fail(err, STW_STATUS_NOT_BUILT_IN, import->path, "%s", import->one_gpu);
+    STW_TRY(set_copies(import, gpus, run, err));
     /* a search finds other ways */
     if (ways == 0 || (gpus % ways != 0 && !stw_run_spec_is_open(run)))
         return stw_fail(
@@ -247,8 +284,16 @@ void stw_import_write(const stw_import *import, stw_text *out) {
         [STW_IMPORT_NOT_MODELLED] = "Flags that are not modelled",
         [STW_IMPORT_UNKNOWN] = "Flags that are not known",
     };
-    if (import->gpus > 0)
+    if (import->nodes > 1 && import->gpus == 0)
+        stw_text_printf(out, "\n  The launch has %llu nodes.\n", (unsigned long long)import->nodes);
+    else if (import->nodes > 1)
+        stw_text_printf(out, "\n  The launch has %llu GPUs on %llu nodes.\n",
+                        (unsigned long long)import->gpus, (unsigned long long)import->nodes);
+    else if (import->gpus > 0)
         stw_text_printf(out, "\n  The launch has %llu GPUs.\n", (unsigned long long)import->gpus);
+    if (import->scheduler != NULL && import->kill_share < 1)
+        stw_text_printf(out, "\n  %s kills at %g%% of a node's memory.\n", import->scheduler,
+                        100 * import->kill_share);
     for (int use = 0; use < STW_N_IMPORT_USES; use++) {
         if (stw_import_count(import, (stw_import_use)use) == 0) continue;
         stw_text_printf(out, "\n%s\n", heads[use]);

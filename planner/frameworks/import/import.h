@@ -33,8 +33,12 @@ typedef struct stw_import_derived {
     bool grouped_gemm;       /* of experts, if the model has any */
     uint64_t loss_tokens;    /* of a micro batch, where a kernel fuses head and loss; 0: none */
     bool wrap_embeddings;    /* embeddings that are no head, too, are a unit of FSDP2 */
-    bool text_only;          /* a model with a vision tower is refused */
-    uint64_t layers, hidden; /* that flags give beside the name of a model; 0: none */
+    bool sees;               /* images of a model with a vision tower are assumed */
+    const char *pixels_name; /* what says how large one is; NULL: nothing does */
+    uint64_t pixels;         /* of the largest image; 0: not given */
+    uint64_t image_tokens;   /* of the largest image; 0: as many as its pixels make */
+    bool freeze_vision, freeze_projector, freeze_language; /* of such a model */
+    uint64_t layers, hidden;        /* that flags give beside the name of a model; 0: none */
     uint32_t stages, experts_ranks; /* stages balanced by parameters as AReaL does; 0: none */
 } stw_import_derived;
 
@@ -49,7 +53,14 @@ typedef struct stw_import {
     size_t n_launch;
     const char *const *launch; /* words before the arguments: torchrun, its flags, the program */
     stw_import_derived derived;
-    uint64_t gpus; /* of the launch; 0: not in the file */
+    uint64_t gpus;          /* of the launch; 0: not in the file */
+    uint64_t nodes;         /* of them; 0: not in the file */
+    const char *nodes_name; /* what says so: "trainer.nnodes"; NULL: nothing does */
+    const char *scheduler;  /* that kills a node's processes when its memory runs out; NULL: none */
+    double kill_share;      /* of the memory, where it does */
+    const char *one_gpu;    /* why the launch can have no other number of GPUs; NULL: it can */
+    uint64_t shard_gpus; /* that share a copy of all state; others hold more copies. 0: not said */
+    bool replicated; /* every GPU has all state: one GPU, or DistributedDataParallel on several */
     size_t n_settings, settings_capacity;
     const char **settings;     /* KEY=VALUE of the run spec */
     const char *const *alone;  /* settings where there is one data-parallel rank, NULL at the end */
@@ -82,6 +93,12 @@ void stw_import_free(stw_import *import);
  * the zoo. USAGE if there is neither, or both a config and `model`. */
 STW_MUST_USE stw_status stw_import_model(stw_import *import, const char *model,
                                          const char *data_folder, stw_model **out, stw_error *err);
+/** Number of nodes of this many GPUs that the launch has. @return 0: the file does not say */
+uint32_t stw_import_nodes(const stw_import *import, uint32_t gpus);
+/** Set the keys of the cluster that the launcher decides: node.host.kill_share, unless the cluster
+ * has its own. */
+STW_MUST_USE stw_status stw_import_cluster(const stw_import *import, stw_cluster *cluster,
+                                           stw_error *err);
 /** Set the keys of the run. */
 STW_MUST_USE stw_status stw_import_run(const stw_import *import, stw_run_spec *run, stw_error *err);
 /** Set what depends on the number of data-parallel ranks, once layout and cluster are final:

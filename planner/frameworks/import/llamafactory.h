@@ -5,8 +5,13 @@
 
 #include "planner/frameworks/import/reading.h"
 
+/** Is it a shell script (.sh), not a file of settings? */
+bool stw_llamafactory_is_script(const char *path);
+/** The flags of its last command `llamafactory-cli train`, the files that it names included. */
+void stw_llamafactory_read_script(stw_reading *r, const char *text, size_t length);
+
 extern const stw_flag_table stw_llamafactory_flags;
-/** Read a YAML or JSON file into `out`, whose pool and path are set. */
+/** Read a YAML or JSON file, or a script, into `out`, whose pool and path are set. */
 STW_MUST_USE stw_status stw_llamafactory_import(const char *text, size_t length, stw_import *out,
                                                 stw_error *err);
 

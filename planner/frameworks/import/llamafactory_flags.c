@@ -28,6 +28,7 @@ static const stw_flag_row rows[] = {
     READ("flash_attn"),
     READ("enable_liger_kernel"),
     READ("disable_gradient_checkpointing"),
+    IDLE("gradient_checkpointing*"), /* it is on unless disable_... is */
     READ("optim"),
     /* the model */
     REFUSED("quantization_bit", NULL, "use weights in 16 bits"),
@@ -38,7 +39,7 @@ static const stw_flag_row rows[] = {
     REFUSED("fp8", "false", "use bf16"),
     REFUSED("use_mca", "false", "use deepspeed, or --from megatron"),
     REFUSED("use_hyper_parallel", "false", "use deepspeed"),
-    REFUSED("pure_bf16", "false", "use bf16"),
+    READ("pure_bf16"),
     IDLE("fp8_*"),
     IDLE("quantization_*"),
     IDLE("double_quantization"),
@@ -66,6 +67,8 @@ static const stw_flag_row rows[] = {
     IDLE("vllm_*"),
     IDLE("sglang_*"),
     IDLE("export_*"),
+    READ("image_max_pixels"),
+    LISTED("video_max_pixels", NULL, "sequences are planned with one image and no video"),
     IDLE("image_*"),
     IDLE("video_*"),
     IDLE("audio_*"),
@@ -94,7 +97,10 @@ static const stw_flag_row rows[] = {
     IDLE("use_rslora"),
     IDLE("pissa_*"),
     IDLE("oft_*"),
-    IDLE("freeze_*"), /* of a vision tower, or of finetuning_type freeze */
+    READ("freeze_vision_tower"),
+    READ("freeze_multi_modal_projector"),
+    READ("freeze_language_model"),
+    IDLE("freeze_*"), /* of finetuning_type freeze */
     IDLE("galore_*"),
     IDLE("apollo_*"),
     IDLE("badam_*"),
@@ -149,6 +155,7 @@ static const stw_flag_row rows[] = {
     IDLE("ddp_*"),
     IDLE("per_device_eval_batch_size"),
     IDLE("predict_with_generate"),
+    READ("do_train"),
     IDLE("do_*"),
     IDLE("compute_accuracy"),
     IDLE("disable_shuffling"),
@@ -159,6 +166,7 @@ static const stw_flag_row rows[] = {
     IDLE("metric_for_best_model"),
     IDLE("push_to_hub"),
     IDLE("hub_*"),
+    READ("ray_num_workers"),
     IDLE("ray_*"),
     IDLE("resources_per_worker.*"),
     IDLE("placement_strategy"),

@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "planner/frameworks/import/deepspeed.h"
+#include "planner/frameworks/import/deepspeed_file.h"
 #include "planner/frameworks/import/launch.h"
 #include "planner/frameworks/import/megatron.h"
+#include "planner/frameworks/import/torch.h"
 
 /* ---- the command ---- */
 
@@ -63,9 +65,45 @@ static void count_gpus(stw_reading *r, const stw_shell *shell) {
             return;
         }
         gpus *= n;
+        if (i == 1) r->out->nodes = n;
+        if (i == 1)
+            r->out->nodes_name =
+                stw_pool_printf(r->out->pool, "NNODES %llu", (unsigned long long)n);
         stw_reading_line(r, STW_IMPORT_TAKEN, names[i], text, "GPUs are the cluster's");
     }
     r->out->gpus = gpus;
+}
+
+/* swift/model/models/qwen.py, compat_qwen_vl_utils: MAX_PIXELS becomes IMAGE_MAX_TOKEN_NUM, whose
+ * default is qwen_vl_utils' (vision_process.py). Tower and merger are frozen unless told
+ * (swift/arguments/tuner_args.py). */
+static void set_images(stw_reading *r, const stw_shell *shell) {
+    static const char *const names[] = {"IMAGE_MAX_TOKEN_NUM", "MAX_PIXELS"};
+    stw_import_derived *derived = &r->out->derived;
+    uint64_t *const values[] = {&derived->image_tokens, &derived->pixels};
+    derived->sees = true;
+    derived->freeze_vision = stw_reading_is_on(r, "freeze-vit", true);
+    derived->freeze_projector = stw_reading_is_on(r, "freeze-aligner", true);
+    derived->freeze_language = stw_reading_is_on(r, "freeze-llm", false);
+    for (size_t i = 0; i < 2 && derived->pixels_name == NULL; i++) {
+        const char *text = stw_shell_value(shell, names[i]);
+        uint64_t n = 0;
+        if (text == NULL) continue;
+        const bool known = stw_reading_parse_count(text, &n) && n > 0;
+        if (known) *values[i] = n;
+        if (known) derived->pixels_name = names[i];
+        stw_reading_line(r, known ? STW_IMPORT_TAKEN : STW_IMPORT_NOT_MODELLED, names[i], text,
+                         known ? "batch.image_tokens" : "no whole number; the default is planned");
+    }
+    const uint64_t pixels = stw_reading_count(r, "max-pixels", 0);
+    if (pixels > 0 && (derived->pixels == 0 || pixels < derived->pixels) &&
+        derived->image_tokens == 0) {
+        derived->pixels = pixels;
+        derived->pixels_name = "max_pixels";
+    }
+    if (derived->pixels_name != NULL) return;
+    derived->image_tokens = 16384;
+    derived->pixels_name = "the default of IMAGE_MAX_TOKEN_NUM, 16384,";
 }
 
 static void set_length(stw_reading *r) {
@@ -175,10 +213,17 @@ static void use_deepspeed(stw_reading *r, const char *name, const char *dtype) {
     bool known = false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         known = known || strcmp(name, names[i]) == 0;
-    if (!known) {
+    const char *found = known ? NULL : stw_deepspeed_find(r->out, name);
+    if (!known && found == NULL) {
         stw_reading_refuse(r, "deepspeed",
-                           "use zero1, zero2, zero3, zero2_offload or zero3_offload; a config of "
-                           "one's own is read by --from deepspeed:FILE");
+                           "use zero1, zero2, zero3, zero2_offload, zero3_offload, or the path of "
+                           "a config; there is no such file beside this one or in its parents");
+        return;
+    }
+    if (found != NULL) {
+        stw_deepspeed_open(r, found, &zeros);
+        if (r->status == STW_STATUS_OK) stw_deepspeed_read(&zeros, &trainer);
+        stw_reading_fail(r, zeros.status);
         return;
     }
     const char *const offload = strstr(name, "_offload") != NULL ? "cpu" : "none";
@@ -236,45 +281,20 @@ static void refuse_device_map(stw_reading *r, uint64_t visible) {
                                  (unsigned long long)visible, (unsigned long long)visible));
 }
 
-/* transformers' Trainer without a sharding engine: torch on one GPU, DistributedDataParallel on
- * several. FSDP2's shard group of one rank is that: it gathers and scatters nothing, and its
- * replicas are summed. Parameters, gradients and moments have the dtype of the weights
- * (torch/optim/adam.py, zeros_like); accelerate's autocast (accelerator.py, prepare_model) casts
- * nothing then. DistributedDataParallel holds buckets as large as all trained gradients besides
- * (torch/nn/parallel/distributed.py, gradient_as_bucket_view=False). Those of adapters are not
- * counted, and the assumption says so. */
+/* transformers' Trainer without a sharding engine. */
 static void use_torch(stw_reading *r, const char *dtype, bool lora, uint64_t visible) {
-    static const char *const state[] = {"precision.params", "precision.grads", "precision.exp_avg",
-                                        "precision.exp_avg_sq", "precision.compute"};
     const stw_trainer_arguments trainer = trainer_of(r, dtype);
-    const uint64_t gpus = r->out->gpus > 0 ? r->out->gpus : 1;
+    const stw_plain_torch torch = {.trainer = &trainer,
+                                   .lora = lora,
+                                   .fused = strcmp(optimizer_of(r), "adamw_torch_fused") == 0,
+                                   .gpus = r->out->gpus > 0 ? r->out->gpus : 1,
+                                   .off = "deepspeed, fsdp"};
     const char *text = stw_reading_text(r, "torch-dtype", NULL);
-    if (gpus == 1 && visible > 1) refuse_device_map(r, visible);
-    if (gpus > 1 && !lora)
-        stw_reading_fail(r, stw_fail(r->err, STW_STATUS_NOT_BUILT_IN, r->flags.path,
-                                     "DistributedDataParallel with all parameters: not "
-                                     "implemented: its buckets are as large as the gradients; use "
-                                     "--deepspeed zero2"));
+    if (torch.gpus == 1 && visible > 1) refuse_device_map(r, visible);
     if (strcmp(dtype, "bf16") != 0 || (text != NULL && strcmp(text, "bfloat16") != 0))
         stw_reading_refuse(r, text != NULL ? "torch-dtype" : "fp16",
                            "use bfloat16 without --deepspeed and --fsdp");
-    stw_reading_set(r, "engine", "fsdp2");
-    for (size_t i = 0; i < sizeof state / sizeof state[0]; i++) stw_reading_set(r, state[i], dtype);
-    stw_reading_set_count(r, "parallel.dp_shard", 1);
-    stw_reading_set_count(r, "parallel.dp_replicate", gpus);
-    if (gpus > 1) stw_reading_set(r, "precision.reduce", dtype);
-    stw_reading_set(r, "load.method", "all_ranks");
-    set_implementation(r);
-    stw_reading_set(r, "batch.micro_batch", trainer.micro_batch);
-    stw_reading_set(r, "batch.grad_accumulation", trainer.accumulation);
-    stw_reading_set(r, "optimizer.clip_norm", trainer.clip_norm);
-    stw_reading_assume(r, "deepspeed, fsdp", "none",
-                       gpus > 1 ? "DistributedDataParallel: as FSDP2 with shards of 1, without its "
-                                  "buckets: 2 more bytes of each element of adapters"
-                                : "torch on one GPU: as FSDP2 with shards of 1");
-    if (lora)
-        stw_reading_assume(r, "dtype of adapters", dtype,
-                           "peft makes them in fp32: 8 more bytes of each element");
+    stw_torch_read(r, &torch);
 }
 
 static void set_attention(stw_reading *r) {
@@ -440,7 +460,7 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
     count_gpus(&r, &shell);
     stw_launch_read_allocator(&r, &shell);
     set_length(&r);
-    out->derived.text_only = true;
+    set_images(&r, &shell);
     name_model(&r);
     if (megatron)
         read_megatron(&r);

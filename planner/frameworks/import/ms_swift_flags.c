@@ -33,7 +33,7 @@
         IDLE("val-dataset*"), IDLE("cached-*"), IDLE("split-dataset-ratio"), IDLE("columns"),      \
         IDLE("data-seed"), IDLE("streaming"), IDLE("shuffle-buffer-size"),                         \
         IDLE("load-from-cache-file"), IDLE("lazy-tokenize"), IDLE("strict"),                       \
-        IDLE("truncation-strategy"), IDLE("max-pixels"), IDLE("system"), IDLE("template*"),        \
+        IDLE("truncation-strategy"), READ("max-pixels"), IDLE("system"), IDLE("template*"),        \
         IDLE("agent-template"), READ("loss-scale"), IDLE("loss-type"), IDLE("custom-*"),           \
         IDLE("external-plugins"), IDLE("interleave-prob"), IDLE("packing-num-proc"),               \
         IDLE("packing-length"), IDLE("packing-cache"), IDLE("model-author"), IDLE("model-name"),   \
@@ -82,7 +82,7 @@ static const stw_flag_row swift_rows[] = {
     IDLE("top-*"),
     IDLE("repetition-penalty"),
     IDLE("num-beams"),
-    LISTED("vit-gradient-checkpointing", NULL, "models with a vision tower are not planned"),
+    LISTED("vit-gradient-checkpointing", NULL, "the tower is recomputed as the language model is"),
     LISTED("use-logits-to-keep", "false", "planned with the logits of all tokens"),
     LISTED("neftune-noise-alpha", "0", "planned without noise"),
     LISTED("torch-compile*", "false", "planned eager"),
@@ -113,7 +113,7 @@ static const stw_flag_row megatron_rows[] = {
     IDLE("report-*"),
     IDLE("save"),
     IDLE("hf-*"),
-    LISTED("vit-*", NULL, "models with a vision tower are not planned"),
+    LISTED("vit-*", NULL, "the tower is recomputed as the language model is"),
     LISTED("mlp-padding-free", "false", "planned with padding"),
     READ("virtual-pipeline-model-parallel-size"),
     READ("microbatch-group-size-per-vp-stage"),

@@ -13,6 +13,7 @@
 #include "planner/frameworks/import/launch.h"
 #include "planner/frameworks/import/megatron.h"
 #include "planner/frameworks/import/names.h"
+#include "planner/frameworks/import/ray.h"
 
 #define ACTOR "actor_rollout_ref.actor."
 #define MODEL "actor_rollout_ref.model."
@@ -218,6 +219,9 @@ static uint64_t launched(stw_reading *r) {
         n[i] = i == 0 ? 8 : 1;
         stw_reading_assume(r, names[i], i == 0 ? "8" : "1", "an argument of the script");
     }
+    r->out->nodes = n[1];
+    if (n[1] > 0)
+        r->out->nodes_name = stw_pool_printf(r->out->pool, "nnodes %llu", (unsigned long long)n[1]);
     return stw_times(n[0], n[1]);
 }
 
@@ -232,7 +236,10 @@ static layout sft_layout_of(stw_reading *r) {
 
 static layout layout_of(stw_reading *r) {
     layout l = {.ways = 1};
-    l.gpus = stw_times(count(r, "trainer.nnodes", 1), count(r, "trainer.n_gpus_per_node", 8));
+    r->out->nodes = count(r, "trainer.nnodes", 1);
+    r->out->nodes_name =
+        stw_pool_printf(r->out->pool, "trainer.nnodes %llu", (unsigned long long)r->out->nodes);
+    l.gpus = stw_times(r->out->nodes, count(r, "trainer.n_gpus_per_node", 8));
     l.seq_len = stw_plus(count(r, "data.max_prompt_length", 512),
                          count(r, "data.max_response_length", 512));
     const bool dynamic = is_on(r, ACTOR "use_dynamic_bsz", false);
@@ -292,6 +299,9 @@ static bool set_own_nodes(stw_reading *r, unsigned index) {
     stw_reading_set(r, role_key(r, index, "with"), "none");
     stw_reading_set_count(r, role_key(r, index, "nodes"), nodes);
     r->out->gpus = stw_plus(r->out->gpus, stw_times(nodes, gpus));
+    r->out->nodes_name = stw_pool_printf(r->out->pool, "%s and %llu nodes of rollouts",
+                                         r->out->nodes_name, (unsigned long long)nodes);
+    r->out->nodes = stw_plus(r->out->nodes, nodes);
     return true;
 }
 
@@ -377,6 +387,7 @@ static void set_shards(stw_reading *r, const layout *l) {
     }
     if (strcmp(text, "-1") == 0) return;
     const uint64_t size = count(r, FSDP "fsdp_size", l->gpus);
+    r->out->shard_gpus = size;
     if (size == 0 || size >= l->gpus) return;
     stw_reading_set_count(r, "parallel.dp_shard", size >= sp ? size / sp : 1);
     stw_reading_set_count(r, "parallel.dp_replicate", l->gpus / size);
@@ -710,8 +721,10 @@ static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
     stw_status status =
         stw_shell_find(r->out->path, text, length, is_wanted, r->out->pool, &shell, r->err);
     if (status != STW_STATUS_OK) return status;
-    if (shell.n_found == 0)
+    if (shell.n_found == 0) {
+        stw_reading_ray(r, NULL);
         return stw_flags_parse_paths(r->out->path, text, length, r->out->pool, &r->flags, r->err);
+    }
     r->flags.path = r->out->path;
     r->flags.dashes = "";
     if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
@@ -726,6 +739,7 @@ static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
     r->out->program = program;
     if (sft) r->names = sft_names;
     if (sft) read_launcher(r, &shell, begin);
+    if (!sft) stw_reading_ray(r, &shell);
     read_arguments(r, &shell, begin);
     stw_launch_read_allocator(r, &shell);
     return r->status;
@@ -762,7 +776,7 @@ stw_status stw_verl_import(const char *text, size_t length, stw_import *out, stw
         strategy = "megatron";
     const bool megatron = strcmp(strategy, "megatron") == 0;
     layout l = is_sft(&r) ? sft_layout_of(&r) : layout_of(&r);
-    out->derived.text_only = true;
+    out->derived.sees = true;
     out->model = value(&r, MODEL "path", NULL);
     if (!megatron && strcmp(strategy, "fsdp") != 0 && strcmp(strategy, "fsdp2") != 0)
         stw_reading_refuse(&r, ACTOR "strategy", "use fsdp, fsdp2 or megatron");
