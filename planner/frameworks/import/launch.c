@@ -178,7 +178,11 @@ void stw_launch_read_gpus(stw_reading *r, const stw_shell *shell, size_t end) {
     const char *each = launcher_value(shell, end, "nproc_per_node");
     const char *nodes = launcher_value(shell, end, "nnodes");
     uint64_t n = 0, m = 1;
-    if (each == NULL || !stw_reading_parse_count(each, &n) || n == 0 || n > 65536) return;
     if (nodes != NULL && (!stw_reading_parse_count(nodes, &m) || m == 0 || m > 65536)) return;
+    if (nodes != NULL) {
+        r->out->nodes = m;
+        r->out->nodes_name = stw_pool_printf(r->out->pool, "--nnodes %llu", (unsigned long long)m);
+    }
+    if (each == NULL || !stw_reading_parse_count(each, &n) || n == 0 || n > 65536) return;
     r->out->gpus = n * m;
 }

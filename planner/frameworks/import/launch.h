@@ -17,7 +17,7 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
 void stw_launch_read_allocator(stw_reading *r, const stw_shell *shell);
 /** One of their values. */
 void stw_launch_set_allocator(stw_reading *r, const char *name, const char *text);
-/** --nproc_per_node and --nnodes of a launcher before word `end`, into out->gpus. */
+/** --nproc_per_node and --nnodes of a launcher before word `end`, into out->gpus and nodes. */
 void stw_launch_read_gpus(stw_reading *r, const stw_shell *shell, size_t end);
 
 #endif
