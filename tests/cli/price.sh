@@ -3,6 +3,7 @@
 # node.price_per_gpu_hour: costs beside GPU-hours in plan, report, sweep and size; nothing is said without a price, and a price
 # changes neither bytes nor seconds. size recommends by price where every kind has one, else by GPU-hours, and says which.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
+rm -f free-sweep.json sweep.json # a sweep goes on with its file
 near() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0 && b > 0 && (a - b) / b < 1e-3 && (b - a) / b < 1e-3) }'; }
 
 # plan and report
