@@ -23,12 +23,17 @@ typedef struct kind {
     stw_cluster node;
 } kind;
 
-/* A kind: "h100-80g" is the node h100-80g-x8; else any cluster, of which one node counts. */
+/* A kind: "h100-80g" is the node h100-80g-x8, or the largest that is sold with it; else any
+ * cluster, of which one node counts. */
 static stw_status open_kind(const char *name, stw_cluster *out, stw_error *err) {
-    char whole[160];
-    stw_error why = STW_ERROR_INIT;
-    snprintf(whole, sizeof whole, "%.150s-x8", name);
-    stw_status status = stw_cluster_open(whole, out, &why);
+    static const char *const sizes[] = {"x8", "x4", "x1"};
+    stw_status status = STW_STATUS_BAD_INPUT;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && status != STW_STATUS_OK; i++) {
+        char whole[160];
+        stw_error why = STW_ERROR_INIT;
+        snprintf(whole, sizeof whole, "%.150s-%s", name, sizes[i]);
+        status = stw_cluster_open(whole, out, &why);
+    }
     if (status != STW_STATUS_OK) status = stw_cluster_open(name, out, err);
     out->nodes = 1;
     return status;

@@ -39,7 +39,7 @@ for name in a100-40g-x8 a100-80g-pcie-x4 h100-80g-x1 h200-x8 b200-x8 l40s-x4 p4d
     rtx-3090-x2 rtx-4090-x8 rtx-5090-x1 rtx-pro-6000-x4 rtx-a6000-x1 rtx-6000-ada-x2 a10-x1 l4-x8 l20-x4 l40s-x2 h20-x8 h800-80g-x8 \
     a800-80g-x8 h100-pcie-x4 h100-nvl-x2 gh200-x1 gb200-x4 gb200-nvl72 b300-x8 gb300-nvl72 v100-16g-x4 v100-32g-x8 mi250x-x8 mi300x-x8 \
     mi325x-x8 mi350x-x8 mi355x-x8 g5.48xlarge g6.12xlarge p3.16xlarge p3dn.24xlarge p6-b300.48xlarge g2-standard-96 g4-standard-384 \
-    a3-highgpu-1g Standard_NC24ads_A100_v4 Standard_NC40ads_H100_v5 Standard_ND96isr_MI300X_v5 gpu_8x_h100_sxm5 \
+    a3-highgpu-1g Standard_NC24ads_A100_v4 Standard_NC40ads_H100_v5 Standard_ND96isr_MI300X_v5 gpu_8x_h100_sxm5 a10g-x4 \
     a3-ultragpu-8g a4-highgpu-8g Standard_ND96asr_v4 Standard_ND96isr_H100_v5 Standard_ND96isr_H200_v5 cpu-only; do
     grep -q -x -F "$name" names.txt || fail "clusters does not list $name"
 done

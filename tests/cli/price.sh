@@ -48,6 +48,8 @@ grep -q "GPU-hours per 1e9 tokens; by hours, as not every kind has a price" half
 size --gpus h100-80g=1,h200=100 --json >size.json
 [ "$(grep -c '"of_all_kinds": true' size.json)" = 1 ] || fail "one kind is the cheapest"
 grep -q '"usd_per_1e9_tokens"' size.json || fail "the cost is not in JSON"
+size --gpus gh200=2,gb200=5,rtx-4090=0.4 >kinds.txt || fail "kinds that are sold as one and four"
+[ "$(grep -c -E '^  (gh200|gb200|rtx-4090) ' kinds.txt)" = 3 ] || fail "three kinds"
 expect 2 "expected a price per GPU-hour in USD" size --gpus h100-80g=cheap
 expect 2 "h100-80g is given twice" size --gpus h100-80g=1,h100-80g=2
 echo "price: ok"
