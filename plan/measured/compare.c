@@ -303,6 +303,8 @@ static void compare_time(comparer *c, stw_phase phase) {
     stw_compare_line line = {.phase = phase, .what = "time", .kind = "job", .is_time = true};
     line.who = "slowest rank";
     line.from = c->run->time_from[phase];
+    /* a log states the seconds of all passes of an iteration together */
+    if (line.from != NULL) predicted *= (double)stw_max_u64(stw_plan_passes(c->plan, phase), 1);
     line.predicted = predicted;
     line.measured = measured;
     if (phase == STW_PHASE_FIRST_OPTIMIZER_STEP)

@@ -406,7 +406,7 @@ static void learn_efficiency(learner *l) {
         skip(l, which,
              "bytes of torch's allocator are predicted %.0f%% off: the plan may be of another job",
              100 * off);
-    else if (plan->run.batch.grad_accumulation > 1)
+    else if (stw_plan_passes(plan, phase) > 1)
         skip(l, which,
              "an iteration has several micro batches: whether a recorded phase is one of them is "
              "unknown");

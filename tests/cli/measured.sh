@@ -54,3 +54,20 @@ echo nothing >nothing.log
 expect 3 "nothing.log: found no measured bytes" "$STOWAGE" validate plan.json nothing.log
 echo '[Rank 7] (after 1 iterations) memory (MB) | max allocated: 1.0' >seven.log
 expect 3 'line 1, max allocated: found rank 7, expected less than 2' "$STOWAGE" validate plan.json seven.log
+
+# a trainer's log states the seconds of all passes of an iteration together
+"$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --set engine=fsdp2 --set batch.seq_len=1024 --set batch.micro_batch=2 \
+    --set batch.mini_batches=4 --set batch.log_prob_micro_batch=1 -q -o steps.json
+echo "step:1 - timing_s/old_log_prob:1.0 - timing_s/update_actor:2.0 - perf/max_memory_allocated_gb:1.0" >steps.log
+"$STOWAGE" validate steps.json steps.log --json >steps.out.json 2>/dev/null || true
+python3 - <<'EOP' || fail "seconds of a log: $(cat steps.out.json)"
+import json
+plan, found = json.load(open("steps.json")), json.load(open("steps.out.json"))
+def seconds(node):
+    if isinstance(node, dict):
+        if node.get("phase") == "log_prob" and node.get("what") == "time": yield node["predicted"]
+        for value in node.values(): yield from seconds(value)
+    elif isinstance(node, list):
+        for value in node: yield from seconds(value)
+assert abs(next(seconds(found)) - 8 * plan["time_s"]["log_prob"]) < 1e-6, list(seconds(found))
+EOP
