@@ -313,7 +313,9 @@ static void put_title(const stw_size_answer *answers, uint32_t n, stw_format for
         "Host memory is what the plan of this row uses at its peak. The longest "
         "sequence and the largest micro batch are of the same machines, layout and number of "
         "micro batches. "
-        "The cheapest tokens are those of 1, 2 or 4 times as many GPUs.");
+        "The cheapest tokens are those of 1, 2 or 4 times as many GPUs; an optimizer step grows "
+        "with "
+        "them, unless batch.tokens_per_step or a file of --from gives its tokens.");
     if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
 }
 

@@ -139,6 +139,23 @@ static void put_counts(const stw_sweep *sweep, stw_format format, stw_text *out)
     stw_text_free(&line);
 }
 
+/* Rows train on other batches, unless a key keeps them: that is said beside what compares them. */
+static void put_tokens(const stw_sweep *sweep, stw_format format, stw_text *out) {
+    uint64_t least = UINT64_MAX, most = 0;
+    for (uint32_t i = 0; i < sweep->n_points; i++) {
+        const double tokens = sweep->rows[i].iteration_s * sweep->rows[i].tokens_per_s;
+        if (!(tokens >= 1) || !(tokens < 1e18)) continue;
+        const uint64_t n = (uint64_t)(tokens + 0.5);
+        least = n < least ? n : least;
+        most = n > most ? n : most;
+    }
+    if (most > least)
+        stw_doc_line(out, format,
+                     "An iteration has %s to %s tokens: batch.tokens_per_step with "
+                     "batch.grad_accumulation: auto keeps those of a step.",
+                     stw_word_count(least).text, stw_word_count(most).text);
+}
+
 stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format format, stw_text *out,
                             stw_error *err) {
     if (format == STW_FORMAT_JSON) return stw_sweep_to_json(sweep, out, err);
@@ -158,6 +175,7 @@ stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format fo
                  any ? "Rows with * are the Pareto front: no other row has as few GPUs and as many "
                        "tokens per second and GPU."
                      : "No row fits, so there is no Pareto front.");
+    put_tokens(sweep, format, out);
     if (any) {
         stw_doc_heading(out, format, "Pareto front: GPUs against tokens per second and GPU");
         put_rows(sweep, true, format, pool, out);

@@ -100,4 +100,10 @@ grep -q "^3,refused,.*parallel: .*cp 3 does not divide" refused.csv || fail "a r
 sweep --vary nodes=1:2 --json >out.json
 grep -q '"schema": "stowage.sweep/1"' out.json || fail "--json"
 grep -q '"binds": "' out.json || fail "what binds"
+
+# rows of other batches are said to be so
+sweep --vary parallel.cp=1,2 --set engine=fsdp2 -o batches.json >batches.txt
+grep -q "An iteration has .* tokens: batch.tokens_per_step" batches.txt || fail "other tokens: $(cat batches.txt)"
+sweep --vary parallel.cp=1,2 --set engine=fsdp2 --set batch.tokens_per_step=16k --set batch.grad_accumulation=auto -o same.json >batches.txt
+grep -q "An iteration has" batches.txt && fail "the same tokens: $(cat batches.txt)"
 echo "sweep: ok"
