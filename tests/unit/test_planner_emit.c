@@ -66,6 +66,20 @@ static const kind kinds[] = {
      "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\n",
      NULL,
      {FSDP, {"attention", {"flash", "sdpa", "eager"}}, {"deepspeed.offload_optimizer", {"none"}}}},
+    {"llamafactory", /* DistributedDataParallel; images */
+     "model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\nstage: sft\nbf16: true\ncutoff_len: 1024\n"
+     "lora_target: all\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 2\n",
+     NULL,
+     {FSDP,
+      {"batch.image_tokens", {"100", "512"}},
+      {"trainable.lora.rank", {"4", "16"}},
+      {"trainable.lora.targets", {"[all-linear]", "[q_proj,v_proj]"}},
+      {"optimizer.implementation", {"fused", "foreach"}}}},
+    {"ms-swift", /* images */
+     "MAX_PIXELS=401408 NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-VL-7B-Instruct \\\n"
+     " --torch_dtype bfloat16 --max_length 1024 --deepspeed zero2\n",
+     NULL,
+     {FSDP, {"batch.image_tokens", {"100", "512"}}, {"trainable.lora.rank", {"4", "16"}}}},
     {"ms-swift",
      "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-0.6B --torch_dtype bfloat16 --dataset x \\\n"
      " --deepspeed zero3 --max_length 1024 --per_device_train_batch_size 2 --tuner_type full\n",
@@ -209,6 +223,16 @@ static const kind kinds[] = {
       {"batch.max_tokens_per_gpu", {"2048", "8192"}},
       {"batch.grad_accumulation", {"1", "2", "6"}},
       {"fsdp.offload_policy", {"true; optimizer.implementation=auto"}}}},
+    {"areal", /* the streamed step */
+     "cluster: {n_nodes: 2, n_gpus_per_node: 8}\nscheduler: {type: ray}\n"
+     "train_dataset: {batch_size: 64, max_length: 512, path: x}\nactor:\n"
+     "  backend: fsdp:d16\n  path: Qwen/Qwen3-0.6B\n  mb_spec: {max_tokens_per_mb: 4096}\n"
+     "  fsdp: {per_layer_optim_step: true, optim_step_prefetch_layers: 2}\n",
+     NULL,
+     {{"prefetch.depth", {"1", "3"}},
+      {"recompute.granularity", {"full", "none"}},
+      {"optimizer.clip_norm", {"1", "none"}},
+      {"optimizer.implementation", {"fused; placement.moments=gpu", "streamed"}}}},
     {"areal",
      "allocation_mode: sglang:d4t2+fsdp:d8\ncluster: {n_nodes: 2, n_gpus_per_node: 8}\n"
      "gconfig: {n_samples: 4, max_new_tokens: 512}\n"
