@@ -151,8 +151,11 @@ static stw_status open_cluster(const stw_inputs *in, const stw_import *import, s
         char what[256];
         snprintf(what, sizeof what, "%u x %.200s", nodes, in->cluster);
         status = read_cluster(what, cluster, err);
-        stw_log(STW_LOG_INFO, "%s: %s: planned on %s", import->path,
-                import->nodes_name != NULL ? import->nodes_name : "its GPUs", what);
+        char gpus[48] = "";
+        if (import->gpus > 0)
+            snprintf(gpus, sizeof gpus, ", %llu GPUs", (unsigned long long)import->gpus);
+        stw_log(STW_LOG_INFO, "%s: %s%s: planned on %s", import->path,
+                import->nodes_name != NULL ? import->nodes_name : "its launch", gpus, what);
     }
     if (status == STW_STATUS_OK) status = stw_import_cluster(import, cluster, err);
     return status;
@@ -165,10 +168,15 @@ static void warn_of_gpus(const stw_import *import, const stw_cluster *cluster) {
     char more[96] = "";
     if (import->gpus == 0 || import->gpus == gpus) return;
     if (nodes > 0)
-        snprintf(more, sizeof more, "; to plan the launch: %u nodes (\"%u x NAME\")", nodes, nodes);
+        snprintf(more, sizeof more, "; to plan the launch: %u node%s (\"%u x NAME\")", nodes,
+                 nodes > 1 ? "s" : "", nodes);
+    else if (import->gpus < cluster->gpus)
+        snprintf(more, sizeof more, "; to plan the launch: --set node.gpus=%u",
+                 (unsigned)import->gpus);
     stw_log(STW_LOG_WARN,
-            "%s: a launch on %llu GPUs%s%s%s is planned on the cluster's %llu (%u x %u)%s%s",
-            import->path, (unsigned long long)import->gpus, import->nodes_name != NULL ? " (" : "",
+            "%s: a launch on %llu GPU%s%s%s%s is planned on the cluster's %llu (%u x %u)%s%s",
+            import->path, (unsigned long long)import->gpus, import->gpus > 1 ? "s" : "",
+            import->nodes_name != NULL ? " (" : "",
             import->nodes_name != NULL ? import->nodes_name : "",
             import->nodes_name != NULL ? ")" : "", (unsigned long long)gpus, cluster->nodes,
             cluster->gpus,
@@ -192,10 +200,10 @@ static stw_status read_specs(const stw_inputs *in, const stw_import *import, stw
     if (in->run != NULL) STW_TRY(stw_run_spec_read(in->run, run, err));
     STW_TRY(set_all(in, cluster, run, err));
     if (in->from != NULL) {
+        warn_of_gpus(import, cluster);
         STW_TRY(stw_import_batch(import, cluster, run, err));
         STW_TRY(set_all(in, cluster, run, err));
     }
-    if (in->from != NULL) warn_of_gpus(import, cluster);
     const char *machine = in->cluster != NULL ? in->cluster : "this machine";
     STW_TRY(named(in, stw_cluster_check(cluster, machine, err), err));
     const char *origin = in->run != NULL ? in->run : in->from != NULL ? import->path : "--set";

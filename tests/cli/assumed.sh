@@ -32,7 +32,7 @@ echo 'python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollou
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 trainer.n_gpus_per_node=8 trainer.nnodes=2' >launch.sh
 "$STOWAGE" plan --from verl:launch.sh --cluster h100-80g-x8 -q -o launch.json 2>launch.err || fail "a launch: $(cat launch.err)"
 "$STOWAGE" plan --from verl:launch.sh --cluster h100-80g-x8 -o launch.json >launch.txt 2>launch.err
-grep -q "launch.sh: trainer.nnodes 2: planned on 2 x h100-80g-x8" launch.err || fail "no word of the launch's nodes: $(cat launch.err)"
+grep -q "launch.sh: trainer.nnodes 2, 16 GPUs: planned on 2 x h100-80g-x8" launch.err || fail "no word of the launch's nodes: $(cat launch.err)"
 grep -q "on 2 nodes with 8 x NVIDIA H100" launch.txt || fail "not on the launch's nodes"
 for one in "--cluster 1xh100-80g-x8" "--cluster h100-80g-x8 --set nodes=1"; do
     # shellcheck disable=SC2086

@@ -219,6 +219,31 @@ static void streamed_steps(void) {
     stw_import_free(&import);
 }
 
+/* Flags of parts that a model has or lacks. */
+static void parts_of_models(void) {
+    stw_import import;
+    stw_model *model = NULL;
+    CHECK_OK(parse("verl",
+                   "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo "
+                   "actor_rollout_ref.model.path=Qwen/Qwen2.5-VL-7B-Instruct "
+                   "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
+                   "actor_rollout_ref.actor.freeze_vision_tower=True\n",
+                   &import, err));
+    CHECK_OK(stw_import_model(&import, NULL, STW_SOURCE_MODELS, &model, err));
+    CU_ASSERT_TRUE(has_setting(&import, "trainable.freeze=[model.visual.patch_embed.proj.weight*,"
+                                        "model.visual.blocks.*,model.visual.merger.*]"));
+    stw_model_free(model);
+    stw_import_free(&import);
+    CHECK_OK(parse("ms-swift",
+                   "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B --max_length 1024 "
+                   "--moe_shared_expert_overlap true\n",
+                   &import, err));
+    CHECK_OK(stw_import_model(&import, NULL, STW_SOURCE_MODELS, &model, err));
+    CU_ASSERT_TRUE(has_setting(&import, "megatron.shared_expert_overlap=false"));
+    stw_model_free(model);
+    stw_import_free(&import);
+}
+
 /* A file without a word of images is planned as text. */
 static void images_are_text(void) {
     stw_import import;
@@ -235,4 +260,5 @@ static void images_are_text(void) {
 STW_TEST_MAIN("planner launches", {"LoRA without shards", lora_without_shards},
               {"full without shards", full_without_shards}, {"configs by name", configs_by_name},
               {"nodes of launches", nodes_of_launches}, {"line of Ray", line_of_ray},
-              {"streamed steps", streamed_steps}, {"images are text", images_are_text})
+              {"streamed steps", streamed_steps}, {"parts of models", parts_of_models},
+              {"images are text", images_are_text})

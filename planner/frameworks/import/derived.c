@@ -104,11 +104,20 @@ static stw_status check_sizes(const stw_import *import, const stw_model *model, 
                     model->name, (unsigned long long)(other ? layers : model->hidden));
 }
 
+static bool sets_overlap(const stw_import *import) {
+    bool set = false;
+    for (size_t i = 0; i < import->n_settings; i++)
+        set = set || strcmp(import->settings[i], "megatron.shared_expert_overlap=true") == 0;
+    return set;
+}
+
 stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error *err) {
     stw_reading r = {.out = import, .err = err, .status = STW_STATUS_OK};
-    bool experts = false;
-    for (uint32_t g = 0; g < model->n_groups; g++)
+    bool experts = false, shared = false;
+    for (uint32_t g = 0; g < model->n_groups; g++) {
         experts = experts || model->groups[g].facts.experts > 0;
+        shared = shared || model->groups[g].facts.shared_ffn > 0;
+    }
     if (import->derived.all_linear && experts)
         return stw_fail(err, STW_STATUS_NOT_BUILT_IN, import->path,
                         "not implemented: adapters of the experts of %s; name modules of attention "
@@ -126,6 +135,8 @@ stw_status stw_derived_add(stw_import *import, const stw_model *model, stw_error
         set_targets(&r, model);
     if (import->derived.grouped_gemm && experts)
         stw_reading_set(&r, "megatron.grouped_gemm", "true");
+    if (!shared && sets_overlap(import)) /* of shared experts: there are none */
+        stw_reading_set(&r, "megatron.shared_expert_overlap", "false");
     if (import->derived.wrap_embeddings && !model->tied_embeddings)
         stw_reading_set(&r, "fsdp.wrap_embeddings", "true");
     return r.status;

@@ -92,6 +92,11 @@ static void set_frozen(stw_reading *r, const stw_model *model) {
         last = begin;
     }
     if (list == NULL || *list == '\0') return;
+    if (has(r->out, "engine", "megatron")) {
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "frozen parts", list,
+                         "engine megatron is planned with all parameters trained");
+        return;
+    }
     const char *value = stw_pool_printf(r->out->pool, "[%s]", list);
     stw_reading_set(r, "trainable.freeze", value != NULL ? value : "[]");
 }

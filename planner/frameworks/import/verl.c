@@ -456,6 +456,9 @@ static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
     set_recompute(r);
     set_lora(r);
     if (has_log_prob(r)) set_log_prob(r, l);
+    /* the merger is a part of model.visual */
+    r->out->derived.freeze_vision = r->out->derived.freeze_projector =
+        is_on(r, ACTOR "freeze_vision_tower", false);
     /* with a policy verl's own offload is set aside */
     stw_reading_set_switch(r, "fsdp.offload_policy", policy);
     set_parking(r, !policy && is_on(r, FSDP "param_offload", false), false,
@@ -583,6 +586,9 @@ static void use_megatron(stw_reading *r, layout *l) {
                          "recomputation; that is actor.megatron.override_transformer_config."
                          "recompute_granularity=full with recompute_method=uniform and "
                          "recompute_num_layers=1");
+    if (is_on(r, ACTOR "freeze_vision_tower", false))
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, ACTOR "freeze_vision_tower", "true",
+                         "engine megatron is planned with all parameters trained");
     if (is_on(r, MODEL "use_fused_kernels", false))
         stw_reading_line(r, STW_IMPORT_NOT_MODELLED, MODEL "use_fused_kernels", "true",
                          "engine megatron is planned with whole logits");

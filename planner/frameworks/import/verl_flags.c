@@ -94,7 +94,7 @@ static const stw_flag_row rows[] = {
     LISTED(ACTOR "entropy_checkpointing", "false", "planned without the entropy of the loss"),
     READ(ACTOR "entropy_from_logits_with_chunking"),
     LISTED(ACTOR "calculate_entropy", "false", "planned without the entropy of the loss"),
-    LISTED(ACTOR "freeze_vision_tower", "false", "planned with all parameters trained"),
+    READ(ACTOR "freeze_vision_tower"),
     LISTED(ACTOR "router_replay.mode", "disabled", "planned without it"),
     IDLE(ACTOR "router_replay.*"),
     LISTED(ACTOR "qat.enable", "false", "planned in 16 bits"),
@@ -129,7 +129,7 @@ static const stw_flag_row rows[] = {
     READ(MODEL "target_modules"),
     LISTED(MODEL "enable_activation_offload", "false", "activations are planned on the GPU"),
     LISTED(MODEL "use_liger", "false", "planned with torch's kernels"),
-    LISTED(MODEL "exclude_modules", "null", "planned with them"),
+    LISTED(MODEL "exclude_modules", ".*visual.*", "planned with them"), /* as all-linear is */
     LISTED(MODEL "lora_adapter_path", "null", "planned with new adapters"),
     READ(MODEL "lora.rank"),
     IDLE(MODEL "lora.*"), /* with a rank above 0 it is refused */
