@@ -129,6 +129,11 @@ refused llamafactory 'Use --set deepspeed.reduce_bucket=1048576' --from deepspee
 ds --emit deepspeed >out.txt 2>err.txt || fail "no settings of DeepSpeed"
 grep -q '^  batch.seq_len: 1024$' err.txt || fail "what the program says is not named"
 
+"$STOWAGE" plan --from deepspeed:ds.json --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set batch.seq_len=1024 \
+    --emit deepspeed >out.txt 2>err.txt || fail "no settings of DeepSpeed"
+grep -q '^  recompute.granularity: of the planned blocks 28 keep activations' err.txt || fail "what the planner chose is not named"
+refused fsdp2 'Use --set optimizer.implementation=fused' --model Qwen3-8B --set node.gpus=1 --set engine=fsdp2 --set batch.seq_len=1024
+
 # state on NVMe is said, or refused by files that have no word for it
 nvme="--set node.nvme.capacity=10TB --set node.nvme.read=10GB/s --set node.nvme.write=5GB/s"
 for set in "deepspeed.offload_optimizer=nvme" "deepspeed.offload_optimizer=nvme deepspeed.offload_param=cpu" \

@@ -106,6 +106,18 @@ bool stw_emit_given_same(const stw_emit_given *a, const stw_emit_given *b, stw_p
 
 /* ---- what is said elsewhere ---- */
 
+static void say_activations(const stw_emission *e, stw_text *out) {
+    const stw_decisions *d = &e->plan->decisions;
+    uint64_t by_act[STW_N_ACTS] = {0};
+    for (uint32_t i = 0; i < d->n_blocks; i++) by_act[d->blocks[i].act] += d->blocks[i].count;
+    stw_text_printf(out,
+                    "of the planned blocks %llu keep activations, %llu recompute, %llu offload "
+                    "them",
+                    (unsigned long long)by_act[STW_ACT_KEEP],
+                    (unsigned long long)by_act[STW_ACT_RECOMPUTE],
+                    (unsigned long long)by_act[STW_ACT_OFFLOAD]);
+}
+
 static stw_status take_elsewhere(const stw_emission *e, stw_emit_given *given, stw_text *notes,
                                  stw_error *err) {
     const stw_spec_table *table = stw_run_spec_table();
@@ -118,6 +130,12 @@ static stw_status take_elsewhere(const stw_emission *e, stw_emit_given *given, s
         if (strcmp(text, text_of(row, &given->run, e->pool)) == 0) continue;
         STW_TRY(stw_run_spec_set(&given->run, row->key, text, "--emit", err));
         if (strcmp(text, "auto") != 0) stw_text_printf(notes, "  %s: %s\n", row->key, text);
+    }
+    if (is_elsewhere(given, "recompute.granularity") &&
+        planned->recompute.granularity == STW_AUTO && e->plan->decisions.n_blocks > 0) {
+        stw_text_printf(notes, "  recompute.granularity: ");
+        say_activations(e, notes);
+        stw_text_printf(notes, "\n");
     }
     if (is_elsewhere(given, "roles") && planned->n_roles != given->run.n_roles) {
         given->run.roles = planned->roles; /* in the plan's pool */
@@ -214,16 +232,10 @@ out:
 
 /* What the planner chose and no key of the plan says. */
 static void say_decisions(const stw_emission *e, stw_text *out) {
-    const stw_decisions *d = &e->plan->decisions;
-    uint64_t by_act[STW_N_ACTS] = {0};
-    for (uint32_t i = 0; i < d->n_blocks; i++) by_act[d->blocks[i].act] += d->blocks[i].count;
-    if (e->plan->run.recompute.granularity == STW_AUTO)
-        stw_text_printf(out,
-                        "; of the planned blocks %llu keep activations, %llu recompute, %llu "
-                        "offload them",
-                        (unsigned long long)by_act[STW_ACT_KEEP],
-                        (unsigned long long)by_act[STW_ACT_RECOMPUTE],
-                        (unsigned long long)by_act[STW_ACT_OFFLOAD]);
+    if (e->plan->run.recompute.granularity == STW_AUTO) {
+        stw_text_printf(out, "; ");
+        say_activations(e, out);
+    }
     if (stw_plan_streamed_note(e->plan) != NULL)
         stw_text_printf(out, "; the planned optimizer step is streamed, with moments on the host");
 }

@@ -227,10 +227,18 @@ stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *er
     run->engine = planned->engine;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         STW_TRY(copy_value(planned, run, keys[i], err));
+    /* adamw() as write_optimizer has it; activations that are to be offloaded are kept */
     const stw_optimizer_implementation how = planned->optimizer.implementation;
-    if (how == STW_OPTIMIZER_FUSED || how == STW_OPTIMIZER_FOREACH || how == STW_OPTIMIZER_LOOP)
-        run->optimizer.implementation = how;
+    const bool cpu = stw_emit_on(e, "fsdp.offload_policy");
+    const bool known = how == STW_OPTIMIZER_FUSED || how == STW_OPTIMIZER_FOREACH;
+    run->optimizer.implementation = known || how == STW_OPTIMIZER_LOOP ? how
+                                    : cpu                              ? STW_OPTIMIZER_AUTO
+                                                                       : STW_OPTIMIZER_FUSED;
     run->recompute = planned->recompute; /* by layer */
+    for (uint32_t i = 0; i < e->plan->decisions.n_blocks; i++)
+        if (e->plan->decisions.blocks[i].act == STW_ACT_OFFLOAD &&
+            e->plan->decisions.blocks[i].count > 0)
+            STW_TRY(stw_run_spec_set(run, "recompute.granularity", "none", "--emit", err));
 out:
     return status;
 }
