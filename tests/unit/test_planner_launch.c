@@ -190,6 +190,7 @@ static void open_scripts_are_refused(void) {
         {RUN "--chunked-optimizer-state-offload\n", 1, "may move bytes"},
         {RUN "\\\n --activation-buffer-count 3\n", 2, "may move bytes"},
         {"python tools/preprocess_data.py --input x\n", 0, "found no command that trains"},
+        {SIZES "\\\n --bf16 \\\n --state-offload\n", 3, "may move bytes"}, /* arguments alone */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         stw_import import;

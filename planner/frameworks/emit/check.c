@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/units.h"
@@ -258,7 +259,7 @@ static void say_bytes(const excess *most, stw_text *out) {
     }
 }
 
-enum { MOST_SETS = 280, MOST_WHY = 380 }; /* of an error's text */
+enum { MOST_SETS = 330, MOST_WHY = 330 }; /* of an error's text */
 
 /* @param why it cannot be planned, or NULL */
 static stw_status refuse(const stw_emission *e, const stw_emit_given *given, const differences *d,
@@ -266,6 +267,12 @@ static stw_status refuse(const stw_emission *e, const stw_emit_given *given, con
     const char *engine = stw_run_spec_engine(&e->plan->run)->name;
     const bool other = strcmp(engine, given->name) != 0;
     stw_text text = STW_TEXT_INIT, sets = STW_TEXT_INIT;
+    for (size_t i = 0; i < d->n; i++) {
+        if (strcmp(d->all[i].key, "roles") != 0) continue;
+        stw_text_printf(&sets, strtoull(d->all[i].planned, NULL, 10) == 0
+                                   ? " a --run file with its roles, or --from;"
+                                   : " a run without roles that it does not have;");
+    }
     for (size_t i = 0; i < d->n; i++) {
         const difference *at = &d->all[i];
         stw_text_printf(&text, "%s%s: planned %s, these settings %s", i > 0 ? "; " : "", at->key,

@@ -185,7 +185,7 @@ static size_t next_word(words *w, const char **word) {
     *word = w->at;
     char quote = '\0';
     for (; w->at < w->end; w->at++) {
-        if (*w->at == '\n') w->line++;
+        if (quote != '\0' && *w->at == '\n') w->line++; /* others are skipped before a word */
         if (quote != '\0')
             quote = *w->at == quote ? '\0' : quote;
         else if (is_quote(*w->at))
