@@ -46,7 +46,7 @@ static stw_status walk_changed(const changed *specs, const stw_model *model, con
     STW_TRY(stw_plan_derive_bytes(plan, err));
     stw_plan_judge(plan);
     const stw_margins margins = stw_plan_margins(plan);
-    *out = stw_plan_bytes_verdict(plan);
+    *out = stw_plan_trial_verdict(plan);
     /* without margins, at risk is what fills a limit, and others may fill it less */
     if (*out == STW_VERDICT_AT_RISK && !(margins.gpu > 0) && !(margins.host > 0))
         *out = STW_VERDICT_FITS;

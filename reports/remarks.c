@@ -38,22 +38,6 @@ static void add_learned(const stw_plan *plan, stw_remarks *out) {
     stw_text_free(&words);
 }
 
-/* Ray's memory monitor stops jobs at this share (RAY_memory_usage_threshold); other systems are as
- * strict. */
-static const double HOST_ALARM = 0.95;
-
-/* A machine whose host memory is all but full. The limit that leaves room is rounded down. */
-static void add_host_alarm(const stw_plan *plan, const stw_plan_facts *f, stw_remarks *out) {
-    const double memory = (double)plan->cluster.host.memory_bytes,
-                 tenths = (double)(1ull << 30) / 10;
-    if ((double)f->host_peak <= HOST_ALARM * memory || f->host_peak > f->host_capacity) return;
-    add(out, false,
-        "Warning: host memory is filled to %s of node.host.memory. Some systems stop jobs above "
-        "%.0f%% (Ray does); --set node.host.limit=%.1fGiB leaves that room.",
-        stw_word_share((double)f->host_peak, memory).text, 100 * HOST_ALARM,
-        floor(HOST_ALARM * memory / tenths) / 10);
-}
-
 static void add_omissions(const stw_plan *plan, stw_remarks *out) {
     if (!plan->model->facts_known)
         add(out, true, "Forward and backward are not included: the architecture is unknown.");
@@ -115,7 +99,6 @@ static void add_reach(const stw_plan *plan, stw_remarks *out) {
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
     out->n = 0;
     out->failed = false;
-    add_host_alarm(plan, facts, out);
     add_assumed(plan, out);
     add_learned(plan, out);
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reports/verdict.h"
 
+#include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "reports/facts.h"
 #include "reports/table.h"
+
+static const char resource_of_gpus[] = "gpu memory";
 
 const char *stw_word_verdict(stw_verdict verdict) {
     static const char *const words[] = {"fits", "at risk", "does not fit", "unknown"};
@@ -25,7 +29,6 @@ const char *stw_word_sweep_verdict(stw_sweep_verdict verdict) {
 static void name_resources(const stw_plan *plan, char *out, size_t out_size) {
     stw_risk risks[STW_MAX_RISKS];
     const uint32_t n = stw_plan_risks(plan, 0, risks);
-    const char *before = "";
     size_t used = 0;
     out[0] = '\0';
     for (uint32_t i = 0; i < n && used < out_size; i++) {
@@ -33,7 +36,7 @@ static void name_resources(const stw_plan *plan, char *out, size_t out_size) {
         if (i > 0 && strcmp(risks[i].resource, risks[i - 1].resource) == 0) continue;
         stw_resource_name_words(risks[i].resource, words, sizeof words);
         const int length =
-            snprintf(out + used, out_size - used, "%s%s", used > 0 ? " or " : before, words);
+            snprintf(out + used, out_size - used, "%s%s", used > 0 ? " or " : "", words);
         used += length > 0 ? (size_t)length : 0;
     }
 }
@@ -71,20 +74,30 @@ static void tell_torn(const stw_plan *plan, const stw_risk *r, char *out, size_t
                  : " Try --set allocator.expandable_segments=true.");
 }
 
+static void tell_retries(const stw_plan *plan, const stw_risk *r, char *out, size_t out_size) {
+    snprintf(
+        out, out_size,
+        "In %s what torch's allocator reserves reaches the GPU's memory: it gives cached memory "
+        "back and tries again, and a run whose order of allocations differs may find no room.%s",
+        stw_phase_name(r->phase),
+        plan->run.allocator.expandable_segments ? ""
+                                                : " Try --set allocator.expandable_segments=true.");
+}
+
 static void tell_margin(const stw_plan *plan, const stw_risk *r, const char *what, char *out,
                         size_t out_size) {
+    const bool reserved = r->kind == STW_RISK_RESERVED;
     snprintf(out, out_size,
-             "%s: measured runs of engine %s held up to %.1f%% more than was predicted for them, "
-             "which here is %s of %s.",
-             what, plan->job->engine->spec.name, 100 * r->margin,
-             stw_word_gib((uint64_t)((1 + r->margin) * (double)r->bytes)).text,
-             stw_word_gib(r->limit_bytes).text);
+             "%s: measured runs of engine %s %s up to %.1f%% more than was predicted for them, "
+             "which here is %s of %s.%s",
+             what, plan->job->engine->spec.name, reserved ? "reserved" : "held", 100 * r->margin,
+             stw_word_gib(r->most_bytes).text, stw_word_gib(r->limit_bytes).text,
+             reserved ? " Try --set allocator.expandable_segments=true." : "");
 }
 
 static void tell_full(const stw_plan *plan, const stw_risk *r, const char *what, char *out,
                       size_t out_size) {
-    const bool gpu = strcmp(r->resource, "gpu memory") == 0;
-    if (!gpu) {
+    if (strcmp(r->resource, resource_of_gpus) != 0) {
         snprintf(out, out_size, "%s: %s of %s are used; more than %.0f%% leaves no headroom.", what,
                  stw_word_gib(r->bytes).text, stw_word_gib(r->limit_bytes).text,
                  100 * STW_RISK_SHARE);
@@ -98,16 +111,39 @@ static void tell_full(const stw_plan *plan, const stw_risk *r, const char *what,
                  : "a smaller batch.micro_batch or batch.seq_len, or more GPUs");
 }
 
+/* The limit that leaves room is rounded down. */
+static void tell_alarm(const stw_risk *r, char *out, size_t out_size) {
+    const double memory = (double)r->limit_bytes, tenths = (double)(1ull << 30) / 10;
+    snprintf(out, out_size,
+             "Host memory is filled to %s of node.host.memory. Some systems stop jobs above %.0f%% "
+             "(Ray does); --set node.host.limit=%.1fGiB leaves that room.",
+             stw_word_share((double)r->bytes, memory).text, 100 * STW_HOST_ALARM,
+             floor(STW_HOST_ALARM * memory / tenths) / 10);
+}
+
 bool stw_verdict_reason(const stw_plan *plan, uint32_t i, char *out, size_t out_size) {
     stw_risk risks[STW_MAX_RISKS];
     char what[64];
     if (i >= stw_plan_risks(plan, 0, risks)) return false;
-    stw_resource_name_words(risks[i].resource, what, sizeof what);
-    if (risks[i].kind == STW_RISK_TORN)
-        tell_torn(plan, &risks[i], out, out_size);
-    else if (risks[i].kind == STW_RISK_MARGIN)
-        tell_margin(plan, &risks[i], what, out, out_size);
-    else
-        tell_full(plan, &risks[i], what, out, out_size);
+    const stw_risk *r = &risks[i];
+    stw_resource_name_words(r->resource, what, sizeof what);
+    what[0] = (char)toupper((unsigned char)what[0]);
+    switch (r->kind) {
+    case STW_RISK_TORN:
+        tell_torn(plan, r, out, out_size);
+        break;
+    case STW_RISK_RETRIES:
+        tell_retries(plan, r, out, out_size);
+        break;
+    case STW_RISK_RESERVED:
+    case STW_RISK_MARGIN:
+        tell_margin(plan, r, what, out, out_size);
+        break;
+    case STW_RISK_ALARM:
+        tell_alarm(r, out, out_size);
+        break;
+    default:
+        tell_full(plan, r, what, out, out_size);
+    }
     return true;
 }

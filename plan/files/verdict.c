@@ -2,7 +2,8 @@
 #include "plan/files/verdict.h"
 
 #include <math.h>
-#include <string.h>
+
+#include "core/checked.h"
 
 static double share(uint64_t used, uint64_t capacity) {
     if (capacity == STW_UNLIMITED || used == 0) return 0.0;
@@ -11,7 +12,7 @@ static double share(uint64_t used, uint64_t capacity) {
 
 stw_margins stw_plan_margins(const stw_plan *plan) {
     const stw_engine *engine = plan->job->engine;
-    return engine->margins != NULL ? engine->margins(&plan->run) : (stw_margins){0, 0};
+    return engine->margins != NULL ? engine->margins(&plan->run) : (stw_margins){0, 0, 0};
 }
 
 bool stw_plan_is_torn(const stw_plan *plan) {
@@ -72,74 +73,142 @@ static bool is_over(const use *uses) {
 
 /* ---- risks ---- */
 
-static void add(stw_risk *out, uint32_t *n, stw_risk risk) {
-    if (*n < STW_MAX_RISKS) out[(*n)++] = risk;
+typedef struct risk_list {
+    stw_risk *items;
+    uint32_t n;
+} risk_list;
+
+static void add(risk_list *out, stw_risk risk) {
+    if (out->n < STW_MAX_RISKS) out->items[out->n++] = risk;
 }
 
-static void find_torn(const stw_plan *plan, stw_risk *out, uint32_t *n) {
+/* What the replay of the allocator says: of the trainer's ranks. */
+static void find_replayed(const stw_plan *plan, risk_list *out) {
+    const stw_replayed *torn = NULL, *retries = NULL;
     for (uint32_t k = 0; plan->replayed != NULL && k < plan->job->n_kinds; k++) {
         const stw_replayed *r = &plan->replayed[k];
-        if (!r->full) continue;
-        add(out, n,
-            (stw_risk){.kind = STW_RISK_TORN,
-                       .resource = resources[GPU],
-                       .phase = r->full_at,
-                       .bytes = r->full_bytes,
-                       .limit_bytes = stw_plan_gpu_capacity(plan)});
-        return;
+        if (torn == NULL && r->full) torn = r;
+        if (retries == NULL && r->retries > 0) retries = r;
     }
+    stw_risk risk = {.resource = resources[GPU], .limit_bytes = stw_plan_gpu_capacity(plan)};
+    if (torn != NULL) {
+        risk.kind = STW_RISK_TORN;
+        risk.phase = torn->full_at;
+        risk.bytes = risk.most_bytes = torn->full_bytes;
+        add(out, risk);
+    } else if (retries != NULL) {
+        risk.kind = STW_RISK_RETRIES;
+        risk.phase = retries->retried_at;
+        risk.bytes = risk.most_bytes = risk.limit_bytes;
+        add(out, risk);
+    }
+}
+
+/* The worst phase of a kind of rank, with a margin of the part that torch's allocator has. */
+static void find_gpu_margin(const stw_plan *plan, uint32_t home, stw_risk_kind kind, double margin,
+                            risk_list *out) {
+    const bool reserved = kind == STW_RISK_RESERVED;
+    stw_risk worst = {.kind = kind,
+                      .resource = resources[GPU],
+                      .margin = margin,
+                      .limit_bytes = stw_plan_gpu_capacity(plan)};
+    for (uint32_t k = 0; plan->replayed != NULL && k < plan->job->n_kinds; k++) {
+        const stw_peaks *peaks = reserved ? &plan->shown[k] : &plan->peaks[k];
+        for (int p = 0; p < STW_N_PHASES && plan->job->kinds[k].home == home; p++) {
+            const stw_replayed_phase *torch = &plan->replayed[k].most[p];
+            if (!torch->has || !peaks->has[p]) continue;
+            const uint64_t all = peaks->phase[p][STW_TIER_GPU].total;
+            const uint64_t part = reserved ? torch->reserved_bytes : torch->allocated_bytes;
+            const uint64_t most = stw_plus(all, stw_scaled(part, margin));
+            if (most <= worst.most_bytes) continue;
+            worst.most_bytes = most;
+            worst.bytes = all;
+            worst.phase = (stw_phase)p;
+        }
+    }
+    if (worst.most_bytes > worst.limit_bytes) add(out, worst);
+}
+
+/* Limits that are all but reached; of the host also by what runs were measured to hold. */
+static void find_full(const stw_plan *plan, const use *uses, double host_margin, risk_list *out) {
+    const uint64_t memory = plan->cluster.host.memory_bytes;
+    for (int r = 0; r < N_RESOURCES; r++) {
+        const use *u = &uses[r];
+        const double filled = share(u->bytes, u->limit_bytes);
+        stw_risk risk = {.kind = STW_RISK_FULL,
+                         .resource = resources[r],
+                         .phase = u->phase,
+                         .bytes = u->bytes,
+                         .most_bytes = u->bytes,
+                         .limit_bytes = u->limit_bytes};
+        if (r == HOST && !(plan->cluster.host.kill_share < 1) &&
+            share(u->bytes, memory) > STW_HOST_ALARM) {
+            risk.kind = STW_RISK_ALARM;
+            risk.limit_bytes = memory;
+            add(out, risk);
+        } else if (filled > STW_RISK_SHARE) {
+            add(out, risk);
+        } else if ((r == HOST || r == PAGE_LOCKED) && filled * (1 + host_margin) > 1.0) {
+            risk.kind = STW_RISK_MARGIN;
+            risk.margin = host_margin;
+            risk.most_bytes = stw_plus(u->bytes, stw_scaled(u->bytes, host_margin));
+            add(out, risk);
+        }
+    }
+}
+
+static bool is_avoidable(const stw_risk *risk) {
+    return risk->kind == STW_RISK_RETRIES || risk->kind == STW_RISK_RESERVED;
 }
 
 uint32_t stw_plan_risks(const stw_plan *plan, uint32_t home, stw_risk *out) {
     const stw_margins margins = stw_plan_margins(plan);
-    const double margin_of[N_RESOURCES] = {margins.gpu, margins.host, margins.host, 0};
+    risk_list list = {out, 0};
     use uses[N_RESOURCES];
-    uint32_t n = 0;
     find_uses(plan, home, uses);
     if (is_over(uses)) return 0;
-    if (home == 0) find_torn(plan, out, &n);
-    for (int r = 0; r < N_RESOURCES; r++) {
-        const use *u = &uses[r];
-        const double filled = share(u->bytes, u->limit_bytes);
-        stw_risk risk = {.resource = resources[r],
-                         .phase = u->phase,
-                         .bytes = u->bytes,
-                         .limit_bytes = u->limit_bytes};
-        risk.kind = STW_RISK_MARGIN;
-        risk.margin = margin_of[r];
-        if (filled * (1 + risk.margin) > 1.0) add(out, &n, risk);
-        risk.kind = STW_RISK_FULL;
-        risk.margin = 0;
-        if (filled > STW_RISK_SHARE) add(out, &n, risk);
-    }
-    return n;
+    if (home == 0) find_replayed(plan, &list);
+    if (list.n == 0 && !plan->run.allocator.expandable_segments)
+        find_gpu_margin(plan, home, STW_RISK_RESERVED, margins.reserved, &list);
+    if (list.n == 0 || is_avoidable(&list.items[0]))
+        find_gpu_margin(plan, home, STW_RISK_MARGIN, margins.gpu, &list);
+    find_full(plan, uses, margins.host, &list);
+    return list.n;
 }
 
 /* ---- the verdict ---- */
 
-static stw_verdict bytes_verdict_of(const stw_plan *plan, uint32_t home) {
+/* @param strictly count what expandable segments avoid */
+static stw_verdict bytes_verdict_of(const stw_plan *plan, uint32_t home, bool strictly) {
     stw_risk risks[STW_MAX_RISKS];
     use uses[N_RESOURCES];
     find_uses(plan, home, uses);
     if (is_over(uses)) return STW_VERDICT_DOES_NOT_FIT;
-    return stw_plan_risks(plan, home, risks) > 0 ? STW_VERDICT_AT_RISK : STW_VERDICT_FITS;
+    const uint32_t n = stw_plan_risks(plan, home, risks);
+    for (uint32_t i = 0; i < n; i++)
+        if (strictly || !is_avoidable(&risks[i])) return STW_VERDICT_AT_RISK;
+    return STW_VERDICT_FITS;
 }
 
 stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home) {
-    const stw_verdict verdict = bytes_verdict_of(plan, home);
+    const stw_verdict verdict = bytes_verdict_of(plan, home, true);
     const bool partial = home == 0 && stw_plan_is_partial(plan);
     return partial && verdict != STW_VERDICT_DOES_NOT_FIT ? STW_VERDICT_UNKNOWN : verdict;
 }
 
-stw_verdict stw_plan_bytes_verdict(const stw_plan *plan) {
+static stw_verdict worst_of(const stw_plan *plan, bool strictly) {
     stw_verdict worst = STW_VERDICT_FITS;
     for (uint32_t r = 0; r < plan->job->n_roles; r++) {
         if (!stw_role_is_alone(plan->job->roles, r)) continue;
-        const stw_verdict verdict = bytes_verdict_of(plan, r);
+        const stw_verdict verdict = bytes_verdict_of(plan, r, strictly);
         if (verdict > worst) worst = verdict;
     }
     return worst;
 }
+
+stw_verdict stw_plan_bytes_verdict(const stw_plan *plan) { return worst_of(plan, true); }
+
+stw_verdict stw_plan_trial_verdict(const stw_plan *plan) { return worst_of(plan, false); }
 
 void stw_plan_judge(stw_plan *plan) {
     plan->verdict = stw_plan_bytes_verdict(plan);

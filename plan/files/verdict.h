@@ -16,24 +16,37 @@
 #include "plan/files/plan.h"
 
 typedef enum stw_risk_kind {
-    STW_RISK_TORN,   /* all bytes fit, but torch's allocator has split the GPU's memory up and finds
-                        no room for a tensor of `bytes` */
-    STW_RISK_FULL,   /* more than STW_RISK_SHARE of the limit is used */
-    STW_RISK_MARGIN, /* measured runs of the engine exceeded their prediction by more than is left
-                      */
+    /* all bytes fit, but torch's allocator has split the GPU's memory up and finds no room for a
+     * tensor of `bytes` */
+    STW_RISK_TORN,
+    /* what it reserves reaches the limit: it gives cached memory back and tries again */
+    STW_RISK_RETRIES,
+    /* without expandable segments, measured runs of the engine reserved more than was predicted by
+     * more than is left */
+    STW_RISK_RESERVED,
+    /* measured runs of the engine exceeded what was predicted by more than is left */
+    STW_RISK_MARGIN,
+    STW_RISK_FULL, /* more than STW_RISK_SHARE of the limit is used */
+    STW_RISK_ALARM /* more than STW_HOST_ALARM of the host's memory is used */
 } stw_risk_kind;
 
 typedef struct stw_risk {
     stw_risk_kind kind;
     const char *resource; /* "gpu memory", "host memory", "page-locked memory" or "nvme" */
     stw_phase phase;
-    uint64_t bytes;       /* predicted */
-    double margin;        /* MARGIN: by so large a share measured bytes exceeded predicted ones */
-    uint64_t limit_bytes; /* that a run may reach */
+    uint64_t bytes;      /* predicted; RESERVED: with what torch reserves */
+    double margin;       /* MARGIN, RESERVED: by so large a share measured bytes exceeded predicted
+                          * ones; of torch's allocator on a GPU, of all on a host */
+    uint64_t most_bytes; /* that a run may need by it */
+    uint64_t limit_bytes;
 } stw_risk;
 
 #define STW_MAX_RISKS 8
 #define STW_RISK_SHARE 0.98
+/** Ray's memory monitor stops jobs at this share of a node's memory unless told otherwise
+ * (RAY_memory_usage_threshold); other schedulers are as strict. Where node.host.kill_share says at
+ * which one, that is part of the limit. */
+#define STW_HOST_ALARM 0.95
 
 /** Why a run may be over a limit though the plan is not: the worst phase of each kind and resource,
  * the most telling one first. @param home a role with nodes of its own, 0: the trainer
@@ -52,6 +65,9 @@ void stw_plan_judge(stw_plan *plan);
 stw_verdict stw_plan_verdict_of(const stw_plan *plan, uint32_t home);
 /** The verdict on the bytes that are known: never UNKNOWN. */
 stw_verdict stw_plan_bytes_verdict(const stw_plan *plan);
+/** The same without what expandable segments avoid, which cost nothing (RETRIES, RESERVED): for
+ * searches of changes that cost something. */
+stw_verdict stw_plan_trial_verdict(const stw_plan *plan);
 /** Those of the plan's engine; zeros: none. */
 stw_margins stw_plan_margins(const stw_plan *plan);
 

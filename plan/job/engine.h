@@ -62,9 +62,13 @@ typedef struct stw_engine_fix {
 } stw_engine_fix;
 
 /** By how much measured bytes exceeded predicted ones at most, as a share of the predicted ones:
- * rows of tests/measured and bench/results. A plan that a run may exceed by as much is at risk. */
+ * rows of tests/measured and bench/results (bench/measured.py ENGINE prints them). A plan that a
+ * run may exceed by as much is at risk. */
 typedef struct stw_margins {
-    double gpu, host;
+    double gpu;      /* of what torch's allocator hands out */
+    double reserved; /* of what it reserves without expandable segments: the order of allocations,
+                        and so what is split up, differs from the replay's */
+    double host;
 } stw_margins;
 
 #define STW_LAYOUT_SETTING 96 /* room for KEY=VALUE */

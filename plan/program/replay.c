@@ -221,6 +221,10 @@ static stw_status apply_movement(replay *r, uint32_t index, uint32_t iteration) 
     }
     if (movement->empties_cache && !r->out->full)
         STW_TRY(stw_allocator_empty_cache(r->allocator, r->err));
+    if (r->out->retries == 0 && stw_allocator_stats_of(r->allocator)->retries > 0) {
+        r->out->retries = stw_allocator_stats_of(r->allocator)->retries;
+        r->out->retried_at = movement->phase;
+    }
     note(&r->out->iteration[iteration][movement->phase], stw_allocator_stats_of(r->allocator));
     note(&r->out->most[movement->phase], stw_allocator_stats_of(r->allocator));
 out:

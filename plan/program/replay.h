@@ -23,6 +23,7 @@ typedef struct stw_replayed {
     stw_replayed_phase most[STW_N_PHASES];                             /* over iterations */
     uint64_t retries;      /* allocations for which cached segments were given back first */
     uint64_t last_retries; /* those of the last iteration: later ones have them too */
+    stw_phase retried_at;  /* the first of them, in this phase */
     bool full;             /* the device was full all the same; nothing after it was replayed */
     stw_phase full_at;     /* in this phase */
     uint64_t full_bytes;   /* for a tensor of so many bytes */

@@ -144,7 +144,8 @@ static void on_gpu_of(stw_plan *plan, uint64_t bytes) {
 }
 
 /* Where memory is plenty, plans show what is reserved. Where it is less, cached segments are given
- * back, and the plan still fits. Where all bytes just fit, it is torn, hence at risk. */
+ * back: at risk, since other orders of allocation may find no room. Where all bytes just fit, it is
+ * torn. */
 static void a_gpu_that_is_nearly_full(void) {
     static const char *const settings[] = {"engine=fsdp2",
                                            "optimizer.implementation=fused",
@@ -176,7 +177,12 @@ static void a_gpu_that_is_nearly_full(void) {
     const uint64_t free_bytes = most_reserved(plan);
     CU_ASSERT(free_bytes + others > walked + walked / 5);
     on_gpu_of(plan, others + free_bytes - 4096 * MIB);
-    CU_ASSERT_EQUAL(plan->verdict, STW_VERDICT_FITS);
+    CU_ASSERT_FALSE(stw_plan_is_torn(plan));
+    CU_ASSERT_EQUAL(plan->verdict, STW_VERDICT_AT_RISK);
+    CU_ASSERT_EQUAL(stw_plan_trial_verdict(plan), STW_VERDICT_FITS);
+    stw_risk risks[STW_MAX_RISKS];
+    CU_ASSERT_EQUAL(stw_plan_risks(plan, 0, risks), 1);
+    CU_ASSERT_EQUAL(risks[0].kind, STW_RISK_RETRIES);
     CU_ASSERT(plan->replayed[0].retries > 0);
     CU_ASSERT(most_reserved(plan) < free_bytes);
     on_gpu_of(plan, walked + walked / 40);

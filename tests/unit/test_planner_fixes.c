@@ -399,14 +399,16 @@ static void cheap_changes_come_first(void) {
  * what its own plan says. */
 static void headroom_comes_first(void) {
     static const struct {
-        const char *model, *settings[10];
-    } cases[] = {{"Qwen3-8B",
-                  {"engine=megatron", "megatron.transformer_impl=transformer_engine", "nodes=1",
-                   "node.gpus=4", "node.gpu.memory=39.3 GiB", "node.host.memory=1000 GiB",
-                   "node.host.limit=999 GiB", "batch.seq_len=8192"}},
-                 {"Qwen3-32B",
-                  {"engine=fsdp2", "nodes=1", "node.gpus=8", "node.gpu.memory=39.3 GiB",
-                   "node.host.memory=1000 GiB", "node.host.limit=999 GiB"}}};
+        const char *model, *settings[12];
+    } cases[] = {
+        {"Qwen3-8B",
+         {"engine=megatron", "megatron.transformer_impl=transformer_engine", "nodes=1",
+          "node.gpus=4", "node.gpu.memory=39.3 GiB", "node.host.memory=1000 GiB",
+          "node.host.limit=999 GiB", "batch.seq_len=8192", "allocator.expandable_segments=true"}},
+        {"Qwen3-32B",
+         {"engine=fsdp2", "nodes=1", "node.gpus=8", "node.gpu.memory=39.3 GiB",
+          "node.host.memory=1000 GiB", "node.host.limit=999 GiB",
+          "allocator.expandable_segments=true"}}};
     const stw_planner_options full = {
         .time_limit_s = 60, .no_prices = true, .no_reasons = true, .simulate = stw_sim_seconds};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

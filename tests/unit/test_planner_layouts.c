@@ -58,6 +58,8 @@ static bool plan_of(const instance *in, const char *const *settings, size_t n, s
              (unsigned long long)(in->sequences * SEQ_LEN));
     snprintf(seq_len, sizeof seq_len, "batch.seq_len=%d", SEQ_LEN);
     for (size_t i = 0; i < n; i++) all[n_all++] = settings[i];
+    /* whether memory is split up is no question of layouts */
+    if (strcmp(in->engine, "stowage") != 0) all[n_all++] = "allocator.expandable_segments=true";
     for (size_t i = 0; i < 2 && in->more[i] != NULL; i++) all[n_all++] = in->more[i];
     const stw_point_base base = {.model = model_named(in->model),
                                  .cluster = &cluster,

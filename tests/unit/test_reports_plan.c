@@ -220,9 +220,9 @@ static void a_full_host_is_warned_of(void) {
         plan->cluster.host.limit_bytes = (uint64_t)((double)most / shares[i][1]);
         stw_plan_judge(plan);
         CHECK_OK(stw_report_plan_summary(plan, &out, err));
-        if (shares[i][0] < 0.95) check_lacks(&out, "Warning: host memory");
+        if (shares[i][0] < 0.95) check_lacks(&out, "Host memory is filled");
         if (shares[i][0] > 0.95) {
-            check_contains(&out, "Warning: host memory is filled to 97.0% of node.host.memory.");
+            check_contains(&out, "Host memory is filled to 97.0% of node.host.memory.");
             check_contains(&out, "--set node.host.limit=1.0GiB leaves that room.");
         }
         stw_text_free(&out);

@@ -113,10 +113,11 @@ static const stw_engine_fix fixes[] = {
     {NULL, NULL, NULL}};
 static const uint32_t depths[] = {1, 0};
 
-/* tests/measured/deepspeed.csv: z3offp_q4_ac_8k on the GPU; hosts held less than predicted. */
+/* tests/measured/deepspeed.csv: z3offp_q4_ac_8k on the GPU, z1_q4_ac_2k of what is reserved; hosts
+ * held less than predicted. */
 static stw_margins margins(const stw_run_spec *run) {
     (void)run;
-    return (stw_margins){.gpu = 0.003};
+    return (stw_margins){.gpu = 0.003, .reserved = 0.080};
 }
 
 /* Stages that the offload allows (keys.c, check_offload). */

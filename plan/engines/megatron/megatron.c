@@ -125,10 +125,12 @@ static const stw_engine_fix fixes[] = {
     {NULL, NULL, NULL}};
 
 /* GPU: tests/measured/megatron.csv (a tied head on a last stage); of TransformerEngine the worst
- * row of megatron_golden.csv whose attention backend its flags tell. Host: slime issue 1851. */
+ * row of megatron_golden.csv whose attention backend its flags tell. Reserved: l8b_cp4_32k_full of
+ * megatron.csv. Host: no run was measured; that of parked state of torch's processes
+ * (tests/measured/fsdp2_host.csv). */
 static stw_margins margins(const stw_run_spec *run) {
     const bool te = stw_megatron_settings_of(run).transformer_impl == 1;
-    return (stw_margins){.gpu = te ? 0.154 : 0.017, .host = 0.062};
+    return (stw_margins){.gpu = te ? 0.154 : 0.017, .reserved = 0.193, .host = 0.063};
 }
 
 const stw_engine stw_engine_megatron = {
