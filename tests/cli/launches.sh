@@ -62,10 +62,10 @@ expect 0 "Qwen3-0.6B fits" plan --from llamafactory:flags.sh --cluster h100-80g-
 
 # ms-swift: pixels of the environment, by the patches of each tower
 for case in "Qwen2.5-VL-7B-Instruct MAX_PIXELS=1003520 1280" "Qwen3-VL-8B-Instruct MAX_PIXELS=1048576 1024" \
-    "Qwen3-VL-8B-Instruct IMAGE_MAX_TOKEN_NUM=512 512"; do
+    "Qwen3-VL-8B-Instruct IMAGE_MAX_TOKEN_NUM=512 512" "Qwen2.5-VL-7B-Instruct VIDEO_MAX_PIXELS=50176;FPS_MAX_FRAMES=12 384"; do
     # shellcheck disable=SC2086
     set -- $case
-    echo "$2 swift sft --model Qwen/$1 --max_length 4096 --torch_dtype bfloat16 --target_modules all-linear" >swift.sh
+    echo "$(echo "$2" | tr ';' ' ') swift sft --model Qwen/$1 --max_length 4096 --torch_dtype bfloat16 --target_modules all-linear" >swift.sh
     expect 0 "assumed 1: batch.image_tokens $3 " plan --from ms-swift:swift.sh --cluster h200-x1
 done
 

@@ -244,6 +244,15 @@ static void parts_of_models(void) {
     stw_import_free(&import);
 }
 
+/* A map without a space after its colon is one key to YAML: left out, it would change the run. */
+static void maps_without_spaces(void) {
+    stw_import import;
+    CHECK_FAILS(parse("areal", "actor: {backend: 'fsdp:d8', path: x}\ncluster: {n_nodes:2}\n",
+                      &import, err),
+                STW_STATUS_BAD_INPUT, "write a space after the colon: {n_nodes: 2}");
+    stw_import_free(&import);
+}
+
 /* A file without a word of images is planned as text. */
 static void images_are_text(void) {
     stw_import import;
@@ -261,4 +270,4 @@ STW_TEST_MAIN("planner launches", {"LoRA without shards", lora_without_shards},
               {"full without shards", full_without_shards}, {"configs by name", configs_by_name},
               {"nodes of launches", nodes_of_launches}, {"line of Ray", line_of_ray},
               {"streamed steps", streamed_steps}, {"parts of models", parts_of_models},
-              {"images are text", images_are_text})
+              {"maps without spaces", maps_without_spaces}, {"images are text", images_are_text})

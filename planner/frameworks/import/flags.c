@@ -132,6 +132,13 @@ static stw_status flatten(const stw_tree *tree, const stw_node *map, const char 
         const char *name = stw_pool_printf(pool, "%s%s%s", before, *before != '\0' ? "." : "",
                                            node->key != NULL ? node->key : "");
         if (name == NULL) return no_memory(out->path, err);
+        const char *colon = node->key != NULL ? strchr(node->key, ':') : NULL;
+        if (node->kind == STW_NODE_NULL && colon != NULL && colon[1] != '\0')
+            return stw_fail_at(err, STW_STATUS_BAD_INPUT, out->path, node->key_line,
+                               node->key_column,
+                               "found \"%.60s\", which YAML reads as one key; write a space after "
+                               "the colon: {%.*s: %.60s}",
+                               node->key, (int)(colon - node->key), node->key, colon + 1);
         if (node->kind == STW_NODE_OBJECT)
             STW_TRY(flatten(tree, node, name, pool, out, err));
         else if (node->kind == STW_NODE_ARRAY)

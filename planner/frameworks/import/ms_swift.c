@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "core/checked.h"
 #include "planner/frameworks/import/deepspeed.h"
 #include "planner/frameworks/import/deepspeed_file.h"
 #include "planner/frameworks/import/launch.h"
@@ -74,6 +75,21 @@ static void count_gpus(stw_reading *r, const stw_shell *shell) {
     r->out->gpus = gpus;
 }
 
+/* qwen_vl_utils (vision_process.py): frames of a video, 768 at most unless told, are taken two by
+ * two. */
+static void set_video(stw_reading *r, const stw_shell *shell) {
+    const char *pixels = stw_shell_value(shell, "VIDEO_MAX_PIXELS");
+    const char *most = stw_shell_value(shell, "FPS_MAX_FRAMES");
+    uint64_t each = 0, frames = 768;
+    if (pixels == NULL || !stw_reading_parse_count(pixels, &each) || each == 0) return;
+    if (most != NULL && !stw_reading_parse_count(most, &frames)) frames = 768;
+    r->out->derived.pixels = stw_times(each, stw_div_up_u64(frames, 2));
+    r->out->derived.pixels_name = "a video of VIDEO_MAX_PIXELS and FPS_MAX_FRAMES";
+    stw_reading_line(r, STW_IMPORT_TAKEN, "VIDEO_MAX_PIXELS", pixels, "batch.image_tokens");
+    if (most != NULL)
+        stw_reading_line(r, STW_IMPORT_TAKEN, "FPS_MAX_FRAMES", most, "batch.image_tokens");
+}
+
 /* swift/model/models/qwen.py, compat_qwen_vl_utils: MAX_PIXELS becomes IMAGE_MAX_TOKEN_NUM, whose
  * default is qwen_vl_utils' (vision_process.py). Tower and merger are frozen unless told
  * (swift/arguments/tuner_args.py). */
@@ -95,6 +111,7 @@ static void set_images(stw_reading *r, const stw_shell *shell) {
         stw_reading_line(r, known ? STW_IMPORT_TAKEN : STW_IMPORT_NOT_MODELLED, names[i], text,
                          known ? "batch.image_tokens" : "no whole number; the default is planned");
     }
+    if (derived->pixels_name == NULL) set_video(r, shell);
     const uint64_t pixels = stw_reading_count(r, "max-pixels", 0);
     if (pixels > 0 && (derived->pixels == 0 || pixels < derived->pixels) &&
         derived->image_tokens == 0) {
