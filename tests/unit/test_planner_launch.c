@@ -204,6 +204,25 @@ static void open_scripts_are_refused(void) {
     }
 }
 
+static void open_settings_of_verl_are_refused(void) {
+    static const char before[] =
+        "if [ -n \"$FAST\" ]; then\n  A+=(%s)\nfi\n"
+        "python3 -m verl.trainer.main_ppo trainer.nnodes=1 \\\n"
+        " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 ${A[@]}\n";
+    static const char *const items[] = {"trainer.project_name=x",
+                                        "actor_rollout_ref.actor.fsdp_config.param_offload=True"};
+    for (size_t i = 0; i < 2; i++) {
+        char text[512];
+        stw_import import;
+        stw_error why = STW_ERROR_INIT;
+        snprintf(text, sizeof text, before, items[i]);
+        const stw_status status = stw_import_parse("verl", "x", text, strlen(text), &import, &why);
+        CU_ASSERT_EQUAL(status, i == 0 ? STW_STATUS_OK : STW_STATUS_BAD_INPUT);
+        CU_ASSERT_EQUAL(why.line, i == 0 ? 0 : 2);
+        stw_import_free(&import);
+    }
+}
+
 /* Of a name that speaks of no bytes, or a value that switches off, a warning is enough. */
 static void unknown_flags_are_told(void) {
     stw_import import;
@@ -271,5 +290,6 @@ static void duplicates_are_refused(void) {
 
 STW_TEST_MAIN("planner launch", {"scripts are read", scripts_are_read},
               {"open scripts are refused", open_scripts_are_refused},
+              {"open settings of verl are refused", open_settings_of_verl_are_refused},
               {"unknown flags are told", unknown_flags_are_told}, {"environments", environments},
               {"duplicates are refused", duplicates_are_refused})

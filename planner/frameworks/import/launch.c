@@ -34,19 +34,25 @@ static void refuse_word(stw_reading *r, const stw_shell_word *word) {
                                         "found \"%.60s\", expected --flag", word->text));
 }
 
-/* A flag, its value, the line on which a test leaves them open. */
+static bool matters(const stw_flag_row *row, const char *name) {
+    return row == NULL ? stw_reading_moves_bytes(name) : row->use != STW_FLAG_IDLE;
+}
+
+void stw_launch_check_open(stw_reading *r, const stw_shell_word *word, const char *name,
+                           const char *value, const stw_flag_row *row) {
+    if (word->maybe == 0 || !matters(row, name)) return;
+    stw_reading_fail(
+        r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->maybe, 1,
+                       "%s%.60s %.60s: whether this line runs depends on what the file does not "
+                       "say (a test, a loop or an argument); set it without a condition",
+                       stw_flags_dashes(&r->flags), name, value));
+}
+
 static void add(stw_reading *r, const char *name, const char *value, const stw_shell_word *word,
                 const stw_flag_table *idle) {
     const stw_flag_row *row = idle != NULL ? stw_flag_row_named(idle, name) : NULL;
-    const bool matters =
-        idle != NULL && (row == NULL ? stw_reading_moves_bytes(name) : row->use != STW_FLAG_IDLE);
-    if (matters && word->maybe > 0)
-        stw_reading_fail(
-            r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->maybe, 1,
-                           "--%.60s %.60s: whether this line runs depends on what the file does "
-                           "not say (a test, a loop or an argument); set it without a condition",
-                           name, value));
-    else if (matters && strpbrk(value, "$`") != NULL)
+    if (idle != NULL) stw_launch_check_open(r, word, name, value, row);
+    if (idle != NULL && matters(row, name) && strpbrk(value, "$`") != NULL)
         stw_reading_fail(
             r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
                            "--%.60s: found \"%.80s\", which this file does not set; set it above "

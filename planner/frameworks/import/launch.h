@@ -13,6 +13,10 @@
  * @param idle of flags that may hang on tests that the script does not decide; NULL: all may */
 void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
                            const stw_flag_table *idle);
+/** Refuse a flag that hangs on a test which the script does not decide.
+ * @param row of the flag, or NULL: its name tells whether it matters */
+void stw_launch_check_open(stw_reading *r, const stw_shell_word *word, const char *name,
+                           const char *value, const stw_flag_row *row);
 /** PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF as the command sees it, into allocator.*. */
 void stw_launch_read_allocator(stw_reading *r, const stw_shell *shell);
 /** One of their values. */

@@ -65,6 +65,13 @@ static bool is_wanted(const stw_shell_word *words, size_t n) {
     return arguments_begin(words, n) > 0;
 }
 
+static void add_argument(stw_reading *r, const char *name, const char *value,
+                         const stw_shell_word *word) {
+    if (name != NULL)
+        stw_launch_check_open(r, word, name, value, stw_flag_row_named(&stw_verl_flags, name));
+    stw_reading_fail(r, stw_flags_add(&r->flags, r->out->pool, name, value, word->line, r->err));
+}
+
 /* a.b=c, +a.b=c, ++a.b=c, --option=c, --option c; ~a.b leaves a key out. */
 static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin) {
     for (size_t i = begin; i < shell->n_words && r->status == STW_STATUS_OK; i++) {
@@ -80,9 +87,7 @@ static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin)
             r->status = stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
                                     "found \"%.60s\", expected key=value", word->text);
         else
-            r->status = stw_flags_add(&r->flags, r->out->pool,
-                                      stw_pool_printf(r->out->pool, "%.*s", (int)length, text),
-                                      value, word->line, r->err);
+            add_argument(r, stw_pool_printf(r->out->pool, "%.*s", (int)length, text), value, word);
     }
 }
 

@@ -122,6 +122,7 @@ static const stw_flag_row rows[] = {
     IDLE(ACTOR "use_token_level_loss"),
     /* the model */
     READ(MODEL "path"),
+    IDLE(MODEL "torch_dtype"), /* fsdp_workers.py reads fsdp_config.model_dtype */
     READ(MODEL "enable_gradient_checkpointing"),
     READ(MODEL "use_remove_padding"),
     READ(MODEL "use_fused_kernels"),
