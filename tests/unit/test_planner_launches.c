@@ -253,14 +253,18 @@ static void maps_without_spaces(void) {
     stw_import_free(&import);
 }
 
-/* A file without a word of images is planned as text. */
+/* A file without a word of images is planned as text; rank 0 sends no model with a tower. */
 static void images_are_text(void) {
     stw_import import;
     stw_model *model = NULL;
-    CHECK_OK(parse("areal", "actor: {backend: 'fsdp:d8', path: Qwen/Qwen2.5-VL-32B-Instruct}\n",
+    CHECK_OK(parse("areal",
+                   "actor: {backend: 'fsdp:d8', path: Qwen/Qwen2.5-VL-32B-Instruct, "
+                   "fsdp: {memory_efficient_load: true}}\n",
                    &import, err));
     CHECK_OK(stw_import_model(&import, NULL, STW_SOURCE_MODELS, &model, err));
     CU_ASSERT_FALSE(sets(&import, "batch.image_tokens"));
+    CU_ASSERT_STRING_EQUAL(import.settings[import.n_settings - 1], "fsdp.wrap_embeddings=true");
+    CU_ASSERT_TRUE(has_setting(&import, "load.method=all_ranks"));
     CU_ASSERT_EQUAL(use_of(&import, "images of a sequence"), STW_IMPORT_ASSUMED);
     stw_model_free(model);
     stw_import_free(&import);

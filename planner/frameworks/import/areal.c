@@ -288,6 +288,8 @@ static void use_fsdp(stw_reading *r, const layout *l) {
     const bool one_loads =
         is_on(r, "actor.fsdp.memory_efficient_load", false) || is_on(r, "actor.use_lora", false);
     stw_reading_set(r, "load.method", one_loads ? "rank0_broadcast" : "all_ranks");
+    /* fsdp_engine.py, is_llm_cpu_load */
+    r->out->derived.each_loads = is_on(r, "actor.fsdp.memory_efficient_load", false);
     if (!one_loads)
         stw_reading_assume(r, "actor.fsdp.memory_efficient_load", "load.method: all_ranks",
                            "false: a rank's whole model lies on its GPU before it is cut");

@@ -105,6 +105,12 @@ void stw_derived_images(stw_reading *r, const stw_model *model) {
     stw_import_derived *derived = &r->out->derived;
     if (!derived->sees || !stw_model_has_vision(model)) return;
     set_tokens(r, model);
+    if (derived->each_loads && has(r->out, "load.method", "rank0_broadcast")) {
+        stw_reading_set(r, "load.method", "all_ranks");
+        stw_reading_line(r, STW_IMPORT_ASSUMED, "load of a vision tower's model",
+                         "load.method all_ranks",
+                         "every rank loads it on its CPU: rank 0 sends models of text alone");
+    }
     if (setting(r->out, "trainable.lora.rank") == NULL) {
         set_frozen(r, model);
         return;

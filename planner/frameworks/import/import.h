@@ -37,6 +37,7 @@ typedef struct stw_import_derived {
     const char *pixels_name; /* what says how large one is; NULL: nothing does */
     uint64_t pixels;         /* of the largest image; 0: not given */
     uint64_t image_tokens;   /* of the largest image; 0: as many as its pixels make */
+    bool each_loads;         /* one with a vision tower is loaded by every rank on its CPU */
     bool freeze_vision, freeze_projector, freeze_language; /* of such a model */
     uint64_t layers, hidden;        /* that flags give beside the name of a model; 0: none */
     uint32_t stages, experts_ranks; /* stages balanced by parameters as AReaL does; 0: none */
