@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "reports/reports.h"
+#include "reports/table.h"
 
 stw_status stw_report_format(const stw_general *general, stw_format *out, stw_error *err) {
     static const struct {
@@ -25,6 +26,19 @@ stw_status stw_report_format(const stw_general *general, stw_format *out, stw_er
         if (strcasecmp(suffix, formats[i].suffix) == 0) *out = formats[i].format;
     }
     return stw_check_suffix(general->output, "a report", ".txt .md .csv .json", err);
+}
+
+uint32_t stw_summary_lines(bool imported) { return imported ? 14 : 22; }
+
+bool stw_is_summary(const stw_general *general, stw_format format) {
+    const bool to_stdout = general->output == NULL || strcmp(general->output, "-") == 0;
+    return to_stdout && format == STW_FORMAT_TERMINAL && !general->verbose;
+}
+
+void stw_tell_details(const char *file, stw_text *out) {
+    const bool kept = file != NULL && strcmp(file, "-") != 0;
+    stw_doc_line(out, STW_FORMAT_TERMINAL, "More: -v, or %s%s",
+                 kept ? "stowage report " : "-o FILE and stowage report FILE", kept ? file : "");
 }
 
 static bool same_letter(char a, char b) {

@@ -20,7 +20,10 @@ static stw_status list(const char *pattern, const stw_general *general, stw_erro
     if (n == 0)
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, pattern, "matches none of the %zu clusters",
                          presets.n));
-    STW_TRY(stw_report_clusters(presets.items, n, format, &text, err));
+    if (n > STW_MOST_LISTED && stw_is_summary(general, format))
+        STW_TRY(stw_report_cluster_names(presets.items, n, &text, err));
+    else
+        STW_TRY(stw_report_clusters(presets.items, n, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
 out:
     stw_text_free(&text);
@@ -56,7 +59,8 @@ int stw_cmd_clusters(int argc, char **argv) {
         "[PATTERN]",
         "List the clusters that --cluster takes by name: \"h100-80g-x8\" is one node, \"4 x "
         "h100-80g-x8\" are four. Most rates are from data sheets; `stowage calibrate` measures "
-        "yours. PATTERN is a part of a cluster's or a GPU's name, or a name with * and ?.",
+        "yours. Without PATTERN and -v their names alone, by GPU. PATTERN is a part of a cluster's "
+        "or a GPU's name, or a name with * and ?.",
         options,
         sizeof options / sizeof options[0],
         0,

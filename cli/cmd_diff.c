@@ -15,7 +15,10 @@ static stw_status diff(const char *const paths[2], const stw_general *general, s
     STW_TRY(stw_check_outputs(&output, 1, inputs, 2, err));
     for (int i = 0; i < 2; i++) STW_TRY(stw_plan_open(paths[i], &plans[i], err));
     STW_TRY(stw_diff_new(plans[0], plans[1], paths, &found, err));
-    STW_TRY(stw_report_diff(found, format, &text, err));
+    if (stw_is_summary(general, format))
+        STW_TRY(stw_report_diff_summary(found, &text, err));
+    else
+        STW_TRY(stw_report_diff(found, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
 out:
     stw_text_free(&text);

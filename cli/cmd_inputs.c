@@ -242,34 +242,14 @@ out:
     return status;
 }
 
-/* Flags that a plan leaves out are named, so that nobody takes it for more than it is. */
-static void warn_of_flags(const stw_import *import, size_t first) {
-    for (size_t i = first; i < import->n_lines; i++) {
-        const stw_import_line *line = &import->lines[i];
-        /* words that are no flag: "length of sequences" */
-        const char *dashes = strchr(line->flag, ' ') != NULL ? "" : import->dashes;
-        if (line->use == STW_IMPORT_UNKNOWN)
-            stw_log(STW_LOG_WARN, "%s%.80s %.80s: not known; its effect on bytes is not known",
-                    import->dashes, line->flag, line->value);
-        else if (line->use == STW_IMPORT_NOT_MODELLED)
-            stw_log(STW_LOG_WARN, "%s%.80s %.80s: not modelled: %s", dashes, line->flag,
-                    line->value, line->note);
-        else if (line->use == STW_IMPORT_ASSUMED)
-            stw_log(STW_LOG_WARN, "%s%.80s: not given; assumed %.80s (%s)", dashes, line->flag,
-                    line->value, line->note);
-    }
-}
-
 static stw_status open_model(const stw_inputs *in, stw_import *import, stw_model **out,
                              stw_error *err) {
     char data[4096];
     stw_status status = stw_data_folder(data, sizeof data, err);
     if (status != STW_STATUS_OK) return status;
     if (in->from == NULL) return stw_model_open(in->model, data, out, err);
-    warn_of_flags(import, 0);
-    const size_t n = import->n_lines;
     status = stw_import_model(import, in->model, data, out, err);
-    if (status == STW_STATUS_OK) warn_of_flags(import, n); /* what follows from the model */
+    stw_warn_of_flags(in, import); /* with what follows from the model */
     return status;
 }
 

@@ -41,7 +41,10 @@ static stw_status inspect(const char *what, const stw_general *general, const ch
     }
     if (tensors != NULL) STW_TRY(stw_model_write_csv(model, tensors, err));
     if (model != NULL) STW_TRY(stw_report_model(model, format, &text, err));
-    if (from && format == STW_FORMAT_TERMINAL) stw_import_write(&import, &text);
+    if (from && stw_is_summary(general, format))
+        stw_import_write_short(&import, what, &text);
+    else if (from && format == STW_FORMAT_TERMINAL)
+        stw_import_write(&import, &text);
     STW_TRY(stw_emit(general, &text, err));
 out:
     stw_text_free(&text);
@@ -66,7 +69,7 @@ int stw_cmd_inspect(int argc, char **argv) {
         "Print tensor groups, tensors and parameters of a model. MODEL is a zoo name "
         "(`stowage models` lists them), a config.json or its folder, a safetensors file, index or "
         "folder (only headers are read), a CSV tensor list, or FRAMEWORK:FILE as for --from of "
-        "`stowage plan`: then its flags and what became of them follow.",
+        "`stowage plan`: then its flags and what became of them follow, with -v all of them.",
         options,
         sizeof options / sizeof options[0],
         1,

@@ -11,20 +11,21 @@ static stw_status list(const char *pattern, const stw_general *general, stw_erro
     const char *const *names = NULL;
     size_t n = 0, n_names = 0;
     stw_model **models = NULL;
+    const char **chosen = NULL;
     stw_text text = STW_TEXT_INIT;
     stw_format format;
     stw_pool *pool = stw_pool_new();
     STW_TRY(stw_report_format(general, &format, err));
     STW_TRY(stw_data_folder(data, sizeof data, err));
     STW_TRY(stw_zoo_list(data, pool, &names, &n_names, err));
+    chosen = stw_pool_array(pool, n_names, sizeof *chosen);
     models = stw_pool_array(pool, n_names, sizeof *models);
-    if (models == NULL) {
+    if (models == NULL || chosen == NULL) {
         status = stw_fail(err, STW_STATUS_NO_MEMORY, "models", "out of memory");
         goto out;
     }
     for (size_t i = 0; i < n_names; i++)
-        if (stw_name_matches(names[i], pattern))
-            STW_TRY(stw_model_open(names[i], data, &models[n++], err));
+        if (stw_name_matches(names[i], pattern)) chosen[n++] = names[i];
     if (n == 0 && pattern != NULL) { /* a published name of one of them */
         stw_zoo_name found;
         STW_TRY(stw_zoo_find(data, pattern, pool, &found, err));
@@ -38,7 +39,13 @@ static stw_status list(const char *pattern, const stw_general *general, stw_erro
                           near != NULL ? "\"?" : "");
         goto out;
     }
-    STW_TRY(stw_report_models((const stw_model *const *)models, n, format, &text, err));
+    if (n > STW_MOST_LISTED && stw_is_summary(general, format)) {
+        STW_TRY(stw_report_model_names(chosen, n, &text, err));
+    } else {
+        for (size_t i = 0; i < n && chosen[i] != NULL; i++)
+            STW_TRY(stw_model_open(chosen[i], data, &models[i], err));
+        STW_TRY(stw_report_models((const stw_model *const *)models, n, format, &text, err));
+    }
     STW_TRY(stw_emit(general, &text, err));
 out:
     for (size_t i = 0; models != NULL && i < n_names; i++) stw_model_free(models[i]);
@@ -57,8 +64,9 @@ int stw_cmd_models(int argc, char **argv) {
         "models",
         "[PATTERN]",
         "List the models of the zoo with parameters, parameters active per token, size and type of "
-        "the published files, and context length. PATTERN is a part of the name, or a name with "
-        "* and ?.",
+        "the published files, and context length; without PATTERN and -v their names alone. "
+        "PATTERN "
+        "is a part of the name, or a name with * and ?.",
         NULL,
         0,
         0,

@@ -52,19 +52,6 @@ out:
     return status;
 }
 
-/* Where the settings are from, and how changes are written in their words. */
-static void tell_source(const char *from, stw_text *out) {
-    const int name = (int)strcspn(from, ":");
-    stw_text_printf(
-        out, "\nSettings\n  Read from %s. Keys that it leaves out have the defaults of %s.\n", from,
-        stw_import_defaults(from));
-    stw_text_printf(
-        out,
-        "  `stowage inspect %s` lists what became of each key. This command with options to "
-        "add and `--emit %.*s` prints the settings that change.\n",
-        from, name, from);
-}
-
 static stw_status make_plan(const stw_inputs *in, const stw_general *general, const char *emit,
                             int *code, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -96,8 +83,12 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, co
         goto out;
     }
     if (general->output != NULL && (general->quiet || strcmp(general->output, "-") == 0)) goto out;
-    STW_TRY(stw_report_plan_summary(plan, &summary, err));
-    if (in->from != NULL) tell_source(in->from, &summary);
+    if (general->verbose)
+        STW_TRY(stw_report_plan_details(plan, &summary, err));
+    else
+        STW_TRY(stw_report_plan_summary(plan, stw_summary_lines(in->from != NULL), &summary, err));
+    if (in->from != NULL) stw_import_tell(in->from, &summary);
+    if (!general->verbose) stw_tell_details(general->output, &summary);
     STW_TRY(stw_emit(&(stw_general){0}, &summary, err));
 out:
     stw_text_free(&json);

@@ -96,8 +96,11 @@ static stw_status simulate(request *r, const stw_general *general, int *code, st
         STW_TRY(write_trace(plan, sims, r->trace, err));
     if (general->json)
         STW_TRY(stw_plan_to_json(plan, &text, err));
+    else if (stw_is_summary(general, format))
+        STW_TRY(stw_report_simulation(plan, stw_summary_lines(r->in.from != NULL), &text, err));
     else
         STW_TRY(stw_report_plan(plan, NULL, NULL, format, &text, err));
+    if (stw_is_summary(general, format)) stw_tell_details(r->plan, &text);
     STW_TRY(stw_emit(general, &text, err));
 out:
     for (uint32_t k = 0; sims != NULL && k < plan->job->n_kinds; k++) stw_sim_free(sims[k]);
@@ -121,9 +124,9 @@ int stw_cmd_simulate(int argc, char **argv) {
         "stowage",
         "simulate",
         "PLAN | --model MODEL",
-        "Simulate a plan: its operations share links, memory bandwidth and CPUs. Prints the "
-        "capacity report with peak memory by phase and component and seconds by phase. Exit code "
-        "4: the plan does not fit; 9: it is at risk, or a part is unknown.",
+        "Simulate a plan: its operations share links, memory bandwidth and CPUs. Prints peaks and "
+        "seconds by phase; -v and -o FILE give the whole capacity report. Exit code 4: the plan "
+        "does not fit; 9: it is at risk, or a part is unknown.",
         options,
         sizeof options / sizeof options[0],
         0,

@@ -228,12 +228,15 @@ static stw_status size(request *r, const stw_general *general, int *code, stw_er
     status = stw_size_find(all->bases, &options, pool, all->answers, all->n, err);
     stw_progress_end();
     if (status != STW_STATUS_OK) goto out;
-    STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
+    if (stw_is_summary(general, format))
+        STW_TRY(stw_report_size_summary(all->answers, all->n, &text, err));
+    else
+        STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
     if (stw_has_summary(general)) {
         stw_text_free(&text);
         STW_TRY(stw_report_format(&(stw_general){0}, &format, err));
-        STW_TRY(stw_report_sizes(all->answers, all->n, format, &text, err));
+        STW_TRY(stw_report_size_summary(all->answers, all->n, &text, err));
         STW_TRY(stw_emit(&(stw_general){0}, &text, err));
     }
     *code = exit_code_of(all);

@@ -139,7 +139,7 @@ static stw_status sweep(const request *r, const stw_general *general, stw_error 
     STW_TRY(stw_sweep_new(&swept, err));
     STW_TRY(prepare(r, general, &opened, swept, err));
     STW_TRY(run(r, general, &opened, swept, err));
-    STW_TRY(stw_report_sweep(swept, false, format, &text, err));
+    STW_TRY(stw_report_sweep(swept, !stw_is_summary(general, format), format, &text, err));
     STW_TRY(stw_emit(general, &text, err));
     if (!stw_has_summary(general)) goto out;
     stw_text_free(&text);

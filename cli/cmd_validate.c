@@ -130,7 +130,9 @@ static stw_status write_comparison(const stw_comparison *comparison, const stw_g
                                    stw_format format, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
     stw_status status = general->json ? stw_comparison_to_json(comparison, &text, err)
-                                      : stw_report_comparison(comparison, format, &text, err);
+                        : stw_is_summary(general, format)
+                            ? stw_report_comparison_summary(comparison, &text, err)
+                            : stw_report_comparison(comparison, format, &text, err);
     if (status == STW_STATUS_OK) status = stw_emit(general, &text, err);
     stw_text_free(&text);
     return status;

@@ -104,6 +104,14 @@ typedef struct stw_opened {
 void stw_warn_of_gpu(const char *gpu, bool bf16);
 STW_MUST_USE stw_status stw_inputs_open(const stw_inputs *in, stw_opened *out, stw_error *err);
 void stw_opened_free(stw_opened *opened);
+/** Warn of what an import leaves out or assumes: with -v line by line, else the names by kind. What
+ * --set or --run give is not assumed. (cmd_import_notes.c) */
+void stw_warn_of_flags(const stw_inputs *in, const stw_import *import);
+/** Two lines on the settings that were imported, for a summary. */
+void stw_import_tell(const char *from, stw_text *out);
+/** What became of the settings: how many of each kind, and those that were left out or assumed.
+ * @param from as on the command line */
+void stw_import_write_short(const stw_import *import, const char *from, stw_text *out);
 /** Read a plan file and hold all that it states to what follows from its decisions, seconds
  * included. The caller frees *out. */
 STW_MUST_USE stw_status stw_plan_open(const char *path, stw_plan **out, stw_error *err);
@@ -115,6 +123,15 @@ int stw_plan_exit_code(const stw_plan *plan);
  * on stdout get the width of the terminal. */
 STW_MUST_USE stw_status stw_report_format(const stw_general *general, stw_format *out,
                                           stw_error *err);
+/** Rows of a list on a screen; of longer ones -v prints all. */
+#define STW_MOST_LISTED 20
+/** Lines of a summary: a screen of 25 less those of the hints below it, and of warnings and words
+ * on settings that were imported. */
+uint32_t stw_summary_lines(bool imported);
+/** Does a report go to the terminal, and nobody asked for all of it (-v)? */
+bool stw_is_summary(const stw_general *general, stw_format format);
+/** The last line of a summary. @param file where the whole is; NULL: nowhere */
+void stw_tell_details(const char *file, stw_text *out);
 /** Whether a name contains `pattern`, or equals it if it has * or ?; in any case. NULL: any. */
 bool stw_name_matches(const char *name, const char *pattern);
 /** USAGE if more than one of the paths is "-". */

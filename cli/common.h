@@ -97,7 +97,8 @@ typedef struct stw_named_path {
 STW_MUST_USE stw_status stw_check_outputs(const stw_named_path *outputs, size_t n_outputs,
                                           const stw_named_path *inputs, size_t n_inputs,
                                           stw_error *err);
-/** Columns of the terminal `fd`: $COLUMNS, else as the terminal says; 0 if it is not a terminal. */
+/** Columns of what is printed to `fd`: $COLUMNS, else as the terminal says, else 80; 0 (no limit)
+ * where COLUMNS is 0 and `fd` is no terminal. */
 unsigned stw_terminal_columns(int fd);
 /** `fd` is a terminal; NO_COLOR is not set; TERM is set and not "dumb". */
 bool stw_terminal_has_colour(int fd);

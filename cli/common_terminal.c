@@ -21,11 +21,11 @@
 enum { LEAST_COLUMNS = 40, MOST_COLUMNS = 10000 };
 
 unsigned stw_terminal_columns(int fd) {
-    if (isatty(fd) != 1) return 0;
     const char *given = getenv("COLUMNS");
     long columns = given != NULL ? strtol(given, NULL, 10) : 0;
+    if (isatty(fd) != 1 && given != NULL && columns == 0) return 0;
     struct winsize size;
-    if (columns <= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+    if (columns <= 0 && isatty(fd) == 1 && ioctl(fd, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
     if (columns <= 0) columns = 80;
     return (unsigned)(columns < LEAST_COLUMNS  ? LEAST_COLUMNS
                       : columns > MOST_COLUMNS ? MOST_COLUMNS

@@ -102,7 +102,7 @@ static void summarize(const stw_run_result *run) {
     printf("verification: %llu of %llu elements checked, %llu mismatches\n",
            (unsigned long long)run->checked, (unsigned long long)run->elements,
            (unsigned long long)run->mismatched);
-    printf("digests: params %016llx, exp_avg %016llx, exp_avg_sq %016llx",
+    printf("digests: params %016llx, exp_avg %016llx,\n  exp_avg_sq %016llx",
            (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
            (unsigned long long)run->digest[2]);
     if (run->digest[3] != 0) printf(", master %016llx", (unsigned long long)run->digest[3]);

@@ -56,6 +56,8 @@ void stw_log_always(stw_log_level level, const char *format, ...) {
     va_end(args);
 }
 
+bool stw_log_is_verbose(void) { return atomic_load(&most_level) >= (int)STW_LOG_DEBUG; }
+
 bool stw_log_shows_progress(void) {
     return atomic_load(&most_level) >= (int)STW_LOG_INFO && callback == to_stderr;
 }

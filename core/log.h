@@ -23,6 +23,8 @@ void stw_log_level_set(stw_log_level most);
 void stw_log(stw_log_level level, const char *format, ...) STW_PRINTF(2, 3);
 /** The same whatever the level: for what a user must know later, such as a file that was left. */
 void stw_log_always(stw_log_level level, const char *format, ...) STW_PRINTF(2, 3);
+/** The level is DEBUG, as with -v: details are welcome. */
+bool stw_log_is_verbose(void);
 
 /* ---- for core/progress.c and for what writes to the terminal beside the log ---- */
 

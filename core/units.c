@@ -257,6 +257,8 @@ stw_status stw_u64_parse(const char *text, stw_unit unit, uint64_t *out, const c
 }
 
 static const char *const binary_names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+static const char *const decimal_names[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+enum { N_BYTE_NAMES = sizeof binary_names / sizeof binary_names[0] };
 
 static void format_binary(double bytes, const char *per, char *out, size_t out_size) {
     size_t i = 0;
@@ -280,13 +282,14 @@ void stw_bytes_format_exact(uint64_t bytes, char *out, size_t out_size) {
         snprintf(out, out_size, "unlimited");
         return;
     }
-    size_t i = 0;
-    while (bytes != 0 && bytes % 1024 == 0 &&
-           i + 1 < sizeof binary_names / sizeof binary_names[0]) {
-        bytes /= 1024;
-        i++;
-    }
-    snprintf(out, out_size, "%" PRIu64 " %s", bytes, binary_names[i]);
+    size_t i = 0, d = 0;
+    uint64_t binary = bytes, decimal = bytes;
+    for (; binary != 0 && binary % 1024 == 0 && i + 1 < N_BYTE_NAMES; i++) binary /= 1024;
+    for (; decimal != 0 && decimal % 1000 == 0 && d + 1 < N_BYTE_NAMES; d++) decimal /= 1000;
+    if (decimal < binary)
+        snprintf(out, out_size, "%" PRIu64 " %s", decimal, decimal_names[d]);
+    else
+        snprintf(out, out_size, "%" PRIu64 " %s", binary, binary_names[i]);
 }
 
 /* The largest prefix in which `value` is at least `least`, else the smallest prefix. */

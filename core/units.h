@@ -43,7 +43,8 @@ const char *stw_unit_expected(stw_unit unit);
 
 /** "61.03 GiB", "512 B", "unlimited". */
 void stw_bytes_format(uint64_t bytes, char *out, size_t out_size);
-/** A size in the largest binary unit that is exact ("16 MiB", "16777217 B"); it round-trips. */
+/** A size in the unit in which it is exact with the fewest digits ("16 MiB", "2 TB",
+ * "16777217 B"); it round-trips. */
 void stw_bytes_format_exact(uint64_t bytes, char *out, size_t out_size);
 /** A quantity with a suitable prefix: "50.1 GB/s", "790 TFLOP/s", "12.3 ms", "6.27
  * Gparam/s". */

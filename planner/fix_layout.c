@@ -83,7 +83,8 @@ static stw_status note(layouts *s, const layout *l, stw_trial trial, stw_error *
             snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", whys[w]);
     }
     const size_t used = strlen(why);
-    if (l->also != NULL) snprintf(why + used, sizeof why - used, "; %s", l->also->why);
+    if (l->also != NULL)
+        snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", l->also->why);
     const uint32_t n = changes_of(s, l, changes);
     return stw_fix_note(s->plan, changes, n, why, trial, err);
 }

@@ -219,6 +219,85 @@ static void put_lessons(const stw_lessons *lessons, stw_format format, stw_pool 
                          lessons->items[w].why);
 }
 
+/* ---- the summary ---- */
+
+/* Rows of a screen, and what it has besides. */
+enum { MOST_ROWS = 12, FEWEST_ROWS = 3, SCREEN_LINES = 20 };
+
+/* Totals, which everybody looks for: "gpu allocated", "host", "time", peaks. */
+static bool is_total(const stw_compare_line *l) {
+    static const char *const parts[] = {"gpu allocated", "gpu reserved", "gpu device", "time"};
+    if (l->verdict == STW_LINE_NOT_MEASURED || !isfinite(l->measured)) return false;
+    if (strcmp(l->what, "host") == 0) return true;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (strncmp(l->what, parts[i], strlen(parts[i])) == 0) return true;
+    return false;
+}
+
+static void put_short_row(const stw_compare_line *l, stw_table *t) {
+    const bool judged = isfinite(l->error) && l->verdict != STW_LINE_NOT_JUDGED;
+    char error[32] = "";
+    if (judged) snprintf(error, sizeof error, "%+.1f%%", 100 * l->error);
+    stw_table_cell(t, "%s", stw_phase_name(l->phase));
+    stw_table_cell(t, "%s", quantity(l->what).text);
+    stw_table_cell(t, "%s",
+                   isfinite(l->predicted) ? figure(l, l->predicted).text : "not predicted");
+    stw_table_cell(t, "%s", isfinite(l->measured) ? figure(l, l->measured).text : "");
+    stw_table_cell(t, "%s", error);
+    stw_table_cell(t, "%s", verdict_word(l->verdict));
+}
+
+/* What is outside, then totals, as many as there is room for. @return rows */
+static uint32_t put_short_table(const stw_comparison *c, uint32_t most, stw_pool *pool,
+                                stw_text *out) {
+    static const char *const heads[] = {"phase",     "quantity", ">predicted",
+                                        ">measured", ">error",   "verdict"};
+    uint32_t rows = 0;
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 6);
+    for (uint32_t i = 0; i < c->n_lines && rows < most; i++) {
+        if (c->lines[i].verdict != STW_LINE_OUTSIDE) continue;
+        put_short_row(&c->lines[i], &t);
+        rows++;
+    }
+    for (uint32_t i = 0; i < c->n_lines && rows < most; i++) {
+        if (c->lines[i].verdict == STW_LINE_OUTSIDE || !is_total(&c->lines[i])) continue;
+        put_short_row(&c->lines[i], &t);
+        rows++;
+    }
+    stw_table_write(&t, STW_FORMAT_TERMINAL, out);
+    return rows;
+}
+
+stw_status stw_report_comparison_summary(const stw_comparison *comparison, stw_text *out,
+                                         stw_error *err) {
+    stw_pool *pool = stw_pool_new();
+    stw_text learned = STW_TEXT_INIT;
+    uint32_t lines = 0;
+    if (pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    put_summary(comparison, STW_FORMAT_TERMINAL, out);
+    put_verify(comparison, STW_FORMAT_TERMINAL, out);
+    if (comparison->lessons != NULL)
+        put_lessons(comparison->lessons, STW_FORMAT_TERMINAL, pool, &learned);
+    for (size_t i = 0; i < out->length; i++) lines += out->data[i] == '\n';
+    for (size_t i = 0; i < learned.length; i++) lines += learned.data[i] == '\n';
+    const uint32_t room = lines + FEWEST_ROWS < SCREEN_LINES ? SCREEN_LINES - lines : FEWEST_ROWS;
+    stw_text_printf(out, "\n");
+    const uint32_t rows =
+        put_short_table(comparison, room < MOST_ROWS ? room : MOST_ROWS, pool, out);
+    if (learned.failed) out->failed = true;
+    if (learned.length > 0) stw_text_append(out, learned.data, learned.length);
+    stw_doc_line(out, STW_FORMAT_TERMINAL,
+                 "%u of %u lines. All of them, by rank and with reasons: -v", rows,
+                 comparison->n_lines);
+    stw_text_free(&learned);
+    stw_pool_free(pool);
+    return stw_text_status(out, err);
+}
+
+/* ---- the report ---- */
+
 stw_status stw_report_comparison(const stw_comparison *comparison, stw_format format, stw_text *out,
                                  stw_error *err) {
     if (format == STW_FORMAT_JSON) return stw_comparison_to_json(comparison, out, err);

@@ -9,6 +9,9 @@
 /* Components that are named in a sentence, and settings. */
 enum { MOST_NAMED = 3, MOST_SETTINGS = 4 };
 
+/* Of a summary, without the lines around a table; and rows for which one is begun. */
+enum { SCREEN_LINES = 17, FEWEST_ROWS = 2 };
+
 typedef struct writing {
     const stw_diff *diff;
     stw_format format;
@@ -36,6 +39,14 @@ static stw_word signed_share(double before, double after) {
     stw_word w = {""};
     if (before > 0 && isfinite(after))
         snprintf(w.text, sizeof w.text, "%+.1f%%", 100 * (after / before - 1));
+    return w;
+}
+
+/* " (+12.3%)"; "" of what was nothing before */
+static stw_word share_in_brackets(double before, double after) {
+    stw_word w = {""};
+    const stw_word share = signed_share(before, after);
+    if (share.text[0] != '\0') snprintf(w.text, sizeof w.text, " (%.40s)", share.text);
     return w;
 }
 
@@ -88,10 +99,10 @@ static void put_peak(const writing *w, stw_tier tier, const char *what) {
     bool grows = after->bytes > before->bytes;
     name_components(before->components, after->components, grows, components, sizeof components);
     stw_doc_line(
-        w->out, w->format, "%s: the peak %s by %s (%s), from %s in %s to %s in %s%s.", what,
+        w->out, w->format, "%s: the peak %s by %s%s, from %s in %s to %s in %s%s.", what,
         grows ? "grows" : "falls",
         stw_word_size(grows ? after->bytes - before->bytes : before->bytes - after->bytes).text,
-        signed_share((double)before->bytes, (double)after->bytes).text,
+        share_in_brackets((double)before->bytes, (double)after->bytes).text,
         stw_word_gib(before->bytes).text, stw_phase_name(before->phase),
         stw_word_gib(after->bytes).text, stw_phase_name(after->phase), components);
 }
@@ -120,10 +131,10 @@ static void put_times(const writing *w) {
     char phases[256];
     if (!isfinite(before) || !isfinite(after)) {
         stw_doc_line(w->out, w->format,
-                     "Times are not compared: %s has no predicted time of an iteration.",
-                     !isfinite(before) && !isfinite(after) ? "neither plan"
-                     : isfinite(before)                    ? "the second plan does not fit or"
-                                                           : "the first plan does not fit or");
+                     "Times are not compared: %s predicted time of an iteration.",
+                     !isfinite(before) && !isfinite(after) ? "neither plan has a"
+                     : isfinite(before)                    ? "the second plan has no"
+                                                           : "the first plan has no");
         return;
     }
     name_phases(w, phases, sizeof phases);
@@ -139,13 +150,13 @@ static void put_times(const writing *w) {
     double each_before = fast_before / plans[0]->job->ranks;
     double each_after = fast_after / plans[1]->job->ranks;
     stw_doc_line(w->out, w->format,
-                 "Throughput: %s instead of %s tokens/s (%s), per GPU %s instead of %s (%s).",
+                 "Throughput: %s instead of %s tokens/s%s, per GPU %s instead of %s%s.",
                  stw_word_count((uint64_t)(fast_after + 0.5)).text,
                  stw_word_count((uint64_t)(fast_before + 0.5)).text,
-                 signed_share(fast_before, fast_after).text,
+                 share_in_brackets(fast_before, fast_after).text,
                  stw_word_count((uint64_t)(each_after + 0.5)).text,
                  stw_word_count((uint64_t)(each_before + 0.5)).text,
-                 signed_share(each_before, each_after).text);
+                 share_in_brackets(each_before, each_after).text);
 }
 
 static void put_settings(const writing *w) {
@@ -184,9 +195,11 @@ static void put_sentences(const writing *w) {
 
 /* ---- tables ---- */
 
+/* @param most rows; more are counted below */
 static void put_words(const writing *w, const char *heading, const char *head,
-                      const stw_diff_words *list, uint32_t n) {
+                      const stw_diff_words *list, uint32_t all, uint32_t most) {
     const char *const heads[] = {head, "before", "after"};
+    const uint32_t n = all < most ? all : most;
     stw_table t;
     if (n == 0) return;
     stw_doc_heading(w->out, w->format, heading);
@@ -197,6 +210,7 @@ static void put_words(const writing *w, const char *heading, const char *head,
         stw_table_cell(&t, "%s", list[i].after != NULL ? list[i].after : "");
     }
     stw_table_write(&t, w->format, w->out);
+    if (all > n) stw_doc_line(w->out, w->format, "and %u more", all - n);
 }
 
 static void put_bytes(const writing *w) {
@@ -280,6 +294,21 @@ static void put_csv(const writing *w) {
     }
 }
 
+stw_status stw_report_diff_summary(const stw_diff *diff, stw_text *out, stw_error *err) {
+    const writing w = {diff, STW_FORMAT_TERMINAL, stw_pool_new(), out};
+    uint32_t lines = 0;
+    if (w.pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    put_sentences(&w);
+    for (size_t i = 0; i < out->length; i++) lines += out->data[i] == '\n';
+    if (lines + FEWEST_ROWS <= SCREEN_LINES)
+        put_words(&w, "Decisions", "decision", diff->decisions, diff->n_decisions,
+                  SCREEN_LINES - lines);
+    stw_doc_line(out, w.format, "More: -v (settings, decisions, bytes and seconds by phase)");
+    stw_pool_free(w.pool);
+    return stw_text_status(out, err);
+}
+
 stw_status stw_report_diff(const stw_diff *diff, stw_format format, stw_text *out, stw_error *err) {
     if (format == STW_FORMAT_JSON) return stw_diff_to_json(diff, out, err);
     const writing w = {diff, format, stw_pool_new(), out};
@@ -289,8 +318,8 @@ stw_status stw_report_diff(const stw_diff *diff, stw_format format, stw_text *ou
         put_csv(&w);
     } else {
         put_sentences(&w);
-        put_words(&w, "Settings", "key", diff->settings, diff->n_settings);
-        put_words(&w, "Decisions", "decision", diff->decisions, diff->n_decisions);
+        put_words(&w, "Settings", "key", diff->settings, diff->n_settings, UINT32_MAX);
+        put_words(&w, "Decisions", "decision", diff->decisions, diff->n_decisions, UINT32_MAX);
         put_bytes(&w);
         put_seconds(&w);
     }

@@ -2,6 +2,7 @@
 /* Lists of what can be named on the command line: the models of the zoo, and the clusters. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/json.h"
 #include "core/units.h"
@@ -85,9 +86,8 @@ static stw_status models_json(const stw_model *const *models, size_t n, stw_text
 
 stw_status stw_report_models(const stw_model *const *models, size_t n, stw_format format,
                              stw_text *out, stw_error *err) {
-    static const char *const for_people[] = {
-        "model",   ">parameters, billion", ">active, billion", ">as stored", "type", "kind",
-        ">context"};
+    static const char *const for_people[] = {"model", ">billion", ">active", ">as stored",
+                                             "type",  "kind",     ">context"};
     static const char *const for_machines[] = {"name",           "params",       "active_params",
                                                "stored_bytes",   "stored_dtype", "kind",
                                                "context_length", "model_type"};
@@ -102,7 +102,10 @@ stw_status stw_report_models(const stw_model *const *models, size_t n, stw_forma
         mixed |= stw_stored_get(models[i]).mixed;
     }
     stw_table_write(&t, format, out);
-    if (mixed && !csv) stw_doc_line(out, format, "+: some tensors are stored in other types.");
+    if (mixed && !csv)
+        stw_doc_line(out, format,
+                     "Billions of parameters, and of those active for a token. "
+                     "+: some tensors are stored in other types.");
     stw_pool_free(pool);
     return stw_text_status(out, err);
 }
@@ -120,9 +123,12 @@ static void cluster_row(stw_table *t, const stw_listed_cluster *listed, bool csv
     const char *rates = c->calibration.measured              ? "measured"
                         : c->calibration.versions[0] != '\0' ? c->calibration.versions
                                                              : "not measured";
+    const char *gpu = c->gpu.name;
+    if (!csv && strncmp(gpu, "NVIDIA ", 7) == 0) gpu += 7;
+    if (!csv && strncmp(gpu, "AMD ", 4) == 0) gpu += 4;
     stw_table_cell(t, "%s", listed->name);
     stw_table_cell(t, "%u", c->gpus);
-    stw_table_cell(t, "%s", c->gpu.name);
+    stw_table_cell(t, "%s", gpu);
     if (csv) {
         stw_table_cell(t, "%" PRIu64, c->gpu.memory_bytes);
         stw_table_cell(t, "%" PRIu64, c->host.memory_bytes);
@@ -133,7 +139,7 @@ static void cluster_row(stw_table *t, const stw_listed_cluster *listed, bool csv
         stw_table_cell(t, "%s", listed->source);
         return;
     }
-    stw_table_cell(t, "%s", stw_word_gib(c->gpu.memory_bytes).text);
+    stw_table_cell(t, "%.0f GiB", (double)c->gpu.memory_bytes / (double)(1ull << 30));
     stw_table_cell(t, "%.0f GiB", (double)c->host.memory_bytes / (double)(1ull << 30));
     stw_table_cell(t, "%s", rate(c->nic_bps).text);
     stw_table_cell(t, "%s", rates);
@@ -159,8 +165,8 @@ static stw_status clusters_json(const stw_listed_cluster *clusters, size_t n, st
 
 stw_status stw_report_clusters(const stw_listed_cluster *clusters, size_t n, stw_format format,
                                stw_text *out, stw_error *err) {
-    static const char *const for_people[] = {
-        "cluster", ">GPUs", "GPU", ">GPU memory", ">host memory", ">network per GPU", "rates"};
+    static const char *const for_people[] = {"cluster", ">GPUs",    "GPU",  ">memory",
+                                             ">host",   ">network", "rates"};
     static const char *const for_machines[] = {
         "name",       "gpus",     "gpu",   "gpu_bytes", "host_bytes", "cores", "nic_bps_per_gpu",
         "nvme_bytes", "measured", "source"};
@@ -170,6 +176,7 @@ stw_status stw_report_clusters(const stw_listed_cluster *clusters, size_t n, stw
     bool csv = format == STW_FORMAT_CSV;
     stw_table t;
     stw_table_begin(&t, pool, csv ? for_machines : for_people, csv ? 10 : 7);
+    t.spare = 2; /* network and rates */
     for (size_t i = 0; i < n; i++) cluster_row(&t, &clusters[i], csv);
     stw_table_write(&t, format, out);
     stw_pool_free(pool);

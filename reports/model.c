@@ -26,19 +26,20 @@ static void group_shape(const stw_block_facts *f, char *out, size_t out_size) {
 }
 
 static void write_groups(const stw_model *model, stw_format format, stw_pool *pool, stw_text *out) {
-    static const char *const for_people[] = {"tensor group", ">blocks", ">tensors", ">parameters",
-                                             ">per block",   ">share",  "shape"};
+    static const char *const for_people[] = {"tensor group", ">blocks",  ">parameters", ">share",
+                                             "shape",        ">tensors", ">per block"};
     static const char *const for_machines[] = {"name", "count", "tensors", "params",
                                                "active_params"};
     bool csv = format == STW_FORMAT_CSV;
     stw_table t;
     stw_table_begin(&t, pool, csv ? for_machines : for_people, csv ? 5 : 7);
+    t.spare = 2;
     for (uint32_t i = 0; i < model->n_groups; i++) {
         const stw_block_group *g = &model->groups[i];
         stw_table_cell(&t, "%s", g->name);
         stw_table_cell(&t, "%u", g->count);
-        stw_table_cell(&t, "%u", g->tensors);
         if (csv) {
+            stw_table_cell(&t, "%u", g->tensors);
             stw_table_cell(&t, "%llu", (unsigned long long)g->params);
             stw_table_cell(&t, "%llu", (unsigned long long)g->active_params);
             continue;
@@ -46,9 +47,10 @@ static void write_groups(const stw_model *model, stw_format format, stw_pool *po
         char shape[200];
         group_shape(&g->facts, shape, sizeof shape);
         stw_table_cell(&t, "%s", stw_word_count(g->params).text);
-        stw_table_cell(&t, "%s", g->count > 1 ? stw_word_count(g->params / g->count).text : "");
         stw_table_cell(&t, "%s", stw_word_share((double)g->params, (double)model->params).text);
         stw_table_cell(&t, "%s", shape);
+        stw_table_cell(&t, "%u", g->tensors);
+        stw_table_cell(&t, "%s", g->count > 1 ? stw_word_count(g->params / g->count).text : "");
     }
     stw_table_write(&t, format, out);
 }

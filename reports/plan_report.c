@@ -242,6 +242,9 @@ static const char *executor_of(const stw_plan *plan, stw_phase phase) {
     const stw_program *program = plan->programs != NULL ? plan->programs[plan->job->largest] : NULL;
     const stw_movement *m = program != NULL ? stw_program_movement(program, phase) : NULL;
     if (m == NULL) return "";
+    /* Stowage itself trains nothing: its plans are for a script that does. */
+    if (!m->by_stowage && m->role_number == 0 && plan->job->engine->spec.trains_as != NULL)
+        return "training script";
     return stw_plan_movement_by(plan, m);
 }
 

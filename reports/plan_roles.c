@@ -56,6 +56,18 @@ static void put_largest_share(const stw_section *s, uint32_t role) {
                  job->roles[role].name, word < 0.99 ? word : 0.99, 100 * STW_RISK_SHARE);
 }
 
+/* "with trainer", "nodes 1-2" */
+static void put_where(const stw_job *job, uint32_t r, char *out, size_t out_size) {
+    const stw_job_role *role = &job->roles[r];
+    const uint32_t first = role->first_node, last = first + role->n_nodes - 1;
+    if (r > 0 && !stw_role_is_alone(job->roles, r))
+        snprintf(out, out_size, "with %.60s", job->roles[role->home].name);
+    else if (first == last)
+        snprintf(out, out_size, "node %u", (unsigned)first);
+    else
+        snprintf(out, out_size, "nodes %u-%u", (unsigned)first, (unsigned)last);
+}
+
 static void put_list(const stw_section *s) {
     static const char *const heads[] = {"role",   "kind",  "engine",        ">nodes",
                                         ">ranks", "where", "nodes' verdict"};
@@ -66,13 +78,7 @@ static void put_list(const stw_section *s) {
     for (uint32_t r = 0; r < job->n_roles; r++) {
         const stw_job_role *role = &job->roles[r];
         char where[96];
-        const uint32_t first = role->first_node, last = first + role->n_nodes - 1;
-        if (r > 0 && !stw_role_is_alone(job->roles, r))
-            snprintf(where, sizeof where, "with %.60s", job->roles[role->home].name);
-        else if (first == last)
-            snprintf(where, sizeof where, "node %u", (unsigned)first);
-        else
-            snprintf(where, sizeof where, "nodes %u-%u", (unsigned)first, (unsigned)last);
+        put_where(job, r, where, sizeof where);
         stw_table_cell(&t, "%s", role->name);
         stw_table_cell(&t, "%s", r == 0 ? "trainer" : stw_role_kind_name(role->spec->kind));
         stw_table_cell(&t, "%s", r == 0 ? job->engine->spec.name : role->engine->name);
@@ -89,6 +95,18 @@ static void put_list(const stw_section *s) {
         job->roles[r].engine->describe(job, r, holds, sizeof holds);
         stw_doc_item(s->out, s->format, "%s, per GPU: %s.", job->roles[r].name, holds);
         put_largest_share(s, r);
+    }
+}
+
+void stw_section_role_lines(const stw_section *s) {
+    const stw_job *job = s->plan->job;
+    for (uint32_t r = 1; r < job->n_roles; r++) {
+        const stw_job_role *role = &job->roles[r];
+        char holds[256], where[96];
+        put_where(job, r, where, sizeof where);
+        role->engine->describe(job, r, holds, sizeof holds);
+        stw_doc_line(s->out, s->format, "%s (%s, %s), per GPU: %s.", role->name, role->engine->name,
+                     where, holds);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
 #include "plan/files/plan_file.h"
+#include "plan/files/plan_flops.h"
 #include "reports/verdict.h"
 
 void stw_section_cluster_name(const stw_cluster *c, char *out, size_t out_size) {
@@ -72,7 +73,7 @@ static void name_untimed(const stw_job *job, stw_text *out) {
 }
 
 /* Times of several roles are those of the trainer; the GPUs are those of all. */
-static void put_costs(const stw_section *s) {
+void stw_section_costs(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const char *rank = plan->cluster.gpus > 0 ? "GPU" : "rank";
     const double iteration_s = stw_plan_iteration_s(plan);
@@ -94,13 +95,35 @@ static void put_costs(const stw_section *s) {
     stw_text_free(&passes);
     stw_text_free(&untimed);
     double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
-    stw_doc_line(s->out, s->format, "Throughput%s: %s tokens/s (%s tokens/s per %s).", whose,
+    char mfu[64] = "";
+    const double used = stw_plan_mfu(plan);
+    if (isfinite(used)) snprintf(mfu, sizeof mfu, ", MFU %s", stw_word_share(used, 1).text);
+    stw_doc_line(s->out, s->format, "Throughput%s: %s tokens/s (%s per %s)%s.", whose,
                  stw_word_count((uint64_t)(per_s + 0.5)).text,
-                 stw_word_count((uint64_t)(per_s / ranks + 0.5)).text, rank);
+                 stw_word_count((uint64_t)(per_s / ranks + 0.5)).text, rank, mfu);
     stw_doc_line(s->out, s->format, "1000 iterations%s take %s on %u %s%s: %s %s-hours.", whose,
                  stw_word_seconds(iteration_s * 1000).text, ranks, rank, ranks > 1 ? "s" : "",
                  stw_word_number(iteration_s * 1000 / 3600 * ranks).text, rank);
     stw_cost_of_plan(plan, s->format, s->out);
+}
+
+void stw_section_bottleneck(const stw_section *s) {
+    const double iteration_s = stw_plan_iteration_s(s->plan);
+    unsigned longest = STW_N_PHASES;
+    double most_s = 0;
+    for (unsigned p = 0; p < STW_N_PHASES; p++) {
+        const double seconds =
+            (double)stw_plan_passes(s->plan, (stw_phase)p) * s->facts->phases[p].time_s;
+        if (!(seconds > most_s)) continue;
+        most_s = seconds;
+        longest = p;
+    }
+    if (longest == STW_N_PHASES || !s->facts->phases[longest].is_bound || !(iteration_s > 0))
+        return;
+    const stw_phase_facts *f = &s->facts->phases[longest];
+    stw_doc_line(s->out, s->format, "Bottleneck: %s, busy for %s of %s (%s of the iteration).",
+                 stw_resource_words(f->binds), stw_word_share(f->busy_s, f->time_s).text,
+                 stw_phase_name((stw_phase)longest), stw_word_share(most_s, iteration_s).text);
 }
 
 /* Less than this is lost in the noise of a training run. */
@@ -108,7 +131,7 @@ static const double WORTH_TELLING = 0.002;
 
 /* Faster plans that were passed over, and what they need: those that a key rules out stand with the
  * costs, the more complicated ones with the solver. */
-static void put_alternatives(const stw_section *s, bool by_key) {
+void stw_section_alternatives(const stw_section *s, bool by_key) {
     for (uint32_t i = 0; i < s->plan->n_alternatives; i++) {
         const stw_alternative *other = &s->plan->alternatives[i];
         if ((strchr(other->rule, '.') != NULL) != by_key || other->share < WORTH_TELLING) continue;
@@ -122,15 +145,15 @@ static void put_alternatives(const stw_section *s, bool by_key) {
     }
 }
 
-static void put_remarks(const stw_section *s, bool of_time) {
+void stw_section_remarks(const stw_section *s, bool of_time) {
     for (uint32_t i = 0; i < s->remarks->n; i++)
         if (s->remarks->items[i].of_time == of_time)
             stw_doc_line(s->out, s->format, "%s", s->remarks->items[i].text);
 }
 
 /* As options of a command line: --set nodes=2 --set "node.host.limit=141 GiB" */
-static void put_changes(const stw_fix_change *changes, uint32_t n_changes, char *out,
-                        size_t out_size) {
+void stw_fix_options(const stw_fix_change *changes, uint32_t n_changes, char *out,
+                     size_t out_size) {
     size_t used = 0;
     for (uint32_t i = 0; i < n_changes && used < out_size; i++) {
         const stw_fix_change *c = &changes[i];
@@ -147,12 +170,12 @@ static void put_remedy(const stw_section *s) {
     char changes[512], why[192] = "";
     bool risky = false;
     if (plan->n_fixes > 0 && stw_plan_fix_is_remedy(plan, &plan->fixes[0])) {
-        put_changes(plan->fixes[0].changes, plan->fixes[0].n_changes, changes, sizeof changes);
+        stw_fix_options(plan->fixes[0].changes, plan->fixes[0].n_changes, changes, sizeof changes);
         snprintf(why, sizeof why, " (%s)", plan->fixes[0].why);
         risky = plan->fixes[0].at_risk;
     } else if (plan->n_bindings > 0 && plan->bindings[0].n_changes > 0) {
-        put_changes(plan->bindings[0].changes, plan->bindings[0].n_changes, changes,
-                    sizeof changes);
+        stw_fix_options(plan->bindings[0].changes, plan->bindings[0].n_changes, changes,
+                        sizeof changes);
         snprintf(why, sizeof why, ", on another machine; no other change that was tried %s",
                  plan->n_fixes > 0 ? "keeps a comparable length of sequences" : "is enough");
     } else {
@@ -163,7 +186,7 @@ static void put_remedy(const stw_section *s) {
                  why);
 }
 
-static void put_risks(const stw_section *s) {
+void stw_section_risks(const stw_section *s) {
     char reason[480];
     for (uint32_t i = 0; stw_verdict_reason(s->plan, i, reason, sizeof reason); i++)
         stw_doc_line(s->out, s->format, "%s", reason);
@@ -177,13 +200,14 @@ static void put_time(const stw_section *s) {
         put_remedy(s);
         return;
     }
-    put_risks(s);
-    put_costs(s);
-    if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, true);
-    put_remarks(s, true);
+    stw_section_risks(s);
+    stw_section_costs(s);
+    stw_section_bottleneck(s);
+    if (isfinite(stw_plan_iteration_s(plan))) stw_section_alternatives(s, true);
+    stw_section_remarks(s, true);
 }
 
-static void put_excesses(const stw_section *s) {
+void stw_section_excesses(const stw_section *s) {
     for (uint32_t i = 0; i < s->facts->n_excesses; i++) {
         const stw_excess *e = &s->facts->excesses[i];
         char resource[64];
@@ -197,9 +221,8 @@ static void put_excesses(const stw_section *s) {
     }
 }
 
-void stw_section_verdict(const stw_section *s) {
+void stw_section_headline(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    const stw_plan_facts *f = s->facts;
     char machine[192];
     stw_section_machine(&plan->cluster, machine, sizeof machine);
     stw_text headline = STW_TEXT_INIT;
@@ -209,20 +232,28 @@ void stw_section_verdict(const stw_section *s) {
     stw_text_free(&headline);
     if (stw_plan_streamed_note(plan) != NULL)
         stw_doc_line(s->out, s->format, "%s", stw_plan_streamed_note(plan));
-    if (f->gpu_phase != STW_N_PHASES) {
-        put_use(s, true);
-        put_use(s, false);
-        put_kill_share(s);
-        if (f->nvme_peak > 0)
-            stw_doc_line(s->out, s->format, "NVMe: %s of %s per node (%s)%s.",
-                         stw_word_gib(f->nvme_peak).text, stw_word_gib(f->nvme_capacity).text,
-                         stw_word_share((double)f->nvme_peak, (double)f->nvme_capacity).text,
-                         !s->plan->job->engine->nvme_commits ? ""
-                         : stw_nvme_copies(s->plan->job) > 1 ? ", two copies of the state"
-                                                             : ", one copy of the state");
-    }
-    put_excesses(s);
-    put_remarks(s, false);
+}
+
+void stw_section_uses(const stw_section *s) {
+    const stw_plan_facts *f = s->facts;
+    if (f->gpu_phase == STW_N_PHASES) return;
+    put_use(s, true);
+    put_use(s, false);
+    put_kill_share(s);
+    if (f->nvme_peak > 0)
+        stw_doc_line(s->out, s->format, "NVMe: %s of %s per node (%s)%s.",
+                     stw_word_gib(f->nvme_peak).text, stw_word_gib(f->nvme_capacity).text,
+                     stw_word_share((double)f->nvme_peak, (double)f->nvme_capacity).text,
+                     !s->plan->job->engine->nvme_commits ? ""
+                     : stw_nvme_copies(s->plan->job) > 1 ? ", two copies of the state"
+                                                         : ", one copy of the state");
+}
+
+void stw_section_verdict(const stw_section *s) {
+    stw_section_headline(s);
+    stw_section_uses(s);
+    stw_section_excesses(s);
+    stw_section_remarks(s, false);
     put_time(s);
 }
 
@@ -268,6 +299,25 @@ static void put_tiers(stw_table *t, const uint64_t *bytes) {
         stw_table_cell(t, "%s", bytes[tier] > 0 ? stw_word_gib(bytes[tier]).text : "");
 }
 
+void stw_section_parked(const stw_section *s) {
+    static const char *const names[] = {"parameters", "gradients", "moments"};
+    const bool parked[] = {s->plan->run.park.params, s->plan->run.park.grads,
+                           s->plan->run.park.moments};
+    stw_text line = STW_TEXT_INIT;
+    for (int i = 0; i < 3; i++)
+        if (parked[i]) stw_text_printf(&line, "%s%s", line.length > 0 ? ", " : "", names[i]);
+    if (line.length > 0)
+        stw_doc_line(s->out, s->format, "Parked on the host but while they are used: %s.",
+                     line.data);
+    if (line.failed) s->out->failed = true;
+    stw_text_free(&line);
+}
+
+static void put_tier(stw_table *t, stw_tier tier, bool parked) {
+    stw_table_cell(t, "%s%s", stw_tier_name(tier),
+                   parked && tier == STW_TIER_GPU ? ", parked" : "");
+}
+
 /* Parameters without gradients and moments. */
 static void put_frozen(const stw_plan_facts *f, stw_table *t) {
     if (f->frozen_params == 0) return;
@@ -297,9 +347,9 @@ void stw_section_decisions(const stw_section *s) {
     for (uint32_t i = 0; i < plan->decisions.n_state && i < STW_MAX_PLACES; i++) {
         const stw_place *place = &plan->decisions.state[i].place;
         if (plan->decisions.state[i].units == 0) continue;
-        stw_table_cell(&t, "%s", stw_tier_name(place->params));
-        stw_table_cell(&t, "%s", stw_tier_name(place->grads));
-        stw_table_cell(&t, "%s", stw_tier_name(place->moments));
+        put_tier(&t, place->params, plan->run.park.params);
+        put_tier(&t, place->grads, plan->run.park.grads);
+        put_tier(&t, place->moments, plan->run.park.moments);
         stw_table_cell(&t, "%s", stw_update_name(place->update));
         stw_table_cell(&t, "%s", stw_word_count(f->place_params[i]).text);
         stw_table_cell(&t, "%s", stw_word_share((double)f->place_params[i], (double)all).text);
@@ -308,6 +358,7 @@ void stw_section_decisions(const stw_section *s) {
     put_frozen(f, &t);
     stw_table_write(&t, s->format, s->out);
     put_update_words(s);
+    stw_section_parked(s);
     if (plan->job->engine->whole)
         stw_doc_line(s->out, s->format,
                      "Parameters are those that the rank updates; bytes are all parameters, "
@@ -430,7 +481,7 @@ void stw_section_solver(const stw_section *s) {
                  outcome[plan->outcome], gap, by->name, by->version != NULL ? by->version : "",
                  by->rows, by->columns, stw_word_seconds(by->seconds).text);
     put_estimates(s);
-    if (isfinite(stw_plan_iteration_s(plan))) put_alternatives(s, false);
+    if (isfinite(stw_plan_iteration_s(plan))) stw_section_alternatives(s, false);
 }
 
 static void put_limits(const stw_section *s) {
@@ -448,7 +499,7 @@ static void put_limits(const stw_section *s) {
         const stw_binding *b = &s->plan->bindings[i];
         char resource[64], changes[256] = "";
         stw_resource_name_words(b->resource, resource, sizeof resource);
-        put_changes(b->changes, b->n_changes, changes, sizeof changes);
+        stw_fix_options(b->changes, b->n_changes, changes, sizeof changes);
         stw_table_cell(&t, "%s", resource);
         stw_table_cell(&t, "%s", b->phase != NULL ? b->phase : "");
         stw_table_cell(&t, "%s", b->enough_bytes > 0 ? stw_word_gib(b->enough_bytes).text : "");
@@ -474,7 +525,7 @@ void stw_section_infeasible(const stw_section *s) {
     stw_table_begin(&t, s->pool, fix_heads, 2);
     for (uint32_t i = 0; i < plan->n_fixes; i++) {
         char changes[512];
-        put_changes(plan->fixes[i].changes, plan->fixes[i].n_changes, changes, sizeof changes);
+        stw_fix_options(plan->fixes[i].changes, plan->fixes[i].n_changes, changes, sizeof changes);
         stw_table_cell(&t, "%s", changes);
         stw_table_cell(&t, "%s%s", plan->fixes[i].why != NULL ? plan->fixes[i].why : "",
                        plan->fixes[i].at_risk ? "; still at risk" : "");

@@ -22,8 +22,29 @@ typedef struct stw_section {
 void stw_section_cluster_name(const stw_cluster *cluster, char *out, size_t out_size);
 /** "4 nodes with 8 x NVIDIA H200 each". */
 void stw_section_machine(const stw_cluster *cluster, char *out, size_t out_size);
-/** Verdict, peaks of GPU and host memory, iteration time and throughput. */
+/** Verdict, peaks of GPU and host memory, iteration time and throughput: the parts that follow, in
+ * their order, and what to change. */
 void stw_section_verdict(const stw_section *s);
+/** "MODEL fits on 4 nodes with 8 x NVIDIA H200 each." */
+void stw_section_headline(const stw_section *s);
+/** Peaks of GPU, host and NVMe, one line each. */
+void stw_section_uses(const stw_section *s);
+/** Limits that are exceeded, and by how much. */
+void stw_section_excesses(const stw_section *s);
+/** Why a plan that fits is at risk. */
+void stw_section_risks(const stw_section *s);
+/** Seconds of an iteration, tokens per second, MFU (plan/files/plan_flops.h), GPU-hours. */
+void stw_section_costs(const stw_section *s);
+/** What the longest phase waits for. */
+void stw_section_bottleneck(const stw_section *s);
+/** Faster plans that were passed over. @param by_key those that a key of the run rules out */
+void stw_section_alternatives(const stw_section *s, bool by_key);
+/** Remarks on seconds, or the others. */
+void stw_section_remarks(const stw_section *s, bool of_time);
+/** State that leaves the GPU between the phases that use it; nothing if there is none. */
+void stw_section_parked(const stw_section *s);
+/** Changes as options of a command line: --set nodes=2 --set "node.host.limit=141 GiB" */
+void stw_fix_options(const stw_fix_change *changes, uint32_t n_changes, char *out, size_t out_size);
 /** Placement of the state: tiers, update kind, bytes per tier. */
 void stw_section_decisions(const stw_section *s);
 /** Activation policy of each tensor group: keep, recompute or offload. */
@@ -31,6 +52,8 @@ void stw_section_activations(const stw_section *s);
 /** Roles, their nodes, and what each holds at the peaks. Appends nothing if there is the trainer
  * alone. (plan_roles.c) */
 void stw_section_roles(const stw_section *s);
+/** A line for each role beside the trainer: where it is and what it holds. (plan_roles.c) */
+void stw_section_role_lines(const stw_section *s);
 /** Rings, prefetch and load method. */
 void stw_section_ring(const stw_section *s);
 /** Outcome and gap of the solver, and the cost of a greedy placement. */

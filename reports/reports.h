@@ -46,8 +46,20 @@ typedef struct stw_listed_key {
  * twelve keys names and defaults alone (JSON: stowage.keys/1). */
 STW_MUST_USE stw_status stw_report_keys(const stw_listed_key *keys, size_t n, stw_format format,
                                         stw_text *out, stw_error *err);
-/** The short summary of a plan that `stowage plan` prints. */
-STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, stw_text *out,
+/** Names alone, those that begin alike together, on a screen of 25 lines: for terminals. */
+STW_MUST_USE stw_status stw_report_model_names(const char *const *names, size_t n, stw_text *out,
+                                               stw_error *err);
+STW_MUST_USE stw_status stw_report_cluster_names(const stw_listed_cluster *clusters, size_t n,
+                                                 stw_text *out, stw_error *err);
+/** The short summary of a plan that `stowage plan` prints: what fits, what binds, what it costs,
+ * what to change. @param lines above which the less important ones are left out */
+STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_text *out,
+                                                stw_error *err);
+/** The same with a table of phases, which `stowage simulate` prints. */
+STW_MUST_USE stw_status stw_report_simulation(const stw_plan *plan, uint32_t lines, stw_text *out,
+                                              stw_error *err);
+/** The same with all that was decided, as -v prints it. */
+STW_MUST_USE stw_status stw_report_plan_details(const stw_plan *plan, stw_text *out,
                                                 stw_error *err);
 /** Capacity report of a plan: verdict, state placement, peak memory by phase and component, limits,
  * phase times, bottlenecks, value of more resources, changes that make it fit. `run` and
@@ -68,11 +80,21 @@ STW_MUST_USE stw_status stw_report_run(const stw_run_result *run, stw_format for
 STW_MUST_USE stw_status stw_report_comparison(const stw_comparison *comparison, stw_format format,
                                               stw_text *out, stw_error *err);
 
+/** The same for a screen of 25 lines: what is outside, then totals. */
+STW_MUST_USE stw_status stw_report_comparison_summary(const stw_comparison *comparison,
+                                                      stw_text *out, stw_error *err);
+
 /** What differs between two plans: sentences first, then tables. */
 STW_MUST_USE stw_status stw_report_diff(const stw_diff *diff, stw_format format, stw_text *out,
                                         stw_error *err);
 
-/** Rows of a sweep, the Pareto front first. @param all_rows false: a terminal leaves out many */
+/** The same for a screen of 25 lines: the sentences, and decisions as far as there is room. */
+STW_MUST_USE stw_status stw_report_diff_summary(const stw_diff *diff, stw_text *out,
+                                                stw_error *err);
+
+/** Rows of a sweep, the Pareto front first.
+ * @param all_rows false: a terminal gets
+ * a screen of 25 lines, with the columns that decide */
 STW_MUST_USE stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format format,
                                          stw_text *out, stw_error *err);
 
@@ -80,6 +102,10 @@ STW_MUST_USE stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, 
  * model follow each other (JSON: stowage.size/1). */
 STW_MUST_USE stw_status stw_report_sizes(const stw_size_answer *answers, uint32_t n,
                                          stw_format format, stw_text *out, stw_error *err);
+
+/** The same for a screen of 25 lines: the columns that decide, and at most ten rows. */
+STW_MUST_USE stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n,
+                                                stw_text *out, stw_error *err);
 
 /* ---- traces: the same events for simulated and real runs ---- */
 typedef struct stw_trace_event {

@@ -224,13 +224,38 @@ static void write_csv(const stw_run_result *run, stw_text *out) {
     }
 }
 
+static bool is_known(const char *text) { return text != NULL && *text != '\0'; }
+
+/* "stowage on NVIDIA H200 (cuda): 4 ranks, 10 optimizer steps, seed 1." of a run, "Recorded by
+ * another program: 8 ranks, ..." of what others measured, as far as their files say. */
+static void put_origin(const stw_run_result *run, stw_format format, stw_text *out) {
+    const bool external = is_known(run->source) && strcmp(run->source, "external") == 0;
+    const uint32_t ranks = run->n_ranks > run->world ? run->n_ranks : run->world;
+    stw_text line = STW_TEXT_INIT;
+    stw_text_printf(&line, "%s",
+                    external                ? "Measured by another program"
+                    : is_known(run->source) ? run->source
+                                            : "run");
+    if (is_known(run->device)) stw_text_printf(&line, " on %s", run->device);
+    if (is_known(run->backend)) stw_text_printf(&line, " (%s)", run->backend);
+    stw_text_printf(&line, ": ");
+    if (ranks > 0)
+        stw_text_printf(&line, "%u rank%s", ranks, ranks > 1 ? "s" : "");
+    else
+        stw_text_printf(&line, "ranks unknown");
+    if (run->steps > 0 || !external)
+        stw_text_printf(&line, ", %u optimizer step%s", run->steps, run->steps == 1 ? "" : "s");
+    if (!external) stw_text_printf(&line, ", seed %" PRIu64, run->seed);
+    if (line.failed || line.data == NULL)
+        out->failed = true;
+    else
+        stw_doc_line(out, format, "%s.", line.data);
+    stw_text_free(&line);
+}
+
 static void write_for_people(const stw_run_result *run, stw_format format, stw_pool *pool,
                              stw_text *out) {
-    stw_doc_line(out, format, "%s on %s (%s): %u rank%s, %u optimizer step%s, seed %" PRIu64 ".",
-                 run->source != NULL ? run->source : "run",
-                 run->device != NULL ? run->device : "an unknown device",
-                 run->backend != NULL ? run->backend : "unknown backend", run->world,
-                 run->world > 1 ? "s" : "", run->steps, run->steps > 1 ? "s" : "", run->seed);
+    put_origin(run, format, out);
     put_steps(run, format, pool, out);
     put_rates(run, format, out);
     put_links(run, format, out);

@@ -107,6 +107,101 @@ static void put_table(const stw_size_answer *answers, uint32_t n, stw_format for
     stw_table_write(&t, format, out);
 }
 
+static void put_heading(const stw_size_answer *answers, uint32_t n, stw_format format,
+                        stw_text *out) {
+    uint32_t models = n > 0;
+    for (uint32_t i = 1; i < n; i++) models += answers[i].model != answers[i - 1].model;
+    if (models > 1)
+        stw_doc_title(out, format, "The smallest clusters on which %" PRIu32 " models fit", models);
+    else
+        stw_doc_title(out, format, "The smallest clusters on which %s%s fits",
+                      answers[0].model->facts_known ? "" : "the state of ", answers[0].model->name);
+}
+
+/* ---- the summary ---- */
+
+/* Rows that a screen has room for, and remarks below them. */
+enum { MOST_ROWS = 10, MOST_REMARKS = 2 };
+
+static void put_short_row(const stw_size_answer *a, bool several, stw_table *t) {
+    char layout[160];
+    const stw_sweep_row *row = &a->row;
+    const double hours = stw_sweep_gpu_hours(row), least = stw_sweep_gpu_hours(&a->cheapest_row);
+    const bool cheaper = a->fits && isfinite(least);
+    layout_words(a, layout, sizeof layout);
+    if (several) stw_table_cell(t, "%s", a->model->name);
+    stw_table_cell(t, "%s", a->name);
+    if (a->fits)
+        stw_table_cell(t, "%s", size_words(&a->cluster).text);
+    else
+        stw_table_cell(t, "none up to %" PRIu32 " nodes", a->cluster.nodes);
+    stw_table_cell(t, "%s", stw_word_sweep_verdict(row->verdict));
+    stw_table_cell(t, "%s", layout);
+    stw_table_cell(t, "%s", row->gpus > 0 ? stw_word_gib(row->gpu_peak_bytes).text : "");
+    stw_table_cell(t, "%s",
+                   row->tokens_per_s > 0 ? stw_word_count((uint64_t)(row->tokens_per_s + 0.5)).text
+                                         : "");
+    stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
+    stw_table_cell(t, "%s", a->fits ? stw_word_count(a->longest_seq_len).text : "");
+    stw_table_cell(t, "%s", cheaper ? size_words(&a->cheapest).text : "");
+}
+
+/* What would help on the first kinds on which it does not fit, or is not known to. */
+static void put_unfit(const stw_size_answer *answers, uint32_t n, stw_text *out) {
+    uint32_t named = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const stw_size_answer *a = &answers[i];
+        const bool unknown = a->row.verdict == STW_SWEEP_UNKNOWN;
+        if ((a->fits && !unknown) || named++ >= MOST_REMARKS) continue;
+        if (a->row.reason != NULL) {
+            stw_doc_line(out, STW_FORMAT_TERMINAL, "%s on %s: %s", a->model->name, a->name,
+                         a->row.reason);
+            continue;
+        }
+        if (unknown) {
+            stw_doc_line(out, STW_FORMAT_TERMINAL,
+                         "%s on %s: the state fits; forward and backward are unknown.",
+                         a->model->name, a->name);
+            continue;
+        }
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "%s on %s does not fit. %s%s.", a->model->name,
+                     a->name,
+                     a->help != NULL ? "It fits with "
+                                     : "Neither lower precision nor another engine is enough",
+                     a->help != NULL ? a->help : "");
+    }
+}
+
+stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n, stw_text *out,
+                                   stw_error *err) {
+    static const char *const heads[] = {"model",        "kind",      "smallest",  "verdict",
+                                        "layout",       ">GPU peak", ">tokens/s", ">GPU-h per 1e9",
+                                        ">longest seq", "cheapest"};
+    const uint32_t n_heads = sizeof heads / sizeof heads[0];
+    const bool several = is_of_several(answers, n);
+    stw_table t;
+    stw_pool *pool = stw_pool_new();
+    if (pool == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
+    put_heading(answers, n, STW_FORMAT_TERMINAL, out);
+    stw_table_begin(&t, pool, several ? heads : heads + 1, several ? n_heads : n_heads - 1);
+    t.spare = 1;
+    for (uint32_t i = 0; i < n && i < MOST_ROWS; i++) put_short_row(&answers[i], several, &t);
+    stw_table_write(&t, STW_FORMAT_TERMINAL, out);
+    if (n > MOST_ROWS)
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "%" PRIu32 " more rows: -v.", n - MOST_ROWS);
+    stw_size_recommend(answers, n, STW_FORMAT_TERMINAL, out);
+    put_unfit(answers, n, out);
+    stw_doc_line(
+        out, STW_FORMAT_TERMINAL,
+        "GPU-hours for 10^9 tokens; cheapest: of 1, 2 and 4 times as many GPUs. More: -v, or "
+        "-o FILE");
+    stw_pool_free(pool);
+    return stw_text_status(out, err);
+}
+
+/* ---- the report ---- */
+
 /* What the figures are without, and on what a row depends. */
 static void put_remarks(const stw_size_answer *answers, uint32_t n, stw_format format,
                         stw_text *out) {
@@ -300,13 +395,7 @@ static stw_status write_json(const stw_size_answer *answers, uint32_t n, stw_tex
 
 static void put_title(const stw_size_answer *answers, uint32_t n, stw_format format,
                       stw_text *out) {
-    uint32_t models = n > 0;
-    for (uint32_t i = 1; i < n; i++) models += answers[i].model != answers[i - 1].model;
-    if (models > 1)
-        stw_doc_title(out, format, "The smallest clusters on which %" PRIu32 " models fit", models);
-    else
-        stw_doc_title(out, format, "The smallest clusters on which %s%s fits",
-                      answers[0].model->facts_known ? "" : "the state of ", answers[0].model->name);
+    put_heading(answers, n, format, out);
     stw_doc_line(
         out, format,
         "Part of a node: its memory, cores and bandwidths in proportion to its GPUs. "

@@ -7,8 +7,8 @@
 #include "reports/table.h"
 #include "reports/verdict.h"
 
-/* A terminal shows so many rows at most, unless all are asked for. */
-enum { MOST_ROWS = 40 };
+/* Rows that a screen has room for. */
+enum { MOST_ROWS = 14 };
 
 /* "GPU compute, forward_backward" of "gpu_compute in forward_backward" */
 void stw_bound_words(const char *binds, char *out, size_t out_size) {
@@ -124,6 +124,64 @@ static void put_csv(const stw_sweep *sweep, stw_text *out) {
     }
 }
 
+/* What decides, in a row of a screen. */
+static void put_short_row(const stw_sweep *sweep, uint32_t i, stw_table *t) {
+    const stw_sweep_row *row = &sweep->rows[i];
+    const char *in = row->binds != NULL ? strstr(row->binds, " in ") : NULL;
+    char name[64] = "", words[96] = "";
+    if (in != NULL) snprintf(name, sizeof name, "%.*s", (int)(in - row->binds), row->binds);
+    if (in != NULL) stw_resource_name_words(name, words, sizeof words);
+    for (uint32_t a = 0; a < sweep->n_axes; a++)
+        stw_table_cell(t, "%s", stw_sweep_value(sweep, i, a));
+    stw_table_cell(t, "%s%s", stw_word_sweep_verdict(row->verdict), row->front ? " *" : "");
+    stw_table_cell(t, "%s", row->gpus > 0 ? stw_word_count(row->gpus).text : "");
+    stw_table_cell(t, "%s", row->gpus > 0 ? stw_word_gib(row->gpu_peak_bytes).text : "");
+    put_number(t, row->tokens_per_s);
+    put_number(t, stw_sweep_tokens_per_gpu(row));
+    stw_table_cell(t, "%s", words);
+}
+
+/* Why rows were refused: the first reason stands for the others. */
+static void put_reason(const stw_sweep *sweep, stw_text *out) {
+    for (uint32_t i = 0; i < sweep->n_points; i++) {
+        if (sweep->rows[i].verdict != STW_SWEEP_REFUSED || sweep->rows[i].reason == NULL) continue;
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "Refused, for example: %s", sweep->rows[i].reason);
+        return;
+    }
+}
+
+/* The front, and the first of the other rows. */
+static void put_short(const stw_sweep *sweep, uint32_t front, stw_pool *pool, stw_text *out) {
+    static const char *const figures[] = {"verdict",   ">GPUs",    ">GPU peak",
+                                          ">tokens/s", ">per GPU", "binds"};
+    const char *heads[STW_SWEEP_MOST_AXES + 6];
+    uint32_t n = 0, rows = 0;
+    stw_table t;
+    for (uint32_t a = 0; a < sweep->n_axes; a++) heads[n++] = sweep->axes[a].key;
+    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) heads[n++] = figures[i];
+    put_reason(sweep, out);
+    stw_text_printf(out, "\n");
+    stw_table_begin(&t, pool, heads, n);
+    t.spare = 2;
+    uint32_t others = front < MOST_ROWS ? MOST_ROWS - front : 0;
+    for (uint32_t i = 0; i < sweep->n_points && rows < MOST_ROWS; i++) {
+        if (!sweep->rows[i].front && others == 0) continue;
+        if (!sweep->rows[i].front) others--;
+        put_short_row(sweep, i, &t);
+        rows++;
+    }
+    stw_table_write(&t, STW_FORMAT_TERMINAL, out);
+    if (front > 0)
+        stw_doc_line(out, STW_FORMAT_TERMINAL,
+                     "*: no other row has as few GPUs and as many tokens per second and GPU.");
+    if (sweep->n_points > rows)
+        stw_doc_line(out, STW_FORMAT_TERMINAL,
+                     "%u more rows: -v, or -o FILE and stowage report FILE",
+                     sweep->n_points - rows);
+    else
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "More: -v, or -o FILE and stowage report FILE");
+}
+
 static void put_counts(const stw_sweep *sweep, stw_format format, stw_text *out) {
     stw_text line = STW_TEXT_INIT;
     uint32_t n = 0;
@@ -160,7 +218,7 @@ stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format fo
                             stw_error *err) {
     if (format == STW_FORMAT_JSON) return stw_sweep_to_json(sweep, out, err);
     stw_pool *pool = stw_pool_new();
-    bool any = false;
+    uint32_t front = 0;
     if (pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     if (format == STW_FORMAT_CSV) {
@@ -170,22 +228,24 @@ stw_status stw_report_sweep(const stw_sweep *sweep, bool all_rows, stw_format fo
     }
     stw_doc_title(out, format, "Sweep: %s on %s", sweep->arguments.model, sweep->arguments.cluster);
     put_counts(sweep, format, out);
-    for (uint32_t i = 0; i < sweep->n_points; i++) any |= sweep->rows[i].front;
+    for (uint32_t i = 0; i < sweep->n_points; i++) front += sweep->rows[i].front;
+    put_tokens(sweep, format, out);
+    if (!all_rows && format == STW_FORMAT_TERMINAL) {
+        put_short(sweep, front, pool, out);
+        stw_pool_free(pool);
+        return stw_text_status(out, err);
+    }
     stw_doc_line(out, format,
-                 any ? "Rows with * are the Pareto front: no other row has as few GPUs and as many "
+                 front > 0
+                     ? "Rows with * are the Pareto front: no other row has as few GPUs and as many "
                        "tokens per second and GPU."
                      : "No row fits, so there is no Pareto front.");
-    put_tokens(sweep, format, out);
-    if (any) {
+    if (front > 0) {
         stw_doc_heading(out, format, "Pareto front: GPUs against tokens per second and GPU");
         put_rows(sweep, true, format, pool, out);
     }
-    if (all_rows || sweep->n_points <= MOST_ROWS) {
-        stw_doc_heading(out, format, "All combinations");
-        put_rows(sweep, false, format, pool, out);
-    } else {
-        stw_doc_line(out, format, "`stowage report FILE` lists all rows of a sweep's file.");
-    }
+    stw_doc_heading(out, format, "All combinations");
+    put_rows(sweep, false, format, pool, out);
     stw_pool_free(pool);
     return stw_text_status(out, err);
 }

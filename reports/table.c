@@ -254,11 +254,14 @@ static void write_terminal(const stw_table *t, stw_text *out) {
     if (terminal_columns > 0 && total_width(&all) > terminal_columns && all.n > 1 &&
         head_of(t, all.columns[all.n - 1])[0] == '\0')
         all.n--;
+    for (uint32_t i = 0; i < t->spare && terminal_columns > 0 && all.n > 1; i++)
+        if (total_width(&all) > terminal_columns) all.n--;
     if (all.n == 1) {
         (void)fill_strip(t, &all, 0, &one);
         put_strip(t, &one, out);
     }
     for (uint32_t next = 1; next < all.n;) {
+        if (next > 1 && t->spare > 0) break;
         if (next > 1) put(out, "\n");
         next += fill_strip(t, &all, next, &one);
         put_strip(t, &one, out);

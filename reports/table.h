@@ -19,6 +19,9 @@ typedef struct stw_table {
     const char **cells; /* row by row */
     size_t *widths;     /* of columns, while the table is written */
     bool failed;
+    /* On a terminal: columns at the end that are left out before cells are wrapped. With any,
+     * columns that have no room at all are left out, too. */
+    uint32_t spare;
 } stw_table;
 
 /** An empty table; its cells are allocated in `pool`. @param heads [n_columns], must outlive the
@@ -29,8 +32,8 @@ void stw_table_begin(stw_table *table, stw_pool *pool, const char *const *heads,
 void stw_table_cell(stw_table *table, const char *format, ...) STW_PRINTF(2, 3);
 /** Terminal: aligned columns with underlined heads. In a table that is wider than the terminal,
  * words are wrapped inside their columns; columns that still do not fit follow below, behind a copy
- * of the first one. Figures are never cut. Markdown: a pipe table. CSV: RFC 4180. A column that is
- * empty in every row is omitted, except in CSV. */
+ * of the first one, or are left out (`spare`). Figures are never cut. Markdown: a pipe table. CSV:
+ * RFC 4180. A column that is empty in every row is omitted, except in CSV. */
 void stw_table_write(const stw_table *table, stw_format format, stw_text *out);
 
 /** Width set by stw_report_width_set, 0 for no limit. */

@@ -80,7 +80,7 @@ void stw_doc_line(stw_text *out, stw_format format, const char *format_text, ...
     va_start(args, format_text);
     put_args(out, format_text, args);
     va_end(args);
-    wrap_since(out, start, format, 2);
+    wrap_since(out, start, format, 4);
     stw_text_printf(out, format == STW_FORMAT_MARKDOWN ? "\n\n" : "\n");
 }
 

@@ -2,6 +2,7 @@
 # Shared by the tests of the commands: a small model, a small cluster, and checks.
 # Sourced in the folder of the test; STOWAGE is the program.
 set -eu
+export COLUMNS=0 # sentences that are looked for are not wrapped
 
 fail() {
     echo "FAIL: $*" >&2

@@ -41,8 +41,8 @@ for one in "--cluster 1xh100-80g-x8" "--cluster h100-80g-x8 --set nodes=1"; do
         fail "no word of the nodes: $(cat launch.err)"
     grep -q "on 1 node with 8 x NVIDIA H100" launch.txt || fail "$one does not count"
 done
-grep -q "Keys that it leaves out have the defaults of verl 0.9.1" launch.txt || fail "no word of the defaults' version"
-grep -q -e "stowage inspect verl:launch.sh.*--emit verl" launch.txt || fail "no word of settings in verl's words"
+grep -q "Settings: verl:launch.sh; what it leaves out has the defaults of verl 0.9.1" launch.txt || fail "no word of the defaults' version"
+grep -q -e "stowage inspect -v verl:launch.sh.*--emit verl" launch.txt || fail "no word of settings in verl's words"
 grep -q "actor_rollout_ref.actor.strategy: not given; assumed fsdp" launch.err || fail "the strategy: $(cat launch.err)"
 
 # on other GPUs a step has the launch's tokens, and an iteration its four mini batches, and --emit changes the nodes alone

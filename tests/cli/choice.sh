@@ -65,7 +65,7 @@ grep -q '"rule": "placement.gpu_fill"' less.json || fail "what the fill costs is
 # nothing fits: exit 4, whatever the solver says, and no forced plan is over by a smaller sum of shares
 over() { # NAME ARGUMENTS
     plan "$@"
-    awk '/Over the limit/ { sub(/.* \(/, ""); sum += $1 } END { print sum + 0 }' "$1.txt"
+    "$STOWAGE" report "$1.json" | awk '/Over the limit/ { sub(/.* \(/, ""); sum += $1 } END { print sum + 0 }'
 }
 is_least() { # KEY=VALUE -- ARGUMENTS
     key=$1

@@ -7,7 +7,7 @@ tiny_model
 plan() { "$STOWAGE" plan --model tiny "$@"; }
 
 # models
-"$STOWAGE" models >models.txt
+"$STOWAGE" models -v >models.txt 2>/dev/null
 for path in "$STW_SOURCE_DIR"/models/zoo/*.json; do
     name=$(basename "$path" .json)
     grep -q "^  $name  *[0-9.]*  " models.txt || fail "models does not list $name"

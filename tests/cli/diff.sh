@@ -61,7 +61,7 @@ grep -q "^| key " diff.md || fail "no table in Markdown"
 "$STOWAGE" plan --model tiny --cluster tiny.yaml --set node.gpu.memory=32MiB -q -o none.json >/dev/null && fail "it fits"
 "$STOWAGE" diff one.json none.json >none.txt || fail "exit code of a plan that does not fit"
 grep -q "fits before, does not fit after" none.txt || fail "verdicts"
-grep -q "Times are not compared: the second plan does not fit" none.txt || fail "times of a plan that does not fit"
+grep -q "Times are not compared: the second plan has no predicted time" none.txt || fail "times of a plan that does not fit"
 
 # errors
 expect 2 "PLAN" "$STOWAGE" diff one.json

@@ -64,7 +64,7 @@ tr -s ' \n' ' ' <after.json.txt | grep -qF "$said" || fail "the plan does not na
 tr -d ' \n' <after.json | grep -q '"learned":{"process":{"value":314572800,"was":104857600,"from":"samples.csv"' ||
     fail "the plan's JSON does not name it"
 ! grep -q '"learned"' before.json || fail "a plan names what was not learned"
-"$STOWAGE" validate after.json samples.csv >agree.txt 2>&1 || true
+"$STOWAGE" validate -v after.json samples.csv >agree.txt 2>&1 || true
 grep -q 'forward_backward *host *node 0 *650.00 MiB *650.00 MiB *+0.00% *within' agree.txt || fail "the host line is off"
 
 # host bytes alone are not judged without a calibration; they teach all the same, and that is no error

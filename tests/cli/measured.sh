@@ -13,7 +13,7 @@ has() { grep -Eq "$1" table.txt || { cat table.txt >&2; fail "no line \"$1\""; }
 # table CODE FILE
 table() {
     code=0
-    "$STOWAGE" validate plan.json "$2" >table.txt 2>err.txt || code=$?
+    "$STOWAGE" validate -v plan.json "$2" >table.txt 2>err.txt || code=$?
     [ "$code" = "$1" ] || { cat table.txt err.txt >&2; fail "$2: exit $code, expected $1"; }
 }
 

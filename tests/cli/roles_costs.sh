@@ -15,7 +15,7 @@ EOF
 grep -q "The seconds of sampler are not predicted" plan.txt || fail "nothing is said of the rollout's seconds"
 grep -q "1000 iterations of the trainer take .* on 2 GPUs" plan.txt || fail "GPU-hours are not those of all roles"
 total=$(sed -n 's/.*Throughput of the trainer: \([0-9,]*\) tokens.*/\1/p' plan.txt | tr -d ,)
-each=$(sed -n 's/.*(\([0-9,]*\) tokens.s per GPU).*/\1/p' plan.txt | tr -d ,)
+each=$(sed -n 's/.*(\([0-9,]*\) per GPU).*/\1/p' plan.txt | tr -d ,)
 [ $((total - 2 * each)) -ge -1 ] && [ $((total - 2 * each)) -le 1 ] || fail "$each tokens/s per GPU of $total"
 "$STOWAGE" sweep --model tiny --cluster tiny.yaml --set nodes=2 --run roles.yaml --vary batch.seq_len=256 -o sweep.csv -q
 [ "$(awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "gpus") c = i } NR == 2 { print $c }' sweep.csv)" = 2 ] || fail "a sweep's GPUs"
@@ -29,7 +29,7 @@ grep -q "embed_tokens.* has 3.91 MiB, more than update_bucket of role sampler" s
 ! grep -q "more than update_bucket" fits.txt || fail "no tensor is larger than the bucket"
 share() { # SHARE FILE: plan with a rollout beside the trainer
     "$STOWAGE" plan --model Qwen3-0.6B --cluster h100-80g-x8 --set engine=fsdp2 --set batch.seq_len=1024 \
-        --set "roles=[{name: sampler, gpu_memory_utilization: $1, max_model_len: 8k}]" -o share.json >"$2"
+        --set "roles=[{name: sampler, gpu_memory_utilization: $1, max_model_len: 8k}]" -v -o share.json >"$2" 2>/dev/null
 }
 share 0.5 half.txt
 largest=$(sed -n 's/.*sampler: gpu_memory_utilization up to \([0-9.]*\) takes no more than 98% of the GPU.*/\1/p' half.txt)

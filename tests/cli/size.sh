@@ -138,10 +138,10 @@ awk -v a="$(field fastest.csv 9)" -v b="$(field first.csv 9)" 'BEGIN { exit !(a 
 
 # where it does not fit: what would help
 expect 4 "does not fit: a GPU needs .* It fits with --set engine=megatron (" \
-    planned "$STOWAGE" size --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB
+    planned "$STOWAGE" size -v --model Qwen3-0.6B --gpus h200 --set node.gpu.memory=2950MiB
 
 # on what a row depends, and what its figures are without
-planned "$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 >needs.txt
+planned "$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 -v >needs.txt 2>/dev/null
 grep -q 'Qwen3-32B on .* of h100-80g: It needs a streamed optimizer step' needs.txt || fail "a streamed step is not named"
 planned "$STOWAGE" size --model Qwen3-32B --gpus h100-80g --set engine=fsdp2 --set batch.seq_len=4096 \
     --set optimizer.implementation=fused >needs.txt

@@ -3,7 +3,7 @@
 # The verdict: memory that the allocator splits up, an optimizer step that torch lacks, and a
 # headline that is no remedy.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
-plan() { code=0; "$STOWAGE" plan --cluster h100-80g-x8 --set engine=fsdp2 "$@" >out || code=$?; }
+plan() { code=0; "$STOWAGE" plan -v --cluster h100-80g-x8 --set engine=fsdp2 "$@" >out 2>/dev/null || code=$?; }
 needs="It needs a streamed optimizer step (optimizer.implementation: streamed), which torch's AdamW does not have; AReaL does."
 
 # torn: the first sentence says so, the second what to try

@@ -74,7 +74,7 @@ static void must_be_told(stw_status status, const stw_error *err) {
 static void report(const stw_plan *plan) {
     stw_text text = STW_TEXT_INIT;
     stw_error err = STW_ERROR_INIT;
-    FUZZ_CHECK(stw_report_plan_summary(plan, &text, &err) == STW_STATUS_OK);
+    FUZZ_CHECK(stw_report_plan_summary(plan, 22, &text, &err) == STW_STATUS_OK);
     FUZZ_CHECK(text.length > 0);
     stw_text_free(&text);
 }

@@ -213,6 +213,8 @@ static void formats_bytes(void) {
         {1048575, "1.00 MiB", "1048575 B"}, /* never "1024.00 KiB" */
         {65530463928u, "61.03 GiB", "65530463928 B"},
         {85899345920u, "80.00 GiB", "80 GiB"},
+        {2000000000000u, "1.82 TiB", "2 TB"}, /* not "1953125000 KiB" */
+        {1500000u, "1.43 MiB", "1500 kB"},
         {(uint64_t)INT64_MAX, "8192.00 PiB", "9223372036854775807 B"},
         {STW_UNLIMITED, "unlimited", "unlimited"},
     };

@@ -96,7 +96,7 @@ static void report_answers_the_questions(void) {
     check_contains(
         &out, "Iteration time: 212 ms for 8,192 tokens (forward_backward 200 ms + optimizer_step "
               "12.3 ms).");
-    check_contains(&out, "Throughput: 38,587 tokens/s (19,293 tokens/s per GPU).");
+    check_contains(&out, "Throughput: 38,587 tokens/s (19,293 per GPU)");
     check_contains(&out, "1000 iterations take 3.54 min on 2 GPUs: 0.118 GPU-hours.");
     check_contains(&out, "both ranks");
     check_contains(&out, "node 0");
@@ -139,17 +139,55 @@ static void report_answers_the_questions(void) {
     stw_plan_free(plan);
 }
 
+/* What fits, what binds, what it costs; the least important goes first where there is no room. */
 static void summary_is_short(void) {
+    static const uint32_t most[] = {22, 9};
+    stw_plan *plan = make_plan(1, two_places, half);
+    for (int i = 0; i < 2; i++) {
+        stw_text out = STW_TEXT_INIT;
+        size_t lines = 0;
+        stw_report_width_set(80);
+        CHECK_OK(stw_report_plan_summary(plan, most[i], &out, err));
+        stw_report_width_set(0);
+        check_contains(&out, "fixture fits on 1 node with 1 x");
+        check_contains(&out, "GPU memory: peak ");
+        check_contains(&out, "Throughput: ");
+        check_lacks(&out, "()");
+        for (size_t c = 0; c < out.length; c++) lines += out.data[c] == '\n';
+        CU_ASSERT(lines > 5 && lines <= most[i]);
+        if (i == 0) check_contains(&out, "Activations, by blocks: ");
+        if (i == 0) check_contains(&out, "Load method: ");
+        if (i == 1) check_lacks(&out, "Load method: ");
+        stw_text_free(&out);
+    }
+    stw_text all = STW_TEXT_INIT;
+    CHECK_OK(stw_report_plan_details(plan, &all, err));
+    check_contains(&all, "forward_backward 200 ms");
+    check_contains(&all, "keep");
+    check_contains(&all, "State placement");
+    stw_text_free(&all);
+    CHECK_OK(stw_report_simulation(plan, 22, &all, err));
+    check_contains(&all, "fixture fits on 1 node");
+    check_contains(&all, "100 s");
+    stw_text_free(&all);
+    stw_plan_free(plan);
+}
+
+/* State that waits on the host between its phases is not said to be on the GPU. */
+static void parked_state_is_said_to_be_parked(void) {
     stw_plan *plan = make_plan(1, two_places, half);
     stw_text out = STW_TEXT_INIT;
-    CHECK_OK(stw_report_plan_summary(plan, &out, err));
-    check_contains(&out, "fixture fits on 1 node with 1 x");
-    check_contains(&out, "load 100 s");
-    check_contains(&out, "forward_backward 200 ms");
-    check_contains(&out, "keep");
-    size_t lines = 0;
-    for (size_t i = 0; i < out.length; i++) lines += out.data[i] == '\n';
-    CU_ASSERT(lines > 8 && lines <= 25);
+    plan->run.park.params = plan->run.park.grads = plan->run.park.moments = true;
+    plan->decisions.state[0].place =
+        (stw_place){.params = STW_TIER_GPU, .grads = STW_TIER_GPU, .moments = STW_TIER_GPU};
+    CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
+    check_contains(&out, "all parked on the host but while they are used");
+    check_lacks(&out, "on the GPU (resident)");
+    stw_text_free(&out);
+    CHECK_OK(stw_report_plan_details(plan, &out, err));
+    check_contains(&out, "gpu, parked");
+    check_contains(&out,
+                   "Parked on the host but while they are used: parameters, gradients, moments.");
     stw_text_free(&out);
     stw_plan_free(plan);
 }
@@ -189,15 +227,20 @@ static void what_does_not_fit_is_said(void) {
     stw_text_free(&out);
     plan->fixes = fix;
     plan->n_fixes = 1;
-    CHECK_OK(stw_report_plan_summary(plan, &out, err));
+    CHECK_OK(stw_report_plan_details(plan, &out, err));
     check_contains(&out, "--set nodes=2 --set \"node.host.limit=9 GiB\"  halves the state\n");
     check_contains(&out, "It fits with --set nodes=2 --set \"node.host.limit=9 GiB\" (halves the "
                          "state). Everything that was found is listed below.");
     check_lacks(&out, "None of the changes");
+    stw_text_free(&out);
+    CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
+    check_contains(&out, "It fits with (each was planned):\n");
+    check_contains(&out, "  - --set nodes=2 --set \"node.host.limit=9 GiB\": halves the state\n");
+    check_contains(&out, "Over the limit: GPU memory by ");
     check_lacks(&out, "headroom");
     stw_text_free(&out);
     fix[0].at_risk = true;
-    CHECK_OK(stw_report_plan_summary(plan, &out, err));
+    CHECK_OK(stw_report_plan_details(plan, &out, err));
     check_contains(&out, "It is at risk, as after every change that was found, with "
                          "--set nodes=2");
     check_contains(&out, "halves the state; still at risk\n");
@@ -219,7 +262,7 @@ static void a_full_host_is_warned_of(void) {
         plan->cluster.host.memory_bytes = (uint64_t)((double)most / shares[i][0]);
         plan->cluster.host.limit_bytes = (uint64_t)((double)most / shares[i][1]);
         stw_plan_judge(plan);
-        CHECK_OK(stw_report_plan_summary(plan, &out, err));
+        CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
         if (shares[i][0] < 0.95) check_lacks(&out, "Host memory is filled");
         if (shares[i][0] > 0.95) {
             check_contains(&out, "Host memory is filled to 97.0% of node.host.memory.");
@@ -460,6 +503,7 @@ static void json_holds_the_plan_whole(void) {
 STW_TEST_MAIN("reports plan", {"state is that of the walk", state_is_that_of_the_walk},
               {"report answers the questions", report_answers_the_questions},
               {"summary is short", summary_is_short},
+              {"parked state is said to be parked", parked_state_is_said_to_be_parked},
               {"what does not fit is said", what_does_not_fit_is_said},
               {"a full host is warned of", a_full_host_is_warned_of},
               {"slow CPU steps are remarked", slow_cpu_steps_are_remarked},

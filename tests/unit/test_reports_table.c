@@ -90,10 +90,35 @@ static void sentences_wrap_to_the_terminal(void) {
     stw_doc_line(&out, STW_FORMAT_MARKDOWN, "a paragraph of Markdown is never wrapped to a width");
     stw_report_width_set(0);
     CU_ASSERT_STRING_EQUAL(out.data, "  The optimizer step takes about 12 GiB\n"
-                                     "  of GPU memory.\n"
+                                     "    of GPU memory.\n"
                                      "  - short\n\n"
                                      "a paragraph of Markdown is never wrapped to a width\n\n");
     stw_text_free(&out);
+}
+
+/* On a narrow terminal the last columns go before cells are wrapped, as many as are spare. */
+static void spare_columns_go_first(void) {
+    static const char *const heads[] = {"name", ">bytes", "note", "more"};
+    static const char *const cells[] = {"first", "12345678", "a long note", "and more of it"};
+    static const size_t widths[] = {80, 40, 24};
+    static const char *const seen[][2] = {
+        {"a long note", "and more"}, {"a long note", NULL}, {NULL, NULL}};
+    for (int w = 0; w < 3; w++) {
+        stw_text out = STW_TEXT_INIT;
+        stw_pool *pool = stw_pool_new();
+        stw_table t;
+        stw_report_width_set((unsigned)widths[w]);
+        stw_table_begin(&t, pool, heads, 4);
+        for (int c = 0; c < 4; c++) stw_table_cell(&t, "%s", cells[c]);
+        t.spare = 2;
+        stw_table_write(&t, STW_FORMAT_TERMINAL, &out);
+        stw_report_width_set(0);
+        CU_ASSERT_PTR_NOT_NULL(strstr(out.data, "first  12345678"));
+        CU_ASSERT_EQUAL(strstr(out.data, "a long note") != NULL, seen[w][0] != NULL);
+        CU_ASSERT_EQUAL(strstr(out.data, "and more") != NULL, seen[w][1] != NULL);
+        stw_text_free(&out);
+        stw_pool_free(pool);
+    }
 }
 
 static void markdown_escapes_bars(void) {
@@ -182,6 +207,7 @@ static void markdown_keeps_parts_apart(void) {
 STW_TEST_MAIN("reports table", {"terminal columns line up", terminal_columns_line_up},
               {"tables wrap to the terminal", tables_wrap_to_the_terminal},
               {"sentences wrap to the terminal", sentences_wrap_to_the_terminal},
+              {"spare columns go first", spare_columns_go_first},
               {"markdown escapes bars", markdown_escapes_bars},
               {"markdown keeps parts apart", markdown_keeps_parts_apart},
               {"CSV quotes and keeps columns", csv_quotes_and_keeps_columns},

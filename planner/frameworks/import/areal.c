@@ -82,13 +82,14 @@ static uint64_t length_of(stw_reading *r) {
     const uint64_t prompt = count(r, "train_dataset.max_length", 0);
     if (!has_section(r, "gconfig")) {
         if (prompt == 0)
-            stw_reading_assume(r, "train_dataset.max_length", "batch.seq_len",
-                               "not in the file; set it");
+            stw_reading_assume_key(r, "train_dataset.max_length", "batch.seq_len",
+                                   "not in the file; set it", "batch.seq_len");
         return prompt;
     }
     if (prompt == 0)
-        stw_reading_assume(r, "train_dataset.max_length", "0",
-                           "not in the file: prompts are not counted; set batch.seq_len");
+        stw_reading_assume_key(r, "train_dataset.max_length", "0",
+                               "not in the file: prompts are not counted; set batch.seq_len",
+                               "batch.seq_len");
     return stw_min_u64(stw_plus(prompt, count(r, "gconfig.max_new_tokens", 16384)),
                        count(r, "gconfig.max_tokens", POSITIONS));
 }

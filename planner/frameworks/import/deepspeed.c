@@ -118,10 +118,12 @@ static bool is_auto(const char *text) { return strcmp(text, "auto") == 0; }
 
 /* A value, or what transformers puts in place of "auto". */
 static const char *resolved(stw_reading *r, const char *name, const char *otherwise,
-                            const stw_trainer_arguments *trainer, const char *automatic) {
+                            const stw_trainer_arguments *trainer, const char *automatic,
+                            const char *key) {
     const char *text = stw_reading_text(r, name, otherwise);
     if (!is_auto(text)) return text;
-    if (!trainer->given) stw_reading_assume(r, name, automatic, "auto: transformers' default");
+    if (!trainer->given)
+        stw_reading_assume_key(r, name, automatic, "auto: transformers' default", key);
     return automatic;
 }
 
@@ -255,17 +257,17 @@ static const char *set_precision(stw_reading *r, const stw_trainer_arguments *tr
 }
 
 static void set_batch(stw_reading *r, const stw_trainer_arguments *trainer) {
-    const char *micro =
-        resolved(r, "train_micro_batch_size_per_gpu", "auto", trainer, trainer->micro_batch);
+    const char *micro = resolved(r, "train_micro_batch_size_per_gpu", "auto", trainer,
+                                 trainer->micro_batch, "batch.micro_batch");
     const char *whole = stw_reading_text(r, "train_batch_size", "auto");
     const stw_flag *steps = stw_flags_find(&r->flags, "gradient_accumulation_steps");
     stw_reading_set(r, "batch.micro_batch", micro);
     if (steps == NULL && !is_auto(whole))
         r->out->global_batch = stw_reading_count(r, "train_batch_size", 0);
     else
-        stw_reading_set(
-            r, "batch.grad_accumulation",
-            resolved(r, "gradient_accumulation_steps", "auto", trainer, trainer->accumulation));
+        stw_reading_set(r, "batch.grad_accumulation",
+                        resolved(r, "gradient_accumulation_steps", "auto", trainer,
+                                 trainer->accumulation, "batch.grad_accumulation"));
 }
 
 static void set_optimizer(stw_reading *r, const stw_trainer_arguments *trainer) {
@@ -281,7 +283,8 @@ static void set_optimizer(stw_reading *r, const stw_trainer_arguments *trainer) 
         strcmp(trainer->optim, "adamw_torch") == 0 &&
         stw_reading_denies(stw_reading_text(r, ZERO "offload_optimizer.device", "none")))
         stw_reading_set(r, "optimizer.implementation", "foreach");
-    const char *clip = resolved(r, "gradient_clipping", "0", trainer, trainer->clip_norm);
+    const char *clip =
+        resolved(r, "gradient_clipping", "0", trainer, trainer->clip_norm, "optimizer.clip_norm");
     stw_reading_set(r, "optimizer.clip_norm", strtod(clip, NULL) > 0 ? clip : "none");
 }
 
@@ -314,10 +317,10 @@ stw_status stw_deepspeed_import(const char *text, size_t length, stw_import *out
     stw_deepspeed_read(&r, &defaults);
     out->flags = r.flags;
     if (r.status == STW_STATUS_OK)
-        stw_reading_assume(&r, "sequence length", "batch.seq_len",
-                           "not in a DeepSpeed config; set it");
+        stw_reading_assume_key(&r, "sequence length", "batch.seq_len",
+                               "not in a DeepSpeed config; set it", "batch.seq_len");
     if (r.status == STW_STATUS_OK)
-        stw_reading_assume(&r, "gradient checkpointing", "recompute.granularity",
-                           "not in a DeepSpeed config; set it");
+        stw_reading_assume_key(&r, "gradient checkpointing", "recompute.granularity",
+                               "not in a DeepSpeed config; set it", "recompute.granularity");
     return r.status;
 }

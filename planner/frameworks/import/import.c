@@ -102,6 +102,15 @@ static stw_status open_named(const stw_import *import, const char *data_folder, 
                     inner.text);
 }
 
+/* A model that is given by sizes has no name: "1.81B model of launch.sh", not that of the file. */
+static stw_status name_by_size(stw_model *model, stw_error *err) {
+    const double billions = (double)model->params / 1e9;
+    const char *name = stw_pool_printf(model->pool, "%.3gB model of %s", billions, model->name);
+    if (name == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, model->name, "out of memory");
+    model->name = name;
+    return STW_STATUS_OK;
+}
+
 stw_status stw_import_model(stw_import *import, const char *model, const char *data_folder,
                             stw_model **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -118,6 +127,7 @@ stw_status stw_import_model(stw_import *import, const char *model, const char *d
     else
         STW_TRY(stw_model_parse_config(import->path, import->config, import->config_length,
                                        data_folder, &opened, err));
+    if (import->config != NULL) STW_TRY(name_by_size(opened, err));
     STW_TRY(stw_derived_add(import, opened, err));
     *out = opened;
     opened = NULL;

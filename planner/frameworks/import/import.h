@@ -23,6 +23,7 @@ typedef struct stw_import_line {
     stw_import_use use;
     const char *flag, *value;
     const char *note; /* what became of it: "parallel.tp=2"; or "" */
+    const char *key;  /* of the run spec, for which something was assumed; NULL: none */
 } stw_import_line;
 
 /* Settings that follow from the model's sizes; stw_import_model adds them. */

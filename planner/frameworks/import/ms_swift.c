@@ -130,8 +130,9 @@ static void set_length(stw_reading *r) {
         stw_reading_assume(r, "length of sequences", "max_length",
                            "without packing they are as long as the data; an upper bound");
     if (length == 0)
-        stw_reading_assume(r, "max_length", "batch.seq_len",
-                           "not in the file: as many as the model's positions; set it");
+        stw_reading_assume_key(r, "max_length", "batch.seq_len",
+                               "not in the file: as many as the model's positions; set it",
+                               "batch.seq_len");
 }
 
 /* model_args.py, _init_mixed_precision: weights in fp32 are trained in fp16. @return bf16 or fp16

@@ -139,11 +139,18 @@ void stw_reading_line(stw_reading *r, stw_import_use use, const char *flag, cons
         return;
     }
     out->lines = grown;
-    out->lines[out->n_lines++] = (stw_import_line){use, flag, value, note};
+    out->lines[out->n_lines++] = (stw_import_line){use, flag, value, note, NULL};
 }
 
 void stw_reading_assume(stw_reading *r, const char *what, const char *value, const char *note) {
     stw_reading_line(r, STW_IMPORT_ASSUMED, what, value, note);
+}
+
+void stw_reading_assume_key(stw_reading *r, const char *what, const char *value, const char *note,
+                            const char *key) {
+    const size_t before = r->out->n_lines;
+    stw_reading_assume(r, what, value, note);
+    if (r->out->n_lines > before) r->out->lines[before].key = key;
 }
 
 void stw_reading_set(stw_reading *r, const char *key, const char *value) {

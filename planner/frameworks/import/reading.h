@@ -91,6 +91,9 @@ void stw_reading_add_pairs(stw_reading *r, const stw_flag_pair *pairs);
 void stw_reading_line(stw_reading *r, stw_import_use use, const char *flag, const char *value,
                       const char *note);
 void stw_reading_assume(stw_reading *r, const char *what, const char *value, const char *note);
+/** The same of a key of the run spec: where the user sets that, nothing is assumed. */
+void stw_reading_assume_key(stw_reading *r, const char *what, const char *value, const char *note,
+                            const char *key);
 /** NOT_BUILT_IN at a flag: what to use instead. */
 void stw_reading_refuse(stw_reading *r, const char *name, const char *note);
 /** Add a setting of the run spec. */
