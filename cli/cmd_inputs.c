@@ -146,7 +146,7 @@ static stw_status open_cluster(const stw_inputs *in, const stw_import *import, s
     stw_status status = read_cluster(in->cluster, cluster, err);
     if (status != STW_STATUS_OK || in->from == NULL) return status;
     const uint32_t nodes = stw_import_nodes(import, cluster->gpus);
-    if (nodes > 1 && in->cluster != NULL && stw_cluster_is_node(in->cluster) &&
+    if (nodes > 1 && import->nodes > 1 && in->cluster != NULL && stw_cluster_is_node(in->cluster) &&
         !sets(in, "nodes") && !sets(in, "node.gpus")) {
         char what[256];
         snprintf(what, sizeof what, "%u x %.200s", nodes, in->cluster);
