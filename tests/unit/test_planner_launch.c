@@ -223,6 +223,17 @@ static void open_settings_of_verl_are_refused(void) {
     }
 }
 
+static void open_flags_of_swift_are_refused(void) {
+    const char *text = "if [ $1 = big ]; then\n  A=(--deepspeed zero3)\nfi\n"
+                       "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-0.6B ${A[@]}\n";
+    stw_import import;
+    stw_error why = STW_ERROR_INIT;
+    CU_ASSERT_EQUAL(stw_import_parse("ms-swift", "x", text, strlen(text), &import, &why),
+                    STW_STATUS_BAD_INPUT);
+    CU_ASSERT_EQUAL(why.line, 2);
+    stw_import_free(&import);
+}
+
 /* Of a name that speaks of no bytes, or a value that switches off, a warning is enough. */
 static void unknown_flags_are_told(void) {
     stw_import import;
@@ -291,5 +302,6 @@ static void duplicates_are_refused(void) {
 STW_TEST_MAIN("planner launch", {"scripts are read", scripts_are_read},
               {"open scripts are refused", open_scripts_are_refused},
               {"open settings of verl are refused", open_settings_of_verl_are_refused},
+              {"open flags of swift are refused", open_flags_of_swift_are_refused},
               {"unknown flags are told", unknown_flags_are_told}, {"environments", environments},
               {"duplicates are refused", duplicates_are_refused})

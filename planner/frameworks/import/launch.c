@@ -48,11 +48,18 @@ void stw_launch_check_open(stw_reading *r, const stw_shell_word *word, const cha
                        stw_flags_dashes(&r->flags), name, value));
 }
 
-static void add(stw_reading *r, const char *name, const char *value, const stw_shell_word *word,
-                const stw_flag_table *idle) {
-    const stw_flag_row *row = idle != NULL ? stw_flag_row_named(idle, name) : NULL;
-    if (idle != NULL) stw_launch_check_open(r, word, name, value, row);
-    if (idle != NULL && matters(row, name) && strpbrk(value, "$`") != NULL)
+typedef struct flag_reader {
+    stw_reading *r;
+    const stw_flag_table *table;
+    bool plain;
+} flag_reader;
+
+static void add(const flag_reader *f, const char *name, const char *value,
+                const stw_shell_word *word) {
+    stw_reading *r = f->r;
+    const stw_flag_row *row = stw_flag_row_named(f->table, name);
+    stw_launch_check_open(r, word, name, value, row);
+    if (f->plain && matters(row, name) && strpbrk(value, "$`") != NULL)
         stw_reading_fail(
             r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
                            "--%.60s: found \"%.80s\", which this file does not set; set it above "
@@ -64,7 +71,8 @@ static void add(stw_reading *r, const char *name, const char *value, const stw_s
 }
 
 void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
-                           const stw_flag_table *idle) {
+                           const stw_flag_table *table, bool plain) {
+    const flag_reader f = {r, table, plain};
     stw_pool *pool = r->out->pool;
     for (size_t i = begin; i < shell->n_words && r->status == STW_STATUS_OK;) {
         stw_shell_word word = shell->words[i++];
@@ -83,7 +91,7 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
                                value != NULL && name != NULL;
              i++) {
             const stw_shell_word *next = &shell->words[i];
-            if (idle != NULL && is_unknown_list(next->text)) {
+            if (plain && is_unknown_list(next->text)) {
                 refuse_word(r, next);
                 return;
             }
@@ -94,7 +102,7 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
             stw_reading_fail(
                 r, stw_fail(r->err, STW_STATUS_NO_MEMORY, r->flags.path, "out of memory"));
         else
-            add(r, name, value, &word, idle);
+            add(&f, name, value, &word);
     }
 }
 

@@ -8,11 +8,12 @@
 #include "planner/frameworks/import/shell.h"
 
 /** Flags from word `begin` on: --name value ..., --name=value; names lose dashes and underscores.
- * Of repeated flags the last one counts, as in argparse. BAD_INPUT at a word that is no flag or
- * whose text the script does not say.
- * @param idle of flags that may hang on tests that the script does not decide; NULL: all may */
+ * Of repeated flags the last one counts, as in argparse. BAD_INPUT at a word that is no flag, or
+ * that hangs on a test which the script does not decide, unless the flag is idle.
+ * @param table of the flags
+ * @param plain BAD_INPUT, too, at a text that the script does not say, unless the flag is idle */
 void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
-                           const stw_flag_table *idle);
+                           const stw_flag_table *table, bool plain);
 /** Refuse a flag that hangs on a test which the script does not decide.
  * @param row of the flag, or NULL: its name tells whether it matters */
 void stw_launch_check_open(stw_reading *r, const stw_shell_word *word, const char *name,

@@ -629,7 +629,7 @@ static stw_status read_script(stw_reading *r, const char *text, size_t length) {
     r->out->n_launch = begin;
     r->flags.path = path;
     if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
-    stw_launch_read_flags(r, &shell, begin, &stw_megatron_flags);
+    stw_launch_read_flags(r, &shell, begin, &stw_megatron_flags, true);
     stw_launch_read_gpus(r, &shell, begin);
     stw_launch_read_allocator(r, &shell);
     return r->status;

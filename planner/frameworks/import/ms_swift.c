@@ -469,7 +469,8 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
                         "found no command `swift sft|pt` or `megatron sft|pt` with its flags");
     r.flags.path = out->path;
     const size_t begin = flags_begin(shell.words, shell.n_words, &megatron);
-    stw_launch_read_flags(&r, &shell, begin, NULL);
+    stw_launch_read_flags(&r, &shell, begin, megatron ? &stw_megatron_flags : &stw_ms_swift_flags,
+                          false);
     if (shell.n_found > 1) stw_reading_assume(&r, "command", "the last one", "several train");
     if (strstr(shell.words[begin - 1].text, "rlhf") != NULL && r.status == STW_STATUS_OK)
         return stw_fail_at(err, STW_STATUS_NOT_BUILT_IN, out->path, shell.words[begin - 1].line, 1,
