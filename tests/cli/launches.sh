@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # People's launches: LoRA on one GPU, the DeepSpeed config that a file names, scripts that start files, Ray's line, images.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
-plan() { "$STOWAGE" plan "$@"; }
+plan() { "$STOWAGE" plan -v "$@"; }
 # said WORD COMMAND...: it plans, be that at risk, and says WORD
 said() {
     word=$1
@@ -49,7 +49,7 @@ cat >work/examples/deepspeed/mine.json <<'EOF'
 EOF
 for path in examples/deepspeed/mine.json "$PWD/work/examples/deepspeed/mine.json"; do
     { cat full.yaml && echo "deepspeed: $path"; } >work/examples/train/a.yaml
-    "$STOWAGE" inspect llamafactory:work/examples/train/a.yaml >inspected.txt 2>&1 || fail "$path: $(cat inspected.txt)"
+    "$STOWAGE" inspect -v llamafactory:work/examples/train/a.yaml >inspected.txt 2>&1 || fail "$path: $(cat inspected.txt)"
     grep -q "zero_optimization.reduce_bucket_size: 123456" inspected.txt || fail "$path is not read: $(cat inspected.txt)"
 done
 for name in examples/deepspeed/ds_z3_offload_config.json ds_z3_offload.json; do
