@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/engines/bytes.h"
 #include "reports/plan_sections.h"
 
 enum { MOST_FIXES = 3 };
@@ -92,7 +93,9 @@ static void put_activations(const stw_section *s) {
     const stw_decisions *d = &s->plan->decisions;
     stw_text line = STW_TEXT_INIT;
     uint64_t counts[STW_N_ACTS] = {0};
-    for (uint32_t i = 0; i < d->n_blocks; i++) counts[d->blocks[i].act] += d->blocks[i].count;
+    for (uint32_t i = 0; i < d->n_blocks; i++) /* not of a frozen vision tower, which saves none */
+        if (stw_activation_bytes(s->plan->job, d->blocks[i].group, STW_ACT_KEEP) > 0)
+            counts[d->blocks[i].act] += d->blocks[i].count;
     for (unsigned a = 0; a < STW_N_ACTS; a++)
         if (counts[a] > 0)
             stw_text_printf(&line, "%s%s %s", line.length > 0 ? ", " : "Activations, by blocks: ",
