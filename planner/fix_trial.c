@@ -43,8 +43,10 @@ static stw_status walk_changed(const changed *specs, const stw_model *model, con
     plan->cluster = specs->cluster;
     plan->run = specs->run;
     plan->job = specs->job;
+    plan->walk_alone = true; /* most of the time would go to replays */
     STW_TRY(stw_plan_derive_bytes(plan, err));
-    stw_plan_judge(plan);
+    if (stw_plan_trial_verdict(plan) != STW_VERDICT_DOES_NOT_FIT)
+        STW_TRY(stw_plan_replay(plan, err));
     const stw_margins margins = stw_plan_margins(plan);
     *out = stw_plan_trial_verdict(plan);
     /* without margins, at risk is what fills a limit, and others may fill it less */

@@ -121,6 +121,7 @@ static stw_status plan_layout(const search *s, uint32_t i, result *out, stw_erro
     if (!s->whole && run.load.method == STW_AUTO) run.load.method = STW_LOAD_SHARDED_READ;
     STW_TRY(stw_run_spec_check(&run, "parallel", &why));
     STW_TRY(stw_plan_new_sharing(s->layouts.c.model, s->layouts.c.cluster, &run, &plan, &why));
+    plan->walk_alone = s->options->fits_only;
     STW_TRY(solve(s, plan, out, &why));
 out:
     stw_plan_free(plan);

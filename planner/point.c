@@ -121,6 +121,7 @@ static stw_status fit_layout(const stw_point_base *base, const stw_cluster *clus
                                          .sieve = &sieve,
                                          .simulate = base->simulate};
     STW_TRY(stw_plan_new_sharing(base->model, cluster, run, &plan, err));
+    plan->walk_alone = true;
     STW_TRY(stw_planner_solve(plan, &planner, err));
     *fits = !sieve.too_big && plan->verdict != STW_VERDICT_DOES_NOT_FIT;
 out:

@@ -226,6 +226,16 @@ const char *stw_plan_streamed_note(const stw_plan *plan) {
     return NULL;
 }
 
+stw_status stw_plan_replay(stw_plan *plan, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+        STW_TRY(replay(plan, k, err));
+        stw_plan_show_peaks(plan, k);
+    }
+out:
+    return status;
+}
+
 static stw_status derive(stw_plan *plan, uint32_t phases, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t n = plan->job->n_kinds;
@@ -247,10 +257,10 @@ static stw_status derive(stw_plan *plan, uint32_t phases, stw_error *err) {
         STW_TRY(stw_program_new_phases(plan->job, &plan->decisions, plan->layouts[k], phases,
                                        &plan->programs[k], err));
         stw_program_walk(plan->programs[k], &plan->peaks[k]);
-        STW_TRY(replay(plan, k, err));
-        stw_plan_show_peaks(plan, k);
+        memset(&plan->replayed[k], 0, sizeof plan->replayed[k]);
     }
     sum_nodes(plan->job, plan->peaks, plan->node_peaks);
+    if (!plan->walk_alone) STW_TRY(stw_plan_replay(plan, err));
 out:
     return status;
 }

@@ -127,6 +127,8 @@ typedef struct stw_plan {
     double time_s[STW_N_PHASES]; /* one pass, simulated; NaN: no such movement, or unknown */
     double objective_s;          /* the planner's estimate of an iteration by its rows, and
                                     1/STW_LOAD_SPREAD of the load; reports show it without that */
+    bool walk_alone; /* derive without a replay: the question is whether bytes are over a limit.
+                        Then `shown` is not made, and nothing is at risk by what is reserved */
     uint32_t n_prices, n_bindings, n_fixes;
     stw_price *prices;
     stw_binding *bindings;
@@ -155,6 +157,9 @@ STW_MUST_USE stw_status stw_plan_derive(stw_plan *plan, stw_error *err);
 /** The same with programs of memory operations alone: for plans that do not fit, which nobody times
  * or executes. The walk and the checks of a plan take them; stw_plan_derive makes them whole. */
 STW_MUST_USE stw_status stw_plan_derive_bytes(stw_plan *plan, stw_error *err);
+/** Make plan->replayed and plan->shown: what torch's allocator reserves. The two above do it,
+ * unless plan->walk_alone. */
+STW_MUST_USE stw_status stw_plan_replay(stw_plan *plan, stw_error *err);
 /** Make plan->shown of one kind from plan->peaks (again). */
 void stw_plan_show_peaks(stw_plan *plan, uint32_t kind);
 /** Peaks of the trainer alone, as runs measure them: those of the plan where it has no other role.
