@@ -25,6 +25,8 @@ static stw_plan *unfit(const char *model, const char *const *settings) {
     return plan;
 }
 
+static uint64_t step_sequences; /* of the last plan */
+
 /* The case with more settings after its own. */
 static stw_verdict verdict_with(const char *model, const char *const *settings,
                                 const char *const *more, const stw_planner_options *options) {
@@ -36,8 +38,19 @@ static stw_verdict verdict_with(const char *model, const char *const *settings,
     stw_plan *plan = case_zoo(model, all);
     CHECK_OK(stw_planner_solve(plan, options, err));
     const stw_verdict verdict = plan->verdict;
+    step_sequences = stw_job_step_tokens(plan->job) / plan->run.batch.seq_len;
     stw_plan_free(plan);
     return verdict;
+}
+
+/* An optimizer step keeps its sequences, or the fix says what it has. */
+static void check_step(const stw_plan *plan, const stw_fix *fix) {
+    const uint64_t before = stw_job_step_tokens(plan->job) / plan->run.batch.seq_len;
+    const bool said = strstr(fix->why, "; a step then has ") != NULL;
+    CU_ASSERT_TRUE(said == (step_sequences != before));
+    if (said != (step_sequences != before))
+        fprintf(stderr, "%s: %llu sequences of %llu\n", fix->why,
+                (unsigned long long)step_sequences, (unsigned long long)before);
 }
 
 static bool fits_with(const char *model, const char *const *settings, const char *const *more) {
@@ -56,6 +69,7 @@ static void check_fixes(const char *model, const char *const *settings, const st
             more[c] = texts[c];
         }
         CU_ASSERT(fits_with(model, settings, more));
+        check_step(plan, fix);
     }
 }
 
@@ -188,6 +202,34 @@ static uint64_t value_of(const stw_fix *fix, const char *key, uint64_t otherwise
     for (uint32_t c = 0; c < fix->n_changes; c++)
         if (strcmp(fix->changes[c].set, key) == 0) return strtoull(fix->changes[c].value, NULL, 10);
     return otherwise;
+}
+
+/* Ranks that share sequences, other nodes and packed sequences: the tokens stay where they can. */
+static void a_step_keeps_its_tokens(void) {
+    const char *nodes[] = {"node.gpus=2",           "node.gpu.memory=12 GiB",
+                           "batch.seq_len=1024",    "batch.grad_accumulation=64",
+                           "node.nvme.capacity=0",  "node.host.memory=24 GiB",
+                           "node.host.limit=8 GiB", NULL};
+    const char *packed[] = {"node.gpus=8",
+                            "engine=fsdp2",
+                            "node.gpu.memory=9 GiB",
+                            "batch.seq_len=16384",
+                            "batch.max_tokens_per_gpu=16384",
+                            "batch.tokens_per_step=393216",
+                            "batch.grad_accumulation=3",
+                            NULL};
+    stw_plan *plan = unfit("Qwen3-1.7B", nodes);
+    CU_ASSERT_TRUE(plan->n_fixes > 0);
+    for (uint32_t i = 0; i < plan->n_fixes; i++)
+        if (strcmp(plan->fixes[i].changes[0].set, "nodes") == 0)
+            CU_ASSERT_EQUAL(value_of(&plan->fixes[i], "nodes", 1) *
+                                value_of(&plan->fixes[i], "batch.grad_accumulation", 64),
+                            64);
+    check_fixes("Qwen3-1.7B", nodes, plan);
+    stw_plan_free(plan);
+    plan = unfit("Qwen3-0.6B", packed);
+    check_fixes("Qwen3-0.6B", packed, plan);
+    stw_plan_free(plan);
 }
 
 /* 7 x 2 micro batches are no change of 8 x 1 "at the same tokens per step". */
@@ -494,6 +536,7 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
               {"two changes are offered where one is not enough",
                two_changes_are_offered_where_one_is_not_enough},
               {"experts are cut over ranks that divide", experts_are_cut_over_ranks_that_divide},
+              {"a step keeps its tokens", a_step_keeps_its_tokens},
               {"a smaller micro batch keeps the tokens", a_smaller_micro_batch_keeps_the_tokens},
               {"refused steps are skipped", refused_steps_are_skipped},
               {"replicas and counts of nodes are tried", replicas_and_counts_of_nodes_are_tried},
