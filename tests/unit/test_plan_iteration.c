@@ -119,11 +119,13 @@ static void steps_of_verl(void) {
     CHECK_OK(parse("verl",
                    PPO("verl.trainer.main_ppo") A
                    "ppo_mini_batch_size=32 data.train_batch_size=128 " A
-                   "ppo_epochs=3 actor_rollout_ref.rollout.n=8 trainer.save_freq=20\n",
+                   "ppo_epochs=3 actor_rollout_ref.rollout.n=8 trainer.save_freq=20 " A
+                   "checkpoint.save_contents=['model','extra']\n",
                    &import, err));
     CU_ASSERT_TRUE(has_setting(&import, "batch.mini_batches=4"));
     CU_ASSERT_TRUE(has_setting(&import, "batch.epochs=3"));
     CU_ASSERT_TRUE(has_setting(&import, "checkpoint.every=20"));
+    CU_ASSERT_TRUE(has_setting(&import, "checkpoint.contents=[model]"));
     CU_ASSERT_EQUAL(import.step_sequences, 32 * 8);
     stw_import_free(&import);
     /* 1024 of 256 by default; no checkpoints */

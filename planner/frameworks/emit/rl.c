@@ -114,10 +114,13 @@ static void put_verl_batch(stw_emission *e) {
     put_verl_iteration(e, mini); /* by the file's mini batch */
     stw_emit_put_count(e, ACTOR "ppo_mini_batch_size", mini);
     stw_emit_put_count(e, ACTOR "ppo_epochs", run->batch.epochs);
-    if (run->checkpoint.every > 0)
-        stw_emit_put_count(e, "trainer.save_freq", run->checkpoint.every);
-    else
+    if (run->checkpoint.every == 0) {
         stw_emit_put(e, "trainer.save_freq", "-1");
+        return;
+    }
+    stw_emit_put_count(e, "trainer.save_freq", run->checkpoint.every);
+    stw_emit_put(e, ACTOR "checkpoint.save_contents",
+                 run->checkpoint.optimizer ? "[model,optimizer,extra]" : "[model,extra]");
 }
 
 static void put_verl_rollout(stw_emission *e) {

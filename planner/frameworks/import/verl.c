@@ -172,8 +172,12 @@ static void set_iteration(stw_reading *r, uint64_t mini) {
     const uint64_t prompts = prompts_of(r, mini);
     const char *freq = value(r, "trainer.save_freq", "-1");
     uint64_t every = 0;
-    if (strcmp(freq, "-1") != 0 && stw_reading_parse_count(freq, &every) && every > 0)
+    if (strcmp(freq, "-1") != 0 && stw_reading_parse_count(freq, &every) && every > 0) {
+        const char *contents = value(r, ACTOR "checkpoint.save_contents", "model optimizer");
         stw_reading_set_count(r, "checkpoint.every", every);
+        if (strstr(contents, "optimizer") == NULL)
+            stw_reading_set(r, "checkpoint.contents", "[model]");
+    }
     if (is_sft(r) || mini == 0) return;
     if (prompts < mini)
         stw_reading_fail(

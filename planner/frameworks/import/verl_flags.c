@@ -115,6 +115,7 @@ static const stw_flag_row rows[] = {
     LISTED(ACTOR "use_torch_compile", "true", "the entropy is planned compiled"),
     IDLE(ACTOR "use_prefix_grouper"),
     IDLE(ACTOR "load_weight"),
+    READ(ACTOR "checkpoint.save_contents"),
     IDLE(ACTOR "checkpoint.*"),
     IDLE(ACTOR "profiler.*"),
     IDLE(ACTOR "profile*"),
