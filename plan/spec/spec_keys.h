@@ -69,7 +69,7 @@ typedef struct stw_spec_word {
     X(OWN_KERNELS, "the framework's own code updates on the CPU", "engine: stowage")               \
     X(CALLS, "the engine's programs have no calls and no pageable copies", NULL)                   \
     X(RATE, "no such optimizer works on the CPU", NULL)                                            \
-    X(ACCUMULATES, "an optimizer step has one micro batch", "batch.grad_accumulation: 2 or more")       \
+    X(ACCUMULATES, "a step has one micro batch", "batch.grad_accumulation: 2 or more")             \
     X(CACHES, "the engine has one arena and no caching allocator", NULL)                           \
     X(DIRECT, "no update is direct", "optimizer.implementation: direct")                           \
     X(RINGS, "no admissible update streams through a ring", "optimizer.implementation: streamed")  \

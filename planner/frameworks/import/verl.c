@@ -14,6 +14,7 @@
 #include "planner/frameworks/import/megatron.h"
 #include "planner/frameworks/import/names.h"
 #include "planner/frameworks/import/ray.h"
+#include "planner/frameworks/import/verl_iteration.h"
 
 #define ACTOR "actor_rollout_ref.actor."
 #define MODEL "actor_rollout_ref.model."
@@ -155,45 +156,6 @@ static bool has_own_rollout(stw_reading *r) {
     return own;
 }
 
-/* Prompts between two weight syncs. Rollouts that generate all the time have no batch of their own
- * (fully_async_policy/fully_async_trainer.py): so many mini batches make an update, so many updates
- * go before the rollout gets weights. */
-static uint64_t prompts_of(stw_reading *r, uint64_t mini) {
-    const uint64_t prompts = count(r, "data.train_batch_size", 1024);
-    const bool streams = r->out->program != NULL && strstr(r->out->program, "fully_async") != NULL;
-    if (prompts > 0 && !streams) return prompts;
-    return stw_times(mini, stw_times(count(r, "async_training.require_batches", 1),
-                                     count(r, "async_training.trigger_parameter_sync_step", 4)));
-}
-
-/* trainer/ppo/ray_trainer.py, fit: log-probabilities of a batch, its mini batches ppo_epochs times,
- * then the weights. */
-static void set_iteration(stw_reading *r, uint64_t mini) {
-    const uint64_t prompts = prompts_of(r, mini);
-    const char *freq = value(r, "trainer.save_freq", "-1");
-    uint64_t every = 0;
-    if (strcmp(freq, "-1") != 0 && stw_reading_parse_count(freq, &every) && every > 0) {
-        const char *contents = value(r, ACTOR "checkpoint.save_contents", "model optimizer");
-        stw_reading_set_count(r, "checkpoint.every", every);
-        if (strstr(contents, "optimizer") == NULL)
-            stw_reading_set(r, "checkpoint.contents", "[model]");
-    }
-    if (is_sft(r) || mini == 0) return;
-    if (prompts < mini)
-        stw_reading_fail(
-            r, stw_fail(r->err, STW_STATUS_BAD_INPUT, r->flags.path,
-                        "data.train_batch_size: found %llu, expected at least %llu, " ACTOR
-                        "ppo_mini_batch_size",
-                        (unsigned long long)prompts, (unsigned long long)mini));
-    if (prompts % mini != 0)
-        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "data.train_batch_size",
-                         value(r, "data.train_batch_size", "1024"),
-                         "no multiple of ppo_mini_batch_size: the last mini batch is planned as a "
-                         "whole one");
-    stw_reading_set_count(r, "batch.mini_batches", stw_div_up_u64(prompts, mini));
-    stw_reading_set_count(r, "batch.epochs", count(r, ACTOR "ppo_epochs", 1));
-}
-
 /* An update takes ppo_mini_batch_size prompts with n responses each. stw_import_batch deals them to
  * the ranks that there are. */
 static void set_batch(stw_reading *r, const layout *l) {
@@ -212,7 +174,7 @@ static void set_batch(stw_reading *r, const layout *l) {
     }
     stw_reading_set_count(r, "batch.grad_accumulation", stw_max_u64(stw_min_u64(steps, 65536), 1));
     r->out->step_sequences = sequences;
-    set_iteration(r, mini);
+    stw_verl_set_iteration(r, mini, is_sft(r));
     stw_reading_assume(r, "length of sequences",
                        is_sft(r) ? "data.max_length" : "max_prompt_length + max_response_length",
                        "the data may be shorter; an upper bound");

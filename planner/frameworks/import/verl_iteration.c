@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verl 0.9.1: trainer/ppo/ray_trainer.py (fit), workers/config/actor.py, and
+ * experimental/fully_async_policy/fully_async_trainer.py. */
+#include "planner/frameworks/import/verl_iteration.h"
+
+#include <string.h>
+
+#include "core/checked.h"
+
+#define ACTOR "actor_rollout_ref.actor."
+
+/* Prompts between two weight syncs. Rollouts that generate all the time have no batch of their own:
+ * so many mini batches make an update, so many updates go before the rollout gets weights. */
+static uint64_t prompts_of(stw_reading *r, uint64_t mini) {
+    const uint64_t prompts = stw_reading_number(r, "data.train_batch_size", 1024);
+    const bool streams = r->out->program != NULL && strstr(r->out->program, "fully_async") != NULL;
+    if (prompts > 0 && !streams) return prompts;
+    return stw_times(
+        mini, stw_times(stw_reading_number(r, "async_training.require_batches", 1),
+                        stw_reading_number(r, "async_training.trigger_parameter_sync_step", 4)));
+}
+
+static void set_checkpoints(stw_reading *r) {
+    const char *freq = stw_reading_value(r, "trainer.save_freq", "-1");
+    uint64_t every = 0;
+    if (strcmp(freq, "-1") == 0 || !stw_reading_parse_count(freq, &every) || every == 0) return;
+    stw_reading_set_count(r, "checkpoint.every", every);
+    const char *contents =
+        stw_reading_value(r, ACTOR "checkpoint.save_contents", "model optimizer");
+    if (strstr(contents, "optimizer") == NULL) stw_reading_set(r, "checkpoint.contents", "[model]");
+}
+
+/* Log-probabilities of a batch, its mini batches ppo_epochs times, then the weights. */
+void stw_verl_set_iteration(stw_reading *r, uint64_t mini, bool sft) {
+    set_checkpoints(r);
+    if (sft || mini == 0) return;
+    const uint64_t prompts = prompts_of(r, mini);
+    if (prompts < mini)
+        stw_reading_fail(
+            r, stw_fail(r->err, STW_STATUS_BAD_INPUT, r->flags.path,
+                        "data.train_batch_size: found %llu, expected at least %llu, " ACTOR
+                        "ppo_mini_batch_size",
+                        (unsigned long long)prompts, (unsigned long long)mini));
+    if (prompts % mini != 0)
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "data.train_batch_size",
+                         stw_reading_value(r, "data.train_batch_size", "1024"),
+                         "no multiple of ppo_mini_batch_size: the last mini batch is planned as a "
+                         "whole one");
+    stw_reading_set_count(r, "batch.mini_batches", stw_div_up_u64(prompts, mini));
+    stw_reading_set_count(r, "batch.epochs", stw_reading_number(r, ACTOR "ppo_epochs", 1));
+}
