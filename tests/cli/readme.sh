@@ -15,12 +15,13 @@ block() { awk -v h="## $1" '$0 == h { on = 1 } on && /^```/ { if (++n == 2) exit
 block "A report" >report.txt
 sed -n 's/^\$ //p' report.txt >report.sh
 [ "$(wc -l <report.sh)" = 2 ] || fail "README's report is not made by two commands"
-sh -e report.sh >made.txt || fail "README's commands for the report"
+COLUMNS=80 sh -e report.sh >made.txt || fail "README's commands for the report"
 
 # The parts of the report that README shows: verdict, placement, and the rows of the highest peaks.
 excerpt() {
-    gpu=$(sed -n 's/^  GPU memory: .* in \([a-z_]*\)\.$/\1/p' made.txt | head -n 1)
-    host=$(sed -n 's/^  Host memory: .* in \([a-z_]*\)\.$/\1/p' made.txt | head -n 1)
+    sh -e report.sh >long.txt # sentences in one line
+    gpu=$(sed -n 's/^  GPU memory: .* in \([a-z_]*\)\.$/\1/p' long.txt | head -n 1)
+    host=$(sed -n 's/^  Host memory: .* in \([a-z_]*\)\.$/\1/p' long.txt | head -n 1)
     awk -v gpu="$gpu" -v host="$host" '
         /^Capacity report/ { part = "verdict" }
         part == "" { next }

@@ -32,11 +32,17 @@ for wait in $(seq 600); do
     sleep 0.1
 done
 [ "$(files)" = 4 ] || { kill $pid; cat killed.txt; fail "no files after $wait"; }
-sleep 1
+for wait in $(seq 600); do # all ranks have committed a step
+    [ "$("$STOWAGE" state list state --json 2>/dev/null | grep -c '"whole": true')" != 4 ] || break
+    sleep 0.1
+done
 victim=$(find state -name '*rank2.state' | sed 's/.*nvme-\([0-9]*\)-.*/\1/')
 kill -KILL "$victim"
 wait $pid || true
-sleep 1
+for wait in $(seq 600); do # the launcher may end before its ranks do
+    "$STOWAGE" state list state --json 2>/dev/null | grep -q '"running": true' || break
+    sleep 0.1
+done
 [ "$(files)" = 4 ] || { cat killed.txt; fail "$(files) files stayed, expected 4"; }
 "$STOWAGE" state list state --json >list.json || fail "list"
 [ "$(grep -c '"whole": true' list.json)" = 4 ] || { cat list.json; fail "the state of four ranks is not whole"; }
