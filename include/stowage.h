@@ -201,7 +201,7 @@ typedef struct stw_movement_t {
     const char *phase;      /* "load", "forward_backward", "optimizer_step" ... */
     const char *role;       /* "trainer" */
     const char *repeat;     /* "once", then in iterations "first", "later" or "every" */
-    int by_stowage;         /* 1: Stowage executes it; 0: the framework does */
+    int by_stowage;         /* 1: Stowage executes it; 0: the framework does, or nobody yet */
     uint32_t first_op, ops; /* range for stw_get_op */
     double seconds;         /* predicted; NaN: unknown */
 } stw_movement_t;

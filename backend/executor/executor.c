@@ -26,7 +26,7 @@ static stw_status check_plan(const stw_plan *plan, const stw_executor_options *o
     for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
         for (uint32_t m = 0; m < plan->programs[k]->n_movements; m++) {
             const stw_movement *movement = &plan->programs[k]->movements[m];
-            any = any || movement->by_stowage;
+            any = any || (movement->by_stowage && movement->executable);
             /* a step needs no weight sync: it is left out, as other roles' movements are */
             if (movement->by_stowage && !movement->executable &&
                 movement->phase != STW_PHASE_WEIGHT_SYNC)

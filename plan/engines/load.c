@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading: pieces of tensors go through a few slots; who reads and whether a broadcast follows is
  * the load method. all_ranks is what the field does wrong (AReaL pull request 1182): every rank
- * holds the whole model on its host before anything is cut. A framework's
+ * holds the whole model on its host before anything is cut. all_ranks_gpu makes it on every GPU
+ * instead (inclusionAI/AReaL at 4aef98d, areal/engine/fsdp_engine.py: _create_device_model, with
+ * fsdp.memory_efficient_load false, calls from_pretrained within torch.device(cuda), and
+ * parallelize_model cuts module by module what is there). DeepSpeed without zero.Init is all_ranks:
+ * from_pretrained makes the model on the host of every rank, and deepspeed.initialize sends one
+ * parameter after the other to the GPU and keeps its part (deepspeed/runtime/zero/
+ * partition_parameters.py, Init with `module`; stages 1 and 2 keep all of it). A framework's
  * loader holds the model in the dtype that it asks from_pretrained for: verl's trainer fp32
  * whatever the files hold, so that the optimizer's state is fp32, its reference bf16
  * (verl/workers/fsdp_workers.py at 03b0081, _build_model_optimizer). */
@@ -12,7 +18,8 @@
 typedef struct load_slots {
     stw_extent host, gpu;
     bool whole;                         /* every piece has room of its own on the host */
-    uint64_t host_used;                 /* of it */
+    bool whole_on_gpu;                  /* the same on the GPU */
+    uint64_t host_used, gpu_used;       /* of these */
     uint32_t read_by[STW_LOAD_SLOTS];   /* last copy out of a host slot */
     uint32_t placed_by[STW_LOAD_SLOTS]; /* last use of a GPU slot */
 } load_slots;
@@ -57,6 +64,8 @@ static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uin
                                                         .to = {STW_TIER_GPU, gpu},
                                                         .bytes = size->held_bytes,
                                                         .after = {done, slots->placed_by[slot]}});
+    if (!b->skipping && slots->read_by[slot] != STW_OP_NONE)
+        b->program->ops[slots->read_by[slot]].pageable = stw_load_is_pageable(b->job);
     /* Caches see the piece in the file, then in its slot, until the next one comes there. */
     if (!slots->whole && slots->read_by[slot] != STW_OP_NONE && !b->skipping)
         b->program->ops[slots->read_by[slot]].ring_bytes =
@@ -68,8 +77,13 @@ static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uin
 static void load_piece(stw_builder *b, load_slots *slots, uint32_t unit, const piece_size *size,
                        const load_part *part) {
     uint32_t slot = unit % STW_LOAD_SLOTS;
-    uint64_t gpu = slots->gpu.offset + slot * STW_LOAD_PIECE_BYTES;
-    uint32_t ready = slots->placed_by[slot];
+    /* the last pieces of a whole model stay where the parameters are */
+    const uint64_t most = slots->gpu.bytes - STW_LOAD_PIECE_BYTES;
+    uint64_t gpu = slots->gpu.offset + (slots->whole_on_gpu ? stw_min_u64(slots->gpu_used, most)
+                                                            : slot * STW_LOAD_PIECE_BYTES);
+    uint32_t ready = slots->whole_on_gpu ? STW_OP_NONE : slots->placed_by[slot];
+    slots->gpu_used +=
+        b->program->movements[b->program->n_movements - 1].transfer.pieces[unit].room_bytes;
     stw_op place = stw_op_make(STW_OP_PLACE, STW_STREAM_COMPUTE, unit);
     place.component = STW_COMPONENT_PARAMS;
     place.from = place.to = STW_TIER_GPU;
@@ -175,6 +189,7 @@ static load_part part_of(const stw_job *job, const stw_rank_kind *kind, stw_load
         return (load_part){kind->leader, job->ranks_per_node > 1, STW_OP_RANKS_ONE,
                            STW_RANK_GROUP_NODE};
     case STW_LOAD_ALL_RANKS:
+    case STW_LOAD_ALL_RANKS_GPU:
         return (load_part){true, false, STW_OP_RANKS_SAME, STW_RANK_GROUP_NONE};
     default:
         return (load_part){true, false, STW_OP_RANKS_EACH, STW_RANK_GROUP_NONE};
@@ -187,7 +202,8 @@ void stw_build_load(stw_builder *b) {
     if (b->status != STW_STATUS_OK) return;
     const load_part part = part_of(b->job, &b->job->kinds[k], method);
     const stw_transfer transfer = b->program->movements[b->program->n_movements - 1].transfer;
-    load_slots slots = {.whole = stw_load_is_whole(b->job, method)};
+    load_slots slots = {.whole = stw_load_is_whole(b->job, method),
+                        .whole_on_gpu = stw_load_is_whole_on_gpu(method)};
     for (int i = 0; i < STW_LOAD_SLOTS; i++) slots.read_by[i] = slots.placed_by[i] = STW_OP_NONE;
     b->pageable = stw_load_is_pageable(b->job);
     slots.host = stw_alloc(b, STW_COMPONENT_LOAD_STAGING, STW_TIER_HOST,

@@ -100,9 +100,17 @@ typedef struct stw_layout_rules {
 } stw_layout_rules;
 
 typedef struct stw_engine {
-    stw_engine_spec spec;  /* must be first; the run spec's view of the engine */
-    const char *load_note; /* what reports add to a load that the planner chose; NULL: nothing */
-    const char *save_note; /* what the framework's own save exchanges; NULL: nothing to say */
+    stw_engine_spec spec; /* must be first; the run spec's view of the engine */
+    /* What load.method: auto stands for: what the framework does unless it is told otherwise. NULL:
+     * the planner chooses. */
+    stw_load (*usual_load)(const stw_run_spec *run);
+    const char *load_note; /* what reports add to such a load; NULL: nothing */
+    /** What ranks tell each other to save, in the run's format: a sentence with the number of
+     * collectives. NULL: the engine has no checkpoints. */
+    void (*save_metadata)(const struct stw_job *job, char *out, size_t out_size);
+    /** What is known to hang or to fail with this job's settings, with its source, "" if nothing.
+     * NULL: nothing is. */
+    void (*known_failure)(const struct stw_job *job, char *out, size_t out_size);
     /* What optimizer.implementation: auto is taken to be; NULL: as planned. */
     const char *assumed_optimizer;
     /* What a streamed step needs that the framework's own optimizers lack: the planner chooses one

@@ -434,6 +434,16 @@ static stw_status choose_trained(stw_job *job, const stw_model *model, stw_error
     return status;
 }
 
+/* What all ranks of a node have, over what the model has. */
+static void count_copies(stw_job *job) {
+    const uint32_t ranks = job->world < job->ranks_per_node ? job->world : job->ranks_per_node;
+    uint64_t most = 0;
+    for (uint32_t k = 0; k < job->n_kinds; k++)
+        most = stw_max_u64(most, job->kinds[k].spaces[STW_SPACE_PARAMS].n);
+    const double copies = (double)most * ranks / (double)stw_max_u64(job->files.n, 1);
+    job->node_copies = copies > 1 ? copies : 1;
+}
+
 stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const stw_run_spec *run,
                        const stw_engine *engine, stw_job **out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -456,6 +466,7 @@ stw_status stw_job_new(const stw_model *model, const stw_cluster *cluster, const
     STW_TRY(find_kinds(job, err));
     STW_TRY(add_role_kinds(job, err));
     STW_TRY(find_node_kinds(job, err));
+    count_copies(job);
     STW_TRY(cut_units(job, err));
     STW_TRY(check_shares(job, err));
     for (uint32_t r = 1; r < job->n_roles; r++)

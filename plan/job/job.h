@@ -62,6 +62,7 @@ typedef struct stw_job {
     uint32_t n_kinds;
     stw_rank_kind *kinds; /* kinds[largest] has the largest optimizer space */
     uint32_t largest;
+    double node_copies; /* how many ranks of a node have the same parameters: >= 1 */
     uint32_t n_node_kinds;
     stw_host_kind *node_kinds;
     uint64_t unit_params; /* the quantum of placement, the same for all kinds */

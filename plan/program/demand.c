@@ -26,6 +26,10 @@ static const double CPU_SLICE_S = 1e-3;
  * reads and writes every byte. */
 static const double PAGEABLE_BPS = 9e9;
 
+/* What one thread of a framework's loader reads from the page cache and hands on: torch's
+ * set_model_state_dict with broadcast_from_rank0. */
+static const double LOADER_BPS = 5.8e9;
+
 /* Default. Rate of a kernel that accesses host memory, relative to copies in both directions. An
  * estimate: kernels send smaller packets than copies. */
 static const double DIRECT_OF_BOTH = 0.8;
@@ -399,27 +403,36 @@ static void demand_all_to_all(const stw_job *job, const stw_op *op, stw_demand *
             seconds_of(part * (double)(ranks - on_node), job->cluster->nic_bps);
 }
 
+double stw_demand_reader_bps(const stw_job *job) {
+    return job->engine->spec.executes ? job->cluster->host.file_read_rank_bps : LOADER_BPS;
+}
+
 /* From the page cache: the threads of one rank reach a rate of their own, those of all ranks
  * together another one. The copy reads and writes host memory. */
 static void add_cached_read(const stw_job *job, const stw_op *op, stw_demand *out) {
     const stw_cluster *c = job->cluster;
     double readers = op->ranks == STW_OP_RANKS_ONE ? 1 : ranks_on_node(job);
     double all = c->host.file_read_bps > 0 ? c->host.file_read_bps : c->host.bandwidth_bps / 2;
-    double alone_s = seconds_of((double)op->bytes, c->host.file_read_rank_bps);
+    double alone_s = seconds_of((double)op->bytes, stw_demand_reader_bps(job));
     double together_s = seconds_of(readers * (double)op->bytes, all);
     out->seconds[STW_RESOURCE_PAGE_CACHE] = alone_s > together_s ? alone_s : together_s;
     add_traffic(job, STW_TIER_HOST, 2 * (double)op->bytes, out);
 }
 
 /* The disk gives bytes that several ranks of a node read once; the others read the page cache. An
- * unknown disk rate costs no time. Weights made from a seed need no disk. */
+ * unknown disk rate costs no time. A framework's one thread is no faster than it is with the page
+ * cache. Seconds are those of files also where Stowage would make weights from a seed. */
 static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *out) {
-    if (job->engine->spec.executes && job->run->load.weights == NULL) return;
+    if (!job->engine->spec.executes)
+        out->seconds[STW_RESOURCE_PAGE_CACHE] = seconds_of((double)op->bytes, LOADER_BPS);
     if (job->run->load.page_cached) {
         add_cached_read(job, op, out);
         return;
     }
-    double ranks = op->ranks == STW_OP_RANKS_SAME ? 1 : ranks_on_node(job);
+    const double copies = job->node_copies > 1 ? job->node_copies : 1;
+    double ranks = op->ranks == STW_OP_RANKS_SAME   ? 1
+                   : op->ranks == STW_OP_RANKS_EACH ? ranks_on_node(job) / copies
+                                                    : ranks_on_node(job);
     out->seconds[STW_RESOURCE_DISK] = out->seconds[STW_RESOURCE_DISK_READ] =
         seconds_of((double)op->bytes * ranks, job->cluster->nvme.read_bps);
 }

@@ -65,4 +65,7 @@ void stw_demand_add_movement(const stw_job *job, const stw_program *program,
 /** Duration in seconds if no other operation runs: start-up plus the largest demand. */
 double stw_demand_alone_s(const stw_demand *demand);
 
+/** Bytes per second that one rank reads from page-cached weights files; 0: unknown. */
+double stw_demand_reader_bps(const stw_job *job);
+
 #endif

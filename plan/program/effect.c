@@ -114,9 +114,7 @@ static bool holds(const stw_job *job, const stw_spec_row *row, stw_need need) {
     case STW_NEED_COMMITS:
         return job->engine->nvme_commits;
     case STW_NEED_FILES:
-        return nvme || (!run->load.page_cached && (!executes || run->load.weights != NULL));
-    case STW_NEED_READS:
-        return !executes || run->load.weights != NULL;
+        return nvme || !run->load.page_cached;
     case STW_NEED_CACHED:
         return run->load.page_cached;
     case STW_NEED_CPU_STEP:

@@ -51,7 +51,7 @@ typedef struct stw_movement {
     stw_phase phase;
     const char *role;     /* "trainer" */
     uint32_t role_number; /* of stw_job.roles; 0: the trainer */
-    bool by_stowage;      /* executed by Stowage itself (else by the framework) */
+    bool by_stowage;      /* Stowage's own, executed by it if `executable` (else the framework's) */
     bool executable;      /* this build's executor can do it */
     stw_repeat repeat;
     stw_threading threading;

@@ -22,7 +22,7 @@ stw_status stw_average_piece_of(const stw_job *job, stw_average_piece *out, stw_
         if (model->tensors[t].numel > model->tensors[largest].numel) largest = t;
     if (status == STW_STATUS_OK && n > 0)
         *out = (stw_average_piece){n, model->tensors[largest].dtype,
-                                   bytes / n * 8 / stw_load_element_bits(job, largest)};
+                                   bytes / n * 8 / stw_dtype_bits(model->tensors[largest].dtype)};
     stw_pool_free(pool);
     return status;
 }

@@ -63,25 +63,18 @@ void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *fir
 
 bool stw_load_is_whole(const stw_job *job, stw_load method) {
     return method == STW_LOAD_ALL_RANKS ||
-           (!job->engine->spec.executes && method != STW_LOAD_SHARDED_READ);
+           (!job->engine->spec.executes && method != STW_LOAD_SHARDED_READ &&
+            method != STW_LOAD_ALL_RANKS_GPU);
 }
 
 bool stw_load_is_pageable(const stw_job *job) { return !job->engine->spec.executes; }
 
-/* Weights from a seed are made in fp32. */
-static bool from_seed(const stw_job *job) {
-    return job->engine->spec.executes && job->run->load.weights == NULL;
-}
-
-unsigned stw_load_element_bits(const stw_job *job, uint32_t tensor) {
-    return from_seed(job) ? 32 : stw_dtype_bits(job->model->tensors[tensor].dtype);
-}
+bool stw_load_is_whole_on_gpu(stw_load method) { return method == STW_LOAD_ALL_RANKS_GPU; }
 
 /* What one element run of a tensor takes, by one of three rules. */
 typedef uint64_t (*run_rule)(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n);
 
 static uint64_t stored(const stw_job *job, uint32_t tensor, uint64_t first, uint64_t n) {
-    if (from_seed(job)) return stw_times(n, 4);
     return stw_tensor_run_bytes(&job->model->tensors[tensor], first, n);
 }
 
@@ -143,6 +136,25 @@ static uint64_t whole_model_bytes(const stw_job *job) {
     return bytes;
 }
 
+/* Does every placement of the job keep parameters on the GPU? */
+static bool keeps_params_on_gpu(const stw_job *job) {
+    stw_place places[STW_MAX_PLACES];
+    const uint32_t n = job->engine->places(job, places, NULL);
+    for (uint32_t i = 0; i < n; i++)
+        if (places[i].params != STW_TIER_GPU) return false;
+    return n > 0;
+}
+
+/* A whole model on the GPU, of which modules are cut one after the other: a part of it is the
+ * parameters that stay. */
+static uint64_t beside_params(const stw_job *job, uint32_t kind, uint64_t whole_bytes) {
+    const uint64_t slots = STW_LOAD_SLOTS * STW_LOAD_PIECE_BYTES;
+    uint64_t own = 0;
+    if (keeps_params_on_gpu(job))
+        own = stw_times(job->kinds[kind].params, stw_job_element_bytes(job, STW_COMPONENT_PARAMS));
+    return stw_max_u64(slots, whole_bytes - stw_min_u64(own, whole_bytes));
+}
+
 uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
                                 stw_tier tier) {
     uint64_t whole_bytes = 0;
@@ -156,8 +168,8 @@ uint64_t stw_load_method_staging_bytes(const stw_job *job, stw_load method, uint
                  : method == STW_LOAD_NODE_LEADER   ? k->leader
                                                     : true;
     if (tier == STW_TIER_NVME || (tier == STW_TIER_HOST && !reads)) return 0;
-    if (tier != STW_TIER_HOST || !stw_load_is_whole(job, method))
+    if (tier == STW_TIER_HOST ? !stw_load_is_whole(job, method) : !stw_load_is_whole_on_gpu(method))
         return STW_LOAD_SLOTS * STW_LOAD_PIECE_BYTES;
     if (*whole_bytes == 0) *whole_bytes = whole_model_bytes(job);
-    return *whole_bytes;
+    return tier == STW_TIER_GPU ? beside_params(job, kind, *whole_bytes) : *whole_bytes;
 }

@@ -24,12 +24,10 @@ uint32_t stw_flat_pieces(const stw_job *job, uint32_t kind);
 void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *first_param,
                     uint64_t *params);
 
-/** Bits of one element of a load piece as it is read: the published dtype, or fp32 for weights that
- * Stowage makes from a seed. */
-unsigned stw_load_element_bits(const stw_job *job, uint32_t tensor);
 /** Bytes of a piece (a run of the files, or of a rank's parameters) as it is read: its elements and
  * its part of the tensors' block scales. The pieces of a tensor add up to its bytes in the
- * published files. */
+ * published files, also where Stowage makes weights from a seed: seconds and bytes are those of a
+ * load that reads files. */
 uint64_t stw_load_piece_bytes(const stw_job *job, stw_view piece);
 /** Bytes of a piece on the host and on its way to the GPUs. A framework's loader casts while it
  * reads: load.dtype, by default that of the parameters. Stowage keeps what it reads, but for
@@ -41,11 +39,14 @@ uint64_t stw_load_room_bytes(const stw_job *job, stw_view piece);
 /** Do the ranks that read hold the whole model on the host before anything is cut? They do with
  * all_ranks, and a framework's ranks do with every method that reads whole tensors. */
 bool stw_load_is_whole(const stw_job *job, stw_load method);
+/** Does every rank make the whole model on its GPU, and cut it there? */
+bool stw_load_is_whole_on_gpu(stw_load method);
 /** Is the staging on the host pageable? A framework's is. */
 bool stw_load_is_pageable(const stw_job *job);
 /** Bytes of load staging that a kind of rank needs in a tier under the decided method:
- * STW_LOAD_SLOTS slots on the GPU; on the host, where the rank reads, as many slots or the whole
- * model (stw_load_is_whole). */
+ * STW_LOAD_SLOTS slots on the GPU, or what the whole model takes
+ * beside the parameters that stay there (stw_load_is_whole_on_gpu); on the host,
+ * where the rank reads, as many slots or the whole model (stw_load_is_whole). */
 uint64_t stw_load_staging_bytes(const stw_job *job, const stw_decisions *decisions, uint32_t kind,
                                 stw_tier tier);
 /** The same for a method, of many kinds and methods in turn: models have up to 10^5 tensors.

@@ -362,7 +362,11 @@ static const stw_spec_row rows_before[] = {
      .also = "optimizer_offload offload_optimizer cpu_offload", .fallback = "auto"},
     {WORDS("placement.activations", acts), AT(placement.activations),
      .also = "offload activation_offload activation_offloading enable_activation_offload",
-     .fallback = "auto", .needs = NEEDS(FORWARD)},
+     .fallback = "auto",
+     .note =
+         "auto: as recompute.granularity says; the planner's choice where that is auto, too, in "
+         "which frameworks' engines keep or recompute | keep | recompute | offload",
+     .needs = NEEDS(FORWARD)},
     {RATIO("placement.gpu_fill"), AT(placement.gpu_fill), .fallback = "0.98",
      .note = "share of the GPU memory that is filled if a plan with no more exists",
      BOUNDS(0.5, 1)},
@@ -438,7 +442,13 @@ static const stw_spec_row rows_after[] = {
     {COUNT("allocator.roundup_power2_divisions"), AT(allocator.roundup_power2_divisions),
      .words = none, .also = "roundup_power2_divisions", .fallback = "none",
      .note = "none, or a power of two for all sizes", BOUNDS(2, 64), .needs = NEEDS(CACHES)},
-    {WORDS("load.method", loads), AT(load.method), .fallback = "auto"},
+    {WORDS("load.method", loads), AT(load.method), .also = "memory_efficient_load zero_init",
+     .fallback = "auto",
+     .note =
+         "auto: as the framework does unless told otherwise, or the planner's choice | all_ranks: "
+         "the whole model on the host of every rank | rank0_broadcast: on that of rank 0 | "
+         "node_leader: of one rank of a node | sharded_read: no whole model | all_ranks_gpu: on "
+         "every GPU"},
     {WORDS("load.dtype", load_dtypes), AT(load.dtype), .fallback = "auto",
      .note = "auto (precision.params) | stored | fp32 | bf16 | fp16: of whole models on the host",
      .needs = NEEDS(FOREIGN)},
@@ -446,8 +456,7 @@ static const stw_spec_row rows_after[] = {
      .also = "weights checkpoint_path model_path", .fallback = "none", .note = "none, or a path",
      .needs = NEEDS(STEP)},
     {BOOL("load.page_cached"), AT(load.page_cached), .fallback = "false",
-     .note = "weights files are in the page cache, or in /dev/shm: no disk is read",
-     .needs = NEEDS(READS)},
+     .note = "weights files are in the page cache, or in /dev/shm: no disk is read"},
     {.key = "checkpoint.contents",
      .kind = STW_SPEC_FLAGS,
      AT(checkpoint.model),

@@ -62,7 +62,6 @@ typedef struct stw_spec_word {
     X(TIERED, "the engine keeps no state on NVMe", "engine: stowage")                              \
     X(COMMITS, "the engine writes state on NVMe in place", "engine: stowage")                      \
     X(FILES, "no weights are read from disk", "load.weights")                                      \
-    X(READS, "weights are made from a seed", "load.weights")                                       \
     X(CACHED, "files are read from disk", "load.page_cached: true")                                \
     X(FOREIGN, "load and optimizer step are Stowage's, piece by piece", NULL)                      \
     X(CPU_STEP, "nothing is updated on the CPU", "optimizer.implementation: cpu")                  \

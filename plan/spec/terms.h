@@ -65,11 +65,15 @@
 
 #define STW_ACT_TABLE(X) X(KEEP, "keep") X(RECOMPUTE, "recompute") X(OFFLOAD, "offload")
 
+/* Who reads the weights, and where a whole model is made. all_ranks, rank0_broadcast: on the host
+ * of every rank, of global rank 0, which sends it to the others; node_leader: the same on every
+ * node; sharded_read: each rank reads its own shard; all_ranks_gpu: on every rank's GPU. */
 #define STW_LOAD_TABLE(X)                                                                          \
     X(ALL_RANKS, "all_ranks")                                                                      \
     X(RANK0_BROADCAST, "rank0_broadcast")                                                          \
     X(NODE_LEADER, "node_leader")                                                                  \
-    X(SHARDED_READ, "sharded_read")
+    X(SHARDED_READ, "sharded_read")                                                                \
+    X(ALL_RANKS_GPU, "all_ranks_gpu")
 
 #define X(name, text) STW_PHASE_##name,
 typedef enum stw_phase { STW_PHASE_TABLE(X) STW_N_PHASES } stw_phase;

@@ -427,7 +427,8 @@ static void try_value(const tried_case *t, const stw_spec_row *row, const char *
     CU_ASSERT_EQUAL_FATAL(status, STW_STATUS_OK);
     describe(plan, &text);
     bool changed = !same_text(&text, &t->text);
-    if (!changed && row->label) {
+    /* what a run reads is no figure of its plan */
+    if (!changed && (row->label || strcmp(row->key, "load.weights") == 0)) {
         CU_ASSERT_TRUE(report_of(plan, &report));
         changed = !same_text(&report, &t->report);
     }

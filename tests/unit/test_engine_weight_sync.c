@@ -3,10 +3,12 @@
  * every placement of the trainer's parameters. */
 #include "plan/engines/weight_sync.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/checked.h"
 #include "plan/engines/gather.h"
+#include "plan/files/plan_file.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
@@ -177,13 +179,16 @@ static void megatron_merges(void) {
     stw_plan_free(b);
 }
 
-/* Stowage's own: piece by piece through slots, whatever lies where; planned, not yet issued. */
+/* Stowage's own: piece by piece through slots, whatever lies where, in the rollout's dtype; each
+ * receiver gets what its layers hold. Planned, not executed. */
 static void pieces_of_stowage(void) {
-    const char *settings[] = {ROLLOUT, NULL};
+    const char *whole[] = {ROLLOUT, NULL},
+               *halves[] = {"roles=[{name: rollout, update_bucket: 32 MiB, parallel: {tp: 2}}]",
+                            NULL};
     const stw_cluster cluster = fixture_cluster(GPUS);
-    for (int on_host = 0; on_host < 2; on_host++) {
-        stw_plan *plan = fixture_plan(size, &cluster, settings);
-        const stw_tier tier = on_host ? STW_TIER_HOST : STW_TIER_GPU;
+    for (int i = 0; i < 4; i++) {
+        stw_plan *plan = fixture_plan(size, &cluster, i >= 2 ? halves : whole);
+        const stw_tier tier = i % 2 ? STW_TIER_HOST : STW_TIER_GPU;
         const stw_place place = {tier, tier, STW_TIER_HOST, STW_UPDATE_STREAM};
         stw_decisions *d = &plan->decisions;
         d->n_state = 1;
@@ -191,13 +196,20 @@ static void pieces_of_stowage(void) {
         CHECK_OK(stw_plan_derive(plan, err));
         CHECK_OK(stw_plan_check(plan, true, err));
         const stw_movement *m = sync_of(plan);
-        const uint64_t piece = BUCKET / 2; /* elements in bf16 */
+        const uint64_t params = plan->job->model->params, part = BUCKET / GPUS;
+        const double share = i >= 2 ? 0.5 : 1; /* norms are whole on both ranks */
         CU_ASSERT_PTR_NOT_NULL_FATAL(m);
         CU_ASSERT_TRUE(m->by_stowage && !m->executable && m->transfer.whole);
-        CU_ASSERT_EQUAL(moved(plan, STW_OP_ALL_GATHER), 4 * plan->job->model->params);
-        CU_ASSERT_EQUAL(moved(plan, STW_OP_PLACE), 2 * plan->job->model->params);
-        CU_ASSERT_EQUAL(moved(plan, STW_OP_COPY_PIECE) > 0, on_host);
-        CU_ASSERT_EQUAL(most(plan, STW_COMPONENT_UNSHARD), 4 * piece);
+        CU_ASSERT_STRING_EQUAL(stw_plan_movement_by(plan, m), "planned, not executed");
+        CU_ASSERT(fabs((double)moved(plan, STW_OP_ALL_GATHER) / (share * 2 * (double)params) - 1) <
+                  0.03);
+        CU_ASSERT_EQUAL(moved(plan, STW_OP_PLACE), moved(plan, STW_OP_ALL_GATHER));
+        CU_ASSERT_EQUAL(moved(plan, STW_OP_COPY_PIECE) > 0, i % 2);
+        CU_ASSERT_EQUAL(most(plan, STW_COMPONENT_UNSHARD), 0);
+        /* a bucket of what is received, this rank's part of it, and that in fp32 from the host */
+        const double held =
+            share * BUCKET + (double)part * (i % 2 ? 3 : 1) + STW_COMM_SCRATCH_BYTES;
+        CU_ASSERT(fabs((double)most(plan, STW_COMPONENT_STAGE) / held - 1) < 0.03);
         stw_plan_free(plan);
     }
 }

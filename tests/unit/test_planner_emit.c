@@ -247,7 +247,7 @@ static const kind kinds[] = {
       {"recompute.granularity", {"full", "none"}},
       {"optimizer.clip_norm", {"1", "0.25", "none"}},
       {"parallel.cp", {"2; batch.max_tokens_per_gpu=2048; batch.log_prob_micro_batch=4"}},
-      {"load.method", {"all_ranks", "rank0_broadcast"}},
+      {"load.method", {"all_ranks_gpu", "rank0_broadcast"}},
       {"roles.0.parallel.tp", {"1", "2", "4"}},
       {"roles.0.gpu_memory_utilization", {"0.6", "0.8"}},
       {"roles.0.max_model_len", {"2048", "8192"}}}},

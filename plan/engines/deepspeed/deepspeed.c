@@ -133,6 +133,14 @@ static const stw_layout_rules layouts = {
     .own = {NULL, NULL, "deepspeed.zero_stage"},
     .admits = admits};
 
+/* transformers (5.17, modeling_utils.py, from_pretrained; integrations/deepspeed.py): with stage 3
+ * the model is made within zero.Init, of which rank 0 reads the files and sends every parameter;
+ * other stages have no zero.Init, and every rank makes the whole model on its host. */
+static stw_load usual_load(const stw_run_spec *run) {
+    return stw_deepspeed_settings_of(run).zero_stage == 3 ? STW_LOAD_RANK0_BROADCAST
+                                                          : STW_LOAD_ALL_RANKS;
+}
+
 const stw_engine stw_engine_deepspeed = {
     .spec = {.name = "deepspeed",
              .section = &stw_deepspeed_section,
@@ -150,6 +158,11 @@ const stw_engine stw_engine_deepspeed = {
     .cpu_pass = stw_zero_cpu_pass,
     .fixes = fixes,
     .layouts = &layouts,
+    .usual_load = usual_load,
+    .load_note =
+        "Stage 3 of transformers loads so where HfDeepSpeedConfig is made first (zero.Init). "
+        "Without it, and with stages 1 and 2, every rank makes the model on its host: "
+        "load.method=all_ranks.",
     .places = places,
     .representative = stw_zero_representative,
     .cut = stw_zero_cut,

@@ -247,10 +247,13 @@ static void drop_group(stw_builder *b, streamed *s, uint32_t group) {
 
 /* PerLayerOptimWrapper.step (AReaL pull request 983): depth + 1 groups are fetched before the first
  * update, one more after every update; a group's tensors stay referenced (cur_states_offload) until
- * the next group is offloaded, so that up to depth + 3 groups are there at once. */
+ * the next group is offloaded, so that up to depth + 3 groups are there at once. As first published
+ * (verl pull request 5364; AReaL at 4121871, PerLayerGPUOptimizerStep.step) nothing but the list
+ * refers to them, and depth + 2 groups are there. */
 static void streamed_step(stw_builder *b, const stw_place *place, uint32_t clipped) {
     const stw_job *job = b->job;
     uint32_t groups = prefetch_groups(job), depth = b->decisions->prefetch.depth, fetched = 0;
+    const bool at_once = stw_fsdp_settings_of(job->run).streamed_frees_at_once;
     streamed s = {.window = stw_pool_array(b->program->pool, groups, sizeof *s.window),
                   .up = stw_pool_array(b->program->pool, groups, sizeof *s.up),
                   .down = STW_OP_NONE};
@@ -271,7 +274,7 @@ static void streamed_step(stw_builder *b, const stw_place *place, uint32_t clipp
         stw_free(b, STW_COMPONENT_STAGE, STW_TIER_GPU, temporary);
         stw_torch_roots(b, from, g, false);
         if (fetched < groups) fetch_group(b, place, &s, fetched++);
-        if (g > 0) drop_group(b, &s, g - 1);
+        if (g > 0 && !at_once) drop_group(b, &s, g - 1);
         uint64_t element = stw_job_optimizer_bytes(job);
         if (place->params == STW_TIER_HOST)
             element += stw_job_element_bytes(job, STW_COMPONENT_PARAMS);
@@ -283,8 +286,9 @@ static void streamed_step(stw_builder *b, const stw_place *place, uint32_t clipp
                                               .to = {STW_TIER_HOST, 0},
                                               .bytes = stw_times(params, element),
                                               .after = {done, STW_OP_NONE}});
+        if (at_once) drop_group(b, &s, g);
     }
-    if (groups > 0) drop_group(b, &s, groups - 1);
+    if (groups > 0 && !at_once) drop_group(b, &s, groups - 1);
     stw_torch_end_streamed(b);
 }
 
@@ -428,6 +432,7 @@ static const char *const keys[] = {"optimizer.clip_norm",
                                    "fsdp.offload_policy",
                                    "fsdp.sync_each_micro_batch",
                                    "fsdp.loss_parallel",
+                                   "fsdp.streamed_frees_at_once",
                                    "parallel.tp",
                                    "parallel.sequence_parallel",
                                    "park.params",
@@ -446,6 +451,9 @@ static const stw_engine_refusal refuses[] = {{"checkpoint.format", "torch_dist"}
 static const stw_engine_fix fixes[] = {
     {"fsdp.reshard_after_forward", "true", "frees gathered params after forward"},
     {"fsdp.offload_policy", "true", "keeps params, grads and moments on the host"},
+    {"load.method", "sharded_read", "no rank holds the whole model"},
+    {"placement.activations", "offload",
+     "activations wait on the host (verl: enable_activation_offload)"},
     {"engine", "stowage",
      "another engine, which executes no forward pass: streams state in small buckets"},
     {NULL, NULL, NULL}};
@@ -460,6 +468,13 @@ static stw_margins margins(const stw_run_spec *run) {
     return (stw_margins){.gpu = 0.014, .reserved = 0.040, .host = 0.063};
 }
 
+/* verl/workers/fsdp_workers.py at 03b0081 (get_init_weight_context_manager); torch's own way, too:
+ * set_model_state_dict with broadcast_from_rank0 (torch/distributed/checkpoint/state_dict.py). */
+static stw_load usual_load(const stw_run_spec *run) {
+    (void)run;
+    return STW_LOAD_RANK0_BROADCAST;
+}
+
 const stw_engine stw_engine_fsdp2 = {
     .spec = {.name = "fsdp2",
              .section = &stw_fsdp_section,
@@ -469,11 +484,13 @@ const stw_engine stw_engine_fsdp2 = {
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_STREAM | 1u << STW_UPDATE_CPU},
     /* transformers' from_pretrained; verl/workers/fsdp_workers.py at 03b0081
      * (get_init_weight_context_manager); AReaL pull request 1182 (memory_efficient_load) */
-    .save_note = "torch.distributed.checkpoint exchanges it by four collectives of objects: plans "
-                 "are gathered and scattered, results gathered and broadcast.",
-    .load_note = "verl and AReaL use rank0_broadcast by default. Scripts that load the model on "
-                 "every rank need more host memory per node: plan them with --set "
-                 "load.method=all_ranks.",
+    .save_metadata = stw_fsdp2_save_metadata,
+    .known_failure = stw_fsdp2_known_failure,
+    .usual_load = usual_load,
+    .load_note =
+        "verl and AReaL's memory_efficient_load do so. Scripts that load the model on every "
+        "rank need more: plan them with --set load.method=all_ranks, or all_ranks_gpu "
+        "where they make it on the GPU, as AReaL does by default.",
     /* torch's own default is foreach on GPUs */
     .assumed_optimizer = "AdamW(fused=True). With AdamW(foreach=True), set it to foreach: the step "
                          "needs a temporary as large as exp_avg_sq. On the CPU it is taken as "

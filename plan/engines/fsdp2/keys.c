@@ -35,6 +35,10 @@ static const stw_spec_row rows[] = {
      .fallback = "true",
      .note = "false: every rank of parallel.tp has the logits of the whole vocabulary",
      .needs = NEEDS(FORWARD) | NEEDS(TP)},
+    {BOOL("fsdp.streamed_frees_at_once"), AT(streamed_frees_at_once), .fallback = "false",
+     .note = "of optimizer.implementation: streamed; true: a group leaves the GPU when its copy "
+             "back is issued (verl pull request 5364) | false: when that of the next group is "
+             "(AReaL)"},
 };
 
 /* torch's CPUOffloadPolicy keeps params, grads and moments on the host, all of them, and steps
@@ -57,6 +61,10 @@ static stw_status check(const stw_run_spec *run, const char *origin, stw_error *
         return stw_run_spec_refuse(
             origin, err, "fsdp.reshard_to_node", "true",
             "false, because batch.log_prob_micro_batch has forwards without a backward");
+    if (stw_fsdp_settings_of(run).streamed_frees_at_once &&
+        run->optimizer.implementation != STW_OPTIMIZER_STREAMED)
+        return stw_run_spec_refuse(origin, err, "fsdp.streamed_frees_at_once", "true",
+                                   "false, because optimizer.implementation is not streamed");
     if (!stw_fsdp_settings_of(run).offload_policy) return STW_STATUS_OK;
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
         const uint32_t tier = states[i].placement;

@@ -7,7 +7,7 @@
 
 typedef struct stw_fsdp_settings {
     bool reshard_after_forward, reshard_to_node, reshard_after_backward, offload_policy,
-        wrap_embeddings, sync_each_micro_batch, loss_parallel;
+        wrap_embeddings, sync_each_micro_batch, loss_parallel, streamed_frees_at_once;
 } stw_fsdp_settings;
 
 /** What recompute.modules makes again: modules under torch's checkpoint, or operations. */

@@ -12,11 +12,18 @@
  * - distributed/checkpoint/state_dict.py with full_state_dict and cpu_offload: every tensor is
  *   gathered on the GPU, rank 0 keeps a pageable copy of each. verl/utils/checkpoint/
  *   fsdp_checkpoint_manager.py saves Hugging Face files so; save_pretrained of
- *   transformers 5 cuts them at 50 GB (max_shard_size). */
+ *   transformers 5 cuts them at 50 GB (max_shard_size).
+ * - distributed/checkpoint/state_dict_saver.py with utils.py, _DistWrapper: reduce_scatter("plan")
+ *   gathers local plans on rank 0 and scatters what it makes of them, all_reduce("write") gathers
+ *   results and broadcasts the metadata. */
 #include "plan/engines/fsdp2/save.h"
+
+#include <stdio.h>
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/fsdp2/keys.h"
+#include "plan/engines/weight_sync.h"
 
 #define SHARD_BYTES 50000000000ull
 
@@ -57,4 +64,30 @@ stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place) {
     }
     if (save.pageable) save.rounding_bytes = 0;
     return save;
+}
+
+void stw_fsdp2_save_metadata(const stw_job *job, char *out, size_t out_size) {
+    if (job->run->checkpoint.format == STW_CHECKPOINT_HF)
+        snprintf(out, out_size,
+                 "none of its own; every rank takes part in one all-gather of each of %u tensors",
+                 job->model->n_tensors);
+    else
+        snprintf(out, out_size,
+                 "4 collectives of objects in each save by torch.distributed.checkpoint: plans are "
+                 "gathered and scattered, results gathered and broadcast");
+}
+
+/* Full tensors of a model on the host: torch/distributed/checkpoint/state_dict.py cannot hand them
+ * over as CPUOffloadPolicy leaves them. */
+void stw_fsdp2_known_failure(const stw_job *job, char *out, size_t out_size) {
+    const bool syncs = stw_sync_role(job) != NULL;
+    const bool saves = stw_saves(job) && job->run->checkpoint.format == STW_CHECKPOINT_HF;
+    if (!stw_fsdp_settings_of(job->run).offload_policy || (!syncs && !saves)) return;
+    snprintf(
+        out, out_size,
+        "%s is known to fail with fsdp.offload_policy (verl issue 5995: \"Attempted to set the "
+        "storage of a tensor on device cpu to a storage on different device\"): full weights "
+        "are made of shards on the host. park.params and park.moments: host instead of the "
+        "policy avoid it",
+        syncs ? "The weight sync" : "A checkpoint in format hf");
 }

@@ -7,5 +7,8 @@
 
 /** @param place of the rank's state */
 stw_save stw_fsdp2_save(const stw_builder *b, const stw_place *place);
+/** Slots of stw_engine. */
+void stw_fsdp2_save_metadata(const stw_job *job, char *out, size_t out_size);
+void stw_fsdp2_known_failure(const stw_job *job, char *out, size_t out_size);
 
 #endif

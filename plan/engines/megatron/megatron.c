@@ -111,6 +111,7 @@ static const stw_engine_refusal refuses[] = {{"optimizer.implementation", "strea
                                              {"placement.master", "nvme"},
                                              {"placement.moments", "nvme"},
                                              {"placement.activations", "offload"},
+                                             {"load.method", "all_ranks_gpu"},
                                              {NULL, NULL}};
 /* --bf16 (megatron/training/arguments.py) */
 static const stw_engine_default defaults[] = {
@@ -133,6 +134,12 @@ static stw_margins margins(const stw_run_spec *run) {
     return (stw_margins){.gpu = te ? 0.154 : 0.017, .reserved = 0.193, .host = 0.063};
 }
 
+/* Its own checkpoints (megatron/core/dist_checkpointing/serialization.py, load). */
+static stw_load usual_load(const stw_run_spec *run) {
+    (void)run;
+    return STW_LOAD_SHARDED_READ;
+}
+
 const stw_engine stw_engine_megatron = {
     .spec = {.name = "megatron",
              .section = &stw_megatron_section,
@@ -142,9 +149,9 @@ const stw_engine stw_engine_megatron = {
              .fp16 = fp16,
              .updates = 1u << STW_UPDATE_RESIDENT | 1u << STW_UPDATE_CPU,
              .check = check},
-    .save_note =
-        "torch_dist exchanges it by collectives of objects, and validates the shards of all "
-        "ranks by one more unless told not to.",
+    .save_metadata = stw_megatron_save_metadata,
+    .known_failure = stw_megatron_known_failure,
+    .usual_load = usual_load,
     .load_note = "Megatron-LM reads its own checkpoints rank by rank; plan whole-model loading "
                  "with --set load.method=all_ranks.",
     .assumed_optimizer = "fused",

@@ -7,8 +7,17 @@
  * - dist_checkpointing/strategies/fully_parallel.py: what data-parallel ranks have alike is written
  *   by one of them, in equal shares.
  * - optimizer/distrib_optimizer.py, sharded_state_dict: main parameters and moments are tensors of
- *   the rank's ranges. */
+ *   the rank's ranges.
+ * - dist_checkpointing/validation.py, determine_global_metadata: shards of all ranks are gathered
+ *   for validation; strategies/fully_parallel.py gathers them within data-parallel ranks, too;
+ *   strategies/state_dict_saver.py: plans are gathered, then results, and success is broadcast.
+ * - distributed/fsdp/src/megatron_fsdp/uneven_dtensor.py at 071d9e8,
+ *   preprocess_state_dict_for_uneven_dtensor: all_gather_object of the shape of every DTensor in
+ *   the state dict, over each mesh dimension that cuts it. */
 #include "plan/engines/megatron/save.h"
+
+#include <inttypes.h>
+#include <stdio.h>
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
@@ -102,4 +111,43 @@ stw_save stw_megatron_save(const stw_builder *b, const stw_megatron_state *s) {
     }
     if (stw_megatron_is_fsdp(run)) stage_shards(b, s, &save);
     return save;
+}
+
+/* DTensors of the state dict of a rank: parameters, and each state of each. Of experts it has its
+ * own ones. */
+static uint64_t uneven_tensors(const stw_job *job) {
+    const stw_run_spec *run = job->run;
+    uint64_t tensors = 0, states = run->checkpoint.model ? 1 : 0;
+    static const stw_component state[] = {STW_COMPONENT_MASTER, STW_COMPONENT_EXP_AVG,
+                                          STW_COMPONENT_EXP_AVG_SQ};
+    for (int i = 0; i < 3 && run->checkpoint.optimizer; i++)
+        states += stw_job_element_bytes(job, state[i]) > 0;
+    for (uint32_t t = 0; t < job->model->n_tensors; t++) tensors += stw_job_part(job, t) > 0;
+    return stw_times(tensors, states);
+}
+
+void stw_megatron_save_metadata(const stw_job *job, char *out, size_t out_size) {
+    if (stw_megatron_is_fsdp(job->run))
+        snprintf(out, out_size,
+                 "one collective for each of %" PRIu64 " tensors of a rank (format fsdp_dtensor: "
+                 "shapes of uneven shards), then 4 of torch.distributed.checkpoint",
+                 uneven_tensors(job));
+    else
+        snprintf(out, out_size,
+                 "5 collectives of objects in each save (format torch_dist): shards are gathered "
+                 "for validation and by data-parallel ranks, plans and results gathered, success "
+                 "broadcast");
+}
+
+/* The report: https://github.com/NVIDIA/Megatron-LM/issues/4910. */
+void stw_megatron_known_failure(const stw_job *job, char *out, size_t out_size) {
+    const stw_megatron_settings set = stw_megatron_settings_of(job->run);
+    if (!stw_saves(job) || !stw_megatron_is_fsdp(job->run) || !set.optimizer_cpu_offload ||
+        !job->run->checkpoint.optimizer)
+        return;
+    snprintf(out, out_size,
+             "Saving the optimizer is known to hang with megatron.fsdp and "
+             "megatron.optimizer_cpu_offload (Megatron-LM issue 4910): ranks that hold different "
+             "sets of states issue different sequences of collectives. "
+             "checkpoint.contents: [model] works, and so does no offload");
 }

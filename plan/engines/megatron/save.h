@@ -7,5 +7,8 @@
 #include "plan/engines/megatron/state.h"
 
 stw_save stw_megatron_save(const stw_builder *b, const stw_megatron_state *state);
+/** Slots of stw_engine. */
+void stw_megatron_save_metadata(const stw_job *job, char *out, size_t out_size);
+void stw_megatron_known_failure(const stw_job *job, char *out, size_t out_size);
 
 #endif

@@ -68,6 +68,7 @@ static const stw_engine_refusal refuses[] = {{"recompute.granularity", "selectiv
                                              {"optimizer.implementation", "loop"},
                                              {"placement.params", "nvme"},
                                              {"placement.grads", "nvme"},
+                                             {"load.method", "all_ranks_gpu"},
                                              {NULL, NULL}};
 static const stw_engine_fix fixes[] = {
     {"fsdp.reshard_after_forward", "true", "frees gathered params after forward"},

@@ -409,7 +409,7 @@ static void put_areal_fsdp(stw_emission *e) {
     stw_emit_put(e, "actor.fsdp.optim_step_prefetch_layers",
                  streamed ? stw_emit_text(e, "prefetch.depth") : NULL);
     stw_emit_put_switch(e, "actor.fsdp.memory_efficient_load",
-                        stw_emit_has(e, "load.method", "rank0_broadcast"));
+                        e->plan->decisions.load == STW_LOAD_RANK0_BROADCAST);
     stw_emit_put_switch(e, "actor.use_lora", rank > 0);
     if (rank > 0) {
         stw_emit_put_count(e, "actor.lora_rank", rank);

@@ -286,14 +286,12 @@ static void use_fsdp(stw_reading *r, const layout *l) {
     set_step(r, offloads);
     stw_reading_set(r, "fsdp.reshard_after_forward", "true");
     r->out->derived.wrap_embeddings = true;
-    const bool one_loads =
-        is_on(r, "actor.fsdp.memory_efficient_load", false) || is_on(r, "actor.use_lora", false);
-    stw_reading_set(r, "load.method", one_loads ? "rank0_broadcast" : "all_ranks");
+    /* fsdp_engine.py, _create_device_model: without it every rank makes the model on its GPU */
+    stw_reading_set(r, "load.method",
+                    is_on(r, "actor.fsdp.memory_efficient_load", false) ? "rank0_broadcast"
+                                                                        : "all_ranks_gpu");
     /* fsdp_engine.py, is_llm_cpu_load */
     r->out->derived.each_loads = is_on(r, "actor.fsdp.memory_efficient_load", false);
-    if (!one_loads)
-        stw_reading_assume(r, "actor.fsdp.memory_efficient_load", "load.method: all_ranks",
-                           "false: a rank's whole model lies on its GPU before it is cut");
     if (!starts_with(value(r, "actor.attn_impl", "flash_attention_2"), "flash"))
         stw_reading_set(r, "attention", value(r, "actor.attn_impl", "sdpa"));
 }
