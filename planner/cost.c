@@ -175,10 +175,12 @@ bool stw_choice_keeps_bars(const stw_cost *cost, const stw_choice *choice, const
  * resource are neighbours. */
 static void measure_bytes(const stw_cost *cost, const stw_choice *choice, uint32_t uses,
                           stw_evaluation *out) {
-    uint64_t worst = 0;
+    uint64_t worst = 0, most = 0;
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         const stw_byte_row *row = &cost->byte_rows[r];
         uint64_t bytes = row_bytes(cost, row, choice, uses), limit = stw_cost_row_limit(row);
+        const uint64_t alike = row->tier == STW_TIER_GPU ? cost->job->ranks_per_node : 1;
+        if (!row->page_locked) most = stw_max_u64(most, stw_times(bytes, alike));
         if (row->tier == STW_TIER_GPU && bytes > out->gpu_bytes + row->spare_bytes)
             out->gpu_bytes = bytes - row->spare_bytes;
         if (row->tier == STW_TIER_HOST && !row->page_locked && bytes > out->host_bytes)
@@ -189,7 +191,8 @@ static void measure_bytes(const stw_cost *cost, const stw_choice *choice, uint32
         if (!last) continue;
         out->over_bytes += worst;
         out->over_share += (double)worst / stw_cost_over_unit(row);
-        worst = 0;
+        out->held_bytes = stw_plus(out->held_bytes, most);
+        worst = most = 0;
     }
 }
 

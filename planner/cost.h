@@ -120,7 +120,9 @@ typedef struct stw_evaluation {
     bool fits;           /* all rows hold, and the shares of update engines are those of the run */
     uint64_t over_bytes; /* summed over resources, the worst row of each */
     double over_share;   /* the same, each as a share of its limit */
-    uint64_t gpu_bytes;  /* the largest GPU row */
+    uint64_t
+        held_bytes;     /* the largest row of each memory, summed over a node's GPUs and the node */
+    uint64_t gpu_bytes; /* the largest GPU row */
     uint64_t host_bytes; /* the largest host row */
 } stw_evaluation;
 

@@ -14,6 +14,9 @@
 static const double OVER_GAP = 1e-3, SECONDS_GAP = 1e-2, SLICE_S = 0.5;
 #define OVER_NODES 100
 
+/* Choices that differ by less than this share of it are over the limits alike. */
+static const double SAME_OVER = 1e-4;
+
 typedef struct over_search {
     const stw_cost *cost;
     stw_bars bars;
@@ -30,9 +33,7 @@ static void offer(over_search *s) {
     stw_evaluation e;
     stw_choice_descend(s->cost, &s->bars, s->cost->n_units, &s->now, &e);
     if (!stw_choice_keeps_shares(s->cost, &s->now)) return;
-    bool less = e.over_share < s->best_e.over_share * (1 - 1e-4) - 1e-9;
-    bool same = !less && e.over_share <= s->best_e.over_share * (1 + 1e-4) + 1e-9;
-    if (s->found && !less && !(same && e.objective_s < s->best_e.objective_s)) return;
+    if (s->found && !stw_evaluation_is_better(&e, &s->best_e, SAME_OVER)) return;
     s->found = true;
     s->best_e = e;
     stw_choice_copy(s->cost, s->best, &s->now);

@@ -38,10 +38,11 @@ bool stw_move_blocks(const stw_cost *cost, const stw_bars *bars, const stw_unit_
     return true;
 }
 
-/* Less over the limits, as a share of them: what one memory has over may be worse than as many
- * bytes of another. Where that is equal, fewer seconds. */
-static bool better(const stw_evaluation *a, const stw_evaluation *b) {
-    if (a->over_share != b->over_share) return a->over_share < b->over_share;
+bool stw_evaluation_is_better(const stw_evaluation *a, const stw_evaluation *b, double same) {
+    const bool less = a->over_share < b->over_share * (1 - same) - 1e-5 * same;
+    const bool more = a->over_share > b->over_share * (1 + same) + 1e-5 * same;
+    if (less || more) return less;
+    if (a->over_share > 0 && a->held_bytes != b->held_bytes) return a->held_bytes < b->held_bytes;
     return a->objective_s < b->objective_s * (1 - 1e-9);
 }
 
@@ -55,7 +56,7 @@ typedef struct descent {
 static bool is_better(const descent *d) {
     stw_evaluation e;
     stw_cost_evaluate(d->cost, d->choice, &e);
-    if (!better(&e, d->now)) return false;
+    if (!stw_evaluation_is_better(&e, d->now, 0)) return false;
     *d->now = e;
     return true;
 }

@@ -274,11 +274,31 @@ static stw_status price(solving *s, stw_error *err) {
     return stw_planner_price(s->plan, &prices, err);
 }
 
+/* Of loads that take as long the one with the fewest GiB, and of these the last, which reads the
+ * least per rank. */
+static void settle_load(solving *s) {
+    static const double AS_LONG = 1.01;
+    stw_evaluation e;
+    stw_cost_evaluate(s->cost, &s->choice, &e);
+    const double most_s = e.load_s * AS_LONG;
+    uint64_t least = e.held_bytes >> 30;
+    uint32_t best = s->choice.load;
+    for (uint32_t l = 0; l < s->cost->n_loads; l++) {
+        s->choice.load = l;
+        stw_cost_evaluate(s->cost, &s->choice, &e);
+        if (!e.fits || e.load_s > most_s || e.held_bytes >> 30 > least) continue;
+        best = l;
+        least = e.held_bytes >> 30;
+    }
+    s->choice.load = best;
+}
+
 static stw_status finish_fitting(solving *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_plan *plan = s->plan;
     s->here_s = s->fastest_s = s->ilp.stages[0].objective;
     if (!s->options->only_stage1) STW_TRY(try_step(s, simulate_choices, err));
+    settle_load(s);
     STW_TRY(check_limits(s, err));
     STW_TRY(take_choice(s, &s->choice, stw_plan_derive, err));
     STW_TRY(report_solver(s, err));

@@ -125,7 +125,10 @@ static bool act_refused(const stw_job *job, stw_act act) {
     return false;
 }
 
-/* May blocks of a text model's transformer group take this policy? */
+/* May blocks of a text model's transformer group take this policy? What a run says of recomputation
+ * it says of activations: none and selective keep them, full recomputes them. Where it leaves both
+ * to the planner, they are offloaded by Stowage's own engine alone: of a framework that would be
+ * code that the user has to add, and so has to ask for. */
 static bool act_admitted(const stw_job *job, stw_act act) {
     const stw_run_spec *run = job->run;
     if (act_refused(job, act)) return false;
@@ -133,9 +136,8 @@ static bool act_admitted(const stw_job *job, stw_act act) {
     if (job->engine->acts != 0 && (job->engine->acts & 1u << act) == 0) return false;
     if (run->placement.activations != STW_AUTO) return run->placement.activations == (uint32_t)act;
     if (run->recompute.granularity == 1) return act == STW_ACT_RECOMPUTE;
-    if (run->recompute.granularity == 2) return act == STW_ACT_KEEP;
-    if (run->recompute.granularity != STW_AUTO) return act != STW_ACT_RECOMPUTE;
-    return true;
+    if (run->recompute.granularity != STW_AUTO) return act == STW_ACT_KEEP;
+    return act != STW_ACT_OFFLOAD || job->engine->spec.executes;
 }
 
 /* Blocks that keep nothing have nothing to choose. The first stage need not have all groups. */
@@ -180,9 +182,13 @@ out:
 }
 
 static void add_loads(stw_cost *cost) {
+    const stw_engine *engine = cost->job->engine;
     uint32_t fixed = cost->job->run->load.method;
+    if (fixed == STW_AUTO && engine->usual_load != NULL)
+        fixed = (uint32_t)engine->usual_load(cost->job->run);
     for (uint32_t l = 0; l < STW_N_LOADS; l++)
-        if (fixed == STW_AUTO || fixed == l) cost->loads[cost->n_loads++] = (stw_load)l;
+        if (fixed == l || (fixed == STW_AUTO && l != STW_LOAD_ALL_RANKS_GPU))
+            cost->loads[cost->n_loads++] = (stw_load)l;
 }
 
 static stw_status measure_staging(stw_build *b, stw_error *err) {

@@ -40,13 +40,19 @@ STW_MUST_USE stw_status stw_ilp_solve(const stw_cost *cost, const stw_ilp_option
 /** For problems in which nothing fits: the choice that is the least over. That is, in this order:
  * the smallest sum over memories (GPU, and each kind of node's host memory, page-locked memory and
  * NVMe) of the bytes by which the worst instant exceeds the limit, each as a share of that limit
- * (of 1 GiB where it is smaller); then, within 1e-4 of it, the least seconds. A choice is always
- * found, also where the solver fails or its time is over: a descent on the rows stands in. */
+ * (of 1 GiB where it is smaller); then, within 1e-4 of it, the fewest bytes in all memories; then
+ * the least seconds. A choice is always found, also where the solver fails or its time is over: a
+ * descent on the rows stands in. */
 STW_MUST_USE stw_status stw_ilp_solve_least_over(const stw_cost *cost,
                                                  const stw_ilp_options *options, stw_choice *choice,
                                                  stw_ilp_result *result, stw_error *err);
 
 /* ---- local.c ---- */
+
+/** Is `a` less over the limits than `b`, as a share of them: what one memory has over may be worse
+ * than as many bytes of another. Where that is equal, to a share of `same`: of choices that do not
+ * fit the one with fewer bytes, else the one with fewer seconds. */
+bool stw_evaluation_is_better(const stw_evaluation *a, const stw_evaluation *b, double same);
 
 /** Units from one place to another, or blocks from one option of a group to another. */
 typedef struct stw_unit_move {
@@ -58,8 +64,8 @@ bool stw_move_units(const stw_cost *cost, const stw_bars *bars, const stw_unit_m
                     stw_choice *choice);
 bool stw_move_blocks(const stw_cost *cost, const stw_bars *bars, const stw_unit_move *move,
                      stw_choice *choice);
-/** Move units and blocks, at most `most` at a time, while that brings the choice closer to the
- * limits, or saves seconds where it fits. */
+/** Move units and blocks, at most `most` at a time, and try every load, while that makes the choice
+ * better (stw_evaluation_is_better). */
 void stw_choice_descend(const stw_cost *cost, const stw_bars *bars, uint32_t most,
                         stw_choice *choice, stw_evaluation *evaluation);
 /** Whole units and blocks from fractions: shares and groups keep their sums.

@@ -370,6 +370,7 @@ static stw_status report_for_people(const stw_plan *plan, const stw_run_result *
     }
     stw_doc_heading(out, format, "Transfers");
     stw_section_ring(&section);
+    stw_section_load_seconds(&section);
     put_peaks(&section);
     put_components(&section);
     stw_section_roles(&section);

@@ -11,6 +11,7 @@
 #include "plan/engines/bytes.h"
 #include "plan/files/plan_file.h"
 #include "plan/files/plan_flops.h"
+#include "plan/program/demand.h"
 #include "reports/verdict.h"
 
 void stw_section_cluster_name(const stw_cluster *c, char *out, size_t out_size) {
@@ -397,6 +398,63 @@ void stw_section_activations(const stw_section *s) {
     if (acts[0] != '\0') stw_doc_line(s->out, s->format, "Recomputed with: %s.", acts);
 }
 
+/* State that moves by groups of tensors, and what it takes beside the work areas of the step. */
+static void put_prefetch(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const uint32_t depth = plan->decisions.prefetch.depth;
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        bytes = stw_max_u64(bytes, plan->peaks[k]
+                                       .phase[STW_PHASE_OPTIMIZER_STEP][STW_TIER_GPU]
+                                       .components[STW_COMPONENT_STAGE]);
+    const uint64_t work = stw_workspace_bytes(plan->job);
+    stw_doc_line(s->out, s->format,
+                 "Prefetch: %u tensor group%s ahead; the step holds at most %s of streamed state "
+                 "on a GPU.",
+                 depth, depth > 1 ? "s" : "", stw_word_gib(bytes - stw_min_u64(bytes, work)).text);
+}
+
+static void put_load(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const stw_engine *engine = plan->job->engine;
+    const bool chosen = plan->run.load.method == STW_AUTO;
+    stw_doc_line(s->out, s->format, "Load method: %s%s.", stw_load_name(plan->decisions.load),
+                 !chosen                      ? ""
+                 : engine->usual_load != NULL ? " (auto: the usual one)"
+                                              : " (chosen by the planner)");
+    if (chosen && engine->load_note != NULL)
+        stw_doc_line(s->out, s->format, "%s", engine->load_note);
+}
+
+void stw_section_load_seconds(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const stw_cluster *c = &plan->cluster;
+    const bool executes = plan->job->engine->spec.executes;
+    const double reader = stw_demand_reader_bps(plan->job);
+    uint64_t bytes = 0;
+    char disk[128] = "", thread[160] = "";
+    for (uint32_t t = 0; t < plan->job->model->n_tensors; t++) {
+        const stw_tensor *tensor = &plan->job->model->tensors[t];
+        bytes = stw_plus(bytes, stw_tensor_run_bytes(tensor, 0, tensor->numel));
+    }
+    if (plan->run.load.page_cached)
+        snprintf(disk, sizeof disk, "in the page cache");
+    else if (c->nvme.read_bps > 0)
+        snprintf(disk, sizeof disk, "on disk, %s GB/s per node",
+                 stw_word_number(c->nvme.read_bps / 1e9).text);
+    else
+        snprintf(disk, sizeof disk, "on disks of unknown rate, at no time");
+    if (reader > 0 && (!executes || plan->run.load.page_cached))
+        snprintf(thread, sizeof thread, "; a reading rank takes %s GB/s at most%s",
+                 stw_word_number(reader / 1e9).text, executes ? "" : ", by one thread");
+    stw_doc_line(s->out, s->format, "Load seconds: %s of weights files, %s%s.",
+                 stw_word_gib(bytes).text, disk, thread);
+    if (executes && plan->run.load.weights == NULL)
+        stw_doc_line(s->out, s->format,
+                     "Without load.weights `stowage run` makes weights from a seed and reads no "
+                     "file.");
+}
+
 void stw_section_ring(const stw_section *s) {
     static const char *const what[STW_N_RINGS] = {
         "GPU ring for streamed state", "Host ring for state on NVMe", "Host ring for CPU updates"};
@@ -412,8 +470,7 @@ void stw_section_ring(const stw_section *s) {
     }
     if (plan->decisions.prefetch.by_group && stw_plan_streams(plan)) {
         any = true;
-        stw_doc_line(s->out, s->format, "Prefetch: %u tensor group%s ahead.",
-                     plan->decisions.prefetch.depth, plan->decisions.prefetch.depth > 1 ? "s" : "");
+        put_prefetch(s);
     }
     if (!any) stw_doc_line(s->out, s->format, "No state is streamed.");
     uint64_t direct = 0;
@@ -426,12 +483,7 @@ void stw_section_ring(const stw_section *s) {
                      "host memory, without staging.",
                      stw_word_count(direct).text);
     if (s->facts->state_bytes[STW_TIER_NVME] > 0 && plan->job->engine->nvme_commits) put_copies(s);
-    bool chosen = plan->run.load.method == STW_AUTO;
-    stw_doc_line(s->out, s->format, "Load method: %s%s.", stw_load_name(plan->decisions.load),
-                 chosen ? " (chosen by the planner)" : "");
-    if (chosen && plan->decisions.load != STW_LOAD_ALL_RANKS &&
-        plan->job->engine->load_note != NULL)
-        stw_doc_line(s->out, s->format, "%s", plan->job->engine->load_note);
+    put_load(s);
     if (plan->run.optimizer.implementation == STW_OPTIMIZER_AUTO &&
         plan->job->engine->assumed_optimizer != NULL && stw_plan_streamed_note(plan) == NULL)
         stw_doc_line(s->out, s->format, "optimizer.implementation is auto, taken as %s.",

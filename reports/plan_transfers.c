@@ -41,11 +41,10 @@ static void put_checkpoint(const stw_section *s) {
                  " ranks; every element once. Copies on the host: at most %s per node.",
                  stw_word_gib(bytes).text, plan->run.checkpoint.every, files, writers, job->world,
                  stw_word_gib(staged).text);
-    stw_doc_line(s->out, s->format,
-                 "Metadata: no collective is needed, because every rank can derive from the plan "
-                 "which elements each rank writes.%s%s",
-                 job->engine->save_note != NULL ? " " : "",
-                 job->engine->save_note != NULL ? job->engine->save_note : "");
+    char metadata[320] = "";
+    if (job->engine->save_metadata != NULL)
+        job->engine->save_metadata(job, metadata, sizeof metadata);
+    if (metadata[0] != '\0') stw_doc_line(s->out, s->format, "Metadata: %s.", metadata);
 }
 
 /* A framework that hands over whole tensors in buckets has no room for a larger one. */
@@ -72,12 +71,20 @@ static void put_sync(const stw_section *s) {
     if (m == NULL || m->transfer.n_pieces == 0) return;
     const uint64_t gathered = sum(program, STW_PHASE_WEIGHT_SYNC, STW_OP_ALL_GATHER);
     const uint64_t sent = sum(program, STW_PHASE_WEIGHT_SYNC, STW_OP_SEND);
-    stw_doc_line(s->out, s->format,
-                 "Weight sync: the model in %" PRIu32 " pieces of at most %s; each rank gathers %s"
-                 "%s%s.",
-                 m->transfer.n_pieces, stw_word_size(m->transfer.pieces[0].room_bytes).text,
-                 stw_word_gib(gathered).text, sent > 0 ? " and passes on " : "",
-                 sent > 0 ? stw_word_gib(sent).text : "");
+    if (m->by_stowage && !m->executable)
+        stw_doc_line(s->out, s->format,
+                     "Weight sync (planned, not executed): the model in %" PRIu32
+                     " pieces of at most %s; each rank of the rollout receives %s, its part in its "
+                     "own dtype.",
+                     m->transfer.n_pieces, stw_word_size(m->transfer.pieces[0].room_bytes).text,
+                     stw_word_gib(stw_plus(gathered, sent)).text);
+    else
+        stw_doc_line(s->out, s->format,
+                     "Weight sync: the model in %" PRIu32
+                     " pieces of at most %s; each rank gathers %s%s%s.",
+                     m->transfer.n_pieces, stw_word_size(m->transfer.pieces[0].room_bytes).text,
+                     stw_word_gib(gathered).text, sent > 0 ? " and passes on " : "",
+                     sent > 0 ? stw_word_gib(sent).text : "");
     put_largest(s);
 }
 

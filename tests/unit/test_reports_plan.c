@@ -326,24 +326,24 @@ static void slow_cpu_steps_are_remarked(void) {
     }
 }
 
-/* A GPU that is full in each iteration, or almost. */
+/* A GPU that is full in each iteration: the least memory that fits, and little more. */
 static void a_full_allocator_is_remarked(void) {
-    static const char *const memory[] = {"node.gpu.memory=14GiB", "node.gpu.memory=16GiB",
-                                         "node.gpu.memory=20GiB"};
-    uint32_t with = 0;
-    for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++) {
-        char text[960] = "";
+    enum { FIRST = 3600, LAST = 3800, STEP = 10 }; /* hundredths of a GiB */
+    uint32_t with = 0, all = 0;
+    for (int m = FIRST; m <= LAST; m += STEP, all++) {
+        char text[960] = "", memory[48];
+        snprintf(memory, sizeof memory, "node.gpu.memory=%.2fGiB", m / 100.0);
         const char *const settings[] = {"engine=fsdp2",
                                         "nodes=1",
                                         "node.gpus=1",
-                                        memory[i],
+                                        memory,
                                         "recompute.granularity=none",
-                                        "batch.seq_len=4096",
+                                        "batch.seq_len=8192",
                                         "allocator.expandable_segments=true",
                                         NULL};
         with += remarks_with(settings, "finds the GPU full 1 time and", text, sizeof text);
     }
-    CU_ASSERT_EQUAL(with, 1);
+    CU_ASSERT(with > 0 && with < all / 2);
 }
 
 static double csv_value(const stw_text *csv, const char *row) {
