@@ -104,6 +104,9 @@ typedef struct stw_engine {
     /* What load.method: auto stands for: what the framework does unless it is told otherwise. NULL:
      * the planner chooses. */
     stw_load (*usual_load)(const stw_run_spec *run);
+    /** Does the rank that loads for all hold no more than some tensors at a time? NULL: it holds
+     * the whole model. */
+    bool (*loads_by_tensors)(const stw_run_spec *run);
     const char *load_note; /* what reports add to such a load; NULL: nothing */
     /** What ranks tell each other to save, in the run's format: a sentence with the number of
      * collectives. NULL: the engine has no checkpoints. */

@@ -62,6 +62,10 @@ void stw_flat_piece(const stw_job *job, uint32_t kind, uint32_t i, uint64_t *fir
 /* ---- bytes ---- */
 
 bool stw_load_is_whole(const stw_job *job, stw_load method) {
+    const stw_engine *engine = job->engine;
+    if (method == STW_LOAD_RANK0_BROADCAST && engine->loads_by_tensors != NULL &&
+        engine->loads_by_tensors(job->run))
+        return false;
     return method == STW_LOAD_ALL_RANKS ||
            (!job->engine->spec.executes && method != STW_LOAD_SHARDED_READ &&
             method != STW_LOAD_ALL_RANKS_GPU);

@@ -141,6 +141,12 @@ static stw_load usual_load(const stw_run_spec *run) {
                                                           : STW_LOAD_ALL_RANKS;
 }
 
+/* integrations/deepspeed.py, _load_state_dict_into_zero3_model: rank 0 reads a mapped file, one
+ * parameter after the other. */
+static bool loads_by_tensors(const stw_run_spec *run) {
+    return stw_deepspeed_settings_of(run).zero_stage == 3;
+}
+
 const stw_engine stw_engine_deepspeed = {
     .spec = {.name = "deepspeed",
              .section = &stw_deepspeed_section,
@@ -159,6 +165,7 @@ const stw_engine stw_engine_deepspeed = {
     .fixes = fixes,
     .layouts = &layouts,
     .usual_load = usual_load,
+    .loads_by_tensors = loads_by_tensors,
     .load_note =
         "Stage 3 of transformers loads so where HfDeepSpeedConfig is made first (zero.Init). "
         "Without it, and with stages 1 and 2, every rank makes the model on its host: "
