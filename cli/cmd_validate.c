@@ -200,9 +200,9 @@ int stw_cmd_validate(int argc, char **argv) {
         {"--learn", NULL, "FILE.yaml",
          "write what the recording shows of the machine into this cluster file: all of it stays, "
          "but for the base of a rank's process (node.torch.process), the launcher "
-         "(node.torch.launcher), the CUDA context (node.gpu.context) and the share of the GPU's "
-         "rate that forward and backward reach (node.gpu.efficiency); where there is no such file, "
-         "the plan's cluster is written",
+         "(node.torch.launcher), the CUDA context (node.gpu.context) and how fast forward and "
+         "backward are, relative to the rates of the GPU (node.gpu.efficiency); where there is no "
+         "such file, the plan's cluster is written",
          STW_OPTION_ONCE, &r.learn},
     };
     const stw_usage usage = {

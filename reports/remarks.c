@@ -79,17 +79,12 @@ static void add_retries(const stw_plan *plan, stw_remarks *out) {
         (unsigned long long)most, most == 1 ? "" : "s");
 }
 
-/* Where what long runs of wide models reach of the GPU's rate is too much. */
+/* Where what long runs reach of the GPU's rate is too much. */
 static void add_reach(const stw_plan *plan, stw_remarks *out) {
     const stw_learned *learned = &plan->cluster.learned[STW_LEARN_EFFICIENCY];
     const double seconds = plan->time_s[STW_PHASE_FORWARD_BACKWARD];
     if (!stw_cluster_holds_learned(&plan->cluster, STW_LEARN_EFFICIENCY) || !(seconds > 0)) return;
-    if (stw_learn_is_narrow(plan))
-        add(out, true,
-            "Forward and backward take longer than predicted: the compute efficiency was learned "
-            "from %s, and this model's blocks are narrow (hidden size %llu).",
-            learned->model, (unsigned long long)plan->model->hidden);
-    else if (stw_learn_is_short(plan, seconds))
+    if (stw_learn_is_short(plan, seconds))
         add(out, true,
             "Forward and backward may take longer than predicted: issuing their operations from "
             "Python takes about %s, and the compute efficiency was learned from a longer run (%s).",

@@ -253,7 +253,7 @@ uint64_t stw_forward_work_bytes(const stw_job *job, uint32_t group) {
 
 /* Causal: every token sees half of the sequence; 2 FLOP per multiply-add, two products. Patches see
  * all of an image, and of a window. */
-static double attention_flops(const stw_job *job, uint32_t group) {
+double stw_group_attention_flops(const stw_job *job, uint32_t group) {
     const stw_block_facts *f = &job->model->groups[group].facts;
     double seen = (double)stw_job_group_seq_len(job, group);
     if (f->vision) seen *= 2.0;
@@ -285,11 +285,6 @@ static stw_selective of_modules(const stw_job *job, uint32_t group, stw_fsdp_mod
     if (modules.layernorm) out.saved[1] = stw_plus(out.saved[1], stw_times(n, input));
     if (modules.mlp && !in.mlp) out.saved[1] = stw_plus(out.saved[1], input);
     if (modules.self_attn && !in.attention) out.saved[1] = stw_plus(out.saved[1], input);
-    /* recomputed up to the last tensor that is saved: without the last products */
-    const double tokens = 2.0 * (double)job->tokens * (double)f->hidden;
-    if (modules.mlp) out.flops += tokens * (f->gated ? 2 : 1) * (double)mlp_width(job, f);
-    if (modules.self_attn)
-        out.flops += tokens * (double)qkv_elements(f) + attention_flops(job, group);
     return out;
 }
 
@@ -305,7 +300,7 @@ static stw_selective of_operations(const stw_job *job, uint32_t group) {
         stw_times(stw_times(stw_tp_own_tokens(job), compute_bytes(job)), f->hidden);
     const uint64_t column = stw_times(job->tokens, compute_bytes(job));
     const uint64_t full = kept_bytes(job, group), mlp = stw_mlp_activation_bytes(job, group);
-    const uint64_t q = stw_times(f->q_heads, f->qk_dim), k = stw_times(f->kv_heads, f->qk_dim);
+    const uint64_t q = stw_times(f->q_heads, f->qk_dim);
     const uint64_t v = stw_times(f->kv_heads, f->v_dim), o = stw_times(f->q_heads, f->v_dim);
     const uint64_t first = stw_times(column, f->ffn);
     const uint64_t both = stw_plus(stw_times(column, stw_plus(v, o)),
@@ -317,8 +312,24 @@ static stw_selective of_operations(const stw_job *job, uint32_t group) {
     /* the block's input, query before its rotation, the output of the last product */
     out.saved[1] = STW_SUM(both, stw_times(own, 1 + scattered),
                            stw_times(column, stw_plus(q, f->gated ? f->hidden : 0)));
-    out.flops = 2.0 * (double)job->tokens * (double)f->hidden *
-                ((double)k + (double)o + (f->gated ? (double)f->ffn : 0.0)) * stw_job_tp(job);
+    return out;
+}
+
+stw_block_parts stw_selective_parts(const stw_job *job, uint32_t group) {
+    const stw_block_facts *f = &job->model->groups[group].facts;
+    stw_block_parts out = {.columns = 0};
+    if (!stw_selective_of(job, group).is_used) return out;
+    const stw_fsdp_modules modules = stw_fsdp_modules_of(job->run);
+    if (modules.ops) {
+        out.columns =
+            (double)stw_plus(stw_times(f->kv_heads, f->qk_dim), stw_times(f->q_heads, f->v_dim));
+        out.columns += f->gated ? (double)f->ffn : 0.0;
+        return out;
+    }
+    /* recomputed up to the last tensor that is saved: without the last products */
+    if (modules.mlp) out.columns += (f->gated ? 2 : 1) * (double)mlp_width(job, f);
+    if (modules.self_attn) out.columns += (double)qkv_elements(f);
+    out.attention = modules.self_attn;
     return out;
 }
 
@@ -560,7 +571,7 @@ static void block_flops(const stw_job *job, uint32_t block, double *weights, dou
     *weights = *attention = 0.0;
     if (!f->transformer) return; /* the head's product is counted with the loss */
     *weights = 2.0 * tokens * (double)group->active_params / group->count;
-    *attention = attention_flops(job, g);
+    *attention = stw_group_attention_flops(job, g);
     if (!f->decoder) return;
     /* keys and values are products of the encoder's tokens, and every token sees all of them */
     *weights += 2.0 * ((double)job->tokens - tokens) * heads * (double)f->hidden;
@@ -573,17 +584,14 @@ double stw_block_forward_flops(const stw_job *job, uint32_t block) {
     return weights + attention;
 }
 
-double stw_block_backward_flops(const stw_job *job, uint32_t block) {
-    const double params = (double)stw_job_gathered_params(job, block);
-    const double trained = (double)stw_job_gathered_grads(job, block);
+double stw_block_attention_flops(const stw_job *job, uint32_t block) {
     double weights, attention;
     block_flops(job, block, &weights, &attention);
-    if (!saves(job, job->model->blocks[block].group)) return 0.0;
-    return (1.0 + (params > 0 ? trained / params : 1.0)) * weights + 2.0 * attention;
+    return attention;
 }
 
-double stw_block_again_flops(const stw_job *job, uint32_t block) {
-    return saves(job, job->model->blocks[block].group) ? stw_block_forward_flops(job, block) : 0.0;
+bool stw_block_saves(const stw_job *job, uint32_t block) {
+    return saves(job, job->model->blocks[block].group);
 }
 
 double stw_head_backward_share(const stw_job *job) {

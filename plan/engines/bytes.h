@@ -23,9 +23,15 @@ typedef struct stw_selective {
     bool at_once;      /* all is made before the block's backward; else each part before its own */
     uint64_t saved[2]; /* bytes from forward to backward */
     uint64_t again[2]; /* bytes that are made again */
-    double flops;      /* for it */
 } stw_selective;
 stw_selective stw_selective_of(const stw_job *job, uint32_t group);
+/** Parts of a block's forward without their element-wise operations: what recomputation adds. */
+typedef struct stw_block_parts {
+    bool attention, mlp; /* attention itself; products of the MLP or the experts */
+    double columns;      /* further products from the hidden size, of so many columns in all */
+} stw_block_parts;
+/** What is computed again where stw_selective_of is used. */
+stw_block_parts stw_selective_parts(const stw_job *job, uint32_t group);
 /** Of what a kept block saves, the part that its MLP's backward reads and frees first. */
 uint64_t stw_mlp_activation_bytes(const stw_job *job, uint32_t group);
 /** What a block's backward needs beside its saved activations, at its two widest moments: inside
@@ -69,12 +75,16 @@ bool stw_reduced_last(const stw_job *job, uint32_t block);
 /** Work areas of cuBLAS that torch's allocator holds from the first forward on; 0 for an engine
  * whose step is not torch's. */
 uint64_t stw_workspace_bytes(const stw_job *job);
-/** Floating-point operations of one block's forward, and of its backward: as many for the inputs'
- * gradients, and the trained part of them for the weights'. */
+/** Floating-point operations of one block's forward (block_work.h: what they consist of), before
+ * tensor parallelism cuts them. */
 double stw_block_forward_flops(const stw_job *job, uint32_t block);
-double stw_block_backward_flops(const stw_job *job, uint32_t block);
-/** Of a block that is recomputed in the backward; 0 where it saves nothing. */
-double stw_block_again_flops(const stw_job *job, uint32_t block);
+/** The part of it that is attention: products of tokens with each other; of one block of a group
+ * without its attention to an encoder. */
+double stw_block_attention_flops(const stw_job *job, uint32_t block);
+double stw_group_attention_flops(const stw_job *job, uint32_t group);
+/** Does its backward reach it? Not the blocks of a frozen vision tower, nor of one without images.
+ */
+bool stw_block_saves(const stw_job *job, uint32_t block);
 /** Backward of the head and the loss, relative to their forward. */
 double stw_head_backward_share(const stw_job *job);
 /** Bytes that page-locking a buffer adds under torch's caching host allocator (next power of two).

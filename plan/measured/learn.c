@@ -25,7 +25,7 @@ static const struct {
     [STW_LEARN_PROCESS] = {64 * MIB, 32 * GIB},
     [STW_LEARN_LAUNCHER] = {0, 32 * GIB},
     [STW_LEARN_CONTEXT] = {16 * MIB, 8 * GIB},
-    [STW_LEARN_EFFICIENCY] = {0.05, 1},
+    [STW_LEARN_EFFICIENCY] = {0.1, 3},
 };
 
 /* Phases whose resident bytes are the processes' own and what the plan says: loads and checkpoints
@@ -343,29 +343,12 @@ static const double ISSUED_PER_BLOCK = 600;
 /* Of the recorded seconds, what issuing may take: more of it is not hidden behind the GPU. */
 static const double ISSUE_SHARE = 0.5;
 
-/* Bytes that the operations between the products of a block move (norms, rotary embedding,
- * activation, residuals; torch 2.11 without fusion, forward twice and backward) over the arithmetic
- * of the products, for a width of 1: 750 h bytes and 100 h^2 operations a token; times the share
- * of the rate that products reach. */
-static const double TRAFFIC = 7.5 * 0.6;
-static const double MOST_TRAFFIC = 0.35;
-
-double stw_learn_traffic_share(const stw_plan *plan) {
-    const double width = (double)plan->model->hidden;
-    if (!(width > 0)) return 0;
-    return TRAFFIC * plan->cluster.gpu.bf16_flops / (plan->cluster.gpu.hbm_bps * width);
-}
-
 double stw_learn_issue_s(const stw_plan *plan) {
     return ISSUED_PER_BLOCK * (double)plan->model->layers * plan->cluster.host.call_s;
 }
 
 bool stw_learn_is_short(const stw_plan *plan, double seconds) {
     return stw_learn_issue_s(plan) > ISSUE_SHARE * seconds;
-}
-
-bool stw_learn_is_narrow(const stw_plan *plan) {
-    return stw_learn_traffic_share(plan) > MOST_TRAFFIC;
 }
 
 /* The kind of rank that computes most. @param other_s out, of the busiest other resource */
@@ -415,11 +398,6 @@ static void learn_efficiency(learner *l) {
              "forward_backward is not bound by the GPU alone: of %.3g s that are predicted it "
              "computes %.3g s, and another resource is busy for %.3g s",
              predicted, gpu_s, other_s);
-    else if (stw_learn_is_narrow(plan))
-        skip(l, which,
-             "the blocks are narrow (hidden size %" PRIu64 "): what their operations move in GPU "
-             "memory takes a notable part of the time (estimated: %.0f%% of that of the products)",
-             plan->model->hidden, 100 * stw_learn_traffic_share(plan));
     else if (stw_learn_is_short(plan, measured))
         skip(l, which,
              "forward_backward is too short (%.3g s): issuing its operations from Python takes "

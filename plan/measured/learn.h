@@ -38,11 +38,6 @@ typedef struct stw_learn_source {
 STW_MUST_USE stw_status stw_learn(const stw_plan *plan, const stw_run_result *run,
                                   const stw_learn_source *source, const stw_cluster *into,
                                   stw_lessons *out, stw_error *err);
-/** Time that the operations between the products of a block take for memory traffic, over that of
- * the products: an estimate. The wider the blocks, the less; where it is much, the model is narrow,
- * and what wide models reach of the GPU's rate says little of it. */
-double stw_learn_traffic_share(const stw_plan *plan);
-bool stw_learn_is_narrow(const stw_plan *plan);
 /** Seconds in which a framework issues the operations of forward and backward from Python: an
  * estimate. A phase that is not much longer is short: the GPU waits for Python. */
 double stw_learn_issue_s(const stw_plan *plan);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "plan/program/link_time.h"
+
 /* Sources of the measured constants: bench/results/constants.md. A calibrated cluster replaces
  * those marked "default". */
 
@@ -362,45 +364,41 @@ static void demand_place(const stw_job *job, const stw_op *op, stw_demand *out) 
     add_traffic(job, op->to, 2 * (double)op->bytes, out);
 }
 
-static void demand_flops(const stw_job *job, const stw_op *op, stw_demand *out) {
-    out->seconds[STW_RESOURCE_GPU] +=
-        seconds_of(op->flops, job->cluster->gpu.efficiency * job->cluster->gpu.bf16_flops);
+/* Kernels follow each other: those that memory bounds take the GPU's time, too. */
+static void demand_work(const stw_job *job, const stw_op *op, stw_demand *out) {
+    out->seconds[STW_RESOURCE_GPU] += stw_work_seconds(job->cluster, op->work, op->n_work);
+    out->seconds[STW_RESOURCE_HBM] += stw_work_hbm_seconds(job->cluster, op->work, op->n_work);
 }
 
-/* Bytes on a rank's link in a ring algorithm, relative to the full result: bus bandwidth in
- * NVIDIA/nccl-tests doc/PERFORMANCE.md at 03a204a. Across nodes, each rank of a node runs one ring
- * through its own NIC. A NIC therefore carries the traffic of one ring divided by the ranks per
- * node. Every hop inside a node uses NVLink. */
+static void demand_idle(const stw_job *job, const stw_op *op, stw_demand *out) {
+    (void)job;
+    out->seconds[STW_RESOURCE_GPU] += op->wait_s;
+}
+
+static void add_links(const stw_link_time *time, stw_demand *out) {
+    out->startup_s = time->startup_s;
+    out->seconds[STW_RESOURCE_NVLINK] = time->nvlink_s;
+    out->seconds[STW_RESOURCE_NIC] = time->nic_s;
+}
+
+static double calls_of(const stw_op *op) { return op->calls > 0 ? op->calls : 1; }
+
 static void demand_collective(const stw_job *job, const stw_op *op, stw_demand *out) {
     uint32_t ranks, on_node;
     stw_job_group_size(job, op->group, &ranks, &on_node);
     if (ranks <= 1) return;
-    out->startup_s = job->cluster->pcie.latency_s;
-    double others = (double)(ranks - 1) / (double)ranks;
-    double share = op->kind == STW_OP_SEND         ? 1
-                   : op->kind == STW_OP_ALL_REDUCE ? 2 * others
-                                                   : others;
-    double bytes = (double)op->bytes * share;
-    if (on_node > 1)
-        out->seconds[STW_RESOURCE_NVLINK] = seconds_of(bytes, job->cluster->nvlink_bps);
-    if (ranks > on_node)
-        out->seconds[STW_RESOURCE_NIC] = seconds_of(bytes, on_node * job->cluster->nic_bps);
+    const stw_link_time time = stw_link_collective(job->cluster, op->kind, ranks, on_node,
+                                                   (double)op->bytes, calls_of(op));
+    add_links(&time, out);
 }
 
-/* Every rank sends an equal part to every other one, each by its own link: what stays on the node
- * by NVLink, the rest by the rank's NIC. */
 static void demand_all_to_all(const stw_job *job, const stw_op *op, stw_demand *out) {
     uint32_t ranks, on_node;
     stw_job_group_size(job, op->group, &ranks, &on_node);
     if (ranks <= 1) return;
-    out->startup_s = job->cluster->pcie.latency_s;
-    double part = (double)op->bytes / (double)ranks;
-    if (on_node > 1)
-        out->seconds[STW_RESOURCE_NVLINK] =
-            seconds_of(part * (double)(on_node - 1), job->cluster->nvlink_bps);
-    if (ranks > on_node)
-        out->seconds[STW_RESOURCE_NIC] =
-            seconds_of(part * (double)(ranks - on_node), job->cluster->nic_bps);
+    const stw_link_time time =
+        stw_link_all_to_all(job->cluster, ranks, on_node, (double)op->bytes, calls_of(op));
+    add_links(&time, out);
 }
 
 double stw_demand_reader_bps(const stw_job *job) {

@@ -7,6 +7,7 @@
 #define STW_PLAN_PROGRAM_OP_H
 
 #include "plan/job/job.h"
+#include "plan/program/work.h"
 
 /* X(enum, name, class, unit, demand, check) */
 #define STW_OP_TABLE(X)                                                                            \
@@ -41,11 +42,11 @@
     X(PASS, "pass", COMPUTE, NOTHING, pass, nothing)                                               \
     /* `params` calls with which a framework's process issues work to the GPU */                   \
     X(CALLS, "calls", COMPUTE, NOTHING, calls, nothing)                                            \
-    X(FORWARD, "forward", COMPUTE, BLOCK, flops, unit)                                             \
-    X(BACKWARD, "backward", COMPUTE, BLOCK, flops, unit)                                           \
-    X(LOSS, "loss", COMPUTE, BLOCK, flops, unit)                                                   \
-    /* as long as such work takes, the rank waits for other pipeline stages */                     \
-    X(IDLE, "idle", COMPUTE, NOTHING, flops, nothing)                                              \
+    X(FORWARD, "forward", COMPUTE, BLOCK, work, unit)                                              \
+    X(BACKWARD, "backward", COMPUTE, BLOCK, work, unit)                                            \
+    X(LOSS, "loss", COMPUTE, BLOCK, work, unit)                                                    \
+    /* the rank waits for other pipeline stages */                                                 \
+    X(IDLE, "idle", COMPUTE, NOTHING, idle, nothing)                                               \
     X(ALL_GATHER, "all_gather", COLLECTIVE, BLOCK, collective, unit)                               \
     X(REDUCE_SCATTER, "reduce_scatter", COLLECTIVE, BLOCK, collective, unit)                       \
     X(ALL_REDUCE, "all_reduce", COLLECTIVE, BLOCK, collective, unit)                               \
@@ -110,7 +111,10 @@ typedef struct stw_op {
     uint64_t params;            /* elements that it works on */
     uint64_t ring_bytes; /* of a CPU bucket's: what passes through the caches while it goes once
                           * around its ring; 0: it works in none */
-    double flops;        /* of compute */
+    double flops;        /* of compute: those of `work` */
+    uint32_t n_work;
+    const stw_work_item *work; /* [n_work] of compute: what it consists of; in the program's pool */
+    double wait_s;             /* of idle: for other ranks */
 } stw_op;
 
 /** A row of the table. */

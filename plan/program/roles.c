@@ -28,6 +28,7 @@ typedef struct merge {
     uint32_t **places; /* [n][ops] where an operation has gone */
     stw_op *ops;
     stw_movement *movements;
+    bool lost; /* out of memory */
 } merge;
 
 static bool is_before(const stw_movement *a, const stw_movement *b) {
@@ -61,6 +62,10 @@ static void take(merge *m, uint32_t i) {
         stw_op op = from->ops[o];
         for (int a = 0; a < 2; a++)
             if (op.after[a] != STW_OP_NONE) op.after[a] = m->places[i][op.after[a]];
+        if (op.n_work > 0 && from->pool != into->pool) {
+            op.work = stw_work_keep(into->pool, op.work, op.n_work);
+            m->lost |= op.work == NULL;
+        }
         m->places[i][o] = into->n_ops;
         m->ops[into->n_ops++] = op;
     }
@@ -94,6 +99,7 @@ static stw_status merge_all(stw_program *program, stw_program **from, uint32_t n
     if (m.ops == NULL || m.movements == NULL) return no_memory(err);
     program->n_ops = program->n_movements = 0;
     for (uint32_t i = pick(&m); i < n; i = pick(&m)) take(&m, i);
+    if (m.lost) return no_memory(err);
     program->ops = m.ops;
     program->movements = m.movements;
     program->movement_room = movements;

@@ -65,8 +65,10 @@ typedef struct stw_cluster {
         double update_bps;      /* AdamW with all state there, read + written; 0: hbm_bps */
         double norm_bps;        /* fp32 gradients read by the exact norm; 0: a share of hbm_bps */
         double norm_bf16_bps;   /* bf16 gradients; 0: norm_bps */
-        double bf16_flops;
-        double efficiency; /* share of bf16_flops that forward and backward reach */
+        double bf16_flops;      /* dense peak of the data sheet */
+        double best_bf16_flops; /* of the fastest product; 0: the share of `rates` */
+        char rates[16];         /* rows of rates.csv: what work reaches of the peak */
+        double efficiency;      /* of forward and backward: predicted over real seconds */
     } gpu;
     double usd_per_gpu_hour; /* what a GPU with its part of the node costs; 0: unknown */
     struct {

@@ -8,6 +8,7 @@
 #include "core/units.h"
 #include "plan/spec/cluster_assumed.h"
 #include "plan/spec/cluster_learned.h"
+#include "plan/spec/gpu_rates.h"
 
 static stw_status refuse(const char *origin, const char *key, const char *found,
                          const char *expected, stw_error *err) {
@@ -39,6 +40,13 @@ static stw_status check_rates(const stw_cluster *c, const char *origin, stw_erro
         if (rates[i].used && !(rates[i].value > 0))
             return refuse(origin, rates[i].key, "0", "a rate above 0", err);
     return STW_STATUS_OK;
+}
+
+static stw_status check_gpu_rates(const stw_cluster *c, const char *origin, stw_error *err) {
+    const char *known;
+    if (stw_gpu_rates_known(c->gpu.rates, &known)) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_BAD_INPUT, origin,
+                    "node.gpu.rates: found \"%.15s\", expected one of %s", c->gpu.rates, known);
 }
 
 /* Rates that contain each other. An exact norm only reads, which can be faster than the copies that
@@ -148,6 +156,7 @@ stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error
                         "node.gpu.memory - node.gpu.context",
                         c->gpu.memory_bytes - c->gpu.context_bytes, false, err));
     STW_TRY(check_rates(c, origin, err));
+    STW_TRY(check_gpu_rates(c, origin, err));
     STW_TRY(check_parts(c, origin, err));
     STW_TRY(stw_cluster_check_learned(c, origin, err));
 out:

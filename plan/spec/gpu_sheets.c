@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/spec/gpu_sheets.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/units.h"
@@ -46,7 +47,7 @@ static stw_status read_figure(const char *text, stw_unit unit, const char *what,
 stw_status stw_gpu_sheet_apply(const stw_gpu_sheet *sheet, const char *origin, stw_cluster *cluster,
                                stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    double bf16, nvlink;
+    double bf16, nvlink, best;
     STW_TRY(read_figure(sheet->bf16, STW_UNIT_FLOPS, "sheet.bf16", &bf16, err));
     STW_TRY(read_figure(sheet->nvlink, STW_UNIT_BPS, "sheet.nvlink", &nvlink, err));
     if (!(bf16 > 0))
@@ -55,7 +56,10 @@ stw_status stw_gpu_sheet_apply(const stw_gpu_sheet *sheet, const char *origin, s
     if (strlen(sheet->pcie) != 1 || sheet->pcie[0] < '3' || sheet->pcie[0] > '6')
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, origin,
                          "sheet.pcie: found \"%.20s\", expected 3, 4, 5 or 6", sheet->pcie));
+    STW_TRY(read_figure(sheet->best_bf16, STW_UNIT_FLOPS, "best.bf16", &best, err));
     cluster->gpu.bf16_flops = bf16;
+    cluster->gpu.best_bf16_flops = best;
+    snprintf(cluster->gpu.rates, sizeof cluster->gpu.rates, "%s", sheet->rates);
     cluster->nvlink_bps = nvlink > 0 ? NVLINK_SHARE * nvlink : pcie_bps[sheet->pcie[0] - '3'];
 out:
     return stw_error_in(status, origin, err);

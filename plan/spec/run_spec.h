@@ -35,7 +35,9 @@ typedef enum stw_optimizer_implementation {
 typedef enum stw_attention {
     STW_ATTENTION_FLASH,
     STW_ATTENTION_SDPA,
-    STW_ATTENTION_EAGER
+    STW_ATTENTION_EAGER,
+    STW_ATTENTION_FLASH_TRITON, /* FlashAttention's first version, in Triton */
+    STW_ATTENTION_FLASH3
 } stw_attention;
 
 typedef enum stw_checkpoint_format {

@@ -60,10 +60,10 @@ static const stw_spec_word log_prob_methods[] = {{"whole", STW_LOG_PROB_WHOLE, N
                                                  {"kernel", STW_LOG_PROB_KERNEL, NULL},
                                                  {"fused", STW_LOG_PROB_FUSED, NULL},
                                                  END};
-static const stw_spec_word attentions[] = {{"flash", STW_ATTENTION_FLASH, NULL},
-                                           {"sdpa", STW_ATTENTION_SDPA, NULL},
-                                           {"eager", STW_ATTENTION_EAGER, NULL},
-                                           END};
+static const stw_spec_word attentions[] = {
+    {"flash", STW_ATTENTION_FLASH, NULL},   {"sdpa", STW_ATTENTION_SDPA, NULL},
+    {"eager", STW_ATTENTION_EAGER, NULL},   {"flash_triton", STW_ATTENTION_FLASH_TRITON, NULL},
+    {"flash3", STW_ATTENTION_FLASH3, NULL}, END};
 static const stw_spec_word dispatchers[] = {
     {"alltoall", 0, NULL}, {"allgather", 1, NULL}, {"deepep", 2, NULL}, END};
 static const stw_spec_word contents[] = {
@@ -410,7 +410,8 @@ static const stw_spec_row rows_before[] = {
              "shared_experts; or ops, or some of mlp, self_attn, layernorm",
      .needs = NEEDS(FORWARD)},
     {WORDS("attention", attentions), AT(attention),
-     .note = "flash | sdpa: the same bytes | eager: keeps all scores",
+     .note = "flash (version 2) | sdpa: the same bytes | eager: keeps all scores | flash_triton: "
+             "version 1 | flash3",
      .also = "attn attn_implementation flash_attn flash_attention use_flash_attn",
      .fallback = "flash", .needs = NEEDS(FORWARD)},
     {BOOL("loss.fused"), AT(loss.fused), .search = SEARCH(FUSED_LOSS),

@@ -379,9 +379,9 @@ static void predictions_are_recomputed(void) {
 }
 
 /* A slow stage makes the others wait in every micro batch. */
-static double idle_flops(const char *layout, uint32_t stage) {
+static double idle_seconds(const char *layout, uint32_t stage) {
     char settings[512];
-    double flops = 0;
+    double seconds = 0;
     snprintf(settings, sizeof settings,
              MEGATRON "nodes=1 parallel.pp=4 parallel.tp=2 batch.grad_accumulation=1000 "
                       "recompute.granularity=none megatron.pipeline_layout=%s",
@@ -400,16 +400,17 @@ static double idle_flops(const char *layout, uint32_t stage) {
                                .depth = 1};
     CHECK_OK(stw_simple_build(&simple, &l, &program, err));
     for (uint32_t i = 0; i < program->n_ops; i++)
-        if (program->ops[i].kind == STW_OP_IDLE) flops += program->ops[i].flops;
+        if (program->ops[i].kind == STW_OP_IDLE) seconds += program->ops[i].wait_s;
     stw_layout_free(l);
     stw_program_free(program);
     stw_plan_free(plan);
-    return flops;
+    return seconds;
 }
 
 static void slow_stages_hold_up(void) {
-    double even = idle_flops("Et*8|t*8|t*8|t*8L", 1), uneven = idle_flops("Et*8|t*4|t*12|t*8L", 1);
-    double slow = idle_flops("Et*8|t*4|t*12|t*8L", 2);
+    double even = idle_seconds("Et*8|t*8|t*8|t*8L", 1),
+           uneven = idle_seconds("Et*8|t*4|t*12|t*8L", 1);
+    double slow = idle_seconds("Et*8|t*4|t*12|t*8L", 2);
     CU_ASSERT_TRUE(uneven > 2 * even); /* eight layers' work, and the loss before */
     CU_ASSERT_TRUE(slow < 0.01 * uneven);
 }

@@ -234,11 +234,19 @@ static void updates_follow_the_precision(void) {
 static void compute_and_norms(void) {
     stw_demand d;
     set_up(2, 2);
-    stw_op op = make_op(STW_OP_FORWARD, STW_TIER_GPU);
-    op.flops = 4e12;
+    stw_op op = make_op(STW_OP_IDLE, STW_TIER_GPU);
+    op.wait_s = 0.01;
     stw_demand_op(&job, &op, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_GPU], 0.01);
     CHECK_NEAR(stw_demand_alone_s(&d), 0.01);
+    stw_work work = {0};
+    stw_work_traffic(&work, 4e9);
+    op = make_op(STW_OP_FORWARD, STW_TIER_GPU);
+    op.work = work.items;
+    op.n_work = work.n;
+    stw_demand_op(&job, &op, &d);
+    CHECK_NEAR(d.seconds[STW_RESOURCE_GPU], 0.001 / 0.5); /* of the efficiency */
+    CHECK_NEAR(d.seconds[STW_RESOURCE_HBM], 0.001);
     op = make_op(STW_OP_NORM, STW_TIER_GPU);
     op.params = GB;
     stw_demand_op(&job, &op, &d);
@@ -331,7 +339,7 @@ static void collectives_inside_a_node(void) {
     collective(STW_OP_ALL_GATHER, STW_RANK_GROUP_SHARD, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 0.75 * 8 / 400);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NIC], 0);
-    CHECK_NEAR(d.startup_s, 10e-6);
+    CHECK_NEAR(d.startup_s, 8.4e-6 + 3 * 3.4e-6); /* three hops by NVLink */
     collective(STW_OP_SEND, STW_RANK_GROUP_WORLD, &d);
     CHECK_NEAR(d.seconds[STW_RESOURCE_NVLINK], 8.0 / 400);
     collective(STW_OP_ALL_REDUCE, STW_RANK_GROUP_WORLD, &d);

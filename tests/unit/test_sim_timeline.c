@@ -22,7 +22,6 @@ static void list_order_hides_a_copy(void) {
     cluster.pcie.d2h_bps = 1e9;
     cluster.pcie.both_bps = cluster.host.dma_bps = cluster.host.bandwidth_bps = 1e12;
     cluster.pcie.latency_s = 0;
-    cluster.gpu.bf16_flops = 2e9;
     stw_plan *plan = fixture_plan((fixture_size){1, 64, 64, 64}, &cluster, settings);
     stw_op ops[N_OPS];
     for (int i = 0; i < N_OPS; i++) {
@@ -35,8 +34,8 @@ static void list_order_hides_a_copy(void) {
     ops[COPY] = stw_op_make(STW_OP_COPY_BLOCK, STW_STREAM_D2H, 0);
     ops[COPY].to = STW_TIER_HOST;
     ops[COPY].bytes = bytes;
-    ops[WORK] = ops[NEXT_WORK] = stw_op_make(STW_OP_FORWARD, STW_STREAM_COMPUTE, 0);
-    ops[WORK].flops = ops[NEXT_WORK].flops = 1e9;
+    ops[WORK] = ops[NEXT_WORK] = stw_op_make(STW_OP_IDLE, STW_STREAM_COMPUTE, STW_OP_NONE);
+    ops[WORK].wait_s = ops[NEXT_WORK].wait_s = 1;
     stw_movement movement = {.phase = STW_PHASE_FORWARD_BACKWARD, .n_ops = N_OPS};
     stw_program program = {.n_ops = N_OPS, .ops = ops, .n_movements = 1, .movements = &movement};
     for (int waits = 0; waits < 2; waits++) {

@@ -4,6 +4,7 @@
  * computation stands after the gather of its last tensor, and tensors that are not used again go in
  * the order in which their modules end. */
 #include "core/checked.h"
+#include "plan/engines/block_work.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/deepspeed/fetch.h"
 #include "plan/engines/deepspeed/grads.h"
@@ -52,11 +53,11 @@ static void drop(pass *p, stw_component component, stw_extent *extent) {
     *extent = STW_NO_EXTENT;
 }
 
-static void compute(pass *p, stw_op_kind kind, uint32_t block, double flops) {
+static void compute(pass *p, stw_op_kind kind, uint32_t block, const stw_work *work) {
     stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
     op.component = STW_COMPONENT_ACTIVATIONS;
     op.from = op.to = STW_TIER_GPU;
-    op.flops = flops;
+    stw_op_set_work(p->b, &op, work);
     op.after[0] = p->fetch.needed;
     p->worked = stw_append(p->b, op);
 }
@@ -88,10 +89,13 @@ static void forward_block(pass *p, uint32_t block) {
     visit(p, block);
     if (is_transformer(p, block)) {
         if (p->acts[block] != STW_ACT_RECOMPUTE) alloc_acts(p, block);
-        stw_extent work =
+        stw_extent widest =
             alloc(p, STW_COMPONENT_STAGE, stw_forward_work_bytes(p->job, group_of(p, block)));
-        compute(p, STW_OP_FORWARD, block, stw_block_forward_flops(p->job, block));
-        drop(p, STW_COMPONENT_STAGE, &work);
+        const stw_work_style style = stw_work_style_eager(p->job);
+        stw_work work;
+        stw_block_forward_work(p->job, block, &style, &work);
+        compute(p, STW_OP_FORWARD, block, &work);
+        drop(p, STW_COMPONENT_STAGE, &widest);
     }
     if (block_of(p, block)->n_tensors > 0) stw_fetch_release(&p->fetch);
 }
@@ -134,17 +138,19 @@ static void head_grads(pass *p) {
 static void loss(pass *p) {
     const stw_job *job = p->job;
     uint64_t saved = stw_logits_saved_bytes(job);
-    double flops =
-        2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
+    const stw_work_style style = stw_work_style_eager(job);
+    stw_work work;
     visit_head(p, false);
     stw_extent kept = alloc(p, STW_COMPONENT_LOGITS, saved);
     stw_extent more = alloc(p, STW_COMPONENT_LOGITS, stw_logits_forward_bytes(job) - saved);
-    compute(p, STW_OP_LOSS, p->head, flops);
+    stw_head_forward_work(job, &style, (double)job->tokens, &work);
+    compute(p, STW_OP_LOSS, p->head, &work);
     drop(p, STW_COMPONENT_LOGITS, &more);
     stw_fetch_release(&p->fetch);
     visit_head(p, true);
     more = alloc(p, STW_COMPONENT_LOGITS, stw_logits_backward_bytes(job) - saved);
-    compute(p, STW_OP_LOSS, p->head, 2.0 * flops);
+    stw_head_backward_work(job, &style, (double)job->tokens, 2, &work);
+    compute(p, STW_OP_LOSS, p->head, &work);
     drop(p, STW_COMPONENT_LOGITS, &more);
     drop(p, STW_COMPONENT_LOGITS, &kept);
     more = alloc(p, STW_COMPONENT_LOGITS, stw_logits_grad_bytes(job));
@@ -183,17 +189,22 @@ static void free_acts(pass *p, uint32_t block, int part) {
 /* Inside the MLP, then inside the attention: see stw_block_backward_bytes. */
 static void backward_transformer(pass *p, uint32_t block) {
     const stw_backward_bytes need = stw_block_backward_bytes(p->job, block);
-    double flops = 2.0 * stw_block_again_flops(p->job, block);
+    const stw_work_style style = stw_work_style_eager(p->job);
+    stw_work work, again;
+    stw_block_backward_work(p->job, block, &style, &work);
     if (p->acts[block] == STW_ACT_RECOMPUTE) {
         visit(p, block);
         stw_fetch_release(&p->fetch);
         alloc_acts(p, block);
-        flops *= 1.5;
+        if (stw_block_saves(p->job, block)) {
+            stw_block_forward_work(p->job, block, &style, &again);
+            stw_work_add(&work, &again, 1);
+        }
     }
     stw_fetch_enter(&p->fetch, block);
     stw_fetch_next(&p->fetch, block);
     stw_extent more = alloc(p, STW_COMPONENT_ACTIVATIONS, need.mlp_acts);
-    compute(p, STW_OP_BACKWARD, block, flops);
+    compute(p, STW_OP_BACKWARD, block, &work);
     uint32_t done = grads_of(p, block, 0, stw_max_u64(1, mlp_bytes(p, block)));
     drop(p, STW_COMPONENT_ACTIVATIONS, &more);
     free_acts(p, block, 0);

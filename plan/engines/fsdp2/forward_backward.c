@@ -60,6 +60,19 @@ static void move_acts(stw_pass *p, uint32_t block, bool out, uint32_t after) {
     }
 }
 
+/* A sharded block is copied out of the all-gather's output, and its gradients into the input of
+ * the reduce-scatter (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+ * split_with_sizes_copy and chunk_cat): every byte is read and written. */
+static void add_copies(const stw_pass *p, uint32_t block, bool backward, stw_work *work) {
+    const stw_job *job = p->b->job;
+    if (job->group <= 1 || job->engine->spec.executes || stw_job_in_root(job, block)) return;
+    double bytes = 2.0 * (double)stw_unshard_bytes(job, block);
+    if (backward)
+        bytes +=
+            (double)stw_plus(stw_unsharded_grad_bytes(job, block), stw_reduce_bytes(job, block));
+    stw_work_traffic(work, bytes);
+}
+
 static void forward_block(stw_pass *p, uint32_t block) {
     stw_pass_block *s = &p->blocks[block];
     const stw_job *job = p->b->job;
@@ -74,8 +87,11 @@ static void forward_block(stw_pass *p, uint32_t block) {
                                 stw_forward_work_bytes(job, group_of(p, block)));
     stw_torch_forward(p->torch, from, block);
     stw_pass_exchange(p, block, STW_EXCHANGE_FORWARD);
-    uint32_t done = stw_pass_compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(job, block),
-                                     STW_OP_NONE);
+    const stw_work_style style = stw_work_style_eager(job);
+    stw_work list;
+    stw_block_forward_work(job, block, &style, &list);
+    add_copies(p, block, false, &list);
+    uint32_t done = stw_pass_compute(p, block, STW_OP_FORWARD, &list, STW_OP_NONE);
     stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, work);
     if (p->acts[block] == STW_ACT_OFFLOAD && full > 0) {
         s->stash = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_HOST, full);
@@ -148,7 +164,7 @@ static void prepare_backward(stw_pass *p, uint32_t at) {
 }
 
 /* Inside the MLP, then inside the attention: see stw_block_backward_bytes. */
-static uint32_t block_work(stw_pass *p, uint32_t block, double flops) {
+static uint32_t block_work(stw_pass *p, uint32_t block, const stw_work *work) {
     stw_pass_block *s = &p->blocks[block];
     stw_builder *b = p->b;
     stw_backward_bytes need = stw_block_backward_bytes(b->job, block);
@@ -162,7 +178,7 @@ static uint32_t block_work(stw_pass *p, uint32_t block, double flops) {
     if (p->acts[block] == STW_ACT_RECOMPUTE || (part.is_used && part.at_once))
         stw_pass_exchange(p, block, STW_EXCHANGE_AGAIN);
     stw_pass_exchange(p, block, STW_EXCHANGE_BACKWARD);
-    uint32_t done = stw_pass_compute(p, block, STW_OP_BACKWARD, flops, fetched);
+    uint32_t done = stw_pass_compute(p, block, STW_OP_BACKWARD, work, fetched);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, more);
     free_acts(p, block, 0, STW_OP_NONE);
     stw_free(b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, again[0]);
@@ -178,21 +194,33 @@ static uint32_t block_work(stw_pass *p, uint32_t block, double flops) {
     return done;
 }
 
+/* Work of a block's backward, with what is recomputed for it. */
+static void backward_work(const stw_pass *p, uint32_t block, stw_work *out) {
+    const stw_job *job = p->b->job;
+    const stw_work_style style = stw_work_style_eager(job);
+    const stw_block_parts parts = stw_selective_parts(job, group_of(p, block));
+    stw_work again;
+    stw_block_backward_work(job, block, &style, out);
+    stw_block_parts_work(job, group_of(p, block), &style, &parts, &again);
+    stw_work_add(out, &again, 1);
+    add_copies(p, block, true, out);
+    if (p->acts[block] != STW_ACT_RECOMPUTE || !stw_block_saves(job, block)) return;
+    stw_block_forward_work(job, block, &style, &again);
+    stw_work_add(out, &again, 1);
+}
+
 static void backward_block(stw_pass *p, uint32_t at, uint32_t behind) {
     uint32_t block = p->chain[at];
-    double flops = stw_block_backward_flops(p->b->job, block);
+    stw_work work;
     uint32_t from = stw_tensors_begin(p->b);
     if (p->blocks[block].unshard.bytes == 0) stw_pass_copy_out(p, block);
     stw_pass_drop_gather(p, block);
     stw_torch_copy_out(p->torch, from, block);
     prepare_backward(p, at);
     from = stw_tensors_begin(p->b);
-    if (p->acts[block] == STW_ACT_RECOMPUTE) {
-        alloc_acts(p, block);
-        flops += stw_block_again_flops(p->b->job, block);
-    }
-    flops += stw_selective_of(p->b->job, group_of(p, block)).flops;
-    uint32_t done = block_work(p, block, flops);
+    if (p->acts[block] == STW_ACT_RECOMPUTE) alloc_acts(p, block);
+    backward_work(p, block, &work);
+    uint32_t done = block_work(p, block, &work);
     stw_torch_backward(p->torch, from, block);
     if (stw_reduced_last(p->b->job, block)) return;
     stw_torch_accumulate(p->torch, stw_tensors_begin(p->b), block);
@@ -261,10 +289,11 @@ static void loss_and_head(stw_pass *p) {
     uint32_t from = stw_tensors_begin(b);
     stw_extent kept = stw_alloc(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, saved);
     beside more = alloc_beside(b, stw_logits_forward_bytes(job) - saved);
-    double flops =
-        2.0 * (double)job->tokens * (double)job->model->vocab * (double)job->model->hidden;
+    const stw_work_style style = stw_work_style_eager(job);
+    stw_work work;
     stw_pass_exchange_loss(p, STW_EXCHANGE_FORWARD);
-    uint32_t done = stw_pass_compute(p, p->root, STW_OP_LOSS, flops, STW_OP_NONE);
+    stw_head_forward_work(job, &style, (double)job->tokens, &work);
+    uint32_t done = stw_pass_compute(p, p->root, STW_OP_LOSS, &work, STW_OP_NONE);
     free_beside(b, &more);
     stw_torch_loss(p->torch, from);
     from = stw_tensors_begin(b);
@@ -284,7 +313,8 @@ static void loss_and_head(stw_pass *p) {
     from = stw_tensors_begin(b);
     if (fused) root_grads(p, false);
     more = alloc_beside(b, most - saved);
-    (void)stw_pass_compute(p, p->root, STW_OP_LOSS, stw_head_backward_share(job) * flops, done);
+    stw_head_backward_work(job, &style, (double)job->tokens, stw_head_backward_share(job), &work);
+    (void)stw_pass_compute(p, p->root, STW_OP_LOSS, &work, done);
     stw_pass_exchange_loss(p, STW_EXCHANGE_BACKWARD);
     free_beside(b, &more);
     stw_free(b, STW_COMPONENT_LOGITS, STW_TIER_GPU, kept);

@@ -34,6 +34,8 @@ static stw_extent alloc(stw_pass *p, stw_component component, uint64_t bytes) {
 /* @param hidden bytes of a block's input and output */
 static void forward(stw_pass *p, uint64_t hidden, bool reshard) {
     const stw_model *model = p->b->job->model;
+    const stw_work_style style = stw_work_style_eager(p->b->job);
+    stw_work work;
     uint64_t most = 0; /* of a block; those of a group are alike */
     uint32_t from = stw_tensors_begin(p->b);
     stw_pass_gather_root(p);
@@ -52,11 +54,11 @@ static void forward(stw_pass *p, uint64_t hidden, bool reshard) {
         from = stw_tensors_begin(p->b);
         if (i == 0 || model->blocks[block].group != model->blocks[p->chain[i - 1]].group)
             most = stw_torch_forward_bytes(p->b->job, block, p->b->program->pool);
-        stw_extent work = alloc(p, STW_COMPONENT_ACTIVATIONS, most - stw_min_u64(most, hidden));
+        stw_extent widest = alloc(p, STW_COMPONENT_ACTIVATIONS, most - stw_min_u64(most, hidden));
         stw_torch_forward(p->torch, from, block);
-        (void)stw_pass_compute(p, block, STW_OP_FORWARD, stw_block_forward_flops(p->b->job, block),
-                               STW_OP_NONE);
-        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, work);
+        stw_block_forward_work(p->b->job, block, &style, &work);
+        (void)stw_pass_compute(p, block, STW_OP_FORWARD, &work, STW_OP_NONE);
+        stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, widest);
         from = stw_tensors_begin(p->b);
         if (reshard) {
             stw_pass_release(p, block);
@@ -91,10 +93,10 @@ static void log_probs(stw_pass *p, stw_extent hidden, bool reshard) {
     stw_extent normed = alloc(p, STW_COMPONENT_LOGITS, hidden.bytes);
     stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, hidden);
     stw_extent logits = alloc(p, STW_COMPONENT_LOGITS, bytes);
-    (void)stw_pass_compute(p, p->root, STW_OP_LOSS,
-                           2.0 * (double)job->tokens * (double)job->model->vocab *
-                               (double)job->model->hidden,
-                           STW_OP_NONE);
+    const stw_work_style style = stw_work_style_eager(job);
+    stw_work work;
+    stw_head_forward_work(job, &style, (double)job->tokens, &work);
+    (void)stw_pass_compute(p, p->root, STW_OP_LOSS, &work, STW_OP_NONE);
     claim(p, fused ? &all : &none);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, normed);
     stw_torch_logits(p->torch, from, bytes, fused ? &all : &none);

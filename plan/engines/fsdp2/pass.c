@@ -91,12 +91,12 @@ stw_torch_elements stw_pass_elements(const stw_pass *p, uint32_t unit, bool trai
     return sum;
 }
 
-uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, double flops,
+uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, const stw_work *work,
                           uint32_t after) {
     stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
     op.component = STW_COMPONENT_ACTIVATIONS;
     op.from = op.to = STW_TIER_GPU;
-    op.flops = flops / stw_job_tp(p->b->job);
+    stw_op_set_work(p->b, &op, work);
     op.after[0] = p->blocks[block].gathered;
     op.after[1] = after;
     p->worked = stw_append(p->b, op);

@@ -6,6 +6,7 @@
 #ifndef STW_PLAN_FSDP2_PASS_H
 #define STW_PLAN_FSDP2_PASS_H
 
+#include "plan/engines/block_work.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/fsdp2/keys.h"
 #include "plan/engines/fsdp2/tensors.h"
@@ -80,7 +81,7 @@ static inline bool stw_pass_has_root(const stw_pass *p) { return stw_pass_in_roo
  * failure. */
 bool stw_pass_begin(stw_pass *p);
 /** Append a computation after the block is gathered, and after an operation. */
-uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, double flops,
+uint32_t stw_pass_compute(stw_pass *p, uint32_t block, stw_op_kind kind, const stw_work *work,
                           uint32_t after);
 /** Free on the GPU, and forget. */
 void stw_pass_drop(stw_pass *p, stw_component component, stw_extent *extent, uint32_t after);

@@ -5,7 +5,10 @@
  * which ones those are: transformer_block.py, _checkpointed_forward. */
 #include "plan/engines/megatron/pass.h"
 
+#include <string.h>
+
 #include "core/checked.h"
+#include "plan/engines/block_work.h"
 #include "plan/engines/bytes.h"
 #include "plan/engines/host_pool.h"
 #include "plan/engines/megatron/acts.h"
@@ -53,7 +56,7 @@ typedef struct pass {
     stw_megatron_flow flow;
     uint32_t ready; /* what the next computation waits for beside that: gathered parameters */
     uint32_t worked, sent; /* last computation, last operation of communication */
-    double flops;          /* of the whole pass */
+    double busy_s;         /* of the computations of the whole pass */
 } pass;
 
 /* ---- which blocks are recomputed ---- */
@@ -164,15 +167,15 @@ static bool look_at_layers(pass *p) {
 
 /* ---- work ---- */
 
-static uint32_t compute(pass *p, stw_op_kind kind, uint32_t block, double flops) {
+static uint32_t compute(pass *p, stw_op_kind kind, uint32_t block, const stw_work *work) {
     stw_op op = stw_op_make(kind, STW_STREAM_COMPUTE, block);
     op.component = STW_COMPONENT_ACTIVATIONS;
     op.from = op.to = STW_TIER_GPU;
-    op.flops = flops / p->job->run->parallel.tp;
+    stw_op_set_work(p->b, &op, work);
     op.after[0] = p->sent;
     op.after[1] = p->ready;
     p->ready = STW_OP_NONE;
-    p->flops += op.flops;
+    p->busy_s += stw_work_seconds(p->job->cluster, work->items, work->n);
     return p->worked = stw_append(p->b, op);
 }
 
@@ -343,23 +346,22 @@ static void pass_in(pass *p) { pass_on(p, 0); }
 
 static void pass_out(pass *p) { pass_on(p, p->job->run->parallel.pp - 1); }
 
+static stw_work_style style_of(const pass *p, const layer_state *s) {
+    return (stw_work_style){.tp = p->job->run->parallel.tp,
+                            .fused = true,
+                            .fp8 = s != NULL && stw_megatron_is_fp8(p->job, s->block)};
+}
+
 /* Work of a block's forward that selective recomputation does again. */
-static double again_flops(const pass *p, const layer_state *s) {
+static void again_work(const pass *p, const layer_state *s, stw_work *out) {
     const uint32_t group = p->job->model->blocks[s->block].group;
     const stw_block_facts *f = &p->job->model->groups[group].facts;
-    const double rows = (double)stw_job_group_tokens(p->job, group);
-    double flops = 0;
-    if (p->job->run->recompute.granularity != 2) return 0;
+    const stw_work_style style = style_of(p, s);
+    memset(out, 0, sizeof *out);
+    if (p->job->run->recompute.granularity != 2) return;
     const stw_megatron_modules m = stw_megatron_modules_of(p->job->run);
-    double seen = (double)stw_job_group_seq_len(p->job, group);
-    if (f->decoder) seen += 2.0 * (double)p->job->run->batch.seq_len;
-    if (m.core_attn)
-        flops += rows * seen * (double)stw_times(f->q_heads, stw_plus(f->qk_dim, f->v_dim));
-    double width =
-        (double)STW_SUM(f->ffn, f->shared_ffn, stw_times(f->experts_per_token, f->expert_ffn));
-    if (f->experts > 0 ? m.moe : m.mlp)
-        flops += rows * 2.0 * (f->gated ? 3.0 : 2.0) * width * (double)f->hidden;
-    return flops;
+    const stw_block_parts parts = {.attention = m.core_attn, .mlp = f->experts > 0 ? m.moe : m.mlp};
+    stw_block_parts_work(p->job, group, &style, &parts, out);
 }
 
 /* ---- forward ---- */
@@ -369,6 +371,14 @@ static uint32_t vision_blocks(const pass *p) {
     uint32_t n = 0;
     while (n < model->n_blocks && model->groups[model->blocks[n].group].facts.vision) n++;
     return n;
+}
+
+/* So many forwards of the tower. */
+static void tower_work(const stw_megatron_tower *t, double times, stw_work *out) {
+    memset(out, 0, sizeof *out);
+    if (t->rows > 0 && t->columns > 0)
+        stw_work_product(out, false, t->rows, t->flops / (2 * t->rows * t->columns), t->columns,
+                         times, 0);
 }
 
 /* The vision tower of the first stage: forward, or backward. Its first block stands for all. */
@@ -385,9 +395,9 @@ static void run_tower(pass *p, bool backward) {
     }
     stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
     use_all(p, 0, vision_blocks(p), backward);
-    double flops = t->flops * p->job->run->parallel.tp; /* compute() divides */
-    (void)compute(p, backward ? STW_OP_BACKWARD : STW_OP_FORWARD, 0,
-                  (backward ? (t->again > 0 ? 3.0 : 2.0) : 1.0) * flops);
+    stw_work work;
+    tower_work(t, backward ? (t->again > 0 ? 3.0 : 2.0) : 1.0, &work);
+    (void)compute(p, backward ? STW_OP_BACKWARD : STW_OP_FORWARD, 0, &work);
     stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
     if (!backward) return;
     stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, p->tower_own);
@@ -454,7 +464,10 @@ static void forward(pass *p) {
         exchange(p, s, 1);
         use(p, s->block, false);
         stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
-        (void)compute(p, STW_OP_FORWARD, s->block, stw_block_forward_flops(p->job, s->block));
+        const stw_work_style style = style_of(p, s);
+        stw_work work;
+        stw_block_forward_work(p->job, s->block, &style, &work);
+        (void)compute(p, STW_OP_FORWARD, s->block, &work);
         stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
         used(p, s->block, false);
         if (i + 1 == p->n && p->ahead.alloc == STW_OP_NONE) {
@@ -482,9 +495,13 @@ static uint64_t head_rows(const pass *p) {
     return stw_times(p->job->decoder_tokens, stw_megatron_hidden_states(p->job));
 }
 
-static double head_flops(const pass *p) {
-    const stw_job *job = p->job;
-    return 2.0 * (double)head_rows(p) * (double)job->model->vocab * (double)job->model->hidden;
+static void head_work(const pass *p, bool backward, stw_work *out) {
+    const stw_work_style style = style_of(p, NULL);
+    if (backward)
+        stw_head_backward_work(p->job, &style, (double)head_rows(p),
+                               stw_head_backward_share(p->job), out);
+    else
+        stw_head_forward_work(p->job, &style, (double)head_rows(p), out);
 }
 
 /* Of a matrix over the vocabulary, in the compute dtype. */
@@ -498,7 +515,7 @@ static void loss(pass *p) {
     pass_out(p);
     if (p->stage + 1 < job->run->parallel.pp) return;
     const stw_megatron_loss bytes = stw_megatron_loss_of(job);
-    const double flops = head_flops(p);
+    stw_work work;
     const uint32_t head = head_block(p);
     const uint64_t heads = stw_megatron_hidden_states(job);
     stw_extent kept = stw_alloc(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, bytes.kept);
@@ -507,14 +524,16 @@ static void loss(pass *p) {
     stw_extent more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.forward);
     gather_rows(p, head, head_rows(p), heads);
     use_all(p, last_layer(p) + 1, job->model->n_blocks, false);
-    (void)compute(p, STW_OP_LOSS, head, flops);
+    head_work(p, false, &work);
+    (void)compute(p, STW_OP_LOSS, head, &work);
     /* fp32 maximum, logit of the target and sum (tensor_parallel/cross_entropy.py) */
     communicate(p, STW_OP_ALL_REDUCE, STW_RANK_GROUP_TP, head, stw_times(head_rows(p), 3 * 4),
                 stw_times(3, heads));
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     more = stw_alloc(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, bytes.backward);
     gather_rows(p, head, head_rows(p), heads);
-    (void)compute(p, STW_OP_LOSS, head, stw_head_backward_share(job) * flops);
+    head_work(p, true, &work);
+    (void)compute(p, STW_OP_LOSS, head, &work);
     reduce_rows(p, head, head_rows(p), heads);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, more);
     stw_free(p->b, STW_COMPONENT_LOGITS, STW_TIER_GPU, softmax);
@@ -560,12 +579,15 @@ static void embedding_grad(pass *p) {
 }
 
 /* Backward of a block, with the forward before it where the block is recomputed. */
-static double backward_flops(const pass *p, const layer_state *s) {
-    if (p->job->frozen != NULL)
-        return stw_block_backward_flops(p->job, s->block) +
-               (s->recompute ? stw_block_forward_flops(p->job, s->block) : 0);
-    return (s->recompute ? 3.0 : 2.0) * stw_block_forward_flops(p->job, s->block) +
-           again_flops(p, s);
+static void backward_work(const pass *p, const layer_state *s, stw_work *out) {
+    const stw_work_style style = style_of(p, s);
+    stw_work again;
+    stw_block_backward_work(p->job, s->block, &style, out);
+    if (s->recompute)
+        stw_block_forward_work(p->job, s->block, &style, &again);
+    else
+        again_work(p, s, &again);
+    stw_work_add(out, &again, 1);
 }
 
 /* What block i had on the host, and the copy of what the block before it has there. */
@@ -588,7 +610,9 @@ static void backward(pass *p) {
         use(p, s->block, true);
         stw_extent off = come_back(p, i);
         stw_extent widest = stw_alloc(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, more);
-        (void)compute(p, STW_OP_BACKWARD, s->block, backward_flops(p, s));
+        stw_work work;
+        backward_work(p, s, &work);
+        (void)compute(p, STW_OP_BACKWARD, s->block, &work);
         stw_free(p->b, STW_COMPONENT_STAGE, STW_TIER_GPU, widest);
         stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, s->again);
         stw_free(p->b, STW_COMPONENT_ACTIVATIONS, STW_TIER_GPU, off);
@@ -610,22 +634,41 @@ static void backward(pass *p) {
 
 /* ---- all of it ---- */
 
-/* Work of a micro batch on a stage. */
-static double stage_flops(const pass *p, uint32_t stage) {
+static double seconds_of(const pass *p, const stw_work *work) {
+    return stw_work_seconds(p->job->cluster, work->items, work->n);
+}
+
+/* Seconds of the computations of a micro batch on a stage. */
+static double stage_seconds(const pass *p, uint32_t stage) {
     pass other = *p;
-    double flops = 0;
-    if (stage == p->stage) return p->flops;
+    double seconds = 0, known = 0;
+    stw_work work;
+    if (stage == p->stage) return p->busy_s;
     other.stage = stage;
     other.layers = p->others;
     place_layers(&other);
     choose_in_chunks(&other);
-    for (uint32_t i = 0; i < other.n; i++)
-        flops += stw_block_forward_flops(p->job, other.layers[i].block) +
-                 backward_flops(&other, &other.layers[i]);
-    if (stage + 1 == p->job->run->parallel.pp) flops += 3.0 * head_flops(p);
-    flops /= p->job->run->parallel.tp;
-    if (stage == 0) flops += (p->tower.again > 0 ? 4.0 : 3.0) * p->tower.flops;
-    return flops;
+    for (uint32_t i = 0; i < other.n; i++) {
+        const layer_state *s = &other.layers[i], *before = i > 0 ? s - 1 : NULL;
+        const uint32_t group = p->job->model->blocks[s->block].group;
+        const bool like = before != NULL && before->recompute == s->recompute &&
+                          p->job->model->blocks[before->block].group == group &&
+                          style_of(p, before).fp8 == style_of(p, s).fp8;
+        if (!like) {
+            const stw_work_style style = style_of(p, s);
+            stw_block_forward_work(p->job, s->block, &style, &work);
+            known = seconds_of(p, &work);
+            backward_work(&other, s, &work);
+            known += seconds_of(p, &work);
+        }
+        seconds += known;
+    }
+    for (int way = 0; way < 2 && stage + 1 == p->job->run->parallel.pp; way++) {
+        head_work(p, way == 1, &work);
+        seconds += seconds_of(p, &work);
+    }
+    tower_work(&p->tower, p->tower.again > 0 ? 4.0 : 3.0, &work);
+    return seconds + (stage == 0 ? seconds_of(p, &work) : 0);
 }
 
 /* Micro batches follow each other at the pace of the slowest stage; the first one passes all
@@ -636,12 +679,12 @@ static void wait_for_others(pass *p) {
     double passes = (double)p->job->run->batch.grad_accumulation, slowest = 0, all = 0;
     if (way->pp == 1) return;
     for (uint32_t stage = 0; stage < way->pp; stage++) {
-        double flops = stage_flops(p, stage);
-        slowest = flops > slowest ? flops : slowest;
-        all += flops;
+        double seconds = stage_seconds(p, stage);
+        slowest = seconds > slowest ? seconds : slowest;
+        all += seconds;
     }
     stw_op op = stw_op_make(STW_OP_IDLE, STW_STREAM_COMPUTE, STW_OP_NONE);
-    op.flops = slowest - p->flops + (all - slowest) / (double)way->vpp / passes;
+    op.wait_s = slowest - p->busy_s + (all - slowest) / (double)way->vpp / passes;
     op.after[0] = p->sent;
     (void)stw_append(p->b, op);
 }

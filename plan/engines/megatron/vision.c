@@ -120,6 +120,8 @@ stw_megatron_tower stw_megatron_tower_of(const stw_job *job) {
             out.kept = stw_plus(out.kept, stw_times(patches, merger_row(job, f, tp)));
         uint64_t rows =
             f->transformer || first->rank > 2 ? patches : patches / stw_model_merged_patches(model);
+        out.rows = (double)patches;
+        out.columns = (double)stw_max_u64(out.columns > 0 ? (uint64_t)out.columns : 0, f->hidden);
         out.flops += 2.0 * (double)rows * (double)block->params / (double)tp;
     }
     return out;

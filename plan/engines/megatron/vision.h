@@ -16,11 +16,12 @@ bool stw_megatron_is_whole_vision(const stw_job *job, const stw_tensor *tensor);
 
 /** The whole tower. */
 typedef struct stw_megatron_tower {
-    uint64_t kept;     /* what backward needs; inputs of blocks that are recomputed */
-    uint64_t again;    /* of the largest block that is recomputed, while its backward runs */
-    uint64_t backward; /* beside these, at the widest moment of the backward */
-    uint64_t reduced;  /* bytes that TP sums in the forward, and as many in the backward */
-    double flops;      /* of the forward's products with weights */
+    uint64_t kept;        /* what backward needs; inputs of blocks that are recomputed */
+    uint64_t again;       /* of the largest block that is recomputed, while its backward runs */
+    uint64_t backward;    /* beside these, at the widest moment of the backward */
+    uint64_t reduced;     /* bytes that TP sums in the forward, and as many in the backward */
+    double flops;         /* of the forward's products with weights */
+    double rows, columns; /* of a typical one of them: patches, hidden size */
 } stw_megatron_tower;
 
 /** All zero without images. */

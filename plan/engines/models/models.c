@@ -225,6 +225,7 @@ typedef struct copying {
     uint32_t *places; /* [from->n_ops] where an operation has gone */
     stw_op *ops;
     stw_movement *movements;
+    bool lost; /* out of memory */
 } copying;
 
 static void copy_movement(copying *c, const stw_movement *movement) {
@@ -240,6 +241,8 @@ static void copy_movement(copying *c, const stw_movement *movement) {
         if (!keep_op(c->job, c->role, &op)) continue;
         for (int a = 0; a < 2; a++)
             if (op.after[a] != STW_OP_NONE) op.after[a] = c->places[op.after[a]];
+        if (op.n_work > 0) op.work = stw_work_keep(c->to->pool, op.work, op.n_work);
+        c->lost |= op.n_work > 0 && op.work == NULL;
         c->places[o] = c->to->n_ops;
         c->ops[c->to->n_ops++] = op;
     }
@@ -257,6 +260,7 @@ static stw_status copy_kept(const stw_job *job, uint32_t role, const stw_program
     for (uint32_t o = 0; o < from->n_ops; o++) c.places[o] = STW_OP_NONE;
     for (uint32_t m = 0; m < from->n_movements; m++)
         if (keeps(&job->roles[role], &from->movements[m])) copy_movement(&c, &from->movements[m]);
+    if (c.lost) return stw_fail(err, STW_STATUS_NO_MEMORY, "roles", "out of memory");
     to->ops = c.ops;
     to->movements = c.movements;
     return STW_STATUS_OK;
