@@ -590,6 +590,15 @@ double stw_block_attention_flops(const stw_job *job, uint32_t block) {
     return attention;
 }
 
+double stw_block_backward_flops(const stw_job *job, uint32_t block) {
+    const double params = (double)stw_job_gathered_params(job, block);
+    const double trained = (double)stw_job_gathered_grads(job, block);
+    double weights, attention;
+    block_flops(job, block, &weights, &attention);
+    if (!stw_block_saves(job, block)) return 0.0;
+    return (1.0 + (params > 0 ? trained / params : 1.0)) * weights + 2.0 * attention;
+}
+
 bool stw_block_saves(const stw_job *job, uint32_t block) {
     return saves(job, job->model->blocks[block].group);
 }

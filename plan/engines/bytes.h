@@ -78,6 +78,10 @@ uint64_t stw_workspace_bytes(const stw_job *job);
 /** Floating-point operations of one block's forward (block_work.h: what they consist of), before
  * tensor parallelism cuts them. */
 double stw_block_forward_flops(const stw_job *job, uint32_t block);
+/** Of its backward as a model's operations are counted: as many for the inputs' gradients, and the
+ * trained part of them for the weights'; twice the forward's for attention, whose kernels do more.
+ */
+double stw_block_backward_flops(const stw_job *job, uint32_t block);
 /** The part of it that is attention: products of tokens with each other; of one block of a group
  * without its attention to an encoder. */
 double stw_block_attention_flops(const stw_job *job, uint32_t block);
