@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "plan/files/plan_flops.h"
 #include "plan/files/verdict.h"
 #include "planner/planner.h"
 #include "reports/facts.h"
@@ -171,6 +172,31 @@ static void summary_is_short(void) {
     check_contains(&all, "100 s");
     stw_text_free(&all);
     stw_plan_free(plan);
+}
+
+/* 6 operations a parameter and token, and attention; what is recomputed is no work of the model. */
+static void utilisation_counts_the_model_alone(void) {
+    static const char *const kept[] = {"engine=fsdp2", "recompute.granularity=none", NULL},
+                             *const again[] = {"engine=fsdp2", "recompute.granularity=full", NULL};
+    double flops[2], mfu[2];
+    for (int i = 0; i < 2; i++) {
+        stw_plan *plan = case_zoo("Qwen3-0.6B", i == 0 ? kept : again);
+        const stw_planner_options options = {.simulate = stw_sim_seconds};
+        CHECK_OK(stw_planner_solve(plan, &options, err));
+        CHECK_OK(stw_sim_plan(plan, NULL, err));
+        const double least = 6.0 * (double)plan->model->params * stw_plan_iteration_tokens(plan);
+        flops[i] = stw_plan_model_flops(plan);
+        mfu[i] = stw_plan_mfu(plan);
+        CU_ASSERT(flops[i] > least && flops[i] < 2 * least);
+        CU_ASSERT_DOUBLE_EQUAL(mfu[i],
+                               flops[i] / stw_plan_iteration_s(plan) /
+                                   (plan->cluster.gpu.bf16_flops * plan->job->world),
+                               1e-12);
+        CU_ASSERT(mfu[i] > 0 && mfu[i] < 1);
+        stw_plan_free(plan);
+    }
+    CU_ASSERT_DOUBLE_EQUAL(flops[0] / flops[1], 1, 1e-12);
+    CU_ASSERT(mfu[1] < mfu[0]);
 }
 
 /* State that waits on the host between its phases is not said to be on the GPU. */
@@ -503,6 +529,7 @@ static void json_holds_the_plan_whole(void) {
 STW_TEST_MAIN("reports plan", {"state is that of the walk", state_is_that_of_the_walk},
               {"report answers the questions", report_answers_the_questions},
               {"summary is short", summary_is_short},
+              {"utilisation counts the model alone", utilisation_counts_the_model_alone},
               {"parked state is said to be parked", parked_state_is_said_to_be_parked},
               {"what does not fit is said", what_does_not_fit_is_said},
               {"a full host is warned of", a_full_host_is_warned_of},

@@ -87,6 +87,21 @@ static void run_for_people(void) {
     stw_text_free(&out);
 }
 
+/* What another program measured has no device, backend or steps that its file does not name. */
+static void run_of_another_program(void) {
+    stw_text out = STW_TEXT_INIT;
+    set_up();
+    run.source = "external";
+    run.device = run.backend = "";
+    run.steps = 0;
+    CHECK_OK(stw_report_run(&run, STW_FORMAT_TERMINAL, &out, err));
+    check_contains(&out, "  Measured by another program: ");
+    CU_ASSERT_PTR_NULL(strstr(out.data, "()"));
+    CU_ASSERT_PTR_NULL(strstr(out.data, "on  "));
+    CU_ASSERT_PTR_NULL(strstr(out.data, " 0 rank"));
+    stw_text_free(&out);
+}
+
 static void run_as_csv(void) {
     stw_text out = STW_TEXT_INIT;
     set_up();
@@ -200,6 +215,7 @@ static void comparison_as_csv(void) {
     stw_text_free(&out);
 }
 
-STW_TEST_MAIN("reports run", {"run for people", run_for_people}, {"run as CSV", run_as_csv},
+STW_TEST_MAIN("reports run", {"run for people", run_for_people},
+              {"run of another program", run_of_another_program}, {"run as CSV", run_as_csv},
               {"comparison for people", comparison_for_people}, {"short host", short_host},
               {"comparison as CSV", comparison_as_csv})
