@@ -23,7 +23,8 @@ static size_t all_options(const stw_usage *usage, stw_general *general, stw_opti
     const stw_option shared[] = {
         {"--output", "-o", "FILE", "output file; - is stdout", STW_OPTION_VALUE, &general->output},
         {"--json", NULL, NULL, "write complete JSON to stdout", STW_OPTION_FLAG, &general->json},
-        {"--verbose", "-v", NULL, "details beside the summary, and more messages on stderr", STW_OPTION_FLAG, &general->verbose},
+        {"--verbose", "-v", NULL, "details beside the summary, and more messages on stderr",
+         STW_OPTION_FLAG, &general->verbose},
         {"--quiet", "-q", NULL, "only errors on stderr, and no summary if -o is given",
          STW_OPTION_FLAG, &general->quiet},
         {"--help", "-h", NULL, "print this help", STW_OPTION_FLAG, &general->help},
