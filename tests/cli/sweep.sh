@@ -102,6 +102,7 @@ grep -q '"schema": "stowage.sweep/1"' out.json || fail "--json"
 grep -q '"binds": "' out.json || fail "what binds"
 
 # rows of other batches are said to be so
+rm -f batches.json
 sweep --vary parallel.cp=1,2 --set engine=fsdp2 -o batches.json >batches.txt
 grep -q "An iteration has .* tokens: batch.tokens_per_step" batches.txt || fail "other tokens: $(cat batches.txt)"
 sweep --vary parallel.cp=1,2 --set engine=fsdp2 --set batch.tokens_per_step=16k --set batch.grad_accumulation=auto -o same.json >batches.txt
