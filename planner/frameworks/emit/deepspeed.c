@@ -236,5 +236,6 @@ void stw_emit_llamafactory(stw_emission *e) {
     stw_emit_put_switch(e, "enable_liger_kernel", stw_emit_on(e, "loss.fused"));
     if (attention == NULL) return;
     if (strcmp(attention, "flash") == 0) attention = "fa2";
+    if (strcmp(attention, "flash3") == 0) attention = "fa3";
     stw_emit_put(e, "flash_attn", strcmp(attention, "eager") == 0 ? "disabled" : attention);
 }

@@ -418,7 +418,9 @@ static void put_areal_fsdp(stw_emission *e) {
     }
     if (attention != NULL)
         stw_emit_put(e, "actor.attn_impl",
-                     strcmp(attention, "flash") == 0 ? "flash_attention_2" : attention);
+                     strcmp(attention, "flash") == 0    ? "flash_attention_2"
+                     : strcmp(attention, "flash3") == 0 ? "flash_attention_3"
+                                                        : attention);
     const bool recomputed = run->batch.log_prob_micro_batch > 0;
     stw_emit_put_switch(e, "actor.recompute_logprob", recomputed);
     if (!recomputed) stw_emit_put(e, "actor.use_decoupled_loss", "false");

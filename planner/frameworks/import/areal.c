@@ -292,7 +292,9 @@ static void use_fsdp(stw_reading *r, const layout *l) {
                                                                         : "all_ranks_gpu");
     /* fsdp_engine.py, is_llm_cpu_load */
     r->out->derived.each_loads = is_on(r, "actor.fsdp.memory_efficient_load", false);
-    if (!starts_with(value(r, "actor.attn_impl", "flash_attention_2"), "flash"))
+    if (starts_with(value(r, "actor.attn_impl", "flash_attention_2"), "flash_attention_3"))
+        stw_reading_set(r, "attention", "flash3");
+    else if (!starts_with(value(r, "actor.attn_impl", "flash_attention_2"), "flash"))
         stw_reading_set(r, "attention", value(r, "actor.attn_impl", "sdpa"));
 }
 

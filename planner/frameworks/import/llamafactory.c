@@ -152,7 +152,7 @@ static void set_images(stw_reading *r) {
 static void set_attention(stw_reading *r) {
     const char *text = stw_reading_text(r, "flash_attn", "auto");
     const char *kind = strcmp(text, "disabled") == 0 ? "eager" : "sdpa";
-    if (strncmp(text, "fa", 2) == 0) kind = "flash";
+    if (strncmp(text, "fa", 2) == 0) kind = strcmp(text, "fa3") == 0 ? "flash3" : "flash";
     if (strcmp(kind, "sdpa") == 0 && strcmp(text, "auto") != 0 && strcmp(text, "sdpa") != 0)
         stw_reading_refuse(r, "flash_attn", "use auto, disabled, sdpa, fa2 or fa3");
     stw_reading_set(r, "attention", kind);
