@@ -9,7 +9,7 @@ A CSV has one published run a row. Two layouts are read, by their heads:
       runs of several frameworks and GPUs.
 Each row is planned (`stowage plan --json`), and tokens per second and GPU are compared. Prints errors by GPU and engine (mean, median and
 worst of absolute values, and the mean with its sign; above 0: predicted too fast), and how many rows were left out, by reason; --each
-prints every row. STOWAGE names the program (default: build/bin/stowage), JOBS how many plans are made at a time (1)."""
+prints every row; --unstated plans rows that do not state recomputation without any, as groups of their own. STOWAGE names the program (default: build/bin/stowage), JOBS how many plans are made at a time (1)."""
 import argparse
 import collections
 import concurrent.futures
@@ -55,7 +55,7 @@ def seconds_of(cluster, model, settings):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not done.stdout.startswith("{"):
             said = re.sub(r"(stowage: )?(error: )?/tmp/\S+ ?", "", done.stderr.strip().splitlines()[0] if done.stderr.strip() else "no output")
-            raise LeftOut("refused: " + said[:110])
+            raise LeftOut("pp, vpp: unequal stages, whose layers are not stated" if "does not divide the model's" in said else "refused: " + said[:110])
         times = json.loads(done.stdout)["time_s"]
         if not times.get("iteration"):
             raise LeftOut("no seconds predicted")
@@ -149,6 +149,13 @@ def number(row, key, default=None):
     return int(float(row[key]))
 
 
+UNSTATED = False
+
+
+def is_unstated(row):
+    return "not stated" in row["recompute"] or row["recompute"] in ("", "recipe default") or row["recompute"].startswith("see command")
+
+
 def of_card(row):
     if not row["tokens_per_s_per_gpu"]:
         raise LeftOut("tokens_per_s_per_gpu: not stated")
@@ -158,10 +165,10 @@ def of_card(row):
         raise LeftOut("notes: a support check, not tuned")
     if "shared cluster" in row["notes"] and ("noisy" in row["notes"] or int(row["n_gpus"]) > 8):
         raise LeftOut("notes: seconds of a shared cluster, of which only quiet 8-GPU rows count")
-    if "not stated" in row["recompute"] or row["recompute"] in ("", "recipe default") or row["recompute"].startswith("see command"):
+    if is_unstated(row) and not UNSTATED:
         raise LeftOut("recompute: not stated")
     titan = row["engine"].startswith("torchtitan")
-    recompute = RECOMPUTE.get(row["recompute"])
+    recompute = "none" if is_unstated(row) else RECOMPUTE.get(row["recompute"])
     if recompute is None and not (titan and "selective" in row["recompute"]):
         raise LeftOut("recompute: of some modules or blocks")
     if "nvfp4" in row["precision"]:
@@ -209,7 +216,7 @@ def describe_card(row):
 
 def group_card(row):
     engine = re.split(r" [\d(]|[ ](?:pretrain|checkpoint|peft|sft)", row["engine"])[0]
-    return f"{row['gpu']}, {engine}"
+    return f"{row['gpu']}, {engine}{' (recompute not stated)' if is_unstated(row) else ''}"
 
 
 # ---- the table ----
@@ -251,8 +258,11 @@ def measure(rows, predict, describe, group, each):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--each", action="store_true", help="print every row")
+    parser.add_argument("--unstated", action="store_true", help="plan rows that do not state recomputation, too: without any")
     parser.add_argument("csv", nargs="+")
     args = parser.parse_args()
+    global UNSTATED
+    UNSTATED = args.unstated
     for path in args.csv:
         with open(path, encoding="utf-8") as file:
             rows = list(csv.DictReader(line for line in file if not line.startswith("#")))

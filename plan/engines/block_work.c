@@ -189,7 +189,7 @@ static void add_forward(const stw_job *job, uint32_t block, const stw_work_style
     const stw_block_facts *f = &job->model->groups[group].facts;
     const double whole = stw_block_forward_flops(job, block);
     const double attention = stw_block_attention_flops(job, block);
-    memset(out, 0, sizeof *out);
+    out->n = 0;
     if (!f->transformer) return;
     add_products(job, block, style, out);
     match_flops(out, (whole - attention) / style->tp, of_tokens(job, group), (double)f->hidden);
@@ -219,7 +219,7 @@ void stw_block_backward_work(const stw_job *job, uint32_t block, const stw_work_
     const double params = (double)stw_job_gathered_params(job, block);
     const double trained = (double)stw_job_gathered_grads(job, block);
     stw_work forward;
-    memset(out, 0, sizeof *out);
+    out->n = 0;
     add_forward(job, block, style, &forward);
     if (forward.n == 0 || !stw_block_saves(job, block)) return;
     stw_work_add_backward(out, &forward, params > 0 ? trained / params : 1);
@@ -235,7 +235,7 @@ void stw_block_parts_work(const stw_job *job, uint32_t group, const stw_work_sty
     const double tokens = of_tokens(job, group), hidden = (double)f->hidden;
     const double width =
         (double)STW_SUM(f->ffn, f->shared_ffn, stw_times(f->experts_per_token, f->expert_ffn));
-    memset(out, 0, sizeof *out);
+    out->n = 0;
     if (parts->attention)
         add_attention(job, group, style, stw_group_attention_flops(job, group) / style->tp, out);
     if (parts->mlp) {
@@ -251,7 +251,7 @@ void stw_head_forward_work(const stw_job *job, const stw_work_style *style, doub
                            stw_work *out) {
     const double vocab = (double)job->model->vocab / style->tp;
     const bool fused = style->fused || job->run->loss.fused;
-    memset(out, 0, sizeof *out);
+    out->n = 0;
     stw_work_product(out, false, tokens, vocab, (double)job->model->hidden, 1, 1);
     stw_work_traffic(out, (fused ? FUSED_LOSS : EAGER_LOSS).forward * tokens * vocab);
 }
@@ -261,7 +261,7 @@ void stw_head_backward_work(const stw_job *job, const stw_work_style *style, dou
     const double vocab = (double)job->model->vocab / style->tp;
     const double hidden = (double)job->model->hidden;
     const bool fused = style->fused || job->run->loss.fused;
-    memset(out, 0, sizeof *out);
+    out->n = 0;
     stw_work_product(out, false, tokens, hidden, vocab, 1, 1);
     if (products > 1) stw_work_product(out, false, vocab, hidden, tokens, products - 1, 1);
     stw_work_traffic(out, (fused ? FUSED_LOSS : EAGER_LOSS).backward * tokens * vocab);

@@ -357,7 +357,7 @@ static void again_work(const pass *p, const layer_state *s, stw_work *out) {
     const uint32_t group = p->job->model->blocks[s->block].group;
     const stw_block_facts *f = &p->job->model->groups[group].facts;
     const stw_work_style style = style_of(p, s);
-    memset(out, 0, sizeof *out);
+    out->n = 0;
     if (p->job->run->recompute.granularity != 2) return;
     const stw_megatron_modules m = stw_megatron_modules_of(p->job->run);
     const stw_block_parts parts = {.attention = m.core_attn, .mlp = f->experts > 0 ? m.moe : m.mlp};
@@ -375,7 +375,7 @@ static uint32_t vision_blocks(const pass *p) {
 
 /* So many forwards of the tower. */
 static void tower_work(const stw_megatron_tower *t, double times, stw_work *out) {
-    memset(out, 0, sizeof *out);
+    out->n = 0;
     if (t->rows > 0 && t->columns > 0)
         stw_work_product(out, false, t->rows, t->flops / (2 * t->rows * t->columns), t->columns,
                          times, 0);
