@@ -199,6 +199,8 @@ def plan_launch(row):
     """Reserved GiB, or None and why the row is left out."""
     if float(row["gib"]) in CARDS:
         return None, "names the size of a card"
+    if re.search(r"--model \S*(VL|Omni|InternVL)", row["launch"]) and not re.search("MAX_PIXELS|IMAGE_MAX_TOKEN_NUM", row["launch"]):
+        return None, "vision tower; images and GPUs are in the script's environment, which the row lacks"
     most, why = plan_flags(row, row["launch"])
     if most is None or "--packing true" in row["launch"]:
         return most, why

@@ -22,6 +22,7 @@ expect 4 "does not fit" "$STOWAGE" plan --model tiny.csv --cluster tiny.yaml --s
 expect 9 "the state fits; forward and backward are unknown" "$STOWAGE" size --model tiny.csv --gpus tiny.yaml -o size.csv
 [ "$(tail -n 1 size.csv | cut -d, -f2)" = false ] || fail "size says that it fits"
 [ "$(tail -n 1 size.csv | cut -d, -f20)" = unknown ] || fail "size: verdict"
+rm -f sweep.json
 expect 0 "2 combinations: 2 unknown" "$STOWAGE" sweep --model tiny.csv --cluster tiny.yaml --vary optimizer.implementation=auto,fused
 "$STOWAGE" sweep --model tiny.csv --cluster tiny.yaml --vary nodes=1,2 -q -o sweep.json
 "$STOWAGE" report sweep.json -o sweep.csv
