@@ -113,6 +113,29 @@ static stw_status write_samples(const stw_recording *samples, const char *path, 
     return status;
 }
 
+static bool has_samples(const stw_run_result *run, int32_t number) {
+    for (uint32_t r = 0; r < run->n_ranks; r++)
+        for (int p = 0; p < STW_N_PHASES && run->ranks[r].rank == (uint32_t)number; p++)
+            if (run->ranks[r].phases[p].known) return true;
+    return false;
+}
+
+/* Their phases would look as if the ranks held nothing. */
+static void warn_of_lost(const stw_recording *samples, const stw_run_result *run) {
+    for (uint32_t r = 0; r < run->n_ranks; r++) {
+        const int32_t rank = (int32_t)run->ranks[r].rank;
+        bool marked = false;
+        for (size_t i = 0; i < samples->n && !marked; i++)
+            marked = samples->items[i].rank == rank && samples->items[i].phase >= 0 &&
+                     samples->items[i].metric == STW_METRIC_NONE;
+        if (marked && !has_samples(run, rank))
+            stw_log(STW_LOG_WARN,
+                    "rank %d wrote marks, but no process with RANK=%d in its environment was "
+                    "sampled from then on: the record has none of its bytes",
+                    (int)rank, (int)rank);
+    }
+}
+
 static void tell(const request *r, const stw_record_summary *s, const stw_recording *samples) {
     if (s->gpus == 0)
         stw_log(STW_LOG_WARN, "no NVIDIA driver was found: device bytes are not in the record");
@@ -169,6 +192,7 @@ static stw_status record(const request *r, int *exit_code, stw_error *err) {
     if (r->samples != NULL) STW_TRY(write_samples(samples, r->samples, err));
     STW_TRY(stw_recording_fold(samples, &run, err));
     STW_TRY(stw_run_result_write(run, r->output, err));
+    warn_of_lost(samples, run);
     tell(r, &summary, samples);
 out:
     if (marks[0] != '\0' && r->marks == NULL && read) (void)unlink(marks);

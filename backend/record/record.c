@@ -41,7 +41,7 @@ typedef struct recorder {
     uint64_t before[MAX_GPUS]; /* used when the command began */
     stw_record_tree tree;
     uint32_t node;
-    bool ranks_known;
+    bool ranks_known, lost; /* lost: the process of a rank ended since the pass before */
     uint32_t n_series;
     series series[2 * MAX_RANKS + 1];
     stw_error *err;
@@ -123,7 +123,7 @@ static void note(recorder *r, int32_t rank, stw_metric metric, uint64_t bytes) {
 
 static bool changed(const series *s) {
     const uint64_t change = s->now > s->last ? s->now - s->last : s->last - s->now;
-    return s->read && (!s->any || change >= CHANGE_BYTES);
+    return s->read && (!s->any || change >= CHANGE_BYTES || (s->now == 0) != (s->last == 0));
 }
 
 /* What one pass read is kept whole or not at all, with one time: the ranks of a node never hold
@@ -148,6 +148,18 @@ static stw_status keep(recorder *r, double now) {
         s->read = false;
     }
     return status;
+}
+
+/* A rank whose process ended holds nothing: what was read last does not go on. */
+static void note_ended(recorder *r) {
+    for (uint32_t i = 0; i < r->n_series; i++) {
+        series *s = &r->series[i];
+        if (s->rank == STW_ALL_RANKS || s->metric != STW_METRIC_HOST || s->read || s->last == 0)
+            continue;
+        s->now = 0;
+        s->read = true;
+        r->lost = true;
+    }
 }
 
 static uint64_t used_since(const recorder *r, uint32_t gpu) {
@@ -183,6 +195,7 @@ static stw_status sample(recorder *r) {
     }
     if (!r->ranks_known && r->nvml != NULL) sample_gpus(r);
     if (all > 0) note(r, STW_ALL_RANKS, STW_METRIC_HOST, all);
+    if (all > 0) note_ended(r);
     return keep(r, now);
 }
 
@@ -211,7 +224,8 @@ static stw_status follow(recorder *r, pid_t child, int *code) {
     bool gone = ended(child, code);
     while (status == STW_STATUS_OK && !gone) {
         double now = stw_process_now_s();
-        if (last_tree == 0 || now - last_tree >= TREE_EVERY_S) {
+        if (last_tree == 0 || r->lost || now - last_tree >= TREE_EVERY_S) {
+            r->lost = false;
             status = stw_record_tree_read(&r->tree, getpid(), r->err);
             last_tree = now;
         }

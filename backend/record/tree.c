@@ -48,36 +48,57 @@ static int32_t number(const char *text) {
     return *end == '\0' && value <= INT32_MAX / 2 ? (int32_t)value : -1;
 }
 
-static void read_environment(const char *proc, stw_record_process *p) {
+static stw_record_process environment_of(const char *proc, pid_t pid) {
+    stw_record_process p = {.rank = -1, .local_rank = -1, .node = -1, .visible = "*"};
     char path[PATH_BYTES];
     size_t length = 0;
-    snprintf(path, sizeof path, "%s/%ld/environ", proc, (long)p->pid);
+    snprintf(path, sizeof path, "%s/%ld/environ", proc, (long)pid);
     char *text = read_whole(path, MAX_ENVIRONMENT, &length);
-    p->rank = p->local_rank = p->node = -1;
-    p->visible[0] = '*';
-    if (text == NULL) return;
-    for (int i = 0; i < N_LAUNCHERS && p->rank < 0; i++) {
-        p->rank = number(variable(text, length, launchers[i].rank));
-        p->local_rank = number(variable(text, length, launchers[i].local_rank));
-        if (launchers[i].node != NULL) p->node = number(variable(text, length, launchers[i].node));
-        p->by_torchrun = i == 0 && p->rank >= 0 && p->local_rank >= 0;
+    if (text == NULL) return p;
+    for (int i = 0; i < N_LAUNCHERS && p.rank < 0; i++) {
+        p.rank = number(variable(text, length, launchers[i].rank));
+        p.local_rank = number(variable(text, length, launchers[i].local_rank));
+        if (launchers[i].node != NULL) p.node = number(variable(text, length, launchers[i].node));
+        p.by_torchrun = i == 0 && p.rank >= 0 && p.local_rank >= 0;
     }
     const char *visible = variable(text, length, "CUDA_VISIBLE_DEVICES");
-    if (visible != NULL) snprintf(p->visible, sizeof p->visible, "%s", visible);
+    if (visible != NULL) snprintf(p.visible, sizeof p.visible, "%s", visible);
     free(text);
+    return p;
 }
 
-/* The parent in "pid (name) S parent ...": the name may contain anything. */
-static pid_t parent_of(const char *proc, pid_t pid) {
+/* Between fork and exec a process has the environment of its parent, so it is read again each time.
+ * A process that writes a title over its environment stays the rank that it was. */
+static void read_environment(const char *proc, stw_record_process *p) {
+    const stw_record_process now = environment_of(proc, p->pid);
+    if (p->rank >= 0 && (now.rank < 0 || (p->by_torchrun && !now.by_torchrun))) return;
+    p->rank = now.rank;
+    p->local_rank = now.local_rank;
+    p->node = now.node;
+    p->by_torchrun = now.by_torchrun;
+    memcpy(p->visible, now.visible, sizeof p->visible);
+}
+
+/* A process by "pid (name) S parent ... start ...": the name may contain anything. */
+typedef struct listed {
+    pid_t pid, parent;
+    unsigned long long start;
+} listed;
+
+static listed read_stat(const char *proc, pid_t pid) {
+    listed p = {.pid = pid};
     char path[PATH_BYTES];
     size_t length = 0;
     snprintf(path, sizeof path, "%s/%ld/stat", proc, (long)pid);
     char *text = read_whole(path, 1023, &length);
-    const char *after = text != NULL ? strrchr(text, ')') : NULL;
-    long parent = 0;
-    if (after != NULL && sscanf(after, ") %*c %ld", &parent) != 1) parent = 0;
+    const char *at = text != NULL ? strrchr(text, ')') : NULL;
+    for (int field = 2; at != NULL && field < 22; field++) { /* proc(5): the name is field 2 */
+        at = strchr(at + 1, ' ');
+        if (at != NULL && field + 1 == 4) p.parent = (pid_t)strtol(at, NULL, 10);
+        if (at != NULL && field + 1 == 22) p.start = strtoull(at, NULL, 10);
+    }
     free(text);
-    return (pid_t)parent;
+    return p;
 }
 
 static stw_record_process *find(const stw_record_tree *tree, pid_t pid) {
@@ -86,12 +107,8 @@ static stw_record_process *find(const stw_record_tree *tree, pid_t pid) {
     return NULL;
 }
 
-typedef struct pair {
-    pid_t pid, parent;
-} pair;
-
 /* All processes and their parents. @return how many; *out is NULL where there is no memory */
-static size_t list_all(const char *proc, pair **out) {
+static size_t list_all(const char *proc, listed **out) {
     DIR *folder = opendir(proc);
     size_t n = 0, capacity = 0;
     *out = NULL;
@@ -99,17 +116,26 @@ static size_t list_all(const char *proc, pair **out) {
         int32_t pid = number(e->d_name);
         if (pid <= 0) continue;
         if (n == capacity) {
-            pair *grown = realloc(*out, (capacity = 2 * capacity + 256) * sizeof *grown);
+            listed *grown = realloc(*out, (capacity = 2 * capacity + 256) * sizeof *grown);
             if (grown == NULL) break;
             *out = grown;
         }
-        (*out)[n++] = (pair){(pid_t)pid, parent_of(proc, (pid_t)pid)};
+        (*out)[n++] = read_stat(proc, (pid_t)pid);
     }
     if (folder != NULL) closedir(folder);
     return n;
 }
 
-static stw_status add(stw_record_tree *tree, pair p, stw_error *err) {
+/* A number that another process had is of a new one. */
+static void take(const stw_record_tree *tree, stw_record_process *process, listed p) {
+    if (process->start != p.start || process->pid != p.pid)
+        *process = (stw_record_process){.pid = p.pid, .start = p.start, .rank = -1};
+    process->parent = p.parent;
+    process->seen = true;
+    read_environment(tree->proc, process);
+}
+
+static stw_status add(stw_record_tree *tree, listed p, stw_error *err) {
     if (tree->n == tree->capacity) {
         size_t capacity = 2 * tree->capacity + 64;
         stw_record_process *grown = realloc(tree->items, capacity * sizeof *grown);
@@ -119,8 +145,8 @@ static stw_status add(stw_record_tree *tree, pair p, stw_error *err) {
         tree->capacity = capacity;
     }
     stw_record_process *process = &tree->items[tree->n++];
-    *process = (stw_record_process){.pid = p.pid, .parent = p.parent, .seen = true};
-    read_environment(tree->proc, process);
+    *process = (stw_record_process){0};
+    take(tree, process, p);
     return STW_STATUS_OK;
 }
 
@@ -139,7 +165,7 @@ static void mark_ranks(stw_record_tree *tree) {
 }
 
 stw_status stw_record_tree_read(stw_record_tree *tree, pid_t root, stw_error *err) {
-    pair *all = NULL;
+    listed *all = NULL;
     size_t n = list_all(tree->proc, &all), kept = 0;
     stw_status status = STW_STATUS_OK;
     for (size_t i = 0; i < tree->n; i++) tree->items[i].seen = false;
@@ -151,12 +177,10 @@ stw_status stw_record_tree_read(stw_record_tree *tree, pid_t root, stw_error *er
             bool ours = all[i].parent == root || (parent != NULL && parent->seen);
             if (!ours || (known != NULL && known->seen)) continue;
             more = true;
-            if (known != NULL) {
-                known->seen = true;
-                known->parent = all[i].parent;
-            } else {
+            if (known != NULL)
+                take(tree, known, all[i]);
+            else
                 status = add(tree, all[i], err);
-            }
         }
     }
     for (size_t i = 0; i < tree->n; i++)

@@ -12,14 +12,15 @@
 
 typedef struct stw_record_process {
     pid_t pid, parent;
-    bool seen;          /* in the last reading */
-    bool is_rank;       /* the process that is the rank, not one that it started */
-    int32_t rank;       /* by its environment; -1: none */
-    int32_t local_rank; /* -1: none */
-    int32_t node;       /* by its environment; -1: none */
-    bool by_torchrun;   /* it has LOCAL_RANK and RANK */
-    char visible[256];  /* CUDA_VISIBLE_DEVICES; "*" where it is not set */
-    uint64_t resident;  /* bytes, by stw_record_tree_measure; 0: gone */
+    unsigned long long start; /* when it began, in ticks: tells processes of one number apart */
+    bool seen;                /* in the last reading */
+    bool is_rank;             /* the process that is the rank, not one that it started */
+    int32_t rank;             /* by its environment; -1: none */
+    int32_t local_rank;       /* -1: none */
+    int32_t node;             /* by its environment; -1: none */
+    bool by_torchrun;         /* it has LOCAL_RANK and RANK */
+    char visible[256];        /* CUDA_VISIBLE_DEVICES; "*" where it is not set */
+    uint64_t resident;        /* bytes, by stw_record_tree_measure; 0: gone */
 } stw_record_process;
 
 typedef struct stw_record_tree {
@@ -28,7 +29,8 @@ typedef struct stw_record_tree {
     stw_record_process *items;
 } stw_record_tree;
 
-/** Read who descends from `root`, which is not one of them. Environments are read once. */
+/** Read who descends from `root`, which is not one of them. Environments are read each time: a
+ * process has that of its parent until it executes its program. One that had a rank keeps it. */
 STW_MUST_USE stw_status stw_record_tree_read(stw_record_tree *tree, pid_t root, stw_error *err);
 /** Resident bytes of every process, and of all together. */
 uint64_t stw_record_tree_measure(stw_record_tree *tree);

@@ -124,12 +124,18 @@ static void take(learner *l, stw_learnable which, double value, stw_phase phase,
 typedef struct host_sample {
     stw_phase phase;
     uint32_t ranks;       /* of the node, that were recorded */
+    bool partial;         /* some of them, not all */
     double of_ranks;      /* their bytes together, if all were */
     uint64_t least, most; /* of one of them */
     double of_node;       /* bytes of all processes; 0: unknown */
     double own;           /* of the job's ranks, by the plan: everything but processes */
     double others;        /* of the node, by the plan: object store, data loaders */
 } host_sample;
+
+/* Why nothing is learned of a node. */
+#define LACKING                                                                                    \
+    "the recording has host bytes of %" PRIu32 " of the %" PRIu32                                  \
+    " ranks of a node in %s: what the others hold is unknown"
 
 static double recorded(const host_sample *s) { return fmax(s->of_ranks, s->of_node); }
 
@@ -144,7 +150,8 @@ static host_sample sample_host(const learner *l, stw_phase phase, uint32_t node)
         s.most = stw_max_u64(s.most, rank->phases[phase].host);
         s.of_ranks += (double)rank->phases[phase].host;
     }
-    if (s.ranks != job->ranks_per_node) s.of_ranks = 0;
+    s.partial = s.ranks > 0 && s.ranks < job->ranks_per_node;
+    if (s.partial) s.of_ranks = 0;
     for (uint32_t i = 0; i < l->run->n_nodes; i++)
         if (l->run->nodes[i].node == node) s.of_node = (double)l->run->nodes[i].host[phase];
     const stw_peak *peak = &l->nodes[stw_job_node_kind_of(job, node)].phase[phase][STW_TIER_HOST];
@@ -157,6 +164,8 @@ static host_sample sample_host(const learner *l, stw_phase phase, uint32_t node)
 /* What was recorded of nodes in steady phases. */
 typedef struct host_samples {
     uint32_t n, n_light, n_launcher;
+    bool partial;         /* of some ranks of a node host bytes are missing */
+    host_sample lacking;  /* such a one */
     host_sample lightest; /* the least share is the job's own */
     host_sample fullest;  /* of those in which processes are nearly all of it */
     double launcher;      /* most bytes of processes that are no ranks */
@@ -165,6 +174,11 @@ typedef struct host_samples {
 
 static void add_sample(host_samples *all, const host_sample *s) {
     const double launcher = s->of_node - s->of_ranks - s->others;
+    if (s->partial) { /* what the others hold would pass for processes that are no ranks */
+        all->partial = true;
+        all->lacking = *s;
+        return;
+    }
     if (!(recorded(s) > 0)) return;
     if (all->n == 0 || s->own / recorded(s) < all->lightest.own / recorded(&all->lightest))
         all->lightest = *s;
@@ -189,7 +203,10 @@ static void learn_process(learner *l, const host_samples *all) {
     stw_bytes_format(s->most, most, sizeof most);
     stw_bytes_format((uint64_t)all->lightest.own, own, sizeof own);
     stw_bytes_format((uint64_t)recorded(&all->lightest), whole, sizeof whole);
-    if (all->n == 0)
+    if (all->n == 0 && all->partial)
+        skip(l, STW_LEARN_PROCESS, LACKING, all->lacking.ranks, l->plan->job->ranks_per_node,
+             stw_phase_name(all->lacking.phase));
+    else if (all->n == 0)
         skip(l, STW_LEARN_PROCESS,
              "host bytes of a node, or of all its ranks, were not recorded in log_prob, "
              "forward_backward or an optimizer step");
@@ -208,7 +225,10 @@ static void learn_process(learner *l, const host_samples *all) {
 }
 
 static void learn_launcher(learner *l, const host_samples *all) {
-    if (all->n_launcher == 0)
+    if (all->n_launcher == 0 && all->partial)
+        skip(l, STW_LEARN_LAUNCHER, LACKING, all->lacking.ranks, l->plan->job->ranks_per_node,
+             stw_phase_name(all->lacking.phase));
+    else if (all->n_launcher == 0)
         skip(l, STW_LEARN_LAUNCHER,
              "the recording has not both host bytes of all ranks and of their node%s",
              all->n_light > 0 && !(all->fullest.of_ranks > 0)

@@ -74,6 +74,7 @@ typedef struct state {
     int phase; /* STW_NO_PHASE: none */
     double since;
     bool stepped;                /* an optimizer step was marked */
+    bool lost;                   /* its last host bytes are of a process that is gone */
     uint64_t now[STW_N_METRICS]; /* what was sampled last: it is there until the next sample */
 } state;
 
@@ -164,9 +165,10 @@ static void carry(folder *f, uint32_t r) {
     stw_run_rank *rank = &f->run->ranks[r];
     if (s->phase == STW_NO_PHASE) return;
     stw_measured *m = &rank->phases[s->phase];
-    m->known = m->known || s->now[STW_METRIC_DEVICE] > 0 || s->now[STW_METRIC_HOST] > 0;
+    const uint64_t host = s->lost ? 0 : s->now[STW_METRIC_HOST];
+    m->known = m->known || s->now[STW_METRIC_DEVICE] > 0 || host > 0;
     raise_to(&m->device, s->now[STW_METRIC_DEVICE]);
-    raise_to(&m->host, s->now[STW_METRIC_HOST]);
+    raise_to(&m->host, host);
     raise_to(&f->run->nodes[rank->node].host[s->phase], f->hosts[rank->node]);
 }
 
@@ -200,7 +202,7 @@ static void note_rank(folder *f, uint32_t r, const stw_recorded *sample) {
     stw_measured *m = &run->ranks[r].phases[phase];
     uint64_t *const of[STW_N_METRICS] = {NULL,         &m->device, &m->allocated,
                                          &m->reserved, &m->host,   &m->page_locked};
-    m->known = true;
+    m->known = m->known || sample->bytes > 0;
     raise_to(of[sample->metric], sample->bytes);
 }
 
@@ -248,6 +250,31 @@ static stw_status note_peak(folder *f, const stw_recorded *s) {
     known->from = stw_pool_string(run->pool, s->from);
     known->note = s->note;
     return s->from != NULL && known->from == NULL ? no_memory(f) : STW_STATUS_OK;
+}
+
+/* The process that was sampled as a rank ended before the rank marked anything, and the node was
+ * sampled on: what it held is not what the rank holds. In the order of time. */
+static stw_status find_lost(folder *f) {
+    const stw_recorded *items = f->samples->items;
+    size_t *node_last = stw_pool_array(f->scratch, f->run->n_nodes, sizeof *node_last);
+    size_t *marked = stw_pool_array(f->scratch, f->run->n_ranks, sizeof *marked);
+    size_t *sampled = stw_pool_array(f->scratch, f->run->n_ranks, sizeof *sampled);
+    if (node_last == NULL || marked == NULL || sampled == NULL) return no_memory(f);
+    for (size_t i = 0; i < f->samples->n; i++) {
+        const stw_recorded *s = &items[i];
+        const bool mark = s->metric == STW_METRIC_NONE;
+        if (!mark && (s->metric != STW_METRIC_HOST || s->phase != STW_NO_PHASE)) continue;
+        if (s->rank >= 0) {
+            size_t *at = &(mark ? marked : sampled)[find_rank(f->run, (uint32_t)s->rank)];
+            if (!mark || *at == 0) *at = i + 1;
+        } else if (!mark) {
+            node_last[s->node] = i + 1;
+        }
+    }
+    for (uint32_t r = 0; r < f->run->n_ranks; r++)
+        f->states[r].lost =
+            marked[r] > 0 && sampled[r] < marked[r] && node_last[f->run->ranks[r].node] > marked[r];
+    return STW_STATUS_OK;
 }
 
 static stw_status fold_sample(folder *f, const stw_recorded *sample) {
@@ -368,6 +395,7 @@ static stw_status fold(folder *f) {
     f->run->date = date_of(f->run->pool, samples->items[0].time_s);
     if (f->run->device == NULL || f->run->file == NULL || f->run->date == NULL) return no_memory(f);
     stw_status status = make_ranks(f);
+    if (status == STW_STATUS_OK) status = find_lost(f);
     for (size_t i = 0; i < samples->n && status == STW_STATUS_OK; i++)
         status = fold_sample(f, &samples->items[i]);
     if (status == STW_STATUS_OK) status = fill_seconds(f);

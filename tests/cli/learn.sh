@@ -67,6 +67,16 @@ tr -d ' \n' <after.json | grep -q '"learned":{"process":{"value":314572800,"was"
 "$STOWAGE" validate -v after.json samples.csv >agree.txt 2>&1 || true
 grep -q 'forward_backward *host *node 0 *650.00 MiB *650.00 MiB *+0.00% *within' agree.txt || fail "the host line is off"
 
+# a rank whose samples end before its first mark, those of the node going on: neither base nor launcher
+sed -e '2,3d' -e 's/^1763800001,0,,host,.*/1763800000,0,,host,3300000\n1763800000.5,0,forward_backward\n1763800000.5,1,forward_backward/' \
+    samples.csv >lost.csv
+cp tiny.yaml lost.yaml
+"$STOWAGE" validate before.json lost.csv --learn lost.yaml >lost.txt 2>&1 || [ $? = 8 ] || fail "lost: $(cat lost.txt)"
+for key in process launcher; do
+    tr -s ' \n' ' ' <lost.txt | grep -q "node.torch.$key is not learned: the recording has host bytes of 1 of the 2 ranks" ||
+        fail "node.torch.$key is learned without a rank: $(cat lost.txt)"
+done
+
 # host bytes alone are not judged without a calibration; they teach all the same, and that is no error
 grep -v 'device\|reserved' samples.csv >host.csv
 expect 3 'No line can be judged' "$STOWAGE" validate before.json host.csv

@@ -95,6 +95,43 @@ assert len(seconds["step_all"]) == 3 and run["steps"] == 3
 EOF
 python3 check.py
 
+# a rank whose process was seen before it executed the program with its number: the shell starts it,
+# and a process that the shell starts has the number, too, for a while
+cat >late.sh <<'EOF'
+sh "$SAMPLED" "$RECORDER"
+RANK=0 LOCAL_RANK=0 sh -c 'sh "$SAMPLED" "$RECORDER"; exit'
+export RANK=0 LOCAL_RANK=0
+exec python3 late.py
+EOF
+cat >late.py <<'EOF'
+import os, time
+from sampled import all_here
+def mark(phase):
+    with open(os.environ["STOWAGE_MARKS"], "a") as f:
+        f.write("%f,0,%s\n" % (time.time(), phase))
+mark("load")
+held = bytearray(b"x") * (64 << 20)
+all_here("late", 1)
+mark("end")
+EOF
+cat >listed <<'EOF'
+sleeps() { sed -n 's/^voluntary_ctxt_switches:[^0-9]*//p' "/proc/$1/status"; }
+before=$(sleeps "$1")
+until [ "$(sleeps "$1")" -ge $((before + 30)) ]; do sleep 0.01; done
+EOF
+SAMPLED=$PWD/listed "$STOWAGE" record -o late.json -- sh -c 'export RECORDER=$PPID; exec sh late.sh' 2>late.err
+grep -q 'recorded 1 rank' late.err || fail "a rank that was seen before it executed is lost: $(cat late.err)"
+! grep -q 'wrote marks' late.err || fail "a rank with samples is called lost"
+python3 - <<'EOF' || fail "a rank has no samples in its phase: $(cat late.json)"
+import json
+ranks = {r["rank"]: r["phases"] for r in json.load(open("late.json"))["ranks"]}
+assert ranks[0]["load"]["host"] >= 64 << 20, ranks
+EOF
+# a rank without its number in the environment: said
+SAMPLED=$PWD/listed "$STOWAGE" record -o none.json -- \
+    sh -c 'echo 1,3,load >>"$STOWAGE_MARKS"; sh "$SAMPLED" $PPID' 2>none.err
+grep -q 'rank 3 wrote marks, but no process with RANK=3' none.err || fail "a rank without samples is not named: $(cat none.err)"
+
 # sampled: a command waits until the recorder, its parent, has sampled it
 cat >sampled <<'EOF'
 #!/bin/sh

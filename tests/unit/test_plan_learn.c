@@ -140,6 +140,14 @@ static void what_hides_other_bytes_is_not_learned(void) {
     for (int q = 0; q < STW_N_PHASES; q++) run->ranks[0].phases[q].host *= 4;
     CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
     not_learned(&lessons, STW_LEARN_PROCESS, "ranks of a node hold");
+    /* a rank of the node was not sampled: its bytes would pass for a launcher */
+    for (int q = 0; q < STW_N_PHASES; q++) {
+        run->ranks[0].phases[q].host = 0;
+        run->nodes[0].host[q] = run->ranks[1].phases[q].host * 2;
+    }
+    CHECK_OK(stw_learn(plan, run, &source, &plan->cluster, &lessons, err));
+    not_learned(&lessons, STW_LEARN_PROCESS, "host bytes of 1 of the 2 ranks");
+    not_learned(&lessons, STW_LEARN_LAUNCHER, "host bytes of 1 of the 2 ranks");
     /* bytes of ranks are unknown: the launcher is part of the base */
     memset(run->ranks, 0, 2 * sizeof *run->ranks);
     run->n_ranks = 0;

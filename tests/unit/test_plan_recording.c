@@ -223,9 +223,25 @@ static void files_of_nodes(void) {
     stw_run_result_free(b);
 }
 
+/* What was sampled as rank 0 ended before rank 0 marked anything, and the node went on: the shell
+ * that started it, not the rank. */
+static void ended_before_its_marks(void) {
+    stw_run_result *run = read_text("time,rank,phase,metric,bytes\n"
+                                    "1,,,host,9000000\n1,0,,host,3000000\n1,1,,host,5000000\n"
+                                    "2,0,load,,\n2,1,load,,\n"
+                                    "3,,,host,90000000\n3,1,,host,50000000\n");
+    CU_ASSERT_EQUAL(run->n_ranks, 2);
+    CU_ASSERT_FALSE(run->ranks[0].phases[STW_PHASE_LOAD].known);
+    CU_ASSERT_EQUAL(run->ranks[0].phases[STW_PHASE_LOAD].host, 0);
+    CU_ASSERT_EQUAL(run->ranks[1].phases[STW_PHASE_LOAD].host, 50000000);
+    CU_ASSERT_EQUAL(run->nodes[0].host[STW_PHASE_LOAD], 90000000);
+    stw_run_result_free(run);
+}
+
 STW_TEST_MAIN("plan recording", {"memory reports of ranks", memory_reports_of_ranks},
               {"lines of dictionaries", lines_of_dictionaries},
               {"metrics of steps", metrics_of_steps}, {"moments", moments},
               {"only whole keys", only_whole_keys}, {"bad logs", bad_logs},
               {"memory snapshots", memory_snapshots}, {"hostile snapshots", hostile_snapshots},
-              {"samples of a table", samples_of_a_table}, {"files of nodes", files_of_nodes})
+              {"samples of a table", samples_of_a_table}, {"files of nodes", files_of_nodes},
+              {"a process that ended before its marks is no rank", ended_before_its_marks})
