@@ -138,9 +138,24 @@ static uint64_t accumulation_of(const stw_plan *plan, const changed *specs) {
     return n <= MOST_ACCUMULATION ? n : 0;
 }
 
+/* Does every rank get as many sequences of a step, and every GPU of an iteration? Trainers of
+ * packed sequences deal them out so before they pack them. */
+static bool deals_evenly(const stw_run_spec *run, uint64_t gpus, uint64_t tokens) {
+    const uint64_t ways = stw_max_u64(stw_times(run->parallel.tp, run->parallel.pp), 1);
+    const uint64_t ranks = gpus / stw_max_u64(stw_times(ways, run->parallel.cp), 1);
+    const uint64_t length = stw_max_u64(run->batch.seq_len, 1), sequences = tokens / length;
+    return tokens % length == 0 && ranks > 0 && sequences % ranks == 0 &&
+           stw_times(sequences, run->batch.mini_batches) % (gpus / ways) == 0;
+}
+
 /* Where none do, it stays as it is: the step has other tokens. */
 static stw_status keep_step(const stw_plan *plan, changed *specs, stw_error *err) {
     const uint64_t n = accumulation_of(plan, specs);
+    if (specs->run.batch.max_tokens_per_gpu > 0 &&
+        deals_evenly(&plan->run, plan->job->world, stw_job_step_tokens(plan->job)) &&
+        !deals_evenly(&specs->run, trainers_ranks(specs), wanted_tokens(plan, &specs->run)))
+        return stw_fail(err, STW_STATUS_BAD_INPUT, "fix",
+                        "the sequences of a step cannot be dealt to so many ranks");
     if (n > 0) specs->run.batch.grad_accumulation = n;
     if (n > 0 || plan->run.batch.tokens_per_step == 0) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_BAD_INPUT, "fix", "batch.tokens_per_step cannot be kept");

@@ -209,6 +209,24 @@ out:
     return status;
 }
 
+/* Fewer nodes than are enough beside a word: one less, or where the specs refuse that the most
+ * doublings that they admit. */
+static stw_status try_most_below(const fix_search *search, setting *at, stw_trial *trial,
+                                 stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_knob *nodes = at->knobs[1];
+    const uint64_t most = at->steps[1];
+    uint32_t doublings = 0;
+    STW_TRY(try_setting(search, at, trial, err));
+    while (nodes->from * ((2ull << doublings) - 1) <= most) doublings++;
+    for (; doublings > 0 && *trial == STW_TRIAL_REFUSED; doublings--) {
+        at->steps[1] = nodes->from * ((1ull << doublings) - 1);
+        STW_TRY(try_setting(search, at, trial, err));
+    }
+out:
+    return status;
+}
+
 /* Where nodes alone are enough: another choice of the run may do with fewer of them. */
 static stw_status try_fewer_nodes(fix_search *search, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -223,7 +241,7 @@ static stw_status try_fewer_nodes(fix_search *search, stw_error *err) {
         if (word->kind != STW_KNOB_WORD || !word->in_pairs || is_enough(search, word->key) ||
             strcmp(word->key, "engine") == 0)
             continue;
-        STW_TRY(try_setting(search, &at, &trial, err));
+        STW_TRY(try_most_below(search, &at, &trial, err));
         if (trial < STW_TRIAL_AT_RISK) continue;
         STW_TRY(fewest(search, &at, 1, 0, trial, err));
         STW_TRY(note_fix(search, &at, trial, err));

@@ -85,6 +85,16 @@ grep -q "'data.val_files=\${data.train_files}'" again.sh || fail "a reference of
 "$STOWAGE" diff first.json second.json >diff.txt
 grep -q 'The plans are the same' diff.txt || fail "other nodes: $(cat diff.txt)"
 
+# packed sequences of a step on other GPUs, with the micro batches that they take there: the step stays
+sed 's/ppo_mini_batch_size=64/ppo_mini_batch_size=48/; s/actor.ppo_micro_batch_size_per_gpu=4/actor.use_dynamic_bsz=true actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048 data.train_batch_size=96/' launch.sh >packed.sh
+for passes in 2 4; do
+    planned "$STOWAGE" plan --from verl:packed.sh --cluster "$CLUSTER" --set nodes=2 --set batch.grad_accumulation=$passes --emit verl:again.sh \
+        -o first.json >notes.txt 2>/dev/null
+    mini=$(grep -o 'ppo_mini_batch_size=[0-9]*' again.sh) all=$(grep -o 'train_batch_size=[0-9]*' again.sh)
+    [ "$passes $mini $all" = "2 ppo_mini_batch_size=48 train_batch_size=96" ] ||
+        [ "$passes $mini $all" = "4 ppo_mini_batch_size=128 train_batch_size=256" ] || fail "$passes micro batches: $mini $all"
+done
+
 # an optimizer step that was left to the planner, and that torch does not have
 refused verl 'the planned optimizer step is streamed' --from verl:launch.sh --model Qwen3-8B --set node.gpus=2 \
     --set roles.0.gpu_memory_utilization=0.5 --set optimizer.implementation=auto

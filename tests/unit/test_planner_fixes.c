@@ -232,6 +232,33 @@ static void a_step_keeps_its_tokens(void) {
     stw_plan_free(plan);
 }
 
+/* 64 sequences of a step, packed on 16 GPUs: 3 nodes cannot have as many each. */
+static void packed_sequences_divide_over_the_gpus(void) {
+    const char *settings[] = {"nodes=2",
+                              "node.gpus=8",
+                              "engine=fsdp2",
+                              "node.gpu.memory=14 GiB",
+                              "node.host.memory=64 GiB",
+                              "node.host.limit=60 GiB",
+                              "batch.seq_len=2048",
+                              "batch.max_tokens_per_gpu=4096",
+                              "batch.tokens_per_step=131072",
+                              "batch.grad_accumulation=2",
+                              NULL};
+    stw_plan *plan = unfit("Qwen3-8B", settings);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        const uint64_t nodes = value_of(&plan->fixes[i], "nodes", 2);
+        const uint64_t cp = value_of(&plan->fixes[i], "parallel.cp", 1);
+        CU_ASSERT_EQUAL(64 % (nodes * 8 / cp), 0);
+        CU_ASSERT_PTR_NULL(strstr(plan->fixes[i].why, "a step then has"));
+        n += nodes > 2;
+    }
+    CU_ASSERT(n > 0);
+    check_fixes("Qwen3-8B", settings, plan);
+    stw_plan_free(plan);
+}
+
 /* 7 x 2 micro batches are no change of 8 x 1 "at the same tokens per step". */
 static void a_smaller_micro_batch_keeps_the_tokens(void) {
     const char *const sizes[] = {"node.gpu.memory=46 GiB", "node.gpu.memory=54 GiB"};
@@ -449,7 +476,7 @@ static void headroom_comes_first(void) {
           "node.gpus=4", "node.gpu.memory=39.3 GiB", "node.host.memory=1000 GiB",
           "node.host.limit=999 GiB", "batch.seq_len=8192", "allocator.expandable_segments=true"}},
         {"Qwen3-32B",
-         {"engine=fsdp2", "nodes=1", "node.gpus=8", "node.gpu.memory=39.3 GiB",
+         {"engine=fsdp2", "nodes=1", "node.gpus=8", "node.gpu.memory=36 GiB",
           "node.host.memory=1000 GiB", "node.host.limit=999 GiB",
           "allocator.expandable_segments=true"}}};
     const stw_planner_options full = {
@@ -540,6 +567,7 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
                two_changes_are_offered_where_one_is_not_enough},
               {"experts are cut over ranks that divide", experts_are_cut_over_ranks_that_divide},
               {"a step keeps its tokens", a_step_keeps_its_tokens},
+              {"packed sequences divide over the GPUs", packed_sequences_divide_over_the_gpus},
               {"a smaller micro batch keeps the tokens", a_smaller_micro_batch_keeps_the_tokens},
               {"refused steps are skipped", refused_steps_are_skipped},
               {"replicas and counts of nodes are tried", replicas_and_counts_of_nodes_are_tried},

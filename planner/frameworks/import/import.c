@@ -204,7 +204,8 @@ out:
 }
 
 /* A step has as many sequences on whatever ranks, micro batches and GPUs. Packed ones need not fill
- * the micro batches that they take. */
+ * the micro batches that they take. A batch.grad_accumulation beside the file gives another step,
+ * unless packed sequences of this one take as many micro batches. */
 static stw_status keep_step(const stw_import *import, uint64_t ranks, stw_run_spec *run,
                             stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -213,8 +214,10 @@ static stw_status keep_step(const stw_import *import, uint64_t ranks, stw_run_sp
     const uint64_t once = packed > 0 ? stw_times(stw_times(ranks, run->parallel.cp), packed)
                                      : stw_times(ranks, run->batch.micro_batch);
     const bool open = stw_run_spec_is_open(run);
+    const bool takes = packed > 0 && !open && once > 0 &&
+                       stw_div_up_u64(tokens, once) == run->batch.grad_accumulation;
     if (sequences == 0 || run->batch.seq_len == 0 ||
-        is_given(import, "batch.grad_accumulation", run->batch.grad_accumulation))
+        (!takes && is_given(import, "batch.grad_accumulation", run->batch.grad_accumulation)))
         return STW_STATUS_OK;
     if (packed > 0 || open) STW_TRY(set_number(import, "batch.tokens_per_step", tokens, run, err));
     if (open || once == 0) return STW_STATUS_OK;
