@@ -83,6 +83,7 @@ static stw_status note(layouts *s, const layout *l, stw_trial trial, stw_error *
             snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", whys[w]);
     }
     const size_t used = strlen(why);
+    if (used == 0 && l->also == NULL) snprintf(why, sizeof why, "shards the state over more GPUs");
     if (l->also != NULL)
         snprintf(why + used, sizeof why - used, "%s%s", used > 0 ? "; " : "", l->also->why);
     const uint32_t n = changes_of(s, l, changes);

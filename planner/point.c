@@ -129,6 +129,38 @@ out:
     return status;
 }
 
+/* Load methods are searched as layouts are: where it does not fit with what the engine usually
+ * does, with the one that holds the least. @param run its layout is fixed @param out in: does it
+ * fit with that load, the words of its layout; out: those of the load are added */
+static stw_status fit_load(const stw_point_base *base, const stw_cluster *cluster,
+                           stw_run_spec *run, const stw_point_fit_options *options, stw_pool *pool,
+                           stw_point_fit *out, stw_error *err) {
+    static const char *const words = "load.method=sharded_read";
+    const stw_engine *engine = stw_engine_find(run->engine);
+    stw_error why = STW_ERROR_INIT;
+    stw_status status = STW_STATUS_OK;
+    const bool open = run->load.method == STW_AUTO && engine->usual_load != NULL &&
+                      engine->usual_load(run) != STW_LOAD_SHARDED_READ;
+    const bool sharded = out->fits;
+    if (open || !sharded) STW_TRY(fit_layout(base, cluster, run, options, &out->fits, err));
+    if (!open || out->fits || !options->any_layout) goto out;
+    run->load.method = STW_LOAD_SHARDED_READ;
+    out->fits = sharded;
+    if (!sharded) status = fit_layout(base, cluster, run, options, &out->fits, &why);
+    if (stw_point_refuses(status)) { /* an engine that has no such load */
+        out->fits = false;
+        return STW_STATUS_OK;
+    }
+    if (status != STW_STATUS_OK && err != NULL) *err = why;
+    if (status != STW_STATUS_OK || !out->fits) goto out;
+    out->layout =
+        stw_pool_printf(pool, "%s%s%s", out->layout, out->layout[0] != '\0' ? " " : "", words);
+    if (out->layout == NULL)
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+out:
+    return status;
+}
+
 static stw_status find_fit(const stw_point_base *base, const char *const *all, size_t n_all,
                            const stw_point_fit_options *options, stw_pool *pool, stw_point_fit *out,
                            stw_error *err) {
@@ -141,7 +173,7 @@ static stw_status find_fit(const stw_point_base *base, const char *const *all, s
     STW_TRY(read_specs(base, all, n_all, &cluster, &run, err));
     if (options->any_layout) (void)stw_layouts_open(base->model, &run);
     if (!stw_run_spec_is_open(&run)) {
-        STW_TRY(fit_layout(base, &cluster, &run, options, &out->fits, err));
+        STW_TRY(fit_load(base, &cluster, &run, options, pool, out, err));
         goto out;
     }
     const stw_point_options point = {options->time_limit_s / LAYOUT_SHARE, true};
@@ -150,7 +182,8 @@ static stw_status find_fit(const stw_point_base *base, const char *const *all, s
     out->fits = found.rows[0].verdict != STW_VERDICT_DOES_NOT_FIT;
     out->layout = stw_pool_string(pool, found.rows[0].settings);
     if (out->layout == NULL)
-        status = stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory");
+        STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
+    if (out->fits) STW_TRY(fit_load(base, &cluster, &run, options, pool, out, err));
 out:
     stw_run_spec_free(&run);
     return status;

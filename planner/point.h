@@ -43,7 +43,8 @@ typedef struct stw_point_fit {
         *layout; /* KEY=VALUE with spaces between, of keys that are not the run's; "": none */
 } stw_point_fit;
 /** Is there a layout with which a base fits, of the keys that nobody has given (stw_layouts_open)?
- * The run's own comes first, then plain ones. Nothing is compared or simulated.
+ * The run's own comes first, then plain ones. Where it does not fit with the load that the engine
+ * usually does and load.method is auto, with sharded_read. Nothing is compared or simulated.
  * @param pool of out->layout */
 STW_MUST_USE stw_status stw_point_fits(const stw_point_base *base, const char *const *settings,
                                        size_t n_settings, const stw_point_fit_options *options,

@@ -58,6 +58,9 @@ typedef struct search {
     uint64_t seq_len, micro_batch; /* of the run */
     const char *free_tokens;       /* settings with which the tokens of a step are not fixed */
     bool refused;                  /* the last point asked */
+    bool strict;                   /* what fits is planned to the end before it is believed */
+    uint32_t least_gpus;           /* of a node, that were shown not to fit */
+    uint32_t least_nodes;          /* the same, whole ones; 0: none were */
     stw_cluster cluster;           /* of the point */
     const char *more;              /* a setting for every point; NULL: none */
     const char *best;              /* layout with which it fits, words of stw_point_fit */
@@ -112,6 +115,30 @@ static stw_status ask(search *s, const char *layout, const char *extra, stw_poin
 
 /* ---- the smallest ---- */
 
+static stw_status plan(search *s, const char *layout, stw_plan **out, stw_error *err) {
+    stw_point_base base = *s->base;
+    const stw_point_options options = {s->options->time_limit_s, false};
+    const char *settings[STW_SIZE_MOST_SETTINGS];
+    size_t n;
+    base.cluster = &s->cluster;
+    s->answer->planned++;
+    if (!make_settings(s, layout, NULL, settings, &n)) return no_memory(err);
+    return stw_point_plan(&base, settings, n, &options, out, err);
+}
+
+/* Does the plan that `stowage plan` makes fit? */
+static stw_status ask_plan(search *s, bool *fits, stw_error *err) {
+    stw_plan *found = NULL;
+    stw_error why = STW_ERROR_INIT;
+    stw_status status = plan(s, s->best, &found, &why);
+    *fits = status == STW_STATUS_OK && found->verdict != STW_VERDICT_DOES_NOT_FIT;
+    stw_plan_free(found);
+    if (status == STW_STATUS_OK || stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT)
+        return STW_STATUS_OK;
+    if (err != NULL) *err = why;
+    return status;
+}
+
 /* Does it fit on so many nodes, with some layout? */
 static stw_status ask_nodes(search *s, uint32_t nodes, bool *fits, stw_error *err) {
     stw_point_fit found;
@@ -119,6 +146,7 @@ static stw_status ask_nodes(search *s, uint32_t nodes, bool *fits, stw_error *er
     stw_status status = ask(s, NULL, NULL, &found, err);
     s->best = found.layout;
     *fits = found.fits;
+    if (status == STW_STATUS_OK && *fits && s->strict) status = ask_plan(s, fits, err);
     return status;
 }
 
@@ -128,7 +156,8 @@ static stw_status ask_nodes(search *s, uint32_t nodes, bool *fits, stw_error *er
 static stw_status find_nodes(search *s, const stw_cluster *node, bool *fits, stw_error *err) {
     enum { FEW_NODES = 4 };
     stw_status status = STW_STATUS_OK;
-    uint32_t least = 1, most = STW_SIZE_MOST_NODES; /* least: does not fit */
+    uint32_t least = s->least_nodes > 1 ? s->least_nodes : 1; /* does not fit */
+    uint32_t most = STW_SIZE_MOST_NODES;
     const char *best = "";
     s->cluster = *node;
     for (; !*fits && least < STW_SIZE_TRIED_NODES; least++) {
@@ -159,10 +188,10 @@ out:
 static stw_status find_size(search *s, const stw_cluster *node, bool *fits, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     *fits = false;
-    for (uint32_t gpus = 1; !*fits; gpus++) {
+    for (uint32_t gpus = s->least_gpus + 1; !*fits && s->least_nodes == 0; gpus++) {
+        if (gpus > 1 && gpus > node->gpus) break;
         stw_size_part_of_node(node, node->gpus > 0 ? gpus : 0, &s->cluster);
         STW_TRY(ask_nodes(s, 1, fits, err));
-        if (gpus >= node->gpus) break;
     }
     if (!*fits) STW_TRY(find_nodes(s, node, fits, err));
 out:
@@ -200,17 +229,6 @@ static stw_status find_most(search *s, const char *key, uint64_t from, uint64_t 
     *out = least;
 out:
     return status;
-}
-
-static stw_status plan(search *s, const char *layout, stw_plan **out, stw_error *err) {
-    stw_point_base base = *s->base;
-    const stw_point_options options = {s->options->time_limit_s, false};
-    const char *settings[STW_SIZE_MOST_SETTINGS];
-    size_t n;
-    base.cluster = &s->cluster;
-    s->answer->planned++;
-    if (!make_settings(s, layout, NULL, settings, &n)) return no_memory(err);
-    return stw_point_plan(&base, settings, n, &options, out, err);
 }
 
 /* What is refused is a row with the reason. */
@@ -279,6 +297,7 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     if (s->free_tokens == NULL) STW_TRY(no_memory(err));
     a->needs = stw_plan_streamed_note(found);
     a->of_trainer = found->job->n_roles > 1;
+    a->fits = fits && found->verdict != STW_VERDICT_DOES_NOT_FIT;
     STW_TRY(stw_sweep_fill_row(found, s->pool, &a->row, err));
     STW_TRY(note_layout(s, found, err));
 out:
@@ -381,16 +400,31 @@ out:
     return status;
 }
 
+/* The smallest whose plan fits: rows of a search of sizes are bounds, so its answer is planned, and
+ * where that does not fit, all further ones are. */
+static stw_status find_planned(search *s, const stw_cluster *node, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    bool fits = false;
+    STW_TRY(find_size(s, node, &fits, err));
+    STW_TRY(take_plan(s, fits, err));
+    if (!fits || s->answer->fits || s->answer->row.verdict == STW_SWEEP_REFUSED) goto out;
+    s->strict = true;
+    s->least_gpus = s->cluster.gpus;
+    s->least_nodes = s->cluster.gpus < node->gpus ? 0 : s->cluster.nodes;
+    STW_TRY(find_size(s, node, &fits, err));
+    STW_TRY(take_plan(s, fits, err));
+out:
+    return status;
+}
+
 static stw_status answer_kind(search *s, stw_error *err) {
     stw_size_answer *a = s->answer;
     stw_status status = STW_STATUS_OK;
     const stw_cluster node = a->cluster;
     double start_s = stw_now_s();
-    bool fits = false;
-    STW_TRY(find_size(s, &node, &fits, err));
-    STW_TRY(take_plan(s, fits, err));
-    if (a->row.verdict != STW_SWEEP_REFUSED && !fits) STW_TRY(find_help(s, &node, err));
-    if (a->fits) {
+    STW_TRY(find_planned(s, &node, err));
+    if (a->row.verdict != STW_SWEEP_REFUSED && !a->fits) STW_TRY(find_help(s, &node, err));
+    if (a->fits && a->row.verdict != STW_SWEEP_UNKNOWN) {
         STW_TRY(find_most(s, "batch.seq_len", s->seq_len, SEQ_STEP, MOST_SEQ_LEN,
                           &a->longest_seq_len, err));
         STW_TRY(find_most(s, "batch.micro_batch", s->micro_batch, 1, MOST_MICRO_BATCH,

@@ -36,7 +36,8 @@ static void row_double(const rows *out, const char *section, const char *of, con
 /* What the text report begins with. */
 static void put_headline(const stw_plan *plan, const stw_plan_facts *f, const rows *out) {
     static const char *const section = "headline";
-    const double iteration_s = stw_plan_iteration_s(plan), tokens = stw_plan_iteration_tokens(plan);
+    const double iteration_s = stw_plan_iteration_s(plan);
+    const double tokens = plan->model->facts_known ? stw_plan_iteration_tokens(plan) : (double)NAN;
     char cluster[96];
     stw_remarks remarks;
     stw_section_cluster_name(&plan->cluster, cluster, sizeof cluster);

@@ -10,6 +10,26 @@
 #include "reports/plan_files.h"
 #include "reports/plan_sections.h"
 
+/* Nothing where forward and backward are unknown: no key of a batch has an effect there. */
+static void put_tokens(const stw_section *s) {
+    const stw_job *job = s->plan->job;
+    const stw_run_spec *run = &s->plan->run;
+    if (!s->plan->model->facts_known) return;
+    const uint64_t steps = stw_run_spec_steps(run);
+    stw_text times = STW_TEXT_INIT;
+    if (steps > 1) stw_text_printf(&times, "%s optimizer steps of ", stw_word_count(steps).text);
+    stw_doc_line(
+        s->out, s->format, "Tokens per iteration: %s (%s%u rank%s, %s micro batch%s of %s%s each).",
+        stw_word_count((uint64_t)stw_plan_iteration_tokens(s->plan)).text,
+        times.data != NULL ? times.data : "", job->world, job->world > 1 ? "s" : "",
+        stw_word_count(run->batch.grad_accumulation).text,
+        run->batch.grad_accumulation > 1 ? "es" : "",
+        run->batch.tokens_per_step > 0 && run->batch.max_tokens_per_gpu > 0 ? "at most " : "",
+        stw_word_count(job->tokens).text);
+    if (times.failed) s->out->failed = true;
+    stw_text_free(&times);
+}
+
 static void put_model(const stw_section *s) {
     const stw_model *m = s->plan->model;
     const stw_job *job = s->plan->job;
@@ -31,19 +51,7 @@ static void put_model(const stw_section *s) {
         stw_word_dtype(run->precision.grads).text, stw_word_dtype(run->precision.exp_avg).text,
         stw_word_dtype(run->precision.exp_avg_sq).text,
         run->precision.has_master ? "fp32 master" : "no master");
-    const uint64_t steps = stw_run_spec_steps(run);
-    stw_text times = STW_TEXT_INIT;
-    if (steps > 1) stw_text_printf(&times, "%s optimizer steps of ", stw_word_count(steps).text);
-    stw_doc_line(
-        s->out, s->format, "Tokens per iteration: %s (%s%u rank%s, %s micro batch%s of %s%s each).",
-        stw_word_count((uint64_t)stw_plan_iteration_tokens(s->plan)).text,
-        times.data != NULL ? times.data : "", job->world, job->world > 1 ? "s" : "",
-        stw_word_count(run->batch.grad_accumulation).text,
-        run->batch.grad_accumulation > 1 ? "es" : "",
-        run->batch.tokens_per_step > 0 && run->batch.max_tokens_per_gpu > 0 ? "at most " : "",
-        stw_word_count(job->tokens).text);
-    if (times.failed) s->out->failed = true;
-    stw_text_free(&times);
+    put_tokens(s);
 }
 
 static stw_word quantity(double value, stw_unit unit) {

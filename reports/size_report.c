@@ -38,6 +38,9 @@ static bool is_of_several(const stw_size_answer *answers, uint32_t n) {
     return n > 0 && answers[n - 1].model != answers[0].model;
 }
 
+/* Nothing where it is not known. */
+static stw_word known(uint64_t count) { return count > 0 ? stw_word_count(count) : (stw_word){""}; }
+
 /* Not where it is at risk or a part is unknown. */
 static bool shown_to_fit(const stw_size_answer *a) {
     return a->fits && a->row.verdict == STW_SWEEP_FITS;
@@ -65,9 +68,8 @@ static void put_row(const stw_size_answer *a, bool several, bool prices, stw_tab
                                          : "");
     stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
     stw_table_cell(t, "%s", row->reason != NULL ? row->reason : bound);
-    const bool known = a->fits && row->verdict != STW_SWEEP_UNKNOWN;
-    stw_table_cell(t, "%s", known ? stw_word_count(a->longest_seq_len).text : "");
-    stw_table_cell(t, "%s", known ? stw_word_count(a->largest_micro_batch).text : "");
+    stw_table_cell(t, "%s", known(a->longest_seq_len).text);
+    stw_table_cell(t, "%s", known(a->largest_micro_batch).text);
     const bool cheaper = a->fits && isfinite(least);
     stw_table_cell(t, "%s", cheaper ? size_words(&a->cheapest).text : "");
     stw_table_cell(t, "%s", cheaper ? stw_word_number(least).text : "");
@@ -142,7 +144,7 @@ static void put_short_row(const stw_size_answer *a, bool several, stw_table *t) 
                    row->tokens_per_s > 0 ? stw_word_count((uint64_t)(row->tokens_per_s + 0.5)).text
                                          : "");
     stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
-    stw_table_cell(t, "%s", a->fits ? stw_word_count(a->longest_seq_len).text : "");
+    stw_table_cell(t, "%s", known(a->longest_seq_len).text);
     stw_table_cell(t, "%s", cheaper ? size_words(&a->cheapest).text : "");
 }
 
@@ -291,6 +293,8 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
         char whole[8][24], layout[160];
         layout_words(a, layout, sizeof layout);
         for (int v = 0; v < 8; v++) snprintf(whole[v], sizeof whole[v], "%" PRIu64, values[v]);
+        for (int v = 4; v < 8; v++)
+            if (values[v] == 0) whole[v][0] = '\0'; /* not known */
         const char *const cells[] = {a->name,
                                      shown_to_fit(a) ? "true" : "false",
                                      whole[0],
@@ -317,6 +321,13 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
     }
 }
 
+static void write_known(stw_json *json, const char *key, uint64_t count) {
+    if (count > 0)
+        stw_json_u64(json, key, count);
+    else
+        stw_json_null(json, key);
+}
+
 static void write_answer(const stw_size_answer *a, bool cheapest, stw_json *json) {
     const stw_sweep_row *row = &a->row;
     stw_json_begin_object(json, NULL);
@@ -337,8 +348,8 @@ static void write_answer(const stw_size_answer *a, bool cheapest, stw_json *json
     stw_json_double(json, "gpu_hours_per_1e9_tokens", stw_sweep_gpu_hours(row));
     stw_json_string(json, "binds", row->binds);
     stw_json_string(json, "reason", row->reason);
-    stw_json_u64(json, "longest_seq_len", a->longest_seq_len);
-    stw_json_u64(json, "largest_micro_batch", a->largest_micro_batch);
+    write_known(json, "longest_seq_len", a->longest_seq_len);
+    write_known(json, "largest_micro_batch", a->largest_micro_batch);
     if (a->fits && a->cheapest.nodes > 0) {
         stw_json_begin_object(json, "cheapest");
         stw_json_u64(json, "nodes", a->cheapest.nodes);
