@@ -165,26 +165,44 @@ void stw_fix_options(const stw_fix_change *changes, uint32_t n_changes, char *ou
     }
 }
 
+bool stw_binding_is_elsewhere(const stw_plan *plan, const stw_binding *binding) {
+    const bool of_host = strcmp(binding->resource, "host memory") == 0 ||
+                         strcmp(binding->resource, "page-locked memory") == 0;
+    return !of_host || binding->enough_bytes > plan->cluster.host.memory_bytes;
+}
+
+/* A limit that is to be raised, where no change is a remedy. */
+static void put_limit_remedy(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    char changes[512];
+    if (plan->n_bindings == 0 || plan->bindings[0].n_changes == 0) return;
+    const stw_binding *b = &plan->bindings[0];
+    stw_fix_options(b->changes, b->n_changes, changes, sizeof changes);
+    stw_doc_line(s->out, s->format,
+                 "It fits with %s%s; no other change that was tried %s. Everything that was found "
+                 "is listed below.",
+                 changes,
+                 stw_binding_is_elsewhere(plan, b) ? ", on another machine"
+                                                   : ", memory that the node has",
+                 plan->n_fixes > 0 ? "keeps a comparable length of sequences" : "is enough");
+}
+
 /* The first change that helps; the others follow in a section of their own. */
 static void put_remedy(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    char changes[512], why[192] = "";
-    bool risky = false;
-    if (plan->n_fixes > 0 && stw_plan_fix_is_remedy(plan, &plan->fixes[0])) {
-        stw_fix_options(plan->fixes[0].changes, plan->fixes[0].n_changes, changes, sizeof changes);
-        snprintf(why, sizeof why, " (%s)", plan->fixes[0].why);
-        risky = plan->fixes[0].at_risk;
-    } else if (plan->n_bindings > 0 && plan->bindings[0].n_changes > 0) {
-        stw_fix_options(plan->bindings[0].changes, plan->bindings[0].n_changes, changes,
-                        sizeof changes);
-        snprintf(why, sizeof why, ", on another machine; no other change that was tried %s",
-                 plan->n_fixes > 0 ? "keeps a comparable length of sequences" : "is enough");
-    } else {
+    char changes[512];
+    bool all_risky = true;
+    if (plan->n_fixes == 0 || !stw_plan_fix_is_remedy(plan, &plan->fixes[0])) {
+        put_limit_remedy(s);
         return;
     }
-    stw_doc_line(s->out, s->format, "It %s with %s%s. Everything that was found is listed below.",
-                 risky ? "is at risk, as after every change that was found," : "fits", changes,
-                 why);
+    const stw_fix *first = &plan->fixes[0];
+    stw_fix_options(first->changes, first->n_changes, changes, sizeof changes);
+    for (uint32_t i = 0; i < plan->n_fixes; i++) all_risky = all_risky && plan->fixes[i].at_risk;
+    stw_doc_line(s->out, s->format,
+                 "It %s with %s (%s). %sEverything that was found is listed below.",
+                 first->at_risk ? "is within limits, but at risk," : "fits", changes, first->why,
+                 all_risky ? "No change that was found leaves more room. " : "");
 }
 
 void stw_section_risks(const stw_section *s) {
@@ -560,10 +578,30 @@ static void put_limits(const stw_section *s) {
     stw_table_write(&t, s->format, s->out);
 }
 
+static void put_fix_table(const stw_section *s, bool at_risk) {
+    static const char *const heads[] = {"options to add", "effect"};
+    const stw_plan *plan = s->plan;
+    char changes[512];
+    uint32_t n = 0;
+    stw_table t;
+    for (uint32_t i = 0; i < plan->n_fixes; i++) n += plan->fixes[i].at_risk == at_risk;
+    if (n == 0) return;
+    stw_doc_heading(s->out, s->format,
+                    at_risk ? "Changes within limits, but at risk (each row was planned)"
+                            : "Changes that make the plan fit (each row was planned)");
+    stw_table_begin(&t, s->pool, heads, 2);
+    for (uint32_t i = 0; i < plan->n_fixes; i++) {
+        const stw_fix *fix = &plan->fixes[i];
+        if (fix->at_risk != at_risk) continue;
+        stw_fix_options(fix->changes, fix->n_changes, changes, sizeof changes);
+        stw_table_cell(&t, "%s", changes);
+        stw_table_cell(&t, "%s", fix->why != NULL ? fix->why : "");
+    }
+    stw_table_write(&t, s->format, s->out);
+}
+
 void stw_section_infeasible(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    static const char *const fix_heads[] = {"options to add", "effect"};
-    stw_table t;
     if (plan->n_bindings > 0) put_limits(s);
     if (plan->n_fixes == 0) {
         if (plan->n_bindings > 0 && plan->verdict == STW_VERDICT_DOES_NOT_FIT)
@@ -573,14 +611,6 @@ void stw_section_infeasible(const stw_section *s) {
                          plan->tried != NULL ? ": " : "", plan->tried != NULL ? plan->tried : "");
         return;
     }
-    stw_doc_heading(s->out, s->format, "Changes that make the plan fit (each row was planned)");
-    stw_table_begin(&t, s->pool, fix_heads, 2);
-    for (uint32_t i = 0; i < plan->n_fixes; i++) {
-        char changes[512];
-        stw_fix_options(plan->fixes[i].changes, plan->fixes[i].n_changes, changes, sizeof changes);
-        stw_table_cell(&t, "%s", changes);
-        stw_table_cell(&t, "%s%s", plan->fixes[i].why != NULL ? plan->fixes[i].why : "",
-                       plan->fixes[i].at_risk ? "; still at risk" : "");
-    }
-    stw_table_write(&t, s->format, s->out);
+    put_fix_table(s, false);
+    put_fix_table(s, true);
 }

@@ -111,31 +111,53 @@ static void put_load(const stw_section *s) {
 
 /* ---- what to change ---- */
 
-/* "--set nodes=2  halves the state", up to MOST_FIXES of them, and limits of another machine. */
-static void put_fixes(const stw_section *s) {
+/* Of the first MOST_FIXES those that leave a plan at risk, or those that do not:
+ * "--set nodes=2: halves the state". */
+static void put_fixes_of(const stw_section *s, bool at_risk) {
     const stw_plan *plan = s->plan;
     char changes[512];
-    if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) return;
-    if (plan->n_fixes > 0) stw_doc_line(s->out, s->format, "It fits with (each was planned):");
+    uint32_t n = 0;
     for (uint32_t i = 0; i < plan->n_fixes && i < MOST_FIXES; i++) {
         const stw_fix *fix = &plan->fixes[i];
+        if (fix->at_risk != at_risk) continue;
+        if (n++ == 0)
+            stw_doc_line(s->out, s->format, "%s (each was planned):",
+                         at_risk ? "Within limits, but at risk, with" : "It fits with");
         stw_fix_options(fix->changes, fix->n_changes, changes, sizeof changes);
-        stw_doc_item(s->out, s->format, "%s%s%s%s", changes, fix->why != NULL ? ": " : "",
-                     fix->why != NULL ? fix->why : "", fix->at_risk ? "; still at risk" : "");
+        stw_doc_item(s->out, s->format, "%s%s%s", changes, fix->why != NULL ? ": " : "",
+                     fix->why != NULL ? fix->why : "");
     }
-    if (plan->n_fixes > MOST_FIXES)
-        stw_doc_item(s->out, s->format, "and %u more", plan->n_fixes - MOST_FIXES);
-    if (plan->n_bindings == 0) return;
-    if (plan->n_fixes == 0)
-        stw_doc_line(s->out, s->format, "No change that was tried makes it fit on this cluster.");
+}
+
+/* A limit with which it would fit, unless a change above raises the same one. */
+static void put_limit(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    char changes[512];
     for (uint32_t i = 0; i < plan->n_bindings; i++) {
         const stw_binding *b = &plan->bindings[i];
-        if (b->n_changes == 0) continue;
+        const bool another = stw_binding_is_elsewhere(plan, b);
+        bool said = b->n_changes == 0;
+        for (uint32_t f = 0; f < plan->n_fixes && !said && !another; f++)
+            said = strcmp(plan->fixes[f].changes[0].set, b->changes[0].set) == 0;
+        if (said) continue;
         stw_fix_options(b->changes, b->n_changes, changes, sizeof changes);
-        stw_doc_line(s->out, s->format, "It would fit with %s, that is, on another machine.",
-                     changes);
+        stw_doc_line(s->out, s->format, "It would %s with %s%s.",
+                     another ? "fit" : "be within limits", changes,
+                     another ? ", that is, on another machine" : ": the node has the memory");
         return;
     }
+}
+
+static void put_fixes(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) return;
+    put_fixes_of(s, false);
+    put_fixes_of(s, true);
+    if (plan->n_fixes > MOST_FIXES)
+        stw_doc_item(s->out, s->format, "and %u more", plan->n_fixes - MOST_FIXES);
+    if (plan->n_bindings > 0 && plan->n_fixes == 0)
+        stw_doc_line(s->out, s->format, "No change that was tried makes it fit on this cluster.");
+    put_limit(s);
 }
 
 /* "Over the limit: GPU memory by 5.37 GiB, host memory by 43.52 GiB." */

@@ -267,9 +267,51 @@ static void what_does_not_fit_is_said(void) {
     stw_text_free(&out);
     fix[0].at_risk = true;
     CHECK_OK(stw_report_plan_details(plan, &out, err));
-    check_contains(&out, "It is at risk, as after every change that was found, with "
-                         "--set nodes=2");
-    check_contains(&out, "halves the state; still at risk\n");
+    check_contains(&out, "It is within limits, but at risk, with --set nodes=2 --set "
+                         "\"node.host.limit=9 GiB\" (halves the state). No change that was found "
+                         "leaves more room. Everything");
+    check_contains(&out, "Changes within limits, but at risk (each row was planned)");
+    check_lacks(&out, "Changes that make the plan fit");
+    stw_text_free(&out);
+    CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
+    check_contains(&out, "  Within limits, but at risk, with (each was planned):\n");
+    check_lacks(&out, "It fits with");
+    stw_text_free(&out);
+    stw_plan_free(plan);
+}
+
+/* One limit is raised once, and a limit below what the node has is no other machine. */
+static void remedies_do_not_contradict_each_other(void) {
+    stw_plan *plan = make_plan(1, two_places, half);
+    stw_binding over[] = {{.resource = "host memory",
+                           .phase = "load",
+                           .enough_bytes = 83ull << 30,
+                           .n_changes = 1,
+                           .changes = {{"node.host.limit", "83GiB"}}}};
+    stw_fix fixes[] = {{1, {{"node.host.limit", "83GiB"}}, "the node has the memory", true},
+                       {1, {{"nodes", "2"}}, "halves the state", false}};
+    stw_text out = STW_TEXT_INIT;
+    plan->cluster.gpu.memory_bytes = 256ull << 20;
+    plan->cluster.host.memory_bytes = 100ull << 30;
+    stw_plan_judge(plan);
+    plan->outcome = STW_OUTCOME_INFEASIBLE;
+    plan->bindings = over;
+    plan->n_bindings = 1;
+    CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
+    check_contains(&out, "It would be within limits with --set node.host.limit=83GiB: the node ");
+    check_lacks(&out, "another machine");
+    stw_text_free(&out);
+    plan->fixes = fixes;
+    plan->n_fixes = 2;
+    CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
+    check_contains(&out, "It fits with (each was planned):\n  - --set nodes=2: halves the state\n"
+                         "  Within limits, but at risk, with (each was planned):\n"
+                         "  - --set node.host.limit=83GiB: the node has the memory\n");
+    check_lacks(&out, "It would");
+    stw_text_free(&out);
+    plan->cluster.host.memory_bytes = 64ull << 30;
+    CHECK_OK(stw_report_plan_summary(plan, 22, &out, err));
+    check_contains(&out, "It would fit with --set node.host.limit=83GiB, that is, on another");
     stw_text_free(&out);
     stw_plan_free(plan);
 }
@@ -533,6 +575,7 @@ STW_TEST_MAIN("reports plan", {"state is that of the walk", state_is_that_of_the
               {"parked state is said to be parked", parked_state_is_said_to_be_parked},
               {"what does not fit is said", what_does_not_fit_is_said},
               {"a full host is warned of", a_full_host_is_warned_of},
+              {"remedies do not contradict each other", remedies_do_not_contradict_each_other},
               {"slow CPU steps are remarked", slow_cpu_steps_are_remarked},
               {"a full allocator is remarked", a_full_allocator_is_remarked},
               {"CSV states the plan's bytes", csv_states_the_plans_bytes},
