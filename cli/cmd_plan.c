@@ -39,16 +39,23 @@ out:
     return status;
 }
 
-/* Settings go to their file, or to stdout; what is said of them to the other stream. */
-static stw_status write_settings(const emitted *e, stw_error *err) {
+/* Settings go to their file, or to stdout; the plan's verdict and what is said of them to the other
+ * stream. */
+static stw_status write_settings(const stw_plan *plan, bool quiet, const emitted *e,
+                                 stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const char *path = emit_path(e->what);
+    stw_text said = STW_TEXT_INIT;
+    if (!quiet) STW_TRY(stw_report_plan_verdict(plan, &said, err));
+    if (e->notes.length > 0) stw_text_append(&said, e->notes.data, e->notes.length);
+    STW_TRY(stw_text_status(&said, err));
     STW_TRY(stw_file_write(path != NULL ? path : "-", e->settings.data, e->settings.length, err));
     if (path != NULL)
-        STW_TRY(stw_emit(&(stw_general){0}, &e->notes, err));
-    else if (e->notes.length > 0)
-        fprintf(stderr, "%s", e->notes.data);
+        STW_TRY(stw_emit(&(stw_general){0}, &said, err));
+    else if (said.length > 0)
+        fprintf(stderr, "%s", said.data);
 out:
+    stw_text_free(&said);
     return status;
 }
 
@@ -75,7 +82,7 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, co
     if (general->output != NULL)
         STW_TRY(stw_file_write(general->output, json.data, json.length, err));
     if (emit != NULL) {
-        STW_TRY(write_settings(&settings, err));
+        STW_TRY(write_settings(plan, general->quiet, &settings, err));
         goto out;
     }
     if (general->json) {

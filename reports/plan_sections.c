@@ -74,12 +74,13 @@ static void name_untimed(const stw_job *job, stw_text *out) {
 }
 
 /* Times of several roles are those of the trainer; the GPUs are those of all. */
-void stw_section_costs(const stw_section *s) {
+static const char *whose_of(const stw_plan *plan) {
+    return plan->job->n_roles > 1 ? " of the trainer" : "";
+}
+
+void stw_section_iteration(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    const char *rank = plan->cluster.gpus > 0 ? "GPU" : "rank";
     const double iteration_s = stw_plan_iteration_s(plan);
-    const uint32_t ranks = plan->job->ranks;
-    const char *whose = plan->job->n_roles > 1 ? " of the trainer" : "";
     stw_text passes = STW_TEXT_INIT, untimed = STW_TEXT_INIT;
     if (!(iteration_s > 0)) return;
     format_passes(s, &passes);
@@ -89,12 +90,21 @@ void stw_section_costs(const stw_section *s) {
         stw_doc_line(s->out, s->format,
                      "The seconds of %s are not predicted: the following lines are without them.",
                      untimed.data);
-    stw_doc_line(s->out, s->format, "Iteration time%s: %s for %s tokens (%s).", whose,
+    stw_doc_line(s->out, s->format, "Iteration time%s: %s for %s tokens (%s).", whose_of(plan),
                  stw_word_seconds(iteration_s).text,
                  stw_word_count((uint64_t)stw_plan_iteration_tokens(plan)).text,
                  passes.data != NULL ? passes.data : "");
     stw_text_free(&passes);
     stw_text_free(&untimed);
+}
+
+void stw_section_costs(const stw_section *s) {
+    const stw_plan *plan = s->plan;
+    const char *rank = plan->cluster.gpus > 0 ? "GPU" : "rank", *whose = whose_of(plan);
+    const double iteration_s = stw_plan_iteration_s(plan);
+    const uint32_t ranks = plan->job->ranks;
+    if (!(iteration_s > 0)) return;
+    stw_section_iteration(s);
     double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
     char mfu[64] = "";
     const double used = stw_plan_mfu(plan);

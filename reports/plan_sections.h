@@ -33,7 +33,9 @@ void stw_section_uses(const stw_section *s);
 void stw_section_excesses(const stw_section *s);
 /** Why a plan that fits is at risk. */
 void stw_section_risks(const stw_section *s);
-/** Seconds of an iteration, tokens per second, MFU (plan/files/plan_flops.h), GPU-hours. */
+/** Seconds of an iteration, and what they leave out. Nothing where they are not known. */
+void stw_section_iteration(const stw_section *s);
+/** The same, tokens per second, MFU (plan/files/plan_flops.h), GPU-hours. */
 void stw_section_costs(const stw_section *s);
 /** What the longest phase waits for. */
 void stw_section_bottleneck(const stw_section *s);

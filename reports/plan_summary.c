@@ -287,6 +287,21 @@ stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_tex
     return stw_text_status(out, err);
 }
 
+stw_status stw_report_plan_verdict(const stw_plan *plan, stw_text *out, stw_error *err) {
+    stw_plan_facts facts;
+    stw_remarks remarks;
+    stw_section section;
+    stw_status status = begin(plan, &facts, &remarks, &section, out, err);
+    if (status != STW_STATUS_OK) return status;
+    stw_section_headline(&section);
+    stw_section_uses(&section);
+    put_over(&section);
+    stw_section_risks(&section);
+    if (plan->verdict != STW_VERDICT_DOES_NOT_FIT) stw_section_iteration(&section);
+    stw_pool_free(section.pool);
+    return stw_text_status(out, err);
+}
+
 /* Seconds and peaks of every phase. */
 static void put_phases(const stw_section *s) {
     static const char *const heads[] = {"phase",     ">seconds",   ">times",

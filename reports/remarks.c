@@ -99,10 +99,19 @@ static void add_known_failure(const stw_plan *plan, stw_remarks *out) {
     if (text[0] != '\0') add(out, false, "Warning: %s.", text);
 }
 
+/* Settings that no command of the framework has. */
+static void add_lacks(const stw_plan *plan, stw_remarks *out) {
+    char text[480] = "";
+    if (plan->job->engine->lacks == NULL) return;
+    plan->job->engine->lacks(plan->job, text, sizeof text);
+    if (text[0] != '\0') add(out, false, "Warning: %s.", text);
+}
+
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
     out->n = 0;
     out->failed = false;
     add_known_failure(plan, out);
+    add_lacks(plan, out);
     add_assumed(plan, out);
     add_learned(plan, out);
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;

@@ -7,7 +7,7 @@
 
 #include "reports/facts.h"
 
-enum { STW_MAX_REMARKS = 8 };
+enum { STW_MAX_REMARKS = 9 };
 
 typedef struct stw_remark {
     bool of_time; /* about seconds; false: about memory, or about all */

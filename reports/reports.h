@@ -55,7 +55,11 @@ STW_MUST_USE stw_status stw_report_cluster_names(const stw_listed_cluster *clust
  * what to change. @param lines above which the less important ones are left out */
 STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_text *out,
                                                 stw_error *err);
-/** The same with a table of phases, which `stowage simulate` prints. */
+/** Of it the verdict alone: headline, peaks beside their limits, what is over them or at risk,
+ * seconds of an iteration. */
+STW_MUST_USE stw_status stw_report_plan_verdict(const stw_plan *plan, stw_text *out,
+                                                stw_error *err);
+/** The summary with a table of phases, which `stowage simulate` prints. */
 STW_MUST_USE stw_status stw_report_simulation(const stw_plan *plan, uint32_t lines, stw_text *out,
                                               stw_error *err);
 /** The same with all that was decided, as -v prints it. */

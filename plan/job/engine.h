@@ -114,6 +114,9 @@ typedef struct stw_engine {
     /** What is known to hang or to fail with this job's settings, with its source, "" if nothing.
      * NULL: nothing is. */
     void (*known_failure)(const struct stw_job *job, char *out, size_t out_size);
+    /** What of this job's run the framework does not have, and what to set for what it has; "" if
+     * nothing. NULL: nothing. */
+    void (*lacks)(const struct stw_job *job, char *out, size_t out_size);
     /* What optimizer.implementation: auto is taken to be; NULL: as planned. */
     const char *assumed_optimizer;
     /* What a streamed step needs that the framework's own optimizers lack: the planner chooses one

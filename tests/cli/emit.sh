@@ -48,6 +48,19 @@ grep -q '^+ --recompute-method block$' notes.txt || fail "a part of the layers i
 grep -q '^--num-layers 8' out.txt || fail "no settings on stdout"
 grep -q '^No changes against gpt.sh$' err.txt || fail "no notes on stderr"
 
+# the verdict goes with them: on stderr, on stdout where the settings go to a file, with -q nowhere
+grep -q '^  .* fits on 1 node' err.txt && grep -q '^  GPU memory: peak .* of 79.60 GiB' err.txt && grep -q '^  Host memory: peak' err.txt &&
+    grep -q '^  Iteration time: ' err.txt || fail "no verdict: $(cat err.txt)"
+grep -q 'fits on\|GPU memory' out.txt && fail "a verdict among settings"
+full() { "$STOWAGE" plan --from megatron:gpt.sh --cluster "$CLUSTER" --set nodes=1 --set node.gpu.memory=2GiB --emit "$@"; }
+expect 4 ' does not fit on 1 node' full megatron
+rc=0
+full megatron:full.txt >out.txt 2>err.txt || rc=$?
+[ $rc = 4 ] && grep -q ' does not fit on 1 node' out.txt && grep -q 'Over the limit: GPU memory by' out.txt || fail "no verdict: $(cat out.txt)"
+! grep -q 'Iteration time' out.txt || fail "times of a plan that does not fit"
+full megatron:full.txt -q >out.txt 2>err.txt || true
+! grep -q ' fit ' out.txt err.txt || fail "a verdict in spite of -q"
+
 # what a framework has no setting for is refused before anything is written
 refused() { # FRAMEWORK TEXT OPTION...: no settings, no plan, no file
     framework=$1 text=$2
@@ -96,7 +109,7 @@ for passes in 2 4; do
 done
 
 # an optimizer step that was left to the planner, and that torch does not have
-refused verl 'the planned optimizer step is streamed' --from verl:launch.sh --model Qwen3-8B --set node.gpus=2 \
+refused verl 'The plan that it can say, with --set optimizer.implementation=foreach, does not fit.*is streamed' --from verl:launch.sh --model Qwen3-8B --set node.gpus=2 \
     --set roles.0.gpu_memory_utilization=0.5 --set optimizer.implementation=auto
 
 # another framework's settings for the same engine, and facts for torch
@@ -105,7 +118,7 @@ torch() { "$STOWAGE" plan --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 
 torch --set recompute.granularity=full >settings.py
 grep -q 'MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)' settings.py || fail "no policy"
 grep -q '^RECOMPUTED = {0, 1, .*, 26, 27}$' settings.py || fail "not all layers are recomputed"
-[ ! -s err.txt ] || fail "the module says all, found $(cat err.txt)"
+! grep -q 'do not say' err.txt || fail "the module says all, found $(cat err.txt)"
 python3 -c 'import ast; ast.parse(open("settings.py").read())' || fail "not Python"
 torch --set recompute.granularity=none --set fsdp.offload_policy=true --set batch.grad_accumulation=3 \
     --set fsdp.sync_each_micro_batch=false >settings.py
@@ -142,7 +155,7 @@ grep -q '^  batch.seq_len: 1024$' err.txt || fail "what the program says is not 
 "$STOWAGE" plan --from deepspeed:ds.json --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set batch.seq_len=1024 \
     --emit deepspeed >out.txt 2>err.txt || fail "no settings of DeepSpeed"
 grep -q '^  recompute.granularity: of the planned blocks 28 keep activations' err.txt || fail "what the planner chose is not named"
-refused fsdp2 'Use --set optimizer.implementation=fused' --model Qwen3-8B --set node.gpus=1 --set engine=fsdp2 --set batch.seq_len=1024
+refused fsdp2 'with --set optimizer.implementation=fused, does not fit' --model Qwen3-8B --set node.gpus=1 --set engine=fsdp2 --set batch.seq_len=1024
 
 # state on NVMe is said, or refused by files that have no word for it
 nvme="--set node.nvme.capacity=10TB --set node.nvme.read=10GB/s --set node.nvme.write=5GB/s"
@@ -189,6 +202,13 @@ for flag in 'num-layers 48' 'hidden-size 2048' 'num-query-groups 4' 'kv-channels
     'vocab-size 151935' 'expert-model-parallel-size 8' 'train-iters 100'; do
     grep -q -e "^--$flag\( .\)*\$" zoo.sh || fail "no --$flag"
 done
+for flag in attention hidden; do # Megatron-LM's defaults are 0.1
+    grep -q -e "^--$flag-dropout 0 " zoo.sh || fail "no --$flag-dropout 0"
+done
+"$STOWAGE" plan --model Qwen3-30B-A3B --cluster "$CLUSTER" --set engine=megatron --set parallel.ep=8 \
+    --set megatron.transformer_impl=transformer_engine --emit megatron:zoo.sh >notes.txt 2>err.txt || [ $? = 9 ] || fail "exit $?"
+grep -q '^Read back, these settings plan to other .* nothing to set' notes.txt || fail "other bytes are not said: $(cat notes.txt)"
+! grep -q '^  .*: planned' notes.txt || fail "bytes among what is to be set"
 zoo Qwen2.5-0.5B --set parallel.tp=2 --set checkpoint.every=200
 grep -q '^CUDA_DEVICE_MAX_CONNECTIONS=1' zoo.sh && grep -q '^--add-qkv-bias' zoo.sh && grep -q '^--save-interval 200' zoo.sh &&
     ! grep -q '^--untie' zoo.sh || fail "Qwen2.5: $(cat zoo.sh)"
@@ -198,6 +218,13 @@ grep -q "^--moe-layer-freq '(\[0\]\*1+\[1\]\*26)'" zoo.sh && grep -q '^--kv-lora
 zoo GPT-2
 grep -q '^--position-embedding-type learned_absolute' zoo.sh || fail "GPT-2: $(cat zoo.sh)"
 refused megatron 'transformer_engine' --model Qwen3-0.6B --set engine=megatron --set batch.seq_len=1024
+local_layers='Warning: local layers of Megatron-LM have no flash'
+"$STOWAGE" plan --model Qwen3-0.6B --cluster "$CLUSTER" --set engine=megatron --set batch.seq_len=1024 >out.txt 2>&1 || [ $? = 9 ] || fail "exit $?"
+grep -q "$local_layers" out.txt || fail "no warning"
+for set in megatron.transformer_impl=transformer_engine attention=eager; do
+    "$STOWAGE" plan --model Qwen3-0.6B --cluster "$CLUSTER" --set engine=megatron --set batch.seq_len=1024 --set $set >out.txt 2>&1 || true
+    ! grep -q "$local_layers" out.txt || fail "a warning with $set"
+done
 refused megatron 'type "gemma2"' --model Gemma-2-2b --set engine=megatron --set batch.seq_len=1024
 
 # the launch of a script stays, on the plan's GPUs; what it does not know of goes on

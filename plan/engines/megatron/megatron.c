@@ -4,6 +4,8 @@
  * or partly on the host (HybridDeviceOptimizer). Stowage predicts it and executes none of it. */
 #include "plan/engines/megatron/megatron.h"
 
+#include <stdio.h>
+
 #include "core/checked.h"
 #include "plan/engines/built_in.h"
 #include "plan/engines/cpu_step.h"
@@ -134,6 +136,18 @@ static stw_margins margins(const stw_run_spec *run) {
     return (stw_margins){.gpu = te ? 0.154 : 0.017, .reserved = 0.193, .host = 0.063};
 }
 
+/* megatron/core/models/gpt/gpt_layer_specs.py, get_gpt_layer_local_spec: DotProductAttention, which
+ * keeps scores whatever --attention-backend says. */
+static void lacks(const stw_job *job, char *out, size_t out_size) {
+    if (!job->model->facts_known || job->run->attention == STW_ATTENTION_EAGER ||
+        stw_megatron_settings_of(job->run).transformer_impl == 1)
+        return;
+    snprintf(out, out_size,
+             "local layers of Megatron-LM have no flash attention, which is planned here: they "
+             "keep scores (attention: eager); --set "
+             "megatron.transformer_impl=transformer_engine plans layers with flash attention");
+}
+
 /* Its own checkpoints (megatron/core/dist_checkpointing/serialization.py, load). */
 static stw_load usual_load(const stw_run_spec *run) {
     (void)run;
@@ -151,6 +165,7 @@ const stw_engine stw_engine_megatron = {
              .check = check},
     .save_metadata = stw_megatron_save_metadata,
     .known_failure = stw_megatron_known_failure,
+    .lacks = lacks,
     .usual_load = usual_load,
     .load_note = "Megatron-LM reads its own checkpoints rank by rank; plan whole-model loading "
                  "with --set load.method=all_ranks.",

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/units.h"
+#include "plan/files/verdict.h"
 #include "plan/spec/registry.h"
 
 /* Of the plan of settings that differ. */
@@ -261,11 +262,14 @@ static void say_bytes(const excess *most, stw_text *out) {
 
 enum { MOST_SETS = 330, MOST_WHY = 330 }; /* of an error's text */
 
-/* @param why it cannot be planned, or NULL */
+/* @param again the plan of the settings, or NULL: advice that does not fit is none
+ * @param why it cannot be planned, or NULL */
 static stw_status refuse(const stw_emission *e, const stw_emit_given *given, const differences *d,
-                         const excess *most, const char *why, stw_error *err) {
+                         const excess *most, const stw_plan *again, const char *why,
+                         stw_error *err) {
     const char *engine = stw_run_spec_engine(&e->plan->run)->name;
     const bool other = strcmp(engine, given->name) != 0;
+    const bool full = again != NULL && stw_plan_bytes_verdict(again) == STW_VERDICT_DOES_NOT_FIT;
     stw_text text = STW_TEXT_INIT, sets = STW_TEXT_INIT;
     for (size_t i = 0; i < d->n; i++) {
         if (strcmp(d->all[i].key, "roles") != 0) continue;
@@ -286,12 +290,14 @@ static stw_status refuse(const stw_emission *e, const stw_emit_given *given, con
     if (why != NULL) stw_text_printf(&text, "; %s", why);
     char where[64];
     snprintf(where, sizeof where, "--emit %s", given->name);
-    const stw_status status =
-        stw_fail(err, STW_STATUS_NOT_BUILT_IN, where,
-                 "its settings cannot say this plan; nothing is written. Use%.*s%s%s. %.*s",
-                 sets.length < MOST_SETS ? (int)sets.length : MOST_SETS,
-                 sets.data != NULL ? sets.data : "", other ? ", or --emit " : "",
-                 other ? engine : "", MOST_WHY, text.data != NULL ? text.data : "");
+    const stw_status status = stw_fail(
+        err, STW_STATUS_NOT_BUILT_IN, where,
+        "its settings cannot say this plan; nothing is written. %s%.*s%s%s%s. %.*s",
+        full ? "The plan that it can say, with" : "Use",
+        sets.length < MOST_SETS ? (int)sets.length : MOST_SETS, sets.data != NULL ? sets.data : "",
+        full ? ", does not fit on this cluster: more memory, or a smaller batch, is needed" : "",
+        other ? ", or --emit " : "", other ? engine : "", MOST_WHY,
+        text.data != NULL ? text.data : "");
     stw_text_free(&text);
     stw_text_free(&sets);
     return status;
@@ -326,8 +332,7 @@ static stw_status check_step(const stw_emission *e, const stw_emit_given *given,
 static void note_same(const differences *d, stw_text *notes) {
     for (size_t i = 0; i < d->n; i++)
         if (strcmp(d->all[i].planned, "auto") != 0 && !begins_with(d->all[i].key, "recompute."))
-            stw_text_printf(notes,
-                            "  %s: planned %s, these settings give %s, with the same bytes\n",
+            stw_text_printf(notes, "%s: planned %s, these settings give %s, with the same bytes\n",
                             d->all[i].key, d->all[i].planned, d->all[i].given);
 }
 
@@ -338,19 +343,21 @@ static void note_named(const stw_plan *planned, const stw_plan *again, stw_text 
     stw_bytes_format(most.planned, bytes[0], sizeof bytes[0]);
     stw_bytes_format(most.given, bytes[1], sizeof bytes[1]);
     stw_text_printf(notes,
-                    "  %s in %s: planned %s, %s with Megatron's merged tensors, which torch rounds "
-                    "otherwise; what is allocated on the GPU differs by less than 0.2%%\n",
-                    memory_name(most.memory), stw_phase_name((stw_phase)most.phase), bytes[0],
-                    bytes[1]);
+                    "Read back, these settings plan to other %s in %s: %s, not %s. torch rounds "
+                    "Megatron's merged tensors otherwise; what is allocated on the GPU differs by "
+                    "less than 0.2%%, and there is nothing to set.\n",
+                    memory_name(most.memory), stw_phase_name((stw_phase)most.phase), bytes[1],
+                    bytes[0]);
 }
 
 stw_status stw_emit_check(const stw_emission *e, stw_emit_given *given,
-                          stw_planner_simulate simulate, stw_text *notes, stw_error *err) {
+                          stw_planner_simulate simulate, stw_text *elsewhere, stw_text *notes,
+                          stw_error *err) {
     stw_plan *again = NULL;
     stw_error why = STW_ERROR_INIT;
     char text[320] = "";
     differences d = {.pool = e->pool};
-    stw_status status = take_elsewhere(e, given, notes, err);
+    stw_status status = take_elsewhere(e, given, elsewhere, err);
     if (status == STW_STATUS_OK) status = check_step(e, given, err);
     if (status != STW_STATUS_OK) return status;
     compare(&d, &e->plan->run, given);
@@ -361,7 +368,7 @@ stw_status stw_emit_check(const stw_emission *e, stw_emit_given *given,
         if (err != NULL) *err = why;
     } else if (status != STW_STATUS_OK) {
         snprintf(text, sizeof text, "%.60s %.240s", why.where, why.text);
-        status = refuse(e, given, &d, &most, text, err);
+        status = refuse(e, given, &d, &most, NULL, text, err);
     } else {
         const double tokens = stw_plan_iteration_tokens(e->plan);
         const bool fewer = fabs(stw_plan_iteration_tokens(again) - tokens) > 0.5;
@@ -370,7 +377,8 @@ stw_status stw_emit_check(const stw_emission *e, stw_emit_given *given,
         most = compare_bytes(e->plan, again, named);
         if (named && !(most.share > 0)) note_named(e->plan, again, notes);
         if (most.share > 0 || fewer)
-            status = refuse(e, given, &d, &most, fewer ? "other tokens of a step" : NULL, err);
+            status =
+                refuse(e, given, &d, &most, again, fewer ? "other tokens of a step" : NULL, err);
         else
             note_same(&d, notes);
     }

@@ -22,11 +22,12 @@ typedef struct stw_emit_given {
 void stw_emit_given_free(stw_emit_given *given);
 /** Do two readings give the same run on as many GPUs? */
 bool stw_emit_given_same(const stw_emit_given *a, const stw_emit_given *b, stw_pool *pool);
-/** Compare with the plan; what is said elsewhere is taken from the plan, and a line of `notes`.
- * Where anything else differs, the settings are planned, too.
+/** Compare with the plan; what is said elsewhere is taken from the plan, and a line of `elsewhere`.
+ * Where anything else differs, the settings are planned, too; differences that move nothing are
+ * lines of `notes`.
  * NOT_BUILT_IN: other bytes or tokens; the error names keys, and what to set */
 STW_MUST_USE stw_status stw_emit_check(const stw_emission *e, stw_emit_given *given,
-                                       stw_planner_simulate simulate, stw_text *notes,
-                                       stw_error *err);
+                                       stw_planner_simulate simulate, stw_text *elsewhere,
+                                       stw_text *notes, stw_error *err);
 
 #endif

@@ -227,7 +227,7 @@ static stw_status check(const framework *f, stw_emission *e, const stw_emit_opti
                         stw_text *notes, stw_error *err) {
     stw_emit_given read = {.name = NULL};
     stw_error why = STW_ERROR_INIT;
-    stw_text lines = STW_TEXT_INIT;
+    stw_text lines = STW_TEXT_INIT, same = STW_TEXT_INIT;
     stw_status status = STW_STATUS_OK;
     if (f->write != NULL) {
         status = read_back(f, e, options->data_folder, &read, &why);
@@ -238,14 +238,16 @@ static stw_status check(const framework *f, stw_emission *e, const stw_emit_opti
         status = stw_emit_fsdp2_says(e, &read.run, err);
     }
     STW_TRY(status);
-    STW_TRY(stw_emit_check(e, &read, options->simulate, &lines, err));
+    STW_TRY(stw_emit_check(e, &read, options->simulate, &lines, &same, err));
     if (lines.length > 0)
         stw_text_printf(notes, "What settings of %s do not say; set it where training starts\n%s",
                         f->name, lines.data);
+    if (same.length > 0) stw_text_append(notes, same.data, same.length);
     stw_text_append(notes, e->notes.data != NULL ? e->notes.data : "", e->notes.length);
     if (e->import != NULL) note_changes(e, notes);
 out:
     stw_text_free(&lines);
+    stw_text_free(&same);
     stw_emit_given_free(&read);
     return status;
 }

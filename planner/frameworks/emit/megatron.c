@@ -120,7 +120,8 @@ static void put_layers(stw_emission *e) {
     stw_emit_put(e, "transformer-impl", stw_emit_text(e, "megatron.transformer_impl"));
     stw_emit_put(e, "attention-backend", eager ? (local ? "local" : "unfused") : "flash");
     stw_emit_put(e, "hidden-dropout", stw_emit_text(e, "megatron.hidden_dropout"));
-    if (eager) stw_emit_put(e, "attention-dropout", stw_emit_text(e, "megatron.attention_dropout"));
+    /* the default of both is 0.1, also where no masks are kept */
+    stw_emit_put(e, "attention-dropout", stw_emit_text(e, "megatron.attention_dropout"));
     if (local && eager) {
         stw_emit_put_switch(e, "no-masked-softmax-fusion", fp32);
         if (fp32) stw_emit_put(e, "attention-softmax-in-fp32", "true");
