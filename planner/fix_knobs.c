@@ -11,6 +11,9 @@ static const uint64_t MIN_SEQ_LEN = 128, LONG_SEQ_LEN = 8192;
 
 #define MAX_CUT 16 /* ranks, and experts of each kind of block */
 
+/* A share of the GPU goes down by one of so many parts, to so many of them. */
+enum { SHARES = 20, LEAST_SHARE = 4 };
+
 /* ---- steps ---- */
 
 static void set_count(stw_change *c, const char *key, uint64_t count, const char *unit) {
@@ -67,6 +70,10 @@ uint32_t stw_knob_changes(const stw_knob *k, uint64_t i, stw_change *out) {
     case STW_KNOB_DOUBLE:
         value = k->from << i;
         break;
+    case STW_KNOB_SHARE:
+        snprintf(out->key, sizeof out->key, "%s", k->key);
+        snprintf(out->value, sizeof out->value, "%g", (double)(k->from - i) / SHARES);
+        return 1;
     }
     set_count(out, k->key, value, k->kind == STW_KNOB_GIB ? "GiB" : "");
     return 1;
@@ -164,9 +171,6 @@ static void add_choices(const adding *to) {
         add_word(to, f->key, f->value, f->why);
 }
 
-/* A share of 0.05 less, in steps of that; two words of it for each role are enough to try. */
-enum { SHARES = 20, MOST_LOWER = 4, LEAST_SHARE = 4 };
-
 /* Do weights go from the trainer to a rollout? */
 static bool syncs(const stw_run_spec *run) {
     const char *const *key = stw_run_spec_engine(run)->keys;
@@ -209,11 +213,12 @@ static void add_roles(const adding *to) {
             add_word(to, builds, "false", "a rollout needs its own weights alone");
         if (role->free_cache_engine == false && strcmp(role->with, "none") != 0)
             add_word(to, frees, "true", "the role sleeps while others use its GPUs");
-        const int now = (int)(role->gpu_memory_utilization * SHARES + 0.999);
-        for (int less = 1; less <= MOST_LOWER && now - less >= LEAST_SHARE; less++) {
-            const char *word = stw_pool_printf(pool, "%g", (now - less) / (double)SHARES);
-            if (word != NULL) add_word(to, share, word, "a smaller KV cache");
-        }
+        const uint64_t now = (uint64_t)(role->gpu_memory_utilization * SHARES + 0.999);
+        add_knob(to, (stw_knob){.key = share,
+                                .why = "a smaller KV cache",
+                                .kind = STW_KNOB_SHARE,
+                                .from = now,
+                                .n = now > LEAST_SHARE ? now - LEAST_SHARE : 0});
     }
 }
 
@@ -258,6 +263,28 @@ static size_t experts_of(const stw_model *model, uint64_t *out, size_t most) {
     return n;
 }
 
+/* Packed sequences of a micro batch: fewer whole ones where the tokens of a step are given and need
+ * not fill it, parts of what it has elsewhere. */
+static void add_packed(const adding *to) {
+    const stw_run_spec *run = &to->plan->run;
+    const uint64_t packed = run->batch.max_tokens_per_gpu;
+    const uint64_t one = stw_max_u64(stw_div_up_u64(run->batch.seq_len, run->parallel.cp), 1);
+    stw_knob k = {.key = "batch.max_tokens_per_gpu",
+                  .why = "fewer activations and logits per GPU",
+                  .kind = STW_KNOB_PART,
+                  .from = packed,
+                  .whole = packed};
+    if (packed <= one) return;
+    if (run->batch.tokens_per_step > 0) {
+        k.kind = STW_KNOB_DOWN;
+        k.step = one;
+        k.n = stw_div_up_u64(packed, one) - 1;
+    } else {
+        for (uint64_t parts = 2; packed / parts >= one; parts++) k.n += packed % parts == 0;
+    }
+    add_knob(to, k);
+}
+
 /* Other ways to compute the same, on the same machines. */
 static void add_ways(const adding *to) {
     const stw_run_spec *run = &to->plan->run;
@@ -277,6 +304,7 @@ static void add_ways(const adding *to) {
                             .from = micro,
                             .whole = passes,
                             .n = parts_below(micro, passes)});
+    add_packed(to);
 }
 
 static void add_parallel(const adding *to) {

@@ -244,7 +244,10 @@ static stw_status try_fewer_nodes(fix_search *search, stw_error *err) {
         STW_TRY(try_most_below(search, &at, &trial, err));
         if (trial < STW_TRIAL_AT_RISK) continue;
         STW_TRY(fewest(search, &at, 1, 0, trial, err));
-        STW_TRY(note_fix(search, &at, trial, err));
+        const setting bare = {{nodes, NULL}, {at.steps[1], 0}};
+        stw_trial without = STW_TRIAL_UNFIT;
+        STW_TRY(try_setting(search, &bare, &without, err));
+        if (without < trial) STW_TRY(note_fix(search, &at, trial, err));
     }
 out:
     return status;

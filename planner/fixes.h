@@ -69,7 +69,7 @@ STW_MUST_USE stw_status stw_fix_layouts(stw_plan *plan, const stw_fix_budget *al
 /* ---- knobs (fix_knobs.c) ---- */
 
 /* What step i of a knob sets: from + i x step, from x 2^i, the i-th number below from that divides
- * whole, a word, or as many of the words that park state. */
+ * whole, a word, from - i twentieths, or as many of the words that park state. */
 typedef enum stw_knob_kind {
     STW_KNOB_WORD,
     STW_KNOB_UP,
@@ -77,6 +77,7 @@ typedef enum stw_knob_kind {
     STW_KNOB_PART,
     STW_KNOB_GIB,
     STW_KNOB_DOUBLE,
+    STW_KNOB_SHARE,
     STW_KNOB_PARK
 } stw_knob_kind;
 

@@ -259,6 +259,44 @@ static void packed_sequences_divide_over_the_gpus(void) {
     stw_plan_free(plan);
 }
 
+/* Fewer tokens of packed sequences in a micro batch, in more micro batches: as many as fit. */
+static void packed_sequences_are_fewer_at_a_time(void) {
+    const char *const given[] = {"batch.tokens_per_step=524288", "batch.grad_accumulation=2"};
+    for (int i = 0; i < 2; i++) {
+        const char *settings[] = {"node.gpus=8",
+                                  "engine=fsdp2",
+                                  "attention=flash",
+                                  "node.gpu.memory=30 GiB",
+                                  "batch.seq_len=2048",
+                                  "batch.max_tokens_per_gpu=32768",
+                                  "node.nvme.capacity=0",
+                                  "batch.grad_accumulation=2",
+                                  given[i],
+                                  NULL};
+        stw_plan *plan = unfit("Qwen3-0.6B", settings);
+        const stw_fix *fix = fix_of(plan, "batch.max_tokens_per_gpu", 2);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(fix);
+        const uint64_t tokens = value_of(fix, "batch.max_tokens_per_gpu", 0);
+        CU_ASSERT(tokens >= 2048 && tokens < 32768 && tokens % 2048 == 0);
+        CU_ASSERT_EQUAL(value_of(fix, "batch.grad_accumulation", 0), (65536 + tokens - 1) / tokens);
+        check_fixes("Qwen3-0.6B", settings, plan);
+        stw_plan_free(plan);
+    }
+}
+
+/* The largest share of a GPU with which a rollout beside the trainer fits. */
+static void a_rollout_takes_a_smaller_share(void) {
+    const char *settings[] = {"node.gpus=8", "engine=fsdp2", "batch.seq_len=2048",
+                              "roles=[{name: a, gpu_memory_utilization: 0.95}]", NULL};
+    stw_plan *plan = unfit("Qwen3-8B", settings);
+    const stw_fix *fix = fix_of(plan, "roles.0.gpu_memory_utilization", 1);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(fix);
+    const double share = strtod(fix->changes[0].value, NULL);
+    CU_ASSERT(share >= 0.2 && share < 0.95);
+    check_fixes("Qwen3-8B", settings, plan);
+    stw_plan_free(plan);
+}
+
 /* 7 x 2 micro batches are no change of 8 x 1 "at the same tokens per step". */
 static void a_smaller_micro_batch_keeps_the_tokens(void) {
     const char *const sizes[] = {"node.gpu.memory=46 GiB", "node.gpu.memory=54 GiB"};
@@ -568,6 +606,8 @@ STW_TEST_MAIN("planner fixes", {"a fixed placement is freed", a_fixed_placement_
               {"experts are cut over ranks that divide", experts_are_cut_over_ranks_that_divide},
               {"a step keeps its tokens", a_step_keeps_its_tokens},
               {"packed sequences divide over the GPUs", packed_sequences_divide_over_the_gpus},
+              {"packed sequences are fewer at a time", packed_sequences_are_fewer_at_a_time},
+              {"a rollout takes a smaller share", a_rollout_takes_a_smaller_share},
               {"a smaller micro batch keeps the tokens", a_smaller_micro_batch_keeps_the_tokens},
               {"refused steps are skipped", refused_steps_are_skipped},
               {"replicas and counts of nodes are tried", replicas_and_counts_of_nodes_are_tried},
