@@ -290,8 +290,10 @@ int stw_cmd_size(int argc, char **argv) {
         "kind on which the model fits has one (node.price_per_gpu_hour), else by GPU-hours. Where "
         "the run does "
         "not fit, up to 1,024 nodes, lower precision and other engines are tried. "
-        "Exit code 4: there is such a row; 9: a row is at risk, or its forward and backward are "
-        "unknown.",
+        "Beside a smallest that is at risk stands the smallest without risk of up to 4 times "
+        "as many GPUs, by bisection. "
+        "Exit code 4: there is a row that does not fit; 9: a row is at risk, or its forward and "
+        "backward are unknown; 3: every cluster refuses the settings.",
         options,
         sizeof options / sizeof options[0],
         0,

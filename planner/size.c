@@ -61,9 +61,12 @@ typedef struct search {
     bool strict;                   /* what fits is planned to the end before it is believed */
     uint32_t least_gpus;           /* of a node, that were shown not to fit */
     uint32_t least_nodes;          /* the same, whole ones; 0: none were */
+    stw_cluster node;              /* a whole one */
     stw_cluster cluster;           /* of the point */
     const char *more;              /* a setting for every point; NULL: none */
     const char *best;              /* layout with which it fits, words of stw_point_fit */
+    stw_status refusal;            /* of the settings, on every cluster; OK: there is none */
+    stw_error why;                 /* of `refusal` */
 } search;
 
 static bool add_words(const search *s, const char *words, const char **out, size_t *n) {
@@ -231,14 +234,49 @@ out:
     return status;
 }
 
+/* Is it refused with the same words on a GPU, a node and two nodes? */
+static bool is_of_settings(search *s, const stw_cluster *node, const char *text) {
+    const stw_cluster largest = s->cluster;
+    bool same = true;
+    for (uint32_t i = 0; same && i < 3; i++) {
+        char words[1200];
+        stw_plan *none = NULL;
+        stw_error why = STW_ERROR_INIT;
+        stw_size_part_of_node(node, i > 0 ? node->gpus : node->gpus > 0, &s->cluster);
+        s->cluster.nodes = i < 2 ? 1 : 2;
+        same = stw_point_refuses(plan(s, "", &none, &why));
+        stw_plan_free(none);
+        stw_error_format(&why, words, sizeof words);
+        same = same && strcmp(words, text) == 0;
+    }
+    s->cluster = largest;
+    return same;
+}
+
 /* What is refused is a row with the reason. */
-static stw_status note_refusal(search *s, const stw_error *why, stw_error *err) {
+static stw_status note_refusal(search *s, stw_status refusal, const stw_error *why,
+                               stw_error *err) {
     char text[1200];
     s->answer->fits = false;
     s->answer->row.verdict = STW_SWEEP_REFUSED;
     stw_error_format(why, text, sizeof text);
     s->answer->row.reason = stw_pool_string(s->pool, text);
+    if (!is_of_settings(s, &s->node, text)) refusal = STW_STATUS_OK;
+    s->refusal = refusal;
+    s->why = *why;
     return s->answer->row.reason != NULL ? STW_STATUS_OK : no_memory(err);
+}
+
+static void note_setup(const stw_plan *plan, stw_size_setup *out) {
+    const stw_run_spec *run = &plan->run;
+    *out = (stw_size_setup){.engine = stw_engine_name(run->engine),
+                            .params = run->precision.params,
+                            .grads = run->precision.grads,
+                            .exp_avg = run->precision.exp_avg,
+                            .exp_avg_sq = run->precision.exp_avg_sq,
+                            .has_master = run->precision.has_master,
+                            .step_tokens =
+                                plan->model->facts_known ? stw_job_step_tokens(plan->job) : 0};
 }
 
 /* The layout of a plan: what was set, then what a search of the run's own has chosen. It is the one
@@ -284,7 +322,7 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     a->fits = fits;
     a->row.iteration_s = a->row.tokens_per_s = NAN;
     status = plan_best(s, &found, &why);
-    if (stw_point_refuses(status)) return note_refusal(s, &why, err);
+    if (stw_point_refuses(status)) return note_refusal(s, status, &why, err);
     if (status != STW_STATUS_OK && err != NULL) *err = why;
     if (status != STW_STATUS_OK) return status;
     a->cluster.gpu.memory_bytes = found->cluster.gpu.memory_bytes; /* that of --set */
@@ -297,6 +335,7 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     if (s->free_tokens == NULL) STW_TRY(no_memory(err));
     a->needs = stw_plan_streamed_note(found);
     a->of_trainer = found->job->n_roles > 1;
+    note_setup(found, &a->setup);
     a->fits = fits && found->verdict != STW_VERDICT_DOES_NOT_FIT;
     STW_TRY(stw_sweep_fill_row(found, s->pool, &a->row, err));
     STW_TRY(note_layout(s, found, err));
@@ -319,31 +358,54 @@ static void enlarge(const stw_cluster *node, const stw_cluster *smallest, uint32
     out->nodes = (gpus + whole - 1) / whole;
 }
 
-/* The fewest GPU-hours for the same tokens. A layout that is only there to fit is not kept where it
- * is not needed. Where the tokens of a step are fixed and the micro batches were searched, more
- * ranks have fewer of them. */
-static stw_status find_cheapest(search *s, const stw_cluster *node, stw_error *err) {
+/* The plan of a layout on s->cluster as a row; NOT_PLANNED where it is refused or takes too long.
+ */
+static stw_status plan_row(search *s, const char *layout, stw_sweep_row *row, stw_error *err) {
+    stw_plan *found = NULL;
+    stw_error why = STW_ERROR_INIT;
+    *row = (stw_sweep_row){.verdict = STW_SWEEP_NOT_PLANNED};
+    stw_status status = plan(s, layout, &found, &why);
+    if (status == STW_STATUS_OK) status = stw_sweep_fill_row(found, s->pool, row, &why);
+    stw_plan_free(found);
+    if (stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT) return STW_STATUS_OK;
+    if (status != STW_STATUS_OK && err != NULL) *err = why;
+    return status;
+}
+
+enum { LAYOUTS = 2 };
+
+/* Layouts of more GPUs. One that is only there to fit is not kept where it is not needed. Where the
+ * tokens of a step are fixed and the micro batches were searched, more ranks have fewer of them.
+ * @return how many; 0: no memory */
+static int layouts_of_more(const search *s, const char **out) {
+    const bool fixed = s->free_tokens[0] != '\0' && strstr(s->best, ACCUMULATION) != NULL;
+    out[0] = fixed ? ACCUMULATION "auto" : "";
+    out[1] = fixed ? stw_pool_printf(s->pool, "%s " ACCUMULATION "auto", s->best) : s->best;
+    return out[1] == NULL ? 0 : s->best[0] != '\0' ? LAYOUTS : 1;
+}
+
+static void note_safe(search *s, const char *layout, const stw_sweep_row *row) {
+    if (row->verdict != STW_SWEEP_FITS) return;
+    s->answer->safe = s->cluster;
+    s->answer->safe_layout = layout;
+}
+
+/* The fewest GPU-hours for the same tokens. */
+static stw_status find_cheapest(search *s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_size_answer *a = s->answer;
-    const bool fixed = s->free_tokens[0] != '\0' && strstr(s->best, ACCUMULATION) != NULL;
-    const char *const layouts[] = {
-        fixed ? ACCUMULATION "auto" : "",
-        fixed ? stw_pool_printf(s->pool, "%s " ACCUMULATION "auto", s->best) : s->best};
-    if (layouts[1] == NULL) return no_memory(err);
+    const char *layouts[LAYOUTS];
+    const int n = layouts_of_more(s, layouts);
+    if (n == 0) return no_memory(err);
     a->cheapest = a->cluster;
     a->cheapest_row = a->row;
     for (uint32_t times = 2; times <= STW_SIZE_MOST_TIMES; times *= 2) {
-        enlarge(node, &a->cluster, times, &s->cluster);
-        for (int i = 0; i < (s->best[0] != '\0' ? 2 : 1); i++) {
-            stw_plan *found = NULL;
-            stw_sweep_row row = {0};
-            stw_error why = STW_ERROR_INIT;
-            status = plan(s, layouts[i], &found, &why);
-            if (status == STW_STATUS_OK) status = stw_sweep_fill_row(found, s->pool, &row, err);
-            stw_plan_free(found);
-            if (stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT) continue;
-            if (status != STW_STATUS_OK && err != NULL && err->status == STW_STATUS_OK) *err = why;
-            STW_TRY(status);
+        enlarge(&s->node, &a->cluster, times, &s->cluster);
+        for (int i = 0; i < n; i++) {
+            stw_sweep_row row;
+            STW_TRY(plan_row(s, layouts[i], &row, err));
+            if (a->row.verdict == STW_SWEEP_AT_RISK && a->safe.nodes == 0)
+                note_safe(s, layouts[i], &row);
             if (!stw_sweep_row_fits(&row)) continue;
             if (stw_sweep_gpu_hours(&row) < stw_sweep_gpu_hours(&a->cheapest_row)) {
                 a->cheapest = s->cluster;
@@ -351,11 +413,68 @@ static stw_status find_cheapest(search *s, const stw_cluster *node, stw_error *e
             }
         }
     }
-    status = STW_STATUS_OK;
 out:
     s->cluster = a->cluster;
     return status;
 }
+
+/* ---- without risk ---- */
+
+/* Size `i` above the smallest: the GPUs of its node one by one, then whole nodes. */
+static void size_above(const search *s, uint32_t i, stw_cluster *out) {
+    const stw_cluster *least = &s->answer->cluster;
+    const uint32_t parts = s->node.gpus > least->gpus ? s->node.gpus - least->gpus : 0;
+    stw_size_part_of_node(&s->node, i < parts ? least->gpus + i : s->node.gpus, out);
+    out->nodes = i > parts ? least->nodes + i - parts : least->nodes;
+}
+
+static bool are_as_many(const stw_cluster *a, const stw_cluster *b) {
+    return a->nodes == b->nodes && a->gpus == b->gpus;
+}
+
+/* Fits size `i` without risk? */
+static stw_status ask_safe(search *s, uint32_t i, bool *fits, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const char *layouts[LAYOUTS];
+    const int n = layouts_of_more(s, layouts);
+    if (n == 0) return no_memory(err);
+    size_above(s, i, &s->cluster);
+    *fits = false;
+    for (int k = 0; k < n && !*fits; k++) {
+        stw_sweep_row row;
+        STW_TRY(plan_row(s, layouts[k], &row, err));
+        *fits = row.verdict == STW_SWEEP_FITS;
+        note_safe(s, layouts[k], &row);
+    }
+out:
+    return status;
+}
+
+/* Between the smallest, which is at risk, and 2 or 4 times as many GPUs, which are not: by
+ * bisection. */
+static stw_status find_safe(search *s, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_size_answer *a = s->answer;
+    uint32_t least = 0, most = 1;
+    if (a->safe.nodes == 0) return status;
+    for (;; most++) {
+        stw_cluster at;
+        size_above(s, most, &at);
+        if (are_as_many(&at, &a->safe)) break;
+        if (at.nodes > a->safe.nodes) return status;
+    }
+    while (most - least > 1) {
+        const uint32_t middle = least + (most - least) / 2;
+        bool fits = false;
+        STW_TRY(ask_safe(s, middle, &fits, err));
+        *(fits ? &most : &least) = middle;
+    }
+out:
+    s->cluster = a->cluster;
+    return status;
+}
+
+/* ---- help ---- */
 
 static stw_status note_help(search *s, stw_error *err) {
     stw_size_answer *a = s->answer;
@@ -420,16 +539,17 @@ out:
 static stw_status answer_kind(search *s, stw_error *err) {
     stw_size_answer *a = s->answer;
     stw_status status = STW_STATUS_OK;
-    const stw_cluster node = a->cluster;
     double start_s = stw_now_s();
-    STW_TRY(find_planned(s, &node, err));
-    if (a->row.verdict != STW_SWEEP_REFUSED && !a->fits) STW_TRY(find_help(s, &node, err));
+    s->node = a->cluster;
+    STW_TRY(find_planned(s, &s->node, err));
+    if (a->row.verdict != STW_SWEEP_REFUSED && !a->fits) STW_TRY(find_help(s, &s->node, err));
     if (a->fits && a->row.verdict != STW_SWEEP_UNKNOWN) {
         STW_TRY(find_most(s, "batch.seq_len", s->seq_len, SEQ_STEP, MOST_SEQ_LEN,
                           &a->longest_seq_len, err));
         STW_TRY(find_most(s, "batch.micro_batch", s->micro_batch, 1, MOST_MICRO_BATCH,
                           &a->largest_micro_batch, err));
-        STW_TRY(find_cheapest(s, &node, err));
+        STW_TRY(find_cheapest(s, err));
+        STW_TRY(find_safe(s, err));
     }
     a->seconds = stw_now_s() - start_s;
 out:
@@ -445,6 +565,10 @@ typedef struct sizing {
     uint32_t n, next;
     uint32_t *order;       /* [n] large models first: what takes longest does not begin last */
     pthread_mutex_t mutex; /* of what follows and of `next` and `pool` */
+    uint32_t n_refused;    /* answers whose settings every cluster refuses */
+    uint32_t first_refused;
+    stw_status refusal; /* of the first of them */
+    stw_error why;
     stw_pool *pool;
     stw_status status;
     stw_error err;
@@ -453,7 +577,7 @@ typedef struct sizing {
 /* Copy the strings of an answer to the caller's pool. The mutex is held. */
 static bool keep_strings(stw_pool *pool, stw_size_answer *a) {
     bool kept = true;
-    const char **const strings[] = {&a->row.binds, &a->row.reason, &a->help,
+    const char **const strings[] = {&a->row.binds, &a->row.reason, &a->help, &a->safe_layout,
                                     &a->cheapest_row.binds};
     a->cheapest_row.reason = NULL;
     for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
@@ -476,6 +600,15 @@ static bool take_kind(sizing *all, uint32_t *out) {
     return more;
 }
 
+/* The mutex is held. */
+static void note_refused(sizing *all, uint32_t i, const search *s) {
+    const bool first = all->n_refused++ == 0 || i < all->first_refused;
+    if (!first) return;
+    all->first_refused = i;
+    all->refusal = s->refusal;
+    all->why = s->why;
+}
+
 static void *work(void *user) {
     sizing *all = user;
     uint32_t i = 0;
@@ -487,11 +620,14 @@ static void *work(void *user) {
                     .pool = pool,
                     .answer = &all->answers[i],
                     .free_tokens = "",
-                    .best = ""};
+                    .best = "",
+                    .refusal = STW_STATUS_OK,
+                    .why = STW_ERROR_INIT};
         stw_status status = pool != NULL ? answer_kind(&s, &err) : STW_STATUS_NO_MEMORY;
         pthread_mutex_lock(&all->mutex);
         if (status == STW_STATUS_OK && !keep_strings(all->pool, s.answer))
             status = STW_STATUS_NO_MEMORY;
+        if (s.refusal != STW_STATUS_OK) note_refused(all, i, &s);
         if (status == STW_STATUS_NO_MEMORY) status = no_memory(&err);
         if (status != STW_STATUS_OK && all->status == STW_STATUS_OK) {
             all->status = status;
@@ -538,6 +674,8 @@ stw_status stw_size_find(const stw_point_base *const *bases, const stw_size_opti
                   .mutex = PTHREAD_MUTEX_INITIALIZER,
                   .pool = pool,
                   .status = STW_STATUS_OK,
+                  .refusal = STW_STATUS_OK,
+                  .why = STW_ERROR_INIT,
                   .err = STW_ERROR_INIT};
     pthread_t threads[MOST_JOBS];
     if (all.order == NULL) return no_memory(err);
@@ -554,6 +692,10 @@ stw_status stw_size_find(const stw_point_base *const *bases, const stw_size_opti
         started++;
     (void)work(&all); /* this thread works too */
     for (uint32_t i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    if (all.status == STW_STATUS_OK && n > 0 && all.n_refused == n) {
+        all.status = all.refusal;
+        all.err = all.why;
+    }
     if (all.status != STW_STATUS_OK && err != NULL && err->status == STW_STATUS_OK) *err = all.err;
     return all.status;
 }

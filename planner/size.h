@@ -17,7 +17,8 @@ typedef struct stw_size_options {
 void stw_size_part_of_node(const stw_cluster *node, uint32_t gpus, stw_cluster *out);
 /** Find each answer: the fewest GPUs of a node, tried one by one; else the fewest nodes, tried one
  * by one up to STW_SIZE_TRIED_NODES, then by bisection. On each the layouts of stw_point_fits are
- * searched. The clusters of the bases are not used.
+ * searched. The clusters of the bases are not used. Settings that every cluster refuses are rows
+ * with the reason; where all answers are such rows, the error of the first of them.
  * @param bases [n] of each answer @param answers [n] model, name and cluster in, the rest out
  * @param pool for strings */
 STW_MUST_USE stw_status stw_size_find(const stw_point_base *const *bases,

@@ -31,8 +31,9 @@ typedef struct choice {
     const stw_size_answer *best;
 } choice;
 
-static bool is_candidate(const stw_size_answer *a) {
-    return a->fits && a->row.verdict == STW_SWEEP_FITS &&
+/* Where nothing is without risk, what is at risk. */
+static bool is_candidate(const stw_size_answer *a, stw_sweep_verdict verdict) {
+    return a->fits && a->cheapest_row.verdict == verdict &&
            isfinite(stw_sweep_gpu_hours(&a->cheapest_row));
 }
 
@@ -40,20 +41,25 @@ static double value_of(const stw_size_answer *a, bool by_price) {
     return by_price ? stw_sweep_usd(&a->cheapest_row) : stw_sweep_gpu_hours(&a->cheapest_row);
 }
 
-static choice choose(const stw_size_answer *answers, uint32_t n) {
+static choice choose_of(const stw_size_answer *answers, uint32_t n, stw_sweep_verdict verdict) {
     choice c = {.best = NULL};
     for (uint32_t i = 0; i < n; i++) {
-        if (!is_candidate(&answers[i])) continue;
+        if (!is_candidate(&answers[i], verdict)) continue;
         c.candidates++;
         c.priced += answers[i].cheapest_row.usd_per_gpu_hour > 0;
     }
     const bool by_price = c.priced == c.candidates;
     for (uint32_t i = 0; i < n; i++) {
-        if (!is_candidate(&answers[i])) continue;
+        if (!is_candidate(&answers[i], verdict)) continue;
         if (c.best == NULL || value_of(&answers[i], by_price) < value_of(c.best, by_price))
             c.best = &answers[i];
     }
     return c;
+}
+
+static choice choose(const stw_size_answer *answers, uint32_t n) {
+    const choice safe = choose_of(answers, n, STW_SWEEP_FITS);
+    return safe.best != NULL ? safe : choose_of(answers, n, STW_SWEEP_AT_RISK);
 }
 
 static uint32_t of_model(const stw_size_answer *answers, uint32_t n, uint32_t first) {
@@ -81,8 +87,9 @@ static void put_choice(const choice *c, stw_format format, stw_text *out) {
                  stw_word_number(stw_sweep_gpu_hours(&a->cheapest_row)).text,
                  c->priced > 0 ? "by hours, as not every kind has a price"
                                : "no prices were given");
-    stw_doc_line(out, format, "Cheapest tokens for %s: %llu GPU%s of %s (%s).", a->model->name,
-                 (unsigned long long)gpus, gpus == 1 ? "" : "s", a->name, why);
+    stw_doc_line(out, format, "Cheapest tokens for %s: %llu GPU%s of %s%s (%s).", a->model->name,
+                 (unsigned long long)gpus, gpus == 1 ? "" : "s", a->name,
+                 a->cheapest_row.verdict == STW_SWEEP_AT_RISK ? ", at risk" : "", why);
 }
 
 void stw_size_recommend(const stw_size_answer *answers, uint32_t n, stw_format format,

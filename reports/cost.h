@@ -14,7 +14,8 @@ stw_word stw_word_usd(double usd);
 void stw_cost_of_plan(const stw_plan *plan, stw_format format, stw_text *out);
 
 /** Of each model the kind with the cheapest tokens: by price where every kind on which it fits has
- * one, else by GPU-hours, and which of the two. @param answers [n] by model */
+ * one, else by GPU-hours, and which of the two. What is at risk counts where nothing else
+ * fits, and is called so. @param answers [n] by model */
 void stw_size_recommend(const stw_size_answer *answers, uint32_t n, stw_format format,
                         stw_text *out);
 /** Is an answer the cheapest of its model? */

@@ -120,17 +120,57 @@ static void put_heading(const stw_size_answer *answers, uint32_t n, stw_format f
                       answers[0].model->facts_known ? "" : "the state of ", answers[0].model->name);
 }
 
+/* What was planned: engine, precision and the tokens of a step. */
+static void put_setup(const stw_size_answer *answers, uint32_t n, stw_format format,
+                      stw_text *out) {
+    const stw_size_setup *first = NULL;
+    uint64_t least = UINT64_MAX, most = 0;
+    char tokens[120] = "";
+    for (uint32_t i = 0; i < n; i++) {
+        const stw_size_setup *setup = &answers[i].setup;
+        if (setup->engine == NULL) continue;
+        if (first == NULL) first = setup;
+        if (!answers[i].fits || setup->step_tokens == 0) continue;
+        least = setup->step_tokens < least ? setup->step_tokens : least;
+        most = setup->step_tokens > most ? setup->step_tokens : most;
+    }
+    if (first == NULL) return;
+    if (most > 0)
+        snprintf(tokens, sizeof tokens, " A step has %s%s%s tokens.",
+                 least < most ? stw_word_count(least).text : "", least < most ? " to " : "",
+                 stw_word_count(most).text);
+    stw_doc_line(out, format, "Engine %s; params %s, grads %s, moments %s, %s.%s", first->engine,
+                 stw_word_dtype(first->params).text, stw_word_dtype(first->grads).text,
+                 stw_word_dtype(first->exp_avg).text,
+                 first->has_master ? "fp32 master" : "no master", tokens);
+}
+
+/* What a row at risk means, and how many are enough. */
+static void put_risk(const stw_size_answer *a, bool brief, stw_format format, stw_text *out) {
+    const char *why =
+        brief ? "."
+              : ": a run may be over a limit that the plan keeps (`stowage plan` says which).";
+    const char *layout = a->safe_layout != NULL ? a->safe_layout : "";
+    char safe[400];
+    if (a->safe.nodes > 0)
+        snprintf(safe, sizeof safe, "Without risk: %s%s%s%s.", size_words(&a->safe).text,
+                 layout[0] != '\0' ? " (" : "", layout, layout[0] != '\0' ? ")" : "");
+    else
+        snprintf(safe, sizeof safe, "Nothing without risk was found up to %d times the GPUs.",
+                 STW_SIZE_MOST_TIMES);
+    stw_doc_line(out, format, "%s on %s of %s is at risk%s %s", a->model->name,
+                 size_words(&a->cluster).text, a->name, why, safe);
+}
+
 /* ---- the summary ---- */
 
 /* Rows that a screen has room for, and remarks below them. */
 enum { MOST_ROWS = 10, MOST_REMARKS = 2 };
 
-static void put_short_row(const stw_size_answer *a, bool several, stw_table *t) {
-    char layout[160];
+static void put_short_row(const stw_size_answer *a, bool several, bool prices, stw_table *t) {
     const stw_sweep_row *row = &a->row;
-    const double hours = stw_sweep_gpu_hours(row), least = stw_sweep_gpu_hours(&a->cheapest_row);
-    const bool cheaper = a->fits && isfinite(least);
-    layout_words(a, layout, sizeof layout);
+    const double hours = stw_sweep_gpu_hours(row), usd = stw_sweep_usd(row);
+    const bool cheaper = a->fits && isfinite(stw_sweep_gpu_hours(&a->cheapest_row));
     if (several) stw_table_cell(t, "%s", a->model->name);
     stw_table_cell(t, "%s", a->name);
     if (a->fits)
@@ -138,14 +178,55 @@ static void put_short_row(const stw_size_answer *a, bool several, stw_table *t) 
     else
         stw_table_cell(t, "none up to %" PRIu32 " nodes", a->cluster.nodes);
     stw_table_cell(t, "%s", stw_word_sweep_verdict(row->verdict));
-    stw_table_cell(t, "%s", layout);
     stw_table_cell(t, "%s", row->gpus > 0 ? stw_word_gib(row->gpu_peak_bytes).text : "");
     stw_table_cell(t, "%s",
                    row->tokens_per_s > 0 ? stw_word_count((uint64_t)(row->tokens_per_s + 0.5)).text
                                          : "");
     stw_table_cell(t, "%s", isfinite(hours) ? stw_word_number(hours).text : "");
+    if (prices) stw_table_cell(t, "%s", a->fits && isfinite(usd) ? stw_word_number(usd).text : "");
     stw_table_cell(t, "%s", known(a->longest_seq_len).text);
     stw_table_cell(t, "%s", cheaper ? size_words(&a->cheapest).text : "");
+}
+
+/* Layouts stand below the table, which has no room for them; the rows of one share a line. */
+static void put_layouts(const stw_size_answer *answers, uint32_t n, bool several, stw_text *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        char layout[160], other[160];
+        stw_text rows = STW_TEXT_INIT;
+        bool said = false;
+        layout_words(&answers[i], layout, sizeof layout);
+        for (uint32_t k = 0; k < n && layout[0] != '\0'; k++) {
+            layout_words(&answers[k], other, sizeof other);
+            if (strcmp(layout, other) != 0) continue;
+            said = said || k < i;
+            stw_text_printf(&rows, "%s%s%s%s", rows.length > 0 ? ", " : "",
+                            several ? answers[k].model->name : "", several ? " on " : "",
+                            answers[k].name);
+        }
+        if (layout[0] != '\0' && !said)
+            stw_doc_line(out, STW_FORMAT_TERMINAL, "Layout of %s: %s", rows.data, layout);
+        if (rows.failed) out->failed = true;
+        stw_text_free(&rows);
+    }
+}
+
+/* On what a plan depends: once for all rows. */
+static void put_needs(const stw_size_answer *answers, uint32_t n, stw_text *out) {
+    for (uint32_t i = 0; i < n; i++)
+        if (answers[i].fits && answers[i].needs != NULL) {
+            stw_doc_line(out, STW_FORMAT_TERMINAL, "%s", answers[i].needs);
+            return;
+        }
+}
+
+/* The first rows at risk. */
+static void put_risks(const stw_size_answer *answers, uint32_t n, stw_text *out) {
+    uint32_t named = 0;
+    for (uint32_t i = 0; i < n && named < MOST_REMARKS; i++) {
+        if (!answers[i].fits || answers[i].row.verdict != STW_SWEEP_AT_RISK) continue;
+        put_risk(&answers[i], true, STW_FORMAT_TERMINAL, out);
+        named++;
+    }
 }
 
 /* What would help on the first kinds on which it does not fit, or is not known to. */
@@ -176,28 +257,43 @@ static void put_unfit(const stw_size_answer *answers, uint32_t n, stw_text *out)
 
 stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n, stw_text *out,
                                    stw_error *err) {
-    static const char *const heads[] = {"model",        "kind",      "smallest",  "verdict",
-                                        "layout",       ">GPU peak", ">tokens/s", ">GPU-h per 1e9",
-                                        ">longest seq", "cheapest"};
-    const uint32_t n_heads = sizeof heads / sizeof heads[0];
-    const bool several = is_of_several(answers, n);
+    const bool several = is_of_several(answers, n), prices = has_prices(answers, n);
+    const char *heads[10];
+    uint32_t n_heads = 0;
+    if (several) heads[n_heads++] = "model";
+    heads[n_heads++] = "kind";
+    heads[n_heads++] = "smallest";
+    heads[n_heads++] = "verdict";
+    heads[n_heads++] = ">GPU peak";
+    heads[n_heads++] = ">tokens/s";
+    heads[n_heads++] = ">GPU-h per 1e9";
+    if (prices) heads[n_heads++] = ">USD per 1e9";
+    heads[n_heads++] = ">longest seq";
+    heads[n_heads++] = "cheapest";
     stw_table t;
     stw_pool *pool = stw_pool_new();
     if (pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     put_heading(answers, n, STW_FORMAT_TERMINAL, out);
-    stw_table_begin(&t, pool, several ? heads : heads + 1, several ? n_heads : n_heads - 1);
+    put_setup(answers, n, STW_FORMAT_TERMINAL, out);
+    stw_table_begin(&t, pool, heads, n_heads);
     t.spare = 1;
-    for (uint32_t i = 0; i < n && i < MOST_ROWS; i++) put_short_row(&answers[i], several, &t);
+    const uint32_t shown = n < MOST_ROWS ? n : MOST_ROWS;
+    for (uint32_t i = 0; i < shown; i++) put_short_row(&answers[i], several, prices, &t);
     stw_table_write(&t, STW_FORMAT_TERMINAL, out);
     if (n > MOST_ROWS)
         stw_doc_line(out, STW_FORMAT_TERMINAL, "%" PRIu32 " more rows: -v.", n - MOST_ROWS);
+    put_layouts(answers, shown, several, out);
+    put_needs(answers, n, out);
+    put_risks(answers, n, out);
     stw_size_recommend(answers, n, STW_FORMAT_TERMINAL, out);
     put_unfit(answers, n, out);
-    stw_doc_line(
-        out, STW_FORMAT_TERMINAL,
-        "GPU-hours for 10^9 tokens; cheapest: of 1, 2 and 4 times as many GPUs. More: -v, or "
-        "-o FILE");
+    bool timed = false;
+    for (uint32_t i = 0; i < shown; i++)
+        timed = timed || isfinite(stw_sweep_gpu_hours(&answers[i].row));
+    stw_doc_line(out, STW_FORMAT_TERMINAL, "%sMore: -v, or -o FILE",
+                 timed ? "GPU-hours for 10^9 tokens; cheapest: of 1, 2 and 4 times as many GPUs. "
+                       : "");
     stw_pool_free(pool);
     return stw_text_status(out, err);
 }
@@ -216,11 +312,7 @@ static void put_remarks(const stw_size_answer *answers, uint32_t n, stw_format f
     for (uint32_t i = 0; i < n; i++) {
         const stw_size_answer *a = &answers[i];
         if (!a->fits) continue;
-        if (a->row.verdict == STW_SWEEP_AT_RISK)
-            stw_doc_line(out, format,
-                         "%s on %s of %s is at risk: a run may be over a limit that the plan keeps "
-                         "(`stowage plan` says which). Take more GPUs.",
-                         a->model->name, size_words(&a->cluster).text, a->name);
+        if (a->row.verdict == STW_SWEEP_AT_RISK) put_risk(a, false, format, out);
         if (a->row.verdict == STW_SWEEP_UNKNOWN)
             stw_doc_line(out, format,
                          "%s on %s of %s: the state fits; forward and backward are unknown.",
@@ -273,14 +365,19 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                         "needs",
                                         "verdict",
                                         "price_per_gpu_hour",
-                                        "cheapest_usd_per_1e9_tokens"};
+                                        "cheapest_usd_per_1e9_tokens",
+                                        "safe_nodes",
+                                        "safe_gpus_per_node",
+                                        "safe_layout"};
     stw_csv_row(out, heads, sizeof heads / sizeof heads[0]);
     for (uint32_t i = 0; i < n; i++) {
         const stw_size_answer *a = &answers[i];
         const uint64_t values[] = {a->cluster.nodes,      a->cluster.gpus,
                                    a->row.gpu_peak_bytes, a->row.host_peak_bytes,
                                    a->longest_seq_len,    a->largest_micro_batch,
-                                   a->cheapest.nodes,     a->cheapest.gpus};
+                                   a->cheapest.nodes,     a->cheapest.gpus,
+                                   a->safe.nodes,         a->safe.gpus};
+        enum { N_VALUES = sizeof values / sizeof values[0] };
         const double hours = a->fits ? stw_sweep_gpu_hours(&a->cheapest_row) : (double)NAN;
         const double usd = a->fits ? stw_sweep_usd(&a->cheapest_row) : (double)NAN;
         const double price = a->cluster.usd_per_gpu_hour;
@@ -290,10 +387,11 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                   stw_word_plain_double(hours),
                                   stw_word_plain_double(price > 0 ? price : (double)NAN),
                                   stw_word_plain_double(usd)};
-        char whole[8][24], layout[160];
+        char whole[N_VALUES][24], layout[160];
         layout_words(a, layout, sizeof layout);
-        for (int v = 0; v < 8; v++) snprintf(whole[v], sizeof whole[v], "%" PRIu64, values[v]);
-        for (int v = 4; v < 8; v++)
+        for (int v = 0; v < N_VALUES; v++)
+            snprintf(whole[v], sizeof whole[v], "%" PRIu64, values[v]);
+        for (int v = 4; v < N_VALUES; v++)
             if (values[v] == 0) whole[v][0] = '\0'; /* not known */
         const char *const cells[] = {a->name,
                                      shown_to_fit(a) ? "true" : "false",
@@ -316,7 +414,10 @@ static void put_csv(const stw_size_answer *answers, uint32_t n, stw_text *out) {
                                      a->needs != NULL ? a->needs : "",
                                      stw_sweep_verdict_name(a->row.verdict),
                                      reals[4].text,
-                                     reals[5].text};
+                                     reals[5].text,
+                                     whole[8],
+                                     whole[9],
+                                     a->safe_layout != NULL ? a->safe_layout : ""};
         stw_csv_row(out, cells, sizeof cells / sizeof cells[0]);
     }
 }
@@ -359,6 +460,13 @@ static void write_answer(const stw_size_answer *a, bool cheapest, stw_json *json
         if (a->cheapest_row.usd_per_gpu_hour > 0)
             stw_json_double(json, "usd_per_1e9_tokens", stw_sweep_usd(&a->cheapest_row));
         stw_json_bool(json, "of_all_kinds", cheapest);
+        stw_json_end(json);
+    }
+    if (a->safe.nodes > 0) {
+        stw_json_begin_object(json, "without_risk");
+        stw_json_u64(json, "nodes", a->safe.nodes);
+        stw_json_u64(json, "gpus_per_node", a->safe.gpus);
+        stw_json_string(json, "layout", a->safe_layout);
         stw_json_end(json);
     }
     stw_json_string(json, "needs", a->needs);
@@ -407,6 +515,7 @@ static stw_status write_json(const stw_size_answer *answers, uint32_t n, stw_tex
 static void put_title(const stw_size_answer *answers, uint32_t n, stw_format format,
                       stw_text *out) {
     put_heading(answers, n, format, out);
+    put_setup(answers, n, format, out);
     stw_doc_line(
         out, format,
         "Part of a node: its memory, cores and bandwidths in proportion to its GPUs. "

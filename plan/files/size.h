@@ -12,6 +12,14 @@
 #define STW_SIZE_MOST_SETTINGS 16
 #define STW_SIZE_MOST_TIMES 4 /* the cheapest is sought up to so many times the smallest */
 
+/** What was planned. */
+typedef struct stw_size_setup {
+    const char *engine; /* static; NULL: nothing was */
+    stw_dtype params, grads, exp_avg, exp_avg_sq;
+    bool has_master;
+    uint64_t step_tokens; /* 0: unknown */
+} stw_size_setup;
+
 /** The answer for one model on one kind of node. Strings are in the pool of the call. */
 typedef struct stw_size_answer {
     const stw_model *model; /* borrowed */
@@ -25,6 +33,11 @@ typedef struct stw_size_answer {
     bool of_trainer;   /* tokens per second are without the seconds of other roles */
     uint64_t longest_seq_len, largest_micro_batch; /* on it, the rest unchanged; 0: unknown */
     const char *help;                              /* with what it fits where it does not */
+    stw_size_setup setup;                          /* of the plan; all zeros: there is none */
+    /* Where the smallest is at risk: the smallest that is not, of at most STW_SIZE_MOST_TIMES times
+     * the GPUs, and its layout (words of KEY=VALUE); no nodes, NULL: none was found */
+    stw_cluster safe;
+    const char *safe_layout;
     stw_cluster cheapest; /* of 1, 2 and STW_SIZE_MOST_TIMES times the GPUs */
     stw_sweep_row cheapest_row;
     uint32_t planned; /* points */
