@@ -317,10 +317,14 @@ stw_status stw_deepspeed_import(const char *text, size_t length, stw_import *out
     stw_deepspeed_read(&r, &defaults);
     out->flags = r.flags;
     if (r.status == STW_STATUS_OK)
-        stw_reading_assume_key(&r, "sequence length", "batch.seq_len",
-                               "not in a DeepSpeed config; set it", "batch.seq_len");
+        stw_reading_assume_key(&r, "sequence length", "4,096 tokens",
+                               "fewer where the model has fewer positions; not in a DeepSpeed "
+                               "config: --set batch.seq_len=...",
+                               "batch.seq_len");
     if (r.status == STW_STATUS_OK)
-        stw_reading_assume_key(&r, "gradient checkpointing", "recompute.granularity",
-                               "not in a DeepSpeed config; set it", "recompute.granularity");
+        stw_reading_assume_key(&r, "gradient checkpointing", "what the planner chooses",
+                               "not in a DeepSpeed config: --set recompute.granularity=full or "
+                               "none",
+                               "recompute.granularity");
     return r.status;
 }

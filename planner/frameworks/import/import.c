@@ -9,6 +9,8 @@
 #include "core/checked.h"
 #include "core/file.h"
 #include "models/zoo.h"
+#include "plan/spec/registry.h"
+#include "plan/spec/spec_keys.h"
 #include "planner/frameworks/import/areal.h"
 #include "planner/frameworks/import/deepspeed.h"
 #include "planner/frameworks/import/derived.h"
@@ -234,8 +236,8 @@ out:
     return status;
 }
 
-stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster, stw_run_spec *run,
-                            stw_error *err) {
+static stw_status deal_batch(const stw_import *import, const stw_cluster *cluster,
+                             stw_run_spec *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_parallel *p = &run->parallel;
     uint32_t nodes = cluster->nodes; /* the trainer's */
@@ -281,6 +283,60 @@ stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster
     status = set(import, setting, run, err);
 out:
     return status;
+}
+
+/* Does a key need ranks, gathers or micro batches that the run has not? (plan/program/effect.h
+ * tests all needs.) */
+static bool is_idle(const stw_spec_row *row, bool one_gpu, const stw_run_spec *run) {
+    const uint64_t of_ranks = 1ull << STW_NEED_SHARDS | 1ull << STW_NEED_RANKS |
+                              1ull << STW_NEED_PEERS | 1ull << STW_NEED_NODES;
+    const bool gathers = !one_gpu || run->precision.params != run->precision.compute;
+    return ((row->needs & of_ranks) != 0 && one_gpu) ||
+           ((row->needs & 1ull << STW_NEED_GATHERS) != 0 && !gathers) ||
+           ((row->needs & 1ull << STW_NEED_ACCUMULATES) != 0 && run->batch.grad_accumulation == 1);
+}
+
+/* The default of a key that still has the file's value. */
+static stw_status take_default(const stw_import *import, const stw_spec_row *row,
+                               const char *imported, const stw_run_spec *defaults,
+                               stw_run_spec *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text value = STW_TEXT_INIT, usual = STW_TEXT_INIT;
+    stw_spec_write_value(row, run, &value);
+    stw_spec_write_value(row, defaults, &usual);
+    STW_TRY(stw_text_status(&value, err));
+    STW_TRY(stw_text_status(&usual, err));
+    if (value.data != NULL && usual.data != NULL && strcmp(value.data, imported) == 0)
+        status = stw_run_spec_set(run, row->key, usual.data, import->path, err);
+out:
+    stw_text_free(&value);
+    stw_text_free(&usual);
+    return status;
+}
+
+/* What a file says for several ranks or micro batches has no effect on one: nobody set it. */
+static stw_status drop_idle(const stw_import *import, bool one_gpu, stw_run_spec *run,
+                            stw_error *err) {
+    stw_run_spec defaults;
+    stw_status status = stw_run_spec_init_as(run, &defaults, err);
+    if (status != STW_STATUS_OK) return status;
+    for (size_t i = 0; i < import->n_settings; i++) {
+        const size_t length = strcspn(import->settings[i], "=");
+        const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), import->settings[i], length);
+        if (row != NULL && is_idle(row, one_gpu, run))
+            STW_TRY(
+                take_default(import, row, import->settings[i] + length + 1, &defaults, run, err));
+    }
+out:
+    stw_run_spec_free(&defaults);
+    return status;
+}
+
+stw_status stw_import_batch(const stw_import *import, const stw_cluster *cluster, stw_run_spec *run,
+                            stw_error *err) {
+    const bool one_gpu = cluster->nodes == 1 && cluster->gpus <= 1;
+    const stw_status status = deal_batch(import, cluster, run, err);
+    return status == STW_STATUS_OK ? drop_idle(import, one_gpu, run, err) : status;
 }
 
 size_t stw_import_count(const stw_import *import, stw_import_use use) {
