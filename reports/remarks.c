@@ -41,7 +41,7 @@ static void add_learned(const stw_plan *plan, stw_remarks *out) {
 static void add_omissions(const stw_plan *plan, stw_remarks *out) {
     if (!plan->model->facts_known)
         add(out, true, "Forward and backward are not included: the architecture is unknown.");
-    else if (plan->cluster.gpus == 0)
+    else if (!stw_cluster_has_gpus(&plan->cluster))
         add(out, true,
             "The time of forward and backward is not predicted: the cluster has no GPU.");
 }
@@ -107,11 +107,20 @@ static void add_lacks(const stw_plan *plan, stw_remarks *out) {
     if (text[0] != '\0') add(out, false, "Warning: %s.", text);
 }
 
+static void add_no_text(const stw_plan *plan, stw_remarks *out) {
+    const uint64_t images = plan->run.batch.image_tokens, all = plan->run.batch.seq_len;
+    if (images == 0 || images < all) return;
+    add(out, false,
+        "Warning: batch.image_tokens fill all %llu tokens of a sequence: no token of text is left.",
+        (unsigned long long)all);
+}
+
 void stw_plan_remarks_get(const stw_plan *plan, const stw_plan_facts *facts, stw_remarks *out) {
     out->n = 0;
     out->failed = false;
     add_known_failure(plan, out);
     add_lacks(plan, out);
+    add_no_text(plan, out);
     add_assumed(plan, out);
     add_learned(plan, out);
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return;

@@ -11,7 +11,7 @@ static const double SAME_SECONDS = 1e-6;
 
 bool stw_sim_predicts(const stw_plan *plan, const stw_movement *movement) {
     if (plan->verdict == STW_VERDICT_DOES_NOT_FIT) return false;
-    return movement->by_stowage || plan->cluster.gpus > 0;
+    return movement->by_stowage || stw_cluster_has_gpus(&plan->cluster);
 }
 
 /* A phase takes as long as its slowest kind of rank. */

@@ -131,7 +131,7 @@ static void guess_host(stw_cluster *out) {
 static void pretend_gpu(stw_cluster *out) {
     uint64_t bytes = out->host.limit_bytes / 4 / (64 * MIB) * (64 * MIB);
     out->gpus = 0;
-    snprintf(out->gpu.name, sizeof out->gpu.name, "none (host backend)");
+    snprintf(out->gpu.name, sizeof out->gpu.name, "%s", STW_NO_GPU);
     out->gpu.memory_bytes = stw_max_u64(bytes, 64 * MIB);
     out->gpu.context_bytes = out->gpu.comm_bytes = 0;
     out->host.page_lock_limit_bytes = STW_UNLIMITED; /* the host backend locks no pages */

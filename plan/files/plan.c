@@ -286,6 +286,7 @@ uint64_t stw_plan_state_elements(const stw_plan *plan) {
 stw_status stw_plan_add_alternative(stw_plan *plan, const char *rule, double seconds,
                                     double plan_seconds, const char *needs, stw_error *err) {
     if (plan->n_alternatives == STW_MAX_ALTERNATIVES) return STW_STATUS_OK;
+    if (!stw_cluster_has_gpus(&plan->cluster)) return STW_STATUS_OK; /* nothing has seconds */
     if (plan->n_alternatives == 0)
         plan->alternatives =
             stw_pool_array(plan->pool, STW_MAX_ALTERNATIVES, sizeof *plan->alternatives);

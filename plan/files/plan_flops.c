@@ -19,6 +19,6 @@ double stw_plan_model_flops(const stw_plan *plan) {
 double stw_plan_mfu(const stw_plan *plan) {
     const stw_cluster *c = &plan->cluster;
     const double seconds = stw_plan_iteration_s(plan), flops = stw_plan_model_flops(plan);
-    const double peak = c->gpus > 0 ? c->gpu.bf16_flops * plan->job->world : 0.0;
+    const double peak = stw_cluster_has_gpus(c) ? c->gpu.bf16_flops * plan->job->world : 0.0;
     return seconds > 0 && flops > 0 && peak > 0 ? flops / seconds / peak : (double)NAN;
 }

@@ -55,7 +55,7 @@ typedef struct stw_cluster {
     bool assumed[STW_N_ASSUMABLE]; /* by the file not given: defaults, which are those of an H200 */
     uint32_t nodes;
     double nic_bps; /* per GPU, between nodes; 0: one node only */
-    uint32_t gpus;  /* per node; 0: none, the host backend emulates one */
+    uint32_t gpus;  /* per node; 0: none, the host backend emulates one (stw_cluster_has_gpus) */
     struct {
         char name[64];
         uint64_t memory_bytes;  /* total per GPU */
@@ -123,6 +123,11 @@ typedef struct stw_cluster {
     } calibration;
 } stw_cluster;
 
+/** gpu.name of a machine without GPU. */
+#define STW_NO_GPU "none (host backend)"
+/** Are there GPUs, or is node.gpus 0, or are its GPUs emulated in host memory (STW_NO_GPU)? What
+ * has none trains nothing: forward and backward have no seconds. */
+bool stw_cluster_has_gpus(const stw_cluster *cluster);
 /** Defaults: one node, one GPU with the H200's data-sheet memory and conservative rates.
  * NO_MEMORY. */
 STW_MUST_USE stw_status stw_cluster_defaults(stw_cluster *cluster, stw_error *err);

@@ -55,6 +55,10 @@ void stw_cluster_give(stw_cluster *cluster, const char *key, const char *value) 
     stw_tree_free(tree);
 }
 
+bool stw_cluster_has_gpus(const stw_cluster *cluster) {
+    return cluster->gpus > 0 && strcmp(cluster->gpu.name, STW_NO_GPU) != 0;
+}
+
 static bool is_used(const stw_cluster *c, uint64_t assumable) {
     switch (assumable) {
     case GPU_BF16:

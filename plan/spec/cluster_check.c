@@ -36,6 +36,12 @@ static stw_status check_rates(const stw_cluster *c, const char *origin, stw_erro
         {"node.nvme.write", c->nvme.write_bps, c->nvme.capacity_bytes > 0},
         {"node.cpu_adamw", c->cpu_adamw_pps, true},
     };
+    if (c->gpus > 1 && !stw_cluster_has_gpus(c) && !(c->nvlink_bps > 0))
+        return stw_fail(err, STW_STATUS_BAD_INPUT, origin,
+                        "node.nvlink: found 0 with node.gpus %u, but there is no GPU: set "
+                        "node.nvlink to link emulated ones, or leave node.gpus at 0 and set "
+                        "nodes=%u",
+                        c->gpus, c->gpus);
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++)
         if (rates[i].used && !(rates[i].value > 0))
             return refuse(origin, rates[i].key, "0", "a rate above 0", err);
@@ -192,6 +198,9 @@ void stw_cluster_follow(const stw_cluster *before, const char *const *items, siz
                         stw_cluster *cluster) {
     const settings all = {items, n};
     follow_memory(before, &all, cluster);
+    if (is_set(&all, "node.gpu.bf16") && !is_set(&all, "node.gpu.name") && cluster->gpus > 0 &&
+        !stw_cluster_has_gpus(cluster)) /* a GPU is described that this machine lacks */
+        memcpy(memset(cluster->gpu.name, 0, sizeof cluster->gpu.name), "GPU", 3);
     stw_cluster_lower_rates(cluster, &(stw_cluster_given){is_set, &all});
     stw_cluster_forget_unused(cluster);
 }
