@@ -21,7 +21,7 @@ static stw_status list(const char *pattern, const stw_general *general, stw_erro
         STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, pattern, "matches none of the %zu clusters",
                          presets.n));
     if (n > STW_MOST_LISTED && stw_is_summary(general, format))
-        STW_TRY(stw_report_cluster_names(presets.items, n, &text, err));
+        STW_TRY(stw_report_cluster_names(presets.items, n, pattern != NULL, &text, err));
     else
         STW_TRY(stw_report_clusters(presets.items, n, format, &text, err));
     STW_TRY(stw_emit(general, &text, err));

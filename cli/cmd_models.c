@@ -40,7 +40,7 @@ static stw_status list(const char *pattern, const stw_general *general, stw_erro
         goto out;
     }
     if (n > STW_MOST_LISTED && stw_is_summary(general, format)) {
-        STW_TRY(stw_report_model_names(chosen, n, &text, err));
+        STW_TRY(stw_report_model_names(chosen, n, pattern != NULL, &text, err));
     } else {
         for (size_t i = 0; i < n && chosen[i] != NULL; i++)
             STW_TRY(stw_model_open(chosen[i], data, &models[i], err));

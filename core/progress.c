@@ -42,7 +42,7 @@ static void describe(double now_s, char *out, size_t out_size) {
         stw_bytes_format(total, whole, sizeof whole);
         snprintf(amount, sizeof amount, " %s of %s (%.0f%%),", part, whole, percent);
     } else if (unit == STW_PROGRESS_SHARE && total > 0) {
-        snprintf(amount, sizeof amount, " %.0f%%,", percent);
+        snprintf(amount, sizeof amount, " %.0f%% of it done,", percent);
     }
     snprintf(out, out_size, "%s:%s %.0f s", what, amount, now_s - start_s);
 }

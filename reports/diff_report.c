@@ -117,7 +117,7 @@ static void name_phases(const writing *w, char *out, size_t out_size) {
         if (before_n == 0 || after_n == 0) continue;
         double before = (double)before_n * w->diff->plans[0]->time_s[p];
         double after = (double)after_n * w->diff->plans[1]->time_s[p];
-        if (!isfinite(before) || !isfinite(after) || before == after) continue;
+        if (!isfinite(before) || !isfinite(after) || stw_diff_same_seconds(before, after)) continue;
         int n = snprintf(out + length, out_size - length, "%s%s %s", length == 0 ? " (" : ", ",
                          stw_phase_name((stw_phase)p), signed_seconds(before, after).text);
         length += n > 0 ? (size_t)n : 0;
@@ -138,7 +138,7 @@ static void put_times(const writing *w) {
         return;
     }
     name_phases(w, phases, sizeof phases);
-    if (before == after)
+    if (stw_diff_same_seconds(before, after))
         stw_doc_line(w->out, w->format, "Iteration time: unchanged, %s.",
                      stw_word_seconds(after).text);
     else

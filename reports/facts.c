@@ -189,6 +189,20 @@ static void add_state(const stw_plan *plan, stw_plan_facts *facts) {
     if (job->engine->whole) take_walk(plan, facts);
 }
 
+/* What a caching allocator holds at its worst. Beyond the limit it holds nothing. */
+static void add_reserved(const stw_plan *plan, stw_plan_facts *facts) {
+    if (plan->job->engine->spec.executes || plan->shown == NULL || plan->replayed == NULL ||
+        plan->verdict == STW_VERDICT_DOES_NOT_FIT)
+        return;
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        for (uint32_t k = 0; k < plan->job->n_kinds; k++) {
+            const uint64_t bytes = plan->shown[k].phase[p][STW_TIER_GPU].total;
+            if (!plan->shown[k].has[p] || bytes <= facts->gpu_reserved) continue;
+            facts->gpu_reserved = bytes;
+            facts->reserved_phase = (stw_phase)p;
+        }
+}
+
 void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts) {
     memset(facts, 0, sizeof *facts);
     facts->gpu_capacity = stw_plan_gpu_capacity(plan);
@@ -213,4 +227,5 @@ void stw_plan_facts_get(const stw_plan *plan, stw_plan_facts *facts) {
     }
     add_state(plan, facts);
     add_excesses(plan, facts);
+    add_reserved(plan, facts);
 }

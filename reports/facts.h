@@ -35,6 +35,9 @@ typedef struct stw_plan_facts {
     stw_phase_facts phases[STW_N_PHASES];
     stw_phase gpu_phase, host_phase; /* of the highest peaks; STW_N_PHASES: no phase at all */
     uint64_t gpu_peak, host_peak, nvme_peak;
+    uint64_t gpu_reserved; /* with all that the engine's allocator holds; 0: it has none, or the
+                            * plan does not fit */
+    stw_phase reserved_phase;
     /* Of the largest rank: parameters whose optimizer state each decision places, and bytes of its
      * regions, or at the peaks of the step where the engine has all state in one place. What has
      * another cut than that state belongs to the first decision. */

@@ -111,7 +111,7 @@ static void put_either(stw_text *list, stw_text *shorter, stw_text *out) {
     stw_text_free(shorter);
 }
 
-stw_status stw_report_model_names(const char *const *names, size_t n, stw_text *out,
+stw_status stw_report_model_names(const char *const *names, size_t n, bool picked, stw_text *out,
                                   stw_error *err) {
     stw_text list = STW_TEXT_INIT, flow = STW_TEXT_INIT;
     stw_pool *pool = stw_pool_new();
@@ -119,10 +119,8 @@ stw_status stw_report_model_names(const char *const *names, size_t n, stw_text *
     put_families(names, n, pool, &list);
     put_flow(names, n, &flow);
     put_either(&list, &flow, out);
-    stw_doc_line(out, STW_FORMAT_TERMINAL,
-                 "%zu models. Parameters, bytes and context: -v for all, stowage models PATTERN "
-                 "for some",
-                 n);
+    stw_doc_line(out, STW_FORMAT_TERMINAL, "%zu model%s. Parameters, bytes and context: -v%s", n,
+                 n == 1 ? "" : "s", picked ? "" : " for all, stowage models PATTERN for some");
     stw_pool_free(pool);
     return stw_text_status(out, err);
 }
@@ -146,8 +144,8 @@ static const char *an_instance(const stw_listed_cluster *clusters, size_t n) {
     return "";
 }
 
-stw_status stw_report_cluster_names(const stw_listed_cluster *clusters, size_t n, stw_text *out,
-                                    stw_error *err) {
+stw_status stw_report_cluster_names(const stw_listed_cluster *clusters, size_t n, bool picked,
+                                    stw_text *out, stw_error *err) {
     static const char *const heads[] = {"GPU", ">memory", "clusters"};
     stw_text list = STW_TEXT_INIT, shorter = STW_TEXT_INIT, flow = STW_TEXT_INIT;
     stw_table t;
@@ -179,10 +177,8 @@ stw_status stw_report_cluster_names(const stw_listed_cluster *clusters, size_t n
     stw_text_free(&flow);
     stw_table_write(&t, STW_FORMAT_TERMINAL, &list);
     put_either(&list, &shorter, out);
-    stw_doc_line(out, STW_FORMAT_TERMINAL,
-                 "%zu clusters. Memory, network, rates: -v for all, stowage clusters PATTERN "
-                 "for some",
-                 n);
+    stw_doc_line(out, STW_FORMAT_TERMINAL, "%zu cluster%s. Memory, network, rates: -v%s", n,
+                 n == 1 ? "" : "s", picked ? "" : " for all, stowage clusters PATTERN for some");
     stw_pool_free(pool);
     return stw_text_status(out, err);
 }

@@ -30,20 +30,33 @@ static void put_tokens(const stw_section *s) {
     stw_text_free(&times);
 }
 
+/* "8 ranks, state sharded over 8 of them; ..." */
+static void put_shards(const stw_section *s) {
+    const stw_job *job = s->plan->job;
+    const stw_rank_kind *most = &job->kinds[job->largest];
+    const uint64_t updates = most->spaces[STW_SPACE_OPTIMIZER].n;
+    char held[160];
+    if (job->world == 1) {
+        stw_doc_line(s->out, s->format, "1 rank, which holds all state.");
+        return;
+    }
+    if (updates == most->params)
+        snprintf(held, sizeof held, "the largest shard has %s parameters",
+                 stw_word_count(updates).text);
+    else
+        snprintf(held, sizeof held, "the largest rank holds %s parameters and updates %s of them",
+                 stw_word_count(most->params).text, stw_word_count(updates).text);
+    stw_doc_line(s->out, s->format, "%u ranks, state sharded over %u of them; %s.", job->world,
+                 job->group, held);
+}
+
 static void put_model(const stw_section *s) {
     const stw_model *m = s->plan->model;
-    const stw_job *job = s->plan->job;
     stw_doc_heading(s->out, s->format, "Model");
     stw_doc_line(s->out, s->format, "%s%s%s: %s parameters in %s tensors, digest %s.", m->name,
                  *m->model_type != '\0' ? ", " : "", m->model_type, stw_word_count(m->params).text,
                  stw_word_count(m->n_tensors).text, m->digest);
-    if (job->world == 1)
-        stw_doc_line(s->out, s->format, "1 rank, which holds all state.");
-    else
-        stw_doc_line(
-            s->out, s->format,
-            "%u ranks, state sharded over %u of them; the largest shard has %s parameters.",
-            job->world, job->group, stw_word_count(job->kinds[job->largest].params).text);
+    put_shards(s);
     const stw_run_spec *run = &s->plan->run;
     stw_doc_line(
         s->out, s->format, "Engine %s; params %s, grads %s, exp_avg %s, exp_avg_sq %s, %s.",
@@ -82,7 +95,8 @@ static void put_cluster(const stw_section *s) {
     stw_section_machine(c, machine, sizeof machine);
     stw_doc_line(s->out, s->format, "%s: %s. Memory limits: %s per %s, %s per node.", c->name,
                  machine, stw_word_gib(s->facts->gpu_capacity).text,
-                 c->gpus > 0 ? "GPU" : "emulated GPU", stw_word_gib(s->facts->host_capacity).text);
+                 stw_cluster_has_gpus(c) ? "GPU" : "emulated GPU",
+                 stw_word_gib(s->facts->host_capacity).text);
     stw_doc_line(s->out, s->format, "Per GPU: %s in bf16; memory bandwidth %s.",
                  quantity(c->gpu.bf16_flops, STW_UNIT_FLOPS).text, rate(c->gpu.hbm_bps).text);
     stw_doc_line(s->out, s->format,

@@ -114,26 +114,45 @@ static void peak_cells(stw_table *t, uint64_t bytes) {
     stw_table_cell(t, "%s", bytes > 0 ? stw_word_gib(bytes).text : "");
 }
 
-/* Kinds of ranks that have several roles, or a role's own nodes; the largest stands for all of the
- * trainer's. */
-static void put_kind(const stw_section *s, stw_table *t, uint32_t kind) {
-    const stw_plan *plan = s->plan;
-    const stw_job *job = plan->job;
+/* Kinds whose bytes differ by at most this share are shown as one. */
+static const double ALIKE = 0.01;
+
+static bool near(uint64_t a, uint64_t b) {
+    const double x = (double)a, y = (double)b;
+    return fabs(x - y) <= ALIKE * fmax(x, y);
+}
+
+/* Do two kinds of rank hold the same of all roles in a phase? @param a, b [n] */
+static bool alike(const stw_role_peaks *a, const stw_role_peaks *b, uint32_t n, unsigned phase) {
+    for (uint32_t r = 0; r < n; r++)
+        for (int tier = STW_TIER_GPU; tier <= STW_TIER_HOST; tier++)
+            if (!near(a[r].bytes[phase][tier], b[r].bytes[phase][tier])) return false;
+    return true;
+}
+
+/* Kinds of ranks that share nodes: what they hold by roles. Stages differ; the largest rank's
+ * stands for all of them. */
+typedef struct home_kinds {
+    const stw_job *job;
+    uint32_t n_all;
+    const bool *here;         /* [n_all] */
+    const stw_role_peaks *of; /* [n_all][job->n_roles] */
+} home_kinds;
+
+static void put_phase(const stw_section *s, stw_table *t, const home_kinds *h, unsigned p,
+                      bool *shown, bool *like) {
+    const stw_job *job = h->job;
     char who[128];
-    stw_role_peaks *of = stw_pool_array(s->pool, job->n_roles, sizeof *of);
-    bool *alike = stw_pool_array(s->pool, job->n_kinds, sizeof *alike);
-    if (of == NULL || alike == NULL) {
-        s->out->failed = true;
-        return;
-    }
-    stw_program_walk_roles(plan->programs[kind], job->n_roles, of);
-    for (uint32_t k = 0; k < job->n_kinds; k++)
-        alike[k] = job->kinds[k].home == job->kinds[kind].home;
-    stw_job_ranks_words(job, alike, who, sizeof who);
-    if (job->engine->stage != NULL && job->kinds[kind].home == 0) /* stages differ */
-        stw_job_kind_words(job, kind, who, sizeof who);
-    for (unsigned p = 0; p < STW_N_PHASES; p++) {
-        if (!plan->peaks[kind].has[p]) continue;
+    memset(shown, 0, h->n_all * sizeof *shown);
+    for (uint32_t k = 0; k < h->n_all; k++) {
+        const stw_role_peaks *of = h->of + (size_t)k * job->n_roles;
+        if (!h->here[k] || shown[k] || !s->plan->peaks[k].has[p]) continue;
+        for (uint32_t i = 0; i < h->n_all; i++) {
+            const stw_role_peaks *other = h->of + (size_t)i * job->n_roles;
+            like[i] = h->here[i] && !shown[i] && alike(of, other, job->n_roles, p);
+            shown[i] |= like[i];
+        }
+        stw_job_ranks_words(job, like, who, sizeof who);
         for (uint32_t r = 0; r < job->n_roles; r++) {
             const uint64_t *bytes = of[r].bytes[p];
             if (bytes[STW_TIER_GPU] == 0 && bytes[STW_TIER_HOST] == 0) continue;
@@ -146,6 +165,26 @@ static void put_kind(const stw_section *s, stw_table *t, uint32_t kind) {
     }
 }
 
+static void put_home(const stw_section *s, stw_table *t, uint32_t home) {
+    const stw_job *job = s->plan->job;
+    const bool stages = job->engine->stage != NULL && home == 0;
+    stw_role_peaks *of = stw_pool_array(s->pool, (size_t)job->n_kinds * job->n_roles, sizeof *of);
+    bool *flags = stw_pool_array(s->pool, 3 * (size_t)job->n_kinds, sizeof *flags);
+    if (of == NULL || flags == NULL) {
+        s->out->failed = true;
+        return;
+    }
+    for (uint32_t k = 0; k < job->n_kinds; k++) {
+        flags[k] = job->kinds[k].home == home && (!stages || k == job->largest);
+        if (flags[k])
+            stw_program_walk_roles(s->plan->programs[k], job->n_roles,
+                                   of + (size_t)k * job->n_roles);
+    }
+    const home_kinds here = {job, job->n_kinds, flags, of};
+    for (unsigned p = 0; p < STW_N_PHASES; p++)
+        put_phase(s, t, &here, p, flags + job->n_kinds, flags + 2 * (size_t)job->n_kinds);
+}
+
 void stw_section_roles(const stw_section *s) {
     static const char *const heads[] = {"where", "phase", "role", ">GPU", ">host"};
     const stw_job *job = s->plan->job;
@@ -156,7 +195,7 @@ void stw_section_roles(const stw_section *s) {
     if (s->plan->programs == NULL || s->plan->peaks == NULL) return;
     stw_doc_heading(s->out, s->format, "Peak memory by role (per rank)");
     stw_table_begin(&t, s->pool, heads, 5);
-    for (uint32_t k = 0; k < job->n_kinds; k++)
-        if (k == job->largest || job->kinds[k].home != 0) put_kind(s, &t, k);
+    for (uint32_t r = 0; r < job->n_roles; r++)
+        if (stw_role_is_alone(job->roles, r)) put_home(s, &t, r);
     stw_table_write(&t, s->format, s->out);
 }

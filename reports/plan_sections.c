@@ -9,6 +9,7 @@
 
 #include "core/checked.h"
 #include "plan/engines/bytes.h"
+#include "plan/engines/cpu_step.h"
 #include "plan/files/plan_file.h"
 #include "plan/files/plan_flops.h"
 #include "plan/program/demand.h"
@@ -22,18 +23,44 @@ void stw_section_cluster_name(const stw_cluster *c, char *out, size_t out_size) 
 
 void stw_section_machine(const stw_cluster *c, char *out, size_t out_size) {
     char gpus[96] = "without GPU (emulated in host memory)";
-    if (c->gpus > 0)
+    if (c->gpus > 0 && !stw_cluster_has_gpus(c))
+        snprintf(gpus, sizeof gpus, "without GPU (%u%s emulated in host memory)", c->gpus,
+                 c->nodes > 1 ? " each" : "");
+    else if (c->gpus > 0)
         snprintf(gpus, sizeof gpus, "with %u x %s%s", c->gpus, c->gpu.name,
                  c->nodes > 1 ? " each" : "");
     snprintf(out, out_size, "%u node%s %s", c->nodes, c->nodes > 1 ? "s" : "", gpus);
 }
 
+static const char *a_gpu(const stw_plan *plan) {
+    return stw_cluster_has_gpus(&plan->cluster) ? "GPU" : "emulated GPU";
+}
+
+/* "GPU memory: peak 57.97 GiB allocated, 77.90 GiB reserved, of 79.10 GiB per GPU (98.5%) in
+ * forward_backward.": the allocator's reserve is what runs out. */
+static void put_reserved(const stw_section *s) {
+    const stw_plan_facts *f = s->facts;
+    char phase[64] = "";
+    if (f->gpu_phase != f->reserved_phase)
+        snprintf(phase, sizeof phase, " in %s", stw_phase_name(f->gpu_phase));
+    stw_doc_line(s->out, s->format,
+                 "GPU memory: peak %s allocated%s, %s reserved, of %s per %s (%s) in %s.",
+                 stw_word_gib(f->gpu_peak).text, phase, stw_word_gib(f->gpu_reserved).text,
+                 stw_word_gib(f->gpu_capacity).text, a_gpu(s->plan),
+                 stw_word_share((double)f->gpu_reserved, (double)f->gpu_capacity).text,
+                 stw_phase_name(f->reserved_phase));
+}
+
 /* "GPU memory: peak 61.03 GiB of 139.80 GiB per GPU (43.7%) in optimizer_step." */
 static void put_use(const stw_section *s, bool gpu) {
     const stw_plan_facts *f = s->facts;
+    if (gpu && f->gpu_reserved > f->gpu_peak) {
+        put_reserved(s);
+        return;
+    }
     const uint64_t bytes = gpu ? f->gpu_peak : f->host_peak;
     const uint64_t limit = gpu ? f->gpu_capacity : f->host_capacity;
-    const char *per = !gpu ? "node" : s->plan->cluster.gpus > 0 ? "GPU" : "emulated GPU";
+    const char *per = gpu ? a_gpu(s->plan) : "node";
     stw_doc_line(s->out, s->format, "%s memory: peak %s of %s per %s (%s) in %s.",
                  gpu ? "GPU" : "Host", stw_word_gib(bytes).text, stw_word_gib(limit).text, per,
                  stw_word_share((double)bytes, (double)limit).text,
@@ -100,11 +127,15 @@ void stw_section_iteration(const stw_section *s) {
 
 void stw_section_costs(const stw_section *s) {
     const stw_plan *plan = s->plan;
-    const char *rank = plan->cluster.gpus > 0 ? "GPU" : "rank", *whose = whose_of(plan);
+    const char *rank = stw_cluster_has_gpus(&plan->cluster) ? "GPU" : "rank",
+               *whose = whose_of(plan);
     const double iteration_s = stw_plan_iteration_s(plan);
     const uint32_t ranks = plan->job->ranks;
+    stw_text untimed = STW_TEXT_INIT;
     if (!(iteration_s > 0)) return;
     stw_section_iteration(s);
+    name_untimed(plan->job, &untimed);
+    if (untimed.failed) s->out->failed = true;
     double per_s = stw_plan_iteration_tokens(plan) / iteration_s;
     char mfu[64] = "";
     const double used = stw_plan_mfu(plan);
@@ -112,10 +143,31 @@ void stw_section_costs(const stw_section *s) {
     stw_doc_line(s->out, s->format, "Throughput%s: %s tokens/s (%s per %s)%s.", whose,
                  stw_word_count((uint64_t)(per_s + 0.5)).text,
                  stw_word_count((uint64_t)(per_s / ranks + 0.5)).text, rank, mfu);
-    stw_doc_line(s->out, s->format, "1000 iterations%s take %s on %u %s%s: %s %s-hours.", whose,
+    stw_doc_line(s->out, s->format, "1000 iterations%s take %s on %u %s%s: %s %s-hours%s%s.", whose,
                  stw_word_seconds(iteration_s * 1000).text, ranks, rank, ranks > 1 ? "s" : "",
-                 stw_word_number(iteration_s * 1000 / 3600 * ranks).text, rank);
+                 stw_word_number(iteration_s * 1000 / 3600 * ranks).text, rank,
+                 untimed.length > 0 ? ", without those of " : "",
+                 untimed.length > 0 ? untimed.data : "");
+    stw_text_free(&untimed);
     stw_cost_of_plan(plan, s->format, s->out);
+}
+
+/* A step that the CPU binds takes this share of an iteration: its threads are told. */
+static const double NOTABLE = 0.1;
+
+/* "optimizer.cpu_threads is auto: ..." */
+static void put_threads(const stw_section *s, double iteration_s) {
+    const stw_job *job = s->plan->job;
+    const stw_phase_facts *step = &s->facts->phases[STW_PHASE_OPTIMIZER_STEP];
+    if (job->engine->cpu_advice == NULL || s->plan->run.optimizer.cpu_threads != STW_AUTO ||
+        !step->is_bound || step->binds != STW_RESOURCE_CPU ||
+        !(step->busy_s >= NOTABLE * iteration_s))
+        return;
+    const uint32_t threads = stw_cpu_threads(job);
+    stw_doc_line(s->out, s->format,
+                 "Assumed: the optimizer has %u thread%s of the CPU on each rank, as where "
+                 "OMP_NUM_THREADS is not set; --set optimizer.cpu_threads=N for others.",
+                 threads, threads == 1 ? "" : "s");
 }
 
 void stw_section_bottleneck(const stw_section *s) {
@@ -132,9 +184,11 @@ void stw_section_bottleneck(const stw_section *s) {
     if (longest == STW_N_PHASES || !s->facts->phases[longest].is_bound || !(iteration_s > 0))
         return;
     const stw_phase_facts *f = &s->facts->phases[longest];
-    stw_doc_line(s->out, s->format, "Bottleneck: %s, busy for %s of %s (%s of the iteration).",
+    stw_doc_line(s->out, s->format,
+                 "Bottleneck: %s, busy for %s of %s, which is %s of the iteration.",
                  stw_resource_words(f->binds), stw_word_share(f->busy_s, f->time_s).text,
                  stw_phase_name((stw_phase)longest), stw_word_share(most_s, iteration_s).text);
+    put_threads(s, iteration_s);
 }
 
 /* Less than this is lost in the noise of a training run. */
@@ -143,6 +197,7 @@ static const double WORTH_TELLING = 0.002;
 /* Faster plans that were passed over, and what they need: those that a key rules out stand with the
  * costs, the more complicated ones with the solver. */
 void stw_section_alternatives(const stw_section *s, bool by_key) {
+    if (!isfinite(stw_plan_iteration_s(s->plan))) return;
     for (uint32_t i = 0; i < s->plan->n_alternatives; i++) {
         const stw_alternative *other = &s->plan->alternatives[i];
         if ((strchr(other->rule, '.') != NULL) != by_key || other->share < WORTH_TELLING) continue;
@@ -232,7 +287,7 @@ static void put_time(const stw_section *s) {
     stw_section_risks(s);
     stw_section_costs(s);
     stw_section_bottleneck(s);
-    if (isfinite(stw_plan_iteration_s(plan))) stw_section_alternatives(s, true);
+    stw_section_alternatives(s, true);
     stw_section_remarks(s, true);
 }
 
@@ -442,7 +497,7 @@ static void put_prefetch(const stw_section *s) {
                  depth, depth > 1 ? "s" : "", stw_word_gib(bytes - stw_min_u64(bytes, work)).text);
 }
 
-static void put_load(const stw_section *s) {
+void stw_section_load_method(const stw_section *s) {
     const stw_plan *plan = s->plan;
     const stw_engine *engine = plan->job->engine;
     const bool chosen = plan->run.load.method == STW_AUTO;
@@ -450,6 +505,12 @@ static void put_load(const stw_section *s) {
                  !chosen                      ? ""
                  : engine->usual_load != NULL ? " (auto: the usual one)"
                                               : " (chosen by the planner)");
+}
+
+static void put_load(const stw_section *s) {
+    const stw_engine *engine = s->plan->job->engine;
+    const bool chosen = s->plan->run.load.method == STW_AUTO;
+    stw_section_load_method(s);
     if (chosen && engine->load_note != NULL)
         stw_doc_line(s->out, s->format, "%s", engine->load_note);
 }
@@ -561,7 +622,7 @@ void stw_section_solver(const stw_section *s) {
                  outcome[plan->outcome], gap, by->name, by->version != NULL ? by->version : "",
                  by->rows, by->columns, stw_word_seconds(by->seconds).text);
     put_estimates(s);
-    if (isfinite(stw_plan_iteration_s(plan))) stw_section_alternatives(s, false);
+    stw_section_alternatives(s, false);
 }
 
 static void put_limits(const stw_section *s) {

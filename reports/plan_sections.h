@@ -60,6 +60,8 @@ void stw_section_roles(const stw_section *s);
 void stw_section_role_lines(const stw_section *s);
 /** Rings, prefetch and load method. */
 void stw_section_ring(const stw_section *s);
+/** "Load method: sharded_read (chosen by the planner)." */
+void stw_section_load_method(const stw_section *s);
 /** What the seconds of the load assume of its files. */
 void stw_section_load_seconds(const stw_section *s);
 /** Outcome and gap of the solver, and the cost of a greedy placement. */

@@ -31,9 +31,25 @@ static const char *place_words(kept k) {
 
 static bool same(kept a, kept b) { return a.tier == b.tier && a.parked == b.parked; }
 
+/* What files hold beside the moments: "moments, master weights and fp32 gradients" */
+static const char *names_on_nvme(const stw_plan *plan, const stw_place *place) {
+    bool master = false, grads = false;
+    for (unsigned p = 0; plan->peaks != NULL && p < STW_N_PHASES; p++) {
+        const uint64_t *of = plan->peaks[plan->job->largest].phase[p][STW_TIER_NVME].components;
+        master |= of[STW_COMPONENT_MASTER] > 0;
+        grads |= of[STW_COMPONENT_GRADS] > 0 && place->grads != STW_TIER_NVME;
+    }
+    return master && grads ? "moments, master weights and fp32 gradients"
+           : master        ? "moments and master weights"
+           : grads         ? "moments and fp32 gradients"
+                           : "moments";
+}
+
 /* "parameters and gradients on the GPU, moments on the host" */
 static void name_tiers(const stw_section *s, const stw_place *place, stw_text *out) {
-    static const char *const names[] = {"parameters", "gradients", "moments"};
+    const char *const names[] = {"parameters", "gradients",
+                                 place->moments == STW_TIER_NVME ? names_on_nvme(s->plan, place)
+                                                                 : "moments"};
     const kept of[] = {
         {place->params, place->params == STW_TIER_GPU && s->plan->run.park.params},
         {place->grads, place->grads == STW_TIER_GPU && s->plan->run.park.grads},
@@ -102,11 +118,6 @@ static void put_activations(const stw_section *s) {
                             stw_word_count(counts[a]).text, stw_act_name((stw_act)a));
     if (line.length > 0) stw_text_printf(&line, ".");
     put_text(s, &line);
-}
-
-static void put_load(const stw_section *s) {
-    stw_doc_line(s->out, s->format, "Load method: %s%s.", stw_load_name(s->plan->decisions.load),
-                 s->plan->run.load.method == STW_AUTO ? " (chosen by the planner)" : "");
 }
 
 /* ---- what to change ---- */
@@ -220,7 +231,7 @@ static const part parts[] = {
 
     {4, put_activations},
     {3, stw_section_role_lines},
-    {7, put_load},
+    {7, stw_section_load_method},
     {5, put_notes},
     {6, put_excluded},
     {8, put_passed_over},

@@ -46,11 +46,12 @@ typedef struct stw_listed_key {
  * twelve keys names and defaults alone (JSON: stowage.keys/1). */
 STW_MUST_USE stw_status stw_report_keys(const stw_listed_key *keys, size_t n, stw_format format,
                                         stw_text *out, stw_error *err);
-/** Names alone, those that begin alike together, on a screen of 25 lines: for terminals. */
-STW_MUST_USE stw_status stw_report_model_names(const char *const *names, size_t n, stw_text *out,
-                                               stw_error *err);
+/** Names alone, those that begin alike together, on a screen of 25 lines: for terminals.
+ * @param picked by a pattern: these are not all */
+STW_MUST_USE stw_status stw_report_model_names(const char *const *names, size_t n, bool picked,
+                                               stw_text *out, stw_error *err);
 STW_MUST_USE stw_status stw_report_cluster_names(const stw_listed_cluster *clusters, size_t n,
-                                                 stw_text *out, stw_error *err);
+                                                 bool picked, stw_text *out, stw_error *err);
 /** The short summary of a plan that `stowage plan` prints: what fits, what binds, what it costs,
  * what to change. @param lines above which the less important ones are left out */
 STW_MUST_USE stw_status stw_report_plan_summary(const stw_plan *plan, uint32_t lines, stw_text *out,

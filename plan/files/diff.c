@@ -207,17 +207,22 @@ static void compare_bytes(stw_diff *diff) {
         }
 }
 
-static bool same_seconds(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
+/* Sums in another order differ by less. */
+static const double ROUNDING = 1e-9;
+
+bool stw_diff_same_seconds(double a, double b) {
+    return (isnan(a) && isnan(b)) || a == b || fabs(a - b) <= ROUNDING * fmax(fabs(a), fabs(b));
+}
 
 static void compare_seconds(stw_diff *diff) {
     for (int p = 0; p < STW_N_PHASES; p++) {
         double a = diff->plans[0]->time_s[p], b = diff->plans[1]->time_s[p];
-        if (!same_seconds(a, b))
+        if (!stw_diff_same_seconds(a, b))
             diff->seconds[diff->n_seconds++] =
                 (stw_diff_seconds){stw_phase_name((stw_phase)p), a, b};
     }
     double a = stw_plan_iteration_s(diff->plans[0]), b = stw_plan_iteration_s(diff->plans[1]);
-    if (!same_seconds(a, b))
+    if (!stw_diff_same_seconds(a, b))
         diff->seconds[diff->n_seconds++] = (stw_diff_seconds){"iteration", a, b};
 }
 

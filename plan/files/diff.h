@@ -47,6 +47,8 @@ typedef struct stw_diff {
 STW_MUST_USE stw_status stw_diff_new(const stw_plan *before, const stw_plan *after,
                                      const char *const names[2], stw_diff **out, stw_error *err);
 void stw_diff_free(stw_diff *diff);
+/** Are seconds the same but for rounding (1e-9 of them), or both unknown? */
+bool stw_diff_same_seconds(double a, double b);
 /** Tokens per second of an iteration; NaN where its time is unknown. */
 double stw_plan_tokens_per_s(const stw_plan *plan);
 /** As JSON, schema stowage.diff/1. */

@@ -24,6 +24,7 @@ expect 9 "the state fits; forward and backward are unknown" "$STOWAGE" size --mo
 [ "$(tail -n 1 size.csv | cut -d, -f20)" = unknown ] || fail "size: verdict"
 rm -f sweep.json
 expect 0 "2 combinations: 2 unknown" "$STOWAGE" sweep --model tiny.csv --cluster tiny.yaml --vary optimizer.implementation=auto,fused
+rm -f sweep.json
 "$STOWAGE" sweep --model tiny.csv --cluster tiny.yaml --vary nodes=1,2 -q -o sweep.json
 "$STOWAGE" report sweep.json -o sweep.csv
 [ "$(tail -n +2 sweep.csv | cut -d, -f2 | sort -u)" = unknown ] || fail "sweep: verdict"

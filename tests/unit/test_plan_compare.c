@@ -3,6 +3,7 @@
  * found and nothing else; what was not measured, or may not be judged, is said to be so. */
 #include <math.h>
 
+#include "plan/files/diff.h"
 #include "plan/measured/compare.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
@@ -505,16 +506,25 @@ static void json_tells_all(void) {
     stw_plan_free(plan);
 }
 
-STW_TEST_MAIN("plan compare", {"an exact run agrees", an_exact_run_agrees},
-              {"each figure is found", each_figure_is_found},
-              {"the worst rank stands for its kind", the_worst_rank_stands_for_its_kind},
-              {"context is shown", context_is_shown},
-              {"tolerances are kept to", tolerances_are_kept_to},
-              {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
-              {"host processes count only where calibrated",
-               host_processes_count_only_where_calibrated},
-              {"what does not fit has no time", what_does_not_fit_has_no_time},
-              {"runs of other plans are refused", runs_of_other_plans_are_refused},
-              {"records of others", records_of_others},
-              {"page-locked memory of others", page_locked_of_others},
-              {"peaks of a log", peaks_of_a_log}, {"json tells all", json_tells_all})
+/* Seconds of two plans. */
+static void rounding_is_no_difference(void) {
+    CU_ASSERT_TRUE(stw_diff_same_seconds(0.403, 0.403 + 1.11e-16));
+    CU_ASSERT_TRUE(stw_diff_same_seconds(12.0, 12.0 * (1 + 5e-10)));
+    CU_ASSERT_FALSE(stw_diff_same_seconds(12.0, 12.0 * (1 + 5e-9)));
+    CU_ASSERT_TRUE(stw_diff_same_seconds(0.0, 0.0));
+    CU_ASSERT_TRUE(stw_diff_same_seconds((double)NAN, (double)NAN));
+    CU_ASSERT_FALSE(stw_diff_same_seconds((double)NAN, 1.0));
+}
+
+STW_TEST_MAIN(
+    "plan compare", {"an exact run agrees", an_exact_run_agrees},
+    {"each figure is found", each_figure_is_found},
+    {"the worst rank stands for its kind", the_worst_rank_stands_for_its_kind},
+    {"context is shown", context_is_shown}, {"tolerances are kept to", tolerances_are_kept_to},
+    {"time counts only where calibrated", time_counts_only_where_it_was_calibrated},
+    {"host processes count only where calibrated", host_processes_count_only_where_calibrated},
+    {"what does not fit has no time", what_does_not_fit_has_no_time},
+    {"runs of other plans are refused", runs_of_other_plans_are_refused},
+    {"records of others", records_of_others},
+    {"page-locked memory of others", page_locked_of_others}, {"peaks of a log", peaks_of_a_log},
+    {"json tells all", json_tells_all}, {"rounding is no difference", rounding_is_no_difference})
