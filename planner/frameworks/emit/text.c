@@ -14,31 +14,18 @@ static bool is_word(const char *text) {
     return *text != '\0';
 }
 
-/* Is $HOME or ${HOME} in it, of a shell, which a script reads when it runs? ${actor.path} is a
- * reference of Hydra's. */
-static bool has_variable(const char *text) {
-    static const char name[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
-    bool found = false;
-    if (strpbrk(text, "\"`\\!") != NULL) return false;
-    for (const char *at = strchr(text, '$'); at != NULL; at = strchr(at + 1, '$')) {
-        const bool braces = at[1] == '{';
-        const char *start = at + (braces ? 2 : 1);
-        const size_t length = strspn(start, name);
-        if (length == 0 || strchr("0123456789", *start) != NULL || (braces && start[length] != '}'))
-            return false;
-        found = true;
-    }
-    return found;
+/* What the file has for a flag that is as it was, in words of a shell, or NULL. */
+static const char *source_of(const stw_emission *e, const stw_emit_flag *f) {
+    const stw_flag *own = e->import != NULL ? stw_flags_find(&e->import->flags, f->name) : NULL;
+    const bool same =
+        own != NULL && own->line > 0 && f->value != NULL && strcmp(own->value, f->value) == 0;
+    return same ? own->source : NULL;
 }
 
-/* In quotes where a shell would change it: double ones around its own variables. */
+/* In quotes where a shell would change it. */
 static void append_word(stw_text *out, const char *text) {
     if (is_word(text)) {
         stw_text_printf(out, "%s", text);
-        return;
-    }
-    if (has_variable(text)) {
-        stw_text_printf(out, "\"%s\"", text);
         return;
     }
     stw_text_printf(out, "'");
@@ -68,14 +55,41 @@ static void append_words(stw_text *out, const char *text) {
 }
 
 /* "--name value"; a switch that is off is left out. */
-static void append_argument(stw_text *out, const char *name, const char *value, char dash) {
+static void append_argument(stw_text *out, const char *name, const char *value, const char *source,
+                            char dash) {
     stw_text_printf(out, "--");
     for (const char *c = name; *c != '\0'; c++) stw_text_printf(out, "%c", *c == '-' ? dash : *c);
-    append_words(out, value);
+    if (source != NULL)
+        stw_text_printf(out, " %s", source);
+    else
+        append_words(out, value);
 }
 
-static void append_environment(const stw_emission *e, stw_text *out) {
+/* Of a variable that the script exports: its line without "NAME=", or NULL. */
+static const char *exported(const stw_emission *e, const char *name) {
+    const size_t n = strlen(name);
+    for (size_t i = 0; e->import != NULL && i < e->import->n_exports; i++)
+        if (strncmp(e->import->exports[i], name, n) == 0 && e->import->exports[i][n] == '=')
+            return e->import->exports[i] + n + 1;
+    return NULL;
+}
+
+/* @param set that are written already, NULL at the end */
+static void append_environment(const stw_emission *e, const char *const *set, stw_text *out) {
+    for (size_t i = 0; e->import != NULL && i < e->import->n_exports; i++) {
+        bool own = false;
+        for (size_t k = 0; set[k] != NULL; k++)
+            own = own || exported(e, set[k]) ==
+                             e->import->exports[i] + strcspn(e->import->exports[i], "=") + 1;
+        if (!own) stw_text_printf(out, "%s \\\n", e->import->exports[i]);
+    }
     if (e->allocator != NULL) stw_text_printf(out, "PYTORCH_CUDA_ALLOC_CONF=%s \\\n", e->allocator);
+}
+
+/* The script's own arguments go on. */
+static void append_rest(const stw_emission *e, stw_text *out) {
+    if (e->import != NULL && e->import->rest != NULL)
+        stw_text_printf(out, " \\\n%s", e->import->rest);
 }
 
 /* ---- launches of Megatron-LM ---- */
@@ -88,23 +102,55 @@ static bool is_option(const char *word, const char *name) {
     return *word == '\0' || *word == '=';
 }
 
+/* Of several nodes each has a rank of its own, and all have the address of the first. */
+static const char *const places[][2] = {
+    {"node_rank", "\"$NODE_RANK\""}, {"master_addr", "\"$MASTER_ADDR\""}, {"master_port", "29500"}};
+enum { N_PLACES = sizeof places / sizeof places[0] };
+
+/* The variable in place of a value that is the same on all nodes, or NULL. */
+static const char *place_of(const char *word, const char *source) {
+    for (size_t k = 0; k + 1 < N_PLACES; k++)
+        if (is_option(word, places[k][0]))
+            return strpbrk(source, "$`") == NULL ? places[k][1] : NULL;
+    return NULL;
+}
+
+/* Where the launch of one node is one of several. */
+static void append_places(const stw_import *import, stw_text *out) {
+    for (size_t k = 0; k < N_PLACES; k++) {
+        bool given = false;
+        for (size_t i = 0; i < import->n_launch; i++)
+            given = given || is_option(import->launch[i], places[k][0]) ||
+                    is_option(import->launch[i], "rdzv_endpoint");
+        if (!given) stw_text_printf(out, "--%s %s ", places[k][0], places[k][1]);
+    }
+}
+
 /* The words of the file, with the nodes and GPUs of the plan. */
 static void append_own_launch(const stw_import *import, const stw_cluster *c, stw_text *out) {
-    bool nodes = false;
+    bool nodes = false, launcher = false;
     for (size_t i = 0; i < import->n_launch; i++) {
         const char *word = import->launch[i];
         const bool gpus = is_option(word, "nproc_per_node"), all = is_option(word, "nnodes");
+        const size_t length = strcspn(word, "=");
+        const bool last = i + 1 == import->n_launch, apart = word[length] == '\0';
+        const char *value = import->launch_source[i + (apart && !last)];
+        const char *place = c->nodes > 1 ? place_of(word, value) : NULL;
+        launcher = launcher || gpus;
         nodes = nodes || all;
-        if (gpus || all) {
-            const size_t length = strcspn(word, "=");
-            stw_text_printf(out, "%.*s %u ", (int)length, word, gpus ? c->gpus : c->nodes);
-            if (word[length] == '\0') i++;
+        if (c->nodes > 1 && is_option(word, "standalone")) continue;
+        if (gpus || all || place != NULL) {
+            stw_text_printf(out, "%.*s ", (int)length, word);
+            if (place != NULL)
+                stw_text_printf(out, "%s ", place);
+            else
+                stw_text_printf(out, "%u ", gpus ? c->gpus : c->nodes);
+            i += apart;
             continue;
         }
-        const bool last = i + 1 == import->n_launch;
         if (last && !nodes && c->nodes > 1) stw_text_printf(out, "--nnodes %u ", c->nodes);
-        append_word(out, word);
-        if (!last) stw_text_printf(out, " ");
+        if (last && launcher && c->nodes > 1) append_places(import, out);
+        stw_text_printf(out, "%s%s", import->launch_source[i], last ? "" : " ");
     }
 }
 
@@ -119,9 +165,13 @@ static void append_launch(const stw_emission *e, stw_text *out) {
     for (size_t i = 0; i < e->n; i++)
         fsdp = fsdp || (e->flags[i].value != NULL && strcmp(e->flags[i].value, "true") == 0 &&
                         strcmp(e->flags[i].name, "use-megatron-fsdp") == 0);
+    static const char connections[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+    const char *own = exported(e, connections);
     if ((p->tp > 1 || p->cp > 1) && !fsdp)
-        stw_text_printf(out, "CUDA_DEVICE_MAX_CONNECTIONS=1 \\\n");
-    append_environment(e, out);
+        stw_text_printf(out, "%s=1 \\\n", connections);
+    else if (own != NULL && !(fsdp && strcmp(own, "1") == 0))
+        stw_text_printf(out, "%s=%s \\\n", connections, own);
+    append_environment(e, (const char *const[]){connections, NULL}, out);
     if (e->import != NULL) {
         append_own_launch(e->import, c, out);
     } else {
@@ -146,9 +196,10 @@ void stw_emit_as_arguments(const stw_emission *e, stw_text *out) {
         if (strcmp(f->value, "true") == 0)
             stw_text_printf(out, "--%s", f->name);
         else
-            append_argument(out, f->name, f->value, '-');
+            append_argument(out, f->name, f->value, source_of(e, f), '-');
         between = " \\\n";
     }
+    append_rest(e, out);
     stw_text_printf(out, "\n");
 }
 
@@ -158,7 +209,7 @@ void stw_emit_as_script(const stw_emission *e, stw_text *out) {
         {"microbatch-group-size-per-virtual-pipeline-stage", "microbatch-group-size-per-vp-stage"}};
     const stw_cluster *c = &e->plan->cluster;
     const bool megatron = strcmp(stw_run_spec_engine(&e->plan->run)->name, "megatron") == 0;
-    append_environment(e, out);
+    append_environment(e, (const char *const[]){"NNODES", "NPROC_PER_NODE", NULL}, out);
     stw_text_printf(out, "NNODES=%u NPROC_PER_NODE=%u \\\n%s sft", c->nodes,
                     c->gpus > 0 ? c->gpus : 1, megatron ? "megatron" : "swift");
     for (size_t i = 0; i < e->n; i++) {
@@ -167,8 +218,9 @@ void stw_emit_as_script(const stw_emission *e, stw_text *out) {
         for (size_t k = 0; k < 2; k++)
             if (strcmp(name, renamed[k][0]) == 0) name = renamed[k][1];
         stw_text_printf(out, " \\\n  ");
-        append_argument(out, name, e->flags[i].value, '_');
+        append_argument(out, name, e->flags[i].value, source_of(e, &e->flags[i]), '_');
     }
+    append_rest(e, out);
     stw_text_printf(out, "\n");
 }
 
@@ -176,7 +228,7 @@ void stw_emit_as_hydra(const stw_emission *e, stw_text *out) {
     const char *program = e->import != NULL ? e->import->program : NULL;
     const bool module =
         program != NULL && strchr(program, '/') == NULL && strstr(program, ".py") == NULL;
-    append_environment(e, out);
+    append_environment(e, (const char *const[]){NULL}, out);
     stw_text_printf(out, "python3 -m %s", module ? program : "verl.trainer.main_ppo");
     for (size_t i = 0; i < e->n; i++) {
         const stw_emit_flag *f = &e->flags[i];
@@ -188,9 +240,13 @@ void stw_emit_as_hydra(const stw_emission *e, stw_text *out) {
             strstr(f->name, "override_") != NULL || strstr(f->name, "_kwargs") != NULL;
         stw_text_printf(&argument, "%s%s=%s", option ? "--" : added ? "++" : "", f->name, f->value);
         stw_text_printf(out, " \\\n  ");
-        if (argument.data != NULL) append_word(out, argument.data);
+        if (source_of(e, f) != NULL)
+            stw_text_printf(out, "%s", source_of(e, f));
+        else if (argument.data != NULL)
+            append_word(out, argument.data);
         stw_text_free(&argument);
     }
+    append_rest(e, out);
     stw_text_printf(out, "\n");
 }
 

@@ -51,7 +51,7 @@ stw_status stw_flags_add(stw_flags *flags, stw_pool *pool, const char *name, con
     if (name == NULL || value == NULL) return no_memory(flags->path, err);
     for (size_t i = 0; i < flags->n; i++) {
         if (strcmp(flags->items[i].name, name) != 0) continue;
-        flags->items[i] = (stw_flag){name, value, line};
+        flags->items[i] = (stw_flag){name, value, line, NULL};
         return STW_STATUS_OK;
     }
     if (flags->n >= MAX_FLAGS)
@@ -61,7 +61,7 @@ stw_status stw_flags_add(stw_flags *flags, stw_pool *pool, const char *name, con
         stw_pool_grow(pool, flags->items, flags->n, flags->n + 1, &flags->capacity, sizeof *grown);
     if (grown == NULL) return no_memory(flags->path, err);
     flags->items = grown;
-    flags->items[flags->n++] = (stw_flag){name, value, line};
+    flags->items[flags->n++] = (stw_flag){name, value, line, NULL};
     return STW_STATUS_OK;
 }
 
@@ -279,4 +279,9 @@ stw_status stw_flags_parse(const char *path, const char *text, size_t length, co
                           "flags or a list of arguments");
 out:
     return status;
+}
+
+void stw_flags_set_source(stw_flags *flags, const char *name, const char *source) {
+    for (size_t i = 0; i < flags->n; i++)
+        if (strcmp(flags->items[i].name, name) == 0) flags->items[i].source = source;
 }

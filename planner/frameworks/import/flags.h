@@ -15,6 +15,7 @@ typedef struct stw_flag {
     const char *name;  /* "num-layers" */
     const char *value; /* as written, without quotes; "true" for a flag without a value */
     int line;
+    const char *source; /* of a script: words that a shell expands to it; NULL: as `value` has it */
 } stw_flag;
 
 typedef struct stw_flags {
@@ -38,6 +39,8 @@ STW_MUST_USE stw_status stw_flags_parse_paths(const char *path, const char *text
 /** Add a flag, or give another value to one of this name. */
 STW_MUST_USE stw_status stw_flags_add(stw_flags *flags, stw_pool *pool, const char *name,
                                       const char *value, int line, stw_error *err);
+/** Give the flag of this name words of a shell. */
+void stw_flags_set_source(stw_flags *flags, const char *name, const char *source);
 /** What stands before names in messages. */
 const char *stw_flags_dashes(const stw_flags *flags);
 /** The flag of this name, or NULL. */

@@ -56,7 +56,7 @@ typedef struct flag_reader {
 
 static void add(const flag_reader *f, const char *name, const char *value,
                 const stw_shell_word *word) {
-    stw_reading *r = f->r;
+    stw_reading *r = f->r; /* the word's source is that of the value */
     const stw_flag_row *row = stw_flag_row_named(f->table, name);
     stw_launch_check_open(r, word, name, value, row);
     if (f->plain && matters(row, name) && strpbrk(value, "$`") != NULL)
@@ -68,6 +68,7 @@ static void add(const flag_reader *f, const char *name, const char *value,
     else
         stw_reading_fail(r,
                          stw_flags_add(&r->flags, r->out->pool, name, value, word->line, r->err));
+    if (r->status == STW_STATUS_OK) stw_flags_set_source(&r->flags, name, word->source);
 }
 
 void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
@@ -84,6 +85,10 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
         char *name = stw_pool_printf(pool, "%.*s", (int)length, word.text + 2);
         const char *value = word.text[2 + length] == '=' ? word.text + 3 + length : NULL;
         const bool given = value != NULL;
+        const char *equals = given ? strchr(word.source, '=') : NULL;
+        /* quotes around all of the word are those of the value, too */
+        const char *quote = given && strchr("\"'", word.source[0]) != NULL ? word.source : "";
+        word.source = equals != NULL ? stw_pool_printf(pool, "%.1s%s", quote, equals + 1) : NULL;
         for (char *c = name; c != NULL && *c != '\0'; c++)
             if (*c == '_') *c = '-';
         if (!given) value = "true";
@@ -97,6 +102,8 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
             }
             if (next->maybe > 0) word.maybe = next->maybe;
             value = i == first ? next->text : stw_pool_printf(pool, "%s %s", value, next->text);
+            word.source = i == first ? next->source
+                                     : stw_pool_printf(pool, "%s %s", word.source, next->source);
         }
         if (name == NULL || value == NULL)
             stw_reading_fail(
@@ -170,6 +177,28 @@ void stw_launch_read_allocator(stw_reading *r, const stw_shell *shell) {
         stw_launch_set_allocator(r, names[i], v->words[0].text);
         return;
     }
+}
+
+static bool is_kept(const stw_shell_variable *v) {
+    static const char *const own[] = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"};
+    for (size_t i = 0; i < 2; i++)
+        if (strcmp(v->name, own[i]) == 0) return false; /* from allocator.* */
+    return v->n == 1 && !v->array && v->words[0].maybe == 0 && v->name[0] != '\0';
+}
+
+void stw_launch_keep_environment(stw_reading *r, const stw_shell *shell) {
+    stw_pool *pool = r->out->pool;
+    const char **exports = stw_pool_array(pool, shell->n_variables + 1, sizeof *exports);
+    size_t n = 0;
+    for (size_t i = 0; exports != NULL && i < shell->n_variables; i++) {
+        const stw_shell_variable *v = &shell->variables[i];
+        if (!v->exported || !is_kept(v)) continue;
+        exports[n] = stw_pool_printf(pool, "%s=%s", v->name, v->words[0].source);
+        if (exports[n] != NULL) n++;
+    }
+    r->out->exports = exports;
+    r->out->n_exports = n;
+    r->out->rest = shell->rest;
 }
 
 /* ---- the launcher ---- */

@@ -20,6 +20,8 @@ void stw_launch_check_open(stw_reading *r, const stw_shell_word *word, const cha
                            const char *value, const stw_flag_row *row);
 /** PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF as the command sees it, into allocator.*. */
 void stw_launch_read_allocator(stw_reading *r, const stw_shell *shell);
+/** What the script exports, and "$@", for settings that are written from it. */
+void stw_launch_keep_environment(stw_reading *r, const stw_shell *shell);
 /** One of their values. */
 void stw_launch_set_allocator(stw_reading *r, const char *name, const char *text);
 /** --nproc_per_node and --nnodes of a launcher before word `end`, into out->gpus and nodes. */

@@ -624,7 +624,11 @@ static stw_status read_script(stw_reading *r, const char *text, size_t length) {
     const size_t begin = arguments_begin(shell.words, shell.n_words);
     const char **launch = stw_pool_array(r->out->pool, begin + 1, sizeof *launch);
     if (launch == NULL) return stw_fail(r->err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    const char **source = stw_pool_array(r->out->pool, begin + 1, sizeof *source);
+    if (source == NULL) return stw_fail(r->err, STW_STATUS_NO_MEMORY, path, "out of memory");
     for (size_t i = 0; i < begin; i++) launch[i] = shell.words[i].text;
+    for (size_t i = 0; i < begin; i++) source[i] = shell.words[i].source;
+    r->out->launch_source = source;
     r->out->launch = launch;
     r->out->n_launch = begin;
     r->flags.path = path;
@@ -632,6 +636,7 @@ static stw_status read_script(stw_reading *r, const char *text, size_t length) {
     stw_launch_read_flags(r, &shell, begin, &stw_megatron_flags, true);
     stw_launch_read_gpus(r, &shell, begin);
     stw_launch_read_allocator(r, &shell);
+    stw_launch_keep_environment(r, &shell);
     return r->status;
 }
 

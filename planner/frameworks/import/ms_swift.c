@@ -478,6 +478,7 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
                            "file");
     count_gpus(&r, &shell);
     stw_launch_read_allocator(&r, &shell);
+    stw_launch_keep_environment(&r, &shell);
     set_length(&r);
     set_images(&r, &shell);
     name_model(&r);

@@ -107,7 +107,7 @@ bool stw_reading_is_on(stw_reading *r, const char *name, bool fallback) {
     if (affirms(text)) return true;
     const stw_flag *flag = stw_flags_find(&r->flags, name);
     if (flag != NULL && !stw_reading_denies(text) && r->status == STW_STATUS_OK) {
-        const stw_flag resolved = {flag->name, text, flag->line};
+        const stw_flag resolved = {flag->name, text, flag->line, NULL};
         r->status = stw_flag_fail(&r->flags, &resolved, "true or false", r->err);
     }
     return false;

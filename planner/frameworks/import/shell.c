@@ -8,9 +8,9 @@
 #include "core/checked.h"
 #include "core/text.h"
 #include "planner/frameworks/import/shell_flow.h"
+#include "planner/frameworks/import/shell_marks.h"
 
-enum { MAX_WORDS = 4096, MAX_VARIABLES = 512, MAX_DEPTH = 16, MAX_TEXT = 1 << 20 };
-enum { MAX_SAVED = 16 };
+enum { MAX_WORDS = 4096, MAX_VARIABLES = 512, MAX_DEPTH = 16, MAX_TEXT = 1 << 20, MAX_SAVED = 16 };
 enum { MAX_HERE = 8, MAX_SEARCHED = 64 * MAX_TEXT }; /* brackets in brackets are searched again */
 
 /* A here-document whose text begins at the next line. */
@@ -64,7 +64,8 @@ static bool ends_command(char c) {
 
 /* Around parts of a text that come from commands that may not run; without them all of a text
  * whose word has `maybe` does. Words that leave this file have none. */
-enum { OPEN = '\1', CLOSE = '\2' };
+enum { OPEN = STW_MARK_OPEN, CLOSE = STW_MARK_CLOSE };
+static const char LITERAL[] = {STW_MARK_LITERAL}, QUOTED[] = {STW_MARK_QUOTED};
 
 static const char *marked(reader *r, const stw_shell_word *word) {
     if (word->maybe == 0 || strchr(word->text, OPEN) != NULL) return word->text;
@@ -73,17 +74,30 @@ static const char *marked(reader *r, const stw_shell_word *word) {
     return text != NULL ? text : word->text;
 }
 
+/* One of the functions of shell_marks.h, into the pool. */
+static const char *without(reader *r, const char *text, void (*change)(const char *, stw_text *)) {
+    stw_text out = STW_TEXT_INIT;
+    change(text, &out);
+    const char *copy = stw_pool_string(r->pool, out.data != NULL ? out.data : "");
+    if (copy == NULL || out.failed) fail_memory(r);
+    stw_text_free(&out);
+    return copy != NULL ? copy : "";
+}
+
 static const char *unmarked(reader *r, const char *text) {
-    if (strchr(text, OPEN) == NULL) return text;
-    char *copy = stw_pool_string(r->pool, text), *to = copy;
-    if (copy == NULL) {
-        fail_memory(r);
-        return "";
-    }
-    for (const char *c = copy; *c != '\0'; c++)
-        if (*c != OPEN && *c != CLOSE) *to++ = *c;
-    *to = '\0';
-    return copy;
+    for (const char *c = text; *c != '\0'; c++)
+        if (stw_mark_is(*c)) return without(r, text, stw_marks_remove);
+    return text;
+}
+
+static void finish(reader *r, stw_shell_word *word) {
+    word->source = without(r, word->text, stw_marks_source);
+    word->text = unmarked(r, word->text);
+}
+
+static bool is_arguments(reader *r, const char *text) {
+    return (strchr(text, STW_MARK_ARGUMENTS) != NULL || strchr(text, STW_MARK_BARE) != NULL) &&
+           unmarked(r, text)[0] == '\0';
 }
 
 /* ---- variables ---- */
@@ -249,16 +263,18 @@ static bool calculate(reader *r, const char *text, size_t length, long long *out
 /* Text that is read into a word; unquoted values are split into words of `split`. */
 typedef struct word {
     stw_text text;
-    bool any;  /* also "" */
-    int maybe; /* the last line of its open parts */
+    bool any;       /* also "" */
+    bool as_stored; /* words of an array in quotes are expanded where it was set */
+    int maybe;      /* the last line of its open parts */
     stw_shell_variable *split;
 } word;
 
 static void end_word(reader *r, word *w, int line) {
     const char *text = w->text.data != NULL ? w->text.data : "";
     const int maybe = strchr(text, OPEN) != NULL ? w->maybe : 0;
-    if (w->any)
-        add_word(r, w->split, (stw_shell_word){stw_pool_printf(r->pool, "%s", text), line, maybe});
+    if (w->any || is_arguments(r, text))
+        add_word(r, w->split,
+                 (stw_shell_word){.text = stw_pool_string(r->pool, text), line, maybe});
     stw_text_free(&w->text);
     w->text = (stw_text)STW_TEXT_INIT;
     w->any = false;
@@ -293,8 +309,16 @@ static void append(reader *r, word *w, const stw_shell_word *from, bool quoted, 
     if (from->maybe > 0) w->maybe = from->maybe;
     if (w->text.length > MAX_TEXT) fail_many(r, "bytes of a word", MAX_TEXT);
     for (; *text != '\0' && r->status == STW_STATUS_OK; text++) {
-        const size_t n = command_length(r, text, end);
-        if (n > 0) { /* stays one word */
+        const char *value = *text == STW_MARK_DEFAULT ? strchr(text, STW_MARK_VALUE) : NULL;
+        const size_t n = value != NULL ? (size_t)(value - text) : command_length(r, text, end);
+        const bool literal = *text == LITERAL[0] && text[1] != '\0';
+        if (*text == QUOTED[0] && !w->as_stored) continue;
+        if (quoted && !w->as_stored && (n > 0 || *text == '$'))
+            stw_text_append(&w->text, QUOTED, 1);
+        if (literal) {
+            stw_text_append(&w->text, text++, 2);
+            w->any = true;
+        } else if (n > 0) { /* stays one word */
             stw_text_append(&w->text, text, n);
             w->any = true;
             text += n - 1;
@@ -305,7 +329,7 @@ static void append(reader *r, word *w, const stw_shell_word *from, bool quoted, 
         } else {
             if (*text == OPEN || *text == CLOSE)
                 open = *text == OPEN;
-            else
+            else if (*text != STW_MARK_ARGUMENTS && *text != STW_MARK_BARE)
                 w->any = true;
             stw_text_append(&w->text, text, 1);
         }
@@ -314,12 +338,14 @@ static void append(reader *r, word *w, const stw_shell_word *from, bool quoted, 
 
 static void append_variable(reader *r, word *w, const stw_shell_variable *v, bool quoted,
                             bool whole) {
+    w->as_stored = quoted && v->array && !whole;
     for (size_t i = 0; i < v->n && r->status == STW_STATUS_OK; i++) {
         if (i > 0 && whole) stw_text_append(&w->text, " ", 1);
         if (i > 0 && !whole) end_word(r, w, r->line);
         append(r, w, &v->words[i], quoted, whole);
-        if (quoted) w->any = true;
+        if (quoted && !is_arguments(r, v->words[i].text)) w->any = true;
     }
+    w->as_stored = false;
 }
 
 static void read_text(reader *r, word *w, const char *text, size_t length, bool quoted, bool whole);
@@ -348,7 +374,9 @@ static bool read_length(reader *r, word *w, const char *in, size_t n) {
     const bool list = n == name + 3 && in[name] == '[' && in[name + 2] == ']';
     int open = 0;
     if (v == NULL || (n != name && !list)) return false;
-    const size_t length = list       ? v->n
+    size_t n_words = v->n;
+    for (size_t i = 0; i < v->n; i++) n_words -= is_arguments(r, v->words[i].text);
+    const size_t length = list       ? n_words
                           : v->n > 0 ? strlen(unmarked(r, v->words[0].text))
                                      : (size_t)0;
     for (size_t i = 0; i < v->n; i++)
@@ -379,6 +407,8 @@ static bool read_braces(reader *r, word *w, const char *in, size_t n, bool quote
     if (left > 0 && !fallback) return false;
     if (v != NULL && (!fallback || has))
         append_variable(r, w, v, quoted, whole);
+    else if (fallback && v == NULL && stw_marks_default(in, n, rest + 1, quoted, &w->text))
+        w->any = true;
     else if (fallback && r->depth < MAX_DEPTH)
         read_default(r, w, rest + 1, left - 1, quoted, whole);
     else
@@ -399,7 +429,11 @@ static size_t read_dollar(reader *r, word *w, const char *at, const char *end, b
         append_variable(r, w, v, quoted, whole);
         return n;
     }
-    if (at[1] == '@' || at[1] == '*') return 2; /* arguments of the script: none */
+    const char arguments[] = {quoted ? STW_MARK_ARGUMENTS : STW_MARK_BARE};
+    if (at[1] == '@' || at[1] == '*') { /* arguments of the script: none */
+        stw_text_append(&w->text, arguments, 1);
+        return 2;
+    }
     if (at[1] == '#') {
         stw_text_append(&w->text, "0", 1);
         w->any = true;
@@ -407,7 +441,9 @@ static size_t read_dollar(reader *r, word *w, const char *at, const char *end, b
     }
     if (at[1] == '{') {
         const size_t n = closing(r, at + 1, end, '{', '}');
-        if (n > 0 && (at[2] == '@' || at[2] == '*')) return n + 2;
+        const bool all = n > 0 && (at[2] == '@' || at[2] == '*');
+        if (all) stw_text_append(&w->text, arguments, 1);
+        if (all) return n + 2;
         return n > 0 && read_braces(r, w, at + 2, n - 1, quoted, whole) ? n + 2 : 0;
     }
     if (at[1] != '(') return 0;
@@ -421,9 +457,10 @@ static size_t read_dollar(reader *r, word *w, const char *at, const char *end, b
         length = 0;
     long long result = 0;
     int open = 0;
-    if (length == 0 || !calculate(r, in, length, &result, &open))
+    if (length == 0 || !calculate(r, in, length, &result, &open)) {
+        if (quoted) stw_text_append(&w->text, QUOTED, 1);
         stw_text_append(&w->text, at, n + 2); /* as written */
-    else
+    } else
         append_number(w, result, open > 0);
     if (open > 0) w->maybe = open;
     w->any = true;
@@ -437,7 +474,11 @@ static void read_text(reader *r, word *w, const char *text, size_t length, bool 
     while (text < end && r->status == STW_STATUS_OK) {
         size_t n = *text == '$' ? read_dollar(r, w, text, end, quoted, whole) : 0;
         if (n == 0) {
-            if (*text == '\\' && text + 1 < end && strchr("\"\\$`\n", text[1]) != NULL) text++;
+            const bool escaped =
+                *text == '\\' && text + 1 < end && strchr("\"\\$`\n", text[1]) != NULL;
+            if (escaped) text++;
+            if (*text == '$' || *text == '`')
+                stw_text_append(&w->text, escaped ? LITERAL : QUOTED, escaped || quoted ? 1 : 0);
             if (*text != '\n' || text[-1] != '\\') stw_text_append(&w->text, text, 1);
             w->any = true;
             n = 1;
@@ -469,7 +510,10 @@ static void read_quoted(reader *r, word *w, bool whole) {
     if (quote == '"')
         read_text(r, w, start, (size_t)(r->at - start), true, whole);
     else
-        stw_text_append(&w->text, start, (size_t)(r->at - start));
+        for (const char *c = start; c < r->at; c++) {
+            if (*c == '$' || *c == '`') stw_text_append(&w->text, LITERAL, 1);
+            stw_text_append(&w->text, c, 1);
+        }
     if (r->at < r->end) r->at++;
 }
 
@@ -485,6 +529,7 @@ static void read_word(reader *r, stw_shell_variable *into, bool whole) {
             if (*r->at == '\n') {
                 r->line++;
             } else {
+                if (*r->at == '$' || *r->at == '`') stw_text_append(&w.text, LITERAL, 1);
                 stw_text_append(&w.text, r->at, 1);
                 w.any = true;
             }
@@ -560,7 +605,8 @@ static bool read_assignment(reader *r) {
     else
         read_list(r, &value);
     for (size_t i = before; runs == STW_SHELL_MAYBE && i < value.n; i++)
-        value.words[i] = (stw_shell_word){unmarked(r, value.words[i].text), line, line};
+        value.words[i] =
+            (stw_shell_word){.text = without(r, value.words[i].text, stw_marks_close), line, line};
     if (!array && value.n == 2 && before == 1) { /* text that is appended */
         value.words[0].text = stw_pool_printf(r->pool, "%s%s", marked(r, &value.words[0]),
                                               marked(r, &value.words[1]));
@@ -568,16 +614,9 @@ static bool read_assignment(reader *r) {
         value.n = 1;
         if (value.words[0].text == NULL) fail_memory(r);
     }
+    value.array = array;
     if (runs != STW_SHELL_NO) assign(r, name, length, value);
     return true;
-}
-
-static bool is_prefix(const char *text) {
-    static const char *const prefixes[] = {"export", "local", "readonly", "declare", "env",
-                                           "nohup",  "exec",  "time",     "set"};
-    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
-        if (strcmp(prefixes[i], text) == 0) return true;
-    return false;
 }
 
 /* <file, >file, 2>&1, and <<end, whose text is skipped at the end of the line. */
@@ -623,8 +662,9 @@ static bool read_operator(reader *r, stw_shell_variable *words) {
                        strcmp(words->words[words->n - 1].text, "]]") != 0;
     if (!tests || c == '\n' || (!ends_command(c) && c != '<' && c != '>')) return false;
     const bool two = (c == '&' || c == '|') && r->at + 1 < r->end && r->at[1] == c;
-    add_word(r, words,
-             (stw_shell_word){stw_pool_printf(r->pool, "%.*s", two ? 2 : 1, r->at), r->line, 0});
+    add_word(
+        r, words,
+        (stw_shell_word){.text = stw_pool_printf(r->pool, "%.*s", two ? 2 : 1, r->at), r->line, 0});
     r->at += two ? 2 : 1;
     return true;
 }
@@ -634,7 +674,7 @@ static bool is_before_command(reader *r, const char *text, bool after_prefix) {
     if (stw_shell_flow_keyword(&r->flow, text)) return true;
     if (strcmp(text, "export") == 0 || (after_prefix && strcmp(text, "-x") == 0))
         r->exporting = true;
-    return is_prefix(text) || (after_prefix && text[0] == '-');
+    return stw_shell_is_prefix(text) || (after_prefix && text[0] == '-');
 }
 
 /* Words up to the end of a command. */
@@ -658,9 +698,18 @@ static void read_command(reader *r) {
             if (first) words.n = before;
         }
     }
-    for (size_t i = 0; i < words.n; i++) words.words[i].text = unmarked(r, words.words[i].text);
     r->now.words = words.words;
-    r->now.n_words = words.n;
+    r->now.n_words = 0;
+    r->now.rest = NULL;
+    for (size_t i = 0; i < words.n; i++) {
+        stw_shell_word done = words.words[i];
+        const bool arguments = is_arguments(r, done.text);
+        finish(r, &done);
+        if (arguments)
+            r->now.rest = done.source;
+        else
+            words.words[r->now.n_words++] = done;
+    }
 }
 
 /* `export NAME`, `unset NAME`, and what NAME=value before a command means for it. */
@@ -701,7 +750,7 @@ static void keep(reader *r, stw_shell *out) {
         stw_shell_word *words = stw_pool_array(r->pool, v->n + 1, sizeof *words);
         for (size_t k = 0; words != NULL && k < v->n; k++) {
             words[k] = v->words[k];
-            words[k].text = unmarked(r, words[k].text);
+            finish(r, &words[k]);
         }
         if (words == NULL) fail_memory(r);
         if (words != NULL) v->words = words;

@@ -16,7 +16,9 @@
 typedef struct stw_shell_word {
     const char *text;
     int line;
-    int maybe; /* the line of a command that gives it and may not run; 0: none */
+    int maybe;          /* the line of a command that gives it and may not run; 0: none */
+    const char *source; /* a word that a shell expands to it, whatever its arguments and environment
+                           are: "$1/logs" where the script has DIR=$1 */
 } stw_shell_word;
 
 typedef struct stw_shell_variable {
@@ -24,12 +26,14 @@ typedef struct stw_shell_variable {
     size_t n, capacity; /* 1 unless it is an array */
     stw_shell_word *words;
     bool exported; /* commands see it */
+    bool array;
 } stw_shell_variable;
 
 typedef struct stw_shell {
     stw_pool *pool;
     size_t n_words, words_capacity;
     stw_shell_word *words; /* of the command that was found */
+    const char *rest;      /* "$@" where the command passes the script's arguments on, or NULL */
     size_t n_found;        /* commands that were wanted; the last one counts */
     size_t n_variables, variables_capacity;
     stw_shell_variable *variables; /* as they stood at that command */

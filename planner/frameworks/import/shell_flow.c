@@ -207,3 +207,11 @@ stw_shell_truth stw_shell_flow_runs(const stw_shell_flow *flow) {
         if (!flow->frames[i].in_condition) truth = both(truth, flow->frames[i].now);
     return truth;
 }
+
+bool stw_shell_is_prefix(const char *word) {
+    static const char *const prefixes[] = {"export", "local", "readonly", "declare", "env",
+                                           "nohup",  "exec",  "time",     "set"};
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+        if (strcmp(prefixes[i], word) == 0) return true;
+    return false;
+}

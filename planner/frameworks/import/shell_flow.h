@@ -32,6 +32,8 @@ bool stw_shell_flow_keyword(stw_shell_flow *flow, const char *word);
 void stw_shell_flow_end(stw_shell_flow *flow, const stw_shell_word *words, size_t n, char end);
 /** Does the command that is read now run? */
 stw_shell_truth stw_shell_flow_runs(const stw_shell_flow *flow);
+/** Is it a word before assignments or a command: export, env, exec ...? */
+bool stw_shell_is_prefix(const char *word);
 /** [ ... ], [[ ... ]], test ...; MAYBE of other commands. */
 stw_shell_truth stw_shell_test(const stw_shell_word *words, size_t n);
 

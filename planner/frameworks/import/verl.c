@@ -71,24 +71,34 @@ static void add_argument(stw_reading *r, const char *name, const char *value,
     if (name != NULL)
         stw_launch_check_open(r, word, name, value, stw_flag_row_named(&stw_verl_flags, name));
     stw_reading_fail(r, stw_flags_add(&r->flags, r->out->pool, name, value, word->line, r->err));
+    if (r->status == STW_STATUS_OK) stw_flags_set_source(&r->flags, name, word->source);
 }
 
 /* a.b=c, +a.b=c, ++a.b=c, --option=c, --option c; ~a.b leaves a key out. */
 static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin) {
+    stw_pool *pool = r->out->pool;
     for (size_t i = begin; i < shell->n_words && r->status == STW_STATUS_OK; i++) {
         const stw_shell_word *word = &shell->words[i];
         const char *text = word->text + strspn(word->text, "+-~");
         const size_t length = strcspn(text, "=");
         const char *value = text[length] == '=' ? text + length + 1 : NULL;
-        if (word->text[0] == '$' || *text == '\0') continue; /* arguments of the script */
+        const char *source = word->source;
+        if (word->text[0] == '$' || *text == '\0') { /* arguments of the script */
+            const char *rest = r->out->rest;
+            r->out->rest = rest == NULL ? source : stw_pool_printf(pool, "%s %s", source, rest);
+            continue;
+        }
         if (word->text[0] == '~') value = "null";
-        if (value == NULL && word->text[0] == '-' && i + 1 < shell->n_words)
+        if (value == NULL && word->text[0] == '-' && i + 1 < shell->n_words) {
             value = shell->words[++i].text;
+            source = stw_pool_printf(pool, "%s %s", source, shell->words[i].source);
+        }
         if (value == NULL)
             r->status = stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
                                     "found \"%.60s\", expected key=value", word->text);
         else
-            add_argument(r, stw_pool_printf(r->out->pool, "%.*s", (int)length, text), value, word);
+            add_argument(r, stw_pool_printf(pool, "%.*s", (int)length, text), value,
+                         &(stw_shell_word){word->text, word->line, word->maybe, source});
     }
 }
 
@@ -717,6 +727,7 @@ static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
     if (sft) r->names = sft_names;
     if (sft) read_launcher(r, &shell, begin);
     if (!sft) stw_reading_ray(r, &shell);
+    stw_launch_keep_environment(r, &shell);
     read_arguments(r, &shell, begin);
     stw_launch_read_allocator(r, &shell);
     return r->status;
