@@ -40,8 +40,12 @@ foreach(data "zoo json" "zoo csv" "arch csv" "examples yaml" "examples json" "cl
     install(DIRECTORY models/${folder} DESTINATION ${CMAKE_INSTALL_DATADIR}/stowage
         FILES_MATCHING PATTERN "*.${extension}")
 endforeach()
-install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE README.md CHANGELOG.md HACKING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# What they link to lies beside them as in the tree (tests/lint/links.sh).
+install(DIRECTORY bench/results DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench)
+install(FILES include/stowage.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/include)
+install(FILES tests/package/main_job.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/tests/package)
 if(STW_STATIC_DEPS)
     # The binaries hold these libraries; their licences travel along.
     foreach(package glpk:libglpk-dev gmp:libgmp-dev suitesparse:libsuitesparse-dev zlib:zlib1g-dev

@@ -22,6 +22,11 @@ env -i PATH=/usr/bin:/bin "$prefix/bin/stowage" inspect Qwen3-0.6B --json >inspe
 grep -q '596049920' inspect.json || fail "Qwen3-0.6B has 596049920 parameters"
 env -i PATH=/usr/bin:/bin "$prefix/bin/stowage" clusters p5en | grep -q H200 || fail "the moved program does not find its clusters"
 
+# The installed documents have no dead links.
+docs=$(dirname "$(find "$prefix/share/doc" -name HACKING.md)")
+[ -f "$docs/docs/library.md" ] || fail "no documents"
+env -u STW_SOURCE_DIR sh "$STW_SOURCE_DIR/tests/lint/links.sh" "$docs" >links.txt || { cat links.txt; fail "dead links"; }
+
 ldd "$prefix/bin/stowage-run" >ldd.txt
 if grep -E 'glpk|libcsv|libmpi|libnccl' ldd.txt; then fail "stowage-run must not need these"; fi
 ldd "$prefix/bin/stowage" >ldd.txt

@@ -106,5 +106,8 @@ fresh && mkdir "$tree/cellar" && touch "$tree/cellar/x" &&
     expect fail folders "a folder that the table lacks"
 fresh && echo '| `attic/` | x |' >>"$tree/docs/architecture.md" &&
     expect fail folders "a folder that is not there"
+fresh && printf 'See [this](docs/architecture.md#rooms), `[a](b)` and [that](https://a.b/c).\n' >"$tree/README.md" &&
+    expect pass links "links that lead somewhere"
+fresh && printf 'See [up](../README.md).\n' >"$tree/docs/a.md" && expect fail links "a link to no file"
 rm -rf "$tree"
 exit $bad
