@@ -39,8 +39,11 @@ TEXT="\$TEXT --save \$1/ckpt"
 torchrun --nproc_per_node=8 pretrain_gpt.py \$TEXT "\${DATA[@]}" --tensorboard-dir=\$2 --load="\$1 x" "\$@"
 EOF2
 cat >three.sh <<EOF2
+FILE=\$1/a.bin
+FOLDER=\$(dirname "\$FILE")
+export OWN_NAME=x.y
 NCCL_P2P_LEVEL=NVL torchrun --nproc_per_node \${GPUS:-8} tools/pretrain_gpt.py $(echo $SIZES) --save \`echo a b\` --load "\$(echo c  d)" \\
-  --data-path \${DATA_PATH:-/data/x} --vocab-file "\${VOCAB:-/v}" --merge-file "\$MERGES"
+  --data-path \${DATA_PATH:-/data/x} --vocab-file "\${VOCAB:-/v}" --merge-file "\$MERGES" --tensorboard-dir "\${FILE%.bin}/\${OWN_NAME%.y}" --wandb-save-dir "\${FOLDER#o}"
 EOF2
 cat >four.sh <<'EOF2'
 set -x

@@ -74,6 +74,12 @@ static const char *exported(const stw_emission *e, const char *name) {
     return NULL;
 }
 
+/* What the script sets and its words expand when it runs. */
+static void append_variables(const stw_emission *e, stw_text *out) {
+    for (size_t i = 0; e->import != NULL && i < e->import->n_variables; i++)
+        stw_text_printf(out, "%s\n", e->import->variables[i]);
+}
+
 /* @param set that are written already, NULL at the end */
 static void append_environment(const stw_emission *e, const char *const *set, stw_text *out) {
     for (size_t i = 0; e->import != NULL && i < e->import->n_exports; i++) {
@@ -167,6 +173,7 @@ static void append_launch(const stw_emission *e, stw_text *out) {
                         strcmp(e->flags[i].name, "use-megatron-fsdp") == 0);
     static const char connections[] = "CUDA_DEVICE_MAX_CONNECTIONS";
     const char *own = exported(e, connections);
+    append_variables(e, out);
     if ((p->tp > 1 || p->cp > 1) && !fsdp)
         stw_text_printf(out, "%s=1 \\\n", connections);
     else if (own != NULL && !(fsdp && strcmp(own, "1") == 0))
@@ -209,6 +216,7 @@ void stw_emit_as_script(const stw_emission *e, stw_text *out) {
         {"microbatch-group-size-per-virtual-pipeline-stage", "microbatch-group-size-per-vp-stage"}};
     const stw_cluster *c = &e->plan->cluster;
     const bool megatron = strcmp(stw_run_spec_engine(&e->plan->run)->name, "megatron") == 0;
+    append_variables(e, out);
     append_environment(e, (const char *const[]){"NNODES", "NPROC_PER_NODE", NULL}, out);
     stw_text_printf(out, "NNODES=%u NPROC_PER_NODE=%u \\\n%s sft", c->nodes,
                     c->gpus > 0 ? c->gpus : 1, megatron ? "megatron" : "swift");
@@ -228,6 +236,7 @@ void stw_emit_as_hydra(const stw_emission *e, stw_text *out) {
     const char *program = e->import != NULL ? e->import->program : NULL;
     const bool module =
         program != NULL && strchr(program, '/') == NULL && strstr(program, ".py") == NULL;
+    append_variables(e, out);
     append_environment(e, (const char *const[]){NULL}, out);
     stw_text_printf(out, "python3 -m %s", module ? program : "verl.trainer.main_ppo");
     for (size_t i = 0; i < e->n; i++) {

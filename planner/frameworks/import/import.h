@@ -57,7 +57,9 @@ typedef struct stw_import {
     const char *const *launch_source; /* the same as words of a shell */
     size_t n_exports;
     const char *const *exports; /* NAME=word of a shell, that commands of the script see */
-    const char *rest;           /* "$@" where the script passes its arguments on; or NULL */
+    size_t n_variables;
+    const char *const *variables; /* NAME=word, that words of these still have */
+    const char *rest;             /* "$@" where the script passes its arguments on; or NULL */
     stw_import_derived derived;
     uint64_t gpus;          /* of the launch; 0: not in the file */
     uint64_t nodes;         /* of them; 0: not in the file */

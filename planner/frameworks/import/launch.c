@@ -186,6 +186,44 @@ static bool is_kept(const stw_shell_variable *v) {
     return v->n == 1 && !v->array && v->words[0].maybe == 0 && v->name[0] != '\0';
 }
 
+/* Does a word of a shell have $name or ${name in it? */
+static bool mentions(const char *source, const char *name) {
+    const size_t n = strlen(name);
+    for (const char *at = strchr(source, '$'); at != NULL; at = strchr(at + 1, '$')) {
+        const char *start = at + 1 + (at[1] == '{');
+        if (strncmp(start, name, n) == 0 && !isalnum((unsigned char)start[n]) && start[n] != '_')
+            return true;
+    }
+    return false;
+}
+
+/* Variables of the script that words still have, such as ${BASE%.*} and $(dirname $BASE). */
+static void keep_variables(stw_reading *r, const stw_shell *shell) {
+    stw_pool *pool = r->out->pool;
+    const char **lines = stw_pool_array(pool, shell->n_variables + 1, sizeof *lines);
+    bool *used = stw_pool_array(pool, shell->n_variables + 1, sizeof *used);
+    size_t n = 0;
+    if (lines == NULL || used == NULL) return;
+    for (size_t i = shell->n_variables; i > 0; i--) { /* those that later ones mention, too */
+        const stw_shell_variable *v = &shell->variables[i - 1];
+        if (v->n != 1 || v->array || v->words[0].maybe > 0) continue;
+        for (size_t k = 0; k < shell->n_words; k++)
+            used[i - 1] = used[i - 1] || mentions(shell->words[k].source, v->name);
+        for (size_t k = 0; k < shell->n_variables; k++)
+            if (k != i - 1 && (used[k] || shell->variables[k].exported) &&
+                shell->variables[k].n == 1)
+                used[i - 1] = used[i - 1] || mentions(shell->variables[k].words[0].source, v->name);
+    }
+    for (size_t i = 0; i < shell->n_variables; i++) {
+        const stw_shell_variable *v = &shell->variables[i];
+        if (!used[i]) continue;
+        lines[n] = stw_pool_printf(pool, "%s=%s", v->name, v->words[0].source);
+        if (lines[n] != NULL) n++;
+    }
+    r->out->variables = lines;
+    r->out->n_variables = n;
+}
+
 void stw_launch_keep_environment(stw_reading *r, const stw_shell *shell) {
     stw_pool *pool = r->out->pool;
     const char **exports = stw_pool_array(pool, shell->n_variables + 1, sizeof *exports);
@@ -199,6 +237,7 @@ void stw_launch_keep_environment(stw_reading *r, const stw_shell *shell) {
     r->out->exports = exports;
     r->out->n_exports = n;
     r->out->rest = shell->rest;
+    keep_variables(r, shell);
 }
 
 /* ---- the launcher ---- */
