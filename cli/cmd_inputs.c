@@ -17,6 +17,7 @@
 #include "plan/program/effect.h"
 #include "plan/spec/gpu_sheets.h"
 #include "plan/spec/spec_keys.h"
+#include "planner/frameworks/emit/emit.h"
 #include "planner/frameworks/import/import.h"
 #include "planner/layouts.h"
 #include "planner/planner.h"
@@ -286,6 +287,7 @@ static stw_status make_plan(const stw_inputs *in, stw_planner_options options, s
     warn_of_positions(plan->job);
     stw_warn_of_gpu(plan->cluster.gpu.name, plan->run.precision.compute == STW_DTYPE_BF16);
     STW_TRY(solve(plan, &options, err));
+    if (in->from != NULL) STW_TRY(stw_emit_order_fixes(in->from, &import, plan, err));
     *out = plan;
     plan = NULL;
 out:

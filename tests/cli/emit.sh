@@ -112,6 +112,36 @@ done
 refused verl 'The plan that it can say, with --set optimizer.implementation=foreach, does not fit.*is streamed' --from verl:launch.sh --model Qwen3-8B --set node.gpus=2 \
     --set roles.0.gpu_memory_utilization=0.5 --set optimizer.implementation=auto
 
+# changes of what does not fit: those that the file's framework can say come first, in the others the key is named
+cat >tuned.yaml <<'EOF'
+model_name_or_path: Qwen/Qwen3-8B
+stage: sft
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+EOF
+fixes() { # FRAMEWORK:FILE [--set ...]: its changes, one a line
+    expect 4 '' "$STOWAGE" plan --cluster "$CLUSTER" --set nodes=1 --from "$@" -o unfit.json
+    python3 - <<'EOP'
+import json
+for fix in json.load(open("unfit.json"))["infeasible"]["fixes"]:
+    print(" ".join(c["set"] + "=" + str(c["value"]) for c in fix["changes"]), "|", fix["why"])
+EOP
+}
+fixes llamafactory:tuned.yaml --set node.gpu.memory=20GiB >fixes.txt
+grep -q '^fsdp.offload_policy=true | .*; settings of LLaMA-Factory cannot say it (fsdp.offload_policy)$' fixes.txt ||
+    fail "LLaMA-Factory and offload_policy: $(cat fixes.txt)"
+! head -1 fixes.txt | grep -q 'cannot say' || fail "it comes first: $(cat fixes.txt)"
+grep -q '^loss.fused=true | .*; settings of LLaMA-Factory say it with loss.chunk=64$' fixes.txt || fail "Liger: $(cat fixes.txt)"
+fixes verl:launch.sh --model Qwen3-8B --set node.gpus=2 --set roles.0.gpu_memory_utilization=0.5 >fixes.txt
+! head -1 fixes.txt | grep -q 'settings of' || fail "it comes first: $(cat fixes.txt)"
+grep -q '^optimizer.implementation=auto | .*; settings of verl cannot say it (optimizer.implementation)$' fixes.txt ||
+    fail "verl and a streamed step: $(cat fixes.txt)"
+
 # another framework's settings for the same engine, and facts for torch
 torch() { "$STOWAGE" plan --model Qwen3-0.6B --cluster "$CLUSTER" --set nodes=1 --set engine=fsdp2 --set batch.seq_len=1024 \
     --emit fsdp2 "$@" 2>err.txt; }

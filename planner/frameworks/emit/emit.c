@@ -8,6 +8,7 @@
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/check.h"
 #include "planner/frameworks/emit/emission.h"
+#include "planner/frameworks/emit/said.h"
 #include "planner/frameworks/import/derived.h"
 
 enum { MOST_ELSEWHERE = 20 };
@@ -291,4 +292,68 @@ stw_status stw_emit_plan(const char *what, const stw_plan *plan, const stw_emit_
     stw_text_free(&e.notes);
     stw_pool_free(e.pool);
     return e.status;
+}
+
+/* ---- changes of a plan that does not fit ---- */
+
+static bool is_elsewhere(const void *of, const char *key) {
+    const framework *f = of;
+    for (size_t i = 0; i < MOST_ELSEWHERE && f->elsewhere[i] != NULL; i++)
+        if (strncmp(key, f->elsewhere[i], strlen(f->elsewhere[i])) == 0) return true;
+    return false;
+}
+
+/* Without what depends on the number of GPUs. */
+static stw_status read_keys(const stw_said *by, const stw_plan *plan, stw_run_spec *out) {
+    const framework *f = by->framework;
+    stw_error ignored = STW_ERROR_INIT;
+    stw_status status = STW_STATUS_OK;
+    stw_import import = {.pool = NULL};
+    stw_text text = STW_TEXT_INIT;
+    stw_emission e = {.plan = plan,
+                      .import = by->import,
+                      .pool = stw_pool_new(),
+                      .notes = STW_TEXT_INIT,
+                      .err = &ignored,
+                      .status = STW_STATUS_OK};
+    if (e.pool == NULL) return STW_STATUS_NO_MEMORY;
+    status = STW_STATUS_BAD_INPUT;
+    if (!runs(f, stw_run_spec_engine(&plan->run)->name)) goto out;
+    add_own(&e);
+    f->put(&e);
+    STW_TRY(e.status);
+    f->write(&e, &text);
+    STW_TRY(stw_text_status(&text, &ignored));
+    STW_TRY(stw_run_spec_init(out, &ignored));
+    STW_TRY(stw_import_parse(f->name, "settings", text.data, text.length, &import, &ignored));
+    STW_TRY(stw_derived_add(&import, plan->model, &ignored));
+    STW_TRY(stw_import_run(&import, out, &ignored));
+out:
+    stw_text_free(&text);
+    stw_text_free(&e.notes);
+    stw_import_free(&import);
+    stw_pool_free(e.pool);
+    return status;
+}
+
+stw_status stw_emit_order_fixes(const char *from, const stw_import *import, stw_plan *plan,
+                                stw_error *err) {
+    const framework *f = framework_of(from);
+    const char *program = stw_import_defaults(from); /* "verl 0.9.1" */
+    stw_run_spec as_it_is = {0};
+    if (f == NULL || f->put == NULL || plan->n_fixes == 0) return STW_STATUS_OK;
+    const stw_said by = {
+        .name = stw_pool_printf(plan->pool, "%.*s", (int)strcspn(program, " "), program),
+        .framework = f,
+        .plan = plan,
+        .import = import,
+        .as_it_is = &as_it_is,
+        .is_elsewhere = is_elsewhere,
+        .read_back = read_keys};
+    /* what is not written as it is says nothing of its changes */
+    stw_status status = STW_STATUS_OK;
+    if (read_keys(&by, plan, &as_it_is) == STW_STATUS_OK && by.name != NULL)
+        status = stw_said_order(&by, plan, err);
+    stw_run_spec_free(&as_it_is);
+    return status;
 }

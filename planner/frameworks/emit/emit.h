@@ -27,5 +27,9 @@ bool stw_emit_is(const char *what);
 STW_MUST_USE stw_status stw_emit_plan(const char *what, const stw_plan *plan,
                                       const stw_emit_options *options, stw_text *settings,
                                       stw_text *notes, stw_error *err);
+/** Put the fixes of a plan first that the framework's settings can say; the others name the key
+ * that they cannot. @param from "FRAMEWORK:FILE" that `import` was read from */
+STW_MUST_USE stw_status stw_emit_order_fixes(const char *from, const stw_import *import,
+                                             stw_plan *plan, stw_error *err);
 
 #endif
