@@ -79,6 +79,9 @@ for case in megatron:one megatron:two megatron:three verl:four verl:five; do
     done
     cmp -s before.sorted after.sorted || fail "$name: $(diff before.sorted after.sorted) $(cat "$name.emitted.sh")"
 done
+# characters that the reader keeps for itself are no script
+printf 'torchrun pretrain_gpt.py --num-layers 8 --save "\004"\n' >marks.sh
+expect 3 'marks.sh:1:1: found control character 4, expected text' "$STOWAGE" plan --from megatron:marks.sh --cluster "$CLUSTER"
 # on four nodes each has its rank, and a change is the plan's
 planned "$STOWAGE" plan --from megatron:one.sh --cluster "$CLUSTER" --set nodes=4 --set parallel.tp=2 --emit megatron:again.sh >/dev/null 2>&1
 arguments again.sh again.txt

@@ -778,7 +778,7 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
                 .at = text,
                 .end = text + length,
                 .line = 1,
-                .status = STW_STATUS_OK,
+                .status = stw_marks_check(path, text, length, err),
                 .path = path,
                 .err = err};
     *out = (stw_shell){.pool = pool};

@@ -9,6 +9,17 @@ bool stw_mark_is(char c) {
            c == STW_MARK_VALUE;
 }
 
+stw_status stw_marks_check(const char *path, const char *text, size_t length, stw_error *err) {
+    int line = 1;
+    for (size_t i = 0; i < length; i++) {
+        line += text[i] == '\n';
+        if (stw_mark_is(text[i]))
+            return stw_fail_at(err, STW_STATUS_BAD_INPUT, path, line, 1,
+                               "found control character %d, expected text", text[i]);
+    }
+    return STW_STATUS_OK;
+}
+
 bool stw_marks_default(const char *in, size_t n, const char *value, bool quoted, stw_text *out) {
     const size_t length = n - (size_t)(value - in);
     for (size_t i = 0; i < length; i++)

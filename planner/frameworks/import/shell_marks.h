@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 
+#include "core/status.h"
 #include "core/text.h"
 
 enum {
@@ -21,6 +22,9 @@ enum {
 
 /** Is the character a mark? */
 bool stw_mark_is(char c);
+/** BAD_INPUT: a script that has such characters of its own. */
+STW_MUST_USE stw_status stw_marks_check(const char *path, const char *text, size_t length,
+                                        stw_error *err);
 /** Append ${name:-value} of a variable that the environment may set, if its value is plain.
  * @param in between the braces, n characters, with the default from `value` on */
 bool stw_marks_default(const char *in, size_t n, const char *value, bool quoted, stw_text *out);
