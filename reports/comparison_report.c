@@ -120,6 +120,27 @@ static void put_advice(const stw_comparison *comparison, stw_format format, stw_
                              : "");
 }
 
+enum { MOST_OOMS = 3 };
+
+/* Allocations that failed, of the first ranks. */
+static void put_ooms(const stw_comparison *comparison, stw_format format, stw_text *out) {
+    for (uint32_t i = 0; i < comparison->n_ooms && i < MOST_OOMS; i++) {
+        const stw_run_oom *oom = &comparison->ooms[i];
+        char more[64] = "", free[80] = "";
+        if (oom->count > 1) snprintf(more, sizeof more, "; the first of %zu", oom->count);
+        if (oom->free != UINT64_MAX)
+            snprintf(free, sizeof free, " and %s of the GPU free", stw_word_size(oom->free).text);
+        stw_doc_line(out, format,
+                     "Rank %u ran out of memory%s%s: it asked for %s with %s allocated%s (%s%s).",
+                     oom->rank, oom->when[0] != '\0' ? " at " : "", oom->when,
+                     stw_word_size(oom->asked).text, stw_word_size(oom->allocated).text, free,
+                     oom->from, more);
+    }
+    if (comparison->n_ooms > MOST_OOMS)
+        stw_doc_line(out, format, "%u more ranks ran out of memory.",
+                     comparison->n_ooms - MOST_OOMS);
+}
+
 static void put_summary(const stw_comparison *comparison, stw_format format, stw_text *out) {
     if (comparison->n_runs > 1)
         stw_doc_line(out, format,
@@ -139,6 +160,7 @@ static void put_summary(const stw_comparison *comparison, stw_format format, stw
                      "Prediction and measurement DISAGREE: %u of %u judged lines are outside "
                      "tolerance.",
                      comparison->outside, comparison->judged);
+    put_ooms(comparison, format, out);
     put_advice(comparison, format, out);
     if (comparison->plan_verdict == STW_VERDICT_UNKNOWN)
         stw_doc_line(out, format,

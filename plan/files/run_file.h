@@ -27,9 +27,20 @@ typedef struct stw_run_peak {
     stw_metric metric;
     uint64_t bytes;
     bool at_moment;   /* of one instant: the highest is not lower, and may be higher */
+    bool cut_short;   /* at_moment, because an allocation of this rank failed */
     const char *from; /* where it stands in the file, for people; or NULL */
     const char *note; /* why it cannot be judged, or NULL */
 } stw_run_peak;
+
+/** An allocation on a GPU that failed, the first of a rank. */
+typedef struct stw_run_oom {
+    uint32_t rank;
+    uint64_t asked, allocated; /* bytes of the request; handed out by the allocator then */
+    uint64_t free;             /* bytes of the device then; UINT64_MAX: unknown */
+    size_t count;              /* failed allocations of the rank */
+    const char *when;          /* ISO, UTC; "": unknown */
+    const char *from;          /* where it stands in the file, for people */
+} stw_run_oom;
 
 /* What seconds are of: a phase, or one of these. */
 enum {
@@ -98,7 +109,9 @@ typedef struct stw_run_result {
     uint64_t gpu_bytes[STW_N_PHASES], host_bytes[STW_N_PHASES];
     uint64_t gpu_peak_bytes, host_peak_bytes; /* over all phases */
     uint32_t n_peaks;
-    stw_run_peak *peaks;                /* of records that know no phases */
+    stw_run_peak *peaks; /* of records that know no phases */
+    uint32_t n_ooms;
+    stw_run_oom *ooms;
     double time_s[STW_N_PHASES];        /* median of the slowest rank; NaN: not measured */
     double train_s, iteration_s;        /* STW_SPAN_TRAIN, STW_SPAN_ITERATION; NaN: not measured */
     const char *time_from[STW_N_SPANS]; /* where they stand in the file, for people; or NULL */

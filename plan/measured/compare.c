@@ -453,6 +453,8 @@ static void compare_all(comparer *c) {
     c->host_note = why_no_host(c);
     for (int p = 0; p < STW_N_PHASES; p++) compare_phase(c, (stw_phase)p);
     c->out->external = is_external(c);
+    c->out->n_ooms = c->run->n_ooms;
+    c->out->ooms = c->run->ooms;
     if (is_external(c)) {
         compare_peak(c, "gpu peak", STW_TIER_GPU, c->run->gpu_peak_bytes, NULL);
         compare_peak(c, "host peak", STW_TIER_HOST, c->run->host_peak_bytes, c->host_note);
@@ -492,6 +494,26 @@ void stw_comparison_free(stw_comparison *comparison) {
     if (comparison != NULL) stw_pool_free(comparison->pool);
 }
 
+static void write_ooms(const stw_comparison *comparison, stw_json *json) {
+    stw_json_begin_array(json, "out_of_memory");
+    for (uint32_t i = 0; i < comparison->n_ooms; i++) {
+        const stw_run_oom *oom = &comparison->ooms[i];
+        stw_json_begin_object(json, NULL);
+        stw_json_u64(json, "rank", oom->rank);
+        stw_json_u64(json, "asked_bytes", oom->asked);
+        stw_json_u64(json, "allocated_bytes", oom->allocated);
+        if (oom->free != UINT64_MAX)
+            stw_json_u64(json, "free_bytes", oom->free);
+        else
+            stw_json_double(json, "free_bytes", NAN);
+        stw_json_string(json, "when", oom->when[0] != '\0' ? oom->when : NULL);
+        stw_json_u64(json, "count", oom->count);
+        stw_json_string(json, "from", oom->from);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
 stw_status stw_comparison_to_json(const stw_comparison *comparison, stw_text *out, stw_error *err) {
     static const char *const verdicts[] = {[STW_LINE_WITHIN] = "within",
                                            [STW_LINE_OUTSIDE] = "outside",
@@ -506,6 +528,7 @@ stw_status stw_comparison_to_json(const stw_comparison *comparison, stw_text *ou
     stw_json_bool(json, "time_judged", comparison->time_judged);
     stw_json_string(json, "time_note", comparison->time_note);
     stw_comparison_write_verify(comparison, json);
+    if (comparison->n_ooms > 0) write_ooms(comparison, json);
     stw_json_begin_array(json, "lines");
     for (uint32_t i = 0; i < comparison->n_lines; i++) {
         const stw_compare_line *line = &comparison->lines[i];

@@ -60,8 +60,10 @@ typedef struct stw_comparison {
     uint32_t shown;   /* measured and predicted, judged or not */
     bool time_judged; /* backend cuda, and the cluster calibrated on that GPU model */
     const char *time_note;
-    bool external;   /* the first run is a recording of another program */
-    uint32_t n_runs; /* verified; the first is the one that the lines are of */
+    uint32_t n_ooms;
+    const stw_run_oom *ooms; /* allocations that failed in the first run, whose they are */
+    bool external;           /* the first run is a recording of another program */
+    uint32_t n_runs;         /* verified; the first is the one that the lines are of */
     stw_compare_run *runs;
     uint32_t differing;         /* digests that differ, over all runs */
     const stw_lessons *lessons; /* that the first run taught, the caller's; NULL: none */

@@ -90,7 +90,8 @@ static stw_compare_line peak_line(stw_comparer *c, const stw_run_peak *peak) {
     if (line.note == NULL && peak->metric == STW_METRIC_HOST) line.note = c->host_note;
     if (line.note == NULL && peak->at_moment &&
         (line.predicted >= line.measured || stw_compare_within(c, &line)))
-        line.note = "not of the whole run: its peak is not lower";
+        line.note = peak->cut_short ? "the job ran out of memory: a lower bound"
+                                    : "not of the whole run: its peak is not lower";
     return line;
 }
 

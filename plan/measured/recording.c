@@ -61,6 +61,16 @@ stw_status stw_recording_add_time(stw_recording *samples, const stw_recorded_tim
     return STW_STATUS_OK;
 }
 
+stw_status stw_recording_add_oom(stw_recording *samples, const stw_run_oom *oom, stw_error *err) {
+    stw_run_oom *ooms = stw_pool_regrow(samples->pool, samples->ooms, samples->n_ooms,
+                                        samples->n_ooms + 1, &samples->ooms_capacity, sizeof *ooms);
+    if (ooms == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, samples->file, "out of memory for samples");
+    samples->ooms = ooms;
+    ooms[samples->n_ooms++] = *oom;
+    return STW_STATUS_OK;
+}
+
 /* ---- folding ---- */
 
 /* The time that a rank spent in a phase, once. */
@@ -247,6 +257,7 @@ static stw_status note_peak(folder *f, const stw_recorded *s) {
     }
     if (s->bytes <= known->bytes && known->bytes > 0) return STW_STATUS_OK;
     known->bytes = s->bytes;
+    known->cut_short = s->cut_short;
     known->from = stw_pool_string(run->pool, s->from);
     known->note = s->note;
     return s->from != NULL && known->from == NULL ? no_memory(f) : STW_STATUS_OK;
@@ -382,6 +393,20 @@ static const char *date_of(stw_pool *pool, double time_s) {
     return stw_pool_string(pool, text);
 }
 
+static stw_status copy_ooms(folder *f) {
+    stw_run_result *run = f->run;
+    run->ooms = stw_pool_array(run->pool, f->samples->n_ooms, sizeof *run->ooms);
+    if (run->ooms == NULL) return no_memory(f);
+    for (size_t i = 0; i < f->samples->n_ooms; i++) {
+        stw_run_oom *oom = &run->ooms[run->n_ooms++];
+        *oom = f->samples->ooms[i];
+        oom->when = stw_pool_string(run->pool, oom->when);
+        oom->from = stw_pool_string(run->pool, oom->from);
+        if (oom->when == NULL || oom->from == NULL) return no_memory(f);
+    }
+    return STW_STATUS_OK;
+}
+
 static stw_status fold(folder *f) {
     stw_recording const *samples = f->samples;
     if (f->scratch == NULL) return no_memory(f);
@@ -399,6 +424,7 @@ static stw_status fold(folder *f) {
     for (size_t i = 0; i < samples->n && status == STW_STATUS_OK; i++)
         status = fold_sample(f, &samples->items[i]);
     if (status == STW_STATUS_OK) status = fill_seconds(f);
+    if (status == STW_STATUS_OK) status = copy_ooms(f);
     return status == STW_STATUS_OK ? fill_stated(f) : status;
 }
 

@@ -21,6 +21,7 @@ typedef struct stw_recorded {
     uint64_t bytes;
     size_t number;    /* order of samples of the same time */
     bool at_moment;   /* with STW_EVERY_PHASE: of one instant, the highest is not lower */
+    bool cut_short;   /* at_moment, because an allocation failed */
     const char *from; /* where it stands in the file, for people; or NULL */
     const char *note; /* why it cannot be judged, or NULL */
 } stw_recorded;
@@ -41,6 +42,8 @@ typedef struct stw_recording {
     stw_recorded *items;
     size_t n_times, times_capacity;
     stw_recorded_time *times;
+    size_t n_ooms, ooms_capacity;
+    stw_run_oom *ooms;
 } stw_recording;
 
 STW_MUST_USE stw_status stw_recording_new(const char *file, stw_recording **out, stw_error *err);
@@ -49,6 +52,8 @@ STW_MUST_USE stw_status stw_recording_add(stw_recording *samples, const stw_reco
                                           stw_error *err);
 STW_MUST_USE stw_status stw_recording_add_time(stw_recording *samples,
                                                const stw_recorded_time *time, stw_error *err);
+STW_MUST_USE stw_status stw_recording_add_oom(stw_recording *samples, const stw_run_oom *oom,
+                                              stw_error *err);
 const char *stw_metric_name(stw_metric metric);
 
 /** Read a CSV: columns time (s), rank, phase, metric, bytes and optionally node (0), in any order.
@@ -71,7 +76,8 @@ STW_MUST_USE stw_status stw_recording_parse_log(stw_recording *samples, const ch
 
 /** Read what torch.cuda.memory._dump_snapshot wrote: the highest bytes allocated and reserved of
  * each device, as rank of the same number; of one moment where the history begins later than the
- * first segment. Bytes are those of STW_EVERY_PHASE. */
+ * first segment or an allocation failed, which is added, too. Bytes are those of STW_EVERY_PHASE.
+ */
 STW_MUST_USE stw_status stw_recording_parse_snapshot(stw_recording *samples, const char *file,
                                                      const char *data, size_t length,
                                                      stw_error *err);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* torch.cuda.memory._dump_snapshot: the segments of the caching allocator when it was written, and
  * the last events before. What was there before the first event follows from the end, backwards. */
+#define _POSIX_C_SOURCE 200809L /* gmtime_r */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/checked.h"
 #include "core/pickle.h"
@@ -17,6 +19,12 @@ enum { BLOCK_BYTES = 512, MOST_DEVICES = 1024 };
 typedef struct counter {
     int64_t now, most;
 } counter;
+
+/* Allocations of a device that failed. */
+typedef struct failures {
+    size_t n, first;   /* how many; the event */
+    int64_t allocated; /* by the counter, at the first */
+} failures;
 
 typedef struct device {
     uint64_t allocated, reserved; /* by segments, at the end */
@@ -92,11 +100,16 @@ static stw_status change_of(const reader *r, const stw_pickle_value *trace, size
 
 /* Add up to what is at the end; the sum at the beginning makes the most. */
 static stw_status follow(const reader *r, const stw_pickle_value *trace, counter *allocated,
-                         counter *reserved) {
+                         counter *reserved, failures *failed) {
     for (size_t i = 0; i < trace->n_items; i++) {
         int64_t a, s;
         stw_status status = change_of(r, trace, i, &a, &s);
         if (status != STW_STATUS_OK) return status;
+        if (strcmp(stw_pickle_get(trace->items[i], "action")->text, "oom") == 0 &&
+            failed->n++ == 0) {
+            failed->first = i;
+            failed->allocated = allocated->now;
+        }
         if (__builtin_add_overflow(allocated->now, a, &allocated->now) ||
             __builtin_add_overflow(reserved->now, s, &reserved->now))
             return refuse(r, "device_traces", i, "the sum of sizes exceeds 63 bits");
@@ -107,10 +120,11 @@ static stw_status follow(const reader *r, const stw_pickle_value *trace, counter
 }
 
 static stw_status add(const reader *r, int32_t rank, stw_metric metric, uint64_t bytes,
-                      bool whole_trace, size_t n_events) {
+                      bool whole_trace, bool cut_short, size_t n_events) {
     stw_recorded sample = {.rank = rank, .phase = STW_EVERY_PHASE, .metric = metric};
     sample.bytes = stw_min_u64(bytes, INT64_MAX);
-    sample.at_moment = !whole_trace;
+    sample.at_moment = !whole_trace || cut_short;
+    sample.cut_short = cut_short;
     if (n_events == 0)
         sample.from = stw_pool_printf(r->samples->pool, "device %" PRId32 ", segments", rank);
     else
@@ -129,19 +143,58 @@ static uint64_t highest(const counter *c, uint64_t end, uint64_t *begin) {
     return stw_plus(*begin, (uint64_t)c->most);
 }
 
+/* Microseconds since 1970 as ISO, UTC; "" where they are none. */
+static void name_time(int64_t time_us, char *out, size_t out_size) {
+    struct tm parts;
+    const time_t when = (time_t)(time_us / 1000000);
+    out[0] = '\0';
+    if (when > 0 && when < (time_t)10000000000 && gmtime_r(&when, &parts) != NULL)
+        (void)strftime(out, out_size, "%Y-%m-%dT%H:%M:%SZ", &parts);
+}
+
+/* @param before allocated bytes at the first event */
+static stw_status add_failure(const reader *r, int32_t rank, const stw_pickle_value *trace,
+                              const failures *failed, uint64_t before) {
+    const stw_pickle_value *event = trace->items[failed->first];
+    int64_t size, device_free = -1, time_us = 0;
+    char when[32];
+    if (!whole(event, "size", INT64_MAX, &size))
+        return refuse(r, "device_traces", failed->first,
+                      "expected a whole number as \"size\" of an event \"oom\"");
+    if (!whole(event, "device_free", INT64_MAX, &device_free)) device_free = -1;
+    if (!whole(event, "time_us", INT64_MAX, &time_us)) time_us = 0;
+    name_time(time_us, when, sizeof when);
+    stw_run_oom oom = {.rank = (uint32_t)rank, .asked = (uint64_t)size, .count = failed->n};
+    oom.free = device_free >= 0 ? (uint64_t)device_free : UINT64_MAX;
+    oom.allocated = failed->allocated >= 0
+                        ? stw_plus(before, (uint64_t)failed->allocated)
+                        : before - stw_min_u64(before, 0 - (uint64_t)failed->allocated);
+    oom.when = stw_pool_string(r->samples->pool, when);
+    oom.from = stw_pool_printf(r->samples->pool, "device %" PRId32 ", event %zu of %zu", rank,
+                               failed->first + 1, trace->n_items);
+    if (oom.when == NULL || oom.from == NULL)
+        return stw_fail(r->err, STW_STATUS_NO_MEMORY, r->file, "out of memory for samples");
+    return stw_recording_add_oom(r->samples, &oom, r->err);
+}
+
 static stw_status add_device(const reader *r, int32_t rank, const device *d,
                              const stw_pickle_value *trace) {
     counter allocated = {0}, reserved = {0};
-    uint64_t before = 0, ignored = 0;
+    failures failed = {0};
+    uint64_t before = 0, allocated_before = 0;
     size_t n = trace != NULL ? trace->n_items : 0;
     if (n == 0 && d->n_segments == 0) return STW_STATUS_OK;
-    stw_status status = n > 0 ? follow(r, trace, &allocated, &reserved) : STW_STATUS_OK;
+    stw_status status = n > 0 ? follow(r, trace, &allocated, &reserved, &failed) : STW_STATUS_OK;
     if (status != STW_STATUS_OK) return status;
     uint64_t most_reserved = highest(&reserved, d->reserved, &before);
-    uint64_t most_allocated = highest(&allocated, d->allocated, &ignored);
-    status = add(r, rank, STW_METRIC_ALLOCATED, most_allocated, n > 0 && before == 0, n);
-    if (status != STW_STATUS_OK) return status;
-    return add(r, rank, STW_METRIC_RESERVED, most_reserved, n > 0 && before == 0, n);
+    uint64_t most_allocated = highest(&allocated, d->allocated, &allocated_before);
+    const bool all = n > 0 && before == 0, cut = failed.n > 0;
+    status = add(r, rank, STW_METRIC_ALLOCATED, most_allocated, all, cut, n);
+    if (status == STW_STATUS_OK)
+        status = add(r, rank, STW_METRIC_RESERVED, most_reserved, all, cut, n);
+    if (status == STW_STATUS_OK && cut)
+        status = add_failure(r, rank, trace, &failed, allocated_before);
+    return status;
 }
 
 static stw_status read_snapshot(const reader *r, stw_pool *pool, const stw_pickle_value *root) {

@@ -12,6 +12,7 @@ typedef struct joiner {
     const stw_run_result *from;
     uint32_t ranks_per_node;
     const char **rank_files, **node_files, **peak_files; /* by index: whose it is */
+    uint32_t number, *peak_numbers;                      /* of the run; of the run of a peak */
     stw_error *err;
 } joiner;
 
@@ -91,8 +92,7 @@ static stw_status join_peaks(joiner *j) {
         uint32_t node = node_of(j, peak->node);
         for (uint32_t k = 0; k < out->n_peaks; k++)
             if (out->peaks[k].metric == peak->metric && out->peaks[k].rank == peak->rank &&
-                (peak->rank >= 0 || out->peaks[k].node == node) &&
-                strcmp(j->peak_files[k], file_of(j->from)) != 0)
+                (peak->rank >= 0 || out->peaks[k].node == node) && j->peak_numbers[k] != j->number)
                 return peak->rank >= 0 ? twice(j, "rank", peak->rank, j->peak_files[k])
                                        : twice(j, "bytes of node", node, j->peak_files[k]);
         stw_run_peak *copy = &out->peaks[out->n_peaks];
@@ -101,7 +101,20 @@ static stw_status join_peaks(joiner *j) {
         copy->from = stw_pool_printf(out->pool, "%s, %s", file_of(j->from),
                                      peak->from != NULL ? peak->from : "peak");
         if (copy->from == NULL) return no_memory(j);
+        j->peak_numbers[out->n_peaks] = j->number;
         j->peak_files[out->n_peaks++] = file_of(j->from);
+    }
+    return STW_STATUS_OK;
+}
+
+static stw_status join_ooms(joiner *j) {
+    stw_run_result *out = j->out;
+    for (uint32_t i = 0; i < j->from->n_ooms; i++) {
+        stw_run_oom *oom = &out->ooms[out->n_ooms++];
+        *oom = j->from->ooms[i];
+        oom->when = stw_pool_string(out->pool, oom->when);
+        oom->from = stw_pool_printf(out->pool, "%s, %s", file_of(j->from), oom->from);
+        if (oom->when == NULL || oom->from == NULL) return no_memory(j);
     }
     return STW_STATUS_OK;
 }
@@ -146,25 +159,29 @@ static stw_status join_whole(joiner *j) {
 
 static stw_status make_room(joiner *j, const stw_run_result *const *runs, uint32_t n) {
     stw_run_result *out = j->out;
-    size_t ranks = 0, nodes = 0, peaks = 0, steps = 0;
+    size_t ranks = 0, nodes = 0, peaks = 0, ooms = 0, steps = 0;
     for (uint32_t i = 0; i < n; i++) {
         ranks += runs[i]->n_ranks;
         nodes += runs[i]->n_nodes;
         peaks += runs[i]->n_peaks;
+        ooms += runs[i]->n_ooms;
         steps = stw_max_u64(steps, runs[i]->n_step_all);
     }
     out->ranks = stw_pool_array(out->pool, ranks, sizeof *out->ranks);
     out->nodes = stw_pool_array(out->pool, nodes, sizeof *out->nodes);
     out->peaks = stw_pool_array(out->pool, peaks, sizeof *out->peaks);
+    out->ooms = stw_pool_array(out->pool, ooms, sizeof *out->ooms);
     out->step_all_s = stw_pool_array(out->pool, steps, sizeof *out->step_all_s);
     j->rank_files = stw_pool_array(out->pool, ranks, sizeof *j->rank_files);
     j->node_files = stw_pool_array(out->pool, nodes, sizeof *j->node_files);
     j->peak_files = stw_pool_array(out->pool, peaks, sizeof *j->peak_files);
+    j->peak_numbers = stw_pool_array(out->pool, peaks, sizeof *j->peak_numbers);
     out->file = stw_pool_string(out->pool, runs[0]->file);
     out->date = stw_pool_string(out->pool, runs[0]->date);
     bool all = out->date != NULL && out->ranks != NULL && out->nodes != NULL &&
                out->peaks != NULL && out->step_all_s != NULL && j->rank_files != NULL &&
-               j->node_files != NULL && j->peak_files != NULL;
+               j->node_files != NULL && j->peak_files != NULL && j->peak_numbers != NULL &&
+               out->ooms != NULL;
     return all ? STW_STATUS_OK : no_memory(j);
 }
 
@@ -177,9 +194,11 @@ stw_status stw_run_results_join(const stw_run_result *const *runs, uint32_t n,
     STW_TRY(make_room(&j, runs, n));
     for (uint32_t i = 0; i < n; i++) {
         j.from = runs[i];
+        j.number = i;
         STW_TRY(join_ranks(&j));
         STW_TRY(join_nodes(&j));
         STW_TRY(join_peaks(&j));
+        STW_TRY(join_ooms(&j));
         STW_TRY(join_whole(&j));
         join_steps(&j);
     }

@@ -39,6 +39,18 @@ echo 'ppo update, memory allocated (GB): 0.01, memory reserved (GB): 0.01, devic
 table 3 low.log
 has 'GPU allocated peak .*not judged: not of the whole run'
 
+# an allocation that failed cut the peak short: less than planned is not judged
+table 3 "$corpus/snapshot_oom"
+has 'Rank 0 ran out of memory at 2023-11-14T22:13:23Z: it asked for 2.00 GiB with'
+flat=$(tr -s ' \n' ' ' <table.txt)
+case $flat in *'with 64.00 MiB allocated and 1.00 GiB of the GPU free (device 0, event 3 of 7; the first of 2).'*) ;;
+    *) fail "the failed allocation is not told: $flat" ;; esac
+has 'GPU allocated peak .*not judged: the job ran out of memory: a lower bound'
+"$STOWAGE" validate plan.json "$corpus/snapshot_oom" --json 2>/dev/null | tr -d ' \n' |
+    grep -q '"out_of_memory":\[{"rank":0,"asked_bytes":2147483648,"allocated_bytes":67108864,"free_bytes":1073741824,"when":"2023-11-14T22:13:23Z","count":2,' ||
+    fail "--json has no failed allocation"
+expect 3 'found rank 0, which .*snapshot_oom has too' "$STOWAGE" validate plan.json "$corpus/snapshot_oom" "$corpus/snapshot_oom"
+
 # the highest that was planned agrees; the name of a file does not matter
 "$STOWAGE" validate plan.json low.log --json >low.json 2>/dev/null || true
 reserved=$(awk '/"what": "gpu reserved peak"/ {at = 1} at && /"predicted"/ {sub(/.*: /, ""); printf "%d\n", $0 + 0; exit}' low.json)

@@ -155,6 +155,35 @@ static void memory_snapshots(void) {
     stw_run_result_free(run);
 }
 
+/* The highest is a lower bound once an allocation failed; the first that did is told. */
+static void failed_allocations(void) {
+    stw_run_result *run = read_corpus("snapshot_oom");
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_ALLOCATED, true), MIB(80));
+    CU_ASSERT_EQUAL(peak(run, 0, STW_METRIC_RESERVED, true), MIB(96));
+    CU_ASSERT_TRUE(run->peaks[0].cut_short);
+    CU_ASSERT_EQUAL_FATAL(run->n_ooms, 1);
+    CU_ASSERT_EQUAL(run->ooms[0].rank, 0);
+    CU_ASSERT_EQUAL(run->ooms[0].asked, MIB(2048));
+    CU_ASSERT_EQUAL(run->ooms[0].allocated, MIB(64));
+    CU_ASSERT_EQUAL(run->ooms[0].free, MIB(1024));
+    CU_ASSERT_EQUAL(run->ooms[0].count, 2);
+    CU_ASSERT_STRING_EQUAL(run->ooms[0].when, "2023-11-14T22:13:23Z");
+    CU_ASSERT_STRING_EQUAL(run->ooms[0].from, "device 0, event 3 of 7");
+    stw_run_result *log = read_text("'memory(GiB)': 1.5, 'global_step/max_steps': '1/2'\n");
+    const stw_run_result *const runs[] = {log, run}, *const twice[] = {run, run};
+    stw_run_result *joined = NULL;
+    stw_error e = STW_ERROR_INIT;
+    CU_ASSERT_EQUAL(stw_run_results_join(twice, 2, 2, &joined, &e), STW_STATUS_BAD_INPUT);
+    CU_ASSERT_PTR_NOT_NULL(strstr(e.text, "found rank 0"));
+    log->peaks[0].rank = 1;
+    CHECK_OK(stw_run_results_join(runs, 2, 2, &joined, err));
+    CU_ASSERT_EQUAL_FATAL(joined->n_ooms, 1);
+    CU_ASSERT_PTR_NOT_NULL(strstr(joined->ooms[0].from, "snapshot_oom, device 0, event 3 of 7"));
+    stw_run_result_free(joined);
+    stw_run_result_free(log);
+    stw_run_result_free(run);
+}
+
 static void check_hostile(const char *name, const char *said) {
     char path[512];
     stw_run_result *run = NULL;
@@ -242,6 +271,7 @@ STW_TEST_MAIN("plan recording", {"memory reports of ranks", memory_reports_of_ra
               {"lines of dictionaries", lines_of_dictionaries},
               {"metrics of steps", metrics_of_steps}, {"moments", moments},
               {"only whole keys", only_whole_keys}, {"bad logs", bad_logs},
-              {"memory snapshots", memory_snapshots}, {"hostile snapshots", hostile_snapshots},
-              {"samples of a table", samples_of_a_table}, {"files of nodes", files_of_nodes},
+              {"memory snapshots", memory_snapshots}, {"failed allocations", failed_allocations},
+              {"hostile snapshots", hostile_snapshots}, {"samples of a table", samples_of_a_table},
+              {"files of nodes", files_of_nodes},
               {"a process that ended before its marks is no rank", ended_before_its_marks})
