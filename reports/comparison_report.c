@@ -46,10 +46,10 @@ static void put_csv_line(stw_table *t, const stw_compare_line *l) {
     stw_table_cell(t, "%s", l->from != NULL ? l->from : "");
 }
 
-static void put_line(stw_table *t, const stw_compare_line *l, bool from) {
-    bool measured = l->verdict != STW_LINE_NOT_MEASURED && isfinite(l->measured);
-    stw_table_cell(t, "%s", stw_phase_name(l->phase));
-    stw_table_cell(t, "%s", quantity(l->what).text);
+/* From the quantity on. @param whole with the note and where the value stands */
+static void put_cells(stw_table *t, const stw_compare_line *l, bool whole) {
+    const bool measured = l->verdict != STW_LINE_NOT_MEASURED && isfinite(l->measured);
+    const char *note = whole && l->note != NULL ? l->note : "";
     stw_table_cell(t, "%s", l->who != NULL ? l->who : l->kind);
     stw_table_cell(t, "%s",
                    isfinite(l->predicted) ? figure(l, l->predicted).text : "not predicted");
@@ -58,30 +58,100 @@ static void put_line(stw_table *t, const stw_compare_line *l, bool from) {
         stw_table_cell(t, "%+.2f%%", 100 * l->error);
     else
         stw_table_cell(t, "%s", "");
-    stw_table_cell(t, "%s%s%s", verdict_word(l->verdict), l->note != NULL ? ": " : "",
-                   l->note != NULL ? l->note : "");
-    if (from) stw_table_cell(t, "%s", l->from != NULL ? l->from : "");
+    stw_table_cell(t, "%s%s%s", verdict_word(l->verdict), note[0] != '\0' ? ": " : "", note);
+    if (whole) stw_table_cell(t, "%s", l->from != NULL ? l->from : "");
+}
+
+static void write_csv(const stw_comparison *comparison, stw_pool *pool, stw_text *out) {
+    static const char *const heads[] = {"phase",    "what",  "kind",    "rank", "unit", "predicted",
+                                        "measured", "error", "verdict", "note", "from"};
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 11);
+    for (uint32_t i = 0; i < comparison->n_lines; i++) put_csv_line(&t, &comparison->lines[i]);
+    stw_table_write(&t, STW_FORMAT_CSV, out);
 }
 
 static void write_table(const stw_comparison *comparison, stw_format format, stw_pool *pool,
                         stw_text *out) {
-    static const char *const for_people[] = {"phase",     "quantity", "rank or node", ">predicted",
-                                             ">measured", ">error",   "verdict",      "read from"};
-    static const char *const for_machines[] = {"phase",   "what",      "kind",     "rank",
-                                               "unit",    "predicted", "measured", "error",
-                                               "verdict", "note",      "from"};
-    bool csv = format == STW_FORMAT_CSV, from = false;
+    static const char *const heads[] = {"phase",     "quantity", "rank",    ">predicted",
+                                        ">measured", ">error",   "verdict", "read from"};
+    const bool whole = format != STW_FORMAT_TERMINAL;
     stw_table t;
-    for (uint32_t i = 0; i < comparison->n_lines; i++)
-        from = from || comparison->lines[i].from != NULL;
-    stw_table_begin(&t, pool, csv ? for_machines : for_people, csv ? 11 : from ? 8 : 7);
+    stw_table_begin(&t, pool, heads, whole ? 8 : 7);
     for (uint32_t i = 0; i < comparison->n_lines; i++) {
-        if (csv)
-            put_csv_line(&t, &comparison->lines[i]);
-        else
-            put_line(&t, &comparison->lines[i], from);
+        stw_table_cell(&t, "%s", stw_phase_name(comparison->lines[i].phase));
+        stw_table_cell(&t, "%s", quantity(comparison->lines[i].what).text);
+        put_cells(&t, &comparison->lines[i], whole);
     }
     stw_table_write(&t, format, out);
+}
+
+/* A terminal that is narrower has no room for a column of phases. */
+enum { GROUPED_BELOW = 100 };
+
+/* Phases stand above their lines. */
+static void write_grouped(const stw_comparison *comparison, stw_pool *pool, stw_text *out) {
+    static const char *const heads[] = {"phase, quantity", "rank",   ">predicted",
+                                        ">measured",       ">error", "verdict"};
+    stw_table t;
+    stw_table_begin(&t, pool, heads, 6);
+    for (uint32_t i = 0; i < comparison->n_lines; i++) {
+        const stw_compare_line *l = &comparison->lines[i];
+        if (i == 0 || l->phase != l[-1].phase) {
+            stw_table_cell(&t, "%s", stw_phase_name(l->phase));
+            for (int empty = 1; empty < 6; empty++) stw_table_cell(&t, "%s", "");
+        }
+        stw_table_cell(&t, "- %s", quantity(l->what).text);
+        put_cells(&t, l, false);
+    }
+    stw_table_write(&t, STW_FORMAT_TERMINAL, out);
+}
+
+/* "time of load", "GPU total peak" */
+static void name_line(const stw_compare_line *l, char *out, size_t out_size) {
+    if (strcmp(l->what, "time") == 0)
+        snprintf(out, out_size, "time of %s", stw_phase_name(l->phase));
+    else
+        snprintf(out, out_size, "%s", quantity(l->what).text);
+}
+
+static bool same_reason(const stw_compare_line *a, const stw_compare_line *b) {
+    return a->verdict == STW_LINE_NOT_JUDGED && b->verdict == STW_LINE_NOT_JUDGED &&
+           a->note != NULL && b->note != NULL && strcmp(a->note, b->note) == 0;
+}
+
+/* Why lines are not judged: each reason once, with what it is of. */
+static void put_reasons(const stw_comparison *c, stw_format format, stw_text *out) {
+    for (uint32_t i = 0; i < c->n_lines; i++) {
+        char names[600] = "", name[80], listed[604];
+        bool first = same_reason(&c->lines[i], &c->lines[i]);
+        for (uint32_t j = 0; j < i && first; j++) first = !same_reason(&c->lines[i], &c->lines[j]);
+        for (uint32_t j = i; j < c->n_lines && first; j++) {
+            if (!same_reason(&c->lines[i], &c->lines[j])) continue;
+            const size_t n = strlen(names);
+            name_line(&c->lines[j], name, sizeof name);
+            snprintf(listed, sizeof listed, "%s, ", names);
+            const char *before = strstr(listed, name);
+            while (before != NULL &&
+                   (before[strlen(name)] != ',' || (before > listed && before[-1] != ' ')))
+                before = strstr(before + 1, name);
+            if (before == NULL && n + strlen(name) + 3 < sizeof names)
+                snprintf(names + n, sizeof names - n, "%s%s", n > 0 ? ", " : "", name);
+        }
+        if (first) stw_doc_line(out, format, "Not judged: %s: %s.", names, c->lines[i].note);
+    }
+}
+
+/* Where measured values stand in their file. */
+static void put_sources(const stw_comparison *c, stw_format format, stw_text *out) {
+    for (uint32_t i = 0; i < c->n_lines; i++) {
+        const stw_compare_line *l = &c->lines[i];
+        char name[80];
+        name_line(l, name, sizeof name);
+        if (l->from != NULL)
+            stw_doc_line(out, format, "Read from: %s, %s: %s", name,
+                         l->who != NULL ? l->who : l->kind, l->from);
+    }
 }
 
 /* Up to this much a process holds for modules that the plan does not know. */
@@ -94,12 +164,15 @@ static bool lacks_modules(const stw_compare_line *line) {
 
 /* What a user can do about lines that are outside. */
 static void put_advice(const stw_comparison *comparison, stw_format format, stw_text *out) {
-    bool times = false, bytes = false, host = false, modules = false;
+    bool times = false, gpu_more = false, host_more = false, host = false, modules = false;
     for (uint32_t i = 0; i < comparison->n_lines; i++) {
         const stw_compare_line *line = &comparison->lines[i];
         if (line->verdict != STW_LINE_OUTSIDE) continue;
         times = times || line->is_time;
-        bytes = bytes || !line->is_time;
+        const bool more = !line->is_time && line->measured > line->predicted;
+        const bool of_host = strncmp(line->what, "host", 4) == 0;
+        gpu_more = gpu_more || (more && !of_host);
+        host_more = host_more || (more && of_host);
         host = host || line->processes > 0;
         modules = modules || lacks_modules(line);
     }
@@ -107,10 +180,13 @@ static void put_advice(const stw_comparison *comparison, stw_format format, stw_
         stw_doc_line(out, format,
                      "Times: check that nothing else ran on this machine, measure it again "
                      "(stowage calibrate -o FILE), and plan with --cluster FILE.");
-    if (bytes)
-        stw_doc_line(out, format,
-                     "Memory: a plan that is near a limit may not fit on this machine; lower "
-                     "node.gpu.memory or node.host.limit by the difference and plan again.");
+    if (gpu_more || host_more)
+        stw_doc_line(
+            out, format,
+            "Memory: a plan that is near a limit may not fit on this machine; lower %s%s%s "
+            "by the difference and plan again.",
+            gpu_more ? "node.gpu.memory" : "", gpu_more && host_more ? " and " : "",
+            host_more ? "node.host.limit" : "");
     if (host && comparison->external && comparison->lessons == NULL)
         stw_doc_line(out, format,
                      "Host: %s--learn cluster.yaml takes what processes hold from the recording; "
@@ -149,8 +225,11 @@ static void put_summary(const stw_comparison *comparison, stw_format format, stw
                      comparison->runs[0].name);
     if (comparison->judged == 0)
         stw_doc_line(out, format, "%s",
-                     comparison->shown > 0 ? "No line can be judged: the table says why."
+                     comparison->shown > 0 ? "No line can be judged; the reasons are below."
                                            : "The run measured nothing that the plan predicts.");
+    else if (comparison->judged == 1 && comparison->outside == 0)
+        stw_doc_line(out, format,
+                     "Prediction and measurement agree: the one judged line is within tolerance.");
     else if (comparison->outside == 0)
         stw_doc_line(out, format,
                      "Prediction and measurement agree: all %u judged lines are within tolerance.",
@@ -217,7 +296,10 @@ static void put_learned(const stw_lessons *lessons, stw_format format, stw_pool 
         stw_learned_format((stw_learnable)w, lesson->before, before, sizeof before);
         stw_learned_format((stw_learnable)w, lesson->entry.value, value, sizeof value);
         stw_table_cell(&t, "%s", stw_learned_key((stw_learnable)w));
-        stw_table_cell(&t, "%s", before);
+        if (lesson->before_from != NULL)
+            stw_table_cell(&t, "%s (%s)", before, lesson->before_from);
+        else
+            stw_table_cell(&t, "%s", before);
         stw_table_cell(&t, "%s", value);
         stw_table_cell(&t, "%s", lesson->entry.phase);
         stw_table_cell(&t, "%u", lesson->entry.samples);
@@ -269,6 +351,13 @@ static void put_short_row(const stw_compare_line *l, stw_table *t) {
     stw_table_cell(t, "%s", verdict_word(l->verdict));
 }
 
+/* Without a judged line, everything that was measured is shown. */
+static bool is_shown(const stw_comparison *c, const stw_compare_line *l) {
+    if (l->verdict == STW_LINE_OUTSIDE) return false; /* shown before */
+    if (c->judged == 0 && l->verdict == STW_LINE_NOT_JUDGED && isfinite(l->measured)) return true;
+    return is_total(l);
+}
+
 /* What is outside, then totals, as many as there is room for. @return rows */
 static uint32_t put_short_table(const stw_comparison *c, uint32_t most, stw_pool *pool,
                                 stw_text *out) {
@@ -283,7 +372,7 @@ static uint32_t put_short_table(const stw_comparison *c, uint32_t most, stw_pool
         rows++;
     }
     for (uint32_t i = 0; i < c->n_lines && rows < most; i++) {
-        if (c->lines[i].verdict == STW_LINE_OUTSIDE || !is_total(&c->lines[i])) continue;
+        if (!is_shown(c, &c->lines[i])) continue;
         put_short_row(&c->lines[i], &t);
         rows++;
     }
@@ -308,6 +397,7 @@ stw_status stw_report_comparison_summary(const stw_comparison *comparison, stw_t
     stw_text_printf(out, "\n");
     const uint32_t rows =
         put_short_table(comparison, room < MOST_ROWS ? room : MOST_ROWS, pool, out);
+    if (comparison->judged == 0) put_reasons(comparison, STW_FORMAT_TERMINAL, out);
     if (learned.failed) out->failed = true;
     if (learned.length > 0) stw_text_append(out, learned.data, learned.length);
     stw_doc_line(out, STW_FORMAT_TERMINAL,
@@ -327,12 +417,20 @@ stw_status stw_report_comparison(const stw_comparison *comparison, stw_format fo
     if (pool == NULL)
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL, "out of memory for a report");
     if (format == STW_FORMAT_CSV) {
-        write_table(comparison, format, pool, out);
+        write_csv(comparison, pool, out);
     } else {
         put_summary(comparison, format, out);
         put_verify(comparison, format, out);
         if (format == STW_FORMAT_TERMINAL) stw_text_printf(out, "\n");
-        write_table(comparison, format, pool, out);
+        if (format == STW_FORMAT_TERMINAL && stw_report_width() > 0 &&
+            stw_report_width() < GROUPED_BELOW)
+            write_grouped(comparison, pool, out);
+        else
+            write_table(comparison, format, pool, out);
+        if (format == STW_FORMAT_TERMINAL) {
+            put_reasons(comparison, format, out);
+            put_sources(comparison, format, out);
+        }
         if (comparison->lessons != NULL) put_lessons(comparison->lessons, format, pool, out);
     }
     stw_pool_free(pool);

@@ -12,6 +12,7 @@
 #include "core/median.h"
 #include "core/units.h"
 #include "plan/files/plan_file.h"
+#include "plan/program/builder.h"
 #include "plan/program/demand.h"
 
 #define MIB 1048576.0
@@ -471,6 +472,10 @@ stw_status stw_learn(const stw_plan *plan, const stw_run_result *run,
     memset(out, 0, sizeof *out);
     for (unsigned w = 0; w < STW_N_LEARNABLE; w++)
         out->items[w].before = stw_cluster_learnable(into, (stw_learnable)w);
+    if (into->torch.process_bytes == 0) { /* plans take that of any process then */
+        stw_lesson *process = &out->items[STW_LEARN_PROCESS];
+        process->before.bytes = stw_build_process_base(plan->job, into, &process->before_from);
+    }
     stw_pool *pool = stw_pool_new();
     l.status = stw_plan_trainer_peaks(plan, pool, &l.ranks, &l.nodes, err);
     if (l.status == STW_STATUS_OK) check_job(&l);
@@ -513,6 +518,7 @@ void stw_lessons_write_json(const stw_lessons *lessons, stw_json *json) {
         stw_json_string(json, "key", stw_learned_key((stw_learnable)w));
         write_value(json, "value", (stw_learnable)w, lesson->entry.value);
         write_value(json, "before", (stw_learnable)w, lesson->before);
+        if (lesson->before_from != NULL) stw_json_string(json, "before_from", lesson->before_from);
         stw_json_string(json, "from", lesson->entry.from);
         stw_json_string(json, "model", lesson->entry.model);
         stw_json_string(json, "phase", lesson->entry.phase);

@@ -12,7 +12,8 @@
 
 typedef struct stw_lesson {
     bool learned;
-    stw_learned_value before; /* what the key holds now */
+    stw_learned_value before; /* what plans take until now */
+    const char *before_from;  /* where that is not of this key: of which, or "a default"; or NULL */
     stw_learned entry;        /* of what was learned */
     char why[320];            /* it was not */
 } stw_lesson;

@@ -83,6 +83,7 @@ typedef struct visit {
 typedef struct state {
     int phase; /* STW_NO_PHASE: none */
     double since;
+    bool marked;                 /* phases are told by marks */
     bool stepped;                /* an optimizer step was marked */
     bool lost;                   /* its last host bytes are of a process that is gone */
     uint64_t now[STW_N_METRICS]; /* what was sampled last: it is there until the next sample */
@@ -263,10 +264,12 @@ static stw_status note_peak(folder *f, const stw_recorded *s) {
     return s->from != NULL && known->from == NULL ? no_memory(f) : STW_STATUS_OK;
 }
 
-/* The process that was sampled as a rank ended before the rank marked anything, and the node was
- * sampled on: what it held is not what the rank holds. In the order of time. */
+/* Which ranks have marks, and which were lost: the process that was sampled as a rank ended before
+ * the rank marked anything, and the node was sampled on: what it held is not what the rank holds.
+ * In the order of time. */
 static stw_status find_lost(folder *f) {
     const stw_recorded *items = f->samples->items;
+    bool all_marked = false;
     size_t *node_last = stw_pool_array(f->scratch, f->run->n_nodes, sizeof *node_last);
     size_t *marked = stw_pool_array(f->scratch, f->run->n_ranks, sizeof *marked);
     size_t *sampled = stw_pool_array(f->scratch, f->run->n_ranks, sizeof *sampled);
@@ -275,6 +278,7 @@ static stw_status find_lost(folder *f) {
         const stw_recorded *s = &items[i];
         const bool mark = s->metric == STW_METRIC_NONE;
         if (!mark && (s->metric != STW_METRIC_HOST || s->phase != STW_NO_PHASE)) continue;
+        all_marked = all_marked || (mark && s->rank == STW_ALL_RANKS);
         if (s->rank >= 0) {
             size_t *at = &(mark ? marked : sampled)[find_rank(f->run, (uint32_t)s->rank)];
             if (!mark || *at == 0) *at = i + 1;
@@ -282,10 +286,19 @@ static stw_status find_lost(folder *f) {
             node_last[s->node] = i + 1;
         }
     }
-    for (uint32_t r = 0; r < f->run->n_ranks; r++)
+    for (uint32_t r = 0; r < f->run->n_ranks; r++) {
+        f->states[r].marked = all_marked || marked[r] > 0;
         f->states[r].lost =
             marked[r] > 0 && sampled[r] < marked[r] && node_last[f->run->ranks[r].node] > marked[r];
+    }
     return STW_STATUS_OK;
+}
+
+/* Bytes of a rank without a phase, where no marks tell phases: the highest of the job. What a
+ * device or a node holds has the peaks of the run. */
+static bool is_of_job(const state *s, const stw_recorded *sample) {
+    return sample->phase == STW_NO_PHASE && !s->marked &&
+           (sample->metric == STW_METRIC_ALLOCATED || sample->metric == STW_METRIC_RESERVED);
 }
 
 static stw_status fold_sample(folder *f, const stw_recorded *sample) {
@@ -295,6 +308,7 @@ static stw_status fold_sample(folder *f, const stw_recorded *sample) {
     if (sample->rank >= 0) {
         uint32_t r = find_rank(f->run, (uint32_t)sample->rank);
         if (mark) return enter(f, r, sample);
+        if (is_of_job(&f->states[r], sample)) return note_peak(f, sample);
         note_rank(f, r, sample);
     } else if (mark) {
         for (uint32_t r = 0; r < f->run->n_ranks && status == STW_STATUS_OK; r++)

@@ -209,15 +209,25 @@ void stw_build_commit(stw_builder *b) {
 #define TORCH_PROCESS_BYTES 1503238553ull /* 1.4 GiB */
 
 /* A calibration measures Stowage's own process, which is smaller than a framework's. */
-static uint64_t process_bytes_of(const stw_job *job) {
-    const stw_cluster *cluster = job->cluster;
+uint64_t stw_build_process_base(const stw_job *job, const stw_cluster *cluster, const char **key) {
     uint64_t bytes = cluster->host.process_bytes;
+    *key = "node.host.process";
     if (job->world > 1) bytes = stw_plus(bytes, cluster->host.process_comm_bytes);
     if (job->engine->spec.executes) return bytes;
-    if (cluster->torch.process_bytes > 0)
-        bytes = cluster->torch.process_bytes;
-    else if (cluster->calibration.measured)
-        bytes = stw_max_u64(bytes, TORCH_PROCESS_BYTES);
+    if (cluster->torch.process_bytes > 0) {
+        *key = "node.torch.process";
+        return cluster->torch.process_bytes;
+    }
+    if (!cluster->calibration.measured || bytes >= TORCH_PROCESS_BYTES) return bytes;
+    *key = "a default";
+    return TORCH_PROCESS_BYTES;
+}
+
+static uint64_t process_bytes_of(const stw_job *job) {
+    const stw_cluster *cluster = job->cluster;
+    const char *key;
+    uint64_t bytes = stw_build_process_base(job, cluster, &key);
+    if (job->engine->spec.executes) return bytes;
     /* what a node has once is shared out over its ranks, whose sum is the node's */
     return stw_plus(bytes, cluster->torch.launcher_bytes / stw_max_u64(job->ranks_per_node, 1));
 }

@@ -92,6 +92,9 @@ void stw_build_commit(stw_builder *b);
 
 /** What lies outside the arenas for the whole run: CUDA context, NCCL, the process. */
 void stw_build_externals(stw_builder *b);
+/** Resident bytes of a rank's process by itself on this cluster, without a launcher's.
+ * @param key out: of the cluster, that says so, or "a default" */
+uint64_t stw_build_process_base(const stw_job *job, const stw_cluster *cluster, const char **key);
 /** Regions of the layout for which `which` is true, as allocs or frees. */
 void stw_build_regions(stw_builder *b, bool alloc, bool (*which)(const stw_region *region));
 #endif

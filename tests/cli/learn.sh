@@ -67,6 +67,12 @@ tr -d ' \n' <after.json | grep -q '"learned":{"process":{"value":314572800,"was"
 "$STOWAGE" validate -v after.json samples.csv >agree.txt 2>&1 || true
 grep -q 'forward_backward *host *node 0 *650.00 MiB *650.00 MiB *+0.00% *within' agree.txt || fail "the host line is off"
 
+# without a base of its own the plan took that of any process: it is the value before
+sed '/torch: /d' tiny.yaml >plain.yaml
+plan plain.yaml plain.json
+"$STOWAGE" validate plain.json samples.csv --learn plain.yaml >plain.txt || [ $? = 8 ] || fail "plain: $(cat plain.txt)"
+grep -q 'node.torch.process *[0-9.]* [MG]iB (node.host.process) *300.00 MiB' plain.txt || fail "the value before is not what the plan took: $(cat plain.txt)"
+
 # a rank whose samples end before its first mark, those of the node going on: neither base nor launcher
 sed -e '2,3d' -e 's/^1763800001,0,,host,.*/1763800000,0,,host,3300000\n1763800000.5,0,forward_backward\n1763800000.5,1,forward_backward/' \
     samples.csv >lost.csv

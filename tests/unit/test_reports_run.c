@@ -163,7 +163,7 @@ static void comparison_for_people(void) {
     check_contains(&out, "2.00 GiB");
     check_contains(&out, "-20.00%  OUTSIDE");
     check_contains(&out, "not measured");
-    check_contains(&out, "not judged: host backend");
+    check_contains(&out, "Not judged: time of load: host backend");
     check_contains(&out, "not predicted");
     stw_text_free(&out);
     comparison.outside = 0;
