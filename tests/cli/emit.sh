@@ -292,3 +292,17 @@ done
 grep "do not say" own.notes && fail "settings that are not said: $(cat own.notes)"
 echo 'torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-0.6B' >sft.sh
 expect 7 "settings of verl.trainer.sft_trainer: not implemented" "$STOWAGE" plan --from verl:sft.sh --cluster h200-x8 --emit verl
+
+# verl's default strategy stays where it suffices: FSDP1 wraps no embeddings (a model whose head is not tied).
+cat >usual.sh <<'EOT'
+python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 data.max_prompt_length=512 \
+    data.max_response_length=512 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm \
+    actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 \
+    actor_rollout_ref.model.enable_gradient_checkpointing=True trainer.n_gpus_per_node=8 trainer.nnodes=1
+EOT
+planned "$STOWAGE" plan --from verl:usual.sh --cluster h100-80g-x8 --emit verl:same.sh >same.txt 2>&1 || fail "usual.sh"
+grep -q "No changes against usual.sh" same.txt || { cat same.txt >&2; fail "usual.sh changed"; }
+planned "$STOWAGE" plan --from verl:usual.sh --cluster h100-80g-x8 --set park.params=host --emit verl:parked.sh >parked.txt 2>&1 ||
+    { cat parked.txt >&2; fail "usual.sh, parked"; }
+grep -qi "param_offload=true" parked.sh || { cat parked.sh >&2; fail "parked.sh"; }
+if grep -q "strategy=fsdp2" parked.sh; then fail "parked.sh: another strategy"; fi

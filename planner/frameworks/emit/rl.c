@@ -166,12 +166,24 @@ static void put_verl_roles(stw_emission *e) {
                         e->plan->run.roles[ref].params != STW_TIER_GPU);
 }
 
+/* verl's default strategy is FSDP1, whose embeddings are no unit of their own; a file that has it
+ * keeps it, unless the plan needs what FSDP2 alone has. */
+static void put_verl_strategy(stw_emission *e) {
+    const stw_emit_flag *own = stw_emit_find(e, ACTOR "strategy");
+    if (own == NULL) own = stw_emit_find(e, FSDP "strategy");
+    const char *given = own != NULL && own->value != NULL ? own->value : "fsdp";
+    const bool needs =
+        stw_emit_on(e, "fsdp.offload_policy") || stw_emit_on(e, "fsdp.wrap_embeddings");
+    if (e->import != NULL && !needs && strcmp(given, "fsdp") == 0) return;
+    stw_emit_put(e, ACTOR "strategy", "fsdp2");
+    stw_emit_put(e, FSDP "strategy", NULL);
+}
+
 static void put_verl_fsdp(stw_emission *e) {
     const stw_run_spec *run = &e->plan->run;
     const uint64_t rank = run->trainable.lora_rank;
     const bool half = stw_emit_has(e, "precision.params", "bf16");
-    stw_emit_put(e, ACTOR "strategy", "fsdp2");
-    stw_emit_put(e, FSDP "strategy", NULL);
+    put_verl_strategy(e);
     stw_emit_put(e, FSDP "model_dtype", half ? "bfloat16" : "fp32");
     stw_emit_put_switch(e, FSDP "param_offload", run->park.params);
     stw_emit_put_switch(e, FSDP "optimizer_offload", run->park.moments);
