@@ -51,6 +51,7 @@ static uint32_t read_piece(stw_builder *b, load_slots *slots, uint32_t unit, uin
     read.offset_bytes = host;
     /* a loader that narrows reads through a buffer of its own: what arrives is what has room */
     read.bytes = stw_min_u64(size->stored_bytes, size->held_bytes);
+    read.stored_bytes = size->stored_bytes;
     read.params = size->params;
     read.ranks = readers;
     if (!slots->whole) read.after[0] = slots->read_by[slot];

@@ -421,8 +421,9 @@ static void add_cached_read(const stw_job *job, const stw_op *op, stw_demand *ou
  * unknown disk rate costs no time. A framework's one thread is no faster than it is with the page
  * cache. Seconds are those of files also where Stowage would make weights from a seed. */
 static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *out) {
+    const uint64_t stored = op->stored_bytes > 0 ? op->stored_bytes : op->bytes;
     if (!job->engine->spec.executes)
-        out->seconds[STW_RESOURCE_PAGE_CACHE] = seconds_of((double)op->bytes, LOADER_BPS);
+        out->seconds[STW_RESOURCE_PAGE_CACHE] = seconds_of((double)stored, LOADER_BPS);
     if (job->run->load.page_cached) {
         add_cached_read(job, op, out);
         return;
@@ -432,7 +433,7 @@ static void demand_file_read(const stw_job *job, const stw_op *op, stw_demand *o
                    : op->ranks == STW_OP_RANKS_EACH ? ranks_on_node(job) / copies
                                                     : ranks_on_node(job);
     out->seconds[STW_RESOURCE_DISK] = out->seconds[STW_RESOURCE_DISK_READ] =
-        seconds_of((double)op->bytes * ranks, job->cluster->nvme.read_bps);
+        seconds_of((double)stored * ranks, job->cluster->nvme.read_bps);
 }
 
 /* Files of a checkpoint. An asynchronous save writes them beside the iterations that follow. */

@@ -109,6 +109,7 @@ typedef struct stw_op {
     uint64_t offset_bytes;      /* in tier `to` */
     uint64_t bytes;             /* moved, or allocated; of a collective: of its full result */
     uint64_t params;            /* elements that it works on */
+    uint64_t stored_bytes;      /* of a read: what the file has of it; 0: `bytes` */
     uint64_t ring_bytes; /* of a CPU bucket's: what passes through the caches while it goes once
                           * around its ring; 0: it works in none */
     double flops;        /* of compute: those of `work` */
