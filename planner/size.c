@@ -57,6 +57,7 @@ typedef struct search {
     stw_size_answer *answer;
     uint64_t seq_len, micro_batch; /* of the run */
     const char *free_tokens;       /* settings with which the tokens of a step are not fixed */
+    bool searches;                 /* the run asks for a layout (parallel: auto) */
     bool refused;                  /* the last point asked */
     bool strict;                   /* what fits is planned to the end before it is believed */
     uint32_t least_gpus;           /* of a node, that were shown not to fit */
@@ -299,7 +300,7 @@ static stw_status plan_best(search *s, stw_plan **out, stw_error *err) {
     stw_error why = STW_ERROR_INIT;
     const char *found = s->best;
     stw_plan *plan_of_run = NULL;
-    if (found[0] != '\0') {
+    if (found[0] != '\0' && s->searches) {
         s->best = "";
         (void)plan(s, s->best, &plan_of_run, &why);
         if (plan_of_run != NULL && plan_of_run->verdict != STW_VERDICT_DOES_NOT_FIT) {
@@ -536,11 +537,28 @@ out:
     return status;
 }
 
+/* Settings that no point can have are an error, not a row. @param searches does the run ask for a
+ * search of layouts? */
+static stw_status check_settings(const stw_point_base *base, bool *searches, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_run_spec run = {0};
+    stw_cluster cluster = *base->cluster;
+    STW_TRY(stw_run_spec_init(&run, err));
+    if (base->import != NULL) STW_TRY(stw_import_run(base->import, &run, err));
+    if (base->run != NULL) STW_TRY(stw_run_spec_from_node(base->run, base->run->root, &run, err));
+    STW_TRY(stw_specs_set_all(&cluster, &run, base->settings, base->n_settings, "--set", err));
+    *searches = stw_run_spec_is_open(&run);
+out:
+    stw_run_spec_free(&run);
+    return status;
+}
+
 static stw_status answer_kind(search *s, stw_error *err) {
     stw_size_answer *a = s->answer;
     stw_status status = STW_STATUS_OK;
     double start_s = stw_now_s();
     s->node = a->cluster;
+    STW_TRY(check_settings(s->base, &s->searches, err));
     STW_TRY(find_planned(s, &s->node, err));
     if (a->row.verdict != STW_SWEEP_REFUSED && !a->fits) STW_TRY(find_help(s, &s->node, err));
     if (a->fits && a->row.verdict != STW_SWEEP_UNKNOWN) {
@@ -650,20 +668,6 @@ static void put_in_order(sizing *all) {
     }
 }
 
-/* Settings that no point can have are an error, not a row. */
-static stw_status check_settings(const stw_point_base *base, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
-    stw_run_spec run = {0};
-    stw_cluster cluster = *base->cluster;
-    STW_TRY(stw_run_spec_init(&run, err));
-    if (base->import != NULL) STW_TRY(stw_import_run(base->import, &run, err));
-    if (base->run != NULL) STW_TRY(stw_run_spec_from_node(base->run, base->run->root, &run, err));
-    STW_TRY(stw_specs_set_all(&cluster, &run, base->settings, base->n_settings, "--set", err));
-out:
-    stw_run_spec_free(&run);
-    return status;
-}
-
 stw_status stw_size_find(const stw_point_base *const *bases, const stw_size_options *options,
                          stw_pool *pool, stw_size_answer *answers, uint32_t n, stw_error *err) {
     sizing all = {.bases = bases,
@@ -678,10 +682,12 @@ stw_status stw_size_find(const stw_point_base *const *bases, const stw_size_opti
                   .why = STW_ERROR_INIT,
                   .err = STW_ERROR_INIT};
     pthread_t threads[MOST_JOBS];
+    bool searches;
     if (all.order == NULL) return no_memory(err);
     for (uint32_t i = 0; i < n; i++) {
-        stw_status status =
-            i > 0 && bases[i] == bases[i - 1] ? STW_STATUS_OK : check_settings(bases[i], err);
+        stw_status status = i > 0 && bases[i] == bases[i - 1]
+                                ? STW_STATUS_OK
+                                : check_settings(bases[i], &searches, err);
         if (status != STW_STATUS_OK) return status;
     }
     put_in_order(&all);
