@@ -105,6 +105,7 @@ grep -q '"binds": "' out.json || fail "what binds"
 rm -f batches.json
 sweep --vary parallel.cp=1,2 --set engine=fsdp2 -o batches.json >batches.txt
 grep -q "An iteration has .* tokens: batch.tokens_per_step" batches.txt || fail "other tokens: $(cat batches.txt)"
+rm -f same.json
 sweep --vary parallel.cp=1,2 --set engine=fsdp2 --set batch.tokens_per_step=16k --set batch.grad_accumulation=auto -o same.json >batches.txt
 grep -q "An iteration has" batches.txt && fail "the same tokens: $(cat batches.txt)"
 echo "sweep: ok"
