@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -45,6 +46,17 @@ static const char *bin, *models;
 static char home[] = "faults-XXXXXX", *top;
 static bool verbose;
 static unsigned n_wrong;
+
+/* What was wrong, said last, too: the end of a long output is what people see. */
+static char complaints[1 << 16];
+
+static void complain(const char *format, ...) {
+    size_t used = strlen(complaints);
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(complaints + used, sizeof complaints - used, format, args);
+    va_end(args);
+}
 
 typedef struct walk_choice {
     unsigned long most, dense, part, parts;
@@ -340,7 +352,7 @@ static bool learn(const walk_case *c, good *g) {
     for (size_t i = 0; i <= n_outputs(c); i++) g->text[i] = output(c, &o, i);
     bool right = o.code == c->code;
     if (right) read_counts(g, c->calls);
-    if (!right) printf("%s: exit %d, expected %d\n%s", c->name, o.code, c->code, o.err);
+    if (!right) complain("%s: exit %d, expected %d\n%s", c->name, o.code, c->code, o.err);
     drop(&o);
     return right;
 }
@@ -443,6 +455,20 @@ static const char *judge(const walk_case *c, const good *g, const char *call, co
     return "success with another output";
 }
 
+/* The first place where an output is not that of an undisturbed run. */
+static void complain_difference(const walk_case *c, const good *g, const outcome *o) {
+    for (size_t i = 0; o->code == g->code && i <= n_outputs(c); i++) {
+        char *text = output(c, o, i);
+        size_t at = 0;
+        while (text[at] != '\0' && text[at] == g->text[i][at]) at++;
+        size_t from = at > 80 ? at - 80 : 0;
+        if (text[at] != g->text[i][at])
+            complain("  %s: found \"%.160s\", undisturbed \"%.160s\"\n",
+                     i == 0 ? "stdout" : c->outputs[i - 1], text + from, g->text[i] + from);
+        free(text);
+    }
+}
+
 /* ---- the walk ---- */
 
 static void walk_one(const walk_case *c, const good *g, walked_call *call, unsigned long long n) {
@@ -456,10 +482,13 @@ static void walk_one(const walk_case *c, const good *g, walked_call *call, unsig
     call->same += strcmp(kind, "same") == 0;
     call->other += strcmp(kind, "other") == 0;
     call->wrong += why != NULL;
-    if (why != NULL || verbose)
-        printf("%s: STOWAGE_FAIL=%s at %s: exit %d%s%s: %.300s\n", c->name, fail,
-               o.reached ? o.where : "-", o.code, why != NULL ? ": " : "", why != NULL ? why : "",
-               o.err);
+    if (why != NULL)
+        complain("%s: STOWAGE_FAIL=%s at %s: exit %d: %s: %.300s\n", c->name, fail,
+                 o.reached ? o.where : "-", o.code, why, o.err);
+    if (why != NULL) complain_difference(c, g, &o);
+    if (verbose)
+        printf("%s: STOWAGE_FAIL=%s at %s: exit %d: %.300s\n", c->name, fail,
+               o.reached ? o.where : "-", o.code, o.err);
     fflush(stdout);
     drop(&o);
 }
@@ -524,7 +553,7 @@ static void walk(good *goods, const walk_choice *choice) {
     }
 }
 
-static void print_table(const good *goods) {
+static void print_table(const good *goods, bool rows) {
     unsigned long long calls = 0, walked = 0;
     printf("%-18s %-24s %7s %7s %7s %7s %7s %7s\n", "case", "call", "calls", "walked", "clean",
            "same", "other", "wrong");
@@ -532,13 +561,14 @@ static void print_table(const good *goods) {
         for (size_t k = 0; k < goods[i].n_calls; k++) {
             const walked_call *c = &goods[i].calls[k];
             if (c->walked == 0) continue;
-            printf("%-18s %-24s %7llu %7u %7u %7u %7u %7u\n", walk_cases[i].name, c->name, c->n,
-                   c->walked, c->clean, c->same, c->other, c->wrong);
+            if (rows || c->wrong > 0)
+                printf("%-18s %-24s %7llu %7u %7u %7u %7u %7u\n", walk_cases[i].name, c->name, c->n,
+                       c->walked, c->clean, c->same, c->other, c->wrong);
             calls += c->n;
             walked += c->walked;
             n_wrong += c->wrong;
         }
-    printf("%llu of %llu calls failed in turn, %u wrong\n", walked, calls, n_wrong);
+    printf("%llu of %llu calls failed in turn, %u wrong\n%s", walked, calls, n_wrong, complaints);
     if (walked == 0) n_wrong++;
 }
 
@@ -629,7 +659,7 @@ int main(int argc, char **argv) {
     fresh_folder();
     if (chdir(top) == 0) (void)nftw(top, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     (void)rmdir(top);
-    print_table(goods);
+    print_table(goods, choice.seconds <= 0 || verbose);
     for (size_t i = 0; i < walk_n_cases; i++)
         for (size_t k = 0; k <= WALK_MOST_OUTPUTS; k++) free(goods[i].text[k]);
     free(goods);
