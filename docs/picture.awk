@@ -7,7 +7,7 @@ END {
     width = columns * 7.8 + 40; height = n * 18 + 36
     printf "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" aria-label=\"A capacity report in a terminal\">\n", width, height, width, height
     printf "<rect width=\"100%%\" height=\"100%%\" rx=\"8\" fill=\"#10151c\"/>\n"
-    printf "<g font-family=\"ui-monospace,Menlo,Consolas,DejaVu Sans Mono,monospace\" font-size=\"13\" fill=\"#d7dde5\" xml:space=\"preserve\">\n"
+    printf "<g font-family=\"ui-monospace,Menlo,Consolas,DejaVu Sans Mono,monospace\" font-size=\"13\" fill=\"#d7dde5\">\n"
     for (i = 1; i <= n; i++) {
         line = lines[i]; style = ""
         if (line ~ /^\$/) style = " fill=\"#8fc7ff\""
@@ -17,7 +17,7 @@ END {
         text = escape(line)
         if (match(text, /\[#+/))
             text = substr(text, 1, RSTART) "<tspan fill=\"#f0b860\">" substr(text, RSTART + 1, RLENGTH - 1) "</tspan>" substr(text, RSTART + RLENGTH)
-        if (line != "") printf "<text x=\"20\" y=\"%d\"%s>%s</text>\n", 30 + (i - 1) * 18, style, text
+        if (line != "") printf "<text xml:space=\"preserve\" x=\"20\" y=\"%d\"%s>%s</text>\n", 30 + (i - 1) * 18, style, text
     }
     print "</g>\n</svg>"
 }
