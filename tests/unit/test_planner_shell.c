@@ -77,6 +77,14 @@ static void several_commands_are_counted(void) {
     CU_ASSERT_EQUAL(n, 2);
 }
 
+/* A function that nothing calls does not run. */
+static void functions_wait_for_calls(void) {
+    check("S=5\nf() { S=9; }\ntrain $S\n", "[train][5]");
+    check("S=5\nf ()\n{\n S=9\n { S=8; }\n}\ntrain $S\n", "[train][5]");
+    check("S=5\nfunction f {\n S=9\n}\ntrain $S\n", "[train][5]");
+    check("train a\nf() { train b; }\n", "[train][a]");
+}
+
 /* Brackets that never close are not searched again and again. */
 static void open_brackets_take_no_time(void) {
     static const char *const opens[] = {"${", "$(", "${A:-"};
@@ -104,4 +112,5 @@ STW_TEST_MAIN("planner shell", {"redirections go", redirections_go},
               {"commands inside stay whole", commands_inside_stay_whole},
               {"sums stay within 64 bits", sums_stay_within_64_bits},
               {"several commands are counted", several_commands_are_counted},
+              {"functions wait for calls", functions_wait_for_calls},
               {"open brackets take no time", open_brackets_take_no_time})

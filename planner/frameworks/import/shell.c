@@ -164,10 +164,8 @@ static void assign(reader *r, const char *name, size_t length, stw_shell_variabl
     if (r->n_saved < MAX_SAVED)
         r->saved[r->n_saved++] = (saved){(size_t)(v - shell->variables), before};
     v->name = stw_pool_printf(r->pool, "%.*s", (int)length, name);
-    if (v->name == NULL) {
-        v->name = "";
-        fail_memory(r);
-    }
+    if (v->name == NULL) fail_memory(r);
+    if (v->name == NULL) v->name = "";
 }
 
 /* ---- arithmetic ---- */
@@ -777,12 +775,12 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
                 .now = {.pool = pool},
                 .at = text,
                 .end = text + length,
+                .flow.chain = STW_SHELL_YES,
                 .line = 1,
                 .status = stw_marks_check(path, text, length, err),
                 .path = path,
                 .err = err};
     *out = (stw_shell){.pool = pool};
-    r.flow.chain = STW_SHELL_YES;
     while (r.at < r.end && r.status == STW_STATUS_OK) {
         skip_blanks(&r, true);
         read_command(&r);
@@ -793,6 +791,8 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
         restore_variables(&r);
         const char end = end_command(&r);
         stw_shell_flow_end(&r.flow, r.now.words, r.now.n_words, end);
+        stw_shell_flow_define(&r.flow, r.now.words, r.now.n_words, end, text, r.end, &r.at);
+        skip_blanks(&r, r.flow.defines);
         if (end == '\n') skip_here(&r);
     }
     return r.status;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "planner/frameworks/import/shell_flow.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -141,10 +142,42 @@ bool stw_shell_flow_keyword(stw_shell_flow *flow, const char *word) {
         if (f != NULL) f->now = never ? STW_SHELL_NO : STW_SHELL_MAYBE;
     } else if (strcmp(word, "!") == 0) {
         if (f != NULL && f->in_condition) f->negated = true;
+    } else if (strcmp(word, "{") == 0) {
+        push(flow, (stw_shell_frame){.kind = 'g'});
+        if (top(flow) != NULL) top(flow)->now = flow->defines ? flow->called : STW_SHELL_YES;
+        flow->defines = false;
+    } else if (strcmp(word, "}") == 0) {
+        if (flow->skipped > 0 || (f != NULL && f->kind == 'g')) pop(flow);
     } else {
-        return strcmp(word, "{") == 0 || strcmp(word, "}") == 0;
+        return false;
     }
     return true;
+}
+
+/* Is there a name beside the one that a definition has? */
+static bool is_called(const char *name, const char *text, const char *end) {
+    const size_t n = strlen(name);
+    size_t found = 0;
+    for (const char *at = text; (size_t)(end - at) >= n; at++) {
+        const bool starts = at == text || (!isalnum((unsigned char)at[-1]) && at[-1] != '_');
+        const bool ends = at + n == end || (!isalnum((unsigned char)at[n]) && at[n] != '_');
+        found += starts && ends && memcmp(at, name, n) == 0;
+    }
+    return found > 1;
+}
+
+void stw_shell_flow_define(stw_shell_flow *flow, const stw_shell_word *words, size_t n, char end,
+                           const char *text, const char *last, const char **at) {
+    const bool word = n > 0 && is(&words[0], "function");
+    if (!word && (end != '(' || n != 1)) return;
+    const char *c = *at;
+    while (c < last && (*c == ' ' || *c == '\t')) c++;
+    if (end == '(' && (c >= last || *c != ')')) return;
+    if (end == '(') *at = c + 1;
+    flow->defines = true;
+    flow->called =
+        is_called(words[word && n > 1].text, text, last) ? STW_SHELL_MAYBE : STW_SHELL_NO;
+    if (n > 2 && is(&words[2], "{")) stw_shell_flow_keyword(flow, "{");
 }
 
 static void add_condition(stw_shell_frame *f, stw_shell_truth truth, char end) {

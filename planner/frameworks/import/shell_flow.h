@@ -12,7 +12,7 @@ typedef enum stw_shell_truth { STW_SHELL_NO, STW_SHELL_MAYBE, STW_SHELL_YES } st
 enum { STW_SHELL_MOST_FRAMES = 32 };
 
 typedef struct stw_shell_frame {
-    char kind; /* i: if, l: loop, c: case */
+    char kind; /* i: if, l: loop, c: case, g: { } */
     char op;   /* before the next part of the condition: & or |; 0: none */
     bool in_condition, in_pattern, until, negated, first;
     stw_shell_truth any, now;  /* earlier branches, this branch */
@@ -24,10 +24,17 @@ typedef struct stw_shell_flow {
     stw_shell_frame frames[STW_SHELL_MOST_FRAMES];
     size_t n, skipped;     /* frames; those beyond the most, whose commands may run */
     stw_shell_truth chain; /* && and || before this command */
+    bool defines;          /* the next { begins a function's body */
+    stw_shell_truth called;
 } stw_shell_flow;
 
 /** Is it a word that begins or ends a part of the flow, at the start of a command? Takes it. */
 bool stw_shell_flow_keyword(stw_shell_flow *flow, const char *word);
+/** `name ()` or `function name` has ended: the next { } is a body, which may run if the name stands
+ * elsewhere, too, and else does not.
+ * @param text of the script up to `last`; `at` is moved over the brackets */
+void stw_shell_flow_define(stw_shell_flow *flow, const stw_shell_word *words, size_t n, char end,
+                           const char *text, const char *last, const char **at);
 /** A command has ended. @param end what ended it: \n ; & | ) and A for &&, O for ||, C for ;; */
 void stw_shell_flow_end(stw_shell_flow *flow, const stw_shell_word *words, size_t n, char end);
 /** Does the command that is read now run? */
