@@ -209,6 +209,17 @@ grep -q '"device": "nvme"' out.txt && grep -q 'nvme_path: /local_nvme is assumed
 refused llamafactory 'deepspeed.offload_optimizer: planned nvme, these settings none' --model Qwen3-0.6B --set engine=deepspeed \
     --set batch.seq_len=1024 $nvme --set deepspeed.offload_optimizer=nvme
 
+# a load that the framework has no setting for is none of its settings; the usual one has the same bytes
+echo 'NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B --torch_dtype bfloat16 --deepspeed zero3 --max_length 1024 --tuner_type full' >swift.sh
+for load in sharded_read all_ranks; do
+    refused ms-swift "Use --set load.method=auto.* load.method: planned $load, these settings auto; host memory in load: planned" \
+        --from ms-swift:swift.sh --set load.method=$load
+done
+again ms-swift swift.sh --set load.method=rank0_broadcast
+# where the program that trains says it, the output names it
+ds --set load.method=all_ranks --emit deepspeed >out.txt 2>err.txt
+grep -q '^  load.method: all_ranks$' err.txt || fail "the load is not named: $(cat err.txt)"
+
 # a model of the zoo: the command of Megatron-LM with the model's arguments, which has the same bytes
 allocated() { sed -n 's/^ *"allocated": *\([0-9]*\),*$/\1/p' "$1" | sort -n | tail -1; }
 zoo() { # MODEL OPTION...: a plan of engine megatron, its settings, and a plan of these

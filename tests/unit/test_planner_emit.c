@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Emitted settings, read back, plan to the same bytes: random settings of every framework.
- * STW_EMIT_ROUNDS sets how many of each (bench/emit.sh runs 200). */
+ * Any keys at all: what is emitted, with what it says is to be set beside it, plans to the same
+ * bytes, or nothing is emitted. STW_EMIT_ROUNDS and STW_EMIT_KEYS set how many of each file
+ * (bench/emit.sh runs 200). */
 #include <stdlib.h>
 
+#include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emit.h"
 #include "planner/point.h"
 #include "sim/sim.h"
@@ -391,4 +394,149 @@ static void round_trips(void) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) round_trips_of(&kinds[i], rounds);
 }
 
-STW_TEST_MAIN("planner emit", {"round trips", round_trips})
+/* ---- any key ---- */
+
+enum { MOST_SAID = 96, MOST_ANY = 3 };
+
+/* Keys that settings of no framework say, or of a few: these are tried more often. */
+static const char *const hidden[] = {
+    "load.method",           "load.dtype",          "optimizer.implementation",
+    "prefetch.depth",        "prefetch.bucket",     "placement.moments",
+    "placement.params",      "placement.grads",     "placement.activations",
+    "update.stream",         "update.cpu",          "weight_sync.method",
+    "roles.0.update_bucket", "roles.0.engine",      "roles.0.sleep_level",
+    "roles.0.dtype",         "roles.0.max_num_seqs"};
+
+/* A value that the key may have; in the pool. NULL: none is known. */
+static const char *value_of(const stw_spec_row *row, stw_pool *pool) {
+    static const double numbers[] = {1, 2, 3, 8, 0.25, 0.5, 64, 4096, 1e6, 1e8};
+    uint32_t words = 0;
+    while (row->words != NULL && row->words[words].word != NULL) words++;
+    if (row->kind == STW_SPEC_BOOL && words == 0) return below(2) == 0 ? "true" : "false";
+    if (words > 0 && (row->kind == STW_SPEC_WORDS || below(2) == 0))
+        return row->words[below(words)].word;
+    if (row->kind != STW_SPEC_COUNT && row->kind != STW_SPEC_NUMBER && row->kind != STW_SPEC_BYTES)
+        return NULL;
+    const double number = numbers[below(sizeof numbers / sizeof numbers[0])];
+    if (row->kind != STW_SPEC_BYTES) return stw_pool_printf(pool, "%.9g", number);
+    return stw_pool_printf(pool, "%.0f MiB", number < 1 || number > 4096 ? 512 : number);
+}
+
+/* KEY=VALUE of the run, or of its first role; in the pool. NULL: try again. */
+static const char *any_setting(const stw_import *import, stw_pool *pool) {
+    const stw_spec_table *run = stw_run_spec_table(), *role = stw_role_table();
+    const char *key = below(3) > 0 ? hidden[below(sizeof hidden / sizeof hidden[0])]
+                                   : run->rows[below((uint32_t)run->n_rows)].key;
+    const bool of_role = strncmp(key, "roles.0.", 8) == 0;
+    const stw_spec_row *row = of_role ? stw_spec_find(role, key + 8, strlen(key + 8))
+                                      : stw_spec_find(run, key, strlen(key));
+    if (row == NULL || row->kind == STW_SPEC_ITEMS || (of_role && import->n_settings == 0))
+        return NULL;
+    const char *value = strcmp(key, "engine") == 0 ? NULL : value_of(row, pool);
+    return value != NULL ? stw_pool_printf(pool, "%s=%s", key, value) : NULL;
+}
+
+/* What the notes ask the user to set: "  KEY: VALUE"; in the pool. @return how many */
+static size_t said_by(const stw_text *notes, stw_pool *pool, const char **out) {
+    size_t n = 0;
+    const char *at = notes->data != NULL ? strstr(notes->data, "do not say; set it") : NULL;
+    if (at != NULL) at = strchr(at, '\n');
+    while (at != NULL && strncmp(at, "\n  ", 3) == 0 && n < MOST_SAID) {
+        const size_t length = strcspn(at + 3, "\n"), key = strcspn(at + 3, ":");
+        if (strncmp(at + 3 + key, ": of the planned", 16) != 0)
+            out[n++] = stw_pool_printf(pool, "%.*s=%.*s", (int)key, at + 3, (int)(length - key - 2),
+                                       at + 3 + key + 2);
+        at += 3 + length;
+    }
+    return n;
+}
+
+static void show(const char *what, const kind *k, const char *const *settings, size_t n,
+                 const char *said) {
+    fprintf(stderr, "%s: %s:", what, k->framework);
+    for (size_t i = 0; i < n; i++) fprintf(stderr, " --set \"%s\"", settings[i]);
+    fprintf(stderr, "\n%s\n", said);
+}
+
+/* Settings that are written, with what they say is to be set beside them, plan to the same bytes.
+ * @return was anything written? */
+static bool is_kept(const kind *k, const stw_cluster *cluster, const stw_import *import,
+                    const stw_plan *plan, const char *const *settings, size_t n, stw_pool *pool) {
+    const char *said[MOST_SAID];
+    stw_plan *second = NULL;
+    stw_import again = {.pool = NULL};
+    stw_model *own = NULL;
+    stw_error why = STW_ERROR_INIT;
+    stw_text text = STW_TEXT_INIT, notes = STW_TEXT_INIT;
+    const stw_emit_options options = {
+        .from = k->framework, .import = import, .data_folder = MODELS, .simulate = stw_sim_seconds};
+    const bool written =
+        stw_emit_plan(k->framework, plan, &options, &text, &notes, &why) == STW_STATUS_OK;
+    if (!written) {
+        const bool named = why.status == STW_STATUS_NOT_BUILT_IN ||
+                           why.status == STW_STATUS_USAGE || why.status == STW_STATUS_BAD_INPUT;
+        CU_ASSERT_TRUE(named);
+        if (!named) show("emission fails", k, settings, n, why.text);
+        goto out;
+    }
+    CHECK_OK(stw_import_parse(k->framework, "again", text.data, text.length, &again, err));
+    CHECK_OK(stw_import_model(&again, k->model, MODELS, &own, err));
+    const stw_status status =
+        plan_of(&again, own, cluster, said, said_by(&notes, pool, said), &second, &why);
+    const bool equal = status == STW_STATUS_OK && equal_bytes(plan, second);
+    CU_ASSERT_TRUE(equal);
+    if (!equal) show("other bytes", k, settings, n, notes.data != NULL ? notes.data : "no notes");
+    if (status != STW_STATUS_OK) fprintf(stderr, "%s %s\n", why.where, why.text);
+out:
+    stw_plan_free(second);
+    stw_model_free(own);
+    stw_import_free(&again);
+    stw_text_free(&text);
+    stw_text_free(&notes);
+    return written;
+}
+
+static void any_keys_of(const kind *k, unsigned rounds) {
+    stw_import import;
+    stw_model *model = NULL;
+    stw_cluster cluster;
+    unsigned done = 0, written = 0;
+    CHECK_OK(stw_import_parse(k->framework, "file", k->text, strlen(k->text), &import, err));
+    CHECK_OK(stw_import_model(&import, k->model, MODELS, &model, err));
+    CHECK_OK(stw_cluster_defaults(&cluster, err));
+    CHECK_OK(stw_cluster_read(MODELS "/examples/h100-80g-x8.yaml", &cluster, err));
+    CHECK_OK(stw_cluster_set(&cluster, "nodes", strcmp(k->framework, "areal") == 0 ? "2" : "1",
+                             "test", err));
+    CHECK_OK(stw_cluster_set(&cluster, "node.nvme.capacity", "10 TB", "test", err));
+    for (unsigned tries = 0; done < rounds && tries < 60 * rounds; tries++) {
+        const char *settings[MOST_ANY + 3];
+        size_t n = 0;
+        stw_plan *plan = NULL;
+        stw_pool *pool = stw_pool_new();
+        for (uint32_t want = 1 + below(MOST_ANY); n < want;) {
+            const char *setting = any_setting(&import, pool);
+            if (setting != NULL) settings[n++] = setting;
+        }
+        for (size_t i = 0; i < 3 && k->model != NULL; i++) settings[n++] = untold[i];
+        if (plan_of(&import, model, &cluster, settings, n, &plan, NULL) == STW_STATUS_OK) {
+            written += is_kept(k, &cluster, &import, plan, settings, n, pool);
+            done++;
+        }
+        stw_plan_free(plan);
+        stw_pool_free(pool);
+    }
+    if (getenv("STW_EMIT_KEYS") != NULL)
+        fprintf(stderr, "any keys: %s: %u plans, %u written, %u refused\n", k->framework, done,
+                written, done - written);
+    CU_ASSERT_EQUAL(done, rounds);
+    stw_model_free(model);
+    stw_import_free(&import);
+}
+
+static void any_keys(void) {
+    const char *text = getenv("STW_EMIT_KEYS");
+    const unsigned rounds = text != NULL ? (unsigned)strtoul(text, NULL, 10) : 6;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) any_keys_of(&kinds[i], rounds);
+}
+
+STW_TEST_MAIN("planner emit", {"round trips", round_trips}, {"any keys", any_keys})

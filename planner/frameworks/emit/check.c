@@ -179,55 +179,22 @@ static excess compare_bytes(const stw_plan *a, const stw_plan *b, bool named) {
     return most;
 }
 
-static bool is_open(const stw_run_spec *run, const char *key, stw_pool *pool) {
-    const stw_spec_row *row = stw_spec_find(stw_run_spec_table(), key, strlen(key));
-    return row != NULL && strcmp(text_of(row, run, pool), "auto") == 0;
-}
-
-/* Do the settings leave to the planner what the plan's run does, of state and activations? */
-static bool leaves_alike(const differences *d) {
-    static const char *const keys[] = {"placement.", "update.",    "optimizer.", "recompute.",
-                                       "fsdp.",      "deepspeed.", "megatron.",  "parallel.",
-                                       "precision.", "park.",      "roles",      "batch."};
-    for (size_t i = 0; i < d->n; i++)
-        for (size_t k = 0; k < sizeof keys / sizeof keys[0]; k++)
-            if (begins_with(d->all[i].key, keys[k])) return false;
-    return true;
-}
-
-/* No framework's settings say these: what the plan chose is taken. */
-static void take_choices(const stw_emission *e, const stw_emit_given *given, const differences *d,
-                         stw_plan *again) {
-    const stw_decisions *planned = &e->plan->decisions;
-    if (given->model == NULL && leaves_alike(d)) {
-        again->decisions = *planned; /* blocks in the plan's pool */
-        return;
-    }
-    if (is_open(&again->run, "load.method", e->pool)) again->decisions.load = planned->load;
-    if (!is_open(&again->run, "prefetch.depth", e->pool) ||
-        !is_open(&again->run, "prefetch.bucket", e->pool))
-        return;
-    again->decisions.prefetch = planned->prefetch;
-    again->decisions.fetch_ahead = planned->fetch_ahead;
-}
-
-static stw_status plan_again(const stw_emission *e, stw_emit_given *given, const differences *d,
+/* As the settings alone are planned: a decision of the plan that they do not say is made anew. A
+ * plan whose choices nobody simulated is compared with one of that kind. */
+static stw_status plan_again(const stw_emission *e, stw_emit_given *given,
                              stw_planner_simulate simulate, stw_plan **out, stw_error *err) {
     const stw_planner_options options = {.time_limit_s = AGAIN_S,
                                          .no_fixes = true,
                                          .no_prices = true,
                                          .no_alternatives = true,
                                          .no_reasons = true,
-                                         .only_stage1 = true,
+                                         .only_stage1 = e->plan->solver.simulated == 0,
                                          .simulate = simulate};
     const stw_model *model = given->model != NULL ? given->model : e->plan->model;
     stw_status status = STW_STATUS_OK;
     STW_TRY(stw_run_spec_check(&given->run, "--emit", err));
     STW_TRY(stw_plan_new_sharing(model, &e->plan->cluster, &given->run, out, err));
-    if (given->model != NULL || !leaves_alike(d)) STW_TRY(stw_planner_solve(*out, &options, err));
-    take_choices(e, given, d, *out);
-    STW_TRY(stw_decisions_check((*out)->job, &(*out)->decisions, err));
-    STW_TRY(stw_plan_derive_bytes(*out, err));
+    STW_TRY(stw_planner_solve(*out, &options, err));
 out:
     return status;
 }
@@ -363,7 +330,7 @@ stw_status stw_emit_check(const stw_emission *e, stw_emit_given *given,
     compare(&d, &e->plan->run, given);
     if (d.n == 0 && given->model == NULL) return STW_STATUS_OK;
     excess most = {.share = 0};
-    status = plan_again(e, given, &d, simulate, &again, &why);
+    status = plan_again(e, given, simulate, &again, &why);
     if (status == STW_STATUS_NO_MEMORY || status == STW_STATUS_BUG) {
         if (err != NULL) *err = why;
     } else if (status != STW_STATUS_OK) {
