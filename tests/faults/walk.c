@@ -32,7 +32,7 @@
 
 #include "tests/faults/walk_cases.h"
 
-enum { MOST_CALLS = 128, MOST_NAMES = 64, LEAK_CODE = 99, LIMIT_S = 60, MOST_TEXT = 1 << 20 };
+enum { MOST_CALLS = 128, MOST_NAMES = 64, LEAK_CODE = 99, LIMIT_S = 200, MOST_TEXT = 1 << 20 };
 
 typedef struct outcome {
     int code; /* -1: a signal, -2: it ran too long */
