@@ -101,12 +101,12 @@ void stw_cluster_lower_rates(stw_cluster *cluster, const stw_cluster_given *give
 }
 
 /* `most`: of `whole`, in words; 0: unknown. */
-static stw_status check_rate(const char *origin, const char *key, double rate, const char *whole,
-                             double most, stw_error *err) {
+static stw_status check_rate(const char *origin, const char *key, double rate, stw_unit unit,
+                             const char *whole, double most, stw_error *err) {
     char found[32], limit[32], expected[160];
     if (!(rate > most) || !(most > 0)) return STW_STATUS_OK;
-    stw_quantity_format(rate, STW_UNIT_BPS, found, sizeof found);
-    stw_quantity_format(most, STW_UNIT_BPS, limit, sizeof limit);
+    stw_quantity_format(rate, unit, found, sizeof found);
+    stw_quantity_format(most, unit, limit, sizeof limit);
     snprintf(expected, sizeof expected, "at most %s = %s", whole, limit);
     return refuse(origin, key, found, expected, err);
 }
@@ -120,9 +120,10 @@ static stw_status check_parts(const stw_cluster *c, const char *origin, stw_erro
             snprintf(whole, sizeof whole, "%g x %s", parts[i].share, parts[i].whole_key);
         else
             snprintf(whole, sizeof whole, "%s", parts[i].whole_key);
-        STW_TRY(check_rate(origin, parts[i].key, rate_at(c, parts[i].at), whole, most, err));
+        STW_TRY(check_rate(origin, parts[i].key, rate_at(c, parts[i].at), STW_UNIT_BPS, whole, most,
+                           err));
     }
-    STW_TRY(check_rate(origin, "node.nvme.both", c->nvme.both_bps,
+    STW_TRY(check_rate(origin, "node.nvme.both", c->nvme.both_bps, STW_UNIT_BPS,
                        "node.nvme.read + node.nvme.write", c->nvme.read_bps + c->nvme.write_bps,
                        err));
 out:
@@ -164,6 +165,8 @@ stw_status stw_cluster_check(const stw_cluster *c, const char *origin, stw_error
     STW_TRY(check_rates(c, origin, err));
     STW_TRY(check_gpu_rates(c, origin, err));
     STW_TRY(check_parts(c, origin, err));
+    STW_TRY(check_rate(origin, "node.gpu.best_bf16", c->gpu.best_bf16_flops, STW_UNIT_FLOPS,
+                       "node.gpu.bf16", c->gpu.bf16_flops, err));
     STW_TRY(stw_cluster_check_learned(c, origin, err));
 out:
     return status;
@@ -194,10 +197,18 @@ static void follow_memory(const stw_cluster *before, const settings *all, stw_cl
     cluster->host.limit_bytes = limit > 0 ? limit : memory;
 }
 
+/* The fastest product keeps its share of a peak that is set alone. */
+static void follow_peak(const stw_cluster *before, const settings *all, stw_cluster *cluster) {
+    const double was = before->gpu.bf16_flops, now = cluster->gpu.bf16_flops;
+    if (is_set(all, "node.gpu.best_bf16") || !(was > 0) || now == was) return;
+    cluster->gpu.best_bf16_flops = before->gpu.best_bf16_flops * (now / was);
+}
+
 void stw_cluster_follow(const stw_cluster *before, const char *const *items, size_t n,
                         stw_cluster *cluster) {
     const settings all = {items, n};
     follow_memory(before, &all, cluster);
+    follow_peak(before, &all, cluster);
     if (is_set(&all, "node.gpu.bf16") && !is_set(&all, "node.gpu.name") && cluster->gpus > 0 &&
         !stw_cluster_has_gpus(cluster)) /* a GPU is described that this machine lacks */
         memcpy(memset(cluster->gpu.name, 0, sizeof cluster->gpu.name), "GPU", 3);

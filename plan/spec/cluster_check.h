@@ -16,7 +16,8 @@ typedef struct stw_cluster_given {
  * @param given NULL: lower every rate to its bound, for measurements that scatter */
 void stw_cluster_lower_rates(stw_cluster *cluster, const stw_cluster_given *given);
 /** After the last setting, keys that were not set follow those that were: node.host.limit keeps its
- * share of node.host.memory, rates are lowered as above, and unused keys are not assumed.
+ * share of node.host.memory and node.gpu.best_bf16 of node.gpu.bf16, rates are lowered as above,
+ * and unused keys are not assumed.
  * @param before the cluster before the first setting
  * @param items [n] "KEY=VALUE", all that were applied */
 void stw_cluster_follow(const stw_cluster *before, const char *const *items, size_t n,

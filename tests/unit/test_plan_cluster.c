@@ -384,6 +384,26 @@ static void rates_follow_what_bounds_them(void) {
     CHECK_OK(stw_cluster_check(&c, "cluster.yaml", err));
 }
 
+/* A peak that is set makes products faster, and no product is faster than the peak. */
+static void products_follow_the_peak(void) {
+    static const char *const peak[] = {"node.gpu.bf16=500 TFLOP/s"};
+    static const char *const own[] = {"node.gpu.bf16=500 TFLOP/s",
+                                      "node.gpu.best_bf16=600 TFLOP/s"};
+    stw_cluster before, c;
+    CHECK_OK(stw_cluster_defaults(&before, err));
+    before.gpu.bf16_flops = 1000e12;
+    before.gpu.best_bf16_flops = 800e12;
+    c = before;
+    c.gpu.bf16_flops = 500e12;
+    stw_cluster_follow(&before, peak, 1, &c);
+    CU_ASSERT_EQUAL(c.gpu.best_bf16_flops, 400e12);
+    c.gpu.best_bf16_flops = 600e12;
+    stw_cluster_follow(&before, own, 2, &c);
+    CU_ASSERT_EQUAL(c.gpu.best_bf16_flops, 600e12);
+    CHECK_FAILS(stw_cluster_check(&c, "cluster.yaml", err), STW_STATUS_BAD_INPUT,
+                "node.gpu.best_bf16: found 600 TFLOP/s, expected at most node.gpu.bf16 = 500");
+}
+
 static void check_assumed(const stw_cluster *c, const char *expected) {
     stw_text words = STW_TEXT_INIT;
     (void)stw_cluster_assumed_words(c, &words);
@@ -429,4 +449,5 @@ STW_TEST_MAIN("plan cluster", {"clusters round-trip", clusters_round_trip},
               {"clusters are checked", clusters_are_checked},
               {"limits follow memory", limits_follow_memory},
               {"missing keys are named", missing_keys_are_named},
-              {"rates follow what bounds them", rates_follow_what_bounds_them})
+              {"rates follow what bounds them", rates_follow_what_bounds_them},
+              {"products follow the peak", products_follow_the_peak})
