@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/common_version.h"
 #include "core/tree.h"
 #include "stw_config.h"
 
@@ -57,11 +58,16 @@ static void print_help(void) {
            "  70  bug in stowage\n");
 }
 
-static void print_version(void) {
-    printf("stowage %s\n%s\nsolver: GLPK\n", STW_VERSION, STW_LICENCE_NOTE_STOWAGE);
-    printf("execution (stowage-run): CUDA %s, NCCL %s, MPI %s\n",
-           STW_WITH_CUDA ? STW_CUDA_VERSION : "not built in",
-           STW_WITH_NCCL ? "yes" : "not built in", STW_WITH_MPI ? "yes" : "not built in");
+/* `stowage --version [--json]` */
+static int print_version(int argc, char **argv) {
+    stw_error err = STW_ERROR_INIT;
+    const bool json = argc == 3 && strcmp(argv[2], "--json") == 0;
+    stw_status status = STW_STATUS_OK;
+    if (argc > 2 && !json)
+        status = stw_fail(&err, STW_STATUS_USAGE, argv[2], "unexpected argument, expected --json");
+    else
+        status = stw_version_print("stowage", STW_LICENCE_NOTE_STOWAGE, "GLPK", json, &err);
+    return stw_exit(status, &err);
 }
 
 static int unknown_command(const char *name) {
@@ -81,7 +87,7 @@ static int command_line(int argc, char **argv) {
     bool asks = strcmp(argv[1], "help") == 0;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || (asks && argc == 2))
         return print_help(), 0;
-    if (strcmp(argv[1], "--version") == 0) return print_version(), 0;
+    if (strcmp(argv[1], "--version") == 0) return print_version(argc, argv);
     char **words = argv + (asks ? 2 : 1);
     if (asks && (strcmp(*words, "help") == 0 || strcmp(*words, "--help") == 0))
         return print_help(), 0;

@@ -11,6 +11,7 @@
 #include "backend/probe/probe.h"
 #include "cli/common.h"
 #include "cli/common_plan.h"
+#include "cli/common_version.h"
 #include "cli/run_state.h"
 #include "core/file.h"
 #include "core/log.h"
@@ -232,12 +233,6 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     return status;
 }
 
-static void print_version(void) {
-    printf("stowage-run %s\n%s\nCUDA %s, NCCL %s, MPI %s\n", STW_VERSION, STW_LICENCE_NOTE_RUN,
-           STW_WITH_CUDA ? STW_CUDA_VERSION : "not built in",
-           STW_WITH_NCCL ? "yes" : "not built in", STW_WITH_MPI ? "yes" : "not built in");
-}
-
 static int command_line(int argc, char **argv) {
     stw_error err = STW_ERROR_INIT;
     stw_general general = {0};
@@ -275,8 +270,8 @@ static int command_line(int argc, char **argv) {
          &r.calibrate},
         {"--quick", NULL, NULL, "calibrate in less than 20 s instead of less than 3 minutes",
          STW_OPTION_FLAG, &r.quick},
-        {"--version", NULL, NULL, "print version and built-in features", STW_OPTION_FLAG,
-         &r.version},
+        {"--version", NULL, NULL, "print version, identity of the build and built-in features",
+         STW_OPTION_FLAG, &r.version},
     };
     enum { OF_THE_MACHINE = 4 }; /* the last options do not belong to `stowage run` */
     bool as_run = argc > 0 && strcmp(argv[0], "stowage run") == 0;
@@ -297,7 +292,9 @@ static int command_line(int argc, char **argv) {
         if (as_run) usage.n_options -= OF_THE_MACHINE;
         return stw_usage_print(&usage), 0;
     }
-    if (r.version) return print_version(), 0;
+    if (r.version)
+        return stw_exit(
+            stw_version_print("stowage-run", STW_LICENCE_NOTE_RUN, NULL, general.json, &err), &err);
     stw_general_apply(&general);
     /* Some training scripts export 1. All streams then share one hardware queue and wait for each
      * other. */

@@ -3,11 +3,12 @@
  * value": options, model, run spec, cluster, decisions, layouts and programs; and, where it sees
  * weights files, a sample of them. Ranks compare a hash of each list; where it differs they
  * exchange the lists, so that all of them name the first line that differs. The version of the
- * program is compared before anything else is looked at. */
+ * program and the identity of its build are compared before anything else is looked at. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "backend/executor/run.h"
+#include "core/build.h"
 #include "core/checked.h"
 #include "core/json.h"
 #include "core/tree.h"
@@ -154,6 +155,7 @@ typedef struct hello {
         uint64_t hash, bytes; /* its NUL included; 0: the rank has no such list */
     } lists[N_LISTS];
     stw_error error; /* what has failed on the rank so far */
+    char build[24];  /* stw_build_identity */
 } hello;
 #define HELLO_BYTES 2048
 _Static_assert(sizeof(hello) <= HELLO_BYTES, "the first exchange has a fixed size");
@@ -264,6 +266,21 @@ static stw_status compare_versions(stw_rank_run *run, const hello *all, stw_erro
     return STW_STATUS_OK;
 }
 
+/* Two builds of one version may compute differently, and nothing else that is compared shows it. */
+static stw_status compare_builds(stw_rank_run *run, const hello *all, stw_error *err) {
+    uint32_t first = 0, others = 0;
+    for (uint32_t r = 1; r < run->ranks.world; r++)
+        if (memcmp(all[r].build, all[0].build, sizeof all[0].build) != 0 && others++ == 0)
+            first = r;
+    if (others == 0) return STW_STATUS_OK;
+    run->agreed = true;
+    return stw_fail(err, STW_STATUS_DEVICE, "build",
+                    "rank %u is build %.23s, rank 0 is build %.23s; start all ranks with programs "
+                    "of the same sources, compilers and flags (--version shows the build; ranks "
+                    "that differ from rank 0: %u)",
+                    first, all[first].build, all[0].build, others);
+}
+
 /* The same text, but for numbers: free bytes differ from rank to rank. */
 static bool same_text(const char *a, const char *b) {
     for (;;) {
@@ -339,7 +356,7 @@ stw_status stw_exec_agree_status(stw_rank_run *run, stw_status so_far, stw_error
     return status;
 }
 
-/* Exchange hellos and judge them: versions, then lists, then what has failed. */
+/* Exchange hellos and judge them: versions, builds, then lists, then what has failed. */
 static stw_status meet(stw_rank_run *run, hello *mine, const stw_text *list, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint32_t world = run->ranks.world;
@@ -358,6 +375,7 @@ static stw_status meet(stw_rank_run *run, hello *mine, const stw_text *list, stw
     }
     for (uint32_t r = 0; r < world; r++) memcpy(&all[r], got + r * HELLO_BYTES, sizeof *all);
     STW_TRY(compare_versions(run, all, err));
+    STW_TRY(compare_builds(run, all, err));
     STW_TRY(exchange_lists(run, SETTINGS, list, all, err));
     STW_TRY(exchange_lists(run, WEIGHTS, &run->sample, all, err));
     STW_TRY(adopt(run, &all[0].error, sizeof *all, err));
@@ -374,7 +392,7 @@ static void introduce(hello *mine, int which, const stw_text *list) {
 }
 
 stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err) {
-    static const char version[] = "stowage " STW_VERSION " (ranks 2, plan 1, layout %d, operations "
+    static const char version[] = "stowage " STW_VERSION " (ranks 3, plan 1, layout %d, operations "
                                   "%d, phases %d)";
     stw_text list = STW_TEXT_INIT;
     hello mine;
@@ -387,6 +405,7 @@ stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err) 
     if (run->sample.length > 0) introduce(&mine, WEIGHTS, &run->sample);
     snprintf(mine.version, sizeof mine.version, version, STW_LAYOUT_VERSION, STW_N_OP_KINDS,
              STW_N_PHASES);
+    snprintf(mine.build, sizeof mine.build, "%s", stw_build_identity());
     stw_status status = meet(run, &mine, &list, err);
     stw_text_free(&list);
     return status;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What surrounds the steps: gradients that stand for a backward's, digests of the state, and a
- * replay of a sample of elements from load to last step with the scalar element functions, whose
- * bits the arenas must hold. */
+ * replay of a sample of elements from load to last step by the reference (backend/reference.h),
+ * whose bits the arenas must hold. Clip factors alone are those of the run; ranks compare them. */
 #include "backend/executor/run.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "backend/host/kernels.h"
+#include "backend/reference.h"
 #include "core/checked.h"
 #include "core/log.h"
 
@@ -129,37 +131,60 @@ typedef struct replayed {
 
 /* A value as an element of a type keeps it. */
 static float stored(stw_element type, float value) {
-    return type == STW_ELEMENT_BF16 ? stw_float_from_bf16(stw_bf16_from_float(value)) : value;
+    return type == STW_ELEMENT_BF16 ? stw_reference_from_bf16(stw_reference_bf16(value)) : value;
 }
 
 static uint32_t stored_bits(stw_element type, float value) {
-    return type == STW_ELEMENT_BF16 ? stw_bf16_from_float(value) : stw_bits_from_float(value);
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return type == STW_ELEMENT_BF16 ? stw_reference_bf16(value) : bits;
 }
 
 /* The weights as they were loaded. */
 static stw_status first_values(stw_rank_run *run, stw_weights *weights, const extent *e,
                                replayed *out, stw_error *err) {
     double raw[RUN]; /* room for the widest dtype */
-    stw_status status = stw_weights_read(weights, e->tensor, e->tensor_first, e->n, raw, err);
-    if (status != STW_STATUS_OK) return status;
-    stw_host_convert(NULL, out->values[0], STW_ELEMENT_F32, raw,
-                     stw_weights_dtype(weights, e->tensor), e->n);
-    for (uint64_t i = 0; i < e->n; i++)
-        out->values[3][i] = out->values[0][i] = stored(run->types.params, out->values[0][i]);
+    const bool seeded = run->weights_path == NULL;
+    stw_status status = STW_STATUS_OK;
+    if (!seeded) status = stw_weights_read(weights, e->tensor, e->tensor_first, e->n, raw, err);
+    for (uint64_t i = 0; i < e->n && status == STW_STATUS_OK; i++) {
+        const float value =
+            seeded ? stw_reference_seeded_weight(run->options->seed, e->global_first + i)
+                   : stw_reference_weight(raw, stw_weights_dtype(weights, e->tensor), i);
+        out->values[3][i] = out->values[0][i] = stored(run->types.params, value);
+    }
     return status;
 }
 
 /* One step of one element. */
-static void replay_step(const stw_rank_run *run, const stw_adamw *adamw, stw_adamw_group group,
-                        float factor, float grad, uint64_t i, replayed *r) {
+static void replay_step(const stw_rank_run *run, const stw_reference_step *step, float grad,
+                        uint64_t i, replayed *r) {
     const stw_element_types *t = &run->types;
     bool master = t->master != STW_ELEMENT_NONE;
     float *work = master ? &r->values[3][i] : &r->values[0][i];
-    stw_adamw_element(adamw, group, factor, work, stored(t->grads, grad), &r->values[1][i],
-                      &r->values[2][i]);
-    r->values[0][i] = stored(t->params, *work);
-    r->values[1][i] = stored(t->exp_avg, r->values[1][i]);
-    r->values[2][i] = stored(t->exp_avg_sq, r->values[2][i]);
+    stw_reference_state state = {*work, r->values[1][i], r->values[2][i]};
+    stw_reference_adamw(step, stored(t->grads, grad), &state);
+    *work = state.weight;
+    r->values[0][i] = stored(t->params, state.weight);
+    r->values[1][i] = stored(t->exp_avg, state.exp_avg);
+    r->values[2][i] = stored(t->exp_avg_sq, state.exp_avg_sq);
+}
+
+/* The run spec's settings of a tensor's parameter group; 0 is everything else. */
+static stw_reference_settings settings_of(const stw_rank_run *run, uint32_t tensor) {
+    const stw_run_spec *spec = &run->plan->run;
+    const uint32_t group = stw_job_param_group(run->job, tensor);
+    stw_reference_settings out = {.lr = spec->optimizer.lr,
+                                  .weight_decay = spec->optimizer.weight_decay,
+                                  .beta1 = spec->optimizer.beta1,
+                                  .beta2 = spec->optimizer.beta2,
+                                  .eps = spec->optimizer.eps,
+                                  .clip = spec->optimizer.clip_norm > 0.0};
+    if (group == 0) return out;
+    const stw_param_group *own = &spec->optimizer.groups[group - 1];
+    if (own->lr < STW_AUTO_NUMBER) out.lr = own->lr;
+    if (own->weight_decay < STW_AUTO_NUMBER) out.weight_decay = own->weight_decay;
+    return out;
 }
 
 static stw_status replay(stw_rank_run *run, stw_weights *weights, const extent *e, replayed *out,
@@ -167,14 +192,39 @@ static stw_status replay(stw_rank_run *run, stw_weights *weights, const extent *
     memset(out, 0, sizeof *out);
     out->n = e->n;
     stw_status status = first_values(run, weights, e, out, err);
-    uint32_t group = stw_job_param_group(run->job, e->tensor);
+    const stw_reference_settings settings = settings_of(run, e->tensor);
     for (uint64_t step = 1; status == STW_STATUS_OK && step <= run->options->steps; step++) {
-        stw_adamw adamw = stw_exec_adamw(run, step);
+        const stw_reference_step s = stw_reference_begin(&settings, step, run->factors[step - 1]);
         for (uint64_t i = 0; i < e->n; i++)
-            replay_step(run, &adamw, adamw.groups[group], run->factors[step - 1],
-                        stw_seeded_grad(run->options->seed, step, e->global_first + i), i, out);
+            replay_step(run, &s,
+                        stw_reference_seeded_grad(run->options->seed, step, e->global_first + i), i,
+                        out);
     }
     return status;
+}
+
+static bool is_nan(stw_element type, uint64_t bits) {
+    return type == STW_ELEMENT_BF16 ? (bits & 0x7FFFu) > 0x7F80u
+                                    : (bits & 0x7FFFFFFFu) > 0x7F800000u;
+}
+
+/* One element that may differ. A NaN is one whatever its sign and payload, in which CPUs and GPUs
+ * differ. @param digest of what is there */
+static void judge(stw_rank_run *run, const stw_region *region, const extent *e, uint64_t i,
+                  uint64_t digest, float expected) {
+    const stw_element type = stw_exec_type(&run->types, region->component);
+    const uint32_t wanted = stored_bits(type, expected);
+    const uint64_t found = stw_reference_bits_of(e->global_first + i, digest);
+    const int digits = type == STW_ELEMENT_BF16 ? 4 : 8;
+    if (found == wanted || (is_nan(type, wanted) && found <= UINT32_MAX && is_nan(type, found)))
+        return;
+    if (run->mismatched++ == 0)
+        stw_log(STW_LOG_ERROR,
+                "%s of element %llu of %s differs from its replay: found 0x%0*llx, expected "
+                "0x%0*llx (rank %u, tier %s)",
+                stw_component_name(region->component), (unsigned long long)(e->tensor_first + i),
+                run->job->model->tensors[e->tensor].name, digits, (unsigned long long)found, digits,
+                (unsigned long long)wanted, run->ranks.rank, stw_tier_name(region->tier));
 }
 
 /* Compare one component of replayed elements with what its region holds. A digest stands for the
@@ -188,7 +238,7 @@ static stw_status compare(stw_rank_run *run, const stw_region *region, const ext
                                  e->global_first, &whole, err));
     run->checked += e->n;
     for (uint64_t i = 0; i < e->n; i++)
-        all += stw_digest_element(e->global_first + i, stored_bits(type, expected[i]));
+        all += stw_reference_digest(e->global_first + i, stored_bits(type, expected[i]));
     if (whole == all) goto out;
     for (uint64_t i = 0; i < e->n; i++) {
         uint64_t one = 0;
@@ -196,15 +246,7 @@ static stw_status compare(stw_rank_run *run, const stw_region *region, const ext
             run->device,
             stw_typed(region->tier, e->offset + stw_times(i, stw_element_bytes(type)), type, 1),
             e->global_first + i, &one, err));
-        if (one == stw_digest_element(e->global_first + i, stored_bits(type, expected[i])))
-            continue;
-        if (run->mismatched++ == 0)
-            stw_log(STW_LOG_ERROR,
-                    "%s of element %llu of %s differs from its replay (rank %u, tier %s)",
-                    stw_component_name(region->component),
-                    (unsigned long long)(e->tensor_first + i),
-                    run->job->model->tensors[e->tensor].name, run->ranks.rank,
-                    stw_tier_name(region->tier));
+        judge(run, region, e, i, one, expected[i]);
     }
 out:
     return status;
@@ -261,11 +303,37 @@ static stw_weights *weights_for_replay(stw_rank_run *run, stw_weights **opened) 
     return *opened;
 }
 
+/* Gradients are multiplied by the same factors everywhere. Rank 0 counts ranks that differ from it.
+ * Collective. */
+static stw_status verify_factors(stw_rank_run *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const uint32_t world = run->ranks.world;
+    uint64_t mine = 0, *all = NULL;
+    if (world == 1 || !(run->plan->run.optimizer.clip_norm > 0.0)) return STW_STATUS_OK;
+    for (uint32_t i = 0; i < run->options->steps; i++) {
+        const float factor = run->factors[i];
+        const uint32_t bits = isnan(factor) ? UINT32_MAX : stored_bits(STW_ELEMENT_F32, factor);
+        mine = stw_reference_digest(mine, bits);
+    }
+    all = calloc(world, sizeof *all);
+    if (all == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "verify", "out of memory");
+    stw_comm_about(run->comm, "clip factors");
+    STW_TRY(stw_exec_gather(run, &mine, all, sizeof mine, err));
+    for (uint32_t r = 1; r < world && run->ranks.rank == 0; r++)
+        if (all[r] != all[0] && run->mismatched++ == 0)
+            stw_log(STW_LOG_ERROR,
+                    "the clip factors of the steps on rank %u are not those on rank 0", r);
+out:
+    free(all);
+    return status;
+}
+
 stw_status stw_exec_verify(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_weights *opened = NULL, *weights = weights_for_replay(run, &opened);
     uint32_t n = 0, seen = 0;
     extent e;
+    STW_TRY(verify_factors(run, err));
     for (int pass = 0; pass < 2 && weights != NULL; pass++) {
         stw_exec_progress(run, "verification", STW_PROGRESS_SHARE, n);
         for (uint32_t i = 0; i < run->layout->n_regions; i++) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "backend/process.h"
+#include "core/build.h"
 #include "core/checked.h"
 #include "core/median.h"
 
@@ -217,6 +218,7 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     STW_TRY(stw_run_result_new(&result, err));
     result->source = "stowage";
     result->backend = run->backend->name;
+    result->build = stw_build_identity();
     result->device = stw_pool_string(result->pool, info.name);
     result->plan_hash = stw_pool_string(result->pool, run->plan->layouts[0]->hash);
     if (result->device == NULL || result->plan_hash == NULL)

@@ -160,7 +160,7 @@ typedef struct stw_exec_lists {
 } stw_exec_lists;
 /** DEVICE names the first line in which the lists of two ranks differ. */
 STW_MUST_USE stw_status stw_exec_compare_lists(const stw_exec_lists *lists, stw_error *err);
-/** Compare version, options, plan and weights of all ranks, then adopt the first rank's failure.
+/** Compare version, build, options, plan and weights of all ranks, then adopt the first failure.
  * @param so_far what this rank has met, with its error in `err`
  * @return the same on every rank; DEVICE names the first difference: key, rank, both values */
 STW_MUST_USE stw_status stw_exec_agree(stw_rank_run *run, stw_status so_far, stw_error *err);

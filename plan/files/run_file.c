@@ -27,7 +27,8 @@ stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     }
     result->pool = pool;
     result->source = "stowage";
-    result->backend = result->device = result->plan_hash = result->digest_of = result->date = "";
+    result->backend = result->device = result->plan_hash = result->digest_of = "";
+    result->build = result->date = "";
     for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = NAN;
     result->train_s = result->iteration_s = NAN;
     result->copies_s = result->params_per_s = result->up_bps = result->down_bps =
@@ -210,6 +211,7 @@ stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, s
     stw_json_string(json, "source", result->source);
     stw_json_string(json, "backend", result->backend);
     stw_json_string(json, "device", result->device);
+    if (result->build[0] != '\0') stw_json_string(json, "build", result->build);
     if (result->date[0] != '\0') stw_json_string(json, "date", result->date);
     stw_json_string(json, "plan_hash", result->plan_hash);
     stw_json_u64(json, "world", result->world);
@@ -617,6 +619,8 @@ static stw_status read_all(reader *r, stw_error *err) {
         return stw_node_fail(r->tree, stw_node_get(root, "source"), "stowage or external", err);
     STW_TRY(read_string(r, root, "backend", &result->backend, err));
     STW_TRY(read_string(r, root, "device", &result->device, err));
+    if (stw_node_get(root, "build") != NULL)
+        STW_TRY(read_string(r, root, "build", &result->build, err));
     STW_TRY(read_date(r, err));
     STW_TRY(read_string(r, root, "plan_hash", &result->plan_hash, err));
     STW_TRY(read_u32(r, root, "world", &result->world, err));

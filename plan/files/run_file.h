@@ -97,6 +97,7 @@ typedef struct stw_run_result {
     const char *source;           /* "stowage" or "external" */
     const char *backend, *device; /* "cuda", "NVIDIA H200" */
     const char *plan_hash;        /* layout hash of kind 0 of the plan that was run */
+    const char *build;            /* identity of the build that executed it (core/build.h); "" */
     const char *date;             /* of a recording, ISO; "": unknown */
     uint32_t world, steps;
     uint64_t seed;
