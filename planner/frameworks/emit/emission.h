@@ -77,7 +77,11 @@ void stw_emit_fsdp2(stw_emission *e, stw_text *out);
  * with stw_run_spec_free, also on error */
 STW_MUST_USE stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *err);
 
-/* ---- forms of files (text.c) ---- */
+/* ---- forms of files (text.c, document.c) ---- */
+
+/** The file of the import with other values where they changed, if it is YAML or JSON.
+ * @return false: it is none; e->status: a change that cannot be made in place */
+bool stw_emit_as_document(stw_emission *e, stw_text *out);
 
 /** The value of PYTORCH_CUDA_ALLOC_CONF; NULL: the defaults. */
 const char *stw_emit_allocator(stw_emission *e);

@@ -75,6 +75,15 @@ bool stw_emit_is(const char *what) { return framework_of(what) != NULL; }
 
 /* ---- reading back ---- */
 
+/* Files that settings name are found from where the file of the import is. */
+static const char *path_of(const stw_emission *e) {
+    const char *slash = e->import != NULL ? strrchr(e->import->path, '/') : NULL;
+    if (slash == NULL) return "settings";
+    const char *path =
+        stw_pool_printf(e->pool, "%.*s/settings", (int)(slash - e->import->path), e->import->path);
+    return path != NULL ? path : "settings";
+}
+
 static bool describes_model(const framework *f, const stw_emission *e) {
     return strcmp(f->name, "megatron") == 0 && (e->import == NULL || e->import->config != NULL);
 }
@@ -96,17 +105,20 @@ static const char *const *elsewhere_of(const framework *f, const stw_import *imp
     return out;
 }
 
-static stw_status read_back(const framework *f, const stw_emission *e, const char *data_folder,
-                            stw_emit_given *out, stw_error *err) {
+/* @param settings what is written; NULL: the flags in the framework's form, to see what they mean
+ */
+static stw_status read_back(const framework *f, const stw_emission *e, const stw_text *settings,
+                            const char *data_folder, stw_emit_given *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_import import = {.pool = NULL};
     stw_text text = STW_TEXT_INIT;
     stw_run_spec *run = &out->run;
     *out = (stw_emit_given){.name = f->name};
-    f->write(e, &text);
+    if (settings == NULL) f->write(e, &text);
+    if (settings == NULL) settings = &text;
     STW_TRY(stw_run_spec_init(run, err));
-    STW_TRY(stw_text_status(&text, err));
-    STW_TRY(stw_import_parse(f->name, "settings", text.data, text.length, &import, err));
+    STW_TRY(stw_text_status(settings, err));
+    STW_TRY(stw_import_parse(f->name, path_of(e), settings->data, settings->length, &import, err));
     if (describes_model(f, e) && data_folder != NULL)
         STW_TRY(stw_import_model(&import, NULL, data_folder, &out->model, err));
     else
@@ -130,7 +142,7 @@ out:
 /* Do these settings give the same run on as many GPUs? */
 static bool is_same(const framework *f, const stw_emission *e, const stw_emit_given *as) {
     stw_emit_given now = {.name = NULL};
-    const bool same = read_back(f, e, NULL, &now, NULL) == STW_STATUS_OK &&
+    const bool same = read_back(f, e, NULL, NULL, &now, NULL) == STW_STATUS_OK &&
                       stw_emit_given_same(as, &now, e->pool) &&
                       stw_emit_given_same(&now, as, e->pool);
     stw_emit_given_free(&now);
@@ -139,11 +151,19 @@ static bool is_same(const framework *f, const stw_emission *e, const stw_emit_gi
 
 /* ---- against the imported file ---- */
 
+/* A list of maps has no text: "... ...". That of a script is what it is. */
+static bool has_no_text(const stw_flag *flag) {
+    if (flag->source != NULL) return false;
+    for (const char *at = strstr(flag->value, "..."); at != NULL; at = strstr(at + 1, "..."))
+        if ((at == flag->value || at[-1] == ' ') && (at[3] == '\0' || at[3] == ' ')) return true;
+    return false;
+}
+
 static void add_own(stw_emission *e) {
     const stw_flags *flags = &e->import->flags;
     for (size_t i = 0; i < flags->n; i++) {
         const stw_flag *flag = &flags->items[i];
-        if (flag->line == 0 || strstr(flag->value, "...") != NULL) continue;
+        if (flag->line == 0 || has_no_text(flag)) continue;
         stw_emit_put(e, flag->name, flag->value);
     }
 }
@@ -186,7 +206,7 @@ static void try_own(const framework *f, stw_emission *e, size_t i, size_t j,
  * answers to each of them. */
 static void keep_own(const framework *f, stw_emission *e) {
     stw_emit_given as = {.name = NULL};
-    if (read_back(f, e, NULL, &as, NULL) == STW_STATUS_OK) {
+    if (read_back(f, e, NULL, NULL, &as, NULL) == STW_STATUS_OK) {
         for (size_t i = 0; i < e->n; i++) try_own(f, e, i, i, &as);
         for (size_t i = 0; i < e->n; i++)
             for (size_t j = i + 1; j < e->n; j++) try_own(f, e, i, j, &as);
@@ -194,7 +214,8 @@ static void keep_own(const framework *f, stw_emission *e) {
     stw_emit_given_free(&as);
 }
 
-static void note_changes(const stw_emission *e, stw_text *notes) {
+/* @param document all that did not change is there */
+static void note_changes(const stw_emission *e, bool document, stw_text *notes) {
     size_t n = 0;
     const char *dashes = e->import->dashes;
     for (size_t i = 0; i < e->n; i++) {
@@ -206,33 +227,34 @@ static void note_changes(const stw_emission *e, stw_text *notes) {
         if (flag->value != NULL)
             stw_text_printf(notes, "+ %s%s %s\n", dashes, flag->name, flag->value);
     }
-    for (size_t i = 0; i < e->import->flags.n; i++)
-        if (strstr(e->import->flags.items[i].value, "...") != NULL)
+    for (size_t i = 0; !document && i < e->import->flags.n; i++)
+        if (has_no_text(&e->import->flags.items[i]))
             stw_text_printf(notes, "Left out, a list of maps: %s\n",
                             e->import->flags.items[i].name);
     if (n == 0) stw_text_printf(notes, "No changes against %s\n", e->import->path);
 }
 
 /* Settings that are not read as the framework's own files are, before anybody has seen them. */
-static stw_status refuse_unread(const framework *f, const stw_error *why, stw_error *err) {
+static stw_status refuse_unread(const framework *f, const stw_emission *e, const stw_error *why,
+                                stw_error *err) {
     char where[64];
+    const bool own = strcmp(why->where, path_of(e)) == 0;
     snprintf(where, sizeof where, "--emit %s", f->name);
     return stw_fail(err,
                     why->status == STW_STATUS_NO_MEMORY ? why->status : STW_STATUS_NOT_BUILT_IN,
                     where, "its settings cannot say this plan; nothing is written: %s%s%s",
-                    strcmp(why->where, "settings") == 0 ? "" : why->where,
-                    strcmp(why->where, "settings") == 0 ? "" : ": ", why->text);
+                    own ? "" : why->where, own ? "" : ": ", why->text);
 }
 
 static stw_status check(const framework *f, stw_emission *e, const stw_emit_options *options,
-                        stw_text *notes, stw_error *err) {
+                        const stw_text *settings, stw_text *notes, stw_error *err) {
     stw_emit_given read = {.name = NULL};
     stw_error why = STW_ERROR_INIT;
     stw_text lines = STW_TEXT_INIT, same = STW_TEXT_INIT;
     stw_status status = STW_STATUS_OK;
     if (f->write != NULL) {
-        status = read_back(f, e, options->data_folder, &read, &why);
-        if (status != STW_STATUS_OK) status = refuse_unread(f, &why, err);
+        status = read_back(f, e, settings, options->data_folder, &read, &why);
+        if (status != STW_STATUS_OK) status = refuse_unread(f, e, &why, err);
     } else {
         read.name = f->name;
         read.elsewhere = f->elsewhere;
@@ -245,7 +267,6 @@ static stw_status check(const framework *f, stw_emission *e, const stw_emit_opti
                         f->name, lines.data);
     if (same.length > 0) stw_text_append(notes, same.data, same.length);
     stw_text_append(notes, e->notes.data != NULL ? e->notes.data : "", e->notes.length);
-    if (e->import != NULL) note_changes(e, notes);
 out:
     stw_text_free(&lines);
     stw_text_free(&same);
@@ -286,8 +307,10 @@ stw_status stw_emit_plan(const char *what, const stw_plan *plan, const stw_emit_
         f->put(&e);
         if (e.import != NULL && e.status == STW_STATUS_OK) keep_own(f, &e);
     }
-    if (e.status == STW_STATUS_OK) e.status = check(f, &e, options, notes, err);
-    if (e.status == STW_STATUS_OK && f->put != NULL) f->write(&e, settings);
+    const bool document = f->write != NULL && stw_emit_as_document(&e, settings);
+    if (e.status == STW_STATUS_OK && f->write != NULL && !document) f->write(&e, settings);
+    if (e.status == STW_STATUS_OK) e.status = check(f, &e, options, settings, notes, err);
+    if (e.status == STW_STATUS_OK && e.import != NULL) note_changes(&e, document, notes);
     if (e.status == STW_STATUS_OK && f->put == NULL) stw_emit_fsdp2(&e, settings);
     stw_text_free(&e.notes);
     stw_pool_free(e.pool);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/tree_edit.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emission.h"
 
@@ -282,27 +283,6 @@ static bool is_first(const branch *b, size_t i, size_t length) {
     return true;
 }
 
-static bool is_number(const char *text) {
-    char *end;
-    (void)strtod(text, &end);
-    return *text != '\0' && *end == '\0' && strspn(text, "0123456789+-.eE") == strlen(text);
-}
-
-static void write_scalar(stw_text *out, const char *value) {
-    const bool bare = is_number(value) || strcmp(value, "true") == 0 ||
-                      strcmp(value, "false") == 0 || strcmp(value, "null") == 0;
-    if (bare) {
-        stw_text_printf(out, "%s", value);
-        return;
-    }
-    stw_text_printf(out, "\"");
-    for (const char *c = value; *c != '\0'; c++) {
-        if (*c == '"' || *c == '\\') stw_text_printf(out, "\\");
-        stw_text_printf(out, (unsigned char)*c < 32 ? " " : "%c", *c);
-    }
-    stw_text_printf(out, "\"");
-}
-
 /* Depth is bounded by the dots of a name; a name of a file's tree has at most as many as its
  * reader allows. */
 static void write_branch(const branch *b, unsigned depth, bool json, stw_text *out) {
@@ -313,8 +293,9 @@ static void write_branch(const branch *b, unsigned depth, bool json, stw_text *o
         const size_t length = strcspn(name + b->length, ".");
         if (!is_first(b, i, length)) continue;
         if (json && !first) stw_text_printf(out, ",\n");
-        stw_text_printf(out, "%*s%s%.*s%s:", (int)(2 * depth), "", json ? "\"" : "", (int)length,
-                        name + b->length, json ? "\"" : "");
+        stw_text_printf(out, "%*s", (int)(2 * depth), "");
+        stw_tree_write_key(out, name + b->length, length, json);
+        stw_text_printf(out, ":");
         first = false;
         if (name[b->length + length] == '.') {
             const branch below = {b->e, name, b->length + length + 1};
@@ -323,7 +304,7 @@ static void write_branch(const branch *b, unsigned depth, bool json, stw_text *o
             if (json) stw_text_printf(out, "\n%*s}", (int)(2 * depth), "");
         } else {
             stw_text_printf(out, " ");
-            write_scalar(out, b->e->flags[i].value);
+            stw_tree_write_value(out, b->e->flags[i].value, false, json);
             if (!json) stw_text_printf(out, "\n");
         }
     }

@@ -63,7 +63,12 @@ stw_status stw_import_parse(const char *name, const char *path, const char *text
     out->pool = stw_pool_new();
     out->dashes = "--";
     if (out->pool != NULL) out->path = stw_pool_string(out->pool, path);
-    if (out->path == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    char *copy = out->path != NULL ? stw_pool_alloc(out->pool, length + 1) : NULL;
+    if (copy == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    memcpy(copy, text, length);
+    copy[length] = '\0';
+    out->text = copy;
+    out->text_length = length;
     return from->read(text, length, out, err);
 }
 

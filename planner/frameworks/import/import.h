@@ -47,6 +47,8 @@ typedef struct stw_import_derived {
 typedef struct stw_import {
     stw_pool *pool;
     const char *path;
+    const char *text; /* of the file */
+    size_t text_length;
     const char *dashes; /* before the names of flags: "--" or "" */
     char *config;       /* of the model, JSON; NULL: `model` names it */
     size_t config_length;

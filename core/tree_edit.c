@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/tree_edit.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "core/tree_spans.h"
+
+/* ---- values ---- */
+
+bool stw_tree_text_is_json(const char *text, size_t length) {
+    size_t at = 0;
+    while (at < length && isspace((unsigned char)text[at])) at++;
+    return at < length && text[at] == '{';
+}
+
+static const char *skip_digits(const char *c) {
+    while (*c >= '0' && *c <= '9') c++;
+    return c;
+}
+
+/* As JSON has it, which YAML reads, too. @param exponent out, where it begins, or NULL */
+static bool is_number(const char *text, const char **exponent) {
+    const char *c = text + (*text == '-'), *whole = c;
+    *exponent = NULL;
+    c = skip_digits(c);
+    if (c == whole || (whole[0] == '0' && c > whole + 1)) return false;
+    if (*c == '.') {
+        const char *fraction = ++c;
+        c = skip_digits(c);
+        if (c == fraction) return false;
+    }
+    if (*c == 'e' || *c == 'E') {
+        *exponent = c++;
+        c += *c == '-' || *c == '+';
+        const char *digits = c;
+        c = skip_digits(c);
+        if (c == digits) return false;
+    }
+    return *c == '\0';
+}
+
+static bool is_word(const char *text) {
+    return strcmp(text, "true") == 0 || strcmp(text, "false") == 0 || strcmp(text, "null") == 0;
+}
+
+static bool is_list(const char *text) {
+    const size_t n = strlen(text);
+    return n >= 2 && text[0] == '[' && text[n - 1] == ']' && strpbrk(text, "\"'{}") == NULL &&
+           strchr(text + 1, '[') == NULL;
+}
+
+static bool looks_bare(const char *text) {
+    const char *exponent;
+    return is_word(text) || is_number(text, &exponent);
+}
+
+/* Readers of YAML 1.1 take 1e-05 for a string: they want a point and a sign. */
+static void write_number(stw_text *out, const char *value, const char *exponent, bool json) {
+    if (json || exponent == NULL) {
+        stw_text_printf(out, "%s", value);
+        return;
+    }
+    const bool point = memchr(value, '.', (size_t)(exponent - value)) != NULL;
+    const bool sign = exponent[1] == '-' || exponent[1] == '+';
+    stw_text_printf(out, "%.*s%se%s%s", (int)(exponent - value), value, point ? "" : ".0",
+                    sign ? "" : "+", exponent + 1);
+}
+
+/* A character that ends a line or cannot be printed, for some reader of YAML; 0: none.
+ * @param length out, of its bytes */
+static unsigned hidden_at(const char *at, size_t *length) {
+    const unsigned char *c = (const unsigned char *)at;
+    *length = 1;
+    if (c[0] < 32 || c[0] == 127) return c[0];
+    *length = 2;
+    if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0) return c[1];
+    *length = 3;
+    if (c[0] == 0xE2 && c[1] == 0x80 && (c[2] == 0xA8 || c[2] == 0xA9)) return 0x1F80u + c[2];
+    if (c[0] == 0xEF && c[1] == 0xBB && c[2] == 0xBF) return 0xFEFFu;
+    if (c[0] == 0xEF && c[1] == 0xBF && (c[2] == 0xBE || c[2] == 0xBF)) return 0xFF40u + c[2];
+    *length = 1;
+    return 0;
+}
+
+/* In double quotes, as JSON and YAML both read it. */
+static void write_string(stw_text *out, const char *text, size_t length) {
+    stw_text_append(out, "\"", 1);
+    for (size_t i = 0, n; i < length; i += n) {
+        const unsigned hidden = hidden_at(text + i, &n);
+        if (hidden == '\n')
+            stw_text_append(out, "\\n", 2);
+        else if (hidden == '\t')
+            stw_text_append(out, "\\t", 2);
+        else if (hidden != 0)
+            stw_text_printf(out, "\\u%04x", hidden);
+        else
+            stw_text_printf(out, text[i] == '"' || text[i] == '\\' ? "\\%c" : "%c", text[i]);
+    }
+    stw_text_append(out, "\"", 1);
+}
+
+static void write_list(stw_text *out, const char *value, bool json) {
+    const char *between = "";
+    stw_text_append(out, "[", 1);
+    for (const char *at = value + 1; at[strspn(at, " ,")] != ']';) {
+        at += strspn(at, " ,");
+        const size_t length = strcspn(at, ",]");
+        size_t n = length;
+        while (n > 0 && at[n - 1] == ' ') n--;
+        char item[256] = "";
+        if (n < sizeof item) memcpy(item, at, n);
+        stw_text_printf(out, "%s", between);
+        if (n < sizeof item)
+            stw_tree_write_value(out, item, false, json);
+        else
+            write_string(out, at, n);
+        between = ", ";
+        at += length;
+    }
+    stw_text_append(out, "]", 1);
+}
+
+void stw_tree_write_value(stw_text *out, const char *value, bool string, bool json) {
+    const char *exponent;
+    if (!string && is_number(value, &exponent))
+        write_number(out, value, exponent, json);
+    else if (!string && is_word(value))
+        stw_text_printf(out, "%s", value);
+    else if (!string && is_list(value))
+        write_list(out, value, json);
+    else
+        write_string(out, value, strlen(value));
+}
+
+/* A name that no reader of YAML takes for something else. */
+static bool is_plain_key(const char *key, size_t length) {
+    static const char *const others[] = {"y",   "n",    "yes",   "no",   "on",
+                                         "off", "true", "false", "null", "~"};
+    if (length == 0 || !(isalpha((unsigned char)*key) || *key == '_')) return false;
+    for (size_t i = 0; i < length; i++)
+        if (!isalnum((unsigned char)key[i]) && key[i] != '_' && key[i] != '-') return false;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        size_t k = 0;
+        while (k < length && others[i][k] == tolower((unsigned char)key[k])) k++;
+        if (k == length && others[i][k] == '\0') return false;
+    }
+    return true;
+}
+
+void stw_tree_write_key(stw_text *out, const char *key, size_t length, bool json) {
+    if (!json && is_plain_key(key, length))
+        stw_text_append(out, key, length);
+    else
+        write_string(out, key, length);
+}
+
+/* ---- places ---- */
+
+typedef struct editor {
+    const char *file, *text;
+    size_t length;
+    bool json;
+    const char *line_end;
+    /* what is put where: `length` bytes from `at` on give way to `put`; then `gap` bytes before it
+     * go, too */
+    size_t at, cut, gap_at, gap;
+    stw_text put;
+    stw_error *err;
+} editor;
+
+typedef struct place {
+    stw_span *parent; /* whose value is `map`; NULL: the root */
+    stw_span *map, *item;
+    const char *rest; /* of the path, below `map`; without `item` */
+} place;
+
+static stw_status refuse(const editor *e, size_t at, const char *what) {
+    int line = 1;
+    for (size_t i = 0; i < at && i < e->length; i++) line += e->text[i] == '\n';
+    return stw_fail_at(e->err, STW_STATUS_BAD_INPUT, e->file, line, 1, "%s", what);
+}
+
+/* Keys may have dots of their own: a whole path is looked for. */
+static bool find(stw_span *parent, stw_span *map, const char *path, place *out) {
+    for (size_t i = 0; i < map->n; i++) {
+        stw_span *item = &map->items[i];
+        const size_t n = strlen(item->key);
+        if (strncmp(path, item->key, n) != 0) continue;
+        if (path[n] == '\0') {
+            *out = (place){parent, map, item, ""};
+            return true;
+        }
+        if (path[n] == '.' && item->kind == STW_SPAN_MAP && find(item, item, path + n + 1, out))
+            return true;
+    }
+    return false;
+}
+
+/* The innermost map that is there. */
+static place deepest(stw_span *root, const char *path) {
+    place at = {NULL, root, NULL, path};
+    for (size_t i = 0; i < at.map->n; i++) {
+        stw_span *item = &at.map->items[i];
+        const size_t n = strlen(item->key);
+        if (strncmp(at.rest, item->key, n) != 0 || at.rest[n] != '.') continue;
+        if (item->kind != STW_SPAN_MAP) {
+            at.item = item;
+            return at;
+        }
+        at = (place){item, item, NULL, at.rest + n + 1};
+        i = (size_t)-1;
+    }
+    return at;
+}
+
+/* After the colon of a key. */
+static size_t after_colon(const editor *e, const stw_span *item) {
+    size_t at = item->key_end;
+    while (at < e->length && e->text[at] != ':') at++;
+    return at < e->length ? at + 1 : at;
+}
+
+static size_t line_begin(const editor *e, size_t at) {
+    while (at > 0 && e->text[at - 1] != '\n') at--;
+    return at;
+}
+
+static size_t next_line(const editor *e, size_t at) {
+    while (at < e->length && e->text[at] != '\n') at++;
+    return at < e->length ? at + 1 : at;
+}
+
+static bool begins_line(const editor *e, size_t at) {
+    const size_t begin = line_begin(e, at);
+    return begin > 0 && strspn(e->text + begin, " \t") >= at - begin;
+}
+
+/* ---- changes ---- */
+
+/* {"b": {"c": value}} of the path "b.c" */
+static void put_flow(editor *e, const char *path, const char *value) {
+    const char *dot = strchr(path, '.');
+    const size_t n = dot != NULL ? (size_t)(dot - path) : strlen(path);
+    stw_tree_write_key(&e->put, path, n, e->json);
+    stw_text_append(&e->put, ": ", 2);
+    if (dot == NULL) {
+        stw_tree_write_value(&e->put, value, false, e->json);
+        return;
+    }
+    stw_text_append(&e->put, "{", 1);
+    put_flow(e, dot + 1, value);
+    stw_text_append(&e->put, "}", 1);
+}
+
+/* The same as lines, each map deeper by two blanks. */
+static void put_block(editor *e, const char *path, const char *value, size_t indent) {
+    for (const char *dot; (dot = strchr(path, '.')) != NULL; path = dot + 1, indent += 2) {
+        stw_text_printf(&e->put, "%*s", (int)indent, "");
+        stw_tree_write_key(&e->put, path, (size_t)(dot - path), false);
+        stw_text_printf(&e->put, ":%s", e->line_end);
+    }
+    stw_text_printf(&e->put, "%*s", (int)indent, "");
+    stw_tree_write_key(&e->put, path, strlen(path), false);
+    stw_text_append(&e->put, ": ", 2);
+    stw_tree_write_value(&e->put, value, false, false);
+    stw_text_printf(&e->put, "%s", e->line_end);
+}
+
+static void add_flow(editor *e, const stw_span *map, const char *path, const char *value) {
+    const stw_span *last = map->n > 0 ? &map->items[map->n - 1] : NULL;
+    e->at = last == NULL ? map->begin + 1 : last->end;
+    if (last != NULL && begins_line(e, last->key_begin)) {
+        const size_t begin = line_begin(e, last->key_begin);
+        stw_text_printf(&e->put, ",%s", e->line_end);
+        stw_text_append(&e->put, e->text + begin, last->key_begin - begin);
+    } else if (last != NULL) {
+        stw_text_append(&e->put, ", ", 2);
+    }
+    put_flow(e, path, value);
+}
+
+static void add_block(editor *e, const stw_span *map, const char *path, const char *value) {
+    const stw_span *last = &map->items[map->n - 1];
+    e->at = next_line(e, last->end);
+    if (e->at == e->length && (e->length == 0 || e->text[e->length - 1] != '\n'))
+        stw_text_printf(&e->put, "%s", e->line_end);
+    put_block(e, path, value, map->items[0].column);
+}
+
+static stw_status add(editor *e, const place *at, const char *value) {
+    if (at->item != NULL) { /* a key without a value becomes a map */
+        const bool none = at->item->begin == at->item->end && at->item->kind == STW_SPAN_SCALAR;
+        if (!none) return refuse(e, at->item->begin, "found another value, expected a map of keys");
+        e->at = after_colon(e, at->item);
+        stw_text_append(&e->put, " {", 2);
+        put_flow(e, at->rest + strlen(at->item->key) + 1, value);
+        stw_text_append(&e->put, "}", 1);
+    } else if (at->map->flow) {
+        add_flow(e, at->map, at->rest, value);
+    } else if (at->map->n > 0) {
+        add_block(e, at->map, at->rest, value);
+    } else {
+        return refuse(e, at->map->begin, "found no map of keys");
+    }
+    return STW_STATUS_OK;
+}
+
+static void replace(editor *e, const stw_span *item, const char *value) {
+    const bool inside = item->kind == STW_SPAN_SCALAR || item->flow;
+    char old[64] = "";
+    e->at = inside && item->end > item->begin ? item->begin : after_colon(e, item);
+    e->cut = item->end > e->at ? item->end - e->at : 0;
+    if (item->quoted && item->end - item->begin < sizeof old && item->end >= item->begin + 2)
+        memcpy(old, e->text + item->begin + 1, item->end - item->begin - 2);
+    if (e->at != item->begin || item->end == item->begin) stw_text_append(&e->put, " ", 1);
+    stw_tree_write_value(&e->put, value, looks_bare(old), e->json);
+}
+
+/* A member that has its line alone goes with it. */
+static void remove_flow(editor *e, const place *at) {
+    const stw_span *map = at->map, *item = at->item;
+    const size_t i = (size_t)(item - map->items);
+    const bool last = i + 1 == map->n;
+    size_t end = item->end, comma = end + strspn(e->text + end, " \t\r\n");
+    const bool has_comma = comma < e->length && e->text[comma] == ',';
+    if (has_comma) end = comma + 1;
+    const size_t rest = strspn(e->text + end, " \t\r");
+    if (begins_line(e, item->key_begin) && end + rest < e->length && e->text[end + rest] == '\n') {
+        e->at = line_begin(e, item->key_begin);
+        e->cut = end + rest + 1 - e->at;
+        if (!last || i == 0 || has_comma) return;
+        const stw_span *previous = &map->items[i - 1]; /* its comma */
+        e->gap_at = previous->end + strcspn(e->text + previous->end, ",");
+        e->gap = e->text[e->gap_at] == ',' && e->gap_at < e->at;
+    } else if (last && i > 0) {
+        e->at = map->items[i - 1].end;
+        e->cut = item->end - e->at;
+    } else {
+        e->at = item->key_begin;
+        e->cut = (last ? end : map->items[i + 1].key_begin) - e->at;
+    }
+}
+
+static stw_status remove_block(editor *e, const place *at) {
+    e->at = line_begin(e, at->item->key_begin);
+    e->cut = next_line(e, at->item->end) - e->at;
+    if (at->map->n > 1) return STW_STATUS_OK;
+    if (at->parent == NULL) return refuse(e, at->item->key_begin, "it is the only key");
+    /* the map stays, empty: its key's line is above */
+    const size_t colon = after_colon(e, at->parent);
+    stw_text_append(&e->put, " {}", 3);
+    stw_text_append(&e->put, e->text + colon, e->at - colon);
+    e->cut += e->at - colon;
+    e->at = colon;
+    return STW_STATUS_OK;
+}
+
+static stw_status apply(editor *e, stw_text *text) {
+    stw_text out = STW_TEXT_INIT;
+    stw_status status = stw_text_status(&e->put, e->err);
+    if (status != STW_STATUS_OK) return status;
+    const size_t after = e->at + e->cut;
+    if (e->gap > 0) {
+        stw_text_append(&out, e->text, e->gap_at);
+        stw_text_append(&out, e->text + e->gap_at + e->gap, e->at - e->gap_at - e->gap);
+    } else {
+        stw_text_append(&out, e->text, e->at);
+    }
+    if (e->put.length > 0) stw_text_append(&out, e->put.data, e->put.length);
+    stw_text_append(&out, e->text + after, e->length - after);
+    status = stw_text_status(&out, e->err);
+    if (status != STW_STATUS_OK) {
+        stw_text_free(&out);
+        return status;
+    }
+    stw_text_free(text);
+    *text = out;
+    return STW_STATUS_OK;
+}
+
+stw_status stw_tree_put(const char *file, stw_text *text, const char *path, const char *value,
+                        stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_pool *pool = stw_pool_new();
+    stw_span root;
+    place at = {NULL, NULL, NULL, path};
+    editor e = {.file = file, .length = text->length, .put = STW_TEXT_INIT, .err = err};
+    e.text = text->data != NULL ? text->data : "";
+    e.json = stw_tree_text_is_json(e.text, e.length);
+    const char *first = memchr(e.text, '\n', e.length);
+    e.line_end = first != NULL && first > e.text && first[-1] == '\r' ? "\r\n" : "\n";
+    if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, file, "out of memory");
+    STW_TRY(stw_spans_read(file, e.text, e.length, e.json, pool, &root, err));
+    if (root.kind != STW_SPAN_MAP)
+        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, file, "found no map of keys"));
+    const bool found = find(NULL, &root, path, &at);
+    if (!found && value == NULL) goto out;
+    if (!found) {
+        at = deepest(&root, path);
+        STW_TRY(add(&e, &at, value));
+    } else if (value != NULL) {
+        replace(&e, at.item, value);
+    } else if (at.map->flow) {
+        remove_flow(&e, &at);
+    } else {
+        STW_TRY(remove_block(&e, &at));
+    }
+    STW_TRY(apply(&e, text));
+out:
+    stw_text_free(&e.put);
+    stw_pool_free(pool);
+    return status;
+}
