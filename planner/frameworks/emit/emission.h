@@ -77,7 +77,7 @@ void stw_emit_fsdp2(stw_emission *e, stw_text *out);
  * with stw_run_spec_free, also on error */
 STW_MUST_USE stw_status stw_emit_fsdp2_says(stw_emission *e, stw_run_spec *run, stw_error *err);
 
-/* ---- forms of files (text.c, document.c) ---- */
+/* ---- forms of files (text.c, document.c, script.c) ---- */
 
 /** The file of the import with other values where they changed, if it is YAML or JSON.
  * @return false: it is none; e->status: a change that cannot be made in place */
@@ -85,6 +85,20 @@ bool stw_emit_as_document(stw_emission *e, stw_text *out);
 
 /** The value of PYTORCH_CUDA_ALLOC_CONF; NULL: the defaults. */
 const char *stw_emit_allocator(stw_emission *e);
+/** The file of the import with other values where they changed, if it is a launch script, all of it
+ * is understood and nothing else changes.
+ * @return false: nothing is written; the command is to be written anew */
+bool stw_emit_as_own_script(stw_emission *e, const char *framework, stw_text *out);
+/** A value as words of a shell. @param one as a single word */
+void stw_emit_append_words(stw_text *out, const char *text, bool one);
+/** The name of an argument as a framework's command has it. */
+void stw_emit_append_name(stw_text *out, const char *framework, const char *name);
+/** What the script exports under a name, as a word of a shell; or NULL. */
+const char *stw_emit_exported(const stw_import *import, const char *name);
+/** CUDA_DEVICE_MAX_CONNECTIONS=1 (arguments.py, validate_args): before Blackwell tensor and context
+ * parallelism need one connection, and FSDP needs more. */
+bool stw_emit_needs_one_connection(const stw_emission *e);
+bool stw_emit_one_connection_harms(const stw_emission *e);
 void stw_emit_as_arguments(const stw_emission *e, stw_text *out);
 void stw_emit_as_script(const stw_emission *e, stw_text *out); /* ms-swift */
 void stw_emit_as_hydra(const stw_emission *e, stw_text *out);

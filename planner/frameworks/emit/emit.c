@@ -276,6 +276,16 @@ out:
 
 /* ---- all ---- */
 
+static void write_script(const framework *f, stw_emission *e, stw_text *settings) {
+    if (stw_emit_as_own_script(e, f->name, settings)) return;
+    f->write(e, settings);
+    if (e->import != NULL)
+        stw_text_printf(&e->notes,
+                        "%s is written anew: its command, and the variables that it needs; other "
+                        "lines and comments are left out\n",
+                        e->import->path);
+}
+
 static bool runs(const framework *f, const char *engine) {
     const size_t n = strlen(engine);
     for (const char *at = strstr(f->engines, engine); at != NULL; at = strstr(at + 1, engine))
@@ -308,7 +318,7 @@ stw_status stw_emit_plan(const char *what, const stw_plan *plan, const stw_emit_
         if (e.import != NULL && e.status == STW_STATUS_OK) keep_own(f, &e);
     }
     const bool document = f->write != NULL && stw_emit_as_document(&e, settings);
-    if (e.status == STW_STATUS_OK && f->write != NULL && !document) f->write(&e, settings);
+    if (e.status == STW_STATUS_OK && f->write != NULL && !document) write_script(f, &e, settings);
     if (e.status == STW_STATUS_OK) e.status = check(f, &e, options, settings, notes, err);
     if (e.status == STW_STATUS_OK && e.import != NULL) note_changes(&e, document, notes);
     if (e.status == STW_STATUS_OK && f->put == NULL) stw_emit_fsdp2(&e, settings);

@@ -7,12 +7,12 @@
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emission.h"
 
-static bool is_word(const char *text) {
-    for (const char *c = text; *c != '\0'; c++)
+static bool is_word(const char *text, size_t length) {
+    for (size_t i = 0; i < length; i++)
         if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.,/:=+@%-",
-                   *c) == NULL)
+                   text[i]) == NULL)
             return false;
-    return *text != '\0';
+    return length > 0;
 }
 
 /* What the file has for a flag that is as it was, in words of a shell, or NULL. */
@@ -24,54 +24,78 @@ static const char *source_of(const stw_emission *e, const stw_emit_flag *f) {
 }
 
 /* In quotes where a shell would change it. */
-static void append_word(stw_text *out, const char *text) {
-    if (is_word(text)) {
-        stw_text_printf(out, "%s", text);
+static void append_word(stw_text *out, const char *text, size_t length) {
+    if (is_word(text, length)) {
+        stw_text_append(out, text, length);
         return;
     }
     stw_text_printf(out, "'");
-    for (const char *c = text; *c != '\0'; c++)
-        stw_text_printf(out, *c == '\'' ? "'\\''" : "%c", *c);
+    for (size_t i = 0; i < length; i++)
+        stw_text_printf(out, text[i] == '\'' ? "'\\''" : "%c", text[i]);
     stw_text_printf(out, "'");
 }
 
 /* Several words of a list stay several; a value with quotes or braces is one. */
-static void append_words(stw_text *out, const char *text) {
-    const bool one = *text == '\0' || strpbrk(text, "{}\"'$") != NULL;
-    if (one) {
-        stw_text_printf(out, " ");
-        append_word(out, text);
-    }
-    for (const char *at = text + strspn(text, " "); !one && *at != '\0';) {
+void stw_emit_append_words(stw_text *out, const char *text, bool one) {
+    const char *between = "";
+    one = one || *text == '\0' || strpbrk(text, "{}\"'$") != NULL;
+    if (one) append_word(out, text, strlen(text));
+    for (const char *at = text + strspn(text, " "); !one && *at != '\0'; at += strspn(at, " ")) {
         const size_t length = strcspn(at, " ");
-        char word[512];
-        const size_t n = length < sizeof word - 1 ? length : sizeof word - 1;
-        memcpy(word, at, n);
-        word[n] = '\0';
-        stw_text_printf(out, " ");
-        append_word(out, word);
+        stw_text_printf(out, "%s", between);
+        append_word(out, at, length);
+        between = " ";
         at += length;
-        at += strspn(at, " ");
     }
+}
+
+static void append_name(stw_text *out, const char *name, char dash) {
+    stw_text_printf(out, "--");
+    for (const char *c = name; *c != '\0'; c++) stw_text_printf(out, "%c", *c == '-' ? dash : *c);
+}
+
+/* ms-swift has other names than Megatron-LM. */
+static const char *swift_name(const char *name) {
+    static const char *const renamed[][2] = {
+        {"num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size"},
+        {"microbatch-group-size-per-virtual-pipeline-stage", "microbatch-group-size-per-vp-stage"}};
+    for (size_t k = 0; k < 2; k++)
+        if (strcmp(name, renamed[k][0]) == 0) return renamed[k][1];
+    return name;
+}
+
+/* Before an argument of Hydra's: ++ sets a key whether the config has it or not. */
+static const char *hydra_prefix(const char *name) {
+    const bool option = strncmp(name, "config-", 7) == 0;
+    const bool added = strstr(name, "override_") != NULL || strstr(name, "_kwargs") != NULL;
+    return option ? "--" : added ? "++" : "";
+}
+
+void stw_emit_append_name(stw_text *out, const char *framework, const char *name) {
+    if (strcmp(framework, "verl") == 0)
+        stw_text_printf(out, "%s%s", hydra_prefix(name), name);
+    else if (strcmp(framework, "ms-swift") == 0)
+        append_name(out, swift_name(name), '_');
+    else
+        append_name(out, name, '-');
 }
 
 /* "--name value"; a switch that is off is left out. */
 static void append_argument(stw_text *out, const char *name, const char *value, const char *source,
                             char dash) {
-    stw_text_printf(out, "--");
-    for (const char *c = name; *c != '\0'; c++) stw_text_printf(out, "%c", *c == '-' ? dash : *c);
+    append_name(out, name, dash);
+    stw_text_printf(out, " ");
     if (source != NULL)
-        stw_text_printf(out, " %s", source);
+        stw_text_printf(out, "%s", source);
     else
-        append_words(out, value);
+        stw_emit_append_words(out, value, false);
 }
 
-/* Of a variable that the script exports: its line without "NAME=", or NULL. */
-static const char *exported(const stw_emission *e, const char *name) {
+const char *stw_emit_exported(const stw_import *import, const char *name) {
     const size_t n = strlen(name);
-    for (size_t i = 0; e->import != NULL && i < e->import->n_exports; i++)
-        if (strncmp(e->import->exports[i], name, n) == 0 && e->import->exports[i][n] == '=')
-            return e->import->exports[i] + n + 1;
+    for (size_t i = 0; import != NULL && i < import->n_exports; i++)
+        if (strncmp(import->exports[i], name, n) == 0 && import->exports[i][n] == '=')
+            return import->exports[i] + n + 1;
     return NULL;
 }
 
@@ -86,7 +110,7 @@ static void append_environment(const stw_emission *e, const char *const *set, st
     for (size_t i = 0; e->import != NULL && i < e->import->n_exports; i++) {
         bool own = false;
         for (size_t k = 0; set[k] != NULL; k++)
-            own = own || exported(e, set[k]) ==
+            own = own || stw_emit_exported(e->import, set[k]) ==
                              e->import->exports[i] + strcspn(e->import->exports[i], "=") + 1;
         if (!own) stw_text_printf(out, "%s \\\n", e->import->exports[i]);
     }
@@ -161,21 +185,28 @@ static void append_own_launch(const stw_import *import, const stw_cluster *c, st
     }
 }
 
-/* arguments.py, validate_args: before Blackwell tensor and context parallelism need one connection,
- * and FSDP needs more. Without a launch of a file or a model of the zoo these are arguments alone.
- */
-static void append_launch(const stw_emission *e, stw_text *out) {
-    const stw_parallel *p = &e->plan->run.parallel;
-    const stw_cluster *c = &e->plan->cluster;
+bool stw_emit_one_connection_harms(const stw_emission *e) {
     bool fsdp = false;
-    if (e->import != NULL && e->import->n_launch == 0) return;
     for (size_t i = 0; i < e->n; i++)
         fsdp = fsdp || (e->flags[i].value != NULL && strcmp(e->flags[i].value, "true") == 0 &&
                         strcmp(e->flags[i].name, "use-megatron-fsdp") == 0);
+    return fsdp;
+}
+
+bool stw_emit_needs_one_connection(const stw_emission *e) {
+    const stw_parallel *p = &e->plan->run.parallel;
+    return (p->tp > 1 || p->cp > 1) && !stw_emit_one_connection_harms(e);
+}
+
+/* Without a launch of a file or a model of the zoo these are arguments alone. */
+static void append_launch(const stw_emission *e, stw_text *out) {
+    const stw_cluster *c = &e->plan->cluster;
+    const bool fsdp = stw_emit_one_connection_harms(e);
+    if (e->import != NULL && e->import->n_launch == 0) return;
     static const char connections[] = "CUDA_DEVICE_MAX_CONNECTIONS";
-    const char *own = exported(e, connections);
+    const char *own = stw_emit_exported(e->import, connections);
     append_variables(e, out);
-    if ((p->tp > 1 || p->cp > 1) && !fsdp)
+    if (stw_emit_needs_one_connection(e))
         stw_text_printf(out, "%s=1 \\\n", connections);
     else if (own != NULL && !(fsdp && strcmp(own, "1") == 0))
         stw_text_printf(out, "%s=%s \\\n", connections, own);
@@ -212,9 +243,6 @@ void stw_emit_as_arguments(const stw_emission *e, stw_text *out) {
 }
 
 void stw_emit_as_script(const stw_emission *e, stw_text *out) {
-    static const char *const renamed[][2] = {
-        {"num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size"},
-        {"microbatch-group-size-per-virtual-pipeline-stage", "microbatch-group-size-per-vp-stage"}};
     const stw_cluster *c = &e->plan->cluster;
     const bool megatron = strcmp(stw_run_spec_engine(&e->plan->run)->name, "megatron") == 0;
     append_variables(e, out);
@@ -224,10 +252,8 @@ void stw_emit_as_script(const stw_emission *e, stw_text *out) {
     for (size_t i = 0; i < e->n; i++) {
         const char *name = e->flags[i].name;
         if (e->flags[i].value == NULL) continue;
-        for (size_t k = 0; k < 2; k++)
-            if (strcmp(name, renamed[k][0]) == 0) name = renamed[k][1];
         stw_text_printf(out, " \\\n  ");
-        append_argument(out, name, e->flags[i].value, source_of(e, &e->flags[i]), '_');
+        append_argument(out, swift_name(name), e->flags[i].value, source_of(e, &e->flags[i]), '_');
     }
     append_rest(e, out);
     stw_text_printf(out, "\n");
@@ -244,16 +270,12 @@ void stw_emit_as_hydra(const stw_emission *e, stw_text *out) {
         const stw_emit_flag *f = &e->flags[i];
         stw_text argument = STW_TEXT_INIT;
         if (f->value == NULL) continue;
-        const bool option = strncmp(f->name, "config-", 7) == 0;
-        /* ++ sets a key whether the config has it or not */
-        const bool added =
-            strstr(f->name, "override_") != NULL || strstr(f->name, "_kwargs") != NULL;
-        stw_text_printf(&argument, "%s%s=%s", option ? "--" : added ? "++" : "", f->name, f->value);
+        stw_text_printf(&argument, "%s%s=%s", hydra_prefix(f->name), f->name, f->value);
         stw_text_printf(out, " \\\n  ");
         if (source_of(e, f) != NULL)
             stw_text_printf(out, "%s", source_of(e, f));
         else if (argument.data != NULL)
-            append_word(out, argument.data);
+            append_word(out, argument.data, argument.length);
         stw_text_free(&argument);
     }
     append_rest(e, out);
