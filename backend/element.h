@@ -60,6 +60,19 @@ STW_HD uint16_t stw_bf16_from_float(float f) {
     return (bits & 0x7FFFFFFFu) > 0x7F800000u ? (uint16_t)0x7FC0u : (uint16_t)(rounded >> 16);
 }
 
+/* Arithmetic on a GPU gives every NaN these bits (CUDA C++ Programming Guide, floating-point
+ * standard); a CPU hands on those of an operand, which one is up to the compiler. */
+#define STW_NAN_BITS 0x7FFFFFFFu
+
+/** The result of arithmetic with the bits that it has on a GPU: NaNs have one pattern. */
+STW_HD float stw_one_nan(float x) {
+#ifdef __CUDA_ARCH__
+    return x;
+#else
+    return x != x ? stw_float_from_bits(STW_NAN_BITS) : x;
+#endif
+}
+
 /* ---- AdamW ---- */
 
 #define STW_MAX_PARAM_GROUPS 8
@@ -151,7 +164,8 @@ static inline void stw_adamw_set_group(stw_adamw *a, uint32_t group, double lr, 
 }
 
 /** One element: w is the master where there is one, else the parameter, widened to fp32 like the
- * others; who calls rounds the results to the types of their components.
+ * others; who calls rounds the results to the types of their components. A NaN in g or factor
+ * reaches all three results, one in m or v that one and w; its bits are STW_NAN_BITS.
  * @param factor the clip factor; used with a->clip only */
 STW_HD void stw_adamw_element(const stw_adamw *a, stw_adamw_group group, float factor, float *w,
                               float g, float *m, float *v) {
@@ -161,9 +175,9 @@ STW_HD void stw_adamw_element(const stw_adamw *a, stw_adamw_group group, float f
     float g2 = g * g;
     float exp_avg_sq = fmaf(a->beta2, *v, fmaf(-a->beta2, g2, g2));
     float denom = sqrtf(exp_avg_sq) / a->bc2_sqrt + a->eps;
-    *w = param - (group.step_size * exp_avg) / denom;
-    *m = exp_avg;
-    *v = exp_avg_sq;
+    *w = stw_one_nan(param - (group.step_size * exp_avg) / denom);
+    *m = stw_one_nan(exp_avg);
+    *v = stw_one_nan(exp_avg_sq);
 }
 
 /** A run of elements that share tensor and parameter group, with the places of its parameters and
@@ -219,15 +233,17 @@ STW_HD uint64_t stw_digest_element(uint64_t element, uint32_t bits) {
 typedef struct stw_norm_bins {
     uint64_t low[STW_NORM_BINS]; /* 32-bit limbs in 64-bit counters: room for 2^32 additions */
     uint64_t high[STW_NORM_BINS];
-    uint64_t not_finite; /* how many infinities and NaNs */
+    uint64_t not_finite; /* how many infinities and NaNs, */
+    uint64_t nans;       /* how many of them NaNs */
 } stw_norm_bins;
 
-/** Scaled square of g: *bin and *value; returns 0 for zero, 1 for a number, 2 where not finite. */
+/** Scaled square of g: *bin and *value; returns 0 for zero, 1 for a number, 2 for an infinity, 3
+ * for a NaN. */
 STW_HD int stw_norm_split(float g, unsigned *bin, uint64_t *value) {
     uint32_t bits = stw_bits_from_float(g) & 0x7FFFFFFFu;
     if (bits == 0) return 0;
     uint32_t exponent = bits >> 23;
-    if (exponent == 255u) return 2;
+    if (exponent == 255u) return bits > 0x7F800000u ? 3 : 2;
     uint64_t mantissa = bits & 0x7FFFFFu;
     if (exponent != 0)
         mantissa |= 0x800000u;

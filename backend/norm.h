@@ -11,7 +11,7 @@
 
 #define STW_NORM_UNIT_EXPONENT (-298)
 /** 64-bit counters in an stw_norm_bins, as stw_comm_sum_u64 sums them. */
-#define STW_NORM_COUNTERS (2u * STW_NORM_BINS + 1u)
+#define STW_NORM_COUNTERS (2u * STW_NORM_BINS + 2u)
 
 #define STW_NORM_DIGIT_BITS 16
 /* Words of 64 bits: 35 x 16 bits below the last bin and 128 in it, rounded up. */
@@ -51,6 +51,7 @@ STW_HD void stw_norm_merge(stw_norm_bins *to, const stw_norm_bins *from) {
         to->high[b] += carried.high[b];
     }
     to->not_finite += carried.not_finite;
+    to->nans += carried.nans;
     stw_norm_normalise(to);
 }
 
@@ -61,6 +62,7 @@ STW_HD void stw_norm_to_counters(const stw_norm_bins *bins, uint64_t *counters) 
         counters[STW_NORM_BINS + b] = bins->high[b];
     }
     counters[2 * STW_NORM_BINS] = bins->not_finite;
+    counters[2 * STW_NORM_BINS + 1] = bins->nans;
 }
 STW_HD void stw_norm_from_counters(const uint64_t *counters, stw_norm_bins *bins) {
     for (unsigned b = 0; b < STW_NORM_BINS; b++) {
@@ -68,6 +70,7 @@ STW_HD void stw_norm_from_counters(const uint64_t *counters, stw_norm_bins *bins
         bins->high[b] = counters[STW_NORM_BINS + b];
     }
     bins->not_finite = counters[2 * STW_NORM_BINS];
+    bins->nans = counters[2 * STW_NORM_BINS + 1];
 }
 
 /** All digits carried into 64-bit words, least significant first. */
@@ -88,9 +91,10 @@ STW_HD double stw_norm_double_from_bits(uint64_t bits) {
     return d;
 }
 
-/** The sum of squares, rounded once to the nearest double; infinity where a gradient was not
- * finite. */
+/** The sum of squares, rounded once to the nearest double; NaN where a gradient was NaN, else
+ * infinity where one was infinite. */
 STW_HD double stw_norm_sum(const stw_norm_bins *bins) {
+    if (bins->nans != 0) return stw_norm_double_from_bits(0x7FF8000000000000ull);
     if (bins->not_finite != 0) return stw_norm_double_from_bits(0x7FF0000000000000ull);
     uint64_t words[STW_NORM_WORDS];
     stw_norm_to_words(bins, words);
@@ -114,11 +118,18 @@ STW_HD double stw_norm_sum(const stw_norm_bins *bins) {
 }
 
 /** sqrt of it: the global 2-norm. */
-STW_HD double stw_norm_value(const stw_norm_bins *bins) { return sqrt(stw_norm_sum(bins)); }
+STW_HD double stw_norm_value(const stw_norm_bins *bins) {
+    double sum = stw_norm_sum(bins);
+    return bins->nans != 0 ? sum : sqrt(sum); /* the bits of a NaN stay */
+}
 
 /** What gradients are multiplied with: min(1, clip_norm / (norm + 1e-6)) in double, rounded to
- * float (formula: torch.nn.utils.clip_grad_norm_). 0 where the norm is infinite. */
+ * float. As torch.nn.utils.clip_grad_norm_ with error_if_nonfinite=False (torch 2.11,
+ * torch/nn/utils/clip_grad.py: torch.clamp(..., max=1.0)): NaN for a norm that is NaN, so that all
+ * that is updated becomes NaN; 0 for an infinite one, which makes 0 of finite gradients and NaN of
+ * infinite ones. */
 STW_HD float stw_norm_clip_factor(double norm, double clip_norm) {
+    if (norm != norm) return stw_float_from_bits(STW_NAN_BITS);
     double factor = clip_norm / (norm + 1e-6);
     return factor < 1.0 ? (float)factor : 1.0f;
 }

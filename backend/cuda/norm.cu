@@ -99,7 +99,8 @@ __device__ void norm_one(float g, stw_norm_bins *bins) {
     unsigned bin = 0;
     uint64_t value = 0;
     int kind = stw_norm_split(g, &bin, &value);
-    if (kind == 2) atomicAdd((unsigned long long *)&bins->not_finite, 1ull);
+    if (kind >= 2) atomicAdd((unsigned long long *)&bins->not_finite, 1ull);
+    if (kind == 3) atomicAdd((unsigned long long *)&bins->nans, 1ull);
     if (kind != 1) return;
     atomicAdd((unsigned long long *)&bins->low[bin], value & 0xFFFFFFFFull);
     if (value >> 32 != 0) atomicAdd((unsigned long long *)&bins->high[bin], value >> 32);
@@ -133,13 +134,14 @@ __device__ void norm_special(const norm_turns &turns, typename norm_type<type>::
     const stored_type *grads = (const stored_type *)turns.loads;
     norm_sum sums[2] = {};
     unsigned room = norm_room;
-    unsigned long long not_finite = 0;
+    unsigned long long not_finite = 0, nans = 0;
     for (uint64_t t = turns.first; t * loads < turns.n; t += turns.stride) {
         uint64_t end = min((unsigned long long)(t + 1) * loads, (unsigned long long)turns.n);
         for (uint64_t i = t * loads * per_load + lane; i < end * per_load; i += 32) {
             float g = element<type>::widen(grads[i]);
             bool finite = fabsf(g) <= 3.40282347e38f;
             not_finite += !finite;
+            nans += g != g;
             if (finite && fabsf(g) >= 2305843009213693952.0f)
                 norm_type<type>::add_scaled((char *)(cells + lane),
                                             stw_bits_from_float(g * 5.42101086e-20f));
@@ -155,6 +157,7 @@ __device__ void norm_special(const norm_turns &turns, typename norm_type<type>::
     for (unsigned k = 0; k < 2; k++)
         norm_to_bins(sums[k], 8 * (int)(lane + 32 * k) + norm_type<type>::unit + 256, bins);
     if (not_finite != 0) atomicAdd((unsigned long long *)&bins->not_finite, not_finite);
+    if (nans != 0) atomicAdd((unsigned long long *)&bins->nans, nans);
 }
 
 template <stw_element type>
@@ -225,7 +228,7 @@ cudaError_t norm_launch(stw_cuda_launch launch, const void *grads, uint64_t n,
 }
 
 /* ---- from bins to norm and factor ----
- * One block: its threads fetch and store (one at a time, 73 reads over PCIe would take their time),
+ * One block: its threads fetch and store (one at a time, 74 reads over PCIe would take their time),
  * one of them computes. Bins have the layout of counters. */
 
 constexpr unsigned counter_threads = 96;

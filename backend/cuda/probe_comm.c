@@ -150,8 +150,8 @@ static stw_status small_sums(talk *t, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const int repeats = 20;
     uint64_t counters[STW_NORM_COUNTERS] = {0};
-    stw_sample host = stw_sample_make("NCCL sum", "73 counters from host memory", "s");
-    stw_sample gpu = stw_sample_make("NCCL sum", "73 counters in GPU memory", "s");
+    stw_sample host = stw_sample_make("NCCL sum", "74 counters from host memory", "s");
+    stw_sample gpu = stw_sample_make("NCCL sum", "74 counters in GPU memory", "s");
     uint64_t *in_gpu =
         stw_backend_cuda_find()->device_address(t->device, STW_COMM_SCRATCH_BYTES, sizeof counters);
     for (int run = 0; run < 5; run++) {

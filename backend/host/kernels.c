@@ -96,6 +96,7 @@ static void norm_piece(void *arg, uint64_t first, uint64_t count) {
     pthread_mutex_lock(&work->mutex);
     for (unsigned b = 0; b < STW_NORM_BINS; b++) work->sum.bin[b] += mine.bin[b];
     work->sum.not_finite += mine.not_finite;
+    work->sum.nans += mine.nans;
     pthread_mutex_unlock(&work->mutex);
 }
 
@@ -114,6 +115,7 @@ static void carry(const stw_norm_wide *wide, stw_norm_bins *out) {
         }
     }
     out->not_finite = wide->not_finite;
+    out->nans = wide->nans;
 }
 
 void stw_host_norm_add(stw_threads *threads, const void *grads, stw_element type, uint64_t n,

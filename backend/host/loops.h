@@ -14,7 +14,7 @@ __extension__ typedef __int128 stw_i128;
  * not. Room for 2^40 gradients. */
 typedef struct stw_norm_wide {
     stw_i128 bin[STW_NORM_BINS];
-    uint64_t not_finite;
+    uint64_t not_finite, nans; /* as in stw_norm_bins */
 } stw_norm_wide;
 
 /** n elements of one parameter group on their way through an update. */

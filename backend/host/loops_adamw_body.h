@@ -58,7 +58,7 @@ ALWAYS_INLINE vector load_vector(const void *from, stw_element type, uint64_t i)
 
 ALWAYS_INLINE void store_vector(void *to, stw_element type, uint64_t i, vector value, bool stream) {
     if (type == STW_ELEMENT_F32)
-        vector_store((float *)to + i, value, stream);
+        vector_store((float *)to + i, vector_one_nan(value), stream);
     else
         vector_store_bf16((uint16_t *)to + i, value, stream);
 }

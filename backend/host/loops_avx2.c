@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/element.h"
+
 /* What loops_adamw_body.h asks of an instruction set. */
 #define VECTOR_LANES 8u
 typedef __m256 vector;
@@ -27,6 +29,11 @@ static inline void vector_store(float *to, vector x, bool stream) {
         _mm256_stream_ps(to, x);
     else
         _mm256_storeu_ps(to, x);
+}
+/* stw_one_nan */
+static inline vector vector_one_nan(vector x) {
+    const __m256 one = _mm256_castsi256_ps(_mm256_set1_epi32(STW_NAN_BITS));
+    return _mm256_blendv_ps(x, one, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
 /* stw_bf16_from_float */
 static inline void vector_store_bf16(uint16_t *to, vector x, bool stream) {

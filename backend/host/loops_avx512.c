@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/element.h"
+
 /* What loops_adamw_body.h asks of an instruction set. */
 #define VECTOR_LANES 16u
 typedef __m512 vector;
@@ -27,6 +29,12 @@ static inline void vector_store(float *to, vector x, bool stream) {
         _mm512_stream_ps(to, x);
     else
         _mm512_storeu_ps(to, x);
+}
+/* stw_one_nan */
+static inline vector vector_one_nan(vector x) {
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(_mm512_castps_si512(x),
+                                                     _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                                                     _mm512_set1_epi32(STW_NAN_BITS)));
 }
 /* stw_bf16_from_float */
 static inline void vector_store_bf16(uint16_t *to, vector x, bool stream) {

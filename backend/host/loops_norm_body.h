@@ -63,10 +63,9 @@ static void norm_one_by_one(const void *from, stw_element type, uint64_t n, stw_
         unsigned bin = 0;
         uint64_t value = 0;
         int kind = stw_norm_split(load_element(from, type, i), &bin, &value);
-        if (kind == 1)
-            sum->bin[bin] += (stw_i128)value;
-        else
-            sum->not_finite += kind == 2;
+        if (kind == 1) sum->bin[bin] += (stw_i128)value;
+        sum->not_finite += kind >= 2;
+        sum->nans += kind == 3;
     }
 }
 

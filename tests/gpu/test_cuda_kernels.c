@@ -202,7 +202,7 @@ static void adamw_run(const adamw_case *c, adamw_arrays *s) {
     static const char *const names[] = {"params", "grads", "master", "exp_avg", "exp_avg_sq"};
     for (unsigned i = 0; i < 5; i++) {
         snprintf(name, sizeof name, "%s: %s", what, names[i]);
-        same(arrays[i], name);
+        same(arrays[i], name, false);
     }
 }
 
@@ -242,9 +242,10 @@ static void test_adamw_strange(void) {
         for (uint64_t i = 0; i < s.params.elements; i += 7)
             set(types.params, s.params.host + bytes_of(&s.params, i),
                 stw_float_from_bits(strange[random_below(COUNT(strange))]));
-        for (unsigned kind = 0; kind < 4; kind++) {
+        for (unsigned kind = 0; kind < 5; kind++) {
             adamw_case c = adamw_case_new(&types, &s, 8193, kind);
-            if (kind == 3) c.adamw.clip = 1, c.factor = 0.0f; /* an infinite norm's */
+            if (kind == 3) c.adamw.clip = 1, c.factor = 0.0f;       /* an infinite norm's */
+            if (kind == 4) c.adamw.clip = 1, c.factor = (float)NAN; /* of one that is NaN */
             adamw_run(&c, &s);
         }
         adamw_arrays_free(&s);
@@ -289,7 +290,8 @@ static void add_squares(const array *g, uint64_t first, uint64_t n, stw_norm_bin
         unsigned bin = 0;
         uint64_t value = 0;
         int kind = stw_norm_split(get(g->type, g->host + bytes_of(g, i)), &bin, &value);
-        if (kind == 2) bins->not_finite++;
+        bins->not_finite += kind >= 2;
+        bins->nans += kind == 3;
         if (kind != 1) continue;
         bins->low[bin] += value & 0xFFFFFFFFu;
         bins->high[bin] += value >> 32;
@@ -350,6 +352,9 @@ static void test_norm(void) {
             set(g.type, g.host + bytes_of(&g, i), i % 2 == 0 ? (float)INFINITY : (float)NAN);
         norm_case(&g, MANY, 0, 1, "infinities and NaNs");
         norm_case(&g, 202753, 3, 2, "infinities and NaNs");
+        for (uint64_t i = 0; i < MANY; i += 1001)
+            set(g.type, g.host + bytes_of(&g, i), i % 2 == 0 ? (float)INFINITY : -(float)INFINITY);
+        norm_case(&g, MANY, 0, 1, "infinities");
         array_free(&g);
     }
     CUDA(cudaFree(memory));
@@ -379,6 +384,7 @@ static void random_counters(uint64_t *counters, unsigned kind) {
         counters[random_below(2 * STW_NORM_BINS)] = random64() >> random_below(64);
     } /* else zero */
     if (random_below(16) == 0) counters[2 * STW_NORM_BINS] = 1 + random_below(9);
+    if (random_below(16) == 0) counters[2 * STW_NORM_BINS + 1] = 1 + random_below(9);
 }
 
 static void test_norm_factor(void) {
@@ -532,7 +538,7 @@ static void test_convert(void) {
                         source_value(source, from + skip + i * source_bytes[source]));
                 snprintf(what, sizeof what, "source %d to %s, n %llu, alignment %u", (int)source,
                          type_name(to.type), (unsigned long long)sizes[s], a);
-                same(&to, what);
+                same(&to, what, true);
             }
         }
         array_free(&to);
@@ -557,7 +563,7 @@ static void values_case(array *a, uint64_t n, unsigned offset, uint64_t step,
     }
     snprintf(what, sizeof what, "seeded gradients, n %llu, offset %u", (unsigned long long)n,
              offset);
-    same(a, what);
+    same(a, what, true);
     CUDA(cudaMemcpyAsync(device_sum, &start, sizeof start, cudaMemcpyHostToDevice, launch.stream));
     CUDA(stw_cuda_digest(launch, a->type, a->device + bytes_of(a, GUARD + offset), n, element,
                          device_sum));

@@ -217,7 +217,7 @@ static void full_bins_carry(void) {
      * A full bin is 2^96 + 2^64 - 2^32 - 1 of its units. */
     memset(&bins, 0xFF, sizeof bins);
     bins.high[STW_NORM_BINS - 1] = 0;
-    bins.not_finite = 0;
+    bins.not_finite = bins.nans = 0;
     expected = ldexpl(1.0L, 16 * (STW_NORM_BINS - 1) + 64 - 298);
     for (int b = STW_NORM_BINS - 2; b >= 0; b--)
         expected += ldexpl(1.0L, 16 * b + 96 - 298) + ldexpl(1.0L, 16 * b + 64 - 298);
@@ -235,7 +235,8 @@ static void counters_are_the_bins(void) {
     for (unsigned i = 0; i < STW_NORM_COUNTERS; i++) counters[i] = stw_mix64(i);
     stw_norm_from_counters(counters, &bins);
     CU_ASSERT_EQUAL(memcmp(&bins, counters, sizeof bins), 0);
-    CU_ASSERT_EQUAL(bins.not_finite, stw_mix64(STW_NORM_COUNTERS - 1));
+    CU_ASSERT_EQUAL(bins.not_finite, stw_mix64(STW_NORM_COUNTERS - 2));
+    CU_ASSERT_EQUAL(bins.nans, stw_mix64(STW_NORM_COUNTERS - 1));
     memset(counters, 0, sizeof counters);
     stw_norm_to_counters(&bins, counters);
     stw_norm_from_counters(counters, &back);
@@ -255,10 +256,32 @@ static void special_values(void) {
     float three_four[] = {3.0f, -4.0f};
     bins = bins_of(three_four, 2, NULL);
     CU_ASSERT_EQUAL(stw_norm_value(&bins), 5.0);
-    float bad[] = {1.0f, INFINITY, -INFINITY, NAN};
-    bins = bins_of(bad, 4, NULL);
-    CU_ASSERT_EQUAL(bins.not_finite, 3);
+}
+
+/* As torch's: one NaN makes the norm NaN, infinities alone make it infinite. */
+static void what_is_not_finite(void) {
+    float bad[] = {1.0f, INFINITY, -INFINITY, NAN, -NAN};
+    stw_norm_bins bins = bins_of(bad, 3, NULL);
+    CU_ASSERT_EQUAL(bins.not_finite, 2);
+    CU_ASSERT_EQUAL(bins.nans, 0);
     CU_ASSERT_TRUE(isinf(stw_norm_value(&bins)));
+    bins = bins_of(bad, 5, NULL);
+    CU_ASSERT_EQUAL(bins.not_finite, 4);
+    CU_ASSERT_EQUAL(bins.nans, 2);
+    CU_ASSERT_TRUE(isnan(stw_norm_value(&bins)));
+    /* on any of three ranks, and whatever the others have */
+    for (unsigned at = 0; at < 3; at++) {
+        uint64_t sum[STW_NORM_COUNTERS] = {0};
+        for (unsigned r = 0; r < 3; r++) {
+            uint64_t mine[STW_NORM_COUNTERS];
+            bins = bins_of(r == at ? bad + 3 : bad, 2, NULL);
+            stw_norm_to_counters(&bins, mine);
+            for (unsigned i = 0; i < STW_NORM_COUNTERS; i++) sum[i] += mine[i];
+        }
+        stw_norm_from_counters(sum, &bins);
+        CU_ASSERT_EQUAL(bins.not_finite, 4);
+        CU_ASSERT_TRUE(isnan(stw_norm_value(&bins)));
+    }
 }
 
 static void clipping(void) {
@@ -267,6 +290,8 @@ static void clipping(void) {
     CU_ASSERT_EQUAL(stw_norm_clip_factor(4.0, 1.0), (float)(1.0 / (4.0 + 1e-6)));
     CU_ASSERT_EQUAL(stw_norm_clip_factor(1.0, 1.0), (float)(1.0 / (1.0 + 1e-6)));
     CU_ASSERT_EQUAL(stw_norm_clip_factor((double)INFINITY, 1.0), 0.0f);
+    CU_ASSERT_EQUAL(stw_bits_from_float(stw_norm_clip_factor((double)NAN, 1.0)), STW_NAN_BITS);
+    CU_ASSERT_EQUAL(stw_bits_from_float(stw_norm_clip_factor(-(double)NAN, 1.0)), STW_NAN_BITS);
     CU_ASSERT_EQUAL(stw_norm_clip_factor(1e300, 1e255), (float)(1e255 / 1e300)); /* subnormal */
     CU_ASSERT_EQUAL(stw_norm_clip_factor(0.0, 0.0), 0.0f);
 }
@@ -278,4 +303,4 @@ STW_TEST_MAIN("backend norm", {"sums are exact", sums_are_exact},
               {"order and cut do not matter", order_and_cut_do_not_matter},
               {"ranks add up", ranks_add_up}, {"full bins carry", full_bins_carry},
               {"counters are the bins", counters_are_the_bins}, {"special values", special_values},
-              {"clip factor", clipping})
+              {"what is not finite", what_is_not_finite}, {"clip factor", clipping})
