@@ -187,6 +187,9 @@ typedef struct stw_backend {
     /** Write the seeded gradients of the global elements from `element` on. */
     STW_MUST_USE stw_status (*seed_grads)(stw_device *device, stw_typed_range to, uint64_t element,
                                           uint64_t seed, uint64_t step, stw_error *err);
+    /** Write bytes of the caller's memory to the gpu or host arena. */
+    STW_MUST_USE stw_status (*put)(stw_device *device, stw_location to, const void *from,
+                                   uint64_t bytes, stw_error *err);
     /** Set bytes to zero. */
     STW_MUST_USE stw_status (*zero)(stw_device *device, stw_location to, uint64_t bytes,
                                     stw_error *err);

@@ -2,6 +2,7 @@
 /* The program `stowage-run`: executes plans, and describes or measures this machine. It is never
  * linked with the solver: GPU nodes do not need one. */
 #define _POSIX_C_SOURCE 200809L /* unsetenv */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +22,8 @@
 #include "stw_config.h"
 
 typedef struct request {
-    const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace;
-    bool probe, calibrate, quick, version, no_digest, keep_state, allow_tmpfs;
+    const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace, *gradient;
+    bool probe, calibrate, quick, version, no_digest, keep_state, allow_tmpfs, finite;
 } request;
 
 /* A calibration over a file that has learned from recorded jobs keeps that. */
@@ -108,6 +109,10 @@ static void summarize(const stw_run_result *run) {
            (unsigned long long)run->digest[2]);
     if (run->digest[3] != 0) printf(", master %016llx", (unsigned long long)run->digest[3]);
     printf("\n");
+    if (run->nonfinite_steps > 0)
+        printf("gradient norm: not finite in %llu of %u steps, first in step %llu\n",
+               (unsigned long long)run->nonfinite_steps, run->steps,
+               (unsigned long long)run->first_nonfinite_step);
     if (isfinite(run->gpu_growth_bytes))
         printf("memory growth after the first 10%% of the steps: GPU %.0f bytes, host %.0f bytes\n",
                run->gpu_growth_bytes, run->host_growth_bytes);
@@ -142,6 +147,34 @@ out:
     return status;
 }
 
+/* STEP:ELEMENT=VALUE */
+static stw_status read_gradient(const char *text, stw_other_grad *out, stw_error *err) {
+    char *end = NULL;
+    if (text == NULL) return STW_STATUS_OK;
+    errno = 0;
+    out->step = strtoull(text, &end, 10);
+    bool right = text[0] >= '1' && text[0] <= '9' && *end == ':' && end[1] >= '0' && end[1] <= '9';
+    if (right) out->element = strtoull(end + 1, &end, 10);
+    right = right && errno == 0 && *end == '=';
+    const char *value = right ? end + 1 : "";
+    double number = 0;
+    if (strcmp(value, "nan") == 0)
+        out->value = (float)NAN;
+    else if (strcmp(value, "inf") == 0 || strcmp(value, "-inf") == 0)
+        out->value = value[0] == '-' ? -(float)INFINITY : (float)INFINITY;
+    else if (stw_quantity_parse(value, STW_UNIT_RATIO, &number, "--set-gradient", NULL) ==
+             STW_STATUS_OK)
+        out->value = (float)number;
+    else
+        right = false;
+    if (right) return STW_STATUS_OK;
+    return stw_fail(
+        err, STW_STATUS_USAGE, "--set-gradient",
+        "found \"%.60s\", expected STEP:ELEMENT=VALUE, where VALUE is nan, inf, -inf or "
+        "a number, such as 3:1000=nan",
+        text);
+}
+
 /* What the program is asked for, and the plan; `options` has what the ranks need to speak. */
 static stw_status read_request(const request *r, const stw_general *general,
                                stw_executor_options *options, stw_plan **plan, char hash[17],
@@ -160,6 +193,7 @@ static stw_status read_request(const request *r, const stw_general *general,
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, "--steps", "found %s, expected a number below 2^32",
                          r->steps));
     options->steps = (uint32_t)steps;
+    STW_TRY(read_gradient(r->gradient, &options->other_grad, err));
     STW_TRY(stw_plan_read(r->plan, plan, err));
     STW_TRY(stw_plan_check(*plan, false, err));
     if (stw_run_is_told()) stw_warn_of_excess(*plan, r->plan);
@@ -214,6 +248,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                                     .output = general->output,
                                     .trace = r->trace,
                                     .no_digest = r->no_digest,
+                                    .error_if_nonfinite = r->finite,
                                     .failed = stw_run_failed,
                                     .timeline = r->trace != NULL ? &timeline : NULL};
     stw_status status = read_request(r, general, &options, &plan, hash, err);
@@ -261,6 +296,19 @@ static int command_line(int argc, char **argv) {
          &r.timeout},
         {"--no-digest", NULL, NULL, "do not compute digests of the final state", STW_OPTION_FLAG,
          &r.no_digest},
+        {"--error-if-nonfinite", NULL, NULL,
+         "end the run, with exit code 3, before a step that has a gradient which is NaN or "
+         "infinite; "
+         "the error names step, rank, tensor, parameter group and bucket. Reads all gradients once "
+         "more per step. Without it the step is taken, as torch takes it: with clipping a NaN "
+         "makes "
+         "everything NaN",
+         STW_OPTION_FLAG, &r.finite},
+        {"--set-gradient", NULL, "STEP:ELEMENT=VALUE",
+         "nan, inf, -inf or a number instead of one random gradient, to try what a run does with "
+         "it; "
+         "ELEMENT counts the model's elements from 0",
+         STW_OPTION_VALUE, &r.gradient},
         {"--trace", "-t", "FILE",
          "write a Chrome trace (for Perfetto): load, first and last step, rank 0", STW_OPTION_VALUE,
          &r.trace},

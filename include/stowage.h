@@ -270,6 +270,7 @@ typedef struct stw_run_options_t {
     double timeout_s;        /* of a collective; 0: 120 */
     int no_verify;           /* 1: no digests of the final state and no comparison */
     int nvme_in_memory;      /* 1: nvme_folder may be memory (tmpfs) */
+    int error_if_nonfinite;  /* 1: a NaN or infinite gradient is BAD_INPUT, see below */
 } stw_run_options_t;
 
 typedef struct stw_result_t stw_result_t;
@@ -291,7 +292,9 @@ typedef struct stw_result_info_t {
     const char *backend, *device;
     uint32_t world, steps;
     uint64_t verified, differing; /* elements */
-    double grad_norm;             /* of the last step; NaN: no clipping */
+    double grad_norm;             /* of the last step; NaN: no clipping, or it was NaN */
+    double clip_factor;           /* of the last step; NaN where the norm was, 1 without clipping */
+    uint64_t nonfinite_steps, first_nonfinite_step; /* with a norm that is not finite; 0: none */
 } stw_result_info_t;
 STW_API void stw_get_result_info(const stw_result_t *result, stw_result_info_t *out, size_t size);
 
@@ -334,6 +337,12 @@ typedef struct stw_session_options_t {
     const char *nvme_folder;
     double timeout_s;   /* of a collective; 0: 120 */
     int nvme_in_memory; /* 1: nvme_folder may be memory (tmpfs) */
+    /* 1: before each optimizer step all gradients are looked at. One that is NaN or infinite is
+     * BAD_INPUT on every rank; the error names step, rank, tensor, parameter group and bucket.
+     * Nothing of the step was done and the session goes on, with other gradients or another step.
+     * 0: as torch's clip_grad_norm_ with error_if_nonfinite=False: with clipping one NaN makes
+     * everything NaN that the step updates; infinite ones become NaN, and the others 0. */
+    int error_if_nonfinite;
 } stw_session_options_t;
 
 typedef struct stw_session_t stw_session_t;
@@ -367,10 +376,12 @@ STW_API_CHECKED stw_status_t stw_seed_gradients(stw_session_t *session, uint64_t
 
 typedef struct stw_sample_t {
     double seconds;
-    double grad_norm, clip_factor; /* NaN and 1 without clipping */
+    double grad_norm, clip_factor; /* NaN and 1 without clipping; NaN and NaN: a gradient was NaN;
+                                    * infinite and 0: one was infinite */
 } stw_sample_t;
 /** Execute one movement of the plan. It begins when the work that the caller queued on its streams
- * is done, and is done on return. After a failure other than USAGE the session can only be freed.
+ * is done, and is done on return. After a failure other than USAGE, or BAD_INPUT of an optimizer
+ * step with error_if_nonfinite, the session can only be freed.
  * @param phase "load", unless stw_adopt_params was called; then "first_optimizer_step" once and
  * "optimizer_step" for all later steps, with gradients where stw_find_extent says; USAGE in any
  * other order

@@ -29,7 +29,8 @@ stw_status_t stw_execute_plan(const stw_plan_t *plan, const stw_run_options_t *o
                                            .nvme_folder = mine.nvme_folder,
                                            .nvme_in_memory = mine.nvme_in_memory != 0,
                                            .timeout_s = mine.timeout_s,
-                                           .no_digest = mine.no_verify != 0};
+                                           .no_digest = mine.no_verify != 0,
+                                           .error_if_nonfinite = mine.error_if_nonfinite != 0};
     STW_TRY(stw_execute(plan->plan, &executor, &result, err));
     if (result == NULL) goto out; /* not rank 0 */
     uint64_t checked = result->checked, differ = result->mismatched;
@@ -75,7 +76,10 @@ void stw_get_result_info(const stw_result_t *handle, stw_result_info_t *out, siz
                                     .steps = r->steps,
                                     .verified = r->checked,
                                     .differing = r->mismatched,
-                                    .grad_norm = r->grad_norm};
+                                    .grad_norm = r->grad_norm,
+                                    .clip_factor = r->clip_factor,
+                                    .nonfinite_steps = r->nonfinite_steps,
+                                    .first_nonfinite_step = r->first_nonfinite_step};
     stw_library_copy(out, size, &info, sizeof info);
 }
 

@@ -31,6 +31,7 @@ static void take_options(const stw_session_options_t *from, stw_session_t *handl
                                .nvme_folder = from->nvme_folder,
                                .nvme_in_memory = from->nvme_in_memory != 0,
                                .timeout_s = from->timeout_s,
+                               .error_if_nonfinite = from->error_if_nonfinite != 0,
                                .caller = c};
 }
 

@@ -103,6 +103,14 @@ static void put_checks(const stw_run_result *run, stw_format format, stw_text *o
             run->gpu_growth_bytes, run->host_growth_bytes);
     if (isfinite(run->grad_norm))
         stw_doc_line(out, format, "Gradient norm of the last step: %.9g.", run->grad_norm);
+    else if (run->clips)
+        stw_doc_line(out, format, "Gradient norm of the last step: %s.",
+                     isnan(run->grad_norm) ? "NaN" : "infinite");
+    if (run->nonfinite_steps > 0)
+        stw_doc_line(out, format,
+                     "Gradient norms that are not finite: of %s of %u steps, the first is step %s.",
+                     stw_word_count(run->nonfinite_steps).text, run->steps,
+                     stw_word_count(run->first_nonfinite_step).text);
 }
 
 static bool measured_anywhere(const stw_run_result *run, unsigned phase) {

@@ -421,6 +421,7 @@ static const stw_backend backend_cuda = {
     .nvme = stw_tiers_nvme,
     .convert = stw_cuda_device_convert,
     .seed_grads = stw_cuda_device_seed_grads,
+    .put = stw_cuda_device_put,
     .zero = stw_cuda_device_zero,
     .digest = stw_cuda_device_digest,
     .link_seconds = stw_cuda_device_link_seconds,

@@ -171,6 +171,8 @@ STW_MUST_USE stw_status stw_cuda_device_convert(stw_device *device, stw_stream s
 STW_MUST_USE stw_status stw_cuda_device_seed_grads(stw_device *device, stw_typed_range to,
                                                    uint64_t element, uint64_t seed, uint64_t step,
                                                    stw_error *err);
+STW_MUST_USE stw_status stw_cuda_device_put(stw_device *device, stw_location to, const void *from,
+                                            uint64_t bytes, stw_error *err);
 STW_MUST_USE stw_status stw_cuda_device_zero(stw_device *device, stw_location to, uint64_t bytes,
                                              stw_error *err);
 STW_MUST_USE stw_status stw_cuda_device_digest(stw_device *device, stw_typed_range values,

@@ -162,6 +162,21 @@ out:
     return status;
 }
 
+stw_status stw_cuda_device_put(stw_device *device, stw_location to, const void *from,
+                               uint64_t bytes, stw_error *err) {
+    unsigned char *target = NULL;
+    stw_status status = STW_STATUS_OK;
+    STW_TRY(stw_cuda_quiesce(device, err));
+    STW_TRY(stw_arenas_address(&device->tiers.arenas, to, bytes, &target, err));
+    if (bytes == 0) goto out;
+    cudaStream_t stream = device->streams[STW_STREAM_COMPUTE];
+    STW_CUDA_TRY(cudaMemcpyAsync(target, from, (size_t)bytes, cudaMemcpyDefault, stream),
+                 "writing to an arena");
+    STW_CUDA_TRY(cudaStreamSynchronize(stream), "waiting for a write to an arena");
+out:
+    return status;
+}
+
 stw_status stw_cuda_device_zero(stw_device *device, stw_location to, uint64_t bytes,
                                 stw_error *err) {
     unsigned char *target = NULL;

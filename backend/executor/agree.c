@@ -19,6 +19,14 @@
 
 /* ---- the list ---- */
 
+static void write_other_grad(const stw_other_grad *other, stw_json *json) {
+    char words[96] = "none";
+    if (other->step > 0)
+        snprintf(words, sizeof words, "%llu:%llu=%.9g", (unsigned long long)other->step,
+                 (unsigned long long)other->element, (double)other->value);
+    stw_json_string(json, "--set-gradient", words);
+}
+
 static void write_options(const stw_rank_run *run, stw_json *json) {
     const stw_executor_options *o = run->options;
     stw_json_string(json, "--backend", run->backend->name);
@@ -28,6 +36,8 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_string(json, "--weights", run->weights_path != NULL ? "files" : "random");
     stw_json_double(json, "--timeout", run->timeout_s);
     stw_json_bool(json, "--no-digest", o->no_digest);
+    stw_json_bool(json, "--error-if-nonfinite", o->error_if_nonfinite);
+    write_other_grad(&o->other_grad, json);
     stw_json_string(json, "--output", o->output != NULL ? o->output : "none");
     stw_json_string(json, "--trace", o->trace != NULL ? o->trace : "none");
     stw_json_bool(json, "poison_freed", o->poison_freed);
@@ -119,8 +129,9 @@ out:
 
 /* Lines that determine the digests of the state. Placement, layout and world do not. */
 static bool determines_digests(const char *key) {
-    static const char *const keys[] = {"--steps ",   "--seed ",    "--weights ", "model.digest ",
-                                       "precision.", "optimizer.", "trainable."};
+    static const char *const keys[] = {"--steps ",   "--seed ",       "--set-gradient ",
+                                       "--weights ", "model.digest ", "precision.",
+                                       "optimizer.", "trainable."};
     if (strncmp(key, "optimizer.implementation ", 25) == 0) return false;
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (strncmp(key, keys[i], strlen(keys[i])) == 0) return true;

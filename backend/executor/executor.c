@@ -175,6 +175,10 @@ stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, do
     STW_TRY(run->backend->norm_reset(run->device, STW_STREAM_COMPUTE, err));
     STW_TRY(run->backend->synchronize(run->device, err));
     if (schedule->movement->barrier) STW_TRY(stw_exec_begin_together(run, schedule->movement, err));
+    run->refused = false;
+    if (run->options->error_if_nonfinite &&
+        stw_movement_has(run->program, schedule->movement, STW_OP_UPDATE))
+        STW_TRY(stw_exec_refuse_nonfinite(run, err));
     STW_TRY(stw_timeline_begin(run, err));
     double start = stw_process_now_s();
     STW_TRY(stw_streams_run(run->streams, schedule, err));
@@ -185,7 +189,7 @@ stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, do
     STW_TRY(stw_timeline_end(run, err));
     if (schedule->movement->barrier) STW_TRY(stw_exec_agree_state(run, err));
 out:
-    if (status != STW_STATUS_OK) run->failed = true;
+    if (status != STW_STATUS_OK && !run->refused) run->failed = true;
     return status;
 }
 
@@ -200,10 +204,10 @@ static stw_status run_movement(stw_rank_run *run, uint32_t m, stw_error *err) {
         memcpy(run->peak[t].components, run->live.bytes[t], sizeof run->peak[t].components);
     }
     if (updates) STW_TRY(stw_exec_seed_grads(run, run->step, err));
+    if (updates) STW_TRY(stw_exec_put_other_grad(run, run->step, err));
     stw_exec_progress_movement(run, movement);
     STW_TRY(stw_exec_schedule(run, run->schedules[m], &samples->seconds[samples->n++], err));
-    if (updates && run->adamw.clip)
-        run->backend->norm_result(run->device, &run->norm, &run->factors[run->step - 1]);
+    if (updates) stw_exec_note_norm(run, &run->norm, &run->factors[run->step - 1]);
     STW_TRY(stw_exec_note_phase(run, movement->phase, err));
 out:
     return status;
@@ -298,6 +302,7 @@ static stw_status prepare(stw_rank_run *run, stw_error *err) {
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory"));
     for (uint32_t id = 0; id < run->job->n_spaces; id++)
         STW_TRY(stw_job_space(run->job, id, run->ranks.rank, run->pool, &run->spaces[id], err));
+    STW_TRY(stw_exec_check_other_grad(run, err));
     STW_TRY(stw_exec_make_spans(run, err));
     STW_TRY(prepare_movements(run, err));
     STW_TRY(stw_timeline_prepare(run, err));

@@ -22,6 +22,13 @@ void stw_timeline_free(stw_timeline *timeline);
 
 struct stw_rank_run;
 
+/** One gradient of the model instead of the seeded one, to try what a run does with it. */
+typedef struct stw_other_grad {
+    uint64_t step;    /* 0: none */
+    uint64_t element; /* of the model */
+    float value;
+} stw_other_grad;
+
 typedef struct stw_executor_options {
     const char *backend; /* "auto", "cuda", "host" */
     uint32_t steps;      /* optimizer steps, first included; >= 1 */
@@ -33,6 +40,11 @@ typedef struct stw_executor_options {
     bool nvme_in_memory;        /* the folder may be tmpfs */
     double timeout_s;           /* of a collective; 0: 120 */
     bool no_digest;
+    /** Before each step look at all gradients, which reads them once more. One that is NaN or
+     * infinite is BAD_INPUT on every rank, naming step, rank, tensor, parameter group and bucket:
+     * nothing of the step was done. As torch's error_if_nonfinite, but also without clipping. */
+    bool error_if_nonfinite;
+    stw_other_grad other_grad; /* looked at by stw_execute */
     bool poison_freed; /* host backend: regions that the program frees are filled with 0xff */
     bool one_thread;   /* host backend, one rank: no thread for each stream */
     /** Called on every rank after every iteration, numbered from 0, between movements: what a

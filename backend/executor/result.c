@@ -239,6 +239,10 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     STW_TRY(fill_times(run, result, err));
     memcpy(result->digest, run->digest, sizeof result->digest);
     result->grad_norm = run->norm;
+    result->clips = run->adamw.clip != 0;
+    result->clip_factor = (double)run->factors[run->options->steps - 1];
+    result->nonfinite_steps = run->nonfinite_steps;
+    result->first_nonfinite_step = run->first_nonfinite_step;
     *out = result;
     result = NULL;
 out:

@@ -69,8 +69,10 @@ typedef struct stw_rank_run {
     uint64_t step;   /* 1 for the first; set between movements */
     stw_adamw adamw; /* scalars of that step */
     float *factors;  /* [options->steps] clip factors */
-    double norm;     /* of the last step; NaN without clipping */
-    bool sending;    /* comm stream only: a send may still run */
+    double norm;     /* of the last step; NaN without clipping, or where it was NaN */
+    uint64_t nonfinite_steps, first_nonfinite_step; /* with a norm that was not finite; 0: none */
+    bool refused; /* the last movement was not begun: stw_exec_refuse_nonfinite */
+    bool sending; /* comm stream only: a send may still run */
     char sending_what[128];
 
     stw_measured measured[STW_N_PHASES];
@@ -131,6 +133,18 @@ void stw_exec_close(stw_rank_run *run); /* NULL is fine */
  * Collective. */
 STW_MUST_USE stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule,
                                           double *seconds, stw_error *err);
+
+/* finite.c: gradients that are not finite */
+/** Norm and clip factor of the movement that was run last, if it clips; a warning for the first
+ * that is not finite. */
+void stw_exec_note_norm(stw_rank_run *run, double *norm, float *factor);
+/** BAD_INPUT on all ranks, and run->refused, where a gradient is not finite. Before a movement that
+ * updates. Collective. */
+STW_MUST_USE stw_status stw_exec_refuse_nonfinite(stw_rank_run *run, stw_error *err);
+/** USAGE for options->other_grad that no step has. */
+STW_MUST_USE stw_status stw_exec_check_other_grad(const stw_rank_run *run, stw_error *err);
+/** Write it where this rank has it, after the seeded ones. */
+STW_MUST_USE stw_status stw_exec_put_other_grad(stw_rank_run *run, uint64_t step, stw_error *err);
 
 /* transfer.c: pieces on their way from one space to another */
 STW_MUST_USE stw_status stw_transfer_read(stw_rank_run *run, const stw_op *op, stw_error *err);

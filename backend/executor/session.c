@@ -21,6 +21,7 @@ stw_status stw_session_open(const stw_plan *plan, const stw_executor_options *op
     if (session == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "session", "out of memory");
     session->options = *options;
     session->options.steps = 1; /* room for the samples of one */
+    session->options.other_grad = (stw_other_grad){0};
     for (int g = 0; g < STW_MAX_PARAM_GROUPS; g++) session->lr[g] = (double)NAN;
     STW_TRY(stw_backend_select(options->backend, &backend, err));
     STW_TRY(stw_exec_open(plan, &session->options, backend, &session->run, err));
@@ -69,6 +70,10 @@ static stw_status issue(stw_session *session, const stw_schedule *schedule,
     double seconds = 0, norm = (double)NAN;
     float factor = 1.0f;
     stw_status status = stw_exec_schedule(run, schedule, &seconds, err);
+    if (run->refused) {
+        run->agreed = false; /* the session goes on */
+        return status;
+    }
     if (status != STW_STATUS_OK) {
         stw_comm_fail(run->comm, err);
         stw_comm_abort(run->comm); /* the others wait for this rank */
@@ -77,7 +82,7 @@ static stw_status issue(stw_session *session, const stw_schedule *schedule,
     sample->seconds += seconds;
     if (!run->adamw.clip || !stw_movement_has(run->program, schedule->movement, STW_OP_UPDATE))
         return status;
-    run->backend->norm_result(run->device, &norm, &factor);
+    stw_exec_note_norm(run, &norm, &factor);
     sample->grad_norm = norm;
     sample->clip_factor = (double)factor;
     return status;

@@ -23,12 +23,15 @@ STW_MUST_USE stw_status stw_session_set_lr(stw_session *session, uint32_t group,
                                            stw_error *err);
 
 typedef struct stw_session_sample {
-    double seconds, grad_norm, clip_factor; /* norm NaN and factor 1 without clipping */
+    double seconds, grad_norm, clip_factor; /* norm NaN and factor 1 without clipping;
+                                             * both NaN: a gradient was */
 } stw_session_sample;
 
 /** Issue the executed movements of a phase, in order, and wait until they are done. Work that the
  * caller queued on its streams before is done first. USAGE where Stowage executes none, and for a
  * phase out of order: load or adopt, then the first optimizer step once, then later steps.
+ * BAD_INPUT of an optimizer step where options->error_if_nonfinite refuses it: the session goes on,
+ * and other gradients may be given.
  * @param step for AdamW's bias corrections, from 1 */
 STW_MUST_USE stw_status stw_session_issue(stw_session *session, stw_phase phase, uint64_t step,
                                           stw_session_sample *sample, stw_error *err);

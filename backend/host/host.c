@@ -260,6 +260,14 @@ static stw_status seed_grads(stw_device *device, stw_typed_range to, uint64_t el
     return stw_tiers_seed_grads(&device->tiers, to, element, seed, step, err);
 }
 
+static stw_status put(stw_device *device, stw_location to, const void *from, uint64_t bytes,
+                      stw_error *err) {
+    unsigned char *target = NULL;
+    stw_status status = stw_arenas_address(&device->tiers.arenas, to, bytes, &target, err);
+    if (status == STW_STATUS_OK && bytes > 0) memcpy(target, from, (size_t)bytes);
+    return status;
+}
+
 static stw_status zero(stw_device *device, stw_location to, uint64_t bytes, stw_error *err) {
     return stw_tiers_zero(&device->tiers, to, bytes, err);
 }
@@ -330,6 +338,7 @@ const stw_backend stw_backend_host = {
     .nvme = stw_tiers_nvme,
     .convert = convert,
     .seed_grads = seed_grads,
+    .put = put,
     .zero = zero,
     .digest = digest,
     .record = record,

@@ -34,6 +34,7 @@ stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     result->copies_s = result->params_per_s = result->up_bps = result->down_bps =
         result->grad_norm = result->link_share = result->gpu_growth_bytes =
             result->host_growth_bytes = NAN;
+    result->clip_factor = 1;
     *out = result;
     return STW_STATUS_OK;
 }
@@ -175,6 +176,15 @@ static void write_times(const stw_run_result *result, stw_json *json) {
     stw_json_end(json);
 }
 
+/* JSON has no number for what is not finite: a string, as Python's float() and JavaScript's
+ * Number() take it. */
+static void write_norm(stw_json *json, const char *key, double value, bool known) {
+    if (isfinite(value) || !known)
+        stw_json_double(json, key, value);
+    else
+        stw_json_string(json, key, isnan(value) ? "NaN" : "Infinity");
+}
+
 static void write_verify(const stw_run_result *result, stw_json *json) {
     stw_json_begin_object(json, "verify");
     stw_json_u64(json, "checked", result->checked);
@@ -189,7 +199,12 @@ static void write_verify(const stw_run_result *result, stw_json *json) {
     }
     stw_json_end(json);
     if (result->digest_of[0] != '\0') stw_json_string(json, "digest_of", result->digest_of);
-    stw_json_double(json, "grad_norm", result->grad_norm);
+    write_norm(json, "grad_norm", result->grad_norm, result->clips);
+    if (result->clips) write_norm(json, "clip_factor", result->clip_factor, true);
+    if (result->nonfinite_steps > 0) {
+        stw_json_u64(json, "nonfinite_steps", result->nonfinite_steps);
+        stw_json_u64(json, "first_nonfinite_step", result->first_nonfinite_step);
+    }
     stw_json_end(json);
 }
 
@@ -569,6 +584,31 @@ static bool parse_hex(const char *text, uint64_t *out) {
     return true;
 }
 
+/* @param found out, true: there is a value, finite or not */
+static stw_status read_norm(const reader *r, const stw_node *verify, const char *key, double *out,
+                            bool *found, stw_error *err) {
+    const stw_node *node = stw_node_get(verify, key);
+    *found = node != NULL && node->kind != STW_NODE_NULL;
+    if (!*found || node->kind != STW_NODE_STRING) return read_seconds(r, verify, key, out, err);
+    *out = strcmp(node->text, "NaN") == 0 ? (double)NAN : (double)INFINITY;
+    if (isnan(*out) || strcmp(node->text, "Infinity") == 0) return STW_STATUS_OK;
+    return stw_node_fail(r->tree, node, "a number, \"NaN\", \"Infinity\" or null", err);
+}
+
+static stw_status read_norms(const reader *r, const stw_node *verify, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_run_result *result = r->result;
+    bool found = false;
+    STW_TRY(read_norm(r, verify, "grad_norm", &result->grad_norm, &result->clips, err));
+    if (stw_node_get(verify, "clip_factor") != NULL)
+        STW_TRY(read_norm(r, verify, "clip_factor", &result->clip_factor, &found, err));
+    if (stw_node_get(verify, "nonfinite_steps") == NULL) goto out;
+    STW_TRY(read_u64(r, verify, "nonfinite_steps", &result->nonfinite_steps, err));
+    STW_TRY(read_u64(r, verify, "first_nonfinite_step", &result->first_nonfinite_step, err));
+out:
+    return status;
+}
+
 static stw_status read_verify(const reader *r, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *verify = NULL, *digest = NULL;
@@ -578,7 +618,7 @@ static stw_status read_verify(const reader *r, stw_error *err) {
     STW_TRY(read_u64(r, verify, "mismatched", &r->result->mismatched, err));
     if (stw_node_get(verify, "elements") != NULL)
         STW_TRY(read_u64(r, verify, "elements", &r->result->elements, err));
-    STW_TRY(read_seconds(r, verify, "grad_norm", &r->result->grad_norm, err));
+    STW_TRY(read_norms(r, verify, err));
     if (stw_node_get(verify, "digest_of") != NULL)
         STW_TRY(stw_part_string(r->tree, verify, "digest_of", false, r->result->pool,
                                 &r->result->digest_of, err));

@@ -132,7 +132,11 @@ typedef struct stw_run_result {
     /* Hash of what determines the digests (model, precision, optimizer, weights, seed, steps): runs
      * with the same one have the same digests, whatever their placement. "": not known. */
     const char *digest_of;
-    double grad_norm; /* of the last step; NaN without clipping */
+    bool clips;         /* the run clipped gradients: the next two were measured */
+    double grad_norm;   /* of the last step, exact; may be NaN or infinite. In a file a number,
+                         * "NaN", "Infinity", or null without clipping */
+    double clip_factor; /* of the last step, in the same way; 1 without clipping */
+    uint64_t nonfinite_steps, first_nonfinite_step; /* whose norm was not finite; 0: none */
 } stw_run_result;
 
 /** An empty result: strings "", counts 0, times and rates NaN; source is "stowage". */

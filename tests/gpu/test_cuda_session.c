@@ -3,8 +3,10 @@
  * gradients that are still on their way when the step is asked for. Exit 77 without a GPU. */
 #define _DEFAULT_SOURCE /* posix_memalign */
 #include <cuda_runtime_api.h>
+#include <math.h>
 
 #include "backend/executor/session.h"
+#include "core/log.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
@@ -126,8 +128,57 @@ static void streamed(void) { has_the_bits_of((stw_place)FIXTURE_STREAM); }
 static void direct(void) { has_the_bits_of((stw_place)FIXTURE_DIRECT); }
 static void on_the_cpu(void) { has_the_bits_of((stw_place)FIXTURE_CPU); }
 
+/* ---- gradients that are not finite ---- */
+
+static void be_quiet(stw_log_level level, const char *text, void *user) {
+    (void)level;
+    (void)text;
+    (void)user;
+}
+
+/* The bits, norm and factor that the host backend gives them; a step that is refused. */
+static void not_finite_in(stw_place place) {
+    static const float values[] = {(float)NAN, (float)INFINITY, -(float)INFINITY};
+    stw_plan *plan = plan_of(place);
+    stw_log_set(be_quiet, NULL);
+    for (uint64_t i = 0; i < 3; i++) {
+        stw_executor_options options = {.steps = STEPS,
+                                        .seed = 3,
+                                        .nvme_in_memory = true,
+                                        .other_grad = {STEPS, 1000003 - 500 * i, values[i]}};
+        stw_run_result *results[2] = {NULL, NULL};
+        for (int b = 0; b < 2; b++) {
+            options.backend = b == 0 ? "host" : "cuda";
+            CHECK_OK(stw_execute(plan, &options, &results[b], err));
+        }
+        CU_ASSERT_TRUE_FATAL(results[0] != NULL && results[1] != NULL);
+        for (int d = 0; d < STW_N_DIGESTS; d++)
+            CU_ASSERT_EQUAL(results[0]->digest[d], results[1]->digest[d]);
+        CU_ASSERT_EQUAL(isnan(results[1]->grad_norm) != 0, i == 0);
+        CU_ASSERT_EQUAL(isinf(results[1]->grad_norm) != 0, i > 0);
+        CU_ASSERT_EQUAL(isnan(results[1]->clip_factor) != 0, i == 0);
+        CU_ASSERT_EQUAL(results[1]->first_nonfinite_step, STEPS);
+        CU_ASSERT_EQUAL(results[1]->mismatched, 0);
+        for (int b = 0; b < 2; b++) stw_run_result_free(results[b]);
+        stw_run_result *none = NULL;
+        options.error_if_nonfinite = true;
+        CHECK_FAILS(stw_execute(plan, &options, &none, err), STW_STATUS_BAD_INPUT,
+                    i == 0 ? "is NaN (parameter group 0, bucket"
+                           : "is infinite (parameter group 0");
+    }
+    stw_log_set(NULL, NULL);
+    stw_plan_free(plan);
+}
+
+static void not_finite(void) {
+    static const stw_place places[] = {FIXTURE_RESIDENT, FIXTURE_STREAM,  FIXTURE_DIRECT,
+                                       FIXTURE_CPU,      FIXTURE_CPU_ALL, FIXTURE_NVME};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) not_finite_in(places[i]);
+}
+
 int main(void) {
-    static const stw_test tests[] = {{"resident", resident},
+    static const stw_test tests[] = {{"not finite", not_finite},
+                                     {"resident", resident},
                                      {"streamed", streamed},
                                      {"direct", direct},
                                      {"on the CPU", on_the_cpu}};

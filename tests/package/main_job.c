@@ -224,6 +224,7 @@ static stw_session_t *attach(const stw_plan_t *plan, const stw_rank_kind_t *kind
     memset(&options, 0, sizeof options);
     options.backend = "host";
     options.seed = SEED;
+    options.error_if_nonfinite = 1;
     if (memory != NULL) {
         options.gpu_address = memory->gpu;
         options.gpu_bytes = kind->gpu_arena_bytes;
@@ -272,6 +273,22 @@ static void write_gradients(const stw_plan_t *from_plan, const arenas *from,
     }
 }
 
+/* A step with a gradient that is infinite is refused, and nothing is done. */
+static void refuse_infinite(stw_session_t *session, const stw_plan_t *plan, const arenas *memory,
+                            const char *phase, uint64_t step) {
+    static const unsigned char infinity[4] = {0, 0, 0x80, 0x7f}; /* fp32, and the end of it bf16 */
+    uint64_t n, before = 0, after = 1;
+    size_t bytes;
+    char *at = gradients(plan, memory, 1, 0, &n, &bytes);
+    check(stw_digest_state(session, "params", &before, error), "digest");
+    memcpy(at, infinity + 4 - bytes, bytes);
+    expect(stw_execute_movement(session, phase, step, NULL, 0, error) == STOWAGE_BAD_INPUT &&
+               strstr(stw_get_error_text(error), "is infinite") != NULL,
+           "a refused step");
+    check(stw_digest_state(session, "params", &after, error), "digest");
+    expect(before == after, "the parameters as they were");
+}
+
 /* The steps of `execute`, with the gradients of another plan: the same bits. */
 static void step_in_own_memory(const stw_plan_t *plan, const stw_plan_t *other,
                                const uint64_t digests[N_COMPONENTS]) {
@@ -296,12 +313,13 @@ static void step_in_own_memory(const stw_plan_t *plan, const stw_plan_t *other,
             check(stw_adopt_params(session, error), "adopt the parameters");
         }
         for (step = 1; step <= STEPS; step++) {
+            const char *phase = step == 1 ? "first_optimizer_step" : "optimizer_step";
             check(stw_seed_gradients(source, step, error), "seed gradients");
             write_gradients(other, &theirs, plan, &mine);
+            refuse_infinite(session, plan, &mine, phase, step);
+            write_gradients(other, &theirs, plan, &mine);
             check(stw_set_learning_rate(session, 0, LEARNING_RATE, error), "set the rate");
-            check(stw_execute_movement(session,
-                                       step == 1 ? "first_optimizer_step" : "optimizer_step", step,
-                                       &sample, sizeof sample, error),
+            check(stw_execute_movement(session, phase, step, &sample, sizeof sample, error),
                   "step");
             expect(sample.grad_norm > 0 && sample.clip_factor < 1, "clipped gradients");
         }

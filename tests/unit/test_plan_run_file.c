@@ -62,7 +62,9 @@ static stw_run_result *full_result(void) {
     r->digest[2] = 7;
     r->digest[3] = 9;
     r->digest_of = "00000000000000aa";
+    r->clips = true;
     r->grad_norm = 1.5;
+    r->clip_factor = 0.5;
     r->n_links = 2;
     r->links = stw_pool_array(r->pool, 2, sizeof *r->links);
     for (uint32_t i = 0; i < 2; i++) {
@@ -186,6 +188,9 @@ static const edit refused[] = {
     {"\"not_run\"", "forward_backward", "sleep", "a phase"},
     {"\"gpu_bytes\"", "\"load\"", "\"lunch\"", "a phase"},
     {"\"gpu_bytes\"", "1003", "\"1003\"", "whole number"},
+    {"", "\"grad_norm\": 1.5", "\"grad_norm\": \"nan\"", "\"NaN\", \"Infinity\" or null"},
+    {"", "\"grad_norm\": 1.5", "\"grad_norm\": -1.5", "not negative"},
+    {"", "\"clip_factor\": 0.5", "\"clip_factor\": \"\"", "\"NaN\", \"Infinity\" or null"},
     {"\"time_s\"", "\"optimizer_step\": 0.1", "\"optimizer_step\": -0.1", "not negative"},
     {"\"step_all\"", "0.1", "null", "a number"},
     {"\"step_all\"", "0.1", "-0.1", "not negative"},
