@@ -422,6 +422,7 @@ static stw_status add_rows(stw_build *b, stw_error *err) {
         STW_TRY(stw_rows_add_stages(b, err));
     else if (forward)
         STW_TRY(stw_rows_add_forward_bytes(b, err));
+    if (forward) STW_TRY(stw_rows_add_mixed(b, err));
     STW_TRY(stw_rows_add_nodes(b, err));
     if (!b->seconds) goto out;
     STW_TRY(stw_rows_add_step(b, err));

@@ -75,6 +75,9 @@ stw_byte_row *stw_row_gpu_of(const stw_build *b, uint32_t kind, stw_phase phase,
 /** Bytes of load and step on the GPU; of forward and backward; of nodes. */
 STW_MUST_USE stw_status stw_rows_add_gpu(const stw_build *b, stw_error *err);
 STW_MUST_USE stw_status stw_rows_add_forward_bytes(stw_build *b, stw_error *err);
+/** Raise the rows of forward and backward to what mixtures of policies hold, where programs of one
+ * policy do not show it. (rows_mixed.c) */
+STW_MUST_USE stw_status stw_rows_add_mixed(const stw_build *b, stw_error *err);
 /** The same, and of the step, for an engine with pipeline stages: rows of every kind of rank.
  * (rows_stages.c) */
 STW_MUST_USE stw_status stw_rows_add_stages(stw_build *b, stw_error *err);

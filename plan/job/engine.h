@@ -187,6 +187,9 @@ typedef struct stw_engine {
     bool whole;             /* all quanta of a plan have the same place */
     bool prefetch_by_group; /* prefetch depth counts groups of tensors; no bucket size */
     const uint32_t *depths; /* prefetch depths to try, terminated by 0; NULL: defaults */
+    /** Does what lies around a block in forward and backward depend on the activation policies of
+     * all blocks, and not on its own alone? NULL: no. */
+    bool (*mixes)(const struct stw_job *job);
 
     /* ---- layout ---- */
     bool nvme_commits; /* supports two copies of state on NVMe, for crash consistency */

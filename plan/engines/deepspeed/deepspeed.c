@@ -147,6 +147,13 @@ static bool loads_by_tensors(const stw_run_spec *run) {
     return stw_deepspeed_settings_of(run).zero_stage == 3;
 }
 
+/* The coordinator of stage 3 gathers ahead in the order of all uses, of which recomputation is some
+ * (fetch.h). */
+static bool mixes(const stw_job *job) {
+    const stw_deepspeed_settings s = stw_deepspeed_settings_of(job->run);
+    return s.zero_stage == 3 && (job->group > 1 || s.offload_param != STW_OFFLOAD_NONE);
+}
+
 const stw_engine stw_engine_deepspeed = {
     .spec = {.name = "deepspeed",
              .section = &stw_deepspeed_section,
@@ -174,6 +181,7 @@ const stw_engine stw_engine_deepspeed = {
     .representative = stw_zero_representative,
     .cut = stw_zero_cut,
     .counts = stw_zero_counts,
+    .mixes = mixes,
     .whole = true,
     .nvme_swaps = true,
     .prefetch_by_group = true,
