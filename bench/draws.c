@@ -23,7 +23,8 @@ static void look_at(draws_zoo *zoo, const asked *a, uint64_t number, counts *fou
     uint64_t rest;
     stw_error why = STW_ERROR_INIT;
     stw_cost *cost = NULL;
-    run.model = a->model < sizeof draws_models / sizeof draws_models[0] ? draws_models[a->model] : NULL;
+    run.model =
+        a->model < sizeof draws_models / sizeof draws_models[0] ? draws_models[a->model] : NULL;
     stw_plan *plan = draws_make(zoo, a->seed, number, a->engines, &run, &rest);
     if (plan == NULL) {
         found->none++;
@@ -61,7 +62,8 @@ static bool option(const char *argument, const char *name, uint64_t *value) {
 }
 
 int main(int argc, char **argv) {
-    asked a = {.seed = 1, .n = 1000, .parts = 1, .choices = 4, .engines = DRAWS_ANY, .model = UINT64_MAX};
+    asked a = {
+        .seed = 1, .n = 1000, .parts = 1, .choices = 4, .engines = DRAWS_ANY, .model = UINT64_MAX};
     uint64_t engines = DRAWS_ANY;
     counts found = {.none = 0};
     draws_zoo zoo = {.models = {NULL}};
@@ -75,7 +77,8 @@ int main(int argc, char **argv) {
             return fprintf(stderr, "draws: found %s\n", argv[i]), 2;
     }
     a.engines = (unsigned)engines;
-    for (uint64_t i = a.first + a.part; i < a.first + a.n; i += a.parts) look_at(&zoo, &a, i, &found);
+    for (uint64_t i = a.first + a.part; i < a.first + a.n; i += a.parts)
+        look_at(&zoo, &a, i, &found);
     for (int e = 0; e < 4; e++)
         printf("%-10s %8" PRIu64 " runs %9" PRIu64 " choices %6" PRIu64 " below the walk\n",
                draws_engines[e], found.runs[e], found.choices[e], found.below[e]);

@@ -287,6 +287,7 @@ static stw_status make_plan(const stw_inputs *in, stw_planner_options options, s
     warn_of_positions(plan->job);
     stw_warn_of_gpu(plan->cluster.gpu.name, plan->run.precision.compute == STW_DTYPE_BF16);
     STW_TRY(solve(plan, &options, err));
+    STW_TRY(stw_layouts_settle(&layouts, plan->verdict, options.time_limit_s, err));
     if (in->from != NULL) STW_TRY(stw_emit_order_fixes(in->from, &import, plan, err));
     *out = plan;
     plan = NULL;

@@ -183,14 +183,17 @@ out:
     return status;
 }
 
-/* Where nothing fits is worst, then where it may not. */
+/* Where nothing fits is worst, then where that is not known in time, then where it may not. */
 static int exit_code_of(const sizing *all) {
-    bool none = false, risky = false;
+    bool none = false, late = false, risky = false;
     for (uint32_t i = 0; i < all->n; i++) {
-        none = none || !all->answers[i].fits;
-        risky = risky || all->answers[i].row.verdict != STW_SWEEP_FITS;
+        const stw_size_answer *a = &all->answers[i];
+        late = late || a->row.verdict == STW_SWEEP_TIME_LIMIT;
+        none = none || (!a->fits && a->row.verdict != STW_SWEEP_TIME_LIMIT);
+        risky = risky || a->row.verdict != STW_SWEEP_FITS;
     }
     return stw_status_exit_code(none    ? STW_STATUS_NOTHING_FITS
+                                : late  ? STW_STATUS_TIME_LIMIT
                                 : risky ? STW_STATUS_AT_RISK
                                         : STW_STATUS_OK);
 }
@@ -292,7 +295,9 @@ int stw_cmd_size(int argc, char **argv) {
         "not fit, up to 1,024 nodes, lower precision and other engines are tried. "
         "Beside a smallest that is at risk stands the smallest without risk of up to 4 times "
         "as many GPUs, by bisection. "
-        "Exit code 4: there is a row that does not fit; 9: a row is at risk, or its forward and "
+        "Exit code 4: there is a row that does not fit; 5: there is none, but a row of which the "
+        "time limit ended the search before anything that fits was found; 9: a row is at risk, or "
+        "its forward and "
         "backward are unknown; 3: every cluster refuses the settings.",
         options,
         sizeof options / sizeof options[0],

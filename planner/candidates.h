@@ -72,7 +72,8 @@ STW_MUST_USE stw_status stw_candidates_use_spare(stw_candidates *all, double gap
                                                  stw_ilp_result *result, stw_error *err);
 /** Where nothing fits by the rows: does something fit in the bytes by which the walk of a choice
  * that is the least over stays below its rows? (spare.c) @param options of the integer program
- * @param choice in: the least over; out: what fits, if result is optimal or feasible */
+ * @param choice in: the least over; out: what fits, if result is optimal or feasible; LIMIT: the
+ * time was over before that was known */
 STW_MUST_USE stw_status stw_candidates_fit_spare(stw_candidates *all,
                                                  const stw_ilp_options *options, stw_choice *choice,
                                                  stw_ilp_result *result, stw_error *err);

@@ -333,8 +333,8 @@ static stw_status compare_best(search *s, stw_error *err) {
         const uint32_t taken = s->n_batch;
         if (taken == 0) break;
         STW_TRY(run_batch(s, err));
-        for (uint32_t k = 0; k < taken; k++) { /* what was found already stands */
-            if (s->results[again[k]].is < AT_RISK) s->results[again[k]] = kept[k];
+        for (uint32_t k = 0; k < taken; k++) { /* without an answer what was found already stands */
+            if (s->results[again[k]].is < UNFIT) s->results[again[k]] = kept[k];
             s->results[again[k]].compared = true;
             n += s->results[again[k]].is == FITS;
             risky += s->results[again[k]].is != FITS;
@@ -352,6 +352,13 @@ static uint32_t choose(const search *s) {
     for (uint32_t i = 0; i < best; i++)
         if (s->results[i].is == s->results[best].is && s->results[i].seconds <= most_s) return i;
     return best;
+}
+
+/* Where there is none to choose: one whose time was over, else the first. */
+static uint32_t first_unseen(const search *s) {
+    for (uint32_t i = 0; i < s->layouts.n; i++)
+        if (s->results[i].is == LATE) return i;
+    return 0;
 }
 
 /* ---- what is told ---- */
@@ -378,6 +385,12 @@ static const char *searched_keys(const search *s, stw_pool *pool) {
     return words;
 }
 
+static bool is_hopeless(const search *s) {
+    for (uint32_t i = 0; i < s->layouts.n; i++)
+        if (s->results[i].hopeless) return true;
+    return false;
+}
+
 static bool tell(const search *s, uint32_t chosen, stw_pool *pool, stw_layout_search *out) {
     bool kept = true;
     uint32_t rows[STW_MAX_LAYOUT_ROWS] = {chosen}, n = 1;
@@ -392,6 +405,10 @@ static bool tell(const search *s, uint32_t chosen, stw_pool *pool, stw_layout_se
         out->unfit += is == UNFIT;
         out->left += is == NOT_PLANNED;
         out->late += is == LATE;
+    }
+    if (is_hopeless(s)) { /* what was not looked at is too big as well */
+        out->too_big += out->late;
+        out->late = 0;
     }
     while (n + 1 < STW_MAX_LAYOUT_ROWS) {
         uint32_t best = NO_LAYOUT;
@@ -454,6 +471,17 @@ bool stw_layouts_open(const stw_model *model, stw_run_spec *run) {
     return run->searches.keys != 0;
 }
 
+stw_status stw_layouts_settle(const stw_layout_search *found, stw_verdict verdict,
+                              double time_limit_s, stw_error *err) {
+    if (found->searched == NULL || found->late == 0 || verdict != STW_VERDICT_DOES_NOT_FIT)
+        return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_TIME_LIMIT, "planner",
+                    "the time limit of %.3g s ended the search after %llu of %llu layouts, none of "
+                    "which fits; raise --time-limit",
+                    time_limit_s, (unsigned long long)(found->admitted - found->left - found->late),
+                    (unsigned long long)found->admitted);
+}
+
 stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster, stw_run_spec *run,
                               const stw_layouts_options *options, stw_pool *pool,
                               stw_layout_search *out, stw_error *err) {
@@ -483,7 +511,7 @@ stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster
     }
     if (!options->fits_only) STW_TRY(compare_best(&s, err));
     uint32_t chosen = choose(&s);
-    if (chosen == NO_LAYOUT) chosen = 0; /* planning it says why */
+    if (chosen == NO_LAYOUT) chosen = first_unseen(&s); /* planning it says why */
     if (out != NULL && !tell(&s, chosen, pool, out))
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));
     if (out != NULL) out->seconds = stw_now_s() - start_s;

@@ -29,5 +29,10 @@ bool stw_layouts_open(const stw_model *model, stw_run_spec *run);
 STW_MUST_USE stw_status stw_layouts_choose(const stw_model *model, const stw_cluster *cluster,
                                            stw_run_spec *run, const stw_layouts_options *options,
                                            stw_pool *pool, stw_layout_search *out, stw_error *err);
+/** TIME_LIMIT where the plan of the layout that was chosen does not fit, but the search ended by
+ * its time: whether another one fits is not known. @param time_limit_s of the whole call, for the
+ * words */
+STW_MUST_USE stw_status stw_layouts_settle(const stw_layout_search *found, stw_verdict verdict,
+                                           double time_limit_s, stw_error *err);
 
 #endif

@@ -45,6 +45,7 @@ typedef struct solving {
     uint32_t proof; /* its stage whose bound is the plan's */
     double start_s, end_s;
     double here_s, fastest_s; /* an iteration of the choice, and of the fastest that was found */
+    bool settled;             /* nothing fits: all that was to be looked at was */
 } solving;
 
 static stw_status no_memory(stw_error *err) {
@@ -60,6 +61,8 @@ static double left_s(const solving *s) {
     double left = s->end_s - stw_planner_now_s();
     return left > 0.001 ? left : 0.001;
 }
+
+static bool is_over(const solving *s) { return stw_planner_now_s() >= s->end_s; }
 
 static double time_limit_of(const stw_planner_options *options) {
     return options->time_limit_s > 0 ? options->time_limit_s : STW_PLANNER_TIME_LIMIT_S;
@@ -469,7 +472,8 @@ static stw_status solve_in_spare(solving *s, stw_error *err) {
     STW_TRY(stw_ilp_solve_least_over(s->cost, &over, &s->choice, &result, err));
     if (result.outcome != STW_MILP_OPTIMAL && result.outcome != STW_MILP_FEASIBLE) goto out;
     STW_TRY(stw_candidates_fit_spare(&all, &options, &s->choice, &result, err));
-    if (result.outcome != STW_MILP_INFEASIBLE) s->ilp = result;
+    s->settled = result.outcome != STW_MILP_LIMIT;
+    if (result.outcome == STW_MILP_OPTIMAL || result.outcome == STW_MILP_FEASIBLE) s->ilp = result;
 out:
     return status;
 }
@@ -495,8 +499,11 @@ stw_status stw_planner_solve(stw_plan *plan, const stw_planner_options *options,
     STW_TRY(pose(&s, plan->job, err));
     if (is_sieved(&s)) goto out;
     STW_TRY(solve_calmly(&s, err));
-    bool timed_out = s.ilp.outcome == STW_MILP_LIMIT && stw_planner_now_s() >= s.end_s;
-    if (!has_plan(&s) && !timed_out) STW_TRY(try_step(&s, solve_in_spare, err));
+    bool timed_out = s.ilp.outcome == STW_MILP_LIMIT && is_over(&s);
+    if (!has_plan(&s) && !timed_out) {
+        STW_TRY(try_step(&s, solve_in_spare, err));
+        timed_out = !has_plan(&s) && !s.settled && is_over(&s);
+    }
     STW_TRY(report_solver(&s, err));
     if (s.ilp.outcome == STW_MILP_OPTIMAL || s.ilp.outcome == STW_MILP_FEASIBLE)
         STW_TRY(finish_fitting(&s, err));

@@ -66,6 +66,7 @@ static stw_status make_plan(const stw_point_base *base, const char *const *all, 
         STW_TRY(stw_job_check_setting(plan->job, all[i], "--set", err));
     STW_TRY(stw_planner_solve(plan, &planner, err));
     if (!options->fits_only) STW_TRY(base->finish(plan, err));
+    STW_TRY(stw_layouts_settle(&layouts, plan->verdict, options->time_limit_s, err));
     *out = plan;
     plan = NULL;
 out:
@@ -180,6 +181,7 @@ static stw_status find_fit(const stw_point_base *base, const char *const *all, s
     STW_TRY(choose_layout(base, &cluster, &point, &run, &found, err));
     if (found.n_rows == 0) goto out;
     out->fits = found.rows[0].verdict != STW_VERDICT_DOES_NOT_FIT;
+    STW_TRY(stw_layouts_settle(&found, found.rows[0].verdict, options->time_limit_s, err));
     out->layout = stw_pool_string(pool, found.rows[0].settings);
     if (out->layout == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "planner", "out of memory"));

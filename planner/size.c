@@ -94,7 +94,8 @@ static stw_status no_memory(stw_error *err) {
     return stw_fail(err, STW_STATUS_NO_MEMORY, "size", "out of memory");
 }
 
-/* Does it fit? What is refused, or has no plan in time, does not. @param layout NULL: any */
+/* Does it fit? What is refused, or has no plan in time, does not. The latter is counted. @param
+ * layout NULL: any */
 static stw_status ask(search *s, const char *layout, const char *extra, stw_point_fit *out,
                       stw_error *err) {
     stw_error why = STW_ERROR_INIT;
@@ -111,6 +112,7 @@ static stw_status ask(search *s, const char *layout, const char *extra, stw_poin
     if (status == STW_STATUS_OK) return status;
     out->fits = false;
     s->refused = stw_point_refuses(status);
+    s->answer->late += status == STW_STATUS_TIME_LIMIT;
     if (s->refused || status == STW_STATUS_TIME_LIMIT || status == STW_STATUS_SOLVER)
         return STW_STATUS_OK;
     if (err != NULL) *err = why;
@@ -137,6 +139,7 @@ static stw_status ask_plan(search *s, bool *fits, stw_error *err) {
     stw_status status = plan(s, s->best, &found, &why);
     *fits = status == STW_STATUS_OK && found->verdict != STW_VERDICT_DOES_NOT_FIT;
     stw_plan_free(found);
+    s->answer->late += status == STW_STATUS_TIME_LIMIT;
     if (status == STW_STATUS_OK || stw_point_refuses(status) || status == STW_STATUS_TIME_LIMIT)
         return STW_STATUS_OK;
     if (err != NULL) *err = why;
@@ -268,6 +271,23 @@ static stw_status note_refusal(search *s, stw_status refusal, const stw_error *w
     return s->answer->row.reason != NULL ? STW_STATUS_OK : no_memory(err);
 }
 
+/* Whether it fits is not known: the time was over. */
+static stw_status note_late(search *s, stw_error *err) {
+    stw_size_answer *a = s->answer;
+    if (a->late == 0 && !a->fits) { /* all were looked at, and only its plan is missing */
+        a->row.verdict = STW_SWEEP_DOES_NOT_FIT;
+        return STW_STATUS_OK;
+    }
+    a->fits = false;
+    a->row.verdict = STW_SWEEP_TIME_LIMIT;
+    a->row.reason =
+        stw_pool_printf(s->pool,
+                        "no size was shown to fit: %" PRIu32 " of %" PRIu32
+                        " searches and plans ended at the limit of %.3g s; raise --time-limit",
+                        a->late > 0 ? a->late : 1, a->planned, s->options->time_limit_s);
+    return a->row.reason != NULL ? STW_STATUS_OK : no_memory(err);
+}
+
 static void note_setup(const stw_plan *plan, stw_size_setup *out) {
     const stw_run_spec *run = &plan->run;
     *out = (stw_size_setup){.engine = stw_engine_name(run->engine),
@@ -324,6 +344,7 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     a->row.iteration_s = a->row.tokens_per_s = NAN;
     status = plan_best(s, &found, &why);
     if (stw_point_refuses(status)) return note_refusal(s, status, &why, err);
+    if (status == STW_STATUS_TIME_LIMIT) return note_late(s, err);
     if (status != STW_STATUS_OK && err != NULL) *err = why;
     if (status != STW_STATUS_OK) return status;
     a->cluster.gpu.memory_bytes = found->cluster.gpu.memory_bytes; /* that of --set */
@@ -340,6 +361,7 @@ static stw_status take_plan(search *s, bool fits, stw_error *err) {
     a->fits = fits && found->verdict != STW_VERDICT_DOES_NOT_FIT;
     STW_TRY(stw_sweep_fill_row(found, s->pool, &a->row, err));
     STW_TRY(note_layout(s, found, err));
+    if (!a->fits && a->late > 0) status = note_late(s, err);
 out:
     stw_plan_free(found);
     return status;
@@ -527,7 +549,9 @@ static stw_status find_planned(search *s, const stw_cluster *node, stw_error *er
     bool fits = false;
     STW_TRY(find_size(s, node, &fits, err));
     STW_TRY(take_plan(s, fits, err));
-    if (!fits || s->answer->fits || s->answer->row.verdict == STW_SWEEP_REFUSED) goto out;
+    if (!fits || s->answer->fits || s->answer->row.verdict == STW_SWEEP_REFUSED ||
+        s->answer->row.verdict == STW_SWEEP_TIME_LIMIT)
+        goto out;
     s->strict = true;
     s->least_gpus = s->cluster.gpus;
     s->least_nodes = s->cluster.gpus < node->gpus ? 0 : s->cluster.nodes;
@@ -560,7 +584,7 @@ static stw_status answer_kind(search *s, stw_error *err) {
     s->node = a->cluster;
     STW_TRY(check_settings(s->base, &s->searches, err));
     STW_TRY(find_planned(s, &s->node, err));
-    if (a->row.verdict != STW_SWEEP_REFUSED && !a->fits) STW_TRY(find_help(s, &s->node, err));
+    if (a->row.verdict == STW_SWEEP_DOES_NOT_FIT && !a->fits) STW_TRY(find_help(s, &s->node, err));
     if (a->fits && a->row.verdict != STW_SWEEP_UNKNOWN) {
         STW_TRY(find_most(s, "batch.seq_len", s->seq_len, SEQ_STEP, MOST_SEQ_LEN,
                           &a->longest_seq_len, err));

@@ -158,8 +158,8 @@ stw_status stw_candidates_fit_spare(stw_candidates *all, const stw_ilp_options *
         if (walked <= limit_of(all->cost)) return STW_STATUS_OK;
         uint64_t row = stw_cost_forward_bytes(all->cost, choice);
         spare = row > walked && row - walked < spare ? row - walked : 0;
+        result->outcome = STW_MILP_INFEASIBLE;
     }
-    result->outcome = STW_MILP_INFEASIBLE;
     (void)stw_cost_give_spare(all->cost, 0);
 out:
     return status;

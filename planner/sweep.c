@@ -180,16 +180,15 @@ stw_status stw_sweep_fill_row(const stw_plan *plan, stw_pool *pool, stw_sweep_ro
 static stw_status note_failure(stw_status status, const stw_error *why, stw_pool *pool,
                                stw_sweep_row *row, stw_error *err) {
     char text[1200];
-    if (status == STW_STATUS_TIME_LIMIT) {
-        row->verdict = STW_SWEEP_TIME_LIMIT;
-        return STW_STATUS_OK;
-    }
-    if (!stw_point_refuses(status) && status != STW_STATUS_SOLVER) {
+    const bool late = status == STW_STATUS_TIME_LIMIT;
+    if (!late && !stw_point_refuses(status) && status != STW_STATUS_SOLVER) {
         if (err != NULL) *err = *why;
         return status;
     }
     stw_error_format(why, text, sizeof text);
-    row->verdict = status == STW_STATUS_SOLVER ? STW_SWEEP_FAILED : STW_SWEEP_REFUSED;
+    row->verdict = late                          ? STW_SWEEP_TIME_LIMIT
+                   : status == STW_STATUS_SOLVER ? STW_SWEEP_FAILED
+                                                 : STW_SWEEP_REFUSED;
     row->reason = stw_pool_string(pool, text);
     return row->reason != NULL ? STW_STATUS_OK : no_memory(err);
 }

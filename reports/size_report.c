@@ -162,6 +162,21 @@ static void put_risk(const stw_size_answer *a, bool brief, stw_format format, st
                  size_words(&a->cluster).text, a->name, why, safe);
 }
 
+/* What the time limit leaves open where something was found. */
+static void put_late(const stw_size_answer *answers, uint32_t n, stw_format format, stw_text *out) {
+    uint64_t late = 0, planned = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!answers[i].fits) continue;
+        late += answers[i].late;
+        planned += answers[i].planned;
+    }
+    if (late > 0)
+        stw_doc_line(out, format,
+                     "The time limit ended %s of %s searches and plans: less may be enough, and "
+                     "longer sequences may fit; raise --time-limit.",
+                     stw_word_count(late).text, stw_word_count(planned).text);
+}
+
 /* ---- the summary ---- */
 
 /* Rows that a screen has room for, and remarks below them. */
@@ -286,6 +301,7 @@ stw_status stw_report_size_summary(const stw_size_answer *answers, uint32_t n, s
     put_layouts(answers, shown, several, out);
     put_needs(answers, n, out);
     put_risks(answers, n, out);
+    put_late(answers, n, STW_FORMAT_TERMINAL, out);
     stw_size_recommend(answers, n, STW_FORMAT_TERMINAL, out);
     put_unfit(answers, n, out);
     bool timed = false;
@@ -322,6 +338,7 @@ static void put_remarks(const stw_size_answer *answers, uint32_t n, stw_format f
                          "%s on %s of %s: %s Without it: --set optimizer.implementation=fused.",
                          a->model->name, size_words(&a->cluster).text, a->name, a->needs);
     }
+    put_late(answers, n, format, out);
     stw_size_recommend(answers, n, format, out);
 }
 

@@ -141,11 +141,12 @@ static void put_short_row(const stw_sweep *sweep, uint32_t i, stw_table *t) {
     stw_table_cell(t, "%s", words);
 }
 
-/* Why rows were refused: the first reason stands for the others. */
-static void put_reason(const stw_sweep *sweep, stw_text *out) {
+/* Why rows were refused, or ended by the time limit: the first reason stands for the others. */
+static void put_reason(const stw_sweep *sweep, stw_sweep_verdict verdict, const char *words,
+                       stw_text *out) {
     for (uint32_t i = 0; i < sweep->n_points; i++) {
-        if (sweep->rows[i].verdict != STW_SWEEP_REFUSED || sweep->rows[i].reason == NULL) continue;
-        stw_doc_line(out, STW_FORMAT_TERMINAL, "Refused, for example: %s", sweep->rows[i].reason);
+        if (sweep->rows[i].verdict != verdict || sweep->rows[i].reason == NULL) continue;
+        stw_doc_line(out, STW_FORMAT_TERMINAL, "%s, for example: %s", words, sweep->rows[i].reason);
         return;
     }
 }
@@ -159,7 +160,8 @@ static void put_short(const stw_sweep *sweep, uint32_t front, stw_pool *pool, st
     stw_table t;
     for (uint32_t a = 0; a < sweep->n_axes; a++) heads[n++] = sweep->axes[a].key;
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) heads[n++] = figures[i];
-    put_reason(sweep, out);
+    put_reason(sweep, STW_SWEEP_REFUSED, "Refused", out);
+    put_reason(sweep, STW_SWEEP_TIME_LIMIT, "Time limit", out);
     stw_text_printf(out, "\n");
     stw_table_begin(&t, pool, heads, n);
     t.spare = 2;

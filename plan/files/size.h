@@ -41,6 +41,7 @@ typedef struct stw_size_answer {
     stw_cluster cheapest; /* of 1, 2 and STW_SIZE_MOST_TIMES times the GPUs */
     stw_sweep_row cheapest_row;
     uint32_t planned; /* points */
+    uint32_t late;    /* of these, ended by the time limit before it was known whether they fit */
     double seconds;
 } stw_size_answer;
 

@@ -45,7 +45,7 @@ typedef struct stw_sweep_row {
     double iteration_s, tokens_per_s; /* NaN: not known */
     double usd_per_gpu_hour;          /* 0: not known */
     const char *binds;                /* a resource in a phase, as in plan files; NULL: unknown */
-    const char *reason;               /* of REFUSED, FAILED; else NULL */
+    const char *reason;               /* of REFUSED, FAILED, TIME_LIMIT; else NULL */
     double planning_s;
     bool front; /* see stw_sweep_mark_front */
 } stw_sweep_row;

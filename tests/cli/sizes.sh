@@ -43,6 +43,8 @@ done
 
 # the time limit covers all: reading, programs, the search, the simulation
 expect 5 "the time limit passed while" plan --model Qwen3-4B --time-limit 0.001
+size() { "$STOWAGE" size --gpus h100-80g "$@"; }
+expect 5 "no size was shown to fit: .* raise --time-limit" size --model Qwen3-4B --time-limit 0.0001
 with num_hidden_layers 1000
 expect 5 "the time limit passed while" plan --model tiny --time-limit 0.01
 echo "sizes: ok"

@@ -19,20 +19,28 @@ enum { DRAWS_MOST_SETTINGS = 32, DRAWS_SETTING_BYTES = 96, DRAWS_OF = 24 };
 static const char *const draws_engines[] = {"stowage", "fsdp2", "megatron", "deepspeed"};
 
 /* Small ones first: of the first half as many draws as of all. */
-static const char *const draws_models[] = {
-    "SmolLM2-135M",  "Qwen2.5-0.5B",  "Qwen3-0.6B",       "Gemma-3-1b",      "Qwen3.5-0.8B",
-    "InternVL3-1B",  "TinyLlama-1.1B", "GPT-2",            "Llama-3.2-1B",    "Qwen3-1.7B",
-    "Gemma-2-2b",    "Phi-3-mini",    "Qwen3-4B",         "Mistral-7B-v0.3", "DeepSeek-V2-Lite",
-    "OLMo-2-7B",     "Qwen3-8B",      "Qwen1.5-MoE-A2.7B", "gpt-oss-20b",     "Moonlight-16B-A3B",
-    "Gemma-3-27b",   "Qwen3-30B-A3B", "Qwen3.5-35B-A3B",  "Mixtral-8x7B",    "Llama-3.1-70B",
-    "Qwen2.5-VL-3B-Instruct", "Qwen3-VL-4B", "Phi-3.5-MoE", "GLM-4.5-Air", "gpt-oss-120b"};
+static const char *const draws_models[] = {"SmolLM2-135M",     "Qwen2.5-0.5B",
+                                           "Qwen3-0.6B",       "Gemma-3-1b",
+                                           "Qwen3.5-0.8B",     "InternVL3-1B",
+                                           "TinyLlama-1.1B",   "GPT-2",
+                                           "Llama-3.2-1B",     "Qwen3-1.7B",
+                                           "Gemma-2-2b",       "Phi-3-mini",
+                                           "Qwen3-4B",         "Mistral-7B-v0.3",
+                                           "DeepSeek-V2-Lite", "OLMo-2-7B",
+                                           "Qwen3-8B",         "Qwen1.5-MoE-A2.7B",
+                                           "gpt-oss-20b",      "Moonlight-16B-A3B",
+                                           "Gemma-3-27b",      "Qwen3-30B-A3B",
+                                           "Qwen3.5-35B-A3B",  "Mixtral-8x7B",
+                                           "Llama-3.1-70B",    "Qwen2.5-VL-3B-Instruct",
+                                           "Qwen3-VL-4B",      "Phi-3.5-MoE",
+                                           "GLM-4.5-Air",      "gpt-oss-120b"};
 
 static const char *const draws_clusters[] = {
-    "h200-x1",       "h200-x2",     "h200-x4",      "h200-x8",     "h100-80g-x1", "h100-80g-x2",
-    "h100-80g-x8",   "a100-80g-x1", "a100-80g-x4",  "a100-80g-x8", "a100-40g-x1", "a100-40g-x4",
-    "a100-40g-x8",   "l40s-x1",     "l40s-x8",      "l4-x4",       "rtx-4090-x1", "rtx-4090-x8",
-    "rtx-3090-x2",   "v100-16g-x4", "mi300x-x8",    "b200-x8",     "gh200-x1",    "gb200-x4",
-    "p4d.24xlarge",  "p5.48xlarge", "g5.48xlarge",  "g6e.12xlarge", "cpu-only",   "a3-highgpu-8g"};
+    "h200-x1",      "h200-x2",     "h200-x4",     "h200-x8",      "h100-80g-x1", "h100-80g-x2",
+    "h100-80g-x8",  "a100-80g-x1", "a100-80g-x4", "a100-80g-x8",  "a100-40g-x1", "a100-40g-x4",
+    "a100-40g-x8",  "l40s-x1",     "l40s-x8",     "l4-x4",        "rtx-4090-x1", "rtx-4090-x8",
+    "rtx-3090-x2",  "v100-16g-x4", "mi300x-x8",   "b200-x8",      "gh200-x1",    "gb200-x4",
+    "p4d.24xlarge", "p5.48xlarge", "g5.48xlarge", "g6e.12xlarge", "cpu-only",    "a3-highgpu-8g"};
 
 /* A key with its values; `of` of DRAWS_OF draws have it. */
 typedef struct draws_key {
@@ -97,13 +105,18 @@ static const draws_key draws_keys[] = {
     {F | M, 2, "park.params", {"host"}},
     {F | M, 2, "park.moments", {"host"}},
     {F | M, 1, "park.grads", {"host"}},
-    {DRAWS_ANY, 3, "load.method",
+    {DRAWS_ANY,
+     3,
+     "load.method",
      {"all_ranks", "rank0_broadcast", "node_leader", "sharded_read", "all_ranks_gpu"}},
     {F | M | D, 1, "load.dtype", {"fp32", "stored"}},
     {F | M, 2, "checkpoint.every", {"10"}},
     {F | M, 1, "checkpoint.format", {"hf", "dcp", "torch_dist"}},
     {F | M, 1, "checkpoint.async", {"true"}},
-    {DRAWS_ANY, 1, "roles", {"[{name: a, kind: reference}]", "[{name: a}]", "[{name: a, kind: critic}]"}},
+    {DRAWS_ANY,
+     1,
+     "roles",
+     {"[{name: a, kind: reference}]", "[{name: a}]", "[{name: a, kind: critic}]"}},
     {DRAWS_ANY, 2, "node.nvme.capacity", {"4 TB", "0"}},
     {DRAWS_ANY, 2, "node.host.page_lock_limit", {"64GiB", "500GiB"}},
     {F, 5, "fsdp.reshard_after_forward", {"false"}},
@@ -159,7 +172,6 @@ typedef struct draws_run {
     uint32_t engine; /* of draws_engines */
     uint32_t n;
     char text[DRAWS_MOST_SETTINGS][DRAWS_SETTING_BYTES];
-    const char *list[DRAWS_MOST_SETTINGS]; /* [n] of text */
 } draws_run;
 
 /* Opened once. */
@@ -207,9 +219,15 @@ static inline uint64_t draws_seed(uint64_t seed, uint64_t number) {
     return x ^ (x >> 31);
 }
 
-static inline void draws_add(draws_run *run, const char *key, const char *value) {
-    snprintf(run->text[run->n], DRAWS_SETTING_BYTES, "%s=%s", key, value);
+static inline void draws_set(draws_run *run, const char *setting) {
+    snprintf(run->text[run->n], DRAWS_SETTING_BYTES, "%s", setting);
     run->n++;
+}
+
+static inline void draws_add(draws_run *run, const char *key, const char *value) {
+    char setting[DRAWS_SETTING_BYTES];
+    snprintf(setting, sizeof setting, "%s=%s", key, value);
+    draws_set(run, setting);
 }
 
 /* @param engines bits of those that may be drawn @param out in: its model, NULL: any */
@@ -298,7 +316,8 @@ static inline stw_plan *draws_make(draws_zoo *zoo, uint64_t seed, uint64_t numbe
         if (draws_plan(zoo, run, &plan, &why) == STW_STATUS_OK) return plan;
         if (run->n <= 1) return NULL;
         const uint32_t gone = draws_refused(run, &why, rest);
-        for (uint32_t i = gone; i + 1 < run->n; i++) memcpy(run->text[i], run->text[i + 1], DRAWS_SETTING_BYTES);
+        for (uint32_t i = gone; i + 1 < run->n; i++)
+            memcpy(run->text[i], run->text[i + 1], DRAWS_SETTING_BYTES);
         run->n--;
     }
 }
@@ -327,7 +346,8 @@ static inline void draws_show_choice(const stw_cost *cost, const stw_choice *cho
         if (choice->units[p] > 0)
             fprintf(to, " %u units %s/%s/%s %s,", choice->units[p],
                     stw_tier_name(cost->places[p].params), stw_tier_name(cost->places[p].grads),
-                    stw_tier_name(cost->places[p].moments), stw_update_name(cost->places[p].update));
+                    stw_tier_name(cost->places[p].moments),
+                    stw_update_name(cost->places[p].update));
     for (uint32_t a = 0; a < cost->n_acts; a++)
         if (choice->acts[a] > 0)
             fprintf(to, " %u %s of group %u,", choice->acts[a], stw_act_name(cost->acts[a].act),

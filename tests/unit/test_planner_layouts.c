@@ -7,6 +7,7 @@
 #include "plan/engines/megatron/stages.h"
 #include "planner/layouts.h"
 #include "planner/point.h"
+#include "planner/size.h"
 #include "sim/sim.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
@@ -337,6 +338,54 @@ static void closed_runs_are_left_alone(void) {
     stw_run_spec_free(&run);
 }
 
+/* ---- the time ---- */
+
+/* Without time no layout is looked at: that none fits is not known then. */
+static void time_over_is_no_answer(void) {
+    const instance in = {"Moonlight-16B-A3B", "megatron", "80 GiB", 4, 2, 16, {NULL}};
+    const stw_cluster cluster = cluster_of(&in);
+    const stw_layouts_options options = {
+        .time_limit_s = 1e-9, .jobs = 1, .simulate = stw_sim_seconds, .finish = finish};
+    stw_layout_search found = {.searched = NULL};
+    stw_run_spec run;
+    CHECK_OK(stw_run_spec_init(&run, err));
+    CHECK_OK(stw_run_spec_set(&run, "engine", in.engine, "test", err));
+    CHECK_OK(stw_run_spec_set(&run, "parallel", "auto", "test", err));
+    CHECK_OK(
+        stw_layouts_choose(model_named(in.model), &cluster, &run, &options, run.pool, &found, err));
+    CU_ASSERT(found.late > 0 && found.planned == 0);
+    CHECK_FAILS(stw_layouts_settle(&found, STW_VERDICT_DOES_NOT_FIT, 1, err), STW_STATUS_TIME_LIMIT,
+                "after 0 of");
+    CHECK_OK(stw_layouts_settle(&found, STW_VERDICT_AT_RISK, 1, err));
+    found.late = 0;
+    CHECK_OK(stw_layouts_settle(&found, STW_VERDICT_DOES_NOT_FIT, 1, err));
+    stw_run_spec_free(&run);
+}
+
+/* The same of sizes: a verdict of its own, not "does not fit". */
+static void sizes_without_time(void) {
+    const instance in = {"Qwen3-1.7B", "megatron", "24 GiB", 4, 1, 16, {NULL}};
+    const stw_cluster cluster = cluster_of(&in);
+    const char *const settings[] = {"engine=megatron"};
+    const stw_point_base base = {.model = model_named(in.model),
+                                 .cluster = &cluster,
+                                 .settings = settings,
+                                 .n_settings = 1,
+                                 .simulate = stw_sim_seconds,
+                                 .finish = finish};
+    const stw_point_base *bases[] = {&base};
+    const stw_size_options options = {.time_limit_s = 1e-9, .jobs = 1};
+    stw_size_answer answer = {.model = base.model, .name = "test", .cluster = cluster};
+    stw_pool *pool = stw_pool_new();
+    CHECK_OK(stw_size_find(bases, &options, pool, &answer, 1, err));
+    CU_ASSERT_FALSE(answer.fits);
+    CU_ASSERT_EQUAL(answer.row.verdict, STW_SWEEP_TIME_LIMIT);
+    CU_ASSERT(answer.late > 0);
+    CU_ASSERT_PTR_NOT_NULL_FATAL(answer.row.reason);
+    CU_ASSERT_PTR_NOT_NULL(strstr(answer.row.reason, "raise --time-limit"));
+    stw_pool_free(pool);
+}
+
 /* ---- refusals ---- */
 
 static stw_status plan_settings(const char *const *settings, size_t n, stw_plan **out,
@@ -409,6 +458,8 @@ int main(void) {
         {"sequence parallelism is searched or stays", sequence_parallelism},
         {"files may be open", files_may_be_open},
         {"runs without auto are left alone", closed_runs_are_left_alone},
+        {"time that is over is no answer", time_over_is_no_answer},
+        {"nor is it for sizes", sizes_without_time},
         {"refusals", refusals},
         {"a plan file holds the search", file_holds_the_search},
     };

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random runs of every engine (draws.h): no row of the planner lies below the walk of a choice.
+ * bench/draws does more of them. What was found once is a case here. */
+#include "tests/unit/draws.h"
+#include "tests/unit/testing.h"
+
+enum { RUNS = 1000, CHOICES = 3 };
+
+static draws_zoo zoo;
+
+/* How many blocks keep their activations; the others recompute. */
+static void keep(const stw_cost *cost, uint32_t blocks, stw_choice *choice) {
+    choice->units[0] = cost->n_units;
+    for (uint32_t a = 0; a < cost->n_acts; a++) {
+        const bool last = a + 1 == cost->n_acts || cost->acts[a + 1].group != cost->acts[a].group;
+        const bool only = last && (a == 0 || cost->acts[a - 1].group != cost->acts[a].group);
+        const uint32_t all = cost->acts[a].blocks, kept = blocks < all ? blocks : all;
+        choice->acts[a] = only ? all : last ? kept : all - kept;
+    }
+}
+
+/* Every number of blocks that keep their activations. */
+static void check_mixtures(const char *model, const char *cluster, const char *const *settings) {
+    draws_run run = {.model = model, .cluster = cluster};
+    stw_plan *plan = NULL;
+    stw_cost *cost = NULL;
+    for (; *settings != NULL; settings++) draws_set(&run, *settings);
+    CHECK_OK(draws_plan(&zoo, &run, &plan, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(plan);
+    CHECK_OK(stw_cost_new_bytes(plan->job, &cost, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(cost);
+    stw_choice choice = stw_choice_new(cost, cost->pool);
+    for (uint32_t blocks = 0; blocks <= plan->model->n_blocks; blocks++) {
+        keep(cost, blocks, &choice);
+        CHECK_OK(draws_check(plan, cost, &choice, cost->pool, err));
+    }
+    stw_cost_free(cost);
+    stw_plan_free(plan);
+}
+
+/* Stage 3 gathers in the order of all uses: mixtures of recomputed and kept blocks held more than
+ * rows of one policy said. */
+static void mixtures_of_stage_3(void) {
+    static const struct {
+        const char *model, *cluster, *settings[8];
+    } cases[] = {
+        {"gpt-oss-120b", "h200-x1", {NULL}},
+        {"Mistral-7B-v0.3", "a100-80g-x4", {NULL}},
+        {"Mistral-7B-v0.3", "a100-80g-x1", {"nodes=8", "batch.micro_batch=5"}},
+        {"Qwen3-30B-A3B", "a100-80g-x8", {"batch.seq_len=32768"}},
+        {"Qwen3-30B-A3B", "a100-80g-x8", {"batch.seq_len=2048"}},
+        {"Qwen3-8B",
+         "h100-80g-x8",
+         {"deepspeed.offload_optimizer=cpu", "deepspeed.offload_param=cpu",
+          "deepspeed.prefetch_bucket=1000000", "batch.micro_batch=11"}},
+        {"Phi-3-mini", "h200-x2", {"batch.micro_batch=3", "deepspeed.max_reuse_distance=1e7"}},
+        /* a tower that keeps everything beside groups with a choice */
+        {"Qwen3.5-0.8B", "h200-x8", {"deepspeed.prefetch_bucket=1e7"}},
+        /* the trainer's peak beside a rollout engine */
+        {"Mistral-7B-v0.3",
+         "mi300x-x8",
+         {"nodes=3", "roles=[{name: a}]", "deepspeed.persistence_threshold=0"}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *settings[10] = {"engine=deepspeed"};
+        for (size_t k = 0; k < 8; k++) settings[k + 1] = cases[i].settings[k];
+        check_mixtures(cases[i].model, cases[i].cluster, settings);
+    }
+}
+
+static void rows_hold(void) {
+    uint64_t runs = 0;
+    for (uint64_t number = 0; number < RUNS; number++) {
+        draws_run run = {.model = NULL};
+        uint64_t rest;
+        stw_cost *cost = NULL;
+        stw_error why = STW_ERROR_INIT;
+        stw_plan *plan = draws_make(&zoo, 20261123, number, DRAWS_ANY, &run, &rest);
+        stw_status status =
+            plan != NULL ? stw_cost_new_bytes(plan->job, &cost, &why) : STW_STATUS_BAD_INPUT;
+        for (int i = 0; status == STW_STATUS_OK && i < CHOICES; i++) {
+            stw_choice choice = stw_choice_new(cost, cost->pool);
+            draws_choice(cost, &rest, &choice);
+            status = draws_check(plan, cost, &choice, cost->pool, &why);
+            runs++;
+        }
+        CU_ASSERT(status == STW_STATUS_OK || status == STW_STATUS_BAD_INPUT);
+        if (status != STW_STATUS_OK && status != STW_STATUS_BAD_INPUT) {
+            fprintf(stderr, "%s\n  ", why.text);
+            draws_show(&run, stderr);
+        }
+        stw_cost_free(cost);
+        stw_plan_free(plan);
+    }
+    printf("%llu choices\n", (unsigned long long)runs);
+    CU_ASSERT(runs > RUNS * CHOICES / 2);
+    draws_zoo_free(&zoo);
+}
+
+STW_TEST_MAIN("planner draws", {"mixtures of stage 3", mixtures_of_stage_3},
+              {"rows hold", rows_hold})
