@@ -37,10 +37,27 @@ static stw_status check_external(const stw_device_config *config, stw_tier tier,
     return STW_STATUS_OK;
 }
 
+/* Updates of one arena would write into the other. Bytes behind an arena are not used, but whoever
+ * gives them twice has counted wrongly. */
+static stw_status check_overlap(const stw_device_config *config, stw_error *err) {
+    const stw_external_arena *gpu = &config->external[STW_TIER_GPU];
+    const stw_external_arena *host = &config->external[STW_TIER_HOST];
+    const uintptr_t a = (uintptr_t)gpu->address, b = (uintptr_t)host->address;
+    if (a == 0 || b == 0 || gpu->bytes == 0 || host->bytes == 0) return STW_STATUS_OK;
+    const uint64_t apart = a < b ? b - a : a - b;
+    if (apart >= (a < b ? gpu->bytes : host->bytes)) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_USAGE, stw_tier_name(STW_TIER_HOST),
+                    "found %llu bytes of the caller's memory at %p, which overlap the %llu bytes "
+                    "at %p of the gpu arena, expected memory apart",
+                    (unsigned long long)host->bytes, host->address, (unsigned long long)gpu->bytes,
+                    gpu->address);
+}
+
 stw_status stw_arenas_init(stw_arenas *arenas, const stw_device_config *config, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const uint32_t copies = config->nvme_copies > 1 ? 2 : 1;
     memset(arenas, 0, sizeof *arenas);
+    STW_TRY(check_overlap(config, err));
     for (int t = 0; t < STW_N_TIERS; t++) {
         STW_TRY(check_capacity(config, (stw_tier)t, err));
         STW_TRY(check_external(config, (stw_tier)t, err));

@@ -15,8 +15,8 @@ typedef struct stw_arenas {
 
 /** What a configuration says: `reach` of all tiers, `base` of memory that the caller owns. An arena
  * above its capacity is NO_RESOURCES. Memory of the caller that is too small, not on a multiple of
- * STW_ARENA_ALIGN_BYTES or meant for nvme is USAGE, and so is a stream for what is no GPU stream.
- */
+ * STW_ARENA_ALIGN_BYTES, given for two arenas or meant for nvme is USAGE, and so is a stream for
+ * what is no GPU stream. */
 STW_MUST_USE stw_status stw_arenas_init(stw_arenas *arenas, const stw_device_config *config,
                                         stw_error *err);
 /** Does the caller own the memory of this tier's arena? */

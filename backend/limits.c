@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/checked.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -20,11 +21,35 @@
 /* cgroup v1 says "no limit" with the largest multiple of the page size. */
 #define V1_UNLIMITED (1ull << 60)
 
-/* Call `see` on every line of a file until it returns true; false where the file or such a line is
- * missing. */
+/* The value that is looked for in a file's lines; key NULL: the first line, whatever it is. */
+typedef struct wanted {
+    const char *key;
+    char value[LINE_BYTES];
+} wanted;
+
+/* The files of a machine, and the first that this process could not open for a reason of its own:
+ * what such a file limits is not known. The buffers lie here, not on the stack of a caller's
+ * thread. */
+typedef struct source {
+    const char *root;
+    int code;                /* errno; 0: none */
+    char failed[PATH_BYTES]; /* what could not be opened */
+    char path[PATH_BYTES];   /* of the file that is opened next */
+    wanted found;
+    char mount[MOUNT_BYTES], name[GROUP_BYTES], folder[FOLDER_BYTES]; /* of climb */
+} source;
+
+static bool is_ours(int code) { return code == EMFILE || code == ENFILE || code == ENOMEM; }
+
+/* Call `see` on every line of the file at from->path until it returns true; false where the file or
+ * such a line is missing. */
 typedef bool (*line_fn)(char *line, void *arg);
-static bool each_line(const char *path, line_fn see, void *arg) {
-    FILE *file = fopen(path, "r");
+static bool each_line(source *from, line_fn see, void *arg) {
+    FILE *file = fopen(from->path, "r");
+    if (file == NULL && is_ours(errno) && from->code == 0) {
+        from->code = errno;
+        memcpy(from->failed, from->path, sizeof from->failed);
+    }
     if (file == NULL) return false;
     char line[LINE_BYTES];
     bool found = false;
@@ -36,61 +61,44 @@ static bool each_line(const char *path, line_fn see, void *arg) {
     return found;
 }
 
-typedef struct key_value {
-    const char *key;
-    char value[LINE_BYTES];
-} key_value;
-
-static bool see_key(char *line, void *arg) {
-    key_value *wanted = arg;
-    size_t length = strlen(wanted->key);
-    if (strncmp(line, wanted->key, length) != 0) return false;
-    snprintf(wanted->value, sizeof wanted->value, "%s",
-             line + length + strspn(line + length, " \t"));
+static bool see_wanted(char *line, void *arg) {
+    wanted *w = arg;
+    size_t length = w->key != NULL ? strlen(w->key) : 0;
+    if (length > 0 && strncmp(line, w->key, length) != 0) return false;
+    if (length > 0) length += strspn(line + length, " \t");
+    snprintf(w->value, sizeof w->value, "%s", line + length);
     return true;
 }
 
-/* What follows `key` at the beginning of a line of <root>/<file>. */
-static bool find_key(const char *root, const char *file, const char *key, key_value *out) {
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s%s", root, file);
-    out->key = key;
-    out->value[0] = '\0';
-    return each_line(path, see_key, out);
+/* What follows `key` at the beginning of a line of <folder><file>; its first line if `key` is NULL.
+ * "" where there is none; valid until the next call. */
+static const char *read_value(source *from, const char *folder, const char *file, const char *key) {
+    snprintf(from->path, sizeof from->path, "%s%s", folder, file);
+    from->found.key = key;
+    from->found.value[0] = '\0';
+    (void)each_line(from, see_wanted, &from->found);
+    return from->found.value;
 }
 
+static bool is_number(const char *text) { return text[0] >= '0' && text[0] <= '9'; }
+
 /* "123 kB" */
-static uint64_t meminfo_bytes(const char *root, const char *key) {
-    key_value found;
-    if (!find_key(root, "/proc/meminfo", key, &found)) return 0;
-    uint64_t kib = strtoull(found.value, NULL, 10);
+static uint64_t meminfo_bytes(source *from, const char *key) {
+    uint64_t kib = strtoull(read_value(from, from->root, "/proc/meminfo", key), NULL, 10);
     return kib > UINT64_MAX / 1024 ? 0 : kib * 1024;
 }
 
 /* ---- control groups ---- */
 
-static bool see_first(char *line, void *arg) {
-    snprintf(arg, LINE_BYTES, "%s", line);
-    return true;
-}
-
-static void tighten_to(stw_limits *out, const char *text, const char *path) {
-    if (text[0] < '0' || text[0] > '9') return; /* "max" */
+/* By what was read last. */
+static void tighten_memory(const source *from, stw_limits *out) {
+    const char *text = from->found.value;
+    if (!is_number(text)) return; /* "max" */
     uint64_t value = strtoull(text, NULL, 10);
     if (value >= V1_UNLIMITED || value >= out->cgroup_bytes) return;
     out->cgroup_bytes = value;
     snprintf(out->cgroup_file, sizeof out->cgroup_file, "%.*s", (int)sizeof out->cgroup_file - 1,
-             path);
-}
-
-static void tighten_memory(stw_limits *out, const char *path) {
-    char text[LINE_BYTES] = "";
-    if (each_line(path, see_first, text)) tighten_to(out, text, path);
-}
-
-static void tighten_hierarchy(stw_limits *out, const char *path) {
-    key_value found = {"hierarchical_memory_limit ", ""};
-    if (each_line(path, see_key, &found)) tighten_to(out, found.value, path);
+             from->path);
 }
 
 /* A quota of CPU time per period, as whole cores, rounded up. */
@@ -102,42 +110,42 @@ static void tighten_cores(stw_limits *out, uint64_t quota, uint64_t period) {
 
 typedef enum group_kind { GROUP_V2, GROUP_V1_MEMORY, GROUP_V1_CPU } group_kind;
 
-static uint64_t first_number(const char *folder, const char *file) {
-    char path[PATH_BYTES], text[LINE_BYTES] = "";
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    if (!each_line(path, see_first, text) || text[0] < '0' || text[0] > '9') return 0;
-    return strtoull(text, NULL, 10);
+static uint64_t first_number(source *from, const char *file) {
+    const char *text = read_value(from, from->folder, file, NULL);
+    return is_number(text) ? strtoull(text, NULL, 10) : 0;
 }
 
-static void read_group(stw_limits *out, group_kind kind, const char *folder) {
-    char path[PATH_BYTES], text[LINE_BYTES] = "";
+/* The group of from->folder. */
+static void read_group(source *from, stw_limits *out, group_kind kind) {
+    const char *text;
+    uint64_t quota;
     switch (kind) {
     case GROUP_V2:
-        snprintf(path, sizeof path, "%s/memory.max", folder);
-        tighten_memory(out, path);
-        snprintf(path, sizeof path, "%s/cpu.max", folder);
-        if (each_line(path, see_first, text) && text[0] >= '0' && text[0] <= '9') {
+        (void)read_value(from, from->folder, "/memory.max", NULL);
+        tighten_memory(from, out);
+        text = read_value(from, from->folder, "/cpu.max", NULL);
+        if (is_number(text)) {
             char *end = NULL;
-            uint64_t quota = strtoull(text, &end, 10);
+            quota = strtoull(text, &end, 10);
             tighten_cores(out, quota, strtoull(end, NULL, 10));
         }
         break;
     case GROUP_V1_MEMORY:
-        snprintf(path, sizeof path, "%s/memory.limit_in_bytes", folder);
-        tighten_memory(out, path);
+        (void)read_value(from, from->folder, "/memory.limit_in_bytes", NULL);
+        tighten_memory(from, out);
         /* Groups above a container's own cannot be seen, but their smallest limit is told here. */
-        snprintf(path, sizeof path, "%s/memory.stat", folder);
-        tighten_hierarchy(out, path);
+        (void)read_value(from, from->folder, "/memory.stat", "hierarchical_memory_limit ");
+        tighten_memory(from, out);
         break;
     case GROUP_V1_CPU: /* a quota of -1 means none */
-        tighten_cores(out, first_number(folder, "cpu.cfs_quota_us"),
-                      first_number(folder, "cpu.cfs_period_us"));
+        quota = first_number(from, "/cpu.cfs_quota_us");
+        tighten_cores(out, quota, first_number(from, "/cpu.cfs_period_us"));
         break;
     }
 }
 
 typedef struct group_reader {
-    const char *root;
+    source *from;
     stw_limits *out;
 } group_reader;
 
@@ -145,14 +153,15 @@ typedef struct group_reader {
  * exist under the mount; the mount itself is then the container's cgroup, and it is always read. */
 static void climb(const group_reader *reader, group_kind kind, const char *below,
                   const char *cgroup) {
-    char mount[MOUNT_BYTES], name[GROUP_BYTES], folder[FOLDER_BYTES];
-    snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", reader->root, below);
-    snprintf(name, sizeof name, "%s", cgroup);
+    source *from = reader->from;
+    char *name = from->name;
+    snprintf(from->mount, sizeof from->mount, "%s/sys/fs/cgroup%s", from->root, below);
+    snprintf(name, sizeof from->name, "%s", cgroup);
     for (;;) {
         size_t length = strlen(name);
         while (length > 0 && name[length - 1] == '/') name[--length] = '\0';
-        snprintf(folder, sizeof folder, "%s%s", mount, name);
-        read_group(reader->out, kind, folder);
+        snprintf(from->folder, sizeof from->folder, "%s%s", from->mount, name);
+        read_group(from, reader->out, kind);
         char *slash = strrchr(name, '/');
         if (slash == NULL) break;
         *slash = '\0';
@@ -187,28 +196,24 @@ static bool see_group(char *line, void *arg) {
 /* ---- resource limits and cores ---- */
 
 /* The last of "soft hard unit" or "soft hard" after the key; `hard` picks the second number. */
-static uint64_t resource_limit(const char *root, const char *key, bool hard) {
-    key_value found;
-    if (!find_key(root, "/proc/self/limits", key, &found)) return STW_UNLIMITED;
-    const char *at = found.value;
+static uint64_t resource_limit(source *from, const char *key, bool hard) {
+    const char *at = read_value(from, from->root, "/proc/self/limits", key);
     if (hard) {
         at += strcspn(at, " ");
         at += strspn(at, " ");
     }
-    if (*at < '0' || *at > '9') return STW_UNLIMITED;
-    return strtoull(at, NULL, 10);
+    return is_number(at) ? strtoull(at, NULL, 10) : STW_UNLIMITED;
 }
 
-static bool can_lock_any(const char *root) {
-    key_value found;
-    if (!find_key(root, "/proc/self/status", "CapEff:", &found)) return false;
-    return (strtoull(found.value, NULL, 16) >> CAP_IPC_LOCK_BIT & 1u) != 0;
+static bool can_lock_any(source *from) {
+    const char *capabilities = read_value(from, from->root, "/proc/self/status", "CapEff:");
+    return (strtoull(capabilities, NULL, 16) >> CAP_IPC_LOCK_BIT & 1u) != 0;
 }
 
 /* CPUs in "0-3,8,10-11"; 0 where there are none. */
 static uint32_t count_cpus(const char *list) {
     uint64_t count = 0;
-    for (const char *at = list; *at >= '0' && *at <= '9';) {
+    for (const char *at = list; is_number(at);) {
         char *end = NULL;
         uint64_t first = strtoull(at, &end, 10), last = first;
         if (*end == '-') last = strtoull(end + 1, &end, 10);
@@ -218,25 +223,16 @@ static uint32_t count_cpus(const char *list) {
     return count > UINT32_MAX ? UINT32_MAX : (uint32_t)count;
 }
 
-static uint32_t allowed_cores(const char *root) {
-    key_value found;
-    if (!find_key(root, "/proc/self/status", "Cpus_allowed_list:", &found)) return 1;
-    uint32_t count = count_cpus(found.value);
+static uint32_t allowed_cores(source *from) {
+    uint32_t count =
+        count_cpus(read_value(from, from->root, "/proc/self/status", "Cpus_allowed_list:"));
     return count < 1 ? 1 : count;
 }
 
-/* The first line of <root>/<file>; "" where there is none. */
-static void first_line(const char *root, const char *file, char out[LINE_BYTES]) {
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s%s", root, file);
-    out[0] = '\0';
-    (void)each_line(path, see_first, out);
-}
-
 /* "always [madvise] never": the word in brackets. */
-static void read_huge_pages(const char *root, stw_limits *out) {
-    char line[LINE_BYTES];
-    first_line(root, "/sys/kernel/mm/transparent_hugepage/enabled", line);
+static void read_huge_pages(source *from, stw_limits *out) {
+    const char *line =
+        read_value(from, from->root, "/sys/kernel/mm/transparent_hugepage/enabled", NULL);
     const char *open = strchr(line, '[');
     if (open == NULL) return;
     size_t length = strcspn(open + 1, "]");
@@ -246,30 +242,38 @@ static void read_huge_pages(const char *root, stw_limits *out) {
     }
 }
 
-stw_status stw_limits_read(const char *root, stw_limits *out, stw_error *err) {
-    memset(out, 0, sizeof *out);
+static stw_status read_limits(source *from, stw_limits *out, stw_error *err) {
+    const char *root = from->root;
     out->cgroup_bytes = STW_UNLIMITED;
-    out->memory_bytes = meminfo_bytes(root, "MemTotal:");
-    if (out->memory_bytes == 0) {
-        char path[PATH_BYTES];
-        snprintf(path, sizeof path, "%s/proc/meminfo", root);
-        return stw_fail_native(err, STW_STATUS_IO, errno, path,
+    errno = 0;
+    out->memory_bytes = meminfo_bytes(from, "MemTotal:");
+    if (out->memory_bytes == 0 && from->code == 0)
+        return stw_fail_native(err, STW_STATUS_IO, errno, from->path,
                                "expected a line \"MemTotal: <number> kB\", found none");
-    }
-    out->available_bytes = meminfo_bytes(root, "MemAvailable:");
-    out->cores = out->affinity_cores = allowed_cores(root);
-    char line[LINE_BYTES];
-    first_line(root, "/sys/devices/system/cpu/online", line);
-    out->online_cores = count_cpus(line);
-    read_huge_pages(root, out);
-    group_reader reader = {root, out};
-    char path[PATH_BYTES];
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    (void)each_line(path, see_group, &reader);
+    out->available_bytes = meminfo_bytes(from, "MemAvailable:");
+    out->cores = out->affinity_cores = allowed_cores(from);
+    out->online_cores = count_cpus(read_value(from, root, "/sys/devices/system/cpu/online", NULL));
+    read_huge_pages(from, out);
+    group_reader reader = {from, out};
+    snprintf(from->path, sizeof from->path, "%s/proc/self/cgroup", root);
+    (void)each_line(from, see_group, &reader);
     out->page_lock_bytes =
-        can_lock_any(root) ? STW_UNLIMITED : resource_limit(root, "Max locked memory", true);
-    out->address_space_bytes = resource_limit(root, "Max address space", false);
-    return STW_STATUS_OK;
+        can_lock_any(from) ? STW_UNLIMITED : resource_limit(from, "Max locked memory", true);
+    out->address_space_bytes = resource_limit(from, "Max address space", false);
+    if (from->code == 0) return STW_STATUS_OK;
+    errno = from->code;
+    return stw_fail_errno(err, from->failed, "cannot be opened");
+}
+
+stw_status stw_limits_read(const char *root, stw_limits *out, stw_error *err) {
+    source *from = calloc(1, sizeof *from);
+    memset(out, 0, sizeof *out);
+    if (from == NULL)
+        return stw_fail(err, STW_STATUS_NO_MEMORY, "limits", "out of memory for reading them");
+    from->root = root;
+    stw_status status = read_limits(from, out, err);
+    free(from);
+    return status;
 }
 
 uint64_t stw_limits_usable_bytes(const stw_limits *limits) {

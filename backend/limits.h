@@ -22,7 +22,8 @@ typedef struct stw_limits {
     char huge_pages[16];          /* transparent ones: "always", "madvise", "never"; "": unknown */
 } stw_limits;
 
-/** Read the limits. What is missing limits nothing, proc/meminfo excepted: IO.
+/** Read the limits. What is missing limits nothing, proc/meminfo excepted: IO, and so is a file for
+ * which this process has no descriptor or memory left.
  * @param root "" for this machine, else a folder that holds `proc` and `sys`: resource limits and
  * cores then come from its proc/self/limits and proc/self/status */
 STW_MUST_USE stw_status stw_limits_read(const char *root, stw_limits *out, stw_error *err);

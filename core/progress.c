@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/deadline.h"
+#include "core/locale.h"
 #include "core/log.h"
 #include "core/units.h"
 
@@ -55,6 +56,7 @@ static struct timespec at(double s) {
 
 static void *tell(void *unused) {
     (void)unused;
+    (void)stw_locale_enter();
     bool terminal = isatty(STDERR_FILENO) == 1;
     pthread_mutex_lock(&mutex);
     double next_s = start_s + (terminal ? TERMINAL_FIRST_S : FILE_EVERY_S);

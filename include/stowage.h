@@ -15,6 +15,7 @@
  * that was compiled with an older header works with a newer library of the same major version.
  * Fields are only ever added at the end. Zeroed options are the defaults. A size beyond that of the
  * library's struct is valid: the library neither reads nor writes what lies behind its own fields.
+ * Options below the size of the struct's first version are USAGE.
  *
  * NULL. An argument that must not be NULL gives USAGE and its name in the error; functions without
  * a status return 0, "", NULL or STOWAGE_NONE and zero the struct that they fill, if any.
@@ -27,7 +28,16 @@
  * stw_set_log) and never exits.
  *
  * Threads. Models, plans and results do not change once made; any number of threads may read one.
- * An error, and a session, belong to one thread at a time. */
+ * An error, and a session, belong to one thread at a time. A call takes up to 48 KiB of its
+ * thread's stack, and more where a GPU's driver or a communication library needs it: 64 KiB are
+ * enough without one.
+ *
+ * Locale. Numbers in files, settings and messages have a decimal point, whatever locale the program
+ * has set. Callbacks have the program's locale.
+ *
+ * Fork. A child may read and free all that its parent made, and may execute plans. A session stays
+ * its parent's: freeing it in the child changes nothing of the parent's, and every other call with
+ * it is USAGE. */
 #ifndef STOWAGE_H
 #define STOWAGE_H
 
@@ -322,9 +332,9 @@ STW_API int stw_get_digest(const stw_result_t *result, const char *component, ui
 typedef struct stw_session_options_t {
     const char *backend; /* "auto" (NULL), "cuda", "host" */
     /* Arenas of the caller, of gpu_arena_bytes and host_arena_bytes of this rank's kind or more,
-     * aligned to STOWAGE_ALIGNMENT. They outlive the session. NULL: the library allocates. With
-     * "host" both are host memory. With "cuda" the host arena is page-locked while the session
-     * lasts, unless it is already. */
+     * aligned to STOWAGE_ALIGNMENT and apart from each other. They outlive the session. NULL: the
+     * library allocates. With "host" both are host memory. With "cuda" the host arena is
+     * page-locked while the session lasts, unless it is already. */
     void *gpu_address, *host_address;
     uint64_t gpu_bytes, host_bytes;
     /* With "cuda", cudaStream_t of the caller's; NULL: streams of the library's own. The default
@@ -353,7 +363,8 @@ typedef struct stw_session_t stw_session_t;
 STW_API_CHECKED stw_status_t stw_open_session(const stw_plan_t *plan,
                                               const stw_session_options_t *options, size_t size,
                                               stw_session_t **out, stw_error_t *error);
-/** Detach. Memory and streams of the caller stay as they are. */
+/** Detach. Memory and streams of the caller stay as they are. In a child of the process that opened
+ * the session only the child's handle is freed. */
 STW_API void stw_free_session(stw_session_t *session);
 
 typedef struct stw_session_info_t {
@@ -365,7 +376,8 @@ STW_API void stw_get_session_info(const stw_session_t *session, stw_session_info
                                   size_t size);
 
 /** Learning rate of a parameter group from the next movement on: 0 the optimizer's own, i those of
- * optimizer.groups[i - 1] of the run. */
+ * optimizer.groups[i - 1] of the run.
+ * @param learning_rate 0 to 1000, as optimizer.lr */
 STW_API_CHECKED stw_status_t stw_set_learning_rate(stw_session_t *session, uint32_t group,
                                                    double learning_rate, stw_error_t *error);
 /** Use the parameters that lie in the arenas instead of loading: makes their master weights. */
@@ -390,7 +402,8 @@ typedef struct stw_sample_t {
 STW_API_CHECKED stw_status_t stw_execute_movement(stw_session_t *session, const char *phase,
                                                   uint64_t step, stw_sample_t *out, size_t size,
                                                   stw_error_t *error);
-/** Digest of a state component as it is now, over all ranks; see stw_get_digest. */
+/** Digest of a state component as it is now, over all ranks; see stw_get_digest. USAGE for one that
+ * the plan does not have. */
 STW_API_CHECKED stw_status_t stw_digest_state(stw_session_t *session, const char *component,
                                               uint64_t *out, stw_error_t *error);
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Version, errors, messages. */
+#define _POSIX_C_SOURCE 200809L /* getpid */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "core/locale.h"
 #include "core/log.h"
 #include "library/handles.h"
 #include "stw_config.h"
@@ -59,9 +62,15 @@ int stw_get_exit_code(stw_status_t status) { return stw_status_exit_code(from_pu
 
 /* ---- errors ---- */
 
+static void clear(stw_error_t *error) {
+    static const stw_error none = STW_ERROR_INIT;
+    error->error = none;
+    error->text[0] = '\0';
+}
+
 stw_error_t *stw_new_error(void) {
     stw_error_t *error = malloc(sizeof *error);
-    if (error != NULL) (void)stw_library_begin(error);
+    if (error != NULL) clear(error);
     return error;
 }
 
@@ -79,11 +88,17 @@ long stw_get_error_native(const stw_error_t *error) {
     return error != NULL ? error->error.native : 0;
 }
 
+/* The locale that this thread's caller has set, and the calls that the thread is in: a log callback
+ * may make another. */
+static _Thread_local struct {
+    void *locale;
+    unsigned depth;
+} caller;
+
 stw_error *stw_library_begin(stw_error_t *error) {
-    static const stw_error none = STW_ERROR_INIT;
+    if (caller.depth++ == 0) caller.locale = stw_locale_enter();
     if (error == NULL) return NULL;
-    error->error = none;
-    error->text[0] = '\0';
+    clear(error);
     return &error->error;
 }
 
@@ -93,6 +108,7 @@ stw_status_t stw_library_end(stw_status status, stw_error_t *error) {
         (void)stw_fail(&error->error, status, NULL, "%s", stw_status_text(status));
         stw_error_format(&error->error, error->text, sizeof error->text);
     }
+    if (--caller.depth == 0) stw_locale_leave(caller.locale);
     return to_public(status);
 }
 
@@ -104,6 +120,25 @@ stw_status stw_library_need(const void *argument, const char *name, stw_error *e
 stw_status stw_library_need_seconds(double seconds, const char *name, stw_error *err) {
     if (isfinite(seconds) && seconds >= 0) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_USAGE, name, "found %g, expected at least 0", seconds);
+}
+
+stw_status stw_library_take(void *to, size_t to_size, const void *from, size_t size, size_t first,
+                            stw_error *err) {
+    if (from == NULL) return STW_STATUS_OK;
+    if (size < first)
+        return stw_fail(err, STW_STATUS_USAGE, "size",
+                        "found %zu bytes, expected the sizeof of the struct, %zu or more", size,
+                        first);
+    stw_library_copy(to, to_size, from, size);
+    return STW_STATUS_OK;
+}
+
+stw_status stw_library_need_process(long pid, const char *name, stw_error *err) {
+    if (pid == (long)getpid()) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_USAGE, name,
+                    "found process %ld, expected process %ld, which opened it: its threads, "
+                    "device and connections do not outlive a fork",
+                    (long)getpid(), pid);
 }
 
 void stw_library_copy(void *to, size_t to_size, const void *from, size_t from_size) {
@@ -120,7 +155,18 @@ static struct {
 
 static void forward(stw_log_level level, const char *text, void *user) {
     (void)user;
-    if (listener.callback != NULL) listener.callback((stw_log_level_t)level, text, listener.user);
+    if (listener.callback == NULL) return;
+    const unsigned depth = caller.depth;
+    void *locale = caller.locale, *inside = NULL;
+    if (depth > 0) {
+        inside = stw_locale_enter();
+        stw_locale_leave(locale);
+        caller.depth = 0;
+    }
+    listener.callback((stw_log_level_t)level, text, listener.user);
+    stw_locale_leave(inside);
+    caller.depth = depth;
+    caller.locale = locale;
 }
 
 _Static_assert((int)STW_LOG_ERROR == STOWAGE_LOG_ERROR &&

@@ -27,8 +27,12 @@ static stw_status wrap(stw_plan *plan, stw_plan_t **out, stw_error *err) {
 
 void stw_free_plan(stw_plan_t *plan) {
     if (plan == NULL) return;
-    stw_pool_free(plan->spaces.pool);
-    pthread_mutex_destroy(&plan->spaces.mutex);
+    /* In use only in a child that was forked while a thread of its parent used them. */
+    if (pthread_mutex_trylock(&plan->spaces.mutex) == 0) {
+        stw_pool_free(plan->spaces.pool);
+        pthread_mutex_unlock(&plan->spaces.mutex);
+        pthread_mutex_destroy(&plan->spaces.mutex);
+    }
     stw_plan_free(plan->plan);
     free(plan);
 }
@@ -116,7 +120,8 @@ stw_status_t stw_make_plan(const stw_model_t *model, const stw_plan_options_t *o
     if (out != NULL) *out = NULL;
     STW_TRY(stw_library_need(model, "model", err));
     STW_TRY(stw_library_need(out, "out", err));
-    if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
+    STW_TRY(stw_library_take(&mine, sizeof mine, options, size,
+                             STW_LIBRARY_UP_TO(stw_plan_options_t, time_limit_s), err));
     STW_TRY(check_options(&mine, err));
     before_s = stw_deadline_set(
         stw_now_s() + (mine.time_limit_s > 0 ? mine.time_limit_s : STW_PLANNER_TIME_LIMIT_S));

@@ -20,7 +20,8 @@ stw_status_t stw_execute_plan(const stw_plan_t *plan, const stw_run_options_t *o
     if (out != NULL) *out = NULL;
     STW_TRY(stw_library_need(plan, "plan", err));
     STW_TRY(stw_library_need(out, "out", err));
-    if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
+    STW_TRY(stw_library_take(&mine, sizeof mine, options, size,
+                             STW_LIBRARY_UP_TO(stw_run_options_t, no_verify), err));
     STW_TRY(stw_library_need_seconds(mine.timeout_s, "timeout_s", err));
     const stw_executor_options executor = {.backend = mine.backend != NULL ? mine.backend : "auto",
                                            .steps = mine.steps > 0 ? mine.steps : 1,

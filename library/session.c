@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Execution with memory and streams of the caller. */
+#define _POSIX_C_SOURCE 200809L /* getpid */
 #include "backend/executor/session.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "library/handles.h"
 
 struct stw_session_t {
+    long pid;                 /* of the process that opened it */
     stw_device_config caller; /* memory, streams and GPU of the caller */
     stw_executor_options options;
     stw_session *session;
@@ -44,11 +47,13 @@ stw_status_t stw_open_session(const stw_plan_t *plan, const stw_session_options_
     if (out != NULL) *out = NULL;
     STW_TRY(stw_library_need(plan, "plan", err));
     STW_TRY(stw_library_need(out, "out", err));
-    if (options != NULL) stw_library_copy(&mine, sizeof mine, options, size);
+    STW_TRY(stw_library_take(&mine, sizeof mine, options, size,
+                             STW_LIBRARY_UP_TO(stw_session_options_t, timeout_s), err));
     STW_TRY(stw_library_need_seconds(mine.timeout_s, "timeout_s", err));
     handle = calloc(1, sizeof *handle);
     if (handle == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "session", "out of memory"));
     take_options(&mine, handle);
+    handle->pid = (long)getpid();
     STW_TRY(stw_session_open(plan->plan, &handle->options, &handle->session, err));
     *out = handle;
     handle = NULL;
@@ -59,7 +64,12 @@ out:
 
 void stw_free_session(stw_session_t *session) {
     if (session == NULL) return;
-    stw_session_close(session->session);
+    /* A child's copy has no threads, and what it would close is the parent's. */
+    if (session->pid == (long)getpid()) {
+        (void)stw_library_begin(NULL); /* it may say something */
+        stw_session_close(session->session);
+        (void)stw_library_end(STW_STATUS_OK, NULL);
+    }
     free(session);
 }
 
@@ -81,11 +91,17 @@ void stw_get_session_info(const stw_session_t *session, stw_session_info_t *out,
     stw_library_copy(out, size, &info, sizeof info);
 }
 
+static stw_status need(const stw_session_t *session, stw_error *err) {
+    stw_status status = stw_library_need(session, "session", err);
+    return status == STW_STATUS_OK ? stw_library_need_process(session->pid, "session", err)
+                                   : status;
+}
+
 stw_status_t stw_set_learning_rate(stw_session_t *session, uint32_t group, double learning_rate,
                                    stw_error_t *error) {
     stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
-    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(need(session, err));
     STW_TRY(stw_session_set_lr(session->session, group, learning_rate, err));
 out:
     return stw_library_end(status, error);
@@ -94,7 +110,7 @@ out:
 stw_status_t stw_adopt_params(stw_session_t *session, stw_error_t *error) {
     stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
-    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(need(session, err));
     STW_TRY(stw_session_adopt(session->session, err));
 out:
     return stw_library_end(status, error);
@@ -103,7 +119,7 @@ out:
 stw_status_t stw_seed_gradients(stw_session_t *session, uint64_t step, stw_error_t *error) {
     stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
-    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(need(session, err));
     STW_TRY(stw_session_seed_grads(session->session, step, err));
 out:
     return stw_library_end(status, error);
@@ -115,8 +131,10 @@ stw_status_t stw_execute_movement(stw_session_t *session, const char *phase, uin
     stw_error *err = stw_library_begin(error);
     stw_session_sample sample;
     stw_phase wanted;
-    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(need(session, err));
     STW_TRY(stw_library_need(phase, "phase", err));
+    STW_TRY(
+        stw_library_take(NULL, 0, out, size, STW_LIBRARY_UP_TO(stw_sample_t, clip_factor), err));
     if (!stw_phase_parse(phase, &wanted))
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, "phase",
                          "found \"%.60s\", expected one of the plan's", phase));
@@ -134,7 +152,7 @@ stw_status_t stw_digest_state(stw_session_t *session, const char *component, uin
     stw_status status = STW_STATUS_OK;
     stw_error *err = stw_library_begin(error);
     uint64_t digest[STW_N_DIGESTS];
-    STW_TRY(stw_library_need(session, "session", err));
+    STW_TRY(need(session, err));
     STW_TRY(stw_library_need(component, "component", err));
     STW_TRY(stw_library_need(out, "out", err));
     int d = stw_library_digest_of(component);
@@ -142,6 +160,9 @@ stw_status_t stw_digest_state(stw_session_t *session, const char *component, uin
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, "component",
                          "found \"%.60s\", expected params, exp_avg, exp_avg_sq or master",
                          component));
+    if (!stw_session_has(session->session, d))
+        STW_TRY(stw_fail(err, STW_STATUS_USAGE, "component",
+                         "found \"%.60s\", which this plan's state does not have", component));
     STW_TRY(stw_session_digest(session->session, digest, err));
     *out = digest[d];
 out:

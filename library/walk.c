@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a plan says, row by row. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -167,10 +168,12 @@ int stw_get_bucket(const stw_plan_t *handle, uint32_t kind, uint32_t i, stw_buck
 
 /* ---- from tensors to memory ---- */
 
-/* The mutex is held. */
+/* The mutex is held, or the spaces are the caller's own. */
 static bool load_spaces(const stw_job *job, stw_library_spaces *s, uint32_t rank) {
     if (s->pool != NULL && s->rank == rank) return true;
-    stw_pool_free(s->pool);
+    stw_pool *old = s->pool;
+    s->pool = NULL; /* a child that is forked now frees no pool that the parent frees */
+    stw_pool_free(old);
     s->pool = stw_pool_new();
     s->rank = rank;
     bool done = s->pool != NULL;
@@ -183,16 +186,29 @@ static bool load_spaces(const stw_job *job, stw_library_spaces *s, uint32_t rank
 }
 
 /* The first run of a tensor's elements, from one on, that a rank has of a component. */
+static bool find_in(const stw_plan *plan, stw_library_spaces *s, uint32_t rank,
+                    stw_component component, stw_view wanted, stw_overlap *out) {
+    if (!load_spaces(plan->job, s, rank)) return false;
+    const stw_space *space = &s->spaces[stw_component_space(component)];
+    stw_meet meet = stw_meet_begin(wanted, stw_space_whole(space));
+    return stw_meet_next(&meet, out);
+}
+
+/* The same by the spaces that are kept, or, while another thread uses them, by some of this call's
+ * own: in a child that was forked then they would be in use for ever. */
 static bool find_run(const stw_plan *plan, stw_library_spaces *s, uint32_t rank,
                      stw_component component, stw_view wanted, stw_overlap *out) {
     bool found = false;
-    pthread_mutex_lock(&s->mutex);
-    if (load_spaces(plan->job, s, rank)) {
-        const stw_space *space = &s->spaces[stw_component_space(component)];
-        stw_meet meet = stw_meet_begin(wanted, stw_space_whole(space));
-        found = stw_meet_next(&meet, out);
+    if (pthread_mutex_trylock(&s->mutex) == 0) {
+        found = find_in(plan, s, rank, component, wanted, out);
+        pthread_mutex_unlock(&s->mutex);
+        return found;
     }
-    pthread_mutex_unlock(&s->mutex);
+    stw_library_spaces *own = calloc(1, sizeof *own);
+    if (own == NULL) return false;
+    found = find_in(plan, own, rank, component, wanted, out);
+    stw_pool_free(own->pool);
+    free(own);
     return found;
 }
 

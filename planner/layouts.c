@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/deadline.h"
+#include "core/locale.h"
 #include "plan/program/effect.h"
 #include "planner/clock.h"
 #include "planner/layouts_list.h"
@@ -148,6 +149,7 @@ static void *work(void *user) {
     search *s = user;
     uint32_t i = 0;
     const double before = stw_deadline_set(s->end_s);
+    void *locale = stw_locale_enter();
     while (take(s, &i)) {
         stw_error err = STW_ERROR_INIT;
         result found = {.is = LATE, .seconds = NAN};
@@ -164,6 +166,7 @@ static void *work(void *user) {
         }
         pthread_mutex_unlock(&s->mutex);
     }
+    stw_locale_leave(locale);
     (void)stw_deadline_set(before);
     return NULL;
 }

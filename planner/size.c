@@ -9,6 +9,7 @@
 
 #include "core/checked.h"
 #include "core/deadline.h"
+#include "core/locale.h"
 #include "planner/clock.h"
 #include "planner/sweep.h"
 
@@ -654,6 +655,7 @@ static void note_refused(sizing *all, uint32_t i, const search *s) {
 static void *work(void *user) {
     sizing *all = user;
     uint32_t i = 0;
+    void *locale = stw_locale_enter();
     while (take_kind(all, &i)) {
         stw_error err = STW_ERROR_INIT;
         stw_pool *pool = stw_pool_new();
@@ -678,6 +680,7 @@ static void *work(void *user) {
         pthread_mutex_unlock(&all->mutex);
         stw_pool_free(pool);
     }
+    stw_locale_leave(locale);
     return NULL;
 }
 

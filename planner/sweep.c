@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/deadline.h"
+#include "core/locale.h"
 #include "planner/clock.h"
 
 #define MOST_JOBS 256u
@@ -262,6 +263,7 @@ static bool take_row(running *r, uint32_t *out) {
 static void *work(void *user) {
     running *r = user;
     uint32_t i;
+    void *locale = stw_locale_enter();
     while (take_row(r, &i)) {
         stw_error err = STW_ERROR_INIT;
         stw_sweep_row row = {0};
@@ -277,6 +279,7 @@ static void *work(void *user) {
         stw_pool_free(pool);
         if (r->options->count != NULL) r->options->count(1);
     }
+    stw_locale_leave(locale);
     return NULL;
 }
 

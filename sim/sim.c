@@ -56,8 +56,8 @@ typedef struct simulation {
     link *links; /* [n_ops] */
     bool *ended; /* [n_ops] */
     double now_s;
-    uint32_t left; /* operations of the movement that have not ended */
-    lane lanes[STW_N_STREAMS];
+    uint32_t left;     /* operations of the movement that have not ended */
+    lane *lanes;       /* [STW_N_STREAMS] */
     meeting *meetings; /* [N_MEETINGS] by the hash of their key */
 } simulation;
 
@@ -282,9 +282,10 @@ static stw_status make(const stw_job *job, const stw_program *program, simulatio
         e->links = stw_pool_array(pool, n, sizeof *e->links);
         e->ended = stw_pool_array(pool, n, sizeof *e->ended);
         e->meetings = stw_pool_array(pool, N_MEETINGS, sizeof *e->meetings);
+        e->lanes = stw_pool_array(pool, STW_N_STREAMS, sizeof *e->lanes);
     }
     if (sim == NULL || sim->ops == NULL || e->links == NULL || e->ended == NULL ||
-        e->meetings == NULL) {
+        e->meetings == NULL || e->lanes == NULL) {
         stw_pool_free(pool);
         return stw_fail(err, STW_STATUS_NO_MEMORY, NULL,
                         "out of memory for the simulation of %zu operations", n);

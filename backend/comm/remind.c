@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "core/locale.h"
 #include "core/log.h"
 
 #define AFTER_S 10.0
@@ -23,6 +24,7 @@ static void *wait_and_tell(void *state) {
     stw_remind *r = state;
     char missing[700];
     struct timespec end;
+    (void)stw_locale_enter();
     (void)clock_gettime(CLOCK_MONOTONIC, &end);
     double ns = (double)end.tv_nsec + 1e9 * (r->after_s - (double)(time_t)r->after_s);
     end.tv_sec += (time_t)r->after_s + (ns >= 1e9 ? 1 : 0);

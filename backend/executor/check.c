@@ -93,6 +93,13 @@ static int digest_index(stw_component component) {
     }
 }
 
+bool stw_exec_has_digest(const stw_rank_run *run, int digest) {
+    for (uint32_t k = 0; k < run->job->n_kinds; k++)
+        for (uint32_t i = 0; i < run->plan->layouts[k]->n_regions; i++)
+            if (digest_index(run->plan->layouts[k]->regions[i].component) == digest) return true;
+    return false;
+}
+
 stw_status stw_exec_digest(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t sums[STW_N_DIGESTS] = {0};

@@ -200,6 +200,8 @@ void stw_exec_progress_add(const stw_rank_run *run, uint64_t count);
 STW_MUST_USE stw_status stw_exec_zero_moments(stw_rank_run *run, stw_error *err);
 STW_MUST_USE stw_status stw_exec_seed_grads(stw_rank_run *run, uint64_t step, stw_error *err);
 STW_MUST_USE stw_status stw_exec_digest(stw_rank_run *run, stw_error *err);
+/** Whether any rank holds the component of an index of stw_run_result.digest. */
+bool stw_exec_has_digest(const stw_rank_run *run, int digest);
 STW_MUST_USE stw_status stw_exec_verify(stw_rank_run *run, stw_error *err);
 
 /* result.c: what was measured */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L
 #include "backend/executor/schedule.h"
+#include "core/locale.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -203,6 +204,7 @@ static void *lane_main(void *arg) {
     stw_streams *s = l->streams;
     uint64_t turn = 0;
     s->backend->enter(s->device, l->stream);
+    (void)stw_locale_enter();
     pthread_mutex_lock(&s->mutex);
     for (;;) {
         while (!s->stop && s->turn == turn) pthread_cond_wait(&s->begun, &s->mutex);

@@ -45,9 +45,9 @@ stw_status stw_session_set_lr(stw_session *session, uint32_t group, double lr, s
     if (group >= groups)
         return stw_fail(err, STW_STATUS_USAGE, "learning rate",
                         "found parameter group %u, the plan has %u", group, groups);
-    if (!isfinite(lr) || lr < 0)
-        return stw_fail(err, STW_STATUS_USAGE, "learning rate", "found %g, expected at least 0",
-                        lr);
+    if (!(lr >= 0 && lr <= STW_MOST_LR))
+        return stw_fail(err, STW_STATUS_USAGE, "learning rate", "found %g, expected 0 to %g", lr,
+                        STW_MOST_LR);
     session->lr[group] = lr;
     return STW_STATUS_OK;
 }
@@ -159,6 +159,10 @@ out:
 
 stw_status stw_session_seed_grads(stw_session *session, uint64_t step, stw_error *err) {
     return stw_exec_seed_grads(session->run, step, err);
+}
+
+bool stw_session_has(const stw_session *session, int digest) {
+    return stw_exec_has_digest(session->run, digest);
 }
 
 stw_status stw_session_digest(stw_session *session, uint64_t digest[STW_N_DIGESTS],

@@ -18,7 +18,8 @@ void stw_session_close(stw_session *session); /* NULL is fine */
 const stw_rank_run *stw_session_run(const stw_session *session);
 
 /** Learning rate of a parameter group from the next movement on: 0 the optimizer's own, i those of
- * run.optimizer.groups[i - 1]. USAGE for a group that the plan does not have. */
+ * run.optimizer.groups[i - 1]. USAGE for a group that the plan does not have, and
+ * for a rate outside 0 to STW_MOST_LR. */
 STW_MUST_USE stw_status stw_session_set_lr(stw_session *session, uint32_t group, double lr,
                                            stw_error *err);
 
@@ -39,6 +40,8 @@ STW_MUST_USE stw_status stw_session_issue(stw_session *session, stw_phase phase,
 STW_MUST_USE stw_status stw_session_adopt(stw_session *session, stw_error *err);
 /** Seeded gradients of a step, as stw_execute makes them. */
 STW_MUST_USE stw_status stw_session_seed_grads(stw_session *session, uint64_t step, stw_error *err);
+/** Whether the plan has the component of an index of stw_run_result.digest. */
+bool stw_session_has(const stw_session *session, int digest);
 /** Digests of the state over all ranks, in the order of stw_run_result.digest. */
 STW_MUST_USE stw_status stw_session_digest(stw_session *session, uint64_t digest[STW_N_DIGESTS],
                                            stw_error *err);

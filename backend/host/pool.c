@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE /* sched_getaffinity, pthread_setaffinity_np */
 #include "backend/host/pool.h"
+#include "core/locale.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -97,6 +98,7 @@ static void wait_for_work(stw_threads *threads, unsigned seen) {
 
 static void *worker(void *arg) {
     stw_threads *threads = arg;
+    (void)stw_locale_enter();
     while (!atomic_load(&threads->stop)) {
         unsigned seen = atomic_load(&threads->posted);
         bool any = false;

@@ -245,6 +245,20 @@ void stw_block_parts_work(const stw_job *job, uint32_t group, const stw_work_sty
     stw_work_product(out, style->fp8, tokens, parts->columns / style->tp, hidden, 1, 1);
 }
 
+void stw_block_append_forward_work(const stw_job *job, uint32_t block, const stw_work_style *style,
+                                   stw_work *work) {
+    stw_work forward;
+    stw_block_forward_work(job, block, style, &forward);
+    stw_work_add(work, &forward, 1);
+}
+
+void stw_block_append_parts_work(const stw_job *job, uint32_t group, const stw_work_style *style,
+                                 const stw_block_parts *parts, stw_work *work) {
+    stw_work again;
+    stw_block_parts_work(job, group, style, parts, &again);
+    stw_work_add(work, &again, 1);
+}
+
 /* ---- head and loss ---- */
 
 void stw_head_forward_work(const stw_job *job, const stw_work_style *style, double tokens,

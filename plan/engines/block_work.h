@@ -26,9 +26,15 @@ void stw_block_forward_work(const stw_job *job, uint32_t block, const stw_work_s
 /** Gradients of inputs, and of the trained part of the weights. */
 void stw_block_backward_work(const stw_job *job, uint32_t block, const stw_work_style *style,
                              stw_work *out);
+/** Append a block's forward to work: what recomputation adds to a backward. These two keep the list
+ * that they append out of their callers' frames: threads may have small stacks. */
+void stw_block_append_forward_work(const stw_job *job, uint32_t block, const stw_work_style *style,
+                                   stw_work *work);
 /** Parts of a block's forward: what selective recomputation adds. */
 void stw_block_parts_work(const stw_job *job, uint32_t group, const stw_work_style *style,
                           const stw_block_parts *parts, stw_work *out);
+void stw_block_append_parts_work(const stw_job *job, uint32_t group, const stw_work_style *style,
+                                 const stw_block_parts *parts, stw_work *work);
 /** Head and loss of so many tokens: forward, or backward with this many products of the forward's
  * size. */
 void stw_head_forward_work(const stw_job *job, const stw_work_style *style, double tokens,

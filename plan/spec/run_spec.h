@@ -18,6 +18,8 @@
 #include "plan/spec/spec_keys.h"
 #include "plan/spec/terms.h"
 
+#define STW_MOST_LR 1000.0 /* learning rates above are mistakes: AdamW moves by about lr a step */
+
 #define STW_AUTO UINT32_MAX /* of a 32-bit count or choice: the planner decides */
 #define STW_NONE (UINT32_MAX - 1)
 #define STW_AUTO_BYTES UINT64_MAX

@@ -213,7 +213,7 @@ const stw_spec_table *stw_role_table(void) { return &role_table; }
 static const stw_spec_row group_rows[] = {
     {STRINGS("match"), OF_GROUP(match), .fallback = "[]",
      .note = "shell patterns of tensor names, or 1d: tensors of one dimension"},
-    {RATIO("lr"), OF_GROUP(lr), .words = same_number, .fallback = "same", BOUNDS(0, 1000)},
+    {RATIO("lr"), OF_GROUP(lr), .words = same_number, .fallback = "same", BOUNDS(0, STW_MOST_LR)},
     {RATIO("weight_decay"), OF_GROUP(weight_decay), .words = same_number, .fallback = "same",
      BOUNDS(0, 1000)},
 };
@@ -312,7 +312,7 @@ static const stw_spec_row rows_before[] = {
      .fallback = "1", .note = "largest global norm of the gradients; none or 0: no clipping",
      BOUNDS(1e-30, 1e30), .zero = true},
     {RATIO("optimizer.lr"), AT(optimizer.lr), .also = "learning_rate", .fallback = "1e-3",
-     .note = "torch.optim.AdamW's default, like the next three", BOUNDS(0, 1000),
+     .note = "torch.optim.AdamW's default, like the next three", BOUNDS(0, STW_MOST_LR),
      .needs = NEEDS(STEP)},
     {.key = "optimizer.betas",
      .kind = STW_SPEC_PAIR,

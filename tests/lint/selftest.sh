@@ -81,6 +81,10 @@ refuse frameworks planner/e.c 'int x = strcmp(name, "DeepSpeed");'
 refuse frameworks planner/e.c '/* ZeRO-3 */'
 refuse frameworks backend/cuda/e.cu '/* see verl */'
 refuse frameworks cli/e.c '/* AReaL pull request 1 */'
+refuse locale cli/e.c 'void f(void) { (void)setlocale(LC_ALL, ""); }'
+refuse locale backend/host/e.c 'void f(void) { (void)uselocale(0); }'
+refuse locale planner/e.c 'void f(void) { (void)pthread_create(&t, NULL, f, NULL); }'
+refuse locale library/e.c 'void f(void) { (void)stw_library_begin(error); }'
 refuse size core/a.h "$(printf '\tint x;')"
 refuse size core/a.h "int x; "
 refuse size core/a.h "/* $(printf '%0100d' 0) */"

@@ -190,16 +190,14 @@ static void free_acts(pass *p, uint32_t block, int part) {
 static void backward_transformer(pass *p, uint32_t block) {
     const stw_backward_bytes need = stw_block_backward_bytes(p->job, block);
     const stw_work_style style = stw_work_style_eager(p->job);
-    stw_work work, again;
+    stw_work work;
     stw_block_backward_work(p->job, block, &style, &work);
     if (p->acts[block] == STW_ACT_RECOMPUTE) {
         visit(p, block);
         stw_fetch_release(&p->fetch);
         alloc_acts(p, block);
-        if (stw_block_saves(p->job, block)) {
-            stw_block_forward_work(p->job, block, &style, &again);
-            stw_work_add(&work, &again, 1);
-        }
+        if (stw_block_saves(p->job, block))
+            stw_block_append_forward_work(p->job, block, &style, &work);
     }
     stw_fetch_enter(&p->fetch, block);
     stw_fetch_next(&p->fetch, block);

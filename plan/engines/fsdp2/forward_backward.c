@@ -199,14 +199,11 @@ static void backward_work(const stw_pass *p, uint32_t block, stw_work *out) {
     const stw_job *job = p->b->job;
     const stw_work_style style = stw_work_style_eager(job);
     const stw_block_parts parts = stw_selective_parts(job, group_of(p, block));
-    stw_work again;
     stw_block_backward_work(job, block, &style, out);
-    stw_block_parts_work(job, group_of(p, block), &style, &parts, &again);
-    stw_work_add(out, &again, 1);
+    stw_block_append_parts_work(job, group_of(p, block), &style, &parts, out);
     add_copies(p, block, true, out);
     if (p->acts[block] != STW_ACT_RECOMPUTE || !stw_block_saves(job, block)) return;
-    stw_block_forward_work(job, block, &style, &again);
-    stw_work_add(out, &again, 1);
+    stw_block_append_forward_work(job, block, &style, out);
 }
 
 static void backward_block(stw_pass *p, uint32_t at, uint32_t behind) {

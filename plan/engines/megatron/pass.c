@@ -352,16 +352,15 @@ static stw_work_style style_of(const pass *p, const layer_state *s) {
                             .fp8 = s != NULL && stw_megatron_is_fp8(p->job, s->block)};
 }
 
-/* Work of a block's forward that selective recomputation does again. */
+/* Append the work of a block's forward that selective recomputation does again. */
 static void again_work(const pass *p, const layer_state *s, stw_work *out) {
     const uint32_t group = p->job->model->blocks[s->block].group;
     const stw_block_facts *f = &p->job->model->groups[group].facts;
     const stw_work_style style = style_of(p, s);
-    out->n = 0;
     if (p->job->run->recompute.granularity != 2) return;
     const stw_megatron_modules m = stw_megatron_modules_of(p->job->run);
     const stw_block_parts parts = {.attention = m.core_attn, .mlp = f->experts > 0 ? m.moe : m.mlp};
-    stw_block_parts_work(p->job, group, &style, &parts, out);
+    stw_block_append_parts_work(p->job, group, &style, &parts, out);
 }
 
 /* ---- forward ---- */
@@ -581,13 +580,11 @@ static void embedding_grad(pass *p) {
 /* Backward of a block, with the forward before it where the block is recomputed. */
 static void backward_work(const pass *p, const layer_state *s, stw_work *out) {
     const stw_work_style style = style_of(p, s);
-    stw_work again;
     stw_block_backward_work(p->job, s->block, &style, out);
     if (s->recompute)
-        stw_block_forward_work(p->job, s->block, &style, &again);
+        stw_block_append_forward_work(p->job, s->block, &style, out);
     else
-        again_work(p, s, &again);
-    stw_work_add(out, &again, 1);
+        again_work(p, s, out);
 }
 
 /* What block i had on the host, and the copy of what the block before it has there. */

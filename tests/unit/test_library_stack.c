@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How much stack a call of libstowage takes. Threads of musl have 128 KiB, those of some runtimes
+ * less. Each call runs on a stack of a known pattern; what it overwrote is measured. */
+#define _GNU_SOURCE /* MAP_STACK */
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/unit/library_case.h"
+
+#define STACK_BYTES (1u << 20)
+#define GUARD_BYTES (64u << 10)
+#define PATTERN 0xa5
+/* What include/stowage.h promises, less what a thread begins with. Compilers that do not optimise
+ * give every variable a place. */
+#ifdef NDEBUG
+#define PROMISED_BYTES (44u << 10)
+#else
+#define PROMISED_BYTES (128u << 10)
+#endif
+
+/* Sanitizers put red zones between variables. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MEASURES false
+#else
+#define MEASURES true
+#endif
+
+typedef struct job {
+    stw_model_t *model;
+    stw_plan_t *plan, *other;
+    stw_session_t *session;
+    stw_result_t *result;
+    stw_status_t status;
+    const char *name;
+    void (*run)(struct job *);
+} job;
+
+static void *run_job(void *arg) {
+    job *j = arg;
+    j->run(j);
+    return NULL;
+}
+
+/* Bytes of its stack that the call used. */
+static size_t used_by(job *j) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    unsigned char *all = mmap(NULL, STACK_BYTES + GUARD_BYTES, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    CU_ASSERT_FATAL(all != MAP_FAILED);
+    CU_ASSERT_EQUAL_FATAL(mprotect(all, GUARD_BYTES, PROT_NONE), 0);
+    unsigned char *stack = all + GUARD_BYTES;
+    memset(stack, PATTERN, STACK_BYTES);
+    (void)pthread_attr_init(&attributes);
+    CU_ASSERT_EQUAL_FATAL(pthread_attr_setstack(&attributes, stack, STACK_BYTES), 0);
+    CU_ASSERT_EQUAL_FATAL(pthread_create(&thread, &attributes, run_job, j), 0);
+    CU_ASSERT_EQUAL_FATAL(pthread_join(thread, NULL), 0);
+    size_t untouched = 0;
+    while (untouched < STACK_BYTES && stack[untouched] == PATTERN) untouched++;
+    (void)pthread_attr_destroy(&attributes);
+    (void)munmap(all, STACK_BYTES + GUARD_BYTES);
+    return STACK_BYTES - untouched;
+}
+
+/* ---- the calls ---- */
+
+static void nothing(job *j) { j->status = STOWAGE_OK; }
+
+static void open_model(job *j) { j->status = stw_open_model("tiny", &j->model, error); }
+
+static void open_zoo(job *j) {
+    stw_model_t *model = NULL;
+    j->status = stw_open_model("DeepSeek-V3", &model, error);
+    stw_free_model(model);
+}
+
+static void open_nothing(job *j) {
+    stw_model_t *model = NULL;
+    j->status =
+        stw_open_model("there/is/none", &model, error) == STOWAGE_OK ? STOWAGE_BUG : STOWAGE_OK;
+    stw_free_model(model);
+}
+
+/* ... with the settings given; the plan is freed. */
+static void plan_with(job *j, const char *cluster, const char *const *settings, size_t n) {
+    const stw_plan_options_t options = {
+        .cluster = cluster, .settings = settings, .n_settings = n, .time_limit_s = 60};
+    stw_plan_t *plan = NULL;
+    j->status = stw_make_plan(j->model, &options, sizeof options, &plan, error);
+    if (j->status == STOWAGE_NOTHING_FITS) j->status = STOWAGE_OK;
+    stw_free_plan(plan);
+}
+
+static void plan_here(job *j) { plan_with(j, NULL, NULL, 0); }
+
+#define ENGINE(name)                                                                               \
+    static void plan_##name(job *j) {                                                              \
+        static const char *const settings[] = {"engine=" #name};                                   \
+        plan_with(j, "tiny.yaml", settings, 1);                                                    \
+    }
+ENGINE(fsdp2)
+ENGINE(megatron)
+ENGINE(deepspeed)
+
+static void plan_roles(job *j) {
+    static const char *const settings[] = {"engine=fsdp2", "roles.0.name=r",
+                                           "roles.0.kind=rollout"};
+    plan_with(j, "tiny.yaml", settings, 3);
+}
+
+/* Experts, latent attention, towers: the longest programs. They do not fit, and are walked. */
+static void plan_large(job *j) {
+    static const char *const names[] = {"Qwen3-30B-A3B", "DeepSeek-V3", "Qwen3.5-397B-A17B"};
+    static const char *const engines[] = {"engine=stowage", "engine=fsdp2", "engine=megatron",
+                                          "engine=deepspeed"};
+    stw_model_t *tiny = j->model;
+    for (int m = 0; m < 3; m++)
+        for (int e = 0; e < 4; e++) {
+            j->status = stw_open_model(names[m], &j->model, error);
+            if (j->status != STOWAGE_OK) break;
+            plan_with(j, "tiny.yaml", &engines[e], 1);
+            stw_free_model(j->model);
+        }
+    j->model = tiny;
+    j->status = STOWAGE_OK; /* some are refused: the depth is what counts */
+}
+
+static void make_plan(job *j) {
+    j->plan = library_plan(j->model, "placement.moments=nvme");
+    j->status = STOWAGE_OK;
+}
+
+static void write_plan(job *j) { j->status = stw_write_plan(j->plan, "stack.json", error); }
+
+static void read_plan(job *j) { j->status = stw_read_plan("stack.json", &j->other, error); }
+
+static void walk_plan(job *j) {
+    stw_extent_t extent;
+    stw_plan_info_t info;
+    stw_op_t op;
+    stw_peak_t peak;
+    stw_get_plan_info(j->plan, &info, sizeof info);
+    for (uint32_t i = 0; stw_get_op(j->plan, 0, i, &op, sizeof op); i++) {
+    }
+    for (uint32_t i = 0; stw_get_peak(j->plan, 0, i, &peak, sizeof peak); i++) {
+    }
+    (void)stw_find_extent(j->plan, 0, "exp_avg", 0, 0, &extent, sizeof extent);
+    j->status = STOWAGE_OK;
+}
+
+static void execute_plan(job *j) {
+    const stw_run_options_t run = library_run();
+    j->status = stw_execute_plan(j->plan, &run, sizeof run, &j->result, error);
+}
+
+static void write_result(job *j) { j->status = stw_write_result(j->result, "run.json", error); }
+
+static void open_session(job *j) {
+    const stw_session_options_t options = library_session();
+    j->status = stw_open_session(j->plan, &options, sizeof options, &j->session, error);
+}
+
+static void load(job *j) {
+    j->status = stw_execute_movement(j->session, "load", 0, NULL, 0, error);
+}
+
+static void seed(job *j) { j->status = stw_seed_gradients(j->session, 1, error); }
+
+static void step(job *j) {
+    j->status = stw_execute_movement(j->session, "first_optimizer_step", 1, NULL, 0, error);
+}
+
+static void digest(job *j) {
+    uint64_t sum = 0;
+    j->status = stw_digest_state(j->session, "params", &sum, error);
+}
+
+static void adopt(job *j) { j->status = stw_adopt_params(j->session, error); }
+
+static void free_all(job *j) {
+    stw_free_session(j->session);
+    stw_free_result(j->result);
+    stw_free_plan(j->other);
+    stw_free_plan(j->plan);
+    stw_free_model(j->model);
+    j->status = STOWAGE_OK;
+}
+
+#define CALL(fn)                                                                                   \
+    { .name = #fn, .run = fn }
+
+static void takes_little_stack(void) {
+    static const job calls[] = {
+        CALL(nothing),      CALL(open_model), CALL(open_zoo),      CALL(open_nothing),
+        CALL(plan_here),    CALL(plan_fsdp2), CALL(plan_megatron), CALL(plan_deepspeed),
+        CALL(plan_large),   CALL(plan_roles), CALL(make_plan),     CALL(write_plan),
+        CALL(read_plan),    CALL(walk_plan),  CALL(execute_plan),  CALL(write_result),
+        CALL(open_session), CALL(load),       CALL(seed),          CALL(step),
+        CALL(digest),       CALL(adopt),      CALL(free_all),
+    };
+    job state = {0};
+    size_t least = 0;
+    library_files();
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        state.name = calls[i].name;
+        state.run = calls[i].run;
+        size_t bytes = used_by(&state);
+        if (i == 0) least = bytes; /* of a thread that does nothing */
+        bytes -= least;
+        printf("\n    %-16s %7zu bytes", state.name, bytes);
+        if (state.status != STOWAGE_OK) fprintf(stderr, " %s\n", stw_get_error_text(error));
+        CU_ASSERT_EQUAL(state.status, STOWAGE_OK);
+        CU_ASSERT(bytes <= PROMISED_BYTES || !MEASURES);
+    }
+    printf("\n");
+}
+
+STW_TEST_MAIN("library stack", {"takes little stack", takes_little_stack})
