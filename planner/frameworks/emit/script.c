@@ -14,6 +14,7 @@ typedef struct editing {
     const char *framework;
     bool dashed;   /* --name value; else name=value */
     bool switches; /* --name without a value, absent where it is off */
+    bool last;     /* of places that have an argument: other commands may have it, too */
     stw_text *text;
     stw_script script; /* of the text as it is now */
     bool failed;       /* not in place */
@@ -57,9 +58,13 @@ static const char *words_of(editing *d, const stw_script_site *site, const char 
 
 /* ---- changes ---- */
 
+static bool find(const editing *d, const char *name, stw_script_site *site) {
+    return stw_script_find(&d->script, name, d->dashed, d->last, site);
+}
+
 static void replace(editing *d, const stw_emit_flag *flag) {
     stw_script_site site;
-    if (stw_script_find(&d->script, flag->name, d->dashed, &site) == 0) {
+    if (!find(d, flag->name, &site)) {
         d->failed = true;
         return;
     }
@@ -73,7 +78,7 @@ static void replace(editing *d, const stw_emit_flag *flag) {
 static void take_out(editing *d, const char *name) {
     stw_script_site site;
     size_t from, to;
-    if (stw_script_find(&d->script, name, d->dashed, &site) != 1) {
+    if (!find(d, name, &site)) {
         d->failed = true;
         return;
     }
@@ -81,16 +86,14 @@ static void take_out(editing *d, const char *name) {
     splice(d, from, to, "");
 }
 
-/* Beside the last of the command's arguments that stands in one place. */
+/* Beside the last of the command's arguments that stands in the text. */
 static void add(editing *d, const stw_emit_flag *flag) {
     const stw_flags *flags = &d->e->import->flags;
     stw_text line = STW_TEXT_INIT;
     const bool named = d->switches && strcmp(flag->value, "true") == 0;
     for (size_t i = flags->n; i-- > 0;) {
         stw_script_site site;
-        if (flags->items[i].line == 0 ||
-            stw_script_find(&d->script, flags->items[i].name, d->dashed, &site) != 1)
-            continue;
+        if (flags->items[i].line == 0 || !find(d, flags->items[i].name, &site)) continue;
         const char *put = words_of(d, &site, flag->value, !d->dashed);
         if (put == NULL) continue;
         stw_text_printf(&line, " ");
@@ -144,7 +147,7 @@ static void change_launch(editing *d) {
     replace(d, &each);
     if (import->nodes == 0) {
         stw_script_site site;
-        if (stw_script_find(&d->script, "nnodes", true, &site) == 0) return;
+        if (!find(d, "nnodes", &site)) return;
         const stw_emit_flag all = {"nnodes", count_text(d, c->nodes)};
         replace(d, &all);
     }
@@ -263,22 +266,33 @@ static bool is_meant(const editing *d) {
     return same;
 }
 
+static bool edit(editing *d) {
+    const stw_import *import = d->e->import;
+    const size_t said = d->e->notes.length;
+    stw_text_append(d->text, import->text, import->text_length);
+    lex(d);
+    if (!d->failed) change_flags(d);
+    if (!d->failed) change_launch(d);
+    if (!d->failed) change_environment(d);
+    if (!d->failed && !d->text->failed && is_meant(d)) return true;
+    stw_text_free(d->text);
+    if (d->e->notes.length > said) d->e->notes.data[d->e->notes.length = said] = '\0';
+    return false;
+}
+
 bool stw_emit_as_own_script(stw_emission *e, const char *framework, stw_text *out) {
-    const stw_import *import = e->import;
     const bool verl = strcmp(framework, "verl") == 0;
     const bool megatron = strcmp(framework, "megatron") == 0;
-    if (e->status != STW_STATUS_OK || import == NULL || import->text == NULL) return false;
+    if (e->status != STW_STATUS_OK || e->import == NULL || e->import->text == NULL) return false;
     if (!verl && !megatron && strcmp(framework, "ms-swift") != 0) return false;
-    editing d = {
-        .e = e, .framework = framework, .dashed = !verl, .switches = megatron, .text = out};
-    stw_text_append(out, import->text, import->text_length);
-    lex(&d);
-    if (!d.failed) change_flags(&d);
-    if (!d.failed) change_launch(&d);
-    if (!d.failed) change_environment(&d);
-    if (d.failed || out->failed || !is_meant(&d)) {
-        stw_text_free(out);
-        return false;
+    for (int last = 1; last >= 0; last--) {
+        editing d = {.e = e,
+                     .framework = framework,
+                     .dashed = !verl,
+                     .switches = megatron,
+                     .last = last == 1,
+                     .text = out};
+        if (edit(&d)) return true;
     }
-    return true;
+    return false;
 }

@@ -202,10 +202,11 @@ static bool is_whole_word(const stw_script *s, size_t begin, const stw_script_si
            s->text[site->end] == s->text[begin - 1];
 }
 
-size_t stw_script_find(const stw_script *s, const char *name, bool dashed, stw_script_site *out) {
+bool stw_script_find(const stw_script *s, const char *name, bool dashed, bool last,
+                     stw_script_site *out) {
     const size_t n = strlen(name);
-    size_t found = 0;
-    for (size_t at = 0; at + n <= s->length; at++) {
+    bool found = false;
+    for (size_t at = 0; at + n <= s->length && (last || !found); at++) {
         const char kind = s->kinds[at];
         if (kind == COMMENT || kind == NESTED || !matches(s->text + at, name)) continue;
         size_t begin = at;
@@ -218,7 +219,7 @@ size_t stw_script_find(const stw_script *s, const char *name, bool dashed, stw_s
             continue;
         *out = site_of(s, begin, at + n, kind);
         if (is_whole_word(s, begin, out)) out->begin--, out->end++;
-        found++;
+        found = true;
     }
     return found;
 }

@@ -27,10 +27,10 @@ typedef struct stw_script_site {
 bool stw_script_read(const char *text, size_t length, stw_pool *pool, stw_script *out);
 /** Where an argument is given: "--name" with - or _, or "name" with one or more + before it.
  * @param dashed with "--", and words after it as its value; else name=value alone
- * @param out the last place
- * @return number of places */
-size_t stw_script_find(const stw_script *script, const char *name, bool dashed,
-                       stw_script_site *out);
+ * @param last the last place that has it; else the first
+ * @return is there one? */
+bool stw_script_find(const stw_script *script, const char *name, bool dashed, bool last,
+                     stw_script_site *out);
 /** Cut the argument out, with its line where nothing else is on it. @param from, to out */
 void stw_script_without(const stw_script *script, const stw_script_site *site, size_t *from,
                         size_t *to);
