@@ -177,8 +177,8 @@ static stw_status read_gradient(const char *text, stw_other_grad *out, stw_error
 
 /* What the program is asked for, and the plan; `options` has what the ranks need to speak. */
 static stw_status read_request(const request *r, const stw_general *general,
-                               stw_executor_options *options, stw_plan **plan, char hash[17],
-                               stw_error *err) {
+                               stw_executor_options *options, stw_plan **plan,
+                               stw_plan_terms *terms, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     uint64_t steps = 5;
     options->seed = 1;
@@ -197,7 +197,7 @@ static stw_status read_request(const request *r, const stw_general *general,
     STW_TRY(stw_plan_read(r->plan, plan, err));
     STW_TRY(stw_plan_check(*plan, false, err));
     if (stw_run_is_told()) stw_warn_of_excess(*plan, r->plan);
-    if (r->keep_state) STW_TRY(stw_run_keep_state(*plan, hash, err));
+    if (r->keep_state) STW_TRY(stw_run_keep_state(*plan, terms, err));
 out:
     return status;
 }
@@ -240,7 +240,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     stw_plan *plan = NULL;
     stw_run_result *result = NULL;
     stw_timeline timeline = {0};
-    char hash[17] = "";
+    stw_plan_terms terms = STW_PLAN_TERMS_INIT;
     stw_executor_options options = {.backend = r->backend != NULL ? r->backend : "auto",
                                     .weights = r->weights,
                                     .nvme_folder = r->nvme,
@@ -251,7 +251,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                                     .error_if_nonfinite = r->finite,
                                     .failed = stw_run_failed,
                                     .timeline = r->trace != NULL ? &timeline : NULL};
-    stw_status status = read_request(r, general, &options, &plan, hash, err);
+    stw_status status = read_request(r, general, &options, &plan, &terms, err);
     stw_run_catch_signals();
     if (status != STW_STATUS_OK) {
         status = stw_execute_refuse(&options, status, err);
@@ -259,11 +259,15 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
     } else {
         status = stw_execute(plan, &options, &result, err);
     }
-    if (result != NULL && r->keep_state) result->plan_hash = hash;
+    if (result != NULL && r->keep_state) {
+        result->plan_hash = terms.hash;
+        result->plan_terms = terms.lines.data;
+    }
     if (status == STW_STATUS_OK && result != NULL) /* rank 0 */
         status = give_result(r, general, plan, result, &timeline, err);
     stw_timeline_free(&timeline);
     stw_run_result_free(result);
+    stw_text_free(&terms.lines);
     stw_plan_free(plan);
     return status;
 }

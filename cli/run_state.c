@@ -43,17 +43,17 @@ static stw_status check_copies(const stw_plan *plan, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err) {
+stw_status stw_run_keep_state(stw_plan *plan, stw_plan_terms *terms, stw_error *err) {
     bool any = false;
     for (uint32_t k = 0; k < plan->job->n_kinds; k++)
         any = any || plan->layouts[k]->arena_bytes[STW_TIER_NVME] > 0;
     if (!any)
         return stw_fail(err, STW_STATUS_USAGE, "--keep-state",
                         "the plan has no state on NVMe, which alone can survive a run");
-    snprintf(hash, 17, "%s", plan->layouts[0]->hash);
-    if (stw_nvme_copies(plan->job) == 2) return STW_STATUS_OK;
+    stw_status status = stw_plan_terms_of(plan, terms, err);
+    if (status != STW_STATUS_OK || stw_nvme_copies(plan->job) == 2) return status;
     plan->run.placement.nvme_copies = 2;
-    stw_status status = stw_plan_derive(plan, err);
+    status = stw_plan_derive(plan, err);
     return status == STW_STATUS_OK ? check_copies(plan, err) : status;
 }
 

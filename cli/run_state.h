@@ -3,11 +3,11 @@
 #ifndef STW_CLI_RUN_STATE_H
 #define STW_CLI_RUN_STATE_H
 
-#include "plan/files/plan.h"
+#include "plan/files/plan_terms.h"
 
 /** --keep-state: give the plan two copies of its state on NVMe. USAGE where it has none there.
- * @param hash out, of the plan as its file states it; result.plan_hash of the run */
-STW_MUST_USE stw_status stw_run_keep_state(stw_plan *plan, char hash[17], stw_error *err);
+ * @param terms out, of the plan as its file states it: those of the run's result */
+STW_MUST_USE stw_status stw_run_keep_state(stw_plan *plan, stw_plan_terms *terms, stw_error *err);
 
 /** Is this the rank that tells what all would tell? Rank 0, or the only one. */
 bool stw_run_is_told(void);

@@ -11,7 +11,7 @@
 #include "core/build.h"
 #include "core/checked.h"
 #include "core/json.h"
-#include "core/tree.h"
+#include "plan/files/plan_terms.h"
 #include "stw_config.h"
 
 #define XXH_INLINE_ALL
@@ -44,85 +44,21 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_bool(json, "ceiling", o->after_iteration != NULL); /* measured after every step */
 }
 
-typedef uint64_t hash_of(const stw_program *program, const stw_movement *movement);
-
-/* Of each movement; a phase may have several. */
-static void write_hashes(stw_json *json, const char *key, const stw_program *program,
-                         hash_of *hash) {
-    char hex[17];
-    stw_json_begin_array(json, key);
-    for (uint32_t m = 0; m < program->n_movements; m++) {
-        const stw_movement *movement = &program->movements[m];
-        snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash(program, movement));
-        stw_json_begin_object(json, NULL);
-        stw_json_string(json, stw_phase_name(movement->phase), hex);
-        stw_json_end(json);
-    }
-    stw_json_end(json);
-}
-
-static void write_programs(const stw_rank_run *run, stw_json *json) {
-    const stw_plan *plan = run->plan;
-    stw_json_begin_object(json, "program");
-    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
-        write_hashes(json, plan->job->kinds[k].name, plan->programs[k], stw_program_movement_hash);
-    stw_json_end(json);
-    /* Programs of different kinds of rank differ, but not in what ranks do together. */
-    write_hashes(json, "collectives", plan->programs[stw_job_kind_of(plan->job, run->ranks.rank)],
-                 stw_program_schedule_hash);
-}
-
-static void put(stw_text *out, const char *text) { stw_text_append(out, text, strlen(text)); }
-
-static void cut(stw_text *text, size_t length) {
-    if (text->data != NULL) text->data[length] = '\0';
-    text->length = length;
-}
-
-/* One line per scalar; keys as --set takes them, but for those outside the run spec.
- * @param key the node's; longer again and as before when this returns */
-static void flatten(const stw_node *node, stw_text *key, stw_text *out) {
-    const size_t length = key->length;
-    if (node->n_items == 0 || (node->kind != STW_NODE_ARRAY && node->kind != STW_NODE_OBJECT)) {
-        bool list = node->kind == STW_NODE_ARRAY || node->kind == STW_NODE_OBJECT;
-        if (length > 0) put(out, key->data);
-        put(out, " = ");
-        put(out, list ? "[]" : node->text != NULL ? node->text : "null");
-        put(out, "\n");
-        return;
-    }
-    for (size_t i = 0; i < node->n_items; i++) {
-        const stw_node *item = node->items[i];
-        char index[24];
-        snprintf(index, sizeof index, "%zu", i);
-        if (length > 0) put(key, ".");
-        put(key, item->key != NULL ? item->key : index);
-        if (key->failed) break;
-        /* The run spec's own keys are those of --set. */
-        if (strcmp(key->data, "run") == 0) cut(key, 0);
-        flatten(item, key, out);
-        cut(key, length);
-    }
-    out->failed |= key->failed;
-}
-
 stw_status stw_exec_settings(const stw_rank_run *run, stw_text *out, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_text text = STW_TEXT_INIT, key = STW_TEXT_INIT;
-    stw_tree *tree = NULL;
+    stw_text text = STW_TEXT_INIT;
     stw_json *json = stw_json_new();
     stw_json_begin_object(json, NULL);
     write_options(run, json);
     stw_plan_write_terms(run->plan, json);
-    write_programs(run, json);
+    /* Programs of different kinds of rank differ, but not in what ranks do together. */
+    stw_plan_write_movement_hashes(
+        run->plan->programs[stw_job_kind_of(run->plan->job, run->ranks.rank)], "collectives",
+        stw_program_schedule_hash, json);
     stw_json_end(json);
     STW_TRY(stw_json_finish(json, &text, err));
-    STW_TRY(stw_tree_parse_json("ranks", text.data, text.length, &tree, err));
-    flatten(tree->root, &key, out);
-    STW_TRY(stw_text_status(out, err));
+    STW_TRY(stw_terms_flatten(text.data, text.length, out, err));
 out:
-    stw_tree_free(tree);
-    stw_text_free(&key);
     stw_text_free(&text);
     return status;
 }
@@ -171,39 +107,16 @@ typedef struct hello {
 #define HELLO_BYTES 2048
 _Static_assert(sizeof(hello) <= HELLO_BYTES, "the first exchange has a fixed size");
 
-typedef struct line {
-    const char *key, *value;
-    int key_length, value_length; /* 0: past the end */
-} line;
-
-static line line_at(const char *text) {
-    const char *equals = strstr(text, " = ");
-    if (equals == NULL) return (line){0};
-    const char *value = equals + 3;
-    return (line){text, value, (int)(equals - text), (int)strcspn(value, "\n")};
-}
-
-static const char *after(const line *l) { return l->value + l->value_length + 1; }
-
-static bool same_key(const line *a, const line *b) {
-    return a->key_length == b->key_length && memcmp(a->key, b->key, (size_t)a->key_length) == 0;
-}
-
-static bool same(const line *a, const line *b) {
-    return same_key(a, b) && a->value_length == b->value_length &&
-           memcmp(a->value, b->value, (size_t)a->value_length) == 0;
-}
-
-static bool has_key(const char *list, const line *wanted) {
-    for (line l = line_at(list); l.key_length > 0; l = line_at(after(&l)))
-        if (same_key(&l, wanted)) return true;
+static bool has_key(const char *list, const stw_term *wanted) {
+    for (stw_term l = stw_term_at(list); l.key_length > 0; l = stw_term_at(stw_term_next(&l)))
+        if (stw_terms_have_same_key(&l, wanted)) return true;
     return false;
 }
 
-static stw_status fail_line(const stw_exec_lists *lists, const line *base, const line *other,
-                            stw_error *err) {
-    static const line none = {"", "none", 0, 4};
-    const line *named = base != NULL ? base : other;
+static stw_status fail_line(const stw_exec_lists *lists, const stw_term *base,
+                            const stw_term *other, stw_error *err) {
+    static const stw_term none = {"", "none", 0, 4};
+    const stw_term *named = base != NULL ? base : other;
     char key[200];
     snprintf(key, sizeof key, "%.*s", named->key_length, named->key);
     if (base == NULL) base = &none;
@@ -217,15 +130,17 @@ static stw_status fail_line(const stw_exec_lists *lists, const line *base, const
 }
 
 stw_status stw_exec_compare_lists(const stw_exec_lists *lists, stw_error *err) {
-    line a = line_at(lists->base), b = line_at(lists->other);
-    while (a.key_length > 0 && b.key_length > 0 && same(&a, &b)) {
-        a = line_at(after(&a));
-        b = line_at(after(&b));
+    stw_term a = stw_term_at(lists->base), b = stw_term_at(lists->other);
+    while (a.key_length > 0 && b.key_length > 0 && stw_terms_are_same(&a, &b)) {
+        a = stw_term_at(stw_term_next(&a));
+        b = stw_term_at(stw_term_next(&b));
     }
     if (a.key_length == 0 && b.key_length == 0) return STW_STATUS_OK;
-    if (a.key_length == 0 || (!same_key(&a, &b) && b.key_length > 0 && has_key(lists->other, &a)))
+    if (a.key_length == 0 ||
+        (!stw_terms_have_same_key(&a, &b) && b.key_length > 0 && has_key(lists->other, &a)))
         return fail_line(lists, NULL, &b, err); /* the first rank lacks this key */
-    return fail_line(lists, &a, b.key_length > 0 && same_key(&a, &b) ? &b : NULL, err);
+    return fail_line(lists, &a, b.key_length > 0 && stw_terms_have_same_key(&a, &b) ? &b : NULL,
+                     err);
 }
 
 /* Ranks without the list are not compared. */

@@ -12,6 +12,7 @@
 #include "core/build.h"
 #include "core/checked.h"
 #include "core/median.h"
+#include "plan/files/plan_terms.h"
 
 /* The mutex is held. */
 void stw_exec_count(stw_rank_run *run, const stw_op *op) {
@@ -212,6 +213,7 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
                               stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_run_result *result = NULL;
+    stw_plan_terms terms = STW_PLAN_TERMS_INIT;
     stw_device_info info;
     char digest_of[17];
     run->backend->info(run->device, &info);
@@ -220,8 +222,10 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     result->backend = run->backend->name;
     result->build = stw_build_identity();
     result->device = stw_pool_string(result->pool, info.name);
-    result->plan_hash = stw_pool_string(result->pool, run->plan->layouts[0]->hash);
-    if (result->device == NULL || result->plan_hash == NULL)
+    STW_TRY(stw_plan_terms_of(run->plan, &terms, err));
+    result->plan_hash = stw_pool_string(result->pool, terms.hash);
+    result->plan_terms = stw_pool_string(result->pool, terms.lines.data);
+    if (result->device == NULL || result->plan_hash == NULL || result->plan_terms == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
     result->world = run->ranks.world;
     result->steps = run->options->steps;
@@ -234,7 +238,7 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     STW_TRY(fill_ranks(run, all, result, err));
     STW_TRY(stw_exec_digest_of(run, digest_of, err));
     result->digest_of = run->options->no_digest ? "" : stw_pool_string(result->pool, digest_of);
-    if (result->device == NULL || result->plan_hash == NULL || result->digest_of == NULL)
+    if (result->digest_of == NULL)
         STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "result", "out of memory"));
     STW_TRY(fill_times(run, result, err));
     memcpy(result->digest, run->digest, sizeof result->digest);
@@ -246,6 +250,7 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     *out = result;
     result = NULL;
 out:
+    stw_text_free(&terms.lines);
     stw_run_result_free(result);
     return status;
 }

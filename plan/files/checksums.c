@@ -99,7 +99,8 @@ out:
 }
 
 static stw_status check_member(const stw_tree *tree, const stw_node *stated, const stw_node *node,
-                               stw_error *err) {
+                               const char *again, stw_error *err) {
+    const bool plans = strcmp(again, "plan again") == 0;
     char digest[24], found[160];
     snprintf(digest, sizeof digest, "%016" PRIx64, value_of(node));
     if (stated->kind != STW_NODE_STRING) return stw_node_fail(tree, stated, "a checksum", err);
@@ -107,12 +108,14 @@ static stw_status check_member(const stw_tree *tree, const stw_node *stated, con
     stw_text_quote(stated->text, found, sizeof found);
     return stw_part_fail(tree, node, err,
                          "%s: was changed since the file was written (its checksum is \"%s\", the "
-                         "file states %s); plan again with other inputs instead",
-                         node->key, digest, found);
+                         "file states %s); %s%s",
+                         node->key, digest, found, again,
+                         plans ? " with other inputs instead" : "");
 }
 
 /* A member without a checksum was added; with one, it or another is of another file. */
-static stw_status check_whole(const stw_tree *tree, const stw_node *list, stw_error *err) {
+static stw_status check_whole(const stw_tree *tree, const stw_node *list, const char *again,
+                              stw_error *err) {
     const stw_node *stated = stw_node_get(list, whole_name);
     char digest[24];
     snprintf(digest, sizeof digest, "%016" PRIx64, of_whole(tree));
@@ -128,20 +131,28 @@ static stw_status check_whole(const stw_tree *tree, const stw_node *list, stw_er
     if (strcmp(stated->text, digest) == 0) return STW_STATUS_OK;
     return stw_part_fail(tree, stated, err,
                          "%s.%s: the members are not those that the file was written with: some "
-                         "were added, removed or copied from another plan; plan again",
-                         member_name, whole_name);
+                         "were added, removed or copied from another %s; %s",
+                         member_name, whole_name, strcmp(again, "run again") == 0 ? "run" : "plan",
+                         again);
 }
 
 stw_status stw_checksums_check(const stw_tree *tree, const char *const *known, size_t n_known,
-                               stw_error *err) {
+                               const char *again, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *list = NULL;
+    if (stw_node_get(tree->root, member_name) == NULL) {
+        status = stw_part_fail(tree, tree->root, err,
+                               "the key \"%s\" is missing: the file was changed, or an earlier "
+                               "version wrote it; %s",
+                               member_name, again);
+        goto out;
+    }
     STW_TRY(stw_node_object(tree, tree->root, member_name, &list, err));
     if (stw_node_get(list, whole_name) == NULL) {
         status = stw_part_fail(tree, list, err,
                                "%s.%s: is missing; the file was changed, or an earlier version "
-                               "wrote it: plan again",
-                               member_name, whole_name);
+                               "wrote it: %s",
+                               member_name, whole_name, again);
         goto out;
     }
     for (size_t i = 0; i < n_known; i++) {
@@ -157,9 +168,9 @@ stw_status stw_checksums_check(const stw_tree *tree, const char *const *known, s
         if (strcmp(stated->key, whole_name) == 0) continue;
         if (node == NULL)
             return stw_node_fail(tree, stated, "no checksum of a member that is missing", err);
-        STW_TRY(check_member(tree, stated, node, err));
+        STW_TRY(check_member(tree, stated, node, again, err));
     }
-    STW_TRY(check_whole(tree, list, err));
+    STW_TRY(check_whole(tree, list, again, err));
 out:
     return status;
 }

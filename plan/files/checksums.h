@@ -14,8 +14,9 @@
 STW_MUST_USE stw_status stw_checksums_append(stw_text *text, stw_error *err);
 /** BAD_INPUT names the first member whose value differs from its checksum, or that has none, and
  * members that are not all of one file.
- * @param known [n_known] members that must have one */
+ * @param known [n_known] members that must have one
+ * @param again what makes the file anew, for the error: "plan again" */
 STW_MUST_USE stw_status stw_checksums_check(const stw_tree *tree, const char *const *known,
-                                            size_t n_known, stw_error *err);
+                                            size_t n_known, const char *again, stw_error *err);
 
 #endif

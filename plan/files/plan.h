@@ -219,8 +219,12 @@ STW_MUST_USE stw_status stw_plan_parse_edited(const char *file, const char *text
                                               stw_plan **out, stw_error *err);
 
 /** Append what decides what ranks do, as members of the open object: model, run, cluster,
- * decisions, hashes of the layouts. Evidence and predicted figures are left out. */
+ * decisions, hashes of the layouts and programs. Evidence and predicted figures are left out. */
 void stw_plan_write_terms(const stw_plan *plan, stw_json *json);
+typedef uint64_t stw_movement_hash(const stw_program *program, const stw_movement *movement);
+/** Append an array with the hash of each movement; a phase may have several. */
+void stw_plan_write_movement_hashes(const stw_program *program, const char *key,
+                                    stw_movement_hash *hash, stw_json *json);
 
 const char *stw_outcome_name(stw_outcome outcome);
 const char *stw_verdict_name(stw_verdict verdict);

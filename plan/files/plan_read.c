@@ -454,7 +454,7 @@ static stw_status check_checksums(const stw_tree *tree, stw_error *err) {
         "prefetch",   "blocks",      "load",   "layout",      "ranks",        "movements",
         "rank_map",   "peaks",       "nodes",  "time_s",      "alternatives", "prices",
         "infeasible", "collectives", "roles",  "host_ledger", "model"};
-    return stw_checksums_check(tree, known, sizeof known / sizeof known[0], err);
+    return stw_checksums_check(tree, known, sizeof known / sizeof known[0], "plan again", err);
 }
 
 static stw_status from_tree(const stw_tree *tree, bool edited, stw_plan **out, stw_error *err) {

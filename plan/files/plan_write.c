@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes stowage.plan/1. Some members repeat others (sums, maxima, regions) for people and other
  * programs. The reader checks that they agree. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/checked.h"
@@ -214,6 +216,20 @@ const char *stw_plan_movement_by(const stw_plan *plan, const stw_movement *movem
     return engine->trains_as != NULL ? engine->trains_as : engine->name;
 }
 
+void stw_plan_write_movement_hashes(const stw_program *program, const char *key,
+                                    stw_movement_hash *hash, stw_json *json) {
+    char hex[17];
+    stw_json_begin_array(json, key);
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        snprintf(hex, sizeof hex, "%016" PRIx64, hash(program, movement));
+        stw_json_begin_object(json, NULL);
+        stw_json_string(json, stw_phase_name(movement->phase), hex);
+        stw_json_end(json);
+    }
+    stw_json_end(json);
+}
+
 void stw_plan_write_terms(const stw_plan *plan, stw_json *json) {
     stw_json_begin_object(json, "model");
     stw_json_string(json, "name", plan->model->name);
@@ -222,10 +238,17 @@ void stw_plan_write_terms(const stw_plan *plan, stw_json *json) {
     stw_json_end(json);
     stw_run_spec_write_json(&plan->run, json, "run");
     stw_cluster_write_json(&plan->cluster, json, "cluster");
+    stw_json_begin_object(json, "decided"); /* some are named as the keys that ask for them */
     write_decisions(plan, json);
+    stw_json_end(json);
     stw_json_begin_object(json, "layout");
     for (uint32_t k = 0; k < plan->job->n_kinds; k++)
         stw_json_string(json, plan->job->kinds[k].name, plan->layouts[k]->hash);
+    stw_json_end(json);
+    stw_json_begin_object(json, "program");
+    for (uint32_t k = 0; k < plan->job->n_kinds; k++)
+        stw_plan_write_movement_hashes(plan->programs[k], plan->job->kinds[k].name,
+                                       stw_program_movement_hash, json);
     stw_json_end(json);
 }
 

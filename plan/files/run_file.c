@@ -8,7 +8,9 @@
 
 #include "core/checked.h"
 #include "core/file.h"
+#include "plan/files/checksums.h"
 #include "plan/files/file_parts.h"
+#include "plan/files/plan_terms.h"
 #include "plan/files/run_check.h"
 
 static const char *const digest_names[STW_N_DIGESTS] = {"params", "exp_avg", "exp_avg_sq",
@@ -28,7 +30,7 @@ stw_status stw_run_result_new(stw_run_result **out, stw_error *err) {
     result->pool = pool;
     result->source = "stowage";
     result->backend = result->device = result->plan_hash = result->digest_of = "";
-    result->build = result->date = "";
+    result->plan_terms = result->build = result->date = "";
     for (int p = 0; p < STW_N_PHASES; p++) result->time_s[p] = NAN;
     result->train_s = result->iteration_s = NAN;
     result->copies_s = result->params_per_s = result->up_bps = result->down_bps =
@@ -219,7 +221,30 @@ static void write_seed(uint64_t seed, stw_json *json) {
     stw_json_string(json, "seed", digits);
 }
 
+/* The plan's lines, as an object of strings. */
+static stw_status write_terms(const stw_run_result *result, stw_json *json, stw_error *err) {
+    stw_text lines = STW_TEXT_INIT;
+    if (result->plan_terms[0] == '\0') return STW_STATUS_OK;
+    stw_text_append(&lines, result->plan_terms, strlen(result->plan_terms));
+    stw_status status = stw_text_status(&lines, err);
+    char *end = status == STW_STATUS_OK ? lines.data + lines.length : lines.data;
+    stw_json_begin_object(json, "plan");
+    for (char *key = lines.data; key < end;) {
+        const stw_term t = stw_term_at(key);
+        if (t.key_length == 0) break;
+        char *value = key + (t.value - t.key);
+        key[t.key_length] = value[t.value_length] = '\0';
+        stw_json_string(json, key, value);
+        key = value + t.value_length + 1;
+    }
+    stw_json_end(json);
+    stw_text_free(&lines);
+    return status;
+}
+
 stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text text = STW_TEXT_INIT;
     stw_json *json = stw_json_new();
     stw_json_begin_object(json, NULL);
     stw_json_string(json, "schema", "stowage.run/1");
@@ -244,8 +269,16 @@ stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, s
     write_verify(result, json);
     write_ranks(result, json);
     write_nodes(result, json);
+    stw_status termed = write_terms(result, json, err);
     stw_json_end(json);
-    return stw_json_finish(json, out, err);
+    STW_TRY(stw_json_finish(json, &text, err));
+    STW_TRY(termed);
+    STW_TRY(stw_checksums_append(&text, err));
+    stw_text_append(out, text.data, text.length);
+    STW_TRY(stw_text_status(out, err));
+out:
+    stw_text_free(&text);
+    return status;
 }
 
 stw_status stw_run_result_write(const stw_run_result *result, const char *path, stw_error *err) {
@@ -264,6 +297,7 @@ typedef struct reader {
     const stw_tree *tree;
     stw_run_result *result;
     bool complete; /* Stowage's own file: every member is there */
+    bool edited;   /* its checksums are not looked at */
 } reader;
 
 /* Is the member to be read? Absent members of external records are not. */
@@ -350,6 +384,31 @@ static stw_status read_date(const reader *r, stw_error *err) {
     r->result->date = stw_pool_string(r->result->pool, node->text);
     if (r->result->date != NULL) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_NO_MEMORY, r->tree->file, "out of memory");
+}
+
+static stw_status read_terms(const reader *r, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_text lines = STW_TEXT_INIT;
+    const stw_node *plan = NULL;
+    if (stw_node_get(r->tree->root, "plan") == NULL) return STW_STATUS_OK;
+    STW_TRY(stw_node_object(r->tree, r->tree->root, "plan", &plan, err));
+    for (size_t i = 0; i < plan->n_items; i++) {
+        const stw_node *item = plan->items[i];
+        const bool one_line = item->kind == STW_NODE_STRING && item->key[0] != '\0' &&
+                              strchr(item->key, '\n') == NULL && strstr(item->key, " = ") == NULL &&
+                              strchr(item->text, '\n') == NULL;
+        if (!one_line)
+            STW_TRY(
+                stw_node_fail(r->tree, item, "a setting of the plan and its value, a string", err));
+        stw_text_printf(&lines, "%s = %s\n", item->key, item->text);
+    }
+    STW_TRY(stw_text_status(&lines, err));
+    r->result->plan_terms = stw_pool_string(r->result->pool, lines.data != NULL ? lines.data : "");
+    if (r->result->plan_terms == NULL)
+        status = stw_fail(err, STW_STATUS_NO_MEMORY, r->tree->file, "out of memory");
+out:
+    stw_text_free(&lines);
+    return status;
 }
 
 static stw_status read_not_run(const reader *r, stw_error *err) {
@@ -648,6 +707,17 @@ static bool has_peaks(const stw_run_result *result) {
     return found;
 }
 
+/* Records of others need not have them. */
+static stw_status check_checksums(const reader *r, stw_error *err) {
+    static const char *const known[] = {"source", "backend", "device", "plan_hash", "world",
+                                        "steps",  "seed",    "peaks",  "time_s",    "rates",
+                                        "verify", "ranks",   "nodes"};
+    const size_t n = r->complete ? sizeof known / sizeof known[0] : 0;
+    if (r->edited || (!r->complete && stw_node_get(r->tree->root, "checksums") == NULL))
+        return STW_STATUS_OK;
+    return stw_checksums_check(r->tree, known, n, "run again", err);
+}
+
 static stw_status read_all(reader *r, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_run_result *result = r->result;
@@ -663,6 +733,7 @@ static stw_status read_all(reader *r, stw_error *err) {
         STW_TRY(read_string(r, root, "build", &result->build, err));
     STW_TRY(read_date(r, err));
     STW_TRY(read_string(r, root, "plan_hash", &result->plan_hash, err));
+    STW_TRY(read_terms(r, err));
     STW_TRY(read_u32(r, root, "world", &result->world, err));
     STW_TRY(read_u32(r, root, "steps", &result->steps, err));
     STW_TRY(read_seed(r, err));
@@ -677,13 +748,15 @@ static stw_status read_all(reader *r, stw_error *err) {
         return stw_part_fail(r->tree, root, err,
                              "no bytes are measured in it: found none in peaks, ranks or nodes");
     STW_TRY(stw_run_result_check(r->tree, result, r->complete, err));
+    STW_TRY(check_checksums(r, err));
 out:
     return status;
 }
 
-static stw_status from_tree(const stw_tree *tree, stw_run_result **out, stw_error *err) {
+static stw_status from_tree(const stw_tree *tree, bool edited, stw_run_result **out,
+                            stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    reader r = {tree, NULL, false};
+    reader r = {tree, NULL, false, edited};
     STW_TRY(stw_run_result_new(&r.result, err));
     r.result->file = stw_pool_string(r.result->pool, tree->file);
     STW_TRY(read_all(&r, err));
@@ -699,7 +772,16 @@ stw_status stw_run_result_parse(const char *file, const char *text, size_t lengt
                                 stw_run_result **out, stw_error *err) {
     stw_tree *tree = NULL;
     stw_status status = stw_tree_parse_json(file, text, length, &tree, err);
-    if (status == STW_STATUS_OK) status = from_tree(tree, out, err);
+    if (status == STW_STATUS_OK) status = from_tree(tree, false, out, err);
+    stw_tree_free(tree);
+    return status;
+}
+
+stw_status stw_run_result_parse_edited(const char *file, const char *text, size_t length,
+                                       stw_run_result **out, stw_error *err) {
+    stw_tree *tree = NULL;
+    stw_status status = stw_tree_parse_json(file, text, length, &tree, err);
+    if (status == STW_STATUS_OK) status = from_tree(tree, true, out, err);
     stw_tree_free(tree);
     return status;
 }
@@ -707,7 +789,7 @@ stw_status stw_run_result_parse(const char *file, const char *text, size_t lengt
 stw_status stw_run_result_read(const char *path, stw_run_result **out, stw_error *err) {
     stw_tree *tree = NULL;
     stw_status status = stw_tree_read_json(path, &tree, err);
-    if (status == STW_STATUS_OK) status = from_tree(tree, out, err);
+    if (status == STW_STATUS_OK) status = from_tree(tree, false, out, err);
     stw_tree_free(tree);
     return status;
 }

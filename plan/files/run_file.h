@@ -96,7 +96,8 @@ typedef struct stw_run_result {
     const char *file;             /* that it was read from, for errors; NULL: none */
     const char *source;           /* "stowage" or "external" */
     const char *backend, *device; /* "cuda", "NVIDIA H200" */
-    const char *plan_hash;        /* layout hash of kind 0 of the plan that was run */
+    const char *plan_hash;        /* of the plan that was run (plan/files/plan_terms.h) */
+    const char *plan_terms;       /* its lines, which say what that plan was; "": unknown */
     const char *build;            /* identity of the build that executed it (core/build.h); "" */
     const char *date;             /* of a recording, ISO; "": unknown */
     uint32_t world, steps;
@@ -148,11 +149,16 @@ STW_MUST_USE stw_status stw_run_result_to_json(const stw_run_result *result, stw
                                                stw_error *err);
 STW_MUST_USE stw_status stw_run_result_write(const stw_run_result *result, const char *path,
                                              stw_error *err);
-/** Read stowage.run/1. Members that contradict each other are refused. Of an external record only
- * schema, source and some peak are required; what it lacks stays as stw_run_result_new leaves it.
- */
+/** Read stowage.run/1. Members that contradict each other are refused, and, by their checksums,
+ * members that were changed since the file was written. Of an external record only schema, source
+ * and some peak are required (checksums too are not); what it lacks stays as stw_run_result_new
+ * leaves it. */
 STW_MUST_USE stw_status stw_run_result_read(const char *path, stw_run_result **out, stw_error *err);
 STW_MUST_USE stw_status stw_run_result_parse(const char *file, const char *text, size_t length,
                                              stw_run_result **out, stw_error *err);
+/** The same without the checksums: for tests and fuzz targets, which change texts. */
+STW_MUST_USE stw_status stw_run_result_parse_edited(const char *file, const char *text,
+                                                    size_t length, stw_run_result **out,
+                                                    stw_error *err);
 
 #endif

@@ -233,7 +233,9 @@ static stw_status parse(const char *file, const char *text, size_t length, bool 
     stw_sweep *sweep = NULL;
     STW_TRY(stw_tree_parse_json(file, text, length, &tree, err));
     STW_TRY(stw_tree_schema(tree, "stowage.sweep", 1, err));
-    if (!edited) STW_TRY(stw_checksums_check(tree, known, sizeof known / sizeof known[0], err));
+    if (!edited)
+        STW_TRY(
+            stw_checksums_check(tree, known, sizeof known / sizeof known[0], "sweep again", err));
     STW_TRY(stw_sweep_new(&sweep, err));
     STW_TRY(read_arguments(tree, sweep, err));
     STW_TRY(read_axes(tree, sweep, err));

@@ -9,6 +9,7 @@
 #include "core/checked.h"
 #include "core/json.h"
 #include "plan/files/plan_file.h"
+#include "plan/files/plan_terms.h"
 #include "plan/measured/compare_peaks.h"
 
 /* Page-locked blocks in which a framework passes tables of pointers to kernels: 10 to 30 MiB of a
@@ -389,13 +390,15 @@ static const char *name_of(const char *file, const char *else_name) {
     return file != NULL ? file : else_name;
 }
 
-/* What both files say of themselves must be the same. */
+/* What both files say of themselves must be the same.
+ * @param keys that differ, for people; or NULL */
 static stw_status fail_other_plan(const stw_plan *plan, const stw_run_result *run, const char *what,
-                                  stw_error *err) {
+                                  const char *keys, stw_error *err) {
     return stw_fail(err, STW_STATUS_BAD_INPUT, name_of(run->file, "the run"),
-                    "%s as in %s: the run belongs to another plan; name the plan that was "
+                    "%s as in %s: the run belongs to another plan%s%s%s; name the plan that was "
                     "executed, or execute this one",
-                    what, name_of(plan->file, "the plan"));
+                    what, name_of(plan->file, "the plan"), keys != NULL ? " (" : "",
+                    keys != NULL ? keys : "", keys != NULL ? ")" : "");
 }
 
 static stw_status check_peaks(const stw_job *job, const stw_run_result *run, stw_error *err) {
@@ -441,21 +444,38 @@ static stw_status check_ranks(const stw_job *job, const stw_run_result *run, stw
     return status;
 }
 
+/* The hash of everything that makes the plan; where it differs, the keys that do. */
+static stw_status check_hash(const stw_plan *plan, const stw_run_result *run, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_plan_terms terms = STW_PLAN_TERMS_INIT;
+    stw_text keys = STW_TEXT_INIT;
+    char quoted[160], what[200];
+    STW_TRY(stw_plan_terms_of(plan, &terms, err));
+    if (strcmp(run->plan_hash, terms.hash) == 0) goto out;
+    if (run->plan_terms[0] != '\0') stw_terms_differences(run->plan_terms, terms.lines.data, &keys);
+    STW_TRY(stw_text_status(&keys, err));
+    stw_text_quote(run->plan_hash, quoted, sizeof quoted);
+    snprintf(what, sizeof what, "plan_hash: found %s, expected \"%s\"", quoted, terms.hash);
+    status = fail_other_plan(plan, run, what, keys.data, err);
+out:
+    stw_text_free(&terms.lines);
+    stw_text_free(&keys);
+    return status;
+}
+
 static stw_status check_same_plan(const stw_plan *plan, const stw_run_result *run, stw_error *err) {
     const stw_job *job = plan->job;
     bool external = strcmp(run->source, "external") == 0;
     uint64_t elements = stw_plan_state_elements(plan);
-    char quoted[160], what[320];
-    stw_text_quote(run->plan_hash, quoted, sizeof quoted);
-    snprintf(what, sizeof what, "plan_hash: found %s, expected \"%s\"", quoted,
-             plan->layouts[0]->hash);
-    if ((!external || run->plan_hash[0] != '\0') &&
-        strcmp(run->plan_hash, plan->layouts[0]->hash) != 0)
-        return fail_other_plan(plan, run, what, err);
+    char what[320];
+    if (!external || run->plan_hash[0] != '\0') {
+        stw_status same = check_hash(plan, run, err);
+        if (same != STW_STATUS_OK) return same;
+    }
     snprintf(what, sizeof what, "world: found %" PRIu32 " ranks, expected %" PRIu32, run->world,
              job->world);
     if ((!external || run->world > 0) && run->world != job->world)
-        return fail_other_plan(plan, run, what, err);
+        return fail_other_plan(plan, run, what, NULL, err);
     if (!external && run->n_ranks != job->world)
         return stw_fail(err, STW_STATUS_BAD_INPUT, name_of(run->file, "the run"),
                         "ranks: found %" PRIu32 " entries, expected %" PRIu32 ", one per rank",
@@ -463,7 +483,7 @@ static stw_status check_same_plan(const stw_plan *plan, const stw_run_result *ru
     snprintf(what, sizeof what, "verify.elements: found %" PRIu64 ", expected %" PRIu64,
              run->elements, elements);
     if (!external && run->elements > 0 && run->elements != elements)
-        return fail_other_plan(plan, run, what, err);
+        return fail_other_plan(plan, run, what, NULL, err);
     stw_status status = check_peaks(job, run, err);
     return status == STW_STATUS_OK ? check_ranks(job, run, err) : status;
 }

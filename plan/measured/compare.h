@@ -70,7 +70,7 @@ typedef struct stw_comparison {
     stw_verdict plan_verdict;   /* of the plan that was compared */
 } stw_comparison;
 
-/** BAD_INPUT if the run belongs to another plan (world, layout hash). */
+/** BAD_INPUT if the run belongs to another plan: keys that differ are named. */
 STW_MUST_USE stw_status stw_compare(const stw_plan *plan, const stw_run_result *run,
                                     const stw_tolerance *tolerance, stw_comparison **out,
                                     stw_error *err);

@@ -38,9 +38,11 @@ grep -q '^#' report.md || fail "the Markdown report has no heading"
 
 # validate finds other bytes than predicted: allocated bytes plus 5%
 awk '/"allocated": [0-9]+/ { n = $2 + 0; sub(/[0-9]+/, int(n + n / 20)) } { print }' run.json >other.run.json
+"$STW_SEAL" other.run.json
 expect 8 outside "$STOWAGE" validate plan.json other.run.json
 # and runs whose verification failed
 sed 's/"mismatched": 0/"mismatched": 3/' run.json >wrong.run.json
+"$STW_SEAL" wrong.run.json
 expect 8 "verification failed" "$STOWAGE" validate plan.json wrong.run.json
 "$STOWAGE" run plan.json --steps 1 -o one.run.json >one.txt || fail "one step"
 grep -q "first and only" one.txt || fail "the only step has no time"

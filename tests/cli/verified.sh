@@ -22,11 +22,13 @@ run_of rate 2 --set placement.moments=host --set optimizer.lr=0.5
 
 expect 0 "elements checked, none differs" "$STOWAGE" validate gpu.json gpu.run.json
 sed 's/"mismatched": 0/"mismatched": 5/' gpu.run.json >wrong.json
+expect 3 "wrong.json:[0-9]*:[0-9]*: verify: was changed since the file was written" "$STOWAGE" validate gpu.json wrong.json
+"$STW_SEAL" wrong.json
 expect 8 "5 of 10560 checked elements differ" "$STOWAGE" validate gpu.json wrong.json
 grep -q "Verification FAILED: 5 of 10,560 checked elements differ" expect.out || { cat expect.out; fail "the report does not say it"; }
 expect 8 '"mismatched": 5' "$STOWAGE" validate gpu.json wrong.json --json
 expect 8 "wrong.json: verification failed" "$STOWAGE" validate gpu.json gpu.run.json wrong.json
-sed 's/"checked": [0-9]*/"checked": 3/' wrong.json >more.json
+sed 's/"checked": [0-9]*/"checked": 3/' wrong.json >more.json # members that contradict each other are told first
 expect 3 "mismatched" "$STOWAGE" validate gpu.json more.json
 "$STOWAGE" run gpu.json --backend host --steps 2 --no-digest -o without.json -q
 expect 0 "no element was checked" "$STOWAGE" validate gpu.json without.json
@@ -35,6 +37,7 @@ expect 0 "no element was checked" "$STOWAGE" validate gpu.json without.json
 expect 0 "The digests of all 3 runs are equal" "$STOWAGE" validate gpu.json gpu.run.json host.run.json nvme.run.json
 sed 's/\("exp_avg": "[0-9a-f]*\)[0-9a-f]\{4\}"/\10000"/' host.run.json >other.json
 if cmp -s other.json host.run.json; then fail "no digest was changed"; fi
+"$STW_SEAL" other.json
 expect 8 "other.json: exp_avg: the digest differs" "$STOWAGE" validate gpu.json gpu.run.json other.json nvme.run.json
 grep -q "The digest of exp_avg of other.json DIFFERS" expect.out || { cat expect.out; fail "the report does not say it"; }
 expect 8 "other.json: exp_avg" "$STOWAGE" validate host.json other.json gpu.run.json nvme.run.json

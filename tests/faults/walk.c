@@ -282,10 +282,12 @@ static size_t unit_length(const char *p) {
     return 0;
 }
 
-/* Of a checksum over the solver's section of a plan, which has seconds: what comes before it; 0 of
- * anything else. */
+/* Of a checksum over what was measured, such as the solver's section of a plan, which has seconds,
+ * or the bytes of a run: what comes before it; 0 of anything else. */
 static size_t timed_checksum(const char *p) {
-    static const char *const keys[] = {"\"solver\": \"", "\"whole\": \""};
+    static const char *const keys[] = {"\"solver\": \"",    "\"whole\": \"",  "\"peaks\": \"",
+                                       "\"movements\": \"", "\"time_s\": \"", "\"rates\": \"",
+                                       "\"steady\": \"",    "\"ranks\": \"",  "\"nodes\": \""};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (strncmp(p, keys[i], strlen(keys[i])) == 0) return strlen(keys[i]);
     return 0;

@@ -25,7 +25,8 @@ static void check_same(const stw_run_result *result) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     stw_run_result *result = NULL;
     stw_error err = STW_ERROR_INIT;
-    stw_status status = stw_run_result_parse("run.json", (const char *)data, size, &result, &err);
+    stw_status status =
+        stw_run_result_parse_edited("run.json", (const char *)data, size, &result, &err);
     FUZZ_CHECK((status == STW_STATUS_OK) == (result != NULL));
     FUZZ_CHECK(status == err.status);
     if (status == STW_STATUS_OK)

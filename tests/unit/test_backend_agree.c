@@ -83,7 +83,7 @@ static void decisions_and_model(void) {
     stw_rank_run a = run_of(plan, &options), b = run_of(other, &options);
     other->decisions.load = STW_LOAD_SHARDED_READ;
     CHECK_OK(stw_plan_derive(other, err));
-    differ(&a, &b, "load.method", stw_load_name(plan->decisions.load), "sharded_read");
+    differ(&a, &b, "decided.load.method", stw_load_name(plan->decisions.load), "sharded_read");
     other->decisions.load = plan->decisions.load;
     CHECK_OK(stw_plan_derive(other, err));
     other->programs[0]->ops[3].from_offset_bytes += 64;

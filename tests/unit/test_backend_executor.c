@@ -11,6 +11,7 @@
 #include "backend/norm.h"
 #include "backend/process.h"
 #include "core/log.h"
+#include "plan/files/plan_terms.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
@@ -367,7 +368,11 @@ static void measured_bytes_are_the_walk(void) {
     CU_ASSERT_EQUAL(result->n_step_all, 3);
     CU_ASSERT_EQUAL(result->nodes[0].host[STW_PHASE_LOAD],
                     result->ranks[0].phases[STW_PHASE_LOAD].host);
-    CU_ASSERT_STRING_EQUAL(result->plan_hash, plan->layouts[0]->hash);
+    stw_plan_terms terms = STW_PLAN_TERMS_INIT;
+    CHECK_OK(stw_plan_terms_of(plan, &terms, err));
+    CU_ASSERT_STRING_EQUAL(result->plan_hash, terms.hash);
+    CU_ASSERT_STRING_EQUAL(result->plan_terms, terms.lines.data);
+    stw_text_free(&terms.lines);
     stw_run_result_free(result);
     stw_plan_free(plan);
 }

@@ -24,6 +24,8 @@ static stw_run_result *full_result(void) {
     r->backend = "cuda";
     r->device = "NVIDIA H200";
     r->plan_hash = "0123456789abcdef";
+    r->plan_terms = "optimizer.lr = 0.001\nname = \nmodel.name = a \"b\" = c\n";
+    r->build = "fedcba9876543210";
     r->world = 2;
     r->steps = 5;
     r->seed = 42;
@@ -121,6 +123,8 @@ static void round_trips(void) {
                     0);
     CU_ASSERT_EQUAL(again->step_all_s[2], 0.1 / 3);
     CU_ASSERT_EQUAL(again->digest[3], 9);
+    CU_ASSERT_STRING_EQUAL(again->plan_terms, r->plan_terms);
+    CU_ASSERT_STRING_EQUAL(again->build, "fedcba9876543210");
     CU_ASSERT_EQUAL(again->n_links, 2);
     CU_ASSERT_EQUAL(again->links[1].streams, 2);
     CU_ASSERT_EQUAL(again->links[0].ring, 0);
@@ -307,7 +311,7 @@ static void every_member_is_required(void) {
         free(wrong);
         members++;
     }
-    CU_ASSERT_EQUAL(members, 15);
+    CU_ASSERT_EQUAL(members, 18);
     free(text);
     stw_run_result_free(r);
 }
