@@ -35,21 +35,18 @@ static bool same_value(const char *written, const char *read) {
     return read[strspn(read, " ")] == '\0';
 }
 
+/* Arguments beside a document may give other values: these go into it. */
 static bool is_document(const stw_emission *e, stw_flags *flags) {
     const stw_import *import = e->import;
-    size_t n = 0;
     if (import == NULL || import->text == NULL || import->program != NULL) return false;
     if (flags_of(import->text, import->text_length, import->dashes, e->pool, flags) !=
         STW_STATUS_OK)
         return false;
-    for (size_t i = 0; i < import->flags.n; i++) {
-        const stw_flag *flag = &import->flags.items[i], *own;
-        if (flag->line == 0) continue;
-        own = stw_flags_find(flags, flag->name);
-        if (own == NULL || strcmp(own->value, flag->value) != 0) return false;
-        n++;
+    for (size_t i = 0; i < flags->n; i++) {
+        const stw_flag *flag = stw_flags_find(&import->flags, flags->items[i].name);
+        if (flag == NULL || flag->line == 0) return false;
     }
-    return n == flags->n;
+    return true;
 }
 
 /* ---- Megatron-LM's names ---- */
@@ -138,6 +135,13 @@ bool stw_emit_as_document(stw_emission *e, stw_text *out) {
         return false;
     }
     stw_text_append(out, text, length);
+    for (size_t i = 0; i < own.n; i++) {
+        const stw_flag *flag = stw_flags_find(&e->import->flags, own.items[i].name);
+        if (strcmp(flag->value, own.items[i].value) == 0) continue;
+        stw_text_printf(&e->notes, "%s is written with the arguments that the script adds to it\n",
+                        e->import->path);
+        break;
+    }
     if (e->status == STW_STATUS_OK) e->status = change(e, &own, tree->root, out);
     if (e->status == STW_STATUS_OK) e->status = verify(e, &own, out);
     stw_tree_free(tree);

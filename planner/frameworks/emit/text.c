@@ -85,7 +85,7 @@ static void append_argument(stw_text *out, const char *name, const char *value, 
                             char dash) {
     append_name(out, name, dash);
     stw_text_printf(out, " ");
-    if (source != NULL)
+    if (source != NULL && *source != '\0')
         stw_text_printf(out, "%s", source);
     else
         stw_emit_append_words(out, value, false);

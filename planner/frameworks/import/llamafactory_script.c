@@ -54,6 +54,10 @@ static void read_file(stw_reading *r, const stw_shell_word *word) {
         if (status == STW_STATUS_OK)
             status =
                 stw_flags_parse_paths(found, text, (size_t)length, r->out->pool, &r->flags, r->err);
+        if (status == STW_STATUS_OK) {
+            r->out->text = stw_pool_string(r->out->pool, text);
+            r->out->text_length = r->out->text != NULL ? (size_t)length : 0;
+        }
         r->out->path = found;
     }
     free(text);
