@@ -367,11 +367,10 @@ def compare_scripts(framework, folder, before, after, changes, notes):
     old_launch, old_groups = grouped(old[at:], hydra)
     new_launch, new_groups = grouped(new[new_at:], hydra)
     anew = "is written anew" in notes
-    if anew:  # the script's own arguments come last then, behind another argument
-        for groups in (old_groups, new_groups):
-            for values in groups.values():
-                if values[-2:] == ["out dir", "tok x"]:
-                    del values[-2:]
+    for groups in (old_groups, new_groups):  # the script's own arguments, which may now stand behind another one
+        for values in groups.values():
+            if values[-2:] == ["out dir", "tok x"]:
+                del values[-2:]
     if (old[:at] != new[:new_at] or old_launch != new_launch) and not anew:
         raise Differs(f"launch: {old[:at]} {old_launch} became {new[:new_at]} {new_launch}")
     for name in set(old_groups) | set(new_groups):

@@ -322,6 +322,10 @@ stw_status stw_emit_plan(const char *what, const stw_plan *plan, const stw_emit_
     if (e.status == STW_STATUS_OK) e.status = check(f, &e, options, settings, notes, err);
     if (e.status == STW_STATUS_OK && e.import != NULL) note_changes(&e, document, notes);
     if (e.status == STW_STATUS_OK && f->put == NULL) stw_emit_fsdp2(&e, settings);
+    if (e.status != STW_STATUS_OK) { /* refused: there is nothing to write */
+        stw_text_free(settings);
+        stw_text_free(notes);
+    }
     stw_text_free(&e.notes);
     stw_pool_free(e.pool);
     return e.status;

@@ -22,8 +22,8 @@ bool stw_emit_is(const char *what);
 /** Write settings.
  * @param what "FRAMEWORK" or "FRAMEWORK:FILE"; the file is the caller's concern
  * @param settings a file of the framework; @param notes what it does not say, and what changed
- * USAGE: another engine than the plan's. NOT_BUILT_IN: the settings cannot say the plan; both texts
- * are then of no use */
+ * USAGE: another engine than the plan's. NOT_BUILT_IN: the settings cannot say the plan. Both texts
+ * are then empty */
 STW_MUST_USE stw_status stw_emit_plan(const char *what, const stw_plan *plan,
                                       const stw_emit_options *options, stw_text *settings,
                                       stw_text *notes, stw_error *err);
