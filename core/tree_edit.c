@@ -5,154 +5,12 @@
 #include <string.h>
 
 #include "core/tree_spans.h"
-
-/* ---- values ---- */
+#include "core/tree_write.h"
 
 bool stw_tree_text_is_json(const char *text, size_t length) {
     size_t at = 0;
     while (at < length && isspace((unsigned char)text[at])) at++;
     return at < length && text[at] == '{';
-}
-
-static const char *skip_digits(const char *c) {
-    while (*c >= '0' && *c <= '9') c++;
-    return c;
-}
-
-/* As JSON has it, which YAML reads, too. @param exponent out, where it begins, or NULL */
-static bool is_number(const char *text, const char **exponent) {
-    const char *c = text + (*text == '-'), *whole = c;
-    *exponent = NULL;
-    c = skip_digits(c);
-    if (c == whole || (whole[0] == '0' && c > whole + 1)) return false;
-    if (*c == '.') {
-        const char *fraction = ++c;
-        c = skip_digits(c);
-        if (c == fraction) return false;
-    }
-    if (*c == 'e' || *c == 'E') {
-        *exponent = c++;
-        c += *c == '-' || *c == '+';
-        const char *digits = c;
-        c = skip_digits(c);
-        if (c == digits) return false;
-    }
-    return *c == '\0';
-}
-
-static bool is_word(const char *text) {
-    return strcmp(text, "true") == 0 || strcmp(text, "false") == 0 || strcmp(text, "null") == 0;
-}
-
-static bool is_list(const char *text) {
-    const size_t n = strlen(text);
-    return n >= 2 && text[0] == '[' && text[n - 1] == ']' && strpbrk(text, "\"'{}") == NULL &&
-           strchr(text + 1, '[') == NULL;
-}
-
-static bool looks_bare(const char *text) {
-    const char *exponent;
-    return is_word(text) || is_number(text, &exponent);
-}
-
-/* Readers of YAML 1.1 take 1e-05 for a string: they want a point and a sign. */
-static void write_number(stw_text *out, const char *value, const char *exponent, bool json) {
-    if (json || exponent == NULL) {
-        stw_text_printf(out, "%s", value);
-        return;
-    }
-    const bool point = memchr(value, '.', (size_t)(exponent - value)) != NULL;
-    const bool sign = exponent[1] == '-' || exponent[1] == '+';
-    stw_text_printf(out, "%.*s%se%s%s", (int)(exponent - value), value, point ? "" : ".0",
-                    sign ? "" : "+", exponent + 1);
-}
-
-/* A character that ends a line or cannot be printed, for some reader of YAML; 0: none.
- * @param length out, of its bytes */
-static unsigned hidden_at(const char *at, size_t *length) {
-    const unsigned char *c = (const unsigned char *)at;
-    *length = 1;
-    if (c[0] < 32 || c[0] == 127) return c[0];
-    *length = 2;
-    if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0) return c[1];
-    *length = 3;
-    if (c[0] == 0xE2 && c[1] == 0x80 && (c[2] == 0xA8 || c[2] == 0xA9)) return 0x1F80u + c[2];
-    if (c[0] == 0xEF && c[1] == 0xBB && c[2] == 0xBF) return 0xFEFFu;
-    if (c[0] == 0xEF && c[1] == 0xBF && (c[2] == 0xBE || c[2] == 0xBF)) return 0xFF40u + c[2];
-    *length = 1;
-    return 0;
-}
-
-/* In double quotes, as JSON and YAML both read it. */
-static void write_string(stw_text *out, const char *text, size_t length) {
-    stw_text_append(out, "\"", 1);
-    for (size_t i = 0, n; i < length; i += n) {
-        const unsigned hidden = hidden_at(text + i, &n);
-        if (hidden == '\n')
-            stw_text_append(out, "\\n", 2);
-        else if (hidden == '\t')
-            stw_text_append(out, "\\t", 2);
-        else if (hidden != 0)
-            stw_text_printf(out, "\\u%04x", hidden);
-        else
-            stw_text_printf(out, text[i] == '"' || text[i] == '\\' ? "\\%c" : "%c", text[i]);
-    }
-    stw_text_append(out, "\"", 1);
-}
-
-static void write_list(stw_text *out, const char *value, bool json) {
-    const char *between = "";
-    stw_text_append(out, "[", 1);
-    for (const char *at = value + 1; at[strspn(at, " ,")] != ']';) {
-        at += strspn(at, " ,");
-        const size_t length = strcspn(at, ",]");
-        size_t n = length;
-        while (n > 0 && at[n - 1] == ' ') n--;
-        char item[256] = "";
-        if (n < sizeof item) memcpy(item, at, n);
-        stw_text_printf(out, "%s", between);
-        if (n < sizeof item)
-            stw_tree_write_value(out, item, false, json);
-        else
-            write_string(out, at, n);
-        between = ", ";
-        at += length;
-    }
-    stw_text_append(out, "]", 1);
-}
-
-void stw_tree_write_value(stw_text *out, const char *value, bool string, bool json) {
-    const char *exponent;
-    if (!string && is_number(value, &exponent))
-        write_number(out, value, exponent, json);
-    else if (!string && is_word(value))
-        stw_text_printf(out, "%s", value);
-    else if (!string && is_list(value))
-        write_list(out, value, json);
-    else
-        write_string(out, value, strlen(value));
-}
-
-/* A name that no reader of YAML takes for something else. */
-static bool is_plain_key(const char *key, size_t length) {
-    static const char *const others[] = {"y",   "n",    "yes",   "no",   "on",
-                                         "off", "true", "false", "null", "~"};
-    if (length == 0 || !(isalpha((unsigned char)*key) || *key == '_')) return false;
-    for (size_t i = 0; i < length; i++)
-        if (!isalnum((unsigned char)key[i]) && key[i] != '_' && key[i] != '-') return false;
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        size_t k = 0;
-        while (k < length && others[i][k] == tolower((unsigned char)key[k])) k++;
-        if (k == length && others[i][k] == '\0') return false;
-    }
-    return true;
-}
-
-void stw_tree_write_key(stw_text *out, const char *key, size_t length, bool json) {
-    if (!json && is_plain_key(key, length))
-        stw_text_append(out, key, length);
-    else
-        write_string(out, key, length);
 }
 
 /* ---- places ---- */
@@ -161,6 +19,7 @@ typedef struct editor {
     const char *file, *text;
     size_t length;
     bool json;
+    bool raw; /* values are as they are to stand in the text, and take the place of others alone */
     const char *line_end;
     /* what is put where: `length` bytes from `at` on give way to `put`; then `gap` bytes before it
      * go, too */
@@ -176,9 +35,12 @@ typedef struct place {
 } place;
 
 static stw_status refuse(const editor *e, size_t at, const char *what) {
-    int line = 1;
-    for (size_t i = 0; i < at && i < e->length; i++) line += e->text[i] == '\n';
-    return stw_fail_at(e->err, STW_STATUS_BAD_INPUT, e->file, line, 1, "%s", what);
+    int line = 1, column = 1;
+    for (size_t i = 0; i < at && i < e->length; i++) {
+        line += e->text[i] == '\n';
+        column = e->text[i] == '\n' ? 1 : column + 1;
+    }
+    return stw_fail_at(e->err, STW_STATUS_BAD_INPUT, e->file, line, column, "%s", what);
 }
 
 /* Keys may have dots of their own: a whole path is looked for. */
@@ -238,6 +100,13 @@ static bool begins_line(const editor *e, size_t at) {
 
 /* ---- changes ---- */
 
+static void put_value(editor *e, const char *value, bool string) {
+    if (e->raw)
+        stw_text_printf(&e->put, "%s", value);
+    else
+        stw_tree_write_value(&e->put, value, string, e->json);
+}
+
 /* {"b": {"c": value}} of the path "b.c" */
 static void put_flow(editor *e, const char *path, const char *value) {
     const char *dot = strchr(path, '.');
@@ -245,7 +114,7 @@ static void put_flow(editor *e, const char *path, const char *value) {
     stw_tree_write_key(&e->put, path, n, e->json);
     stw_text_append(&e->put, ": ", 2);
     if (dot == NULL) {
-        stw_tree_write_value(&e->put, value, false, e->json);
+        put_value(e, value, false);
         return;
     }
     stw_text_append(&e->put, "{", 1);
@@ -263,13 +132,14 @@ static void put_block(editor *e, const char *path, const char *value, size_t ind
     stw_text_printf(&e->put, "%*s", (int)indent, "");
     stw_tree_write_key(&e->put, path, strlen(path), false);
     stw_text_append(&e->put, ": ", 2);
-    stw_tree_write_value(&e->put, value, false, false);
+    put_value(e, value, false);
     stw_text_printf(&e->put, "%s", e->line_end);
 }
 
 static void add_flow(editor *e, const stw_span *map, const char *path, const char *value) {
     const stw_span *last = map->n > 0 ? &map->items[map->n - 1] : NULL;
     e->at = last == NULL ? map->begin + 1 : last->end;
+    if (last != NULL && last->end == last->begin) stw_text_append(&e->put, " ", 1);
     if (last != NULL && begins_line(e, last->key_begin)) {
         const size_t begin = line_begin(e, last->key_begin);
         stw_text_printf(&e->put, ",%s", e->line_end);
@@ -291,7 +161,7 @@ static void add_block(editor *e, const stw_span *map, const char *path, const ch
 static stw_status add(editor *e, const place *at, const char *value) {
     if (at->item != NULL) { /* a key without a value becomes a map */
         const bool none = at->item->begin == at->item->end && at->item->kind == STW_SPAN_SCALAR;
-        if (!none) return refuse(e, at->item->begin, "found another value, expected a map of keys");
+        if (!none) return refuse(e, at->item->begin, "expected a map of keys");
         e->at = after_colon(e, at->item);
         stw_text_append(&e->put, " {", 2);
         put_flow(e, at->rest + strlen(at->item->key) + 1, value);
@@ -306,7 +176,9 @@ static stw_status add(editor *e, const place *at, const char *value) {
     return STW_STATUS_OK;
 }
 
-static void replace(editor *e, const stw_span *item, const char *value) {
+static stw_status replace(editor *e, const stw_span *item, const char *value) {
+    if (e->raw && item->kind != STW_SPAN_SCALAR)
+        return refuse(e, item->begin, "found a list or a map, expected a single value");
     const bool inside = item->kind == STW_SPAN_SCALAR || item->flow;
     char old[64] = "";
     e->at = inside && item->end > item->begin ? item->begin : after_colon(e, item);
@@ -314,7 +186,8 @@ static void replace(editor *e, const stw_span *item, const char *value) {
     if (item->quoted && item->end - item->begin < sizeof old && item->end >= item->begin + 2)
         memcpy(old, e->text + item->begin + 1, item->end - item->begin - 2);
     if (e->at != item->begin || item->end == item->begin) stw_text_append(&e->put, " ", 1);
-    stw_tree_write_value(&e->put, value, looks_bare(old), e->json);
+    put_value(e, value, stw_tree_is_bare(old));
+    return STW_STATUS_OK;
 }
 
 /* A member that has its line alone goes with it. */
@@ -379,15 +252,15 @@ static stw_status apply(editor *e, stw_text *text) {
     return STW_STATUS_OK;
 }
 
-stw_status stw_tree_put(const char *file, stw_text *text, const char *path, const char *value,
-                        stw_error *err) {
+static stw_status put(const char *file, stw_text *text, const char *path, const char *value,
+                      bool raw, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     stw_pool *pool = stw_pool_new();
     stw_span root;
     place at = {NULL, NULL, NULL, path};
-    editor e = {.file = file, .length = text->length, .put = STW_TEXT_INIT, .err = err};
+    editor e = {.file = file, .length = text->length, .raw = raw, .put = STW_TEXT_INIT, .err = err};
     e.text = text->data != NULL ? text->data : "";
-    e.json = stw_tree_text_is_json(e.text, e.length);
+    e.json = !raw && stw_tree_text_is_json(e.text, e.length);
     const char *first = memchr(e.text, '\n', e.length);
     e.line_end = first != NULL && first > e.text && first[-1] == '\r' ? "\r\n" : "\n";
     if (pool == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, file, "out of memory");
@@ -400,7 +273,7 @@ stw_status stw_tree_put(const char *file, stw_text *text, const char *path, cons
         at = deepest(&root, path);
         STW_TRY(add(&e, &at, value));
     } else if (value != NULL) {
-        replace(&e, at.item, value);
+        STW_TRY(replace(&e, at.item, value));
     } else if (at.map->flow) {
         remove_flow(&e, &at);
     } else {
@@ -411,4 +284,14 @@ out:
     stw_text_free(&e.put);
     stw_pool_free(pool);
     return status;
+}
+
+stw_status stw_tree_put(const char *file, stw_text *text, const char *path, const char *value,
+                        stw_error *err) {
+    return put(file, text, path, value, false, err);
+}
+
+stw_status stw_yaml_put(const char *file, stw_text *text, const char *path, const char *value,
+                        stw_error *err) {
+    return put(file, text, path, value, true, err);
 }

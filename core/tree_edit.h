@@ -22,9 +22,8 @@ bool stw_tree_text_is_json(const char *text, size_t length);
  */
 STW_MUST_USE stw_status stw_tree_put(const char *file, stw_text *text, const char *path,
                                      const char *value, stw_error *err);
-/** Append a value as such a document has it. @param string in quotes, whatever it looks like */
-void stw_tree_write_value(stw_text *out, const char *value, bool string, bool json);
-/** Append the name of a key. */
-void stw_tree_write_key(stw_text *out, const char *key, size_t length, bool json);
-
+/** The same of YAML, with a value as it stands in a YAML list, quoted where it has to be.
+ * @return BAD_INPUT also where it would replace a list or a map */
+STW_MUST_USE stw_status stw_yaml_put(const char *file, stw_text *text, const char *path,
+                                     const char *value, stw_error *err);
 #endif

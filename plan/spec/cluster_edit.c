@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/file.h"
-#include "core/yaml_edit.h"
+#include "core/tree_edit.h"
 #include "plan/spec/spec_keys.h"
 
 enum { LARGEST = 64 << 20 };

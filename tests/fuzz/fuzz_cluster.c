@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/yaml_edit.h"
+#include "core/tree_edit.h"
 #include "plan/spec/cluster.h"
 #include "tests/fuzz/tree_check.h"
 

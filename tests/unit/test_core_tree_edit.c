@@ -2,6 +2,7 @@
 /* Values of YAML and JSON documents are changed, added and removed in place. */
 #include "core/tree.h"
 #include "core/tree_edit.h"
+#include "core/tree_write.h"
 #include "tests/unit/testing.h"
 
 typedef struct edit_case {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/tree_edit.h"
+#include "core/tree_write.h"
 #include "plan/spec/registry.h"
 #include "planner/frameworks/emit/emission.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/tree.h"
-#include "core/yaml_edit.h"
+#include "core/tree_edit.h"
 #include "tests/unit/testing.h"
 
 typedef struct edit_case {
@@ -46,15 +46,15 @@ static void keys_are_added(void) {
     static const edit_case cases[] = {
         {"a: 1\n", "b", "2", "a: 1\nb: 2\n"},
         {"a: 1", "b.c", "2", "a: 1\nb:\n  c: 2\n"},
-        {"a:\n    x: 1  # one\n    # of a\n\n# of b\nb: 2\n", "a.y", "3",
-         "a:\n    x: 1  # one\n    y: 3\n    # of a\n\n# of b\nb: 2\n"},
-        {"a: {x: 1}\nb: 2\n", "a.y.z", "3", "a: {x: 1, y: {z: 3}}\nb: 2\n"},
-        {"a: {}\n", "a.y", "3", "a: {y: 3}\n"},
-        {"a: {x: }\n", "a.y", "3", "a: {x:  , y: 3}\n"},
-        {"a:\n", "a.y", "3", "a: {y: 3}\n"},
-        {"a:\r\n  x: 1\r\n", "a.y", "3", "a:\r\n  x: 1\r\n  y: 3\r\n"},
-        {"a:\n  x:\n  - {p: 1,\n     q: 2}  # end\nb: 1\n", "a.y", "3",
-         "a:\n  x:\n  - {p: 1,\n     q: 2}  # end\n  y: 3\nb: 1\n"},
+        {"a:\n    x: 1  # one\n    # of a\n\n# of b\nb: 2\n", "a.w", "3",
+         "a:\n    x: 1  # one\n    w: 3\n    # of a\n\n# of b\nb: 2\n"},
+        {"a: {x: 1}\nb: 2\n", "a.w.z", "3", "a: {x: 1, w: {z: 3}}\nb: 2\n"},
+        {"a: {}\n", "a.w", "3", "a: {w: 3}\n"},
+        {"a: {x: }\n", "a.w", "3", "a: {x:  , w: 3}\n"},
+        {"a:\n", "a.w", "3", "a: {w: 3}\n"},
+        {"a:\r\n  x: 1\r\n", "a.w", "3", "a:\r\n  x: 1\r\n  w: 3\r\n"},
+        {"a:\n  x:\n  - {p: 1,\n     q: 2}  # end\nb: 1\n", "a.w", "3",
+         "a:\n  x:\n  - {p: 1,\n     q: 2}  # end\n  w: 3\nb: 1\n"},
         {"a: |\n  text\n  more\n", "b", "3", "a: |\n  text\n  more\nb: 3\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) put(&cases[i]);
@@ -83,5 +83,5 @@ int main(void) {
         {"missing keys are added to the innermost map", keys_are_added},
         {"other documents are refused and unchanged", other_documents_are_refused},
     };
-    return stw_test_run_all("core yaml edit", tests, sizeof tests / sizeof tests[0]);
+    return stw_test_run_all("core yaml put", tests, sizeof tests / sizeof tests[0]);
 }
