@@ -22,7 +22,7 @@ limited() { # KIB WANTED ARGUMENTS
     esac
 }
 kib=6500
-while [ $kib -le 14000 ]; do
+while [ $kib -le 14000 ] || { [ $plans -le 3 ] && [ $kib -le 40000 ]; }; do
     limited $kib 0 --model Qwen3-0.6B --cluster "$E/h200-x1.yaml" --set "node.gpu.memory=12 GiB"
     limited $kib 4 --model Qwen3-0.6B --cluster "$E/h200-x1.yaml" --set batch.micro_batch=4096
     kib=$((kib + 500))

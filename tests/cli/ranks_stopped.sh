@@ -55,14 +55,14 @@ steps() {
     began=$(date +%s)
 }
 
-# ended NAME CODE WORDS...: the job is over in time; rank 0 says all words
+# ended NAME CODES WORDS...: the job is over in time, with one of the exit codes (launchers differ); rank 0 says all words
 ended() {
     name=$1 expected=$2
     shift 2
     code=0
     wait "$job" || code=$?
     took=$(($(date +%s) - began))
-    [ "$code" = "$expected" ] || { cat mpirun.txt out.*; fail "$name: exit $code, expected $expected"; }
+    echo "$expected" | grep -q -w -e "$code" || { cat mpirun.txt out.*; fail "$name: exit $code, expected $expected"; }
     # what takes seconds on an idle machine; a job that hangs takes for ever
     [ "$took" -le $((deadline + 60)) ] || fail "$name: it took $took s, expected at most $((deadline + 60))"
     for word in "$@"; do
@@ -103,13 +103,13 @@ fi
 start 2 --enable-recovery # else the launcher ends the others before they notice
 steps "killed"
 kill -KILL "$(cat pid.1)"
-ended "killed" 0 "rank 0: operation " "rank 1 (process $(cat pid.1)) has ended"
+ended "killed" "0 6" "rank 0: operation " "rank 1 (process $(cat pid.1)) has ended"
 
 start 2
 steps "killed"
 kill -KILL "$(cat pid.1)"
 ended "killed, and the launcher ends the others" 137 "rank 0 is ended in operation " "rank 1 (process $(cat pid.1)) has ended before"
-grep -q "process rank 1 .*signal 9" mpirun.txt || { cat mpirun.txt; fail "mpirun does not name the rank"; }
+tr '\n' ' ' <mpirun.txt | grep -q "process rank 1 .*signal 9" || { cat mpirun.txt; fail "mpirun does not name the rank"; }
 
 OWN_NODE=1 start 2 # ranks that do not see each other's processes tell each other what they see
 steps "stopped on another node"
