@@ -43,9 +43,14 @@ void stw_nvme_header_seal(stw_nvme_header *header) {
     header->hash = stw_nvme_sum(header, offsetof(stw_nvme_header, hash));
 }
 
-void stw_nvme_record_seal(stw_nvme_record *record) {
+void stw_nvme_record_seal(stw_nvme_record *record, const stw_nvme_header *header) {
     memcpy(record->magic, record_magic, sizeof record->magic);
     record->version = STW_NVME_VERSION;
+    record->bytes = header->bytes;
+    record->run = header->run;
+    record->rank = header->rank;
+    record->world = header->world;
+    record->header_hash = header->hash;
     record->hash = stw_nvme_sum(record, offsetof(stw_nvme_record, hash));
 }
 
@@ -53,6 +58,10 @@ static bool text_ends(const char *text, size_t size) { return memchr(text, '\0',
 
 bool stw_nvme_header_is_known(const stw_nvme_header *h) {
     return memcmp(h->magic, header_magic, sizeof h->magic) == 0 && h->version == STW_NVME_VERSION;
+}
+
+bool stw_nvme_header_is_of_other_version(const stw_nvme_header *h) {
+    return memcmp(h->magic, header_magic, sizeof h->magic) == 0 && h->version != STW_NVME_VERSION;
 }
 
 bool stw_nvme_header_holds(const stw_nvme_header *h, uint64_t file_bytes, const char **why) {
@@ -73,10 +82,17 @@ bool stw_nvme_header_holds(const stw_nvme_header *h, uint64_t file_bytes, const 
     return stw_nvme_places_of(h->bytes, h->n_cuts, h->n_cells, &places) && places.end == file_bytes;
 }
 
-bool stw_nvme_record_holds(const stw_nvme_record *r, const stw_nvme_header *h) {
+bool stw_nvme_record_is_whole(const stw_nvme_record *r) {
+    for (size_t i = 0; i < sizeof r->rest; i++)
+        if (r->rest[i] != 0) return false;
     return memcmp(r->magic, record_magic, sizeof r->magic) == 0 && r->version == STW_NVME_VERSION &&
            r->hash == stw_nvme_sum(r, offsetof(stw_nvme_record, hash)) && r->copy < 2 &&
-           r->sequence > 0 && r->bytes == h->bytes;
+           r->sequence > 0;
+}
+
+bool stw_nvme_record_holds(const stw_nvme_record *r, const stw_nvme_header *h) {
+    return stw_nvme_record_is_whole(r) && r->bytes == h->bytes && r->run == h->run &&
+           r->rank == h->rank && r->world == h->world && r->header_hash == h->hash;
 }
 
 static bool read_block(int file, uint64_t index, void *block) {

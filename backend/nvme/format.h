@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of an NVMe arena with two copies, version 2. Its parts follow each other, each rounded
+/* The file of an NVMe arena with two copies, version 4. Its parts follow each other, each rounded
  * up to blocks of 4096 bytes; integers are in the byte order of the machine:
  *
  *   block 0     header: how the arena is divided, and whose state it is
@@ -8,23 +8,30 @@
  *   checksums   of copy 0, then of copy 1: XXH3 (64 bits) of each cell
  *   copy 0, copy 1
  *
- * Header and records end with the XXH3 of all that is before it in their block. The header has the
- * hash of the cuts, a record that of its copy's checksums. So everything that is read is verified.
+ * The header ends with the XXH3 of all that is before it in its block, a record's first 512 bytes
+ * with that of all that is before it; the rest of a record is zeros. The header has the hash of the
+ * cuts, a record that of its copy's checksums, and run, rank and hash of its header: no record
+ * counts under the header of another run. So everything that is read is verified.
  *
- * Before the first byte of a copy is overwritten, the record that names the copy is set to zeros. A
- * record that is whole therefore names a copy that nobody has written to since, and a reader takes
- * the one with the highest sequence whose copy has its checksums. */
+ * Power may fail at any time: of writes that no fdatasync followed, any sectors of 512 bytes may be
+ * on the disk. A record lies in one sector, so that it is there or not. Before the first byte of a
+ * copy is overwritten, the record that names the copy is set to zeros, and the disk holds that; a
+ * record is written once the disk holds its copy and checksums. A record that is whole therefore
+ * names a copy that nobody has written to since, and a reader takes the one with the highest
+ * sequence whose copy has its checksums (unit.backend_power). */
 #ifndef STW_BACKEND_NVME_FORMAT_H
 #define STW_BACKEND_NVME_FORMAT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/status.h"
 
-#define STW_NVME_VERSION 3u
+#define STW_NVME_VERSION 4u
 #define STW_NVME_RECORDS 2u
 #define STW_NVME_MOST_PARTS 64u
+#define STW_NVME_SECTOR_BYTES 512u /* what a disk writes whole or not at all */
 
 /** Bytes of the arena that have a name, for messages. */
 typedef struct stw_nvme_part {
@@ -53,11 +60,15 @@ typedef struct stw_nvme_record {
     uint32_t version, copy;
     uint64_t sequence; /* from 1 */
     uint64_t step, bytes, sums_hash;
-    int64_t time_s; /* seconds since 1970 */
-    unsigned char zeros[4096 - 64];
-    uint64_t hash;
+    int64_t time_s;            /* seconds since 1970 */
+    uint64_t run, header_hash; /* of the file's header */
+    uint32_t rank, world;      /* the header's too */
+    unsigned char zeros[STW_NVME_SECTOR_BYTES - 80 - 8];
+    uint64_t hash;                                    /* of all before it */
+    unsigned char rest[4096 - STW_NVME_SECTOR_BYTES]; /* zeros */
 } stw_nvme_record;
 _Static_assert(sizeof(stw_nvme_record) == 4096, "a record is one block");
+_Static_assert(offsetof(stw_nvme_record, rest) == STW_NVME_SECTOR_BYTES, "and lies in one sector");
 
 /** Where parts begin in the file. */
 typedef struct stw_nvme_places {
@@ -68,12 +79,17 @@ typedef struct stw_nvme_places {
 bool stw_nvme_places_of(uint64_t bytes, uint64_t n_cuts, uint64_t n_cells, stw_nvme_places *out);
 /** Set magic, version and hash. */
 void stw_nvme_header_seal(stw_nvme_header *header);
-void stw_nvme_record_seal(stw_nvme_record *record);
+/** The same, and what is the header's. @param header sealed */
+void stw_nvme_record_seal(stw_nvme_record *record, const stw_nvme_header *header);
 /** Does it begin as headers of this version do? It may be damaged all the same. */
 bool stw_nvme_header_is_known(const stw_nvme_header *header);
+/** Does it begin as headers of another version do? */
+bool stw_nvme_header_is_of_other_version(const stw_nvme_header *header);
 /** Is it the header of a file of this size? @param why NULL, or receives a constant text if not */
 bool stw_nvme_header_holds(const stw_nvme_header *header, uint64_t file_bytes, const char **why);
-/** Is it a record of a file with this header? */
+/** Is it a record as it was written, of whatever file? */
+bool stw_nvme_record_is_whole(const stw_nvme_record *record);
+/** Is it a record of the file with this header? */
 bool stw_nvme_record_holds(const stw_nvme_record *record, const stw_nvme_header *header);
 /** Does the file have a header and the record of this step, as they were written? The state itself
  * is not read. Async-signal-safe. */

@@ -54,6 +54,7 @@ static void read_records(stw_kept *kept) {
         bool seen = move(kept->file, false, &r, (i + 1) * sizeof r, sizeof r);
         if (!seen || !stw_nvme_record_holds(&r, &kept->header)) {
             kept->damaged += !seen || memcmp(&r, &blank, sizeof r) != 0;
+            kept->strange += seen && stw_nvme_record_is_whole(&r);
             continue;
         }
         const stw_kept_step step = {r.step, r.sequence, r.sums_hash, r.copy, r.time_s};
@@ -91,6 +92,13 @@ stw_status stw_kept_open(const char *path, stw_kept **out, stw_error *err) {
         kept->problem = "it cannot be read";
     else
         (void)stw_nvme_header_holds(&kept->header, kept->bytes, &kept->problem);
+    if (stw_nvme_header_is_of_other_version(&kept->header)) {
+        snprintf(kept->version, sizeof kept->version,
+                 "it is no state of this version: the file has format %" PRIu32
+                 ", this program reads %u",
+                 kept->header.version, STW_NVME_VERSION);
+        kept->problem = kept->version;
+    }
     kept->foreign = kept->problem != NULL && !stw_nvme_header_is_known(&kept->header);
     if (stw_nvme_header_holds(&kept->header, kept->bytes, NULL)) {
         kept->problem = NULL;
@@ -344,6 +352,12 @@ static bool has_step(const stw_kept *kept, uint64_t step) {
     return false;
 }
 
+const char *stw_kept_lacks(const stw_kept *kept) {
+    if (kept->problem != NULL) return kept->problem;
+    if (kept->strange > 0) return "its records are of another run or rank than its header";
+    return kept->damaged > 0 ? "no record of a commit is whole" : "no step was committed";
+}
+
 int stw_kept_whole(const stw_kept_list *list, uint32_t index, char *why, size_t why_size) {
     const stw_kept *kept = list->files[index];
     const stw_nvme_header *h = &kept->header;
@@ -354,10 +368,7 @@ int stw_kept_whole(const stw_kept_list *list, uint32_t index, char *why, size_t 
         why_size = sizeof unused;
     }
     if (kept->problem != NULL || kept->n_steps == 0) {
-        const char *text = kept->problem != NULL ? kept->problem
-                           : kept->damaged > 0   ? "no record of a commit is whole"
-                                                 : "no step was committed";
-        snprintf(why, why_size, "%s", text);
+        snprintf(why, why_size, "%s", stw_kept_lacks(kept));
         return -1;
     }
     for (uint32_t s = 0; s < kept->n_steps; s++) {

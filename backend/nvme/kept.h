@@ -24,10 +24,12 @@ typedef struct stw_kept {
     uint64_t bytes;    /* on the disk */
     int64_t changed_s; /* seconds since 1970 */
     bool foreign; /* no header that this version knows: damage, another version's, or no state */
-    const char *problem;                   /* why there is no header, NULL if there is one */
-    stw_nvme_header header;                /* zeros if there is none */
-    uint32_t n_steps;                      /* 0: nothing was committed, or no record is whole */
-    uint32_t damaged;                      /* records that are not whole */
+    const char *problem;    /* why there is no header, NULL if there is one */
+    char version[96];       /* `problem` of a file of another version */
+    stw_nvme_header header; /* zeros if there is none */
+    uint32_t n_steps;       /* 0: nothing was committed, or no record is whole */
+    uint32_t damaged;       /* records that are not whole, */
+    uint32_t strange; /* among them those that are whole, but of another header: run or rank */
     stw_kept_step steps[STW_NVME_RECORDS]; /* newest first */
 } stw_kept;
 
@@ -63,6 +65,9 @@ typedef struct stw_kept_list {
  * folder, a FIFO, a link, another user's file) is among them, with its problem. */
 STW_MUST_USE stw_status stw_kept_scan(const char *path, stw_kept_list *out, stw_error *err);
 void stw_kept_list_free(stw_kept_list *list); /* what is in it; zeros are fine */
+
+/** Why a file without steps has none; never NULL. */
+const char *stw_kept_lacks(const stw_kept *kept);
 
 /** The newest step that every rank of the file's run on this node has committed, as an index into
  * steps of file i; -1 where there is none.

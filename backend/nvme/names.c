@@ -3,6 +3,7 @@
 #include "backend/nvme/names.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "backend/nvme/format.h"
+#include "core/log.h"
 
 #define MOST_FILES 64
 #define TMPFS 0x01021994 /* linux/magic.h */
@@ -27,6 +29,19 @@ bool stw_nvme_folder_is_memory(const char *folder) {
     if (statfs(folder, &about) != 0) return false;
     uint32_t type = (uint32_t)about.f_type;
     return type == TMPFS || type == RAMFS;
+}
+
+void stw_nvme_folder_sync(const char *folder) {
+    int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (file >= 0 && fsync(file) == 0) {
+        close(file);
+        return;
+    }
+    stw_log(STW_LOG_WARN,
+            "%s: the name of the file with the state on NVMe may be lost if power "
+            "fails: syncing the folder: %s",
+            folder, strerror(errno));
+    if (file >= 0) close(file);
 }
 
 /* ---- the table; a handler may look at it at any time ---- */

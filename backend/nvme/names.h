@@ -18,6 +18,9 @@ const char *stw_nvme_folder(const char *named);
 /** Does the folder lie in memory (tmpfs, ramfs)? */
 bool stw_nvme_folder_is_memory(const char *folder);
 
+/** Wait until the names of files in it outlive a power failure; a warning where that fails. */
+void stw_nvme_folder_sync(const char *folder);
+
 /** Enter a file into the table, or change its entry: call it before the file gets its name. Any
  * thread. Beyond 64 files a signal leaves the further ones as SIGKILL does.
  * @param entry of an earlier call, -1 for none; @return its entry, -1 where there is no room */

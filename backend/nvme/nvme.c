@@ -177,15 +177,6 @@ static stw_status make_file(stw_nvme *nvme, uint32_t rank, stw_error *err) {
     return code == 0 ? STW_STATUS_OK : fail(nvme, code, "making", err);
 }
 
-/* The name outlives a power failure too; where a folder cannot be synced it is not worth an error.
- */
-static void sync_folder(const char *folder) {
-    int file = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (file < 0) return;
-    (void)fsync(file);
-    close(file);
-}
-
 static stw_nvme *nvme_new(stw_error *err) {
     stw_nvme *nvme = calloc(1, sizeof *nvme);
     if (nvme == NULL) {
@@ -527,18 +518,35 @@ static stw_status check_writable(const stw_nvme *nvme, stw_error *err) {
     return STW_STATUS_OK;
 }
 
-/* Before the first write since a commit: the next copy will not be what a record says. */
+static stw_status sync_data(const stw_nvme *nvme, stw_error *err) {
+    int code;
+    do {
+        code = fdatasync(nvme->buffered) == 0 ? 0 : errno;
+    } while (code == EINTR);
+    return code == 0 ? STW_STATUS_OK : fail(nvme, code, "waiting for the disk to hold", err);
+}
+
+/* The next copy will not be what this record says; the disk knows it before the copy changes. */
+static stw_status forget_record(stw_nvme *nvme, uint32_t number, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_nvme_record *r = &nvme->records[number];
+    memset(r, 0, sizeof *r);
+    STW_TRY(write_block(nvme, r, nvme->places.records + number * sizeof *r, sizeof *r,
+                        "writing a record into", err));
+    STW_TRY(sync_data(nvme, err));
+out:
+    nvme->broken = nvme->broken || status != STW_STATUS_OK; /* as in a commit */
+    return status;
+}
+
+/* Before the first write since a commit. */
 static stw_status begin_writing(stw_nvme *nvme, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     if (nvme->copies == 1 || atomic_load(&nvme->dirty)) return status;
     pthread_mutex_lock(&nvme->mutex);
-    for (uint32_t i = 0; i < STW_NVME_RECORDS && !atomic_load(&nvme->dirty); i++) {
-        stw_nvme_record *r = &nvme->records[i];
-        if (r->sequence == 0 || r->copy != next_copy(nvme)) continue;
-        memset(r, 0, sizeof *r);
-        STW_TRY(write_block(nvme, r, nvme->places.records + i * sizeof *r, sizeof *r,
-                            "writing a record into", err));
-    }
+    for (uint32_t i = 0; i < STW_NVME_RECORDS && !atomic_load(&nvme->dirty); i++)
+        if (nvme->records[i].sequence > 0 && nvme->records[i].copy == next_copy(nvme))
+            STW_TRY(forget_record(nvme, i, err));
     atomic_store(&nvme->dirty, true);
 out:
     pthread_mutex_unlock(&nvme->mutex);
@@ -587,14 +595,6 @@ out:
 
 /* ---- commits ---- */
 
-static stw_status sync_data(const stw_nvme *nvme, stw_error *err) {
-    int code;
-    do {
-        code = fdatasync(nvme->buffered) == 0 ? 0 : errno;
-    } while (code == EINTR);
-    return code == 0 ? STW_STATUS_OK : fail(nvme, code, "waiting for the disk to hold", err);
-}
-
 /* Make the next copy as new as the committed one where nothing was written. */
 static stw_status bring_over(stw_nvme *nvme, stw_error *err) {
     stw_status status = STW_STATUS_OK;
@@ -613,10 +613,9 @@ static stw_status write_record(stw_nvme *nvme, uint32_t copy, uint64_t step, stw
     stw_nvme_record r = {.copy = copy,
                          .sequence = nvme->sequence + 1,
                          .step = step,
-                         .bytes = nvme->bytes,
                          .sums_hash = stw_nvme_sum(nvme->sums[copy], sums_bytes),
                          .time_s = (int64_t)time(NULL)};
-    stw_nvme_record_seal(&r);
+    stw_nvme_record_seal(&r, &nvme->header);
     stw_status status = write_block(nvme, &r, nvme->places.records + number * sizeof r, sizeof r,
                                     "writing a record into", err);
     nvme->records[number] = r;
@@ -627,8 +626,8 @@ static stw_status commit_copy(stw_nvme *nvme, uint64_t step, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const bool flips = atomic_load(&nvme->dirty); /* else the committed copy is this step's, too */
     const uint32_t copy = flips ? next_copy(nvme) : nvme->committed;
-    if (flips) {
-        STW_TRY(bring_over(nvme, err));
+    if (flips) STW_TRY(bring_over(nvme, err));
+    if (flips || nvme->sequence == 0) { /* the first one: checksums of zeros, header and cuts */
         STW_TRY(write_block(nvme, nvme->sums[copy], nvme->places.sums[copy],
                             nvme->cells.n * sizeof(uint64_t), "writing checksums into", err));
         STW_TRY(sync_data(nvme, err));
@@ -677,6 +676,8 @@ void stw_nvme_note_step(stw_nvme *nvme, uint64_t step) {
 stw_status stw_nvme_own(stw_nvme *nvme, const stw_nvme_owner *owner, stw_error *err) {
     stw_nvme_header *h = &nvme->header;
     if (nvme->copies == 1) return STW_STATUS_OK;
+    if (nvme->sequence > 0)
+        return stw_fail(err, STW_STATUS_BUG, nvme->path, "the owner is named after a commit");
     h->run = owner->run != 0 ? owner->run : 1;
     h->rank = owner->rank;
     h->world = owner->world;
@@ -699,15 +700,17 @@ static stw_status give_name(stw_nvme *nvme, uint64_t step, stw_error *err) {
     }
     nvme->named = code == 0;
     if (code != 0) return fail(nvme, code, "naming", err);
-    sync_folder(nvme->folder);
+    stw_nvme_folder_sync(nvme->folder);
     return STW_STATUS_OK;
 }
 
 stw_status stw_nvme_agree(stw_nvme *nvme, uint64_t step, stw_error *err) {
     if (nvme->copies == 1 || nvme->header.run == 0 || step == 0 || step != nvme->step)
         return STW_STATUS_OK;
+    const bool first = nvme->agreed == 0;
     nvme->agreed = step;
     if (!nvme->named) return give_name(nvme, step, err);
+    if (first) stw_nvme_folder_sync(nvme->folder); /* it was made with its name */
     nvme->entry =
         stw_nvme_names_set(nvme->entry, nvme->folder, nvme->path, step, STW_NVME_FATE_KEEP);
     return STW_STATUS_OK;
@@ -748,8 +751,7 @@ static stw_status check_kept(const stw_kept *kept, stw_error *err) {
                         kept->header.pid);
     if (kept->n_steps > 0) return STW_STATUS_OK;
     return stw_fail(err, STW_STATUS_BAD_INPUT, kept->path, "it holds no committed step: %s",
-                    kept->damaged == 0 ? "none was ever committed"
-                                       : "no record of a commit is whole");
+                    kept->damaged == 0 ? "none was ever committed" : stw_kept_lacks(kept));
 }
 
 stw_status stw_nvme_open_kept(const char *path, uint64_t *bytes, uint64_t *step, stw_nvme **out,

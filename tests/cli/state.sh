@@ -100,6 +100,19 @@ expect 3 "no state of this version, and another may read it" "$STOWAGE" state re
 "$STOWAGE" state remove state/stowage-nvme-9-rank0.state >/dev/null || fail "remove a named file"
 [ "$(files)" = 0 ] || fail "remove left files"
 
+# Records count under their own header alone: another run of the same plan has the same sizes.
+stop KILL killed.txt
+mv "$(find state -type f)" other.state
+stop KILL killed.txt
+path=$(find state -type f)
+"$STOWAGE" state verify state >/dev/null || fail "state of a killed run"
+dd if=other.state of="$path" bs=4096 count=1 conv=notrunc 2>/dev/null
+expect 8 "its records are of another run or rank than its header" "$STOWAGE" state verify state
+"$STOWAGE" state list state | grep -q "no: its records are of another run or rank" || fail "list of another run's header"
+printf '\003' | dd of="$path" bs=1 seek=8 conv=notrunc 2>/dev/null
+expect 8 "the file has format 3, this program reads 4" "$STOWAGE" state verify state
+rm "$path" other.state
+
 # State that was destroyed while the run went on is not called kept.
 destroy() { # SIGNAL COMMAND...
     signal=$1

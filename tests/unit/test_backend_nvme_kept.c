@@ -60,7 +60,8 @@ static void flip_byte(const char *path, off_t offset) {
 /* Any byte of the newest record, and the older one is used; the record of step s is number s % 2
  * here. */
 static void uses_the_older_record(void) {
-    static const off_t places[] = {0, 9, 12, 16, 24, 32, 40, 48, 2048, 4088, 4095};
+    static const off_t places[] = {0,  9,  12, 16, 24,  32,  40,  48,  56,   64,
+                                   72, 76, 80, 90, 503, 504, 511, 512, 2048, 4095};
     uint64_t bytes = 0, step = 0;
     stw_nvme *kept = NULL, *nvme = open_arena(make_folder(), ARENA, 2);
     stw_log_set(keep_log, NULL);
@@ -125,6 +126,103 @@ static void uses_the_older_state(void) {
     stw_log_set(NULL, NULL);
     stw_nvme_release(nvme);
     stw_nvme_close(nvme);
+    remove_folder();
+}
+
+/* A file with state of step 1, of another run and rank. */
+static void make_state(const char *folder, uint64_t run, uint32_t rank, char *path, size_t size) {
+    const stw_nvme_options options = {
+        .folder = folder, .bytes = ARENA, .copies = 2, .rank = rank, .shape = {.in_memory = true}};
+    const stw_nvme_owner owner = {run, rank, 4, rank, 4, "plan"};
+    stw_nvme *nvme = NULL;
+    CHECK_OK(stw_nvme_open(&options, &nvme, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(nvme);
+    CHECK_OK(stw_nvme_own(nvme, &owner, err));
+    write_step(nvme, ARENA, 1);
+    commit_and_agree(nvme, 1);
+    CHECK_FAILS(stw_nvme_own(nvme, &owner, err), STW_STATUS_BUG, "after a commit");
+    snprintf(path, size, "%s", snapshot(stw_nvme_path(nvme)));
+    stw_nvme_release(nvme);
+    stw_nvme_close(nvme);
+}
+
+static void copy_header(const char *from, const char *to) {
+    char header[4096];
+    int file = open(from, O_RDONLY | O_CLOEXEC);
+    CU_ASSERT_EQUAL(read(file, header, sizeof header), (ssize_t)sizeof header);
+    close(file);
+    file = open(to, O_RDWR | O_CLOEXEC);
+    CU_ASSERT_EQUAL(pwrite(file, header, sizeof header, 0), (ssize_t)sizeof header);
+    close(file);
+}
+
+/* Records belong to their header: under that of another run or rank, whose cuts and sizes are the
+ * same, none of them counts. */
+static void refuses_another_header(void) {
+    static const struct {
+        uint64_t run;
+        uint32_t rank;
+    } others[] = {{78, 3}, {77, 2}, {78, 2}};
+    char path[600], other[700], why[200];
+    uint64_t bytes = 0, step = 0;
+    const char *folder = make_folder();
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        stw_nvme *kept = NULL;
+        stw_kept_list list;
+        make_state(folder, 77, 3, path, sizeof path);
+        snprintf(other, sizeof other, "%s.state", path);
+        CU_ASSERT_EQUAL_FATAL(rename(path, other), 0);
+        snprintf(path, sizeof path, "%.500s", other);
+        check_file(path, ARENA, 1);
+        make_state(folder, others[i].run, others[i].rank, other, sizeof other);
+        copy_header(other, path);
+        CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                    "its records are of another run or rank than its header");
+        CU_ASSERT_PTR_NULL(kept);
+        CHECK_OK(stw_kept_scan(path, &list, err));
+        CU_ASSERT_EQUAL_FATAL(list.n, 1);
+        CU_ASSERT_EQUAL(list.files[0]->n_steps, 0);
+        CU_ASSERT_EQUAL(list.files[0]->damaged, 1);
+        CU_ASSERT_EQUAL(stw_kept_whole(&list, 0, why, sizeof why), -1);
+        CU_ASSERT_PTR_NOT_NULL(strstr(why, "of another run or rank"));
+        stw_kept_list_free(&list);
+        CU_ASSERT_EQUAL(unlink(path), 0);
+        CU_ASSERT_EQUAL(unlink(other), 0);
+    }
+    remove_folder();
+}
+
+/* A step that wrote nothing, of an arena that nobody has written to, is one like others. */
+static void keeps_what_was_never_written(void) {
+    stw_nvme *nvme = open_arena(make_folder(), ARENA, 2);
+    commit_and_agree(nvme, 1);
+    const char *path = snapshot(stw_nvme_path(nvme));
+    stw_nvme *kept = NULL;
+    uint64_t bytes = 0, step = 0;
+    CHECK_OK(stw_nvme_open_kept(path, &bytes, &step, &kept, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(kept);
+    CU_ASSERT_EQUAL(step, 1);
+    CU_ASSERT_TRUE(reads_step(kept, ARENA, 0)); /* zeros */
+    stw_nvme_close(kept);
+    CU_ASSERT_EQUAL(unlink(path), 0);
+    stw_nvme_release(nvme);
+    stw_nvme_close(nvme);
+    remove_folder();
+}
+
+/* A file of the version before is refused, and both versions are named. */
+static void refuses_another_version(void) {
+    char path[600];
+    uint64_t bytes = 0, step = 0;
+    const uint32_t before = STW_NVME_VERSION - 1;
+    stw_nvme *kept = NULL;
+    make_state(make_folder(), 77, 3, path, sizeof path);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    CU_ASSERT_EQUAL(pwrite(file, &before, 4, offsetof(stw_nvme_header, version)), 4);
+    close(file);
+    CHECK_FAILS(stw_nvme_open_kept(path, &bytes, &step, &kept, err), STW_STATUS_BAD_INPUT,
+                "no state of this version: the file has format 3, this program reads 4");
+    CU_ASSERT_EQUAL(unlink(path), 0);
     remove_folder();
 }
 
@@ -244,6 +342,9 @@ static void does_without_unnamed_files(void) {
 STW_TEST_MAIN("backend nvme kept", {"a killed process", survives_a_kill},
               {"a torn record: the older one", uses_the_older_record},
               {"the step before, where the newest is damaged", uses_the_older_state},
+              {"another run's header is refused", refuses_another_header},
+              {"another version is refused", refuses_another_version},
+              {"what was never written is kept", keeps_what_was_never_written},
               {"other files are refused", refuses_other_files},
               {"files that stayed are left alone", leaves_files_that_stayed},
               {"without unnamed files", does_without_unnamed_files})
