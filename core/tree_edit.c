@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
+#include "core/tree.h"
 #include "core/tree_spans.h"
 #include "core/tree_write.h"
 
@@ -76,11 +77,14 @@ static place deepest(stw_span *root, const char *path) {
     return at;
 }
 
-/* After the colon of a key. */
-static size_t after_colon(const editor *e, const stw_span *item) {
+/* After the colon of a key, which may be on a later line: "? a". */
+static stw_status after_colon(const editor *e, const stw_span *item, size_t *out) {
     size_t at = item->key_end;
-    while (at < e->length && e->text[at] != ':') at++;
-    return at < e->length ? at + 1 : at;
+    while (at < e->length && (e->text[at] == ' ' || e->text[at] == '\t')) at++;
+    if (at >= e->length || e->text[at] != ':')
+        return refuse(e, item->key_begin, "expected a colon after the key");
+    *out = at + 1;
+    return STW_STATUS_OK;
 }
 
 static size_t line_begin(const editor *e, size_t at) {
@@ -96,6 +100,14 @@ static size_t next_line(const editor *e, size_t at) {
 static bool begins_line(const editor *e, size_t at) {
     const size_t begin = line_begin(e, at);
     return begin > 0 && strspn(e->text + begin, " \t") >= at - begin;
+}
+
+/* Is there nothing but blanks before a key of a block? */
+static stw_status check_begins(const editor *e, const stw_span *item) {
+    size_t at = line_begin(e, item->key_begin);
+    if (at == 0 && e->length >= 3 && memcmp(e->text, "\xEF\xBB\xBF", 3) == 0) at = 3;
+    if (strspn(e->text + at, " ") >= item->key_begin - at) return STW_STATUS_OK;
+    return refuse(e, item->key_begin, "expected the key at the beginning of its line");
 }
 
 /* ---- changes ---- */
@@ -150,38 +162,45 @@ static void add_flow(editor *e, const stw_span *map, const char *path, const cha
     put_flow(e, path, value);
 }
 
-static void add_block(editor *e, const stw_span *map, const char *path, const char *value) {
+static stw_status add_block(editor *e, const stw_span *map, const char *path, const char *value) {
     const stw_span *last = &map->items[map->n - 1];
+    const stw_status status = check_begins(e, &map->items[0]);
+    if (status != STW_STATUS_OK) return status;
     e->at = next_line(e, last->end);
     if (e->at == e->length && (e->length == 0 || e->text[e->length - 1] != '\n'))
         stw_text_printf(&e->put, "%s", e->line_end);
     put_block(e, path, value, map->items[0].column);
+    return STW_STATUS_OK;
 }
 
 static stw_status add(editor *e, const place *at, const char *value) {
     if (at->item != NULL) { /* a key without a value becomes a map */
         const bool none = at->item->begin == at->item->end && at->item->kind == STW_SPAN_SCALAR;
         if (!none) return refuse(e, at->item->begin, "expected a map of keys");
-        e->at = after_colon(e, at->item);
+        const stw_status status = after_colon(e, at->item, &e->at);
+        if (status != STW_STATUS_OK) return status;
         stw_text_append(&e->put, " {", 2);
         put_flow(e, at->rest + strlen(at->item->key) + 1, value);
         stw_text_append(&e->put, "}", 1);
-    } else if (at->map->flow) {
-        add_flow(e, at->map, at->rest, value);
-    } else if (at->map->n > 0) {
-        add_block(e, at->map, at->rest, value);
-    } else {
-        return refuse(e, at->map->begin, "found no map of keys");
+        return STW_STATUS_OK;
     }
+    if (at->map->flow)
+        add_flow(e, at->map, at->rest, value);
+    else
+        return at->map->n > 0 ? add_block(e, at->map, at->rest, value)
+                              : refuse(e, at->map->begin, "found no map of keys");
     return STW_STATUS_OK;
 }
 
 static stw_status replace(editor *e, const stw_span *item, const char *value) {
-    if (e->raw && item->kind != STW_SPAN_SCALAR)
-        return refuse(e, item->begin, "found a list or a map, expected a single value");
+    stw_status status = STW_STATUS_OK;
     const bool inside = item->kind == STW_SPAN_SCALAR || item->flow;
     char old[64] = "";
-    e->at = inside && item->end > item->begin ? item->begin : after_colon(e, item);
+    if (e->raw && item->kind != STW_SPAN_SCALAR)
+        return refuse(e, item->begin, "found a list or a map, expected a single value");
+    e->at = item->begin;
+    if (!inside || item->end <= item->begin) status = after_colon(e, item, &e->at);
+    if (status != STW_STATUS_OK) return status;
     e->cut = item->end > e->at ? item->end - e->at : 0;
     if (item->quoted && item->end - item->begin < sizeof old && item->end >= item->begin + 2)
         memcpy(old, e->text + item->begin + 1, item->end - item->begin - 2);
@@ -216,12 +235,15 @@ static void remove_flow(editor *e, const place *at) {
 }
 
 static stw_status remove_block(editor *e, const place *at) {
+    size_t colon = 0;
+    stw_status status = check_begins(e, at->item);
     e->at = line_begin(e, at->item->key_begin);
     e->cut = next_line(e, at->item->end) - e->at;
-    if (at->map->n > 1) return STW_STATUS_OK;
+    if (status != STW_STATUS_OK || at->map->n > 1) return status;
     if (at->parent == NULL) return refuse(e, at->item->key_begin, "it is the only key");
     /* the map stays, empty: its key's line is above */
-    const size_t colon = after_colon(e, at->parent);
+    status = after_colon(e, at->parent, &colon);
+    if (status != STW_STATUS_OK) return status;
     stw_text_append(&e->put, " {}", 3);
     stw_text_append(&e->put, e->text + colon, e->at - colon);
     e->cut += e->at - colon;
@@ -229,7 +251,63 @@ static stw_status remove_block(editor *e, const place *at) {
     return STW_STATUS_OK;
 }
 
-static stw_status apply(editor *e, stw_text *text) {
+/* Members have mostly kept their place. */
+static const stw_node *member(const stw_node *map, const char *key, size_t near) {
+    for (size_t i = near > 0 ? near - 1 : 0; i < map->n_items && i <= near + 1; i++)
+        if (strcmp(map->items[i]->key, key) == 0) return map->items[i];
+    return stw_node_get(map, key);
+}
+
+/* Is each member of x in y, with the same value, but for the one at `path`? An empty map may be
+ * none. */
+static bool same_members(const stw_node *x, const stw_node *y, const char *path);
+
+static bool same(const stw_node *a, const stw_node *b, const char *path) {
+    if ((a->kind == STW_NODE_NULL && b->kind == STW_NODE_OBJECT && b->n_items == 0) ||
+        (b->kind == STW_NODE_NULL && a->kind == STW_NODE_OBJECT && a->n_items == 0))
+        return true;
+    if (a->kind != b->kind) return false;
+    if (a->kind == STW_NODE_OBJECT) return same_members(a, b, path) && same_members(b, a, path);
+    if (a->kind != STW_NODE_ARRAY) return strcmp(a->text, b->text) == 0;
+    bool all = a->n_items == b->n_items;
+    for (size_t i = 0; i < a->n_items && all; i++) all = same(a->items[i], b->items[i], NULL);
+    return all;
+}
+
+static bool same_members(const stw_node *x, const stw_node *y, const char *path) {
+    for (size_t i = 0; i < x->n_items; i++) {
+        const stw_node *item = x->items[i], *other = member(y, item->key, i);
+        const size_t n = strlen(item->key);
+        const char *below = NULL;
+        if (path != NULL && strncmp(path, item->key, n) == 0 && path[n] == '.')
+            below = path + n + 1;
+        if (path != NULL && strcmp(path, item->key) == 0) continue;
+        if (below != NULL && /* made with what is below it */
+            (other == NULL || item->kind != STW_NODE_OBJECT || other->kind != STW_NODE_OBJECT))
+            continue;
+        if (other == NULL || !same(item, other, below)) return false;
+    }
+    return true;
+}
+
+static stw_status parse(const editor *e, const char *text, size_t length, stw_tree **out) {
+    return e->json ? stw_tree_parse_json(e->file, text, length, out, NULL)
+                   : stw_tree_parse_yaml(e->file, text, length, out, NULL);
+}
+
+/* Values may be no text, and layouts stranger than an editor knows. */
+static bool changes_alone(const editor *e, const stw_text *text, const char *path) {
+    stw_tree *before = NULL, *after = NULL;
+    const bool read = text->data != NULL &&
+                      parse(e, e->text, e->length, &before) == STW_STATUS_OK &&
+                      parse(e, text->data, text->length, &after) == STW_STATUS_OK;
+    const bool is = read && same(before->root, after->root, path);
+    stw_tree_free(before);
+    stw_tree_free(after);
+    return is;
+}
+
+static stw_status apply(editor *e, const char *path, stw_text *text) {
     stw_text out = STW_TEXT_INIT;
     stw_status status = stw_text_status(&e->put, e->err);
     if (status != STW_STATUS_OK) return status;
@@ -243,6 +321,8 @@ static stw_status apply(editor *e, stw_text *text) {
     if (e->put.length > 0) stw_text_append(&out, e->put.data, e->put.length);
     stw_text_append(&out, e->text + after, e->length - after);
     status = stw_text_status(&out, e->err);
+    if (status == STW_STATUS_OK && !changes_alone(e, &out, path))
+        status = refuse(e, e->at, "a key cannot be changed in place here");
     if (status != STW_STATUS_OK) {
         stw_text_free(&out);
         return status;
@@ -279,7 +359,7 @@ static stw_status put(const char *file, stw_text *text, const char *path, const 
     } else {
         STW_TRY(remove_block(&e, &at));
     }
-    STW_TRY(apply(&e, text));
+    STW_TRY(apply(&e, path, text));
 out:
     stw_text_free(&e.put);
     stw_pool_free(pool);

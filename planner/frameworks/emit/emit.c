@@ -214,6 +214,15 @@ static void keep_own(const framework *f, stw_emission *e) {
     stw_emit_given_free(&as);
 }
 
+static void note_change(stw_text *notes, const char *sign, const char *dashes, const char *name,
+                        const char *value) {
+    stw_text_printf(notes, "%s%s", sign, dashes);
+    stw_text_append_printable(notes, name);
+    stw_text_printf(notes, " ");
+    stw_text_append_printable(notes, value);
+    stw_text_printf(notes, "\n");
+}
+
 /* @param document all that did not change is there */
 static void note_changes(const stw_emission *e, bool document, stw_text *notes) {
     size_t n = 0;
@@ -223,9 +232,8 @@ static void note_changes(const stw_emission *e, bool document, stw_text *notes) 
         const char *value = before(e, i);
         if (equal(value, flag->value)) continue;
         if (n++ == 0) stw_text_printf(notes, "Changes against %s\n", e->import->path);
-        if (value != NULL) stw_text_printf(notes, "- %s%s %s\n", dashes, flag->name, value);
-        if (flag->value != NULL)
-            stw_text_printf(notes, "+ %s%s %s\n", dashes, flag->name, flag->value);
+        if (value != NULL) note_change(notes, "- ", dashes, flag->name, value);
+        if (flag->value != NULL) note_change(notes, "+ ", dashes, flag->name, flag->value);
     }
     for (size_t i = 0; !document && i < e->import->flags.n; i++)
         if (has_no_text(&e->import->flags.items[i]))

@@ -187,8 +187,8 @@ static bool same_allocator(const editing *d) {
 static void change_environment(editing *d) {
     const bool megatron = strcmp(d->framework, "megatron") == 0;
     if (!same_allocator(d)) {
-        d->failed =
-            d->failed || d->e->allocator == NULL || strstr(d->text->data, "ALLOC_CONF") != NULL;
+        d->failed = d->failed || d->text->data == NULL || d->e->allocator == NULL ||
+                    strstr(d->text->data, "ALLOC_CONF") != NULL;
         if (!d->failed) export_first(d, "PYTORCH_CUDA_ALLOC_CONF", d->e->allocator);
     }
     if (d->failed || !megatron || d->e->import->n_launch == 0) return;
