@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _XOPEN_SOURCE 700 /* mkstemp, realpath */
+#define _XOPEN_SOURCE 700 /* mkstemp, mkdtemp, realpath */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,13 +105,67 @@ static stw_status name_host(const char **path, char *out, size_t size, stw_error
     return STW_STATUS_OK;
 }
 
-static stw_status write_samples(const stw_recording *samples, const char *path, stw_error *err) {
+/* ---- files at the end ---- */
+
+typedef struct result {
+    const stw_recording *samples;
+    const stw_run_result *run;
+} result;
+
+typedef stw_status (*writer)(const result *what, const char *path, stw_error *err);
+
+static stw_status write_samples(const result *what, const char *path, stw_error *err) {
     stw_text text = STW_TEXT_INIT;
-    stw_status status = stw_recording_to_csv(samples, &text, err);
+    stw_status status = stw_recording_to_csv(what->samples, &text, err);
     if (status == STW_STATUS_OK) status = stw_file_write(path, text.data, text.length, err);
     stw_text_free(&text);
     return status;
 }
+
+static stw_status write_run(const result *what, const char *path, stw_error *err) {
+    return stw_run_result_write(what->run, path, err);
+}
+
+/* A job cannot be repeated for its recording: what its file does not take, because its folder is
+ * gone or the disk is full, goes to a folder for temporary files. */
+static stw_status write_or_keep(writer write, const result *what, const char *path,
+                                stw_error *err) {
+    stw_error failed = STW_ERROR_INIT, other = STW_ERROR_INIT;
+    stw_status status = write(what, path, &failed);
+    if (status == STW_STATUS_OK) return status;
+    const char *const folders[] = {getenv("TMPDIR"), "/tmp", "/dev/shm"};
+    const char *slash = strrchr(path, '/'), *name = slash != NULL ? slash + 1 : path;
+    char kept[4096] = "", why[1200];
+    if (name[0] == '\0' || strcmp(name, "-") == 0) name = "record";
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0] && kept[0] == '\0'; i++) {
+        char place[4096];
+        if (folders[i] == NULL || folders[i][0] == '\0') continue;
+        int n = snprintf(place, sizeof place, "%s/stowage-record-XXXXXX", folders[i]);
+        if (n < 0 || (size_t)n >= sizeof place || mkdtemp(place) == NULL) continue;
+        n = snprintf(kept, sizeof kept, "%s/%s", place, name);
+        other = (stw_error)STW_ERROR_INIT;
+        if (n >= 0 && (size_t)n < sizeof kept && write(what, kept, &other) == STW_STATUS_OK) break;
+        (void)rmdir(place);
+        kept[0] = '\0';
+    }
+    stw_error_format(&failed, why, sizeof why);
+    if (kept[0] != '\0')
+        stw_log_always(STW_LOG_WARN, "%s; it is kept in %s", why, kept);
+    else
+        stw_log_always(STW_LOG_WARN, "%s; no folder for temporary files takes it, it is lost", why);
+    if (err != NULL && err->status == STW_STATUS_OK) *err = failed;
+    return status;
+}
+
+/* Both are tried. @return the first failure */
+static stw_status write_all(const request *r, const result *what, stw_error *err) {
+    stw_status samples = STW_STATUS_OK;
+    if (r->samples != NULL) samples = write_or_keep(write_samples, what, r->samples, err);
+    stw_status run = write_or_keep(write_run, what, r->output, err);
+    return samples != STW_STATUS_OK ? samples : run;
+}
+
+/* ---- messages ---- */
 
 static bool has_samples(const stw_run_result *run, int32_t number) {
     for (uint32_t r = 0; r < run->n_ranks; r++)
@@ -136,11 +190,28 @@ static void warn_of_lost(const stw_recording *samples, const stw_run_result *run
     }
 }
 
+static bool has_bytes(const stw_recording *samples) {
+    for (size_t i = 0; i < samples->n; i++)
+        if (samples->items[i].metric != STW_METRIC_NONE) return true;
+    return false;
+}
+
 static void tell(const request *r, const stw_record_summary *s, const stw_recording *samples) {
     if (s->gpus == 0)
         stw_log(STW_LOG_WARN, "no NVIDIA driver was found: device bytes are not in the record");
+    if (!has_bytes(samples))
+        stw_log(STW_LOG_WARN,
+                "the command ended after %.3f s, before it was sampled: the record has no bytes",
+                s->seconds);
     stw_log(STW_LOG_INFO, "recorded %u rank%s for %.1f s (%zu samples and marks): %s", s->ranks,
             s->ranks == 1 ? "" : "s", s->seconds, samples->n, r->output);
+}
+
+/* Beside an error: how the command ended. */
+static void tell_end(const stw_record_summary *s) {
+    if (s->started)
+        stw_log_always(STW_LOG_WARN, "the command ended with exit code %d after %.1f s",
+                       s->exit_code, s->seconds);
 }
 
 /* The library that makes marks of NVTX ranges, with its whole path; false: it is not there. */
@@ -159,44 +230,60 @@ static bool find_nvtx(char *path, size_t size) {
     return false;
 }
 
-static stw_status record(const request *r, int *exit_code, stw_error *err) {
+static stw_status check(const request *r, double *every_s, stw_error *err) {
     stw_status status = STW_STATUS_OK;
-    stw_recording *samples = NULL;
-    stw_run_result *run = NULL;
-    stw_record_summary summary;
-    char marks[4096] = "", nvtx[4096] = "";
-    double every_s = 0.02;
-    bool read = false;
     if (r->every != NULL)
-        STW_TRY(stw_quantity_parse(r->every, STW_UNIT_SECONDS, &every_s, "--every", err));
-    if (every_s < 0.001 || every_s > 60)
+        STW_TRY(stw_quantity_parse(r->every, STW_UNIT_SECONDS, every_s, "--every", err));
+    if (*every_s < 0.001 || *every_s > 60)
         STW_TRY(stw_fail(err, STW_STATUS_USAGE, "--every",
                          "found %s, expected 1 ms to 60 s such as \"20 ms\"", r->every));
     STW_TRY(check_distinct(r, err));
     STW_TRY(check_writable(r->output, err));
     STW_TRY(check_writable(r->samples, err));
+out:
+    return status;
+}
+
+/* What the command left is written even if its samples ended early: the first failure is returned.
+ */
+static stw_status finish(const request *r, const stw_record_summary *summary,
+                         stw_recording *samples, stw_status status, stw_error *err) {
+    stw_run_result *run = NULL;
+    stw_error later = STW_ERROR_INIT, *report = status == STW_STATUS_OK ? err : &later;
+    samples->may_be_empty = true;
+    stw_status folded = stw_recording_fold(samples, &run, report);
+    const result what = {samples, run};
+    if (folded == STW_STATUS_OK) folded = write_all(r, &what, report);
+    if (run != NULL) warn_of_lost(samples, run);
+    if (status == STW_STATUS_OK) status = folded;
+    if (status == STW_STATUS_OK)
+        tell(r, summary, samples);
+    else
+        tell_end(summary);
+    stw_run_result_free(run);
+    return status;
+}
+
+static stw_status record(const request *r, int *exit_code, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    stw_recording *samples = NULL;
+    stw_record_summary summary = {0};
+    char marks[4096] = "", nvtx[4096] = "";
+    double every_s = 0.02;
+    bool read = true; /* or the command was not started: nobody needs the marks */
+    STW_TRY(check(r, &every_s, err));
     STW_TRY(stw_recording_new(r->command[0], &samples, err));
     STW_TRY(make_marks(r, marks, sizeof marks, err));
     const stw_record_options options = {(char *const *)r->command, every_s, marks,
                                         find_nvtx(nvtx, sizeof nvtx) ? nvtx : NULL};
     status = stw_record(&options, samples, &summary, err);
-    read = status != STW_STATUS_OK && samples->n == 0; /* the command was not started */
-    STW_TRY(status);
+    if (!summary.started) STW_TRY(status);
     *exit_code = summary.exit_code;
     read = add_marks(samples, marks);
-    if (samples->n == 0)
-        STW_TRY(stw_fail(err, STW_STATUS_BAD_INPUT, r->command[0],
-                         "ended after %.3f s with exit code %d, before anything was sampled; "
-                         "nothing is written",
-                         summary.seconds, summary.exit_code));
-    if (r->samples != NULL) STW_TRY(write_samples(samples, r->samples, err));
-    STW_TRY(stw_recording_fold(samples, &run, err));
-    STW_TRY(stw_run_result_write(run, r->output, err));
-    warn_of_lost(samples, run);
-    tell(r, &summary, samples);
+    status = finish(r, &summary, samples, status, err);
+    stw_record_end();
 out:
     if (marks[0] != '\0' && r->marks == NULL && read) (void)unlink(marks);
-    stw_run_result_free(run);
     stw_recording_free(samples);
     return status;
 }
@@ -229,7 +316,9 @@ int stw_cmd_record(int argc, char **argv) {
         "(push and pop) with these names are marks, too. A line "
         "TIME,RANK,PHASE,METRIC,BYTES gives a peak that only the job knows: allocated, reserved, "
         "page_locked. On several nodes run it on each, with -o run.%h.json (%h: name of the "
-        "host), and give all files to stowage validate. The exit code is that of the command.",
+        "host), and give all files to stowage validate. The exit code is that of the command. "
+        "Signals are passed on to it. What cannot be written where it was asked for is kept in a "
+        "folder for temporary files.",
         options,
         sizeof options / sizeof options[0],
         1,

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE /* prctl, posix_spawnp */
+#define _GNU_SOURCE /* prctl, setenv, waitid */
 #include "backend/record/record.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +14,7 @@
 
 #include "backend/nvml.h"
 #include "backend/process.h"
+#include "backend/record/signals.h"
 #include "backend/record/tree.h"
 #include "core/file.h"
 #include "core/progress.h"
@@ -46,12 +46,6 @@ typedef struct recorder {
     series series[2 * MAX_RANKS + 1];
     stw_error *err;
 } recorder;
-
-static volatile sig_atomic_t child_to_signal;
-
-static void pass_on(int number) {
-    if (child_to_signal > 0) (void)kill((pid_t)child_to_signal, number);
-}
 
 static double wall_s(void) {
     struct timespec now;
@@ -206,62 +200,57 @@ static void wait_s(double seconds) {
     (void)nanosleep(&t, NULL);
 }
 
-/* Children that lost their parent come to this process and are waited for, too. */
-static bool ended(pid_t child, int *code) {
+/* Children that lost their parent come to this process and are waited for, too. A signal is passed
+ * on only while the command's number is its own. */
+static bool ended(pid_t child, stw_record_summary *out) {
     bool gone = false;
-    int state = 0;
-    for (pid_t pid; (pid = waitpid(-1, &state, WNOHANG)) > 0;) {
+    siginfo_t next = {0};
+    while (waitid(P_ALL, 0, &next, WEXITED | WNOHANG | WNOWAIT) == 0 && next.si_pid > 0) {
+        int state = 0;
+        const pid_t pid = next.si_pid;
+        if (pid == child) stw_record_signals_ended();
+        if (waitpid(pid, &state, 0) != pid) break;
+        next.si_pid = 0;
         if (pid != child) continue;
         gone = true;
-        *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+        out->exit_code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
     }
     return gone;
 }
 
-static stw_status follow(recorder *r, pid_t child, int *code) {
+/* A command whose samples cannot be kept goes on, and is waited for.
+ * @return the first failure */
+static stw_status follow(recorder *r, pid_t child, stw_record_summary *out) {
     stw_status status = STW_STATUS_OK;
     double last_tree = 0;
-    bool gone = ended(child, code);
-    while (status == STW_STATUS_OK && !gone) {
+    for (bool gone = false; !gone;) {
         double now = stw_process_now_s();
-        if (last_tree == 0 || r->lost || now - last_tree >= TREE_EVERY_S) {
+        if (status == STW_STATUS_OK &&
+            (last_tree == 0 || r->lost || now - last_tree >= TREE_EVERY_S)) {
             r->lost = false;
             status = stw_record_tree_read(&r->tree, getpid(), r->err);
             last_tree = now;
         }
         if (status == STW_STATUS_OK) status = sample(r);
+        gone = ended(child, out);
         for (double left_s = r->options->every_s; left_s > 0 && !gone; left_s -= SLICE_S) {
             wait_s(left_s < SLICE_S ? left_s : SLICE_S);
-            gone = ended(child, code);
+            gone = ended(child, out);
         }
     }
     return status;
 }
 
 static stw_status start(const stw_record_options *o, pid_t *child, stw_error *err) {
-    extern char **environ;
     if (setenv("STOWAGE_MARKS", o->marks, 1) != 0)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "STOWAGE_MARKS", "out of memory");
     /* A profiler that is there keeps its place. */
     if (o->nvtx != NULL && setenv("NVTX_INJECTION64_PATH", o->nvtx, 0) != 0)
         return stw_fail(err, STW_STATUS_NO_MEMORY, "NVTX_INJECTION64_PATH", "out of memory");
-    int code = posix_spawnp(child, o->command[0], NULL, NULL, o->command, environ);
+    const int code = stw_record_signals_start(o->command, child);
     if (code == 0) return STW_STATUS_OK;
     errno = code;
     return stw_fail_errno(err, o->command[0], "cannot be started");
-}
-
-static void catch_signals(struct sigaction before[3]) {
-    struct sigaction pass = {.sa_handler = pass_on}, ignore = {.sa_handler = SIG_IGN};
-    (void)sigaction(SIGTERM, &pass, &before[0]);
-    (void)sigaction(SIGHUP, &pass, &before[1]);
-    (void)sigaction(SIGINT, &ignore, &before[2]);
-}
-
-static void release_signals(const struct sigaction before[3]) {
-    (void)sigaction(SIGTERM, &before[0], NULL);
-    (void)sigaction(SIGHUP, &before[1], NULL);
-    (void)sigaction(SIGINT, &before[2], NULL);
 }
 
 static void summarize(const recorder *r, stw_record_summary *out) {
@@ -274,24 +263,18 @@ static void summarize(const recorder *r, stw_record_summary *out) {
 
 stw_status stw_record(const stw_record_options *options, stw_recording *samples,
                       stw_record_summary *out, stw_error *err) {
-    struct sigaction before[3];
     pid_t child = 0;
     recorder *r = calloc(1, sizeof *r);
-    if (r == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "record", "out of memory");
     *out = (stw_record_summary){0};
+    if (r == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "record", "out of memory");
     *r = (recorder){.options = options, .samples = samples, .err = err};
     r->tree.proc = "/proc";
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     open_gpus(r);
     double began = stw_process_now_s();
     stw_status status = start(options, &child, err);
-    if (status == STW_STATUS_OK) {
-        child_to_signal = (sig_atomic_t)child;
-        catch_signals(before);
-        status = follow(r, child, &out->exit_code);
-        child_to_signal = 0;
-        release_signals(before);
-    }
+    out->started = status == STW_STATUS_OK;
+    if (out->started) status = follow(r, child, out);
     out->seconds = stw_process_now_s() - began;
     summarize(r, out);
     stw_record_tree_free(&r->tree);
@@ -299,3 +282,5 @@ stw_status stw_record(const stw_record_options *options, stw_recording *samples,
     free(r);
     return status;
 }
+
+void stw_record_end(void) { stw_record_signals_end(); }

@@ -14,6 +14,7 @@ typedef struct stw_record_options {
 } stw_record_options;
 
 typedef struct stw_record_summary {
+    bool started;   /* the command was; else nothing of what follows is known */
     int exit_code;  /* of the command; 128 + the number of the signal that ended it */
     double seconds; /* that it ran */
     uint32_t ranks, gpus;
@@ -21,9 +22,16 @@ typedef struct stw_record_summary {
 
 /** Run the command to its end. Samples are added: device bytes of a rank's GPU less what was used
  * before, resident bytes of each rank, and of all processes together. Without ranks in the
- * environment of any process, GPU i stands for rank i. SIGTERM and SIGHUP are passed on to the
- * command, SIGINT is left to it. NO_RESOURCES or BAD_INPUT if it cannot be started. */
+ * environment of any process, GPU i stands for rank i. Of a command that ended before it was
+ * sampled there are none.
+ *
+ * Signals that would end this process are passed on to the command, and stay held afterwards until
+ * stw_record_end: see backend/record/signals.h.
+ * @return NO_RESOURCES or BAD_INPUT if it cannot be started; another failure is of the samples: the
+ * command ran to its end, and the samples before it are there */
 STW_MUST_USE stw_status stw_record(const stw_record_options *options, stw_recording *samples,
                                    stw_record_summary *out, stw_error *err);
+/** What was recorded is written: signals end this process again. */
+void stw_record_end(void);
 
 #endif

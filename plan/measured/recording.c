@@ -424,14 +424,14 @@ static stw_status copy_ooms(folder *f) {
 static stw_status fold(folder *f) {
     stw_recording const *samples = f->samples;
     if (f->scratch == NULL) return no_memory(f);
-    if (!has_bytes(samples))
+    if (!samples->may_be_empty && !has_bytes(samples))
         return stw_fail(f->err, STW_STATUS_BAD_INPUT, samples->file,
                         "found no bytes, expected a row with a metric");
     f->run->source = "external";
     f->run->backend = samples->device[0] != '\0' ? "cuda" : "";
     f->run->device = stw_pool_string(f->run->pool, samples->device);
     f->run->file = stw_pool_string(f->run->pool, samples->file);
-    f->run->date = date_of(f->run->pool, samples->items[0].time_s);
+    f->run->date = date_of(f->run->pool, samples->n > 0 ? samples->items[0].time_s : 0);
     if (f->run->device == NULL || f->run->file == NULL || f->run->date == NULL) return no_memory(f);
     stw_status status = make_ranks(f);
     if (status == STW_STATUS_OK) status = find_lost(f);

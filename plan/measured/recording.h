@@ -44,6 +44,7 @@ typedef struct stw_recording {
     stw_recorded_time *times;
     size_t n_ooms, ooms_capacity;
     stw_run_oom *ooms;
+    bool may_be_empty; /* a recording of this program: valid without bytes */
 } stw_recording;
 
 STW_MUST_USE stw_status stw_recording_new(const char *file, stw_recording **out, stw_error *err);
@@ -84,7 +85,8 @@ STW_MUST_USE stw_status stw_recording_parse_snapshot(stw_recording *samples, con
 
 /** Peaks by rank, node and phase; seconds of a phase: the slowest rank's median over its visits.
  * The first optimizer_step of a rank that was marked becomes first_optimizer_step. Sorts the
- * samples by time. The caller frees *out. BAD_INPUT where no sample has bytes. */
+ * samples by time. The caller frees *out. BAD_INPUT where no sample has bytes, unless it
+ * may be empty. */
 STW_MUST_USE stw_status stw_recording_fold(stw_recording *samples, stw_run_result **out,
                                            stw_error *err);
 

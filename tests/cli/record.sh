@@ -166,8 +166,7 @@ expect 2 "found the file of --samples" "$STOWAGE" record --samples same.csv -o s
 code=0
 "$STOWAGE" record --every 1s -o seven.json -- sh -c 'exit 7' 2>err.txt || code=$?
 [ "$code" = 7 ] || fail "the exit code of the command is lost"
-# usually nothing was sampled by then
-[ -e seven.json ] || grep -q "with exit code 7, before anything was sampled" err.txt || fail "no word of the exit code: $(cat err.txt)"
+[ -e seven.json ] || fail "a job that ended at once has no record: $(cat err.txt)"
 expect 2 "expected 1 ms to 60 s" "$STOWAGE" record --every 1us -- true
 expect 2 "COMMAND" "$STOWAGE" record
 
