@@ -43,7 +43,7 @@ static char *read_all(const char *path) {
     CU_ASSERT_PTR_NOT_NULL_FATAL(file);
     char *text = calloc(1, 1 << 20);
     CU_ASSERT_PTR_NOT_NULL_FATAL(text);
-    (void)fread(text, 1, (1 << 20) - 1, file);
+    text[fread(text, 1, (1 << 20) - 1, file)] = '\0';
     fclose(file);
     return text;
 }

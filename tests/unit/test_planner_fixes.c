@@ -409,8 +409,10 @@ static void limits_can_be_pasted(void) {
                 for (uint32_t c = 0; c < binding->n_changes; c++) {
                     uint64_t gib = strtoull(binding->changes[c].value, NULL, 10);
                     CU_ASSERT_EQUAL(gib << 30, binding->enough_bytes);
-                    snprintf(texts[c], sizeof texts[c], "%s=%llu GiB", binding->changes[c].set,
-                             (unsigned long long)(gib - (less > 0 ? gib / 20 : 0)));
+                    int n =
+                        snprintf(texts[c], sizeof texts[c], "%s=%llu GiB", binding->changes[c].set,
+                                 (unsigned long long)(gib - (less > 0 ? gib / 20 : 0)));
+                    CU_ASSERT(n > 0 && (size_t)n < sizeof texts[c]);
                     more[c] = texts[c];
                 }
                 CU_ASSERT(fits_with("Qwen3-14B", settings, more) == (less == 0));
