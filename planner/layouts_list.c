@@ -263,7 +263,6 @@ const char *stw_layout_words(const stw_layout_list *l, uint32_t i, stw_pool *poo
             words = stw_pool_printf(pool, "%s%s%s", words, words[0] != '\0' ? " " : "", setting);
     const uint32_t n = own_settings(l, i, more);
     for (uint32_t k = 0; k < n && words != NULL; k++)
-        if (strstr(more[k], "=false") == NULL && strstr(more[k], "=0") == NULL)
-            words = stw_pool_printf(pool, "%s%s%s", words, words[0] != '\0' ? " " : "", more[k]);
+        words = stw_pool_printf(pool, "%s%s%s", words, words[0] != '\0' ? " " : "", more[k]);
     return words;
 }

@@ -13,7 +13,7 @@
 #include "tests/unit/planner_case.h"
 
 enum { DRAWS_STOWAGE = 1, DRAWS_FSDP2 = 2, DRAWS_MEGATRON = 4, DRAWS_DEEPSPEED = 8 };
-enum { DRAWS_MOST_SETTINGS = 32, DRAWS_SETTING_BYTES = 96, DRAWS_OF = 24 };
+enum { DRAWS_MOST_SETTINGS = 32, DRAWS_SETTING_BYTES = 128, DRAWS_OF = 24 };
 #define DRAWS_ANY 15u
 
 static const char *const draws_engines[] = {"stowage", "fsdp2", "megatron", "deepspeed"};

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random runs of every engine (draws.h): no row of the planner lies below the walk of a choice.
- * bench/draws does more of them. What was found once is a case here. */
+/* Random runs of every engine (draws.h): no row of the planner lies below the walk of a choice,
+ * the commands agree on a run, and no verdict gets worse with more of anything. bench/draws does
+ * more of them. What was found once is a case here. */
 #include "tests/unit/draws.h"
+#include "tests/unit/draws_verdicts.h"
 #include "tests/unit/testing.h"
 
-enum { RUNS = 1000, CHOICES = 3 };
+enum { RUNS = 1000, CHOICES = 3, VERDICTS = 30 };
 
 static draws_zoo zoo;
 
@@ -93,8 +95,46 @@ static void rows_hold(void) {
     }
     printf("%llu choices\n", (unsigned long long)runs);
     CU_ASSERT(runs > RUNS * CHOICES / 2);
+}
+
+/* @return false: they differ */
+static bool commands_agree(const draws_question *q, draws_answer *fits) {
+    draws_answer plan = DRAWS_UNKNOWN, row = DRAWS_UNKNOWN;
+    uint64_t of_plan[2] = {0}, of_row[2] = {0};
+    CHECK_OK(draws_command_answer(&zoo, q, &plan, of_plan, err));
+    CHECK_OK(draws_plan_answer(q, &row, of_row, err));
+    CHECK_OK(draws_fit_answer(q, fits, err));
+    if (plan == DRAWS_UNKNOWN || row == DRAWS_UNKNOWN || *fits == DRAWS_UNKNOWN) return true;
+    return plan == row && row == *fits && of_plan[0] == of_row[0] && of_plan[1] == of_row[1];
+}
+
+static void verdicts_hold(void) {
+    for (uint64_t number = 0; number < VERDICTS; number++) {
+        draws_run run = {.model = NULL};
+        uint64_t rest;
+        draws_answer fits = DRAWS_UNKNOWN;
+        stw_plan *plan = draws_make(&zoo, 27, number, DRAWS_ANY, &run, &rest);
+        if (plan == NULL) continue;
+        const draws_question q = {.model = draws_model(&zoo, run.model),
+                                  .run = &run,
+                                  .cluster = *draws_cluster(&zoo, run.cluster),
+                                  .time_limit_s = 100,
+                                  .nodes = plan->cluster.nodes,
+                                  .alone = plan->job->world == 1};
+        stw_plan_free(plan);
+        bool holds = commands_agree(&q, &fits);
+        for (int m = 0; m < DRAWS_TIME; m++) {
+            char text[48];
+            draws_answer now = DRAWS_UNKNOWN;
+            const draws_question larger = draws_enlarge(&q, (draws_more)m, 1.1, text);
+            CHECK_OK(draws_fit_answer(&larger, &now, err));
+            holds = holds && (!draws_only_helps(&q, (draws_more)m) || !draws_worse(fits, now));
+        }
+        CU_ASSERT_TRUE(holds);
+        if (!holds) draws_show(&run, stderr);
+    }
     draws_zoo_free(&zoo);
 }
 
 STW_TEST_MAIN("planner draws", {"mixtures of stage 3", mixtures_of_stage_3},
-              {"rows hold", rows_hold})
+              {"rows hold", rows_hold}, {"verdicts hold", verdicts_hold})

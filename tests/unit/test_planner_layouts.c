@@ -338,6 +338,20 @@ static void closed_runs_are_left_alone(void) {
     stw_run_spec_free(&run);
 }
 
+/* What a search changes is said, also where it is a key's default: the words are settings of the
+ * same layout. */
+static void words_are_the_layout(void) {
+    const instance in = {"Phi-3-mini", "megatron", "24 GiB", 8, 1, 16, {NULL}};
+    static const char *const open[] = {"parallel.pp=4", "megatron.first_stage_layers=2",
+                                       "parallel=auto"};
+    stw_plan *plan = NULL;
+    CU_ASSERT_FATAL(plan_of(&in, open, 3, &plan));
+    const stw_layout_search *l = &plan->layout_search;
+    CU_ASSERT_FATAL(l->n_rows > 0);
+    CU_ASSERT_PTR_NOT_NULL(strstr(l->rows[0].settings, "megatron.first_stage_layers=0"));
+    stw_plan_free(plan);
+}
+
 /* ---- the time ---- */
 
 /* Without time no layout is looked at: that none fits is not known then. */
@@ -458,6 +472,7 @@ int main(void) {
         {"sequence parallelism is searched or stays", sequence_parallelism},
         {"files may be open", files_may_be_open},
         {"runs without auto are left alone", closed_runs_are_left_alone},
+        {"words are the layout", words_are_the_layout},
         {"time that is over is no answer", time_over_is_no_answer},
         {"nor is it for sizes", sizes_without_time},
         {"refusals", refusals},
