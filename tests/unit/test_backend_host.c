@@ -66,6 +66,10 @@ static void works_in_memory_of_the_caller(void) {
         host->digest(d, stw_typed(STW_TIER_NVME, 0, STW_ELEMENT_F32, FLOATS / 2), 0, &right, err));
     CU_ASSERT_EQUAL(left, right);
     CU_ASSERT_EQUAL(memcmp(memory, gpu, BYTES / 2), 0);
+    CHECK_OK(host->put(d, stw_at(STW_TIER_GPU, 3), "four", 4, err));
+    CHECK_OK(host->put(d, stw_at(STW_TIER_HOST, 5), "four", 4, err));
+    CU_ASSERT_EQUAL(memcmp(gpu + 3, "four", 4), 0);
+    CU_ASSERT_EQUAL(memcmp(memory + 5, "four", 4), 0);
     CHECK_OK(host->zero(d, stw_at(STW_TIER_GPU, 0), BYTES - 100, err));
     host->close(d); /* the memory stays, with what lies beyond the arena untouched */
     CU_ASSERT_EQUAL(gpu[BYTES - 101], 0);
@@ -145,6 +149,8 @@ static void ranges_outside_are_refused(void) {
         STW_STATUS_BUG, "overlap");
     CHECK_FAILS(host->read(d, 0, 4000, 100, err), STW_STATUS_BUG, "nvme");
     CHECK_FAILS(host->zero(d, stw_at(STW_TIER_NVME, 0), 4097, err), STW_STATUS_BUG, "nvme");
+    CHECK_FAILS(host->put(d, stw_at(STW_TIER_GPU, 4093), "four", 4, err), STW_STATUS_BUG, "gpu");
+    CHECK_FAILS(host->put(d, stw_at(STW_TIER_NVME, 0), "four", 4, err), STW_STATUS_BUG, "nvme");
     CHECK_FAILS(host->seed_grads(d, stw_typed(STW_TIER_GPU, 2, STW_ELEMENT_F32, 1), 0, 1, 1, err),
                 STW_STATUS_BUG, "float");
     uint64_t digest = 0;
