@@ -296,15 +296,15 @@ static stw_status parse(const editor *e, const char *text, size_t length, stw_tr
 }
 
 /* Values may be no text, and layouts stranger than an editor knows. */
-static bool changes_alone(const editor *e, const stw_text *text, const char *path) {
+static stw_status check_alone(const editor *e, const stw_text *text, const char *path) {
     stw_tree *before = NULL, *after = NULL;
-    const bool read = text->data != NULL &&
-                      parse(e, e->text, e->length, &before) == STW_STATUS_OK &&
-                      parse(e, text->data, text->length, &after) == STW_STATUS_OK;
-    const bool is = read && same(before->root, after->root, path);
+    stw_status status = parse(e, e->text, e->length, &before);
+    if (status == STW_STATUS_OK) status = parse(e, text->data, text->length, &after);
+    const bool alone = status == STW_STATUS_OK && same(before->root, after->root, path);
     stw_tree_free(before);
     stw_tree_free(after);
-    return is;
+    if (status == STW_STATUS_NO_MEMORY) return stw_fail(e->err, status, e->file, "out of memory");
+    return alone ? STW_STATUS_OK : refuse(e, e->at, "a key cannot be changed in place here");
 }
 
 static stw_status apply(editor *e, const char *path, stw_text *text) {
@@ -321,8 +321,7 @@ static stw_status apply(editor *e, const char *path, stw_text *text) {
     if (e->put.length > 0) stw_text_append(&out, e->put.data, e->put.length);
     stw_text_append(&out, e->text + after, e->length - after);
     status = stw_text_status(&out, e->err);
-    if (status == STW_STATUS_OK && !changes_alone(e, &out, path))
-        status = refuse(e, e->at, "a key cannot be changed in place here");
+    if (status == STW_STATUS_OK && out.data != NULL) status = check_alone(e, &out, path);
     if (status != STW_STATUS_OK) {
         stw_text_free(&out);
         return status;

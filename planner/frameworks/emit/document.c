@@ -35,13 +35,18 @@ static bool same_value(const char *written, const char *read) {
     return read[strspn(read, " ")] == '\0';
 }
 
+static stw_status no_memory(const stw_emission *e) {
+    return stw_fail(e->err, STW_STATUS_NO_MEMORY, "--emit", "out of memory");
+}
+
 /* Arguments beside a document may give other values: these go into it. */
-static bool is_document(const stw_emission *e, stw_flags *flags) {
+static bool is_document(stw_emission *e, stw_flags *flags) {
     const stw_import *import = e->import;
     if (import == NULL || import->text == NULL || import->program != NULL) return false;
-    if (flags_of(import->text, import->text_length, import->dashes, e->pool, flags) !=
-        STW_STATUS_OK)
-        return false;
+    const stw_status status =
+        flags_of(import->text, import->text_length, import->dashes, e->pool, flags);
+    if (status == STW_STATUS_NO_MEMORY) e->status = no_memory(e);
+    if (status != STW_STATUS_OK) return false;
     for (size_t i = 0; i < flags->n; i++) {
         const stw_flag *flag = stw_flags_find(&import->flags, flags->items[i].name);
         if (flag == NULL || flag->line == 0) return false;
@@ -90,9 +95,11 @@ static stw_status change(const stw_emission *e, const stw_flags *own, const stw_
             continue;
         const bool argument = *e->import->dashes != '\0';
         const char *path = argument ? argument_path(e, root, flag->name) : flag->name;
-        if (path == NULL) return STW_STATUS_NO_MEMORY;
-        if (stw_tree_put(e->import->path, text, path, flag->value, &why) != STW_STATUS_OK)
-            return fail(e, flag->name, why.text);
+        const stw_status status = path != NULL
+                                      ? stw_tree_put(e->import->path, text, path, flag->value, &why)
+                                      : STW_STATUS_NO_MEMORY;
+        if (status == STW_STATUS_NO_MEMORY) return no_memory(e);
+        if (status != STW_STATUS_OK) return fail(e, flag->name, why.text);
     }
     return STW_STATUS_OK;
 }
@@ -101,8 +108,9 @@ static stw_status change(const stw_emission *e, const stw_flags *own, const stw_
 static stw_status verify(const stw_emission *e, const stw_flags *own, const stw_text *text) {
     stw_flags now;
     const char *data = text->data != NULL ? text->data : "";
-    if (flags_of(data, text->length, e->import->dashes, e->pool, &now) != STW_STATUS_OK)
-        return fail(e, "the file", "it is no document any more");
+    const stw_status status = flags_of(data, text->length, e->import->dashes, e->pool, &now);
+    if (status == STW_STATUS_NO_MEMORY || text->failed) return no_memory(e);
+    if (status != STW_STATUS_OK) return fail(e, "the file", "it is no document any more");
     for (size_t i = 0; i < e->n; i++) {
         const stw_flag *flag = stw_flags_find(&now, e->flags[i].name);
         const char *value = e->flags[i].value;
@@ -130,6 +138,7 @@ bool stw_emit_as_document(stw_emission *e, stw_text *out) {
     const stw_status read = stw_tree_text_is_json(text, length)
                                 ? stw_tree_parse_json("settings", text, length, &tree, &ignored)
                                 : stw_tree_parse_yaml("settings", text, length, &tree, &ignored);
+    if (read == STW_STATUS_NO_MEMORY) e->status = no_memory(e);
     if (read != STW_STATUS_OK || tree->root->kind != STW_NODE_OBJECT) { /* a command */
         stw_tree_free(tree);
         return false;

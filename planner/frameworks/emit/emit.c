@@ -139,11 +139,18 @@ out:
     return status;
 }
 
+/* What the flags mean. @return can they be read? e->status: no memory */
+static bool read_flags(const framework *f, stw_emission *e, stw_emit_given *out) {
+    const stw_status status = read_back(f, e, NULL, NULL, out, NULL);
+    if (status == STW_STATUS_NO_MEMORY && e->status == STW_STATUS_OK)
+        e->status = stw_fail(e->err, status, "--emit", "out of memory");
+    return status == STW_STATUS_OK;
+}
+
 /* Do these settings give the same run on as many GPUs? */
-static bool is_same(const framework *f, const stw_emission *e, const stw_emit_given *as) {
+static bool is_same(const framework *f, stw_emission *e, const stw_emit_given *as) {
     stw_emit_given now = {.name = NULL};
-    const bool same = read_back(f, e, NULL, NULL, &now, NULL) == STW_STATUS_OK &&
-                      stw_emit_given_same(as, &now, e->pool) &&
+    const bool same = read_flags(f, e, &now) && stw_emit_given_same(as, &now, e->pool) &&
                       stw_emit_given_same(&now, as, e->pool);
     stw_emit_given_free(&now);
     return same;
@@ -206,7 +213,7 @@ static void try_own(const framework *f, stw_emission *e, size_t i, size_t j,
  * answers to each of them. */
 static void keep_own(const framework *f, stw_emission *e) {
     stw_emit_given as = {.name = NULL};
-    if (read_back(f, e, NULL, NULL, &as, NULL) == STW_STATUS_OK) {
+    if (read_flags(f, e, &as)) {
         for (size_t i = 0; i < e->n; i++) try_own(f, e, i, i, &as);
         for (size_t i = 0; i < e->n; i++)
             for (size_t j = i + 1; j < e->n; j++) try_own(f, e, i, j, &as);

@@ -20,9 +20,16 @@ typedef struct editing {
     bool failed;       /* not in place */
 } editing;
 
+static void no_memory(editing *d) {
+    d->failed = true;
+    if (d->e->status == STW_STATUS_OK)
+        d->e->status = stw_fail(d->e->err, STW_STATUS_NO_MEMORY, "--emit", "out of memory");
+}
+
 static void lex(editing *d) {
     const char *text = d->text->data != NULL ? d->text->data : "";
-    if (!stw_script_read(text, d->text->length, d->e->pool, &d->script)) d->failed = true;
+    if (d->text->failed || !stw_script_read(text, d->text->length, d->e->pool, &d->script))
+        no_memory(d);
 }
 
 /* Put text in place of bytes from `from` to `to`. */
@@ -253,12 +260,14 @@ static bool same_launch(const stw_import *before, const stw_import *now) {
     return others <= 2 && equal(before->program, now->program) && equal(before->rest, now->rest);
 }
 
-static bool is_meant(const editing *d) {
+static bool is_meant(editing *d) {
     const stw_import *before = d->e->import;
     stw_import now = {.pool = NULL};
     stw_error ignored = STW_ERROR_INIT;
-    bool same = stw_import_parse(d->framework, before->path, d->text->data, d->text->length, &now,
-                                 &ignored) == STW_STATUS_OK;
+    const stw_status status = stw_import_parse(d->framework, before->path, d->text->data,
+                                               d->text->length, &now, &ignored);
+    if (status == STW_STATUS_NO_MEMORY) no_memory(d);
+    bool same = status == STW_STATUS_OK;
     same = same && same_flags(d, &now) && same_launch(before, &now) &&
            same_lines(before->exports, before->n_exports, now.exports, now.n_exports) &&
            same_lines(before->variables, before->n_variables, now.variables, now.n_variables);
@@ -292,7 +301,7 @@ bool stw_emit_as_own_script(stw_emission *e, const char *framework, stw_text *ou
                      .switches = megatron,
                      .last = last == 1,
                      .text = out};
-        if (edit(&d)) return true;
+        if (edit(&d) || e->status != STW_STATUS_OK) return true;
     }
     return false;
 }
