@@ -23,7 +23,8 @@
 
 typedef struct request {
     const char *plan, *backend, *steps, *seed, *weights, *nvme, *timeout, *trace, *gradient;
-    bool probe, calibrate, quick, version, no_digest, keep_state, allow_tmpfs, finite;
+    bool probe, calibrate, quick, version, no_digest, compare_weights, keep_state, allow_tmpfs,
+        finite;
 } request;
 
 /* A calibration over a file that has learned from recorded jobs keeps that. */
@@ -104,6 +105,15 @@ static void summarize(const stw_run_result *run) {
     printf("verification: %llu of %llu elements checked, %llu mismatches\n",
            (unsigned long long)run->checked, (unsigned long long)run->elements,
            (unsigned long long)run->mismatched);
+    if (run->weights_read_bytes > 0) {
+        char read[32], compared[32];
+        stw_bytes_format(run->weights_read_bytes, read, sizeof read);
+        stw_bytes_format(run->weights_compared_bytes, compared, sizeof compared);
+        printf(
+            "weights: ranks read %s and compared %s of it; what one rank reads alone is compared "
+            "by a sample\n",
+            read, run->weights_compared_bytes == run->weights_read_bytes ? "all" : compared);
+    }
     printf("digests: params %016llx, exp_avg %016llx,\n  exp_avg_sq %016llx",
            (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
            (unsigned long long)run->digest[2]);
@@ -248,6 +258,7 @@ static stw_status execute(const request *r, const stw_general *general, stw_erro
                                     .output = general->output,
                                     .trace = r->trace,
                                     .no_digest = r->no_digest,
+                                    .compare_weights = r->compare_weights,
                                     .error_if_nonfinite = r->finite,
                                     .failed = stw_run_failed,
                                     .timeline = r->trace != NULL ? &timeline : NULL};
@@ -285,8 +296,13 @@ static int command_line(int argc, char **argv) {
          &r.seed},
         {"--weights", "-w", "PATH",
          "safetensors file, index or folder; default: random weights. Ranks compare a sample of "
-         "the files: names, sizes, headers and up to 17 blocks of 64 KiB each",
+         "the files (names, sizes, headers and up to 17 blocks of 64 KiB each), and everything "
+         "that two of them read",
          STW_OPTION_VALUE, &r.weights},
+        {"--compare-weights", NULL, NULL,
+         "load.method=sharded_read: after the load each rank reads once more what another rank "
+         "has read, and compares it; reading takes twice as long",
+         STW_OPTION_FLAG, &r.compare_weights},
         {"--nvme", NULL, "FOLDER",
          "folder of NVMe state, or disk to calibrate; default $TMPDIR or /tmp", STW_OPTION_VALUE,
          &r.nvme},

@@ -36,6 +36,7 @@ static void write_options(const stw_rank_run *run, stw_json *json) {
     stw_json_string(json, "--weights", run->weights_path != NULL ? "files" : "random");
     stw_json_double(json, "--timeout", run->timeout_s);
     stw_json_bool(json, "--no-digest", o->no_digest);
+    stw_json_bool(json, "--compare-weights", o->compare_weights);
     stw_json_bool(json, "--error-if-nonfinite", o->error_if_nonfinite);
     write_other_grad(&o->other_grad, json);
     stw_json_string(json, "--output", o->output != NULL ? o->output : "none");

@@ -179,6 +179,8 @@ stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, do
     if (run->options->error_if_nonfinite &&
         stw_movement_has(run->program, schedule->movement, STW_OP_UPDATE))
         STW_TRY(stw_exec_refuse_nonfinite(run, err));
+    const bool reads = schedule->movement->transfer.used && schedule->movement->transfer.from_files;
+    if (reads) stw_read_sums_begin(run);
     STW_TRY(stw_timeline_begin(run, err));
     double start = stw_process_now_s();
     STW_TRY(stw_streams_run(run->streams, schedule, err));
@@ -187,6 +189,7 @@ stw_status stw_exec_schedule(stw_rank_run *run, const stw_schedule *schedule, do
     STW_TRY(run->backend->synchronize(run->device, err));
     *seconds = stw_process_now_s() - start;
     STW_TRY(stw_timeline_end(run, err));
+    if (reads) STW_TRY(stw_same_compare(run, err));
     if (schedule->movement->barrier) STW_TRY(stw_exec_agree_state(run, err));
 out:
     if (status != STW_STATUS_OK && !run->refused) run->failed = true;
@@ -288,9 +291,28 @@ no_memory:
     return stw_fail(err, STW_STATUS_NO_MEMORY, "run", "out of memory");
 }
 
+/* Would --compare-weights find anything? */
+static stw_status check_compare(const stw_rank_run *run, stw_error *err) {
+    const stw_load method = run->plan->decisions.load;
+    const char *why = NULL;
+    if (!run->options->compare_weights) return STW_STATUS_OK;
+    if (run->weights_path == NULL)
+        why = "it needs --weights: random weights come from no file";
+    else if (run->plan->job->world == 1)
+        why = "the plan is for one rank, which has nobody to compare with";
+    else if (method == STW_LOAD_ALL_RANKS || method == STW_LOAD_ALL_RANKS_GPU)
+        why = "all ranks read everything, and compare it without this option";
+    else if (method != STW_LOAD_SHARDED_READ)
+        why = "one rank, or one of each node, reads for all; several compare without this option";
+    if (why == NULL) return STW_STATUS_OK;
+    return stw_fail(err, STW_STATUS_USAGE, "--compare-weights",
+                    "has no effect with load.method %s: %s", stw_load_name(method), why);
+}
+
 static stw_status prepare(stw_rank_run *run, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     STW_TRY(check_plan(run->plan, run->options, err));
+    STW_TRY(check_compare(run, err));
     STW_TRY(stw_exec_types(&run->plan->run, &run->types, err));
     STW_TRY(check_world(run->plan, &run->ranks, err));
     run->kind = stw_job_kind_of(run->job, run->ranks.rank);
@@ -349,6 +371,7 @@ static stw_status open_run(stw_rank_run *run, stw_error *err) {
     STW_TRY(attach(run, err));
     STW_TRY(stw_exec_own_state(run, err));
     STW_TRY(stw_transfer_prepare(run, err));
+    STW_TRY(stw_same_prepare(run, err));
     STW_TRY(stw_exec_agree_status(run, open_streams(run, err), err));
 out:
     return status;
@@ -414,7 +437,7 @@ static stw_status execute(stw_rank_run *run, stw_run_result **result, stw_error 
     STW_TRY(stw_comm_barrier(run->comm, err));
 out:
     if (status != STW_STATUS_OK) {
-        stw_comm_abort(run->comm);
+        if (!run->agreed) stw_comm_abort(run->comm);
         tell_failure(run, err);
     }
     run->failed |= status != STW_STATUS_OK;

@@ -40,6 +40,7 @@ typedef struct stw_executor_options {
     bool nvme_in_memory;        /* the folder may be tmpfs */
     double timeout_s;           /* of a collective; 0: 120 */
     bool no_digest;
+    bool compare_weights; /* read what other ranks read once more; load method sharded_read alone */
     /** Before each step look at all gradients, which reads them once more. One that is NaN or
      * infinite is BAD_INPUT on every rank, naming step, rank, tensor, parameter group and bucket:
      * nothing of the step was done. As torch's error_if_nonfinite, but also without clipping. */
@@ -94,6 +95,8 @@ STW_MUST_USE stw_status stw_weights_read(stw_weights *weights, uint32_t tensor, 
  * Nothing for seeded weights. */
 STW_MUST_USE stw_status stw_weights_sample(const stw_weights *weights, stw_text *out,
                                            stw_error *err);
+/** Name, without its folder, of the file that a tensor is read from; not of seeded weights. */
+const char *stw_weights_file(const stw_weights *weights, uint32_t tensor);
 /** Log a warning with tensor and count where the sample holds NaN or infinity. */
 void stw_weights_warn(const stw_weights *weights);
 

@@ -243,6 +243,8 @@ static stw_status make_result(const stw_rank_run *run, const told *all, stw_run_
     STW_TRY(fill_times(run, result, err));
     memcpy(result->digest, run->digest, sizeof result->digest);
     result->grad_norm = run->norm;
+    result->weights_read_bytes = run->weights_read;
+    result->weights_compared_bytes = run->weights_compared;
     result->clips = run->adamw.clip != 0;
     result->clip_factor = (double)run->factors[run->options->steps - 1];
     result->nonfinite_steps = run->nonfinite_steps;

@@ -27,6 +27,14 @@ typedef struct stw_movement_samples {
     double *seconds; /* of this rank, then of the slowest; NULL: not executed */
 } stw_movement_samples;
 
+/** Elements of one tensor that are read from a file by one call. */
+typedef struct stw_read_chunk {
+    uint32_t tensor;
+    uint64_t first, n;
+} stw_read_chunk;
+
+typedef struct stw_read_sums stw_read_sums;
+
 typedef struct stw_rank_run {
     stw_pool *pool;
     const stw_plan *plan;
@@ -50,6 +58,8 @@ typedef struct stw_rank_run {
     stw_dtype *dtypes;    /* [n_tensors] in which pieces of files come; the same on every rank */
     stw_weights *weights; /* NULL on ranks that read nothing */
     stw_text sample;      /* of the weights files; empty: seeded, or the rank does not see them */
+    stw_read_sums *sums;  /* of what is read from them; NULL: seeded, or one rank */
+    uint64_t weights_read, weights_compared; /* bytes of all ranks */
 
     stw_device_config config;
     stw_device *device;
@@ -159,6 +169,24 @@ uint32_t stw_transfer_readers(const stw_rank_run *run);
 STW_MUST_USE stw_status stw_transfer_open(stw_rank_run *run, stw_error *err);
 /** Agree on dtypes. Collective. */
 STW_MUST_USE stw_status stw_transfer_prepare(stw_rank_run *run, stw_error *err);
+
+/* read_sums.c: hashes of what is read, where another rank reads the same */
+/** A load begins. */
+void stw_read_sums_begin(stw_rank_run *run);
+/** Elements were read: as they are stored, in `bytes`. Several threads at once. */
+void stw_read_sums_add(stw_rank_run *run, const stw_read_chunk *chunk, const void *bytes);
+
+typedef void stw_read_chunk_fn(void *state, const stw_read_chunk *chunk);
+/** Everything that a rank, this one or another, reads from weights files in its loads. After
+ * run->dtypes are known. */
+STW_MUST_USE stw_status stw_transfer_walk_reads(stw_rank_run *run, uint32_t rank,
+                                                stw_read_chunk_fn *fn, void *state, stw_error *err);
+
+/* weights_same.c: do ranks that read the same elements of weights files read the same bytes? */
+/** Find out who reads the same. Collective. */
+STW_MUST_USE stw_status stw_same_prepare(stw_rank_run *run, stw_error *err);
+/** A load has ended. DEVICE names tensor, file and ranks. Collective. */
+STW_MUST_USE stw_status stw_same_compare(stw_rank_run *run, stw_error *err);
 
 /* agree.c: do all ranks do the same? Nothing is done with one rank. */
 /** What must be the same on all ranks, one line "key = value" each. */

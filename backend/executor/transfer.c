@@ -99,10 +99,16 @@ static stw_status piece_view(stw_rank_run *run, uint32_t index, stw_view *out, s
 
 /* Neighbouring elements of one tensor, read by one thread. */
 typedef struct read_chunk {
-    uint32_t tensor;
-    uint64_t first, n; /* elements of the tensor */
+    stw_read_chunk what;
     unsigned char *out;
 } read_chunk;
+
+/* The beginning of a part that one call reads: up to the next multiple of what a call reads,
+ * counted from the tensor's beginning, so that ranks with other pieces read the same chunks. */
+static uint64_t chunk_of(uint64_t size, uint64_t first, uint64_t n) {
+    const uint64_t most = STW_READ_BYTES / size;
+    return stw_min_u64(n, most - first % most);
+}
 
 typedef struct read_work {
     stw_rank_run *run;
@@ -115,11 +121,15 @@ typedef struct read_work {
 
 /* Elements whose dtype has no room in the slot: read apart, then rounded into it. */
 static stw_status read_rounded(stw_rank_run *run, const read_chunk *c, stw_error *err) {
-    void *wide = malloc((size_t)stw_times(c->n, stored_bytes(run, c->tensor)));
+    const stw_read_chunk *what = &c->what;
+    void *wide = malloc((size_t)stw_times(what->n, stored_bytes(run, what->tensor)));
     if (wide == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, "load", "out of memory");
-    stw_status status = stw_weights_read(run->weights, c->tensor, c->first, c->n, wide, err);
-    if (status == STW_STATUS_OK)
-        stw_host_convert(NULL, c->out, STW_ELEMENT_F32, wide, run->dtypes[c->tensor], c->n);
+    stw_status status =
+        stw_weights_read(run->weights, what->tensor, what->first, what->n, wide, err);
+    if (status == STW_STATUS_OK) {
+        stw_read_sums_add(run, what, wide);
+        stw_host_convert(NULL, c->out, STW_ELEMENT_F32, wide, run->dtypes[what->tensor], what->n);
+    }
     free(wide);
     return status;
 }
@@ -131,9 +141,13 @@ static void read_chunks(void *arg, uint64_t first, uint64_t count) {
     stw_status status = STW_STATUS_OK;
     for (uint64_t i = first; i < first + count && status == STW_STATUS_OK; i++) {
         const read_chunk *c = &work->chunks[i];
-        status = staged_dtype(run, c->tensor) != run->dtypes[c->tensor]
-                     ? read_rounded(run, c, &error)
-                     : stw_weights_read(run->weights, c->tensor, c->first, c->n, c->out, &error);
+        const stw_read_chunk *what = &c->what;
+        if (staged_dtype(run, what->tensor) != run->dtypes[what->tensor]) {
+            status = read_rounded(run, c, &error);
+            continue;
+        }
+        status = stw_weights_read(run->weights, what->tensor, what->first, what->n, c->out, &error);
+        if (status == STW_STATUS_OK) stw_read_sums_add(run, what, c->out);
     }
     if (status == STW_STATUS_OK) return;
     pthread_mutex_lock(&work->mutex);
@@ -146,7 +160,7 @@ static void read_chunks(void *arg, uint64_t first, uint64_t count) {
 
 static stw_status add_chunks(read_work *work, const stw_overlap *part, unsigned char *out,
                              stw_error *err) {
-    uint64_t size = staged_bytes(work->run, part->tensor), most = STW_READ_BYTES / size;
+    const uint64_t size = staged_bytes(work->run, part->tensor);
     for (uint64_t done = 0, n = 0; done < part->n; done += n) {
         if (work->n_chunks == work->room) {
             size_t room = work->room > 0 ? 2 * work->room : 64;
@@ -155,9 +169,9 @@ static stw_status add_chunks(read_work *work, const stw_overlap *part, unsigned 
             work->chunks = more;
             work->room = room;
         }
-        n = stw_min_u64(part->n - done, most);
+        n = chunk_of(size, part->tensor_first + done, part->n - done);
         work->chunks[work->n_chunks++] =
-            (read_chunk){part->tensor, part->tensor_first + done, n, out + done * size};
+            (read_chunk){{part->tensor, part->tensor_first + done, n}, out + done * size};
     }
     return STW_STATUS_OK;
 }
@@ -198,6 +212,43 @@ stw_status stw_transfer_read(stw_rank_run *run, const stw_op *op, stw_error *err
     STW_TRY(piece_view(run, op->unit, &piece, err));
     STW_TRY(read_piece(run, piece, out, err));
 out:
+    return status;
+}
+
+static void walk_piece(const stw_rank_run *run, stw_view piece, stw_read_chunk_fn *fn,
+                       void *state) {
+    stw_overlap part;
+    stw_meet meet = stw_meet_begin(piece, stw_space_whole(&run->job->files));
+    while (stw_meet_next(&meet, &part)) {
+        const uint64_t size = stw_min_u64(stored_bytes(run, part.tensor), sizeof(float));
+        for (uint64_t done = 0, n = 0; done < part.n; done += n) {
+            n = chunk_of(size, part.tensor_first + done, part.n - done);
+            fn(state, &(stw_read_chunk){part.tensor, part.tensor_first + done, n});
+        }
+    }
+}
+
+stw_status stw_transfer_walk_reads(stw_rank_run *run, uint32_t rank, stw_read_chunk_fn *fn,
+                                   void *state, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_program *program = run->plan->programs[stw_job_kind_of(run->job, rank)];
+    stw_pool *pool = stw_pool_new(); /* for the space of another rank */
+    if (pool == NULL) STW_TRY(stw_fail(err, STW_STATUS_NO_MEMORY, "load", "out of memory"));
+    for (uint32_t m = 0; m < program->n_movements; m++) {
+        const stw_movement *movement = &program->movements[m];
+        const stw_transfer *transfer = &movement->transfer;
+        stw_space own;
+        if (!movement->executable || !transfer->used || !transfer->from_files) continue;
+        if (transfer->own) STW_TRY(stw_job_space(run->job, transfer->from, rank, pool, &own, err));
+        for (uint32_t i = movement->first_op; i < movement->first_op + movement->n_ops; i++) {
+            if (program->ops[i].kind != STW_OP_FILE_READ) continue;
+            const stw_piece *piece = &transfer->pieces[program->ops[i].unit];
+            const stw_space *space = transfer->own ? &own : &run->job->files;
+            walk_piece(run, (stw_view){space, piece->first, piece->n}, fn, state);
+        }
+    }
+out:
+    stw_pool_free(pool);
     return status;
 }
 

@@ -131,6 +131,11 @@ stw_dtype stw_weights_dtype(const stw_weights *w, uint32_t tensor) {
     return w->set == NULL ? STW_DTYPE_F32 : w->entries[tensor]->dtype;
 }
 
+const char *stw_weights_file(const stw_weights *w, uint32_t tensor) {
+    const char *path = w->set->files[w->entries[tensor]->file], *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
 static stw_status read_exactly(const stw_weights *w, uint32_t file, const char *what,
                                uint64_t offset, void *out, uint64_t bytes, stw_error *err) {
     const uint64_t call_bytes = 64ull << 20;

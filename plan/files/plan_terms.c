@@ -7,8 +7,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "core/json.h"
-
 /* ---- lines ---- */
 
 static void cut(stw_text *text, size_t length) {
@@ -109,6 +107,49 @@ static stw_term find(const char *text, const stw_term *wanted, const char **from
             return t;
         }
     return (stw_term){0};
+}
+
+stw_status stw_terms_write(const char *lines, const char *key, stw_json *json, stw_error *err) {
+    stw_text text = STW_TEXT_INIT;
+    if (lines[0] == '\0') return STW_STATUS_OK;
+    stw_text_append(&text, lines, strlen(lines));
+    stw_status status = stw_text_status(&text, err);
+    char *end = status == STW_STATUS_OK ? text.data + text.length : text.data;
+    stw_json_begin_object(json, key);
+    for (char *name = text.data; name < end;) {
+        const stw_term t = stw_term_at(name);
+        if (t.key_length == 0) break;
+        char *value = name + (t.value - t.key);
+        name[t.key_length] = value[t.value_length] = '\0';
+        stw_json_string(json, name, value);
+        name = value + t.value_length + 1;
+    }
+    stw_json_end(json);
+    stw_text_free(&text);
+    return status;
+}
+
+static bool is_one_line(const stw_node *item) {
+    return item->kind == STW_NODE_STRING && item->key[0] != '\0' &&
+           strchr(item->key, '\n') == NULL && strstr(item->key, " = ") == NULL &&
+           strchr(item->text, '\n') == NULL;
+}
+
+stw_status stw_terms_read(const stw_tree *tree, const char *key, stw_text *out, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *member = NULL;
+    if (stw_node_get(tree->root, key) == NULL) return STW_STATUS_OK;
+    STW_TRY(stw_node_object(tree, tree->root, key, &member, err));
+    for (size_t i = 0; i < member->n_items; i++) {
+        const stw_node *item = member->items[i];
+        if (!is_one_line(item))
+            STW_TRY(
+                stw_node_fail(tree, item, "a setting of the plan and its value, a string", err));
+        stw_text_printf(out, "%s = %s\n", item->key, item->text);
+    }
+    STW_TRY(stw_text_status(out, err));
+out:
+    return status;
 }
 
 static bool follows_from_settings(const stw_term *t) {

@@ -6,6 +6,7 @@
 #ifndef STW_PLAN_PLAN_TERMS_H
 #define STW_PLAN_PLAN_TERMS_H
 
+#include "core/json.h"
 #include "core/tree.h"
 #include "plan/files/plan.h"
 
@@ -22,6 +23,13 @@ STW_MUST_USE stw_status stw_plan_terms_of(const stw_plan *plan, stw_plan_terms *
 /** Append one line per scalar of a JSON object; a list without items is "[]". */
 STW_MUST_USE stw_status stw_terms_flatten(const char *json, size_t length, stw_text *out,
                                           stw_error *err);
+
+/** Append lines as a member, an object of strings; nothing where there are none. */
+STW_MUST_USE stw_status stw_terms_write(const char *lines, const char *key, stw_json *json,
+                                        stw_error *err);
+/** Append the lines of such a member of the document; nothing where it has none. */
+STW_MUST_USE stw_status stw_terms_read(const stw_tree *tree, const char *key, stw_text *out,
+                                       stw_error *err);
 
 /** A line of a text of lines; past its end the lengths are 0. */
 typedef struct stw_term {

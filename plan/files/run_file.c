@@ -187,6 +187,14 @@ static void write_norm(stw_json *json, const char *key, double value, bool known
         stw_json_string(json, key, isnan(value) ? "NaN" : "Infinity");
 }
 
+static void write_weights(const stw_run_result *result, stw_json *json) {
+    if (result->weights_read_bytes == 0) return;
+    stw_json_begin_object(json, "weights");
+    stw_json_u64(json, "read_bytes", result->weights_read_bytes);
+    stw_json_u64(json, "compared_bytes", result->weights_compared_bytes);
+    stw_json_end(json);
+}
+
 static void write_verify(const stw_run_result *result, stw_json *json) {
     stw_json_begin_object(json, "verify");
     stw_json_u64(json, "checked", result->checked);
@@ -202,6 +210,7 @@ static void write_verify(const stw_run_result *result, stw_json *json) {
     stw_json_end(json);
     if (result->digest_of[0] != '\0') stw_json_string(json, "digest_of", result->digest_of);
     write_norm(json, "grad_norm", result->grad_norm, result->clips);
+    write_weights(result, json);
     if (result->clips) write_norm(json, "clip_factor", result->clip_factor, true);
     if (result->nonfinite_steps > 0) {
         stw_json_u64(json, "nonfinite_steps", result->nonfinite_steps);
@@ -219,27 +228,6 @@ static void write_seed(uint64_t seed, stw_json *json) {
     }
     snprintf(digits, sizeof digits, "%" PRIu64, seed);
     stw_json_string(json, "seed", digits);
-}
-
-/* The plan's lines, as an object of strings. */
-static stw_status write_terms(const stw_run_result *result, stw_json *json, stw_error *err) {
-    stw_text lines = STW_TEXT_INIT;
-    if (result->plan_terms[0] == '\0') return STW_STATUS_OK;
-    stw_text_append(&lines, result->plan_terms, strlen(result->plan_terms));
-    stw_status status = stw_text_status(&lines, err);
-    char *end = status == STW_STATUS_OK ? lines.data + lines.length : lines.data;
-    stw_json_begin_object(json, "plan");
-    for (char *key = lines.data; key < end;) {
-        const stw_term t = stw_term_at(key);
-        if (t.key_length == 0) break;
-        char *value = key + (t.value - t.key);
-        key[t.key_length] = value[t.value_length] = '\0';
-        stw_json_string(json, key, value);
-        key = value + t.value_length + 1;
-    }
-    stw_json_end(json);
-    stw_text_free(&lines);
-    return status;
 }
 
 stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, stw_error *err) {
@@ -269,7 +257,7 @@ stw_status stw_run_result_to_json(const stw_run_result *result, stw_text *out, s
     write_verify(result, json);
     write_ranks(result, json);
     write_nodes(result, json);
-    stw_status termed = write_terms(result, json, err);
+    stw_status termed = stw_terms_write(result->plan_terms, "plan", json, err);
     stw_json_end(json);
     STW_TRY(stw_json_finish(json, &text, err));
     STW_TRY(termed);
@@ -387,26 +375,12 @@ static stw_status read_date(const reader *r, stw_error *err) {
 }
 
 static stw_status read_terms(const reader *r, stw_error *err) {
-    stw_status status = STW_STATUS_OK;
     stw_text lines = STW_TEXT_INIT;
-    const stw_node *plan = NULL;
-    if (stw_node_get(r->tree->root, "plan") == NULL) return STW_STATUS_OK;
-    STW_TRY(stw_node_object(r->tree, r->tree->root, "plan", &plan, err));
-    for (size_t i = 0; i < plan->n_items; i++) {
-        const stw_node *item = plan->items[i];
-        const bool one_line = item->kind == STW_NODE_STRING && item->key[0] != '\0' &&
-                              strchr(item->key, '\n') == NULL && strstr(item->key, " = ") == NULL &&
-                              strchr(item->text, '\n') == NULL;
-        if (!one_line)
-            STW_TRY(
-                stw_node_fail(r->tree, item, "a setting of the plan and its value, a string", err));
-        stw_text_printf(&lines, "%s = %s\n", item->key, item->text);
-    }
-    STW_TRY(stw_text_status(&lines, err));
-    r->result->plan_terms = stw_pool_string(r->result->pool, lines.data != NULL ? lines.data : "");
+    stw_status status = stw_terms_read(r->tree, "plan", &lines, err);
+    if (status == STW_STATUS_OK && lines.length > 0)
+        r->result->plan_terms = stw_pool_string(r->result->pool, lines.data);
     if (r->result->plan_terms == NULL)
         status = stw_fail(err, STW_STATUS_NO_MEMORY, r->tree->file, "out of memory");
-out:
     stw_text_free(&lines);
     return status;
 }
@@ -668,6 +642,18 @@ out:
     return status;
 }
 
+static stw_status read_weights(const reader *r, const stw_node *verify, stw_error *err) {
+    stw_status status = STW_STATUS_OK;
+    const stw_node *weights = NULL;
+    stw_run_result *result = r->result;
+    STW_TRY(stw_node_object(r->tree, verify, "weights", &weights, err));
+    STW_TRY(stw_node_u64(r->tree, weights, "read_bytes", &result->weights_read_bytes, err));
+    STW_TRY(stw_part_u64(r->tree, weights, "compared_bytes", result->weights_read_bytes,
+                         &result->weights_compared_bytes, err));
+out:
+    return status;
+}
+
 static stw_status read_verify(const reader *r, stw_error *err) {
     stw_status status = STW_STATUS_OK;
     const stw_node *verify = NULL, *digest = NULL;
@@ -681,6 +667,7 @@ static stw_status read_verify(const reader *r, stw_error *err) {
     if (stw_node_get(verify, "digest_of") != NULL)
         STW_TRY(stw_part_string(r->tree, verify, "digest_of", false, r->result->pool,
                                 &r->result->digest_of, err));
+    if (stw_node_get(verify, "weights") != NULL) STW_TRY(read_weights(r, verify, err));
     STW_TRY(read_object(r, verify, "digest", &digest, err));
     for (int i = 0; i < STW_N_DIGESTS && digest != NULL; i++) {
         const char *hex = NULL;

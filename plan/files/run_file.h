@@ -138,6 +138,9 @@ typedef struct stw_run_result {
                          * "NaN", "Infinity", or null without clipping */
     double clip_factor; /* of the last step, in the same way; 1 without clipping */
     uint64_t nonfinite_steps, first_nonfinite_step; /* whose norm was not finite; 0: none */
+    /* What all ranks read of weights files, and what of it was compared with what another rank
+     * read; 0: no files, or one rank. */
+    uint64_t weights_read_bytes, weights_compared_bytes;
 } stw_run_result;
 
 /** An empty result: strings "", counts 0, times and rates NaN; source is "stowage". */

@@ -64,6 +64,7 @@ static void every_option(void) {
     CHANGE(weights = "folder", "--weights", "random", "files");
     CHANGE(timeout_s = 2.5, "--timeout", "20.0", "2.5");
     CHANGE(no_digest = true, "--no-digest", "false", "true");
+    CHANGE(compare_weights = true, "--compare-weights", "false", "true");
     CHANGE(output = "run.json", "--output", "none", "run.json");
     CHANGE(trace = "trace.json", "--trace", "none", "trace.json");
     CHANGE(poison_freed = true, "poison_freed", "false", "true");

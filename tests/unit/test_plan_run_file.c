@@ -66,6 +66,8 @@ static stw_run_result *full_result(void) {
     r->digest_of = "00000000000000aa";
     r->clips = true;
     r->grad_norm = 1.5;
+    r->weights_read_bytes = 70;
+    r->weights_compared_bytes = 30;
     r->clip_factor = 0.5;
     r->n_links = 2;
     r->links = stw_pool_array(r->pool, 2, sizeof *r->links);
@@ -125,6 +127,8 @@ static void round_trips(void) {
     CU_ASSERT_EQUAL(again->digest[3], 9);
     CU_ASSERT_STRING_EQUAL(again->plan_terms, r->plan_terms);
     CU_ASSERT_STRING_EQUAL(again->build, "fedcba9876543210");
+    CU_ASSERT_EQUAL(again->weights_read_bytes, 70);
+    CU_ASSERT_EQUAL(again->weights_compared_bytes, 30);
     CU_ASSERT_EQUAL(again->n_links, 2);
     CU_ASSERT_EQUAL(again->links[1].streams, 2);
     CU_ASSERT_EQUAL(again->links[0].ring, 0);
