@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "plan/engines/bytes.h"
+#include "plan/program/builder.h"
 #include "plan/program/collectives.h"
 #include "plan/program/demand.h"
 #include "tests/unit/fixture.h"
@@ -184,6 +185,12 @@ static void collectives(void) {
         stw_plan *plan = make(cases[c].gpus, cases[c].settings);
         stw_collectives all;
         CHECK_OK(stw_program_collectives(plan->job, plan->programs[0], plan->pool, &all, err));
+        for (uint32_t r = 0; r < all.n; r++) /* one row for each kind, phase, group and tier */
+            for (uint32_t q = 0; q < r; q++)
+                CU_ASSERT(all.rows[q].phase != all.rows[r].phase ||
+                          all.rows[q].group != all.rows[r].group ||
+                          all.rows[q].kind != all.rows[r].kind ||
+                          all.rows[q].tier != all.rows[r].tier);
         for (int i = 0; i < 4; i++) {
             const expected_row *e = &cases[c].rows[i];
             uint64_t count = 0, bytes = 0;
@@ -203,6 +210,37 @@ static void collectives(void) {
         }
         stw_plan_free(plan);
     }
+}
+
+/* A framework's process is beside its launcher, which the ranks of a node share. Its state on NVMe
+ * has no second copy. */
+static void processes(void) {
+    const char *settings[] = {NULL};
+    stw_cluster cluster = fixture_cluster(4);
+    stw_plan *plan = make(4, settings);
+    stw_plan *alone = fixture_plan((fixture_size){1, 64, 64, 64}, &cluster, settings);
+    const char *key;
+    uint64_t bytes[2] = {0, 0};
+    plan->cluster.torch.process_bytes = 3ull << 30;
+    plan->cluster.torch.launcher_bytes = 8ull << 30;
+    CHECK_OK(stw_plan_derive(plan, err));
+    const stw_program *program = plan->programs[0];
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (program->ops[i].kind == STW_OP_ALLOC &&
+            program->ops[i].component == STW_COMPONENT_PROCESS)
+            bytes[0] = program->ops[i].bytes;
+    CU_ASSERT_EQUAL(bytes[0], (3ull + 8 / 4) << 30);
+    CU_ASSERT_EQUAL(stw_build_process_base(plan->job, &plan->cluster, &key), 3ull << 30);
+    CU_ASSERT_STRING_EQUAL(key, "node.torch.process");
+    CU_ASSERT_EQUAL(stw_nvme_copies(plan->job), 1);
+    /* Stowage's own process is what was measured of it */
+    cluster = plan->cluster;
+    cluster.host.process_bytes = 1000;
+    cluster.host.process_comm_bytes = 10;
+    CU_ASSERT_EQUAL(stw_build_process_base(alone->job, &cluster, &key), 1010);
+    CU_ASSERT_STRING_EQUAL(key, "node.host.process");
+    stw_plan_free(alone);
+    stw_plan_free(plan);
 }
 
 /* An average micro batch has its share of the seconds of what only the last one does. */
@@ -645,8 +683,9 @@ static void refused(void) {
 }
 
 STW_TEST_MAIN("engine fsdp2", {"collectives", collectives}, {"tensor parallel", tensor_parallel},
-              {"seconds of once", seconds_of_once}, {"log-prob", log_prob},
-              {"log-prob gathers", log_prob_gathers}, {"stays between", stays_between},
+              {"processes", processes}, {"seconds of once", seconds_of_once},
+              {"log-prob", log_prob}, {"log-prob gathers", log_prob_gathers},
+              {"stays between", stays_between},
               {"stays between, on the host", stays_between_on_host}, {"packed", packed},
               {"resharded to a node", resharded_to_node}, {"experts apart", experts_apart},
               {"own experts are not gathered", own_experts_are_not_gathered},

@@ -320,6 +320,44 @@ static void expandable_pages_are_given_back(void) {
     stw_allocator_free(a);
 }
 
+/* unmap_block: what is left before and behind the pages stays in the list of its segment, so that
+ * it merges with its neighbours and goes with them. */
+static void rests_beside_pages_merge(void) {
+    stw_allocator *a =
+        begin(&(stw_allocator_settings){.expandable_segments = true, .device_bytes = 120 * MIB});
+    uint32_t first = take(a, 0, 30 * MIB), second = take(a, 0, 55 * MIB);
+    uint32_t third = take(a, 0, 15 * MIB);
+    drop(a, second); /* bytes 30 to 85: pages from 40 to 80 */
+    take(a, 1, 60 * MIB);
+    check(a, 105 * MIB, 120 * MIB);
+    uint32_t rest = take(a, 0, 5 * MIB); /* behind the pages */
+    check(a, 110 * MIB, 120 * MIB);
+    drop(a, rest);
+    drop(a, third);
+    CHECK_OK(stw_allocator_empty_cache(a, err));
+    check(a, 90 * MIB, 100 * MIB);
+    drop(a, first);
+    CHECK_OK(stw_allocator_empty_cache(a, err));
+    check(a, 60 * MIB, 60 * MIB);
+    stw_allocator_free(a);
+}
+
+/* get_free_block: a block grows into unmapped pages, and not into a neighbour that is used. */
+static void used_neighbours_do_not_count(void) {
+    stw_allocator *a = begin(&(stw_allocator_settings){.expandable_segments = true});
+    uint32_t small = take(a, 0, 30 * MIB);
+    take(a, 0, 50 * MIB);
+    uint32_t large = take(a, 0, 34 * MIB);
+    take(a, 0, 6 * MIB);
+    drop(a, small);
+    drop(a, large);
+    check(a, 56 * MIB, 120 * MIB);
+    take(a, 0, 22 * MIB); /* from the hole of 30 */
+    take(a, 0, 34 * MIB);
+    check(a, 112 * MIB, 120 * MIB);
+    stw_allocator_free(a);
+}
+
 /* get_free_block: of an expandable segment's blocks the one that can grow least. */
 static void expandable_best_fit(void) {
     stw_allocator *a = begin(&(stw_allocator_settings){.expandable_segments = true});
@@ -401,6 +439,8 @@ int main(void) {
         {"roundup_power2_divisions", power2_divisions},
         {"expandable segments grow by pages", expandable_segments},
         {"expandable segments give back pages", expandable_pages_are_given_back},
+        {"expandable segments: rests beside pages merge", rests_beside_pages_merge},
+        {"expandable segments: used neighbours do not count", used_neighbours_do_not_count},
         {"expandable segments: best fit", expandable_best_fit},
         {"wrong use", wrong_use},
         {"any order of allocations and frees", any_orders},

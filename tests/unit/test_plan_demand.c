@@ -75,6 +75,31 @@ static void both_directions_together(void) {
     CHECK_NEAR(up.seconds[STW_RESOURCE_PCIE] + down.seconds[STW_RESOURCE_PCIE], 10.0 / 32);
 }
 
+/* A thread fills the driver's buffers; the copy itself is as any other, and host memory sees the
+ * bytes three times. A link that is slower than the thread stays the limit. */
+static void pageable_copies_pass_a_thread(void) {
+    static const struct {
+        double bps, seconds[2]; /* down, up */
+    } cases[] = {{0, {10 / 9.0, 10 / 9.0}}, {20e9, {0.5, 0.5}}, {45e9, {0.25, 10 / 45.0}}};
+    for (int up = 0; up < 2; up++)
+        for (int i = 0; i < 3; i++) {
+            stw_demand d;
+            set_up(1, 1);
+            cluster.pcie.pageable_bps = cases[i].bps;
+            stw_op op = make_op(STW_OP_COPY, up ? STW_TIER_GPU : STW_TIER_HOST);
+            op.from = up ? STW_TIER_HOST : STW_TIER_GPU;
+            op.bytes = 10 * GB;
+            op.pageable = true;
+            stw_demand_op(&job, &op, &d);
+            CHECK_NEAR(d.seconds[up ? STW_RESOURCE_PCIE_UP : STW_RESOURCE_PCIE_DOWN],
+                       cases[i].seconds[up]);
+            CHECK_NEAR(d.seconds[up ? STW_RESOURCE_PCIE_DOWN : STW_RESOURCE_PCIE_UP], 0);
+            CHECK_NEAR(d.seconds[STW_RESOURCE_DMA], 10.0 / 160);
+            CHECK_NEAR(d.seconds[STW_RESOURCE_HOST_MEMORY], 30.0 / 200);
+            CHECK_NEAR(d.startup_s, 10e-6);
+        }
+}
+
 /* Four GPUs of a node at once are bound by what they share, and only ranks that exist count. */
 static void ranks_of_a_node_add_up(void) {
     stw_demand d;
@@ -557,6 +582,7 @@ STW_TEST_MAIN("plan demand", {"copies to CPU buckets are cached", copies_to_cpu_
               {"updates of rings read caches", updates_of_rings_read_caches},
               {"cores come before links", cores_come_before_links},
               {"copies up and down", copies_up_and_down},
+              {"pageable copies pass a thread", pageable_copies_pass_a_thread},
               {"both directions together", both_directions_together},
               {"ranks of a node add up", ranks_of_a_node_add_up},
               {"disk is shared by the node", disk_is_shared_by_the_node},

@@ -4,6 +4,7 @@
  */
 #include <math.h>
 
+#include "plan/program/check.h"
 #include "tests/unit/fixture.h"
 #include "tests/unit/testing.h"
 
@@ -471,6 +472,88 @@ static void falsified_plans_are_found(void) {
     stw_plan_free(plan);
 }
 
+/* One operation that is not what it was is refused with `word`, and the program is whole again. */
+static void falsified(stw_plan *plan, stw_op *op, stw_op wrong, const char *word) {
+    const stw_op was = *op;
+    *op = wrong;
+    CHECK_FAILS(stw_program_check(plan->job, plan->layouts[0], plan->programs[0], err),
+                STW_STATUS_BUG, word);
+    *op = was;
+}
+
+/* All that an operation of an executor's movement can say wrong. @return kinds of wrong things */
+static uint32_t falsify(stw_plan *plan, const stw_movement *movement, uint32_t i) {
+    stw_op *op = &plan->programs[0]->ops[i], wrong = *op;
+    const bool moves = stw_op_is(op, STW_OP_CLASS_MOVE);
+    const bool has_unit =
+        op->unit != STW_OP_NONE && !moves && stw_op_row_of(op->kind)->unit != STW_OP_UNIT_NOTHING;
+    uint32_t found = 0;
+    wrong.kind = STW_N_OP_KINDS;
+    falsified(plan, op, wrong, "no known kind");
+    wrong = *op;
+    wrong.after[1] = i;
+    falsified(plan, op, wrong, "waits for");
+    if (i > movement->first_op && plan->programs[0]->ops[i - 1].stream == op->stream) {
+        wrong.after[1] = i - 1;
+        falsified(plan, op, wrong, "another stream");
+        found |= 1;
+    }
+    wrong = *op;
+    if (op->kind == STW_OP_FREE) {
+        wrong.bytes += 512;
+        falsified(plan, op, wrong, "frees bytes");
+        wrong = *op;
+        wrong.component = (stw_component)((op->component + 1) % STW_N_COMPONENTS);
+        falsified(plan, op, wrong, "frees bytes");
+        found |= 2;
+    } else if (moves) {
+        wrong.offset_bytes += 1ull << 50;
+        falsified(plan, op, wrong, "not allocated");
+        wrong = *op;
+        wrong.from_offset_bytes += 1ull << 50;
+        falsified(plan, op, wrong, "not allocated");
+        wrong = *op;
+        wrong.bytes += 1ull << 50;
+        falsified(plan, op, wrong, "not allocated");
+        found |= 4;
+    } else if (has_unit) {
+        wrong.unit = 1u << 30;
+        falsified(plan, op, wrong, "is for unit");
+        found |= 8;
+    }
+    if (stw_op_is(op, STW_OP_CLASS_COLLECTIVE)) {
+        wrong = *op;
+        wrong.group = STW_RANK_GROUP_NONE;
+        falsified(plan, op, wrong, "names no group");
+        found |= 16;
+    }
+    if (op->kind == STW_OP_COMMIT && stw_movement_has(plan->programs[0], movement, STW_OP_UPDATE)) {
+        uint32_t next = i + 1, end = movement->first_op + movement->n_ops; /* is it the last one? */
+        while (next < end && plan->programs[0]->ops[next].kind != STW_OP_COMMIT) next++;
+        wrong = stw_op_make(STW_OP_NORM, op->stream, STW_OP_NONE);
+        if (next == end) falsified(plan, op, wrong, "does not commit");
+        found |= 32;
+    }
+    return found;
+}
+
+static void falsified_operations_are_found(void) {
+    stw_cluster cluster = fixture_cluster(2);
+    stw_plan *plan = new_plan(0, &cluster);
+    const uint32_t units[] = {5, 7, 11, 3, 13, 17, 0};
+    uint32_t found = 0;
+    fixture_state(plan, N_ALL, all_places, units);
+    CHECK_OK(stw_plan_derive(plan, err));
+    for (uint32_t m = 0; m < plan->programs[0]->n_movements; m++) {
+        const stw_movement *movement = &plan->programs[0]->movements[m];
+        for (uint32_t i = 0; movement->executable && i < movement->n_ops; i++)
+            found |= falsify(plan, movement, movement->first_op + i);
+    }
+    CU_ASSERT_EQUAL(found, 63);
+    CHECK_OK(stw_program_check(plan->job, plan->layouts[0], plan->programs[0], err));
+    stw_plan_free(plan);
+}
+
 static void uneven_shards_may_be_empty(void) {
     const fixture_size tiny = {1, 4, 8, 5};
     stw_cluster cluster = fixture_cluster(4);
@@ -546,6 +629,7 @@ STW_TEST_MAIN("plan program", {"one place at a time equals the counter", single_
               {"disk slots are reused in time", disk_slots_are_reused_in_time},
               {"load staging", load_bytes}, {"loads move stored bytes", loads_move_stored_bytes},
               {"falsified plans are found", falsified_plans_are_found},
+              {"falsified operations are found", falsified_operations_are_found},
               {"uneven and empty shards", uneven_shards_may_be_empty},
               {"engines and activation policies", both_engines_and_all_policies_check},
               {"groups need no buckets", groups_need_no_buckets})
