@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "planner/frameworks/import/import.h"
-#include "planner/frameworks/import/shell.h"
+#include "planner/frameworks/shell/shell.h"
 #include "tests/unit/import_case.h"
 #include "tests/unit/planner_case.h"
 #include "tests/unit/testing.h"
@@ -59,7 +59,11 @@ static void commands_of_scripts(void) {
     WORDS("run a 2 >log b2>c 12\n", "a|2|b2|12");
     WORDS("run $(expr 1 / 0) $((2 **)) $(nproc)\n", "$(expr 1 / 0)|$((2 **))|$(nproc)");
     WORDS("A=${A:-\"$HOME/a b\"}\nrun \"$A\" ${B:-'c'}\n", "$HOME/a b|c");
-    WORDS("run \"unclosed\n", "unclosed\n");
+    stw_shell shell;
+    stw_pool *pool = stw_pool_new();
+    CHECK_FAILS(stw_shell_find("x", "run a\n\"b\n", 9, begins_with_run, pool, &shell, err),
+                STW_STATUS_BAD_INPUT, "quotes");
+    stw_pool_free(pool);
 }
 
 /* A text that doubles does not fill the memory. */

@@ -12,9 +12,10 @@
 static bool is_flag(const char *text) { return text[0] == '-' && text[1] == '-' && text[2] != 0; }
 
 /* A list or a text of flags that is set elsewhere, such as ${EXTRA_ARGS[@]}. */
-static bool is_unknown_list(const char *text) {
+static bool is_unknown_list(const stw_shell_word *word) {
     static const char *const names[] = {"ARG", "OPT", "FLAG", "PARAM", "CONFIG"};
-    if (*text != '$' && *text != '`') return false;
+    const char *text = word->text;
+    if (!word->unknown || (*text != '$' && *text != '`')) return false;
     if (strstr(text, "[@]") != NULL || strstr(text, "[*]") != NULL) return true;
     for (const char *at = text; *at != '\0'; at++)
         for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -23,7 +24,7 @@ static bool is_unknown_list(const char *text) {
 }
 
 static void refuse_word(stw_reading *r, const stw_shell_word *word) {
-    if (strpbrk(word->text, "$`") != NULL)
+    if (word->unknown)
         stw_reading_fail(
             r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
                            "found \"%.80s\", which this file does not set; set it above the "
@@ -59,7 +60,7 @@ static void add(const flag_reader *f, const char *name, const char *value,
     stw_reading *r = f->r; /* the word's source is that of the value */
     const stw_flag_row *row = stw_flag_row_named(f->table, name);
     stw_launch_check_open(r, word, name, value, row);
-    if (f->plain && matters(row, name) && strpbrk(value, "$`") != NULL)
+    if (f->plain && matters(row, name) && word->unknown)
         stw_reading_fail(
             r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
                            "--%.60s: found \"%.80s\", which this file does not set; set it above "
@@ -82,6 +83,10 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
             return;
         }
         const size_t length = strcspn(word.text + 2, "=");
+        if (word.unknown && memchr(word.text, '$', length + 2) != NULL) { /* of which name? */
+            refuse_word(r, &word);
+            return;
+        }
         char *name = stw_pool_printf(pool, "%.*s", (int)length, word.text + 2);
         const char *value = word.text[2 + length] == '=' ? word.text + 3 + length : NULL;
         const bool given = value != NULL;
@@ -96,11 +101,12 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
                                value != NULL && name != NULL;
              i++) {
             const stw_shell_word *next = &shell->words[i];
-            if (plain && is_unknown_list(next->text)) {
+            if (plain && is_unknown_list(next)) {
                 refuse_word(r, next);
                 return;
             }
             if (next->maybe > 0) word.maybe = next->maybe;
+            word.unknown = word.unknown || next->unknown;
             value = i == first ? next->text : stw_pool_printf(pool, "%s %s", value, next->text);
             word.source = i == first ? next->source
                                      : stw_pool_printf(pool, "%s %s", word.source, next->source);
@@ -113,7 +119,33 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
     }
 }
 
+void stw_launch_check_found(stw_reading *r, const stw_shell *shell) {
+    if (shell->ambiguous > 0)
+        stw_reading_fail(
+            r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, shell->ambiguous, 1,
+                           "found several commands that train, and which of them runs depends on "
+                           "what the file does not say (a test, a loop or an argument); keep one"));
+    else if (shell->n_found > 1)
+        stw_reading_assume(r, "command", "the last one", "several train");
+    if (shell->arguments)
+        stw_reading_assume(r, "arguments", "as many as it asks for", "the script ends without");
+}
+
 /* ---- the environment ---- */
+
+const char *stw_launch_value(stw_reading *r, const stw_shell *shell, const char *name,
+                             bool *known) {
+    const stw_shell_variable *v = stw_shell_variable_of(shell, name);
+    const char *text = stw_shell_value(shell, name);
+    if (known != NULL) *known = text != NULL && !v->words[0].unknown;
+    if (text != NULL && v->words[0].maybe > 0)
+        stw_reading_fail(
+            r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, v->words[0].maybe, 1,
+                           "%s=%.60s: whether this line runs depends on what the file does not "
+                           "say (a test, a loop or an argument); set it without a condition",
+                           name, text));
+    return text;
+}
 
 /* "key:value" of a list with commas; brackets hold lists of their own. */
 static void set_allocator_item(stw_reading *r, const char *name, const char *item) {
@@ -167,7 +199,7 @@ void stw_launch_read_allocator(stw_reading *r, const stw_shell *shell) {
         const char *why = !v->exported ? "without effect, because it is not exported"
                           : v->words[0].maybe > 0
                               ? "it hangs on a test that the file does not decide; set allocator.*"
-                          : strpbrk(v->words[0].text, "$`") != NULL
+                          : v->words[0].unknown
                               ? "the file does not say what it is; set allocator.*"
                               : NULL;
         if (why != NULL) {

@@ -5,7 +5,7 @@
 #define STW_PLANNER_IMPORT_LAUNCH_H
 
 #include "planner/frameworks/import/reading.h"
-#include "planner/frameworks/import/shell.h"
+#include "planner/frameworks/shell/shell.h"
 
 /** Flags from word `begin` on: --name value ..., --name=value; names lose dashes and underscores.
  * Of repeated flags the last one counts, as in argparse. BAD_INPUT at a word that is no flag, or
@@ -18,6 +18,13 @@ void stw_launch_read_flags(stw_reading *r, const stw_shell *shell, size_t begin,
  * @param row of the flag, or NULL: its name tells whether it matters */
 void stw_launch_check_open(stw_reading *r, const stw_shell_word *word, const char *name,
                            const char *value, const stw_flag_row *row);
+/** What is to be said of the command that was found: refuse it where another may be the one that
+ * counts, and note where several run, or none without arguments of the script. */
+void stw_launch_check_found(stw_reading *r, const stw_shell *shell);
+/** The value of a variable that the command sees, or NULL; one that hangs on a test which the
+ * script does not decide is refused. @param known out, may be NULL: is it text, without expansions?
+ */
+const char *stw_launch_value(stw_reading *r, const stw_shell *shell, const char *name, bool *known);
 /** PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF as the command sees it, into allocator.*. */
 void stw_launch_read_allocator(stw_reading *r, const stw_shell *shell);
 /** What the script exports, and "$@", for settings that are written from it. */

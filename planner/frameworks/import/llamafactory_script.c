@@ -7,9 +7,10 @@
 
 #include "core/file.h"
 #include "planner/frameworks/import/deepspeed_file.h"
+#include "planner/frameworks/import/launch.h"
 #include "planner/frameworks/import/llamafactory.h"
 #include "planner/frameworks/import/ray.h"
-#include "planner/frameworks/import/shell.h"
+#include "planner/frameworks/shell/shell.h"
 
 enum { MOST_BYTES = 1 << 20 };
 
@@ -90,20 +91,25 @@ static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin)
 
 static void count_gpus(stw_reading *r, const stw_shell *shell) {
     stw_import *out = r->out;
-    const char *nodes = stw_shell_value(shell, "NNODES");
-    const char *each = stw_shell_value(shell, "NPROC_PER_NODE");
-    const char *visible = stw_shell_value(shell, "CUDA_VISIBLE_DEVICES");
+    const char *nodes = stw_launch_value(r, shell, "NNODES", NULL);
+    const char *each = stw_launch_value(r, shell, "NPROC_PER_NODE", NULL);
+    bool known;
+    const char *visible = stw_launch_value(r, shell, "CUDA_VISIBLE_DEVICES", &known);
+    static const char none[] = "no whole number; GPUs are the cluster's";
     uint64_t n = 1, per_node = 0;
     if (nodes != NULL && stw_reading_parse_count(nodes, &n) && n > 0 && n <= 65536) {
         out->nodes = n;
         out->nodes_name = stw_pool_printf(out->pool, "NNODES %s", nodes);
         stw_reading_line(r, STW_IMPORT_TAKEN, "NNODES", nodes, "GPUs are the cluster's");
     } else {
+        if (nodes != NULL) stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "NNODES", nodes, none);
         n = 1;
     }
     if (each != NULL && stw_reading_parse_count(each, &per_node) && per_node <= 65536) {
         stw_reading_line(r, STW_IMPORT_TAKEN, "NPROC_PER_NODE", each, "GPUs are the cluster's");
-    } else if (visible != NULL && *visible != '\0') {
+    } else if (each != NULL) {
+        stw_reading_line(r, STW_IMPORT_NOT_MODELLED, "NPROC_PER_NODE", each, none);
+    } else if (known && *visible != '\0') {
         per_node = 1;
         for (const char *c = visible; *c != '\0'; c++) per_node += *c == ',';
         stw_reading_line(r, STW_IMPORT_TAKEN, "CUDA_VISIBLE_DEVICES", visible,
@@ -125,11 +131,11 @@ void stw_llamafactory_read_script(stw_reading *r, const char *text, size_t lengt
     stw_reading_fail(r, status);
     if (r->status != STW_STATUS_OK) return;
     size_t begin = arguments_begin(shell.words, shell.n_words);
-    if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
+    stw_launch_check_found(r, &shell);
     if (begin < shell.n_words && is_file(shell.words[begin].text))
         read_file(r, &shell.words[begin++]);
     if (r->status == STW_STATUS_OK) read_arguments(r, &shell, begin);
     count_gpus(r, &shell);
-    const char *ray = stw_shell_value(&shell, "USE_RAY");
+    const char *ray = stw_launch_value(r, &shell, "USE_RAY", NULL);
     if (ray != NULL && !stw_reading_denies(ray)) stw_reading_ray(r, &shell);
 }

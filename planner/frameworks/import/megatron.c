@@ -523,7 +523,7 @@ static size_t arguments_begin(const stw_shell_word *words, size_t n) {
 
 static bool trains(const stw_shell_word *words, size_t n) { return arguments_begin(words, n) > 0; }
 
-static bool is_any(const stw_shell_word *words, size_t n) { return words != NULL && n > 0; }
+static bool is_none(const stw_shell_word *words, size_t n) { return words == NULL && n > 0; }
 
 /* A line that lost the backslash before it. */
 static bool is_torn(const stw_shell_word *words, size_t n) {
@@ -535,7 +535,7 @@ static stw_status find_in_variables(stw_reading *r, const char *text, size_t len
                                     stw_shell *out) {
     stw_shell all;
     stw_status status =
-        stw_shell_find(r->out->path, text, length, is_any, r->out->pool, &all, r->err);
+        stw_shell_find(r->out->path, text, length, is_none, r->out->pool, &all, r->err);
     for (size_t i = 0; status == STW_STATUS_OK && i < all.n_variables; i++) {
         const stw_shell_variable *v = &all.variables[i];
         stw_shell inner;
@@ -544,7 +544,10 @@ static stw_status find_in_variables(stw_reading *r, const char *text, size_t len
         status = stw_shell_find(r->out->path, command, strlen(command), trains, r->out->pool,
                                 &inner, r->err);
         if (status != STW_STATUS_OK || inner.n_found == 0) continue;
-        for (size_t k = 0; k < inner.n_words; k++) inner.words[k].line = v->words[0].line;
+        for (size_t k = 0; k < inner.n_words; k++) {
+            inner.words[k].line = v->words[0].line;
+            if (v->words[0].maybe > 0) inner.words[k].maybe = v->words[0].maybe;
+        }
         *out = inner;
         out->n_variables = all.n_variables;
         out->variables = all.variables;
@@ -632,7 +635,7 @@ static stw_status read_script(stw_reading *r, const char *text, size_t length) {
     r->out->launch = launch;
     r->out->n_launch = begin;
     r->flags.path = path;
-    if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
+    stw_launch_check_found(r, &shell);
     stw_launch_read_flags(r, &shell, begin, &stw_megatron_flags, true);
     stw_launch_read_gpus(r, &shell, begin);
     stw_launch_read_allocator(r, &shell);

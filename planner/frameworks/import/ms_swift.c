@@ -57,7 +57,7 @@ static void count_gpus(stw_reading *r, const stw_shell *shell) {
     static const char *const names[] = {"NPROC_PER_NODE", "NNODES"};
     uint64_t gpus = 1;
     for (size_t i = 0; i < 2; i++) {
-        const char *text = stw_shell_value(shell, names[i]);
+        const char *text = stw_launch_value(r, shell, names[i], NULL);
         uint64_t n = 1;
         if (text == NULL) continue;
         if (!stw_reading_parse_count(text, &n) || n == 0 || n > 65536) {
@@ -78,8 +78,8 @@ static void count_gpus(stw_reading *r, const stw_shell *shell) {
 /* qwen_vl_utils (vision_process.py): frames of a video, 768 at most unless told, are taken two by
  * two. */
 static void set_video(stw_reading *r, const stw_shell *shell) {
-    const char *pixels = stw_shell_value(shell, "VIDEO_MAX_PIXELS");
-    const char *most = stw_shell_value(shell, "FPS_MAX_FRAMES");
+    const char *pixels = stw_launch_value(r, shell, "VIDEO_MAX_PIXELS", NULL);
+    const char *most = stw_launch_value(r, shell, "FPS_MAX_FRAMES", NULL);
     uint64_t each = 0, frames = 768;
     if (pixels == NULL || !stw_reading_parse_count(pixels, &each) || each == 0) return;
     if (most != NULL && !stw_reading_parse_count(most, &frames)) frames = 768;
@@ -102,7 +102,7 @@ static void set_images(stw_reading *r, const stw_shell *shell) {
     derived->freeze_projector = stw_reading_is_on(r, "freeze-aligner", true);
     derived->freeze_language = stw_reading_is_on(r, "freeze-llm", false);
     for (size_t i = 0; i < 2 && derived->pixels_name == NULL; i++) {
-        const char *text = stw_shell_value(shell, names[i]);
+        const char *text = stw_launch_value(r, shell, names[i], NULL);
         uint64_t n = 0;
         if (text == NULL) continue;
         const bool known = stw_reading_parse_count(text, &n) && n > 0;
@@ -282,9 +282,10 @@ static void use_fsdp(stw_reading *r, const char *name, const char *dtype) {
 }
 
 /* GPUs of CUDA_VISIBLE_DEVICES; 0: it does not name them one by one. */
-static uint64_t visible_gpus(const stw_shell *shell) {
-    const char *text = stw_shell_value(shell, "CUDA_VISIBLE_DEVICES");
-    uint64_t n = text != NULL && *text != '\0';
+static uint64_t visible_gpus(stw_reading *r, const stw_shell *shell) {
+    bool known;
+    const char *text = stw_launch_value(r, shell, "CUDA_VISIBLE_DEVICES", &known);
+    uint64_t n = known && *text != '\0';
     for (; n > 0 && *text != '\0'; text++) n += *text == ',';
     return n;
 }
@@ -471,7 +472,7 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
     const size_t begin = flags_begin(shell.words, shell.n_words, &megatron);
     stw_launch_read_flags(&r, &shell, begin, megatron ? &stw_megatron_flags : &stw_ms_swift_flags,
                           false);
-    if (shell.n_found > 1) stw_reading_assume(&r, "command", "the last one", "several train");
+    stw_launch_check_found(&r, &shell);
     if (strstr(shell.words[begin - 1].text, "rlhf") != NULL && r.status == STW_STATUS_OK)
         return stw_fail_at(err, STW_STATUS_NOT_BUILT_IN, out->path, shell.words[begin - 1].line, 1,
                            "rlhf: not implemented: only sft and pt are planned; use roles of a run "
@@ -485,7 +486,7 @@ stw_status stw_ms_swift_import(const char *text, size_t length, stw_import *out,
     if (megatron)
         read_megatron(&r);
     else if (r.status == STW_STATUS_OK)
-        read_swift(&r, visible_gpus(&shell));
+        read_swift(&r, visible_gpus(&r, &shell));
     out->flags = r.flags;
     return r.status;
 }

@@ -3,14 +3,16 @@
 
 #include <stdlib.h>
 
+#include "planner/frameworks/import/launch.h"
+
 #define THRESHOLD "RAY_memory_usage_threshold"
 #define REFRESH "RAY_memory_monitor_refresh_ms"
 
 static const double USUAL = 0.95;
 
 void stw_reading_ray(stw_reading *r, const stw_shell *shell) {
-    const char *share = shell != NULL ? stw_shell_value(shell, THRESHOLD) : NULL;
-    const char *refresh = shell != NULL ? stw_shell_value(shell, REFRESH) : NULL;
+    const char *share = shell != NULL ? stw_launch_value(r, shell, THRESHOLD, NULL) : NULL;
+    const char *refresh = shell != NULL ? stw_launch_value(r, shell, REFRESH, NULL) : NULL;
     double value = USUAL;
     char *end;
     if (refresh != NULL && strtod(refresh, &end) <= 0 && end != refresh && *end == '\0') {

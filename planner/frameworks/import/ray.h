@@ -4,7 +4,7 @@
 #define STW_PLANNER_IMPORT_RAY_H
 
 #include "planner/frameworks/import/reading.h"
-#include "planner/frameworks/import/shell.h"
+#include "planner/frameworks/shell/shell.h"
 
 /** Ray kills workers where a node's memory is filled to RAY_memory_usage_threshold (0.95 by
  * default) of the smaller one of its memory and the cgroup's limit, unless

@@ -97,8 +97,9 @@ static void read_arguments(stw_reading *r, const stw_shell *shell, size_t begin)
             r->status = stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->line, 1,
                                     "found \"%.60s\", expected key=value", word->text);
         else
-            add_argument(r, stw_pool_printf(pool, "%.*s", (int)length, text), value,
-                         &(stw_shell_word){word->text, word->line, word->maybe, source});
+            add_argument(
+                r, stw_pool_printf(pool, "%.*s", (int)length, text), value,
+                &(stw_shell_word){word->text, word->line, word->maybe, word->unknown, source});
     }
 }
 
@@ -703,18 +704,31 @@ static void sort_all(stw_reading *r, bool megatron) {
     }
 }
 
+/* A config in place of a script. */
+static bool is_document(stw_reading *r, const char *text, size_t length) {
+    stw_flags flags;
+    return stw_flags_parse_paths(r->out->path, text, length, r->out->pool, &flags, NULL) ==
+               STW_STATUS_OK &&
+           flags.n > 0;
+}
+
 static stw_status read_flags(stw_reading *r, const char *text, size_t length) {
     stw_shell shell;
+    stw_error why = STW_ERROR_INIT;
     stw_status status =
-        stw_shell_find(r->out->path, text, length, is_wanted, r->out->pool, &shell, r->err);
-    if (status != STW_STATUS_OK) return status;
-    if (shell.n_found == 0) {
+        stw_shell_find(r->out->path, text, length, is_wanted, r->out->pool, &shell, &why);
+    const bool script = status == STW_STATUS_OK ? shell.n_found > 0 : !is_document(r, text, length);
+    if (script && status != STW_STATUS_OK) {
+        if (r->err != NULL) *r->err = why;
+        return status;
+    }
+    if (!script) {
         stw_reading_ray(r, NULL);
         return stw_flags_parse_paths(r->out->path, text, length, r->out->pool, &r->flags, r->err);
     }
     r->flags.path = r->out->path;
     r->flags.dashes = "";
-    if (shell.n_found > 1) stw_reading_assume(r, "command", "the last one", "several train");
+    stw_launch_check_found(r, &shell);
     const size_t begin = arguments_begin(shell.words, shell.n_words);
     const char *program = shell.words[begin - 1].text;
     const char *base = strrchr(program, '.') != NULL ? strrchr(program, '.') + 1 : program;

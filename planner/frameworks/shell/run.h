@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs the commands of a script on what it has set. One thread at a time. */
+#ifndef STW_PLANNER_SHELL_RUN_H
+#define STW_PLANNER_SHELL_RUN_H
+
+#include "planner/frameworks/shell/state.h"
+
+struct stw_shell_loop {
+    stw_shell_loop *parent;
+    stw_shell_state broken, continued; /* dead: no way leads there */
+};
+
+struct stw_shell_call {
+    stw_shell_state returned;
+};
+
+/** Run a list of commands. */
+void stw_shell_run(stw_shell_reader *r, const stw_shell_node *list);
+/** Run a command and its words. */
+void stw_shell_run_simple(stw_shell_reader *r, const stw_shell_node *node);
+/** Run a text, whose lines begin at `line`, up to its end or an exit.
+ * @param one_line all of it counts as that line */
+void stw_shell_run_text(stw_shell_reader *r, const char *text, size_t length, int line,
+                        bool one_line);
+/** The status of a command that has ended: `set -e` may end the script. */
+void stw_shell_end_command(stw_shell_reader *r, stw_shell_truth status);
+void stw_shell_exit(stw_shell_reader *r, stw_shell_truth status);
+
+#endif

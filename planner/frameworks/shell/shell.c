@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "planner/frameworks/shell/shell.h"
+
+#include <string.h>
+
+#include "planner/frameworks/shell/run.h"
+
+const stw_shell_variable *stw_shell_variable_of(const stw_shell *shell, const char *name) {
+    for (size_t i = 0; i < shell->n_variables; i++)
+        if (strcmp(shell->variables[i].name, name) == 0) return &shell->variables[i];
+    return NULL;
+}
+
+const char *stw_shell_value(const stw_shell *shell, const char *name) {
+    const stw_shell_variable *v = stw_shell_variable_of(shell, name);
+    return v != NULL && v->n > 0 && v->exported ? v->words[0].text : NULL;
+}
+
+static void execute(stw_shell_reader *r, const char *text, int line) {
+    stw_shell_run_text(r, text, strlen(text), line, true);
+}
+
+static void keep_end(stw_shell_reader *r) {
+    const stw_shell_state *s = r->state;
+    stw_shell_variable *copy = stw_pool_array(r->pool, s->n_variables + 1, sizeof *copy);
+    if (copy == NULL) stw_shell_fail_memory(r);
+    r->out->variables = copy;
+    r->out->n_variables = 0;
+    for (size_t i = 0; copy != NULL && i < s->n_variables; i++) {
+        const stw_shell_variable *v = &s->variables[i];
+        if (*v->name == '\0' || v->unset || v->odd || v->n != 1) continue;
+        stw_shell_word *word = stw_pool_alloc(r->pool, sizeof *word);
+        if (word == NULL) {
+            stw_shell_fail_memory(r);
+            break;
+        }
+        *word = v->words[0];
+        word->text = stw_shell_plain(r, word->text);
+        copy[r->out->n_variables] = *v;
+        copy[r->out->n_variables++].words = word;
+    }
+}
+
+static stw_status read_once(stw_shell_reader *r, const char *text, size_t length) {
+    stw_shell_state state = {.script_arguments = true, .status = STW_SHELL_YES};
+    r->state = &state;
+    stw_shell_run_text(r, text, length, 1, false);
+    if (r->status == STW_STATUS_OK && r->out->n_found == 0) keep_end(r);
+    stw_shell_state_free(&state);
+    return r->status;
+}
+
+stw_status stw_shell_find(const char *path, const char *text, size_t length,
+                          bool (*wanted)(const stw_shell_word *words, size_t n), stw_pool *pool,
+                          stw_shell *out, stw_error *err) {
+    const stw_shell_reader first = {.pool = pool,
+                                    .path = path,
+                                    .err = err,
+                                    .line = 1,
+                                    .wanted = wanted,
+                                    .execute = execute,
+                                    .out = out};
+    stw_status status = stw_value_check(path, text, length, err);
+    *out = (stw_shell){.pool = pool};
+    if (status != STW_STATUS_OK) return status;
+    stw_shell_reader r = first;
+    status = read_once(&r, text, length);
+    if (status != STW_STATUS_OK || out->n_found > 0) return status;
+    /* it may end without arguments, and say how it is called */
+    const stw_shell none = *out;
+    r = first;
+    r.arguments_unknown = true;
+    status = read_once(&r, text, length);
+    out->arguments = out->n_found > 0;
+    if (!out->arguments) *out = none;
+    return status;
+}

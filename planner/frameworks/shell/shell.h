@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One command of a launch script, as bash runs it without arguments and with nothing in the
+ * environment that the script asks for. Every construct is evaluated as bash does, or what it gives
+ * is marked: a word with an expansion that only a running shell knows is `unknown` and keeps the
+ * expansion as written; a word that hangs on a test which the script does not decide has `maybe`.
+ * Files are unknown, but none is named as a word with `=` or `--` before its pattern is
+ * (`a=['b']`). Programs change no variable, and end. What is read by none of this is refused with
+ * its line. Everything lies in the caller's pool; one thread at a time. */
+#ifndef STW_PLANNER_SHELL_SHELL_H
+#define STW_PLANNER_SHELL_SHELL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/pool.h"
+#include "core/status.h"
+
+typedef struct stw_shell_word {
+    const char *text;
+    int line;
+    int maybe;          /* the line of a command that gives it and may not run; 0: none */
+    bool unknown;       /* `text` has an expansion, or a pattern of files */
+    const char *source; /* a word that a shell expands to it, whatever its arguments and environment
+                           are: "$1/logs" where the script has DIR=$1 */
+} stw_shell_word;
+
+typedef struct stw_shell_variable {
+    const char *name;
+    size_t n; /* 1 unless it is an array */
+    const stw_shell_word *words;
+    bool exported; /* commands see it */
+    bool array;
+    bool unset;    /* while a script is read: it has no value, whatever the environment has */
+    bool odd;      /* while a script is read: its value is not known */
+    bool typed;    /* while a script is read: an integer, a map ...; it stays odd */
+    bool readonly; /* while a script is read */
+    int line;      /* of its last assignment */
+} stw_shell_variable;
+
+typedef struct stw_shell {
+    stw_pool *pool;
+    size_t n_words;
+    stw_shell_word *words; /* of the command that was found */
+    const char *rest;      /* "$@" where the command passes the script's arguments on, or NULL */
+    size_t n_found;        /* commands that were wanted; the last one counts */
+    int unsure;            /* a line on which it hangs whether that runs; 0: it runs */
+    int ambiguous;         /* the line of the last one, where another may be the last; 0: none */
+    bool arguments;        /* it runs if the script has arguments; without them it ends before */
+    size_t n_variables;
+    stw_shell_variable *variables; /* as they stood at that command; at the end if n_found is 0 */
+} stw_shell;
+
+/** Read a script and keep the last command that `wanted` accepts.
+ * @param out found nothing: n_found is 0 */
+STW_MUST_USE stw_status stw_shell_find(const char *path, const char *text, size_t length,
+                                       bool (*wanted)(const stw_shell_word *words, size_t n),
+                                       stw_pool *pool, stw_shell *out, stw_error *err);
+/** A variable that has a value, or NULL. */
+const stw_shell_variable *stw_shell_variable_of(const stw_shell *shell, const char *name);
+/** The value of a variable that commands see, or NULL. */
+const char *stw_shell_value(const stw_shell *shell, const char *name);
+
+#endif
