@@ -61,7 +61,9 @@ static void commands_of_scripts(void) {
     WORDS("A=${A:-\"$HOME/a b\"}\nrun \"$A\" ${B:-'c'}\n", "$HOME/a b|c");
     stw_shell shell;
     stw_pool *pool = stw_pool_new();
-    CHECK_FAILS(stw_shell_find("x", "run a\n\"b\n", 9, begins_with_run, pool, &shell, err),
+    CHECK_OK(stw_shell_find("x", "run a\n\"b\n", 9, begins_with_run, pool, &shell, err));
+    CU_ASSERT_EQUAL(shell.unread, 2); /* bash ends there, too */
+    CHECK_FAILS(stw_shell_find("x", "run \"a\n", 7, begins_with_run, pool, &shell, err),
                 STW_STATUS_BAD_INPUT, "quotes");
     stw_pool_free(pool);
 }

@@ -43,10 +43,11 @@ void stw_launch_check_open(stw_reading *r, const stw_shell_word *word, const cha
                            const char *value, const stw_flag_row *row) {
     if (word->maybe == 0 || !matters(row, name)) return;
     stw_reading_fail(
-        r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->maybe, 1,
-                       "%s%.60s %.60s: whether this line runs depends on what the file does not "
-                       "say (a test, a loop or an argument); set it without a condition",
-                       stw_flags_dashes(&r->flags), name, value));
+        r,
+        stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, word->maybe, 1,
+                    "%s%.60s %.60s: whether this line runs depends on what the file does not "
+                    "say (a test, a loop, an argument or another file); set it without a condition",
+                    stw_flags_dashes(&r->flags), name, value));
 }
 
 typedef struct flag_reader {
@@ -124,9 +125,13 @@ void stw_launch_check_found(stw_reading *r, const stw_shell *shell) {
         stw_reading_fail(
             r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, shell->ambiguous, 1,
                            "found several commands that train, and which of them runs depends on "
-                           "what the file does not say (a test, a loop or an argument); keep one"));
+                           "what the file does not say (a test, a loop, an argument or another "
+                           "file); keep one"));
     else if (shell->n_found > 1)
         stw_reading_assume(r, "command", "the last one", "several train");
+    const char *line = stw_pool_printf(r->out->pool, "line %d", shell->unread);
+    if (shell->unread > 0 && line != NULL)
+        stw_reading_assume(r, "end of the script", line, "what follows is no command of a shell");
     if (shell->arguments)
         stw_reading_assume(r, "arguments", "as many as it asks for", "the script ends without");
 }
@@ -140,10 +145,11 @@ const char *stw_launch_value(stw_reading *r, const stw_shell *shell, const char 
     if (known != NULL) *known = text != NULL && !v->words[0].unknown;
     if (text != NULL && v->words[0].maybe > 0)
         stw_reading_fail(
-            r, stw_fail_at(r->err, STW_STATUS_BAD_INPUT, r->flags.path, v->words[0].maybe, 1,
-                           "%s=%.60s: whether this line runs depends on what the file does not "
-                           "say (a test, a loop or an argument); set it without a condition",
-                           name, text));
+            r, stw_fail_at(
+                   r->err, STW_STATUS_BAD_INPUT, r->flags.path, v->words[0].maybe, 1,
+                   "%s=%.60s: whether this line runs depends on what the file does not "
+                   "say (a test, a loop, an argument or another file); set it without a condition",
+                   name, text));
     return text;
 }
 

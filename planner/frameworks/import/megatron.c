@@ -566,7 +566,8 @@ static stw_status find_command(stw_reading *r, const char *text, size_t length, 
         return stw_fail(r->err, STW_STATUS_BAD_INPUT, path,
                         "found no command that trains, expected one with pretrain_gpt.py or "
                         "another program and --num-layers");
-    status = stw_shell_find(path, text, length, is_torn, r->out->pool, &torn, r->err);
+    status = stw_shell_find(path, text, length, is_torn, r->out->pool, &torn, NULL);
+    if (status == STW_STATUS_BAD_INPUT && out->unread > 0) return STW_STATUS_OK;
     if (status == STW_STATUS_OK && torn.n_found > 0)
         return stw_fail_at(r->err, STW_STATUS_BAD_INPUT, path, torn.words[0].line, 1,
                            "found a command that begins with %.60s; the line before it has to end "

@@ -78,6 +78,7 @@ static stw_shell_word joined(stw_shell_reader *r, const stw_shell_word *a,
 }
 
 void stw_shell_assign(stw_shell_reader *r, const stw_shell_assignment *a, bool exported) {
+    if (r->status != STW_STATUS_OK) return;
     const stw_shell_variable *v = stw_shell_state_find(r->state, a->name, a->length);
     const bool more = a->append || a->element;
     const bool kept = more && v != NULL && !v->unset;
@@ -210,7 +211,7 @@ void stw_shell_declare(stw_shell_reader *r, const stw_shell_list *words,
         const size_t length = stw_scan_name(text, end);
         const char *rest = text + length;
         if (length == 0 || (*rest != '\0' && *rest != '=')) {
-            if (!stw_value_is_arguments(text)) stw_shell_state_change_all(r);
+            if (!stw_value_is_arguments(text)) stw_shell_state_change_all(r, true);
             continue;
         }
         stw_shell_assignment a = {.name = text, .length = length};

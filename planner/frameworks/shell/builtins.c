@@ -138,7 +138,7 @@ static truth unset(reader *r, const stw_shell_word *words, size_t n) {
         if (functions) {
             stw_shell_state_define(r, text, NULL);
         } else if (length == 0) {
-            stw_shell_state_change_all(r);
+            stw_shell_state_change_all(r, false);
         } else if (text[length] == '[') {
             forget(r, text);
         } else {
@@ -159,7 +159,7 @@ static truth unset(reader *r, const stw_shell_word *words, size_t n) {
 static truth read_names(reader *r, const stw_shell_word *words, size_t n, const char *fallback) {
     for (size_t i = 1; i < n; i++) {
         const char *text = known_text(r, &words[i]);
-        if (*text == '\0') stw_shell_state_change_all(r);
+        if (*text == '\0') stw_shell_state_change_all(r, true);
         if (*text != '-') forget(r, text);
     }
     forget(r, fallback);
@@ -210,7 +210,7 @@ static truth print(reader *r, const stw_shell_word *words, size_t n) {
     const char *name = known_text(r, &words[2]);
     const char *text = n > 3 ? format(r, words + 3, n - 3) : NULL;
     if (text == NULL || stw_scan_name(name, name + strlen(name)) != strlen(name)) {
-        if (*name == '\0') stw_shell_state_change_all(r);
+        if (*name == '\0') stw_shell_state_change_all(r, true);
         forget(r, name);
         return STW_SHELL_MAYBE;
     }
@@ -226,7 +226,7 @@ static truth let(reader *r, const stw_shell_word *words, size_t n) {
     for (size_t i = 1; i < n; i++) {
         const stw_value_kind kind = stw_value_kind_of(words[i].text);
         const stw_shell_sum sum = stw_shell_calculate(r, stw_shell_plain(r, words[i].text));
-        if (kind.unknown) stw_shell_state_change_all(r);
+        if (kind.unknown) stw_shell_state_change_all(r, true);
         status = !sum.known || sum.maybe > 0 || kind.unknown || kind.open ? STW_SHELL_MAYBE
                  : sum.value != 0                                         ? STW_SHELL_YES
                                                                           : STW_SHELL_NO;
@@ -245,22 +245,26 @@ static truth eval(reader *r, const stw_shell_word *words, size_t n) {
         return STW_SHELL_MAYBE;
     }
     const char *first = text + strspn(text, " \t\n\x01");
+    static const char hook[] = "$(conda shell."; /* functions of conda */
+    if ((*first == STW_MARK_BARE || *first == STW_MARK_QUOTED) &&
+        strncmp(first + 1, hook, sizeof hook - 1) == 0)
+        return STW_SHELL_MAYBE;
     if (*first == STW_MARK_BARE || *first == STW_MARK_QUOTED || strpbrk(text, "\x01\x02") != NULL) {
-        stw_shell_state_change_all(r); /* it may be any command */
+        stw_shell_state_change_all(r, true); /* it may be any command */
     }
     r->state->status = STW_SHELL_YES;
     r->execute(r, text, r->line);
     return r->state->status;
 }
 
-/* What the files of Python's venv and of conda set is nothing that a launch takes. */
+/* What the files of Python's venv, conda and Ascend's CANN set is nothing that a launch takes. */
 static truth source(reader *r, const stw_shell_word *words, size_t n) {
-    static const char *const idle[] = {"activate", "conda.sh"};
+    static const char *const idle[] = {"activate", "conda.sh", "set_env.sh"};
     const char *text = n > 1 ? stw_shell_plain(r, words[1].text) : "";
     const char *base = strrchr(text, '/') != NULL ? strrchr(text, '/') + 1 : text;
     for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++)
         if (strcmp(base, idle[i]) == 0) return STW_SHELL_MAYBE;
-    stw_shell_state_change_all(r);
+    stw_shell_state_change_all(r, true);
     return STW_SHELL_MAYBE;
 }
 

@@ -46,12 +46,16 @@ static void put_char(expander *x, char c, bool quoted) {
     x->any = true;
 }
 
-/* A pattern of files names what is there; with = or -- before it we take it that there is none. */
+/* A pattern of files names what is there; we take it that no file is named as a list, a sum or a
+ * pattern of layers is. */
 static bool names_files(const expander *x, const char *text) {
     if (x->glob == 0 || x->r->state->noglob) return false;
     const char *first = text + x->glob - 1;
     if (*first == '[' && strchr(first, ']') == NULL && strpbrk(first, "*?") == NULL) return false;
-    return strncmp(text, "--", 2) != 0 && memchr(text, '=', x->glob - 1) == NULL;
+    static const char *const others[] = {"--", "-*", "*-"}; /* layers of a model: M-M*-M */
+    for (size_t i = 0; i < 3; i++)
+        if (strstr(text, others[i]) != NULL) return false;
+    return strpbrk(text, "=+:,(){}") == NULL;
 }
 
 void stw_shell_end_word(expander *x) {
@@ -196,7 +200,7 @@ stw_shell_sum stw_shell_sum_of(stw_shell_reader *r, stw_shell_raw raw) {
 static void append_command(expander *x, const char *at, size_t length, bool quoted) {
     const bool old = *at == '`';
     int maybe = 0;
-    const char *output = stw_shell_output(x->r, at + (old ? 1 : 2), length - (old ? 2 : 3), &maybe);
+    const char *output = x->r->output(x->r, at + (old ? 1 : 2), length - (old ? 2 : 3), &maybe);
     x->r->substituted = true;
     if (output == NULL) {
         stw_shell_append_unknown(x, at, length, quoted);
@@ -244,8 +248,14 @@ static const char *dollar(expander *x, const char *at, const char *end, bool quo
         return last;
     }
     if (next == '"' && !quoted) return at + 1;
+    const char *bracket = next == '[' ? memchr(at, ']', (size_t)(end - at)) : NULL;
+    if (bracket != NULL) { /* an old form of $((...)) */
+        const size_t n = (size_t)(bracket - at) + 1;
+        append_sum(x, at, at + 2, n - 3, n, quoted);
+        return at + n;
+    }
     if (next == '{') {
-        stw_shell_expand_parameter(x, at + 2, (size_t)(last - at) - 3, quoted);
+        x->r->expand_parameter(x, at + 2, (size_t)(last - at) - 3, quoted);
         return last;
     }
     if (next == '(' && at + 2 < end && at[2] == '(' && last - at >= 5 && last[-2] == ')' &&
@@ -260,7 +270,7 @@ static const char *dollar(expander *x, const char *at, const char *end, bool quo
     size_t n = stw_scan_name(at + 1, end);
     if (n == 0 && next != '\0' && strchr("0123456789@*#?$!-", next) != NULL) n = 1;
     if (n == 0) return at;
-    stw_shell_expand_name(x, at + 1, n, quoted);
+    x->r->expand_name(x, at + 1, n, quoted);
     return at + 1 + n;
 }
 
@@ -338,6 +348,9 @@ void stw_shell_expand_text(expander *x, const char *at, const char *end, bool qu
             const char *last = dollar(x, at, end, quoted);
             if (last == at) put_char(x, *last++, quoted);
             at = last;
+        } else if (c == '<' && !quoted && at + 1 < end && at[1] != '(') { /* to be filled in */
+            stw_shell_append_unknown(x, at, (size_t)(end - at), false);
+            at = end;
         } else if ((c == '<' || c == '>') && at + 1 < end && at[1] == '(' && !quoted) {
             const char *last = stw_scan_part(at, end, false, 0);
             if (last == NULL) last = end;
@@ -403,22 +416,26 @@ static bool find_braces(const char *text, const char *end, braces *out) {
     return false;
 }
 
-static void brace_words(stw_shell_reader *r, const char *text, int line, int *left,
-                        stw_shell_list *out);
+typedef struct brace_job {
+    stw_shell_reader *r;
+    stw_shell_list *out;
+    int line, left; /* words that may still come */
+} brace_job;
 
-static void brace_part(stw_shell_reader *r, const char *text, const braces *b, const char *part,
-                       size_t length, int line, int *left, stw_shell_list *out) {
-    const char *word = stw_pool_printf(r->pool, "%.*s%.*s%s", (int)(b->open - text), text,
+static void brace_words(brace_job *job, const char *text);
+
+static void brace_part(brace_job *job, const char *text, const braces *b, const char *part,
+                       size_t length) {
+    const char *word = stw_pool_printf(job->r->pool, "%.*s%.*s%s", (int)(b->open - text), text,
                                        (int)length, part, b->close + 1);
     if (word == NULL)
-        stw_shell_fail_memory(r);
+        stw_shell_fail_memory(job->r);
     else
-        brace_words(r, word, line, left, out);
+        brace_words(job, word);
 }
 
 /* {1..8}, {8..1}, {01..10}: those with zeros or letters are not read. @return is it a range? */
-static bool brace_range(stw_shell_reader *r, const char *text, const braces *b, int line, int *left,
-                        stw_shell_list *out) {
+static bool brace_range(brace_job *job, const char *text, const braces *b) {
     char *end;
     const long first = strtol(b->open + 1, &end, 10);
     const char *second = end + 2;
@@ -430,31 +447,33 @@ static bool brace_range(stw_shell_reader *r, const char *text, const braces *b, 
     const bool zeros = numbers && ((b->open[1] == '0' && b->open[2] != '.') ||
                                    (second[0] == '0' && second + 1 < b->close));
     const bool stepped = starts && end > second && end[0] == '.' && end[1] == '.';
-    if (letters || zeros || stepped) stw_shell_poison(r, "a range in { }");
+    if (letters || zeros || stepped) stw_shell_poison(job->r, "a range in { }");
     if (!numbers || zeros) return letters || zeros || stepped;
-    for (long i = first; r->status == STW_STATUS_OK; i += first <= last ? 1 : -1) {
+    for (long i = first; job->r->status == STW_STATUS_OK; i += first <= last ? 1 : -1) {
         char digits[32];
         const int n = snprintf(digits, sizeof digits, "%ld", i);
-        brace_part(r, text, b, digits, (size_t)n, line, left, out);
+        brace_part(job, text, b, digits, (size_t)n);
         if (i == last) break;
     }
     return true;
 }
 
 /* The word with one of each part. */
-static void brace_words(stw_shell_reader *r, const char *text, int line, int *left,
-                        stw_shell_list *out) {
+static void brace_words(brace_job *job, const char *text) {
     const char *end = text + strlen(text);
     braces b;
-    if (--*left < 0) stw_shell_fail(r, "", "found more than 4096 words of { }");
-    if (r->status != STW_STATUS_OK) return;
+    if (--job->left < 0) stw_shell_fail(job->r, "", "found more than 4096 words of { }");
+    if (job->r->status != STW_STATUS_OK) return;
     const bool found = find_braces(text, end, &b);
-    if (found && b.range && brace_range(r, text, &b, line, left, out)) return;
+    if (found && b.range && brace_range(job, text, &b)) return;
     if (!found || b.range) {
-        expander x = {
-            .r = r, .mode = STW_SHELL_WORDS, .out = out, .text = STW_TEXT_INIT, .line = line};
+        expander x = {.r = job->r,
+                      .mode = STW_SHELL_WORDS,
+                      .out = job->out,
+                      .text = STW_TEXT_INIT,
+                      .line = job->line};
         stw_shell_expand_text(&x, text, end, false);
-        if (x.text.failed) stw_shell_fail_memory(r);
+        if (x.text.failed) stw_shell_fail_memory(job->r);
         stw_shell_end_word(&x);
         return;
     }
@@ -462,7 +481,7 @@ static void brace_words(stw_shell_reader *r, const char *text, int line, int *le
     int depth = 0;
     for (const char *c = part; c != NULL && c <= b.close; c = stw_scan_part(c, end, false, 0)) {
         if ((*c == ',' && depth == 0) || c == b.close) {
-            brace_part(r, text, &b, part, (size_t)(c - part), line, left, out);
+            brace_part(job, text, &b, part, (size_t)(c - part));
             part = c + 1;
         }
         depth += (*c == '{') - (*c == '}');
@@ -471,9 +490,9 @@ static void brace_words(stw_shell_reader *r, const char *text, int line, int *le
 
 void stw_shell_expand_words(stw_shell_reader *r, stw_shell_raw raw, stw_shell_list *out) {
     const char *text = stw_pool_printf(r->pool, "%.*s", (int)raw.length, raw.text);
-    int left = MAX_BRACES;
+    brace_job job = {.r = r, .out = out, .line = raw.line, .left = MAX_BRACES};
     if (text == NULL)
         stw_shell_fail_memory(r);
     else
-        brace_words(r, text, raw.line, &left, out);
+        brace_words(&job, text);
 }

@@ -131,6 +131,8 @@ static const char *word_end(parser *p) {
                              stw_scan_assignment(start, c) == (size_t)(c - start);
         const bool process =
             c == start && (*c == '<' || *c == '>') && c + 1 < p->end && c[1] == '(';
+        const char *placeholder = stw_scan_placeholder(start, c, p->end);
+        if (placeholder != NULL) return placeholder;
         if (is_meta(*c) && !list_of && !process) break;
         const char *next =
             list_of ? stw_scan_brackets(c, p->end, 0) : stw_scan_part(c, p->end, false, 0);

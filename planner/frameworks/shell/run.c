@@ -345,7 +345,7 @@ static void run_one(reader *r, const node *n) {
     r->line = n->line;
     switch (n->kind) {
     case STW_SHELL_SIMPLE:
-        stw_shell_run_simple(r, n);
+        r->run_simple(r, n);
         break;
     case STW_SHELL_PIPE:
         run_pipe(r, n);
@@ -417,6 +417,7 @@ void stw_shell_run_text(reader *r, const char *text, size_t length, int line, bo
         node *list;
         const stw_status status = stw_shell_parse(&p, &list);
         if (status != STW_STATUS_OK) r->status = status;
+        if (status == STW_STATUS_BAD_INPUT && r->nested == 1 && r->unsure == 0) r->torn = p.line;
         if (status != STW_STATUS_OK || (list == NULL && p.at >= p.end)) break;
         stw_shell_run(r, list);
     }

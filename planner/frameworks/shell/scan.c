@@ -33,6 +33,15 @@ size_t stw_scan_assignment(const char *at, const char *end) {
     return c < end && *c == '=' ? (size_t)(c - at) + 1 : 0;
 }
 
+const char *stw_scan_placeholder(const char *start, const char *at, const char *end) {
+    if (at == start || *at != '<' || at + 1 >= end || !isalpha((unsigned char)at[1])) return NULL;
+    if (stw_scan_assignment(start, at) == 0) return NULL;
+    const char *line = memchr(at, '\n', (size_t)(end - at));
+    if (line == NULL) line = end;
+    while (line > at && (line[-1] == '\r' || line[-1] == ' ')) line--;
+    return memchr(at, '>', (size_t)(line - at)) != NULL ? line : NULL;
+}
+
 /* Behind the next `close`; a backslash takes the character after it along. */
 static const char *escaped(const char *at, const char *end, char close) {
     while (at < end && *at != close) at += *at == '\\' && at + 1 < end ? 2 : 1;

@@ -16,6 +16,9 @@ const char *stw_scan_brackets(const char *at, const char *end, int depth);
 
 bool stw_scan_is_name_start(char c);
 bool stw_scan_is_name(char c);
+/** NAME=<path of the data> (e.g. x): what people are to fill in. @param at the < in the word that
+ * begins at `start` @return its end, which is that of the line; NULL: it is none */
+const char *stw_scan_placeholder(const char *start, const char *at, const char *end);
 /** The length of a name; 0: there is none. */
 size_t stw_scan_name(const char *at, const char *end);
 /** The length of NAME=, NAME+= or NAME[...]= at the beginning of a word; 0: it is no assignment. */

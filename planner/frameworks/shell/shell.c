@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "planner/frameworks/shell/expand.h"
 #include "planner/frameworks/shell/run.h"
 
 const stw_shell_variable *stw_shell_variable_of(const stw_shell *shell, const char *name) {
@@ -45,6 +46,10 @@ static stw_status read_once(stw_shell_reader *r, const char *text, size_t length
     stw_shell_state state = {.script_arguments = true, .status = STW_SHELL_YES};
     r->state = &state;
     stw_shell_run_text(r, text, length, 1, false);
+    if (r->status == STW_STATUS_BAD_INPUT && r->torn > 0 && r->out->n_found > 0) {
+        r->out->unread = r->torn; /* what comes before has run */
+        r->status = STW_STATUS_OK;
+    }
     if (r->status == STW_STATUS_OK && r->out->n_found == 0) keep_end(r);
     stw_shell_state_free(&state);
     return r->status;
@@ -53,24 +58,31 @@ static stw_status read_once(stw_shell_reader *r, const char *text, size_t length
 stw_status stw_shell_find(const char *path, const char *text, size_t length,
                           bool (*wanted)(const stw_shell_word *words, size_t n), stw_pool *pool,
                           stw_shell *out, stw_error *err) {
+    stw_error why = STW_ERROR_INIT;
     const stw_shell_reader first = {.pool = pool,
                                     .path = path,
-                                    .err = err,
+                                    .err = &why,
                                     .line = 1,
                                     .wanted = wanted,
                                     .execute = execute,
+                                    .expand_name = stw_shell_expand_name,
+                                    .expand_parameter = stw_shell_expand_parameter,
+                                    .output = stw_shell_output,
+                                    .run_simple = stw_shell_run_simple,
                                     .out = out};
     stw_status status = stw_value_check(path, text, length, err);
     *out = (stw_shell){.pool = pool};
     if (status != STW_STATUS_OK) return status;
     stw_shell_reader r = first;
     status = read_once(&r, text, length);
+    if (status != STW_STATUS_OK && err != NULL) *err = why;
     if (status != STW_STATUS_OK || out->n_found > 0) return status;
     /* it may end without arguments, and say how it is called */
     const stw_shell none = *out;
     r = first;
     r.arguments_unknown = true;
     status = read_once(&r, text, length);
+    if (status != STW_STATUS_OK && err != NULL) *err = why;
     out->arguments = out->n_found > 0;
     if (!out->arguments) *out = none;
     return status;

@@ -3,9 +3,10 @@
  * environment that the script asks for. Every construct is evaluated as bash does, or what it gives
  * is marked: a word with an expansion that only a running shell knows is `unknown` and keeps the
  * expansion as written; a word that hangs on a test which the script does not decide has `maybe`.
- * Files are unknown, but none is named as a word with `=` or `--` before its pattern is
- * (`a=['b']`). Programs change no variable, and end. What is read by none of this is refused with
- * its line. Everything lies in the caller's pool; one thread at a time. */
+ * Files are unknown, but none is named as a list, a sum or a pattern of
+ * layers is (`a=['b']`, `[0]*3+[1]`, `M-M*-M`). Programs change no variable, and end. What is read
+ * by none of this is refused with its line. Everything lies in the caller's pool; one thread at a
+ * time. */
 #ifndef STW_PLANNER_SHELL_SHELL_H
 #define STW_PLANNER_SHELL_SHELL_H
 
@@ -46,6 +47,7 @@ typedef struct stw_shell {
     int unsure;            /* a line on which it hangs whether that runs; 0: it runs */
     int ambiguous;         /* the line of the last one, where another may be the last; 0: none */
     bool arguments;        /* it runs if the script has arguments; without them it ends before */
+    int unread;            /* the line from which on the text is no script; bash ends there, too */
     size_t n_variables;
     stw_shell_variable *variables; /* as they stood at that command; at the end if n_found is 0 */
 } stw_shell;

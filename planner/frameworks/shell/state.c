@@ -149,9 +149,9 @@ static void open_words(stw_shell_reader *r, stw_shell_list *list, const stw_shel
     }
 }
 
-void stw_shell_state_change_all(stw_shell_reader *r) {
+void stw_shell_state_change_all(stw_shell_reader *r, bool sets) {
     stw_shell_state *s = r->state;
-    s->changed = r->line;
+    if (sets) s->changed = r->line;
     for (size_t i = 0; i < s->n_variables; i++) {
         stw_shell_variable *v = &s->variables[i];
         stw_shell_list list = {0};

@@ -54,6 +54,7 @@ typedef struct stw_shell_state {
 
 typedef struct stw_shell_loop stw_shell_loop;
 typedef struct stw_shell_call stw_shell_call;
+struct stw_shell_expander;
 
 /* One reading of a script. */
 typedef struct stw_shell_reader {
@@ -71,12 +72,18 @@ typedef struct stw_shell_reader {
     size_t steps, read;     /* commands and bytes of words so far */
     stw_shell_loop *loop;   /* around the command */
     stw_shell_call *call;   /* the function that runs */
+    int torn;               /* the line of the script that is no command; 0: all are */
     int early;              /* the line of a command that may have ended the script; 0: none */
     int left;               /* the same after a command was found */
     const stw_shell_node *last_node; /* of the last command that was found */
     bool (*wanted)(const stw_shell_word *words, size_t n);
     /* run a text as commands, all of them at one line */
     void (*execute)(struct stw_shell_reader *r, const char *text, int line);
+    /* files of this folder that the others call back */
+    void (*expand_name)(struct stw_shell_expander *x, const char *name, size_t n, bool quoted);
+    void (*expand_parameter)(struct stw_shell_expander *x, const char *in, size_t n, bool quoted);
+    const char *(*output)(struct stw_shell_reader *r, const char *text, size_t length, int *maybe);
+    void (*run_simple)(struct stw_shell_reader *r, const stw_shell_node *node);
     stw_shell *out;
 } stw_shell_reader;
 
@@ -103,8 +110,8 @@ void stw_shell_state_assign(stw_shell_reader *r, const char *name, size_t length
                             stw_shell_variable value);
 /** Its value is not known from here on. */
 void stw_shell_state_forget(stw_shell_reader *r, const char *name, size_t length);
-/** Any variable may have another value. */
-void stw_shell_state_change_all(stw_shell_reader *r);
+/** Any variable may have another value, or none. @param sets also those that nothing has set */
+void stw_shell_state_change_all(stw_shell_reader *r, bool sets);
 /** Remember a variable until `stw_shell_state_restore` to the length that `saved` had. */
 void stw_shell_state_save(stw_shell_reader *r, const char *name, size_t length);
 void stw_shell_state_restore(stw_shell_reader *r, size_t n_saved);
