@@ -282,7 +282,8 @@ static bool is_only_list(const char *at, const char *end) {
     if (n == 2 && at[0] == '$' && at[1] == '@') return true;
     if (n < 4 || at[0] != '$' || at[1] != '{' || end[-1] != '}') return false;
     if (memchr(at + 1, '$', n - 1) != NULL) return false;
-    return at[2] == '@' || strstr(at, "[@]") != NULL;
+    const char *index = memchr(at, '[', n);
+    return at[2] == '@' || (index != NULL && end - index > 3 && memcmp(index, "[@]", 3) == 0);
 }
 
 static void double_quotes(expander *x, const char *at, const char *end) {

@@ -402,7 +402,8 @@ static bool change(expander *x, const parameter *p, const char *text, stw_text *
         const char *pattern = operand(x, rest, slash, STW_SHELL_MATCH);
         const char *with = slash < p->end ? operand(x, slash + 1, p->end, STW_SHELL_VALUE) : "";
         if (pattern == NULL || with == NULL || strchr(with, '&') != NULL) return false;
-        if (p->quoted && slash < p->end && strpbrk(slash, "'~") != NULL) return false;
+        for (const char *c = slash; p->quoted && c < p->end; c++)
+            if (*c == '\'' || *c == '~') return false;
         if (*pattern == '\0') {
             if (how == '#') stw_text_append(out, with, strlen(with));
             stw_text_append(out, text, strlen(text));

@@ -73,6 +73,10 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
     stw_status status = stw_value_check(path, text, length, err);
     *out = (stw_shell){.pool = pool};
     if (status != STW_STATUS_OK) return status;
+    char *copy = stw_pool_alloc(pool, length + 1); /* with an end */
+    if (copy == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
+    memcpy(copy, text, length);
+    text = copy;
     stw_shell_reader r = first;
     status = read_once(&r, text, length);
     if (status != STW_STATUS_OK && err != NULL) *err = why;
