@@ -7,7 +7,8 @@
  * AdamW: operation order of torch 2.11's fused CUDA kernel
  * (aten/src/ATen/native/cuda/fused_adam_utils.cuh; all arithmetic in float, compiler contraction of
  * the decay line written out). The bias corrections are computed once per step on the host, in the
- * bits that the device's powf has. */
+ * bits that the device's powf has. torch's fused kernel for CPU tensors
+ * (aten/src/ATen/native/cpu/FusedAdamKernel.cpp) computes in another order and has other bits. */
 #ifndef STW_BACKEND_ELEMENT_H
 #define STW_BACKEND_ELEMENT_H
 

@@ -39,7 +39,8 @@ typedef struct stw_reference_state {
  * @param factor of clipping; used where gradients are clipped */
 stw_reference_step stw_reference_begin(const stw_reference_settings *settings, uint64_t step,
                                        float factor);
-/** One step: torch's fused AdamW (aten/src/ATen/native/cuda/fused_adam_utils.cuh, torch 2.11).
+/** One step: torch's fused AdamW on a GPU (aten/src/ATen/native/cuda/fused_adam_utils.cuh, torch
+ * 2.11); torch's kernel for CPU tensors has other bits.
  * Results are fp32; who calls rounds them to their types. */
 void stw_reference_adamw(const stw_reference_step *step, float grad, stw_reference_state *state);
 /** beta^step as torch's kernel has it on a GPU: the bits of CUDA 13's powf. 0 <= beta < 1. */

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.optim.AdamW(fused=True) makes of Stowage's seeded weights and gradients, as digests.
+"""What torch.optim.AdamW(fused=True) makes of Stowage's seeded weights and gradients, as digests. Stowage has the bits of
+torch's CUDA kernel; with --device cpu torch runs another kernel, whose bits differ.
 
     torch_bits.py --tensors FILE.csv [--steps 5] [--seed 1] [--weight-decay 0.01] [--lr 1e-3]
                   [--betas 0.9 0.999] [--eps 1e-8] [--no-decay PATTERN]... [--powers N]

@@ -72,6 +72,11 @@ static const stw_flag_row rows[] = {
     READ("train_batch_size"),
     READ("train_micro_batch_size_per_gpu"),
     READ("optimizer.type"),
+    REFUSED("optimizer.params.amsgrad", "false", "use false; a third moment is not planned"),
+    REFUSED("optimizer.params.fp32_optimizer_states", "true",
+            "use true; moments in the parameters' dtype are not planned"),
+    READ("optimizer.params.torch_adam"),
+    READ("optimizer.params.fused"),
     IDLE("optimizer.params.*"),
     IDLE("optimizer.legacy_fusion"),
     IDLE("scheduler.*"),
@@ -277,11 +282,21 @@ static void set_optimizer(stw_reading *r, const stw_trainer_arguments *trainer) 
     for (size_t i = 0; i < sizeof adams / sizeof adams[0]; i++)
         known = known || strcmp(type, adams[i]) == 0;
     if (!known) stw_reading_refuse(r, "optimizer.type", "use AdamW");
+    const bool on_gpu =
+        stw_reading_denies(stw_reading_text(r, ZERO "offload_optimizer.device", "none"));
+    /* runtime/engine.py at 0.18, _configure_basic_optimizer: torch_adam comes before the offload's
+     */
+    if (stw_reading_is_set(r, "optimizer.params.torch_adam")) {
+        if (!on_gpu)
+            stw_reading_refuse(r, "optimizer.params.torch_adam",
+                               "use false; on the host DeepSpeedCPUAdam is planned");
+        stw_reading_set(r, "optimizer.implementation",
+                        stw_reading_is_set(r, "optimizer.params.fused") ? "fused" : "foreach");
+    }
     /* accelerate (accelerator.py at 1.10, _prepare_deepspeed) hands over torch's AdamW, and makes
      * DeepSpeedCPUAdam of it where state is offloaded */
     if (stw_flags_find(&r->flags, "optimizer.type") == NULL && trainer->optim != NULL &&
-        strcmp(trainer->optim, "adamw_torch") == 0 &&
-        stw_reading_denies(stw_reading_text(r, ZERO "offload_optimizer.device", "none")))
+        strcmp(trainer->optim, "adamw_torch") == 0 && on_gpu)
         stw_reading_set(r, "optimizer.implementation", "foreach");
     const char *clip =
         resolved(r, "gradient_clipping", "0", trainer, trainer->clip_norm, "optimizer.clip_norm");

@@ -92,7 +92,7 @@ static const stw_flag_row rows[] = {
     READ("optimizer-offload-fraction"),
     RUN("overlap-cpu-optimizer-d2h-h2d", SWITCH, "megatron.overlap_d2h_h2d"),
     RUN("clip-grad", NUMBER, "optimizer.clip_norm"),
-    LISTED("optimizer", "adam", "planned as adam: muon has one moment less of matrices"),
+    REFUSED("optimizer", "adam", "use adam; only optimizers with two moments are planned"),
     RUN("num-distributed-optimizer-instances", COUNT, "megatron.optimizer_instances"),
     READ("use-megatron-fsdp"),
     READ("use-custom-fsdp"),

@@ -62,7 +62,9 @@ static const stw_flag_row swift_rows[] = {
     READ("bf16"),
     READ("fp16"),
     READ("optim"),
-    READ("optimizer"),
+    /* AdamW with several learning rates; others keep other state */
+    {"optimizer", STW_FLAG_REFUSED, STW_FLAG_TEXT, "lorap", "multimodal", "omit it for AdamW"},
+    IDLE("optim-args"), /* AdamW reads none (trainer.py at 4.57, get_optimizer_cls_and_kwargs) */
     IDLE("learning-rate"),
     IDLE("lr-*"),
     IDLE("warmup-*"),

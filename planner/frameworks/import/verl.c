@@ -451,7 +451,9 @@ static void use_fsdp(stw_reading *r, layout *l, const char *strategy) {
      * root's */
     r->out->derived.wrap_embeddings = strcmp(strategy, "fsdp2") == 0;
     stw_reading_set(r, "load.method", "rank0_broadcast");
-    if (!policy) stw_reading_set(r, "optimizer.implementation", "foreach"); /* torch's default */
+    if (!policy) /* torch's default is foreach */
+        stw_reading_set(r, "optimizer.implementation",
+                        is_on(r, OPTIMIZER "fused", false) ? "fused" : "foreach");
     stw_reading_set(r, "optimizer.clip_norm",
                     value(r, given(r, ACTOR "grad_clip", ACTOR "optim.clip_grad"), "1.0"));
     if (is_on(r, given(r, ACTOR "use_fused_kernels", MODEL "use_fused_kernels"), false))

@@ -83,7 +83,13 @@ static const stw_flag_row rows[] = {
     IDLE(ACTOR "megatron.pad_*"),
     IDLE(ACTOR "megatron.use_remove_padding"),
     IDLE(ACTOR "megatron.thd_format"), /* sequences are planned as long as they may be */
+    REFUSED(ACTOR "optim.override_optimizer_config.amsgrad", "false",
+            "use false; a third moment is not planned"),
+    LISTED(ACTOR "optim.override_optimizer_config.foreach", "true",
+           "planned with all tensors at once"),
     READ(ACTOR "optim.override_optimizer_config.*"),
+    REFUSED_BUT(ACTOR "optim.override_optimizer_config", "null", "{}",
+                "name its fields one by one"),
     REFUSED(ACTOR "optim.optimizer_impl", "torch.optim", "use torch.optim"),
     REFUSED_BUT(ACTOR "optim.optimizer", "AdamW", "adam", "use AdamW"),
     READ(ACTOR "optim.use_precision_aware_optimizer"),
