@@ -234,6 +234,29 @@ static void open_flags_of_swift_are_refused(void) {
     stw_import_free(&import);
 }
 
+/* Commands see what is exported; what may be exported is refused. */
+static void processes_of_the_environment(void) {
+    static const char *const starts[] = {"NPROC_PER_NODE=8\n", "export NPROC_PER_NODE=8\n",
+                                         "if [ -n \"$X\" ]; then\n export NPROC_PER_NODE=8\nfi\n"};
+    for (size_t i = 0; i < 3; i++) {
+        char text[256];
+        stw_import import;
+        stw_error why = STW_ERROR_INIT;
+        snprintf(text, sizeof text, "%sswift sft --model Qwen/Qwen3-0.6B --deepspeed zero3\n",
+                 starts[i]);
+        const stw_status status =
+            stw_import_parse("ms-swift", "x", text, strlen(text), &import, &why);
+        CU_ASSERT_EQUAL(status, i < 2 ? STW_STATUS_OK : STW_STATUS_BAD_INPUT);
+        if (i < 2) CU_ASSERT_EQUAL(import.gpus, i == 0 ? 1 : 8);
+        CU_ASSERT_EQUAL(why.line, i < 2 ? 0 : 2);
+        stw_import_free(&import);
+    }
+    static const char *const several = "if [ -n \"$X\" ]; then\n" RUN "\nelse\n" RUN "--bf16\nfi\n";
+    stw_import import;
+    CHECK_FAILS(parse(several, &import, err), STW_STATUS_BAD_INPUT, "keep one");
+    stw_import_free(&import);
+}
+
 /* Of a name that speaks of no bytes, or a value that switches off, a warning is enough. */
 static void unknown_flags_are_told(void) {
     stw_import import;
@@ -303,5 +326,6 @@ STW_TEST_MAIN("planner launch", {"scripts are read", scripts_are_read},
               {"open scripts are refused", open_scripts_are_refused},
               {"open settings of verl are refused", open_settings_of_verl_are_refused},
               {"open flags of swift are refused", open_flags_of_swift_are_refused},
+              {"processes of the environment", processes_of_the_environment},
               {"unknown flags are told", unknown_flags_are_told}, {"environments", environments},
               {"duplicates are refused", duplicates_are_refused})
