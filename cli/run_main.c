@@ -109,10 +109,12 @@ static void summarize(const stw_run_result *run) {
         char read[32], compared[32];
         stw_bytes_format(run->weights_read_bytes, read, sizeof read);
         stw_bytes_format(run->weights_compared_bytes, compared, sizeof compared);
-        printf(
-            "weights: ranks read %s and compared %s of it; what one rank reads alone is compared "
-            "by a sample\n",
-            read, run->weights_compared_bytes == run->weights_read_bytes ? "all" : compared);
+        if (run->weights_compared_bytes == run->weights_read_bytes)
+            printf("weights: ranks read %s and compared all of it\n", read);
+        else
+            printf("weights: ranks read %s and compared %s of it; what one rank reads alone is "
+                   "compared by a sample\n",
+                   read, compared);
     }
     printf("digests: params %016llx, exp_avg %016llx,\n  exp_avg_sq %016llx",
            (unsigned long long)run->digest[0], (unsigned long long)run->digest[1],
