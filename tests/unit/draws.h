@@ -18,22 +18,51 @@ enum { DRAWS_MOST_SETTINGS = 32, DRAWS_SETTING_BYTES = 128, DRAWS_OF = 24 };
 
 static const char *const draws_engines[] = {"stowage", "fsdp2", "megatron", "deepspeed"};
 
-/* Small ones first: of the first half as many draws as of all. */
-static const char *const draws_models[] = {"SmolLM2-135M",     "Qwen2.5-0.5B",
-                                           "Qwen3-0.6B",       "Gemma-3-1b",
-                                           "Qwen3.5-0.8B",     "InternVL3-1B",
-                                           "TinyLlama-1.1B",   "GPT-2",
-                                           "Llama-3.2-1B",     "Qwen3-1.7B",
-                                           "Gemma-2-2b",       "Phi-3-mini",
-                                           "Qwen3-4B",         "Mistral-7B-v0.3",
-                                           "DeepSeek-V2-Lite", "OLMo-2-7B",
-                                           "Qwen3-8B",         "Qwen1.5-MoE-A2.7B",
-                                           "gpt-oss-20b",      "Moonlight-16B-A3B",
-                                           "Gemma-3-27b",      "Qwen3-30B-A3B",
-                                           "Qwen3.5-35B-A3B",  "Mixtral-8x7B",
-                                           "Llama-3.1-70B",    "Qwen2.5-VL-3B-Instruct",
-                                           "Qwen3-VL-4B",      "Phi-3.5-MoE",
-                                           "GLM-4.5-Air",      "gpt-oss-120b"};
+/* Small ones first: of the first third as many draws as of all. */
+static const char *const draws_models[] = {"SmolLM2-135M",
+                                           "Qwen2.5-0.5B",
+                                           "Qwen3-0.6B",
+                                           "Gemma-3-1b",
+                                           "Qwen3.5-0.8B",
+                                           "InternVL3-1B",
+                                           "TinyLlama-1.1B",
+                                           "GPT-2",
+                                           "Llama-3.2-1B",
+                                           "Qwen3-1.7B",
+                                           "Gemma-2-2b",
+                                           "Phi-3-mini",
+                                           "Qwen3-4B",
+                                           "Mistral-7B-v0.3",
+                                           "DeepSeek-V2-Lite",
+                                           "OLMo-2-7B",
+                                           "Qwen3-8B",
+                                           "Qwen1.5-MoE-A2.7B",
+                                           "gpt-oss-20b",
+                                           "Moonlight-16B-A3B",
+                                           "Gemma-3-27b",
+                                           "Qwen3-30B-A3B",
+                                           "Qwen3.5-35B-A3B",
+                                           "Mixtral-8x7B",
+                                           "Llama-3.1-70B",
+                                           "Qwen2.5-VL-3B-Instruct",
+                                           "Qwen3-VL-4B",
+                                           "Phi-3.5-MoE",
+                                           "GLM-4.5-Air",
+                                           "gpt-oss-120b",
+                                           "SmolLM3-3B",
+                                           "Phi-4-mini",
+                                           "Gemma-2-9b",
+                                           "Qwen3-Next-80B-A3B",
+                                           "InternVL3.5-30B-A3B",
+                                           "Qwen3-VL-30B-A3B",
+                                           "Llama-4-Scout",
+                                           "MiniMax-M2",
+                                           "Qwen3-235B-A22B",
+                                           "Llama-3.1-405B",
+                                           "GLM-5",
+                                           "DeepSeek-V3",
+                                           "Kimi-K2",
+                                           "Qwen3.5-397B-A17B"};
 
 static const char *const draws_clusters[] = {
     "h200-x1",      "h200-x2",     "h200-x4",     "h200-x8",      "h100-80g-x1", "h100-80g-x2",
@@ -234,7 +263,7 @@ static inline void draws_add(draws_run *run, const char *key, const char *value)
 static inline void draws_take(uint64_t *seed, unsigned engines, draws_run *out) {
     const uint32_t models = sizeof draws_models / sizeof draws_models[0];
     const uint32_t clusters = sizeof draws_clusters / sizeof draws_clusters[0];
-    const char *model = draws_models[case_random(seed, case_random(seed, 2) ? models : models / 2)];
+    const char *model = draws_models[case_random(seed, case_random(seed, 2) ? models : models / 3)];
     *out = (draws_run){.model = out->model != NULL ? out->model : model};
     out->cluster = draws_clusters[case_random(seed, clusters)];
     do out->engine = case_random(seed, 4);
