@@ -35,9 +35,16 @@ static stw_status show(const char *name, const stw_general *general, stw_error *
     stw_status status = STW_STATUS_OK;
     stw_cluster cluster;
     stw_text text = STW_TEXT_INIT;
-    STW_TRY(stw_check_suffix(general->output, "a cluster", ".yaml .yml", err));
+    STW_TRY(stw_check_suffix(general->output, "a cluster", general->json ? ".json" : ".yaml .yml",
+                             err));
     STW_TRY(stw_cluster_open(name, &cluster, err));
-    stw_cluster_write_yaml(&cluster, &text);
+    if (general->json) {
+        stw_json *json = stw_json_new();
+        stw_cluster_write_json(&cluster, json, NULL);
+        STW_TRY(stw_json_finish(json, &text, err));
+    } else {
+        stw_cluster_write_yaml(&cluster, &text);
+    }
     STW_TRY(stw_emit(general, &text, err));
 out:
     stw_text_free(&text);

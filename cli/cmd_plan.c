@@ -86,7 +86,8 @@ static stw_status make_plan(const stw_inputs *in, const stw_general *general, co
         goto out;
     }
     if (general->json) {
-        if (general->output == NULL) STW_TRY(stw_file_write("-", json.data, json.length, err));
+        if (general->output == NULL || !stw_file_is_stdout(general->output))
+            STW_TRY(stw_file_write("-", json.data, json.length, err));
         goto out;
     }
     if (general->output != NULL && (general->quiet || strcmp(general->output, "-") == 0)) goto out;

@@ -331,8 +331,11 @@ int stw_cmd_record(int argc, char **argv) {
         stw_usage_print(&usage);
     } else if (status == STW_STATUS_OK) {
         stw_general_apply(&general);
+        if (general.json)
+            status = stw_fail(&err, STW_STATUS_USAGE, "--json",
+                              "stdout is the command's own; the record is JSON in -o FILE");
         r.output = general.output != NULL ? general.output : "record.json";
-        status = name_host(&r.output, paths[0], sizeof paths[0], &err);
+        if (status == STW_STATUS_OK) status = name_host(&r.output, paths[0], sizeof paths[0], &err);
         if (status == STW_STATUS_OK)
             status = name_host(&r.samples, paths[1], sizeof paths[1], &err);
         if (status == STW_STATUS_OK) status = name_host(&r.marks, paths[2], sizeof paths[2], &err);

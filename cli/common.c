@@ -22,7 +22,8 @@
 static size_t all_options(const stw_usage *usage, stw_general *general, stw_option *out) {
     const stw_option shared[] = {
         {"--output", "-o", "FILE", "output file; - is stdout", STW_OPTION_VALUE, &general->output},
-        {"--json", NULL, NULL, "write complete JSON to stdout", STW_OPTION_FLAG, &general->json},
+        {"--json", NULL, NULL, "write complete JSON to stdout, also beside -o FILE",
+         STW_OPTION_FLAG, &general->json},
         {"--verbose", "-v", NULL, "details beside the summary, and more messages on stderr",
          STW_OPTION_FLAG, &general->verbose},
         {"--quiet", "-q", NULL, "only errors on stderr, and no summary if -o is given",
@@ -190,6 +191,7 @@ stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error 
     stw_status status = stw_text_status(text, err);
     if (status != STW_STATUS_OK) return status;
     const char *path = general->output != NULL ? general->output : "-";
+    const bool twice = general->json && !stw_file_is_stdout(path);
     stw_text coloured = STW_TEXT_INIT;
     if (!general->json && strcmp(path, "-") == 0 && stw_terminal_has_colour(STDOUT_FILENO)) {
         stw_text_colour(text, &coloured);
@@ -198,6 +200,8 @@ stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error 
     }
     if (status == STW_STATUS_OK)
         status = stw_file_write(path, text->data != NULL ? text->data : "", text->length, err);
+    if (status == STW_STATUS_OK && twice)
+        status = stw_file_write("-", text->data != NULL ? text->data : "", text->length, err);
     stw_text_free(&coloured);
     return status;
 }

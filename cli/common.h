@@ -78,7 +78,7 @@ int stw_process_end(int code);
 /** Print an error to stderr and return the exit code. */
 int stw_exit(stw_status status, const stw_error *err);
 /** Write the text to -o FILE, or to stdout: there in colour, if it is a terminal that has colour.
- */
+ * With --json to both. */
 STW_MUST_USE stw_status stw_emit(const stw_general *general, const stw_text *text, stw_error *err);
 /** Is a summary for people printed beside the file of -o? */
 bool stw_has_summary(const stw_general *general);

@@ -228,9 +228,9 @@ static stw_status give_result(const request *r, const stw_general *general, cons
     stw_status status = STW_STATUS_OK;
     stw_text text = STW_TEXT_INIT;
     if (general->output != NULL) STW_TRY(stw_run_result_write(result, general->output, err));
-    if (general->json && general->output == NULL) {
+    if (general->json && (general->output == NULL || !stw_file_is_stdout(general->output))) {
         STW_TRY(stw_run_result_to_json(result, &text, err));
-        STW_TRY(stw_emit(general, &text, err));
+        STW_TRY(stw_emit(&(stw_general){.json = true}, &text, err));
     } else if (!general->json && (general->output == NULL ||
                                   (!general->quiet && strcmp(general->output, "-") != 0))) {
         summarize(result);

@@ -21,6 +21,8 @@ STW_MUST_USE stw_status stw_file_read(const char *path, uint64_t limit_bytes, ch
  * target does not exist yet. */
 STW_MUST_USE stw_status stw_file_write(const char *path, const void *data, uint64_t length,
                                        stw_error *err);
+/** Does stw_file_write write to stdout: "-", /dev/stdout, /dev/fd/1? */
+bool stw_file_is_stdout(const char *path);
 /** Writes the file `path`, which exists and is empty. */
 typedef stw_status (*stw_file_fill)(const char *path, void *user, stw_error *err);
 /** stw_file_write for a writer that only takes a path: it gets the temporary file, or `path` itself

@@ -224,6 +224,8 @@ static int descriptor_of(const char *path) {
     return -1;
 }
 
+bool stw_file_is_stdout(const char *path) { return descriptor_of(path) == STDOUT_FILENO; }
+
 /* To open a FIFO would wait for a reader, who may never come. */
 static stw_status open_in_place(const char *path, int *fd, stw_error *err) {
     struct stat info;
