@@ -60,7 +60,7 @@ static void rank_failed(const stw_error *err) {
 
 static stw_status late_counters(stw_device *device, stw_stream stream, bool counts,
                                 uint64_t **counters, stw_error *err) {
-    sleep(8);
+    sleep(40);
     return stw_backend_host.norm_counters(device, stream, counts, counters, err);
 }
 
@@ -101,7 +101,7 @@ static int be_rank(const char *name, const char *path, const char *amiss) {
     stw_plan *plan = plan_of(case_named(name), &err);
     stw_executor_options options = {.backend = "host", .steps = 3, .seed = 5, .timeout_s = 20.0};
     if (strcmp(amiss, "absent") == 0) {
-        options.timeout_s = 3.0;
+        options.timeout_s = 12.0; /* a rank of a busy machine keeps that */
         if (ranks.rank == 1) backend.norm_counters = late_counters; /* not there for the sum */
     }
     if (strcmp(amiss, "broken") == 0 && ranks.rank == 1) backend.norm_counters = broken_counters;
@@ -184,7 +184,7 @@ static void ranks_that_differ_are_named(void) {
 }
 
 static void a_late_rank_is_not_awaited_for_ever(void) {
-    IS_TOLD("absent", "not all ranks took part within 3 s (MPI): rank 1 (process ",
+    IS_TOLD("absent", "not all ranks took part within 12 s (MPI): rank 1 (process ",
             " has not come to it: it runs, and is after operation ",
             "(sum of squared gradients): ");
 }
