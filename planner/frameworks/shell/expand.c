@@ -67,6 +67,7 @@ void stw_shell_end_word(expander *x) {
                                .maybe = open ? x->maybe : 0,
                                .unknown = names_files(x, text)};
         stw_shell_list_add(x->r, x->out, word);
+        stw_shell_count(x->r, text);
     }
     stw_text_free(&x->text);
     x->text = (stw_text)STW_TEXT_INIT;
@@ -385,7 +386,7 @@ stw_shell_word stw_shell_expand(stw_shell_reader *r, stw_shell_raw raw, stw_shel
     stw_text_free(&x.text);
     if (text == NULL) text = "";
     const stw_value_kind kind = stw_value_kind_of(text);
-    r->read += strlen(text);
+    stw_shell_count(r, text);
     return (stw_shell_word){
         .text = text, .line = raw.line, .maybe = kind.open ? x.maybe : 0, .unknown = kind.unknown};
 }

@@ -13,7 +13,7 @@
 
 typedef stw_shell_expander expander;
 
-enum { MAX_CHANGED = 1 << 14 }; /* bytes of a text of which a pattern takes a part */
+enum { MAX_CHANGED = 1 << 9 }; /* bytes of a text of which a pattern takes a part */
 
 /* What stands between braces, or after a dollar sign. */
 typedef struct parameter {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_WORDS = 4096, MAX_TEXT = 1 << 22 };
+enum { MAX_WORDS = 4096, MAX_TEXT = 1 << 22, MAX_LISTED = 1 << 22 };
 
 void stw_shell_fail_memory(stw_shell_reader *r) {
     if (r->status == STW_STATUS_OK)
@@ -29,6 +29,11 @@ void stw_shell_may_end(stw_shell_reader *r) {
     if (r->out->n_found > 0) r->left = r->line;
 }
 
+void stw_shell_count(stw_shell_reader *r, const char *text) {
+    r->read += strlen(text);
+    if (r->read > MAX_TEXT) stw_shell_fail(r, "", "found more than 4194304 bytes of words");
+}
+
 void stw_shell_list_add(stw_shell_reader *r, stw_shell_list *list, stw_shell_word word) {
     if (list->n >= MAX_WORDS) stw_shell_fail(r, "", "found more than 4096 words of a command");
     if (r->status != STW_STATUS_OK) return;
@@ -40,8 +45,7 @@ void stw_shell_list_add(stw_shell_reader *r, stw_shell_list *list, stw_shell_wor
     }
     list->items = grown;
     grown[list->n++] = word;
-    r->read += strlen(word.text);
-    if (r->read > MAX_TEXT) stw_shell_fail(r, "", "found more than 4194304 bytes of words");
+    if (++r->words > MAX_LISTED) stw_shell_fail(r, "", "found more than 4194304 words");
 }
 
 const char *stw_shell_changed(stw_shell_reader *r, const char *text,
@@ -361,6 +365,12 @@ static void join_rest(stw_shell_reader *r, stw_shell_state *into, const stw_shel
     }
 }
 
+/* The variable of another state; mostly it has the same place. */
+static stw_shell_variable *other_of(const stw_shell_state *s, size_t place, const char *name) {
+    if (place < s->n_variables && s->variables[place].name == name) return &s->variables[place];
+    return stw_shell_state_find(s, name, strlen(name));
+}
+
 void stw_shell_state_join(stw_shell_reader *r, stw_shell_state *into, const stw_shell_state *from) {
     if (from->dead || r->status != STW_STATUS_OK) return;
     if (into->dead) {
@@ -370,7 +380,7 @@ void stw_shell_state_join(stw_shell_reader *r, stw_shell_state *into, const stw_
     }
     for (size_t i = 0; i < into->n_variables; i++) {
         stw_shell_variable *v = &into->variables[i];
-        const stw_shell_variable *w = stw_shell_state_find(from, v->name, strlen(v->name));
+        const stw_shell_variable *w = other_of(from, i, v->name);
         if (*v->name == '\0') continue;
         if (w != NULL)
             join_variable(r, v, w);
@@ -381,8 +391,7 @@ void stw_shell_state_join(stw_shell_reader *r, stw_shell_state *into, const stw_
     r->state = into;
     for (size_t i = 0; i < from->n_variables; i++) {
         const stw_shell_variable *w = &from->variables[i];
-        if (*w->name == '\0' || stw_shell_state_find(into, w->name, strlen(w->name)) != NULL)
-            continue;
+        if (*w->name == '\0' || other_of(into, i, w->name) != NULL) continue;
         stw_shell_variable *v = named(r, w->name, strlen(w->name));
         if (v == NULL) break;
         *v = *w;

@@ -63,18 +63,18 @@ typedef struct stw_shell_reader {
     stw_error *err;
     stw_status status;
     stw_shell_state *state;
-    int line;               /* of the command that runs */
-    int unsure;             /* branches around it that may not run */
-    int calls, nested;      /* functions that run; texts that are read in others */
-    bool arguments_unknown; /* the script has some */
-    bool checked;           /* a failure of this command ends nothing, whatever `set -e` says */
-    bool substituted;       /* a command's output was taken since this was false */
-    size_t steps, read;     /* commands and bytes of words so far */
-    stw_shell_loop *loop;   /* around the command */
-    stw_shell_call *call;   /* the function that runs */
-    int torn;               /* the line of the script that is no command; 0: all are */
-    int early;              /* the line of a command that may have ended the script; 0: none */
-    int left;               /* the same after a command was found */
+    int line;                  /* of the command that runs */
+    int unsure;                /* branches around it that may not run */
+    int calls, nested;         /* functions that run; texts that are read in others */
+    bool arguments_unknown;    /* the script has some */
+    bool checked;              /* a failure of this command ends nothing, whatever `set -e` says */
+    bool substituted;          /* a command's output was taken since this was false */
+    size_t steps, read, words; /* commands and bytes of words so far */
+    stw_shell_loop *loop;      /* around the command */
+    stw_shell_call *call;      /* the function that runs */
+    int torn;                  /* the line of the script that is no command; 0: all are */
+    int early;                 /* the line of a command that may have ended the script; 0: none */
+    int left;                  /* the same after a command was found */
     const stw_shell_node *last_node; /* of the last command that was found */
     bool (*wanted)(const stw_shell_word *words, size_t n);
     /* run a text as commands, all of them at one line */
@@ -94,6 +94,8 @@ void stw_shell_fail(stw_shell_reader *r, const char *text, const char *what);
 void stw_shell_poison(stw_shell_reader *r, const char *text);
 /** The script may end here. */
 void stw_shell_may_end(stw_shell_reader *r);
+/** Bounds the texts of a reading. */
+void stw_shell_count(stw_shell_reader *r, const char *text);
 /** Add a word; bounds the words of a reading. */
 void stw_shell_list_add(stw_shell_reader *r, stw_shell_list *list, stw_shell_word word);
 /** A text of the pool without marks, or with one of the changes of value.h. */
