@@ -39,8 +39,8 @@ FOLDERS = ("backend/", "plan/program/")
 LEFT_OUT = re.compile(r"backend/cuda/|backend/host/loops_avx512\.c|/(nvtx/abi|stowage_mpi)\.h")
 # Other rooms' tests, and those that take too long, are left out.
 UNIT = re.compile(r"unit\.(backend_(?!damage)|engine_(?!megatron_fsdp)|sim_(?!timeline)|"
-                  r"plan_(allocator|allocator_history|bytes|demand|file|iteration|ledger|program|"
-                  r"replay|roles|share|shares|sizes|space|work)$|planner_(reading|rows)$)")
+                  r"plan_(allocator|allocator_history|blocks|bytes|demand|file|iteration|ledger|program|"
+                  r"replay|roles|share|shares|sizes|space|work|keys_moe)$|planner_(reading|rows)$)")
 # Scripts run last, by folder: what gcov counts in ranks that are killed is lost.
 SCRIPTS = [("backend/comm/", ["ranks", "ranks_refuse", "ranks_stopped", "ranks_disagree"]),
            ("backend/mpi/", ["ranks", "ranks_refuse", "ranks_stopped"]),
@@ -52,6 +52,7 @@ SCRIPTS = [("backend/comm/", ["ranks", "ranks_refuse", "ranks_stopped", "ranks_d
            ("backend/host/", ["placements", "ceiling"]), ("backend/record/", ["record"]),
            ("backend/nvtx/", ["nvtx"]), ("backend/", ["placements"]),
            ("plan/program/", ["verified", "placements"])]
+KEYS = "unit.plan_keys_moe"  # sets every key; for what says which keys have an effect
 CLI = re.compile(r"cli\.(" + "|".join(sorted({n for _, names in SCRIPTS for n in names})) + ")$")
 FLAGS = ["-g0", "-Werror=incompatible-pointer-types", "-Werror=int-conversion",
          "-Werror=implicit-function-declaration", "-Werror=return-type", "-Werror=parentheses"]
@@ -172,7 +173,7 @@ def make_map(folder, out, wanted):
         with open(path, encoding="utf-8") as file:
             known = json.load(file)
     for test in tests_of(folder):
-        if test["name"] in known or test["label"] != "unit" or not re.search(wanted, test["name"]):
+        if test["name"] in known or test["name"] == KEYS or test["label"] != "unit" or not re.search(wanted, test["name"]):
             continue
         data = f"{folder}/gcda"
         shutil.rmtree(data, ignore_errors=True)
@@ -270,7 +271,7 @@ class Build:
 def code_lines(regex):
     """All lines with something to change, as (source, line number), and their changes by kind."""
     out = run(["git", "ls-files", *FOLDERS], cwd=ROOT, check=True).stdout.split()
-    sources = [s for s in out if s.endswith((".c", ".h"))]
+    sources = [s for s in out if s.endswith((".c", ".h")) and os.path.exists(f"{ROOT}/{s}")]
     left_out = [s for s in out if LEFT_OUT.search(s)]
     found, texts = [], {}
     for source in sources:
@@ -380,8 +381,9 @@ class Campaign:
             if self.is_code(source, line):
                 names = set()
         scripts = next(names for folder, names in SCRIPTS if source.startswith(folder))
-        return sorted((n for n in names if n in self.times), key=lambda n: self.times[n]) + [
-            f"cli.{n}" for n in scripts if f"cli.{n}" in self.times]
+        return sorted((n for n in names if n in self.times and n != KEYS), key=lambda n: self.times[n]) + [
+            n for n in [KEYS] * source.startswith("plan/program/effect") +
+            [f"cli.{n}" for n in scripts] if n in self.times]
 
     def is_code(self, source, line):
         return line in self.all_lines.get(source, ())
