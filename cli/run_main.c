@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "backend/executor/executor.h"
 #include "backend/probe/probe.h"
@@ -170,9 +171,9 @@ static stw_status read_gradient(const char *text, stw_other_grad *out, stw_error
     right = right && errno == 0 && *end == '=';
     const char *value = right ? end + 1 : "";
     double number = 0;
-    if (strcmp(value, "nan") == 0)
+    if (strcasecmp(value, "nan") == 0)
         out->value = (float)NAN;
-    else if (strcmp(value, "inf") == 0 || strcmp(value, "-inf") == 0)
+    else if (strcasecmp(value, "inf") == 0 || strcasecmp(value, "-inf") == 0)
         out->value = value[0] == '-' ? -(float)INFINITY : (float)INFINITY;
     else if (stw_quantity_parse(value, STW_UNIT_RATIO, &number, "--set-gradient", NULL) ==
              STW_STATUS_OK)
@@ -182,8 +183,8 @@ static stw_status read_gradient(const char *text, stw_other_grad *out, stw_error
     if (right) return STW_STATUS_OK;
     return stw_fail(
         err, STW_STATUS_USAGE, "--set-gradient",
-        "found \"%.60s\", expected STEP:ELEMENT=VALUE, where VALUE is nan, inf, -inf or "
-        "a number, such as 3:1000=nan",
+        "found \"%.60s\", expected STEP:ELEMENT=VALUE, where VALUE is NaN, Inf, -Inf or "
+        "a number, such as 3:1000=NaN",
         text);
 }
 
@@ -327,8 +328,7 @@ static int command_line(int argc, char **argv) {
          "everything NaN",
          STW_OPTION_FLAG, &r.finite},
         {"--set-gradient", NULL, "STEP:ELEMENT=VALUE",
-         "nan, inf, -inf or a number instead of one random gradient, to try what a run does with "
-         "it; "
+         "a number, NaN or Inf instead of one random gradient, to try what a run does with it; "
          "ELEMENT counts the model's elements from 0",
          STW_OPTION_VALUE, &r.gradient},
         {"--trace", "-t", "FILE",

@@ -50,7 +50,7 @@ run gpu.json --error-if-nonfinite -o looked.json -q || fail "finite gradients ar
 run gpu.json -o plain.json -q || fail "plain"
 [ "$(digests looked.json)" = "$(digests plain.json)" ] || fail "looking changes bits"
 
-for bad in 3 3:4 0:1=nan 3:1= 3:1=NaN 3:x=1 a:1=nan 3:1=1e3x -1:1=nan; do
+for bad in 3 3:4 0:1=nan 3:1= 3:1=NaNa 3:x=1 a:1=nan 3:1=1e3x -1:1=nan; do
     expect 2 "expected STEP:ELEMENT=VALUE" run gpu.json --set-gradient "$bad"
 done
 expect 2 "the run has 4" run gpu.json --set-gradient 5:0=nan

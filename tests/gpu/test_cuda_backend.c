@@ -281,7 +281,8 @@ static void check_external(stw_device_config *config, unsigned char *memory, boo
 static void works_for_a_caller(void) {
     stw_device_config config = configuration(&fp32_types);
     cudaStream_t compute = NULL;
-    void *gpu = NULL, *locked = NULL, *plain = aligned_alloc(4096, HOST_ARENA + 4096);
+    void *gpu = NULL, *other = NULL, *locked = NULL;
+    void *plain = aligned_alloc(4096, HOST_ARENA + 4096);
     stw_device *device = NULL;
     CU_ASSERT_PTR_NOT_NULL_FATAL(plain);
     CU_ASSERT_EQUAL_FATAL(cudaSetDevice(0), cudaSuccess);
@@ -299,7 +300,8 @@ static void works_for_a_caller(void) {
     config.external[STW_TIER_GPU].address = plain;
     CHECK_FAILS(cuda->open(&config, &device, err), STW_STATUS_USAGE, "expected device memory");
     config.external[STW_TIER_GPU] = (stw_external_arena){gpu, GPU_ARENA};
-    config.external[STW_TIER_HOST] = (stw_external_arena){gpu, HOST_ARENA};
+    CU_ASSERT_EQUAL_FATAL(cudaMalloc(&other, HOST_ARENA), cudaSuccess);
+    config.external[STW_TIER_HOST] = (stw_external_arena){other, HOST_ARENA};
     CHECK_FAILS(cuda->open(&config, &device, err), STW_STATUS_USAGE, "expected host memory");
     config.external[STW_TIER_HOST] = (stw_external_arena){plain, HOST_ARENA};
     CU_ASSERT_EQUAL(cudaHostRegister(plain, 4096, cudaHostRegisterDefault), cudaSuccess);
@@ -311,6 +313,7 @@ static void works_for_a_caller(void) {
     (void)cudaStreamDestroy(compute);
     (void)cudaFreeHost(locked);
     (void)cudaFree(gpu);
+    (void)cudaFree(other);
     free(plain);
 }
 
