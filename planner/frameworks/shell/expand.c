@@ -351,6 +351,7 @@ void stw_shell_expand_text(expander *x, const char *at, const char *end, bool qu
             if (last == at) put_char(x, *last++, quoted);
             at = last;
         } else if (c == '<' && !quoted && at + 1 < end && at[1] != '(') { /* to be filled in */
+            stw_shell_may_end(x->r); /* bash knows no such command */
             stw_shell_append_unknown(x, at, (size_t)(end - at), false);
             at = end;
         } else if ((c == '<' || c == '>') && at + 1 < end && at[1] == '(' && !quoted) {

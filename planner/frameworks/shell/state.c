@@ -228,6 +228,8 @@ void stw_shell_state_free(stw_shell_state *s) {
 }
 
 void stw_shell_state_copy(stw_shell_reader *r, stw_shell_state *to, const stw_shell_state *from) {
+    *to = (stw_shell_state){.dead = true};
+    if (r->status != STW_STATUS_OK) return; /* nobody frees it then */
     *to = *from;
     to->variables = malloc((from->n_variables + 1) * sizeof *to->variables);
     to->functions = malloc((from->n_functions + 1) * sizeof *to->functions);
