@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <gnu/libc-version.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -578,8 +579,12 @@ static bool is_possible(const walk_case *c) {
     char path[4096];
     if (c->needs == NULL) return true;
     snprintf(path, sizeof path, "%s/../%s", bin, c->needs);
-    if (access(path, F_OK) == 0) return true;
-    printf("%s: left out, %s is missing\n", c->name, c->needs);
+    bool is_there = access(path, F_OK) == 0;
+    /* the leak checker's free and the loader's thread-local storage call each other without end */
+    bool checker = strncmp(gnu_get_libc_version(), "2.39", 4) == 0;
+    if (is_there && !checker) return true;
+    printf("%s: left out, %s\n", c->name,
+           is_there ? "the leak checker crashes under MPI with glibc 2.39" : "MPI is missing");
     return false;
 }
 
