@@ -266,11 +266,17 @@ static double least_bytes(const stw_cost *cost, const stw_byte_row *row, uint32_
     return bytes + unit * (double)cost->n_units + (isfinite(load) ? load : 0);
 }
 
+/* Copies of files on the host and state that grows beside them are added up, though one goes as the
+ * other comes: a row of the load can be twice what it holds. */
+static bool is_loose(const stw_byte_row *row) {
+    return row->tier == STW_TIER_HOST && row->phase == STW_PHASE_LOAD;
+}
+
 static double over_in_place(const stw_cost *cost, uint32_t place) {
     double most = -(double)INFINITY;
     for (uint32_t r = 0; r < cost->n_byte_rows; r++) {
         const stw_byte_row *row = &cost->byte_rows[r];
-        if (row->limit_bytes == UINT64_MAX) continue;
+        if (row->limit_bytes == UINT64_MAX || is_loose(row)) continue;
         most = fmax(most, least_bytes(cost, row, place) - (double)row->limit_bytes);
     }
     return most / (double)stw_max_u64(cost->job->cluster->gpu.memory_bytes, 1);
@@ -341,7 +347,8 @@ static void look_at_nodes(const stw_cost *cost, double *most_over, bool *too_muc
             if (rows.gpu->tier != STW_TIER_GPU || rows.gpu->phase != host->phase ||
                 rows.gpu->limit_bytes == UINT64_MAX)
                 continue;
-            *most_over = fmax(*most_over, over_together(cost, &rows) / rows.ranks / memory);
+            if (!is_loose(host))
+                *most_over = fmax(*most_over, over_together(cost, &rows) / rows.ranks / memory);
             *too_much = *too_much || least_state(cost, &rows) > LOOSE_STATE * limits_of(&rows);
         }
     }

@@ -108,20 +108,37 @@ static bool commands_agree(const draws_question *q, draws_answer *fits) {
     return plan == row && row == *fits && of_plan[0] == of_row[0] && of_plan[1] == of_row[1];
 }
 
+/* A question to plan, sweep and size about a drawn run. @return false: it is refused */
+static bool question_of(uint64_t seed, uint64_t number, draws_run *run, draws_question *out) {
+    uint64_t rest;
+    stw_plan *plan = draws_make(&zoo, seed, number, DRAWS_ANY, run, &rest);
+    if (plan == NULL) return false;
+    *out = (draws_question){.model = draws_model(&zoo, run->model),
+                            .run = run,
+                            .cluster = *draws_cluster(&zoo, run->cluster),
+                            .time_limit_s = 100,
+                            .nodes = plan->cluster.nodes,
+                            .alone = plan->job->world == 1};
+    stw_plan_free(plan);
+    return true;
+}
+
+/* A row of the host in load can be a terabyte above what the load holds: size asks no less. */
+static void a_load_that_fits_is_found(void) {
+    draws_run run = {.model = NULL};
+    draws_question q;
+    draws_answer fits = DRAWS_UNKNOWN;
+    CU_ASSERT_TRUE_FATAL(question_of(3, 850, &run, &q));
+    CU_ASSERT_TRUE(commands_agree(&q, &fits));
+    CU_ASSERT_EQUAL(fits, DRAWS_FITS);
+}
+
 static void verdicts_hold(void) {
     for (uint64_t number = 0; number < VERDICTS; number++) {
         draws_run run = {.model = draws_models[number]}; /* small ones */
-        uint64_t rest;
         draws_answer fits = DRAWS_UNKNOWN;
-        stw_plan *plan = draws_make(&zoo, 27, number, DRAWS_ANY, &run, &rest);
-        if (plan == NULL) continue;
-        const draws_question q = {.model = draws_model(&zoo, run.model),
-                                  .run = &run,
-                                  .cluster = *draws_cluster(&zoo, run.cluster),
-                                  .time_limit_s = 100,
-                                  .nodes = plan->cluster.nodes,
-                                  .alone = plan->job->world == 1};
-        stw_plan_free(plan);
+        draws_question q;
+        if (!question_of(27, number, &run, &q)) continue;
         bool holds = commands_agree(&q, &fits);
         for (int m = 0; m < DRAWS_TIME; m++) {
             char text[48];
@@ -137,4 +154,5 @@ static void verdicts_hold(void) {
 }
 
 STW_TEST_MAIN("planner draws", {"mixtures of stage 3", mixtures_of_stage_3},
-              {"rows hold", rows_hold}, {"verdicts hold", verdicts_hold})
+              {"rows hold", rows_hold}, {"a load that fits is found", a_load_that_fits_is_found},
+              {"verdicts hold", verdicts_hold})
