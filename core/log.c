@@ -8,6 +8,8 @@
 
 #include "core/printable.h"
 
+enum { MOST_TEXT = 2048 };
+
 static void to_stderr(stw_log_level level, const char *text, void *user);
 
 static stw_log_fn callback = to_stderr;
@@ -20,7 +22,9 @@ static void to_stderr(stw_log_level level, const char *text, void *user) {
     static const char *const names[] = {"error", "warning", "info", "debug"};
     (void)user;
     const char *clear = atomic_exchange(&line_is_open, false) ? "\r\033[K" : "";
-    fprintf(stderr, "%sstowage: %s: %s\n", clear, names[level], text);
+    char line[MOST_TEXT * 2 + 64]; /* one write: other threads and ranks write, too */
+    snprintf(line, sizeof line, "%sstowage: %s: %s\n", clear, names[level], text);
+    fputs(line, stderr);
 }
 
 void stw_log_set(stw_log_fn fn, void *user) {
@@ -32,7 +36,7 @@ void stw_log_level_set(stw_log_level most) { atomic_store(&most_level, (int)most
 
 STW_PRINTF(2, 0)
 static void log_to_callback(stw_log_level level, const char *format, va_list args) {
-    char text[2048];
+    char text[MOST_TEXT];
     int length = vsnprintf(text, sizeof text, format, args);
     if (length < 0) return;
     if ((size_t)length >= sizeof text) memcpy(text + sizeof text - 4, "...", 4);

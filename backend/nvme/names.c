@@ -91,7 +91,18 @@ static void tell(const char *text) {
     }
 }
 
-static void tell_number(uint64_t number) {
+/* One message is one write: other threads write, too. Only calls that a signal handler may make. */
+typedef struct message {
+    char text[2 * PATH_MAX + 256];
+    size_t used;
+} message;
+
+static void add(message *m, const char *text) {
+    for (; *text != '\0' && m->used + 1 < sizeof m->text; text++) m->text[m->used++] = *text;
+    m->text[m->used] = '\0';
+}
+
+static void add_number(message *m, uint64_t number) {
     char digits[24];
     size_t at = sizeof digits - 1;
     digits[at] = '\0';
@@ -99,7 +110,7 @@ static void tell_number(uint64_t number) {
         digits[--at] = (char)('0' + number % 10);
         number /= 10;
     } while (number > 0);
-    tell(digits + at);
+    add(m, digits + at);
 }
 
 void stw_nvme_on_signal(void) {
@@ -110,12 +121,14 @@ void stw_nvme_on_signal(void) {
         if (state != KEEP || access(e->path, F_OK) != 0) continue;
         const uint64_t step = atomic_load(&e->step);
         const bool holds = stw_nvme_file_holds(e->path, step);
-        tell("stowage: warning: the state on NVMe of step ");
-        tell_number(step);
-        tell(holds ? " is kept in " : " is damaged: the header or the record was changed in ");
-        tell(e->path);
-        tell(holds ? "; see: stowage state list " : "; see: stowage state verify ");
-        tell(e->folder);
-        tell("\n");
+        message m = {.used = 0};
+        add(&m, "stowage: warning: the state on NVMe of step ");
+        add_number(&m, step);
+        add(&m, holds ? " is kept in " : " is damaged: the header or the record was changed in ");
+        add(&m, e->path);
+        add(&m, holds ? "; see: stowage state list " : "; see: stowage state verify ");
+        add(&m, e->folder);
+        add(&m, "\n");
+        tell(m.text);
     }
 }
