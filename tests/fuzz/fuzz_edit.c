@@ -19,10 +19,10 @@ static stw_status parse(const char *text, size_t length, stw_tree **out) {
                : stw_tree_parse_yaml("input", text, length, out, NULL);
 }
 
-/* Values of maps; a list is one. */
+/* Values of maps; a list is one, and so is null. */
 static size_t leaves(const stw_node *node) {
     size_t n = 0;
-    if (node->kind != STW_NODE_OBJECT) return node->kind != STW_NODE_NULL;
+    if (node->kind != STW_NODE_OBJECT) return 1;
     for (size_t i = 0; i < node->n_items; i++) n += leaves(node->items[i]);
     return n;
 }
