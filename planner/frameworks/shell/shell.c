@@ -75,8 +75,12 @@ stw_status stw_shell_find(const char *path, const char *text, size_t length,
     if (status != STW_STATUS_OK) return status;
     char *copy = stw_pool_alloc(pool, length + 1); /* with an end */
     if (copy == NULL) return stw_fail(err, STW_STATUS_NO_MEMORY, path, "out of memory");
-    memcpy(copy, text, length);
+    size_t kept = 0;
+    for (size_t i = 0; i < length; i++) /* bash reads no zero bytes */
+        if (text[i] != '\0') copy[kept++] = text[i];
+    copy[kept] = '\0';
     text = copy;
+    length = kept;
     stw_shell_reader r = first;
     status = read_once(&r, text, length);
     if (status != STW_STATUS_OK && err != NULL) *err = why;
