@@ -42,14 +42,14 @@ said "on 1 node with 1 x" plan --from llamafactory:full.yaml --cluster h200-x1
 expect 7 "DistributedDataParallel with all parameters" plan --from llamafactory:full.yaml --cluster h200-x4
 
 # a DeepSpeed config: beside the file, in a parent, or known by its name
-mkdir -p work/examples/train work/examples/deepspeed
-cat >work/examples/deepspeed/mine.json <<'EOF'
+mkdir -p own/examples/train own/examples/deepspeed
+cat >own/examples/deepspeed/mine.json <<'EOF'
 {"bf16": {"enabled": "auto"}, "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
  "zero_optimization": {"stage": 2, "reduce_bucket_size": 123456}}
 EOF
-for path in examples/deepspeed/mine.json "$PWD/work/examples/deepspeed/mine.json"; do
-    { cat full.yaml && echo "deepspeed: $path"; } >work/examples/train/a.yaml
-    "$STOWAGE" inspect -v llamafactory:work/examples/train/a.yaml >inspected.txt 2>&1 || fail "$path: $(cat inspected.txt)"
+for path in examples/deepspeed/mine.json "$PWD/own/examples/deepspeed/mine.json"; do
+    { cat full.yaml && echo "deepspeed: $path"; } >own/examples/train/a.yaml
+    "$STOWAGE" inspect -v llamafactory:own/examples/train/a.yaml >inspected.txt 2>&1 || fail "$path: $(cat inspected.txt)"
     grep -q "zero_optimization.reduce_bucket_size: 123456" inspected.txt || fail "$path is not read: $(cat inspected.txt)"
 done
 for name in examples/deepspeed/ds_z3_offload_config.json ds_z3_offload.json; do

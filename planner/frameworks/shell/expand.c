@@ -130,31 +130,31 @@ void stw_shell_append(expander *x, const stw_shell_word *from, bool quoted) {
     }
 }
 
-void stw_shell_append_unknown(expander *x, const char *text, size_t length, bool quoted) {
-    const char begin = quoted ? STW_MARK_QUOTED : STW_MARK_BARE, end = STW_MARK_END;
+/* A mark, and after it the expansion as it is written. @return false: out of memory, which is told
+ */
+static bool put_marked(expander *x, const char *text, size_t length, bool quoted) {
+    const char begin = quoted ? STW_MARK_QUOTED : STW_MARK_BARE;
     const char *plain = stw_pool_printf(x->r->pool, "%.*s", (int)length, text);
     if (plain == NULL) {
         stw_shell_fail_memory(x->r);
-        return;
+        return false;
     }
     plain = stw_shell_plain(x->r, plain);
     put(x, &begin, 1);
     put(x, plain, strlen(plain));
+    return true;
+}
+
+void stw_shell_append_unknown(expander *x, const char *text, size_t length, bool quoted) {
+    const char end = STW_MARK_END;
+    if (!put_marked(x, text, length, quoted)) return;
     put(x, &end, 1);
     x->any = true;
 }
 
 void stw_shell_append_assumed(expander *x, stw_shell_raw source, const char *value, bool quoted) {
-    const char begin = quoted ? STW_MARK_QUOTED : STW_MARK_BARE, end = STW_MARK_END;
-    const char middle = STW_MARK_VALUE;
-    const char *plain = stw_pool_printf(x->r->pool, "%.*s", (int)source.length, source.text);
-    if (plain == NULL) {
-        stw_shell_fail_memory(x->r);
-        return;
-    }
-    plain = stw_shell_plain(x->r, plain);
-    put(x, &begin, 1);
-    put(x, plain, strlen(plain));
+    const char middle = STW_MARK_VALUE, end = STW_MARK_END;
+    if (!put_marked(x, source.text, source.length, quoted)) return;
     put(x, &middle, 1);
     put(x, value, strlen(value));
     put(x, &end, 1);
