@@ -18,7 +18,7 @@
 static const char header_magic[8] = {'S', 'T', 'W', 'S', 'T', 'A', 'T', 'E'};
 static const char record_magic[8] = {'S', 'T', 'W', 'N', 'V', 'M', 'E', '\n'};
 
-/* Add a part of `count` times `each` bytes behind *end. */
+/* Add a part of `count` times `each` bytes behind *end, which stays within INT64_MAX. */
 static bool put(uint64_t *end, uint64_t *place, uint64_t count, uint64_t each) {
     uint64_t bytes = 0;
     *place = *end;
@@ -33,8 +33,7 @@ bool stw_nvme_places_of(uint64_t bytes, uint64_t n_cuts, uint64_t n_cells, stw_n
     return n_cuts < UINT64_MAX && put(&out->end, &out->cuts, n_cuts + 1, sizeof(uint64_t)) &&
            put(&out->end, &out->sums[0], n_cells, sizeof(uint64_t)) &&
            put(&out->end, &out->sums[1], n_cells, sizeof(uint64_t)) &&
-           put(&out->end, &out->copies[0], bytes, 1) && put(&out->end, &out->copies[1], bytes, 1) &&
-           out->end <= (uint64_t)INT64_MAX;
+           put(&out->end, &out->copies[0], bytes, 1) && put(&out->end, &out->copies[1], bytes, 1);
 }
 
 void stw_nvme_header_seal(stw_nvme_header *header) {

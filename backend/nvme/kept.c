@@ -250,7 +250,7 @@ stw_status stw_kept_remove(stw_kept *kept, stw_error *err) {
 static bool is_state(const char *name) {
     static const char before[] = "stowage-nvme-", after[] = ".state";
     size_t length = strlen(name);
-    return length > sizeof before + sizeof after && strncmp(name, before, sizeof before - 1) == 0 &&
+    return strncmp(name, before, sizeof before - 1) == 0 &&
            strcmp(name + length - (sizeof after - 1), after) == 0;
 }
 
