@@ -18,7 +18,7 @@
 
 /* ---- jobs ---- */
 
-#define MOST_SETTINGS 12
+#define MOST_SETTINGS 14
 typedef struct job_case {
     const char *name, *model; /* of the zoo */
     unsigned layers;          /* instead of its own; 0: its own */
@@ -29,7 +29,8 @@ typedef struct job_case {
 #define TIGHT "node.gpu.memory=4 GiB", "batch.seq_len=1024"
 #define MEASURED                                                                                   \
     "node.gpu.update=3.1 TB/s", "node.gpu.norm=2.9 TB/s", "node.gpu.norm_bf16=2.5 TB/s",           \
-        "node.host.dma_up=70 GB/s", "node.host.dma_down=80 GB/s", "node.host.cache=96 MiB"
+        "node.gpu.best_bf16=700 TFLOP/s", "node.host.dma_up=70 GB/s",                              \
+        "node.host.dma_down=80 GB/s", "node.host.cache=96 MiB"
 #define RING "prefetch.depth=2", "prefetch.bucket=16 MiB"
 #define BF16 "precision.params=bf16", "precision.grads=bf16", "precision.reduce=bf16"
 #define MASTER "precision.params=bf16", "precision.master=fp32"
@@ -183,6 +184,23 @@ static const job_case golden_jobs[] = {
      {"engine=megatron", MASTER, "nodes=3",
       "roles=[" ROLLOUT ", with: none, nodes: 1, engine: sglang}, "
       "{name: b, kind: reward, with: a}]"}},
+    {"fsdp2-expandable",
+     "Qwen3-8B",
+     3,
+     1,
+     {FSDP2, "allocator.expandable_segments=true", "node.gpus=2", "batch.micro_batch=2",
+      "batch.grad_accumulation=5"}},
+    {"fsdp2-full",
+     "Qwen3-8B",
+     3,
+     1,
+     {FSDP2, "node.gpus=2", "node.gpu.memory=24 GiB", "allocator.max_split_size=64 MiB",
+      "allocator.roundup_power2_divisions=4", "batch.grad_accumulation=2"}},
+    {"fsdp2-retries",
+     "Qwen3-8B",
+     3,
+     1,
+     {FSDP2, "node.gpus=2", "node.gpu.memory=40 GiB", "batch.grad_accumulation=2"}},
     {"host-only", "Qwen3-0.6B", 2, 2, {"nodes=1", "node.gpus=0"}},
 };
 

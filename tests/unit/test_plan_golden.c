@@ -212,6 +212,7 @@ static void print_case(const job_case *c, stw_text *out) {
         if (!stw_choice_keeps_shares(cost, &choice))
             (void)stw_greedy_solve(cost, &choice, &evaluation);
         CHECK_OK(stw_cost_decide(cost, &choice, plan->pool, &plan->decisions, err));
+        plan->decisions.blocks_in_turn = i % 2 == 1;
         CHECK_OK(stw_plan_derive(plan, err));
         CHECK_OK(stw_plan_check(plan, true, err));
         print_phases(name, plan, out);
