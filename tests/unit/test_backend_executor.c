@@ -13,14 +13,19 @@
 #include "core/log.h"
 #include "plan/files/plan_terms.h"
 #include "tests/unit/fixture.h"
+#include "tests/unit/lent.h"
 #include "tests/unit/testing.h"
+#include "tests/unit/weights_file.h"
 
 static const fixture_size small_size = {2, 64, 128, 512};
 static const fixture_size middle_size = {3, 256, 512, 2000};
 
 static stw_executor_options options_of(uint32_t steps) {
-    stw_executor_options o = {
-        .backend = "host", .steps = steps, .seed = 11, .nvme_in_memory = true};
+    stw_executor_options o = {.backend = "host",
+                              .steps = steps,
+                              .seed = 11,
+                              .nvme_in_memory = true,
+                              .caller = lent_memory()};
     return o;
 }
 
@@ -244,36 +249,9 @@ static void without_clipping(void) {
 
 /* ---- loading ---- */
 
-/* The model's seeded weights as a safetensors file in bf16, in which they are exact. */
 static void write_weights(const stw_model *model, uint64_t seed, const char *path, bool shorten) {
-    FILE *file = fopen(path, "wb");
-    char *header = malloc(1 << 20);
-    size_t length = 0;
-    uint64_t at = 0, element = 0;
-    length += (size_t)sprintf(header, "{");
-    for (uint32_t t = 0; t < model->n_tensors; t++) {
-        const stw_tensor *tensor = &model->tensors[t];
-        uint64_t rows = tensor->shape[0] - (shorten && t == 1 ? 1 : 0), columns = tensor->shape[1];
-        uint64_t bytes = rows * (tensor->rank > 1 ? columns : 1) * 2;
-        length += (size_t)sprintf(header + length, "%s\"%s\":{\"dtype\":\"BF16\",\"shape\":[%llu",
-                                  t > 0 ? "," : "", tensor->name, (unsigned long long)rows);
-        if (tensor->rank > 1)
-            length += (size_t)sprintf(header + length, ",%llu", (unsigned long long)columns);
-        length += (size_t)sprintf(header + length, "],\"data_offsets\":[%llu,%llu]}",
-                                  (unsigned long long)at, (unsigned long long)(at + bytes));
-        at += bytes;
-    }
-    length += (size_t)sprintf(header + length, "}");
-    while (length % 8 != 0) header[length++] = ' ';
-    uint64_t header_bytes = length;
-    fwrite(&header_bytes, 8, 1, file);
-    fwrite(header, 1, length, file);
-    for (uint64_t i = 0; i < at / 2; i++) {
-        uint16_t bits = (uint16_t)(stw_bits_from_float(stw_seeded_weight(seed, element++)) >> 16);
-        fwrite(&bits, 2, 1, file);
-    }
-    fclose(file);
-    free(header);
+    static const stw_dtype bf16 = STW_DTYPE_BF16;
+    weights_write_part(model, seed, path, 0, model->n_tensors, &bf16, 1, shorten ? 1 : UINT32_MAX);
 }
 
 static void load_method_changes_no_bit(void) {
@@ -341,6 +319,7 @@ static void measured_bytes_are_the_walk(void) {
     stw_executor_options options = options_of(3);
     stw_run_result *result = NULL;
     stw_peaks walk;
+    options.caller = NULL;
     stw_program_walk(plan->programs[0], &walk);
     CHECK_OK(stw_execute(plan, &options, &result, err));
     static const stw_phase phases[] = {STW_PHASE_LOAD, STW_PHASE_FIRST_OPTIMIZER_STEP,

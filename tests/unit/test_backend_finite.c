@@ -8,6 +8,7 @@
 #include "backend/executor/session.h"
 #include "core/log.h"
 #include "tests/unit/fixture.h"
+#include "tests/unit/lent.h"
 #include "tests/unit/testing.h"
 
 static const fixture_size size = {2, 64, 128, 512};
@@ -36,7 +37,7 @@ static stw_plan *plan_in(const stw_place *place, const char *clip) {
 
 static stw_executor_options options_of(void) {
     return (stw_executor_options){
-        .backend = "host", .steps = 4, .seed = 11, .nvme_in_memory = true};
+        .backend = "host", .steps = 4, .seed = 11, .nvme_in_memory = true, .caller = lent_memory()};
 }
 
 /* Digest of a component whose every element is the one NaN. */
