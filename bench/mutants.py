@@ -182,6 +182,8 @@ def make_map(folder, out, wanted):
         shutil.rmtree(data, ignore_errors=True)
         os.makedirs(data, exist_ok=True)
         status, cpu, _ = run_test(test, folder, 900, {"GCOV_PREFIX": data})
+        if status == 127:
+            raise SystemExit(f"{test['name']}: there is no {test['command'][0]}")
         known[test["name"]] = {k: sorted(v) for k, v in lines_of_gcov(data, folder).items()}
         print(f"map: {test['name']} status {status} {cpu:.1f} s", flush=True)
         with open(path, "w", encoding="utf-8") as file:
@@ -508,8 +510,7 @@ def main():
     out, coverage = os.path.abspath(args.out), os.path.abspath(args.map)
     args.build = os.path.abspath(args.build)
     os.makedirs(out, exist_ok=True)
-    if not os.path.exists(f"{out}/map.json"):
-        build(coverage, "-O0 -g0 -DNDEBUG --coverage -fprofile-abs-path")
+    build(coverage, "-O0 -g0 -DNDEBUG --coverage -fprofile-abs-path")
     build(args.build, "-O1 -g0 -DNDEBUG", "-fsanitize=leak")
     strata, texts, n_lines, left_out = plan(args.count, args.seed, args.files)
     strata = list(enumerate(strata, 1))

@@ -58,11 +58,25 @@ static bool write_models(void) {
     return true;
 }
 
+/* Opened once: thousands of plans share it. */
+static stw_model *opened[4];
+
+static stw_status open_model(size_t index, const stw_model **out, stw_error *err) {
+    char path[128];
+    stw_status status = STW_STATUS_OK;
+    model_path(index, path, sizeof path);
+    if (opened[index] == NULL)
+        status = stw_model_open(path, STW_SOURCE_MODELS, &opened[index], err);
+    *out = opened[index];
+    return status;
+}
+
 static void remove_models(void) {
     for (size_t i = 0; i < 4; i++) {
         char path[128];
         model_path(i, path, sizeof path);
         (void)remove(path);
+        stw_model_free(opened[i]);
     }
     (void)rmdir(folder);
 }
@@ -188,24 +202,15 @@ static stw_status set_all(const char *const *settings, size_t most, stw_cluster 
     return stw_specs_set_all(cluster, run, settings, n, "case", err);
 }
 
-/* The plan of a case with one setting more (or NULL), as the command makes it.
+/* A plan of a case with one setting more (or NULL), without decisions.
  * @param one_rank the same job on one GPU, to be run */
-static stw_status make_plan(size_t model_index, const key_case *c, const char *setting,
-                            bool one_rank, stw_plan **out, stw_error *err) {
-    const stw_planner_options options = {.time_limit_s = 20,
-                                         .gap = 0.01,
-                                         .gap_is_set = true,
-                                         .no_fixes = true,
-                                         .no_prices = true,
-                                         .only_stage1 = true};
+static stw_status new_plan(size_t model_index, const key_case *c, const char *setting,
+                           bool one_rank, stw_plan **out, stw_error *err) {
     static const char *const alone[] = {"nodes=1", "node.gpus=1", "node.gpu.memory=2 GiB", NULL};
     stw_status status = STW_STATUS_OK;
-    char path[128];
-    stw_model *model = NULL;
-    stw_plan *plan = NULL;
+    const stw_model *model = NULL;
     stw_cluster cluster;
     stw_run_spec run = {0};
-    model_path(model_index + (one_rank ? N_MODELS : 0), path, sizeof path);
     STW_TRY(stw_cluster_defaults(&cluster, err));
     STW_TRY(stw_run_spec_init(&run, err));
     STW_TRY(set_all(cluster_settings, 16, &cluster, &run, err));
@@ -214,17 +219,39 @@ static stw_status make_plan(size_t model_index, const key_case *c, const char *s
     STW_TRY(set_all(&setting, 1, &cluster, &run, err));
     STW_TRY(stw_cluster_check(&cluster, "case", err));
     STW_TRY(stw_run_spec_check(&run, "case", err));
-    STW_TRY(stw_model_open(path, STW_SOURCE_MODELS, &model, err));
-    status = stw_plan_new(model, &cluster, &run, &plan, err);
-    if (status != STW_STATUS_OK) goto out;
-    if (setting != NULL) STW_TRY(stw_job_check_setting(plan->job, setting, "case", err));
-    STW_TRY(stw_planner_solve(plan, &options, err));
-    STW_TRY(stw_sim_plan(plan, NULL, err));
-    *out = plan;
-    plan = NULL;
+    STW_TRY(open_model(model_index + (one_rank ? N_MODELS : 0), &model, err));
+    STW_TRY(stw_plan_new_sharing(model, &cluster, &run, out, err));
+    if (setting != NULL) STW_TRY(stw_job_check_setting((*out)->job, setting, "case", err));
 out:
-    stw_plan_free(plan);
+    if (status != STW_STATUS_OK) {
+        stw_plan_free(*out);
+        *out = NULL;
+    }
     stw_run_spec_free(&run);
+    return status;
+}
+
+static stw_status solve(stw_plan *plan, stw_error *err) {
+    const stw_planner_options options = {.time_limit_s = 20,
+                                         .gap = 0.01,
+                                         .gap_is_set = true,
+                                         .no_fixes = true,
+                                         .no_prices = true,
+                                         .only_stage1 = true};
+    stw_status status = stw_planner_solve(plan, &options, err);
+    return status != STW_STATUS_OK ? status : stw_sim_plan(plan, NULL, err);
+}
+
+/* As the command makes it. */
+static stw_status make_plan(size_t model_index, const key_case *c, const char *setting,
+                            bool one_rank, stw_plan **out, stw_error *err) {
+    stw_plan *plan = NULL;
+    stw_status status = new_plan(model_index, c, setting, one_rank, &plan, err);
+    if (status == STW_STATUS_OK) status = solve(plan, err);
+    if (status == STW_STATUS_OK)
+        *out = plan;
+    else
+        stw_plan_free(plan);
     return status;
 }
 
@@ -289,14 +316,19 @@ static bool run_digest(size_t model, const key_case *c, const char *setting,
     return status == STW_STATUS_OK;
 }
 
+/* The same in every case, so that the last answer is kept. */
 static bool changes_bits(size_t model, const char *setting) {
     static const key_case plain = {"auto", {NULL}};
     static uint64_t usual[N_MODELS][STW_N_DIGESTS];
-    static bool known[N_MODELS];
+    static bool known[N_MODELS], changed;
+    static char last[640];
     uint64_t found[STW_N_DIGESTS];
+    if (strcmp(last, setting) == 0) return changed;
+    snprintf(last, sizeof last, "%s", setting);
     if (!known[model]) known[model] = run_digest(model, &plain, NULL, usual[model]);
-    return known[model] && run_digest(model, &plain, setting, found) &&
-           memcmp(usual[model], found, sizeof found) != 0;
+    changed = known[model] && run_digest(model, &plain, setting, found) &&
+              memcmp(usual[model], found, sizeof found) != 0;
+    return changed;
 }
 
 /* ---- other values of a key ---- */
@@ -408,14 +440,39 @@ typedef struct tried_case {
     stw_text text, report;
 } tried_case;
 
+/* Does another program, byte or second follow from the decisions of the case? No solver is asked
+ * then, which takes most of the time. */
+static bool changes_derived(const tried_case *t, stw_plan *plan) {
+    stw_text text = STW_TEXT_INIT;
+    plan->decisions = t->base->decisions;
+    plan->outcome = t->base->outcome;
+    plan->verdict = t->base->verdict;
+    plan->objective_s = t->base->objective_s;
+    stw_status status = stw_plan_derive(plan, NULL);
+    if (status == STW_STATUS_OK) status = stw_sim_plan(plan, NULL, NULL);
+    if (status == STW_STATUS_OK) describe(plan, &text);
+    const bool changed = text.data != NULL && !same_text(&text, &t->text);
+    stw_text_free(&text);
+    plan->decisions = (stw_decisions){0};
+    return changed;
+}
+
 static void try_value(const tried_case *t, const stw_spec_row *row, const char *value, outcome *o) {
     char setting[640];
     stw_error why = STW_ERROR_INIT;
     stw_plan *plan = NULL;
     stw_text text = STW_TEXT_INIT, report = STW_TEXT_INIT;
     snprintf(setting, sizeof setting, "%s=%s", row->key, value);
-    stw_status status = make_plan(t->model, t->c, setting, false, &plan, &why);
+    stw_status status = new_plan(t->model, t->c, setting, false, &plan, &why);
     o->tried++;
+    if (status == STW_STATUS_OK && changes_derived(t, plan)) {
+        o->changed++;
+        stw_plan_free(plan);
+        return;
+    }
+    stw_plan_free(plan);
+    plan = NULL;
+    if (status == STW_STATUS_OK) status = make_plan(t->model, t->c, setting, false, &plan, &why);
     if (is_refusal(status)) {
         o->refused++;
         CU_ASSERT_TRUE(strstr(why.text, row->key) != NULL || why.text[0] != '\0');

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _XOPEN_SOURCE 700 /* mkstemp, fdopen */
 /* What programs are made of, against tests/golden/parts.csv: placements, load staging, shortened
- * jobs and demands of small jobs of every engine; seconds on links. */
-#include "plan/program/builder.h"
+ * jobs and demands of small jobs of every engine; seconds on links; traces of torch's allocator. */
+#include "plan/program/allocator.h"
 #include "plan/program/demand.h"
 #include "plan/program/layout.h"
 #include "plan/program/link_time.h"
@@ -213,6 +213,74 @@ static void print_links(stw_text *out) {
         }
 }
 
+/* ---- torch's allocator ---- */
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 1099511628211ull;
+    return hash ^ hash >> 29;
+}
+
+/* Sizes of all classes: small ones, those of segments of 20 MiB, large ones. */
+static uint64_t drawn_bytes(uint64_t *seed) {
+    const uint32_t class_ = case_random(seed, 4);
+    return 1 + (class_ == 0   ? case_random(seed, 4096)
+                : class_ == 1 ? case_random(seed, 1 << 20)
+                : class_ == 2 ? case_random(seed, 10 << 20)
+                              : case_random(seed, 96 << 20));
+}
+
+/* A trace drawn at random: the counts after every step, as a hash. */
+static void print_trace(const stw_allocator_settings *settings, uint64_t seed, stw_text *out) {
+    enum { N = 60, STEPS = 3000 };
+    uint32_t blocks[N];
+    uint64_t hash = 0, full_times = 0;
+    stw_allocator *a = NULL;
+    CHECK_OK(stw_allocator_new(settings, &a, err));
+    CU_ASSERT_PTR_NOT_NULL_FATAL(a);
+    const stw_allocator_stats *s = stw_allocator_stats_of(a);
+    for (int i = 0; i < N; i++) blocks[i] = STW_NO_BLOCK;
+    for (uint32_t step = 0; step < STEPS; step++) {
+        uint32_t *slot = &blocks[case_random(&seed, N)];
+        bool full = false;
+        if (*slot != STW_NO_BLOCK) {
+            if (case_random(&seed, 4) == 0)
+                stw_allocator_record_stream(a, *slot, case_random(&seed, 3));
+            CHECK_OK(stw_allocator_drop(a, *slot, err));
+            *slot = STW_NO_BLOCK;
+        } else {
+            const uint32_t stream = case_random(&seed, 3);
+            CHECK_OK(stw_allocator_take(a, stream, drawn_bytes(&seed), slot, &full, err));
+        }
+        full_times += full;
+        if (step % 20 == 0) stw_allocator_caught_up(a, step / 20 % 3);
+        if (step % 500 == 499) CHECK_OK(stw_allocator_empty_cache(a, err));
+        hash = mix(mix(hash, s->allocated_bytes), s->reserved_bytes);
+        hash = mix(mix(hash, s->peak_allocated_bytes), s->peak_reserved_bytes);
+        hash = mix(mix(hash, stw_allocator_free_bytes(a)), full);
+        if (step % 700 == 699) stw_allocator_reset_peaks(a);
+    }
+    stw_text_printf(out, "trace,%llu,%llu,%llu,%016llx\n", (llu)s->reserved_bytes, (llu)s->retries,
+                    (llu)full_times, (llu)hash);
+    stw_allocator_free(a);
+}
+
+static void print_traces(stw_text *out) {
+    const uint64_t mib = 1 << 20;
+    const stw_allocator_settings settings[] = {
+        {0},
+        {.device_bytes = 600 * mib},
+        {.expandable_segments = true},
+        {.expandable_segments = true, .device_bytes = 600 * mib},
+        {.max_split_bytes = 30 * mib},
+        {.max_split_bytes = 30 * mib, .device_bytes = 700 * mib},
+        {.max_split_bytes = 25 * mib, .max_non_split_rounding_bytes = 5 * mib},
+        {.roundup_power2_divisions = 4, .device_bytes = 700 * mib},
+        {.fraction_bytes = 800 * mib, .garbage_collection_threshold = 0.6},
+        {.fraction_bytes = 650 * mib, .device_bytes = 900 * mib}};
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+        for (uint64_t seed = 1; seed <= 3; seed++) print_trace(&settings[i], seed, out);
+}
+
 static void parts_are_golden(void) {
     stw_text found = STW_TEXT_INIT;
     for (size_t i = 0; i < sizeof golden_jobs / sizeof golden_jobs[0]; i++) {
@@ -227,6 +295,7 @@ static void parts_are_golden(void) {
         stw_plan_free(plan);
     }
     print_links(&found);
+    print_traces(&found);
     golden_check(STW_SOURCE_DIR "/tests/golden/parts.csv", &found);
     stw_text_free(&found);
 }
