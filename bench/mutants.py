@@ -49,7 +49,7 @@ SCRIPTS = [("backend/comm/", ["ranks", "ranks_refuse", "ranks_stopped", "ranks_d
            ("backend/nvme/", ["state", "state_ranks"]),
            ("backend/probe/", ["calibrate", "calibrate_torch", "memory"]),
            ("backend/limits", ["memory", "state"]), ("backend/process", ["state", "state_ranks"]),
-           ("backend/host/", ["placements", "ceiling"]), ("backend/record/", ["record"]),
+           ("backend/host/", ["placements", "ceiling"]), ("backend/record/", ["record", "record_ends"]),
            ("backend/nvtx/", ["nvtx"]), ("backend/", ["placements"]),
            ("plan/program/", ["verified", "placements"])]
 KEYS = "unit.plan_keys_moe"  # sets every key; for what says which keys have an effect

@@ -27,7 +27,7 @@ typedef struct stw_record_summary {
  *
  * Signals that would end this process are passed on to the command, and stay held afterwards until
  * stw_record_end: see backend/record/signals.h.
- * @return NO_RESOURCES or BAD_INPUT if it cannot be started; another failure is of the samples: the
+ * @return NO_RESOURCES or IO if it cannot be started; another failure is of the samples: the
  * command ran to its end, and the samples before it are there */
 STW_MUST_USE stw_status stw_record(const stw_record_options *options, stw_recording *samples,
                                    stw_record_summary *out, stw_error *err);
