@@ -39,7 +39,7 @@ FOLDERS = ("backend/", "plan/program/")
 LEFT_OUT = re.compile(r"backend/cuda/|backend/host/loops_avx512\.c|/(nvtx/abi|stowage_mpi)\.h")
 # Other rooms' tests, and those that take too long, are left out.
 UNIT = re.compile(r"unit\.(backend_(?!damage)|engine_(?!megatron_fsdp)|sim_(?!timeline)|"
-                  r"plan_(allocator|allocator_history|blocks|bytes|demand|effect|file|golden|iteration|ledger|"
+                  r"plan_(allocator|allocator_history|blocks|bytes|demand|effect|file|golden|iteration|ledger|memory|"
                   r"parts|program|refused|replay|roles|share|shares|sizes|space|work|keys_moe)$|planner_(reading|rows)$)")
 # Scripts run last, by folder: what gcov counts in ranks that are killed is lost.
 SCRIPTS = [("backend/comm/", ["ranks", "ranks_refuse", "ranks_stopped", "ranks_disagree"]),

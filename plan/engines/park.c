@@ -159,7 +159,7 @@ void stw_park_after_step(stw_builder *b, uint32_t after) {
     const uint32_t rest = STW_PARKED_PARAMS | STW_PARKED_GRADS;
     const bool every = !b->job->run->park.moments_before_forward &&
                        stw_job_passes(b->job, STW_PHASE_OPTIMIZER_STEP) > 1;
-    if (b->park == NULL) return;
+    if (b->park == NULL || b->status != STW_STATUS_OK) return;
     const uint32_t from = b->program->n_ops;
     if (after == STW_OP_NONE && from > 0) after = from - 1;
     stw_park_leave(b, b->park, every ? rest : rest | STW_PARKED_MOMENTS, after);

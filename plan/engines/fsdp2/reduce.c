@@ -13,13 +13,14 @@ static void shard_grad(stw_builder *b, uint32_t block) {
     uint64_t bytes = stw_times(b->job->kinds[b->layout->kind].block_grads[block],
                                stw_job_element_bytes(b->job, STW_COMPONENT_GRADS));
     stw_tier tier = stw_place_tier(&b->decisions->state[0].place, STW_COMPONENT_GRADS);
+    if (b->status != STW_STATUS_OK) return; /* memory may have been out for the list */
     b->shard_grads[block] = stw_alloc(b, STW_COMPONENT_GRADS, tier, bytes);
 }
 
 void stw_build_shard_grads(stw_builder *b, bool alloc) {
     stw_tier tier = stw_place_tier(&b->decisions->state[0].place, STW_COMPONENT_GRADS);
     uint32_t from = stw_tensors_begin(b);
-    for (uint32_t i = 0; i < b->job->model->n_blocks; i++) {
+    for (uint32_t i = 0; i < b->job->model->n_blocks && b->status == STW_STATUS_OK; i++) {
         if (alloc)
             shard_grad(b, i);
         else
