@@ -12,6 +12,25 @@
 #include "backend/host/pool.h"
 #include "tests/unit/testing.h"
 
+/* The linker hands these to this test (--wrap): a system that does not say which cores there are,
+ * and a list of where threads are put. */
+static bool says_no_cores;
+int __real_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
+int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set);
+int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *set) {
+    return says_no_cores ? -1 : __real_sched_getaffinity(pid, bytes, set);
+}
+static char put_on[200];
+int __real_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *set);
+int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *set);
+int __wrap_pthread_setaffinity_np(pthread_t thread, size_t bytes, const cpu_set_t *set) {
+    const size_t used = strlen(put_on);
+    for (unsigned i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, set)) snprintf(put_on + used, sizeof put_on - used, "%u ", i);
+    if (CPU_COUNT(set) != 1) strcat(put_on, "several ");
+    return __real_pthread_setaffinity_np(thread, bytes, set);
+}
+
 /* root/path with all its folders, holding text. */
 static void put(const char *root, const char *path, const char *text) {
     char full[1024];
@@ -128,6 +147,68 @@ static void this_process_has_cores(void) {
     CU_ASSERT_TRUE(cpus.n >= 1);
     CU_ASSERT_EQUAL(cpus.n, stw_threads_cores());
     for (uint32_t i = 1; i < cpus.n; i++) CU_ASSERT_TRUE(cpus.cpu[i - 1] < cpus.cpu[i]);
+    stw_cpus one = {.n = 1, .cpu = {cpus.cpu[cpus.n - 1]}}, found;
+    stw_cpus_keep(&one);
+    stw_cpus_allowed(&found);
+    CU_ASSERT_EQUAL(found.n, 1);
+    CU_ASSERT_EQUAL(found.cpu[0], one.cpu[0]);
+    stw_cpus_keep(&cpus);
+    stw_cpus_allowed(&found);
+    CU_ASSERT_EQUAL(found.n, cpus.n);
+    says_no_cores = true; /* more of them than a set holds */
+    found.cpu[0] = 7;
+    stw_cpus_allowed(&found);
+    CU_ASSERT_EQUAL(found.n, 1);
+    CU_ASSERT_EQUAL(found.cpu[0], 0);
+    says_no_cores = false;
+}
+
+/* Worker i on core i, over and over; the caller on the next one. */
+static void threads_are_put_on_cores(void) {
+    const stw_cpus three = {.n = 3, .cpu = {500, 2, 501}}, far = {.n = 1, .cpu = {1024}};
+    static const char *const expected[] = {"500 ", "500 2 ", "500 2 501 ", "500 2 501 500 ",
+                                           "500 2 501 500 2 "};
+    stw_cpus before;
+    stw_cpus_allowed(&before);
+    for (uint32_t n = 1; n <= 5; n++) {
+        stw_threads *threads = NULL;
+        put_on[0] = '\0';
+        CHECK_OK(stw_threads_new_on(n, &three, &threads, err));
+        stw_threads_keep_caller(threads);
+        CU_ASSERT_STRING_EQUAL(put_on, expected[n - 1]);
+        stw_threads_free(threads);
+    }
+    stw_threads *threads = NULL;
+    put_on[0] = '\0';
+    CHECK_OK(stw_threads_new_on(2, &far, &threads, err)); /* past what a set holds */
+    stw_threads_keep_caller(threads);
+    CU_ASSERT_STRING_EQUAL(put_on, "");
+    stw_threads_free(threads);
+    CHECK_OK(stw_threads_new(2, &threads, err));
+    stw_threads_keep_caller(threads);
+    CU_ASSERT_STRING_EQUAL(put_on, "");
+    stw_threads_free(threads);
+    stw_cpus_keep(&before);
+}
+
+/* Lists and paths that are too long say nothing. */
+static void what_is_too_long_changes_nothing(void) {
+    char *list = malloc(5000), *root = malloc(600);
+    CU_ASSERT_FATAL(list != NULL && root != NULL);
+    for (int length = 4094; length <= 4096; length++) { /* "1,1,...,1" of so many characters */
+        for (int i = 0; i < length; i++) list[i] = i % 2 == 0 ? '1' : ',';
+        if (length % 2 == 0) list[length - 1] = '\n';
+        list[length] = '\0';
+        check_near(list, length < 4095 ? "1" : ALL);
+    }
+    memset(root, 'x', 599);
+    root[599] = '\0';
+    stw_cpus cpus = first_cpus(6);
+    stw_cpus_near_pci(&cpus, "0000:0a:00.0", root);
+    CU_ASSERT_EQUAL(cpus.n, 6);
+    CU_ASSERT_EQUAL(stw_cpus_numa_nodes(root), 1);
+    free(list);
+    free(root);
 }
 
 /* ---- threads that stay on a core ---- */
@@ -187,5 +268,7 @@ STW_TEST_MAIN("backend cpus", {"lists are read", lists_are_read},
               {"nodes with cores count", nodes_with_cores_count},
               {"ranks share fairly", ranks_share_fairly},
               {"this process has cores", this_process_has_cores},
+              {"threads are put on cores", threads_are_put_on_cores},
+              {"what is too long changes nothing", what_is_too_long_changes_nothing},
               {"workers stay on their core", workers_stay_on_their_core},
               {"a core that is not there is no error", a_core_that_is_not_there_is_no_error})

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend: copies between tiers, NVMe's file and its commits, updates over spans, the norm
  * and its factor, what is refused, and that looking at values works in every tier and type. */
+#define _GNU_SOURCE /* mincore */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "backend/backend.h"
+#include "backend/limits.h"
 #include "backend/norm.h"
+#include "backend/tiers.h"
 #include "tests/unit/testing.h"
 
 static const stw_backend *const host = &stw_backend_host;
@@ -579,6 +584,78 @@ static void ranks_share_the_cores(void) {
         }
 }
 
+/* A device begins with its tiers, which know the threads. */
+static uint32_t threads_of(uint32_t asked, uint32_t local_rank, uint32_t local_world,
+                           uint32_t *kept) {
+    stw_cpus before, after;
+    stw_device *d = NULL;
+    stw_device_config c = config_of(4096, 4096, 0);
+    c.threads = asked;
+    c.local_rank = local_rank;
+    c.local_world = local_world;
+    CHECK_OK(host->open(&c, &d, err));
+    const uint32_t n = stw_threads_count(((const stw_tiers *)(const void *)d)->threads);
+    stw_cpus_allowed(&before);
+    host->enter(d, STW_STREAM_H2D); /* threads of other streams stay where they are */
+    stw_cpus_allowed(&after);
+    CU_ASSERT_EQUAL(after.n, before.n);
+    host->enter(d, STW_STREAM_CPU);
+    stw_cpus_allowed(&after);
+    *kept = after.n;
+    stw_cpus_keep(&before);
+    host->close(d);
+    return n;
+}
+
+static void ranks_have_their_part_of_the_cores(void) {
+    const uint32_t cores = stw_threads_cores();
+    uint32_t kept = 0;
+    CU_ASSERT_EQUAL(threads_of(0, 0, 0, &kept), cores);
+    CU_ASSERT_EQUAL(kept, 1);
+    CU_ASSERT_EQUAL(threads_of(0, cores - 1, cores, &kept), 1); /* a core each */
+    CU_ASSERT_EQUAL(kept, 1);
+    CU_ASSERT_EQUAL(threads_of(0, 0, cores + 1, &kept), 1); /* too few cores: kept nowhere */
+    CU_ASSERT_EQUAL(kept, cores);
+    CU_ASSERT_EQUAL(threads_of(0, 1, 1, &kept), 1); /* no rank of this node */
+    CU_ASSERT_EQUAL(kept, cores);
+    CU_ASSERT_EQUAL(threads_of(cores, 0, 1, &kept), cores);
+    CU_ASSERT_EQUAL(kept, 1);
+    CU_ASSERT_EQUAL(threads_of(cores + 1, 0, 1, &kept), cores + 1); /* more threads than cores */
+    CU_ASSERT_EQUAL(kept, cores);
+}
+
+/* Arenas of the device go with it; too much for the machine is refused before anything is taken. */
+static void memory_is_given_back(void) {
+    unsigned char page = 0;
+    stw_limits limits;
+    stw_device *d = NULL;
+    for (int t = 0; t < 2; t++) {
+        d = device_of(t == 0 ? 64 << 20 : 0, t == 1 ? 64 << 20 : 0, 0);
+        unsigned char *memory =
+            t == 0 ? host->device_address(d, 0, 64 << 20) : host->host_address(d, 0, 64 << 20);
+        CU_ASSERT_PTR_NOT_NULL_FATAL(memory);
+        uint64_t absent = 0; /* it was touched when it was made */
+        for (size_t at = 0; at < 64 << 20; at += 4096)
+            absent += mincore(memory + at, 4096, &page) != 0 || (page & 1) == 0;
+        CU_ASSERT_EQUAL(absent, 0);
+        host->close(d);
+        CU_ASSERT_TRUE(mincore(memory + (32 << 20), 4096, &page) == -1 && errno == ENOMEM);
+    }
+    CHECK_OK(stw_limits_read("", &limits, err));
+    stw_device_config c = config_of(4096, 4096, 0);
+    c.machine_host_bytes = 1ull << 55;
+    if (limits.cgroup_bytes < 1ull << 54) {
+        CHECK_FAILS(host->open(&c, &d, err), STW_STATUS_NO_RESOURCES, "");
+        c.machine_host_bytes = 8192;
+        CHECK_OK(host->open(&c, &d, err));
+        host->close(d);
+    }
+    c = config_of(1ull << 63, 1ull << 63, 0); /* a sum that is no number of bytes */
+    CHECK_FAILS(host->open(&c, &d, err), STW_STATUS_BAD_INPUT, "");
+    CU_ASSERT_PTR_NULL(d);
+    host->close(NULL);
+}
+
 static void says_what_it_is(void) {
     const stw_backend *found = NULL;
     CHECK_OK(stw_backend_select("host", &found, err));
@@ -594,7 +671,20 @@ static void says_what_it_is(void) {
     CU_ASSERT_EQUAL(info.total, 0);
     CU_ASSERT_EQUAL(info.page_locked, 0);
     CHECK_OK(host->synchronize(d, err));
+    CU_ASSERT_PTR_NULL(host->native_stream(d, STW_STREAM_H2D));
+    CHECK_OK(host->wait(d, STW_STREAM_H2D, 3, err));
+    CHECK_OK(host->wait_host(d, 3, err));
+    CHECK_FAILS(host->wait(d, STW_STREAM_H2D, 4, err), STW_STATUS_BUG, "event 4 of 4");
+    CHECK_FAILS(host->wait_host(d, 4, err), STW_STATUS_BUG, "event 4 of 4");
     host->close(d);
+    char line[256] = "", why[20] = "x", name[91] = "CPU"; /* as the system calls it */
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "model name : %90[^\n]", name) == 1) break;
+    if (file != NULL) fclose(file);
+    CU_ASSERT_STRING_EQUAL(info.name, name);
+    CU_ASSERT_TRUE(host->available(why, sizeof why));
+    CU_ASSERT_STRING_EQUAL(why, "");
 }
 
 STW_TEST_MAIN("backend host", {"memory of the caller", works_in_memory_of_the_caller},
@@ -610,4 +700,5 @@ STW_TEST_MAIN("backend host", {"memory of the caller", works_in_memory_of_the_ca
               {"wrong spans are refused", wrong_spans_are_refused},
               {"norm and factor", norm_and_factor},
               {"ranks share the cores", ranks_share_the_cores},
-              {"says what it is", says_what_it_is})
+              {"ranks have their part of the cores", ranks_have_their_part_of_the_cores},
+              {"memory is given back", memory_is_given_back}, {"says what it is", says_what_it_is})

@@ -499,9 +499,12 @@ static void conversions_are_exact(void) {
     for (int i = 0; i < 4; i++) CU_ASSERT_EQUAL(narrow[i], (float)wide[i]);
     stw_host_convert(NULL, copy, STW_ELEMENT_F32, narrow, STW_DTYPE_F32, 4);
     CU_ASSERT_EQUAL(memcmp(copy, narrow, sizeof copy), 0);
-    CU_ASSERT_FALSE(stw_host_can_convert(STW_DTYPE_I32));
-    CU_ASSERT_FALSE(stw_host_can_convert(STW_DTYPE_F4));
-    CU_ASSERT_TRUE(stw_host_can_convert(STW_DTYPE_BF16));
+    static const stw_dtype floats[] = {STW_DTYPE_F64,  STW_DTYPE_F32,     STW_DTYPE_F16,
+                                       STW_DTYPE_BF16, STW_DTYPE_F8_E4M3, STW_DTYPE_F8_E5M2};
+    unsigned can = 0;
+    for (int dtype = 0; dtype < 64; dtype++) can += stw_host_can_convert((stw_dtype)dtype);
+    CU_ASSERT_EQUAL(can, 6);
+    for (int i = 0; i < 6; i++) CU_ASSERT_TRUE(stw_host_can_convert(floats[i]));
 }
 
 /* Rounding to bf16 in every table, from every kind of value; and through fp32 from others. */
