@@ -106,6 +106,8 @@ void stw_exec_end_state(stw_rank_run *run) {
 }
 
 void stw_exec_bucket_words(const stw_rank_run *run, uint32_t bucket, char *out, size_t out_size) {
+    snprintf(out, out_size, "bucket %u", bucket);
+    if (bucket >= run->layout->n_buckets) return;
     const stw_bucket *b = &run->layout->buckets[bucket];
     const stw_model *model = run->job->model;
     stw_meet meet =
@@ -117,11 +119,9 @@ void stw_exec_bucket_words(const stw_rank_run *run, uint32_t bucket, char *out, 
         if (first == UINT32_MAX) first = part.tensor;
         last = part.tensor;
     }
-    if (first == UINT32_MAX)
-        snprintf(out, out_size, "bucket %u", bucket);
-    else if (first == last)
+    if (first == last)
         snprintf(out, out_size, "bucket %u (%.100s)", bucket, model->tensors[first].name);
-    else
+    else if (first != UINT32_MAX)
         snprintf(out, out_size, "bucket %u (%.100s to %.100s)", bucket, model->tensors[first].name,
                  model->tensors[last].name);
 }
