@@ -217,7 +217,7 @@ class Build:
 
     def objects(self, source):
         """Objects of the rooms, modules and programs of tests that include or are the source."""
-        wanted = re.compile(r"stw_(backend|plan|mpi|nvtx|planner|sim|reports)\.dir|test_\w+\.dir|"
+        wanted = re.compile(r"stw_(backend|plan|mpi|mpi_alone|nvtx|planner|sim|reports)\.dir|test_\w+\.dir|"
                             r"stowage(-run)?\.dir")
         return [o for o in self.users.get(source, []) if wanted.search(o)]
 
@@ -262,8 +262,9 @@ class Build:
         self.replaced = {}
 
     def targets(self, test, source):
-        if test["label"] == "unit":
-            return [os.path.relpath(test["command"][0], self.folder)]
+        if test["label"] == "unit":  # ranks load the plugin
+            return [os.path.relpath(test["command"][0], self.folder)] + [
+                "lib/stowage/stowage-mpi.so"] * source.startswith("backend/mpi/")
         if source.startswith("backend/nvtx/"):
             return ["lib/stowage/stowage-nvtx.so"]
         if source.startswith("backend/mpi/"):

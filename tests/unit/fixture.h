@@ -82,7 +82,7 @@ static stw_model *fixture_model(fixture_size s) {
 }
 
 /* One node of `gpus` GPUs with round figures for every rate. */
-static stw_cluster fixture_cluster(uint32_t gpus) {
+static inline stw_cluster fixture_cluster(uint32_t gpus) {
     stw_cluster c;
     if (stw_cluster_defaults(&c, NULL) != STW_STATUS_OK) exit(2);
     c.nodes = 1;
