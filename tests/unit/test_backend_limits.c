@@ -2,7 +2,9 @@
 /* Limits of machines that are made of files: control groups of both versions, resource limits,
  * cores; and what is refused. */
 #define _POSIX_C_SOURCE 200809L
+#include <errno.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -246,6 +248,168 @@ static void traps_are_warned_of(void) {
     CU_ASSERT_EQUAL(warnings(&l, "1"), 5); /* one thread is what one core can use */
 }
 
+/* Every number at the edge of what it means. */
+static void numbers_at_their_edges(void) {
+    static const struct {
+        const char *file, *text;
+        uint64_t cgroup_bytes;
+        uint32_t cores;
+    } cases[] = {{"memory.max", "1152921504606846975\n", (1ull << 60) - 1, 7},
+                 {"memory.max", "1152921504606846976\n", STW_UNLIMITED, 7},
+                 {"memory.max", "0\n", 0, 7},
+                 {"memory.max", "", STW_UNLIMITED, 7},
+                 {"memory.max", ":1\n", STW_UNLIMITED, 7},
+                 {"memory.max", "/1\n", STW_UNLIMITED, 7},
+                 {"memory.max", "9\n", 9, 7},
+                 {"cpu.max", "200001 100000\n", STW_UNLIMITED, 3},
+                 {"cpu.max", "200000 100000\n", STW_UNLIMITED, 2},
+                 {"cpu.max", "1 100000\n", STW_UNLIMITED, 1},
+                 {"cpu.max", "700000 100000\n", STW_UNLIMITED, 7},
+                 {"cpu.max", "900000 100000\n", STW_UNLIMITED, 7},
+                 {"cpu.max", "0 100000\n", STW_UNLIMITED, 7},
+                 {"cpu.max", "100000\n", STW_UNLIMITED, 7}};
+    static const struct {
+        const char *list;
+        uint32_t n;
+    } lists[] = {{"0", 1},  {"3-3", 1},     {"2-1", 0}, {"0-3,8,10-11", 7},
+                 {"7,", 1}, {"1-2,9-8", 2}, {"", 0},    {"0-4294967295", UINT32_MAX},
+                 {"x", 0},  {"5 6", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char name[64];
+        new_machine();
+        put("proc/self/cgroup", "0::/job\n");
+        snprintf(name, sizeof name, "sys/fs/cgroup/job/%s", cases[i].file);
+        put(name, cases[i].text);
+        const stw_limits l = read_limits();
+        CU_ASSERT_EQUAL(l.cgroup_bytes, cases[i].cgroup_bytes);
+        CU_ASSERT_EQUAL(l.cores, cases[i].cores);
+        remove_machine();
+    }
+    new_machine();
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        char status[200];
+        put("sys/devices/system/cpu/online", lists[i].list);
+        snprintf(status, sizeof status, "CapEff:\t0000000000004000\nCpus_allowed_list:\t%s\n",
+                 lists[i].list);
+        put("proc/self/status", status);
+        const stw_limits l = read_limits();
+        CU_ASSERT_EQUAL(l.online_cores, lists[i].n);
+        CU_ASSERT_EQUAL(l.affinity_cores, (lists[i].n < 1 ? 1 : lists[i].n));
+    }
+    for (int bit = 13; bit < 16; bit++) { /* CAP_IPC_LOCK is 14 */
+        char status[100];
+        snprintf(status, sizeof status, "CapEff:\t%016x\nCpus_allowed_list:\t0\n", 1u << bit);
+        put("proc/self/status", status);
+        CU_ASSERT_EQUAL(read_limits().page_lock_bytes, (bit == 14 ? STW_UNLIMITED : 16777216));
+    }
+    put("proc/self/limits", "Max locked memory  unlimited 7 bytes\nMax address space 5 6 bytes\n");
+    CU_ASSERT_EQUAL(read_limits().page_lock_bytes, 7);
+    CU_ASSERT_EQUAL(read_limits().address_space_bytes, 5);
+    put("proc/meminfo", "MemTotal: 18014398509481983 kB\nMemAvailable: 18014398509481984 kB\n");
+    CU_ASSERT_EQUAL(read_limits().memory_bytes, UINT64_MAX - 1023);
+    CU_ASSERT_EQUAL(read_limits().available_bytes, 0);
+    put("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
+    CU_ASSERT_STRING_EQUAL(read_limits().huge_pages, "always");
+    put("sys/kernel/mm/transparent_hugepage/enabled", "[a word that has no room anywhere] never\n");
+    CU_ASSERT_STRING_EQUAL(read_limits().huge_pages, "");
+    put("sys/kernel/mm/transparent_hugepage/enabled", "never\n");
+    CU_ASSERT_STRING_EQUAL(read_limits().huge_pages, "");
+    /* Names of controllers are whole words. */
+    put("proc/self/cgroup", "3:mycpu,cpuset:/a\n4:memoryx:/a\n");
+    put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "100000\n");
+    put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    put("sys/fs/cgroup/memory/memory.limit_in_bytes", "5\n");
+    put("proc/self/status", "Cpus_allowed_list:\t0-3\n");
+    CU_ASSERT_TRUE(read_limits().cores == 4 && read_limits().cgroup_bytes == STW_UNLIMITED);
+    put("proc/self/cgroup", "3:cpuset,cpu:/a\n4:x,memory,y:/a/\n");
+    CU_ASSERT_TRUE(read_limits().cores == 1 && read_limits().cgroup_bytes == 5);
+    put("proc/self/cgroup", "1:name=systemd:/a\n0:x:/a\n10::/a\n");
+    put("sys/fs/cgroup/memory.max", "3\n");
+    CU_ASSERT_EQUAL(read_limits().cgroup_bytes, STW_UNLIMITED);
+    remove_machine();
+}
+
+/* A file that this process may not open limits nothing that is known. */
+static void no_descriptor_is_left(void) {
+    struct rlimit before, none;
+    stw_limits l;
+    stw_error error = STW_ERROR_INIT;
+    char where[300];
+    new_machine();
+    CU_ASSERT_EQUAL(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 3;
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const stw_status status = stw_limits_read(root, &l, &error);
+    CU_ASSERT_EQUAL(setrlimit(RLIMIT_NOFILE, &before), 0);
+    CU_ASSERT_TRUE(status != STW_STATUS_OK && status == error.status);
+    CU_ASSERT_EQUAL(error.native, EMFILE);
+    snprintf(where, sizeof where, "%s/proc/meminfo", root);
+    CU_ASSERT_STRING_EQUAL(error.where, where); /* the first */
+    CU_ASSERT_PTR_EQUAL(strstr(error.text, "cannot be opened"), error.text);
+    remove_machine();
+}
+
+static void words_of_refusals_and_warnings(void) {
+    stw_limits l = {.memory_bytes = 64 * GIB,
+                    .cgroup_bytes = 32 * GIB,
+                    .page_lock_bytes = 8 * GIB,
+                    .address_space_bytes = 16 * GIB,
+                    .cores = 2,
+                    .affinity_cores = 3,
+                    .online_cores = 4,
+                    .cgroup_file = "/job/memory.max",
+                    .huge_pages = "never"};
+    static const struct {
+        uint64_t host, locked;
+        const char *where, *text;
+    } cases[] = {
+        {40 * GIB, 0, "/job/memory.max",
+         "host memory of all ranks on this node: 40.00 GiB needed, 32.00 GiB allowed by "
+         "the control group"},
+        {0, 9 * GIB, "RLIMIT_MEMLOCK",
+         "page-locked memory of this process: 9.00 GiB needed, 8.00 GiB allowed (raise "
+         "the hard limit: ulimit -H -l)"},
+        {0, 20 * GIB, "RLIMIT_AS",
+         "address space of this process: 20.00 GiB needed, 16.00 GiB allowed (ulimit -v)"}};
+    for (int i = 0; i < 3; i++) {
+        stw_error error = STW_ERROR_INIT;
+        if (i == 2) l.page_lock_bytes = 20 * GIB;
+        CU_ASSERT_EQUAL(stw_limits_check(&l, cases[i].host, cases[i].locked, &error),
+                        STW_STATUS_NO_RESOURCES);
+        CU_ASSERT_STRING_EQUAL(error.where, cases[i].where);
+        CU_ASSERT_STRING_EQUAL(error.text, cases[i].text);
+    }
+    l.page_lock_bytes = 8 * GIB;
+    CHECK_OK(stw_limits_check(&l, 0, 8 * GIB, err));
+    l.page_lock_bytes = STW_UNLIMITED;
+    CHECK_OK(stw_limits_check(&l, 0, 16 * GIB, err));
+    l.page_lock_bytes = 8 * GIB;
+    CU_ASSERT_EQUAL(warnings(&l, "1"), 6);
+    CU_ASSERT_STRING_EQUAL(
+        warned,
+        "this process may run on 3 of 4 cores (its affinity mask): CPU updates and copies by the "
+        "CPU are slower than the machine could be\n"
+        "the control group's quota of CPU time is that of 2 of 3 cores\n"
+        "OMP_NUM_THREADS=1 with 2 cores (torchrun and Ray set 1): optimizers of other programs on "
+        "the CPU will be slow; Stowage does not use it\n"
+        "the control group allows 32.00 GiB of 64.00 GiB of memory (/job/memory.max)\n"
+        "RLIMIT_MEMLOCK lets a process page-lock 8.00 GiB of 64.00 GiB of memory: raise it (ulimit "
+        "-H -l, or memlock in limits.conf) to keep state in host memory\n"
+        "transparent huge pages are off (/sys/kernel/mm/transparent_hugepage/enabled is never): "
+        "page-locking takes several times as long; madvise suffices\n");
+    l.cgroup_bytes = STW_UNLIMITED;
+    warned[0] = '\0';
+    stw_log_set(keep_warning, NULL);
+    CHECK_OK(stw_limits_check(&l, 64 * GIB, 0, err));
+    CU_ASSERT_STRING_EQUAL(warned, "");
+    CHECK_OK(stw_limits_check(&l, 65 * GIB, 0, err));
+    stw_log_set(NULL, NULL);
+    CU_ASSERT_STRING_EQUAL(
+        warned,
+        "the ranks of this node take 65.00 GiB of host memory, MemTotal is 64.00 GiB now\n");
+}
+
 static void reads_this_machine(void) {
     stw_limits l;
     CHECK_OK(stw_limits_read("", &l, err));
@@ -259,4 +423,8 @@ STW_TEST_MAIN("backend limits", {"without control groups", reads_without_groups}
               {"CAP_IPC_LOCK lifts the page-lock limit", capability_lifts_the_lock_limit},
               {"strange files limit nothing", strange_files_limit_nothing},
               {"what is forbidden is refused", refuses_what_is_forbidden},
-              {"traps are warned of", traps_are_warned_of}, {"this machine", reads_this_machine})
+              {"traps are warned of", traps_are_warned_of},
+              {"numbers at their edges", numbers_at_their_edges},
+              {"no descriptor is left", no_descriptor_is_left},
+              {"words of refusals and warnings", words_of_refusals_and_warnings},
+              {"this machine", reads_this_machine})
